@@ -239,6 +239,7 @@ Status Bench::RunDecodes() {
   if (plan_.batches.empty()) return {};
   for (const int64_t depth : plan_.depths) {
     for (Target& target : targets_) {
+      DSV4_RETURN_IF_ERROR(target.runs->FillCache());
       DSV4_RETURN_IF_ERROR(target.runs->SetDepth(depth, std::ranges::max(plan_.batches)));
       report_.memory.states_bytes = std::max(report_.memory.states_bytes, target.runs->state_bytes());
       for (const int64_t batch : plan_.batches) {
@@ -272,7 +273,7 @@ Status Bench::Run() {
   if (const model::Model& model = *targets_.front().model; !model.options().experts.all_resident()) {
     DSV4_ASSIGN_OR_RETURN_STATUS(
         report_.experts, MeasureExperts(options_.model, model.config(), *checkpoint, model.options().experts,
-                                        model.num_layers()));
+                                        model.num_layers(), targets_.front().backend->inner()));
   }
   Print(HeaderText(report_) + "\n" + RowHeading());
   progress_.Update(0, NumRows(), fmt::format("row 0 of {}", NumRows()));

@@ -1,9 +1,10 @@
-// What bounds a decode step whose routed experts are in two memories (docs/expert-tiers.md), measured.
+// What bounds a decode step whose routed experts are not all resident (docs/expert-tiers.md), measured.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
+#include "apps/shared/expert_rates.h"
 #include "apps/shared/model_flags.h"
 #include "io/checkpoint.h"
 #include "model/config/config.h"
@@ -15,22 +16,26 @@ struct BenchExperts {
   int64_t top_k = 0;
   int64_t num_layers = 0;
   double expert_bytes = 0;  // Of one expert, the mean over all.
-  double host_rate = 0;     // Bytes a second at which the host's kernels read experts for one token.
+  ExpertRates rates;
 
-  // Bytes of experts that a step of so many sequences reads where all are chosen equally often: those that the host multiplies, and all.
+  // Of chosen cached experts, how many there is no room for, if all are chosen equally often.
+  double MissShare() const;
+  // Bytes of experts that a step of so many sequences reads where all are chosen equally often: those that the host multiplies, those that are
+  // cached, and all.
   double HostBytes(int64_t batch) const;
+  double CachedBytes(int64_t batch) const;
   double AllBytes(int64_t batch) const;
-  // The least time of a step that reads `bytes`, these experts among them, on a GPU of that bandwidth: host and GPU read experts side by side,
-  // and the rest of a layer comes before or after.
-  double BoundSeconds(double bytes, int64_t batch, double gpu_bandwidth) const;
+  // The least time of a step that reads `bytes`, these experts among them, on a GPU of that bandwidth, where `miss_share` of the cached ones
+  // are brought: host, link and GPU read experts side by side, and the rest of a layer comes before or after.
+  double BoundSeconds(double bytes, int64_t batch, double gpu_bandwidth, double miss_share) const;
 };
 
-// Of a model that runs with `split`. Takes some 256 MB and half a second, on as many threads as the flags give the experts.
+// Of a model that runs with `split` on `device`.
 Result<BenchExperts> MeasureExperts(const ModelFlags& flags, const model::ModelConfig& config,
                                     const io::Checkpoint& checkpoint, const model::ExpertSplit& split,
-                                    int64_t num_layers);
+                                    int64_t num_layers, const ops::Backend& device);
 
-// A line that says what was measured.
+// Lines that say what was measured.
 std::string ExpertsText(const BenchExperts& experts);
 
 }  // namespace dsv4::apps

@@ -106,9 +106,12 @@ std::vector<BenchSummary> Summarize(const BenchReport& report) {
     }
     if (report.experts.has_value() && !row.prefill && row.Machine().read_bandwidth > 0) {
       const double bound =
-          report.experts->BoundSeconds(row.cost.bytes(), row.batch, row.Machine().read_bandwidth);
+          report.experts->BoundSeconds(row.cost.bytes(), row.batch, row.Machine().read_bandwidth,
+                                       row.MissShare().value_or(report.experts->MissShare()));
       add(fmt::format(", of {:.2f} ms", bound * 1e3), 100.0 * bound / row.Median(), "% of the bound by tier");
     }
+    if (const std::optional<double> missed = row.MissShare())
+      add("", 100.0 * (1.0 - *missed), "% of chosen cached experts were on the GPU");
     if (!row.prefill) add(" / layer", row.Median() * 1e6 / static_cast<double>(report.num_layers), "us");
     // Beside ranks that divide a token's bytes evenly.
     if (row.bytes_without_replication > 0 && row.Machine().read_bandwidth > 0) {
@@ -280,8 +283,12 @@ Json ToJson(const BenchReport& report) {
     json["experts"] = {{"split", model::ToString(experts.split)},
                        {"expert_bytes", experts.expert_bytes},
                        {"host_bytes_per_token", experts.HostBytes(1)},
+                       {"cached_bytes_per_token", experts.CachedBytes(1)},
                        {"bytes_per_token", experts.AllBytes(1)},
-                       {"host_bytes_per_second", experts.host_rate}};
+                       {"host_bytes_per_second", experts.rates.host},
+                       {"host_bytes_per_second_beside", experts.rates.host_beside},
+                       {"link_bytes_per_second", experts.rates.link},
+                       {"link_bytes_per_second_beside", experts.rates.link_beside}};
   }
   json["memory"] = {{"peak_bytes", report.memory.peak_bytes},
                     {"weights_bytes", report.memory.weights_bytes},

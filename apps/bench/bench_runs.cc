@@ -75,6 +75,8 @@ BenchRow Merge(std::vector<BenchRow> rows) {
     merged.cost = merged.cost * (steps / (steps + more));
     merged.cost += row.cost * (more / (steps + more));
     merged.profiled_steps += row.profiled_steps;
+    merged.cache_hits += row.cache_hits;
+    merged.cache_misses += row.cache_misses;
     for (size_t i = 0; i < merged.ops.size(); ++i) merged.ops[i] += row.ops[i];
   }
   return merged;
@@ -172,6 +174,22 @@ Result<BenchRow> BenchRuns::Prefill(int64_t tokens) {
   return row;
 }
 
+backend::ExpertCacheCounters BenchRuns::CacheCounters() const {
+  if (model_.options().experts.cached == 0) return {};
+  return backend::ExpertCacheCountersOf(backend_.inner());
+}
+
+Status BenchRuns::FillCache() {
+  if (model_.options().experts.cached == 0) return {};
+  constexpr int64_t kTokens = 2048;
+  std::vector<kv::SequenceState> state;
+  DSV4_ASSIGN_OR_RETURN_STATUS(kv::SequenceState empty, model_.NewSequence());
+  state.push_back(std::move(empty));
+  const std::vector<int32_t> tokens = RandomTokens(std::min(kTokens, model_.options().max_chunk_tokens));
+  const Result<model::StepOutput> output = Step(state, 0, 1, tokens);
+  return output.has_value() ? Status() : output.error();
+}
+
 Status BenchRuns::SetDepth(int64_t depth, int64_t batch) {
   states_.clear();
   depth_ = depth;
@@ -213,6 +231,7 @@ Result<BenchRow> BenchRuns::Decode(int64_t batch) {
   // The first step warms up. Tokens are random, since what a random model chooses soon runs in circles.
   std::vector<std::vector<int32_t>> tokens = {RandomTokens(batch)};
   DSV4_ASSIGN_OR_RETURN(model::StepOutput output, Step(states_, 0, batch, tokens.back()));
+  const backend::ExpertCacheCounters before = CacheCounters();
   const auto row_begin = Clock::now();
   int steps = 0;
   for (; steps < options_.repeat || (Seconds(row_begin) < kShortRow && steps < kMaxRepeat); ++steps) {
@@ -223,6 +242,9 @@ Result<BenchRow> BenchRuns::Decode(int64_t batch) {
     row.seconds.push_back(Seconds(begin));
     Measure(row);
   }
+  const backend::ExpertCacheCounters after = CacheCounters();
+  row.cache_hits = after.hits - before.hits;
+  row.cache_misses = after.misses - before.misses;
   JudgeMachine(row);
   if (batch > 1 && options_.check) {
     for (const int64_t index : {int64_t{0}, batch - 1}) {
@@ -345,7 +367,9 @@ Result<BenchRow> BenchRuns::DecodeAhead(const BenchRow& decode) {
   for (size_t i = 0; i < chunks.size(); ++i) chunks[i].follows = static_cast<int64_t>(i);
   // Half of the steps warm up: what a device remembers of async steps is not what it does of others.
   const auto steps = static_cast<int64_t>(kMaxRepeat);
+  backend::ExpertCacheCounters before;
   for (int64_t step = 1; step <= steps; ++step) {
+    if (step == steps / 2 + 1) before = CacheCounters();
     const auto begin = Clock::now();
     DSV4_ASSIGN_OR_RETURN(std::unique_ptr<model::QueuedStep> next, model_.QueueDecode(chunks, {}));
     DSV4_ASSIGN_OR_RETURN(const std::vector<model::ChosenToken> chosen, now->Wait());
@@ -355,6 +379,9 @@ Result<BenchRow> BenchRuns::DecodeAhead(const BenchRow& decode) {
   }
   DSV4_ASSIGN_OR_RETURN(const std::vector<model::ChosenToken> last, now->Wait());
   static_cast<void>(last);
+  const backend::ExpertCacheCounters after = CacheCounters();
+  row.cache_hits = after.hits - before.hits;
+  row.cache_misses = after.misses - before.misses;
   DSV4_TRY(Rewind(0, decode.batch, steps + 1));
   return row;
 }

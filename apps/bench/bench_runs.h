@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "apps/bench/bench_machine.h"
 #include "apps/shared/sampling_threads.h"
+#include "backend/cuda/cuda_backend.h"
 #include "base/status.h"
 #include "comm/observed_group.h"
 #include "diag/hooked_backend.h"
@@ -33,10 +35,19 @@ struct BenchRow {
   diag::OpCost cost;  // Of one step, the mean of those timed.
   std::vector<diag::OpTime> ops;  // With profiling: sums over profiled_steps steps.
   int64_t profiled_steps = 0;
+  // Of all timed steps: chosen experts of the tier `cached` that were on the GPU, and that were brought.
+  int64_t cache_hits = 0;
+  int64_t cache_misses = 0;
 
   // Decode of one sequence on several ranks: what a rank would read if nothing were on two of them and all had as much; else 0.
   double bytes_without_replication = 0;
 
+  // Of chosen cached experts; nothing where none was chosen.
+  std::optional<double> MissShare() const {
+    const int64_t chosen = cache_hits + cache_misses;
+    if (chosen == 0) return std::nullopt;
+    return static_cast<double>(cache_misses) / static_cast<double>(chosen);
+  }
   double Median() const;  // Of seconds.
   BenchMachine Machine() const { return apps::Median(machines); }
   // (slowest - fastest) / median.
@@ -70,6 +81,9 @@ class BenchRuns {
   // up. Two timed runs are enough when they take ten seconds.
   Result<BenchRow> Prefill(int64_t tokens);
 
+  // A pass of random tokens, which choose every expert, so that an expert cache is full.
+  Status FillCache();
+
   // Puts `batch` sequences of `depth` random rows in place for Decode.
   Status SetDepth(int64_t depth, int64_t batch);
   // Steps of one random token for each of the first `batch` sequences; the sequences are then as before. Equal seeds give
@@ -95,6 +109,7 @@ class BenchRuns {
   // One step: a chunk for each state, and a greedy choice from each row.
   Result<model::StepOutput> Step(std::vector<kv::SequenceState>& states, int64_t first, int64_t batch,
                                  std::span<const int32_t> tokens);
+  backend::ExpertCacheCounters CacheCounters() const;
   Status Rewind(int64_t first, int64_t batch, int64_t steps);
   Result<model::StepOutput> VerifyStep(std::span<const int32_t> tokens);
   Status TimedVerifyStep(std::span<const int32_t> tokens);

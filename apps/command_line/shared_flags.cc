@@ -87,10 +87,15 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags) {
       ->capture_default_str();
   app.add_option(
       "--experts", flags.experts,
-      "With --backend cuda, where a layer's routed experts are: auto, or resident=N,host=N, numbers "
-      "or shares such as 75% (default: all resident)");
+      "With --backend cuda, where a layer's routed experts are: auto, or resident=N,cached=N,host=N, "
+      "numbers or shares such as 75% (default: all resident)");
   app.add_option("--gpu-memory", flags.gpu_memory,
                  "With --backend cuda, the most that is taken of the GPU's memory, in GB (0: what is free)")
+      ->check(NonNegative())
+      ->capture_default_str();
+  app.add_option("--host-memory", flags.host_memory,
+                 "With --experts, the most that cached ones and those of the host take of the host's memory, "
+                 "in GB (0: what is available)")
       ->check(NonNegative())
       ->capture_default_str();
   app.add_option(

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "apps/shared/expert_flags.h"
+#include "backend/cuda/cuda_backend.h"
 
 namespace dsv4::apps {
 namespace {
@@ -33,26 +35,31 @@ Result<ExpertPlan> PlanExperts(const ModelFlags& flags, const ModelSource& sourc
   DSV4_ASSIGN_OR_RETURN(experts.room, RoomOrAssumed(flags));
   model::ModelOptions options = MakeModelOptions(flags);
   if (source.synthetic()) options.max_layers = 0;  // They are made for the first layers only.
-  DSV4_ASSIGN_OR_RETURN(experts.split, SplitOf(flags, config, checkpoint, options, request, experts.room));
+  // Rates can be measured where there is a GPU.
+  std::optional<ops::Backend> backend;
+  if (flags.experts == "auto" && backend::RoomOf(flags.device).has_value()) {
+    DSV4_ASSIGN_OR_RETURN(backend, MakeBackend(flags));
+  }
+  const ops::Backend* const device = backend.has_value() ? &*backend : nullptr;
+  DSV4_ASSIGN_OR_RETURN(experts.split,
+                        SplitOf(flags, config, checkpoint, options, request, experts.room, device));
   options.experts = experts.split;
   DSV4_ASSIGN_OR_RETURN(experts.plan, model::PlanMemory(config, checkpoint, options, request));
   experts.fits = experts.plan.total() + experts.room.reserved <= experts.room.free;
-  if (!experts.split.all_resident()) {
-    options.experts = {};
-    DSV4_ASSIGN_OR_RETURN(const model::MemoryPlan all,
-                          model::PlanMemory(config, checkpoint, options, request));
-    experts.host_bytes = all.weights - experts.plan.weights;
-  }
   return experts;
 }
 
 Json ToJson(const ExpertPlan& experts) {
   return {{"split", model::ToString(experts.split)},
           {"resident", experts.split.resident},
+          {"cached", experts.split.cached},
           {"host", experts.split.host},
-          {"host_bytes", experts.host_bytes},
+          {"slots", experts.split.slots},
+          {"cached_bytes", experts.plan.pinned},
+          {"host_bytes", experts.plan.on_host},
           {"gpu",
            {{"weights", experts.plan.weights},
+            {"expert_cache", experts.plan.expert_cache},
             {"step", experts.plan.step},
             {"sequences", experts.plan.num_sequences * experts.plan.sequence},
             {"scratch", experts.room.reserved},
@@ -61,10 +68,12 @@ Json ToJson(const ExpertPlan& experts) {
 }
 
 std::string ToText(const ExpertPlan& experts) {
-  return fmt::format("experts of a layer: {}, {:.2f} GB multiplied by the host; {}\n{}",
-                     model::ToString(experts.split), static_cast<double>(experts.host_bytes) / 1e9,
-                     experts.fits ? "the rest fits" : "the rest does not fit",
-                     model::MemoryTable(experts.plan, experts.room));
+  return fmt::format(
+      "experts of a layer: {}, {:.2f} GB cached in pinned memory, {:.2f} GB multiplied by the host; {}\n{}",
+      model::ToString(experts.split), static_cast<double>(experts.plan.pinned) / 1e9,
+      static_cast<double>(experts.plan.on_host) / 1e9,
+      experts.fits ? "the rest fits" : "the rest does not fit",
+      model::MemoryTable(experts.plan, experts.room));
 }
 
 }  // namespace dsv4::apps

@@ -16,7 +16,6 @@ struct ExpertPlan {
   model::MemoryPlan plan;  // Of the GPU.
   model::DeviceRoom room;
   bool fits = false;
-  int64_t host_bytes = 0;  // Of the experts that the host multiplies.
 };
 
 // The GPU is that of the flags, or, where there is none, --gpu-memory. FailedPrecondition without either; the errors of SplitOf.

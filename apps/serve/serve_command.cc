@@ -18,6 +18,7 @@
 #include "apps/shared/sampling_threads.h"
 #include "apps/shared/speculation_flag.h"
 #include "apps/shared/verify.h"
+#include "backend/cuda/cuda_backend.h"
 #include "base/log.h"
 #include "base/log_times.h"
 #include "base/read_file.h"
@@ -188,6 +189,12 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
   }
   server::Metrics metrics(served.id, options.version);
   if (*disk != nullptr) metrics.WatchDisk([&] { return (*disk)->stats(); });
+  if (model.options().experts.cached > 0) {
+    metrics.WatchExperts([&backend] {
+      const backend::ExpertCacheCounters now = backend::ExpertCacheCountersOf(backend);
+      return server::ExpertCacheStats{now.slots, now.hits, now.misses, now.bytes};
+    });
+  }
   SamplingThreads sampling_threads(*backend.context);
   engine::EngineThread engine(
       std::make_unique<engine::Engine>(

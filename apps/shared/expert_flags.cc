@@ -4,8 +4,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
+#include "apps/shared/expert_rates.h"
 #include "backend/cuda/cuda_backend.h"
+#include "base/log.h"
+#include "base/machine_memory.h"
+#include "model/checkpoint/resolved_checkpoint.h"
+#include "model/placement/expert_choice.h"
 
 namespace dsv4::apps {
 
@@ -18,6 +24,93 @@ Status CheckExpertFlags(const ModelFlags& flags) {
   if (flags.gpu_memory > 0) {
     return InvalidArgument(
         fmt::format("--gpu-memory {}: got --backend {}, want cuda", flags.gpu_memory, flags.backend));
+  }
+  if (flags.host_memory > 0) {
+    return InvalidArgument(
+        fmt::format("--host-memory {}: got --backend {}, want cuda", flags.host_memory, flags.backend));
+  }
+  return {};
+}
+
+namespace {
+
+std::string Gigabytes(double bytes) { return fmt::format("{:.2f} GB", bytes / 1e9); }
+
+// What the host has for experts; nothing where neither the kernel nor a flag tells.
+std::optional<int64_t> HostMemoryFor(const ModelFlags& flags) {
+  std::optional<int64_t> available;
+  if (const Result<MachineMemory> machine = ReadMachineMemory(); machine.has_value())
+    available = machine->available;
+  if (flags.host_memory == 0) return available;
+  return std::min(available.value_or(INT64_MAX), static_cast<int64_t>(flags.host_memory * 1e9));
+}
+
+Result<model::ExpertSplit> AutoSplit(const ModelFlags& flags, const model::ModelConfig& config,
+                                     const std::shared_ptr<const io::Checkpoint>& checkpoint,
+                                     const model::ModelOptions& options, const model::MemoryRequest& request,
+                                     const model::DeviceRoom& room, const ops::Backend& device) {
+  DSV4_ASSIGN_OR_RETURN(const model::ExpertSplit beside_host,
+                        model::FitExperts(config, checkpoint, options, request, room));
+  if (beside_host.all_resident()) return beside_host;
+  model::ModelOptions planned = options;
+  planned.experts = {.cached = config.n_routed_experts};
+  DSV4_ASSIGN_OR_RETURN(const model::MemoryPlan plan,
+                        model::PlanMemory(config, checkpoint, planned, request));
+  DSV4_ASSIGN_OR_RETURN(const model::ResolvedCheckpoint resolved,
+                        model::ResolveCheckpoint(*checkpoint, config));
+  DSV4_ASSIGN_OR_RETURN(const ExpertRates rates,
+                        MeasureExpertRates(flags, device, resolved.layers[0].experts[0].w1.format,
+                                           config.hidden_size, {.host = 1, .cached = 1}));
+  const int64_t all = config.n_routed_experts * plan.num_layers;
+  const int64_t pinnable = HostMemoryFor(flags).value_or(plan.pinned) / plan.slot;
+  const model::ExpertCosts costs{
+      .num_layers = plan.num_layers,
+      .num_experts = config.n_routed_experts,
+      .top_k = config.num_experts_per_tok,
+      .expert_bytes = static_cast<double>(plan.slot),
+      .room = std::clamp<int64_t>((room.free - room.reserved - plan.total()) / plan.slot, 0, all),
+      .pinnable = std::min(pinnable, all),
+      .host = rates.host,
+      .link = rates.link,
+      .host_beside = rates.host_beside,
+      .link_beside = rates.link_beside,
+      .host_prompt = rates.host_prompt,
+      .chunk_tokens = options.max_chunk_tokens};
+  const model::ExpertChoice choice = model::ChooseExperts(costs);
+  LogInfo(
+      fmt::format("experts: the host's kernels read {}/s ({}/s while the link is busy), {}/s with prompts; "
+                  "the link brings {}/s ({}/s "
+                  "while the host reads); the GPU has room for {} of {} experts",
+                  Gigabytes(rates.host), Gigabytes(rates.host_beside), Gigabytes(rates.host_prompt),
+                  Gigabytes(rates.link), Gigabytes(rates.link_beside), costs.room, all));
+  LogInfo(fmt::format(
+      "experts: {} of a layer: for a token the host takes {:.1f} ms and the link {:.1f} ms, side by side "
+      "{:.1f} ms; {}",
+      model::ToString(choice.split), choice.times.host * 1e3, choice.times.link * 1e3,
+      choice.times.both * 1e3, model::Advice(choice)));
+  // The plan counts residents to the byte.
+  return choice.split.cached > 0 ? choice.split : beside_host;
+}
+
+}  // namespace
+
+Status CheckHostMemory(const ModelFlags& flags, const model::MemoryPlan& plan) {
+  const std::optional<int64_t> available = HostMemoryFor(flags);
+  if (plan.pinned + plan.on_host == 0 || !available.has_value()) return {};
+  if (plan.pinned > *available) {
+    return ResourceExhausted(fmt::format(
+        "cached experts: {} of the host's memory are wanted, {} are available{}; more resident or "
+        "host experts want less",
+        Gigabytes(static_cast<double>(plan.pinned)), Gigabytes(static_cast<double>(*available)),
+        flags.host_memory > 0 ? fmt::format(" with --host-memory {}", flags.host_memory) : ""));
+  }
+  if (plan.pinned + plan.on_host > *available) {
+    LogWarning(
+        fmt::format("experts of the host: {} are wanted, {} of memory are left for them; the others are read "
+                    "from disk each "
+                    "time they are chosen",
+                    Gigabytes(static_cast<double>(plan.on_host)),
+                    Gigabytes(static_cast<double>(*available - plan.pinned))));
   }
   return {};
 }
@@ -32,14 +125,21 @@ Result<model::DeviceRoom> DeviceRoomOf(const ModelFlags& flags, const std::strin
 Result<model::ExpertSplit> SplitOf(const ModelFlags& flags, const model::ModelConfig& config,
                                    const std::shared_ptr<const io::Checkpoint>& checkpoint,
                                    const model::ModelOptions& options, const model::MemoryRequest& request,
-                                   const model::DeviceRoom& room) {
-  if (flags.experts.empty()) return model::ExpertSplit{.resident = config.n_routed_experts, .host = 0};
-  if (flags.experts != "auto") return model::ParseExpertSplit(flags.experts, config.n_routed_experts);
+                                   const model::DeviceRoom& room, const ops::Backend* device) {
+  if (flags.experts.empty()) return model::ExpertSplit{.resident = config.n_routed_experts};
+  if (flags.experts != "auto") {
+    const int64_t num_layers = options.max_layers > 0 ? options.max_layers : config.num_hidden_layers;
+    DSV4_ASSIGN_OR_RETURN(const model::ExpertSplit split,
+                          model::ParseExpertSplit(flags.experts, config.n_routed_experts, num_layers));
+    if (split.cached == 0 || split.slots > 0) return split;
+    return model::FitSlots(config, checkpoint, options, split, request, room);
+  }
   if (options.group != nullptr) {
     return Error(
         Unimplemented("--experts auto: with several ranks, want the split that all take, such as host=75%"));
   }
-  return model::FitExperts(config, checkpoint, options, request, room);
+  if (device == nullptr) return model::FitExperts(config, checkpoint, options, request, room);
+  return AutoSplit(flags, config, checkpoint, options, request, room, *device);
 }
 
 }  // namespace dsv4::apps

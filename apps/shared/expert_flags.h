@@ -1,4 +1,5 @@
-// --experts and --gpu-memory: which of a layer's routed experts a GPU keeps, and which the host multiplies (docs/expert-tiers.md).
+// --experts and --gpu-memory: which of a layer's routed experts a GPU keeps, which it brings from the host when they are chosen, and which
+// the host multiplies (docs/expert-tiers.md).
 #pragma once
 
 #include <memory>
@@ -15,11 +16,16 @@ Status CheckExpertFlags(const ModelFlags& flags);
 // The GPU of the flags as a memory plan sees it: what is free there, at most --gpu-memory.
 Result<model::DeviceRoom> DeviceRoomOf(const ModelFlags& flags, const std::string& name);
 
-// What --experts says of a model; "auto" is the most residents that leave room for the rest of the plan. All resident without it. The errors of
-// model::ParseExpertSplit and model::FitExperts.
+// ResourceExhausted where the plan's cached experts are more than the host has memory for: what is available, at most --host-memory. Logs what the
+// host's experts have too little of, which then are read from disk each time.
+Status CheckHostMemory(const ModelFlags& flags, const model::MemoryPlan& plan);
+
+// What --experts says of a model. "auto" is what model::ChooseExperts makes of rates that are measured on `device`, the CUDA backend, which takes
+// some seconds, and logs them; without one, the most residents that leave room for the rest of the plan. Cached experts without slots have as
+// many as it leaves room for. All are resident without the flag. The errors of model::ParseExpertSplit, model::FitExperts and model::FitSlots.
 Result<model::ExpertSplit> SplitOf(const ModelFlags& flags, const model::ModelConfig& config,
                                    const std::shared_ptr<const io::Checkpoint>& checkpoint,
                                    const model::ModelOptions& options, const model::MemoryRequest& request,
-                                   const model::DeviceRoom& room);
+                                   const model::DeviceRoom& room, const ops::Backend* device);
 
 }  // namespace dsv4::apps

@@ -28,7 +28,8 @@ namespace dsv4::apps {
 namespace {
 
 // Before anything is copied to a device: does it fit? Host memory needs no such check, since weights stay in their file.
-Status CheckMemory(const model::ModelConfig& config, const std::shared_ptr<const io::Checkpoint>& checkpoint,
+Status CheckMemory(const ModelFlags& flags, const model::ModelConfig& config,
+                   const std::shared_ptr<const io::Checkpoint>& checkpoint,
                    const model::ModelOptions& options, const model::MemoryRequest& request,
                    const model::DeviceRoom& device) {
   model::ModelOptions planned = options;
@@ -39,6 +40,7 @@ Status CheckMemory(const model::ModelConfig& config, const std::shared_ptr<const
   DSV4_ASSIGN_OR_RETURN_STATUS(const model::MemoryPlan plan,
                                model::PlanMemory(config, checkpoint, planned, request));
   LogInfo("memory plan\n" + model::MemoryTable(plan, device));
+  DSV4_RETURN_IF_ERROR(CheckHostMemory(flags, plan));
   return model::CheckRoom(config, checkpoint, planned, plan, device);
 }
 
@@ -155,8 +157,9 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& given, const M
   options.placement = flags.placed;
   if (flags.backend == "cuda") {
     DSV4_ASSIGN_OR_RETURN(const model::DeviceRoom room, DeviceRoomOf(flags, backend.name));
-    DSV4_ASSIGN_OR_RETURN(options.experts, SplitOf(flags, config, checkpoint, options, memory, room));
-    Status fits = CheckMemory(config, checkpoint, options, memory, room);
+    DSV4_ASSIGN_OR_RETURN(options.experts, SplitOf(flags, config, checkpoint, options, memory, room,
+                                                   wrapped != nullptr ? wrapped : &backend));
+    Status fits = CheckMemory(flags, config, checkpoint, options, memory, room);
     const bool may_do_without = (options.mtp || options.dspark) && flags.drafter_if_it_fits;
     bool does_without = may_do_without && fits.code() == StatusCode::kResourceExhausted;
     if (may_do_without && flags.group != nullptr) {
@@ -164,7 +167,7 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& given, const M
     }
     if (does_without) {
       options.mtp = options.dspark = false;
-      fits = CheckMemory(config, checkpoint, options, memory, room);
+      fits = CheckMemory(flags, config, checkpoint, options, memory, room);
     }
     DSV4_TRY(fits);
     if (flags.group != nullptr) {

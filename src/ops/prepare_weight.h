@@ -3,7 +3,7 @@
 //   source    host memory, validated; stays mapped for as long as the model lives
 //   prepared  the backend's form: borrowing views (then `owner` stays empty) or views into `owner`
 //   tier      where a backend on a device keeps it; for a backend of the host all are one
-// The values do not change. Errors: ResourceExhausted when device memory runs out.
+// The values do not change. Errors: ResourceExhausted when device memory runs out, or memory of the host that a device can read.
 #pragma once
 
 #include "formats/weight.h"
@@ -14,6 +14,7 @@ namespace dsv4::ops {
 // Of a routed expert's weights; all others are resident.
 enum class WeightTier : uint8_t {
   kResident,  // The device's memory.
+  kCached,    // The host's, from where they are brought to the device's when they are chosen.
   kHost,      // The host's, as they lie in the checkpoint: the host multiplies them.
 };
 
@@ -21,6 +22,8 @@ struct PrepareWeightArgs {
   const Weight* source = nullptr;
   Weight* prepared = nullptr;
   WeightTier tier = WeightTier::kResident;
+  int64_t slots =
+      0;  // Of the tier kCached: how many of its experts, of all layers, the device has room for at once.
   DSV4_OPERANDS()  // Both are of the host.
 };
 

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "base/check.h"
 #include "model/runtime/model.h"
+#include "model/synthetic/synthetic.h"
 #include "tests/cuda/device_tensors.h"
 
 namespace dsv4::testing {
@@ -40,28 +42,51 @@ std::vector<int32_t> Tokens(size_t count) {
 }
 
 // Logits of all rows: a prefill, then decode steps.
-std::vector<float> LogitsOf(const ops::Backend& backend, const model::ExpertSplit& split,
-                            const std::vector<std::vector<int32_t>>& order = {}) {
+std::vector<float> LogitsOf(model::Model& model, size_t num_tokens = 90) {
+  auto state = model.NewSequence();
+  DSV4_CHECK(state.has_value());
+  std::vector<float> logits;
+  const std::vector<int32_t> tokens = Tokens(num_tokens);
+  const auto step = [&](size_t begin, size_t end) {
+    const model::SequenceChunk chunk{.state = &*state,
+                                     .tokens = std::span(tokens).subspan(begin, end - begin),
+                                     .logits = model::LogitsRows::kAll};
+    const auto output = model.Step({&chunk, 1});
+    ASSERT_TRUE(output.has_value()) << output.error().ToString();
+    logits.insert(logits.end(), output->logits.begin(), output->logits.end());
+  };
+  step(0, num_tokens - 26);
+  for (size_t i = num_tokens - 26; i < tokens.size(); ++i) step(i, i + 1);
+  return logits;
+}
+
+std::unique_ptr<model::Model> LoadTiny(const ops::Backend& backend, const model::ExpertSplit& split,
+                                       const std::vector<std::vector<int32_t>>& order = {}) {
   model::ModelOptions options;
   options.experts = split;
   options.expert_order = order;
   auto loaded = model::Model::Load("models/tiny", backend, options);  // Tests run in the source root.
   DSV4_CHECK(loaded.has_value()) << loaded.error().ToString();
-  auto state = (*loaded)->NewSequence();
-  DSV4_CHECK(state.has_value());
-  std::vector<float> logits;
-  const std::vector<int32_t> tokens = Tokens(90);
-  const auto step = [&](size_t begin, size_t end) {
-    const model::SequenceChunk chunk{.state = &*state,
-                                     .tokens = std::span(tokens).subspan(begin, end - begin),
-                                     .logits = model::LogitsRows::kAll};
-    const auto output = (*loaded)->Step({&chunk, 1});
-    ASSERT_TRUE(output.has_value()) << output.error().ToString();
-    logits.insert(logits.end(), output->logits.begin(), output->logits.end());
-  };
-  step(0, 64);
-  for (size_t i = 64; i < tokens.size(); ++i) step(i, i + 1);
-  return logits;
+  return std::move(*loaded);
+}
+
+std::vector<float> LogitsOf(const ops::Backend& backend, const model::ExpertSplit& split,
+                            const std::vector<std::vector<int32_t>>& order = {}) {
+  return LogitsOf(*LoadTiny(backend, split, order));
+}
+
+// Of random numbers, with NVFP4 experts, whose codes change places on their way to the device.
+std::unique_ptr<model::Model> LoadNvFp4(const ops::Backend& backend, const model::ExpertSplit& split) {
+  model::SyntheticOptions synthetic = *model::ParseSyntheticName("synthetic:mini,nvfp4-experts");
+  synthetic.num_layers = 3;
+  auto config = model::ParseModelConfig(*model::SyntheticConfig(synthetic), "test");
+  DSV4_CHECK(config.has_value()) << config.error().ToString();
+  model::ModelOptions options;
+  options.experts = split;
+  auto loaded = model::Model::FromCheckpoint(
+      std::move(*config), *model::MakeSyntheticCheckpoint("test", synthetic, 4), backend, options);
+  DSV4_CHECK(loaded.has_value()) << loaded.error().ToString();
+  return std::move(*loaded);
 }
 
 double Cosine(const std::vector<float>& a, const std::vector<float>& b) {
@@ -114,6 +139,82 @@ TEST(CudaExpertTiers, AnyOrderOfExperts) {
   }
   const std::vector<float> want = LogitsOf(Make(2), {});
   EXPECT_GT(Cosine(LogitsOf(Make(2), {num_experts / 2, num_experts - num_experts / 2}, order), want), 0.9999);
+}
+
+// Steps go through the cache with room for one layer's at a time, for a part of them and for all, and twice with each, so that the second
+// time finds what the first has left.
+TEST(CudaExpertTiers, CachedExpertsGiveTheBitsOfResidentOnes) {
+  const int64_t num_experts = NumExperts();
+  const std::vector<float> want = LogitsOf(Make(2), {});
+  constexpr int64_t kLayers = 7;
+  for (const int64_t cached : {int64_t{1}, num_experts / 2, num_experts}) {
+    for (const int64_t slots : {cached, cached + 1, cached * 3, cached * kLayers}) {
+      SCOPED_TRACE(std::to_string(cached) + " cached, room for " + std::to_string(slots));
+      const ops::Backend backend = Make(2);
+      const auto model =
+          LoadTiny(backend, {.resident = num_experts - cached, .cached = cached, .slots = slots});
+      EXPECT_TRUE(SameBits(LogitsOf(*model), want));
+      const backend::ExpertCacheCounters once = backend::ExpertCacheCountersOf(backend);
+      EXPECT_TRUE(SameBits(LogitsOf(*model), want));
+      const backend::ExpertCacheCounters twice = backend::ExpertCacheCountersOf(backend);
+      EXPECT_EQ(once.slots, slots);
+      EXPECT_GT(once.misses, 0);
+      EXPECT_GT(once.bytes, 0);
+      EXPECT_EQ(twice.hits + twice.misses, 2 * (once.hits + once.misses));
+      if (slots == cached * kLayers) {
+        EXPECT_LE(once.misses, slots);
+        EXPECT_EQ(twice.misses, once.misses) << "all were there";
+      }
+    }
+  }
+}
+
+TEST(CudaExpertTiers, CachedOnesBesideThoseOfTheHostChangeNoBit) {
+  const int64_t num_experts = NumExperts();
+  const auto config = model::LoadModelConfig("models/tiny");
+  std::vector<std::vector<int32_t>> order;
+  for (size_t layer = 0; layer < config->layers.size(); ++layer) {
+    std::vector<int32_t> ids(static_cast<size_t>(num_experts));
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>((i + layer + 1) % ids.size());
+    order.push_back(ids);
+  }
+  const int64_t host = num_experts / 4;
+  const std::vector<float> want = LogitsOf(Make(2), {num_experts - host, host}, order);
+  for (const int64_t cached : {int64_t{1}, num_experts / 2, num_experts - host}) {
+    const model::ExpertSplit split{
+        .resident = num_experts - host - cached, .host = host, .cached = cached, .slots = cached + 2};
+    EXPECT_TRUE(SameBits(LogitsOf(Make(2), split, order), want)) << cached << " cached";
+  }
+}
+
+TEST(CudaExpertTiers, CachedExpertsOfNvFp4GiveTheBitsOfResidentOnes) {
+  // A prefill of so many takes the kernels for packed tokens.
+  constexpr size_t kTokens = 500;
+  const std::vector<float> want = LogitsOf(*LoadNvFp4(Make(2), {}), kTokens);
+  const int64_t num_experts = LoadNvFp4(Make(2), {})->config().n_routed_experts;
+  for (const int64_t slots : {num_experts, 2 * num_experts + 5}) {
+    const ops::Backend backend = Make(2);
+    const auto model = LoadNvFp4(backend, {.resident = 0, .cached = num_experts, .slots = slots});
+    EXPECT_TRUE(SameBits(LogitsOf(*model, kTokens), want)) << slots;
+    EXPECT_GT(backend::ExpertCacheCountersOf(backend).misses, 0);
+  }
+}
+
+// What one has left in the cache is none of the other's.
+TEST(CudaExpertTiers, ModelsThatFollowEachOtherOnABackend) {
+  const int64_t num_experts = NumExperts();
+  const std::vector<float> want = LogitsOf(Make(2), {});
+  const std::vector<float> want_other = LogitsOf(*LoadNvFp4(Make(2), {}));
+  const ops::Backend backend = Make(2);
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_TRUE(SameBits(
+        LogitsOf(backend, {.resident = 0, .cached = num_experts, .slots = num_experts * (2 + round)}), want));
+    const auto other = LoadNvFp4(backend, {.resident = 8, .cached = 24, .slots = 40});
+    EXPECT_TRUE(SameBits(LogitsOf(*other), want_other));
+    const auto beside = LoadTiny(backend, {.resident = 1, .cached = num_experts - 1, .slots = num_experts});
+    EXPECT_TRUE(SameBits(LogitsOf(*beside), want));
+    EXPECT_TRUE(SameBits(LogitsOf(*other), want_other));
+  }
 }
 
 TEST(CudaExpertTiers, WithoutABackendOfTheHostItIsRefused) {

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +12,7 @@
 std::atomic<size_t> dsv4::null_runtime::max_touched_bytes = size_t{64} << 10;
 dsv4::null_runtime::DeviceSaid dsv4::null_runtime::device;
 std::atomic<int64_t> dsv4::null_runtime::overlapped_launches = 0;
+std::atomic<size_t> dsv4::null_runtime::max_pinned_bytes = SIZE_MAX;
 
 namespace {
 
@@ -120,7 +122,10 @@ cudaError_t cudaMalloc(void** data, size_t num_bytes) { return Allocate(data, nu
 cudaError_t cudaMallocFromPoolAsync(void** data, size_t num_bytes, cudaMemPool_t, cudaStream_t) {
   return Allocate(data, num_bytes);
 }
-cudaError_t cudaMallocHost(void** data, size_t num_bytes) { return Allocate(data, num_bytes); }
+cudaError_t cudaMallocHost(void** data, size_t num_bytes) {
+  if (num_bytes > dsv4::null_runtime::max_pinned_bytes) return cudaErrorMemoryAllocation;
+  return Allocate(data, num_bytes);
+}
 cudaError_t cudaHostAlloc(void** data, size_t num_bytes, unsigned) { return Allocate(data, num_bytes); }
 cudaError_t cudaFree(void* data) { return Free(data); }
 cudaError_t cudaFreeAsync(void* data, cudaStream_t) { return Free(data); }

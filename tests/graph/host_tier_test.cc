@@ -48,6 +48,8 @@ class DeviceLikeContext final : public ops::OpContext {
   Stream stream() override { return nullptr; }
   std::vector<Left> left;
   int64_t num_moved = 0;
+  int64_t num_cached = 0;
+  int64_t slots = 0;
 
  private:
   DeviceLikeMemory memory_;
@@ -69,6 +71,10 @@ Status PrepareOrLeave(ops::OpContext& context, const ops::PrepareWeightArgs& arg
       device.left.push_back({view, {begin, begin + view.num_bytes()}});
     }
     return {};
+  }
+  if (args.tier == ops::WeightTier::kCached) {
+    ++device.num_cached;
+    device.slots = args.slots;
   }
   ++device.num_moved;
   for (TensorView* const view : {&args.prepared->data, &args.prepared->scale}) {
@@ -116,6 +122,19 @@ TEST(HostTier, KeepsNumbersThatAreMadeInMemory) {
   const auto model = Model::FromCheckpoint(config, *MakeSyntheticCheckpoint("test", synthetic, 1),
                                            DeviceLikeBackend(context), options);
   ASSERT_TRUE(model.has_value()) << model.error().message();
+  ExpectUnchanged(*context);
+}
+
+TEST(HostTier, ABackendIsToldWhichExpertsAreCachedAndForHowManyThereIsRoom) {
+  const auto context = std::make_shared<DeviceLikeContext>();
+  const Result<ModelConfig> config = LoadModelConfig("models/tiny");
+  ASSERT_TRUE(config.has_value());
+  ModelOptions options;
+  options.experts = {.resident = config->n_routed_experts - 5, .host = 2, .cached = 3, .slots = 11};
+  const auto model = Model::Load("models/tiny", DeviceLikeBackend(context), options);
+  ASSERT_TRUE(model.has_value()) << model.error().message();
+  EXPECT_EQ(context->num_cached, config->num_hidden_layers * 3 * 3);
+  EXPECT_EQ(context->slots, 11);
   ExpectUnchanged(*context);
 }
 

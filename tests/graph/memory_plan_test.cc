@@ -183,5 +183,49 @@ TEST_F(MemoryPlanTest, ExpertsThatDoNotFitAreTheHosts) {
   EXPECT_THAT(none.error().message(), HasSubstr("even with all routed experts on the host"));
 }
 
+TEST_F(MemoryPlanTest, CachedExpertsHaveTheRoomThatIsLeft) {
+  const MemoryRequest request = {.num_sequences = 2, .context = 1000};
+  const int64_t num_experts = config_.n_routed_experts;
+  const int64_t num_layers = Plan(request).num_layers;
+  const ExpertSplit split{.resident = 1, .host = 1, .cached = num_experts - 2};
+  ModelOptions options = options_;
+  options.experts = split;
+  const MemoryPlan without = *PlanMemory(config_, checkpoint_, options, request);
+  EXPECT_EQ(without.expert_cache, 0);
+  EXPECT_GT(without.slot, 0);
+  // All experts are of one size here, and each weight has a gap for its scales at most.
+  EXPECT_EQ(without.pinned, split.cached * num_layers * without.slot);
+  EXPECT_LT(without.on_host, num_layers * without.slot);
+  EXPECT_GT(without.on_host, num_layers * (without.slot - 3 * 512 - 1));
+  for (const int64_t slots : {split.cached, split.cached + 1, split.cached * num_layers}) {
+    const int64_t room = without.total() + slots * without.slot + 1000;
+    const auto fit = [&](int64_t free) {
+      return FitSlots(config_, checkpoint_, options_, split, request,
+                      {.name = "card", .free = free, .reserved = 1000});
+    };
+    const auto exact = fit(room);
+    ASSERT_TRUE(exact.has_value()) << exact.error().message();
+    EXPECT_EQ(exact->slots, slots);
+    options.experts = *exact;
+    const MemoryPlan plan = *PlanMemory(config_, checkpoint_, options, request);
+    EXPECT_EQ(plan.total() + 1000, room);
+    EXPECT_THAT(MemoryTable(plan, {}), HasSubstr("room for " + std::to_string(slots) + " cached experts"));
+    const auto less = fit(room - 1);
+    if (slots == split.cached) {
+      ASSERT_FALSE(less.has_value());
+      EXPECT_EQ(less.error().code(), StatusCode::kResourceExhausted);
+      EXPECT_THAT(less.error().message(), HasSubstr("of one layer at least"));
+    } else {
+      ASSERT_TRUE(less.has_value()) << less.error().message();
+      EXPECT_EQ(less->slots, slots - 1);
+    }
+  }
+  // No more than there are.
+  const auto all = FitSlots(config_, checkpoint_, options_, split, request,
+                            {.name = "card", .free = int64_t{1} << 50, .reserved = 0});
+  ASSERT_TRUE(all.has_value());
+  EXPECT_EQ(all->slots, split.cached * num_layers);
+}
+
 }  // namespace
 }  // namespace dsv4::model

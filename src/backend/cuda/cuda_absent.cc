@@ -18,6 +18,12 @@ Result<std::unique_ptr<comm::Communicator>> MakeCudaGroup(const ops::Backend&, c
   return Error(FailedPrecondition("backend cuda: not in this build, so it has no groups of devices"));
 }
 
+Result<double> HostToDeviceRate(const ops::Backend&) {
+  return Error(FailedPrecondition("backend cuda: not in this build, so nothing is copied to its device"));
+}
+
+ExpertCacheCounters ExpertCacheCountersOf(const ops::Backend&) { return {}; }
+
 std::vector<CudaChoice> ChoicesOf(const ops::Backend&) { return {}; }
 
 Result<CudaRoom> RoomOf(int) {

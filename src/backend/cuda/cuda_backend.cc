@@ -268,6 +268,13 @@ ops::ReplayCounters ReplayCountersOf(const ops::Backend& backend) {
   return static_cast<cuda::CudaContext&>(*backend.context).queue().replay_counters();
 }
 
+ExpertCacheCounters ExpertCacheCountersOf(const ops::Backend& backend) {
+  const cuda::ExpertCache& cache = static_cast<cuda::CudaContext&>(*backend.context).expert_tiers().cache();
+  const cuda::ExpertCacheWords words = cache.counters();
+  return {cache.num_slots(), static_cast<int64_t>(words.hits), static_cast<int64_t>(words.misses),
+          static_cast<int64_t>(words.bytes)};
+}
+
 std::vector<CudaChoice> ChoicesOf(const ops::Backend& backend) {
   const cuda::Explanations* const explanations = static_cast<cuda::CudaContext&>(*backend.context).explain();
   std::vector<CudaChoice> choices;

@@ -76,6 +76,14 @@ struct CudaCounters {
   int64_t inexact_experts = 0;
 };
 
+// Cached experts (ops::WeightTier::kCached) since their weights came: a call counts each expert once, however many tokens chose it.
+struct ExpertCacheCounters {
+  int64_t slots = 0;   // That the device has.
+  int64_t hits = 0;    // Chosen experts that were there,
+  int64_t misses = 0;  // and that were not.
+  int64_t bytes = 0;   // Brought for them.
+};
+
 struct CudaDeviceInfo {
   int index = 0;
   std::string name;
@@ -114,6 +122,13 @@ bool RunsHopperCode(const ops::Backend& backend);
 // Whether steps are replayed, from the next one on.
 void SetReplay(const ops::Backend& backend, bool replay);
 ops::ReplayCounters ReplayCountersOf(const ops::Backend& backend);
+
+// As far as the device has come; zeros without cached experts. From any thread while nothing loads.
+ExpertCacheCounters ExpertCacheCountersOf(const ops::Backend& backend);
+
+// Bytes a second that cudaMemcpyAsync brings from pinned memory of the host: the best of five passes of 256 MB. Waits for the device;
+// ResourceExhausted without memory for it.
+Result<double> HostToDeviceRate(const ops::Backend& backend);
 
 // In the order in which they first came; empty unless the backend explains (CudaOptions).
 std::vector<CudaChoice> ChoicesOf(const ops::Backend& backend);

@@ -42,11 +42,34 @@ class CountingMemory final : public Memory {
 
 class CountingContext final : public ops::OpContext {
  public:
+  // Between data, scales and weights of a cached expert, at most.
+  static constexpr int64_t kGaps = 512;
+
   CountingMemory& memory() override { return memory_; }
   ThreadPool& threads() override { return threads_; }
   Stream stream() override { return nullptr; }
 
+  // Of an expert's weights, one after the other.
+  void CountCached(int64_t num_bytes) {
+    constexpr int kWeightsOfExpert = 3;
+    cached_ += num_bytes;
+    expert_ += num_bytes;
+    if (++weights_of_expert_ < kWeightsOfExpert) return;
+    slot_ = std::max(slot_, expert_);
+    expert_ = 0;
+    weights_of_expert_ = 0;
+  }
+  void CountOnHost(int64_t num_bytes) { on_host_ += num_bytes; }
+  int64_t cached() const { return cached_; }
+  int64_t slot() const { return slot_; }
+  int64_t on_host() const { return on_host_; }
+
  private:
+  int64_t cached_ = 0;
+  int64_t expert_ = 0;
+  int weights_of_expert_ = 0;
+  int64_t slot_ = 0;  // The largest expert.
+  int64_t on_host_ = 0;
   CountingMemory memory_;
   ThreadPool threads_{1};
 };
@@ -59,11 +82,17 @@ Status Skip(ops::OpContext&, const Args&) {
 
 Status CountWeight(ops::OpContext& context, const ops::PrepareWeightArgs& args) {
   const Weight& source = *args.source;
-  if (args.tier == ops::WeightTier::kHost) {
+  const int64_t num_bytes = source.data.num_bytes() + (source.scale.is_null() ? 0 : source.scale.num_bytes());
+  if (args.tier != ops::WeightTier::kResident) {
+    auto& counting = static_cast<CountingContext&>(context);
+    if (args.tier == ops::WeightTier::kHost) {
+      counting.CountOnHost(num_bytes);
+    } else {
+      counting.CountCached(num_bytes + CountingContext::kGaps);
+    }
     *args.prepared = source;
     return {};
   }
-  const int64_t num_bytes = source.data.num_bytes() + (source.scale.is_null() ? 0 : source.scale.num_bytes());
   DSV4_ASSIGN_OR_RETURN_STATUS(const Buffer counted,
                                context.memory().Allocate(static_cast<size_t>(num_bytes)));
   *args.prepared = source;
@@ -123,6 +152,10 @@ Result<MemoryPlan> PlanMemory(const ModelConfig& config,
                   .num_sequences = request.num_sequences,
                   .context = std::min(request.context, config.max_position_embeddings)};
   plan.weights = context->memory().used();
+  plan.pinned = context->cached();
+  plan.on_host = context->on_host();
+  plan.slot = context->slot();
+  plan.expert_cache = options.experts.slots * plan.slot;
   plan.sequence = kv::StateBytes(model->cache_layout(), plan.context);
   plan.per_token = kv::BytesPerToken(model->cache_layout());
 
@@ -161,6 +194,8 @@ std::string MemoryTable(const MemoryPlan& plan, const DeviceRoom& room) {
     table += fmt::format("  {:<44}{:>12}\n", name, Gigabytes(bytes));
   };
   line(fmt::format("weights, {} layers", plan.num_layers), plan.weights);
+  if (plan.slot > 0)
+    line(fmt::format("room for {} cached experts", plan.expert_cache / plan.slot), plan.expert_cache);
   line("one step", plan.step);
   line(fmt::format("{} of {} tokens",
                    plan.num_sequences == 1 ? "one sequence" : fmt::format("{} sequences", plan.num_sequences),
@@ -180,7 +215,9 @@ Status CheckRoom(const ModelConfig& config, const std::shared_ptr<const io::Chec
       CacheGeometry(config, PlanLayers(config, {0, plan.num_layers}), options.numerics, options.cache_rows,
                     options.max_chunk_tokens, options.max_rewind_tokens);
   const int64_t tokens = Largest(plan.context, [&](int64_t context) {
-    return plan.weights + plan.step + plan.num_sequences * kv::StateBytes(layout, context) <= usable;
+    return plan.weights + plan.expert_cache + plan.step +
+               plan.num_sequences * kv::StateBytes(layout, context) <=
+           usable;
   });
   std::string advice;
   if (tokens > 0) {
@@ -234,6 +271,26 @@ Result<ExpertSplit> FitExperts(const ModelConfig& config,
     if (plan.total() <= usable) break;
   }
   return ExpertSplit{.resident = resident, .host = num_experts - resident};
+}
+
+Result<ExpertSplit> FitSlots(const ModelConfig& config,
+                             const std::shared_ptr<const io::Checkpoint>& checkpoint,
+                             const ModelOptions& options, const ExpertSplit& split,
+                             const MemoryRequest& request, const DeviceRoom& room) {
+  ModelOptions planned = options;
+  planned.experts = split;
+  planned.experts.slots = 0;
+  DSV4_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanMemory(config, checkpoint, planned, request));
+  const int64_t left = std::max<int64_t>(0, room.free - room.reserved - plan.total());
+  ExpertSplit fit = split;
+  fit.slots = std::min(left / std::max<int64_t>(plan.slot, 1), split.cached * plan.place.layers.size());
+  if (fit.slots < split.cached) {
+    return Error(ResourceExhausted(fmt::format(
+        "experts {}: {} has room for {} cached experts, want the {} of one layer at least; fewer resident or "
+        "cached ones, or shorter sequences, leave more\n{}",
+        ToString(split), room.name, fit.slots, split.cached, MemoryTable(plan, room))));
+  }
+  return fit;
 }
 
 }  // namespace dsv4::model

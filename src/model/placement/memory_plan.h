@@ -25,12 +25,17 @@ struct MemoryPlan {
   int64_t num_sequences = 0;
   int64_t context = 0;
   // Bytes.
-  int64_t weights = 0;   // With rotary tables and everything small.
-  int64_t step = 0;      // Of one pass of ModelOptions::max_chunk_tokens with logits of its last row.
-  int64_t sequence = 0;  // Of one sequence of `context` tokens.
-  double per_token = 0;  // By which a sequence grows.
+  int64_t weights = 0;       // With rotary tables and everything small.
+  int64_t expert_cache = 0;  // Of ExpertSplit::slots.
+  int64_t step = 0;          // Of one pass of ModelOptions::max_chunk_tokens with logits of its last row.
+  int64_t sequence = 0;      // Of one sequence of `context` tokens.
+  double per_token = 0;      // By which a sequence grows.
+  // Of the host: experts that are cached, in memory that cannot be swapped, and those that it multiplies.
+  int64_t pinned = 0;
+  int64_t on_host = 0;
+  int64_t slot = 0;  // Of one cached expert, the largest.
 
-  int64_t total() const { return weights + step + num_sequences * sequence; }
+  int64_t total() const { return weights + expert_cache + step + num_sequences * sequence; }
 };
 
 // Errors: those of Model::FromCheckpoint; InvalidArgument for a request that asks for less than one.
@@ -58,5 +63,12 @@ Result<ExpertSplit> FitExperts(const ModelConfig& config,
                                const std::shared_ptr<const io::Checkpoint>& checkpoint,
                                const ModelOptions& options, const MemoryRequest& request,
                                const DeviceRoom& room);
+
+// `split`, whose slots are not decided, with as many as leave room for the rest of the plan, at most one for every cached expert.
+// ResourceExhausted where there is not even room for those of one layer; the errors of PlanMemory.
+Result<ExpertSplit> FitSlots(const ModelConfig& config,
+                             const std::shared_ptr<const io::Checkpoint>& checkpoint,
+                             const ModelOptions& options, const ExpertSplit& split,
+                             const MemoryRequest& request, const DeviceRoom& room);
 
 }  // namespace dsv4::model

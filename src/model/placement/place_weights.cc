@@ -125,6 +125,7 @@ struct Placer {
   int64_t& bytes_placed;
   std::span<const ops::WeightTier> tiers;  // Of the layer's experts; empty: all are resident.
   std::vector<HostBytes>& kept;  // What the host multiplies, where the backend's memory is a device's.
+  int64_t slots = 0;             // PrepareWeightArgs::slots
   ops::WeightTier tier = ops::WeightTier::kResident;
 
   Placer OfExpert(size_t e) const {
@@ -138,7 +139,8 @@ struct Placer {
     Weight prepared;
     DSV4_RETURN_IF_ERROR(
         backend.table
-            .prepare_weight(*backend.context, {.source = &weight, .prepared = &prepared, .tier = tier})
+            .prepare_weight(*backend.context,
+                            {.source = &weight, .prepared = &prepared, .tier = tier, .slots = slots})
             .WithContext(name));
     if (prepared.data.device.type != DeviceType::kHost) {
       bytes_placed += weight.data.num_bytes() + (weight.scale.is_null() ? 0 : weight.scale.num_bytes());
@@ -188,7 +190,8 @@ Status PlaceLoaded(const ops::Backend& backend, const PlaceOptions& options, Mod
                .copies = weights.copies,
                .bytes_placed = weights.bytes_placed,
                .tiers = {},
-               .kept = kept};
+               .kept = kept,
+               .slots = options.experts.slots};
   if (!std::exchange(weights.outside_placed, true)) {
     DSV4_RETURN_IF_ERROR(VisitOutside(std::as_const(weights), fingerprint));
     weights.norm_fingerprint = XXH3_64bits(weights.norm.data, static_cast<size_t>(weights.norm.num_bytes()));

@@ -89,6 +89,10 @@ Status CheckExperts(const ModelConfig& config, const ModelOptions& options) {
                                        ToString(options.experts), options.experts.total(),
                                        config.n_routed_experts));
   }
+  if (!options.sizes_only && options.experts.slots < options.experts.cached) {
+    return InvalidArgument(fmt::format("experts {}: got {} slots, want those of a layer at least",
+                                       ToString(options.experts), options.experts.slots));
+  }
   return {};
 }
 
@@ -112,10 +116,13 @@ std::string Facts(const ModelConfig& config, const ModelOptions& options) {
                        r.beta_fast, r.beta_slow);
   };
   std::string experts;
-  if (!options.experts.all_resident()) {
-    experts = "|" + ToString(options.experts);
-    for (const std::vector<int32_t>& order : options.expert_order)
-      experts += fmt::format(" {}", fmt::join(order, ","));
+  if (const int64_t host = options.experts.host; host > 0) {  // Bits of all others are alike.
+    experts = fmt::format("|host={}", host);
+    for (const std::vector<int32_t>& order : options.expert_order) {
+      std::vector<int32_t> ids(order.end() - host, order.end());
+      std::ranges::sort(ids);
+      experts += fmt::format(" {}", fmt::join(ids, ","));
+    }
   }
   return fmt::format("{}|{}|{} {} {} {} {}|{} {} {} {}|{}|{}{}", options.numerics == Numerics::kRelease,
                      options.clamp_shared_expert, config.num_attention_heads, config.qk_rope_head_dim,
@@ -283,7 +290,7 @@ Status Model::Prepare() {
   DSV4_RETURN_IF_ERROR(UploadRopeTables());
   // On a device all weights are copies, but for those of experts on the host, which borrow from the mapping.
   const bool on_device = backend_.context->memory().device().type != DeviceType::kHost;
-  if (on_device && options_.experts.all_resident()) weights_.checkpoint.reset();
+  if (on_device && options_.experts.host == 0) weights_.checkpoint.reset();
   return {};
 }
 

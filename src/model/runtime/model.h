@@ -62,8 +62,8 @@ struct ModelOptions {
   // places, whichever ranks have their experts; of more, hosts list which rows there are. The same on all ranks. 128 tokens of Flash on eight
   // ranks, 64 of Pro.
   int64_t max_gathered_terms = int64_t{48} << 20;
-  // On a device: experts that the host multiplies (docs/expert-tiers.md). The split is of the experts of every layer, which are on one rank; of
-  // none, all are resident. The order is by layer, as TiersOf takes it.
+  // On a device: experts that the host multiplies, or keeps for it (docs/expert-tiers.md). The split is of the experts of every layer, which
+  // are on one rank; of none, all are resident. The order is by layer, as TiersOf takes it.
   ExpertSplit experts;
   std::vector<std::vector<int32_t>> expert_order;
   // The backend looks at no number, so none is loaded.

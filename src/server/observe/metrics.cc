@@ -7,6 +7,7 @@
 #include <prometheus/text_serializer.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <fstream>
 #include <mutex>
@@ -72,6 +73,30 @@ struct Metrics::State {
     prometheus::Counter& rejected;
     prometheus::Counter& evictions;
     engine::PrefixDiskStats last;
+  };
+
+  // Of cached experts.
+  struct Experts {
+    explicit Experts(State& state)
+        : slots(state.Gauge("dsv4_expert_cache_slots", "Cached experts that the GPU has room for.")),
+          hits(state.Counter("dsv4_expert_cache_hits_total", "Chosen cached experts that were on the GPU.")),
+          misses(state.Counter("dsv4_expert_cache_misses_total", "Chosen cached experts that were brought.")),
+          bytes(state.Counter("dsv4_expert_cache_bytes_total", "Bytes brought for them.")) {}
+
+    void Update(const ExpertCacheStats& now) {
+      slots.Set(static_cast<double>(now.slots));
+      // The GPU counts while it is read.
+      hits.Increment(static_cast<double>(std::max<int64_t>(0, now.hits - last.hits)));
+      misses.Increment(static_cast<double>(std::max<int64_t>(0, now.misses - last.misses)));
+      bytes.Increment(static_cast<double>(std::max<int64_t>(0, now.bytes - last.bytes)));
+      last = now;
+    }
+
+    prometheus::Gauge& slots;
+    prometheus::Counter& hits;
+    prometheus::Counter& misses;
+    prometheus::Counter& bytes;
+    ExpertCacheStats last;
   };
 
   prometheus::Registry registry;
@@ -163,9 +188,11 @@ struct Metrics::State {
   std::mutex verified_mutex;
   std::optional<Verified> verified;
   engine::EngineStats last;  // The engine's thread only.
-  std::mutex disk_mutex;
+  std::mutex text_mutex;     // Of what follows.
   std::optional<Disk> disk;
   std::function<engine::PrefixDiskStats()> disk_stats;
+  std::optional<Experts> experts;
+  std::function<ExpertCacheStats()> expert_stats;
 };
 
 Metrics::Metrics(const std::string& model_id, const std::string& version)
@@ -181,9 +208,15 @@ Metrics::Metrics(const std::string& model_id, const std::string& version)
 Metrics::~Metrics() = default;
 
 void Metrics::WatchDisk(std::function<engine::PrefixDiskStats()> stats) {
-  const std::lock_guard lock(state_->disk_mutex);
+  const std::lock_guard lock(state_->text_mutex);
   state_->disk_stats = std::move(stats);
   state_->disk.emplace(*state_);
+}
+
+void Metrics::WatchExperts(std::function<ExpertCacheStats()> stats) {
+  const std::lock_guard lock(state_->text_mutex);
+  state_->expert_stats = std::move(stats);
+  state_->experts.emplace(*state_);
 }
 
 void Metrics::OnStep(const engine::StepReport& report) {
@@ -264,8 +297,11 @@ void Metrics::OnVerification(const Verification& found) {
 
 std::string Metrics::Text() const {
   state_->resident.Set(ResidentBytes());
-  if (const std::lock_guard lock(state_->disk_mutex); state_->disk)
-    state_->disk->Update(state_->disk_stats());
+  {
+    const std::lock_guard lock(state_->text_mutex);
+    if (state_->disk) state_->disk->Update(state_->disk_stats());
+    if (state_->experts) state_->experts->Update(state_->expert_stats());
+  }
   return prometheus::TextSerializer().Serialize(state_->registry.Collect());
 }
 

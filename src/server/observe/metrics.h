@@ -1,6 +1,7 @@
 // Metrics: what Prometheus reads at /metrics. Thread-safe.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -12,6 +13,14 @@
 
 namespace dsv4::server {
 
+// Of cached experts (docs/expert-tiers.md), since the model was loaded.
+struct ExpertCacheStats {
+  int64_t slots = 0;
+  int64_t hits = 0;
+  int64_t misses = 0;
+  int64_t bytes = 0;
+};
+
 class Metrics {
  public:
   explicit Metrics(const std::string& model_id, const std::string& version);
@@ -19,6 +28,9 @@ class Metrics {
 
   // Where Text gets the numbers of the disk's cache from; before the first Text, and must outlive the last.
   void WatchDisk(std::function<engine::PrefixDiskStats()> stats);
+
+  // The same of cached experts.
+  void WatchExperts(std::function<ExpertCacheStats()> stats);
 
   void OnStep(const engine::StepReport& report);
   void OnHttp(std::string_view route, int status);

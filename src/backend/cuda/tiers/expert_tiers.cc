@@ -11,7 +11,7 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-bool IsOnHost(const ops::ExpertWeights& expert) { return expert.w1.data.device.type == DeviceType::kHost; }
+bool IsResident(const ops::ExpertWeights& expert) { return expert.w1.data.device.type != DeviceType::kHost; }
 
 }  // namespace
 
@@ -27,16 +27,19 @@ bool ExpertTiers::Knows(std::span<const ops::ExpertWeights> experts) const {
 }
 
 Result<const TieredLayer*> ExpertTiers::Find(std::span<const ops::ExpertWeights> experts) {
-  if (!has_host()) return nullptr;
+  if (!has_host() && cache_.empty()) return nullptr;
   // As many as ExpertTables keeps.
   constexpr size_t kMaxEntries = 1024;
-  if (entries_.size() >= kMaxEntries && !entries_.contains(experts.data())) entries_.clear();
+  if (entries_.size() >= kMaxEntries && !entries_.contains(experts.data())) {
+    entries_.clear();
+    cache_generation_ = 0;
+  }
   Entry& entry = entries_[experts.data()];
   const void* const first = experts.front().w1.data.data;
   const void* const last = experts.back().w2.data.data;
   if (entry.Fits(experts, generation_)) return entry.layer.get();
   entry = {};
-  if (std::ranges::any_of(experts, IsOnHost)) {
+  if (!std::ranges::all_of(experts, IsResident)) {
     DSV4_ASSIGN_OR_RETURN(entry.layer, MakeLayer(experts));
   }
   entry.num_experts = experts.size();
@@ -58,15 +61,27 @@ Status ExpertTiers::Start() {
 }
 
 Result<std::unique_ptr<TieredLayer>> ExpertTiers::MakeLayer(std::span<const ops::ExpertWeights> experts) {
-  DSV4_TRY(Start());
   auto layer = std::make_unique<TieredLayer>();
   std::vector<ops::ExpertWeights> host;
   std::vector<int32_t> places;
   for (const ops::ExpertWeights& expert : experts) {
-    std::vector<ops::ExpertWeights>& among = IsOnHost(expert) ? host : layer->device;
+    const bool on_host = !IsResident(expert) && !cache_.Has(expert);
+    std::vector<ops::ExpertWeights>& among = on_host ? host : layer->device;
     const auto place = static_cast<int32_t>(among.size());
-    places.push_back(IsOnHost(expert) ? ~place : place);
+    places.push_back(on_host ? ~place : place);
     among.push_back(expert);
+  }
+  if (!host.empty()) DSV4_TRY(Start());
+  if (!cache_.empty()) {
+    if (cache_generation_ != generation_) {
+      DSV4_TRY(cache_.Restart());
+      cache_generation_ = generation_;
+    }
+    DSV4_ASSIGN_OR_RETURN(layer->cached, cache_.AddLayer(layer->device));
+  }
+  if (host.empty()) {
+    layer->device.clear();  // The op's own are as good.
+    return layer;
   }
   const size_t num_bytes = places.size() * sizeof(int32_t);
   DSV4_ASSIGN_OR_RETURN(layer->places, context_.memory().Allocate(num_bytes));
@@ -74,6 +89,17 @@ Result<std::unique_ptr<TieredLayer>> ExpertTiers::MakeLayer(std::span<const ops:
   layer->num_host = static_cast<int64_t>(host.size());
   layer->number = host_->AddLayer(std::move(host));
   return layer;
+}
+
+// The cache alone writes to tables, and only where they say of cached experts where these are.
+void ExpertTiers::Bring(const TieredLayer& layer, const ExpertTable& table, int64_t num_places,
+                        const TensorView& indices) {
+  if (layer.cached.data() == nullptr) return;
+  cache_.Bring({.indices = indices.as<const int32_t>(),
+                .num_choices = indices.num_elements(),
+                .experts = static_cast<const int32_t*>(layer.cached.data()),
+                .num_places = static_cast<int>(num_places),
+                .table = const_cast<DeviceWeight*>(table.weights)});
 }
 
 Status ExpertTiers::RoutedExperts(const TieredLayer& layer, const ops::RoutedExpertsArgs& args) {
@@ -113,6 +139,9 @@ Status ExpertTiers::RoutedExperts(const TieredLayer& layer, const ops::RoutedExp
     LaunchAskHost(context_, work);
     // The device multiplies its own meanwhile.
     if (num_device > 0) {
+      DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertTable* const table,
+                                   context_.expert_tables().Find(layer.device, args.x.dtype));
+      Bring(layer, *table, num_device, device_indices.Rows(begin, end));
       DSV4_RETURN_IF_ERROR(ExpertTerms(context_, {.x = x,
                                                   .indices = device_indices.Rows(begin, end),
                                                   .weights = args.weights.Rows(begin, end),

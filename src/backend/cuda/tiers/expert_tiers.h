@@ -11,16 +11,19 @@
 
 #include "backend/cuda/kernels/moe/host_terms.h"
 #include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/tiers/expert_cache.h"
 #include "ops/routed_experts.h"
 
 namespace dsv4::backend::cuda {
 
-// A layer with experts on the host.
+// A layer whose experts are not all resident.
 struct TieredLayer {
-  std::vector<ops::ExpertWeights> device;  // Those that are not, by id.
+  // That the device multiplies, by id, where the host multiplies others.
+  std::vector<ops::ExpertWeights> device;
   int64_t num_host = 0;
   int32_t number = 0;  // For HostExperts.
   Buffer places;       // HostTermsWork::places
+  Buffer cached;  // ExpertCacheCall::experts, of those that the device multiplies; empty: all are resident.
 };
 
 struct HostTierOptions {
@@ -31,15 +34,20 @@ struct HostTierOptions {
 class ExpertTiers {
  public:
   ExpertTiers(CudaContext& context, HostTierOptions options)
-      : context_(context), options_(std::move(options)) {}
+      : context_(context), options_(std::move(options)), cache_(context) {}
 
+  // Where experts of the tier kCached stay.
+  ExpertCache& cache() { return cache_; }
   // Whether there is a backend that multiplies experts of the tier kHost.
   bool has_host() const { return options_.backend.table.expert_terms != nullptr; }
-  // Of the experts that the span's address names, as ExpertTables::Find; null: all are on the device.
+  // Of the experts that the span's address names, as ExpertTables::Find; null: all are resident.
   Result<const TieredLayer*> Find(std::span<const ops::ExpertWeights> experts);
   // Whether Find would not look at all of them again; they were valid when it did.
   bool Knows(std::span<const ops::ExpertWeights> experts) const;
-  // Valid arguments; a layer that Find gave for args.experts.
+  // Brings the cached ones of those that `indices` names, by their places in `table`, which is of all that the device multiplies.
+  void Bring(const TieredLayer& layer, const ExpertTable& table, int64_t num_places,
+             const TensorView& indices);
+  // Valid arguments; a layer that Find gave for args.experts, some of which the host multiplies.
   Status RoutedExperts(const TieredLayer& layer, const ops::RoutedExpertsArgs& args);
 
   // Weights come or change.
@@ -53,7 +61,7 @@ class ExpertTiers {
     const void* first = nullptr;
     const void* last = nullptr;
     uint64_t generation = 0;
-    std::unique_ptr<TieredLayer> layer;  // Null: all on the device.
+    std::unique_ptr<TieredLayer> layer;  // Null: all are resident.
 
     bool Fits(std::span<const ops::ExpertWeights> experts, uint64_t now) const;
   };
@@ -64,6 +72,8 @@ class ExpertTiers {
   CudaContext& context_;
   const HostTierOptions options_;
   uint64_t generation_ = 0;
+  uint64_t cache_generation_ = 0;  // Whose layers the cache knows.
+  ExpertCache cache_;
   std::map<const void*, Entry> entries_;
   Buffer state_;                              // HostTermsState
   std::unique_ptr<tiers::HostExperts> host_;  // Last: its thread ends before the rest goes.

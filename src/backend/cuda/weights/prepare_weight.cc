@@ -14,7 +14,7 @@ bool WantsE2m1Order(const Weight& weight, BlockScaledMode mode) {
 
 }  // namespace
 
-// Data and scales of the tier kHost stay where they are. Others move to the device as they are stored but for the places of NVFP4's codes, in one allocation; the kernels unpack them in
+// Data and scales of the tier kHost stay where they are, and those of kCached go to memory of the host (ExpertCache). Others move to the device as they are stored but for the places of NVFP4's codes, in one allocation; the kernels unpack them in
 // registers.
 Status PrepareWeight(CudaContext& context, const ops::PrepareWeightArgs& args) {
   context.expert_tables().WeightsChange();
@@ -29,6 +29,17 @@ Status PrepareWeight(CudaContext& context, const ops::PrepareWeightArgs& args) {
     *args.prepared = source;
     return {};
   }
+  const bool reorder = WantsE2m1Order(source, context.limits().block_scaled);
+  if (args.tier == ops::WeightTier::kCached) {
+    if (context.limits().fp8_products != Fp8Products::kOff) {
+      return Unimplemented(
+          "op prepare_weight: a cached expert with products in FP8 (DSV4_CUDA_FP8_PRODUCTS), which want all "
+          "experts resident");
+    }
+    DSV4_ASSIGN_OR_RETURN_STATUS(*args.prepared,
+                                 context.expert_tiers().cache().Keep(source, args.slots, reorder));
+    return {};
+  }
   constexpr size_t kAlignment = 256;
   const auto data_bytes = static_cast<size_t>(source.data.num_bytes());
   const size_t scale_begin = (data_bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -40,7 +51,7 @@ Status PrepareWeight(CudaContext& context, const ops::PrepareWeightArgs& args) {
   auto* const base = static_cast<std::byte*>(buffer.data());
   DSV4_RETURN_IF_ERROR(memory.CopyFromHost(base, source.data.data, data_bytes, context.stream()));
   Weight prepared = source;
-  if (WantsE2m1Order(source, context.limits().block_scaled)) {
+  if (reorder) {
     DSV4_RETURN_IF_ERROR(context.queue().CallOnStream(
         "order of FP4 codes", [&](cudaStream_t on) { return LaunchE2m1Order(on, base, data_bytes); }));
     prepared.repacked = true;

@@ -108,9 +108,11 @@ Status RoutedExperts(CudaContext& context, const ops::RoutedExpertsArgs& args) {
   if (args.x.shape[0] == 0) return {};
   DSV4_RETURN_IF_ERROR(CheckSizes("routed_experts", args.indices, args.experts.size()));
   DSV4_ASSIGN_OR_RETURN_STATUS(const TieredLayer* const tiered, context.expert_tiers().Find(args.experts));
-  if (tiered != nullptr) return context.expert_tiers().RoutedExperts(*tiered, args);
+  if (tiered != nullptr && tiered->num_host > 0) return context.expert_tiers().RoutedExperts(*tiered, args);
   DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertTable* const table,
                                context.expert_tables().Find(args.experts, args.x.dtype));
+  if (tiered != nullptr)
+    context.expert_tiers().Bring(*tiered, *table, static_cast<int64_t>(args.experts.size()), args.indices);
   ops::ExpertTermsArgs all = {.x = args.x,
                               .indices = args.indices,
                               .weights = args.weights,

@@ -1,0 +1,197 @@
+#include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/kernels/moe/expert_cache.h"
+#include "backend/cuda/tiers/cache_policy.h"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+constexpr int kPlanThreads = 1024;
+constexpr int kWarps = kPlanThreads / 32;
+// The host's memory is read by few threads at the rate of its link; more of them wait for each other.
+constexpr int kFetchThreads = 512;
+constexpr unsigned kFetchBlocks = 64;
+constexpr int kLoads = 8;  // Of a thread, in flight.
+constexpr int kPieceBytes = kFetchThreads * kLoads * static_cast<int>(sizeof(uint4));
+
+// A slot that may be taken, by its index; of all the least key, and of equal ones the lowest slot.
+struct Least {
+  uint64_t key = ~uint64_t{0};
+  int slot = -1;
+};
+
+__device__ __forceinline__ Least LesserOf(Least a, Least b) {
+  if (b.slot < 0) return a;
+  if (a.slot < 0) return b;
+  return b.key < a.key || (b.key == a.key && b.slot < a.slot) ? b : a;
+}
+
+__device__ Least LeastOfWarp(Least mine) {
+  for (int step = 16; step > 0; step /= 2) {
+    Least other;
+    other.key = __shfl_xor_sync(~0U, mine.key, step);
+    other.slot = __shfl_xor_sync(~0U, mine.slot, step);
+    mine = LesserOf(mine, other);
+  }
+  return mine;
+}
+
+// Of a thread's slots: every kPlanThreads-th one that this call has not taken.
+__device__ Least LeastOfThread(const ExpertCacheState& cache, uint64_t call) {
+  Least least;
+  for (int slot = static_cast<int>(threadIdx.x); slot < cache.num_slots; slot += kPlanThreads) {
+    const uint64_t key = cache.keys[slot];
+    if (CacheCall(key) != (call & kCacheCallMask)) least = LesserOf(least, {key, slot});
+  }
+  return least;
+}
+
+// The table says from now on that an expert is in a slot, or where it stays.
+__device__ void Point(const ExpertCacheState& cache, DeviceWeight* table, int place, int expert, int slot) {
+  for (int i = 0; i < 3; ++i) {
+    const CachedWeight& weight = cache.experts[expert - 1].weights[i];
+    const uint8_t* const base =
+        slot < 0 ? weight.source : cache.slots + slot * cache.slot_bytes + weight.slot_begin;
+    DeviceWeight& entry = table[place * 3 + i];
+    entry.data = base;
+    if (weight.scale_begin > 0) entry.scale = base + weight.scale_begin;
+  }
+}
+
+// One block.
+__global__ void __launch_bounds__(kPlanThreads)
+    ExpertCachePlanKernel(const __grid_constant__ ExpertCacheState cache,
+                          const __grid_constant__ ExpertCacheCall of) {
+  BeginKernel();
+  __shared__ uint32_t chosen[kMaxCachedPlaces / 32];
+  __shared__ int missing[kMaxCachedPlaces];  // Places.
+  __shared__ int num_missing;
+  __shared__ int num_hits;
+  __shared__ Least of_warps[kWarps];
+  __shared__ Least victim;
+  __shared__ uint64_t age;
+  __shared__ uint64_t bytes;
+  const int t = static_cast<int>(threadIdx.x);
+  const uint64_t call = cache.clock->call + 1;
+  if (t < kMaxCachedPlaces / 32) chosen[t] = 0;
+  if (t == 0) {
+    num_missing = num_hits = 0;
+    age = cache.clock->age;
+    bytes = 0;
+  }
+  __syncthreads();
+  for (int64_t i = t; i < of.num_choices; i += kPlanThreads) {
+    const int32_t place = of.indices[i];
+    if (place >= 0 && place < of.num_places) atomicOr(&chosen[place / 32], 1U << place % 32);
+  }
+  __syncthreads();
+  for (int place = t; place < of.num_places; place += kPlanThreads) {
+    if ((chosen[place / 32] >> place % 32 & 1U) == 0) continue;
+    const int expert = of.experts[place];
+    if (expert == 0) continue;
+    const int slot = cache.slot_of[expert - 1] - 1;
+    if (slot < 0) {
+      missing[atomicAdd(&num_missing, 1)] = place;
+      continue;
+    }
+    cache.keys[slot] = CacheKeyOfChosen(cache.keys[slot], age, call);
+    Point(cache, of.table, place, expert, slot);
+    atomicAdd(&num_hits, 1);
+  }
+  __syncthreads();
+  int num_jobs = 0;
+  if (num_missing > 0) {
+    Least mine = LeastOfThread(cache, call);
+    for (int i = 0; i < num_missing; ++i) {
+      const Least of_warp = LeastOfWarp(mine);
+      if (t % 32 == 0) of_warps[t / 32] = of_warp;
+      __syncthreads();
+      if (t < 32) {
+        const Least of_all = LeastOfWarp(of_warps[t]);
+        if (t == 0) victim = of_all;
+      }
+      __syncthreads();
+      const int slot = victim.slot;
+      const int place = missing[i];
+      const int expert = of.experts[place];
+      if (slot < 0) {  // This call has them all.
+        if (t == 0) Point(cache, of.table, place, expert, -1);
+      } else if (t == slot % kPlanThreads) {  // Its thread.
+        const int before = cache.owners[slot];
+        if (before > 0) {
+          cache.slot_of[before - 1] = 0;
+          age = max(age, CacheRank(victim.key));
+        }
+        cache.owners[slot] = expert;
+        cache.slot_of[expert - 1] = slot + 1;
+        cache.keys[slot] = CacheKeyOfNew(age, call);
+        cache.jobs[num_jobs] = {expert, slot};
+        Point(cache, of.table, place, expert, slot);
+        for (const CachedWeight& weight : cache.experts[expert - 1].weights) bytes += weight.num_bytes;
+        mine = LeastOfThread(cache, call);
+      }
+      if (slot >= 0) ++num_jobs;
+      __syncthreads();
+    }
+  }
+  if (t != 0) return;
+  CacheClock& clock = *cache.clock;
+  clock.call = call;
+  clock.age = age;
+  clock.num_jobs = num_jobs;
+  clock.words.hits += static_cast<uint64_t>(num_hits);
+  clock.words.misses += static_cast<uint64_t>(num_missing);
+  clock.words.bytes += bytes;
+  volatile ExpertCacheWords& words = *cache.words;
+  words.hits = clock.words.hits;
+  words.misses = clock.words.misses;
+  words.bytes = clock.words.bytes;
+}
+
+__device__ __forceinline__ void CopyPiece(const uint8_t* from, uint8_t* to, int num_bytes) {
+  const auto* const source = reinterpret_cast<const uint4*>(from);
+  auto* const target = reinterpret_cast<uint4*>(to);
+  const int count = num_bytes / static_cast<int>(sizeof(uint4));
+  const int t = static_cast<int>(threadIdx.x);
+  uint4 words[kLoads];
+#pragma unroll
+  for (int i = 0; i < kLoads; ++i) {
+    if (t + i * kFetchThreads < count) words[i] = __ldcs(source + t + i * kFetchThreads);
+  }
+#pragma unroll
+  for (int i = 0; i < kLoads; ++i) {
+    if (t + i * kFetchThreads < count) target[t + i * kFetchThreads] = words[i];
+  }
+}
+
+// Blocks share the pieces of all jobs.
+__global__ void __launch_bounds__(kFetchThreads)
+    ExpertCacheFetchKernel(const __grid_constant__ ExpertCacheState cache, int pieces_of_expert) {
+  BeginKernel();
+  const int num_pieces = cache.clock->num_jobs * pieces_of_expert;
+  for (int piece = static_cast<int>(blockIdx.x); piece < num_pieces; piece += static_cast<int>(gridDim.x)) {
+    const CacheJob job = cache.jobs[piece / pieces_of_expert];
+    int rest = piece % pieces_of_expert;
+    for (const CachedWeight& weight : cache.experts[job.expert - 1].weights) {
+      const int of_weight = static_cast<int>((weight.num_bytes + kPieceBytes - 1) / kPieceBytes);
+      if (rest >= of_weight) {
+        rest -= of_weight;
+        continue;
+      }
+      const int64_t begin = int64_t{rest} * kPieceBytes;
+      CopyPiece(weight.source + begin, cache.slots + job.slot * cache.slot_bytes + weight.slot_begin + begin,
+                static_cast<int>(min(static_cast<int64_t>(kPieceBytes), weight.num_bytes - begin)));
+      break;
+    }
+  }
+}
+
+}  // namespace
+
+void LaunchBringExperts(CudaContext& context, const ExpertCacheState& cache, const ExpertCacheCall& call) {
+  context.Launch(ExpertCachePlanKernel, 1, kPlanThreads, 0, cache, call);
+  // Each weight's last piece may be a part of one.
+  const auto pieces = static_cast<int>(cache.slot_bytes / kPieceBytes) + 3;
+  context.Launch(ExpertCacheFetchKernel, kFetchBlocks, kFetchThreads, 0, cache, pieces);
+}
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,70 @@
+// Experts that lie in the host's memory and are brought to slots in the device's when they are chosen (tiers/expert_cache.h): which of a
+// call's are there, which slots the others take, and the copies, all on the device. The kernels that multiply find them in their table.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/runtime/cuda_context.h"
+
+namespace dsv4::backend::cuda {
+
+// A weight where it stays: the host's memory that the device reads. Data, and from `scale_begin` on scales, lie in a slot as they lie here.
+struct CachedWeight {
+  const uint8_t* source = nullptr;
+  uint32_t num_bytes = 0;    // A multiple of 16.
+  uint32_t scale_begin = 0;  // 0: none.
+  uint32_t slot_begin = 0;   // Of the slot.
+};
+// In the order of ExpertTable: gate, up, down.
+struct CachedExpert {
+  CachedWeight weights[3];
+};
+
+// What the host may look at; in its memory. The numbers grow.
+struct ExpertCacheWords {
+  uint64_t hits = 0;    // Choices of an expert that were there: of a call one an expert.
+  uint64_t misses = 0;  // That were not.
+  uint64_t bytes = 0;   // Brought for them.
+};
+
+// An expert on its way.
+struct CacheJob {
+  int32_t expert;
+  int32_t slot;
+};
+struct CacheClock {
+  uint64_t call;  // Number of calls.
+  uint64_t age;   // The rank of the expert that went last (tiers/cache_policy.h).
+  ExpertCacheWords words;
+  int32_t num_jobs;
+};
+
+// The cache of a queue; device memory but for `words`, zero in the beginning. Experts have numbers from 1 on; 0 is none.
+struct ExpertCacheState {
+  uint8_t* slots = nullptr;
+  int64_t slot_bytes = 0;
+  int num_slots = 0;
+  uint64_t* keys = nullptr;         // [num_slots]: tiers/cache_policy.h.
+  int32_t* owners = nullptr;        // [num_slots]: the expert there.
+  int32_t* slot_of = nullptr;       // [experts], the first is number 1: 1 + its slot; 0: none.
+  CachedExpert* experts = nullptr;  // [experts]
+  CacheJob* jobs = nullptr;         // [num_slots]
+  CacheClock* clock = nullptr;
+  ExpertCacheWords* words = nullptr;
+};
+
+inline constexpr int kMaxCachedPlaces = 4096;  // Of a table.
+
+// What a call has chosen of a table's experts.
+struct ExpertCacheCall {
+  const int32_t* indices;  // [num_choices]: places in the table; others are left out.
+  int64_t num_choices;
+  const int32_t* experts;  // [num_places]: cached experts by place; 0: one that is always there.
+  int num_places;          // At most kMaxCachedPlaces.
+  DeviceWeight* table;     // [num_places, 3], written: where chosen experts are.
+};
+
+// Afterwards all chosen experts are where `table` says: in slots, or those that find none free of other chosen ones where they stay.
+void LaunchBringExperts(CudaContext& context, const ExpertCacheState& cache, const ExpertCacheCall& call);
+
+}  // namespace dsv4::backend::cuda

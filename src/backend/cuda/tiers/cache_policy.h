@@ -1,0 +1,37 @@
+// Which cached expert goes when another one wants its slot. Shared by host and device code; a test without a device runs it on traces.
+//
+// The expert that goes is the one whose key is least. A key's upper bits are a rank: an expert begins above the rank of the last one that
+// went, and gains one each time it is chosen, up to kMostAhead. So one that is chosen often stays through choices of many that are not, and
+// one that was chosen often long ago goes (LFU with dynamic ageing). The lower bits are the number of the call that chose it last: of
+// equals the one goes that has not been used for longest.
+#pragma once
+
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define DSV4_HOST_DEVICE __host__ __device__
+#else
+#define DSV4_HOST_DEVICE
+#endif
+
+namespace dsv4::backend::cuda {
+
+inline constexpr int kCacheCallBits = 40;
+inline constexpr uint64_t kCacheCallMask = (uint64_t{1} << kCacheCallBits) - 1;
+inline constexpr uint64_t kMostAhead = 64;
+
+DSV4_HOST_DEVICE constexpr uint64_t CacheRank(uint64_t key) { return key >> kCacheCallBits; }
+DSV4_HOST_DEVICE constexpr uint64_t CacheCall(uint64_t key) { return key & kCacheCallMask; }
+DSV4_HOST_DEVICE constexpr uint64_t CacheKey(uint64_t rank, uint64_t call) {
+  return rank << kCacheCallBits | (call & kCacheCallMask);
+}
+// `age`: the rank of the last expert that went.
+DSV4_HOST_DEVICE constexpr uint64_t CacheKeyOfNew(uint64_t age, uint64_t call) {
+  return CacheKey(age + 1, call);
+}
+DSV4_HOST_DEVICE constexpr uint64_t CacheKeyOfChosen(uint64_t key, uint64_t age, uint64_t call) {
+  const uint64_t rank = CacheRank(key) > age ? CacheRank(key) : age;
+  return CacheKey(rank < age + kMostAhead ? rank + 1 : rank, call);
+}
+
+}  // namespace dsv4::backend::cuda

@@ -1,0 +1,215 @@
+#include "backend/cuda/tiers/expert_cache.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <new>
+#include <thread>
+#include <utility>
+
+#include "backend/cuda/runtime/pinned_memory.h"
+#include "backend/cuda/weights/e2m1_order.h"
+
+namespace dsv4::backend::cuda {
+namespace {
+
+constexpr size_t kAlignment = 256;
+constexpr size_t kWord = 16;  // Copies are of so many bytes at least.
+constexpr int64_t kWeightsOfExpert = 3;
+// Memory is pinned in blocks: the driver takes its time for each.
+constexpr size_t kBlockBytes = size_t{256} << 20;
+constexpr int64_t kCopyGrain = int64_t{512} << 10;
+constexpr unsigned kMaxThreads = 16;
+
+size_t RoundedUp(size_t value, size_t to) { return (value + to - 1) / to * to; }
+
+struct Sizes {
+  size_t data = 0;
+  size_t scale_begin = 0;  // 0: none.
+  size_t all = 0;
+};
+
+Sizes SizesOf(const Weight& weight) {
+  Sizes sizes{.data = static_cast<size_t>(weight.data.num_bytes())};
+  if (weight.scale.is_null()) return {.data = sizes.data, .all = RoundedUp(sizes.data, kWord)};
+  sizes.scale_begin = RoundedUp(sizes.data, kAlignment);
+  // Kernels read scales by the aligned word.
+  sizes.all = RoundedUp(sizes.scale_begin + static_cast<size_t>(weight.scale.num_bytes()) + 4, kWord);
+  return sizes;
+}
+
+void CopyReordered(std::byte* to, const std::byte* from, int64_t num_bytes) {
+  for (int64_t i = 0; i < num_bytes; i += static_cast<int64_t>(sizeof(uint64_t))) {
+    uint64_t codes;
+    std::memcpy(&codes, from + i, sizeof(codes));
+    codes = InE2m1Order(codes);
+    std::memcpy(to + i, &codes, sizeof(codes));
+  }
+}
+
+std::string Gigabytes(int64_t num_bytes) {
+  return fmt::format("{:.2f} GB", static_cast<double>(num_bytes) / 1e9);
+}
+
+}  // namespace
+
+int64_t ExpertCache::PinnedBytes() const {
+  int64_t num_bytes = 0;
+  for (const auto& [begin, block] : blocks_) {
+    if (const auto alive = block.lock()) num_bytes += static_cast<int64_t>(alive->num_bytes());
+  }
+  return num_bytes;
+}
+
+Result<Buffer> ExpertCache::Place(size_t num_bytes) {
+  const size_t wanted = RoundedUp(num_bytes, kAlignment);
+  if (block_ == nullptr || block_->num_bytes() - block_used_ < wanted) {
+    std::erase_if(blocks_, [](const auto& entry) { return entry.second.expired(); });
+    Result<Buffer> memory = AllocatePinned(context_.queue(), std::max(kBlockBytes, wanted));
+    if (!memory.has_value()) {
+      return Error(memory.error().WithContext(
+          fmt::format("cached experts: {} of the host's memory are pinned", Gigabytes(PinnedBytes()))));
+    }
+    block_ = std::make_shared<const Buffer>(std::move(*memory));
+    block_used_ = 0;
+    blocks_[static_cast<const std::byte*>(block_->data())] = block_;
+  }
+  std::byte* const begin =
+      static_cast<std::byte*>(block_->data()) + std::exchange(block_used_, block_used_ + wanted);
+  return Buffer(std::shared_ptr<void>(block_, begin), num_bytes, Device{});
+}
+
+Result<Weight> ExpertCache::Keep(const Weight& source, int64_t slots, bool reorder) {
+  const Sizes sizes = SizesOf(source);
+  if (sizes.all > UINT32_MAX) {
+    return Error(Unimplemented(fmt::format(
+        "op prepare_weight: a cached expert's weight of {} bytes, want less than 4 GB", sizes.all)));
+  }
+  DSV4_ASSIGN_OR_RETURN(Buffer owner, Place(sizes.all));
+  auto* const base = static_cast<std::byte*>(owner.data());
+  if (threads_ == nullptr) {
+    const unsigned num_threads = std::clamp(std::thread::hardware_concurrency(), 1U, kMaxThreads);
+    threads_ = std::make_unique<ThreadPool>(static_cast<int>(num_threads));
+  }
+  const auto* const data = source.data.as<const std::byte>();
+  // A grain is whole blocks of codes.
+  threads_->ParallelFor(static_cast<int64_t>(sizes.data), kCopyGrain, [&](int64_t begin, int64_t end) {
+    if (reorder) {
+      CopyReordered(base + begin, data + begin, end - begin);
+    } else {
+      std::memcpy(base + begin, data + begin, static_cast<size_t>(end - begin));
+    }
+  });
+  Weight kept = source;
+  kept.repacked = reorder;
+  kept.data = TensorView::Contiguous(static_cast<void*>(base), source.data.dtype, source.data.shape);
+  if (sizes.scale_begin > 0) {
+    std::byte* const scale = base + sizes.scale_begin;
+    std::memcpy(scale, source.scale.data, static_cast<size_t>(source.scale.num_bytes()));
+    kept.scale = TensorView::Contiguous(static_cast<void*>(scale), source.scale.dtype, source.scale.shape);
+  }
+  kept.owner = std::move(owner);
+  slots_ = slots;
+  expert_bytes_ += static_cast<int64_t>(RoundedUp(sizes.all, kAlignment));
+  if (++num_weights_ % kWeightsOfExpert == 0)
+    slot_bytes_ = std::max(slot_bytes_, std::exchange(expert_bytes_, 0));
+  return kept;
+}
+
+bool ExpertCache::Has(const ops::ExpertWeights& expert) const {
+  const auto* const data = expert.w1.data.as<const std::byte>();
+  auto block = blocks_.upper_bound(data);
+  if (block == blocks_.begin()) return false;
+  const auto alive = (--block)->second.lock();
+  return alive != nullptr && data < block->first + alive->num_bytes();
+}
+
+template <typename T>
+Status ExpertCache::Make(int64_t count, Buffer* buffer, T** data) {
+  DSV4_ASSIGN_OR_RETURN_STATUS(*buffer, context_.memory().Allocate(static_cast<size_t>(count) * sizeof(T)));
+  *data = static_cast<T*>(buffer->data());
+  return {};
+}
+
+Status ExpertCache::Restart() {
+  // No weight comes now.
+  threads_.reset();
+  block_.reset();
+  num_experts_ = 0;
+  const int64_t num_experts = num_weights_ / kWeightsOfExpert;
+  const int64_t num_slots = std::min(slots_, num_experts);
+  if (num_slots != state_.num_slots || slot_bytes_ != state_.slot_bytes) {
+    state_ = {};
+    slots_memory_ = {};  // Before there is the new one.
+    Result<Buffer> slots = context_.memory().Allocate(static_cast<size_t>(num_slots * slot_bytes_));
+    if (!slots.has_value()) {
+      return slots.error().WithContext(
+          fmt::format("cached experts: room for {} of {}", num_slots, Gigabytes(slot_bytes_)));
+    }
+    slots_memory_ = std::move(*slots);
+    state_.slots = static_cast<uint8_t*>(slots_memory_.data());
+    state_.num_slots = static_cast<int>(num_slots);
+    state_.slot_bytes = slot_bytes_;
+  }
+  if (words_.data() == nullptr) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(words_, AllocatePinned(context_.queue(), sizeof(ExpertCacheWords)));
+    new (words_.data()) ExpertCacheWords();
+  }
+  state_.words = static_cast<ExpertCacheWords*>(words_.data());
+  // Fresh ones, which are zero: work in flight may still read the old ones, which are freed behind it.
+  DSV4_RETURN_IF_ERROR(Make(num_slots, &keys_, &state_.keys));
+  DSV4_RETURN_IF_ERROR(Make(num_slots, &owners_, &state_.owners));
+  DSV4_RETURN_IF_ERROR(Make(num_experts, &slot_of_, &state_.slot_of));
+  DSV4_RETURN_IF_ERROR(Make(num_experts, &experts_, &state_.experts));
+  DSV4_RETURN_IF_ERROR(Make(num_slots, &jobs_, &state_.jobs));
+  DSV4_RETURN_IF_ERROR(Make(1, &clock_, &state_.clock));
+  return {};
+}
+
+Result<Buffer> ExpertCache::AddLayer(std::span<const ops::ExpertWeights> experts) {
+  std::vector<int32_t> numbers(experts.size(), 0);
+  std::vector<CachedExpert> cached;
+  int32_t number = num_experts_;
+  for (size_t i = 0; i < experts.size(); ++i) {
+    if (!Has(experts[i])) continue;
+    CachedExpert& expert = cached.emplace_back();
+    int64_t begin = 0;
+    const Weight* const weights[] = {&experts[i].w1, &experts[i].w3, &experts[i].w2};
+    for (size_t w = 0; w < std::size(weights); ++w) {
+      const Sizes sizes = SizesOf(*weights[w]);
+      expert.weights[w] = {.source = weights[w]->data.as<const uint8_t>(),
+                           .num_bytes = static_cast<uint32_t>(sizes.all),
+                           .scale_begin = static_cast<uint32_t>(sizes.scale_begin),
+                           .slot_begin = static_cast<uint32_t>(begin)};
+      begin += static_cast<int64_t>(RoundedUp(sizes.all, kAlignment));
+    }
+    if (begin > state_.slot_bytes) {
+      return Error(
+          Internal(fmt::format("cached experts: one of {} bytes, the largest that was prepared has {}", begin,
+                               state_.slot_bytes)));
+    }
+    numbers[i] = ++number;
+  }
+  if (cached.empty()) return Buffer();
+  if (static_cast<size_t>(number) * sizeof(CachedExpert) > experts_.num_bytes()) {
+    return Error(Internal(fmt::format("cached experts: {} in layers, {} were prepared", number,
+                                      experts_.num_bytes() / sizeof(CachedExpert))));
+  }
+  CachedExpert* const to = state_.experts + num_experts_;
+  DSV4_TRY(context_.memory().CopyFromHost(to, cached.data(), cached.size() * sizeof(CachedExpert), nullptr));
+  const size_t num_bytes = numbers.size() * sizeof(int32_t);
+  DSV4_ASSIGN_OR_RETURN(Buffer of_layer, context_.memory().Allocate(num_bytes));
+  DSV4_TRY(context_.memory().CopyFromHost(of_layer.data(), numbers.data(), num_bytes, nullptr));
+  num_experts_ = number;
+  return of_layer;
+}
+
+ExpertCacheWords ExpertCache::counters() const {
+  if (state_.words == nullptr) return {};
+  const volatile ExpertCacheWords& words = *state_.words;
+  return {.hits = words.hits, .misses = words.misses, .bytes = words.bytes};
+}
+
+}  // namespace dsv4::backend::cuda

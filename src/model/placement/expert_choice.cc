@@ -1,0 +1,90 @@
+#include "model/placement/expert_choice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace dsv4::model {
+namespace {
+
+double Power(double base, int64_t times) {
+  return times == 0 ? 1.0 : std::pow(base, static_cast<double>(times));
+}
+double LogFactorial(int64_t n) { return std::lgamma(static_cast<double>(n) + 1.0); }
+
+// Of `trials` choices, each of the first kind with p and of the second with q: the expectation of max(i * first, j * second).
+double MeanOfLarger(int64_t trials, double p, double q, double first, double second) {
+  const double rest = std::max(0.0, 1.0 - p - q);
+  double mean = 0;
+  for (int64_t i = 0; i <= trials; ++i) {
+    for (int64_t j = 0; i + j <= trials; ++j) {
+      const int64_t k = trials - i - j;
+      const double ways =
+          std::exp(LogFactorial(trials) - LogFactorial(i) - LogFactorial(j) - LogFactorial(k));
+      mean += ways * Power(p, i) * Power(q, j) * Power(rest, k) *
+              std::max(static_cast<double>(i) * first, static_cast<double>(j) * second);
+    }
+  }
+  return mean;
+}
+
+}  // namespace
+
+ExpertTimes TimesOf(const ExpertSplit& split, const ExpertCosts& costs) {
+  const auto num_experts = static_cast<double>(costs.num_experts);
+  const auto num_layers = static_cast<double>(costs.num_layers);
+  const auto chosen = static_cast<double>(costs.top_k) * num_layers;
+  const double of_host = static_cast<double>(split.host) / num_experts;
+  const double slots = split.slots > 0 ? static_cast<double>(split.slots) : static_cast<double>(costs.room);
+  const double cached = static_cast<double>(split.cached);
+  const double missed =
+      split.cached == 0 ? 0.0 : std::max(0.0, cached - slots / num_layers) / num_experts;  // Of all experts.
+  const bool beside = of_host > 0 && missed > 0;
+  const double host_rate = beside ? costs.host_beside : costs.host;
+  const double link_rate = beside ? costs.link_beside : costs.link;
+  const auto seconds = [&](double share, double rate) {
+    return share == 0 ? 0.0 : share * costs.expert_bytes / rate;
+  };
+  ExpertTimes times;
+  times.host = chosen * seconds(of_host, host_rate);
+  times.link = chosen * seconds(missed, link_rate);
+  times.both = num_layers * MeanOfLarger(costs.top_k, of_host, missed,
+                                         of_host == 0 ? 0 : costs.expert_bytes / host_rate,
+                                         missed == 0 ? 0 : costs.expert_bytes / link_rate);
+  // A pass brings all that are not there.
+  const double brought =
+      num_layers * num_experts * seconds(missed, link_rate) / static_cast<double>(costs.chunk_tokens);
+  times.prompt = std::max(chosen * seconds(of_host, costs.host_prompt), brought);
+  return times;
+}
+
+ExpertChoice ChooseExperts(const ExpertCosts& costs) {
+  ExpertChoice best;
+  best.split.resident = std::min(costs.room / costs.num_layers, costs.num_experts);
+  best.split.host = costs.num_experts - best.split.resident;
+  best.times = TimesOf(best.split, costs);
+  const int64_t most = std::min({costs.num_experts, costs.pinnable / costs.num_layers, costs.room});
+  for (int64_t cached = best.split.resident + 1; cached <= most; ++cached) {
+    ExpertChoice choice;
+    choice.split = {.resident = 0,
+                    .host = costs.num_experts - cached,
+                    .cached = cached,
+                    .slots = std::min(costs.room, cached * costs.num_layers)};
+    choice.times = TimesOf(choice.split, costs);
+    if (choice.times.judged() < best.times.judged()) best = choice;
+  }
+  return best;
+}
+
+std::string Advice(const ExpertChoice& choice) {
+  const ExpertTimes& times = choice.times;
+  const double more = std::max(times.host, times.link);
+  if (more == 0) return "all experts are on the GPU";
+  const bool host = times.host >= times.link;
+  return fmt::format(
+      "{} bounds it; {} would make it faster", host ? "the host's multiplication" : "the link to the GPU",
+      host ? "more GPU memory, or faster memory of the host," : "more GPU memory, or a faster link,");
+}
+
+}  // namespace dsv4::model

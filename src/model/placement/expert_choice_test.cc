@@ -1,0 +1,91 @@
+#include "model/placement/expert_choice.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace dsv4::model {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Flash with NVFP4 experts, a third of which fit, on a host that reads 60 GB/s behind a link of 50.
+ExpertCosts Flash() {
+  return {.num_layers = 43,
+          .num_experts = 256,
+          .top_k = 6,
+          .expert_bytes = 14.16e6,
+          .room = 43 * 256 / 3,
+          .pinnable = 43 * 256,
+          .host = 60e9,
+          .link = 50e9,
+          .host_beside = 50e9,
+          .link_beside = 40e9,
+          .host_prompt = 1e12};
+}
+
+TEST(ExpertChoice, TimesAreBytesByRates) {
+  ExpertCosts costs = Flash();
+  const double all = 43 * 6 * costs.expert_bytes;
+  const ExpertTimes host = TimesOf({.resident = 64, .host = 192}, costs);
+  EXPECT_NEAR(host.host, 0.75 * all / 60e9, 1e-9);
+  EXPECT_EQ(host.link, 0);
+  EXPECT_NEAR(host.both, host.host, 1e-9);
+  EXPECT_NEAR(host.prompt, 0.75 * all / 1e12, 1e-12);
+  costs.room = 43 * 64;
+  const ExpertTimes cached = TimesOf({.cached = 256}, costs);
+  EXPECT_NEAR(cached.link, 0.75 * all / 50e9, 1e-9);
+  EXPECT_EQ(cached.host, 0);
+  EXPECT_NEAR(cached.both, cached.link, 1e-9);
+  EXPECT_NEAR(cached.prompt, 43 * 192 * costs.expert_bytes / 50e9 / 8192, 1e-9);
+  // Side by side, and a layer waits for the slower of the two.
+  const ExpertTimes both = TimesOf({.host = 96, .cached = 160}, costs);
+  EXPECT_NEAR(both.host, 0.375 * all / 50e9, 1e-9);
+  EXPECT_NEAR(both.link, 0.375 * all / 40e9, 1e-9);
+  EXPECT_GT(both.both, std::max(both.host, both.link));
+  EXPECT_LT(both.both, both.host + both.link);
+}
+
+TEST(ExpertChoice, HostAndLinkShareWhatDoesNotFit) {
+  ExpertCosts costs = Flash();
+  costs.host_prompt = 1e15;  // Prompts cost nothing there.
+  const ExpertChoice choice = ChooseExperts(costs);
+  EXPECT_EQ(choice.split.total(), 256);
+  EXPECT_GT(choice.split.host, 40);
+  EXPECT_GT(choice.split.cached, 100);
+  EXPECT_EQ(choice.split.slots, costs.room);
+  // Neither alone is as fast.
+  EXPECT_LT(choice.times.both, TimesOf({.cached = 256}, costs).both);
+  EXPECT_LT(choice.times.both, TimesOf({.resident = 85, .host = 171}, costs).both);
+}
+
+TEST(ExpertChoice, AHostThatIsSlowWithPromptsMultipliesNone) {
+  ExpertCosts costs = Flash();
+  costs.host_prompt = 30e9;
+  const ExpertChoice choice = ChooseExperts(costs);
+  EXPECT_EQ(choice.split, (ExpertSplit{.cached = 256, .slots = costs.room}));
+  EXPECT_THAT(Advice(choice), HasSubstr("the link to the GPU bounds it"));
+}
+
+TEST(ExpertChoice, ASlowLinkBringsNone) {
+  ExpertCosts costs = Flash();
+  costs.link = costs.link_beside = 1e9;
+  const ExpertChoice choice = ChooseExperts(costs);
+  EXPECT_EQ(choice.split, (ExpertSplit{.resident = 85, .host = 171}));
+  EXPECT_THAT(Advice(choice), HasSubstr("the host's multiplication bounds it"));
+}
+
+TEST(ExpertChoice, WhatCannotBePinnedIsTheHosts) {
+  ExpertCosts costs = Flash();
+  costs.host_prompt = 30e9;
+  costs.pinnable = 43 * 100;
+  const ExpertChoice choice = ChooseExperts(costs);
+  EXPECT_LE(choice.split.cached, 100);
+  EXPECT_GE(choice.split.host, 156);
+  costs.pinnable = 0;
+  EXPECT_EQ(ChooseExperts(costs).split, (ExpertSplit{.resident = 85, .host = 171}));
+}
+
+}  // namespace
+}  // namespace dsv4::model

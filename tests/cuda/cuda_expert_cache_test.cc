@@ -1,0 +1,160 @@
+// Experts of ops::WeightTier::kCached without a device (null_runtime.cc): where their numbers lie, what is refused, and which launches
+// a step makes. That the bits are those of resident experts a device must tell (cuda_expert_tiers_test.cc).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/weights/e2m1_order.h"
+#include "base/check.h"
+#include "model/runtime/model.h"
+#include "tests/cuda/flash_sizes.h"
+#include "tests/cuda/null_runtime.h"
+
+namespace dsv4::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Of so many numbers that threads share them.
+struct Stored {
+  std::vector<uint8_t> data;
+  std::vector<uint8_t> scale;
+  Weight weight;
+};
+
+Stored MakeStored(WeightFormat format) {
+  constexpr int64_t kRows = 512;
+  constexpr int64_t kCols = 8192;
+  const int64_t block = format == WeightFormat::kNvFp4 ? kNvFp4Block : kMxFp4Block;
+  Stored stored;
+  stored.data.resize(kRows * kCols / 2);
+  stored.scale.resize(static_cast<size_t>(kRows * (kCols / block)));
+  for (size_t i = 0; i < stored.data.size(); ++i)
+    stored.data[i] = static_cast<uint8_t>((i * 0x9E3779B97F4A7C15) >> 56);
+  for (size_t i = 0; i < stored.scale.size(); ++i) stored.scale[i] = static_cast<uint8_t>(i % 100);
+  stored.weight.format = format;
+  stored.weight.rows = kRows;
+  stored.weight.cols = kCols;
+  stored.weight.data =
+      TensorView::Contiguous(static_cast<void*>(stored.data.data()), DType::kU8, {kRows, kCols / 2});
+  stored.weight.scale = TensorView::Contiguous(
+      static_cast<void*>(stored.scale.data()),
+      format == WeightFormat::kNvFp4 ? DType::kF8E4M3 : DType::kF8E8M0, {kRows, kCols / block});
+  return stored;
+}
+
+Result<Weight> Prepare(const ops::Backend& backend, const Weight& source) {
+  Weight prepared;
+  DSV4_TRY(backend.table.prepare_weight(
+      *backend.context,
+      {.source = &source, .prepared = &prepared, .tier = ops::WeightTier::kCached, .slots = 8}));
+  return prepared;
+}
+
+TEST(ExpertCache, NumbersStayOnTheHostAsTheDeviceWantsThem) {
+  const ops::Backend backend = Take(backend::MakeCudaBackend({}));
+  for (const WeightFormat format : {WeightFormat::kMxFp4, WeightFormat::kNvFp4}) {
+    const Stored stored = MakeStored(format);
+    const Weight kept = Take(Prepare(backend, stored.weight));
+    EXPECT_EQ(kept.data.device.type, DeviceType::kHost);
+    EXPECT_NE(kept.data.data, stored.weight.data.data);
+    EXPECT_EQ(kept.repacked, format == WeightFormat::kNvFp4);
+    std::vector<uint8_t> want = stored.data;
+    if (kept.repacked) {
+      for (size_t i = 0; i < want.size(); i += 8) {
+        uint64_t codes;
+        std::memcpy(&codes, &want[i], sizeof(codes));
+        codes = backend::cuda::InE2m1Order(codes);
+        std::memcpy(&want[i], &codes, sizeof(codes));
+      }
+    }
+    EXPECT_EQ(std::memcmp(kept.data.data, want.data(), want.size()), 0);
+    EXPECT_EQ(std::memcmp(kept.scale.data, stored.scale.data(), stored.scale.size()), 0);
+    // As a slot is, in which kernels copy in bulk.
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(kept.data.data) % 256, 0);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(kept.scale.data) % 256, 0);
+  }
+}
+
+TEST(ExpertCache, MemoryThatCannotBePinnedIsANamedError) {
+  const ops::Backend backend = Take(backend::MakeCudaBackend({}));
+  const Stored stored = MakeStored(WeightFormat::kMxFp4);
+  null_runtime::max_pinned_bytes = size_t{1} << 20;
+  const Result<Weight> kept = Prepare(backend, stored.weight);
+  null_runtime::max_pinned_bytes = SIZE_MAX;
+  ASSERT_FALSE(kept.has_value());
+  EXPECT_EQ(kept.error().code(), StatusCode::kResourceExhausted) << kept.error().ToString();
+  EXPECT_THAT(kept.error().message(), HasSubstr("cached experts: 0.00 GB of the host's memory are pinned"));
+  EXPECT_THAT(kept.error().message(), HasSubstr("pinning 268435456 bytes"));
+  EXPECT_TRUE(Prepare(backend, stored.weight).has_value()) << "the backend goes on";
+}
+
+TEST(ExpertCache, ProductsInFp8AreRefused) {
+  const ops::Backend backend =
+      Take(backend::MakeCudaBackend({.fp8_products = backend::cuda::Fp8Products::kAll}));
+  const Stored stored = MakeStored(WeightFormat::kMxFp4);
+  const Result<Weight> kept = Prepare(backend, stored.weight);
+  ASSERT_FALSE(kept.has_value());
+  EXPECT_THAT(kept.error().message(), HasSubstr("DSV4_CUDA_FP8_PRODUCTS"));
+}
+
+TEST(ExpertCache, TheRateOfTheLinkWantsPinnedMemoryAndGivesItBack) {
+  const ops::Backend backend = Take(backend::MakeCudaBackend({}));
+  EXPECT_GT(Take(backend::HostToDeviceRate(backend)), 0);
+  null_runtime::max_pinned_bytes = size_t{1} << 20;
+  const Result<double> rate = backend::HostToDeviceRate(backend);
+  null_runtime::max_pinned_bytes = SIZE_MAX;
+  ASSERT_FALSE(rate.has_value());
+  EXPECT_EQ(rate.error().code(), StatusCode::kResourceExhausted) << rate.error().ToString();
+}
+
+Result<std::unique_ptr<model::Model>> LoadTiny(const ops::Backend& backend, const model::ExpertSplit& split) {
+  model::ModelOptions options;
+  options.experts = split;
+  return model::Model::Load("models/tiny", backend, options);  // Tests run in the source root.
+}
+
+TEST(ExpertCache, RoomForLessThanALayerIsRefused) {
+  const ops::Backend backend = Take(backend::MakeCudaBackend({}));
+  for (const int64_t slots : {0, 7}) {
+    const auto model = LoadTiny(backend, {.resident = 8, .cached = 8, .slots = slots});
+    ASSERT_FALSE(model.has_value());
+    EXPECT_THAT(model.error().message(), HasSubstr("slots, want those of a layer at least"));
+  }
+}
+
+// Launches of the tenth step of one token, and how many lists of the next steps were not replayed.
+std::pair<int64_t, int64_t> StepOf(const model::ExpertSplit& split) {
+  const ops::Backend backend = Take(backend::MakeCudaBackend({}));
+  const auto model = Take(LoadTiny(backend, split));
+  kv::SequenceState sequence = Take(model->NewSequence());
+  backend::CudaCounters tenth;
+  int64_t launches = 0;
+  for (int i = 0; i < 200; ++i) {
+    const backend::CudaCounters before = backend::CountersOf(backend);
+    const int32_t token = 1;
+    const model::SequenceChunk chunk = {.state = &sequence, .tokens = {&token, 1}};
+    EXPECT_TRUE(model->Step({&chunk, 1}).has_value());
+    if (i != 9) continue;
+    tenth = backend::CountersOf(backend);
+    launches = tenth.launches - before.launches;
+  }
+  const backend::CudaCounters after = backend::CountersOf(backend);
+  return {launches, after.lists - tenth.lists - (after.replayed_lists - tenth.replayed_lists)};
+}
+
+TEST(ExpertCache, AStepHasTwoLaunchesMoreALayerAndIsReplayed) {
+  const auto [resident, walked] = StepOf({});
+  const auto [cached, walked_with_cache] = StepOf({.resident = 0, .cached = 16, .slots = 40});
+  constexpr int64_t kLayers = 7;
+  EXPECT_EQ(cached, resident + 2 * kLayers);
+  EXPECT_LE(walked_with_cache, walked + 4);
+}
+
+}  // namespace
+}  // namespace dsv4::testing
