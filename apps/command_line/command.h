@@ -57,6 +57,7 @@ void RegisterDiagnose(Commands& commands);  // apps/diagnose
 void RegisterEval(Commands& commands);      // apps/eval
 void RegisterLogits(Commands& commands);    // apps/tools
 void RegisterInspect(Commands& commands);   // apps/inspect
+void RegisterExperts(Commands& commands);   // apps/experts
 void RegisterSynth(Commands& commands);     // apps/tools
 void RegisterConvert(Commands& commands);   // apps/tools
 void RegisterBench(Commands& commands);     // apps/bench

@@ -93,6 +93,10 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags) {
                  "With --backend cuda, the most that is taken of the GPU's memory, in GB (0: what is free)")
       ->check(NonNegative())
       ->capture_default_str();
+  app.add_option("--expert-profile", flags.expert_profile,
+                 "With --experts, which of them are chosen often: a file of `dsv4 experts profile`, or off "
+                 "(default: the "
+                 "model's own, where it was kept)");
   app.add_option("--host-memory", flags.host_memory,
                  "With --experts, the most that cached ones and those of the host take of the host's memory, "
                  "in GB (0: what is available)")

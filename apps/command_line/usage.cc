@@ -40,6 +40,7 @@ constexpr std::array kExamples = {
     Examples{"inspect",
              "  dsv4 inspect -m models/tiny\n"
              "  dsv4 inspect --weights synthetic:flash,nvfp4-experts --context 131072\n"},
+    Examples{"experts", "  dsv4 experts profile --text notes.txt --output profile.json\n"},
     Examples{"synth", "  dsv4 synth random --shape tiny\n"},
     Examples{"convert", "  dsv4 convert models/tiny converted --experts nvfp4\n"},
     Examples{"bench",

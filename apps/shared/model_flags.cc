@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "apps/shared/expert_flags.h"
+#include "apps/shared/expert_profile.h"
 #include "apps/shared/model_source.h"
 #include "apps/shared/numa_placement.h"
 #include "apps/terminal/printable.h"
@@ -170,6 +171,9 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& given, const M
       fits = CheckMemory(flags, config, checkpoint, options, memory, room);
     }
     DSV4_TRY(fits);
+    if (!options.experts.all_resident()) {
+      DSV4_ASSIGN_OR_RETURN(options.expert_order, ExpertOrderOf(flags, source, config));
+    }
     if (flags.group != nullptr) {
       const backend::CudaGroupOptions common{
           .timeout = std::chrono::milliseconds(static_cast<int64_t>(flags.rank_timeout_seconds * 1000)),

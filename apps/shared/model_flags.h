@@ -40,6 +40,8 @@ struct ModelFlags {
   std::string
       experts;  // --experts, for --backend cuda: model::ParseExpertSplit, or "auto". Empty: all resident.
   double gpu_memory = 0;  // --gpu-memory, for --backend cuda: the most that is taken, in GB; 0: what is free.
+  // --expert-profile: a file of apps/shared/expert_profile.h, or "off"; empty: the model's own, if there is one.
+  std::string expert_profile;
   double host_memory =
       0;  // --host-memory: the most of the host's for its experts, in GB; 0: what is available.
   int64_t pass_tokens = 0;  // Most tokens of one pass through the layers; 0: what suits the backend.

@@ -128,6 +128,25 @@ TEST(ExpertCache, RoomForLessThanALayerIsRefused) {
   }
 }
 
+TEST(ExpertCache, ADeviceWithoutMemoryForTheSlotsIsANamedErrorAndTheNextStepWorks) {
+  const ops::Backend backend = Take(backend::MakeCudaBackend({}));
+  const auto model = Take(LoadTiny(backend, {.resident = 0, .cached = 16, .slots = 112}));
+  kv::SequenceState sequence = Take(model->NewSequence());
+  const auto step = [&] {
+    const int32_t token = 1;
+    const model::SequenceChunk chunk = {.state = &sequence, .tokens = {&token, 1}};
+    const auto output = model->Step({&chunk, 1});
+    return output.has_value() ? Status() : output.error();
+  };
+  null_runtime::max_device_bytes = size_t{4} << 20;
+  const Status refused = step();
+  null_runtime::max_device_bytes = SIZE_MAX;
+  EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted) << refused.ToString();
+  EXPECT_THAT(refused.message(), HasSubstr("cached experts: room for 112 of"));
+  EXPECT_TRUE(step().ok());
+  EXPECT_EQ(backend::ExpertCacheCountersOf(backend).slots, 112);
+}
+
 // Launches of the tenth step of one token, and how many lists of the next steps were not replayed.
 std::pair<int64_t, int64_t> StepOf(const model::ExpertSplit& split) {
   const ops::Backend backend = Take(backend::MakeCudaBackend({}));

@@ -13,6 +13,7 @@ std::atomic<size_t> dsv4::null_runtime::max_touched_bytes = size_t{64} << 10;
 dsv4::null_runtime::DeviceSaid dsv4::null_runtime::device;
 std::atomic<int64_t> dsv4::null_runtime::overlapped_launches = 0;
 std::atomic<size_t> dsv4::null_runtime::max_pinned_bytes = SIZE_MAX;
+std::atomic<size_t> dsv4::null_runtime::max_device_bytes = SIZE_MAX;
 
 namespace {
 
@@ -120,6 +121,7 @@ const char* cudaGetErrorString(cudaError_t) { return "of no device"; }
 
 cudaError_t cudaMalloc(void** data, size_t num_bytes) { return Allocate(data, num_bytes); }
 cudaError_t cudaMallocFromPoolAsync(void** data, size_t num_bytes, cudaMemPool_t, cudaStream_t) {
+  if (num_bytes > dsv4::null_runtime::max_device_bytes) return cudaErrorMemoryAllocation;
   return Allocate(data, num_bytes);
 }
 cudaError_t cudaMallocHost(void** data, size_t num_bytes) {

@@ -11,6 +11,8 @@ namespace dsv4::null_runtime {
 extern std::atomic<size_t> max_touched_bytes;
 // More bytes of the host's memory at once are not pinned.
 extern std::atomic<size_t> max_pinned_bytes;
+// More bytes of the device at once are refused.
+extern std::atomic<size_t> max_device_bytes;
 
 // The device that it says it has: an H200 unless a test changes it before a backend is made. Launches with more shared memory are refused, as
 // a device refuses them.

@@ -145,8 +145,8 @@ Status ExpertCache::Restart() {
     slots_memory_ = {};  // Before there is the new one.
     Result<Buffer> slots = context_.memory().Allocate(static_cast<size_t>(num_slots * slot_bytes_));
     if (!slots.has_value()) {
-      return slots.error().WithContext(
-          fmt::format("cached experts: room for {} of {}", num_slots, Gigabytes(slot_bytes_)));
+      return slots.error().WithContext(fmt::format("cached experts: room for {} of {:.2f} MB each", num_slots,
+                                                   static_cast<double>(slot_bytes_) / 1e6));
     }
     slots_memory_ = std::move(*slots);
     state_.slots = static_cast<uint8_t*>(slots_memory_.data());

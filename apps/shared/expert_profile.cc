@@ -1,0 +1,126 @@
+#include "apps/shared/expert_profile.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <numeric>
+#include <system_error>
+#include <utility>
+
+#include "apps/shared/state_path.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/read_file.h"
+#include "io/output_file.h"
+
+namespace dsv4::apps {
+namespace {
+
+constexpr std::string_view kFormat = "dsv4 expert profile 1";
+
+Result<ExpertProfile> Parse(const std::string& text, const std::string& path) {
+  DSV4_ASSIGN_OR_RETURN(const Json json, ParseJson(text, path));
+  const auto wrong = [&](const std::string& what) {
+    return Error(InvalidArgument(fmt::format("{}: {}, want what `dsv4 experts profile` writes", path, what)));
+  };
+  if (!json.is_object() || !json.contains("format") || json["format"] != kFormat)
+    return wrong("no expert profile");
+  ExpertProfile profile;
+  for (const char* key : {"model", "tokens", "counts"}) {
+    if (!json.contains(key)) return wrong(fmt::format("no {}", key));
+  }
+  if (!json["model"].is_string() || !json["tokens"].is_number_integer() || !json["counts"].is_array())
+    return wrong("model, tokens or counts are of another type");
+  profile.model = json["model"].get<std::string>();
+  profile.num_tokens = json["tokens"].get<int64_t>();
+  for (const Json& layer : json["counts"]) {
+    if (!layer.is_array()) return wrong("a layer is no list");
+    std::vector<int64_t>& counts = profile.counts.emplace_back();
+    for (const Json& count : layer) {
+      if (!count.is_number_integer() || count.get<int64_t>() < 0) return wrong("a count is none");
+      counts.push_back(count.get<int64_t>());
+    }
+    if (counts.size() != profile.counts.front().size())
+      return wrong(fmt::format("layer {} has {} experts, layer 0 has {}", profile.counts.size() - 1,
+                               counts.size(), profile.counts.front().size()));
+  }
+  return profile;
+}
+
+}  // namespace
+
+std::string ExpertProfilePath(const ModelSource& source) {
+  std::error_code error;
+  // Where the model lies; what is made in memory has its name only.
+  const std::filesystem::path place = std::filesystem::weakly_canonical(source.name(), error);
+  const std::string key = error || source.synthetic() ? source.name() : place.string();
+  std::string name = std::filesystem::path(key).filename().string();
+  std::ranges::replace_if(
+      name, [](char c) { return c == '/' || c == ':' || c == ','; }, '-');
+  const std::string folder = StatePath("DSV4_EXPERT_PROFILES", "expert-profiles");
+  if (folder.empty()) return {};
+  return fmt::format("{}/{}-{:016x}.json", folder, name, XXH3_64bits(key.data(), key.size()));
+}
+
+Status WriteExpertProfile(const std::string& path, const ExpertProfile& profile) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code error;
+  if (!folder.empty()) std::filesystem::create_directories(folder, error);
+  if (error) return InvalidArgument(fmt::format("{}: {}", folder.string(), error.message()));
+  Json json = {{"format", kFormat}, {"model", profile.model}, {"tokens", profile.num_tokens}};
+  json["counts"] = profile.counts;
+  return io::WriteTextFile(path, json.dump() + "\n");
+}
+
+Result<ExpertProfile> ReadExpertProfile(const std::string& path) {
+  constexpr size_t kMaxBytes = size_t{16} << 20;
+  DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, FileKind::kRegular, kMaxBytes));
+  return Parse(text, path);
+}
+
+std::vector<std::vector<int32_t>> OrderByCounts(const ExpertProfile& profile) {
+  std::vector<std::vector<int32_t>> order;
+  for (const std::vector<int64_t>& counts : profile.counts) {
+    std::vector<int32_t>& ids = order.emplace_back(counts.size());
+    std::iota(ids.begin(), ids.end(), 0);
+    std::ranges::stable_sort(ids, [&](int32_t a, int32_t b) {
+      return counts[static_cast<size_t>(a)] > counts[static_cast<size_t>(b)];
+    });
+  }
+  return order;
+}
+
+Result<std::vector<std::vector<int32_t>>> ExpertOrderOf(const ModelFlags& flags, const ModelSource& source,
+                                                        const model::ModelConfig& config) {
+  std::vector<std::vector<int32_t>> none;
+  if (flags.expert_profile == "off") return none;
+  const bool named = !flags.expert_profile.empty();
+  // Ranks have layers of their own, which a file of all of them does not name.
+  if (flags.group != nullptr) {
+    if (!named) return none;
+    return Error(Unimplemented("--expert-profile: with several ranks"));
+  }
+  const std::string path = named ? flags.expert_profile : ExpertProfilePath(source);
+  if (path.empty()) return none;
+  Result<ExpertProfile> profile = ReadExpertProfile(path);
+  if (!profile.has_value()) {
+    if (!named && profile.error().code() == StatusCode::kNotFound) return none;
+    return Error(profile.error().WithContext("--expert-profile"));
+  }
+  const auto num_experts = static_cast<size_t>(config.n_routed_experts);
+  const auto num_layers =
+      static_cast<size_t>(flags.max_layers > 0 ? flags.max_layers : config.num_hidden_layers);
+  if (profile->counts.size() < num_layers || profile->counts.front().size() != num_experts) {
+    return Error(InvalidArgument(fmt::format(
+        "--expert-profile: {} has {} layers of {} experts, want {} of {}", path, profile->counts.size(),
+        profile->counts.empty() ? 0 : profile->counts.front().size(), num_layers, num_experts)));
+  }
+  LogInfo(fmt::format("experts: those come first that {} tokens of {} chose most often", profile->num_tokens,
+                      path));
+  profile->counts.resize(num_layers);
+  return OrderByCounts(*profile);
+}
+
+}  // namespace dsv4::apps
