@@ -111,6 +111,18 @@ int64_t NumExperts() {
   return config->n_routed_experts;
 }
 
+// Of the experts of each layer: another one in each.
+std::vector<std::vector<int32_t>> AnotherOrder(int64_t num_experts) {
+  std::vector<std::vector<int32_t>> order;
+  const size_t num_layers = model::LoadModelConfig("models/tiny")->layers.size();
+  for (size_t layer = 0; layer < num_layers; ++layer) {
+    std::vector<int32_t> ids(static_cast<size_t>(num_experts));
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>((i + layer + 1) % ids.size());
+    order.push_back(ids);
+  }
+  return order;
+}
+
 TEST(CudaExpertTiers, EverySplitGivesTheLogitsOfAllResident) {
   const int64_t num_experts = NumExperts();
   const std::vector<float> want = LogitsOf(Make(2), {});
@@ -130,13 +142,7 @@ TEST(CudaExpertTiers, EverySplitGivesTheLogitsOfAllResident) {
 
 TEST(CudaExpertTiers, AnyOrderOfExperts) {
   const int64_t num_experts = NumExperts();
-  const auto config = model::LoadModelConfig("models/tiny");
-  std::vector<std::vector<int32_t>> order;
-  for (size_t layer = 0; layer < config->layers.size(); ++layer) {
-    std::vector<int32_t> ids(static_cast<size_t>(num_experts));
-    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>((i + layer + 1) % ids.size());
-    order.push_back(ids);
-  }
+  const std::vector<std::vector<int32_t>> order = AnotherOrder(num_experts);
   const std::vector<float> want = LogitsOf(Make(2), {});
   EXPECT_GT(Cosine(LogitsOf(Make(2), {num_experts / 2, num_experts - num_experts / 2}, order), want), 0.9999);
 }
@@ -171,13 +177,7 @@ TEST(CudaExpertTiers, CachedExpertsGiveTheBitsOfResidentOnes) {
 
 TEST(CudaExpertTiers, CachedOnesBesideThoseOfTheHostChangeNoBit) {
   const int64_t num_experts = NumExperts();
-  const auto config = model::LoadModelConfig("models/tiny");
-  std::vector<std::vector<int32_t>> order;
-  for (size_t layer = 0; layer < config->layers.size(); ++layer) {
-    std::vector<int32_t> ids(static_cast<size_t>(num_experts));
-    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>((i + layer + 1) % ids.size());
-    order.push_back(ids);
-  }
+  const std::vector<std::vector<int32_t>> order = AnotherOrder(num_experts);
   const int64_t host = num_experts / 4;
   const std::vector<float> want = LogitsOf(Make(2), {num_experts - host, host}, order);
   for (const int64_t cached : {int64_t{1}, num_experts / 2, num_experts - host}) {

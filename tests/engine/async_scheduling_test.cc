@@ -10,6 +10,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "engine/engine.h"
+#include "tests/engine/outcomes.h"
 
 namespace dsv4::engine {
 namespace {
@@ -34,39 +35,6 @@ std::vector<int32_t> RandomTokens(size_t count, std::mt19937& random) {
   const auto vocab_size = static_cast<uint32_t>(SharedModel().config().vocab_size);
   for (int32_t& token : tokens) token = static_cast<int32_t>(random() % vocab_size);
   return tokens;
-}
-
-struct Outcome {
-  std::vector<int32_t> tokens;
-  std::vector<float> logprobs;
-  FinishReason reason = FinishReason::kError;
-  int32_t stop_token = -1;
-  Status status;
-  int64_t num_cached_tokens = -1;
-  int num_finishes = 0;
-};
-
-void Collect(std::vector<Event> events, std::map<RequestId, Outcome>& outcomes) {
-  for (Event& event : events) {
-    Outcome& outcome = outcomes[event.request];
-    EXPECT_EQ(outcome.num_finishes, 0) << "nothing comes behind the end";
-    if (event.kind == Event::Kind::kAdmitted) outcome.num_cached_tokens = event.num_cached_tokens;
-    if (event.kind == Event::Kind::kToken) {
-      outcome.tokens.push_back(event.token.id);
-      for (const auto& top : event.token.top) outcome.logprobs.push_back(top.logprob);
-    }
-    if (event.kind != Event::Kind::kFinished) continue;
-    outcome.reason = event.finish_reason;
-    outcome.stop_token = event.stop_token;
-    outcome.status = event.status;
-    ++outcome.num_finishes;
-  }
-}
-
-std::map<RequestId, Outcome> RunToEnd(Engine& engine) {
-  std::map<RequestId, Outcome> outcomes;
-  while (!engine.idle()) Collect(engine.Step(), outcomes);
-  return outcomes;
 }
 
 // Free until a token of one kind comes; then some tokens of another kind have to follow.
@@ -122,55 +90,13 @@ Request RandomRequest(std::mt19937& random) {
   return request;
 }
 
-// Runs the mix, some of it submitted while the rest runs, then every conversation once more with a token behind it, which shows what was
-// kept of it.
 std::vector<Outcome> RunMix(uint32_t seed, EngineOptions options, EngineStats* stats) {
   std::mt19937 random(seed);
   options.prefix_cache_bytes = int64_t{1} << 30;
   std::vector<uint8_t> allowed(static_cast<size_t>(SharedModel().config().vocab_size), 1);
   for (int i = 0; i < 20; ++i) allowed[random() % allowed.size()] = 0;
   Engine engine(SharedModel(), options, seed % 2 == 0 ? std::vector<uint8_t>() : allowed);
-  std::map<RequestId, Outcome> outcomes;
-  std::vector<RequestId> ids;
-  std::vector<std::vector<int32_t>> prompts;
-  for (int group = 0; group < 3; ++group) {
-    for (size_t i = 0; i < 1 + random() % 4; ++i) {
-      Request request = RandomRequest(random);
-      prompts.push_back(request.prompt);
-      ids.push_back(*engine.Submit(std::move(request)));
-    }
-    for (size_t i = random() % 12; i > 0 && !engine.idle(); --i) Collect(engine.Step(), outcomes);
-  }
-  while (!engine.idle()) Collect(engine.Step(), outcomes);
-  *stats = engine.stats();
-  std::vector<Outcome> all;
-  for (size_t i = 0; i < ids.size(); ++i) {
-    Outcome& outcome = outcomes.at(ids[i]);
-    Request again;
-    again.prompt = prompts[i];
-    again.prompt.insert(again.prompt.end(), outcome.tokens.begin(), outcome.tokens.end());
-    again.prompt.push_back(1);
-    again.max_tokens = 2;
-    again.num_logprobs = 20;
-    const RequestId id = *engine.Submit(std::move(again));
-    all.push_back(std::move(outcome));
-    all.push_back(std::move(RunToEnd(engine)[id]));
-  }
-  return all;
-}
-
-void ExpectSame(const std::vector<Outcome>& got, const std::vector<Outcome>& want, uint32_t seed) {
-  ASSERT_EQ(got.size(), want.size());
-  for (size_t i = 0; i < got.size(); ++i) {
-    EXPECT_EQ(got[i].tokens, want[i].tokens) << "mix " << seed << ", " << i;
-    EXPECT_EQ(got[i].reason, want[i].reason);
-    EXPECT_EQ(got[i].stop_token, want[i].stop_token);
-    EXPECT_EQ(got[i].logprobs, want[i].logprobs);
-    EXPECT_EQ(got[i].num_finishes, 1);
-    // Odd ones follow up a conversation: as much of it was kept.
-    if (i % 2 == 0) continue;
-    EXPECT_EQ(got[i].num_cached_tokens, want[i].num_cached_tokens) << "mix " << seed << ", " << i;
-  }
+  return RunMix(engine, random, RandomRequest, stats);
 }
 
 TEST(AsyncScheduling, GivesTheTokensAndKeepsTheStatesOfAnEngineThatDoesNot) {

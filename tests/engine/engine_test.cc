@@ -12,6 +12,7 @@
 #include "backend/reference/reference_backend.h"
 #include "base/temporary_directory_testing.h"
 #include "engine/prefix_file.h"
+#include "tests/engine/outcomes.h"
 
 namespace dsv4::engine {
 namespace {
@@ -47,36 +48,6 @@ Request MakeRequest(std::vector<int32_t> prompt, int64_t max_tokens = 8, float t
   request.sampling.temperature = temperature;
   request.sampling.seed = 11;
   return request;
-}
-
-struct Outcome {
-  std::vector<int32_t> tokens;
-  FinishReason reason = FinishReason::kError;
-  int32_t stop_token = -1;
-  Status status;
-  int64_t num_cached_tokens = -1;
-  std::vector<float> logprobs;
-  int num_finishes = 0;
-};
-
-std::map<RequestId, Outcome> RunToEnd(Engine& engine) {
-  std::map<RequestId, Outcome> outcomes;
-  while (!engine.idle()) {
-    for (Event& event : engine.Step()) {
-      Outcome& outcome = outcomes[event.request];
-      if (event.kind == Event::Kind::kAdmitted) outcome.num_cached_tokens = event.num_cached_tokens;
-      if (event.kind == Event::Kind::kToken) {
-        outcome.tokens.push_back(event.token.id);
-        for (const auto& top : event.token.top) outcome.logprobs.push_back(top.logprob);
-      }
-      if (event.kind != Event::Kind::kFinished) continue;
-      outcome.reason = event.finish_reason;
-      outcome.stop_token = event.stop_token;
-      outcome.status = event.status;
-      ++outcome.num_finishes;
-    }
-  }
-  return outcomes;
 }
 
 Outcome RunAlone(Request request, EngineOptions options = {}) {

@@ -1,4 +1,4 @@
-// Drafts under load: batches of 64, preemption, prompts found in the prefix cache, and requests whose seed nobody knows. With each drafter of
+// Drafts under load: batches of 64, preemption, prompts found in the prefix cache, and requests without a seed of their own. With each drafter of
 // models/tiny, whose drafts are often right.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -212,7 +212,7 @@ void Expect(model::Model& model, const sampling::SamplingParams& params, const s
   }
 }
 
-// Pearson's chi-squared of answers with seeds that nobody chose, whose second and third token are drafted: it is the sampler's, with every
+// Pearson's chi-squared of answers with seeds of the engine's own, whose second and third token are drafted: it is the sampler's, with every
 // filter and penalty, whether the draft is likely or not.
 TEST(SpeculationLoad, WithoutASeedAnswersHaveTheSamplersDistribution) {
   const auto model = Load("tests/golden/models/nvfp4_experts", Kind::kSuffix);

@@ -13,6 +13,7 @@
 #include "backend/reference/reference_backend.h"
 #include "engine/engine.h"
 #include "engine/measure_prices.h"
+#include "tests/engine/outcomes.h"
 
 namespace dsv4::engine {
 namespace {
@@ -61,33 +62,6 @@ std::vector<int32_t> RandomTokens(size_t count, std::mt19937& random) {
   const auto vocab_size = static_cast<uint32_t>(CpuModel().config().vocab_size);
   for (int32_t& token : tokens) token = static_cast<int32_t>(random() % vocab_size);
   return tokens;
-}
-
-struct Outcome {
-  std::vector<int32_t> prompt;
-  std::vector<int32_t> tokens;
-  std::vector<float> logprobs;
-  FinishReason reason = FinishReason::kError;
-  int32_t stop_token = -1;
-  int64_t num_cached_tokens = -1;
-  int num_finishes = 0;
-};
-
-void Collect(std::vector<Event> events, std::map<RequestId, Outcome>& outcomes) {
-  for (Event& event : events) {
-    Outcome& outcome = outcomes[event.request];
-    EXPECT_EQ(outcome.num_finishes, 0) << "nothing comes behind the end";
-    if (event.kind == Event::Kind::kAdmitted) outcome.num_cached_tokens = event.num_cached_tokens;
-    if (event.kind == Event::Kind::kToken) {
-      outcome.tokens.push_back(event.token.id);
-      outcome.logprobs.push_back(event.token.logprob);
-      for (const auto& top : event.token.top) outcome.logprobs.push_back(top.logprob);
-    }
-    if (event.kind != Event::Kind::kFinished) continue;
-    outcome.reason = event.finish_reason;
-    outcome.stop_token = event.stop_token;
-    ++outcome.num_finishes;
-  }
 }
 
 // Allows every second token of those that the one before says.
@@ -165,54 +139,11 @@ class Oracle final : public speculation::Drafter {
   std::vector<int32_t> read_;
 };
 
-// Runs a mix, some of it submitted while the rest runs, then every conversation once more with a token behind it, which shows what was kept.
 std::vector<Outcome> RunMix(model::Model& model, uint32_t seed, EngineOptions options, EngineStats* stats) {
   std::mt19937 random(seed);
   options.prefix_cache_bytes = int64_t{1} << 30;
   Engine engine(model, options, {});
-  std::map<RequestId, Outcome> outcomes;
-  std::vector<RequestId> ids;
-  std::vector<std::vector<int32_t>> prompts;
-  for (int group = 0; group < 3; ++group) {
-    for (size_t i = 0; i < 1 + random() % 4; ++i) {
-      Request request = RandomRequest(random);
-      prompts.push_back(request.prompt);
-      ids.push_back(*engine.Submit(std::move(request)));
-    }
-    for (size_t i = random() % 12; i > 0 && !engine.idle(); --i) Collect(engine.Step(), outcomes);
-  }
-  while (!engine.idle()) Collect(engine.Step(), outcomes);
-  *stats = engine.stats();
-  std::vector<Outcome> all;
-  for (size_t i = 0; i < ids.size(); ++i) {
-    Outcome& outcome = outcomes.at(ids[i]);
-    outcome.prompt = prompts[i];
-    Request again;
-    again.prompt = prompts[i];
-    again.prompt.insert(again.prompt.end(), outcome.tokens.begin(), outcome.tokens.end());
-    again.prompt.push_back(1);
-    again.max_tokens = 2;
-    again.num_logprobs = 20;
-    const RequestId id = *engine.Submit(std::move(again));
-    all.push_back(std::move(outcome));
-    std::map<RequestId, Outcome> more;
-    while (!engine.idle()) Collect(engine.Step(), more);
-    all.push_back(std::move(more[id]));
-  }
-  return all;
-}
-
-void ExpectSame(const std::vector<Outcome>& got, const std::vector<Outcome>& want, uint32_t seed) {
-  ASSERT_EQ(got.size(), want.size());
-  for (size_t i = 0; i < got.size(); ++i) {
-    EXPECT_EQ(got[i].tokens, want[i].tokens) << "mix " << seed << ", " << i;
-    EXPECT_EQ(got[i].reason, want[i].reason) << "mix " << seed << ", " << i;
-    EXPECT_EQ(got[i].stop_token, want[i].stop_token);
-    EXPECT_EQ(got[i].logprobs, want[i].logprobs) << "mix " << seed << ", " << i;
-    EXPECT_EQ(got[i].num_finishes, 1);
-    if (i % 2 == 0) continue;
-    EXPECT_EQ(got[i].num_cached_tokens, want[i].num_cached_tokens) << "mix " << seed << ", " << i;
-  }
+  return RunMix(engine, random, RandomRequest, stats);
 }
 
 int64_t Sum(const EngineStats::DraftCounts& counts) {

@@ -89,7 +89,7 @@ void Exchange(const std::shared_ptr<Rank>& rank, const std::vector<Operation>& o
   world.changed.wait(lock, [&] {
     return rank->aborted || std::ranges::all_of(parcels, [](const Parcel& parcel) { return parcel.taken; });
   });
-  for (auto& [pair, box] : world.in_flight) {  // Nobody may find what is no longer there.
+  for (auto& [pair, box] : world.in_flight) {  // No receiver may find what is no longer there.
     if (pair.first == rank->number) std::erase_if(box, [&](const Parcel* one) { return !one->taken; });
   }
 }
