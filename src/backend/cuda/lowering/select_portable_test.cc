@@ -8,6 +8,7 @@
 #include "backend/cuda/lowering/select/indexer.h"
 #include "backend/cuda/lowering/select/linear.h"
 #include "backend/cuda/lowering/select/sampling.h"
+#include "backend/cuda/lowering/select_testing.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -25,35 +26,6 @@ constexpr DeviceLimits kAmpereCode = {
 
 const void* Aligned() { return At('A'); }
 
-DeviceWeight Fp8(int64_t rows, int64_t cols) {
-  return {.data = static_cast<const uint8_t*>(Aligned()),
-          .scale = Aligned(),
-          .rows = rows,
-          .cols = cols,
-          .block_rows = 128,
-          .block_cols = 128,
-          .scale_cols = cols / 128,
-          .block_rows_log2 = 7,
-          .block_cols_log2 = 7,
-          .format = WeightFormat::kFp8Block,
-          .data_dtype = DType::kF8E4M3,
-          .scale_dtype = DType::kF8E8M0,
-          .kind = MatmulKind::kMmaFp8,
-          .quantized_x = true,
-          .exact_x = true};
-}
-DeviceWeight NvFp4(int64_t rows, int64_t cols) {
-  return {.data = static_cast<const uint8_t*>(Aligned()),
-          .scale = Aligned(),
-          .rows = rows,
-          .cols = cols,
-          .scale_cols = cols / 16,
-          .format = WeightFormat::kNvFp4,
-          .kind = MatmulKind::kMmaNvFp4,
-          .exact_x = true,
-          .repacked = true};
-}
-
 LinearPath Linear(const DeviceWeight& weight, int64_t num_tokens, const DeviceLimits& device) {
   return ChooseLinear({.weight = weight,
                        .num_tokens = num_tokens,
@@ -66,8 +38,8 @@ LinearPath Linear(const DeviceWeight& weight, int64_t num_tokens, const DeviceLi
 ExpertsPath Experts(int64_t num_tokens, const DeviceLimits& device) {
   return ChooseExperts({.alike = true,
                         .bulk_aligned = true,
-                        .w1 = NvFp4(2048, 4096),
-                        .w2 = NvFp4(4096, 2048),
+                        .w1 = Fp4(2048, 4096, /*nvfp4=*/true),
+                        .w2 = Fp4(4096, 2048, /*nvfp4=*/true),
                         .num_tokens = num_tokens,
                         .top_k = 6,
                         .num_here = 256,
@@ -141,8 +113,8 @@ TEST(ChooseWithoutHopper, ExpertsWithoutTma) {
 }
 
 TEST(ChooseWithoutHopper, TilesOfRunsFollowSharedMemory) {
-  const DeviceWeight w1 = NvFp4(2048, 4096);
-  const DeviceWeight w2 = NvFp4(4096, 2048);
+  const DeviceWeight w1 = Fp4(2048, 4096, /*nvfp4=*/true);
+  const DeviceWeight w2 = Fp4(4096, 2048, /*nvfp4=*/true);
   EXPECT_EQ(RunTokensPerTile(w1, w2, kH200), 8);
   EXPECT_EQ(RunTokensPerTile(w1, w2, kA100), 8);
   EXPECT_EQ(RunTokensPerTile(w1, w2, kRtx3090), 4);

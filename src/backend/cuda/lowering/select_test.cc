@@ -16,6 +16,7 @@
 #include "backend/cuda/lowering/select/hyper_connection.h"
 #include "backend/cuda/lowering/select/linear.h"
 #include "backend/cuda/lowering/select/rows.h"
+#include "backend/cuda/lowering/select_testing.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -30,41 +31,12 @@ DeviceLimits Blackwell(BlockScaledMode mode = BlockScaledMode::kOff) {
 }
 DeviceLimits WithFp8(Fp8Products mode) { return {.fp8_products = mode}; }
 
-DeviceWeight Fp8(int64_t rows, int64_t cols) {
-  return {.data = static_cast<const uint8_t*>(At(4096)),
-          .scale = At(8192),
-          .rows = rows,
-          .cols = cols,
-          .block_rows = 128,
-          .block_cols = 128,
-          .scale_cols = cols / 128,
-          .block_rows_log2 = 7,
-          .block_cols_log2 = 7,
-          .format = WeightFormat::kFp8Block,
-          .data_dtype = DType::kF8E4M3,
-          .scale_dtype = DType::kF8E8M0,
-          .kind = MatmulKind::kMmaFp8,
-          .quantized_x = true,
-          .exact_x = true};
-}
 DeviceWeight Bf16(int64_t rows, int64_t cols) {
   return {.data = static_cast<const uint8_t*>(At(4096)),
           .rows = rows,
           .cols = cols,
           .kind = MatmulKind::kMmaBf16,
           .exact_x = true};
-}
-DeviceWeight Fp4(int64_t rows, int64_t cols, bool nvfp4) {
-  return {.data = static_cast<const uint8_t*>(At(4096)),
-          .scale = At(8192),
-          .rows = rows,
-          .cols = cols,
-          .scale_cols = cols / (nvfp4 ? 16 : 32),
-          .format = nvfp4 ? WeightFormat::kNvFp4 : WeightFormat::kMxFp4,
-          .kind = nvfp4 ? MatmulKind::kMmaNvFp4 : MatmulKind::kMmaMxFp4,
-          .quantized_x = !nvfp4,
-          .exact_x = true,
-          .repacked = nvfp4};
 }
 DeviceWeight General(int64_t rows, int64_t cols) {
   return {.data = static_cast<const uint8_t*>(At(4096)), .rows = rows, .cols = cols};
