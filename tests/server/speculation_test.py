@@ -50,7 +50,7 @@ class Speculation(unittest.TestCase):
                     with self.subTest(request=request):
                         self.assertEqual(answer(server, request), wanted)
                 drafts = server.metric("dsv4_draft_tokens_total")
-                if value in ("auto", "dspark"):  # Whether a guess pays is up to the machine.
+                if ":" not in value:  # How many drafts pay, if any, is up to the machine: a busy one may draft nothing.
                     continue
                 self.assertGreater(drafts, 0)
                 self.assertGreater(server.metric("dsv4_accepted_draft_tokens_total"), 0)
