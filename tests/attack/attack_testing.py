@@ -4,6 +4,7 @@ DSV4_ATTACK_SEED (1) chooses the cases, DSV4_ATTACK_SIZE how many: 1 is the part
 """
 
 import json
+import math
 import os
 import pathlib
 import random
@@ -22,6 +23,10 @@ REQUEST = {"messages": [{"role": "user", "content": "What is the capital of Fran
 SEED = int(os.environ.get("DSV4_ATTACK_SEED", "1"))
 SIZE = float(os.environ.get("DSV4_ATTACK_SIZE", "1"))
 MAX_SECONDS = 1.0  # Of an honest answer, beside any attack.
+# The whole attack is for a quiet machine. In the part of `./dev test` other tests may take the cores for a moment: one answer of a hundred may be
+# late, but by no more than this. What shuts a client out takes far longer, or is late all the time.
+LATE_IN = math.inf if SIZE > 1 else 100
+MAX_LATE_SECONDS = 10 * MAX_SECONDS
 MAX_MIB = 256      # Of the server beyond its model and its caches.
 # A sanitizer keeps what was freed for a while, and shadows all that is there.
 SANITIZED = SLOWNESS > 1
@@ -52,6 +57,27 @@ def memory(process, name="VmRSS"):
     return int(re.search(rf"{name}:\s+(\d+) kB", status).group(1)) / 1024
 
 
+def least(measure, bound):
+    """The least seconds that `measure` returns in up to five tries, which end below `bound`: others may keep the machine busy for a moment, but what is
+    slow by itself is slow each time."""
+    seconds = math.inf
+    for _ in range(5):
+        seconds = min(seconds, measure())
+        if seconds < bound:
+            break
+    return seconds
+
+
+def slowest_of(count, ask):
+    """Seconds of the slowest of so many calls."""
+    slowest = 0.0
+    for _ in range(count):
+        start = time.perf_counter()
+        ask()
+        slowest = max(slowest, time.perf_counter() - start)
+    return slowest
+
+
 def busy():
     """By how much more work there is than cores: then seconds say little about the server."""
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
@@ -65,7 +91,7 @@ class HonestClient(threading.Thread):
         self.server, self.headers = server, headers
         self.expected = self.ask()
         self.ended = threading.Event()
-        self.problems, self.answers, self.slowest, self.slowest_at, self.busiest = [], 0, 0.0, None, 1.0
+        self.problems, self.answers, self.late, self.slowest, self.slowest_at, self.busiest = [], 0, 0, 0.0, None, 1.0
         self.doing = None  # What the attacker does just now.
 
     def ask(self):
@@ -85,6 +111,7 @@ class HonestClient(threading.Thread):
                 self.problems.append(f"{self.doing}: {text!r}")
             self.answers += 1
             self.busiest = max(self.busiest, busy())
+            self.late += seconds > MAX_SECONDS * SLOWNESS * self.busiest
             if seconds > self.slowest:
                 self.slowest, self.slowest_at = seconds, self.doing
             time.sleep(0.02)
@@ -127,11 +154,12 @@ class UnderAttack(unittest.TestCase):
         caches = (cls.server.metric("dsv4_prefix_cache_bytes")) / 2**20
         peak = memory(cls.server.process, "VmHWM") - cls.model_mib - caches
         cls.server.__exit__()
-        print(f"{cls.__name__}: {honest.answers} honest answers, slowest {honest.slowest:.2f} s ({honest.slowest_at}), load {honest.busiest:.1f} "
-              f"of the cores; memory at most {peak:.0f} MiB beyond model and caches")
+        print(f"{cls.__name__}: {honest.answers} honest answers, slowest {honest.slowest:.2f} s ({honest.slowest_at}), {honest.late} late, load "
+              f"{honest.busiest:.1f} of the cores; memory at most {peak:.0f} MiB beyond model and caches")
         assert honest.problems == [], honest.problems[:5]
         assert cls.server.process.returncode == 0, cls.server.process.returncode
-        assert honest.slowest < MAX_SECONDS * SLOWNESS * honest.busiest, f"{honest.slowest:.2f} s at {honest.slowest_at}"
+        assert honest.late <= honest.answers / LATE_IN, f"{honest.late} late of {honest.answers}: {honest.slowest:.2f} s at {honest.slowest_at}"
+        assert honest.slowest < MAX_LATE_SECONDS * SLOWNESS * honest.busiest, f"{honest.slowest:.2f} s at {honest.slowest_at}"
         assert peak < MAX_MIB * MEMORY_FACTOR, f"{peak:.0f} MiB"
 
     def connect(self):

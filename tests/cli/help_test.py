@@ -4,15 +4,15 @@ import os
 import pathlib
 import re
 import shutil
-import signal
 import subprocess
 import tempfile
-import time
 import unittest
 
 from dsv4_process import BINARY, FIXTURES, PATIENCE, ROOT, dsv4
 from faulty_hub import Hub
 
+# Until the server in the background serves, or has ended.
+WAIT = "until grep -q ' serves ' log || ! kill -0 $server; do sleep 0.05; done"
 LINE = re.compile(r"^  ((?:dsv4|cat) .*?)(?:   +\(.*\))?$", re.MULTILINE)
 
 
@@ -92,19 +92,15 @@ class Help(unittest.TestCase):
 
     def run_line(self, line, folder, environment):
         serves = line.startswith("dsv4 serve")
-        prefix = "exec " if serves else ""
-        if "--server" in line:
-            line = f"dsv4 serve --port 8080 & server=$!; sleep 1; {line}; code=$?; kill $server; wait $server; exit $code"
-        process = subprocess.Popen(["bash", "-c", f"{prefix}{line}"], cwd=folder,
-                                   env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, text=True)
         if serves:
-            # Another program may have the port; then the message says so, and the example is right.
-            time.sleep(1)
-            process.send_signal(signal.SIGTERM)
-        output = process.communicate(timeout=PATIENCE)[0]
-        if "Address already in use" not in output:
-            self.assertEqual(process.returncode, 0, output)
+            line = f"{line} 2>log & server=$!; {WAIT}; kill $server; wait $server; code=$?; cat log; exit $code"
+        if "--server" in line:
+            line = f"dsv4 serve --port 8080 2>log & server=$!; {WAIT}; {line}; code=$?; kill $server; wait $server; cat log; exit $code"
+        process = subprocess.run(["bash", "-c", line], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT, text=True, timeout=PATIENCE, check=False)
+        # Another program may have the port; then the message says so, and the example is right.
+        if "Address already in use" not in process.stdout:
+            self.assertEqual(process.returncode, 0, process.stdout)
 
 
 if __name__ == "__main__":

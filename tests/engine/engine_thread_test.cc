@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <thread>
 
@@ -44,8 +45,8 @@ struct Outcome {
   FinishReason reason = FinishReason::kError;
 };
 
-// Blocks until the last event.
-Outcome Read(Generation& generation) {
+// Blocks until `is_last` says so of an event; every event is shown to it.
+void ReadUntil(Generation& generation, const std::function<bool(const Event&)>& is_last) {
   std::mutex mutex;
   std::condition_variable ready;
   bool woken = false;
@@ -54,22 +55,25 @@ Outcome Read(Generation& generation) {
     woken = true;
     ready.notify_one();
   });
-  Outcome outcome;
-  for (bool finished = false; !finished;) {
+  for (bool done = false; !done;) {
     {
       std::unique_lock lock(mutex);
       ready.wait(lock, [&] { return woken; });
       woken = false;
     }
-    for (const Event& event : generation.Take()) {
-      if (event.kind == Event::Kind::kToken) outcome.tokens.push_back(event.token.id);
-      if (event.kind == Event::Kind::kFinished) {
-        outcome.reason = event.finish_reason;
-        finished = true;
-      }
-    }
+    for (const Event& event : generation.Take()) done |= is_last(event);
   }
   generation.OnEvents({});
+}
+
+// Blocks until the last event.
+Outcome Read(Generation& generation) {
+  Outcome outcome;
+  ReadUntil(generation, [&](const Event& event) {
+    if (event.kind == Event::Kind::kToken) outcome.tokens.push_back(event.token.id);
+    if (event.kind == Event::Kind::kFinished) outcome.reason = event.finish_reason;
+    return event.kind == Event::Kind::kFinished;
+  });
   return outcome;
 }
 
@@ -131,6 +135,9 @@ TEST(EngineThread, AnOwnerThatFillsTheQueueLeavesRoomForOthers) {
   const std::vector<int32_t> expected = Alone(2, 3);  // Before: the model is the thread's.
   const std::unique_ptr<EngineThread> thread = MakeThread({.max_sequences = 1}, {.max_waiting = 2});
   std::vector<std::unique_ptr<Generation>> greedy;
+  greedy.push_back(std::move(*thread->Submit(MakeRequest(1, kEndless))));
+  // It runs, so that none of those that wait behind it is admitted while they are counted.
+  ReadUntil(*greedy[0], [](const Event& event) { return event.kind == Event::Kind::kAdmitted; });
   for (Status refused; refused.ok();) {
     Result<std::unique_ptr<Generation>> generation = thread->Submit(MakeRequest(1, kEndless));
     if (generation)

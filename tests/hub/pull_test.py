@@ -15,7 +15,9 @@ import unittest
 from dsv4_process import BINARY, PATIENCE, TINY, dsv4, wait_until
 from faulty_hub import Hub, git_digest, plan
 
-FAST = ("--retry-wait", "0.001", "--stall", "1")
+FAST = ("--retry-wait", "0.001")
+# Only where the hub stalls: elsewhere a busy machine may be as slow as it likes, and what was fetched is counted.
+STALL = ("--stall", "1")
 
 
 def some_files(seed, num_large=3):
@@ -126,7 +128,7 @@ class Faults(Pull):
                 files = some_files(seed, num_large=2)
                 with Hub(files, plan(seed)) as hub:
                     for calls in range(1, 9):
-                        process = one.pull(hub, "--retries", "2")
+                        process = one.pull(hub, *STALL, "--retries", "2")
                         if process.returncode == 0:
                             one.right(process, needed(files))
                             return calls
@@ -269,7 +271,7 @@ class Resumed(Pull):
     def test_two_at_once(self):
         files = {"config.json": b"{}", "model.safetensors": random.Random(9).randbytes(1 << 20)}
         with Hub(files, lambda kind, name, tries: "stall" if name == "model.safetensors" and tries == 1 else None) as hub:
-            run = [subprocess.Popen([BINARY, "pull", "o/n", *FAST], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            run = [subprocess.Popen([BINARY, "pull", "o/n", *FAST, *STALL], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                     env=os.environ | self.environment(hub)) for _ in range(2)]
             for process in run:
                 _, log = process.communicate(timeout=PATIENCE)

@@ -8,10 +8,10 @@ import pathlib
 import re
 import tempfile
 import threading
-import time
 import unittest
 import zlib
 
+from dsv4_process import wait_until
 from server_process import Server
 from server_testing import CHAT, ENDLESS, QUESTION, TICKET, TICKET_QUESTION, SharedServer
 
@@ -320,9 +320,7 @@ class Logs(unittest.TestCase):
             with Server("--otlp-endpoint", f"http://127.0.0.1:{collector.server_port}", "--context", 4096) as server:
                 parent = "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01"
                 server.request("POST", CHAT, {"messages": QUESTION, **QUICK}, {"traceparent": parent})
-                end = time.monotonic() + 20
-                while not received and time.monotonic() < end:
-                    time.sleep(0.1)
+                wait_until(lambda: received, "the spans of the request")
             collector.shutdown()
         path, body = received[0]
         spans = body["resourceSpans"][0]["scopeSpans"][0]["spans"]

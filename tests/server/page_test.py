@@ -329,7 +329,7 @@ class Page(page_testing.PageTest):
         self.show(360, "light")
         for way in ("close-menu", "shade"):
             self.do("document.getElementById('menu').click()")
-            time.sleep(0.3)
+            self.wait("document.getElementById('nav').getBoundingClientRect().left === 0")  # It slides in.
             self.picture("phone-list")
             box = json.loads(self.browser.evaluate(f"JSON.stringify(document.getElementById('{way}').getBoundingClientRect())"))
             self.browser.click_at(box["right"] - 20, box["bottom"] - 10)
