@@ -88,7 +88,9 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags) {
   app.add_option(
       "--experts", flags.experts,
       "With --backend cuda, where a layer's routed experts are: auto, or resident=N,cached=N,host=N, "
-      "numbers or shares such as 75% (default: all resident)");
+      "numbers or shares such as 75% (default: all resident). With --backend cpu, disk: they are read from "
+      "disk "
+      "when they are chosen (default: where memory has no room for all)");
   app.add_option("--gpu-memory", flags.gpu_memory,
                  "With --backend cuda, the most that is taken of the GPU's memory, in GB (0: what is free)")
       ->check(NonNegative())

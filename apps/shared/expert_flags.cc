@@ -16,10 +16,16 @@
 namespace dsv4::apps {
 
 Status CheckExpertFlags(const ModelFlags& flags) {
-  if (flags.backend == "cuda") return {};
-  if (!flags.experts.empty()) {
-    return InvalidArgument(fmt::format("--experts {}: got --backend {}, want cuda: the host has one memory",
-                                       flags.experts, flags.backend));
+  if (flags.backend == "cuda") {
+    if (flags.experts != kExpertsOnDisk) return {};
+    return InvalidArgument(
+        "--experts disk: got --backend cuda, want cpu; a GPU's experts of the host are read from disk where "
+        "memory has no room for them");
+  }
+  if (!flags.experts.empty() && flags.experts != kExpertsOnDisk) {
+    return InvalidArgument(
+        fmt::format("--experts {}: got --backend {}, want cuda, or --experts {}: the host has one memory",
+                    flags.experts, flags.backend, kExpertsOnDisk));
   }
   if (flags.gpu_memory > 0) {
     return InvalidArgument(
@@ -111,6 +117,7 @@ Status CheckHostMemory(const ModelFlags& flags, const model::MemoryPlan& plan) {
                     "time they are chosen",
                     Gigabytes(static_cast<double>(plan.on_host)),
                     Gigabytes(static_cast<double>(*available - plan.pinned))));
+    flags.chosen_reads->Start();
   }
   return {};
 }

@@ -4,11 +4,15 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "apps/shared/model_flags.h"
 #include "model/placement/memory_plan.h"
 
 namespace dsv4::apps {
+
+// --experts of a backend of the host: routed experts are read from disk when they are chosen, whatever memory there is.
+inline constexpr std::string_view kExpertsOnDisk = "disk";
 
 // InvalidArgument where the backend is none for them.
 Status CheckExpertFlags(const ModelFlags& flags);

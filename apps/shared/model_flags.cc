@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/shared/disk_tier.h"
 #include "apps/shared/expert_flags.h"
 #include "apps/shared/expert_profile.h"
 #include "apps/shared/model_source.h"
@@ -47,6 +48,15 @@ Status CheckMemory(const ModelFlags& flags, const model::ModelConfig& config,
 
 }  // namespace
 
+namespace {
+
+// Does nothing until a model is found to be larger than memory.
+std::function<void(io::ChosenReads::Ranges)> AskerOf(const ModelFlags& flags) {
+  return [reads = flags.chosen_reads](io::ChosenReads::Ranges ranges) { reads->Ask(ranges); };
+}
+
+}  // namespace
+
 int NumThreads(const ModelFlags& flags) {
   if (flags.num_threads > 0) return flags.num_threads;
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / flags.num_ranks_here);
@@ -69,14 +79,15 @@ Result<ops::Backend> MakeBackend(const ModelFlags& flags) {
   }
   DSV4_ASSIGN_OR_RETURN(const auto cpus_of_nodes, PlaceOnNodes(flags));
   if (flags.backend == "reference") return backend::MakeReferenceBackend(num_threads);
-  return backend::MakeCpuBackend({.num_threads = num_threads, .isa = {}, .cpus_of_nodes = cpus_of_nodes});
+  return backend::MakeCpuBackend(
+      {.num_threads = num_threads, .isa = {}, .cpus_of_nodes = cpus_of_nodes, .will_read = AskerOf(flags)});
 }
 
 Result<ops::Backend> MakeExpertBackend(const ModelFlags& flags) {
   // Threads spin through the device's part of a layer.
   constexpr std::chrono::milliseconds kSpin(2);
   const int num_threads = flags.num_threads > 0 ? flags.num_threads : std::max(1, NumThreads(flags) - 1);
-  return backend::MakeCpuBackend({.num_threads = num_threads, .spin = kSpin});
+  return backend::MakeCpuBackend({.num_threads = num_threads, .spin = kSpin, .will_read = AskerOf(flags)});
 }
 
 model::CacheRows CacheRowsOf(const ModelFlags& flags) {
@@ -194,6 +205,8 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& given, const M
     }
   } else {
     DSV4_TRY(CheckPlacement(flags, *checkpoint));
+    DSV4_ASSIGN_OR_RETURN(options.experts_from_disk,
+                          ReadsFromDisk(flags, source, config, checkpoint, options, memory));
   }
   const auto begin = std::chrono::steady_clock::now();
   DSV4_ASSIGN_OR_RETURN(

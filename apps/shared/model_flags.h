@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "io/chosen_reads.h"
 #include "model/placement/memory_plan.h"
 #include "model/runtime/model.h"
 
@@ -44,6 +45,8 @@ struct ModelFlags {
   std::string expert_profile;
   double host_memory =
       0;  // --host-memory: the most of the host's for its experts, in GB; 0: what is available.
+  // What brings experts from disk, once a model is found to be larger than memory.
+  std::shared_ptr<io::ChosenReads> chosen_reads = std::make_shared<io::ChosenReads>();
   int64_t pass_tokens = 0;  // Most tokens of one pass through the layers; 0: what suits the backend.
 
   int num_ranks = 0;  // Processes that run the model together; 0: as the environment says, else 1.

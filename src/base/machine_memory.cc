@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <string_view>
 
@@ -43,6 +44,20 @@ void Limit(MachineMemory& memory, const std::string& limit_file, const std::stri
   memory.available = std::min(memory.available, std::max<int64_t>(0, *limit - std::max<int64_t>(0, used)));
 }
 
+void LimitOfFirstVersion(MachineMemory& memory, const std::string& group) {
+  const std::string here = group + "/memory.";
+  Limit(memory, here + "limit_in_bytes", here + "usage_in_bytes", here + "stat", "total_cache ");
+}
+
+// "/a/b", "/a" and "" of "/a/b".
+void ForEachGroup(std::string group, const std::function<void(const std::string&)>& visit) {
+  for (;; group.erase(group.find_last_of('/'))) {
+    if (group == "/") group.clear();
+    visit(group);
+    if (group.empty()) return;
+  }
+}
+
 }  // namespace
 
 Result<MachineMemory> ReadMachineMemory(const std::string& root) {
@@ -54,19 +69,23 @@ Result<MachineMemory> ReadMachineMemory(const std::string& root) {
   }
   MachineMemory memory{.total = *total * 1024, .available = *available * 1024};
   const std::string groups = root + "/sys/fs/cgroup";
-  const std::string first = groups + "/memory/memory.";
-  Limit(memory, first + "limit_in_bytes", first + "usage_in_bytes", first + "stat", "total_cache ");
-  // Version 2: the group of this process, as its namespace shows it, and those around it.
+  // The group of this process, as its namespace shows it, and those around it. In a container it may stand at the top, whatever it is called.
   std::ifstream own(root + "/proc/self/cgroup");
+  bool first_version = false;
   for (std::string line; std::getline(own, line);) {
-    if (!line.starts_with("0::")) continue;
-    for (std::string group = line.substr(3);; group.erase(group.find_last_of('/'))) {
-      if (group == "/") group.clear();
-      const std::string here = groups + group + "/memory.";
-      Limit(memory, here + "max", here + "current", here + "stat", "file ");
-      if (group.empty()) break;
+    if (line.starts_with("0::")) {
+      ForEachGroup(line.substr(3), [&](const std::string& group) {
+        const std::string here = groups + group + "/memory.";
+        Limit(memory, here + "max", here + "current", here + "stat", "file ");
+      });
+    } else if (const size_t at = line.find(":memory:"); at != std::string::npos) {
+      first_version = true;
+      ForEachGroup(line.substr(at + std::string_view(":memory:").size()), [&](const std::string& group) {
+        LimitOfFirstVersion(memory, groups + "/memory" + group);
+      });
     }
   }
+  if (!first_version) LimitOfFirstVersion(memory, groups + "/memory");
   return memory;
 }
 

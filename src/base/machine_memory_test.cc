@@ -49,6 +49,17 @@ TEST_F(MachineMemoryTest, AControlGroupOrOneAroundItLimits) {
   EXPECT_EQ(ReadMachineMemory(root())->available, 3000);
 }
 
+TEST_F(MachineMemoryTest, AControlGroupOfTheFirstVersionLimitsByItsOwnName) {
+  Write("/proc/meminfo", "MemTotal:        1000 kB\nMemAvailable:     600 kB\n");
+  Write("/proc/self/cgroup", "8:pids:/\n4:memory:/a/b\n");
+  Write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  Write("/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "102400\n");
+  Write("/sys/fs/cgroup/memory/a/b/memory.usage_in_bytes", "52400\n");
+  Write("/sys/fs/cgroup/memory/a/b/memory.stat", "cache 1\ntotal_cache 50000\n");
+  EXPECT_EQ(ReadMachineMemory(root())->total, 102400);
+  EXPECT_EQ(ReadMachineMemory(root())->available, 100000);
+}
+
 TEST(MachineMemory, OfThisMachine) {
   const Result<MachineMemory> memory = ReadMachineMemory();
   ASSERT_TRUE(memory.has_value()) << memory.error().message();

@@ -167,6 +167,10 @@ void AdviseWillNeed(std::span<const std::byte> range) {
   ::madvise(reinterpret_cast<void*>(aligned), range.size() + (begin - aligned), MADV_WILLNEED);
 }
 
+void AdviseScattered(std::span<const std::byte> range) {
+  if (!range.empty()) ::madvise(const_cast<std::byte*>(range.data()), range.size(), MADV_NOHUGEPAGE);
+}
+
 void AdviseDontNeed(std::span<const std::byte> range) {
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
   const uintptr_t begin = (reinterpret_cast<uintptr_t>(range.data()) + page - 1) / page * page;

@@ -38,7 +38,7 @@ Result<ops::Backend> MakeCpuBackend(const CpuOptions& options) {
       std::make_shared<cpu::CpuContext>(ThreadPoolOptions{.num_threads = options.num_threads,
                                                           .spin = spin ? spin : options.spin,
                                                           .cpus_of_nodes = options.cpus_of_nodes},
-                                        cpu::KernelsFor(isa));
+                                        cpu::KernelsFor(isa), options.will_read);
   backend.packs_rows = true;
 #define DSV4_OP_ENTRY(name, Op) backend.table.name = cpu::Op;
   DSV4_FOR_EVERY_OP(DSV4_OP_ENTRY)

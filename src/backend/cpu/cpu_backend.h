@@ -7,7 +7,10 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
+#include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "backend/cpu/isa.h"
@@ -20,6 +23,8 @@ struct CpuOptions {
   std::optional<cpu::Isa> isa = {};  // Default: DSV4_CPU_ISA, else the best tier of this machine.
   std::vector<std::vector<int>> cpus_of_nodes = {};    // As ThreadPoolOptions.
   std::optional<std::chrono::microseconds> spin = {};  // The same, where DSV4_SPIN_US says nothing.
+  // Is told which bytes of experts are multiplied next, in order, before they are touched; returns at once. May be empty.
+  std::function<void(std::span<const std::span<const std::byte>>)> will_read = {};
 };
 
 // The name is "cpu" and the tier: "cpu (avx512bf16)". Threads spin for DSV4_SPIN_US before they sleep. Errors: as ChooseIsa;

@@ -94,6 +94,23 @@ void RunProducts(ops::OpContext& context, const std::vector<Product>& products, 
   });
 }
 
+// Says which bytes RunGroup reads, in its order: both weights of the first phase of all experts, then those of the last.
+void Announce(const WillRead& will_read, const std::vector<Chosen>& group) {
+  std::vector<std::span<const std::byte>> ranges;
+  const auto add = [&](const Weight& weight) {
+    for (const TensorView* view : {&weight.data, &weight.scale}) {
+      if (!view->is_null())
+        ranges.emplace_back(view->as<const std::byte>(), static_cast<size_t>(view->num_bytes()));
+    }
+  };
+  for (const Chosen& chosen : group) {
+    add(chosen.expert->w1);
+    add(chosen.expert->w3);
+  }
+  for (const Chosen& chosen : group) add(chosen.expert->w2);
+  will_read(ranges);
+}
+
 // The terms of a group of experts, in ascending order of expert.
 void RunGroup(ops::OpContext& context, const ops::ExpertTermsArgs& args, PackedForms& x,
               const std::vector<Chosen>& group, const TakeTerm& take) {
@@ -187,17 +204,24 @@ Status ForEachTerm(ops::OpContext& context, std::string_view op, const ops::Expe
 
   // Groups bound the memory of a long prefill; a decode step is one group.
   constexpr int64_t kMaxGroupRows = 512;
-  std::vector<Chosen> group;
+  std::vector<std::vector<Chosen>> groups;
+  int64_t group_rows = kMaxGroupRows;
   for (size_t e = 0; e < chosen_by.size(); ++e) {
     if (chosen_by[e].empty()) continue;
-    const int64_t first = group.empty() ? 0 : group.back().first + group.back().size();
-    group.push_back({&args.experts[e], std::move(chosen_by[e]), first});
-    if (first + group.back().size() >= kMaxGroupRows) {
-      RunGroup(context, args, x, group, take);
-      group.clear();
+    if (group_rows >= kMaxGroupRows) {
+      groups.emplace_back();
+      group_rows = 0;
     }
+    groups.back().push_back({&args.experts[e], std::move(chosen_by[e]), group_rows});
+    group_rows += groups.back().back().size();
   }
-  if (!group.empty()) RunGroup(context, args, x, group, take);
+  // One group ahead: the weights of a whole layer may be more than there is memory for.
+  const WillRead& will_read = WillReadOf(context);
+  if (will_read && !groups.empty()) Announce(will_read, groups.front());
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (will_read && i + 1 < groups.size()) Announce(will_read, groups[i + 1]);
+    RunGroup(context, args, x, groups[i], take);
+  }
   return {};
 }
 

@@ -53,6 +53,16 @@ class Numbers {
       for (const StoredLinear* linear : {&expert.w1, &expert.w2, &expert.w3}) Add(*linear);
     }
   }
+  // What loading reads of it while experts stay where they are.
+  void AddWithoutExperts(const ResolvedLayer& layer, const RankPlace& place) {
+    for (const ResolvedTensor& tensor : layer.tensors) Add(tensor);
+    const Range mine = ExpertsOf(place, static_cast<int64_t>(layer.experts.size()));
+    for (int64_t i = mine.begin; i < mine.end; ++i) {
+      const ResolvedExpert& expert = layer.experts[static_cast<size_t>(i)];
+      for (const StoredLinear* linear : {&expert.w1, &expert.w2, &expert.w3})
+        ranges_.push_back(linear->scale);
+    }
+  }
   void Fetch() {
     if (options_.sizes_only) return;
     checkpoint_.Fetch(ranges_);
@@ -464,9 +474,15 @@ Result<ModelWeights> LoadWeights(std::shared_ptr<const io::Checkpoint> checkpoin
   Loader loader(config, options, place, weights.copies);
   io::ReadAhead read_ahead;
   const auto read_layer_ahead = [&](int64_t i) {
-    if (!options.numbers_pass || options.sizes_only || i >= place.layers.end) return;
+    const bool reads = options.numbers_pass || options.experts_from_disk;
+    if (!reads || options.sizes_only || i >= place.layers.end) return;
     Numbers numbers(*checkpoint, options);
-    numbers.Add(resolved.layers[static_cast<size_t>(i)], place);
+    const ResolvedLayer& layer = resolved.layers[static_cast<size_t>(i)];
+    if (options.experts_from_disk) {
+      numbers.AddWithoutExperts(layer, place);
+    } else {
+      numbers.Add(layer, place);
+    }
     read_ahead.Add(numbers.ranges());
   };
   read_layer_ahead(place.layers.begin);

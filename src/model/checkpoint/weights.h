@@ -182,6 +182,8 @@ struct LoadOptions {
   // Whether `loaded` reads the numbers, which are not read again: the next layer's are then brought from disk meanwhile (io/read_ahead.h),
   // and a checkpoint may drop them after (Checkpoint::Release).
   bool numbers_pass = false;
+  // Routed experts stay in their files, which are larger than memory: of them only scales are read, to be checked.
+  bool experts_from_disk = false;
   // No number is fetched, read or checked; what would be copied has its size and no numbers.
   bool sizes_only = false;
   // Called on the loading thread after each layer; an error ends the load and is its result. May be empty.

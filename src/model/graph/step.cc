@@ -7,6 +7,7 @@
 
 #include "model/graph/draft_rows.h"
 #include "model/graph/dspark.h"
+#include "model/graph/hashed_experts.h"
 #include "model/graph/hyper_connection.h"
 #include "model/graph/layer.h"
 #include "model/graph/mtp.h"
@@ -391,6 +392,7 @@ Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chun
                                    TakeChosen(graph, arrays, mine, chosen->previous, plan.token_ids));
     }
   }
+  if (graph.reads != nullptr) AskForHashedExperts(graph, plan, *graph.reads);
   StepContext context = ContextOf(graph, arena, plan, arrays);
   context.observer = observer;
   if (divided) context.shards = Shards();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "io/chosen_reads.h"
 #include "model/checkpoint/weights.h"
 #include "model/graph/step_context.h"
 #include "sampling/choice.h"
@@ -29,7 +30,8 @@ struct Graph {
   bool clamp_shared_expert = true;
   // For tensors of the backend; null where the model is on one rank.
   comm::Communicator* group = nullptr;
-  Shards shards;  // Of the stage.
+  Shards shards;                     // Of the stage.
+  io::ChosenReads* reads = nullptr;  // ModelOptions::experts_from_disk, where experts are not divided.
 };
 
 struct PassChunk {

@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
+#include <memory>
 #include <span>
 #include <utility>
 
 #include "io/checkpoint.h"
+#include "io/mapped_file.h"
 
 namespace dsv4::model {
 namespace {
@@ -126,16 +129,40 @@ struct Placer {
   std::span<const ops::WeightTier> tiers;  // Of the layer's experts; empty: all are resident.
   std::vector<HostBytes>& kept;  // What the host multiplies, where the backend's memory is a device's.
   int64_t slots = 0;             // PrepareWeightArgs::slots
+  bool copies_on_host = false;   // PlaceOptions::copy_all_but_experts
   ops::WeightTier tier = ops::WeightTier::kResident;
 
   Placer OfExpert(size_t e) const {
     Placer placer = *this;
     if (!tiers.empty()) placer.tier = tiers[e];
+    placer.copies_on_host = false;
     return placer;
+  }
+
+  // A copy of what lies in a file; what is a copy already stays.
+  Status CopyOnHost(const std::string& name, TensorView& tensor) const {
+    if (tensor.is_null() || std::ranges::any_of(copies, [&](const Buffer& buffer) {
+          return buffer.device().type == DeviceType::kHost && Holds(buffer, BytesOf(tensor));
+        })) {
+      return {};
+    }
+    const HostBytes bytes = BytesOf(tensor);
+    std::span<std::byte> writable;
+    Result<io::MappedFile> memory = io::MappedFile::InMemory(name, bytes.size(), writable);
+    if (!memory.has_value()) return memory.error();
+    std::memcpy(writable.data(), bytes.data(), bytes.size());
+    tensor = TensorView::Contiguous(static_cast<void*>(writable.data()), tensor.dtype, tensor.shape);
+    auto owner = std::make_shared<io::MappedFile>(std::move(*memory));
+    copies.emplace_back(std::shared_ptr<void>(owner, writable.data()), bytes.size(), Device{});
+    return {};
   }
 
   Status operator()(const std::string& name, Weight& weight) const {
     if (weight.rows == 0) return {};  // Another rank has it.
+    if (copies_on_host) {
+      DSV4_RETURN_IF_ERROR(CopyOnHost(name, weight.data));
+      DSV4_RETURN_IF_ERROR(CopyOnHost(name, weight.scale));
+    }
     Weight prepared;
     DSV4_RETURN_IF_ERROR(
         backend.table
@@ -152,6 +179,8 @@ struct Placer {
   }
   Status operator()(const std::string& name, TensorView& tensor) const {
     Memory& memory = backend.context->memory();
+    // Of the embedding a step reads a row a token.
+    if (copies_on_host && name != "embed") return CopyOnHost(name, tensor);
     if (tensor.is_null() || tensor.device == memory.device()) return {};
     const auto num_bytes = static_cast<size_t>(tensor.num_bytes());
     Result<Buffer> buffer = memory.Allocate(num_bytes);
@@ -191,7 +220,8 @@ Status PlaceLoaded(const ops::Backend& backend, const PlaceOptions& options, Mod
                .bytes_placed = weights.bytes_placed,
                .tiers = {},
                .kept = kept,
-               .slots = options.experts.slots};
+               .slots = options.experts.slots,
+               .copies_on_host = options.copy_all_but_experts};
   if (!std::exchange(weights.outside_placed, true)) {
     DSV4_RETURN_IF_ERROR(VisitOutside(std::as_const(weights), fingerprint));
     weights.norm_fingerprint = XXH3_64bits(weights.norm.data, static_cast<size_t>(weights.norm.num_bytes()));

@@ -214,6 +214,10 @@ Result<std::unique_ptr<Model>> Model::MakePart(ModelConfig config,
   DSV4_TRY(CheckExperts(config, options));
   DSV4_TRY(CheckGroup(backend, options));
   DSV4_TRY(CheckShardOps(backend, options.placement));
+  if (options.experts_from_disk != nullptr) {
+    for (const io::MappedFile& file : checkpoint->files()) io::AdviseScattered(file.bytes());
+    options.experts_from_disk->Start();
+  }
   LoadOptions load{
       .numerics = options.numerics,
       .max_layers = std::nullopt,
@@ -224,9 +228,11 @@ Result<std::unique_ptr<Model>> Model::MakePart(ModelConfig config,
       .rank = options.group == nullptr ? 0 : options.group->rank(),
       .loaded = [&, place = PlaceOptions{.experts = options.experts,
                                          .expert_order = options.expert_order,
-                                         .checkpoint = options.sizes_only ? nullptr : checkpoint.get()}](
+                                         .checkpoint = options.sizes_only ? nullptr : checkpoint.get(),
+                                         .copy_all_but_experts = options.experts_from_disk != nullptr}](
                     ModelWeights& weights) { return PlaceLoaded(backend, place, weights); },
       .numbers_pass = backend.context->memory().device().type != DeviceType::kHost,
+      .experts_from_disk = options.experts_from_disk != nullptr,
       .sizes_only = options.sizes_only,
       .progress = options.progress};
   if (options.max_layers > 0) load.max_layers = options.max_layers;
@@ -428,7 +434,8 @@ Graph Model::MakeGraph() const {
           .shards = {.group = device_shards_ != nullptr ? device_shards_.get() : shards_.get(),
                      .hosts = shards_.get(),
                      .entries = place().entries(),
-                     .max_gathered_terms = options_.max_gathered_terms}};
+                     .max_gathered_terms = options_.max_gathered_terms},
+          .reads = options_.placement.num_shards == 1 ? options_.experts_from_disk.get() : nullptr};
 }
 
 Status Model::RunPasses(std::span<const SequenceChunk> chunks, const Status& ready, StepOutput& output,

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "io/chosen_reads.h"
 #include "kv/sequence_state.h"
 #include "kv/snapshot.h"
 #include "model/checkpoint/weights.h"
@@ -66,6 +67,10 @@ struct ModelOptions {
   // are on one rank; of none, all are resident. The order is by layer, as TiersOf takes it.
   ExpertSplit experts;
   std::vector<std::vector<int32_t>> expert_order;
+  // Of a model on the host that is larger than the memory it may use; null: it is not. Routed experts are read from their files when they are
+  // chosen, and those of layers that choose by token are asked for here before a step; all else is copied to memory. A backend that multiplies
+  // them asks for the others (backend::CpuOptions::will_read).
+  std::shared_ptr<io::ChosenReads> experts_from_disk;
   // The backend looks at no number, so none is loaded.
   bool sizes_only = false;
   // Called while loading, after each layer; an error ends the load and is its result. May be empty.

@@ -1,0 +1,57 @@
+// A model on the host that is larger than the memory it may use: its routed experts are read from disk when they are chosen
+// (docs/expert-tiers.md, "From disk").
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "apps/shared/model_flags.h"
+#include "apps/shared/model_source.h"
+#include "base/status.h"
+#include "io/checkpoint.h"
+#include "io/chosen_reads.h"
+#include "io/disk_rate.h"
+#include "model/placement/memory_plan.h"
+
+namespace dsv4::apps {
+
+struct DiskTier {
+  // Bytes.
+  int64_t experts = 0;    // Routed ones, in their files.
+  int64_t rest = 0;       // Of the weights, what is in memory all the time,
+  int64_t beside = 0;     // as are the states of all sequences and a step.
+  int64_t available = 0;  // Of memory.
+  double chosen = 0;      // Of experts, by a token.
+  double piece = 0;       // Of an expert's weight, the mean: what is read at once.
+  io::DiskRate disk;
+
+  // Whether all is in memory without this.
+  bool fits() const { return experts + rest + beside <= available; }
+  // Whether there is memory for all that is no expert.
+  bool rest_fits() const { return rest + beside <= available; }
+  // Of the experts, how many there is memory for: the share of chosen ones that are not read, if all are chosen equally often.
+  double ShareInMemory() const;
+  // What the disk allows at most, of one sequence.
+  double TokensPerSecond() const;
+};
+
+// Without `disk`. The bytes are those of headers; the errors of model::PlanMemory.
+Result<DiskTier> PlanDiskTier(const model::ModelConfig& config,
+                              const std::shared_ptr<const io::Checkpoint>& checkpoint,
+                              const model::ModelOptions& options, const model::MemoryRequest& request,
+                              int64_t available);
+
+// Whether the model of `source` reads its experts from disk, on a backend of the host: where it is larger than the memory that this machine or
+// its control group has left, or the flags say so. Then says so in a warning, with the rate of the disk, which takes half a second to measure.
+// Null otherwise, and where not even the rest fits, which is a warning too. The errors of PlanDiskTier; InvalidArgument where the flags ask for
+// what is in no file; Unimplemented with ranks.
+Result<std::shared_ptr<io::ChosenReads>> ReadsFromDisk(
+    const ModelFlags& flags, const ModelSource& source, const model::ModelConfig& config,
+    const std::shared_ptr<const io::Checkpoint>& checkpoint, const model::ModelOptions& options,
+    const model::MemoryRequest& request);
+
+// "1.81 GB of routed experts are read from disk when they are chosen: ..., at most 4.2 tok/s".
+std::string ToText(const DiskTier& tier);
+
+}  // namespace dsv4::apps

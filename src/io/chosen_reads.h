@@ -1,0 +1,36 @@
+// ChosenReads: has weights that are chosen from step to step brought from disk before they are multiplied. For a model that is larger than
+// the memory it may use: the kernel keeps what was read lately, and a page that is touched before it was asked for is read by itself, with
+// what lies around it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "io/read_ahead.h"
+
+namespace dsv4::io {
+
+class ChosenReads {
+ public:
+  using Ranges = std::span<const std::span<const std::byte>>;
+
+  // Before, Ask does nothing: a model that fits has no use for it.
+  void Start() { started_.store(true, std::memory_order_release); }
+  bool started() const { return started_.load(std::memory_order_acquire); }
+
+  // Ranges of mapped files in the order in which they will be read. Returns at once. The files stay mapped as long as this lives; one
+  // thread at a time.
+  void Ask(Ranges ranges);
+
+  // Asked for so far. What of them was in memory is not read again.
+  int64_t num_bytes() const { return num_bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<bool> started_ = false;
+  std::atomic<int64_t> num_bytes_ = 0;
+  ReadAhead read_ahead_;
+};
+
+}  // namespace dsv4::io
