@@ -11,6 +11,17 @@
 
 namespace dsv4::backend::cpu {
 
+void PagedRowPointers(const PagedRows& rows, int64_t first, int64_t count, const uint8_t** pointers) {
+  const int64_t row_bytes = rows.RowBytes();
+  while (count > 0) {
+    const int64_t here = std::min(count, rows.rows_per_page - first % rows.rows_per_page);
+    const uint8_t* row = PagedRow(rows, first);
+    for (int64_t i = 0; i < here; ++i, row += row_bytes) *pointers++ = row;
+    first += here;
+    count -= here;
+  }
+}
+
 void WidenRow(const Kernels& kernels, const CacheFormat& format, int64_t width, const uint8_t* row,
               uint8_t* out) {
   if (format.dtype == DType::kF32) {

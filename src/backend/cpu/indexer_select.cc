@@ -1,6 +1,7 @@
 // Scores are dot products in fp32 of packed panels, sixteen keys at a time for a group of neighbouring queries. Those of the
 // release's FP4-rounded queries and keys are exact in it, so there they equal the reference's; other bf16 operands may differ
-// where a dot product lies next to a bf16 midpoint.
+// where a dot product lies next to a bf16 midpoint. Keys that are stored as the release's codes are multiplied as such where the
+// tier can (kernels/fp4_keys.h), with the same scores.
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -26,6 +27,12 @@ struct Group {
   int64_t num_queries() const { return static_cast<int64_t>(visible.size()); }
 };
 
+// A group's queries as the kernels read them.
+struct PackedQueries {
+  std::vector<uint8_t> panels;
+  std::vector<uint8_t> bytes;  // For keys in codes; empty: they are widened.
+};
+
 class Scorer {
  public:
   Scorer(const Kernels& kernels, const TensorView& q, const std::vector<float>& weights)
@@ -40,88 +47,118 @@ class Scorer {
         width_(q.shape[2]),
         head_panels_((num_heads_ + panels_.lanes - 1) / panels_.lanes) {}
 
-  int64_t QueryBytes() const { return head_panels_ * panels_.PanelBytes(width_); }
-
-  void PackQuery(int64_t token, uint8_t* packed) const {
-    std::vector<const uint8_t*> rows;
-    for (int64_t h = 0; h < num_heads_; ++h)
-      rows.push_back(At(q_.data, q_.dtype, (token * num_heads_ + h) * width_));
-    for (int64_t p = 0; p < head_panels_; ++p) {
-      const int64_t first = p * panels_.lanes;
-      panels_.pack_lanes(rows.data() + first, std::min(panels_.lanes, num_heads_ - first), bf16_, width_,
-                         packed + p * panels_.PanelBytes(width_));
+  PackedQueries Pack(const Group& group) const {
+    PackedQueries packed;
+    packed.panels.resize(static_cast<size_t>(group.num_queries() * PanelBytes()));
+    std::vector<const uint8_t*> rows(static_cast<size_t>(num_heads_));
+    for (int64_t i = 0; i < group.num_queries(); ++i) {
+      for (int64_t h = 0; h < num_heads_; ++h) rows[static_cast<size_t>(h)] = Row(group.first_token + i, h);
+      for (int64_t p = 0; p < head_panels_; ++p) {
+        const int64_t first = p * panels_.lanes;
+        panels_.pack_lanes(rows.data() + first, std::min(panels_.lanes, num_heads_ - first), bf16_, width_,
+                           packed.panels.data() + i * PanelBytes() + p * panels_.PanelBytes(width_));
+      }
     }
+    if (!TakesCodes(group.sequence->keys.format)) return packed;
+    const int64_t query_bytes = Fp4KeyKernels::QueryBytes(num_heads_);
+    packed.bytes.resize(static_cast<size_t>(group.num_queries() * query_bytes));
+    for (int64_t i = 0; i < group.num_queries(); ++i) {
+      if (!kernels_.fp4_keys.pack_query(Row(group.first_token + i, 0), WeightsOf(group.first_token + i),
+                                        num_heads_, packed.bytes.data() + i * query_bytes)) {
+        packed.bytes.clear();
+        break;
+      }
+    }
+    return packed;
   }
 
   // Scores of entries [begin, end) for every query of a group that sees them; query i's at scores[i].
-  void Score(const Group& group, const uint8_t* packed, int64_t begin, int64_t end,
+  void Score(const Group& group, const PackedQueries& packed, int64_t begin, int64_t end,
              std::span<std::vector<float>> scores) const {
-    thread_local Scratch key_scratch;
-    thread_local Scratch dot_scratch;
-    thread_local Scratch wide_scratch;
-    static_assert(kScoreKeys % 4 == 0);
-    const int64_t panels_per_block = kScoreKeys / panels_.lanes;
-    uint8_t* const keys = key_scratch.Get(panels_per_block * panels_.PanelBytes(width_));
-    float* const dots = dot_scratch.Floats(num_heads_ * kScoreKeys);
-    const ops::PagedRows& pages = group.sequence->keys;
-    uint8_t* const wide =
-        pages.format.packed() ? wide_scratch.Get(kScoreKeys * width_ * ElementBytes(q_.dtype)) : nullptr;
-    for (int64_t block = begin; block < end; block += kScoreKeys) {
-      const int64_t count = std::min(kScoreKeys, end - block);
-      std::array<const uint8_t*, kScoreKeys> rows = {};
-      for (int64_t j = 0; j < count; ++j) rows[static_cast<size_t>(j)] = PagedRow(pages, block + j);
-      const bool coded = PackCodes(pages.format, rows, count, keys);
-      for (int64_t j = 0; !coded && pages.format.packed() && j < count; ++j) {
-        const uint8_t*& row = rows[static_cast<size_t>(j)];
-        uint8_t* const widened = wide + j * width_ * ElementBytes(q_.dtype);
-        WidenRow(kernels_, pages.format, width_, row, widened);
-        row = widened;
+    while (begin < end) {
+      int64_t count = std::min(kFp4Keys, end - begin);
+      if (packed.bytes.empty() || !ScoreCodes(group, packed, begin, count, scores)) {
+        count = std::min(kScoreKeys, end - begin);
+        ScorePanels(group, packed, begin, count, scores);
       }
-      for (int64_t p = 0; !coded && p < panels_per_block; ++p) {
-        panels_.pack_lanes(rows.data() + p * panels_.lanes, panels_.lanes, bf16_, width_,
-                           keys + p * panels_.PanelBytes(width_));
-      }
-      for (int64_t i = 0; i < group.num_queries(); ++i) {
-        const int64_t seen = std::min(count, group.visible[static_cast<size_t>(i)] - block);
-        if (seen <= 0) continue;
-        for (int64_t p = 0; p < head_panels_; ++p) {
-          const int64_t head = p * panels_.lanes;
-          panels_.multiply(packed + i * QueryBytes() + p * panels_.PanelBytes(width_), keys,
-                           panels_.PanelBytes(width_), panels_per_block, width_,
-                           std::min(panels_.lanes, num_heads_ - head), false, dots + head * kScoreKeys,
-                           kScoreKeys);
-        }
-        std::array<float, kScoreKeys> block_scores;
-        rows_.index_scores(dots, kScoreKeys, num_heads_,
-                           weights_.data() + (group.first_token + i) * num_heads_, bf16_,
-                           block_scores.data());
-        std::copy_n(block_scores.begin(), seen, scores[static_cast<size_t>(i)].begin() + block);
-      }
+      begin += count;
     }
   }
 
  private:
-  // Packs `count` rows of codes as they are stored, where the tier and the format allow; false if not.
-  bool PackCodes(const CacheFormat& format, const std::array<const uint8_t*, kScoreKeys>& rows, int64_t count,
-                 uint8_t* keys) const {
-    constexpr int64_t kMostGroups = 16;
-    constexpr int kLargestExponent = 100;
-    if (panels_.pack_e2m1_lanes == nullptr || panels_.lanes != kScoreKeys ||
-        format.code != CacheCode::kE2m1 || format.scale != CacheScale::kE8m0 || format.num_coded != width_ ||
-        width_ % 128 != 0 || format.group % 8 != 0 || format.NumScales() > kMostGroups) {
-      return false;
+  const uint8_t* Row(int64_t token, int64_t head) const {
+    return At(q_.data, q_.dtype, (token * num_heads_ + head) * width_);
+  }
+  const float* WeightsOf(int64_t token) const { return weights_.data() + token * num_heads_; }
+  int64_t PanelBytes() const { return head_panels_ * panels_.PanelBytes(width_); }
+
+  bool TakesCodes(const CacheFormat& format) const {
+    return kernels_.fp4_keys.score != nullptr && bf16_ && width_ == kFp4KeyWidth &&
+           format.code == CacheCode::kE2m1 && format.scale == CacheScale::kE8m0 &&
+           format.num_coded == width_ && format.group == kFp4KeyGroup;
+  }
+
+  // Scores of `count` keys from `first` on, to each query that sees some.
+  template <typename ScoreQuery>
+  static void ForEachSeeing(const Group& group, int64_t first, int64_t count,
+                            std::span<std::vector<float>> scores, const ScoreQuery& score) {
+    std::array<float, kFp4Keys> block;
+    for (int64_t i = 0; i < group.num_queries(); ++i) {
+      const int64_t seen = std::min(count, group.visible[static_cast<size_t>(i)] - first);
+      if (seen <= 0) continue;
+      score(i, block.data());
+      std::copy_n(block.begin(), seen, scores[static_cast<size_t>(i)].begin() + first);
     }
-    std::array<int32_t, kMostGroups* kScoreKeys> exponents = {};
-    for (int64_t j = 0; j < count; ++j) {
-      const uint8_t* const scales = rows[static_cast<size_t>(j)] + format.ScaleBegin(width_);
-      for (int64_t g = 0; g < format.NumScales(); ++g) {
-        const int exponent = int{scales[g]} - kE8m0Bias;
-        if (exponent < -kLargestExponent || exponent > kLargestExponent) return false;
-        exponents[static_cast<size_t>(g * kScoreKeys + j)] = exponent;
+  }
+
+  // False where a key is none for these kernels.
+  bool ScoreCodes(const Group& group, const PackedQueries& packed, int64_t first, int64_t count,
+                  std::span<std::vector<float>> scores) const {
+    alignas(64) std::array<uint8_t, kFp4KeyBlockBytes> keys;
+    std::array<const uint8_t*, kFp4Keys> rows;
+    PagedRowPointers(group.sequence->keys, first, count, rows.data());
+    if (!kernels_.fp4_keys.pack_keys(rows.data(), count, keys.data())) return false;
+    const int64_t query_bytes = Fp4KeyKernels::QueryBytes(num_heads_);
+    ForEachSeeing(group, first, count, scores, [&](int64_t i, float* block) {
+      kernels_.fp4_keys.score(packed.bytes.data() + i * query_bytes, keys.data(), num_heads_, block);
+    });
+    return true;
+  }
+
+  void ScorePanels(const Group& group, const PackedQueries& packed, int64_t first, int64_t count,
+                   std::span<std::vector<float>> scores) const {
+    thread_local Scratch key_scratch;
+    thread_local Scratch dot_scratch;
+    thread_local Scratch wide_scratch;
+    static_assert(kScoreKeys % 4 == 0 && kScoreKeys <= kFp4Keys);
+    const int64_t panels_per_block = kScoreKeys / panels_.lanes;
+    uint8_t* const keys = key_scratch.Get(panels_per_block * panels_.PanelBytes(width_));
+    float* const dots = dot_scratch.Floats(num_heads_ * kScoreKeys);
+    const ops::PagedRows& pages = group.sequence->keys;
+    std::array<const uint8_t*, kScoreKeys> rows = {};
+    PagedRowPointers(pages, first, count, rows.data());
+    if (pages.format.packed()) {
+      const int64_t row_bytes = width_ * ElementBytes(q_.dtype);
+      uint8_t* const wide = wide_scratch.Get(kScoreKeys * row_bytes);
+      for (int64_t j = 0; j < count; ++j) {
+        WidenRow(kernels_, pages.format, width_, rows[static_cast<size_t>(j)], wide + j * row_bytes);
+        rows[static_cast<size_t>(j)] = wide + j * row_bytes;
       }
     }
-    panels_.pack_e2m1_lanes(rows.data(), count, width_, format.group, exponents.data(), keys);
-    return true;
+    for (int64_t p = 0; p < panels_per_block; ++p) {
+      panels_.pack_lanes(rows.data() + p * panels_.lanes, panels_.lanes, bf16_, width_,
+                         keys + p * panels_.PanelBytes(width_));
+    }
+    ForEachSeeing(group, first, count, scores, [&](int64_t i, float* block) {
+      for (int64_t p = 0; p < head_panels_; ++p) {
+        const int64_t head = p * panels_.lanes;
+        panels_.multiply(packed.panels.data() + i * PanelBytes() + p * panels_.PanelBytes(width_), keys,
+                         panels_.PanelBytes(width_), panels_per_block, width_,
+                         std::min(panels_.lanes, num_heads_ - head), false, dots + head * kScoreKeys,
+                         kScoreKeys);
+      }
+      rows_.index_scores(dots, kScoreKeys, num_heads_, WeightsOf(group.first_token + i), bf16_, block);
+    });
   }
 
   const TensorView& q_;
@@ -138,21 +175,30 @@ class Scorer {
 // The `top_k` highest scores, equal ones by lowest index, in ascending order of index. The rank of the last one that is taken
 // is found digit by digit, from the counts of the entries that share the digits before.
 void TopK(std::span<const float> scores, int64_t top_k, int32_t* selected) {
-  std::vector<uint32_t> ranks(scores.size());
+  thread_local std::vector<uint32_t> ranks;
+  thread_local std::vector<uint32_t> sharing;  // Those that share the digits before.
+  ranks.resize(scores.size());
   std::transform(scores.begin(), scores.end(), ranks.begin(), ops::ScoreOrder);
   constexpr int kDigitBits = 11;
   constexpr int kShifts[] = {21, 10, 0};
   uint32_t last = 0;
-  uint32_t known = 0;      // Bits of `last` that are settled.
   int64_t wanted = top_k;  // How many of those that share them are taken.
+  std::span<const uint32_t> left = ranks;
   for (const int shift : kShifts) {
     const uint32_t digit_mask = ((1U << kDigitBits) - 1) & (UINT32_MAX >> shift);
     std::array<int32_t, 1 << kDigitBits> counts = {};
-    for (const uint32_t rank : ranks) counts[rank >> shift & digit_mask] += (rank & known) == last ? 1 : 0;
+    for (const uint32_t rank : left) ++counts[rank >> shift & digit_mask];
     uint32_t digit = digit_mask;
     while (counts[digit] < wanted) wanted -= counts[digit--];
     last |= digit << shift;
-    known |= digit_mask << shift;
+    // In its place, where it is `sharing` that is read.
+    const auto num_sharing = static_cast<size_t>(counts[digit]);
+    if (shift == kShifts[0]) sharing.resize(num_sharing);
+    size_t next = 0;
+    for (const uint32_t rank : left) {
+      if ((rank >> shift & digit_mask) == digit) sharing[next++] = rank;
+    }
+    left = std::span(sharing).first(num_sharing);
   }
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i] > last || (ranks[i] == last && wanted-- > 0)) *selected++ = static_cast<int32_t>(i);
@@ -214,14 +260,12 @@ void ForEachQuery(ops::OpContext& context, const Problem& problem, const TakeAll
     const std::span<const Group> now =
         std::span(groups).subspan(first, std::min(num_at_once, groups.size() - first));
     std::vector<std::vector<std::vector<float>>> scores(now.size());  // [group][query][entry]
-    std::vector<std::vector<uint8_t>> packed(now.size());
+    std::vector<PackedQueries> packed(now.size());
     std::vector<Task> tasks;
     std::vector<std::pair<size_t, size_t>> queries;
     for (size_t g = 0; g < now.size(); ++g) {
-      packed[g].resize(static_cast<size_t>(now[g].num_queries() * scorer.QueryBytes()));
+      packed[g] = scorer.Pack(now[g]);
       for (size_t i = 0; i < now[g].visible.size(); ++i) {
-        scorer.PackQuery(now[g].first_token + static_cast<int64_t>(i),
-                         packed[g].data() + static_cast<int64_t>(i) * scorer.QueryBytes());
         scores[g].emplace_back(static_cast<size_t>(now[g].visible[i]));
         queries.emplace_back(g, i);
       }
@@ -231,7 +275,7 @@ void ForEachQuery(ops::OpContext& context, const Problem& problem, const TakeAll
     context.threads().ParallelFor(static_cast<int64_t>(tasks.size()), 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const auto [g, entry] = tasks[static_cast<size_t>(i)];
-        scorer.Score(now[g], packed[g].data(), entry, std::min(now[g].visible.back(), entry + kKeysPerTask),
+        scorer.Score(now[g], packed[g], entry, std::min(now[g].visible.back(), entry + kKeysPerTask),
                      scores[g]);
       }
     });

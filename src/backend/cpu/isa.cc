@@ -99,6 +99,7 @@ Kernels KernelsFor(Isa isa) {
     kernels = avx512::kKernels;
     kernels.rows = avx512::kRows;
     kernels.float_panels = avx512::kPanels;
+    kernels.fp4_keys = avx512::kFp4KeyKernels;
     if (isa == Isa::kAvx512Bf16) {
       kernels.bf16 = avx512bf16::kBf16Matmul;
       kernels.bf16_panels = avx512bf16::kPanels;

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "backend/cpu/kernels/fp4_keys.h"
 #include "backend/cpu/kernels/panels.h"
 #include "backend/cpu/kernels/rows.h"
 
@@ -61,6 +62,7 @@ struct Kernels {
   RowKernels rows;
   PanelKernels float_panels;
   PanelKernels bf16_panels;  // `lanes` 0: the tier has no bf16 dot products.
+  Fp4KeyKernels fp4_keys;
 
   // SIM8 of one row: groups of `group` columns, the last may be shorter (formats/quantize.h RoundToFp8Groups, same bits).
   void (*round_fp8)(const float* in, int64_t count, int64_t group, float* out);

@@ -24,10 +24,6 @@ struct PanelKernels {
   // zero. With step 2 rows must be bf16. Writes PanelBytes(depth).
   void (*pack_lanes)(const uint8_t* const* rows, int64_t num_rows, bool bf16, int64_t depth,
                      uint8_t* panel) = nullptr;
-  // As pack_lanes, of rows of e2m1 codes, two in a byte, whose groups of `group` elements have a power of two each: lane r times
-  // 2^exponents[g * lanes + r], from -100 to 100. depth is a multiple of 128, group one of 8. Null where the tier has none.
-  void (*pack_e2m1_lanes)(const uint8_t* const* rows, int64_t num_rows, int64_t depth, int64_t group,
-                          const int32_t* exponents, uint8_t* panel) = nullptr;
   // The other way around: element k of every lane comes from row k. Columns [first, first + num_columns) make consecutive
   // panels, `panel_bytes` apart, the last one padded with zeros; null rows are zero. Writes PanelBytes(num_rows) of each.
   void (*pack_columns)(const uint8_t* const* rows, int64_t num_rows, bool bf16, int64_t first,
