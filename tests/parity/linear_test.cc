@@ -172,7 +172,8 @@ struct LinearCase {
 
 TEST(LinearParity, EveryFormatAgainstTheDefinition) {
   const LinearCase cases[] = {{0, 8, 32, 0},   {1, 1, 16, 0},    {1, 33, 128, 0},  {2, 127, 160, 3},
-                              {5, 129, 96, 0}, {7, 128, 384, 1}, {3, 20, 4096, 0}, {2, 5, 41, 0}};
+                              {5, 129, 96, 0}, {7, 128, 384, 1}, {3, 20, 4096, 0}, {2, 5, 41, 0},
+                              {5, 38, 128, 0}, {21, 36, 128, 1}};
   for (const LinearCase& c : cases) {
     Random random(41);
     const auto weights = EveryFormat(c.rows, c.cols, random);

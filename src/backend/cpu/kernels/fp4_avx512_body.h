@@ -5,6 +5,8 @@
 //
 // No include guard: one inclusion per unit.
 
+#include "backend/cpu/kernels/reduce_avx512_body.h"
+
 struct Fp4 {
   static constexpr int64_t kColumns = 256;
   static constexpr int64_t kBytes = 128;
@@ -12,6 +14,18 @@ struct Fp4 {
   static constexpr bool kLoaded = false;
   using Scales = __m512;
   static inline __m512 PartScale(const Scales& scales, int) { return scales; }
+
+  // Lanes 0 and 1 of every four hold columns of the first half of a chunk, lanes 2 and 3 those of the second.
+  static constexpr bool kHalvesApart = true;
+  static inline void ReducePairs(const __m512* sums, float* out) { ReducePairs4(sums, out); }
+  // Packed activations of half a chunk, for both halves of the lanes.
+  static inline void RepeatHalf(const void* from, void* to, uint64_t bytes) {
+    for (uint64_t i = 0; i < bytes; i += sizeof(__m512i)) {
+      const __m512i half = _mm512_loadu_si512(static_cast<const uint8_t*>(from) + i);
+      _mm512_storeu_si512(static_cast<uint8_t*>(to) + i,
+                          _mm512_or_si512(half, _mm512_shuffle_epi32(half, _MM_PERM_BADC)));
+    }
+  }
 
   // The even (0) or odd (1) dwords.
   static inline __m512i Dwords(const uint8_t* bytes, int odd) {

@@ -37,7 +37,6 @@ inline __m512 LoadBf16s(const uint8_t* from) {
 }
 
 #include "backend/cpu/kernels/fp4_avx512_body.h"
-#include "backend/cpu/kernels/reduce_avx512_body.h"
 
 constexpr int kStepColumns = kVecs * kLanes;
 

@@ -32,7 +32,6 @@ inline __m512i LoadX(const X* from) { return _mm512_loadu_si512(from); }
 [[maybe_unused]] inline void StoreW(uint8_t* to, WVec w) { _mm512_storeu_si512(to, w); }
 
 #include "backend/cpu/kernels/fp4_avx512_body.h"
-#include "backend/cpu/kernels/reduce_avx512_body.h"
 
 struct Bf16 {
   static constexpr int64_t kColumns = 128;

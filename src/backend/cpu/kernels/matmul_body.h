@@ -50,6 +50,9 @@ struct Shape {
 
   static constexpr bool kFresh = Format::kScaled || sizeof(Vec) < 64;
   static constexpr int kMostTokens = kFresh ? kFreshTokens : (Format::kLoaded ? kLoadedTokens : kPlainTokens);
+  // Of the stored matrix in a row of chunks.
+  static constexpr int kRowsOfChunk = requires { Format::kPaired; }
+  ? 2 : 1;
   static constexpr int Rows(int num_tokens) {
     if (num_tokens > 1) return kFresh ? kFreshRows : kPlainRows;
     if constexpr (requires { Format::kRowsOfOne; }) return Format::kRowsOfOne;
@@ -199,18 +202,30 @@ DSV4_INLINE void AddChunk(const uint8_t* const* bytes, const typename Format::Sc
   }
 }
 
+// The results of kTileRows rows, from the sums of a token.
+template <class Format>
+DSV4_INLINE void ReduceTile(const Vec* sums, float* out) {
+  if constexpr (Shape<Format>::kRowsOfChunk == 2) {
+    Format::ReducePairs(sums, out);
+  } else {
+    Reduce4(sums, out);
+  }
+}
+
 // The sums of kTileRows rows from `row` on, of which some may lie past the last, for tokens from `token` on.
+template <class Format>
 DSV4_INLINE void StoreSums(const MultiplyArgs& args, int64_t row, int64_t token, int64_t num_tokens,
                            const Vec* sums) {
-  float* out = args.out + token * args.out_stride + row;
+  constexpr int64_t kResults = Shape<Format>::kRowsOfChunk;
+  float* out = args.out + token * args.out_stride + row * kResults;
   for (int64_t t = 0; t < num_tokens; ++t, sums += kTileRows, out += args.out_stride) {
     if (row + kTileRows <= args.num_rows) {
-      Reduce4(sums, out);
+      ReduceTile<Format>(sums, out);
       continue;
     }
-    float all[kTileRows];
-    Reduce4(sums, all);
-    for (int64_t r = 0; row + r < args.num_rows; ++r) out[r] = all[r];
+    float all[kTileRows * kResults];
+    ReduceTile<Format>(sums, all);
+    for (int64_t r = 0; r < (args.num_rows - row) * kResults; ++r) out[r] = all[r];
   }
 }
 
@@ -227,15 +242,17 @@ struct Visit {
 };
 
 // Adds chunks of a visit: sums[tile][t * kTileRows + r] is that of row r of the tile and token t of the group. The first
-// chunks begin the sums, the last ones make them results.
-template <class Format, int kTokens>
+// chunks begin the sums, the last ones make them results. A visit of whole rows keeps no sums between tiles.
+template <class Format, int kTokens, bool kWholeRows>
 __attribute__((noinline)) static void AddTiles(const Source<Format>& source, const Visit& visit,
                                                Vec (*sums)[Shape<Format>::kMostTokens * kTileRows]) {
   constexpr int kRows = Shape<Format>::Rows(kTokens);
   static_assert(kTileRows % kRows == 0);
   const int64_t x_stride = source.args.x_stride;
   const X* const x = static_cast<const X*>(source.args.x) + visit.token * x_stride;
-  for (int64_t tile = 0; tile < visit.num_tiles; ++tile, ++sums) {
+  Vec own[kTokens * kTileRows];
+  for (int64_t tile = 0; tile < visit.num_tiles; ++tile) {
+    Vec* const of_tile = kWholeRows ? own : sums[tile];
     const int64_t row = visit.row + tile * kTileRows;
     for (int64_t first = 0; first < kTileRows; first += kRows) {
       Vec acc[kRows][kTokens];
@@ -243,7 +260,7 @@ __attribute__((noinline)) static void AddTiles(const Source<Format>& source, con
       for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
         for (int t = 0; t < kTokens; ++t)
-          acc[r][t] = visit.begin == 0 ? Zero() : (*sums)[t * kTileRows + first + r];
+          acc[r][t] = kWholeRows || visit.begin == 0 ? Zero() : of_tile[t * kTileRows + first + r];
       }
       const bool ahead = first / kRows % visit.turns == visit.turn;
       ForEachChunk<Format, kRows>(
@@ -258,21 +275,22 @@ __attribute__((noinline)) static void AddTiles(const Source<Format>& source, con
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
-        for (int t = 0; t < kTokens; ++t) (*sums)[t * kTileRows + first + r] = acc[r][t];
+        for (int t = 0; t < kTokens; ++t) of_tile[t * kTileRows + first + r] = acc[r][t];
       }
     }
-    if (visit.end == source.num_chunks) StoreSums(source.args, row, visit.token, kTokens, *sums);
+    if (kWholeRows || visit.end == source.num_chunks)
+      StoreSums<Format>(source.args, row, visit.token, kTokens, of_tile);
   }
 }
 
 // AddTiles for num_tokens <= kMost.
-template <class Format, int kMost>
+template <class Format, int kMost, bool kWholeRows>
 static void AddTilesOf(const Source<Format>& source, const Visit& visit,
                        Vec (*sums)[Shape<Format>::kMostTokens * kTileRows]) {
   if constexpr (kMost > 1) {
-    if (visit.num_tokens < kMost) return AddTilesOf<Format, kMost - 1>(source, visit, sums);
+    if (visit.num_tokens < kMost) return AddTilesOf<Format, kMost - 1, kWholeRows>(source, visit, sums);
   }
-  AddTiles<Format, kMost>(source, visit, sums);
+  AddTiles<Format, kMost, kWholeRows>(source, visit, sums);
 }
 
 template <class Format>
@@ -289,25 +307,48 @@ static void MultiplyWith(const MultiplyArgs& args, const void* side) {
   if (args.num_tokens == 0 || args.num_rows == 0) return;
   const Source<Format> source(args, side);
   const bool stream = args.num_tokens <= kMaxStreamTokens;
-  const int64_t block_rows = stream ? kTileRows : kBlockRows;
   // As few groups of tokens as possible, of nearly equal sizes.
   const int64_t num_groups = (args.num_tokens + kMost - 1) / kMost;
+  Visit visit;
+  if (stream) {
+    visit.begin = 0;
+    visit.end = source.num_chunks;
+  }
+  if (stream && num_groups == 1) {
+    visit.token = 0;
+    visit.num_tokens = args.num_tokens;
+    visit.row = 0;
+    visit.num_tiles = (args.num_rows + kTileRows - 1) / kTileRows;
+    visit.turn = 0;
+    visit.turns = 1;
+    return AddTilesOf<Format, kMost, true>(source, visit, nullptr);
+  }
+  // What of the rows stays in the first-level cache between groups.
+  const int64_t tiles_near = kPanelBytes / (kTileRows * args.row_bytes + 1);
+  const int64_t block_tiles = !stream               ? kTiles
+                              : tiles_near < 1      ? 1
+                              : tiles_near < kTiles ? tiles_near
+                                                    : kTiles;
   Vec sums[kTiles][kMost * kTileRows];
-  for (int64_t first = 0; first < args.num_rows; first += block_rows) {
-    const int64_t left = args.num_rows - first;
-    Visit visit;
+  for (int64_t first = 0; first < args.num_rows; first += block_tiles * kTileRows) {
+    const int64_t tiles_left = (args.num_rows - first + kTileRows - 1) / kTileRows;
     visit.row = first;
-    visit.num_tiles = ((left < block_rows ? left : block_rows) + kTileRows - 1) / kTileRows;
-    visit.turns = stream ? num_groups : 1;
+    visit.num_tiles = tiles_left < block_tiles ? tiles_left : block_tiles;
+    // Of many rows the first group asks for all that comes later.
+    visit.turns = block_tiles == 1 ? num_groups : 1;
     for (int64_t group = 0; group < num_groups; ++group) {
       visit.token = group * args.num_tokens / num_groups;
       visit.num_tokens = (group + 1) * args.num_tokens / num_groups - visit.token;
       visit.turn = group;
-      const int64_t panel = stream ? source.num_chunks : PanelChunks<Format>(visit.num_tokens);
+      if (stream) {
+        AddTilesOf<Format, kMost, true>(source, visit, nullptr);
+        continue;
+      }
+      const int64_t panel = PanelChunks<Format>(visit.num_tokens);
       for (int64_t begin = 0; begin < source.num_chunks; begin += panel) {
         visit.begin = begin;
         visit.end = begin + panel < source.num_chunks ? begin + panel : source.num_chunks;
-        AddTilesOf<Format, kMost>(source, visit, sums);
+        AddTilesOf<Format, kMost, false>(source, visit, sums);
       }
     }
   }
@@ -360,7 +401,41 @@ template <class Format>
   }
 }
 
+// Two rows of half a chunk, which lie side by side, as one row of a whole chunk. A lane belongs to one of the two, and meets the
+// activations of its place in the half: it adds what it would add of a row that is padded to a chunk.
+template <class Format>
+struct Paired : Format {
+  static constexpr bool kPaired = true;
+};
+
+template <class Format>
+static void MultiplyPairs(const MultiplyArgs& args) {
+  static_assert(Format::kColumns == kPackColumns);
+  static_assert(kMaxStreamTokens * kPackColumns * static_cast<int64_t>(sizeof(X)) <= kScratchBytesPerPack);
+  MultiplyArgs pairs = args;
+  pairs.row_bytes = Format::kBytes;
+  pairs.scale_bytes = Format::kScaleBytes;
+  pairs.num_rows = args.num_rows / 2;
+  pairs.cols = Format::kColumns;
+  pairs.x = args.scratch;
+  pairs.x_stride = kPackColumns;
+  for (int64_t first = 0; first < args.num_tokens; first += kMaxStreamTokens) {
+    const int64_t left = args.num_tokens - first;
+    pairs.num_tokens = left < kMaxStreamTokens ? left : kMaxStreamTokens;
+    pairs.out = args.out + first * args.out_stride;
+    for (int64_t t = 0; t < pairs.num_tokens; ++t)
+      Format::RepeatHalf(static_cast<const X*>(args.x) + (first + t) * args.x_stride,
+                         static_cast<X*>(args.scratch) + t * kPackColumns, kPackColumns * sizeof(X));
+    MultiplyWith<Paired<Format>>(pairs, nullptr);
+  }
+}
+
 template <class Format>
 static void Multiply(const MultiplyArgs& args) {
+  if constexpr (requires { Format::kHalvesApart; }) {
+    const bool halves = 2 * args.row_bytes == Format::kBytes && 2 * args.scale_bytes == Format::kScaleBytes &&
+                        2 * args.cols == Format::kColumns;
+    if (halves && args.num_rows % 2 == 0) return MultiplyPairs<Format>(args);
+  }
   MultiplyWith<Format>(args, args.chunk_scales);
 }

@@ -1,0 +1,72 @@
+// What GEMMs promise beside their values, which tests/parity holds to: the bits of a result depend on its row and its token alone.
+#include "backend/cpu/matmul.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "backend/cpu/isa.h"
+#include "formats/quantize.h"
+
+namespace dsv4::backend::cpu {
+namespace {
+
+std::vector<float> Normals(int64_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+// Of rows [begin, end) and all tokens.
+std::vector<float> Products(const Kernels& kernels, const Weight& weight, int64_t begin, int64_t end,
+                            const std::vector<float>& x, int64_t first_token, int64_t num_tokens) {
+  ThreadPool threads(1);
+  const MatmulPlan plan = PlanMatmul(kernels, weight, DType::kF32);
+  std::vector<const uint8_t*> rows;
+  for (int64_t t = first_token; t < first_token + num_tokens; ++t)
+    rows.push_back(reinterpret_cast<const uint8_t*>(x.data() + t * weight.cols));
+  const Activations packed(threads, kernels, plan, rows, DType::kF32, weight.cols);
+  std::vector<float> out(static_cast<size_t>(num_tokens * (end - begin)));
+  MultiplyRange(plan, weight, begin, end, packed, out.data(), end - begin);
+  return out;
+}
+
+// Every cut into rows and tokens: 128 columns are half a chunk of 4 bits, of which kernels may take two rows at a time, and an odd row
+// is left. 18 tokens are more than meet a tile as it comes from memory.
+TEST(Matmul, ResultsDoNotDependOnTheCut) {
+  constexpr int64_t kTokens = 18;
+  for (const int64_t cols : {int64_t{128}, int64_t{256}, int64_t{384}}) {
+    for (const int64_t num_rows : {int64_t{12}, int64_t{37}}) {
+      const std::vector<float> values = Normals(num_rows * cols, 3);
+      const std::vector<float> x = Normals(kTokens * cols, 5);
+      for (QuantizedMatrix& matrix : std::vector<QuantizedMatrix>{
+               QuantizeNvFp4(values, num_rows, cols), QuantizeMxFp4(values, num_rows, cols),
+               QuantizeFp8Block(values, num_rows, cols, 128, 128)}) {
+        Weight weight = matrix.View();
+        weight.activation = ActivationQuant::kFp8Block;
+        for (const Isa isa : AvailableIsas()) {
+          const Kernels kernels = KernelsFor(isa);
+          const std::vector<float> all = Products(kernels, weight, 0, num_rows, x, 0, kTokens);
+          for (const int64_t tokens : {1, 2, 5, 8, 17}) {
+            const std::vector<float> few = Products(kernels, weight, 0, num_rows, x, 1, tokens);
+            for (int64_t i = 0; i < tokens * num_rows; ++i)
+              ASSERT_EQ(few[static_cast<size_t>(i)], all[static_cast<size_t>(num_rows + i)]);
+          }
+          for (int64_t row = 0; row < num_rows; ++row) {
+            const std::vector<float> alone = Products(kernels, weight, row, row + 1, x, 0, kTokens);
+            for (int64_t t = 0; t < kTokens; ++t)
+              ASSERT_EQ(alone[static_cast<size_t>(t)], all[static_cast<size_t>(t * num_rows + row)])
+                  << IsaName(isa) << ", " << cols << " columns, row " << row << ", token " << t;
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dsv4::backend::cpu
