@@ -15,7 +15,7 @@ extern "C" {
 #endif
 
 /* Changes with every change of a struct or of a function's meaning. */
-#define DSV4_ABI 2
+#define DSV4_ABI 3
 
 /* The ABI number of the library, to compare with DSV4_ABI, and its version. */
 uint32_t dsv4_abi(void);
@@ -191,6 +191,19 @@ dsv4_code dsv4_sampler_new(dsv4_model* model, const dsv4_sampling* sampling, con
 void dsv4_sampler_free(dsv4_sampler* sampler);
 /* Chooses the token behind the session's last one. It is not appended. */
 dsv4_code dsv4_sample(dsv4_sampler* sampler, const dsv4_session* session, int32_t* token, dsv4_error* error);
+
+typedef struct dsv4_row {
+  size_t size;
+  dsv4_session* session;
+  dsv4_sampler* sampler;
+  int64_t left; /* Tokens that the answer may have, at least 1; counted down. */
+} dsv4_row;
+/* Answers of several different sessions of one model go on together: each of at most `num_steps` steps is dsv4_sample for every row, then
+ * dsv4_step with what was chosen. The call ends with the step in which a row ends: by a token that ends an answer, or by its last one. Neither
+ * is appended. tokens: [num_steps, num_rows], of which *num_done rows are written. After an error those are whole steps; samplers may
+ * have chosen once more. */
+dsv4_code dsv4_decode(dsv4_row* rows, size_t num_rows, size_t num_steps, int32_t* tokens, size_t* num_done,
+                      dsv4_error* error);
 
 #ifdef __cplusplus
 }

@@ -9,16 +9,18 @@ import logging
 import os
 import secrets
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-ABI = 2
+ABI = 3
 RULES = ("json_schema", "regex", "choice", "grammar", "structural_tag")  # From 1.
 LEVELS = {1: logging.INFO, 2: logging.WARNING, 3: logging.ERROR}
 KINDS = ("reasoning", "content", "tool_call_begin", "arguments", "tool_call_end", "done")
 _PIECE = 512  # Tokens of a prompt between two looks at KeyboardInterrupt.
+_CALL_SECONDS, _MOST_STEPS = 0.05, 64  # Steps of a batch between two looks.
 
 
 class DSV4Error(Exception):
@@ -54,9 +56,8 @@ class _Delta(c.Structure):
                 ("text_size", c.c_size_t)]
 
 
-class _Chunk(c.Structure):
-    _fields_ = [("size", c.c_size_t), ("session", c.c_void_p), ("ids", c.POINTER(c.c_int32)), ("num_ids", c.c_size_t),
-                ("all_logits", c.c_int32)]
+class _Row(c.Structure):
+    _fields_ = [("size", c.c_size_t), ("session", c.c_void_p), ("sampler", c.c_void_p), ("left", c.c_int64)]
 
 
 _OnDelta = c.CFUNCTYPE(None, c.POINTER(_Delta), c.c_void_p)
@@ -202,27 +203,34 @@ class Session:
         return Session(self._llm, handle)
 
 
-class _Step:
-    """Several sessions that go on together, a token each."""
+@dataclass(eq=False)
+class _Answer:
+    """One of several that go on together."""
 
-    def __init__(self, sessions: list[Session], samplers: list[_Handle]) -> None:
-        self.ids = (c.c_int32 * len(sessions))()
-        places = [c.byref(self.ids, i * c.sizeof(c.c_int32)) for i in range(len(sessions))]
-        self._sampled = [(sampler.handle, session._session.handle, place)
-                         for sampler, session, place in zip(samplers, sessions, places, strict=True)]
-        self._chunks = (_Chunk * len(sessions))(*(
-            _Chunk(c.sizeof(_Chunk), session._session.handle, c.cast(place, c.POINTER(c.c_int32)), 1, 0)
-            for session, place in zip(sessions, places, strict=True)))
+    place: int  # Of its prompt.
+    session: Session
+    sampler: _Handle
+    ids: list[int]
 
-    def sample(self) -> list[int]:
-        """The next token of every session."""
-        for arguments in self._sampled:
-            _call("dsv4_sample", *arguments)
-        return self.ids[:]
+    def row(self, max_tokens: int) -> _Row:
+        return _Row(c.sizeof(_Row), self.session._session.handle, self.sampler.handle, max_tokens - len(self.ids))
 
-    def append(self) -> None:
-        """Every session reads its token in `ids`."""
-        _call("dsv4_step", self._chunks, c.c_size_t(len(self._chunks)))
+
+class _Steps:
+    """Steps of answers. As many in one call of the library as take about _CALL_SECONDS: between calls there is time for KeyboardInterrupt, and what
+    Python does then, with caches that a step has emptied, costs most where it is done for every token."""
+
+    def __init__(self, most_rows: int) -> None:
+        self._steps, self._tokens, self._done = 1, (c.c_int32 * (_MOST_STEPS * most_rows))(), c.c_size_t()
+
+    def run(self, rows: c.Array, answers: list[_Answer]) -> None:
+        """Goes on until a row ends, or for _CALL_SECONDS."""
+        begin, num = time.monotonic(), len(rows)
+        _call("dsv4_decode", rows, c.c_size_t(num), c.c_size_t(self._steps), self._tokens, c.byref(self._done))
+        done, seconds = self._done.value, time.monotonic() - begin
+        for i, answer in enumerate(answers):
+            answer.ids += self._tokens[i:done * num:num]
+        self._steps = max(1, min(2 * self._steps, _MOST_STEPS, int(_CALL_SECONDS * done / max(seconds, 1e-9))))
 
 
 class LLM:
@@ -296,38 +304,30 @@ class LLM:
         if isinstance(prompts, str) or batch < 1 or max_tokens < 1:
             raise ValueError(f"generate: got prompts {type(prompts).__name__}, batch {batch}, max_tokens {max_tokens}; "
                              "wanted a list of texts, 1 or more, 1 or more")
-        answers: list[list[int]] = [[] for _ in prompts]
-        waiting, running = list(range(len(prompts)))[::-1], []  # Of running ones: index, session, sampler.
-        step: _Step | None = None  # Of those that run.
+        texts = [""] * len(prompts)
+        waiting, running, steps = list(range(len(prompts)))[::-1], [], _Steps(min(batch, len(prompts)))
+        rows = None  # Of those that run.
         while (waiting or running) and not cancelled.is_set():
             while waiting and len(running) < batch:
-                index, session = waiting.pop(), self.session()
-                ids = self.tokenize(prompts[index])
+                place, session = waiting.pop(), self.session()
+                ids = self.tokenize(prompts[place])
                 if not ids:
-                    raise ValueError(f"generate: prompt {index} has no token")
+                    raise ValueError(f"generate: prompt {place} has no token")
                 for begin in range(0, len(ids), _PIECE):
                     session.append(ids[begin:begin + _PIECE])
-                running.append((index, session, self._sampler(sampling, None)))
-                step = None
-            step = step or _Step([session for _, session, _ in running], [sampler for _, _, sampler in running])
-            ended = []
-            for row, token in zip(running, step.sample(), strict=True):
-                answer = answers[row[0]]
-                if token in self._stops:
-                    ended.append(row)
+                running.append(_Answer(place, session, self._sampler(sampling, None), []))
+                rows = None
+            rows = rows or (_Row * len(running))(*(answer.row(max_tokens) for answer in running))
+            steps.run(rows, running)
+            for answer in list(running):
+                if answer.ids[-1] in self._stops:
+                    answer.ids.pop()
+                elif len(answer.ids) < max_tokens:
                     continue
-                answer.append(token)
-                if len(answer) == max_tokens:
-                    ended.append(row)
-            if ended:
-                tokens = {row[0]: answers[row[0]][-1] for row in running if row not in ended}
-                running, step = [row for row in running if row not in ended], None
-                if running:
-                    step = _Step([session for _, session, _ in running], [sampler for _, _, sampler in running])
-                    step.ids[:] = [tokens[index] for index, _, _ in running]
-            if running:
-                step.append()
-        return [self.detokenize(ids) if ids else "" for ids in answers]
+                running.remove(answer)
+                rows = None
+                texts[answer.place] = self.detokenize(answer.ids) if answer.ids else ""
+        return texts
 
     async def agenerate(self, prompts: Sequence[str], sampling: Sampling | None = None, max_tokens: int = 1024,
                         batch: int = 8) -> list[str]:

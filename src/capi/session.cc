@@ -1,9 +1,11 @@
 // Sessions, steps of several of them, and samplers.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "capi/objects.h"
@@ -18,6 +20,10 @@ using dsv4::capi::Guard;
 using Turn = dsv4_model::Turn;
 
 namespace {
+
+Status NoLogits() {
+  return dsv4::FailedPrecondition("session: no logits: nothing was appended since it was made or moved");
+}
 
 dsv4::Result<std::optional<dsv4::grammar::ContentRule>> RuleOf(const dsv4_sampling& sampling) {
   using Kind = dsv4::grammar::ContentRule::Kind;
@@ -36,6 +42,35 @@ dsv4::Result<std::optional<dsv4::grammar::ContentRule>> RuleOf(const dsv4_sampli
   return dsv4::grammar::ContentRule{.kind = kKinds[static_cast<size_t>(sampling.rule_kind) - 1],
                                     .text = sampling.rule,
                                     .label = "dsv4_sampling.rule"};
+}
+
+// All of one model, each with its logits.
+Status Step(dsv4_model& model, std::span<dsv4_session* const> sessions,
+            std::span<const dsv4::model::SequenceChunk> batch) {
+  const Turn turn(model);
+  const LogSink sink(model.log);
+  DSV4_ASSIGN_OR_RETURN_STATUS(const dsv4::model::StepOutput output, model.model->Step(batch));
+  for (size_t i = 0; i < sessions.size(); ++i) {
+    const auto rows = output.logits.subspan(static_cast<size_t>(output.row_begin[i] * output.vocab_size),
+                                            static_cast<size_t>(output.num_rows(i) * output.vocab_size));
+    sessions[i]->logits.assign(rows.begin(), rows.end());
+  }
+  return {};
+}
+
+Status Choose(dsv4_sampler& sampler, const dsv4_session& session, int32_t& token) {
+  if (sampler.model != session.model)
+    return InvalidArgument("dsv4_sample: sampler and session are of different models");
+  if (session.logits.empty()) return NoLogits();
+  const auto vocab_size = static_cast<size_t>(dsv4_model_vocab_size(session.model));
+  std::span<const uint64_t> permitted;
+  if (sampler.constraint != nullptr) permitted = sampler.constraint->Allowed();
+  DSV4_ASSIGN_OR_RETURN_STATUS(const dsv4::sampling::SampledToken sampled,
+                               sampler.sampler.Sample(std::span(session.logits).last(vocab_size), permitted));
+  if (sampler.constraint != nullptr && dsv4_model_is_stop(sampler.model, sampled.id) == 0)
+    sampler.constraint->Accept(sampled.id);
+  token = sampled.id;
+  return {};
 }
 
 }  // namespace
@@ -70,6 +105,7 @@ dsv4_code dsv4_session_append(dsv4_session* session, const int32_t* ids, size_t 
 dsv4_code dsv4_step(dsv4_chunk* chunks, size_t num_chunks, dsv4_error* error) {
   return Guard(error, [&]() -> Status {
     if (chunks == nullptr || num_chunks == 0) return InvalidArgument("dsv4_step: got no chunks");
+    std::vector<dsv4_session*> sessions;
     std::vector<dsv4::model::SequenceChunk> batch;
     for (size_t i = 0; i < num_chunks; ++i) {
       const dsv4_chunk& chunk = chunks[i];
@@ -81,29 +117,20 @@ dsv4_code dsv4_step(dsv4_chunk* chunks, size_t num_chunks, dsv4_error* error) {
       }
       if (chunk.session->model != chunks[0].session->model)
         return InvalidArgument(fmt::format("dsv4_step: chunk {}: its session is of another model", i));
+      sessions.push_back(chunk.session);
       batch.push_back(
           {.state = &chunk.session->state,
            .tokens = {chunk.ids, chunk.num_ids},
            .logits = chunk.all_logits != 0 ? dsv4::model::LogitsRows::kAll : dsv4::model::LogitsRows::kLast});
     }
-    dsv4_model& model = *chunks[0].session->model;
-    const Turn turn(model);
-    const LogSink sink(model.log);
-    DSV4_ASSIGN_OR_RETURN_STATUS(const dsv4::model::StepOutput output, model.model->Step(batch));
-    for (size_t i = 0; i < num_chunks; ++i) {
-      const auto rows = output.logits.subspan(static_cast<size_t>(output.row_begin[i] * output.vocab_size),
-                                              static_cast<size_t>(output.num_rows(i) * output.vocab_size));
-      chunks[i].session->logits.assign(rows.begin(), rows.end());
-    }
-    return {};
+    return Step(*sessions[0]->model, sessions, batch);
   });
 }
 
 dsv4_code dsv4_session_logits(const dsv4_session* session, const float** logits, size_t* num_rows,
                               dsv4_error* error) {
   return Guard(error, [&]() -> Status {
-    if (session->logits.empty())
-      return dsv4::FailedPrecondition("session: no logits: nothing was appended since it was made or moved");
+    if (session->logits.empty()) return NoLogits();
     *logits = session->logits.data();
     *num_rows = session->logits.size() / static_cast<size_t>(dsv4_model_vocab_size(session->model));
     return {};
@@ -201,23 +228,65 @@ dsv4_code dsv4_sampler_new(dsv4_model* model, const dsv4_sampling* sampling, con
 void dsv4_sampler_free(dsv4_sampler* sampler) { delete sampler; }
 
 dsv4_code dsv4_sample(dsv4_sampler* sampler, const dsv4_session* session, int32_t* token, dsv4_error* error) {
+  return Guard(error, [&]() -> Status { return Choose(*sampler, *session, *token); });
+}
+
+namespace {
+
+// What dsv4_decode wants of its rows.
+Status CheckRows(std::span<const dsv4_row> rows) {
+  std::vector<const dsv4_session*> sessions;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const dsv4_row& row = rows[i];
+    if (row.size != sizeof(row) || row.session == nullptr || row.sampler == nullptr) {
+      return InvalidArgument(
+          fmt::format("dsv4_decode: row {}: got size {} (wanted {}), or NULL for session or sampler", i,
+                      row.size, sizeof(row)));
+    }
+    if (row.session->model != rows[0].session->model)
+      return InvalidArgument(fmt::format("dsv4_decode: row {}: its session is of another model", i));
+    if (row.left < 1)
+      return InvalidArgument(fmt::format("dsv4_decode: row {}: got left {}, wanted 1 or more", i, row.left));
+    sessions.push_back(row.session);
+  }
+  std::ranges::sort(sessions);
+  if (std::ranges::adjacent_find(sessions) != sessions.end())
+    return InvalidArgument("dsv4_decode: got a session in several rows");
+  return {};
+}
+
+// One step. Whether a row has ended.
+dsv4::Result<bool> DecodeStep(std::span<dsv4_row> rows, std::span<int32_t> tokens) {
+  dsv4_model& model = *rows[0].session->model;
+  std::vector<dsv4_session*> sessions;
+  std::vector<dsv4::model::SequenceChunk> batch;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    DSV4_TRY(Choose(*rows[i].sampler, *rows[i].session, tokens[i]));
+    if (rows[i].left == 1 || dsv4_model_is_stop(&model, tokens[i]) != 0) continue;
+    sessions.push_back(rows[i].session);
+    batch.push_back({.state = &rows[i].session->state,
+                     .tokens = tokens.subspan(i, 1),
+                     .logits = dsv4::model::LogitsRows::kLast});
+  }
+  if (!batch.empty()) DSV4_TRY(Step(model, sessions, batch));
+  for (dsv4_row& row : rows) --row.left;
+  return batch.size() < rows.size();
+}
+
+}  // namespace
+
+dsv4_code dsv4_decode(dsv4_row* rows, size_t num_rows, size_t num_steps, int32_t* tokens, size_t* num_done,
+                      dsv4_error* error) {
   return Guard(error, [&]() -> Status {
-    if (sampler->model != session->model)
-      return InvalidArgument("dsv4_sample: sampler and session are of different models");
-    const float* logits = nullptr;
-    size_t rows = 0;
-    dsv4_error none = {};
-    if (dsv4_session_logits(session, &logits, &rows, &none) != DSV4_OK)
-      return dsv4::FailedPrecondition(none.message);
-    const auto vocab_size = static_cast<size_t>(dsv4_model_vocab_size(session->model));
-    std::span<const uint64_t> permitted;
-    if (sampler->constraint != nullptr) permitted = sampler->constraint->Allowed();
-    DSV4_ASSIGN_OR_RETURN_STATUS(
-        const dsv4::sampling::SampledToken sampled,
-        sampler->sampler.Sample({logits + (rows - 1) * vocab_size, vocab_size}, permitted));
-    if (sampler->constraint != nullptr && dsv4_model_is_stop(sampler->model, sampled.id) == 0)
-      sampler->constraint->Accept(sampled.id);
-    *token = sampled.id;
+    if (num_done == nullptr) return InvalidArgument("dsv4_decode: got NULL for num_done");
+    *num_done = 0;
+    if (rows == nullptr || num_rows == 0 || num_steps == 0 || tokens == nullptr)
+      return InvalidArgument("dsv4_decode: got no rows, no steps or no room for tokens");
+    DSV4_RETURN_IF_ERROR(CheckRows({rows, num_rows}));
+    for (bool ended = false; *num_done < num_steps && !ended; ++*num_done) {
+      DSV4_ASSIGN_OR_RETURN_STATUS(ended,
+                                   DecodeStep({rows, num_rows}, {tokens + *num_done * num_rows, num_rows}));
+    }
     return {};
   });
 }

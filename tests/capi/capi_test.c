@@ -197,6 +197,124 @@ static void test_sessions(dsv4_model* model) {
   dsv4_session_free(NULL);
 }
 
+#define NUM_ROWS 3
+#define MOST_TOKENS 14 /* One answer is cut by it, the others end by themselves. */
+
+static void test_wrong_rows(dsv4_session** sessions, dsv4_sampler** samplers) {
+  dsv4_row rows[2];
+  int32_t tokens[2];
+  size_t done = 9;
+  const int64_t length = dsv4_session_length(sessions[0]);
+  rows[0].size = rows[1].size = sizeof(rows[0]);
+  rows[0].session = rows[1].session = sessions[0];
+  rows[0].sampler = samplers[0];
+  rows[1].sampler = samplers[1];
+  rows[0].left = rows[1].left = 5;
+  EXPECT(dsv4_decode(rows, 0, 1, tokens, &done, &error) == DSV4_INVALID_ARGUMENT && done == 0);
+  EXPECT(dsv4_decode(rows, 1, 0, tokens, &done, &error) == DSV4_INVALID_ARGUMENT);
+  EXPECT(dsv4_decode(rows, 1, 1, NULL, &done, &error) == DSV4_INVALID_ARGUMENT);
+  EXPECT(dsv4_decode(rows, 1, 1, tokens, NULL, &error) == DSV4_INVALID_ARGUMENT);
+  EXPECT(dsv4_decode(rows, 2, 1, tokens, &done, &error) == DSV4_INVALID_ARGUMENT);
+  EXPECT(strstr(error.message, "several rows") != NULL);
+  rows[1].session = sessions[1];
+  rows[1].sampler = NULL;
+  EXPECT(dsv4_decode(rows, 2, 1, tokens, &done, &error) == DSV4_INVALID_ARGUMENT);
+  EXPECT(strstr(error.message, "row 1") != NULL);
+  rows[0].left = 0;
+  EXPECT(dsv4_decode(rows, 1, 1, tokens, &done, &error) == DSV4_INVALID_ARGUMENT);
+  EXPECT(strstr(error.message, "left 0") != NULL);
+  rows[0].size = 8;
+  EXPECT(dsv4_decode(rows, 1, 1, tokens, &done, &error) == DSV4_INVALID_ARGUMENT);
+  EXPECT(strstr(error.message, "size 8") != NULL && dsv4_session_length(sessions[0]) == length);
+  rows[0].size = sizeof(rows[0]);
+  rows[0].left = 1;
+  OK(dsv4_session_rewind(sessions[0], 1, &error));
+  EXPECT(dsv4_decode(rows, 1, 1, tokens, &done, &error) == DSV4_FAILED_PRECONDITION && done == 0);
+}
+
+/* Answers of rows together are those of samples and appends one by one: greedy, drawn, and of a rule that ends one of them early. */
+static void test_rows(dsv4_model* model) {
+  static const char* const prompts[NUM_ROWS] = {"The capital of France", "Tell me", "What is"};
+  dsv4_session* sessions[NUM_ROWS];
+  dsv4_session* alone[NUM_ROWS];
+  dsv4_sampler* samplers[NUM_ROWS];
+  dsv4_row rows[NUM_ROWS];
+  int32_t wanted[NUM_ROWS][MOST_TOKENS];
+  int counts[NUM_ROWS] = {0, 0, 0};
+  int of[NUM_ROWS] = {0, 1, 2}; /* Of each row, its answer. */
+  size_t num_left = NUM_ROWS;
+  size_t steps = 0;
+  int at = 0;
+  int with;
+  int i;
+  for (with = 0; with < 2; ++with) {
+    for (i = 0; i < NUM_ROWS; ++i) {
+      dsv4_sampling sampling;
+      dsv4_buffer* ids;
+      dsv4_sampling_init(&sampling);
+      sampling.temperature = i == 0 ? 0.0F : 1.0F;
+      sampling.seed = 7;
+      sampling.rule_kind = i == 2 ? DSV4_RULE_REGEX : DSV4_RULE_NONE;
+      sampling.rule = i == 2 ? "[a-z ]{6,20}" : NULL;
+      OK(dsv4_sampler_new(model, &sampling, NULL, &samplers[i], &error));
+      OK(dsv4_session_new(model, with ? &sessions[i] : &alone[i], &error));
+      OK(dsv4_tokenize(model, prompts[i], strlen(prompts[i]), 0, &ids, &error));
+      OK(dsv4_session_append(with ? sessions[i] : alone[i], (const int32_t*)dsv4_buffer_data(ids),
+                             dsv4_buffer_size(ids) / sizeof(int32_t), 0, &error));
+      dsv4_buffer_free(ids);
+      if (with) {
+        rows[i].size = sizeof(rows[i]);
+        rows[i].session = sessions[i];
+        rows[i].sampler = samplers[i];
+        rows[i].left = MOST_TOKENS;
+        continue;
+      }
+      while (counts[i] < MOST_TOKENS) {
+        int32_t* token = &wanted[i][counts[i]++];
+        OK(dsv4_sample(samplers[i], alone[i], token, &error));
+        if (dsv4_model_is_stop(model, *token) || counts[i] == MOST_TOKENS) break;
+        OK(dsv4_session_append(alone[i], token, 1, 0, &error));
+      }
+      dsv4_sampler_free(samplers[i]);
+    }
+  }
+  EXPECT(counts[2] < counts[0]); /* One row goes on without it. */
+  /* Steps of 1, 2, 3, .. tokens a call; rows that have ended are left out. */
+  while (num_left > 0) {
+    int32_t tokens[NUM_ROWS * MOST_TOKENS];
+    size_t done;
+    size_t row;
+    OK(dsv4_decode(rows, num_left, ++steps, tokens, &done, &error));
+    EXPECT(done >= 1 && done <= steps);
+    for (i = 0; i < (int)done; ++i) {
+      for (row = 0; row < num_left; ++row) {
+        EXPECT(tokens[(size_t)i * num_left + row] == wanted[of[row]][at + i]);
+      }
+    }
+    at += (int)done;
+    row = 0;
+    for (i = 0; i < (int)num_left; ++i) {
+      EXPECT(rows[i].left == MOST_TOKENS - at && at <= counts[of[i]]);
+      if (at == counts[of[i]]) continue;
+      rows[row] = rows[i];
+      of[row++] = of[i];
+    }
+    EXPECT(row < num_left || done == steps); /* It goes on until a row ends. */
+    num_left = row;
+  }
+  EXPECT(at == MOST_TOKENS);
+  for (i = 0; i < NUM_ROWS; ++i) {
+    EXPECT(dsv4_session_length(sessions[i]) == dsv4_session_length(alone[i]));
+    expect_same_logits(sessions[i], alone[i], (size_t)dsv4_model_vocab_size(model));
+  }
+  test_wrong_rows(sessions, samplers);
+  for (i = 0; i < NUM_ROWS; ++i) {
+    dsv4_session_free(sessions[i]);
+    dsv4_session_free(alone[i]);
+    dsv4_sampler_free(samplers[i]);
+  }
+}
+
 /* The committed list: a struct that changed wants a new DSV4_ABI. */
 static void test_abi(const char* path) {
   char wanted[1024] = {0};
@@ -207,9 +325,10 @@ static void test_abi(const char* path) {
   fclose(file);
   snprintf(
       got, sizeof(got),
-      "abi %u\ndsv4_error %zu\ndsv4_model_options %zu\ndsv4_delta %zu\ndsv4_chunk %zu\ndsv4_sampling %zu\n",
+      "abi %u\ndsv4_error %zu\ndsv4_model_options %zu\ndsv4_delta %zu\ndsv4_chunk %zu\ndsv4_sampling %zu\n"
+      "dsv4_row %zu\n",
       (unsigned)dsv4_abi(), sizeof(dsv4_error), sizeof(dsv4_model_options), sizeof(dsv4_delta),
-      sizeof(dsv4_chunk), sizeof(dsv4_sampling));
+      sizeof(dsv4_chunk), sizeof(dsv4_sampling), sizeof(dsv4_row));
   if (strcmp(got, wanted) != 0) {
     fprintf(stderr, "got\n%swanted\n%s", got, wanted);
     exit(1);
@@ -241,6 +360,7 @@ int main(int argc, char** argv) {
   EXPECT(calls_left < 1 << 20);
   test_text(model);
   test_sessions(model);
+  test_rows(model);
   dsv4_model_free(model);
   return 0;
 }

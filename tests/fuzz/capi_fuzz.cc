@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -112,7 +113,7 @@ class Calls {
   void One() {
     dsv4_error error = {};
     dsv4_session* session = sessions_.Choose(bytes_.Next());
-    switch (bytes_.Next() % 18) {
+    switch (bytes_.Next() % 19) {
       case 0: {
         dsv4_session* made = nullptr;
         if (Worked(dsv4_session_new(Model(), &made, &error), error)) sessions_.Add(made);
@@ -253,6 +254,31 @@ class Calls {
         break;
       }
       case 16: {
+        std::vector<dsv4_row> rows;
+        std::vector<int64_t> before;
+        for (size_t i = bytes_.Next() % 4; i > 0 && tokens_left_ > 0; --i, --tokens_left_) {
+          rows.push_back({.size = bytes_.Next() == 255 ? 1 : sizeof(dsv4_row),
+                          .session = sessions_.Choose(bytes_.Next()),
+                          .sampler = samplers_.Choose(bytes_.Next()),
+                          .left = static_cast<int8_t>(bytes_.Next())});
+          before.push_back(rows.back().session == nullptr ? 0 : dsv4_session_length(rows.back().session));
+        }
+        const size_t num_steps = bytes_.Next() % 3;
+        std::vector<int32_t> tokens(rows.size() * num_steps, -1);
+        size_t done = 0;
+        const bool worked =
+            Worked(dsv4_decode(rows.data(), rows.size(), num_steps, tokens.data(), &done, &error), error);
+        DSV4_CHECK(done <= num_steps && (!worked || done > 0));
+        for (const int32_t token : std::span(tokens).first(done * rows.size()))
+          DSV4_CHECK(token >= 0 && token < dsv4_model_vocab_size(Model()));
+        for (size_t i = 0; i < rows.size(); ++i) {
+          if (rows[i].session == nullptr) continue;
+          const int64_t read = dsv4_session_length(rows[i].session) - before[i];
+          DSV4_CHECK(read >= 0 && read <= static_cast<int64_t>(done));
+        }
+        break;
+      }
+      case 17: {
         const std::string stop = bytes_.Text();
         const std::string until_zero = stop.c_str();
         const char* stops = until_zero.c_str();
