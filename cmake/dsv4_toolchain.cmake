@@ -30,6 +30,10 @@ add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:${host_options}>")
 if(DSV4_SANITIZE)
   add_compile_options(-fsanitize=${DSV4_SANITIZE} -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${DSV4_SANITIZE})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # Behind a sanitizer's checks g++ knows less of values, and warns of code that is right. The plain presets have -Werror for the same code.
+    add_compile_options(-Wno-error)
+  endif()
   # The sanitizers' own variables are reached in ways that a shared object (a test's stand-in for NCCL) may not have.
   set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 endif()
