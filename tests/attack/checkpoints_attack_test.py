@@ -4,11 +4,12 @@ import json
 import os
 import pathlib
 import shutil
+import subprocess
 import sys
 import tempfile
 import unittest
 
-from dsv4_process import ROOT, TINY, dsv4
+from dsv4_process import BINARY, PATIENCE, ROOT, TINY, dsv4
 
 sys.path.insert(0, str(ROOT / "tests" / "diag"))
 from safetensors_copy import Copy  # noqa: E402
@@ -54,12 +55,16 @@ class Files(Directories):
                 shutil.rmtree(self.model)
 
     def test_directories_that_may_not_be_searched(self):
-        if os.geteuid() == 0:
-            self.skipTest("root may")
+        # Root may, but for the two capabilities that say so.
+        powerless = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+        if powerless and subprocess.run([*powerless, "true"], capture_output=True, check=False).returncode != 0:
+            self.skipTest("root that cannot give its capabilities away")
         shutil.copytree(TINY, self.model)
         self.model.chmod(0o600)
         self.addCleanup(self.model.chmod, 0o700)
-        self.expect_refusal("Permission denied")
+        process = subprocess.run([*powerless, BINARY, "run", "-m", self.model, "Hi"], capture_output=True, text=True, timeout=PATIENCE, check=False)
+        self.assertEqual(process.returncode, 3, process.stderr)
+        self.assertIn("Permission denied", process.stderr)
 
 
 class Numbers(Directories):
@@ -102,6 +107,22 @@ class Numbers(Directories):
                 self.expect_refusal(key)
                 self.assertEqual(dsv4("inspect", "-m", self.model).returncode, 3)
                 shutil.rmtree(self.model)
+
+    def test_another_begin_of_sentence_is_said(self):
+        # It was ignored without a word. The tokenizer's own is what the model was trained with.
+        shutil.copytree(TINY, self.model)
+        path = self.model / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "bos_token_id": 77}))
+        process = self.run_model("--temperature", 0)
+        self.assertEqual(process.returncode, 0, process.stderr)
+        self.assertIn("config.json names 77 as bos_token_id; <｜begin▁of▁sentence｜> of tokenizer.json is 2, which is used", process.stderr)
+
+    def test_diagnose_of_random_weights_says_what_is_missing(self):
+        binary = shutil.copy(BINARY, self.directory)  # Away from the source tree, so that there is no small model.
+        process = subprocess.run([binary, "diagnose", "prompt", "--weights", "synthetic:tiny", "Hi"], capture_output=True, text=True,
+                                 timeout=PATIENCE, check=False)
+        self.assertEqual(process.returncode, 3, process.stdout)
+        self.assertIn("synthetic:tiny has no tokenizer of its own: no model: neither -m DIR nor DSV4_MODEL is given", process.stderr)
 
 
 if __name__ == "__main__":
