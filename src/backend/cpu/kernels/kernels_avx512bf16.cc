@@ -197,6 +197,64 @@ void MultiplyFp8(const MultiplyArgs& args) {
   MultiplyUnpacked<Fp8Folded>(args, tables, tables + (num_chunks + 1) / 2 * kTableBytesPerPack);
 }
 
+// Rows shorter than a chunk, kVectors long, against kTokens tokens that stay in registers. What a chunk is padded with adds zeros.
+template <int kVectors, int kTokens>
+void MultiplyShortRows(const MultiplyArgs& args, int64_t token) {
+  const X* const x = static_cast<const X*>(args.x) + token * args.x_stride;
+  __m512i xs[kTokens][kVectors];
+  for (int t = 0; t < kTokens; ++t) {
+    for (int v = 0; v < kVectors; ++v) xs[t][v] = LoadX(x + t * args.x_stride + v * kLanes);
+  }
+  float* const out = args.out + token * args.out_stride;
+  for (int64_t row = 0; row < args.num_rows; row += kTileRows) {
+    __m512i w[kTileRows][kVectors];
+#pragma GCC unroll 4
+    for (int r = 0; r < kTileRows; ++r) {
+      const int64_t at = row + r < args.num_rows ? row + r : args.num_rows - 1;
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) w[r][v] = LoadW(args.rows + at * args.row_bytes + 64 * v);
+    }
+    for (int t = 0; t < kTokens; ++t) {
+      Vec sums[kTileRows];
+#pragma GCC unroll 4
+      for (int r = 0; r < kTileRows; ++r) {
+        sums[r] = Zero();
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) sums[r] = Dot(sums[r], w[r][v], xs[t][v]);
+        sums[r] = Dot(sums[r], _mm512_setzero_si512(), _mm512_setzero_si512());
+      }
+      float* const to = out + t * args.out_stride + row;
+      if (row + kTileRows <= args.num_rows) {
+        Reduce4(sums, to);
+        continue;
+      }
+      for (int64_t r = 0; row + r < args.num_rows; ++r) to[r] = Reduce(sums[r]);
+    }
+  }
+}
+
+template <int kVectors>
+void MultiplyShort(const MultiplyArgs& args) {
+  constexpr int64_t kAtOnce = 4;
+  int64_t token = 0;
+  for (; token + kAtOnce <= args.num_tokens; token += kAtOnce)
+    MultiplyShortRows<kVectors, kAtOnce>(args, token);
+  for (; token < args.num_tokens; ++token) MultiplyShortRows<kVectors, 1>(args, token);
+}
+
+void MultiplyBf16(const MultiplyArgs& args) {
+  switch (args.cols) {
+    case kLanes:
+      return MultiplyShort<1>(args);
+    case 2 * kLanes:
+      return MultiplyShort<2>(args);
+    case 3 * kLanes:
+      return MultiplyShort<3>(args);
+    default:
+      return Multiply<Bf16>(args);
+  }
+}
+
 enum class Interleave : uint8_t { kNone, kBytes, kNibbles };
 
 struct Order {
@@ -226,7 +284,7 @@ const MatmulKernels kBf16Matmul = {
     .bf16_activations = true,
     .formats = {{},
                 {},
-                {kInOrder.columns, Multiply<Bf16>},
+                {kInOrder.columns, MultiplyBf16},
                 {kFp8Order.columns, MultiplyFp8},
                 {kFp4Order.columns, Multiply<MxFp4>},
                 {kFp4Order.columns, Multiply<NvFp4>, NvFp4::kUnit}},

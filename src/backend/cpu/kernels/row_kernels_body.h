@@ -38,8 +38,10 @@ static void RoundFp8(const float* in, int64_t count, int64_t group, float* out) 
     const float floored = FloatOf(max) > 1e-4F ? FloatOf(max) : 1e-4F;
     const uint32_t ratio = BitsOf(floored * FloatOf(0x3B124925U));  // fl32(1/448)
     const float scale = FloatOf(((ratio & 0x7FFFFFU) != 0 ? ratio + 0x800000U : ratio) & 0x7F800000U);
+    const float inverse =
+        1.0F / scale;  // Of a power of two: products with it are the quotients, and quicker.
     for (int64_t i = begin; i < end; ++i) {
-      const float quotient = in[i] / scale;
+      const float quotient = in[i] * inverse;
       const float low = quotient < -448.0F ? -448.0F : quotient;
       out[i] = NearestE4m3(low > 448.0F ? 448.0F : low) * scale;
     }

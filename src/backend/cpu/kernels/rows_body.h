@@ -251,6 +251,12 @@ static void DotRows(const uint8_t* rows, int64_t num_rows, int64_t width, const 
   int64_t t = 0;
   for (; t + kDotTileTokens <= num_tokens; t += kDotTileTokens)
     DotTokens<kDotTileTokens>(rows, num_rows, width, x + t * width, out + t * num_rows);
+  // What is left reads the rows once too.
+  const int64_t left = num_tokens - t;
+  if (kDotTileTokens > 3 && left == 3)
+    return DotTokens<3>(rows, num_rows, width, x + t * width, out + t * num_rows);
+  if (kDotTileTokens > 2 && left == 2)
+    return DotTokens<2>(rows, num_rows, width, x + t * width, out + t * num_rows);
   for (; t < num_tokens; ++t) DotTokens<1>(rows, num_rows, width, x + t * width, out + t * num_rows);
 }
 
