@@ -21,6 +21,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "comm/loopback_group.h"
 #include "comm/observed_group.h"
+#include "io/disk_rate.h"
 #include "model/checkpoint/resolved_checkpoint.h"
 #include "model/placement/forecast.h"
 
@@ -244,6 +245,13 @@ Status Bench::RunDecodes() {
       report_.memory.states_bytes = std::max(report_.memory.states_bytes, target.runs->state_bytes());
       for (const int64_t batch : plan_.batches) {
         DSV4_ASSIGN_OR_RETURN_STATUS(BenchRow row, target.runs->Decode(batch));
+        if (row.disk_steps > 0) {  // In turn with the steps, in pieces as large as a weight of an expert.
+          DSV4_ASSIGN_OR_RETURN_STATUS(const auto checkpoint, source_.Checkpoint());
+          constexpr size_t kPiece = size_t{1} << 20;
+          DSV4_ASSIGN_OR_RETURN_STATUS(const io::DiskRate rate,
+                                       io::MeasureDiskRate(checkpoint->files(), kPiece));
+          row.disk_rate = rate.bytes_per_second;
+        }
         if (batch == 1 && options_.model.group != nullptr) {
           DSV4_ASSIGN_OR_RETURN_STATUS(row.bytes_without_replication, BytesWithoutReplication(depth));
         }

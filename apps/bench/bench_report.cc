@@ -72,6 +72,12 @@ Json RowJson(const BenchRow& row) {
                {"busy", row.busy},
                {"read_percent", ReadPercent(row)},
                {"multiply_add_percent", MultiplyAddPercent(row)}};
+  if (row.disk_steps > 0) {
+    json["disk"] = {{"chosen_bytes", row.disk_chosen},
+                    {"read_bytes", row.disk_read},
+                    {"steps", row.disk_steps},
+                    {"bytes_per_second", row.disk_rate}};
+  }
   if (row.ops.empty()) return json;
   const auto steps = static_cast<double>(row.profiled_steps);
   json["ops"] = Json::array();
@@ -112,6 +118,14 @@ std::vector<BenchSummary> Summarize(const BenchReport& report) {
     }
     if (const std::optional<double> missed = row.MissShare())
       add("", 100.0 * (1.0 - *missed), "% of chosen cached experts were on the GPU");
+    if (row.disk_steps > 0) {
+      const double read = static_cast<double>(row.disk_read) / static_cast<double>(row.disk_steps);
+      add(fmt::format(", of {:.1f} MB of chosen experts",
+                      static_cast<double>(row.disk_chosen) / static_cast<double>(row.disk_steps) / 1e6),
+          read / 1e6, "MB read from disk");
+      add(fmt::format(", of those at {:.2f} GB/s", row.disk_rate / 1e9),
+          100.0 * read / row.disk_rate / row.Mean(), "% of the disk's bound");
+    }
     if (!row.prefill) add(" / layer", row.Median() * 1e6 / static_cast<double>(report.num_layers), "us");
     // Beside ranks that divide a token's bytes evenly.
     if (row.bytes_without_replication > 0 && row.Machine().read_bandwidth > 0) {

@@ -6,7 +6,10 @@
 #include <bit>
 #include <chrono>
 #include <cstring>
+#include <numeric>
+#include <optional>
 
+#include "io/disk_rate.h"
 #include "kv/random_rows.h"
 #include "sampling/sampler.h"
 
@@ -57,6 +60,10 @@ double BenchRow::Median() const {
   return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
 }
 
+double BenchRow::Mean() const {
+  return std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(seconds.size());
+}
+
 double BenchRow::Spread() const {
   const auto [fastest, slowest] = std::ranges::minmax(seconds);
   return (slowest - fastest) / Median();
@@ -77,6 +84,10 @@ BenchRow Merge(std::vector<BenchRow> rows) {
     merged.profiled_steps += row.profiled_steps;
     merged.cache_hits += row.cache_hits;
     merged.cache_misses += row.cache_misses;
+    merged.disk_chosen += row.disk_chosen;
+    merged.disk_read += row.disk_read;
+    merged.disk_steps += row.disk_steps;
+    merged.disk_rate = std::max(merged.disk_rate, row.disk_rate);
     for (size_t i = 0; i < merged.ops.size(); ++i) merged.ops[i] += row.ops[i];
   }
   return merged;
@@ -232,6 +243,9 @@ Result<BenchRow> BenchRuns::Decode(int64_t batch) {
   std::vector<std::vector<int32_t>> tokens = {RandomTokens(batch)};
   DSV4_ASSIGN_OR_RETURN(model::StepOutput output, Step(states_, 0, batch, tokens.back()));
   const backend::ExpertCacheCounters before = CacheCounters();
+  const auto& disk = model_.options().experts_from_disk;
+  const int64_t chosen_before = disk == nullptr ? 0 : disk->num_bytes();
+  const std::optional<int64_t> read_before = io::BytesReadFromDisk();
   const auto row_begin = Clock::now();
   int steps = 0;
   for (; steps < options_.repeat || (Seconds(row_begin) < kShortRow && steps < kMaxRepeat); ++steps) {
@@ -245,6 +259,11 @@ Result<BenchRow> BenchRuns::Decode(int64_t batch) {
   const backend::ExpertCacheCounters after = CacheCounters();
   row.cache_hits = after.hits - before.hits;
   row.cache_misses = after.misses - before.misses;
+  if (disk != nullptr && read_before.has_value()) {
+    row.disk_chosen = disk->num_bytes() - chosen_before;
+    row.disk_read = *io::BytesReadFromDisk() - *read_before;
+    row.disk_steps = steps;
+  }
   JudgeMachine(row);
   if (batch > 1 && options_.check) {
     for (const int64_t index : {int64_t{0}, batch - 1}) {

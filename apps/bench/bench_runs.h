@@ -38,6 +38,12 @@ struct BenchRow {
   // Of all timed steps: chosen experts of the tier `cached` that were on the GPU, and that were brought.
   int64_t cache_hits = 0;
   int64_t cache_misses = 0;
+  // Of a model whose experts are on disk, of all timed steps: bytes of chosen experts, and what the disk read; and its rate behind them, in bytes
+  // a second. Zero: it is not such a model, or the system does not say.
+  int64_t disk_chosen = 0;
+  int64_t disk_read = 0;
+  int64_t disk_steps = 0;
+  double disk_rate = 0;
 
   // Decode of one sequence on several ranks: what a rank would read if nothing were on two of them and all had as much; else 0.
   double bytes_without_replication = 0;
@@ -49,6 +55,7 @@ struct BenchRow {
     return static_cast<double>(cache_misses) / static_cast<double>(chosen);
   }
   double Median() const;  // Of seconds.
+  double Mean() const;    // The same.
   BenchMachine Machine() const { return apps::Median(machines); }
   // (slowest - fastest) / median.
   double Spread() const;

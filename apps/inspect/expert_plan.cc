@@ -11,9 +11,6 @@
 namespace dsv4::apps {
 namespace {
 
-// What the backend takes beside a plan (RoomOf) is known of a GPU that is there; of one that is not, this.
-constexpr int64_t kAssumedScratch = int64_t{2} << 30;
-
 Result<model::DeviceRoom> RoomOrAssumed(const ModelFlags& flags) {
   Result<model::DeviceRoom> room = DeviceRoomOf(flags, "the GPU");
   if (room.has_value()) return room;
@@ -45,6 +42,8 @@ Result<ExpertPlan> PlanExperts(const ModelFlags& flags, const ModelSource& sourc
                         SplitOf(flags, config, checkpoint, options, request, experts.room, device));
   options.experts = experts.split;
   DSV4_ASSIGN_OR_RETURN(experts.plan, model::PlanMemory(config, checkpoint, options, request));
+  experts.longest_context =
+      model::LongestContext(config, options, experts.plan, experts.room.free - experts.room.reserved);
   experts.fits = experts.plan.total() + experts.room.reserved <= experts.room.free;
   return experts;
 }
@@ -64,15 +63,18 @@ Json ToJson(const ExpertPlan& experts) {
             {"sequences", experts.plan.num_sequences * experts.plan.sequence},
             {"scratch", experts.room.reserved},
             {"free", experts.room.free}}},
-          {"fits", experts.fits}};
+          {"fits", experts.fits},
+          {"longest_context", experts.longest_context}};
 }
 
 std::string ToText(const ExpertPlan& experts) {
   return fmt::format(
-      "experts of a layer: {}, {:.2f} GB cached in pinned memory, {:.2f} GB multiplied by the host; {}\n{}",
+      "experts of a layer: {}, {:.2f} GB cached in pinned memory, {:.2f} GB multiplied by the host; {}, with "
+      "sequences of up to {} "
+      "tokens\n{}",
       model::ToString(experts.split), static_cast<double>(experts.plan.pinned) / 1e9,
       static_cast<double>(experts.plan.on_host) / 1e9,
-      experts.fits ? "the rest fits" : "the rest does not fit",
+      experts.fits ? "the rest fits" : "the rest does not fit", experts.longest_context,
       model::MemoryTable(experts.plan, experts.room));
 }
 

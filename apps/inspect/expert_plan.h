@@ -11,11 +11,15 @@
 
 namespace dsv4::apps {
 
+// What the backend takes beside a plan (backend::RoomOf) is known of a GPU that is there; of one that is not, this.
+inline constexpr int64_t kAssumedScratch = int64_t{2} << 30;
+
 struct ExpertPlan {
   model::ExpertSplit split;
   model::MemoryPlan plan;  // Of the GPU.
   model::DeviceRoom room;
   bool fits = false;
+  int64_t longest_context = 0;  // Of the sequences that were asked for.
 };
 
 // The GPU is that of the flags, or, where there is none, --gpu-memory. FailedPrecondition without either; the errors of SplitOf.

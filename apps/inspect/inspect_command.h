@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
+#include "apps/inspect/gpu_sizes.h"
 #include "apps/shared/model_flags.h"
 
 namespace dsv4::apps {
@@ -15,6 +17,8 @@ struct InspectOptions {
   double rank_memory = 0;
   double rank_bandwidth = 30;
   double rank_wait = 20;
+  std::vector<double> gpu_sizes;  // GB of GPUs that stand for others; empty: none.
+  AssumedRates assumed_rates;
   bool json = false;
 };
 

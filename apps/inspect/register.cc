@@ -42,6 +42,21 @@ void RegisterInspect(Commands& commands) {
   inspect.add_option("--rank-wait", options.rank_wait, "Microseconds that an exchange among ranks takes")
       ->check(NonNegative())
       ->capture_default_str();
+  inspect
+      .add_option("--gpu-sizes", options.gpu_sizes,
+                  "GB of GPUs, separated by commas: how routed experts would be split there, and what bounds "
+                  "a token, computed")
+      ->delimiter(',')
+      ->check(Positive());
+  inspect.add_option("--gpu-rate", options.assumed_rates.gpu, "with GPUs that read so many GB/s,")
+      ->check(Positive())
+      ->capture_default_str();
+  inspect.add_option("--link-rate", options.assumed_rates.link, "links that bring so many,")
+      ->check(Positive())
+      ->capture_default_str();
+  inspect.add_option("--host-rate", options.assumed_rates.host, "and hosts whose kernels read so many")
+      ->check(Positive())
+      ->capture_default_str();
   inspect.add_flag("--json", options.json, "One JSON document on standard output");
 
   const auto asked = std::make_shared<DoctorOptions>();

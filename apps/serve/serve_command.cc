@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <ctime>
 #include <filesystem>
@@ -340,15 +341,30 @@ int RunServeCommand(const ServeOptions& options) {
   const Result<ops::Backend> backend = MakeBackend(options.model);
   if (!backend) return Fail(backend.error(), LoadExitCode(backend.error()));
   Result<std::unique_ptr<model::Model>> model = Error(Internal("not loaded"));
+  RoomLeft left;
   {
     LoadBar load_bar;
     model::MemoryRequest memory;
     if (options.context > 0) memory.context = options.context;
     ModelFlags flags = options.model;
     WantDrafter(*speculation, flags);
-    model = LoadModel(flags, *source, *backend, load_bar.callback(), memory);
+    model = LoadModel(flags, *source, *backend, load_bar.callback(), memory, nullptr, &left);
   }
   if (!model) return Fail(model.error(), LoadExitCode(model.error()));
+  // Requests that would not fit are refused when they come, and not when memory has run out.
+  ServeOptions fitting = options;
+  const int64_t wanted = options.context > 0 ? options.context : (*model)->config().max_position_embeddings;
+  if (left.context < wanted) {
+    LogWarning(fmt::format("context: {} tokens of one sequence fit beside the weights, of {}{}", left.context,
+                           wanted,
+                           options.context > 0 ? " (--context)" : "; --context N keeps room for so many"));
+    fitting.context = left.context;
+  }
+  if (left.kept < options.prefix_cache_mib << 20) {
+    fitting.prefix_cache_mib = std::max<int64_t>(left.kept >> 20, 1);
+    LogWarning(fmt::format("--prefix-cache-mib: memory has room for {} of {}", fitting.prefix_cache_mib,
+                           options.prefix_cache_mib));
+  }
   std::unique_ptr<diag::Verifier> verifier;
   if (options.verify_every > 0) {
     Result<std::unique_ptr<diag::Verifier>> made = MakeVerifier(options.model, *source, options.verify_every);
@@ -356,7 +372,7 @@ int RunServeCommand(const ServeOptions& options) {
     verifier = std::move(*made);
   }
   const int exit_code =
-      Serve(options, **model, *backend, *speculation, *served, std::move(*api_keys), verifier.get());
+      Serve(fitting, **model, *backend, *speculation, *served, std::move(*api_keys), verifier.get());
   if (verifier == nullptr) return exit_code;
   const diag::VerifySummary found = verifier->Summary();
   fmt::print(stderr, "{}\n", diag::ToText(found));

@@ -41,6 +41,8 @@ Result<DiskTier> PlanDiskTier(const model::ModelConfig& config,
     }
   }
   tier.rest = plan.weights - tier.experts;
+  tier.longest_context =
+      model::LongestContext(config, options, plan, tier.fits() ? available : available + tier.experts);
   tier.piece = static_cast<double>(tier.experts) / static_cast<double>(std::max<int64_t>(num_weights, 1));
   tier.chosen = static_cast<double>(tier.experts) * static_cast<double>(config.num_experts_per_tok) /
                 static_cast<double>(config.n_routed_experts);
@@ -50,7 +52,7 @@ Result<DiskTier> PlanDiskTier(const model::ModelConfig& config,
 Result<std::shared_ptr<io::ChosenReads>> ReadsFromDisk(
     const ModelFlags& flags, const ModelSource& source, const model::ModelConfig& config,
     const std::shared_ptr<const io::Checkpoint>& checkpoint, const model::ModelOptions& options,
-    const model::MemoryRequest& request) {
+    const model::MemoryRequest& request, RoomLeft* left) {
   const bool asked = flags.experts == kExpertsOnDisk;
   if (asked && flags.group != nullptr) return Error(Unimplemented("--experts disk: with several ranks"));
   if (asked && source.synthetic()) {
@@ -65,6 +67,11 @@ Result<std::shared_ptr<io::ChosenReads>> ReadsFromDisk(
   constexpr int64_t kNear = 2;
   if (!asked && checkpoint->num_bytes() < available / kNear) return nullptr;
   DSV4_ASSIGN_OR_RETURN(DiskTier tier, PlanDiskTier(config, checkpoint, options, request, available));
+  if (left != nullptr && tier.rest_fits()) {
+    left->context = tier.longest_context;
+    // The other half is for experts and longer sequences.
+    left->kept = (available - tier.rest - tier.beside - (tier.fits() ? tier.experts : 0)) / 2;
+  }
   if (!asked && tier.fits()) return nullptr;
   if (!tier.rest_fits()) {
     LogWarning(fmt::format(
@@ -90,11 +97,11 @@ std::string ToText(const DiskTier& tier) {
       "chooses {}, and there is memory for {:.0f} % of all",
       ReadableBytes(tier.experts), ReadableBytes(tier.rest), ReadableBytes(tier.chosen),
       100 * tier.ShareInMemory());
-  if (tier.disk.bytes_per_second == 0) return text;
-  text += fmt::format("; bounded by the disk, which reads {}/s{}", ReadableBytes(tier.disk.bytes_per_second),
-                      tier.disk.direct ? "" : " (with help of the system's file cache)");
-  if (tier.TokensPerSecond() > 0) text += fmt::format(": {:.2f} tok/s", tier.TokensPerSecond());
-  return text;
+  if (tier.disk.bytes_per_second == 0 || tier.TokensPerSecond() == 0) return text;
+  return text + fmt::format("; bounded by the disk, which reads {}/s{}: {:.2f} tok/s",
+                            ReadableBytes(tier.disk.bytes_per_second),
+                            tier.disk.direct ? "" : " (with help of the system's file cache)",
+                            tier.TokensPerSecond());
 }
 
 }  // namespace dsv4::apps

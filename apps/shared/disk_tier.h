@@ -23,7 +23,9 @@ struct DiskTier {
   int64_t beside = 0;     // as are the states of all sequences and a step.
   int64_t available = 0;  // Of memory.
   double chosen = 0;      // Of experts, by a token.
-  double piece = 0;       // Of an expert's weight, the mean: what is read at once.
+  int64_t longest_context =
+      0;  // Of each sequence that is planned: with all experts in memory, or, where that does not do, with none.
+  double piece = 0;  // Of an expert's weight, the mean: what is read at once.
   io::DiskRate disk;
 
   // Whether all is in memory without this.
@@ -44,12 +46,12 @@ Result<DiskTier> PlanDiskTier(const model::ModelConfig& config,
 
 // Whether the model of `source` reads its experts from disk, on a backend of the host: where it is larger than the memory that this machine or
 // its control group has left, or the flags say so. Then says so in a warning, with the rate of the disk, which takes half a second to measure.
-// Null otherwise, and where not even the rest fits, which is a warning too. The errors of PlanDiskTier; InvalidArgument where the flags ask for
+// Unless null, `left` is told, where memory is so scarce that a plan was made. Null otherwise, and where not even the rest fits, which is a warning too. The errors of PlanDiskTier; InvalidArgument where the flags ask for
 // what is in no file; Unimplemented with ranks.
 Result<std::shared_ptr<io::ChosenReads>> ReadsFromDisk(
     const ModelFlags& flags, const ModelSource& source, const model::ModelConfig& config,
     const std::shared_ptr<const io::Checkpoint>& checkpoint, const model::ModelOptions& options,
-    const model::MemoryRequest& request);
+    const model::MemoryRequest& request, RoomLeft* left = nullptr);
 
 // "1.81 GB of routed experts are read from disk when they are chosen: ..., at most 4.2 tok/s".
 std::string ToText(const DiskTier& tier);

@@ -33,7 +33,7 @@ namespace {
 Status CheckMemory(const ModelFlags& flags, const model::ModelConfig& config,
                    const std::shared_ptr<const io::Checkpoint>& checkpoint,
                    const model::ModelOptions& options, const model::MemoryRequest& request,
-                   const model::DeviceRoom& device) {
+                   const model::DeviceRoom& device, RoomLeft* left) {
   model::ModelOptions planned = options;
   if (options.group != nullptr) {  // This rank's part; what it counts is not exchanged.
     planned.group =
@@ -43,6 +43,8 @@ Status CheckMemory(const ModelFlags& flags, const model::ModelConfig& config,
                                model::PlanMemory(config, checkpoint, planned, request));
   LogInfo("memory plan\n" + model::MemoryTable(plan, device));
   DSV4_RETURN_IF_ERROR(CheckHostMemory(flags, plan));
+  if (options.group == nullptr && left != nullptr)
+    left->context = model::LongestContext(config, planned, plan, device.free - device.reserved);
   return model::CheckRoom(config, checkpoint, planned, plan, device);
 }
 
@@ -149,9 +151,10 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const M
 Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& given, const ModelSource& source,
                                                 const ops::Backend& backend, const LoadCallback& progress,
                                                 const model::MemoryRequest& memory,
-                                                const ops::Backend* wrapped) {
+                                                const ops::Backend* wrapped, RoomLeft* left) {
   DSV4_ASSIGN_OR_RETURN(model::ModelConfig config, source.Config());
   DSV4_ASSIGN_OR_RETURN(std::shared_ptr<const io::Checkpoint> checkpoint, source.Checkpoint());
+  if (left != nullptr) left->context = config.max_position_embeddings;
   ModelFlags flags = given;
   if (flags.group != nullptr) DSV4_TRY(AgreeOnDrafter(*flags.group, flags));
   model::ModelOptions options = MakeModelOptions(flags);
@@ -171,7 +174,7 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& given, const M
     DSV4_ASSIGN_OR_RETURN(const model::DeviceRoom room, DeviceRoomOf(flags, backend.name));
     DSV4_ASSIGN_OR_RETURN(options.experts, SplitOf(flags, config, checkpoint, options, memory, room,
                                                    wrapped != nullptr ? wrapped : &backend));
-    Status fits = CheckMemory(flags, config, checkpoint, options, memory, room);
+    Status fits = CheckMemory(flags, config, checkpoint, options, memory, room, left);
     const bool may_do_without = (options.mtp || options.dspark) && flags.drafter_if_it_fits;
     bool does_without = may_do_without && fits.code() == StatusCode::kResourceExhausted;
     if (may_do_without && flags.group != nullptr) {
@@ -179,7 +182,7 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& given, const M
     }
     if (does_without) {
       options.mtp = options.dspark = false;
-      fits = CheckMemory(flags, config, checkpoint, options, memory, room);
+      fits = CheckMemory(flags, config, checkpoint, options, memory, room, left);
     }
     DSV4_TRY(fits);
     if (!options.experts.all_resident()) {
@@ -206,7 +209,7 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& given, const M
   } else {
     DSV4_TRY(CheckPlacement(flags, *checkpoint));
     DSV4_ASSIGN_OR_RETURN(options.experts_from_disk,
-                          ReadsFromDisk(flags, source, config, checkpoint, options, memory));
+                          ReadsFromDisk(flags, source, config, checkpoint, options, memory, left));
   }
   const auto begin = std::chrono::steady_clock::now();
   DSV4_ASSIGN_OR_RETURN(

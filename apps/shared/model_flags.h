@@ -64,6 +64,13 @@ struct ModelFlags {
   model::Placement placed;
 };
 
+// What memory has for sequences, found while a model loads.
+struct RoomLeft {
+  int64_t context =
+      0;  // Tokens of each of those that were planned; at most as many as the model knows, in a group so many.
+  int64_t kept = INT64_MAX;  // Bytes on the host for states that are kept for reuse.
+};
+
 // Called while a model loads, after each layer. May be empty.
 using LoadCallback = std::function<void(const model::LoadProgress&)>;
 
@@ -97,11 +104,13 @@ model::ModelOptions MakeModelOptions(const ModelFlags& flags);
 // Loads the model of `source` on `backend`, in a group this rank's part. Logs in one line what was loaded, --max-layers included, and how fast it came to
 // a device. On a device the memory
 // for it and for the sequences of `memory` is planned first: ResourceExhausted with a table when it does not fit. Where `backend` wraps another
-// one, as diag::HookedBackend does, that is `wrapped`: ranks exchange what lies on its device.
+// one, as diag::HookedBackend does, that is `wrapped`: ranks exchange what lies on its device. Unless null, `left` becomes what is
+// left beside all that has its place.
 Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const ModelSource& source,
                                                 const ops::Backend& backend, const LoadCallback& progress,
                                                 const model::MemoryRequest& memory = {},
-                                                const ops::Backend* wrapped = nullptr);
+                                                const ops::Backend* wrapped = nullptr,
+                                                RoomLeft* left = nullptr);
 // The same on the backend that --backend names.
 Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const ModelSource& source,
                                                 const LoadCallback& progress,

@@ -9,8 +9,10 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <new>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -104,6 +106,16 @@ Result<DiskRate> MeasureDiskRate(std::span<const MappedFile> files, size_t piece
       return DiskRate{.bytes_per_second = static_cast<double>(num_read) / seconds, .direct = direct};
   }
   return Error(Status(StatusCode::kUnavailable, "the files cannot be read"));
+}
+
+std::optional<int64_t> BytesReadFromDisk() {
+  std::ifstream file("/proc/self/io");
+  std::string word;
+  while (file >> word) {
+    int64_t bytes = 0;
+    if (word == "read_bytes:" && file >> bytes) return bytes;
+  }
+  return std::nullopt;
 }
 
 }  // namespace dsv4::io

@@ -103,6 +103,52 @@ class ExpertsCommand(unittest.TestCase):
         self.assertNotEqual(process.returncode, 0)
         self.assertIn("want the 16 of one layer at least", process.stderr)
 
+    def test_inspect_says_how_long_sequences_may_be(self):
+        def longest(gigabytes):
+            return dsv4_json("inspect", "-m", TINY, "--backend", "cuda", "--experts", "cached=100%,slots=16", "--gpu-memory", gigabytes,
+                             "--json")["experts"]["longest_context"]
+        self.assertGreater(longest(2.45), longest(2.4))
+        self.assertLess(longest(2.45), self.config["max_position_embeddings"])
+
+    def test_gpus_of_other_sizes_are_arithmetic(self):
+        def steps(*arguments):
+            sizes = dsv4_json("inspect", "--weights", "synthetic:flash,nvfp4-experts", "--max-layers", 6, "--gpu-sizes", "4,10,20,40",
+                               "--json", *arguments)["gpu_sizes"]
+            self.assertTrue(sizes["computed"])
+            return sizes["steps"]
+        missing, *fitting = steps()
+        self.assertIn("beside the routed experts", missing["missing"])
+        rates = [step["tokens_per_second"] for step in fitting]
+        self.assertEqual(rates, sorted(rates))
+        self.assertEqual(fitting[-1]["split"], "resident=256,host=0")
+        self.assertEqual(fitting[-1]["bound"], "GPU")
+        # The sum of what a step reads, over the rates that were given.
+        slow = steps("--gpu-rate", 1500)[-1]
+        self.assertAlmostEqual(slow["tokens_per_second"], fitting[-1]["tokens_per_second"] / 2, delta=0.01 * slow["tokens_per_second"])
+        hosts = steps("--host-rate", 1000, "--link-rate", 1)[1]
+        self.assertIn("host=", hosts["split"])
+        text = dsv4("inspect", "-m", TINY, "--gpu-sizes", "24").stdout
+        self.assertIn("computed and not measured", text)
+
+    def test_bench_counts_what_the_disk_reads(self):
+        report = dsv4_json("bench", "-m", TINY, "--experts", "disk", "--prefill", "none", "--depth", 0, "--batch", 1, "--check", "off", "--repeat", 3,
+                           "--json")
+        (row,) = report["rows"]
+        disk = row["disk"]
+        expert = 3 * self.config["hidden_size"] * self.config["moe_intermediate_size"] / 2
+        chosen = self.config["num_hidden_layers"] * self.config["num_experts_per_tok"] * expert
+        self.assertGreaterEqual(disk["chosen_bytes"] / disk["steps"], chosen)
+        self.assertGreater(disk["bytes_per_second"], 0)
+        self.assertGreaterEqual(disk["read_bytes"], 0)
+        self.assertNotIn("disk", dsv4_json("bench", "-m", TINY, "--prefill", "none", "--depth", 0, "--batch", 1, "--check", "off", "--json")["rows"][0])
+
+    def test_experts_on_disk_are_in_files(self):
+        self.text.write_text("1 2 3")
+        for arguments, words in ((("--weights", "synthetic:tiny"), "is in no file"), (("-m", TINY, "--backend", "cuda"), "want cpu")):
+            process = dsv4("logits", *arguments, "--experts", "disk", "--tokens", self.text, "--output", self.folder / "x.npy")
+            self.assertNotEqual(process.returncode, 0)
+            self.assertIn(words, process.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()

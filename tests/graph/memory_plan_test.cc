@@ -119,6 +119,22 @@ TEST_F(MemoryPlanTest, CountsEverySequenceAndEveryToken) {
               HasSubstr("0 sequences"));
 }
 
+TEST_F(MemoryPlanTest, TheLongestContextIsThatWhosePlanFits) {
+  const MemoryPlan plan = Plan({.num_sequences = 3, .context = 1000});
+  const int64_t all = config_.max_position_embeddings;
+  EXPECT_EQ(LongestContext(config_, options_, plan, INT64_MAX / 2), all);
+  EXPECT_EQ(LongestContext(config_, options_, plan, plan.weights), 0);
+  const kv::CacheLayout layout =
+      CacheGeometry(config_, PlanLayers(config_, {0, plan.num_layers}), options_.numerics,
+                    options_.cache_rows, options_.max_chunk_tokens, options_.max_rewind_tokens);
+  const int64_t usable = plan.weights + plan.step + 3 * kv::StateBytes(layout, 70'000);
+  const int64_t longest = LongestContext(config_, options_, plan, usable);
+  EXPECT_GE(longest, 70'000);
+  EXPECT_LT(longest, all);
+  EXPECT_LE(plan.weights + plan.step + 3 * kv::StateBytes(layout, longest), usable);
+  EXPECT_GT(plan.weights + plan.step + 3 * kv::StateBytes(layout, longest + 1), usable);
+}
+
 TEST_F(MemoryPlanTest, RefusesWithATableAndWithWhatWouldFit) {
   const MemoryPlan plan = Plan({.num_sequences = 2, .context = 100'000});
   const auto check = [&](int64_t free) {

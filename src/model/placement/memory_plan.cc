@@ -207,18 +207,23 @@ std::string MemoryTable(const MemoryPlan& plan, const DeviceRoom& room) {
   return table;
 }
 
+int64_t LongestContext(const ModelConfig& config, const ModelOptions& options, const MemoryPlan& plan,
+                       int64_t usable) {
+  const kv::CacheLayout layout =
+      CacheGeometry(config, PlanLayers(config, plan.place.layers), options.numerics, options.cache_rows,
+                    options.max_chunk_tokens, options.max_rewind_tokens);
+  const int64_t planned =
+      kv::StateBytes(layout, plan.context);  // A draft's rows, which do not grow, are in the plan alone.
+  return Largest(config.max_position_embeddings, [&](int64_t context) {
+    return plan.total() + plan.num_sequences * (kv::StateBytes(layout, context) - planned) <= usable;
+  });
+}
+
 Status CheckRoom(const ModelConfig& config, const std::shared_ptr<const io::Checkpoint>& checkpoint,
                  const ModelOptions& options, const MemoryPlan& plan, const DeviceRoom& room) {
   const int64_t usable = room.free - room.reserved;
   if (plan.total() <= usable) return {};
-  const kv::CacheLayout layout =
-      CacheGeometry(config, PlanLayers(config, {0, plan.num_layers}), options.numerics, options.cache_rows,
-                    options.max_chunk_tokens, options.max_rewind_tokens);
-  const int64_t tokens = Largest(plan.context, [&](int64_t context) {
-    return plan.weights + plan.expert_cache + plan.step +
-               plan.num_sequences * kv::StateBytes(layout, context) <=
-           usable;
-  });
+  const int64_t tokens = std::min(plan.context, LongestContext(config, options, plan, usable));
   std::string advice;
   if (tokens > 0) {
     advice = fmt::format("sequences of {} tokens fit", tokens);

@@ -53,6 +53,11 @@ struct DeviceRoom {
 // The table of a plan beside a device's room, one line a part.
 std::string MemoryTable(const MemoryPlan& plan, const DeviceRoom& room);
 
+// Tokens that each sequence of the plan may have where all of it takes at most `usable` bytes; at most the model's positions, 0 where not
+// even empty ones fit. `options` are those of the plan.
+int64_t LongestContext(const ModelConfig& config, const ModelOptions& options, const MemoryPlan& plan,
+                       int64_t usable);
+
 // ResourceExhausted when the plan does not fit: the table, and what would fit (fewer tokens, fewer layers, several devices).
 Status CheckRoom(const ModelConfig& config, const std::shared_ptr<const io::Checkpoint>& checkpoint,
                  const ModelOptions& options, const MemoryPlan& plan, const DeviceRoom& room);

@@ -1,0 +1,53 @@
+// What GPUs of several sizes would make of a model's routed experts, by arithmetic from rates that are assumed: no GPU is asked.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "apps/shared/model_flags.h"
+#include "apps/shared/model_source.h"
+#include "base/json.h"
+#include "model/placement/expert_choice.h"
+#include "model/placement/memory_plan.h"
+
+namespace dsv4::apps {
+
+// GB/s.
+struct AssumedRates {
+  double gpu = 3000;
+  double link = 52;
+  double host = 97;
+};
+
+struct GpuSize {
+  double gigabytes = 0;  // Of the GPU's memory.
+  // Without: why nothing fits.
+  std::string missing;
+  model::ExpertSplit split;
+  int64_t longest_context = 0;  // Of the sequences that were asked for.
+  // Of a token of one sequence, seconds by bytes alone: what is no routed expert, on the GPU; then, side by side, experts that the GPU has,
+  // that the link brings, and that the host multiplies. `both` is the latter two by how choices fall on layers.
+  double rest = 0;
+  double gpu = 0;
+  model::ExpertTimes experts;
+
+  double Seconds() const;
+  const char* Bound() const;  // "GPU", "link" or "host".
+};
+
+struct GpuSizes {
+  AssumedRates rates;
+  int64_t context = 0;  // At the end of which the token is.
+  std::vector<GpuSize> steps;
+};
+
+// InvalidArgument where no GPU is larger than nothing; the errors of model::PlanMemory.
+Result<GpuSizes> PlanGpuSizes(const ModelFlags& flags, const ModelSource& source,
+                              const model::MemoryRequest& request, const std::vector<double>& gigabytes,
+                              const AssumedRates& rates);
+
+Json ToJson(const GpuSizes& sizes);
+std::string ToText(const GpuSizes& sizes);
+
+}  // namespace dsv4::apps
