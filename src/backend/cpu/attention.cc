@@ -183,6 +183,12 @@ class Group {
   }
 
   void Widen(int64_t i) const {
+    // Rows that an indexer chose lie anywhere, so no hardware fetches the next one.
+    constexpr int64_t kAhead = 4;
+    if (i + kAhead < static_cast<int64_t>(coded_rows_.size())) {
+      const CodedRow& ahead = coded_rows_[static_cast<size_t>(i + kAhead)];
+      Prefetch(ahead.row, ahead.format->RowBytes(dim_));
+    }
     const CodedRow& coded = coded_rows_[static_cast<size_t>(i)];
     WidenRow(kernels_, *coded.format, dim_, coded.row, scratch_.rows.data() + i * RowBytes());
   }
@@ -356,7 +362,8 @@ class Group {
   void BlockValues(const Segment& segment, int64_t first, int64_t last, int64_t begin, int64_t end) const {
     PartScratch& memory = ThisThread();
     const int64_t num_panels = (end - begin + panels_.lanes - 1) / panels_.lanes;
-    const int64_t panel_bytes = panels_.PanelBytes(last - first);
+    // A line more, so that the panels' first lines, which are written one after the other, are of different sets of the cache.
+    const int64_t panel_bytes = panels_.PanelBytes(last - first) + panels_.StepBytes();
     uint8_t* const values = memory.values.Get(num_panels * panel_bytes);
     panels_.pack_columns(segment.rows.data() + first, last - first, bf16_, begin, end - begin, values,
                          panel_bytes);
