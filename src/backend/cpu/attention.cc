@@ -1,6 +1,6 @@
 // Attention as two GEMMs of packed panels: the queries of a group against the rows they see for the logits, the
 // softmax weights against the same rows for the values. All heads share K = V, and neighbouring queries of a sequence share
-// most of what they see, so a row is packed once for all of them.
+// most of what they see, so a row is packed once for all of them. Rows that one query alone sees are multiplied as they lie.
 //
 // A group lays the rows out in slots: the window's positions from an even one on, then the entries. With bf16 steps a pair of
 // slots is therefore the same for every query that sees it, whatever the group, and a query's sums run over its own slots
@@ -43,6 +43,7 @@ struct GroupScratch {
   Scratch logits;   // [query, head, slot], then the weights.
   Scratch narrow;   // The weights as bf16.
   Scratch outputs;  // [query, head, column] before the division.
+  Scratch zeros;    // A row.
 };
 
 // What becomes of the sums: divided and stored, the sink included, or left as a part.
@@ -80,6 +81,7 @@ class Group {
     if (panels_.step == 2) scratch_.narrow.Get(2 * num_rows * stride_);
     output_stride_ = RoundUp(dim_, panels_.lanes);
     scratch_.outputs.Floats(num_rows * output_stride_);
+    std::fill_n(scratch_.zeros.Get(RowBytes()), RowBytes(), uint8_t{0});
     normalizers_.resize(static_cast<size_t>(num_rows));
   }
 
@@ -239,6 +241,20 @@ class Group {
     return {query.window_begin - first_slot_position_, query.window_end - first_slot_position_};
   }
 
+  // Whether a segment's rows are multiplied without being packed.
+  bool AsTheyLie(const Segment& segment) const {
+    return panels_.multiply_rows != nullptr && segment.query_end - segment.query_begin == 1 && dim_ % 2 == 0;
+  }
+  // Slots [first, last) of a segment as they lie.
+  std::vector<const uint8_t*> RowsOf(const Segment& segment, int64_t first, int64_t last) const {
+    std::vector<const uint8_t*> rows(static_cast<size_t>(last - first), scratch_.zeros.data());
+    for (int64_t slot = first; slot < std::min(last, static_cast<int64_t>(segment.rows.size())); ++slot) {
+      const uint8_t* const row = segment.rows[static_cast<size_t>(slot)];
+      if (row != nullptr) rows[static_cast<size_t>(slot - first)] = row;
+    }
+    return rows;
+  }
+
   int64_t HeadsOf(int64_t head_panel) const {
     return std::min(panels_.lanes, num_heads_ - head_panel * panels_.lanes);
   }
@@ -262,6 +278,7 @@ class Group {
     const Segment& segment = segments_[s];
     const int64_t first = panel * panels_.lanes;
     const int64_t count = std::min(panels_.lanes, static_cast<int64_t>(segment.rows.size()) - first);
+    if (AsTheyLie(segment)) return LogitsAsTheyLie(segment, first, first + count);
     uint8_t* const keys = ThisThread().keys.Get(panels_.PanelBytes(dim_));
     panels_.pack_lanes(segment.rows.data() + first, count, bf16_, dim_, keys);
     for (int64_t i = segment.query_begin; i < segment.query_end; ++i) {
@@ -271,6 +288,16 @@ class Group {
         panels_.multiply(PackedQuery(i * head_panels_ + p), keys, 0, 1, dim_, HeadsOf(p), false,
                          LogitsOf(i * num_heads_ + p * panels_.lanes) + segment.slot_begin + first, stride_);
       }
+    }
+  }
+
+  void LogitsAsTheyLie(const Segment& segment, int64_t first, int64_t last) const {
+    const int64_t i = segment.query_begin;
+    const std::vector<const uint8_t*> rows = RowsOf(segment, first, last);
+    for (int64_t slot = first; slot < last; slot += kRowsAsTheyLie) {
+      panels_.multiply_rows(rows.data() + (slot - first), std::min(kRowsAsTheyLie, last - slot),
+                            PackedQuery(i * head_panels_), panels_.PanelBytes(dim_), num_heads_, dim_,
+                            LogitsOf(i * num_heads_) + segment.slot_begin + slot, stride_);
     }
   }
 
@@ -360,6 +387,8 @@ class Group {
 
   // Adds slots [first, last) of a segment to columns [begin, end).
   void BlockValues(const Segment& segment, int64_t first, int64_t last, int64_t begin, int64_t end) const {
+    if (AsTheyLie(segment)) begin += BlockValuesAsTheyLie(segment, first, last, begin, end);
+    if (begin == end) return;
     PartScratch& memory = ThisThread();
     const int64_t num_panels = (end - begin + panels_.lanes - 1) / panels_.lanes;
     // A line more, so that the panels' first lines, which are written one after the other, are of different sets of the cache.
@@ -388,6 +417,24 @@ class Group {
                          scratch_.outputs.floats() + row * output_stride_ + begin, output_stride_);
       }
     }
+  }
+
+  // The same; returns how many columns it did.
+  int64_t BlockValuesAsTheyLie(const Segment& segment, int64_t first, int64_t last, int64_t begin,
+                               int64_t end) const {
+    constexpr int64_t kColumns = 32;  // At once.
+    const int64_t i = segment.query_begin;
+    const int64_t num_columns = (end - begin) / kColumns * kColumns;
+    const Slots visible = Visible(segment, i);
+    const int64_t from = std::max(visible.begin, first) / panels_.step * panels_.step;
+    const int64_t to = RoundUp(std::min(visible.end, last), panels_.step);
+    if (from >= to) return end - begin;
+    const int64_t row = i * num_heads_;
+    panels_.multiply_columns(scratch_.narrow.data() + 2 * (row * stride_ + segment.slot_begin + from),
+                             2 * stride_, num_heads_, RowsOf(segment, from, to).data(), to - from, begin,
+                             num_columns, segment.entries,
+                             scratch_.outputs.floats() + row * output_stride_ + begin, output_stride_);
+    return num_columns;
   }
 
   const AttentionProblem& problem_;
@@ -441,26 +488,6 @@ std::vector<const WidenedRows*> WidenForSequences(ops::OpContext& context, const
   return of_query;
 }
 
-// Neighbouring queries of a sequence, as many as share a row to advantage and keep their logits in the cache.
-std::vector<std::span<const Query>> Groups(std::span<const Query> queries, int64_t num_heads,
-                                           int64_t window_size) {
-  constexpr int64_t kMaxRows = 256;
-  constexpr int64_t kMaxLogits = 1 << 17;
-  std::vector<std::span<const Query>> groups;
-  for (size_t begin = 0; begin < queries.size();) {
-    size_t end = begin;
-    int64_t num_entries = 0;
-    for (; end < queries.size() && queries[end].sequence == queries[begin].sequence; ++end) {
-      num_entries = std::max(num_entries, queries[end].num_entries);
-      const int64_t rows = static_cast<int64_t>(end - begin + 1) * num_heads;
-      if (end > begin && (rows > kMaxRows || rows * (window_size + num_entries) > kMaxLogits)) break;
-    }
-    groups.push_back(queries.subspan(begin, end - begin));
-    begin = end;
-  }
-  return groups;
-}
-
 // Many groups: each on a thread of its own. Few: every phase of them is shared by all threads.
 Status Run(ops::OpContext& context, const AttentionProblem& problem, const Outcome& outcome) {
   DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<Query> queries, AttentionQueries(context, problem));
@@ -469,7 +496,8 @@ Status Run(ops::OpContext& context, const AttentionProblem& problem, const Outco
   const std::vector<const WidenedRows*> widened_of =
       WidenForSequences(context, problem, queries, widened, widened_scratch);
   std::vector<GroupQueries> groups;
-  for (const std::span<const Query> some : Groups(queries, problem.q.shape[1], problem.window_size))
+  for (const std::span<const Query> some :
+       NeighbouringQueries(queries, problem.q.shape[1], problem.window_size))
     groups.push_back({some, widened_of[static_cast<size_t>(some.data() - queries.data())]});
   const auto num_groups = static_cast<int64_t>(groups.size());
 

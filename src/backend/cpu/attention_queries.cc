@@ -77,4 +77,23 @@ Result<std::vector<Query>> AttentionQueries(ops::OpContext& context, const Atten
   return queries;
 }
 
+std::vector<std::span<const Query>> NeighbouringQueries(std::span<const Query> queries, int64_t num_heads,
+                                                        int64_t window_size) {
+  constexpr int64_t kMaxRows = 256;
+  constexpr int64_t kMaxLogits = 1 << 17;
+  std::vector<std::span<const Query>> groups;
+  for (size_t begin = 0; begin < queries.size();) {
+    size_t end = begin;
+    int64_t num_entries = 0;
+    for (; end < queries.size() && queries[end].sequence == queries[begin].sequence; ++end) {
+      num_entries = std::max(num_entries, queries[end].num_entries);
+      const int64_t rows = static_cast<int64_t>(end - begin + 1) * num_heads;
+      if (end > begin && (rows > kMaxRows || rows * (window_size + num_entries) > kMaxLogits)) break;
+    }
+    groups.push_back(queries.subspan(begin, end - begin));
+    begin = end;
+  }
+  return groups;
+}
+
 }  // namespace dsv4::backend::cpu

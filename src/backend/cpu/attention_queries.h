@@ -33,4 +33,8 @@ struct Query {
 // In order of tokens. InvalidArgument as the contracts say of `selected`.
 Result<std::vector<Query>> AttentionQueries(ops::OpContext& context, const AttentionProblem& problem);
 
+// Neighbouring queries of a sequence, as many as share a row to advantage and keep their logits in the cache.
+std::vector<std::span<const Query>> NeighbouringQueries(std::span<const Query> queries, int64_t num_heads,
+                                                        int64_t window_size);
+
 }  // namespace dsv4::backend::cpu

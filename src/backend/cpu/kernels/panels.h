@@ -15,6 +15,7 @@
 namespace dsv4::backend::cpu {
 
 inline constexpr int64_t kPanelRun = 256;
+inline constexpr int64_t kRowsAsTheyLie = 8;
 
 struct PanelKernels {
   int64_t lanes = 0;
@@ -32,6 +33,17 @@ struct PanelKernels {
   // num_panels panels `b_bytes` apart; added to what is there with `add`.
   void (*multiply)(const uint8_t* a, const uint8_t* b, int64_t b_bytes, int64_t num_panels, int64_t depth,
                    int64_t num_rows, bool add, float* out, int64_t out_stride) = nullptr;
+
+  // The same sums with the rows as they lie, for one that meets too few others to be packed for them. bf16 rows; null where the tier has none.
+  //
+  // out[c * out_stride + r] = row r times lane c of panel c / lanes of `b`, for num_rows <= kRowsAsTheyLie and num_lanes lanes. depth is even.
+  void (*multiply_rows)(const uint8_t* const* rows, int64_t num_rows, const uint8_t* b, int64_t b_bytes,
+                        int64_t num_lanes, int64_t depth, float* out, int64_t out_stride) = nullptr;
+  // out[r * out_stride + c] = sum over k of element k of weight row r times element first + c of row k, for num_columns columns, a multiple
+  // of 32. Weight row r lies at weights + r * weight_bytes and has num_rows elements, an even number. Added to what is there with `add`.
+  void (*multiply_columns)(const uint8_t* weights, int64_t weight_bytes, int64_t num_weights,
+                           const uint8_t* const* rows, int64_t num_rows, int64_t first, int64_t num_columns,
+                           bool add, float* out, int64_t out_stride) = nullptr;
 
   int64_t StepBytes() const { return 4 * lanes; }
   int64_t PanelBytes(int64_t depth) const { return (depth + step - 1) / step * StepBytes(); }
