@@ -23,8 +23,8 @@ struct DiskTier {
   int64_t beside = 0;     // as are the states of all sequences and a step.
   int64_t available = 0;  // Of memory.
   double chosen = 0;      // Of experts, by a token.
-  int64_t longest_context =
-      0;  // Of each sequence that is planned: with all experts in memory, or, where that does not do, with none.
+  // Of each sequence that is planned: with all experts in memory, or, where that does not do, with none.
+  int64_t longest_context = 0;
   double piece = 0;  // Of an expert's weight, the mean: what is read at once.
   io::DiskRate disk;
 
@@ -44,10 +44,11 @@ Result<DiskTier> PlanDiskTier(const model::ModelConfig& config,
                               const model::ModelOptions& options, const model::MemoryRequest& request,
                               int64_t available);
 
-// Whether the model of `source` reads its experts from disk, on a backend of the host: where it is larger than the memory that this machine or
-// its control group has left, or the flags say so. Then says so in a warning, with the rate of the disk, which takes half a second to measure.
-// Unless null, `left` is told, where memory is so scarce that a plan was made. Null otherwise, and where not even the rest fits, which is a warning too. The errors of PlanDiskTier; InvalidArgument where the flags ask for
-// what is in no file; Unimplemented with ranks.
+// Whether the model of `source` reads its experts from disk, on a backend of the host: where it is larger than the memory that this
+// machine or its control group has left, or the flags say so. Then a warning says so, with the rate of the disk, which takes half a
+// second to measure. Null otherwise, and where not even the rest fits, which is a warning too. Where memory is so scarce that a plan
+// was made, `left` is told what it leaves, unless null. Errors: those of PlanDiskTier; InvalidArgument where the flags ask for what is
+// in no file; Unimplemented with ranks.
 Result<std::shared_ptr<io::ChosenReads>> ReadsFromDisk(
     const ModelFlags& flags, const ModelSource& source, const model::ModelConfig& config,
     const std::shared_ptr<const io::Checkpoint>& checkpoint, const model::ModelOptions& options,
