@@ -24,4 +24,12 @@ endif()
 # --fmad=false: a fused multiply-add would skip a rounding the contracts name; kernels fuse where they say fma.
 # --expt-relaxed-constexpr: device code calls the constexpr conversions of formats/number_formats.h.
 # 177: a constant that only device code of another instantiation uses.
-add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:--fmad=false;--expt-relaxed-constexpr;-lineinfo;-Werror=all-warnings;-Xcompiler=-Wall,-Wextra,-Wno-unused-parameter>")
+# Source lines, for profilers, are most of an object's bytes. Those of all GPUs since Ampere go without, and are packed as small as nvcc can: a
+# sixteenth is left, which is what makes a wheel of them small enough. The driver unpacks a kernel's module when it is first launched.
+option(DSV4_CUDA_SMALL "Device code without source lines, compressed for size" OFF)
+if(DSV4_CUDA_SMALL)
+  set(device_code --compress-mode=size)
+else()
+  set(device_code -lineinfo)
+endif()
+add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:--fmad=false;--expt-relaxed-constexpr;${device_code};-Werror=all-warnings;-Xcompiler=-Wall,-Wextra,-Wno-unused-parameter>")
