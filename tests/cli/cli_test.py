@@ -4,13 +4,14 @@ import array
 import json
 import os
 import pathlib
+import platform
 import re
 import shutil
 import subprocess
 import tempfile
 import unittest
 
-from dsv4_process import BINARY, FIXTURES, TINY, dsv4, dsv4_json, read_npy
+from dsv4_process import BINARY, FIXTURES, ROOT, TINY, dsv4, dsv4_json, read_npy
 
 QUESTION = "What is the capital of France?"
 TICKET_QUESTION = "Search a ticket with tags cook, color golden, please."
@@ -543,6 +544,20 @@ class Fixtures(unittest.TestCase):
         for command in ("encode", "parse"):
             self.assertEqual(dsv4(command, "--cases", "no/such/file").returncode, 3)
         self.assertEqual(dsv4("tokenize", "--tokenizer", "no/such", "--cases", "no/such").returncode, 3)
+
+
+class Container(unittest.TestCase):
+    def test_it_installs_the_libraries_that_the_binary_needs(self):
+        if platform.freedesktop_os_release().get("VERSION_CODENAME") != "bookworm":
+            self.skipTest("not Debian 12, whose packages these are")
+        installed = (ROOT / "deploy" / "Containerfile").read_text().split("--no-install-recommends")[1].split("\\")[0].split()
+        # debian:12-slim has the first ones, a build with sanitizers is not for containers.
+        installed += ["libc6", "libgcc-s1", "libstdc++6", "zlib1g", "libzstd1", "libasan8", "libubsan1", "libtsan2"]
+        dynamic = subprocess.run(["readelf", "-d", BINARY], capture_output=True, text=True, check=True).stdout
+        for library in re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic):
+            found = subprocess.run(["dpkg-query", "-S", f"*x86_64-linux-gnu/{library}"], capture_output=True, text=True, check=False).stdout
+            packages = set(re.findall(r"^([^:\s]+):", found, re.MULTILINE))
+            self.assertTrue(packages & set(installed), f"{library} is of {packages or 'no package'}, which deploy/Containerfile does not install")
 
 
 if __name__ == "__main__":
