@@ -26,7 +26,8 @@ ROOT = Path(__file__).resolve().parents[1]
 SUMMARY = "A native inference engine for DeepSeek-V4"
 SONAME = "libdsv4.so." + re.search(r"^#define DSV4_ABI (\d+)$", (ROOT / "include" / "dsv4.h").read_text(), re.MULTILINE)[1]
 # What the image needs beside the binary, from this machine's Debian: the C library, the loader, certificates.
-IMAGE_FILES = ["/lib64/ld-linux-x86-64.so.2", *(f"/lib/x86_64-linux-gnu/{name}" for name in (
+# NVIDIA's tools look for /etc/debian_version before they put the driver's libraries where Debian's loader finds them.
+IMAGE_FILES = ["/etc/debian_version", "/lib64/ld-linux-x86-64.so.2", *(f"/lib/x86_64-linux-gnu/{name}" for name in (
     "libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "libresolv.so.2", "libnss_dns.so.2", "libnss_files.so.2"))]
 
 
@@ -39,6 +40,7 @@ class Tree:
 
     def __init__(self, binary: Path, library: Path) -> None:
         self.library = library.read_bytes()
+        self.cuda = " cuda" in output_of(binary, "version")
         self.files: dict[str, tuple[bytes, int]] = {"bin/dsv4": (binary.read_bytes(), 0o755)}
         for path in sorted((ROOT / "models" / "tiny").rglob("*")):
             if path.is_file():
@@ -47,7 +49,7 @@ class Tree:
         self.add("include/dsv4.h", (ROOT / "include" / "dsv4.h").read_bytes())
         self.add("share/doc/dsv4/README.md", (ROOT / "README.md").read_bytes())
         self.add("share/doc/dsv4/LICENSE", (ROOT / "LICENSE").read_bytes())
-        self.add("share/doc/dsv4/THIRD-PARTY", third_party_licences())
+        self.add("share/doc/dsv4/THIRD-PARTY", third_party_licences(self.cuda))
         commands = re.findall(r"^  (\w+) {3,}\S", output_of(binary, "help").split("Subcommands:")[1], re.MULTILINE)
         for command in ["", *commands]:
             page = output_of(binary, "man", *([command] if command else []))
@@ -61,8 +63,8 @@ class Tree:
         self.files[name] = (data, mode)
 
 
-def third_party_licences() -> bytes:
-    """Debian's copyright files of what is linked in."""
+def third_party_licences(cuda: bool) -> bytes:
+    """Debian's copyright files of what is linked in, and where to read NVIDIA's licence for its run time."""
     packages = ["libfmt-dev", "libspdlog-dev", "libutf8proc-dev", "libpcre2-dev", "libxxhash-dev", "libexpected-dev", "nlohmann-json3-dev",
                 "libcli11-dev", "libedit-dev", "libbsd-dev", "libmd-dev", "libtinfo6", "libboost1.81-dev", "libsqlite3-dev", "libssl-dev",
                 "libcurl4-openssl-dev", "prometheus-cpp-dev", "libstdc++-12-dev"]
@@ -72,6 +74,9 @@ def third_party_licences() -> bytes:
         if not path.exists():
             raise SystemExit(f"package: {path}: no such file; the licence of what is linked in must travel with it")
         parts.append(f"==== {package} ====\n{path.read_text(errors='replace')}")
+    if cuda:
+        parts.append("==== CUDA run time ====\nThe static CUDA run time (cudart) is linked in: Copyright NVIDIA Corporation, under the\n"
+                     "End User License Agreement of the CUDA Toolkit, https://docs.nvidia.com/cuda/eula/\n")
     return "\n".join(parts).encode()
 
 
@@ -100,18 +105,21 @@ def tar_of(files: dict[str, tuple[bytes, int]], epoch: int, prefix: str = "", li
 
 
 def write_archive(tree: Tree, output: Path, version: str, epoch: int) -> Path:
-    path = output / f"dsv4-{version}-linux-x86_64.tar.zst"
+    path = output / f"dsv4-{version}-linux-x86_64{'-cuda' if tree.cuda else ''}.tar.zst"
     data = tar_of(tree.files, epoch, prefix=f"dsv4-{version}/")
     path.write_bytes(subprocess.run(["zstd", "-q", "-12", "-c", "--single-thread"], input=data, capture_output=True, check=True).stdout)
     return path
 
 
 def write_deb(tree: Tree, output: Path, version: str, epoch: int) -> Path:
+    version += "+cuda" if tree.cuda else ""  # Newer than the one without, so that it replaces it.
     path = output / f"dsv4_{version}_amd64.deb"
     with tempfile.TemporaryDirectory() as name:
         root = Path(name) / "root"
         files = {f"usr/{name}": entry for name, entry in tree.files.items()}
         service = (ROOT / "deploy" / "dsv4.service").read_text().replace("/usr/local/bin/", "/usr/bin/")
+        if tree.cuda:  # The driver's devices are to be seen, and its library maps code that it has written.
+            service = re.sub(r"^(PrivateDevices|MemoryDenyWriteExecute)=yes\n", "", service, flags=re.MULTILINE)
         files["lib/systemd/system/dsv4.service"] = (service.encode(), 0o644)
         # The small model, until the file names another: what the unit starts must be there.
         settings = (ROOT / "deploy" / "serve.env").read_text()
@@ -174,10 +182,11 @@ def write_wheel(tree: Tree, output: Path, version: str, epoch: int) -> Path:
 
 def write_image(tree: Tree, output: Path, version: str, epoch: int) -> Path:
     """An OCI image as an archive that docker load, podman load and skopeo take; made without a daemon."""
+    version += "-cuda" if tree.cuda else ""
     path = output / f"dsv4-{version}-oci.tar"
     files = {f"usr/{name}": entry for name, entry in tree.files.items() if not name.startswith(("lib/", "include/"))}
     for name in IMAGE_FILES:
-        files[name.lstrip("/")] = (Path(name).resolve().read_bytes(), 0o755)
+        files[name.lstrip("/")] = (Path(name).resolve().read_bytes(), 0o644 if name.startswith("/etc/") else 0o755)
     certificates = Path("/etc/ssl/certs/ca-certificates.crt")
     if certificates.exists():
         files["etc/ssl/certs/ca-certificates.crt"] = (certificates.read_bytes(), 0o644)
