@@ -2,12 +2,17 @@
 
 import asyncio
 import os
+import re
 import subprocess
+import tempfile
 import threading
 import time
 import unittest
+import unittest.mock
+from xml.etree import ElementTree
 
 import dsv4
+from dsv4 import plot
 
 QUESTION = "What is the capital of France?"
 GREEDY = dsv4.Sampling(temperature=0)
@@ -134,10 +139,38 @@ class PythonTest(unittest.TestCase):
         self.assertIn(self.llm.chat([{"role": "user", "content": "Hello"}], sampling=schema, thinking_mode="chat"),
                       ('"red"', '"green"'))
 
-    def test_the_documents_example(self):
+    def test_the_documents_examples(self):
         with open("docs/python.md", encoding="utf-8") as file:
-            example = file.read().split("```python\n")[1].split("```")[0]
-        exec(compile(example, "docs/python.md", "exec"), {})  # noqa: S102
+            examples = [part.split("```")[0] for part in file.read().split("```python\n")[1:]]
+        self.assertEqual(len(examples), 2)
+        with tempfile.TemporaryDirectory() as folder:
+            os.symlink(os.environ["DSV4_BINARY"], f"{folder}/dsv4")
+            for example in examples:
+                written = re.sub(r'save\("', f'save("{folder}/', example)
+                with unittest.mock.patch.dict(os.environ, PATH=f"{folder}:{os.environ['PATH']}"):
+                    exec(compile(written, "docs/python.md", "exec"), {})  # noqa: S102
+            for name in ("bench", "residual"):
+                ElementTree.parse(f"{folder}/{name}.svg")
+
+    def test_plots(self):
+        row = {"backend": "cpu", "depth": 128, "batch": 4, "tokens": 4, "tokens_per_second": 20.0, "read_percent": 70.2, "multiply_add_percent": 3.0}
+        rows = [row | {"kind": "prefill", "tokens": 64, "tokens_per_second": 40.0}, row | {"kind": "decode"}]
+        svg = ElementTree.fromstring(plot.bench({"model": "a/<b>", "layers": 3, "rows": rows}))
+        texts = [node.text for node in svg.iter("{http://www.w3.org/2000/svg}text")]
+        self.assertIn("<b>, 3 layers: tokens a second (share of the machine's rates)", texts)
+        self.assertIn("cpu decode, batch 4, depth 128", texts)
+        self.assertIn("20 (70 %)", texts)
+        widths = [float(node.get("width")) for node in svg.iter("{http://www.w3.org/2000/svg}rect") if node.get("x")]
+        self.assertEqual(widths[0], 2 * widths[1])
+        with self.assertRaisesRegex(ValueError, "no rows"):
+            plot.bench({"rows": []})
+        table = {"title": "t", "columns": ["layer", "stream", "RMS"], "rows": [["0", "0", "1"], ["0", "1", "9"], ["1", "0", "3"], ["2", "0", "none"]]}
+        line = ElementTree.fromstring(plot.table(table, "layer", ["RMS"], {"stream": "0"})).find("{http://www.w3.org/2000/svg}polyline")
+        # Two rows with numbers; 1 of at most 3 is a third of the way up.
+        self.assertEqual(line.get("points"), "60.0,190.0 700.0,50.0")
+        for columns, where in ((["size"], {}), (["RMS"], {"stream": "7"})):
+            with self.assertRaisesRegex(ValueError, "no column 'size', there are layer, stream, RMS|no numbers in RMS of the 0 rows"):
+                plot.table(table, "layer", columns, where)
 
 
 if __name__ == "__main__":
