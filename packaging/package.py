@@ -19,7 +19,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -170,7 +170,7 @@ def write_wheel(tree: Tree, output: Path, version: str, epoch: int) -> Path:
 
     record = "".join(f"{name},{digest(data)},{len(data)}\n" for name, (data, _) in sorted(entries.items())) + f"{info}/RECORD,,\n"
     entries[f"{info}/RECORD"] = (record.encode(), 0o644)
-    time = datetime.fromtimestamp(max(epoch, 315532800), timezone.utc).timetuple()[:6]
+    time = datetime.fromtimestamp(max(epoch, 315532800), UTC).timetuple()[:6]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as wheel:
         for name, (data, mode) in sorted(entries.items()):
             entry = zipfile.ZipInfo(name, time)
@@ -193,7 +193,7 @@ def write_image(tree: Tree, output: Path, version: str, epoch: int) -> Path:
     files["etc/passwd"] = (b"dsv4:x:1000:1000::/var/lib/dsv4:/\n", 0o644)
     layer = tar_of(files, epoch)
     packed = gzip.compress(layer, mtime=0)
-    created = datetime.fromtimestamp(epoch, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    created = datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     config = json.dumps({
         "created": created, "architecture": "amd64", "os": "linux",
         "config": {"Entrypoint": ["/usr/bin/dsv4"], "Cmd": ["serve", "--host", "0.0.0.0"], "ExposedPorts": {"8000/tcp": {}},

@@ -10,15 +10,17 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ABI = 3
 RULES = ("json_schema", "regex", "choice", "grammar", "structural_tag")  # From 1.
 LEVELS = {1: logging.INFO, 2: logging.WARNING, 3: logging.ERROR}
 KINDS = ("reasoning", "content", "tool_call_begin", "arguments", "tool_call_end", "done")
+Messages = Sequence[Mapping[str, Any]]  # {"role": ..., "content": ...}, as of the OpenAI API.
 _PIECE = 512  # Tokens of a prompt between two looks at KeyboardInterrupt.
 _CALL_SECONDS, _MOST_STEPS = 0.05, 64  # Steps of a batch between two looks.
 
@@ -97,7 +99,7 @@ def _call(name: str, *arguments: object) -> None:
         raise DSV4Error(code, error.message.decode())
 
 
-def _ids(ids: Sequence[int]) -> c.Array:
+def _ids(ids: Sequence[int]) -> c.Array[c.c_int32]:
     return (c.c_int32 * len(ids))(*ids)
 
 
@@ -130,11 +132,11 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     seed: int | None = None  # None: another one every time.
-    json_schema: dict | str | None = None
+    json_schema: dict[str, Any] | str | None = None
     regex: str | None = None
     choice: Sequence[str] | None = None
     grammar: str | None = None  # GBNF or Lark.
-    structural_tag: dict | str | None = None
+    structural_tag: dict[str, Any] | str | None = None
 
     def _fields(self) -> dict[str, object]:
         """Of dsv4_sampling."""
@@ -169,18 +171,18 @@ class Session:
         self._llm, self._session = llm, _Handle("session", handle, llm._model)
 
     def __len__(self) -> int:
-        return _lib.dsv4_session_length(self._session.handle)
+        return int(_lib.dsv4_session_length(self._session.handle))
 
     def append(self, ids: Sequence[int], all_logits: bool = False) -> None:
         """Reads tokens."""
         _call("dsv4_session_append", self._session.handle, _ids(ids), c.c_size_t(len(ids)), int(all_logits))
 
-    def logits(self) -> list[memoryview]:
+    def logits(self) -> list[memoryview[float]]:
         """Rows of the last append, float32 each."""
         data, rows = c.c_void_p(), c.c_size_t()
         _call("dsv4_session_logits", self._session.handle, c.byref(data), c.byref(rows))
         row_bytes = self._llm.vocab_size * 4
-        return [memoryview(c.string_at(data.value + i * row_bytes, row_bytes)).cast("f") for i in range(rows.value)]
+        return [memoryview(c.string_at((data.value or 0) + i * row_bytes, row_bytes)).cast("f") for i in range(rows.value)]
 
     def snapshot(self) -> bytes:
         """The state, for restore here or in another process; the logits are not part of it."""
@@ -223,7 +225,7 @@ class _Steps:
     def __init__(self, most_rows: int) -> None:
         self._steps, self._tokens, self._done = 1, (c.c_int32 * (_MOST_STEPS * most_rows))(), c.c_size_t()
 
-    def run(self, rows: c.Array, answers: list[_Answer]) -> None:
+    def run(self, rows: c.Array[_Row], answers: list[_Answer]) -> None:
         """Goes on until a row ends, or for _CALL_SECONDS."""
         begin, num = time.monotonic(), len(rows)
         _call("dsv4_decode", rows, c.c_size_t(num), c.c_size_t(self._steps), self._tokens, c.byref(self._done))
@@ -282,7 +284,7 @@ class LLM:
         """An empty sequence."""
         return Session(self)
 
-    def logits(self, ids: Sequence[int]) -> list[memoryview]:
+    def logits(self, ids: Sequence[int]) -> list[memoryview[float]]:
         """A float32 row for every token."""
         session = self.session()
         session.append(ids, all_logits=True)
@@ -305,8 +307,9 @@ class LLM:
             raise ValueError(f"generate: got prompts {type(prompts).__name__}, batch {batch}, max_tokens {max_tokens}; "
                              "wanted a list of texts, 1 or more, 1 or more")
         texts = [""] * len(prompts)
-        waiting, running, steps = list(range(len(prompts)))[::-1], [], _Steps(min(batch, len(prompts)))
-        rows = None  # Of those that run.
+        waiting, steps = list(range(len(prompts)))[::-1], _Steps(min(batch, len(prompts)))
+        running: list[_Answer] = []
+        rows: c.Array[_Row] | None = None  # Of those that run.
         while (waiting or running) and not cancelled.is_set():
             while waiting and len(running) < batch:
                 place, session = waiting.pop(), self.session()
@@ -338,23 +341,23 @@ class LLM:
         finally:
             cancelled.set()
 
-    async def astream(self, messages: list[dict], **options: object) -> AsyncIterator[Delta]:
+    async def astream(self, messages: Messages, **options: Any) -> AsyncIterator[Delta]:
         """As stream; every step runs in a thread. A cancelled task ends the answer at the next token."""
-        deltas, end = self.stream(messages, **options), object()
+        deltas = self.stream(messages, **options)
         worker = ThreadPoolExecutor(1, "dsv4-stream")
         try:
-            while (delta := await asyncio.get_running_loop().run_in_executor(worker, next, deltas, end)) is not end:
+            while (delta := await asyncio.get_running_loop().run_in_executor(worker, next, deltas, None)) is not None:
                 yield delta
         finally:
             worker.submit(deltas.close)  # Behind the step that runs.
             worker.shutdown(wait=False)
 
-    async def achat(self, messages: list[dict], **options: object) -> str:
+    async def achat(self, messages: Messages, **options: Any) -> str:
         """As chat."""
         return "".join([delta.text async for delta in self.astream(messages, **options) if delta.kind == "content"])
 
-    def stream(self, messages: list[dict], sampling: Sampling | None = None, max_tokens: int = 1024,
-               stop: Sequence[str] = (), **request: object) -> Iterator[Delta]:
+    def stream(self, messages: Messages, sampling: Sampling | None = None, max_tokens: int = 1024,
+               stop: Sequence[str] = (), **request: Any) -> Generator[Delta, None, None]:
         """Deltas of an answer. `request`: tools, thinking_mode, effort. KeyboardInterrupt ends it between tokens."""
         model, out = self._model.handle, c.c_void_p()
         _call("dsv4_render", model, json.dumps({"messages": messages, **request}).encode(), c.byref(out))
@@ -388,6 +391,6 @@ class LLM:
         _call("dsv4_parser_finish", parser.handle, int(cut), on_delta, None)
         yield from found
 
-    def chat(self, messages: list[dict], **options: object) -> str:
+    def chat(self, messages: Messages, **options: Any) -> str:
         """The content of an answer; options as stream's."""
         return "".join(delta.text for delta in self.stream(messages, **options) if delta.kind == "content")
