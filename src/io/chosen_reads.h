@@ -6,7 +6,11 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
+#include <set>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "io/read_ahead.h"
 
@@ -20,16 +24,23 @@ class ChosenReads {
   void Start() { started_.store(true, std::memory_order_release); }
   bool started() const { return started_.load(std::memory_order_acquire); }
 
-  // Ranges of mapped files in the order in which they will be read. Returns at once. The files stay mapped as long as this lives; one
-  // thread at a time.
+  // Ranges of mapped files in the order in which they will be read. Returns at once. The files stay mapped as long as this lives.
   void Ask(Ranges ranges);
+  // Ranges that Ask will be called with in the step that begins, as they are here. They are read from now on, and counted when Ask names
+  // them, which does not read them again. Forgets those of the step before.
+  void AskAhead(Ranges ranges);
 
-  // Asked for so far. What of them was in memory is not read again.
+  // Named by Ask so far. What of them was in memory is not read again.
   int64_t num_bytes() const { return num_bytes_.load(std::memory_order_relaxed); }
 
  private:
+  // Of these ranges those that nothing has asked for ahead.
+  std::vector<std::span<const std::byte>> WithoutAsked(Ranges ranges);
+
   std::atomic<bool> started_ = false;
   std::atomic<int64_t> num_bytes_ = 0;
+  std::mutex mutex_;
+  std::set<std::pair<const std::byte*, size_t>> ahead_;
   ReadAhead read_ahead_;
 };
 

@@ -30,6 +30,23 @@ TEST(ChosenReads, AsksForNothingUntilItIsStarted) {
   EXPECT_EQ(reads.num_bytes(), 1010);
 }
 
+TEST(ChosenReads, WhatWasAskedForAheadIsCountedOnce) {
+  const std::vector<std::byte> bytes(1000);
+  const std::span<const std::byte> all = bytes;
+  const std::span<const std::byte> early[] = {all.first(100), all.subspan(200, 50)};
+  const std::span<const std::byte> others[] = {all.first(100), all.subspan(500, 7)};
+  ChosenReads reads;
+  reads.AskAhead(early);
+  EXPECT_EQ(reads.num_bytes(), 0);
+  reads.Start();
+  reads.AskAhead(early);
+  EXPECT_EQ(reads.num_bytes(), 0);
+  reads.Ask(early);
+  EXPECT_EQ(reads.num_bytes(), 150);
+  reads.Ask(others);
+  EXPECT_EQ(reads.num_bytes(), 257);
+}
+
 // Pages of the range that are in memory; -1 where the kernel does not say.
 int64_t PagesInMemory(std::span<const std::byte> range) {
   constexpr size_t kPage = 4096;
@@ -66,6 +83,34 @@ TEST(ChosenReads, BringsWhatWasAskedForAndNotTheRest) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_EQ(PagesInMemory(wanted), 256);
   EXPECT_EQ(PagesInMemory(file.bytes()), 256);
+}
+
+TEST(ChosenReads, WhatWasAskedForAheadIsNotReadAgain) {
+  constexpr size_t kBytes = size_t{1} << 20;
+  const TemporaryDirectory directory;
+  std::ofstream(directory / "f") << std::string(kBytes, 'x');
+  const MappedFile file = *MappedFile::Open(directory / "f");
+  const std::span<const std::byte> all = file.bytes();
+  AdviseScattered(all);
+  LetGo(directory / "f");
+  if (PagesInMemory(all) != 0) GTEST_SKIP() << "this file system keeps pages";
+  const auto wait = [&] {
+    const auto begin = std::chrono::steady_clock::now();
+    while (PagesInMemory(all) < 256 && std::chrono::steady_clock::now() - begin < std::chrono::seconds(20))
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  ChosenReads reads;
+  reads.Start();
+  reads.AskAhead(std::span(&all, 1));
+  wait();
+  ASSERT_EQ(PagesInMemory(all), 256);
+  LetGo(directory / "f");
+  reads.Ask(std::span(&all, 1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_EQ(PagesInMemory(all), 0);
+  reads.Ask(std::span(&all, 1));  // That was for one step.
+  wait();
+  EXPECT_EQ(PagesInMemory(all), 256);
 }
 
 }  // namespace

@@ -7,8 +7,10 @@ namespace dsv4::model {
 
 void AskForHashedExperts(const Graph& graph, const PassPlan& plan, io::ChosenReads& reads) {
   constexpr int64_t kMostTokens = 16;
-  if (!reads.started() || plan.num_tokens > kMostTokens) return;
+  if (!reads.started()) return;
   std::vector<std::span<const std::byte>> ranges;
+  if (plan.num_tokens > kMostTokens)
+    return reads.AskAhead(ranges);  // Those of the step before are forgotten.
   for (size_t i = 0; i < graph.weights.layers.size(); ++i) {
     const LayerWeights& layer = graph.weights.layers[i];
     if (graph.layers[i].router != RouterKind::kTokenIds) continue;
@@ -29,7 +31,7 @@ void AskForHashedExperts(const Graph& graph, const PassPlan& plan, io::ChosenRea
       }
     }
   }
-  if (!ranges.empty()) reads.Ask(ranges);
+  reads.AskAhead(ranges);
 }
 
 }  // namespace dsv4::model

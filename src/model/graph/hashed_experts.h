@@ -6,7 +6,7 @@
 
 namespace dsv4::model {
 
-// Asks for the experts of all such layers, in order. Of a pass of few tokens on the host: one of many chooses most experts of a layer, which are
+// Asks ahead for the experts of all such layers, in order. Of a pass of few tokens on the host: one of many chooses most experts of a layer, which are
 // more than a memory has room for.
 void AskForHashedExperts(const Graph& graph, const PassPlan& plan, io::ChosenReads& reads);
 
