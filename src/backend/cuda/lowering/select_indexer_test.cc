@@ -91,10 +91,10 @@ TEST(ChooseIndexer, SizesOfLaunches) {
   EXPECT_EQ(wgmma(32, 4096), 4) << "two for each warpgroup, the fewest";
   EXPECT_EQ(wgmma(4 * 2112, 64 * 5), 6) << "whole warpgroups";
   EXPECT_EQ(wgmma(8192, 262144), 64) << "the most";
-  EXPECT_EQ(DecodeScoreBlocks(64, 65536, kH200), 4) << "256 of the 264 blocks that run at once";
-  EXPECT_EQ(DecodeScoreBlocks(1, 8192, kH200), 64) << "a tile for each warpgroup";
-  EXPECT_EQ(DecodeScoreBlocks(1, 262144, kH200), 264);
-  EXPECT_EQ(DecodeScoreBlocks(265, 65536, kH200), 1);
+  EXPECT_EQ(DecodeScoreBlocks(64, 65536, kH200), 10) << "640 of the 660 blocks that run at once";
+  EXPECT_EQ(DecodeScoreBlocks(1, 8192, kH200), 128) << "a tile for each";
+  EXPECT_EQ(DecodeScoreBlocks(1, 262144, kH200), 660);
+  EXPECT_EQ(DecodeScoreBlocks(661, 65536, kH200), 1);
 }
 
 // What ops refuse: the shared memory of a block, and the grid.

@@ -44,6 +44,41 @@ __device__ __forceinline__ uint4 WidenE4m3(uint2 codes, uint32_t e8m0) {
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
+// So many of them: store(i, eight numbers). What is rare, NaN and scales of more than 2^7, has one branch for all: a branch for each would
+// keep the compiler from letting their instructions run side by side, and a warp that widens waits for its own.
+template <int kCount, typename Store>
+__device__ __forceinline__ void WidenE4m3(const uint2 (&codes)[kCount], const uint32_t (&e8m0)[kCount],
+                                          Store&& store) {
+  constexpr uint32_t kFirstLarge = 135;
+  constexpr uint32_t kBoth = 0x10001U << 7;  // An exponent's place in both of a pair.
+  uint32_t rare = 0;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const uint32_t carries =
+        ((codes[i].x & 0x7F7F7F7FU) + 0x01010101U) | ((codes[i].y & 0x7F7F7F7FU) + 0x01010101U);
+    rare |= (carries & 0x80808080U) | ((e8m0[i] + (256 - kFirstLarge)) & 256U);
+  }
+  if (rare != 0) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) store(i, WidenE4m3(codes[i], e8m0[i]));
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const uint32_t factors = e8m0[i] * kBoth + 120 * kBoth;
+    uint32_t words[4];
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const uint32_t four = j == 0 ? codes[i].x : codes[i].y;
+      const uint32_t high = ((four >> 4) & 0x07070707U) | (four & 0x80808080U);
+      const uint32_t low = (four << 4) & 0xF0F0F0F0U;
+      words[2 * j] = MulBf16x2(__byte_perm(low, high, 0x5140), factors);
+      words[2 * j + 1] = MulBf16x2(__byte_perm(low, high, 0x7362), factors);
+    }
+    store(i, make_uint4(words[0], words[1], words[2], words[3]));
+  }
+}
+
 // The factors of a group of e2m1 codes.
 __device__ __forceinline__ uint32_t FactorsOfE8m0(uint32_t e8m0) {
   return e8m0 == 255 ? kPairOfNaN : PairOfExponent(static_cast<int>(e8m0));

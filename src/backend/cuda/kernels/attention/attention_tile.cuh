@@ -126,29 +126,21 @@ __device__ __forceinline__ void LoadReleaseKeys(AttentionTile<kReleaseRowWidth>&
   constexpr int kAtOnce = 4;
 #pragma unroll 1
   for (int begin = 0; begin < kKeysOfWarp; begin += kAtOnce) {
-    uint2 codes[kAtOnce][2];
-    uint32_t scales[kAtOnce][2];
+    uint2 codes[2 * kAtOnce] = {};
+    uint32_t scales[2 * kAtOnce] = {};
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const unsigned char* const row = bytes_of(begin + i);
-#pragma unroll
-      for (int part = 0; part < 2; ++part) {
-        if (part == 1 && !has_second) continue;
-        const int column = part * kSecond + 8 * lane;
-        codes[i][part] = *reinterpret_cast<const uint2*>(row + kBegin + column);
-        scales[i][part] = row[kScales + column / kReleaseRowGroup];
-      }
+    for (int i = 0; i < 2 * kAtOnce; ++i) {
+      if (i % 2 == 1 && !has_second) continue;
+      const unsigned char* const row = bytes_of(begin + i / 2);
+      const int column = i % 2 * kSecond + 8 * lane;
+      codes[i] = *reinterpret_cast<const uint2*>(row + kBegin + column);
+      scales[i] = row[kScales + column / kReleaseRowGroup];
     }
     __syncwarp();
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-#pragma unroll
-      for (int part = 0; part < 2; ++part) {
-        if (part == 1 && !has_second) continue;
-        *reinterpret_cast<uint4*>(bytes_of(begin + i) + 2 * (part * kSecond + 8 * lane)) =
-            WidenE4m3(codes[i][part], scales[i][part]);
-      }
-    }
+    WidenE4m3(codes, scales, [&](int i, const uint4& wide) {
+      if (i % 2 == 0 || has_second)
+        *reinterpret_cast<uint4*>(bytes_of(begin + i / 2) + 2 * (i % 2 * kSecond + 8 * lane)) = wide;
+    });
   }
 }
 

@@ -227,7 +227,25 @@ class Bringing {
   }
   __device__ __forceinline__ void WaitFor(uint64_t* barrier, uint32_t parity) {
     if constexpr (kPacked) {
-      if (__any_sync(kWholeWarp, !HasPhase(barrier, parity))) FinishAll();
+      // What has come longest ago first: the others are still on their way when there is room again.
+      while (num_asked_ > 0 && __any_sync(kWholeWarp, !HasPhase(barrier, parity))) {
+        switch (num_asked_) {
+          case 1:
+            WaitForCopies<0>();
+            break;
+          case 2:
+            WaitForCopies<1>();
+            break;
+          case 3:
+            WaitForCopies<2>();
+            break;
+          default:
+            static_assert(kInFlight == 4);
+            WaitForCopies<3>();
+        }
+        --num_asked_;
+        Finish();
+      }
     }
     WaitForPhase(barrier, parity);
   }

@@ -45,9 +45,9 @@ __device__ __forceinline__ void WidenLines(unsigned char* const (&blocks)[kCount
   for (int i = 0; i < kCount; ++i)
     codes[i] = *reinterpret_cast<const uint2*>(blocks[i] + PieceOfLine(rows[i], piece / 2) + piece % 2 * 8);
   __syncwarp();
-#pragma unroll
-  for (int i = 0; i < kCount; ++i)
-    *reinterpret_cast<uint4*>(blocks[i] + PieceOfLine(rows[i], piece)) = WidenE4m3(codes[i], scales[i]);
+  WidenE4m3(codes, scales, [&](int i, const uint4& wide) {
+    *reinterpret_cast<uint4*>(blocks[i] + PieceOfLine(rows[i], piece)) = wide;
+  });
 }
 
 }  // namespace dsv4::backend::cuda::hopper

@@ -65,13 +65,14 @@ __device__ __forceinline__ void WidenRow(Rows& rows, const uint2 (&scales)[kKeys
 #pragma unroll
   for (int block = 0; block < kCodedBlocks; ++block) {
     unsigned char* const of_block = rows.bytes + block * kBlockBytes;
-    const uint4 codes = *reinterpret_cast<const uint4*>(of_block + PieceOfLine(r, quarter));
+    const uint4 both = *reinterpret_cast<const uint4*>(of_block + PieceOfLine(r, quarter));
     const uint32_t scale = of_row[block];
     __syncwarp();
-    *reinterpret_cast<uint4*>(of_block + PieceOfLine(r, 2 * quarter)) =
-        WidenE4m3(make_uint2(codes.x, codes.y), scale);
-    *reinterpret_cast<uint4*>(of_block + PieceOfLine(r, 2 * quarter + 1)) =
-        WidenE4m3(make_uint2(codes.z, codes.w), scale);
+    const uint2 codes[2] = {make_uint2(both.x, both.y), make_uint2(both.z, both.w)};
+    const uint32_t scales_of_both[2] = {scale, scale};
+    WidenE4m3(codes, scales_of_both, [&](int i, const uint4& wide) {
+      *reinterpret_cast<uint4*>(of_block + PieceOfLine(r, 2 * quarter + i)) = wide;
+    });
   }
 }
 

@@ -168,74 +168,111 @@ class RegisterRow {
     for (int k = 0; k < kRegisterColumns; ++k) values_[k] = RoundToBf16(values_[k] * factor);
   }
 
-  // Rows that are stored packed, by groups of kRegisterGroup or kRegisterE2m1Group: first the codes, then wherever the row goes.
-  __device__ void Pack(const CacheFormat& format, int64_t row, Fault* fault) {
-    const auto coded = static_cast<int>(format.num_coded);
-    const bool e4m3 = format.code == CacheCode::kE4m3;
-    __shared__ float4 largest[kThreads / 32];
-    Values max;
-    bool has_nan[kRegisterColumns];
-#pragma unroll
-    for (int k = 0; k < kRegisterColumns; ++k) {
-      const float magnitude = Column(k) < coded ? MagnitudeOf(values_[k]) : 0.0F;
-      max[k] = LargestOfWarp(isinf(magnitude) ? 0.0F : magnitude);
-      has_nan[k] = __any_sync(kWholeWarp, Column(k) < coded && isnan(values_[k]));
-    }
-    if (e4m3) {
-      const int warp = static_cast<int>(threadIdx.x) / 32;
-      if (threadIdx.x % 32 == 0) largest[warp] = make_float4(max[0], max[1], max[2], max[3]);
-      __syncthreads();
-      const float4 others = largest[warp ^ 1];
-      const Values other = {others.x, others.y, others.z, others.w};
-#pragma unroll
-      for (int k = 0; k < kRegisterColumns; ++k) max[k] = fmaxf(max[k], other[k]);
-    }
-#pragma unroll
-    for (int k = 0; k < kRegisterColumns; ++k) {
-      scales_[k] = SmallestE8m0(max[k], format.code);
-      const float inverse = InverseOfE8m0(scales_[k]);
-      bool fits = true;
-      if (e4m3) {
-        codes_[k] = E4m3Code(values_[k], inverse, fits);
-      } else if (has_nan[k]) {
-        scales_[k] = 255;
-        codes_[k] = 0;
-        fits = isnan(values_[k]);
-      } else {
-        codes_[k] = E2m1Code(values_[k] * inverse, fits);
-      }
-      if (!fits && Column(k) < coded)
-        ReportFault(fault, FaultKind::kCacheRow, row, Column(k), __float_as_uint(values_[k]), 0);
-    }
+  // Rows that are stored packed, by groups of kRegisterGroup or kRegisterE2m1Group: first the codes, then wherever the row goes. Where things
+  // lie in such a row (tensor/cache_format.h), in bytes: its functions divide numbers of 64 bits, which takes as long as all else here.
+  struct Places {
+    bool e4m3;
+    int coded;  // Columns.
+    int rest;
+    int scales;
+    int end;
+    int row_bytes;
+  };
+  __device__ Places PlacesOf(CacheCode code, int num_coded) const {
+    Places places;
+    places.e4m3 = code == CacheCode::kE4m3;
+    places.coded = num_coded;
+    places.rest = places.e4m3 ? places.coded : places.coded / 2;
+    places.scales = places.rest + 2 * (width_ - places.coded);
+    places.end =
+        places.scales + (places.e4m3 ? places.coded / kRegisterGroup : places.coded / kRegisterE2m1Group);
+    places.row_bytes = places.e4m3 ? (places.end + 15) / 16 * 16 : (places.end + 3) / 4 * 4;
+    return places;
   }
-  __device__ void WritePacked(const CacheFormat& format, unsigned char* data) const {
-    const auto coded = static_cast<int>(format.num_coded);
-    const bool e4m3 = format.code == CacheCode::kE4m3;
-    const auto scales = static_cast<int>(format.ScaleBegin(width_));
-    auto* const rest = reinterpret_cast<uint16_t*>(data + format.CodeBytes());
+  __device__ void Pack(const Places& places, int64_t row, Fault* fault) {
+    Values max;
 #pragma unroll
     for (int k = 0; k < kRegisterColumns; ++k) {
-      const uint32_t next = __shfl_down_sync(kWholeWarp, codes_[k], 1);
-      const int column = Column(k);
-      if (column < coded) {
-        if (e4m3) {
-          data[column] = static_cast<unsigned char>(codes_[k]);
-        } else if (column % 2 == 0) {
-          data[column / 2] = static_cast<unsigned char>(codes_[k] | next << 4);
-        }
-        const auto group = static_cast<int>(format.group);
-        if (column % group == 0) data[scales + column / group] = static_cast<unsigned char>(scales_[k]);
-      } else if (column < width_) {
-        rest[column - coded] = static_cast<uint16_t>(__float_as_uint(values_[k]) >> 16);
+      const float magnitude = Column(k) < places.coded ? MagnitudeOf(values_[k]) : 0.0F;
+      max[k] = LargestOfWarp(isinf(magnitude) ? 0.0F : magnitude);
+    }
+    const int bad = places.e4m3 ? PackE4m3(places.coded, max) : PackE2m1(places.coded, max);
+    if (bad < 0) return;
+    float value = values_[0];
+#pragma unroll
+    for (int k = 1; k < kRegisterColumns; ++k) value = k == bad ? values_[k] : value;
+    ReportFault(fault, FaultKind::kCacheRow, row, Column(bad), __float_as_uint(value), 0);
+  }
+  __device__ void WritePacked(const Places& places, unsigned char* data) const {
+    const int t = static_cast<int>(threadIdx.x);
+    if (places.e4m3) {
+#pragma unroll
+      for (int k = 0; k < kRegisterColumns; ++k) {
+        const int column = Column(k);
+        if (column >= places.coded) continue;
+        data[column] = static_cast<unsigned char>(codes_[k]);
+        if (t % kRegisterGroup == 0)
+          data[places.scales + column / kRegisterGroup] = static_cast<unsigned char>(scales_[k]);
+      }
+    } else {
+#pragma unroll
+      for (int k = 0; k < kRegisterColumns; ++k) {
+        const uint32_t next = __shfl_down_sync(kWholeWarp, codes_[k], 1);
+        const int column = Column(k);
+        if (column >= places.coded) continue;
+        if (t % 2 == 0) data[column / 2] = static_cast<unsigned char>(codes_[k] | next << 4);
+        if (t % kRegisterE2m1Group == 0)
+          data[places.scales + column / kRegisterE2m1Group] = static_cast<unsigned char>(scales_[k]);
       }
     }
-    const int zeros = scales + static_cast<int>(format.NumScales()) + static_cast<int>(threadIdx.x);
-    if (zeros < format.RowBytes(width_)) data[zeros] = 0;
+    auto* const rest = reinterpret_cast<uint16_t*>(data + places.rest) - places.coded;
+#pragma unroll
+    for (int k = 0; k < kRegisterColumns; ++k) {
+      const int column = Column(k);
+      if (column >= places.coded && column < width_)
+        rest[column] = static_cast<uint16_t>(__float_as_uint(values_[k]) >> 16);
+    }
+    if (places.end + t < places.row_bytes) data[places.end + t] = 0;
   }
 
  private:
   __device__ void Keep(int k, int num_columns, float value) {
     if (Column(k) < num_columns) values_[k] = RoundToBf16(value);
+  }
+  // The k of the last value that should have a code and has none, or -1. `max`: of a warp's columns.
+  __device__ int PackE4m3(int coded, const Values& max) {
+    __shared__ float4 largest[kThreads / 32];
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    if (threadIdx.x % 32 == 0) largest[warp] = make_float4(max[0], max[1], max[2], max[3]);
+    __syncthreads();
+    const float4 others = largest[warp ^ 1];
+    const Values other = {others.x, others.y, others.z, others.w};
+    int bad = -1;
+#pragma unroll
+    for (int k = 0; k < kRegisterColumns; ++k) {
+      scales_[k] = SmallestE8m0(fmaxf(max[k], other[k]), CacheCode::kE4m3);
+      bool fits = true;
+      codes_[k] = E4m3Code(values_[k], InverseOfE8m0(scales_[k]), fits);
+      if (!fits && Column(k) < coded) bad = k;
+    }
+    return bad;
+  }
+  __device__ int PackE2m1(int coded, const Values& max) {
+    int bad = -1;
+#pragma unroll
+    for (int k = 0; k < kRegisterColumns; ++k) {
+      bool fits = true;
+      if (__any_sync(kWholeWarp, Column(k) < coded && isnan(values_[k]))) {
+        scales_[k] = 255;
+        codes_[k] = 0;
+        fits = isnan(values_[k]);
+      } else {
+        scales_[k] = SmallestE8m0(max[k], CacheCode::kE2m1);
+        codes_[k] = E2m1Code(values_[k] * InverseOfE8m0(scales_[k]), fits);
+      }
+      if (!fits && Column(k) < coded) bad = k;
+    }
+    return bad;
   }
 
   Values values_;

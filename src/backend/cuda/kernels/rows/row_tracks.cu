@@ -96,11 +96,11 @@ __device__ void StepsInRegisters(const RowTrack& track, int64_t r, Fault* fault)
   if (track.First(RowStepKind::kHadamardFp4) != nullptr) row.HadamardFp4();
   if (const RowStep* const step = track.First(RowStepKind::kScale); step != nullptr) row.Scale(step->factor);
   if (store != nullptr && store->code != CacheCode::kNone) {
-    const CacheFormat format = PackedFormat(*store);
-    row.Pack(format, r, fault);
+    const RegisterRow::Places places = row.PlacesOf(store->code, store->num_columns);
+    row.Pack(places, r, fault);
     runs.ForEach(*store, r, [&](const StoredRun& run) {
-      row.WritePacked(format, reinterpret_cast<unsigned char*>(run.destination) +
-                                  (r - run.begin) * format.RowBytes(width));
+      row.WritePacked(places,
+                      reinterpret_cast<unsigned char*>(run.destination) + (r - run.begin) * places.row_bytes);
     });
   } else if (store != nullptr) {
     runs.ForEach(*store, r, [&](const StoredRun& run) {
