@@ -14,16 +14,25 @@ __global__ void CopyBytesKernel(const uint8_t* source, uint8_t* destination, int
   for (int64_t i = threadIdx.x; i < num_bytes; i += kThreads) destination[i] = source[i];
 }
 
-constexpr int kUploadBlocks = 4;
+// The host's memory is far away: a megabyte is asked for before any of it is waited for. A step of 64 long sequences brings two, of page tables.
+constexpr int kUploadBlocks = 16;
 constexpr int kUploadThreads = 512;
+constexpr int kUploadAtOnce = 8;
 
 __global__ void __launch_bounds__(kUploadThreads)
     CopyBytesUploadKernel(const uint4* from, uint4* to, int64_t count) {
   BeginKernel();
-#pragma unroll 4
-  for (int64_t i = blockIdx.x * int64_t{kUploadThreads} + threadIdx.x; i < count;
-       i += kUploadBlocks * kUploadThreads)
-    to[i] = __ldcv(from + i);
+  constexpr int64_t kStep = kUploadBlocks * kUploadThreads;
+  for (int64_t first = blockIdx.x * int64_t{kUploadThreads} + threadIdx.x; first < count;
+       first += kUploadAtOnce * kStep) {
+    uint4 words[kUploadAtOnce];
+#pragma unroll
+    for (int i = 0; i < kUploadAtOnce; ++i)
+      if (first + i * kStep < count) words[i] = __ldcv(from + first + i * kStep);
+#pragma unroll
+    for (int i = 0; i < kUploadAtOnce; ++i)
+      if (first + i * kStep < count) to[first + i * kStep] = words[i];
+  }
 }
 
 __global__ void __launch_bounds__(kThreads)
