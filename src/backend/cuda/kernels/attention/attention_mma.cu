@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-// One block a head of a token. The sink is one more logit without value.
+// Grid: tokens, heads, parts of a head's columns, one a thread. The sink is one more logit without value.
 template <int kDim>
 __global__ void AttentionMmaJoinKernel(const __grid_constant__ SequenceTable table, const AttentionParams p,
                                        const PartialResults in) {
@@ -119,23 +119,20 @@ __global__ void AttentionMmaJoinKernel(const __grid_constant__ SequenceTable tab
   const int64_t local_token = blockIdx.x;
   const int64_t token = in.first_token + local_token;
   const int head = static_cast<int>(blockIdx.y);
+  const auto column = static_cast<int>(blockIdx.z * kThreads + threadIdx.x);
   const VisibleKeys keys(table, p, token);
   const int num_tiles = static_cast<int>(CeilDiv(keys.num_keys, kKeys));
   const int64_t begin = (local_token * p.num_heads + head) * in.max_tiles;
+  const float* const values = in.values + begin * kDim + column;
   float normalizer = expf(p.sink[head] - HeadMax<32>(in.maxima + begin, num_tiles));
-  float o[kDim / kThreads] = {};
-  // Some tiles are asked for before any is added.
-#pragma unroll 4
+  float o = 0.0F;
+  // Many tiles are asked for before any is added.
+#pragma unroll 16
   for (int t = 0; t < num_tiles; ++t) {
     normalizer += in.sums[begin + t];
-#pragma unroll
-    for (int i = 0; i < kDim / kThreads; ++i)
-      o[i] += in.values[(begin + t) * kDim + i * kThreads + threadIdx.x];
+    o += values[int64_t{t} * kDim];
   }
-  auto* const row = static_cast<uint16_t*>(p.o) + (token * p.num_heads + head) * kDim;
-#pragma unroll
-  for (int i = 0; i < kDim / kThreads; ++i)
-    row[i * kThreads + threadIdx.x] = Bf16FromFloat(o[i] / normalizer);
+  static_cast<uint16_t*>(p.o)[(token * p.num_heads + head) * kDim + column] = Bf16FromFloat(o / normalizer);
 }
 
 template <int kDim, bool kAhead>
@@ -155,7 +152,7 @@ Status Run(CudaContext& context, const SequenceTable& table, const AttentionPara
                                          kSharedBytes, table, p, partial);
                           context.Launch(AttentionMmaTileKernel<kDim, false, kAhead>, tiles, kThreads,
                                          kSharedBytes, table, p, partial);
-                          const dim3 heads(count, static_cast<unsigned>(p.num_heads));
+                          const dim3 heads(count, static_cast<unsigned>(p.num_heads), kDim / kThreads);
                           context.Launch(AttentionMmaJoinKernel<kDim>, heads, kThreads, 0, table, p, partial);
                         });
 }
