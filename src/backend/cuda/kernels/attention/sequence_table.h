@@ -48,16 +48,20 @@ struct SequenceTable {
     }
     return sequences[begin];
   }
-  // T: elements of a row, or anything if it is packed.
+  // T: elements of a row, or anything if it is packed. Rows and positions are below 2^31 (lists and steps have them as int32), and 32 bits
+  // are divided in much less time than 64, which every copy of a row would wait for.
   template <typename T>
   __device__ const T* PagedRow(const SequenceRows& sequence, int64_t row) const {
-    const void* page = pages[sequence.page_begin + row / rows_per_page];
-    return reinterpret_cast<const T*>(static_cast<const char*>(page) + row % rows_per_page * paged.row_bytes);
+    const auto of_page = static_cast<uint32_t>(rows_per_page);
+    const uint32_t page_number = static_cast<uint32_t>(row) / of_page;
+    const auto* const page = static_cast<const char*>(pages[sequence.page_begin + page_number]);
+    return reinterpret_cast<const T*>(page +
+                                      (static_cast<uint32_t>(row) - page_number * of_page) * paged.row_bytes);
   }
   template <typename T>
   __device__ const T* RingRow(const SequenceRows& sequence, int64_t position) const {
-    return reinterpret_cast<const T*>(static_cast<const char*>(sequence.ring) +
-                                      position % sequence.ring_capacity * ring.row_bytes);
+    const uint32_t slot = static_cast<uint32_t>(position) % static_cast<uint32_t>(sequence.ring_capacity);
+    return reinterpret_cast<const T*>(static_cast<const char*>(sequence.ring) + slot * ring.row_bytes);
   }
 #endif
 };
