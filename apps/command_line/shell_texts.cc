@@ -66,6 +66,26 @@ std::string ChoiceCases(const CLI::App& app, std::string_view pattern_open, std:
   return cases;
 }
 
+// The words that the first positional of a command takes, where they are a list.
+std::vector<std::string> FirstWords(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_positional()) return Choices(*option);
+  }
+  return {};
+}
+
+// "COMMAND) list=(words) ;;" for the two shells that know "case".
+std::string FirstWordCases(const CLI::App& app, std::string_view pattern_open) {
+  std::string cases;
+  for (const CLI::App* command : Commands(app)) {
+    const std::vector<std::string> words = FirstWords(*command);
+    if (words.empty()) continue;
+    cases +=
+        fmt::format("      {}{}) list=({}) ;;\n", pattern_open, command->get_name(), fmt::join(words, " "));
+  }
+  return cases;
+}
+
 std::string CommandNames(const CLI::App& app, std::string_view between) {
   std::string names = fmt::format("help{}version", between);
   for (const CLI::App* command : Commands(app)) names += fmt::format("{}{}", between, command->get_name());
@@ -82,7 +102,7 @@ std::string Bash(const CLI::App& app) {
   std::string script =
       fmt::format(R"(# bash completion for dsv4: source <(dsv4 completion bash)
 _dsv4() {{
-  local cur=${{COMP_WORDS[COMP_CWORD]}} prev=${{COMP_WORDS[COMP_CWORD - 1]}} command= word options=
+  local cur=${{COMP_WORDS[COMP_CWORD]}} prev=${{COMP_WORDS[COMP_CWORD - 1]}} command= word options= list=()
   for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
     case $word in {}) command=$word; break ;; esac
   done
@@ -100,12 +120,21 @@ _dsv4() {{
   elif [[ -z $command || $command == help || $command == man ]]; then
     COMPREPLY=($(compgen -W '{}' -- "$cur"))
   else
-    COMPREPLY=($(compgen -f -- "$cur"))
+    case $command in
+{}    esac
+    for word in "${{list[@]}}"; do
+      [[ " ${{COMP_WORDS[*]:1:COMP_CWORD-1}} " == *" $word "* ]] && list=() && break
+    done
+    if ((${{#list[@]}})); then
+      COMPREPLY=($(compgen -W "${{list[*]}}" -- "$cur"))
+    else
+      COMPREPLY=($(compgen -f -- "$cur"))
+    fi
   fi
 }}
 complete -o filenames -F _dsv4 dsv4
 )",
-                              names(app), CommandNames(app, " "));
+                              names(app), CommandNames(app, " "), FirstWordCases(app, ""));
 }
 
 std::string Zsh(const CLI::App& app) {
@@ -146,14 +175,20 @@ _dsv4() {{
   for (const CLI::App* command : Commands(app)) {
     script += fmt::format("      {}\n", Quoted(command->get_name() + ":" + command->get_description()));
   }
-  return script + R"(    )
+  return script + fmt::format(R"(    )
     _describe command list
   else
-    _files
+    case $command in
+{}    esac
+    for word in $list; do
+      (($words[(I)$word])) && [[ $words[CURRENT] != $word ]] && list=() && break
+    done
+    if (($#list)); then compadd -- $list; else _files; fi
   fi
-}
+}}
 if [[ $funcstack[1] == _dsv4 ]]; then _dsv4 "$@"; else compdef _dsv4 dsv4; fi
-)";
+)",
+                              FirstWordCases(app, "("));
 }
 
 std::string Fish(const CLI::App& app) {
@@ -177,8 +212,16 @@ std::string Fish(const CLI::App& app) {
     script += fmt::format("complete -c dsv4 -n __fish_use_subcommand -f -a {} -d {}\n", command->get_name(),
                           Quoted(command->get_description()));
     add(*command, fmt::format(" -n '__fish_seen_subcommand_from {}'", command->get_name()));
+    if (const std::vector<std::string> words = FirstWords(*command); !words.empty()) {
+      const std::string list = fmt::format("{}", fmt::join(words, " "));
+      script += fmt::format(
+          "complete -c dsv4 -n '__fish_seen_subcommand_from {}; and not __fish_seen_subcommand_from {}' -f "
+          "-a '{}'\n",
+          command->get_name(), list, list);
+    }
   }
-  return script;
+  return script + fmt::format("complete -c dsv4 -n '__fish_seen_subcommand_from help man' -f -a '{}'\n",
+                              CommandNames(app, " "));
 }
 
 // Text of a manual page: nothing in it is a request or an escape of roff.

@@ -89,6 +89,16 @@ class Help(unittest.TestCase):
         self.assertEqual(complete("dsv4", "serve", "--backend", "c"), ["cpu", "cuda"])
         self.assertEqual(complete("dsv4", "--back"), ["--backend"])
         self.assertEqual(complete("dsv4", "help", "inst"), [])
+        self.assertEqual(complete("dsv4", "launch", ""), ["aider", "claude", "codex", "llm", "opencode"])
+        self.assertEqual(complete("dsv4", "-m", "models/tiny", "diagnose", "resi"), ["residual"])
+        self.assertEqual(complete("dsv4", "launch", "aider", f"{ROOT}/READM"), [f"{ROOT}/README.md"])
+
+    def test_completion_in_zsh_and_fish(self):
+        for shell, words in (("zsh", r"\(launch\) list=\((.+)\) ;;"), ("fish", r"from launch; and not __fish_seen_subcommand_from .*' -f -a '(.+)'")):
+            script = dsv4("completion", shell).stdout
+            self.assertEqual(re.search(words, script)[1].split(), ["aider", "claude", "codex", "llm", "opencode"])
+            if shutil.which(shell):
+                subprocess.run([shell, "-n", "/dev/stdin"] if shell == "fish" else [shell, "-n"], input=script, text=True, check=True)
 
     def run_line(self, line, folder, environment):
         serves = line.startswith("dsv4 serve")
