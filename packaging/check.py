@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -64,6 +65,26 @@ def check_c(tree: Path, folder: Path) -> None:
     print("C program: answers with the archive's header and library")
 
 
+def check_cuda(binary: Path, home: str) -> None:
+    """With a GPU the answer comes from it; without one the backend says so, and the CPU has answered already."""
+    if Path("/dev/nvidiactl").exists():
+        print(f"GPU: {answers(binary, *QUESTION, '--backend', 'cuda', env={'HOME': home}):.2f} s")
+        return
+    done = subprocess.run([binary, *QUESTION, "--backend", "cuda"], capture_output=True, text=True, check=False, env={"HOME": home})
+    if done.returncode != 1 or "no NVIDIA device or driver" not in done.stderr:
+        raise SystemExit(f"check: --backend cuda without a GPU: exit code {done.returncode}, {done.stdout!r}, {done.stderr!r}")
+    print("GPU: none here, which --backend cuda says")
+
+
+def check_tag(wheel: Path) -> None:
+    """The tag of the wheel's name is the one that auditwheel reads from its symbols."""
+    shown = subprocess.run([sys.executable, "-m", "auditwheel", "show", str(wheel)], capture_output=True, text=True, check=True).stdout
+    tag = re.search(r'platform tag: "(\w+)"', " ".join(shown.split()))[1]
+    if not wheel.name.endswith(f"-{tag}.whl"):
+        raise SystemExit(f"check: {wheel.name}: auditwheel says {tag}")
+    print(f"auditwheel: {tag}")
+
+
 def check_image(image: Path, folder: Path) -> None:
     """Unpacks the layer as a container engine would, each digest checked, and runs its entry point there."""
     with tarfile.open(image) as tar:
@@ -91,6 +112,9 @@ def main() -> int:
         tree = unpack(archive, folder)
         answers(tree / "bin" / "dsv4", *QUESTION, env={"HOME": name})
         print(f"archive: unpacked and answered in {time.monotonic() - begin:.2f} s")
+        if " cuda" in subprocess.run([tree / "bin" / "dsv4", "version"], capture_output=True, text=True, check=True).stdout:
+            check_cuda(tree / "bin" / "dsv4", name)
+        check_tag(wheel)
         subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
         subprocess.run([str(folder / "venv/bin/pip"), "install", "-q", "--no-index", "--disable-pip-version-check", str(wheel)], check=True)
         print(f"wheel: {answers(folder / 'venv/bin/dsv4', *QUESTION, env={'HOME': name}):.2f} s")
