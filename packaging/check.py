@@ -62,7 +62,13 @@ def check_c(tree: Path, folder: Path) -> None:
     subprocess.run(["gcc", "-std=c99", "-I", str(tree), str(HERE.parent / "tests" / "capi" / "capi_test.c"), str(library), "-o", str(program)],
                    check=True)
     answers(program, tree / "share/dsv4/models/tiny", HERE.parent / "tests" / "capi" / "abi.txt", env={"LD_LIBRARY_PATH": str(tree / "lib")})
-    print("C program: answers with the archive's header and library")
+    flags = subprocess.run(["pkg-config", "--cflags", "--libs", "dsv4"], capture_output=True, text=True, check=True,
+                           env=os.environ | {"PKG_CONFIG_PATH": str(tree / "lib" / "pkgconfig")}).stdout.split()
+    for source, compiler in (("chat.c", ("gcc", "-std=c99")), ("batch.cc", ("g++", "-std=c++20"))):
+        program = folder / source.split(".")[0]
+        subprocess.run([*compiler, str(tree / "share/doc/dsv4/examples" / source), *flags, "-o", str(program)], check=True)
+        answers(program, tree / "share/dsv4/models/tiny", "The capital of France is", env={"LD_LIBRARY_PATH": str(tree / "lib")})
+    print("C programs: they answer with the archive's header and library")
 
 
 def check_cuda(binary: Path, home: str) -> None:

@@ -25,6 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SUMMARY = "A native inference engine for DeepSeek-V4"
 SONAME = "libdsv4.so." + re.search(r"^#define DSV4_ABI (\d+)$", (ROOT / "include" / "dsv4.h").read_text(), re.MULTILINE)[1]
+VERSION = re.search(r"project\(dsv4 VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
 # What the image needs beside the binary, from this machine's Debian: the C library, the loader, certificates.
 # NVIDIA's tools look for /etc/debian_version before they put the driver's libraries where Debian's loader finds them.
 IMAGE_FILES = ["/etc/debian_version", "/lib64/ld-linux-x86-64.so.2", *(f"/lib/x86_64-linux-gnu/{name}" for name in (
@@ -46,7 +47,12 @@ class Tree:
             if path.is_file():
                 self.add(f"share/dsv4/{path.relative_to(ROOT).as_posix()}", path.read_bytes())
         self.add(f"lib/{SONAME}", self.library)
+        self.links = {"lib/libdsv4.so": SONAME}  # For -ldsv4.
+        self.add("lib/pkgconfig/dsv4.pc", ("prefix=${pcfiledir}/../..\n\n" f"Name: dsv4\nDescription: {SUMMARY}\nVersion: {VERSION}\n"
+                                           "Cflags: -I${prefix}/include\nLibs: -L${prefix}/lib -ldsv4\n").encode())
         self.add("include/dsv4.h", (ROOT / "include" / "dsv4.h").read_bytes())
+        for path in sorted((ROOT / "examples").iterdir()):
+            self.add(f"share/doc/dsv4/examples/{path.name}", path.read_bytes())
         self.add("share/doc/dsv4/README.md", (ROOT / "README.md").read_bytes())
         self.add("share/doc/dsv4/LICENSE", (ROOT / "LICENSE").read_bytes())
         self.add("share/doc/dsv4/THIRD-PARTY", third_party_licences(self.cuda))
@@ -106,7 +112,7 @@ def tar_of(files: dict[str, tuple[bytes, int]], epoch: int, prefix: str = "", li
 
 def write_archive(tree: Tree, output: Path, version: str, epoch: int) -> Path:
     path = output / f"dsv4-{version}-linux-x86_64{'-cuda' if tree.cuda else ''}.tar.zst"
-    data = tar_of(tree.files, epoch, prefix=f"dsv4-{version}/")
+    data = tar_of(tree.files, epoch, prefix=f"dsv4-{version}/", links=tree.links)
     path.write_bytes(subprocess.run(["zstd", "-q", "-12", "-c", "--single-thread"], input=data, capture_output=True, check=True).stdout)
     return path
 
@@ -130,12 +136,15 @@ def write_deb(tree: Tree, output: Path, version: str, epoch: int) -> Path:
         control = (f"Package: dsv4\nVersion: {version}\nArchitecture: amd64\nMaintainer: dsv4 maintainers\nInstalled-Size: {size}\n"
                    f"Depends: libc6 (>= 2.28), ca-certificates\nSection: science\nPriority: optional\nDescription: {SUMMARY}\n"
                    " Chat, an OpenAI- and Anthropic-compatible server, and tools that find out why\n a deployment misbehaves.\n")
-        kept = {"DEBIAN/control": (control.encode(), 0o644), "DEBIAN/conffiles": (b"/etc/dsv4/serve.env\n", 0o644)}
+        kept = {"DEBIAN/control": (control.encode(), 0o644), "DEBIAN/conffiles": (b"/etc/dsv4/serve.env\n", 0o644),
+                "DEBIAN/triggers": (b"activate-noawait ldconfig\n", 0o644)}
         for name, (data, mode) in {**files, **kept}.items():
             target = root / name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
             target.chmod(mode)
+        for name, to in tree.links.items():
+            (root / "usr" / name).symlink_to(to)
         for folder in [root, *root.rglob("*")]:
             if folder.is_dir():
                 folder.chmod(0o755)
@@ -222,13 +231,12 @@ def main() -> int:
     parser.add_argument("library", type=Path)
     parser.add_argument("output", type=Path)
     arguments = parser.parse_args()
-    version = re.search(r"project\(dsv4 VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
     epoch = int(output_of("git", "log", "-1", "--format=%ct"))
     tree = Tree(arguments.binary.resolve(), arguments.library.resolve())
     shutil.rmtree(arguments.output, ignore_errors=True)
     arguments.output.mkdir(parents=True)
     for write in (write_archive, write_deb, write_wheel, write_image):
-        path = write(tree, arguments.output, version, epoch)
+        path = write(tree, arguments.output, VERSION, epoch)
         print(f"{path.stat().st_size / 1e6:6.1f} MB  {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}  {path}")
     return 0
 
