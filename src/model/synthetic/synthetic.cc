@@ -119,11 +119,28 @@ class SyntheticNumbers final : public io::NumberSource {
     const std::lock_guard lock(mutex_);
     for (const size_t i : Touched(ranges)) {
       DSV4_CHECK(num_users_[i] > 0) << tensors_[i].spec.name;
-      if (--num_users_[i] == 0) io::AdviseDontNeed(BytesOf(i));
+      if (--num_users_[i] == 0) GiveBack(i);
     }
   }
 
  private:
+  // What lies in whole huge pages with tensor `i` and is not in use. A huge page of which a byte is kept takes all of its memory, and tensors end
+  // anywhere in one: with the last of those in it all of it goes.
+  void GiveBack(size_t i) const {
+    constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
+    const auto base = reinterpret_cast<uintptr_t>(data_.data());
+    const auto begin_of = [&](size_t tensor) { return base + begins_[tensor]; };
+    uintptr_t begin = begin_of(i) / kHugePage * kHugePage;
+    size_t first = i;
+    while (first > 0 && begin_of(first) > begin && num_users_[first - 1] == 0) --first;
+    if (begin_of(first) > begin) begin += kHugePage;
+    uintptr_t end = (begin_of(i + 1) + kHugePage - 1) / kHugePage * kHugePage;
+    size_t last = i + 1;
+    while (last < tensors_.size() && begin_of(last) < end && num_users_[last] == 0) ++last;
+    if (begin_of(last) < end) end -= kHugePage;
+    if (begin < end) io::AdviseDontNeed({reinterpret_cast<const std::byte*>(begin), end - begin});
+  }
+
   std::span<std::byte> BytesOf(size_t i) const {
     return data_.subspan(begins_[i], begins_[i + 1] - begins_[i]);
   }

@@ -38,6 +38,8 @@ TEST(SyntheticCheckpoint, InMemoryIsByteForByteTheFile) {
   }
 }
 
+constexpr size_t kHugePage = size_t{2} << 20;
+
 TEST(SyntheticCheckpoint, NumbersAreThereFromFetchToRelease) {
   const auto checkpoint = *MakeSyntheticCheckpoint("synthetic:mini", {.shape = "mini"}, 2);
   const io::StoredTensor& tensor = *checkpoint->Find("embed.weight");
@@ -54,10 +56,35 @@ TEST(SyntheticCheckpoint, NumbersAreThereFromFetchToRelease) {
   checkpoint->Release(part);  // One user is left.
   EXPECT_TRUE(std::ranges::equal(tensor.bytes, made));
   checkpoint->Release(all);
-  // Whole pages have gone; the rest of the first and the last lies with other tensors.
-  EXPECT_TRUE(AllZero(tensor.bytes.subspan(4096, tensor.bytes.size() - 8192)));
+  // Whole huge pages have gone. Before the first of them there may be what is none of the numbers.
+  EXPECT_TRUE(AllZero(tensor.bytes.subspan(kHugePage, tensor.bytes.size() - 2 * kHugePage)));
   checkpoint->Fetch(all);
   EXPECT_TRUE(std::ranges::equal(tensor.bytes, made));
+}
+
+// A page that two tensors share goes with the second one: else it would keep the huge page that it lies in.
+TEST(SyntheticCheckpoint, PagesBetweenTensorsGoToo) {
+  const auto checkpoint = *MakeSyntheticCheckpoint("synthetic:mini,nvfp4-experts",
+                                                   *ParseSyntheticName("synthetic:mini,nvfp4-experts"), 2);
+  const std::byte* begin = nullptr;
+  const std::byte* end = nullptr;
+  for (int expert = 0; expert < 4; ++expert) {
+    std::vector<std::span<const std::byte>> ranges;
+    for (const char* name :
+         {"w1.weight", "w1.weight_scale", "w2.weight", "w2.weight_scale", "w3.weight", "w3.weight_scale"}) {
+      const io::StoredTensor* const tensor =
+          checkpoint->Find(fmt::format("layers.0.ffn.experts.{}.{}", expert, name));
+      ASSERT_NE(tensor, nullptr) << name;
+      ranges.push_back(tensor->bytes);
+      if (begin == nullptr || tensor->bytes.data() < begin) begin = tensor->bytes.data();
+      end = std::max(end, tensor->bytes.data() + tensor->bytes.size());
+    }
+    checkpoint->Fetch(ranges);
+    EXPECT_FALSE(AllZero(ranges.front()));
+    checkpoint->Release(ranges);
+  }
+  ASSERT_GT(end - begin, static_cast<std::ptrdiff_t>(4 * kHugePage));
+  EXPECT_TRUE(AllZero({begin + kHugePage, end - kHugePage}));
 }
 
 // Of what is in no memory before: the numbers that a rank loads, and no others.
