@@ -59,9 +59,10 @@ def compare(ours: np.ndarray, theirs: np.ndarray, numerics: str, yardstick: floa
                      float(np.median(nmse)), float(nmse.max()), yardstick)
 
 
-def check(binary: Path, checkpoint: Path, gguf: Path, tokens: int, threads: int) -> list[Agreement]:
-    """Runs both engines on `tokens` random ids, dsv4 in both of its numerics."""
-    model = llama.Model(gguf)
+def check(binary: Path, checkpoint: Path, gguf: Path, tokens: int, threads: int, flags: list[str], gpu: bool,
+          cpu_experts: int) -> list[Agreement]:
+    """Runs both engines on `tokens` random ids, dsv4 in both of its numerics and with `flags`."""
+    model = llama.Model(gguf, gpu, cpu_experts)
     ids = random_ids(tokens, model.vocab_size, seed=0)
     context = llama.Context(model, tokens, 1, threads)
     rows = [context.prefill(ids[:-DECODED], all_logits=True)] + [context.decode([token]) for token in ids[-DECODED:]]
@@ -73,7 +74,7 @@ def check(binary: Path, checkpoint: Path, gguf: Path, tokens: int, threads: int)
         ids_file.write_text(" ".join(map(str, ids)))
         for numerics in ("plain", "release"):
             subprocess.run([binary, "logits", "-m", checkpoint, "--numerics", numerics, "--threads", str(threads), "--tokens",
-                            ids_file, "--decode-from", str(tokens - DECODED), "--output", logits_file], check=True)
+                            ids_file, "--decode-from", str(tokens - DECODED), "--output", logits_file, *flags], check=True)
             ours[numerics] = np.load(logits_file)
     yardstick = float(np.median(errors(ours["plain"], ours["release"])))
     return [compare(logits, theirs, numerics, yardstick) for numerics, logits in ours.items()]

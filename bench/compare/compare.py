@@ -22,8 +22,7 @@ import unit_scales
 from workloads import Workload
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILD = ROOT / "build" / "release"
-GOALS = {"decode, depth 0, batch 1": 1.5, "prefill 512": 2.0}
+GOALS = {"cpu": {"decode, depth 0, batch 1": 1.5, "prefill 512": 2.0}, "cuda": {"decode, depth 0, batch 1": 1.5, "prefill 2048": 3.0}}
 STAGES = ("check", "time")
 
 
@@ -71,6 +70,10 @@ def parse() -> argparse.Namespace:
                         "scales are then folded into the first (release)")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "compare",
                         help="where checkpoints, GGUF files and filled sequences are kept (build/compare)")
+    parser.add_argument("--backend", choices=["cpu", "cuda"], default="cpu", help="of both engines (cpu); cuda needs nvcc")
+    parser.add_argument("--experts", default="", metavar="SPLIT", help="of dsv4 with --backend cuda, as of dsv4 run (all resident)")
+    parser.add_argument("--n-cpu-moe", type=int, default=0, metavar="N",
+                        help="of llama.cpp with --backend cuda: routed experts of the first N layers stay on the host (0)")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of both engines (one a core)")
     parser.add_argument("--numerics", choices=["release", "plain"], default="release", help="of dsv4 while timed (release)")
     parser.add_argument("--prefill", type=numbers, default="64,512,2k", metavar="N,...", help="prompt lengths (64,512,2k)")
@@ -85,6 +88,9 @@ def parse() -> argparse.Namespace:
     arguments = parser.parse_args()
     if arguments.turns < 1 or arguments.steps < 1 or arguments.check_tokens <= agreement.DECODED:
         parser.error(f"--turns and --steps are at least 1, --check-tokens more than {agreement.DECODED}")
+    if arguments.backend == "cpu" and (arguments.experts or arguments.n_cpu_moe):
+        parser.error("--experts and --n-cpu-moe are for --backend cuda")
+    arguments.build = ROOT / "build" / ("cuda" if arguments.backend == "cuda" else "release")
     return arguments
 
 
@@ -94,7 +100,7 @@ def prepare(arguments: argparse.Namespace) -> tuple[Path, Path]:
     checkpoint = arguments.model or arguments.folder / f"{arguments.shape}-{arguments.format}"
     if not checkpoint.exists():
         say(f"Writing {checkpoint}")
-        subprocess.run([BUILD / "dsv4", "synth", checkpoint, "--shape", arguments.shape, "--format", arguments.format], check=True)
+        subprocess.run([arguments.build / "dsv4", "synth", checkpoint, "--shape", arguments.shape, "--format", arguments.format], check=True)
         if arguments.format == "nvfp4-experts":
             unit_scales.fold(checkpoint)
     gguf = arguments.folder / f"{checkpoint.resolve().name}.gguf"
@@ -127,13 +133,13 @@ def time_in_turns(engines: list[Engine], workload: Workload, request_of: dict[st
     return seconds, bandwidths
 
 
-def row(workload: Workload, seconds: dict[str, list[float]], bandwidths: list[float]) -> dict:
+def row(backend: str, workload: Workload, seconds: dict[str, list[float]], bandwidths: list[float]) -> dict:
     tokens = workload.tokens if workload.kind == "prefill" else workload.batch
     ours, theirs = (statistics.median(seconds[name]) for name in ("dsv4", "llama.cpp"))
     turns = [b / a for a, b in zip(seconds["dsv4"], seconds["llama.cpp"])]
     return {"workload": str(workload), "seconds": seconds, "read_bandwidths": bandwidths, "dsv4_tokens_per_second": tokens / ours,
             "llama_cpp_tokens_per_second": tokens / theirs, "ratio": theirs / ours, "ratio_of_turns": [min(turns), max(turns)],
-            "goal": GOALS.get(str(workload))}
+            "goal": GOALS[backend].get(str(workload))}
 
 
 def print_row(found: dict) -> None:
@@ -146,6 +152,10 @@ def print_row(found: dict) -> None:
           f"{found['ratio']:9.2f}x   {f'{low:.2f} to {high:.2f}':14}{f'{slow} to {fast}':10}{goal}".rstrip(), flush=True)
 
 
+def dsv4_flags(arguments: argparse.Namespace) -> list[str]:
+    return ["--backend", arguments.backend, *(["--experts", arguments.experts] if arguments.experts else [])]
+
+
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -156,7 +166,8 @@ def main() -> int:
     report: dict = {"model": checkpoint.name, "threads": arguments.threads, "processor": processor(), "checked": False,
                     "commit": commit()}
     if arguments.only != "time":
-        found = agreement.check(BUILD / "dsv4", checkpoint, gguf, arguments.check_tokens, arguments.threads)
+        found = agreement.check(arguments.build / "dsv4", checkpoint, gguf, arguments.check_tokens, arguments.threads, dsv4_flags(arguments),
+                                arguments.backend == "cuda", arguments.n_cpu_moe)
         print(f"Logits of {arguments.check_tokens} random tokens, the last {agreement.DECODED} one by one, dsv4 against llama.cpp; "
               "yardstick: dsv4's two numerics against each other:")
         for one in found:
@@ -173,14 +184,16 @@ def main() -> int:
 def measure(arguments: argparse.Namespace, checkpoint: Path, gguf: Path) -> dict:
     vocab_size = json.loads((checkpoint / "config.json").read_text())["vocab_size"]
     read_anew(gguf, *checkpoint.glob("*.safetensors"))
-    engines = [Engine("dsv4", [BUILD / "dsv4_timing", checkpoint, str(arguments.threads), arguments.numerics]),
-               Engine("llama.cpp", [sys.executable, Path(__file__).with_name("llama_timing.py"), gguf, str(arguments.threads)])]
+    ours = [arguments.build / "dsv4_timing", checkpoint, arguments.threads, arguments.numerics, arguments.backend, arguments.experts]
+    theirs = [sys.executable, Path(__file__).with_name("llama_timing.py"), gguf, arguments.threads]
+    theirs += ["--gpu", "--cpu-experts", arguments.n_cpu_moe] if arguments.backend == "cuda" else []
+    engines = [Engine("dsv4", ours), Engine("llama.cpp", theirs)]
     workloads = [Workload("prefill", tokens) for tokens in arguments.prefill]
     workloads += [Workload("decode", arguments.steps, depth) for depth in arguments.depth]
     workloads += [Workload("decode", arguments.steps, 0, batch) for batch in arguments.batch]
     about = {engine.name: engine.about for engine in engines}
     about["llama.cpp"]["flags"] = arguments.llama_cpp_flags
-    print(f"\n{checkpoint.name}, {arguments.threads} threads of {processor()}")
+    print(f"\n{checkpoint.name}, {arguments.backend}, {arguments.threads} threads of {processor()}")
     for name, facts in about.items():
         print(f"{name}: {', '.join(f'{key} {value}' for key, value in facts.items())}")
     print(f"{'UNCHECKED: --only time' if arguments.only == 'time' else 'checked above'}; medians of {arguments.turns} turns\n")
@@ -190,7 +203,7 @@ def measure(arguments: argparse.Namespace, checkpoint: Path, gguf: Path) -> dict
         # State files of dsv4 and llama.cpp stand side by side, each beside its model.
         requests = {"dsv4": workload.request(vocab_size, gguf.with_suffix(".dsv4")),
                     "llama.cpp": workload.request(vocab_size, gguf.with_suffix(".llama"))}
-        rows.append(row(workload, *time_in_turns(engines, workload, requests, arguments.turns)))
+        rows.append(row(arguments.backend, workload, *time_in_turns(engines, workload, requests, arguments.turns)))
         print_row(rows[-1])
     for engine in engines:
         engine.close()

@@ -21,7 +21,8 @@
 #include <utility>
 #include <vector>
 
-#include "backend/cpu/cpu_backend.h"
+#include "apps/shared/model_flags.h"
+#include "apps/shared/model_source.h"
 #include "backend/cpu/machine_bounds.h"
 #include "base/json.h"
 #include "model/runtime/model.h"
@@ -107,17 +108,25 @@ std::vector<double> Run(model::Model& model, const Json& workload) {
 }
 
 int Main(int argc, char** argv) {
-  const std::string numerics = argc == 4 ? argv[3] : "";
-  const int threads = argc == 4 ? std::atoi(argv[2]) : 0;
-  if (threads < 1 || (numerics != "release" && numerics != "plain")) {
-    Fail("usage: dsv4_timing MODEL THREADS release|plain, with workloads on standard input");
+  apps::ModelFlags flags;
+  if (argc >= 4) flags.num_threads = std::atoi(argv[2]), flags.numerics = argv[3];
+  if (argc >= 5) flags.backend = argv[4];
+  if (argc >= 6) flags.experts = argv[5];
+  const bool known = (flags.numerics == "release" || flags.numerics == "plain") &&
+                     (flags.backend == "cpu" || flags.backend == "cuda");
+  if (argc < 4 || argc > 6 || flags.num_threads < 1 || !known) {
+    Fail(
+        "usage: dsv4_timing MODEL THREADS release|plain [cpu|cuda [EXPERTS]], with workloads on standard "
+        "input");
   }
-  const ops::Backend backend = Require(backend::MakeCpuBackend({.num_threads = threads, .isa = {}}));
-  model::ModelOptions options;
-  options.numerics = numerics == "plain" ? model::Numerics::kPlain : model::Numerics::kRelease;
-  const auto model = Require(model::Model::Load(argv[1], backend, options));
+  flags.model = argv[1];
+  const apps::ModelSource source = Require(apps::ModelSource::Find(flags));
+  const ops::Backend backend = Require(apps::MakeBackend(flags));
+  const auto model = Require(apps::LoadModel(flags, source, backend, {}));
   const backend::cpu::ReadMemory memory = Require(backend::cpu::ReadMemory::Allocate());
-  std::cout << Json{{"backend", backend.name}, {"numerics", numerics}}.dump() << std::endl;
+  std::cout
+      << Json{{"backend", backend.name}, {"numerics", flags.numerics}, {"experts", flags.experts}}.dump()
+      << std::endl;
   for (std::string line; std::getline(std::cin, line);) {
     const std::vector<double> seconds = Run(*model, Require(ParseJson(line, "workload")));
     const double read_bandwidth = ReadBandwidth(memory, backend.context->threads());

@@ -27,14 +27,42 @@ def version() -> dict[str, str]:
             "system": llama_cpp.llama_print_system_info().decode().strip()}
 
 
-class Model:
-    """Weights of a GGUF file, with all defaults of the library: mapped into memory, repacked where llama.cpp finds that faster."""
+class _BufferOverride(ctypes.Structure):
+    """Tensors whose names match `pattern` are kept in `buffer_type`."""
 
-    def __init__(self, path: Path) -> None:
+    _fields_ = [("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p)]
+
+
+def _experts_on_cpu(layers: int) -> ctypes.Array:
+    """What llama.cpp's programs make of --n-cpu-moe: routed experts of the first layers stay in the host's memory."""
+    cpu = _ggml().ggml_backend_cpu_buffer_type
+    cpu.restype = ctypes.c_void_p
+    overrides = [_BufferOverride(rf"blk\.{layer}\.ffn_(up|down|gate)_exps".encode(), cpu()) for layer in range(layers)]
+    return (_BufferOverride * (layers + 1))(*overrides, _BufferOverride(None, None))
+
+
+def _ggml() -> ctypes.CDLL:
+    """The library below, that llama_cpp has loaded."""
+    folder = Path(llama_cpp.llama_cpp._lib._name).parent
+    return ctypes.CDLL(str(next(folder.glob("libggml-cpu*"), None) or next(folder.glob("libggml.so*"))))
+
+
+class Model:
+    """Weights of a GGUF file, with all defaults of the library: mapped into memory, repacked where llama.cpp finds that faster.
+    `gpu`: all layers on the GPU, but for the routed experts of the first `cpu_experts`."""
+
+    def __init__(self, path: Path, gpu: bool = False, cpu_experts: int = 0) -> None:
         llama_cpp.llama_log_set(_keep_log, ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()
         self.path = path
-        self.pointer = llama_cpp.llama_model_load_from_file(str(path).encode(), llama_cpp.llama_model_default_params())
+        parameters = llama_cpp.llama_model_default_params()
+        parameters.n_gpu_layers = 9999 if gpu else 0
+        if gpu and not llama_cpp.llama_supports_gpu_offload():
+            raise _failure("this build has no code for a GPU")
+        if cpu_experts:
+            self.overrides = _experts_on_cpu(cpu_experts)  # The library reads it while it loads.
+            parameters.tensor_buft_overrides = ctypes.cast(self.overrides, ctypes.c_void_p)
+        self.pointer = llama_cpp.llama_model_load_from_file(str(path).encode(), parameters)
         if not self.pointer:
             raise _failure(f"cannot load {path}")
         self.vocab_size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.pointer))

@@ -40,9 +40,9 @@ def state_after(model: llama.Model, ids: list[int], file: Path, threads: int) ->
 class Timer:
     """A loaded model and a context for each kind of workload met so far, since making one costs."""
 
-    def __init__(self, gguf: Path, threads: int) -> None:
-        self.threads = threads
-        self.model = llama.Model(gguf)
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.threads = arguments.threads
+        self.model = llama.Model(arguments.gguf, arguments.gpu, arguments.cpu_experts)
         self.contexts: dict[tuple[int, int], llama.Context] = {}
 
     def seconds(self, workload: dict) -> list[float]:
@@ -71,8 +71,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("gguf", type=Path)
     parser.add_argument("threads", type=int)
+    parser.add_argument("--gpu", action="store_true")
+    parser.add_argument("--cpu-experts", type=int, default=0)
     arguments = parser.parse_args()
-    timer = Timer(arguments.gguf, arguments.threads)
+    timer = Timer(arguments)
     print(json.dumps(llama.version()), flush=True)
     for line in sys.stdin:
         print(json.dumps({"seconds": timer.seconds(json.loads(line))}), flush=True)
