@@ -66,7 +66,7 @@ def parse() -> argparse.Namespace:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-m", "--model", type=Path, help="checkpoint with the release's names (default: a new one, see --shape)")
     parser.add_argument("--shape", default="mini", help="shape of the synthetic checkpoint (mini)")
-    parser.add_argument("--max-layers", type=int, default=0, help="of the synthetic checkpoint: the shape's first N (all)")
+    parser.add_argument("--layers", type=int, default=0, help="of the synthetic checkpoint: the shape's first N (all)")
     parser.add_argument("--format", default="release", help="format of the synthetic checkpoint: release (FP8 with MXFP4 experts) or nvfp4-experts, whose second-level "
                         "scales are then folded into the first (release)")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "compare",
@@ -98,12 +98,12 @@ def parse() -> argparse.Namespace:
 def prepare(arguments: argparse.Namespace) -> tuple[Path, Path]:
     """The checkpoint and its GGUF file, made unless they are there."""
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    layers = f"-{arguments.max_layers}-layers" if arguments.max_layers else ""
+    layers = f"-{arguments.layers}-layers" if arguments.layers else ""
     checkpoint = arguments.model or arguments.folder / f"{arguments.shape}-{arguments.format}{layers}"
     if not checkpoint.exists():
         say(f"Writing {checkpoint}")
         subprocess.run([arguments.build / "dsv4", "synth", checkpoint, "--shape", arguments.shape, "--format", arguments.format,
-                        "--max-layers", str(arguments.max_layers)], check=True)
+                        "--layers", str(arguments.layers)], check=True)
         if arguments.format == "nvfp4-experts":
             unit_scales.fold(checkpoint)
     gguf = arguments.folder / f"{checkpoint.resolve().name}.gguf"
