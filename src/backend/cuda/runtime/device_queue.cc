@@ -72,16 +72,17 @@ Status Describe(const Fault& fault) {
       return InvalidArgument(fmt::format(
           "op store_rows: row {}, column {}: {} is no number of the format that rows are packed in",
           fault.place[0], fault.place[1], std::bit_cast<float>(static_cast<uint32_t>(fault.value))));
+    // The next step may find the host well: a server says "try again".
     case FaultKind::kHostExpertsLate:
-      return {StatusCode::kDeadlineExceeded,
+      return {StatusCode::kUnavailable,
               fmt::format("op routed_experts: the host has not multiplied its experts of layer {} of {} rows "
                           "within {} ms (request {})",
                           fault.place[0], fault.place[1], fault.limit, fault.value)};
     case FaultKind::kHostExpertsFailed:
-      return Internal(
-          fmt::format("op routed_experts: the host could not multiply its experts of layer {} "
-                      "of {} rows (request {})",
-                      fault.place[0], fault.place[1], fault.value));
+      return {StatusCode::kUnavailable,
+              fmt::format("op routed_experts: the host could not multiply its experts of layer {} "
+                          "of {} rows (request {})",
+                          fault.place[0], fault.place[1], fault.value)};
   }
   return Internal(fmt::format("a kernel reported fault {}", static_cast<int>(fault.kind)));
 }

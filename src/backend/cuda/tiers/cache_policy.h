@@ -4,6 +4,9 @@
 // went, and gains one each time it is chosen, up to kMostAhead. So one that is chosen often stays through choices of many that are not, and
 // one that was chosen often long ago goes (LFU with dynamic ageing). The lower bits are the number of the call that chose it last: of
 // equals the one goes that has not been used for longest.
+//
+// A call of many tokens wants nearly every expert of its layer, and the next one those of the next. Experts that it brings have no rank, and the
+// last ones go first: a prompt passes through the slots of one layer, and leaves the others as they are. Those that it finds keep their keys.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +24,6 @@ inline constexpr uint64_t kCacheCallMask = (uint64_t{1} << kCacheCallBits) - 1;
 inline constexpr uint64_t kMostAhead = 64;
 
 DSV4_HOST_DEVICE constexpr uint64_t CacheRank(uint64_t key) { return key >> kCacheCallBits; }
-DSV4_HOST_DEVICE constexpr uint64_t CacheCall(uint64_t key) { return key & kCacheCallMask; }
 DSV4_HOST_DEVICE constexpr uint64_t CacheKey(uint64_t rank, uint64_t call) {
   return rank << kCacheCallBits | (call & kCacheCallMask);
 }
@@ -32,6 +34,11 @@ DSV4_HOST_DEVICE constexpr uint64_t CacheKeyOfNew(uint64_t age, uint64_t call) {
 DSV4_HOST_DEVICE constexpr uint64_t CacheKeyOfChosen(uint64_t key, uint64_t age, uint64_t call) {
   const uint64_t rank = CacheRank(key) > age ? CacheRank(key) : age;
   return CacheKey(rank < age + kMostAhead ? rank + 1 : rank, call);
+}
+
+// Of a call of many tokens.
+DSV4_HOST_DEVICE constexpr uint64_t CacheKeyOfPassing(uint64_t call) {
+  return CacheKey(0, kCacheCallMask - call);
 }
 
 }  // namespace dsv4::backend::cuda

@@ -15,15 +15,16 @@ namespace {
 class Cache {
  public:
   Cache(int num_experts, int num_slots)
-      : keys_(num_slots), owners_(num_slots, -1), slot_of_(num_experts, -1) {}
+      : keys_(num_slots), used_(num_slots), owners_(num_slots, -1), slot_of_(num_experts, -1) {}
 
   // As ExpertCachePlanKernel.
-  void Choose(const std::vector<int>& experts) {
+  void Choose(const std::vector<int>& experts, bool passing = false) {
     ++call_;
     for (const int expert : experts) {
       if (!Has(expert)) continue;
       uint64_t& key = keys_[slot_of_[expert]];
-      key = CacheKeyOfChosen(key, age_, call_);
+      used_[slot_of_[expert]] = call_;
+      if (!passing) key = CacheKeyOfChosen(key, age_, call_);
       ++hits_;
     }
     for (const int expert : experts) {
@@ -31,7 +32,7 @@ class Cache {
       ++misses_;
       int victim = -1;
       for (int slot = 0; slot < static_cast<int>(keys_.size()); ++slot) {
-        if (CacheCall(keys_[slot]) != call_ && (victim < 0 || keys_[slot] < keys_[victim])) victim = slot;
+        if (used_[slot] != call_ && (victim < 0 || keys_[slot] < keys_[victim])) victim = slot;
       }
       ASSERT_GE(victim, 0);
       if (owners_[victim] >= 0) {
@@ -40,7 +41,8 @@ class Cache {
       }
       owners_[victim] = expert;
       slot_of_[expert] = victim;
-      keys_[victim] = CacheKeyOfNew(age_, call_);
+      used_[victim] = call_;
+      keys_[victim] = passing ? CacheKeyOfPassing(call_) : CacheKeyOfNew(age_, call_);
     }
     for (const int expert : experts) EXPECT_TRUE(Has(expert)) << "an expert of the call itself went";
   }
@@ -50,6 +52,7 @@ class Cache {
 
  private:
   std::vector<uint64_t> keys_;
+  std::vector<uint64_t> used_;
   std::vector<int> owners_;
   std::vector<int> slot_of_;
   uint64_t age_ = 0;
@@ -125,6 +128,31 @@ TEST(CachePolicy, ACallThatWantsEverySlotGetsThem) {
   cache.Choose({2, 4, 5, 6});
   EXPECT_TRUE(cache.Has(2));
   EXPECT_FALSE(cache.Has(0));
+}
+
+// Prompts of all experts of 10 layers with 8 each, room for 4 layers: the first pass fills it, the next ones find three layers again.
+TEST(CachePolicy, PromptsPassThroughTheSlotsOfOneLayer) {
+  constexpr int kLayers = 10;
+  constexpr int kExperts = 8;
+  Cache cache(kLayers * kExperts, 4 * kExperts);
+  for (int pass = 0; pass < 6; ++pass) {
+    if (pass == 1) cache.ForgetCounts();
+    for (int layer = 0; layer < kLayers; ++layer) {
+      std::vector<int> all;
+      for (int i = 0; i < kExperts; ++i) all.push_back(layer * kExperts + i);
+      cache.Choose(all, true);
+    }
+  }
+  EXPECT_DOUBLE_EQ(cache.HitRate(), 0.3);
+}
+
+TEST(CachePolicy, APromptLeavesExpertsThatTokensChose) {
+  Cache cache(100, 20);
+  for (int i = 0; i < 12; ++i) cache.Choose({i});
+  for (int layer = 2; layer < 10; ++layer) {
+    cache.Choose({10 * layer, 10 * layer + 1, 10 * layer + 2, 10 * layer + 3, 10 * layer + 4}, true);
+  }
+  for (int i = 0; i < 12; ++i) EXPECT_TRUE(cache.Has(i)) << i;
 }
 
 }  // namespace

@@ -160,6 +160,7 @@ Status ExpertCache::Restart() {
   state_.words = static_cast<ExpertCacheWords*>(words_.data());
   // Fresh ones, which are zero: work in flight may still read the old ones, which are freed behind it.
   DSV4_RETURN_IF_ERROR(Make(num_slots, &keys_, &state_.keys));
+  DSV4_RETURN_IF_ERROR(Make(num_slots, &used_, &state_.used));
   DSV4_RETURN_IF_ERROR(Make(num_slots, &owners_, &state_.owners));
   DSV4_RETURN_IF_ERROR(Make(num_experts, &slot_of_, &state_.slot_of));
   DSV4_RETURN_IF_ERROR(Make(num_experts, &experts_, &state_.experts));

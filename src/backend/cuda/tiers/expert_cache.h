@@ -57,6 +57,7 @@ class ExpertCache {
   int32_t num_experts_ = 0;  // That have numbers.
   Buffer slots_memory_;
   Buffer keys_;
+  Buffer used_;
   Buffer owners_;
   Buffer slot_of_;
   Buffer experts_;

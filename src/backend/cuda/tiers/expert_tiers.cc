@@ -95,10 +95,13 @@ Result<std::unique_ptr<TieredLayer>> ExpertTiers::MakeLayer(std::span<const ops:
 void ExpertTiers::Bring(const TieredLayer& layer, const ExpertTable& table, int64_t num_places,
                         const TensorView& indices) {
   if (layer.cached.data() == nullptr) return;
+  // Of so many choices at random few experts are left out.
+  constexpr int64_t kManyChoicesOfExpert = 2;
   cache_.Bring({.indices = indices.as<const int32_t>(),
                 .num_choices = indices.num_elements(),
                 .experts = static_cast<const int32_t*>(layer.cached.data()),
                 .num_places = static_cast<int>(num_places),
+                .passing = indices.num_elements() >= kManyChoicesOfExpert * num_places,
                 .table = const_cast<DeviceWeight*>(table.weights)});
 }
 

@@ -39,8 +39,7 @@ __device__ Least LeastOfWarp(Least mine) {
 __device__ Least LeastOfThread(const ExpertCacheState& cache, uint64_t call) {
   Least least;
   for (int slot = static_cast<int>(threadIdx.x); slot < cache.num_slots; slot += kPlanThreads) {
-    const uint64_t key = cache.keys[slot];
-    if (CacheCall(key) != (call & kCacheCallMask)) least = LesserOf(least, {key, slot});
+    if (cache.used[slot] != static_cast<uint32_t>(call)) least = LesserOf(least, {cache.keys[slot], slot});
   }
   return least;
 }
@@ -93,7 +92,8 @@ __global__ void __launch_bounds__(kPlanThreads)
       missing[atomicAdd(&num_missing, 1)] = place;
       continue;
     }
-    cache.keys[slot] = CacheKeyOfChosen(cache.keys[slot], age, call);
+    cache.used[slot] = static_cast<uint32_t>(call);
+    if (!of.passing) cache.keys[slot] = CacheKeyOfChosen(cache.keys[slot], age, call);
     Point(cache, of.table, place, expert, slot);
     atomicAdd(&num_hits, 1);
   }
@@ -123,7 +123,8 @@ __global__ void __launch_bounds__(kPlanThreads)
         }
         cache.owners[slot] = expert;
         cache.slot_of[expert - 1] = slot + 1;
-        cache.keys[slot] = CacheKeyOfNew(age, call);
+        cache.used[slot] = static_cast<uint32_t>(call);
+        cache.keys[slot] = of.passing ? CacheKeyOfPassing(call) : CacheKeyOfNew(age, call);
         cache.jobs[num_jobs] = {expert, slot};
         Point(cache, of.table, place, expert, slot);
         for (const CachedWeight& weight : cache.experts[expert - 1].weights) bytes += weight.num_bytes;

@@ -45,6 +45,7 @@ struct ExpertCacheState {
   int64_t slot_bytes = 0;
   int num_slots = 0;
   uint64_t* keys = nullptr;         // [num_slots]: tiers/cache_policy.h.
+  uint32_t* used = nullptr;         // [num_slots]: the call that used it last, its lowest bits.
   int32_t* owners = nullptr;        // [num_slots]: the expert there.
   int32_t* slot_of = nullptr;       // [experts], the first is number 1: 1 + its slot; 0: none.
   CachedExpert* experts = nullptr;  // [experts]
@@ -61,6 +62,7 @@ struct ExpertCacheCall {
   int64_t num_choices;
   const int32_t* experts;  // [num_places]: cached experts by place; 0: one that is always there.
   int num_places;          // At most kMaxCachedPlaces.
+  bool passing;            // It wants nearly all of them (tiers/cache_policy.h).
   DeviceWeight* table;     // [num_places, 3], written: where chosen experts are.
 };
 
