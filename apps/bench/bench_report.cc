@@ -116,6 +116,13 @@ std::vector<BenchSummary> Summarize(const BenchReport& report) {
                                        row.MissShare().value_or(report.experts->MissShare()));
       add(fmt::format(", of {:.2f} ms", bound * 1e3), 100.0 * bound / row.Median(), "% of the bound by tier");
     }
+    if (report.experts.has_value() && row.prefill && row.cache_bytes > 0 &&
+        report.experts->rates.link_beside > 0) {
+      const double bytes = static_cast<double>(row.cache_bytes) / static_cast<double>(row.seconds.size());
+      const double bound = bytes / report.experts->rates.link_beside;
+      add(fmt::format(", of {:.1f} MB in {:.1f} ms", bytes / 1e6, bound * 1e3), 100.0 * bound / row.Mean(),
+          "% of the link's bound");
+    }
     if (const std::optional<double> missed = row.MissShare())
       add("", 100.0 * (1.0 - *missed), "% of chosen cached experts were on the GPU");
     if (row.disk_steps > 0) {

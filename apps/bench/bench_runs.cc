@@ -84,6 +84,7 @@ BenchRow Merge(std::vector<BenchRow> rows) {
     merged.profiled_steps += row.profiled_steps;
     merged.cache_hits += row.cache_hits;
     merged.cache_misses += row.cache_misses;
+    merged.cache_bytes += row.cache_bytes;
     merged.disk_chosen += row.disk_chosen;
     merged.disk_read += row.disk_read;
     merged.disk_steps += row.disk_steps;
@@ -165,6 +166,7 @@ Result<BenchRow> BenchRuns::Prefill(int64_t tokens) {
   state.push_back(std::move(empty));
   DSV4_ASSIGN_OR_RETURN(model::StepOutput output, Step(state, 0, 1, std::span(ids).first(first_pass)));
   double total = 0;
+  const backend::ExpertCacheCounters before = CacheCounters();
   for (int run = 0; run < options_.repeat && !(run >= 2 && total > kLongRow); ++run) {
     state[0].Reset();
     const auto begin = Clock::now();
@@ -173,6 +175,7 @@ Result<BenchRow> BenchRuns::Prefill(int64_t tokens) {
     total += row.seconds.back();
     Measure(row);
   }
+  NoteCache(row, before);
   JudgeMachine(row);
   state[0].Reset();
   diag::OpProfile profile(*backend_.inner().context);
@@ -188,6 +191,13 @@ Result<BenchRow> BenchRuns::Prefill(int64_t tokens) {
 backend::ExpertCacheCounters BenchRuns::CacheCounters() const {
   if (model_.options().experts.cached == 0) return {};
   return backend::ExpertCacheCountersOf(backend_.inner());
+}
+
+void BenchRuns::NoteCache(BenchRow& row, const backend::ExpertCacheCounters& before) const {
+  const backend::ExpertCacheCounters now = CacheCounters();
+  row.cache_hits = now.hits - before.hits;
+  row.cache_misses = now.misses - before.misses;
+  row.cache_bytes = now.bytes - before.bytes;
 }
 
 Status BenchRuns::FillCache() {
@@ -256,9 +266,7 @@ Result<BenchRow> BenchRuns::Decode(int64_t batch) {
     row.seconds.push_back(Seconds(begin));
     Measure(row);
   }
-  const backend::ExpertCacheCounters after = CacheCounters();
-  row.cache_hits = after.hits - before.hits;
-  row.cache_misses = after.misses - before.misses;
+  NoteCache(row, before);
   if (disk != nullptr && read_before.has_value()) {
     row.disk_chosen = disk->num_bytes() - chosen_before;
     row.disk_read = *io::BytesReadFromDisk() - *read_before;
@@ -398,9 +406,7 @@ Result<BenchRow> BenchRuns::DecodeAhead(const BenchRow& decode) {
   }
   DSV4_ASSIGN_OR_RETURN(const std::vector<model::ChosenToken> last, now->Wait());
   static_cast<void>(last);
-  const backend::ExpertCacheCounters after = CacheCounters();
-  row.cache_hits = after.hits - before.hits;
-  row.cache_misses = after.misses - before.misses;
+  NoteCache(row, before);
   DSV4_TRY(Rewind(0, decode.batch, steps + 1));
   return row;
 }

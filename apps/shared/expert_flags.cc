@@ -94,6 +94,7 @@ Result<model::ExpertSplit> AutoSplit(const ModelFlags& flags, const model::Model
       "{:.1f} ms; {}",
       model::ToString(choice.split), choice.times.host * 1e3, choice.times.link * 1e3,
       choice.times.both * 1e3, model::Advice(choice)));
+  LogInfo("experts: prompts: " + model::PromptText(choice.split, costs));
   // The plan counts residents to the byte.
   return choice.split.cached > 0 ? choice.split : beside_host;
 }

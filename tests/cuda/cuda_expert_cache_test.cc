@@ -175,5 +175,37 @@ TEST(ExpertCache, AStepHasTwoLaunchesMoreALayerAndIsReplayed) {
   EXPECT_LE(walked_with_cache, walked + 4);
 }
 
+// Bytes that the DMA engine brings for passes of so many tokens, one behind the other.
+std::vector<int64_t> BroughtByPasses(const ops::Backend& backend, const model::ExpertSplit& split,
+                                     const std::vector<int>& passes) {
+  const auto model = Take(LoadTiny(backend, split));
+  kv::SequenceState sequence = Take(model->NewSequence());
+  std::vector<int64_t> brought;
+  for (const int num_tokens : passes) {
+    const int64_t before = null_runtime::copied_to_device;
+    const std::vector<int32_t> tokens(static_cast<size_t>(num_tokens), 1);
+    const model::SequenceChunk chunk = {.state = &sequence, .tokens = tokens};
+    EXPECT_TRUE(model->Step({&chunk, 1}).has_value());
+    brought.push_back(null_runtime::copied_to_device - before);
+  }
+  return brought;
+}
+
+// Of 7 layers with 16 experts each. Kernels do nothing: where the host asks the cache, it is empty.
+TEST(ExpertCache, LongPassesBringALayersExpertsWithTheDmaEngine) {
+  const ops::Backend backend = Take(backend::MakeCudaBackend({}));
+  const std::vector<int64_t> few = BroughtByPasses(backend, {.cached = 16, .slots = 40}, {64, 64, 15, 1, 64});
+  const int64_t all = few[0];
+  EXPECT_GT(all, 0);
+  // Buffers take 10 of 40 slots. Experts in the 30 others are not brought again.
+  EXPECT_NEAR(static_cast<double>(few[1]) / static_cast<double>(all), (112.0 - 30) / 112, 0.02);
+  EXPECT_EQ(few[2], 0) << "15 tokens have 60 choices";
+  EXPECT_EQ(few[3], 0);
+  EXPECT_EQ(few[4], all) << "shorter passes may have moved them";
+  // Room for all: they come once, when they are chosen.
+  const ops::Backend roomy = Take(backend::MakeCudaBackend({}));
+  EXPECT_EQ(BroughtByPasses(roomy, {.cached = 16, .slots = 112}, {64})[0], 0);
+}
+
 }  // namespace
 }  // namespace dsv4::testing

@@ -217,6 +217,105 @@ TEST(CudaExpertTiers, ModelsThatFollowEachOtherOnABackend) {
   }
 }
 
+// Logits of prompts that come in long passes, while a sequence decodes between them; one prompt is given up behind its first pass.
+class Prompts {
+ public:
+  explicit Prompts(model::Model& model) : model_(model) {}
+
+  std::vector<float> Run() {
+    kv::SequenceState answer = New();
+    Step(answer, 0, 20);
+    size_t answered = 20;
+    const auto decode = [&] {
+      for (int i = 0; i < 3; ++i, ++answered) Step(answer, answered, answered + 1);
+    };
+    for (int round = 0; round < 2; ++round) {
+      kv::SequenceState prompt = New();
+      // The first one's passes follow each other at once.
+      Step(prompt, 0, 100);
+      if (round == 1) decode();
+      Step(prompt, 100, 180);
+      decode();
+      {
+        kv::SequenceState given_up = New();
+        Step(given_up, 7, 120);
+      }
+      Step(prompt, 180, 280);
+      decode();
+    }
+    return std::move(logits_);
+  }
+
+ private:
+  kv::SequenceState New() {
+    auto state = model_.NewSequence();
+    DSV4_CHECK(state.has_value());
+    return std::move(*state);
+  }
+  void Step(kv::SequenceState& state, size_t begin, size_t end) {
+    const model::SequenceChunk chunk{.state = &state,
+                                     .tokens = std::span(tokens_).subspan(begin, end - begin),
+                                     .logits = model::LogitsRows::kAll};
+    const auto output = model_.Step({&chunk, 1});
+    ASSERT_TRUE(output.has_value()) << output.error().ToString();
+    logits_.insert(logits_.end(), output->logits.begin(), output->logits.end());
+  }
+
+  model::Model& model_;
+  const std::vector<int32_t> tokens_ = Tokens(300);
+  std::vector<float> logits_;
+};
+
+TEST(CudaExpertTiers, PromptsThroughTwoBuffersHaveTheBitsOfResidentExperts) {
+  const int64_t num_experts = NumExperts();
+  const std::vector<float> want = Prompts(*LoadTiny(Make(2), {})).Run();
+  for (const int64_t cached : {num_experts / 2, num_experts}) {
+    // Buffers of one expert, of some, and nearly all slots kept.
+    for (const int64_t slots : {cached, cached + 3, 3 * cached, 7 * cached - 1}) {
+      SCOPED_TRACE(std::to_string(cached) + " cached, room for " + std::to_string(slots));
+      const ops::Backend backend = Make(2);
+      const auto model =
+          LoadTiny(backend, {.resident = num_experts - cached, .cached = cached, .slots = slots});
+      EXPECT_TRUE(SameBits(Prompts(*model).Run(), want));
+      // Each pass asks for all.
+      const backend::ExpertCacheCounters counters = backend::ExpertCacheCountersOf(backend);
+      EXPECT_GE(counters.hits + counters.misses, 8 * 7 * cached);
+      EXPECT_GT(counters.misses, slots);
+      EXPECT_GT(counters.hits, 0);
+    }
+  }
+}
+
+TEST(CudaExpertTiers, PromptsThroughTwoBuffersBesideExpertsOfTheHost) {
+  const int64_t num_experts = NumExperts();
+  const int64_t host = num_experts / 4;
+  const std::vector<std::vector<int32_t>> order = AnotherOrder(num_experts);
+  const std::vector<float> want = Prompts(*LoadTiny(Make(2), {num_experts - host, host}, order)).Run();
+  for (const int64_t cached : {num_experts / 2, num_experts - host}) {
+    const model::ExpertSplit split{
+        .resident = num_experts - host - cached, .host = host, .cached = cached, .slots = cached + 2};
+    EXPECT_TRUE(SameBits(Prompts(*LoadTiny(Make(2), split, order)).Run(), want)) << cached << " cached";
+  }
+}
+
+TEST(CudaExpertTiers, LongPromptsOfNvFp4ThroughTwoBuffers) {
+  // More rows than the host takes at a time.
+  constexpr size_t kTokens = 1500;
+  const std::vector<float> want = LogitsOf(*LoadNvFp4(Make(2), {}), kTokens);
+  const int64_t num_experts = LoadNvFp4(Make(2), {})->config().n_routed_experts;
+  const auto model = LoadNvFp4(Make(2), {.resident = 0, .cached = num_experts, .slots = 2 * num_experts + 5});
+  EXPECT_TRUE(SameBits(LogitsOf(*model, kTokens), want));
+  EXPECT_TRUE(SameBits(LogitsOf(*model, kTokens), want)) << "again";
+  const int64_t host = num_experts / 4;
+  const std::vector<float> beside =
+      LogitsOf(*LoadNvFp4(Make(2), {.resident = num_experts - host, .host = host}), kTokens);
+  EXPECT_TRUE(SameBits(
+      LogitsOf(*LoadNvFp4(Make(2),
+                          {.resident = 0, .host = host, .cached = num_experts - host, .slots = num_experts}),
+               kTokens),
+      beside));
+}
+
 TEST(CudaExpertTiers, WithoutABackendOfTheHostItIsRefused) {
   auto made = backend::MakeCudaBackend({});
   ASSERT_TRUE(made.has_value());

@@ -12,6 +12,7 @@
 std::atomic<size_t> dsv4::null_runtime::max_touched_bytes = size_t{64} << 10;
 dsv4::null_runtime::DeviceSaid dsv4::null_runtime::device;
 std::atomic<int64_t> dsv4::null_runtime::overlapped_launches = 0;
+std::atomic<int64_t> dsv4::null_runtime::copied_to_device = 0;
 std::atomic<size_t> dsv4::null_runtime::max_pinned_bytes = SIZE_MAX;
 std::atomic<size_t> dsv4::null_runtime::max_device_bytes = SIZE_MAX;
 
@@ -139,7 +140,9 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*) { return Make(pool); }
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t) { return cudaSuccess; }
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t num_bytes, cudaMemcpyKind, cudaStream_t) {
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t num_bytes, cudaMemcpyKind kind, cudaStream_t) {
+  if (kind == cudaMemcpyHostToDevice && num_bytes > dsv4::null_runtime::kCountedCopy)
+    dsv4::null_runtime::copied_to_device += static_cast<int64_t>(num_bytes);
   if (num_bytes <= dsv4::null_runtime::max_touched_bytes) std::memcpy(to, from, num_bytes);
   return cudaSuccess;
 }

@@ -14,6 +14,10 @@ extern std::atomic<size_t> max_pinned_bytes;
 // More bytes of the device at once are refused.
 extern std::atomic<size_t> max_device_bytes;
 
+// Bytes that were copied from the host in pieces of more than these, since the program began.
+inline constexpr size_t kCountedCopy = 4096;
+extern std::atomic<int64_t> copied_to_device;
+
 // The device that it says it has: an H200 unless a test changes it before a backend is made. Launches with more shared memory are refused, as
 // a device refuses them.
 struct DeviceSaid {

@@ -8,6 +8,14 @@
 namespace dsv4::model {
 namespace {
 
+// Of all experts of a layer, those that are cached and find no slot.
+double MissedShare(const ExpertSplit& split, const ExpertCosts& costs) {
+  if (split.cached == 0) return 0;
+  const double slots = split.slots > 0 ? static_cast<double>(split.slots) : static_cast<double>(costs.room);
+  const double missed = static_cast<double>(split.cached) - slots / static_cast<double>(costs.num_layers);
+  return std::max(0.0, missed) / static_cast<double>(costs.num_experts);
+}
+
 double Power(double base, int64_t times) {
   return times == 0 ? 1.0 : std::pow(base, static_cast<double>(times));
 }
@@ -36,10 +44,7 @@ ExpertTimes TimesOf(const ExpertSplit& split, const ExpertCosts& costs) {
   const auto num_layers = static_cast<double>(costs.num_layers);
   const auto chosen = static_cast<double>(costs.top_k) * num_layers;
   const double of_host = static_cast<double>(split.host) / num_experts;
-  const double slots = split.slots > 0 ? static_cast<double>(split.slots) : static_cast<double>(costs.room);
-  const double cached = static_cast<double>(split.cached);
-  const double missed =
-      split.cached == 0 ? 0.0 : std::max(0.0, cached - slots / num_layers) / num_experts;  // Of all experts.
+  const double missed = MissedShare(split, costs);
   const bool beside = of_host > 0 && missed > 0;
   const double host_rate = beside ? costs.host_beside : costs.host;
   const double link_rate = beside ? costs.link_beside : costs.link;
@@ -75,6 +80,41 @@ ExpertChoice ChooseExperts(const ExpertCosts& costs) {
     if (choice.times.judged() < best.times.judged()) best = choice;
   }
   return best;
+}
+
+PromptCrossings CrossingsOf(const ExpertSplit& split, const ExpertCosts& costs) {
+  const auto num_experts = static_cast<double>(costs.num_experts);
+  const auto top_k = static_cast<double>(costs.top_k);
+  const double link_rate = split.host > 0 ? costs.link_beside : costs.link;
+  const auto choices = static_cast<double>(costs.streamed_choices);
+  PromptCrossings crossings;
+  crossings.streamed_from = static_cast<int64_t>(std::ceil(choices * num_experts / top_k));
+  crossings.layer = MissedShare(split, costs) * num_experts * costs.expert_bytes / link_rate;
+  // n tokens choose an expert n * top_k / num_experts times.
+  crossings.host_until = static_cast<int64_t>(num_experts / top_k * costs.host_prompt / link_rate);
+  return crossings;
+}
+
+std::string PromptText(const ExpertSplit& split, const ExpertCosts& costs) {
+  const PromptCrossings crossings = CrossingsOf(split, costs);
+  const auto num_layers = static_cast<double>(costs.num_layers);
+  std::string text;
+  if (split.cached > 0) {
+    text = fmt::format(
+        "passes of {} tokens or more bring all cached experts of a layer ahead, {:.1f} ms a layer, {:.2f} s "
+        "a "
+        "pass; ",
+        crossings.streamed_from, crossings.layer * 1e3, crossings.layer * num_layers);
+  }
+  if (split.host > 0) {
+    const double of_host = static_cast<double>(split.host) / static_cast<double>(costs.num_experts);
+    const double seconds = static_cast<double>(costs.chunk_tokens * costs.top_k) * num_layers * of_host *
+                           costs.expert_bytes / costs.host_prompt;
+    text +=
+        fmt::format("the host takes {:.2f} s for its experts of {} tokens; ", seconds, costs.chunk_tokens);
+  }
+  return text + fmt::format("an expert is multiplied by the host sooner than brought up to {} tokens a pass",
+                            crossings.host_until);
 }
 
 std::string Advice(const ExpertChoice& choice) {

@@ -24,6 +24,8 @@ struct ExpertCosts {
   double host_prompt =
       0;  // Bytes a second of experts, each multiplied with many tokens: bytes count once a token.
   int64_t chunk_tokens = 8192;  // Of a prompt's pass.
+  // A pass with so many choices for each of a layer's experts brings the cached ones before the router has chosen.
+  int64_t streamed_choices = 4;
 };
 
 // Of routed experts that are not multiplied from the device's memory, for one token.
@@ -47,6 +49,18 @@ struct ExpertChoice {
 
 // Among: residents beside experts of the host, and cached ones, beside which the host has the others or none. Without room for all.
 ExpertChoice ChooseExperts(const ExpertCosts& costs);
+
+// How passes of a prompt get a layer's experts, by the number of their tokens.
+struct PromptCrossings {
+  int64_t streamed_from =
+      0;             // Tokens from which on a pass brings all cached ones; before, those that are chosen.
+  double layer = 0;  // Seconds in which the link brings those of a layer that are not there.
+  int64_t host_until =
+      0;  // Up to so many tokens the host would multiply an expert sooner than the link brings it.
+};
+PromptCrossings CrossingsOf(const ExpertSplit& split, const ExpertCosts& costs);
+// The same in words.
+std::string PromptText(const ExpertSplit& split, const ExpertCosts& costs);
 
 // What bounds a token with this split and what would make it faster: words for people.
 std::string Advice(const ExpertChoice& choice);

@@ -60,6 +60,24 @@ TEST(ExpertChoice, HostAndLinkShareWhatDoesNotFit) {
   EXPECT_LT(choice.times.both, TimesOf({.resident = 85, .host = 171}, costs).both);
 }
 
+TEST(ExpertChoice, CrossingsOfPromptsFollowFromRates) {
+  const ExpertCosts costs = Flash();
+  // 170.67 tokens choose 4 * 256 times.
+  const PromptCrossings alone = CrossingsOf({.cached = 256, .slots = 43 * 64}, costs);
+  EXPECT_EQ(alone.streamed_from, 171);
+  EXPECT_NEAR(alone.layer, 192 * costs.expert_bytes / 50e9, 1e-9);
+  EXPECT_EQ(alone.host_until, 853);  // 256 / 6 * 1000 / 50.
+  const PromptCrossings beside = CrossingsOf({.host = 128, .cached = 128, .slots = 43 * 64}, costs);
+  EXPECT_NEAR(beside.layer, 64 * costs.expert_bytes / 40e9, 1e-9);
+  EXPECT_EQ(beside.host_until, 1066);
+  EXPECT_THAT(
+      PromptText({.cached = 256, .slots = 43 * 64}, costs),
+      HasSubstr("passes of 171 tokens or more bring all cached experts of a layer ahead, 54.4 ms a layer, "
+                "2.34 s a pass"));
+  EXPECT_THAT(PromptText({.resident = 64, .host = 192}, costs),
+              HasSubstr("the host takes 22.45 s for its experts of 8192 tokens"));
+}
+
 TEST(ExpertChoice, AHostThatIsSlowWithPromptsMultipliesNone) {
   ExpertCosts costs = Flash();
   costs.host_prompt = 30e9;

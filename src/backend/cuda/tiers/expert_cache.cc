@@ -137,8 +137,9 @@ Status ExpertCache::Restart() {
   // No weight comes now.
   threads_.reset();
   block_.reset();
-  num_experts_ = 0;
+  numbered_.clear();
   const int64_t num_experts = num_weights_ / kWeightsOfExpert;
+  num_prepared_ = num_experts;
   const int64_t num_slots = std::min(slots_, num_experts);
   if (num_slots != state_.num_slots || slot_bytes_ != state_.slot_bytes) {
     state_ = {};
@@ -166,13 +167,13 @@ Status ExpertCache::Restart() {
   DSV4_RETURN_IF_ERROR(Make(num_experts, &experts_, &state_.experts));
   DSV4_RETURN_IF_ERROR(Make(num_slots, &jobs_, &state_.jobs));
   DSV4_RETURN_IF_ERROR(Make(1, &clock_, &state_.clock));
+  stream_.Restart(state_.num_slots);
   return {};
 }
 
-Result<Buffer> ExpertCache::AddLayer(std::span<const ops::ExpertWeights> experts) {
-  std::vector<int32_t> numbers(experts.size(), 0);
+Result<CachedLayer> ExpertCache::AddLayer(std::span<const ops::ExpertWeights> experts) {
+  CachedLayer layer{.numbers = std::vector<int32_t>(experts.size(), 0), .on_device = {}};
   std::vector<CachedExpert> cached;
-  int32_t number = num_experts_;
   for (size_t i = 0; i < experts.size(); ++i) {
     if (!Has(experts[i])) continue;
     CachedExpert& expert = cached.emplace_back();
@@ -191,20 +192,28 @@ Result<Buffer> ExpertCache::AddLayer(std::span<const ops::ExpertWeights> experts
           Internal(fmt::format("cached experts: one of {} bytes, the largest that was prepared has {}", begin,
                                state_.slot_bytes)));
     }
-    numbers[i] = ++number;
+    layer.numbers[i] = static_cast<int32_t>(numbered_.size() + cached.size());
   }
-  if (cached.empty()) return Buffer();
-  if (static_cast<size_t>(number) * sizeof(CachedExpert) > experts_.num_bytes()) {
-    return Error(Internal(fmt::format("cached experts: {} in layers, {} were prepared", number,
-                                      experts_.num_bytes() / sizeof(CachedExpert))));
+  if (cached.empty()) return CachedLayer();
+  const size_t before = numbered_.size();
+  if ((before + cached.size()) * sizeof(CachedExpert) > experts_.num_bytes()) {
+    return Error(Internal(fmt::format("cached experts: {} in layers, {} were prepared",
+                                      before + cached.size(), experts_.num_bytes() / sizeof(CachedExpert))));
   }
-  CachedExpert* const to = state_.experts + num_experts_;
-  DSV4_TRY(context_.memory().CopyFromHost(to, cached.data(), cached.size() * sizeof(CachedExpert), nullptr));
-  const size_t num_bytes = numbers.size() * sizeof(int32_t);
-  DSV4_ASSIGN_OR_RETURN(Buffer of_layer, context_.memory().Allocate(num_bytes));
-  DSV4_TRY(context_.memory().CopyFromHost(of_layer.data(), numbers.data(), num_bytes, nullptr));
-  num_experts_ = number;
-  return of_layer;
+  DSV4_TRY(context_.memory().CopyFromHost(state_.experts + before, cached.data(),
+                                          cached.size() * sizeof(CachedExpert), nullptr));
+  const size_t num_bytes = layer.numbers.size() * sizeof(int32_t);
+  DSV4_ASSIGN_OR_RETURN(layer.on_device, context_.memory().Allocate(num_bytes));
+  DSV4_TRY(context_.memory().CopyFromHost(layer.on_device.data(), layer.numbers.data(), num_bytes, nullptr));
+  numbered_.insert(numbered_.end(), cached.begin(), cached.end());
+  return layer;
+}
+
+bool ExpertCache::Streams(int64_t num_choices, int64_t num_places) const {
+  // Of so many choices at random one expert in fifty is left out.
+  constexpr int64_t kManyChoicesOfExpert = 4;
+  return num_choices >= kManyChoicesOfExpert * num_places && stream_.has_room() &&
+         state_.num_slots < num_prepared_;
 }
 
 ExpertCacheWords ExpertCache::counters() const {

@@ -9,6 +9,7 @@
 
 #include "backend/cuda/kernels/moe/expert_cache.h"
 #include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/tiers/expert_stream.h"
 #include "base/parallel.h"
 #include "ops/routed_experts.h"
 
@@ -16,7 +17,7 @@ namespace dsv4::backend::cuda {
 
 class ExpertCache {
  public:
-  explicit ExpertCache(CudaContext& context) : context_(context) {}
+  explicit ExpertCache(CudaContext& context) : context_(context), stream_(context) {}
 
   // Copies a weight to where it stays; weights of an expert one after the other. `slots`: how many experts the device is to have room for.
   // `reorder`: NVFP4's codes change places as on the device (weights/e2m1_order.h). ResourceExhausted where no more memory can be pinned.
@@ -27,11 +28,21 @@ class ExpertCache {
 
   // Forgets which experts are where, and makes room; ResourceExhausted where the device has none. Before the first layer after Keep.
   Status Restart();
-  // The numbers of those experts that are cached, 0 of others, as ExpertCacheCall::experts; device memory, empty where none is. Until
-  // Restart.
-  Result<Buffer> AddLayer(std::span<const ops::ExpertWeights> experts);
+  // Those of `experts` that are cached. Until Restart.
+  Result<CachedLayer> AddLayer(std::span<const ops::ExpertWeights> experts);
   // Queues what brings those that `call` has chosen.
-  void Bring(const ExpertCacheCall& call) { LaunchBringExperts(context_, state_, call); }
+  void Bring(const ExpertCacheCall& call) {
+    stream_.Forget();
+    LaunchBringExperts(context_, state_, call);
+  }
+  // Whether a call with so many choices brings all of a layer's experts ahead of the router. Not where all have room: then they are
+  // brought once.
+  bool Streams(int64_t num_choices, int64_t num_places) const;
+  // Queues that (ExpertStream::Run).
+  Status Stream(const CachedLayer& layer, DeviceWeight* table,
+                const std::function<Status(int begin, int end)>& multiply) {
+    return stream_.Run({state_, numbered_, num_prepared_}, layer, table, multiply);
+  }
 
   ExpertCacheWords counters() const;
   int64_t num_slots() const { return state_.num_slots; }
@@ -54,7 +65,8 @@ class ExpertCache {
   int64_t slots_ = 0;         // That are wanted.
 
   ExpertCacheState state_;
-  int32_t num_experts_ = 0;  // That have numbers.
+  int64_t num_prepared_ = 0;            // Experts when it began,
+  std::vector<CachedExpert> numbered_;  // and those of layers that came since, from number 1 on.
   Buffer slots_memory_;
   Buffer keys_;
   Buffer used_;
@@ -63,7 +75,8 @@ class ExpertCache {
   Buffer experts_;
   Buffer jobs_;
   Buffer clock_;
-  Buffer words_;  // Of the host.
+  Buffer words_;         // Of the host.
+  ExpertStream stream_;  // Last: it ends before the memory goes.
 };
 
 }  // namespace dsv4::backend::cuda

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/lowering/record/expert_terms.h"
 #include "backend/cuda/runtime/pinned_memory.h"
 
 namespace dsv4::backend::cuda {
@@ -94,16 +95,81 @@ Result<std::unique_ptr<TieredLayer>> ExpertTiers::MakeLayer(std::span<const ops:
 // The cache alone writes to tables, and only where they say of cached experts where these are.
 void ExpertTiers::Bring(const TieredLayer& layer, const ExpertTable& table, int64_t num_places,
                         const TensorView& indices) {
-  if (layer.cached.data() == nullptr) return;
+  if (layer.cached.numbers.empty()) return;
   // Of so many choices at random few experts are left out.
   constexpr int64_t kManyChoicesOfExpert = 2;
   cache_.Bring({.indices = indices.as<const int32_t>(),
                 .num_choices = indices.num_elements(),
-                .experts = static_cast<const int32_t*>(layer.cached.data()),
+                .experts = static_cast<const int32_t*>(layer.cached.on_device.data()),
                 .num_places = static_cast<int>(num_places),
                 .passing = indices.num_elements() >= kManyChoicesOfExpert * num_places,
                 .table = const_cast<DeviceWeight*>(table.weights)});
 }
+
+bool ExpertTiers::Streams(const TieredLayer& layer, int64_t num_choices, int64_t num_experts) const {
+  return !layer.cached.numbers.empty() && cache_.Streams(num_choices, num_experts);
+}
+
+Status ExpertTiers::StreamTerms(const TieredLayer& layer, const ExpertTable& table, const TermsWork& work,
+                                const std::function<Status()>& before,
+                                const std::function<Status()>& behind) {
+  constexpr int kWeightsOfExpert = 3;
+  return cache_.Stream(
+      layer.cached, const_cast<DeviceWeight*>(table.weights), [&](int begin, int end) -> Status {
+        DSV4_RETURN_IF_ERROR(before());
+        ExpertTable of_part = table;
+        of_part.weights += int64_t{begin} * kWeightsOfExpert;
+        ops::ExpertTermsArgs args = work.args;
+        args.experts = args.experts.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+        args.first_expert = begin;
+        {
+          const Arena::Scope scope = context_.ScratchScope();
+          DSV4_RETURN_IF_ERROR(TermsOfTable(context_, of_part, {args, work.wrong_index}));
+        }
+        return behind();
+      });
+}
+
+namespace {
+
+// The rows of a layer whose experts are not all the device's, as many at a time as the host takes.
+class HostRows {
+ public:
+  HostRows(CudaContext& context, const HostTermsWork& all, const ops::RoutedExpertsArgs& args,
+           const TensorView& device_indices, const TensorView& terms)
+      : context_(context), work_(all), args_(args), device_indices_(device_indices), terms_(terms) {}
+
+  bool done() const { return begin_ == args_.x.shape[0]; }
+  int64_t begin() const { return begin_; }
+  int64_t end() const { return std::min(args_.x.shape[0], begin_ + tiers::HostExperts::kMaxRows); }
+  // Asks the host for its terms of the next rows; nothing where there are none.
+  void Ask() {
+    if (done()) return;
+    work_.x = args_.x.Rows(begin_, end()).data;
+    work_.indices = args_.indices.Rows(begin_, end()).as<const int32_t>();
+    work_.weights = args_.weights.Rows(begin_, end()).as<const float>();
+    work_.device_indices = device_indices_.Rows(begin_, end()).as<int32_t>();
+    work_.terms = terms_.Rows(begin_, end()).data;
+    work_.num_rows = static_cast<int>(end() - begin_);
+    LaunchAskHost(context_, work_);
+  }
+  // Takes them.
+  void Take() {
+    if (done()) return;
+    LaunchTakeHostTerms(context_, work_);
+    begin_ = end();
+  }
+
+ private:
+  CudaContext& context_;
+  HostTermsWork work_;
+  const ops::RoutedExpertsArgs& args_;
+  const TensorView device_indices_;
+  const TensorView terms_;
+  int64_t begin_ = 0;
+};
+
+}  // namespace
 
 Status ExpertTiers::RoutedExperts(const TieredLayer& layer, const ops::RoutedExpertsArgs& args) {
   const int64_t num_tokens = args.x.shape[0];
@@ -120,41 +186,62 @@ Status ExpertTiers::RoutedExperts(const TieredLayer& layer, const ops::RoutedExp
   const TensorView device_indices =
       TensorView::Contiguous(static_cast<void*>(places), DType::kI32, {num_tokens, top_k}, device);
   const auto num_device = static_cast<int64_t>(layer.device.size());
-  for (int64_t begin = 0; begin < num_tokens; begin += tiers::HostExperts::kMaxRows) {
-    const int64_t end = std::min(num_tokens, begin + tiers::HostExperts::kMaxRows);
-    const TensorView x = args.x.Rows(begin, end);
-    const HostTermsWork work = {.x = x.data,
-                                .indices = args.indices.Rows(begin, end).as<const int32_t>(),
-                                .weights = args.weights.Rows(begin, end).as<const float>(),
-                                .places = static_cast<const int32_t*>(layer.places.data()),
-                                .device_indices = device_indices.Rows(begin, end).as<int32_t>(),
-                                .terms = terms.Rows(begin, end).data,
-                                .payload = payload,
-                                .words = host_->words(),
-                                .state = static_cast<HostTermsState*>(state_.data()),
-                                .layer = layer.number,
-                                .num_rows = static_cast<int>(end - begin),
-                                .num_experts = static_cast<int>(num_experts),
-                                .num_device = static_cast<int>(num_device),
-                                .num_host = static_cast<int>(layer.num_host),
-                                .limit = args.limit,
-                                .deadline_ns = std::chrono::nanoseconds(options_.deadline).count()};
-    LaunchAskHost(context_, work);
-    // The device multiplies its own meanwhile.
-    if (num_device > 0) {
-      DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertTable* const table,
-                                   context_.expert_tables().Find(layer.device, args.x.dtype));
-      Bring(layer, *table, num_device, device_indices.Rows(begin, end));
-      DSV4_RETURN_IF_ERROR(ExpertTerms(context_, {.x = x,
-                                                  .indices = device_indices.Rows(begin, end),
-                                                  .weights = args.weights.Rows(begin, end),
-                                                  .experts = layer.device,
-                                                  .first_expert = 0,
-                                                  .num_experts = num_experts,
-                                                  .limit = args.limit,
-                                                  .terms = terms.Rows(begin, end)}));
+  const HostTermsWork all = {.x = nullptr,
+                             .indices = args.indices.as<const int32_t>(),
+                             .weights = nullptr,
+                             .places = static_cast<const int32_t*>(layer.places.data()),
+                             .device_indices = places,
+                             .terms = nullptr,
+                             .payload = payload,
+                             .words = host_->words(),
+                             .state = static_cast<HostTermsState*>(state_.data()),
+                             .layer = layer.number,
+                             .num_rows = static_cast<int>(num_tokens),
+                             .num_experts = static_cast<int>(num_experts),
+                             .num_device = static_cast<int>(num_device),
+                             .num_host = static_cast<int>(layer.num_host),
+                             .limit = args.limit,
+                             .deadline_ns = std::chrono::nanoseconds(options_.deadline).count()};
+  HostRows rows(context_, all, args, device_indices, terms);
+  ops::ExpertTermsArgs of_device = {.x = args.x,
+                                    .indices = device_indices,
+                                    .weights = args.weights,
+                                    .experts = layer.device,
+                                    .first_expert = 0,
+                                    .num_experts = num_experts,
+                                    .limit = args.limit,
+                                    .terms = terms};
+  const ExpertTable* table = nullptr;
+  if (num_device > 0) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(table, context_.expert_tables().Find(layer.device, args.x.dtype));
+  }
+  // The device multiplies its own while the host does: all rows at once, part by part, or as many as the host takes.
+  const bool streams = num_device > 0 && Streams(layer, args.indices.num_elements(), num_experts);
+  if (streams) {
+    LaunchPlaces(context_, all);
+    const auto ask = [&] {
+      rows.Ask();
+      return Status();
+    };
+    const auto take = [&] {
+      rows.Take();
+      return Status();
+    };
+    DSV4_RETURN_IF_ERROR(StreamTerms(layer, *table, {of_device, FaultKind::kTermIndex}, ask, take));
+  }
+  while (!rows.done()) {
+    rows.Ask();
+    if (num_device > 0 && !streams) {
+      const int64_t begin = rows.begin();
+      const int64_t end = rows.end();
+      of_device.x = args.x.Rows(begin, end);
+      of_device.indices = device_indices.Rows(begin, end);
+      of_device.weights = args.weights.Rows(begin, end);
+      of_device.terms = terms.Rows(begin, end);
+      Bring(layer, *table, num_device, of_device.indices);
+      DSV4_RETURN_IF_ERROR(ExpertTerms(context_, of_device));
     }
-    LaunchTakeHostTerms(context_, work);
+    rows.Take();
   }
   const int64_t begins[] = {0, num_experts};
   return SumTerms(context_, {.parts = terms.Reshaped({1, num_tokens, top_k, dim}),

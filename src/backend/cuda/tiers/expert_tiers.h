@@ -4,12 +4,14 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "backend/cuda/kernels/moe/host_terms.h"
+#include "backend/cuda/kernels/moe/terms_work.h"
 #include "backend/cuda/runtime/cuda_context.h"
 #include "backend/cuda/tiers/expert_cache.h"
 #include "ops/routed_experts.h"
@@ -23,7 +25,7 @@ struct TieredLayer {
   int64_t num_host = 0;
   int32_t number = 0;  // For HostExperts.
   Buffer places;       // HostTermsWork::places
-  Buffer cached;  // ExpertCacheCall::experts, of those that the device multiplies; empty: all are resident.
+  CachedLayer cached;  // Of those that the device multiplies.
 };
 
 struct HostTierOptions {
@@ -47,6 +49,14 @@ class ExpertTiers {
   // Brings the cached ones of those that `indices` names, by their places in `table`, which is of all that the device multiplies.
   void Bring(const TieredLayer& layer, const ExpertTable& table, int64_t num_places,
              const TensorView& indices);
+  // Whether a pass with so many choices of a layer's experts brings the cached ones before it knows them: then StreamTerms is for it, and else
+  // Bring.
+  bool Streams(const TieredLayer& layer, int64_t num_choices, int64_t num_experts) const;
+  // Terms of all that the device multiplies, which are those of the table: part by part, while others come.
+  Status StreamTerms(const TieredLayer& layer, const ExpertTable& table, const TermsWork& work) {
+    return StreamTerms(
+        layer, table, work, [] { return Status(); }, [] { return Status(); });
+  }
   // Valid arguments; a layer that Find gave for args.experts, some of which the host multiplies.
   Status RoutedExperts(const TieredLayer& layer, const ops::RoutedExpertsArgs& args);
 
@@ -66,6 +76,9 @@ class ExpertTiers {
     bool Fits(std::span<const ops::ExpertWeights> experts, uint64_t now) const;
   };
 
+  // With what comes in front of each part, and behind it.
+  Status StreamTerms(const TieredLayer& layer, const ExpertTable& table, const TermsWork& work,
+                     const std::function<Status()>& before, const std::function<Status()>& behind);
   Result<std::unique_ptr<TieredLayer>> MakeLayer(std::span<const ops::ExpertWeights> experts);
   Status Start();
 

@@ -56,6 +56,18 @@ __device__ void Point(const ExpertCacheState& cache, DeviceWeight* table, int pl
   }
 }
 
+// One thread.
+__device__ void Count(const ExpertCacheState& cache, const ExpertCacheWords& more) {
+  ExpertCacheWords& words = cache.clock->words;
+  words.hits += more.hits;
+  words.misses += more.misses;
+  words.bytes += more.bytes;
+  volatile ExpertCacheWords& seen = *cache.words;
+  seen.hits = words.hits;
+  seen.misses = words.misses;
+  seen.bytes = words.bytes;
+}
+
 // One block.
 __global__ void __launch_bounds__(kPlanThreads)
     ExpertCachePlanKernel(const __grid_constant__ ExpertCacheState cache,
@@ -139,13 +151,47 @@ __global__ void __launch_bounds__(kPlanThreads)
   clock.call = call;
   clock.age = age;
   clock.num_jobs = num_jobs;
-  clock.words.hits += static_cast<uint64_t>(num_hits);
-  clock.words.misses += static_cast<uint64_t>(num_missing);
-  clock.words.bytes += bytes;
-  volatile ExpertCacheWords& words = *cache.words;
-  words.hits = clock.words.hits;
-  words.misses = clock.words.misses;
-  words.bytes = clock.words.bytes;
+  Count(cache, {.hits = static_cast<uint64_t>(num_hits),
+                .misses = static_cast<uint64_t>(num_missing),
+                .bytes = bytes});
+}
+
+__global__ void __launch_bounds__(kPlanThreads)
+    ExpertCacheEmptyKernel(const __grid_constant__ ExpertCacheState cache, int first) {
+  BeginKernel();
+  for (int slot = first + static_cast<int>(threadIdx.x); slot < cache.num_slots; slot += kPlanThreads) {
+    const int owner = cache.owners[slot];
+    if (owner > 0) cache.slot_of[owner - 1] = 0;
+    cache.owners[slot] = 0;
+    cache.keys[slot] = 0;
+  }
+}
+
+__global__ void __launch_bounds__(kPlanThreads)
+    ExpertCachePointKernel(const __grid_constant__ ExpertCacheState cache, const int32_t* experts,
+                           const int32_t* slots, int num_places, DeviceWeight* table) {
+  BeginKernel();
+  for (int place = static_cast<int>(threadIdx.x); place < num_places; place += kPlanThreads) {
+    if (experts[place] > 0) Point(cache, table, place, experts[place], slots[place]);
+  }
+}
+
+__global__ void __launch_bounds__(kPlanThreads)
+    ExpertCacheKeepKernel(const __grid_constant__ ExpertCacheState cache, const CacheJob* experts,
+                          int num_experts, const __grid_constant__ ExpertCacheWords counted) {
+  BeginKernel();
+  const uint64_t call = cache.clock->call + 1;
+  for (int i = static_cast<int>(threadIdx.x); i < num_experts; i += kPlanThreads) {
+    const CacheJob job = experts[i];
+    cache.owners[job.slot] = job.expert;
+    cache.slot_of[job.expert - 1] = job.slot + 1;
+    cache.used[job.slot] = static_cast<uint32_t>(call);
+    cache.keys[job.slot] = CacheKeyOfPassing(call);
+  }
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  cache.clock->call = call;
+  Count(cache, counted);
 }
 
 __device__ __forceinline__ void CopyPiece(const uint8_t* from, uint8_t* to, int num_bytes) {
@@ -193,6 +239,20 @@ void LaunchBringExperts(CudaContext& context, const ExpertCacheState& cache, con
   // Each weight's last piece may be a part of one.
   const auto pieces = static_cast<int>(cache.slot_bytes / kPieceBytes) + 3;
   context.Launch(ExpertCacheFetchKernel, kFetchBlocks, kFetchThreads, 0, cache, pieces);
+}
+
+void LaunchEmptySlots(CudaContext& context, const ExpertCacheState& cache, int first) {
+  context.Launch(ExpertCacheEmptyKernel, 1, kPlanThreads, 0, cache, first);
+}
+
+void LaunchPointExperts(CudaContext& context, const ExpertCacheState& cache, const int32_t* experts,
+                        const int32_t* slots, int num_places, DeviceWeight* table) {
+  context.Launch(ExpertCachePointKernel, 1, kPlanThreads, 0, cache, experts, slots, num_places, table);
+}
+
+void LaunchKeepExperts(CudaContext& context, const ExpertCacheState& cache, const CacheJob* experts,
+                       int num_experts, const ExpertCacheWords& counted) {
+  context.Launch(ExpertCacheKeepKernel, 1, kPlanThreads, 0, cache, experts, num_experts, counted);
 }
 
 }  // namespace dsv4::backend::cuda

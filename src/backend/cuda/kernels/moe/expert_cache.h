@@ -69,4 +69,15 @@ struct ExpertCacheCall {
 // Afterwards all chosen experts are where `table` says: in slots, or those that find none free of other chosen ones where they stay.
 void LaunchBringExperts(CudaContext& context, const ExpertCacheState& cache, const ExpertCacheCall& call);
 
+// A pass of many tokens, whose experts the host has brought (tiers/expert_stream.h).
+//
+// Empties the slots from `first` on.
+void LaunchEmptySlots(CudaContext& context, const ExpertCacheState& cache, int first);
+// `table` [num_places, 3] says that its cached experts are in these slots, both by place. What is in which slot the cache does not learn.
+void LaunchPointExperts(CudaContext& context, const ExpertCacheState& cache, const int32_t* experts,
+                        const int32_t* slots, int num_places, DeviceWeight* table);
+// These experts are in their slots, which were empty, and give way first. Counts what the layer has asked for.
+void LaunchKeepExperts(CudaContext& context, const ExpertCacheState& cache, const CacheJob* experts,
+                       int num_experts, const ExpertCacheWords& counted);
+
 }  // namespace dsv4::backend::cuda

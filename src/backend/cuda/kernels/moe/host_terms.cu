@@ -83,6 +83,18 @@ __global__ void __launch_bounds__(kThreads) HostTermsAskKernel(const __grid_cons
   words.asked = number;
 }
 
+__global__ void __launch_bounds__(kThreads)
+    HostTermsPlacesKernel(const int32_t* indices, int64_t count, const int32_t* places, int num_experts,
+                          int num_device, int32_t* device_indices) {
+  BeginKernel();
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= count) return;
+  const int32_t expert = indices[i];
+  // One that does not exist is told of by the kernel that asks.
+  const int32_t place = expert < 0 || expert >= num_experts ? num_device : places[expert];
+  device_indices[i] = place < 0 ? num_device : place;
+}
+
 __device__ __forceinline__ int64_t Nanoseconds() {
   int64_t now;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
@@ -121,6 +133,12 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 }  // namespace
+
+void LaunchPlaces(CudaContext& context, const HostTermsWork& work) {
+  const int64_t count = work.num_rows * work.payload.top_k;
+  context.Launch(HostTermsPlacesKernel, static_cast<unsigned>((count + kThreads - 1) / kThreads), kThreads, 0,
+                 work.indices, count, work.places, work.num_experts, work.num_device, work.device_indices);
+}
 
 void LaunchAskHost(CudaContext& context, const HostTermsWork& work) {
   const tiers::Payload& payload = work.payload;

@@ -36,6 +36,8 @@ struct HostTermsWork {
   int64_t deadline_ns;
 };
 
+// Writes device_indices, of any number of rows, and nothing else; LaunchAskHost does so too.
+void LaunchPlaces(CudaContext& context, const HostTermsWork& work);
 // Asks the host, if it has any of the chosen experts.
 void LaunchAskHost(CudaContext& context, const HostTermsWork& work);
 // Waits for the host and takes its terms; the rows of others are left as they are. After the deadline, or where the host failed, a fault.

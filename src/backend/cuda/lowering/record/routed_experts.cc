@@ -12,6 +12,7 @@
 #include "backend/cuda/kernels/moe/grouped_gemv_runs.h"
 #include "backend/cuda/kernels/moe/grouped_gemv_stream.h"
 #include "backend/cuda/lowering/lowering.h"
+#include "backend/cuda/lowering/record/expert_terms.h"
 #include "backend/cuda/lowering/select/experts.h"
 #include "backend/cuda/tiers/expert_tiers.h"
 #include "backend/cuda/weights/e4m3_experts.h"
@@ -98,9 +99,14 @@ Status ExpertTerms(CudaContext& context, const ops::ExpertTermsArgs& args) {
   DSV4_RETURN_IF_ERROR(CheckSizes("expert_terms", args.indices, args.experts.size()));
   DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertTable* const table,
                                context.expert_tables().Find(args.experts, args.x.dtype));
-  DSV4_ASSIGN_OR_RETURN_STATUS(const Plan<ExpertsPath> plan, Choose(context, *table, ShapeOf(*table, args)));
+  return TermsOfTable(context, *table, {args, FaultKind::kTermIndex});
+}
+
+Status TermsOfTable(CudaContext& context, const ExpertTable& table, const TermsWork& work) {
+  DSV4_ASSIGN_OR_RETURN_STATUS(const Plan<ExpertsPath> plan,
+                               Choose(context, table, ShapeOf(table, work.args)));
   context.Chose(plan);
-  return ComputeTerms(context, *table, {args, FaultKind::kTermIndex}, plan.kernel);
+  return ComputeTerms(context, table, work, plan.kernel);
 }
 
 Status RoutedExperts(CudaContext& context, const ops::RoutedExpertsArgs& args) {
@@ -111,17 +117,19 @@ Status RoutedExperts(CudaContext& context, const ops::RoutedExpertsArgs& args) {
   if (tiered != nullptr && tiered->num_host > 0) return context.expert_tiers().RoutedExperts(*tiered, args);
   DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertTable* const table,
                                context.expert_tables().Find(args.experts, args.x.dtype));
-  if (tiered != nullptr)
-    context.expert_tiers().Bring(*tiered, *table, static_cast<int64_t>(args.experts.size()), args.indices);
+  const auto num_experts = static_cast<int64_t>(args.experts.size());
+  const bool streams =
+      tiered != nullptr && context.expert_tiers().Streams(*tiered, args.indices.num_elements(), num_experts);
+  if (tiered != nullptr && !streams) context.expert_tiers().Bring(*tiered, *table, num_experts, args.indices);
   ops::ExpertTermsArgs all = {.x = args.x,
                               .indices = args.indices,
                               .weights = args.weights,
                               .experts = args.experts,
-                              .num_experts = static_cast<int64_t>(args.experts.size()),
+                              .num_experts = num_experts,
                               .limit = args.limit,
                               .terms = {}};
   ExpertsShape expert_shape = ShapeOf(*table, all);
-  expert_shape.sums = true;
+  expert_shape.sums = !streams;
   DSV4_ASSIGN_OR_RETURN_STATUS(const Plan<ExpertsPath> plan, Choose(context, *table, expert_shape));
   context.Chose(plan);
   if (plan.kernel == ExpertsPath::kGemvJoint) {
@@ -145,7 +153,9 @@ Status RoutedExperts(CudaContext& context, const ops::RoutedExpertsArgs& args) {
       void* const terms,
       context.Scratch(static_cast<size_t>(shape.num_elements() * ElementBytes(args.x.dtype))));
   all.terms = TensorView::Contiguous(terms, args.x.dtype, shape, args.x.device);
-  DSV4_RETURN_IF_ERROR(ComputeTerms(context, *table, {all, FaultKind::kExpertIndex}, plan.kernel));
+  const TermsWork work = {all, FaultKind::kExpertIndex};
+  DSV4_RETURN_IF_ERROR(streams ? context.expert_tiers().StreamTerms(*tiered, *table, work)
+                               : ComputeTerms(context, *table, work, plan.kernel));
   const int64_t begins[] = {0, all.num_experts};
   return SumTerms(context, {.parts = all.terms.Reshaped({1, shape[0], shape[1], shape[2]}),
                             .indices = args.indices,
