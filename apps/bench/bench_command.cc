@@ -24,6 +24,7 @@
 #include "io/disk_rate.h"
 #include "model/checkpoint/resolved_checkpoint.h"
 #include "model/placement/forecast.h"
+#include "model/placement/memory_plan.h"
 
 namespace dsv4::apps {
 namespace {
@@ -76,6 +77,8 @@ class Bench {
   Status RunVerifications();
   Status RunRound();
   Result<double> BytesWithoutReplication(int64_t depth);
+  // What a GPU has given, beside the plan.
+  Status NoteDeviceMemory(const std::shared_ptr<const io::Checkpoint>& checkpoint);
   void Add(BenchRow row);
   void Report(std::vector<BenchRow> measured);
   // Over all rounds; rows "ahead" belong to the one in front of them.
@@ -267,6 +270,18 @@ Status Bench::RunDecodes() {
   return {};
 }
 
+Status Bench::NoteDeviceMemory(const std::shared_ptr<const io::Checkpoint>& checkpoint) {
+  if (options_.model.backend != "cuda" || options_.model.group != nullptr) return {};
+  const model::Model& model = *targets_.front().model;
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      const model::MemoryPlan plan,
+      model::PlanMemory(model.config(), checkpoint, model.options(), LargestRow(plan_)));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const backend::CudaRoom room, backend::RoomOf(options_.model.device));
+  report_.memory.device_bytes = room.total - room.free - targets_.front().meter.device_bytes();
+  report_.memory.planned_bytes = plan.total() + room.scratch;
+  return {};
+}
+
 Status Bench::Run() {
   report_.model = source_.name();
   report_.numerics = options_.model.numerics;
@@ -289,6 +304,7 @@ Status Bench::Run() {
   progress_.Clear();
   const int64_t peak = PeakMemory();
   report_.memory.peak_bytes = peak - (read_memory_ && peak > 0 ? read_memory_->num_bytes() : 0);
+  DSV4_RETURN_IF_ERROR(NoteDeviceMemory(checkpoint));
   if (options_.explain) {
     for (const backend::CudaChoice& choice : backend::ChoicesOf(targets_.front().backend->inner())) {
       report_.kernels.push_back({choice.op, choice.kernel, choice.reason, choice.count});

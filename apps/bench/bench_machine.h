@@ -26,6 +26,8 @@ class BenchMeter {
   BenchMeter() = default;
   // Of a device: how fast it copies within its memory, which outlives this object. ResourceExhausted without room for what is copied.
   static Result<BenchMeter> OfDevice(Memory& memory);
+  // That it takes of a device.
+  int64_t device_bytes() const { return static_cast<int64_t>(from_.num_bytes() + to_.num_bytes()); }
   // `threads` outlives this object.
   BenchMeter(std::shared_ptr<const backend::cpu::ReadMemory> memory, ThreadPool& threads,
              backend::cpu::Isa isa)

@@ -261,6 +261,13 @@ std::string FooterText(const BenchReport& report) {
       static_cast<double>(memory.peak_bytes - memory.states_bytes) /
           static_cast<double>(memory.weights_bytes),
       static_cast<double>(memory.weights_bytes) / 1e6, static_cast<double>(memory.states_bytes) / 1e6);
+  if (memory.device_bytes > 0) {
+    text += fmt::format("memory   GPU {:.2f} GB with its context, {:.1f} % of the {:.2f} GB planned\n",
+                        static_cast<double>(memory.device_bytes) / 1e9,
+                        100.0 * static_cast<double>(memory.device_bytes) /
+                            static_cast<double>(std::max<int64_t>(memory.planned_bytes, 1)),
+                        static_cast<double>(memory.planned_bytes) / 1e9);
+  }
   return text;
 }
 

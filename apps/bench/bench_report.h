@@ -27,6 +27,9 @@ struct BenchMemory {
   int64_t peak_bytes = 0;     // Of the process while the model loads and runs; 0: unknown.
   int64_t weights_bytes = 0;  // All files of the checkpoint.
   int64_t states_bytes = 0;   // Of the sequences of the largest row.
+  // Of a GPU at the end, without what the bench takes for itself, with the context and other processes; and the plan. 0: no GPU alone.
+  int64_t device_bytes = 0;
+  int64_t planned_bytes = 0;
 };
 
 // What an op of some shape became (--explain).

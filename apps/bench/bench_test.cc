@@ -7,6 +7,7 @@
 
 #include "apps/bench/bench_check.h"
 #include "apps/bench/bench_command.h"
+#include "apps/bench/bench_experts.h"
 #include "apps/bench/bench_report.h"
 #include "apps/bench/bench_runs.h"
 #include "apps/shared/model_source.h"
@@ -176,6 +177,21 @@ TEST_F(BenchTest, RandomRowsEndWhereTheModelEnds) {
   ASSERT_TRUE(state.has_value());
   const Status filled = kv::FillWithRandomRows(*state, model->cache_layout().max_positions + 1, 0);
   EXPECT_EQ(filled.code(), StatusCode::kOutOfRange) << filled.message();
+}
+
+TEST(BenchExperts, ALayerWaitsForTheSlowestAsChoicesFallOnIt) {
+  BenchExperts experts{.split = {.host = 256}, .top_k = 6, .num_layers = 10, .expert_bytes = 14e6};
+  experts.rates = {.host_beside = 50e9, .link_beside = 50e9};
+  const double expert = 14e6 / 50e9;
+  EXPECT_NEAR(experts.LayerSeconds(1, 3e12, 0), 6 * expert, 1e-9);
+  // Half on the host, half brought: three each on average, but the larger part is more than that.
+  experts.split = {.host = 128, .cached = 128, .slots = 256};
+  EXPECT_NEAR(experts.LayerSeconds(1, 3e12, 1.0), 3.90 * expert, 0.05 * expert);
+  EXPECT_NEAR(experts.LayerSeconds(1, 3e12, 0.0), 3.0 * expert, 0.05 * expert);
+  // Of the 44 experts of eight tokens the parts differ by less.
+  EXPECT_NEAR(experts.LayerSeconds(8, 3e12, 1.0), 24.5 * expert, 0.4 * expert);
+  EXPECT_NEAR(experts.BoundSeconds(experts.AllBytes(1) + 3e9, 1, 3e12, 1.0),
+              1e-3 + 10 * experts.LayerSeconds(1, 3e12, 1.0), 1e-9);
 }
 
 TEST(BenchList, Numbers) {

@@ -89,6 +89,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
       *value = dsv4::null_runtime::device.shared_bytes;
       break;
+    case cudaDevAttrCanUseHostPointerForRegisteredMem:
+      *value = 1;
+      break;
     case cudaDevAttrComputeCapabilityMajor:
       *value = dsv4::null_runtime::device.capability / 10;
       break;
@@ -129,6 +132,10 @@ cudaError_t cudaMallocHost(void** data, size_t num_bytes) {
   if (num_bytes > dsv4::null_runtime::max_pinned_bytes) return cudaErrorMemoryAllocation;
   return Allocate(data, num_bytes);
 }
+cudaError_t cudaHostRegister(void*, size_t num_bytes, unsigned) {
+  return num_bytes > dsv4::null_runtime::max_pinned_bytes ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void*) { return cudaSuccess; }
 cudaError_t cudaHostAlloc(void** data, size_t num_bytes, unsigned) { return Allocate(data, num_bytes); }
 cudaError_t cudaFree(void* data) { return Free(data); }
 cudaError_t cudaFreeAsync(void* data, cudaStream_t) { return Free(data); }

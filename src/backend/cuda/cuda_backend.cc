@@ -245,7 +245,8 @@ Result<CudaRoom> RoomOf(int device) {
     return Error(Internal(fmt::format("backend cuda: the memory of device {} cannot be read: {}", device,
                                       cudaGetErrorString(error))));
   }
-  return CudaRoom{static_cast<int64_t>(free), kScratchBytes};
+  return CudaRoom{
+      .total = static_cast<int64_t>(total), .free = static_cast<int64_t>(free), .scratch = kScratchBytes};
 }
 
 CudaCounters CountersOf(const ops::Backend& backend) {

@@ -106,8 +106,9 @@ Result<ops::Backend> MakeCudaBackend(const CudaOptions& options);
 
 // Memory of a device, in bytes.
 struct CudaRoom {
+  int64_t total = 0;  // What is not free is also the context's, and other processes'.
   int64_t free = 0;
-  // Of them, what this backend may take beside weights, states and the step's arena: scratch of the largest op, staging,
+  // Of the latter, what this backend may take beside weights, states and the step's arena: scratch of the largest op, staging,
   // graphs, tables of experts. An allowance; cuda_step_bench prints what was taken.
   int64_t scratch = 0;
 };

@@ -67,7 +67,7 @@ Result<Buffer> ExpertCache::Place(size_t num_bytes) {
   const size_t wanted = RoundedUp(num_bytes, kAlignment);
   if (block_ == nullptr || block_->num_bytes() - block_used_ < wanted) {
     std::erase_if(blocks_, [](const auto& entry) { return entry.second.expired(); });
-    Result<Buffer> memory = AllocatePinned(context_.queue(), std::max(kBlockBytes, wanted));
+    Result<Buffer> memory = AllocatePinned(context_.queue(), std::max(kBlockBytes, wanted), *threads_);
     if (!memory.has_value()) {
       return Error(memory.error().WithContext(
           fmt::format("cached experts: {} of the host's memory are pinned", Gigabytes(PinnedBytes()))));
@@ -87,12 +87,12 @@ Result<Weight> ExpertCache::Keep(const Weight& source, int64_t slots, bool reord
     return Error(Unimplemented(fmt::format(
         "op prepare_weight: a cached expert's weight of {} bytes, want less than 4 GB", sizes.all)));
   }
-  DSV4_ASSIGN_OR_RETURN(Buffer owner, Place(sizes.all));
-  auto* const base = static_cast<std::byte*>(owner.data());
   if (threads_ == nullptr) {
     const unsigned num_threads = std::clamp(std::thread::hardware_concurrency(), 1U, kMaxThreads);
     threads_ = std::make_unique<ThreadPool>(static_cast<int>(num_threads));
   }
+  DSV4_ASSIGN_OR_RETURN(Buffer owner, Place(sizes.all));
+  auto* const base = static_cast<std::byte*>(owner.data());
   const auto* const data = source.data.as<const std::byte>();
   // A grain is whole blocks of codes.
   threads_->ParallelFor(static_cast<int64_t>(sizes.data), kCopyGrain, [&](int64_t begin, int64_t end) {
