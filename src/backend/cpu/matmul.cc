@@ -145,27 +145,44 @@ Activations::Activations(ThreadPool& threads, const Kernels& kernels, const Matm
       std::memcpy(to + pack * element_bytes, packed, sizeof(packed));
     }
   };
+  // bf16 that stays bf16.
+  const bool rounds = plan.quant == ActivationQuant::kFp8Block;
+  const bool narrow_from_start =
+      bf16 && dtype == DType::kBF16 &&
+      (!rounds || (kernels.round_fp8_bf16 != nullptr && cols % kActivationBlock == 0));
+  const auto pack_row = [&](const uint8_t* from, float* values, uint8_t* narrow, uint8_t* to) {
+    uint8_t* const in_columns = in_order ? to : narrow;
+    if (narrow_from_start) {
+      if (rounds) {
+        kernels.round_fp8_bf16(from, cols, in_columns);
+      } else {
+        std::memcpy(in_columns, from, static_cast<size_t>(2 * cols));
+      }
+      std::fill(in_columns + 2 * cols, in_columns + 2 * padded, uint8_t{0});
+    } else {
+      LoadFloats(kernels, from, dtype, cols, values);
+      std::fill(values + cols, values + padded, 0.0F);
+      if (rounds) kernels.round_fp8(values, cols, kActivationBlock, values);
+      if (bf16) {
+        kernels.narrow_bf16(values, padded, in_columns);
+      } else if (in_order) {
+        std::memcpy(to, values, static_cast<size_t>(padded) * sizeof(float));
+      } else {
+        arrange(values, to);
+      }
+    }
+    if (!bf16 || in_order) return;
+    if (plan.kernels->arrange != nullptr) return plan.kernels->arrange(plan.order(), narrow, padded, to);
+    arrange(reinterpret_cast<const uint16_t*>(narrow), to);
+  };
   constexpr int64_t kElementsPerTask = 1 << 14;
-  threads.ParallelFor(num_rows_, std::max<int64_t>(1, kElementsPerTask / padded),
-                      [&](int64_t begin, int64_t end) {
-                        float* const values = ThreadFloats(padded + padded / 2);
-                        uint8_t* const narrow = reinterpret_cast<uint8_t*>(values + padded);
-                        for (int64_t row = begin; row < end; ++row) {
-                          LoadFloats(kernels, rows[static_cast<size_t>(row)], dtype, cols, values);
-                          std::fill(values + cols, values + padded, 0.0F);
-                          if (plan.quant == ActivationQuant::kFp8Block)
-                            kernels.round_fp8(values, cols, kActivationBlock, values);
-                          uint8_t* const to = data.get() + row * row_bytes_;
-                          if (bf16) {
-                            kernels.narrow_bf16(values, padded, in_order ? to : narrow);
-                            if (!in_order) arrange(reinterpret_cast<const uint16_t*>(narrow), to);
-                          } else if (in_order) {
-                            std::memcpy(to, values, static_cast<size_t>(padded) * sizeof(float));
-                          } else {
-                            arrange(values, to);
-                          }
-                        }
-                      });
+  threads.ParallelFor(
+      num_rows_, std::max<int64_t>(1, kElementsPerTask / padded), [&](int64_t begin, int64_t end) {
+        float* const values = ThreadFloats(padded + padded / 2);
+        uint8_t* const narrow = reinterpret_cast<uint8_t*>(values + padded);
+        for (int64_t row = begin; row < end; ++row)
+          pack_row(rows[static_cast<size_t>(row)], values, narrow, data.get() + row * row_bytes_);
+      });
 }
 
 Activations Activations::Slice(int64_t begin, int64_t end) const {

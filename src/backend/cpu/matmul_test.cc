@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -112,6 +115,68 @@ TEST(Matmul, ShortRowsAreRowsPaddedWithZeros) {
         EXPECT_EQ(Products(kernels, view(short_bits, cols), 0, kRows, short_x, 0, tokens),
                   Products(kernels, view(bits, kPadded), 0, kRows, x, 0, tokens))
             << IsaName(isa) << ", " << cols << " columns, " << tokens << " tokens";
+      }
+    }
+  }
+}
+
+// Every bf16 number, NaN and infinities too: in groups of like size, and in a mixed order, where large ones leave small ones nothing.
+std::vector<uint16_t> AllBf16(bool mixed) {
+  std::vector<uint16_t> bits(size_t{1} << 16);
+  std::iota(bits.begin(), bits.end(), uint16_t{0});
+  std::mt19937 random(13);
+  if (mixed) std::shuffle(bits.begin(), bits.end(), random);
+  return bits;
+}
+
+// Rows of bf16 are packed without a detour over fp32 where a tier can, to the same bytes: whole packs, and rows that end within one.
+TEST(Matmul, PackedBf16IsWhatTheSameNumbersInFp32AreInTheKernelsOrder) {
+  ThreadPool threads(1);
+  for (const int64_t cols : {int64_t{128}, int64_t{256}, int64_t{384}, int64_t{200}}) {
+    const std::vector<float> values = Normals(2 * cols, 3);
+    std::vector<QuantizedMatrix> matrices = {QuantizeFp8Block(values, 2, cols, 128, 128)};
+    if (cols % 16 == 0) matrices.push_back(QuantizeNvFp4(values, 2, cols));
+    for (QuantizedMatrix& matrix : matrices) {
+      for (const ActivationQuant quant : {ActivationQuant::kFp8Block, ActivationQuant::kNone}) {
+        for (const bool mixed : {false, true}) {
+          std::vector<uint16_t> bits = AllBf16(mixed);
+          bits.resize(bits.size() / static_cast<size_t>(cols) * static_cast<size_t>(cols));
+          std::vector<float> wide;
+          for (const uint16_t number : bits) wide.push_back(FloatFromBf16(number));
+          Weight weight = matrix.View();
+          weight.activation = quant;
+          for (const Isa isa : AvailableIsas()) {
+            const Kernels kernels = KernelsFor(isa);
+            const MatmulPlan plan = PlanMatmul(kernels, weight, DType::kBF16);
+            std::vector<const uint8_t*> rows;
+            std::vector<const uint8_t*> wide_rows;
+            for (size_t i = 0; i < bits.size(); i += static_cast<size_t>(cols)) {
+              rows.push_back(reinterpret_cast<const uint8_t*>(bits.data() + i));
+              wide_rows.push_back(reinterpret_cast<const uint8_t*>(wide.data() + i));
+            }
+            const Activations packed(threads, kernels, plan, rows, DType::kBF16, cols);
+            const Activations of_wide(threads, kernels, plan, wide_rows, DType::kF32, cols);
+            const int64_t padded = (cols + kPackColumns - 1) / kPackColumns * kPackColumns;
+            const int64_t element = plan.kernels->bf16_activations ? 2 : 4;
+            for (int64_t row = 0; row < packed.num_rows(); ++row) {
+              const int64_t at = row * packed.stride() * element;
+              for (int64_t i = 0; i < padded; ++i) {
+                // Of a NaN that nothing rounds, fp32 to bf16 sets the first bit.
+                uint32_t got = 0;
+                uint32_t want = 0;
+                std::memcpy(&got, packed.data() + at + i * element, static_cast<size_t>(element));
+                std::memcpy(&want, of_wide.data() + at + i * element, static_cast<size_t>(element));
+                if (element == 2 && (got & 0x7FFFU) > 0x7F80U) got |= 0x40U;
+                ASSERT_EQ(got, want) << IsaName(isa) << ", " << cols << " columns, row " << row << ", " << i;
+                if (quant != ActivationQuant::kNone || element != 2) continue;
+                const int64_t column = i / kPackColumns * kPackColumns + plan.order()[i % kPackColumns];
+                const uint16_t stored =
+                    column < cols ? bits[static_cast<size_t>(row * cols + column)] : uint16_t{0};
+                ASSERT_EQ(got & ~0x40U, stored & ~0x40U);
+              }
+            }
+          }
+        }
       }
     }
   }

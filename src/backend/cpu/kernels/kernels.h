@@ -54,6 +54,8 @@ struct MatmulKernels {
   // Packed activations are bf16 (they must be exact in it) or fp32.
   bool bf16_activations = false;
   FormatKernel formats[kNumRowFormats] = {};  // By RowFormat.
+  // Whole packs of bf16 in an order; null: element by element.
+  void (*arrange)(const uint8_t* order, const uint8_t* in, int64_t count, uint8_t* out) = nullptr;
 };
 
 struct Kernels {
@@ -66,6 +68,8 @@ struct Kernels {
 
   // SIM8 of one row: groups of `group` columns, the last may be shorter (formats/quantize.h RoundToFp8Groups, same bits).
   void (*round_fp8)(const float* in, int64_t count, int64_t group, float* out);
+  // The same of bf16 at any address, into bf16, which holds the results exactly; null: by way of fp32. Whole groups of 128.
+  void (*round_fp8_bf16)(const uint8_t* in, int64_t count, uint8_t* out) = nullptr;
   // bf16, at any address, <-> fp32.
   void (*widen_bf16)(const uint8_t* in, int64_t count, float* out);
   void (*narrow_bf16)(const float* in, int64_t count, uint8_t* out);

@@ -126,6 +126,53 @@ using MxFp4 = Fp4Dwords<MxFp4Scales>;
 #include "backend/cpu/kernels/matmul_body.h"
 #include "backend/cpu/kernels/row_kernels_body.h"
 
+// RoundFp8 of groups of 128 that stay in registers: of results, which have four significant bits, bf16 is the upper half.
+void RoundFp8Bf16(const uint8_t* in, int64_t count, uint8_t* out) {
+  constexpr int64_t kGroup = 128;
+  constexpr int kVectors = kGroup / kLanes;
+  const __m512i magnitude = _mm512_set1_epi32(0x7FFFFFFF);
+  const __m512i infinity = _mm512_set1_epi32(0x7F800000);
+  for (int64_t begin = 0; begin < count; begin += kGroup) {
+    __m512 x[kVectors];
+    __m512i max = _mm512_setzero_si512();
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      x[v] = LoadBf16s(in + 2 * (begin + v * kLanes));
+      const __m512i bits = _mm512_and_si512(_mm512_castps_si512(x[v]), magnitude);
+      max = _mm512_mask_max_epu32(max, _mm512_cmple_epu32_mask(bits, infinity), max,
+                                  bits);  // NaN takes no part.
+    }
+    const float largest = FloatOf(_mm512_reduce_max_epu32(max));
+    const float floored = largest > 1e-4F ? largest : 1e-4F;
+    const uint32_t ratio = BitsOf(floored * FloatOf(0x3B124925U));
+    const float scale = FloatOf(((ratio & 0x7FFFFFU) != 0 ? ratio + 0x800000U : ratio) & 0x7F800000U);
+    const __m512 inverse = Broadcast(1.0F / scale);
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      // The bound comes first: the second operand is what NaN becomes.
+      const __m512 quotient = _mm512_mul_ps(x[v], inverse);
+      const __m512 bounded = _mm512_min_ps(Broadcast(448.0F), _mm512_max_ps(Broadcast(-448.0F), quotient));
+      const __m512i bits = _mm512_castps_si512(bounded);
+      const __m512i size = _mm512_and_si512(bits, magnitude);
+      const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(size, 20), _mm512_set1_epi32(1));
+      const __m512i normal =
+          _mm512_andnot_si512(_mm512_set1_epi32(0xFFFFF),
+                              _mm512_add_epi32(_mm512_add_epi32(size, _mm512_set1_epi32(0x7FFFF)), odd));
+      const __m512 fixed = Broadcast(0x1p14F);
+      const __m512i subnormal =
+          _mm512_castps_si512(_mm512_sub_ps(_mm512_add_ps(_mm512_castsi512_ps(size), fixed), fixed));
+      const __m512i rounded = _mm512_mask_mov_epi32(
+          normal, _mm512_cmplt_epu32_mask(size, _mm512_set1_epi32(0x3C800000)), subnormal);
+      // rounded | sign of bits
+      const __m512i with_sign = _mm512_ternarylogic_epi32(rounded, bits, magnitude, 0xF4);
+      const __m512i number = _mm512_mask_mov_epi32(with_sign, _mm512_cmpgt_epu32_mask(size, infinity), bits);
+      const __m512 product = _mm512_mul_ps(_mm512_castsi512_ps(number), Broadcast(scale));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 2 * (begin + v * kLanes)),
+                          _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(product), 16)));
+    }
+  }
+}
+
 struct Order {
   constexpr explicit Order(bool fp4) {
     for (int i = 0; i < kPackColumns; ++i) {
@@ -151,6 +198,7 @@ const Kernels kKernels = {
                            {kFp4Order.columns, Multiply<NvFp4>, NvFp4::kUnit}}},
     .bf16 = {},
     .round_fp8 = RoundFp8,
+    .round_fp8_bf16 = RoundFp8Bf16,
     .widen_bf16 = WidenBf16,
     .narrow_bf16 = NarrowBf16,
 };

@@ -255,6 +255,29 @@ void MultiplyBf16(const MultiplyArgs& args) {
   }
 }
 
+// Every vector of a pack is looked up in pairs of its eight.
+void Arrange(const uint8_t* order, const uint8_t* in, int64_t count, uint8_t* out) {
+  constexpr int kVectors = kPackColumns / kLanes;
+  constexpr int kPairs = kVectors / 2;
+  __m512i words[kVectors];
+  for (int v = 0; v < kVectors; ++v)
+    words[v] = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(order + v * kLanes)));
+  for (int64_t pack = 0; pack < count; pack += kPackColumns) {
+    __m512i x[kVectors];
+    for (int v = 0; v < kVectors; ++v) x[v] = _mm512_loadu_si512(in + 2 * (pack + v * kLanes));
+    for (int v = 0; v < kVectors; ++v) {
+      const __m512i pair_of = _mm512_srli_epi16(words[v], 6);
+      __m512i y = _mm512_permutex2var_epi16(x[0], words[v], x[1]);
+      for (int pair = 1; pair < kPairs; ++pair) {
+        const __mmask32 mine =
+            _mm512_cmpeq_epi16_mask(pair_of, _mm512_set1_epi16(static_cast<int16_t>(pair)));
+        y = _mm512_mask_mov_epi16(y, mine, _mm512_permutex2var_epi16(x[2 * pair], words[v], x[2 * pair + 1]));
+      }
+      _mm512_storeu_si512(out + 2 * (pack + v * kLanes), y);
+    }
+  }
+}
+
 enum class Interleave : uint8_t { kNone, kBytes, kNibbles };
 
 struct Order {
@@ -288,6 +311,7 @@ const MatmulKernels kBf16Matmul = {
                 {kFp8Order.columns, MultiplyFp8},
                 {kFp4Order.columns, Multiply<MxFp4>},
                 {kFp4Order.columns, Multiply<NvFp4>, NvFp4::kUnit}},
+    .arrange = Arrange,
 };
 
 }  // namespace dsv4::backend::cpu::avx512bf16
