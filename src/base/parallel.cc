@@ -18,8 +18,9 @@ namespace dsv4 {
 
 namespace {
 
-// The loops of a decode step follow each other within microseconds, and waking a thread costs more than many of them.
-constexpr std::chrono::microseconds kDefaultSpin(100);
+// The loops of a decode step follow each other within microseconds, and waking a thread costs more than many of them. Two steps are up to a
+// millisecond apart, and sixteen threads that slept in between cost a fifth of a step.
+constexpr std::chrono::microseconds kDefaultSpin(2000);
 
 // Tells the core that this is a spinning loop.
 void SpinPause() {

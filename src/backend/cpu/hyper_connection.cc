@@ -1,6 +1,6 @@
 // hc_pre, hc_post and hc_head, in double: the products with the [24, 4 * dim] fp32 matrix of hc_pre, so that the Sinkhorn
 // iterations start from the reference's numbers, and the mixing of streams. Many tokens are taken tile by tile, everything of
-// a tile while it is near; few are split by rows of the matrix, so that all threads read it.
+// a tile while it is near; of few the columns are split, so that all threads read the matrix.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -33,64 +33,84 @@ const uint8_t* StreamAt(const TensorView& streams, int64_t token, int64_t stream
   return At(streams.data, streams.dtype, row * streams.shape[2] + column);
 }
 
+// What a slice of columns adds to the sums of tokens: the products with each row, and the squares.
+struct SliceSums {
+  SliceSums(int64_t num_tokens, int64_t num_rows)
+      : products(static_cast<size_t>(num_tokens * num_rows)), squares(static_cast<size_t>(num_tokens)) {}
+  std::vector<double> products;
+  std::vector<double> squares;
+};
+
 // m[t, k] = g * sum_j fn[k, j] x[j]: the product is with the un-normalised x, g the norm over all streams at once. Calls
-// finish(first_token, m of that token on, number of tokens), on any thread.
+// finish(first_token, m of that token on, number of tokens), on any thread. Sums are those of slices, added in order, however the work is
+// split: every thread reads its own columns of both operands.
 template <typename Finish>
 void MixLogits(ops::OpContext& context, const TensorView& streams, const TensorView& fn, float norm_eps,
                const Finish& finish) {
+  constexpr int64_t kSliceColumns = 512;
   const Kernels& kernels = KernelsOf(context);
   const StreamShape shape(streams);
   const int64_t width = shape.width();
   const int64_t num_rows = fn.shape[0];
-  const auto load = [&](int64_t token, int64_t count, float* x) {
-    LoadFloats(kernels, StreamAt(streams, token, 0, 0), streams.dtype, count * width, x);
-  };
-  const auto normalize = [&](const float* x, int64_t count, double* m) {
-    for (int64_t t = 0; t < count; ++t) {
-      const double mean_square =
-          kernels.rows.sum_squares(x + t * width, width, false) / static_cast<double>(width);
-      const double factor = 1.0 / std::sqrt(mean_square + static_cast<double>(norm_eps));
-      for (int64_t k = 0; k < num_rows; ++k) m[t * num_rows + k] *= factor;
+  const int64_t num_slices = (width + kSliceColumns - 1) / kSliceColumns;
+  // `x` holds kSliceColumns for each token.
+  const auto add_up = [&](int64_t slice, int64_t first_token, int64_t num_tokens, float* x, SliceSums& sums) {
+    const int64_t first = slice * kSliceColumns;
+    const int64_t columns = std::min(kSliceColumns, width - first);
+    for (int64_t t = 0; t < num_tokens; ++t) {
+      float* const of_token = x + t * columns;
+      LoadFloats(kernels, At(streams.data, streams.dtype, (first_token + t) * width + first), streams.dtype,
+                 columns, of_token);
+      sums.squares[static_cast<size_t>(t)] = kernels.rows.sum_squares(of_token, columns, false);
     }
+    kernels.rows.dot_rows(At(fn.data, DType::kF32, first), width, num_rows, columns, x, num_tokens,
+                          sums.products.data());
+  };
+  const auto normalize = [&](double squares, double* m) {
+    const double factor =
+        1.0 / std::sqrt(squares / static_cast<double>(width) + static_cast<double>(norm_eps));
+    for (int64_t k = 0; k < num_rows; ++k) m[k] *= factor;
   };
   const int64_t num_tiles = (shape.num_tokens + kTileTokens - 1) / kTileTokens;
   if (num_tiles >= 2 * context.threads().num_threads()) {
     context.threads().ParallelFor(num_tiles, 1, [&](int64_t begin, int64_t end) {
-      std::vector<float> x(static_cast<size_t>(kTileTokens * width));
-      std::vector<double> m(static_cast<size_t>(kTileTokens * num_rows));
+      std::vector<float> x(static_cast<size_t>(kTileTokens * kSliceColumns));
+      SliceSums slice_sums(kTileTokens, num_rows);
       for (int64_t tile = begin; tile < end; ++tile) {
         const int64_t first = tile * kTileTokens;
         const int64_t count = std::min(kTileTokens, shape.num_tokens - first);
-        load(first, count, x.data());
-        kernels.rows.dot_rows(fn.as<const uint8_t>(), num_rows, width, x.data(), count, m.data());
-        normalize(x.data(), count, m.data());
-        finish(first, m.data(), count);
+        SliceSums sums(count, num_rows);
+        for (int64_t slice = 0; slice < num_slices; ++slice) {
+          add_up(slice, first, count, x.data(), slice_sums);
+          for (size_t i = 0; i < sums.products.size(); ++i) sums.products[i] += slice_sums.products[i];
+          for (size_t t = 0; t < sums.squares.size(); ++t) sums.squares[t] += slice_sums.squares[t];
+        }
+        for (int64_t t = 0; t < count; ++t)
+          normalize(sums.squares[static_cast<size_t>(t)], sums.products.data() + t * num_rows);
+        finish(first, sums.products.data(), count);
       }
     });
     return;
   }
-  std::vector<float> x(static_cast<size_t>(shape.num_tokens * width));
-  std::vector<double> m(static_cast<size_t>(shape.num_tokens * num_rows));
-  context.threads().ParallelFor(shape.num_tokens, 1, [&](int64_t begin, int64_t end) {
-    load(begin, end - begin, x.data() + begin * width);
+  std::vector<SliceSums> slices(static_cast<size_t>(num_slices), SliceSums(shape.num_tokens, num_rows));
+  context.threads().ParallelFor(num_slices, 1, [&](int64_t begin, int64_t end) {
+    std::vector<float> x(static_cast<size_t>(shape.num_tokens * kSliceColumns));
+    for (int64_t slice = begin; slice < end; ++slice)
+      add_up(slice, 0, shape.num_tokens, x.data(), slices[static_cast<size_t>(slice)]);
   });
-  // As many as share the loads of a token's numbers, where that leaves no thread without rows.
-  constexpr int64_t kMostRowsPerTask = 6;
-  const int64_t rows_per_task =
-      std::clamp<int64_t>(num_rows / context.threads().num_threads(), 1, kMostRowsPerTask);
-  context.threads().ParallelFor(
-      (num_rows + rows_per_task - 1) / rows_per_task, 1, [&](int64_t begin, int64_t end) {
-        const int64_t first = begin * rows_per_task;
-        const int64_t count = std::min(num_rows, end * rows_per_task) - first;
-        std::vector<double> dots(static_cast<size_t>(shape.num_tokens * count));
-        kernels.rows.dot_rows(At(fn.data, DType::kF32, first * width), count, width, x.data(),
-                              shape.num_tokens, dots.data());
-        for (int64_t t = 0; t < shape.num_tokens; ++t)
-          std::copy_n(dots.data() + t * count, count, m.data() + t * num_rows + first);
-      });
   context.threads().ParallelFor(shape.num_tokens, 1, [&](int64_t begin, int64_t end) {
-    normalize(x.data() + begin * width, end - begin, m.data() + begin * num_rows);
-    finish(begin, m.data() + begin * num_rows, end - begin);
+    std::vector<double> m(static_cast<size_t>(num_rows));
+    for (int64_t t = begin; t < end; ++t) {
+      std::ranges::fill(m, 0.0);
+      double squares = 0;
+      for (const SliceSums& slice : slices) {
+        squares += slice.squares[static_cast<size_t>(t)];
+        for (int64_t k = 0; k < num_rows; ++k)
+          m[static_cast<size_t>(k)] += slice.products[static_cast<size_t>(t * num_rows + k)];
+      }
+      normalize(squares, m.data());
+      finish(t, m.data(), 1);
+    }
   });
 }
 

@@ -23,7 +23,7 @@ Status Rope(ops::OpContext& context, const ops::RopeArgs& args) {
       return InvalidArgument(fmt::format("op rope: positions[{}]: {}, want 0 or more", t, position));
     }
   }
-  constexpr int64_t kElementsPerTask = 1 << 13;
+  constexpr int64_t kElementsPerTask = 1 << 11;
   const int64_t grain =
       std::max<int64_t>(1, kElementsPerTask / std::max<int64_t>(1, num_heads * rotary_width));
   context.threads().ParallelFor(num_tokens, grain, [&](int64_t begin, int64_t end) {

@@ -168,11 +168,11 @@ TEST(RowKernels, DotRowsDoNotDependOnTheirNeighbours) {
   const auto* const bytes = reinterpret_cast<const uint8_t*>(rows.data());
   OnEveryTier([&](const RowKernels& kernels) {
     std::vector<double> all(kRows * kTokens);
-    kernels.dot_rows(bytes, kRows, kWidth, x.data(), kTokens, all.data());
+    kernels.dot_rows(bytes, kWidth, kRows, kWidth, x.data(), kTokens, all.data());
     for (int64_t t = 0; t < kTokens; ++t) {
       for (int64_t r = 0; r < kRows; ++r) {
         double one = 0;
-        kernels.dot_rows(bytes + 4 * r * kWidth, 1, kWidth, x.data() + t * kWidth, 1, &one);
+        kernels.dot_rows(bytes + 4 * r * kWidth, kWidth, 1, kWidth, x.data() + t * kWidth, 1, &one);
         EXPECT_EQ(one, all[static_cast<size_t>(t * kRows + r)]) << t << " " << r;
         double want = 0;
         for (int64_t i = 0; i < kWidth; ++i)

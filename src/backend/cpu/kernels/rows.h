@@ -25,10 +25,10 @@ struct RowKernels {
   // be an input. num_in <= kMaxMixRows.
   void (*mix_rows)(const uint8_t* const* in, int64_t num_in, bool bf16, const double* factors,
                    int64_t num_out, int64_t count, uint8_t* const* out);
-  // out[t * num_rows + r] = sum_j rows[r][j] x[t][j]; `rows` [num_rows, width] fp32 at any address, x[t] at x + t * width. The
-  // sum of a pair does not depend on the other rows and tokens.
-  void (*dot_rows)(const uint8_t* rows, int64_t num_rows, int64_t width, const float* x, int64_t num_tokens,
-                   double* out);
+  // out[t * num_rows + r] = sum_j rows[r][j] x[t][j]; `rows` fp32 [num_rows, width] at any address, row_stride elements apart, x[t] at
+  // x + t * width. The sum of a pair does not depend on the other rows and tokens.
+  void (*dot_rows)(const uint8_t* rows, int64_t row_stride, int64_t num_rows, int64_t width, const float* x,
+                   int64_t num_tokens, double* out);
 
   // Of `count` angles; full range.
   void (*sine_cosine)(const float* angles, int64_t count, double* sines, double* cosines);

@@ -225,7 +225,8 @@ static void MixRows(const uint8_t* const* in, int64_t num_in, bool bf16, const d
 
 // Every pair has one sum of eight lanes over whole groups of eight, then its lanes in order, then the rest.
 template <int kRows, int kTokens>
-static void DotTile(const uint8_t* rows, int64_t width, const float* x, double* out, int64_t out_stride) {
+static void DotTile(const uint8_t* rows, int64_t row_stride, int64_t width, const float* x, double* out,
+                    int64_t out_stride) {
   Doubles sums[kRows][kTokens] = {};
   const int64_t whole = width / kLanes * kLanes;
   for (int64_t i = 0; i < whole; i += kLanes) {
@@ -234,7 +235,7 @@ static void DotTile(const uint8_t* rows, int64_t width, const float* x, double* 
     for (int t = 0; t < kTokens; ++t) tokens[t] = Widen(Load<Floats>(x + t * width + i));
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      const uint8_t* const from = rows + 4 * (r * width + i);
+      const uint8_t* const from = rows + 4 * (r * row_stride + i);
       if (kTokens == 1) __builtin_prefetch(from + 1024);
       const Doubles row = Widen(Load<Floats>(from));
 #pragma GCC unroll 8
@@ -245,7 +246,7 @@ static void DotTile(const uint8_t* rows, int64_t width, const float* x, double* 
     for (int t = 0; t < kTokens; ++t) {
       double sum = SumLanes(sums[r][t]);
       for (int64_t i = whole; i < width; ++i) {
-        sum += static_cast<double>(Load<float>(rows + 4 * (r * width + i))) *
+        sum += static_cast<double>(Load<float>(rows + 4 * (r * row_stride + i))) *
                static_cast<double>(x[t * width + i]);
       }
       out[t * out_stride + r] = sum;
@@ -254,25 +255,28 @@ static void DotTile(const uint8_t* rows, int64_t width, const float* x, double* 
 }
 
 template <int kTokens>
-static void DotTokens(const uint8_t* rows, int64_t num_rows, int64_t width, const float* x, double* out) {
+static void DotTokens(const uint8_t* rows, int64_t row_stride, int64_t num_rows, int64_t width,
+                      const float* x, double* out) {
   int64_t r = 0;
   for (; r + kDotTileRows <= num_rows; r += kDotTileRows)
-    DotTile<kDotTileRows, kTokens>(rows + 4 * r * width, width, x, out + r, num_rows);
-  for (; r < num_rows; ++r) DotTile<1, kTokens>(rows + 4 * r * width, width, x, out + r, num_rows);
+    DotTile<kDotTileRows, kTokens>(rows + 4 * r * row_stride, row_stride, width, x, out + r, num_rows);
+  for (; r < num_rows; ++r)
+    DotTile<1, kTokens>(rows + 4 * r * row_stride, row_stride, width, x, out + r, num_rows);
 }
 
-static void DotRows(const uint8_t* rows, int64_t num_rows, int64_t width, const float* x, int64_t num_tokens,
-                    double* out) {
+static void DotRows(const uint8_t* rows, int64_t row_stride, int64_t num_rows, int64_t width, const float* x,
+                    int64_t num_tokens, double* out) {
   int64_t t = 0;
   for (; t + kDotTileTokens <= num_tokens; t += kDotTileTokens)
-    DotTokens<kDotTileTokens>(rows, num_rows, width, x + t * width, out + t * num_rows);
+    DotTokens<kDotTileTokens>(rows, row_stride, num_rows, width, x + t * width, out + t * num_rows);
   // What is left reads the rows once too.
   const int64_t left = num_tokens - t;
   if (kDotTileTokens > 3 && left == 3)
-    return DotTokens<3>(rows, num_rows, width, x + t * width, out + t * num_rows);
+    return DotTokens<3>(rows, row_stride, num_rows, width, x + t * width, out + t * num_rows);
   if (kDotTileTokens > 2 && left == 2)
-    return DotTokens<2>(rows, num_rows, width, x + t * width, out + t * num_rows);
-  for (; t < num_tokens; ++t) DotTokens<1>(rows, num_rows, width, x + t * width, out + t * num_rows);
+    return DotTokens<2>(rows, row_stride, num_rows, width, x + t * width, out + t * num_rows);
+  for (; t < num_tokens; ++t)
+    DotTokens<1>(rows, row_stride, num_rows, width, x + t * width, out + t * num_rows);
 }
 
 // Of |angle| <= 2^24: n quarter turns are taken off in three parts, the first two so short that n times them is exact; then
