@@ -13,6 +13,7 @@
 #include "apps/bench/bench_machine.h"
 #include "apps/bench/bench_report.h"
 #include "apps/bench/bench_runs.h"
+#include "apps/shared/expert_flags.h"
 #include "apps/shared/load_bar.h"
 #include "apps/shared/model_source.h"
 #include "apps/terminal/terminal.h"
@@ -278,7 +279,7 @@ Status Bench::NoteDeviceMemory(const std::shared_ptr<const io::Checkpoint>& chec
       model::PlanMemory(model.config(), checkpoint, model.options(), LargestRow(plan_)));
   DSV4_ASSIGN_OR_RETURN_STATUS(const backend::CudaRoom room, backend::RoomOf(options_.model.device));
   report_.memory.device_bytes = room.total - room.free - targets_.front().meter.device_bytes();
-  report_.memory.planned_bytes = plan.total() + room.scratch;
+  report_.memory.planned_bytes = plan.total() + ScratchOf(options_.model, room.scratch);
   return {};
 }
 

@@ -17,7 +17,7 @@ Result<model::DeviceRoom> RoomOrAssumed(const ModelFlags& flags) {
   if (flags.gpu_memory > 0) {
     return model::DeviceRoom{.name = fmt::format("a GPU of {} GB", flags.gpu_memory),
                              .free = static_cast<int64_t>(flags.gpu_memory * 1e9),
-                             .reserved = kAssumedScratch};
+                             .reserved = ScratchOf(flags, kAssumedScratch)};
   }
   return Error(FailedPrecondition("--experts: there is no GPU here, and no --gpu-memory stands for one"));
 }

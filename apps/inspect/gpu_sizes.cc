@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "apps/inspect/expert_plan.h"
+#include "apps/shared/expert_flags.h"
 #include "model/checkpoint/resolved_checkpoint.h"
 #include "model/placement/forecast.h"
 
@@ -43,14 +44,15 @@ Result<GpuSizes> PlanGpuSizes(const ModelFlags& flags, const ModelSource& source
                                                         .numerics = options.numerics,
                                                         .cache_rows = options.cache_rows});
   GpuSizes sizes{.rates = rates, .context = plan.context};
+  const int64_t scratch = ScratchOf(flags, kAssumedScratch);
   for (const double size : gigabytes) {
     GpuSize& step = sizes.steps.emplace_back();
     step.gigabytes = size;
-    const int64_t usable = static_cast<int64_t>(size * 1e9) - kAssumedScratch;
+    const int64_t usable = static_cast<int64_t>(size * 1e9) - scratch;
     const int64_t left = usable - plan.total();
     if (left < 0) {
       step.missing = fmt::format("{:.1f} GB are wanted beside the routed experts",
-                                 static_cast<double>(plan.total() + kAssumedScratch) / 1e9);
+                                 static_cast<double>(plan.total() + scratch) / 1e9);
       continue;
     }
     // Rates of one are taken beside the other too: how much they disturb each other is the machine's to say.

@@ -123,9 +123,14 @@ Status CheckHostMemory(const ModelFlags& flags, const model::MemoryPlan& plan) {
   return {};
 }
 
+int64_t ScratchOf(const ModelFlags& flags, int64_t scratch) {
+  constexpr int64_t kTokens = 8192;
+  return scratch * std::max(kTokens, PassTokens(flags)) / kTokens;
+}
+
 Result<model::DeviceRoom> DeviceRoomOf(const ModelFlags& flags, const std::string& name) {
   DSV4_ASSIGN_OR_RETURN(const backend::CudaRoom room, backend::RoomOf(flags.device));
-  model::DeviceRoom device{.name = name, .free = room.free, .reserved = room.scratch};
+  model::DeviceRoom device{.name = name, .free = room.free, .reserved = ScratchOf(flags, room.scratch)};
   if (flags.gpu_memory > 0) device.free = std::min(device.free, static_cast<int64_t>(flags.gpu_memory * 1e9));
   return device;
 }

@@ -17,6 +17,9 @@ inline constexpr std::string_view kExpertsOnDisk = "disk";
 // InvalidArgument where the backend is none for them.
 Status CheckExpertFlags(const ModelFlags& flags);
 
+// What ops take beside a plan, of which `scratch` is for passes of up to 8192 tokens: longer ones take more in proportion.
+int64_t ScratchOf(const ModelFlags& flags, int64_t scratch);
+
 // The GPU of the flags as a memory plan sees it: what is free there, at most --gpu-memory.
 Result<model::DeviceRoom> DeviceRoomOf(const ModelFlags& flags, const std::string& name);
 

@@ -103,6 +103,17 @@ class ExpertsCommand(unittest.TestCase):
         self.assertNotEqual(process.returncode, 0)
         self.assertIn("want the 16 of one layer at least", process.stderr)
 
+    def test_longer_passes_take_more_scratch(self):
+        def gpu(*arguments):
+            return dsv4_json("inspect", "-m", TINY, "--backend", "cuda", "--experts", "cached=100%", "--gpu-memory", 6, "--json",
+                             *arguments)["experts"]["gpu"]
+        usual = gpu()
+        self.assertEqual(gpu("--pass-tokens", 512)["scratch"], usual["scratch"])
+        self.assertEqual(gpu("--pass-tokens", 16384)["scratch"], 2 * usual["scratch"])
+        # Tokens that do not fit the smaller GPU leave slots away.
+        process = dsv4("inspect", "-m", TINY, "--backend", "cuda", "--experts", "cached=100%", "--gpu-memory", 4, "--pass-tokens", 16384)
+        self.assertNotEqual(process.returncode, 0)
+
     def test_inspect_says_how_long_sequences_may_be(self):
         def longest(gigabytes):
             return dsv4_json("inspect", "-m", TINY, "--backend", "cuda", "--experts", "cached=100%,slots=16", "--gpu-memory", gigabytes,
