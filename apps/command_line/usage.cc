@@ -181,7 +181,7 @@ std::string VersionText() {
   constexpr std::string_view kBackends = "reference cpu";
 #endif
   return fmt::format("dsv4 {} (commit {}, backends {}, this machine {})", DSV4_VERSION, kCommit, kBackends,
-                     backend::cpu::IsaName(backend::cpu::AvailableIsas().back()));
+                     backend::cpu::IsaName(backend::cpu::DefaultIsa()));
 }
 
 }  // namespace dsv4::apps

@@ -67,11 +67,13 @@ Finding System() {
 }
 
 Finding Cpu() {
-  const backend::cpu::Isa best = backend::cpu::AvailableIsas().back();
+  const backend::cpu::Isa best = backend::cpu::DefaultIsa();
   const std::string name = Field("/proc/cpuinfo", "model name", "\t :");
-  const std::string text =
+  std::string text =
       fmt::format("{}, {} threads, instruction set {}", name.empty() ? "unknown" : name,
                   std::max(1U, std::thread::hardware_concurrency()), backend::cpu::IsaName(best));
+  if (backend::cpu::AvailableIsas().back() == backend::cpu::Isa::kAmx)
+    text += "; DSV4_CPU_ISA=amx for long prompts and batches";
   if (best == backend::cpu::AvailableIsas().front()) {
     return {"CPU", Verdict::kNote, text + ": without AVX2 every answer takes many times as long"};
   }

@@ -439,7 +439,10 @@ TEST(LinearCodes, EveryCodeAndScale) {
               column % 2 == 0 ? code : static_cast<uint8_t>(code << 4);
           scales.push_back(scale);
           const double value = DecodeE2m1(code) * (nvfp4 ? DecodeE4m3(scale) : std::ldexp(1.0, scale - 127));
-          values.push_back(static_cast<double>(static_cast<float>(value)));
+          // Tiles take what bf16 would hold as a subnormal number for zero.
+          const bool tiles = fast.one_thread.name == "cpu (amx)" && dtype == DType::kBF16;
+          const bool lost = tiles && std::fabs(value) < 0x1p-126;
+          values.push_back(lost ? 0.0 : static_cast<double>(static_cast<float>(value)));
         }
         fp4.data = TensorView::Contiguous(static_cast<void*>(packed.data()), nvfp4 ? DType::kU8 : DType::kI8,
                                           {fp4.rows, block / 2});

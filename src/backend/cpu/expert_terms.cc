@@ -63,7 +63,7 @@ class PackedForms {
 struct Product {
   MatmulPlan plan;
   const Weight* weight;
-  Activations x;
+  size_t x;  // Which of some rows.
   uint8_t* y;
 };
 struct Range {
@@ -72,13 +72,14 @@ struct Range {
   int64_t end;
 };
 
-void RunProducts(ops::OpContext& context, const std::vector<Product>& products, DType dtype) {
+void RunProducts(ops::OpContext& context, const std::vector<Product>& products,
+                 const std::vector<Activations>& rows, DType dtype) {
   std::vector<Range> ranges;
   for (size_t i = 0; i < products.size(); ++i) {
     const Weight& weight = *products[i].weight;
-    const int64_t rows = RangeRows(weight, products[i].x.num_rows());
-    for (int64_t begin = 0; begin < weight.rows; begin += rows) {
-      ranges.push_back({i, begin, std::min(weight.rows, begin + rows)});
+    const int64_t range = RangeRows(weight, rows[products[i].x].num_rows());
+    for (int64_t begin = 0; begin < weight.rows; begin += range) {
+      ranges.push_back({i, begin, std::min(weight.rows, begin + range)});
     }
   }
   context.threads().ParallelFor(static_cast<int64_t>(ranges.size()), 1, [&](int64_t first, int64_t last) {
@@ -88,7 +89,7 @@ void RunProducts(ops::OpContext& context, const std::vector<Product>& products, 
       int64_t end = range.end;  // Neighbours are one range: the kernel reads ahead to its end.
       for (++i; i < last && ranges[static_cast<size_t>(i)].product == range.product; ++i)
         end = ranges[static_cast<size_t>(i)].end;
-      MultiplyRangeTo(KernelsOf(context), product.plan, *product.weight, range.begin, end, product.x,
+      MultiplyRangeTo(KernelsOf(context), product.plan, *product.weight, range.begin, end, rows[product.x],
                       product.y + range.begin * ElementBytes(dtype), dtype, product.weight->rows);
     }
   });
@@ -127,6 +128,8 @@ void RunGroup(ops::OpContext& context, const ops::ExpertTermsArgs& args, PackedF
   const auto up = buffer(width);
   const auto down = buffer(dim);
 
+  // Of each expert for w1, and for w3 where it wants them otherwise.
+  std::vector<Activations> rows;
   std::vector<Product> products;
   for (const Chosen& chosen : group) {
     std::vector<int64_t> tokens;
@@ -134,13 +137,13 @@ void RunGroup(ops::OpContext& context, const ops::ExpertTermsArgs& args, PackedF
     const int64_t offset = chosen.first * width * ElementBytes(dtype);
     const MatmulPlan gate_plan = PlanMatmul(kernels, chosen.expert->w1, dtype);
     const MatmulPlan up_plan = PlanMatmul(kernels, chosen.expert->w3, dtype);
-    const Activations gate_x = x.For(gate_plan).Gather(tokens);
-    products.push_back({gate_plan, &chosen.expert->w1, gate_x, gate.get() + offset});
-    products.push_back({up_plan, &chosen.expert->w3,
-                        up_plan.SharesActivations(gate_plan) ? gate_x : x.For(up_plan).Gather(tokens),
-                        up.get() + offset});
+    rows.push_back(x.For(gate_plan).Gather(tokens));
+    products.push_back({gate_plan, &chosen.expert->w1, rows.size() - 1, gate.get() + offset});
+    if (!up_plan.SharesActivations(gate_plan)) rows.push_back(x.For(up_plan).Gather(tokens));
+    products.push_back({up_plan, &chosen.expert->w3, rows.size() - 1, up.get() + offset});
   }
-  RunProducts(context, products, dtype);
+  Activations::MakeTiles(context.threads(), rows);
+  RunProducts(context, products, rows, dtype);
 
   std::vector<float> row_weights;
   for (const Chosen& chosen : group) {
@@ -163,14 +166,16 @@ void RunGroup(ops::OpContext& context, const ops::ExpertTermsArgs& args, PackedF
   });
 
   PackedForms hidden(context, gate.get(), num_rows, dtype, width);
+  rows.clear();
   products.clear();
   for (const Chosen& chosen : group) {
     const MatmulPlan plan = PlanMatmul(kernels, chosen.expert->w2, dtype);
-    products.push_back({plan, &chosen.expert->w2,
-                        hidden.For(plan).Slice(chosen.first, chosen.first + chosen.size()),
-                        down.get() + chosen.first * dim * ElementBytes(dtype)});
+    rows.push_back(hidden.For(plan).Slice(chosen.first, chosen.first + chosen.size()));
+    products.push_back(
+        {plan, &chosen.expert->w2, rows.size() - 1, down.get() + chosen.first * dim * ElementBytes(dtype)});
   }
-  RunProducts(context, products, dtype);
+  Activations::MakeTiles(context.threads(), rows);
+  RunProducts(context, products, rows, dtype);
 
   for (const Chosen& chosen : group) {
     for (int64_t i = 0; i < chosen.size(); ++i) {

@@ -3,6 +3,8 @@
 #include <cpuid.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -12,7 +14,7 @@ namespace dsv4::backend::cpu {
 
 namespace {
 
-constexpr std::array kAllIsas = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16};
+constexpr std::array kAllIsas = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx};
 
 // __builtin_cpu_supports of clang 14 does not know the name. The operating system's part is that of AVX2.
 bool HasF16c() {
@@ -21,6 +23,35 @@ bool HasF16c() {
   unsigned c = 0;
   unsigned d = 0;
   return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & static_cast<unsigned>(bit_F16C)) != 0;
+}
+
+// AMX_BF16 and AMX_TILE.
+bool CpuHasAmx() {
+  constexpr unsigned kAmxBf16 = 1U << 22;
+  constexpr unsigned kAmxTile = 1U << 24;
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
+  return (d & kAmxBf16) != 0 && (d & kAmxTile) != 0;
+}
+
+// Whether the kernel saves tiles with a thread's other registers (bits 17 and 18 of XCR0), and lets this process use them.
+bool KernelGivesTiles() {
+  constexpr unsigned kOsxsave = 1U << 27;
+  constexpr unsigned kTileState = 3U << 17;
+  constexpr int kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr int kTileData = 18;
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & kOsxsave) == 0) return false;
+  unsigned low = 0;
+  unsigned high = 0;
+  asm("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return (low & kTileState) == kTileState && ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
 bool Supported(Isa isa) {
@@ -36,6 +67,10 @@ bool Supported(Isa isa) {
              __builtin_cpu_supports("avx512vnni");
     case Isa::kAvx512Bf16:
       return Supported(Isa::kAvx512) && __builtin_cpu_supports("avx512bf16");
+    case Isa::kAmx: {
+      static const bool has_tiles = CpuHasAmx() && KernelGivesTiles();
+      return Supported(Isa::kAvx512Bf16) && has_tiles;
+    }
   }
   return false;
 }
@@ -52,6 +87,8 @@ std::string_view IsaName(Isa isa) {
       return "avx512";
     case Isa::kAvx512Bf16:
       return "avx512bf16";
+    case Isa::kAmx:
+      return "amx";
   }
   return "unknown";
 }
@@ -60,7 +97,7 @@ Result<Isa> IsaFromName(std::string_view name) {
   const auto named =
       std::find_if(kAllIsas.begin(), kAllIsas.end(), [&](Isa isa) { return IsaName(isa) == name; });
   if (named != kAllIsas.end()) return *named;
-  return Error(InvalidArgument(fmt::format("'{}', want scalar, avx2, avx512 or avx512bf16", name)));
+  return Error(InvalidArgument(fmt::format("'{}', want scalar, avx2, avx512, avx512bf16 or amx", name)));
 }
 
 std::vector<Isa> AvailableIsas() {
@@ -69,22 +106,30 @@ std::vector<Isa> AvailableIsas() {
   return available;
 }
 
+Isa DefaultIsa() {
+  Isa best = Isa::kScalar;
+  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
+    if (Supported(isa)) best = isa;
+  }
+  return best;
+}
+
 Result<Isa> ChooseIsa(std::optional<Isa> wanted) {
-  const std::vector<Isa> available = AvailableIsas();
   const char* const name = std::getenv("DSV4_CPU_ISA");
   if (!wanted.has_value() && name != nullptr) {
     const Result<Isa> named = IsaFromName(name);
     if (!named) return Error(FailedPrecondition("DSV4_CPU_ISA: " + named.error().message()));
     wanted = *named;
   }
-  if (!wanted.has_value()) return available.back();
-  if (!Supported(*wanted)) {
-    std::vector<std::string_view> names;
-    for (const Isa isa : available) names.push_back(IsaName(isa));
-    return Error(FailedPrecondition(fmt::format("backend cpu: tier {}: this machine lacks it; it has {}",
-                                                IsaName(*wanted), fmt::join(names, ", "))));
-  }
-  return *wanted;
+  if (!wanted.has_value()) return DefaultIsa();
+  if (Supported(*wanted)) return *wanted;
+  std::vector<std::string_view> names;
+  for (const Isa isa : AvailableIsas()) names.push_back(IsaName(isa));
+  const std::string_view why = *wanted == Isa::kAmx && CpuHasAmx()
+                                   ? "the kernel does not let this process use the CPU's tiles"
+                                   : "this machine lacks it";
+  return Error(FailedPrecondition(
+      fmt::format("backend cpu: tier {}: {}; it has {}", IsaName(*wanted), why, fmt::join(names, ", "))));
 }
 
 Kernels KernelsFor(Isa isa) {
@@ -95,13 +140,18 @@ Kernels KernelsFor(Isa isa) {
     kernels = avx2::kKernels;
     kernels.rows = avx2::kRows;
     kernels.float_panels = avx2::kPanels;
-  } else if (isa == Isa::kAvx512 || isa == Isa::kAvx512Bf16) {
+  } else if (isa >= Isa::kAvx512) {
     kernels = avx512::kKernels;
     kernels.rows = avx512::kRows;
     kernels.float_panels = avx512::kPanels;
     kernels.fp4_keys = avx512::kFp4KeyKernels;
-    if (isa == Isa::kAvx512Bf16) {
+    if (isa >= Isa::kAvx512Bf16) {
       kernels.bf16 = avx512bf16::kBf16Matmul;
+      if (isa == Isa::kAmx) {
+        const auto arrange = kernels.bf16.arrange;
+        kernels.bf16 = amx::kBf16Matmul;
+        kernels.bf16.arrange = arrange;
+      }
       kernels.bf16_panels = avx512bf16::kPanels;
     }
   }

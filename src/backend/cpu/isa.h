@@ -16,16 +16,21 @@ enum class Isa : uint8_t {
   kAvx2,        // AVX2, FMA, F16C.
   kAvx512,      // AVX-512 F, BW, DQ, VL, VBMI, VNNI.
   kAvx512Bf16,  // AVX512_BF16: dot products of bf16 pairs.
+  kAmx,         // AMX_TILE, AMX_BF16, and a kernel that lets this process use them: products of bf16 tiles.
 };
 
-std::string_view IsaName(Isa isa);  // "scalar", "avx2", "avx512", "avx512bf16"
+std::string_view IsaName(Isa isa);  // "scalar", "avx2", "avx512", "avx512bf16", "amx"
 // InvalidArgument lists the names.
 Result<Isa> IsaFromName(std::string_view name);
 
-// What this machine and its operating system can run, worst first.
+// What this machine and its operating system can run, worst first. Asks the kernel for AMX where the CPU has it: permission is the
+// process's, for good.
 std::vector<Isa> AvailableIsas();
 
-// `wanted`, else what the environment variable DSV4_CPU_ISA names, else the best. FailedPrecondition for an
+// What is taken where nothing is said: the best but kAmx, which is for prompts and batches.
+Isa DefaultIsa();
+
+// `wanted`, else what the environment variable DSV4_CPU_ISA names, else the default. FailedPrecondition for an
 // unknown name and for a tier that the machine lacks.
 Result<Isa> ChooseIsa(std::optional<Isa> wanted);
 

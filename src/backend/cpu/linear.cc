@@ -17,7 +17,8 @@ Status Linear(ops::OpContext& context, const ops::LinearArgs& args) {
   std::vector<const uint8_t*> rows;
   for (int64_t t = 0; t < num_tokens; ++t)
     rows.push_back(At(args.x.data, args.x.dtype, t * args.x.strides[0]));
-  const Activations x(context.threads(), kernels, plan, rows, args.x.dtype, weight.cols);
+  Activations x(context.threads(), kernels, plan, rows, args.x.dtype, weight.cols);
+  Activations::MakeTiles(context.threads(), {&x, 1});
 
   const int64_t range = RangeRows(weight, num_tokens);
   context.threads().ParallelFor((weight.rows + range - 1) / range, 1, [&](int64_t first, int64_t last) {
@@ -47,6 +48,7 @@ Status GroupedLinear(ops::OpContext& context, const ops::GroupedLinearArgs& args
     }
     x.emplace_back(context.threads(), kernels, plan, rows, args.x.dtype, group_width);
   }
+  Activations::MakeTiles(context.threads(), x);
 
   // Weight row group * rank + r meets slice `group` of every token and goes to column row of y, which has the group inside.
   const int64_t range = RangeRows(weight, num_tokens);

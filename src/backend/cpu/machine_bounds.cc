@@ -70,6 +70,28 @@ __attribute__((target("avx512f,avx512bf16"))) double Bf16Loop() {
   return 32.0 * kSteps * kChains;
 }
 
+// Four tiles of sums, as the kernels have.
+double TileLoop() {
+  struct alignas(64) Config {
+    uint8_t palette = 1;
+    uint8_t start_row = 0;
+    uint8_t reserved[14] = {};
+    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  } const config;
+  constexpr int kTileSteps = kSteps / 16;
+  asm volatile("ldtilecfg %0" : : "m"(config));  // All tiles are zero.
+  for (int step = 0; step < kTileSteps; ++step) {
+    asm volatile(
+        "tdpbf16ps %tmm6, %tmm4, %tmm0\n\t"
+        "tdpbf16ps %tmm6, %tmm5, %tmm1\n\t"
+        "tdpbf16ps %tmm7, %tmm4, %tmm2\n\t"
+        "tdpbf16ps %tmm7, %tmm5, %tmm3");
+  }
+  asm volatile("tilerelease");
+  return 4.0 * 16 * 16 * 32 * kTileSteps;
+}
+
 }  // namespace
 
 Result<ReadMemory> ReadMemory::Allocate() {
@@ -103,10 +125,11 @@ double ReadMemory::Bandwidth(ThreadPool& threads) const {
 }
 
 double MultiplyAddRate(ThreadPool& threads, Isa isa) {
-  const auto loop = isa == Isa::kScalar   ? ScalarLoop
-                    : isa == Isa::kAvx2   ? Avx2Loop
-                    : isa == Isa::kAvx512 ? Avx512Loop
-                                          : Bf16Loop;
+  const auto loop = isa == Isa::kScalar       ? ScalarLoop
+                    : isa == Isa::kAvx2       ? Avx2Loop
+                    : isa == Isa::kAvx512     ? Avx512Loop
+                    : isa == Isa::kAvx512Bf16 ? Bf16Loop
+                                              : TileLoop;
   std::vector<double> done(static_cast<size_t>(threads.num_threads()));
   const auto begin = Clock::now();
   threads.ParallelFor(threads.num_threads(), 1, [&](int64_t first, int64_t last) {

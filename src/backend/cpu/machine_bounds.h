@@ -26,7 +26,7 @@ class ReadMemory {
   std::shared_ptr<void> mapping_;
 };
 
-// Multiply-adds per second of all threads together, from registers: bf16 dot products on the bf16 tier, fp32 otherwise. A few
+// Multiply-adds per second of all threads together, from registers: bf16 tiles on the tier amx, bf16 dot products on the bf16 tier, fp32 otherwise. A few
 // milliseconds.
 double MultiplyAddRate(ThreadPool& threads, Isa isa);
 // The best of several.

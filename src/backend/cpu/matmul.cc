@@ -74,6 +74,7 @@ MultiplyArgs CommonArgs(int64_t cols, const Activations& x, int64_t out_stride) 
   args.cols = cols;
   args.x = x.data();
   args.x_stride = x.stride();
+  args.x_tiles = x.tiles();
   args.num_tokens = x.num_rows();
   args.out_stride = out_stride;
   args.scratch = ThisThread().kernel.Get(NumPacks(cols) * kScratchBytesPerPack);
@@ -127,7 +128,7 @@ MatmulPlan PlanMatmul(const Kernels& kernels, const Weight& weight, DType x_dtyp
 
 Activations::Activations(ThreadPool& threads, const Kernels& kernels, const MatmulPlan& plan,
                          std::span<const uint8_t* const> rows, DType dtype, int64_t cols)
-    : num_rows_(static_cast<int64_t>(rows.size())) {
+    : num_rows_(static_cast<int64_t>(rows.size())), tile_(plan.kernels->tile_activations) {
   const bool bf16 = plan.kernels->bf16_activations;
   const int64_t element_bytes = bf16 ? 2 : 4;
   const int64_t padded = NumPacks(cols) * kPackColumns;
@@ -187,9 +188,43 @@ Activations::Activations(ThreadPool& threads, const Kernels& kernels, const Matm
 
 Activations Activations::Slice(int64_t begin, int64_t end) const {
   Activations slice = *this;
+  slice.tiles_ = nullptr;
   slice.data_ = std::shared_ptr<const uint8_t[]>(data_, data_.get() + begin * row_bytes_);
   slice.num_rows_ = end - begin;
   return slice;
+}
+
+void Activations::MakeTiles(ThreadPool& threads, std::span<Activations> of) {
+  struct Tile {
+    const Activations* rows;
+    int64_t first;
+    uint8_t* to;
+  };
+  std::vector<Tile> tiles;
+  int64_t num_bytes = 0;
+  for (Activations& rows : of) {
+    if (rows.tile_ == nullptr || rows.num_rows_ == 0) continue;
+    if (rows.num_rows_ == 1) {
+      rows.tiles_ = rows.data_;
+      continue;
+    }
+    const int64_t num_tiles = (rows.num_rows_ + kTileTokens - 1) / kTileTokens;
+    const std::shared_ptr<uint8_t[]> made = AlignedBytes(num_tiles * kTileTokens * rows.row_bytes_);
+    rows.tiles_ = made;
+    for (int64_t first = 0; first < rows.num_rows_; first += kTileTokens)
+      tiles.push_back({&rows, first, made.get() + first * rows.row_bytes_});
+    num_bytes += rows.num_rows_ * rows.row_bytes_;
+  }
+  constexpr int64_t kBytesPerTask = 1 << 15;
+  const auto num_tiles = static_cast<int64_t>(tiles.size());
+  threads.ParallelFor(
+      num_tiles, num_tiles * kBytesPerTask / (num_bytes + 1), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          const auto& [rows, first, to] = tiles[static_cast<size_t>(i)];
+          rows->tile_(rows->data_.get() + first * rows->row_bytes_, rows->row_bytes_,
+                      std::min(kTileTokens, rows->num_rows_ - first), rows->row_bytes_ - 64, to);
+        }
+      });
 }
 
 Activations Activations::Gather(std::span<const int64_t> indices) const {
@@ -202,6 +237,7 @@ Activations Activations::Gather(std::span<const int64_t> indices) const {
                 static_cast<size_t>(row_bytes_));
   }
   gathered.data_ = data;
+  gathered.tiles_ = nullptr;
   return gathered;
 }
 

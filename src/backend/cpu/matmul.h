@@ -45,11 +45,18 @@ class Activations {
   // Copies of the rows named by `indices`.
   Activations Gather(std::span<const int64_t> indices) const;
 
+  // The rows of each as tiles, which MultiplyRange wants of those that were made for kernels that take tiles; slices and copies have none.
+  // Nothing to do for other kernels.
+  static void MakeTiles(ThreadPool& threads, std::span<Activations> of);
+  const uint8_t* tiles() const { return tiles_.get(); }
+
  private:
   std::shared_ptr<const uint8_t[]> data_;
+  std::shared_ptr<const uint8_t[]> tiles_;
   int64_t num_rows_ = 0;
   int64_t stride_ = 0;  // Elements.
   int64_t row_bytes_ = 0;
+  decltype(MatmulKernels::tile_activations) tile_ = nullptr;
 };
 
 // out[i * out_stride + row - begin] = weight row `row` times row i of x, for rows [begin, end); fp32, all scales applied.

@@ -4,12 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <numeric>
 #include <random>
+#include <string>
 #include <vector>
 
+#include "backend/cpu/emulated_tiles.h"
 #include "backend/cpu/isa.h"
 #include "formats/number_formats.h"
 #include "formats/quantize.h"
@@ -25,6 +28,23 @@ std::vector<float> Normals(int64_t count, uint32_t seed) {
   return values;
 }
 
+struct Tier {
+  std::string name;
+  Kernels kernels;
+};
+
+// Those of this machine, and tiles in software.
+std::vector<Tier> Tiers() {
+  std::vector<Tier> tiers;
+  for (const Isa isa : AvailableIsas()) tiers.push_back({std::string(IsaName(isa)), KernelsFor(isa)});
+  const std::vector<Isa> available = AvailableIsas();
+  if (std::find(available.begin(), available.end(), Isa::kAvx512Bf16) != available.end()) {
+    tiers.push_back({"emulated tiles", KernelsFor(Isa::kAvx512Bf16)});
+    tiers.back().kernels.bf16 = emulated::kBf16Matmul;
+  }
+  return tiers;
+}
+
 // Of rows [begin, end) and all tokens.
 std::vector<float> Products(const Kernels& kernels, const Weight& weight, int64_t begin, int64_t end,
                             const std::vector<float>& x, int64_t first_token, int64_t num_tokens) {
@@ -33,16 +53,17 @@ std::vector<float> Products(const Kernels& kernels, const Weight& weight, int64_
   std::vector<const uint8_t*> rows;
   for (int64_t t = first_token; t < first_token + num_tokens; ++t)
     rows.push_back(reinterpret_cast<const uint8_t*>(x.data() + t * weight.cols));
-  const Activations packed(threads, kernels, plan, rows, DType::kF32, weight.cols);
+  Activations packed(threads, kernels, plan, rows, DType::kF32, weight.cols);
+  Activations::MakeTiles(threads, {&packed, 1});
   std::vector<float> out(static_cast<size_t>(num_tokens * (end - begin)));
   MultiplyRange(plan, weight, begin, end, packed, out.data(), end - begin);
   return out;
 }
 
 // Every cut into rows and tokens: 128 columns are half a chunk of 4 bits, of which kernels may take two rows at a time, and an odd row
-// is left. 18 tokens are more than meet a tile as it comes from memory.
+// is left. 43 tokens are more than meet a tile as it comes from memory.
 TEST(Matmul, ResultsDoNotDependOnTheCut) {
-  constexpr int64_t kTokens = 18;
+  constexpr int64_t kTokens = 43;
   for (const int64_t cols : {int64_t{128}, int64_t{256}, int64_t{384}}) {
     for (const int64_t num_rows : {int64_t{12}, int64_t{37}}) {
       const std::vector<float> values = Normals(num_rows * cols, 3);
@@ -52,10 +73,9 @@ TEST(Matmul, ResultsDoNotDependOnTheCut) {
                QuantizeFp8Block(values, num_rows, cols, 128, 128)}) {
         Weight weight = matrix.View();
         weight.activation = ActivationQuant::kFp8Block;
-        for (const Isa isa : AvailableIsas()) {
-          const Kernels kernels = KernelsFor(isa);
+        for (const auto& [name, kernels] : Tiers()) {
           const std::vector<float> all = Products(kernels, weight, 0, num_rows, x, 0, kTokens);
-          for (const int64_t tokens : {1, 2, 5, 8, 17}) {
+          for (const int64_t tokens : {1, 2, 5, 8, 17, 33}) {
             const std::vector<float> few = Products(kernels, weight, 0, num_rows, x, 1, tokens);
             for (int64_t i = 0; i < tokens * num_rows; ++i)
               ASSERT_EQ(few[static_cast<size_t>(i)], all[static_cast<size_t>(num_rows + i)]);
@@ -64,10 +84,98 @@ TEST(Matmul, ResultsDoNotDependOnTheCut) {
             const std::vector<float> alone = Products(kernels, weight, row, row + 1, x, 0, kTokens);
             for (int64_t t = 0; t < kTokens; ++t)
               ASSERT_EQ(alone[static_cast<size_t>(t)], all[static_cast<size_t>(t * num_rows + row)])
-                  << IsaName(isa) << ", " << cols << " columns, row " << row << ", token " << t;
+                  << name << ", " << cols << " columns, row " << row << ", token " << t;
           }
         }
       }
+    }
+  }
+}
+
+// Every code of weights and scales, within the rounding of the sums.
+TEST(Matmul, SumsOfEveryFormat) {
+  constexpr int64_t kRows = 41;
+  constexpr int64_t kTokens = 35;
+  for (const int64_t cols : {int64_t{64}, int64_t{256}, int64_t{320}, int64_t{1152}}) {
+    const std::vector<float> values = Normals(kRows * cols, 13);
+    const std::vector<float> x = Normals(kTokens * cols, 17);
+    std::vector<QuantizedMatrix> matrices = {QuantizeNvFp4(values, kRows, cols),
+                                             QuantizeMxFp4(values, kRows, cols),
+                                             QuantizeFp8Block(values, kRows, cols, 128, 128)};
+    std::vector<Weight> weights;
+    for (QuantizedMatrix& matrix : matrices) {
+      for (size_t i = 0; i < matrix.data.size(); ++i) {
+        const auto code = static_cast<uint8_t>(i * 37 + i / 256);
+        const bool nan = matrix.format == WeightFormat::kFp8Block && (code & 0x7FU) == 0x7FU;
+        matrix.data[i] = nan ? 0 : code;
+      }
+      // e4m3 scales from the subnormal ones on, e8m0 scales around 1.
+      for (size_t i = 0; i < matrix.scale.size(); ++i) {
+        if (matrix.format == WeightFormat::kNvFp4) matrix.scale[i] = static_cast<uint8_t>(i * 11 % 127);
+        if (matrix.format == WeightFormat::kMxFp4) matrix.scale[i] = static_cast<uint8_t>(117 + i * 7 % 21);
+      }
+      weights.push_back(matrix.View());
+    }
+    std::vector<uint16_t> bits;
+    for (const float value : values) bits.push_back(Bf16FromFloat(value));
+    weights.emplace_back();
+    weights.back().rows = kRows;
+    weights.back().cols = cols;
+    weights.back().data =
+        TensorView::Contiguous(static_cast<void*>(bits.data()), DType::kBF16, {kRows, cols});
+    for (Weight& weight : weights) {
+      weight.activation = ActivationQuant::kFp8Block;
+      std::vector<float> rounded = x;
+      for (int64_t t = 0; t < kTokens; ++t)
+        RoundToFp8Groups(
+            std::span(x).subspan(static_cast<size_t>(t * cols), static_cast<size_t>(cols)), kActivationBlock,
+            std::span(rounded).subspan(static_cast<size_t>(t * cols), static_cast<size_t>(cols)));
+      for (const auto& [name, kernels] : Tiers()) {
+        const std::vector<float> got = Products(kernels, weight, 0, kRows, x, 0, kTokens);
+        std::vector<float> row(static_cast<size_t>(cols));
+        for (int64_t r = 0; r < kRows; ++r) {
+          DequantizeRow(weight, r, row.data());
+          for (int64_t t = 0; t < kTokens; ++t) {
+            double want = 0;
+            double magnitude = 0;
+            for (int64_t k = 0; k < cols; ++k) {
+              const double product = static_cast<double>(row[static_cast<size_t>(k)]) *
+                                     static_cast<double>(rounded[static_cast<size_t>(t * cols + k)]);
+              want += product;
+              magnitude += std::fabs(product);
+            }
+            const auto value = static_cast<double>(got[static_cast<size_t>(t * kRows + r)]);
+            ASSERT_LE(std::fabs(value - want), 64 * 0x1p-24 * magnitude)
+                << name << ", format " << static_cast<int>(weight.format) << ", " << cols << " columns, row "
+                << r << ", token " << t << ": " << value << ", want " << want;
+          }
+        }
+      }
+    }
+  }
+}
+
+// What the tile instructions do is what the emulation says, bit for bit.
+TEST(Matmul, TilesInSoftwareHaveTheBitsOfTheMachine) {
+  const std::vector<Isa> available = AvailableIsas();
+  if (std::find(available.begin(), available.end(), Isa::kAmx) == available.end())
+    GTEST_SKIP() << "no AMX on this machine";
+  constexpr int64_t kRows = 70;
+  constexpr int64_t kCols = 1536;
+  constexpr int64_t kTokens = 40;
+  const std::vector<float> values = Normals(kRows * kCols, 19);
+  const std::vector<float> x = Normals(kTokens * kCols, 23);
+  Kernels software = KernelsFor(Isa::kAmx);
+  software.bf16 = emulated::kBf16Matmul;
+  for (QuantizedMatrix& matrix :
+       std::vector<QuantizedMatrix>{QuantizeNvFp4(values, kRows, kCols), QuantizeMxFp4(values, kRows, kCols),
+                                    QuantizeFp8Block(values, kRows, kCols, 128, 128)}) {
+    Weight weight = matrix.View();
+    weight.activation = ActivationQuant::kFp8Block;
+    for (const int64_t tokens : {int64_t{1}, int64_t{7}, int64_t{20}, kTokens}) {
+      EXPECT_EQ(Products(KernelsFor(Isa::kAmx), weight, 0, kRows, x, 0, tokens),
+                Products(software, weight, 0, kRows, x, 0, tokens))
+          << tokens << " tokens";
     }
   }
 }
@@ -109,12 +217,11 @@ TEST(Matmul, ShortRowsAreRowsPaddedWithZeros) {
       weight.activation = ActivationQuant::kFp8Block;
       return weight;
     };
-    for (const Isa isa : AvailableIsas()) {
-      const Kernels kernels = KernelsFor(isa);
+    for (const auto& [name, kernels] : Tiers()) {
       for (const int64_t tokens : {1, 3, 4, 9}) {
         EXPECT_EQ(Products(kernels, view(short_bits, cols), 0, kRows, short_x, 0, tokens),
                   Products(kernels, view(bits, kPadded), 0, kRows, x, 0, tokens))
-            << IsaName(isa) << ", " << cols << " columns, " << tokens << " tokens";
+            << name << ", " << cols << " columns, " << tokens << " tokens";
       }
     }
   }

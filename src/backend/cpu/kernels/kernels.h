@@ -17,6 +17,8 @@ namespace dsv4::backend::cpu {
 inline constexpr int64_t kChunk = 128;
 // Packed activations are padded with zeros to whole packs, and ordered pack by pack.
 inline constexpr int64_t kPackColumns = 256;
+// Kernels that multiply by tiles meet so many tokens in one.
+inline constexpr int64_t kTileTokens = 16;
 
 // How the elements of a stored row lie in memory (formats/weight.h). kFp8 means one scale per row and chunk.
 enum class RowFormat : uint8_t { kF32, kF16, kBf16, kFp8, kMxFp4, kNvFp4 };
@@ -31,8 +33,9 @@ struct MultiplyArgs {
   const float* chunk_scales = nullptr;  // kFp8: one per chunk, the same for all rows of the call.
   int64_t num_rows = 0;
   int64_t cols = 0;
-  const void* x = nullptr;  // Packed, in the format's order.
-  int64_t x_stride = 0;     // Elements from token to token, at least whole packs.
+  const void* x = nullptr;        // Packed, in the format's order.
+  int64_t x_stride = 0;           // Elements from token to token, at least whole packs.
+  const void* x_tiles = nullptr;  // What tile_activations made of x, where the kernels have it.
   int64_t num_tokens = 0;
   float* out = nullptr;
   int64_t out_stride = 0;
@@ -53,6 +56,10 @@ struct FormatKernel {
 struct MatmulKernels {
   // Packed activations are bf16 (they must be exact in it) or fp32.
   bool bf16_activations = false;
+  // The kernels take activations as tiles: packed rows, at most kTileTokens of them `row_bytes` apart and `num_bytes` long, to at most
+  // kTileTokens * num_bytes at `to`. A single row is its tile as it lies. Null: the kernels take rows.
+  void (*tile_activations)(const uint8_t* rows, int64_t row_bytes, int64_t num_rows, int64_t num_bytes,
+                           uint8_t* to) = nullptr;
   FormatKernel formats[kNumRowFormats] = {};  // By RowFormat.
   // Whole packs of bf16 in an order; null: element by element.
   void (*arrange)(const uint8_t* order, const uint8_t* in, int64_t count, uint8_t* out) = nullptr;
@@ -87,6 +94,9 @@ extern const Kernels kKernels;
 }
 namespace avx512bf16 {
 extern const MatmulKernels kBf16Matmul;  // The rest is avx512's.
+}
+namespace amx {
+extern const MatmulKernels kBf16Matmul;  // The rest is avx512bf16's.
 }
 
 }  // namespace dsv4::backend::cpu

@@ -31,6 +31,7 @@ inline __m512i LoadX(const X* from) { return _mm512_loadu_si512(from); }
 [[maybe_unused]] inline WVec LoadW(const uint8_t* from) { return _mm512_loadu_si512(from); }
 [[maybe_unused]] inline void StoreW(uint8_t* to, WVec w) { _mm512_storeu_si512(to, w); }
 
+#include "backend/cpu/kernels/e4m3_bf16_body.h"
 #include "backend/cpu/kernels/fp4_avx512_body.h"
 
 struct Bf16 {
@@ -45,32 +46,6 @@ struct Bf16 {
   static Scales LoadScales(const uint8_t*, const void*, int64_t) { return {}; }
   static Vec PartScale(const Scales&, int) { return Zero(); }
 };
-
-// The bytes of the bf16 values of the non-negative e4m3 codes.
-struct E4m3Tables {
-  constexpr E4m3Tables() {
-    for (int code = 0; code < 128; ++code) {
-      const int exponent = code >> 3;
-      const int mantissa = code & 7;
-      int bits = ((exponent + 120) << 7) | (mantissa << 4);
-      if (exponent == 0) {
-        bits = 0;  // mantissa * 2^-9, normalised.
-        for (int leading = 2; leading >= 0 && bits == 0; --leading) {
-          if ((mantissa >> leading & 1) != 0) {
-            bits = ((118 + leading) << 7) | (((mantissa << (7 - leading)) & 0x7F));
-          }
-        }
-      }
-      if (code == 127) bits = 0x7FC0;
-      words[code] = static_cast<uint16_t>(bits);
-      bytes[code] = static_cast<uint8_t>(bits & 0xFF);
-      bytes[128 + code] = static_cast<uint8_t>(bits >> 8);
-    }
-  }
-  alignas(64) uint16_t words[128] = {};
-  alignas(64) uint8_t bytes[256] = {};  // The lower ones, then the upper ones.
-};
-constexpr E4m3Tables kE4m3Tables;
 
 // 128 codes to four vectors.
 inline void DecodeE4m3(const uint8_t* bytes, const uint8_t* tables, WVec* w) {
@@ -157,35 +132,6 @@ using NvFp4 = Fp4Words<NvFp4Scales>;
 using MxFp4 = Fp4Words<MxFp4Scales>;
 
 #include "backend/cpu/kernels/matmul_body.h"
-
-// Whether every scale is a power of two that keeps e4m3 numbers normal in bf16.
-bool Foldable(const float* scales, int64_t num_chunks) {
-  for (int64_t i = 0; i < num_chunks; ++i) {
-    uint32_t bits;
-    __builtin_memcpy(&bits, scales + i, sizeof(bits));
-    const uint32_t exponent = bits >> 23;  // And the sign, which must not be there.
-    if ((bits & 0x7FFFFFU) != 0 || exponent < 127 - 100 || exponent > 127 + 100) return false;
-  }
-  return true;
-}
-
-void FoldScales(const float* scales, int64_t num_chunks, uint8_t* tables) {
-  for (int64_t i = 0; i < num_chunks; ++i, tables += 256) {
-    uint32_t bits;
-    __builtin_memcpy(&bits, scales + i, sizeof(bits));
-    // Added to the field of the exponent; zero and NaN stay.
-    const __m512i add = _mm512_set1_epi16(static_cast<int16_t>(((bits >> 23) - 127) << 7));
-    for (int part = 0; part < 4; ++part) {
-      const __m512i words = _mm512_load_si512(kE4m3Tables.words + 32 * part);
-      const __mmask32 finite = _mm512_cmpgt_epi16_mask(words, _mm512_setzero_si512()) &
-                               _mm512_cmplt_epi16_mask(words, _mm512_set1_epi16(0x7F80));
-      const __m512i scaled = _mm512_mask_add_epi16(words, finite, words, add);
-      _mm256_store_si256(reinterpret_cast<__m256i*>(tables + 32 * part), _mm512_cvtepi16_epi8(scaled));
-      _mm256_store_si256(reinterpret_cast<__m256i*>(tables + 128 + 32 * part),
-                         _mm512_cvtepi16_epi8(_mm512_srli_epi16(scaled, 8)));
-    }
-  }
-}
 
 // The choice depends on the weight alone, so that a row's sums do too.
 void MultiplyFp8(const MultiplyArgs& args) {
