@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -134,22 +135,21 @@ Result<TensorView> ByPlace(const LayerStep& step, const TensorView& y, int64_t n
   return ordered;
 }
 
-// What the confidence head makes of the rows and of the tokens in front of them, [most, blocks] each.
+// What the confidence head makes of the rows and of the tokens in front of them, [most, blocks] each, which come to the host as one.
 struct Confidence {
+  TensorView both;
   TensorView hidden;
   TensorView markov;
 };
 
 Status BringConfidence(const LayerStep& step, const Confidence& confidence, std::span<const DraftRow> rows) {
   const int64_t num_blocks = confidence.hidden.shape[1];
-  std::vector<float> hidden(static_cast<size_t>(confidence.hidden.num_elements()));
-  std::vector<float> markov(hidden.size());
+  std::vector<float> both(static_cast<size_t>(confidence.both.num_elements()));
+  const auto hidden = std::span(both).first(both.size() / 2);
+  const auto markov = std::span(both).last(both.size() / 2);
   ops::OpContext& context = *step.context().backend.context;
-  for (const auto& [tensor, values] :
-       {std::pair(&confidence.hidden, &hidden), std::pair(&confidence.markov, &markov)}) {
-    DSV4_RETURN_IF_ERROR(context.memory().CopyToHost(values->data(), tensor->data,
-                                                     values->size() * sizeof(float), context.stream()));
-  }
+  DSV4_RETURN_IF_ERROR(context.memory().CopyToHost(both.data(), confidence.both.data,
+                                                   both.size() * sizeof(float), context.stream()));
   for (int64_t i = 0; i < num_blocks; ++i) {
     const DraftRow& row = rows[static_cast<size_t>(i)];
     for (size_t place = 0; row.confidence != nullptr && place < row.choices.size(); ++place) {
@@ -237,10 +237,13 @@ Status RunDsparkDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std:
       std::ranges::any_of(rows, [](const DraftRow& row) { return row.confidence != nullptr; });
   Confidence confidence;
   if (confident) {
-    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView of_rows,
-                                 step.Linear("dspark.confidence", y, dspark.confidence_hidden, DType::kF32));
-    confidence.hidden = of_rows.Reshaped({most, num_blocks});
-    DSV4_ASSIGN_OR_RETURN_STATUS(confidence.markov, step.NewTensor(DType::kF32, {most, num_blocks}));
+    DSV4_ASSIGN_OR_RETURN_STATUS(confidence.both, step.NewTensor(DType::kF32, {2 * most, num_blocks}));
+    confidence.hidden = confidence.both.Rows(0, most);
+    confidence.markov = confidence.both.Rows(most, 2 * most);
+    DSV4_RETURN_IF_ERROR(step.Run("dspark.confidence", step.ops().linear,
+                                  {.x = y,
+                                   .weight = &dspark.confidence_hidden,
+                                   .y = confidence.hidden.Reshaped({most * num_blocks, 1})}));
     DSV4_RETURN_IF_ERROR(step.Clear(confidence.markov));
   }
   DSV4_RETURN_IF_ERROR(step.RmsNorm("head.norm", y, dspark.norm));
