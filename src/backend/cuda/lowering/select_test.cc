@@ -414,6 +414,7 @@ TEST(ChooseRows, ScalesPoolsAndStores) {
   EXPECT_EQ(pool(DType::kBF16, 9, 512), PoolPath::kPool);
   EXPECT_EQ(pool(DType::kBF16, 128, 512), PoolPath::kPool);
   EXPECT_EQ(pool(DType::kBF16, 8, 513), PoolPath::kPool);
+  EXPECT_EQ(pool(DType::kBF16, 8, 510), PoolPath::kPool) << "not by four columns";
   EXPECT_EQ(pool(DType::kF32, 8, 512), PoolPath::kPool);
 
   const StoreShape rows = {.dtype = DType::kBF16, .num_runs = 64, .continues_rows = true};

@@ -70,7 +70,7 @@ class EntryTokens {
 };
 
 // Entries of few tokens (kMaxPooledInRows), pooled by a block as a RegisterRow has its columns. All that they are made of is brought to
-// shared memory at once; a thread reads what it has brought itself.
+// shared memory at once, by 16 bytes. Rows are a multiple of four columns wide.
 constexpr size_t PooledRowBytes(int64_t width) {
   return 3 * kMaxPooledInRows * static_cast<size_t>(width) * sizeof(float);
 }
@@ -86,23 +86,28 @@ class PooledRow {
         values_(kept + kMaxPooledInRows * width()),
         ape_(kept + 2 * kMaxPooledInRows * width()) {}
 
-  // Weights, before the kernels in front have ended.
-  __device__ void AskForApe() const {
-#pragma unroll 1
-    for (int t = 0; t < tokens_.count(); ++t) {
-      if (tokens_.IsNew(t)) Ask(ape_, step_.weight + tokens_.RowOfApe(t) * rows_.in_stride, t);
-    }
+  // The first of the histories, which the constructor waits for.
+  __device__ static void Prefetch(const RowStep& step) {
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(&step.histories[0]));
   }
 
-  __device__ void Pool(RegisterRow& row) const {
+  // Weights, before the kernels in front have ended.
+  __device__ void AskForApe() const {
+    ForQuarters([&](int t, int column, int place) {
+      if (tokens_.IsNew(t)) Ask(ape_ + place, step_.weight + tokens_.RowOfApe(t) * rows_.in_stride + column);
+    });
+  }
+
+  // The entry, as a RegisterRow has it.
+  __device__ float4 Pool() const {
     const auto* const values = static_cast<const float*>(rows_.in);
-#pragma unroll 1
-    for (int t = 0; t < tokens_.count(); ++t) {
-      Ask(scores_, tokens_.Scores(step_.scores, rows_.in_stride, t), t);
-      Ask(values_, tokens_.Values(values, rows_.in_stride, t), t);
-    }
+    ForQuarters([&](int t, int column, int place) {
+      Ask(scores_ + place, tokens_.Scores(step_.scores, rows_.in_stride, t) + column);
+      Ask(values_ + place, tokens_.Values(values, rows_.in_stride, t) + column);
+    });
     CommitCopies();
     WaitForCopies<0>();
+    __syncthreads();  // A thread reads what others have brought.
     RegisterRow::Values max;
 #pragma unroll
     for (float& m : max) m = -INFINITY;
@@ -129,7 +134,7 @@ class PooledRow {
 #pragma unroll
     for (int k = 0; k < kRegisterColumns; ++k)
       pooled[k] = RegisterRow::Column(k) < width() ? RowValue(weighted[k] / total[k], true) : 0.0F;
-    row.Fill(pooled);
+    return make_float4(pooled[0], pooled[1], pooled[2], pooled[3]);
   }
 
  private:
@@ -137,14 +142,27 @@ class PooledRow {
   // In place of those outside the row, its last.
   __device__ int Column(int k) const { return min(RegisterRow::Column(k), width() - 1); }
 
-  // A token's row, from the first of its channels that the entry takes.
-  __device__ void Ask(float* kept, const float* row, int token) const {
-    if (step_.group != 0 && !tokens_.IsPrevious(token)) row += width();
-#pragma unroll
-    for (int k = 0; k < kRegisterColumns; ++k) {
-      const int c = RegisterRow::Column(k);
-      if (c < width()) CopyWordAsync(kept + token * width() + c, row + c);
+  // visit(token, column, place): columns of the tokens' rows, four at a time and all threads side by side, from the first channel that the
+  // entry takes; `place` is of [tokens, width].
+  template <typename Visit>
+  __device__ __forceinline__ void ForQuarters(Visit&& visit) const {
+    const int quarters = width() / 4;
+    int token = 0;
+    int quarter = static_cast<int>(threadIdx.x);
+#pragma unroll 1
+    while (true) {
+      for (; quarter >= quarters; quarter -= quarters) ++token;
+      if (token >= tokens_.count()) return;
+      const int own = step_.group != 0 && !tokens_.IsPrevious(token) ? width() : 0;
+      visit(token, own + quarter * 4, token * width() + quarter * 4);
+      quarter += RegisterRow::kThreads;
     }
+  }
+  // Four floats.
+  __device__ static void Ask(float* kept, const float* from) {
+    if (reinterpret_cast<uintptr_t>(from) % 16 == 0) return CopyAsync(kept, from);
+#pragma unroll 1
+    for (int i = 0; i < 4; ++i) CopyWordAsync(kept + i, from + i);
   }
   // An fp32 sum, as it is in the rings: an entry must not depend on where the chunks were cut.
   __device__ float Score(int token, int k) const {

@@ -43,41 +43,47 @@ struct RunOfRow {
   }
 };
 
-// A row whose steps come in the order in which they stand here, each once (FitsRegisters). `kPools`: kPool is the first. Others do not
-// have its registers.
-template <bool kPools>
+// A row whose steps come in the order in which they stand here, each once (FitsRegisters). An entry that is pooled first goes the same way as
+// all other rows: code of its own for what follows would be fetched for it alone.
 __device__ void StepsInRegisters(const RowTrack& track, int64_t r, Fault* fault) {
+  extern __shared__ __align__(16) unsigned char shared[];
   const RowsOperand& rows = track.rows;
   const int width = static_cast<int>(rows.width);
   const auto t = static_cast<int>(threadIdx.x);
-  // Weights, positions, frequencies and lists of runs come from the host, and no kernel in flight writes them.
+  // Weights, positions, frequencies and lists of runs come from the host, and no kernel in flight writes them. All are asked for before any
+  // is waited for.
   const RowStep* const norm = track.First(RowStepKind::kRmsNorm);
   RegisterRow::Values weights;
   if (norm != nullptr) RegisterRow::LoadWeights(weights, norm->weight, width);
-  const RowStep* const store = track.First(RowStepKind::kStore);
-  const RunOfRow runs(store, r);
+  const bool pools = track.place == RowPlace::kPooledInRegisters;
+  if (pools) PooledRow::Prefetch(track.steps[0]);
   const RowStep* const rope = track.First(RowStepKind::kRope);
   int32_t position = 0;
-  double2 rotation = {};
+  bool rotates = false;
+  float frequency = 0.0F;
   if (rope != nullptr) {
     position = rope->positions[static_cast<uint32_t>(r) / static_cast<uint32_t>(rope->group)];
     // Of the only one of the thread's columns that may be among those rotated.
     const int begin = width - 2 * rope->num_columns;
     const int column = begin / RegisterRow::kThreads * RegisterRow::kThreads + t;
-    if (position >= 0 && column >= begin && column < width)
-      rotation = Rotation(position, rope->weight[(column - begin) / 2], rope->inverse);
+    rotates = column >= begin && column < width;
+    if (rotates) frequency = rope->weight[(column - begin) / 2];
   }
+  const RowStep* const store = track.First(RowStepKind::kStore);
+  const RunOfRow runs(store, r);
+  double2 rotation = {};
+  if (rotates && position >= 0) rotation = Rotation(position, frequency, rope->inverse);
   // So that arguments are in the cache of constants by then, wherever the compiler reads them.
   const RowStep* const simulate = track.First(RowStepKind::kSimulateFp8);
   const int simulated = simulate != nullptr ? simulate->num_columns : 0;
   asm volatile("" ::"r"(simulated), "l"(rows.in), "l"(rows.out));
   RegisterRow row(width);
-  if constexpr (kPools) {
-    extern __shared__ __align__(16) unsigned char shared[];
+  if (pools) {
     const PooledRow pooled(rows, track.steps[0], r, reinterpret_cast<float*>(shared));
     pooled.AskForApe();
     WaitForKernelsBefore();
-    pooled.Pool(row);
+    const float4 entry = pooled.Pool();
+    row.Fill({entry.x, entry.y, entry.z, entry.w});
   } else {
     WaitForKernelsBefore();
     row.Load(static_cast<const uint16_t*>(rows.in) + r * rows.in_stride);
@@ -215,12 +221,8 @@ __global__ void __launch_bounds__(kThreads) RowTracksKernel(const __grid_constan
     return;
   }
   if constexpr (kThreads == RegisterRow::kThreads) {
-    if (track.place == RowPlace::kRegisters) {
-      StepsInRegisters<false>(track, r, p.fault);
-      return;
-    }
-    if (track.place == RowPlace::kPooledInRegisters) {
-      StepsInRegisters<true>(track, r, p.fault);
+    if (track.place == RowPlace::kRegisters || track.place == RowPlace::kPooledInRegisters) {
+      StepsInRegisters(track, r, p.fault);
       return;
     }
   }

@@ -37,7 +37,8 @@ bool FitsStoreStep(const StoreShape& s, const DeviceLimits&) {
 bool FitsPack(const StoreShape& s, const DeviceLimits&) { return s.packs; }
 
 bool FitsPooledRows(const PoolShape& s, const DeviceLimits&) {
-  return s.tokens_of_entry <= kMaxPooledInRows && s.width <= kMaxPooledWidth && s.dtype == DType::kBF16;
+  return s.tokens_of_entry <= kMaxPooledInRows && s.width <= kMaxPooledWidth && s.width % 4 == 0 &&
+         s.dtype == DType::kBF16;
 }
 
 bool FitsSwigluBySeveral(const ElementsShape& s, const DeviceLimits&) {
@@ -76,8 +77,8 @@ constexpr std::array<Rule<StorePath, StoreShape>, 3> kStoreRules = {{
     {StorePath::kCopy, "rows/store_rows", "the rest: bytes are copied", FitsAll<StoreShape>},
 }};
 constexpr std::array<Rule<PoolPath, PoolShape>, 2> kPoolRules = {{
-    {PoolPath::kRows, "rows/row_tracks", "entries of up to 8 tokens, 512 wide, in bf16: a step on rows",
-     FitsPooledRows},
+    {PoolPath::kRows, "rows/row_tracks",
+     "entries of up to 8 tokens, up to 512 columns by 4, in bf16: a step on rows", FitsPooledRows},
     {PoolPath::kPool, "rows/compressor_pool", "the rest: many blocks an entry", FitsAll<PoolShape>},
 }};
 constexpr std::array<Rule<ElementsPath, ElementsShape>, 2> kSwigluRules = {{
