@@ -117,6 +117,7 @@ bool FitsExpertsAndLinear(const OpGroup& group, const RecordedOp& next, const De
   const StreamKind kind = StreamKindOf(linear.weight);
   return experts.num_tokens <= kMaxFusedExpertsLinearTokens && linear.path == LinearPath::kGemvStream &&
          linear.num_tokens == experts.num_tokens &&
+         (linear.num_tokens == 1 || linear.x_stride == linear.weight.cols) &&
          (kind == StreamKindOf(experts.w1) || kind == StreamKind::kFp8) && IsBulkAligned(linear.weight) &&
          IsApart(group, next) && room.HoldsExpertsAndLinear(experts, linear);
 }
@@ -241,7 +242,7 @@ constexpr std::array kRows = {
               "experts, linear",
               "routed_experts (gate, up, SwiGLU, down and sum of FP4), then the shared expert's down",
               "moe/gemv_joint",
-              "1 token",
+              "8 tokens",
               {{{kExperts, kLinear, kJoin, FitsExpertsAndLinear}}}},
     FusionRow{FusionRule::kSwigluRouter,
               "swiglu, router",

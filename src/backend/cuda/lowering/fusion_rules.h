@@ -88,6 +88,6 @@ struct Fusion {
 std::optional<Fusion> FindFusion(const OpGroup& group, const RecordedOp& next, const DeviceRoom& room);
 
 // Limits of rules that are not those of their kernels (lowering/select).
-inline constexpr int64_t kMaxFusedExpertsLinearTokens = 1;
+inline constexpr int64_t kMaxFusedExpertsLinearTokens = 8;
 
 }  // namespace dsv4::backend::cuda

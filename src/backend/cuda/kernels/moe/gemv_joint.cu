@@ -24,12 +24,15 @@ constexpr size_t kNamedBytes = size_t{4} * 1024;
 // Row tiles whose sums are added at once.
 constexpr int kItemsAtOnce = 24;
 
-// A linear of one token that has nothing to do with the experts; none without tiles.
+// A linear of the same tokens that has nothing to do with the experts; none without tiles. All blocks of all tokens share its tiles, so
+// its weights are read once.
 struct Linear {
   int cols;
+  int num_tokens;
+  int64_t y_stride;
   const uint8_t* data;
   const uint8_t* scale;
-  const uint16_t* x;
+  const uint16_t* x;  // [num_tokens, cols]
   void* y;
   float global_scale;
   bool y_is_bf16;
@@ -83,12 +86,16 @@ __host__ __device__ __forceinline__ int ItemsOfBlock(const PartShape& part, int 
   return block < part.tiles ? (part.tiles - block + num_blocks - 1) / num_blocks * part.step : 0;
 }
 
-// Elements of the experts' activations, rows of one token: gate's and up's, or in their place down's.
+// Elements of activations: a token's for gate and up, behind them the linear's of all tokens; or in their place the token's for down.
 __host__ __device__ __forceinline__ int RowElements(const Params& p) {
-  const auto gate_up = static_cast<int>(StreamRow(p.dim));
+  const int before_down = static_cast<int>(StreamRow(p.dim) + p.linear.num_tokens * StreamRow(p.linear.cols));
   const auto down = p.top_k * static_cast<int>(StreamRow(p.width));
-  return gate_up > down ? gate_up : down;
+  return before_down > down ? before_down : down;
 }
+
+// A block among those that share the linear, which are all of the launch.
+__device__ __forceinline__ int BlockOfAll() { return static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x); }
+__device__ __forceinline__ int NumOfAll() { return static_cast<int>(gridDim.y * gridDim.x); }
 
 // num_rows of `cols` elements into shared memory, by the threads that multiply. Not inlined, so that the second time finds its
 // instructions in a cache; a form by value, because what a reference names among a launch's arguments comes from far away.
@@ -149,7 +156,7 @@ __device__ __forceinline__ void BringWeights(const Params& p, Known& known, Item
     const int num_items = known.num_items[part];
     if (part == kLinear) {
       for (int i = lane; i < num_items; i += 32)
-        items[i] = {TileAt(of.shape, p.linear.data, p.linear.scale, block + i * num_blocks), 0};
+        items[i] = {TileAt(of.shape, p.linear.data, p.linear.scale, BlockOfAll() + i * NumOfAll()), 0};
     } else if (part == kGateUp) {
       WaitForKernelsBefore();
       if (lane < p.top_k) {
@@ -213,12 +220,13 @@ __global__ void __launch_bounds__(kWholeTileThreads, 1) GemvJointKernel(const __
 
   extern __shared__ __align__(kTileAlignment) unsigned char shared[];  // Stages.
   auto* const rows = reinterpret_cast<uint16_t*>(shared + p.stages * p.stage_bytes);
-  auto* const linear_row = rows + RowElements(p);
-  auto* const sums = reinterpret_cast<ItemSums*>(linear_row + StreamRow(p.linear.cols));  // Of two rounds.
+  auto* const linear_rows = rows + StreamRow(p.dim);
+  auto* const sums = reinterpret_cast<ItemSums*>(rows + RowElements(p));  // Of two rounds.
   auto* const spread = reinterpret_cast<SpreadScales*>(sums + 2 * p.items_of_sums);
   auto* const x_scales = reinterpret_cast<float*>(spread + kStreamWarps);  // Of the linear,
-  float* const fp8_scales = x_scales + StreamGroups(p.linear.cols);        // and of its weights, by item.
-  auto* const items = reinterpret_cast<Item*>(shared + p.items_at);        // Of all parts.
+  const auto x_groups = static_cast<int>(StreamGroups(p.linear.cols));
+  float* const fp8_scales = x_scales + p.linear.num_tokens * x_groups;  // and of its weights, by item.
+  auto* const items = reinterpret_cast<Item*>(shared + p.items_at);     // Of all parts.
   __shared__ Known known;
 
   if (t >= kStreamThreads) {
@@ -228,27 +236,29 @@ __global__ void __launch_bounds__(kWholeTileThreads, 1) GemvJointKernel(const __
     }
     if (lane == 0) InitBarrier(&known.listed, 1);
     PublishBarriers();
-    if (lane < kNumParts) known.num_items[lane] = ItemsOfBlock(p.parts[lane], block, num_blocks);
+    if (lane < kNumParts) {
+      known.num_items[lane] = lane == kLinear ? ItemsOfBlock(p.parts[lane], BlockOfAll(), NumOfAll())
+                                              : ItemsOfBlock(p.parts[lane], block, num_blocks);
+    }
   }
   __syncthreads();
   if (t >= kStreamThreads) return BringWeights(p, known, items, shared);
   const int* const num_items = known.num_items;
   for (int i = t; i < num_items[kLinear] * scale_cols; i += kStreamThreads) {
-    const int row = (block + i / scale_cols * num_blocks) * kTileRows;
+    const int row = (BlockOfAll() + i / scale_cols * NumOfAll()) * kTileRows;
     fp8_scales[i] = LoadScale(p.linear.scale, p.parts[kLinear].shape.scale_dtype,
                               (row >> p.parts[kLinear].shape.block_rows_log2) * scale_cols + i % scale_cols);
   }
   WaitForKernelsBefore();
   LoadRows(rows, x_scales, p.parts[kGateUp].form, p.x + token * p.dim, 1, p.dim);
   if (num_items[kLinear] > 0)
-    LoadRows(linear_row, x_scales, p.parts[kLinear].form, p.linear.x, 1, p.linear.cols);
+    LoadRows(linear_rows, x_scales, p.parts[kLinear].form, p.linear.x, p.linear.num_tokens, p.linear.cols);
   MeetThreads<kStreamThreads>();
 
   auto* const hidden = p.hidden + token * p.top_k * p.width;
-  const bool exists = lane / 4 == 0;  // The token of mma's first column.
-  uint32_t left = 0;                  // Of the barrier.
-  StagePlace stage;                   // Of the next batch.
-  int begin = 0;                      // Of the part's items.
+  uint32_t left = 0;  // Of the barrier.
+  StagePlace stage;   // Of the next batch.
+  int begin = 0;      // Of the part's items.
   ItemSums* round_sums = sums;
 #pragma unroll 1
   for (int part = 0; part < kNumParts; ++part) {
@@ -272,7 +282,13 @@ __global__ void __launch_bounds__(kWholeTileThreads, 1) GemvJointKernel(const __
     }
     const TileSegment segment = SegmentOf(shape);
     const int tile_bytes = TileBytes(shape);
-    const uint16_t* const activations = part == kLinear ? linear_row : rows;
+    // Tokens are mma's columns: the linear's all, the experts' the block's own.
+    const int tokens = part == kLinear ? p.linear.num_tokens : 1;
+    const bool exists = lane / 4 < tokens;
+    const uint16_t* const activations =
+        part == kLinear ? linear_rows + lane / 4 * static_cast<int>(StreamRow(p.linear.cols)) : rows;
+    const float* const x_scales0 = x_scales + min(lane % 4 * 2, tokens - 1) * x_groups;
+    const float* const x_scales1 = x_scales + min(lane % 4 * 2 + 1, tokens - 1) * x_groups;
 #pragma unroll 1
     for (int first = 0; first < part_items; first += of.of_round) {
       const int end = min(part_items, first + of.of_round);
@@ -288,10 +304,10 @@ __global__ void __launch_bounds__(kWholeTileThreads, 1) GemvJointKernel(const __
             float of_segment[1][4] = {};
             WithStreamKind<kKind, StreamKind::kFp8>(kind, [&]<StreamKind kOf>() {
               MultiplyTile<kOf>(tile, segment, block_units_log2, activations + items[begin + i].x, exists,
-                                {fp8_scales + i * scale_cols, x_scales, x_scales}, &spread[t / 32],
+                                {fp8_scales + i * scale_cols, x_scales0, x_scales1}, &spread[t / 32],
                                 of_segment);
             });
-            StoreSegmentSums(round_sums[i - first], 1, of_segment[0]);
+            StoreSegmentSums(round_sums[(i - first) * tokens], tokens, of_segment[0]);
           }
           ArriveForWarp(&known.empty[stage.i]);
         }
@@ -299,23 +315,27 @@ __global__ void __launch_bounds__(kWholeTileThreads, 1) GemvJointKernel(const __
       }
       MeetThreads<kStreamThreads>();
       if (part != kLinear) WaitForPhase(&known.listed, 0);
-      const auto row_sum = [&](int item, int row, float global_scale) {
+      const auto row_sum = [&](int item, int token, int row, float global_scale) {
         float sum = 0.0F;
         WithStreamKind<kKind, StreamKind::kFp8>(kind, [&]<StreamKind kOf>() {
-          sum = SumSegments<FormatOf(kOf)>(round_sums[item], 1, 0, row, shape, global_scale);
+          sum =
+              SumSegments<FormatOf(kOf)>(round_sums[item * tokens], tokens, token, row, shape, global_scale);
         });
         return sum;
       };
       const int results = (end - first) / of.step;
       const int first_tile = block + first / of.step * num_blocks;
       if (part == kLinear) {
-        for (int i = t; i < results * kTileRows; i += kStreamThreads) {
-          const float sum = row_sum(i / kTileRows, i % kTileRows, p.linear.global_scale);
-          const int row = (first_tile + i / kTileRows * num_blocks) * kTileRows + i % kTileRows;
+        for (int i = t; i < results * tokens * kTileRows; i += kStreamThreads) {
+          const int token = i / kTileRows % tokens;
+          const int item = i / (kTileRows * tokens);
+          const float sum = row_sum(item, token, i % kTileRows, p.linear.global_scale);
+          const int tile = BlockOfAll() + (first + item) * NumOfAll();
+          const int64_t place = token * p.linear.y_stride + tile * kTileRows + i % kTileRows;
           if (p.linear.y_is_bf16) {
-            static_cast<uint16_t*>(p.linear.y)[row] = Bf16FromFloat(sum);
+            static_cast<uint16_t*>(p.linear.y)[place] = Bf16FromFloat(sum);
           } else {
-            static_cast<float*>(p.linear.y)[row] = sum;
+            static_cast<float*>(p.linear.y)[place] = sum;
           }
         }
       } else if (part == kGateUp) {
@@ -325,7 +345,8 @@ __global__ void __launch_bounds__(kWholeTileThreads, 1) GemvJointKernel(const __
           const int row = i / 2 % kTileRows;
           const int pair = first_tile + result * num_blocks;
           const int slot = pair / tiles_of_width;
-          const float mine = RoundToBf16(row_sum(result * 2 + i % 2, row, known.global_scales[slot][i % 2]));
+          const float mine =
+              RoundToBf16(row_sum(result * 2 + i % 2, 0, row, known.global_scales[slot][i % 2]));
           const float up = __shfl_down_sync(0xFFFFFFFFU, mine, 1);
           if (i % 2 == 0) {
             hidden[slot * p.width + pair % tiles_of_width * kTileRows + row] =
@@ -340,7 +361,7 @@ __global__ void __launch_bounds__(kWholeTileThreads, 1) GemvJointKernel(const __
           const int item = i / kTileRows;
           const int row = i % kTileRows;
           round_sums[item][0][row] =
-              RoundToBf16(row_sum(item, row, known.global_scales[known.slots[item % p.top_k]][2]));
+              RoundToBf16(row_sum(item, 0, row, known.global_scales[known.slots[item % p.top_k]][2]));
         }
         MeetThreads<kStreamThreads>();
         for (int i = t; i < results * kTileRows; i += kStreamThreads) {
@@ -364,8 +385,8 @@ Kernel KernelOf(StreamKind kind) {
                                     : GemvJointKernel<StreamKind::kMxFp4>;
 }
 
-// How the items of each part are divided into batches and rounds, and how many batches fit beside all else.
-size_t Divide(Params& p, int num_blocks, size_t shared_bytes) {
+// How the items of each part are divided into batches and rounds, and how many batches fit beside all else. `num_blocks`: of a token.
+size_t Divide(Params& p, int num_blocks, int num_tokens, size_t shared_bytes) {
   p.stage_bytes = 0;
   for (const PartShape& part : p.parts) {
     if (part.tiles > 0) p.stage_bytes = std::max(p.stage_bytes, TileBytes(part.shape));
@@ -373,22 +394,25 @@ size_t Divide(Params& p, int num_blocks, size_t shared_bytes) {
   int num_items = 0;
   p.items_of_sums = 0;
   for (PartShape& part : p.parts) {
-    const int items = ItemsOfBlock(part, 0, num_blocks);  // The first block has most.
+    const bool is_linear = &part == &p.parts[kLinear];
+    // The first block has most.
+    const int items = ItemsOfBlock(part, 0, is_linear ? num_blocks * num_tokens : num_blocks);
     num_items += items;
-    part.of_round = std::max(kItemsAtOnce / part.step, 1) * part.step;
+    const int sums = is_linear ? std::max(p.linear.num_tokens, 1) : 1;  // Of an item.
+    part.of_round = std::max(kItemsAtOnce / (part.step * sums), 1) * part.step;
     if (items == 0) continue;
     const int round = std::min(items, part.of_round);
-    p.items_of_sums = std::max(p.items_of_sums, round);
+    p.items_of_sums = std::max(p.items_of_sums, round * sums);
     // As many batches for every group of warps.
     const int most = std::min(p.stage_bytes / TileBytes(part.shape), kMostOfBatch);
     const int batches = static_cast<int>(CeilDiv(round, most * kItemStep)) * kItemStep;
     part.of_batch = static_cast<int>(CeilDiv(round, batches));
   }
-  const int linear_items = ItemsOfBlock(p.parts[kLinear], 0, num_blocks);
+  const int linear_items = ItemsOfBlock(p.parts[kLinear], 0, num_blocks * num_tokens);
   const size_t before_items =
-      static_cast<size_t>(RowElements(p) + StreamRow(p.linear.cols)) * sizeof(uint16_t) +
+      static_cast<size_t>(RowElements(p)) * sizeof(uint16_t) +
       2 * static_cast<size_t>(p.items_of_sums) * sizeof(ItemSums) + kStreamWarps * sizeof(SpreadScales) +
-      CeilDiv(StreamScalesBytes(p.linear.cols, 1) +
+      CeilDiv(StreamScalesBytes(p.linear.cols, p.linear.num_tokens) +
                   static_cast<size_t>(linear_items * p.parts[kLinear].shape.scale_cols) * sizeof(float),
               alignof(Item)) *
           alignof(Item);
@@ -451,6 +475,8 @@ JointPlan PlanOf(const CudaContext& context, const JointExpertsWork& experts, co
                              .of_batch = 0,
                              .of_round = 0};
     params.linear = {.cols = static_cast<int>(linear->weight.cols),
+                     .num_tokens = static_cast<int>(linear->num_tokens),
+                     .y_stride = linear->y_stride,
                      .data = linear->weight.data,
                      .scale = static_cast<const uint8_t*>(linear->weight.scale),
                      .x = linear->x,
@@ -462,7 +488,7 @@ JointPlan PlanOf(const CudaContext& context, const JointExpertsWork& experts, co
   for (const PartShape& part : params.parts) tiles = std::max(tiles, part.tiles);
   const int num_blocks = std::min(std::max(1, context.limits().num_sms / experts.num_tokens), tiles);
   plan.grid = dim3(static_cast<unsigned>(num_blocks), static_cast<unsigned>(experts.num_tokens));
-  plan.shared_bytes = Divide(params, num_blocks, context.limits().shared_bytes);
+  plan.shared_bytes = Divide(params, num_blocks, experts.num_tokens, context.limits().shared_bytes);
   return plan;
 }
 
