@@ -86,13 +86,23 @@ constexpr int kRowsAtOnce = 4;
 constexpr int kTokensAtOnce = 8;
 constexpr int kPartsOfBlock = 4;
 
+// A few tokens wait for the rows of the matrix run after run. They are weights: blocks of the same rows have them in L2 before the kernels in
+// front have ended.
+__device__ __forceinline__ void AskForMatrix(const float* fn, int first_row, int num_rows, int64_t width) {
+  constexpr int kLine = 32;  // Floats.
+  const float* const begin = fn + first_row * width;
+  const int64_t count = min(kRowsAtOnce, num_rows - first_row) * width;
+  for (int64_t i = (int64_t{blockIdx.z} * kDotThreads + threadIdx.x) * kLine; i < count;
+       i += int64_t{gridDim.z} * kDotThreads * kLine)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(begin + i));
+}
+
 template <typename T>
 __global__ void __launch_bounds__(kDotThreads, 1)
     HyperConnectionDotsKernel(const T* streams, const float* fn, double* dots, int dim, int num_rows,
                               int64_t num_tokens, int64_t tokens_per_block) {
   constexpr int kValues = kRowsAtOnce * kTokensAtOnce;
   static_assert(kValues == 32);
-  BeginKernel();
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
   const int warp = thread / 32;
@@ -100,6 +110,9 @@ __global__ void __launch_bounds__(kDotThreads, 1)
   const int part = static_cast<int>(blockIdx.z) * kPartsOfBlock + warp % kPartsOfBlock;
   const int first_row = static_cast<int>(blockIdx.y) * kRowsAtOnce;
   const int64_t width = int64_t{4} * dim;
+  LetNextKernelStart();
+  if (gridDim.x == 1) AskForMatrix(fn, first_row, num_rows, width);
+  WaitForKernelsBefore();
   const int step = num_parts * kHcRunColumns;
   const int64_t place = lane / 8 * dim + part * kHcRunColumns + lane % 8 * 4;
   const int64_t last_token = min(num_tokens, (blockIdx.x + int64_t{1}) * tokens_per_block);
@@ -131,6 +144,7 @@ __global__ void __launch_bounds__(kDotThreads, 1)
           LoadFour(fn + min(first_row + r, num_rows - 1) * width + place + run, a[r]);
 #pragma unroll
         for (int t = 0; t < kTokensAtOnce; ++t) {
+          if (first + t >= last_token) break;
           double b[4];
           now[t].Widen(b);
 #pragma unroll
