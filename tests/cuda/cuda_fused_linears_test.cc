@@ -19,10 +19,13 @@ TEST(CudaFusedLinears, GroupsAndALinearOfWhatTheyGive) {
     int64_t dim;
     int64_t tokens;
   };
-  // One GPU's and a part of the release's shape; fewer tiles than SMs; several tokens.
+  // One GPU's and a part of the release's shape; fewer tiles than SMs; several tokens, also more than leave room for four stages of weights,
+  // of which the linear alone is split-K's.
   for (const auto& [groups, cols, rows, dim, tokens] :
        {GroupedShape{8, 4096, 1024, 4096, 1}, GroupedShape{4, 4096, 1024, 4096, 1},
-        GroupedShape{3, 256, 128, 384, 1}, GroupedShape{2, 512, 256, 1024, 8}}) {
+        GroupedShape{3, 256, 128, 384, 1}, GroupedShape{2, 512, 256, 1024, 8},
+        GroupedShape{8, 4096, 1024, 4096, 4}, GroupedShape{8, 4096, 1024, 4096, 5},
+        GroupedShape{8, 4096, 1024, 4096, 6}, GroupedShape{8, 4096, 1024, 4096, 8}}) {
     for (const Format format : {Format::kFp8, Format::kBf16}) {
       Device device;
       const DeviceTensor x =
@@ -46,7 +49,7 @@ TEST(CudaFusedLinears, GroupsAndALinearOfWhatTheyGive) {
           [&] {
             return device.table().linear(device.context(), {.x = given, .weight = &second, .y = y.view});
           },
-          {&between, &y});
+          {&between, &y}, groups * rows == 8192 ? OneLaunch::kOnHopper : OneLaunch::kEverywhere);
     }
   }
 }

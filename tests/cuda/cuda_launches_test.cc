@@ -103,30 +103,27 @@ TEST(CudaLaunches, EntriesOfFewTokensNeedNoLaunch) {
   }
 }
 
-// Launches of a step of so many tokens of one sequence, all of whose logits are wanted, behind 3000 others.
-int64_t LaunchesOfRows(const ops::Backend& backend, model::Model& model, size_t num_rows) {
-  constexpr size_t kDepth = 3000;
-  kv::SequenceState sequence = Take(model.NewSequence());
-  const std::vector<int32_t> tokens(kDepth, 1);
-  const auto step = [&](size_t count) {
-    const model::SequenceChunk chunk = {
-        .state = &sequence, .tokens = std::span(tokens).first(count), .logits = model::LogitsRows::kAll};
-    const int64_t before = backend::CountersOf(backend).launches;
-    EXPECT_TRUE(model.Step({&chunk, 1}).has_value());
-    return backend::CountersOf(backend).launches - before;
-  };
-  step(kDepth);
-  step(num_rows);  // What is made at the first step alone.
-  return step(num_rows);
-}
-
 // What is fused for one token is fused for the rows of a sequence that are verified together. Their logits are copied by a launch of their own.
 TEST(CudaLaunches, RowsOfOneSequenceTakeTheLaunchesOfOneToken) {
   const ops::Backend backend = Take(backend::MakeCudaBackend({}));
   const auto model = MakeFlash(backend);
-  const int64_t alone = LaunchesOfRows(backend, *model, 1);
-  for (size_t num_rows = 2; num_rows <= 8; ++num_rows)
-    EXPECT_LE(LaunchesOfRows(backend, *model, num_rows), alone + 1) << num_rows << " rows";
+  constexpr size_t kDepth = 23 * 128;  // No step completes an entry of 128 tokens.
+  kv::SequenceState sequence = Take(model->NewSequence());
+  const std::vector<int32_t> tokens(kDepth, 1);
+  const auto launches = [&](size_t num_rows) {
+    const model::SequenceChunk chunk = {
+        .state = &sequence, .tokens = std::span(tokens).first(num_rows), .logits = model::LogitsRows::kAll};
+    const int64_t before = backend::CountersOf(backend).launches;
+    EXPECT_TRUE(model->Step({&chunk, 1}).has_value());
+    return backend::CountersOf(backend).launches - before;
+  };
+  launches(kDepth);
+  launches(1);  // What is made at the first step alone.
+  const int64_t alone = launches(1);
+  for (size_t num_rows = 2; num_rows <= 8; ++num_rows) {
+    launches(num_rows);
+    EXPECT_LE(launches(num_rows), alone + 1) << num_rows << " rows";
+  }
 }
 
 // Ranks whose devices map each other need no NCCL, which here is nowhere; those that send to each other do.

@@ -16,6 +16,7 @@ namespace dsv4::backend::cuda {
 namespace {
 
 constexpr int kManyStages = 4;  // 128 KB of weights that a block has in flight,
+constexpr int kSomeStages = 2;  // half of it where the activations of 5 to 8 tokens take that room,
 constexpr int kFewStages = 1;   // or a quarter where blocks have less shared memory than Hopper's.
 constexpr size_t kSharedOfMany = size_t{200} * 1024;
 constexpr int kSumsBytes = 8 * 1024;  // Of segments, until they are added.
@@ -239,18 +240,26 @@ PairPlan PlanOf(const CudaContext& context, const LinearWork& groups, const Line
   const auto num_groups = static_cast<int>(groups.num_groups);
   const StreamKind first = StreamKindOf(groups.weight);
   const StreamKind second = StreamKindOf(linear.weight);
-  const bool many = context.limits().shared_bytes >= kSharedOfMany;
-  PairPlan plan = {
-      .kernel = many ? KernelOf<kManyStages>(first, second) : KernelOf<kFewStages>(first, second),
-      .params = {.first = MatrixOf(groups, num_sms / num_groups),
-                 .second = MatrixOf(linear, num_sms),
-                 .num_groups = num_groups,
-                 .num_tokens = static_cast<int>(linear.num_tokens),
-                 .barrier = nullptr,
-                 .links = {}}};
+  const size_t most_bytes = context.limits().shared_bytes;
+  PairPlan plan = {.params = {.first = MatrixOf(groups, num_sms / num_groups),
+                              .second = MatrixOf(linear, num_sms),
+                              .num_groups = num_groups,
+                              .num_tokens = static_cast<int>(linear.num_tokens),
+                              .barrier = nullptr,
+                              .links = {}}};
   plan.grid = static_cast<unsigned>(
       std::max(num_groups * plan.params.first.num_blocks, plan.params.second.num_blocks));
-  plan.shared_bytes = SharedBytes(plan.params, many ? kManyStages : kFewStages);
+  const auto take = [&]<int kStages>() {
+    plan.kernel = KernelOf<kStages>(first, second);
+    plan.shared_bytes = SharedBytes(plan.params, kStages);
+  };
+  if (most_bytes < kSharedOfMany) {
+    take.template operator()<kFewStages>();
+  } else if (SharedBytes(plan.params, kManyStages) <= most_bytes) {
+    take.template operator()<kManyStages>();
+  } else {
+    take.template operator()<kSomeStages>();
+  }
   return plan;
 }
 
