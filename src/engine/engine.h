@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -244,6 +245,10 @@ class Engine {
   std::vector<Event> events_;  // Of the step that runs, and of one that was abandoned.
   std::unique_ptr<StepInFlight> in_flight_;
   speculation::DraftPolicy draft_policy_;
+  // Steps of so many rows, and drafts of so many tokens, that have been there before. The first of a kind pays for memory that later ones
+  // find: a price that no short answer could afford would not be seen again, and so not be corrected.
+  std::set<int64_t> known_rows_;
+  std::set<int64_t> known_drafts_;
   StepPrice step_price_;
   std::optional<Clock::time_point> settled_;  // When the step in front of the one in flight was.
 };

@@ -181,7 +181,8 @@ bool Engine::MakeModelDrafts() {
     }
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     stats_.drafting_seconds += seconds;
-    if (drafts) draft_policy_.SawDrafting(longest, static_cast<int64_t>(chunks.size()), seconds);
+    if (drafts && !known_drafts_.insert(longest).second)
+      draft_policy_.SawDrafting(longest, static_cast<int64_t>(chunks.size()), seconds);
     if (!drafts) LogWarning("drafts are left out of this step: " + drafts.error().message());
     for (size_t i = 0; i < drafted.size(); ++i) {
       Sequence& sequence = *drafted[i];
@@ -250,6 +251,7 @@ void Engine::SawDraft(Sequence& sequence, const speculation::Draft& draft, int64
 
 void Engine::SawDecodeStep(int64_t rows, int64_t num_sequences, Clock::time_point begin) {
   if (!options_.speculation.any()) return;
+  if (known_rows_.insert(rows).second) return;
   draft_policy_.SawStep(rows, num_sequences, std::chrono::duration<double>(Clock::now() - begin).count());
   if (rows == num_sequences) draft_policy_.SawStepWithoutMtp();
 }

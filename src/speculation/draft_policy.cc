@@ -36,6 +36,7 @@ constexpr double kUnknownBlock = 0.25;
 constexpr double kNewStep = 0.2;  // Weight of the newest step.
 // A price that has not been seen for a while is doubted: a single slow step must not end drafts for ever.
 constexpr double kDoubt = 0.001;
+constexpr double kDoubtOfDrafting = 0.0005;
 // The newest step weighs more, the longer ago the one before was.
 constexpr double kWeightOfAge = 0.01;
 constexpr double kCheapestRow = 0.02;
@@ -77,6 +78,10 @@ void DraftPolicy::SawStep(int64_t rows, int64_t base_rows, double seconds) {
     ++age_[i];
     const auto more = static_cast<double>(static_cast<int64_t>(i) - rows);
     if (more > 0) cost_[i] = std::max(cost_[i] * (1.0 - kDoubt), cost * (1.0 + kCheapestRow * more));
+  }
+  for (Drafting& drafting : drafting_) {
+    drafting.seconds *= cost / before * (1.0 - kDoubtOfDrafting);
+    ++drafting.age;
   }
 }
 
@@ -144,7 +149,8 @@ void DraftPolicy::SawDrafting(int64_t tokens, int64_t sequences, double seconds)
     return;
   }
   // What held one up says little; what was quicker than all before says much.
-  const double weight = seconds < drafting.seconds ? 0.5 : kNewStep;
+  const double of_age = kWeightOfAge * static_cast<double>(std::exchange(drafting.age, 0));
+  const double weight = std::min(1.0, (seconds < drafting.seconds ? 0.5 : kNewStep) + of_age);
   drafting.seconds += weight * (std::min(seconds, 2 * drafting.seconds) - drafting.seconds);
 }
 

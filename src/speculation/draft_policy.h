@@ -123,6 +123,7 @@ class DraftPolicy {
   struct Drafting {
     double seconds = 0.0;
     int64_t sequences = 0;
+    int64_t age = 0;  // Steps without drafts since.
   };
   std::array<Drafting, kMostMtp + 1> drafting_ = {};
   bool drafts_blocks_;

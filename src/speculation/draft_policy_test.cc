@@ -207,6 +207,40 @@ TEST(DraftPolicy, TriesTheDraftBlockEverMoreSeldomWhereItDoesNotPay) {
   EXPECT_GT(tries[2] - tries[1], 3 * (tries[1] - tries[0]) / 2);
 }
 
+// Whether the draft block is asked for a token of an answer's beginning.
+bool AsksTheBlock(const DraftPolicy& policy) {
+  const AcceptanceRecord record;
+  const Draft none;
+  const Candidate candidate = {.draft = &none, .record = &record, .most_mtp = 1};
+  return policy.Lengths(std::span(&candidate, 1), 1, 2).front() == Length{1, true};
+}
+
+// Nothing else shows that a drafter has become quicker.
+TEST(DraftPolicy, ASlowDraftIsDoubtedAndBelievedWhenItWasSlowAgain) {
+  DraftPolicy policy;
+  policy.SawDrafting(1, 1, 2.0);
+  for (int i = 0; i < 4000; ++i) policy.SawStep(1, 1, 1.0);
+  EXPECT_LT(policy.DraftingCost(1, 1), 0.3);
+  EXPECT_TRUE(AsksTheBlock(policy));
+  for (int i = 0; i < 10; ++i) policy.SawDrafting(1, 1, 2.0);
+  EXPECT_GT(policy.DraftingCost(1, 1), 1.4);
+  EXPECT_FALSE(AsksTheBlock(policy));
+}
+
+// Drafts that were timed while another process had the cores cost what steps cost: both are quick again at the same time.
+TEST(DraftPolicy, DraftsBecomeCheaperWithSteps) {
+  DraftPolicy policy;
+  for (int i = 0; i < 50; ++i) {
+    policy.SawStep(1, 1, 8.0);
+    policy.SawStep(2, 1, 9.0);
+    policy.SawDrafting(1, 1, 2.4);
+  }
+  EXPECT_NEAR(policy.DraftingCost(1, 1) / policy.RelativeCost(1), 0.3, 0.01);
+  for (int i = 0; i < 50; ++i) policy.SawStep(1, 1, 1.0);
+  EXPECT_NEAR(policy.DraftingCost(1, 1) / policy.RelativeCost(1), 0.3, 0.03);
+  EXPECT_TRUE(AsksTheBlock(policy));
+}
+
 TEST(DraftPolicy, ABlockCostsTheSameWhateverIsWantedOfIt) {
   DraftPolicy blocks(/*drafts_blocks=*/true);
   DraftPolicy singles;
