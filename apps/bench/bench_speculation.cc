@@ -125,8 +125,8 @@ std::vector<int32_t> Ids(const Generation& generation) {
   return ids;
 }
 
-// An answer of a few tokens is over before the clock of a machine is steady: with so little time, it is asked for more often.
-constexpr double kLeastSeconds = 0.15;  // Of decoding, with drafts and without them each.
+// The clock of a machine is not steady for as long as a short answer takes: such a one is asked for more often.
+constexpr double kLeastSeconds = 0.4;  // Of decoding, with drafts and without them each.
 constexpr int kMostRepeats = 60;
 
 class SpeculationBench {
