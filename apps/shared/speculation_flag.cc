@@ -31,8 +31,11 @@ engine::SpeculationOptions SpeculationOf(const speculation::Choice& choice, cons
   const bool by_model = options.mtp || options.dspark;
   if ((choice.mtp || choice.dspark) && !by_model) {
     const std::string why = model.why_no_draft();
-    LogInfo(fmt::format("speculation: no drafter of the model ({}); drafts quote the text alone",
-                        why.empty() ? "the device has no room for it" : why));
+    const std::string line =
+        fmt::format("speculation: no drafter of the model ({}); drafts quote the text alone",
+                    why.empty() ? "the device has no room for it" : why);
+    // Of `auto` it is one of those that there may be.
+    choice.all() ? LogInfo(line) : LogWarning(line);
   }
   if (choice.suffix || !by_model) options.make_drafter = speculation::MakeSuffixDrafter;
   if (choice.always > 0) {
