@@ -89,6 +89,8 @@ def parse() -> argparse.Namespace:
     arguments = parser.parse_args()
     if arguments.turns < 1 or arguments.steps < 1 or arguments.check_tokens <= agreement.DECODED:
         parser.error(f"--turns and --steps are at least 1, --check-tokens more than {agreement.DECODED}")
+    if arguments.model and arguments.layers:
+        parser.error("--layers is of a synthetic checkpoint, not of --model")
     if arguments.backend == "cpu" and (arguments.experts or arguments.n_cpu_moe):
         parser.error("--experts and --n-cpu-moe are for --backend cuda")
     arguments.build = ROOT / "build" / ("cuda" if arguments.backend == "cuda" else "release")

@@ -21,6 +21,13 @@ void ChosenReads::AskAhead(Ranges ranges) {
   if (!ranges.empty()) read_ahead_.Add(ranges);
 }
 
+int64_t ChosenReads::num_bytes_ahead() const {
+  const std::lock_guard lock(mutex_);
+  int64_t num_bytes = 0;
+  for (const auto& [begin, size] : ahead_) num_bytes += static_cast<int64_t>(size);
+  return num_bytes;
+}
+
 std::vector<std::span<const std::byte>> ChosenReads::WithoutAsked(Ranges ranges) {
   const std::lock_guard lock(mutex_);
   std::vector<std::span<const std::byte>> rest;

@@ -32,6 +32,8 @@ class ChosenReads {
 
   // Named by Ask so far. What of them was in memory is not read again.
   int64_t num_bytes() const { return num_bytes_.load(std::memory_order_relaxed); }
+  // Of the last AskAhead, what Ask has not named yet.
+  int64_t num_bytes_ahead() const;
 
  private:
   // Of these ranges those that nothing has asked for ahead.
@@ -39,7 +41,7 @@ class ChosenReads {
 
   std::atomic<bool> started_ = false;
   std::atomic<int64_t> num_bytes_ = 0;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::set<std::pair<const std::byte*, size_t>> ahead_;
   ReadAhead read_ahead_;
 };

@@ -23,13 +23,11 @@ ReadAhead::~ReadAhead() {
 }
 
 void ReadAhead::Add(std::span<const std::span<const std::byte>> ranges) {
-  {
-    const std::lock_guard lock(mutex_);
-    for (std::span<const std::byte> range : ranges) {
-      while (!range.empty()) {
-        pieces_.push_back(range.first(std::min(kPieceBytes, range.size())));
-        range = range.subspan(pieces_.back().size());
-      }
+  const std::lock_guard lock(mutex_);
+  for (std::span<const std::byte> range : ranges) {
+    while (!range.empty()) {
+      pieces_.push_back(range.first(std::min(kPieceBytes, range.size())));
+      range = range.subspan(pieces_.back().size());
     }
   }
   changed_.notify_all();

@@ -7,6 +7,7 @@
 //
 // A call of many tokens wants nearly every expert of its layer, and the next one those of the next. Experts that it brings have no rank, and the
 // last ones go first: a prompt passes through the slots of one layer, and leaves the others as they are. Those that it finds keep their keys.
+// Passes that are streamed (expert_stream.h) take the last slots besides, and what is in those goes.
 #pragma once
 
 #include <cstdint>

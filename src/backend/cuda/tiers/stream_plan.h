@@ -35,7 +35,7 @@ struct StreamedLayer {
 
 class StreamPlan {
  public:
-  // The most slots of a buffer, and the share of all that both may have.
+  // The most slots of a buffer, and the share of all that each may have.
   static constexpr int kMaxBufferSlots = 64;
   static constexpr int kSlotsOfBufferSlot = 8;
 
