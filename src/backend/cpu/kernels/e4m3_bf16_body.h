@@ -29,6 +29,9 @@ struct E4m3Tables {
 };
 constexpr E4m3Tables kE4m3Tables;
 
+// The column that is element i of packed activations: unpacking bytes to words takes the low, then the high half of every 128-bit lane.
+constexpr int E4m3Column(int i) { return i / 64 * 64 + i % 32 / 8 * 16 + i / 32 % 2 * 8 + i % 8; }
+
 // Whether every scale is a power of two that keeps e4m3 numbers normal in bf16.
 bool Foldable(const float* scales, int64_t num_chunks) {
   for (int64_t i = 0; i < num_chunks; ++i) {

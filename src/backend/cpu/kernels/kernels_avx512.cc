@@ -142,10 +142,7 @@ void RoundFp8Bf16(const uint8_t* in, int64_t count, uint8_t* out) {
       max = _mm512_mask_max_epu32(max, _mm512_cmple_epu32_mask(bits, infinity), max,
                                   bits);  // NaN takes no part.
     }
-    const float largest = FloatOf(_mm512_reduce_max_epu32(max));
-    const float floored = largest > 1e-4F ? largest : 1e-4F;
-    const uint32_t ratio = BitsOf(floored * FloatOf(0x3B124925U));
-    const float scale = FloatOf(((ratio & 0x7FFFFFU) != 0 ? ratio + 0x800000U : ratio) & 0x7F800000U);
+    const float scale = ScaleOfFp8Group(FloatOf(_mm512_reduce_max_epu32(max)));
     const __m512 inverse = Broadcast(1.0F / scale);
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {

@@ -232,9 +232,7 @@ struct Order {
       const int vector = i / kLanes;
       const int word = i % kLanes;
       int column = i;
-      // Unpacking bytes to words takes the low, then the high half of every 128-bit lane.
-      if (interleave == Interleave::kBytes)
-        column = vector / 2 * 64 + word / 8 * 16 + vector % 2 * 8 + word % 8;
+      if (interleave == Interleave::kBytes) column = E4m3Column(i);
       if (interleave == Interleave::kNibbles)
         column = Fp4::Column(vector / kVecs, word / 2, word % 2 * 4 + vector % kVecs);
       columns[i] = static_cast<uint8_t>(column);

@@ -26,6 +26,13 @@ static inline float NearestE4m3(float value) {
   return FloatOf(magnitude > 0x7F800000U ? bits : rounded);
 }
 
+// The scale of a group with this largest magnitude, a power of two.
+static inline float ScaleOfFp8Group(float largest) {
+  const float floored = largest > 1e-4F ? largest : 1e-4F;
+  const uint32_t ratio = BitsOf(floored * FloatOf(0x3B124925U));  // fl32(1/448)
+  return FloatOf(((ratio & 0x7FFFFFU) != 0 ? ratio + 0x800000U : ratio) & 0x7F800000U);
+}
+
 static void RoundFp8(const float* in, int64_t count, int64_t group, float* out) {
   for (int64_t begin = 0; begin < count; begin += group) {
     const int64_t end = begin + group < count ? begin + group : count;
@@ -35,9 +42,7 @@ static void RoundFp8(const float* in, int64_t count, int64_t group, float* out) 
       const uint32_t number = magnitude > 0x7F800000U ? 0U : magnitude;
       max = number > max ? number : max;
     }
-    const float floored = FloatOf(max) > 1e-4F ? FloatOf(max) : 1e-4F;
-    const uint32_t ratio = BitsOf(floored * FloatOf(0x3B124925U));  // fl32(1/448)
-    const float scale = FloatOf(((ratio & 0x7FFFFFU) != 0 ? ratio + 0x800000U : ratio) & 0x7F800000U);
+    const float scale = ScaleOfFp8Group(FloatOf(max));
     const float inverse =
         1.0F / scale;  // Of a power of two: products with it are the quotients, and quicker.
     for (int64_t i = begin; i < end; ++i) {

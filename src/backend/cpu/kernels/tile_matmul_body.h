@@ -125,7 +125,7 @@ struct Bf16 {
   }
 };
 
-// `tables`: those of the bf16 values of the e4m3 codes times its scale (e4m3_tables.h). Interleaving the bytes of 64
+// `tables`: those of the bf16 values of the e4m3 codes times its scale (e4m3_bf16_body.h). Interleaving the bytes of 64
 // codes gives two steps.
 struct Fp8 {
   static constexpr int64_t kBytes = kStageColumns;
@@ -394,8 +394,7 @@ struct Order {
   constexpr explicit Order(Interleave interleave) {
     for (int i = 0; i < kPackColumns; ++i) {
       int column = i;
-      // Unpacking bytes to words takes the low, then the high half of every 128-bit lane.
-      if (interleave == Interleave::kBytes) column = i / 64 * 64 + i % 32 / 8 * 16 + i / 32 % 2 * 8 + i % 8;
+      if (interleave == Interleave::kBytes) column = E4m3Column(i);
       if (interleave == Interleave::kNibbles) column = i / 32 * 32 + Fp4Step::Column(i % 32);
       columns[i] = static_cast<uint8_t>(column);
     }
