@@ -42,7 +42,7 @@ struct GpuSizes {
   std::vector<GpuSize> steps;
 };
 
-// InvalidArgument where no GPU is larger than nothing; the errors of model::PlanMemory.
+// The errors of model::PlanMemory.
 Result<GpuSizes> PlanGpuSizes(const ModelFlags& flags, const ModelSource& source,
                               const model::MemoryRequest& request, const std::vector<double>& gigabytes,
                               const AssumedRates& rates);

@@ -81,7 +81,8 @@ Result<model::ExpertSplit> AutoSplit(const ModelFlags& flags, const model::Model
       .host_beside = rates.host_beside,
       .link_beside = rates.link_beside,
       .host_prompt = rates.host_prompt,
-      .chunk_tokens = options.max_chunk_tokens};
+      .chunk_tokens = options.max_chunk_tokens,
+      .streamed_choices = backend::kStreamedChoicesOfExpert};
   const model::ExpertChoice choice = model::ChooseExperts(costs);
   LogInfo(
       fmt::format("experts: the host's kernels read {}/s ({}/s while the link is busy), {}/s with prompts; "

@@ -26,6 +26,9 @@ namespace dsv4::backend {
 
 // Backend::packs_rows of this backend.
 inline constexpr bool kCudaPacksRows = true;
+// A pass with so many choices for each of a layer's experts brings the cached ones before the router has chosen: of so many at random one
+// expert in fifty is left out.
+inline constexpr int64_t kStreamedChoicesOfExpert = 4;
 
 struct CudaOptions {
   int device = 0;

@@ -25,7 +25,7 @@ struct ExpertCosts {
       0;  // Bytes a second of experts, each multiplied with many tokens: bytes count once a token.
   int64_t chunk_tokens = 8192;  // Of a prompt's pass.
   // A pass with so many choices for each of a layer's experts brings the cached ones before the router has chosen.
-  int64_t streamed_choices = 4;
+  int64_t streamed_choices = 0;
 };
 
 // Of routed experts that are not multiplied from the device's memory, for one token.

@@ -22,7 +22,8 @@ ExpertCosts Flash() {
           .link = 50e9,
           .host_beside = 50e9,
           .link_beside = 40e9,
-          .host_prompt = 1e12};
+          .host_prompt = 1e12,
+          .streamed_choices = 4};
 }
 
 TEST(ExpertChoice, TimesAreBytesByRates) {

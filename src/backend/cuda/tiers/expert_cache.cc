@@ -210,9 +210,7 @@ Result<CachedLayer> ExpertCache::AddLayer(std::span<const ops::ExpertWeights> ex
 }
 
 bool ExpertCache::Streams(int64_t num_choices, int64_t num_places) const {
-  // Of so many choices at random one expert in fifty is left out.
-  constexpr int64_t kManyChoicesOfExpert = 4;
-  return num_choices >= kManyChoicesOfExpert * num_places && stream_.has_room() &&
+  return num_choices >= kStreamedChoicesOfExpert * num_places && stream_.has_room() &&
          state_.num_slots < num_prepared_;
 }
 

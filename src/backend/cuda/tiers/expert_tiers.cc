@@ -97,12 +97,12 @@ void ExpertTiers::Bring(const TieredLayer& layer, const ExpertTable& table, int6
                         const TensorView& indices) {
   if (layer.cached.numbers.empty()) return;
   // Of so many choices at random few experts are left out.
-  constexpr int64_t kManyChoicesOfExpert = 2;
+  constexpr int64_t kPassingChoicesOfExpert = 2;
   cache_.Bring({.indices = indices.as<const int32_t>(),
                 .num_choices = indices.num_elements(),
                 .experts = static_cast<const int32_t*>(layer.cached.on_device.data()),
                 .num_places = static_cast<int>(num_places),
-                .passing = indices.num_elements() >= kManyChoicesOfExpert * num_places,
+                .passing = indices.num_elements() >= kPassingChoicesOfExpert * num_places,
                 .table = const_cast<DeviceWeight*>(table.weights)});
 }
 
