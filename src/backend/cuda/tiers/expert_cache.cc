@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/runtime/pinned_memory.h"
 #include "backend/cuda/weights/e2m1_order.h"
 
