@@ -13,6 +13,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/huge_pages.h"
+
 namespace dsv4::io {
 namespace {
 
@@ -133,14 +135,8 @@ Result<MappedFile> MappedFile::InMemory(const std::string& name, size_t num_byte
                                         std::span<std::byte>& writable) {
   writable = {};
   if (num_bytes == 0) return MappedFile(name, {});
-  void* data =
-      ::mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (data == MAP_FAILED) {
-    return Error(
-        ResourceExhausted(fmt::format("{}: cannot get {} bytes: {}", name, num_bytes, std::strerror(errno))));
-  }
-  ::madvise(data, num_bytes, MADV_HUGEPAGE);  // Speed only: without them pages are small.
-  writable = {static_cast<std::byte*>(data), num_bytes};
+  DSV4_ASSIGN_OR_RETURN(HugePages pages, HugePages::Map(name, num_bytes));
+  writable = pages.Release();
   return MappedFile(name, writable);
 }
 

@@ -1,14 +1,13 @@
 #include "backend/cpu/machine_bounds.h"
 
-#include <fmt/format.h>
 #include <immintrin.h>
-#include <sys/mman.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
+#include <utility>
 #include <vector>
+
+#include "backend/cpu/kernels/tile_config.h"
 
 namespace dsv4::backend::cpu {
 
@@ -72,15 +71,13 @@ __attribute__((target("avx512f,avx512bf16"))) double Bf16Loop() {
 
 // Four tiles of sums, as the kernels have.
 double TileLoop() {
-  struct alignas(64) Config {
-    uint8_t palette = 1;
-    uint8_t start_row = 0;
-    uint8_t reserved[14] = {};
-    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-  } const config;
+  TileConfig config;
+  for (int i = 0; i < 8; ++i) {
+    config.rows[i] = TileConfig::kRows;
+    config.row_bytes[i] = TileConfig::kRowBytes;
+  }
   constexpr int kTileSteps = kSteps / 16;
-  asm volatile("ldtilecfg %0" : : "m"(config));  // All tiles are zero.
+  config.Load();
   for (int step = 0; step < kTileSteps; ++step) {
     asm volatile(
         "tdpbf16ps %tmm6, %tmm4, %tmm0\n\t"
@@ -88,7 +85,7 @@ double TileLoop() {
         "tdpbf16ps %tmm7, %tmm4, %tmm2\n\t"
         "tdpbf16ps %tmm7, %tmm5, %tmm3");
   }
-  asm volatile("tilerelease");
+  TileConfig::Release();
   return 4.0 * 16 * 16 * 32 * kTileSteps;
 }
 
@@ -96,15 +93,10 @@ double TileLoop() {
 
 Result<ReadMemory> ReadMemory::Allocate() {
   constexpr size_t kBytes = size_t{512} << 20;
-  void* const data = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (data == MAP_FAILED) {
-    return Error(ResourceExhausted(fmt::format("memory to measure the bandwidth: cannot get {} bytes: {}",
-                                               kBytes, std::strerror(errno))));
-  }
+  DSV4_ASSIGN_OR_RETURN(HugePages pages, HugePages::Map("memory to measure the bandwidth", kBytes));
   ReadMemory memory;
-  memory.mapping_ = std::shared_ptr<void>(data, [](void* mapped) { ::munmap(mapped, kBytes); });
-  memory.words_ = {static_cast<uint64_t*>(data), kBytes / sizeof(uint64_t)};
-  ::madvise(data, kBytes, MADV_HUGEPAGE);
+  memory.words_ = {reinterpret_cast<uint64_t*>(pages.bytes().data()), kBytes / sizeof(uint64_t)};
+  memory.pages_ = std::make_shared<HugePages>(std::move(pages));
   // All different, so that no one keeps equal pages once only, as a hypervisor may.
   for (size_t i = 0; i < memory.words_.size(); ++i) memory.words_[i] = i * 0x9E3779B97F4A7C15;
   return memory;

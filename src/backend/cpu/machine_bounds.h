@@ -6,6 +6,7 @@
 #include <span>
 
 #include "backend/cpu/isa.h"
+#include "base/huge_pages.h"
 #include "base/parallel.h"
 #include "base/status.h"
 
@@ -23,7 +24,7 @@ class ReadMemory {
 
  private:
   std::span<uint64_t> words_;
-  std::shared_ptr<void> mapping_;
+  std::shared_ptr<const HugePages> pages_;
 };
 
 // Multiply-adds per second of all threads together, from registers: bf16 tiles on the tier amx, bf16 dot products on the bf16 tier, fp32 otherwise. A few

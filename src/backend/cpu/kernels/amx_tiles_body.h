@@ -6,23 +6,17 @@
 struct Tiles {
   // How many tokens each tile of tokens has.
   Tiles(int64_t first_tokens, int64_t second_tokens) {
-    struct alignas(64) Config {
-      uint8_t palette = 1;
-      uint8_t start_row = 0;
-      uint8_t reserved[14] = {};
-      uint16_t row_bytes[16] = {};
-      uint8_t rows[16] = {};
-    } config;
+    TileConfig config;
     for (int i = 0; i < 8; ++i) {
       const bool weights = i == 4 || i == 5;
       const bool first = i < 2 || i == 6;
-      config.rows[i] = 16;
-      config.row_bytes[i] = static_cast<uint16_t>(weights ? 64 : 4 * (first ? first_tokens : second_tokens));
+      config.rows[i] = TileConfig::kRows;
+      config.row_bytes[i] =
+          static_cast<uint16_t>(weights ? TileConfig::kRowBytes : 4 * (first ? first_tokens : second_tokens));
     }
-    asm volatile("ldtilecfg %0" : : "m"(config));
+    config.Load();
   }
-  // Tiles that are in use make every switch between threads dearer.
-  ~Tiles() { asm volatile("tilerelease"); }
+  ~Tiles() { TileConfig::Release(); }
   Tiles(const Tiles&) = delete;
   Tiles& operator=(const Tiles&) = delete;
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "backend/cpu/kernels/kernels.h"
+#include "backend/cpu/kernels/tile_config.h"
 
 namespace dsv4::backend::cpu::amx {
 namespace {

@@ -1,63 +1,29 @@
 #include "backend/cuda/runtime/pinned_memory.h"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
+#include <memory>
+#include <span>
 #include <utility>
+
+#include "base/huge_pages.h"
 
 namespace dsv4::backend::cuda {
 namespace {
 
-constexpr size_t kHugePage = size_t{2} << 20;
-
 std::string What(size_t num_bytes) { return fmt::format("pinning {} bytes of the host's memory", num_bytes); }
 
-// Memory of this process; the device does not know it yet.
-class HostPages {
- public:
-  static Result<HostPages> Map(size_t num_bytes) {
-    HostPages pages;
-    pages.mapped_bytes_ = (num_bytes + kHugePage - 1) / kHugePage * kHugePage + kHugePage;
-    void* const mapped = ::mmap(nullptr, pages.mapped_bytes_, PROT_READ | PROT_WRITE,
-                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (mapped == MAP_FAILED)
-      return Error(ResourceExhausted(fmt::format("{}: {}", What(num_bytes), std::strerror(errno))));
-    pages.mapped_ = mapped;
-    const uintptr_t begin = (reinterpret_cast<uintptr_t>(mapped) + kHugePage - 1) / kHugePage * kHugePage;
-    pages.begin_ = reinterpret_cast<std::byte*>(begin);
-    ::madvise(pages.begin_, num_bytes, MADV_HUGEPAGE);  // Speed only.
-    return pages;
-  }
-  HostPages(HostPages&& other) noexcept
-      : mapped_(std::exchange(other.mapped_, nullptr)),
-        mapped_bytes_(other.mapped_bytes_),
-        begin_(other.begin_) {}
-  HostPages& operator=(HostPages&&) = delete;
-  HostPages(const HostPages&) = delete;
-  HostPages& operator=(const HostPages&) = delete;
-  ~HostPages() {
-    if (mapped_ != nullptr) ::munmap(mapped_, mapped_bytes_);
-  }
-
-  std::byte* begin() const { return begin_; }
-  void Touch(size_t num_bytes, ThreadPool& threads) const {
-    constexpr int64_t kPage = 4096;
-    const auto num_pages = (static_cast<int64_t>(num_bytes) + kPage - 1) / kPage;
-    threads.ParallelFor(num_pages, static_cast<int64_t>(kHugePage) / kPage, [&](int64_t first, int64_t last) {
-      for (int64_t page = first; page < last; ++page) *(begin_ + page * kPage) = std::byte{0};
-    });
-  }
-
- private:
-  HostPages() = default;
-
-  void* mapped_ = nullptr;
-  size_t mapped_bytes_ = 0;
-  std::byte* begin_ = nullptr;
-};
+// The driver gets pages that were never touched one after the other.
+void Touch(std::span<std::byte> bytes, ThreadPool& threads) {
+  constexpr int64_t kPage = 4096;
+  const auto num_pages = (static_cast<int64_t>(bytes.size()) + kPage - 1) / kPage;
+  threads.ParallelFor(num_pages, static_cast<int64_t>(HugePages::kBytes) / kPage,
+                      [&](int64_t first, int64_t last) {
+                        for (int64_t page = first; page < last; ++page)
+                          bytes[static_cast<size_t>(page * kPage)] = std::byte{0};
+                      });
+}
 
 }  // namespace
 
@@ -68,13 +34,14 @@ Result<Buffer> AllocatePinned(DeviceQueue& queue, size_t num_bytes, ThreadPool& 
                                   queue.device().index);
   }));
   if (same_address == 0) return AllocatePinned(queue, num_bytes);
-  DSV4_ASSIGN_OR_RETURN(HostPages mapped, HostPages::Map(num_bytes));
-  mapped.Touch(num_bytes, threads);
+  DSV4_ASSIGN_OR_RETURN(HugePages mapped, HugePages::Map(What(num_bytes), num_bytes));
+  Touch(mapped.bytes(), threads);
   DSV4_TRY(queue.CallOnStream(What(num_bytes), [&](cudaStream_t) {
-    return cudaHostRegister(mapped.begin(), num_bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+    return cudaHostRegister(mapped.bytes().data(), num_bytes,
+                            cudaHostRegisterPortable | cudaHostRegisterMapped);
   }));
-  auto pages = std::make_shared<HostPages>(std::move(mapped));
-  std::byte* const begin = pages->begin();
+  auto pages = std::make_shared<HugePages>(std::move(mapped));
+  std::byte* const begin = pages->bytes().data();
   return Buffer(
       std::shared_ptr<void>(begin,
                             [keeps = queue.shared_from_this(), pages = std::move(pages)](void* memory) {
