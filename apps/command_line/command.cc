@@ -1,16 +1,50 @@
 #include "apps/command_line/command.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include "apps/command_line/shared_flags.h"
 #include "apps/shared/rank_group.h"
 
 namespace dsv4::apps {
+namespace {
+
+// Of the program's options those that are no model's.
+constexpr std::array<std::string_view, 5> kOfEveryCommand = {"help", "version", "config", "log-level",
+                                                             "verbose"};
+
+// Whether the words name this option of the program, not one of the same name that `command` has. A value from a settings file or the
+// environment is for whichever command takes it.
+bool Named(const CLI::Option& option, const CLI::App& command, const std::vector<std::string>& words) {
+  const bool own = command.get_option_no_throw("--" + option.get_lnames().front()) != nullptr;
+  for (const std::string& word : words) {
+    if (word == "--" || (own && word == command.get_name())) return false;
+    if (word.starts_with("--")) {
+      if (option.check_lname(word.substr(2, word.find('=') - 2))) return true;
+    } else if (word.size() > 1 && word[0] == '-' && option.check_sname(word.substr(1, 1))) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
 
 CLI::App& Commands::Add(const std::string& name, const std::string& help, Run run) {
   CLI::App* flags = app_.add_subcommand(name, help);
-  commands_.push_back({flags, std::move(run), false, {}});
+  commands_.push_back({flags, std::move(run)});
+  return *flags;
+}
+
+CLI::App& Commands::AddWithoutModel(const std::string& name, const std::string& help, Run run,
+                                    std::vector<std::string> takes) {
+  CLI::App* flags = app_.add_subcommand(name, help);
+  commands_.push_back({.flags = flags, .run = std::move(run), .takes = std::move(takes)});
   return *flags;
 }
 
@@ -21,10 +55,25 @@ CLI::App& Commands::AddOverRanks(const std::string& name, const std::string& hel
   return *flags;
 }
 
+bool Commands::Takes(const CLI::App& command, const CLI::Option& option) const {
+  const auto found = std::ranges::find(commands_, &command, &Command::flags);
+  if (found == commands_.end() || !found->takes) return true;
+  const auto has = [&](std::string_view name) { return option.check_lname(std::string(name)); };
+  return std::ranges::any_of(kOfEveryCommand, has) || std::ranges::any_of(*found->takes, has);
+}
+
 int Commands::Dispatch(int argc, char** argv) const {
   for (const Command& command : commands_) {
     if (!command.flags->parsed()) continue;
     const std::vector<std::string> words(argv, argv + argc);
+    for (const CLI::Option* option : app_.get_options()) {
+      if (Takes(*command.flags, *option) || !Named(*option, *command.flags, words)) continue;
+      const std::string name = command.flags->get_name();
+      fmt::print(stderr,
+                 "dsv4 {0}: --{1} is for commands that run a model\ndsv4 {0} --help lists the options.\n",
+                 name, option->get_lnames().front());
+      return kExitBadUsage;
+    }
     std::unique_ptr<RankGroup> ranks;  // Until the command is done.
     if (command.ranks && (!command.over_ranks || command.over_ranks())) {
       auto entered = RankGroup::Enter(model_, words, DSV4_VERSION);

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,10 +27,16 @@ class Commands {
 
   // A new subcommand. Its options belong into a shared_ptr that `run` keeps.
   CLI::App& Add(const std::string& name, const std::string& help, Run run);
+  // The same for one that runs no model: of the options of every model it takes those in `takes` ("threads"), others are errors.
+  CLI::App& AddWithoutModel(const std::string& name, const std::string& help, Run run,
+                            std::vector<std::string> takes = {});
   // The same for one that runs a model over ranks: it takes their options too, and enters their group first where
   // `over_ranks` says so after parsing; empty: always.
   CLI::App& AddOverRanks(const std::string& name, const std::string& help, Run run,
                          Predicate over_ranks = {});
+
+  // Whether `option` of the program does something in `command`.
+  bool Takes(const CLI::App& command, const CLI::Option& option) const;
 
   // Runs the command that was parsed, or this rank's part of it.
   int Dispatch(int argc, char** argv) const;
@@ -41,8 +48,9 @@ class Commands {
   struct Command {
     CLI::App* flags;
     Run run;
-    bool ranks;
-    Predicate over_ranks;
+    bool ranks = false;
+    Predicate over_ranks = {};
+    std::optional<std::vector<std::string>> takes = {};  // Of the options of every model; nullopt: all.
   };
 
   CLI::App& app_;

@@ -44,7 +44,7 @@ int Main(int argc, char** argv) {
   Commands commands(app, model);
   for (const auto add : kRegister) add(commands);
   AddSettings(app);
-  DescribeUsage(app);
+  DescribeUsage(commands);
 
   std::vector<std::string> words = ExpandHelpWords(argc, argv);
   try {

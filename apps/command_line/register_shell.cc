@@ -14,17 +14,18 @@ namespace dsv4::apps {
 void RegisterShell(Commands& commands) {
   CLI::App& app = commands.app();
   const auto shell = std::make_shared<std::string>();
-  CLI::App& completion = commands.Add("completion", "A script that completes commands and options in a shell",
-                                      [&app, shell](const Invocation&) {
-                                        fmt::print("{}", CompletionScript(app, *shell));
-                                        return kExitOk;
-                                      });
+  CLI::App& completion =
+      commands.AddWithoutModel("completion", "A script that completes commands and options in a shell",
+                               [&app, shell](const Invocation&) {
+                                 fmt::print("{}", CompletionScript(app, *shell));
+                                 return kExitOk;
+                               });
   completion.add_option("SHELL", *shell, "Which shell")
       ->required()
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));
 
   const auto page = std::make_shared<std::string>();
-  CLI::App& man = commands.Add(
+  CLI::App& man = commands.AddWithoutModel(
       "man", "The manual page of dsv4 or of one of its commands", [&app, page](const Invocation&) {
         const std::vector<CLI::App*> found =
             app.get_subcommands([&](const CLI::App* each) { return each->get_name() == *page; });

@@ -136,18 +136,21 @@ std::string UsageError(const CLI::App* app, const CLI::Error& error) {
   return fmt::format("{}: {}\n{} --help lists the options.\n", name, what, name);
 }
 
-// What the command's own help leaves out: the options of `app`, which every command takes.
-std::string SharedOptions(const CLI::App& app) {
+// What the command's own help leaves out: the program's options that it takes.
+std::string SharedOptions(Commands& commands, const CLI::App& command) {
   const HelpFormatter formatter;
+  const CLI::App& app = commands.app();
   return formatter.make_group("Options of every command", false,
-                              app.get_options([](const CLI::Option* option) {
-                                return !option->check_lname("help") && !option->check_lname("version");
+                              app.get_options([&](const CLI::Option* option) {
+                                return !option->check_lname("help") && !option->check_lname("version") &&
+                                       commands.Takes(command, *option);
                               }));
 }
 
 }  // namespace
 
-void DescribeUsage(CLI::App& app) {
+void DescribeUsage(Commands& commands) {
+  CLI::App& app = commands.app();
   app.failure_message(UsageError);
   app.footer(
       "dsv4 help COMMAND, or dsv4 COMMAND --help, lists a command's options.\n"
@@ -159,7 +162,8 @@ void DescribeUsage(CLI::App& app) {
     for (const Examples& each : kExamples) {
       if (each.command == command->get_name()) examples = fmt::format("Examples:\n{}", each.lines);
     }
-    command->footer([&app, examples] { return SharedOptions(app) + "\n" + examples; });
+    command->footer(
+        [&commands, command, examples] { return SharedOptions(commands, *command) + "\n" + examples; });
   }
 }
 

@@ -2,14 +2,15 @@
 // that name the command, the option and what was probably meant.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
+#include "apps/command_line/command.h"
+
 namespace dsv4::apps {
 
-// Sets help and error texts of `app` and its commands. Call when all options are there.
-void DescribeUsage(CLI::App& app);
+// Sets help and error texts of the program and its commands, which must outlive its CLI::App. Call when all options are there.
+void DescribeUsage(Commands& commands);
 
 // "dsv4 help [COMMAND]" and "dsv4 version" as the flags that mean the same.
 std::vector<std::string> ExpandHelpWords(int argc, char** argv);

@@ -60,12 +60,13 @@ void RegisterInspect(Commands& commands) {
   inspect.add_flag("--json", options.json, "One JSON document on standard output");
 
   const auto asked = std::make_shared<DoctorOptions>();
-  CLI::App& doctor = commands.Add("doctor", "What this machine has for dsv4, and what is missing",
-                                  [asked](const Invocation& invocation) {
-                                    asked->model = invocation.model;
-                                    asked->version = VersionText();
-                                    return RunDoctorCommand(*asked);
-                                  });
+  CLI::App& doctor = commands.AddWithoutModel("doctor", "What this machine has for dsv4, and what is missing",
+                                              [asked](const Invocation& invocation) {
+                                                asked->model = invocation.model;
+                                                asked->version = VersionText();
+                                                return RunDoctorCommand(*asked);
+                                              },
+                                              {"model", "weights", "backend", "max-layers"});
   doctor.add_flag("--json", asked->json, "One JSON document on standard output");
 }
 

@@ -11,8 +11,8 @@ namespace dsv4::apps {
 void RegisterPull(Commands& commands) {
   const auto kept = std::make_shared<PullCommandOptions>();
   PullCommandOptions& options = *kept;
-  CLI::App& pull = commands.Add("pull", "Fetch a checkpoint from a hub, by its name",
-                                [kept](const Invocation&) { return RunPullCommand(*kept); });
+  CLI::App& pull = commands.AddWithoutModel("pull", "Fetch a checkpoint from a hub, by its name",
+                                            [kept](const Invocation&) { return RunPullCommand(*kept); });
   pull.add_option("NAME", options.reference, "OWNER/NAME or OWNER/NAME@REVISION")->required();
   pull.add_flag("--all-files", options.all_files, "What a checkpoint does not need to run, too");
   pull.add_flag("--verify", options.verify, "Hash files again that are there already");

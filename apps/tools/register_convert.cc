@@ -11,11 +11,12 @@ namespace dsv4::apps {
 void RegisterConvert(Commands& commands) {
   const auto kept = std::make_shared<ConvertCommandOptions>();
   ConvertCommandOptions& options = *kept;
-  CLI::App& convert = commands.Add("convert", "Rewrite a checkpoint in other weight formats",
-                                   [kept](const Invocation& invocation) {
-                                     kept->num_threads = invocation.model.num_threads;
-                                     return RunConvertCommand(*kept);
-                                   });
+  CLI::App& convert = commands.AddWithoutModel("convert", "Rewrite a checkpoint in other weight formats",
+                                               [kept](const Invocation& invocation) {
+                                                 kept->num_threads = invocation.model.num_threads;
+                                                 return RunConvertCommand(*kept);
+                                               },
+                                               {"threads"});
   convert.add_option("SRC", options.source, "Checkpoint directory, in any dialect")->required();
   convert.add_option("DST", options.destination, "Where to; absent or empty")->required();
   convert.add_option("--experts", options.experts, "Format of the routed experts")

@@ -12,8 +12,8 @@ namespace dsv4::apps {
 void RegisterSynth(Commands& commands) {
   const auto kept = std::make_shared<SynthOptions>();
   SynthOptions& options = *kept;
-  CLI::App& synth = commands.Add("synth", "Write a random checkpoint of a real or small shape",
-                                 [kept](const Invocation&) { return RunSynthCommand(*kept); });
+  CLI::App& synth = commands.AddWithoutModel("synth", "Write a random checkpoint of a real or small shape",
+                                             [kept](const Invocation&) { return RunSynthCommand(*kept); });
   synth.add_option("DIR", options.directory, "Where to; absent or empty")->required();
   synth.add_option("--shape", options.shape, "Dimensions")
       ->check(CLI::IsMember(model::SyntheticShapes()))

@@ -67,6 +67,28 @@ class Arguments(unittest.TestCase):
                 self.assertIn(wanted, process.stderr)
                 self.assertLess(len(process.stderr), 400)
 
+    def test_an_option_that_a_command_has_no_use_for_is_an_error(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for words in (("--max-layers", "2"), ("--max-layers=2",), ("-t", "1"), ("-t1",)):
+                for arguments in (("synth", f"{folder}/x", "--shape", "tiny", *words), (*words, "synth", f"{folder}/x", "--shape", "tiny")):
+                    with self.subTest(arguments=arguments):
+                        process = dsv4(*arguments)
+                        self.assertEqual(process.returncode, 2)
+                        option = "--max-layers" if "max" in words[0] else "--threads"
+                        self.assertTrue(process.stderr.startswith(f"dsv4 synth: {option} is for commands that run a model\n"), process.stderr)
+                        self.assertEqual(os.listdir(folder), [])
+            # Set for other commands.
+            made = dsv4("synth", f"{folder}/x", "--shape", "tiny", "--layers", "2", env={"DSV4_MAX_LAYERS": "1", "DSV4_THREADS": "1"})
+            self.assertEqual(made.returncode, 0, made.stderr)
+        self.assertNotIn("--max-layers", dsv4("help", "synth").stdout)
+        self.assertIn("--log-level", dsv4("help", "synth").stdout)
+        self.assertIn("--threads", dsv4("help", "convert").stdout)
+        self.assertEqual(dsv4("tokenize", "--numerics", "plain", "text").returncode, 2)
+        # convert has an --experts of its own, behind its name.
+        self.assertIn("--experts is for commands", dsv4("--experts", "auto", "convert", "no", "where").stderr)
+        self.assertIn("no/config.json: ", dsv4("convert", "no", "where", "--experts", "nvfp4").stderr)
+        self.assertEqual(dsv4("tokenize", "-v", "text").returncode, 0)
+
     def test_an_option_takes_one_value_and_leaves_the_prompt(self):
         arguments = ("run", "--json", "--temperature", "0", "--max-tokens", "4")
         usual = dsv4_json(*arguments, QUESTION)["prompt_token_ids"]

@@ -42,7 +42,7 @@ class Help(unittest.TestCase):
             (folder / "models" / "tiny").symlink_to(ROOT / "models" / "tiny")
             (folder / "bin").mkdir()
             (folder / "bin" / "dsv4").symlink_to(BINARY)
-            for client in ("aider", "claude"):  # Stand-ins: what they are told is tested in launch_test.py.
+            for client in ("aider", "claude"):  # Stand-ins: what they are told is tested in launch_command_test.py.
                 (folder / "bin" / client).write_text("#!/bin/sh\nexit 0\n")
                 (folder / "bin" / client).chmod(0o755)
             hub = Hub({"config.json": b"{}"}, name="deepseek-ai/DeepSeek-V4-Flash")
