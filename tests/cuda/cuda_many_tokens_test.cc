@@ -194,6 +194,9 @@ TEST(CudaFewTokens, LinearsOfTheSameActivationsAreOneLaunchAndDoNotMeet) {
     for (const int64_t tokens : {1, 3, 8})
       ExpectLinearsInOneLaunch(list, 1024, tokens, OneLaunch::kEverywhere);
   }
+  // Two forms of so many columns leave room for three stages of weights, or for two.
+  for (const int64_t tokens : {5, 6, 7, 8})
+    ExpectLinearsInOneLaunch(lists.back(), 4096, tokens, OneLaunch::kOnHopper);
 }
 
 TEST(CudaManyTokens, LinearsOfTheSameActivationsAreOneLaunchAndDoNotMeet) {

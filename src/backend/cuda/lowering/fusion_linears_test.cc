@@ -110,12 +110,18 @@ TEST(FusionRules, LinearsOfTheSameActivations) {
       {"the eighth", seven, Gemv(fp8, 1, second), rule},
       {"the ninth", eight, Gemv(fp8, 1, second), std::nullopt},
       {"another kernel", {first}, SplitK(fp8, 1, second), std::nullopt},
-      {"rows of two forms fit", {Gemv(Fp8(1024, 2944), 8)}, Gemv(Bf16(64, 2944), 8, second), rule},
+      {"rows of two forms fit", {Gemv(Fp8(1024, 4096), 8)}, Gemv(Bf16(64, 4096), 8, second), rule},
       {"of more columns they do not",
-       {Gemv(Fp8(1024, 3072), 8)},
-       Gemv(Bf16(64, 3072), 8, second),
+       {Gemv(Fp8(1024, 4224), 8)},
+       Gemv(Bf16(64, 4224), 8, second),
        std::nullopt},
   });
+  Room ampere;
+  ampere.bytes = size_t{163} * 1024;
+  Expect(
+      {{"rows of two forms fit in less", {Gemv(Fp8(1024, 2944), 8)}, Gemv(Bf16(64, 2944), 8, second), rule},
+       {"and do not", {Gemv(Fp8(1024, 3072), 8)}, Gemv(Bf16(64, 3072), 8, second), std::nullopt}},
+      ampere);
 }
 
 TEST(FusionRules, LinearsOfTheSameActivationsBySplitK) {

@@ -57,7 +57,7 @@ bool FitsLinearsGemv(const OpGroup& group, const RecordedOp& next, const DeviceR
   forms.Add(FormOf(linear.weight));
   const size_t bytes = StreamRowsBytes(linear.weight.cols, linear.num_tokens);
   return HaveOneKernel(group, linear) &&
-         static_cast<size_t>(forms.count) * bytes <= MaxStreamRowsBytes(room.shared_bytes());
+         static_cast<size_t>(forms.count) * bytes <= MaxStreamFormsBytes(room.shared_bytes());
 }
 
 bool FitsLinearsSplitK(const OpGroup& group, const RecordedOp& next, const DeviceRoom& /*room*/) {

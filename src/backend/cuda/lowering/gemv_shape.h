@@ -30,6 +30,14 @@ constexpr size_t MaxStreamRowsBytes(size_t shared_bytes) {
   return shared_bytes >= kMost + kOthers ? kMost : shared_bytes - kOthers;
 }
 
+// Of the forms together in which matrices of one launch want the same activations: what two forms of eight tokens of 4096 columns take, where
+// two stages of rings fit beside them.
+constexpr size_t MaxStreamFormsBytes(size_t shared_bytes) {
+  constexpr size_t kMost = size_t{132} * 1024;
+  constexpr size_t kOthers = WarpRingsBytes(2) + size_t{16 + 6} * 1024;
+  return shared_bytes >= kMost + kOthers ? kMost : MaxStreamRowsBytes(shared_bytes);
+}
+
 // Whether rows of x can be loaded as they are: bf16, aligned, and not too many.
 inline bool CanStreamRows(DType dtype, const void* x, int64_t cols, int64_t stride, int64_t num_rows,
                           size_t shared_bytes) {

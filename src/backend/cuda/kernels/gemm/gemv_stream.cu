@@ -16,8 +16,9 @@ namespace dsv4::backend::cuda {
 namespace {
 
 // One block an SM.
-constexpr int kManyStages = 3;                    // 96 KB of weights that a block has in flight,
-constexpr int kFewStages = 1;                     // or a third where there is too little shared memory.
+constexpr int kManyStages = 3;  // 96 KB of weights that a block has in flight,
+constexpr int kSomeStages = 2;  // less where two forms of seven or eight tokens take that room,
+constexpr int kFewStages = 1;   // or a third where there is too little shared memory.
 constexpr uint32_t kPrefetchedBytes = 64 * 1024;  // Of what a block reads after them, into L2.
 constexpr int kSumsBytes = 16 * 1024;             // Of segments, until they are added.
 constexpr int kMaxMatrices = static_cast<int>(kMaxFusedMatrices);
@@ -266,10 +267,15 @@ void LaunchGemvStream(CudaContext& context, std::span<const LinearWork* const> l
       StreamScalesBytes(params.cols, params.num_tokens) +
       static_cast<size_t>(params.max_items * params.scales_stride) * sizeof(float);
   static_assert(kStreamWarps * sizeof(WarpRing<1>) == WarpRingsBytes(1));
-  const bool many = other_bytes + WarpRingsBytes(kManyStages) <= context.limits().shared_bytes;
-  const uint64_t launch = context.queue().Launch(
-      many ? KernelOf<kManyStages>(params) : KernelOf<kFewStages>(params), grid, kStreamThreads,
-      other_bytes + WarpRingsBytes(many ? kManyStages : kFewStages), params);
+  const auto fits = [&](int stages) {
+    return other_bytes + WarpRingsBytes(stages) <= context.limits().shared_bytes;
+  };
+  const int stages = fits(kManyStages) ? kManyStages : (fits(kSomeStages) ? kSomeStages : kFewStages);
+  const Kernel kernel = stages == kManyStages   ? KernelOf<kManyStages>(params)
+                        : stages == kSomeStages ? KernelOf<kSomeStages>(params)
+                                                : KernelOf<kFewStages>(params);
+  const uint64_t launch =
+      context.queue().Launch(kernel, grid, kStreamThreads, other_bytes + WarpRingsBytes(stages), params);
   if (!context.queue().prefetches()) return;
   std::vector<ReadRange> ranges;
   for (int i = 0; i < params.num_matrices; ++i) {
