@@ -287,6 +287,30 @@ TEST(CudaExpertTiers, PromptsThroughTwoBuffersHaveTheBitsOfResidentExperts) {
   }
 }
 
+// Experts that a token brings between two passes of a prompt are there behind the next one.
+TEST(CudaExpertTiers, StreamedPassesLeaveWhatStepsBetweenThemBrought) {
+  const int64_t num_experts = NumExperts();
+  const ops::Backend backend = Make(2);
+  const auto model = LoadTiny(backend, {.resident = 0, .cached = num_experts, .slots = 5 * num_experts});
+  const std::vector<int32_t> tokens = Tokens(100);
+  const auto misses_of = [&](size_t num_tokens) {
+    const int64_t before = backend::ExpertCacheCountersOf(backend).misses;
+    auto state = model->NewSequence();
+    DSV4_CHECK(state.has_value());
+    const model::SequenceChunk chunk{.state = &*state, .tokens = std::span(tokens).first(num_tokens)};
+    const auto output = model->Step({&chunk, 1});
+    DSV4_CHECK(output.has_value()) << output.error().ToString();
+    return backend::ExpertCacheCountersOf(backend).misses - before;
+  };
+  for (int round = 0; round < 4; ++round) {
+    EXPECT_GT(misses_of(100), 0) << "all experts of the model, room for five layers of seven";
+    // Of the same token, which chooses the same experts: those of two layers at most come the first time.
+    const int64_t misses = misses_of(1);
+    EXPECT_EQ(misses, round == 0 ? misses : 0) << round;
+    EXPECT_EQ(misses_of(1), 0);
+  }
+}
+
 TEST(CudaExpertTiers, PromptsThroughTwoBuffersBesideExpertsOfTheHost) {
   const int64_t num_experts = NumExperts();
   const int64_t host = num_experts / 4;

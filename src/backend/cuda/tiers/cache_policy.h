@@ -7,7 +7,8 @@
 //
 // A call of many tokens wants nearly every expert of its layer, and the next one those of the next. Experts that it brings have no rank, and the
 // last ones go first: a prompt passes through the slots of one layer, and leaves the others as they are. Those that it finds keep their keys.
-// Passes that are streamed (expert_stream.h) take the last slots besides, and what is in those goes.
+// Passes that are streamed (expert_stream.h) take the last slots besides, and what is in those goes. While such passes follow each other, the
+// calls between them leave these slots alone as long as another one may go: what they brought there the next pass would send away again.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +37,11 @@ DSV4_HOST_DEVICE constexpr uint64_t CacheKeyOfChosen(uint64_t key, uint64_t age,
   const uint64_t rank = CacheRank(key) > age ? CacheRank(key) : age;
   return CacheKey(rank < age + kMostAhead ? rank + 1 : rank, call);
 }
+
+// Calls for which the buffers of a streamed pass stay reserved behind it: of 43 layers 95 steps.
+inline constexpr uint64_t kReservedCalls = 4096;
+// What decides of a slot that is reserved: behind all others, and among reserved ones as ever.
+DSV4_HOST_DEVICE constexpr uint64_t CacheOrderOfReserved(uint64_t key) { return key | uint64_t{1} << 63; }
 
 // Of a call of many tokens.
 DSV4_HOST_DEVICE constexpr uint64_t CacheKeyOfPassing(uint64_t call) {

@@ -32,7 +32,7 @@ class Cache {
       ++misses_;
       int victim = -1;
       for (int slot = 0; slot < static_cast<int>(keys_.size()); ++slot) {
-        if (used_[slot] != call_ && (victim < 0 || keys_[slot] < keys_[victim])) victim = slot;
+        if (used_[slot] != call_ && (victim < 0 || Order(slot) < Order(victim))) victim = slot;
       }
       ASSERT_GE(victim, 0);
       if (owners_[victim] >= 0) {
@@ -46,17 +46,34 @@ class Cache {
     }
     for (const int expert : experts) EXPECT_TRUE(Has(expert)) << "an expert of the call itself went";
   }
+  // As ExpertCacheEmptyKernel: in front of a streamed pass.
+  void Empty(int first) {
+    for (int slot = first; slot < static_cast<int>(keys_.size()); ++slot) {
+      if (owners_[slot] >= 0) slot_of_[owners_[slot]] = -1;
+      owners_[slot] = -1;
+      keys_[slot] = 0;
+    }
+    first_reserved_ = first;
+    reserved_until_ = call_ + kReservedCalls;
+  }
   bool Has(int expert) const { return slot_of_[expert] >= 0; }
   double HitRate() const { return static_cast<double>(hits_) / static_cast<double>(hits_ + misses_); }
   void ForgetCounts() { hits_ = misses_ = 0; }
 
  private:
+  uint64_t Order(int slot) const {
+    const bool reserved = call_ < reserved_until_ && slot >= first_reserved_;
+    return reserved ? CacheOrderOfReserved(keys_[slot]) : keys_[slot];
+  }
+
   std::vector<uint64_t> keys_;
   std::vector<uint64_t> used_;
   std::vector<int> owners_;
   std::vector<int> slot_of_;
   uint64_t age_ = 0;
   uint64_t call_ = 0;
+  uint64_t reserved_until_ = 0;
+  int first_reserved_ = 0;
   int64_t hits_ = 0;
   int64_t misses_ = 0;
 };
@@ -152,6 +169,29 @@ TEST(CachePolicy, APromptLeavesExpertsThatTokensChose) {
   for (int layer = 2; layer < 10; ++layer) {
     cache.Choose({10 * layer, 10 * layer + 1, 10 * layer + 2, 10 * layer + 3, 10 * layer + 4}, true);
   }
+  for (int i = 0; i < 12; ++i) EXPECT_TRUE(cache.Has(i)) << i;
+}
+
+TEST(CachePolicy, StepsBetweenPassesLeaveTheBuffersAlone) {
+  Cache cache(100, 12);
+  for (int i = 50; i < 62; ++i) cache.Choose({i});
+  for (int pass = 0; pass < 5; ++pass) {
+    cache.Empty(8);
+    cache.ForgetCounts();
+    for (int i = 0; i < 8; ++i) cache.Choose({i});
+    EXPECT_DOUBLE_EQ(cache.HitRate(), pass == 0 ? 0 : 1) << "pass " << pass;
+  }
+  // Where nothing else may go, they are taken.
+  cache.Choose({0, 1, 2, 3, 4, 5, 6, 7, 20, 21});
+  EXPECT_TRUE(cache.Has(20));
+  EXPECT_TRUE(cache.Has(0));
+}
+
+TEST(CachePolicy, BuffersOfALongPromptAreTakenAWhileBehindIt) {
+  Cache cache(100, 12);
+  cache.Empty(8);
+  for (uint64_t i = 0; i < kReservedCalls; ++i) cache.Choose({static_cast<int>(i % 8)});
+  for (int i = 8; i < 12; ++i) cache.Choose({i});
   for (int i = 0; i < 12; ++i) EXPECT_TRUE(cache.Has(i)) << i;
 }
 

@@ -13,22 +13,22 @@ constexpr unsigned kFetchBlocks = 64;
 constexpr int kLoads = 8;  // Of a thread, in flight.
 constexpr int kPieceBytes = kFetchThreads * kLoads * static_cast<int>(sizeof(uint4));
 
-// A slot that may be taken, by its index; of all the least key, and of equal ones the lowest slot.
+// A slot that may be taken, by its index; of all the first in order, and of equal ones the lowest slot.
 struct Least {
-  uint64_t key = ~uint64_t{0};
+  uint64_t order = ~uint64_t{0};
   int slot = -1;
 };
 
 __device__ __forceinline__ Least LesserOf(Least a, Least b) {
   if (b.slot < 0) return a;
   if (a.slot < 0) return b;
-  return b.key < a.key || (b.key == a.key && b.slot < a.slot) ? b : a;
+  return b.order < a.order || (b.order == a.order && b.slot < a.slot) ? b : a;
 }
 
 __device__ Least LeastOfWarp(Least mine) {
   for (int step = 16; step > 0; step /= 2) {
     Least other;
-    other.key = __shfl_xor_sync(~0U, mine.key, step);
+    other.order = __shfl_xor_sync(~0U, mine.order, step);
     other.slot = __shfl_xor_sync(~0U, mine.slot, step);
     mine = LesserOf(mine, other);
   }
@@ -37,9 +37,13 @@ __device__ Least LeastOfWarp(Least mine) {
 
 // Of a thread's slots: every kPlanThreads-th one that this call has not taken.
 __device__ Least LeastOfThread(const ExpertCacheState& cache, uint64_t call) {
+  const int first_reserved =
+      call < cache.clock->reserved_until ? cache.clock->first_reserved : cache.num_slots;
   Least least;
   for (int slot = static_cast<int>(threadIdx.x); slot < cache.num_slots; slot += kPlanThreads) {
-    if (cache.used[slot] != static_cast<uint32_t>(call)) least = LesserOf(least, {cache.keys[slot], slot});
+    if (cache.used[slot] == static_cast<uint32_t>(call)) continue;
+    const uint64_t key = cache.keys[slot];
+    least = LesserOf(least, {slot < first_reserved ? key : CacheOrderOfReserved(key), slot});
   }
   return least;
 }
@@ -131,7 +135,7 @@ __global__ void __launch_bounds__(kPlanThreads)
         const int before = cache.owners[slot];
         if (before > 0) {
           cache.slot_of[before - 1] = 0;
-          age = max(age, CacheRank(victim.key));
+          age = max(age, CacheRank(cache.keys[slot]));
         }
         cache.owners[slot] = expert;
         cache.slot_of[expert - 1] = slot + 1;
@@ -165,6 +169,9 @@ __global__ void __launch_bounds__(kPlanThreads)
     cache.owners[slot] = 0;
     cache.keys[slot] = 0;
   }
+  if (threadIdx.x != 0) return;
+  cache.clock->first_reserved = first;
+  cache.clock->reserved_until = cache.clock->call + kReservedCalls;
 }
 
 __global__ void __launch_bounds__(kPlanThreads)

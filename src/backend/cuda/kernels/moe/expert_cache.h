@@ -35,6 +35,9 @@ struct CacheJob {
 struct CacheClock {
   uint64_t call;  // Number of calls.
   uint64_t age;   // The rank of the expert that went last (tiers/cache_policy.h).
+  // Slots from `first_reserved` on are reserved while `call` is less than `reserved_until`.
+  uint64_t reserved_until;
+  int32_t first_reserved;
   ExpertCacheWords words;
   int32_t num_jobs;
 };
@@ -71,7 +74,7 @@ void LaunchBringExperts(CudaContext& context, const ExpertCacheState& cache, con
 
 // A pass of many tokens, whose experts the host has brought (tiers/expert_stream.h).
 //
-// Empties the slots from `first` on.
+// Empties the slots from `first` on, and reserves them for the passes that may follow (tiers/cache_policy.h).
 void LaunchEmptySlots(CudaContext& context, const ExpertCacheState& cache, int first);
 // `table` [num_places, 3] says that its cached experts are in these slots, both by place. What is in which slot the cache does not learn.
 void LaunchPointExperts(CudaContext& context, const ExpertCacheState& cache, const int32_t* experts,
