@@ -15,12 +15,10 @@ namespace dsv4::backend::cuda {
 // The e8m0 code of the smallest power of two of which the largest code's value times it is at least `largest`, which is not negative.
 __device__ __forceinline__ uint32_t SmallestE8m0(float largest, CacheCode code) {
   if (largest == 0.0F) return 127;
+  // 448 is 1.75 * 2^8, 6 is 1.5 * 2^2: what is larger than that times a power of two has the next.
   const uint32_t bits = __float_as_uint(largest);
-  const auto exponent = static_cast<int>(bits >> 23);
-  const uint32_t mantissa = bits & 0x7FFFFFU;
-  // 448 is 1.75 * 2^8, 6 is 1.5 * 2^2.
-  const int power = code == CacheCode::kE4m3 ? exponent - 8 + (mantissa > 0x600000U ? 1 : 0)
-                                             : exponent - 2 + (mantissa > 0x400000U ? 1 : 0);
+  const int power = code == CacheCode::kE4m3 ? static_cast<int>((bits + 0x1FFFFFU) >> 23) - 8
+                                             : static_cast<int>((bits + 0x3FFFFFU) >> 23) - 2;
   return static_cast<uint32_t>(min(max(power, 0), 254));
 }
 
