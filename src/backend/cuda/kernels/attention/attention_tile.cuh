@@ -96,8 +96,10 @@ __device__ __forceinline__ void LoadQueries(AttentionQueries<kDim>& to, const ui
 }
 
 // A warp's quarter of a tile's keys, of kReleaseRow. A packed row comes to the end of its place: what has no codes then lies where it
-// belongs, scales behind it, and codes widen from there to the beginning.
-__device__ __forceinline__ void LoadReleaseKeys(AttentionTile<kReleaseRowWidth>& m, int num_keys) {
+// belongs, scales behind it, and codes widen from there to the beginning. A lane looks up a row; where those of the others lie is known to
+// all before anything is asked for, since compilers do not move that across copies.
+__device__ __forceinline__ void LoadReleaseKeys(AttentionTile<kReleaseRowWidth>& m, const KeyRows& keys,
+                                                int64_t first_key, int num_keys) {
   constexpr int kKeysOfWarp = kAttentionKeys / kAttentionWarps;
   constexpr int kPieces = kReleaseRowBytes / 16;
   constexpr int kBegin = kReleaseRowCoded;  // Of a packed row, in bytes.
@@ -106,16 +108,39 @@ __device__ __forceinline__ void LoadReleaseKeys(AttentionTile<kReleaseRowWidth>&
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int first = static_cast<int>(threadIdx.x) / 32 * kKeysOfWarp;
   const auto bytes_of = [&](int key) { return reinterpret_cast<unsigned char*>(m.keys[first + key]); };
-#pragma unroll 4
-  for (int i = lane; i < kKeysOfWarp * kPieces; i += 32) {
-    const int key = i / kPieces;
-    const int piece = i % kPieces * 16;
-    unsigned char* const to = bytes_of(key) + kBegin + piece;
-    if (first + key < num_keys) {
-      CopyAsync(to, reinterpret_cast<const unsigned char*>(m.rows[first + key]) + piece);
+  const unsigned char* const mine = lane < kKeysOfWarp && first + lane < num_keys
+                                        ? keys.template Row<unsigned char>(first_key + first + lane)
+                                        : nullptr;
+  const auto row_of = [&](int key) {
+    return reinterpret_cast<const unsigned char*>(
+        __shfl_sync(kWholeWarp, reinterpret_cast<unsigned long long>(mine), key));
+  };
+  const auto copy = [&](int key, const unsigned char* row, int piece) {
+    unsigned char* const to = bytes_of(key) + kBegin + piece * 16;
+    if (row != nullptr) {
+      CopyAsync(to, row + piece * 16);
     } else {
       *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);  // Codes and scales of zeros.
     }
+  };
+  constexpr int kRowsAtOnce = 8;
+#pragma unroll
+  for (int begin = 0; begin < kKeysOfWarp; begin += kRowsAtOnce) {
+    const unsigned char* rows[kRowsAtOnce];
+#pragma unroll
+    for (int i = 0; i < kRowsAtOnce; ++i) rows[i] = row_of(begin + i);
+#pragma unroll
+    for (int i = 0; i < kRowsAtOnce; ++i) copy(begin + i, rows[i], lane);
+  }
+  constexpr int kRest = kPieces - 32;  // Of a row.
+  constexpr int kRestOfLane = (kKeysOfWarp * kRest + 31) / 32;
+  const unsigned char* rows[kRestOfLane];
+#pragma unroll
+  for (int i = 0; i < kRestOfLane; ++i) rows[i] = row_of((lane + i * 32) / kRest % kKeysOfWarp);
+#pragma unroll
+  for (int i = 0; i < kRestOfLane; ++i) {
+    const int place = lane + i * 32;
+    if (place < kKeysOfWarp * kRest) copy(place / kRest, rows[i], 32 + place % kRest);
   }
   CommitCopies();
   WaitForCopies<0>();
@@ -164,18 +189,17 @@ __device__ __forceinline__ void LoadKeys(AttentionTile<kDim>& m, const KeyRows& 
                                          int num_keys) {
   constexpr int kPieces = kDim / 8;
   const int thread = static_cast<int>(threadIdx.x);
+  if constexpr (kDim == kReleaseRowWidth) {
+    if (keys.table.form == StoredForm::kRelease) {
+      LoadReleaseKeys(m, keys, first_key, num_keys);
+      __syncthreads();
+      return;
+    }
+  }
   if (thread < num_keys) m.rows[thread] = keys.template Row<uint16_t>(first_key + thread);
   __syncthreads();
   if (keys.table.form != StoredForm::kWide) {
-    if constexpr (kDim == kReleaseRowWidth) {
-      if (keys.table.form == StoredForm::kRelease) {
-        LoadReleaseKeys(m, num_keys);
-      } else {
-        LoadAnyKeys(m, keys, first_key, num_keys);
-      }
-    } else {
-      LoadAnyKeys(m, keys, first_key, num_keys);
-    }
+    LoadAnyKeys(m, keys, first_key, num_keys);
     CommitCopies();  // Of queries.
     WaitForCopies<0>();
     __syncthreads();
