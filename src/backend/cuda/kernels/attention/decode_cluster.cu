@@ -78,7 +78,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
   }
   for (int offset = 4; offset > 0; offset /= 2) max = fmaxf(max, __shfl_xor_sync(kWholeWarp, max, offset));
   if (thread % 8 == 0) m.maxima[head] = max;
-  cluster.sync();
+  cluster.barrier_arrive();
 
   // Columns i * kAttentionThreads + thread of a row are this thread's; those that are rotated lie among the last.
   constexpr int kColumns = kDim / kAttentionThreads;
@@ -94,6 +94,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
     }
     if (rotates) turn = Rotation(position, rotation.frequencies[place / 2], rotation.inverse);
   }
+  cluster.barrier_wait();
 
   // The largest logit of a head among all tiles.
   const auto max_of = [&](int of) {
@@ -124,15 +125,32 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
     const bool exists = first_of + h < num_heads;
     normalizers[h] = exists ? expf(p.sink[first_head + first_of + h] - max_of(first_of + h)) : 1.0F;
   }
-#pragma unroll 2
-  for (int t = 0; t < num_tiles; ++t) {
-    const TileResults<kDim>& of_tile = cluster.map_shared_rank(results, t % kBlocks)[t / kBlocks];
+  constexpr int kAtOnce = 8 / kHeadsOfBlock;  // Tiles that are asked for before any is added.
+#pragma unroll 1
+  for (int first = 0; first < num_tiles; first += kAtOnce) {
+    float sums[kAtOnce][kHeadsOfBlock];
+    float values[kAtOnce][kHeadsOfBlock][kColumns];
 #pragma unroll
-    for (int h = 0; h < kHeadsOfBlock; ++h) {
-      normalizers[h] += of_tile.sums[first_of + h];
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int t = min(first + i, num_tiles - 1);
+      const TileResults<kDim>& of_tile = cluster.map_shared_rank(results, t % kBlocks)[t / kBlocks];
 #pragma unroll
-      for (int i = 0; i < kColumns; ++i)
-        o[h][i] += of_tile.values[first_of + h][i * kAttentionThreads + thread];
+      for (int h = 0; h < kHeadsOfBlock; ++h) {
+        sums[i][h] = of_tile.sums[first_of + h];
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c)
+          values[i][h][c] = of_tile.values[first_of + h][c * kAttentionThreads + thread];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (first + i >= num_tiles) break;
+#pragma unroll
+      for (int h = 0; h < kHeadsOfBlock; ++h) {
+        normalizers[h] += sums[i][h];
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) o[h][c] += values[i][h][c];
+      }
     }
   }
 #pragma unroll
