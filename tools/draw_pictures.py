@@ -134,11 +134,11 @@ def draw_speed(panels: list[dict]) -> str:
         bound = place(panel["bound"])
         parts.append(f"<path d='M{bound:.1f},{top - 4} V{y}' stroke='#111827' stroke-dasharray='5 3'/>")
         y += 16
-    parts.append("<path d='M20,{0} V{1}' stroke='#dc2626' stroke-width='2.5'/>".format(y - 6, y + 10))
+    parts.append(f"<path d='M20,{y - 6} V{y + 10}' stroke='#dc2626' stroke-width='2.5'/>")
     parts.append(text(28, y + 6, "goal", 11))
     parts.append(f"<path d='M80,{y - 6} V{y + 10}' stroke='#111827' stroke-dasharray='5 3'/>")
     parts.append(text(88, y + 6, "the bound, or the rival's speed", 11))
-    parts.append("<rect x='270' y='{0}' width='14' height='12' fill='#93c5fd'/>".format(y - 4))
+    parts.append(f"<rect x='270' y='{y - 4}' width='14' height='12' fill='#93c5fd'/>")
     parts.append(text(290, y + 6, "goal missed", 11))
     return svg(width, y + 20, parts)
 

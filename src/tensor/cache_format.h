@@ -32,9 +32,9 @@ struct CacheFormat {
   int64_t alignment = 1;  // Of a row's bytes.
 
   constexpr CacheFormat() = default;
-  // Without codes: elements of `dtype`, one after the other.
+  // Without codes. NOLINTNEXTLINE(google-explicit-constructor)
   constexpr CacheFormat(DType element)
-      : dtype(element) {}  // NOLINT(google-explicit-constructor): a dtype is a format.
+      : dtype(element) {}  // A dtype is a format: elements of it, one after the other.
 
   // The first `num_coded` columns as e4m3 with e8m0 scales, the rest as bf16: window rows and entries. Rows of whole 16 bytes, what a
   // device loads at once.

@@ -7,6 +7,7 @@ import tempfile
 import unittest
 
 from attack_testing import CHAT, REQUEST, dice, sized
+
 from dsv4_process import wait_until
 from server_process import Server
 

@@ -14,6 +14,7 @@ import time
 import unittest
 
 from attack_testing import SIZE, dice, sized
+
 from dsv4_process import BINARY, PATIENCE, SLOWNESS, TINY
 
 FILES = ("config.json", "tokenizer.json", "generation_config.json", "hf_quant_config.json", "model.safetensors header", "model.safetensors")

@@ -9,6 +9,7 @@ import time
 import unittest
 
 from attack_testing import busy, least, slowest_of
+
 from dsv4_process import PATIENCE, SLOWNESS, wait_until
 from server_process import Server
 

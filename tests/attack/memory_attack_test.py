@@ -1,6 +1,7 @@
 """A server whose memory ends: requests end with 503, the server does not, and with memory again every answer is right."""
 
 import concurrent.futures
+import contextlib
 import http.client
 import os
 import resource
@@ -10,6 +11,7 @@ import time
 import unittest
 
 from attack_testing import CHAT, REQUEST, SANITIZED, SIZE, dice, sized
+
 from dsv4_process import BINARY, PATIENCE, TINY, dsv4, wait_until
 from server_process import Server
 
@@ -123,19 +125,17 @@ class Stop(unittest.TestCase):
         # The engine's thread may be the last owner of what a connection waited with: AddressSanitizer sees it where that is freed too early.
         chance = dice("stop")
         for i in range(sized(6, 40)):
-            with Server("--max-sequences", 8, "--context", 1024, "--drain-seconds", "0.05") as server:
-                with concurrent.futures.ThreadPoolExecutor(8) as pool:
-                    def ask(_, server=server, kind=i):
-                        try:
-                            server.request("POST", CHAT, {**REQUEST, "max_tokens": 300, "ignore_eos": True, "stream": kind % 2 == 0})
-                        except (OSError, ValueError, http.client.HTTPException):
-                            pass
-                    asked = [pool.submit(ask, j) for j in range(8)]
-                    time.sleep(chance.uniform(0, 0.4))
-                    server.process.terminate()
-                    server.process.wait(PATIENCE)
-                    for one in asked:
-                        one.result()
+            with (Server("--max-sequences", 8, "--context", 1024, "--drain-seconds", "0.05") as server,
+                  concurrent.futures.ThreadPoolExecutor(8) as pool):
+                def ask(_, server=server, kind=i):
+                    with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
+                        server.request("POST", CHAT, {**REQUEST, "max_tokens": 300, "ignore_eos": True, "stream": kind % 2 == 0})
+                asked = [pool.submit(ask, j) for j in range(8)]
+                time.sleep(chance.uniform(0, 0.4))
+                server.process.terminate()
+                server.process.wait(PATIENCE)
+                for one in asked:
+                    one.result()
             self.assertEqual(server.process.returncode, 0, "".join(server.log))
 
 

@@ -11,6 +11,7 @@ import time
 import unittest
 
 from attack_testing import dice, sized
+
 from dsv4_process import BINARY, PATIENCE, ROOT, wait_until
 
 sys.path.insert(0, str(ROOT / "tests" / "ranks"))

@@ -1,6 +1,7 @@
 """A server under attack for minutes: raw HTTP, bodies, forged prompts, clients that leave or do not read, floods of connections, with an
 honest client beside all of it. Memory and the honest client's seconds are judged over the whole."""
 
+import contextlib
 import json
 import socket
 import threading
@@ -8,6 +9,7 @@ import time
 import unittest
 
 from attack_testing import CHAT, REQUEST, UnderAttack, chosen, dice, post, sized, statuses
+
 from dsv4_process import wait_until
 
 GET = b"GET /health HTTP/1.1\r\nHost: x\r\n"
@@ -244,10 +246,8 @@ class Attacked(UnderAttack):
             except OSError:
                 break
         for connection in many[::3]:
-            try:
+            with contextlib.suppress(OSError):
                 connection.sendall(b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Le")
-            except OSError:
-                pass
         time.sleep(1)
         for connection in many:
             connection.close()

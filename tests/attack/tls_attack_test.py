@@ -10,6 +10,7 @@ import time
 import unittest
 
 from attack_testing import CHAT, MAX_MIB, MEMORY_FACTOR, REQUEST, memory, sized
+
 from dsv4_process import PATIENCE, wait_until
 from server_process import Server
 

@@ -24,7 +24,7 @@ if not DATA.is_dir():
     print("skipped: bfcl-eval is not installed")
     sys.exit(77)
 
-from dsv4_process import BINARY, TINY
+from dsv4_process import BINARY, TINY  # noqa: E402
 
 REQUESTS = int(os.environ.get("BFCL_REQUESTS", "25"))
 TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": "string"}

@@ -8,8 +8,9 @@ import subprocess
 import tempfile
 import unittest
 
-from dsv4_process import BINARY, FIXTURES, PATIENCE, ROOT, dsv4
 from faulty_hub import Hub
+
+from dsv4_process import BINARY, FIXTURES, PATIENCE, ROOT, dsv4
 
 # Until the server in the background serves, or has ended.
 WAIT = "until grep -q ' serves ' log || ! kill -0 $server; do sleep 0.05; done"

@@ -8,7 +8,8 @@ import tempfile
 os.environ["DSV4_BASE_URL"] = sys.argv[1] + "/v1"
 os.environ["DSV4_API_KEY"] = "none"
 
-from inspect_ai import Task, eval as run
+from inspect_ai import Task
+from inspect_ai import eval as run
 from inspect_ai.dataset import Sample
 from inspect_ai.model import GenerateConfig
 from inspect_ai.scorer import includes

@@ -30,7 +30,7 @@ if ALL and sys.prefix == sys.base_prefix:
 try:
     import llguidance
     import llguidance.numpy
-    import tokenizers
+    import tokenizers  # noqa: F401
 except ImportError:
     llguidance = None
 try:

@@ -12,8 +12,9 @@ import tempfile
 import time
 import unittest
 
-from dsv4_process import BINARY, PATIENCE, TINY, dsv4, wait_until
 from faulty_hub import Hub, git_digest, plan
+
+from dsv4_process import BINARY, PATIENCE, TINY, dsv4, wait_until
 
 FAST = ("--retry-wait", "0.001")
 # Only where the hub stalls: elsewhere a busy machine may be as slow as it likes, and what was fetched is counted.

@@ -22,6 +22,7 @@ BINARY = os.environ.setdefault("DSV4_BINARY", str(ROOT / "build" / "release" / "
 sys.path[:0] = [str(pathlib.Path(__file__).parent), str(ROOT / "tests" / "server"), str(ROOT / "tests" / "cli"), str(ROOT / "tests" / "diag")]
 from conversations import KINDS, REASONS, SHOWN, Completions, Conversations  # noqa: E402
 from reasons import reason_of  # noqa: E402
+
 from server_process import Server  # noqa: E402
 
 TOKENIZER = str(ROOT / "models" / "tiny" / "tokenizer.json")

@@ -3,7 +3,17 @@
 import json
 import unittest
 
-from server_testing import ANTHROPIC_STRICT, ARGUMENTS, FORMAT, QUESTION, TICKET, TICKET_QUESTION, WILD, SharedServer, fits_shape
+from server_testing import (
+    ANTHROPIC_STRICT,
+    ARGUMENTS,
+    FORMAT,
+    QUESTION,
+    TICKET,
+    TICKET_QUESTION,
+    WILD,
+    SharedServer,
+    fits_shape,
+)
 
 
 class Messages(SharedServer):

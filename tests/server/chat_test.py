@@ -7,7 +7,19 @@ import time
 import unittest
 
 from dsv4_process import dsv4_json
-from server_testing import CHAT, FORMAT, QUESTION, STRICT, STRICT_TIME, TICKET, TICKET_QUESTION, WILD, SharedServer, fits_shape, joined
+from server_testing import (
+    CHAT,
+    FORMAT,
+    QUESTION,
+    STRICT,
+    STRICT_TIME,
+    TICKET,
+    TICKET_QUESTION,
+    WILD,
+    SharedServer,
+    fits_shape,
+    joined,
+)
 
 
 class Answers(SharedServer):
@@ -209,7 +221,10 @@ class Answers(SharedServer):
         gbnf, lark = 'root ::= "<" [a-c]{2,5} ">"', 'start: "<" /[a-c]{2,5}/ ">"'
         tagged = {"structures": [{"begin": "<n>", "schema": {"type": "integer"}, "end": "</n>"}], "triggers": ["<n>"]}
         exact = {"format": {"type": "tag", "begin": "<n>", "content": {"type": "regex", "pattern": "[0-9]{2,4}"}, "end": "</n>"}}
-        is_json = lambda text: isinstance(json.loads(text)["a"], bool)
+
+        def is_json(text):
+            return isinstance(json.loads(text)["a"], bool)
+
         schema = {"properties": {"a": {"type": "boolean"}}, "required": ["a"]}
         cases = [({name: schema}, is_json) for name in ("guided_json", "json_schema")]
         cases += [({"json_schema": json.dumps(schema)}, is_json), ({"structured_outputs": {"json": schema}}, is_json)]

@@ -23,6 +23,7 @@ except ImportError:
     sys.exit(77)
 
 import httpx2
+
 from server_process import Server
 from tls_test import make_certificate
 

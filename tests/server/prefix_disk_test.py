@@ -54,7 +54,7 @@ class PrefixDisk(unittest.TestCase):
         server.process.wait()
 
     def test_the_second_turn_after_a_restart(self):
-        def first_token_seconds(server, messages):
+        def first_token_seconds(server, messages, thinking):
             connection = server.connect()
             start = time.perf_counter()
             connection.request("POST", CHAT, json.dumps({"messages": messages, "temperature": 0, "stream": True, "thinking": thinking,
@@ -72,14 +72,14 @@ class PrefixDisk(unittest.TestCase):
         for attempt, thinking in ((0, False), (1, True)):
             messages = question(attempt, 105)
             with self.serve() as server:
-                cold, text, usage = first_token_seconds(server, messages)
+                cold, text, usage = first_token_seconds(server, messages, thinking)
                 self.wait_for_files(server, 1)
                 self.kill(server)
             second = [*messages, {"role": "assistant", "content": text}, {"role": "user", "content": "And of Spain?"}]
             with self.serve() as server:
-                warm, answer, second_usage = first_token_seconds(server, second)
+                warm, answer, second_usage = first_token_seconds(server, second, thinking)
             with Server("--context", 4096) as server:
-                self.assertEqual(answer, first_token_seconds(server, second)[1])
+                self.assertEqual(answer, first_token_seconds(server, second, thinking)[1])
             self.assertGreater(usage["prompt_tokens"], 1900)
             # A thinking turn's prompt ends with a token that its next turn has not.
             self.assertGreaterEqual(second_usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"] - 2)

@@ -3,7 +3,17 @@
 import json
 import unittest
 
-from server_testing import ARGUMENTS, FORMAT, QUESTION, STRICT, STRICT_TIME, TICKET, TICKET_QUESTION, SharedServer, fits_shape
+from server_testing import (
+    ARGUMENTS,
+    FORMAT,
+    QUESTION,
+    STRICT,
+    STRICT_TIME,
+    TICKET,
+    TICKET_QUESTION,
+    SharedServer,
+    fits_shape,
+)
 
 
 class Responses(SharedServer):

@@ -1,5 +1,6 @@
 """A running `dsv4 serve`, and plain requests to it. Python's standard library only."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -57,10 +58,8 @@ class Server:
         what is still being sent."""
         received = b""
         with socket.create_connection((self.host, self.port), timeout=PATIENCE) as connection:
-            try:
+            with contextlib.suppress(ConnectionError):
                 connection.sendall(data)
-            except ConnectionError:
-                pass
             try:
                 while chunk := connection.recv(65536):
                     received += chunk

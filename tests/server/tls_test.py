@@ -1,5 +1,6 @@
 """`dsv4 serve` behind TLS: real clients, foreign bytes, and what is wrong with a certificate said at the start."""
 
+import contextlib
 import http.client
 import json
 import pathlib
@@ -97,10 +98,8 @@ class Tls(unittest.TestCase):
     def test_what_is_no_handshake_holds_nobody_up(self):
         silent = [socket.create_connection((self.server.host, self.server.port)) for _ in range(50)]
         for data in (b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", bytes(range(256)) * 40):
-            try:
+            with contextlib.suppress(ConnectionError):
                 self.assertNotIn(b"HTTP", self.server.raw(data))  # An alert at most.
-            except ConnectionError:
-                pass
         silent[0].sendall(b"\x16\x03\x01\x02\x00\x01")  # The beginning of a greeting.
         self.assertIn("Paris", json.loads(self.post(CHAT, REQUEST))["choices"][0]["message"]["content"])
         for connection in silent:
