@@ -1,6 +1,7 @@
 #include "tensor/arena.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -35,7 +36,10 @@ Status Arena::Recycle() {
   DSV4_CHECK(block_ == 0 && offset_ == 0) << "block " << block_ << ", offset " << offset_;
   if (blocks_.size() <= 1) return {};
   const size_t total = capacity_bytes();
-  blocks_.clear();
+  {
+    // A queue hands over what waits in it before memory is freed, and what waits may want memory of this arena.
+    const std::vector<Buffer> freed = std::exchange(blocks_, {});
+  }
   DSV4_ASSIGN_OR_RETURN_STATUS(Buffer block, memory_.Allocate(total));
   blocks_.push_back(std::move(block));
   return {};

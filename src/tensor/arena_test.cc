@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
+#include <memory>
+#include <utility>
 #include <vector>
 
 namespace dsv4 {
@@ -52,6 +55,45 @@ TEST(Arena, RecycledStepsReuseTheSameAddresses) {
     addresses = now;
   }
   EXPECT_EQ(arena.num_blocks(), 1U);
+}
+
+// Memory of a device: before some of it is freed, work that waited is handed over, which takes memory of the same arena.
+class BusyMemory final : public Memory {
+ public:
+  Device device() const override { return {}; }
+  Result<Buffer> Allocate(size_t num_bytes) override {
+    DSV4_ASSIGN_OR_RETURN(const Buffer memory, HostMemory().Allocate(num_bytes));
+    const std::shared_ptr<void> owner(memory.data(), [this, memory](void*) {
+      if (before_free) before_free();
+    });
+    return Buffer(owner, num_bytes, device());
+  }
+  Status Copy(void*, const void*, size_t, Stream) override { return {}; }
+  Status CopyFromHost(void*, const void*, size_t, Stream) override { return {}; }
+  Status CopyToHost(void*, const void*, size_t, Stream) override { return {}; }
+
+  std::function<void()> before_free;
+};
+
+TEST(Arena, WhatFreesItsMemoryMayTakeSome) {
+  BusyMemory memory;
+  Arena arena(memory);
+  const auto fill = [&] {
+    const Arena::Scope scope(arena);
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(arena.Allocate(DType::kF32, {1000000}).has_value());
+  };
+  fill();
+  ASSERT_GT(arena.num_blocks(), 1U);
+  bool waits = true;
+  memory.before_free = [&] {
+    if (std::exchange(waits, false)) fill();
+  };
+  ASSERT_TRUE(arena.Recycle().ok());
+  EXPECT_FALSE(waits);
+  const auto tensor = arena.Allocate(DType::kF32, {1000000});
+  ASSERT_TRUE(tensor.has_value());
+  std::memset(tensor->data, 1, static_cast<size_t>(tensor->num_bytes()));
+  memory.before_free = {};
 }
 
 TEST(Arena, EmptyTensorsAreNotNull) {
