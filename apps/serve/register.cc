@@ -123,6 +123,12 @@ void RegisterServe(Commands& commands) {
   positive("--keep-alive-seconds", options.keep_alive_seconds,
            "A silent stream shows after so long that it lives");
   number("--drain-seconds", options.drain_seconds, "For running answers to end after SIGTERM");
+  serve
+      .add_option(
+          "--learn-experts", options.learn_experts,
+          "Keep which experts requests choose, for the next start with --experts; auto: where that changes "
+          "no answer")
+      ->check(CLI::IsMember({"auto", "on", "off"}));
   number("--verify", options.verify_every,
          "Compute every N-th decode token again on the reference backend; /health and /metrics say what came "
          "of it (0: none)");

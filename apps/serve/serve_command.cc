@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "apps/run/run_report.h"
+#include "apps/serve/expert_learner.h"
 #include "apps/shared/load_bar.h"
 #include "apps/shared/lost_file.h"
 #include "apps/shared/model_source.h"
@@ -180,10 +181,37 @@ Result<std::unique_ptr<engine::PrefixDisk>> OpenPrefixDisk(const ServeOptions& o
   return disk;
 }
 
-// `verifier` may be null.
+Status CheckLearning(const ServeOptions& options) {
+  if (options.learn_experts != "on" || options.model.group == nullptr) return {};
+  return InvalidArgument("serve --learn-experts on: a rank sees its own layers only; want no --ranks");
+}
+
+// Null where nothing is to be learned, or there is no place for it.
+std::unique_ptr<ExpertLearner> MakeLearner(const ServeOptions& options, const ModelSource& source,
+                                           const model::Model& model, diag::HookedBackend& backend) {
+  const std::string& named = options.model.expert_profile;
+  const model::ExpertSplit& split = model.options().experts;
+  // Which experts the host has decides bits: the same requests would get other answers after the next start.
+  const bool wanted =
+      options.learn_experts == "on" || (named.empty() && !split.all_resident() && split.host == 0);
+  if (!wanted) return nullptr;
+  std::string path = named.empty() || named == "off" ? ExpertProfilePath(source) : named;
+  if (path.empty()) {
+    LogWarning("experts: what requests choose is not kept: there is no home, and no DSV4_EXPERT_PROFILES");
+    return nullptr;
+  }
+  LogInfo(fmt::format("experts: what requests choose is counted in some steps, and kept in {}", path));
+  return std::make_unique<ExpertLearner>(backend,
+                                         LearnerOptions{.path = std::move(path),
+                                                        .model = source.name(),
+                                                        .num_layers = model.num_layers(),
+                                                        .num_experts = model.config().n_routed_experts});
+}
+
+// `backend` is what the model runs on, whatever watches it; `verifier` and `learner` may be null.
 int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& backend,
           const speculation::Choice& speculation, server::ServedModel& served,
-          std::vector<std::string> api_keys, diag::Verifier* verifier) {
+          std::vector<std::string> api_keys, diag::Verifier* verifier, ExpertLearner* learner) {
   const Result<std::unique_ptr<engine::PrefixDisk>> disk = OpenPrefixDisk(options, model, backend.name);
   if (!disk) {
     return Fail(disk.error().WithContext("--prefix-cache-dir"), kExitRunFailed);
@@ -196,6 +224,7 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
       return server::ExpertCacheStats{now.slots, now.hits, now.misses, now.bytes};
     });
   }
+  if (learner != nullptr) metrics.WatchLearning([learner] { return learner->num_tokens(); });
   SamplingThreads sampling_threads(*backend.context);
   engine::EngineThread engine(
       std::make_unique<engine::Engine>(
@@ -214,8 +243,10 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
                                 .threads = &sampling_threads.pool(),
                                 .speculation = SpeculationOf(speculation, model)},
           served.AllowedTokens()),
-      {.max_waiting = options.max_waiting},
-      [&](const engine::StepReport& report) { metrics.OnStep(report); });
+      {.max_waiting = options.max_waiting}, [&](const engine::StepReport& report) {
+        metrics.OnStep(report);
+        if (learner != nullptr) learner->OnStep();
+      });
   served.context_length = engine.context_length();
   if (served.context_length < 2) {
     return Fail(InvalidArgument(fmt::format("--state-mib {}: too little for a sequence of two tokens",
@@ -340,6 +371,12 @@ int RunServeCommand(const ServeOptions& options) {
   if (const Status status = SetDefaults(options, *served); !status.ok()) return Fail(status, kExitBadUsage);
   const Result<ops::Backend> backend = MakeBackend(options.model);
   if (!backend) return Fail(backend.error(), LoadExitCode(backend.error()));
+  if (const Status status = CheckLearning(options); !status.ok()) return Fail(status, kExitBadUsage);
+  diag::HookedBackend watched(*backend);
+  // Others run on the backend as it is.
+  const bool may_learn =
+      options.learn_experts == "on" ||
+      (options.learn_experts == "auto" && !options.model.experts.empty() && options.model.group == nullptr);
   Result<std::unique_ptr<model::Model>> model = Error(Internal("not loaded"));
   RoomLeft left;
   {
@@ -348,7 +385,8 @@ int RunServeCommand(const ServeOptions& options) {
     if (options.context > 0) memory.context = options.context;
     ModelFlags flags = options.model;
     WantDrafter(*speculation, flags);
-    model = LoadModel(flags, *source, *backend, load_bar.callback(), memory, nullptr, &left);
+    model = LoadModel(flags, *source, may_learn ? watched.backend() : *backend, load_bar.callback(), memory,
+                      &watched.inner(), &left);
   }
   if (!model) return Fail(model.error(), LoadExitCode(model.error()));
   // Requests that would not fit are refused when they come, and not when memory has run out.
@@ -371,8 +409,13 @@ int RunServeCommand(const ServeOptions& options) {
     if (!made) return Fail(made.error(), LoadExitCode(made.error()));
     verifier = std::move(*made);
   }
-  const int exit_code =
-      Serve(fitting, **model, *backend, *speculation, *served, std::move(*api_keys), verifier.get());
+  const std::unique_ptr<ExpertLearner> learner =
+      may_learn ? MakeLearner(options, *source, **model, watched) : nullptr;
+  const int exit_code = Serve(fitting, **model, *backend, *speculation, *served, std::move(*api_keys),
+                              verifier.get(), learner.get());
+  if (learner != nullptr) {
+    if (const Status kept = learner->Keep(); !kept.ok()) LogWarning("experts: " + kept.message());
+  }
   if (verifier == nullptr) return exit_code;
   const diag::VerifySummary found = verifier->Summary();
   fmt::print(stderr, "{}\n", diag::ToText(found));

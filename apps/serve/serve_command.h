@@ -54,6 +54,8 @@ struct ServeOptions {
   double client_seconds = 30.0;
   double keep_alive_seconds = 10.0;
   double drain_seconds = 30.0;
+  std::string learn_experts =
+      "auto";                // "on", "off" or "auto": whether choices of experts become the model's profile.
   int64_t verify_every = 0;  // > 0: every so many-th decode token is computed again on the reference backend.
 };
 

@@ -193,6 +193,8 @@ struct Metrics::State {
   std::function<engine::PrefixDiskStats()> disk_stats;
   std::optional<Experts> experts;
   std::function<ExpertCacheStats()> expert_stats;
+  prometheus::Counter* learned = nullptr;
+  std::function<int64_t()> learned_tokens;
 };
 
 Metrics::Metrics(const std::string& model_id, const std::string& version)
@@ -217,6 +219,13 @@ void Metrics::WatchExperts(std::function<ExpertCacheStats()> stats) {
   const std::lock_guard lock(state_->text_mutex);
   state_->expert_stats = std::move(stats);
   state_->experts.emplace(*state_);
+}
+
+void Metrics::WatchLearning(std::function<int64_t()> tokens) {
+  const std::lock_guard lock(state_->text_mutex);
+  state_->learned_tokens = std::move(tokens);
+  state_->learned = &state_->Counter("dsv4_expert_profile_tokens_total",
+                                     "Tokens whose choices of experts were counted for the model's profile.");
 }
 
 void Metrics::OnStep(const engine::StepReport& report) {
@@ -301,6 +310,8 @@ std::string Metrics::Text() const {
     const std::lock_guard lock(state_->text_mutex);
     if (state_->disk) state_->disk->Update(state_->disk_stats());
     if (state_->experts) state_->experts->Update(state_->expert_stats());
+    if (state_->learned != nullptr)
+      state_->learned->Increment(static_cast<double>(state_->learned_tokens()) - state_->learned->Value());
   }
   return prometheus::TextSerializer().Serialize(state_->registry.Collect());
 }

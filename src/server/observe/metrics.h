@@ -32,6 +32,9 @@ class Metrics {
   // The same of cached experts.
   void WatchExperts(std::function<ExpertCacheStats()> stats);
 
+  // Tokens whose choices of experts were counted for the model's profile.
+  void WatchLearning(std::function<int64_t()> tokens);
+
   void OnStep(const engine::StepReport& report);
   void OnHttp(std::string_view route, int status);
   void OnFirstToken(double seconds);

@@ -1,0 +1,62 @@
+// ExpertLearner: counts which routed experts a server's requests choose, and keeps the counts as the model's profile (docs/expert-tiers.md).
+//
+// Some steps are watched, the first one among them: their choices come to the host as the router makes them. A watched step is not replayed
+// and waits for the device in every layer, which is why the others are not.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/shared/expert_profile.h"
+#include "base/status.h"
+#include "diag/hooked_backend.h"
+
+namespace dsv4::apps {
+
+// `older` and what was counted since; of the older one at most kMostOlderTokens weigh, so that a profile follows what a model is used for.
+// InvalidArgument for one of other sizes.
+inline constexpr int64_t kMostOlderTokens = 1'000'000;
+Result<ExpertProfile> Joined(const ExpertProfile& older, const ExpertProfile& since);
+
+struct LearnerOptions {
+  std::string path;   // Of the profile.
+  std::string model;  // For people.
+  int64_t num_layers = 0;
+  int64_t num_experts = 0;               // Of a layer.
+  int64_t watched_every = 64;            // Steps.
+  std::chrono::seconds kept_every{600};  // Besides Keep.
+};
+
+// All on the engine's thread, or while it does not run, but for num_tokens.
+class ExpertLearner {
+ public:
+  // The model runs on `backend`, which outlives this.
+  ExpertLearner(diag::HookedBackend& backend, LearnerOptions options);
+
+  // Behind each step.
+  void OnStep();
+  // Joins what was counted with the file, where there is one. Nothing where nothing was counted since.
+  Status Keep();
+  // Whose choices were counted, from any thread.
+  int64_t num_tokens() const { return num_tokens_.load(std::memory_order_relaxed); }
+
+ private:
+  void Watch();
+  Status Count(const ops::RouterArgs& args);
+
+  diag::HookedBackend& backend_;
+  const LearnerOptions options_;
+  std::optional<diag::HookedBackend::Scope> scope_;  // While a step is watched.
+  int64_t steps_ = 0;
+  // What tells layers apart, in order: those of drafters come behind the model's.
+  std::vector<const void*> layers_;
+  ExpertProfile since_;  // The last Keep.
+  std::chrono::steady_clock::time_point kept_ = std::chrono::steady_clock::now();
+  std::atomic<int64_t> num_tokens_ = 0;
+};
+
+}  // namespace dsv4::apps
