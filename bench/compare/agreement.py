@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-import llama
+from engine_process import EngineProcess
 from workloads import random_ids
 
 # The last tokens of the prompt are fed one by one, so that decoding is compared too.
@@ -59,19 +59,15 @@ def compare(ours: np.ndarray, theirs: np.ndarray, numerics: str, yardstick: floa
                      float(np.median(nmse)), float(nmse.max()), yardstick)
 
 
-def check(binary: Path, checkpoint: Path, gguf: Path, tokens: int, threads: int, flags: list[str], gpu: bool,
-          cpu_experts: int) -> list[Agreement]:
+def check(binary: Path, checkpoint: Path, rival: EngineProcess, tokens: int, threads: int, flags: list[str]) -> list[Agreement]:
     """Runs both engines on `tokens` random ids, dsv4 in both of its numerics and with `flags`."""
-    model = llama.Model(gguf, gpu, cpu_experts)
-    ids = random_ids(tokens, model.vocab_size, seed=0)
-    context = llama.Context(model, tokens, 1, threads)
-    rows = [context.prefill(ids[:-DECODED], all_logits=True)] + [context.decode([token]) for token in ids[-DECODED:]]
-    theirs = np.concatenate(rows)
-    context.close()
+    ids = random_ids(tokens, rival.about["vocab_size"], seed=0)
     ours = {}
     with tempfile.TemporaryDirectory() as folder:
         ids_file, logits_file = Path(folder) / "ids", Path(folder) / "logits.npy"
         ids_file.write_text(" ".join(map(str, ids)))
+        rival.answer({"logits_of": ids, "decoded": DECODED, "output": str(logits_file)}, f"the logits of {tokens} tokens")
+        theirs = np.load(logits_file)
         for numerics in ("plain", "release"):
             subprocess.run([binary, "logits", "-m", checkpoint, "--numerics", numerics, "--threads", str(threads), "--tokens",
                             ids_file, "--decode-from", str(tokens - DECODED), "--output", logits_file, *flags], check=True)

@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -18,36 +19,14 @@ from pathlib import Path
 
 import agreement
 import gguf_model
+import gpu_memory
 import unit_scales
+from engine_process import EngineError, EngineProcess
 from workloads import Workload
 
 ROOT = Path(__file__).resolve().parents[2]
 GOALS = {"cpu": {"decode, depth 0, batch 1": 1.5, "prefill 512": 2.0}, "cuda": {"decode, depth 0, batch 1": 1.5, "prefill 2048": 3.0}}
 STAGES = ("check", "time")
-
-
-class Engine:
-    """A timing program that waits for workloads."""
-
-    def __init__(self, name: str, command: list[str | Path]) -> None:
-        self.name = name
-        self.process = subprocess.Popen(list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.about = self._answer()
-
-    def answer(self, request: dict) -> dict:
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
-        return self._answer()
-
-    def close(self) -> None:
-        self.process.stdin.close()
-        self.process.wait()
-
-    def _answer(self):
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"{self.name}: the timing program ended with exit code {self.process.wait()}")
-        return json.loads(line)
 
 
 def numbers(text: str) -> list[int]:
@@ -73,9 +52,13 @@ def parse() -> argparse.Namespace:
                         help="where checkpoints, GGUF files and filled sequences are kept (build/compare)")
     parser.add_argument("--backend", choices=["cpu", "cuda"], default="cpu", help="of both engines (cpu); cuda needs nvcc")
     parser.add_argument("--experts", default="", metavar="SPLIT", help="of dsv4 with --backend cuda, as of dsv4 run (all resident)")
+    parser.add_argument("--gpu-memory", type=float, default=0, metavar="GB",
+                        help="of dsv4 with --backend cuda, the most that it takes; what either takes is printed (0: what is free)")
     parser.add_argument("--n-cpu-moe", type=int, default=0, metavar="N",
                         help="of llama.cpp with --backend cuda: routed experts of the first N layers stay on the host (0)")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of both engines (one a core)")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(),
+                        help="of both engines (one a core); with --backend cuda dsv4 multiplies experts with one less, as dsv4 run does")
+    parser.add_argument("--rival-pass-tokens", type=int, default=512, metavar="N", help="of llama.cpp: most tokens of one pass, its -ub (512)")
     parser.add_argument("--numerics", choices=["release", "plain"], default="release", help="of dsv4 while timed (release)")
     parser.add_argument("--prefill", type=numbers, default="64,512,2k", metavar="N,...", help="prompt lengths (64,512,2k)")
     parser.add_argument("--depth", type=numbers, default="0,2k,8k", metavar="N,...", help="decode depths with batch 1 (0,2k,8k)")
@@ -87,12 +70,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to FILE")
     parser.add_argument("--llama-cpp-flags", default="unknown", help=argparse.SUPPRESS)  # What ./dev built it with.
     arguments = parser.parse_args()
-    if arguments.turns < 1 or arguments.steps < 1 or arguments.check_tokens <= agreement.DECODED:
-        parser.error(f"--turns and --steps are at least 1, --check-tokens more than {agreement.DECODED}")
+    if arguments.turns < 1 or arguments.steps < 1 or arguments.rival_pass_tokens < 1 or arguments.check_tokens <= agreement.DECODED:
+        parser.error(f"--turns, --steps and --rival-pass-tokens are at least 1, --check-tokens more than {agreement.DECODED}")
     if arguments.model and arguments.layers:
         parser.error("--layers is of a synthetic checkpoint, not of --model")
-    if arguments.backend == "cpu" and (arguments.experts or arguments.n_cpu_moe):
-        parser.error("--experts and --n-cpu-moe are for --backend cuda")
+    if arguments.backend == "cpu" and (arguments.experts or arguments.n_cpu_moe or arguments.gpu_memory):
+        parser.error("--experts, --gpu-memory and --n-cpu-moe are for --backend cuda")
     arguments.build = ROOT / "build" / ("cuda" if arguments.backend == "cuda" else "release")
     return arguments
 
@@ -123,7 +106,7 @@ def read_anew(*paths: Path) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def time_in_turns(engines: list[Engine], workload: Workload, request_of: dict[str, dict],
+def time_in_turns(engines: list[EngineProcess], workload: Workload, request_of: dict[str, dict],
                   turns: int) -> tuple[dict[str, list[float]], list[float]]:
     """By engine, a number a turn: the seconds of its median step. And the read bandwidth of the machine in each turn. A turn before
     the first is not counted: files, caches and threads get warm."""
@@ -131,7 +114,7 @@ def time_in_turns(engines: list[Engine], workload: Workload, request_of: dict[st
     bandwidths: list[float] = []
     for turn in range(turns + 1):
         for engine in engines:
-            answer = engine.answer(request_of[engine.name])
+            answer = engine.answer(request_of[engine.name], str(workload))
             if turn > 0:
                 seconds[engine.name].append(statistics.median(workload.counted(answer["seconds"])))
                 bandwidths += [answer["read_bandwidth"]] if "read_bandwidth" in answer else []
@@ -158,11 +141,20 @@ def print_row(found: dict) -> None:
 
 
 def dsv4_flags(arguments: argparse.Namespace) -> list[str]:
-    return ["--backend", arguments.backend, *(["--experts", arguments.experts] if arguments.experts else [])]
+    flags = ["--backend", arguments.backend, *(["--experts", arguments.experts] if arguments.experts else [])]
+    return [*flags, "--gpu-memory", str(arguments.gpu_memory)] if arguments.gpu_memory else flags
+
+
+def rival(arguments: argparse.Namespace, gguf: Path) -> EngineProcess:
+    command = [sys.executable, Path(__file__).with_name("llama_timing.py"), gguf, arguments.threads]
+    command += ["--pass-tokens", arguments.rival_pass_tokens]
+    command += ["--gpu", "--cpu-experts", arguments.n_cpu_moe] if arguments.backend == "cuda" else []
+    return EngineProcess("llama.cpp", command, arguments.folder / "llama.cpp.log")
 
 
 def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    if text:
+        print(text, file=sys.stderr, flush=True)
 
 
 def main() -> int:
@@ -171,8 +163,9 @@ def main() -> int:
     report: dict = {"model": checkpoint.name, "threads": arguments.threads, "processor": processor(), "checked": False,
                     "commit": commit()}
     if arguments.only != "time":
-        found = agreement.check(arguments.build / "dsv4", checkpoint, gguf, arguments.check_tokens, arguments.threads, dsv4_flags(arguments),
-                                arguments.backend == "cuda", arguments.n_cpu_moe)
+        theirs = rival(arguments, gguf)
+        found = agreement.check(arguments.build / "dsv4", checkpoint, theirs, arguments.check_tokens, arguments.threads, dsv4_flags(arguments))
+        say(theirs.close())
         print(f"Logits of {arguments.check_tokens} random tokens, the last {agreement.DECODED} one by one, dsv4 against llama.cpp; "
               "yardstick: dsv4's two numerics against each other:")
         for one in found:
@@ -187,17 +180,18 @@ def main() -> int:
 
 
 def measure(arguments: argparse.Namespace, checkpoint: Path, gguf: Path) -> dict:
-    vocab_size = json.loads((checkpoint / "config.json").read_text())["vocab_size"]
     read_anew(gguf, *checkpoint.glob("*.safetensors"))
-    ours = [arguments.build / "dsv4_timing", checkpoint, arguments.threads, arguments.numerics, arguments.backend, arguments.experts]
-    theirs = [sys.executable, Path(__file__).with_name("llama_timing.py"), gguf, arguments.threads]
-    theirs += ["--gpu", "--cpu-experts", arguments.n_cpu_moe] if arguments.backend == "cuda" else []
-    engines = [Engine("dsv4", ours), Engine("llama.cpp", theirs)]
+    ours = [arguments.build / "dsv4_timing", checkpoint, arguments.threads, arguments.numerics, arguments.backend, arguments.experts,
+            arguments.gpu_memory]
+    engines = [EngineProcess("dsv4", ours, arguments.folder / "dsv4.log"), rival(arguments, gguf)]
     workloads = [Workload("prefill", tokens) for tokens in arguments.prefill]
     workloads += [Workload("decode", arguments.steps, depth) for depth in arguments.depth]
     workloads += [Workload("decode", arguments.steps, 0, batch) for batch in arguments.batch]
     about = {engine.name: engine.about for engine in engines}
-    about["llama.cpp"]["flags"] = arguments.llama_cpp_flags
+    about["llama.cpp"] |= {"flags": arguments.llama_cpp_flags, "pass_tokens": arguments.rival_pass_tokens}
+    if arguments.n_cpu_moe:
+        about["llama.cpp"]["n_cpu_moe"] = arguments.n_cpu_moe
+    vocab_size = about["llama.cpp"].pop("vocab_size")
     print(f"\n{checkpoint.name}, {arguments.backend}, {arguments.threads} threads of {processor()}")
     for name, facts in about.items():
         print(f"{name}: {', '.join(f'{key} {value}' for key, value in facts.items())}")
@@ -210,9 +204,15 @@ def measure(arguments: argparse.Namespace, checkpoint: Path, gguf: Path) -> dict
                     "llama.cpp": workload.request(vocab_size, gguf.with_suffix(".llama"))}
         rows.append(row(arguments.backend, workload, *time_in_turns(engines, workload, requests, arguments.turns)))
         print_row(rows[-1])
+    memory = {}
     for engine in engines:
-        engine.close()
-    return {"engines": about, "rows": rows}
+        before = gpu_memory.used() if arguments.backend == "cuda" else 0
+        say(engine.close())
+        if arguments.backend == "cuda":
+            memory[engine.name] = before - gpu_memory.used()
+    if memory:
+        print("GPU memory at the end: " + ", ".join(f"{name} {used / 1e9:.2f} GB" for name, used in memory.items()))
+    return {"engines": about, "rows": rows, "gpu_memory": memory}
 
 
 def processor() -> str:
@@ -225,5 +225,14 @@ def commit() -> str:
                           check=False).stdout.strip()
 
 
+def stopped(number: int, _frame) -> None:
+    raise EngineError(f"stopped by signal {number}")
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    signal.signal(signal.SIGTERM, stopped)  # Of `timeout`, which says nothing.
+    try:
+        sys.exit(main())
+    except EngineError as error:
+        say(f"compare: {error}")
+        sys.exit(1)

@@ -25,6 +25,7 @@
 #include "apps/shared/model_source.h"
 #include "backend/cpu/machine_bounds.h"
 #include "base/json.h"
+#include "base/parallel.h"
 #include "model/runtime/model.h"
 
 namespace dsv4::bench {
@@ -112,14 +113,19 @@ int Main(int argc, char** argv) {
   if (argc >= 4) flags.num_threads = std::atoi(argv[2]), flags.numerics = argv[3];
   if (argc >= 5) flags.backend = argv[4];
   if (argc >= 6) flags.experts = argv[5];
+  if (argc >= 7) flags.gpu_memory = std::atof(argv[6]);
   const bool known = (flags.numerics == "release" || flags.numerics == "plain") &&
                      (flags.backend == "cpu" || flags.backend == "cuda");
-  if (argc < 4 || argc > 6 || flags.num_threads < 1 || !known) {
+  if (argc < 4 || argc > 7 || flags.num_threads < 1 || !known) {
     Fail(
-        "usage: dsv4_timing MODEL THREADS release|plain [cpu|cuda [EXPERTS]], with workloads on standard "
-        "input");
+        "usage: dsv4_timing MODEL THREADS release|plain [cpu|cuda [EXPERTS [GB OF GPU MEMORY]]], with "
+        "workloads "
+        "on standard input");
   }
   flags.model = argv[1];
+  // The bandwidth's: a device's backend has none. A thread launches what the GPU does, beside those that multiply experts.
+  ThreadPool threads(flags.num_threads);
+  if (flags.backend == "cuda") flags.num_threads = std::max(1, flags.num_threads - 1);
   const apps::ModelSource source = Require(apps::ModelSource::Find(flags));
   const ops::Backend backend = Require(apps::MakeBackend(flags));
   const auto model = Require(apps::LoadModel(flags, source, backend, {}));
@@ -129,7 +135,7 @@ int Main(int argc, char** argv) {
       << std::endl;
   for (std::string line; std::getline(std::cin, line);) {
     const std::vector<double> seconds = Run(*model, Require(ParseJson(line, "workload")));
-    const double read_bandwidth = ReadBandwidth(memory, backend.context->threads());
+    const double read_bandwidth = ReadBandwidth(memory, threads);
     std::cout << Json{{"seconds", seconds}, {"read_bandwidth", read_bandwidth}}.dump() << std::endl;
   }
   return 0;

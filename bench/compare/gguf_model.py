@@ -6,6 +6,9 @@ BF16 matrices stay BF16, vectors become F32. There is no tokenizer in the file: 
 
 from __future__ import annotations
 
+import collections
+import concurrent.futures
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -197,8 +200,34 @@ def _add_metadata(writer: gguf.GGUFWriter, config: dict) -> None:
     writer.add_string("tokenizer.ggml.model", "none")
 
 
+_checkpoint: Checkpoint  # Of a worker.
+
+
+def _open(directory: Path) -> None:
+    global _checkpoint
+    _checkpoint = Checkpoint(directory)
+
+
+def _convert(source: str, kind: Type) -> bytes:
+    return _converted(_checkpoint, source, kind)
+
+
+def _all_converted(directory: Path, plan: list[Output]) -> Iterator[bytes]:
+    """What the sources of `plan` become, in its order: made by a process a core, few of them ahead of what is taken."""
+    cores = len(os.sched_getaffinity(0))
+    with concurrent.futures.ProcessPoolExecutor(cores, initializer=_open, initargs=(directory,)) as pool:
+        ahead: collections.deque[concurrent.futures.Future[bytes]] = collections.deque()
+        for output in plan:
+            for source in output.sources:
+                ahead.append(pool.submit(_convert, source, output.type))
+                if len(ahead) > 2 * cores:
+                    yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+
+
 def write(directory: Path, path: Path) -> None:
-    """Writes the checkpoint's model to `path`. One tensor of the result is in memory at a time."""
+    """Writes the checkpoint's model to `path`. One tensor of the result is in memory at a time, and what comes next."""
     checkpoint = Checkpoint(directory)
     partial = path.with_suffix(".partial")
     writer = gguf.GGUFWriter(partial, ARCHITECTURE)
@@ -209,8 +238,9 @@ def write(directory: Path, path: Path) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
+    converted = _all_converted(directory, plan)
     for output in plan:
-        data = b"".join(_converted(checkpoint, source, output.type) for source in output.sources)
+        data = b"".join(next(converted) for _ in output.sources)
         if len(data) != output.num_bytes():
             raise ValueError(f"tensor {output.name}: {len(data)} bytes, wanted {output.num_bytes()}")
         writer.write_tensor_data(np.frombuffer(data, np.uint8))

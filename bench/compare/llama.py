@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import llama_cpp
 import numpy as np
 
-_log: list[str] = []
 
-
+# At once, and past Python's buffers: it is what a library that ends its process leaves behind.
 @llama_cpp.llama_log_callback
-def _keep_log(_level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
-    _log.append(text.decode(errors="replace"))
+def _write_log(_level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
+    os.write(2, text)
 
 
 def _failure(what: str) -> RuntimeError:
-    return RuntimeError(f"llama.cpp: {what}; its log ends with:\n" + "".join(_log[-30:]))
+    return RuntimeError(f"llama.cpp: {what}")
 
 
 def version() -> dict[str, str]:
@@ -52,7 +52,7 @@ class Model:
     `gpu`: all layers on the GPU, but for the routed experts of the first `cpu_experts`."""
 
     def __init__(self, path: Path, gpu: bool = False, cpu_experts: int = 0) -> None:
-        llama_cpp.llama_log_set(_keep_log, ctypes.c_void_p(0))
+        llama_cpp.llama_log_set(_write_log, ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()
         self.path = path
         parameters = llama_cpp.llama_model_default_params()

@@ -1,14 +1,19 @@
 """Times llama.cpp on workloads, as dsv4_timing.cc does dsv4: one workload a line on standard input, {"seconds": [of
-its steps]} as the answer. The time of a step is that of llama_decode until logits are in memory, without sampling."""
+its steps]} as the answer. The time of a step is that of llama_decode until logits are in memory, without sampling.
+
+A line {"logits_of": ids, "decoded": N, "output": file} has the logits of all ids written, the last N read one at a time."""
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import faulthandler
 import json
 import sys
 import time
 from pathlib import Path
+
+import numpy as np
 
 import llama
 
@@ -41,7 +46,7 @@ class Timer:
     """A loaded model and a context for each kind of workload met so far, since making one costs."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        self.threads = arguments.threads
+        self.threads, self.pass_tokens = arguments.threads, arguments.pass_tokens
         self.model = llama.Model(arguments.gguf, arguments.gpu, arguments.cpu_experts)
         self.contexts: dict[tuple[int, int], llama.Context] = {}
 
@@ -49,7 +54,7 @@ class Timer:
         sequences, steps, depth_ids = workload["sequences"], workload["steps"], workload["depth_ids"]
         length = len(depth_ids) + sum(len(step[0]) for step in steps)
         if (length, sequences) not in self.contexts:
-            self.contexts[length, sequences] = llama.Context(self.model, length, sequences, self.threads)
+            self.contexts[length, sequences] = llama.Context(self.model, length, sequences, self.threads, self.pass_tokens)
         context = self.contexts[length, sequences]
         context.clear()
         if depth_ids:
@@ -67,17 +72,30 @@ class Timer:
         return times
 
 
+    def logits(self, request: dict) -> dict:
+        ids, decoded = request["logits_of"], request["decoded"]
+        context = llama.Context(self.model, len(ids), 1, self.threads, self.pass_tokens)
+        rows = [context.prefill(ids[:-decoded], all_logits=True)] + [context.decode([token]) for token in ids[-decoded:]]
+        np.save(request["output"], np.concatenate(rows))
+        context.close()
+        return {"tokens": len(ids)}
+
+
 def main() -> None:
+    faulthandler.enable()  # A crash in the library names the call that it was in.
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("gguf", type=Path)
     parser.add_argument("threads", type=int)
+    parser.add_argument("--pass-tokens", type=int, default=512)
     parser.add_argument("--gpu", action="store_true")
     parser.add_argument("--cpu-experts", type=int, default=0)
     arguments = parser.parse_args()
     timer = Timer(arguments)
-    print(json.dumps(llama.version()), flush=True)
+    print(json.dumps(llama.version() | {"vocab_size": timer.model.vocab_size}), flush=True)
     for line in sys.stdin:
-        print(json.dumps({"seconds": timer.seconds(json.loads(line))}), flush=True)
+        request = json.loads(line)
+        answer = timer.logits(request) if "logits_of" in request else {"seconds": timer.seconds(request)}
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":
