@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <random>
 #include <vector>
 
 #include "model/checkpoint/resolved_checkpoint.h"
+#include "model/placement/expert_draws.h"
 
 namespace dsv4::apps {
 namespace {
@@ -41,41 +41,15 @@ double BenchExperts::BoundSeconds(double bytes, int64_t batch, double gpu_bandwi
 }
 
 double BenchExperts::LayerSeconds(int64_t batch, double gpu_bandwidth, double miss_share) const {
-  constexpr int kLayersAtRandom = 4000;
-  std::mt19937_64 random(1);  // The same each time.
-  std::uniform_real_distribution<double> share(0, 1);
-  const int64_t num_experts = split.total();
-  std::uniform_int_distribution<int64_t> expert(0, num_experts - 1);
-  // Experts by id: the host's, cached ones, residents.
-  std::vector<int> chosen_in(static_cast<size_t>(num_experts), -1);
-  std::vector<int64_t> of_token;
-  double seconds = 0;
-  for (int layer = 0; layer < kLayersAtRandom; ++layer) {
-    int64_t of_host = 0;
-    int64_t missed = 0;
-    int64_t of_gpu = 0;
-    for (int64_t token = 0; token < batch; ++token) {
-      of_token.clear();
-      while (static_cast<int64_t>(of_token.size()) < std::min(top_k, num_experts)) {
-        const int64_t id = expert(random);
-        if (std::ranges::find(of_token, id) != of_token.end()) continue;
-        of_token.push_back(id);
-        if (chosen_in[static_cast<size_t>(id)] == layer) continue;
-        chosen_in[static_cast<size_t>(id)] = layer;
-        if (id < split.host) {
-          ++of_host;
-          continue;
-        }
-        ++of_gpu;
-        if (id < split.host + split.cached && share(random) < miss_share) ++missed;
-      }
-    }
-    double longest = static_cast<double>(of_gpu) / gpu_bandwidth;
-    if (of_host > 0) longest = std::max(longest, static_cast<double>(of_host) / rates.host_beside);
-    if (missed > 0) longest = std::max(longest, static_cast<double>(missed) / rates.link_beside);
-    seconds += longest * expert_bytes;
-  }
-  return seconds / kLayersAtRandom;
+  return model::MeanSlowestTier({.num_experts = split.total(),
+                                 .top_k = top_k,
+                                 .batch = batch,
+                                 .host = split.host,
+                                 .cached = split.cached,
+                                 .miss_share = miss_share},
+                                {.host = split.host > 0 ? expert_bytes / rates.host_beside : 0,
+                                 .link = split.cached > 0 ? expert_bytes / rates.link_beside : 0,
+                                 .device = expert_bytes / gpu_bandwidth});
 }
 
 Result<BenchExperts> MeasureExperts(const ModelFlags& flags, const model::ModelConfig& config,

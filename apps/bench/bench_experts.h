@@ -26,7 +26,7 @@ struct BenchExperts {
   double CachedBytes(int64_t batch) const;
   double AllBytes(int64_t batch) const;
   // The least time of a step that reads `bytes`, these experts among them, on a GPU of that bandwidth, where `miss_share` of the cached ones
-  // are brought: in each layer host, link and GPU read experts side by side, as choices fall on them (the mean of many at random), and
+  // are brought: in each layer host, link and GPU read experts side by side, as choices fall on them, and
   // the rest comes before or after.
   double BoundSeconds(double bytes, int64_t batch, double gpu_bandwidth, double miss_share) const;
   // Of the experts of a layer of it.

@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+
+#include "model/placement/expert_draws.h"
 
 namespace dsv4::model {
 namespace {
@@ -14,27 +15,6 @@ double MissedShare(const ExpertSplit& split, const ExpertCosts& costs) {
   const double slots = split.slots > 0 ? static_cast<double>(split.slots) : static_cast<double>(costs.room);
   const double missed = static_cast<double>(split.cached) - slots / static_cast<double>(costs.num_layers);
   return std::max(0.0, missed) / static_cast<double>(costs.num_experts);
-}
-
-double Power(double base, int64_t times) {
-  return times == 0 ? 1.0 : std::pow(base, static_cast<double>(times));
-}
-double LogFactorial(int64_t n) { return std::lgamma(static_cast<double>(n) + 1.0); }
-
-// Of `trials` choices, each of the first kind with p and of the second with q: the expectation of max(i * first, j * second).
-double MeanOfLarger(int64_t trials, double p, double q, double first, double second) {
-  const double rest = std::max(0.0, 1.0 - p - q);
-  double mean = 0;
-  for (int64_t i = 0; i <= trials; ++i) {
-    for (int64_t j = 0; i + j <= trials; ++j) {
-      const int64_t k = trials - i - j;
-      const double ways =
-          std::exp(LogFactorial(trials) - LogFactorial(i) - LogFactorial(j) - LogFactorial(k));
-      mean += ways * Power(p, i) * Power(q, j) * Power(rest, k) *
-              std::max(static_cast<double>(i) * first, static_cast<double>(j) * second);
-    }
-  }
-  return mean;
 }
 
 }  // namespace
@@ -54,9 +34,15 @@ ExpertTimes TimesOf(const ExpertSplit& split, const ExpertCosts& costs) {
   ExpertTimes times;
   times.host = chosen * seconds(of_host, host_rate);
   times.link = chosen * seconds(missed, link_rate);
-  times.both = num_layers * MeanOfLarger(costs.top_k, of_host, missed,
-                                         of_host == 0 ? 0 : costs.expert_bytes / host_rate,
-                                         missed == 0 ? 0 : costs.expert_bytes / link_rate);
+  times.both = num_layers *
+               MeanSlowestTier(
+                   {.num_experts = costs.num_experts,
+                    .top_k = costs.top_k,
+                    .host = split.host,
+                    .cached = split.cached,
+                    .miss_share = missed == 0 ? 0 : missed * num_experts / static_cast<double>(split.cached)},
+                   {.host = of_host == 0 ? 0 : costs.expert_bytes / host_rate,
+                    .link = missed == 0 ? 0 : costs.expert_bytes / link_rate});
   // A pass brings all that are not there.
   const double brought =
       num_layers * num_experts * seconds(missed, link_rate) / static_cast<double>(costs.chunk_tokens);
