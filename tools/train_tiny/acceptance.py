@@ -98,7 +98,8 @@ def measure(model: Model, drafter: Drafter, texts: list[dict], device: torch.dev
         count = len(whole) - 1 - prompt  # anchors: each token of the answer but the last
         if count < 1:
             continue
-        blocks = Blocks(first=prompt, stride=1, size=size, length=len(whole) - 2 + size, count=count)
+        anchors = prompt + torch.arange(count, device=device)
+        blocks = Blocks(anchors[None], size, length=len(whole) - 2 + size)
         ids = torch.tensor([whole], device=device)
         ids = F.pad(ids, (0, -(-blocks.length // model.config.sliding_window) * model.config.sliding_window - len(whole)))
         trace: list[Tensor] = []
@@ -106,7 +107,7 @@ def measure(model: Model, drafter: Drafter, texts: list[dict], device: torch.dev
         tapped = taps(trace, drafter.draft_config, 1)[:, :blocks.length]
         hidden = drafter.hidden(model, tapped, ids, blocks, numerics)[0].view(count, size, -1)
         base = drafter.base_logits(model, hidden.flatten(0, 1), numerics).view(count, size, -1)
-        rows = blocks.positions(device).view(count, size)
+        rows = blocks.positions().view(count, size)
         left = torch.arange(count, 0, -1)
         wanted = F.pad(ids[0], (0, size))[rows + 1]
         if text["mode"] == "greedy":

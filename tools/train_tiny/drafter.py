@@ -1,11 +1,11 @@
 """The DSpark drafter in PyTorch: one pass drafts a block of tokens from the trunk's last layers.
 
 Taps (the output of chosen trunk layers, mean over the residual streams) become one row `main_x` a token. Of the context, the
-three stages see nothing but keys made of it. A block is the anchor (the last known token) and noise ids; its rows see the last
+stages see nothing but keys made of it. A block is the anchor (the last known token) and noise ids; its rows see the last
 `sliding_window` rows in front of the anchor and all of the block, both ways. The Markov head adds a low-rank term of the token
 before each row. The confidence head says how likely the row's draft is accepted if those before it were.
 
-Blocks of one text are computed together: their anchors stand at first, first + stride, and so on.
+Blocks of several texts are computed together, as many of each, wherever their anchors stand.
 """
 
 from __future__ import annotations
@@ -46,20 +46,25 @@ class DraftConfig:
 
 @dataclass
 class Blocks:
-    """Where `count` blocks stand in a text of `length` tokens: block i's rows at first + i * stride + (0 ... size - 1)."""
+    """Where blocks stand in texts of `length` tokens: a block's rows at its anchor + (0 ... size - 1)."""
 
-    first: int
-    stride: int
+    anchors: Tensor  # [texts, blocks], int64
     size: int
     length: int
-    count: int
 
-    def anchors(self, device: torch.device) -> Tensor:
-        return self.first + self.stride * torch.arange(self.count, device=device)
+    @property
+    def count(self) -> int:
+        """Blocks of a text."""
+        return self.anchors.shape[1]
 
-    def positions(self, device: torch.device) -> Tensor:
-        """[count * size]"""
-        return (self.anchors(device)[:, None] + torch.arange(self.size, device=device)).flatten()
+    def positions(self) -> Tensor:
+        """[texts, count * size]"""
+        return (self.anchors[..., None] + torch.arange(self.size, device=self.anchors.device)).flatten(1)
+
+    def pick(self, rows: Tensor) -> Tensor:
+        """rows [texts, length, D] -> those of all blocks, [texts * count * size, D]."""
+        places = self.positions() + rows.shape[1] * torch.arange(rows.shape[0], device=rows.device)[:, None]
+        return rows.flatten(0, 1)[places.flatten()]
 
 
 class Stage(Block):
@@ -80,17 +85,19 @@ class Stage(Block):
         batch, rows, _ = u.shape
         heads, dim, window = config.num_attention_heads, config.head_dim, config.sliding_window
         cos, sin = rope(0, 1, blocks.length)
-        positions = blocks.positions(u.device)
+        positions = blocks.positions()
         block_cos, block_sin = cos[positions], sin[positions]
         _, q = attention.queries(u, block_cos, block_sin, numerics)
         own = attention.rows(u, block_cos, block_sin, numerics).view(batch, blocks.count, blocks.size, dim)
         context = F.pad(attention.rows(main_x, cos, sin, numerics), (0, 0, window, 0))
         # row w of a block's window is position anchor - window + w, which in the padded rows is anchor + w
-        windows = context[:, blocks.first:].unfold(1, window, blocks.stride)[:, :blocks.count].transpose(2, 3)
+        first = blocks.anchors + context.shape[1] * torch.arange(batch, device=u.device)[:, None]
+        places = first[..., None] + torch.arange(window, device=u.device)
+        windows = F.embedding(places, context.flatten(0, 1))
         keys = torch.cat([windows, own], 2)
         column = torch.arange(window + blocks.size, device=u.device)
-        mask = blocks.anchors(u.device)[:, None] - window + column >= 0
-        mask = mask.repeat_interleave(blocks.size, 0)
+        mask = blocks.anchors[..., None] - window + column >= 0
+        mask = mask.repeat_interleave(blocks.size, 1)
 
         widen = (lambda x: x.float()) if numerics.exact else (lambda x: x)
         shape = (batch, blocks.count, blocks.size * heads)
@@ -120,9 +127,8 @@ class Drafter(nn.Module):
 
     def hidden(self, model: Model, taps: Tensor, ids: Tensor, blocks: Blocks, numerics: Numerics) -> Tensor:
         """taps [B,length,taps*D], ids [B,>=length] -> [B,count*size,D], in front of the norm."""
-        anchors = blocks.anchors(ids.device)
         block_ids = torch.full((ids.shape[0], blocks.count, blocks.size), self.draft_config.noise_token_id, device=ids.device)
-        block_ids[:, :, 0] = ids[:, anchors]
+        block_ids[:, :, 0] = ids.gather(1, blocks.anchors)
         block_ids = block_ids.flatten(1)
         main_x = rms_norm(self.main_proj(taps, numerics), self.main_norm.weight, self.config.rms_norm_eps)
         embedded = F.embedding(block_ids.flatten(), model.embed.weight.to(BF16))

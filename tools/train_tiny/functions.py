@@ -98,7 +98,7 @@ def pool(values: Tensor, scores: Tensor) -> Tensor:
 @compiled
 def window_probabilities(lw: Tensor, sink: Tensor, mask: Tensor, scale: float) -> Tensor:
     """5.4 for layers without compressed entries. lw [B,S,H,2W]."""
-    w = torch.where(mask[:, None, :], lw.float() * scale, float("-inf"))
+    w = torch.where(mask[..., None, :], lw.float() * scale, float("-inf"))
     top = w.amax(-1, keepdim=True).detach()
     e = torch.exp(w - top)
     z = e.sum(-1, keepdim=True) + torch.exp(sink[:, None] - top)
@@ -109,7 +109,7 @@ def window_probabilities(lw: Tensor, sink: Tensor, mask: Tensor, scale: float) -
 def probabilities(lw: Tensor, lc: Tensor, sink: Tensor, mask: Tensor, visible: Tensor, scale: float
                   ) -> tuple[Tensor, Tensor]:
     """5.4: softmax with sink over window and compressed keys. lw [B,S,H,2W], lc [B,S,H,m], visible [B|1,S,m]."""
-    w = torch.where(mask[:, None, :], lw.float() * scale, float("-inf"))
+    w = torch.where(mask[..., None, :], lw.float() * scale, float("-inf"))
     c = torch.where(visible[:, :, None, :], lc.float() * scale, float("-inf"))
     top = torch.maximum(w.amax(-1, keepdim=True), c.amax(-1, keepdim=True)).detach()
     ew, ec = torch.exp(w - top), torch.exp(c - top)
@@ -120,7 +120,7 @@ def probabilities(lw: Tensor, lc: Tensor, sink: Tensor, mask: Tensor, visible: T
 @compiled
 def teacher_distribution(lw: Tensor, lc: Tensor, mask: Tensor, visible: Tensor, scale: float) -> Tensor:
     """What dense attention gives each compressed entry, summed over heads and normalised. [B,S,m] fp32."""
-    w = torch.where(mask[:, None, :], lw.float() * scale, float("-inf"))
+    w = torch.where(mask[..., None, :], lw.float() * scale, float("-inf"))
     c = torch.where(visible[:, :, None, :], lc.float() * scale, float("-inf"))
     top = torch.maximum(w.amax(-1, keepdim=True), c.amax(-1, keepdim=True))
     ec = torch.exp(c - top)

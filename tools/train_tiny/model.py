@@ -220,7 +220,7 @@ class Attention(nn.Module):
         qr = rms_norm(self.wq_a(u, numerics), self.q_norm.weight, eps)
         q = self.wq_b(qr, numerics).view(*u.shape[:2], c.num_attention_heads, c.head_dim)
         q = head_norm_release(q, eps) if numerics.name == "release" else head_norm(q, eps)
-        return qr, rotate(q, cos[:, None], sin[:, None])
+        return qr, rotate(q, cos[..., None, :], sin[..., None, :])
 
     def rows(self, u: Tensor, cos: Tensor, sin: Tensor, numerics: Numerics) -> Tensor:
         """5.2: u [B,S,D] -> rows [B,S,d] as the cache holds them, keys and values in one."""
@@ -237,7 +237,7 @@ class Attention(nn.Module):
     def output(self, o: Tensor, cos: Tensor, sin: Tensor, numerics: Numerics) -> Tensor:
         """5.5: heads [B,S,H,d] turned back, then the grouped low-rank projection to [B,S,D]."""
         c = self.config
-        o = rotate(o, cos[:, None], -sin[:, None])
+        o = rotate(o, cos[..., None, :], -sin[..., None, :])
         grouped = o.reshape(*o.shape[:2], c.o_groups, -1)
         w = self.wo_a.weight
         if numerics.name == "qat":
@@ -275,7 +275,7 @@ class Attention(nn.Module):
                       visible: Tensor | None, scale: float) -> Tensor:
         """5.4 with the release's roundings: bf16 exponentials in the product, un-rounded ones in the sum."""
         batch, length, heads, _ = lw.shape
-        w = torch.where(mask[:, None, :], lw * scale, float("-inf"))
+        w = torch.where(mask[..., None, :], lw * scale, float("-inf"))
         top = w.amax(-1, keepdim=True)
         if lc is not None:
             c = torch.where(visible[:, :, None, :], lc * scale, float("-inf"))

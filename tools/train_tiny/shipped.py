@@ -90,7 +90,10 @@ def load_shipped(folder: Path, device: str = "cpu") -> Model:
 
 def load_drafter(folder: Path, config: Config, device: str = "cpu") -> Drafter:
     """The drafter of a folder that export.write_drafter wrote, ready for the `release` numerics."""
-    drafter = Drafter(config, DraftConfig.load(folder / "config.json"))
+    tensors = read_safetensors(folder / "model.safetensors")
+    draft = DraftConfig.load(folder / "config.json")
+    draft.stages = 1 + max(int(name.split(".")[1]) for name in tensors if name.startswith("mtp."))
+    drafter = Drafter(config, draft)
     whole = {"main_proj", "main_norm", "norm", "hc_head", "markov_head", "confidence_head"}
 
     def rename(key: str) -> str:
@@ -99,5 +102,5 @@ def load_drafter(folder: Path, config: Config, device: str = "cpu") -> Drafter:
             return f"stages.{stage}.{rest}"
         return rest.replace("markov_head.", "").replace("confidence_head.proj", "confidence")
 
-    drafter.load_state_dict(_state(read_safetensors(folder / "model.safetensors"), rename))
+    drafter.load_state_dict(_state(tensors, rename))
     return drafter.to(device).eval()
