@@ -104,9 +104,10 @@ struct EngineStats {
   using DraftCounts = std::array<std::array<int64_t, kDraftPlaces>, speculation::kNumSources>;
   DraftCounts num_draft_tokens = {};
   DraftCounts num_accepted_tokens = {};
-  double drafting_seconds = 0;   // Of the model's drafter.
-  int64_t num_decode_steps = 0;  // A step counts once for every sequence that gets tokens of it.
-  int64_t state_bytes = 0;       // Of running sequences.
+  DraftCounts num_reached_tokens = {};  // Verified behind tokens that were all right.
+  double drafting_seconds = 0;          // Of the model's drafter.
+  int64_t num_decode_steps = 0;         // A step counts once for every sequence that gets tokens of it.
+  int64_t state_bytes = 0;              // Of running sequences.
   // Of any sequence on a rank: what does not grow, and what a token adds to its entries and its indexer keys.
   int64_t fixed_state_bytes = 0;
   double entry_bytes_per_token = 0;

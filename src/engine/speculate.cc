@@ -284,6 +284,7 @@ void Engine::Advance(Sequence& sequence, std::vector<Event>& events) {
       const size_t counted = std::min<size_t>(static_cast<size_t>(place), kDraftPlaces - 1);
       ++stats_.num_draft_tokens[source][counted];
       if (place < accepted) ++stats_.num_accepted_tokens[source][counted];
+      if (place <= accepted) ++stats_.num_reached_tokens[source][counted];
     }
     if (!IsByModel(sequence.draft)) sequence.watched = {};
     sequence.draft = {};

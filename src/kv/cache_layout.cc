@@ -110,7 +110,7 @@ int64_t CacheLayout::RingRowBytes(int layer, RingKind kind) const {
 int64_t CacheLayout::RingCapacity(int layer, RingKind kind) const {
   const LayerCacheLayout& l = At(*this, layer);
   if (kind == RingKind::kWindow) {
-    return window_size - 1 + std::max<int64_t>(1, max_rewind_tokens) + (l.drafts() ? 1 + kMostDraftRows : 0);
+    return l.drafts() ? DraftWindowRows() : window_size - 1 + std::max<int64_t>(1, max_rewind_tokens);
   }
   if (IsDraft(kind)) return kDraftBlock + 1 + max_rewind_tokens;
   return std::max<int64_t>(1, l.ratio * l.channels() - 1 + max_rewind_tokens);

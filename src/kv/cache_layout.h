@@ -27,6 +27,7 @@
 // nothing ever moves, and taking tokens back is a change of length.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -96,6 +97,10 @@ struct CacheLayout {
   int64_t RingRowBytes(int layer, RingKind kind) const;
   // The first layer that is a drafter's, or -1.
   int DraftLayer() const;
+  // Rows of a drafter's window ring, whether this layout has a drafter or another stage's.
+  int64_t DraftWindowRows() const {
+    return window_size + std::max<int64_t>(1, max_rewind_tokens) + kMostDraftRows;
+  }
   // Slots of a draft block that a sequence of so many tokens has in any case.
   static int64_t DraftSlots(int64_t length) {
     return length < 1 ? 0 : (length - 1) / kDraftBlock * kDraftBlock;

@@ -124,9 +124,10 @@ TEST(Drafts, OfRanksThatCutSumsAreNearlyThoseOfOne) {
     const std::vector<size_t> lengths = {540, 512, 9};
     std::vector<Drafted> alone;
     RunModel(run, [&](model::Model& model) { alone = DraftAll(model, lengths); });
-    for (const char* placement : {"tensor", "expert,entries"}) {
+    for (const char* placement : {"tensor", "expert,entries", "pipeline=2,tensor"}) {
       run.placement = placement;
-      for (run.num_ranks = 2; run.num_ranks <= 3; ++run.num_ranks) {
+      const int step = std::string(placement) == "pipeline=2,tensor" ? 4 : 1;
+      for (run.num_ranks = std::max(2, step); run.num_ranks <= std::max(3, step); run.num_ranks += step) {
         RunModel(run, [&](model::Model& model) {
           const std::vector<Drafted> together = DraftAll(model, lengths);
           ASSERT_EQ(together.size(), alone.size());
@@ -181,11 +182,12 @@ std::vector<std::vector<int32_t>> Converse(model::Model& model, bool drafts, boo
 
 TEST(Drafts, OfSeveralRanksGiveTheTextOfSerialDecoding) {
   for (const std::string golden : kGoldens) {
-    for (const char* placement : {"expert", "expert,sequences", "tensor"}) {
+    for (const char* placement : {"expert", "expert,sequences", "tensor", "pipeline=2,tensor"}) {
       RanksRun run = RunOf(golden);
       run.placement = placement;
-      for (const int num_ranks :
-           std::string(placement) == "expert,sequences" ? std::vector{2, 3} : std::vector{2, 4}) {
+      const bool stages = std::string(placement) == "pipeline=2,tensor";
+      const bool divides = std::string(placement) == "expert,sequences";
+      for (const int num_ranks : stages ? std::vector{4} : divides ? std::vector{2, 3} : std::vector{2, 4}) {
         run.num_ranks = num_ranks;
         RunModel(run, [&](model::Model& model) {
           int64_t num_drafted = 0;
@@ -202,14 +204,49 @@ TEST(Drafts, OfSeveralRanksGiveTheTextOfSerialDecoding) {
   }
 }
 
-TEST(Drafts, OfStagesAreRefusedWithALine) {
-  RanksRun run = RunOf("fp8_mxfp4");
-  run.num_ranks = 2;
-  run.placement = "pipeline";
-  RunModel(run, [&](model::Model& model) {
-    EXPECT_FALSE(model.can_draft());
-    EXPECT_THAT(model.why_no_draft(), HasSubstr("in several stages"));
-  });
+// The first stage drafts, of what the others send it: the streams of the last, and the taps of each. Prompts of 512 tokens and more divide the
+// streams too, and 150 are more than the rings keep.
+TEST(Drafts, OfStagesAreThoseOfOneRank) {
+  struct Grid {
+    const char* placement;
+    int num_ranks;
+  };
+  for (const std::string golden : kGoldens) {
+    RanksRun run = RunOf(golden);
+    const std::vector<size_t> lengths = {7, 40, 1, 23, 150};
+    std::vector<Drafted> alone;
+    RunModel(run, [&](model::Model& model) { alone = DraftAll(model, lengths); });
+    ASSERT_EQ(alone.size(), 3U);
+    for (const Grid& grid : {Grid{"pipeline", 2}, Grid{"pipeline", 3}, Grid{"pipeline=2,expert", 4},
+                             Grid{"pipeline=2,expert,sequences", 4}}) {
+      run.placement = grid.placement;
+      run.num_ranks = grid.num_ranks;
+      RunModel(run, [&](model::Model& model) {
+        ASSERT_TRUE(model.can_draft()) << model.why_no_draft();
+        const std::vector<Drafted> together = DraftAll(model, lengths);
+        ASSERT_EQ(together.size(), alone.size());
+        for (size_t round = 0; round < alone.size(); ++round)
+          EXPECT_TRUE(together[round] == alone[round])
+              << golden << ", " << grid.placement << ", " << grid.num_ranks << " ranks, round " << round;
+      });
+    }
+  }
+}
+
+TEST(Drafts, OfStagesOverTcpGiveTheTextOfSerialDecoding) {
+  for (const std::string golden : kGoldens) {
+    RanksRun run = RunOf(golden);
+    run.placement = "pipeline";
+    run.network = comm::testing::Network::kTcp;
+    for (run.num_ranks = 2; run.num_ranks <= 3; ++run.num_ranks) {
+      RunModel(run, [&](model::Model& model) {
+        int64_t num_drafted = 0;
+        const auto serial = Converse(model, false, false, &num_drafted);
+        EXPECT_EQ(Converse(model, true, false, &num_drafted), serial) << golden << ", " << run.num_ranks;
+        EXPECT_GT(num_drafted, 50);
+      });
+    }
+  }
 }
 
 // The group ends with the reason: no rank waits for one that cannot draft.

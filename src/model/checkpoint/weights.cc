@@ -305,16 +305,14 @@ void LogFindings(const ResolvedCheckpoint& resolved, bool loads_drafter) {
 }
 
 // Why no drafter can be loaded, or nothing.
-std::string WhyNoDrafter(const ModelConfig& config, const LoadOptions& options, int64_t num_layers) {
+std::string WhyNoDrafter(const ModelConfig& config, int64_t num_layers) {
   if (num_layers < config.num_hidden_layers) return "drafts want all layers of the model";
-  if (options.placement.num_stages > 1) return "drafts of a model in several stages are not supported";
   return {};
 }
 
 // Why the MTP block is not loaded, or nothing.
-std::string WhyNoMtp(const ResolvedCheckpoint& resolved, const ModelConfig& config,
-                     const LoadOptions& options, int64_t num_layers) {
-  return resolved.mtp.has_value() ? WhyNoDrafter(config, options, num_layers) : resolved.no_mtp;
+std::string WhyNoMtp(const ResolvedCheckpoint& resolved, const ModelConfig& config, int64_t num_layers) {
+  return resolved.mtp.has_value() ? WhyNoDrafter(config, num_layers) : resolved.no_mtp;
 }
 
 // A hyper-connection's head whose sigmoids are 0, so that each stream has the weight that op hc_head adds to them: exactly what it is asked
@@ -355,6 +353,7 @@ Status LoadDspark(const DsparkSource& source, const StoredLinear& head, const io
   dspark.config = source.config;
   dspark.checkpoint = source.checkpoint;
   DSV4_ASSIGN_OR_RETURN_STATUS(dspark.tap, MeanOfStreams(config, weights.copies));
+  if (!weights.place.first_stage()) return options.loaded ? options.loaded(weights) : Status();
   for (const ResolvedLayer& resolved : stages) {
     Numbers numbers(*source.checkpoint, options);
     numbers.Add(resolved, weights.place);
@@ -388,11 +387,12 @@ Status LoadDspark(const DsparkSource& source, const StoredLinear& head, const io
 // The MTP block, behind the layers.
 Status LoadMtp(const ResolvedLayer& resolved, const StoredLinear& head, const io::Checkpoint& checkpoint,
                const LoadOptions& options, Loader& loader, ModelWeights& weights) {
+  MtpWeights& mtp = weights.mtp.emplace();
+  if (!weights.place.first_stage()) return {};
   Numbers numbers(checkpoint, options);
   numbers.Add(resolved, weights.place);
   numbers.Fetch();
   const auto vector = [&](TensorId id) { return loader.Vector(id, resolved[id].tensor, LayerConfig()); };
-  MtpWeights& mtp = weights.mtp.emplace();
   mtp.e_proj = loader.Linear(TensorId::kMtpEProj, resolved[TensorId::kMtpEProj].linear);
   mtp.h_proj = loader.Linear(TensorId::kMtpHProj, resolved[TensorId::kMtpHProj].linear);
   mtp.enorm = vector(TensorId::kMtpENorm);
@@ -414,8 +414,8 @@ Result<RankPlace> PlaceRank(const ResolvedCheckpoint& resolved, const ModelConfi
                                     ToString(placement), options.rank, placement.num_ranks(), num_layers)));
   }
   RankPlace place{.placement = placement, .rank = options.rank};
-  const auto stage = static_cast<size_t>(place.stage());
-  place.layers = StageLayers(resolved, num_layers, placement.num_stages)[stage];
+  place.stage_layers = StageLayers(resolved, num_layers, placement.num_stages);
+  place.layers = place.stage_layers[static_cast<size_t>(place.stage())];
   DSV4_CHECK(config.num_hidden_layers >= place.layers.end) << place.layers.end;
   return place;
 }
@@ -457,14 +457,14 @@ Result<ModelWeights> LoadWeights(std::shared_ptr<const io::Checkpoint> checkpoin
   ModelWeights weights;
   std::optional<DsparkSource> dspark;
   if (options.dspark) {
-    weights.no_dspark = WhyNoDrafter(config, options, num_layers);
+    weights.no_dspark = WhyNoDrafter(config, num_layers);
     if (Result<DsparkSource> source = FindDspark(checkpoint, config); !source) {
       weights.no_dspark = source.error().message();
     } else if (weights.no_dspark.empty()) {
       dspark = *std::move(source);
     }
   }
-  if (options.mtp) weights.no_mtp = WhyNoMtp(resolved, config, options, num_layers);
+  if (options.mtp) weights.no_mtp = WhyNoMtp(resolved, config, num_layers);
   const bool loads_mtp = options.mtp && weights.no_mtp.empty();
   // One drafter is enough: that of the checkpoint's own files, which has one or the other, before that of a folder.
   if (loads_mtp) dspark.reset();

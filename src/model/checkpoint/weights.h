@@ -134,6 +134,7 @@ struct ModelWeights {
   ColumnSplit head_split;  // Of the vocabulary; empty where the stage is one rank.
   // num_hidden_layers, or fewer with LoadOptions::max_layers; of several stages those of this one.
   std::vector<LayerWeights> layers;
+  // Of several stages the first has the drafter's tensors. The others know of it what they send: of DSpark config and tap, of MTP nothing.
   std::optional<MtpWeights> mtp;        // LoadOptions::mtp
   std::string no_mtp;                   // Why not, where it was asked for.
   std::optional<DsparkWeights> dspark;  // LoadOptions::dspark

@@ -81,8 +81,7 @@ Result<TensorView> DraftShards::Share(const LayerStep& step, const TensorView& t
 
 KeptRows::KeptRows(const PassPlan& pass) {
   for (const PassSequence& sequence : pass.sequences) {
-    const kv::CacheLayout& layout = sequence.state->layout();
-    const int64_t capacity = layout.RingCapacity(layout.DraftLayer(), kv::RingKind::kWindow);
+    const int64_t capacity = sequence.state->layout().DraftWindowRows();
     const int64_t left_out = std::max<int64_t>(0, sequence.num_tokens - capacity);
     first_row.push_back(sequence.token_begin + left_out);
     plan.sequences.push_back({.state = sequence.state,
@@ -114,6 +113,12 @@ std::vector<Range> KeptHere(const StepContext& context, const KeptRows& kept) {
   return here;
 }
 
+int64_t NumRows(std::span<const Range> ranges) {
+  int64_t num_rows = 0;
+  for (const Range& range : ranges) num_rows += range.size();
+  return num_rows;
+}
+
 Result<TensorView> GatherKept(const StepContext& context, const KeptRows& kept, const TensorView& mine) {
   if (!context.divide_streams()) return mine;
   std::vector<int64_t> counts;
@@ -123,6 +128,23 @@ Result<TensorView> GatherKept(const StepContext& context, const KeptRows& kept, 
     for (size_t i = 0; i < kept.plan.sequences.size(); ++i) counts.back() += KeptIn(kept, i, range).size();
   }
   return GatherRows(LayerStep(context), mine, counts);
+}
+
+Result<TensorView> BringToFirstStage(const StepContext& context, const Graph& graph, int stage,
+                                     const TensorView& mine, const Shape& shape) {
+  const RankPlace& place = graph.weights.place;
+  if (stage == 0) return mine;
+  if (place.stage() == stage && shape[0] > 0) {
+    DSV4_TRY(graph.group->Send(Bytes(mine), place.shard()).WithContext("rows for drafts"));
+  }
+  if (!place.first_stage()) return mine;
+  DSV4_ASSIGN_OR_RETURN(const TensorView rows,
+                        LayerStep(context).NewTensor(context.activation_dtype(), shape));
+  if (shape[0] > 0) {
+    DSV4_TRY(graph.group->Recv(Bytes(rows), place.shard() + stage * place.num_shards())
+                 .WithContext("rows for drafts"));
+  }
+  return rows;
 }
 
 int64_t NumRowsAt(std::span<const DraftRow> rows, int64_t place) {

@@ -75,8 +75,14 @@ struct KeptRows {
 };
 // Those of them whose streams are here, as ranges of own_rows.
 std::vector<Range> KeptHere(const StepContext& context, const KeptRows& kept);
+int64_t NumRows(std::span<const Range> ranges);
 // Of all shards, where they divide the streams: `mine` [rows that are here, width] to [kept.plan.num_tokens, width].
 Result<TensorView> GatherKept(const StepContext& context, const KeptRows& kept, const TensorView& mine);
+
+// The first stage drafts. Brings rows there that `stage` has, which gives them as `mine`: a tensor of `shape`, which both know. Called by both,
+// and by others for nothing.
+Result<TensorView> BringToFirstStage(const StepContext& context, const Graph& graph, int stage,
+                                     const TensorView& mine, const Shape& shape);
 
 // The slots that a sequence is to have at the pass's end in any case, and lacks: those behind which no query looks are left out.
 Range DraftSlotsToMake(const PassSequence& sequence, int64_t window);

@@ -50,13 +50,37 @@ Status MakeSlots(const Graph& graph, Arena& arena, PassArrays& arrays, Slots& sl
 
 Result<DsparkTaps> DsparkTaps::Begin(const StepContext& context, const Graph& graph) {
   DsparkTaps taps(context, graph);
-  const auto num_taps = static_cast<int64_t>(graph.weights.dspark->config.target_layer_ids.size());
+  const RankPlace& place = graph.weights.place;
   taps.here_ = KeptHere(context, taps.kept_);
-  for (const Range& rows : taps.here_) taps.num_here_ += rows.size();
-  DSV4_ASSIGN_OR_RETURN(taps.taps_,
-                        context.arena.Allocate(context.activation_dtype(),
-                                               {taps.num_here_ * num_taps, graph.config.hidden_size}));
+  taps.num_here_ = NumRows(taps.here_);
+  taps.columns_ = place.first_stage() ? taps.ColumnsOf({0, graph.config.num_hidden_layers})
+                                      : taps.ColumnsOf(place.layers);
+  const auto width = std::ssize(taps.columns_);
+  DSV4_ASSIGN_OR_RETURN(
+      taps.taps_,
+      context.arena.Allocate(context.activation_dtype(), {taps.num_here_ * width, graph.config.hidden_size}));
   return taps;
+}
+
+std::vector<int64_t> DsparkTaps::ColumnsOf(const Range& layers) const {
+  const std::vector<int64_t>& tapped = graph_->weights.dspark->config.target_layer_ids;
+  std::vector<int64_t> columns;
+  for (size_t i = 0; i < tapped.size(); ++i) {
+    if (tapped[i] >= layers.begin && tapped[i] < layers.end) columns.push_back(static_cast<int64_t>(i));
+  }
+  return columns;
+}
+
+void DsparkTaps::AddRuns(int64_t first, int64_t step, std::span<const Range> from, int64_t column,
+                         std::vector<RowRun>* runs) const {
+  const int64_t width = std::ssize(columns_);
+  int64_t kept = 0;
+  for (const Range& range : from) {
+    for (int64_t row = range.begin; row < range.end; ++row) {
+      const int64_t place = kept++ * width + column;
+      runs->push_back({first + row * step, 1, taps_.Rows(place, place + 1).data});
+    }
+  }
 }
 
 Status DsparkTaps::Tap(const LayerStep& step, int64_t layer, const TensorView& streams) {
@@ -75,25 +99,40 @@ Status DsparkTaps::Tap(const LayerStep& step, int64_t layer, const TensorView& s
                                  .y = rows,
                                  .norm_eps = static_cast<float>(config.rms_norm_eps),
                                  .hc_eps = 1.0F / static_cast<float>(config.hc_mult)}));
-  const auto num_taps = static_cast<int64_t>(layers.size());
   std::vector<RowRun> runs;
-  for (int64_t tap = 0; tap < num_taps; ++tap) {
-    if (layers[static_cast<size_t>(tap)] != layer) continue;
-    int64_t kept = 0;
-    for (const Range& range : here_) {
-      for (int64_t row = range.begin; row < range.end; ++row) {
-        const int64_t place = kept++ * num_taps + tap;
-        runs.push_back({row, 1, taps_.Rows(place, place + 1).data});
-      }
-    }
+  for (int64_t i = 0; i < std::ssize(columns_); ++i) {
+    if (layers[static_cast<size_t>(columns_[static_cast<size_t>(i)])] == layer)
+      AddRuns(0, 1, here_, i, &runs);
   }
   return step.StoreRows("dspark.tap", rows, context_->arrays.Fixed(std::move(runs)));
+}
+
+Status DsparkTaps::BringToFirstStage() {
+  const RankPlace& place = graph_->weights.place;
+  const Range all = {0, num_here_};
+  for (int stage = 1; stage < place.placement.num_stages; ++stage) {
+    const std::vector<int64_t> theirs = ColumnsOf(place.stage_layers[static_cast<size_t>(stage)]);
+    const auto width = std::ssize(theirs);
+    if (width == 0) continue;
+    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView rows,
+                                 model::BringToFirstStage(*context_, *graph_, stage, taps_,
+                                                          {num_here_ * width, graph_->config.hidden_size}));
+    if (!place.first_stage() || num_here_ == 0) continue;
+    std::vector<RowRun> runs;
+    for (int64_t i = 0; i < width; ++i)
+      AddRuns(i, width, std::span(&all, 1), theirs[static_cast<size_t>(i)], &runs);
+    DSV4_RETURN_IF_ERROR(
+        LayerStep(*context_).StoreRows("dspark.tap", rows, context_->arrays.Fixed(std::move(runs))));
+  }
+  return {};
 }
 
 Status DsparkTaps::Keep() {
   const PassPlan& plan = kept_.plan;
   if (plan.num_tokens == 0) return {};
   const ModelConfig& config = graph_->config;
+  DSV4_RETURN_IF_ERROR(BringToFirstStage());
+  if (!graph_->weights.place.first_stage()) return {};
   const TensorView mine = taps_.Reshaped({num_here_, graph_->weights.dspark->main_proj.cols});
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView flat, GatherKept(*context_, kept_, mine));
   // What the rings hold is read before it is overwritten.

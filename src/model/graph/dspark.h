@@ -25,20 +25,30 @@ class DsparkTaps {
 
   // Behind layer `layer` of the model: `streams` [n, H, D].
   Status Tap(const LayerStep& step, int64_t layer, const TensorView& streams);
-  // Behind the last layer, between BeginAppend and CommitAppend: keeps them, and makes the slots that a sequence of its new length has in any
-  // case.
+  // Behind the stage's last layer, between BeginAppend and CommitAppend: keeps them, and makes the slots that a sequence of its new length has in any
+  // case. Of several stages the first does, of what the others send it.
   Status Keep();
 
  private:
   DsparkTaps(const StepContext& context, const Graph& graph)
       : context_(&context), graph_(&graph), kept_(context.plan) {}
 
+  // Which taps are of these layers.
+  std::vector<int64_t> ColumnsOf(const Range& layers) const;
+  // Where column `column` of taps_ comes from: of kept row r, row first + r * step of a tensor, for the rows of `from`.
+  void AddRuns(int64_t first, int64_t step, std::span<const Range> from, int64_t column,
+               std::vector<RowRun>* runs) const;
+  // Of several stages: taps of the others' layers.
+  Status BringToFirstStage();
+
   const StepContext* context_;
   const Graph* graph_;
   KeptRows kept_;
   std::vector<Range> here_;  // Of own_rows, those that are kept,
   int64_t num_here_ = 0;     // so many.
-  TensorView taps_;          // [num_here * taps, D]
+  std::vector<int64_t>
+      columns_;      // Which taps this stage has a place for: all in the first, elsewhere its own.
+  TensorView taps_;  // [num_here * columns, D]
 };
 
 // As RunDraft (mtp.h), with blocks: at most the block's size of choices for each row.

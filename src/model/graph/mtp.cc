@@ -82,13 +82,12 @@ Status MakeSlots(const Graph& graph, Arena& arena, PassArrays& arrays, Slots& sl
 
 namespace {
 
-// The streams that are kept, [kept.plan.num_tokens, H * D]; all are, of a pass that is not long, and then `streams` themselves.
-Result<TensorView> KeptStreams(const StepContext& context, const KeptRows& kept, const TensorView& streams) {
+// The streams that are kept and are here, [rows, H * D]; all are, of a pass that is not long, and then `streams` themselves.
+Result<TensorView> KeptStreams(const StepContext& context, std::span<const Range> here,
+                               const TensorView& streams) {
   const TensorView own = streams.Reshaped({streams.shape[0], context.config.hc_dim()});
-  const std::vector<Range> here = KeptHere(context, kept);
-  int64_t num_here = 0;
-  for (const Range& rows : here) num_here += rows.size();
-  if (num_here == own.shape[0]) return GatherKept(context, kept, own);
+  const int64_t num_here = NumRows(here);
+  if (num_here == own.shape[0]) return own;
   const LayerStep step(context);
   DSV4_ASSIGN_OR_RETURN(const TensorView picked, step.NewTensor(own.dtype, {num_here, own.shape[1]}));
   std::vector<RowRun> runs;
@@ -98,7 +97,7 @@ Result<TensorView> KeptStreams(const StepContext& context, const KeptRows& kept,
     end += rows.size();
   }
   if (!runs.empty()) DSV4_TRY(step.StoreRows("streams", own, context.arrays.Fixed(std::move(runs))));
-  return GatherKept(context, kept, picked);
+  return picked;
 }
 
 }  // namespace
@@ -108,7 +107,16 @@ Status KeepForDrafts(const StepContext& context, const Graph& graph, const Tenso
   const ModelConfig& config = context.config;
   if (plan.num_tokens == 0) return {};
   const KeptRows kept(plan);
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView flat, KeptStreams(context, kept, streams));
+  const RankPlace& place = graph.weights.place;
+  const std::vector<Range> here = KeptHere(context, kept);
+  TensorView mine;
+  if (place.last_stage()) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(mine, KeptStreams(context, here, streams));
+  }
+  DSV4_ASSIGN_OR_RETURN_STATUS(mine, BringToFirstStage(context, graph, place.placement.num_stages - 1, mine,
+                                                       {NumRows(here), config.hc_dim()}));
+  if (!place.first_stage()) return {};
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView flat, GatherKept(context, kept, mine));
   // What the rings hold is read before it is overwritten.
   Slots slots(config.hc_dim(), context.activation_dtype());
   for (size_t i = 0; i < plan.sequences.size(); ++i) {

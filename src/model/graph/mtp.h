@@ -15,7 +15,7 @@
 namespace dsv4::model {
 
 // At the end of a pass, between BeginAppend and CommitAppend: keeps what drafts need of it, and makes the slots that a sequence of its new
-// length has in any case. `streams`: [n, H, D] behind the last layer.
+// length has in any case. `streams`: [n, H, D] behind the stage's last layer; the last stage sends those of the model's to the first, which keeps them.
 Status KeepForDrafts(const StepContext& context, const Graph& graph, const TensorView& streams);
 
 // Those with most choices come first. Makes the slots that are missing, and drafts: row i's token number j goes to tokens[j, i], an I32

@@ -303,7 +303,8 @@ PassPlan PlanPass(const Graph& graph, std::span<const PassChunk> chunks) {
     plan.num_tokens += num_tokens;
     plan.tokens.insert(plan.tokens.end(), chunk.tokens.begin(), chunk.tokens.end());
     plan.windows_fit = plan.windows_fit && chunk.state->WindowFits();
-    if (graph.weights.mtp.has_value() || graph.weights.dspark.has_value())
+    const bool drafts = graph.weights.mtp.has_value() || graph.weights.dspark.has_value();
+    if (drafts && graph.weights.place.first_stage())
       plan.num_draft_slots += DraftSlotsToMake(plan.sequences.back(), graph.config.sliding_window).size();
   }
   for (const LayerPlan& layer_plan : graph.layers) {
@@ -409,13 +410,14 @@ Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chun
   for (size_t i = 0; i < graph.weights.layers.size(); ++i) {
     const LayerStep step(context, graph.layers[i]);
     DSV4_RETURN_IF_ERROR(RunLayer(step, graph.weights.layers[i], streams));
-    if (taps.has_value()) DSV4_RETURN_IF_ERROR(taps->Tap(step, static_cast<int64_t>(i), streams));
+    if (taps.has_value()) DSV4_RETURN_IF_ERROR(taps->Tap(step, graph.layers[i].number, streams));
   }
-  if (taps.has_value()) DSV4_RETURN_IF_ERROR(taps->Keep());
-  if (graph.weights.mtp.has_value()) DSV4_RETURN_IF_ERROR(KeepForDrafts(context, graph, streams));
+  // The next stage has its streams before this one waits for another.
   if (!place.last_stage() && streams.shape[0] > 0) {
     DSV4_RETURN_IF_ERROR(graph.group->Send(Bytes(streams), place.rank + place.num_shards()));
   }
+  if (taps.has_value()) DSV4_RETURN_IF_ERROR(taps->Keep());
+  if (graph.weights.mtp.has_value()) DSV4_RETURN_IF_ERROR(KeepForDrafts(context, graph, streams));
   // The head is divided by vocabulary, whatever divides the layers.
   StepContext together = context;
   together.shards = context.expert_shards;

@@ -72,7 +72,7 @@ std::string StepKey(const Graph& graph, const Arena& arena, std::span<const Pass
                     const PassPlan& plan, const ChosenTokens& chosen);
 
 // Of several stages, the streams come from the stage before and go on to the next, and the rows whose logits are wanted back to
-// the first, which has the head.
+// the first, which has the head; and those of which drafts are made, which are made there.
 // Where shards divide the sequences, all are given all chunks in one order, those of a place together and places in order, and each runs
 // those whose rows it has.
 // Errors name the layer and the op; rows of the appends may then be partly written. `arena` is empty before and after.

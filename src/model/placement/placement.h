@@ -70,7 +70,8 @@ std::vector<Range> BalanceLayers(std::span<const int64_t> costs, int64_t first_e
 struct RankPlace {
   Placement placement;
   int rank = 0;
-  Range layers;  // Of the model.
+  Range layers;                     // Of the model.
+  std::vector<Range> stage_layers;  // The same of every stage.
 
   int stage() const { return rank / placement.num_shards; }
   int shard() const { return rank % placement.num_shards; }

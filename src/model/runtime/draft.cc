@@ -111,11 +111,13 @@ Result<std::vector<int32_t>> Model::DraftTogether(std::span<const DraftRow> rows
                                                   const Status& ready) {
   Status status = ready;
   size_t num_begun = 0;
+  // The first stage drafts; the others have nothing to do, and hear that.
+  if (!place().first_stage()) rows = {};
   for (; num_begun < rows.size() && status.ok(); ++num_begun)
     status = rows[num_begun].state->BeginDraft().WithContext(fmt::format("draft, row {}", num_begun));
   if (in_group_) status = comm::Agree(*options_.group, status);
   std::vector<int32_t> tokens;
-  if (status.ok()) {
+  if (status.ok() && !rows.empty()) {
     Result<std::vector<int32_t>> drafted = Error(ResourceExhausted("draft: memory ran out"));
     try {
       drafted = RunDrafts(rows, allowed);

@@ -159,7 +159,8 @@ std::shared_ptr<const kv::CacheLayout> MakeCacheLayout(const ModelConfig& config
   auto layout =
       std::make_shared<kv::CacheLayout>(CacheGeometry(config, layers, options.numerics, options.cache_rows,
                                                       options.max_chunk_tokens, options.max_rewind_tokens));
-  if (weights.mtp.has_value()) layout->layers.push_back(DraftBlockGeometry(config));
+  if (weights.mtp.has_value() && weights.place.first_stage())
+    layout->layers.push_back(DraftBlockGeometry(config));
   for (size_t i = 0; weights.dspark.has_value() && i < weights.dspark->stages.size(); ++i)
     layout->layers.push_back(DsparkStageGeometry(config, weights.dspark->config, i == 0));
   layout->shard = weights.place.entries();
