@@ -1,8 +1,10 @@
 #include "apps/bench/bench_speculation.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <limits>
 #include <memory>
@@ -19,6 +21,8 @@
 #include "apps/terminal/terminal.h"
 #include "base/json.h"
 #include "base/read_file.h"
+#include "engine/engine.h"
+#include "speculation/drafter.h"
 
 namespace dsv4::apps {
 namespace {
@@ -29,6 +33,40 @@ struct Prompt {
   std::vector<int32_t> answer;  // Given; empty: the model's own.
 };
 
+// Tokens of drafts that were verified, by source and place.
+struct Drafts {
+  using Counts = engine::EngineStats::DraftCounts;
+  Counts verified = {};
+  Counts reached = {};
+  Counts accepted = {};
+
+  static Drafts Of(const engine::EngineStats& stats) {
+    return {stats.num_draft_tokens, stats.num_reached_tokens, stats.num_accepted_tokens};
+  }
+  void Add(const Drafts& other, int64_t times) {
+    for (const auto counts : {&Drafts::verified, &Drafts::reached, &Drafts::accepted}) {
+      for (size_t source = 0; source < speculation::kNumSources; ++source) {
+        for (size_t place = 0; place < engine::kDraftPlaces; ++place)
+          (this->*counts)[source][place] += times * (other.*counts)[source][place];
+      }
+    }
+  }
+  int64_t num_verified() const {
+    int64_t sum = 0;
+    for (const auto& counts : verified) sum = std::accumulate(counts.begin(), counts.end(), sum);
+    return sum;
+  }
+  // How often a draft was right at each place where those in front were; but for the last, which is of all further ones.
+  std::vector<double> Acceptance(size_t source) const {
+    std::vector<double> shares;
+    for (size_t place = 0; place + 1 < engine::kDraftPlaces && reached[source][place] > 0; ++place) {
+      shares.push_back(static_cast<double>(accepted[source][place]) /
+                       static_cast<double>(reached[source][place]));
+    }
+    return shares;
+  }
+};
+
 // Of all prompts of a kind.
 struct Row {
   std::string kind;
@@ -36,14 +74,17 @@ struct Row {
   int64_t num_prompts = 0;
   int64_t num_tokens = 0;     // Of answers,
   int64_t num_steps = 0;      // and the steps that gave them with drafts,
-  int64_t num_drafted = 0;    // which verified so many tokens of drafts.
+  Drafts drafts;              // which verified these.
+  int64_t num_answers = 0;    // That were asked for, with drafts and without.
   double serial_seconds = 0;  // The fastest of each prompt's answers, summed up.
   double drafted_seconds = 0;
   // The least ratio of a prompt, which is the median of its pairs of answers.
   double slowest = std::numeric_limits<double>::infinity();
 
   double Ratio() const { return serial_seconds / drafted_seconds; }
-  double DraftedAStep() const { return static_cast<double>(num_drafted) / static_cast<double>(num_steps); }
+  double DraftedAStep() const {
+    return static_cast<double>(drafts.num_verified()) / static_cast<double>(num_steps);
+  }
   double TokensAStep() const { return static_cast<double>(num_tokens) / static_cast<double>(num_steps); }
 };
 
@@ -139,19 +180,23 @@ class SpeculationBench {
     double fastest[2] = {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
     std::vector<int32_t> serial;
     int64_t num_steps = 0;
-    int64_t num_drafted = 0;
+    Drafts drafts;
+    const auto begin = std::chrono::steady_clock::now();
     double decoded[2] = {0, 0};
     double last[2] = {0, 0};
     // Of neighbours: a machine that becomes slower or quicker has changed few of them.
     std::vector<double> ratios;
     const auto is_enough = [&](int repeats) {
       return repeats >= options_.repeat &&
-             (repeats >= kMostRepeats || std::min(decoded[0], decoded[1]) >= kLeastSeconds);
+             (repeats >= kMostRepeats || std::min(decoded[0], decoded[1]) >= kLeastSeconds ||
+              std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() >=
+                  options_.prompt_seconds);
     };
-    for (int round = 0; round % 2 != 0 || !is_enough(round / 2); ++round) {
+    int round = 0;
+    for (; round % 2 != 0 || !is_enough(round / 2); ++round) {
       // Off, on, on, off, ...: what was first the last time is second now.
       const bool drafted = ((round + 1) / 2) % 2 == 1;
-      const int64_t before = NumDrafted();
+      const Drafts before = Drafts::Of(runtime_.stats());
       DSV4_ASSIGN_OR_RETURN_STATUS(const Generation generation, Answer(prompt, drafted));
       std::vector<int32_t> ids = Ids(generation);
       if (round == 0) serial = ids;
@@ -163,7 +208,8 @@ class SpeculationBench {
       }
       if (drafted && generation.decode_seconds < fastest[1]) {
         num_steps = generation.num_steps;
-        num_drafted = NumDrafted() - before;
+        drafts = Drafts::Of(runtime_.stats());
+        drafts.Add(before, -1);
       }
       fastest[drafted ? 1 : 0] = std::min(fastest[drafted ? 1 : 0], generation.decode_seconds);
       decoded[drafted ? 1 : 0] += generation.decode_seconds;
@@ -175,7 +221,8 @@ class SpeculationBench {
     ++row.num_prompts;
     row.num_tokens += static_cast<int64_t>(serial.size());
     row.num_steps += num_steps;
-    row.num_drafted += num_drafted;
+    row.drafts.Add(drafts, 1);
+    row.num_answers += round;
     row.serial_seconds += fastest[0];
     row.drafted_seconds += fastest[1];
     const auto middle = ratios.begin() + std::ssize(ratios) / 2;
@@ -187,13 +234,6 @@ class SpeculationBench {
   const std::vector<Row>& rows() const { return rows_; }
 
  private:
-  int64_t NumDrafted() const {
-    int64_t sum = 0;
-    for (const auto& counts : runtime_.stats().num_draft_tokens)
-      sum = std::accumulate(counts.begin(), counts.end(), sum);
-    return sum;
-  }
-
   Result<Generation> Answer(const Prompt& prompt, bool drafted) {
     ChatRuntime::Ask ask;
     ask.mode = chat::ThinkingMode::kChat;
@@ -239,6 +279,14 @@ void PrintTable(const std::vector<Row>& rows) {
                tokens / row.serial_seconds, tokens / row.drafted_seconds, row.Ratio(), row.TokensAStep(),
                row.slowest, row.DraftedAStep());
   }
+  for (const Row& row : rows) {
+    for (size_t source = 0; source < speculation::kNumSources; ++source) {
+      const std::vector<double> shares = row.drafts.Acceptance(source);
+      if (shares.empty()) continue;
+      fmt::print("{:16} {} drafts right by place: {:.2f}\n", Printable(row.kind) + (row.given ? " *" : ""),
+                 speculation::SourceName(static_cast<speculation::Source>(source)), fmt::join(shares, ", "));
+    }
+  }
   fmt::print(
       "All answers are the same with and without. ratio: on / off. at most: tokens a step, the ratio if "
       "further rows of a "
@@ -250,12 +298,20 @@ void PrintTable(const std::vector<Row>& rows) {
 void PrintJson(const SpeculationBenchOptions& options, const std::vector<Row>& rows) {
   Json document = {{"drafter", options.drafter}, {"repeat", options.repeat}, {"rows", Json::array()}};
   for (const Row& row : rows) {
+    Json acceptance = Json::object();
+    for (size_t source = 0; source < speculation::kNumSources; ++source) {
+      const std::vector<double> shares = row.drafts.Acceptance(source);
+      const auto name = speculation::SourceName(static_cast<speculation::Source>(source));
+      if (!shares.empty()) acceptance[std::string(name)] = shares;
+    }
     document["rows"].push_back({{"kind", row.kind},
                                 {"given_answers", row.given},
                                 {"prompts", row.num_prompts},
                                 {"tokens", row.num_tokens},
                                 {"steps", row.num_steps},
-                                {"drafted", row.num_drafted},
+                                {"answers", row.num_answers},
+                                {"drafted", row.drafts.num_verified()},
+                                {"acceptance", std::move(acceptance)},
                                 {"serial_seconds", row.serial_seconds},
                                 {"drafted_seconds", row.drafted_seconds},
                                 {"ratio", row.Ratio()},

@@ -88,6 +88,13 @@ void AddSpeculationBench(CLI::App& bench, SpeculationBenchOptions& options, Serv
           "--prompts", [&](const std::string& path) { options.prompts_path = server.prompts_path = path; },
           "For --server and --speculation: one object with 'messages' a line (default of --server: a mix)")
       ->type_name("FILE");
+  bench
+      .add_option("--prompt-seconds", options.prompt_seconds,
+                  "With --speculation: a prompt that took so long is not asked for more often than --repeat")
+      ->check(CLI::NonNegativeNumber)
+      ->needs("--prompts")
+      ->needs(speculation)
+      ->capture_default_str();
   CLI::Option* acceptance =
       bench
           .add_option_function<std::string>(

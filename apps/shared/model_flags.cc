@@ -118,16 +118,19 @@ model::ModelOptions MakeModelOptions(const ModelFlags& flags) {
 
 namespace {
 
-// Which drafter the model is to have is rank 0's to say: the others run no command of their own.
+// Which drafter the model is to have, and with which head, is rank 0's to say: the others run no command of their own.
 Status AgreeOnDrafter(comm::Communicator& group, ModelFlags& flags) {
   const auto bytes_of = [](bool flag) { return flag ? std::byte{1} : std::byte{0}; };
   std::vector<std::byte> wanted = {bytes_of(flags.mtp), bytes_of(flags.dspark),
                                    bytes_of(flags.drafter_if_it_fits)};
+  for (const char c : flags.draft_head) wanted.push_back(static_cast<std::byte>(c));
   DSV4_RETURN_IF_ERROR(comm::BroadcastBytes(group, wanted, 0, comm::Wait::kForever));
-  if (wanted.size() != 3) return DataLoss("rank 0 says of no drafter that this version knows");
+  if (wanted.size() < 3) return DataLoss("rank 0 says of no drafter that this version knows");
   flags.mtp = wanted[0] != std::byte{0};
   flags.dspark = wanted[1] != std::byte{0};
   flags.drafter_if_it_fits = wanted[2] != std::byte{0};
+  flags.draft_head.clear();
+  for (size_t i = 3; i < wanted.size(); ++i) flags.draft_head.push_back(static_cast<char>(wanted[i]));
   return {};
 }
 

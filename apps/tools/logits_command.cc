@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "apps/shared/load_bar.h"
@@ -98,8 +99,15 @@ Status WriteDrafts(model::Model& model, const std::vector<int32_t>& tokens, cons
   DSV4_ASSIGN_OR_RETURN_STATUS(
       NpyWriter writer,
       NpyWriter::Create(options.output_path, std::array{num_rows, options.num_drafts, vocab_size}));
+  std::optional<NpyWriter> confidence_writer;
+  if (!options.confidence_path.empty()) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(
+        confidence_writer,
+        NpyWriter::Create(options.confidence_path, std::array{num_rows, options.num_drafts}));
+  }
   DSV4_ASSIGN_OR_RETURN_STATUS(kv::SequenceState state, model.NewSequence());
   std::vector<float> logits(static_cast<size_t>(options.num_drafts * vocab_size));
+  std::vector<float> confidence(static_cast<size_t>(options.num_drafts));
   const std::vector<sampling::ChoiceParams> greedy(static_cast<size_t>(options.num_drafts),
                                                    {.temperature = 0});
   ProgressBar bar("Drafting");
@@ -109,21 +117,28 @@ Status WriteDrafts(model::Model& model, const std::vector<int32_t>& tokens, cons
     DSV4_ASSIGN_OR_RETURN_STATUS(const auto read, model.Step(std::span(&chunk, 1)));
     static_cast<void>(read);
     const model::DraftChunk draft = {
-        .state = &state, .token = tokens[t + 1], .choices = greedy, .logits = logits.data()};
+        .state = &state,
+        .token = tokens[t + 1],
+        .choices = greedy,
+        .logits = logits.data(),
+        .confidence = confidence_writer.has_value() ? confidence.data() : nullptr};
     DSV4_ASSIGN_OR_RETURN_STATUS(const auto drafted, model.Draft(std::span(&draft, 1), {}));
     static_cast<void>(drafted);
     if (!diag::AllFinite(logits))
       return Internal(fmt::format("logits --draft: row {}: got a NaN or an infinity, wanted numbers", t));
     DSV4_RETURN_IF_ERROR(writer.Append(logits));
+    if (confidence_writer.has_value()) DSV4_RETURN_IF_ERROR(confidence_writer->Append(confidence));
     bar.Update(static_cast<int64_t>(t), num_rows);
   }
   bar.Clear();
+  if (confidence_writer.has_value()) DSV4_RETURN_IF_ERROR(confidence_writer->Finish());
   return writer.Finish();
 }
 
 Status CheckDraft(const LogitsOptions& options, const std::vector<int32_t>& tokens) {
   if (options.draft.empty()) return {};
-  if (options.model.group != nullptr) return InvalidArgument("logits --draft: want no --ranks");
+  if (!options.confidence_path.empty() && options.draft != "dspark")
+    return InvalidArgument("logits --confidence: a DSpark drafter says that; wanted --draft dspark");
   if (tokens.size() < 2) return InvalidArgument("logits --draft: got one token, wanted two or more");
   return {};
 }

@@ -15,6 +15,8 @@ struct LogitsOptions {
       output_path;  // .npy, float32 [num_tokens, vocab_size]; of drafts [num_tokens - 1, num_drafts, vocab_size]
   std::string draft;  // "mtp": the logits of the model's draft block instead; empty: none.
   int64_t num_drafts = 3;
+  std::string
+      confidence_path;  // .npy, float32 [num_tokens - 1, num_drafts]: DSpark's confidence; empty: nowhere.
   int64_t chunk =
       0;  // Prefill chunk size; 0: all at once (the model splits at its own limit, with the same result).
   std::string dump_path;     // Where to write every tensor of the run (docs/dump-format.md); empty: nowhere.

@@ -33,6 +33,11 @@ void RegisterLogits(Commands& commands) {
       ->check(CLI::Range(int64_t{1}, speculation::kMostMtp))
       ->needs(draft)
       ->capture_default_str();
+  logits
+      .add_option("--confidence", options.confidence_path,
+                  ".npy file, float32 [num_tokens - 1, K]: how likely each draft of dspark is right if those "
+                  "before it are")
+      ->needs(draft);
   logits.add_option("--dump", options.dump_path, "Write every tensor of the run into this new directory");
   logits.add_option("--chunk", options.chunk, "Prefill chunk size")->check(Positive());
   for (const char* other : {"--dump", "--chunk", "--decode-from"}) draft->excludes(logits.get_option(other));

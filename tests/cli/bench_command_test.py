@@ -154,10 +154,15 @@ class Bench(unittest.TestCase):
             self.assertGreater(quote["tokens_a_step"], 2)
             self.assertLess(quote["steps"], quote["tokens"])
             self.assertGreater(quote["drafted"], 0)
+            self.assertTrue(0.5 < quote["acceptance"]["suffix"][0] <= 1 and len(quote["acceptance"]["suffix"]) == 4, quote)
+            self.assertGreater(other["answers"], 4)  # Seven tokens are not 0.4 s.
+            report = dsv4_json("bench", "--speculation", "suffix:4", "--prompts", prompts, "--repeat", "2", "--prompt-seconds", "0", "--json")
+            self.assertEqual([row["answers"] for row in report["rows"]], [4, 4])
             self.assertAlmostEqual(quote["ratio"], quote["serial_seconds"] / quote["drafted_seconds"])
             process = dsv4("bench", "--speculation", "auto", "--prompts", prompts, "--repeat", "1")
             self.assertEqual(process.returncode, 0, process.stderr)
             self.assertIn("All answers are the same", process.stdout)
+            self.assertRegex(process.stdout, r"drafts right by place: [01]\.\d\d")
             for wrong, said in (('{"messages": [], "x": 1}', "'x'"), ("{}", "no messages"), ("[]", "object"), ("", "no prompt"),
                                 ('{"messages": [{"role": "user", "content": "a"}], "answer": "a"}', "two tokens")):
                 prompts.write_text(wrong, encoding="utf-8")
@@ -185,7 +190,7 @@ class Bench(unittest.TestCase):
     def test_wrong_uses_of_speculation_are_refused(self):
         for arguments in (("--speculation", "auto"), ("--speculation", "off", "--prompts", "x"), ("--speculation", "mtp:99", "--prompts", "x"), ("--speculation", "suffix", "--acceptance", "0.5"), ("--speculation", "mtp", "--acceptance", "1.5"), ("--speculation", "mtp", "--acceptance", "0.5", "--depth", "0"),
                           ("--acceptance", "0.5"), ("--rows", "1..99"), ("--rows", "1..2", "--batch", "1"),
-                          ("--prompts", "x"), ("--speculation", "auto", "--prompts", "x", "--depth", "0")):
+                          ("--prompts", "x"), ("--prompt-seconds", "1"), ("--speculation", "auto", "--prompts", "x", "--depth", "0")):
             self.assertEqual(dsv4("bench", *arguments).returncode, 2, arguments)
 
 

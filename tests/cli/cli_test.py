@@ -488,6 +488,13 @@ class Logits(unittest.TestCase):
         self.assertEqual(shape, want_shape)
         got, want = array.array("f", drafts), array.array("f", want)
         self.assertLess(max(abs(a - b) for a, b in zip(got, want)), 1e-3)
+        confidence = self.directory / "confidence.npy"
+        self.logits("--draft", "dspark", "--drafts", 5, "--numerics", "plain", "-m", golden, "--confidence", confidence, tokens=(golden / "tokens.json").read_text())
+        (shape, got), (want_shape, want) = read_npy(confidence), read_npy(golden / "confidence.dspark.plain.npy")
+        self.assertEqual(shape, want_shape)
+        self.assertLess(max(abs(a - b) for a, b in zip(array.array("f", got), array.array("f", want))), 1e-3)
+        process = dsv4("logits", "--tokens", golden / "tokens.json", "--output", self.directory / "x.npy", "--draft", "mtp", "--confidence", confidence)
+        self.assertEqual(process.returncode, 2)
         process = dsv4("logits", "-m", golden, "--tokens", golden / "tokens.json", "--output", self.directory / "x.npy", "--draft", "mtp")
         self.assertEqual(process.returncode, 3)
         self.assertIn("those of DSpark", process.stderr)

@@ -77,7 +77,7 @@ class SameAnswers(unittest.TestCase):
         """Rank 0 says which drafter all load. The drafts are those of one rank too: as many steps give the answer."""
         for drafter in ("mtp:3", "dspark:5"):
             alone = dsv4_json("run", *QUESTION, "--speculation", drafter)
-            for ranks, placement in ((2, "expert"), (3, "expert,sequences")):
+            for ranks, placement in ((2, "expert"), (3, "expert,sequences"), (4, "pipeline")):
                 with self.subTest(drafter=drafter, placement=placement):
                     answer = dsv4_json("run", *QUESTION, "--speculation", drafter, "--ranks", ranks, "--placement", placement)
                     self.assertEqual(answer["token_ids"], alone["token_ids"])
@@ -100,6 +100,21 @@ class SameAnswers(unittest.TestCase):
                 self.assertEqual(process.returncode, 0, process.stderr)
                 written.append(output.read_bytes())
             self.assertEqual(*written)
+
+    def test_logits_of_drafts_bit_for_bit(self):
+        with tempfile.TemporaryDirectory() as folder:
+            tokens = pathlib.Path(folder) / "tokens"
+            tokens.write_text(" ".join(str(i * 37 % 5000) for i in range(20)))
+            for drafter in ("mtp", "dspark"):
+                written = []
+                for name, options in (("one", ()), ("two", ("--ranks", "2", "--placement", "expert")),
+                                      ("four", ("--ranks", "4", "--placement", "pipeline"))):
+                    output = pathlib.Path(folder) / name
+                    confidence = ("--confidence", output.with_suffix(".confidence")) if drafter == "dspark" else ()
+                    process = dsv4("logits", "--draft", drafter, "--tokens", tokens, "--output", output, "--threads", "1", *confidence, *options)
+                    self.assertEqual(process.returncode, 0, process.stderr)
+                    written.append((output.read_bytes(), *(path.read_bytes() for path in confidence[1:])))
+                self.assertEqual(written, written[:1] * 3, drafter)
 
     def test_over_tcp(self):
         """On one machine memory is what ranks take by themselves; the network gives the same."""
