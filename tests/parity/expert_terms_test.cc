@@ -150,6 +150,31 @@ TEST(ExpertTermsParity, SumOverPartsIsThatOfAllExperts) {
   }
 }
 
+// A backend may multiply the tokens of an expert that many chose in pieces.
+TEST(ExpertTermsParity, ManyTokensOfAnExpertHaveTheBitsOfFew) {
+  constexpr int64_t kFew = 30;
+  const Problem p = MakeProblem({150, 2, 1, 8192, 32}, ExpertFormat::kNvFp4, DType::kBF16);
+  const Runs runs = RunOnAll(
+      [&](const ops::Backend& backend) {
+        TestTensor together(DType::kF32, {p.size.num_tokens, p.size.dim});
+        TestTensor apart(DType::kF32, {p.size.num_tokens, p.size.dim});
+        const auto run = [&](int64_t begin, int64_t end, const TestTensor& y) {
+          const Status status = backend.table.routed_experts(
+              *backend.context,
+              {p.x.view().Rows(begin, end), p.indices.view().Rows(begin, end),
+               p.weights.view().Rows(begin, end), p.experts.weights, kLimit, y.view().Rows(begin, end)});
+          EXPECT_TRUE(status.ok()) << backend.name << ": " << status.ToString();
+        };
+        run(0, p.size.num_tokens, together);
+        for (int64_t begin = 0; begin < p.size.num_tokens; begin += kFew) run(begin, begin + kFew, apart);
+        return Outputs(std::move(together), std::move(apart));
+      },
+      FastOutputs::kBounded);
+  EXPECT_EQ(runs[0].Bytes(), runs[1].Bytes());
+  for (const Runs::Fast& fast : runs.fast())
+    EXPECT_EQ(fast.outputs[0].Bytes(), fast.outputs[1].Bytes()) << fast.backend->name;
+}
+
 // Experts that nobody here has chosen, and one that is.
 TEST(ExpertTermsParity, NoneChosen) {
   for (const ExpertFormat format : {ExpertFormat::kNvFp4, ExpertFormat::kMxFp4, ExpertFormat::kFp8}) {

@@ -1,11 +1,12 @@
-// Tokens are grouped by expert, so that the weights of an expert are read once however many tokens chose it. Three phases,
-// each spread over all threads: rows of w1 and w3 of all chosen experts, SwiGLU, rows of w2.
+// Tokens are grouped by expert, so that the weights of an expert are read once however many tokens chose it. Phases, each spread over all
+// threads: rows of w1 and w3 of all chosen experts, SwiGLU with the packing of its results, rows of w2, what becomes of the terms.
 #include "backend/cpu/expert_terms.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <vector>
 
 #include "backend/cpu/cpu_ops.h"
@@ -22,7 +23,7 @@ struct Assignment {
   int64_t slot;
 };
 
-// A chosen expert of the current group; its assignments own rows [first, first + size) of the group's buffers.
+// A chosen expert of the current group, or some of the tokens of one that many chose; its assignments own rows [first, first + size) of the group's buffers.
 struct Chosen {
   const ops::ExpertWeights* expert;
   std::vector<Assignment> assignments;
@@ -56,7 +57,7 @@ class PackedForms {
   DType dtype_;
   int64_t cols_;
   std::vector<const uint8_t*> rows_;
-  std::vector<Form> forms_;
+  std::deque<Form> forms_;  // Whose activations others point to.
 };
 
 // A range of rows of one weight against the tokens of an expert.
@@ -104,11 +105,18 @@ void Announce(const WillRead& will_read, const std::vector<Chosen>& group) {
         ranges.emplace_back(view->as<const std::byte>(), static_cast<size_t>(view->num_bytes()));
     }
   };
+  const ops::ExpertWeights* last = nullptr;
   for (const Chosen& chosen : group) {
+    if (chosen.expert == last) continue;
+    last = chosen.expert;
     add(chosen.expert->w1);
     add(chosen.expert->w3);
   }
-  for (const Chosen& chosen : group) add(chosen.expert->w2);
+  last = nullptr;
+  for (const Chosen& chosen : group) {
+    if (chosen.expert != last) add(chosen.expert->w2);
+    last = chosen.expert;
+  }
   will_read(ranges);
 }
 
@@ -129,7 +137,7 @@ void RunGroup(ops::OpContext& context, const ops::ExpertTermsArgs& args, PackedF
   const auto down = buffer(dim);
 
   // Of each expert for w1, and for w3 where it wants them otherwise.
-  std::vector<Activations> rows;
+  std::vector<Activations::Gathering> gatherings;
   std::vector<Product> products;
   for (const Chosen& chosen : group) {
     std::vector<int64_t> tokens;
@@ -137,53 +145,76 @@ void RunGroup(ops::OpContext& context, const ops::ExpertTermsArgs& args, PackedF
     const int64_t offset = chosen.first * width * ElementBytes(dtype);
     const MatmulPlan gate_plan = PlanMatmul(kernels, chosen.expert->w1, dtype);
     const MatmulPlan up_plan = PlanMatmul(kernels, chosen.expert->w3, dtype);
-    rows.push_back(x.For(gate_plan).Gather(tokens));
-    products.push_back({gate_plan, &chosen.expert->w1, rows.size() - 1, gate.get() + offset});
-    if (!up_plan.SharesActivations(gate_plan)) rows.push_back(x.For(up_plan).Gather(tokens));
-    products.push_back({up_plan, &chosen.expert->w3, rows.size() - 1, up.get() + offset});
+    gatherings.push_back({&x.For(gate_plan), tokens});
+    products.push_back({gate_plan, &chosen.expert->w1, gatherings.size() - 1, gate.get() + offset});
+    if (!up_plan.SharesActivations(gate_plan)) gatherings.push_back({&x.For(up_plan), std::move(tokens)});
+    products.push_back({up_plan, &chosen.expert->w3, gatherings.size() - 1, up.get() + offset});
   }
+  std::vector<Activations> rows = Activations::Gather(context.threads(), gatherings);
   Activations::MakeTiles(context.threads(), rows);
   RunProducts(context, products, rows, dtype);
 
   std::vector<float> row_weights;
+  std::vector<ActivationPacker> hidden;  // One for each way in which experts want them.
+  const auto packer_for = [&](const MatmulPlan& plan) {
+    return std::ranges::find_if(
+        hidden, [&](const ActivationPacker& packer) { return packer.plan().SharesActivations(plan); });
+  };
   for (const Chosen& chosen : group) {
     for (const Assignment& assignment : chosen.assignments) {
       row_weights.push_back(
           args.weights.as<const float>()[assignment.token * args.weights.shape[1] + assignment.slot]);
     }
+    const MatmulPlan plan = PlanMatmul(kernels, chosen.expert->w2, dtype);
+    if (packer_for(plan) == hidden.end()) hidden.emplace_back(kernels, plan, num_rows, dtype, width);
   }
-  context.threads().ParallelFor(num_rows, 1, [&](int64_t begin, int64_t end) {
-    std::vector<float> g(static_cast<size_t>(width));
-    std::vector<float> u(g.size());
-    for (int64_t i = begin; i < end; ++i) {
-      uint8_t* const row = gate.get() + i * width * ElementBytes(dtype);
-      LoadFloats(kernels, row, dtype, width, g.data());
-      LoadFloats(kernels, up.get() + i * width * ElementBytes(dtype), dtype, width, u.data());
-      kernels.rows.swiglu(g.data(), u.data(), width, static_cast<double>(args.limit),
-                          static_cast<double>(row_weights[static_cast<size_t>(i)]), g.data());
-      StoreFloats(kernels, g.data(), width, row, dtype);
+  constexpr int64_t kColumnsOfTask = 2 * kPackColumns;
+  const int64_t tasks_of_row = (width + kColumnsOfTask - 1) / kColumnsOfTask;
+  context.threads().ParallelFor(num_rows * tasks_of_row, 1, [&](int64_t first, int64_t last) {
+    float g[kColumnsOfTask];
+    float u[kColumnsOfTask];
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t row = i / tasks_of_row;
+      const int64_t begin = i % tasks_of_row * kColumnsOfTask;
+      const int64_t end = std::min(width, begin + kColumnsOfTask);
+      const int64_t offset = (row * width + begin) * ElementBytes(dtype);
+      LoadFloats(kernels, gate.get() + offset, dtype, end - begin, g);
+      LoadFloats(kernels, up.get() + offset, dtype, end - begin, u);
+      kernels.rows.swiglu(g, u, end - begin, static_cast<double>(args.limit),
+                          static_cast<double>(row_weights[static_cast<size_t>(row)]), g);
+      StoreFloats(kernels, g, end - begin, gate.get() + offset, dtype);
+      for (const ActivationPacker& packer : hidden)
+        packer.Pack(row, gate.get() + row * width * ElementBytes(dtype), begin, end);
     }
   });
 
-  PackedForms hidden(context, gate.get(), num_rows, dtype, width);
   rows.clear();
   products.clear();
   for (const Chosen& chosen : group) {
     const MatmulPlan plan = PlanMatmul(kernels, chosen.expert->w2, dtype);
-    rows.push_back(hidden.For(plan).Slice(chosen.first, chosen.first + chosen.size()));
+    rows.push_back(packer_for(plan)->rows().Slice(chosen.first, chosen.first + chosen.size()));
     products.push_back(
         {plan, &chosen.expert->w2, rows.size() - 1, down.get() + chosen.first * dim * ElementBytes(dtype)});
   }
   Activations::MakeTiles(context.threads(), rows);
   RunProducts(context, products, rows, dtype);
 
-  for (const Chosen& chosen : group) {
-    for (int64_t i = 0; i < chosen.size(); ++i) {
-      const Assignment& assignment = chosen.assignments[static_cast<size_t>(i)];
-      take(assignment.token * args.indices.shape[1] + assignment.slot,
-           down.get() + (chosen.first + i) * dim * ElementBytes(dtype));
-    }
-  }
+  constexpr int64_t kElementsPerTask = 1 << 13;
+  const int64_t num_pieces = (dim + kTermColumns - 1) / kTermColumns;
+  context.threads().ParallelFor(
+      num_pieces, std::max<int64_t>(1, kElementsPerTask / (num_rows * kTermColumns)),
+      [&](int64_t first, int64_t last) {
+        for (const Chosen& chosen : group) {
+          for (int64_t i = 0; i < chosen.size(); ++i) {
+            const Assignment& assignment = chosen.assignments[static_cast<size_t>(i)];
+            for (int64_t piece = first; piece < last; ++piece) {
+              take(assignment.token * args.indices.shape[1] + assignment.slot,
+                   down.get() + (chosen.first + i) * dim * ElementBytes(dtype), piece * kTermColumns,
+                   std::min(dim, (piece + 1) * kTermColumns));
+            }
+          }
+        }
+      });
 }
 
 }  // namespace
@@ -207,21 +238,29 @@ Status ForEachTerm(ops::OpContext& context, std::string_view op, const ops::Expe
   }
   PackedForms x(context, args.x.as<const uint8_t>(), num_tokens, args.x.dtype, args.x.shape[1]);
 
-  // Groups bound the memory of a long prefill; a decode step is one group.
-  constexpr int64_t kMaxGroupRows = 512;
+  // Groups bound the memory of a long prefill; a decode step is one group. Experts that come from disk are asked for a group ahead.
+  const WillRead& will_read = WillReadOf(context);
+  const int64_t most_rows = will_read ? 512 : 2048;
+  // So many tokens of an expert at a time that their activations stay in the second-level cache of a thread while it takes rows of weights.
+  constexpr int64_t kPanelBytes = 1 << 20;
+  const auto most_together = static_cast<size_t>(std::max<int64_t>(64, kPanelBytes / (2 * args.x.shape[1])));
   std::vector<std::vector<Chosen>> groups;
-  int64_t group_rows = kMaxGroupRows;
+  int64_t group_rows = most_rows;
   for (size_t e = 0; e < chosen_by.size(); ++e) {
     if (chosen_by[e].empty()) continue;
-    if (group_rows >= kMaxGroupRows) {
+    if (group_rows >= most_rows) {
       groups.emplace_back();
       group_rows = 0;
     }
-    groups.back().push_back({&args.experts[e], std::move(chosen_by[e]), group_rows});
-    group_rows += groups.back().back().size();
+    const std::vector<Assignment>& all = chosen_by[e];
+    for (size_t begin = 0; begin < all.size(); begin += most_together) {
+      const auto from = all.begin() + static_cast<std::ptrdiff_t>(begin);
+      const auto to = from + static_cast<std::ptrdiff_t>(std::min(most_together, all.size() - begin));
+      groups.back().push_back({&args.experts[e], {from, to}, group_rows});
+      group_rows += groups.back().back().size();
+    }
   }
   // One group ahead: the weights of a whole layer may be more than there is memory for.
-  const WillRead& will_read = WillReadOf(context);
   if (will_read && !groups.empty()) Announce(will_read, groups.front());
   for (size_t i = 0; i < groups.size(); ++i) {
     if (will_read && i + 1 < groups.size()) Announce(will_read, groups[i + 1]);
@@ -233,10 +272,13 @@ Status ForEachTerm(ops::OpContext& context, std::string_view op, const ops::Expe
 Status ExpertTerms(ops::OpContext& context, const ops::ExpertTermsArgs& args) {
   DSV4_RETURN_IF_ERROR(Validate(args));
   if (args.experts.empty()) return {};
-  const int64_t row_bytes = args.terms.shape[2] * ElementBytes(args.terms.dtype);
-  return ForEachTerm(context, "expert_terms", args, [&](int64_t assignment, const uint8_t* row) {
-    std::memcpy(args.terms.as<uint8_t>() + assignment * row_bytes, row, static_cast<size_t>(row_bytes));
-  });
+  const int64_t element_bytes = ElementBytes(args.terms.dtype);
+  const int64_t row_bytes = args.terms.shape[2] * element_bytes;
+  return ForEachTerm(
+      context, "expert_terms", args, [&](int64_t assignment, const uint8_t* row, int64_t begin, int64_t end) {
+        std::memcpy(args.terms.as<uint8_t>() + assignment * row_bytes + begin * element_bytes,
+                    row + begin * element_bytes, static_cast<size_t>((end - begin) * element_bytes));
+      });
 }
 
 }  // namespace dsv4::backend::cpu

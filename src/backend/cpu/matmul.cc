@@ -126,64 +126,79 @@ MatmulPlan PlanMatmul(const Kernels& kernels, const Weight& weight, DType x_dtyp
   return plan;
 }
 
-Activations::Activations(ThreadPool& threads, const Kernels& kernels, const MatmulPlan& plan,
-                         std::span<const uint8_t* const> rows, DType dtype, int64_t cols)
-    : num_rows_(static_cast<int64_t>(rows.size())), tile_(plan.kernels->tile_activations) {
-  const bool bf16 = plan.kernels->bf16_activations;
-  const int64_t element_bytes = bf16 ? 2 : 4;
-  const int64_t padded = NumPacks(cols) * kPackColumns;
+ActivationPacker::ActivationPacker(const Kernels& kernels, const MatmulPlan& plan, int64_t num_rows,
+                                   DType dtype, int64_t cols)
+    : kernels_(kernels),
+      plan_(plan),
+      dtype_(dtype),
+      cols_(cols),
+      in_order_(std::is_sorted(plan.order(), plan.order() + kPackColumns)) {
+  const int64_t element_bytes = plan.kernels->bf16_activations ? 2 : 4;
+  rows_.num_rows_ = num_rows;
+  rows_.tile_ = plan.kernels->tile_activations;
   // Rows a power of two apart would meet in a few sets of the first-level cache: a line between them.
-  stride_ = padded + 64 / element_bytes;
-  row_bytes_ = stride_ * element_bytes;
-  const std::shared_ptr<uint8_t[]> data = AlignedBytes(num_rows_ * row_bytes_);
-  data_ = data;
-  const std::span<const uint8_t, kPackColumns> order(plan.order(), kPackColumns);
-  const bool in_order = std::is_sorted(order.begin(), order.end());
-  const auto arrange = [&]<typename T>(const T* from, uint8_t* to) {
+  rows_.stride_ = NumPacks(cols) * kPackColumns + 64 / element_bytes;
+  rows_.row_bytes_ = rows_.stride_ * element_bytes;
+  data_ = AlignedBytes(num_rows * rows_.row_bytes_);
+  rows_.data_ = data_;
+}
+
+void ActivationPacker::Pack(int64_t row, const uint8_t* from, int64_t begin, int64_t end) const {
+  const bool bf16 = plan_.kernels->bf16_activations;
+  const int64_t element_bytes = bf16 ? 2 : 4;
+  // bf16 that stays bf16.
+  const bool rounds = plan_.quant == ActivationQuant::kFp8Block;
+  const bool narrow_from_start =
+      bf16 && dtype_ == DType::kBF16 &&
+      (!rounds || (kernels_.round_fp8_bf16 != nullptr && cols_ % kActivationBlock == 0));
+  const int64_t count = end - begin;
+  const int64_t padded = NumPacks(count) * kPackColumns;
+  uint8_t* const to = data_.get() + row * rows_.row_bytes_ + begin * element_bytes;
+  from += begin * ElementBytes(dtype_);
+  float* const values = ThreadFloats(padded + padded / 2);
+  uint8_t* const in_columns = in_order_ ? to : reinterpret_cast<uint8_t*>(values + padded);
+  const auto arrange = [&]<typename T>(const T* in) {
     for (int64_t pack = 0; pack < padded; pack += kPackColumns) {
       T packed[kPackColumns];
-      for (size_t i = 0; i < kPackColumns; ++i) packed[i] = from[pack + order[i]];
+      for (size_t i = 0; i < kPackColumns; ++i) packed[i] = in[pack + plan_.order()[i]];
       std::memcpy(to + pack * element_bytes, packed, sizeof(packed));
     }
   };
-  // bf16 that stays bf16.
-  const bool rounds = plan.quant == ActivationQuant::kFp8Block;
-  const bool narrow_from_start =
-      bf16 && dtype == DType::kBF16 &&
-      (!rounds || (kernels.round_fp8_bf16 != nullptr && cols % kActivationBlock == 0));
-  const auto pack_row = [&](const uint8_t* from, float* values, uint8_t* narrow, uint8_t* to) {
-    uint8_t* const in_columns = in_order ? to : narrow;
-    if (narrow_from_start) {
-      if (rounds) {
-        kernels.round_fp8_bf16(from, cols, in_columns);
-      } else {
-        std::memcpy(in_columns, from, static_cast<size_t>(2 * cols));
-      }
-      std::fill(in_columns + 2 * cols, in_columns + 2 * padded, uint8_t{0});
+  if (narrow_from_start) {
+    if (rounds) {
+      kernels_.round_fp8_bf16(from, count, in_columns);
     } else {
-      LoadFloats(kernels, from, dtype, cols, values);
-      std::fill(values + cols, values + padded, 0.0F);
-      if (rounds) kernels.round_fp8(values, cols, kActivationBlock, values);
-      if (bf16) {
-        kernels.narrow_bf16(values, padded, in_columns);
-      } else if (in_order) {
-        std::memcpy(to, values, static_cast<size_t>(padded) * sizeof(float));
-      } else {
-        arrange(values, to);
-      }
+      std::memcpy(in_columns, from, static_cast<size_t>(2 * count));
     }
-    if (!bf16 || in_order) return;
-    if (plan.kernels->arrange != nullptr) return plan.kernels->arrange(plan.order(), narrow, padded, to);
-    arrange(reinterpret_cast<const uint16_t*>(narrow), to);
-  };
+    std::fill(in_columns + 2 * count, in_columns + 2 * padded, uint8_t{0});
+  } else {
+    LoadFloats(kernels_, from, dtype_, count, values);
+    std::fill(values + count, values + padded, 0.0F);
+    if (rounds) kernels_.round_fp8(values, count, kActivationBlock, values);
+    if (bf16) {
+      kernels_.narrow_bf16(values, padded, in_columns);
+    } else if (in_order_) {
+      std::memcpy(to, values, static_cast<size_t>(padded) * sizeof(float));
+    } else {
+      arrange(values);
+    }
+  }
+  if (!bf16 || in_order_) return;
+  if (plan_.kernels->arrange != nullptr) return plan_.kernels->arrange(plan_.order(), in_columns, padded, to);
+  arrange(reinterpret_cast<const uint16_t*>(in_columns));
+}
+
+Activations::Activations(ThreadPool& threads, const Kernels& kernels, const MatmulPlan& plan,
+                         std::span<const uint8_t* const> rows, DType dtype, int64_t cols) {
+  const auto num_rows = static_cast<int64_t>(rows.size());
+  const ActivationPacker packer(kernels, plan, num_rows, dtype, cols);
   constexpr int64_t kElementsPerTask = 1 << 14;
-  threads.ParallelFor(
-      num_rows_, std::max<int64_t>(1, kElementsPerTask / padded), [&](int64_t begin, int64_t end) {
-        float* const values = ThreadFloats(padded + padded / 2);
-        uint8_t* const narrow = reinterpret_cast<uint8_t*>(values + padded);
-        for (int64_t row = begin; row < end; ++row)
-          pack_row(rows[static_cast<size_t>(row)], values, narrow, data.get() + row * row_bytes_);
-      });
+  threads.ParallelFor(num_rows, std::max<int64_t>(1, kElementsPerTask / cols),
+                      [&](int64_t begin, int64_t end) {
+                        for (int64_t row = begin; row < end; ++row)
+                          packer.Pack(row, rows[static_cast<size_t>(row)], 0, cols);
+                      });
+  *this = packer.rows();
 }
 
 Activations Activations::Slice(int64_t begin, int64_t end) const {
@@ -227,17 +242,41 @@ void Activations::MakeTiles(ThreadPool& threads, std::span<Activations> of) {
       });
 }
 
-Activations Activations::Gather(std::span<const int64_t> indices) const {
-  if (indices.size() == 1) return Slice(indices[0], indices[0] + 1);
-  Activations gathered = *this;
-  gathered.num_rows_ = static_cast<int64_t>(indices.size());
-  const std::shared_ptr<uint8_t[]> data = AlignedBytes(gathered.num_rows_ * row_bytes_);
-  for (size_t i = 0; i < indices.size(); ++i) {
-    std::memcpy(data.get() + static_cast<int64_t>(i) * row_bytes_, data_.get() + indices[i] * row_bytes_,
-                static_cast<size_t>(row_bytes_));
+std::vector<Activations> Activations::Gather(ThreadPool& threads, std::span<const Gathering> gatherings) {
+  struct Copy {
+    const uint8_t* from;
+    uint8_t* to;
+    int64_t num_bytes;
+  };
+  std::vector<Activations> gathered;
+  std::vector<Copy> copies;
+  for (const Gathering& gathering : gatherings) {
+    const Activations& from = *gathering.from;
+    const auto num_rows = static_cast<int64_t>(gathering.rows.size());
+    if (num_rows == 1) {
+      gathered.push_back(from.Slice(gathering.rows[0], gathering.rows[0] + 1));
+      continue;
+    }
+    Activations& rows = gathered.emplace_back(from);
+    rows.num_rows_ = num_rows;
+    rows.tiles_ = nullptr;
+    const std::shared_ptr<uint8_t[]> data = AlignedBytes(num_rows * from.row_bytes_);
+    rows.data_ = data;
+    for (int64_t i = 0; i < num_rows; ++i) {
+      copies.push_back({from.data_.get() + gathering.rows[static_cast<size_t>(i)] * from.row_bytes_,
+                        data.get() + i * from.row_bytes_, from.row_bytes_});
+    }
   }
-  gathered.data_ = data;
-  gathered.tiles_ = nullptr;
+  if (copies.empty()) return gathered;
+  constexpr int64_t kBytesPerTask = 1 << 16;
+  threads.ParallelFor(static_cast<int64_t>(copies.size()),
+                      std::max<int64_t>(1, kBytesPerTask / copies.front().num_bytes),
+                      [&](int64_t begin, int64_t end) {
+                        for (int64_t i = begin; i < end; ++i) {
+                          const Copy& copy = copies[static_cast<size_t>(i)];
+                          std::memcpy(copy.to, copy.from, static_cast<size_t>(copy.num_bytes));
+                        }
+                      });
   return gathered;
 }
 

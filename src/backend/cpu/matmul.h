@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "backend/cpu/kernels/kernels.h"
 #include "base/parallel.h"
@@ -42,8 +43,12 @@ class Activations {
 
   // Rows [begin, end), sharing this object's memory.
   Activations Slice(int64_t begin, int64_t end) const;
-  // Copies of the rows named by `indices`.
-  Activations Gather(std::span<const int64_t> indices) const;
+  // Copies of rows of others, all of them at once.
+  struct Gathering {
+    const Activations* from = nullptr;
+    std::vector<int64_t> rows;
+  };
+  static std::vector<Activations> Gather(ThreadPool& threads, std::span<const Gathering> gatherings);
 
   // The rows of each as tiles, which MultiplyRange wants of those that were made for kernels that take tiles; slices and copies have none.
   // Nothing to do for other kernels.
@@ -51,12 +56,34 @@ class Activations {
   const uint8_t* tiles() const { return tiles_.get(); }
 
  private:
+  friend class ActivationPacker;
   std::shared_ptr<const uint8_t[]> data_;
   std::shared_ptr<const uint8_t[]> tiles_;
   int64_t num_rows_ = 0;
   int64_t stride_ = 0;  // Elements.
   int64_t row_bytes_ = 0;
   decltype(MatmulKernels::tile_activations) tile_ = nullptr;
+};
+
+// Packs rows that are made column by column.
+class ActivationPacker {
+ public:
+  ActivationPacker(const Kernels& kernels, const MatmulPlan& plan, int64_t num_rows, DType dtype,
+                   int64_t cols);
+  // Columns [begin, end) of row `row`, which begins at `from`: whole packs, the last of a row excepted. On any thread.
+  void Pack(int64_t row, const uint8_t* from, int64_t begin, int64_t end) const;
+  const MatmulPlan& plan() const { return plan_; }
+  // The rows, once all columns of all of them are packed.
+  const Activations& rows() const { return rows_; }
+
+ private:
+  const Kernels& kernels_;
+  MatmulPlan plan_;
+  DType dtype_;
+  int64_t cols_;
+  bool in_order_;  // The kernel's order is that of the columns.
+  std::shared_ptr<uint8_t[]> data_;
+  Activations rows_;
 };
 
 // out[i * out_stride + row - begin] = weight row `row` times row i of x, for rows [begin, end); fp32, all scales applied.

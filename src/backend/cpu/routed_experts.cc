@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <vector>
 
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/expert_terms.h"
@@ -12,11 +11,11 @@ Status RoutedExperts(ops::OpContext& context, const ops::RoutedExpertsArgs& args
   const int64_t dim = args.x.shape[1];
   const int64_t top_k = args.indices.shape[1];
   std::fill_n(args.y.as<float>(), args.y.num_elements(), 0.0F);
-  std::vector<float> term(static_cast<size_t>(dim));
-  const auto add = [&](int64_t assignment, const uint8_t* row) {
-    LoadFloats(KernelsOf(context), row, args.x.dtype, dim, term.data());
-    float* const y = args.y.as<float>() + assignment / top_k * dim;
-    for (int64_t d = 0; d < dim; ++d) y[d] += term[static_cast<size_t>(d)];
+  const auto add = [&](int64_t assignment, const uint8_t* row, int64_t begin, int64_t end) {
+    float term[kTermColumns];
+    LoadFloats(KernelsOf(context), row + begin * ElementBytes(args.x.dtype), args.x.dtype, end - begin, term);
+    float* const y = args.y.as<float>() + assignment / top_k * dim + begin;
+    for (int64_t d = 0; d < end - begin; ++d) y[d] += term[d];
   };
   return ForEachTerm(context, "routed_experts",
                      {.x = args.x,
