@@ -192,9 +192,9 @@ Status HcPost(ops::OpContext& context, const ops::HcPostArgs& args) {
   const int64_t dim = args.residual.shape[2];
   const DType dtype = args.residual.dtype;
   // A task is a slice of a token's columns: each output column needs only the same column of y and of the streams.
-  constexpr int64_t kColumns = 1024;
+  constexpr int64_t kColumns = 512;
   const int64_t slices = (dim + kColumns - 1) / kColumns;
-  context.threads().ParallelFor(args.residual.shape[0] * slices, 2, [&](int64_t begin, int64_t end) {
+  context.threads().ParallelFor(args.residual.shape[0] * slices, 1, [&](int64_t begin, int64_t end) {
     // Row j of the factors makes output stream j: of y first, then of the residual streams.
     std::vector<double> factors(static_cast<size_t>(hc_mult * (hc_mult + 1)));
     std::array<const uint8_t*, kMaxMixRows> in = {};
