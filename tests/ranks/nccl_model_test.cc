@@ -10,7 +10,7 @@
 namespace dsv4::testing {
 namespace {
 
-// Prefill in two passes, then a few tokens.
+// Prefill in two passes, then a few tokens, each with a draft behind it.
 std::vector<float> Answer(model::Model& model) {
   auto state = model.NewSequence().value();
   std::vector<float> seen;
@@ -23,6 +23,14 @@ std::vector<float> Answer(model::Model& model) {
     EXPECT_TRUE(output.has_value()) << output.error().ToString();
     if (!output) return {};
     seen.insert(seen.end(), output->logits.begin(), output->logits.end());
+    std::vector<float> drafted(static_cast<size_t>(2 * model.config().vocab_size));
+    const model::DraftChunk draft{.state = &state,
+                                  .token = 7,
+                                  .choices = std::vector<sampling::ChoiceParams>(2, {.temperature = 0}),
+                                  .logits = drafted.data()};
+    const auto drafts = model.Draft({&draft, 1}, {});
+    EXPECT_TRUE(drafts.has_value()) << drafts.error().ToString();
+    seen.insert(seen.end(), drafted.begin(), drafted.end());
   }
   return seen;
 }
@@ -69,8 +77,10 @@ TEST(NcclModel, EveryPlacementHasTheBitsOfSharedMemory) {
   for (const Case& c : {Case{"pipeline", 2, 0, 1}, Case{"expert", 3, 1, 0}, Case{"tensor", 2, 1, 0},
                         Case{"tensor", 3, 1, 0}, Case{"expert,entries", 2, 1, 0},
                         Case{"pipeline=2,expert", 4, 1, 1}, Case{"pipeline=2,tensor", 4, 1, 1}}) {
-    const RanksRun run{.directory = ModelDirectory("fp8_mxfp4").string(),
-                       .options = {.max_chunk_tokens = 16},
+    // The draft block, or behind stages, which send taps from all of them, the drafter of blocks.
+    const bool blocks = std::string(c.placement) == "pipeline=2,expert";
+    const RanksRun run{.directory = ModelDirectory(blocks ? "dspark" : "fp8_mxfp4").string(),
+                       .options = {.max_chunk_tokens = 16, .mtp = !blocks, .dspark = blocks},
                        .num_ranks = c.num_ranks,
                        .placement = c.placement};
     std::vector<float> want;
