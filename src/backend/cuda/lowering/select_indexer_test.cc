@@ -61,15 +61,25 @@ TEST(ChooseIndexer, ByTokensAndEntries) {
   EXPECT_EQ(top_k(true, 4095), TopKPath::kBlock);
   EXPECT_EQ(top_k(true, 4096), TopKPath::kCluster);
   EXPECT_EQ(top_k(false, 65536), TopKPath::kBlock) << "all are chosen";
-  const auto blocks = [](int64_t num_tokens, int64_t max_visible) {
-    return TopKClusterBlocks(num_tokens, max_visible, kH200);
+  int64_t room = 0;  // For clusters of 16.
+  const auto blocks = [&](int64_t num_tokens, int64_t max_visible) {
+    return TopKClusterBlocks(num_tokens, max_visible, kH200, [&] { return room; });
   };
+  EXPECT_EQ(blocks(1, 262144), 8);
   EXPECT_EQ(blocks(33, 65536), 8);
   EXPECT_EQ(blocks(34, 65536), 4) << "264 blocks run at once";
   EXPECT_EQ(blocks(66, 65536), 4);
   EXPECT_EQ(blocks(67, 65536), 2);
   EXPECT_EQ(blocks(67, 65537), 4) << "more keys than blocks hold";
   EXPECT_EQ(blocks(512, 262144), 8);
+  room = 9;
+  EXPECT_EQ(blocks(1, 65535), 8);
+  EXPECT_EQ(blocks(1, 65536), 16);
+  EXPECT_EQ(blocks(9, 262144), 16);
+  EXPECT_EQ(blocks(10, 262144), 8) << "more than there is room for";
+  room = 100;
+  EXPECT_EQ(blocks(16, 262144), 16);
+  EXPECT_EQ(blocks(17, 262144), 8) << "264 blocks run at once";
 }
 
 // Of launches: how many tokens' scores are made at a time, and how many tiles of keys a block goes through.

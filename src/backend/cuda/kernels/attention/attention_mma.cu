@@ -126,12 +126,20 @@ __global__ void AttentionMmaJoinKernel(const __grid_constant__ SequenceTable tab
   const float* const values = in.values + begin * kDim + column;
   float normalizer = expf(p.sink[head] - HeadMax<32>(in.maxima + begin, num_tiles));
   float o = 0.0F;
-  // Many tiles are asked for before any is added.
-#pragma unroll 16
-  for (int t = 0; t < num_tiles; ++t) {
-    normalizer += in.sums[begin + t];
-    o += values[int64_t{t} * kDim];
+  constexpr int kAtOnce = 32;  // Tiles that are asked for before any is added.
+#pragma unroll 1
+  for (int begin = 0; begin < num_tiles; begin += kAtOnce) {
+    float some[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      some[i] = begin + i < num_tiles ? values[int64_t{begin + i} * kDim] : 0.0F;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (begin + i < num_tiles) o += some[i];
+    }
   }
+#pragma unroll 8
+  for (int t = 0; t < num_tiles; ++t) normalizer += in.sums[begin + t];
   static_cast<uint16_t*>(p.o)[(token * p.num_heads + head) * kDim + column] = Bf16FromFloat(o / normalizer);
 }
 

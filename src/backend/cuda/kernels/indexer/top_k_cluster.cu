@@ -97,16 +97,18 @@ __global__ void __cluster_dims__(kClusterBlocks) __launch_bounds__(kThreads)
   cluster.sync();  // No block leaves while its counts may still be read.
 }
 
+// Bytes of keys that a block may hold, beside what the kernel has by name.
+int64_t MostBytes(const CudaContext& context) {
+  constexpr size_t kNamed =
+      sizeof(int) * (kTopKHistograms * (kTopKBuckets + 1) + 3 * kTopKBuckets) + size_t{1} * 1024;
+  return static_cast<int64_t>(std::min(size_t{128} * 1024, context.limits().shared_bytes - kNamed));
+}
+
 template <typename Key, int kClusterBlocks>
 void LaunchCluster(CudaContext& context, const SequenceTable& table, const TopKParams& p,
                    int64_t num_tokens) {
-  // Beside what the kernel has by name.
-  constexpr size_t kNamed =
-      sizeof(int) * (kTopKHistograms * (kTopKBuckets + 1) + 3 * kTopKBuckets) + size_t{1} * 1024;
-  const auto most_bytes =
-      static_cast<int64_t>(std::min(size_t{128} * 1024, context.limits().shared_bytes - kNamed));
   const int64_t piece = (p.max_visible + kClusterBlocks - 1) / kClusterBlocks;
-  const int64_t held = std::min(piece, most_bytes / static_cast<int64_t>(sizeof(Key)));
+  const int64_t held = std::min(piece, MostBytes(context) / static_cast<int64_t>(sizeof(Key)));
   context.Launch(TopKClusterKernel<Key, kClusterBlocks>, static_cast<unsigned>(num_tokens * kClusterBlocks),
                  kThreads, static_cast<size_t>(held) * sizeof(Key), table, p, static_cast<int>(held));
 }
@@ -114,11 +116,17 @@ void LaunchCluster(CudaContext& context, const SequenceTable& table, const TopKP
 template <typename Key>
 void LaunchCluster(CudaContext& context, const SequenceTable& table, const TopKParams& p,
                    int64_t num_tokens) {
-  switch (TopKClusterBlocks(num_tokens, p.max_visible, context.limits())) {
+  const auto of_sixteen = [&]() -> int64_t {
+    return context.queue().MostClusters(reinterpret_cast<const void*>(TopKClusterKernel<Key, 16>), 16,
+                                        kThreads, static_cast<size_t>(MostBytes(context)));
+  };
+  switch (TopKClusterBlocks(num_tokens, p.max_visible, context.limits(), of_sixteen)) {
     case 2:
       return LaunchCluster<Key, 2>(context, table, p, num_tokens);
     case 4:
       return LaunchCluster<Key, 4>(context, table, p, num_tokens);
+    case 16:
+      return LaunchCluster<Key, 16>(context, table, p, num_tokens);
     default:
       return LaunchCluster<Key, 8>(context, table, p, num_tokens);
   }

@@ -56,7 +56,8 @@ constexpr std::array<Rule<IndexerPath, IndexerShape>, 5> kRules = {{
 }};
 
 constexpr std::array<Rule<TopKPath, TopKShape>, 2> kTopKRules = {{
-    {TopKPath::kCluster, "indexer/top_k", "from 4096 scores a token: a cluster of eight, four or two blocks",
+    {TopKPath::kCluster, "indexer/top_k",
+     "from 4096 scores a token: a cluster of 16, eight, four or two blocks",
      [](const TopKShape& s, const DeviceLimits& d) {
        return d.has_clusters() && s.has_scores && s.max_visible >= kMinClusterTopK;
      }},
@@ -119,7 +120,12 @@ size_t MergeSharedBytes(int64_t num_candidates, int64_t top_k) {
          static_cast<size_t>(kMergeWords + top_k) * sizeof(uint32_t);
 }
 
-int64_t TopKClusterBlocks(int64_t num_tokens, int64_t max_visible, const DeviceLimits& device) {
+int64_t TopKClusterBlocks(int64_t num_tokens, int64_t max_visible, const DeviceLimits& device,
+                          const std::function<int64_t()>& of_sixteen) {
+  if (max_visible >= kMinSixteenTopK && num_tokens * 16 <= kTopKBlocksOfSm * device.num_sms &&
+      num_tokens <= of_sixteen()) {
+    return 16;
+  }
   int64_t blocks = 8;
   while (blocks > 2 && num_tokens * blocks > kTopKBlocksOfSm * device.num_sms &&
          max_visible <= kTopKMaxPiece * (blocks / 2))

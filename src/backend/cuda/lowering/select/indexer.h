@@ -63,8 +63,10 @@ bool HoldsMerge(const DeviceLimits& device, int64_t num_candidates, int64_t top_
 size_t CandidatesSharedBytes(int64_t top_k);
 size_t MergeSharedBytes(int64_t num_candidates, int64_t top_k);
 
-// Blocks of kCluster that a token gets: 8, or 4 or 2 where those of all tokens would not run at once.
-int64_t TopKClusterBlocks(int64_t num_tokens, int64_t max_visible, const DeviceLimits& device);
+// Blocks of kCluster that a token gets: 8, or 4 or 2 where those of all tokens would not run at once. 16 for many entries, if there is room for
+// all such clusters: of_sixteen() says for how many.
+int64_t TopKClusterBlocks(int64_t num_tokens, int64_t max_visible, const DeviceLimits& device,
+                          const std::function<int64_t()>& of_sixteen);
 // Blocks of kDecode that a token gets: so many that all run at once, if there are tiles for them.
 int64_t DecodeScoreBlocks(int64_t num_tokens, int64_t max_visible, const DeviceLimits& device);
 
@@ -89,6 +91,7 @@ inline constexpr int kDecodeScoreBlocksOfSm = 5;
 inline constexpr int64_t kTopKBlocksOfSm = 2;
 inline constexpr int64_t kTopKMaxPiece = 32768;  // Entries of a block: two such blocks' keys fit an SM.
 inline constexpr int64_t kMinClusterTopK = 4096;
+inline constexpr int64_t kMinSixteenTopK = 65536;
 inline constexpr int kScoreKeys = 32;  // Of a block without tensor cores, with so many groups of heads.
 inline constexpr int kScoreHeadGroups = 8;
 inline constexpr int kScoreMmaKeys = 64;  // Of a tile.
