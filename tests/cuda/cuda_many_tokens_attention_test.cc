@@ -108,6 +108,13 @@ TEST(CudaManyTokens, AttentionOverAnyNumberOfTilesGivesTheBitsOfFewTokens) {
     ExpectAttentionTheSame(top_k, {4}, {64, 20});
 }
 
+// Up to 141 tiles a token, of all entries. A block of a few tokens has a tile and one, two or four groups of heads.
+TEST(CudaManyTokens, AttentionOverVeryManyTilesGivesTheBitsOfFewTokens) {
+  ExpectAttentionTheSame(200, {8}, {64, 24}, 70000);
+  ExpectAttentionTheSame(200, {8}, {64, 24}, 35000);
+  ExpectAttentionTheSame(200, {8}, {64}, 16500);
+}
+
 // Attention of a token each of sequences that have seen up to `most` tokens, in steps of so many sequences as clusters have eight blocks,
 // four, two and one for; with lists of top_k entries, or of all where that is 0. All have their keys in the same memory, elsewhere.
 void ExpectDecodeTheSame(int64_t top_k, const std::vector<int64_t>& ratios,

@@ -4,9 +4,11 @@
 // gives the same bits alone, in a batch and in any chunk; and a single query at a long context still fills the device.
 //
 // The second kernel computes the logits again: it needs the keys anyway, since they are the values, and no buffer of logits
-// grows with the context.
+// grows with the context. Where a block for each tile runs at once, which is one query at a long context, the first two are one: the keys
+// stay where they are, and blocks tell each other their maxima.
 #include <algorithm>
 
+#include "backend/cuda/device/sync/grid_barrier.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/attention/attention_mma.h"
 #include "backend/cuda/kernels/attention/attention_tile.cuh"
@@ -18,13 +20,21 @@ constexpr int kHeads = kAttentionHeads;
 constexpr int kKeys = kAttentionKeys;
 constexpr int kThreads = kAttentionThreads;
 
-// For all of kLanes neighbouring lanes, each of which looks at every kLanes-th tile.
+// For all of kLanes neighbouring lanes, each of which looks at every kLanes-th tile, at many before it waits.
 template <int kLanes>
 __device__ float HeadMax(const float* maxima, int num_tiles) {
+  constexpr int kAtOnce = 128 / kLanes;
   float max = -INFINITY;
-#pragma unroll 4
-  for (int t = static_cast<int>(threadIdx.x) % kLanes; t < num_tiles; t += kLanes)
-    max = fmaxf(max, maxima[t]);
+  for (int begin = static_cast<int>(threadIdx.x) % kLanes; begin < num_tiles; begin += kAtOnce * kLanes) {
+    float some[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int t = begin + i * kLanes;
+      some[i] = t < num_tiles ? maxima[t] : -INFINITY;
+    }
+#pragma unroll
+    for (const float of_tile : some) max = fmaxf(max, of_tile);
+  }
 #pragma unroll
   for (int offset = kLanes / 2; offset > 0; offset /= 2)
     max = fmaxf(max, __shfl_xor_sync(kWholeWarp, max, offset));
@@ -111,6 +121,96 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
+// All of the above in one launch. Logits of a block's first groups of heads are kept, and those of the last; others are computed again.
+template <int kDim>
+struct MmaOnceMemory {
+  static constexpr int kLogits = 2;
+  AttentionTile<kDim> tile;
+  AttentionQueries<kDim> other_q;
+  AttentionLogits logits[kLogits];
+};
+
+// Grid: blocks of a token, tokens. Each has a tile and a share of the groups of heads; there are no fewer blocks than tiles.
+template <int kDim>
+__global__ void __launch_bounds__(kThreads, 2)
+    AttentionMmaOnceKernel(const __grid_constant__ SequenceTable table, const AttentionParams p,
+                           const PartialResults out, GridBarrier* const barriers) {
+  BeginKernel();
+  extern __shared__ __align__(16) unsigned char raw[];
+  using Memory = MmaOnceMemory<kDim>;
+  auto& m = *reinterpret_cast<Memory*>(raw);
+  const int64_t local_token = blockIdx.y;
+  const int64_t token = out.first_token + local_token;
+  const VisibleKeys keys(table, p, token);
+  const auto num_tiles = static_cast<int>(CeilDiv(keys.num_keys, int64_t{kKeys}));
+  const int num_groups = (p.num_heads + kHeads - 1) / kHeads;
+  const int shares = max(1, min(num_groups, static_cast<int>(gridDim.x) / num_tiles));
+  const int tile = static_cast<int>(blockIdx.x) / shares;
+  if (tile >= num_tiles) return;
+  const int first_key = tile * kKeys;
+  const int num_keys = min(kKeys, static_cast<int>(keys.num_keys) - first_key);
+  const int share = static_cast<int>(blockIdx.x) % shares;
+  const int mine = (num_groups - share + shares - 1) / shares;  // Groups, every shares-th: one at least.
+  const int thread = static_cast<int>(threadIdx.x);
+  const int head = thread / 8;  // Eight threads a head, eight keys a thread.
+  const auto first_head_of = [&](int i) { return (share + i * shares) * kHeads; };
+  const auto heads_of = [&](int i) { return min(kHeads, p.num_heads - first_head_of(i)); };
+  const auto place_of = [&](int i, int of) {
+    return (local_token * p.num_heads + first_head_of(i) + of) * out.max_tiles;
+  };
+  const auto logits_of = [&](int i) -> AttentionLogits& { return m.logits[min(i, Memory::kLogits - 1)]; };
+  const auto load_queries = [&](int i, AttentionQueries<kDim>& to) {
+    LoadQueries<kDim>(to, static_cast<const uint16_t*>(p.q) + (token * p.num_heads + first_head_of(i)) * kDim,
+                      heads_of(i));
+  };
+
+  load_queries(0, m.tile.q);
+  LoadKeys(m.tile, keys, first_key, num_keys);
+#pragma unroll 1
+  for (int i = 0; i < mine; ++i) {
+    if (i > 0) {
+      WaitForCopies<0>();
+      __syncthreads();  // And all have done with the heads before.
+    }
+    if (i + 1 < mine) load_queries(i + 1, i % 2 == 0 ? m.other_q : m.tile.q);
+    CommitCopies();
+    ComputeLogits<kDim>(m.tile, i % 2 == 0 ? m.tile.q : m.other_q, logits_of(i), num_keys, p.softmax_scale);
+    const float max = LargestLogit(logits_of(i));
+    if (thread % 8 == 0 && head < heads_of(i)) out.maxima[place_of(i, head) + tile] = max;
+  }
+
+  const auto num_blocks = static_cast<uint32_t>(num_tiles * shares);
+  GridBarrier* const barrier = barriers + blockIdx.y;
+  ArriveAtBarrier(barrier);
+  WaitForBlocks(barrier, num_blocks);
+  const uint32_t left = LeaveBarrier(barrier);
+
+#pragma unroll 1
+  for (int i = mine - 1; i >= 0; --i) {
+    if (i + 1 < mine) {
+      __syncthreads();  // All have done with the weights of the heads before.
+      if (i >= Memory::kLogits - 1) {
+        load_queries(i, m.tile.q);
+        CommitCopies();
+        WaitForCopies<0>();
+        __syncthreads();
+        ComputeLogits<kDim>(m.tile, m.tile.q, logits_of(i), num_keys, p.softmax_scale);
+      }
+    }
+    const bool exists = head < heads_of(i);
+    const float of_head = HeadMax<8>(out.maxima + (exists ? place_of(i, head) : 0), exists ? num_tiles : 0);
+    const float sum = WeighKeys(m.tile, logits_of(i), exists ? of_head : 0.0F);
+    if (thread % 8 == 0 && exists) out.sums[place_of(i, head) + tile] = sum;
+    __syncthreads();
+    SumValues(m.tile, [&](int of, int column, float first, float second) {
+      if (of >= heads_of(i)) return;
+      *reinterpret_cast<float2*>(out.values + (place_of(i, of) + tile) * kDim + column) =
+          make_float2(first, second);
+    });
+  }
+  CloseBarrier(barrier, left, num_blocks);
+}
+
 // Grid: tokens, heads, parts of a head's columns, one a thread. The sink is one more logit without value.
 template <int kDim>
 __global__ void AttentionMmaJoinKernel(const __grid_constant__ SequenceTable table, const AttentionParams p,
@@ -143,6 +243,18 @@ __global__ void AttentionMmaJoinKernel(const __grid_constant__ SequenceTable tab
   static_cast<uint16_t*>(p.o)[(token * p.num_heads + head) * kDim + column] = Bf16FromFloat(o / normalizer);
 }
 
+// Blocks of each of so many tokens that have one launch: all of them run at once.
+unsigned BlocksOfOnce(const CudaContext& context, unsigned num_tokens) {
+  return 2 * static_cast<unsigned>(context.limits().num_sms) / num_tokens;
+}
+template <int kDim>
+bool RunsOnce(CudaContext& context, int max_tiles, unsigned num_tokens) {
+  const unsigned blocks = BlocksOfOnce(context, num_tokens);
+  return num_tokens <= unsigned{kNumGridBarriers} && static_cast<unsigned>(max_tiles) <= blocks &&
+         context.queue().RunsAtOnce(reinterpret_cast<const void*>(AttentionMmaOnceKernel<kDim>),
+                                    blocks * num_tokens, kThreads, sizeof(MmaOnceMemory<kDim>));
+}
+
 template <int kDim, bool kAhead>
 Status Run(CudaContext& context, const SequenceTable& table, const AttentionParams& p, int64_t max_keys) {
   constexpr int kSharedBytes = static_cast<int>(sizeof(MmaMemory<kDim, kAhead>));
@@ -152,17 +264,24 @@ Status Run(CudaContext& context, const SequenceTable& table, const AttentionPara
     return static_cast<unsigned>(
         std::clamp<int64_t>(CeilDiv(2 * int64_t{context.limits().num_sms}, blocks), 1, head_groups));
   };
-  return RunTiles<kDim>(context, p.num_heads, p.num_tokens, max_keys,
-                        [&](const PartialResults& partial, unsigned count) {
-                          const dim3 tiles(static_cast<unsigned>(partial.max_tiles),
-                                           shares_of(int64_t{partial.max_tiles} * count), count);
-                          context.Launch(AttentionMmaTileKernel<kDim, true, kAhead>, tiles, kThreads,
-                                         kSharedBytes, table, p, partial);
-                          context.Launch(AttentionMmaTileKernel<kDim, false, kAhead>, tiles, kThreads,
-                                         kSharedBytes, table, p, partial);
-                          const dim3 heads(count, static_cast<unsigned>(p.num_heads), kDim / kThreads);
-                          context.Launch(AttentionMmaJoinKernel<kDim>, heads, kThreads, 0, table, p, partial);
-                        });
+  DSV4_ASSIGN_OR_RETURN_STATUS(GridBarrier* const barriers, context.GridBarriers());
+  return RunTiles<kDim>(
+      context, p.num_heads, p.num_tokens, max_keys, [&](const PartialResults& partial, unsigned count) {
+        const dim3 heads(count, static_cast<unsigned>(p.num_heads), kDim / kThreads);
+        if (RunsOnce<kDim>(context, partial.max_tiles, count)) {
+          context.Launch(AttentionMmaOnceKernel<kDim>, dim3(BlocksOfOnce(context, count), count), kThreads,
+                         sizeof(MmaOnceMemory<kDim>), table, p, partial, barriers);
+          context.Launch(AttentionMmaJoinKernel<kDim>, heads, kThreads, 0, table, p, partial);
+          return;
+        }
+        const dim3 tiles(static_cast<unsigned>(partial.max_tiles),
+                         shares_of(int64_t{partial.max_tiles} * count), count);
+        context.Launch(AttentionMmaTileKernel<kDim, true, kAhead>, tiles, kThreads, kSharedBytes, table, p,
+                       partial);
+        context.Launch(AttentionMmaTileKernel<kDim, false, kAhead>, tiles, kThreads, kSharedBytes, table, p,
+                       partial);
+        context.Launch(AttentionMmaJoinKernel<kDim>, heads, kThreads, 0, table, p, partial);
+      });
 }
 
 }  // namespace
