@@ -19,14 +19,13 @@ __device__ __forceinline__ uint32_t PairOfExponent(int exponent) {
 }
 inline constexpr uint32_t kPairOfNaN = 0x7FC07FC0U;
 
-// Eight e4m3 codes of one group. A NaN among them makes all eight NaN: a key with one is NaN in all that is computed from it.
-__device__ __forceinline__ uint4 WidenE4m3(uint2 codes, uint32_t e8m0) {
-  constexpr int kTwoTo120 = 120;
+// Bits where eight e4m3 codes have a NaN.
+__device__ __forceinline__ uint32_t NaNsOfE4m3(uint2 codes) {
   const uint32_t carries = ((codes.x & 0x7F7F7F7FU) + 0x01010101U) | ((codes.y & 0x7F7F7F7FU) + 0x01010101U);
-  const int exponent = static_cast<int>(e8m0) + kTwoTo120;
-  constexpr int kLargest = 254;
-  const bool is_nan = (carries & 0x80808080U) != 0 || e8m0 == 255;
-  const uint32_t factors = is_nan ? kPairOfNaN : PairOfExponent(min(exponent, kLargest));
+  return carries & 0x80808080U;
+}
+// Eight codes times `factors`: 2^120 and their group's scale, for both of a pair.
+__device__ __forceinline__ uint4 TimesFactors(uint2 codes, uint32_t factors) {
   uint32_t words[4];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -36,47 +35,44 @@ __device__ __forceinline__ uint4 WidenE4m3(uint2 codes, uint32_t e8m0) {
     words[2 * i] = MulBf16x2(__byte_perm(low, high, 0x5140), factors);
     words[2 * i + 1] = MulBf16x2(__byte_perm(low, high, 0x7362), factors);
   }
-  if (exponent > kLargest) {  // Scales of more than 2^7.
-    const uint32_t more = PairOfExponent(127 + exponent - kLargest);
-#pragma unroll
-    for (uint32_t& word : words) word = MulBf16x2(word, more);
-  }
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
+inline constexpr uint32_t kFirstLargeE8m0 = 135;  // A scale for which there are no such factors.
 
-// So many of them: store(i, eight numbers). What is rare, NaN and scales of more than 2^7, has one branch for all: a branch for each would
-// keep the compiler from letting their instructions run side by side, and a warp that widens waits for its own.
+// Eight e4m3 codes of one group. A NaN among them makes all eight NaN: a key with one is NaN in all that is computed from it.
+__device__ __forceinline__ uint4 WidenE4m3(uint2 codes, uint32_t e8m0) {
+  constexpr int kTwoTo120 = 120;
+  constexpr int kLargest = 254;
+  const int exponent = static_cast<int>(e8m0) + kTwoTo120;
+  const bool is_nan = NaNsOfE4m3(codes) != 0 || e8m0 == 255;
+  uint4 words = TimesFactors(codes, is_nan ? kPairOfNaN : PairOfExponent(min(exponent, kLargest)));
+  if (exponent > kLargest) {
+    const uint32_t more = PairOfExponent(127 + exponent - kLargest);
+    words.x = MulBf16x2(words.x, more);
+    words.y = MulBf16x2(words.y, more);
+    words.z = MulBf16x2(words.z, more);
+    words.w = MulBf16x2(words.w, more);
+  }
+  return words;
+}
+
+// So many of them: store(i, eight numbers). What is rare, NaN and large scales, has one branch for all: a branch for each would keep the
+// compiler from letting their instructions run side by side, and a warp that widens waits for its own.
 template <int kCount, typename Store>
 __device__ __forceinline__ void WidenE4m3(const uint2 (&codes)[kCount], const uint32_t (&e8m0)[kCount],
                                           Store&& store) {
-  constexpr uint32_t kFirstLarge = 135;
   constexpr uint32_t kBoth = 0x10001U << 7;  // An exponent's place in both of a pair.
   uint32_t rare = 0;
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    const uint32_t carries =
-        ((codes[i].x & 0x7F7F7F7FU) + 0x01010101U) | ((codes[i].y & 0x7F7F7F7FU) + 0x01010101U);
-    rare |= (carries & 0x80808080U) | ((e8m0[i] + (256 - kFirstLarge)) & 256U);
-  }
+  for (int i = 0; i < kCount; ++i)
+    rare |= NaNsOfE4m3(codes[i]) | ((e8m0[i] + (256 - kFirstLargeE8m0)) & 256U);
   if (rare != 0) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) store(i, WidenE4m3(codes[i], e8m0[i]));
     return;
   }
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    const uint32_t factors = e8m0[i] * kBoth + 120 * kBoth;
-    uint32_t words[4];
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const uint32_t four = j == 0 ? codes[i].x : codes[i].y;
-      const uint32_t high = ((four >> 4) & 0x07070707U) | (four & 0x80808080U);
-      const uint32_t low = (four << 4) & 0xF0F0F0F0U;
-      words[2 * j] = MulBf16x2(__byte_perm(low, high, 0x5140), factors);
-      words[2 * j + 1] = MulBf16x2(__byte_perm(low, high, 0x7362), factors);
-    }
-    store(i, make_uint4(words[0], words[1], words[2], words[3]));
-  }
+  for (int i = 0; i < kCount; ++i) store(i, TimesFactors(codes[i], e8m0[i] * kBoth + 120 * kBoth));
 }
 
 // The factors of a group of e2m1 codes.

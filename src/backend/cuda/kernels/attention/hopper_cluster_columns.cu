@@ -7,7 +7,7 @@
 // in flight all the time: columns are asked for as soon as there is room for them, which is while logits are computed; they are counted by
 // barriers, and no thread that asks waits for what comes; and where all rows lie is looked up in the beginning, by the threads that wait for the first.
 //
-// Two warpgroups have every other tile of the block's, then half of its columns each; the third brings everything.
+// Two warpgroups have every other tile of the block's, then half of its columns each; two more bring everything.
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/attention/hopper_cluster_columns.h"
 #include "backend/cuda/kernels/attention/hopper_columns_rows.cuh"
@@ -128,12 +128,11 @@ __device__ __forceinline__ void Consume(Shared<kBlocks, kPacked>& m, const Atten
   float o[C::kGroupColumns / 2] = {};
   if (group < C::kGroups) {
     const int num_slots = C::NumSlots(item.num_tiles);
-    int slot = group;
-    uint32_t parity = 0;
 #pragma unroll 1
     for (int tile = 0; tile < item.num_tiles; ++tile) {
+      const auto [slot, round] = PlaceOfFill(tile * C::kGroups + group, num_slots);
       WaitForPhase(&m.weights_came[tile], 0);
-      WaitForPhase(&m.slot_full[slot], parity);
+      WaitForPhase(&m.slot_full[slot], round & 1);
       PublishToMatrixSteps();
       float values[C::kGroupColumns / 2];
       BeginValues<C::kGroupColumns>(values, SharedAddress(m.place) + tile * kBlockBytes,
@@ -145,11 +144,6 @@ __device__ __forceinline__ void Consume(Shared<kBlocks, kPacked>& m, const Atten
 #pragma unroll
       for (int i = 0; i < C::kGroupColumns / 2; ++i) o[i] += values[i];
       FenceRegisters(o);
-      slot += C::kGroups;
-      if (slot >= num_slots) {
-        slot -= num_slots;
-        parity ^= 1U;
-      }
     }
   }
   __syncwarp();
@@ -230,12 +224,12 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads, 1)
   __syncthreads();
   WaitForCluster();  // The others' barriers are there.
   if (thread >= kConsumers) {
-    GiveUpRegisters<kProducerRegisters>();
+    GiveUpRegisters<kRegistersOfBringer>();
     Produce(m, bring, item);
     __syncwarp();
     ArriveAtClusterRelaxed();
   } else {
-    TakeRegisters<kConsumerRegisters>();
+    TakeRegisters<kRegistersOfConsumer>();
     Consume(m, p, item);
   }
   // No block leaves while its weights are still on their way to others.

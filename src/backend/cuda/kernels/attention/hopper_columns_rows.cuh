@@ -17,7 +17,19 @@ namespace dsv4::backend::cuda::columns {
 using namespace hopper;  // NOLINT(google-build-using-namespace): what this kernel shares with two others.
 
 inline constexpr int kMostTiles = static_cast<int>(kMaxColumnsTiles);
-inline constexpr int kThreads = kConsumers + kProducers;
+// Two warpgroups bring rows: each half of those that come, in turns, and a share of the registers of 128 a thread.
+inline constexpr int kBringers = 2;
+inline constexpr int kThreads = kConsumers + kBringers * kProducers;
+inline constexpr int kRegistersOfBringer = 48;
+inline constexpr int kRegistersOfConsumer =
+    (128 * kThreads - kBringers * kProducers * kRegistersOfBringer) / kConsumers;
+static_assert(kRegistersOfConsumer % 8 == 0);
+
+// Of a producer: its warpgroup, and its warp there.
+__device__ __forceinline__ int BringerOf(int thread) { return (thread - kConsumers) / kProducers; }
+__device__ __forceinline__ int WarpOfBringer(int thread) { return thread % kProducers / 32; }
+static_assert(kConsumers % kProducers == 0);
+
 inline constexpr int kHalves = 2;  // Of 64 rows' columns: what comes by itself.
 inline constexpr int kSumBytes = kHeads * static_cast<int>(sizeof(float));
 
@@ -45,9 +57,22 @@ struct Cut {
     const int begin = max(num_tiles * (kBlockBytes + kSumBytes), kKeysBegin);
     return min((kPlaceBytes - begin) / kSlotBytes, kPacked ? kMostPackedSlots : kMostSlots);
   }
-  static_assert((kPlaceBytes - kMostTiles * (kBlockBytes + kSumBytes)) / kSlotBytes >= kGroups);
+  static_assert((kPlaceBytes - kMostTiles * (kBlockBytes + kSumBytes)) / kSlotBytes >= kBringers);
   static_assert(SlotBegin(0) >= kRoomBegin);
 };
+
+// Where a fill of slots comes, and how often the slot was filled before. Each bringing warpgroup has every other fill and every other slot: a
+// slot that changed hands would be waited for by a warpgroup that has not seen its last phase, and parity does not tell two phases apart.
+struct FillPlace {
+  int slot;
+  int round;
+};
+__device__ __forceinline__ FillPlace PlaceOfFill(int fill, int num_slots) {
+  const int of = fill % kBringers;
+  const int own = (num_slots - of + kBringers - 1) / kBringers;
+  const int i = fill / kBringers;
+  return {.slot = i % own * kBringers + of, .round = i / own};
+}
 
 // Of packed rows, of each four columns' blocks that begin at a multiple of four: of halves of keys, and of slots.
 template <bool kPacked>
@@ -88,21 +113,29 @@ struct Item {
 
 // --- Producers -------------------------------------------------------------------------------------------------------
 
-// Half of the columns of 64 rows, 16 rows a warp; row_of(i) is null where there is none: zeros.
+// Rows whose places are looked up before any of them is asked for: compilers do not move that across copies.
+inline constexpr int kLookedUp = 4;
+
+// Half of the columns of 64 rows by a warpgroup, 16 rows a warp; row_of(i) is null where there is none: zeros.
 template <typename RowOf>
 __device__ __forceinline__ void CopyHalf(unsigned char* rows, int half, const RowOf& row_of,
                                          const void* any) {
-  const int warp = (static_cast<int>(threadIdx.x) - kConsumers) / 32;
+  const int warp = WarpOfBringer(static_cast<int>(threadIdx.x));
   const int lane = static_cast<int>(threadIdx.x) % 32;
   static_assert(kDim / kHalves / 8 == 32);  // A piece a lane.
   const uint32_t to = SharedAddress(rows) + (half * 4 + lane / 8) * kBlockBytes;
-#pragma unroll 8
-  for (int i = 0; i < 16; ++i) {
-    const int r = warp * 16 + i;
-    const uint16_t* const row = row_of(r);
-    const bool exists = row != nullptr;
-    CopyAsync16(to + PieceOfLine(r, lane % kLinePieces),
-                exists ? static_cast<const void*>(row + half * (kDim / kHalves) + lane * 8) : any, exists);
+#pragma unroll
+  for (int begin = 0; begin < 16; begin += kLookedUp) {
+    const uint16_t* from[kLookedUp];
+#pragma unroll
+    for (int i = 0; i < kLookedUp; ++i) from[i] = row_of(warp * 16 + begin + i);
+#pragma unroll
+    for (int i = 0; i < kLookedUp; ++i) {
+      const bool exists = from[i] != nullptr;
+      CopyAsync16(to + PieceOfLine(warp * 16 + begin + i, lane % kLinePieces),
+                  exists ? static_cast<const void*>(from[i] + half * (kDim / kHalves) + lane * 8) : any,
+                  exists);
+    }
   }
 }
 
@@ -112,108 +145,168 @@ __device__ __forceinline__ void CopyColumns(unsigned char* slot, const uint16_t*
                                             int first_column, const void* any) {
   constexpr int kPieces = kColumns / 8;
   constexpr int kRowsAtOnce = 32 / kPieces;
-  const int warp = (static_cast<int>(threadIdx.x) - kConsumers) / 32;
+  const int warp = WarpOfBringer(static_cast<int>(threadIdx.x));
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int piece = lane % kPieces;
   const uint32_t to = SharedAddress(slot) + piece / 8 * kBlockBytes;
+  constexpr int kTimes = 16 / kRowsAtOnce;
+  constexpr int kBefore = std::min(kTimes, kLookedUp);
 #pragma unroll
-  for (int i = 0; i < 16; i += kRowsAtOnce) {
-    const int r = warp * 16 + i + lane / kPieces;
-    const uint16_t* const row = rows[r];
-    const bool exists = row != nullptr;
-    CopyAsync16(to + PieceOfLine(r, piece % kLinePieces),
-                exists ? static_cast<const void*>(row + first_column + piece * 8) : any, exists);
+  for (int begin = 0; begin < kTimes; begin += kBefore) {
+    const uint16_t* from[kBefore];
+    const int first_row = warp * 16 + begin * kRowsAtOnce + lane / kPieces;
+#pragma unroll
+    for (int i = 0; i < kBefore; ++i) from[i] = rows[first_row + i * kRowsAtOnce];
+#pragma unroll
+    for (int i = 0; i < kBefore; ++i) {
+      const bool exists = from[i] != nullptr;
+      CopyAsync16(to + PieceOfLine(first_row + i * kRowsAtOnce, piece % kLinePieces),
+                  exists ? static_cast<const void*>(from[i] + first_column + piece * 8) : any, exists);
+    }
   }
 }
 
-// Blocks [first_block, first_block + kCount) of 64 packed rows, 16 rows a warp, and the word of scales that has theirs.
+// Blocks [first_block, first_block + kCount) of 64 packed rows, 16 rows a warp, and the word of scales that has theirs. Where a
+// lane's rows lie is looked up first.
 template <int kCount, typename RowOf>
 __device__ __forceinline__ void CopyPacked(unsigned char* to, uint32_t (&scales)[kKeys], int first_block,
                                            const RowOf& row_of, const void* any) {
-  static_assert(4 % kCount == 0);
-  const int warp = (static_cast<int>(threadIdx.x) - kConsumers) / 32;
+  static_assert(4 % kCount == 0 && 32 / kCodePieces == 8 && kLinePieces == 8);
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const auto bytes_of = [&](int row) { return reinterpret_cast<const unsigned char*>(row_of(row)); };
-  const uint32_t begin = SharedAddress(to);
+  const int first_row = WarpOfBringer(static_cast<int>(threadIdx.x)) * 16;
+  const auto bytes_of = [&](int row) {
+    return reinterpret_cast<const unsigned char*>(row_of(first_row + row));
+  };
+  const uint32_t begin = SharedAddress(to) + first_row * kLineBytes;
+  const auto copy = [&](uint32_t line, const unsigned char* row, int at) {
+    CopyAsync16(line, row != nullptr ? static_cast<const void*>(row + at) : any, row != nullptr);
+  };
+  const unsigned char* const of_scales = bytes_of(lane % 16);
+  // Codes: four lanes a row, eight rows at once.
+  const unsigned char* const first = bytes_of(lane / 4);
+  const unsigned char* const second = bytes_of(8 + lane / 4);
+  const uint32_t line = begin + PieceOfLine(lane / 4, lane % 4);
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    const int block = first_block + i;
-    const auto copy = [&](auto pieces) {
+    const int at = (first_block + i) * kReleaseRowGroup + lane % 4 * 16;
+    if (first_block + i >= kCodedBlocks) break;
+    copy(line + i * kBlockBytes, first, at);
+    copy(line + i * kBlockBytes + 8 * kLineBytes, second, at);
+  }
+  // What has no codes: eight lanes a row. It is the last block.
+  if (first_block + kCount > kCodedBlocks) {
+    const unsigned char* rows[4];
 #pragma unroll
-      for (int first = 0; first < 16; first += 32 / pieces) {
-        const int row = warp * 16 + first + lane / pieces;
-        CopyPieceOfBlock(begin + i * kBlockBytes, row, lane % pieces, block, bytes_of(row), any);
-      }
-    };
-    if (block < kCodedBlocks) {
-      copy(std::integral_constant<int, kCodePieces>());
-    } else {
-      copy(std::integral_constant<int, kLinePieces>());
+    for (int r = 0; r < 4; ++r) rows[r] = bytes_of(4 * r + lane / 8);
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      copy(begin + (kCount - 1) * kBlockBytes + PieceOfLine(4 * r + lane / 8, lane % 8), rows[r],
+           kReleaseRowCoded + lane % 8 * 16);
     }
   }
-  const int row = warp * 16 + lane % 16;
-  const unsigned char* const from = bytes_of(row);
   if (lane < 16) {
-    CopyAsync4(
-        SharedAddress(&scales[row]),
-        from != nullptr ? static_cast<const void*>(from + kReleaseRowScales + first_block / 4 * 4) : any,
-        from != nullptr);
-  }
-}
-// The same, by the warps that have brought them.
-template <int kCount>
-__device__ __forceinline__ void WidenPacked(unsigned char* of, const uint32_t (&scales)[kKeys],
-                                            int first_block) {
-  const int warp = (static_cast<int>(threadIdx.x) - kConsumers) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  constexpr int kAtOnce = 16 / (32 / kLinePieces);
-  __syncwarp();
-#pragma unroll 1
-  for (int i = 0; i < kCount; ++i) {
-    const int block = first_block + i;
-    if (block >= kCodedBlocks) break;
-    unsigned char* blocks[kAtOnce];
-    int rows[kAtOnce];
-    uint32_t of_rows[kAtOnce];
-#pragma unroll
-    for (int r = 0; r < kAtOnce; ++r) {
-      blocks[r] = of + i * kBlockBytes;
-      rows[r] = warp * 16 + r * (32 / kLinePieces) + lane / kLinePieces;
-      of_rows[r] = scales[rows[r]] >> (block % 4 * 8) & 0xFFU;
-    }
-    WidenLines<kAtOnce>(blocks, rows, of_rows, lane % kLinePieces);
+    CopyAsync4(SharedAddress(&scales[first_row + lane]),
+               of_scales != nullptr
+                   ? static_cast<const void*>(of_scales + kReleaseRowScales + first_block / 4 * 4)
+                   : any,
+               of_scales != nullptr);
   }
 }
 
-// What brings rows to a block: halves of its tiles, and slots, in any order. Packed ones widen when they have come, a few behind those that
-// are asked for; before a producer waits for room, all that it has asked for is finished, since that may be what others wait for.
+__device__ __forceinline__ uint2 LoadShared8(uint32_t address) {
+  uint2 value;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "r"(address) : "memory");
+  return value;
+}
+__device__ __forceinline__ void StoreShared16(uint32_t address, const uint4& value) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(value.x), "r"(value.y),
+               "r"(value.z), "r"(value.w)
+               : "memory");
+}
+
+// The same, by the warps that have brought them: eight lanes a row, four rows at once. Neighbouring groups of four rows differ in one bit of where
+// their pieces lie.
+template <int kCount>
+__device__ __forceinline__ void WidenPacked(unsigned char* of, const uint32_t (&scales)[kKeys],
+                                            int first_block) {
+  constexpr int kRows = 4;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int piece = lane % kLinePieces;
+  const int row = WarpOfBringer(static_cast<int>(threadIdx.x)) * 16 + lane / kLinePieces;
+  constexpr uint32_t kOther = 4 * 16;
+  static_assert(32 / kLinePieces == 4);
+  __syncwarp();
+  uint32_t of_rows[kRows];
+  uint32_t rare_scales = 0;
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    of_rows[r] = scales[row + 4 * r];
+    // Bytes of kFirstLargeE8m0 at least: 128, and 7 more.
+    static_assert(kFirstLargeE8m0 == 135);
+    rare_scales |= ((of_rows[r] & 0x7F7F7F7FU) + 0x79797979U) & of_rows[r] & 0x80808080U;
+  }
+  uint32_t from = SharedAddress(of) + PieceOfLine(row, piece / 2) + piece % 2 * 8;
+  uint32_t to = SharedAddress(of) + PieceOfLine(row, piece);
+  uint32_t byte = 0x4040U + first_block % 4 * 0x101U;  // Of the words of scales: into both halves.
+#pragma unroll 1
+  for (int i = 0; i < kCount; ++i, from += kBlockBytes, to += kBlockBytes, byte += 0x101U) {
+    if (first_block + i >= kCodedBlocks) break;
+    uint2 codes[kRows];
+    uint32_t rare = rare_scales;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+      codes[r] = LoadShared8((r % 2 == 0 ? from : from ^ kOther) + r * 4 * kLineBytes);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) rare |= NaNsOfE4m3(codes[r]);
+    __syncwarp();
+    const auto store = [&](int r, const uint4& wide) {
+      StoreShared16((r % 2 == 0 ? to : to ^ kOther) + r * 4 * kLineBytes, wide);
+    };
+    if (rare != 0) {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) store(r, WidenE4m3(codes[r], __byte_perm(of_rows[r], 0, byte) & 0xFFU));
+    } else {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r)
+        store(r, TimesFactors(codes[r], __byte_perm(of_rows[r], 0, byte) * 128 + 120 * 128 * 0x10001U));
+    }
+  }
+}
+
+// What brings rows to a block: halves of its tiles, and slots, in any order. A warpgroup has every other of them. Packed ones widen when
+// they have come, a few behind those that are asked for; before a producer waits for room, all that it has asked for is finished, since
+// that may be what others wait for.
 template <int kBlocks, bool kPacked>
 class Bringing {
  public:
   using C = Cut<kBlocks, kPacked>;
   __device__ Bringing(Shared<kBlocks, kPacked>& m, const AttentionParams& p, const Item& item)
-      : m_(m), any_(p.q), item_(item), num_slots_(C::NumSlots(item.num_tiles)) {}
+      : m_(m),
+        any_(p.q),
+        item_(item),
+        num_slots_(C::NumSlots(item.num_tiles)),
+        bringer_(BringerOf(static_cast<int>(threadIdx.x))) {}
 
   __device__ int num_slots() const { return num_slots_; }
 
-  // Tile number i of the block's, to the place of the even or odd ones.
+  // This warpgroup's half of tile number i of the block's, to the place of the even or odd ones.
   template <typename RowOf>
   __device__ __forceinline__ void Tile(int i, const RowOf& row_of) {
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      if constexpr (kPacked) {
-        CopyPacked<4>(HalfOfKeys(i, half), m_.scales.of_keys[i % 2][half], half * 4, row_of, any_);
-        Asked(kTile | i * kHalves | half);
-      } else {
-        CopyHalf(m_.place + kKeysBegin + i % 2 * kRowsBytes, half, row_of, any_);
-        ArriveWhenCopied(&m_.keys_full[i % 2][half]);
-      }
+    static_assert(kHalves == kBringers);
+    const int half = bringer_;
+    if constexpr (kPacked) {
+      CopyPacked<4>(HalfOfKeys(i, half), m_.scales.of_keys[i % 2][half], half * 4, row_of, any_);
+      Asked(kTile | i * kHalves | half);
+    } else {
+      CopyHalf(m_.place + kKeysBegin + i % 2 * kRowsBytes, half, row_of, any_);
+      ArriveWhenCopied(&m_.keys_full[i % 2][half]);
     }
   }
-  // The fill of a slot: this block's columns of all tiles, one warpgroup's after the other's.
+  // The fill of a slot, if it is this warpgroup's: this block's columns of all tiles, those of one consumer after the other's.
   __device__ __forceinline__ void Fill(int fill) {
-    const int slot = fill % num_slots_;
-    if (fill >= num_slots_) WaitFor(&m_.slot_empty[slot], (fill / num_slots_ - 1) & 1);
+    if (fill % kBringers != bringer_) return;
+    const auto [slot, round] = PlaceOfFill(fill, num_slots_);
+    if (round > 0) WaitFor(&m_.slot_empty[slot], (round - 1) & 1);
     const uint16_t* const* const rows = m_.rows + fill / C::kGroups * kKeys;
     if constexpr (kPacked) {
       CopyPacked<C::kGroupColumns / kCols>(
@@ -258,7 +351,7 @@ class Bringing {
 
  private:
   static constexpr uint32_t kTile = 0x80;  // Else the number of a fill.
-  static constexpr int kInFlight = 4;      // Those of the first two tiles.
+  static constexpr int kInFlight = 4;
   static_assert(kMostTiles * 2 < static_cast<int>(kTile) && 8 * (kInFlight + 1) <= 64);
 
   __device__ unsigned char* HalfOfKeys(int i, int half) const {
@@ -287,7 +380,7 @@ class Bringing {
       full = &m_.keys_full[i % 2][half];
     } else {
       const int fill = static_cast<int>(what);
-      const int slot = fill % num_slots_;
+      const int slot = PlaceOfFill(fill, num_slots_).slot;
       WidenPacked<C::kGroupColumns / kCols>(m_.place + C::SlotBegin(slot), m_.scales.of_slots[slot],
                                             FirstColumn(fill) / kCols);
       full = &m_.slot_full[slot];
@@ -300,6 +393,7 @@ class Bringing {
   const void* const any_;
   const Item& item_;
   const int num_slots_;
+  const int bringer_;
   uint64_t asked_ = 0;  // A byte each, the first in the lowest.
   int num_asked_ = 0;
 };
@@ -310,13 +404,11 @@ __device__ __forceinline__ void BringFirst(Shared<kBlocks, kPacked>& m, Bringing
                                            const AttentionParams& p, const Item& item, const KeyRows& keys) {
   const auto* const q =
       static_cast<const uint16_t*>(p.q) + (item.token * p.num_heads + item.first_head) * kDim;
-#pragma unroll
-  for (int half = 0; half < kHalves; ++half) {
-    CopyHalf(
-        m.place, half, [&](int head) { return head < item.num_heads ? q + head * kDim : nullptr; }, p.q);
-    ArriveWhenCopied(&m.q_full[half]);
-  }
-  const int warp = (static_cast<int>(threadIdx.x) - kConsumers) / 32;
+  const int half = BringerOf(static_cast<int>(threadIdx.x));
+  CopyHalf(
+      m.place, half, [&](int head) { return head < item.num_heads ? q + head * kDim : nullptr; }, p.q);
+  ArriveWhenCopied(&m.q_full[half]);
+  const int warp = WarpOfBringer(static_cast<int>(threadIdx.x));
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int key = (item.rank + lane / 16 * kBlocks) * kKeys + warp * 16 + lane % 16;
   const uint16_t* const row = key < item.num_keys ? keys.template Row<uint16_t>(key) : nullptr;
