@@ -5,6 +5,7 @@
 
 #include <cuda_fp8.h>
 
+#include "backend/cuda/device/numeric/packed_rows.h"
 #include "backend/cuda/kernels/rows/pack_rows.cuh"
 #include "backend/cuda/kernels/rows/row_steps.cuh"
 
@@ -123,18 +124,28 @@ class RegisterRow {
     const Values other = {others.x, others.y, others.z, others.w};
     Values scale;
 #pragma unroll
-    for (int k = 0; k < kRegisterColumns; ++k) scale[k] = Fp8GroupScale(fmaxf(max[k], other[k]));
+    for (int k = 0; k < kRegisterColumns; ++k) {
+      largest_[k] = fmaxf(max[k], other[k]);
+      scale[k] = Fp8GroupScale(largest_[k]);
+    }
+    // What is the largest stays it when it is rounded.
+    num_largest_ = num_columns;
 #pragma unroll
     for (int k = 0; k < kRegisterColumns; k += 2) {
-      const float2 grid =
-          RoundToE4m3(values_[k] * InverseOf(scale[k]), values_[k + 1] * InverseOf(scale[k + 1]));
+      const float inverse = InverseOf(scale[k]);
+      const float next = InverseOf(scale[k + 1]);
+      const float2 grid = RoundToE4m3(values_[k] * inverse, values_[k + 1] * next);
+      const float2 most = RoundToE4m3(largest_[k] * inverse, largest_[k + 1] * next);
       Keep(k, num_columns, grid.x * scale[k]);
       Keep(k + 1, num_columns, grid.y * scale[k + 1]);
+      largest_[k] = most.x * scale[k];
+      largest_[k + 1] = most.y * scale[k + 1];
     }
   }
 
   // HadamardFp4Row of kRegisterHadamard columns: 32 of them meet in a warp, then the four warps.
   __device__ void HadamardFp4() {
+    num_largest_ = 0;
     static_assert(kRegisterHadamard == kThreads && kThreads == 4 * 32);
     __shared__ double of_warps[kThreads];
     const int t = static_cast<int>(threadIdx.x);
@@ -164,6 +175,7 @@ class RegisterRow {
   }
 
   __device__ void Scale(float factor) {
+    num_largest_ = 0;
 #pragma unroll
     for (int k = 0; k < kRegisterColumns; ++k) values_[k] = RoundToBf16(values_[k] * factor);
   }
@@ -172,15 +184,30 @@ class RegisterRow {
   // lie in such a row (tensor/cache_format.h), in bytes: its functions divide numbers of 64 bits, which takes as long as all else here.
   struct Places {
     bool e4m3;
+    int width;
     int coded;  // Columns.
     int rest;
     int scales;
     int end;
     int row_bytes;
   };
+  __device__ bool IsRelease(CacheCode code, int num_coded) const {
+    return code == CacheCode::kE4m3 && num_coded == kReleaseRowCoded && width_ == kReleaseRowWidth;
+  }
+  // Known when this is compiled, which makes the code for such rows short.
+  __device__ static constexpr Places PlacesOfRelease() {
+    return {.e4m3 = true,
+            .width = kReleaseRowWidth,
+            .coded = kReleaseRowCoded,
+            .rest = kReleaseRowCoded,
+            .scales = kReleaseRowScales,
+            .end = kReleaseRowScales + kReleaseRowCoded / kReleaseRowGroup,
+            .row_bytes = kReleaseRowBytes};
+  }
   __device__ Places PlacesOf(CacheCode code, int num_coded) const {
     Places places;
     places.e4m3 = code == CacheCode::kE4m3;
+    places.width = width_;
     places.coded = num_coded;
     places.rest = places.e4m3 ? places.coded : places.coded / 2;
     places.scales = places.rest + 2 * (width_ - places.coded);
@@ -189,47 +216,47 @@ class RegisterRow {
     places.row_bytes = places.e4m3 ? (places.end + 15) / 16 * 16 : (places.end + 3) / 4 * 4;
     return places;
   }
-  __device__ void Pack(const Places& places, int64_t row, Fault* fault) {
-    Values max;
-#pragma unroll
-    for (int k = 0; k < kRegisterColumns; ++k) {
-      const float magnitude = Column(k) < places.coded ? MagnitudeOf(values_[k]) : 0.0F;
-      max[k] = LargestOfWarp(isinf(magnitude) ? 0.0F : magnitude);
-    }
-    const int bad = places.e4m3 ? PackE4m3(places.coded, max) : PackE2m1(places.coded, max);
+  __device__ __forceinline__ void Pack(const Places& places, int64_t row, Fault* fault) {
+    // simulate_fp8 of the same columns has found the largest of their groups.
+    if (!places.e4m3 || num_largest_ != places.coded) FindLargest(places);
+    const int bad = places.e4m3 ? PackE4m3(places.coded) : PackE2m1(places.coded);
     if (bad < 0) return;
     float value = values_[0];
 #pragma unroll
     for (int k = 1; k < kRegisterColumns; ++k) value = k == bad ? values_[k] : value;
     ReportFault(fault, FaultKind::kCacheRow, row, Column(bad), __float_as_uint(value), 0);
   }
-  __device__ void WritePacked(const Places& places, unsigned char* data) const {
+  __device__ __forceinline__ void WritePacked(const Places& places, unsigned char* data) const {
     const int t = static_cast<int>(threadIdx.x);
+    static_assert(kThreads % kRegisterGroup == 0 && kThreads % kRegisterE2m1Group == 0);
     if (places.e4m3) {
+      unsigned char* const codes = data + t;
+      unsigned char* const scales = data + places.scales + t / kRegisterGroup;
 #pragma unroll
       for (int k = 0; k < kRegisterColumns; ++k) {
-        const int column = Column(k);
-        if (column >= places.coded) continue;
-        data[column] = static_cast<unsigned char>(codes_[k]);
-        if (t % kRegisterGroup == 0)
-          data[places.scales + column / kRegisterGroup] = static_cast<unsigned char>(scales_[k]);
+        const bool is_coded = Column(k) < places.coded;
+        if (is_coded) codes[k * kThreads] = static_cast<unsigned char>(codes_[k]);
+        if (is_coded && t % kRegisterGroup == 0)
+          scales[k * (kThreads / kRegisterGroup)] = static_cast<unsigned char>(scales_[k]);
       }
     } else {
+      unsigned char* const codes = data + t / 2;
+      unsigned char* const scales = data + places.scales + t / kRegisterE2m1Group;
 #pragma unroll
       for (int k = 0; k < kRegisterColumns; ++k) {
         const uint32_t next = __shfl_down_sync(kWholeWarp, codes_[k], 1);
-        const int column = Column(k);
-        if (column >= places.coded) continue;
-        if (t % 2 == 0) data[column / 2] = static_cast<unsigned char>(codes_[k] | next << 4);
-        if (t % kRegisterE2m1Group == 0)
-          data[places.scales + column / kRegisterE2m1Group] = static_cast<unsigned char>(scales_[k]);
+        const bool is_coded = Column(k) < places.coded;
+        if (is_coded && t % 2 == 0)
+          codes[k * (kThreads / 2)] = static_cast<unsigned char>(codes_[k] | next << 4);
+        if (is_coded && t % kRegisterE2m1Group == 0)
+          scales[k * (kThreads / kRegisterE2m1Group)] = static_cast<unsigned char>(scales_[k]);
       }
     }
     auto* const rest = reinterpret_cast<uint16_t*>(data + places.rest) - places.coded;
 #pragma unroll
     for (int k = 0; k < kRegisterColumns; ++k) {
       const int column = Column(k);
-      if (column >= places.coded && column < width_)
+      if (column >= places.coded && column < places.width)
         rest[column] = static_cast<uint16_t>(__float_as_uint(values_[k]) >> 16);
     }
     if (places.end + t < places.row_bytes) data[places.end + t] = 0;
@@ -239,18 +266,30 @@ class RegisterRow {
   __device__ void Keep(int k, int num_columns, float value) {
     if (Column(k) < num_columns) values_[k] = RoundToBf16(value);
   }
-  // The k of the last value that should have a code and has none, or -1. `max`: of a warp's columns.
-  __device__ int PackE4m3(int coded, const Values& max) {
-    __shared__ float4 largest[kThreads / 32];
+  // What is stored of a group depends on the largest of its finite values: those of e2m1 are a warp's, those of e4m3 two warps'.
+  __device__ void FindLargest(const Places& places) {
+#pragma unroll
+    for (int k = 0; k < kRegisterColumns; ++k) {
+      const float magnitude = Column(k) < places.coded ? MagnitudeOf(values_[k]) : 0.0F;
+      largest_[k] = LargestOfWarp(isinf(magnitude) ? 0.0F : magnitude);
+    }
+    if (!places.e4m3) return;
+    __shared__ float4 of_warps[kThreads / 32];
     const int warp = static_cast<int>(threadIdx.x) / 32;
-    if (threadIdx.x % 32 == 0) largest[warp] = make_float4(max[0], max[1], max[2], max[3]);
+    if (threadIdx.x % 32 == 0)
+      of_warps[warp] = make_float4(largest_[0], largest_[1], largest_[2], largest_[3]);
     __syncthreads();
-    const float4 others = largest[warp ^ 1];
+    const float4 others = of_warps[warp ^ 1];
     const Values other = {others.x, others.y, others.z, others.w};
+#pragma unroll
+    for (int k = 0; k < kRegisterColumns; ++k) largest_[k] = fmaxf(largest_[k], other[k]);
+  }
+  // The k of the last value that should have a code and has none, or -1.
+  __device__ int PackE4m3(int coded) {
     Values scaled;
 #pragma unroll
     for (int k = 0; k < kRegisterColumns; ++k) {
-      scales_[k] = SmallestE8m0(fmaxf(max[k], other[k]), CacheCode::kE4m3);
+      scales_[k] = SmallestE8m0(MagnitudeOf(largest_[k]), CacheCode::kE4m3);
       scaled[k] = values_[k] * InverseOfE8m0(scales_[k]);
     }
     // Two at a time: a launch that runs once waits for its instructions, so there are few (E4m3Code).
@@ -271,7 +310,7 @@ class RegisterRow {
     }
     return bad;
   }
-  __device__ int PackE2m1(int coded, const Values& max) {
+  __device__ int PackE2m1(int coded) {
     int bad = -1;
 #pragma unroll
     for (int k = 0; k < kRegisterColumns; ++k) {
@@ -281,7 +320,7 @@ class RegisterRow {
         codes_[k] = 0;
         fits = isnan(values_[k]);
       } else {
-        scales_[k] = SmallestE8m0(max[k], CacheCode::kE2m1);
+        scales_[k] = SmallestE8m0(largest_[k], CacheCode::kE2m1);
         codes_[k] = E2m1Code(values_[k] * InverseOfE8m0(scales_[k]), fits);
       }
       if (!fits && Column(k) < coded) bad = k;
@@ -291,7 +330,9 @@ class RegisterRow {
 
   Values values_;
   uint32_t codes_[kRegisterColumns];   // Pack,
-  uint32_t scales_[kRegisterColumns];  // of a column's group.
+  uint32_t scales_[kRegisterColumns];  // of a column's group,
+  Values largest_;                     // of its values that are finite.
+  int num_largest_ = 0;                // Columns of which they are known.
   const int width_;
 };
 

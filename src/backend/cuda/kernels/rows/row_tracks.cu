@@ -33,7 +33,7 @@ struct RunOfRow {
   }
   // Calls write(destination's run) for all of them.
   template <typename Write>
-  __device__ void ForEach(const RowStep& store, int64_t row, Write&& write) const {
+  __device__ __forceinline__ void ForEach(const RowStep& store, int64_t row, Write&& write) const {
     if (count == 1) return write(run);
 #pragma unroll 1
     for (int64_t i = 0; count > 1 && i < store.runs.size; ++i) {
@@ -102,12 +102,18 @@ __device__ void StepsInRegisters(const RowTrack& track, int64_t r, Fault* fault)
   if (track.First(RowStepKind::kHadamardFp4) != nullptr) row.HadamardFp4();
   if (const RowStep* const step = track.First(RowStepKind::kScale); step != nullptr) row.Scale(step->factor);
   if (store != nullptr && store->code != CacheCode::kNone) {
-    const RegisterRow::Places places = row.PlacesOf(store->code, store->num_columns);
-    row.Pack(places, r, fault);
-    runs.ForEach(*store, r, [&](const StoredRun& run) {
-      row.WritePacked(places,
-                      reinterpret_cast<unsigned char*>(run.destination) + (r - run.begin) * places.row_bytes);
-    });
+    const auto pack = [&](const RegisterRow::Places& places) {
+      row.Pack(places, r, fault);
+      runs.ForEach(*store, r, [&](const StoredRun& run) {
+        row.WritePacked(
+            places, reinterpret_cast<unsigned char*>(run.destination) + (r - run.begin) * places.row_bytes);
+      });
+    };
+    if (row.IsRelease(store->code, store->num_columns)) {
+      pack(RegisterRow::PlacesOfRelease());
+    } else {
+      pack(row.PlacesOf(store->code, store->num_columns));
+    }
   } else if (store != nullptr) {
     runs.ForEach(*store, r, [&](const StoredRun& run) {
       row.Write(reinterpret_cast<uint16_t*>(run.destination) + (r - run.begin) * width);
