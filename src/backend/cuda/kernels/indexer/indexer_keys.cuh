@@ -28,13 +28,14 @@ __device__ __forceinline__ void CopyPackedKey(uint16_t (&row)[kScoreRow], const 
 __device__ __forceinline__ void WidenPackedKey(uint16_t (&row)[kScoreRow], int half) {
   auto* const bytes = reinterpret_cast<unsigned char*>(row);
   const auto* const packed = reinterpret_cast<const uint4*>(bytes + kPackedKeyBegin);
-  const uint4 codes[2] = {packed[2 * half], packed[2 * half + 1]};
+  // Every other group of 32: what a warp reads and writes at once lies in different banks.
+  const uint4 codes[2] = {packed[half], packed[2 + half]};
   const uint32_t scales = *reinterpret_cast<const uint32_t*>(bytes + kPackedKeyBegin + kReleaseKeyScales);
   __syncwarp();
 #pragma unroll
   for (int group = 0; group < 2; ++group) {
-    const uint32_t factors = FactorsOfE8m0(scales >> (16 * half + 8 * group) & 0xFFU);
-    auto* const to = reinterpret_cast<uint4*>(bytes + half * 128 + group * 64);
+    const uint32_t factors = FactorsOfE8m0(scales >> (16 * group + 8 * half) & 0xFFU);
+    auto* const to = reinterpret_cast<uint4*>(bytes + group * 128 + half * 64);
     const uint32_t words[4] = {codes[group].x, codes[group].y, codes[group].z, codes[group].w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) to[i] = WidenE2m1(words[i], factors);
