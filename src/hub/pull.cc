@@ -25,6 +25,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMaxListingBytes = size_t{32} << 20;
 constexpr int kMaxWrongDigests = 3;
+constexpr int kFailuresToTell = 3;  // In a row: before, most are mended by the next try.
 constexpr double kLongestWait = 30, kLongestRetryAfter = 300;  // Seconds.
 
 Clock::duration Seconds(double seconds) {
@@ -83,7 +84,12 @@ Result<Listing> FetchListing(const PullOptions& options, Transfers& transfers) {
       const Status status = outcome.retry ? GivenUp(outcome.status, failures) : outcome.status;
       return Error(status.WithContext(url));
     }
-    const auto until = Clock::now() + Seconds(WaitAfter(options, failures, outcome.retry_after));
+    const double wait = WaitAfter(options, failures, outcome.retry_after);
+    // Tries may take minutes, and no bar moves yet.
+    LogWarning(fmt::format("{}: try {} of {} failed: {}; the next in {:.1f} s", url, failures,
+                           options.num_retries + 1,
+                           outcome.status.ok() ? "not a listing" : outcome.status.message(), wait));
+    const auto until = Clock::now() + Seconds(wait);
     while (Clock::now() < until) {
       if (IsCancelled(options)) return Error(Cancelled("pull: cancelled"));
       transfers.Run(0.1);
@@ -247,7 +253,9 @@ class Download {
     if (status.code() != StatusCode::kUnavailable) return status;
     job.failures = came > 0 ? 1 : job.failures + 1;
     if (job.failures > options_.num_retries) return GivenUp(status, job.failures);
-    LogDebug(fmt::format("{}: try {} failed: {}", job.file->name, job.failures, status.message()));
+    const std::string text =
+        fmt::format("{}: try {} failed: {}", job.file->name, job.failures, status.message());
+    job.failures < kFailuresToTell ? LogDebug(text) : LogWarning(text);
     job.partial.reset();
     job.state = Job::State::kWaiting;
     job.not_before = Clock::now() + Seconds(WaitAfter(options_, job.failures, retry_after));

@@ -159,6 +159,8 @@ class Faults(Pull):
                 process = self.pull(hub, "--retries", "3")
                 self.assertEqual(process.returncode, 1, process.stderr)
                 self.assertIn("model-1.safetensors: gave up after", process.stderr)
+                self.assertIn("model-1.safetensors: try 3 failed: ", process.stderr)
+                self.assertNotIn("model-1.safetensors: try 2 failed: ", process.stderr)
         with Hub(files, lambda kind, name, _: "damaged" if name == "model-1.safetensors" else None) as hub:
             process = self.pull(hub)
             self.assertEqual(process.returncode, 3, process.stderr)
@@ -177,6 +179,7 @@ class Faults(Pull):
         gone = self.pull(hub, "--retries", "1")
         self.assertEqual(gone.returncode, 1)
         self.assertIn("gave up after 2 tries", gone.stderr)
+        self.assertRegex(gone.stderr, r"/api/models/o/n/revision/main\S*: try 1 of 2 failed: .+; the next in \d\.\d s\n")
         self.assertEqual(self.pull(hub, reference="../../etc").returncode, 2)
 
     def test_a_file_that_changed_on_the_hub(self):
