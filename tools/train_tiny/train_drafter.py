@@ -254,7 +254,7 @@ def main() -> None:
     parser.add_argument("--texts", type=Path, nargs="+", required=True, help="answers of own_texts.py")
     parser.add_argument("--mixture", type=float, default=1.0, help="tokens of the training mixture for each of an answer")
     parser.add_argument("--output", type=Path, required=True, help="folder for config.json and model.safetensors of the drafter")
-    parser.add_argument("--start", type=Path, help="folder of a drafter to go on from")
+    parser.add_argument("--start", type=Path, help="folder of a drafter to go on from, of whose stages the first --stages stay")
     parser.add_argument("--minutes", type=float, required=True)
     parser.add_argument("--steps", type=int, help="stop after so many")
     parser.add_argument("--longest", type=int, default=640, help="of texts, in tokens")
@@ -285,7 +285,13 @@ def main() -> None:
     layers, vocabulary = model.config.num_hidden_layers, model.config.vocab_size
     draft = DraftConfig(arguments.block, vocabulary - 1 if arguments.noise is None else arguments.noise, arguments.rank,
                         arguments.targets or list(range(layers - 3, layers)), arguments.stages)
-    drafter = load_drafter(arguments.start, model.config, str(device)) if arguments.start else Drafter(model.config, draft).to(device)
+    drafter = Drafter(model.config, draft).to(device)
+    if arguments.start:
+        drafter = load_drafter(arguments.start, model.config, str(device))
+        if arguments.stages > len(drafter.stages):
+            parser.error(f"--stages: got {arguments.stages}, wanted at most the {len(drafter.stages)} of {arguments.start}")
+        drafter.stages = drafter.stages[:arguments.stages]
+        drafter.draft_config.stages = arguments.stages
     print(f"{sum(p.numel() for p in drafter.parameters())} weights, {len(texts.ids)} texts, {count} tokens of answers, "
           f"ready after {time.monotonic() - begin:.0f} s", flush=True)
     texts.run_trunk(model, drafter.draft_config, Numerics("qat", sparse=True), device, arguments.tokens)
