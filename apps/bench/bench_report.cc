@@ -94,6 +94,12 @@ Json RowJson(const BenchRow& row) {
   return json;
 }
 
+// The least time of a decode step, with the share of misses that it had.
+double TierBound(const BenchExperts& experts, const BenchRow& row) {
+  return experts.BoundSeconds(row.cost.bytes(), row.batch, row.Machine().read_bandwidth,
+                              row.MissShare().value_or(experts.MissShare()));
+}
+
 }  // namespace
 
 std::vector<BenchSummary> Summarize(const BenchReport& report) {
@@ -111,9 +117,7 @@ std::vector<BenchSummary> Summarize(const BenchReport& report) {
       if (!row.prefill && row.batch == 1) add("", ReadPercent(row), "% of the read bandwidth");
     }
     if (report.experts.has_value() && !row.prefill && row.Machine().read_bandwidth > 0) {
-      const double bound =
-          report.experts->BoundSeconds(row.cost.bytes(), row.batch, row.Machine().read_bandwidth,
-                                       row.MissShare().value_or(report.experts->MissShare()));
+      const double bound = TierBound(*report.experts, row);
       add(fmt::format(", of {:.2f} ms", bound * 1e3), 100.0 * bound / row.Median(), "% of the bound by tier");
     }
     if (report.experts.has_value() && row.prefill && row.cache_bytes > 0 &&
@@ -125,6 +129,13 @@ std::vector<BenchSummary> Summarize(const BenchReport& report) {
     }
     if (const std::optional<double> missed = row.MissShare())
       add("", 100.0 * (1.0 - *missed), "% of chosen cached experts were on the GPU");
+    if (report.experts.has_value() && row.host.requests > 0) {
+      const auto requests = static_cast<double>(row.host.requests);
+      const auto experts = static_cast<double>(row.host.experts);
+      add(fmt::format(", the host's answer of {:.1f} experts", experts / requests),
+          row.host.seconds / requests * 1e6, "us");
+      add(", the host's answers", experts * report.experts->expert_bytes / row.host.seconds / 1e9, "GB/s");
+    }
     if (row.disk_steps > 0) {
       const double read = static_cast<double>(row.disk_read) / static_cast<double>(row.disk_steps);
       add(fmt::format(", of {:.1f} MB of chosen experts",
@@ -142,7 +153,10 @@ std::vector<BenchSummary> Summarize(const BenchReport& report) {
     if (const BenchRow* alone = Find(report, row, row.backend, row.depth, 1);
         alone != nullptr && alone != &row) {
       add(" / batch 1", row.TokensPerSecond() / alone->TokensPerSecond(), "x the tokens", alone->busy);
-      summary.back().bound = static_cast<double>(row.batch) * alone->cost.bytes() / row.cost.bytes();
+      summary.back().bound = static_cast<double>(row.batch) *
+                             (report.experts.has_value() && row.Machine().read_bandwidth > 0
+                                  ? TierBound(*report.experts, *alone) / TierBound(*report.experts, row)
+                                  : alone->cost.bytes() / row.cost.bytes());
     }
     if (row.verify && row.tokens > 1) {
       BenchRow single = row;

@@ -166,7 +166,7 @@ Result<BenchRow> BenchRuns::Prefill(int64_t tokens) {
   state.push_back(std::move(empty));
   DSV4_ASSIGN_OR_RETURN(model::StepOutput output, Step(state, 0, 1, std::span(ids).first(first_pass)));
   double total = 0;
-  const backend::ExpertCacheCounters before = CacheCounters();
+  const TierCounters before = Counters();
   for (int run = 0; run < options_.repeat && !(run >= 2 && total > kLongRow); ++run) {
     state[0].Reset();
     const auto begin = Clock::now();
@@ -175,7 +175,7 @@ Result<BenchRow> BenchRuns::Prefill(int64_t tokens) {
     total += row.seconds.back();
     Measure(row);
   }
-  NoteCache(row, before);
+  NoteTiers(row, before);
   JudgeMachine(row);
   state[0].Reset();
   diag::OpProfile profile(*backend_.inner().context);
@@ -188,16 +188,21 @@ Result<BenchRow> BenchRuns::Prefill(int64_t tokens) {
   return row;
 }
 
-backend::ExpertCacheCounters BenchRuns::CacheCounters() const {
-  if (model_.options().experts.cached == 0) return {};
-  return backend::ExpertCacheCountersOf(backend_.inner());
+BenchRuns::TierCounters BenchRuns::Counters() const {
+  const model::ExpertSplit& split = model_.options().experts;
+  TierCounters counters;
+  if (split.cached > 0) counters.cache = backend::ExpertCacheCountersOf(backend_.inner());
+  if (split.host > 0) counters.host = backend::HostExpertCountersOf(backend_.inner());
+  return counters;
 }
 
-void BenchRuns::NoteCache(BenchRow& row, const backend::ExpertCacheCounters& before) const {
-  const backend::ExpertCacheCounters now = CacheCounters();
-  row.cache_hits = now.hits - before.hits;
-  row.cache_misses = now.misses - before.misses;
-  row.cache_bytes = now.bytes - before.bytes;
+void BenchRuns::NoteTiers(BenchRow& row, const TierCounters& before) const {
+  const TierCounters now = Counters();
+  row.cache_hits = now.cache.hits - before.cache.hits;
+  row.cache_misses = now.cache.misses - before.cache.misses;
+  row.cache_bytes = now.cache.bytes - before.cache.bytes;
+  row.host = {now.host.requests - before.host.requests, now.host.experts - before.host.experts,
+              now.host.seconds - before.host.seconds};
 }
 
 Status BenchRuns::FillCache() {
@@ -252,7 +257,7 @@ Result<BenchRow> BenchRuns::Decode(int64_t batch) {
   // The first step warms up. Tokens are random, since what a random model chooses soon runs in circles.
   std::vector<std::vector<int32_t>> tokens = {RandomTokens(batch)};
   DSV4_ASSIGN_OR_RETURN(model::StepOutput output, Step(states_, 0, batch, tokens.back()));
-  const backend::ExpertCacheCounters before = CacheCounters();
+  const TierCounters before = Counters();
   const auto& disk = model_.options().experts_from_disk;
   const int64_t chosen_before = disk == nullptr ? 0 : disk->num_bytes();
   const std::optional<int64_t> read_before = io::BytesReadFromDisk();
@@ -266,7 +271,7 @@ Result<BenchRow> BenchRuns::Decode(int64_t batch) {
     row.seconds.push_back(Seconds(begin));
     Measure(row);
   }
-  NoteCache(row, before);
+  NoteTiers(row, before);
   if (disk != nullptr && read_before.has_value()) {
     row.disk_chosen = disk->num_bytes() - chosen_before;
     row.disk_read = *io::BytesReadFromDisk() - *read_before;
@@ -394,9 +399,9 @@ Result<BenchRow> BenchRuns::DecodeAhead(const BenchRow& decode) {
   for (size_t i = 0; i < chunks.size(); ++i) chunks[i].follows = static_cast<int64_t>(i);
   // Half of the steps warm up: what a device remembers of async steps is not what it does of others.
   const auto steps = static_cast<int64_t>(kMaxRepeat);
-  backend::ExpertCacheCounters before;
+  TierCounters before;
   for (int64_t step = 1; step <= steps; ++step) {
-    if (step == steps / 2 + 1) before = CacheCounters();
+    if (step == steps / 2 + 1) before = Counters();
     const auto begin = Clock::now();
     DSV4_ASSIGN_OR_RETURN(std::unique_ptr<model::QueuedStep> next, model_.QueueDecode(chunks, {}));
     DSV4_ASSIGN_OR_RETURN(const std::vector<model::ChosenToken> chosen, now->Wait());
@@ -406,7 +411,7 @@ Result<BenchRow> BenchRuns::DecodeAhead(const BenchRow& decode) {
   }
   DSV4_ASSIGN_OR_RETURN(const std::vector<model::ChosenToken> last, now->Wait());
   static_cast<void>(last);
-  NoteCache(row, before);
+  NoteTiers(row, before);
   DSV4_TRY(Rewind(0, decode.batch, steps + 1));
   return row;
 }

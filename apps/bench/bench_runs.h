@@ -39,6 +39,8 @@ struct BenchRow {
   int64_t cache_hits = 0;
   int64_t cache_misses = 0;
   int64_t cache_bytes = 0;  // Of the latter.
+  // Of all timed steps: what the host was asked for whose experts it multiplies.
+  backend::HostExpertCounters host;
   // Of a model whose experts are on disk, of all timed steps: bytes of chosen experts, and what the disk read; and its rate behind them, in bytes
   // a second. Zero: it is not such a model, or the system does not say.
   int64_t disk_chosen = 0;
@@ -117,9 +119,13 @@ class BenchRuns {
   // One step: a chunk for each state, and a greedy choice from each row.
   Result<model::StepOutput> Step(std::vector<kv::SequenceState>& states, int64_t first, int64_t batch,
                                  std::span<const int32_t> tokens);
-  backend::ExpertCacheCounters CacheCounters() const;
-  // What the row's timed steps have asked of it.
-  void NoteCache(BenchRow& row, const backend::ExpertCacheCounters& before) const;
+  struct TierCounters {
+    backend::ExpertCacheCounters cache;
+    backend::HostExpertCounters host;
+  };
+  TierCounters Counters() const;
+  // What the row's timed steps have asked of them.
+  void NoteTiers(BenchRow& row, const TierCounters& before) const;
   Status Rewind(int64_t first, int64_t batch, int64_t steps);
   Result<model::StepOutput> VerifyStep(std::span<const int32_t> tokens);
   Status TimedVerifyStep(std::span<const int32_t> tokens);

@@ -4,7 +4,9 @@
 
 #include <chrono>
 #include <exception>
+#include <span>
 #include <utility>
+#include <vector>
 
 namespace dsv4::tiers {
 namespace {
@@ -101,8 +103,9 @@ void HostExperts::Work(const std::stop_token& stop) {
     const Clock::time_point begin = Clock::now();
     seen = Load(words_->asked);
     Status status;
+    int64_t num_chosen = 0;
     try {
-      status = Answer();
+      status = Answer(num_chosen);
     } catch (const std::exception& error) {  // Of memory, or of a thread of the pool.
       status = Internal(error.what());
     }
@@ -111,6 +114,7 @@ void HostExperts::Work(const std::stop_token& stop) {
       if (!status.ok()) failure_ = status.message();
       ++counters_.requests;
       counters_.rows += words_->num_rows;
+      counters_.experts += num_chosen;
       counters_.seconds += std::chrono::duration<double>(Clock::now() - begin).count();
     }
     if (!status.ok()) Store(words_->failed, seen);
@@ -118,7 +122,7 @@ void HostExperts::Work(const std::stop_token& stop) {
   }
 }
 
-Status HostExperts::Answer() {
+Status HostExperts::Answer(int64_t& num_chosen) {
   Payload payload;
   std::span<const ops::ExpertWeights> experts;
   {
@@ -136,18 +140,40 @@ Status HostExperts::Answer() {
     experts = layers_[static_cast<size_t>(layer)];
   }
   const int64_t rows = words_->num_rows;
+  // The op is handed those that were chosen, in their order: what it does for each of a layer's hundreds would take as long as a few of them.
+  const auto num_host = static_cast<int32_t>(experts.size());
+  std::vector<int32_t> indices(payload.indices, payload.indices + rows * payload.top_k);
+  std::vector<int32_t> place_of(experts.size(), -1);
+  for (const int32_t place : indices) {
+    if (place >= 0 && place < num_host) place_of[static_cast<size_t>(place)] = 0;
+  }
+  std::vector<ops::ExpertWeights> chosen;
+  for (size_t i = 0; i < place_of.size(); ++i) {
+    if (place_of[i] < 0) continue;
+    place_of[i] = static_cast<int32_t>(chosen.size());
+    chosen.push_back(experts[i]);
+  }
+  num_chosen = static_cast<int64_t>(chosen.size());
+  for (size_t i = 0; i < indices.size(); ++i) {
+    int32_t& place = indices[i];
+    if (place < 0 || place > num_host) {
+      const auto top_k = static_cast<size_t>(payload.top_k);
+      return OutOfRange(
+          fmt::format("indices[{}, {}]: {}, want 0 to {}", i / top_k, i % top_k, place, num_host));
+    }
+    place = place == num_host ? static_cast<int32_t>(num_chosen) : place_of[static_cast<size_t>(place)];
+  }
   const auto view = [&](void* data, DType dtype, const Shape& shape) {
     return TensorView::Contiguous(data, dtype, shape);
   };
   return options_.backend.table.expert_terms(
       *options_.backend.context,
       {.x = view(payload.x, payload.dtype, {rows, payload.dim}),
-       .indices = view(payload.indices, DType::kI32, {rows, payload.top_k}),
+       .indices = view(indices.data(), DType::kI32, {rows, payload.top_k}),
        .weights = view(payload.weights, DType::kF32, {rows, payload.top_k}),
-       .experts = experts,
+       .experts = chosen,
        .first_expert = 0,
-       .num_experts =
-           static_cast<int64_t>(experts.size()) + 1,  // The last stands for all that are elsewhere.
+       .num_experts = num_chosen + 1,  // The last stands for all that are elsewhere.
        .limit = words_->limit,
        .terms = view(payload.terms, payload.dtype, {rows, payload.top_k, payload.dim})});
 }

@@ -57,12 +57,14 @@ struct HostExpertsOptions {
 struct HostExpertsCounters {
   int64_t requests = 0;
   int64_t rows = 0;
-  double seconds = 0;  // From seeing requests to answering them.
+  int64_t experts = 0;  // That requests chose, each counted once a request.
+  double seconds = 0;   // From seeing requests to answering them.
 };
 
 class HostExperts {
  public:
-  static constexpr int64_t kMaxRows = 512;  // Of a request.
+  // Of a request. All experts of a layer are read for one of a prompt, so it has many.
+  static constexpr int64_t kMaxRows = 2048;
 
   // Unimplemented without op expert_terms; the errors of `allocate`.
   static Result<std::unique_ptr<HostExperts>> Create(HostExpertsOptions options);
@@ -86,7 +88,8 @@ class HostExperts {
   void Work(const std::stop_token& stop);
   // False: stopped.
   bool AwaitRequest(const std::stop_token& stop, uint32_t seen) const;
-  Status Answer();
+  // Says of how many experts the answer is.
+  Status Answer(int64_t& num_chosen);
 
   const HostExpertsOptions options_;
   Buffer words_memory_;

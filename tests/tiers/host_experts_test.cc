@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstring>
 #include <memory>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -89,6 +90,14 @@ std::vector<ops::ExpertWeights> HostsOf(const Problem& p) {
   return {p.experts.weights.begin(), p.experts.weights.end() - 1};
 }
 
+// Of those, how many any token chose.
+int64_t NumChosen(const Problem& p) {
+  const auto* const begin = p.indices.view().as<const int32_t>();
+  std::set<int32_t> chosen(begin, begin + p.indices.view().num_elements());
+  chosen.erase(static_cast<int32_t>(kSize.num_experts) - 1);
+  return static_cast<int64_t>(chosen.size());
+}
+
 void Put(const Problem& p, const Payload& payload) {
   std::memcpy(payload.x, p.x.view().data, static_cast<size_t>(p.x.view().num_bytes()));
   std::memcpy(payload.indices, p.indices.view().data, static_cast<size_t>(p.indices.view().num_bytes()));
@@ -141,6 +150,7 @@ TEST(HostExperts, GivesWhatTheOpGivesForAnyNumberOfThreads) {
     }
     EXPECT_EQ(host->counters().requests, 3);
     EXPECT_EQ(host->counters().rows, 3 * kSize.num_tokens);
+    EXPECT_EQ(host->counters().experts, 3 * NumChosen(p));
   }
 }
 

@@ -24,6 +24,8 @@ Result<double> HostToDeviceRate(const ops::Backend&) {
 
 ExpertCacheCounters ExpertCacheCountersOf(const ops::Backend&) { return {}; }
 
+HostExpertCounters HostExpertCountersOf(const ops::Backend&) { return {}; }
+
 std::vector<CudaChoice> ChoicesOf(const ops::Backend&) { return {}; }
 
 Result<CudaRoom> RoomOf(int) {

@@ -276,6 +276,14 @@ ExpertCacheCounters ExpertCacheCountersOf(const ops::Backend& backend) {
           static_cast<int64_t>(words.bytes)};
 }
 
+HostExpertCounters HostExpertCountersOf(const ops::Backend& backend) {
+  const tiers::HostExperts* const host =
+      static_cast<cuda::CudaContext&>(*backend.context).expert_tiers().host();
+  if (host == nullptr) return {};
+  const tiers::HostExpertsCounters counters = host->counters();
+  return {counters.requests, counters.experts, counters.seconds};
+}
+
 std::vector<CudaChoice> ChoicesOf(const ops::Backend& backend) {
   const cuda::Explanations* const explanations = static_cast<cuda::CudaContext&>(*backend.context).explain();
   std::vector<CudaChoice> choices;

@@ -87,6 +87,13 @@ struct ExpertCacheCounters {
   int64_t bytes = 0;   // Brought for them.
 };
 
+// Experts of the host (ops::WeightTier::kHost) since the first step with any.
+struct HostExpertCounters {
+  int64_t requests = 0;  // Of a layer of a step.
+  int64_t experts = 0;   // That they chose, each counted once a request.
+  double seconds = 0;    // From seeing requests to answering them.
+};
+
 struct CudaDeviceInfo {
   int index = 0;
   std::string name;
@@ -129,6 +136,9 @@ ops::ReplayCounters ReplayCountersOf(const ops::Backend& backend);
 
 // As far as the device has come; zeros without cached experts. From any thread while nothing loads.
 ExpertCacheCounters ExpertCacheCountersOf(const ops::Backend& backend);
+
+// Of the requests answered so far; zeros without experts of the host. From any thread while nothing loads.
+HostExpertCounters HostExpertCountersOf(const ops::Backend& backend);
 
 // Bytes a second that cudaMemcpyAsync brings from pinned memory of the host: the best of five passes of 256 MB. Waits for the device;
 // ResourceExhausted without memory for it.
