@@ -206,7 +206,7 @@ void ThreadPool::ParallelFor(int64_t count, int64_t grain,
   }
   State& state = *state_;
   const auto num_threads = static_cast<int64_t>(state.slots.size());
-  constexpr int64_t kUnitsOfThread = 16;
+  constexpr int64_t kUnitsOfThread = 64;
   const auto most_units = std::min(kUnitsOfThread * num_threads, static_cast<int64_t>(Share::kMaxUnits));
   state.body = &body;
   state.count = count;
