@@ -53,8 +53,11 @@ Status CheckMemory(const ModelFlags& flags, const model::ModelConfig& config,
 namespace {
 
 // Does nothing until a model is found to be larger than memory.
-std::function<void(io::ChosenReads::Ranges)> AskerOf(const ModelFlags& flags) {
-  return [reads = flags.chosen_reads](io::ChosenReads::Ranges ranges) { reads->Ask(ranges); };
+std::function<bool(io::ChosenReads::Ranges)> AskerOf(const ModelFlags& flags) {
+  return [reads = flags.chosen_reads](io::ChosenReads::Ranges ranges) {
+    if (!ranges.empty()) reads->Ask(ranges);
+    return reads->started();
+  };
 }
 
 }  // namespace

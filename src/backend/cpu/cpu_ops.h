@@ -12,7 +12,7 @@
 namespace dsv4::backend::cpu {
 
 // CpuOptions::will_read
-using WillRead = std::function<void(std::span<const std::span<const std::byte>>)>;
+using WillRead = std::function<bool(std::span<const std::span<const std::byte>>)>;
 
 class CpuContext final : public ops::OpContext {
  public:

@@ -240,7 +240,8 @@ Status ForEachTerm(ops::OpContext& context, std::string_view op, const ops::Expe
 
   // Groups bound the memory of a long prefill; a decode step is one group. Experts that come from disk are asked for a group ahead.
   const WillRead& will_read = WillReadOf(context);
-  const int64_t most_rows = will_read ? 512 : 2048;
+  const bool from_disk = will_read && will_read({});
+  const int64_t most_rows = from_disk ? 512 : 2048;
   // So many tokens of an expert at a time that their activations stay in the second-level cache of a thread while it takes rows of weights.
   constexpr int64_t kPanelBytes = 1 << 20;
   const auto most_together = static_cast<size_t>(std::max<int64_t>(64, kPanelBytes / (2 * args.x.shape[1])));
@@ -261,9 +262,9 @@ Status ForEachTerm(ops::OpContext& context, std::string_view op, const ops::Expe
     }
   }
   // One group ahead: the weights of a whole layer may be more than there is memory for.
-  if (will_read && !groups.empty()) Announce(will_read, groups.front());
+  if (from_disk && !groups.empty()) Announce(will_read, groups.front());
   for (size_t i = 0; i < groups.size(); ++i) {
-    if (will_read && i + 1 < groups.size()) Announce(will_read, groups[i + 1]);
+    if (from_disk && i + 1 < groups.size()) Announce(will_read, groups[i + 1]);
     RunGroup(context, args, x, groups[i], take);
   }
   return {};

@@ -40,15 +40,18 @@ using Told = std::vector<std::vector<const std::byte*>>;
 
 // The sums of `num_tokens` tokens, of which token t chooses experts choice(t, 0) and choice(t, 1).
 template <typename Choice>
-std::vector<float> SumsOf(const Experts& experts, int64_t num_tokens, const Choice& choice, Told* told) {
+std::vector<float> SumsOf(const Experts& experts, int64_t num_tokens, const Choice& choice, Told* told,
+                          bool from_disk = true) {
   CpuOptions options{.num_threads = 2};
   if (told != nullptr) {
-    options.will_read = [told](std::span<const std::span<const std::byte>> ranges) {
+    options.will_read = [told, from_disk](std::span<const std::span<const std::byte>> ranges) {
+      if (ranges.empty()) return from_disk;
       std::vector<const std::byte*>& call = told->emplace_back();
       for (const auto& range : ranges) {
         EXPECT_EQ(range.size(), kDim * kWidth * sizeof(float));
         call.push_back(range.data());
       }
+      return from_disk;
     };
   }
   const Result<ops::Backend> backend = MakeCpuBackend(options);
@@ -86,6 +89,15 @@ TEST(WillRead, NamesTheChosenExpertsInTheOrderOfTheKernels) {
                       data(7, &ExpertWeights::w3), data(3, &ExpertWeights::w2), data(7, &ExpertWeights::w2)}};
   EXPECT_EQ(told, want);
   EXPECT_EQ(y, SumsOf(experts, 2, choice, nullptr));
+}
+
+TEST(WillRead, NothingIsNamedWhereAllAreInMemory) {
+  const Experts experts;
+  const auto choice = [](int64_t t, int k) { return static_cast<int32_t>((t + 20 * k) % kNumExperts); };
+  Told told;
+  const std::vector<float> y = SumsOf(experts, 1000, choice, &told, false);
+  EXPECT_TRUE(told.empty());
+  EXPECT_EQ(y, SumsOf(experts, 1000, choice, &told));
 }
 
 TEST(WillRead, OfManyTokensItIsOneGroupAhead) {
