@@ -92,6 +92,26 @@ TEST(Matmul, ResultsDoNotDependOnTheCut) {
   }
 }
 
+// Many tokens meet a few columns of the weights after the other, and are cut into several such groups.
+TEST(Matmul, ManyTokensHaveTheBitsOfFew) {
+  constexpr int64_t kTokens = 300;
+  constexpr int64_t kFew = 10;
+  constexpr int64_t kRows = 33;
+  constexpr int64_t kCols = 640;
+  const std::vector<float> values = Normals(kRows * kCols, 29);
+  const std::vector<float> x = Normals(kTokens * kCols, 31);
+  QuantizedMatrix matrix = QuantizeNvFp4(values, kRows, kCols);
+  const Weight weight = matrix.View();
+  for (const auto& [name, kernels] : Tiers()) {
+    const std::vector<float> all = Products(kernels, weight, 0, kRows, x, 0, kTokens);
+    for (int64_t first = 0; first < kTokens; first += kFew) {
+      const std::vector<float> few = Products(kernels, weight, 0, kRows, x, first, kFew);
+      ASSERT_TRUE(std::equal(few.begin(), few.end(), all.begin() + first * kRows))
+          << name << ", tokens from " << first;
+    }
+  }
+}
+
 // Every code of weights and scales, within the rounding of the sums.
 TEST(Matmul, SumsOfEveryFormat) {
   constexpr int64_t kRows = 41;
