@@ -14,6 +14,7 @@
 #include "apps/shared/disk_tier.h"
 #include "apps/shared/expert_flags.h"
 #include "apps/shared/expert_profile.h"
+#include "apps/shared/load_text.h"
 #include "apps/shared/model_source.h"
 #include "apps/shared/numa_placement.h"
 #include "apps/terminal/printable.h"
@@ -239,6 +240,10 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& given, const M
   if (bytes_placed > 0) {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     line += ", " + LoadSpeed(bytes_placed, seconds);
+  }
+  if (flags.backend == "cuda") {
+    const backend::PinnedLoad pinned = backend::PinnedLoadOf(wrapped != nullptr ? *wrapped : backend);
+    if (pinned.bytes > 0) LogInfo("load: " + PinnedText(pinned));
   }
   // A truncated model answers differently, so the run says so even when logs are quiet.
   if (flags.max_layers > 0 && model->place().rank == 0) {

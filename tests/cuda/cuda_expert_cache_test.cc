@@ -53,6 +53,13 @@ Result<Weight> Prepare(const ops::Backend& backend, const Weight& source) {
   DSV4_TRY(backend.table.prepare_weight(
       *backend.context,
       {.source = &source, .prepared = &prepared, .tier = ops::WeightTier::kCached, .slots = 8}));
+  // A weight of another tier waits for the copies.
+  Weight small = source;
+  small.rows = 1;
+  small.data = source.data.Rows(0, 1);
+  small.scale = source.scale.Rows(0, 1);
+  Weight resident;
+  DSV4_TRY(backend.table.prepare_weight(*backend.context, {.source = &small, .prepared = &resident}));
   return prepared;
 }
 

@@ -284,6 +284,10 @@ HostExpertCounters HostExpertCountersOf(const ops::Backend& backend) {
   return {counters.requests, counters.experts, counters.seconds};
 }
 
+PinnedLoad PinnedLoadOf(const ops::Backend& backend) {
+  return static_cast<cuda::CudaContext&>(*backend.context).expert_tiers().cache().load_counters();
+}
+
 std::vector<CudaChoice> ChoicesOf(const ops::Backend& backend) {
   const cuda::Explanations* const explanations = static_cast<cuda::CudaContext&>(*backend.context).explain();
   std::vector<CudaChoice> choices;

@@ -94,6 +94,18 @@ struct HostExpertCounters {
   double seconds = 0;    // From seeing requests to answering them.
 };
 
+// How cached experts came to pinned memory since the backend was made. Threads copy, and others touch and pin memory, side by side and beside
+// the one that loads.
+struct PinnedLoad {
+  int64_t bytes = 0;             // Copied.
+  int threads = 0;               // That copied,
+  double copying = 0;            // for so many seconds together.
+  int makers = 0;                // Threads that made blocks of memory,
+  double pinning = 0;            // for so many seconds together.
+  double waited_for_memory = 0;  // Seconds for which the loading thread waited,
+  double waited_for_copies = 0;
+};
+
 struct CudaDeviceInfo {
   int index = 0;
   std::string name;
@@ -139,6 +151,9 @@ ExpertCacheCounters ExpertCacheCountersOf(const ops::Backend& backend);
 
 // Of the requests answered so far; zeros without experts of the host. From any thread while nothing loads.
 HostExpertCounters HostExpertCountersOf(const ops::Backend& backend);
+
+// From any thread.
+PinnedLoad PinnedLoadOf(const ops::Backend& backend);
 
 // Bytes a second that cudaMemcpyAsync brings from pinned memory of the host: the best of five passes of 256 MB. Waits for the device;
 // ResourceExhausted without memory for it.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -27,12 +28,32 @@ Range ExpertsOf(const RankPlace& place, int64_t num_experts) {
   return PartOf(num_experts, 1, place.shard(), place.num_shards());
 }
 
+// Where the seconds of the loading thread go: the parts that have a name.
+struct LoadTimes {
+  double numbers = 0;  // Making them (io::NumberSource), and giving their memory back.
+  double placing = 0;  // LoadOptions::loaded
+};
+
+// Adds the seconds of its life.
+class Seconds {
+ public:
+  explicit Seconds(double& sum) : sum_(sum) {}
+  ~Seconds() { sum_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(); }
+  Seconds(const Seconds&) = delete;
+  Seconds& operator=(const Seconds&) = delete;
+
+ private:
+  double& sum_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
 // Where the numbers of tensors lie that are loaded together. Whole tensors: a part of most of them is wanted.
 class Numbers {
  public:
-  explicit Numbers(const io::Checkpoint& checkpoint, const LoadOptions& options)
-      : checkpoint_(checkpoint), options_(options) {}
+  Numbers(const io::Checkpoint& checkpoint, const LoadOptions& options, LoadTimes& times)
+      : checkpoint_(checkpoint), options_(options), times_(times) {}
   ~Numbers() {
+    const Seconds seconds(times_.numbers);
     if (fetched_ && options_.numbers_pass) checkpoint_.Release(ranges_);
   }
   Numbers(const Numbers&) = delete;
@@ -65,6 +86,7 @@ class Numbers {
   }
   void Fetch() {
     if (options_.sizes_only) return;
+    const Seconds seconds(times_.numbers);
     checkpoint_.Fetch(ranges_);
     fetched_ = true;
   }
@@ -73,6 +95,7 @@ class Numbers {
  private:
   const io::Checkpoint& checkpoint_;
   const LoadOptions& options_;
+  LoadTimes& times_;
   std::vector<std::span<const std::byte>> ranges_;
   bool fetched_ = false;
 };
@@ -333,11 +356,16 @@ Result<HyperConnectionWeights> MeanOfStreams(const ModelConfig& config, std::vec
                                 .scale = TensorView::Contiguous(base + hc, DType::kF32, {1})};
 }
 
+Status Place(const LoadOptions& options, ModelWeights& weights, LoadTimes& times) {
+  const Seconds seconds(times.placing);
+  return options.loaded ? options.loaded(weights) : Status();
+}
+
 // The model's head may have gone to a device by now.
 Status LoadHeadOfDrafts(const StoredLinear& head, const io::Checkpoint& checkpoint,
-                        const LoadOptions& options, Loader& loader, ModelWeights& weights) {
+                        const LoadOptions& options, Loader& loader, ModelWeights& weights, LoadTimes& times) {
   if (options.draft_head == DraftHead::kStored) return {};
-  Numbers numbers(checkpoint, options);
+  Numbers numbers(checkpoint, options, times);
   numbers.Add(head);
   numbers.Fetch();
   weights.draft_head = loader.HeadOfDrafts(head, weights.head_split);
@@ -347,15 +375,15 @@ Status LoadHeadOfDrafts(const StoredLinear& head, const io::Checkpoint& checkpoi
 // The DSpark drafter, behind the layers.
 Status LoadDspark(const DsparkSource& source, const StoredLinear& head, const io::Checkpoint& trunk,
                   const ModelConfig& config, const LoadOptions& options, Loader& loader,
-                  ModelWeights& weights) {
+                  ModelWeights& weights, LoadTimes& times) {
   const std::vector<ResolvedLayer>& stages = source.resolved.stages;
   DsparkWeights& dspark = weights.dspark.emplace();
   dspark.config = source.config;
   dspark.checkpoint = source.checkpoint;
   DSV4_ASSIGN_OR_RETURN_STATUS(dspark.tap, MeanOfStreams(config, weights.copies));
-  if (!weights.place.first_stage()) return options.loaded ? options.loaded(weights) : Status();
+  if (!weights.place.first_stage()) return Place(options, weights, times);
   for (const ResolvedLayer& resolved : stages) {
-    Numbers numbers(*source.checkpoint, options);
+    Numbers numbers(*source.checkpoint, options, times);
     numbers.Add(resolved, weights.place);
     numbers.Fetch();
     const auto linear = [&](TensorId id) { return loader.Linear(id, resolved[id].linear); };
@@ -380,16 +408,16 @@ Status LoadDspark(const DsparkSource& source, const StoredLinear& head, const io
     dspark.stages.push_back(loader.Layer(resolved, LayerConfig()));
     DSV4_RETURN_IF_ERROR(loader.status().WithContext(source.checkpoint->directory()));
   }
-  DSV4_RETURN_IF_ERROR(LoadHeadOfDrafts(head, trunk, options, loader, weights));
-  return options.loaded ? options.loaded(weights) : Status();
+  DSV4_RETURN_IF_ERROR(LoadHeadOfDrafts(head, trunk, options, loader, weights, times));
+  return Place(options, weights, times);
 }
 
 // The MTP block, behind the layers.
 Status LoadMtp(const ResolvedLayer& resolved, const StoredLinear& head, const io::Checkpoint& checkpoint,
-               const LoadOptions& options, Loader& loader, ModelWeights& weights) {
+               const LoadOptions& options, Loader& loader, ModelWeights& weights, LoadTimes& times) {
   MtpWeights& mtp = weights.mtp.emplace();
   if (!weights.place.first_stage()) return {};
-  Numbers numbers(checkpoint, options);
+  Numbers numbers(checkpoint, options, times);
   numbers.Add(resolved, weights.place);
   numbers.Fetch();
   const auto vector = [&](TensorId id) { return loader.Vector(id, resolved[id].tensor, LayerConfig()); };
@@ -401,8 +429,8 @@ Status LoadMtp(const ResolvedLayer& resolved, const StoredLinear& head, const io
   mtp.hc_head = {vector(TensorId::kHcHeadFn), vector(TensorId::kHcHeadBase), vector(TensorId::kHcHeadScale)};
   mtp.layer = loader.Layer(resolved, LayerConfig());
   DSV4_RETURN_IF_ERROR(loader.status().WithContext(checkpoint.directory()));
-  DSV4_RETURN_IF_ERROR(LoadHeadOfDrafts(head, checkpoint, options, loader, weights));
-  return options.loaded ? options.loaded(weights) : Status();
+  DSV4_RETURN_IF_ERROR(LoadHeadOfDrafts(head, checkpoint, options, loader, weights, times));
+  return Place(options, weights, times);
 }
 
 Result<RankPlace> PlaceRank(const ResolvedCheckpoint& resolved, const ModelConfig& config,
@@ -422,9 +450,9 @@ Result<RankPlace> PlaceRank(const ResolvedCheckpoint& resolved, const ModelConfi
 
 // All but the layers.
 Status LoadOutside(const ResolvedCheckpoint& resolved, const io::Checkpoint& checkpoint,
-                   const LoadOptions& options, Loader& loader, ModelWeights& weights) {
+                   const LoadOptions& options, Loader& loader, ModelWeights& weights, LoadTimes& times) {
   const bool first_stage = weights.place.first_stage();
-  Numbers numbers(checkpoint, options);
+  Numbers numbers(checkpoint, options, times);
   for (const TensorId id : {TensorId::kNorm, TensorId::kEmbed, TensorId::kHead, TensorId::kHcHeadFn,
                             TensorId::kHcHeadBase, TensorId::kHcHeadScale}) {
     if (first_stage || id == TensorId::kNorm) numbers.Add(resolved[id]);
@@ -441,7 +469,7 @@ Status LoadOutside(const ResolvedCheckpoint& resolved, const io::Checkpoint& che
                        vector(TensorId::kHcHeadScale)};
   }
   DSV4_RETURN_IF_ERROR(loader.status().WithContext(checkpoint.directory()));
-  return options.loaded ? options.loaded(weights) : Status();
+  return Place(options, weights, times);
 }
 
 }  // namespace
@@ -454,6 +482,8 @@ Result<ModelWeights> LoadWeights(std::shared_ptr<const io::Checkpoint> checkpoin
                                              config.num_hidden_layers)));
   }
   DSV4_ASSIGN_OR_RETURN(const ResolvedCheckpoint resolved, ResolveCheckpoint(*checkpoint, config));
+  LoadTimes times;
+  const auto begin = std::chrono::steady_clock::now();
   ModelWeights weights;
   std::optional<DsparkSource> dspark;
   if (options.dspark) {
@@ -476,7 +506,7 @@ Result<ModelWeights> LoadWeights(std::shared_ptr<const io::Checkpoint> checkpoin
   const auto read_layer_ahead = [&](int64_t i) {
     const bool reads = options.numbers_pass || options.experts_from_disk;
     if (!reads || options.sizes_only || i >= place.layers.end) return;
-    Numbers numbers(*checkpoint, options);
+    Numbers numbers(*checkpoint, options, times);
     const ResolvedLayer& layer = resolved.layers[static_cast<size_t>(i)];
     if (options.experts_from_disk) {
       numbers.AddWithoutExperts(layer, place);
@@ -486,16 +516,16 @@ Result<ModelWeights> LoadWeights(std::shared_ptr<const io::Checkpoint> checkpoin
     read_ahead.Add(numbers.ranges());
   };
   read_layer_ahead(place.layers.begin);
-  DSV4_TRY(LoadOutside(resolved, *checkpoint, options, loader, weights));
+  DSV4_TRY(LoadOutside(resolved, *checkpoint, options, loader, weights, times));
   for (int64_t i = place.layers.begin; i < place.layers.end; ++i) {
     const auto index = static_cast<size_t>(i);
-    Numbers numbers(*checkpoint, options);
+    Numbers numbers(*checkpoint, options, times);
     numbers.Add(resolved.layers[index], place);
     numbers.Fetch();
     read_layer_ahead(i + 1);
     weights.layers.push_back(loader.Layer(resolved.layers[index], config.layers[index]));
     DSV4_TRY(loader.status().WithContext(checkpoint->directory()));
-    if (options.loaded) DSV4_TRY(options.loaded(weights));
+    DSV4_TRY(Place(options, weights, times));
     if (options.progress) {
       DSV4_TRY(options.progress({.layers = i + 1 - place.layers.begin,
                                  .num_layers = place.layers.size(),
@@ -503,9 +533,17 @@ Result<ModelWeights> LoadWeights(std::shared_ptr<const io::Checkpoint> checkpoin
     }
   }
   const StoredLinear& head = resolved[resolved.head_is_tied ? TensorId::kEmbed : TensorId::kHead].linear;
-  if (loads_mtp) DSV4_TRY(LoadMtp(*resolved.mtp, head, *checkpoint, options, loader, weights));
-  if (dspark.has_value()) DSV4_TRY(LoadDspark(*dspark, head, *checkpoint, config, options, loader, weights));
+  if (loads_mtp) DSV4_TRY(LoadMtp(*resolved.mtp, head, *checkpoint, options, loader, weights, times));
+  if (dspark.has_value())
+    DSV4_TRY(LoadDspark(*dspark, head, *checkpoint, config, options, loader, weights, times));
   weights.checkpoint = std::move(checkpoint);
+  if (!options.sizes_only) {
+    const double all = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    LogInfo(fmt::format(
+        "load: {:.2f} s: {:.2f} s making numbers, {:.2f} s headers and checks, {:.2f} s weights to "
+        "their places",
+        all, times.numbers, all - times.numbers - times.placing, times.placing));
+  }
   return weights;
 }
 

@@ -3,15 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 #include <new>
-#include <thread>
 #include <utility>
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/runtime/pinned_memory.h"
-#include "backend/cuda/weights/e2m1_order.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -19,10 +16,6 @@ namespace {
 constexpr size_t kAlignment = 256;
 constexpr size_t kWord = 16;  // Copies are of so many bytes at least.
 constexpr int64_t kWeightsOfExpert = 3;
-// Memory is pinned in blocks: the driver takes its time for each.
-constexpr size_t kBlockBytes = size_t{256} << 20;
-constexpr int64_t kCopyGrain = int64_t{512} << 10;
-constexpr unsigned kMaxThreads = 16;
 
 size_t RoundedUp(size_t value, size_t to) { return (value + to - 1) / to * to; }
 
@@ -41,46 +34,7 @@ Sizes SizesOf(const Weight& weight) {
   return sizes;
 }
 
-void CopyReordered(std::byte* to, const std::byte* from, int64_t num_bytes) {
-  for (int64_t i = 0; i < num_bytes; i += static_cast<int64_t>(sizeof(uint64_t))) {
-    uint64_t codes;
-    std::memcpy(&codes, from + i, sizeof(codes));
-    codes = InE2m1Order(codes);
-    std::memcpy(to + i, &codes, sizeof(codes));
-  }
-}
-
-std::string Gigabytes(int64_t num_bytes) {
-  return fmt::format("{:.2f} GB", static_cast<double>(num_bytes) / 1e9);
-}
-
 }  // namespace
-
-int64_t ExpertCache::PinnedBytes() const {
-  int64_t num_bytes = 0;
-  for (const auto& [begin, block] : blocks_) {
-    if (const auto alive = block.lock()) num_bytes += static_cast<int64_t>(alive->num_bytes());
-  }
-  return num_bytes;
-}
-
-Result<Buffer> ExpertCache::Place(size_t num_bytes) {
-  const size_t wanted = RoundedUp(num_bytes, kAlignment);
-  if (block_ == nullptr || block_->num_bytes() - block_used_ < wanted) {
-    std::erase_if(blocks_, [](const auto& entry) { return entry.second.expired(); });
-    Result<Buffer> memory = AllocatePinned(context_.queue(), std::max(kBlockBytes, wanted), *threads_);
-    if (!memory.has_value()) {
-      return Error(memory.error().WithContext(
-          fmt::format("cached experts: {} of the host's memory are pinned", Gigabytes(PinnedBytes()))));
-    }
-    block_ = std::make_shared<const Buffer>(std::move(*memory));
-    block_used_ = 0;
-    blocks_[static_cast<const std::byte*>(block_->data())] = block_;
-  }
-  std::byte* const begin =
-      static_cast<std::byte*>(block_->data()) + std::exchange(block_used_, block_used_ + wanted);
-  return Buffer(std::shared_ptr<void>(block_, begin), num_bytes, Device{});
-}
 
 Result<Weight> ExpertCache::Keep(const Weight& source, int64_t slots, bool reorder) {
   const Sizes sizes = SizesOf(source);
@@ -88,27 +42,16 @@ Result<Weight> ExpertCache::Keep(const Weight& source, int64_t slots, bool reord
     return Error(Unimplemented(fmt::format(
         "op prepare_weight: a cached expert's weight of {} bytes, want less than 4 GB", sizes.all)));
   }
-  if (threads_ == nullptr) {
-    const unsigned num_threads = std::clamp(std::thread::hardware_concurrency(), 1U, kMaxThreads);
-    threads_ = std::make_unique<ThreadPool>(static_cast<int>(num_threads));
-  }
-  DSV4_ASSIGN_OR_RETURN(Buffer owner, Place(sizes.all));
+  DSV4_ASSIGN_OR_RETURN(Buffer owner, store_.Place(sizes.all));
   auto* const base = static_cast<std::byte*>(owner.data());
-  const auto* const data = source.data.as<const std::byte>();
-  // A grain is whole blocks of codes.
-  threads_->ParallelFor(static_cast<int64_t>(sizes.data), kCopyGrain, [&](int64_t begin, int64_t end) {
-    if (reorder) {
-      CopyReordered(base + begin, data + begin, end - begin);
-    } else {
-      std::memcpy(base + begin, data + begin, static_cast<size_t>(end - begin));
-    }
-  });
+  store_.Copy(base, source.data.as<const std::byte>(), sizes.data, reorder);
   Weight kept = source;
   kept.repacked = reorder;
   kept.data = TensorView::Contiguous(static_cast<void*>(base), source.data.dtype, source.data.shape);
   if (sizes.scale_begin > 0) {
     std::byte* const scale = base + sizes.scale_begin;
-    std::memcpy(scale, source.scale.data, static_cast<size_t>(source.scale.num_bytes()));
+    store_.Copy(scale, source.scale.as<const std::byte>(), static_cast<size_t>(source.scale.num_bytes()),
+                false);
     kept.scale = TensorView::Contiguous(static_cast<void*>(scale), source.scale.dtype, source.scale.shape);
   }
   kept.owner = std::move(owner);
@@ -120,11 +63,7 @@ Result<Weight> ExpertCache::Keep(const Weight& source, int64_t slots, bool reord
 }
 
 bool ExpertCache::Has(const ops::ExpertWeights& expert) const {
-  const auto* const data = expert.w1.data.as<const std::byte>();
-  auto block = blocks_.upper_bound(data);
-  if (block == blocks_.begin()) return false;
-  const auto alive = (--block)->second.lock();
-  return alive != nullptr && data < block->first + alive->num_bytes();
+  return store_.Holds(expert.w1.data.as<const std::byte>());
 }
 
 template <typename T>
@@ -136,8 +75,7 @@ Status ExpertCache::Make(int64_t count, Buffer* buffer, T** data) {
 
 Status ExpertCache::Restart() {
   // No weight comes now.
-  threads_.reset();
-  block_.reset();
+  store_.Finish();
   numbered_.clear();
   const int64_t num_experts = num_weights_ / kWeightsOfExpert;
   num_prepared_ = num_experts;

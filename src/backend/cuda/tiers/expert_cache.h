@@ -2,26 +2,27 @@
 // are brought to slots in the device's memory when they are chosen (kernels/moe/expert_cache.h). What is in the cache changes no bit.
 #pragma once
 
-#include <map>
-#include <memory>
 #include <span>
 #include <vector>
 
 #include "backend/cuda/kernels/moe/expert_cache.h"
 #include "backend/cuda/runtime/cuda_context.h"
 #include "backend/cuda/tiers/expert_stream.h"
-#include "base/parallel.h"
+#include "backend/cuda/tiers/pinned_store.h"
 #include "ops/routed_experts.h"
 
 namespace dsv4::backend::cuda {
 
 class ExpertCache {
  public:
-  explicit ExpertCache(CudaContext& context) : context_(context), stream_(context) {}
+  explicit ExpertCache(CudaContext& context) : context_(context), store_(context.queue()), stream_(context) {}
 
-  // Copies a weight to where it stays; weights of an expert one after the other. `slots`: how many experts the device is to have room for.
+  // Copies a weight to where it stays, behind the caller until Settle; weights of an expert one after the other. `slots`: how many experts the device is to have room for.
   // `reorder`: NVFP4's codes change places as on the device (weights/e2m1_order.h). ResourceExhausted where no more memory can be pinned.
   Result<Weight> Keep(const Weight& source, int64_t slots, bool reorder);
+  // What Keep was given has been read.
+  void Settle() { store_.Settle(); }
+  PinnedLoad load_counters() const { return store_.counters(); }
   // Whether an expert's weight lies here.
   bool Has(const ops::ExpertWeights& expert) const;
   bool empty() const { return num_weights_ == 0; }
@@ -48,17 +49,11 @@ class ExpertCache {
   int64_t num_slots() const { return state_.num_slots; }
 
  private:
-  Result<Buffer> Place(size_t num_bytes);
-  int64_t PinnedBytes() const;
   template <typename T>
   Status Make(int64_t count, Buffer* buffer, T** data);
 
   CudaContext& context_;
-  std::unique_ptr<ThreadPool> threads_;  // While weights come.
-  std::shared_ptr<const Buffer> block_;  // Where the next weight goes,
-  size_t block_used_ = 0;                // behind so many bytes.
-  // Blocks go with the weights in them; by where they begin.
-  std::map<const std::byte*, std::weak_ptr<const Buffer>> blocks_;
+  PinnedStore store_;
   int64_t num_weights_ = 0;   // Ever.
   int64_t expert_bytes_ = 0;  // Of the expert that comes,
   int64_t slot_bytes_ = 0;    // and of the largest.

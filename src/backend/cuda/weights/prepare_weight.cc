@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/sm100/block_scaled.h"
 #include "backend/cuda/tiers/expert_tiers.h"
@@ -14,12 +16,17 @@ bool WantsE2m1Order(const Weight& weight, BlockScaledMode mode) {
 
 }  // namespace
 
+// Cached experts are copied behind the caller, those of a layer side by side. A weight of another tier waits for them, and so does an error: the
+// loader keeps what a layer lies in until its last weight, which is of no routed expert.
+//
 // Data and scales of the tier kHost stay where they are, and those of kCached go to memory of the host (ExpertCache). Others move to the device as they are stored but for the places of NVFP4's codes, in one allocation; the kernels unpack them in
 // registers.
 Status PrepareWeight(CudaContext& context, const ops::PrepareWeightArgs& args) {
   context.expert_tables().WeightsChange();
   context.expert_tiers().WeightsChange();
   const Weight& source = *args.source;
+  ExpertCache& cache = context.expert_tiers().cache();
+  if (args.tier != ops::WeightTier::kCached) cache.Settle();
   if (args.tier == ops::WeightTier::kHost) {
     if (!context.expert_tiers().has_host()) {
       return FailedPrecondition(
@@ -36,8 +43,12 @@ Status PrepareWeight(CudaContext& context, const ops::PrepareWeightArgs& args) {
           "op prepare_weight: a cached expert with products in FP8 (DSV4_CUDA_FP8_PRODUCTS), which want all "
           "experts resident");
     }
-    DSV4_ASSIGN_OR_RETURN_STATUS(*args.prepared,
-                                 context.expert_tiers().cache().Keep(source, args.slots, reorder));
+    Result<Weight> kept = cache.Keep(source, args.slots, reorder);
+    if (!kept.has_value()) {
+      cache.Settle();
+      return kept.error();
+    }
+    *args.prepared = *std::move(kept);
     return {};
   }
   constexpr size_t kAlignment = 256;
