@@ -104,7 +104,8 @@ Result<BenchCheck> CheckAgainstReference(const ModelSource& source, const ModelF
   if (flags.backend == "cuda") {
     DSV4_ASSIGN_OR_RETURN(const model::DeviceRoom room, DeviceRoomOf(flags, backend.name));
     DSV4_ASSIGN_OR_RETURN(const auto checkpoint, source.Checkpoint());
-    DSV4_ASSIGN_OR_RETURN(of_ours.experts, SplitOf(flags, config, checkpoint, options, {}, room, &backend));
+    DSV4_ASSIGN_OR_RETURN(
+        of_ours.experts, SplitOf(flags, config, checkpoint, options, {}, room, source.synthetic(), &backend));
   }
   DSV4_ASSIGN_OR_RETURN(const Part ours, LoadPart(source, of_ours, backend));
   DSV4_ASSIGN_OR_RETURN(const Part reference,

@@ -20,6 +20,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/machine_bounds.h"
 #include "backend/cuda/cuda_backend.h"
+#include "base/machine_memory.h"
 #include "comm/loopback_group.h"
 #include "comm/observed_group.h"
 #include "io/disk_rate.h"
@@ -80,6 +81,8 @@ class Bench {
   Result<double> BytesWithoutReplication(int64_t depth);
   // What a GPU has given, beside the plan.
   Status NoteDeviceMemory(const std::shared_ptr<const io::Checkpoint>& checkpoint);
+  // How much is available of the host's now.
+  void NoteHostMemory();
   void Add(BenchRow row);
   void Report(std::vector<BenchRow> measured);
   // Over all rounds; rows "ahead" belong to the one in front of them.
@@ -100,6 +103,8 @@ class Bench {
   std::shared_ptr<const backend::cpu::ReadMemory> read_memory_;
   std::vector<Target> targets_;
   std::vector<std::vector<BenchRow>> measured_;  // By row, a measurement a round.
+  int64_t available_ = 0;        // Of the host's memory before anything is loaded; 0: unknown.
+  int64_t least_available_ = 0;  // Since.
   size_t next_row_ = 0;
   ProgressBar progress_{"Measuring"};
   int64_t num_measured_ = 0;
@@ -173,9 +178,15 @@ Status Bench::Load() {
     flags.exchange_hooks = std::make_shared<comm::ExchangeHooks>();
   for (Target& target : targets_) {
     LoadBar bar;
-    DSV4_ASSIGN_OR_RETURN_STATUS(
-        target.model, LoadModel(flags, source_, target.backend->backend(), bar.callback(), LargestRow(plan_),
-                                &target.backend->inner()));
+    DSV4_ASSIGN_OR_RETURN_STATUS(target.model,
+                                 LoadModel(
+                                     flags, source_, target.backend->backend(),
+                                     [&, show = bar.callback()](const model::LoadProgress& progress) {
+                                       NoteHostMemory();
+                                       show(progress);
+                                     },
+                                     LargestRow(plan_), &target.backend->inner()));
+    NoteHostMemory();
     bar.Clear();
     target.runs = std::make_unique<BenchRuns>(*target.model, *target.backend, target.meter,
                                               BenchRunOptions{.repeat = options_.repeat,
@@ -271,6 +282,13 @@ Status Bench::RunDecodes() {
   return {};
 }
 
+void Bench::NoteHostMemory() {
+  const Result<MachineMemory> machine = ReadMachineMemory();
+  if (!machine.has_value()) return;
+  if (available_ == 0) available_ = least_available_ = machine->available;
+  least_available_ = std::min(least_available_, machine->available);
+}
+
 Status Bench::NoteDeviceMemory(const std::shared_ptr<const io::Checkpoint>& checkpoint) {
   if (options_.model.backend != "cuda" || options_.model.group != nullptr) return {};
   const model::Model& model = *targets_.front().model;
@@ -280,6 +298,12 @@ Status Bench::NoteDeviceMemory(const std::shared_ptr<const io::Checkpoint>& chec
   DSV4_ASSIGN_OR_RETURN_STATUS(const backend::CudaRoom room, backend::RoomOf(options_.model.device));
   report_.memory.device_bytes = room.total - room.free - targets_.front().meter.device_bytes();
   report_.memory.planned_bytes = plan.total() + ScratchOf(options_.model, room.scratch);
+  const HostPlan host =
+      HostPlanOf(plan, NumbersOfLayer(*checkpoint, source_.synthetic(), model.num_layers()));
+  if (host.total() == 0 || available_ == 0) return {};
+  NoteHostMemory();
+  report_.memory.host_bytes = available_ - least_available_;
+  report_.memory.host_planned_bytes = host.total();
   return {};
 }
 
@@ -288,6 +312,7 @@ Status Bench::Run() {
   report_.numerics = options_.model.numerics;
   if (const auto& group = options_.model.group; group != nullptr && comm::IsLoopback(*group))
     report_.loopback_ranks = group->size();
+  NoteHostMemory();
   DSV4_RETURN_IF_ERROR(MakeBackends());
   DSV4_ASSIGN_OR_RETURN_STATUS(const std::shared_ptr<const io::Checkpoint> checkpoint, source_.Checkpoint());
   report_.memory.weights_bytes = checkpoint->num_bytes();

@@ -282,6 +282,13 @@ std::string FooterText(const BenchReport& report) {
                             static_cast<double>(std::max<int64_t>(memory.planned_bytes, 1)),
                         static_cast<double>(memory.planned_bytes) / 1e9);
   }
+  if (memory.host_planned_bytes > 0) {
+    text += fmt::format(
+        "memory   host {:.2f} GB less available at most, {:.1f} % of the {:.2f} GB planned\n",
+        static_cast<double>(memory.host_bytes) / 1e9,
+        100.0 * static_cast<double>(memory.host_bytes) / static_cast<double>(memory.host_planned_bytes),
+        static_cast<double>(memory.host_planned_bytes) / 1e9);
+  }
   return text;
 }
 

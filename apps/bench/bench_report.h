@@ -30,6 +30,9 @@ struct BenchMemory {
   // Of a GPU at the end, without what the bench takes for itself, with the context and other processes; and the plan. 0: no GPU alone.
   int64_t device_bytes = 0;
   int64_t planned_bytes = 0;
+  // Of the host, what less is available than at the start: the most that was seen, other processes' too; and the plan. 0: no cached experts.
+  int64_t host_bytes = 0;
+  int64_t host_planned_bytes = 0;
 };
 
 // What an op of some shape became (--explain).

@@ -38,8 +38,8 @@ Result<ExpertPlan> PlanExperts(const ModelFlags& flags, const ModelSource& sourc
     DSV4_ASSIGN_OR_RETURN(backend, MakeBackend(flags));
   }
   const ops::Backend* const device = backend.has_value() ? &*backend : nullptr;
-  DSV4_ASSIGN_OR_RETURN(experts.split,
-                        SplitOf(flags, config, checkpoint, options, request, experts.room, device));
+  DSV4_ASSIGN_OR_RETURN(experts.split, SplitOf(flags, config, checkpoint, options, request, experts.room,
+                                               source.synthetic(), device));
   options.experts = experts.split;
   DSV4_ASSIGN_OR_RETURN(experts.plan, model::PlanMemory(config, checkpoint, options, request));
   experts.longest_context =

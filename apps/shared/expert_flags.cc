@@ -40,6 +40,12 @@ Status CheckExpertFlags(const ModelFlags& flags) {
 
 namespace {
 
+// Of 94 GB in an H200's machine, 2026-11-26: docs/expert-tiers.md.
+constexpr double kDriverShareOfPinned = 0.037;
+constexpr int64_t kProcessWithContext = int64_t{800} << 20;
+// Two blocks (backend/cuda/tiers/pinned_store.cc).
+constexpr int64_t kPinnedAhead = int64_t{512} << 20;
+
 std::string Gigabytes(double bytes) { return fmt::format("{:.2f} GB", bytes / 1e9); }
 
 // What the host has for experts; nothing where neither the kernel nor a flag tells.
@@ -54,7 +60,8 @@ std::optional<int64_t> HostMemoryFor(const ModelFlags& flags) {
 Result<model::ExpertSplit> AutoSplit(const ModelFlags& flags, const model::ModelConfig& config,
                                      const std::shared_ptr<const io::Checkpoint>& checkpoint,
                                      const model::ModelOptions& options, const model::MemoryRequest& request,
-                                     const model::DeviceRoom& room, const ops::Backend& device) {
+                                     const model::DeviceRoom& room, int64_t numbers,
+                                     const ops::Backend& device) {
   DSV4_ASSIGN_OR_RETURN(const model::ExpertSplit beside_host,
                         model::FitExperts(config, checkpoint, options, request, room));
   if (beside_host.all_resident()) return beside_host;
@@ -68,7 +75,12 @@ Result<model::ExpertSplit> AutoSplit(const ModelFlags& flags, const model::Model
                         MeasureExpertRates(flags, device, resolved.layers[0].experts[0].w1.format,
                                            config.hidden_size, {.host = 1, .cached = 1}));
   const int64_t all = config.n_routed_experts * plan.num_layers;
-  const int64_t pinnable = HostMemoryFor(flags).value_or(plan.pinned) / plan.slot;
+  // What is wanted besides grows with what is pinned, but for some of it.
+  const HostPlan all_cached = HostPlanOf(plan, numbers);
+  const auto beside = static_cast<double>(all_cached.total() - all_cached.pinned - all_cached.driver);
+  const double available = static_cast<double>(HostMemoryFor(flags).value_or(all_cached.total()));
+  const auto pinnable = static_cast<int64_t>(std::max(0.0, available - beside) / (1 + kDriverShareOfPinned) /
+                                             static_cast<double>(plan.slot));
   const model::ExpertCosts costs{
       .num_layers = plan.num_layers,
       .num_experts = config.n_routed_experts,
@@ -102,23 +114,53 @@ Result<model::ExpertSplit> AutoSplit(const ModelFlags& flags, const model::Model
 
 }  // namespace
 
-Status CheckHostMemory(const ModelFlags& flags, const model::MemoryPlan& plan) {
+HostPlan HostPlanOf(const model::MemoryPlan& plan, int64_t numbers) {
+  if (plan.pinned == 0) return {};
+  return {.pinned = plan.pinned,
+          .driver = static_cast<int64_t>(kDriverShareOfPinned * static_cast<double>(plan.pinned)),
+          .ahead = kPinnedAhead,
+          .numbers = numbers,
+          .process = kProcessWithContext};
+}
+
+std::string HostMemoryTable(const HostPlan& plan) {
+  std::string table;
+  const auto line = [&](std::string_view name, int64_t bytes) {
+    if (bytes > 0) table += fmt::format("  {:<44}{:>12}\n", name, Gigabytes(static_cast<double>(bytes)));
+  };
+  line("cached experts, pinned", plan.pinned);
+  line("the driver's notes about their pages", plan.driver);
+  line("pinned ahead while loading", plan.ahead);
+  line("numbers of a layer while loading", plan.numbers);
+  line("the process and its CUDA context", plan.process);
+  line("together", plan.total());
+  return table;
+}
+
+int64_t NumbersOfLayer(const io::Checkpoint& checkpoint, bool synthetic, int64_t num_layers) {
+  return synthetic ? checkpoint.num_bytes() / std::max<int64_t>(num_layers, 1) : 0;
+}
+
+Status CheckHostMemory(const ModelFlags& flags, const model::MemoryPlan& plan, int64_t numbers) {
   const std::optional<int64_t> available = HostMemoryFor(flags);
+  const HostPlan host = HostPlanOf(plan, numbers);
+  if (plan.pinned > 0) LogInfo("memory plan of the host\n" + HostMemoryTable(host));
   if (plan.pinned + plan.on_host == 0 || !available.has_value()) return {};
-  if (plan.pinned > *available) {
+  if (host.total() > *available) {
     return ResourceExhausted(fmt::format(
         "cached experts: {} of the host's memory are wanted, {} are available{}; more resident or "
-        "host experts want less",
-        Gigabytes(static_cast<double>(plan.pinned)), Gigabytes(static_cast<double>(*available)),
-        flags.host_memory > 0 ? fmt::format(" with --host-memory {}", flags.host_memory) : ""));
+        "host experts want less\n{}",
+        Gigabytes(static_cast<double>(host.total())), Gigabytes(static_cast<double>(*available)),
+        flags.host_memory > 0 ? fmt::format(" with --host-memory {}", flags.host_memory) : "",
+        HostMemoryTable(host)));
   }
-  if (plan.pinned + plan.on_host > *available) {
+  if (host.total() + plan.on_host > *available) {
     LogWarning(
         fmt::format("experts of the host: {} are wanted, {} of memory are left for them; the others are read "
                     "from disk each "
                     "time they are chosen",
                     Gigabytes(static_cast<double>(plan.on_host)),
-                    Gigabytes(static_cast<double>(*available - plan.pinned))));
+                    Gigabytes(static_cast<double>(*available - host.total()))));
     flags.chosen_reads->Start();
   }
   return {};
@@ -139,7 +181,8 @@ Result<model::DeviceRoom> DeviceRoomOf(const ModelFlags& flags, const std::strin
 Result<model::ExpertSplit> SplitOf(const ModelFlags& flags, const model::ModelConfig& config,
                                    const std::shared_ptr<const io::Checkpoint>& checkpoint,
                                    const model::ModelOptions& options, const model::MemoryRequest& request,
-                                   const model::DeviceRoom& room, const ops::Backend* device) {
+                                   const model::DeviceRoom& room, bool synthetic,
+                                   const ops::Backend* device) {
   if (flags.experts.empty()) return model::ExpertSplit{.resident = config.n_routed_experts};
   if (flags.experts != "auto") {
     const int64_t num_layers = options.max_layers > 0 ? options.max_layers : config.num_hidden_layers;
@@ -153,7 +196,9 @@ Result<model::ExpertSplit> SplitOf(const ModelFlags& flags, const model::ModelCo
         Unimplemented("--experts auto: with several ranks, want the split that all take, such as host=75%"));
   }
   if (device == nullptr) return model::FitExperts(config, checkpoint, options, request, room);
-  return AutoSplit(flags, config, checkpoint, options, request, room, *device);
+  const int64_t num_layers = options.max_layers > 0 ? options.max_layers : config.num_hidden_layers;
+  return AutoSplit(flags, config, checkpoint, options, request, room,
+                   NumbersOfLayer(*checkpoint, synthetic, num_layers), *device);
 }
 
 }  // namespace dsv4::apps

@@ -23,16 +23,32 @@ int64_t ScratchOf(const ModelFlags& flags, int64_t scratch);
 // The GPU of the flags as a memory plan sees it: what is free there, at most --gpu-memory.
 Result<model::DeviceRoom> DeviceRoomOf(const ModelFlags& flags, const std::string& name);
 
-// ResourceExhausted where the plan's cached experts are more than the host has memory for: what is available, at most --host-memory. Logs what the
+// What a model takes of the host's memory at most, where it has cached experts; besides, pages of files.
+struct HostPlan {
+  int64_t pinned = 0;   // Cached experts,
+  int64_t driver = 0;   // and what the driver notes about their pages.
+  int64_t ahead = 0;    // Pinned for nothing while it loads.
+  int64_t numbers = 0;  // Of a layer, while it loads, where they are made.
+  int64_t process = 0;  // The rest of the process and its CUDA context.
+
+  int64_t total() const { return pinned + driver + ahead + numbers + process; }
+};
+// `numbers`: HostPlan::numbers. Of nothing cached it is zero.
+HostPlan HostPlanOf(const model::MemoryPlan& plan, int64_t numbers);
+std::string HostMemoryTable(const HostPlan& plan);
+// HostPlan::numbers of a checkpoint of so many layers.
+int64_t NumbersOfLayer(const io::Checkpoint& checkpoint, bool synthetic, int64_t num_layers);
+
+// ResourceExhausted where the plan is more than the host has memory for: what is available, at most --host-memory. Logs the plan, and what the
 // host's experts have too little of, which then are read from disk each time.
-Status CheckHostMemory(const ModelFlags& flags, const model::MemoryPlan& plan);
+Status CheckHostMemory(const ModelFlags& flags, const model::MemoryPlan& plan, int64_t numbers);
 
 // What --experts says of a model. "auto" is what model::ChooseExperts makes of rates that are measured on `device`, the CUDA backend, which takes
 // some seconds, and logs them; without one, the most residents that leave room for the rest of the plan. Cached experts without slots have as
-// many as it leaves room for. All are resident without the flag. The errors of model::ParseExpertSplit, model::FitExperts and model::FitSlots.
+// many as it leaves room for. All are resident without the flag. `synthetic`: numbers are made while they load. The errors of model::ParseExpertSplit, model::FitExperts and model::FitSlots.
 Result<model::ExpertSplit> SplitOf(const ModelFlags& flags, const model::ModelConfig& config,
                                    const std::shared_ptr<const io::Checkpoint>& checkpoint,
                                    const model::ModelOptions& options, const model::MemoryRequest& request,
-                                   const model::DeviceRoom& room, const ops::Backend* device);
+                                   const model::DeviceRoom& room, bool synthetic, const ops::Backend* device);
 
 }  // namespace dsv4::apps

@@ -34,7 +34,7 @@ namespace {
 Status CheckMemory(const ModelFlags& flags, const model::ModelConfig& config,
                    const std::shared_ptr<const io::Checkpoint>& checkpoint,
                    const model::ModelOptions& options, const model::MemoryRequest& request,
-                   const model::DeviceRoom& device, RoomLeft* left) {
+                   const model::DeviceRoom& device, int64_t numbers, RoomLeft* left) {
   model::ModelOptions planned = options;
   if (options.group != nullptr) {  // This rank's part; what it counts is not exchanged.
     planned.group =
@@ -43,7 +43,7 @@ Status CheckMemory(const ModelFlags& flags, const model::ModelConfig& config,
   DSV4_ASSIGN_OR_RETURN_STATUS(const model::MemoryPlan plan,
                                model::PlanMemory(config, checkpoint, planned, request));
   LogInfo("memory plan\n" + model::MemoryTable(plan, device));
-  DSV4_RETURN_IF_ERROR(CheckHostMemory(flags, plan));
+  DSV4_RETURN_IF_ERROR(CheckHostMemory(flags, plan, numbers));
   if (options.group == nullptr && left != nullptr)
     left->context = model::LongestContext(config, planned, plan, device.free - device.reserved);
   return model::CheckRoom(config, checkpoint, planned, plan, device);
@@ -179,9 +179,13 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& given, const M
   options.placement = flags.placed;
   if (flags.backend == "cuda") {
     DSV4_ASSIGN_OR_RETURN(const model::DeviceRoom room, DeviceRoomOf(flags, backend.name));
-    DSV4_ASSIGN_OR_RETURN(options.experts, SplitOf(flags, config, checkpoint, options, memory, room,
-                                                   wrapped != nullptr ? wrapped : &backend));
-    Status fits = CheckMemory(flags, config, checkpoint, options, memory, room, left);
+    DSV4_ASSIGN_OR_RETURN(options.experts,
+                          SplitOf(flags, config, checkpoint, options, memory, room, source.synthetic(),
+                                  wrapped != nullptr ? wrapped : &backend));
+    const int64_t numbers =
+        NumbersOfLayer(*checkpoint, source.synthetic(),
+                       options.max_layers > 0 ? options.max_layers : config.num_hidden_layers);
+    Status fits = CheckMemory(flags, config, checkpoint, options, memory, room, numbers, left);
     const bool may_do_without = (options.mtp || options.dspark) && flags.drafter_if_it_fits;
     bool does_without = may_do_without && fits.code() == StatusCode::kResourceExhausted;
     if (may_do_without && flags.group != nullptr) {
@@ -189,7 +193,7 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& given, const M
     }
     if (does_without) {
       options.mtp = options.dspark = false;
-      fits = CheckMemory(flags, config, checkpoint, options, memory, room, left);
+      fits = CheckMemory(flags, config, checkpoint, options, memory, room, numbers, left);
     }
     DSV4_TRY(fits);
     if (!options.experts.all_resident()) {
