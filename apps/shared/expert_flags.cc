@@ -43,8 +43,8 @@ namespace {
 // Of 94 GB in an H200's machine, 2026-11-26: docs/expert-tiers.md.
 constexpr double kDriverShareOfPinned = 0.037;
 constexpr int64_t kProcessWithContext = int64_t{800} << 20;
-// Two blocks (backend/cuda/tiers/pinned_store.cc).
-constexpr int64_t kPinnedAhead = int64_t{512} << 20;
+// Four blocks (backend/cuda/tiers/pinned_store.cc).
+constexpr int64_t kPinnedAhead = int64_t{1} << 30;
 
 std::string Gigabytes(double bytes) { return fmt::format("{:.2f} GB", bytes / 1e9); }
 

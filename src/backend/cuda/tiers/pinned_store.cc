@@ -21,8 +21,8 @@ constexpr size_t kAlignment = 256;
 // Memory is pinned in blocks: the driver takes its time for each.
 constexpr size_t kBlockBytes = size_t{256} << 20;
 // Blocks that wait for the thread that loads. What is left of them at the end was pinned for nothing.
-constexpr int kMostAhead = 2;
-constexpr int kMakers = 2;
+constexpr int kMostAhead = 4;
+constexpr int kMakers = 4;
 // Of whole blocks of codes; from the pages of a file to a block by way of the second-level cache.
 constexpr size_t kPieceBytes = size_t{512} << 10;
 // More wait: a person sees how far loading has come.
@@ -108,7 +108,8 @@ void PinnedStore::Stop() {
 
 // As many as load wait for a block that is wanted now; ahead of them as many as were wanted so far, up to kMostAhead: few weights pin one.
 void PinnedStore::MakeBlocks() {
-  ThreadPool threads({.num_threads = std::max(1, NumThreads() / 4), .spin = std::chrono::microseconds(0)});
+  ThreadPool threads(
+      {.num_threads = std::max(1, NumThreads() / kMakers), .spin = std::chrono::microseconds(0)});
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] {
