@@ -93,7 +93,12 @@ Result<ops::Backend> MakeExpertBackend(const ModelFlags& flags) {
   // Threads spin through the device's part of a layer.
   constexpr std::chrono::milliseconds kSpin(2);
   const int num_threads = flags.num_threads > 0 ? flags.num_threads : std::max(1, NumThreads(flags) - 1);
-  return backend::MakeCpuBackend({.num_threads = num_threads, .spin = kSpin, .will_read = AskerOf(flags)});
+  // Before memory is pinned: pages of cached experts are placed so too.
+  DSV4_ASSIGN_OR_RETURN(const auto cpus_of_nodes, PlaceOnNodes(flags));
+  return backend::MakeCpuBackend({.num_threads = num_threads,
+                                  .cpus_of_nodes = cpus_of_nodes,
+                                  .spin = kSpin,
+                                  .will_read = AskerOf(flags)});
 }
 
 model::CacheRows CacheRowsOf(const ModelFlags& flags) {
