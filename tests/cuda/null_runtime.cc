@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <climits>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +15,7 @@ dsv4::null_runtime::DeviceSaid dsv4::null_runtime::device;
 std::atomic<int64_t> dsv4::null_runtime::overlapped_launches = 0;
 std::atomic<int64_t> dsv4::null_runtime::copied_to_device = 0;
 std::atomic<size_t> dsv4::null_runtime::max_pinned_bytes = SIZE_MAX;
+std::atomic<int> dsv4::null_runtime::registrations_left = INT_MAX;
 std::atomic<size_t> dsv4::null_runtime::max_device_bytes = SIZE_MAX;
 
 namespace {
@@ -133,7 +135,9 @@ cudaError_t cudaMallocHost(void** data, size_t num_bytes) {
   return Allocate(data, num_bytes);
 }
 cudaError_t cudaHostRegister(void*, size_t num_bytes, unsigned) {
-  return num_bytes > dsv4::null_runtime::max_pinned_bytes ? cudaErrorMemoryAllocation : cudaSuccess;
+  if (num_bytes > dsv4::null_runtime::max_pinned_bytes || --dsv4::null_runtime::registrations_left < 0)
+    return cudaErrorMemoryAllocation;
+  return cudaSuccess;
 }
 cudaError_t cudaHostUnregister(void*) { return cudaSuccess; }
 cudaError_t cudaHostAlloc(void** data, size_t num_bytes, unsigned) { return Allocate(data, num_bytes); }

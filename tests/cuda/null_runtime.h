@@ -11,6 +11,8 @@ namespace dsv4::null_runtime {
 extern std::atomic<size_t> max_touched_bytes;
 // More bytes of the host's memory at once are not pinned.
 extern std::atomic<size_t> max_pinned_bytes;
+// So many more blocks are registered, and then no more.
+extern std::atomic<int> registrations_left;
 // More bytes of the device at once are refused.
 extern std::atomic<size_t> max_device_bytes;
 

@@ -29,7 +29,8 @@ constexpr size_t kPieceBytes = size_t{512} << 10;
 constexpr size_t kMostPieces = 2048;
 constexpr unsigned kMaxThreads = 32;
 
-int NumThreads() {
+int ThreadsOf(int wanted) {
+  if (wanted > 0) return wanted;
   return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, kMaxThreads));
 }
 
@@ -64,6 +65,9 @@ class Seconds {
 
 }  // namespace
 
+PinnedStore::PinnedStore(DeviceQueue& queue, int num_threads)
+    : queue_(queue), num_threads_(ThreadsOf(num_threads)) {}
+
 int64_t PinnedStore::PinnedBytes() const {
   int64_t num_bytes = 0;
   for (const auto& [begin, block] : blocks_) {
@@ -84,7 +88,7 @@ Status PinnedStore::Start() {
   };
   try {
     start(&PinnedStore::MakeBlocks, counters_.makers);
-    for (int i = 0; i < NumThreads(); ++i) start(&PinnedStore::CopyPieces, counters_.threads);
+    for (int i = 0; i < num_threads_; ++i) start(&PinnedStore::CopyPieces, counters_.threads);
     while (counters_.makers < kMakers) start(&PinnedStore::MakeBlocks, counters_.makers);
   } catch (const std::system_error& error) {
     // Fewer do.
@@ -109,7 +113,7 @@ void PinnedStore::Stop() {
 // As many as load wait for a block that is wanted now; ahead of them as many as were wanted so far, up to kMostAhead: few weights pin one.
 void PinnedStore::MakeBlocks() {
   ThreadPool threads(
-      {.num_threads = std::max(1, NumThreads() / kMakers), .spin = std::chrono::microseconds(0)});
+      {.num_threads = std::max(1, num_threads_ / kMakers), .spin = std::chrono::microseconds(0)});
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] {
@@ -141,7 +145,7 @@ Result<std::shared_ptr<const Buffer>> PinnedStore::TakeBlock(size_t num_bytes) {
   const Seconds seconds;
   Result<Buffer> taken = Error(Internal("no block"));
   if (num_bytes > kBlockBytes) {
-    ThreadPool threads(NumThreads());
+    ThreadPool threads(num_threads_);
     taken = AllocatePinned(queue_, num_bytes, threads);
   } else {
     std::unique_lock lock(mutex_);

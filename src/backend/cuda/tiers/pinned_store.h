@@ -20,8 +20,8 @@ namespace dsv4::backend::cuda {
 // One thread places, copies and settles; Holds is for it too.
 class PinnedStore {
  public:
-  // The queue outlives it.
-  explicit PinnedStore(DeviceQueue& queue) : queue_(queue) {}
+  // The queue outlives it. `num_threads`: that copy; 0: one a core, 32 at most.
+  explicit PinnedStore(DeviceQueue& queue, int num_threads = 0);
   // Copies that have not begun are left out.
   ~PinnedStore() { Stop(); }
   PinnedStore(const PinnedStore&) = delete;
@@ -57,6 +57,7 @@ class PinnedStore {
   void CopyPieces();
 
   DeviceQueue& queue_;
+  const int num_threads_;
   std::shared_ptr<const Buffer> block_;  // Where the next weight goes,
   size_t block_used_ = 0;                // behind so many bytes.
   // Blocks go with the weights in them; by where they begin.
