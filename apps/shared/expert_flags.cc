@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "apps/shared/expert_rates.h"
-#include "backend/cuda/cuda_backend.h"
 #include "base/log.h"
 #include "base/machine_memory.h"
 #include "model/checkpoint/resolved_checkpoint.h"
@@ -113,6 +112,17 @@ Result<model::ExpertSplit> AutoSplit(const ModelFlags& flags, const model::Model
 }
 
 }  // namespace
+
+std::string PinnedText(const backend::PinnedLoad& pinned) {
+  const double gigabytes = static_cast<double>(pinned.bytes) / 1e9;
+  const auto rate = [&](double seconds) { return gigabytes / std::max(seconds, 1e-9); };
+  return fmt::format(
+      "{:.2f} GB of experts in pinned memory: loading waited {:.2f} s for memory and {:.2f} s for copies; "
+      "each of {} "
+      "threads copied {:.1f} GB/s, each of {} pinned {:.1f} GB/s",
+      gigabytes, pinned.waited_for_memory, pinned.waited_for_copies, pinned.threads, rate(pinned.copying),
+      pinned.makers, rate(pinned.pinning));
+}
 
 HostPlan HostPlanOf(const model::MemoryPlan& plan, int64_t numbers) {
   if (plan.pinned == 0) return {};

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "apps/shared/model_flags.h"
+#include "backend/cuda/cuda_backend.h"
 #include "model/placement/memory_plan.h"
 
 namespace dsv4::apps {
@@ -22,6 +23,9 @@ int64_t ScratchOf(const ModelFlags& flags, int64_t scratch);
 
 // The GPU of the flags as a memory plan sees it: what is free there, at most --gpu-memory.
 Result<model::DeviceRoom> DeviceRoomOf(const ModelFlags& flags, const std::string& name);
+
+// What bringing cached experts to pinned memory took, of some bytes: one line.
+std::string PinnedText(const backend::PinnedLoad& pinned);
 
 // What a model takes of the host's memory at most, where it has cached experts; besides, pages of files.
 struct HostPlan {

@@ -14,7 +14,6 @@
 #include "apps/shared/disk_tier.h"
 #include "apps/shared/expert_flags.h"
 #include "apps/shared/expert_profile.h"
-#include "apps/shared/load_text.h"
 #include "apps/shared/model_source.h"
 #include "apps/shared/numa_placement.h"
 #include "apps/terminal/printable.h"
