@@ -51,7 +51,7 @@ TEST(CudaLaunches, AGenerationThatRunsAheadReplaysNearlyAllOfItsLists) {
   const auto model = MakeFlash(backend);
   constexpr int kTokens = 600;
   std::vector<kv::SequenceState> sequences;
-  for (const int64_t allowed : {24, 12}) {
+  for (const int64_t allowed : {24, 13}) {
     sequences.push_back(Take(model->NewSequence()));
     const backend::CudaCounters before = backend::CountersOf(backend);
     model::DecodeChunk chunk{.state = &sequences.back(), .token = 1, .choice = {.top_p = 0.9F}};
@@ -124,6 +124,51 @@ TEST(CudaLaunches, RowsOfOneSequenceTakeTheLaunchesOfOneToken) {
     launches(num_rows);
     EXPECT_LE(launches(num_rows), alone + 1) << num_rows << " rows";
   }
+}
+
+// Drafts behind a step that was waited for: the device has nothing to do, so the first of their launches go to it before the host has walked
+// through the rest.
+TEST(CudaLaunches, DraftsBeginBeforeTheyAreWhole) {
+  for (const bool mtp : {true, false}) {
+    const ops::Backend backend = Take(backend::MakeCudaBackend({}));
+    const auto model = MakeFlash(backend, {.mtp = mtp, .dspark = !mtp});
+    kv::SequenceState sequence = Take(model->NewSequence());
+    Lengthen(sequence, 23 * 128);
+    const std::vector<sampling::ChoiceParams> greedy(3, {.temperature = 0});
+    const std::vector<int32_t> draft(greedy.size(), 5);
+    for (int i = 0; i < 4; ++i) {
+      const model::DecodeChunk chunk{
+          .state = &sequence, .token = 1, .choice = greedy[0], .draft = draft, .draft_choices = greedy};
+      const std::unique_ptr<model::QueuedStep> step = Take(model->QueueDecode({&chunk, 1}, {}));
+      ASSERT_TRUE(step->Wait().has_value());
+      const backend::CudaCounters before = backend::CountersOf(backend);
+      const model::DraftChunk drafts{.state = &sequence, .token = 1, .choices = greedy};
+      ASSERT_TRUE(model->Draft({&drafts, 1}, {}).has_value());
+      const backend::CudaCounters after = backend::CountersOf(backend);
+      EXPECT_GE(after.launches - before.launches, 60);
+      EXPECT_GE(after.lists - before.lists, 4) << "of 8, 16, 32 and the rest";
+    }
+  }
+}
+
+// What a draft more of the MTP block costs. Its embedding's norm and that of the streams are one launch, and what all drafts of a step add to
+// their streams by is uploaded once.
+TEST(CudaLaunches, ADraftOfTheBlockTakesFewLaunches) {
+  const ops::Backend backend = Take(backend::MakeCudaBackend({}));
+  const auto model = MakeFlash(backend, {.mtp = true});
+  kv::SequenceState sequence = Take(model->NewSequence());
+  Lengthen(sequence, 23 * 128);
+  const auto launches = [&](size_t num_drafts) {
+    const model::DraftChunk drafts{
+        .state = &sequence, .token = 1, .choices = {num_drafts, sampling::ChoiceParams{.temperature = 0}}};
+    const int64_t before = backend::CountersOf(backend).launches;
+    EXPECT_TRUE(model->Draft({&drafts, 1}, {}).has_value());
+    return backend::CountersOf(backend).launches - before;
+  };
+  launches(2);  // What is made at the first one alone, and the slots in front.
+  const int64_t two = launches(2);
+  EXPECT_LE(launches(4), two + 2 * 22 + 1)
+      << "where a list ends, two ops that would be one launch may be two";
 }
 
 // Ranks whose devices map each other need no NCCL, which here is nowhere; those that send to each other do.

@@ -21,11 +21,13 @@ T Take(Result<T> result) {
   return std::move(*result);
 }
 
-// Of four layers: two of the window alone, one of each ratio.
+// Of four layers: two of the window alone, one of each ratio; and the drafter that the options load.
 inline std::unique_ptr<model::Model> MakeFlash(const ops::Backend& backend,
                                                model::ModelOptions model_options = {}, int num_layers = 4) {
   model::SyntheticOptions options = Take(model::ParseSyntheticName("synthetic:flash,nvfp4-experts"));
   options.num_layers = num_layers;
+  options.mtp = model_options.mtp;
+  options.dspark = model_options.dspark;
   model_options.sizes_only = true;
   auto config = Take(model::ParseModelConfig(Take(model::SyntheticConfig(options)), "flash"));
   return Take(model::Model::FromCheckpoint(

@@ -20,9 +20,30 @@ LayerPlan BlockPlan(const Graph& graph) {
           .entries_layer = state_layer};
 }
 
-// out = h_proj(hnorm(streams)) + e_proj(enorm(embedding)), the latter in every stream. `streams` [n, H, D] are overwritten.
+// A hyper-connection that leaves every stream as it is and adds one row to each.
+struct Adding {
+  TensorView post;  // [n, H] F32: ones.
+  TensorView comb;  // [n, H, H] F32: identities.
+};
+
+Result<Adding> MakeAdding(const LayerStep& step, int64_t n) {
+  const int64_t hc = step.config().hc_mult;
+  std::vector<float> ones(static_cast<size_t>(n * hc), 1.0F);
+  std::vector<float> identities(static_cast<size_t>(n * hc * hc));
+  for (size_t i = 0; i < identities.size(); ++i) {
+    const auto place = static_cast<int64_t>(i) % (hc * hc);
+    identities[i] = place / hc == place % hc ? 1.0F : 0.0F;
+  }
+  DSV4_ASSIGN_OR_RETURN(const TensorView post, UploadToStep(step, DType::kF32, {n, hc}, ones.data()));
+  DSV4_ASSIGN_OR_RETURN(const TensorView comb,
+                        UploadToStep(step, DType::kF32, {n, hc, hc}, identities.data()));
+  return Adding{post, comb};
+}
+
+// out = h_proj(hnorm(streams)) + e_proj(enorm(embedding)), the latter in every stream. `streams` [n, H, D] are overwritten. `adding`: of n
+// tokens or more.
 Status Join(const LayerStep& step, const Graph& graph, const TensorView& streams, const TensorView& token_ids,
-            const TensorView& out) {
+            const Adding& adding, const TensorView& out) {
   const ModelConfig& config = step.config();
   const MtpWeights& mtp = *graph.weights.mtp;
   const int64_t n = streams.shape[0];
@@ -32,25 +53,18 @@ Status Join(const LayerStep& step, const Graph& graph, const TensorView& streams
   DSV4_RETURN_IF_ERROR(step.Run("embed", step.ops().embed,
                                 {.token_ids = token_ids, .table = graph.weights.embed.data, .streams = e}));
   const TensorView embedded = e.Reshaped({n, config.hidden_size});
-  DSV4_RETURN_IF_ERROR(step.RmsNorm("enorm", embedded, mtp.enorm));
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView y, step.Linear("e_proj", embedded, mtp.e_proj, step.dtype()));
   const TensorView flat = streams.Reshaped({n * hc, config.hidden_size});
+  // Beside each other: a backend may do both at once.
+  DSV4_RETURN_IF_ERROR(step.RmsNorm("enorm", embedded, mtp.enorm));
   DSV4_RETURN_IF_ERROR(step.RmsNorm("hnorm", flat, mtp.hnorm));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView y, step.Linear("e_proj", embedded, mtp.e_proj, step.dtype()));
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView h, step.Linear("h_proj", flat, mtp.h_proj, step.dtype()));
-
-  // A hyper-connection that leaves every stream as it is and adds the embedding to each.
-  std::vector<float> ones(static_cast<size_t>(n * hc), 1.0F);
-  std::vector<float> identities(static_cast<size_t>(n * hc * hc));
-  for (size_t i = 0; i < identities.size(); ++i) {
-    const auto place = static_cast<int64_t>(i) % (hc * hc);
-    identities[i] = place / hc == place % hc ? 1.0F : 0.0F;
-  }
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView post, UploadToStep(step, DType::kF32, {n, hc}, ones.data()));
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView comb,
-                               UploadToStep(step, DType::kF32, {n, hc, hc}, identities.data()));
-  return step.Run(
-      "join", step.ops().hc_post,
-      {.y = y, .residual = h.Reshaped({n, hc, config.hidden_size}), .post = post, .comb = comb, .out = out});
+  return step.Run("join", step.ops().hc_post,
+                  {.y = y,
+                   .residual = h.Reshaped({n, hc, config.hidden_size}),
+                   .post = adding.post.Rows(0, n),
+                   .comb = adding.comb.Rows(0, n),
+                   .out = out});
 }
 
 // The window rows of slots.
@@ -67,7 +81,8 @@ Status MakeSlots(const Graph& graph, Arena& arena, PassArrays& arrays, Slots& sl
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView flat, slots.streams.Gather(step, "slots"));
   const TensorView streams = flat.Reshaped({slots.plan.num_tokens, config.hc_mult, config.hidden_size});
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView joined, step.NewTensor(step.dtype(), streams.shape));
-  DSV4_RETURN_IF_ERROR(Join(step, graph, streams, slots.plan.token_ids, joined));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const Adding adding, MakeAdding(step, slots.plan.num_tokens));
+  DSV4_RETURN_IF_ERROR(Join(step, graph, streams, slots.plan.token_ids, adding, joined));
   const LayerWeights& layer = graph.weights.mtp->layer;
   DSV4_ASSIGN_OR_RETURN_STATUS(const HcMix mix, HcPre(step, "attn", layer.hc_attn, joined));
   DSV4_RETURN_IF_ERROR(step.RmsNorm("attn.norm", mix.u, layer.attn_norm));
@@ -150,6 +165,16 @@ Status KeepForDrafts(const StepContext& context, const Graph& graph, const Tenso
 
 namespace {
 
+// Of the plan's sequences, one token of each, for so many passes in which each goes on by one: [passes, sequences] I32.
+Result<TensorView> UploadPlaces(const LayerStep& step, const PassPlan& plan, int64_t num_places) {
+  std::vector<int32_t> positions;
+  for (int64_t place = 0; place < num_places; ++place) {
+    for (const PassSequence& sequence : plan.sequences)
+      positions.push_back(static_cast<int32_t>(sequence.first_position + place));
+  }
+  return UploadToStep(step, DType::kI32, {num_places, plan.num_tokens}, positions.data());
+}
+
 // Behind the block: what the head reads, [n, D].
 Result<TensorView> MixBlock(const LayerStep& step, const MtpWeights& mtp, const TensorView& streams) {
   if (streams.shape[0] == 0) return step.NewTensor(step.dtype(), {0, step.config().hidden_size});
@@ -205,6 +230,12 @@ Status RunDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std::span<
   }
   DSV4_ASSIGN_OR_RETURN_STATUS(TensorView joined, step.NewTensor(step.dtype(), streams.shape));
   const int64_t num_places = std::ssize(rows[0].choices);
+  Adding adding;
+  TensorView positions;
+  if (count > 0) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(adding, MakeAdding(step, count));
+    DSV4_ASSIGN_OR_RETURN_STATUS(positions, UploadPlaces(step, plan, num_places));
+  }
   for (int64_t place = 0; place < num_places; ++place) {
     const int64_t all = NumRowsAt(rows, place);
     const int64_t n = shards.NumHere(all);
@@ -218,9 +249,9 @@ Status RunDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std::span<
       sequence.state->UseDraftRows(sequence.first_position, 1);
     }
     if (n > 0) {
-      DSV4_ASSIGN_OR_RETURN_STATUS(plan.positions, UploadPositions(step, plan));
+      plan.positions = AtPlace(positions, place, n);
       plan.token_ids = ids.Rows(0, n);
-      DSV4_RETURN_IF_ERROR(Join(step, graph, streams.Rows(0, n), plan.token_ids, joined.Rows(0, n)));
+      DSV4_RETURN_IF_ERROR(Join(step, graph, streams.Rows(0, n), plan.token_ids, adding, joined.Rows(0, n)));
     }
     DSV4_RETURN_IF_ERROR(RunLayer(step, mtp.layer, joined.Rows(0, n)));
 

@@ -61,8 +61,13 @@ Status DeviceQueue::TransferToHost(void* destination, const void* source, size_t
 // A copy that is in flight, with a fault record of its own: others may be behind it.
 class DeviceQueue::QueuedCopy final : public PendingCopy {
  public:
-  QueuedCopy(std::shared_ptr<DeviceQueue> queue, Buffer fault, cudaEvent_t done, uint64_t num_recorded)
-      : queue_(std::move(queue)), fault_(std::move(fault)), done_(done), num_recorded_(num_recorded) {}
+  QueuedCopy(std::shared_ptr<DeviceQueue> queue, Buffer fault, cudaEvent_t done, uint64_t num_recorded,
+             int64_t num_lists)
+      : queue_(std::move(queue)),
+        fault_(std::move(fault)),
+        done_(done),
+        num_recorded_(num_recorded),
+        num_lists_(num_lists) {}
   // Errors have no reader then; a device that is lost stays so.
   ~QueuedCopy() override { static_cast<void>(Wait()); }
 
@@ -74,6 +79,8 @@ class DeviceQueue::QueuedCopy final : public PendingCopy {
     status_ = queue_->Check(error, kCopyToHost);
     if (!status_.ok()) return status_;
     queue_->num_waited_for_ = std::max(queue_->num_waited_for_, num_recorded_);
+    // Nothing is behind it: the device waits for what comes next, and gets the first of it soon.
+    if (queue_->graphs_.counters().lists == num_lists_) queue_->lists_since_wait_ = 0;
     status_ = queue_->EndWait(*static_cast<const Fault*>(fault_.data()));
     return status_;
   }
@@ -83,6 +90,7 @@ class DeviceQueue::QueuedCopy final : public PendingCopy {
   Buffer fault_;  // Pinned.
   cudaEvent_t done_;
   uint64_t num_recorded_;
+  int64_t num_lists_;  // That had been handed over, ever.
   Status status_;
 };
 
@@ -102,7 +110,8 @@ Result<std::unique_ptr<PendingCopy>> DeviceQueue::CopyStarted(Buffer fault) {
   }
   // No copy has yet to read what was staged.
   if (num_open_ops_ == 0) DSV4_TRY(Check(staging_.SwitchHalf(stream_), kCopyToHost));
-  return std::make_unique<QueuedCopy>(shared_from_this(), std::move(fault), done, num_recorded_);
+  return std::make_unique<QueuedCopy>(shared_from_this(), std::move(fault), done, num_recorded_,
+                                      graphs_.counters().lists);
 }
 
 Result<std::unique_ptr<PendingCopy>> DeviceQueue::StartCopyToHost(void* destination, const void* source,
@@ -112,7 +121,7 @@ Result<std::unique_ptr<PendingCopy>> DeviceQueue::StartCopyToHost(void* destinat
   if (!pinned_->Holds(destination, num_bytes) || !pinned_->Holds(fault.data(), sizeof(Fault))) {
     // The driver pins no more memory.
     DSV4_TRY(CopyToHost(destination, source, num_bytes));
-    return std::make_unique<QueuedCopy>(shared_from_this(), std::move(fault), nullptr, 0);
+    return std::make_unique<QueuedCopy>(shared_from_this(), std::move(fault), nullptr, 0, 0);
   }
   DSV4_TRY(BeginOp({kCopyToHost, {Shape{static_cast<int64_t>(num_bytes)}}}));
   LaunchCopyToHost(*this, destination, source, num_bytes, static_cast<Fault*>(fault.data()));
