@@ -151,6 +151,35 @@ TEST(CudaLaunches, DraftsBeginBeforeTheyAreWhole) {
   }
 }
 
+// What a model keeps for its DSpark drafter: of each of the three layers that are tapped the streams, one mean of all, and its place in the ring.
+// None of it parts what is one launch without.
+TEST(CudaLaunches, TapsOfFewRowsTakeFewLaunches) {
+  const ops::Backend backend = Take(backend::MakeCudaBackend({}));
+  const auto launches = [&](bool dspark, size_t num_rows) {
+    const auto model = MakeFlash(backend, {.dspark = dspark});
+    kv::SequenceState sequence = Take(model->NewSequence());
+    Lengthen(sequence, 23 * 128 + 2);  // No step completes the slots of a block.
+    const std::vector<sampling::ChoiceParams> greedy(num_rows, {.temperature = 0});
+    const std::vector<int32_t> draft(num_rows - 1, 5);
+    int64_t count = 0;
+    for (int i = 0; i < 2; ++i) {
+      const model::DecodeChunk chunk{.state = &sequence,
+                                     .token = 1,
+                                     .choice = greedy[0],
+                                     .draft = draft,
+                                     .draft_choices = std::span(greedy).subspan(1)};
+      const int64_t before = backend::CountersOf(backend).launches;
+      const std::unique_ptr<model::QueuedStep> step = Take(model->QueueDecode({&chunk, 1}, {}));
+      EXPECT_TRUE(step->Wait().has_value());
+      count = backend::CountersOf(backend).launches - before;
+    }
+    return count;
+  };
+  constexpr size_t kRows = 6;
+  const int64_t without = launches(false, kRows);
+  EXPECT_LE(launches(true, kRows), without + 3 + 2 + 1 + 1) << "lists end elsewhere";
+}
+
 // What a draft more of the MTP block costs. Its embedding's norm and that of the streams are one launch, and what all drafts of a step add to
 // their streams by is uploaded once.
 TEST(CudaLaunches, ADraftOfTheBlockTakesFewLaunches) {

@@ -55,11 +55,21 @@ Result<DsparkTaps> DsparkTaps::Begin(const StepContext& context, const Graph& gr
   taps.num_here_ = NumRows(taps.here_);
   taps.columns_ = place.first_stage() ? taps.ColumnsOf({0, graph.config.num_hidden_layers})
                                       : taps.ColumnsOf(place.layers);
-  const auto width = std::ssize(taps.columns_);
-  DSV4_ASSIGN_OR_RETURN(
-      taps.taps_,
-      context.arena.Allocate(context.activation_dtype(), {taps.num_here_ * width, graph.config.hidden_size}));
+  const int64_t num_rows = taps.num_here_ * std::ssize(taps.columns_);
+  const DType dtype = context.activation_dtype();
+  DSV4_ASSIGN_OR_RETURN(taps.taps_, context.arena.Allocate(dtype, {num_rows, graph.config.hidden_size}));
+  // A mean is two small launches, which take as long for one row as for so many.
+  constexpr int64_t kFewRows = 64;
+  if (place.placement.num_stages == 1 && num_rows > 0 && num_rows <= kFewRows) {
+    DSV4_ASSIGN_OR_RETURN(taps.streams_, context.arena.Allocate(dtype, {num_rows, graph.config.hc_mult,
+                                                                        graph.config.hidden_size}));
+  }
   return taps;
+}
+
+bool DsparkTaps::Taps(int64_t layer) const {
+  const std::vector<int64_t>& layers = graph_->weights.dspark->config.target_layer_ids;
+  return num_here_ > 0 && std::ranges::find(layers, layer) != layers.end();
 }
 
 std::vector<int64_t> DsparkTaps::ColumnsOf(const Range& layers) const {
@@ -72,37 +82,49 @@ std::vector<int64_t> DsparkTaps::ColumnsOf(const Range& layers) const {
 }
 
 void DsparkTaps::AddRuns(int64_t first, int64_t step, std::span<const Range> from, int64_t column,
-                         std::vector<RowRun>* runs) const {
+                         const TensorView& to, std::vector<RowRun>* runs) const {
   const int64_t width = std::ssize(columns_);
   int64_t kept = 0;
   for (const Range& range : from) {
     for (int64_t row = range.begin; row < range.end; ++row) {
       const int64_t place = kept++ * width + column;
-      runs->push_back({first + row * step, 1, taps_.Rows(place, place + 1).data});
+      runs->push_back({first + row * step, 1, to.Rows(place, place + 1).data});
     }
   }
 }
 
-Status DsparkTaps::Tap(const LayerStep& step, int64_t layer, const TensorView& streams) {
-  const std::vector<int64_t>& layers = graph_->weights.dspark->config.target_layer_ids;
-  if (num_here_ == 0 || std::ranges::find(layers, layer) == layers.end()) return {};
+Status DsparkTaps::Mean(const LayerStep& step, const TensorView& streams, const TensorView& rows) const {
   const ModelConfig& config = graph_->config;
   const HyperConnectionWeights& mean = graph_->weights.dspark->tap;
+  return step.Run("dspark.tap", step.ops().hc_head,
+                  {.streams = streams,
+                   .fn = mean.fn,
+                   .scale = mean.scale,
+                   .base = mean.base,
+                   .y = rows,
+                   .norm_eps = static_cast<float>(config.rms_norm_eps),
+                   .hc_eps = 1.0F / static_cast<float>(config.hc_mult)});
+}
+
+Status DsparkTaps::Tap(int64_t layer, const TensorView& streams) {
+  if (!Taps(layer)) return {};
+  const ModelConfig& config = graph_->config;
+  const LayerStep step(*context_);
   const Arena::Scope scope(context_->arena);
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView rows,
-                               step.NewTensor(step.dtype(), {streams.shape[0], config.hidden_size}));
-  DSV4_RETURN_IF_ERROR(step.Run("dspark.tap", step.ops().hc_head,
-                                {.streams = streams,
-                                 .fn = mean.fn,
-                                 .scale = mean.scale,
-                                 .base = mean.base,
-                                 .y = rows,
-                                 .norm_eps = static_cast<float>(config.rms_norm_eps),
-                                 .hc_eps = 1.0F / static_cast<float>(config.hc_mult)}));
+  TensorView rows;
+  TensorView to = taps_;
+  if (streams_.is_null()) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(rows, step.NewTensor(step.dtype(), {streams.shape[0], config.hidden_size}));
+    DSV4_RETURN_IF_ERROR(Mean(step, streams, rows));
+  } else {
+    rows = streams.Reshaped({streams.shape[0], config.hc_dim()});
+    to = streams_.Reshaped({streams_.shape[0], config.hc_dim()});
+  }
+  const std::vector<int64_t>& layers = graph_->weights.dspark->config.target_layer_ids;
   std::vector<RowRun> runs;
   for (int64_t i = 0; i < std::ssize(columns_); ++i) {
     if (layers[static_cast<size_t>(columns_[static_cast<size_t>(i)])] == layer)
-      AddRuns(0, 1, here_, i, &runs);
+      AddRuns(0, 1, here_, i, to, &runs);
   }
   return step.StoreRows("dspark.tap", rows, context_->arrays.Fixed(std::move(runs)));
 }
@@ -120,7 +142,7 @@ Status DsparkTaps::BringToFirstStage() {
     if (!place.first_stage() || num_here_ == 0) continue;
     std::vector<RowRun> runs;
     for (int64_t i = 0; i < width; ++i)
-      AddRuns(i, width, std::span(&all, 1), theirs[static_cast<size_t>(i)], &runs);
+      AddRuns(i, width, std::span(&all, 1), theirs[static_cast<size_t>(i)], taps_, &runs);
     DSV4_RETURN_IF_ERROR(
         LayerStep(*context_).StoreRows("dspark.tap", rows, context_->arrays.Fixed(std::move(runs))));
   }
@@ -131,6 +153,7 @@ Status DsparkTaps::Keep() {
   const PassPlan& plan = kept_.plan;
   if (plan.num_tokens == 0) return {};
   const ModelConfig& config = graph_->config;
+  if (!streams_.is_null()) DSV4_RETURN_IF_ERROR(Mean(LayerStep(*context_), streams_, taps_));
   DSV4_RETURN_IF_ERROR(BringToFirstStage());
   if (!graph_->weights.place.first_stage()) return {};
   const TensorView mine = taps_.Reshaped({num_here_, graph_->weights.dspark->main_proj.cols});

@@ -23,8 +23,10 @@ class DsparkTaps {
   // `context` of the pass, and all borrowed.
   static Result<DsparkTaps> Begin(const StepContext& context, const Graph& graph);
 
-  // Behind layer `layer` of the model: `streams` [n, H, D].
-  Status Tap(const LayerStep& step, int64_t layer, const TensorView& streams);
+  // Whether the layer is tapped and has rows of which something is kept.
+  bool Taps(int64_t layer) const;
+  // Behind layer `layer` of the model, if it is tapped: `streams` [n, H, D].
+  Status Tap(int64_t layer, const TensorView& streams);
   // Behind the stage's last layer, between BeginAppend and CommitAppend: keeps them, and makes the slots that a sequence of its new length has in any
   // case. Of several stages the first does, of what the others send it.
   Status Keep();
@@ -35,9 +37,11 @@ class DsparkTaps {
 
   // Which taps are of these layers.
   std::vector<int64_t> ColumnsOf(const Range& layers) const;
-  // Where column `column` of taps_ comes from: of kept row r, row first + r * step of a tensor, for the rows of `from`.
-  void AddRuns(int64_t first, int64_t step, std::span<const Range> from, int64_t column,
+  // Where column `column` of `to`, which is as taps_, comes from: of kept row r, row first + r * step of a tensor, for the rows of `from`.
+  void AddRuns(int64_t first, int64_t step, std::span<const Range> from, int64_t column, const TensorView& to,
                std::vector<RowRun>* runs) const;
+  // The means over the streams of so many rows.
+  Status Mean(const LayerStep& step, const TensorView& streams, const TensorView& rows) const;
   // Of several stages: taps of the others' layers.
   Status BringToFirstStage();
 
@@ -49,6 +53,8 @@ class DsparkTaps {
   std::vector<int64_t>
       columns_;      // Which taps this stage has a place for: all in the first, elsewhere its own.
   TensorView taps_;  // [num_here * columns, D]
+  // Of few rows, on one stage: the streams that taps_ is the mean of, in one go; null elsewhere. [num_here * columns, H, D]
+  TensorView streams_;
 };
 
 // As RunDraft (mtp.h), with blocks: at most the block's size of choices for each row.

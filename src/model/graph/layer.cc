@@ -18,13 +18,15 @@ Result<TensorView> NormedInput(const LayerStep& step, std::string_view name, con
 
 }  // namespace
 
-Status RunLayer(const LayerStep& step, const LayerWeights& weights, const TensorView& streams) {
+Status RunLayer(const LayerStep& step, const LayerWeights& weights, const TensorView& streams,
+                const std::function<Status()>& before_change) {
   if (step.plan().num_tokens == 0) return ServeExperts(step, weights);
   {
     const Arena::Scope scope(step.context().arena);
     DSV4_ASSIGN_OR_RETURN_STATUS(const HcMix mix, HcPre(step, "attn", weights.hc_attn, streams));
     DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView u, NormedInput(step, "attn.norm", mix, weights.attn_norm));
     DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView y, Attention(step, weights, u));
+    if (before_change) DSV4_RETURN_IF_ERROR(before_change());
     DSV4_RETURN_IF_ERROR(HcPost(step, "attn", mix, y, streams));
   }
   const Arena::Scope scope(step.context().arena);

@@ -1,6 +1,7 @@
 #include "model/graph/step.h"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -408,10 +409,15 @@ Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chun
     DSV4_ASSIGN_OR_RETURN_STATUS(taps, DsparkTaps::Begin(context, graph));
   }
   for (size_t i = 0; i < graph.weights.layers.size(); ++i) {
-    const LayerStep step(context, graph.layers[i]);
-    DSV4_RETURN_IF_ERROR(RunLayer(step, graph.weights.layers[i], streams));
-    if (taps.has_value()) DSV4_RETURN_IF_ERROR(taps->Tap(step, graph.layers[i].number, streams));
+    // A layer is tapped within the next one.
+    std::function<Status()> tap;
+    if (taps.has_value() && i > 0 && taps->Taps(graph.layers[i - 1].number))
+      tap = [&, i] { return taps->Tap(graph.layers[i - 1].number, streams); };
+    DSV4_RETURN_IF_ERROR(
+        RunLayer(LayerStep(context, graph.layers[i]), graph.weights.layers[i], streams, tap));
   }
+  if (taps.has_value() && !graph.layers.empty())
+    DSV4_RETURN_IF_ERROR(taps->Tap(graph.layers.back().number, streams));
   // The next stage has its streams before this one waits for another.
   if (!place.last_stage() && streams.shape[0] > 0) {
     DSV4_RETURN_IF_ERROR(graph.group->Send(Bytes(streams), place.rank + place.num_shards()));
