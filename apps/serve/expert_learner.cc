@@ -78,19 +78,27 @@ void ExpertLearner::OnStep() {
   if (const Status status = Keep(); !status.ok()) LogWarning("experts: " + status.message());
 }
 
+Result<ExpertProfile> ExpertLearner::JoinedWithFile() const {
+  const Result<ExpertProfile> older = ReadExpertProfile(options_.path);
+  if (!older.has_value()) {
+    if (older.error().code() == StatusCode::kNotFound) return since_;
+    return Error(older.error());
+  }
+  Result<ExpertProfile> joined = Joined(*older, since_);
+  if (!joined.has_value()) return Error(joined.error().WithContext(options_.path));
+  return joined;
+}
+
+Status ExpertLearner::CheckFile() const {
+  const Result<ExpertProfile> joined = JoinedWithFile();
+  return joined.has_value() ? Status() : joined.error();
+}
+
 Status ExpertLearner::Keep() {
   kept_ = std::chrono::steady_clock::now();
   if (since_.num_tokens == 0) return {};
-  ExpertProfile kept = since_;
-  const Result<ExpertProfile> older = ReadExpertProfile(options_.path);
-  if (older.has_value()) {
-    Result<ExpertProfile> joined = Joined(*older, since_);
-    if (!joined.has_value()) return joined.error().WithContext(options_.path);
-    kept = *std::move(joined);
-  } else if (older.error().code() != StatusCode::kNotFound) {
-    return older.error();
-  }
-  DSV4_RETURN_IF_ERROR(WriteExpertProfile(options_.path, kept));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertProfile joined, JoinedWithFile());
+  DSV4_RETURN_IF_ERROR(WriteExpertProfile(options_.path, joined));
   since_ = Empty(options_);
   return {};
 }

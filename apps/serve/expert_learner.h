@@ -41,11 +41,15 @@ class ExpertLearner {
   void OnStep();
   // Joins what was counted with the file, where there is one. Nothing where nothing was counted since.
   Status Keep();
+  // Whether the file, where there is one, is a profile that counts can be joined with.
+  Status CheckFile() const;
   // Whose choices were counted, from any thread.
   int64_t num_tokens() const { return num_tokens_.load(std::memory_order_relaxed); }
 
  private:
   void Watch();
+  // With the file's.
+  Result<ExpertProfile> JoinedWithFile() const;
   Status Count(const ops::RouterArgs& args);
 
   diag::HookedBackend& backend_;

@@ -69,6 +69,7 @@ class Learning : public ::testing::Test {
 
 TEST_F(Learning, StepsThatAreWatchedAreCountedLayerByLayerAndKept) {
   ExpertLearner learner(backend_, options_);
+  EXPECT_TRUE(learner.CheckFile().ok());
   EXPECT_TRUE(learner.Keep().ok());
   EXPECT_FALSE(std::filesystem::exists(options_.path)) << "nothing was counted";
   // Steps 1 and 4 of 5.
@@ -88,6 +89,7 @@ TEST_F(Learning, StepsThatAreWatchedAreCountedLayerByLayerAndKept) {
   // What comes later is added.
   Step(learner, {9});
   Step(learner, {9});
+  EXPECT_TRUE(learner.CheckFile().ok());
   ASSERT_TRUE(learner.Keep().ok());
   EXPECT_EQ(ReadExpertProfile(options_.path)->num_tokens, 7);
 }
@@ -96,6 +98,7 @@ TEST_F(Learning, AProfileOfAnotherModelIsAnErrorAndStays) {
   const ExpertProfile other{.model = "other", .num_tokens = 1, .counts = {{1, 2}}};
   ASSERT_TRUE(WriteExpertProfile(options_.path, other).ok());
   ExpertLearner learner(backend_, options_);
+  EXPECT_THAT(learner.CheckFile().message(), HasSubstr("1 layers of 2 experts, want"));
   Step(learner, {1});
   const Status status = learner.Keep();
   EXPECT_THAT(status.message(), HasSubstr(options_.path));

@@ -181,31 +181,47 @@ Result<std::unique_ptr<engine::PrefixDisk>> OpenPrefixDisk(const ServeOptions& o
   return disk;
 }
 
-Status CheckLearning(const ServeOptions& options) {
-  if (options.learn_experts != "on" || options.model.group == nullptr) return {};
-  return InvalidArgument("serve --learn-experts on: a rank sees its own layers only; want no --ranks");
+// Whether counts may be those of a whole model, which the next start wants.
+bool SeesAllLayers(const ServeOptions& options) {
+  return options.model.group == nullptr && options.model.max_layers == 0;
 }
 
-// Null where nothing is to be learned, or there is no place for it.
-std::unique_ptr<ExpertLearner> MakeLearner(const ServeOptions& options, const ModelSource& source,
-                                           const model::Model& model, diag::HookedBackend& backend) {
+Status CheckLearning(const ServeOptions& options) {
+  if (options.learn_experts != "on" || SeesAllLayers(options)) return {};
+  if (options.model.group != nullptr)
+    return InvalidArgument("serve --learn-experts on: a rank sees its own layers only; want no --ranks");
+  return InvalidArgument(
+      "serve --learn-experts on: a profile is of all layers of a model; want no --max-layers");
+}
+
+// Null where nothing is to be learned; of "auto" where there is no place for it, too.
+Result<std::unique_ptr<ExpertLearner>> MakeLearner(const ServeOptions& options, const ModelSource& source,
+                                                   const model::Model& model, diag::HookedBackend& backend) {
   const std::string& named = options.model.expert_profile;
   const model::ExpertSplit& split = model.options().experts;
   // Which experts the host has decides bits: the same requests would get other answers after the next start.
   const bool wanted =
       options.learn_experts == "on" || (named.empty() && !split.all_resident() && split.host == 0);
-  if (!wanted) return nullptr;
-  std::string path = named.empty() || named == "off" ? ExpertProfilePath(source) : named;
+  if (!wanted) return std::unique_ptr<ExpertLearner>();
+  const std::string path = named.empty() || named == "off" ? ExpertProfilePath(source) : named;
   if (path.empty()) {
-    LogWarning("experts: what requests choose is not kept: there is no home, and no DSV4_EXPERT_PROFILES");
-    return nullptr;
+    const std::string why = "there is no home, and no DSV4_EXPERT_PROFILES";
+    if (options.learn_experts == "on") return Error(InvalidArgument("serve --learn-experts on: " + why));
+    LogWarning("experts: what requests choose is not kept: " + why);
+    return std::unique_ptr<ExpertLearner>();
+  }
+  auto learner = std::make_unique<ExpertLearner>(
+      backend, LearnerOptions{.path = path,
+                              .model = source.name(),
+                              .num_layers = model.num_layers(),
+                              .num_experts = model.config().n_routed_experts});
+  if (const Status status = learner->CheckFile(); !status.ok()) {
+    if (options.learn_experts == "on") return Error(status.WithContext("serve --learn-experts on"));
+    LogWarning("experts: what requests choose is not kept: " + status.message());
+    return std::unique_ptr<ExpertLearner>();
   }
   LogInfo(fmt::format("experts: what requests choose is counted in some steps, and kept in {}", path));
-  return std::make_unique<ExpertLearner>(backend,
-                                         LearnerOptions{.path = std::move(path),
-                                                        .model = source.name(),
-                                                        .num_layers = model.num_layers(),
-                                                        .num_experts = model.config().n_routed_experts});
+  return learner;
 }
 
 // `backend` is what the model runs on, whatever watches it; `verifier` and `learner` may be null.
@@ -376,7 +392,7 @@ int RunServeCommand(const ServeOptions& options) {
   // Others run on the backend as it is.
   const bool may_learn =
       options.learn_experts == "on" ||
-      (options.learn_experts == "auto" && !options.model.experts.empty() && options.model.group == nullptr);
+      (options.learn_experts == "auto" && !options.model.experts.empty() && SeesAllLayers(options));
   Result<std::unique_ptr<model::Model>> model = Error(Internal("not loaded"));
   RoomLeft left;
   {
@@ -409,8 +425,12 @@ int RunServeCommand(const ServeOptions& options) {
     if (!made) return Fail(made.error(), LoadExitCode(made.error()));
     verifier = std::move(*made);
   }
-  const std::unique_ptr<ExpertLearner> learner =
-      may_learn ? MakeLearner(options, *source, **model, watched) : nullptr;
+  std::unique_ptr<ExpertLearner> learner;
+  if (may_learn) {
+    Result<std::unique_ptr<ExpertLearner>> made = MakeLearner(options, *source, **model, watched);
+    if (!made) return Fail(made.error(), kExitBadInput);
+    learner = std::move(*made);
+  }
   const int exit_code = Serve(fitting, **model, *backend, *speculation, *served, std::move(*api_keys),
                               verifier.get(), learner.get());
   if (learner != nullptr) {

@@ -60,6 +60,7 @@ class Arguments(unittest.TestCase):
                 (("run", QUESTION, "--revision", "v3"), "wanted one of v4, v4-0731"),
                 (("run", QUESTION, "--effort", "huge"), "knows high, max"),
                 (("serve", "--host", "no.such.host.invalid", "--port", "0"), "--host no.such.host.invalid"),
+                (("serve", "--learn-experts", "on", "--max-layers", "1", "--port", "0"), "want no --max-layers"),
                 (("synth", "/"), "not an empty directory")):
             with self.subTest(arguments=arguments):
                 process = dsv4(*arguments)

@@ -355,6 +355,7 @@ class Usage(unittest.TestCase):
         self.refused("run", "Hi", "--ranks", "2", "--dump", "x", text="want no --ranks")
         self.refused("run", "Hi", "--ranks", "2", "--verify", "1", text="want no --ranks")
         self.refused("serve", "--ranks", "2", "--prefix-cache-dir", "unused", text="want no --ranks")
+        self.refused("serve", "--ranks", "2", "--learn-experts", "on", text="want no --ranks")
         self.refused("diagnose", "all", "--ranks", "2", text="--ranks")
         self.refused("run", "Hi", "--ranks", "2", text="WORLD_SIZE is 3",
                      env={"RANK": "0", "WORLD_SIZE": "3", "MASTER_PORT": "1"})
