@@ -38,13 +38,14 @@ Result<std::vector<int32_t>> ParseJsonIds(const std::string& text, const std::st
   return ids;
 }
 
-// Rows [0, prefill) in chunks, then one token at a time: the ends of the steps in order.
+// Rows [0, prefill) in chunks, then a step's rows at a time: the ends of the steps in order.
 std::vector<int64_t> StepEnds(int64_t num_tokens, const LogitsOptions& options) {
   const int64_t prefill = options.decode_from >= 0 ? std::min(options.decode_from, num_tokens) : num_tokens;
   const int64_t chunk = options.chunk > 0 ? options.chunk : std::max<int64_t>(prefill, 1);
   std::vector<int64_t> ends;
   for (int64_t end = 0; end < prefill;) ends.push_back(end = std::min(prefill, end + chunk));
-  for (int64_t end = prefill + 1; end <= num_tokens; ++end) ends.push_back(end);
+  for (int64_t end = prefill; end < num_tokens;)
+    ends.push_back(end = std::min(num_tokens, end + options.decode_rows));
   return ends;
 }
 

@@ -20,7 +20,8 @@ struct LogitsOptions {
   int64_t chunk =
       0;  // Prefill chunk size; 0: all at once (the model splits at its own limit, with the same result).
   std::string dump_path;     // Where to write every tensor of the run (docs/dump-format.md); empty: nowhere.
-  int64_t decode_from = -1;  // The first N tokens are prefill, the rest go one by one; -1: all are prefill.
+  int64_t decode_from = -1;  // The first N tokens are prefill, the rest go by steps; -1: all are prefill.
+  int64_t decode_rows = 1;   // Tokens of such a step.
 };
 
 // Returns the process exit code.

@@ -21,9 +21,16 @@ void RegisterLogits(Commands& commands) {
       ->required();
   logits.add_option("--output", options.output_path, ".npy file, float32 [num_tokens, vocab_size]")
       ->required();
+  CLI::Option* decode_from = logits
+                                 .add_option("--decode-from", options.decode_from,
+                                             "The first N tokens as prefill, the rest by steps")
+                                 ->check(NonNegative());
   logits
-      .add_option("--decode-from", options.decode_from, "The first N tokens as prefill, the rest one by one")
-      ->check(NonNegative());
+      .add_option("--decode-rows", options.decode_rows,
+                  "Tokens of each of these steps, as where drafts are verified")
+      ->check(Positive())
+      ->needs(decode_from)
+      ->capture_default_str();
   CLI::Option* draft = logits
                            .add_option("--draft", options.draft,
                                        "Logits of drafts instead, float32 [num_tokens - 1, K, vocab_size]: "

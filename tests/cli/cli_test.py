@@ -459,7 +459,8 @@ class Logits(unittest.TestCase):
         self.assertEqual(len(whole), shape[0] * shape[1] * 4)
         self.assertEqual(self.logits(tokens=json.dumps(self.tokens))[1], whole)
         for arguments in (("--chunk", 1), ("--chunk", 7), ("--chunk", 37), ("--chunk", 128), ("--decode-from", 0),
-                          ("--decode-from", 140), ("--chunk", 7, "--decode-from", 133), ("--threads", 1)):
+                          ("--decode-from", 140), ("--chunk", 7, "--decode-from", 133), ("--threads", 1),
+                          ("--decode-from", 100, "--decode-rows", 2), ("--decode-from", 121, "--decode-rows", 8)):
             self.assertTrue(self.logits(*arguments)[1] == whole, arguments)
 
     def test_numerics_change_the_logits(self):
