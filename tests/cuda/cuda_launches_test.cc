@@ -103,27 +103,36 @@ TEST(CudaLaunches, EntriesOfFewTokensNeedNoLaunch) {
   }
 }
 
-// What is fused for one token is fused for the rows of a sequence that are verified together. Their logits are copied by a launch of their own.
-TEST(CudaLaunches, RowsOfOneSequenceTakeTheLaunchesOfOneToken) {
-  const ops::Backend backend = Take(backend::MakeCudaBackend({}));
-  const auto model = MakeFlash(backend);
+// The launches of a step of so many rows of one sequence, for each of `num_rows`.
+std::vector<int64_t> LaunchesOfRows(const ops::Backend& backend, model::Model& model,
+                                    const std::vector<size_t>& num_rows) {
   constexpr size_t kDepth = 23 * 128;  // No step completes an entry of 128 tokens.
-  kv::SequenceState sequence = Take(model->NewSequence());
+  kv::SequenceState sequence = Take(model.NewSequence());
   const std::vector<int32_t> tokens(kDepth, 1);
-  const auto launches = [&](size_t num_rows) {
+  const auto launches = [&](size_t count) {
     const model::SequenceChunk chunk = {
-        .state = &sequence, .tokens = std::span(tokens).first(num_rows), .logits = model::LogitsRows::kAll};
+        .state = &sequence, .tokens = std::span(tokens).first(count), .logits = model::LogitsRows::kAll};
     const int64_t before = backend::CountersOf(backend).launches;
-    EXPECT_TRUE(model->Step({&chunk, 1}).has_value());
+    EXPECT_TRUE(model.Step({&chunk, 1}).has_value());
     return backend::CountersOf(backend).launches - before;
   };
   launches(kDepth);
   launches(1);  // What is made at the first step alone.
-  const int64_t alone = launches(1);
-  for (size_t num_rows = 2; num_rows <= 8; ++num_rows) {
-    launches(num_rows);
-    EXPECT_LE(launches(num_rows), alone + 1) << num_rows << " rows";
+  std::vector<int64_t> of_rows;
+  for (const size_t count : num_rows) {
+    launches(count);
+    of_rows.push_back(launches(count));
   }
+  return of_rows;
+}
+const std::vector<size_t> kNumRows = {1, 2, 3, 4, 5, 6, 7, 8};
+
+// What is fused for one token is fused for the rows of a sequence that are verified together. Their logits are copied by a launch of their own.
+TEST(CudaLaunches, RowsOfOneSequenceTakeTheLaunchesOfOneToken) {
+  const ops::Backend backend = Take(backend::MakeCudaBackend({}));
+  const std::vector<int64_t> launches = LaunchesOfRows(backend, *MakeFlash(backend), kNumRows);
+  for (size_t i = 1; i < launches.size(); ++i)
+    EXPECT_LE(launches[i], launches[0] + 1) << kNumRows[i] << " rows";
 }
 
 // Drafts behind a step that was waited for: the device has nothing to do, so the first of their launches go to it before the host has walked
@@ -262,6 +271,15 @@ void ExpectTheLaunchesOfOneRank(size_t depth) {
 TEST(CudaLaunches, ExchangesOfOneTokenArePartOfTheKernelsAroundThem) { ExpectTheLaunchesOfOneRank(0); }
 
 TEST(CudaLaunches, SoIsTheChoiceOfEntriesFromSomeThousandTokensOn) { ExpectTheLaunchesOfOneRank(3000); }
+
+// So are sums and attention of several rows over ranks. Their choice of entries is five launches more.
+TEST(CudaLaunches, ExchangesOfSeveralRowsArePartOfTheKernelsAroundThem) {
+  RunFlashOnRanks("tensor", {}, [&](const ops::Backend& backend, model::Model& model) {
+    const std::vector<int64_t> launches = LaunchesOfRows(backend, model, kNumRows);
+    for (size_t i = 1; i < launches.size(); ++i)
+      EXPECT_LE(launches[i], launches[0] + 6) << kNumRows[i] << " rows";
+  });
+}
 
 // The launches of a step of one token of each of so many sequences.
 int64_t LaunchesOfSequences(size_t num_sequences, int num_layers) {

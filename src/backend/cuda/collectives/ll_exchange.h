@@ -40,7 +40,8 @@ struct alignas(256) MailboxFlags {
   uint64_t parts_there[kMaxExchangeBlocks] = {};
   uint64_t parts_taken[kMaxExchangeBlocks] = {};
 };
-inline constexpr int64_t kPackedSlotBytes = 2 * kMaxPackedBytes;
+inline constexpr int64_t kPackedSlotBytes = 2 * kMaxPackedRowsBytes;
+static_assert(kMaxPackedRowsBytes >= kMaxPackedSumBytes && kMaxPackedRowsBytes >= kMaxPackedBytes);
 // A source's part of a mailbox: flags, halves of its slot, and of its slot for LL words.
 inline constexpr int64_t kSlotBegin = sizeof(MailboxFlags);
 inline constexpr int64_t kPackedBegin = kSlotBegin + 2 * kSlotBytes;
@@ -62,11 +63,11 @@ struct ExchangeWords {
 
 // The kernel that moves `unit` bytes at once (16, 8, 4 or 1; for sums 16 or 4), which every address, stride and length is a multiple of.
 ExchangeKernel ExchangeKernelFor(int unit, bool sum);
-// The same with LL words, for rows of more than 0 bytes, multiples of 8, and pieces of at most kMaxPackedBytes. A sender with one
+// The same with LL words, for rows of more than 0 bytes, multiples of 8, and pieces of at most kMaxPackedRowsBytes. A sender with one
 // `unit` is understood by a receiver with another.
 ExchangeKernel PackedKernelFor(int unit);
 
-// The LL sum, in place, of up to kMaxPackedBytes of floats: `routed` and, if it is not null, `added` on every rank. Kernels
+// The LL sum, in place, of up to kMaxPackedSumBytes of floats: `routed` and, if it is not null, `added` on every rank. Kernels
 // behind it may do it as part of their own work (lowering/fusion_rules.h): a float travels as 64 bits at its number, from whichever rank.
 struct PackedSum {
   PeerLinks links = {};

@@ -47,7 +47,13 @@ int UnitOf(int64_t all_bits) {
 }
 int64_t Address(const void* data) { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(data)); }
 
-// What another launch may do of an exchange of one row.
+// Whether pieces of so many bytes go by LL words.
+bool IsPacked(int64_t piece_bytes, int64_t num_rows) {
+  const bool few_rows = num_rows > 1 && num_rows <= kMaxPackedRows;
+  return piece_bytes <= (few_rows ? kMaxPackedRowsBytes : kMaxPackedBytes);
+}
+
+// What another launch may do of an exchange of a few rows.
 struct Fusable {
   std::optional<OpKind> kind = std::nullopt;  // kGather or kAllToAll.
   const void* mine = nullptr;
@@ -207,7 +213,7 @@ class PeerGroup final : public comm::Communicator {
   Status AllReduceSum(std::span<float> values) override {
     const auto bytes = static_cast<int64_t>(values.size_bytes());
     auto* const data = reinterpret_cast<std::byte*>(values.data());
-    if (packed_ && bytes > 0 && bytes <= kMaxPackedBytes) return SumPacked(values);
+    if (packed_ && bytes > 0 && bytes <= kMaxPackedSumBytes) return SumPacked(values);
     if (bytes <= kMaxGatheredSum) {
       ExchangeParams p = params_;
       p.num_rows = 1;
@@ -285,7 +291,7 @@ class PeerGroup final : public comm::Communicator {
     }
     const int unit = UnitOf(bits);
     const bool packed =
-        packed_ && most <= kMaxPackedBytes && p.sum == nullptr &&
+        packed_ && IsPacked(most, p.num_rows) && p.sum == nullptr &&
         std::ranges::all_of(row_bytes, [](int64_t bytes) { return bytes > 0 && bytes % 8 == 0; });
     DSV4_RETURN_IF_ERROR(queue_->BeginOp({name, {Shape{p.num_rows, most}}}));
     // Blocks are as many on all ranks: each waits for its namesakes.
@@ -304,7 +310,7 @@ class PeerGroup final : public comm::Communicator {
         .all = fusable.all,
         .piece_bytes = row_bytes[0]};
     const bool even = std::ranges::all_of(row_bytes, [&](int64_t bytes) { return bytes == row_bytes[0]; });
-    const bool may_fuse = packed && p.num_rows == 1 && even;
+    const bool may_fuse = packed && p.num_rows <= kMaxPackedRows && even;
     if (may_fuse && fusable.kind == OpKind::kGather) {
       RecordGather(*context_, work);
     } else if (!may_fuse || fusable.kind != OpKind::kAllToAll || !FuseAllToAll(*context_, work)) {

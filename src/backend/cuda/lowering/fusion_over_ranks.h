@@ -22,7 +22,7 @@ bool FitsRopeOfMerged(const OpGroup& group, const RecordedOp& next, const Device
 
 // Of this rank, of a group that begins with the all-gather of queries.
 int64_t OwnHeads(const OpGroup& group);
-// Tiles that a block of the cluster has for so many keys.
-int64_t OverRanksTiles(int64_t max_keys);
+// Tiles of so many keys, in steps, so that the launches of one step after another are alike.
+int64_t NumTiles(int64_t max_keys);
 
 }  // namespace dsv4::backend::cuda::over_ranks_rules

@@ -12,52 +12,59 @@ constexpr int64_t kOwnHeads = 16;
 constexpr int64_t kQueryBytes = kOwnHeads * kDim * 2;
 constexpr int64_t kPartBytes = kOwnHeads * (kDim + 2) * 4;
 
-ChosenList Chosen(const void* selected, int64_t position = 4095) {
+ChosenList Chosen(const void* selected, int64_t position = 4095, int64_t tokens = 1) {
   return {.list = {.selected = selected,
-                   .num_tokens = 1,
+                   .num_tokens = tokens,
                    .top_k = kTopK,
                    .ratio = 4,
-                   .sequences = {{0, 1, position}}},
+                   .sequences = {{0, tokens, position}}},
           .shard_index = 1,
           .shard_count = kRanks};
 }
 
-RecordedOp Candidates(char name = 'c') {
-  CandidatesWork work = {.params = {}, .chosen = Chosen(nullptr)};
+RecordedOp Candidates(int64_t tokens = 1) {
+  constexpr char name = 'c';
+  CandidatesWork work = {.params = {}, .chosen = Chosen(nullptr, 4095, tokens)};
+  work.params.num_tokens = tokens;
   work.params.shard_index = 1;
   work.params.shard_count = kRanks;
   work.params.top_k = kTopK;
   work.params.candidates = As<uint64_t>(name);
   return {.kind = OpKind::kCandidates,
-          .accesses = {.reads = {}, .writes = {Bytes(At(name), kCandidateBytes, Division::kOfRank)}},
+          .accesses = {.reads = {}, .writes = {Bytes(At(name), tokens * kCandidateBytes, Division::kOfRank)}},
           .work = work};
 }
 RecordedOp Exchange(OpKind kind, const void* mine, void* all, int64_t piece_bytes, int rank = 1,
-                    int ranks = kRanks) {
+                    int ranks = kRanks, int64_t tokens = 1) {
   ExchangeWork work = {
       .params = {}, .kernel = nullptr, .blocks = 1, .mine = mine, .all = all, .piece_bytes = piece_bytes};
   work.params.rank = rank;
   work.params.size = ranks;
-  const int64_t mine_bytes = kind == OpKind::kGather ? piece_bytes : ranks * piece_bytes;
+  work.params.num_rows = tokens;
+  const int64_t mine_bytes = tokens * (kind == OpKind::kGather ? piece_bytes : ranks * piece_bytes);
   const bool gathers = kind == OpKind::kGather;
   return {
       .kind = kind,
       .accesses = {.reads = {Bytes(mine, mine_bytes, gathers ? Division::kOfRank : Division::kPartsOfRank)},
-                   .writes = {Bytes(all, ranks * piece_bytes,
+                   .writes = {Bytes(all, tokens * ranks * piece_bytes,
                                     gathers ? Division::kOfAllRanks : Division::kPartsOfAllRanks)}},
       .work = work};
 }
-RecordedOp Gather(const void* mine, void* all, int64_t piece_bytes, int rank = 1, int ranks = kRanks) {
-  return Exchange(OpKind::kGather, mine, all, piece_bytes, rank, ranks);
+RecordedOp Gather(const void* mine, void* all, int64_t piece_bytes, int rank = 1, int ranks = kRanks,
+                  int64_t tokens = 1) {
+  return Exchange(OpKind::kGather, mine, all, piece_bytes, rank, ranks, tokens);
 }
-RecordedOp Merge(const void* candidates, void* selected, int64_t top_k = kTopK) {
+RecordedOp GatherRows(const void* mine, void* all, int64_t piece_bytes, int64_t tokens) {
+  return Gather(mine, all, piece_bytes, 1, kRanks, tokens);
+}
+RecordedOp Merge(const void* candidates, void* selected, int64_t top_k = kTopK, int64_t tokens = 1) {
   return {.kind = OpKind::kMergeCandidates,
-          .accesses = {.reads = {Bytes(candidates, kRanks * kCandidateBytes, Division::kOfAllRanks)},
-                       .writes = {Bytes(selected, top_k * 4)}},
+          .accesses = {.reads = {Bytes(candidates, tokens * kRanks * kCandidateBytes, Division::kOfAllRanks)},
+                       .writes = {Bytes(selected, tokens * top_k * 4)}},
           .work = MergeCandidatesWork{.candidates = static_cast<const uint64_t*>(candidates),
-                                      .shape = {1, kRanks * kTopK},
+                                      .shape = {tokens, kRanks * kTopK},
                                       .selected = static_cast<int32_t*>(selected),
-                                      .selected_shape = {1, top_k}}};
+                                      .selected_shape = {tokens, top_k}}};
 }
 RecordedOp RowsHere(const ChosenList& chosen) {
   return {.kind = OpKind::kRowsHere, .accesses = {}, .work = chosen};
@@ -70,6 +77,9 @@ TEST(FusionRules, CandidatesOverRanks) {
   RecordedOp queries = Gather(At('q'), At('Q'), kQueryBytes);
   std::get<ExchangeWork>(queries.work).chosen = Chosen(At('s'));
   const RecordedOp plain_queries = Gather(At('q'), At('Q'), kQueryBytes);
+  const RecordedOp gather_eight = GatherRows(At('c'), At('a'), kCandidateBytes, 8);
+  const std::vector<RecordedOp> merged_eight = {Candidates(8), gather_eight,
+                                                Merge(At('a'), At('s'), kTopK, 8)};
   Expect({
       {"their gather", {Candidates()}, gather, rule},
       {"of something else", {Candidates()}, Gather(At('d'), At('a'), kCandidateBytes), std::nullopt},
@@ -91,6 +101,13 @@ TEST(FusionRules, CandidatesOverRanks) {
       {"behind the gather of queries", {queries}, RowsHere(Chosen(At('s'))), rule},
       {"another list behind it", {queries}, RowsHere(Chosen(At('t'))), std::nullopt},
       {"behind any gather", {plain_queries}, RowsHere(Chosen(At('s'))), std::nullopt},
+      {"the gather of eight tokens", {Candidates(8)}, gather_eight, rule},
+      {"of one of them", {Candidates(8)}, gather, std::nullopt},
+      {"of more", {Candidates(7)}, gather_eight, std::nullopt},
+      {"the merge of eight tokens", {Candidates(8), gather_eight}, Merge(At('a'), At('s'), kTopK, 8), rule},
+      {"of seven of them", {Candidates(8), gather_eight}, Merge(At('a'), At('s'), kTopK, 7), std::nullopt},
+      {"the lists of eight tokens", merged_eight, RowsHere(Chosen(At('s'), 4095, 8)), rule},
+      {"of one token", merged_eight, RowsHere(Chosen(At('s'))), std::nullopt},
   });
 
   OpGroup group;
@@ -124,17 +141,18 @@ RecordedOp Part(const void* q = At('Q'), void* part = At('p'), const PartShape& 
                                         Division::kPartsOfRank)}},
           .work = work};
 }
-RecordedOp Parts(const void* mine = At('p'), void* all = At('P'), int64_t piece_bytes = kPartBytes) {
-  return Exchange(OpKind::kAllToAll, mine, all, piece_bytes);
+RecordedOp Parts(const void* mine = At('p'), void* all = At('P'), int64_t piece_bytes = kPartBytes,
+                 int64_t tokens = 1) {
+  return Exchange(OpKind::kAllToAll, mine, all, piece_bytes, 1, kRanks, tokens);
 }
 RecordedOp MergeAttention(const void* parts = At('P'), void* o = At('o'), int64_t heads = kOwnHeads,
-                          const void* sink = At('k'), DType dtype = DType::kBF16) {
+                          const void* sink = At('k'), DType dtype = DType::kBF16, int64_t tokens = 1) {
   return {.kind = OpKind::kMergeAttention,
-          .accesses = {.reads = {Bytes(parts, kRanks * kPartBytes, Division::kPartsOfAllRanks),
+          .accesses = {.reads = {Bytes(parts, tokens * kRanks * kPartBytes, Division::kPartsOfAllRanks),
                                  Bytes(sink, heads * 4)},
-                       .writes = {Bytes(o, heads * kDim * 2, Division::kHeads)}},
+                       .writes = {Bytes(o, tokens * heads * kDim * 2, Division::kHeads)}},
           .work = MergeAttentionWork{.parts = static_cast<const float*>(parts),
-                                     .shape = {kRanks, 1, heads, kDim + 2},
+                                     .shape = {kRanks, tokens, heads, kDim + 2},
                                      .sink = static_cast<const float*>(sink),
                                      .o = o,
                                      .dtype = dtype}};
@@ -160,10 +178,31 @@ TEST(FusionRules, AttentionOverRanks) {
   const std::vector<RecordedOp> part = {queries, Part()};
   const std::vector<RecordedOp> exchanged = {queries, Part(), Parts()};
   const std::vector<RecordedOp> attended = {queries, Part(), Parts(), MergeAttention()};
+  const auto queries_of = [](int64_t tokens) { return GatherRows(At('q'), At('Q'), kQueryBytes, tokens); };
+  const auto part_of = [](int64_t tokens) { return Part(At('Q'), At('p'), {.tokens = tokens}); };
+  const auto merge_of = [](int64_t tokens) {
+    return MergeAttention(At('P'), At('o'), kOwnHeads, At('k'), DType::kBF16, tokens);
+  };
+  const RecordedOp parts_of_eight = Parts(At('p'), At('P'), kPartBytes, 8);
   Expect({
       {"part of the queries", {queries}, Part(), rule},
       {"of others", {queries}, Part(At('r')), std::nullopt},
-      {"of two tokens", {queries}, Part(At('Q'), At('p'), {.tokens = 2}), std::nullopt},
+      {"of two tokens", {queries}, part_of(2), std::nullopt},
+      {"one of two tokens", {queries_of(2)}, Part(), std::nullopt},
+      {"of eight tokens", {queries_of(8)}, part_of(8), rule},
+      {"of nine", {queries_of(9)}, part_of(9), std::nullopt},
+      {"the parts of eight", {queries_of(8), part_of(8)}, parts_of_eight, rule},
+      {"the part of one of eight", {queries_of(8), part_of(8)}, Parts(), std::nullopt},
+      {"eight merged", {queries_of(8), part_of(8), parts_of_eight}, merge_of(8), rule},
+      {"seven of eight merged", {queries_of(8), part_of(8), parts_of_eight}, merge_of(7), std::nullopt},
+      {"eight rotated",
+       {queries_of(8), part_of(8), parts_of_eight, merge_of(8)},
+       Rope(At('o'), {8, kOwnHeads, kDim}),
+       rule},
+      {"one of eight rotated",
+       {queries_of(8), part_of(8), parts_of_eight, merge_of(8)},
+       Rope(),
+       std::nullopt},
       {"fp32", {queries}, Part(At('Q'), At('p'), {.dtype = DType::kF32}), std::nullopt},
       {"another width", {queries}, Part(At('Q'), At('p'), {.heads = 128, .dim = 256}), std::nullopt},
       {"heads of other ranks", {queries}, Part(At('Q'), At('p'), {.heads = 128}), std::nullopt},

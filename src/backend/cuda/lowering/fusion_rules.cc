@@ -333,7 +333,7 @@ constexpr std::array kRows = {
               "attention over ranks",
               "over ranks: all-gather of queries, attention_part, all-to-all, merge_attention, rope",
               "attention/attention_over_ranks",
-              "1 token",
+              "8 tokens",
               {{{kGather, kAttentionPart, kJoin, FitsPart},
                 {kAttentionPart, kAllToAll, kJoin, FitsExchangeOfParts},
                 {kAllToAll, kMergeAttention, kJoin, FitsMergeAttention},

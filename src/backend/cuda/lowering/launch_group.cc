@@ -165,14 +165,13 @@ void LaunchGather(CudaContext& context, const OpGroup& group) {
   params.own_q = static_cast<const uint32_t*>(gather.mine);
   params.all_q = static_cast<uint32_t*>(gather.all);
   params.own_heads = static_cast<int>(over_ranks_rules::OwnHeads(group));
-  params.tiles_of_block = static_cast<int>(over_ranks_rules::OverRanksTiles(part.max_keys));
   if (group.ops.size() > 2) params.parts = static_cast<float*>(group.As<ExchangeWork>(2).all);
   if (group.ops.size() > 3) {
     params.sink = group.As<MergeAttentionWork>(3).sink;
     params.o = static_cast<uint16_t*>(group.As<MergeAttentionWork>(3).o);
   }
   if (group.ops.size() > 4) params.rotation = group.As<RopeWork>(4).rotation;
-  LaunchAttentionOverRanks(context, params);
+  LaunchAttentionOverRanks(context, params, over_ranks_rules::NumTiles(part.max_keys));
 }
 
 }  // namespace

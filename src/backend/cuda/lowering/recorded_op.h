@@ -37,7 +37,7 @@ enum class OpKind : uint8_t {
   kRowStep,       // All of RowStepKind.
   kPackedLinear,  // A linear of tokens that it packed,
   kTokensToPack,  // and the tokens of the next, which are asked for in front of it.
-  kCandidates,    // indexer_candidates of one token, by a cluster.
+  kCandidates,    // indexer_candidates of a few tokens, by a cluster each.
   kGather,        // An all-gather by LL words,
   kAllToAll,      // an all-to-all.
   kMergeCandidates,

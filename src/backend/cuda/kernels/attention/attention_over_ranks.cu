@@ -1,37 +1,55 @@
+#include <algorithm>
+
 #include "backend/cuda/kernels/attention/attention_over_ranks.cuh"
+#include "backend/cuda/lowering/select/attention.h"
 #include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
 
 using over_ranks::AttentionOverRanksKernel;
-using over_ranks::kBlocks;
 using over_ranks::Memory;
 using over_ranks::TileResults;
 
 using Kernel = void (*)(AttentionOverRanks);
-template <int kDim>
+template <int kDim, int kBlocks>
 Kernel KernelFor(int num_ranks) {
   switch (num_ranks) {
     case 2:
-      return AttentionOverRanksKernel<kDim, 2>;
+      return AttentionOverRanksKernel<kDim, 2, kBlocks>;
     case 4:
-      return AttentionOverRanksKernel<kDim, 4>;
+      return AttentionOverRanksKernel<kDim, 4, kBlocks>;
     case 8:
-      return AttentionOverRanksKernel<kDim, 8>;
+      return AttentionOverRanksKernel<kDim, 8, kBlocks>;
     default:
       return nullptr;
   }
 }
+template <int kDim>
+Kernel KernelFor(int num_ranks, int blocks) {
+  return blocks == 4 ? KernelFor<kDim, 4>(num_ranks) : KernelFor<kDim, 8>(num_ranks);
+}
+
+template <int kDim>
+size_t SharedBytes(int64_t tiles_of_block) {
+  return sizeof(Memory<kDim>) + static_cast<size_t>(tiles_of_block - 1) * sizeof(TileResults<kDim>);
+}
 
 }  // namespace
 
-void LaunchAttentionOverRanks(CudaContext& context, const AttentionOverRanks& params) {
-  const dim3 grid(kBlocks, static_cast<unsigned>(params.part.num_heads / kAttentionHeads));
+void LaunchAttentionOverRanks(CudaContext& context, const AttentionOverRanks& params, int64_t num_tiles) {
+  const int64_t groups = params.part.num_heads / kAttentionHeads;
   const auto launch = [&]<int kDim>() {
-    const size_t shared_bytes =
-        sizeof(Memory<kDim>) + static_cast<size_t>(params.tiles_of_block - 1) * sizeof(TileResults<kDim>);
-    context.Launch(KernelFor<kDim>(params.links.size), grid, kAttentionThreads, shared_bytes, params);
+    const int blocks =
+        BlocksOfAttentionOverRanks(num_tiles, groups * params.part.num_tokens, [&](int of_cluster) {
+          return context.queue().MostClusters(
+              reinterpret_cast<const void*>(KernelFor<kDim>(params.links.size, of_cluster)),
+              static_cast<unsigned>(of_cluster), kAttentionThreads, SharedBytes<kDim>(kMaxOverRanksTiles));
+        });
+    const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(groups),
+                    static_cast<unsigned>(params.part.num_tokens));
+    context.Launch(KernelFor<kDim>(params.links.size, blocks), grid, kAttentionThreads,
+                   SharedBytes<kDim>(std::max<int64_t>(1, CeilDiv(num_tiles, int64_t{blocks}))), params);
   };
   params.part.head_dim == 512 ? launch.template operator()<512>() : launch.template operator()<128>();
 }

@@ -18,9 +18,10 @@ namespace dsv4::backend::cuda {
 
 namespace over_ranks {
 
-inline constexpr int kBlocks = kOverRanksBlocks;
 inline constexpr int kMaxTiles = static_cast<int>(kMaxOverRanksTiles);
 static_assert(kOverRanksHeads == kAttentionHeads);
+// That each of so many blocks combines.
+template <int kBlocks>
 inline constexpr int kHeadsOfBlock = kAttentionHeads / kBlocks;
 
 template <int kDim>
@@ -44,23 +45,23 @@ template <int kDim>
 inline constexpr int kColumns = kDim / kAttentionThreads;
 
 // The heads that a block combines, of all this rank's keys: beside a thread's columns, maxima of logits and sums of weights.
-template <int kDim>
+template <int kDim, int kHeads>
 struct JoinedHeads {
-  float maxima[kHeadsOfBlock];
-  float sums[kHeadsOfBlock] = {};
-  float values[kHeadsOfBlock][kColumns<kDim>] = {};
+  float maxima[kHeads];
+  float sums[kHeads] = {};
+  float values[kHeads][kColumns<kDim>] = {};
 };
 
 // The queries of another rank's 16 heads, from the `sent`th word on of what `owner` sends: each block takes its share of them, leaves it
 // where all are wanted, and gives it to those blocks of the cluster that have tiles, which must be there and have no queries in use. The
 // cluster meets. Whether they came.
-template <int kDim>
+template <int kDim, int kBlocks>
 __device__ __forceinline__ bool TakeQueries(const cooperative_groups::cluster_group& cluster,
                                             AttentionTile<kDim>& m, const PeerLinks& links, uint64_t round,
                                             int owner, int64_t sent, int num_tiles, bool active,
                                             uint32_t* all) {
   constexpr int kWordsOfHead = kDim / 2;
-  constexpr int kWords = kHeadsOfBlock * kWordsOfHead / kAttentionThreads;  // Of a thread.
+  constexpr int kWords = kHeadsOfBlock<kBlocks> * kWordsOfHead / kAttentionThreads;  // Of a thread.
   const auto first = static_cast<int>(cluster.block_rank() * kWords * kAttentionThreads + threadIdx.x);
   uint64_t words[kWords] = {};
   bool whole = true;
@@ -94,40 +95,42 @@ __device__ __forceinline__ bool TakeQueries(const cooperative_groups::cluster_gr
 }
 
 // Tiles in order. A tile's maxima and sums are a lane's, and go from lane to lane.
-template <int kDim>
-__device__ __forceinline__ JoinedHeads<kDim> JoinTiles(const cooperative_groups::cluster_group& cluster,
-                                                       TileResults<kDim>* results, int block, int num_tiles) {
+template <int kDim, int kBlocks>
+__device__ __forceinline__ JoinedHeads<kDim, kHeadsOfBlock<kBlocks>> JoinTiles(
+    const cooperative_groups::cluster_group& cluster, TileResults<kDim>* results, int block, int num_tiles) {
   static_assert(kMaxTiles * kBlocks <= 32);
+  constexpr int kHeads = kHeadsOfBlock<kBlocks>;
   const auto thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
-  const int first = block * kHeadsOfBlock;
+  const int first = block * kHeads;
   const auto tile = [&](int t) -> const TileResults<kDim>& {
     return cluster.map_shared_rank(results, t % kBlocks)[t / kBlocks];
   };
-  JoinedHeads<kDim> joined;
-  float factors[kHeadsOfBlock];
-  float sums[kHeadsOfBlock];
+  JoinedHeads<kDim, kHeads> joined;
+  float factors[kHeads];
+  float sums[kHeads];
 #pragma unroll
-  for (int h = 0; h < kHeadsOfBlock; ++h) {
+  for (int h = 0; h < kHeads; ++h) {
     factors[h] = lane < num_tiles ? tile(lane).maxima[first + h] : -INFINITY;
     sums[h] = lane < num_tiles ? tile(lane).sums[first + h] : 0.0F;
   }
 #pragma unroll
-  for (int h = 0; h < kHeadsOfBlock; ++h) {
+  for (int h = 0; h < kHeads; ++h) {
     float max = factors[h];
     for (int offset = 16; offset > 0; offset /= 2) max = fmaxf(max, __shfl_xor_sync(kWholeWarp, max, offset));
     joined.maxima[h] = max;
     factors[h] = expf(factors[h] - max);
   }
   constexpr int kAtOnce =
-      4;  // Tiles whose values are asked for before any is added: each is a way to another block and back.
+      8 /
+      kHeads;  // Tiles whose values are asked for before any is added: each is a way to another block and back.
   for (int begin = 0; begin < num_tiles; begin += kAtOnce) {
-    float values[kAtOnce][kHeadsOfBlock][kColumns<kDim>];
+    float values[kAtOnce][kHeads][kColumns<kDim>];
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
       const TileResults<kDim>& of = tile(min(begin + k, num_tiles - 1));
 #pragma unroll
-      for (int h = 0; h < kHeadsOfBlock; ++h) {
+      for (int h = 0; h < kHeads; ++h) {
 #pragma unroll
         for (int i = 0; i < kColumns<kDim>; ++i)
           values[k][h][i] = of.values[first + h][i * kAttentionThreads + thread];
@@ -137,7 +140,7 @@ __device__ __forceinline__ JoinedHeads<kDim> JoinTiles(const cooperative_groups:
     for (int k = 0; k < kAtOnce; ++k) {
       if (begin + k >= num_tiles) break;
 #pragma unroll
-      for (int h = 0; h < kHeadsOfBlock; ++h) {
+      for (int h = 0; h < kHeads; ++h) {
         const float factor = __shfl_sync(kWholeWarp, factors[h], begin + k);
         joined.sums[h] = fmaf(factor, __shfl_sync(kWholeWarp, sums[h], begin + k), joined.sums[h]);
 #pragma unroll
@@ -155,8 +158,8 @@ __device__ __forceinline__ int ColumnOf(int i) {
   return i < kColumns<kDim> ? i * kAttentionThreads + static_cast<int>(threadIdx.x)
                             : kDim + i - kColumns<kDim>;
 }
-template <int kDim>
-__device__ __forceinline__ float NumberOf(const JoinedHeads<kDim>& joined, int h, int i) {
+template <int kDim, int kHeads>
+__device__ __forceinline__ float NumberOf(const JoinedHeads<kDim, kHeads>& joined, int h, int i) {
   if (i < kColumns<kDim>) return joined.values[h][i];
   return i == kColumns<kDim> ? joined.maxima[h] : joined.sums[h];
 }
@@ -167,17 +170,18 @@ struct Turn {
   double2 by;
 };
 
-// Takes the other ranks' parts of kCount heads, `joined`'s from `first` on, which are this rank's from own_head on; merges and rotates them as
-// far as p says. Whether they came.
-template <int kDim, int kRanks, int kCount>
-__device__ __forceinline__ bool MergeHeads(const AttentionOverRanks& p, const JoinedHeads<kDim>& joined,
-                                           int first, int64_t own_head, uint64_t round, bool asks,
-                                           const Turn& turn) {
+// Takes the other ranks' parts of kCount heads of a token, `joined`'s from `first` on, which are this rank's from own_head on; merges and
+// rotates them as far as p says. Whether they came.
+template <int kDim, int kRanks, int kCount, int kHeads>
+__device__ __forceinline__ bool MergeHeads(const AttentionOverRanks& p,
+                                           const JoinedHeads<kDim, kHeads>& joined, int first, int64_t token,
+                                           int64_t own_head, uint64_t round, bool asks, const Turn& turn) {
   constexpr int kWidth = kDim + 2;
   constexpr int kNumbers = kColumns<kDim> + 2;
   const PeerLinks& links = p.links;
   const auto thread = static_cast<int>(threadIdx.x);
   std::byte* const mailbox = links.mailboxes[links.rank];
+  const int64_t row = token * p.own_heads + own_head;  // Of what every rank sends.
   float sinks[kCount] = {};
   if (p.o != nullptr) {
 #pragma unroll
@@ -201,8 +205,7 @@ __device__ __forceinline__ bool MergeHeads(const AttentionOverRanks& p, const Jo
     whole = WaitUntil(links, [&] {
       int source = -1;
       for_others([&](int r, int h, int i) {
-        words[r][h][i] =
-            LookAtWord(WordPlace(mailbox, round, r, (own_head + h) * kWidth + ColumnOf<kDim>(i)));
+        words[r][h][i] = LookAtWord(WordPlace(mailbox, round, r, (row + h) * kWidth + ColumnOf<kDim>(i)));
       });
       for_others([&](int r, int h, int i) {
         if (static_cast<uint32_t>(words[r][h][i] >> 32) != MarkOf(round)) source = r;
@@ -220,7 +223,7 @@ __device__ __forceinline__ bool MergeHeads(const AttentionOverRanks& p, const Jo
         parts[r][i] = r == links.rank ? NumberOf(joined, first + h, i)
                                       : __uint_as_float(static_cast<uint32_t>(words[r][h][i]));
         if (i < kColumns<kDim> || thread == 0)
-          p.parts[(int64_t{r} * p.own_heads + own_head + h) * kWidth + ColumnOf<kDim>(i)] = parts[r][i];
+          p.parts[(r * p.part.num_tokens * p.own_heads + row + h) * kWidth + ColumnOf<kDim>(i)] = parts[r][i];
       }
     }
     if (p.o == nullptr) continue;
@@ -258,16 +261,19 @@ __device__ __forceinline__ bool MergeHeads(const AttentionOverRanks& p, const Jo
         value = odd ? pair.y : pair.x;
       }
     }
-    uint16_t* const out = p.o + (own_head + h) * kDim;
+    uint16_t* const out = p.o + (row + h) * kDim;
 #pragma unroll
     for (int i = 0; i < kColumns<kDim>; ++i) out[ColumnOf<kDim>(i)] = Bf16FromFloat(o[i]);
   }
   return whole;
 }
 
-// Grid: blocks of a cluster, groups of all ranks' heads. What is taken is not cleared: places are written over at their next use, and no
-// mark comes again before two thousand million rounds.
-template <int kDim, int kRanks>
+// Grid: blocks of a cluster, groups of all ranks' heads, tokens. What is taken is not cleared: places are written over at their next use, and
+// no mark comes again before two thousand million rounds.
+//
+// A cluster waits for clusters of the same token on other ranks only. So not all tokens need be on the device at once: clusters begin in
+// the order of the grid, and those of the first token that is not through on all ranks have begun on all.
+template <int kDim, int kRanks, int kBlocks>
 __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
     AttentionOverRanksKernel(const __grid_constant__ AttentionOverRanks p) {
   BeginKernel();
@@ -284,23 +290,27 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
   const int first_head = static_cast<int>(blockIdx.y) * kAttentionHeads;
   const int owner = first_head / p.own_heads;
   const int own_begin = links.rank * p.own_heads;
+  const int64_t token = blockIdx.z;
+  const int64_t own_words = p.own_heads * (kDim / 2);  // Of a token's queries.
+  const uint32_t* const own_q = p.own_q + token * own_words;
+  uint32_t* const all_q = p.all_q + token * p.part.num_heads * (kDim / 2);
   if (owner != links.rank) ArriveAtClusterRelaxed();
 
   // This rank's queries, on their way while keys are read.
   {
-    const int num_words = p.own_heads * kDim / 2;
     const int num_threads = static_cast<int>(gridDim.x * gridDim.y) * kAttentionThreads;
     const int first = static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x) * kAttentionThreads + thread;
-    for (int i = first; i < num_words; i += num_threads) {
-      const uint32_t word = p.own_q[i];
-      p.all_q[own_begin * (kDim / 2) + i] = word;
+    for (int i = first; i < own_words; i += num_threads) {
+      const uint32_t word = own_q[i];
+      all_q[own_begin * (kDim / 2) + i] = word;
       for (int k = 1; active && k < kRanks; ++k) {
         const int peer = (links.rank + k) % kRanks;  // Not all to the same one first.
-        PushWord(WordPlace(links.mailboxes[peer], round, links.rank, i), word, MarkOf(round));
+        PushWord(WordPlace(links.mailboxes[peer], round, links.rank, token * own_words + i), word,
+                 MarkOf(round));
       }
     }
   }
-  const PartKeys keys(p.table, p.part, 0);
+  const PartKeys keys(p.table, p.part, token);
   const int num_tiles = static_cast<int>(CeilDiv(keys.num_keys, int64_t{kAttentionKeys}));
   const int mine = block < num_tiles ? (num_tiles - block + kBlocks - 1) / kBlocks : 0;
   const auto load_keys = [&](int i) {
@@ -310,7 +320,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
     return num_keys;
   };
   if (owner == links.rank && mine > 0) {
-    LoadQueries(m.tile, reinterpret_cast<const uint16_t*>(p.own_q) + int64_t{first_head - own_begin} * kDim,
+    LoadQueries(m.tile, reinterpret_cast<const uint16_t*>(own_q) + int64_t{first_head - own_begin} * kDim,
                 kAttentionHeads);
   }
   int num_keys = mine > 0 ? load_keys(0) : 0;
@@ -322,9 +332,10 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
   __syncwarp();
   if (owner != links.rank) {
     WaitForCluster();  // All blocks are there.
-    whole = TakeQueries(cluster, m.tile, links, round, owner,
-                        int64_t{first_head - owner * p.own_heads} * (kDim / 2), num_tiles, active,
-                        p.all_q + int64_t{first_head} * (kDim / 2));
+    whole =
+        TakeQueries<kDim, kBlocks>(cluster, m.tile, links, round, owner,
+                                   token * own_words + int64_t{first_head - owner * p.own_heads} * (kDim / 2),
+                                   num_tiles, active, all_q + int64_t{first_head} * (kDim / 2));
   }
   for (int i = 0; i < mine; ++i) {
     if (i > 0) num_keys = load_keys(i);
@@ -347,23 +358,24 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
   const int place = thread - kAttentionThreads + 2 * p.rotation.num_frequencies;
   Turn turn = {.rotates = place >= 0, .by = make_double2(1.0, 0.0)};
   if (p.rotation.num_frequencies > 0 && owner == links.rank) {
-    const int32_t position = p.rotation.positions[0];
+    const int32_t position = p.rotation.positions[token];
     if (position < 0) {
       turn.rotates = false;
       if (block == 0 && first_head == own_begin && thread == 0)
-        ReportFault(p.rotation.fault, FaultKind::kPosition, 0, 0, position, 0);
+        ReportFault(p.rotation.fault, FaultKind::kPosition, token, 0, position, 0);
     }
     if (turn.rotates) turn.by = Rotation(position, p.rotation.frequencies[place / 2], p.rotation.inverse);
   }
-  const JoinedHeads<kDim> joined = JoinTiles<kDim>(cluster, results, block, num_tiles);
+  constexpr int kHeads = kHeadsOfBlock<kBlocks>;
+  const JoinedHeads<kDim, kHeads> joined = JoinTiles<kDim, kBlocks>(cluster, results, block, num_tiles);
   __syncwarp();
   ArriveAtCluster();  // What this block reads of others it has read; no part is stored yet.
   constexpr int kWidth = kDim + 2;
-  const int64_t head = first_head + block * kHeadsOfBlock;
+  const int64_t head = first_head + block * kHeads;
   const int64_t of_owner = head - int64_t{owner} * p.own_heads;
 #pragma unroll
-  for (int h = 0; h < kHeadsOfBlock; ++h) {
-    float* const row = p.part.part + (head + h) * kWidth;
+  for (int h = 0; h < kHeads; ++h) {
+    float* const row = p.part.part + (token * p.part.num_heads + head + h) * kWidth;
 #pragma unroll
     for (int i = 0; i < kColumns<kDim> + 2; ++i) {
       const int column = ColumnOf<kDim>(i);
@@ -372,25 +384,27 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
       if (i >= kColumns<kDim> && thread != 0) continue;
       row[column] = number;
       if (p.parts == nullptr || owner == links.rank || !active) continue;
-      PushWord(WordPlace(links.mailboxes[owner], round + 1, links.rank, (of_owner + h) * kWidth + column),
-               __float_as_uint(number), MarkOf(round + 1));
+      const int64_t word = (token * p.own_heads + of_owner + h) * kWidth + column;
+      PushWord(WordPlace(links.mailboxes[owner], round + 1, links.rank, word), __float_as_uint(number),
+               MarkOf(round + 1));
     }
   }
   if (p.parts != nullptr && owner == links.rank) {
     // Of many ranks head by head: words of all do not fit in registers.
-    constexpr int kAtOnce = kRanks <= 4 ? kHeadsOfBlock : 1;
+    constexpr int kAtOnce = kRanks <= 4 ? 2 : 1;
+    static_assert(kHeads % kAtOnce == 0);
 #pragma unroll
-    for (int h = 0; h < kHeadsOfBlock; h += kAtOnce) {
-      whole =
-          MergeHeads<kDim, kRanks, kAtOnce>(p, joined, h, of_owner + h, round + 1, active && whole, turn) &&
-          whole;
+    for (int h = 0; h < kHeads; h += kAtOnce) {
+      whole = MergeHeads<kDim, kRanks, kAtOnce>(p, joined, h, token, of_owner + h, round + 1, active && whole,
+                                                turn) &&
+              whole;
     }
   }
 
   const bool all_whole = __syncthreads_or(whole ? 0 : 1) == 0;
   if (thread == 0 && active) {
     if (!all_whole) atomicExch(&links.state->broken, 1);
-    if (left_before == static_cast<int>(gridDim.x * gridDim.y) - 1) {
+    if (left_before == static_cast<int>(gridDim.x * gridDim.y * gridDim.z) - 1) {
       links.state->num_done = 0;
       links.state->round = p.parts == nullptr ? round : round + 1;
     }

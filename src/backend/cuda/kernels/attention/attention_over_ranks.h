@@ -1,4 +1,4 @@
-// Attention of one token over ranks that divide its entries, in one launch: queries to the entries, parts of what they find back to
+// Attention of a few tokens over ranks that divide its entries, in one launch: queries to the entries, parts of what they find back to
 // their heads, merged and rotated. It does what five launches do (attention_part, merge_attention and rope between an all-gather and an
 // all-to-all of LL words), whose bits are the same, and whose words travel as theirs: what another rank has fused does not matter.
 #pragma once
@@ -9,7 +9,7 @@ namespace dsv4::backend::cuda {
 
 class CudaContext;
 
-// Of 2, 4 or 8 ranks, heads 128 or 512 wide.
-void LaunchAttentionOverRanks(CudaContext& context, const AttentionOverRanks& params);
+// Of 2, 4 or 8 ranks, heads 128 or 512 wide. `num_tiles`: of keys, that a token has at most (over_ranks_rules::NumTiles).
+void LaunchAttentionOverRanks(CudaContext& context, const AttentionOverRanks& params, int64_t num_tiles);
 
 }  // namespace dsv4::backend::cuda

@@ -79,11 +79,28 @@ __device__ int ListBest(Choice<kMaxRows>& m, const IndexerKey* all, int visible,
   return count;
 }
 
+// A token's places in what one launch has of all.
+struct TokenPlaces {
+  uint64_t* candidates;  // [top_k]
+  uint64_t* all;         // [ranks, top_k]; null: candidates are not exchanged.
+  int32_t* selected;     // [top_k]; null: nothing is chosen.
+  int32_t* num_rows;
+  int32_t* rows;       // [top_k]
+  int64_t first_word;  // Of its candidates among LL words.
+  __device__ TokenPlaces(const IndexerOverRanks& p, int64_t token)
+      : candidates(p.candidates + token * p.top_k),
+        all(p.all == nullptr ? nullptr : p.all + token * p.links.size * p.top_k),
+        selected(p.selected == nullptr ? nullptr : p.selected + token * p.top_k),
+        num_rows(p.num_rows + token),
+        rows(p.rows + token * p.top_k),
+        first_word(2 * token * p.top_k) {}
+};
+
 // One block's part of the list goes to its places here, where something is chosen to the first block, and where `sends` to every other
 // rank: eight lanes count together how many are greater than one, then each sends it to another rank.
 template <int kMaxRows>
-__device__ void SendBest(Choice<kMaxRows>& m, uint64_t* best_came, const IndexerOverRanks& p, int block,
-                         int count, bool sends, uint64_t round) {
+__device__ void SendBest(Choice<kMaxRows>& m, uint64_t* best_came, const IndexerOverRanks& p,
+                         const TokenPlaces& places, int block, int count, bool sends, uint64_t round) {
   constexpr int kLanes = kMaxPeers;
   constexpr int kAtOnce = kThreads / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
@@ -105,12 +122,12 @@ __device__ void SendBest(Choice<kMaxRows>& m, uint64_t* best_came, const Indexer
     if (i >= count) place = i;  // Those that are none are behind all others.
     const uint64_t candidate = i < count ? CandidateOf(mine, p) : 0;
     if (lane == 0) {
-      if (p.selected != nullptr) SendTo(&m.best[links.rank][Spread(place)], mine, best_came, 0);
-      p.candidates[place] = candidate;
-      if (p.all != nullptr) p.all[links.rank * top_k + place] = candidate;
+      if (places.selected != nullptr) SendTo(&m.best[links.rank][Spread(place)], mine, best_came, 0);
+      places.candidates[place] = candidate;
+      if (places.all != nullptr) places.all[links.rank * top_k + place] = candidate;
     } else if (sends && lane < links.size) {
       const int peer = (links.rank + lane) % links.size;  // Not all to the same one first.
-      StorePacked(WordPlace(links.mailboxes[peer], round, links.rank, int64_t{2} * place),
+      StorePacked(WordPlace(links.mailboxes[peer], round, links.rank, places.first_word + int64_t{2} * place),
                   {static_cast<uint32_t>(candidate), static_cast<uint32_t>(candidate >> 32)}, MarkOf(round));
     }
   }
@@ -120,8 +137,8 @@ __device__ void SendBest(Choice<kMaxRows>& m, uint64_t* best_came, const Indexer
 // written over at their next use, and no mark comes again before two thousand million rounds. An entry that is not below `num_entries`,
 // which there cannot be, counts as none.
 template <int kMaxRows>
-__device__ bool TakeBest(Choice<kMaxRows>& m, const IndexerOverRanks& p, uint64_t round,
-                         uint32_t num_entries) {
+__device__ bool TakeBest(Choice<kMaxRows>& m, const IndexerOverRanks& p, const TokenPlaces& places,
+                         uint64_t round, uint32_t num_entries) {
   // Of every rank, asked for at once: each is a way to the second cache and back.
   constexpr int kTogether = 2;
   const auto top_k = static_cast<int>(p.top_k);
@@ -142,7 +159,7 @@ __device__ bool TakeBest(Choice<kMaxRows>& m, const IndexerOverRanks& p, uint64_
         for (int k = 0; k < kTogether; ++k) {
 #pragma unroll
           for (int r = 0; r < kMaxPeers; ++r) {
-            const int64_t word = int64_t{2} * (first + k * kThreads);
+            const int64_t word = places.first_word + int64_t{2} * (first + k * kThreads);
             there[k][r] =
                 !takes(k, r) || LoadPacked(WordPlace(mailbox, round, r, word), MarkOf(round), words[k][r]);
           }
@@ -167,7 +184,7 @@ __device__ bool TakeBest(Choice<kMaxRows>& m, const IndexerOverRanks& p, uint64_
         const uint64_t candidate = whole ? uint64_t{words[k][r].y} << 32 | words[k][r].x : 0;
         const uint32_t entry = UINT32_MAX - static_cast<uint32_t>(candidate);
         const auto row = static_cast<int>(__umulhi(entry, rows_of_entries));
-        p.all[r * top_k + place] = candidate;
+        places.all[r * top_k + place] = candidate;
         m.best[r][Spread(place)] =
             entry < num_entries ? Ordered(static_cast<uint32_t>(candidate >> 48), row) : 0;
       }
@@ -266,8 +283,8 @@ __device__ int NumChosen(Choice<kMaxRows>& m, const ListShare& share, int num_ra
 
 // The best of all ranks' best, in ascending order, by one block that has met behind ClearChoice: a bit for every entry puts them there.
 template <int kMaxRows>
-__device__ void ChooseOfAll(Choice<kMaxRows>& m, const IndexerOverRanks& p, const ListShare& share,
-                            int num_words) {
+__device__ void ChooseOfAll(Choice<kMaxRows>& m, const IndexerOverRanks& p, const TokenPlaces& places,
+                            const ListShare& share, int num_words) {
   const int t = static_cast<int>(threadIdx.x);
   const auto top_k = static_cast<int>(p.top_k);
   const int num_of_list = NumChosen(m, share, p.links.size, top_k);
@@ -319,14 +336,26 @@ __device__ void ChooseOfAll(Choice<kMaxRows>& m, const IndexerOverRanks& p, cons
     const uint32_t lower = (1U << entry % 32) - 1;
     const uint32_t before = m.before[word];
     const int place = static_cast<int>(before & 0xFFFFU) + __popc(m.chosen[word] & lower);
-    if (place < top_k) p.selected[place] = entry;  // Always, unless a rank's were not in order.
-    if (list_is_here) p.rows[1 + static_cast<int>(before >> 16) + __popc(m.here[word] & lower)] = row;
+    if (place < top_k) places.selected[place] = entry;  // Always, unless a rank's were not in order.
+    if (list_is_here) places.rows[static_cast<int>(before >> 16) + __popc(m.here[word] & lower)] = row;
   });
-  for (int i = static_cast<int>(total & 0xFFFFU) + t; i < top_k; i += kThreads) p.selected[i] = -1;
-  if (t == 0) p.rows[0] = static_cast<int32_t>(total >> 16);
+  for (int i = static_cast<int>(total & 0xFFFFU) + t; i < top_k; i += kThreads) places.selected[i] = -1;
+  if (t == 0) *places.num_rows = static_cast<int32_t>(total >> 16);
 }
 
-// One cluster, for one token.
+// Whether a token sees no more entries, of all ranks, than are chosen: the first of a few tokens may, whose last has something to choose from.
+__device__ __forceinline__ bool SeesNoMoreThanChosen(const IndexerOverRanks& p, const SequenceRows& sequence,
+                                                     int64_t token) {
+  // Positions here are later ones, for which the rows that are here can be counted (record/indexer.cc).
+  const auto ratio =
+      static_cast<int64_t>(static_cast<uint32_t>(p.score.ratio) / static_cast<uint32_t>(p.shard_count));
+  const int64_t shift = ratio * (p.shard_count - 1 - p.shard_index);
+  const int64_t end = sequence.first_position - shift + token - sequence.token_begin + 1;
+  return end < (p.top_k + 1) * ratio;
+}
+
+// Grid: blocks of a cluster, tokens. A cluster waits for those of the same token on other ranks only, so that they need not all be on the
+// device at once (attention_over_ranks.cuh).
 template <int kMaxRows>
 __global__ void __cluster_dims__(kIndexerBlocks) __launch_bounds__(kThreads)
     IndexerOverRanksKernel(const __grid_constant__ IndexerOverRanks p) {
@@ -336,27 +365,35 @@ __global__ void __cluster_dims__(kIndexerBlocks) __launch_bounds__(kThreads)
   const auto cluster = cooperative_groups::this_cluster();
   const int block = static_cast<int>(cluster.block_rank());
   const PeerLinks& links = p.links;
+  const int64_t token = blockIdx.y;
+  const TokenPlaces places(p, token);
   const bool exchanges = p.all != nullptr;
-  // What the first block ends by and by, all have read when they meet.
+  // What the first blocks end by and by, all of a cluster have read when they meet.
   const uint64_t round = exchanges ? links.state->round + 1 : 0;
   const bool active = exchanges && links.state->broken == 0;
   const bool chooses = exchanges && p.selected != nullptr;
   if (chooses && block == 0 && threadIdx.x == 0)
     InitReceipts(&m.best_came, static_cast<uint32_t>(p.top_k * int64_t{sizeof(uint32_t)}));
   __syncwarp();
-  const SequenceRows& sequence = p.table.Of(0);
-  const int visible = static_cast<int>(NumVisible(sequence, 0, p.score.ratio));
-  if constexpr (kMaxRows <= kIndexerMaxEntries) {
-    ScoreInCluster(m.scoring, m.all, p.table, sequence, p.score, 0, visible);
+  const SequenceRows& sequence = p.table.Of(token);
+  const int visible = static_cast<int>(NumVisible(sequence, token, p.score.ratio));
+  if (SeesNoMoreThanChosen(p, sequence, token)) {
+    // All are chosen, and none has a score.
+    constexpr IndexerKey kNoScore = 0x8000;  // OrderedKey(0.0F) >> 16.
+    for (int row = static_cast<int>(threadIdx.x); row < visible; row += kThreads) m.all[row] = kNoScore;
+    cluster.sync();
+  } else if constexpr (kMaxRows <= kIndexerMaxEntries) {
+    ScoreInCluster(m.scoring, m.all, p.table, sequence, p.score, token, visible);
   } else {
+    const float* const scores = p.score.scores + token * p.score.max_visible;
 #pragma unroll 8
     for (int row = static_cast<int>(threadIdx.x); row < visible; row += kThreads)
-      m.all[row] = static_cast<IndexerKey>(OrderedKey(p.score.scores[row]) >> 16);
+      m.all[row] = static_cast<IndexerKey>(OrderedKey(scores[row]) >> 16);
     cluster.sync();
   }
 
   const int count = ListBest(m.choice, m.all, visible, static_cast<int>(p.top_k));
-  SendBest(m.choice, &m.best_came, p, block, count, active, round);
+  SendBest(m.choice, &m.best_came, p, places, block, count, active, round);
   if (!exchanges || block != 0) return;
 
   // Another rank may have one row more.
@@ -364,14 +401,20 @@ __global__ void __cluster_dims__(kIndexerBlocks) __launch_bounds__(kThreads)
   const int num_words = (num_entries + 31) / 32;
   const ListShare share(links.size, static_cast<int>(p.top_k));
   if (chooses) ClearChoice(m.choice, num_words);
-  const bool whole = TakeBest(m.choice, p, round, static_cast<uint32_t>(num_entries));
+  const bool whole = TakeBest(m.choice, p, places, round, static_cast<uint32_t>(num_entries));
   if (chooses) WaitForReceipts(&m.best_came);
   const bool all_whole = __syncthreads_and(whole ? 1 : 0) != 0;
+  // The last of all tokens' ends the round. Which one that is comes while it chooses.
+  int left_before = 0;
   if (threadIdx.x == 0 && active) {
-    if (!all_whole) links.state->broken = 1;
+    if (!all_whole) atomicExch(&links.state->broken, 1);
+    left_before = atomicAdd(&links.state->num_done, 1);
+  }
+  if (chooses) ChooseOfAll(m.choice, p, places, share, num_words);
+  if (threadIdx.x == 0 && active && left_before == static_cast<int>(gridDim.y) - 1) {
+    links.state->num_done = 0;
     links.state->round = round;
   }
-  if (chooses) ChooseOfAll(m.choice, p, share, num_words);
 }
 
 }  // namespace
@@ -387,8 +430,9 @@ bool HoldsIndexerOverRanks(CudaContext& context, bool scored_before) {
 
 void LaunchIndexerOverRanks(CudaContext& context, const IndexerOverRanks& params) {
   const auto launch = [&]<int kMaxRows>() {
-    context.Launch(IndexerOverRanksKernel<kMaxRows>, kIndexerBlocks, kThreads, sizeof(Memory<kMaxRows>),
-                   params);
+    context.Launch(IndexerOverRanksKernel<kMaxRows>,
+                   dim3(kIndexerBlocks, static_cast<unsigned>(params.num_tokens)), kThreads,
+                   sizeof(Memory<kMaxRows>), params);
   };
   params.score.scores == nullptr ? launch.template operator()<kIndexerMaxEntries>()
                                  : launch.template operator()<kMaxScoredRows>();

@@ -1,5 +1,5 @@
-// indexer_candidates of one token that has something to choose from, in one launch of a cluster, with what follows it: the all-gather of
-// candidates by LL words, merge_candidates, and the list of those chosen that lie here, which attention_part would make. It does what six
+// indexer_candidates of a few tokens that have something to choose from, in one launch of a cluster a token, with what follows it: the all-gather of
+// candidates by LL words, merge_candidates, and the lists of those chosen that lie here, which attention_part would make. It does what six
 // launches do, whose bits are the same, and whose words travel as theirs: what another rank has fused does not matter. Where a rank has more
 // entries than a cluster scores, they are scored by a launch in front.
 #pragma once

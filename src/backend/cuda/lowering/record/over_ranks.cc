@@ -11,38 +11,48 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-// `mine_bytes`: of all that this rank has.
-RecordedOp Exchange(OpKind kind, const ExchangeWork& work, int64_t mine_bytes) {
+RecordedOp Exchange(OpKind kind, const ExchangeWork& work) {
   const bool gathers = kind == OpKind::kGather;
+  const int64_t bytes = work.params.num_rows * work.piece_bytes;
   return {.kind = kind,
-          .accesses = {.reads = {AccessOf(work.mine, mine_bytes,
+          .accesses = {.reads = {AccessOf(work.mine, gathers ? bytes : work.params.size * bytes,
                                           gathers ? Division::kOfRank : Division::kPartsOfRank)},
-                       .writes = {AccessOf(work.all, work.params.size * work.piece_bytes,
+                       .writes = {AccessOf(work.all, work.params.size * bytes,
                                            gathers ? Division::kOfAllRanks : Division::kPartsOfAllRanks)}},
           .work = work};
 }
 
-// Room for rows, kept from call to call: another op reads them.
-Result<int32_t*> RowsMemory(CudaContext& context, int64_t top_k) {
-  return context.lowering().ChosenRows(1 + top_k);
+// Tokens whose choice is one launch. The kernel takes up to kMaxOverRanksTokens; more than one have not been seen to pass on a GPU.
+constexpr int64_t kMostOneLaunchTokens = 1;
+
+// Room for the rows of all tokens that one launch takes, kept from call to call: another op reads them.
+struct RowsMemory {
+  int32_t* num_rows = nullptr;
+  int32_t* rows = nullptr;
+};
+Result<RowsMemory> MemoryOfRows(CudaContext& context, int64_t top_k) {
+  DSV4_ASSIGN_OR_RETURN(int32_t* const memory,
+                        context.lowering().ChosenRows(kMaxOverRanksTokens * (1 + top_k)));
+  return RowsMemory{.num_rows = memory, .rows = memory + kMaxOverRanksTokens};
 }
 
 }  // namespace
 
 void RecordGather(CudaContext& context, const ExchangeWork& work) {
-  context.lowering().Record(Exchange(OpKind::kGather, work, work.piece_bytes));
+  context.lowering().Record(Exchange(OpKind::kGather, work));
 }
 
 bool FuseAllToAll(CudaContext& context, const ExchangeWork& work) {
-  return context.lowering().Fuse(Exchange(OpKind::kAllToAll, work, work.params.size * work.piece_bytes));
+  return context.lowering().Fuse(Exchange(OpKind::kAllToAll, work));
 }
 
 Result<bool> RecordCandidates(CudaContext& context, const ops::IndexerCandidatesArgs& args,
                               const SequenceTable& table, const ScoreParams& score, int64_t num_entries) {
+  const int64_t num_tokens = args.q.shape[0];
   const int64_t top_k = args.candidates.shape[1];
   // Of the rank that has most, so that all take the same.
   const int64_t most_rows = EntryShard{.index = 0, .count = args.shard.count}.NumRows(num_entries);
-  if (!context.limits().has_clusters() || args.q.shape[0] != 1 ||
+  if (!context.limits().has_clusters() || num_tokens > kMostOneLaunchTokens ||
       !ScoresOnTensorCores(args.q.dtype, table.form, score.num_heads, score.width) || num_entries <= top_k ||
       top_k > kMaxOverRanksTopK || args.shard.count > kMaxPeers || most_rows > kMaxOverRanksRows) {
     return false;
@@ -57,18 +67,21 @@ Result<bool> RecordCandidates(CudaContext& context, const ops::IndexerCandidates
   params.shard_index = args.shard.index;
   params.shard_count = args.shard.count;
   params.top_k = top_k;
+  params.num_tokens = num_tokens;
   params.candidates = args.candidates.as<uint64_t>();
-  DSV4_ASSIGN_OR_RETURN(params.rows, RowsMemory(context, top_k));
+  DSV4_ASSIGN_OR_RETURN(const RowsMemory memory, MemoryOfRows(context, top_k));
+  params.num_rows = memory.num_rows;
+  params.rows = memory.rows;
   work.chosen = {.list = {.selected = nullptr,
-                          .num_tokens = 1,
+                          .num_tokens = num_tokens,
                           .top_k = top_k,
                           .ratio = args.ratio,
                           .sequences = TokensOf(args.sequences)},
                  .shard_index = args.shard.index,
                  .shard_count = args.shard.count};
   if (scored_before) {
-    DSV4_ASSIGN_OR_RETURN(params.score.scores, context.Scratch<float>(score.max_visible));
-    ScoreEntries(context, table, params.score, args.q.dtype, 1);
+    DSV4_ASSIGN_OR_RETURN(params.score.scores, context.Scratch<float>(num_tokens * score.max_visible));
+    ScoreEntries(context, table, params.score, args.q.dtype, static_cast<unsigned>(num_tokens));
   }
   context.lowering().Record(
       {.kind = OpKind::kCandidates,
@@ -89,22 +102,22 @@ bool FuseMergeCandidates(CudaContext& context, const ops::MergeCandidatesArgs& a
 }
 
 RowsChosenHere FindRowsChosenHere(CudaContext& context, const ops::AttentionPartArgs& args) {
-  if (args.selected.is_null() || args.selected.shape[0] != 1) return {};
+  if (args.selected.is_null() || args.selected.shape[0] > kMaxOverRanksTokens) return {};
   const int64_t top_k = args.selected.shape[1];
   const bool known =
       context.lowering().Fuse({.kind = OpKind::kRowsHere,
                                .accesses = {},
                                .work = ChosenList{.list = {.selected = args.selected.data,
-                                                           .num_tokens = 1,
+                                                           .num_tokens = args.selected.shape[0],
                                                            .top_k = top_k,
                                                            .ratio = args.ratio,
                                                            .sequences = TokensOf(args.sequences)},
                                                   .shard_index = args.shard.index,
                                                   .shard_count = args.shard.count}});
   if (!known) return {};
-  const Result<int32_t*> rows = RowsMemory(context, top_k);  // Where the choice wrote them.
-  if (!rows.has_value()) return {};
-  return {.rows = *rows + 1, .num_rows = *rows};
+  const Result<RowsMemory> memory = MemoryOfRows(context, top_k);  // Where the choice wrote them.
+  if (!memory.has_value()) return {};
+  return {.rows = memory->rows, .num_rows = memory->num_rows};
 }
 
 bool FuseAttentionPart(CudaContext& context, const AttentionPartWork& work) {

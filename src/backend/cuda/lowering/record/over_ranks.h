@@ -19,7 +19,7 @@ void RecordRankSum(CudaContext& context, const PeerLinks& links, float* values, 
 void RecordGather(CudaContext& context, const ExchangeWork& work);
 bool FuseAllToAll(CudaContext& context, const ExchangeWork& work);
 
-// Whether indexer_candidates is recorded: one token with something to choose from. `table` and `score` are those of the rows that are here
+// Whether indexer_candidates is recorded: a few tokens with something to choose from. `table` and `score` are those of the rows that are here
 // (`score.scores` is not used); `num_entries`: of all ranks. False: the cluster's kernel does not take it.
 Result<bool> RecordCandidates(CudaContext& context, const ops::IndexerCandidatesArgs& args,
                               const SequenceTable& table, const ScoreParams& score, int64_t num_entries);

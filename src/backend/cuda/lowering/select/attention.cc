@@ -98,6 +98,11 @@ int BlocksOfDecodeCluster(int64_t tiles, int64_t clusters, const std::function<i
   return best;
 }
 
+int BlocksOfAttentionOverRanks(int64_t tiles, int64_t clusters,
+                               const std::function<int64_t(int blocks)>& room) {
+  return BlocksOfDecodeCluster(tiles, clusters, [&](int blocks) { return blocks > 8 ? 0 : room(blocks); });
+}
+
 bool WidensFirst(const RowReads& reads) {
   return reads.rows == StoredForm::kRelease && reads.num_tokens >= kMinWidenedTokens &&
          reads.num_rows <= kMaxWidenedRows && reads.num_reads >= kMinReadsOfRow * reads.num_rows;

@@ -59,6 +59,9 @@ int BlocksOfColumns(const AttentionShape& shape);
 int BlocksOfDecodeCluster(int64_t tiles, int64_t clusters, const std::function<int64_t(int blocks)>& room);
 // Tiles that a block's shared memory holds the results of.
 inline constexpr int64_t kMaxDecodeBlockTiles = 4;
+// The same of attention_over_ranks, whose clusters have 8 blocks or 4.
+int BlocksOfAttentionOverRanks(int64_t tiles, int64_t clusters,
+                               const std::function<int64_t(int blocks)>& room);
 
 // Shared memory of a block of decode_cluster that holds the results of so many tiles.
 constexpr size_t DecodeClusterSharedBytes(int64_t head_dim, int64_t tiles) {

@@ -22,7 +22,7 @@ struct CombineWork {
   ElementsPath path;
 };
 
-// The sum over all ranks of what each has, `routed` and, if it is not null, `added`: the LL exchange of up to kMaxPackedBytes.
+// The sum over all ranks of what each has, `routed` and, if it is not null, `added`: the LL exchange of up to kMaxPackedSumBytes.
 struct RankSumWork {
   PeerLinks links;
   const float* routed;

@@ -24,41 +24,46 @@ struct ChosenList {
   friend bool operator==(const ChosenList&, const ChosenList&) = default;
 };
 
-// What kernels/indexer/indexer_over_ranks.cu does: indexer_candidates of one token; the all-gather of candidates; merge_candidates, and
-// the list of those chosen that are here.
+// Tokens that one launch takes.
+inline constexpr int64_t kMaxOverRanksTokens = 8;
+
+// What kernels/indexer/indexer_over_ranks.cu does: indexer_candidates; the all-gather of candidates; merge_candidates, and the lists of
+// those chosen that are here.
 struct IndexerOverRanks {
   SequenceTable table;
   ScoreParams score = {};  // Of the rows that are here; without scores they are made by the kernel.
   int64_t shard_index = 0;
   int64_t shard_count = 1;
   int64_t top_k = 0;
-  uint64_t* candidates = nullptr;  // [top_k]
+  int64_t num_tokens = 0;
+  uint64_t* candidates = nullptr;  // [num_tokens, top_k]
   PeerLinks links = {};
-  uint64_t* all = nullptr;      // [ranks, top_k]; null: candidates are not exchanged.
-  int32_t* selected = nullptr;  // [top_k]; null: nothing is chosen.
-  int32_t* rows = nullptr;      // [1 + top_k]: how many of those chosen are here, and which rows.
+  uint64_t* all = nullptr;      // [num_tokens, ranks, top_k]; null: candidates are not exchanged.
+  int32_t* selected = nullptr;  // [num_tokens, top_k]; null: nothing is chosen.
+  int32_t* num_rows = nullptr;  // [num_tokens]: how many of those chosen are here,
+  int32_t* rows = nullptr;      // [num_tokens, top_k]: and which rows.
 };
 struct CandidatesWork {
   IndexerOverRanks params;  // Without exchange and choice.
   ChosenList chosen;        // Its list has yet to be written: `selected` is null.
 };
 
-// An all-gather or all-to-all of one row by LL words, as many bytes from every rank to every other.
+// An all-gather or all-to-all of params.num_rows rows by LL words, as many bytes from every rank to every other.
 struct ExchangeWork {
   ExchangeParams params;
   ExchangeKernel kernel;
   unsigned blocks;
   const void* mine;
-  void* all;            // What comes from all ranks, one behind the other.
-  int64_t piece_bytes;  // From each.
+  void* all;  // What comes from all ranks: row by row of an all-gather, rank by rank of an all-to-all.
+  int64_t piece_bytes;  // A row, from each.
   // Behind the launch that has just chosen entries: what it knows.
   std::optional<ChosenList> chosen = {};
 };
 
 struct MergeCandidatesWork {
-  const uint64_t* candidates;  // [1, ranks * top_k]
+  const uint64_t* candidates;  // [tokens, ranks * top_k]
   Shape shape;
-  int32_t* selected;  // [1, top_k]
+  int32_t* selected;  // [tokens, top_k]
   Shape selected_shape;
 };
 
@@ -77,7 +82,7 @@ struct AttentionPartWork {
 };
 
 struct MergeAttentionWork {
-  const float* parts;  // [ranks, 1, heads, dim + 2]
+  const float* parts;  // [ranks, tokens, heads, dim + 2]
   Shape shape;
   const float* sink;
   void* o;
@@ -89,17 +94,16 @@ struct AttentionOverRanks {
   SequenceTable table;
   PartParams part = {};  // Of all ranks' heads.
   PeerLinks links = {};
-  const uint32_t* own_q = nullptr;  // This rank's heads, two elements a word,
+  const uint32_t* own_q = nullptr;  // [tokens, own_heads, dim], two elements a word,
   uint32_t* all_q = nullptr;        // and where all ranks' are wanted: what part reads.
   int own_heads = 0;
-  int tiles_of_block = 0;
-  float* parts = nullptr;       // [ranks, own_heads, dim + 2]; null: parts are not exchanged.
+  float* parts = nullptr;       // [ranks, tokens, own_heads, dim + 2]; null: parts are not exchanged.
   const float* sink = nullptr;  // Of this rank's heads,
-  uint16_t* o = nullptr;        // as is this; null: parts are not merged.
+  uint16_t* o = nullptr;        // as is this, [tokens, own_heads, dim]; null: parts are not merged.
   OutputRotation rotation = {};
 };
 
-inline constexpr int kOverRanksBlocks = 8;        // Of a cluster; tile t is block t % 8's.
+inline constexpr int kMaxOverRanksBlocks = 8;     // Of a cluster; of n blocks tile t is block t % n's.
 inline constexpr int64_t kMaxOverRanksTiles = 4;  // Of a block: what its shared memory holds.
 inline constexpr int64_t kOverRanksHeads = 16;    // Of a cluster.
 
