@@ -4,11 +4,13 @@
 
 #include <cuda_runtime_api.h>
 
+#include <chrono>
 #include <climits>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 std::atomic<size_t> dsv4::null_runtime::max_touched_bytes = size_t{64} << 10;
 dsv4::null_runtime::DeviceSaid dsv4::null_runtime::device;
@@ -16,6 +18,7 @@ std::atomic<int64_t> dsv4::null_runtime::overlapped_launches = 0;
 std::atomic<int64_t> dsv4::null_runtime::copied_to_device = 0;
 std::atomic<size_t> dsv4::null_runtime::max_pinned_bytes = SIZE_MAX;
 std::atomic<int> dsv4::null_runtime::registrations_left = INT_MAX;
+std::atomic<int> dsv4::null_runtime::registration_ms = 0;
 std::atomic<size_t> dsv4::null_runtime::max_device_bytes = SIZE_MAX;
 
 namespace {
@@ -137,6 +140,7 @@ cudaError_t cudaMallocHost(void** data, size_t num_bytes) {
 cudaError_t cudaHostRegister(void*, size_t num_bytes, unsigned) {
   if (num_bytes > dsv4::null_runtime::max_pinned_bytes || --dsv4::null_runtime::registrations_left < 0)
     return cudaErrorMemoryAllocation;
+  std::this_thread::sleep_for(std::chrono::milliseconds(dsv4::null_runtime::registration_ms.load()));
   return cudaSuccess;
 }
 cudaError_t cudaHostUnregister(void*) { return cudaSuccess; }

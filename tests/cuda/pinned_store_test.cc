@@ -124,6 +124,26 @@ TEST(PinnedStore, ABlockThatCannotBePinnedIsNamedAndTheOthersStay) {
   EXPECT_TRUE(third.IsRight());
 }
 
+// Those that threads make ahead count: where one of them fails, another in the making may be what is waited for.
+TEST(PinnedStore, AsManyBlocksArePlacedAsCanBePinned) {
+  constexpr int kBlocks = 5;
+  constexpr size_t kBytes = size_t{200} << 20;  // A block each.
+  const auto queue = Queue();
+  {
+    PinnedStore store(*queue, 4);
+    null_runtime::registrations_left = kBlocks;
+    null_runtime::registration_ms = 200;
+    std::vector<Buffer> places;
+    for (int i = 0; i < kBlocks; ++i) {
+      Result<Buffer> place = store.Place(kBytes);
+      ASSERT_TRUE(place.has_value()) << "block " << i << ": " << place.error().ToString();
+      places.push_back(*std::move(place));
+    }
+    EXPECT_EQ(store.Place(kBytes).error().code(), StatusCode::kResourceExhausted);
+  }
+  null_runtime::registration_ms = 0;
+}
+
 TEST(PinnedStore, AnEndInTheMidstLeavesWhatHasNotBegun) {
   const auto queue = Queue();
   std::vector<Kept> kept;

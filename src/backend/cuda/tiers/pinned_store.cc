@@ -131,7 +131,8 @@ void PinnedStore::MakeBlocks() {
     --num_in_making_;
     if (block.has_value()) {
       ready_.push_back(std::move(*block));
-    } else if (waiting_) {
+    } else if (waiting_ &&
+               num_in_making_ == 0) {  // Others in the making may yet be the one that is waited for.
       refused_ = block.error();
       waiting_ = false;
     } else {
@@ -210,6 +211,8 @@ void PinnedStore::CopyPieces() {
     if (stopping_) return;
     const Piece piece = pieces_.front();
     pieces_.pop_front();
+    // Here, where it is seen at every number that it goes through.
+    if (pieces_.size() == kMostPieces / 2) changed_.notify_all();
     ++num_copying_;
     lock.unlock();
     const Seconds seconds;
@@ -222,7 +225,7 @@ void PinnedStore::CopyPieces() {
     lock.lock();
     counters_.copying += seconds.count();
     --num_copying_;
-    if (pieces_.size() == kMostPieces / 2 || (num_copying_ == 0 && pieces_.empty())) changed_.notify_all();
+    if (num_copying_ == 0 && pieces_.empty()) changed_.notify_all();
   }
 }
 
