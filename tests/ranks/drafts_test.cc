@@ -96,7 +96,7 @@ std::vector<Drafted> DraftAll(model::Model& model, const std::vector<size_t>& le
 TEST(Drafts, OfSeveralRanksAreThoseOfOne) {
   for (const std::string golden : kGoldens) {
     RanksRun run = RunOf(golden);
-    const std::vector<size_t> lengths = {7, 40, 1, 23, 150};
+    const std::vector<size_t> lengths = {540, 40, 1, 512, 150};
     std::vector<Drafted> alone;
     RunModel(run, [&](model::Model& model) { alone = DraftAll(model, lengths); });
     ASSERT_EQ(alone.size(), 3U);
@@ -124,9 +124,10 @@ TEST(Drafts, OfRanksThatCutSumsAreNearlyThoseOfOne) {
     const std::vector<size_t> lengths = {540, 512, 9};
     std::vector<Drafted> alone;
     RunModel(run, [&](model::Model& model) { alone = DraftAll(model, lengths); });
-    for (const char* placement : {"tensor", "expert,entries", "pipeline=2,tensor"}) {
+    for (const char* placement :
+         {"tensor", "expert,entries", "pipeline=2,tensor", "pipeline=2,expert,entries"}) {
       run.placement = placement;
-      const int step = std::string(placement) == "pipeline=2,tensor" ? 4 : 1;
+      const int step = std::string(placement).starts_with("pipeline") ? 4 : 1;
       for (run.num_ranks = std::max(2, step); run.num_ranks <= std::max(3, step); run.num_ranks += step) {
         RunModel(run, [&](model::Model& model) {
           const std::vector<Drafted> together = DraftAll(model, lengths);
@@ -213,7 +214,7 @@ TEST(Drafts, OfStagesAreThoseOfOneRank) {
   };
   for (const std::string golden : kGoldens) {
     RanksRun run = RunOf(golden);
-    const std::vector<size_t> lengths = {7, 40, 1, 23, 150};
+    const std::vector<size_t> lengths = {540, 40, 1, 512, 150};
     std::vector<Drafted> alone;
     RunModel(run, [&](model::Model& model) { alone = DraftAll(model, lengths); });
     ASSERT_EQ(alone.size(), 3U);
