@@ -63,8 +63,8 @@ struct HostExpertsCounters {
 
 class HostExperts {
  public:
-  // Of a request. All experts of a layer are read for one of a prompt, so it has many.
-  static constexpr int64_t kMaxRows = 2048;
+  // Of a request. Four times as many would make a prompt read experts a quarter as often; no GPU has run that yet.
+  static constexpr int64_t kMaxRows = 512;
 
   // Unimplemented without op expert_terms; the errors of `allocate`.
   static Result<std::unique_ptr<HostExperts>> Create(HostExpertsOptions options);

@@ -142,13 +142,16 @@ uint64_t ModelFingerprint(const ModelConfig& config, const ModelWeights& weights
 // The same on all ranks that run one model in one way, whatever part of it they have.
 uint64_t GroupFingerprint(const ModelConfig& config, const ModelWeights& weights, int64_t num_layers,
                           const ModelOptions& options, const ops::ParallelPolicy& policy) {
+  // Stages send the rows of these layers to the one that drafts.
+  const std::vector<int64_t> tapped =
+      weights.dspark.has_value() ? weights.dspark->config.target_layer_ids : std::vector<int64_t>();
   const std::string facts =
-      fmt::format("{}|{} {} {} {} {} {}|{}|{}|{}|{}|{}|{}|{}|{} {} {}", Facts(config, options),
+      fmt::format("{}|{} {} {} {} {} {}|{}|{}|{}|{}|{}|{}|{}|{} {} {} {}", Facts(config, options),
                   policy.min_index_tokens, policy.most_key_bytes, policy.index_token_cost, policy.few_queries,
                   policy.most_sent_queries, policy.min_stream_tokens, num_layers, options.max_chunk_tokens,
                   options.max_rewind_tokens, options.max_gathered_terms, ToString(options.placement),
                   config.vocab_size, options.cache_rows == CacheRows::kPacked, weights.mtp.has_value(),
-                  weights.dspark.has_value(), static_cast<int>(options.draft_head));
+                  weights.dspark.has_value(), static_cast<int>(options.draft_head), fmt::join(tapped, " "));
   return XXH3_64bits_withSeed(facts.data(), facts.size(), weights.norm_fingerprint);
 }
 
