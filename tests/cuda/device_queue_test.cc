@@ -60,5 +60,32 @@ TEST(DeviceQueue, StepsInFlightStageInTurns) {
   (*queue)->Free(*device);
 }
 
+void NoKernel(int) {}
+
+// What a kernel may have of shared memory is the device's, not the queue's: whoever asks for less leaves it as it is. Ranks on one device are
+// two queues, and so are a model and what is measured beside it.
+TEST(DeviceQueue, AKernelKeepsTheSharedMemoryThatOthersGotForIt) {
+  const auto first = DeviceQueue::Create({});
+  const auto second = DeviceQueue::Create({});
+  ASSERT_TRUE(first.has_value() && second.has_value());
+  constexpr size_t kMuch = size_t{150} << 10;
+  constexpr size_t kLess = size_t{60} << 10;
+  const auto run = [](DeviceQueue& queue, size_t shared_bytes) {
+    const auto device = queue.Allocate(64);
+    std::byte host[64];
+    if (!device.has_value() || !queue.BeginOp({"test", {}}).ok()) return Status(Internal("no op begins"));
+    queue.Launch(NoKernel, dim3(1), dim3(32), shared_bytes, 0);
+    Status status = queue.EndOp();
+    if (status.ok()) status = queue.CopyToHost(host, *device, sizeof(host));
+    queue.Free(*device);
+    return status;
+  };
+  EXPECT_TRUE(run(**first, kMuch).ok());
+  EXPECT_TRUE(run(**second, kLess).ok());
+  EXPECT_TRUE(run(**first, kMuch).ok()) << "after another queue's launch";
+  EXPECT_GE((*first)->MostClusters(reinterpret_cast<const void*>(NoKernel), 2, 32, kLess), 0);
+  EXPECT_TRUE(run(**first, kMuch).ok()) << "after a question";
+}
+
 }  // namespace
 }  // namespace dsv4::backend::cuda

@@ -4,13 +4,17 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <chrono>
 #include <climits>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <thread>
+#include <utility>
 
 std::atomic<size_t> dsv4::null_runtime::max_touched_bytes = size_t{64} << 10;
 dsv4::null_runtime::DeviceSaid dsv4::null_runtime::device;
@@ -44,6 +48,28 @@ cudaError_t Free(void* data) {
   std::free(data);
   return cudaSuccess;
 }
+
+thread_local int current_device = 0;
+
+// Dynamic shared memory of a block that a kernel's launches may have on a device: what was said last, up or down.
+class SharedLimits {
+ public:
+  void Set(const void* kernel, int num_bytes) {
+    const std::lock_guard lock(mutex_);
+    limits_[{current_device, kernel}] = static_cast<size_t>(num_bytes);
+  }
+  size_t Of(const void* kernel) {
+    constexpr size_t kAlwaysAllowed = size_t{48} << 10;
+    const std::lock_guard lock(mutex_);
+    const auto found = limits_.find({current_device, kernel});
+    return found == limits_.end() ? kAlwaysAllowed : std::max(kAlwaysAllowed, found->second);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<int, const void*>, size_t> limits_;
+};
+SharedLimits shared_limits;
 
 }  // namespace
 
@@ -115,7 +141,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = current_device;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
@@ -123,7 +149,10 @@ cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
-cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaSetDevice(int device) {
+  current_device = device;
+  return cudaSuccess;
+}
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorName(cudaError_t) { return "an error"; }
 const char* cudaGetErrorString(cudaError_t) { return "of no device"; }
@@ -197,10 +226,11 @@ cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
 
-cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute attribute, int value) {
-  const bool too_much = attribute == cudaFuncAttributeMaxDynamicSharedMemorySize &&
-                        value > dsv4::null_runtime::device.shared_bytes;
-  return too_much ? cudaErrorInvalidValue : cudaSuccess;
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
+  if (value > dsv4::null_runtime::device.shared_bytes) return cudaErrorInvalidValue;
+  shared_limits.Set(kernel, value);
+  return cudaSuccess;
 }
 cudaError_t cudaOccupancyMaxActiveClusters(int* count, const void*, const cudaLaunchConfig_t* config) {
   constexpr int kGroups = 8;  // Of SMs that a cluster does not leave.
@@ -212,11 +242,9 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* count, const void
   *count = 1;
   return cudaSuccess;
 }
-cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void*, void**) {
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void**) {
   if (config->numAttrs > 0) ++dsv4::null_runtime::overlapped_launches;
-  const bool too_much =
-      config->dynamicSmemBytes > static_cast<size_t>(dsv4::null_runtime::device.shared_bytes);
-  return too_much ? cudaErrorInvalidValue : cudaSuccess;
+  return config->dynamicSmemBytes > shared_limits.Of(kernel) ? cudaErrorInvalidValue : cudaSuccess;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) { return cudaSuccess; }
 cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) { return Make(graph); }

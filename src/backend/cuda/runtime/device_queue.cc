@@ -8,6 +8,7 @@
 
 #include "backend/cuda/kernels/elementwise/copy_bytes.h"
 #include "backend/cuda/runtime/device_code.h"
+#include "backend/cuda/runtime/shared_limits.h"
 #include "backend/cuda/runtime/step_record.h"
 #include "base/check.h"
 
@@ -214,9 +215,7 @@ void DeviceQueue::BeginLaunch(const void* kernel, dim3 grid, dim3 block, size_t 
   if (shared_bytes > kAlwaysAllowed && shared_bytes > shared_limits_[kernel]) {
     Status allowed = Enter();
     if (allowed.ok()) {
-      allowed = Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           static_cast<int>(shared_bytes)),
-                      "cudaFuncSetAttribute");
+      allowed = Check(AllowSharedBytes(options_.device, kernel, shared_bytes), "cudaFuncSetAttribute");
     }
     if (!allowed.ok() && refused_.ok()) refused_ = allowed;
     shared_limits_[kernel] = shared_bytes;
@@ -249,8 +248,7 @@ int DeviceQueue::MostClusters(const void* kernel, unsigned blocks, unsigned thre
   int count = 0;
   const bool ok =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) == cudaSuccess &&
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           static_cast<int>(shared_bytes)) == cudaSuccess &&
+      AllowSharedBytes(options_.device, kernel, shared_bytes) == cudaSuccess &&
       cudaOccupancyMaxActiveClusters(&count, kernel, &config) == cudaSuccess;
   if (!ok) cudaGetLastError();  // A no, not an error: there are other kernels.
   known->second = ok ? count : 0;
@@ -263,18 +261,11 @@ bool DeviceQueue::RunsAtOnce(const void* kernel, unsigned blocks, unsigned threa
   BlocksAtOnce& known = blocks_at_once_[kernel];
   if (shared_bytes != known.shared_bytes) {
     if (!Enter().ok()) return false;
-    // Never less than was allowed before: collected launches may want it.
-    const size_t limit = std::max(shared_bytes, shared_limits_[kernel]);
     int of_processor = 0;
-    const bool ok = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         static_cast<int>(limit)) == cudaSuccess &&
+    const bool ok = AllowSharedBytes(options_.device, kernel, shared_bytes) == cudaSuccess &&
                     cudaOccupancyMaxActiveBlocksPerMultiprocessor(
                         &of_processor, kernel, static_cast<int>(threads), shared_bytes) == cudaSuccess;
-    if (ok) {
-      shared_limits_[kernel] = limit;
-    } else {
-      cudaGetLastError();  // A no, not an error: there are other kernels.
-    }
+    if (!ok) cudaGetLastError();  // A no, not an error: there are other kernels.
     known = {shared_bytes, ok ? static_cast<unsigned>(of_processor * num_sms_) : 0};
   }
   return blocks <= known.blocks;
