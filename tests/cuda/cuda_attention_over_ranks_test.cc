@@ -117,7 +117,7 @@ class Caches {
           const auto entry = all.begin() + shard.Entry(row) * c.dim;
           page.insert(page.end(), entry, entry + c.dim);
         }
-        page.resize(At(kRowsPerPage * c.dim), 0x7FC0);  // NaN, which nobody may look at.
+        page.resize(At(kRowsPerPage * c.dim), 0x7FC0);  // NaN, which no kernel may look at.
         tensors_.push_back(device.Copy(DType::kBF16, {kRowsPerPage, c.dim}, page));
         pages_[s].push_back(tensors_.back().view.data);
       }

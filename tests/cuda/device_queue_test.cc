@@ -62,7 +62,7 @@ TEST(DeviceQueue, StepsInFlightStageInTurns) {
 
 void NoKernel(int) {}
 
-// What a kernel may have of shared memory is the device's, not the queue's: whoever asks for less leaves it as it is. Ranks on one device are
+// What a kernel may have of shared memory is the device's, not the queue's: a queue that asks for less leaves it as it is. Ranks on one device are
 // two queues, and so are a model and what is measured beside it.
 TEST(DeviceQueue, AKernelKeepsTheSharedMemoryThatOthersGotForIt) {
   const auto first = DeviceQueue::Create({});

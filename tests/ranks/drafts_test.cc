@@ -93,6 +93,17 @@ std::vector<Drafted> DraftAll(model::Model& model, const std::vector<size_t>& le
   return rounds;
 }
 
+// That the ranks of `run` draft what one rank has drafted, bit for bit.
+void ExpectDrafts(model::Model& model, const std::vector<size_t>& lengths, const std::vector<Drafted>& alone,
+                  const RanksRun& run, const std::string& golden) {
+  ASSERT_TRUE(model.can_draft()) << model.why_no_draft();
+  const std::vector<Drafted> together = DraftAll(model, lengths);
+  ASSERT_EQ(together.size(), alone.size());
+  for (size_t round = 0; round < alone.size(); ++round)
+    EXPECT_TRUE(together[round] == alone[round])
+        << golden << ", " << run.placement << ", " << run.num_ranks << " ranks, round " << round;
+}
+
 TEST(Drafts, OfSeveralRanksAreThoseOfOne) {
   for (const std::string golden : kGoldens) {
     RanksRun run = RunOf(golden);
@@ -103,14 +114,7 @@ TEST(Drafts, OfSeveralRanksAreThoseOfOne) {
     for (const char* placement : {"expert", "expert,sequences"}) {
       for (run.num_ranks = 2; run.num_ranks <= 4; ++run.num_ranks) {
         run.placement = placement;
-        RunModel(run, [&](model::Model& model) {
-          ASSERT_TRUE(model.can_draft()) << model.why_no_draft();
-          const std::vector<Drafted> together = DraftAll(model, lengths);
-          ASSERT_EQ(together.size(), alone.size());
-          for (size_t round = 0; round < alone.size(); ++round)
-            EXPECT_TRUE(together[round] == alone[round])
-                << golden << ", " << placement << ", " << run.num_ranks << " ranks, round " << round;
-        });
+        RunModel(run, [&](model::Model& model) { ExpectDrafts(model, lengths, alone, run, golden); });
       }
     }
   }
@@ -222,14 +226,7 @@ TEST(Drafts, OfStagesAreThoseOfOneRank) {
                              Grid{"pipeline=2,expert,sequences", 4}}) {
       run.placement = grid.placement;
       run.num_ranks = grid.num_ranks;
-      RunModel(run, [&](model::Model& model) {
-        ASSERT_TRUE(model.can_draft()) << model.why_no_draft();
-        const std::vector<Drafted> together = DraftAll(model, lengths);
-        ASSERT_EQ(together.size(), alone.size());
-        for (size_t round = 0; round < alone.size(); ++round)
-          EXPECT_TRUE(together[round] == alone[round])
-              << golden << ", " << grid.placement << ", " << grid.num_ranks << " ranks, round " << round;
-      });
+      RunModel(run, [&](model::Model& model) { ExpectDrafts(model, lengths, alone, run, golden); });
     }
   }
 }

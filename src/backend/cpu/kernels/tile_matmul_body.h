@@ -9,6 +9,8 @@
 //
 // No include guard: one inclusion per unit.
 
+#include "backend/cpu/kernels/transpose_avx512_body.h"
+
 constexpr int64_t kRowsOfTile = 16;
 // Two tiles of weights share the loads of activations.
 constexpr int64_t kUnpackedRows = 32;
@@ -257,39 +259,6 @@ DSV4_INLINE void ClearSums(Tiles& tiles) {
   }
 }
 
-// Column i of sixteen rows becomes row i.
-DSV4_INLINE void Transpose(__m512 (&rows)[16]) {
-  __m512 pairs[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 16; i += 2) {
-    pairs[i] = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
-    pairs[i + 1] = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
-  }
-  // Vector 4 * i + c: columns c, 4 + c, 8 + c and 12 + c, of rows 4 * i to 4 * i + 3 each.
-  __m512d quads[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 16; i += 4) {
-#pragma GCC unroll 2
-    for (int high = 0; high < 2; ++high) {
-      const __m512d upper = _mm512_castps_pd(pairs[i + high]);
-      const __m512d lower = _mm512_castps_pd(pairs[i + 2 + high]);
-      quads[i + 2 * high] = _mm512_unpacklo_pd(upper, lower);
-      quads[i + 2 * high + 1] = _mm512_unpackhi_pd(upper, lower);
-    }
-  }
-#pragma GCC unroll 4
-  for (int c = 0; c < 4; ++c) {
-    const __m512d first_even = _mm512_shuffle_f64x2(quads[c], quads[4 + c], 0x88);
-    const __m512d first_odd = _mm512_shuffle_f64x2(quads[c], quads[4 + c], 0xDD);
-    const __m512d last_even = _mm512_shuffle_f64x2(quads[8 + c], quads[12 + c], 0x88);
-    const __m512d last_odd = _mm512_shuffle_f64x2(quads[8 + c], quads[12 + c], 0xDD);
-    rows[c] = _mm512_castpd_ps(_mm512_shuffle_f64x2(first_even, last_even, 0x88));
-    rows[8 + c] = _mm512_castpd_ps(_mm512_shuffle_f64x2(first_even, last_even, 0xDD));
-    rows[4 + c] = _mm512_castpd_ps(_mm512_shuffle_f64x2(first_odd, last_odd, 0x88));
-    rows[12 + c] = _mm512_castpd_ps(_mm512_shuffle_f64x2(first_odd, last_odd, 0xDD));
-  }
-}
-
 // The results of sixteen rows from `row` on and of a tile of tokens.
 DSV4_INLINE void StoreResults(const MultiplyArgs& args, const float (&sums)[kRowsOfTile][kTileTokens],
                               int64_t row, int64_t token, int64_t num_tokens) {
@@ -299,12 +268,12 @@ DSV4_INLINE void StoreResults(const MultiplyArgs& args, const float (&sums)[kRow
   float* out = args.out + token * args.out_stride + row;
   constexpr int64_t kTokensToTranspose = 4;  // From so many on that is sooner done than gathering.
   if (num_tokens >= kTokensToTranspose) {
-    __m512 of_token[kTileTokens];
+    __m512i of_token[kTileTokens];
 #pragma GCC unroll 16
-    for (int r = 0; r < kRowsOfTile; ++r) of_token[r] = _mm512_load_ps(sums[r]);
+    for (int r = 0; r < kRowsOfTile; ++r) of_token[r] = _mm512_load_si512(sums[r]);
     Transpose(of_token);
     for (int64_t t = 0; t < num_tokens; ++t, out += args.out_stride)
-      _mm512_mask_storeu_ps(out, rows, of_token[t]);
+      _mm512_mask_storeu_epi32(out, rows, of_token[t]);
     return;
   }
   const __m512i places =
@@ -422,13 +391,13 @@ static void TileActivations(const uint8_t* rows, int64_t row_bytes, int64_t num_
   const auto width = static_cast<int>(TileWidth(num_rows));
   if (width == kTileTokens) {
     for (int64_t at = 0; at < num_bytes; at += 64, to += 64 * width) {
-      __m512 pairs[kTileTokens];
+      __m512i pairs[kTileTokens];
 #pragma GCC unroll 16
       for (int t = 0; t < kTileTokens; ++t)
-        pairs[t] = t < num_rows ? _mm512_loadu_ps(rows + t * row_bytes + at) : _mm512_setzero_ps();
+        pairs[t] = t < num_rows ? _mm512_loadu_si512(rows + t * row_bytes + at) : _mm512_setzero_si512();
       Transpose(pairs);
 #pragma GCC unroll 16
-      for (int i = 0; i < kTileTokens; ++i) _mm512_storeu_ps(to + 64 * i, pairs[i]);
+      for (int i = 0; i < kTileTokens; ++i) _mm512_storeu_si512(to + 64 * i, pairs[i]);
     }
     return;
   }
