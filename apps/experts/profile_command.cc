@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "apps/experts/choice_counter.h"
 #include "apps/shared/expert_profile.h"
 #include "apps/shared/load_bar.h"
 #include "apps/shared/model_source.h"
@@ -17,38 +18,6 @@
 
 namespace dsv4::apps {
 namespace {
-
-// Counts choices as the router makes them, which it does layer after layer.
-class ChoiceCounter {
- public:
-  ChoiceCounter(Memory& memory, size_t num_layers, size_t num_experts)
-      : memory_(memory), counts_(num_layers, std::vector<int64_t>(num_experts)) {}
-
-  diag::OpHooks Hooks() {
-    diag::OpHooks hooks;
-    hooks.router = [this](const diag::InnerOp<ops::RouterArgs>& inner, const ops::RouterArgs& args) {
-      DSV4_RETURN_IF_ERROR(inner(args));
-      return Count(args.indices);
-    };
-    return hooks;
-  }
-  const std::vector<std::vector<int64_t>>& counts() const { return counts_; }
-
- private:
-  Status Count(const TensorView& indices) {
-    std::vector<int64_t>& counts = counts_[next_layer_];
-    next_layer_ = (next_layer_ + 1) % counts_.size();
-    std::vector<int32_t> chosen(static_cast<size_t>(indices.num_elements()));
-    const size_t num_bytes = chosen.size() * sizeof(int32_t);
-    DSV4_RETURN_IF_ERROR(memory_.CopyToHost(chosen.data(), indices.data, num_bytes, nullptr));
-    for (const int32_t expert : chosen) ++counts.at(static_cast<size_t>(expert));
-    return {};
-  }
-
-  Memory& memory_;
-  std::vector<std::vector<int64_t>> counts_;
-  size_t next_layer_ = 0;
-};
 
 Result<std::vector<int32_t>> Tokens(const ModelSource& source, const std::string& path) {
   DSV4_ASSIGN_OR_RETURN(const std::string folder, source.RequireTextDirectory());
@@ -70,7 +39,7 @@ Result<ExpertProfile> Profile(const ProfileOptions& options, const ModelSource& 
                                   {.num_sequences = 1, .context = options.window}, &hooked.inner()));
   load_bar.Clear();
   const model::ModelConfig& config = model->config();
-  ChoiceCounter counter(hooked.inner().context->memory(), static_cast<size_t>(model->num_layers()),
+  ChoiceCounter counter(hooked, static_cast<size_t>(model->num_layers()),
                         static_cast<size_t>(config.n_routed_experts));
   const diag::HookedBackend::Scope scope(hooked, counter.Hooks());
   DSV4_ASSIGN_OR_RETURN(kv::SequenceState state, model->NewSequence());

@@ -8,16 +8,6 @@
 #include "base/log.h"
 
 namespace dsv4::apps {
-namespace {
-
-ExpertProfile Empty(const LearnerOptions& options) {
-  return {.model = options.model,
-          .num_tokens = 0,
-          .counts = std::vector(static_cast<size_t>(options.num_layers),
-                                std::vector<int64_t>(static_cast<size_t>(options.num_experts)))};
-}
-
-}  // namespace
 
 Result<ExpertProfile> Joined(const ExpertProfile& older, const ExpertProfile& since) {
   if (older.counts.size() != since.counts.size() ||
@@ -42,49 +32,31 @@ Result<ExpertProfile> Joined(const ExpertProfile& older, const ExpertProfile& si
 }
 
 ExpertLearner::ExpertLearner(diag::HookedBackend& backend, LearnerOptions options)
-    : backend_(backend), options_(std::move(options)), since_(Empty(options_)) {
+    : backend_(backend),
+      options_(std::move(options)),
+      counter_(backend, static_cast<size_t>(options_.num_layers), static_cast<size_t>(options_.num_experts)) {
   Watch();
 }
 
-void ExpertLearner::Watch() {
-  diag::OpHooks hooks;
-  hooks.router = [this](const diag::InnerOp<ops::RouterArgs>& inner, const ops::RouterArgs& args) {
-    DSV4_RETURN_IF_ERROR(inner(args));
-    return Count(args);
-  };
-  scope_.emplace(backend_, std::move(hooks));
-}
-
-Status ExpertLearner::Count(const ops::RouterArgs& args) {
-  const void* const layer = args.bias.is_null() ? args.hash_table.data : args.bias.data;
-  auto found = std::ranges::find(layers_, layer);
-  if (found == layers_.end()) found = layers_.insert(found, layer);
-  const auto index = static_cast<size_t>(found - layers_.begin());
-  if (index >= since_.counts.size()) return {};
-  std::vector<int32_t> chosen(static_cast<size_t>(args.indices.num_elements()));
-  DSV4_RETURN_IF_ERROR(backend_.inner().context->memory().CopyToHost(
-      chosen.data(), args.indices.data, chosen.size() * sizeof(int32_t), backend_.inner().context->stream()));
-  for (const int32_t expert : chosen) ++since_.counts[index].at(static_cast<size_t>(expert));
-  if (index > 0) return {};
-  since_.num_tokens += args.indices.shape[0];
-  num_tokens_.fetch_add(args.indices.shape[0], std::memory_order_relaxed);
-  return {};
-}
+void ExpertLearner::Watch() { scope_.emplace(backend_, counter_.Hooks()); }
 
 void ExpertLearner::OnStep() {
   scope_.reset();
+  num_tokens_.store(num_kept_ + counter_.num_tokens(), std::memory_order_relaxed);
   if (++steps_ % options_.watched_every == 0) Watch();
   if (std::chrono::steady_clock::now() - kept_ < options_.kept_every) return;
   if (const Status status = Keep(); !status.ok()) LogWarning("experts: " + status.message());
 }
 
 Result<ExpertProfile> ExpertLearner::JoinedWithFile() const {
+  const ExpertProfile since = {
+      .model = options_.model, .num_tokens = counter_.num_tokens(), .counts = counter_.counts()};
   const Result<ExpertProfile> older = ReadExpertProfile(options_.path);
   if (!older.has_value()) {
-    if (older.error().code() == StatusCode::kNotFound) return since_;
+    if (older.error().code() == StatusCode::kNotFound) return since;
     return Error(older.error());
   }
-  Result<ExpertProfile> joined = Joined(*older, since_);
+  Result<ExpertProfile> joined = Joined(*older, since);
   if (!joined.has_value()) return Error(joined.error().WithContext(options_.path));
   return joined;
 }
@@ -96,10 +68,11 @@ Status ExpertLearner::CheckFile() const {
 
 Status ExpertLearner::Keep() {
   kept_ = std::chrono::steady_clock::now();
-  if (since_.num_tokens == 0) return {};
+  if (counter_.num_tokens() == 0) return {};
   DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertProfile joined, JoinedWithFile());
   DSV4_RETURN_IF_ERROR(WriteExpertProfile(options_.path, joined));
-  since_ = Empty(options_);
+  num_kept_ += counter_.num_tokens();
+  counter_.Reset();
   return {};
 }
 

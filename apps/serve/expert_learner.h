@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/experts/choice_counter.h"
 #include "apps/shared/expert_profile.h"
 #include "base/status.h"
 #include "diag/hooked_backend.h"
@@ -50,15 +51,13 @@ class ExpertLearner {
   void Watch();
   // With the file's.
   Result<ExpertProfile> JoinedWithFile() const;
-  Status Count(const ops::RouterArgs& args);
 
   diag::HookedBackend& backend_;
   const LearnerOptions options_;
   std::optional<diag::HookedBackend::Scope> scope_;  // While a step is watched.
   int64_t steps_ = 0;
-  // What tells layers apart, in order: those of drafters come behind the model's.
-  std::vector<const void*> layers_;
-  ExpertProfile since_;  // The last Keep.
+  ChoiceCounter counter_;  // Since the last Keep,
+  int64_t num_kept_ = 0;   // and the tokens before.
   std::chrono::steady_clock::time_point kept_ = std::chrono::steady_clock::now();
   std::atomic<int64_t> num_tokens_ = 0;
 };
