@@ -41,7 +41,7 @@ class Commands {
   // Runs the command that was parsed, or this rank's part of it.
   int Dispatch(int argc, char** argv) const;
 
-  CLI::App& app() { return app_; }
+  CLI::App& app() const { return app_; }
   ModelFlags& model() { return model_; }
 
  private:

@@ -16,8 +16,8 @@ void RegisterShell(Commands& commands) {
   const auto shell = std::make_shared<std::string>();
   CLI::App& completion =
       commands.AddWithoutModel("completion", "A script that completes commands and options in a shell",
-                               [&app, shell](const Invocation&) {
-                                 fmt::print("{}", CompletionScript(app, *shell));
+                               [&commands, shell](const Invocation&) {
+                                 fmt::print("{}", CompletionScript(commands, *shell));
                                  return kExitOk;
                                });
   completion.add_option("SHELL", *shell, "Which shell")
@@ -26,13 +26,13 @@ void RegisterShell(Commands& commands) {
 
   const auto page = std::make_shared<std::string>();
   CLI::App& man = commands.AddWithoutModel(
-      "man", "The manual page of dsv4 or of one of its commands", [&app, page](const Invocation&) {
+      "man", "The manual page of dsv4 or of one of its commands", [&commands, &app, page](const Invocation&) {
         const std::vector<CLI::App*> found =
             app.get_subcommands([&](const CLI::App* each) { return each->get_name() == *page; });
         if (found.empty() && !page->empty()) {
           return Fail(InvalidArgument("man: no command '" + *page + "'"), kExitBadUsage);
         }
-        fmt::print("{}", ManualPage(app, found.empty() ? nullptr : found.front()));
+        fmt::print("{}", ManualPage(commands, found.empty() ? nullptr : found.front()));
         return kExitOk;
       });
   man.add_option("COMMAND", *page, "Which command (default: dsv4 itself)");

@@ -8,7 +8,7 @@
 namespace dsv4::apps {
 namespace {
 
-std::vector<const CLI::App*> Commands(const CLI::App& app) {
+std::vector<const CLI::App*> CommandsOf(const CLI::App& app) {
   const std::vector<const CLI::App*> commands = app.get_subcommands([](const CLI::App*) { return true; });
   return commands;
 }
@@ -16,6 +16,14 @@ std::vector<const CLI::App*> Commands(const CLI::App& app) {
 // With a name that begins with '-'.
 std::vector<const CLI::Option*> Options(const CLI::App& app) {
   return app.get_options([](const CLI::Option* option) { return option->nonpositional(); });
+}
+
+// Those of the program that `command` takes, or refuses.
+std::vector<const CLI::Option*> Shared(const Commands& commands, const CLI::App& command, bool takes) {
+  const CLI::App& app = commands.app();
+  return app.get_options([&](const CLI::Option* option) {
+    return option->nonpositional() && commands.Takes(command, *option) == takes;
+  });
 }
 
 bool TakesValue(const CLI::Option& option) { return option.get_items_expected_max() > 0; }
@@ -46,23 +54,36 @@ std::string Quoted(std::string_view text) {
   return quoted + "'";
 }
 
-// "CMD:OPTION" patterns with the words behind them, for the two shells that know "case".
-std::string ChoiceCases(const CLI::App& app, std::string_view pattern_open, std::string_view format) {
+// "CMD:OPTION" patterns with the words behind them, for the two shells that know "case". The first that fits counts: a command's own
+// options, then those of the program that it refuses, which have no words, then those of every other command.
+std::string ChoiceCases(const Commands& commands, std::string_view pattern_open, std::string_view format) {
   std::string cases;
-  const auto add = [&](const CLI::App& owner, std::string_view command) {
-    for (const CLI::Option* option : Options(owner)) {
+  const auto add_line = [&](const std::string& patterns, const std::string& action) {
+    if (!patterns.empty()) cases += fmt::format("    {}{}) {}return ;;\n", pattern_open, patterns, action);
+  };
+  const auto add_patterns = [](const CLI::Option& option, std::string_view command, std::string& patterns) {
+    for (const std::string& name : Names(option))
+      patterns += fmt::format("{}{}:{}", patterns.empty() ? "" : "|", command, name);
+  };
+  const auto add = [&](const std::vector<const CLI::Option*>& options, std::string_view command) {
+    for (const CLI::Option* option : options) {
       const std::vector<std::string> words = Choices(*option);
       if (words.empty()) continue;
       std::string patterns;
-      for (const std::string& name : Names(*option)) {
-        patterns += fmt::format("{}{}:{}", patterns.empty() ? "" : "|", command, name);
-      }
-      cases += fmt::format("    {}{}) {}; return ;;\n", pattern_open, patterns,
-                           fmt::format(fmt::runtime(format), fmt::join(words, " ")));
+      add_patterns(*option, command, patterns);
+      add_line(patterns, fmt::format(fmt::runtime(format), fmt::join(words, " ")) + "; ");
     }
   };
-  add(app, "*");
-  for (const CLI::App* command : Commands(app)) add(*command, command->get_name());
+  const CLI::App& app = commands.app();
+  for (const CLI::App* command : CommandsOf(app)) {
+    add(Options(*command), command->get_name());
+    std::string refused;
+    for (const CLI::Option* option : Shared(commands, *command, false)) {
+      if (!Choices(*option).empty()) add_patterns(*option, command->get_name(), refused);
+    }
+    add_line(refused, "");
+  }
+  add(Options(app), "*");
   return cases;
 }
 
@@ -77,7 +98,7 @@ std::vector<std::string> FirstWords(const CLI::App& command) {
 // "COMMAND) list=(words) ;;" for the two shells that know "case".
 std::string FirstWordCases(const CLI::App& app, std::string_view pattern_open) {
   std::string cases;
-  for (const CLI::App* command : Commands(app)) {
+  for (const CLI::App* command : CommandsOf(app)) {
     const std::vector<std::string> words = FirstWords(*command);
     if (words.empty()) continue;
     cases +=
@@ -88,19 +109,18 @@ std::string FirstWordCases(const CLI::App& app, std::string_view pattern_open) {
 
 std::string CommandNames(const CLI::App& app, std::string_view between) {
   std::string names = fmt::format("help{}version", between);
-  for (const CLI::App* command : Commands(app)) names += fmt::format("{}{}", between, command->get_name());
+  for (const CLI::App* command : CommandsOf(app)) names += fmt::format("{}{}", between, command->get_name());
   return names;
 }
 
-std::string Bash(const CLI::App& app) {
-  const auto names = [](const CLI::App& owner) {
+std::string Bash(const Commands& commands) {
+  const CLI::App& app = commands.app();
+  const auto names = [](const std::vector<const CLI::Option*>& options) {
     std::string all;
-    for (const CLI::Option* option : Options(owner))
-      all += fmt::format(" {}", fmt::join(Names(*option), " "));
+    for (const CLI::Option* option : options) all += fmt::format(" {}", fmt::join(Names(*option), " "));
     return all;
   };
-  std::string script =
-      fmt::format(R"(# bash completion for dsv4: source <(dsv4 completion bash)
+  std::string script = fmt::format(R"(# bash completion for dsv4: source <(dsv4 completion bash)
 _dsv4() {{
   local cur=${{COMP_WORDS[COMP_CWORD]}} prev=${{COMP_WORDS[COMP_CWORD - 1]}} command= word options= list=()
   for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
@@ -111,12 +131,15 @@ _dsv4() {{
   if [[ $cur == -* ]]; then
     case $command in
 )",
-                  CommandNames(app, "|"), ChoiceCases(app, "", "COMPREPLY=($(compgen -W '{}' -- \"$cur\"))"));
-  for (const CLI::App* command : Commands(app)) {
-    script += fmt::format("      {}) options='{}' ;;\n", command->get_name(), names(*command));
+                                   CommandNames(app, "|"),
+                                   ChoiceCases(commands, "", "COMPREPLY=($(compgen -W '{}' -- \"$cur\"))"));
+  for (const CLI::App* command : CommandsOf(app)) {
+    script += fmt::format("      {}) options='{}{}' ;;\n", command->get_name(),
+                          names(Shared(commands, *command, true)), names(Options(*command)));
   }
-  return script + fmt::format(R"(    esac
-    COMPREPLY=($(compgen -W "{} $options" -- "$cur"))
+  return script + fmt::format(R"(      *) options='{}' ;;
+    esac
+    COMPREPLY=($(compgen -W "$options" -- "$cur"))
   elif [[ -z $command || $command == help || $command == man ]]; then
     COMPREPLY=($(compgen -W '{}' -- "$cur"))
   else
@@ -134,22 +157,26 @@ _dsv4() {{
 }}
 complete -o filenames -F _dsv4 dsv4
 )",
-                              names(app), CommandNames(app, " "), FirstWordCases(app, ""));
+                              names(Options(app)), CommandNames(app, " "), FirstWordCases(app, ""));
 }
 
-std::string Zsh(const CLI::App& app) {
-  const auto described = [](const CLI::App& owner) {
+std::string Zsh(const Commands& commands) {
+  const CLI::App& app = commands.app();
+  const auto described = [](const std::vector<const CLI::Option*>& options) {
     std::string all;
-    for (const CLI::Option* option : Options(owner)) {
+    for (const CLI::Option* option : options) {
       for (const std::string& name : Names(*option)) {
         all += fmt::format("        {}\n", Quoted(name + ":" + option->get_description()));
       }
     }
     return all;
   };
-  std::string script =
-      fmt::format(R"(#compdef dsv4
+  std::string script = fmt::format(R"(#compdef dsv4
 # zsh completion for dsv4: source <(dsv4 completion zsh), or this file as _dsv4 in a directory of $fpath
+_dsv4_shared() {{
+  list=(
+{}  )
+}}
 _dsv4() {{
   local command= word
   local -a list
@@ -159,20 +186,25 @@ _dsv4() {{
   case "$command:${{words[CURRENT-1]}}" in
 {}  esac
   if [[ $PREFIX == -* ]]; then
-    list=(
-{})
     case $command in
 )",
-                  CommandNames(app, "|"), ChoiceCases(app, "(", "compadd -- {}"), described(app));
-  for (const CLI::App* command : Commands(app)) {
-    script += fmt::format("      ({}) list+=(\n{}      ) ;;\n", command->get_name(), described(*command));
+                                   described(Options(app)), CommandNames(app, "|"),
+                                   ChoiceCases(commands, "(", "compadd -- {}"));
+  for (const CLI::App* command : CommandsOf(app)) {
+    // Behind those of the program that most commands take, which stand in the script once.
+    const std::vector<const CLI::Option*> taken = Shared(commands, *command, true);
+    const bool all = taken.size() == Options(app).size();
+    script += fmt::format("      ({}) {}list{}=(\n{}{}      ) ;;\n", command->get_name(),
+                          all ? "_dsv4_shared; " : "", all ? "+" : "", all ? std::string() : described(taken),
+                          described(Options(*command)));
   }
+  script += "      (*) _dsv4_shared ;;\n";
   script += R"(    esac
     _describe option list
   elif [[ -z $command || $command == help || $command == man ]]; then
     list=(
 )";
-  for (const CLI::App* command : Commands(app)) {
+  for (const CLI::App* command : CommandsOf(app)) {
     script += fmt::format("      {}\n", Quoted(command->get_name() + ":" + command->get_description()));
   }
   return script + fmt::format(R"(    )
@@ -191,11 +223,17 @@ if [[ $funcstack[1] == _dsv4 ]]; then _dsv4 "$@"; else compdef _dsv4 dsv4; fi
                               FirstWordCases(app, "("));
 }
 
-std::string Fish(const CLI::App& app) {
+std::string Fish(const Commands& commands) {
+  const CLI::App& app = commands.app();
   std::string script = "# fish completion for dsv4: dsv4 completion fish | source\n";
   const auto add = [&](const CLI::App& owner, const std::string& condition) {
     for (const CLI::Option* option : Options(owner)) {
+      std::string refusing;
+      for (const CLI::App* command : CommandsOf(app)) {
+        if (&owner == &app && !commands.Takes(*command, *option)) refusing += " " + command->get_name();
+      }
       script += "complete -c dsv4" + condition;
+      if (!refusing.empty()) script += fmt::format(" -n 'not __fish_seen_subcommand_from{}'", refusing);
       for (const std::string& name : option->get_snames()) script += " -s " + name;
       for (const std::string& name : option->get_lnames()) script += " -l " + name;
       const std::vector<std::string> words = Choices(*option);
@@ -208,7 +246,7 @@ std::string Fish(const CLI::App& app) {
     }
   };
   add(app, "");
-  for (const CLI::App* command : Commands(app)) {
+  for (const CLI::App* command : CommandsOf(app)) {
     script += fmt::format("complete -c dsv4 -n __fish_use_subcommand -f -a {} -d {}\n", command->get_name(),
                           Quoted(command->get_description()));
     add(*command, fmt::format(" -n '__fish_seen_subcommand_from {}'", command->get_name()));
@@ -262,13 +300,14 @@ std::string RoffOptions(const CLI::App& owner) {
 
 }  // namespace
 
-std::string CompletionScript(const CLI::App& app, std::string_view shell) {
-  if (shell == "zsh") return Zsh(app);
-  if (shell == "fish") return Fish(app);
-  return Bash(app);
+std::string CompletionScript(const Commands& commands, std::string_view shell) {
+  if (shell == "zsh") return Zsh(commands);
+  if (shell == "fish") return Fish(commands);
+  return Bash(commands);
 }
 
-std::string ManualPage(const CLI::App& app, const CLI::App* command) {
+std::string ManualPage(const Commands& commands, const CLI::App* command) {
+  const CLI::App& app = commands.app();
   const CLI::App& owner = command != nullptr ? *command : app;
   const std::string name = command != nullptr ? "dsv4-" + command->get_name() : "dsv4";
   std::string upper = name;
@@ -284,12 +323,17 @@ std::string ManualPage(const CLI::App& app, const CLI::App* command) {
                                  Roff(owner.get_description()), Roff(synopsis));
   if (command == nullptr) {
     page += ".SH COMMANDS\n";
-    for (const CLI::App* each : Commands(app)) {
+    for (const CLI::App* each : CommandsOf(app)) {
       page += fmt::format(".TP\n.B {}\n{}\n", Roff(each->get_name()), Roff(each->get_description()));
     }
   }
   page += ".SH OPTIONS\n" + RoffOptions(owner);
-  if (command != nullptr) page += ".PP\nThe options of every command are in \\fBdsv4\\fR(1).\n";
+  if (command != nullptr) {
+    std::vector<std::string> taken;
+    for (const CLI::Option* option : Shared(commands, *command, true)) taken.push_back(Names(*option).back());
+    page += fmt::format(".PP\nOptions that this command shares with others, in \\fBdsv4\\fR(1): {}.\n",
+                        Roff(fmt::format("{}", fmt::join(taken, ", "))));
+  }
   const std::string footer = owner.get_footer();
   if (const size_t examples = footer.find("Examples:\n"); examples != std::string::npos) {
     page += fmt::format(".SH EXAMPLES\n.nf\n{}.fi\n", Roff(footer.substr(examples + 10)));

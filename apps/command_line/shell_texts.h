@@ -5,12 +5,14 @@
 #include <string>
 #include <string_view>
 
+#include "apps/command_line/command.h"
+
 namespace dsv4::apps {
 
-// A completion script; `shell` is "bash", "zsh" or "fish".
-std::string CompletionScript(const CLI::App& app, std::string_view shell);
+// A completion script; `shell` is "bash", "zsh" or "fish". It offers a command what that takes (Commands::Takes).
+std::string CompletionScript(const Commands& commands, std::string_view shell);
 
 // The manual page, section 1, of `command`; of dsv4 itself where it is null.
-std::string ManualPage(const CLI::App& app, const CLI::App* command);
+std::string ManualPage(const Commands& commands, const CLI::App* command);
 
 }  // namespace dsv4::apps

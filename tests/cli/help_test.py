@@ -76,6 +76,33 @@ class Help(unittest.TestCase):
                                   capture_output=True, check=True)
             self.assertEqual(lint.stderr, "")
 
+    def test_completion_offers_what_a_command_takes(self):
+        """Option by option of the program: offered, by each shell's script, where the command's help lists it and the command line takes it."""
+        shared = re.findall(r"^  (?:-\w,)?--([\w-]+)", dsv4("help").stdout, re.MULTILINE)
+        overview = dsv4("help").stdout
+        commands = re.findall(r"^  (\w+) {3,}\S", overview[overview.index("Subcommands:"):], re.MULTILINE)
+        bash, zsh, fish = (dsv4("completion", shell).stdout for shell in ("bash", "zsh", "fish"))
+        refused = 0
+        for command in commands:
+            text = dsv4("help", command).stdout
+            taken = set(re.findall(r"^  (?:-\w,)?--([\w-]+)", text[text.index("Options of every command"):], re.MULTILINE)) | {"help", "version"}
+            own = set(re.findall(r"^  (?:-\w,)?--([\w-]+)", text[:text.index("Options of every command")], re.MULTILINE))
+            offered = {"bash": re.search(rf"^      {command}\) options='(.*)' ;;", bash, re.MULTILINE)[1].split()}
+            block = re.search(rf"^      \({command}\) (_dsv4_shared; )?list\+?=\((.*?)^      \) ;;", zsh, re.MULTILINE | re.DOTALL)
+            everywhere = re.search(r"^_dsv4_shared\(\) \{(.*?)^\}", zsh, re.MULTILINE | re.DOTALL)[1] if block[1] else ""
+            offered["zsh"] = re.findall(r"^        '(--[\w-]+):", everywhere + block[2], re.MULTILINE)
+            offered["fish"] = ["--" + name for refusing, name in re.findall(
+                r"^complete -c dsv4(?: -n 'not __fish_seen_subcommand_from ([^']*)')?(?: -s \w)? -l ([\w-]+)", fish, re.MULTILINE)
+                if command not in refusing.split()] + ["--" + name for name in own]
+            for option in set(shared) - own:
+                refused += option not in taken
+                for shell, names in offered.items():
+                    self.assertEqual("--" + option in names, option in taken, f"{shell}: {command} --{option}")
+        self.assertGreater(refused, 90)
+        self.assertEqual(dsv4("pull", "a/b", "--backend", "cpu").returncode, 2)
+        self.assertIn("\\-\\-threads", dsv4("man", "convert").stdout)
+        self.assertNotIn("\\-\\-backend", dsv4("man", "convert").stdout)
+
     def test_completion_in_bash(self):
         def complete(*words):
             quoted = " ".join(f"'{word}'" for word in words)
@@ -89,6 +116,10 @@ class Help(unittest.TestCase):
         self.assertEqual(complete("dsv4", "run", "--reasoning", ""), ["show", "hide", "only"])
         self.assertEqual(complete("dsv4", "serve", "--backend", "c"), ["cpu", "cuda"])
         self.assertEqual(complete("dsv4", "--back"), ["--backend"])
+        self.assertEqual(complete("dsv4", "convert", "--back"), [])
+        self.assertEqual(complete("dsv4", "convert", "--experts", "n"), ["nvfp4"])
+        self.assertEqual(complete("dsv4", "convert", "--numerics", "p"), [])
+        self.assertEqual(complete("dsv4", "convert", "--log-level", "w"), ["warning"])
         self.assertEqual(complete("dsv4", "help", "inst"), [])
         self.assertEqual(complete("dsv4", "launch", ""), ["aider", "claude", "codex", "llm", "opencode"])
         self.assertEqual(complete("dsv4", "-m", "models/tiny", "diagnose", "resi"), ["residual"])
