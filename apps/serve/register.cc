@@ -56,6 +56,11 @@ void RegisterServe(Commands& commands) {
   serve.add_option("--api-key-file", options.api_key_file, "Keys, one a line");
   serve.add_option("--cors-origin", options.cors_origin, "Pages of this origin may ask (*: any)");
   serve
+      .add_option("--unknown-fields", options.unknown_fields,
+                  "Of a request: say those that are not known, once in the log and in a header, or refuse it")
+      ->check(CLI::IsMember({"warn", "refuse"}))
+      ->capture_default_str();
+  serve
       .add_option("--revision", options.revision,
                   "Chat format: v4 or v4-0731 (default: detected from the model)")
       ->check(KnownRevision());

@@ -125,6 +125,7 @@ Result<server::ServedModel> LoadServedModel(const ServeOptions& options, const M
 // What requests mean that do not say.
 Status SetDefaults(const ServeOptions& options, server::ServedModel& served) {
   served.both_reasoning_fields = options.both_reasoning_fields;
+  served.refuse_unknown_fields = options.unknown_fields == "refuse";
   served.defaults = options.defaults;
   served.own_sampling_while_thinking = options.thinking_sampling == "model";
   served.default_thinking.mode =

@@ -6,7 +6,9 @@
 #include <sstream>
 
 #include "server/dialects/anthropic_messages.h"
+#include "server/dialects/ollama.h"
 #include "server/dialects/openai_chat.h"
+#include "server/dialects/openai_completions.h"
 #include "server/dialects/openai_responses.h"
 #include "server/served_model_testing.h"
 
@@ -14,7 +16,10 @@ namespace dsv4::server {
 namespace {
 
 using chat::JsonValue;
+using ::testing::AnyOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 const ServedModel& Tiny() {
   static const ServedModel model = MakeTinyServedModel("models/tiny/tokenizer.json", "v4-0731");
@@ -33,16 +38,16 @@ JsonValue Merge(const JsonValue& base, const JsonValue& change) {
   return JsonValue::Object(std::move(members));
 }
 
-Result<ChatCall> Read(std::string_view api, const JsonValue& body) {
+Result<ChatCall> Read(std::string_view api, const JsonValue& body, const ServedModel& model = Tiny()) {
   if (api == "chat") {
-    DSV4_ASSIGN_OR_RETURN(OpenAiChatRequest request, ReadOpenAiChat(Tiny(), body));
+    DSV4_ASSIGN_OR_RETURN(OpenAiChatRequest request, ReadOpenAiChat(model, body));
     return std::move(request.call);
   }
   if (api == "responses") {
-    DSV4_ASSIGN_OR_RETURN(ResponsesRequest request, ReadResponses(Tiny(), body));
+    DSV4_ASSIGN_OR_RETURN(ResponsesRequest request, ReadResponses(model, body));
     return std::move(request.call);
   }
-  DSV4_ASSIGN_OR_RETURN(AnthropicRequest request, ReadAnthropic(Tiny(), body));
+  DSV4_ASSIGN_OR_RETURN(AnthropicRequest request, ReadAnthropic(model, body));
   return std::move(request.call);
 }
 
@@ -69,6 +74,11 @@ TEST(ClientShapes, EveryClientGetsItsPrompt) {
   for (const JsonValue& shape : cases) {
     SCOPED_TRACE(Text(shape, "name"));
     const JsonValue* base = fixture->Find("bases")->Find(Text(shape, "base"));
+    const auto call = Read(Text(*base, "api"), Merge(*base->Find("body"), *shape.Find("change")));
+    // Codex's wish for the length of texts is nothing that this model has been taught.
+    if (call) {
+      EXPECT_THAT(call->sampling.unknown_fields, AnyOf(IsEmpty(), ElementsAre("text.verbosity")));
+    }
     const std::string prompt = Prompt(Text(*base, "api"), Merge(*base->Find("body"), *shape.Find("change")));
     EXPECT_TRUE(prompt.ends_with(Text(shape, "turns"))) << prompt;
     std::string tools;
@@ -116,6 +126,48 @@ TEST(ClientShapes, WhatWouldChangeTheAnswerIsNotLeftOut) {
   EXPECT_THAT(Prompt("messages", R"({"messages": [{"role": "user", "content": "q"}],
                      "tools": [{"type": "bash_20250124", "name": "bash"}]})"),
               HasSubstr("tools[0].type: got 'bash_20250124'"));
+}
+
+TEST(ClientShapes, AFieldThatIsNotKnownIsNamedOrRefused) {
+  struct Shape {
+    const char* api;
+    const char* body;
+  };
+  const Shape shapes[] = {
+      {"chat",
+       R"({"messages": [{"role": "user", "content": "q", "extra": 1}], "user": "me", "absent": null, "max_token": 5,
+                   "stream_options": {"include_usage": true, "every": 1}, "chat_template_kwargs": {"thinking": false, "custom": 1}})"},
+      {"responses",
+       R"({"input": "q", "service_tier": "auto", "max_token": 5, "text": {"verbosity": "low", "format": {"type": "text"}},
+                        "reasoning": {"effort": "high", "summary": "auto", "every": 1}})"},
+      {"messages",
+       R"({"messages": [{"role": "user", "content": "q"}], "max_tokens": 5, "max_token": 5, "metadata": {"user_id": "x"},
+                       "thinking": {"type": "adaptive", "display": "omitted", "every": 1}, "output_config": {"effort": "high", "every": 1}})"}};
+  const std::vector<std::vector<std::string>> want = {
+      {"max_token", "chat_template_kwargs.custom", "stream_options.every"},
+      {"max_token", "reasoning.every", "text.verbosity"},
+      {"max_token", "output_config.every", "thinking.every"}};
+  ServedModel strict = MakeTinyServedModel("models/tiny/tokenizer.json", "v4-0731");
+  strict.refuse_unknown_fields = true;
+  for (size_t i = 0; i < std::size(shapes); ++i) {
+    const JsonValue body = *chat::ReadJson(shapes[i].body, "test");
+    const auto call = Read(shapes[i].api, body);
+    ASSERT_TRUE(call) << call.error().ToString();
+    EXPECT_EQ(call->sampling.unknown_fields, want[i]);
+    EXPECT_EQ(Read(shapes[i].api, body, strict).error().message(),
+              "max_token: a field that is not known here (--unknown-fields refuse)");
+  }
+  const auto completions =
+      ReadCompletions(Tiny(), *chat::ReadJson(R"({"prompt": "q", "top": 1, "user": "me"})", "test"));
+  ASSERT_TRUE(completions);
+  EXPECT_THAT(completions->sampling.unknown_fields, ElementsAre("top"));
+  const auto ollama = ReadOllamaChat(
+      Tiny(),
+      *chat::ReadJson(
+          R"({"messages": [{"role": "user", "content": "q"}], "keep_alive": 5, "raw": true, "options": {"num_ctx": 9, "odd": 1}})",
+          "test"));
+  ASSERT_TRUE(ollama);
+  EXPECT_THAT(ollama->chat.call.sampling.unknown_fields, ElementsAre("odd", "raw"));
 }
 
 std::string Decoded(std::string_view arguments, size_t piece) {

@@ -31,6 +31,8 @@ struct ServedModel : session::TextModel {
   bool own_sampling_while_thinking = false;
   // In chat completions the reasoning is `reasoning` too, as other servers and their clients call it.
   bool both_reasoning_fields = false;
+  // A request with a field that is not known is refused; else it is answered and the field named.
+  bool refuse_unknown_fields = false;
 
   bool AnswersTo(std::string_view name) const;
   // OutOfRange for a text that has more tokens than the context, whatever it says: reading 60 MiB into tokens takes half a minute.

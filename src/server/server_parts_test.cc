@@ -22,11 +22,15 @@
 #include "server/api/fields.h"
 #include "server/dialects/known_fields.h"
 #include "server/http/http.h"
+#include "server/observe/metrics.h"
+#include "server/observe/unknown_fields.h"
 
 namespace dsv4::server {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 chat::Message WithCall(const std::string& id, const std::string& arguments) {
   return {.role = chat::Role::kAssistant, .tool_calls = {{.id = id, .name = "f", .arguments = arguments}}};
@@ -117,8 +121,12 @@ TEST(KnownFields, EveryFieldOfTheOthersIsTakenRefusedOrChangesNothing) {
   const Json file =
       *ParseJson(*ReadFile("tests/fixtures/rival-fields.json", FileKind::kAny), "rival-fields.json");
   std::set<std::string> idle;
-  for (const auto& [reason, names] : file.at("changes_no_answer").items()) {
-    for (const Json& name : names) EXPECT_TRUE(idle.insert(name).second) << name << " twice";
+  const std::string page = *ReadFile("docs/serving.md", FileKind::kAny);
+  for (const IdleFields& group : FieldsWithoutEffect()) {
+    for (const std::string_view name : group.names) {
+      EXPECT_TRUE(idle.emplace(name).second) << name << " twice";
+      EXPECT_THAT(page, HasSubstr(fmt::format("`{}`", name)));
+    }
   }
   std::set<std::string_view> refused;
   for (const KnownField& field : UnsupportedFields()) {
@@ -136,11 +144,30 @@ TEST(KnownFields, EveryFieldOfTheOthersIsTakenRefusedOrChangesNothing) {
       const bool taken = std::ranges::any_of(ApiFields(), [&](const ApiField& field) {
         return (field.readers & reader) != 0 && field.name == name.get<std::string>();
       });
-      EXPECT_TRUE(taken || refused.contains(name.get<std::string>()) || idle.contains(name))
+      EXPECT_TRUE(taken || refused.contains(name.get<std::string>()) ||
+                  idle.contains(name.get<std::string>()))
           << list << ": " << name;
     }
   }
   EXPECT_GT(names_seen, 400u);
+}
+
+TEST(UnknownFields, HaveABoundAndHarmlessNames) {
+  Metrics metrics("tiny", "0");
+  UnknownFields fields(metrics);
+  EXPECT_EQ(fields.Note("/v1/completions", std::vector<std::string>{"a\r\nX-Key: 1", "text.verbosity"}),
+            "a??X-Key??1, text.verbosity");
+  std::vector<std::string> many;
+  for (int i = 0; i < 200; ++i) many.push_back(fmt::format("field{}", i));
+  many.push_back(std::string(5000, 'x'));
+  const std::string listed = fields.Note("/v1/completions", many);
+  EXPECT_TRUE(listed.ends_with("field15, ...")) << listed;
+  const std::string text = metrics.Text();
+  EXPECT_THAT(text, HasSubstr("dsv4_unknown_request_fields_total{field=\"text.verbosity\"} 1"));
+  EXPECT_THAT(text, HasSubstr(fmt::format("dsv4_unknown_request_fields_total{{field=\"field{}\"}} 1",
+                                          UnknownFields::kMaxNames - 3)));
+  EXPECT_THAT(text, Not(HasSubstr(fmt::format("field{}\"", UnknownFields::kMaxNames - 2))));
+  EXPECT_THAT(text, HasSubstr(fmt::format("{{field=\"other\"}} {}", 201 - (UnknownFields::kMaxNames - 2))));
 }
 
 TEST(ApiError, TheFieldOfAMessage) {

@@ -15,6 +15,7 @@
 #include "server/api/json_text.h"
 #include "server/api/random_id.h"
 #include "server/dialects/anthropic_messages.h"
+#include "server/dialects/known_fields.h"
 #include "server/dialects/ollama.h"
 #include "server/dialects/openai_chat.h"
 #include "server/dialects/openai_completions.h"
@@ -23,6 +24,9 @@
 
 namespace dsv4::server {
 namespace {
+
+// The header that lists what of a request is not known here.
+constexpr std::string_view kUnknownFields = "x-dsv4-unknown-fields";
 
 // The dialect of an endpoint's errors.
 bool IsAnthropic(std::string_view path) { return path.starts_with("/v1/messages"); }
@@ -117,7 +121,7 @@ class DressedReply final : public Reply {
     headers.emplace_back("Access-Control-Allow-Origin", cors_origin_);
     headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
     headers.emplace_back("Access-Control-Allow-Headers", "*, Authorization");
-    headers.emplace_back("Access-Control-Expose-Headers", "x-request-id");
+    headers.emplace_back("Access-Control-Expose-Headers", fmt::format("x-request-id, {}", kUnknownFields));
     headers.emplace_back("Vary", "Origin");
   }
   void OnProgress(std::function<void()> wake) override { inner_->OnProgress(std::move(wake)); }
@@ -137,7 +141,11 @@ class DressedReply final : public Reply {
 
 Service::Service(const ServedModel& model, engine::EngineThread& engine, Metrics& metrics,
                  ServiceOptions options)
-    : model_(model), engine_(engine), metrics_(metrics), options_(std::move(options)) {
+    : model_(model),
+      engine_(engine),
+      metrics_(metrics),
+      options_(std::move(options)),
+      unknown_fields_(metrics) {
   if (options_.cache_secret.empty()) options_.cache_secret = RandomId("");
   const auto hash = [](const std::string& text) { return XXH3_64bits(text.data(), text.size()); };
   const auto add = [&](const std::string& key) {
@@ -315,11 +323,20 @@ Result<std::unique_ptr<Reply>> Service::Start(std::vector<PreparedCall> calls,
           .traceparent = std::string(http.Header("traceparent")), .request_id = http.id, .route = http.path});
 }
 
+std::unique_ptr<Reply> Service::Tell(std::unique_ptr<Reply> reply, const HttpRequest& request,
+                                     std::span<const std::string> unknown_fields) {
+  if (unknown_fields.empty()) return reply;
+  std::string listed = unknown_fields_.Note(request.path, unknown_fields);
+  return WithHeader(std::move(reply), std::string(kUnknownFields), std::move(listed));
+}
+
 Result<std::unique_ptr<Reply>> Service::StartChat(ChatCall call, std::unique_ptr<AnswerWriter> writer,
                                                   const Caller& caller, const HttpRequest& request) {
+  const std::vector<std::string> unknown = std::move(call.sampling.unknown_fields);
   std::vector<PreparedCall> calls(1);
   DSV4_ASSIGN_OR_RETURN(calls.front(), PrepareChat(model_, call_memory_, caller, std::move(call)));
-  return Start(std::move(calls), std::move(writer), request);
+  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Reply> reply, Start(std::move(calls), std::move(writer), request));
+  return Tell(std::move(reply), request, unknown);
 }
 
 std::unique_ptr<Reply> Service::ChatCompletions(const HttpRequest& request, const Caller& caller) {
@@ -346,9 +363,10 @@ std::unique_ptr<Reply> Service::CountTokens(const HttpRequest& request, const Ca
   const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
     DSV4_ASSIGN_OR_RETURN(const chat::JsonValue body, ReadBody(request, model_));
     DSV4_ASSIGN_OR_RETURN(AnthropicRequest messages, ReadAnthropic(model_, body));
+    const std::vector<std::string> unknown = std::move(messages.call.sampling.unknown_fields);
     DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
                           ChatPrompt(model_, call_memory_, std::move(messages.call)));
-    return MakeReply({}, JsonText({{"input_tokens", ids.size()}}));
+    return Tell(MakeReply({}, JsonText({{"input_tokens", ids.size()}})), request, unknown);
   };
   return OrFail(run(), request.path);
 }
@@ -427,7 +445,8 @@ std::unique_ptr<Reply> Service::Completions(const HttpRequest& request, const Ca
                             PrepareText(model_, caller, std::move(prompt), completions.sampling));
       calls.push_back(std::move(call));
     }
-    return Start(std::move(calls), std::move(writer), request);
+    DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Reply> reply, Start(std::move(calls), std::move(writer), request));
+    return Tell(std::move(reply), request, completions.sampling.unknown_fields);
   };
   return OrFail(run(), request.path);
 }
@@ -440,19 +459,26 @@ std::unique_ptr<Reply> Service::Tokenize(const HttpRequest& request, const Calle
     bool with_strings = false;
     fields.Read("return_token_strs", &with_strings);
     std::vector<int32_t> ids;
+    std::vector<std::string> unknown;
+    const auto render = [&](ChatCall& call) {
+      unknown = std::move(call.sampling.unknown_fields);
+      return ChatPrompt(model_, call_memory_, std::move(call));
+    };
     // The prompt of another dialect's request: /tokenize?api=messages, /tokenize?api=responses.
     if (request.query == "api=messages") {
       DSV4_ASSIGN_OR_RETURN(AnthropicRequest messages, ReadAnthropic(model_, body));
-      DSV4_ASSIGN_OR_RETURN(ids, ChatPrompt(model_, call_memory_, std::move(messages.call)));
+      DSV4_ASSIGN_OR_RETURN(ids, render(messages.call));
     } else if (request.query == "api=responses") {
       DSV4_ASSIGN_OR_RETURN(ResponsesRequest responses, ReadResponses(model_, body));
-      DSV4_ASSIGN_OR_RETURN(ids, ChatPrompt(model_, call_memory_, std::move(responses.call)));
+      DSV4_ASSIGN_OR_RETURN(ids, render(responses.call));
     } else if (fields.Find("messages") != nullptr) {
       DSV4_TRY(fields.status());
       DSV4_ASSIGN_OR_RETURN(OpenAiChatRequest chat, ReadOpenAiChat(model_, body));
-      DSV4_ASSIGN_OR_RETURN(ids, ChatPrompt(model_, call_memory_, std::move(chat.call)));
+      DSV4_ASSIGN_OR_RETURN(ids, render(chat.call));
     } else {
       if (!fields.Read("prompt", &prompt)) fields.Fail("prompt", "missing, wanted a text (or messages)");
+      fields.Expect({"model"});
+      NoteUnknown(fields, body, model_, unknown);
       DSV4_TRY(fields.status());
       DSV4_ASSIGN_OR_RETURN(ids, model_.tokenizer.Encode(prompt));
     }
@@ -468,7 +494,7 @@ std::unique_ptr<Reply> Service::Tokenize(const HttpRequest& request, const Calle
       }
       text += ']';
     }
-    return MakeReply({}, text + '}');
+    return Tell(MakeReply({}, text + '}'), request, unknown);
   };
   return OrFail(run(), request.path);
 }
@@ -479,8 +505,11 @@ std::unique_ptr<Reply> Service::Detokenize(const HttpRequest& request, const Cal
     Fields fields(body);
     std::vector<int32_t> tokens;
     if (!fields.ReadTokens("tokens", &tokens)) fields.Fail("tokens", "missing, wanted a list of token ids");
+    fields.Expect({"model"});
+    std::vector<std::string> unknown;
+    NoteUnknown(fields, body, model_, unknown);
     DSV4_TRY(fields.status());
-    return MakeReply({}, JsonText({{"prompt", model_.tokenizer.Decode(tokens)}}));
+    return Tell(MakeReply({}, JsonText({{"prompt", model_.tokenizer.Decode(tokens)}})), request, unknown);
   };
   return OrFail(run(), request.path);
 }

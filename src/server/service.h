@@ -4,6 +4,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "server/observe/access_log.h"
 #include "server/observe/metrics.h"
 #include "server/observe/trace_exporter.h"
+#include "server/observe/unknown_fields.h"
 #include "server/served_model.h"
 
 namespace dsv4::server {
@@ -86,6 +88,9 @@ class Service {
 
   Result<std::unique_ptr<Reply>> StartChat(ChatCall call, std::unique_ptr<AnswerWriter> writer,
                                            const Caller& caller, const HttpRequest& request);
+  // The reply with a header that lists these fields of its request, which are counted and said in the log once; as it is where there are none.
+  std::unique_ptr<Reply> Tell(std::unique_ptr<Reply> reply, const HttpRequest& request,
+                              std::span<const std::string> unknown_fields);
   // Starts the choices of one or several prompts. Errors are those of the engine: the queue is full, the prompt too long.
   Result<std::unique_ptr<Reply>> Start(std::vector<PreparedCall> calls, std::unique_ptr<AnswerWriter> writer,
                                        const HttpRequest& request);
@@ -96,6 +101,7 @@ class Service {
   ServiceOptions options_;
   std::vector<Caller> callers_;  // Of the keys, and of clients that need none.
   CallMemory call_memory_;
+  UnknownFields unknown_fields_;
   std::atomic<bool> ready_ = true;
 };
 

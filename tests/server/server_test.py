@@ -57,8 +57,25 @@ class Errors(SharedServer):
         self.assertEqual(self.server.request("GET", CHAT)[0], 405)
         self.assertEqual(self.server.request("GET", "/v1/models/other")[0], 404)
 
-    def test_unknown_fields_are_ignored(self):
-        self.server.post(CHAT, {"messages": QUESTION, "max_tokens": 1, "no_such_field": {"x": 1}})
+    def test_unknown_fields_are_named(self):
+        shapes = ((CHAT, {"messages": QUESTION}), (CHAT, {"messages": QUESTION, "stream": True}), ("/v1/completions", {"prompt": "a"}),
+                  ("/v1/responses", {"input": "a"}), ("/v1/messages", {"messages": QUESTION}), ("/tokenize", {"prompt": "a"}),
+                  ("/v1/messages/count_tokens", {"messages": QUESTION}), ("/tokenize", {"messages": QUESTION, "return_token_strs": True}),
+                  ("/detokenize", {"tokens": [1]}), ("/api/chat", {"messages": QUESTION, "stream": False, "options": {"num_predict": 1}}))
+        with Server() as server, Server("--unknown-fields", "refuse") as strict:
+            for path, body in shapes:
+                body = body if path.startswith(("/tok", "/detok", "/api", "/v1/messages/")) else {**body, "max_output_tokens" if "responses" in path else "max_tokens": 1}
+                with self.subTest(path=path):
+                    for known in (server, strict):
+                        status, headers, _ = known.request("POST", path, body)
+                        self.assertEqual((status, headers["x-dsv4-unknown-fields"]), (200, None))
+                    status, headers, _ = server.request("POST", path, {**body, "no_such_field": {"x": 1}, "nothing": None, "b\r\nad": 1})
+                    self.assertEqual((status, headers["x-dsv4-unknown-fields"]), (200, "no_such_field, b??ad"))
+                    status, _, reply = strict.request("POST", path, {**body, "no_such_field": {"x": 1}})
+                    self.assertEqual(status, 400)
+                    self.assertIn("no_such_field: a field that is not known here", json.dumps(reply))
+            self.assertIn(f'dsv4_unknown_request_fields_total{{field="no_such_field"}} {len(shapes)}', server.request("GET", "/metrics")[2])
+        self.assertEqual(sum("'no_such_field'" in line for line in server.log), 1, server.log)
 
 
 class Plumbing(SharedServer):

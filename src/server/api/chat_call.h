@@ -30,6 +30,8 @@ struct SamplingCall : session::AnswerOptions {
   std::vector<int32_t> allowed_tokens;  // Empty: all.
   // Of the content, where it is not conversation.response_format that says it.
   std::optional<grammar::ContentRule> rule;
+  // Members of the request that nothing here knows: they change nothing, and the client is told.
+  std::vector<std::string> unknown_fields;
 };
 
 // Reads temperature, top_p, top_k, min_p, the penalties, penalty_window, logit_bias, seed, n, stop_token_ids, ignore_eos,

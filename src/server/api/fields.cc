@@ -6,8 +6,6 @@
 #include <charconv>
 #include <limits>
 
-#include "base/log.h"
-
 namespace dsv4::server {
 namespace {
 
@@ -67,7 +65,7 @@ void Fields::Expect(std::initializer_list<std::string_view> names) {
 std::vector<std::string> Fields::Unknown() const {
   std::vector<std::string> names;
   for (const auto& [name, value] : object_.members()) {
-    if (!known_.contains(name)) names.push_back(name);
+    if (!known_.contains(name) && !value.is_null()) names.push_back(name);
   }
   return names;
 }
@@ -175,10 +173,6 @@ bool Fields::ReadTokens(std::string_view name, std::vector<int32_t>* value) {
   }
   *value = std::move(tokens);
   return true;
-}
-
-void Fields::LogUnknown(std::string_view api) const {
-  for (const std::string& name : Unknown()) LogDebug(fmt::format("{}: field {} is ignored", api, name));
 }
 
 }  // namespace dsv4::server

@@ -41,10 +41,8 @@ class Fields {
   const Status& status() const { return status_; }
   // Names that were asked for, or expected, whether the object has them or not.
   std::vector<std::string> asked_for() const { return {known_.begin(), known_.end()}; }
-  // Members that were not asked for.
+  // Members that were not asked for and are not null.
   std::vector<std::string> Unknown() const;
-  // A debug line in the log for each of them; `api` begins it.
-  void LogUnknown(std::string_view api) const;
 
  private:
   bool ReadInteger(std::string_view name, int64_t lowest, int64_t highest, int64_t* value);

@@ -329,7 +329,7 @@ Result<AnthropicRequest> ReadAnthropic(const ServedModel& model, const chat::Jso
   fields.ReadList("tools", &tools);
   const chat::JsonValue* system = fields.Find("system");
   fields.Expect({"model", "thinking", "metadata"});
-  RefuseUnsupported(fields, kMessages);
+  CheckFields(fields, body, kMessages, model, call.sampling);
   DSV4_TRY(fields.status());
   if (system != nullptr) {
     DSV4_ASSIGN_OR_RETURN(std::string text, ReadSystem(*system));
@@ -344,7 +344,6 @@ Result<AnthropicRequest> ReadAnthropic(const ServedModel& model, const chat::Jso
   if (tools != nullptr) DSV4_TRY(ReadTools(*tools, call));
   DSV4_ASSIGN_OR_RETURN(call.thinking, chat::ResolveThinking(*model.profile, body, model.default_thinking));
   FillDefaults(model, call);
-  fields.LogUnknown("messages");
   return request;
 }
 

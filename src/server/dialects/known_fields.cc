@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 
 #include "base/check.h"
@@ -14,7 +15,7 @@ namespace {
 constexpr std::string_view kNoSound = "this model reads and writes text alone";
 
 // Taken from the request schemas of those projects, 2026-11: tests/fixtures/rival-fields.json has their names, each of which is here, in the table of
-// fields, or said there to change no answer.
+// fields, or below among those that change no answer.
 constexpr KnownField kFields[] = {
     {"adaptive_target", "llama.cpp", "-1.0", ""},
     {"add_generation_prompt", "vllm", "true", "continue_final_message"},
@@ -123,6 +124,78 @@ constexpr KnownField kFields[] = {
     {"xtc_probability", "llama.cpp", "0", ""},
 };
 
+// Taken, since they change no answer here.
+constexpr std::string_view kRouting[] = {"bootstrap_host",
+                                         "bootstrap_port",
+                                         "bootstrap_room",
+                                         "custom_labels",
+                                         "data_parallel_rank",
+                                         "disagg_prefill_dp_rank",
+                                         "extra_key",
+                                         "id_slot",
+                                         "inference_geo",
+                                         "request_id",
+                                         "rid",
+                                         "routed_dp_rank",
+                                         "session_id",
+                                         "user_profile_id",
+                                         "workspace_id"};
+constexpr std::string_view kAccounts[] = {"access_programs", "betas",
+                                          "billing_policy",  "client_metadata",
+                                          "diagnostics",     "fallback_credit_token",
+                                          "fallbacks",       "metadata",
+                                          "moderation",      "safety_identifier",
+                                          "service_tier",    "speed",
+                                          "store",           "user"};
+constexpr std::string_view kSpeed[] = {"backend_sampling", "background_options",   "cache_control",
+                                       "cache_prompt",     "ngram_corpus_id",      "prediction",
+                                       "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"};
+constexpr std::string_view kStreams[] = {
+    "reasoning_control",        "return_mm_kwargs",  "return_progress",
+    "return_token_offsets",     "return_token_strs", "routed_experts_prompt_start",
+    "routed_experts_start_len", "sse_ping_interval", "stream_interval",
+    "stream_options",           "timings_per_token", "verbose"};
+constexpr std::string_view kPictures[] = {"images_config", "max_dynamic_patch", "media_io_kwargs",
+                                          "min_dynamic_patch", "use_audio_in_video"};
+constexpr std::string_view kFiner[] = {"adaptive_decay",     "dry_allowed_length",    "dry_base",
+                                       "dry_penalty_last_n", "dry_sequence_breakers", "dynatemp_exponent",
+                                       "mirostat_eta",       "mirostat_tau",          "xtc_threshold"};
+constexpr IdleFields kIdle[] = {
+    {"says which of several machines, adapters of a pipeline or labels of metrics a request is for",
+     kRouting},
+    {"accounts, billing, safety systems and what is kept of a request elsewhere", kAccounts},
+    {"speed or caching alone", kSpeed},
+    {"how a stream is cut into events, and reports beside the answer", kStreams},
+    {"pictures and sounds, which the model does not read", kPictures},
+    {"the finer setting of a switch that is refused", kFiner},
+};
+
+// What is read of objects of options, wherever that is done. Objects that are missing here are not looked into.
+struct OptionObject {
+  std::string_view path;
+  std::array<std::string_view, 8> members;
+};
+constexpr std::array<std::string_view, 8> kSchemaMembers = {"type", "name", "description", "schema",
+                                                            "strict"};
+constexpr OptionObject kOptionObjects[] = {
+    {"chat_template_kwargs", {"thinking", "enable_thinking", "reasoning_effort"}},
+    {"output_config", {"format", "effort"}},
+    {"output_config.format", kSchemaMembers},
+    {"output_format", kSchemaMembers},
+    // Responses have the whole reasoning as its summary.
+    {"reasoning", {"effort", "summary", "generate_summary"}},
+    {"response_format.json_schema", kSchemaMembers},
+    // Nothing pads the events of a stream.
+    {"stream_options", {"include_usage", "include_obfuscation"}},
+    {"text", {"format"}},
+    {"text.format", kSchemaMembers},
+    // display: the thinking is shown whatever it says, since the next request must bring it back.
+    {"thinking", {"type", "budget_tokens", "display"}},
+    {"tool_choice",
+     {"type", "name", "function", "namespace", "allowed_tools", "mode", "tools",
+      "disable_parallel_tool_use"}},
+};
+
 double NumberOf(const chat::JsonValue& value) {
   int64_t integer = 0;
   return ToInteger(value, &integer) ? static_cast<double>(integer) : value.number();
@@ -143,6 +216,23 @@ bool AsksForNothing(const chat::JsonValue& value, const KnownField& field) {
   return chat::WriteJson(value) == chat::WriteJson(*neutral);
 }
 
+bool IsIdle(std::string_view name) {
+  return std::ranges::any_of(kIdle, [&](const IdleFields& group) {
+    return std::ranges::find(group.names, name) != group.names.end();
+  });
+}
+
+// By names with dots between; null where one is missing.
+const chat::JsonValue* At(const chat::JsonValue& body, std::string_view path) {
+  const chat::JsonValue* value = &body;
+  while (value != nullptr && !path.empty()) {
+    const std::string_view name = path.substr(0, path.find('.'));
+    path.remove_prefix(std::min(path.size(), name.size() + 1));
+    value = value->is_object() ? value->Find(name) : nullptr;
+  }
+  return value;
+}
+
 // Once for each reader: what it asks for does not depend on the body.
 void CheckTable(const Fields& fields, ApiReader reader) {
   static std::atomic<uint32_t> checked = 0;
@@ -154,10 +244,30 @@ void CheckTable(const Fields& fields, ApiReader reader) {
 }  // namespace
 
 std::span<const KnownField> UnsupportedFields() { return kFields; }
+std::span<const IdleFields> FieldsWithoutEffect() { return kIdle; }
 
-void RefuseUnsupported(Fields& fields, ApiReader reader) {
+void CheckFields(Fields& fields, const chat::JsonValue& body, ApiReader reader, const ServedModel& model,
+                 SamplingCall& call) {
   CheckTable(fields, reader);
   RefuseUnsupported(fields);
+  NoteUnknown(fields, body, model, call.unknown_fields);
+}
+
+void NoteUnknown(Fields& fields, const chat::JsonValue& body, const ServedModel& model,
+                 std::vector<std::string>& unknown) {
+  for (std::string& name : fields.Unknown()) {
+    if (!IsIdle(name)) unknown.push_back(std::move(name));
+  }
+  for (const OptionObject& object : kOptionObjects) {
+    const chat::JsonValue* value = At(body, object.path);
+    if (value == nullptr || !value->is_object()) continue;
+    for (const auto& [name, member] : value->members()) {
+      if (!member.is_null() && std::ranges::find(object.members, name) == object.members.end())
+        unknown.push_back(fmt::format("{}.{}", object.path, name));
+    }
+  }
+  if (model.refuse_unknown_fields && !unknown.empty())
+    fields.Fail(unknown.front(), "a field that is not known here (--unknown-fields refuse)");
 }
 
 void RefuseUnsupported(Fields& fields) {

@@ -1,15 +1,23 @@
-// Fields of requests that other servers know, that would change an answer, and that this one does not have: the one list of them.
+// Fields of requests that this server does not read: those that it refuses, those that it takes because they change no answer, and what
+// becomes of all others.
 //
+// Refused are fields that other servers know, that would change an answer, and that this one does not have: the one list of them.
 // A request that sends one with a value that asks for something is refused, and told which field: an answer that is not what was asked for
 // looks like one that is. Values that ask for nothing (null, false where that is the default, nothing in it, or the field's own default) are taken, since clients send them.
-// Fields that no server knows, or that change no answer (user, service_tier, metadata), are not in it.
+//
+// Fields that change no answer (user, service_tier, metadata) have a list of their own, which docs/serving.md shows. A field in none of the
+// lists may be a client's slip or newer than this server: it is named to the client, or refused where the server is told so.
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "server/api/api_table.h"
+#include "server/api/chat_call.h"
 #include "server/api/fields.h"
+#include "server/served_model.h"
 
 namespace dsv4::server {
 
@@ -23,9 +31,21 @@ struct KnownField {
 // By name.
 std::span<const KnownField> UnsupportedFields();
 
+// Fields that are taken without effect, and why.
+struct IdleFields {
+  std::string_view why;
+  std::span<const std::string_view> names;
+};
+std::span<const IdleFields> FieldsWithoutEffect();
+
 // Fails for the first of them that `fields` was not asked for and that asks for something. Call it once all fields have been read.
 void RefuseUnsupported(Fields& fields);
-// The same for the body of a request; the first of a reader is also checked against the table of fields (api_table.h).
-void RefuseUnsupported(Fields& fields, ApiReader reader);
+// Keeps the members of a body that are in no list in `unknown`, those of its objects of options too ("text.verbosity"); fails for the first
+// of them where the model's server refuses such. Members of messages, of their parts and of tools are not looked at.
+void NoteUnknown(Fields& fields, const chat::JsonValue& body, const ServedModel& model,
+                 std::vector<std::string>& unknown);
+// Both, for the body of a request. The first of a reader is also checked against the table of fields (api_table.h).
+void CheckFields(Fields& fields, const chat::JsonValue& body, ApiReader reader, const ServedModel& model,
+                 SamplingCall& call);
 
 }  // namespace dsv4::server

@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
+#include <iterator>
 #include <utility>
 #include <vector>
 
 #include "server/api/fields.h"
 #include "server/api/json_text.h"
+#include "server/dialects/known_fields.h"
 
 namespace dsv4::server {
 namespace {
@@ -272,9 +274,12 @@ Result<OllamaRequest> ReadOllamaChat(const ServedModel& model, const JsonValue& 
   const JsonValue* options = nullptr;
   if (fields.ReadObject("options", &options)) fields.Adopt(ReadOptions(*options, members));
   fields.Expect({"model", "keep_alive"});
+  // Its options are looked at as what they become.
+  std::vector<std::string> unknown;
+  NoteUnknown(fields, body, model, unknown);
   DSV4_TRY(fields.status());
-  fields.LogUnknown("api/chat");
   DSV4_ASSIGN_OR_RETURN(request.chat, ReadOpenAiChat(model, JsonValue::Object(std::move(members))));
+  std::ranges::move(unknown, std::back_inserter(request.chat.call.sampling.unknown_fields));
   if (request.chat.call.sampling.num_choices != 1)
     return Error(InvalidArgument("options.n: this dialect has one answer"));
   return request;

@@ -269,7 +269,7 @@ Result<OpenAiChatRequest> ReadOpenAiChat(const ServedModel& model, const chat::J
     call.conversation.response_format = *format;
   fields.Expect({"model", "thinking", "think", "enable_thinking", "chat_template_kwargs", "reasoning_effort",
                  "reasoning", "tools"});
-  RefuseUnsupported(fields, kChat);
+  CheckFields(fields, body, kChat, model, sampling);
   DSV4_TRY(fields.status());
   DSV4_ASSIGN_OR_RETURN(call.conversation.messages, chat::ParseMessages(*messages, "messages"));
   if (const chat::JsonValue* tools = fields.Find("tools")) {
@@ -282,7 +282,6 @@ Result<OpenAiChatRequest> ReadOpenAiChat(const ServedModel& model, const chat::J
   }
   DSV4_ASSIGN_OR_RETURN(call.thinking, chat::ResolveThinking(*model.profile, body, model.default_thinking));
   FillDefaults(model, call);
-  fields.LogUnknown("chat completions");
   return request;
 }
 

@@ -319,7 +319,7 @@ Result<CompletionsRequest> ReadCompletions(const ServedModel& model, const chat:
   if (request.echo)
     sampling.num_prompt_logprobs = std::max(sampling.num_prompt_logprobs, sampling.num_logprobs);
   fields.Expect({"model"});
-  RefuseUnsupported(fields, kCompletions);
+  CheckFields(fields, body, kCompletions, model, sampling);
   DSV4_TRY(fields.status());
   DSV4_ASSIGN_OR_RETURN(request.prompts, ReadPrompts(model, *prompt));
   if (request.echo) {
@@ -333,7 +333,6 @@ Result<CompletionsRequest> ReadCompletions(const ServedModel& model, const chat:
       return Error(InvalidArgument("echo: not with logprobs beside a suffix, whose tokens stand in between"));
     DSV4_TRY(FillTheHole(model, suffix, request));
   }
-  fields.LogUnknown("completions");
   return request;
 }
 

@@ -252,7 +252,7 @@ Result<ResponsesRequest> ReadResponses(const ServedModel& model, const chat::Jso
     fields.Fail("truncation", fmt::format("got '{}', wanted disabled", truncation));
   fields.Expect(
       {"model", "thinking", "think", "enable_thinking", "chat_template_kwargs", "reasoning_effort"});
-  RefuseUnsupported(fields, kResponses);
+  CheckFields(fields, body, kResponses, model, call.sampling);
   DSV4_TRY(fields.status());
 
   request.own_input =
@@ -278,7 +278,6 @@ Result<ResponsesRequest> ReadResponses(const ServedModel& model, const chat::Jso
   if (tools != nullptr) DSV4_TRY(ReadResponsesTools(*tools, call, request.client_tools));
   DSV4_ASSIGN_OR_RETURN(call.thinking, chat::ResolveThinking(*model.profile, body, model.default_thinking));
   FillDefaults(model, call);
-  fields.LogUnknown("responses");
   return request;
 }
 

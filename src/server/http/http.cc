@@ -1,5 +1,7 @@
 #include "server/http/http.h"
 
+#include <utility>
+
 namespace dsv4::server {
 namespace {
 
@@ -18,6 +20,24 @@ class CompleteReply final : public Reply {
   std::string body_;
 };
 
+class ReplyWithHeader final : public Reply {
+ public:
+  ReplyWithHeader(std::unique_ptr<Reply> inner, std::string name, std::string value)
+      : inner_(std::move(inner)), name_(std::move(name)), value_(std::move(value)) {}
+  void Advance(ReplyOutput& out) override {
+    inner_->Advance(out);
+    if (out.head && !std::exchange(done_, true)) out.head->headers.emplace_back(name_, value_);
+  }
+  void OnProgress(std::function<void()> wake) override { inner_->OnProgress(std::move(wake)); }
+  std::string_view KeepAlive() const override { return inner_->KeepAlive(); }
+
+ private:
+  std::unique_ptr<Reply> inner_;
+  std::string name_;
+  std::string value_;
+  bool done_ = false;
+};
+
 }  // namespace
 
 std::string_view HttpRequest::Header(std::string_view lower_case_name) const {
@@ -27,6 +47,10 @@ std::string_view HttpRequest::Header(std::string_view lower_case_name) const {
 
 std::unique_ptr<Reply> MakeReply(HttpHead head, std::string body) {
   return std::make_unique<CompleteReply>(std::move(head), std::move(body));
+}
+
+std::unique_ptr<Reply> WithHeader(std::unique_ptr<Reply> reply, std::string name, std::string value) {
+  return std::make_unique<ReplyWithHeader>(std::move(reply), std::move(name), std::move(value));
 }
 
 }  // namespace dsv4::server

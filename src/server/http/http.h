@@ -60,6 +60,8 @@ class Reply {
 
 // A reply that is complete from the start.
 std::unique_ptr<Reply> MakeReply(HttpHead head, std::string body);
+// The same reply with one more header.
+std::unique_ptr<Reply> WithHeader(std::unique_ptr<Reply> reply, std::string name, std::string value);
 
 struct HttpOptions {
   std::string host = "127.0.0.1";

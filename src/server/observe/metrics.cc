@@ -175,6 +175,11 @@ struct Metrics::State {
                                                       .Name("dsv4_http_replies_total")
                                                       .Help("HTTP replies by route and status.")
                                                       .Register(registry);
+  prometheus::Family<prometheus::Counter>& unknown_fields =
+      BuildCounter()
+          .Name("dsv4_unknown_request_fields_total")
+          .Help("Fields of requests that are not known and change nothing, by name.")
+          .Register(registry);
   // Of a server that verifies.
   struct Verified {
     prometheus::Gauge& drift;
@@ -266,6 +271,10 @@ void Metrics::OnStep(const engine::StepReport& report) {
 
 void Metrics::OnHttp(std::string_view route, int status) {
   state_->http.Add({{"route", std::string(route)}, {"status", std::to_string(status)}}).Increment();
+}
+
+void Metrics::OnUnknownField(std::string_view name) {
+  state_->unknown_fields.Add({{"field", std::string(name)}}).Increment();
 }
 
 void Metrics::OnFirstToken(double seconds) { state_->first_token.Observe(seconds); }

@@ -39,6 +39,8 @@ class Metrics {
   void OnHttp(std::string_view route, int status);
   void OnFirstToken(double seconds);
   void OnTokens(int64_t count, double seconds_since_last);
+  // A field of a request that is not known, by a name out of a bounded set.
+  void OnUnknownField(std::string_view name);
   void OnVerification(const Verification& found);
   void OnFinished(std::string_view reason, double seconds);
 
