@@ -1,17 +1,20 @@
 // The arithmetic is that of hopper_two_pass.cu, in the same order: tiles of 64 keys, weights relative to the largest logit of all, a
 // tile's values summed by themselves, tiles added in order. Here a token has a cluster of blocks. Each computes the logits of every
-// n-th tile and keeps them in registers; all tell each other their largest, then their tiles' weights; then each goes through all
-// tiles for its share of the columns, so that nothing need be joined.
+// n-th tile and keeps them in registers; all tell each other their largest; then each goes through all tiles for its share of the
+// columns, so that nothing need be joined. Weights stay in the block whose tile it is, as operands are in registers, and others read them
+// from there: the room that they would take is that of columns on their way.
 //
 // Every key is read twice from beyond shared memory, once whole and once in pieces, and queries once a block. Three things keep copies
 // in flight all the time: columns are asked for as soon as there is room for them, which is while logits are computed; they are counted by
 // barriers, and no thread that asks waits for what comes; and where all rows lie is looked up in the beginning, by the threads that wait for the first.
 //
 // Two warpgroups have every other tile of the block's, then half of its columns each; two more bring everything.
+#include "backend/cuda/device/sync/cluster_reads.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/attention/hopper_cluster_columns.h"
 #include "backend/cuda/kernels/attention/hopper_columns_rows.cuh"
 #include "backend/cuda/kernels/attention/hopper_softmax.cuh"
+#include "backend/cuda/kernels/attention/hopper_weights.cuh"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -95,29 +98,21 @@ __device__ __forceinline__ void Consume(Shared<kBlocks, kPacked>& m, const Atten
     for (int r = 0; r < 2; ++r) maxima[r] = fmaxf(maxima[r], m.maxima[i / 2][i % 2][row + 8 * r]);
   }
 
-  auto* const all_sums = reinterpret_cast<float*>(m.place + item.num_tiles * kBlockBytes);
+  const int sums_begin = C::OwnTiles(item.num_tiles) * kBlockBytes;
 #pragma unroll
   for (int i = 0; i < kMostMine; ++i) {
     if (i >= mine) continue;
-    const int tile = tile_of(i);
-    unsigned char* const weights = m.place + tile * kBlockBytes;
-    float* const sums = all_sums + tile * kHeads;
+    const int own = 2 * i + group;  // Of the block's tiles.
+    auto* const sums = reinterpret_cast<float*>(m.place + sums_begin + own * kSumBytes);
     WeighLogits(logits[i], maxima, logits[i]);
-    StoreWeights(weights, logits[i], row, 0, place);
+    StoreWeightsOfThreads(m.place + own * kBlockBytes, logits[i], thread % 128);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float sum = SumOfTile(logits[i], r, place);
       if (place == 3) sums[row + 8 * r] = sum;
     }
-    PublishToMatrixSteps();
     MeetGroup(group);
-    const int to = thread % 128;
-    if (to == item.rank) {
-      Arrive(&m.weights_came[tile]);
-    } else if (to < kBlocks) {
-      SendBytesTo(weights, kBlockBytes, &m.weights_came[tile], to);
-      SendBytesTo(sums, kSumBytes, &m.weights_came[tile], to);
-    }
+    if (thread % 128 < kBlocks) ArriveAtBlock(&m.weights_came[tile_of(i)], thread % 128);
   }
   __syncwarp();
 
@@ -131,14 +126,25 @@ __device__ __forceinline__ void Consume(Shared<kBlocks, kPacked>& m, const Atten
 #pragma unroll 1
     for (int tile = 0; tile < item.num_tiles; ++tile) {
       const auto [slot, round] = PlaceOfFill(tile * C::kGroups + group, num_slots);
-      WaitForPhase(&m.weights_came[tile], 0);
+      WaitForReceipts(&m.weights_came[tile]);
+      const uint32_t there = AddressInBlock(SharedAddress(m.place), tile % kBlocks);
+      const int own = tile / kBlocks;
+      uint32_t weights[kKeys / 16][4];
+#pragma unroll
+      for (int step = 0; step < kKeys / 16; ++step)
+        LoadFromBlock(weights[step], there + own * kBlockBytes + step * kStepBytes + thread % 128 * 16);
+      float sums[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        sums[r] = LoadFromBlock(there + sums_begin + own * kSumBytes +
+                                (row + 8 * r) * static_cast<int>(sizeof(float)));
+      }
       WaitForPhase(&m.slot_full[slot], round & 1);
       PublishToMatrixSteps();
       float values[C::kGroupColumns / 2];
-      BeginValues<C::kGroupColumns>(values, SharedAddress(m.place) + tile * kBlockBytes,
-                                    SharedAddress(m.place) + C::SlotBegin(slot));
+      BeginValues<C::kGroupColumns>(values, weights, SharedAddress(m.place) + C::SlotBegin(slot));
 #pragma unroll
-      for (int r = 0; r < 2; ++r) normalizers[r] += all_sums[tile * kHeads + row + 8 * r];
+      for (int r = 0; r < 2; ++r) normalizers[r] += sums[r];
       FinishValues(values);
       if (lane == 0) Arrive(&m.slot_empty[slot]);
 #pragma unroll
@@ -147,7 +153,7 @@ __device__ __forceinline__ void Consume(Shared<kBlocks, kPacked>& m, const Atten
     }
   }
   __syncwarp();
-  ArriveAtClusterRelaxed();  // All weights have come here.
+  ArriveAtCluster();  // What this thread reads of others' weights it has read.
   if (group >= C::kGroups) return;
 
 #pragma unroll
@@ -190,13 +196,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads, 1)
     InitBarrier(&m.slot_empty[thread], kConsumers / 2 / 32);
   }
   static_assert(kMostSlots <= 32 && kMostTiles <= 32);
-  if (thread < kMostTiles) {
-    if (thread % kBlocks == rank) {
-      InitBarrier(&m.weights_came[thread], 1);
-    } else {
-      InitReceipts(&m.weights_came[thread], kBlockBytes + kSumBytes);
-    }
-  }
+  if (thread < kMostTiles) InitBarrier(&m.weights_came[thread], 1);
   if (thread < 32) PublishBarriers();
   __syncthreads();
   ArriveAtClusterRelaxed();
@@ -232,7 +232,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads, 1)
     TakeRegisters<kRegistersOfConsumer>();
     Consume(m, p, item);
   }
-  // No block leaves while its weights are still on their way to others.
+  // No block leaves while others may read its weights.
   __syncwarp();
   WaitForCluster();
 }

@@ -33,9 +33,9 @@ static_assert(kConsumers % kProducers == 0);
 inline constexpr int kHalves = 2;  // Of 64 rows' columns: what comes by itself.
 inline constexpr int kSumBytes = kHeads * static_cast<int>(sizeof(float));
 
-// How shared memory is laid out. First: queries, two tiles of keys, and some room. When all logits are known: weights of all tiles (bf16
-// [kHeads][kKeys] each, pieces permuted), and behind them their sums. Columns of values come to slots, which are counted from the end; a
-// slot that lies among keys waits for those to have been used.
+// How shared memory is laid out. First: queries, two tiles of keys, and some room. When all logits are known: weights of the block's own tiles
+// (kBlockBytes each, StoreWeightsOfThreads), and behind them their sums, which other blocks read. Columns of values come to slots, which are
+// counted from the end; a slot that lies among keys waits for those to have been used.
 inline constexpr int kKeysBegin = kRowsBytes;
 inline constexpr int kRoomBegin = 3 * kRowsBytes;
 inline constexpr int kPlaceBytes = kRoomBegin + 2 * kBlockBytes;
@@ -52,12 +52,16 @@ struct Cut {
   static constexpr int kMostTilesOfGroup = (kMostTiles + 2 * kBlocks - 1) / (2 * kBlocks);
 
   static constexpr int SlotBegin(int slot) { return kPlaceBytes - (slot + 1) * kSlotBytes; }
-  // As many as there is room for behind weights and sums; queries stay until other blocks' weights come.
+  // Of a block, at most.
+  static constexpr __host__ __device__ __forceinline__ int OwnTiles(int num_tiles) {
+    return (num_tiles + kBlocks - 1) / kBlocks;
+  }
+  // As many as there is room for behind weights and sums; queries stay until all logits are known.
   static __device__ __forceinline__ int NumSlots(int num_tiles) {
-    const int begin = max(num_tiles * (kBlockBytes + kSumBytes), kKeysBegin);
+    const int begin = max(OwnTiles(num_tiles) * (kBlockBytes + kSumBytes), kKeysBegin);
     return min((kPlaceBytes - begin) / kSlotBytes, kPacked ? kMostPackedSlots : kMostSlots);
   }
-  static_assert((kPlaceBytes - kMostTiles * (kBlockBytes + kSumBytes)) / kSlotBytes >= kBringers);
+  static_assert((kPlaceBytes - OwnTiles(kMostTiles) * (kBlockBytes + kSumBytes)) / kSlotBytes >= kBringers);
   static_assert(SlotBegin(0) >= kRoomBegin);
 };
 
