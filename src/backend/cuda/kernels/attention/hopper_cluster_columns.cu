@@ -225,7 +225,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads, 1)
   WaitForCluster();  // The others' barriers are there.
   if (thread >= kConsumers) {
     GiveUpRegisters<kRegistersOfBringer>();
-    Produce(m, bring, item);
+    bring.Rest();
     __syncwarp();
     ArriveAtClusterRelaxed();
   } else {

@@ -277,9 +277,9 @@ __device__ __forceinline__ void WidenPacked(unsigned char* of, const uint32_t (&
   }
 }
 
-// What brings rows to a block: halves of its tiles, and slots, in any order. A warpgroup has every other of them. Packed ones widen when
-// they have come, a few behind those that are asked for; before a producer waits for room, all that it has asked for is finished, since
-// that may be what others wait for.
+// What brings rows to a block: halves of its tiles, and slots. A warpgroup has every other of them. Packed ones widen when they have come, a
+// few behind those that are asked for; before a producer waits for room, all that it has asked for is finished, since that may be what
+// others wait for.
 template <int kBlocks, bool kPacked>
 class Bringing {
  public:
@@ -291,102 +291,147 @@ class Bringing {
         num_slots_(C::NumSlots(item.num_tiles)),
         bringer_(BringerOf(static_cast<int>(threadIdx.x))) {}
 
-  __device__ int num_slots() const { return num_slots_; }
-
-  // This warpgroup's half of tile number i of the block's, to the place of the even or odd ones.
+  // This warpgroup's half of tile number i of the block's, to the place of the even or odd ones. Of packed ones only the first few may
+  // come before Rest.
   template <typename RowOf>
   __device__ __forceinline__ void Tile(int i, const RowOf& row_of) {
     static_assert(kHalves == kBringers);
-    const int half = bringer_;
     if constexpr (kPacked) {
-      CopyPacked<4>(HalfOfKeys(i, half), m_.scales.of_keys[i % 2][half], half * 4, row_of, any_);
-      Asked(kTile | i * kHalves | half);
+      CopyPacked<4>(HalfOfKeys(i % 2), m_.scales.of_keys[i % 2][bringer_], bringer_ * 4, row_of, any_);
+      Asked(kTile | i % 2);
     } else {
-      CopyHalf(m_.place + kKeysBegin + i % 2 * kRowsBytes, half, row_of, any_);
-      ArriveWhenCopied(&m_.keys_full[i % 2][half]);
+      CopyHalf(m_.place + kKeysBegin + i % 2 * kRowsBytes, bringer_, row_of, any_);
+      ArriveWhenCopied(&m_.keys_full[i % 2][bringer_]);
     }
   }
-  // The fill of a slot, if it is this warpgroup's: this block's columns of all tiles, those of one consumer after the other's.
-  __device__ __forceinline__ void Fill(int fill) {
-    if (fill % kBringers != bringer_) return;
-    const auto [slot, round] = PlaceOfFill(fill, num_slots_);
-    if (round > 0) WaitFor(&m_.slot_empty[slot], (round - 1) & 1);
-    const uint16_t* const* const rows = m_.rows + fill / C::kGroups * kKeys;
-    if constexpr (kPacked) {
-      CopyPacked<C::kGroupColumns / kCols>(
-          m_.place + C::SlotBegin(slot), m_.scales.of_slots[slot], FirstColumn(fill) / kCols,
-          [&](int row) { return rows[row]; }, any_);
-      Asked(fill);
-    } else {
-      CopyColumns<C::kGroupColumns>(m_.place + C::SlotBegin(slot), rows, FirstColumn(fill), any_);
-      ArriveWhenCopied(&m_.slot_full[slot]);
-    }
-  }
-  __device__ __forceinline__ void WaitFor(uint64_t* barrier, uint32_t parity) {
-    if constexpr (kPacked) {
-      // What has come longest ago first: the others are still on their way when there is room again.
-      while (num_asked_ > 0 && __any_sync(kWholeWarp, !HasPhase(barrier, parity))) {
-        switch (num_asked_) {
-          case 1:
-            WaitForCopies<0>();
-            break;
-          case 2:
-            WaitForCopies<1>();
-            break;
-          case 3:
-            WaitForCopies<2>();
-            break;
-          default:
-            static_assert(kInFlight == 4);
-            WaitForCopies<3>();
-        }
-        --num_asked_;
-        Finish();
+
+  // Everything but the first two tiles. There is one place where a kind of rows is asked for, and one where it is finished: four warpgroups
+  // fetch different code here, and it should stay in the caches of instructions.
+  __device__ __forceinline__ void Rest() {
+    const int num_fills = item_.num_tiles * C::kGroups;
+    // What need not wait for keys to be used comes before further tiles do.
+    constexpr int kRoomSlots = (kPlaceBytes - kRoomBegin) / C::kSlotBytes;
+    const int num_early = item_.num_own > 2 ? min(min(kRoomSlots, num_slots_), num_fills) : 0;
+    const int num_odd = item_.num_own / 2;
+    const int num_even = item_.num_own - num_odd;
+    int tile = 2;
+    // Fills of slots: this block's columns of all tiles, those of one consumer after the other's (PlaceOfFill).
+    int fill = bringer_;
+    int slot = bringer_;
+    int round = 0;
+#pragma unroll 1
+    while (true) {
+      const bool is_tile = tile < item_.num_own && fill >= num_early;
+      const bool is_fill = !is_tile && fill < num_fills;
+      // What must have been used before.
+      Phase used = {nullptr, 0};
+      Phase used_too = {nullptr, 0};
+      if (is_tile) {
+        used = {&m_.keys_empty[tile % 2], (tile / 2 - 1) & 1};
+      } else if (is_fill && round > 0) {
+        used = {&m_.slot_empty[slot], (round - 1) & 1};
+      } else if (is_fill) {
+        // Slots go down through the odd tiles' place to that of the even ones.
+        const int begin = C::SlotBegin(slot);
+        if (begin < kRoomBegin && num_odd > 0) used = {&m_.keys_empty[1], (num_odd - 1) & 1};
+        if (begin < kRoomBegin - kRowsBytes && num_even > 0)
+          used_too = {&m_.keys_empty[0], (num_even - 1) & 1};
       }
-    }
-    WaitForPhase(barrier, parity);
-  }
-  __device__ __forceinline__ void FinishAll() {
-    if constexpr (kPacked) {
-      WaitForCopies<0>();
-      for (; num_asked_ > 0; --num_asked_) Finish();
+      if constexpr (kPacked) {
+        const bool asks =
+            (is_tile || is_fill) && num_asked_ < kInFlight && used.HasEnded() && used_too.HasEnded();
+        if (!__all_sync(kWholeWarp, asks)) {
+          if (num_asked_ > 0) {
+            FinishFirst();
+            continue;
+          }
+        }
+      }
+      if (!is_tile && !is_fill) return;
+      used.Wait();
+      used_too.Wait();
+      if (is_tile) {
+        const uint16_t* const* const rows = m_.rows + (item_.rank + tile * kBlocks) * kKeys;
+        Tile(tile, [&](int row) { return rows[row]; });
+        ++tile;
+      } else {
+        Fill(fill, slot);
+        fill += kBringers;
+        slot += kBringers;
+        if (slot >= num_slots_) {
+          slot = bringer_;
+          ++round;
+        }
+      }
     }
   }
 
  private:
-  static constexpr uint32_t kTile = 0x80;  // Else the number of a fill.
+  // Of a barrier, or none.
+  struct Phase {
+    uint64_t* barrier;
+    int parity;
+    __device__ __forceinline__ bool HasEnded() const {
+      return barrier == nullptr || HasPhase(barrier, static_cast<uint32_t>(parity));
+    }
+    __device__ __forceinline__ void Wait() const {
+      if (barrier != nullptr) WaitForPhase(barrier, static_cast<uint32_t>(parity));
+    }
+  };
+  // What was asked for, in a byte: kTile and whether it is an odd one, or a slot and whose columns.
+  static constexpr uint32_t kTile = 0x80;
   static constexpr int kInFlight = 4;
-  static_assert(kMostTiles * 2 < static_cast<int>(kTile) && 8 * (kInFlight + 1) <= 64);
+  static_assert(2 * kMostSlots <= static_cast<int>(kTile) && 8 * kInFlight <= 32 && C::kGroups <= 2);
 
-  __device__ unsigned char* HalfOfKeys(int i, int half) const {
-    return m_.place + kKeysBegin + i % 2 * kRowsBytes + half * (kRowsBytes / kHalves);
+  __device__ unsigned char* HalfOfKeys(int odd) const {
+    return m_.place + kKeysBegin + odd * kRowsBytes + bringer_ * (kRowsBytes / kHalves);
   }
-  __device__ int FirstColumn(int fill) const {
-    return item_.rank * C::kColumns + fill % C::kGroups * C::kGroupColumns;
+  __device__ int FirstColumn(int group) const { return item_.rank * C::kColumns + group * C::kGroupColumns; }
+  __device__ __forceinline__ void Fill(int fill, int slot) {
+    const int group = fill % C::kGroups;
+    const uint16_t* const* const rows = m_.rows + fill / C::kGroups * kKeys;
+    if constexpr (kPacked) {
+      CopyPacked<C::kGroupColumns / kCols>(
+          m_.place + C::SlotBegin(slot), m_.scales.of_slots[slot], FirstColumn(group) / kCols,
+          [&](int row) { return rows[row]; }, any_);
+      Asked(static_cast<uint32_t>(slot * 2 + group));
+    } else {
+      CopyColumns<C::kGroupColumns>(m_.place + C::SlotBegin(slot), rows, FirstColumn(group), any_);
+      ArriveWhenCopied(&m_.slot_full[slot]);
+    }
   }
   __device__ __forceinline__ void Asked(uint32_t what) {
     CommitCopies();
-    asked_ |= uint64_t{what} << (8 * num_asked_++);
-    if (num_asked_ <= kInFlight) return;
-    WaitForCopies<kInFlight>();
-    --num_asked_;
-    Finish();
+    asked_ |= what << (8 * num_asked_++);
   }
-  // The first of those that were asked for, which has come to the threads that did.
-  __device__ __forceinline__ void Finish() {
-    const auto what = static_cast<uint32_t>(asked_ & 0xFFU);
+  // What was asked for longest ago; the others are still on their way when there is room again.
+  __device__ __forceinline__ void FinishFirst() {
+    switch (num_asked_) {
+      case 1:
+        WaitForCopies<0>();
+        break;
+      case 2:
+        WaitForCopies<1>();
+        break;
+      case 3:
+        WaitForCopies<2>();
+        break;
+      default:
+        static_assert(kInFlight == 4);
+        WaitForCopies<3>();
+    }
+    --num_asked_;
+    const uint32_t what = asked_ & 0xFFU;
     asked_ >>= 8;
     uint64_t* full;
     if ((what & kTile) != 0) {
-      const int half = static_cast<int>(what) % kHalves;
-      const int i = static_cast<int>(what & ~kTile) / kHalves;
-      WidenPacked<4>(HalfOfKeys(i, half), m_.scales.of_keys[i % 2][half], half * 4);
-      full = &m_.keys_full[i % 2][half];
+      const auto odd = static_cast<int>(what & 1U);
+      WidenPacked<4>(HalfOfKeys(odd), m_.scales.of_keys[odd][bringer_], bringer_ * 4);
+      full = &m_.keys_full[odd][bringer_];
     } else {
-      const int fill = static_cast<int>(what);
-      const int slot = PlaceOfFill(fill, num_slots_).slot;
+      const auto slot = static_cast<int>(what / 2);
       WidenPacked<C::kGroupColumns / kCols>(m_.place + C::SlotBegin(slot), m_.scales.of_slots[slot],
-                                            FirstColumn(fill) / kCols);
+                                            FirstColumn(static_cast<int>(what % 2)) / kCols);
       full = &m_.slot_full[slot];
     }
     PublishToMatrixSteps();
@@ -398,7 +443,7 @@ class Bringing {
   const Item& item_;
   const int num_slots_;
   const int bringer_;
-  uint64_t asked_ = 0;  // A byte each, the first in the lowest.
+  uint32_t asked_ = 0;  // A byte each, the first in the lowest.
   int num_asked_ = 0;
 };
 
@@ -416,42 +461,13 @@ __device__ __forceinline__ void BringFirst(Shared<kBlocks, kPacked>& m, Bringing
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int key = (item.rank + lane / 16 * kBlocks) * kKeys + warp * 16 + lane % 16;
   const uint16_t* const row = key < item.num_keys ? keys.template Row<uint16_t>(key) : nullptr;
+#pragma unroll 1
   for (int i = 0; i < min(item.num_own, 2); ++i) {
     bring.Tile(i, [&](int r) {
       return reinterpret_cast<const uint16_t*>(
           __shfl_sync(kWholeWarp, reinterpret_cast<unsigned long long>(row), i * 16 + r % 16));
     });
   }
-}
-
-template <int kBlocks, bool kPacked>
-__device__ __forceinline__ void Produce(Shared<kBlocks, kPacked>& m, Bringing<kBlocks, kPacked>& bring,
-                                        const Item& item) {
-  using C = Cut<kBlocks, kPacked>;
-  const int num_slots = bring.num_slots();
-  const int num_fills = item.num_tiles * C::kGroups;
-  int fills = 0;  // Of slots.
-  if (item.num_own > 2) {
-    // What need not wait for keys to be used, before further tiles do.
-    while (fills < min(num_slots, num_fills) && C::SlotBegin(fills) >= kRoomBegin) bring.Fill(fills++);
-  }
-  for (int i = 2; i < item.num_own; ++i) {
-    bring.WaitFor(&m.keys_empty[i % 2], (i / 2 - 1) & 1);
-    const uint16_t* const* const rows = m.rows + (item.rank + i * kBlocks) * kKeys;
-    bring.Tile(i, [&](int r) { return rows[r]; });
-  }
-  while (fills < num_fills) {
-    if (fills < num_slots) {
-      // Slots go down through the odd tiles' place to that of the even ones.
-      const int begin = C::SlotBegin(fills);
-      const int of_odd = item.num_own / 2;
-      const int of_even = item.num_own - of_odd;
-      if (begin < kRoomBegin && of_odd > 0) bring.WaitFor(&m.keys_empty[1], (of_odd - 1) & 1);
-      if (begin < kRoomBegin - kRowsBytes && of_even > 0) bring.WaitFor(&m.keys_empty[0], (of_even - 1) & 1);
-    }
-    bring.Fill(fills++);
-  }
-  bring.FinishAll();
 }
 
 }  // namespace dsv4::backend::cuda::columns
