@@ -35,6 +35,7 @@ struct Case {
   int64_t num_entries;
   int64_t top_k;
   bool tied;  // Small integers make many equal scores.
+  int64_t tokens = 1;
 };
 
 // How much of the exchange and of the choice joins indexer_candidates.
@@ -84,29 +85,30 @@ std::vector<T> Read(Device& device, const TensorView& view) {
 
 void Must(const Status& status) { DSV4_CHECK(status.ok()) << status.ToString(); }
 
-// The last token of a sequence, with queries of its own.
+// The last tokens of a sequence, with queries of their own.
 struct Query {
   Query(const Case& c, Device& device)
-      : q(device.Copy(DType::kBF16, {1, kHeads, kWidth}, Numbers(c, kHeads * kWidth, 5))),
-        weights(device.Copy(DType::kBF16, {1, kHeads}, Numbers(c, kHeads, 6))) {}
+      : q(device.Copy(DType::kBF16, {c.tokens, kHeads, kWidth}, Numbers(c, c.tokens * kHeads * kWidth, 5))),
+        weights(device.Copy(DType::kBF16, {c.tokens, kHeads}, Numbers(c, c.tokens * kHeads, 6))) {}
   DeviceTensor q;
   DeviceTensor weights;
 };
-int64_t PositionOf(const Case& c) { return c.num_entries * kRatio; }
+// Of the first token: the last one sees all entries, those before it as many as there were then.
+int64_t PositionOf(const Case& c) { return c.num_entries * kRatio - (c.tokens - 1); }
 
 class Rank {
  public:
   Rank(const Case& c, const std::vector<uint16_t>& keys, int rank)
       : case_(c),
-        // Of more than two ranks, or where a launch in front scores, kernels do not begin early: those that wait behind others would take up
-        // the room of a rank whose first one has yet to begin (seen: an exchange that broke by its deadline).
-        device_({.overlap = c.ranks == 2 && c.num_entries <= int64_t{4096} * c.ranks}),
+        // Of more than two ranks, of several tokens, or where a launch in front scores, kernels do not begin early: those that wait behind
+        // others would take up the room of a rank whose first one has yet to begin (seen: an exchange that broke by its deadline).
+        device_({.overlap = c.ranks == 2 && c.tokens == 1 && c.num_entries <= int64_t{4096} * c.ranks}),
         shard_{rank, c.ranks},
         query_(c, device_),
         keys_(device_, keys, shard_),
-        candidates_(device_.New(DType::kI64, {1, c.top_k})),
-        all_(device_.New(DType::kI64, {1, c.ranks * c.top_k})),
-        selected_(device_.New(DType::kI32, {1, c.top_k})),
+        candidates_(device_.New(DType::kI64, {c.tokens, c.top_k})),
+        all_(device_.New(DType::kI64, {c.tokens, c.ranks * c.top_k})),
+        selected_(device_.New(DType::kI32, {c.tokens, c.top_k})),
         mailbox_(device_.New(DType::kU8, {backend::cuda::kMailboxBytes})),
         state_(device_.New(DType::kU8, {sizeof(ExchangeState)})),
         words_(device_.New(DType::kU8, {sizeof(ExchangeWords)})) {
@@ -125,13 +127,13 @@ class Rank {
   void Choose(Joins joins) {
     Must(device_.table().indexer_candidates(
         device_.context(),
-        Candidates(query_.q.view, query_.weights.view, candidates_.view, PositionOf(case_), 1)));
+        Candidates(query_.q.view, query_.weights.view, candidates_.view, PositionOf(case_), case_.tokens)));
     if (joins == Joins::kNothing) HandOver();
     CudaContext& context = this->context();
-    const int64_t bytes = candidates_.view.num_bytes();
+    const int64_t bytes = candidates_.view.num_bytes() / case_.tokens;
     ExchangeParams p = {{links_}};
-    p.num_rows = 1;
-    p.share = bytes / 16 * 16 + 16;
+    p.num_rows = case_.tokens;
+    p.share = candidates_.view.num_bytes() / 16 * 16 + 16;
     for (int r = 0; r < case_.ranks; ++r) {
       p.send[r] = {candidates_.view.as<std::byte>(), bytes, bytes};
       p.receive[r] = {all_.view.as<std::byte>() + r * bytes, case_.ranks * bytes, bytes};
@@ -153,35 +155,42 @@ class Rank {
     Must(context().queue().OnStream("test", [](cudaStream_t) { return Status(); }));
   }
 
-  // What the ops give where nothing is joined: the kernels for several tokens, of two that see the same.
-  std::vector<int64_t> CandidatesOfSeveralTokens() {
-    const std::vector<uint16_t> q = Read<uint16_t>(device_, query_.q.view);
-    const std::vector<uint16_t> weights = Read<uint16_t>(device_, query_.weights.view);
-    const auto twice = [](std::vector<uint16_t> values) {
-      values.insert(values.end(), values.begin(), values.end());
-      return values;
+  // What the ops give where nothing is joined: the kernels for many tokens, of which the last are those that are asked for.
+  std::vector<int64_t> CandidatesOfManyTokens() {
+    constexpr int64_t kMany = backend::cuda::kMaxOverRanksTokens + 1;
+    const int64_t before = kMany - case_.tokens;
+    const auto behind_others = [&](const TensorView& view) {
+      const std::vector<uint16_t> values = Read<uint16_t>(device_, view);
+      std::vector<uint16_t> many(values.size() / static_cast<size_t>(case_.tokens) *
+                                 static_cast<size_t>(before));
+      many.insert(many.end(), values.begin(), values.end());
+      return many;
     };
-    const DeviceTensor two = device_.Copy(DType::kBF16, {2, kHeads, kWidth}, twice(q));
-    const DeviceTensor two_weights = device_.Copy(DType::kBF16, {2, kHeads}, twice(weights));
-    const DeviceTensor out = device_.New(DType::kI64, {2, case_.top_k});
+    const DeviceTensor many =
+        device_.Copy(DType::kBF16, {kMany, kHeads, kWidth}, behind_others(query_.q.view));
+    const DeviceTensor many_weights =
+        device_.Copy(DType::kBF16, {kMany, kHeads}, behind_others(query_.weights.view));
+    const DeviceTensor out = device_.New(DType::kI64, {kMany, case_.top_k});
     Must(device_.table().indexer_candidates(
-        device_.context(), Candidates(two.view, two_weights.view, out.view, PositionOf(case_), 2)));
-    return Read<int64_t>(device_, out.view.Rows(1, 2));
+        device_.context(),
+        Candidates(many.view, many_weights.view, out.view, PositionOf(case_) - before, kMany)));
+    return Read<int64_t>(device_, out.view.Rows(before, kMany));
   }
 
   Device& device() { return device_; }
   std::vector<int64_t> candidates() { return Read<int64_t>(device_, candidates_.view); }
   std::vector<int64_t> all() { return Read<int64_t>(device_, all_.view); }
   std::vector<int32_t> selected() { return Read<int32_t>(device_, selected_.view); }
-  // Of the last choice, if it was one launch.
-  std::vector<int32_t> rows() {
+  // Of the last choice of a token, if it was one launch.
+  std::vector<int32_t> rows(int64_t token) {
     const auto view = [&](const int32_t* data, int64_t count) {
       return TensorView::Contiguous(const_cast<int32_t*>(data), DType::kI32, {count},
                                     device_.memory().device());
     };
-    const int32_t count = Read<int32_t>(device_, view(rows_.num_rows, 1))[0];
+    const int32_t count = Read<int32_t>(device_, view(rows_.num_rows + token, 1))[0];
     EXPECT_LE(count, case_.top_k);
-    return count == 0 ? std::vector<int32_t>() : Read<int32_t>(device_, view(rows_.rows, count));
+    return count == 0 ? std::vector<int32_t>()
+                      : Read<int32_t>(device_, view(rows_.rows + token * case_.top_k, count));
   }
   ExchangeState state() {
     ExchangeState state;
@@ -205,7 +214,7 @@ class Rank {
   }
   ops::AttentionPartArgs Part() {
     attended_ = {{.token_begin = 0,
-                  .num_tokens = 1,
+                  .num_tokens = case_.tokens,
                   .first_position = PositionOf(case_),
                   .window = {},
                   .entries = {}}};
@@ -234,27 +243,52 @@ class Rank {
   std::vector<ops::AttentionSequence> attended_;
 };
 
-// The choice of one rank that has all entries.
+// The choice of one rank that has all entries, token by token.
 std::vector<int32_t> ChoiceAlone(const Case& c, const std::vector<uint16_t>& keys) {
   Device device;
   const Query query(c, device);
   const Keys all(device, keys, {});
-  const DeviceTensor selected = device.New(DType::kI32, {1, c.top_k});
-  const std::vector<ops::IndexerSequence> sequences = {
-      {.token_begin = 0, .num_tokens = 1, .first_position = PositionOf(c), .keys = all.rows()}};
-  Must(device.table().indexer_select(device.context(), {.q = query.q.view,
-                                                        .weights = query.weights.view,
-                                                        .selected = selected.view,
-                                                        .ratio = kRatio,
-                                                        .sequences = sequences}));
+  const DeviceTensor selected = device.New(DType::kI32, {c.tokens, c.top_k});
+  for (int64_t token = 0; token < c.tokens; ++token) {
+    const std::vector<ops::IndexerSequence> sequences = {
+        {.token_begin = 0, .num_tokens = 1, .first_position = PositionOf(c) + token, .keys = all.rows()}};
+    Must(
+        device.table().indexer_select(device.context(), {.q = query.q.view.Rows(token, token + 1),
+                                                         .weights = query.weights.view.Rows(token, token + 1),
+                                                         .selected = selected.view.Rows(token, token + 1),
+                                                         .ratio = kRatio,
+                                                         .sequences = sequences}));
+  }
   return Read<int32_t>(device, selected.view);
 }
 
 constexpr Case kCases[] = {
-    {2, 2048, 512, false},   {2, 2048, 512, true}, {2, 513, 512, true},    {2, 8192, 512, false},
-    {3, 1501, 512, true},    {4, 600, 512, false}, {4, 9000, 1024, true},  {8, 4096, 512, true},
-    {8, 32768, 1024, false}, {7, 65, 64, true},    {8, 5, 4, false},       {2, 8193, 512, true},
-    {2, 32768, 512, true},   {4, 40000, 1, false}, {4, 65536, 1024, true}, {8, 3, 2, true},
+    {2, 2048, 512, false},
+    {2, 2048, 512, true},
+    {2, 513, 512, true},
+    {2, 8192, 512, false},
+    {3, 1501, 512, true},
+    {4, 600, 512, false},
+    {4, 9000, 1024, true},
+    {8, 4096, 512, true},
+    {8, 32768, 1024, false},
+    {7, 65, 64, true},
+    {8, 5, 4, false},
+    {2, 8193, 512, true},
+    {2, 32768, 512, true},
+    {4, 40000, 1, false},
+    {4, 65536, 1024, true},
+    {8, 3, 2, true},
+    // Rows of one sequence: the first see as many entries as are chosen, or one row less on some ranks. Not more ranks times tokens
+    // than one device has room for.
+    {2, 2048, 512, false, 8},
+    {2, 514, 512, true, 8},
+    {2, 513, 512, false, 2},
+    {2, 5000, 512, true, 5},
+    {3, 1501, 512, true, 4},
+    {4, 600, 512, false, 3},
+    {4, 2048, 512, false, 2},
+    {2, 9000, 512, true, 3},
 };
 
 TEST(CudaIndexerOverRanks, ChoosesAsTheOpsOneByOne) {
@@ -268,8 +302,12 @@ TEST(CudaIndexerOverRanks, ChoosesAsTheOpsOneByOne) {
     for (int r = 0; r < c.ranks; ++r) {
       for (int other = 0; other < c.ranks; ++other)
         ranks[static_cast<size_t>(r)]->Meet(other, *ranks[static_cast<size_t>(other)]);
-      want_candidates.push_back(ranks[static_cast<size_t>(r)]->CandidatesOfSeveralTokens());
-      want_all.insert(want_all.end(), want_candidates.back().begin(), want_candidates.back().end());
+      want_candidates.push_back(ranks[static_cast<size_t>(r)]->CandidatesOfManyTokens());
+    }
+    for (int64_t token = 0; token < c.tokens; ++token) {
+      for (const std::vector<int64_t>& of_rank : want_candidates)
+        want_all.insert(want_all.end(), of_rank.begin() + token * c.top_k,
+                        of_rank.begin() + (token + 1) * c.top_k);
     }
     // All ranks alike, and each another way than its neighbours. Both halves of a mailbox are used again, by as many rounds a list as are
     // handed over at once: where too many launches wait on the device the host waits too, and those of later ranks never come. Ops one by
@@ -282,7 +320,8 @@ TEST(CudaIndexerOverRanks, ChoosesAsTheOpsOneByOne) {
     for (const bool mixed : {false, true}) {
       for (int list = 0; list < 3; ++list) {
         const std::string what = std::to_string(c.ranks) + " ranks, " + std::to_string(c.num_entries) +
-                                 " entries, top " + std::to_string(c.top_k) + (c.tied ? ", tied" : "") +
+                                 " entries, top " + std::to_string(c.top_k) + ", " +
+                                 std::to_string(c.tokens) + " tokens" + (c.tied ? ", tied" : "") +
                                  (mixed ? ", mixed" : "") + ", list " + std::to_string(list);
         std::vector<int64_t> replayed;
         for (int r = 0; r < c.ranks; ++r) {
@@ -302,11 +341,14 @@ TEST(CudaIndexerOverRanks, ChoosesAsTheOpsOneByOne) {
           EXPECT_EQ(rank.state().round, rounds) << of_rank;
           EXPECT_EQ(rank.state().broken, 0) << of_rank;
           if (mixed || !rank.device().runs_hopper_code()) continue;
-          std::vector<int32_t> want_rows;
-          for (const int32_t entry : want) {
-            if (entry % c.ranks == r) want_rows.push_back(entry / c.ranks);
+          for (int64_t token = 0; token < c.tokens; ++token) {
+            std::vector<int32_t> want_rows;
+            for (int64_t i = token * c.top_k; i < (token + 1) * c.top_k; ++i) {
+              const int32_t entry = want[static_cast<size_t>(i)];
+              if (entry >= 0 && entry % c.ranks == r) want_rows.push_back(entry / c.ranks);
+            }
+            EXPECT_EQ(rank.rows(token), want_rows) << of_rank << ", token " << token;
           }
-          EXPECT_EQ(rank.rows(), want_rows) << of_rank;
           if (list < 2) continue;
           EXPECT_GT(rank.device().replayed_lists(), replayed[static_cast<size_t>(r)]) << of_rank;
         }

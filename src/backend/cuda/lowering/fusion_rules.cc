@@ -323,7 +323,7 @@ constexpr std::array kRows = {
               "candidates over ranks",
               "over ranks: indexer_candidates, all-gather, merge_candidates, list of local rows",
               "indexer/indexer_over_ranks",
-              "1 token, 1024 candidates a rank",
+              "8 tokens, 1024 candidates a rank",
               {{{kCandidates, kGather, kJoin, FitsGatherOfCandidates},
                 {kGather, kMergeCandidates, kJoin, FitsMergeCandidates},
                 {kMergeCandidates, kGather, kHandOver, FitsAnyGather, HandOverChosen},

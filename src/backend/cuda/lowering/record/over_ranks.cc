@@ -22,9 +22,6 @@ RecordedOp Exchange(OpKind kind, const ExchangeWork& work) {
           .work = work};
 }
 
-// Tokens whose choice is one launch. The kernel takes up to kMaxOverRanksTokens; more than one have not been seen to pass on a GPU.
-constexpr int64_t kMostOneLaunchTokens = 1;
-
 // Room for the rows of all tokens that one launch takes, kept from call to call: another op reads them.
 struct RowsMemory {
   int32_t* num_rows = nullptr;
@@ -52,7 +49,7 @@ Result<bool> RecordCandidates(CudaContext& context, const ops::IndexerCandidates
   const int64_t top_k = args.candidates.shape[1];
   // Of the rank that has most, so that all take the same.
   const int64_t most_rows = EntryShard{.index = 0, .count = args.shard.count}.NumRows(num_entries);
-  if (!context.limits().has_clusters() || num_tokens > kMostOneLaunchTokens ||
+  if (!context.limits().has_clusters() || num_tokens > kMaxOverRanksTokens ||
       !ScoresOnTensorCores(args.q.dtype, table.form, score.num_heads, score.width) || num_entries <= top_k ||
       top_k > kMaxOverRanksTopK || args.shard.count > kMaxPeers || most_rows > kMaxOverRanksRows) {
     return false;
