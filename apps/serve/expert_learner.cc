@@ -48,29 +48,28 @@ void ExpertLearner::OnStep() {
   if (const Status status = Keep(); !status.ok()) LogWarning("experts: " + status.message());
 }
 
-Result<ExpertProfile> ExpertLearner::JoinedWithFile() const {
-  const ExpertProfile since = {
+Result<ExpertProfile> ExpertLearner::JoinedWith(const ExpertProfile* older) const {
+  ExpertProfile since = {
       .model = options_.model, .num_tokens = counter_.num_tokens(), .counts = counter_.counts()};
-  const Result<ExpertProfile> older = ReadExpertProfile(options_.path);
-  if (!older.has_value()) {
-    if (older.error().code() == StatusCode::kNotFound) return since;
-    return Error(older.error());
-  }
+  if (older == nullptr) return since;
   Result<ExpertProfile> joined = Joined(*older, since);
   if (!joined.has_value()) return Error(joined.error().WithContext(options_.path));
   return joined;
 }
 
 Status ExpertLearner::CheckFile() const {
-  const Result<ExpertProfile> joined = JoinedWithFile();
+  DSV4_RETURN_IF_ERROR(CheckExpertProfilePlace(options_.path));
+  const Result<ExpertProfile> older = ReadExpertProfile(options_.path);
+  if (!older.has_value()) return older.error().code() == StatusCode::kNotFound ? Status() : older.error();
+  const Result<ExpertProfile> joined = JoinedWith(&*older);
   return joined.has_value() ? Status() : joined.error();
 }
 
 Status ExpertLearner::Keep() {
   kept_ = std::chrono::steady_clock::now();
   if (counter_.num_tokens() == 0) return {};
-  DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertProfile joined, JoinedWithFile());
-  DSV4_RETURN_IF_ERROR(WriteExpertProfile(options_.path, joined));
+  DSV4_RETURN_IF_ERROR(
+      ChangeExpertProfile(options_.path, [this](const ExpertProfile* older) { return JoinedWith(older); }));
   num_kept_ += counter_.num_tokens();
   counter_.Reset();
   return {};

@@ -40,17 +40,18 @@ class ExpertLearner {
 
   // Behind each step.
   void OnStep();
-  // Joins what was counted with the file, where there is one. Nothing where nothing was counted since.
+  // Joins what was counted with the file, where there is one; other servers may do so with the same file. Nothing where nothing was counted
+  // since. What an error has left out is in the next one.
   Status Keep();
-  // Whether the file, where there is one, is a profile that counts can be joined with.
+  // Whether the file can be written and, where there is one, is a profile that counts can be joined with.
   Status CheckFile() const;
   // Whose choices were counted, from any thread.
   int64_t num_tokens() const { return num_tokens_.load(std::memory_order_relaxed); }
 
  private:
   void Watch();
-  // With the file's.
-  Result<ExpertProfile> JoinedWithFile() const;
+  // What was counted, with the file's; null where there is none.
+  Result<ExpertProfile> JoinedWith(const ExpertProfile* older) const;
 
   diag::HookedBackend& backend_;
   const LearnerOptions options_;

@@ -94,6 +94,12 @@ TEST_F(Learning, StepsThatAreWatchedAreCountedLayerByLayerAndKept) {
   EXPECT_EQ(ReadExpertProfile(options_.path)->num_tokens, 7);
 }
 
+TEST_F(Learning, APlaceThatCannotBeWrittenIsFoundAtTheStart) {
+  options_.path = "/proc/profiles/tiny.json";
+  const ExpertLearner learner(backend_, options_);
+  EXPECT_THAT(learner.CheckFile().message(), HasSubstr("/proc/profiles"));
+}
+
 TEST_F(Learning, AProfileOfAnotherModelIsAnErrorAndStays) {
   const ExpertProfile other{.model = "other", .num_tokens = 1, .counts = {{1, 2}}};
   ASSERT_TRUE(WriteExpertProfile(options_.path, other).ok());

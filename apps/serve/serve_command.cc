@@ -187,12 +187,29 @@ bool SeesAllLayers(const ServeOptions& options) {
   return options.model.group == nullptr && options.model.max_layers == 0;
 }
 
+// The file of what is learned; empty where there is no place for one.
+std::string LearnedPath(const ServeOptions& options, const ModelSource& source) {
+  const std::string& named = options.model.expert_profile;
+  return named.empty() || named == "off" ? ExpertProfilePath(source) : named;
+}
+constexpr std::string_view kNoPlace = "there is no home, and no DSV4_EXPERT_PROFILES";
+
+// Before the model is loaded, which may take minutes.
 Status CheckLearning(const ServeOptions& options) {
-  if (options.learn_experts != "on" || SeesAllLayers(options)) return {};
+  if (options.learn_experts != "on") return {};
   if (options.model.group != nullptr)
     return InvalidArgument("serve --learn-experts on: a rank sees its own layers only; want no --ranks");
-  return InvalidArgument(
-      "serve --learn-experts on: a profile is of all layers of a model; want no --max-layers");
+  if (!SeesAllLayers(options)) {
+    return InvalidArgument(
+        "serve --learn-experts on: a profile is of all layers of a model; want no --max-layers");
+  }
+  return {};
+}
+Status CheckLearnedPlace(const ServeOptions& options, const ModelSource& source) {
+  if (options.learn_experts != "on") return {};
+  const std::string path = LearnedPath(options, source);
+  if (path.empty()) return InvalidArgument(fmt::format("serve --learn-experts on: {}", kNoPlace));
+  return CheckExpertProfilePlace(path).WithContext("serve --learn-experts on");
 }
 
 // Null where nothing is to be learned; of "auto" where there is no place for it, too.
@@ -204,11 +221,9 @@ Result<std::unique_ptr<ExpertLearner>> MakeLearner(const ServeOptions& options, 
   const bool wanted =
       options.learn_experts == "on" || (named.empty() && !split.all_resident() && split.host == 0);
   if (!wanted) return std::unique_ptr<ExpertLearner>();
-  const std::string path = named.empty() || named == "off" ? ExpertProfilePath(source) : named;
-  if (path.empty()) {
-    const std::string why = "there is no home, and no DSV4_EXPERT_PROFILES";
-    if (options.learn_experts == "on") return Error(InvalidArgument("serve --learn-experts on: " + why));
-    LogWarning("experts: what requests choose is not kept: " + why);
+  const std::string path = LearnedPath(options, source);
+  if (path.empty()) {  // With "on" that was an error before.
+    LogWarning(fmt::format("experts: what requests choose is not kept: {}", kNoPlace));
     return std::unique_ptr<ExpertLearner>();
   }
   auto learner = std::make_unique<ExpertLearner>(
@@ -389,6 +404,8 @@ int RunServeCommand(const ServeOptions& options) {
   const Result<ops::Backend> backend = MakeBackend(options.model);
   if (!backend) return Fail(backend.error(), LoadExitCode(backend.error()));
   if (const Status status = CheckLearning(options); !status.ok()) return Fail(status, kExitBadUsage);
+  if (const Status status = CheckLearnedPlace(options, *source); !status.ok())
+    return Fail(status, kExitRunFailed);
   diag::HookedBackend watched(*backend);
   // Others run on the backend as it is.
   const bool may_learn =

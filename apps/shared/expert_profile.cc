@@ -1,12 +1,19 @@
 #include "apps/shared/expert_profile.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <numeric>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "apps/shared/state_path.h"
@@ -49,6 +56,56 @@ Result<ExpertProfile> Parse(const std::string& text, const std::string& path) {
   return profile;
 }
 
+std::string TextOf(const ExpertProfile& profile) {
+  Json json = {{"format", kFormat}, {"model", profile.model}, {"tokens", profile.num_tokens}};
+  json["counts"] = profile.counts;
+  return json.dump() + "\n";
+}
+
+// The file itself, which a link may stand for: two names of one file have one lock.
+std::string RealPath(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path real = std::filesystem::weakly_canonical(path, error);
+  return error ? path : real.string();
+}
+
+// No other process writes the profile while this lives.
+class ProfileLock {
+ public:
+  // Makes the folders on the way.
+  static Result<ProfileLock> Take(const std::string& path) {
+    const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+    std::error_code error;
+    if (!folder.empty()) std::filesystem::create_directories(folder, error);
+    if (error) return Error(InvalidArgument(fmt::format("{}: {}", folder.string(), error.message())));
+    const std::string file = path + ".lock";
+    ProfileLock lock(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+    if (lock.descriptor_ < 0)
+      return Error(InvalidArgument(fmt::format("{}: cannot open: {}", file, std::strerror(errno))));
+    const auto until = std::chrono::steady_clock::now() + kPatience;
+    while (::flock(lock.descriptor_, LOCK_EX | LOCK_NB) != 0) {
+      if (errno != EWOULDBLOCK && errno != EINTR)
+        return Error(InvalidArgument(fmt::format("{}: cannot lock: {}", file, std::strerror(errno))));
+      if (std::chrono::steady_clock::now() > until) {
+        return Error(StatusCode::kUnavailable,
+                     fmt::format("{}: another process has held it for {} seconds", file, kPatience.count()));
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    return lock;
+  }
+  ProfileLock(ProfileLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  ProfileLock& operator=(ProfileLock&&) = delete;
+  ~ProfileLock() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+
+ private:
+  static constexpr std::chrono::seconds kPatience{2};
+  explicit ProfileLock(int descriptor) : descriptor_(descriptor) {}
+  int descriptor_;
+};
+
 }  // namespace
 
 std::string ExpertProfilePath(const ModelSource& source) {
@@ -65,13 +122,31 @@ std::string ExpertProfilePath(const ModelSource& source) {
 }
 
 Status WriteExpertProfile(const std::string& path, const ExpertProfile& profile) {
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  const std::string file = RealPath(path);
+  DSV4_ASSIGN_OR_RETURN_STATUS(const ProfileLock lock, ProfileLock::Take(file));
+  return io::WriteTextFile(file, TextOf(profile));
+}
+
+Status ChangeExpertProfile(const std::string& path, const ProfileChange& change) {
+  const std::string file = RealPath(path);
+  DSV4_ASSIGN_OR_RETURN_STATUS(const ProfileLock lock, ProfileLock::Take(file));
+  const Result<ExpertProfile> kept = ReadExpertProfile(file);
+  if (!kept.has_value() && kept.error().code() != StatusCode::kNotFound) return kept.error();
+  DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertProfile changed, change(kept.has_value() ? &*kept : nullptr));
+  return io::WriteTextFile(file, TextOf(changed));
+}
+
+Status CheckExpertProfilePlace(const std::string& path) {
+  const std::string file = RealPath(path);
   std::error_code error;
-  if (!folder.empty()) std::filesystem::create_directories(folder, error);
-  if (error) return InvalidArgument(fmt::format("{}: {}", folder.string(), error.message()));
-  Json json = {{"format", kFormat}, {"model", profile.model}, {"tokens", profile.num_tokens}};
-  json["counts"] = profile.counts;
-  return io::WriteTextFile(path, json.dump() + "\n");
+  const std::filesystem::file_status there = std::filesystem::status(file, error);
+  if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there))
+    return InvalidArgument(
+        fmt::format("{}: wanted an ordinary file, which can be read and written again", path));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const ProfileLock lock, ProfileLock::Take(file));
+  // A partial file beside it, which goes again.
+  const Result<io::OutputFile> could = io::OutputFile::Create(file);
+  return could.has_value() ? Status() : could.error();
 }
 
 Result<ExpertProfile> ReadExpertProfile(const std::string& path) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -22,8 +23,15 @@ struct ExpertProfile {
 // XDG_STATE_HOME or ~/.local/state. Empty without a home.
 std::string ExpertProfilePath(const ModelSource& source);
 
-// Folders on the way are made.
+// Folders on the way are made. Several processes may write one file: each does it alone, by a lock on a file beside it (PATH.lock), and waits
+// two seconds at most for another. Unavailable names that file then.
 Status WriteExpertProfile(const std::string& path, const ExpertProfile& profile);
+// The same with what `change` makes of the profile that is there, null where none is. No other process writes in between, so what each of
+// several adds is kept.
+using ProfileChange = std::function<Result<ExpertProfile>(const ExpertProfile* kept)>;
+Status ChangeExpertProfile(const std::string& path, const ProfileChange& change);
+// Whether a profile could be written there now; makes the folders on the way, and leaves the file as it is.
+Status CheckExpertProfilePlace(const std::string& path);
 // InvalidArgument for what is no profile, or one of layers that differ in their experts; NotFound.
 Result<ExpertProfile> ReadExpertProfile(const std::string& path);
 

@@ -1,13 +1,16 @@
 #include "apps/shared/expert_profile.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 
 namespace dsv4::apps {
 namespace {
@@ -48,6 +51,61 @@ TEST_F(ExpertProfileTest, IsReadAsItIsWritten) {
   EXPECT_EQ(read->model, "m");
   EXPECT_EQ(read->num_tokens, 7);
   EXPECT_EQ(read->counts, profile_.counts);
+}
+
+TEST_F(ExpertProfileTest, WhatSeveralServersAddIsAllThere) {
+  const std::string path = Path("shared.json");
+  std::filesystem::create_symlink("shared.json", folder_ / "link.json");  // Another name of the same file.
+  constexpr int kRounds = 60;
+  const auto serve = [&](const std::string& name) {
+    for (int i = 0; i < kRounds; ++i) {
+      const Status status = ChangeExpertProfile(name, [](const ExpertProfile* kept) -> Result<ExpertProfile> {
+        ExpertProfile changed{.model = "m", .num_tokens = 0, .counts = {{0}}};
+        if (kept != nullptr) changed = *kept;
+        ++changed.num_tokens;
+        ++changed.counts[0][0];
+        return changed;
+      });
+      EXPECT_TRUE(status.ok()) << status.ToString();
+    }
+  };
+  std::thread other(serve, Path("link.json"));
+  serve(path);
+  other.join();
+  EXPECT_EQ(ReadExpertProfile(path)->num_tokens, 2 * kRounds);
+  EXPECT_TRUE(std::filesystem::is_symlink(folder_ / "link.json"));
+}
+
+TEST_F(ExpertProfileTest, ALockThatIsNotGivenBackIsAnErrorThatNamesIt) {
+  const std::string path = Path("held.json");
+  ASSERT_TRUE(WriteExpertProfile(path, profile_).ok());
+  const int held = ::open((path + ".lock").c_str(), O_RDWR);
+  ASSERT_EQ(::flock(held, LOCK_EX), 0);
+  const auto change = [](const ExpertProfile* kept) { return Result<ExpertProfile>(*kept); };
+  const Status status = ChangeExpertProfile(path, change);
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_THAT(status.message(), HasSubstr(path + ".lock: another process has held it for 2 seconds"));
+  ::close(held);
+  EXPECT_TRUE(ChangeExpertProfile(path, change).ok());
+}
+
+TEST_F(ExpertProfileTest, APlaceThatCannotBeWrittenIsNamedBeforeAnythingIsCounted) {
+  Write(Path("file"), "");
+  for (const std::string& place : {Path("file/x/profile.json"), Path("."),
+                                   std::string("/proc/x/profile.json"), std::string("/dev/null")}) {
+    const Status status = CheckExpertProfilePlace(place);
+    EXPECT_FALSE(status.ok()) << place;
+    EXPECT_THAT(status.message(), HasSubstr(place.substr(0, 5))) << place;
+  }
+  EXPECT_TRUE(CheckExpertProfilePlace(Path("new/folder/profile.json")).ok());
+  ASSERT_TRUE(WriteExpertProfile(Path("kept.json"), profile_).ok());
+  EXPECT_TRUE(CheckExpertProfilePlace(Path("kept.json")).ok());
+  EXPECT_EQ(ReadExpertProfile(Path("kept.json"))->counts, profile_.counts);
+  int files = 0;
+  for (const auto& each : std::filesystem::directory_iterator(folder_)) {
+    files += each.path().string().find("partial") != std::string::npos ? 1 : 0;
+  }
+  EXPECT_EQ(files, 0);
 }
 
 TEST_F(ExpertProfileTest, ThoseChosenMostOftenComeFirst) {

@@ -68,6 +68,11 @@ class Arguments(unittest.TestCase):
                 self.assertIn(wanted, process.stderr)
                 self.assertLess(len(process.stderr), 400)
 
+    def test_a_place_for_profiles_that_cannot_be_written_ends_the_server_at_its_start(self):
+        process = dsv4("serve", "--port", "0", "--learn-experts", "on", env={"DSV4_EXPERT_PROFILES": "/proc/profiles"})
+        self.assertEqual(process.returncode, 1, process.stderr)
+        self.assertIn("serve --learn-experts on: /proc/profiles", process.stderr)
+
     def test_an_option_that_a_command_has_no_use_for_is_an_error(self):
         with tempfile.TemporaryDirectory() as folder:
             for words in (("--max-layers", "2"), ("--max-layers=2",), ("-t", "1"), ("-t1",)):
