@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "apps/serve/slot_trade.h"
 #include "apps/shared/expert_flags.h"
 #include "backend/cuda/cuda_backend.h"
 
@@ -42,8 +43,11 @@ Result<ExpertPlan> PlanExperts(const ModelFlags& flags, const ModelSource& sourc
                                                source.synthetic(), device));
   options.experts = experts.split;
   DSV4_ASSIGN_OR_RETURN(experts.plan, model::PlanMemory(config, checkpoint, options, request));
-  experts.longest_context =
-      model::LongestContext(config, options, experts.plan, experts.room.free - experts.room.reserved);
+  const SlotTrade trade = TradesSlots(flags)
+                              ? TradeOf(experts.plan, experts.split, experts.room, options.max_chunk_tokens)
+                              : SlotTrade();
+  experts.longest_context = model::LongestContext(config, options, WithLeastSlots(experts.plan, trade),
+                                                  experts.room.free - experts.room.reserved);
   experts.fits = experts.plan.total() + experts.room.reserved <= experts.room.free;
   return experts;
 }

@@ -243,7 +243,8 @@ Result<std::unique_ptr<ExpertLearner>> MakeLearner(const ServeOptions& options, 
 // `backend` is what the model runs on, whatever watches it; `verifier` and `learner` may be null.
 int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& backend,
           const speculation::Choice& speculation, server::ServedModel& served,
-          std::vector<std::string> api_keys, diag::Verifier* verifier, ExpertLearner* learner) {
+          std::vector<std::string> api_keys, diag::Verifier* verifier, ExpertLearner* learner,
+          const SlotTrade& trade) {
   const Result<std::unique_ptr<engine::PrefixDisk>> disk = OpenPrefixDisk(options, model, backend.name);
   if (!disk) {
     return Fail(disk.error().WithContext("--prefix-cache-dir"), kExitRunFailed);
@@ -257,6 +258,7 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
     });
   }
   if (learner != nullptr) metrics.WatchLearning([learner] { return learner->num_tokens(); });
+  SlotTrader trader(trade, [&backend](int64_t slots) { return backend::SetExpertSlots(backend, slots); });
   SamplingThreads sampling_threads(*backend.context);
   engine::EngineThread engine(
       std::make_unique<engine::Engine>(
@@ -278,6 +280,8 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
       {.max_waiting = options.max_waiting}, [&](const engine::StepReport& report) {
         metrics.OnStep(report);
         if (learner != nullptr) learner->OnStep();
+        // Kept states lie beside those that run.
+        if (trade.any()) trader.OnStep(report.stats.state_bytes + report.stats.cache_bytes);
       });
   served.context_length = engine.context_length();
   if (served.context_length < 2) {
@@ -437,6 +441,11 @@ int RunServeCommand(const ServeOptions& options) {
     LogWarning(fmt::format("--prefix-cache-mib: memory has room for {} of {}", fitting.prefix_cache_mib,
                            options.prefix_cache_mib));
   }
+  // Sequences give way to each other before slots are fewer than the least.
+  if (left.trade.any()) {
+    const int64_t mib = std::max<int64_t>(1, (left.trade.room_for_states() - left.trade.step) >> 20);
+    fitting.state_mib = fitting.state_mib == 0 ? mib : std::min(fitting.state_mib, mib);
+  }
   std::unique_ptr<diag::Verifier> verifier;
   if (options.verify_every > 0) {
     Result<std::unique_ptr<diag::Verifier>> made = MakeVerifier(options.model, *source, options.verify_every);
@@ -450,7 +459,7 @@ int RunServeCommand(const ServeOptions& options) {
     learner = std::move(*made);
   }
   const int exit_code = Serve(fitting, **model, *backend, *speculation, *served, std::move(*api_keys),
-                              verifier.get(), learner.get());
+                              verifier.get(), learner.get(), left.trade);
   if (learner != nullptr) {
     if (const Status kept = learner->Keep(); !kept.ok()) LogWarning("experts: " + kept.message());
   }

@@ -124,6 +124,10 @@ std::string PinnedText(const backend::PinnedLoad& pinned) {
       pinned.makers, rate(pinned.pinning));
 }
 
+bool TradesSlots(const ModelFlags& flags) {
+  return flags.backend == "cuda" && flags.experts.find("slots=") == std::string::npos;
+}
+
 HostPlan HostPlanOf(const model::MemoryPlan& plan, int64_t numbers) {
   if (plan.pinned == 0) return {};
   return {.pinned = plan.pinned,

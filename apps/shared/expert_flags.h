@@ -27,6 +27,9 @@ Result<model::DeviceRoom> DeviceRoomOf(const ModelFlags& flags, const std::strin
 // What bringing cached experts to pinned memory took, of some bytes: one line.
 std::string PinnedText(const backend::PinnedLoad& pinned);
 
+// Whether a server may have more and fewer slots than were planned: where --experts names no number of them.
+bool TradesSlots(const ModelFlags& flags);
+
 // What a model takes of the host's memory at most, where it has cached experts; besides, pages of files.
 struct HostPlan {
   int64_t pinned = 0;   // Cached experts,

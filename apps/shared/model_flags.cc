@@ -43,8 +43,11 @@ Status CheckMemory(const ModelFlags& flags, const model::ModelConfig& config,
                                model::PlanMemory(config, checkpoint, planned, request));
   LogInfo("memory plan\n" + model::MemoryTable(plan, device));
   DSV4_RETURN_IF_ERROR(CheckHostMemory(flags, plan, numbers));
-  if (options.group == nullptr && left != nullptr)
-    left->context = model::LongestContext(config, planned, plan, device.free - device.reserved);
+  if (options.group == nullptr && left != nullptr) {
+    if (TradesSlots(flags)) left->trade = TradeOf(plan, options.experts, device, options.max_chunk_tokens);
+    left->context = model::LongestContext(config, planned, WithLeastSlots(plan, left->trade),
+                                          device.free - device.reserved);
+  }
   return model::CheckRoom(config, checkpoint, planned, plan, device);
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "apps/serve/slot_trade.h"
 #include "base/status.h"
 #include "io/chosen_reads.h"
 #include "model/placement/memory_plan.h"
@@ -69,6 +70,7 @@ struct RoomLeft {
   int64_t context =
       0;  // Tokens of each of those that were planned; at most as many as the model knows, in a group so many.
   int64_t kept = INT64_MAX;  // Bytes on the host for states that are kept for reuse.
+  SlotTrade trade;           // The context above is that beside the least slots.
 };
 
 // Called while a model loads, after each layer. May be empty.

@@ -154,6 +154,32 @@ TEST(ExpertCache, ADeviceWithoutMemoryForTheSlotsIsANamedErrorAndTheNextStepWork
   EXPECT_EQ(backend::ExpertCacheCountersOf(backend).slots, 112);
 }
 
+TEST(ExpertCache, SlotsThatThereIsNoMemoryForLeaveAsManyAsThereWere) {
+  const ops::Backend backend = Take(backend::MakeCudaBackend({}));
+  const auto model = Take(LoadTiny(backend, {.resident = 0, .cached = 16, .slots = 20}));
+  kv::SequenceState sequence = Take(model->NewSequence());
+  const auto step = [&] {
+    const int32_t token = 1;
+    const model::SequenceChunk chunk = {.state = &sequence, .tokens = {&token, 1}};
+    return model->Step({&chunk, 1}).has_value();
+  };
+  EXPECT_TRUE(step());
+  EXPECT_TRUE(backend::SetExpertSlots(backend, 40).ok());
+  EXPECT_TRUE(step());
+  EXPECT_EQ(backend::ExpertCacheCountersOf(backend).slots, 40);
+  null_runtime::max_device_bytes = size_t{4} << 20;
+  const Status refused = backend::SetExpertSlots(backend, 112);
+  null_runtime::max_device_bytes = SIZE_MAX;
+  EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted) << refused.ToString();
+  EXPECT_THAT(refused.message(), HasSubstr("cached experts: room for 112 of"));
+  EXPECT_TRUE(step());
+  EXPECT_EQ(backend::ExpertCacheCountersOf(backend).slots, 40);
+  null_runtime::max_device_bytes = size_t{1} << 10;
+  EXPECT_FALSE(backend::SetExpertSlots(backend, 112).ok());
+  null_runtime::max_device_bytes = SIZE_MAX;
+  EXPECT_TRUE(step()) << "experts are read from where they stay";
+}
+
 // Launches of the tenth step of one token, and how many lists of the next steps were not replayed.
 std::pair<int64_t, int64_t> StepOf(const model::ExpertSplit& split) {
   const ops::Backend backend = Take(backend::MakeCudaBackend({}));

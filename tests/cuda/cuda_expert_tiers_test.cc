@@ -311,6 +311,23 @@ TEST(CudaExpertTiers, StreamedPassesLeaveWhatStepsBetweenThemBrought) {
   }
 }
 
+TEST(CudaExpertTiers, SlotsThatComeAndGoWhileItRunsChangeNoBit) {
+  const int64_t num_experts = NumExperts();
+  const std::vector<float> want = Prompts(*LoadTiny(Make(2), {})).Run();
+  const ops::Backend backend = Make(2);
+  const auto model = LoadTiny(backend, {.resident = 0, .cached = num_experts, .slots = 3 * num_experts});
+  for (const int64_t slots : {num_experts, 6 * num_experts + 1, num_experts + 5, 7 * num_experts}) {
+    EXPECT_TRUE(SameBits(Prompts(*model).Run(), want)) << "before " << slots;
+    ASSERT_TRUE(backend::SetExpertSlots(backend, slots).ok());
+    EXPECT_TRUE(SameBits(Prompts(*model).Run(), want)) << slots;
+    EXPECT_EQ(backend::ExpertCacheCountersOf(backend).slots, slots);
+    EXPECT_GT(backend::ExpertCacheCountersOf(backend).misses, 0);
+  }
+  const int64_t misses = backend::ExpertCacheCountersOf(backend).misses;
+  EXPECT_TRUE(SameBits(Prompts(*model).Run(), want));
+  EXPECT_EQ(backend::ExpertCacheCountersOf(backend).misses, misses) << "all were there";
+}
+
 TEST(CudaExpertTiers, PromptsThroughTwoBuffersBesideExpertsOfTheHost) {
   const int64_t num_experts = NumExperts();
   const int64_t host = num_experts / 4;

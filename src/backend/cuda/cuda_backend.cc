@@ -284,6 +284,13 @@ HostExpertCounters HostExpertCountersOf(const ops::Backend& backend) {
   return {counters.requests, counters.experts, counters.seconds};
 }
 
+Status SetExpertSlots(const ops::Backend& backend, int64_t slots) {
+  auto& context = static_cast<cuda::CudaContext&>(*backend.context);
+  // They know where slots are.
+  context.queue().DropRecords();
+  return context.expert_tiers().cache().Resize(slots);
+}
+
 PinnedLoad PinnedLoadOf(const ops::Backend& backend) {
   return static_cast<cuda::CudaContext&>(*backend.context).expert_tiers().cache().load_counters();
 }

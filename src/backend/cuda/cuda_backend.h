@@ -152,6 +152,10 @@ ExpertCacheCounters ExpertCacheCountersOf(const ops::Backend& backend);
 // Of the requests answered so far; zeros without experts of the host. From any thread while nothing loads.
 HostExpertCounters HostExpertCountersOf(const ops::Backend& backend);
 
+// From the next step on the device has room for so many cached experts, which come again as they are chosen; no bit changes. Between steps, by
+// the thread that queues them. ResourceExhausted where the device has no memory for them: then it has room for as many as before, or for none.
+Status SetExpertSlots(const ops::Backend& backend, int64_t slots);
+
 // From any thread.
 PinnedLoad PinnedLoadOf(const ops::Backend& backend);
 

@@ -73,15 +73,10 @@ Status ExpertCache::Make(int64_t count, Buffer* buffer, T** data) {
   return {};
 }
 
-Status ExpertCache::Restart() {
-  // No weight comes now.
-  store_.Finish();
-  numbered_.clear();
-  const int64_t num_experts = num_weights_ / kWeightsOfExpert;
-  num_prepared_ = num_experts;
-  const int64_t num_slots = std::min(slots_, num_experts);
+Status ExpertCache::MakeRoom(int64_t num_slots) {
   if (num_slots != state_.num_slots || slot_bytes_ != state_.slot_bytes) {
-    state_ = {};
+    num_slots_ = state_.num_slots = 0;
+    state_.slots = nullptr;
     slots_memory_ = {};  // Before there is the new one.
     Result<Buffer> slots = context_.memory().Allocate(static_cast<size_t>(num_slots * slot_bytes_));
     if (!slots.has_value()) {
@@ -90,24 +85,47 @@ Status ExpertCache::Restart() {
     }
     slots_memory_ = std::move(*slots);
     state_.slots = static_cast<uint8_t*>(slots_memory_.data());
-    state_.num_slots = static_cast<int>(num_slots);
+    num_slots_ = state_.num_slots = static_cast<int>(num_slots);
     state_.slot_bytes = slot_bytes_;
   }
+  // Fresh ones, which are zero: work in flight may still read the old ones, which are freed behind it.
+  DSV4_RETURN_IF_ERROR(Make(num_slots, &keys_, &state_.keys));
+  DSV4_RETURN_IF_ERROR(Make(num_slots, &used_, &state_.used));
+  DSV4_RETURN_IF_ERROR(Make(num_slots, &owners_, &state_.owners));
+  DSV4_RETURN_IF_ERROR(Make(num_prepared_, &slot_of_, &state_.slot_of));
+  DSV4_RETURN_IF_ERROR(Make(num_slots, &jobs_, &state_.jobs));
+  DSV4_RETURN_IF_ERROR(Make(1, &clock_, &state_.clock));
+  stream_.Restart(state_.num_slots);
+  return {};
+}
+
+Status ExpertCache::Restart() {
+  // No weight comes now.
+  store_.Finish();
+  numbered_.clear();
+  num_prepared_ = num_weights_ / kWeightsOfExpert;
   if (words_.data() == nullptr) {
     DSV4_ASSIGN_OR_RETURN_STATUS(words_, AllocatePinned(context_.queue(), sizeof(ExpertCacheWords)));
     new (words_.data()) ExpertCacheWords();
   }
   state_.words = static_cast<ExpertCacheWords*>(words_.data());
-  // Fresh ones, which are zero: work in flight may still read the old ones, which are freed behind it.
-  DSV4_RETURN_IF_ERROR(Make(num_slots, &keys_, &state_.keys));
-  DSV4_RETURN_IF_ERROR(Make(num_slots, &used_, &state_.used));
-  DSV4_RETURN_IF_ERROR(Make(num_slots, &owners_, &state_.owners));
-  DSV4_RETURN_IF_ERROR(Make(num_experts, &slot_of_, &state_.slot_of));
-  DSV4_RETURN_IF_ERROR(Make(num_experts, &experts_, &state_.experts));
-  DSV4_RETURN_IF_ERROR(Make(num_slots, &jobs_, &state_.jobs));
-  DSV4_RETURN_IF_ERROR(Make(1, &clock_, &state_.clock));
-  stream_.Restart(state_.num_slots);
-  return {};
+  DSV4_RETURN_IF_ERROR(Make(num_prepared_, &experts_, &state_.experts));
+  return MakeRoom(std::min(slots_, num_prepared_));
+}
+
+Status ExpertCache::Resize(int64_t slots) {
+  slots_ = slots;
+  if (num_prepared_ == 0) return {};  // Before the first step.
+  const int64_t before = state_.num_slots;
+  Status resized = MakeRoom(std::min(slots, num_prepared_));
+  if (resized.ok()) return {};
+  if (MakeRoom(before).ok()) {
+    slots_ = before;
+    return resized;
+  }
+  slots_ = 0;
+  const Status none = MakeRoom(0);
+  return none.ok() ? resized : none;
 }
 
 Result<CachedLayer> ExpertCache::AddLayer(std::span<const ops::ExpertWeights> experts) {

@@ -2,6 +2,7 @@
 // are brought to slots in the device's memory when they are chosen (kernels/moe/expert_cache.h). What is in the cache changes no bit.
 #pragma once
 
+#include <atomic>
 #include <span>
 #include <vector>
 
@@ -29,6 +30,9 @@ class ExpertCache {
 
   // Forgets which experts are where, and makes room; ResourceExhausted where the device has none. Before the first layer after Keep.
   Status Restart();
+  // From now on the device has room for so many, and they come again as they are chosen. ResourceExhausted where it has no memory for them: then
+  // for as many as there were, or none, which are read from where they stay. The queue has no records of steps.
+  Status Resize(int64_t slots);
   // Those of `experts` that are cached. Until Restart.
   Result<CachedLayer> AddLayer(std::span<const ops::ExpertWeights> experts);
   // Queues what brings those that `call` has chosen.
@@ -46,9 +50,12 @@ class ExpertCache {
   }
 
   ExpertCacheWords counters() const;
-  int64_t num_slots() const { return state_.num_slots; }
+  // From any thread.
+  int64_t num_slots() const { return num_slots_.load(std::memory_order_relaxed); }
 
  private:
+  // Forgets which experts are where.
+  Status MakeRoom(int64_t num_slots);
   template <typename T>
   Status Make(int64_t count, Buffer* buffer, T** data);
 
@@ -60,6 +67,7 @@ class ExpertCache {
   int64_t slots_ = 0;         // That are wanted.
 
   ExpertCacheState state_;
+  std::atomic<int64_t> num_slots_ = 0;  // state_.num_slots
   int64_t num_prepared_ = 0;            // Experts when it began,
   std::vector<CachedExpert> numbered_;  // and those of layers that came since, from number 1 on.
   Buffer slots_memory_;
