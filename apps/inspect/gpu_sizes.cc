@@ -75,8 +75,9 @@ Result<GpuSizes> PlanGpuSizes(const ModelFlags& flags, const ModelSource& source
         static_cast<double>(choice.split.host) / static_cast<double>(config.n_routed_experts);
     step.gpu = chosen * (1 - on_host) / (rates.gpu * 1e9);
     step.rest = std::max(0.0, forecast.read - chosen) / (rates.gpu * 1e9);
-    const int64_t experts =
-        choice.split.cached > 0 ? choice.split.slots : choice.split.resident * plan.num_layers;
+    // A server gives up slots for states (SlotTrade).
+    const int64_t experts = choice.split.cached > 0 ? std::min(choice.split.cached, choice.split.slots)
+                                                    : choice.split.resident * plan.num_layers;
     step.longest_context = model::LongestContext(config, options, plan, usable - experts * plan.slot);
   }
   return sizes;
