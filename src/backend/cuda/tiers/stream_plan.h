@@ -2,7 +2,10 @@
 //
 // Such a pass wants nearly all experts of every layer, so they are known before the router chooses. Those that are in a slot stay there. Others
 // take slots that are free, and keep them. The rest goes through two buffers, which are the cache's last slots: one is filled
-// while what is in the other is multiplied. A layer is divided into parts, each with as many experts to bring as a buffer has room for.
+// while what is in the other is multiplied. A layer is divided into parts, each with as many experts to bring, as a buffer has room for them.
+//
+// Free slots are shared out evenly among layers: where the first ones had them all, passes would bring nothing while those are computed, and
+// then everything of the others. Within a layer those that stay lie between those that come, so that parts are of a size to multiply, too.
 #pragma once
 
 #include <cstdint>
@@ -52,11 +55,17 @@ class StreamPlan {
   StreamedLayer Next(std::span<const int32_t> experts);
 
  private:
+  // How many of a layer's experts, of which so many are in no slot, take free ones.
+  int64_t TakeShare(int64_t num_missing);
+
   int num_slots_;
   int buffer_slots_;
   int next_buffer_ = 0;
   std::vector<int32_t> slot_of_;
   std::vector<int32_t> free_;  // Slots, the lowest last.
+  int64_t num_free_ = 0;       // When it began,
+  int64_t num_missing_ = 0;    // with so many experts in no slot,
+  int64_t num_seen_ = 0;       // of which layers had so many since.
 };
 
 }  // namespace dsv4::backend::cuda
