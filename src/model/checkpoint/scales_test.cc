@@ -96,5 +96,34 @@ TEST(Scales, NumbersThatAreNoScalesAreNamed) {
               HasSubstr("tensor norm.weight: element 1 is NaN"));
 }
 
+// Scales that threads share; of several that are wrong the first is named, whoever finds it.
+TEST(Scales, TheFirstOfManyThatAreNoNumbersIsNamed) {
+  constexpr int64_t kRows = 512;
+  constexpr int64_t kScales = 64;
+  constexpr size_t kWeights = 200;
+  std::vector<std::vector<uint8_t>> scales(kWeights, std::vector<uint8_t>(kRows * kScales, 120));
+  std::vector<std::string> names;
+  for (size_t i = 0; i < kWeights; ++i) names.push_back("w" + std::to_string(i) + ".");
+  ScaleChecks checks;
+  const auto checked = [&] {
+    for (size_t i = 0; i < kWeights; ++i) {
+      Weight weight;
+      weight.format = WeightFormat::kMxFp4;
+      weight.scale = TensorView::Contiguous(static_cast<const void*>(scales[i].data()), DType::kF8E8M0,
+                                            {kRows, kScales});
+      checks.Add(weight, names[i]);
+    }
+    return checks.Finish();
+  };
+  EXPECT_TRUE(checked().ok());
+  for (const size_t wrong : {199, 120, 7}) {
+    scales[wrong].back() = 255;
+    const Status status = checked();
+    EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+    EXPECT_THAT(status.message(), AllOf(HasSubstr(names[wrong]), HasSubstr("scale [511, 63]")));
+  }
+  EXPECT_TRUE(checks.Finish().ok()) << "nothing was added since";
+}
+
 }  // namespace
 }  // namespace dsv4::model

@@ -356,12 +356,12 @@ Result<Weight> LoadSizes(const StoredLinear& stored, ActivationQuant activation,
   return weight;
 }
 
-Result<Weight> LoadLinear(const StoredLinear& stored, ActivationQuant activation,
-                          std::vector<Buffer>& copies) {
+Result<Weight> LoadLinear(const StoredLinear& stored, ActivationQuant activation, std::vector<Buffer>& copies,
+                          ScaleChecks& checks) {
   DSV4_ASSIGN_OR_RETURN(const Weight weight, LoadSizes(stored, activation, copies));
   const std::string& name = stored.weight_tensor->name;
-  if (stored.format != WeightFormat::kPlain) DSV4_TRY(ValidateScaleValues(weight, name));
   DSV4_TRY(ValidateWeight(weight, name));
+  checks.Add(weight, name);
   return weight;
 }
 

@@ -25,6 +25,7 @@
 #include "base/status.h"
 #include "formats/weight.h"
 #include "io/checkpoint.h"
+#include "model/checkpoint/scale_checks.h"
 #include "model/config/config.h"
 
 namespace dsv4::model {
@@ -99,10 +100,10 @@ bool IsMxFp4Transcode(const StoredLinear& stored);
 // The weight over the file's bytes, wherever they lie: for readers that ask for no alignment, such as DequantizeRow.
 Weight WeightOf(const StoredLinear& stored);
 
-// The weight over the file's bytes. Parts that lie badly for their dtype are copied; `copies` then owns them. Scales are
-// read and must be numbers (ValidateScaleValues); elements are not touched.
-Result<Weight> LoadLinear(const StoredLinear& stored, ActivationQuant activation,
-                          std::vector<Buffer>& copies);
+// The weight over the file's bytes. Parts that lie badly for their dtype are copied; `copies` then owns them. `checks` is given its scales;
+// elements are not touched.
+Result<Weight> LoadLinear(const StoredLinear& stored, ActivationQuant activation, std::vector<Buffer>& copies,
+                          ScaleChecks& checks);
 // The same without a look at its numbers.
 Result<Weight> LoadSizes(const StoredLinear& stored, ActivationQuant activation, std::vector<Buffer>& copies);
 

@@ -100,19 +100,24 @@ class Numbers {
   bool fetched_ = false;
 };
 
-// Fills the structs from resolved tensors. The first error sticks in status(); later loads do nothing.
+// Fills the structs from resolved tensors. The first error sticks; later loads do nothing.
 class Loader {
  public:
   Loader(const ModelConfig& config, const LoadOptions& options, const RankPlace& place,
          std::vector<Buffer>& copies)
       : config_(config), options_(options), place_(place), copies_(copies) {}
 
-  const Status& status() const { return status_; }
+  // What went wrong, with all that was loaded so far checked.
+  const Status& Check() {
+    if (Status checked = checks_.Finish(); status_.ok()) status_ = std::move(checked);
+    return status_;
+  }
 
   Weight Linear(TensorId id, const StoredLinear& stored) {
     if (!status_.ok()) return {};
-    const auto load = options_.sizes_only ? LoadSizes : LoadLinear;
-    return Keep(load(stored, ActivationOf(RowOf(id), stored.format), copies_));
+    const ActivationQuant activation = ActivationOf(RowOf(id), stored.format);
+    return Keep(options_.sizes_only ? LoadSizes(stored, activation, copies_)
+                                    : LoadLinear(stored, activation, copies_, checks_));
   }
 
   // Some rows of a linear.
@@ -135,7 +140,7 @@ class Loader {
     if (!status_.ok() || options_.draft_head == DraftHead::kStored) return {};
     const Range rows = split.total() == 0 ? Range{0, head.rows} : split.Of(place_.shard());
     const Weight stored = LinearRows(TensorId::kHead, head, rows);
-    if (!status_.ok() || stored.rows == 0) return {};
+    if (!Check().ok() || stored.rows == 0) return {};
     return Keep(MakeDraftHead(stored, options_.draft_head, options_.sizes_only, copies_));
   }
 
@@ -313,6 +318,7 @@ class Loader {
   const LoadOptions& options_;
   const RankPlace& place_;
   std::vector<Buffer>& copies_;
+  ScaleChecks checks_;
   Status status_;
 };
 
@@ -369,7 +375,7 @@ Status LoadHeadOfDrafts(const StoredLinear& head, const io::Checkpoint& checkpoi
   numbers.Add(head);
   numbers.Fetch();
   weights.draft_head = loader.HeadOfDrafts(head, weights.head_split);
-  return loader.status().WithContext(checkpoint.directory());
+  return loader.Check().WithContext(checkpoint.directory());
 }
 
 // The DSpark drafter, behind the layers.
@@ -406,7 +412,7 @@ Status LoadDspark(const DsparkSource& source, const StoredLinear& head, const io
       dspark.confidence_markov = loader.ColumnsOf(TensorId::kDsparkConfidence, proj, {width, proj.cols});
     }
     dspark.stages.push_back(loader.Layer(resolved, LayerConfig()));
-    DSV4_RETURN_IF_ERROR(loader.status().WithContext(source.checkpoint->directory()));
+    DSV4_RETURN_IF_ERROR(loader.Check().WithContext(source.checkpoint->directory()));
   }
   DSV4_RETURN_IF_ERROR(LoadHeadOfDrafts(head, trunk, options, loader, weights, times));
   return Place(options, weights, times);
@@ -428,7 +434,7 @@ Status LoadMtp(const ResolvedLayer& resolved, const StoredLinear& head, const io
   mtp.norm = vector(TensorId::kNorm);
   mtp.hc_head = {vector(TensorId::kHcHeadFn), vector(TensorId::kHcHeadBase), vector(TensorId::kHcHeadScale)};
   mtp.layer = loader.Layer(resolved, LayerConfig());
-  DSV4_RETURN_IF_ERROR(loader.status().WithContext(checkpoint.directory()));
+  DSV4_RETURN_IF_ERROR(loader.Check().WithContext(checkpoint.directory()));
   DSV4_RETURN_IF_ERROR(LoadHeadOfDrafts(head, checkpoint, options, loader, weights, times));
   return Place(options, weights, times);
 }
@@ -468,7 +474,7 @@ Status LoadOutside(const ResolvedCheckpoint& resolved, const io::Checkpoint& che
     weights.hc_head = {vector(TensorId::kHcHeadFn), vector(TensorId::kHcHeadBase),
                        vector(TensorId::kHcHeadScale)};
   }
-  DSV4_RETURN_IF_ERROR(loader.status().WithContext(checkpoint.directory()));
+  DSV4_RETURN_IF_ERROR(loader.Check().WithContext(checkpoint.directory()));
   return Place(options, weights, times);
 }
 
@@ -524,7 +530,7 @@ Result<ModelWeights> LoadWeights(std::shared_ptr<const io::Checkpoint> checkpoin
     numbers.Fetch();
     read_layer_ahead(i + 1);
     weights.layers.push_back(loader.Layer(resolved.layers[index], config.layers[index]));
-    DSV4_TRY(loader.status().WithContext(checkpoint->directory()));
+    DSV4_TRY(loader.Check().WithContext(checkpoint->directory()));
     DSV4_TRY(Place(options, weights, times));
     if (options.progress) {
       DSV4_TRY(options.progress({.layers = i + 1 - place.layers.begin,

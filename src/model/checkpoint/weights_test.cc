@@ -307,7 +307,9 @@ TEST(StoredLinear, OneScalePerRowOrPerTensorIsAGridToo) {
   const auto half = one->Rows(128, 256);
   EXPECT_EQ(half->block_rows, 128);
   std::vector<Buffer> copies;
-  EXPECT_TRUE(LoadLinear(*half, ActivationQuant::kNone, copies).has_value());
+  ScaleChecks checks;
+  EXPECT_TRUE(LoadLinear(*half, ActivationQuant::kNone, copies, checks).has_value());
+  EXPECT_TRUE(checks.Finish().ok());
 }
 
 // --- what must be refused ---------------------------------------------------------------------------------------------
