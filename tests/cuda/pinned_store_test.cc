@@ -16,6 +16,7 @@
 #include <iterator>
 #include <vector>
 
+#include "backend/cuda/tiers/reordered_copy.h"
 #include "backend/cuda/weights/e2m1_order.h"
 #include "io/mapped_file.h"
 #include "tests/cuda/null_runtime.h"
@@ -68,6 +69,17 @@ Kept Keep(PinnedStore& store, size_t num_bytes, bool reorder) {
 std::shared_ptr<DeviceQueue> Queue() {
   null_runtime::registrations_left = INT_MAX;
   return *DeviceQueue::Create({});
+}
+
+TEST(CopyInE2m1Order, BlocksAtOnceAreThoseOneByOne) {
+  for (size_t blocks = 0; blocks < 70; ++blocks) {
+    const std::vector<std::byte> source = Bytes(blocks * 8, blocks);
+    std::vector<std::byte> copied(source.size() + 1, std::byte{7});
+    CopyInE2m1Order(copied.data(), source.data(), source.size());
+    EXPECT_EQ(copied.back(), std::byte{7}) << blocks;
+    copied.pop_back();
+    EXPECT_EQ(copied, Reordered(source)) << blocks;
+  }
 }
 
 TEST(PinnedStore, ALayersBytesAreThoseThatOneThreadCopies) {

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "backend/cuda/runtime/pinned_memory.h"
-#include "backend/cuda/weights/e2m1_order.h"
+#include "backend/cuda/tiers/reordered_copy.h"
 #include "base/parallel.h"
 
 namespace dsv4::backend::cuda {
@@ -32,15 +32,6 @@ constexpr unsigned kMaxThreads = 32;
 int ThreadsOf(int wanted) {
   if (wanted > 0) return wanted;
   return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, kMaxThreads));
-}
-
-void CopyReordered(std::byte* to, const std::byte* from, size_t num_bytes) {
-  for (size_t i = 0; i < num_bytes; i += sizeof(uint64_t)) {
-    uint64_t codes;
-    std::memcpy(&codes, from + i, sizeof(codes));
-    codes = InE2m1Order(codes);
-    std::memcpy(to + i, &codes, sizeof(codes));
-  }
 }
 
 // Pages of a file that are in memory come into the process many at a time; each by itself takes longer than its copy. Speed only.
@@ -218,7 +209,7 @@ void PinnedStore::CopyPieces() {
     const Seconds seconds;
     MapPages(piece.from, piece.num_bytes);
     if (piece.reorder) {
-      CopyReordered(piece.to, piece.from, piece.num_bytes);
+      CopyInE2m1Order(piece.to, piece.from, piece.num_bytes);
     } else {
       std::memcpy(piece.to, piece.from, piece.num_bytes);
     }
