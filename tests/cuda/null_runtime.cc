@@ -15,6 +15,7 @@
 #include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 std::atomic<size_t> dsv4::null_runtime::max_touched_bytes = size_t{64} << 10;
 dsv4::null_runtime::DeviceSaid dsv4::null_runtime::device;
@@ -30,10 +31,22 @@ namespace {
 constexpr size_t kDeviceBytes = size_t{64} << 30;
 constexpr size_t kAlignment = 512;
 
+// Each its own; nobody looks behind them.
 template <typename Handle>
 cudaError_t Make(Handle* handle) {
-  static char any;
-  *handle = reinterpret_cast<Handle>(&any);
+  static std::atomic<uintptr_t> last = 0;
+  *handle = reinterpret_cast<Handle>(last += 16);
+  return cudaSuccess;
+}
+
+using dsv4::null_runtime::StreamCall;
+std::mutex calls_mutex;
+bool watching = false;
+std::vector<StreamCall> calls;
+
+cudaError_t Note(const StreamCall& call) {
+  const std::lock_guard lock(calls_mutex);
+  if (watching) calls.push_back(call);
   return cudaSuccess;
 }
 
@@ -72,6 +85,17 @@ class SharedLimits {
 SharedLimits shared_limits;
 
 }  // namespace
+
+void dsv4::null_runtime::WatchStreams() {
+  const std::lock_guard lock(calls_mutex);
+  watching = true;
+  calls.clear();
+}
+std::vector<StreamCall> dsv4::null_runtime::TakeStreamCalls() {
+  const std::lock_guard lock(calls_mutex);
+  watching = false;
+  return std::exchange(calls, {});
+}
 
 // What nvcc's code calls: kernels are known by their address alone.
 extern "C" {
@@ -184,9 +208,15 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*) { return Make(pool); }
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t) { return cudaSuccess; }
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t num_bytes, cudaMemcpyKind kind, cudaStream_t) {
-  if (kind == cudaMemcpyHostToDevice && num_bytes > dsv4::null_runtime::kCountedCopy)
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t num_bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+  if (kind == cudaMemcpyHostToDevice && num_bytes > dsv4::null_runtime::kCountedCopy) {
     dsv4::null_runtime::copied_to_device += static_cast<int64_t>(num_bytes);
+    Note({.kind = StreamCall::Kind::kCopyToDevice,
+          .stream = stream,
+          .event = nullptr,
+          .num_bytes = num_bytes});
+  }
   if (num_bytes <= dsv4::null_runtime::max_touched_bytes) std::memcpy(to, from, num_bytes);
   return cudaSuccess;
 }
@@ -219,12 +249,20 @@ cudaError_t cudaIpcCloseMemHandle(void*) { return cudaSuccess; }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) { return Make(stream); }
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  return Note({.kind = StreamCall::Kind::kSynchronize, .stream = stream, .event = nullptr});
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  return Note({.kind = StreamCall::Kind::kWait, .stream = stream, .event = event});
+}
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return Make(event); }
 cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return Note({.kind = StreamCall::Kind::kRecord, .stream = stream, .event = event});
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  return Note({.kind = StreamCall::Kind::kSynchronize, .stream = nullptr, .event = event});
+}
 
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
@@ -244,6 +282,7 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* count, const void
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void**) {
   if (config->numAttrs > 0) ++dsv4::null_runtime::overlapped_launches;
+  Note({.kind = StreamCall::Kind::kLaunch, .stream = config->stream, .event = nullptr});
   return config->dynamicSmemBytes > shared_limits.Of(kernel) ? cudaErrorInvalidValue : cudaSuccess;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) { return cudaSuccess; }

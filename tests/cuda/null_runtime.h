@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace dsv4::null_runtime {
 
@@ -33,5 +34,16 @@ extern DeviceSaid device;
 
 // Launches that may begin before the one in front of them has ended, since the program began.
 extern std::atomic<int64_t> overlapped_launches;
+
+// What streams were asked for, in the order of the calls. Launches of a graph are those of its capture.
+struct StreamCall {
+  enum class Kind { kLaunch, kCopyToDevice, kRecord, kWait, kSynchronize };
+  Kind kind = Kind::kLaunch;
+  const void* stream = nullptr;
+  const void* event = nullptr;  // Of kRecord and kWait.
+  size_t num_bytes = 0;         // Of kCopyToDevice, which have more than kCountedCopy.
+};
+void WatchStreams();
+std::vector<StreamCall> TakeStreamCalls();  // Since then, and ends it.
 
 }  // namespace dsv4::null_runtime
