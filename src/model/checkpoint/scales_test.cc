@@ -96,7 +96,7 @@ TEST(Scales, NumbersThatAreNoScalesAreNamed) {
               HasSubstr("tensor norm.weight: element 1 is NaN"));
 }
 
-// Scales that threads share; of several that are wrong the first is named, whoever finds it.
+// Scales that threads share; of several that are wrong the first is named, whichever thread finds it first.
 TEST(Scales, TheFirstOfManyThatAreNoNumbersIsNamed) {
   constexpr int64_t kRows = 512;
   constexpr int64_t kScales = 64;
