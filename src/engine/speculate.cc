@@ -105,8 +105,9 @@ bool Engine::PlanDrafts() {
   const auto by_mtp = [](const speculation::Length& length) { return length.by_mtp && length.tokens > 0; };
   if (num_always == 0 && asks_mtp && draft_policy_.TriesMtp() && std::ranges::none_of(lengths, by_mtp)) {
     const double price = draft_policy_.Price(1, 1, num_running, 1, 1);
+    const int evidence = options.dspark ? speculation::kDsparkEvidence : speculation::kMtpEvidence;
     const auto first = std::ranges::find_if(candidates, [&](const speculation::Candidate& candidate) {
-      return candidate.most_mtp > 0 && price <= candidate.record->Credit();
+      return candidate.most_mtp > 0 && price <= candidate.record->Credit(evidence);
     });
     if (first != candidates.end()) {
       speculation::Length& length = lengths[static_cast<size_t>(first - candidates.begin())];

@@ -29,9 +29,9 @@ class AcceptanceRecord {
 
   // A step gave the sequence `tokens`, of which `accepted` were a draft's that took so long, in steps of one token.
   void Paid(int64_t tokens, int64_t accepted, double cost);
-  // Steps of one token that drafts may lose from here on: what they have saved, and a small part of all the time there was. So a sequence
-  // whose drafts are wrong takes hardly longer than without any, however sure other texts made of them.
-  double Credit() const;
+  // Steps of one token that drafts of such evidence may lose from here on: what all have saved, and a small part of all the time there was.
+  // So a sequence whose drafts are wrong takes hardly longer than without any, however sure other texts made of them.
+  double Credit(int evidence) const;
 
  private:
   static constexpr int kPlaces = 4;  // 0, 1, 2, and all further ones.

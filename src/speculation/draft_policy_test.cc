@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <iostream>
 #include <random>
@@ -291,6 +292,7 @@ double RatioOf(DraftPolicy& policy, const Machine& machine, const Text& text, ui
   AcceptanceRecord record;
   double seconds = 0.0;
   Text now = text;
+  const int head = machine.blocks ? kDsparkEvidence : kMtpEvidence;
   for (int64_t done = 0; done < text.tokens;) {
     if (change) change(now, done);
     const Draft quote = {.tokens = std::vector<int32_t>(7, 1), .evidence = now.quote_evidence};
@@ -300,7 +302,7 @@ double RatioOf(DraftPolicy& policy, const Machine& machine, const Text& text, ui
                                                                  : 3}};
     Length length = policy.Lengths(candidates, 1, 8).front();
     if (length.tokens == 0 && now.by_mtp >= 0 && policy.TriesMtp() &&
-        policy.Price(1, 1, 1, 1, 1) <= record.Credit()) {
+        policy.Price(1, 1, 1, 1, 1) <= record.Credit(head)) {
       length = {1, true};
     }
     const double drafting =
@@ -314,7 +316,6 @@ double RatioOf(DraftPolicy& policy, const Machine& machine, const Text& text, ui
     record.Paid(1 + accepted, accepted,
                 policy.Price(length.tokens, length.tokens, 1, length.by_mtp ? length.tokens : 0, 1));
     if (length.tokens > 0) {
-      const int head = machine.blocks ? kDsparkEvidence : kMtpEvidence;
       policy.SawDraft(record, length.by_mtp ? head : now.quote_evidence, length.tokens, accepted);
     }
     // A quote that no step has verified is watched.
@@ -331,7 +332,7 @@ double RatioOf(DraftPolicy& policy, const Machine& machine, const Text& text, ui
 TEST(DraftPolicy, DraftsThatAreWrongCostNoSequenceThreeInAHundred) {
   double worst = 2.0;
   for (const double row : {0.05, 0.2, 0.35, 0.6}) {
-    for (const double drafting : {0.05, 0.2, 0.6}) {
+    for (const double drafting : {0.05, 0.2, 0.45, 0.6, 1.0}) {
       for (const bool blocks : {false, true}) {
         for (const int evidence : {2, 6, 9, 11}) {
           for (const double quoted : {0.0, 0.2, 0.5}) {
@@ -395,6 +396,23 @@ TEST(DraftPolicy, IsHardlySlowerThanTheBestLengthWhereDraftsAreRight) {
                   << best << "\n";
       }
     }
+  }
+}
+
+// A block costs much before its first token is there, and is worth it with several. In an answer of 63 tokens, after ten of others.
+TEST(DraftPolicy, ABlockIsTriedInAShortAnswerToo) {
+  for (const double drafting : {0.45, 0.72}) {
+    const Machine machine = {.row = 0.23, .drafting = drafting, .blocks = true};
+    const Text text = {.by_mtp = 0.87, .tokens = 63};
+    DraftPolicy policy(/*drafts_blocks=*/true);
+    double inverse = 0.0;
+    for (uint32_t seed = 0; seed < 50; ++seed) {
+      const double ratio = RatioOf(policy, machine, text, seed);
+      if (seed >= 10) inverse += 1.0 / ratio;
+    }
+    const double best = (1.0 - std::pow(0.87, 6)) / 0.13 / (1.0 + 5 * machine.row + drafting);
+    EXPECT_GT(40.0 / inverse, 1.0 + 0.6 * (best - 1.0)) << "drafting " << drafting << ", best " << best;
+    std::cout << "  drafting " << drafting << ": " << 40.0 / inverse << " of " << best << "\n";
   }
 }
 
