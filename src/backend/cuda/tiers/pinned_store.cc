@@ -169,7 +169,8 @@ Result<std::shared_ptr<const Buffer>> PinnedStore::TakeBlock(size_t num_bytes) {
 
 Result<Buffer> PinnedStore::Place(size_t num_bytes) {
   DSV4_TRY(Start());
-  const size_t wanted = (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  // None ends where its block does: copies of neighbours are one (ExpertStream), and no copy may go from block to block.
+  const size_t wanted = (num_bytes + kAlignment - 1) / kAlignment * kAlignment + kAlignment;
   if (block_ == nullptr || block_->num_bytes() - block_used_ < wanted) {
     std::erase_if(blocks_, [](const auto& entry) { return entry.second.expired(); });
     DSV4_ASSIGN_OR_RETURN(block_, TakeBlock(wanted));
@@ -177,7 +178,7 @@ Result<Buffer> PinnedStore::Place(size_t num_bytes) {
     blocks_[static_cast<const std::byte*>(block_->data())] = block_;
   }
   std::byte* const begin =
-      static_cast<std::byte*>(block_->data()) + std::exchange(block_used_, block_used_ + wanted);
+      static_cast<std::byte*>(block_->data()) + std::exchange(block_used_, block_used_ + wanted - kAlignment);
   return Buffer(std::shared_ptr<void>(block_, begin), num_bytes, Device{});
 }
 
