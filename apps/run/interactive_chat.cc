@@ -376,7 +376,13 @@ class Chat {
 
   void Ask(const std::string& text) {
     const std::vector<chat::Message> before = messages_;
-    messages_.push_back({.role = chat::Role::kUser, .content = std::exchange(attached_, {}) + text});
+    const std::string attached = std::exchange(attached_, {});
+    messages_.push_back({.role = chat::Role::kUser, .content = attached + text});
+    // The chat goes on as if the message had not been sent.
+    const auto take_back = [&] {
+      messages_ = before;
+      attached_ = attached;
+    };
     for (;;) {
       std::vector<chat::Message> sent = messages_;
       chat::AttachTools(sent, tools_);
@@ -385,24 +391,31 @@ class Chat {
       InterruptScope::SetAnswering(false);
       prefill_bar_.Clear();
       if (!answer) {
-        messages_ = before;  // The chat goes on as if the message had not been sent.
+        take_back();
         failed_ = true;
         fmt::print(stderr, "dsv4: {}\n", answer.error().message());
         return;
       }
       failed_ = false;
+      if (answer->cancelled()) printer_.NoteEcho();
       printer_.EndAnswer();
       last_ = *answer;
       // Every turn draws anew, or a repeated question would repeat its answer.
       ++ask_.sampling.seed;
       SayDim(SpeedLine(*answer));
-      // A stopped answer stays in the history as far as it came: the reader has seen it.
+      // A stopped answer stays in the history as far as it came: the reader has seen it. Of one that had said nothing yet, or only
+      // begun a call, there is nothing to keep.
       const chat::ParsedCompletion& message = answer->completion.message;
+      if (answer->cancelled() && message.content.empty() && message.reasoning_content.empty()) {
+        take_back();
+        Say("Stopped before the answer; the message is taken back.");
+        return;
+      }
       messages_.push_back(CallingMessage(message, num_calls_));
       KeepConversation(messages_);
       if (message.tool_calls.empty()) return;
       if (answer->cancelled() || !AnswerCalls()) {
-        messages_ = before;
+        take_back();
         Say("The call has no result, so the message is taken back.");
         return;
       }

@@ -15,7 +15,7 @@ double PerSecond(int64_t count, double seconds) {
 }
 
 int64_t NumComputedPromptTokens(const Generation& generation) {
-  return static_cast<int64_t>(generation.prompt_token_ids.size()) - generation.num_cached_tokens;
+  return std::max<int64_t>(0, generation.num_prompt_tokens_done - generation.num_cached_tokens);
 }
 
 // A token may end inside a character, so its text is a best effort and `bytes` is exact.
@@ -146,8 +146,11 @@ std::string SettingsLine(const chat::ChatProfile* profile, chat::ThinkingMode mo
 std::string SpeedLine(const Generation& generation) {
   const int64_t num_computed = NumComputedPromptTokens(generation);
   const auto num_output = static_cast<int64_t>(generation.tokens.size());
+  const auto num_prompt = static_cast<int64_t>(generation.prompt_token_ids.size());
+  const bool all = generation.num_prompt_tokens_done >= num_prompt;
   std::string line =
-      fmt::format("prompt {} tokens in {:.2f} s ({:.0f} tok/s)", num_computed, generation.prefill_seconds,
+      fmt::format("prompt {}{} tokens in {:.2f} s ({:.0f} tok/s)", num_computed,
+                  all ? std::string() : fmt::format(" of {}", num_prompt), generation.prefill_seconds,
                   PerSecond(num_computed, generation.prefill_seconds));
   if (generation.num_cached_tokens > 0) line += fmt::format(" after {} reused", generation.num_cached_tokens);
   line += fmt::format(", answer {} tokens in {:.2f} s ({:.0f} tok/s", num_output, generation.decode_seconds,

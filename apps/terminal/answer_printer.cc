@@ -80,6 +80,13 @@ void AnswerPrinter::Print(const chat::Delta& delta) {
   }
 }
 
+void AnswerPrinter::NoteEcho() {
+  at_line_start_ = false;
+  // Where nothing was printed the line is empty again.
+  if (section_ == Section::kNone && StderrIsTerminal() && TerminalCanMoveCursor())
+    fmt::print(stderr, "\r\x1b[2K");
+}
+
 void AnswerPrinter::EndAnswer() {
   Enter(Section::kNone);
   at_line_start_ = true;

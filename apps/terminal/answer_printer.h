@@ -27,6 +27,8 @@ class AnswerPrinter {
 
   void Print(const chat::Delta& delta);
   // Ends the last line. The printer is then ready for another answer.
+  // The terminal has shown something by itself (^C): what follows begins a line.
+  void NoteEcho();
   void EndAnswer();
 
  private:

@@ -32,6 +32,7 @@ namespace {
 
 constexpr int kHistoryLines = 1000;
 constexpr wchar_t kInterruptKey = 0x03;
+constexpr int kRestOfPasteMilliseconds = 300;
 constexpr wchar_t kEscape = 0x1b;
 // Sequences that no terminal sends: the ways in which our own key functions call libedit's.
 constexpr const wchar_t* kAcceptKey = L"\x1b[9001~";
@@ -438,11 +439,15 @@ class LineEditor::Impl {
   unsigned char Paste() {
     constexpr std::wstring_view kEnd = L"\x1b[201~";
     std::wstring text;
+    bool dropped = false;
     while (!text.ends_with(kEnd)) {
-      const std::optional<wchar_t> character = ReadCharacter(-1);
-      if (!character) return CC_EOF;
+      const std::optional<wchar_t> character = ReadCharacter(dropped ? kRestOfPasteMilliseconds : -1);
+      if (!character) return dropped ? Interrupt() : CC_EOF;
+      // Ctrl-C, which has the terminal drop what it had, the paste's end perhaps: what still comes is not for typing.
+      dropped = dropped || *character == kInterruptKey;
       text += *character;
     }
+    if (dropped) return Interrupt();
     text.resize(text.size() - kEnd.size());
     std::wstring clean;
     for (size_t i = 0; i < text.size(); ++i) {

@@ -13,6 +13,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <utility>
 
 namespace dsv4::apps {
@@ -25,6 +26,9 @@ namespace {
 
 volatile std::sig_atomic_t g_interrupted = 0;
 volatile std::sig_atomic_t g_answering = 1;
+std::atomic<int64_t> g_interrupted_at = 0;
+static_assert(std::atomic<int64_t>::is_always_lock_free);  // Handlers use it.
+volatile std::sig_atomic_t g_drawing = 0;                  // There is a terminal whose cursor moves.
 volatile std::sig_atomic_t g_resized = 0;
 volatile std::sig_atomic_t g_continued = 0;
 int g_wake[2] = {-1, -1};  // A pipe that handlers write to.
@@ -38,6 +42,7 @@ constexpr std::string_view kPasteOff = "\x1b[?2004l";
 
 std::atomic<int> g_bars = 0;  // That are shown.
 
+constexpr int64_t kSecondInterruptNanoseconds = 1'000'000'000;
 constexpr int64_t kMinBarWidth = 5;
 constexpr int64_t kMaxBarWidth = 30;
 constexpr double kEstimateSeconds = 1;  // An estimate of less is a guess.
@@ -52,22 +57,36 @@ void Wake() {
   errno = error;
 }
 
-void HandleInterrupt(int signal) {
-  if (g_interrupted != 0 && g_answering != 0) {
-    RestoreTerminal();
-    std::signal(signal, SIG_DFL);
-    std::raise(signal);
-    return;
-  }
-  g_interrupted = 1;
-  Wake();
+int64_t Nanoseconds() {
+  timespec now = {};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-void HandleEnd(int signal) {
+// What is drawn stays, in a line of its own, and what follows looks as ever.
+void EndBySignal(int signal) {
+  if (g_drawing != 0) WriteToTerminal("\x1b[0m\n");
   RestoreTerminal();
   std::signal(signal, SIG_DFL);
   std::raise(signal);
 }
+
+void HandleInterrupt(int signal) {
+  const int64_t now = Nanoseconds();
+  if (g_answering == 0) {
+    g_interrupted = 1;
+  } else if (g_interrupted == 0) {
+    g_interrupted = 1;
+    g_interrupted_at = now;
+    // Work may go on for a while, and the terminal echoes nothing by itself then.
+    if (g_type_ahead != 0) WriteToTerminal("^C");
+  } else if (now - g_interrupted_at >= kSecondInterruptNanoseconds) {
+    return EndBySignal(signal);
+  }
+  Wake();
+}
+
+void HandleEnd(int signal) { EndBySignal(signal); }
 
 void HandleResize(int) {
   g_resized = 1;
@@ -217,6 +236,7 @@ void ElapsedLine::Show(double seconds) {
 
 InterruptScope::InterruptScope() {
   g_interrupted = 0;
+  g_drawing = (StdoutIsTerminal() || StderrIsTerminal()) && TerminalCanMoveCursor() ? 1 : 0;
   OpenWakeFile();
   Handle(SIGINT, HandleInterrupt);
 }

@@ -77,7 +77,8 @@ class ElapsedLine {
   std::thread thread_;
 };
 
-// While one lives, Ctrl-C sets a flag instead of ending the process; a second Ctrl-C before the flag is taken ends it, except as SetAnswering says.
+// While one lives, Ctrl-C sets a flag instead of ending the process. One that comes a second or more later, while the flag has not been taken,
+// ends it, except as SetAnswering says; sooner it is the same one, since people press it twice.
 class InterruptScope {
  public:
   InterruptScope();

@@ -1,6 +1,7 @@
 #include "session/generate.h"
 
 #include <chrono>
+#include <optional>
 #include <utility>
 
 namespace dsv4::session {
@@ -29,7 +30,10 @@ class Driver {
       if (generation_.tokens.size() > num_tokens) ++generation_.num_steps;
     }
     if (!status_.ok()) return Error(std::move(status_));
-    generation_.decode_seconds = SecondsSince(first_token_time_);
+    if (first_token_time_)
+      generation_.decode_seconds = SecondsSince(*first_token_time_);
+    else
+      generation_.prefill_seconds = SecondsSince(start_);
     std::vector<int32_t> ids;
     for (const sampling::SampledToken& token : generation_.tokens) ids.push_back(token.id);
     generation_.text = text_.tokenizer.Decode(ids);
@@ -63,6 +67,7 @@ class Driver {
 
   void OnPrefill(const engine::Event& event) {
     const auto num_prompt_tokens = static_cast<int64_t>(generation_.prompt_token_ids.size());
+    generation_.num_prompt_tokens_done = event.num_prompt_tokens_done;
     if (callbacks_.on_prefill) callbacks_.on_prefill(event.num_prompt_tokens_done, num_prompt_tokens);
     if (event.num_prompt_tokens_done < num_prompt_tokens) return;
     first_token_time_ = Clock::now();
@@ -93,7 +98,7 @@ class Driver {
   Generation generation_;
   engine::RequestId id_ = 0;
   Clock::time_point start_ = Clock::now();
-  Clock::time_point first_token_time_ = start_;
+  std::optional<Clock::time_point> first_token_time_;  // Once the prompt has been read.
   bool finished_ = false;
   Status status_;
 };

@@ -54,6 +54,51 @@ class Chat(unittest.TestCase):
         terminal.send("/exit\n")
         self.assertEqual(terminal.process.wait(timeout=PATIENCE), 0)
 
+    def test_ctrl_c_before_the_answer_takes_the_message_back(self):
+        conversation = pathlib.Path(tempfile.mkdtemp()) / "last.json"
+        self.addCleanup(shutil.rmtree, conversation.parent)
+        terminal = Terminal("--temperature", "0", "--thinking-mode", "chat", "--max-tokens", "6", "--backend", "reference",
+                            env={"DSV4_CONVERSATION": str(conversation)})
+        self.addCleanup(terminal.close)
+        terminal.wait_for("/help.")
+        notes = conversation.parent / "notes.txt"
+        notes.write_text("word and other words " * 600)
+        terminal.send("Hello\r")
+        terminal.wait_for(", answer ")
+        terminal.send(f"/read {notes}\r")
+        terminal.wait_for("next message")
+        for presses in ("\x03", "\x03\x03"):  # Pressed twice it is the same one.
+            terminal.send("Shorten this\r")
+            terminal.wait_for("Reading")
+            terminal.send(presses)
+            self.assertRegex(terminal.wait_for("the message is taken back"), r"prompt \d+ of \d+ tokens in [\d.]+ s")
+            time.sleep(0.3)
+        self.assertEqual(len(json.loads(conversation.read_text())), 2)
+        # The file still goes in front of the next message.
+        terminal.send("Shorten this\r")
+        terminal.wait_for(", answer ")
+        self.assertIn("word and other", json.loads(conversation.read_text())[2]["content"])
+        terminal.send("/exit\r")
+        self.assertEqual(terminal.process.wait(timeout=PATIENCE), 0)
+
+    def test_a_later_ctrl_c_ends_what_does_not_stop(self):
+        modes = termios.ICANON | termios.ECHO
+        terminal = Terminal("--backend", "reference", "--pass-tokens", "8192")
+        self.addCleanup(terminal.close)
+        terminal.wait_for("/help.")
+        terminal.send("\x1b[200~" + "word and other words " * 1000 + "\x1b[201~")
+        time.sleep(0.5)
+        terminal.send("\r")
+        time.sleep(1)
+        terminal.send("\x03")
+        terminal.wait_for("^C")
+        time.sleep(1.2)
+        self.assertIsNone(terminal.process.poll())
+        terminal.send("\x03")
+        self.assertEqual(terminal.process.wait(timeout=PATIENCE), -signal.SIGINT)
+        terminal.wait_for(RESET + "\r\n")
+        self.assertEqual(terminal.modes(), modes)
+
     def test_commands(self):
         terminal = self.open("--temperature", "0")
         terminal.send("/think\n")
@@ -156,6 +201,18 @@ class Typing(chat_terminal.TypingTest):
         large = "".join(f"row {i} ü\r" for i in range(2000))
         self.ask(terminal, f"\x1b[200~{large}\x1b[201~\r")
         self.assertEqual(self.asked(terminal)[-1], large.replace("\r", "\n"))
+        self.leave(terminal)
+
+    def test_ctrl_c_ends_a_paste_whose_end_is_lost(self):
+        terminal = self.open()
+        for rest in ("", "rest\rof it\r", "rest\rof it\r\x1b[201~"):
+            terminal.send("\x1b[200~first\rsecond ")
+            time.sleep(0.2)
+            terminal.send("\x03")
+            terminal.send(rest)
+            time.sleep(0.8)
+        self.ask(terminal, "typed\r")
+        self.assertEqual(self.asked(terminal), ["typed"])
         self.leave(terminal)
 
     def test_what_is_typed_during_an_answer_waits(self):
