@@ -77,6 +77,7 @@ class Chat(unittest.TestCase):
         # The file still goes in front of the next message.
         terminal.send("Shorten this\r")
         terminal.wait_for(", answer ")
+        wait_until(lambda: len(json.loads(conversation.read_text())) == 4, "both turns are kept")
         self.assertIn("word and other", json.loads(conversation.read_text())[2]["content"])
         terminal.send("/exit\r")
         self.assertEqual(terminal.process.wait(timeout=PATIENCE), 0)
