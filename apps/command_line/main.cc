@@ -1,4 +1,5 @@
 // The dsv4 binary: command line in, exit code out. Each command stands in its own folder; this file only parses.
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -53,6 +54,11 @@ int Main(int argc, char** argv) {
     std::vector<std::string> reversed(words.rbegin(), std::prev(words.rend()));
     app.parse(std::move(reversed));
   } catch (const CLI::ParseError& error) {
+    // Help on a command that is none.
+    if (const std::string unknown = UnknownHelp(app); error.get_exit_code() == 0 && !unknown.empty()) {
+      fmt::print(stderr, "{}", unknown);
+      return kExitBadUsage;
+    }
     const int code = app.exit(error);
     return code == 0 ? kExitOk : kExitBadUsage;
   }

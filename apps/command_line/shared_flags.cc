@@ -232,12 +232,18 @@ void AddSamplingFlags(CLI::App& app, RunOptions& options) {
       ->allow_extra_args(false)
       ->type_name("ID=BIAS");
   app.add_option_function<uint64_t>(
-      "--seed",
-      [&options](uint64_t seed) {
-        options.sampling.seed = seed;
-        options.seed_given = true;
-      },
-      "Makes a sampled answer repeatable (default: random)");
+         "--seed",
+         [&options](uint64_t seed) {
+           options.sampling.seed = seed;
+           options.seed_given = true;
+         },
+         "Makes a sampled answer repeatable (default: random)")
+      // The conversion takes a negative one as 2^64 less it.
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            return text.starts_with('-') ? "got " + text + ", wanted 0 or more" : std::string();
+          },
+          "0 or more"));
   GroupNew(app, before, "Sampling");
 }
 

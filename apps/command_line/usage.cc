@@ -115,6 +115,14 @@ std::string UsageError(const CLI::App* app, const CLI::Error& error) {
   if (const std::string_view ini = "INI was not able to parse "; what.starts_with(ini)) {
     what = "unknown option in the settings file: " + what.substr(ini.size());
   }
+  // The same of a value that is no number: "Could not convert: --port = abc".
+  if (const std::string_view words = "Could not convert: "; what.starts_with(words)) {
+    const size_t equals = what.find(" = ");
+    if (equals != std::string::npos) {
+      what = fmt::format("{}: got '{}', wanted a number that fits",
+                         what.substr(words.size(), equals - words.size()), what.substr(equals + 3));
+    }
+  }
   const std::vector<std::string> extra = app->remaining(/*recurse=*/true);
   const auto option =
       std::find_if(extra.begin(), extra.end(), [](const std::string& each) { return each.starts_with('-'); });
@@ -165,6 +173,11 @@ void DescribeUsage(Commands& commands) {
     command->footer(
         [&commands, command, examples] { return SharedOptions(commands, *command) + "\n" + examples; });
   }
+}
+
+std::string UnknownHelp(const CLI::App& app) {
+  if (CommandOf(app) != nullptr || app.remaining(/*recurse=*/true).empty()) return {};
+  return UsageError(&app, CLI::Error("", "", CLI::ExitCodes::ExtrasError));
 }
 
 std::vector<std::string> ExpandHelpWords(int argc, char** argv) {

@@ -15,6 +15,9 @@ void DescribeUsage(Commands& commands);
 // "dsv4 help [COMMAND]" and "dsv4 version" as the flags that mean the same.
 std::vector<std::string> ExpandHelpWords(int argc, char** argv);
 
+// What is wrong where help was asked for on a command that is none, after parsing; else empty.
+std::string UnknownHelp(const CLI::App& app);
+
 // "dsv4 0.1.0 (commit 1a2b3c4, backends reference cpu cuda, this machine avx512)".
 std::string VersionText();
 

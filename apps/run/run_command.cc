@@ -23,6 +23,7 @@
 #include "apps/terminal/answer_printer.h"
 #include "apps/terminal/printable.h"
 #include "apps/terminal/terminal.h"
+#include "base/utf8.h"
 #include "session/answer_options.h"
 
 namespace dsv4::apps {
@@ -31,6 +32,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kMaxCalls = 100;  // Of one question: a model that goes round in circles ends.
+
+// Before it stands in a prompt, where the place would be another.
+Status CheckUtf8(std::string_view name, std::string_view text) {
+  const size_t offset = FindInvalidUtf8(text);
+  if (offset == std::string_view::npos) return {};
+  return InvalidArgument(fmt::format("{}: not valid UTF-8 at byte {} (0x{:02X})", name, offset,
+                                     static_cast<unsigned char>(text[offset])));
+}
 
 }  // namespace
 
@@ -57,23 +66,27 @@ Result<std::vector<chat::Message>> MakeMessages(const RunOptions& options, const
 Result<std::string> ReadPrompt(const RunOptions& options) {
   if (!options.prompt) return std::string();
   if (*options.prompt != "-") return *options.prompt;
-  return std::string(std::istreambuf_iterator<char>(std::cin), {});
+  std::string text(std::istreambuf_iterator<char>(std::cin), {});
+  DSV4_TRY(CheckUtf8("standard input", text));
+  return text;
 }
 
 namespace {
 
 // What comes through a pipe or from a file on standard input, behind PROMPT. A service or a cron job has a device or a socket
 // there, which is not meant to be read.
-void AppendPiped(std::string& prompt) {
+Status AppendPiped(std::string& prompt) {
   struct stat input = {};
-  if (::fstat(STDIN_FILENO, &input) != 0 || !(S_ISFIFO(input.st_mode) || S_ISREG(input.st_mode))) return;
+  if (::fstat(STDIN_FILENO, &input) != 0 || !(S_ISFIFO(input.st_mode) || S_ISREG(input.st_mode))) return {};
   pollfd waiting = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
   constexpr int kPatienceMs = 1000;
   if (::poll(&waiting, 1, kPatienceMs) == 0) {
     fmt::print(stderr, "dsv4: waiting for standard input, which is a pipe (</dev/null: there is none)\n");
   }
   const std::string piped(std::istreambuf_iterator<char>(std::cin), {});
+  DSV4_RETURN_IF_ERROR(CheckUtf8("standard input", piped));
   if (!piped.empty()) prompt += "\n\n" + piped;
+  return {};
 }
 
 }  // namespace
@@ -147,7 +160,9 @@ Status AnswerCalls(const Generation& answer, const ToolCommands& commands, const
 int RunOnce(ChatRuntime& runtime, const RunOptions& options, const ToolCommands& commands,
             ChatRuntime::Ask ask, double load_seconds) {
   Result<std::string> prompt = ReadPrompt(options);
-  if (prompt && options.prompt && *options.prompt != "-") AppendPiped(*prompt);
+  if (prompt && options.prompt && *options.prompt != "-") {
+    if (const Status piped = AppendPiped(*prompt); !piped.ok()) return Fail(piped, kExitBadInput);
+  }
   if (!prompt) return Fail(prompt.error(), kExitBadInput);
 
   const InterruptScope interrupts;
@@ -206,6 +221,10 @@ int RunRunCommand(const RunOptions& options,
   if (!has_prompt && (options.json || options.raw)) {
     return Fail(InvalidArgument(fmt::format("run {}: no PROMPT", options.json ? "--json" : "--raw")),
                 kExitBadUsage);
+  }
+  for (const auto& [name, text] :
+       {std::pair{"PROMPT", options.prompt.value_or("")}, std::pair{"--system", options.system}}) {
+    if (const Status status = CheckUtf8(name, text); !status.ok()) return Fail(status, kExitBadUsage);
   }
   if (options.raw && (!options.system.empty() || !options.messages_path.empty() ||
                       !options.tools_path.empty() || !options.effort.empty())) {

@@ -44,6 +44,9 @@ Result<std::string> ResolveModelDirectory(const ModelFlags& flags) {
   }
   std::error_code error;
   if (fs::is_directory(directory, error)) return directory;
+  if (fs::exists(directory, error))
+    return Error(
+        InvalidArgument(fmt::format("model {}: a file, wanted a checkpoint's directory", directory)));
   // A folder comes first, as for git and docker; nothing is fetched here.
   if (const Result<hub::Reference> reference = hub::ParseReference(directory)) {
     const fs::path cache = hub::SettingsFromEnvironment().cache;
@@ -71,6 +74,15 @@ Result<ModelSource> ModelSource::Find(const ModelFlags& flags) {
   ModelSource source;
   if (flags.weights.empty()) {
     DSV4_ASSIGN_OR_RETURN(source.name_, ResolveModelDirectory(flags));
+    // What has neither was not meant; with one of them the missing file is the better message.
+    std::error_code error;
+    const fs::path directory = source.name_;
+    const auto is_missing = [&](const char* file) { return !fs::exists(directory / file, error) && !error; };
+    if (is_missing("config.json") && is_missing("tokenizer.json")) {
+      return Error(NotFound(
+          fmt::format("model {}: no checkpoint, which has config.json, tokenizer.json and safetensors there",
+                      source.name_)));
+    }
     source.text_directory_ = source.name_;
     return source;
   }

@@ -61,17 +61,16 @@ class Arguments(unittest.TestCase):
                 (("run", QUESTION, "--effort", "huge"), "knows high, max"),
                 (("serve", "--host", "no.such.host.invalid", "--port", "0"), "--host no.such.host.invalid"),
                 (("serve", "--learn-experts", "on", "--max-layers", "1", "--port", "0"), "want no --max-layers"),
+                (("run", QUESTION, "--seed", "-1"), "--seed: got -1, wanted 0 or more"),
+                (("serve", "--port", "99999"), "--port: got '99999', wanted a number that fits"), (("serve", "--port", "abc"), "--port: got 'abc', wanted a number that fits"),
+                (("help", "rnu"), "unknown command 'rnu'; did you mean run?"), (("rnu", "--help"), "unknown command 'rnu'; did you mean run?"),
+                (("run", b"caf\xe9"), "PROMPT: not valid UTF-8 at byte 3 (0xE9)"), (("run", QUESTION, "--system", b"\xff"), "--system: not valid UTF-8 at byte 0 (0xFF)"),
                 (("synth", "/"), "not an empty directory")):
             with self.subTest(arguments=arguments):
                 process = dsv4(*arguments)
                 self.assertEqual(process.returncode, 2)
                 self.assertIn(wanted, process.stderr)
                 self.assertLess(len(process.stderr), 400)
-
-    def test_a_place_for_profiles_that_cannot_be_written_ends_the_server_at_its_start(self):
-        process = dsv4("serve", "--port", "0", "--learn-experts", "on", env={"DSV4_EXPERT_PROFILES": "/proc/profiles"})
-        self.assertEqual(process.returncode, 1, process.stderr)
-        self.assertIn("serve --learn-experts on: /proc/profiles", process.stderr)
 
     def test_an_option_that_a_command_has_no_use_for_is_an_error(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -32,7 +32,7 @@ def wait_until(condition, what):
 
 def dsv4(*arguments, stdin="", env=None):
     """Runs the binary to its end; the caller looks at returncode, stdout and stderr."""
-    return subprocess.run([BINARY, *map(str, arguments)], input=stdin, capture_output=True, text=True,
+    return subprocess.run([BINARY, *(word if isinstance(word, bytes) else str(word) for word in arguments)], input=stdin, capture_output=True, text=True,
                           env=os.environ | (env or {}), timeout=600, check=False)
 
 
