@@ -2,7 +2,7 @@
 """How many sequences `dsv4 serve` decodes in the same memory, with packed cache rows and with wide ones (docs/kv-cache.md).
 
   serve_rows.py DSV4 [--weights flash,nvfp4-experts] [--max-layers 4] [--backend cuda] [--state-mib 235]
-                [--tokens 65536] [--answer 1500] [--requests N] [--seconds 15] [--rows wide,packed]
+                [--tokens 65536] [--answer 1500] [--requests N] [--seconds 15] [--rows wide,packed] [--beside-decode 8192]
 
 Both servers start at once, then each is loaded by itself: different prompts of token ids, so nothing is shared, one more than `inspect`'s
 numbers say there is room for, unless --requests says how many. A line every two seconds says how it goes. A sequence counts as decoding
@@ -39,7 +39,9 @@ class Server:
     def __init__(self, args, rows):
         command = [args.dsv4, "serve", "--weights", f"synthetic:{args.weights}", "--max-layers", str(args.max_layers),
                    "--backend", args.backend, "--port", "0", "--cache-rows", rows, "--state-mib", str(args.state_mib),
-                   "--max-sequences", "256", "--prefix-cache-mib", "0"]
+                   "--max-sequences", "256", "--prefix-cache-mib", "0",
+                   # Without it prompts get 96 tokens a step while anything answers: minutes for so many.
+                   "--max-prefill-beside-decode", str(args.beside_decode)]
         if args.backend == "cpu":
             command += ["--threads", str(args.threads)]
         self.rows = rows
@@ -155,6 +157,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=65536)
     parser.add_argument("--answer", type=int, default=1500)
     parser.add_argument("--requests", type=int, default=0)
+    parser.add_argument("--beside-decode", type=int, default=8192)
     parser.add_argument("--seconds", type=float, default=15)
     parser.add_argument("--start-seconds", type=float, default=120)
     parser.add_argument("--gap", type=float, default=0.5)
