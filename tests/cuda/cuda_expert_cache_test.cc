@@ -249,8 +249,6 @@ struct Took {
   double all = 0;
   double launches = 0;  // By themselves,
   double copies = 0;    // and these.
-  int num_copies = 0;
-  int num_records = 0;
   int waits_of_host = 0;
 };
 
@@ -270,12 +268,10 @@ Took TimeOf(std::span<const null_runtime::StreamCall> calls, double bytes_of_uni
         const double units = static_cast<double>(call.num_bytes) / bytes_of_unit;
         now += units;
         took.copies += units;
-        ++took.num_copies;
         break;
       }
       case Kind::kRecord:
         events[call.event] = now;
-        ++took.num_records;
         break;
       case Kind::kWait:
         now = std::max(now, events[call.event]);
@@ -308,8 +304,6 @@ TEST(ExpertCache, TheDmaEngineIsBusyWhileLongPassesAreComputed) {
     }
     EXPECT_LE(took.all, 1.1 * took.copies) << slots << " slots";
     EXPECT_EQ(took.waits_of_host, 1) << slots << " slots";
-    // Neighbours come at once: a part is one run of experts, or two where parts are of uneven sizes. It records that it came and was read.
-    EXPECT_LE(took.num_copies, took.num_records) << slots << " slots";
   }
 }
 

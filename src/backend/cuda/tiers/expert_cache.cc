@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <iterator>
 #include <new>
 #include <utility>
 
@@ -136,10 +136,7 @@ Result<CachedLayer> ExpertCache::AddLayer(std::span<const ops::ExpertWeights> ex
     CachedExpert& expert = cached.emplace_back();
     int64_t begin = 0;
     const Weight* const weights[] = {&experts[i].w1, &experts[i].w3, &experts[i].w2};
-    // In a slot as they lie in pinned memory: the DMA engine then brings experts that are neighbours there at once.
-    std::array<size_t, kWeightsOfExpert> order = {0, 1, 2};
-    std::ranges::sort(order, {}, [&](size_t w) { return weights[w]->data.as<const uint8_t>(); });
-    for (const size_t w : order) {
+    for (size_t w = 0; w < std::size(weights); ++w) {
       const Sizes sizes = SizesOf(*weights[w]);
       expert.weights[w] = {.source = weights[w]->data.as<const uint8_t>(),
                            .num_bytes = static_cast<uint32_t>(sizes.all),

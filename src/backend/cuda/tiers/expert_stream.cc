@@ -1,7 +1,5 @@
 #include "backend/cuda/tiers/expert_stream.h"
 
-#include <algorithm>
-
 #include "backend/cuda/runtime/pinned_memory.h"
 
 namespace dsv4::backend::cuda {
@@ -43,11 +41,8 @@ class Copies {
   size_t num_bytes_ = 0;
 };
 
-// As they lie in a slot.
-std::array<CachedWeight, 3> WeightsOf(const CachedExperts& cache, const StreamedExpert& expert) {
-  auto weights = std::to_array(cache.known[static_cast<size_t>(expert.expert - 1)].weights);
-  std::ranges::sort(weights, {}, &CachedWeight::slot_begin);
-  return weights;
+std::span<const CachedWeight> WeightsOf(const CachedExperts& cache, const StreamedExpert& expert) {
+  return cache.known[static_cast<size_t>(expert.expert - 1)].weights;
 }
 
 }  // namespace

@@ -169,8 +169,7 @@ Result<std::shared_ptr<const Buffer>> PinnedStore::TakeBlock(size_t num_bytes) {
 
 Result<Buffer> PinnedStore::Place(size_t num_bytes) {
   DSV4_TRY(Start());
-  // None ends where its block does: copies of neighbours are one (ExpertStream), and no copy may go from block to block.
-  const size_t wanted = (num_bytes + kAlignment - 1) / kAlignment * kAlignment + kAlignment;
+  const size_t wanted = (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
   if (block_ == nullptr || block_->num_bytes() - block_used_ < wanted) {
     std::erase_if(blocks_, [](const auto& entry) { return entry.second.expired(); });
     DSV4_ASSIGN_OR_RETURN(block_, TakeBlock(wanted));
@@ -178,7 +177,7 @@ Result<Buffer> PinnedStore::Place(size_t num_bytes) {
     blocks_[static_cast<const std::byte*>(block_->data())] = block_;
   }
   std::byte* const begin =
-      static_cast<std::byte*>(block_->data()) + std::exchange(block_used_, block_used_ + wanted - kAlignment);
+      static_cast<std::byte*>(block_->data()) + std::exchange(block_used_, block_used_ + wanted);
   return Buffer(std::shared_ptr<void>(block_, begin), num_bytes, Device{});
 }
 
