@@ -153,7 +153,8 @@ class AcceptanceBench {
                                    .token = rows[0],
                                    .choice = greedy[0],
                                    .draft = rows.subspan(1),
-                                   .draft_choices = std::span(greedy).subspan(1)};
+                                   .draft_choices = std::span(greedy).subspan(1),
+                                   .drafts_next = true};
     DSV4_ASSIGN_OR_RETURN_STATUS(const std::unique_ptr<model::QueuedStep> step,
                                  model_.QueueDecode(std::span(&chunk, 1), {}));
     const auto chosen = step->Wait();

@@ -164,7 +164,8 @@ bool Engine::VerifyOnBackend(std::vector<Event>& events) {
          .token = sequence->tokens.back(),
          .choice = sequence->sampler.ChoiceAfter(0),
          .draft = std::span(sequence->draft.tokens).first(static_cast<size_t>(sequence->num_verified)),
-         .draft_choices = choices.back()});
+         .draft_choices = choices.back(),
+         .drafts_next = sequence->num_verified > 0 && IsByModel(sequence->draft)});
   }
   if (num_rows > model_.options().max_chunk_tokens || !UploadAllowed().ok()) return false;
   const Clock::time_point began = Clock::now();

@@ -16,6 +16,10 @@
 
 namespace dsv4::engine {
 
+inline bool IsByModel(const speculation::Draft& draft) {
+  return draft.source == speculation::Source::kMtp || draft.source == speculation::Source::kDspark;
+}
+
 struct Engine::Sequence {
   RequestId id = 0;
   Request request;

@@ -11,13 +11,6 @@
 #include "engine/sequence.h"
 
 namespace dsv4::engine {
-namespace {
-
-bool IsByModel(const speculation::Draft& draft) {
-  return draft.source == speculation::Source::kMtp || draft.source == speculation::Source::kDspark;
-}
-
-}  // namespace
 
 void Engine::Learn(Sequence& sequence) {
   const speculation::Choice& choice = sequence.request.speculation;

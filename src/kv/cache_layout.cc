@@ -97,6 +97,12 @@ CacheFormat CacheLayout::RingFormat(RingKind kind) const {
   }
 }
 
+int64_t CacheLayout::MostDraftSlots(int64_t length) const {
+  const int layer = DraftLayer();
+  const bool wants_next_token = layer < 0 || !layers[static_cast<size_t>(layer)].block_draft;
+  return std::max<int64_t>(0, length - (wants_next_token ? 1 : 0));
+}
+
 int CacheLayout::DraftLayer() const {
   const auto draft =
       std::ranges::find_if(layers, [](const LayerCacheLayout& layer) { return layer.drafts(); });

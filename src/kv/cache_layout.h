@@ -105,6 +105,8 @@ struct CacheLayout {
   static int64_t DraftSlots(int64_t length) {
     return length < 1 ? 0 : (length - 1) / kDraftBlock * kDraftBlock;
   }
+  // And the most that it can have.
+  int64_t MostDraftSlots(int64_t length) const;
   // The rows that the next token needs, and room to append or to take back:
   //   window                window_size - 1 + max_rewind_tokens, or a token (a longer append has its rows elsewhere meanwhile); of a
   //                         drafter's layers kMostDraftRows more

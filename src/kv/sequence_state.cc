@@ -134,7 +134,7 @@ void SequenceState::UseDraftRows(int64_t begin, int64_t count) {
 void SequenceState::EndDraft(bool made) {
   drafting_ = false;
   draft_count_ = 0;
-  if (made) num_draft_slots_ = std::max(num_draft_slots_, length_ - 1);
+  if (made) num_draft_slots_ = layout_->MostDraftSlots(length_);
 }
 
 Status SequenceState::BeginAppend(int64_t num_tokens) {
@@ -190,7 +190,7 @@ void SequenceState::RollBack(int64_t length) {
   num_appending_ = 0;
   draft_count_ = 0;
   length_ = length;
-  num_draft_slots_ = std::min(num_draft_slots_, std::max<int64_t>(0, length - 1));
+  num_draft_slots_ = std::min(num_draft_slots_, layout_->MostDraftSlots(length));
   MarkOverwritten(end);
   ForEachRing([&](int layer, RingKind kind, RingPlace& ring) {
     if (layout_->FirstNeededRow(layer, kind, length_) < ring.first_row) poisoned_ = true;
@@ -264,7 +264,7 @@ Status SequenceState::Rewind(int64_t num_tokens) {
   });
   DSV4_RETURN_IF_ERROR(status);
   length_ = new_length;
-  num_draft_slots_ = std::min(num_draft_slots_, std::max<int64_t>(0, length_ - 1));
+  num_draft_slots_ = std::min(num_draft_slots_, layout_->MostDraftSlots(length_));
   ForEachRing([&](int, RingKind, RingPlace& ring) { ring.first_row = std::min(ring.first_row, new_length); });
   entry_.Rewound(num_tokens);
   return {};

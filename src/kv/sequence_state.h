@@ -101,7 +101,7 @@ class SequenceState {
   // begin .. begin + count - 1, which UseDraftRows says (count 0: of the append again). ResourceExhausted without memory.
   Status BeginDraft();
   void UseDraftRows(int64_t begin, int64_t count);
-  // All slots below length() - 1 are made; what was written behind is of no use any more.
+  // All slots are made (CacheLayout::MostDraftSlots); what was written behind is of no use any more.
   void EndDraft(bool made);
 
   // Takes the last num_tokens back. InvalidArgument when negative or more than length(); FailedPrecondition

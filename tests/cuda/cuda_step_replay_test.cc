@@ -93,6 +93,13 @@ class Steps {
       if (before_step) before_step(i);
       std::vector<model::DecodeChunk> chunks;
       std::map<size_t, int64_t> rows_here;
+      if (drafts_between) {
+        if (now != nullptr) {
+          EXPECT_TRUE(now->Wait().has_value());
+        }
+        now.reset();
+        DraftAll(step);
+      }
       const std::vector<int32_t> draft(draft_tokens, static_cast<int32_t>(7 + i));
       const std::vector<sampling::ChoiceParams> draft_choices(
           draft_tokens, {.temperature = temperature, .uniform = static_cast<double>(i % 89) / 89.0});
@@ -106,7 +113,8 @@ class Steps {
                                      .top_p = 0.9F,
                                      .uniform = static_cast<double>(state.length() % 97) / 97.0},
                           .draft = draft,
-                          .draft_choices = draft_choices});
+                          .draft_choices = draft_choices,
+                          .drafts_next = drafts_between});
         if (draft.empty()) rows_here[sequence] = static_cast<int64_t>(chunks.size()) - 1;
       }
       std::unique_ptr<model::QueuedStep> next = Take(model_.QueueDecode(chunks, {}));
@@ -137,6 +145,8 @@ class Steps {
 
   // Each sequence reads so many tokens more in each step, of a draft. None follows a step in front then.
   size_t draft_tokens = 0;
+  // In front of each step the drafter drafts as many, of rows that the step before has made for it.
+  bool drafts_between = false;
 
   // Called before each step of a script is queued.
   std::function<void(size_t)> before_step;
@@ -151,6 +161,16 @@ class Steps {
   }
 
  private:
+  void DraftAll(const Step& step) {
+    std::vector<model::DraftChunk> chunks;
+    for (const size_t sequence : step) {
+      chunks.push_back({.state = &states_[sequence], .token = 1});
+      chunks.back().choices.resize(draft_tokens, {.temperature = 0.0F});
+    }
+    const auto drafts = model_.Draft(chunks, {});
+    EXPECT_TRUE(drafts.has_value()) << drafts.error().ToString();
+  }
+
   Trace& trace_;
   const ops::Backend& backend_;
   model::Model& model_;
@@ -204,6 +224,49 @@ TEST(CudaStepReplay, StepsOfSeveralRowsOfASequence) {
       num_steps += static_cast<int64_t>(count);
     }
     EXPECT_GE(steps.replayed() - before, num_steps / 2) << "of " << num_steps << " steps, " << draft;
+  }
+}
+
+// The rows that a drafter wants are made behind the step: it is replayed at every position.
+TEST(CudaStepReplay, StepsBehindWhichADraftersRowsAreMade) {
+  for (const bool dspark : {false, true}) {
+    Trace trace;
+    const ops::Backend backend = Take(backend::MakeCudaBackend(Watched(&trace)));
+    const std::unique_ptr<model::Model> model = MakeFlash(backend, {.mtp = !dspark, .dspark = dspark}, 5);
+    Steps steps(backend, *model, trace);
+    steps.draft_tokens = 3;
+    steps.drafts_between = true;
+    constexpr size_t kCount = 13;
+    const size_t sequence = steps.Add(640);
+    for (int i = 0; i < 20; ++i) steps.Run(Same({sequence}, kCount));
+    const int64_t before = steps.replayed();
+    int64_t num_steps = 0;
+    for (int block = 0; block < 4; ++block) {
+      EXPECT_EQ(steps.Compare(Same({sequence}, kCount)), "") << dspark << ", block " << block;
+      num_steps += static_cast<int64_t>(kCount);
+    }
+    EXPECT_GE(steps.replayed() - before, num_steps * 9 / 10) << "of " << num_steps << " steps";
+  }
+}
+
+TEST(CudaStepReplay, StepsBehindWhichADraftersRowsAreMadeOnSeveralRanks) {
+  for (const bool dspark : {false, true}) {
+    Trace trace;
+    RunFlashOnRanks(
+        "tensor", {.mtp = !dspark, .dspark = dspark},
+        [&](const ops::Backend& backend, model::Model& model) {
+          Steps steps(backend, model, trace);
+          steps.draft_tokens = 3;
+          steps.drafts_between = true;
+          constexpr size_t kCount = 13;
+          steps.AddPrompt(640);
+          for (int i = 0; i < 20; ++i) steps.Run(Same({0}, kCount));
+          const int64_t before = steps.replayed();
+          for (int i = 0; i < 2; ++i) EXPECT_EQ(steps.Compare(Same({0}, kCount)), "") << dspark;
+          EXPECT_GE(steps.replayed() - before, static_cast<int64_t>(2 * kCount * 9 / 10));
+          steps.states().clear();
+        },
+        Watched(&trace));
   }
 }
 

@@ -27,6 +27,49 @@ TEST(DeviceQueue, ArraysInFrontOfOneThatDoesNotFitAreBrought) {
   ASSERT_TRUE((*queue)->EndOp().ok());
 }
 
+void NoKernel(int) {}
+
+// Little that is behind a copy in flight goes to the device with a copy of no bytes. Who waits for the one in front then hands over soon, as
+// if nothing were behind it.
+TEST(DeviceQueue, ACopyOfNoBytesHandsOverWhatIsBehindACopy) {
+  const auto queue = DeviceQueue::Create({});
+  ASSERT_TRUE(queue.has_value()) << queue.error().ToString();
+  const auto device = (*queue)->Allocate(64);
+  const auto host = (*queue)->AllocateOnHost(64);
+  ASSERT_TRUE(device.has_value() && host.has_value());
+  const auto launch = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      ASSERT_TRUE((*queue)->BeginOp({"test", {}}).ok());
+      (*queue)->Launch(NoKernel, dim3(1), dim3(32), 0, 0);
+      ASSERT_TRUE((*queue)->EndOp().ok());
+    }
+  };
+  const auto start = [&](size_t num_bytes) {
+    auto copy = (*queue)->StartCopyToHost(host->data(), *device, num_bytes);
+    EXPECT_TRUE(copy.has_value()) << copy.error().ToString();
+    return std::move(*copy);
+  };
+  std::unique_ptr<PendingCopy> before;
+  std::unique_ptr<PendingCopy> last;
+  for (int step = 0; step < 6; ++step) {  // None is waited for until the next is there.
+    launch(40);
+    before = std::exchange(last, start(64));
+  }
+  const auto num_lists = [&] { return (*queue)->counters().lists; };
+  const int64_t at_copy = num_lists();
+  launch(5);
+  EXPECT_EQ(num_lists(), at_copy);
+  EXPECT_TRUE(start(0)->Wait().ok());
+  EXPECT_EQ(num_lists(), at_copy + 1);
+  EXPECT_TRUE(before->Wait().ok());
+  launch(20);
+  EXPECT_EQ(num_lists(), at_copy + 1) << "there is more behind that copy";
+  EXPECT_TRUE(last->Wait().ok());
+  launch(1);
+  EXPECT_EQ(num_lists(), at_copy + 2) << "the device has nothing to do";
+  (*queue)->Free(*device);
+}
+
 // Steps that end with a copy which is waited for when the next step has been queued: neither writes over the other's arrays, and every
 // other step finds its own where the one before the last did.
 TEST(DeviceQueue, StepsInFlightStageInTurns) {
@@ -59,8 +102,6 @@ TEST(DeviceQueue, StepsInFlightStageInTurns) {
   before.reset();
   (*queue)->Free(*device);
 }
-
-void NoKernel(int) {}
 
 // What a kernel may have of shared memory is the device's, not the queue's: a queue that asks for less leaves it as it is. Ranks on one device are
 // two queues, and so are a model and what is measured beside it.

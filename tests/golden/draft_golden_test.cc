@@ -138,6 +138,61 @@ TEST_P(Drafter, DoesNotDependOnHowTheTextWasCut) {
   }
 }
 
+// Rows of slots that are made behind steps that verify, of which a part is taken back, are those that a draft would have made itself.
+TEST_P(Drafter, DoesNotDependOnWhenItsSlotsWereMade) {
+  const std::unique_ptr<Model> model = LoadIt(Numerics::kRelease);
+  const std::vector<int32_t> tokens = GoldenTokens(golden());
+  const auto vocab_size = static_cast<int32_t>(model->config().vocab_size);
+  constexpr size_t kDrafted = 4;
+  const auto verify = [&](std::vector<kv::SequenceState*> states, std::span<const int32_t> rows,
+                          bool drafts_next) {
+    const std::vector<sampling::ChoiceParams> choices = Greedy(rows.size());
+    std::vector<model::DecodeChunk> chunks;
+    for (kv::SequenceState* const state : states) {
+      chunks.push_back({.state = state,
+                        .token = rows[0],
+                        .choice = choices[0],
+                        .draft = rows.subspan(1),
+                        .draft_choices = std::span(choices).subspan(1),
+                        .drafts_next = drafts_next});
+    }
+    Must(Must(model->QueueDecode(chunks, {}))->Wait());
+  };
+  std::mt19937 random(3);
+  kv::SequenceState state = Must(model->NewSequence());
+  kv::SequenceState neighbour = Must(model->NewSequence());
+  Read(*model, state, std::span(tokens).first(5));
+  Read(*model, neighbour, std::span(tokens).first(3));
+  for (size_t at = 5, turn = 0; at + 9 < tokens.size(); ++turn) {
+    // As many right drafts as there are, and then wrong ones.
+    const size_t right = random() % 6;
+    std::vector<int32_t> rows(tokens.begin() + static_cast<ptrdiff_t>(at),
+                              tokens.begin() + static_cast<ptrdiff_t>(at + right + 1));
+    const size_t wrong = right == 0 ? 2 : random() % 3;
+    for (size_t i = 0; i < wrong; ++i) rows.push_back((tokens[at + right + i + 1] + 1) % vocab_size);
+    const bool drafts_next = turn % 4 != 3;
+    verify(turn % 2 == 0 ? std::vector{&state} : std::vector{&neighbour, &state}, rows, drafts_next);
+    if (turn % 2 != 0) {
+      ASSERT_TRUE(neighbour.Rewind(static_cast<int64_t>(rows.size() - 1)).ok());
+    }
+    if (drafts_next) {
+      EXPECT_EQ(state.num_draft_slots(), state.length() - (model->has_dspark() ? 0 : 1));
+    }
+    ASSERT_TRUE(state.Rewind(static_cast<int64_t>(wrong)).ok());
+    at += right + 1;
+    if (turn % 5 == 4) continue;
+    kv::SequenceState fresh = Must(model->NewSequence());
+    Read(*model, fresh, std::span(tokens).first(at));
+    EXPECT_TRUE(SameBits(DraftLogits(*model, state, tokens[at], kDrafted),
+                         DraftLogits(*model, fresh, tokens[at], kDrafted)))
+        << at;
+  }
+  const model::DecodeChunk without{.state = &state, .token = 1, .drafts_next = true};
+  const auto refused = model->QueueDecode(std::span(&without, 1), {});
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_NE(refused.error().message().find("drafts_next wants"), std::string::npos);
+}
+
 // A verification that fails, a rewind, a copy that goes another way, a snapshot from bytes.
 TEST_P(Drafter, DraftsThatCameToNothingLeaveNoTrace) {
   const std::unique_ptr<Model> model = LoadIt(Numerics::kRelease);

@@ -184,6 +184,7 @@ RingRows DraftRing(const kv::SequenceState& state, kv::RingKind kind) {
 }
 
 Range DraftSlotsToMake(const PassSequence& sequence, int64_t window) {
+  if (sequence.slots_later) return {};
   const kv::SequenceState& state = *sequence.state;
   const int64_t end = kv::CacheLayout::DraftSlots(sequence.first_position + sequence.num_tokens);
   const int64_t begin = std::max(state.num_draft_slots(), end - window - state.layout().max_rewind_tokens);

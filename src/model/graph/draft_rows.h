@@ -21,6 +21,9 @@ struct DraftRow {
   float* logits = nullptr;  // Written here unless null: host [choices.size(), vocab_size].
   // Of a DSpark drafter: that the draft at each place is accepted if those before it were; host [choices.size()].
   float* confidence = nullptr;
+  int64_t first_slot = -1;  // That is not made; negative: the state knows.
+
+  int64_t FirstSlot() const { return first_slot < 0 ? state->num_draft_slots() : first_slot; }
 };
 
 // What shards do with a draft's rows. Where they divide the sequences, a row's hidden state is where its sequence is, and the head, which is

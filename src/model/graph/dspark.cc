@@ -254,7 +254,7 @@ Status RunDsparkDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std:
   Slots slots(dspark.main_proj.cols, dtype);
   for (const DraftRow& row : rows) {
     if (!row.state->home().here) continue;
-    const int64_t begin = row.state->num_draft_slots();
+    const int64_t begin = row.FirstSlot();
     slots.Add(*row.state, begin, row.state->length());
     slots.streams.Add(DraftRing(*row.state, kv::RingKind::kDraftStreams), begin, row.state->length());
   }

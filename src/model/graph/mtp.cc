@@ -196,7 +196,7 @@ Status RunDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std::span<
   for (const DraftRow& row : rows) {
     if (!row.state->home().here) continue;
     const int64_t end = row.state->length() - 1;
-    if (const int64_t begin = row.state->num_draft_slots(); begin < end) {
+    if (const int64_t begin = row.FirstSlot(); begin < end) {
       slots.Add(*row.state, begin, end);
       slots.streams.Add(DraftRing(*row.state, kv::RingKind::kDraftStreams), begin, end);
       slots.tokens.Add(DraftRing(*row.state, kv::RingKind::kDraftTokens), begin + 1, end + 1);

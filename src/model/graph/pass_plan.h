@@ -19,6 +19,7 @@ struct PassSequence {
   int64_t token_begin = 0;
   int64_t num_tokens = 0;
   int64_t first_position = 0;
+  bool slots_later = false;  // As PassChunk.
 };
 
 // Of the layers of one compress ratio. Two passes of equal sizes whose numbers here are equal take the same way through the graph, unless

@@ -300,7 +300,8 @@ PassPlan PlanPass(const Graph& graph, std::span<const PassChunk> chunks) {
     plan.sequences.push_back({.state = chunk.state,
                               .token_begin = plan.num_tokens,
                               .num_tokens = num_tokens,
-                              .first_position = chunk.state->length()});
+                              .first_position = chunk.state->length(),
+                              .slots_later = chunk.slots_later});
     plan.num_tokens += num_tokens;
     plan.tokens.insert(plan.tokens.end(), chunk.tokens.begin(), chunk.tokens.end());
     plan.windows_fit = plan.windows_fit && chunk.state->WindowFits();

@@ -45,6 +45,8 @@ struct PassChunk {
   int64_t follows = -1;                // >= 0: the one token is what this row of the pass before has chosen.
   sampling::ChoiceParams choice = {};  // Of what comes behind the first token,
   std::span<const sampling::ChoiceParams> draft_choices = {};  // and behind the others.
+  // The pass makes no rows of slots of a drafter (draft_rows.h): they are made behind it.
+  bool slots_later = false;
 };
 
 // Where a pass chooses the tokens that come next (op `sample`), in the backend's memory, and finds what the pass before has chosen.

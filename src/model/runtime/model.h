@@ -266,6 +266,9 @@ class Model {
   int64_t num_layers_ = 0;
   uint64_t fingerprint_ = 0;  // Of what all ranks must have alike.
 
+  // What a draft will want of the rows of a step that was queued, with the device at once.
+  Status MakeSlotsBehind(std::span<const PassChunk> pass, std::span<const int64_t> first_slots);
+
   // Of queued steps.
   Buffer
       chosen_;  // I32 [1 + ranks, 2 * max_chunk_tokens]: tokens and faults of the step queued last, then all ranks'.

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include "comm/collectives.h"
+#include "model/graph/dspark.h"
+#include "model/graph/mtp.h"
 #include "model/graph/step.h"
 #include "model/runtime/model.h"
 #include "model/runtime/step_message.h"
@@ -55,6 +57,10 @@ Status Model::CheckDecode(std::span<const DecodeChunk> chunks, std::span<const i
       return InvalidArgument(fmt::format("queued step, chunk {}: follows chunk {}, the step before had {}", i,
                                          chunk.follows, num_chosen_));
     }
+    if (chunk.drafts_next && (!can_draft() || chunk.draft.empty())) {
+      return InvalidArgument(fmt::format(
+          "queued step, chunk {}: drafts_next wants a model that can draft, and a draft in this step", i));
+    }
     sequences.push_back({.state = chunk.state, .tokens = tokens.subspan(begin, 1 + chunk.draft.size())});
     begin += 1 + chunk.draft.size();
   }
@@ -94,7 +100,8 @@ Status Model::AnnounceQueued(std::span<const PassChunk> chunks) {
                               .length = chunk.state->length(),
                               .logits = static_cast<uint8_t>(LogitsRows::kLast),
                               .tokens = {chunk.tokens.begin(), chunk.tokens.end()},
-                              .follows = chunk.follows});
+                              .follows = chunk.follows,
+                              .slots_later = chunk.slots_later});
   }
   std::vector<std::byte> bytes = Encode(message);
   return comm::BroadcastBytes(*options_.group, bytes, 0);
@@ -178,7 +185,17 @@ Result<std::unique_ptr<QueuedStep>> Model::RunQueued(std::span<PassChunk> pass, 
     }
     return Error(begun && in_group_ ? EndGroup(status) : status);
   }
-  for (const PassChunk& chunk : pass) chunk.state->CommitAppend();
+  std::vector<int64_t> first_slots;
+  for (const PassChunk& chunk : pass) {
+    first_slots.push_back(chunk.state->num_draft_slots());
+    chunk.state->CommitAppend();
+  }
+  if (status = MakeSlotsBehind(pass, first_slots); !status.ok()) {
+    for (const PassChunk& chunk : pass) {
+      if (!chunk.state->Rewind(std::ssize(chunk.tokens)).ok()) chunk.state->Reset();
+    }
+    return Error(in_group_ ? EndGroup(status) : status);
+  }
   num_chosen_ = num_rows == pass.size() ? static_cast<int64_t>(num_rows) : 0;
   std::function<Status()> check;
   if (device_shards_ != nullptr) {
@@ -202,6 +219,35 @@ Result<std::unique_ptr<QueuedStep>> Model::RunQueued(std::span<PassChunk> pass, 
   return std::make_unique<QueuedStep>(std::move(*host), std::move(copy), std::move(rows), std::move(check));
 }
 
+// The copy of the step's tokens is on its way, and the device free behind it: until the host has seen them it makes the slots.
+Status Model::MakeSlotsBehind(std::span<const PassChunk> pass, std::span<const int64_t> first_slots) {
+  std::vector<DraftRow> rows;
+  Status status;
+  for (size_t i = 0; i < pass.size() && status.ok(); ++i) {
+    if (!pass[i].slots_later) continue;
+    rows.push_back({.state = pass[i].state, .first_slot = first_slots[i]});
+    status = rows.back().state->BeginDraft();
+    if (!status.ok()) rows.pop_back();
+  }
+  if (rows.empty()) return status;
+  if (status.ok()) {
+    status = [&]() -> Status {
+      DSV4_RETURN_IF_ERROR(arena_.Recycle());
+      const Arena::Scope scope(arena_);
+      PassArrays arrays;
+      const auto run = has_dspark() ? RunDsparkDraft : RunDraft;
+      DSV4_RETURN_IF_ERROR(run(MakeGraph(), arena_, arrays, rows, {}, {}, {}));
+      if (!asynchronous()) return {};
+      // A copy of no bytes hands over what was queued, while its arrays are there.
+      ops::OpContext& context = *backend_.context;
+      const auto handed_over = context.memory().StartCopyToHost(nullptr, nullptr, 0, context.stream());
+      return handed_over ? Status() : handed_over.error();
+    }();
+  }
+  for (const DraftRow& row : rows) row.state->EndDraft(status.ok());
+  return status.WithContext("rows for drafts");
+}
+
 Status Model::FollowQueued(std::span<const ChunkMessage> messages, const Status& events) {
   Status ready = events;
   std::vector<PassChunk> pass;
@@ -212,7 +258,8 @@ Status Model::FollowQueued(std::span<const ChunkMessage> messages, const Status&
                     .tokens = message.tokens,
                     .chunk = static_cast<int32_t>(pass.size()),
                     .num_logits_rows = static_cast<int64_t>(message.tokens.size()),
-                    .follows = message.follows});
+                    .follows = message.follows,
+                    .slots_later = message.slots_later});
   }
   Result<ChosenTokens> chosen = ReserveChosen(static_cast<int64_t>(NumRows(pass)), {});
   if (!chosen && ready.ok()) ready = chosen.error();
@@ -249,7 +296,8 @@ Result<std::unique_ptr<QueuedStep>> Model::QueueDecode(std::span<const DecodeChu
                                    ? -1
                                    : static_cast<int64_t>(chosen_rows_[static_cast<size_t>(chunk.follows)]),
                     .choice = chunk.choice,
-                    .draft_choices = chunk.draft_choices});
+                    .draft_choices = chunk.draft_choices,
+                    .slots_later = chunk.drafts_next});
   }
   SortByPlace(pass);
   if (in_group_) DSV4_TRY(AnnounceQueued(pass));

@@ -23,6 +23,9 @@ struct DecodeChunk {
   sampling::ChoiceParams choice = {};
   std::span<const int32_t> draft = {};  // Behind `token`; none where `follows` is not negative.
   std::span<const sampling::ChoiceParams> draft_choices = {};  // Of what comes behind each of the draft.
+  // The caller will want a draft of what comes next (Model::Draft). What that needs of this step's rows is made behind the step, while the
+  // host looks at its tokens. Of a model that can draft, with a draft of this step.
+  bool drafts_next = false;
 };
 
 struct ChosenToken {

@@ -65,6 +65,7 @@ std::vector<std::byte> Encode(const StepMessage& message) {
     writer.Put(chunk.length);
     writer.Put(chunk.logits);
     writer.Put(chunk.follows);
+    writer.Put<uint8_t>(chunk.slots_later ? 1 : 0);
     writer.Put(chunk.num_drafts);
     writer.Put<uint64_t>(chunk.tokens.size());
     for (const int32_t token : chunk.tokens) writer.Put(token);
@@ -80,12 +81,13 @@ Result<StepMessage> DecodeStepMessage(std::span<const std::byte> bytes) {
   for (uint64_t n = reader.Count(sizeof(kv::StateEvent)); n > 0; --n) {
     message.events.push_back(reader.Get<kv::StateEvent>());
   }
-  for (uint64_t n = reader.Count(5 * sizeof(uint64_t) + 1); n > 0; --n) {
+  for (uint64_t n = reader.Count(5 * sizeof(uint64_t) + 2); n > 0; --n) {
     ChunkMessage chunk;
     chunk.state = reader.Get<uint64_t>();
     chunk.length = reader.Get<int64_t>();
     chunk.logits = reader.Get<uint8_t>();
     chunk.follows = reader.Get<int64_t>();
+    chunk.slots_later = reader.Get<uint8_t>() != 0;
     chunk.num_drafts = reader.Get<int64_t>();
     for (uint64_t t = reader.Count(sizeof(int32_t)); t > 0; --t)
       chunk.tokens.push_back(reader.Get<int32_t>());

@@ -17,8 +17,9 @@ struct ChunkMessage {
   int64_t length = 0;  // Before the step: where the others' copies must be too.
   uint8_t logits = 0;  // LogitsRows.
   std::vector<int32_t> tokens;
-  int64_t follows = -1;    // Of a queued step: DecodeChunk.
-  int64_t num_drafts = 0;  // Of drafts: tokens that are drafted behind the one of `tokens`.
+  int64_t follows = -1;      // Of a queued step: DecodeChunk,
+  bool slots_later = false;  // and PassChunk.
+  int64_t num_drafts = 0;    // Of drafts: tokens that are drafted behind the one of `tokens`.
 };
 
 enum class StepKind : uint8_t {

@@ -11,7 +11,13 @@ StepMessage SomeMessage() {
           .events = {{.kind = kv::StateEvent::Kind::kCopied, .state = 7, .source = 3},
                      {.kind = kv::StateEvent::Kind::kRewound, .state = 3, .num_tokens = 12}},
           .chunks = {{.state = 7, .length = 40, .logits = 2, .tokens = {1, 2, 129279}},
-                     {.state = 3, .length = 0, .logits = 1, .tokens = {5}, .follows = 6, .num_drafts = 4}}};
+                     {.state = 3,
+                      .length = 0,
+                      .logits = 1,
+                      .tokens = {5},
+                      .follows = 6,
+                      .slots_later = true,
+                      .num_drafts = 4}}};
 }
 
 TEST(StepMessage, ArrivesAsItWas) {
@@ -30,6 +36,8 @@ TEST(StepMessage, ArrivesAsItWas) {
   EXPECT_EQ(message->chunks[1].tokens, (std::vector<int32_t>{5}));
   EXPECT_EQ(message->chunks[0].follows, -1);
   EXPECT_EQ(message->chunks[1].follows, 6);
+  EXPECT_FALSE(message->chunks[0].slots_later);
+  EXPECT_TRUE(message->chunks[1].slots_later);
   EXPECT_EQ(message->chunks[0].num_drafts, 0);
   EXPECT_EQ(message->chunks[1].num_drafts, 4);
   for (const StepKind kind : {StepKind::kStep, StepKind::kDrafts, StepKind::kLeave}) {

@@ -4,6 +4,7 @@
 
 #include "backend/cuda/kernels/elementwise/copy_bytes.h"
 #include "backend/cuda/runtime/device_queue.h"
+#include "backend/cuda/runtime/step_record.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -79,8 +80,11 @@ class DeviceQueue::QueuedCopy final : public PendingCopy {
     status_ = queue_->Check(error, kCopyToHost);
     if (!status_.ok()) return status_;
     queue_->num_waited_for_ = std::max(queue_->num_waited_for_, num_recorded_);
-    // Nothing is behind it: the device waits for what comes next, and gets the first of it soon.
-    if (queue_->graphs_.counters().lists == num_lists_) queue_->lists_since_wait_ = 0;
+    // Nothing is behind it, or little: the device waits for what comes next, and gets the first of it soon.
+    const int64_t num_lists = queue_->graphs_.counters().lists;
+    const StepRecords& records = *queue_->records_;
+    const bool little = records.lists_at_copy == num_lists_ && records.lists_behind == num_lists;
+    if (num_lists == num_lists_ || little) queue_->lists_since_wait_ = 0;
     status_ = queue_->EndWait(*static_cast<const Fault*>(fault_.data()));
     return status_;
   }
@@ -108,6 +112,7 @@ Result<std::unique_ptr<PendingCopy>> DeviceQueue::CopyStarted(Buffer fault) {
     events_.push_back(done);
     return Error(recorded);
   }
+  records_->lists_at_copy = graphs_.counters().lists;
   // No copy has yet to read what was staged.
   if (num_open_ops_ == 0) DSV4_TRY(Check(staging_.SwitchHalf(stream_), kCopyToHost));
   return std::make_unique<QueuedCopy>(shared_from_this(), std::move(fault), done, num_recorded_,
@@ -116,6 +121,13 @@ Result<std::unique_ptr<PendingCopy>> DeviceQueue::CopyStarted(Buffer fault) {
 
 Result<std::unique_ptr<PendingCopy>> DeviceQueue::StartCopyToHost(void* destination, const void* source,
                                                                   size_t num_bytes) {
+  if (num_bytes == 0) {  // What was queued behind the copy in front is handed over, and is little.
+    const std::lock_guard lock(mutex_);
+    Spoil("a copy of no bytes");
+    DSV4_TRY(FlushOfOp());
+    records_->lists_behind = graphs_.counters().lists;
+    return std::make_unique<QueuedCopy>(shared_from_this(), Buffer(), nullptr, 0, 0);
+  }
   DSV4_ASSIGN_OR_RETURN(Buffer fault, AllocateOnHost(sizeof(Fault)));
   *static_cast<Fault*>(fault.data()) = {};
   if (!pinned_->Holds(destination, num_bytes) || !pinned_->Holds(fault.data(), sizeof(Fault))) {

@@ -86,6 +86,10 @@ class StepRecords {
   std::unique_ptr<Recording> recording;
   ops::ReplayCounters counters;
 
+  // Lists handed over, ever, when the last copy to the host had started, and when the last one of no bytes had handed over what was behind.
+  int64_t lists_at_copy = -1;
+  int64_t lists_behind = -1;
+
  private:
   // Records of one key: places in staging memory and on the host take turns, and so do numbers that steer launches.
   static constexpr size_t kMaxOfKey = 16;
