@@ -6,10 +6,12 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "formats/cache_rows.h"
 #include "tests/cuda/device_tensors.h"
 #include "tests/cuda/mixes.h"
 
@@ -137,6 +139,87 @@ TEST(CudaManyRows, WindowRowsAreTheBitsOfFewTokensAndOneLaunch) {
       ASSERT_TRUE(run({0, kTokens}).ok());
       EXPECT_EQ(device.Bytes(y.view) == device.Bytes(ring.view), true) << what;
       EXPECT_EQ(device.launches() - before, 1) << what;
+    }
+  }
+}
+
+// Rows of a window and keys of the indexer that are rounded and stored packed, few and many: the bytes are those that PackRow makes of what the
+// launch leaves. Among them: groups of zeros, tiny ones, those whose largest value fits half the scale when it is rounded, and NaNs.
+TEST(CudaManyRows, WhatIsStoredPackedIsWhatPackRowMakesOfIt) {
+  Device device;
+  constexpr int64_t kFrequencies = 32;
+  const DeviceTensor frequencies = device.Copy(DType::kF32, {kFrequencies}, Normals(kFrequencies, 7, 0.7F));
+  for (const int64_t width : {int64_t{512}, int64_t{128}}) {
+    const CacheFormat format = width == 128 ? CacheFormat::Fp4(128, 32) : CacheFormat::Fp8(448, 64);
+    std::vector<uint16_t> values = RowsOfAllSizes(kTokens, width);
+    values[static_cast<size_t>(110 * width + 5)] = kNaN;
+    values[static_cast<size_t>(111 * width + 5)] = kNaN | 0x8000;
+    const DeviceTensor x = device.Copy(DType::kBF16, {kTokens, width}, values);
+    std::vector<float> weights = Normals(width, 2);
+    if (width == 512) {
+      for (int64_t i = 0; i < 64; ++i) {
+        weights[static_cast<size_t>(64 + i)] *= 0.0F;
+        weights[static_cast<size_t>(128 + i)] *= 1e-6F;
+        weights[static_cast<size_t>(192 + i)] *= 1e-30F;
+        weights[static_cast<size_t>(256 + i)] *= 1e6F;
+      }
+    }
+    const DeviceTensor weight = device.Copy(DType::kF32, {width}, weights);
+    std::vector<int32_t> at;
+    for (int32_t t = 0; t < kTokens; ++t) at.push_back(t * 977 % 100003);
+    const DeviceTensor positions = device.Copy(DType::kI32, {kTokens}, at);
+    const DeviceTensor y = device.New(DType::kBF16, {kTokens, width});
+    const int64_t row_bytes = format.RowBytes(width);
+    const DeviceTensor stored = device.New(DType::kU8, {kTokens, row_bytes});
+    const DeviceTensor again = device.New(DType::kU8, {kTokens, row_bytes});
+    for (const Cut& cut : {Cut{0, 1}, Cut{90, 120}, Cut{0, kTokens}}) {
+      const ops::OpTable& table = device.table();
+      const TensorView rows = Rows(y.view, cut);
+      device.Bytes(rows);  // Copies that are queued count as launches when they begin.
+      const int64_t before = device.launches();
+      Status status = table.rms_norm(
+          device.context(), {.x = Rows(x.view, cut), .weight = weight.view, .y = rows, .eps = 1e-6F});
+      if (status.ok()) {
+        status = table.rope(device.context(), {.x = rows.Reshaped({rows.shape[0], 1, width}),
+                                               .positions = Rows(positions.view, cut),
+                                               .frequencies = frequencies.view,
+                                               .inverse = false});
+      }
+      if (status.ok()) {
+        status = width == 128
+                     ? table.hadamard_fp4(device.context(), {.x = rows})
+                     : table.simulate_fp8(device.context(), {.x = rows, .num_columns = format.num_coded});
+      }
+      const RowRun all_runs[] = {{0, rows.shape[0], Rows(stored.view, cut).data},
+                                 {0, rows.shape[0], Rows(again.view, cut).data}};
+      const std::span<const RowRun> runs = std::span(all_runs).first(rows.shape[0] == 1 ? 1 : 2);
+      if (status.ok())
+        status = table.store_rows(device.context(), {.source = rows, .runs = runs, .pack = format});
+      ASSERT_TRUE(status.ok()) << status.ToString();
+      const std::string what = std::to_string(rows.shape[0]) + " rows of " + std::to_string(width);
+      const std::vector<std::byte> left = device.Bytes(rows);
+      if (rows.shape[0] < 257 || width == 512) {
+        EXPECT_EQ(device.launches() - before, 1) << what;
+      }
+      std::vector<std::byte> want(static_cast<size_t>(rows.shape[0] * row_bytes));
+      std::vector<float> row(static_cast<size_t>(width));
+      for (int64_t r = 0; r < rows.shape[0]; ++r) {
+        for (int64_t i = 0; i < width; ++i) {
+          uint16_t bits = 0;
+          std::memcpy(&bits, &left[static_cast<size_t>(r * width + i) * sizeof(bits)], sizeof(bits));
+          row[static_cast<size_t>(i)] = FloatFromBf16(bits);
+        }
+        const Status packed = PackRow(format, row, want.data() + r * row_bytes);
+        ASSERT_TRUE(packed.ok()) << what << ", row " << cut.begin + r << ": " << packed.ToString();
+      }
+      const std::vector<std::byte> got = device.Bytes(Rows(stored.view, cut));
+      for (size_t i = 0; i < want.size(); ++i) {
+        ASSERT_EQ(got[i], want[i]) << what << ", row " << cut.begin + static_cast<int64_t>(i) / row_bytes
+                                   << ", byte " << static_cast<int64_t>(i) % row_bytes;
+      }
+      if (runs.size() == 2) {
+        EXPECT_EQ(device.Bytes(Rows(again.view, cut)) == want, true) << what;
+      }
     }
   }
 }

@@ -256,7 +256,8 @@ std::optional<ManyRows> RowGroup::AsManyRows() const {
       many.num_simulated = step.num_columns;
     } else if (step.kind == RowStepKind::kStore && !stored && step.runs.size > 0 &&
                (step.code == CacheCode::kNone ||
-                (step.code == CacheCode::kE4m3 && step.group == kManyRowsGroup))) {
+                (step.code == CacheCode::kE4m3 && step.group == kManyRowsGroup &&
+                 step.num_columns == many.num_simulated))) {
       many.runs = step.runs;
       many.num_packed = step.num_columns;
     } else {

@@ -167,46 +167,59 @@ __global__ void __launch_bounds__(32 * kWarps, kWidth <= 4096 ? 3 : 2)
 // The same, then rope, simulate_fp8 and store_rows, as RegisterRow does them.
 constexpr int kStoredWidth = 512;
 
-// Row r of a warp's, packed, to row `in_run` at `to`; sixteen lanes have a group.
-__device__ __forceinline__ void StorePacked(const WarpRows<kStoredWidth>& rows, int r, int lane,
-                                            int num_packed, unsigned char* to, int64_t in_run, int64_t row,
+// The codes of any four values over their group's scale, a byte each: columns from `column` on of a row. A function of its own, so that what
+// is rare does not lie among what is not.
+__device__ __noinline__ uint32_t CodesOfAny(uint2 words, uint32_t e8m0, int64_t row, int column,
                                             Fault* fault) {
-  const CacheFormat format = CacheFormat::Fp8(num_packed, kManyRowsGroup);
-  const auto row_bytes = static_cast<int>(format.RowBytes(kStoredWidth));
-  const auto scales = static_cast<int>(format.ScaleBegin(kStoredWidth));
+  const float inverse = InverseOfE8m0(e8m0);
+  uint32_t codes = 0;
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    bool fits = true;
+    const float value = FourColumn(words, e);
+    codes |= E4m3Code(value, inverse, fits) << (8 * e);
+    if (!fits) ReportFault(fault, FaultKind::kCacheRow, row, column + e, __float_as_uint(value), 0);
+  }
+  return codes;
+}
+// Whether one of two pairs has an infinity or a NaN.
+__device__ __forceinline__ bool HasNonFinite(uint2 words) {
+  constexpr uint32_t kExponents = 0x7F807F80U;
+  constexpr uint32_t kLowest = 0x00800080U;
+  return ((((words.x & kExponents) + kLowest) | ((words.y & kExponents) + kLowest)) & 0x80008000U) != 0;
+}
+
+// Row r of a warp's, packed, to row `in_run` at `to`; sixteen lanes have a group. simulate_fp8 has rounded the columns that get codes, and
+// `scales` are those of a lane's pieces: so what is finite is on the grid.
+__device__ __forceinline__ void StorePacked(const WarpRows<kStoredWidth>& rows, int r, int lane,
+                                            int num_packed, uint32_t scales, unsigned char* to,
+                                            int64_t in_run, int64_t row, Fault* fault) {
+  // As CacheFormat has it.
+  const int rest = num_packed - 2 * num_packed;  // Where column 0 would be, if all had two bytes.
+  const int num_scales = num_packed / kManyRowsGroup;
+  const int scale_begin = num_packed + 2 * (kStoredWidth - num_packed);
+  const int end = scale_begin + num_scales;
+  const int row_bytes = (end + 15) / 16 * 16;
   to += in_run * row_bytes;
 #pragma unroll
   for (int j = 0; j < rows.kPieces; ++j) {
     const uint2 words = rows.words[r][j];
     const int column = rows.Column(r, j, lane);
-    float values[4];
-    float max = 0.0F;
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      values[e] = FourColumn(words, e);
-      const float magnitude = MagnitudeOf(values[e]);
-      max = fmaxf(max, isinf(magnitude) ? 0.0F : magnitude);
-    }
-#pragma unroll
-    for (int offset = 8; offset > 0; offset /= 2) max = fmaxf(max, __shfl_xor_sync(kWholeWarp, max, offset));
     if (column >= num_packed) {
-      *reinterpret_cast<uint2*>(to + num_packed + (column - num_packed) * 2) = words;
+      *reinterpret_cast<uint2*>(to + rest + 2 * column) = words;
       continue;
     }
-    const uint32_t e8m0 = SmallestE8m0(max, CacheCode::kE4m3);
+    const uint32_t e8m0 = scales >> (8 * j) & 0xFFU;
     const float inverse = InverseOfE8m0(e8m0);
-    uint32_t codes = 0;
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      bool fits = true;
-      codes |= E4m3Code(values[e], inverse, fits) << (8 * e);
-      if (!fits) ReportFault(fault, FaultKind::kCacheRow, row, column + e, __float_as_uint(values[e]), 0);
-    }
+    uint32_t codes =
+        __byte_perm(E4m3Pair(FourColumn(words, 0) * inverse, FourColumn(words, 1) * inverse),
+                    E4m3Pair(FourColumn(words, 2) * inverse, FourColumn(words, 3) * inverse), 0x5410);
+    if (HasNonFinite(words)) codes = CodesOfAny(words, e8m0, row, column, fault);
     *reinterpret_cast<uint32_t*>(to + column) = codes;
-    if (column % kManyRowsGroup == 0) to[scales + column / kManyRowsGroup] = static_cast<unsigned char>(e8m0);
+    if (column % kManyRowsGroup == 0)
+      to[scale_begin + column / kManyRowsGroup] = static_cast<unsigned char>(e8m0);
   }
-  const int zero = scales + static_cast<int>(format.NumScales()) + lane;
-  if (zero < row_bytes) to[zero] = 0;
+  if (end + lane < row_bytes) to[end + lane] = 0;
 }
 
 __global__ void __launch_bounds__(32 * kWarps, 4)
@@ -255,6 +268,9 @@ __global__ void __launch_bounds__(32 * kWarps, 4)
       ReportFault(p.fault, FaultKind::kPosition, (first + r) / p.group, 0, positions[r], 0);
     }
   }
+  // Of packed rows: those of a lane's pieces, a byte each.
+  uint32_t scales[Rows::kRows] = {};
+  static_assert(Rows::kPieces <= 4);
   if (p.num_simulated > 0) {
     // Sixteen lanes have a group.
     static_assert(kManyRowsGroup == 16 * 4);
@@ -273,8 +289,11 @@ __global__ void __launch_bounds__(32 * kWarps, 4)
           largest = fmaxf(largest, __shfl_xor_sync(kWholeWarp, largest, offset));
         const float scale = Fp8GroupScale(largest);
         const float inverse = InverseOf(scale);
-        const float2 low = RoundToE4m3(values[0] * inverse, values[1] * inverse);
-        const float2 high = RoundToE4m3(values[2] * inverse, values[3] * inverse);
+        const float2 low = FromE4m3Pair(E4m3Pair(values[0] * inverse, values[1] * inverse));
+        const float2 high = FromE4m3Pair(E4m3Pair(values[2] * inverse, values[3] * inverse));
+        // What is the largest stays it when it is rounded.
+        const float most = FromE4m3Pair(E4m3Pair(largest * inverse, 0.0F)).x * scale;
+        scales[r] |= SmallestE8m0(most, CacheCode::kE4m3) << (8 * j);
         if (rows.Column(r, j, lane) < p.num_simulated)
           words =
               make_uint2(Bf16Pair(low.x * scale, low.y * scale), Bf16Pair(high.x * scale, high.y * scale));
@@ -294,8 +313,8 @@ __global__ void __launch_bounds__(32 * kWarps, 4)
             __shfl_sync(kWholeWarp, reinterpret_cast<unsigned long long>(run.destination), of);
         const int64_t in_run = row - __shfl_sync(kWholeWarp, run.begin, of);
         if (p.num_packed > 0) {
-          StorePacked(rows, r, lane, p.num_packed, reinterpret_cast<unsigned char*>(destination), in_run, row,
-                      p.fault);
+          StorePacked(rows, r, lane, p.num_packed, scales[r], reinterpret_cast<unsigned char*>(destination),
+                      in_run, row, p.fault);
           continue;
         }
         auto* const to = reinterpret_cast<uint16_t*>(destination) + in_run * kStoredWidth;

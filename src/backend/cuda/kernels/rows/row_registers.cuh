@@ -24,10 +24,13 @@ __device__ __forceinline__ float InverseOf(float scale) {
   return __uint_as_float(static_cast<uint32_t>(max(254 - exponent, 0)) << 23);
 }
 
-// RoundToE4m3 of two.
-__device__ __forceinline__ float2 RoundToE4m3(float a, float b) {
-  const __nv_fp8x2_storage_t codes = __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E4M3);
-  return __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3)));
+// The codes of two, the first in the lower byte, and what they stand for.
+__device__ __forceinline__ uint32_t E4m3Pair(float a, float b) {
+  return __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E4M3);
+}
+__device__ __forceinline__ float2 FromE4m3Pair(uint32_t codes) {
+  return __half22float2(
+      __half2(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes), __NV_E4M3)));
 }
 
 // Thread t has columns t + k * kThreads. Every step but Load and Write is for whole blocks, and none is called twice.
@@ -130,17 +133,25 @@ class RegisterRow {
     }
     // What is the largest stays it when it is rounded.
     num_largest_ = num_columns;
+    uint32_t grid_codes[kRegisterColumns / 2];
+    uint32_t most_codes[kRegisterColumns / 2];
 #pragma unroll
     for (int k = 0; k < kRegisterColumns; k += 2) {
       const float inverse = InverseOf(scale[k]);
       const float next = InverseOf(scale[k + 1]);
-      const float2 grid = RoundToE4m3(values_[k] * inverse, values_[k + 1] * next);
-      const float2 most = RoundToE4m3(largest_[k] * inverse, largest_[k + 1] * next);
+      grid_codes[k / 2] = E4m3Pair(values_[k] * inverse, values_[k + 1] * next);
+      most_codes[k / 2] = E4m3Pair(largest_[k] * inverse, largest_[k + 1] * next);
+      const float2 grid = FromE4m3Pair(grid_codes[k / 2]);
+      const float2 most = FromE4m3Pair(most_codes[k / 2]);
       Keep(k, num_columns, grid.x * scale[k]);
       Keep(k + 1, num_columns, grid.y * scale[k + 1]);
       largest_[k] = most.x * scale[k];
       largest_[k + 1] = most.y * scale[k + 1];
     }
+    simulated_ = {.codes = __byte_perm(grid_codes[0], grid_codes[1], 0x5410),
+                  .scales = __float_as_uint(scale[0]) >> 23 | __float_as_uint(scale[1]) >> 15 |
+                            __float_as_uint(scale[2]) >> 7 | __float_as_uint(scale[3]) << 1};
+    most_ = __byte_perm(most_codes[0], most_codes[1], 0x5410);
   }
 
   // HadamardFp4Row of kRegisterHadamard columns: 32 of them meet in a warp, then the four warps.
@@ -191,18 +202,18 @@ class RegisterRow {
     int end;
     int row_bytes;
   };
-  __device__ bool IsRelease(CacheCode code, int num_coded) const {
-    return code == CacheCode::kE4m3 && num_coded == kReleaseRowCoded && width_ == kReleaseRowWidth;
+  // The release's keys, known when this is compiled, which makes the code for them short.
+  __device__ bool IsReleaseKey(CacheCode code, int num_coded) const {
+    return code == CacheCode::kE2m1 && num_coded == kReleaseKeyWidth && width_ == kReleaseKeyWidth;
   }
-  // Known when this is compiled, which makes the code for such rows short.
-  __device__ static constexpr Places PlacesOfRelease() {
-    return {.e4m3 = true,
-            .width = kReleaseRowWidth,
-            .coded = kReleaseRowCoded,
-            .rest = kReleaseRowCoded,
-            .scales = kReleaseRowScales,
-            .end = kReleaseRowScales + kReleaseRowCoded / kReleaseRowGroup,
-            .row_bytes = kReleaseRowBytes};
+  __device__ static constexpr Places PlacesOfReleaseKey() {
+    return {.e4m3 = false,
+            .width = kReleaseKeyWidth,
+            .coded = kReleaseKeyWidth,
+            .rest = kReleaseKeyScales,
+            .scales = kReleaseKeyScales,
+            .end = kReleaseKeyBytes,
+            .row_bytes = kReleaseKeyBytes};
   }
   __device__ Places PlacesOf(CacheCode code, int num_coded) const {
     Places places;
@@ -219,12 +230,11 @@ class RegisterRow {
   __device__ __forceinline__ void Pack(const Places& places, int64_t row, Fault* fault) {
     // simulate_fp8 of the same columns has found the largest of their groups.
     if (!places.e4m3 || num_largest_ != places.coded) FindLargest(places);
-    const int bad = places.e4m3 ? PackE4m3(places.coded) : PackE2m1(places.coded);
-    if (bad < 0) return;
-    float value = values_[0];
-#pragma unroll
-    for (int k = 1; k < kRegisterColumns; ++k) value = k == bad ? values_[k] : value;
-    ReportFault(fault, FaultKind::kCacheRow, row, Column(bad), __float_as_uint(value), 0);
+    if (places.e4m3) {
+      TakeAnyE4m3(places.coded, row, fault);
+    } else {
+      Report(PackE2m1(places.coded), row, fault);
+    }
   }
   __device__ __forceinline__ void WritePacked(const Places& places, unsigned char* data) const {
     const int t = static_cast<int>(threadIdx.x);
@@ -235,21 +245,23 @@ class RegisterRow {
 #pragma unroll
       for (int k = 0; k < kRegisterColumns; ++k) {
         const bool is_coded = Column(k) < places.coded;
-        if (is_coded) codes[k * kThreads] = static_cast<unsigned char>(codes_[k]);
+        if (is_coded) codes[k * kThreads] = static_cast<unsigned char>(packed_.codes >> (8 * k));
         if (is_coded && t % kRegisterGroup == 0)
-          scales[k * (kThreads / kRegisterGroup)] = static_cast<unsigned char>(scales_[k]);
+          scales[k * (kThreads / kRegisterGroup)] = static_cast<unsigned char>(packed_.scales >> (8 * k));
       }
     } else {
       unsigned char* const codes = data + t / 2;
       unsigned char* const scales = data + places.scales + t / kRegisterE2m1Group;
 #pragma unroll
       for (int k = 0; k < kRegisterColumns; ++k) {
-        const uint32_t next = __shfl_down_sync(kWholeWarp, codes_[k], 1);
+        if (k * kThreads >= places.coded) break;
+        const uint32_t code = packed_.codes >> (8 * k);
+        const uint32_t next = __shfl_down_sync(kWholeWarp, code, 1);
         const bool is_coded = Column(k) < places.coded;
         if (is_coded && t % 2 == 0)
-          codes[k * (kThreads / 2)] = static_cast<unsigned char>(codes_[k] | next << 4);
+          codes[k * (kThreads / 2)] = static_cast<unsigned char>((code & 0xFU) | next << 4);
         if (is_coded && t % kRegisterE2m1Group == 0)
-          scales[k * (kThreads / kRegisterE2m1Group)] = static_cast<unsigned char>(scales_[k]);
+          scales[k * (kThreads / kRegisterE2m1Group)] = static_cast<unsigned char>(packed_.scales >> (8 * k));
       }
     }
     auto* const rest = reinterpret_cast<uint16_t*>(data + places.rest) - places.coded;
@@ -262,7 +274,82 @@ class RegisterRow {
     if (places.end + t < places.row_bytes) data[places.end + t] = 0;
   }
 
+  // The same for rows of kReleaseRow that simulate_fp8 has rounded: its codes and scales are those that are stored, but for groups whose
+  // largest value fits half the scale when it is rounded, and what is rare: NaNs, zeros and other tiny groups. A launch that runs once waits
+  // for its instructions, and these are few.
+  __device__ bool HasReleaseCodes(CacheCode code, int num_coded) const {
+    return code == CacheCode::kE4m3 && num_coded == kReleaseRowCoded && width_ == kReleaseRowWidth &&
+           num_largest_ == kReleaseRowCoded;
+  }
+  __device__ __forceinline__ void TakeReleaseCodes(int64_t row, Fault* fault) {
+    static_assert(kReleaseRowWidth == kRegisterColumns * kThreads && kRegisterColumns == 4 &&
+                  kReleaseRowCoded == kReleaseRowWidth - kThreads / 2);
+    const bool all_coded = threadIdx.x < kThreads / 2;  // Else the thread's last column has no code.
+    const uint32_t coded = all_coded ? ~0U : 0x00FFFFFFU;
+    const uint32_t codes = simulated_.codes & coded;
+    const uint32_t scales = simulated_.scales & coded;
+    constexpr uint32_t kHighest = 0x80808080U;
+    const uint32_t nans = (codes & ~kHighest) + 0x01010101U;
+    // 0x76 is 224, half of what the largest code is: such a group has half the scale and twice the codes.
+    const uint32_t most = (most_ & coded) | (~coded & 0x7E000000U);
+    const uint32_t at_half = most + 0x0A0A0A0AU;
+    const uint32_t above_half = most + 0x09090909U;
+    const uint32_t halved = ((at_half & ~above_half & kHighest) >> 7) * 0xFFU;
+    const uint32_t magnitudes = codes & ~kHighest;
+    const uint32_t normal = ((((magnitudes & 0x78787878U) + 0x78787878U) & kHighest) >> 7) * 0xFFU;
+    const uint32_t twice = (normal & 0x08080808U) | (~normal & magnitudes);
+    packed_ = {.codes = codes + (halved & twice), .scales = scales - (halved & 0x01010101U)};
+    // Scales of 246 and more may make values of which bf16 has none.
+    const uint32_t large_scales = ((scales & ~kHighest) + 0x0A0A0A0AU) & scales;
+    if (((nans | ~at_half | large_scales) & kHighest) != 0) TakeAnyE4m3(kReleaseRowCoded, row, fault);
+  }
+  __device__ __forceinline__ void WriteReleaseRow(unsigned char* data) const {
+    const int t = static_cast<int>(threadIdx.x);
+    constexpr int kLast = (kRegisterColumns - 1) * kThreads;
+#pragma unroll
+    for (int k = 0; k < kRegisterColumns - 1; ++k)
+      data[t + k * kThreads] = static_cast<unsigned char>(packed_.codes >> (8 * k));
+    if (kLast + t < kReleaseRowCoded) {
+      data[kLast + t] = static_cast<unsigned char>(packed_.codes >> 24);
+    } else {
+      reinterpret_cast<uint16_t*>(data + kReleaseRowCoded)[kLast + t - kReleaseRowCoded] =
+          static_cast<uint16_t>(__float_as_uint(values_[kRegisterColumns - 1]) >> 16);
+    }
+    // Scales of every other group by one thread, and of the others by one, whose last is the first of the zeros behind them.
+    if (t % kReleaseRowGroup == 0) {
+      unsigned char* const scales = data + kReleaseRowScales + t / kReleaseRowGroup;
+#pragma unroll
+      for (int k = 0; k < kRegisterColumns; ++k)
+        scales[k * (kThreads / kReleaseRowGroup)] = static_cast<unsigned char>(packed_.scales >> (8 * k));
+    }
+    constexpr int kZeros = kReleaseRowScales + kReleaseRowWidth / kReleaseRowGroup;
+    static_assert(kReleaseRowBytes == kZeros + sizeof(uint2) && kZeros % sizeof(uint2) == 0);
+    if (t == 32) *reinterpret_cast<uint2*>(data + kZeros) = make_uint2(0, 0);
+  }
+
  private:
+  // Of a thread's columns, a byte each.
+  struct Packed {
+    uint32_t codes;
+    uint32_t scales;  // Of their groups.
+  };
+  struct PackedOrBad {
+    Packed packed;
+    int bad;  // The k of the last value that should have a code and has none, or -1.
+  };
+  __device__ void Report(int bad, int64_t row, Fault* fault) const {
+    if (bad < 0) return;
+    float value = values_[0];
+#pragma unroll
+    for (int k = 1; k < kRegisterColumns; ++k) value = k == bad ? values_[k] : value;
+    ReportFault(fault, FaultKind::kCacheRow, row, Column(bad), __float_as_uint(value), 0);
+  }
+  __device__ __forceinline__ void TakeAnyE4m3(int coded, int64_t row, Fault* fault) {
+    const PackedOrBad any = PackE4m3(make_float4(values_[0], values_[1], values_[2], values_[3]),
+                                     make_float4(largest_[0], largest_[1], largest_[2], largest_[3]), coded);
+    packed_ = any.packed;
+    Report(any.bad, row, fault);
+  }
   __device__ void Keep(int k, int num_columns, float value) {
     if (Column(k) < num_columns) values_[k] = RoundToBf16(value);
   }
@@ -270,6 +357,7 @@ class RegisterRow {
   __device__ void FindLargest(const Places& places) {
 #pragma unroll
     for (int k = 0; k < kRegisterColumns; ++k) {
+      if (k * kThreads >= places.coded) break;
       const float magnitude = Column(k) < places.coded ? MagnitudeOf(values_[k]) : 0.0F;
       largest_[k] = LargestOfWarp(isinf(magnitude) ? 0.0F : magnitude);
     }
@@ -284,44 +372,37 @@ class RegisterRow {
 #pragma unroll
     for (int k = 0; k < kRegisterColumns; ++k) largest_[k] = fmaxf(largest_[k], other[k]);
   }
-  // The k of the last value that should have a code and has none, or -1.
-  __device__ int PackE4m3(int coded) {
-    Values scaled;
+  // A function of its own, so that what is rare does not lie among what is not.
+  static __device__ __noinline__ PackedOrBad PackE4m3(float4 of_values, float4 of_largest, int coded) {
+    const Values values = {of_values.x, of_values.y, of_values.z, of_values.w};
+    const Values largest = {of_largest.x, of_largest.y, of_largest.z, of_largest.w};
+    PackedOrBad any = {.packed = {0, 0}, .bad = -1};
 #pragma unroll
     for (int k = 0; k < kRegisterColumns; ++k) {
-      scales_[k] = SmallestE8m0(MagnitudeOf(largest_[k]), CacheCode::kE4m3);
-      scaled[k] = values_[k] * InverseOfE8m0(scales_[k]);
+      if (Column(k) >= coded) break;
+      const uint32_t scale = SmallestE8m0(MagnitudeOf(largest[k]), CacheCode::kE4m3);
+      bool fits = true;
+      any.packed.codes |= E4m3Code(values[k], InverseOfE8m0(scale), fits) << (8 * k);
+      any.packed.scales |= scale << (8 * k);
+      if (!fits) any.bad = k;
     }
-    // Two at a time: a launch that runs once waits for its instructions, so there are few (E4m3Code).
-    int bad = -1;
-#pragma unroll
-    for (int k = 0; k < kRegisterColumns; k += 2) {
-      const uint32_t codes =
-          __nv_cvt_float2_to_fp8x2(make_float2(scaled[k], scaled[k + 1]), __NV_SATFINITE, __NV_E4M3);
-      const float2 back = __half22float2(
-          __half2(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes), __NV_E4M3)));
-      const auto take = [&](int of, uint32_t code, float value) {
-        // The sign of a NaN is not in its code.
-        codes_[of] = code | (__float_as_uint(values_[of]) >> 24 & 0x80U);
-        if (value != scaled[of] && !isnan(values_[of]) && Column(of) < coded) bad = of;
-      };
-      take(k, codes & 0xFFU, back.x);
-      take(k + 1, codes >> 8, back.y);
-    }
-    return bad;
+    return any;
   }
+  // The k of the last value that should have a code and has none, or -1.
   __device__ int PackE2m1(int coded) {
     int bad = -1;
+    packed_ = {0, 0};
 #pragma unroll
     for (int k = 0; k < kRegisterColumns; ++k) {
+      if (k * kThreads >= coded) break;
       bool fits = true;
       if (__any_sync(kWholeWarp, Column(k) < coded && isnan(values_[k]))) {
-        scales_[k] = 255;
-        codes_[k] = 0;
+        packed_.scales |= 255U << (8 * k);
         fits = isnan(values_[k]);
       } else {
-        scales_[k] = SmallestE8m0(largest_[k], CacheCode::kE2m1);
-        codes_[k] = E2m1Code(values_[k] * InverseOfE8m0(scales_[k]), fits);
+        const uint32_t scale = SmallestE8m0(largest_[k], CacheCode::kE2m1);
+        packed_.codes |= E2m1Code(values_[k] * InverseOfE8m0(scale), fits) << (8 * k);
+        packed_.scales |= scale << (8 * k);
       }
       if (!fits && Column(k) < coded) bad = k;
     }
@@ -329,10 +410,11 @@ class RegisterRow {
   }
 
   Values values_;
-  uint32_t codes_[kRegisterColumns];   // Pack,
-  uint32_t scales_[kRegisterColumns];  // of a column's group,
-  Values largest_;                     // of its values that are finite.
-  int num_largest_ = 0;                // Columns of which they are known.
+  Packed packed_ = {};     // Pack, TakeReleaseCodes
+  Values largest_ = {};    // Of the finite values of a column's group,
+  int num_largest_ = 0;    // and the columns of which they are known.
+  Packed simulated_ = {};  // SimulateFp8, whether columns have codes or not,
+  uint32_t most_ = 0;      // and the codes of the largest.
   const int width_;
 };
 

@@ -16,7 +16,7 @@ namespace {
 // The run that has a row: every thread of the block looks at one.
 struct RunOfRow {
   int count;  // Of such runs: if there are several, `run` is none of them.
-  StoredRun run;
+  StoredRun run = {};
 
   __device__ RunOfRow(const RowStep* store, int64_t row) {
     static_assert(kMaxJoinedRuns <= kNarrowRowThreads);
@@ -31,14 +31,19 @@ struct RunOfRow {
     __syncthreads();
     if (count == 1) run = found;
   }
-  // Calls write(destination's run) for all of them.
+  // Calls write(destination's run) for all of them, in one place: what it does would be fetched again for another.
   template <typename Write>
   __device__ __forceinline__ void ForEach(const RowStep& store, int64_t row, Write&& write) const {
-    if (count == 1) return write(run);
+    StoredRun next = run;
+    int64_t i = 0;
 #pragma unroll 1
-    for (int64_t i = 0; count > 1 && i < store.runs.size; ++i) {
-      const StoredRun other = store.runs[i];
-      if (row >= other.begin && row < other.end) write(other);
+    for (int left = count; left > 0; --left) {
+      if (count > 1) {
+        do {
+          next = store.runs[i++];
+        } while (row < next.begin || row >= next.end);
+      }
+      write(next);
     }
   }
 };
@@ -109,8 +114,14 @@ __device__ void StepsInRegisters(const RowTrack& track, int64_t r, Fault* fault)
             places, reinterpret_cast<unsigned char*>(run.destination) + (r - run.begin) * places.row_bytes);
       });
     };
-    if (row.IsRelease(store->code, store->num_columns)) {
-      pack(RegisterRow::PlacesOfRelease());
+    if (row.HasReleaseCodes(store->code, store->num_columns)) {
+      row.TakeReleaseCodes(r, fault);
+      runs.ForEach(*store, r, [&](const StoredRun& run) {
+        row.WriteReleaseRow(reinterpret_cast<unsigned char*>(run.destination) +
+                            (r - run.begin) * kReleaseRowBytes);
+      });
+    } else if (row.IsReleaseKey(store->code, store->num_columns)) {
+      pack(RegisterRow::PlacesOfReleaseKey());
     } else {
       pack(row.PlacesOf(store->code, store->num_columns));
     }

@@ -174,7 +174,7 @@ struct ManyRows {
   int group;
   bool inverse;
   int num_simulated;            // simulate_fp8 of the first columns by groups of 64, or 0.
-  int num_packed;               // Columns of those stored that are e4m3 by groups of 64, or 0: as they are.
+  int num_packed;               // Of those stored: num_simulated, which become e4m3, or 0: as they are.
   DeviceArray<StoredRun> runs;  // store_rows, or none.
   Fault* fault;
 };
