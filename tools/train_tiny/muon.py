@@ -46,5 +46,6 @@ class Muon(torch.optim.Optimizer):
                 look_ahead = torch.stack([p.grad.lerp(self.state[p]["momentum"], group["momentum"]) for p in params])
                 update = orthogonalise(look_ahead)
                 scale = group["lr"] * 0.2 * max(shape[-2], shape[-1]) ** 0.5
+                # the learning rate may be a tensor: a recorded step (train_drafter.py) reads it anew each time
                 torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
-                torch._foreach_add_(params, [u.float() for u in update.unbind()], alpha=-scale)
+                torch._foreach_sub_(params, list((update.float() * scale).unbind()))

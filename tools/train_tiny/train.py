@@ -113,14 +113,15 @@ def optimisers(model: Model) -> list[torch.optim.Optimizer]:
 
 
 @torch.no_grad()
-def balance(model: Model, speed: float) -> float:
+def balance(model: Model, speed: float | torch.Tensor) -> float:
     """Moves each expert's selection bias towards equal load; returns the largest load over the mean."""
     worst = 0.0
     for module in model.modules():
         if hasattr(module, "bias") and getattr(module, "load", None) is not None:
             mean = module.load.mean()
             module.bias += speed * torch.sign(mean - module.load)
-            worst = max(worst, float(module.load.max() / mean)) if speed == 0 else worst
+            if not isinstance(speed, torch.Tensor) and speed == 0:
+                worst = max(worst, float(module.load.max() / mean))
     return worst
 
 

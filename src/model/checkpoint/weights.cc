@@ -501,9 +501,8 @@ Result<ModelWeights> LoadWeights(std::shared_ptr<const io::Checkpoint> checkpoin
     }
   }
   if (options.mtp) weights.no_mtp = WhyNoMtp(resolved, config, num_layers);
-  const bool loads_mtp = options.mtp && weights.no_mtp.empty();
-  // One drafter is enough: that of the checkpoint's own files, which has one or the other, before that of a folder.
-  if (loads_mtp) dspark.reset();
+  // One drafter is enough. A checkpoint's own files have one or the other; a folder beside them is there for its drafter's sake.
+  const bool loads_mtp = options.mtp && weights.no_mtp.empty() && !dspark.has_value();
   LogFindings(resolved, loads_mtp || (dspark.has_value() && dspark->checkpoint == checkpoint));
   DSV4_ASSIGN_OR_RETURN(weights.place, PlaceRank(resolved, config, options, num_layers));
   const RankPlace& place = weights.place;

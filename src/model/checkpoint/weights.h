@@ -171,7 +171,7 @@ struct LoadOptions {
   std::optional<int64_t> max_layers;
   // Loads the MTP block too, if the checkpoint has a whole one and all layers are loaded.
   bool mtp = false;
-  // Loads the DSpark drafter, if there is a whole one (dspark_source.h) and all layers are loaded, and no MTP block is loaded.
+  // Loads the DSpark drafter in place of the MTP block, if there is a whole one (dspark_source.h) and all layers are loaded.
   bool dspark = false;
   // What drafts are projected with, where a drafter is loaded.
   DraftHead draft_head = DraftHead::kStored;
