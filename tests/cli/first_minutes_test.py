@@ -82,6 +82,9 @@ class FirstMinutes(unittest.TestCase):
 
         try:
             wait_for("/help.")
+            os.write(master, b"/set max-tokens 300\r")  # The answer is drawn without a seed, and may be a long one.
+            wait_for("max-tokens 300")
+            wait_for("\n")
             os.write(master, f"{CHINESE}\r".encode())
             wait_for(", answer ")
             saved = self.folder / "chat.json"
