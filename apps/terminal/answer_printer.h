@@ -26,9 +26,9 @@ class AnswerPrinter {
   AnswerPrinter(Sink answer, Sink reasoning, Sink aside, IsAnswered is_answered);
 
   void Print(const chat::Delta& delta);
-  // Ends the last line. The printer is then ready for another answer.
   // The terminal has shown something by itself (^C): what follows begins a line.
   void NoteEcho();
+  // Ends the last line. The printer is then ready for another answer.
   void EndAnswer();
 
  private:

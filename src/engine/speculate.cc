@@ -96,9 +96,9 @@ bool Engine::PlanDrafts() {
     lengths = draft_policy_.Lengths(candidates, num_running, num_running + room);
   }
   const auto by_mtp = [](const speculation::Length& length) { return length.by_mtp && length.tokens > 0; };
+  const int evidence = options.dspark ? speculation::kDsparkEvidence : speculation::kMtpEvidence;
   if (num_always == 0 && asks_mtp && draft_policy_.TriesMtp() && std::ranges::none_of(lengths, by_mtp)) {
     const double price = draft_policy_.Price(1, 1, num_running, 1, 1);
-    const int evidence = options.dspark ? speculation::kDsparkEvidence : speculation::kMtpEvidence;
     const auto first = std::ranges::find_if(candidates, [&](const speculation::Candidate& candidate) {
       return candidate.most_mtp > 0 && price <= candidate.record->Credit(evidence);
     });
@@ -124,7 +124,7 @@ bool Engine::PlanDrafts() {
     if (sequence.num_verified == 0) continue;
     any = true;
     if (length.by_mtp) {
-      sequence.draft = {.evidence = options.dspark ? speculation::kDsparkEvidence : speculation::kMtpEvidence,
+      sequence.draft = {.evidence = evidence,
                         .source = options.dspark ? speculation::Source::kDspark : speculation::Source::kMtp};
     } else {
       sequence.draft = sequence.watched;

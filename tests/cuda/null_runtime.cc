@@ -31,7 +31,7 @@ namespace {
 constexpr size_t kDeviceBytes = size_t{64} << 30;
 constexpr size_t kAlignment = 512;
 
-// Each its own; nobody looks behind them.
+// Each its own; nothing is behind them.
 template <typename Handle>
 cudaError_t Make(Handle* handle) {
   static std::atomic<uintptr_t> last = 0;

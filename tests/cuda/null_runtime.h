@@ -8,7 +8,7 @@
 
 namespace dsv4::null_runtime {
 
-// Copies and fills of more bytes do nothing: they are of weights, which nobody looks at and of which there may be more than memory.
+// Copies and fills of more bytes do nothing: they are of weights, which are not looked at and of which there may be more than memory.
 extern std::atomic<size_t> max_touched_bytes;
 // More bytes of the host's memory at once are not pinned.
 extern std::atomic<size_t> max_pinned_bytes;

@@ -7,9 +7,9 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
-#include <thread>
 
 #include "base/parallel.h"
+#include "base/thread_count.h"
 #include "formats/quantize.h"
 
 namespace dsv4::model {
@@ -28,7 +28,7 @@ std::vector<float> Values(const Weight& head, int64_t begin, int64_t end) {
 // Calls body(begin, end) for runs of rows, a block of scales or several in each.
 void ForRows(int64_t num_rows, const std::function<void(int64_t, int64_t)>& body) {
   constexpr int kMostThreads = 16;
-  ThreadPool pool(std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMostThreads));
+  ThreadPool pool(CoresUpTo(kMostThreads));
   const int64_t num_blocks = (num_rows + kFp8BlockSize - 1) / kFp8BlockSize;
   pool.ParallelFor(num_blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block)

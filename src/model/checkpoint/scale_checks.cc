@@ -3,15 +3,16 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
-#include <thread>
 #include <utility>
+
+#include "base/thread_count.h"
 
 namespace dsv4::model {
 namespace {
 
 // What one thread has read before others are awake.
 constexpr int64_t kBytesOfOneThread = int64_t{1} << 20;
-constexpr unsigned kMostThreads = 32;
+constexpr int kMostThreads = 32;
 
 }  // namespace
 
@@ -33,10 +34,8 @@ Status ScaleChecks::Finish() {
     check(0, std::ssize(added));
   } else {
     if (threads_ == nullptr) {
-      const auto num_threads =
-          static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, kMostThreads));
       threads_ = std::make_unique<ThreadPool>(
-          ThreadPoolOptions{.num_threads = num_threads, .spin = std::chrono::microseconds(0)});
+          ThreadPoolOptions{.num_threads = CoresUpTo(kMostThreads), .spin = std::chrono::microseconds(0)});
     }
     threads_->ParallelFor(std::ssize(added), 1, check);
   }

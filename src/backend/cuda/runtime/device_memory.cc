@@ -1,15 +1,13 @@
 #include "backend/cuda/runtime/device_memory.h"
 
-#include <algorithm>
-#include <thread>
-
 #include "base/check.h"
+#include "base/thread_count.h"
 
 namespace dsv4::backend::cuda {
 namespace {
 
 // More than that do not fill the device's link faster.
-constexpr unsigned kMaxUploadThreads = 8;
+constexpr int kMaxUploadThreads = 8;
 
 }  // namespace
 
@@ -42,8 +40,7 @@ Status DeviceMemory::CopyFromHost(void* destination, const void* source, size_t 
 Result<UploadRing*> DeviceMemory::Ring() {
   const std::lock_guard lock(ring_mutex_);
   if (ring_ == nullptr) {
-    const unsigned num_threads = std::clamp(std::thread::hardware_concurrency(), 1U, kMaxUploadThreads);
-    DSV4_ASSIGN_OR_RETURN(ring_, UploadRing::Create(*queue_, static_cast<int>(num_threads)));
+    DSV4_ASSIGN_OR_RETURN(ring_, UploadRing::Create(*queue_, CoresUpTo(kMaxUploadThreads)));
   }
   return ring_.get();
 }

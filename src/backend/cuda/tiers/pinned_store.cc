@@ -13,6 +13,7 @@
 #include "backend/cuda/runtime/pinned_memory.h"
 #include "backend/cuda/tiers/reordered_copy.h"
 #include "base/parallel.h"
+#include "base/thread_count.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -27,12 +28,7 @@ constexpr int kMakers = 4;
 constexpr size_t kPieceBytes = size_t{512} << 10;
 // More wait: a person sees how far loading has come.
 constexpr size_t kMostPieces = 2048;
-constexpr unsigned kMaxThreads = 32;
-
-int ThreadsOf(int wanted) {
-  if (wanted > 0) return wanted;
-  return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, kMaxThreads));
-}
+constexpr int kMaxThreads = 32;
 
 // Pages of a file that are in memory come into the process many at a time; each by itself takes longer than its copy. Speed only.
 void MapPages(const std::byte* from, size_t num_bytes) {
@@ -57,7 +53,7 @@ class Seconds {
 }  // namespace
 
 PinnedStore::PinnedStore(DeviceQueue& queue, int num_threads)
-    : queue_(queue), num_threads_(ThreadsOf(num_threads)) {}
+    : queue_(queue), num_threads_(num_threads > 0 ? num_threads : CoresUpTo(kMaxThreads)) {}
 
 int64_t PinnedStore::PinnedBytes() const {
   int64_t num_bytes = 0;
