@@ -72,8 +72,8 @@ std::string RealPath(const std::string& path) {
 // No other process writes the profile while this lives.
 class ProfileLock {
  public:
-  // Makes the folders on the way.
-  static Result<ProfileLock> Take(const std::string& path) {
+  // Makes the folders on the way. Waits `patience` at most for another.
+  static Result<ProfileLock> Take(const std::string& path, std::chrono::milliseconds patience) {
     const std::filesystem::path folder = std::filesystem::path(path).parent_path();
     std::error_code error;
     if (!folder.empty()) std::filesystem::create_directories(folder, error);
@@ -82,13 +82,13 @@ class ProfileLock {
     ProfileLock lock(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
     if (lock.descriptor_ < 0)
       return Error(InvalidArgument(fmt::format("{}: cannot open: {}", file, std::strerror(errno))));
-    const auto until = std::chrono::steady_clock::now() + kPatience;
+    const auto until = std::chrono::steady_clock::now() + patience;
     while (::flock(lock.descriptor_, LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK && errno != EINTR)
         return Error(InvalidArgument(fmt::format("{}: cannot lock: {}", file, std::strerror(errno))));
       if (std::chrono::steady_clock::now() > until) {
         return Error(StatusCode::kUnavailable,
-                     fmt::format("{}: another process has held it for {} seconds", file, kPatience.count()));
+                     fmt::format("{}: others have held it for {} ms", file, patience.count()));
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
@@ -101,7 +101,6 @@ class ProfileLock {
   }
 
  private:
-  static constexpr std::chrono::seconds kPatience{2};
   explicit ProfileLock(int descriptor) : descriptor_(descriptor) {}
   int descriptor_;
 };
@@ -123,13 +122,14 @@ std::string ExpertProfilePath(const ModelSource& source) {
 
 Status WriteExpertProfile(const std::string& path, const ExpertProfile& profile) {
   const std::string file = RealPath(path);
-  DSV4_ASSIGN_OR_RETURN_STATUS(const ProfileLock lock, ProfileLock::Take(file));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const ProfileLock lock, ProfileLock::Take(file, kProfilePatience));
   return io::WriteTextFile(file, TextOf(profile));
 }
 
-Status ChangeExpertProfile(const std::string& path, const ProfileChange& change) {
+Status ChangeExpertProfile(const std::string& path, const ProfileChange& change,
+                           std::chrono::milliseconds patience) {
   const std::string file = RealPath(path);
-  DSV4_ASSIGN_OR_RETURN_STATUS(const ProfileLock lock, ProfileLock::Take(file));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const ProfileLock lock, ProfileLock::Take(file, patience));
   const Result<ExpertProfile> kept = ReadExpertProfile(file);
   if (!kept.has_value() && kept.error().code() != StatusCode::kNotFound) return kept.error();
   DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertProfile changed, change(kept.has_value() ? &*kept : nullptr));
@@ -143,7 +143,7 @@ Status CheckExpertProfilePlace(const std::string& path) {
   if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there))
     return InvalidArgument(
         fmt::format("{}: wanted an ordinary file, which can be read and written again", path));
-  DSV4_ASSIGN_OR_RETURN_STATUS(const ProfileLock lock, ProfileLock::Take(file));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const ProfileLock lock, ProfileLock::Take(file, kProfilePatience));
   // A partial file beside it, which goes again.
   const Result<io::OutputFile> could = io::OutputFile::Create(file);
   return could.has_value() ? Status() : could.error();

@@ -1,6 +1,7 @@
 // ExpertProfile: how often each routed expert was chosen, kept in a file between runs. `dsv4 experts profile` writes it; --experts reads it.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -24,12 +25,14 @@ struct ExpertProfile {
 std::string ExpertProfilePath(const ModelSource& source);
 
 // Folders on the way are made. Several processes may write one file: each does it alone, by a lock on a file beside it (PATH.lock), and waits
-// two seconds at most for another. Unavailable names that file then.
+// this long at most for others: a busy disk takes seconds to keep a file. Unavailable names that file then.
+inline constexpr std::chrono::milliseconds kProfilePatience{10'000};
 Status WriteExpertProfile(const std::string& path, const ExpertProfile& profile);
 // The same with what `change` makes of the profile that is there, null where none is. No other process writes in between, so what each of
 // several adds is kept.
 using ProfileChange = std::function<Result<ExpertProfile>(const ExpertProfile* kept)>;
-Status ChangeExpertProfile(const std::string& path, const ProfileChange& change);
+Status ChangeExpertProfile(const std::string& path, const ProfileChange& change,
+                           std::chrono::milliseconds patience = kProfilePatience);
 // Whether a profile could be written there now; makes the folders on the way, and leaves the file as it is.
 Status CheckExpertProfilePlace(const std::string& path);
 // InvalidArgument for what is no profile, or one of layers that differ in their experts; NotFound.
