@@ -114,7 +114,7 @@ typedef struct dsv4_delta {
 } dsv4_delta;
 typedef void (*dsv4_on_delta)(const dsv4_delta* delta, void* user);
 
-/* Parses the answer to `prompt`, which may be freed. `stops`: strings that end the content. */
+/* Parses the answer to `prompt`, which may be freed. `stops`: strings that end the content, none of them empty. */
 typedef struct dsv4_parser dsv4_parser;
 dsv4_code dsv4_parser_new(const dsv4_model* model, const dsv4_prompt* prompt, const char* const* stops,
                           size_t num_stops, dsv4_parser** parser, dsv4_error* error);

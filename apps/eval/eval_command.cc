@@ -5,6 +5,7 @@
 #include "apps/eval/eval_report.h"
 #include "apps/eval/eval_tasks.h"
 #include "apps/shared/load_bar.h"
+#include "session/answer_options.h"
 
 namespace dsv4::apps {
 namespace {
@@ -29,6 +30,8 @@ ModelFlags OtherFlags(const EvalOptions& options) {
 }  // namespace
 
 int RunEvalCommand(const EvalOptions& options) {
+  if (const Status status = session::CheckStop("--stop", options.stop); !status.ok())
+    return Fail(status, kExitBadUsage);
   const bool perplexity = options.task == "perplexity";
   const auto refuse = [&](const char* what) {
     return Fail(InvalidArgument(fmt::format("eval {}: takes no {}", options.task, what)), kExitBadUsage);

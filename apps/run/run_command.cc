@@ -226,6 +226,8 @@ int RunRunCommand(const RunOptions& options,
        {std::pair{"PROMPT", options.prompt.value_or("")}, std::pair{"--system", options.system}}) {
     if (const Status status = CheckUtf8(name, text); !status.ok()) return Fail(status, kExitBadUsage);
   }
+  if (const Status status = session::CheckStop("--stop", options.stop); !status.ok())
+    return Fail(status, kExitBadUsage);
   if (options.raw && (!options.system.empty() || !options.messages_path.empty() ||
                       !options.tools_path.empty() || !options.effort.empty())) {
     return Fail(

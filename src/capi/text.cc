@@ -6,6 +6,7 @@
 #include "capi/objects.h"
 #include "chat/json_value.h"
 #include "chat/message.h"
+#include "session/answer_options.h"
 #include "session/answer_reader.h"
 #include "session/prompt.h"
 
@@ -120,6 +121,7 @@ dsv4_code dsv4_parser_new(const dsv4_model* model, const dsv4_prompt* prompt, co
       return InvalidArgument("dsv4_parser_new: got NULL for model, prompt or parser");
     *parser = nullptr;
     const std::vector<std::string> stop_strings(stops, stops + num_stops);
+    DSV4_RETURN_IF_ERROR(dsv4::session::CheckStop("dsv4_parser_new: stops", stop_strings));
     *parser = new dsv4_parser{
         .reader = dsv4::session::AnswerReader(
             *model->text, dsv4::session::ChatFormat(prompt->made, prompt->tools, stop_strings)),

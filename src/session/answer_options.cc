@@ -17,6 +17,14 @@ int64_t DefaultMaxTokens(const AnswerDefaults& defaults, chat::ThinkingMode mode
   return effort == "max" ? defaults.max_tokens_max_effort : defaults.max_tokens_thinking;
 }
 
+Status CheckStop(std::string_view name, std::span<const std::string> stop) {
+  for (const std::string& text : stop) {
+    if (text.empty())
+      return InvalidArgument(fmt::format("{}: got an empty text, wanted at least one character", name));
+  }
+  return {};
+}
+
 Result<engine::Request> MakeRequest(const TextModel& text, std::vector<int32_t> prompt,
                                     const AnswerOptions& options, uint64_t owner) {
   engine::Request request;

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -41,6 +43,9 @@ struct AnswerDefaults {
 // Of an answer in this mode; `effort` is the level that is rendered.
 int64_t DefaultMaxTokens(const AnswerDefaults& defaults, chat::ThinkingMode mode,
                          const std::optional<std::string>& effort);
+
+// InvalidArgument, which names `name`, where one of AnswerOptions::stop is empty: every answer has such a text in front of it.
+Status CheckStop(std::string_view name, std::span<const std::string> stop);
 
 // `owner` is the client, for fairness and for the separation of caches. The constraint is left to the caller (answer_shape.h).
 // InvalidArgument for a stop token that the model does not have.

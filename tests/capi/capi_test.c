@@ -133,6 +133,18 @@ static void test_text(dsv4_model* model) {
   test_wrong_rules(model);
 }
 
+static void test_stops(const dsv4_model* model) {
+  static const char* const stops[] = {"is", ""};
+  dsv4_prompt* prompt;
+  dsv4_parser* parser;
+  OK(dsv4_render(model, "{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}", &prompt, &error));
+  EXPECT(dsv4_parser_new(model, prompt, stops, 2, &parser, &error) == DSV4_INVALID_ARGUMENT);
+  EXPECT(strstr(error.message, "stops: got an empty text") != NULL);
+  OK(dsv4_parser_new(model, prompt, stops, 1, &parser, &error));
+  dsv4_parser_free(parser);
+  dsv4_prompt_free(prompt);
+}
+
 static void expect_same_logits(const dsv4_session* a, const dsv4_session* b, size_t vocab) {
   const float* of_a;
   const float* of_b;
@@ -359,6 +371,7 @@ int main(int argc, char** argv) {
   OK(dsv4_model_open(&options, &model, &error));
   EXPECT(calls_left < 1 << 20);
   test_text(model);
+  test_stops(model);
   test_sessions(model);
   test_rows(model);
   dsv4_model_free(model);

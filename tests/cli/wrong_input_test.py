@@ -36,6 +36,13 @@ class WrongInput(unittest.TestCase):
         self.assertEqual(process.returncode, 1, process.stderr)
         self.assertIn("serve --learn-experts on: /proc/profiles", process.stderr)
 
+    def test_a_stop_text_is_not_empty(self):
+        for command in (("run", QUESTION), ("eval", "generation", "--data", "no.jsonl")):
+            with self.subTest(command=command):
+                refused = dsv4(*command, "--stop", "x", "--stop", "")
+                self.assertEqual(refused.returncode, 2, refused.stderr)
+                self.assertIn("--stop: got an empty text, wanted at least one character", refused.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()

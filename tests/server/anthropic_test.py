@@ -116,7 +116,8 @@ class Messages(SharedServer):
                                ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
                                ({"output_config": {"format": {"type": "yaml"}}}, "output_config.format.type"),
                                ({"output_config": {"format": {"type": "json_schema", "schema": {"type": "array", "maxContains": 1}}}}, "output_config.format.schema: json schema, /maxContains"),
-                               ({"max_tokens": "x"}, "max_tokens"), ({"messages": [{"role": "critic", "content": "x"}]}, "messages[0].role"),
+                               ({"max_tokens": "x"}, "max_tokens"), ({"stop_sequences": [""]}, "stop_sequences: got an empty text, wanted at least one character"),
+                               ({"stop_sequences": ["a"] * 17}, "stop_sequences: got 17 strings"), ({"messages": [{"role": "critic", "content": "x"}]}, "messages[0].role"),
                                ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
                                ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "messages[0].content[0].source")):
             status, _, reply = self.server.request("POST", "/v1/messages", self.ask(**change))

@@ -114,6 +114,8 @@ class Limits(SharedServer):
         for field, value in (("min_tokens", -1), ("min_tokens", 50), ("allowed_token_ids", [1 << 20]), ("bad_words", [""]), ("prompt_logprobs", 21)):
             status, _, reply = self.server.request("POST", CHAT, {"messages": QUESTION, "max_tokens": 5, field: value})
             self.assertEqual((status, reply["error"]["param"]), (400, field), reply)
+        status, _, reply = self.server.request("POST", "/v1/completions", {"prompt": TEXT, "stop": ["x", ""]})
+        self.assertEqual((status, reply["error"]["param"]), (400, "stop"), reply)
 
 
 def zstd_of(data):
@@ -236,7 +238,7 @@ class Ollama(SharedServer):
         self.assertEqual(self.server.request("GET", "/api/tags")[2]["models"][0]["model"], "tiny:latest")
         self.assertIn("version", self.server.request("GET", "/api/version")[2])
         for change, text in (({"model": "other"}, "other"), ({"options": {"mirostat": 2}}, "mirostat"), ({"format": "xml"}, "format"),
-                             ({"options": {"messages": []}}, "options.messages")):
+                             ({"options": {"messages": []}}, "options.messages"), ({"options": {"stop": [""]}}, "stop: got an empty text")):
             status, _, reply = self.server.request("POST", "/api/chat", {"model": "tiny", "messages": QUESTION, **change})
             self.assertGreaterEqual(status, 400)
             self.assertIn(text, reply["error"])

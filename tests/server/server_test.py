@@ -24,7 +24,7 @@ class Errors(SharedServer):
         for change, param in (({"messages": None}, "messages"), ({"messages": "x"}, "messages"), ({"messages": []}, "messages"),
                               ({"temperature": "hot"}, "temperature"), ({"temperature": -1}, "temperature"), ({"top_p": 0}, "top_p"),
                               ({"max_tokens": 0}, "max_tokens"), ({"max_tokens": 1.5}, "max_tokens"), ({"n": 0}, "n"),
-                              ({"stop": 5}, "stop"), ({"top_logprobs": 3}, "top_logprobs"), ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+                              ({"stop": 5}, "stop"), ({"stop": ""}, "stop"), ({"stop": ["is", ""]}, "stop"), ({"top_logprobs": 3}, "top_logprobs"), ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
                               ({"reasoning_effort": "huge"}, "reasoning_effort"), ({"thinking": "yes"}, "thinking"),
                               ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),
                               ({"messages": [{"role": "user", "content": [{"type": "hologram"}]}]}, "messages[0].content"),

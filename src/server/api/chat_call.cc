@@ -247,8 +247,13 @@ void ReadSampling(Fields& fields, SamplingCall& call) {
   fields.ReadTokens("allowed_token_ids", &call.allowed_tokens);
   fields.Read("priority", &call.priority);
   ReadContentRule(fields, call.rule);
+}
+
+void ReadStop(Fields& fields, std::string_view name, SamplingCall& call) {
+  if (!fields.ReadStrings(name, &call.stop)) return;
   if (call.stop.size() > kMaxStopStrings)
-    fields.Fail("stop", fmt::format("got {} strings, wanted at most {}", call.stop.size(), kMaxStopStrings));
+    fields.Fail(name, fmt::format("got {} strings, wanted at most {}", call.stop.size(), kMaxStopStrings));
+  fields.Adopt(session::CheckStop(name, call.stop));
 }
 
 void FillDefaults(const ServedModel& model, ChatCall& call) {

@@ -38,6 +38,9 @@ struct SamplingCall : session::AnswerOptions {
 // min_tokens, bad_words, allowed_token_ids, prompt_logprobs, priority, timeout and cache_salt: the fields whose names all dialects share. Mistakes stay in `fields`.
 void ReadSampling(Fields& fields, SamplingCall& call);
 
+// The texts that end the answer, by the name that the dialect has for them.
+void ReadStop(Fields& fields, std::string_view name, SamplingCall& call);
+
 enum class ToolChoice : uint8_t { kAuto, kNone, kRequired };
 
 // What a request says of a tool beside what the model gets to see.

@@ -320,7 +320,7 @@ Result<AnthropicRequest> ReadAnthropic(const ServedModel& model, const chat::Jso
   int64_t max_tokens = 0;
   if (fields.Read("max_tokens", &max_tokens)) call.sampling.max_tokens = max_tokens;
   fields.Read("stream", &request.stream);
-  fields.ReadStrings("stop_sequences", &call.sampling.stop);
+  ReadStop(fields, "stop_sequences", call.sampling);
   ReadSampling(fields, call.sampling);
   if (call.sampling.num_choices != 1) fields.Fail("n", "this dialect has one answer");
   ReadToolChoice(fields, call);

@@ -252,7 +252,7 @@ Result<OpenAiChatRequest> ReadOpenAiChat(const ServedModel& model, const chat::J
   const chat::JsonValue* messages = nullptr;
   if (!fields.ReadList("messages", &messages)) fields.Fail("messages", "missing, wanted a list of messages");
   DSV4_TRY(ReadStreaming(fields, &request.stream, &request.include_usage));
-  fields.ReadStrings("stop", &sampling.stop);
+  ReadStop(fields, "stop", sampling);
   int64_t max_tokens = 0;
   if (fields.Read("max_tokens", &max_tokens)) sampling.max_tokens = max_tokens;
   if (fields.Read("max_completion_tokens", &max_tokens)) sampling.max_tokens = max_tokens;

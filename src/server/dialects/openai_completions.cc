@@ -296,7 +296,7 @@ Result<CompletionsRequest> ReadCompletions(const ServedModel& model, const chat:
   if (prompt == nullptr) fields.Fail("prompt", "missing, wanted a text or token ids");
   DSV4_TRY(ReadStreaming(fields, &request.stream, &request.include_usage));
   fields.Read("echo", &request.echo);
-  fields.ReadStrings("stop", &sampling.stop);
+  ReadStop(fields, "stop", sampling);
   sampling.max_tokens = kDefaultMaxTokens;
   int64_t max_tokens = 0;
   if (fields.Read("max_tokens", &max_tokens)) sampling.max_tokens = max_tokens;
