@@ -313,6 +313,7 @@ Status Bench::Run() {
   if (const auto& group = options_.model.group; group != nullptr && comm::IsLoopback(*group))
     report_.loopback_ranks = group->size();
   NoteHostMemory();
+  DSV4_RETURN_IF_ERROR(CheckSyntheticFits(options_.model, source_, LargestRow(plan_)));
   DSV4_RETURN_IF_ERROR(MakeBackends());
   DSV4_ASSIGN_OR_RETURN_STATUS(const std::shared_ptr<const io::Checkpoint> checkpoint, source_.Checkpoint());
   report_.memory.weights_bytes = checkpoint->num_bytes();

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "apps/shared/expert_rates.h"
+#include "apps/shared/model_source.h"
 #include "base/log.h"
 #include "base/machine_memory.h"
 #include "model/checkpoint/resolved_checkpoint.h"
@@ -155,7 +156,8 @@ int64_t NumbersOfLayer(const io::Checkpoint& checkpoint, bool synthetic, int64_t
   return synthetic ? checkpoint.num_bytes() / std::max<int64_t>(num_layers, 1) : 0;
 }
 
-Status CheckHostMemory(const ModelFlags& flags, const model::MemoryPlan& plan, int64_t numbers) {
+Status CheckHostMemory(const ModelFlags& flags, const model::MemoryPlan& plan, int64_t numbers,
+                       bool synthetic) {
   const std::optional<int64_t> available = HostMemoryFor(flags);
   const HostPlan host = HostPlanOf(plan, numbers);
   if (plan.pinned > 0) LogInfo("memory plan of the host\n" + HostMemoryTable(host));
@@ -169,6 +171,15 @@ Status CheckHostMemory(const ModelFlags& flags, const model::MemoryPlan& plan, i
         HostMemoryTable(host)));
   }
   if (host.total() + plan.on_host > *available) {
+    if (synthetic) {
+      return ResourceExhausted(fmt::format(
+          "experts of the host: synthetic weights are in no file that they could be read from again: {} are "
+          "wanted, {} of memory are left for them{}; more resident experts or fewer layers (--max-layers) "
+          "want less",
+          Gigabytes(static_cast<double>(plan.on_host)),
+          Gigabytes(static_cast<double>(*available - host.total())),
+          flags.host_memory > 0 ? fmt::format(" with --host-memory {}", flags.host_memory) : ""));
+    }
     LogWarning(
         fmt::format("experts of the host: {} are wanted, {} of memory are left for them; the others are read "
                     "from disk each "
@@ -213,6 +224,37 @@ Result<model::ExpertSplit> SplitOf(const ModelFlags& flags, const model::ModelCo
   const int64_t num_layers = options.max_layers > 0 ? options.max_layers : config.num_hidden_layers;
   return AutoSplit(flags, config, checkpoint, options, request, room,
                    NumbersOfLayer(*checkpoint, synthetic, num_layers), *device);
+}
+
+Status CheckSyntheticFits(const ModelFlags& flags, const ModelSource& source,
+                          const model::MemoryRequest& request) {
+  if (!source.synthetic() || flags.group != nullptr) return {};
+  DSV4_ASSIGN_OR_RETURN_STATUS(const model::ModelConfig config, source.Config());
+  DSV4_ASSIGN_OR_RETURN_STATUS(const std::shared_ptr<const io::Checkpoint> checkpoint, source.Checkpoint());
+  const std::optional<int64_t> available = HostMemoryFor(flags);
+  // Far from any limit: no plan is wanted.
+  constexpr int64_t kNear = 2;
+  if (!available.has_value() || checkpoint->num_bytes() < *available / kNear) return {};
+  model::ModelOptions options = MakeModelOptions(flags);
+  options.max_layers = 0;  // As many are made as are wanted.
+  if (flags.backend == "cuda") {
+    DSV4_ASSIGN_OR_RETURN_STATUS(const model::DeviceRoom room, DeviceRoomOf(flags, flags.backend));
+    DSV4_ASSIGN_OR_RETURN_STATUS(options.experts, SplitOf(flags, config, checkpoint, options, request, room,
+                                                          /*synthetic=*/true, /*device=*/nullptr));
+  }
+  DSV4_ASSIGN_OR_RETURN_STATUS(const model::MemoryPlan plan,
+                               model::PlanMemory(config, checkpoint, options, request));
+  if (flags.backend == "cuda") {
+    return CheckHostMemory(flags, plan, NumbersOfLayer(*checkpoint, true, plan.num_layers), true)
+        .WithContext(source.name());
+  }
+  const int64_t beside = plan.step + plan.num_sequences * plan.sequence;
+  if (plan.weights + beside <= *available) return {};
+  return ResourceExhausted(fmt::format(
+      "{}: weights that are made stay in memory: {} of them and {} of states and a step are wanted, {} are "
+      "available; fewer layers (--max-layers) want less",
+      source.name(), Gigabytes(static_cast<double>(plan.weights)), Gigabytes(static_cast<double>(beside)),
+      Gigabytes(static_cast<double>(*available))));
 }
 
 }  // namespace dsv4::apps

@@ -47,8 +47,10 @@ std::string HostMemoryTable(const HostPlan& plan);
 int64_t NumbersOfLayer(const io::Checkpoint& checkpoint, bool synthetic, int64_t num_layers);
 
 // ResourceExhausted where the plan is more than the host has memory for: what is available, at most --host-memory. Logs the plan, and what the
-// host's experts have too little of, which then are read from disk each time.
-Status CheckHostMemory(const ModelFlags& flags, const model::MemoryPlan& plan, int64_t numbers);
+// host's experts have too little of, which then are read from disk each time; where they are `synthetic` there is no file, and that is an error
+// too.
+Status CheckHostMemory(const ModelFlags& flags, const model::MemoryPlan& plan, int64_t numbers,
+                       bool synthetic);
 
 // What --experts says of a model. "auto" is what model::ChooseExperts makes of rates that are measured on `device`, the CUDA backend, which takes
 // some seconds, and logs them; without one, the most residents that leave room for the rest of the plan. Cached experts without slots have as
@@ -57,5 +59,10 @@ Result<model::ExpertSplit> SplitOf(const ModelFlags& flags, const model::ModelCo
                                    const std::shared_ptr<const io::Checkpoint>& checkpoint,
                                    const model::ModelOptions& options, const model::MemoryRequest& request,
                                    const model::DeviceRoom& room, bool synthetic, const ops::Backend* device);
+
+// Before weights are made for which no file has room: ResourceExhausted names `source`, where what stays on the host of synthetic weights is more
+// than its memory. With several ranks, each of which has a part, nothing is known.
+Status CheckSyntheticFits(const ModelFlags& flags, const ModelSource& source,
+                          const model::MemoryRequest& request);
 
 }  // namespace dsv4::apps

@@ -33,7 +33,7 @@ namespace {
 Status CheckMemory(const ModelFlags& flags, const model::ModelConfig& config,
                    const std::shared_ptr<const io::Checkpoint>& checkpoint,
                    const model::ModelOptions& options, const model::MemoryRequest& request,
-                   const model::DeviceRoom& device, int64_t numbers, RoomLeft* left) {
+                   const model::DeviceRoom& device, int64_t numbers, bool synthetic, RoomLeft* left) {
   model::ModelOptions planned = options;
   if (options.group != nullptr) {  // This rank's part; what it counts is not exchanged.
     planned.group =
@@ -42,7 +42,7 @@ Status CheckMemory(const ModelFlags& flags, const model::ModelConfig& config,
   DSV4_ASSIGN_OR_RETURN_STATUS(const model::MemoryPlan plan,
                                model::PlanMemory(config, checkpoint, planned, request));
   LogInfo("memory plan\n" + model::MemoryTable(plan, device));
-  DSV4_RETURN_IF_ERROR(CheckHostMemory(flags, plan, numbers));
+  DSV4_RETURN_IF_ERROR(CheckHostMemory(flags, plan, numbers, synthetic));
   if (options.group == nullptr && left != nullptr) {
     if (TradesSlots(flags)) left->trade = TradeOf(plan, options.experts, device, options.max_chunk_tokens);
     left->context = model::LongestContext(config, planned, WithLeastSlots(plan, left->trade),
@@ -192,7 +192,8 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& given, const M
     const int64_t numbers =
         NumbersOfLayer(*checkpoint, source.synthetic(),
                        options.max_layers > 0 ? options.max_layers : config.num_hidden_layers);
-    Status fits = CheckMemory(flags, config, checkpoint, options, memory, room, numbers, left);
+    Status fits =
+        CheckMemory(flags, config, checkpoint, options, memory, room, numbers, source.synthetic(), left);
     const bool may_do_without = (options.mtp || options.dspark) && flags.drafter_if_it_fits;
     bool does_without = may_do_without && fits.code() == StatusCode::kResourceExhausted;
     if (may_do_without && flags.group != nullptr) {
@@ -200,7 +201,7 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& given, const M
     }
     if (does_without) {
       options.mtp = options.dspark = false;
-      fits = CheckMemory(flags, config, checkpoint, options, memory, room, numbers, left);
+      fits = CheckMemory(flags, config, checkpoint, options, memory, room, numbers, source.synthetic(), left);
     }
     DSV4_TRY(fits);
     if (!options.experts.all_resident()) {
@@ -226,6 +227,7 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& given, const M
     }
   } else {
     DSV4_TRY(CheckPlacement(flags, *checkpoint));
+    DSV4_TRY(CheckSyntheticFits(flags, source, memory));
     DSV4_ASSIGN_OR_RETURN(options.experts_from_disk,
                           ReadsFromDisk(flags, source, config, checkpoint, options, memory, left));
   }

@@ -187,6 +187,15 @@ class Bench(unittest.TestCase):
         report = dsv4_json("bench", "--weights", "synthetic:tiny,dspark", "--speculation", "dspark:5", "--acceptance", "1", "--depth", "130", "--json")
         self.assertEqual((report["drafter"], report["drafts"], report["tokens_a_step"]), ("dspark", 5, 6))
 
+    def test_weights_that_no_memory_holds_are_refused_before_they_are_made(self):
+        # Terabytes.
+        weights = "synthetic:pro,bf16"
+        process = dsv4("bench", "--weights", weights, "--prefill", "16", "--depth", "0", "--batch", "1")
+        self.assertEqual(process.returncode, 1, process.stderr)
+        self.assertIn(f"{weights}: weights that are made stay in memory: ", process.stderr)
+        self.assertIn("fewer layers (--max-layers) want less", process.stderr)
+        self.assertNotIn("Comparing", process.stderr)
+
     def test_wrong_uses_of_speculation_are_refused(self):
         for arguments in (("--speculation", "auto"), ("--speculation", "off", "--prompts", "x"), ("--speculation", "mtp:99", "--prompts", "x"), ("--speculation", "suffix", "--acceptance", "0.5"), ("--speculation", "mtp", "--acceptance", "1.5"), ("--speculation", "mtp", "--acceptance", "0.5", "--depth", "0"),
                           ("--acceptance", "0.5"), ("--rows", "1..99"), ("--rows", "1..2", "--batch", "1"),
