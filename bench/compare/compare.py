@@ -181,12 +181,14 @@ def main() -> int:
 
 def measure(arguments: argparse.Namespace, checkpoint: Path, gguf: Path) -> dict:
     read_anew(gguf, *checkpoint.glob("*.safetensors"))
-    ours = [arguments.build / "dsv4_timing", checkpoint, arguments.threads, arguments.numerics, arguments.backend, arguments.experts,
-            arguments.gpu_memory]
-    engines = [EngineProcess("dsv4", ours, arguments.folder / "dsv4.log"), rival(arguments, gguf)]
     workloads = [Workload("prefill", tokens) for tokens in arguments.prefill]
     workloads += [Workload("decode", arguments.steps, depth) for depth in arguments.depth]
     workloads += [Workload("decode", arguments.steps, 0, batch) for batch in arguments.batch]
+    if not workloads:
+        raise EngineError("--prefill, --depth and --batch name no workload")
+    ours = [arguments.build / "dsv4_timing", checkpoint, arguments.threads, arguments.numerics, max(workload.batch for workload in workloads),
+            max(workload.positions() for workload in workloads), arguments.backend, arguments.experts, arguments.gpu_memory]
+    engines = [EngineProcess("dsv4", ours, arguments.folder / "dsv4.log"), rival(arguments, gguf)]
     about = {engine.name: engine.about for engine in engines}
     about["llama.cpp"] |= {"flags": arguments.llama_cpp_flags, "pass_tokens": arguments.rival_pass_tokens}
     if arguments.n_cpu_moe:

@@ -2,6 +2,7 @@
 //   {"depth_ids": [id, ...], "state_file": "path", "sequences": 1, "steps": [[[id, ...], ...], ...]}
 // and answers each with one line,
 //   {"seconds": [of every step], "read_bandwidth": bytes a second}
+// How many sequences of how many tokens there may be is known before: on a GPU their memory is in the plan, as in `dsv4 bench`.
 // A step has one list of ids a sequence; all sequences start from the state that has read `depth_ids`, which is kept in `state_file`.
 // llama_timing.py answers the seconds for llama.cpp. The bandwidth is that of the machine right after the steps: on a shared one it
 // changes from second to second, and figures without it cannot be compared.
@@ -91,10 +92,26 @@ double ReadBandwidth(const backend::cpu::ReadMemory& memory, ThreadPool& threads
   return passes[1];
 }
 
-std::vector<double> Run(model::Model& model, const Json& workload) {
+// What was planned is not exceeded.
+void CheckPlanned(const model::MemoryRequest& planned, int64_t num_sequences, size_t depth,
+                  const std::vector<std::vector<std::vector<int32_t>>>& steps) {
+  std::vector<size_t> lengths(static_cast<size_t>(num_sequences), depth);
+  for (const auto& step : steps) {
+    for (size_t i = 0; i < std::min(step.size(), lengths.size()); ++i) lengths[i] += step[i].size();
+  }
+  const auto longest = static_cast<int64_t>(lengths.empty() ? 0 : std::ranges::max(lengths));
+  if (num_sequences <= planned.num_sequences && longest <= planned.context) return;
+  Fail(fmt::format("workload: {} sequences of up to {} tokens, wanted at most {} of {} (SEQUENCES CONTEXT)",
+                   num_sequences, longest, planned.num_sequences, planned.context));
+}
+
+std::vector<double> Run(model::Model& model, const Json& workload, const model::MemoryRequest& planned) {
   const auto depth_ids = workload.at("depth_ids").get<std::vector<int32_t>>();
+  const auto num_sequences = workload.at("sequences").get<int64_t>();
+  const auto steps = workload.at("steps").get<std::vector<std::vector<std::vector<int32_t>>>>();
+  CheckPlanned(planned, num_sequences, depth_ids.size(), steps);
   std::vector<kv::SequenceState> sequences;
-  for (int i = 0; i < workload.at("sequences").get<int>(); ++i) {
+  for (int64_t i = 0; i < num_sequences; ++i) {
     sequences.push_back(Require(model.NewSequence()));
   }
   if (!depth_ids.empty()) {
@@ -102,25 +119,25 @@ std::vector<double> Run(model::Model& model, const Json& workload) {
     for (kv::SequenceState& sequence : sequences) Require(sequence.Restore(state));
   }
   std::vector<double> seconds;
-  for (const Json& step : workload.at("steps")) {
-    seconds.push_back(TimedStep(model, sequences, step.get<std::vector<std::vector<int32_t>>>()));
-  }
+  for (const auto& step : steps) seconds.push_back(TimedStep(model, sequences, step));
   return seconds;
 }
 
 int Main(int argc, char** argv) {
   apps::ModelFlags flags;
+  model::MemoryRequest planned;
   if (argc >= 4) flags.num_threads = std::atoi(argv[2]), flags.numerics = argv[3];
-  if (argc >= 5) flags.backend = argv[4];
-  if (argc >= 6) flags.experts = argv[5];
-  if (argc >= 7) flags.gpu_memory = std::atof(argv[6]);
+  if (argc >= 6) planned = {.num_sequences = std::atoll(argv[4]), .context = std::atoll(argv[5])};
+  if (argc >= 7) flags.backend = argv[6];
+  if (argc >= 8) flags.experts = argv[7];
+  if (argc >= 9) flags.gpu_memory = std::atof(argv[8]);
   const bool known = (flags.numerics == "release" || flags.numerics == "plain") &&
                      (flags.backend == "cpu" || flags.backend == "cuda");
-  if (argc < 4 || argc > 7 || flags.num_threads < 1 || !known) {
+  if (argc < 6 || argc > 9 || flags.num_threads < 1 || planned.num_sequences < 1 || planned.context < 1 ||
+      !known) {
     Fail(
-        "usage: dsv4_timing MODEL THREADS release|plain [cpu|cuda [EXPERTS [GB OF GPU MEMORY]]], with "
-        "workloads "
-        "on standard input");
+        "usage: dsv4_timing MODEL THREADS release|plain SEQUENCES CONTEXT [cpu|cuda [EXPERTS [GB OF GPU "
+        "MEMORY]]], with workloads of at most SEQUENCES sequences of CONTEXT tokens on standard input");
   }
   flags.model = argv[1];
   // The bandwidth's: a device's backend has none. A thread launches what the GPU does, beside those that multiply experts.
@@ -128,13 +145,16 @@ int Main(int argc, char** argv) {
   if (flags.backend == "cuda") flags.num_threads = std::max(1, flags.num_threads - 1);
   const apps::ModelSource source = Require(apps::ModelSource::Find(flags));
   const ops::Backend backend = Require(apps::MakeBackend(flags));
-  const auto model = Require(apps::LoadModel(flags, source, backend, {}));
+  // And the state that they start from.
+  const model::MemoryRequest with_state{.num_sequences = planned.num_sequences + 1,
+                                        .context = planned.context};
+  const auto model = Require(apps::LoadModel(flags, source, backend, {}, with_state));
   const backend::cpu::ReadMemory memory = Require(backend::cpu::ReadMemory::Allocate());
   std::cout
       << Json{{"backend", backend.name}, {"numerics", flags.numerics}, {"experts", flags.experts}}.dump()
       << std::endl;
   for (std::string line; std::getline(std::cin, line);) {
-    const std::vector<double> seconds = Run(*model, Require(ParseJson(line, "workload")));
+    const std::vector<double> seconds = Run(*model, Require(ParseJson(line, "workload")), planned);
     const double read_bandwidth = ReadBandwidth(memory, threads);
     std::cout << Json{{"seconds", seconds}, {"read_bandwidth", read_bandwidth}}.dump() << std::endl;
   }

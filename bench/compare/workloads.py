@@ -33,6 +33,10 @@ class Workload:
         return {"depth_ids": random_ids(self.depth, vocab_size, seed=3), "state_file": f"{state_stem}.depth-{self.depth}",
                 "sequences": self.batch, "steps": steps}
 
+    def positions(self) -> int:
+        """The tokens of a sequence at the end."""
+        return self.depth + self.tokens + (0 if self.kind == "prefill" else WARM_UP_STEPS)
+
     def counted(self, seconds: list[float]) -> list[float]:
         """The steps of a turn that count."""
         return seconds if self.kind == "prefill" else seconds[WARM_UP_STEPS:]
