@@ -6,6 +6,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 #include <vector>
 
 #include "base/check.h"
@@ -13,6 +14,7 @@
 #include "base/parallel.h"
 #include "base/read_file.h"
 #include "base/status.h"
+#include "base/stopwatch.h"
 #include "base/temporary_directory_testing.h"
 
 namespace dsv4 {
@@ -31,6 +33,19 @@ Result<int> Quarter(int x) {
 Status CheckQuarter(int x) {
   DSV4_ASSIGN_OR_RETURN_STATUS(const int quarter, Quarter(x));
   return quarter > 0 ? Status() : OutOfRange("quarter is not positive");
+}
+
+TEST(Stopwatch, SecondsOfALifeAreAdded) {
+  constexpr std::chrono::milliseconds kLife(3);
+  double sum = 10;
+  const Stopwatch outer;
+  {
+    const AddsSeconds adds(sum);
+    std::this_thread::sleep_for(kLife);
+    EXPECT_EQ(sum, 10);
+  }
+  EXPECT_GE(sum, 10 + std::chrono::duration<double>(kLife).count());
+  EXPECT_LE(sum, 10 + outer.seconds());
 }
 
 TEST(Status, ErrorsPassThroughTheMacros) {

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -10,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/stopwatch.h"
 #include "io/checkpoint.h"
 #include "io/read_ahead.h"
 #include "model/checkpoint/dspark_source.h"
@@ -34,26 +34,13 @@ struct LoadTimes {
   double placing = 0;  // LoadOptions::loaded
 };
 
-// Adds the seconds of its life.
-class Seconds {
- public:
-  explicit Seconds(double& sum) : sum_(sum) {}
-  ~Seconds() { sum_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(); }
-  Seconds(const Seconds&) = delete;
-  Seconds& operator=(const Seconds&) = delete;
-
- private:
-  double& sum_;
-  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
-};
-
 // Where the numbers of tensors lie that are loaded together. Whole tensors: a part of most of them is wanted.
 class Numbers {
  public:
   Numbers(const io::Checkpoint& checkpoint, const LoadOptions& options, LoadTimes& times)
       : checkpoint_(checkpoint), options_(options), times_(times) {}
   ~Numbers() {
-    const Seconds seconds(times_.numbers);
+    const AddsSeconds seconds(times_.numbers);
     if (fetched_ && options_.numbers_pass) checkpoint_.Release(ranges_);
   }
   Numbers(const Numbers&) = delete;
@@ -86,7 +73,7 @@ class Numbers {
   }
   void Fetch() {
     if (options_.sizes_only) return;
-    const Seconds seconds(times_.numbers);
+    const AddsSeconds seconds(times_.numbers);
     checkpoint_.Fetch(ranges_);
     fetched_ = true;
   }
@@ -363,7 +350,7 @@ Result<HyperConnectionWeights> MeanOfStreams(const ModelConfig& config, std::vec
 }
 
 Status Place(const LoadOptions& options, ModelWeights& weights, LoadTimes& times) {
-  const Seconds seconds(times.placing);
+  const AddsSeconds seconds(times.placing);
   return options.loaded ? options.loaded(weights) : Status();
 }
 
@@ -489,7 +476,7 @@ Result<ModelWeights> LoadWeights(std::shared_ptr<const io::Checkpoint> checkpoin
   }
   DSV4_ASSIGN_OR_RETURN(const ResolvedCheckpoint resolved, ResolveCheckpoint(*checkpoint, config));
   LoadTimes times;
-  const auto begin = std::chrono::steady_clock::now();
+  const Stopwatch stopwatch;
   ModelWeights weights;
   std::optional<DsparkSource> dspark;
   if (options.dspark) {
@@ -543,7 +530,7 @@ Result<ModelWeights> LoadWeights(std::shared_ptr<const io::Checkpoint> checkpoin
     DSV4_TRY(LoadDspark(*dspark, head, *checkpoint, config, options, loader, weights, times));
   weights.checkpoint = std::move(checkpoint);
   if (!options.sizes_only) {
-    const double all = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const double all = stopwatch.seconds();
     LogInfo(fmt::format(
         "load: {:.2f} s: {:.2f} s making numbers, {:.2f} s headers and checks, {:.2f} s weights to "
         "their places",

@@ -13,6 +13,7 @@
 #include "backend/cuda/runtime/pinned_memory.h"
 #include "backend/cuda/tiers/reordered_copy.h"
 #include "base/parallel.h"
+#include "base/stopwatch.h"
 #include "base/thread_count.h"
 
 namespace dsv4::backend::cuda {
@@ -39,16 +40,6 @@ void MapPages(const std::byte* from, size_t num_bytes) {
   ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_READ);
 #endif
 }
-
-class Seconds {
- public:
-  double count() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
-  }
-
- private:
-  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
-};
 
 }  // namespace
 
@@ -111,10 +102,10 @@ void PinnedStore::MakeBlocks() {
     if (stopping_) return;
     ++num_in_making_;
     lock.unlock();
-    const Seconds seconds;
+    const Stopwatch stopwatch;
     Result<Buffer> block = AllocatePinned(queue_, kBlockBytes, threads);
     lock.lock();
-    counters_.pinning += seconds.count();
+    counters_.pinning += stopwatch.seconds();
     --num_in_making_;
     if (block.has_value()) {
       ready_.push_back(std::move(*block));
@@ -130,7 +121,7 @@ void PinnedStore::MakeBlocks() {
 }
 
 Result<std::shared_ptr<const Buffer>> PinnedStore::TakeBlock(size_t num_bytes) {
-  const Seconds seconds;
+  const Stopwatch stopwatch;
   Result<Buffer> taken = Error(Internal("no block"));
   if (num_bytes > kBlockBytes) {
     ThreadPool threads(num_threads_);
@@ -155,7 +146,7 @@ Result<std::shared_ptr<const Buffer>> PinnedStore::TakeBlock(size_t num_bytes) {
   }
   {
     const std::lock_guard lock(mutex_);
-    counters_.waited_for_memory += seconds.count();
+    counters_.waited_for_memory += stopwatch.seconds();
   }
   if (taken.has_value()) return std::make_shared<const Buffer>(std::move(*taken));
   return Error(
@@ -180,9 +171,9 @@ Result<Buffer> PinnedStore::Place(size_t num_bytes) {
 void PinnedStore::Copy(std::byte* to, const std::byte* from, size_t num_bytes, bool reorder) {
   std::unique_lock lock(mutex_);
   if (pieces_.size() > kMostPieces) {
-    const Seconds seconds;
+    const Stopwatch stopwatch;
     changed_.wait(lock, [this] { return pieces_.size() <= kMostPieces / 2; });
-    counters_.waited_for_copies += seconds.count();
+    counters_.waited_for_copies += stopwatch.seconds();
   }
   counters_.bytes += static_cast<int64_t>(num_bytes);
   for (size_t begin = 0; begin < num_bytes; begin += kPieceBytes) {
@@ -202,7 +193,7 @@ void PinnedStore::CopyPieces() {
     if (pieces_.size() == kMostPieces / 2) changed_.notify_all();
     ++num_copying_;
     lock.unlock();
-    const Seconds seconds;
+    const Stopwatch stopwatch;
     MapPages(piece.from, piece.num_bytes);
     if (piece.reorder) {
       CopyInE2m1Order(piece.to, piece.from, piece.num_bytes);
@@ -210,17 +201,17 @@ void PinnedStore::CopyPieces() {
       std::memcpy(piece.to, piece.from, piece.num_bytes);
     }
     lock.lock();
-    counters_.copying += seconds.count();
+    counters_.copying += stopwatch.seconds();
     --num_copying_;
     if (num_copying_ == 0 && pieces_.empty()) changed_.notify_all();
   }
 }
 
 void PinnedStore::Settle() {
-  const Seconds seconds;
+  const Stopwatch stopwatch;
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return pieces_.empty() && num_copying_ == 0; });
-  counters_.waited_for_copies += seconds.count();
+  counters_.waited_for_copies += stopwatch.seconds();
 }
 
 void PinnedStore::Finish() {
