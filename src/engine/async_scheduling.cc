@@ -26,7 +26,7 @@ bool Engine::MayGoOn() const {
   if (std::ranges::any_of(running_, is_to_end) || std::ranges::any_of(waiting_, is_to_end)) return false;
   int64_t state_bytes = 0;
   for (const auto& sequence : running_)
-    state_bytes += kv::StateBytes(model_.cache_layout(), static_cast<int64_t>(sequence->tokens.size()) + 1);
+    state_bytes += model_.MostStateBytes(static_cast<int64_t>(sequence->tokens.size()) + 1);
   return options_.max_state_bytes == 0 || running_.size() == 1 || state_bytes <= options_.max_state_bytes;
 }
 

@@ -35,7 +35,7 @@ int64_t ContextLength(const model::Model& model, const EngineOptions& options) {
   int64_t shortest = 0;
   while (shortest < longest) {
     const int64_t middle = shortest + (longest - shortest + 1) / 2;
-    if (kv::StateBytes(model.cache_layout(), middle) <= options.max_state_bytes)
+    if (model.MostStateBytes(middle) <= options.max_state_bytes)
       shortest = middle;
     else
       longest = middle - 1;
@@ -58,11 +58,17 @@ Engine::Engine(model::Model& model, EngineOptions options, std::vector<uint8_t> 
   // What a rank may have, many times over where each has sequences of its own, which are about as many.
   options_.max_state_bytes *= model.cache_layout().num_places;
   if (options_.max_step_tokens == 0) options_.max_step_tokens = model.options().max_chunk_tokens;
-  for (const kv::CachePart& part : kv::CacheParts(model.cache_layout())) {
-    stats_.fixed_state_bytes += part.fixed_bytes;
-    (part.name == kv::PageKindName(kv::PageKind::kEntries) ? stats_.entry_bytes_per_token
-                                                           : stats_.indexer_key_bytes_per_token) +=
-        part.bytes_per_token;
+  for (const kv::CacheLayout& stage : model.stage_layouts()) {
+    int64_t fixed = 0;
+    double entries = 0;
+    double keys = 0;
+    for (const kv::CachePart& part : kv::CacheParts(stage)) {
+      fixed += part.fixed_bytes;
+      (part.name == kv::PageKindName(kv::PageKind::kEntries) ? entries : keys) += part.bytes_per_token;
+    }
+    stats_.fixed_state_bytes = std::max(stats_.fixed_state_bytes, fixed);
+    stats_.entry_bytes_per_token = std::max(stats_.entry_bytes_per_token, entries);
+    stats_.indexer_key_bytes_per_token = std::max(stats_.indexer_key_bytes_per_token, keys);
   }
   most_running_ = options_.max_sequences;
   SpeculationOptions& speculates = options_.speculation;
@@ -152,7 +158,7 @@ EngineStats Engine::stats() const {
   EngineStats stats = stats_;
   stats.num_running = static_cast<int64_t>(running_.size());
   stats.num_waiting = static_cast<int64_t>(waiting_.size());
-  stats.state_bytes = RunningBytes();
+  stats.state_bytes = RunningBytes() / model_.cache_layout().num_places;
   stats.cache_bytes = store_.num_bytes();
   stats.cache_states = store_.num_states();
   stats.cache_evictions = store_.num_evictions();
@@ -210,7 +216,7 @@ void Engine::DropEnded(std::vector<Event>& events) {
 }
 
 int64_t Engine::BytesOf(const Sequence& sequence) const {
-  return kv::StateBytes(model_.cache_layout(), static_cast<int64_t>(sequence.tokens.size()));
+  return model_.MostStateBytes(static_cast<int64_t>(sequence.tokens.size()));
 }
 
 int64_t Engine::RunningBytes() const {

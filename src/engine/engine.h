@@ -62,8 +62,8 @@ struct EngineOptions {
   // A sequence runs so long, before it may be preempted for a request whose owner has none running. Its own owner keeps at least one.
   double turn_seconds = 0.25;
   int64_t max_context = 0;  // Prompt and answer together; 0: as many as the model knows.
-  // Of the states of running sequences. When they outgrow it, the youngest is preempted: it gives its state up, waits, and is
-  // computed again from what the prefix store has. 0: no limit.
+  // Of the states of running sequences on the rank that keeps most of them; where ranks divide the sequences, of the average rank. When they
+  // outgrow it, the youngest is preempted: it gives its state up, waits, and is computed again from what the prefix store has. 0: no limit.
   int64_t max_state_bytes = 0;
   int64_t prefix_cache_bytes = 0;  // Of states kept for reuse; 0: none is kept.
   // A long prompt's state is kept after every so many tokens too, or every kMostCheckpoints-th part where that is more, for prompts that
@@ -107,8 +107,8 @@ struct EngineStats {
   DraftCounts num_reached_tokens = {};  // Verified behind tokens that were all right.
   double drafting_seconds = 0;          // Of the model's drafter.
   int64_t num_decode_steps = 0;         // A step counts once for every sequence that gets tokens of it.
-  int64_t state_bytes = 0;              // Of running sequences.
-  // Of any sequence on a rank: what does not grow, and what a token adds to its entries and its indexer keys.
+  int64_t state_bytes = 0;              // Of running sequences, as EngineOptions::max_state_bytes counts.
+  // Of any sequence on the rank that has most: what does not grow, and what a token adds to its entries and its indexer keys.
   int64_t fixed_state_bytes = 0;
   double entry_bytes_per_token = 0;
   double indexer_key_bytes_per_token = 0;

@@ -133,8 +133,8 @@ bool Engine::PlanDrafts() {
   // Drafts must not cost others their state.
   if (any && options_.max_state_bytes > 0) {
     for (const auto& sequence : running_) {
-      num_bytes += kv::StateBytes(model_.cache_layout(),
-                                  static_cast<int64_t>(sequence->tokens.size()) + sequence->num_verified);
+      num_bytes +=
+          model_.MostStateBytes(static_cast<int64_t>(sequence->tokens.size()) + sequence->num_verified);
     }
     if (num_bytes > options_.max_state_bytes && running_.size() > 1) {
       for (const auto& sequence : running_) sequence->num_verified = 0;

@@ -70,6 +70,7 @@ struct LayerCacheLayout {
 
   bool drafts() const { return draft_width > 0 || block_draft; }
   int64_t channels() const { return overlap ? 2 : 1; }
+  friend bool operator==(const LayerCacheLayout& a, const LayerCacheLayout& b) = default;
 };
 
 struct CacheLayout {

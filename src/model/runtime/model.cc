@@ -297,6 +297,7 @@ Status Model::Prepare() {
     fingerprint_ = GroupFingerprint(config_, weights_, num_layers_, options_, backend_.policy);
   }
   DSV4_RETURN_IF_ERROR(kv::Validate(*layout_));
+  stage_layouts_ = {*layout_};
   DSV4_RETURN_IF_ERROR(UploadRopeTables());
   // On a device all weights are copies, but for those of experts on the host, which borrow from the mapping.
   const bool on_device = backend_.context->memory().device().type != DeviceType::kHost;
@@ -319,6 +320,12 @@ Status Model::UploadRopeTables() {
   rope_plain_ = both.Rows(0, count);
   rope_compress_ = both.Rows(count, 2 * count);
   return {};
+}
+
+int64_t Model::MostStateBytes(int64_t length) const {
+  int64_t most = 0;
+  for (const kv::CacheLayout& layout : stage_layouts_) most = std::max(most, kv::StateBytes(layout, length));
+  return most;
 }
 
 Result<kv::SequenceState> Model::NewSequence() const {

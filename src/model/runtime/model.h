@@ -148,10 +148,14 @@ class Model {
   int64_t num_layers() const { return num_layers_; }
   // Which part of the model this rank has.
   const RankPlace& place() const { return weights_.place; }
-  // What a sequence keeps on this rank; StateBytes gives its size.
   // What each layer of this rank does.
   std::span<const LayerPlan> layers() const { return layers_; }
+  // What a sequence keeps on this rank; StateBytes gives its size.
   const kv::CacheLayout& cache_layout() const { return *layout_; }
+  // The same of every stage of the group, by its first shard, which has most of what shards divide; alone, of this process.
+  std::span<const kv::CacheLayout> stage_layouts() const { return stage_layouts_; }
+  // Bytes of a sequence of so many tokens on the rank that keeps most of it.
+  int64_t MostStateBytes(int64_t length) const;
 
   // An empty sequence; where sequences are divided, at the place that has the fewest. ResourceExhausted without memory.
   Result<kv::SequenceState> NewSequence() const;
@@ -207,6 +211,7 @@ class Model {
                                                  const ops::Backend& backend, const ModelOptions& options);
   Status Prepare();
   Status EnterGroup();
+  Status LearnStageLayouts();
   Status MakeDeviceGroups();
   // What a device exchanged with ranks that are gone is worth nothing.
   Status CheckDeviceGroups();
@@ -259,6 +264,7 @@ class Model {
   ModelOptions options_;
   std::vector<LayerPlan> layers_;  // Of weights_.layers.
   std::shared_ptr<const kv::CacheLayout> layout_;
+  std::vector<kv::CacheLayout> stage_layouts_;
   Buffer rope_buffer_;
   TensorView rope_plain_;
   TensorView rope_compress_;

@@ -1,8 +1,12 @@
 // A model on several ranks: they meet, hear of every step from rank 0, and end together.
 #include <fmt/format.h>
 
+#include <array>
 #include <chrono>
+#include <span>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "comm/collectives.h"
@@ -17,6 +21,24 @@ namespace {
 // For which a process that was killed may still be there: its memory on a device goes first.
 constexpr std::chrono::seconds kProcessEnds(3);
 
+// What a layer keeps of a sequence, as ranks tell each other.
+constexpr size_t kNumbersOfLayer = 6;
+
+std::array<int32_t, kNumbersOfLayer> NumbersOf(const kv::LayerCacheLayout& layer) {
+  const auto number = [](auto value) { return static_cast<int32_t>(value); };  // Below kv::Validate's bounds.
+  return {number(layer.ratio),         number(layer.overlap),     number(layer.width),
+          number(layer.indexer_width), number(layer.draft_width), number(layer.block_draft)};
+}
+
+kv::LayerCacheLayout LayerOf(std::span<const int32_t, kNumbersOfLayer> numbers) {
+  return {.ratio = numbers[0],
+          .overlap = numbers[1] != 0,
+          .width = numbers[2],
+          .indexer_width = numbers[3],
+          .draft_width = numbers[4],
+          .block_draft = numbers[5] != 0};
+}
+
 }  // namespace
 
 Status Model::EnterGroup() {
@@ -30,12 +52,35 @@ Status Model::EnterGroup() {
     return InvalidArgument(
         fmt::format("rank {} runs another model, or with other options, than rank 0", rank));
   }
+  DSV4_RETURN_IF_ERROR(LearnStageLayouts());
   if (options_.placement.num_shards > 1) {
     DSV4_ASSIGN_OR_RETURN_STATUS(shards_, group.Split(place().stage()));
   }
   if (options_.make_device_group) DSV4_RETURN_IF_ERROR(MakeDeviceGroups());
   if (group.rank() == 0) journal_ = std::make_shared<kv::StateJournal>(layout_->num_places);
   in_group_ = true;
+  return {};
+}
+
+// Stages differ in their layers alone, and only they know of their drafters.
+Status Model::LearnStageLayouts() {
+  std::vector<int32_t> mine;
+  for (const kv::LayerCacheLayout& layer : layout_->layers) {
+    const auto numbers = NumbersOf(layer);
+    mine.insert(mine.end(), numbers.begin(), numbers.end());
+  }
+  DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<std::vector<int32_t>> all,
+                               comm::GatherLists(*options_.group, mine));
+  stage_layouts_.clear();
+  const auto num_shards = static_cast<size_t>(options_.placement.num_shards);
+  for (size_t rank = 0; rank < all.size(); rank += num_shards) {
+    kv::CacheLayout layout = *layout_;
+    layout.shard.index = 0;
+    layout.layers.clear();
+    for (size_t i = 0; i + kNumbersOfLayer <= all[rank].size(); i += kNumbersOfLayer)
+      layout.layers.push_back(LayerOf(std::span(all[rank]).subspan(i).first<kNumbersOfLayer>()));
+    stage_layouts_.push_back(std::move(layout));
+  }
   return {};
 }
 

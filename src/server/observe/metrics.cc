@@ -112,13 +112,15 @@ struct Metrics::State {
 
   prometheus::Gauge& running = Gauge("dsv4_requests_running", "Sequences with a state.");
   prometheus::Gauge& waiting = Gauge("dsv4_requests_waiting", "Requests in the queue.");
-  prometheus::Gauge& state_bytes = Gauge("dsv4_state_bytes", "Memory of running sequences.");
+  prometheus::Gauge& state_bytes =
+      Gauge("dsv4_state_bytes", "Memory of running sequences on the rank that has most of it.");
   prometheus::Gauge& fixed_bytes =
-      Gauge("dsv4_state_fixed_bytes", "Memory of a sequence that does not grow with it.");
-  prometheus::Family<prometheus::Gauge>& token_bytes = BuildGauge()
-                                                           .Name("dsv4_state_token_bytes")
-                                                           .Help("Memory that a token adds to a sequence.")
-                                                           .Register(registry);
+      Gauge("dsv4_state_fixed_bytes", "Memory of a sequence on a rank that does not grow with it.");
+  prometheus::Family<prometheus::Gauge>& token_bytes =
+      BuildGauge()
+          .Name("dsv4_state_token_bytes")
+          .Help("Memory that a token adds to a sequence on a rank.")
+          .Register(registry);
   prometheus::Gauge& entry_bytes = token_bytes.Add({{"part", "entries"}});
   prometheus::Gauge& key_bytes = token_bytes.Add({{"part", "indexer_keys"}});
   prometheus::Gauge& cache_bytes = Gauge("dsv4_prefix_cache_bytes", "Memory of states kept for reuse.");

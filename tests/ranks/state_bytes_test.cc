@@ -1,0 +1,64 @@
+// What of a sequence each rank keeps, as rank 0 counts it for limits.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "engine/engine.h"
+#include "tests/ranks/model_ranks.h"
+
+namespace dsv4::testing {
+namespace {
+
+constexpr int64_t kShort = 3;
+constexpr int64_t kLong = 700;
+
+int64_t MostOf(const std::vector<kv::CacheLayout>& layouts, int64_t length) {
+  int64_t most = 0;
+  for (const kv::CacheLayout& layout : layouts) most = std::max(most, kv::StateBytes(layout, length));
+  return most;
+}
+
+// Every rank's own layout, and what rank 0 says of them all.
+void ExpectFullestRank(const char* placement, int num_ranks, bool mtp) {
+  SCOPED_TRACE(std::string(placement) + (mtp ? ", mtp" : ""));
+  std::vector<kv::CacheLayout> layouts(static_cast<size_t>(num_ranks));
+  comm::testing::RunRanks(num_ranks, [&](comm::Communicator& group) {
+    model::ModelOptions options{.mtp = mtp};
+    options.group = std::shared_ptr<comm::Communicator>(&group, [](comm::Communicator*) {});
+    options.placement = model::ParsePlacement(placement, num_ranks).value();
+    auto loaded = model::Model::Load("models/tiny", MakeGoldenBackend(GoldenBackends().back(), 1), options);
+    ASSERT_TRUE(loaded.has_value()) << loaded.error().ToString();
+    model::Model& model = **loaded;
+    layouts[static_cast<size_t>(group.rank())] = model.cache_layout();
+    ASSERT_TRUE(group.Barrier().ok());
+    if (group.rank() > 0) {
+      EXPECT_TRUE(model.Follow().ok());
+      return;
+    }
+    EXPECT_EQ(model.stage_layouts().size(), static_cast<size_t>(options.placement.num_stages));
+    for (const int64_t length : {kShort, kLong})
+      EXPECT_EQ(model.MostStateBytes(length), MostOf(layouts, length));
+    // A limit is one of every rank's memory.
+    const int64_t budget = MostOf(layouts, kLong);
+    const engine::Engine engine(model, {.max_state_bytes = budget}, {});
+    EXPECT_LE(MostOf(layouts, engine.context_length()), budget);
+    EXPECT_GT(MostOf(layouts, engine.context_length() + 1), budget);
+    const engine::EngineStats stats = engine.stats();
+    EXPECT_EQ(stats.fixed_state_bytes, MostOf(layouts, 0));
+  });
+  // Or this test would see nothing.
+  const bool stages = std::string(placement).starts_with("pipeline");
+  EXPECT_EQ(MostOf(layouts, kLong) > kv::StateBytes(layouts[0], kLong), stages);
+}
+
+TEST(StateBytes, ThoseOfTheFullestRankCount) {
+  ExpectFullestRank("pipeline", 2, false);
+  ExpectFullestRank("pipeline", 3, false);
+  ExpectFullestRank("pipeline=2,expert,entries", 4, false);
+  ExpectFullestRank("pipeline", 2, true);
+  ExpectFullestRank("tensor", 3, false);
+}
+
+}  // namespace
+}  // namespace dsv4::testing
