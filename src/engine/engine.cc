@@ -24,9 +24,6 @@ constexpr int64_t kStepsOfTrust = 16;
 // How long a step that has nothing else to do waits for the disk before it looks for cancelled requests.
 constexpr std::chrono::milliseconds kLoadTick(10);
 
-// Logits of a prompt's rows in one step: a row of them is half a megabyte.
-constexpr int64_t kMostScoredRows = 128;
-
 // The longest context whose state fits in the budget.
 int64_t ContextLength(const model::Model& model, const EngineOptions& options) {
   int64_t longest = model.config().max_position_embeddings;
@@ -57,7 +54,11 @@ Engine::Engine(model::Model& model, EngineOptions options, std::vector<uint8_t> 
       store_(options.prefix_cache_bytes * model.cache_layout().num_places) {
   // What a rank may have, many times over where each has sequences of its own, which are about as many.
   options_.max_state_bytes *= model.cache_layout().num_places;
-  if (options_.max_step_tokens == 0) options_.max_step_tokens = model.options().max_chunk_tokens;
+  const int64_t pass_tokens = model.options().max_chunk_tokens;
+  if (options_.max_step_tokens == 0) options_.max_step_tokens = pass_tokens;
+  few_rows_ = model.most_rows_like_steps();
+  // A longer step would be cut into passes anywhere.
+  if (few_rows_ > 0) options_.max_step_tokens = std::min(options_.max_step_tokens, pass_tokens);
   for (const kv::CacheLayout& stage : model.stage_layouts()) {
     int64_t fixed = 0;
     double entries = 0;
@@ -337,7 +338,7 @@ void Engine::Admit(std::vector<Event>& events) {
       continue;
     }
     const uint64_t salt = next.request.cache_salt;
-    if (!next.wants_scores()) next.state = store_.Find(salt, next.tokens);
+    if (!next.wants_scores()) next.state = FindState(next);
     if (!next.state) {
       Result<kv::SequenceState> state = model_.NewSequence();
       if (!state) {
@@ -420,18 +421,6 @@ void Engine::AdvanceBy(Sequence& sequence, Result<sampling::SampledToken>& token
     Finish(sequence, FinishReason::kLength, {}, -1, events);
 }
 
-StepBudget Engine::Budget(std::span<const Pending> pending) const {
-  StepBudget budget = {.max_tokens = options_.max_step_tokens,
-                       .max_prefill_beside_decode = options_.max_prefill_beside_decode};
-  if (options_.max_gap <= 0.0) return budget;
-  const std::optional<int64_t> within = step_price_.PrefillWithin(options_.max_gap);
-  if (!within) return budget;
-  const bool any_overdue = std::ranges::any_of(pending, [](const Pending& prompt) { return prompt.overdue; });
-  budget.max_prefill_beside_decode =
-      any_overdue ? *within : std::min(*within, budget.max_prefill_beside_decode);
-  return budget;
-}
-
 void Engine::Score(Sequence& sequence, const model::StepOutput& output, size_t chunk) {
   // Row 0 is that of the first token that this step has read, and foretells the one behind it.
   const int64_t begin = sequence.length() - output.num_rows(chunk);
@@ -485,21 +474,8 @@ void Engine::Step(std::vector<Event>& events) {
   }
   if (ChooseDrafts() && VerifyOnBackend(events)) return;
 
-  std::vector<Pending> pending;
-  for (const auto& sequence : running_) {
-    const int64_t next_kept = sequence->NextKept();
-    int64_t max_chunk = next_kept > 0 ? next_kept - sequence->length() : 0;
-    if (sequence->wants_scores())
-      max_chunk = max_chunk > 0 ? std::min(max_chunk, kMostScoredRows) : kMostScoredRows;
-    const Clock::duration age = Clock::now() - sequence->arrival;
-    pending.push_back({.num_tokens = sequence->num_pending(),
-                       .max_chunk = max_chunk,
-                       .arrival = sequence->id,
-                       .priority = sequence->request.priority,
-                       .overdue = options_.first_token_target > 0.0 && sequence->num_output_tokens() == 0 &&
-                                  std::chrono::duration<double>(age).count() > options_.first_token_target});
-  }
-  const std::vector<ScheduledChunk> schedule = ScheduleStep(pending, Budget(pending));
+  const std::vector<Pending> pending = Wanted();
+  const std::vector<ScheduledChunk> schedule = Schedule(pending);
   if (schedule.empty()) return;
 
   std::vector<model::SequenceChunk> batch;

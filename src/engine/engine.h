@@ -166,6 +166,8 @@ class Engine {
   bool WaitsForDisk(Sequence& sequence);
   int64_t RunningBytes() const;
   int64_t BytesOf(const Sequence& sequence) const;
+  // A kept state to begin with; nullopt: none.
+  std::optional<kv::SequenceState> FindState(const Sequence& sequence);
   // Preempts until the states of the running sequences are within the budget.
   void MakeRoom();
   // After a step ran out of memory. False when there is nothing to give up.
@@ -219,8 +221,13 @@ class Engine {
   // What a step of decode rows alone took.
   void SawDecodeStep(int64_t rows, int64_t num_sequences, Clock::time_point begin);
 
+  // What sequences begin with, and what they read in a step (reading.cc).
+  // What each running one has to read.
+  std::vector<Pending> Wanted() const;
   // What the next step may do.
   StepBudget Budget(std::span<const Pending> pending) const;
+  // What of each sequence; where few rows have other bits than many, in pieces that have those of a run alone (reading_pieces.h).
+  std::vector<ScheduledChunk> Schedule(std::span<const Pending> pending) const;
   // The prompt's tokens behind those of the chunk, into sequence.scored.
   static void Score(Sequence& sequence, const model::StepOutput& output, size_t chunk);
   // Samples into sequence.sampled, from the chunk's last rows: one, and one for every draft that was right. For different sequences
@@ -251,6 +258,7 @@ class Engine {
   std::set<int64_t> known_rows_;
   std::set<int64_t> known_drafts_;
   StepPrice step_price_;
+  int64_t few_rows_ = 0;                      // Model::most_rows_like_steps
   std::optional<Clock::time_point> settled_;  // When the step in front of the one in flight was.
 };
 

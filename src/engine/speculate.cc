@@ -72,8 +72,9 @@ bool Engine::PlanDrafts() {
     Learn(*sequence);
     LearnUnverified(*sequence);
     // The last token of an answer is never read.
-    const int64_t left = std::min(model_.cache_layout().max_rewind_tokens,
-                                  sequence->max_tokens - sequence->num_output_tokens() - 1);
+    int64_t left = std::min(model_.cache_layout().max_rewind_tokens,
+                            sequence->max_tokens - sequence->num_output_tokens() - 1);
+    if (few_rows_ > 0) left = std::min(left, few_rows_ - 1);  // Beside the token in front of them.
     const int64_t always = AlwaysOf(*sequence);
     const int64_t most = std::min(left, always > 0 ? always : options.most_tokens);
     sequence->watched = most > 0 ? Propose(*sequence, most) : speculation::Draft();

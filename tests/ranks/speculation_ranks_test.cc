@@ -91,9 +91,8 @@ struct Case {
   }
 };
 constexpr Case kStages[] = {{"pipeline", 2}, {"pipeline", 3}, {"pipeline=2,expert", 4}};
-// Where sums are cut (tensor), a row's bits depend on whether it comes among more than 16: what is read again, or found, may go another way,
-// with drafts or without.
-constexpr Case kShards[] = {{"expert", 4}, {"expert,sequences", 2}};
+// Where sums are cut (tensor), a row's bits depend on whether it comes among more than 16 (read_again_test).
+constexpr Case kShards[] = {{"expert", 4}, {"expert,sequences", 2}, {"tensor", 2}};
 
 // work(case, kind, model) of every case and drafter, with models/tiny.
 void WithEveryDrafter(std::span<const Case> cases,

@@ -157,6 +157,12 @@ class Model {
   // Bytes of a sequence of so many tokens on the rank that keeps most of it.
   int64_t MostStateBytes(int64_t length) const;
 
+  // So many rows of one sequence in a step have the bits of a step each; 0: any number. More of them may be computed another way where shards
+  // divide entries (ops::ParallelPolicy::few_queries), with other last bits, but all of them that come in such pieces alike.
+  int64_t most_rows_like_steps() const {
+    return weights_.place.entries().count > 1 ? backend_.policy.few_queries : 0;
+  }
+
   // An empty sequence; where sequences are divided, at the place that has the fewest. ResourceExhausted without memory.
   Result<kv::SequenceState> NewSequence() const;
   // Reads a snapshot back; restore it into a sequence of NewSequence. Errors: kv::Snapshot::Deserialize;
