@@ -89,7 +89,7 @@ class Access(page_testing.PageTest):
 
     def test_shortcuts(self):
         self.fill()
-        for keys, state in (("O", "current === null"), ("T", "!chosen().thinking")):
+        for keys, state in (("O", "current === null"), ("E", "!chosen().thinking")):
             self.browser.press(keys, ctrl=True, shift=True)
             self.wait(state)
 

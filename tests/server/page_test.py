@@ -10,6 +10,7 @@ import urllib.request
 import zlib
 
 import page_testing
+from server_process import Server
 
 
 class Page(page_testing.PageTest):
@@ -263,6 +264,63 @@ class Page(page_testing.PageTest):
         self.assertEqual(self.browser.evaluate("current.turns[0].content"), "Tell me a very long story.")
         self.assertGreaterEqual(self.browser.evaluate("current.turns.at(-1).content.length"), length)
         self.wait("document.querySelector('.error')?.innerText.includes('interrupted')")
+
+    def test_what_is_typed_survives_a_reload(self):
+        self.browser.type("half a question")
+        self.show(1200, "light")
+        self.assertEqual(self.browser.evaluate("document.getElementById('ask').value"), "half a question")
+        self.settings(temperature=0, thinking=False, max_tokens=3)
+        self.ask("!")
+        self.wait_for_answer()
+        self.show(1200, "light")
+        self.assertEqual(self.browser.evaluate("document.getElementById('ask').value"), "")
+
+    def test_escape_leaves_what_is_in_front(self):
+        self.start_a_long_answer()
+        self.do("openSettings()")
+        self.browser.press("Escape")
+        self.wait("!document.getElementById('settings').open")
+        self.assertTrue(self.browser.evaluate("running !== null"))
+        self.do("document.getElementById('search').focus()")
+        self.browser.type("nothing of the kind")
+        self.browser.press("Escape")
+        self.wait("document.getElementById('search').value === ''")
+        self.assertTrue(self.browser.evaluate("running !== null"))
+        # A question meanwhile is refused aloud, and stays.
+        self.do("document.getElementById('ask').focus()")
+        self.ask("Are you done?")
+        self.wait("document.getElementById('notice').innerText.includes('Stop it first')")
+        self.assertEqual(self.browser.evaluate("document.getElementById('ask').value"), "Are you done?")
+        self.browser.press("Escape")
+        self.wait("running === null && document.getElementById('notice').hidden")
+
+    def test_a_server_that_is_gone(self):
+        self.settings(temperature=0, thinking=False, max_tokens=3)
+        self.do("window.plainFetch = fetch; fetch = () => Promise.reject(new TypeError('Failed to fetch'))")
+        self.ask("Are you there?")
+        self.wait("running === null && current?.turns.length === 2")
+        self.assertIn("The server cannot be reached", self.browser.evaluate("document.querySelector('.error').innerText"))
+        # The stream of one that went away behind a proxy ends as if it were whole.
+        self.do("""fetch = (path, ...rest) => path !== 'v1/chat/completions' ? plainFetch(path, ...rest) : Promise.resolve(new Response(
+            'data: {"choices":[{"delta":{"content":"Half an"},"finish_reason":null}]}\\n\\n'))""")
+        self.click("Again")
+        self.wait("running === null && current.turns.at(-1).content === 'Half an'")
+        self.assertIn("interrupted", self.browser.evaluate("document.querySelector('.error').innerText"))
+        # There was nothing to keep of the one that failed; this one is kept.
+        self.assertIsNone(self.browser.evaluate("current.turns[1].branches ?? null"))
+        self.do("fetch = plainFetch")
+        self.click("Again")
+        self.wait("running === null && current.turns[1].branches?.tails.length === 2")
+
+    def test_a_server_that_wants_a_key(self):
+        with Server("--context", 4096, "--api-key", "open") as server:
+            self.browser.open(server.url + "/")
+            self.wait("document.getElementById('notice').innerText.includes('wants an API key')")
+            self.click("Settings", "document.getElementById('notice')")
+            self.do("document.querySelector('[name=key]').focus()")
+            self.browser.type("open")
+            self.browser.press("Enter")
+            self.wait("document.title.startsWith('dsv4: ') && context === 4096 && document.getElementById('notice').hidden")
 
     def test_two_tabs_keep_both(self):
         first = self.browser.session

@@ -63,7 +63,13 @@ async function regenerate(turn = current?.turns.at(-1)) {
   const i = conversation.turns.indexOf(turn);
   if (i < 0) return;
   const next = newAnswer();
-  addBranch(conversation, i, next);
+  const failed = turn.error && !turn.content && !turn.reasoning && !turn.calls.length;
+  if (failed && turn === conversation.turns.at(-1)) {  // There is nothing that a branch would keep.
+    if (turn.branches) next.branches = turn.branches;
+    conversation.turns[i] = next;
+  } else {
+    addBranch(conversation, i, next);
+  }
   await answer(conversation, next);
 }
 

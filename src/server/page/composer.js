@@ -41,6 +41,7 @@ function showFiles() {
 let counting = null;
 function countDraft() {
   clearTimeout(counting);
+  try { sessionStorage.setItem("dsv4.draft", $("ask").value); } catch { /* Full or forbidden: a reload forgets it. */ }
   const text = questionText({ files, content: $("ask").value });
   if (!text) { draft = 0; showMeter(); return; }
   counting = setTimeout(async () => {
@@ -79,7 +80,7 @@ async function send(event) {
   event?.preventDefault();
   const content = $("ask").value.trim();
   if (!content && !files.length) return;
-  if (running) return;
+  if (running) { notice(kBusy); return; }
   if (current && !await isFree(current)) return;
   if (running) return;
   if (!current) {

@@ -11,15 +11,35 @@ addEventListener("pagehide", () => {
   if (unsaved) write(`dsv4.rest.${unsaved.id}`, unsaved);
 });
 addEventListener("pageshow", () => { leaving = false; });
+
+// Escape leaves what is in front: a dialog, a word that is being composed, a search, the list of a phone. Else it stops the answer.
+function leaveOrStop(event) {
+  if (event.isComposing || $("settings").open || (event.target === $("search") && event.target.value)) return;
+  if ($("nav").classList.contains("open")) openMenu(false);
+  else running?.controller.abort();
+}
+
 document.addEventListener("keydown", event => {
-  if (event.key === "Escape") { running?.controller.abort(); openMenu(false); }
+  if (event.key === "Escape") leaveOrStop(event);
   if (!event.ctrlKey || !event.shiftKey) return;
-  const action = { O: () => select(null), T: toggleThinking, R: regenerate }[event.key.toUpperCase()];
+  // Not T: browsers keep that combination for the tab that was closed last.
+  const action = { O: () => select(null), E: toggleThinking, R: regenerate }[event.key.toUpperCase()];
   if (action) { event.preventDefault(); action(); }
 });
 
-begin().then(() => fetch("v1/models", { headers: requestHeaders() })).then(reply => reply.json()).then(reply => {
-  document.title = `dsv4: ${reply.data[0].id}`;
-  context = reply.data[0].max_model_len;
+// What the server says of its model: its name, and how much context it has.
+async function askModels() {
+  const reply = await fetch("v1/models", { headers: requestHeaders() }).catch(() => null);
+  if (!reply) { notice(kNoServer, "Try again", askModels); return; }
+  if (reply.status === 401) { notice(settings.key ? "The server does not know this API key." : "The server wants an API key.", "Settings", openSettings); return; }
+  if (!reply.ok) { notice(await refusal(reply)); return; }
+  const model = (await reply.json()).data[0];
+  document.title = `dsv4: ${model.id}`;
+  context = model.max_model_len;
   showMeter();
-}).catch(() => {});
+}
+
+try { $("ask").value = sessionStorage.getItem("dsv4.draft") ?? ""; } catch { /* Forbidden. */ }
+grow();
+countDraft();
+begin().then(askModels);

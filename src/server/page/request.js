@@ -42,15 +42,19 @@ const requestHeaders = () => ({ "Content-Type": "application/json", ...(settings
 
 async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  const cut = () => new Error("interrupted: the connection ended before the answer did");
   let rest = "";
+  let whole = false;  // A proxy may close what it passes on as if all of it had come.
   for (;;) {
-    const { value, done } = await reader.read().catch(error => {
-      throw error.name === "AbortError" ? error : new Error("interrupted: the connection ended before the answer did");
-    });
+    const { value, done } = await reader.read().catch(error => { throw error.name === "AbortError" ? error : cut(); });
+    if (done && !whole) throw cut();
     if (done) return;
     const parts = (rest + value).split("\n\n");
     rest = parts.pop();
-    for (const part of parts) if (part.startsWith("data: ") && part !== "data: [DONE]") yield JSON.parse(part.slice(6));
+    for (const part of parts) {
+      if (part === "data: [DONE]") whole = true;
+      else if (part.startsWith("data: ")) yield JSON.parse(part.slice(6));
+    }
   }
 }
 
@@ -59,14 +63,20 @@ async function refusal(response) {
   try { return JSON.parse(text).error.message; } catch { return `${response.status} ${response.statusText}: ${text.slice(0, 200)}`; }
 }
 
+const kNoServer = "The server cannot be reached.";
+
 const newAnswer = () => ({ role: "assistant", content: "", reasoning: "", calls: [] });
+
+const kBusy = "Another answer is being written. Stop it first (Escape).";
 
 // Says when nobody answers in this conversation, here or in another tab.
 async function isFree(conversation) {
-  if (running) { notice("Another answer is being written. Stop it first (Escape)."); return false; }
+  if (running) { notice(kBusy); return false; }
   if (!await settle(conversation)) { notice("Another tab is answering in this conversation."); return false; }
   return !running;
 }
+
+const atEnd = () => $("log").scrollHeight - $("log").scrollTop - $("log").clientHeight < 80;
 
 // Draws the growing answer once a frame, and no more than a fifth of the time.
 function makeRefresh(conversation, turn) {
@@ -79,11 +89,10 @@ function makeRefresh(conversation, turn) {
       pending = false;
       if (current !== conversation || !drawn.has(turn)) return;
       const begun = performance.now();
-      const log = $("log");
-      const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
+      const follow = atEnd();
       drawn.get(turn).update();
       showMeter();
-      if (atEnd) log.scrollTop = log.scrollHeight;
+      if (follow) $("log").scrollTop = $("log").scrollHeight;
       rest = 4 * (performance.now() - begun);
     }), rest > 16 ? rest : 0);
   };
@@ -148,7 +157,8 @@ async function answer(conversation, turn = null, closing = false) {
     hear("Answering");
     keep(conversation);
     const response = await fetch("v1/chat/completions",
-      { method: "POST", headers: requestHeaders(), body: JSON.stringify(body), signal: running.controller.signal });
+      { method: "POST", headers: requestHeaders(), body: JSON.stringify(body), signal: running.controller.signal })
+      .catch(error => { throw error.name === "AbortError" ? error : new Error(kNoServer); });
     if (!response.ok) throw new Error(await refusal(response));
     for await (const chunk of events(response)) {
       addChunk(turn, chunk, times);
@@ -161,7 +171,8 @@ async function answer(conversation, turn = null, closing = false) {
   clearTimeout(saving);
   delete turn.active;
   running = null;
-  show(false);
+  if ($("notice").firstChild.textContent === kBusy) $("notice").hidden = true;
+  show(current === conversation && atEnd());
   hearAnswer(turn);
   await keep(conversation);
   if (running?.conversation !== conversation) unsaved = null;

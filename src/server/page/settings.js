@@ -43,8 +43,10 @@ function openSettings() {
 
 function takeSettings() {
   const values = which => Object.fromEntries(fields().filter(which).map(field => [field.name, field.value]));
+  const key = settings.key;
   Object.assign(settings, values(field => !isOfConversation(field)));
   save();
+  if (settings.key !== key) askModels();
   change(values(isOfConversation));
 }
 

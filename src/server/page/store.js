@@ -73,13 +73,16 @@ function load(id) {
   };
 }
 
+// In which another tab says that it is answering. One that draws a long answer on a busy machine takes a while to hear the question.
+const kAliveMilliseconds = 1500;
+
 // An answer that is not finished and that no tab is writing was cut off when its tab closed.
 async function settle(conversation) {
   const turn = conversation.turns.at(-1);
   if (!turn?.active || running?.conversation === conversation) return true;
   alive.delete(conversation.id);
   channel.postMessage({ ask: conversation.id });
-  await new Promise(resolve => setTimeout(resolve, 300));
+  await new Promise(resolve => setTimeout(resolve, kAliveMilliseconds));
   if (alive.has(conversation.id) || !turn.active) return !turn.active;
   delete turn.active;
   turn.error = "interrupted: the page was closed during this answer";
