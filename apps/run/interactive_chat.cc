@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
+#include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <span>
@@ -25,21 +27,29 @@
 namespace dsv4::apps {
 namespace {
 
+// "~/notes.txt" as a shell has it: no shell has seen what is typed here.
+std::string UnderHome(std::string_view path) {
+  const char* home = std::getenv("HOME");
+  const bool tilde = path == "~" || path.starts_with("~/");
+  return tilde && home != nullptr ? std::string(home) + std::string(path.substr(1)) : std::string(path);
+}
+
 class Chat {
  public:
   Chat(ChatRuntime& runtime, ChatRuntime::Ask ask, const std::string& system,
-       std::vector<chat::JsonValue> tools, ToolCommands commands, std::string_view reasoning)
+       std::vector<chat::JsonValue> tools, ToolCommands commands, std::string_view reasoning, bool quiet)
       : runtime_(runtime),
         ask_(std::move(ask)),
         tools_(std::move(tools)),
         commands_(std::move(commands)),
+        quiet_(quiet),
         printer_(MakeAnswerPrinter(
             reasoning, [this](std::string_view tool) { return commands_.Find(tool) != nullptr; })),
         editor_(ChatHistoryPath(), [](std::string_view line) { return Completions(line); }) {
     Reset(system);
     ask_.on_delta = [this](const chat::Delta& delta) { printer_.Print(delta); };
     ask_.on_prefill = [this](int64_t done, int64_t total) {
-      if (done < total)
+      if (done < total && !quiet_)
         prefill_bar_.Update(done, total);
       else
         prefill_bar_.Clear();
@@ -49,11 +59,10 @@ class Chat {
   // `last`: what was said in another run. `first`: a message that is there already. Both may be empty.
   int Run(std::vector<chat::Message> last, const std::string& first) {
     if (!last.empty()) messages_ = std::move(last);
-    for (const chat::Message& message : messages_)
-      num_calls_ += static_cast<int64_t>(message.tool_calls.size());
+    CountCalls();
     const InterruptScope interrupts;
     InterruptScope::SetAnswering(false);
-    if (StdinIsTerminal()) {
+    if (StdinIsTerminal() && !quiet_) {
       Say(SettingsLine(runtime_.profile(), ask_.mode, ask_.effort, ask_.sampling));
       SayWhereItGoesOn();
       Say("Type a message, or /help.");
@@ -91,7 +100,7 @@ class Chat {
     static constexpr std::array kCommands = {
         Command{"/think", "", "switch reasoning before the answer on or off", &Chat::Think},
         Command{"/effort", "[LEVEL]", "how much to reason; without LEVEL: the model's own", &Chat::Effort},
-        Command{"/system", "[TEXT]", "set the system message and start afresh", &Chat::Reset},
+        Command{"/system", "[TEXT]", "set the system message and start afresh", &Chat::System},
         Command{"/clear", "", "forget the conversation", &Chat::Clear},
         Command{"/regen", "", "answer the last message once more", &Chat::Regenerate},
         Command{"/undo", "", "take the last message and its answer back", &Chat::Undo},
@@ -116,13 +125,15 @@ class Chat {
   // "/" and letters: a path at the start of a message is no command.
   static bool IsCommand(std::string_view line) {
     const std::string_view word = line.substr(0, line.find_first_of(" \t\n"));
-    return word.size() > 1 && word.front() == '/' &&
-           std::all_of(word.begin() + 1, word.end(), [](char c) { return c >= 'a' && c <= 'z'; });
+    return word.size() > 1 && word.front() == '/' && std::all_of(word.begin() + 1, word.end(), [](char c) {
+             return std::isalpha(static_cast<unsigned char>(c)) != 0;
+           });
   }
 
   void RunCommand(const std::string& line) {
     const size_t space = line.find_first_of(" \t\n");
-    const std::string name = line.substr(0, space);
+    std::string name = line.substr(0, space);
+    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
     std::string argument = space == std::string::npos ? std::string() : line.substr(space);
     argument.erase(0, argument.find_first_not_of(" \t\n"));
     argument.erase(argument.find_last_not_of(" \t\n") + 1);
@@ -157,7 +168,7 @@ class Chat {
       const std::filesystem::path typed(line.substr(space + 1));
       std::error_code error;
       const std::filesystem::path folder =
-          typed.has_parent_path() ? typed.parent_path() : std::filesystem::path(".");
+          typed.has_parent_path() ? UnderHome(typed.parent_path().string()) : std::string(".");
       for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
         const std::string file = entry.path().filename().string();
         if (!file.starts_with(typed.filename().string())) continue;
@@ -210,10 +221,18 @@ class Chat {
     if (!system.empty()) messages_.push_back({.role = chat::Role::kSystem, .content = system});
   }
 
+  void System(const std::string& text) {
+    Reset(text);
+    Say(text.empty() ? "No system message; the conversation starts afresh."
+                     : "The system message is set; the conversation starts afresh.");
+  }
+
   void Clear(const std::string&) {
     std::erase_if(messages_,
                   [](const chat::Message& message) { return message.role != chat::Role::kSystem; });
     attached_.clear();
+    Say(messages_.empty() ? "The conversation is forgotten."
+                          : "The conversation is forgotten, except for the system message.");
   }
 
   // Takes the conversation back to in front of the last message of the user; nullopt, having said so, when there is none.
@@ -245,7 +264,7 @@ class Chat {
   }
 
   void Read(const std::string& path) {
-    const Result<std::string> text = ReadFile(path, FileKind::kAny, kMaxAttachedBytes);
+    const Result<std::string> text = ReadFile(UnderHome(path), FileKind::kAny, kMaxAttachedBytes);
     if (!text) {
       Say(text.error().message());
       return;
@@ -255,18 +274,25 @@ class Chat {
   }
 
   void Save(const std::string& path) {
-    const Status saved = WriteChatFile(path, messages_);
+    const Status saved = WriteChatFile(UnderHome(path), messages_);
     Say(saved.ok() ? fmt::format("{} messages written to {}.", messages_.size(), path) : saved.message());
   }
 
   void Load(const std::string& path) {
-    Result<std::vector<chat::Message>> messages = ReadChatFile(path);
+    Result<std::vector<chat::Message>> messages = ReadChatFile(UnderHome(path));
     if (!messages) {
       Say(messages.error().message());
       return;
     }
     messages_ = std::move(*messages);
+    CountCalls();
     Say(fmt::format("{} messages read from {}.", messages_.size(), path));
+  }
+
+  // Those of a conversation from elsewhere have ids already, and no two calls have the same.
+  void CountCalls() {
+    for (const chat::Message& message : messages_)
+      num_calls_ += static_cast<int64_t>(message.tool_calls.size());
   }
 
   void Tools(const std::string& path) {
@@ -275,7 +301,7 @@ class Chat {
       Say(fmt::format("{} tools.", tools_.size()));
       return;
     }
-    Result<std::vector<chat::JsonValue>> tools = ReadToolsFile(path);
+    Result<std::vector<chat::JsonValue>> tools = ReadToolsFile(UnderHome(path));
     if (!tools) {
       Say(tools.error().message());
       return;
@@ -319,13 +345,15 @@ class Chat {
       return result.ec == std::errc() && result.ptr == value.data() + value.size();
     };
     bool ok = false;
+    std::string_view kind = "a number";
     if (name == "temperature")
       ok = read(wanted.temperature);
     else if (name == "top-p")
       ok = read(wanted.top_p);
-    else if (name == "top-k")
+    else if (name == "top-k") {
+      kind = "a whole number from 0 on";
       ok = read(wanted.top_k);
-    else if (name == "min-p")
+    } else if (name == "min-p")
       ok = read(wanted.min_p);
     else if (name == "repetition-penalty")
       ok = read(wanted.repetition_penalty);
@@ -333,17 +361,19 @@ class Chat {
       ok = read(wanted.presence_penalty);
     else if (name == "frequency-penalty")
       ok = read(wanted.frequency_penalty);
-    else if (name == "seed")
+    else if (name == "seed") {
+      kind = "a whole number from 0 on";
       ok = read(wanted.seed);
-    else if (name == "max-tokens")
+    } else if (name == "max-tokens") {
+      kind = "a whole number from 1 on";
       ok = read(max_tokens) && max_tokens > 0;
-    else {
+    } else {
       Say(fmt::format("/set: got '{}'; /set alone lists the names.", Printable(name)));
       return;
     }
     const Status valid = sampling::ValidateSamplingParams(wanted, runtime_.model().config().vocab_size);
     if (!ok || !valid.ok()) {
-      Say(ok ? valid.message() : fmt::format("/set {}: got '{}', wanted a number", name, Printable(value)));
+      Say(ok ? valid.message() : fmt::format("/set {}: got '{}', wanted {}", name, Printable(value), kind));
       return;
     }
     now = wanted;
@@ -364,13 +394,19 @@ class Chat {
 
   // ---- Answers
 
-  // The last message of a conversation from another run, as much of it as one line has room for.
+  // The last message of a conversation from another run: how its first line begins.
   void SayWhereItGoesOn() {
     const auto last = std::find_if(messages_.rbegin(), messages_.rend(), [](const chat::Message& message) {
       return message.role == chat::Role::kUser;
     });
     if (last == messages_.rend()) return;
-    const std::string line = last->content.text.substr(0, last->content.text.find('\n'));
+    std::string line = last->content.text.substr(0, last->content.text.find('\n'));
+    if (line.size() > kMostOfLastMessage) {
+      size_t end = kMostOfLastMessage;
+      while (end > 0 && (static_cast<unsigned char>(line[end]) & 0xc0) == 0x80)
+        --end;  // Not inside a character.
+      line = line.substr(0, end) + "…";
+    }
     Say(fmt::format("{} messages, the last of yours: {}", messages_.size(), Printable(line)));
   }
 
@@ -402,7 +438,7 @@ class Chat {
       last_ = *answer;
       // Every turn draws anew, or a repeated question would repeat its answer.
       ++ask_.sampling.seed;
-      SayDim(SpeedLine(*answer));
+      if (!quiet_) SayDim(SpeedLine(*answer));
       // A stopped answer stays in the history as far as it came: the reader has seen it. Of one that had said nothing yet, or only
       // begun a call, there is nothing to keep.
       const chat::ParsedCompletion& message = answer->completion.message;
@@ -470,12 +506,14 @@ class Chat {
   }
 
   static constexpr int64_t kMaxAttachedBytes = int64_t{16} << 20;
-  static constexpr int kColumnsOfHelp = 95;  // In which every line of /help has room.
+  static constexpr size_t kMostOfLastMessage = 160;  // Bytes of it that are shown.
+  static constexpr int kColumnsOfHelp = 95;          // In which every line of /help has room.
 
   ChatRuntime& runtime_;
   ChatRuntime::Ask ask_;
   std::vector<chat::JsonValue> tools_;
   ToolCommands commands_;
+  bool quiet_;
   AnswerPrinter printer_;
   const TypeAheadScope type_ahead_;  // In front of the editor, which goes back to the modes that it found.
   LineEditor editor_;
@@ -494,8 +532,9 @@ class Chat {
 
 int RunInteractiveChat(ChatRuntime& runtime, ChatRuntime::Ask ask, const std::string& system,
                        std::vector<chat::Message> last, std::vector<chat::JsonValue> tools,
-                       ToolCommands commands, std::string_view reasoning, const std::string& first) {
-  return Chat(runtime, std::move(ask), system, std::move(tools), std::move(commands), reasoning)
+                       ToolCommands commands, std::string_view reasoning, const std::string& first,
+                       bool quiet) {
+  return Chat(runtime, std::move(ask), system, std::move(tools), std::move(commands), reasoning, quiet)
       .Run(std::move(last), first);
 }
 

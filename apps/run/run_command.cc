@@ -322,7 +322,7 @@ int RunRunCommand(const RunOptions& options,
   }
   const int exit_code =
       RunInteractiveChat(**runtime, std::move(ask), options.system, std::move(last), std::move(tools),
-                         *commands, options.reasoning, options.prompt.value_or(""));
+                         *commands, options.reasoning, options.prompt.value_or(""), options.quiet);
   const InterruptScope interrupts;
   const std::optional<diag::VerifySummary> verify = Verified(**runtime);
   return Drifted(verify) ? kExitRunFailed : exit_code;

@@ -153,8 +153,10 @@ std::string SpeedLine(const Generation& generation) {
                   all ? std::string() : fmt::format(" of {}", num_prompt), generation.prefill_seconds,
                   PerSecond(num_computed, generation.prefill_seconds));
   if (generation.num_cached_tokens > 0) line += fmt::format(" after {} reused", generation.num_cached_tokens);
-  line += fmt::format(", answer {} tokens in {:.2f} s ({:.0f} tok/s", num_output, generation.decode_seconds,
-                      PerSecond(num_output, generation.decode_seconds));
+  line += fmt::format(", answer {} tokens in {:.2f} s", num_output, generation.decode_seconds);
+  if (num_output < 2)
+    return line;  // The first comes with the prompt's last step: a rate of it alone is none.
+  line += fmt::format(" ({:.0f} tok/s", PerSecond(num_output, generation.decode_seconds));
   if (generation.num_steps < num_output) {
     line += fmt::format(", {:.2f} tokens a step",
                         static_cast<double>(num_output) / static_cast<double>(generation.num_steps));

@@ -135,6 +135,14 @@ class Chat(unittest.TestCase):
         messages = json.loads(kept.read_text(encoding="utf-8"))
         self.assertEqual([message["role"] for message in messages], ["system"] + ["user", "assistant"] * 3)
         self.assertEqual(messages[5]["content"], "What is the capital of Italy?")
+        # Of a long message only the beginning is shown, and no half of a character.
+        kept.write_text(json.dumps([{"role": "user", "content": "x" + "é" * 5000}]))
+        terminal = Terminal("-c", *greedy, env=env)
+        self.addCleanup(terminal.close)
+        terminal.wait_for("the last of yours:")
+        self.assertLess(len(terminal.wait_for("…")), 200)
+        self.assertNotIn("\ufffd", terminal.screen)
+        kept.write_text(json.dumps(messages))
         # What is no answer, or cannot be gone on with, leaves it as it is.
         before = kept.read_bytes()
         dsv4("run", "--raw", "-n", "4", "The capital", env=env)
@@ -385,7 +393,9 @@ class Typing(chat_terminal.TypingTest):
         terminal.wait_for("temperature 0.5, top-p 1")
         terminal.send("/set top-p 7\r")
         terminal.wait_for("wanted a number in (0, 1]")
-        terminal.send("/effort huge\r")
+        terminal.send("/set max-tokens 0\r")
+        terminal.wait_for("wanted a whole number from 1 on")
+        terminal.send("/EFFORT huge\r")
         terminal.wait_for("knows high, max")
         terminal.send("/stats\r")
         terminal.wait_for("tokens of context used")
@@ -394,6 +404,20 @@ class Typing(chat_terminal.TypingTest):
         terminal.send("/nothing\r")
         terminal.wait_for("Unknown command")
         self.ask(terminal, "/etc/passwd is a path\r")
+        self.leave(terminal)
+
+    def test_files_under_the_home_and_what_is_forgotten(self):
+        (self.folder / "notes.txt").write_text("x\n")
+        terminal = self.open(*QUICK, env={"HOME": str(self.folder)})
+        terminal.send("/read ~/no\t\r")
+        terminal.wait_for("~/notes.txt: 2 bytes go in front")
+        terminal.send("/clear\r")
+        terminal.wait_for("The conversation is forgotten.")
+        terminal.send("/system Be brief.\r")
+        terminal.wait_for("The system message is set; the conversation starts afresh.")
+        terminal.send("/save ~/saved.json\r/clear\r")
+        terminal.wait_for("forgotten, except for the system message.")
+        self.assertEqual(len(json.loads((self.folder / "saved.json").read_text())), 1)
         self.leave(terminal)
 
     def test_results_of_tools(self):
