@@ -4,8 +4,12 @@
 
 #include <CLI/CLI.hpp>
 #include <array>
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
+#include <iostream>
 #include <iterator>
 #include <new>
 #include <string>
@@ -78,6 +82,18 @@ void SayThatMemoryRanOut() { Say("dsv4: memory ran out\n"); }
 
 std::terminate_handler default_terminate = nullptr;
 
+// What a command wrote counts as written only when the system has taken it: a disk may be full.
+int WithWhatWasWritten(int exit_code) {
+  std::cout.flush();
+  const bool flushed = std::fflush(stdout) == 0;
+  const int error = errno;
+  if (flushed && std::ferror(stdout) == 0) return exit_code;
+  Say("dsv4: standard output: ");
+  Say(flushed ? "not all of it could be written" : std::strerror(error));
+  Say("\n");
+  return exit_code == dsv4::apps::kExitOk ? dsv4::apps::kExitRunFailed : exit_code;
+}
+
 [[noreturn]] void Terminate() {
   try {
     if (const std::exception_ptr exception = std::current_exception()) std::rethrow_exception(exception);
@@ -101,9 +117,13 @@ int main(int argc, char** argv) {
   default_terminate = std::set_terminate(Terminate);  // For other threads.
   dsv4::apps::ReportLostFiles();
   try {
-    return dsv4::apps::Main(argc, argv);
+    return WithWhatWasWritten(dsv4::apps::Main(argc, argv));
   } catch (const std::bad_alloc&) {
     SayThatMemoryRanOut();
     return dsv4::apps::kExitRunFailed;
+  } catch (const std::system_error&) {
+    // fmt throws it where a file takes no more.
+    if (std::ferror(stdout) == 0) throw;
+    return WithWhatWasWritten(dsv4::apps::kExitRunFailed);
   }
 }
