@@ -54,6 +54,11 @@ bool KernelGivesTiles() {
   return (low & kTileState) == kTileState && ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
+// Look-ups and dot products of bytes, which came to servers later than the rest of AVX-512.
+bool HasByteInstructions() {
+  return __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
+}
+
 bool Supported(Isa isa) {
   switch (isa) {
     case Isa::kScalar:
@@ -63,10 +68,9 @@ bool Supported(Isa isa) {
     case Isa::kAvx512:
       return Supported(Isa::kAvx2) && __builtin_cpu_supports("avx512f") &&
              __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi") &&
-             __builtin_cpu_supports("avx512vnni");
+             __builtin_cpu_supports("avx512vl");
     case Isa::kAvx512Bf16:
-      return Supported(Isa::kAvx512) && __builtin_cpu_supports("avx512bf16");
+      return Supported(Isa::kAvx512) && HasByteInstructions() && __builtin_cpu_supports("avx512bf16");
     case Isa::kAmx: {
       static const bool has_tiles = CpuHasAmx() && KernelGivesTiles();
       return Supported(Isa::kAvx512Bf16) && has_tiles;
@@ -144,7 +148,10 @@ Kernels KernelsFor(Isa isa) {
     kernels = avx512::kKernels;
     kernels.rows = avx512::kRows;
     kernels.float_panels = avx512::kPanels;
-    kernels.fp4_keys = avx512::kFp4KeyKernels;
+    if (HasByteInstructions()) {
+      kernels.rows.widen_e4m3 = avx512::WidenE4m3ByTable;
+      kernels.fp4_keys = avx512::kFp4KeyKernels;
+    }
     if (isa >= Isa::kAvx512Bf16) {
       kernels.bf16 = avx512bf16::kBf16Matmul;
       if (isa == Isa::kAmx) {

@@ -40,18 +40,33 @@ struct Fp4 {
   }
 };
 
-// Lane i of the scales of a chunk: where in the eight bytes of its qword the bits of its code begin, for a code whose lowest
-// bit belongs at bit `place` of the lane. One code for each `block` columns, eight of them in a qword: all of the chunk's, or those
-// of the half that the lane belongs to.
+// Lane i of the scales of a chunk has the bits of the code of its columns, from bit kPlace on, which is in the third byte; other bits are
+// anything. One code for each kBlock columns, eight of them in a qword: all of the chunk's, or those of the half that the lane belongs
+// to. With VBMI it is one shift by a different number of bits for each byte, else a look-up of bytes and a shift.
+template <int kBlock, int kPlace>
 struct ScaleBits {
-  constexpr ScaleBits(int block, int place) {
+  static_assert(kPlace / 8 == 2);
+  constexpr ScaleBits() {
     for (int lane = 0; lane < 16; ++lane) {
-      const int code = Fp4::Column(0, lane, 0) / block % 8;
-      for (int byte = 0; byte < 4; ++byte)
-        offsets[4 * lane + byte] = static_cast<uint8_t>((8 * code - place + 8 * byte) & 63);
+      const int code = Fp4::Column(0, lane, 0) / kBlock % 8;
+      for (int byte = 0; byte < 4; ++byte) {
+#ifdef __AVX512VBMI__
+        bytes[4 * lane + byte] = static_cast<uint8_t>((8 * code - kPlace + 8 * byte) & 63);
+#else
+        bytes[4 * lane + byte] = byte == 2 ? static_cast<uint8_t>(lane / 2 % 2 * 8 + code) : uint8_t{0x80};
+#endif
+      }
     }
   }
-  alignas(64) uint8_t offsets[64] = {};
+  // Of two times eight codes in every 128 bits.
+  inline __m512i Of(__m512i codes) const {
+#ifdef __AVX512VBMI__
+    return _mm512_multishift_epi64_epi8(_mm512_load_si512(bytes), codes);
+#else
+    return _mm512_slli_epi32(_mm512_shuffle_epi8(codes, _mm512_load_si512(bytes)), kPlace % 8);
+#endif
+  }
+  alignas(64) uint8_t bytes[64] = {};
 };
 
 // e4m3's exponent lands in fp32's field 120 too low. Weights 2^60 too large and sums 2^60 too small leave room on both sides.
@@ -60,11 +75,9 @@ struct NvFp4Scales : Fp4 {
   static constexpr int kWeightExponent = 60;
   static constexpr float kUnit = 0x1p60F;
   static inline Scales LoadScales(const uint8_t* codes, const void*, int64_t) {
-    static constexpr ScaleBits kBits(16, 20);
+    static constexpr ScaleBits<16, 20> kBits;
     const __m512i halves = _mm512_broadcast_i64x2(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
-    return _mm512_castsi512_ps(
-        _mm512_and_si512(_mm512_multishift_epi64_epi8(_mm512_load_si512(kBits.offsets), halves),
-                         _mm512_set1_epi32(0x07F00000)));
+    return _mm512_castsi512_ps(_mm512_and_si512(kBits.Of(halves), _mm512_set1_epi32(0x07F00000)));
   }
 };
 
@@ -72,12 +85,10 @@ struct MxFp4Scales : Fp4 {
   static constexpr int64_t kScaleBytes = 8;
   static constexpr int kWeightExponent = 0;
   static inline Scales LoadScales(const uint8_t* codes, const void*, int64_t) {
-    static constexpr ScaleBits kBits(32, 23);
+    static constexpr ScaleBits<32, 23> kBits;
     int64_t eight;
     __builtin_memcpy(&eight, codes, sizeof(eight));
-    const __m512i bits = _mm512_and_si512(
-        _mm512_multishift_epi64_epi8(_mm512_load_si512(kBits.offsets), _mm512_set1_epi64(eight)),
-        _mm512_set1_epi32(0x7F800000));
+    const __m512i bits = _mm512_and_si512(kBits.Of(_mm512_set1_epi64(eight)), _mm512_set1_epi32(0x7F800000));
     return _mm512_castsi512_ps(_mm512_max_epi32(bits, _mm512_set1_epi32(0x00400000)));
   }
 };
