@@ -18,6 +18,8 @@ constexpr int kPlainRows = 1;
 constexpr int kFreshRows = 1;
 constexpr int kPlainTokens = 4;
 constexpr int kFreshTokens = 4;
+constexpr int kWideTokens = 0;
+constexpr bool kHoldX = false;
 constexpr int kLoadedTokens = 4;
 constexpr int kStepColumns = kVecs * kLanes;
 

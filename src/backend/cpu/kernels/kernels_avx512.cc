@@ -1,4 +1,4 @@
-// AVX-512 F, BW, DQ, VL, VBMI, VNNI without bf16 dot products: every format is widened to fp32 in registers.
+// AVX-512 F, BW, DQ, VL without bf16 dot products: every format is widened to fp32 in registers.
 #include <immintrin.h>
 
 #include <cstdint>
@@ -18,6 +18,8 @@ constexpr int kPlainRows = 4;
 constexpr int kFreshRows = 2;
 constexpr int kPlainTokens = 4;
 constexpr int kFreshTokens = 4;
+constexpr int kWideTokens = 8;
+constexpr bool kHoldX = true;
 constexpr int kLoadedTokens = 4;
 
 inline Vec Zero() { return _mm512_setzero_ps(); }

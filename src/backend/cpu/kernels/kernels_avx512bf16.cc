@@ -19,6 +19,8 @@ constexpr int kPlainRows = 4;
 constexpr int kFreshRows = 2;
 constexpr int kPlainTokens = 4;
 constexpr int kFreshTokens = 4;
+constexpr int kWideTokens = 0;
+constexpr bool kHoldX = false;
 constexpr int kLoadedTokens = 6;
 
 inline Vec Zero() { return _mm512_setzero_ps(); }

@@ -16,6 +16,8 @@ constexpr int kPlainRows = 1;
 constexpr int kFreshRows = 1;
 constexpr int kPlainTokens = 2;
 constexpr int kFreshTokens = 2;
+constexpr int kWideTokens = 0;
+constexpr bool kHoldX = false;
 constexpr int kLoadedTokens = 2;
 
 // What every instruction set gives to matmul_body.h and row_kernels_body.h; one lane wants less of it than vectors do.

@@ -6,6 +6,8 @@
 //   kRowsOfOne                   rows that meet one token side by side
 //   kPlainRows, kPlainTokens     rows that meet several tokens, and how many, without fresh sums
 //   kFreshRows, kFreshTokens     and with them
+//   kWideTokens                  instead of kFreshTokens, with accumulators in memory; 0: never
+//   kHoldX                       one load of activations for all rows, where the compiler prefers a load for each product
 //   kLoadedTokens                instead of kPlainTokens where unpacking is nothing but a load
 //   Zero, Dot, Fma, Add, Reduce4, LoadX, LoadW, StoreW
 //
@@ -49,7 +51,10 @@ struct Shape {
   static_assert(kPackColumns % Format::kColumns == 0);
 
   static constexpr bool kFresh = Format::kScaled || sizeof(Vec) < 64;
-  static constexpr int kMostTokens = kFresh ? kFreshTokens : (Format::kLoaded ? kLoadedTokens : kPlainTokens);
+  // Accumulators of more than kFreshTokens wait in the first-level cache while sums have the registers.
+  static constexpr bool InMemory(int num_tokens) { return kFresh && num_tokens > kFreshTokens; }
+  static constexpr int kMostTokens = kFresh ? (kWideTokens > kFreshTokens ? kWideTokens : kFreshTokens)
+                                            : (Format::kLoaded ? kLoadedTokens : kPlainTokens);
   // Of the stored matrix in a row of chunks.
   static constexpr int kRowsOfChunk = requires { Format::kPaired; }
   ? 2 : 1;
@@ -162,9 +167,13 @@ DSV4_INLINE void AddStep(const uint8_t* const* bytes, int step, const typename F
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) w[r][v] = LoadW(bytes[r] + (step * kVecs + v) * kVecBytes);
     }
+    const X* of_token = x + v * kLanes;
 #pragma GCC unroll 8
-    for (int t = 0; t < kTokens; ++t) {
-      const auto xv = LoadX(x + t * x_stride + v * kLanes);
+    for (int t = 0; t < kTokens; ++t, of_token += x_stride) {
+      // Pointers to all tokens would be too many for the registers.
+      if constexpr (kHoldX && kTokens > 1) asm("" : "+r"(of_token));
+      auto xv = LoadX(of_token);
+      if constexpr (kHoldX && kRows > 1) asm("" : "+v"(xv));
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) sum[r][t] = Dot(sum[r][t], w[r][v], xv);
     }
@@ -176,6 +185,8 @@ template <class Format, int kRows, int kTokens>
 DSV4_INLINE void AddChunk(const uint8_t* const* bytes, const typename Format::Scales* scales, const X* x,
                           int64_t x_stride, Vec (&acc)[kRows][kTokens]) {
   using S = Shape<Format>;
+  // The compiler would rather keep these in registers than the sums.
+  if constexpr (S::InMemory(kTokens)) asm("" : "+m"(acc));
 #pragma GCC unroll 8
   for (int part = 0; part < S::kParts; ++part) {
     Vec sum[kRows][kTokens];
