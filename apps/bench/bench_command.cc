@@ -178,14 +178,14 @@ Status Bench::Load() {
     flags.exchange_hooks = std::make_shared<comm::ExchangeHooks>();
   for (Target& target : targets_) {
     LoadBar bar;
-    DSV4_ASSIGN_OR_RETURN_STATUS(target.model,
-                                 LoadModel(
-                                     flags, source_, target.backend->backend(),
-                                     [&, show = bar.callback()](const model::LoadProgress& progress) {
-                                       NoteHostMemory();
-                                       show(progress);
-                                     },
-                                     LargestRow(plan_), &target.backend->inner()));
+    DSV4_ASSIGN_OR_RETURN_STATUS(
+        target.model, LoadModel(
+                          flags, source_, target.backend->backend(),
+                          [&, show = bar.callback()](const model::LoadProgress& progress) {
+                            NoteHostMemory();
+                            show(progress);
+                          },
+                          LargestRow(plan_), &target.backend->inner(), nullptr, &report_.verified));
     NoteHostMemory();
     bar.Clear();
     target.runs = std::make_unique<BenchRuns>(*target.model, *target.backend, target.meter,

@@ -263,6 +263,7 @@ std::string KernelsText(const BenchReport& report) {
 std::string FooterText(const BenchReport& report) {
   std::string text;
   if (report.experts.has_value()) text += ExpertsText(*report.experts);
+  if (report.verified.has_value()) text += "experts  " + report.verified->text + "\n";
   for (const BenchSummary& line : Summarize(report)) {
     text += fmt::format("{:<64} {:>7.2f} {}{}{}\n", line.what, line.value, line.unit,
                         line.bound > 0 ? fmt::format(", by bytes alone {:.2f}", line.bound) : "",
@@ -338,6 +339,13 @@ Json ToJson(const BenchReport& report) {
                        {"host_bytes_per_second_beside", experts.rates.host_beside},
                        {"link_bytes_per_second", experts.rates.link},
                        {"link_bytes_per_second_beside", experts.rates.link_beside}};
+    if (report.verified.has_value()) {
+      const model::TrialVerdict& verdict = report.verified->verdict;
+      json["experts"]["verified"] = {
+          {"as_planned", verdict.as_planned},        {"step_seconds", verdict.seen},
+          {"planned_seconds", verdict.planned},      {"host_experts", verdict.asked.host},
+          {"brought_experts", verdict.asked.missed}, {"loads", report.verified->num_loads}};
+    }
   }
   json["memory"] = {{"peak_bytes", report.memory.peak_bytes},
                     {"weights_bytes", report.memory.weights_bytes},

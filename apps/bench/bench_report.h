@@ -54,8 +54,9 @@ struct BenchReport {
   std::vector<BenchCheck> checks;  // Empty: unchecked.
   std::vector<BenchRow> rows;
   BenchMemory memory;
-  std::optional<BenchExperts> experts;  // Where not all are resident.
-  std::vector<BenchKernel> kernels;     // Empty unless asked for.
+  std::optional<BenchExperts> experts;           // Where not all are resident.
+  std::optional<model::VerifiedSplit> verified;  // Steps behind the load, where it was to choose their split.
+  std::vector<BenchKernel> kernels;              // Empty unless asked for.
 };
 
 // A ratio of two rows, or a row's percentage of its bound. Only those whose rows were run.

@@ -110,7 +110,7 @@ Result<diag::CheckReport> RunAb(DiagnoseSession& session, const diag::CompareOpt
   // The run has hooks of its own.
   diag::HookedBackend watched(exchanging.backend());
   DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<model::Model> model,
-                        LoadModel(flags, session.source(), watched.backend(), {}));
+                        LoadModel(flags, session.source(), watched.backend(), {}, {}, &exchanging.inner()));
   diag::LiveRun run({*model, watched}, tokens);
   DSV4_ASSIGN_OR_RETURN(diag::CheckReport report, diag::CheckCompare(subject, tokens, run, options));
   report.evidence.push_back(fmt::format("the other run: the same backend with {}", names));

@@ -24,7 +24,8 @@ Result<OtherModel> LoadOther(DiagnoseSession& session, const ModelFlags& flags) 
   OtherModel other;
   DSV4_ASSIGN_OR_RETURN(ops::Backend backend, session.suspects().make_backend(flags));
   other.backend = std::make_unique<diag::HookedBackend>(std::move(backend));
-  DSV4_ASSIGN_OR_RETURN(other.model, LoadModel(flags, session.source(), other.backend->backend(), {}));
+  DSV4_ASSIGN_OR_RETURN(other.model, LoadModel(flags, session.source(), other.backend->backend(), {}, {},
+                                               &other.backend->inner()));
   return other;
 }
 

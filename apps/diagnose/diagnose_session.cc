@@ -45,7 +45,8 @@ Result<diag::Subject> DiagnoseSession::Model() {
     ModelFlags flags = options_.run.model;
     flags.mtp = options_.check == "draft" && options_.draft != "dspark";
     flags.dspark = options_.check == "draft" && options_.draft != "mtp";
-    DSV4_ASSIGN_OR_RETURN(model_, LoadModel(flags, source_, backend_->backend(), bar.callback()));
+    DSV4_ASSIGN_OR_RETURN(
+        model_, LoadModel(flags, source_, backend_->backend(), bar.callback(), {}, &backend_->inner()));
     bar.Clear();
   }
   return diag::Subject{*model_, *backend_};

@@ -252,9 +252,11 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
   server::Metrics metrics(served.id, options.version);
   if (*disk != nullptr) metrics.WatchDisk([&] { return (*disk)->stats(); });
   if (model.options().experts.cached > 0) {
-    metrics.WatchExperts([&backend] {
+    // Steps that checked the split are no request's.
+    metrics.WatchExperts([&backend, before = backend::ExpertCacheCountersOf(backend)] {
       const backend::ExpertCacheCounters now = backend::ExpertCacheCountersOf(backend);
-      return server::ExpertCacheStats{now.slots, now.hits, now.misses, now.bytes};
+      return server::ExpertCacheStats{now.slots, now.hits - before.hits, now.misses - before.misses,
+                                      now.bytes - before.bytes};
     });
   }
   if (learner != nullptr) metrics.WatchLearning([learner] { return learner->num_tokens(); });

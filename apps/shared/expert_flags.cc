@@ -12,6 +12,7 @@
 #include "base/machine_memory.h"
 #include "model/checkpoint/resolved_checkpoint.h"
 #include "model/placement/expert_choice.h"
+#include "model/placement/forecast.h"
 
 namespace dsv4::apps {
 
@@ -57,11 +58,29 @@ std::optional<int64_t> HostMemoryFor(const ModelFlags& flags) {
   return std::min(available.value_or(INT64_MAX), static_cast<int64_t>(flags.host_memory * 1e9));
 }
 
+// What a layer takes beside reading: launches, and what its kernels wait for each other. An H200 takes it with all experts resident
+// (docs/expert-tiers.md, "Where a step goes").
+constexpr double kLatencyOfLayer = 75e-6;
+
+// ExpertCosts::rest: all that a token reads, at the device's rate. That the host reads some of it is less than rates are sure of.
+Result<double> RestOfStep(const model::ResolvedCheckpoint& resolved, const model::ModelConfig& config,
+                          const model::ModelOptions& options, int64_t num_layers,
+                          const ops::Backend& device) {
+  DSV4_ASSIGN_OR_RETURN(const double rate, MeasureDeviceRate(device));
+  const model::Forecast forecast = model::MakeForecast(
+      resolved, config, model::Placement{},
+      {.num_layers = num_layers, .numerics = options.numerics, .cache_rows = options.cache_rows});
+  const double rest = forecast.read / rate + static_cast<double>(num_layers) * kLatencyOfLayer;
+  LogInfo(fmt::format("experts: the GPU reads {}/s, so all else of a step takes {:.1f} ms", Gigabytes(rate),
+                      rest * 1e3));
+  return rest;
+}
+
 Result<model::ExpertSplit> AutoSplit(const ModelFlags& flags, const model::ModelConfig& config,
                                      const std::shared_ptr<const io::Checkpoint>& checkpoint,
                                      const model::ModelOptions& options, const model::MemoryRequest& request,
                                      const model::DeviceRoom& room, int64_t numbers,
-                                     const ops::Backend& device) {
+                                     const ops::Backend& device, std::optional<model::SplitPlan>* wanted) {
   DSV4_ASSIGN_OR_RETURN(const model::ExpertSplit beside_host,
                         model::FitExperts(config, checkpoint, options, request, room));
   if (beside_host.all_resident()) return beside_host;
@@ -81,7 +100,7 @@ Result<model::ExpertSplit> AutoSplit(const ModelFlags& flags, const model::Model
   const double available = static_cast<double>(HostMemoryFor(flags).value_or(all_cached.total()));
   const auto pinnable = static_cast<int64_t>(std::max(0.0, available - beside) / (1 + kDriverShareOfPinned) /
                                              static_cast<double>(plan.slot));
-  const model::ExpertCosts costs{
+  model::ExpertCosts costs{
       .num_layers = plan.num_layers,
       .num_experts = config.n_routed_experts,
       .top_k = config.num_experts_per_tok,
@@ -108,6 +127,10 @@ Result<model::ExpertSplit> AutoSplit(const ModelFlags& flags, const model::Model
       model::ToString(choice.split), choice.times.host * 1e3, choice.times.link * 1e3,
       choice.times.both * 1e3, model::Advice(choice)));
   LogInfo("experts: prompts: " + model::PromptText(choice.split, costs));
+  if (wanted != nullptr) {
+    DSV4_ASSIGN_OR_RETURN(costs.rest, RestOfStep(resolved, config, options, plan.num_layers, device));
+    *wanted = model::SplitPlan{.costs = costs, .without_cache = beside_host};
+  }
   // The plan counts residents to the byte.
   return choice.split.cached > 0 ? choice.split : beside_host;
 }
@@ -206,8 +229,8 @@ Result<model::DeviceRoom> DeviceRoomOf(const ModelFlags& flags, const std::strin
 Result<model::ExpertSplit> SplitOf(const ModelFlags& flags, const model::ModelConfig& config,
                                    const std::shared_ptr<const io::Checkpoint>& checkpoint,
                                    const model::ModelOptions& options, const model::MemoryRequest& request,
-                                   const model::DeviceRoom& room, bool synthetic,
-                                   const ops::Backend* device) {
+                                   const model::DeviceRoom& room, bool synthetic, const ops::Backend* device,
+                                   std::optional<model::SplitPlan>* plan) {
   if (flags.experts.empty()) return model::ExpertSplit{.resident = config.n_routed_experts};
   if (flags.experts != "auto") {
     const int64_t num_layers = options.max_layers > 0 ? options.max_layers : config.num_hidden_layers;
@@ -223,7 +246,7 @@ Result<model::ExpertSplit> SplitOf(const ModelFlags& flags, const model::ModelCo
   if (device == nullptr) return model::FitExperts(config, checkpoint, options, request, room);
   const int64_t num_layers = options.max_layers > 0 ? options.max_layers : config.num_hidden_layers;
   return AutoSplit(flags, config, checkpoint, options, request, room,
-                   NumbersOfLayer(*checkpoint, synthetic, num_layers), *device);
+                   NumbersOfLayer(*checkpoint, synthetic, num_layers), *device, plan);
 }
 
 Status CheckSyntheticFits(const ModelFlags& flags, const ModelSource& source,

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "apps/shared/model_flags.h"
 #include "backend/cuda/cuda_backend.h"
 #include "model/placement/memory_plan.h"
+#include "model/placement/verify_split.h"
 
 namespace dsv4::apps {
 
@@ -54,11 +56,14 @@ Status CheckHostMemory(const ModelFlags& flags, const model::MemoryPlan& plan, i
 
 // What --experts says of a model. "auto" is what model::ChooseExperts makes of rates that are measured on `device`, the CUDA backend, which takes
 // some seconds, and logs them; without one, the most residents that leave room for the rest of the plan. Cached experts without slots have as
-// many as it leaves room for. All are resident without the flag. `synthetic`: numbers are made while they load. The errors of model::ParseExpertSplit, model::FitExperts and model::FitSlots.
+// many as it leaves room for. All are resident without the flag. `synthetic`: numbers are made while they load. Unless null, `plan` becomes what
+// "auto" made of measured rates, for model::VerifySplit; without such a plan nothing. The errors of model::ParseExpertSplit, model::FitExperts
+// and model::FitSlots.
 Result<model::ExpertSplit> SplitOf(const ModelFlags& flags, const model::ModelConfig& config,
                                    const std::shared_ptr<const io::Checkpoint>& checkpoint,
                                    const model::ModelOptions& options, const model::MemoryRequest& request,
-                                   const model::DeviceRoom& room, bool synthetic, const ops::Backend* device);
+                                   const model::DeviceRoom& room, bool synthetic, const ops::Backend* device,
+                                   std::optional<model::SplitPlan>* plan = nullptr);
 
 // Before weights are made for which no file has room: ResourceExhausted names `source`, where what stays on the host of synthetic weights is more
 // than its memory. With several ranks, each of which has a part, nothing is known.

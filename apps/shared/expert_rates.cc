@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "apps/bench/bench_machine.h"
 #include "backend/cuda/cuda_backend.h"
 
 namespace dsv4::apps {
@@ -152,6 +153,13 @@ Result<ExpertRates> MeasureExpertRates(const ModelFlags& flags, const ops::Backe
   DSV4_ASSIGN_OR_RETURN(rates.link_beside, link);
   rates.host_beside = MedianOf(std::move(passes));
   return rates;
+}
+
+Result<double> MeasureDeviceRate(const ops::Backend& device) {
+  DSV4_ASSIGN_OR_RETURN(const BenchMeter meter, BenchMeter::OfDevice(device.context->memory()));
+  const double rate = meter.Measure().read_bandwidth;
+  if (rate <= 0) return Error(Internal("the rate of the GPU's memory: its copies cannot be timed"));
+  return rate;
 }
 
 }  // namespace dsv4::apps

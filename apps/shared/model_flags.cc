@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/experts/trial_steps.h"
 #include "apps/shared/disk_tier.h"
 #include "apps/shared/expert_flags.h"
 #include "apps/shared/expert_profile.h"
@@ -153,6 +154,50 @@ Result<bool> NoRoomOnAny(comm::Communicator& group, bool mine) {
   return std::ranges::any_of(ranks, [](const auto& of_rank) { return of_rank == std::vector{1}; });
 }
 
+// CheckMemory; where a drafter that need not be there has no room the options are without one.
+Status FitDrafter(const ModelFlags& flags, const model::ModelConfig& config,
+                  const std::shared_ptr<const io::Checkpoint>& checkpoint, model::ModelOptions& options,
+                  const model::MemoryRequest& memory, const model::DeviceRoom& room, bool synthetic,
+                  RoomLeft* left) {
+  const int64_t numbers = NumbersOfLayer(
+      *checkpoint, synthetic, options.max_layers > 0 ? options.max_layers : config.num_hidden_layers);
+  Status fits = CheckMemory(flags, config, checkpoint, options, memory, room, numbers, synthetic, left);
+  const bool may_do_without = (options.mtp || options.dspark) && flags.drafter_if_it_fits;
+  bool does_without = may_do_without && fits.code() == StatusCode::kResourceExhausted;
+  if (may_do_without && flags.group != nullptr) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(does_without, NoRoomOnAny(*flags.group, does_without));
+  }
+  if (!does_without) return fits;
+  options.mtp = options.dspark = false;
+  return CheckMemory(flags, config, checkpoint, options, memory, room, numbers, synthetic, left);
+}
+
+void LogLoaded(const ModelFlags& flags, const ModelSource& source, const model::Model& model,
+               const std::string& backend_name, int64_t bytes_placed, double seconds) {
+  const std::string layers = flags.max_layers == 0 ? fmt::format("{} layers", model.num_layers())
+                             : source.synthetic()
+                                 ? fmt::format("first {} layers (--max-layers)", flags.max_layers)
+                                 : fmt::format("first {} of {} layers (--max-layers)", flags.max_layers,
+                                               model.config().num_hidden_layers);
+  std::string line = fmt::format("model {}: {}, backend {}, numerics {}", source.name(), layers, backend_name,
+                                 flags.numerics);
+  const model::RankPlace& place = model.place();
+  if (flags.group != nullptr) {
+    line +=
+        fmt::format(", rank {} of {}: placement {}, layers {} to {}", place.rank, place.placement.num_ranks(),
+                    model::ToString(place.placement), place.layers.begin, place.layers.end - 1);
+  }
+  const model::ExpertSplit& split = model.options().experts;
+  if (!split.all_resident()) line += fmt::format(", experts of a layer {}", model::ToString(split));
+  if (bytes_placed > 0) line += ", " + LoadSpeed(bytes_placed, seconds);
+  // A truncated model answers differently, so the run says so even when logs are quiet.
+  if (flags.max_layers > 0 && place.rank == 0) {
+    LogWarning(line);
+  } else {
+    LogInfo(line);
+  }
+}
+
 }  // namespace
 
 Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const ModelSource& source,
@@ -165,9 +210,10 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const M
 Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& given, const ModelSource& source,
                                                 const ops::Backend& backend, const LoadCallback& progress,
                                                 const model::MemoryRequest& memory,
-                                                const ops::Backend* wrapped, RoomLeft* left) {
-  DSV4_ASSIGN_OR_RETURN(model::ModelConfig config, source.Config());
-  DSV4_ASSIGN_OR_RETURN(std::shared_ptr<const io::Checkpoint> checkpoint, source.Checkpoint());
+                                                const ops::Backend* wrapped, RoomLeft* left,
+                                                std::optional<model::VerifiedSplit>* verified) {
+  DSV4_ASSIGN_OR_RETURN(const model::ModelConfig config, source.Config());
+  DSV4_ASSIGN_OR_RETURN(const std::shared_ptr<const io::Checkpoint> checkpoint, source.Checkpoint());
   if (left != nullptr) left->context = config.max_position_embeddings;
   ModelFlags flags = given;
   if (flags.group != nullptr) DSV4_TRY(AgreeOnDrafter(*flags.group, flags));
@@ -184,26 +230,13 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& given, const M
   if (flags.group != nullptr && flags.exchange_hooks != nullptr)
     options.group = comm::Observe(flags.group, flags.exchange_hooks);
   options.placement = flags.placed;
+  const ops::Backend& device = wrapped != nullptr ? *wrapped : backend;
+  model::DeviceRoom room;
+  std::optional<model::SplitPlan> plan;
   if (flags.backend == "cuda") {
-    DSV4_ASSIGN_OR_RETURN(const model::DeviceRoom room, DeviceRoomOf(flags, backend.name));
-    DSV4_ASSIGN_OR_RETURN(options.experts,
-                          SplitOf(flags, config, checkpoint, options, memory, room, source.synthetic(),
-                                  wrapped != nullptr ? wrapped : &backend));
-    const int64_t numbers =
-        NumbersOfLayer(*checkpoint, source.synthetic(),
-                       options.max_layers > 0 ? options.max_layers : config.num_hidden_layers);
-    Status fits =
-        CheckMemory(flags, config, checkpoint, options, memory, room, numbers, source.synthetic(), left);
-    const bool may_do_without = (options.mtp || options.dspark) && flags.drafter_if_it_fits;
-    bool does_without = may_do_without && fits.code() == StatusCode::kResourceExhausted;
-    if (may_do_without && flags.group != nullptr) {
-      DSV4_ASSIGN_OR_RETURN(does_without, NoRoomOnAny(*flags.group, does_without));
-    }
-    if (does_without) {
-      options.mtp = options.dspark = false;
-      fits = CheckMemory(flags, config, checkpoint, options, memory, room, numbers, source.synthetic(), left);
-    }
-    DSV4_TRY(fits);
+    DSV4_ASSIGN_OR_RETURN(room, DeviceRoomOf(flags, backend.name));
+    DSV4_ASSIGN_OR_RETURN(options.experts, SplitOf(flags, config, checkpoint, options, memory, room,
+                                                   source.synthetic(), &device, &plan));
     if (!options.experts.all_resident()) {
       DSV4_ASSIGN_OR_RETURN(options.expert_order, ExpertOrderOf(flags, source, config));
     }
@@ -215,7 +248,7 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& given, const M
             LogWarning("exchanges between GPUs go by NCCL, which takes longer: " + why);
           }};
       options.make_device_group =
-          [device = wrapped != nullptr ? *wrapped : backend, common, hooks = flags.exchange_hooks](
+          [device, common, hooks = flags.exchange_hooks](
               comm::Communicator& hosts,
               model::DeviceGroupOf of) -> Result<std::unique_ptr<comm::Communicator>> {
         backend::CudaGroupOptions of_group = common;
@@ -231,39 +264,41 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& given, const M
     DSV4_ASSIGN_OR_RETURN(options.experts_from_disk,
                           ReadsFromDisk(flags, source, config, checkpoint, options, memory, left));
   }
-  const auto begin = std::chrono::steady_clock::now();
-  DSV4_ASSIGN_OR_RETURN(
-      std::unique_ptr<model::Model> model,
-      model::Model::FromCheckpoint(std::move(config), std::move(checkpoint), backend, options));
-  const std::string layers = flags.max_layers == 0 ? fmt::format("{} layers", model->num_layers())
-                             : source.synthetic()
-                                 ? fmt::format("first {} layers (--max-layers)", flags.max_layers)
-                                 : fmt::format("first {} of {} layers (--max-layers)", flags.max_layers,
-                                               model->config().num_hidden_layers);
-  std::string line = fmt::format("model {}: {}, backend {}, numerics {}", source.name(), layers, backend.name,
-                                 flags.numerics);
-  if (flags.group != nullptr) {
-    const model::RankPlace& place = model->place();
-    line +=
-        fmt::format(", rank {} of {}: placement {}, layers {} to {}", place.rank, place.placement.num_ranks(),
-                    model::ToString(place.placement), place.layers.begin, place.layers.end - 1);
-  }
-  if (!options.experts.all_resident())
-    line += fmt::format(", experts of a layer {}", model::ToString(options.experts));
-  if (bytes_placed > 0) {
+  std::unique_ptr<model::Model> model;
+  int num_loads = 0;
+  const auto load = [&](const model::ExpertSplit& split) -> Status {
+    if (num_loads++ > 0) {
+      model.reset();
+      DSV4_RETURN_IF_ERROR(backend::ForgetWeights(device));
+    }
+    model::ModelOptions fitted = options;
+    fitted.experts = split;
+    if (flags.backend == "cuda") {
+      DSV4_RETURN_IF_ERROR(
+          FitDrafter(flags, config, checkpoint, fitted, memory, room, source.synthetic(), left));
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    DSV4_ASSIGN_OR_RETURN_STATUS(model, model::Model::FromCheckpoint(config, checkpoint, backend, fitted));
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    line += ", " + LoadSpeed(bytes_placed, seconds);
+    if (flags.backend == "cuda") {
+      const backend::PinnedLoad pinned = backend::PinnedLoadOf(device);
+      if (pinned.bytes > 0) LogInfo("load: " + PinnedText(pinned));
+    }
+    LogLoaded(flags, source, *model, backend.name, bytes_placed, seconds);
+    return {};
+  };
+  if (!plan.has_value()) {
+    DSV4_TRY(load(options.experts));
+    return model;
   }
-  if (flags.backend == "cuda") {
-    const backend::PinnedLoad pinned = backend::PinnedLoadOf(wrapped != nullptr ? *wrapped : backend);
-    if (pinned.bytes > 0) LogInfo("load: " + PinnedText(pinned));
-  }
-  // A truncated model answers differently, so the run says so even when logs are quiet.
-  if (flags.max_layers > 0 && model->place().rank == 0) {
-    LogWarning(line);
-  } else {
-    LogInfo(line);
-  }
+  DSV4_ASSIGN_OR_RETURN(
+      const model::VerifiedSplit found,
+      model::VerifySplit(
+          *plan, {.load = load,
+                  .time_steps = [&] { return TimeSteps(*model, device, plan->costs); },
+                  .say = [](bool warning,
+                            const std::string& text) { warning ? LogWarning(text) : LogInfo(text); }}));
+  if (verified != nullptr) *verified = found;
   return model;
 }
 

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "apps/serve/slot_trade.h"
 #include "base/status.h"
 #include "io/chosen_reads.h"
 #include "model/placement/memory_plan.h"
+#include "model/placement/verify_split.h"
 #include "model/runtime/model.h"
 
 namespace dsv4::comm {
@@ -106,13 +108,15 @@ model::ModelOptions MakeModelOptions(const ModelFlags& flags);
 // Loads the model of `source` on `backend`, in a group this rank's part. Logs in one line what was loaded, --max-layers included, and how fast it came to
 // a device. On a device the memory
 // for it and for the sequences of `memory` is planned first: ResourceExhausted with a table when it does not fit. Where `backend` wraps another
-// one, as diag::HookedBackend does, that is `wrapped`: ranks exchange what lies on its device. Unless null, `left` becomes what is
-// left beside all that has its place.
+// one, as diag::HookedBackend does, that is `wrapped`: ranks exchange what lies on its device, and experts are counted there. With --experts
+// auto a few steps say whether the split is as fast as planned, and another one may be loaded (model::VerifySplit); no other model is on the
+// backend then. Unless null, `left` becomes what is left beside all that has its place, and `verified` what those steps were.
 Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const ModelSource& source,
                                                 const ops::Backend& backend, const LoadCallback& progress,
                                                 const model::MemoryRequest& memory = {},
                                                 const ops::Backend* wrapped = nullptr,
-                                                RoomLeft* left = nullptr);
+                                                RoomLeft* left = nullptr,
+                                                std::optional<model::VerifiedSplit>* verified = nullptr);
 // The same on the backend that --backend names.
 Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const ModelSource& source,
                                                 const LoadCallback& progress,

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/weights/e2m1_order.h"
 #include "base/check.h"
@@ -181,6 +182,37 @@ TEST(ExpertCache, SlotsThatThereIsNoMemoryForLeaveAsManyAsThereWere) {
   EXPECT_FALSE(backend::SetExpertSlots(backend, 112).ok());
   null_runtime::max_device_bytes = SIZE_MAX;
   EXPECT_TRUE(step()) << "experts are read from where they stay";
+}
+
+// What --experts auto does where it loads a model again with another split.
+TEST(ExpertCache, AModelThatIsForgottenLeavesNothingPinnedAndTheNextOneCountsAnew) {
+  const ops::Backend host = Take(backend::MakeCpuBackend({.num_threads = 1}));
+  const ops::Backend backend = Take(backend::MakeCudaBackend({.host = host}));
+  ASSERT_EQ(null_runtime::registered, 0);
+  const auto step = [&](const model::ExpertSplit& split) {
+    const auto model = Take(LoadTiny(backend, split));
+    kv::SequenceState sequence = Take(model->NewSequence());
+    const int32_t token = 1;
+    const model::SequenceChunk chunk = {.state = &sequence, .tokens = {&token, 1}};
+    ASSERT_TRUE(model->Step({&chunk, 1}).has_value());
+    EXPECT_GT(null_runtime::registered, 0);
+    EXPECT_EQ(backend::ExpertCacheCountersOf(backend).slots, split.slots);
+  };
+  step({.host = 4, .cached = 12, .slots = 30});
+  EXPECT_GT(null_runtime::registered, 0) << "layers' tables keep them";
+  const int64_t pinned = backend::PinnedLoadOf(backend).bytes;
+  EXPECT_GT(pinned, 0);
+  ASSERT_TRUE(backend::ForgetWeights(backend).ok());
+  EXPECT_EQ(null_runtime::registered, 0);
+  EXPECT_EQ(backend::ExpertCacheCountersOf(backend).slots, 0);
+  EXPECT_EQ(backend::HostExpertCountersOf(backend).requests, 0);
+  EXPECT_EQ(backend::PinnedLoadOf(backend).bytes, 0);
+  step({.host = 8, .cached = 8, .slots = 20});
+  EXPECT_EQ(backend::PinnedLoadOf(backend).bytes, pinned / 12 * 8);
+  ASSERT_TRUE(backend::ForgetWeights(backend).ok());
+  ASSERT_TRUE(backend::ForgetWeights(backend).ok()) << "nothing is left to forget";
+  // All experts have room, which a count of all that ever came would not see.
+  step({.cached = 16, .slots = 7 * 16});
 }
 
 // Launches of the tenth step of one token, and how many lists of the next steps were not replayed.

@@ -218,6 +218,27 @@ TEST(CudaExpertTiers, ModelsThatFollowEachOtherOnABackend) {
   }
 }
 
+// As --experts auto does with a split that turns out slow.
+TEST(CudaExpertTiers, AModelThatIsLoadedAgainWithAnotherSplit) {
+  const int64_t num_experts = NumExperts();
+  const model::ExpertSplit both{
+      .host = num_experts / 4, .cached = num_experts - num_experts / 4, .slots = num_experts};
+  const model::ExpertSplit cached{.cached = num_experts, .slots = 2 * num_experts};
+  const std::vector<float> want_both = LogitsOf(Make(2), both);
+  const std::vector<float> want_cached = LogitsOf(Make(2), cached);
+  const ops::Backend backend = Make(2);
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_TRUE(SameBits(LogitsOf(backend, both), want_both));
+    EXPECT_GT(backend::HostExpertCountersOf(backend).requests, 0);
+    ASSERT_TRUE(backend::ForgetWeights(backend).ok());
+    EXPECT_EQ(backend::HostExpertCountersOf(backend).requests, 0);
+    EXPECT_EQ(backend::ExpertCacheCountersOf(backend).misses, 0);
+    EXPECT_TRUE(SameBits(LogitsOf(backend, cached), want_cached));
+    EXPECT_EQ(backend::ExpertCacheCountersOf(backend).slots, cached.slots);
+    ASSERT_TRUE(backend::ForgetWeights(backend).ok());
+  }
+}
+
 // Logits of prompts that come in long passes, while a sequence decodes between them; one prompt is given up behind its first pass.
 class Prompts {
  public:

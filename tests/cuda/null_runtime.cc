@@ -23,6 +23,7 @@ std::atomic<int64_t> dsv4::null_runtime::overlapped_launches = 0;
 std::atomic<int64_t> dsv4::null_runtime::copied_to_device = 0;
 std::atomic<size_t> dsv4::null_runtime::max_pinned_bytes = SIZE_MAX;
 std::atomic<int> dsv4::null_runtime::registrations_left = INT_MAX;
+std::atomic<int> dsv4::null_runtime::registered = 0;
 std::atomic<int> dsv4::null_runtime::registration_ms = 0;
 std::atomic<size_t> dsv4::null_runtime::max_device_bytes = SIZE_MAX;
 
@@ -194,9 +195,13 @@ cudaError_t cudaHostRegister(void*, size_t num_bytes, unsigned) {
   if (num_bytes > dsv4::null_runtime::max_pinned_bytes || --dsv4::null_runtime::registrations_left < 0)
     return cudaErrorMemoryAllocation;
   std::this_thread::sleep_for(std::chrono::milliseconds(dsv4::null_runtime::registration_ms.load()));
+  ++dsv4::null_runtime::registered;
   return cudaSuccess;
 }
-cudaError_t cudaHostUnregister(void*) { return cudaSuccess; }
+cudaError_t cudaHostUnregister(void*) {
+  --dsv4::null_runtime::registered;
+  return cudaSuccess;
+}
 cudaError_t cudaHostAlloc(void** data, size_t num_bytes, unsigned) { return Allocate(data, num_bytes); }
 cudaError_t cudaFree(void* data) { return Free(data); }
 cudaError_t cudaFreeAsync(void* data, cudaStream_t) { return Free(data); }

@@ -14,6 +14,7 @@ extern std::atomic<size_t> max_touched_bytes;
 extern std::atomic<size_t> max_pinned_bytes;
 // So many more blocks are registered, and then no more.
 extern std::atomic<int> registrations_left;
+extern std::atomic<int> registered;       // Blocks that are registered now.
 extern std::atomic<int> registration_ms;  // That one takes which does not fail.
 // More bytes of the device at once are refused.
 extern std::atomic<size_t> max_device_bytes;

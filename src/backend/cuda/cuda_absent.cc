@@ -24,6 +24,7 @@ Result<double> HostToDeviceRate(const ops::Backend&) {
 
 ExpertCacheCounters ExpertCacheCountersOf(const ops::Backend&) { return {}; }
 Status SetExpertSlots(const ops::Backend&, int64_t) { return {}; }
+Status ForgetWeights(const ops::Backend&) { return {}; }
 PinnedLoad PinnedLoadOf(const ops::Backend&) { return {}; }
 
 HostExpertCounters HostExpertCountersOf(const ops::Backend&) { return {}; }

@@ -291,6 +291,15 @@ Status SetExpertSlots(const ops::Backend& backend, int64_t slots) {
   return context.expert_tiers().cache().Resize(slots);
 }
 
+Status ForgetWeights(const ops::Backend& backend) {
+  auto& context = static_cast<cuda::CudaContext&>(*backend.context);
+  DSV4_RETURN_IF_ERROR(context.queue().CallOnStream(
+      "the end of a model", [](cudaStream_t stream) { return cudaStreamSynchronize(stream); }));
+  context.expert_tables().WeightsChange();
+  context.expert_tiers().Forget();
+  return {};
+}
+
 PinnedLoad PinnedLoadOf(const ops::Backend& backend) {
   return static_cast<cuda::CudaContext&>(*backend.context).expert_tiers().cache().load_counters();
 }

@@ -156,6 +156,10 @@ HostExpertCounters HostExpertCountersOf(const ops::Backend& backend);
 // the thread that queues them. ResourceExhausted where the device has no memory for them: then it has room for as many as before, or for none.
 Status SetExpertSlots(const ops::Backend& backend, int64_t slots);
 
+// No model is on the backend any more: what it keeps of weights goes, which else stays until others take their place, memory of host and
+// device with it. Counters of experts begin anew. Waits for the device.
+Status ForgetWeights(const ops::Backend& backend);
+
 // From any thread.
 PinnedLoad PinnedLoadOf(const ops::Backend& backend);
 

@@ -7,17 +7,13 @@
 #include "model/placement/expert_draws.h"
 
 namespace dsv4::model {
-namespace {
 
-// Of all experts of a layer, those that are cached and find no slot.
 double MissedShare(const ExpertSplit& split, const ExpertCosts& costs) {
   if (split.cached == 0) return 0;
   const double slots = split.slots > 0 ? static_cast<double>(split.slots) : static_cast<double>(costs.room);
   const double missed = static_cast<double>(split.cached) - slots / static_cast<double>(costs.num_layers);
   return std::max(0.0, missed) / static_cast<double>(costs.num_experts);
 }
-
-}  // namespace
 
 ExpertTimes TimesOf(const ExpertSplit& split, const ExpertCosts& costs) {
   const auto num_experts = static_cast<double>(costs.num_experts);

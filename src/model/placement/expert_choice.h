@@ -26,7 +26,12 @@ struct ExpertCosts {
   int64_t chunk_tokens = 8192;  // Of a prompt's pass.
   // A pass with so many choices for each of a layer's experts brings the cached ones before the router has chosen.
   int64_t streamed_choices = 0;
+  // Seconds of a token's step beside what it waits for experts that are not on the device. No choice depends on it.
+  double rest = 0;
 };
+
+// Of all experts of a layer, those that are cached and find no slot.
+double MissedShare(const ExpertSplit& split, const ExpertCosts& costs);
 
 // Of routed experts that are not multiplied from the device's memory, for one token.
 struct ExpertTimes {

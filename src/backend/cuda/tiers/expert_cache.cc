@@ -128,6 +128,18 @@ Status ExpertCache::Resize(int64_t slots) {
   return none.ok() ? resized : none;
 }
 
+void ExpertCache::Forget() {
+  store_.Forget();
+  numbered_.clear();
+  num_weights_ = expert_bytes_ = slot_bytes_ = slots_ = num_prepared_ = 0;
+  num_slots_ = 0;
+  state_ = {};
+  for (Buffer* const memory :
+       {&slots_memory_, &keys_, &used_, &owners_, &slot_of_, &experts_, &jobs_, &clock_, &words_})
+    *memory = {};
+  stream_.Restart(0);
+}
+
 Result<CachedLayer> ExpertCache::AddLayer(std::span<const ops::ExpertWeights> experts) {
   CachedLayer layer{.numbers = std::vector<int32_t>(experts.size(), 0), .on_device = {}};
   std::vector<CachedExpert> cached;

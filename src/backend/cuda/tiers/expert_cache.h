@@ -33,6 +33,8 @@ class ExpertCache {
   // From now on the device has room for so many, and they come again as they are chosen. ResourceExhausted where it has no memory for them: then
   // for as many as there were, or none, which are read from where they stay. The queue has no records of steps.
   Status Resize(int64_t slots);
+  // No weight is left, and nothing is in flight: as before the first one, counters too.
+  void Forget();
   // Those of `experts` that are cached. Until Restart.
   Result<CachedLayer> AddLayer(std::span<const ops::ExpertWeights> experts);
   // Queues what brings those that `call` has chosen.

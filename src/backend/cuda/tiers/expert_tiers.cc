@@ -50,6 +50,16 @@ Result<const TieredLayer*> ExpertTiers::Find(std::span<const ops::ExpertWeights>
   return entry.layer.get();
 }
 
+void ExpertTiers::Forget() {
+  WeightsChange();
+  entries_.clear();
+  cache_generation_ = 0;
+  context_.queue().DescribeHostFaults({});
+  host_.reset();
+  state_ = {};  // Numbers of requests begin anew on both sides.
+  cache_.Forget();
+}
+
 Status ExpertTiers::Start() {
   if (host_ != nullptr) return {};
   DSV4_ASSIGN_OR_RETURN_STATUS(state_, context_.memory().Allocate(sizeof(HostTermsState)));

@@ -62,6 +62,8 @@ class ExpertTiers {
 
   // Weights come or change.
   void WeightsChange() { ++generation_; }
+  // They are gone, and nothing is in flight: what was made of them goes too. The queue has no records of steps.
+  void Forget();
   // Null until a layer has experts on the host.
   const tiers::HostExperts* host() const { return host_.get(); }
 

@@ -220,6 +220,13 @@ void PinnedStore::Finish() {
   block_.reset();
 }
 
+void PinnedStore::Forget() {
+  Finish();
+  blocks_.clear();
+  const std::lock_guard lock(mutex_);
+  counters_ = {};
+}
+
 bool PinnedStore::Holds(const std::byte* address) const {
   auto block = blocks_.upper_bound(address);
   if (block == blocks_.begin()) return false;

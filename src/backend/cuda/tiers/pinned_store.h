@@ -35,6 +35,8 @@ class PinnedStore {
   void Settle();
   // Settles, and gives back threads and memory that were for more.
   void Finish();
+  // The same where no weight is left: counters begin anew.
+  void Forget();
   // Whether an address lies in a block.
   bool Holds(const std::byte* address) const;
 

@@ -1,0 +1,39 @@
+// Times a few whole steps of a model whose experts are not all resident (model/placement/expert_trial.h), as an answer of one sequence takes
+// them. No state, no number and no bit of a later answer depends on it; what is in the cache of experts may.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "base/status.h"
+#include "model/placement/expert_trial.h"
+#include "model/runtime/model.h"
+
+namespace dsv4::apps {
+
+// What tiers have done since the model came.
+struct TierCounts {
+  int64_t host_experts = 0;
+  double host_seconds = 0;
+  int64_t missed = 0;  // Cached experts that were brought.
+};
+
+struct TrialOptions {
+  std::function<TierCounts()> counts;
+  int64_t prompt_tokens = 1;  // That come first.
+  // Steps that choose their tokens on the backend, each queued before the one in front has ended; Model::can_queue.
+  bool ahead = false;
+};
+
+// About a second where a step takes 20 ms, most of it the prompt; few steps where they are slow. Errors: of the model's steps, and Internal
+// where one chooses no token.
+Result<model::SeenTrial> TimeSteps(model::Model& model, const TrialOptions& options);
+
+// Of a model that runs on `device`, the CUDA backend, with a split of these costs.
+Result<model::SeenTrial> TimeSteps(model::Model& model, const ops::Backend& device,
+                                   const model::ExpertCosts& costs);
+
+// Tokens of a prompt that fills the slots of cached experts, or those that the link fills in a second; too few for the prompt to be streamed.
+int64_t FillingTokens(const model::ExpertSplit& split, const model::ExpertCosts& costs);
+
+}  // namespace dsv4::apps

@@ -1,0 +1,64 @@
+// JudgeTrial: what a few whole steps say of a plan of experts (expert_choice.h): whether they take as long as it has, and if not which of its
+// rates was wrong, and what it is.
+//
+// The plan is compared for what these steps asked of host and link, which is counted. So neither a cache that begins empty nor a model that
+// chooses some experts more often looks like a wrong rate.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "model/placement/expert_choice.h"
+
+namespace dsv4::model {
+
+// Experts of all layers that a step asked for: of the host's, and of the cached ones those that were brought.
+struct AskedExperts {
+  double host = 0;
+  double missed = 0;
+};
+// Where all are chosen equally often and the cache is full.
+AskedExperts PlannedAsks(const ExpertSplit& split, const ExpertCosts& costs);
+
+// What a step takes that asks for so many.
+double StepSeconds(const ExpertSplit& split, const ExpertCosts& costs, const AskedExperts& asked);
+
+// Steps of one sequence: `seconds` is the median of them, the rest is of a step in the mean.
+struct SeenSteps {
+  double seconds = 0;
+  double host_seconds = 0;  // That the host multiplied.
+  AskedExperts asked;
+  double disk_bytes = 0;  // That came from disk.
+};
+
+// Different steps; and still ones, each like the one before, whose experts are where they have to be.
+struct SeenTrial {
+  SeenSteps steps;
+  SeenSteps still;
+};
+
+enum class StepPart : uint8_t { kHost, kLink, kRest };
+
+struct TrialVerdict {
+  bool as_planned = false;  // At most kTolerance times what the plan has.
+  bool from_disk = false;   // The host's experts came from disk, so still steps were compared.
+  double seen = 0;          // Seconds of a step,
+  double planned = 0;       // and of the plan for what it asked.
+  AskedExperts asked;
+  ExpertCosts corrected;               // The plan's, but for what was seen.
+  StepPart slowest = StepPart::kRest;  // What most of the difference comes from.
+  double full = 0;                     // What a step takes once the cache is full.
+};
+
+// Rates are of bytes alone, and a step has latencies too: on an H200 steps took up to 1.6 times what bytes take, of which the plan's `rest` has
+// a part.
+inline constexpr double kTolerance = 1.5;
+
+TrialVerdict JudgeTrial(const ExpertSplit& split, const ExpertCosts& costs, const SeenTrial& trial);
+
+// "25.1 ms a step, the plan had 22.0 for the 95 experts of the host and 210 that were brought".
+std::string VerdictText(const TrialVerdict& verdict);
+// "the host's kernels read 7.5 GB/s where 60.0 were measured"; of the slowest part. `costs`: of the plan.
+std::string SlowestText(const TrialVerdict& verdict, const ExpertCosts& costs);
+
+}  // namespace dsv4::model

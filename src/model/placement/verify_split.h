@@ -1,0 +1,47 @@
+// VerifySplit: loads a model with the split that a plan chose, times a few steps, and where they are slower than the plan has corrects it by
+// what was seen: another split that then promises to be clearly faster is loaded and timed too, and the faster one stays.
+//
+// What loading and timing are is the caller's (apps/shared/model_flags.cc); this decides.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "base/status.h"
+#include "model/placement/expert_choice.h"
+#include "model/placement/expert_trial.h"
+
+namespace dsv4::model {
+
+struct SplitPlan {
+  ExpertCosts costs;
+  // What stands for ChooseExperts' split without cached experts: as many residents as fit to the byte.
+  ExpertSplit without_cache;
+
+  ExpertSplit Choose(const ExpertCosts& of) const;
+};
+
+struct SplitActions {
+  // Loads the model with a split, in place of what was loaded before, which is gone even if this fails.
+  std::function<Status(const ExpertSplit&)> load;
+  // Of what is loaded, which then is as it was before.
+  std::function<Result<SeenTrial>()> time_steps;
+  // A line for people; `warning`: not all is as planned.
+  std::function<void(bool warning, const std::string& line)> say;
+};
+
+struct VerifiedSplit {
+  ExpertSplit split;     // That is loaded now,
+  TrialVerdict verdict;  // and its steps.
+  int num_loads = 0;     // At most kMostLoads.
+  std::string text;      // All of it in a line.
+};
+
+inline constexpr int kMostLoads = 3;  // The first split, another one, and the first again.
+// Another split has to promise to be so much faster: loading takes much longer than measuring did.
+inline constexpr double kClearlyFaster = 1.1;
+
+// Errors: of the first load and of its steps, and of loading it again. What goes wrong with another split is said, and the first one comes back.
+Result<VerifiedSplit> VerifySplit(const SplitPlan& plan, const SplitActions& actions);
+
+}  // namespace dsv4::model
