@@ -140,6 +140,35 @@ TEST(Fp4Keys, ScoresAreThoseOfTheValues) {
   });
 }
 
+// Dot products and products with weights that lie next to the middle between two numbers of eight bits, on it, and on either side of a
+// power of two.
+TEST(Fp4Keys, RoundingIsThatOfBf16) {
+  OnEveryTier([](const Fp4KeyKernels& kernels) {
+    for (const float weight : {1.0F, -1.0F, 1.0078125F, 1.4921875F, 0x1.fep-9F, 0.0F}) {
+      Rows queries(1, 0, 0, 1);
+      Rows keys(32, 0, 0, 2);
+      for (int dot = 0; dot < 2048; dot += 32) {
+        for (size_t j = 0; j < 32; ++j) {
+          const int wanted = dot + static_cast<int>(j);
+          for (size_t k = 0; k < kWidth; ++k) queries.value(0, k) = k < 32 ? 6.0F : k < 64 ? 1.0F : 0.5F;
+          for (size_t k = 0; k < kWidth; ++k) keys.value(j, k) = 0.0F;
+          int left = wanted;
+          for (size_t k = 0; k < 64; ++k) {
+            const int unit = k < 32 ? 6 : 1;
+            const int value = std::min(left / unit, 6);
+            const int taken = value == 5 ? 4 : value;  // 5 is not on the grid.
+            keys.value(j, k) = static_cast<float>(taken);
+            left -= taken * unit;
+          }
+        }
+        const Packed got = ScoreWith(kernels, queries, {weight}, keys);
+        ASSERT_TRUE(got.queries && got.keys);
+        ASSERT_EQ(got.scores, Want(queries, {weight}, keys)) << dot << ' ' << weight;
+      }
+    }
+  });
+}
+
 // The largest products there are, all of one sign.
 TEST(Fp4Keys, SumsHaveRoom) {
   OnEveryTier([](const Fp4KeyKernels& kernels) {
@@ -178,10 +207,15 @@ TEST(Fp4Keys, WhatIsNoSuchOperandIsRefused) {
     EXPECT_FALSE(query_with(-kInfinity));
     EXPECT_FALSE(ScoreWith(kernels, Rows(4, 80, 80, 1), weights, usual).queries);
     EXPECT_FALSE(ScoreWith(kernels, Rows(4, -80, -80, 1), weights, usual).queries);
-    for (const float weight : {kNaN, kInfinity, -kInfinity}) {
+    const auto weight_with = [&](float weight) {
       std::vector<float> some = weights;
       some[2] = weight;
-      EXPECT_FALSE(ScoreWith(kernels, usual, some, usual).queries);
+      return ScoreWith(kernels, usual, some, usual).queries;
+    };
+    EXPECT_TRUE(weight_with(0.0F));
+    EXPECT_TRUE(weight_with(-0x1p-40F));
+    for (const float weight : {kNaN, kInfinity, -kInfinity, 0x1p-80F, -0x1p-80F, 0x1p60F}) {
+      EXPECT_FALSE(weight_with(weight)) << weight;
     }
 
     const auto key_with = [&](size_t group, float value) {

@@ -54,10 +54,8 @@ bool KernelGivesTiles() {
   return (low & kTileState) == kTileState && ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-// Look-ups and dot products of bytes, which came to servers later than the rest of AVX-512.
-bool HasByteInstructions() {
-  return __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
-}
+// Dot products of bytes, which came to servers later than the rest of AVX-512.
+bool HasByteProducts() { return __builtin_cpu_supports("avx512vnni"); }
 
 bool Supported(Isa isa) {
   switch (isa) {
@@ -70,7 +68,8 @@ bool Supported(Isa isa) {
              __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
              __builtin_cpu_supports("avx512vl");
     case Isa::kAvx512Bf16:
-      return Supported(Isa::kAvx512) && HasByteInstructions() && __builtin_cpu_supports("avx512bf16");
+      return Supported(Isa::kAvx512) && HasByteProducts() && __builtin_cpu_supports("avx512vbmi") &&
+             __builtin_cpu_supports("avx512bf16");
     case Isa::kAmx: {
       static const bool has_tiles = CpuHasAmx() && KernelGivesTiles();
       return Supported(Isa::kAvx512Bf16) && has_tiles;
@@ -144,14 +143,12 @@ Kernels KernelsFor(Isa isa) {
     kernels = avx2::kKernels;
     kernels.rows = avx2::kRows;
     kernels.float_panels = avx2::kPanels;
+    kernels.fp4_keys = avx2::kFp4KeyKernels;
   } else if (isa >= Isa::kAvx512) {
     kernels = avx512::kKernels;
     kernels.rows = avx512::kRows;
     kernels.float_panels = avx512::kPanels;
-    if (HasByteInstructions()) {
-      kernels.rows.widen_e4m3 = avx512::WidenE4m3ByTable;
-      kernels.fp4_keys = avx512::kFp4KeyKernels;
-    }
+    kernels.fp4_keys = HasByteProducts() ? avx512::kFp4KeyKernels : avx2::kFp4KeyKernels;
     if (isa >= Isa::kAvx512Bf16) {
       kernels.bf16 = avx512bf16::kBf16Matmul;
       if (isa == Isa::kAmx) {

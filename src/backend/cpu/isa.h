@@ -14,7 +14,7 @@ namespace dsv4::backend::cpu {
 enum class Isa : uint8_t {
   kScalar,  // Every machine.
   kAvx2,    // AVX2, FMA, F16C.
-  kAvx512,  // AVX-512 F, BW, DQ, VL. Some kernels also use VBMI and VNNI where the machine has them, with the same bits.
+  kAvx512,  // AVX-512 F, BW, DQ, VL. One kernel also uses VNNI where the machine has it, with the same bits.
   kAvx512Bf16,  // VBMI, VNNI, AVX512_BF16: dot products of bf16 pairs.
   kAmx,         // AMX_TILE, AMX_BF16, and a kernel that lets this process use them: products of bf16 tiles.
 };

@@ -12,26 +12,28 @@ namespace dsv4::backend::cpu {
 inline constexpr int64_t kFp4Keys = 32;  // Of a block.
 inline constexpr int64_t kFp4KeyWidth = 128;
 inline constexpr int64_t kFp4KeyGroup = 32;
-inline constexpr int64_t kFp4KeyBlockBytes = kFp4Keys * (kFp4KeyWidth + 4);
+inline constexpr int64_t kFp4KeyBlockBytes = kFp4Keys * (kFp4KeyWidth + 20);
 
 struct Fp4KeyKernels {
   // All null: not in this tier.
 
-  // A token's rows of bf16, [num_heads, 128], with its heads' weights. False where a row is no such bytes, or its power or a weight is not
-  // one of usual size.
+  // A token's rows of bf16, [num_heads, 128], with its heads' weights. False where a row is no such bytes, or its power or its weight times
+  // that is not one of usual size.
   bool (*pack_query)(const uint8_t* rows, const float* weights, int64_t num_heads, uint8_t* packed) = nullptr;
   // Up to kFp4Keys rows as they are stored. False where one's groups lie too far apart, or its power is not of usual size.
   bool (*pack_keys)(const uint8_t* const* rows, int64_t num_rows, uint8_t* packed) = nullptr;
   // scores[j] = sum over heads of weight * relu(dot) for kFp4Keys keys; each dot, each product and the sum are rounded to bf16.
   void (*score)(const uint8_t* query, const uint8_t* keys, int64_t num_heads, float* scores) = nullptr;
 
-  // Of a packed query: for eight heads at a time their bytes, then an offset, a power and a weight each.
-  static constexpr int64_t kHeads = 8;
+  // Room for a packed query: heads in eights, each with its bytes and what a tier adds to them.
   static constexpr int64_t QueryBytes(int64_t num_heads) {
-    return (num_heads + kHeads - 1) / kHeads * kHeads * (kFp4KeyWidth + 3 * 4);
+    return (num_heads + 7) / 8 * 8 * (kFp4KeyWidth + 36);
   }
 };
 
+namespace avx2 {
+extern const Fp4KeyKernels kFp4KeyKernels;
+}
 namespace avx512 {
 extern const Fp4KeyKernels kFp4KeyKernels;
 }

@@ -1,4 +1,4 @@
-// The kernels of fp4_keys.h with dot products of bytes.
+// The kernels of fp4_keys.h with dot products of bytes (VNNI).
 #include <immintrin.h>
 
 #include "backend/cpu/kernels/fp4_keys.h"
@@ -6,88 +6,33 @@
 namespace dsv4::backend::cpu::avx512 {
 namespace {
 
-#include "backend/cpu/kernels/memory_body.h"
+#include "backend/cpu/kernels/fp4_keys_body.h"
 #include "backend/cpu/kernels/transpose_avx512_body.h"
 
-constexpr int kLanes = 16;                     // Keys of a panel.
-constexpr int kPanels = kFp4Keys / kLanes;     // Of a block.
-constexpr int kSteps = kFp4KeyWidth / 4;       // A step is four bytes of every lane.
-constexpr int kCodeBytes = kFp4KeyWidth / 2;   // Of a row; its scales come next.
-constexpr int kHeads = Fp4KeyKernels::kHeads;  // A step of a query is four bytes of each.
+constexpr int kLanes = 16;                  // Keys of a panel.
+constexpr int kPanels = kFp4Keys / kLanes;  // Of a block.
+constexpr int kSteps = kFp4KeyWidth / 4;    // A step is four bytes of every lane.
+constexpr int kHeads = 8;                   // A step of a query is four bytes of each.
 constexpr int kStepBytes = 4 * kLanes;
 constexpr int kPanelBytes = kSteps * kStepBytes;
-constexpr int kHeadBlockBytes = kHeads * (kFp4KeyWidth + 3 * 4);
-constexpr int kMostShift = 3;  // Between a key's groups.
-// Keys are the unsigned operand: the largest magnitude is added to each.
-constexpr int kKeyOffset = 12 << kMostShift;
-// Of the powers of two of keys and queries. Nothing then leaves the normal numbers of fp32.
-constexpr int kLargestExponent = 40;
-
-// By code and, above it, the shift of its group.
-struct KeyBytes {
-  alignas(64) uint8_t bytes[64];
-};
-constexpr KeyBytes MakeKeyBytes() {
-  constexpr int kTwice[8] = {0, 1, 2, 3, 4, 6, 8, 12};
-  KeyBytes table = {};
-  for (int i = 0; i < 64; ++i) {
-    const int value = kTwice[i & 7] << (i >> 4);
-    table.bytes[i] = static_cast<uint8_t>(kKeyOffset + ((i & 8) != 0 ? -value : value));
-  }
-  return table;
-}
-constexpr KeyBytes kKeyBytes = MakeKeyBytes();
-
-// The order in which a step takes columns: the even ones of eight, which are the low nibbles of a word, then the odd ones.
-DSV4_INLINE __m128i InOrderOfSteps(__m128i sixteen) {
-  return _mm_shuffle_epi8(sixteen, _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
-}
-
-DSV4_INLINE __m512 LoadBf16(const uint8_t* from) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(
-      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))), 16));
-}
+static_assert(kPanels * (kPanelBytes + kStepBytes) <= kFp4KeyBlockBytes);
+constexpr int kHeadBlockBytes = kHeads * (kFp4KeyWidth + 2 * 4);
+static_assert(kHeadBlockBytes <= Fp4KeyKernels::QueryBytes(kHeads));
+constexpr int kKeyOffset = kCodeOffset << kMostShift;
 
 // One head's bytes, to every kHeads-th word.
 bool PackHead(const uint8_t* row, float weight, int head, uint8_t* block) {
-  constexpr int kVectors = kFp4KeyWidth / 16;
-  __m512 values[kVectors];
-  __m512 largest = _mm512_setzero_ps();
-  for (int i = 0; i < kVectors; ++i) {
-    values[i] = LoadBf16(row + 32 * i);
-    largest = _mm512_max_ps(largest, _mm512_abs_ps(values[i]));
+  int8_t bytes[kFp4KeyWidth];
+  float factor;
+  if (!BytesOfHead(row, weight, bytes, &factor)) return false;
+  int32_t sum = 0;
+  for (int i = 0; i < kFp4KeyWidth; ++i) {
+    sum += bytes[i];
+    block[(i / 4 * kHeads + head) * 4 + i % 4] = static_cast<uint8_t>(bytes[ColumnOfStep(i)]);
   }
-  const float max = _mm512_reduce_max_ps(largest);
-  uint32_t bits;
-  __builtin_memcpy(&bits, &max, sizeof(bits));
-  // The largest one is at least 64 and less than 128 of these.
-  const int exponent = max == 0.0F ? 0 : static_cast<int>(bits >> 23) - 127 - 6;
-  if (exponent < -kLargestExponent || exponent > kLargestExponent) return false;
-  const auto power = [](int e) {
-    const uint32_t power_bits = static_cast<uint32_t>(127 + e) << 23;
-    float value;
-    __builtin_memcpy(&value, &power_bits, sizeof(value));
-    return value;
-  };
-  const __m512 inverse = _mm512_set1_ps(power(-exponent));
-  __mmask16 exact = 0xFFFF;
-  __m512i sums = _mm512_setzero_si512();
-  for (int i = 0; i < kVectors; ++i) {
-    const __m512 scaled = _mm512_mul_ps(values[i], inverse);
-    const __m512i integers = _mm512_cvtps_epi32(scaled);
-    exact &= _mm512_cmp_ps_mask(_mm512_cvtepi32_ps(integers), scaled, _CMP_EQ_OQ);
-    sums = _mm512_add_epi32(sums, integers);
-    alignas(16) uint8_t bytes[16];
-    _mm_store_si128(reinterpret_cast<__m128i*>(bytes), InOrderOfSteps(_mm512_cvtepi32_epi8(integers)));
-    for (int s = 0; s < 4; ++s) __builtin_memcpy(block + ((4 * i + s) * kHeads + head) * 4, bytes + 4 * s, 4);
-  }
-  uint32_t weight_bits;
-  __builtin_memcpy(&weight_bits, &weight, sizeof(weight_bits));
-  if (exact != 0xFFFF || (weight_bits & 0x7F800000U) == 0x7F800000U) return false;
   uint8_t* const rest = block + kHeads * kFp4KeyWidth + 4 * head;
-  Store(rest, int32_t{-kKeyOffset} * _mm512_reduce_add_epi32(sums));
-  Store(rest + 4 * kHeads, power(exponent));
-  Store(rest + 8 * kHeads, weight);
+  Store(rest, -kKeyOffset * sum);
+  Store(rest + 4 * kHeads, factor);
   return true;
 }
 
@@ -104,7 +49,9 @@ bool PackQuery(const uint8_t* rows, const float* weights, int64_t num_heads, uin
 
 // Panels, then the power of every lane, with the half that twice the values asks for.
 bool PackKeys(const uint8_t* const* rows, int64_t num_rows, uint8_t* packed) {
-  const __m512i table = _mm512_load_si512(kKeyBytes.bytes);
+  // By code: twice its value, and the offset.
+  const __m512i table =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
   const __m512i nibble = _mm512_set1_epi8(0x0F);
   for (int p = 0; p < kPanels; ++p, rows += kLanes, num_rows -= kLanes, packed += kPanelBytes) {
     constexpr uint32_t kOnes = 0x7F7F7F7F;  // Scales of rows that are not there.
@@ -129,44 +76,42 @@ bool PackKeys(const uint8_t* const* rows, int64_t num_rows, uint8_t* packed) {
     _mm512_storeu_si512(packed + (kPanels - p) * kPanelBytes + p * kStepBytes,
                         _mm512_slli_epi32(_mm512_sub_epi32(exponents, _mm512_set1_epi32(1)), 23));
     Transpose(words);
-    const __m512i above = _mm512_slli_epi16(shifts, 4);
 #pragma GCC unroll 4
     for (int g = 0; g < kFp4KeyWidth / kFp4KeyGroup; ++g) {
-      const __m512i of_lane = _mm512_setr_epi32(
-          0x00000000, 0x04040404, 0x08080808, 0x0C0C0C0C, 0x00000000, 0x04040404, 0x08080808, 0x0C0C0C0C,
-          0x00000000, 0x04040404, 0x08080808, 0x0C0C0C0C, 0x00000000, 0x04040404, 0x08080808, 0x0C0C0C0C);
+      // No byte of a word of codes with their offsets grows over eight bits, so all four are shifted at once.
       const __m512i shift =
-          _mm512_shuffle_epi8(above, _mm512_add_epi8(of_lane, _mm512_set1_epi8(static_cast<char>(g))));
+          _mm512_and_si512(_mm512_srli_epi32(shifts, static_cast<unsigned>(8 * g)), _mm512_set1_epi32(0xFF));
+      const __m512i offset = _mm512_sub_epi32(_mm512_set1_epi8(kKeyOffset),
+                                              _mm512_sllv_epi32(_mm512_set1_epi8(kCodeOffset), shift));
+      const auto bytes = [&](__m512i codes) __attribute__((always_inline)) {
+        const __m512i values = _mm512_shuffle_epi8(table, _mm512_and_si512(codes, nibble));
+        return _mm512_add_epi32(_mm512_sllv_epi32(values, shift), offset);
+      };
 #pragma GCC unroll 4
       for (int w = 4 * g; w < 4 * g + 4; ++w) {
-        constexpr int kMaskedOr = 0xEA;  // (a & b) | c
-        const __m512i even = _mm512_ternarylogic_epi32(words[w], nibble, shift, kMaskedOr);
-        const __m512i odd =
-            _mm512_ternarylogic_epi32(_mm512_srli_epi16(words[w], 4), nibble, shift, kMaskedOr);
-        _mm512_storeu_si512(packed + 2 * w * kStepBytes, _mm512_permutexvar_epi8(even, table));
-        _mm512_storeu_si512(packed + (2 * w + 1) * kStepBytes, _mm512_permutexvar_epi8(odd, table));
+        _mm512_storeu_si512(packed + 2 * w * kStepBytes, bytes(words[w]));
+        _mm512_storeu_si512(packed + (2 * w + 1) * kStepBytes, bytes(_mm512_srli_epi16(words[w], 4)));
       }
     }
   }
   return true;
 }
 
-// As fp32. No NaN comes here.
+// Of zeros and normal numbers: to the nearest of eight significant bits, ties to even. A number's power of two, 1.5 * 2^16 times as large, makes
+// a sum whose last bit is the eighth.
 DSV4_INLINE __m512 RoundToBf16(__m512 x) {
-  const __m512i bits = _mm512_castps_si512(x);
-  const __m512i last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF)), last);
-  return _mm512_castsi512_ps(_mm512_and_si512(rounded, _mm512_set1_epi32(static_cast<int>(0xFFFF0000U))));
+  const __m512 power = _mm512_and_ps(x, _mm512_castsi512_ps(_mm512_set1_epi32(0x7F800000)));
+  const __m512 large = _mm512_set1_ps(0x1.8p16F);
+  return _mm512_fnmadd_ps(power, large, _mm512_fmadd_ps(power, large, x));
+}
+
+// As _mm512_dpbusd_epi32 of `sum`, in its own register: g++ 12 copies it to another one and back.
+DSV4_INLINE void AddProducts(__m512i& sum, __m512i key, __m512i head) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(key), "v"(head));
 }
 
 void Score(const uint8_t* query, const uint8_t* keys, int64_t num_heads, float* scores) {
   __m512d sums[kPanels][2] = {};
-  __m512 powers[kPanels];
-#pragma GCC unroll 2
-  for (int p = 0; p < kPanels; ++p) {
-    powers[p] = _mm512_loadu_ps(keys + kPanels * kPanelBytes + p * kStepBytes);
-    sums[p][0] = sums[p][1] = _mm512_setzero_pd();
-  }
   for (int64_t first = 0; first < num_heads; first += kHeads, query += kHeadBlockBytes) {
     const uint8_t* const rest = query + kHeads * kFp4KeyWidth;
     __m512i dots[kHeads][kPanels];
@@ -183,19 +128,17 @@ void Score(const uint8_t* query, const uint8_t* keys, int64_t num_heads, float* 
       for (int h = 0; h < kHeads; ++h) {
         const __m512i head = _mm512_set1_epi32(Load<int32_t>(query + (s * kHeads + h) * 4));
 #pragma GCC unroll 2
-        for (int p = 0; p < kPanels; ++p) dots[h][p] = _mm512_dpbusd_epi32(dots[h][p], step[p], head);
+        for (int p = 0; p < kPanels; ++p) AddProducts(dots[h][p], step[p], head);
       }
     }
-    // Heads in order.
+    // Heads in order. Their dot products are rounded as the integers that they are: powers of two do not change what is rounded.
 #pragma GCC unroll 8
     for (int h = 0; h < kHeads; ++h) {
-      const __m512 power = _mm512_set1_ps(Load<float>(rest + 4 * (kHeads + h)));
-      const __m512 weight = _mm512_set1_ps(Load<float>(rest + 4 * (2 * kHeads + h)));
+      const __m512 weight = _mm512_set1_ps(Load<float>(rest + 4 * (kHeads + h)));
 #pragma GCC unroll 2
       for (int p = 0; p < kPanels; ++p) {
-        const __m512 dot = _mm512_mul_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(dots[h][p]), power), powers[p]);
-        const __m512 relu = _mm512_max_ps(RoundToBf16(dot), _mm512_setzero_ps());
-        const __m512 product = RoundToBf16(_mm512_mul_ps(relu, weight));
+        const __m512i relu = _mm512_max_epi32(dots[h][p], _mm512_setzero_si512());
+        const __m512 product = RoundToBf16(_mm512_mul_ps(RoundToBf16(_mm512_cvtepi32_ps(relu)), weight));
         sums[p][0] = _mm512_add_pd(sums[p][0], _mm512_cvtps_pd(_mm512_castps512_ps256(product)));
         sums[p][1] = _mm512_add_pd(sums[p][1], _mm512_cvtps_pd(_mm512_extractf32x8_ps(product, 1)));
       }
@@ -205,7 +148,8 @@ void Score(const uint8_t* query, const uint8_t* keys, int64_t num_heads, float* 
   for (int p = 0; p < kPanels; ++p) {
     const __m512 sum = _mm512_insertf32x8(_mm512_castps256_ps512(_mm512_cvtpd_ps(sums[p][0])),
                                           _mm512_cvtpd_ps(sums[p][1]), 1);
-    _mm512_storeu_ps(scores + p * kLanes, RoundToBf16(sum));
+    const __m512 power = _mm512_loadu_ps(keys + kPanels * kPanelBytes + p * kStepBytes);
+    _mm512_storeu_ps(scores + p * kLanes, RoundToBf16(_mm512_mul_ps(sum, power)));
   }
 }
 

@@ -78,9 +78,6 @@ extern const RowKernels kRows;
 }
 namespace avx512 {
 extern const RowKernels kRows;
-// RowKernels::widen_e4m3 for machines with VBMI.
-void WidenE4m3ByTable(const uint8_t* codes, const float* scales, int64_t num_groups, int64_t group,
-                      uint8_t* out);
-}  // namespace avx512
+}
 
 }  // namespace dsv4::backend::cpu

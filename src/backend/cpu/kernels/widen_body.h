@@ -71,3 +71,17 @@ static void WidenE2m1(const uint8_t* codes, const float* scales, int64_t num_gro
     }
   }
 }
+
+// Faster ways have codes of e4m3 as words: a normal number's exponent and mantissa move to their places, with what lacks to bf16's exponent
+// and the exponent of the group's power of two added. Zero and the seven subnormal ones are looked up among these, and those get the
+// group's exponent too.
+constexpr uint16_t kSmallE4m3[8] = {0,        118 << 7,        119 << 7,        (119 << 7) + 64,
+                                    120 << 7, (120 << 7) + 32, (120 << 7) + 64, (120 << 7) + 96};
+
+// Whether a scale is a power of two, whose exponent is so usual that nothing leaves bf16's normal numbers.
+DSV4_INLINE bool UsualPower(float scale, int* exponent) {
+  constexpr int kLargestExponent = 100;
+  const uint32_t bits = Load<uint32_t>(&scale);
+  *exponent = static_cast<int>(bits >> 23) - 127;  // Of a negative one it is too large.
+  return (bits & 0x7FFFFFU) == 0 && *exponent >= -kLargestExponent && *exponent <= kLargestExponent;
+}
