@@ -25,7 +25,7 @@ struct Fp4KeyKernels {
   // scores[j] = sum over heads of weight * relu(dot) for kFp4Keys keys; each dot, each product and the sum are rounded to bf16.
   void (*score)(const uint8_t* query, const uint8_t* keys, int64_t num_heads, float* scores) = nullptr;
 
-  // Room for a packed query: heads in eights, each with its bytes and what a tier adds to them.
+  // Room for a packed query: groups of eight heads, each with its bytes and what a tier adds to them.
   static constexpr int64_t QueryBytes(int64_t num_heads) {
     return (num_heads + 7) / 8 * 8 * (kFp4KeyWidth + 36);
   }
