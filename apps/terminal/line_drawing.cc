@@ -29,7 +29,38 @@ std::string Utf8(wchar_t character) {
   return {encoded.begin(), encoded.begin() + length};
 }
 
+constexpr wchar_t kJoiner = 0x200d;
+bool IsTone(wchar_t character) { return character >= 0x1f3fb && character <= 0x1f3ff; }
+bool IsRegional(wchar_t character) { return character >= 0x1f1e6 && character <= 0x1f1ff; }
+bool Joins(wchar_t character) {
+  return character == kJoiner || character == 0xfe0f || IsTone(character) || IsRegional(character);
+}
+
+// Whether the character at `i` is part of an emoji that began before it.
+bool Clings(std::wstring_view text, size_t i) {
+  if (i == 0) return false;
+  if (text[i - 1] == kJoiner || IsTone(text[i])) return true;
+  size_t before = 0;
+  while (before < i && IsRegional(text[i - 1 - before])) ++before;
+  return IsRegional(text[i]) && before % 2 == 1;  // The second half of a flag.
+}
+
 }  // namespace
+
+bool LineDrawing::Row::joins() const {
+  return std::any_of(pieces.begin(), pieces.end(), [](const Piece& piece) { return piece.joins; });
+}
+
+std::string LineDrawing::Row::Until(int column) const {
+  std::string bytes;
+  int at = 0;
+  for (const Piece& piece : pieces) {
+    if (at >= column && piece.width > 0 && !piece.clings) break;
+    bytes += piece.bytes;
+    at += piece.width;
+  }
+  return bytes;
+}
 
 int LineDrawing::Row::width() const {
   int sum = 0;
@@ -55,7 +86,8 @@ std::vector<LineDrawing::Row> LineDrawing::Wrap(std::wstring_view text, size_t c
   std::vector<Row> rows(1);
   int column = 0;
   const auto next_row = [&](bool goes_on) {
-    rows.back().goes_on = goes_on;
+    rows.back().goes_on =
+        goes_on && !rows.back().joins();  // Such a row may be full for us and not for the terminal.
     rows.emplace_back();
     column = 0;
   };
@@ -67,6 +99,8 @@ std::vector<LineDrawing::Row> LineDrawing::Wrap(std::wstring_view text, size_t c
       continue;
     }
     Piece piece = Shown(text[i], column, columns);
+    piece.joins = Joins(text[i]);
+    piece.clings = Clings(text, i);
     if (column + piece.width > columns) {
       next_row(true);
       if (i == cursor) *at = {.row = static_cast<int>(rows.size()) - 1, .column = 0};
@@ -92,7 +126,11 @@ std::string LineDrawing::MoveTo(Cell cell) {
   if (cell.row > cursor_.row) bytes += fmt::format("\x1b[{}B", cell.row - cursor_.row);
   if (cell.row != cursor_.row || cell.column != cursor_.column) {
     bytes += "\r";
-    if (cell.column > 0) bytes += fmt::format("\x1b[{}C", cell.column);
+    const auto row = static_cast<size_t>(cell.row);
+    if (row < rows_.size() && rows_[row].joins())
+      bytes += rows_[row].Until(cell.column);
+    else if (cell.column > 0)
+      bytes += fmt::format("\x1b[{}C", cell.column);
   }
   cursor_ = cell;
   return bytes;
@@ -140,6 +178,10 @@ std::string LineDrawing::Update(std::wstring_view text, size_t cursor, int colum
   bool clear = rows.size() < rows_.size();
   for (size_t i = row; i < both; ++i) {
     clear |= (rows_[i].goes_on && !rows[i].goes_on) || rows[i].width() < rows_[i].width();
+    // What is not only longer may have fewer cells.
+    const bool longer = rows[i].pieces.size() >= rows_[i].pieces.size() &&
+                        std::equal(rows_[i].pieces.begin(), rows_[i].pieces.end(), rows[i].pieces.begin());
+    clear |= !longer && (rows[i].joins() || rows_[i].joins());
   }
   size_t piece = 0;
   if (row == both && row > 0) {

@@ -39,12 +39,19 @@ class LineDrawing {
   struct Piece {
     std::string bytes;
     int width = 0;
+    bool joins =
+        false;  // Of an emoji of several characters: terminals do not agree on how many cells it takes.
+    bool clings =
+        false;  // To the one before it: a terminal that shows both in one cell has no place between them.
     bool operator==(const Piece&) const = default;
   };
   struct Row {
     std::vector<Piece> pieces;
     bool goes_on = false;  // In the next row; else the line ends here.
     int width() const;
+    bool joins() const;
+    // What to write from the beginning of the row on, to be behind that many columns wherever the terminal has them.
+    std::string Until(int column) const;
     bool operator==(const Row&) const = default;
   };
   // The rows of a text; *at: the cell of its character `cursor`.

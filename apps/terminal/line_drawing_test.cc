@@ -7,6 +7,7 @@
 #include <cwchar>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace dsv4::apps {
@@ -22,8 +23,9 @@ enum class Rewraps {
 // As much of a terminal as LineDrawing uses. A row has a character a cell; the second cell of a wide one is L'\0'.
 class Screen {
  public:
-  Screen(int columns, int rows, Rewraps rewraps)
-      : columns_(columns), height_(rows), rewraps_(rewraps), rows_(1) {}
+  // `joins`: an emoji of several characters is one, two cells wide.
+  Screen(int columns, int rows, Rewraps rewraps, bool joins = false)
+      : columns_(columns), height_(rows), rewraps_(rewraps), joins_(joins), rows_(1) {}
 
   void Write(const std::string& bytes) {
     const std::wstring text = FromUtf8(bytes);
@@ -34,6 +36,7 @@ class Screen {
         Control(text[i], std::max(number, 1));
       } else if (text[i] == L'\r') {
         column_ = 0;
+        last_ = 0;
       } else if (text[i] == L'\n') {
         LineFeed();
       } else {
@@ -123,8 +126,14 @@ class Screen {
   }
 
   void Put(wchar_t character) {
+    const wchar_t before = std::exchange(last_, character);
     const int width = ::wcwidth(character);
     if (width == 0) return;  // Shown in the cell before.
+    const bool half_of_flag =
+        before >= 0x1f1e6 && before <= 0x1f1ff && character >= 0x1f1e6 && character <= 0x1f1ff;
+    if (joins_ && half_of_flag) last_ = 0;
+    if (joins_ && (before == 0x200d || half_of_flag || (character >= 0x1f3fb && character <= 0x1f3ff)))
+      return;
     if (column_ + width > columns_) {
       rows_[row_].goes_on = true;
       LineFeed();
@@ -169,6 +178,8 @@ class Screen {
 
   int columns_, height_;
   Rewraps rewraps_;
+  bool joins_;
+  wchar_t last_ = 0;
   std::vector<Row> rows_;
   size_t row_ = 0;
   int column_ = 0;
@@ -269,6 +280,59 @@ TEST(LineDrawing, TypingAtTheEndWritesWhatWasTyped) {
   EXPECT_EQ(drawing.Update(L"> abc", 5, 10, 24), "c");
   EXPECT_EQ(drawing.Update(L"> abc", 4, 10, 24), "\r\x1b[4C");
   EXPECT_EQ(drawing.Update(L"> abc", 4, 10, 24), "");
+}
+
+// Some terminals show an emoji of several characters in two cells, others each of its characters: on both, what is typed, deleted and
+// walked over leaves the line and the cursor where they belong.
+TEST(LineDrawing, EmojiOfSeveralCharactersTakeAsManyCellsAsTheTerminalLikes) {
+  ASSERT_NE(std::setlocale(LC_CTYPE, "C.UTF-8"), nullptr);
+  const std::vector<std::wstring> parts = {L"x",
+                                           L"\x1f468\x200d\x1f469\x200d\x1f467",
+                                           L"\x1f1e9\x1f1ea",
+                                           L"\x270c\x1f3fd",
+                                           L"\x5317",
+                                           L" ",
+                                           L"\x2764\xfe0f",
+                                           L"e\x301"};
+  for (const bool joins : {false, true}) {
+    for (unsigned seed = 0; seed < 200; ++seed) {
+      std::mt19937 random(seed);
+      const auto below = [&](size_t limit) { return random() % limit; };
+      Screen screen(400, 24, Rewraps::kYes, joins);
+      LineDrawing drawing(true);
+      std::vector<std::wstring> typed;  // Characters as a reader sees them.
+      size_t cursor = 0;
+      for (int step = 0; step < 40; ++step) {
+        const size_t what = below(5);
+        if (what == 4) {  // Another line, as from the history.
+          typed.assign(below(6), parts[below(parts.size())]);
+          cursor = typed.size();
+        } else if (what < 2) {
+          typed.insert(typed.begin() + static_cast<ptrdiff_t>(cursor++), parts[below(parts.size())]);
+        } else if (what == 2 && cursor > 0) {
+          typed.erase(typed.begin() + static_cast<ptrdiff_t>(--cursor));
+        } else {
+          cursor = below(typed.size() + 1);
+        }
+        std::wstring before = L"> ";
+        for (size_t i = 0; i < cursor; ++i) before += typed[i];
+        std::wstring text = before;
+        for (size_t i = cursor; i < typed.size(); ++i) text += typed[i];
+        screen.Write(drawing.Update(text, before.size(), screen.columns(), screen.height()));
+        // As if it had been written at once.
+        Screen whole(400, 24, Rewraps::kYes, joins);
+        LineDrawing once(true);
+        whole.Write(once.Update(text, text.size(), whole.columns(), whole.height()));
+        Screen front(400, 24, Rewraps::kYes, joins);
+        LineDrawing part(true);
+        front.Write(part.Update(before, before.size(), front.columns(), front.height()));
+        ASSERT_EQ(screen.Lines(0), whole.Lines(0))
+            << "joins " << joins << ", seed " << seed << ", step " << step;
+        ASSERT_EQ(screen.cursor().column, front.cursor().column)
+            << "joins " << joins << ", seed " << seed << ", step " << step;
+      }
+    }
+  }
 }
 
 TEST(LineDrawing, OfMoreRowsThanTheScreenThoseAroundTheCursorAreShown) {
