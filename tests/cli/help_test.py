@@ -13,6 +13,7 @@ from faulty_hub import Hub
 from dsv4_process import BINARY, FIXTURES, PATIENCE, ROOT, dsv4
 
 # Until the server in the background serves, or has ended.
+# Of a log that is empty at first: that of the server before has the word too.
 WAIT = "until grep -q ' serves ' log || ! kill -0 $server; do sleep 0.05; done"
 LINE = re.compile(r"^  ((?:dsv4|cat) .*?)(?:   +\(.*\))?$", re.MULTILINE)
 
@@ -135,9 +136,9 @@ class Help(unittest.TestCase):
     def run_line(self, line, folder, environment):
         serves = line.startswith("dsv4 serve")
         if serves:
-            line = f"{line} 2>log & server=$!; {WAIT}; kill $server; wait $server; code=$?; cat log; exit $code"
+            line = f": >log; {line} 2>log & server=$!; {WAIT}; kill $server; wait $server; code=$?; cat log; exit $code"
         if "--server" in line:
-            line = f"dsv4 serve --port 8080 2>log & server=$!; {WAIT}; {line}; code=$?; kill $server; wait $server; cat log; exit $code"
+            line = f": >log; dsv4 serve --port 8080 2>log & server=$!; {WAIT}; {line}; code=$?; kill $server; wait $server; cat log; exit $code"
         process = subprocess.run(["bash", "-c", line], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                  stderr=subprocess.STDOUT, text=True, timeout=PATIENCE, check=False)
         # Another program may have the port; then the message says so, and the example is right.
