@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import unittest
 
-from dsv4_process import BINARY, FIXTURES, PATIENCE, ROOT, TINY, dsv4, dsv4_json, read_npy
+from dsv4_process import BINARY, FIXTURES, ROOT, TINY, dsv4, dsv4_json, read_npy
 
 QUESTION = "What is the capital of France?"
 TICKET_QUESTION = "Search a ticket with tags cook, color golden, please."
@@ -108,19 +108,9 @@ class Arguments(unittest.TestCase):
         self.assertIn(document["reasoning_content"], shown.stderr)
         self.assertNotIn("\x1b", shown.stdout + shown.stderr)
         self.assertEqual(dsv4(*arguments, "--reasoning", "only").stdout, document["reasoning_content"] + "\n")
-        quiet = dsv4(*arguments, "--reasoning", "hide", "-q")
-        self.assertEqual((quiet.stdout, quiet.stderr), (shown.stdout, ""))
-        chat = dsv4("run", "--temperature", "0", "--reasoning", "hide", "-q", stdin=QUESTION + "\n")
-        self.assertEqual((chat.stdout, chat.stderr), (shown.stdout, ""))
-
-    def test_a_full_disk_is_said(self):
-        for arguments in (("run", "-q", "--thinking-mode", "chat", "--temperature", "0", QUESTION),
-                          ("run", "-q", "--thinking-mode", "chat", "--temperature", "0", QUESTION, "--json"),
-                          ("tokenize", "hello"), ("inspect",), ("version",), ("run", "--help")):
-            with open("/dev/full", "wb") as full:
-                ended = subprocess.run([BINARY, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=PATIENCE, check=False)
-            self.assertEqual(ended.returncode, 1, arguments)
-            self.assertIn("dsv4: standard output: ", ended.stderr, arguments)
+        for quiet in (dsv4(*arguments, "--reasoning", "hide", "-q"),
+                      dsv4("run", "--temperature", "0", "--reasoning", "hide", "-q", stdin=QUESTION + "\n")):
+            self.assertEqual((quiet.stdout, quiet.stderr), (shown.stdout, ""))
 
     def test_options_from_file_and_environment(self):
         def temperature(*arguments, **env):
@@ -201,10 +191,7 @@ class Arguments(unittest.TestCase):
             both = [dsv4_json("run", "--json", "--temperature", "0", option, value, *([] if value == QUESTION else [QUESTION]))["token_ids"]
                     for option in (short_option, long_option)]
             self.assertEqual(both[0], both[1])
-        first = dsv4("run", "-v", "-n", "1", QUESTION).stderr
-        self.assertIn("info: model", first)
-        # The first token comes with the prompt: alone it has no rate.
-        self.assertRegex(first, r"answer 1 tokens in \S+ s\n")
+        self.assertRegex(dsv4("run", "-v", "-n", "1", QUESTION).stderr, r"(?s)info: model.*answer 1 tokens in \S+ s\n")  # Alone it has no rate.
 
     def test_tokenize_a_text(self):
         document = dsv4_json("tokenize", "--json", "Crème")

@@ -1,11 +1,11 @@
-"""Wrong input of commands, beyond the words of the command line: what it was, and the exit code."""
+"""Wrong input and output of commands, beyond the words of the command line: what it was, and the exit code."""
 
 import pathlib
 import subprocess
 import tempfile
 import unittest
 
-from dsv4_process import BINARY, dsv4
+from dsv4_process import BINARY, PATIENCE, dsv4
 
 QUESTION = "What is the capital of France?"
 
@@ -20,6 +20,15 @@ class WrongInput(unittest.TestCase):
                     process = dsv4(*command, "-m", path)
                     self.assertEqual(process.returncode, 3, process.stderr)
                     self.assertIn(f"model {path}: {wanted}", process.stderr)
+
+    def test_a_full_disk_is_said(self):
+        for arguments in (("run", "-q", "--thinking-mode", "chat", "--temperature", "0", QUESTION),
+                          ("run", "-q", "--thinking-mode", "chat", "--temperature", "0", QUESTION, "--json"),
+                          ("tokenize", "hello"), ("inspect",), ("version",), ("run", "--help")):
+            with open("/dev/full", "wb") as full:
+                ended = subprocess.run([BINARY, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=PATIENCE, check=False)
+            self.assertEqual(ended.returncode, 1, arguments)
+            self.assertIn("dsv4: standard output: ", ended.stderr, arguments)
 
     def test_what_is_no_text_is_named_with_its_place(self):
         with tempfile.TemporaryDirectory() as folder:
