@@ -124,7 +124,7 @@ void ExpectSerialTextOfPreempted(std::span<const Case> cases) {
       options.prefix_cache_bytes = prefix_cache ? int64_t{1} << 28 : 0;
       options.async_scheduling = prefix_cache;
       EXPECT_EQ(Answers(model, options, load, &stats), serial) << of.Name(kind);
-      EXPECT_GE(stats.num_preemptions, 2) << of.Name(kind);
+      EXPECT_GE(stats.num_preemptions, 1) << of.Name(kind);
       EXPECT_GT(Sum(stats.num_accepted_tokens), 10) << of.Name(kind);
       EXPECT_EQ(stats.num_cached_tokens > 0, prefix_cache) << of.Name(kind);
     }
