@@ -13,6 +13,7 @@
 #include "apps/shared/model_source.h"
 #include "apps/terminal/terminal.h"
 #include "base/json.h"
+#include "diag/checks/statistics.h"
 #include "kv/random_rows.h"
 #include "sampling/sampler.h"
 #include "speculation/drafter.h"
@@ -24,11 +25,6 @@ using Clock = std::chrono::steady_clock;
 
 double Seconds(Clock::time_point since) {
   return std::chrono::duration<double>(Clock::now() - since).count();
-}
-
-double Median(std::vector<double> values) {
-  std::ranges::nth_element(values, values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2));
-  return values[values.size() / 2];
 }
 
 struct Measured {
@@ -106,7 +102,7 @@ class AcceptanceBench {
       DSV4_ASSIGN_OR_RETURN_STATUS(const auto last, now->Wait());
       static_cast<void>(last);
     }
-    measured.serial = Median(seconds);
+    measured.serial = diag::Median(seconds);
     return {};
   }
 
@@ -135,8 +131,8 @@ class AcceptanceBench {
       verifying.push_back(Seconds(verify));
       num_tokens += accepted + 1;
     }
-    measured.drafting = Median(drafting);
-    measured.verifying = Median(verifying);
+    measured.drafting = diag::Median(drafting);
+    measured.verifying = diag::Median(verifying);
     measured.tokens = static_cast<double>(num_tokens) / static_cast<double>(options_.num_steps);
     return {};
   }

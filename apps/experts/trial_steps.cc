@@ -1,7 +1,6 @@
 #include "apps/experts/trial_steps.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <memory>
 #include <random>
@@ -9,23 +8,13 @@
 #include <vector>
 
 #include "backend/cuda/cuda_backend.h"
+#include "base/stopwatch.h"
+#include "diag/checks/statistics.h"
 #include "io/disk_rate.h"
 #include "ops/sample.h"
 
 namespace dsv4::apps {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double Seconds(Clock::time_point since) {
-  return std::chrono::duration<double>(Clock::now() - since).count();
-}
-
-double MedianOf(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
 
 // As many steps as fit into the time, within bounds.
 struct Steps {
@@ -66,7 +55,7 @@ class Trial {
     const TierCounts now = options_.counts();
     const auto count = static_cast<double>(seconds.size());
     return model::SeenSteps{
-        .seconds = MedianOf(seconds),
+        .seconds = diag::Median(seconds),
         .host_seconds = (now.host_seconds - before.host_seconds) / count,
         .asked = {.host = static_cast<double>(now.host_experts - before.host_experts) / count,
                   .missed = static_cast<double>(now.missed - before.missed) / count},
@@ -77,41 +66,41 @@ class Trial {
   int32_t RandomToken() {
     return static_cast<int32_t>(random_() % static_cast<uint64_t>(model_.config().vocab_size));
   }
-  static bool Enough(const Steps& steps, size_t count, Clock::time_point begin) {
+  static bool Enough(const Steps& steps, size_t count, const Stopwatch& all) {
     const auto so_far = static_cast<int>(count);
-    return so_far >= steps.most || (so_far >= steps.least && Seconds(begin) >= steps.seconds);
+    return so_far >= steps.most || (so_far >= steps.least && all.seconds() >= steps.seconds);
   }
 
   // As an engine does whose backend does not choose.
   Status OneByOne(const Steps& steps, std::vector<double>& seconds) {
-    const Clock::time_point begin = Clock::now();
-    while (!Enough(steps, seconds.size(), begin)) {
+    const Stopwatch all;
+    while (!Enough(steps, seconds.size(), all)) {
       if (!steps.still) token_ = RandomToken();
-      const Clock::time_point step_begin = Clock::now();
+      const Stopwatch step;
       const model::SequenceChunk chunk{.state = &state_, .tokens = std::span(&token_, 1)};
       const auto output = model_.Step(std::span(&chunk, 1));
       if (!output.has_value()) return output.error();
       if (steps.still) DSV4_RETURN_IF_ERROR(state_.Rewind(1));
-      seconds.push_back(Seconds(step_begin));
+      seconds.push_back(step.seconds());
     }
     return {};
   }
 
   // As an engine does that schedules ahead. The model's own choices go on like text, and so do the experts that they choose.
   Status Ahead(const Steps& steps, std::vector<double>& seconds) {
-    const Clock::time_point begin = Clock::now();
+    const Stopwatch all;
     DSV4_ASSIGN_OR_RETURN_STATUS(std::unique_ptr<model::QueuedStep> now, Queue(steps.still, true));
-    Clock::time_point step_begin = begin;
+    Stopwatch step = all;
     const auto wait = [&]() -> Status {
       DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<model::ChosenToken> chosen, now->Wait());
       if (chosen.front().fault != ops::kNoFault)
         return Internal("a step chooses no token: its logits are no numbers");
       if (!steps.still) token_ = chosen.front().id;
-      seconds.push_back(Seconds(step_begin));
-      step_begin = Clock::now();
+      seconds.push_back(step.seconds());
+      step = Stopwatch();
       return {};
     };
-    while (!Enough(steps, seconds.size() + 1, begin)) {
+    while (!Enough(steps, seconds.size() + 1, all)) {
       DSV4_ASSIGN_OR_RETURN_STATUS(std::unique_ptr<model::QueuedStep> next, Queue(steps.still, false));
       DSV4_RETURN_IF_ERROR(wait());
       now = std::move(next);

@@ -11,6 +11,7 @@
 
 #include "apps/bench/bench_machine.h"
 #include "backend/cuda/cuda_backend.h"
+#include "diag/checks/statistics.h"
 
 namespace dsv4::apps {
 namespace {
@@ -103,13 +104,6 @@ class HostReader {
   std::vector<uint16_t> y_;
 };
 
-double MedianOf(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
-
 }  // namespace
 
 Result<ExpertRates> MeasureExpertRates(const ModelFlags& flags, const ops::Backend& device,
@@ -151,7 +145,7 @@ Result<ExpertRates> MeasureExpertRates(const ModelFlags& flags, const ops::Backe
   reads.join();
   DSV4_TRY(failed);
   DSV4_ASSIGN_OR_RETURN(rates.link_beside, link);
-  rates.host_beside = MedianOf(std::move(passes));
+  rates.host_beside = diag::Median(std::move(passes));
   return rates;
 }
 

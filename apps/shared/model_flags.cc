@@ -23,6 +23,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "base/log.h"
+#include "base/stopwatch.h"
 #include "comm/collectives.h"
 #include "comm/null_group.h"
 #include "comm/observed_group.h"
@@ -277,9 +278,9 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& given, const M
       DSV4_RETURN_IF_ERROR(
           FitDrafter(flags, config, checkpoint, fitted, memory, room, source.synthetic(), left));
     }
-    const auto begin = std::chrono::steady_clock::now();
+    const Stopwatch loading;
     DSV4_ASSIGN_OR_RETURN_STATUS(model, model::Model::FromCheckpoint(config, checkpoint, backend, fitted));
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const double seconds = loading.seconds();
     if (flags.backend == "cuda") {
       const backend::PinnedLoad pinned = backend::PinnedLoadOf(device);
       if (pinned.bytes > 0) LogInfo("load: " + PinnedText(pinned));

@@ -5,29 +5,15 @@
 
 #include <algorithm>
 
+#include "model/placement/expert_costs_testing.h"
+
 namespace dsv4::model {
 namespace {
 
 using ::testing::HasSubstr;
 
-// Flash with NVFP4 experts, a third of which fit, on a host that reads 60 GB/s behind a link of 50.
-ExpertCosts Flash() {
-  return {.num_layers = 43,
-          .num_experts = 256,
-          .top_k = 6,
-          .expert_bytes = 14.16e6,
-          .room = 43 * 256 / 3,
-          .pinnable = 43 * 256,
-          .host = 60e9,
-          .link = 50e9,
-          .host_beside = 50e9,
-          .link_beside = 40e9,
-          .host_prompt = 1e12,
-          .streamed_choices = 4};
-}
-
 TEST(ExpertChoice, TimesAreBytesByRates) {
-  ExpertCosts costs = Flash();
+  ExpertCosts costs = FlashCosts();
   const double all = 43 * 6 * costs.expert_bytes;
   const ExpertTimes host = TimesOf({.resident = 64, .host = 192}, costs);
   EXPECT_NEAR(host.host, 0.75 * all / 60e9, 1e-9);
@@ -49,7 +35,7 @@ TEST(ExpertChoice, TimesAreBytesByRates) {
 }
 
 TEST(ExpertChoice, HostAndLinkShareWhatDoesNotFit) {
-  ExpertCosts costs = Flash();
+  ExpertCosts costs = FlashCosts();
   costs.host_prompt = 1e15;  // Prompts cost nothing there.
   const ExpertChoice choice = ChooseExperts(costs);
   EXPECT_EQ(choice.split.total(), 256);
@@ -62,7 +48,7 @@ TEST(ExpertChoice, HostAndLinkShareWhatDoesNotFit) {
 }
 
 TEST(ExpertChoice, CrossingsOfPromptsFollowFromRates) {
-  const ExpertCosts costs = Flash();
+  const ExpertCosts costs = FlashCosts();
   // 170.67 tokens choose 4 * 256 times.
   const PromptCrossings alone = CrossingsOf({.cached = 256, .slots = 43 * 64}, costs);
   EXPECT_EQ(alone.streamed_from, 171);
@@ -80,7 +66,7 @@ TEST(ExpertChoice, CrossingsOfPromptsFollowFromRates) {
 }
 
 TEST(ExpertChoice, AHostThatIsSlowWithPromptsMultipliesNone) {
-  ExpertCosts costs = Flash();
+  ExpertCosts costs = FlashCosts();
   costs.host_prompt = 30e9;
   const ExpertChoice choice = ChooseExperts(costs);
   EXPECT_EQ(choice.split, (ExpertSplit{.cached = 256, .slots = costs.room}));
@@ -90,7 +76,7 @@ TEST(ExpertChoice, AHostThatIsSlowWithPromptsMultipliesNone) {
 // An H200's machine with 26 layers of Flash and 76 GB: two experts on the host were chosen for 0.6 % of the time, and prompts took three times
 // as long as they take without.
 TEST(ExpertChoice, ANearTieIsTheOneWithoutTheHost) {
-  ExpertCosts costs = Flash();
+  ExpertCosts costs = FlashCosts();
   costs.num_layers = 26;
   costs.room = 4607;
   costs.pinnable = 1 << 20;
@@ -106,7 +92,7 @@ TEST(ExpertChoice, ANearTieIsTheOneWithoutTheHost) {
 }
 
 TEST(ExpertChoice, ASlowLinkBringsNone) {
-  ExpertCosts costs = Flash();
+  ExpertCosts costs = FlashCosts();
   costs.link = costs.link_beside = 1e9;
   const ExpertChoice choice = ChooseExperts(costs);
   EXPECT_EQ(choice.split, (ExpertSplit{.resident = 85, .host = 171}));
@@ -114,7 +100,7 @@ TEST(ExpertChoice, ASlowLinkBringsNone) {
 }
 
 TEST(ExpertChoice, WhatCannotBePinnedIsTheHosts) {
-  ExpertCosts costs = Flash();
+  ExpertCosts costs = FlashCosts();
   costs.host_prompt = 30e9;
   costs.pinnable = 43 * 100;
   const ExpertChoice choice = ChooseExperts(costs);

@@ -8,27 +8,20 @@
 #include <string>
 #include <vector>
 
+#include "model/placement/expert_costs_testing.h"
+
 namespace dsv4::model {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Flash with NVFP4 experts, a third of which fit, as it was measured: the host and the link share what does not.
+// As it was measured: the host and the link share what does not fit.
 ExpertCosts Measured() {
-  return {.num_layers = 43,
-          .num_experts = 256,
-          .top_k = 6,
-          .expert_bytes = 14.16e6,
-          .room = 43 * 256 / 3,
-          .pinnable = 43 * 256,
-          .host = 60e9,
-          .link = 50e9,
-          .host_beside = 50e9,
-          .link_beside = 40e9,
-          .host_prompt = 1e15,  // Prompts cost nothing there.
-          .streamed_choices = 4,
-          .rest = 5e-3};
+  ExpertCosts costs = FlashCosts();
+  costs.host_prompt = 1e15;  // Prompts cost nothing there.
+  costs.rest = 5e-3;
+  return costs;
 }
 
 constexpr ExpertSplit kResidents{.resident = 85, .host = 171};
