@@ -11,7 +11,7 @@ from dsv4_process import dsv4, dsv4_json
 SKIPPED = 77
 # Two layers of Flash, 7.3 GB of experts, on a GPU that has room for a third of them.
 MODEL = ("--backend", "cuda", "--weights", "synthetic:flash,nvfp4-experts", "--max-layers", 2, "--gpu-memory", 7)
-BENCH = ("bench", *MODEL, "--prefill", "none", "--depth", 0, "--batch", 1, "--check", "off", "--json")
+BENCH = ("bench", *MODEL, "--prefill", "none", "--depth", 0, "--batch", 1, "--check", "off")
 
 
 class ExpertsAuto(unittest.TestCase):

@@ -108,6 +108,18 @@ TEST_F(MemoryPlanTest, CountsTermsThatShardsGather) {
   EXPECT_EQ(gathered, step(1000, 800));
 }
 
+// Ranks on GPUs plan before they meet there: what a rank counts must not be exchanged.
+TEST_F(MemoryPlanTest, MakesNoGroupOnADevice) {
+  options_.placement = *ParsePlacement("tensor", 2);
+  options_.group = comm::ImagineGroup(0, 2, 2);
+  const MemoryPlan plan = Plan();
+  options_.make_device_group = [](comm::Communicator&, DeviceGroupOf) {
+    ADD_FAILURE() << "a plan has met other ranks on a device";
+    return Error(Internal("made by a plan"));
+  };
+  EXPECT_EQ(Plan().total(), plan.total());
+}
+
 TEST_F(MemoryPlanTest, CountsEverySequenceAndEveryToken) {
   const MemoryPlan one = Plan({.num_sequences = 1, .context = 1024});
   const MemoryPlan three = Plan({.num_sequences = 3, .context = 1024});

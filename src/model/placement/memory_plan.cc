@@ -145,6 +145,7 @@ Result<MemoryPlan> PlanMemory(const ModelConfig& config,
   ModelOptions quiet = options;
   quiet.progress = {};
   quiet.sizes_only = true;
+  quiet.make_device_group = {};  // What is counted lies on no device.
   DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
                         Model::FromCheckpoint(config, checkpoint, CountingBackend(context), quiet));
   MemoryPlan plan{.num_layers = model->num_layers(),
