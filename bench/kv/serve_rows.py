@@ -92,7 +92,7 @@ class Request:
                 self.base + "/v1/completions", body, {"Content-Type": "application/json"}), timeout=900)
             for line in reply:
                 if line.startswith(b"data:") and b"[DONE]" not in line:
-                    if b'"error"' in line:
+                    if line.startswith(b'data: {"error"'):  # A random model may answer "error".
                         self.failure = line.decode()[:300]
                     self.last = time.time()
         except Exception as error:  # What a server says of an error is in its body.

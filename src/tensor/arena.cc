@@ -10,6 +10,7 @@ namespace {
 
 constexpr size_t kAlignment = 256;
 constexpr size_t kMinBlockBytes = size_t{1} << 20;
+constexpr size_t kMostAhead = size_t{16} << 20;
 
 }  // namespace
 
@@ -21,9 +22,10 @@ Result<TensorView> Arena::Allocate(DType dtype, Shape shape) {
     offset_ = 0;
   }
   if (block_ == blocks_.size()) {
-    // Doubling keeps the number of blocks small.
-    DSV4_ASSIGN_OR_RETURN(Buffer block,
-                          memory_.Allocate(std::max({rounded, kMinBlockBytes, capacity_bytes()})));
+    // Doubling keeps the number of small blocks small. Large ones would be twice what is wanted, and Recycle keeps them all.
+    DSV4_ASSIGN_OR_RETURN(
+        Buffer block,
+        memory_.Allocate(std::max({rounded, kMinBlockBytes, std::min(capacity_bytes(), kMostAhead)})));
     blocks_.push_back(std::move(block));
     offset_ = 0;
   }

@@ -57,6 +57,26 @@ TEST(Arena, RecycledStepsReuseTheSameAddresses) {
   EXPECT_EQ(arena.num_blocks(), 1U);
 }
 
+// A device's memory is planned by the largest work alone: what came before it must not make an arena larger.
+TEST(Arena, HoldsLittleMoreThanTheLargestWorkWants) {
+  constexpr int64_t kLarge = int64_t{40} << 20;
+  constexpr size_t kWanted = 3 * size_t{kLarge};
+  const auto work = [](Arena& arena, int64_t tensor, int count) {
+    ASSERT_TRUE(arena.Recycle().ok());
+    const Arena::Scope scope(arena);
+    for (int i = 0; i < count; ++i) ASSERT_TRUE(arena.Allocate(DType::kU8, {tensor}).has_value());
+  };
+  Arena arena(HostMemory());
+  for (const int64_t small : {kLarge / 40, kLarge / 4}) {
+    for (int again = 0; again < 2; ++again) work(arena, small, 5);
+  }
+  for (int again = 0; again < 2; ++again) work(arena, kLarge, 3);
+  ASSERT_TRUE(arena.Recycle().ok());
+  EXPECT_EQ(arena.num_blocks(), 1U);
+  // And what smaller work had left, whose blocks are too small for it.
+  EXPECT_LE(arena.capacity_bytes(), kWanted + size_t{5 * kLarge / 4} + (size_t{16} << 20));
+}
+
 // Memory of a device: before some of it is freed, work that waited is handed over, which takes memory of the same arena.
 class BusyMemory final : public Memory {
  public:

@@ -23,13 +23,13 @@ class ExpertsAuto(unittest.TestCase):
         self.assertRegex(process.stderr, r"the GPU reads [0-9.]+ GB/s, so all else of a step takes")
 
     def test_the_split_is_verified_and_stays_the_same_without_a_trial(self):
-        experts = dsv4_json(*BENCH, "--experts", "auto")["experts"]
+        experts = dsv4_json(*BENCH, "--json", "--experts", "auto")["experts"]
         verified = experts["verified"]
         self.assertGreater(verified["step_seconds"], 0)
         self.assertGreater(verified["planned_seconds"], 0)
         self.assertGreater(verified["host_experts"] + verified["brought_experts"], 0)
         self.assertIn(verified["loads"], (1, 2, 3))
-        named = dsv4_json(*BENCH, "--experts", experts["split"])["experts"]
+        named = dsv4_json(*BENCH, "--json", "--experts", experts["split"])["experts"]
         self.assertEqual(named["split"], experts["split"])
         self.assertNotIn("verified", named)
 

@@ -29,6 +29,24 @@ TEST(DeviceQueue, ArraysInFrontOfOneThatDoesNotFitAreBrought) {
 
 void NoKernel(int) {}
 
+// What an arena gave back before it grew lies in pieces in which the larger one has no room.
+TEST(DeviceQueue, ALargeAllocationGivesBackWhatLiesIdle) {
+  auto queue = DeviceQueue::Create({});
+  ASSERT_TRUE(queue.has_value()) << queue.error().message();
+  const auto left_idle = [&](uint64_t idle, size_t wanted) {
+    null_runtime::idle_pool_bytes = idle;
+    const auto device = (*queue)->Allocate(wanted);
+    EXPECT_TRUE(device.has_value());
+    if (device.has_value()) (*queue)->Free(*device);
+    return null_runtime::idle_pool_bytes.load();
+  };
+  constexpr uint64_t kIdle = uint64_t{100} << 20;
+  constexpr size_t kLarge = size_t{256} << 20;
+  EXPECT_EQ(left_idle(kIdle, kLarge), 0U);
+  EXPECT_EQ(left_idle(kIdle, kLarge / 2), kIdle);
+  EXPECT_EQ(left_idle(kIdle / 2, kLarge), kIdle / 2);
+}
+
 // Little that is behind a copy in flight goes to the device with a copy of no bytes. Who waits for the one in front then hands over soon, as
 // if nothing were behind it.
 TEST(DeviceQueue, ACopyOfNoBytesHandsOverWhatIsBehindACopy) {

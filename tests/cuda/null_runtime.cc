@@ -26,6 +26,7 @@ std::atomic<int> dsv4::null_runtime::registrations_left = INT_MAX;
 std::atomic<int> dsv4::null_runtime::registered = 0;
 std::atomic<int> dsv4::null_runtime::registration_ms = 0;
 std::atomic<size_t> dsv4::null_runtime::max_device_bytes = SIZE_MAX;
+std::atomic<uint64_t> dsv4::null_runtime::idle_pool_bytes = 0;
 
 namespace {
 
@@ -213,6 +214,15 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*) { return Make(pool); }
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t) { return cudaSuccess; }
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t, cudaMemPoolAttr attribute, void* value) {
+  const bool reserved = attribute == cudaMemPoolAttrReservedMemCurrent;
+  *static_cast<uint64_t*>(value) = reserved ? dsv4::null_runtime::idle_pool_bytes.load() : 0;
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) {
+  dsv4::null_runtime::idle_pool_bytes = 0;
+  return cudaSuccess;
+}
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t num_bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
   if (kind == cudaMemcpyHostToDevice && num_bytes > dsv4::null_runtime::kCountedCopy) {

@@ -15,6 +15,23 @@
 namespace dsv4::backend::cuda {
 namespace {
 
+// From here on an allocation asks first for memory that lies idle. Such are an arena that grew or slots of experts, a few in a run.
+constexpr size_t kLargeAllocation = size_t{256} << 20;
+// Less is kept for what comes next.
+constexpr uint64_t kIdle = uint64_t{64} << 20;
+
+// A pool keeps what it is given back, in pieces in which a larger allocation has no room: without this an arena that grew was there twice.
+cudaError_t GiveBackIdle(cudaMemPool_t pool, cudaStream_t stream) {
+  uint64_t reserved = 0;
+  uint64_t used = 0;
+  cudaError_t error = cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &reserved);
+  if (error == cudaSuccess) error = cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used);
+  if (error != cudaSuccess || reserved < used + kIdle) return error;
+  // What was freed is idle when the work in front of that is done.
+  error = cudaStreamSynchronize(stream);
+  return error != cudaSuccess ? error : cudaMemPoolTrimTo(pool, 0);
+}
+
 // After these the context is lost: every later call fails with the same error.
 bool IsSticky(cudaError_t error) {
   switch (error) {
@@ -361,6 +378,7 @@ Result<void*> DeviceQueue::AllocateLocked(size_t num_bytes) {
   Spoil("memory was allocated");
   void* data = nullptr;
   const size_t rounded = std::max<size_t>(num_bytes, 1);
+  if (rounded >= kLargeAllocation) DSV4_TRY(Check(GiveBackIdle(pool_, stream_), "giving back idle memory"));
   const cudaError_t error = cudaMallocFromPoolAsync(&data, rounded, pool_, stream_);
   if (error == cudaErrorMemoryAllocation) {
     cudaGetLastError();
