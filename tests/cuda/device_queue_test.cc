@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/cuda/null_runtime.h"
+
 namespace dsv4::backend::cuda {
 namespace {
 
