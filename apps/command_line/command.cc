@@ -74,6 +74,9 @@ int Commands::Dispatch(int argc, char** argv) const {
                  name, option->get_lnames().front());
       return kExitBadUsage;
     }
+    if (!command.takes) {
+      if (const Status usable = CheckModelFlags(model_); !usable.ok()) return Fail(usable, kExitBadUsage);
+    }
     std::unique_ptr<RankGroup> ranks;  // Until the command is done.
     if (command.ranks && (!command.over_ranks || command.over_ranks())) {
       auto entered = RankGroup::Enter(model_, words, DSV4_VERSION);

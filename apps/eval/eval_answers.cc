@@ -8,8 +8,6 @@
 #include "apps/eval/eval_tasks.h"
 #include "apps/eval/grading.h"
 #include "apps/shared/chat_runtime.h"
-#include "apps/shared/load_bar.h"
-#include "apps/shared/model_source.h"
 #include "chat/json_value.h"
 
 namespace dsv4::apps {
@@ -232,20 +230,9 @@ class AnswersTask {
 
 }  // namespace
 
-Status EvalAnswers(const EvalOptions& options, const std::vector<DataLine>& lines, std::string& model_name,
+Status EvalAnswers(const EvalOptions& options, const std::vector<DataLine>& lines, ChatRuntime& runtime,
                    EvalReport& report) {
-  DSV4_ASSIGN_OR_RETURN_STATUS(const ModelSource source, ModelSource::Find(options.model));
-  model_name = source.name();
-  Result<std::unique_ptr<ChatRuntime>> runtime = Error(Internal("not loaded"));
-  {
-    LoadBar load_bar(/*shown=*/!options.quiet);
-    runtime = ChatRuntime::Load({.model = options.model, .revision = options.revision}, load_bar.callback());
-  }
-  if (!runtime) return runtime.error();
-  DSV4_RETURN_IF_ERROR((*runtime)->text().CheckEffort(options.effort));
-  DSV4_RETURN_IF_ERROR(
-      sampling::ValidateSamplingParams(options.sampling, (*runtime)->model().config().vocab_size));
-  return AnswersTask(options, **runtime, report).Run(lines);
+  return AnswersTask(options, runtime, report).Run(lines);
 }
 
 }  // namespace dsv4::apps

@@ -5,6 +5,7 @@
 #include "apps/eval/eval_report.h"
 #include "apps/eval/eval_tasks.h"
 #include "apps/shared/load_bar.h"
+#include "apps/shared/model_source.h"
 #include "session/answer_options.h"
 
 namespace dsv4::apps {
@@ -13,6 +14,18 @@ namespace {
 Result<std::unique_ptr<EvalModel>> Load(const EvalOptions& options, const ModelFlags& flags) {
   LoadBar load_bar(/*shown=*/!options.quiet);
   return EvalModel::Load(flags, options.revision, load_bar.callback());
+}
+
+// Of the tasks that the model answers: loaded as `run` does.
+Result<std::unique_ptr<ChatRuntime>> LoadToAnswer(const EvalOptions& options) {
+  LoadBar load_bar(/*shown=*/!options.quiet);
+  return ChatRuntime::Load({.model = options.model, .revision = options.revision}, load_bar.callback());
+}
+
+// Of options that only the model knows about.
+Status CheckAnswerOptions(const EvalOptions& options, const ChatRuntime& runtime) {
+  DSV4_RETURN_IF_ERROR(runtime.text().CheckEffort(options.effort));
+  return sampling::ValidateSamplingParams(options.sampling, runtime.model().config().vocab_size);
 }
 
 // The model to compare with: as the first, but for what --against-... says.
@@ -41,6 +54,10 @@ int RunEvalCommand(const EvalOptions& options) {
   if (!perplexity && (options.max_perplexity || options.max_kl || options.min_top1))
     return refuse("--max-perplexity, --max-kl or --min-top1, which are for perplexity");
   if (perplexity && options.min_accuracy) return refuse("--min-accuracy");
+  if (options.compares()) {
+    const Status usable = CheckModelFlags(OtherFlags(options));
+    if (!usable.ok()) return Fail(usable.WithContext("eval --against-..."), kExitBadUsage);
+  }
   const Result<std::vector<DataLine>> lines = ReadJsonLines(options.data_path, options.limit);
   if (!lines) return Fail(lines.error(), kExitBadInput);
 
@@ -65,7 +82,14 @@ int RunEvalCommand(const EvalOptions& options) {
     status = perplexity ? EvalPerplexity(options, *lines, **model, other.get(), report)
                         : EvalChoice(options, *lines, **model, report);
   } else {
-    status = EvalAnswers(options, *lines, name, report);
+    const Result<ModelSource> source = ModelSource::Find(options.model);
+    if (!source) return Fail(source.error(), LoadExitCode(source.error()));
+    name = source->name();
+    const Result<std::unique_ptr<ChatRuntime>> runtime = LoadToAnswer(options);
+    if (!runtime) return Fail(runtime.error(), LoadExitCode(runtime.error()));
+    if (const Status known = CheckAnswerOptions(options, **runtime); !known.ok())
+      return Fail(known, kExitBadUsage);
+    status = EvalAnswers(options, *lines, **runtime, report);
   }
   if (!status.ok()) return Fail(status, LoadExitCode(status));
   return Finish(options, report, name);

@@ -5,6 +5,7 @@
 #include "apps/eval/eval_data.h"
 #include "apps/eval/eval_model.h"
 #include "apps/eval/eval_report.h"
+#include "apps/shared/chat_runtime.h"
 
 namespace dsv4::apps {
 
@@ -13,8 +14,8 @@ Status EvalPerplexity(const EvalOptions& options, const std::vector<DataLine>& l
                       EvalModel* other, EvalReport& report);
 Status EvalChoice(const EvalOptions& options, const std::vector<DataLine>& lines, EvalModel& model,
                   EvalReport& report);
-// "generation", "tools" and "needle": the model answers. They load it themselves, as `run` does.
-Status EvalAnswers(const EvalOptions& options, const std::vector<DataLine>& lines, std::string& model_name,
+// "generation", "tools" and "needle": the model answers.
+Status EvalAnswers(const EvalOptions& options, const std::vector<DataLine>& lines, ChatRuntime& runtime,
                    EvalReport& report);
 
 }  // namespace dsv4::apps

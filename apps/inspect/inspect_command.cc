@@ -36,7 +36,6 @@ int RunInspectCommand(const InspectOptions& options) {
   const Result<model::Placement> placement =
       model::ParsePlacement(options.model.placement, std::max(options.model.num_ranks, 1));
   if (!placement) return Fail(placement.error(), kExitBadUsage);
-  if (const Status status = CheckExpertFlags(options.model); !status.ok()) return Fail(status, kExitBadUsage);
   LoadBar bar;
   const InspectRequest request = {
       .source = *source,

@@ -265,7 +265,8 @@ int RunRunCommand(const RunOptions& options,
                 kExitBadUsage);
   }
   Result<std::optional<grammar::ContentRule>> rule = ReadContentRule(options.content);
-  if (!rule) return Fail(rule.error(), kExitBadInput);
+  // Of a file, or of the command line itself.
+  if (!rule) return Fail(rule.error(), options.content.from_file() ? kExitBadInput : kExitBadUsage);
 
   std::vector<chat::JsonValue> tools;
   if ((!has_prompt || options.interactive) && !options.tools_path.empty()) {

@@ -19,10 +19,10 @@ struct ContentFlags {
   std::string grammar_path;         // GBNF or Lark.
   std::string structural_tag_path;  // JSON.
 
-  bool any() const {
-    return json_object || !json_schema_path.empty() || !regex.empty() || !choices.empty() ||
-           !grammar_path.empty() || !structural_tag_path.empty();
+  bool from_file() const {
+    return !json_schema_path.empty() || !grammar_path.empty() || !structural_tag_path.empty();
   }
+  bool any() const { return from_file() || json_object || !regex.empty() || !choices.empty(); }
 };
 
 // Reads the file and checks the rule, which needs no model; empty where none is given. Errors name the file or the option.

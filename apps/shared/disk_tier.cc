@@ -54,10 +54,6 @@ Result<std::shared_ptr<io::ChosenReads>> ReadsFromDisk(
     const std::shared_ptr<const io::Checkpoint>& checkpoint, const model::ModelOptions& options,
     const model::MemoryRequest& request, RoomLeft* left) {
   const bool asked = flags.experts == kExpertsOnDisk;
-  if (asked && flags.group != nullptr) return Error(Unimplemented("--experts disk: with several ranks"));
-  if (asked && source.synthetic()) {
-    return Error(InvalidArgument(fmt::format("--experts disk: {} is in no file", source.name())));
-  }
   // Ranks share a machine's memory, each with a part of the model.
   if (flags.group != nullptr || source.synthetic()) return nullptr;
   int64_t available = INT64_MAX;

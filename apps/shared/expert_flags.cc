@@ -28,6 +28,8 @@ Status CheckExpertFlags(const ModelFlags& flags) {
         fmt::format("--experts {}: got --backend {}, want cuda, or --experts {}: the host has one memory",
                     flags.experts, flags.backend, kExpertsOnDisk));
   }
+  if (flags.experts == kExpertsOnDisk && !flags.weights.empty())
+    return InvalidArgument(fmt::format("--experts disk: {} is in no file", flags.weights));
   if (flags.gpu_memory > 0) {
     return InvalidArgument(
         fmt::format("--gpu-memory {}: got --backend {}, want cuda", flags.gpu_memory, flags.backend));
@@ -35,6 +37,15 @@ Status CheckExpertFlags(const ModelFlags& flags) {
   if (flags.host_memory > 0) {
     return InvalidArgument(
         fmt::format("--host-memory {}: got --backend {}, want cuda", flags.host_memory, flags.backend));
+  }
+  return {};
+}
+
+Status CheckExpertsOfRanks(const ModelFlags& flags) {
+  if (flags.experts == kExpertsOnDisk) return InvalidArgument("--experts disk: with several ranks");
+  if (flags.experts == kExpertsByRates) {
+    return InvalidArgument(
+        "--experts auto: with several ranks, want the split that all take, such as host=75%");
   }
   return {};
 }
@@ -232,16 +243,12 @@ Result<model::ExpertSplit> SplitOf(const ModelFlags& flags, const model::ModelCo
                                    const model::DeviceRoom& room, bool synthetic, const ops::Backend* device,
                                    std::optional<model::SplitPlan>* plan) {
   if (flags.experts.empty()) return model::ExpertSplit{.resident = config.n_routed_experts};
-  if (flags.experts != "auto") {
+  if (flags.experts != kExpertsByRates) {
     const int64_t num_layers = options.max_layers > 0 ? options.max_layers : config.num_hidden_layers;
     DSV4_ASSIGN_OR_RETURN(const model::ExpertSplit split,
                           model::ParseExpertSplit(flags.experts, config.n_routed_experts, num_layers));
     if (split.cached == 0 || split.slots > 0) return split;
     return model::FitSlots(config, checkpoint, options, split, request, room);
-  }
-  if (options.group != nullptr) {
-    return Error(
-        Unimplemented("--experts auto: with several ranks, want the split that all take, such as host=75%"));
   }
   if (device == nullptr) return model::FitExperts(config, checkpoint, options, request, room);
   const int64_t num_layers = options.max_layers > 0 ? options.max_layers : config.num_hidden_layers;

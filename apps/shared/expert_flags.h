@@ -17,8 +17,13 @@ namespace dsv4::apps {
 // --experts of a backend of the host: routed experts are read from disk when they are chosen, whatever memory there is.
 inline constexpr std::string_view kExpertsOnDisk = "disk";
 
-// InvalidArgument where the backend is none for them.
+// --experts of a GPU: the split is made of rates that are measured.
+inline constexpr std::string_view kExpertsByRates = "auto";
+
+// InvalidArgument where the backend, or what --weights makes, is none for them.
 Status CheckExpertFlags(const ModelFlags& flags);
+// The same for what several ranks cannot.
+Status CheckExpertsOfRanks(const ModelFlags& flags);
 
 // What ops take beside a plan, of which `scratch` is for passes of up to 8192 tokens: longer ones take more in proportion.
 int64_t ScratchOf(const ModelFlags& flags, int64_t scratch);

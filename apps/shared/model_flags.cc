@@ -67,6 +67,28 @@ std::function<bool(io::ChosenReads::Ranges)> AskerOf(const ModelFlags& flags) {
 
 }  // namespace
 
+Status CheckModelFlags(const ModelFlags& flags) {
+  DSV4_RETURN_IF_ERROR(CheckExpertFlags(flags));
+  const bool split =
+      !flags.experts.empty() && flags.experts != kExpertsOnDisk && flags.experts != kExpertsByRates;
+  if (!split && flags.max_layers == 0) return {};
+  ModelFlags whole = flags;
+  whole.max_layers = 0;
+  const Result<ModelSource> source = ModelSource::Find(whole);
+  if (!source) return {};
+  const Result<model::ModelConfig> config = source->Config();
+  if (!config) return {};
+  if (flags.max_layers > config->num_hidden_layers) {
+    return InvalidArgument(fmt::format("--max-layers: got {}, wanted 1 to {}, the model's, or 0 for all",
+                                       flags.max_layers, config->num_hidden_layers));
+  }
+  if (!split) return {};
+  const int64_t num_layers = flags.max_layers > 0 ? flags.max_layers : config->num_hidden_layers;
+  const Result<model::ExpertSplit> parsed =
+      model::ParseExpertSplit(flags.experts, config->n_routed_experts, num_layers);
+  return parsed ? Status() : parsed.error().WithContext("--experts");
+}
+
 int NumThreads(const ModelFlags& flags) {
   if (flags.num_threads > 0) return flags.num_threads;
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / flags.num_ranks_here);

@@ -81,6 +81,10 @@ using LoadCallback = std::function<void(const model::LoadProgress&)>;
 // "45.1 GB in 8.3 s, 5.4 GB/s": what has been copied to a device.
 std::string LoadSpeed(int64_t num_bytes, double seconds);
 
+// InvalidArgument for options that are wrong together, or that ask for more than the model they name has. What is wrong with the model itself is
+// for the command to say, which reads it.
+Status CheckModelFlags(const ModelFlags& flags);
+
 // What --threads says, at least 1; by default the cores of the machine, divided among the ranks on it.
 int NumThreads(const ModelFlags& flags);
 

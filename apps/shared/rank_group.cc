@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "apps/shared/expert_flags.h"
 #include "apps/shared/model_source.h"
 #include "backend/cuda/collectives/cuda_group.h"
 #include "backend/cuda/cuda_backend.h"
@@ -26,6 +27,7 @@ Result<std::unique_ptr<RankGroup>> RankGroup::Enter(ModelFlags& flags, std::vect
   const int size = environment ? environment->size : std::max(flags.num_ranks, 1);
   DSV4_ASSIGN_OR_RETURN(flags.placed, model::ParsePlacement(flags.placement, size));
   if (size == 1) return ranks;
+  DSV4_TRY(CheckExpertsOfRanks(flags));
   size_t shared_devices = 0;  // That ranks take in turn; 0: each its own.
   if (flags.backend == "cuda") {
     const size_t wanted = static_cast<size_t>(environment ? environment->local_rank + 1 : size);

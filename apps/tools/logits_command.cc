@@ -195,6 +195,12 @@ int RunLogitsCommand(const LogitsOptions& options) {
         FailedPrecondition(fmt::format("logits --draft {}: {}", options.draft, (*model)->why_no_draft())),
         kExitBadInput);
   }
+  if (!options.draft.empty() && options.num_drafts > (*model)->most_drafts()) {
+    return Fail(
+        InvalidArgument(fmt::format("logits --drafts: got {}, wanted at most {}, those of one block of {}",
+                                    options.num_drafts, (*model)->most_drafts(), options.draft)),
+        kExitBadUsage);
+  }
   for (const int32_t id : *tokens) {
     if (id >= (*model)->config().vocab_size) {
       return Fail(InvalidArgument(fmt::format("{}: token id {}, wanted 0..{}", options.tokens_path, id,

@@ -45,6 +45,34 @@ class WrongInput(unittest.TestCase):
         self.assertEqual(process.returncode, 1, process.stderr)
         self.assertIn("serve --learn-experts on: /proc/profiles", process.stderr)
 
+    def test_options_that_ask_for_what_is_not_there_are_bad_usage(self):
+        with tempfile.TemporaryDirectory() as folder:
+            tokens, data = pathlib.Path(folder) / "ids.json", pathlib.Path(folder) / "data.jsonl"
+            tokens.write_text("[1, 2, 3]")
+            data.write_text('{"prompt": "a", "answer": "b"}\n')
+            logits = ("logits", "--tokens", tokens, "--output", pathlib.Path(folder) / "logits.npy", "--draft", "dspark")
+            for command, words in (
+                (("run", QUESTION, "--experts", "auto"), "--experts auto: got --backend cpu, want cuda"),
+                (("run", QUESTION, "--gpu-memory", "4"), "--gpu-memory 4: got --backend cpu, want cuda"),
+                (("serve", "--port", "0", "--host-memory", "4"), "--host-memory 4: got --backend cpu, want cuda"),
+                (("run", QUESTION, "--experts", "disk", "--ranks", "2"), "--experts disk: with several ranks"),
+                (("run", QUESTION, "--experts", "disk", "--weights", "synthetic:tiny"), "--experts disk: synthetic:tiny is in no file"),
+                # Whether this build has the backend comes behind.
+                (("run", QUESTION, "--backend", "cuda", "--experts", "host=all"), '--experts: experts "host=all": got "host=all"'),
+                (("inspect", "--backend", "cuda", "--experts", "host=999"), 'got "host=999"'),
+                (("run", QUESTION, "--max-layers", "99"), "--max-layers: got 99, wanted 1 to 7"),
+                (("inspect", "--max-layers", "99"), "--max-layers: got 99, wanted 1 to 7"),
+                (("run", QUESTION, "--regex", "("), "--regex: pattern, character 1"),
+                (("eval", "generation", "--data", data, "--top-p", "4"), "top_p: got 4"),
+                (("eval", "generation", "--data", data, "--effort", "huge"), "effort: got 'huge'"),
+                (("eval", "perplexity", "--data", data, "--against-backend", "reference", "--max-layers", "8"), "--max-layers: got 8"),
+                ((*logits, "--drafts", "9"), "--drafts: got 9, wanted at most 5"),
+            ):
+                with self.subTest(command=command):
+                    process = dsv4(*command)
+                    self.assertEqual(process.returncode, 2, process.stderr)
+                    self.assertIn(words, process.stderr)
+
     def test_a_stop_text_is_not_empty(self):
         for command in (("run", QUESTION), ("eval", "generation", "--data", "no.jsonl")):
             with self.subTest(command=command):
