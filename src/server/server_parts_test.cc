@@ -82,6 +82,29 @@ TEST(Fields, TheFirstMistakeIsKeptAndNamesTheField) {
   EXPECT_THAT(fields.Unknown(), ElementsAre("e"));
 }
 
+TEST(Fields, TakesEveryNumberOf64Bits) {
+  const auto read = [](const std::string& number) -> Result<uint64_t> {
+    const chat::JsonValue json = *chat::ReadJson("{\"seed\": " + number + "}", "test");
+    Fields fields(json);
+    uint64_t seed = 0;
+    if (!fields.Read("seed", &seed)) return Error(fields.status());
+    return seed;
+  };
+  EXPECT_EQ(read("0"), 0U);
+  EXPECT_EQ(read("9223372036854775808"), uint64_t{1} << 63);
+  EXPECT_EQ(read("18446744073709551615"), UINT64_MAX);
+  EXPECT_EQ(read("-1"), UINT64_MAX);
+  EXPECT_EQ(read("-9223372036854775808"), uint64_t{1} << 63);
+  for (const char* wrong : {"18446744073709551616", "-9223372036854775809", "1.5", "1e3"}) {
+    const Result<uint64_t> refused = read(wrong);
+    ASSERT_FALSE(refused.has_value()) << wrong;
+    EXPECT_THAT(refused.error().message(), HasSubstr("seed: got "));
+    EXPECT_THAT(refused.error().message(),
+                HasSubstr("wanted an integer of -9223372036854775808 to 18446744073709551615"));
+  }
+  EXPECT_THAT(read("\"7\"").error().message(), HasSubstr("seed: got string, wanted an integer"));
+}
+
 TEST(KnownFields, AreRefusedByNameUnlessTheyAskForNothing) {
   std::string_view before;
   for (const KnownField& field : UnsupportedFields()) {

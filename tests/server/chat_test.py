@@ -100,6 +100,15 @@ class Answers(SharedServer):
         self.assertNotEqual(first, contents(2))
         self.assertEqual(len(set(first)), 3)
 
+    def test_a_seed_is_any_number_of_64_bits(self):
+        def content(seed):
+            return self.server.post("/v1/completions", {"prompt": "Once", "temperature": 1.5, "seed": seed, "max_tokens": 20})["choices"][0]["text"]
+        self.assertEqual(content(2 ** 64 - 1), content(-1))
+        self.assertNotEqual(content(2 ** 63), content(2 ** 63 + 1))
+        status, _, refused = self.server.request("POST", CHAT, {"messages": QUESTION, "seed": 2 ** 64})
+        self.assertEqual(status, 400)
+        self.assertIn(f"seed: got {2 ** 64}, wanted an integer of {-2 ** 63} to {2 ** 64 - 1}", json.dumps(refused))
+
     def test_log_probabilities(self):
         reply = self.chat(logprobs=True, top_logprobs=3, thinking=True)
         logprobs = reply["choices"][0]["logprobs"]

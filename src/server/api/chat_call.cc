@@ -214,11 +214,7 @@ void ReadSampling(Fields& fields, SamplingCall& call) {
   fields.Read("frequency_penalty", &params.frequency_penalty);
   fields.Read("penalty_window", &params.penalty_window);
   ReadLogitBias(fields, params);
-  int64_t seed = 0;
-  if (fields.Read("seed", &seed)) {
-    params.seed = static_cast<uint64_t>(seed);
-    call.has_seed = true;
-  }
+  call.has_seed = fields.Read("seed", &params.seed);
   if (fields.Read("n", &call.num_choices) && (call.num_choices < 1 || call.num_choices > kMaxChoices)) {
     fields.Fail("n", fmt::format("got {}, wanted 1..{}", call.num_choices, kMaxChoices));
   }

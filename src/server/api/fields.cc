@@ -5,19 +5,36 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <optional>
 
 namespace dsv4::server {
 namespace {
 
 constexpr size_t kMaxFieldName = 100;
 
+// What was got where an integer is wanted.
+std::string Got(const chat::JsonValue& value) {
+  const bool is_number =
+      value.kind() == chat::JsonValue::Kind::kInteger || value.kind() == chat::JsonValue::Kind::kDouble;
+  return is_number ? chat::WriteJson(value) : std::string(value.kind_name());
+}
+
+// The integer that the digits are, if it fits.
+template <typename Integer>
+std::optional<Integer> IntegerOf(const std::string& digits) {
+  Integer integer = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), integer);
+  if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+  return integer;
+}
+
 }  // namespace
 
 bool ToInteger(const chat::JsonValue& value, int64_t* integer) {
   if (value.kind() != chat::JsonValue::Kind::kInteger) return false;
-  const std::string& digits = value.text();
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), *integer);
-  return error == std::errc() && end == digits.data() + digits.size();
+  const std::optional<int64_t> found = IntegerOf<int64_t>(value.text());
+  if (found) *integer = *found;
+  return found.has_value();
 }
 
 std::string FieldOf(const Status& status) {
@@ -83,12 +100,24 @@ bool Fields::ReadInteger(std::string_view name, int64_t lowest, int64_t highest,
   if (found == nullptr) return false;
   int64_t integer = 0;
   if (!ToInteger(*found, &integer) || integer < lowest || integer > highest) {
-    const bool is_number =
-        found->kind() == chat::JsonValue::Kind::kInteger || found->kind() == chat::JsonValue::Kind::kDouble;
-    Fail(name,
-         fmt::format("got {}, wanted an integer", is_number ? chat::WriteJson(*found) : found->kind_name()));
+    Fail(name, fmt::format("got {}, wanted an integer", Got(*found)));
   }
   if (status_.ok()) *value = integer;
+  return status_.ok();
+}
+
+bool Fields::Read(std::string_view name, uint64_t* value) {
+  const chat::JsonValue* found = FindUnlessFailed(name);
+  if (found == nullptr) return false;
+  const bool is_integer = found->kind() == chat::JsonValue::Kind::kInteger;
+  if (const auto low = IntegerOf<int64_t>(found->text()); is_integer && low) {
+    *value = static_cast<uint64_t>(*low);
+  } else if (const auto high = IntegerOf<uint64_t>(found->text()); is_integer && high) {
+    *value = *high;
+  } else {
+    Fail(name, fmt::format("got {}, wanted an integer of {} to {}", Got(*found),
+                           std::numeric_limits<int64_t>::min(), std::numeric_limits<uint64_t>::max()));
+  }
   return status_.ok();
 }
 

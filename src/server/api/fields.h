@@ -22,6 +22,8 @@ class Fields {
   bool Read(std::string_view name, bool* value);
   bool Read(std::string_view name, int* value);
   bool Read(std::string_view name, int64_t* value);
+  // 64 bits, however they are written: a negative integer is that of its two's complement.
+  bool Read(std::string_view name, uint64_t* value);
   bool Read(std::string_view name, float* value);
   bool Read(std::string_view name, std::string* value);
   bool ReadObject(std::string_view name, const chat::JsonValue** value);
