@@ -109,6 +109,22 @@ class Answers(SharedServer):
         self.assertEqual(status, 400)
         self.assertIn(f"seed: got {2 ** 64}, wanted an integer of {-2 ** 63} to {2 ** 64 - 1}", json.dumps(refused))
 
+    def test_a_message_without_content_is_named(self):
+        def send(*messages):
+            return self.server.request("POST", CHAT, {"messages": [*QUESTION, *messages], "max_tokens": 1, "thinking": False})[::2]
+        call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        for message, got in (({"role": "user"}, "missing"), ({"role": "user", "content": None}, "got null"), ({"role": "system"}, "missing"),
+                             ({"role": "user", "tool_calls": [call]}, "missing"), ({"role": "tool", "tool_call_id": "c"}, "missing"),
+                             ({"role": "assistant"}, "missing"), ({"role": "assistant", "content": None, "tool_calls": None}, "got null")):
+            status, refused = send(message)
+            self.assertEqual(status, 400, message)
+            self.assertIn(f"messages[{len(QUESTION)}].content: {got}, wanted a string or a list of parts", json.dumps(refused))
+        result = {"role": "tool", "tool_call_id": "c", "content": ""}
+        for messages in (({"role": "assistant", "tool_calls": [call]}, result), ({"role": "assistant", "content": None, "tool_calls": [call]}, result),
+                         ({"role": "assistant", "content": None, "reasoning_content": "Hm."}, *QUESTION),
+                         ({"role": "assistant", "content": None, "refusal": "No."}, *QUESTION), ({"role": "assistant", "content": ""}, *QUESTION)):
+            self.assertEqual(send(*messages)[0], 200, messages)
+
     def test_log_probabilities(self):
         reply = self.chat(logprobs=True, top_logprobs=3, thinking=True)
         logprobs = reply["choices"][0]["logprobs"]

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
 #include <ctime>
 #include <optional>
 
@@ -242,6 +244,37 @@ class WholeChat final : public ChatWriter {
   Json prompt_logprobs_;
 };
 
+// Whether a message says something beside its content: OpenAI's protocol lets an answer of calls, or of a refusal, go without, and an answer
+// that was cut while it was thinking has none to send back. The other members are this format's own.
+bool SaysMoreThanContent(const chat::JsonValue& message) {
+  const chat::JsonValue* const role = message.Find("role");
+  const auto has = [&](std::string_view name) {
+    const chat::JsonValue* const value = message.Find(name);
+    return value != nullptr && !value->is_null();
+  };
+  if (has("content_blocks") || has("tools")) return true;
+  if (role == nullptr || !role->is_string() || role->text() != "assistant") return false;
+  constexpr std::array kOfAnswers = {"tool_calls", "function_call",     "refusal",
+                                     "audio",      "reasoning_content", "reasoning"};
+  return std::ranges::any_of(kOfAnswers, has);
+}
+
+// A message without content is a client's mistake that an answer would hide.
+Status CheckContents(const chat::JsonValue& messages) {
+  for (size_t i = 0; i < messages.items().size(); ++i) {
+    const chat::JsonValue& message = messages.items()[i];
+    if (!message.is_object()) continue;  // ParseMessages names it.
+    const chat::JsonValue* const content = message.Find("content");
+    if ((content != nullptr && !content->is_null()) || SaysMoreThanContent(message)) continue;
+    return InvalidArgument(
+        fmt::format("messages[{}].content: {}, wanted a string or a list of parts; only an assistant's "
+                    "message with tool_calls, "
+                    "reasoning_content or a refusal goes without",
+                    i, content == nullptr ? "missing" : "got null"));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<OpenAiChatRequest> ReadOpenAiChat(const ServedModel& model, const chat::JsonValue& body) {
@@ -271,6 +304,7 @@ Result<OpenAiChatRequest> ReadOpenAiChat(const ServedModel& model, const chat::J
                  "reasoning", "tools"});
   CheckFields(fields, body, kChat, model, sampling);
   DSV4_TRY(fields.status());
+  DSV4_TRY(CheckContents(*messages));
   DSV4_ASSIGN_OR_RETURN(call.conversation.messages, chat::ParseMessages(*messages, "messages"));
   if (const chat::JsonValue* tools = fields.Find("tools")) {
     DSV4_ASSIGN_OR_RETURN(call.conversation.tools, chat::ParseTools(*tools, "tools"));
