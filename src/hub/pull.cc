@@ -25,6 +25,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMaxListingBytes = size_t{32} << 20;
 constexpr int kMaxWrongDigests = 3;
+// Of a name without an address, before anything has come: a machine without a network, or a name that is wrong. Later it was there once.
+constexpr int kRetriesOfNames = 1;
 constexpr int kFailuresToTell = 3;  // In a row: before, most are mended by the next try.
 constexpr double kLongestWait = 30, kLongestRetryAfter = 300;  // Seconds.
 
@@ -75,19 +77,20 @@ Result<Listing> FetchListing(const PullOptions& options, Transfers& transfers) {
       if (finished.empty() && IsCancelled(options)) return Error(Cancelled("pull: cancelled"));
     }
     const TransferOutcome& outcome = finished.front().outcome;
+    const int retries =
+        outcome.unnamed ? std::min(options.num_retries, kRetriesOfNames) : options.num_retries;
     if (outcome.status.ok()) {
       Result<Listing> listing = ParseListing(sink.text);
       if (listing) return listing;
       // A listing that was cut does not parse; a server whose listings never do is told apart by the tries.
       if (failures > options.num_retries) return Error(listing.error().WithContext(url));
-    } else if (!outcome.retry || failures > options.num_retries) {
+    } else if (!outcome.retry || failures > retries) {
       const Status status = outcome.retry ? GivenUp(outcome.status, failures) : outcome.status;
       return Error(status.WithContext(url));
     }
     const double wait = WaitAfter(options, failures, outcome.retry_after);
     // Tries may take minutes, and no bar moves yet.
-    LogWarning(fmt::format("{}: try {} of {} failed: {}; the next in {:.1f} s", url, failures,
-                           options.num_retries + 1,
+    LogWarning(fmt::format("{}: try {} of {} failed: {}; the next in {:.1f} s", url, failures, retries + 1,
                            outcome.status.ok() ? "not a listing" : outcome.status.message(), wait));
     const auto until = Clock::now() + Seconds(wait);
     while (Clock::now() < until) {

@@ -123,6 +123,12 @@ class Transfer {
         return Failure(FailedPrecondition(cause));
       case CURLE_OUT_OF_MEMORY:
         return Failure(ResourceExhausted(cause));
+      case CURLE_COULDNT_RESOLVE_HOST:
+      case CURLE_COULDNT_RESOLVE_PROXY: {
+        TransferOutcome outcome = Failure(Status(StatusCode::kUnavailable, cause));
+        outcome.unnamed = true;
+        return outcome;
+      }
       default:
         return Failure(Status(StatusCode::kUnavailable, cause));
     }
@@ -131,7 +137,7 @@ class Transfer {
  private:
   static TransferOutcome Failure(Status status) {
     const bool retry = status.code() == StatusCode::kUnavailable;
-    return {.status = std::move(status), .retry = retry, .retry_after = 0};
+    return {.status = std::move(status), .retry = retry};
   }
 
   TransferOutcome OfStatus(long status) const {

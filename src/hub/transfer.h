@@ -30,6 +30,7 @@ struct TransferRequest {
 struct TransferOutcome {
   Status status;           // Ok after a whole body.
   bool retry = false;      // Another try may go better.
+  bool unnamed = false;    // The host's name, or a proxy's, has no address: many tries do not give it one.
   double retry_after = 0;  // Seconds that the server asked for; 0: none.
 };
 

@@ -142,6 +142,16 @@ class Faults(Pull):
         print(f"right at call 1, 2, ...: {[calls.count(n) for n in range(1, 9)]}")
         self.assertGreater(len([n for n in calls if n > 1]), 5, "the faults were too tame")
 
+    def test_a_hub_without_an_address_is_tried_twice(self):
+        # A name that no one can have (RFC 2606).
+        process = dsv4("pull", "o/n", "--retry-wait", "0.001", "--retries", "9",
+                       env={"HF_ENDPOINT": "http://hub.invalid", "HF_HOME": str(self.home), "HF_HUB_CACHE": "", "HF_TOKEN": "", "no_proxy": "*"})
+        self.assertEqual(process.returncode, 1, process.stderr)
+        self.assertIn("try 1 of 2 failed: Could not resolve host: hub.invalid", process.stderr)
+        self.assertRegex(process.stderr, r"o/n: http://hub.invalid/\S*: gave up after 2 tries: Could not resolve host: hub.invalid\n")
+        once = dsv4("pull", "o/n", "--retries", "0", env={"HF_ENDPOINT": "http://hub.invalid", "HF_HOME": str(self.home), "no_proxy": "*"})
+        self.assertIn("gave up after 1 tries", once.stderr)
+
     def test_what_no_retry_mends_is_named_at_once(self):
         files = some_files(5)
         for fault, wanted, code in (("404", "HTTP 404", 3), ("403", "HTTP 403", 1), ("loop", "redirects", 1), ("400", "HTTP 400", 1)):
