@@ -1,6 +1,6 @@
 // ParallelPolicy: from which sizes on several ranks of one layer divide work, or send one thing instead of another. The graph asks for it;
-// a backend gives it with its table, because what an exchange costs beside a launch is a matter of the device. No result depends on it, but
-// all ranks must have the same: they decide alike without a word.
+// a backend gives it with its table, because what an exchange costs beside a launch is a matter of the device. All ranks must have the same:
+// they decide alike without a word. No result depends on it but for few_queries, which changes last bits.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@ struct ParallelPolicy {
   int64_t most_key_bytes = 8;
   // What a token's queries and choice cost, in keys that it scores. It balances the tokens between ranks.
   int64_t index_token_cost = 700;
-  // Attention, context parallel: of a sequence with at most so many queries these are sent, not the entries, whatever is fewer bytes.
+  // Attention, context parallel: of a sequence with at most so many queries these are sent, not the entries, whatever is fewer bytes. The
+  // shards' parts are then merged, so last bits are others than with the entries in one place: most_rows_like_steps of a model says so.
   int64_t few_queries = 16;
   // At most so many queries are sent at a time, which bounds the arena: each takes 200 KB with its parts.
   int64_t most_sent_queries = 512;
