@@ -78,12 +78,12 @@ bool PackKeys(const uint8_t* const* rows, int64_t num_rows, uint8_t* packed) {
   const __m256i table =
       _mm256_broadcastsi128_si256(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
   const __m256i nibble = _mm256_set1_epi8(0x0F);
-  static const uint8_t kNoCodes[kCodeBytes] = {};
+  static const uint8_t no_codes[kCodeBytes] = {};
   for (int p = 0; p < kPanels; ++p, rows += kLanes, num_rows -= kLanes, packed += kPanelBytes) {
     const uint8_t* from[kLanes];
     for (int r = 0; r < kLanes; ++r) {
       const bool here = r < num_rows;
-      from[r] = here ? rows[r] : kNoCodes;
+      from[r] = here ? rows[r] : no_codes;
       uint8_t scales[kGroups] = {127, 127, 127, 127};
       if (here) __builtin_memcpy(scales, rows[r] + kCodeBytes, kGroups);
       int smallest = scales[0];

@@ -95,7 +95,7 @@ template <bool kBf16>
 static void PackColumnsOf(const uint8_t* const* rows, int64_t num_rows, int64_t first, int64_t num_columns,
                           uint8_t* panels, int64_t panel_bytes) {
   constexpr int64_t kBytes = kBf16 ? 2 : 4;
-  static const uint8_t kZeros[kLanes * 4] = {};
+  static const uint8_t zeros[kLanes * 4] = {};
   const int64_t whole = num_columns / kLanes;
   const auto rest = static_cast<uint64_t>(kBytes * (num_columns - whole * kLanes));
   for (int64_t k = 0; k < num_rows; k += kStep) {
@@ -104,7 +104,7 @@ static void PackColumnsOf(const uint8_t* const* rows, int64_t num_rows, int64_t 
     uint8_t* to = panels + k / kStep * kStepBytes;
     for (int64_t p = 0; p < whole; ++p, to += panel_bytes) {
       const int64_t at = kBytes * (first + p * kLanes);
-      Store(to, Columns<kBf16>(a == nullptr ? kZeros : a + at, b == nullptr ? kZeros : b + at));
+      Store(to, Columns<kBf16>(a == nullptr ? zeros : a + at, b == nullptr ? zeros : b + at));
     }
     if (rest == 0) continue;
     uint8_t padded[2][kLanes * 4] = {};
