@@ -104,7 +104,8 @@ void RegisterServe(Commands& commands) {
          "A step with answers may take: prompts get as many tokens beside them as keep to it (0: no bound)");
   serve.add_option("--speculation", options.speculation, kSpeculationHelp)->capture_default_str();
   number("--state-mib", options.state_mib, "Memory of running sequences on each rank (0: no limit)");
-  number("--prefix-cache-mib", options.prefix_cache_mib, "Memory of states kept for reuse (0: none are)");
+  number("--prefix-cache-mib", options.prefix_cache_mib,
+         "Memory of states kept for reuse on each rank (0: none are)");
   number("--prefix-cache-every", options.prefix_cache_every,
          "Keep the state of a long prompt after so many tokens too (0: no)");
   CLI::Option* prefix_cache_dir =

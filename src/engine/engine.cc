@@ -51,7 +51,8 @@ Engine::Engine(model::Model& model, EngineOptions options, std::vector<uint8_t> 
       options_(options),
       allowed_tokens_(std::move(allowed_tokens)),
       context_length_(ContextLength(model, options)),
-      store_(options.prefix_cache_bytes * model.cache_layout().num_places) {
+      store_(options.prefix_cache_bytes * model.cache_layout().num_places,
+             {model.stage_layouts().begin(), model.stage_layouts().end()}) {
   // What a rank may have, many times over where each has sequences of its own, which are about as many.
   options_.max_state_bytes *= model.cache_layout().num_places;
   const int64_t pass_tokens = model.options().max_chunk_tokens;
@@ -160,7 +161,7 @@ EngineStats Engine::stats() const {
   stats.num_running = static_cast<int64_t>(running_.size());
   stats.num_waiting = static_cast<int64_t>(waiting_.size());
   stats.state_bytes = RunningBytes() / model_.cache_layout().num_places;
-  stats.cache_bytes = store_.num_bytes();
+  stats.cache_bytes = store_.num_bytes() / model_.cache_layout().num_places;
   stats.cache_states = store_.num_states();
   stats.cache_evictions = store_.num_evictions();
   return stats;

@@ -32,7 +32,8 @@ struct PrefixStore::Place {
   Node* below = nullptr;
 };
 
-PrefixStore::PrefixStore(int64_t max_bytes) : max_bytes_(max_bytes) {}
+PrefixStore::PrefixStore(int64_t max_bytes, std::vector<kv::CacheLayout> stages)
+    : max_bytes_(max_bytes), stages_(std::move(stages)) {}
 PrefixStore::~PrefixStore() = default;
 PrefixStore::PrefixStore(PrefixStore&&) noexcept = default;
 
@@ -89,13 +90,20 @@ PrefixStore::Node& PrefixStore::MakeNode(uint64_t salt, std::span<const int32_t>
   return *node;
 }
 
+int64_t PrefixStore::MostBytes(int64_t length, int64_t common) const {
+  int64_t most = 0;
+  for (const kv::CacheLayout& stage : stages_)
+    most = std::max(most, kv::StateBytes(stage, length) - kv::WholePageBytes(stage, common));
+  return most;
+}
+
 void PrefixStore::Touch(Node& node) { recent_.splice(recent_.begin(), recent_, node.place); }
 
 void PrefixStore::Recount(Node& node) {
   const Node* ancestor = node.Ancestor();
   num_bytes_ -= node.num_bytes;
-  node.num_bytes = ancestor != nullptr ? node.state->BytesNotSharedWith(*ancestor->state)
-                                       : kv::StateBytes(node.state->layout(), node.depth);
+  node.num_bytes =
+      MostBytes(node.depth, ancestor != nullptr ? node.state->CommonLength(*ancestor->state) : 0);
   num_bytes_ += node.num_bytes;
 }
 
@@ -111,7 +119,7 @@ void PrefixStore::RecountBelow(Node& node) {
 void PrefixStore::Keep(uint64_t salt, std::span<const int32_t> tokens, const kv::SequenceState& state) {
   DSV4_CHECK(static_cast<int64_t>(tokens.size()) == state.length())
       << tokens.size() << " tokens, state of " << state.length();
-  if (tokens.empty() || kv::StateBytes(state.layout(), state.length()) > max_bytes_) return;
+  if (tokens.empty() || MostBytes(state.length(), 0) > max_bytes_) return;
   const Place place = Walk(salt, tokens);
   Node* nearest = place.node;
   while (nearest != nullptr && !nearest->state) nearest = nearest->parent;

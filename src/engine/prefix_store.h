@@ -21,8 +21,8 @@ namespace dsv4::engine {
 
 class PrefixStore {
  public:
-  // Keeps at most `max_bytes` of states; 0 keeps nothing.
-  explicit PrefixStore(int64_t max_bytes);
+  // Keeps at most `max_bytes` of states, of each the bytes on the stage that keeps most of it (model::Model::stage_layouts); 0 keeps nothing.
+  PrefixStore(int64_t max_bytes, std::vector<kv::CacheLayout> stages);
   ~PrefixStore();
   PrefixStore(PrefixStore&&) noexcept;
 
@@ -62,7 +62,11 @@ class PrefixStore {
   void RecountBelow(Node& node);
   std::optional<kv::SequenceState> TakeBack(Node& node, int64_t length);
 
+  // Of a state of `length` tokens beside one with which it has the first `common` in common.
+  int64_t MostBytes(int64_t length, int64_t common) const;
+
   int64_t max_bytes_;
+  std::vector<kv::CacheLayout> stages_;
   int64_t num_bytes_ = 0;
   int64_t num_evictions_ = 0;
   std::map<uint64_t, std::unique_ptr<Node>> roots_;

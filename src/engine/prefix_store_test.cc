@@ -46,7 +46,7 @@ class PrefixStoreTest : public ::testing::Test {
 };
 
 TEST_F(PrefixStoreTest, FindsTheLongestKeptProperPrefix) {
-  PrefixStore store(plenty_);
+  PrefixStore store(plenty_, {*layout_});
   store.Keep(0, Count(0, 20), State(20));
   store.Keep(0, Count(0, 60), State(60));
   EXPECT_EQ(LengthOf(store.Find(0, Count(0, 100))), 60);
@@ -59,7 +59,7 @@ TEST_F(PrefixStoreTest, FindsTheLongestKeptProperPrefix) {
 }
 
 TEST_F(PrefixStoreTest, TakesBackAStateThatRunsPastTheCommonPartAsFarAsItsRingsReach) {
-  PrefixStore store(plenty_);
+  PrefixStore store(plenty_, {*layout_});
   store.Keep(0, Count(0, 60), State(60));
   const int64_t reach = layout_->max_rewind_tokens;
   for (int64_t past = 1; past <= reach; ++past) {
@@ -74,7 +74,7 @@ TEST_F(PrefixStoreTest, TakesBackAStateThatRunsPastTheCommonPartAsFarAsItsRingsR
 }
 
 TEST_F(PrefixStoreTest, NothingIsKeptForLessThanItCosts) {
-  PrefixStore store(plenty_);
+  PrefixStore store(plenty_, {*layout_});
   store.Keep(0, Count(0, 60), State(60));
   store.Keep(0, Count(0, 60), State(60));
   store.Keep(0, Count(0, static_cast<int32_t>(60 + PrefixStore::kMinGain - 1)),
@@ -87,7 +87,7 @@ TEST_F(PrefixStoreTest, NothingIsKeptForLessThanItCosts) {
 
 TEST_F(PrefixStoreTest, TheLeastRecentlyUsedGoes) {
   const int64_t one = kv::StateBytes(*layout_, 60);
-  PrefixStore store(2 * one);
+  PrefixStore store(2 * one, {*layout_});
   store.Keep(0, Join({1}, Count(0, 59)), State(60));
   store.Keep(0, Join({2}, Count(0, 59)), State(60));
   EXPECT_EQ(LengthOf(store.Find(0, Join({1}, Count(0, 100)))), 60);
@@ -100,7 +100,7 @@ TEST_F(PrefixStoreTest, TheLeastRecentlyUsedGoes) {
 }
 
 TEST_F(PrefixStoreTest, SharedPagesCountOnceAndForTheSurvivorWhenTheirFirstOwnerGoes) {
-  PrefixStore store(plenty_);
+  PrefixStore store(plenty_, {*layout_});
   kv::SequenceState state = State(80);
   store.Keep(0, Count(0, 80), state);
   const int64_t first = store.num_bytes();
@@ -115,8 +115,52 @@ TEST_F(PrefixStoreTest, SharedPagesCountOnceAndForTheSurvivorWhenTheirFirstOwner
   EXPECT_FALSE(store.EvictOne());
 }
 
+TEST_F(PrefixStoreTest, ABudgetIsThatOfTheStageThatKeepsMost) {
+  // Without pages on the first stage, and with more on the second.
+  kv::CacheLayout windows = *layout_;
+  windows.layers.resize(1);
+  kv::CacheLayout fuller = *layout_;
+  fuller.layers.push_back(fuller.layers[1]);
+  layout_ = std::make_shared<kv::CacheLayout>(windows);
+  const int64_t one = kv::StateBytes(fuller, 80);
+  ASSERT_GT(one, 2 * kv::StateBytes(windows, 80));
+  PrefixStore store(2 * one - 1, {windows, fuller});
+  kv::SequenceState state = State(80);
+  store.Keep(0, Count(0, 80), state);
+  EXPECT_EQ(store.num_bytes(), one);
+  Grow(state, 120, 1);
+  store.Keep(0, Count(0, 120), state);  // Whole pages of the first 80 tokens are there once.
+  EXPECT_EQ(store.num_bytes(), one + kv::StateBytes(fuller, 120) - kv::WholePageBytes(fuller, 80));
+  EXPECT_EQ(store.num_states(), 2);
+  store.Keep(0, Join({9}, Count(0, 79)), State(80));
+  EXPECT_LE(store.num_bytes(), 2 * one - 1);
+  EXPECT_GT(store.num_evictions(), 0);
+}
+
+// Ranks that divide the sequences: this one is told of a sequence whose rows another has.
+TEST_F(PrefixStoreTest, AStateWhoseRowsAreElsewhereCountsAsMuch) {
+  const auto bytes_of = [&](bool here) {
+    PrefixStore store(plenty_, {*layout_});
+    kv::SequenceState state =
+        *kv::SequenceState::Create(layout_, HostMemory(), nullptr, nullptr, {.place = 1, .here = here});
+    std::vector<int64_t> bytes;
+    for (const int64_t length : {40, 80, 120}) {
+      while (state.length() < length) {
+        EXPECT_TRUE(state.BeginAppend(std::min(length - state.length(), layout_->max_chunk_tokens)).ok());
+        state.CommitAppend();
+      }
+      store.Keep(0, Count(0, static_cast<int32_t>(length)), state);
+      bytes.push_back(store.num_bytes());
+    }
+    return bytes;
+  };
+  EXPECT_EQ(bytes_of(false), bytes_of(true));
+  EXPECT_LT(bytes_of(true).back(),
+            kv::StateBytes(*layout_, 40) + kv::StateBytes(*layout_, 80) + kv::StateBytes(*layout_, 120));
+}
+
 TEST_F(PrefixStoreTest, WithoutABudgetNothingIsKept) {
-  PrefixStore store(0);
+  PrefixStore store(0, {*layout_});
   EXPECT_FALSE(store.enabled());
   store.Keep(0, Count(0, 60), State(60));
   EXPECT_EQ(store.num_states(), 0);
@@ -130,7 +174,7 @@ TEST_F(PrefixStoreTest, RandomTrafficAgreesWithAPlainList) {
     for (int32_t& token : tokens) token = random() % 12 == 0 ? 1 : 0;  // Long common beginnings.
     return tokens;
   };
-  PrefixStore store(6 * kv::StateBytes(*layout_, 100));
+  PrefixStore store(6 * kv::StateBytes(*layout_, 100), {*layout_});
   std::vector<Tokens> kept;
   int64_t num_hits = 0;
   for (int round = 0; round < 2000; ++round) {

@@ -185,22 +185,36 @@ Status Validate(const CacheLayout& layout) {
   return {};
 }
 
-int64_t StateBytes(const CacheLayout& layout, int64_t length) {
+namespace {
+
+int64_t PageBytes(const CacheLayout& layout, int64_t length, bool whole) {
   int64_t bytes = 0;
+  for (int layer = 0; layer < static_cast<int>(layout.layers.size()); ++layer) {
+    const int64_t rows = layout.NumEntryRows(layer, length) + (whole ? 0 : layout.rows_per_page - 1);
+    for (int i = 0; i < kNumPageKinds; ++i) {
+      const auto kind = static_cast<PageKind>(i);
+      if (layout.HasPages(layer, kind))
+        bytes += rows / layout.rows_per_page * layout.rows_per_page * layout.PageRowBytes(layer, kind);
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+int64_t StateBytes(const CacheLayout& layout, int64_t length) {
+  int64_t bytes = PageBytes(layout, length, /*whole=*/false);
   for (int layer = 0; layer < static_cast<int>(layout.layers.size()); ++layer) {
     for (int i = 0; i < kNumRingKinds; ++i) {
       const auto kind = static_cast<RingKind>(i);
       if (layout.HasRing(layer, kind)) bytes += layout.RingBytes(layer, kind);
     }
-    const int64_t pages =
-        (layout.NumEntryRows(layer, length) + layout.rows_per_page - 1) / layout.rows_per_page;
-    for (int i = 0; i < kNumPageKinds; ++i) {
-      const auto kind = static_cast<PageKind>(i);
-      if (layout.HasPages(layer, kind))
-        bytes += pages * layout.rows_per_page * layout.PageRowBytes(layer, kind);
-    }
   }
   return bytes;
+}
+
+int64_t WholePageBytes(const CacheLayout& layout, int64_t length) {
+  return PageBytes(layout, length, /*whole=*/true);
 }
 
 double BytesPerToken(const CacheLayout& layout) {

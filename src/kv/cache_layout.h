@@ -136,6 +136,8 @@ Status Validate(const CacheLayout& layout);
 
 // Bytes a sequence of `length` tokens occupies: all rings, and whole pages.
 int64_t StateBytes(const CacheLayout& layout, int64_t length);
+// Of these, pages that no further token is written to: copies that go on share them.
+int64_t WholePageBytes(const CacheLayout& layout, int64_t length);
 // What a token adds to a long sequence, on average and without the rest of a page.
 double BytesPerToken(const CacheLayout& layout);
 

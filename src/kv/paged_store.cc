@@ -45,13 +45,4 @@ void PagedStore::AppendRuns(int64_t begin, int64_t end, int64_t source_begin,
   }
 }
 
-int64_t PagedStore::BytesNotSharedWith(const PagedStore& other) const {
-  int64_t num_bytes = 0;
-  for (size_t i = 0; i < pages_.size(); ++i) {
-    const bool shared = i < other.pages_.size() && other.pages_[i].data() == pages_[i].data();
-    if (!shared) num_bytes += static_cast<int64_t>(pages_[i].num_bytes());
-  }
-  return num_bytes;
-}
-
 }  // namespace dsv4::kv

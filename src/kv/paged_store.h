@@ -29,8 +29,6 @@ class PagedStore {
   void AppendRuns(int64_t begin, int64_t end, int64_t source_begin, std::vector<RowRun>* runs) const;
 
   std::span<void* const> pages() const { return page_data_; }
-  // Of the pages that `other` does not have at the same place.
-  int64_t BytesNotSharedWith(const PagedStore& other) const;
 
  private:
   int64_t rows_per_page_ = 0;

@@ -64,6 +64,7 @@ Result<SequenceState> SequenceState::Create(std::shared_ptr<const CacheLayout> l
 void SequenceState::Reset() {
   entry_.Reset();
   length_ = 0;
+  lineage_.Cut(0);
   num_appending_ = 0;
   num_draft_slots_ = 0;
   poisoned_ = false;
@@ -143,6 +144,7 @@ Status SequenceState::BeginAppend(int64_t num_tokens) {
     return InvalidArgument(fmt::format("sequence state, append: got {} tokens, want 1 to max_chunk_tokens {}",
                                        num_tokens, layout_->max_chunk_tokens));
   }
+  lineage_.Reserve();
   if (!home_.here) {
     num_appending_ = num_tokens;
     return {};
@@ -175,6 +177,7 @@ void SequenceState::MarkOverwritten(int64_t end) {
 void SequenceState::CommitAppend() {
   DSV4_CHECK(appending()) << "length " << length_;
   length_ += num_appending_;
+  lineage_.Extend(length_);
   num_appending_ = 0;
   MarkOverwritten(length_);
 }
@@ -190,6 +193,7 @@ void SequenceState::RollBack(int64_t length) {
   num_appending_ = 0;
   draft_count_ = 0;
   length_ = length;
+  lineage_.Cut(length_);
   num_draft_slots_ = std::min(num_draft_slots_, layout_->MostDraftSlots(length));
   MarkOverwritten(end);
   ForEachRing([&](int layer, RingKind kind, RingPlace& ring) {
@@ -264,6 +268,7 @@ Status SequenceState::Rewind(int64_t num_tokens) {
   });
   DSV4_RETURN_IF_ERROR(status);
   length_ = new_length;
+  lineage_.Cut(length_);
   num_draft_slots_ = std::min(num_draft_slots_, layout_->MostDraftSlots(length_));
   ForEachRing([&](int, RingKind, RingPlace& ring) { ring.first_row = std::min(ring.first_row, new_length); });
   entry_.Rewound(num_tokens);
@@ -278,16 +283,6 @@ Result<SequenceState> SequenceState::Fork() const {
 Result<kv::Snapshot> SequenceState::Snapshot() const {
   DSV4_TRY(CheckIdle("snapshot"));
   return kv::Snapshot(std::shared_ptr<const SequenceState>(new SequenceState(*this)));
-}
-
-int64_t SequenceState::BytesNotSharedWith(const SequenceState& other) const {
-  int64_t num_bytes = rings_.data() == other.rings_.data() ? 0 : static_cast<int64_t>(rings_.num_bytes());
-  for (size_t layer = 0; layer < layers_.size(); ++layer) {
-    for (size_t kind = 0; kind < kNumPageKinds; ++kind) {
-      num_bytes += layers_[layer].pages[kind].BytesNotSharedWith(other.layers_[layer].pages[kind]);
-    }
-  }
-  return num_bytes;
 }
 
 Status SequenceState::Restore(const kv::Snapshot& snapshot) {

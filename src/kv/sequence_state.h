@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "kv/cache_layout.h"
+#include "kv/lineage.h"
 #include "kv/paged_store.h"
 #include "kv/state_journal.h"
 #include "tensor/rows.h"
@@ -114,8 +115,8 @@ class SequenceState {
   // FailedPrecondition when poisoned or appending.
   Result<SequenceState> Fork() const;
   Result<kv::Snapshot> Snapshot() const;
-  // Memory that this state keeps alive and `other` does not: what freeing it gives back while `other` lives. Both of one layout.
-  int64_t BytesNotSharedWith(const SequenceState& other) const;
+  // The first tokens whose rows this state and `other` have from one append, wherever they are: their whole pages are shared (WholePageBytes).
+  int64_t CommonLength(const SequenceState& other) const { return lineage_.CommonWith(other.lineage_); }
   // Becomes what the snapshot was. InvalidArgument when it belongs to another layout.
   Status Restore(const kv::Snapshot& snapshot);
 
@@ -155,6 +156,7 @@ class SequenceState {
   int64_t draft_count_ = 0;
   bool poisoned_ = false;
   StateHome home_;
+  Lineage lineage_;
   Buffer rings_;  // Of all layers; none where the rows are elsewhere.
   std::vector<Layer> layers_;
   JournalEntry entry_;

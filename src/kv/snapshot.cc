@@ -258,6 +258,7 @@ Result<Snapshot> Snapshot::Deserialize(std::span<const std::byte> bytes,
       });
   DSV4_TRY(status);
   state.length_ = length;
+  if (length > 0) state.lineage_.Extend(length);
   return Snapshot(std::make_shared<const SequenceState>(std::move(state)));
 }
 

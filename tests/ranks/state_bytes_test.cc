@@ -19,6 +19,19 @@ int64_t MostOf(const std::vector<kv::CacheLayout>& layouts, int64_t length) {
   return most;
 }
 
+// The store of states kept for reuse counts one of kLong tokens so, and has no room for two where a rank has none.
+void ExpectStoreCounts(model::Model& model, int64_t num_bytes) {
+  engine::Engine engine(model, {.prefix_cache_bytes = 2 * num_bytes - 1}, {});
+  for (int32_t i = 0; i < 2; ++i) {
+    ASSERT_TRUE(engine.Submit({.prompt = std::vector<int32_t>(kLong, 100 + i)}).has_value());
+    while (!engine.idle()) engine.Step();
+    const engine::EngineStats stats = engine.stats();
+    EXPECT_EQ(stats.cache_states, 1) << i;
+    EXPECT_EQ(stats.cache_bytes, num_bytes) << i;
+    EXPECT_EQ(stats.cache_evictions, i);
+  }
+}
+
 // Every rank's own layout, and what rank 0 says of them all.
 void ExpectFullestRank(const char* placement, int num_ranks, bool mtp) {
   SCOPED_TRACE(std::string(placement) + (mtp ? ", mtp" : ""));
@@ -46,6 +59,7 @@ void ExpectFullestRank(const char* placement, int num_ranks, bool mtp) {
     EXPECT_GT(MostOf(layouts, engine.context_length() + 1), budget);
     const engine::EngineStats stats = engine.stats();
     EXPECT_EQ(stats.fixed_state_bytes, MostOf(layouts, 0));
+    ExpectStoreCounts(model, MostOf(layouts, kLong));
   });
   // Or this test would see nothing.
   const bool stages = std::string(placement).starts_with("pipeline");

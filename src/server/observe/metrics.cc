@@ -123,7 +123,8 @@ struct Metrics::State {
           .Register(registry);
   prometheus::Gauge& entry_bytes = token_bytes.Add({{"part", "entries"}});
   prometheus::Gauge& key_bytes = token_bytes.Add({{"part", "indexer_keys"}});
-  prometheus::Gauge& cache_bytes = Gauge("dsv4_prefix_cache_bytes", "Memory of states kept for reuse.");
+  prometheus::Gauge& cache_bytes =
+      Gauge("dsv4_prefix_cache_bytes", "Memory of states kept for reuse on the rank that has most of it.");
   prometheus::Gauge& cache_states = Gauge("dsv4_prefix_cache_states", "States kept for reuse.");
   prometheus::Gauge& resident = Gauge("process_resident_memory_bytes", "Resident memory size in bytes.");
   prometheus::Counter& evictions =
