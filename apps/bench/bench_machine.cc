@@ -1,19 +1,12 @@
 #include "apps/bench/bench_machine.h"
 
-#include <algorithm>
 #include <chrono>
+#include <utility>
+#include <vector>
+
+#include "diag/checks/statistics.h"
 
 namespace dsv4::apps {
-namespace {
-
-double Middle(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
-
-}  // namespace
 
 BenchMachine Median(const std::vector<BenchMachine>& measured) {
   std::vector<double> reads;
@@ -22,7 +15,8 @@ BenchMachine Median(const std::vector<BenchMachine>& measured) {
     reads.push_back(machine.read_bandwidth);
     multiply_adds.push_back(machine.multiply_adds);
   }
-  return {.read_bandwidth = Middle(std::move(reads)), .multiply_adds = Middle(std::move(multiply_adds))};
+  return {.read_bandwidth = diag::Median(std::move(reads)),
+          .multiply_adds = diag::Median(std::move(multiply_adds))};
 }
 
 Result<BenchMeter> BenchMeter::OfDevice(Memory& memory) {

@@ -13,6 +13,7 @@
 #include "apps/bench/bench_speculation.h"
 #include "apps/command_line/command.h"
 #include "apps/command_line/shared_flags.h"
+#include "apps/shared/expert_flags.h"
 #include "comm/loopback_group.h"
 
 namespace dsv4::apps {
@@ -141,6 +142,7 @@ Status EnterLoopback(ModelFlags& flags, int num_ranks) {
     return InvalidArgument(fmt::format(
         "--loopback-ranks: got --placement {}, wanted tensor, which auto is here", flags.placement));
   }
+  DSV4_RETURN_IF_ERROR(CheckExpertsOfRanks(flags));
   DSV4_ASSIGN_OR_RETURN_STATUS(flags.placed, model::ParsePlacement("tensor", num_ranks));
   flags.group = comm::MirrorGroup(num_ranks);
   return {};

@@ -56,6 +56,7 @@ class WrongInput(unittest.TestCase):
                 (("run", QUESTION, "--gpu-memory", "4"), "--gpu-memory 4: got --backend cpu, want cuda"),
                 (("serve", "--port", "0", "--host-memory", "4"), "--host-memory 4: got --backend cpu, want cuda"),
                 (("run", QUESTION, "--experts", "disk", "--ranks", "2"), "--experts disk: with several ranks"),
+                (("bench", "--loopback-ranks", "2", "--experts", "disk"), "--experts disk: with several ranks"),
                 (("run", QUESTION, "--experts", "disk", "--weights", "synthetic:tiny"), "--experts disk: synthetic:tiny is in no file"),
                 # Whether this build has the backend comes behind.
                 (("run", QUESTION, "--backend", "cuda", "--experts", "host=all"), '--experts: experts "host=all": got "host=all"'),

@@ -29,8 +29,6 @@ TEST(DeviceQueue, ArraysInFrontOfOneThatDoesNotFitAreBrought) {
   ASSERT_TRUE((*queue)->EndOp().ok());
 }
 
-void NoKernel(int) {}
-
 // What an arena gave back before it grew lies in pieces in which the larger one has no room.
 TEST(DeviceQueue, ALargeAllocationGivesBackWhatLiesIdle) {
   auto queue = DeviceQueue::Create({});
@@ -48,6 +46,8 @@ TEST(DeviceQueue, ALargeAllocationGivesBackWhatLiesIdle) {
   EXPECT_EQ(left_idle(kIdle, kLarge / 2), kIdle);
   EXPECT_EQ(left_idle(kIdle / 2, kLarge), kIdle / 2);
 }
+
+void NoKernel(int) {}
 
 // Little that is behind a copy in flight goes to the device with a copy of no bytes. Who waits for the one in front then hands over soon, as
 // if nothing were behind it.

@@ -18,7 +18,7 @@ extern std::atomic<int> registered;       // Blocks that are registered now.
 extern std::atomic<int> registration_ms;  // That one takes which does not fail.
 // More bytes of the device at once are refused.
 extern std::atomic<size_t> max_device_bytes;
-// What pools hold that nobody uses, until they are trimmed.
+// Bytes that pools hold unused, until they are trimmed.
 extern std::atomic<uint64_t> idle_pool_bytes;
 
 // Bytes that were copied from the host in pieces of more than these, since the program began.
