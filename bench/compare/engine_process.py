@@ -28,14 +28,20 @@ def how_it_ended(status: int) -> str:
 
 
 class EngineProcess:
-    """`log` gets what the program writes to standard error. Its first line of output, which is JSON as all, says what it is."""
+    """`log` gets what the program writes to standard error. Its first line of output, which is JSON as all, says what it is. Without `wait`
+    the program starts beside what its caller does, until wait()."""
 
-    def __init__(self, name: str, command: list[str | Path], log: Path) -> None:
+    def __init__(self, name: str, command: list[str | Path], log: Path, env: dict[str, str] | None = None, wait: bool = True) -> None:
         self.name, self.log = name, log
         self.waits_for = "its model to load"
         with log.open("wb") as errors:
             # The process takes its copy of the descriptor.
-            self.process = subprocess.Popen(list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
+            self.process = subprocess.Popen(list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+                                            env=env)
+        if wait:
+            self.wait()
+
+    def wait(self) -> None:
         self.about = self._answer()
 
     def answer(self, request: dict, what: str) -> dict:
@@ -53,7 +59,23 @@ class EngineProcess:
         self.process.stdin.close()
         _, status, _ = os.wait4(self.process.pid, 0)
         self.process.returncode = os.waitstatus_to_exitcode(status)
+        self.process.stdout.close()
         return f"{self.name}: {how_it_ended(status)} behind its last answer{self._end_of_log()}" if status else ""
+
+    def pause(self) -> None:
+        """It keeps its memory and leaves the cores."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Without a last word, whatever it does. One that has ended is left as it is."""
+        if self.process.returncode is None:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
 
     def _answer(self) -> dict:
         line = self.process.stdout.readline()

@@ -1,14 +1,16 @@
 """A program that ends is named, with how it ended and what it wrote last."""
 
+import os
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
 from engine_process import EngineError, EngineProcess
 
 PROGRAM = """
-import json, os, signal, sys
+import json, os, signal, sys, time
 print(json.dumps({"version": 7}), flush=True)
 for line in sys.stdin:
     request = json.loads(line)
@@ -16,6 +18,10 @@ for line in sys.stdin:
         os.write(2, request["write"].encode())
     if "signal" in request:
         os.kill(os.getpid(), request["signal"])
+    if "count" in request:  # Until the end.
+        while True:
+            os.write(2, b".")
+            time.sleep(0.01)
     if "exit" in request:
         sys.exit(request["exit"])
     print(request.get("raw") or json.dumps({"got": request}), flush=True)
@@ -62,6 +68,41 @@ class EngineProcesses(unittest.TestCase):
     def test_an_end_that_is_not_well(self):
         process = self.start(last="5")
         self.assertIn("exit code 5 behind its last answer", process.close())
+
+    def test_a_program_that_starts_beside_what_its_caller_does(self):
+        with tempfile.TemporaryDirectory() as folder:
+            process = EngineProcess("rival", [sys.executable, "-c", "import os; print(os.environ['NAME'])"], Path(folder) / "log", {"NAME": "7"}, wait=False)
+            self.assertFalse(hasattr(process, "about"))
+            process.wait()
+            self.assertEqual(process.about, 7)
+            process.close()
+
+    def test_a_paused_program_stands_still_and_can_be_killed(self):
+        process = self.start()
+        process.process.stdin.write("{\"count\": 1}\n")
+        process.process.stdin.flush()
+
+        def written():
+            return process.log.stat().st_size
+
+        self.wait_until(lambda: written() > 3)
+        process.pause()
+        self.wait_until(lambda: os.waitid(os.P_PID, process.process.pid, os.WSTOPPED | os.WNOHANG))
+        before = written()
+        time.sleep(0.2)
+        self.assertEqual(written(), before)
+        process.resume()
+        self.wait_until(lambda: written() > before)
+        process.pause()
+        process.kill()
+        self.assertEqual(process.process.returncode, -9)
+        process.kill()  # Once more is nothing.
+
+    def wait_until(self, condition):
+        deadline = time.monotonic() + 60
+        while not condition():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
 
 
 if __name__ == "__main__":
