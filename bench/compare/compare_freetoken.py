@@ -79,6 +79,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--wheels", type=Path, metavar="DIR", help="install FreeToken from the wheels of this folder; the rest is that of this Python, "
                         "versions aside (default: everything from PyPI)")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "compare", help="where checkpoint, environment, caches and logs are kept (build/compare)")
+    parser.add_argument("--checkpoints", type=Path, metavar="DIR", help="where the synthetic checkpoint is kept instead, such as a tmpfs")
     parser.add_argument("--rival-options", type=json.loads, default={}, metavar="JSON", help="further arguments of FreeToken's class LLM, such as "
                         "{\"moe_hybrid_max_fetch\": 1}; the report names them")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to FILE")
@@ -160,7 +161,7 @@ class Comparison:
         self.arguments, self.folder = arguments, arguments.folder
         self.folder.mkdir(parents=True, exist_ok=True)
         layers = f"-{arguments.layers}-layers" if arguments.layers else ""
-        self.model = arguments.model or self.folder / f"{arguments.shape}-release{layers}"
+        self.model = arguments.model or (arguments.checkpoints or self.folder) / f"{arguments.shape}-release{layers}"
         self.rival_model = self.folder / f"{self.model.resolve().name}-freetoken"
         self.report: dict = {"model": self.model.name, "gpu_memory_gb": arguments.gpu_memory, "rival_gpu_memory_gb": arguments.rival_gpu_memory,
                               "rival_options": arguments.rival_options, "modes": []}
@@ -191,6 +192,7 @@ class Comparison:
         if self.arguments.model:
             raise EngineError(f"{self.model}: no such checkpoint")
         say(f"Writing {self.model}")
+        self.model.parent.mkdir(parents=True, exist_ok=True)
         unfinished = self.model.with_name(self.model.name + "-unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
         run([*map(str, [self.arguments.binary, "synth", unfinished, "--shape", self.arguments.shape, "--format", "release", "--layers",

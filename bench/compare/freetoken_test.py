@@ -109,6 +109,12 @@ class Commands(WithFolder):
         self.assertEqual(compare_freetoken.load_request(less, "cpu")["load"]["gpu_bytes"], 11.5e9)
         self.assertEqual(compare_freetoken.turn_request(arguments, 3, 96), {"turn": {"prompt": 4096, "prompts": 3, "batches": [1, 4], "steps": 96}})
 
+    def test_where_the_checkpoint_is(self) -> None:
+        for words, place in (([], "a"), (["--checkpoints", str(self.folder / "b")], "b")):
+            comparison = compare_freetoken.Comparison(compare_freetoken.parse(["--folder", str(self.folder / "a"), "--layers", "4", *words]))
+            self.assertEqual((comparison.model, comparison.rival_model),
+                             (self.folder / place / "flash-release-4-layers", self.folder / "a" / "flash-release-4-layers-freetoken"))
+
     def test_memory_ratio(self) -> None:
         self.assertAlmostEqual(freetoken_timing.memory_ratio(14e9, int(0.6e9), int(80.6e9)), 13.4 / 79.4)
         with self.assertRaisesRegex(ValueError, r"14\.00 GB of GPU memory wanted, 7\.40 GB are free"):
@@ -262,9 +268,12 @@ class Logits(WithFolder):
 class Turns(WithFolder):
     """The whole comparison, with programs in place of dsv4, nvidia-smi and FreeToken."""
 
-    def engines(self, dsv4_exit: int = 0) -> compare_freetoken.Comparison:
+    def engines(self, dsv4_exit: int = 0, good_runs: int = 0) -> compare_freetoken.Comparison:
+        """dsv4 ends with an exit code once it has run so often."""
         report = json.dumps(dsv4_report(3000.0, 120.0, 280.0))
-        dsv4 = self.program("dsv4", f"import sys; print({report!r}); print('  together  13.99 GB', file=sys.stderr); sys.exit({dsv4_exit})")
+        dsv4 = self.program("dsv4", f"import os, sys; print({report!r}); print('  together  13.99 GB', file=sys.stderr)\n"
+                            f"open({str(self.folder / 'runs')!r}, 'a').write('.')\n"
+                            f"sys.exit({dsv4_exit} if os.path.getsize({str(self.folder / 'runs')!r}) > {good_runs} else 0)")
         turn = json.dumps(freetoken_turn(8.192, 0.01, 0.01))
         python = self.program("python", "import json, sys\nprint('{\"freetoken\": \"0.2.1\"}', flush=True)\nfor line in sys.stdin:\n"
                               f"  print({turn!r} if 'turn' in json.loads(line) else '{{\"slots\": 7}}', flush=True)")
@@ -307,6 +316,12 @@ class Turns(WithFolder):
         with contextlib.redirect_stdout(io.StringIO()) as said, self.assertRaisesRegex(EngineError, "dsv4 bench --experts auto: exit code 4"):
             comparison.measure(comparison.arguments.modes[0], 1)
         self.assertNotIn("tokens/s", said.getvalue())
+
+    def test_complete_turns_before_a_failure_are_told(self) -> None:
+        comparison = self.engines(dsv4_exit=4, good_runs=3)  # Of the second turn's two splits, one.
+        with contextlib.redirect_stdout(io.StringIO()) as said, self.assertRaisesRegex(EngineError, "dsv4 bench --experts host=100%: exit code 4"):
+            comparison.measure(comparison.arguments.modes[0], 1)
+        self.assertEqual(said.getvalue().count("medians of 1 of 2 turns"), 2)
 
 
 if __name__ == "__main__":
