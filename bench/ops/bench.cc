@@ -89,11 +89,12 @@ RandomWeight MakeWeight(std::string_view format, int64_t rows, int64_t cols) {
     weight.activation = ActivationQuant::kFp8Block;
     return made;
   }
-  const bool nvfp4 = format == "nvfp4";
+  const bool subnormal = format == "nvfp4-subnormal";
+  const bool nvfp4 = format == "nvfp4" || subnormal;
   if (!nvfp4 && format != "mxfp4") Fail(fmt::format("format {}: unknown", format));
   fill(rows * cols / 2);
   const int64_t block = nvfp4 ? 16 : 32;
-  made.scale.assign(static_cast<size_t>(rows * cols / block), nvfp4 ? 0x31 : 125);
+  made.scale.assign(static_cast<size_t>(rows * cols / block), subnormal ? 0x03 : nvfp4 ? 0x31 : 125);
   weight.format = nvfp4 ? WeightFormat::kNvFp4 : WeightFormat::kMxFp4;
   weight.data = view(made.data, nvfp4 ? DType::kU8 : DType::kI8, {rows, cols / 2});
   weight.scale = view(made.scale, nvfp4 ? DType::kF8E4M3 : DType::kF8E8M0, {rows, cols / block});

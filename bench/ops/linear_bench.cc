@@ -11,7 +11,7 @@ namespace dsv4::bench {
 
 namespace {
 
-constexpr const char* kFormats[] = {"nvfp4", "mxfp4", "fp8", "bf16"};
+constexpr const char* kFormats[] = {"nvfp4", "nvfp4-subnormal", "mxfp4", "fp8", "bf16"};
 
 // Powers of two are their own FP8 rounding, so the definition is a plain sum.
 std::vector<uint16_t> ExactActivations(int64_t count) {

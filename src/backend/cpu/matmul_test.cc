@@ -9,6 +9,7 @@
 #include <cstring>
 #include <numeric>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -45,19 +46,34 @@ std::vector<Tier> Tiers() {
   return tiers;
 }
 
-// Of rows [begin, end) and all tokens.
-std::vector<float> Products(const Kernels& kernels, const Weight& weight, int64_t begin, int64_t end,
-                            const std::vector<float>& x, int64_t first_token, int64_t num_tokens) {
+std::vector<float> ProductsOf(const Kernels& kernels, const Weight& weight, int64_t begin, int64_t end,
+                              std::span<const uint8_t* const> tokens, DType dtype) {
   ThreadPool threads(1);
-  const MatmulPlan plan = PlanMatmul(kernels, weight, DType::kF32);
-  std::vector<const uint8_t*> rows;
-  for (int64_t t = first_token; t < first_token + num_tokens; ++t)
-    rows.push_back(reinterpret_cast<const uint8_t*>(x.data() + t * weight.cols));
-  Activations packed(threads, kernels, plan, rows, DType::kF32, weight.cols);
+  const auto num_tokens = static_cast<int64_t>(tokens.size());
+  const MatmulPlan plan = PlanMatmul(kernels, weight, dtype);
+  Activations packed(threads, kernels, plan, tokens, dtype, weight.cols);
   Activations::MakeTiles(threads, {&packed, 1});
   std::vector<float> out(static_cast<size_t>(num_tokens * (end - begin)));
   MultiplyRange(plan, weight, begin, end, packed, out.data(), end - begin);
   return out;
+}
+
+// Of rows [begin, end) and all tokens.
+std::vector<float> Products(const Kernels& kernels, const Weight& weight, int64_t begin, int64_t end,
+                            const std::vector<float>& x, int64_t first_token, int64_t num_tokens) {
+  std::vector<const uint8_t*> tokens;
+  for (int64_t t = first_token; t < first_token + num_tokens; ++t)
+    tokens.push_back(reinterpret_cast<const uint8_t*>(x.data() + t * weight.cols));
+  return ProductsOf(kernels, weight, begin, end, tokens, DType::kF32);
+}
+
+// Of all rows.
+std::vector<float> ProductsOfBf16(const Kernels& kernels, const Weight& weight,
+                                  const std::vector<uint16_t>& x, int64_t num_tokens) {
+  std::vector<const uint8_t*> tokens;
+  for (int64_t t = 0; t < num_tokens; ++t)
+    tokens.push_back(reinterpret_cast<const uint8_t*>(x.data() + t * weight.cols));
+  return ProductsOf(kernels, weight, 0, weight.rows, tokens, DType::kBF16);
 }
 
 // Every cut into rows and tokens: 128 columns are half a chunk of 4 bits, of which kernels may take two rows at a time, and an odd row
@@ -168,6 +184,49 @@ TEST(Matmul, SumsOfEveryFormat) {
             ASSERT_LE(std::fabs(value - want), 64 * 0x1p-24 * magnitude)
                 << name << ", format " << static_cast<int>(weight.format) << ", " << cols << " columns, row "
                 << r << ", token " << t << ": " << value << ", want " << want;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Sums of few enough bits that no rounding happens: every scale a block may have, subnormal ones among others and alone. Activations times
+// a large or a small power of two give sums times that power.
+TEST(Matmul, EveryNvFp4ScaleIsExact) {
+  constexpr int64_t kTokens = 9;
+  constexpr int64_t kBlock = 16;
+  constexpr int kCodes = 127;
+  for (const int64_t cols : {int64_t{64}, int64_t{128}, int64_t{640}}) {
+    // A row for each code, and one for each subnormal code, and zero, with all of them as neighbours.
+    const int64_t num_rows = kCodes + 8;
+    QuantizedMatrix matrix = QuantizeNvFp4(Normals(num_rows * cols, 37), num_rows, cols);
+    const int64_t blocks = cols / kBlock;
+    for (int64_t row = 0; row < num_rows; ++row) {
+      for (int64_t i = 0; i < blocks; ++i) {
+        matrix.scale[static_cast<size_t>(row * blocks + i)] =
+            static_cast<uint8_t>(row < kCodes ? row : (row - kCodes + i) % 8);
+      }
+    }
+    Weight weight = matrix.View();
+    weight.global_scale = 1.0F;
+    for (const int exponent : {0, 100, -90}) {
+      std::vector<uint16_t> x;
+      for (int64_t i = 0; i < kTokens * cols; ++i)
+        x.push_back(Bf16FromFloat(std::ldexp(static_cast<float>(i * 7 % 17 - 8), exponent)));
+      for (const auto& [name, kernels] : Tiers()) {
+        const std::vector<float> got = ProductsOfBf16(kernels, weight, x, kTokens);
+        for (int64_t row = 0; row < num_rows; ++row) {
+          std::vector<float> values(static_cast<size_t>(cols));
+          DequantizeRow(weight, row, values.data());
+          for (int64_t t = 0; t < kTokens; ++t) {
+            double want = 0;
+            for (int64_t k = 0; k < cols; ++k)
+              want += static_cast<double>(values[static_cast<size_t>(k)]) *
+                      static_cast<double>(FloatFromBf16(x[static_cast<size_t>(t * cols + k)]));
+            ASSERT_EQ(static_cast<double>(got[static_cast<size_t>(t * num_rows + row)]), want)
+                << name << ", " << cols << " columns, row " << row << ", token " << t
+                << ", activations times 2^" << exponent;
           }
         }
       }

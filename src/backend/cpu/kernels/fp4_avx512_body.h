@@ -69,21 +69,23 @@ struct ScaleBits {
   alignas(64) uint8_t bytes[64] = {};
 };
 
-// e4m3's exponent lands in fp32's field 120 too low. Weights 2^60 too large and sums 2^60 too small leave room on both sides.
+// e4m3 as fp32 with an exponent 8 too low. No subnormal fp32 comes up, which costs some cores a hundred cycles: subnormal codes first get
+// the exponent below theirs and a leading one. Doubled, without that one, they are right, and less than before; other numbers are not.
 struct NvFp4Scales : Fp4 {
   static constexpr int64_t kScaleBytes = 16;
-  static constexpr int kWeightExponent = 60;
-  static constexpr float kUnit = 0x1p60F;
+  static constexpr float kUnit = 0x1p8F;
   static inline Scales LoadScales(const uint8_t* codes, const void*, int64_t) {
     static constexpr ScaleBits<16, 20> kBits;
     const __m512i halves = _mm512_broadcast_i64x2(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
-    return _mm512_castsi512_ps(_mm512_and_si512(kBits.Of(halves), _mm512_set1_epi32(0x07F00000)));
+    // (bits & magnitude) | exponent
+    const __m512 number = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(
+        kBits.Of(halves), _mm512_set1_epi32(0x07F00000), _mm512_set1_epi32((127 - 15) << 23), 0xEA));
+    return _mm512_min_ps(number, _mm512_fmsub_ps(number, _mm512_set1_ps(2.0F), _mm512_set1_ps(0x1p-14F)));
   }
 };
 
 struct MxFp4Scales : Fp4 {
   static constexpr int64_t kScaleBytes = 8;
-  static constexpr int kWeightExponent = 0;
   static inline Scales LoadScales(const uint8_t* codes, const void*, int64_t) {
     static constexpr ScaleBits<32, 23> kBits;
     int64_t eight;

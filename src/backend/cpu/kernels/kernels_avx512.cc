@@ -110,10 +110,8 @@ template <class Scales>
 struct Fp4Dwords : Scales {
   static constexpr int kPartSteps = 4;
   static inline void Decode(const uint8_t* bytes, int step, const typename Scales::Scales&, WVec* w) {
-    constexpr float kUp = 1LL << Scales::kWeightExponent;
-    const __m512 values = _mm512_mul_ps(_mm512_setr_ps(0.0F, 0.5F, 1.0F, 1.5F, 2.0F, 3.0F, 4.0F, 6.0F, -0.0F,
-                                                       -0.5F, -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F),
-                                        _mm512_set1_ps(kUp));
+    const __m512 values = _mm512_setr_ps(0.0F, 0.5F, 1.0F, 1.5F, 2.0F, 3.0F, 4.0F, 6.0F, -0.0F, -0.5F, -1.0F,
+                                         -1.5F, -2.0F, -3.0F, -4.0F, -6.0F);
     const __m512i packed = Fp4::Dwords(bytes, step / 2);
 #pragma GCC unroll 4
     for (int v = 0; v < kVecs; ++v) {

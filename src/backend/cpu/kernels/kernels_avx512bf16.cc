@@ -104,14 +104,11 @@ struct Fp8Folded {
   }
 };
 
-// The bf16 values of e2m1 codes times a power of two, twice.
+// The bf16 values of e2m1 codes, twice.
 struct E2m1Table {
-  constexpr explicit E2m1Table(int exponent) {
+  constexpr E2m1Table() {
     constexpr uint16_t kValues[8] = {0, 0x3F00, 0x3F80, 0x3FC0, 0x4000, 0x4040, 0x4080, 0x40C0};
-    for (int i = 0; i < 32; ++i) {
-      const int magnitude = kValues[i % 8] == 0 ? 0 : kValues[i % 8] + (exponent << 7);
-      words[i] = static_cast<uint16_t>(magnitude | (i % 16 < 8 ? 0 : 0x8000));
-    }
+    for (int i = 0; i < 32; ++i) words[i] = static_cast<uint16_t>(kValues[i % 8] | (i % 16 < 8 ? 0 : 0x8000));
   }
   alignas(64) uint16_t words[32] = {};
 };
@@ -122,7 +119,7 @@ template <class Scales>
 struct Fp4Words : Scales {
   static constexpr int kPartSteps = 2;
   static inline void Decode(const uint8_t* bytes, int step, const typename Scales::Scales&, WVec* w) {
-    static constexpr E2m1Table kTable(Scales::kWeightExponent);
+    static constexpr E2m1Table kTable;
     const __m512i values = _mm512_load_si512(kTable.words);
     const __m512i packed = Fp4::Dwords(bytes, step);
 #pragma GCC unroll 4
