@@ -100,9 +100,12 @@ def bench_command(arguments: argparse.Namespace, model: Path, split: str) -> lis
 
 
 def logits_command(arguments: argparse.Namespace, model: Path, numerics: str, ids: Path, output: Path) -> list[str]:
-    """With experts in the cache: their bits are those of experts that are all on the GPU (docs/expert-tiers.md)."""
-    return [*map(str, [arguments.binary, "logits", "--backend", "cuda", "-m", model, "--numerics", numerics, "--experts", "cached=100%",
-                       "--gpu-memory", arguments.gpu_memory, "--tokens", ids, "--output", output])]
+    """`release` as it is timed, with experts in the cache: their bits are those of experts that are all on the GPU (docs/expert-tiers.md). `plain` is
+    for the yardstick alone, and the CPU computes it."""
+    where = ["--backend", "cpu"]
+    if numerics == "release":
+        where = ["--backend", "cuda", "--experts", "cached=100%", "--gpu-memory", str(arguments.gpu_memory)]
+    return [str(arguments.binary), "logits", *where, "-m", str(model), "--numerics", numerics, "--tokens", str(ids), "--output", str(output)]
 
 
 def load_request(arguments: argparse.Namespace, strategy: str) -> dict:

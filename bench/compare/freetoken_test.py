@@ -115,6 +115,12 @@ class Commands(WithFolder):
             self.assertEqual((comparison.model, comparison.rival_model),
                              (self.folder / place / "flash-release-4-layers", self.folder / "a" / "flash-release-4-layers-freetoken"))
 
+    def test_logits_of_release_are_the_gpus(self) -> None:
+        arguments = compare_freetoken.parse(["--binary", "dsv4", "--gpu-memory", "9"])
+        release, plain = (" ".join(compare_freetoken.logits_command(arguments, Path("m"), numerics, Path("i"), Path("o"))) for numerics in ("release", "plain"))
+        self.assertEqual(release, "dsv4 logits --backend cuda --experts cached=100% --gpu-memory 9.0 -m m --numerics release --tokens i --output o")
+        self.assertEqual(plain, "dsv4 logits --backend cpu -m m --numerics plain --tokens i --output o")
+
     def test_memory_ratio(self) -> None:
         self.assertAlmostEqual(freetoken_timing.memory_ratio(14e9, int(0.6e9), int(80.6e9)), 13.4 / 79.4)
         with self.assertRaisesRegex(ValueError, r"14\.00 GB of GPU memory wanted, 7\.40 GB are free"):
