@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <limits>
 #include <set>
 #include <string>
 #include <vector>
@@ -24,6 +26,19 @@ CLI::Validator Bound(bool zero, double max) {
         if (!CLI::detail::lexical_cast(text, value)) return "got '" + text + "', wanted a number";
         if ((value > 0.0 || (zero && value == 0.0)) && value <= max) return std::string();
         return "got " + text + ", wanted " + wanted;
+      },
+      wanted);
+}
+
+// What ValidateSamplingParams says of one of them, before a model is loaded and whether or not a command will sample.
+template <typename T>
+CLI::Validator SamplingRange(T sampling::SamplingParams::*field, const std::string& wanted) {
+  return CLI::Validator(
+      [=](const std::string& text) {
+        sampling::SamplingParams params;
+        if (!CLI::detail::lexical_cast(text, params.*field)) return "got '" + text + "', wanted a number";
+        const bool valid = sampling::ValidateSamplingParams(params, std::numeric_limits<int64_t>::max()).ok();
+        return valid ? std::string() : "got " + text + ", wanted " + wanted;
       },
       wanted);
 }
@@ -192,27 +207,39 @@ void AddContentFlags(CLI::App& app, ContentFlags& flags) {
 }
 
 void AddSamplingFlags(CLI::App& app, RunOptions& options) {
+  using Params = sampling::SamplingParams;
   const std::set<const CLI::Option*> before = OptionsOf(app);
-  sampling::SamplingParams& sampling = options.sampling;
-  app.add_option("--temperature", sampling.temperature, "0: greedy")->capture_default_str();
+  Params& sampling = options.sampling;
+  app.add_option("--temperature", sampling.temperature, "0: greedy")
+      ->check(SamplingRange(&Params::temperature, "0 or more"))
+      ->capture_default_str();
   app.add_option_function<float>(
-      "--top-p",
-      [&options](float top_p) {
-        options.sampling.top_p = top_p;
-        options.top_p_given = true;
-      },
-      "Smallest set whose probabilities reach P (default: 1, with tools while thinking 0.95)");
-  app.add_option("--top-k", sampling.top_k, "The K most probable (0: all)")->capture_default_str();
-  app.add_option("--min-p", sampling.min_p, "At least P times the most probable")->capture_default_str();
+         "--top-p",
+         [&options](float top_p) {
+           options.sampling.top_p = top_p;
+           options.top_p_given = true;
+         },
+         "Smallest set whose probabilities reach P (default: 1, with tools while thinking 0.95)")
+      ->check(SamplingRange(&Params::top_p, "more than 0, at most 1"));
+  app.add_option("--top-k", sampling.top_k, "The K most probable (0: all)")
+      ->check(SamplingRange(&Params::top_k, "0 or more"))
+      ->capture_default_str();
+  app.add_option("--min-p", sampling.min_p, "At least P times the most probable")
+      ->check(SamplingRange(&Params::min_p, "0 or more, less than 1"))
+      ->capture_default_str();
   app.add_option("--repetition-penalty", sampling.repetition_penalty,
                  "Divides the logits of seen tokens (1: off)")
+      ->check(SamplingRange(&Params::repetition_penalty, "more than 0"))
       ->capture_default_str();
   app.add_option("--presence-penalty", sampling.presence_penalty, "Subtracted once from seen tokens")
+      ->check(SamplingRange(&Params::presence_penalty, "a finite number"))
       ->capture_default_str();
   app.add_option("--frequency-penalty", sampling.frequency_penalty, "Subtracted for every occurrence")
+      ->check(SamplingRange(&Params::frequency_penalty, "a finite number"))
       ->capture_default_str();
   app.add_option("--penalty-window", sampling.penalty_window,
                  "Penalties see the last N tokens, prompt included (0: all)")
+      ->check(SamplingRange(&Params::penalty_window, "0 or more"))
       ->capture_default_str();
   app.add_option_function<std::vector<std::string>>(
          "--logit-bias",
@@ -222,7 +249,7 @@ void AddSamplingFlags(CLI::App& app, RunOptions& options) {
              float bias = 0.0F;
              int consumed = 0;
              if (std::sscanf(entry.c_str(), "%d=%f%n", &id, &bias, &consumed) != 2 ||
-                 static_cast<size_t>(consumed) != entry.size()) {
+                 static_cast<size_t>(consumed) != entry.size() || id < 0 || std::isnan(bias)) {
                throw CLI::ValidationError("--logit-bias", "got '" + entry + "', wanted ID=BIAS");
              }
              sampling.logit_bias[id] = bias;

@@ -70,8 +70,9 @@ void RegisterDiagnose(Commands& commands) {
   diagnose.add_option("--dump", options.dump_path,
                       "Write the tensors of one prefill into this new directory");
   diagnose.add_option("--html", options.html_path, "Write the report as one page with plots to this file");
-  diagnose.add_option("--layer", options.layer, "visible: this layer only");
-  diagnose.add_option("--position", options.position, "visible: show this position (default: the last)");
+  diagnose.add_option("--layer", options.layer, "visible: this layer only")->check(NonNegative());
+  diagnose.add_option("--position", options.position, "visible: show this position (default: the last)")
+      ->check(NonNegative());
   AddSamplingFlags(diagnose, options.run);
 }
 
