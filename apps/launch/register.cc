@@ -1,6 +1,8 @@
 // `dsv4 launch` on the command line.
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <regex>
+#include <string>
 
 #include "apps/command_line/command.h"
 #include "apps/command_line/shared_flags.h"
@@ -9,6 +11,21 @@
 
 namespace dsv4::apps {
 namespace {
+
+// A scheme, a host, and where one is named a port: what is wrong about others would else come up as a server that cannot be reached.
+CLI::Validator HttpUrl() {
+  const std::string wanted = "http(s)://HOST[:PORT][/PATH]";
+  return CLI::Validator(
+      [=](const std::string& text) {
+        static const std::regex kUrl(
+            R"(https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:([0-9]{1,5}))?(/[!-~]*)?)", std::regex::icase);
+        std::smatch parts;
+        const bool url = std::regex_match(text, parts, kUrl);
+        const int port = url && parts[3].matched ? std::stoi(parts[3]) : 1;
+        return url && port >= 1 && port <= 65535 ? std::string() : "got '" + text + "', wanted " + wanted;
+      },
+      wanted);
+}
 
 // The options of every command that were given, as words for another command.
 std::vector<std::string> GivenOptions(const CLI::App& app) {
@@ -38,10 +55,10 @@ void RegisterLaunch(Commands& commands) {
   launch.add_option("--port", options.port, "Of the server on this machine")
       ->check(CLI::Range(1, 65535))
       ->capture_default_str();
-  launch.add_option("--url", options.url, "Of a server elsewhere; none is started");
+  launch.add_option("--url", options.url, "Of a server elsewhere; none is started")->check(HttpUrl());
   launch.add_option("--api-key", options.api_key, "Of the server");
   launch.add_option("--wait", options.wait_seconds, "Seconds for a server that loads its model")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->capture_default_str();
   launch.add_option("--program", options.program, "In place of CLIENT");
   launch.add_flag("--print", options.print, "Print the settings for a shell, run nothing");

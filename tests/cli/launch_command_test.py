@@ -88,6 +88,24 @@ class Launch(unittest.TestCase):
         self.assertIn("/nowhere", bad_model.stderr)
         self.assertEqual(dsv4("launch", "emacs").returncode, 2)
 
+    def test_a_url_is_one_of_a_server(self):
+        for url in ("foo", "127.0.0.1:8000", "ftp://here", "http://", "http:///v1", "https://here:0", "http://here:65536", "http://here:", "http://a b"):
+            with self.subTest(url=url):
+                process = dsv4("launch", "aider", "--url", url, env=self.env)
+                self.assertEqual(process.returncode, 2, process.stderr)
+                self.assertIn(f"--url: got '{url}', wanted http(s)://HOST[:PORT][/PATH]", process.stderr)
+        port = free_port()  # Of no server: taken as a URL, it is found out by asking.
+        for url in (f"http://127.0.0.1:{port}", f"HTTP://localhost:{port}/", f"http://[::1]:{port}/a/b"):
+            with self.subTest(url=url):
+                process = dsv4("launch", "aider", "--url", url, env=self.env)
+                self.assertEqual(process.returncode, 1, process.stderr)
+
+    def test_seconds_to_wait_are_a_number_above_nothing(self):
+        for seconds in ("0", "-1", "nan", "inf"):
+            process = dsv4("launch", "aider", "--wait", seconds, env=self.env)
+            self.assertEqual(process.returncode, 2, process.stderr)
+            self.assertIn(f"--wait: got {seconds}, wanted more than 0", process.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()
