@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <random>
@@ -13,6 +12,7 @@
 #include "apps/shared/model_source.h"
 #include "apps/terminal/terminal.h"
 #include "base/json.h"
+#include "base/stopwatch.h"
 #include "diag/checks/statistics.h"
 #include "kv/random_rows.h"
 #include "sampling/sampler.h"
@@ -20,12 +20,6 @@
 
 namespace dsv4::apps {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double Seconds(Clock::time_point since) {
-  return std::chrono::duration<double>(Clock::now() - since).count();
-}
 
 struct Measured {
   double serial = 0;     // Seconds of a token without drafts: median of the steps.
@@ -80,7 +74,7 @@ class AcceptanceBench {
     const bool ahead = model_.asynchronous() && model_.can_queue();
     std::unique_ptr<model::QueuedStep> now;
     for (int64_t step = 0; step < kWarmUp + options_.num_steps; ++step) {
-      const auto begin = Clock::now();
+      const Stopwatch stopwatch;
       const int32_t token = Token();
       if (ahead) {
         const model::DecodeChunk chunk{.state = &state, .token = token, .choice = {.temperature = 0}};
@@ -96,7 +90,7 @@ class AcceptanceBench {
         DSV4_ASSIGN_OR_RETURN_STATUS(const model::StepOutput output, model_.Step(std::span(&chunk, 1)));
         DSV4_RETURN_IF_ERROR(Sample(output, 1));
       }
-      if (step >= kWarmUp) seconds.push_back(Seconds(begin));
+      if (step >= kWarmUp) seconds.push_back(stopwatch.seconds());
     }
     if (now != nullptr) {
       DSV4_ASSIGN_OR_RETURN_STATUS(const auto last, now->Wait());
@@ -115,20 +109,20 @@ class AcceptanceBench {
     for (int64_t step = 0; step < kWarmUp + options_.num_steps; ++step) {
       model::DraftChunk draft{.state = &state, .token = Token()};
       draft.choices.resize(static_cast<size_t>(num_drafts_), {.temperature = 0});
-      const auto begin = Clock::now();
+      const Stopwatch stopwatch;
       DSV4_ASSIGN_OR_RETURN_STATUS(const auto drafts, model_.Draft(std::span(&draft, 1), {}));
-      const double drafted = Seconds(begin);
+      const double drafted = stopwatch.seconds();
       // What is verified is random too: as many different experts as independent tokens choose.
       std::vector<int32_t> rows = {draft.token};
       for (size_t i = 0; i < drafts[0].size(); ++i) rows.push_back(Token());
       int64_t accepted = 0;
       while (accepted < num_drafts_ && unit(random_) < AcceptanceAt(accepted)) ++accepted;
-      const auto verify = Clock::now();
+      const Stopwatch verification;
       DSV4_RETURN_IF_ERROR(Verify(state, rows, accepted + 1));
       DSV4_RETURN_IF_ERROR(state.Rewind(num_drafts_ - accepted));
       if (step < kWarmUp) continue;
       drafting.push_back(drafted);
-      verifying.push_back(Seconds(verify));
+      verifying.push_back(verification.seconds());
       num_tokens += accepted + 1;
     }
     measured.drafting = diag::Median(drafting);

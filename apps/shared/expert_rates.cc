@@ -4,19 +4,17 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <optional>
 #include <thread>
 #include <vector>
 
 #include "apps/bench/bench_machine.h"
 #include "backend/cuda/cuda_backend.h"
+#include "base/stopwatch.h"
 #include "diag/checks/statistics.h"
 
 namespace dsv4::apps {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // A weight like an expert's, far larger than any cache, of bytes that are numbers in every format.
 struct LargeWeight {
@@ -83,20 +81,17 @@ class HostReader {
     const int64_t rows = weight.rows;
     x_.resize(static_cast<size_t>(num_tokens * cols), 0x3F80);
     y_.resize(static_cast<size_t>(num_tokens * rows));
-    const auto begin = Clock::now();
+    const Stopwatch stopwatch;
     DSV4_TRY(backend_.table.linear(
         *backend_.context,
         {.x = TensorView::Contiguous(static_cast<void*>(x_.data()), DType::kBF16, {num_tokens, cols}),
          .weight = &weight,
          .y = TensorView::Contiguous(static_cast<void*>(y_.data()), DType::kBF16, {num_tokens, rows})}));
     const auto num_bytes = weight.data.num_bytes() + (weight.scale.is_null() ? 0 : weight.scale.num_bytes());
-    return static_cast<double>(num_bytes * num_tokens) / Seconds(begin);
+    return static_cast<double>(num_bytes * num_tokens) / stopwatch.seconds();
   }
   HostReader(ops::Backend backend, LargeWeight large)
       : backend_(std::move(backend)), large_(std::move(large)) {}
-  static double Seconds(Clock::time_point begin) {
-    return std::chrono::duration<double>(Clock::now() - begin).count();
-  }
 
   ops::Backend backend_;
   LargeWeight large_;  // Its views are of vectors, which keep their memory.
