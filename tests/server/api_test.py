@@ -234,6 +234,29 @@ class Ollama(SharedServer):
         body["messages"] = [*TICKET_QUESTION, first["message"], {"role": "tool", "tool_name": "search_ticket", "content": "none"}]
         self.assertEqual(self.server.request("POST", "/api/chat", body)[0], 200)
 
+    def test_a_message_without_content_has_an_empty_one(self):
+        """ollama's own rule, and its Python client leaves out what is None; another kind of content is refused by its place."""
+        call = {"function": {"name": "search_ticket", "arguments": {"tags": ["a"], "color": "red"}}}
+        result = {"role": "tool", "tool_name": "search_ticket", "content": "none"}
+
+        def answer(message, *after):
+            body = {"model": "tiny", "messages": [*TICKET_QUESTION, message, *after], "tools": [TICKET], "think": False, "stream": False,
+                    "options": {"temperature": 0, "num_predict": 8}}
+            status, _, reply = self.server.request("POST", "/api/chat", body)
+            self.assertEqual(status, 200, reply)
+            return reply["message"], reply["prompt_eval_count"]
+
+        for message, after in (({"role": "assistant", "tool_calls": [call]}, [result]), ({"role": "user"}, []), ({"role": "system"}, [])):
+            with self.subTest(message=message):
+                empty = answer({**message, "content": ""}, *after)
+                self.assertEqual(answer(message, *after), empty)
+                self.assertEqual(answer({**message, "content": None}, *after), empty)
+                self.assertNotEqual(answer({**message, "content": "And where is it now?"}, *after)[1], empty[1])
+        for content in (3, ["a"], {"text": "a"}):
+            status, _, reply = self.server.request("POST", "/api/chat", {"model": "tiny", "messages": [*QUESTION, {"role": "user", "content": content}]})
+            self.assertEqual(status, 400)
+            self.assertIn("messages[1].content", reply["error"])
+
     def test_the_rest(self):
         self.assertEqual(self.server.request("GET", "/api/tags")[2]["models"][0]["model"], "tiny:latest")
         self.assertIn("version", self.server.request("GET", "/api/version")[2])
