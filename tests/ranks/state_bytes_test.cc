@@ -10,8 +10,10 @@
 namespace dsv4::testing {
 namespace {
 
-constexpr int64_t kShort = 3;
+// What is counted without a forward pass.
 constexpr int64_t kLong = 700;
+// What is read by the model: enough for entries of every layer that compresses, and no more, for all ranks compute it side by side.
+constexpr int64_t kRead = 130;
 
 int64_t MostOf(const std::vector<kv::CacheLayout>& layouts, int64_t length) {
   int64_t most = 0;
@@ -19,11 +21,11 @@ int64_t MostOf(const std::vector<kv::CacheLayout>& layouts, int64_t length) {
   return most;
 }
 
-// The store of states kept for reuse counts one of kLong tokens so, and has no room for two where a rank has none.
+// The store of states kept for reuse counts one of kRead tokens so, and has no room for two where a rank has none.
 void ExpectStoreCounts(model::Model& model, int64_t num_bytes) {
   engine::Engine engine(model, {.prefix_cache_bytes = 2 * num_bytes - 1}, {});
   for (int32_t i = 0; i < 2; ++i) {
-    ASSERT_TRUE(engine.Submit({.prompt = std::vector<int32_t>(kLong, 100 + i)}).has_value());
+    ASSERT_TRUE(engine.Submit({.prompt = std::vector<int32_t>(kRead, 100 + i)}).has_value());
     while (!engine.idle()) engine.Step();
     const engine::EngineStats stats = engine.stats();
     EXPECT_EQ(stats.cache_states, 1) << i;
@@ -50,8 +52,8 @@ void ExpectFullestRank(const char* placement, int num_ranks, bool mtp) {
       return;
     }
     EXPECT_EQ(model.stage_layouts().size(), static_cast<size_t>(options.placement.num_stages));
-    for (const int64_t length : {kShort, kLong})
-      EXPECT_EQ(model.MostStateBytes(length), MostOf(layouts, length));
+    for (int64_t length = 0; length <= kLong && !::testing::Test::HasFailure(); ++length)
+      EXPECT_EQ(model.MostStateBytes(length), MostOf(layouts, length)) << length;
     // A limit is one of every rank's memory.
     const int64_t budget = MostOf(layouts, kLong);
     const engine::Engine engine(model, {.max_state_bytes = budget}, {});
@@ -59,11 +61,14 @@ void ExpectFullestRank(const char* placement, int num_ranks, bool mtp) {
     EXPECT_GT(MostOf(layouts, engine.context_length() + 1), budget);
     const engine::EngineStats stats = engine.stats();
     EXPECT_EQ(stats.fixed_state_bytes, MostOf(layouts, 0));
-    ExpectStoreCounts(model, MostOf(layouts, kLong));
+    ExpectStoreCounts(model, MostOf(layouts, kRead));
   });
   // Or this test would see nothing.
   const bool stages = std::string(placement).starts_with("pipeline");
-  EXPECT_EQ(MostOf(layouts, kLong) > kv::StateBytes(layouts[0], kLong), stages);
+  for (const int64_t length : {kRead, kLong})
+    EXPECT_EQ(MostOf(layouts, length) > kv::StateBytes(layouts[0], length), stages);
+  EXPECT_GT(MostOf(layouts, kRead), MostOf(layouts, 4));
+  EXPECT_GT(MostOf(layouts, 4), MostOf(layouts, 0));
 }
 
 TEST(StateBytes, ThoseOfTheFullestRankCount) {
