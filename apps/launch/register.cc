@@ -17,10 +17,10 @@ CLI::Validator HttpUrl() {
   const std::string wanted = "http(s)://HOST[:PORT][/PATH]";
   return CLI::Validator(
       [=](const std::string& text) {
-        static const std::regex kUrl(
+        static const std::regex pattern(
             R"(https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:([0-9]{1,5}))?(/[!-~]*)?)", std::regex::icase);
         std::smatch parts;
-        const bool url = std::regex_match(text, parts, kUrl);
+        const bool url = std::regex_match(text, parts, pattern);
         const int port = url && parts[3].matched ? std::stoi(parts[3]) : 1;
         return url && port >= 1 && port <= 65535 ? std::string() : "got '" + text + "', wanted " + wanted;
       },
