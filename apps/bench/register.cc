@@ -142,8 +142,8 @@ Status EnterLoopback(ModelFlags& flags, int num_ranks) {
     return InvalidArgument(fmt::format(
         "--loopback-ranks: got --placement {}, wanted tensor, which auto is here", flags.placement));
   }
-  DSV4_RETURN_IF_ERROR(CheckExpertsOfRanks(flags));
   DSV4_ASSIGN_OR_RETURN_STATUS(flags.placed, model::ParsePlacement("tensor", num_ranks));
+  DSV4_RETURN_IF_ERROR(CheckExpertsOfRanks(flags));
   flags.group = comm::MirrorGroup(num_ranks);
   return {};
 }

@@ -48,18 +48,22 @@ class Trial {
 
   // Steps one after the other, counted from their first to their last.
   Result<model::SeenSteps> Run(const Steps& steps) {
-    const TierCounts before = options_.counts();
-    const int64_t read_before = io::BytesReadFromDisk().value_or(0);
+    DSV4_ASSIGN_OR_RETURN(const std::vector<TierCounts> before, options_.counts());
     std::vector<double> seconds;
     DSV4_TRY(options_.ahead ? Ahead(steps, seconds) : OneByOne(steps, seconds));
-    const TierCounts now = options_.counts();
+    DSV4_ASSIGN_OR_RETURN(const std::vector<TierCounts> now, options_.counts());
+    model::SeenSteps seen{.seconds = diag::Median(seconds), .stages = {}};
     const auto count = static_cast<double>(seconds.size());
-    return model::SeenSteps{
-        .seconds = diag::Median(seconds),
-        .host_seconds = (now.host_seconds - before.host_seconds) / count,
-        .asked = {.host = static_cast<double>(now.host_experts - before.host_experts) / count,
-                  .missed = static_cast<double>(now.missed - before.missed) / count},
-        .disk_bytes = static_cast<double>(io::BytesReadFromDisk().value_or(0) - read_before) / count};
+    for (size_t i = 0; i < now.size(); ++i) {
+      const auto of_step = [&](auto TierCounts::*what) {
+        return static_cast<double>(now[i].*what - before[i].*what) / count;
+      };
+      seen.stages.push_back(
+          {.host_seconds = of_step(&TierCounts::host_seconds),
+           .asked = {.host = of_step(&TierCounts::host_experts), .missed = of_step(&TierCounts::missed)},
+           .disk_bytes = of_step(&TierCounts::disk_bytes)});
+    }
+    return seen;
   }
 
  private:
@@ -140,18 +144,12 @@ Result<model::SeenTrial> TimeSteps(model::Model& model, const TrialOptions& opti
   return seen;
 }
 
-Result<model::SeenTrial> TimeSteps(model::Model& model, const ops::Backend& device,
-                                   const model::ExpertCosts& costs) {
-  return TimeSteps(model, {.counts =
-                               [&device] {
-                                 const auto host = backend::HostExpertCountersOf(device);
-                                 const auto cache = backend::ExpertCacheCountersOf(device);
-                                 return TierCounts{.host_experts = host.experts,
-                                                   .host_seconds = host.seconds,
-                                                   .missed = cache.misses};
-                               },
-                           .prompt_tokens = FillingTokens(model.options().experts, costs),
-                           .ahead = model.asynchronous() && model.can_queue()});
+TierCounts CountsOf(const ops::Backend& device) {
+  const auto host = backend::HostExpertCountersOf(device);
+  return {.host_experts = host.experts,
+          .host_seconds = host.seconds,
+          .missed = backend::ExpertCacheCountersOf(device).misses,
+          .disk_bytes = io::BytesReadFromDisk().value_or(0)};
 }
 
 int64_t FillingTokens(const model::ExpertSplit& split, const model::ExpertCosts& costs) {

@@ -38,9 +38,15 @@ TEST(TrialSteps, OneByOneAndAheadLeaveTheModelAsItWas) {
     const auto seen = TimeSteps(*model, {.counts =
                                              [&] {
                                                ++looks;
-                                               return TierCounts{.host_experts = looks * 320'000,
-                                                                 .host_seconds = 0.5 * looks,
-                                                                 .missed = looks * 96'000};
+                                               // The second stage has four times as much to do.
+                                               std::vector<TierCounts> counts;
+                                               for (const int times : {looks, 4 * looks}) {
+                                                 counts.push_back({.host_experts = times * 320'000,
+                                                                   .host_seconds = 0.5 * times,
+                                                                   .missed = times * 96'000,
+                                                                   .disk_bytes = times * 1'000'000});
+                                               }
+                                               return counts;
                                              },
                                          .prompt_tokens = 20,
                                          .ahead = ahead});
@@ -49,10 +55,15 @@ TEST(TrialSteps, OneByOneAndAheadLeaveTheModelAsItWas) {
     for (const model::SeenSteps& steps : {seen->steps, seen->still}) {
       EXPECT_GT(steps.seconds, 0);
       // What is counted between two looks is shared out among the steps between them.
-      EXPECT_GE(steps.asked.host, 10'000);
-      EXPECT_LE(steps.asked.host, 320'000 / 3);
-      EXPECT_NEAR(steps.asked.missed, 0.3 * steps.asked.host, 1e-6);
-      EXPECT_NEAR(steps.host_seconds, 0.5 / 320'000 * steps.asked.host, 1e-9);
+      ASSERT_EQ(steps.stages.size(), 2U);
+      EXPECT_GE(steps.stages[0].asked.host, 10'000);
+      EXPECT_LE(steps.stages[0].asked.host, 320'000 / 3);
+      EXPECT_NEAR(steps.stages[1].asked.host, 4 * steps.stages[0].asked.host, 1e-6);
+      for (const model::SeenStage& stage : steps.stages) {
+        EXPECT_NEAR(stage.asked.missed, 0.3 * stage.asked.host, 1e-6);
+        EXPECT_NEAR(stage.host_seconds, 0.5 / 320'000 * stage.asked.host, 1e-9);
+        EXPECT_NEAR(stage.disk_bytes, 1e6 / 320'000 * stage.asked.host, 1e-3);
+      }
     }
     EXPECT_EQ(LogitsOf(*model), before);
   }

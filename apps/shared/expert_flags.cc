@@ -13,6 +13,7 @@
 #include "model/checkpoint/resolved_checkpoint.h"
 #include "model/placement/expert_choice.h"
 #include "model/placement/forecast.h"
+#include "model/placement/stages.h"
 
 namespace dsv4::apps {
 
@@ -43,9 +44,11 @@ Status CheckExpertFlags(const ModelFlags& flags) {
 
 Status CheckExpertsOfRanks(const ModelFlags& flags) {
   if (flags.experts == kExpertsOnDisk) return InvalidArgument("--experts disk: with several ranks");
-  if (flags.experts == kExpertsByRates) {
-    return InvalidArgument(
-        "--experts auto: with several ranks, want the split that all take, such as host=75%");
+  if (!flags.experts.empty() && flags.placed.num_shards > 1) {
+    return InvalidArgument(fmt::format(
+        "--experts {}: got --placement {}, want pipeline: experts that are not all on a GPU are with whole "
+        "layers",
+        flags.experts, model::ToString(flags.placed)));
   }
   return {};
 }
@@ -65,23 +68,46 @@ std::optional<int64_t> HostMemoryFor(const ModelFlags& flags) {
   std::optional<int64_t> available;
   if (const Result<MachineMemory> machine = ReadMachineMemory(); machine.has_value())
     available = machine->available;
+  const auto share = [&](double bytes) { return static_cast<int64_t>(bytes * flags.host_share); };
+  if (available.has_value()) available = share(static_cast<double>(*available));
   if (flags.host_memory == 0) return available;
-  return std::min(available.value_or(INT64_MAX), static_cast<int64_t>(flags.host_memory * 1e9));
+  return std::min(available.value_or(INT64_MAX), share(flags.host_memory * 1e9));
+}
+
+int64_t LayersOf(const model::ModelConfig& config, const model::ModelOptions& options) {
+  return options.max_layers > 0 ? options.max_layers : config.num_hidden_layers;
+}
+
+// By rank.
+Result<std::vector<int64_t>> LayersOfRanks(const model::ModelConfig& config,
+                                           const std::shared_ptr<const io::Checkpoint>& checkpoint,
+                                           const model::ModelOptions& options) {
+  DSV4_ASSIGN_OR_RETURN(const model::ResolvedCheckpoint resolved,
+                        model::ResolveCheckpoint(*checkpoint, config));
+  const model::Placement& placement = options.placement;
+  const std::vector<model::Range> stages =
+      model::StageLayers(resolved, LayersOf(config, options), placement.num_stages);
+  std::vector<int64_t> layers;
+  for (int rank = 0; rank < placement.num_ranks(); ++rank)
+    layers.push_back(stages[static_cast<size_t>(rank / placement.num_shards)].size());
+  return layers;
 }
 
 // What a layer takes beside reading: launches, and what its kernels wait for each other. An H200 takes it with all experts resident
 // (docs/expert-tiers.md, "Where a step goes").
 constexpr double kLatencyOfLayer = 75e-6;
 
-// ExpertCosts::rest: all that a token reads, at the device's rate. That the host reads some of it is less than rates are sure of.
+// ExpertCosts::rest of `here` layers: all that a token reads there, at the device's rate. That the host reads some of it is less than rates are
+// sure of.
 Result<double> RestOfStep(const model::ResolvedCheckpoint& resolved, const model::ModelConfig& config,
-                          const model::ModelOptions& options, int64_t num_layers,
-                          const ops::Backend& device) {
+                          const model::ModelOptions& options, int64_t here, const ops::Backend& device) {
   DSV4_ASSIGN_OR_RETURN(const double rate, MeasureDeviceRate(device));
+  const int64_t num_layers = LayersOf(config, options);
   const model::Forecast forecast = model::MakeForecast(
       resolved, config, model::Placement{},
       {.num_layers = num_layers, .numerics = options.numerics, .cache_rows = options.cache_rows});
-  const double rest = forecast.read / rate + static_cast<double>(num_layers) * kLatencyOfLayer;
+  const double read = forecast.read * static_cast<double>(here) / static_cast<double>(num_layers);
+  const double rest = read / rate + static_cast<double>(here) * kLatencyOfLayer;
   LogInfo(fmt::format("experts: the GPU reads {}/s, so all else of a step takes {:.1f} ms", Gigabytes(rate),
                       rest * 1e3));
   return rest;
@@ -91,20 +117,25 @@ Result<model::ExpertSplit> AutoSplit(const ModelFlags& flags, const model::Model
                                      const std::shared_ptr<const io::Checkpoint>& checkpoint,
                                      const model::ModelOptions& options, const model::MemoryRequest& request,
                                      const model::DeviceRoom& room, int64_t numbers,
-                                     const ops::Backend& device, std::optional<model::SplitPlan>* wanted) {
+                                     const ops::Backend& device, std::optional<model::StagePlan>* wanted) {
   DSV4_ASSIGN_OR_RETURN(const model::ExpertSplit beside_host,
                         model::FitExperts(config, checkpoint, options, request, room));
-  if (beside_host.all_resident()) return beside_host;
+  // Other ranks may want to know what this one's step takes.
+  const bool fits = beside_host.all_resident();
+  if (fits && (options.group == nullptr || wanted == nullptr)) return beside_host;
   model::ModelOptions planned = options;
   planned.experts = {.cached = config.n_routed_experts};
   DSV4_ASSIGN_OR_RETURN(const model::MemoryPlan plan,
                         model::PlanMemory(config, checkpoint, planned, request));
   DSV4_ASSIGN_OR_RETURN(const model::ResolvedCheckpoint resolved,
                         model::ResolveCheckpoint(*checkpoint, config));
+  const model::ExpertSplit measured =
+      fits ? model::ExpertSplit() : model::ExpertSplit{.host = 1, .cached = 1};
   DSV4_ASSIGN_OR_RETURN(const ExpertRates rates,
                         MeasureExpertRates(flags, device, resolved.layers[0].experts[0].w1.format,
-                                           config.hidden_size, {.host = 1, .cached = 1}));
-  const int64_t all = config.n_routed_experts * plan.num_layers;
+                                           config.hidden_size, measured));
+  const int64_t num_layers = plan.place.layers.size();
+  const int64_t all = config.n_routed_experts * num_layers;
   // What is wanted besides grows with what is pinned, but for some of it.
   const HostPlan all_cached = HostPlanOf(plan, numbers);
   const auto beside = static_cast<double>(all_cached.total() - all_cached.pinned - all_cached.driver);
@@ -112,11 +143,12 @@ Result<model::ExpertSplit> AutoSplit(const ModelFlags& flags, const model::Model
   const auto pinnable = static_cast<int64_t>(std::max(0.0, available - beside) / (1 + kDriverShareOfPinned) /
                                              static_cast<double>(plan.slot));
   model::ExpertCosts costs{
-      .num_layers = plan.num_layers,
+      .num_layers = num_layers,
       .num_experts = config.n_routed_experts,
       .top_k = config.num_experts_per_tok,
       .expert_bytes = static_cast<double>(plan.slot),
-      .room = std::clamp<int64_t>((room.free - room.reserved - plan.total()) / plan.slot, 0, all),
+      .room =
+          fits ? all : std::clamp<int64_t>((room.free - room.reserved - plan.total()) / plan.slot, 0, all),
       .pinnable = std::min(pinnable, all),
       .host = rates.host,
       .link = rates.link,
@@ -125,6 +157,11 @@ Result<model::ExpertSplit> AutoSplit(const ModelFlags& flags, const model::Model
       .host_prompt = rates.host_prompt,
       .chunk_tokens = options.max_chunk_tokens,
       .streamed_choices = backend::kStreamedChoicesOfExpert};
+  if (wanted != nullptr) {
+    DSV4_ASSIGN_OR_RETURN(costs.rest, RestOfStep(resolved, config, options, num_layers, device));
+    *wanted = model::StagePlan{.costs = costs, .without_cache = beside_host};
+  }
+  if (fits) return beside_host;
   const model::ExpertChoice choice = model::ChooseExperts(costs);
   LogInfo(
       fmt::format("experts: the host's kernels read {}/s ({}/s while the link is busy), {}/s with prompts; "
@@ -138,10 +175,6 @@ Result<model::ExpertSplit> AutoSplit(const ModelFlags& flags, const model::Model
       model::ToString(choice.split), choice.times.host * 1e3, choice.times.link * 1e3,
       choice.times.both * 1e3, model::Advice(choice)));
   LogInfo("experts: prompts: " + model::PromptText(choice.split, costs));
-  if (wanted != nullptr) {
-    DSV4_ASSIGN_OR_RETURN(costs.rest, RestOfStep(resolved, config, options, plan.num_layers, device));
-    *wanted = model::SplitPlan{.costs = costs, .without_cache = beside_host};
-  }
   // The plan counts residents to the byte.
   return choice.split.cached > 0 ? choice.split : beside_host;
 }
@@ -241,19 +274,31 @@ Result<model::ExpertSplit> SplitOf(const ModelFlags& flags, const model::ModelCo
                                    const std::shared_ptr<const io::Checkpoint>& checkpoint,
                                    const model::ModelOptions& options, const model::MemoryRequest& request,
                                    const model::DeviceRoom& room, bool synthetic, const ops::Backend* device,
-                                   std::optional<model::SplitPlan>* plan) {
+                                   std::optional<model::StagePlan>* plan) {
   if (flags.experts.empty()) return model::ExpertSplit{.resident = config.n_routed_experts};
   if (flags.experts != kExpertsByRates) {
-    const int64_t num_layers = options.max_layers > 0 ? options.max_layers : config.num_hidden_layers;
+    int64_t num_layers = LayersOf(config, options);
+    if (options.group != nullptr) {
+      DSV4_ASSIGN_OR_RETURN(const std::vector<int64_t> of_ranks, LayersOfRanks(config, checkpoint, options));
+      num_layers = of_ranks[static_cast<size_t>(options.group->rank())];
+    }
     DSV4_ASSIGN_OR_RETURN(const model::ExpertSplit split,
                           model::ParseExpertSplit(flags.experts, config.n_routed_experts, num_layers));
     if (split.cached == 0 || split.slots > 0) return split;
     return model::FitSlots(config, checkpoint, options, split, request, room);
   }
   if (device == nullptr) return model::FitExperts(config, checkpoint, options, request, room);
-  const int64_t num_layers = options.max_layers > 0 ? options.max_layers : config.num_hidden_layers;
   return AutoSplit(flags, config, checkpoint, options, request, room,
-                   NumbersOfLayer(*checkpoint, synthetic, num_layers), *device, plan);
+                   NumbersOfLayer(*checkpoint, synthetic, LayersOf(config, options)), *device, plan);
+}
+
+Result<double> ShareOfHost(const ModelFlags& flags, const model::ModelConfig& config,
+                           const std::shared_ptr<const io::Checkpoint>& checkpoint,
+                           const model::ModelOptions& options) {
+  DSV4_ASSIGN_OR_RETURN(const std::vector<int64_t> layers, LayersOfRanks(config, checkpoint, options));
+  int64_t here = 0;
+  for (const int rank : flags.ranks_here) here += layers[static_cast<size_t>(rank)];
+  return static_cast<double>(layers[static_cast<size_t>(flags.group->rank())]) / static_cast<double>(here);
 }
 
 Status CheckSyntheticFits(const ModelFlags& flags, const ModelSource& source,

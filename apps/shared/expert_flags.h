@@ -22,7 +22,7 @@ inline constexpr std::string_view kExpertsByRates = "auto";
 
 // InvalidArgument where the backend, or what --weights makes, is none for them.
 Status CheckExpertFlags(const ModelFlags& flags);
-// The same for what several ranks cannot.
+// The same for what several ranks cannot, placed as ModelFlags::placed says.
 Status CheckExpertsOfRanks(const ModelFlags& flags);
 
 // What ops take beside a plan, of which `scratch` is for passes of up to 8192 tokens: longer ones take more in proportion.
@@ -62,13 +62,18 @@ Status CheckHostMemory(const ModelFlags& flags, const model::MemoryPlan& plan, i
 // What --experts says of a model. "auto" is what model::ChooseExperts makes of rates that are measured on `device`, the CUDA backend, which takes
 // some seconds, and logs them; without one, the most residents that leave room for the rest of the plan. Cached experts without slots have as
 // many as it leaves room for. All are resident without the flag. `synthetic`: numbers are made while they load. Unless null, `plan` becomes what
-// "auto" made of measured rates, for model::VerifySplit; without such a plan nothing. The errors of model::ParseExpertSplit, model::FitExperts
-// and model::FitSlots.
+// "auto" made of measured rates, for model::VerifySplit; without such a plan nothing. With several ranks it is of this one's layers, and
+// options.group stands for them without exchanging anything. The errors of model::ParseExpertSplit, model::FitExperts and model::FitSlots.
 Result<model::ExpertSplit> SplitOf(const ModelFlags& flags, const model::ModelConfig& config,
                                    const std::shared_ptr<const io::Checkpoint>& checkpoint,
                                    const model::ModelOptions& options, const model::MemoryRequest& request,
                                    const model::DeviceRoom& room, bool synthetic, const ops::Backend* device,
-                                   std::optional<model::SplitPlan>* plan = nullptr);
+                                   std::optional<model::StagePlan>* plan = nullptr);
+
+// ModelFlags::host_share: the layers of this rank among those of the ranks on its machine. `options` have the placement.
+Result<double> ShareOfHost(const ModelFlags& flags, const model::ModelConfig& config,
+                           const std::shared_ptr<const io::Checkpoint>& checkpoint,
+                           const model::ModelOptions& options);
 
 // Before weights are made for which no file has room: ResourceExhausted names `source`, where what stays on the host of synthetic weights is more
 // than its memory. With several ranks, each of which has a part, nothing is known.

@@ -6,12 +6,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
+#include <cstring>
 #include <span>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "apps/experts/trial_steps.h"
+#include "apps/experts/stage_trial.h"
 #include "apps/shared/disk_tier.h"
 #include "apps/shared/expert_flags.h"
 #include "apps/shared/expert_profile.h"
@@ -31,16 +32,20 @@
 namespace dsv4::apps {
 namespace {
 
+// This rank's part; what it counts is not exchanged.
+model::ModelOptions PlannedOptions(model::ModelOptions options) {
+  if (options.group == nullptr) return options;
+  options.group =
+      comm::ImagineGroup(options.group->rank(), options.group->size(), options.placement.num_shards);
+  return options;
+}
+
 // Before anything is copied to a device: does it fit? Host memory needs no such check, since weights stay in their file.
 Status CheckMemory(const ModelFlags& flags, const model::ModelConfig& config,
                    const std::shared_ptr<const io::Checkpoint>& checkpoint,
                    const model::ModelOptions& options, const model::MemoryRequest& request,
                    const model::DeviceRoom& device, int64_t numbers, bool synthetic, RoomLeft* left) {
-  model::ModelOptions planned = options;
-  if (options.group != nullptr) {  // This rank's part; what it counts is not exchanged.
-    planned.group =
-        comm::ImagineGroup(options.group->rank(), options.group->size(), options.placement.num_shards);
-  }
+  const model::ModelOptions planned = PlannedOptions(options);
   DSV4_ASSIGN_OR_RETURN_STATUS(const model::MemoryPlan plan,
                                model::PlanMemory(config, checkpoint, planned, request));
   LogInfo("memory plan\n" + model::MemoryTable(plan, device));
@@ -91,7 +96,8 @@ Status CheckModelFlags(const ModelFlags& flags) {
 
 int NumThreads(const ModelFlags& flags) {
   if (flags.num_threads > 0) return flags.num_threads;
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / flags.num_ranks_here);
+  return std::max(
+      1, static_cast<int>(std::thread::hardware_concurrency()) / static_cast<int>(flags.ranks_here.size()));
 }
 
 int64_t PassTokens(const ModelFlags& flags) {
@@ -152,6 +158,16 @@ model::ModelOptions MakeModelOptions(const ModelFlags& flags) {
 }
 
 namespace {
+
+// Room for which sequences there is to be is rank 0's to say, as is which drafter.
+Status AgreeOnRequest(comm::Communicator& group, model::MemoryRequest& request) {
+  std::vector<std::byte> bytes(sizeof(request));
+  std::memcpy(bytes.data(), &request, sizeof(request));
+  DSV4_RETURN_IF_ERROR(comm::BroadcastBytes(group, bytes, 0, comm::Wait::kForever));
+  if (bytes.size() != sizeof(request)) return DataLoss("rank 0 asks for memory in words of another version");
+  std::memcpy(&request, bytes.data(), sizeof(request));
+  return {};
+}
 
 // Which drafter the model is to have, and with which head, is rank 0's to say: the others run no command of their own.
 Status AgreeOnDrafter(comm::Communicator& group, ModelFlags& flags) {
@@ -232,14 +248,18 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const M
 
 Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& given, const ModelSource& source,
                                                 const ops::Backend& backend, const LoadCallback& progress,
-                                                const model::MemoryRequest& memory,
+                                                const model::MemoryRequest& request,
                                                 const ops::Backend* wrapped, RoomLeft* left,
                                                 std::optional<model::VerifiedSplit>* verified) {
   DSV4_ASSIGN_OR_RETURN(const model::ModelConfig config, source.Config());
   DSV4_ASSIGN_OR_RETURN(const std::shared_ptr<const io::Checkpoint> checkpoint, source.Checkpoint());
   if (left != nullptr) left->context = config.max_position_embeddings;
   ModelFlags flags = given;
-  if (flags.group != nullptr) DSV4_TRY(AgreeOnDrafter(*flags.group, flags));
+  model::MemoryRequest memory = request;
+  if (flags.group != nullptr) {
+    DSV4_TRY(AgreeOnDrafter(*flags.group, flags));
+    DSV4_TRY(AgreeOnRequest(*flags.group, memory));
+  }
   model::ModelOptions options = MakeModelOptions(flags);
   // Random weights were made for the first layers only.
   if (source.synthetic()) options.max_layers = 0;
@@ -255,11 +275,24 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& given, const M
   options.placement = flags.placed;
   const ops::Backend& device = wrapped != nullptr ? *wrapped : backend;
   model::DeviceRoom room;
-  std::optional<model::SplitPlan> plan;
+  model::SplitPlan plan;
   if (flags.backend == "cuda") {
     DSV4_ASSIGN_OR_RETURN(room, DeviceRoomOf(flags, backend.name));
-    DSV4_ASSIGN_OR_RETURN(options.experts, SplitOf(flags, config, checkpoint, options, memory, room,
-                                                   source.synthetic(), &device, &plan));
+    if (flags.group != nullptr && !flags.experts.empty()) {
+      DSV4_ASSIGN_OR_RETURN(flags.host_share, ShareOfHost(flags, config, checkpoint, options));
+      // All measure at once, as they will read the host's memory at once.
+      DSV4_TRY(flags.group->Barrier(comm::Wait::kForever));
+    }
+    std::optional<model::StagePlan> mine;
+    DSV4_ASSIGN_OR_RETURN(options.experts, SplitOf(flags, config, checkpoint, PlannedOptions(options), memory,
+                                                   room, source.synthetic(), &device, &mine));
+    if (mine.has_value()) plan = {*mine};
+    if (mine.has_value() && flags.group != nullptr) {
+      DSV4_ASSIGN_OR_RETURN(plan, GatherPlans(*flags.group, *mine));
+      if (std::ranges::all_of(plan,
+                              [](const model::StagePlan& of) { return of.without_cache.all_resident(); }))
+        plan.clear();
+    }
     if (!options.experts.all_resident()) {
       DSV4_ASSIGN_OR_RETURN(options.expert_order, ExpertOrderOf(flags, source, config));
     }
@@ -292,13 +325,20 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& given, const M
   const auto load = [&](const model::ExpertSplit& split) -> Status {
     if (num_loads++ > 0) {
       model.reset();
-      DSV4_RETURN_IF_ERROR(backend::ForgetWeights(device));
+      Status forgotten = backend::ForgetWeights(device);
+      if (flags.group != nullptr) forgotten = comm::Agree(*flags.group, forgotten);
+      DSV4_RETURN_IF_ERROR(forgotten);
     }
     model::ModelOptions fitted = options;
     fitted.experts = split;
     if (flags.backend == "cuda") {
-      DSV4_RETURN_IF_ERROR(
-          FitDrafter(flags, config, checkpoint, fitted, memory, room, source.synthetic(), left));
+      Status fits = FitDrafter(flags, config, checkpoint, fitted, memory, room, source.synthetic(), left);
+      // All look at the memory before one takes of it.
+      if (flags.group != nullptr) {
+        DSV4_RETURN_IF_ERROR(flags.group->Barrier(comm::Wait::kForever));
+        fits = comm::Agree(*flags.group, fits);
+      }
+      DSV4_RETURN_IF_ERROR(fits);
     }
     const Stopwatch loading;
     DSV4_ASSIGN_OR_RETURN_STATUS(model, model::Model::FromCheckpoint(config, checkpoint, backend, fitted));
@@ -310,17 +350,21 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& given, const M
     LogLoaded(flags, source, *model, backend.name, bytes_placed, seconds);
     return {};
   };
-  if (!plan.has_value()) {
+  if (plan.empty()) {
     DSV4_TRY(load(options.experts));
     return model;
   }
-  DSV4_ASSIGN_OR_RETURN(
-      const model::VerifiedSplit found,
-      model::VerifySplit(
-          *plan, {.load = load,
-                  .time_steps = [&] { return TimeSteps(*model, device, plan->costs); },
-                  .say = [](bool warning,
-                            const std::string& text) { warning ? LogWarning(text) : LogInfo(text); }}));
+  const StageActions actions = {.load = load,
+                                .model = [&]() -> model::Model& { return *model; },
+                                .counts = [&] { return CountsOf(device); }};
+  if (flags.group != nullptr && flags.group->rank() != 0) {
+    DSV4_TRY(FollowVerification(*flags.group, actions));
+    return model;
+  }
+  const auto say = [](bool warning, const std::string& text) { warning ? LogWarning(text) : LogInfo(text); };
+  DSV4_ASSIGN_OR_RETURN(const model::VerifiedSplit found,
+                        flags.group != nullptr ? LeadVerification(*flags.group, plan, actions, say)
+                                               : VerifyAlone(plan, actions, say));
   if (verified != nullptr) *verified = found;
   return model;
 }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "apps/serve/slot_trade.h"
 #include "base/status.h"
@@ -62,7 +63,8 @@ struct ModelFlags {
   std::string rank_network = "auto";  // "tcp": on one machine too.
   // What RankGroup::Enter made of them; null for one rank.
   std::shared_ptr<comm::Communicator> group;
-  int num_ranks_here = 1;                               // On this machine.
+  std::vector<int> ranks_here = {0};                    // On this machine, this one among them.
+  double host_share = 1;                                // Of this machine's memory, that is for this rank.
   std::shared_ptr<comm::ExchangeHooks> exchange_hooks;  // Sees the model's exchanges; may be null.
   model::Placement placed;
 };

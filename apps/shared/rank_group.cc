@@ -25,7 +25,10 @@ Result<std::unique_ptr<RankGroup>> RankGroup::Enter(ModelFlags& flags, std::vect
         fmt::format("--ranks: got {}, WORLD_SIZE is {}", flags.num_ranks, environment->size)));
   }
   const int size = environment ? environment->size : std::max(flags.num_ranks, 1);
-  DSV4_ASSIGN_OR_RETURN(flags.placed, model::ParsePlacement(flags.placement, size));
+  // Layers with experts that are not on a device are on one rank.
+  const bool whole_layers = flags.placement == "auto" && !flags.experts.empty();
+  DSV4_ASSIGN_OR_RETURN(flags.placed,
+                        model::ParsePlacement(whole_layers ? "pipeline" : flags.placement, size));
   if (size == 1) return ranks;
   DSV4_TRY(CheckExpertsOfRanks(flags));
   size_t shared_devices = 0;  // That ranks take in turn; 0: each its own.
@@ -56,7 +59,7 @@ Result<std::unique_ptr<RankGroup>> RankGroup::Enter(ModelFlags& flags, std::vect
     options.still_wanted = [&] { return ranks->started_->Check(); };
   }
   DSV4_ASSIGN_OR_RETURN(ranks->group_, comm::JoinRanks(*environment, std::move(listener), options));
-  DSV4_ASSIGN_OR_RETURN(flags.num_ranks_here, comm::CountRanksHere(*ranks->group_));
+  DSV4_ASSIGN_OR_RETURN(flags.ranks_here, comm::RanksHere(*ranks->group_));
   flags.group = ranks->group_;
   flags.device = environment->local_rank;
   if (shared_devices > 0) {

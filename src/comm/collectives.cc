@@ -28,13 +28,11 @@ Status BroadcastBytes(Communicator& group, std::vector<std::byte>& data, int roo
 
 Result<std::vector<std::vector<int32_t>>> GatherLists(Communicator& group, std::span<const int32_t> mine) {
   const auto size = static_cast<size_t>(group.size());
-  std::vector<int64_t> sizes(size, sizeof(int64_t));
-  std::vector<int64_t> counts(size);
-  const auto my_count = static_cast<int64_t>(mine.size());
-  DSV4_TRY(group.AllGather(std::as_bytes(std::span(&my_count, 1)), 1, sizes,
-                           std::as_writable_bytes(std::span(counts))));
+  DSV4_ASSIGN_OR_RETURN(const std::vector<int64_t> counts,
+                        GatherValues(group, static_cast<int64_t>(mine.size())));
   const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   std::vector<int32_t> all(static_cast<size_t>(total));
+  std::vector<int64_t> sizes(size);
   for (size_t r = 0; r < size; ++r) sizes[r] = counts[r] * static_cast<int64_t>(sizeof(int32_t));
   DSV4_TRY(group.AllGather(std::as_bytes(mine), 1, sizes, std::as_writable_bytes(std::span(all))));
   std::vector<std::vector<int32_t>> lists;
@@ -51,10 +49,7 @@ Status Agree(Communicator& group, const Status& mine) {
   record.code = static_cast<uint8_t>(mine.code());
   record.length = static_cast<uint16_t>(std::min(mine.message().size(), record.message.size()));
   std::memcpy(record.message.data(), mine.message().data(), record.length);
-  std::vector<StatusRecord> all(static_cast<size_t>(group.size()));
-  const std::vector<int64_t> sizes(all.size(), sizeof(StatusRecord));
-  DSV4_RETURN_IF_ERROR(group.AllGather(std::as_bytes(std::span(&record, 1)), 1, sizes,
-                                       std::as_writable_bytes(std::span(all))));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<StatusRecord> all, GatherValues(group, record));
   for (size_t r = 0; r < all.size(); ++r) {
     if (all[r].code == 0) continue;
     return {static_cast<StatusCode>(all[r].code),

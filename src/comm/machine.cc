@@ -2,10 +2,10 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <vector>
 
 #include "base/read_file.h"
+#include "comm/collectives.h"
 #include "comm/socket.h"
 
 namespace dsv4::comm {
@@ -26,13 +26,14 @@ MachineId ThisMachine() {
   return id;
 }
 
-Result<int> CountRanksHere(Communicator& group) {
+Result<std::vector<int>> RanksHere(Communicator& group) {
   const MachineId mine = ThisMachine();
-  std::vector<MachineId> all(static_cast<size_t>(group.size()));
-  const std::vector<int64_t> sizes(all.size(), sizeof(MachineId));
-  DSV4_TRY(
-      group.AllGather(std::as_bytes(std::span(&mine, 1)), 1, sizes, std::as_writable_bytes(std::span(all))));
-  return static_cast<int>(std::ranges::count(all, mine));
+  DSV4_ASSIGN_OR_RETURN(const std::vector<MachineId> all, GatherValues(group, mine));
+  std::vector<int> here;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] == mine) here.push_back(static_cast<int>(rank));
+  }
+  return here;
 }
 
 }  // namespace dsv4::comm

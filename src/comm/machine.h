@@ -3,6 +3,7 @@
 
 #include <array>
 #include <string>
+#include <vector>
 
 #include "comm/communicator.h"
 
@@ -15,7 +16,7 @@ MachineId ThisMachine();
 // The name by which people know it.
 std::string HostName();
 
-// How many ranks of the group run on this rank's machine, itself included. All ranks call it.
-Result<int> CountRanksHere(Communicator& group);
+// Which ranks of the group run on this rank's machine, itself included, in ascending order. All ranks call it.
+Result<std::vector<int>> RanksHere(Communicator& group);
 
 }  // namespace dsv4::comm

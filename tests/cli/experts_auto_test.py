@@ -1,17 +1,26 @@
 """`--experts auto` on a GPU: steps behind the load are compared with the plan, what they say is printed, and no answer depends on them."""
 
+import os
 import pathlib
 import re
+import socket
+import subprocess
 import sys
 import tempfile
 import unittest
 
-from dsv4_process import dsv4, dsv4_json
+from dsv4_process import BINARY, PATIENCE, dsv4, dsv4_json
 
 SKIPPED = 77
 # Two layers of Flash, 7.3 GB of experts, on a GPU that has room for a third of them.
 MODEL = ("--backend", "cuda", "--weights", "synthetic:flash,nvfp4-experts", "--max-layers", 2, "--gpu-memory", 7)
 BENCH = ("bench", *MODEL, "--prefill", "none", "--depth", 0, "--batch", 1, "--check", "off")
+
+
+def free_port():
+    with socket.socket() as listening:
+        listening.bind(("localhost", 0))
+        return listening.getsockname()[1]
 
 
 class ExpertsAuto(unittest.TestCase):
@@ -45,6 +54,31 @@ class ExpertsAuto(unittest.TestCase):
                 return re.findall(r"experts of a layer (\S+?),? ", process.stderr + " ")[-1], (folder / name).read_bytes()
             split, verified = logits("auto", "a.npy")
             self.assertEqual(logits(split, "b.npy"), (split, verified))
+
+    def test_ranks_choose_for_their_own_layers(self):
+        # Two layers a rank, as above; the GPU is that of both.
+        model = ("--backend", "cuda", "--weights", "synthetic:flash,nvfp4-experts", "--max-layers", 4, "--gpu-memory", 7)
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            (folder / "tokens").write_text(" ".join(str(7919 * i % 100000) for i in range(40)))
+
+            def command(experts, name):
+                return ("logits", *model, "--experts", experts, "--tokens", folder / "tokens", "--output", folder / name,
+                        "--decode-from", 20, "--log-level", "info")
+            shared = {"DSV4_CUDA_SHARE_DEVICES": "1"}
+            process = dsv4(*command("auto", "a.npy"), "--ranks", 2, env=shared)
+            self.assertEqual(process.returncode, 0, process.stderr)
+            self.assertRegex(process.stderr, r"experts: .*ms a step, the plan had")
+            # The last one that each rank has loaded.
+            splits = dict(re.findall(r"rank (\d) of 2: placement pipeline.* experts of a layer (\S+?),? ", process.stderr + " "))
+            self.assertEqual(sorted(splits), ["0", "1"], process.stderr)
+            # Each rank names its own.
+            ranks = {**shared, "WORLD_SIZE": "2", "MASTER_PORT": str(free_port()), "MASTER_ADDR": "localhost"}
+            other = subprocess.Popen([BINARY, *map(str, command(splits["1"], "unused.npy"))],
+                                     env=os.environ | ranks | {"RANK": "1", "LOCAL_RANK": "1"}, stderr=subprocess.DEVNULL)
+            named = dsv4(*command(splits["0"], "b.npy"), env={**ranks, "RANK": "0", "LOCAL_RANK": "0"})
+            self.assertEqual((named.returncode, other.wait(PATIENCE)), (0, 0), named.stderr)
+            self.assertEqual((folder / "a.npy").read_bytes(), (folder / "b.npy").read_bytes())
 
 
 if __name__ == "__main__":

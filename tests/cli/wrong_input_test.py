@@ -57,6 +57,11 @@ class WrongInput(unittest.TestCase):
                 (("serve", "--port", "0", "--host-memory", "4"), "--host-memory 4: got --backend cpu, want cuda"),
                 (("run", QUESTION, "--experts", "disk", "--ranks", "2"), "--experts disk: with several ranks"),
                 (("bench", "--loopback-ranks", "2", "--experts", "disk"), "--experts disk: with several ranks"),
+                (("bench", "--loopback-ranks", "2", "--backend", "cuda", "--experts", "auto"), "--experts auto: got --placement tensor"),
+                (("run", QUESTION, "--backend", "cuda", "--experts", "auto", "--ranks", "2", "--placement", "expert"),
+                 "--experts auto: got --placement expert, want pipeline"),
+                (("run", QUESTION, "--backend", "cuda", "--experts", "host=50%", "--ranks", "4", "--placement", "pipeline=2,tensor"),
+                 "--experts host=50%: got --placement pipeline=2,tensor, want pipeline"),
                 (("run", QUESTION, "--experts", "disk", "--weights", "synthetic:tiny"), "--experts disk: synthetic:tiny is in no file"),
                 # Whether this build has the backend comes behind.
                 (("run", QUESTION, "--backend", "cuda", "--experts", "host=all"), '--experts: experts "host=all": got "host=all"'),

@@ -86,6 +86,15 @@ std::string ToString(const ExpertSplit& split) {
   return text;
 }
 
+std::string ToString(std::span<const ExpertSplit> of_stages) {
+  if (std::ranges::all_of(of_stages, [&](const ExpertSplit& split) { return split == of_stages.front(); }))
+    return ToString(of_stages.front());
+  std::string text;
+  for (size_t i = 0; i < of_stages.size(); ++i)
+    text += fmt::format("{}stage {} {}", i == 0 ? "" : "; ", i, ToString(of_stages[i]));
+  return text;
+}
+
 std::vector<ops::WeightTier> TiersOf(const ExpertSplit& split, const std::vector<int32_t>& order) {
   const auto num_experts = static_cast<size_t>(split.total());
   DSV4_CHECK(order.empty() || order.size() == num_experts) << order.size() << " of " << num_experts;

@@ -15,6 +15,17 @@ constexpr double kFewFromDisk = 0.05;
 constexpr double kFewMissed = 0.1;
 constexpr double kSlowestLink = 1.0 / 1024;
 
+bool RunsBeside(const AskedExperts& asked) { return asked.host > 0 && asked.missed > 0; }
+
+AskedExperts Sum(std::span<const AskedExperts> asked) {
+  AskedExperts sum;
+  for (const AskedExperts& of : asked) {
+    sum.host += of.host;
+    sum.missed += of.missed;
+  }
+  return sum;
+}
+
 double ChosenOf(int64_t num_experts, const ExpertCosts& costs) {
   return static_cast<double>(costs.num_layers * costs.top_k * num_experts) /
          static_cast<double>(costs.num_experts);
@@ -40,24 +51,59 @@ ExpertCosts WithRest(ExpertCosts costs, double rest) {
 }
 
 // By what the host's rate was wrong.
-double HostFactor(const ExpertCosts& costs, const SeenSteps& seen, bool beside) {
+double HostFactor(const ExpertCosts& costs, const SeenStage& seen) {
   if (seen.asked.host <= 0 || seen.host_seconds <= 0) return 1;
   const double rate = seen.asked.host * costs.expert_bytes / seen.host_seconds;
-  return rate / (beside ? costs.host_beside : costs.host);
+  return rate / (RunsBeside(seen.asked) ? costs.host_beside : costs.host);
 }
 
-// By what the link's was, with all else corrected. It is at most as fast as was measured: that is the best of several copies.
-double LinkFactor(const ExpertSplit& split, const ExpertCosts& costs, const AskedExperts& asked,
-                  double seconds) {
-  if (asked.missed <= 0 || StepSeconds(split, costs, asked) >= seconds) return 1;
+// All stages' costs with something changed; `change(costs, stage)`.
+template <typename Change>
+std::vector<ExpertCosts> Changed(std::span<const ExpertCosts> costs, const Change& change) {
+  std::vector<ExpertCosts> changed;
+  for (size_t i = 0; i < costs.size(); ++i) changed.push_back(change(costs[i], i));
+  return changed;
+}
+
+std::vector<ExpertCosts> WithLinks(std::span<const ExpertCosts> costs, double factor) {
+  return Changed(costs, [&](const ExpertCosts& of, size_t) { return WithLink(of, factor); });
+}
+
+// By what the links' rates were, with all else corrected. They are at most as fast as was measured: that is the best of several copies.
+double LinkFactor(std::span<const ExpertSplit> splits, std::span<const ExpertCosts> costs,
+                  std::span<const AskedExperts> asked, double seconds) {
+  if (StepSeconds(splits, costs, asked) >= seconds || Sum(asked).missed <= 0) return 1;
   double slow = kSlowestLink;
   double fast = 1;
   constexpr int kHalvings = 40;
   for (int i = 0; i < kHalvings; ++i) {
     const double middle = (slow + fast) / 2;
-    (StepSeconds(split, WithLink(costs, middle), asked) > seconds ? slow : fast) = middle;
+    (StepSeconds(splits, WithLinks(costs, middle), asked) > seconds ? slow : fast) = middle;
   }
   return fast;
+}
+
+std::vector<AskedExperts> AsksOf(const SeenSteps& seen) {
+  std::vector<AskedExperts> asked;
+  for (const SeenStage& stage : seen.stages) asked.push_back(stage.asked);
+  return asked;
+}
+
+double HostSeconds(const SeenSteps& seen) {
+  double seconds = 0;
+  for (const SeenStage& stage : seen.stages) seconds += stage.host_seconds;
+  return seconds;
+}
+
+// Whether some of the host's experts were read from disk.
+bool FromDisk(std::span<const ExpertSplit> splits, std::span<const ExpertCosts> costs,
+              const SeenSteps& seen) {
+  for (size_t i = 0; i < splits.size(); ++i) {
+    const SeenStage& stage = seen.stages[i];
+    if (splits[i].host > 0 && stage.disk_bytes > kFewFromDisk * stage.asked.host * costs[i].expert_bytes)
+      return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -68,7 +114,7 @@ AskedExperts PlannedAsks(const ExpertSplit& split, const ExpertCosts& costs) {
 }
 
 double StepSeconds(const ExpertSplit& split, const ExpertCosts& costs, const AskedExperts& asked) {
-  const bool beside = asked.host > 0 && asked.missed > 0;
+  const bool beside = RunsBeside(asked);
   const double host_rate = beside ? costs.host_beside : costs.host;
   const double link_rate = beside ? costs.link_beside : costs.link;
   ExpertDraws draws{
@@ -85,37 +131,83 @@ double StepSeconds(const ExpertSplit& split, const ExpertCosts& costs, const Ask
   return costs.rest + static_cast<double>(costs.num_layers) * MeanSlowestTier(draws, seconds);
 }
 
-TrialVerdict JudgeTrial(const ExpertSplit& split, const ExpertCosts& costs, const SeenTrial& trial) {
-  const AskedExperts planned = PlannedAsks(split, costs);
+double StepSeconds(std::span<const ExpertSplit> splits, std::span<const ExpertCosts> costs,
+                   std::span<const AskedExperts> asked) {
+  double seconds = 0;
+  for (size_t i = 0; i < splits.size(); ++i) seconds += StepSeconds(splits[i], costs[i], asked[i]);
+  return seconds;
+}
+
+double RestOf(std::span<const ExpertCosts> costs) {
+  double rest = 0;
+  for (const ExpertCosts& of : costs) rest += of.rest;
+  return rest;
+}
+
+TrialVerdict JudgeTrial(std::span<const ExpertSplit> splits, std::span<const ExpertCosts> costs,
+                        const SeenTrial& trial) {
   TrialVerdict verdict;
-  verdict.from_disk =
-      split.host > 0 && trial.steps.disk_bytes > kFewFromDisk * trial.steps.asked.host * costs.expert_bytes;
+  verdict.from_disk = FromDisk(splits, costs, trial.steps);
   const SeenSteps& seen = verdict.from_disk ? trial.still : trial.steps;
-  const AskedExperts& asked = seen.asked;
-  verdict.asked = asked;
+  const std::vector<AskedExperts> asked = AsksOf(seen);
+  verdict.asked = Sum(asked);
   verdict.seen = seen.seconds;
-  verdict.planned = StepSeconds(split, costs, asked);
+  verdict.planned = StepSeconds(splits, costs, asked);
   verdict.as_planned = verdict.seen <= kTolerance * verdict.planned;
 
-  const double host = HostFactor(costs, seen, asked.host > 0 && asked.missed > 0);
-  double rest = costs.rest;
-  if (trial.still.asked.missed <= kFewMissed * trial.steps.asked.missed)
-    rest = std::max(0.0, trial.still.seconds - trial.still.host_seconds);
-  const ExpertCosts without_link = WithRest(WithHost(costs, host), rest);
-  const double link = LinkFactor(split, without_link, asked, verdict.seen);
-  verdict.corrected = WithLink(without_link, link);
+  const double planned_rest = RestOf(costs);
+  double rest = planned_rest;
+  if (Sum(AsksOf(trial.still)).missed <= kFewMissed * Sum(AsksOf(trial.steps)).missed)
+    rest = std::max(0.0, trial.still.seconds - HostSeconds(trial.still));
+  const auto with_host = [&](const ExpertCosts& of, size_t i) {
+    return WithHost(of, HostFactor(of, seen.stages[i]));
+  };
+  // The plan's are too short or too long in proportion.
+  const auto with_rest = [&](const ExpertCosts& of, size_t) {
+    const double share = planned_rest > 0 ? of.rest / planned_rest : 1.0 / static_cast<double>(costs.size());
+    return WithRest(of, rest * share);
+  };
+  const std::vector<ExpertCosts> without_link = Changed(Changed(costs, with_host), with_rest);
+  const double link = LinkFactor(splits, without_link, asked, verdict.seen);
+  verdict.corrected = WithLinks(without_link, link);
 
-  const double by_host = StepSeconds(split, WithHost(costs, host), asked) - verdict.planned;
-  const double by_link = StepSeconds(split, WithLink(costs, link), asked) - verdict.planned;
-  const double by_rest = rest - costs.rest;
-  if (by_host > std::max(by_link, by_rest)) verdict.slowest = StepPart::kHost;
-  if (by_link > std::max(by_host, by_rest)) verdict.slowest = StepPart::kLink;
+  // What each rate adds to the plan, stage by stage, and where it adds most.
+  const auto added = [&](const auto& change, size_t* most) {
+    double sum = 0;
+    double largest = 0;
+    for (size_t i = 0; i < splits.size(); ++i) {
+      const double more =
+          StepSeconds(splits[i], change(costs[i], i), asked[i]) - StepSeconds(splits[i], costs[i], asked[i]);
+      if (more > largest) *most = i;
+      largest = std::max(largest, more);
+      sum += more;
+    }
+    return sum;
+  };
+  size_t host_stage = 0;
+  size_t link_stage = 0;
+  const double by_host = added(with_host, &host_stage);
+  const double by_link =
+      added([&](const ExpertCosts& of, size_t) { return WithLink(of, link); }, &link_stage);
+  const double by_rest = rest - planned_rest;
+  if (by_host > std::max(by_link, by_rest)) {
+    verdict.slowest = StepPart::kHost;
+    verdict.slowest_stage = host_stage;
+  }
+  if (by_link > std::max(by_host, by_rest)) {
+    verdict.slowest = StepPart::kLink;
+    verdict.slowest_stage = link_stage;
+  }
+  verdict.beside = RunsBeside(asked[verdict.slowest_stage]);
 
   // A cache that is not full yet brings more, and a model that chooses some experts more often always less.
-  const double missed = verdict.from_disk ? planned.missed : std::min(asked.missed, planned.missed);
-  verdict.full = missed == asked.missed
-                     ? verdict.seen
-                     : StepSeconds(split, verdict.corrected, {.host = asked.host, .missed = missed});
+  std::vector<AskedExperts> full = asked;
+  for (size_t i = 0; i < splits.size(); ++i) {
+    const AskedExperts planned = PlannedAsks(splits[i], costs[i]);
+    full[i].missed = verdict.from_disk ? planned.missed : std::min(asked[i].missed, planned.missed);
+  }
+  verdict.full =
+      Sum(full).missed == verdict.asked.missed ? verdict.seen : StepSeconds(splits, verdict.corrected, full);
   return verdict;
 }
 
@@ -132,24 +224,26 @@ std::string VerdictText(const TrialVerdict& verdict) {
   return text;
 }
 
-std::string SlowestText(const TrialVerdict& verdict, const ExpertCosts& costs) {
-  const ExpertCosts& corrected = verdict.corrected;
-  const bool beside = verdict.asked.host > 0 && verdict.asked.missed > 0;
-  const auto rates = [](const char* what, double seen, double measured) {
-    return fmt::format("{} {:.1f} GB/s where {:.1f} were measured", what, seen / 1e9, measured / 1e9);
-  };
-  switch (verdict.slowest) {
-    case StepPart::kHost:
-      return rates("the host's kernels read", beside ? corrected.host_beside : corrected.host,
-                   beside ? costs.host_beside : costs.host);
-    case StepPart::kLink:
-      return rates("the link brings", beside ? corrected.link_beside : corrected.link,
-                   beside ? costs.link_beside : costs.link);
-    case StepPart::kRest:
-      break;
+std::string SlowestText(const TrialVerdict& verdict, std::span<const ExpertCosts> costs) {
+  if (verdict.slowest == StepPart::kRest) {
+    return fmt::format("{} {:.1f} ms beside them where {:.1f} were planned",
+                       costs.size() > 1 ? "the GPUs take" : "the GPU takes", RestOf(verdict.corrected) * 1e3,
+                       RestOf(costs) * 1e3);
   }
-  return fmt::format("the GPU takes {:.1f} ms beside them where {:.1f} were planned", corrected.rest * 1e3,
-                     costs.rest * 1e3);
+  const ExpertCosts& corrected = verdict.corrected[verdict.slowest_stage];
+  const ExpertCosts& planned = costs[verdict.slowest_stage];
+  const bool beside = verdict.beside;
+  const auto rates = [&](const char* what, double seen, double measured) {
+    const std::string stage = costs.size() > 1 ? fmt::format("stage {}: ", verdict.slowest_stage) : "";
+    return fmt::format("{}{} {:.1f} GB/s where {:.1f} were measured", stage, what, seen / 1e9,
+                       measured / 1e9);
+  };
+  if (verdict.slowest == StepPart::kHost) {
+    return rates("the host's kernels read", beside ? corrected.host_beside : corrected.host,
+                 beside ? planned.host_beside : planned.host);
+  }
+  return rates("the link brings", beside ? corrected.link_beside : corrected.link,
+               beside ? planned.link_beside : planned.link);
 }
 
 }  // namespace dsv4::model

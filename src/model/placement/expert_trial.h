@@ -3,10 +3,14 @@
 //
 // The plan is compared for what these steps asked of host and link, which is counted. So neither a cache that begins empty nor a model that
 // chooses some experts more often looks like a wrong rate.
+//
+// A model may be in several stages (placement.h), each with its own device, split and rates. A step goes through one after the other.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "model/placement/expert_choice.h"
 
@@ -23,12 +27,24 @@ AskedExperts PlannedAsks(const ExpertSplit& split, const ExpertCosts& costs);
 // What a step takes that asks for so many.
 double StepSeconds(const ExpertSplit& split, const ExpertCosts& costs, const AskedExperts& asked);
 
-// Steps of one sequence: `seconds` is the median of them, the rest is of a step in the mean.
-struct SeenSteps {
-  double seconds = 0;
+// The same of all stages' parts of it.
+double StepSeconds(std::span<const ExpertSplit> splits, std::span<const ExpertCosts> costs,
+                   std::span<const AskedExperts> asked);
+
+// ExpertCosts::rest of all stages.
+double RestOf(std::span<const ExpertCosts> costs);
+
+// What steps asked of one stage; of a step in the mean.
+struct SeenStage {
   double host_seconds = 0;  // That the host multiplied.
   AskedExperts asked;
   double disk_bytes = 0;  // That came from disk.
+};
+
+// Steps of one sequence.
+struct SeenSteps {
+  double seconds = 0;  // The median.
+  std::vector<SeenStage> stages;
 };
 
 // Different steps; and still ones, each like the one before, whose experts are where they have to be.
@@ -40,13 +56,15 @@ struct SeenTrial {
 enum class StepPart : uint8_t { kHost, kLink, kRest };
 
 struct TrialVerdict {
-  bool as_planned = false;  // At most kTolerance times what the plan has.
-  bool from_disk = false;   // The host's experts came from disk, so still steps were compared.
-  double seen = 0;          // Seconds of a step,
-  double planned = 0;       // and of the plan for what it asked.
-  AskedExperts asked;
-  ExpertCosts corrected;               // The plan's, but for what was seen.
-  StepPart slowest = StepPart::kRest;  // What most of the difference comes from.
+  bool as_planned = false;             // At most kTolerance times what the plan has.
+  bool from_disk = false;              // The host's experts came from disk, so still steps were compared.
+  double seen = 0;                     // Seconds of a step,
+  double planned = 0;                  // and of the plan for what it asked.
+  AskedExperts asked;                  // Of all stages.
+  std::vector<ExpertCosts> corrected;  // By stage: the plan's, but for what was seen.
+  StepPart slowest = StepPart::kRest;  // What most of the difference comes from,
+  size_t slowest_stage = 0;            // where most of that is,
+  bool beside = false;                 // and whether host and link run side by side there.
   double full = 0;                     // What a step takes once the cache is full.
 };
 
@@ -54,11 +72,14 @@ struct TrialVerdict {
 // a part.
 inline constexpr double kTolerance = 1.5;
 
-TrialVerdict JudgeTrial(const ExpertSplit& split, const ExpertCosts& costs, const SeenTrial& trial);
+// By stage, all of as many. The host's rates are each stage's own. The link's are what is left to explain, by one factor for all of them.
+TrialVerdict JudgeTrial(std::span<const ExpertSplit> splits, std::span<const ExpertCosts> costs,
+                        const SeenTrial& trial);
 
 // "25.1 ms a step, the plan had 22.0 for the 95 experts of the host and 210 that were brought".
 std::string VerdictText(const TrialVerdict& verdict);
-// "the host's kernels read 7.5 GB/s where 60.0 were measured"; of the slowest part. `costs`: of the plan.
-std::string SlowestText(const TrialVerdict& verdict, const ExpertCosts& costs);
+// "the host's kernels read 7.5 GB/s where 60.0 were measured"; of the slowest part, with "stage 1: " in front where there are several.
+// `costs`: of the plan.
+std::string SlowestText(const TrialVerdict& verdict, std::span<const ExpertCosts> costs);
 
 }  // namespace dsv4::model

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "model/placement/expert_choice.h"
@@ -13,7 +14,8 @@
 
 namespace dsv4::model {
 
-struct SplitPlan {
+// Of one stage of the model (placement.h); nothing but numbers, so that ranks can tell each other.
+struct StagePlan {
   ExpertCosts costs;
   // What stands for ChooseExperts' split without cached experts: as many residents as fit to the byte.
   ExpertSplit without_cache;
@@ -21,9 +23,13 @@ struct SplitPlan {
   ExpertSplit Choose(const ExpertCosts& of) const;
 };
 
+// By stage; without several ranks there is one.
+using SplitPlan = std::vector<StagePlan>;
+using StageSplits = std::vector<ExpertSplit>;
+
 struct SplitActions {
-  // Loads the model with a split, in place of what was loaded before, which is gone even if this fails.
-  std::function<Status(const ExpertSplit&)> load;
+  // Loads the model with these splits, in place of what was loaded before, which is gone even if this fails.
+  std::function<Status(const StageSplits&)> load;
   // Of what is loaded, which then is as it was before.
   std::function<Result<SeenTrial>()> time_steps;
   // A line for people; `warning`: not all is as planned.
@@ -31,8 +37,8 @@ struct SplitActions {
 };
 
 struct VerifiedSplit {
-  ExpertSplit split;     // That is loaded now,
-  TrialVerdict verdict;  // and its steps.
+  StageSplits splits;    // That are loaded now,
+  TrialVerdict verdict;  // and their steps.
   int num_loads = 0;     // At most kMostLoads.
   std::string text;      // All of it in a line.
 };

@@ -24,53 +24,85 @@ ExpertCosts Measured() {
   return costs;
 }
 
+constexpr ExpertSplit kAllResident{.resident = 256};
 constexpr ExpertSplit kResidents{.resident = 85, .host = 171};
 
-// Steps of a model on a machine of those rates.
-SeenTrial StepsOf(const ExpertSplit& split, const ExpertCosts& truth, const AskedExperts& asked) {
+// What a stage does for so many, with the rates of a machine.
+SeenStage StageOf(const ExpertCosts& truth, const AskedExperts& asked) {
   const bool beside = asked.host > 0 && asked.missed > 0;
+  return {.host_seconds = asked.host * truth.expert_bytes / (beside ? truth.host_beside : truth.host),
+          .asked = asked};
+}
+
+// Steps of a model whose stages are on machines of those rates.
+SeenTrial StepsOf(const StageSplits& splits, const std::vector<ExpertCosts>& truth,
+                  const std::vector<AskedExperts>& asked) {
   SeenTrial trial;
-  trial.steps = {.seconds = StepSeconds(split, truth, asked),
-                 .host_seconds = asked.host * truth.expert_bytes / (beside ? truth.host_beside : truth.host),
-                 .asked = asked};
-  const AskedExperts still{.host = asked.host};
-  trial.still = {.seconds = truth.rest + asked.host * truth.expert_bytes / truth.host,
-                 .host_seconds = asked.host * truth.expert_bytes / truth.host,
-                 .asked = still};
+  trial.steps.seconds = StepSeconds(splits, truth, asked);
+  for (size_t i = 0; i < splits.size(); ++i) {
+    trial.steps.stages.push_back(StageOf(truth[i], asked[i]));
+    trial.still.stages.push_back(StageOf(truth[i], {.host = asked[i].host}));
+    trial.still.seconds += truth[i].rest + trial.still.stages.back().host_seconds;
+  }
   return trial;
 }
 
-class Machine {
- public:
-  explicit Machine(const ExpertCosts& truth) : truth_(truth) {}
+SeenTrial StepsOf(const ExpertSplit& split, const ExpertCosts& truth, const AskedExperts& asked) {
+  return StepsOf(StageSplits{split}, std::vector{truth}, std::vector{asked});
+}
 
-  Result<VerifiedSplit> Verify(const ExpertCosts& measured) {
+TrialVerdict Judge(const ExpertSplit& split, const ExpertCosts& costs, const SeenTrial& trial) {
+  return JudgeTrial(std::span(&split, 1), std::span(&costs, 1), trial);
+}
+
+// A machine a stage.
+class Machines {
+ public:
+  explicit Machines(std::vector<ExpertCosts> truth) : truth_(std::move(truth)) {}
+
+  Result<VerifiedSplit> Verify(const std::vector<ExpertCosts>& measured) {
+    SplitPlan plan;
+    for (const ExpertCosts& costs : measured) {
+      const bool all = costs.room == costs.num_layers * costs.num_experts;
+      plan.push_back({.costs = costs, .without_cache = all ? kAllResident : kResidents});
+    }
     return VerifySplit(
-        {.costs = measured, .without_cache = kResidents},
-        {.load = [this](const ExpertSplit& split) -> Status {
-           loaded.push_back(split);
-           return on_load ? on_load(split) : Status();
-         },
-         .time_steps = [this]() -> Result<SeenTrial> {
-           const ExpertSplit& split = loaded.back();
-           if (on_time) DSV4_TRY(on_time(split));
-           SeenTrial trial = StepsOf(split, truth_, PlannedAsks(split, truth_));
-           if (loaded.size() > 1) trial.steps.seconds *= others_take;
-           return trial;
-         },
-         .say = [this](bool warning,
-                       const std::string& line) { (warning ? warnings : lines).push_back(line); }});
+        plan, {.load = [this](const StageSplits& splits) -> Status {
+                 loaded.push_back(splits);
+                 return on_load ? on_load(splits) : Status();
+               },
+               .time_steps = [this]() -> Result<SeenTrial> {
+                 const StageSplits& splits = loaded.back();
+                 if (on_time) DSV4_TRY(on_time(splits));
+                 std::vector<AskedExperts> asked;
+                 for (size_t i = 0; i < splits.size(); ++i)
+                   asked.push_back(PlannedAsks(splits[i], truth_[i]));
+                 SeenTrial trial = StepsOf(splits, truth_, asked);
+                 if (loaded.size() > 1) trial.steps.seconds *= others_take;
+                 return trial;
+               },
+               .say = [this](bool warning,
+                             const std::string& line) { (warning ? warnings : lines).push_back(line); }});
   }
 
-  std::function<Status(const ExpertSplit&)> on_load;
-  std::function<Status(const ExpertSplit&)> on_time;
-  double others_take = 1;  // Times as long as the rates say, with another split than the first.
-  std::vector<ExpertSplit> loaded;
+  std::function<Status(const StageSplits&)> on_load;
+  std::function<Status(const StageSplits&)> on_time;
+  double others_take = 1;  // Times as long as the rates say, with other splits than the first.
+  std::vector<StageSplits> loaded;
   std::vector<std::string> lines;
   std::vector<std::string> warnings;
 
  private:
-  const ExpertCosts truth_;
+  const std::vector<ExpertCosts> truth_;
+};
+
+// One stage.
+class Machine : public Machines {
+ public:
+  explicit Machine(const ExpertCosts& truth) : Machines({truth}) {}
+  Result<VerifiedSplit> Verify(const ExpertCosts& measured) {
+    return Machines::Verify(std::vector{measured});
+  }
 };
 
 ExpertCosts HostEightTimesSlower() {
@@ -80,16 +112,16 @@ ExpertCosts HostEightTimesSlower() {
   return truth;
 }
 
-ExpertSplit FirstOf(const ExpertCosts& costs) { return ChooseExperts(costs).split; }
+StageSplits FirstOf(const ExpertCosts& costs) { return {ChooseExperts(costs).split}; }
 
 TEST(VerifySplit, APlanThatStepsKeepToIsLoadedOnce) {
   Machine machine(Measured());
   const auto verified = machine.Verify(Measured());
   ASSERT_TRUE(verified.has_value());
-  EXPECT_GT(verified->split.host, 0);
-  EXPECT_GT(verified->split.cached, 0);
+  EXPECT_GT(verified->splits[0].host, 0);
+  EXPECT_GT(verified->splits[0].cached, 0);
   EXPECT_THAT(machine.loaded, ElementsAre(FirstOf(Measured())));
-  EXPECT_EQ(verified->split, machine.loaded[0]);
+  EXPECT_EQ(verified->splits, machine.loaded[0]);
   EXPECT_EQ(verified->num_loads, 1);
   EXPECT_TRUE(verified->verdict.as_planned);
   EXPECT_THAT(machine.lines, ElementsAre(HasSubstr("experts: verified: ")));
@@ -100,10 +132,10 @@ TEST(VerifySplit, AHostEightTimesSlowerThanMeasuredHasNoExpertsInTheEnd) {
   Machine machine(HostEightTimesSlower());
   const auto verified = machine.Verify(Measured());
   ASSERT_TRUE(verified.has_value());
-  const ExpertSplit best = FirstOf(HostEightTimesSlower());
-  EXPECT_THAT(machine.loaded, ElementsAre(FirstOf(Measured()), verified->split));
+  const StageSplits best = FirstOf(HostEightTimesSlower());
+  EXPECT_THAT(machine.loaded, ElementsAre(FirstOf(Measured()), verified->splits));
   EXPECT_EQ(verified->num_loads, 2);
-  EXPECT_EQ(verified->split, best);
+  EXPECT_EQ(verified->splits, best);
   EXPECT_TRUE(verified->verdict.as_planned);
   EXPECT_THAT(machine.warnings, ElementsAre(::testing::AllOf(
                                     HasSubstr("the host's kernels read 6.2 GB/s where 50.0 were measured"),
@@ -119,7 +151,7 @@ TEST(VerifySplit, ALinkThatIsSlowLeavesMoreToTheHost) {
   const auto verified = machine.Verify(Measured());
   ASSERT_TRUE(verified.has_value());
   EXPECT_EQ(verified->num_loads, 2);
-  EXPECT_EQ(verified->split, kResidents);
+  EXPECT_EQ(verified->splits, StageSplits{kResidents});
   EXPECT_THAT(machine.warnings, ElementsAre(HasSubstr("the link brings 2.0 GB/s where 40.0 were measured")));
 }
 
@@ -128,8 +160,8 @@ TEST(VerifySplit, AnotherSplitThatTurnsOutSlowerGivesWayToTheFirst) {
   machine.others_take = 20;
   const auto verified = machine.Verify(Measured());
   ASSERT_TRUE(verified.has_value());
-  const ExpertSplit first = FirstOf(Measured());
-  EXPECT_EQ(verified->split, first);
+  const StageSplits first = FirstOf(Measured());
+  EXPECT_EQ(verified->splits, first);
   EXPECT_EQ(verified->num_loads, kMostLoads);
   ASSERT_EQ(machine.loaded.size(), 3U);
   EXPECT_EQ(machine.loaded[2], first);
@@ -140,16 +172,16 @@ TEST(VerifySplit, AnotherSplitThatTurnsOutSlowerGivesWayToTheFirst) {
 }
 
 TEST(VerifySplit, AnotherSplitThatCannotBeLoadedOrRunGivesWayToTheFirst) {
-  const ExpertSplit first = FirstOf(Measured());
-  const auto refuses = [&](const ExpertSplit& split) {
-    return split == first ? Status() : ResourceExhausted("no more can be pinned");
+  const StageSplits first = FirstOf(Measured());
+  const auto refuses = [&](const StageSplits& splits) {
+    return splits == first ? Status() : ResourceExhausted("no more can be pinned");
   };
   for (const bool loads : {false, true}) {
     Machine machine(HostEightTimesSlower());
     (loads ? machine.on_time : machine.on_load) = refuses;
     const auto verified = machine.Verify(Measured());
     ASSERT_TRUE(verified.has_value());
-    EXPECT_EQ(verified->split, first);
+    EXPECT_EQ(verified->splits, first);
     EXPECT_EQ(verified->num_loads, kMostLoads);
     EXPECT_EQ(machine.loaded.back(), first);
     ASSERT_EQ(machine.warnings.size(), 2U);
@@ -160,7 +192,7 @@ TEST(VerifySplit, AnotherSplitThatCannotBeLoadedOrRunGivesWayToTheFirst) {
 TEST(VerifySplit, AFirstLoadOrTrialThatFailsIsANamedError) {
   for (const bool loads : {false, true}) {
     Machine machine(Measured());
-    (loads ? machine.on_time : machine.on_load) = [](const ExpertSplit&) -> Status {
+    (loads ? machine.on_time : machine.on_load) = [](const StageSplits&) -> Status {
       return Status(StatusCode::kUnavailable, "the host is late");
     };
     const auto verified = machine.Verify(Measured());
@@ -179,12 +211,50 @@ TEST(VerifySplit, WhereNoOtherSplitPromisesMoreTheFirstStaysAndAWarningSaysWhatI
   const auto verified = machine.Verify(Measured());
   ASSERT_TRUE(verified.has_value());
   EXPECT_EQ(verified->num_loads, 1);
-  EXPECT_EQ(verified->split, FirstOf(Measured()));
+  EXPECT_EQ(verified->splits, FirstOf(Measured()));
   EXPECT_TRUE(machine.lines.empty());
   EXPECT_THAT(machine.warnings,
               ElementsAre(::testing::AllOf(
                   HasSubstr("the GPU takes 200.0 ms beside them where 5.0 were planned"),
                   HasSubstr("no other split promises a tenth less"), HasSubstr("bounds it"))));
+}
+
+TEST(VerifySplit, EveryStageHasTheSplitOfItsOwnGpu) {
+  ExpertCosts small = Measured();
+  ExpertCosts large = Measured();
+  small.num_layers = large.num_layers = 20;
+  small.room = 20 * 256 / 4;
+  large.room = 20 * 256;
+  Machines machines({small, large});
+  const auto verified = machines.Verify({small, large});
+  ASSERT_TRUE(verified.has_value());
+  EXPECT_TRUE(verified->verdict.as_planned);
+  EXPECT_THAT(machines.loaded, ElementsAre(StageSplits{ChooseExperts(small).split, kAllResident}));
+  EXPECT_EQ(verified->splits, machines.loaded[0]);
+  EXPECT_THAT(machines.lines, ElementsAre(HasSubstr("verified: ")));
+}
+
+TEST(VerifySplit, AStageWhoseHostIsSlowIsNamedAndItsSplitAloneChanges) {
+  ExpertCosts stage = Measured();
+  stage.num_layers = 20;
+  stage.room = 20 * 256 / 3;
+  ExpertCosts slow = stage;
+  slow.host /= 16;
+  slow.host_beside /= 16;
+  Machines machines({stage, slow});
+  const auto verified = machines.Verify({stage, stage});
+  ASSERT_TRUE(verified.has_value());
+  EXPECT_EQ(verified->num_loads, 2);
+  ASSERT_EQ(machines.loaded.size(), 2U);
+  EXPECT_EQ(machines.loaded[0], (StageSplits{ChooseExperts(stage).split, ChooseExperts(stage).split}));
+  EXPECT_EQ(machines.loaded[1], (StageSplits{ChooseExperts(stage).split, ChooseExperts(slow).split}));
+  EXPECT_EQ(verified->splits, machines.loaded[1]);
+  ASSERT_EQ(machines.warnings.size(), 1U);
+  EXPECT_THAT(
+      machines.warnings[0],
+      ::testing::AllOf(HasSubstr("stage 1: the host's kernels read 3.1 GB/s where 50.0 were measured"),
+                       HasSubstr("loads again with stage 0 " + ToString(machines.loaded[1][0]) +
+                                 "; stage 1 " + ToString(machines.loaded[1][1]))));
 }
 
 // However wrong rates are.
@@ -202,7 +272,7 @@ TEST(VerifySplit, NeverLoadsMoreThanThreeTimes) {
         const auto verified = machine.Verify(Measured());
         ASSERT_TRUE(verified.has_value());
         EXPECT_LE(machine.loaded.size(), static_cast<size_t>(kMostLoads));
-        EXPECT_EQ(machine.loaded.back(), verified->split);
+        EXPECT_EQ(machine.loaded.back(), verified->splits);
         EXPECT_EQ(static_cast<int>(machine.loaded.size()), verified->num_loads);
       }
     }
@@ -214,12 +284,12 @@ TEST(JudgeTrial, ACacheThatBeginsEmptyIsNoWrongRate) {
   const ExpertSplit split{.cached = 256, .slots = costs.room};
   const AskedExperts planned = PlannedAsks(split, costs);
   EXPECT_NEAR(planned.missed, 43 * 6 * 2.0 / 3, 0.1);
-  const TrialVerdict verdict = JudgeTrial(split, costs, StepsOf(split, costs, {.missed = 43 * 6}));
+  const TrialVerdict verdict = Judge(split, costs, StepsOf(split, costs, {.missed = 43 * 6}));
   EXPECT_TRUE(verdict.as_planned);
   EXPECT_NEAR(verdict.seen, costs.rest + 43 * 6 * costs.expert_bytes / costs.link, 1e-9);
   EXPECT_NEAR(verdict.full, StepSeconds(split, costs, planned), 1e-6);
   // Steps that bring less than chance would are faster than the plan, and stay so.
-  const TrialVerdict favours = JudgeTrial(split, costs, StepsOf(split, costs, {.missed = 20}));
+  const TrialVerdict favours = Judge(split, costs, StepsOf(split, costs, {.missed = 20}));
   EXPECT_TRUE(favours.as_planned);
   EXPECT_EQ(favours.full, favours.seen);
 }
@@ -233,16 +303,16 @@ TEST(JudgeTrial, WhatWasSeenIsWhatTheCorrectedCostsGive) {
   const ExpertSplit split{.host = 96, .cached = 160, .slots = costs.room};
   const AskedExperts asked{.host = 80, .missed = 120};
   SeenTrial trial = StepsOf(split, truth, asked);
-  const TrialVerdict verdict = JudgeTrial(split, costs, trial);
+  const TrialVerdict verdict = Judge(split, costs, trial);
   EXPECT_FALSE(verdict.as_planned);
-  EXPECT_NEAR(verdict.corrected.host_beside, 20e9, 1e6);
-  EXPECT_NEAR(verdict.corrected.link_beside, 10e9, 1e8);
-  EXPECT_NEAR(verdict.corrected.rest, 9e-3, 1e-6);
-  EXPECT_NEAR(StepSeconds(split, verdict.corrected, asked), verdict.seen, 1e-4);
+  EXPECT_NEAR(verdict.corrected[0].host_beside, 20e9, 1e6);
+  EXPECT_NEAR(verdict.corrected[0].link_beside, 10e9, 1e8);
+  EXPECT_NEAR(verdict.corrected[0].rest, 9e-3, 1e-6);
+  EXPECT_NEAR(StepSeconds(split, verdict.corrected[0], asked), verdict.seen, 1e-4);
   EXPECT_EQ(verdict.slowest, StepPart::kLink);
   // Still steps that bring experts all the same do not tell what the rest takes.
-  trial.still.asked.missed = 100;
-  EXPECT_EQ(JudgeTrial(split, costs, trial).corrected.rest, costs.rest);
+  trial.still.stages[0].asked.missed = 100;
+  EXPECT_EQ(Judge(split, costs, trial).corrected[0].rest, costs.rest);
 }
 
 // The first steps of a model whose file was not in memory.
@@ -250,15 +320,15 @@ TEST(JudgeTrial, StepsThatReadFromDiskAreNotHeldAgainstTheHost) {
   const ExpertCosts costs = Measured();
   SeenTrial trial = StepsOf(kResidents, costs, PlannedAsks(kResidents, costs));
   trial.steps.seconds *= 30;
-  trial.steps.host_seconds *= 30;
-  trial.steps.disk_bytes = 0.5 * trial.steps.asked.host * costs.expert_bytes;
-  const TrialVerdict verdict = JudgeTrial(kResidents, costs, trial);
+  trial.steps.stages[0].host_seconds *= 30;
+  trial.steps.stages[0].disk_bytes = 0.5 * trial.steps.stages[0].asked.host * costs.expert_bytes;
+  const TrialVerdict verdict = Judge(kResidents, costs, trial);
   EXPECT_TRUE(verdict.from_disk);
   EXPECT_TRUE(verdict.as_planned);
-  EXPECT_NEAR(verdict.corrected.host, costs.host, 1e6);
+  EXPECT_NEAR(verdict.corrected[0].host, costs.host, 1e6);
   EXPECT_THAT(VerdictText(verdict), HasSubstr("still read experts from disk"));
-  trial.steps.disk_bytes = 4096;  // A log line.
-  EXPECT_FALSE(JudgeTrial(kResidents, costs, trial).as_planned);
+  trial.steps.stages[0].disk_bytes = 4096;  // A log line.
+  EXPECT_FALSE(Judge(kResidents, costs, trial).as_planned);
 }
 
 }  // namespace

@@ -86,8 +86,7 @@ Status Model::AnnounceDraft(std::span<const DraftRow> rows) {
                               .tokens = {row.token},
                               .num_drafts = std::ssize(row.choices)});
   }
-  std::vector<std::byte> bytes = Encode(message);
-  return comm::BroadcastBytes(*options_.group, bytes, 0);
+  return Tell(message);
 }
 
 Status Model::FollowDraft(std::span<const ChunkMessage> messages, const Status& events) {

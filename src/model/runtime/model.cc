@@ -115,27 +115,31 @@ std::string Facts(const ModelConfig& config, const ModelOptions& options) {
     return fmt::format("{} {} {} {} {} {}", r.theta, r.yarn, r.factor, r.original_max_position_embeddings,
                        r.beta_fast, r.beta_slow);
   };
-  std::string experts;
-  if (const int64_t host = options.experts.host; host > 0) {  // Bits of all others are alike.
-    experts = fmt::format("|host={}", host);
-    for (const std::vector<int32_t>& order : options.expert_order) {
-      std::vector<int32_t> ids(order.end() - host, order.end());
-      std::ranges::sort(ids);
-      experts += fmt::format(" {}", fmt::join(ids, ","));
-    }
-  }
-  return fmt::format("{}|{}|{} {} {} {} {}|{} {} {} {}|{}|{}{}", options.numerics == Numerics::kRelease,
+  return fmt::format("{}|{}|{} {} {} {} {}|{} {} {} {}|{}|{}", options.numerics == Numerics::kRelease,
                      options.clamp_shared_expert, config.num_attention_heads, config.qk_rope_head_dim,
                      config.index_n_heads, config.index_topk, config.num_experts_per_tok,
                      config.routed_scaling_factor, config.swiglu_limit, config.hc_eps, config.rms_norm_eps,
-                     rope(config.rope), rope(config.compress_rope), experts);
+                     rope(config.rope), rope(config.compress_rope));
+}
+
+// Which experts the host multiplies, each stage's own: bits of all others are alike.
+std::string ExpertFacts(const ModelOptions& options) {
+  const int64_t host = options.experts.host;
+  if (host == 0) return "";
+  std::string experts = fmt::format("|host={}", host);
+  for (const std::vector<int32_t>& order : options.expert_order) {
+    std::vector<int32_t> ids(order.end() - host, order.end());
+    std::ranges::sort(ids);
+    experts += fmt::format(" {}", fmt::join(ids, ","));
+  }
+  return experts;
 }
 
 // The producer of rows that a sequence keeps: what changes them changes this.
 uint64_t ModelFingerprint(const ModelConfig& config, const ModelWeights& weights,
                           const ModelOptions& options) {
-  const std::string facts =
-      fmt::format("{:016x}|{}|{}", weights.fingerprint, weights.layers.size(), Facts(config, options));
+  const std::string facts = fmt::format("{:016x}|{}|{}{}", weights.fingerprint, weights.layers.size(),
+                                        Facts(config, options), ExpertFacts(options));
   return XXH3_64bits(facts.data(), facts.size());
 }
 
@@ -282,10 +286,8 @@ Result<std::unique_ptr<Model>> Model::FromWeights(ModelConfig config, ModelWeigh
 }
 
 Model::~Model() {
-  if (!in_group_ || journal_ == nullptr) return;
   // An error here means that the others know by themselves.
-  std::vector<std::byte> message = Encode({.kind = StepKind::kLeave, .events = {}, .chunks = {}});
-  if (comm::BroadcastBytes(*options_.group, message, 0).ok()) (void)options_.group->Barrier();
+  if (in_group_ && journal_ != nullptr) (void)Dismiss();
 }
 
 Status Model::Prepare() {

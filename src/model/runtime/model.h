@@ -39,6 +39,7 @@ struct ChunkMessage;
 struct DraftRow;
 struct Graph;
 struct PassChunk;
+struct StepMessage;
 
 // Whose data a group on devices moves: that of a stage's shards, which exchange, all at once, or that of stages, which send to each other.
 enum class DeviceGroupOf : uint8_t { kShards, kStages };
@@ -206,8 +207,12 @@ class Model {
   // Whether the backend works while the host goes on.
   bool asynchronous() const { return backend_.context->memory().asynchronous(); }
 
-  // Ranks other than 0: runs the steps of rank 0 until its model is gone. Otherwise returns what ended the group.
+  // Ranks other than 0: runs the steps of rank 0 until its model is gone, or dismisses them. Otherwise returns what ended the group.
   Status Follow();
+  // Rank 0: Follow returns on the others, whose models stay. No step may come, and the model may go, before they are recalled.
+  Status Dismiss();
+  // Rank 0: the others have called Follow again, or are about to.
+  void Recall() { dismissed_ = false; }
 
  private:
   Model(ModelConfig config, ModelWeights weights, const ops::Backend& backend, const ModelOptions& options);
@@ -238,6 +243,7 @@ class Model {
   // What passes run on; of members of this model.
   Graph MakeGraph() const;
   // Tells the other ranks what comes.
+  Status Tell(const StepMessage& message);
   Status Announce(std::span<const SequenceChunk> chunks);
   Status AnnounceQueued(std::span<const PassChunk> chunks);
   Result<kv::SequenceState> NewSequenceAt(int64_t place) const;
@@ -294,6 +300,7 @@ class Model {
   std::unique_ptr<comm::Communicator> device_group_;
   std::shared_ptr<kv::StateJournal> journal_;  // Rank 0's.
   bool in_group_ = false;                      // All ranks have loaded.
+  bool dismissed_ = false;                     // Of rank 0: the others do not follow now.
   std::unique_ptr<QueuedStep> followed_;       // The step that a rank other than 0 has queued last.
   struct StateCopy {
     int64_t place = 0;

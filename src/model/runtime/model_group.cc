@@ -43,10 +43,7 @@ kv::LayerCacheLayout LayerOf(std::span<const int32_t, kNumbersOfLayer> numbers) 
 
 Status Model::EnterGroup() {
   comm::Communicator& group = *options_.group;
-  std::vector<uint64_t> all(static_cast<size_t>(group.size()));
-  const std::vector<int64_t> sizes(all.size(), sizeof(uint64_t));
-  DSV4_RETURN_IF_ERROR(group.AllGather(std::as_bytes(std::span(&fingerprint_, 1)), 1, sizes,
-                                       std::as_writable_bytes(std::span(all))));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<uint64_t> all, comm::GatherValues(group, fingerprint_));
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     return InvalidArgument(
@@ -123,6 +120,20 @@ Status Model::EndGroup(const Status& why) {
   return options_.group->Check();
 }
 
+Status Model::Tell(const StepMessage& message) {
+  DSV4_CHECK(!dismissed_) << "the other ranks do not follow";
+  std::vector<std::byte> bytes = Encode(message);
+  return comm::BroadcastBytes(*options_.group, bytes, 0);
+}
+
+Status Model::Dismiss() {
+  DSV4_CHECK(in_group_ && journal_ != nullptr) << "rank 0 of a group dismisses the others";
+  if (dismissed_) return {};
+  DSV4_RETURN_IF_ERROR(Tell({.kind = StepKind::kLeave, .events = {}, .chunks = {}}));
+  dismissed_ = true;
+  return options_.group->Barrier();
+}
+
 Status Model::Announce(std::span<const SequenceChunk> chunks) {
   StepMessage message;
   if (journal_ != nullptr) message.events = journal_->Take();
@@ -132,8 +143,7 @@ Status Model::Announce(std::span<const SequenceChunk> chunks) {
                               .logits = static_cast<uint8_t>(chunk.logits),
                               .tokens = {chunk.tokens.begin(), chunk.tokens.end()}});
   }
-  std::vector<std::byte> bytes = Encode(message);
-  return comm::BroadcastBytes(*options_.group, bytes, 0);
+  return Tell(message);
 }
 
 Status Model::Follow() {

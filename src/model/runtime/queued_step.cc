@@ -103,8 +103,7 @@ Status Model::AnnounceQueued(std::span<const PassChunk> chunks) {
                               .follows = chunk.follows,
                               .slots_later = chunk.slots_later});
   }
-  std::vector<std::byte> bytes = Encode(message);
-  return comm::BroadcastBytes(*options_.group, bytes, 0);
+  return Tell(message);
 }
 
 ops::ReplayCounters Model::replay_counters() const {

@@ -104,10 +104,10 @@ class PeerGroup final : public comm::Communicator {
       int num_sms = 0;
       bool packed = true;
     };
-    DSV4_ASSIGN_OR_RETURN_STATUS(const int num_here, comm::CountRanksHere(hosts_));
+    DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<int> here, comm::RanksHere(hosts_));
     Status together;
-    if (num_here != size())
-      together = FailedPrecondition(fmt::format("{} of {} ranks are on its machine", num_here, size()));
+    if (std::ssize(here) != size())
+      together = FailedPrecondition(fmt::format("{} of {} ranks are on its machine", here.size(), size()));
     if (size() > kMaxPeers)
       together = FailedPrecondition(fmt::format("{} ranks, want at most {}", size(), kMaxPeers));
     DSV4_RETURN_IF_ERROR(comm::Agree(hosts_, together));
