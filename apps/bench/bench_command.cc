@@ -321,9 +321,8 @@ Status Bench::Run() {
   ForgetPeakMemory();
   DSV4_RETURN_IF_ERROR(Load());
   if (const model::Model& model = *targets_.front().model; !model.options().experts.all_resident()) {
-    DSV4_ASSIGN_OR_RETURN_STATUS(
-        report_.experts, MeasureExperts(options_.model, model.config(), *checkpoint, model.options().experts,
-                                        model.num_layers(), targets_.front().backend->inner()));
+    DSV4_ASSIGN_OR_RETURN_STATUS(report_.experts, MeasureExperts(options_.model, model, *checkpoint,
+                                                                 targets_.front().backend->inner()));
   }
   Print(HeaderText(report_) + "\n" + RowHeading());
   progress_.Update(0, NumRows(), fmt::format("row 0 of {}", NumRows()));

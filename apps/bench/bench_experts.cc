@@ -26,7 +26,7 @@ double BytesOf(const BenchExperts& e, int64_t num_experts, int64_t batch) {
 
 double BenchExperts::MissShare() const {
   if (split.cached == 0) return 0;
-  return 1.0 - static_cast<double>(split.slots) / static_cast<double>(split.cached * num_layers);
+  return 1.0 - static_cast<double>(split.slots) / static_cast<double>(split.cached * layers_here);
 }
 
 double BenchExperts::HostBytes(int64_t batch) const { return BytesOf(*this, split.host, batch); }
@@ -52,12 +52,16 @@ double BenchExperts::LayerSeconds(int64_t batch, double gpu_bandwidth, double mi
                                  .device = expert_bytes / gpu_bandwidth});
 }
 
-Result<BenchExperts> MeasureExperts(const ModelFlags& flags, const model::ModelConfig& config,
-                                    const io::Checkpoint& checkpoint, const model::ExpertSplit& split,
-                                    int64_t num_layers, const ops::Backend& device) {
+Result<BenchExperts> MeasureExperts(const ModelFlags& flags, const model::Model& model,
+                                    const io::Checkpoint& checkpoint, const ops::Backend& device) {
+  const model::ModelConfig& config = model.config();
+  const int64_t num_layers = model.num_layers();
   DSV4_ASSIGN_OR_RETURN(const model::ResolvedCheckpoint resolved,
                         model::ResolveCheckpoint(checkpoint, config));
-  BenchExperts experts{.split = split, .top_k = config.num_experts_per_tok, .num_layers = num_layers};
+  BenchExperts experts{.split = model.options().experts,
+                       .top_k = config.num_experts_per_tok,
+                       .num_layers = num_layers,
+                       .layers_here = model.place().layers.size()};
   int64_t num_bytes = 0;
   int64_t count = 0;
   for (int64_t i = 0; i < num_layers; ++i) {
@@ -67,16 +71,17 @@ Result<BenchExperts> MeasureExperts(const ModelFlags& flags, const model::ModelC
     }
   }
   experts.expert_bytes = static_cast<double>(num_bytes) / static_cast<double>(std::max<int64_t>(count, 1));
-  DSV4_ASSIGN_OR_RETURN(
-      experts.rates,
-      MeasureExpertRates(flags, device, resolved.layers[0].experts[0].w1.format, config.hidden_size, split));
+  DSV4_ASSIGN_OR_RETURN(experts.rates,
+                        MeasureExpertRates(flags, device, resolved.layers[0].experts[0].w1.format,
+                                           config.hidden_size, experts.split));
   return experts;
 }
 
 std::string ExpertsText(const BenchExperts& experts) {
   const model::ExpertSplit& split = experts.split;
-  std::string text = fmt::format("experts  {} of a layer; a token reads {:.1f} MB of them in all",
-                                 model::ToString(split), experts.AllBytes(1) / 1e6);
+  std::string text = fmt::format(
+      "experts  {} of a layer{}; a token reads {:.1f} MB of them in all", model::ToString(split),
+      experts.Stages() > 1 ? " on rank 0, which stands for all stages" : "", experts.AllBytes(1) / 1e6);
   if (split.cached > 0) text += fmt::format(", {:.1f} MB of cached ones", experts.CachedBytes(1) / 1e6);
   if (split.host > 0) text += fmt::format(", {:.1f} MB on the host", experts.HostBytes(1) / 1e6);
   text += ", if it chooses all equally often\n";

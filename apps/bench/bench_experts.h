@@ -7,7 +7,7 @@
 #include "apps/shared/expert_rates.h"
 #include "apps/shared/model_flags.h"
 #include "io/checkpoint.h"
-#include "model/config/config.h"
+#include "model/runtime/model.h"
 
 namespace dsv4::apps {
 
@@ -15,9 +15,13 @@ struct BenchExperts {
   model::ExpertSplit split;
   int64_t top_k = 0;
   int64_t num_layers = 0;
+  int64_t layers_here =
+      0;  // Of them, those of this rank, whose split this is; what it counts stands for the other stages.
   double expert_bytes = 0;  // Of one expert, the mean over all.
   ExpertRates rates;
 
+  // For what rank 0 counts of all stages.
+  double Stages() const { return static_cast<double>(num_layers) / static_cast<double>(layers_here); }
   // Of chosen cached experts, how many there is no room for, if all are chosen equally often.
   double MissShare() const;
   // Bytes of experts that a step of so many sequences reads where all are chosen equally often: those that the host multiplies, those that are
@@ -33,10 +37,9 @@ struct BenchExperts {
   double LayerSeconds(int64_t batch, double gpu_bandwidth, double miss_share) const;
 };
 
-// Of a model that runs with `split` on `device`.
-Result<BenchExperts> MeasureExperts(const ModelFlags& flags, const model::ModelConfig& config,
-                                    const io::Checkpoint& checkpoint, const model::ExpertSplit& split,
-                                    int64_t num_layers, const ops::Backend& device);
+// Of a model that runs on `device`.
+Result<BenchExperts> MeasureExperts(const ModelFlags& flags, const model::Model& model,
+                                    const io::Checkpoint& checkpoint, const ops::Backend& device);
 
 // Lines that say what was measured.
 std::string ExpertsText(const BenchExperts& experts);

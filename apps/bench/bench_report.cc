@@ -122,7 +122,8 @@ std::vector<BenchSummary> Summarize(const BenchReport& report) {
     }
     if (report.experts.has_value() && row.prefill && row.cache_bytes > 0 &&
         report.experts->rates.link_beside > 0) {
-      const double bytes = static_cast<double>(row.cache_bytes) / static_cast<double>(row.seconds.size());
+      const double bytes = report.experts->Stages() * static_cast<double>(row.cache_bytes) /
+                           static_cast<double>(row.seconds.size());
       const double bound = bytes / report.experts->rates.link_beside;
       add(fmt::format(", of {:.1f} MB in {:.1f} ms", bytes / 1e6, bound * 1e3), 100.0 * bound / row.Mean(),
           "% of the link's bound");

@@ -180,7 +180,8 @@ TEST_F(BenchTest, RandomRowsEndWhereTheModelEnds) {
 }
 
 TEST(BenchExperts, ALayerWaitsForTheSlowestAsChoicesFallOnIt) {
-  BenchExperts experts{.split = {.host = 256}, .top_k = 6, .num_layers = 10, .expert_bytes = 14e6};
+  BenchExperts experts{
+      .split = {.host = 256}, .top_k = 6, .num_layers = 10, .layers_here = 10, .expert_bytes = 14e6};
   experts.rates = {.host_beside = 50e9, .link_beside = 50e9};
   const double expert = 14e6 / 50e9;
   EXPECT_NEAR(experts.LayerSeconds(1, 3e12, 0), 6 * expert, 1e-9);
@@ -192,6 +193,18 @@ TEST(BenchExperts, ALayerWaitsForTheSlowestAsChoicesFallOnIt) {
   EXPECT_NEAR(experts.LayerSeconds(8, 3e12, 1.0), 24.5 * expert, 0.4 * expert);
   EXPECT_NEAR(experts.BoundSeconds(experts.AllBytes(1) + 3e9, 1, 3e12, 1.0),
               1e-3 + 10 * experts.LayerSeconds(1, 3e12, 1.0), 1e-9);
+}
+
+TEST(BenchExperts, OneStageStandsForAll) {
+  BenchExperts experts{
+      .split = {.cached = 256, .slots = 640}, .top_k = 6, .num_layers = 10, .layers_here = 10};
+  EXPECT_EQ(experts.Stages(), 1);
+  EXPECT_EQ(experts.MissShare(), 0.75);
+  EXPECT_EQ(ExpertsText(experts).find("all stages"), std::string::npos);
+  experts.layers_here = 5;
+  EXPECT_EQ(experts.Stages(), 2);
+  EXPECT_EQ(experts.MissShare(), 0.5);
+  EXPECT_NE(ExpertsText(experts).find("on rank 0, which stands for all stages"), std::string::npos);
 }
 
 TEST(BenchList, Numbers) {
