@@ -336,7 +336,8 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& given, const M
       // All look at the memory before one takes of it.
       if (flags.group != nullptr) {
         DSV4_RETURN_IF_ERROR(flags.group->Barrier(comm::Wait::kForever));
-        fits = comm::Agree(*flags.group, fits);
+        const Status all_fit = comm::Agree(*flags.group, fits);
+        if (fits.ok()) fits = all_fit;  // This rank's own error has its whole table.
       }
       DSV4_RETURN_IF_ERROR(fits);
     }

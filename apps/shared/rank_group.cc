@@ -16,6 +16,16 @@
 
 namespace dsv4::apps {
 
+namespace {
+
+// Each rank may name its own split, but all or none measure.
+std::string ExpertsAgreed(const ModelFlags& flags) {
+  if (flags.experts.empty()) return "all experts resident";
+  return flags.experts == kExpertsByRates ? "--experts auto" : "--experts with a split";
+}
+
+}  // namespace
+
 Result<std::unique_ptr<RankGroup>> RankGroup::Enter(ModelFlags& flags, std::vector<std::string> arguments,
                                                     const std::string& version) {
   std::unique_ptr<RankGroup> ranks(new RankGroup());
@@ -46,9 +56,9 @@ Result<std::unique_ptr<RankGroup>> RankGroup::Enter(ModelFlags& flags, std::vect
   comm::JoinOptions options{
       .timeout = std::chrono::milliseconds(static_cast<int64_t>(flags.rank_timeout_seconds * 1000)),
       .agreement =
-          fmt::format("dsv4 {}, --backend {}, --numerics {}, --cache-rows {}, --placement {}, model {}{}",
+          fmt::format("dsv4 {}, --backend {}, --numerics {}, --cache-rows {}, --placement {}, {}, model {}{}",
                       version, flags.backend, flags.numerics, flags.cache_rows, model::ToString(flags.placed),
-                      flags.model, flags.weights),
+                      ExpertsAgreed(flags), flags.model, flags.weights),
       .always_tcp = flags.rank_network == "tcp",
       .still_wanted = {}};
   std::optional<comm::RankListener> listener;
