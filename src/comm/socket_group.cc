@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "comm/collectives.h"
 
 namespace dsv4::comm {
 namespace {
@@ -156,11 +157,7 @@ class SocketGroup final : public Communicator {
   }
 
   Result<std::unique_ptr<Communicator>> Split(int colour) override {
-    std::vector<int32_t> colours(members_.size());
-    const std::vector<int64_t> sizes(members_.size(), sizeof(int32_t));
-    const int32_t mine = colour;
-    DSV4_TRY(
-        AllGather(std::as_bytes(std::span(&mine, 1)), 1, sizes, std::as_writable_bytes(std::span(colours))));
+    DSV4_ASSIGN_OR_RETURN(const std::vector<int> colours, GatherValues(*this, colour));
     std::vector<int> part;
     for (size_t r = 0; r < members_.size(); ++r) {
       if (colours[r] == colour) part.push_back(members_[r]);

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import socket
 import struct
 import subprocess
 import time
@@ -42,6 +43,13 @@ def dsv4_json(*arguments, env=None):
     if process.returncode != 0:
         raise AssertionError(f"exit code {process.returncode}: {process.stderr}")
     return json.loads(process.stdout)
+
+
+def free_port():
+    """A port on which nothing listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def read_npy(path):

@@ -3,24 +3,17 @@
 import os
 import pathlib
 import re
-import socket
 import subprocess
 import sys
 import tempfile
 import unittest
 
-from dsv4_process import BINARY, PATIENCE, dsv4, dsv4_json
+from dsv4_process import BINARY, PATIENCE, dsv4, dsv4_json, free_port
 
 SKIPPED = 77
 # Two layers of Flash, 7.3 GB of experts, on a GPU that has room for a third of them.
 MODEL = ("--backend", "cuda", "--weights", "synthetic:flash,nvfp4-experts", "--max-layers", 2, "--gpu-memory", 7)
 BENCH = ("bench", *MODEL, "--prefill", "none", "--depth", 0, "--batch", 1, "--check", "off")
-
-
-def free_port():
-    with socket.socket() as listening:
-        listening.bind(("localhost", 0))
-        return listening.getsockname()[1]
 
 
 class ExpertsAuto(unittest.TestCase):

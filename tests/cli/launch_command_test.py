@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import unittest
 
-from dsv4_process import BINARY, PATIENCE, TINY, dsv4
+from dsv4_process import BINARY, PATIENCE, TINY, dsv4, free_port
 
 # Asks the server as the client would, and says what it was given.
 CLIENT = """#!/usr/bin/env python3
@@ -21,12 +21,6 @@ print(json.load(urllib.request.urlopen(request))["choices"][0]["message"]["conte
 print(sys.argv[3:])
 sys.exit(7)
 """
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Launch(unittest.TestCase):
