@@ -233,7 +233,7 @@ dsv4_code dsv4_sample(dsv4_sampler* sampler, const dsv4_session* session, int32_
 
 namespace {
 
-// What dsv4_decode wants of its rows.
+// Checks the rows of dsv4_decode.
 Status CheckRows(std::span<const dsv4_row> rows) {
   std::vector<const dsv4_session*> sessions;
   for (size_t i = 0; i < rows.size(); ++i) {

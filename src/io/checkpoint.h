@@ -22,7 +22,7 @@ namespace dsv4::io {
 // Makes numbers when they are wanted, for a checkpoint whose bytes are in no file. Thread-safe.
 class NumberSource {
  public:
-  using Ranges = std::span<const std::span<const std::byte>>;  // Of the mapped files.
+  using Ranges = std::span<const std::span<const std::byte>>;  // Ranges of the mapped files.
 
   virtual ~NumberSource() = default;
   // The numbers of these ranges are there when it returns, until as many calls of Release.

@@ -37,7 +37,7 @@ class FileDescriptor {
   int fd_;
 };
 
-// What a signal handler can look up: no lock, no memory taken while it looks.
+// Entry that a signal handler can look up: no lock, no memory taken while it looks.
 struct Mapping {
   std::atomic<bool> taken = false;
   std::atomic<const std::byte*> begin = nullptr;  // Null while the rest is not valid.

@@ -45,7 +45,7 @@ class MappedFile {
 // are open at a time.
 const char* MappedFileAt(const void* address);
 
-// What a message says of such a file, behind its path.
+// Text of a message about such a file, behind its path.
 inline constexpr std::string_view kLostFileText =
     "a part that was there cannot be read any more: the file was cut short while in use, or its disk failed";
 

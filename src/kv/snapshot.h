@@ -28,7 +28,7 @@
 
 namespace dsv4::kv {
 
-// What Serialize writes of a sequence of `length` tokens that can be taken back by `rewind_tokens`.
+// Bytes that Serialize writes of a sequence of `length` tokens that can be taken back by `rewind_tokens`.
 int64_t SnapshotBytes(const CacheLayout& layout, int64_t length, int64_t rewind_tokens);
 
 class Snapshot {

@@ -63,7 +63,7 @@ TEST_F(SnapshotTest, RoundTripAtEveryLength) {
     SequenceState restored = std::move(*SequenceState::Create(changed, HostMemory(), nullptr));
     ASSERT_TRUE(restored.Restore(*snapshot).ok());
     testing::ExpectEqual(restored, shadow);
-    // What is written again is the same, byte for byte.
+    // A second writing gives the same, byte for byte.
     EXPECT_EQ(*restored.Snapshot()->Serialize(), bytes);
     testing::Append(restored, 9, 77);
     shadow.Append(9, 77);
@@ -200,7 +200,7 @@ TEST_F(SnapshotTest, RowsOfAnotherFormatAreNeverMisread) {
   }
 }
 
-// What is kept as codes goes to a file as codes, and comes back.
+// Rows kept as codes go to a file as codes, and comes back.
 TEST_F(SnapshotTest, PackedRowsAreHalfAFile) {
   CacheLayout wide = testing::SmallLayout();
   wide.layers = {{.ratio = 4, .overlap = true, .width = 512, .indexer_width = 128}};

@@ -30,7 +30,7 @@ inline CacheLayout SmallLayout(const EntryShard& shard = {}) {
   return layout;
 }
 
-// What the row of a position (or entry) holds: its own number and the branch that wrote it, so that any
+// Content of the row of a position (or entry): its own number and the branch that wrote it, so that any
 // mix-up shows.
 inline float RowValue(int kind, int64_t index, int branch) {
   return static_cast<float>((branch * 8 + kind) * 256 + index);  // Exact: below 2^24.
