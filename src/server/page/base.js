@@ -20,10 +20,8 @@ function icon(name) {
   return node;
 }
 const button = (text, run, properties = {}) => make("button", { type: "button", textContent: text, onclick: run, ...properties });
-const iconButton = (name, label, run, properties = {}) => {
-  const node = make("button", { type: "button", className: "plain", ariaLabel: label, title: label, onclick: run, ...properties }, icon(name));
-  return node;
-};
+const iconButton = (name, label, run, properties = {}) =>
+  make("button", { type: "button", className: "plain", ariaLabel: label, title: label, onclick: run, ...properties }, icon(name), make("span", { className: "heard" }, label));
 
 let conversations = [];   // {id, title, turns, settings, changed, version, deleted}, the newest first.
 let settings = { temperature: 1, top_p: 1, top_k: 0, min_p: 0, thinking: true, ...read("dsv4.settings", {}) };

@@ -80,9 +80,9 @@ function showMeter() {
   const parts = [];
   if (run?.pieces > 4) parts.push(far(`≈ ${number(run.pieces)} tokens, ${(run.pieces / Math.max(run.seconds, 0.001)).toFixed(1)} tok/s · `));
   if (!run && draft) parts.push(far(`${number(draft)} to send · `));
-  if (context) parts.push(far(`${estimated ? "≈ " : ""}${number(used)} of ${number(context)} tokens of context`), make("span", { className: "near" }, `${Math.round(100 * used / context)} %`));
+  if (context && used) parts.push(far(`${estimated ? "≈ " : ""}${number(used)} of ${number(context)} tokens of context`), make("span", { className: "near" }, `${Math.round(100 * used / context)} %`));
   $("meter-text").replaceChildren(...parts);
-  $("meter").hidden = !context;
+  $("meter").hidden = !context || !used;
   $("meter").max = context || 1;
   $("meter").high = 0.9 * (context || 1);
   $("meter").value = used;

@@ -11,6 +11,7 @@ function(page_package_path variable package path)
     message(FATAL_ERROR "the chat page: ${path}: no such file, wanted that of Debian's ${package}. "
                         "Install it: apt-get install --no-install-recommends ${package}")
   endif()
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${path})
   set(${variable} ${path} PARENT_SCOPE)
 endfunction()
 # page_file(NAME PATH): a file, as it is.

@@ -38,7 +38,7 @@ function showList() {
     if (title.textContent !== conversation.title) {
       title.textContent = conversation.title;
       entry.firstChild.title = conversation.title;
-      entry.lastChild.ariaLabel = `Delete ${conversation.title}`;
+      entry.lastChild.ariaLabel = entry.lastChild.lastChild.textContent = `Delete ${conversation.title}`;
       entry.lastChild.title = "Delete";
     }
     const state = runs.has(conversation) ? "busy" : unseen.has(conversation) ? "unseen" : "";

@@ -192,7 +192,10 @@ function lex(text, links) {
   const lexer = new marked.Lexer(marked.defaults);
   Object.assign(lexer.tokens.links, links);
   try {
-    return { tokens: lexer.lex(text), links: { ...lexer.tokens.links } };
+    // As lex() does, but for the end of its queue, which it moves as a whole for each entry.
+    lexer.blockTokens(text, lexer.tokens);
+    for (const { src, tokens } of lexer.inlineQueue) lexer.inlineTokens(src, tokens);
+    return { tokens: [...lexer.tokens], links: { ...lexer.tokens.links } };
   } catch {  // Too deep.
     return { tokens: [{ type: "paragraph", raw: text, tokens: [{ type: "text", raw: text, text: text.replaceAll("&", "&amp;") }] }], links };
   }

@@ -190,6 +190,7 @@ async function answer(conversation, turn = null, closing = false) {
     if (error.about && !leaving) turn.about = error.about;
     if (run.pieces) Object.assign(turn, { tokens: before + run.pieces, estimated: true });
     if (error.about === "server" || error.about === "key") setState(error.about === "key" ? "key" : "away");
+    else if (error.name !== "AbortError" && !leaving) askModels();  // Whether there is a server at all.
   }
   clearTimeout(saving);
   delete turn.active;

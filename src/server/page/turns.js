@@ -28,7 +28,7 @@ function showTurn(turn) {
 // What went wrong with an answer, and what can be done about it.
 function drawFault(turn, last) {
   const node = make("div", { className: turn.error === kCut || turn.error === "stopped" ? "fault mild" : "fault" });
-  const said = turn.error === "stopped" && hasFailed(turn) ? "stopped before the answer began" : turn.error;
+  const said = { [kCut]: "Cut at the length limit", stopped: hasFailed(turn) ? "Stopped before the answer began" : "Stopped" }[turn.error] ?? turn.error;
   node.append(make("span", { className: "error", textContent: said }));
   if (turn.about === "key") node.append(button("Settings", openSettings));
   if (hasFailed(turn)) {
@@ -139,7 +139,7 @@ function drawReasoning(turn) {
     if (node.said !== turn.reasoning) patch(words, make("div", {}, turn.reasoning));
     node.said = turn.reasoning;
     if (live) words.scrollTop = words.scrollHeight;
-    const time = turn.thought === undefined ? "" : ` for ${seconds(turn.thought)}`;
+    const time = turn.thought === undefined || turn.thought < 50 ? "" : ` for ${seconds(turn.thought)}`;
     const label = [`${live ? "Thinking" : "Thought"}${time}`, turn.thoughtTokens && `${number(turn.thoughtTokens)} tokens`, turn.effort && `effort ${turn.effort}`,
       turn.budget && `at most ${turn.budget} tokens`].filter(Boolean).join(" · ");
     if (summary.textContent !== label) summary.textContent = label;
