@@ -1,7 +1,6 @@
 #include "apps/serve/serve_command.h"
 
 #include <fmt/format.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -153,26 +152,25 @@ server::Verification ToVerification(const diag::VerifySummary& summary) {
           .worst_error = summary.worst_error};
 }
 
-// The producer of states: this very program, on this backend. Another build may round differently, and a state that is reused must
-// be the state that a cold run would have.
-Result<std::string> Producer(const std::string& backend) {
-  DSV4_ASSIGN_OR_RETURN(const std::string program, ReadFile("/proc/self/exe", FileKind::kAny));
-  return fmt::format("{}|{:016x}", backend, XXH3_64bits(program.data(), program.size()));
-}
+// For which a start waits for the hash of small weights, so that the first request finds what is kept.
+constexpr std::chrono::milliseconds kHashPatience(200);
 
 // Null without --prefix-cache-dir.
 Result<std::unique_ptr<engine::PrefixDisk>> OpenPrefixDisk(const ServeOptions& options,
-                                                           const model::Model& model,
-                                                           const std::string& backend) {
+                                                           const model::Model& model) {
   if (options.prefix_cache_dir.empty()) return nullptr;
-  DSV4_ASSIGN_OR_RETURN(std::string producer, Producer(backend));
-  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<engine::PrefixDisk> disk,
-                        engine::PrefixDisk::Open({.directory = options.prefix_cache_dir,
-                                                  .max_bytes = options.prefix_cache_disk_mib << 20,
-                                                  .producer = std::move(producer)},
-                                                 model.cache_layout(), [&](std::span<const std::byte> bytes) {
-                                                   return model.DeserializeSnapshot(bytes);
-                                                 }));
+  if (const auto origin = model.Origin(kHashPatience);
+      !origin && origin.error().code() != StatusCode::kUnavailable) {
+    return Error(origin.error());
+  }
+  DSV4_ASSIGN_OR_RETURN(
+      std::unique_ptr<engine::PrefixDisk> disk,
+      engine::PrefixDisk::Open({.directory = options.prefix_cache_dir,
+                                .max_bytes = options.prefix_cache_disk_mib << 20,
+                                .origin = [&model] { return model.Origin(std::chrono::milliseconds(0)); }},
+                               [&model](std::span<const std::byte> bytes, uint64_t origin) {
+                                 return model.DeserializeSnapshot(bytes, origin);
+                               }));
   const engine::PrefixCatalogue::Findings& findings = disk->findings();
   LogInfo(fmt::format(
       "prefix cache on disk: dir={} states={} bytes={} damaged={} unfinished={} adopted={} missing={} "
@@ -245,7 +243,7 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
           const speculation::Choice& speculation, server::ServedModel& served,
           std::vector<std::string> api_keys, diag::Verifier* verifier, ExpertLearner* learner,
           const SlotTrade& trade) {
-  const Result<std::unique_ptr<engine::PrefixDisk>> disk = OpenPrefixDisk(options, model, backend.name);
+  const Result<std::unique_ptr<engine::PrefixDisk>> disk = OpenPrefixDisk(options, model);
   if (!disk) {
     return Fail(disk.error().WithContext("--prefix-cache-dir"), kExitRunFailed);
   }
@@ -425,6 +423,7 @@ int RunServeCommand(const ServeOptions& options) {
     if (options.context > 0) memory.context = options.context;
     ModelFlags flags = options.model;
     WantDrafter(*speculation, flags);
+    flags.hash_weights = !options.prefix_cache_dir.empty();
     model = LoadModel(flags, *source, may_learn ? watched.backend() : *backend, load_bar.callback(), memory,
                       &watched.inner(), &left);
   }
@@ -450,7 +449,8 @@ int RunServeCommand(const ServeOptions& options) {
   }
   std::unique_ptr<diag::Verifier> verifier;
   if (options.verify_every > 0) {
-    Result<std::unique_ptr<diag::Verifier>> made = MakeVerifier(options.model, *source, options.verify_every);
+    Result<std::unique_ptr<diag::Verifier>> made =
+        MakeVerifier(options.model, *source, **model, options.verify_every);
     if (!made) return Fail(made.error(), LoadExitCode(made.error()));
     verifier = std::move(*made);
   }

@@ -150,6 +150,7 @@ model::ModelOptions MakeModelOptions(const ModelFlags& flags) {
   options.cache_rows = CacheRowsOf(flags);
   options.max_layers = flags.max_layers;
   options.mtp = flags.mtp;
+  options.hash_weights = flags.hash_weights;
   options.draft_head = DraftHeadOf(flags);
   options.dspark = flags.dspark;
   options.max_chunk_tokens = PassTokens(flags);
