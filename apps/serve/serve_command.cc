@@ -224,9 +224,11 @@ Result<std::unique_ptr<ExpertLearner>> MakeLearner(const ServeOptions& options, 
     LogWarning(fmt::format("experts: what requests choose is not kept: {}", kNoPlace));
     return std::unique_ptr<ExpertLearner>();
   }
+  DSV4_ASSIGN_OR_RETURN(std::string weights, source.WeightsStamp());
   auto learner = std::make_unique<ExpertLearner>(
       backend, LearnerOptions{.path = path,
                               .model = source.name(),
+                              .weights = std::move(weights),
                               .num_layers = model.num_layers(),
                               .num_experts = model.config().n_routed_experts});
   if (const Status status = learner->CheckFile(); !status.ok()) {

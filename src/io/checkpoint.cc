@@ -159,18 +159,25 @@ std::optional<uint64_t> Checkpoint::made_from() const {
   return hash;
 }
 
-std::optional<uint64_t> Checkpoint::place() const {
+std::optional<uint64_t> Checkpoint::stamp() const {
   if (source_ != nullptr) return made_from();
-  // A device and an inode name a file on one machine, until it starts anew.
-  Result<std::string> boot = ReadFile("/proc/sys/kernel/random/boot_id", FileKind::kAny);
-  if (!boot) return std::nullopt;
-  std::string facts = *std::move(boot);
+  std::string facts;
   for (const MappedFile& file : files_) {
     if (file.file() == nullptr) return std::nullopt;
     const FileStamp& stamp = file.file()->stamp();
-    facts += fmt::format("|{} {} {} {} {}", stamp.device, stamp.inode, stamp.size, stamp.mtime, stamp.ctime);
+    facts += fmt::format("|{} {} {} {}", stamp.inode, stamp.size, stamp.mtime, stamp.ctime);
   }
   return XXH3_64bits(facts.data(), facts.size());
+}
+
+std::optional<uint64_t> Checkpoint::place() const {
+  const std::optional<uint64_t> stamps = stamp();
+  if (source_ != nullptr || !stamps) return stamps;
+  // A device and an inode name a file on one machine, until it starts anew.
+  Result<std::string> facts = ReadFile("/proc/sys/kernel/random/boot_id", FileKind::kAny);
+  if (!facts) return std::nullopt;
+  for (const MappedFile& file : files_) *facts += fmt::format("|{}", file.file()->stamp().device);
+  return XXH3_64bits_withSeed(facts->data(), facts->size(), *stamps);
 }
 
 Result<AlignedTensor> AlignTensor(std::span<const std::byte> bytes, DType dtype, Shape shape) {

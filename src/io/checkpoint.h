@@ -63,6 +63,9 @@ class Checkpoint {
   int64_t num_bytes() const;
   // Hash of all that numbers which are made follow from. None: they are the files' bytes.
   std::optional<uint64_t> made_from() const;
+  // Hash of the files' inodes, sizes and times, or of what made numbers follow from; none for files in memory. A change of weights by ordinary
+  // means makes another; so may a copy.
+  std::optional<uint64_t> stamp() const;
   // Two checkpoints of equal places are the same files of one running machine, as they were when both were opened. None where only the
   // bytes of files in memory can tell.
   std::optional<uint64_t> place() const;

@@ -157,12 +157,14 @@ TEST_F(ContentDigestTest, PlacesAreEqualForTheVerySameFilesOnly) {
   const auto place = Open()->place();
   ASSERT_TRUE(place.has_value());
   EXPECT_EQ(Open()->place(), place);
+  const auto stamp = Open()->stamp();
   std::filesystem::create_directory(directory_ / "copy");
   std::filesystem::copy_file(directory_ / "model.safetensors", directory_ / "copy/model.safetensors");
   EXPECT_NE((*Checkpoint::Open(directory_ / "copy"))->place(), place);
   std::this_thread::sleep_for(milliseconds(20));
   KeepTimes([&] { Flip(FileBytes() - 1); });
   EXPECT_NE(Open()->place(), place);
+  EXPECT_NE(Open()->stamp(), stamp);
 }
 
 }  // namespace
