@@ -14,6 +14,7 @@
 #include "apps/bench/load_client.h"
 #include "apps/shared/model_flags.h"
 #include "apps/terminal/terminal.h"
+#include "base/error_output.h"
 #include "base/json.h"
 #include "base/read_file.h"
 
@@ -226,7 +227,7 @@ class Load {
       if (Clock::now() < next) continue;
       next += std::chrono::seconds(5);
       const std::lock_guard lock(mutex_);
-      fmt::print(stderr, "{:.0f} s{}: {} answers, {} output tokens, {} waiting\n",
+      PrintError("{:.0f} s{}: {} answers, {} output tokens, {} waiting\n",
                  std::chrono::duration<double>(Clock::now() - start_).count(),
                  Clock::now() < counts_from_ ? " (warm-up)" : "", num_answers_, num_output_,
                  num_open_.load());

@@ -23,6 +23,7 @@
 #include "apps/command_line/shared_flags.h"
 #include "apps/command_line/usage.h"
 #include "apps/shared/lost_file.h"
+#include "base/error_output.h"
 #include "base/log.h"
 
 namespace dsv4::apps {
@@ -60,7 +61,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     // Help on a command that is none.
     if (const std::string unknown = UnknownHelp(app); error.get_exit_code() == 0 && !unknown.empty()) {
-      fmt::print(stderr, "{}", unknown);
+      PrintError("{}", unknown);
       return kExitBadUsage;
     }
     const int code = app.exit(error);

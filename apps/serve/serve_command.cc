@@ -20,6 +20,7 @@
 #include "apps/shared/speculation_flag.h"
 #include "apps/shared/verify.h"
 #include "backend/cuda/cuda_backend.h"
+#include "base/error_output.h"
 #include "base/log.h"
 #include "base/log_times.h"
 #include "base/read_file.h"
@@ -340,16 +341,15 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
   }
   // Scripts wait for this line: it says where, that answers will come, and that a signal ends the server in order.
   (*http)->HandleSignals();
-  fmt::print(stderr, "dsv4 serves {} at {} (context {}, {} at a time)\n", served.id, (*http)->address(),
+  PrintError("dsv4 serves {} at {} (context {}, {} at a time)\n", served.id, (*http)->address(),
              served.context_length, options.max_sequences);
-  fmt::print(stderr, "Where a request says nothing: {}\n",
+  PrintError("Where a request says nothing: {}\n",
              SettingsLine(served.profile, served.default_thinking.mode, served.default_thinking.effort, {}));
-  std::fflush(stderr);
   GoOnWithoutLostFiles();
   LossWatch watch(options.model.group.get(), [&] { (*http)->Shutdown(); });
   (*http)->Run([&] {
     service.StopBeingReady();
-    fmt::print(stderr, "dsv4: stopping, {} requests to finish\n",
+    PrintError("dsv4: stopping, {} requests to finish\n",
                engine.stats().num_running + engine.stats().num_waiting);
   });
   const Status lost = watch.Stop();
@@ -361,6 +361,8 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
 
 int RunServeCommand(const ServeOptions& options) {
   SetLogTimes(options.log_times);
+  // A log that is full, or that is not read, holds up no request and no end.
+  const BackgroundErrors background;
   // Before a model is read.
   const auto speculation = ParseSpeculation(options.speculation, options.verify_every > 0);
   if (!speculation) return Fail(speculation.error(), kExitBadUsage);
@@ -469,7 +471,7 @@ int RunServeCommand(const ServeOptions& options) {
   }
   if (verifier == nullptr) return exit_code;
   const diag::VerifySummary found = verifier->Summary();
-  fmt::print(stderr, "{}\n", diag::ToText(found));
+  PrintError("{}\n", diag::ToText(found));
   return found.verdict() == diag::VerifyVerdict::kDrift ? kExitRunFailed : exit_code;
 }
 
