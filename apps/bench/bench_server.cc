@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <memory>
 #include <mutex>
 #include <random>
 #include <sstream>
@@ -147,9 +148,12 @@ class Load {
     start_ = Clock::now();
     counts_from_ = start_ + ticks(options_.warm_up);
     end_ = counts_from_ + ticks(options_.seconds);
-    std::vector<std::thread> clients;
     std::atomic<bool> over = false;
-    std::thread progress([&] { ShowProgress(over); });
+    std::jthread progress([&] { ShowProgress(over); });
+    // Behind the clients, also where one cannot be started.
+    const std::unique_ptr<std::atomic<bool>, void (*)(std::atomic<bool>*)> ends(
+        &over, [](std::atomic<bool>* end) { *end = true; });
+    std::vector<std::jthread> clients;
     if (options_.rate > 0.0) {
       std::mt19937_64 random(options_.seed + 1);
       std::exponential_distribution<double> gap(options_.rate);
@@ -166,7 +170,7 @@ class Load {
         });
       }
     }
-    for (std::thread& client : clients) client.join();
+    for (std::jthread& client : clients) client.join();
     over = true;
     progress.join();
     seconds_ = std::chrono::duration<double>(Clock::now() - counts_from_).count();

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -24,6 +25,7 @@
 #include "apps/command_line/usage.h"
 #include "apps/shared/lost_file.h"
 #include "base/error_output.h"
+#include "base/line_writer.h"
 #include "base/log.h"
 
 namespace dsv4::apps {
@@ -78,7 +80,7 @@ namespace {
 
 // Of all exceptions only two may come from any place and any thread: this one, and that of a thread that cannot be started. Says so
 // without asking for memory.
-void Say(std::string_view text) { static_cast<void>(!::write(STDERR_FILENO, text.data(), text.size())); }
+void Say(std::string_view text) { static_cast<void>(dsv4::WriteQuietly(STDERR_FILENO, text, 1000)); }
 void SayThatMemoryRanOut() { Say("dsv4: memory ran out\n"); }
 
 std::terminate_handler default_terminate = nullptr;
@@ -101,11 +103,15 @@ int WithWhatWasWritten(int exit_code) {
   } catch (const std::bad_alloc&) {
     SayThatMemoryRanOut();
     ::_exit(dsv4::apps::kExitRunFailed);
-  } catch (const std::system_error& error) {
-    if (error.code() == std::errc::resource_unavailable_try_again) {
-      Say("dsv4: no thread could be started: no memory for its stack, or too many threads\n");
-      ::_exit(dsv4::apps::kExitRunFailed);
-    }
+  } catch (const std::exception& error) {
+    const auto* const system = dynamic_cast<const std::system_error*>(&error);
+    const bool no_thread = system != nullptr && system->code() == std::errc::resource_unavailable_try_again;
+    Say("dsv4: ");
+    // Asio's exceptions are not of this library, but say the same.
+    Say(no_thread ? "no thread could be started: no memory for its stack, or too many threads"
+                  : error.what());
+    Say("\n");
+    ::_exit(dsv4::apps::kExitRunFailed);
   } catch (...) {  // A bug: as ever.
   }
   default_terminate();
@@ -117,6 +123,8 @@ int WithWhatWasWritten(int exit_code) {
 int main(int argc, char** argv) {
   default_terminate = std::set_terminate(Terminate);  // For other threads.
   dsv4::apps::ReportLostFiles();
+  // A file that may not grow is an error of its write, as a full disk is.
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     return WithWhatWasWritten(dsv4::apps::Main(argc, argv));
   } catch (const std::bad_alloc&) {

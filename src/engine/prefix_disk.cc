@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -24,7 +25,7 @@ void LowerPriority() { (void)::setpriority(PRIO_PROCESS, 0, 10); }  // Of this t
 class PrefixHasher {
  public:
   PrefixHasher(uint64_t salt, std::span<const int32_t> tokens) : state_(XXH3_createState()), tokens_(tokens) {
-    DSV4_CHECK(state_ != nullptr) << "out of memory";
+    if (state_ == nullptr) throw std::bad_alloc();
     XXH3_64bits_reset_withSeed(state_.get(), salt);
   }
   // `length` is at least that of the call before.
