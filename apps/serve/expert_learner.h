@@ -18,8 +18,8 @@
 
 namespace dsv4::apps {
 
-// `older` and what was counted since; of the older one at most kMostOlderTokens weigh, so that a profile follows what a model is used for, and
-// of one of other weights none.
+// `older` and what was counted since; of the older one at most kMostOlderTokens weigh, so that a profile follows what a model is used for.
+// Counts of other weights do not weigh.
 // InvalidArgument for one of other sizes.
 inline constexpr int64_t kMostOlderTokens = 1'000'000;
 Result<ExpertProfile> Joined(const ExpertProfile& older, const ExpertProfile& since);

@@ -32,7 +32,7 @@ TEST(ExpertLearner, OlderCountsWeighAsMuchAsTheirTokensButNoMoreThanAMillion) {
   ASSERT_TRUE(many.has_value());
   EXPECT_EQ(many->num_tokens, kMostOlderTokens + 10);
   EXPECT_THAT(many->counts[0], ElementsAre(1001, 11));
-  // Those of other weights do not; an older file does not say.
+  // Counts of other weights do not; an older file does not say.
   ExpertProfile of_weights = since;
   of_weights.weights = "2";
   EXPECT_THAT(

@@ -1,4 +1,4 @@
-// Standard error, for messages to people: it may be full, closed, or a pipe that is not read, and no program fails or hangs for that.
+// Standard error, for messages to people. It may be full, closed, or a pipe that is not read: no program fails or hangs for that.
 #pragma once
 
 #include <fmt/format.h>

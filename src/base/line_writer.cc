@@ -85,7 +85,7 @@ struct LineWriter::Shared {
   std::condition_variable changed;
   std::string queued;
   int64_t num_lost = 0;
-  int64_t num_told = 0;  // Of the lost ones, those that a line has told of.
+  int64_t num_told = 0;  // Lost ones that a line has told of.
   bool has_thread = false;
   bool writing = false;
   bool stopping = false;

@@ -1,7 +1,7 @@
 // LineWriter: lines for a file, pipe or terminal that may be full, closed, gone, or read by no one.
 //
 // A thread of its own writes. A caller never waits, and no failure reaches it: neither an exception nor SIGPIPE. Lines for which there is no
-// room, in the queue or at the far end, are lost and counted; when writing works again a line says how many.
+// room, in the queue or at the far end, are lost and counted. When writing works again a line says how many.
 #pragma once
 
 #include <cstdint>

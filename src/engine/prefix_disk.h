@@ -33,8 +33,8 @@ struct PrefixDiskOptions {
   std::string directory;
   int64_t max_bytes = 0;  // Of all files; > 0.
   // The producer of the model's states (model::Model::Origin), asked without waiting. Unavailable: not known yet. Until it is known nothing is
-  // read, and what is offered waits. With any other error the disk takes no more part. States of another origin are not used (nor removed,
-  // until they are the least recently used), so that a hit always has the numbers of a cold run.
+  // read, and what is offered waits. With any other error the disk takes no more part. States of another origin are not used, so that
+  // a hit always has the numbers of a cold run. They are removed when they are the least recently used.
   std::function<Result<uint64_t>()> origin;
   int64_t max_queued_bytes = int64_t{256} << 20;  // Memory of states that wait to be written; one always may.
 };

@@ -299,7 +299,7 @@ class Model {
   Arena arena_;
   int64_t num_layers_ = 0;
   std::unique_ptr<WeightFiles> files_;
-  uint64_t group_recipe_ = 0;  // Of what all ranks must have alike, weights apart.
+  uint64_t group_recipe_ = 0;  // Hash of what all ranks must have alike, weights apart.
 
   // What a draft will want of the rows of a step that was queued, with the device at once.
   Status MakeSlotsBehind(std::span<const PassChunk> pass, std::span<const int64_t> first_slots);

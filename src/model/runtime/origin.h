@@ -1,4 +1,4 @@
-// What the rows that a model computes follow from: the bytes of its weights, and all else that changes a number.
+// Origin of the rows that a model computes: the bytes of its weights, and all else that changes a number.
 #pragma once
 
 #include <chrono>
@@ -26,7 +26,7 @@ uint64_t GroupRecipeOf(const ModelConfig& config, const ModelWeights& weights, i
 class WeightFiles {
  public:
   void Add(const std::shared_ptr<const io::Checkpoint>& checkpoint, bool past_cache);
-  // Of the checkpoint that was added first.
+  // The checkpoint's that was added first.
   io::ContentDigest& first() { return *digests_.front(); }
   // Reads what has not been read, on threads of low priority.
   void Start();

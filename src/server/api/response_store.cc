@@ -287,7 +287,7 @@ class ResponseStore::Impl {
   int64_t num_bytes_ = 0;
   std::deque<std::string> queue_;   // To be written,
   std::deque<std::string> failed_;  // and to be tried again.
-  bool warned_ = false;             // Of a disk that fails; until it works again.
+  bool warned_ = false;             // The disk fails; until it works again.
   bool stopping_ = false;
   std::thread writer_;
 };
