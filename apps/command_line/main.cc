@@ -118,10 +118,14 @@ int WithWhatWasWritten(int exit_code) {
   std::abort();
 }
 
+// Before the constructors of static objects, which may find no memory either; and for other threads.
+__attribute__((constructor(101))) void InstallTerminate() {
+  default_terminate = std::set_terminate(Terminate);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  default_terminate = std::set_terminate(Terminate);  // For other threads.
   dsv4::apps::ReportLostFiles();
   // A file that may not grow is an error of its write, as a full disk is.
   std::signal(SIGXFSZ, SIG_IGN);
