@@ -142,7 +142,9 @@ dsv4_code dsv4_session_logits(const dsv4_session* session, const float** logits,
 dsv4_code dsv4_session_rewind(dsv4_session* session, int64_t num_tokens, dsv4_error* error);
 /* A copy that goes on by itself; shares memory. */
 dsv4_code dsv4_session_fork(const dsv4_session* session, dsv4_session** fork, dsv4_error* error);
-/* The state as bytes, and back, in another process too. The logits are not part of it. */
+/* The state as bytes, and back, in another process too. The logits are not part of it. The first call of either reads and hashes every byte of
+ * the checkpoint: bytes of other weights, numerics, options, backend or build are refused with DSV4_INVALID_ARGUMENT. DSV4_DATA_LOSS also when a file of
+ * the model was changed after it was loaded. */
 dsv4_code dsv4_session_snapshot(const dsv4_session* session, dsv4_buffer** bytes, dsv4_error* error);
 dsv4_code dsv4_session_restore(dsv4_session* session, const void* bytes, size_t size, dsv4_error* error);
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <memory>
 #include <mutex>
 #include <random>
 #include <sstream>
@@ -14,6 +15,7 @@
 #include "apps/bench/load_client.h"
 #include "apps/shared/model_flags.h"
 #include "apps/terminal/terminal.h"
+#include "base/error_output.h"
 #include "base/json.h"
 #include "base/read_file.h"
 
@@ -146,9 +148,12 @@ class Load {
     start_ = Clock::now();
     counts_from_ = start_ + ticks(options_.warm_up);
     end_ = counts_from_ + ticks(options_.seconds);
-    std::vector<std::thread> clients;
     std::atomic<bool> over = false;
-    std::thread progress([&] { ShowProgress(over); });
+    std::jthread progress([&] { ShowProgress(over); });
+    // Behind the clients, also where one cannot be started.
+    const std::unique_ptr<std::atomic<bool>, void (*)(std::atomic<bool>*)> ends(
+        &over, [](std::atomic<bool>* end) { *end = true; });
+    std::vector<std::jthread> clients;
     if (options_.rate > 0.0) {
       std::mt19937_64 random(options_.seed + 1);
       std::exponential_distribution<double> gap(options_.rate);
@@ -165,7 +170,7 @@ class Load {
         });
       }
     }
-    for (std::thread& client : clients) client.join();
+    for (std::jthread& client : clients) client.join();
     over = true;
     progress.join();
     seconds_ = std::chrono::duration<double>(Clock::now() - counts_from_).count();
@@ -226,7 +231,7 @@ class Load {
       if (Clock::now() < next) continue;
       next += std::chrono::seconds(5);
       const std::lock_guard lock(mutex_);
-      fmt::print(stderr, "{:.0f} s{}: {} answers, {} output tokens, {} waiting\n",
+      PrintError("{:.0f} s{}: {} answers, {} output tokens, {} waiting\n",
                  std::chrono::duration<double>(Clock::now() - start_).count(),
                  Clock::now() < counts_from_ ? " (warm-up)" : "", num_answers_, num_output_,
                  num_open_.load());

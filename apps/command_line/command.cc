@@ -10,6 +10,7 @@
 
 #include "apps/command_line/shared_flags.h"
 #include "apps/shared/rank_group.h"
+#include "base/error_output.h"
 
 namespace dsv4::apps {
 namespace {
@@ -69,8 +70,7 @@ int Commands::Dispatch(int argc, char** argv) const {
     for (const CLI::Option* option : app_.get_options()) {
       if (Takes(*command.flags, *option) || !Named(*option, *command.flags, words)) continue;
       const std::string name = command.flags->get_name();
-      fmt::print(stderr,
-                 "dsv4 {0}: --{1} is for commands that run a model\ndsv4 {0} --help lists the options.\n",
+      PrintError("dsv4 {0}: --{1} is for commands that run a model\ndsv4 {0} --help lists the options.\n",
                  name, option->get_lnames().front());
       return kExitBadUsage;
     }

@@ -31,7 +31,8 @@ Result<std::unique_ptr<ChatRuntime>> ChatRuntime::Load(const Options& options, c
   if (text.special) session::WarnOfOtherBos(config.bos_token_ids, *text.special);
   DSV4_TRY(text.SetVocabSize(config.vocab_size, source.name()));
   if (options.verify_every > 0) {
-    DSV4_ASSIGN_OR_RETURN(runtime->verifier_, MakeVerifier(options.model, source, options.verify_every));
+    DSV4_ASSIGN_OR_RETURN(runtime->verifier_,
+                          MakeVerifier(options.model, source, *runtime->model_, options.verify_every));
   }
   if (!options.dump_path.empty()) {
     DSV4_ASSIGN_OR_RETURN(runtime->dump_, diag::DumpWriter::Create(*backend.context, options.dump_path));

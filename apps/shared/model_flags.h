@@ -38,6 +38,7 @@ struct ModelFlags {
   int64_t max_layers = 0;  // 0: all.
   bool mtp = false;        // model::ModelOptions::mtp and dspark: --speculation wants them,
   bool dspark = false;
+  bool hash_weights = false;        // model::ModelOptions::hash_weights
   bool drafter_if_it_fits = false;  // and does without where a device has no room for one.
   std::string draft_head = "auto";  // --draft-head, of a drafter: model::ParseDraftHead, or "auto".
   int num_threads = 0;              // 0: one per core.
