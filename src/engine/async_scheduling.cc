@@ -14,10 +14,9 @@
 
 namespace dsv4::engine {
 
-bool Engine::MayGoOn() const {
+bool Engine::MayGoOn() {
   if (!std::ranges::all_of(running_, [](const auto& sequence) { return sequence->GoesOn(); })) return false;
-
-  if (!waiting_.empty() && running_.size() < static_cast<size_t>(options_.max_sequences)) return false;
+  if (MayAdmit() && !HoldsPrompts()) return false;
   if (ChooseToGiveWay() < running_.size()) return false;
   const auto now = std::chrono::steady_clock::now();
   const auto is_to_end = [&](const auto& sequence) {
@@ -93,10 +92,10 @@ bool Engine::GoOn(std::vector<Event>& events) {
   }
   if (!next.empty()) in_flight_ = Queue(next, now.get());
   Settle(*now, events);
-  // Of one step, where the one behind it was there to begin at once.
-  if (settled_.has_value())
-    SawDecodeStep(static_cast<int64_t>(now->sequences.size()), static_cast<int64_t>(now->sequences.size()),
-                  *settled_);
+  // The time of one step, where the one behind it was there to begin at once.
+  const auto num_rows = static_cast<int64_t>(now->sequences.size());
+  if (settled_.has_value()) SawDecodeStep(num_rows, num_rows, *settled_);
+  CountGoodStep();
   settled_.reset();
   if (in_flight_ != nullptr) settled_ = Clock::now();
   if (in_flight_ != nullptr) {
@@ -178,10 +177,7 @@ bool Engine::VerifyOnBackend(std::vector<Event>& events) {
   ++stats_.num_steps_verified_on_backend;
   stats_.num_steps_replayed += model_.replay_counters().replayed - replayed_before;
   const auto num_sequences = static_cast<int64_t>(running_.size());
-  if (tokens) {
-    SawDecodeStep(num_rows, num_sequences, began);
-    step_price_.SawStep(num_sequences, 0, std::chrono::duration<double>(Clock::now() - began).count());
-  }
+  if (tokens) SawDecodeStep(num_rows, num_sequences, began);
   size_t row = 0;
   for (const auto& sequence : running_) {
     const std::span<const int32_t> draft = chunks[static_cast<size_t>(&sequence - running_.data())].draft;

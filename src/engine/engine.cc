@@ -18,7 +18,6 @@ constexpr int64_t kWorthWaitingFor = 64;
 
 // States on disk that a request asks for, one after the other, when files turn out to be damaged.
 constexpr int kMaxLoads = 3;
-// After memory ran out one sequence more may run with every so many steps that found what they needed.
 constexpr int64_t kStepsOfTrust = 16;
 
 // How long a step that has nothing else to do waits for the disk before it looks for cancelled requests.
@@ -52,7 +51,8 @@ Engine::Engine(model::Model& model, EngineOptions options, std::vector<uint8_t> 
       allowed_tokens_(std::move(allowed_tokens)),
       context_length_(ContextLength(model, options)),
       store_(options.prefix_cache_bytes * model.cache_layout().num_places,
-             {model.stage_layouts().begin(), model.stage_layouts().end()}) {
+             {model.stage_layouts().begin(), model.stage_layouts().end()}),
+      prefill_policy_({}) {
   // What a rank may have, many times over where each has sequences of its own, which are about as many.
   options_.max_state_bytes *= model.cache_layout().num_places;
   const int64_t pass_tokens = model.options().max_chunk_tokens;
@@ -73,17 +73,26 @@ Engine::Engine(model::Model& model, EngineOptions options, std::vector<uint8_t> 
     stats_.indexer_key_bytes_per_token = std::max(stats_.indexer_key_bytes_per_token, keys);
   }
   most_running_ = options_.max_sequences;
+  prefill_policy_ = PrefillPolicy({.max_step_tokens = options_.max_step_tokens,
+                                   .max_beside_decode = options_.max_prefill_beside_decode,
+                                   .max_gap = options_.max_gap.value_or(model.asynchronous() ? kGapAim : 0.0),
+                                   .gap_is_bound = options_.max_gap.has_value()});
   SpeculationOptions& speculates = options_.speculation;
   speculates.mtp = speculates.mtp && model.can_draft() && !model.has_dspark();
   speculates.dspark = speculates.dspark && model.has_dspark();
   draft_policy_ = speculation::DraftPolicy(/*drafts_blocks=*/model.has_dspark());
   // Other backends are as fast at first as later; ranks that follow do so later.
   const bool ahead = options_.async_scheduling.value_or(model.asynchronous()) && model.can_queue();
-  if (!ahead || !speculates.any() || speculates.always || model.options().group != nullptr) return;
-  const int64_t most_drafted = speculates.dspark ? model.most_drafts()
-                               : speculates.mtp  ? speculates.most_mtp_tokens
-                                                 : 0;
-  MeasurePrices(model, {.most_mtp_tokens = most_drafted}, draft_policy_);
+  if (!ahead || model.options().group != nullptr) return;
+  const bool drafts = speculates.any() && !speculates.always;
+  if (drafts) {
+    const int64_t most_drafted = speculates.dspark ? model.most_drafts()
+                                 : speculates.mtp  ? speculates.most_mtp_tokens
+                                                   : 0;
+    MeasurePrices(model, {.most_mtp_tokens = most_drafted}, draft_policy_);
+  }
+  if (model.asynchronous())
+    MeasurePasses(model, options_.max_step_tokens, prefill_policy_, drafts ? &draft_policy_ : nullptr);
 }
 
 Engine::~Engine() = default;  // A step in flight is waited for.
@@ -164,6 +173,10 @@ EngineStats Engine::stats() const {
   stats.cache_bytes = store_.num_bytes() / model_.cache_layout().num_places;
   stats.cache_states = store_.num_states();
   stats.cache_evictions = store_.num_evictions();
+  const int64_t answering =
+      std::ranges::count_if(running_, [](const auto& sequence) { return sequence->num_output_tokens() > 0; });
+  stats.prefill_beside_decode = prefill_policy_.Piece({.answering = answering, .tokens = INT64_MAX / 4});
+  stats.gap_aim = prefill_policy_.Gap(answering);
   return stats;
 }
 
@@ -346,7 +359,11 @@ void Engine::Admit(std::vector<Event>& events) {
         // Out of memory: kept states are the first to go; with others running, wait for one of them.
         if (state.error().code() == StatusCode::kResourceExhausted) {
           if (store_.EvictOne()) continue;
-          if (!running_.empty()) return;
+          if (!running_.empty()) {
+            most_running_ = static_cast<int64_t>(running_.size());
+            num_good_steps_ = 0;
+            return;
+          }
         }
         Finish(next, FinishReason::kError, state.error(), -1, events);
         waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(chosen));
@@ -398,6 +415,10 @@ bool Engine::FreeMemory() {
   most_running_ = std::max<int64_t>(1, static_cast<int64_t>(running_.size()));
   num_good_steps_ = 0;
   return true;
+}
+
+void Engine::CountGoodStep() {
+  if (++num_good_steps_ % kStepsOfTrust == 0 && most_running_ < options_.max_sequences) ++most_running_;
 }
 
 void Engine::MakeRoom() {
@@ -460,7 +481,11 @@ void Engine::Step(std::vector<Event>& events) {
   if (in_flight_ != nullptr && GoOn(events)) return;
   DropEnded(events);
   MakeRoom();
-  Admit(events);
+  if (HoldsPrompts()) {
+    ++stats_.num_steps_holding;
+  } else {
+    Admit(events);
+  }
   if (running_.empty() && events.empty() &&
       std::any_of(waiting_.begin(), waiting_.end(),
                   [](const auto& waiting) { return waiting->load != nullptr; })) {
@@ -532,15 +557,14 @@ void Engine::Step(std::vector<Event>& events) {
   } else if (output) {
     sample(0, num_chunks);
   }
-  if (output && ++num_good_steps_ % kStepsOfTrust == 0 && most_running_ < options_.max_sequences)
-    ++most_running_;
+  if (output) CountGoodStep();
   const bool decodes_alone = std::ranges::all_of(pending, [](const Pending& p) { return p.num_tokens == 1; });
   if (output && decodes_alone) SawDecodeStep(num_rows, num_chunks, began);
-  if (output) {
+  if (output && !decodes_alone) {
     const int64_t num_decode = std::ranges::count_if(
         schedule, [&](const ScheduledChunk& chunk) { return pending[chunk.sequence].num_tokens == 1; });
     const double seconds = std::chrono::duration<double>(Clock::now() - began).count();
-    step_price_.SawStep(num_decode, decodes_alone ? 0 : num_rows - num_decode, seconds);
+    prefill_policy_.SawStep(num_decode, num_rows - num_decode, seconds);
   }
   for (size_t i = 0; i < schedule.size(); ++i) {
     Sequence& sequence = *running_[schedule[i].sequence];

@@ -19,6 +19,7 @@
 
 #include "base/parallel.h"
 #include "base/status.h"
+#include "engine/prefill_policy.h"
 #include "engine/prefix_disk.h"
 #include "engine/prefix_store.h"
 #include "engine/request.h"
@@ -50,14 +51,15 @@ struct SpeculationOptions {
 struct EngineOptions {
   // Tokens of one batch, prefill and decode together; 0: as many as the model takes in one pass.
   int64_t max_step_tokens = 0;
-  // Prefill tokens of a batch that also decodes; prompts then read slower and answers run smoother.
-  int64_t max_prefill_beside_decode = 512;
+  // Prefill tokens of a batch that also decodes; prompts then read slower and answers run smoother. 0: by the prices of steps
+  // (prefill_policy.h).
+  int64_t max_prefill_beside_decode = 0;
   // Seconds from a request's arrival to its first token that are aimed at: a prompt that is older gets what prompts may have before
   // younger ones. 0: no aim.
   double first_token_target = 0.0;
-  // Seconds that a step with answers may take: prompts get as many tokens beside them as keep to it, as far as former steps tell, and no
-  // more than max_prefill_beside_decode unless a prompt is overdue. 0: no bound.
-  double max_gap = 0.0;
+  // Seconds that a step with answers may take. Prompts get as many tokens beside them as keep to it, as far as former steps tell. They get no
+  // more than max_prefill_beside_decode unless one is overdue. 0: no bound. Unset: an aim of kGapAim where a device computes, else none.
+  std::optional<double> max_gap;
   int max_sequences = 16;  // Sequences with a state at one time; further requests wait.
   // A sequence runs so long, before it may be preempted for a request whose owner has none running. Its own owner keeps at least one.
   double turn_seconds = 0.25;
@@ -86,7 +88,8 @@ struct EngineOptions {
   model::Observer* observer = nullptr;
 };
 
-constexpr int64_t kMostCheckpoints = 8;  // Of one prompt: their rings are not shared.
+constexpr double kGapAim = 0.1;
+constexpr int64_t kMostCheckpoints = 8;  // In one prompt: their rings are not shared.
 
 constexpr size_t kDraftPlaces = 8;  // Of EngineStats; the last is for all further ones.
 
@@ -97,6 +100,7 @@ struct EngineStats {
   int64_t num_steps_ahead = 0;     // Of these, queued before the tokens of the step in front were known,
   int64_t num_steps_replayed = 0;  // and queued without a walk through the model (ops/step_replay.h);
   int64_t num_steps_verified_on_backend = 0;  // with drafts, and chose their tokens on the backend.
+  int64_t num_steps_holding = 0;              // While prompts waited for others to be read with.
   int64_t num_prefill_tokens = 0;             // Computed.
   int64_t num_cached_tokens = 0;              // Reused instead.
   int64_t num_output_tokens = 0;
@@ -116,6 +120,9 @@ struct EngineStats {
   int64_t cache_bytes = 0;
   int64_t cache_states = 0;
   int64_t cache_evictions = 0;
+  // Prompt tokens that the next step may read beside those that answer, and the seconds that it may take (prefill_policy.h); 0: not known.
+  int64_t prefill_beside_decode = 0;
+  double gap_aim = 0;
 };
 
 class Engine {
@@ -147,6 +154,8 @@ class Engine {
   // Tokens that prompt and answer may have together: from any thread.
   int64_t context_length() const { return context_length_; }
   EngineStats stats() const;
+  // Knows the prices of steps.
+  const PrefillPolicy& prefill_policy() const { return prefill_policy_; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -174,6 +183,8 @@ class Engine {
   // After a step ran out of memory. False when there is nothing to give up.
   bool FreeMemory();
   void Preempt(size_t index);
+  // After memory ran out one sequence more may run with every so many steps that found what they needed.
+  void CountGoodStep();
   void KeepState(const Sequence& sequence);
   void Finish(Sequence& sequence, FinishReason reason, Status status, int32_t stop_token,
               std::vector<Event>& events);
@@ -182,7 +193,7 @@ class Engine {
   // Starts async scheduling if all that run may: then a step is in flight.
   bool QueuesAhead();
   // Whether nothing is to be done before the next step is queued.
-  bool MayGoOn() const;
+  bool MayGoOn();
   // Queues the step behind the one in flight, if it may, and takes what that one has given. False if no request wanted that.
   bool GoOn(std::vector<Event>& events);
   // allowed_on_backend_, where there is anything to allow.
@@ -227,6 +238,10 @@ class Engine {
   std::vector<Pending> Wanted() const;
   // What the next step may do.
   StepBudget Budget(std::span<const Pending> pending) const;
+  // Whether requests that could be admitted wait for others, to be read with them.
+  bool HoldsPrompts();
+  // A waiting request has a place and memory.
+  bool MayAdmit() const;
   // What of each sequence; where few rows have other bits than many, in pieces that have those of a run alone (reading_pieces.h).
   std::vector<ScheduledChunk> Schedule(std::span<const Pending> pending) const;
   // The prompt's tokens behind those of the chunk, into sequence.scored.
@@ -258,7 +273,7 @@ class Engine {
   // find: a price that no short answer could afford would not be seen again, and so not be corrected.
   std::set<int64_t> known_rows_;
   std::set<int64_t> known_drafts_;
-  StepPrice step_price_;
+  PrefillPolicy prefill_policy_;
   int64_t few_rows_ = 0;                      // Model::most_rows_like_steps
   std::optional<Clock::time_point> settled_;  // When the step in front of the one in flight was.
 };

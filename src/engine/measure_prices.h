@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "engine/prefill_policy.h"
 #include "model/runtime/model.h"
 #include "speculation/draft_policy.h"
 
@@ -18,5 +19,10 @@ struct PriceOptions {
 // Tells the policy, of one sequence whose steps choose their tokens on the backend and are queued ahead (async_scheduling.cc). Does without what fails
 // or has no time left, and leaves nothing in the model.
 void MeasurePrices(model::Model& model, const PriceOptions& options, speculation::DraftPolicy& policy);
+
+// Tells the policy what passes of prompts take, from few tokens to `most_tokens`, and `drafts` (may be null) what steps of as many rows do.
+// Ends after a second or two.
+void MeasurePasses(model::Model& model, int64_t most_tokens, PrefillPolicy& policy,
+                   speculation::DraftPolicy* drafts);
 
 }  // namespace dsv4::engine

@@ -1,6 +1,7 @@
 // What sequences begin with, and what they read in a step.
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
@@ -13,6 +14,10 @@ namespace {
 
 // Logits of a prompt's rows in one step: a row of them is half a megabyte.
 constexpr int64_t kMostScoredRows = 128;
+
+double SecondsSince(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
 
 }  // namespace
 
@@ -38,27 +43,57 @@ std::vector<Pending> Engine::Wanted() const {
     // What steps have chosen is read again as they read it.
     if (few_rows_ > 0 && !sequence->reading())
       max_chunk = max_chunk > 0 ? std::min(max_chunk, few_rows_) : few_rows_;
-    const Clock::duration age = Clock::now() - sequence->arrival;
     pending.push_back({.num_tokens = sequence->num_pending(),
                        .max_chunk = max_chunk,
                        .arrival = sequence->id,
                        .priority = sequence->request.priority,
                        .overdue = options_.first_token_target > 0.0 && sequence->num_output_tokens() == 0 &&
-                                  std::chrono::duration<double>(age).count() > options_.first_token_target});
+                                  SecondsSince(sequence->arrival) > options_.first_token_target});
   }
   return pending;
 }
 
 StepBudget Engine::Budget(std::span<const Pending> pending) const {
-  StepBudget budget = {.max_tokens = options_.max_step_tokens,
-                       .max_prefill_beside_decode = options_.max_prefill_beside_decode};
-  if (options_.max_gap <= 0.0) return budget;
-  const std::optional<int64_t> within = step_price_.PrefillWithin(options_.max_gap);
-  if (!within) return budget;
-  const bool any_overdue = std::ranges::any_of(pending, [](const Pending& prompt) { return prompt.overdue; });
-  budget.max_prefill_beside_decode =
-      any_overdue ? *within : std::min(*within, budget.max_prefill_beside_decode);
-  return budget;
+  PromptLoad load;
+  for (size_t i = 0; i < pending.size(); ++i) {
+    if (pending[i].num_tokens == 1) {
+      ++load.answering;
+    } else {
+      load.Add(pending[i].num_tokens, SecondsSince(running_[i]->arrival));
+      load.overdue = load.overdue || pending[i].overdue;
+    }
+  }
+  return {.max_tokens = options_.max_step_tokens, .max_prefill_beside_decode = prefill_policy_.Piece(load)};
+}
+
+bool Engine::MayAdmit() const {
+  if (waiting_.empty() || static_cast<int64_t>(running_.size()) >= most_running_) return false;
+  return options_.max_state_bytes == 0 || running_.empty() ||
+         RunningBytes() + BytesOf(*waiting_.front()) <= options_.max_state_bytes;
+}
+
+bool Engine::HoldsPrompts() {
+  if (!MayAdmit()) return false;
+  PromptLoad load;
+  int64_t answers_priority = INT64_MAX;
+  for (const auto& sequence : running_) {
+    if (sequence->num_pending() > 1 || sequence->num_output_tokens() == 0) return false;
+    ++load.answering;
+    answers_priority = std::min(answers_priority, sequence->request.priority);
+  }
+  auto room = static_cast<size_t>(most_running_) - running_.size();
+  for (const auto& sequence : waiting_) {
+    if (room-- == 0) break;
+    if (sequence->request.priority < answers_priority) return false;
+    if (sequence->expected_reuse < 0)
+      sequence->expected_reuse = store_.SharedLength(sequence->request.cache_salt, sequence->tokens);
+    const auto known = static_cast<int64_t>(sequence->tokens.size());
+    const double waited = SecondsSince(sequence->arrival);
+    load.Add(std::max<int64_t>(known - sequence->expected_reuse, 1), waited);
+    load.overdue =
+        load.overdue || (options_.first_token_target > 0.0 && waited > options_.first_token_target);
+  }
+  return prefill_policy_.Holds(load);
 }
 
 std::vector<ScheduledChunk> Engine::Schedule(std::span<const Pending> pending) const {

@@ -56,20 +56,6 @@ TEST(ScheduleStep, ALowerPriorityNumberIsReadFirst) {
   EXPECT_EQ(Schedule({low, high}, {.max_tokens = 33}), "0:3 1:30 ");
 }
 
-TEST(StepPrice, SaysHowManyPromptTokensFit) {
-  StepPrice price;
-  EXPECT_FALSE(price.PrefillWithin(1.0).has_value());
-  for (int i = 0; i < 50; ++i) {
-    price.SawStep(4, 0, 0.010);
-    price.SawStep(4, 100, 0.030);  // 0.2 ms a token.
-  }
-  EXPECT_NEAR(static_cast<double>(*price.PrefillWithin(0.050)), 200.0, 1.0);
-  EXPECT_EQ(*price.PrefillWithin(0.010), StepPrice::kLeastPrefill);
-  // A machine that has become slower is noticed.
-  for (int i = 0; i < 50; ++i) price.SawStep(4, 100, 0.090);
-  EXPECT_NEAR(static_cast<double>(*price.PrefillWithin(0.050)), 50.0, 1.0);
-}
-
 TEST(ScheduleStep, AChunkEndsWhereItsStateIsWanted) {
   EXPECT_EQ(Schedule({{100, 30}, {40}}, {.max_tokens = 100}), "0:30 1:40 ");
 }

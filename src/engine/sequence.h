@@ -49,6 +49,7 @@ struct Engine::Sequence {
   int64_t waits_until = 0;  // up to here; 0: waits for none.
   std::shared_ptr<PrefixDisk::Load> load = nullptr;  // Of a state to start from.
   int num_loads = 0;
+  int64_t expected_reuse = -1;  // Tokens at most that a kept state has; -1: not looked up.
   std::chrono::steady_clock::time_point running_since = {};  // Admitted at last.
   bool cancelled = false;
   bool abandoned = false;  // Has no state: memory ran out.

@@ -245,9 +245,11 @@ void Engine::SawDraft(Sequence& sequence, const speculation::Draft& draft, int64
 }
 
 void Engine::SawDecodeStep(int64_t rows, int64_t num_sequences, Clock::time_point begin) {
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  prefill_policy_.SawStep(rows, 0, seconds);
   if (!options_.speculation.any()) return;
   if (known_rows_.insert(rows).second) return;
-  draft_policy_.SawStep(rows, num_sequences, std::chrono::duration<double>(Clock::now() - begin).count());
+  draft_policy_.SawStep(rows, num_sequences, seconds);
   if (rows == num_sequences) draft_policy_.SawStepWithoutMtp();
 }
 

@@ -138,6 +138,13 @@ struct Metrics::State {
   prometheus::Counter& replayed_steps =
       Counter("dsv4_replayed_steps_total",
               "Steps that were queued as an earlier one was, without a walk through the model.");
+  prometheus::Gauge& prefill_beside_decode =
+      Gauge("dsv4_prefill_tokens_beside_answers",
+            "Prompt tokens that the next step may read beside the answers that run now; 0: not known.");
+  prometheus::Gauge& gap_aim = Gauge(
+      "dsv4_step_seconds_aim", "Seconds that the next step with answers may take; 0: no limit is known.");
+  prometheus::Counter& holding_steps = Counter(
+      "dsv4_holding_steps_total", "Steps while prompts waited for others to be read together with them.");
   prometheus::Counter& decode_steps = Counter(
       "dsv4_decode_steps_total",
       "Steps, once for every sequence that got tokens of it; output tokens by these are tokens a step.");
@@ -264,6 +271,9 @@ void Metrics::OnStep(const engine::StepReport& report) {
   state_->drafting_seconds.Increment(now.drafting_seconds - last.drafting_seconds);
   state_->decode_steps.Increment(static_cast<double>(now.num_decode_steps - last.num_decode_steps));
   state_->replayed_steps.Increment(static_cast<double>(now.num_steps_replayed - last.num_steps_replayed));
+  state_->prefill_beside_decode.Set(static_cast<double>(now.prefill_beside_decode));
+  state_->gap_aim.Set(now.gap_aim);
+  state_->holding_steps.Increment(static_cast<double>(now.num_steps_holding - last.num_steps_holding));
   state_->preemptions.Increment(static_cast<double>(now.num_preemptions - last.num_preemptions));
   if (now.num_steps != last.num_steps) {  // Else it only waited for the disk, or ended what was cancelled.
     state_->step_seconds.Observe(report.seconds);
