@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "engine/prefill_policy.h"
+#include "engine/schedule/prefill_policy.h"
 #include "model/runtime/model.h"
 #include "speculation/draft_policy.h"
 
@@ -16,7 +16,7 @@ struct PriceOptions {
   double most_seconds = 0.5;    // Behind the first steps, which find a device cold.
 };
 
-// Tells the policy, of one sequence whose steps choose their tokens on the backend and are queued ahead (async_scheduling.cc). Does without what fails
+// Tells the policy, of one sequence whose steps choose their tokens on the backend and are queued ahead (queued_stepper.cc). Does without what fails
 // or has no time left, and leaves nothing in the model.
 void MeasurePrices(model::Model& model, const PriceOptions& options, speculation::DraftPolicy& policy);
 

@@ -1,5 +1,5 @@
 // Prices of steps, learnt from those that ran.
-#include "engine/step_prices.h"
+#include "engine/schedule/step_prices.h"
 
 #include <algorithm>
 #include <cmath>

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/prefill_policy.h"
+#include "engine/schedule/prefill_policy.h"
 
 namespace dsv4::engine::testing {
 

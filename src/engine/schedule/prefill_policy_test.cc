@@ -1,5 +1,5 @@
 // Prices of steps, and the prompt tokens that follow from them.
-#include "engine/prefill_policy.h"
+#include "engine/schedule/prefill_policy.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
 // Clients in a closed loop, scheduled as the engine does.
-#include "engine/load_simulation.h"
+#include "engine/schedule/load_simulation.h"
 
 #include <algorithm>
 #include <random>
 
-#include "engine/scheduler.h"
+#include "engine/schedule/scheduler.h"
 
 namespace dsv4::engine::testing {
 namespace {

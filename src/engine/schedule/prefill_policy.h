@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "engine/step_prices.h"
+#include "engine/schedule/step_prices.h"
 
 namespace dsv4::engine {
 

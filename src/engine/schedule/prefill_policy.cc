@@ -1,5 +1,5 @@
 // Prompt tokens of steps with answers, by the prices of steps.
-#include "engine/prefill_policy.h"
+#include "engine/schedule/prefill_policy.h"
 
 #include <algorithm>
 #include <cmath>
