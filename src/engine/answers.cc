@@ -7,6 +7,9 @@
 #include <chrono>
 #include <utility>
 
+#include "model/runtime/queued_step.h"
+#include "ops/sample.h"
+
 namespace dsv4::engine {
 namespace {
 
@@ -19,6 +22,21 @@ void TakeBack(Sequence& sequence) {
 }
 
 }  // namespace
+
+bool Answers::Take(Sequence& sequence, const model::ChosenToken& token) const {
+  if (token.fault != ops::kNoFault) {
+    sequence.sampled.emplace_back(Error(token.fault == core_.model.config().vocab_size
+                                            ? sequence.sampler.NoChoice()
+                                            : sequence.sampler.BadLogit(token.fault, "NaN or infinite")));
+    return false;
+  }
+  sequence.sampler.Record(token.id);
+  sequence.sampled.emplace_back(sampling::SampledToken{.id = token.id});
+  if (sequence.request.stop_tokens.contains(token.id)) return false;
+  if (sequence.request.constraint != nullptr) sequence.request.constraint->Accept(token.id);
+  // The token may have ended the waiting of a constraint: what comes behind it has been chosen without.
+  return sequence.GoesOn();
+}
 
 void Answers::Finish(Sequence& sequence, FinishReason reason, Status status, int32_t stop_token,
                      std::vector<Event>& events) {

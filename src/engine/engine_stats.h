@@ -18,6 +18,7 @@ struct EngineStats {
   int64_t num_steps_ahead = 0;     // Of these, queued before the tokens of the step in front were known,
   int64_t num_steps_replayed = 0;  // and queued without a walk through the model (ops/step_replay.h);
   int64_t num_steps_verified_on_backend = 0;  // with drafts, and chose their tokens on the backend.
+  int64_t num_mixed_steps_on_backend = 0;     // waited for, of any mix, and chose their tokens there;
   int64_t num_steps_holding = 0;              // While prompts waited for others to be read with.
   int64_t num_prefill_tokens = 0;             // Computed.
   int64_t num_cached_tokens = 0;              // Reused instead.

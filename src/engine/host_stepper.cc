@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/parallel.h"
+#include "model/runtime/queued_step.h"
 
 namespace dsv4::engine {
 namespace {
@@ -114,21 +115,69 @@ void HostStepper::SampleAll(const Plan& plan, const model::StepOutput& output) {
   }
 }
 
+Status HostStepper::RunOnHost(const Plan& plan) {
+  const Result<model::StepOutput> output = Run(plan);
+  if (!output) return output.error();
+  SampleAll(plan, *output);
+  return {};
+}
+
+bool HostStepper::MayChooseOnBackend(const Plan& plan) const {
+  if (!core_.queues() || core_.options.watcher != nullptr || core_.options.observer != nullptr) return false;
+  if (plan.num_rows > core_.model.options().max_chunk_tokens) return false;
+  bool any_chooses = false;
+  for (size_t i = 0; i < plan.schedule.size(); ++i) {
+    const Sequence& sequence = *core_.running[plan.schedule[i].sequence];
+    if (sequence.num_verified > 0 || !sequence.MayChooseOnBackend()) return false;
+    any_chooses = any_chooses || (plan.IsLast(i) && sequence.max_tokens > 0);
+  }
+  return any_chooses;
+}
+
+Result<bool> HostStepper::RunOnBackend(const Plan& plan) {
+  if (!MayChooseOnBackend(plan) || !core_.UploadAllowed().ok()) return false;
+  std::vector<model::DecodeChunk> chunks;
+  for (size_t i = 0; i < plan.batch.size(); ++i) {
+    const Sequence& sequence = *core_.running[plan.schedule[i].sequence];
+    model::DecodeChunk chunk = {.state = plan.batch[i].state,
+                                .chooses = plan.IsLast(i) && sequence.max_tokens > 0,
+                                .choice = sequence.sampler.ChoiceAfter(0)};
+    if (plan.pending[plan.schedule[i].sequence].num_tokens == 1 && sequence.num_output_tokens() > 0) {
+      chunk.token = plan.batch[i].tokens[0];
+    } else {
+      chunk.prompt = plan.batch[i].tokens;
+    }
+    chunks.push_back(chunk);
+  }
+  // An error changes nothing; a step on the host will meet it and say so.
+  const auto step = core_.model.QueueDecode(chunks, core_.allowed_on_backend);
+  if (!step) return false;
+  const Result<std::vector<model::ChosenToken>> tokens = (*step)->Wait();
+  ++core_.stats.num_steps;
+  ++core_.stats.num_mixed_steps_on_backend;
+  // The states hold rows of no use: the step cannot be tried again, whatever it lacked.
+  if (!tokens) return Error(Internal(tokens.error().message()));
+  size_t row = 0;
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    if (chunks[i].chooses) answers_.Take(*core_.running[plan.schedule[i].sequence], (*tokens)[row++]);
+  }
+  return true;
+}
+
 bool HostStepper::Step(std::vector<Event>& events) {
   const Plan plan = MakePlan();
   if (plan.schedule.empty()) return false;
   const auto began = std::chrono::steady_clock::now();
-  const Result<model::StepOutput> output = Run(plan);
+  const Result<bool> on_backend = RunOnBackend(plan);
+  const Status status = !on_backend ? on_backend.error() : *on_backend ? Status() : RunOnHost(plan);
   // The step was taken back; with more memory the next may succeed.
-  if (!output && output.error().code() == StatusCode::kResourceExhausted && admission_.FreeMemory())
-    return true;
-  if (!output) {
+  if (status.code() == StatusCode::kResourceExhausted && admission_.FreeMemory()) return true;
+  if (!status.ok()) {
     for (const ScheduledChunk& chunk : plan.schedule)
-      answers_.Fail(*core_.running[chunk.sequence], output.error(), events);
+      answers_.Fail(*core_.running[chunk.sequence], status, events);
     core_.DropFinished();
     return true;
   }
-  SampleAll(plan, *output);
   admission_.CountGoodStep();
   if (plan.DecodesAlone()) {
     speculator_.SawDecodeStep(plan.num_rows, std::ssize(plan.schedule), began);

@@ -1,4 +1,5 @@
-// HostStepper: steps of any mix of prompts and answers. Their logits come to the host, which samples (host_stepper.cc, reading.cc).
+// HostStepper: steps of any mix of prompts and answers, which are waited for. Tokens are chosen on the backend where none takes more than its
+// logits. Else the logits come to the host, which samples (host_stepper.cc, reading.cc).
 #pragma once
 
 #include <cstddef>
@@ -42,6 +43,11 @@ class HostStepper final : public Stepper {
   StepBudget Budget(std::span<const Pending> pending) const;
   // Tokens of each sequence. Where few rows have other bits than many, in pieces that have those of a run alone (schedule/reading_pieces.h).
   std::vector<ScheduledChunk> Schedule(std::span<const Pending> pending) const;
+  // Runs the step and chooses the tokens on the backend; false if that is not for these sequences, or cannot be queued.
+  Result<bool> RunOnBackend(const Plan& plan);
+  bool MayChooseOnBackend(const Plan& plan) const;
+  // Runs it, and samples on the host.
+  Status RunOnHost(const Plan& plan);
   Result<model::StepOutput> Run(const Plan& plan);
   void SampleAll(const Plan& plan, const model::StepOutput& output);
   // Takes what came of one chunk.

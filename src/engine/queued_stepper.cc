@@ -12,15 +12,13 @@
 #include <utility>
 
 #include "model/runtime/queued_step.h"
-#include "ops/sample.h"
 
 namespace dsv4::engine {
 namespace {
 
 // It decodes, and its token takes no more than its logits.
-bool MayChooseOnBackend(const Sequence& sequence) {
-  return sequence.num_pending() == 1 && sequence.num_output_tokens() > 0 && sequence.GoesOn() &&
-         sequence.sampler.by_logits_alone();
+bool DecodesOnBackend(const Sequence& sequence) {
+  return sequence.num_pending() == 1 && sequence.num_output_tokens() > 0 && sequence.MayChooseOnBackend();
 }
 
 }  // namespace
@@ -77,8 +75,7 @@ bool QueuedStepper::QueuesAhead() {
   if (core_.model.cache_layout().max_rewind_tokens < 1) return false;
   const int64_t most = std::min(core_.options.max_step_tokens, core_.model.options().max_chunk_tokens);
   if (core_.running.empty() || static_cast<int64_t>(core_.running.size()) > most || !MayGoOn()) return false;
-  if (!std::ranges::all_of(core_.running,
-                           [](const auto& sequence) { return MayChooseOnBackend(*sequence); }) ||
+  if (!std::ranges::all_of(core_.running, [](const auto& sequence) { return DecodesOnBackend(*sequence); }) ||
       speculator_.Plan())
     return false;
   if (!core_.UploadAllowed().ok())
@@ -160,24 +157,9 @@ void QueuedStepper::Settle(InFlight& step, std::vector<Event>& events) {
       answers_.Fail(sequence, tokens.error(), events);
       continue;
     }
-    Take(sequence, (*tokens)[i]);
+    answers_.Take(sequence, (*tokens)[i]);
     answers_.Advance(sequence, events);
   }
-}
-
-bool QueuedStepper::Take(Sequence& sequence, const model::ChosenToken& token) const {
-  if (token.fault != ops::kNoFault) {
-    sequence.sampled.emplace_back(Error(token.fault == core_.model.config().vocab_size
-                                            ? sequence.sampler.NoChoice()
-                                            : sequence.sampler.BadLogit(token.fault, "NaN or infinite")));
-    return false;
-  }
-  sequence.sampler.Record(token.id);
-  sequence.sampled.emplace_back(sampling::SampledToken{.id = token.id});
-  if (sequence.request.stop_tokens.contains(token.id)) return false;
-  if (sequence.request.constraint != nullptr) sequence.request.constraint->Accept(token.id);
-  // The token may have ended the waiting of a constraint: what comes behind it has been chosen without.
-  return sequence.GoesOn();
 }
 
 // Logits of several rows would come to the host, and be looked at there, with the device idle.
@@ -187,7 +169,7 @@ bool QueuedStepper::Verify(std::vector<Event>& events) {
   std::vector<std::vector<sampling::ChoiceParams>> choices;  // Behind the tokens of each draft.
   int64_t num_rows = 0;
   for (const auto& sequence : core_.running) {
-    if (!MayChooseOnBackend(*sequence)) return false;
+    if (!DecodesOnBackend(*sequence)) return false;
     choices.emplace_back();
     for (int64_t i = 1; i <= sequence->num_verified; ++i)
       choices.back().push_back(sequence->sampler.ChoiceAfter(static_cast<uint64_t>(i)));
@@ -223,7 +205,7 @@ bool QueuedStepper::Verify(std::vector<Event>& events) {
     }
     for (size_t i = 0; i <= draft.size(); ++i) {
       const model::ChosenToken& token = (*tokens)[first + i];
-      if (!Take(*sequence, token) || (i < draft.size() && token.id != draft[i])) break;
+      if (!answers_.Take(*sequence, token) || (i < draft.size() && token.id != draft[i])) break;
     }
     answers_.Advance(*sequence, events);
   }

@@ -37,8 +37,6 @@ class QueuedStepper final : public Stepper {
   void Settle(InFlight& step, std::vector<Event>& events);
   // Runs the step that verifies the chosen drafts, if it may choose its tokens on the backend as well.
   bool Verify(std::vector<Event>& events);
-  // A token that the backend has chosen, into sequence.sampled; whether the one behind it may be taken too.
-  bool Take(Sequence& sequence, const model::ChosenToken& token) const;
 
   EngineCore& core_;
   Admission& admission_;
