@@ -123,8 +123,10 @@ void RegisterServe(Commands& commands) {
       "auto: an aim of 0.1 on a GPU, no bound on the host)");
   serve.add_option("--speculation", options.speculation, kSpeculationHelp)->capture_default_str();
   number("--state-mib", options.state_mib, "Memory of running sequences on each rank (0: no limit)");
-  number("--prefix-cache-mib", options.prefix_cache_mib,
-         "Memory of states kept for reuse on each rank (0: none are)");
+  automatic(
+      "--prefix-cache-mib", options.prefix_cache_mib, true,
+      "Memory of states kept for reuse on each rank (0: none are; auto: 1024, on a GPU a quarter of what is "
+      "left beside the weights where that is more)");
   number("--prefix-cache-every", options.prefix_cache_every,
          "Keep the state of a long prompt after so many tokens too (0: no)");
   CLI::Option* prefix_cache_dir =

@@ -184,6 +184,9 @@ Result<std::unique_ptr<engine::PrefixDisk>> OpenPrefixDisk(const ServeOptions& o
 
 // The part of a device's memory beside the weights that is for states.
 constexpr double kOfRoomForStates = 0.9;
+// Memory of states that are kept for reuse, where no option says: MiB, and on a device a part of that room.
+constexpr int64_t kKeptMib = 1024;
+constexpr double kOfRoomForKept = 0.25;
 // Places of a server that was not told how many: on the host, on a device at most, and where several ranks divide a model.
 constexpr int64_t kPlacesOnHost = 64;
 constexpr int64_t kMostPlaces = 512;
@@ -312,7 +315,7 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
                             .max_sequences = places,
                             .max_context = options.context,
                             .max_state_bytes = options.state_mib << 20,
-                            .prefix_cache_bytes = options.prefix_cache_mib << 20,
+                            .prefix_cache_bytes = options.prefix_cache_mib.value_or(kKeptMib) << 20,
                             .checkpoint_tokens = options.prefix_cache_every,
                             .prefix_disk = disk->get(),
                             .watcher = verifier,
@@ -431,7 +434,7 @@ int RunServeCommand(const ServeOptions& options) {
             "serve --prefix-cache-dir: a file would hold one rank's part of a state only; want no --ranks"),
         kExitBadUsage);
   }
-  if (!options.prefix_cache_dir.empty() && options.prefix_cache_mib == 0) {
+  if (!options.prefix_cache_dir.empty() && options.prefix_cache_mib == int64_t{0}) {
     return Fail(
         InvalidArgument(
             "--prefix-cache-dir: a state that is read needs a place in memory, and --prefix-cache-mib is 0"),
@@ -486,12 +489,16 @@ int RunServeCommand(const ServeOptions& options) {
   if (left.states > 0 && !left.trade.any() && options.state_mib == 0) {
     const auto room = static_cast<int64_t>(kOfRoomForStates * static_cast<double>(left.states));
     const int64_t one = (*model)->MostStateBytes(std::min(wanted, left.context));
-    fitting.state_mib = std::max((room >> 20) - options.prefix_cache_mib, (one >> 20) + 1);
+    if (!options.prefix_cache_mib.has_value())
+      fitting.prefix_cache_mib =
+          std::max(kKeptMib, static_cast<int64_t>(kOfRoomForKept * static_cast<double>(room >> 20)));
+    fitting.state_mib = std::max((room >> 20) - *fitting.prefix_cache_mib, (one >> 20) + 1);
   }
-  if (left.kept < options.prefix_cache_mib << 20) {
+  const int64_t kept_mib = fitting.prefix_cache_mib.value_or(kKeptMib);
+  if (left.kept < kept_mib << 20) {
     fitting.prefix_cache_mib = std::max<int64_t>(left.kept >> 20, 1);
-    LogWarning(fmt::format("--prefix-cache-mib: memory has room for {} of {}", fitting.prefix_cache_mib,
-                           options.prefix_cache_mib));
+    LogWarning(
+        fmt::format("--prefix-cache-mib: memory has room for {} of {}", *fitting.prefix_cache_mib, kept_mib));
   }
   // Sequences give way to each other before slots are fewer than the least.
   if (left.trade.any()) {

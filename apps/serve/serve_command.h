@@ -43,7 +43,7 @@ struct ServeOptions {
   std::optional<double> max_gap_seconds;             // EngineOptions::max_gap
   int64_t state_mib = 0;                             // 0: no limit.
   std::string speculation = "auto";                  // ParseSpeculation
-  int64_t prefix_cache_mib = 1024;
+  std::optional<int64_t> prefix_cache_mib;  // Unset: kKeptMib, on a device kOfRoomForKept where that is more.
   int64_t prefix_cache_every = 2048;  // Tokens of a prompt between two kept states; 0: none in its midst.
   std::string prefix_cache_dir;       // Empty: nothing outlives the process.
   int64_t prefix_cache_disk_mib = 10240;

@@ -180,6 +180,7 @@ bool Admission::Enter(size_t chosen, std::vector<Event>& events) {
   if (!next.admitted) {
     next.admitted = true;
     core_.stats.num_cached_tokens += next.length();
+    core_.stats.num_shared_tokens += std::max(shared, next.length());
     events.push_back(
         {.request = next.id, .kind = Event::Kind::kAdmitted, .num_cached_tokens = next.length()});
   }

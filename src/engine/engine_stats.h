@@ -21,7 +21,8 @@ struct EngineStats {
   int64_t num_mixed_steps_on_backend = 0;     // waited for, of any mix, and chose their tokens there;
   int64_t num_steps_holding = 0;              // While prompts waited for others to be read with.
   int64_t num_prefill_tokens = 0;             // Computed.
-  int64_t num_cached_tokens = 0;              // Reused instead.
+  int64_t num_cached_tokens = 0;              // Reused instead,
+  int64_t num_shared_tokens = 0;              // of those with which a kept text begins too.
   int64_t num_output_tokens = 0;
   int64_t num_preemptions = 0;
   // Of drafts, by source and place: tokens that steps verified, and that were right.

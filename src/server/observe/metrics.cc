@@ -132,6 +132,12 @@ struct Metrics::State {
   prometheus::Counter& prefill = Counter("dsv4_prefill_tokens_total", "Prompt tokens computed.");
   prometheus::Counter& cached =
       Counter("dsv4_cached_tokens_total", "Prompt tokens reused instead of computed.");
+  prometheus::Counter& shared = Counter(
+      "dsv4_shared_prompt_tokens_total",
+      "Prompt tokens with which a kept text begins; those that were not reused had no state at their place.");
+  prometheus::Counter& mixed_steps =
+      Counter("dsv4_mixed_steps_on_device_total",
+              "Steps that were waited for, prompts among them or not, and chose their tokens on the device.");
   prometheus::Counter& output = Counter("dsv4_output_tokens_total", "Tokens sampled.");
   prometheus::Counter& preemptions =
       Counter("dsv4_preemptions_total", "Sequences that gave up their state for others.");
@@ -256,6 +262,9 @@ void Metrics::OnStep(const engine::StepReport& report) {
   state_->cache_states.Set(static_cast<double>(now.cache_states));
   state_->evictions.Increment(static_cast<double>(now.cache_evictions - last.cache_evictions));
   state_->prefill.Increment(static_cast<double>(now.num_prefill_tokens - last.num_prefill_tokens));
+  state_->shared.Increment(static_cast<double>(now.num_shared_tokens - last.num_shared_tokens));
+  state_->mixed_steps.Increment(
+      static_cast<double>(now.num_mixed_steps_on_backend - last.num_mixed_steps_on_backend));
   state_->cached.Increment(static_cast<double>(now.num_cached_tokens - last.num_cached_tokens));
   state_->output.Increment(static_cast<double>(now.num_output_tokens - last.num_output_tokens));
   for (size_t source = 0; source < speculation::kNumSources; ++source) {
