@@ -110,10 +110,6 @@ EngineStats Engine::stats() const {
   stats.num_running = static_cast<int64_t>(core.running.size());
   stats.num_waiting = static_cast<int64_t>(core.waiting.size());
   parts_->keeper.Count(stats);
-  const int64_t answering = std::ranges::count_if(
-      core.running, [](const auto& sequence) { return sequence->num_output_tokens() > 0; });
-  stats.prefill_beside_decode = core.prefill_policy.Piece({.answering = answering, .tokens = INT64_MAX / 4});
-  stats.gap_aim = core.prefill_policy.Gap(answering);
   return stats;
 }
 

@@ -40,7 +40,8 @@ struct EngineStats {
   int64_t cache_bytes = 0;
   int64_t cache_states = 0;
   int64_t cache_evictions = 0;
-  // Prompt tokens that the next step may read beside those that answer, and the seconds that it may take (schedule/prefill_policy.h); 0: not known.
+  // Prompt tokens that the latest step with prompts and answers could read, and the seconds that it could take (schedule/prefill_policy.h); 0:
+  // no limit was known.
   int64_t prefill_beside_decode = 0;
   double gap_aim = 0;
 };

@@ -46,8 +46,12 @@ StepBudget HostStepper::Budget(std::span<const Pending> pending) const {
       load.overdue = load.overdue || pending[i].overdue;
     }
   }
-  return {.max_tokens = core_.options.max_step_tokens,
-          .max_prefill_beside_decode = core_.prefill_policy.Piece(load)};
+  StepBudget budget = {.max_tokens = core_.options.max_step_tokens};
+  if (load.answering == 0 || load.num_prompts == 0) return budget;
+  budget.max_prefill_beside_decode = core_.prefill_policy.Piece(load);
+  core_.stats.prefill_beside_decode = budget.max_prefill_beside_decode;
+  core_.stats.gap_aim = core_.prefill_policy.Gap(load.answering);
+  return budget;
 }
 
 std::vector<ScheduledChunk> HostStepper::Schedule(std::span<const Pending> pending) const {

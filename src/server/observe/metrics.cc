@@ -146,9 +146,10 @@ struct Metrics::State {
               "Steps that were queued as an earlier one was, without a walk through the model.");
   prometheus::Gauge& prefill_beside_decode =
       Gauge("dsv4_prefill_tokens_beside_answers",
-            "Prompt tokens that the next step may read beside the answers that run now; 0: not known.");
-  prometheus::Gauge& gap_aim = Gauge(
-      "dsv4_step_seconds_aim", "Seconds that the next step with answers may take; 0: no limit is known.");
+            "Prompt tokens that the latest step with prompts and answers could read.");
+  prometheus::Gauge& gap_aim =
+      Gauge("dsv4_step_seconds_aim",
+            "Seconds that the latest step with prompts and answers could take; 0: no limit was known.");
   prometheus::Counter& holding_steps = Counter(
       "dsv4_holding_steps_total", "Steps while prompts waited for others to be read together with them.");
   prometheus::Counter& decode_steps = Counter(
