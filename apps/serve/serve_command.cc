@@ -181,6 +181,49 @@ Result<std::unique_ptr<engine::PrefixDisk>> OpenPrefixDisk(const ServeOptions& o
   return disk;
 }
 
+// The part of a device's memory beside the weights that is for states.
+constexpr double kOfRoomForStates = 0.9;
+// Memory of states that are kept for reuse, where no option says: MiB, and on a device a part of that room.
+constexpr int64_t kKeptMib = 1024;
+constexpr double kOfRoomForKept = 0.25;
+// Places of a server that was not told how many: on the host, on a device at most, and where several ranks divide a model.
+constexpr int64_t kPlacesOnHost = 64;
+constexpr int64_t kMostPlaces = 512;
+constexpr int64_t kPlacesOfRanks = 256;
+// Tokens of a sequence for which a place has memory. Longer ones take others' places as they grow.
+constexpr int64_t kTokensOfPlace = 2048;
+
+// Says how prompts are read beside answers.
+std::string PromptsLine(const engine::PrefillPolicy& policy) {
+  const engine::PrefillLimits& limits = policy.limits();
+  const std::string gap = limits.max_gap <= 0.0
+                              ? "no bound on the time between two tokens"
+                              : fmt::format("{} of {:.3g} s for the time between two tokens",
+                                            limits.gap_is_bound ? "a bound" : "an aim", limits.max_gap);
+  if (limits.max_beside_decode > 0)
+    return fmt::format("Prompts beside answers: up to {} tokens a step, {}", limits.max_beside_decode, gap);
+  std::string line = fmt::format("Prompts beside answers: by the prices of steps, {}", gap);
+  if (!policy.prices().knows_prefill()) return line + "; none measured yet";
+  for (int64_t rows = 8; rows <= policy.prices().largest_mixed(); rows *= 8) {
+    line += fmt::format("{} {} tokens {:.3g} ms", rows == 8 ? "; measured:" : ",", rows,
+                        1e3 * policy.prices().Mixed(0, rows));
+  }
+  return line;
+}
+
+int PlacesFor(const ServeOptions& options, const model::Model& model) {
+  if (options.max_sequences.has_value()) return static_cast<int>(*options.max_sequences);
+  int64_t places = kPlacesOnHost;
+  if (model.asynchronous()) places = model.options().group != nullptr ? kPlacesOfRanks : kMostPlaces;
+  if (options.state_mib > 0) {
+    const int64_t tokens = std::min(kTokensOfPlace, model.config().max_position_embeddings);
+    places = std::min(places, (options.state_mib << 20) / std::max<int64_t>(model.MostStateBytes(tokens), 1));
+  }
+  const int64_t step_tokens =
+      options.max_step_tokens > 0 ? options.max_step_tokens : model.options().max_chunk_tokens;
+  return static_cast<int>(std::clamp<int64_t>(places, 1, step_tokens));
+}
+
 // Whether counts may be those of a whole model, which the next start wants.
 bool SeesAllLayers(const ServeOptions& options) {
   return options.model.group == nullptr && options.model.max_layers == 0;
@@ -263,29 +306,32 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
   if (learner != nullptr) metrics.WatchLearning([learner] { return learner->num_tokens(); });
   SlotTrader trader(trade, [&backend](int64_t slots) { return backend::SetExpertSlots(backend, slots); });
   SamplingThreads sampling_threads(*backend.context);
-  engine::EngineThread engine(
-      std::make_unique<engine::Engine>(
-          model,
-          engine::EngineOptions{.max_step_tokens = options.max_step_tokens,
-                                .max_prefill_beside_decode = options.max_prefill_beside_decode,
-                                .first_token_target = options.first_token_seconds,
-                                .max_gap = options.max_gap_seconds,
-                                .max_sequences = options.max_sequences,
-                                .max_context = options.context,
-                                .max_state_bytes = options.state_mib << 20,
-                                .prefix_cache_bytes = options.prefix_cache_mib << 20,
-                                .checkpoint_tokens = options.prefix_cache_every,
-                                .prefix_disk = disk->get(),
-                                .watcher = verifier,
-                                .threads = &sampling_threads.pool(),
-                                .speculation = SpeculationOf(speculation, model)},
-          served.AllowedTokens()),
-      {.max_waiting = options.max_waiting}, [&](const engine::StepReport& report) {
-        metrics.OnStep(report);
-        if (learner != nullptr) learner->OnStep();
-        // Kept states lie beside those that run.
-        if (trade.any()) trader.OnStep(report.stats.state_bytes + report.stats.cache_bytes);
-      });
+  const int places = PlacesFor(options, model);
+  auto owned_engine = std::make_unique<engine::Engine>(
+      model,
+      engine::EngineOptions{.max_step_tokens = options.max_step_tokens,
+                            .max_prefill_beside_decode = options.max_prefill_beside_decode.value_or(0),
+                            .first_token_target = options.first_token_seconds,
+                            .max_gap = options.max_gap_seconds,
+                            .max_sequences = places,
+                            .max_context = options.context,
+                            .max_state_bytes = options.state_mib << 20,
+                            .prefix_cache_bytes = options.prefix_cache_mib.value_or(kKeptMib) << 20,
+                            .checkpoint_tokens = options.prefix_cache_every,
+                            .prefix_disk = disk->get(),
+                            .watcher = verifier,
+                            .threads = &sampling_threads.pool(),
+                            .speculation = SpeculationOf(speculation, model)},
+      served.AllowedTokens());
+  const std::string prompts_line = PromptsLine(owned_engine->prefill_policy());
+  engine::EngineThread engine(std::move(owned_engine), {.max_waiting = options.max_waiting},
+                              [&](const engine::StepReport& report) {
+                                metrics.OnStep(report);
+                                if (learner != nullptr) learner->OnStep();
+                                // Kept states lie beside those that run.
+                                if (trade.any())
+                                  trader.OnStep(report.stats.state_bytes + report.stats.cache_bytes);
+                              });
   served.context_length = engine.context_length();
   if (served.context_length < 2) {
     return Fail(InvalidArgument(fmt::format("--state-mib {}: too little for a sequence of two tokens",
@@ -317,7 +363,7 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
                            .verification = std::move(verification),
                            .cache_secret = *disk != nullptr ? (*disk)->secret() : std::string(),
                            .model_path = options.model.model,
-                           .max_sequences = options.max_sequences,
+                           .max_sequences = places,
                            .responses = responses->get(),
                            .access_log = access_log.get(),
                            .traces = traces.get()});
@@ -342,9 +388,10 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
   // Scripts wait for this line: it says where, that answers will come, and that a signal ends the server in order.
   (*http)->HandleSignals();
   PrintError("dsv4 serves {} at {} (context {}, {} at a time)\n", served.id, (*http)->address(),
-             served.context_length, options.max_sequences);
+             served.context_length, places);
   PrintError("Where a request says nothing: {}\n",
              SettingsLine(served.profile, served.default_thinking.mode, served.default_thinking.effort, {}));
+  PrintError("{}\n", prompts_line);
   GoOnWithoutLostFiles();
   LossWatch watch(options.model.group.get(), [&] { (*http)->Shutdown(); });
   (*http)->Run([&] {
@@ -368,11 +415,11 @@ int RunServeCommand(const ServeOptions& options) {
   if (!speculation) return Fail(speculation.error(), kExitBadUsage);
   const int64_t step_tokens =
       options.max_step_tokens > 0 ? options.max_step_tokens : PassTokens(options.model);
-  if (step_tokens < options.max_sequences) {
+  if (options.max_sequences.has_value() && step_tokens < *options.max_sequences) {
     return Fail(
         InvalidArgument(fmt::format("a step of {} tokens (--max-step-tokens, else --pass-tokens) is less "
                                     "than --max-sequences {}: not every answer would move in a step",
-                                    step_tokens, options.max_sequences)),
+                                    step_tokens, *options.max_sequences)),
         kExitBadUsage);
   }
   if (options.verify_every > 0 && options.model.group != nullptr) {
@@ -389,7 +436,7 @@ int RunServeCommand(const ServeOptions& options) {
             "serve --prefix-cache-dir: a file would hold one rank's part of a state only; want no --ranks"),
         kExitBadUsage);
   }
-  if (!options.prefix_cache_dir.empty() && options.prefix_cache_mib == 0) {
+  if (!options.prefix_cache_dir.empty() && options.prefix_cache_mib == int64_t{0}) {
     return Fail(
         InvalidArgument(
             "--prefix-cache-dir: a state that is read needs a place in memory, and --prefix-cache-mib is 0"),
@@ -441,10 +488,20 @@ int RunServeCommand(const ServeOptions& options) {
                            options.context > 0 ? " (--context)" : "; --context N keeps room for so many"));
     fitting.context = left.context;
   }
-  if (left.kept < options.prefix_cache_mib << 20) {
+  // Beside those that are kept for reuse. What the plan does not know of takes a part.
+  if (left.states > 0 && !left.trade.any() && options.state_mib == 0) {
+    const auto room = static_cast<int64_t>(kOfRoomForStates * static_cast<double>(left.states));
+    const int64_t one = (*model)->MostStateBytes(std::min(wanted, left.context));
+    if (!options.prefix_cache_mib.has_value())
+      fitting.prefix_cache_mib =
+          std::max(kKeptMib, static_cast<int64_t>(kOfRoomForKept * static_cast<double>(room >> 20)));
+    fitting.state_mib = std::max((room >> 20) - *fitting.prefix_cache_mib, (one >> 20) + 1);
+  }
+  const int64_t kept_mib = fitting.prefix_cache_mib.value_or(kKeptMib);
+  if (left.kept < kept_mib << 20) {
     fitting.prefix_cache_mib = std::max<int64_t>(left.kept >> 20, 1);
-    LogWarning(fmt::format("--prefix-cache-mib: memory has room for {} of {}", fitting.prefix_cache_mib,
-                           options.prefix_cache_mib));
+    LogWarning(
+        fmt::format("--prefix-cache-mib: memory has room for {} of {}", *fitting.prefix_cache_mib, kept_mib));
   }
   // Sequences give way to each other before slots are fewer than the least.
   if (left.trade.any()) {

@@ -53,6 +53,7 @@ Status CheckMemory(const ModelFlags& flags, const model::ModelConfig& config,
   DSV4_RETURN_IF_ERROR(CheckHostMemory(flags, plan, numbers, synthetic));
   if (options.group == nullptr && left != nullptr) {
     if (TradesSlots(flags)) left->trade = TradeOf(plan, options.experts, device, options.max_chunk_tokens);
+    left->states = device.free - device.reserved - (plan.total() - plan.num_sequences * plan.sequence);
     left->context = model::LongestContext(config, planned, WithLeastSlots(plan, left->trade),
                                           device.free - device.reserved);
   }

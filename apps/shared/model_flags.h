@@ -75,6 +75,7 @@ struct RoomLeft {
   int64_t context =
       0;  // Tokens of each of those that were planned; at most as many as the model knows, in a group so many.
   int64_t kept = INT64_MAX;  // Bytes on the host for states that are kept for reuse.
+  int64_t states = 0;        // Bytes on a device for states of sequences; 0: not known.
   SlotTrade trade;           // The context above is that beside the least slots.
 };
 

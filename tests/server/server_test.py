@@ -209,6 +209,36 @@ class Bench(SharedServer):
                 self.assertGreater(report["inter_token_seconds"]["p50"], 0)
                 self.assertGreater(report["output_tokens_per_second"], 0)
 
+    def load(self, *arguments):
+        process = dsv4("bench", "--server", self.server.url, "--seconds", 2, "--json", *arguments)
+        self.assertEqual(process.returncode, 0, process.stderr + process.stdout)
+        return json.loads(process.stdout)
+
+    def test_a_dataset_has_its_own_lengths(self):
+        with tempfile.NamedTemporaryFile("w") as dataset:
+            talk = [{"from": "human", "value": "Where is Rome?"}, {"from": "gpt", "value": "In Italy, by the river."}]
+            json.dump([{"conversations": talk}], dataset)
+            dataset.flush()
+            report = self.load("--streams", 2, "--dataset", dataset.name)
+            answer = self.server.post("/tokenize", {"prompt": talk[1]["value"]})["count"]
+            self.assertEqual(report["total_output_tokens"], report["completed"] * answer)
+            report = self.load("--streams", 2, "--dataset", dataset.name, "--output-tokens", 5)
+            self.assertEqual(report["total_output_tokens"], report["completed"] * 5)
+        self.assertEqual(dsv4("bench", "--server", self.server.url, "--dataset", "/no/such").returncode, 3)
+
+    def test_lengths_are_spread(self):
+        report = self.load("--streams", 4, "--input-tokens", 100, "--output-tokens", 10, "--length-spread", 0.5)
+        self.assertGreater(report["completed"], 4)
+        self.assertNotEqual(report["total_output_tokens"], report["completed"] * 10)
+        self.assertAlmostEqual(report["total_output_tokens"] / report["completed"], 10, delta=4)
+        self.assertGreater(report["median_tpot_ms"], 0)
+
+    def test_agents_send_what_was_said_and_more(self):
+        report = self.load("--streams", 2, "--agents", "--input-tokens", 600, "--output-tokens", 8, "--turns", 9, "--warm-up", 1)
+        self.assertAlmostEqual(report["agents"]["mean_input_tokens"], 600, delta=250)
+        self.assertGreater(report["share_of_prompt_reused"], 0.5)
+        self.assertIn(report["agents"]["counts"], (True, False))
+
     def test_what_cannot_be_loaded_is_an_error(self):
         self.assertEqual(dsv4("bench", "--server", "https://x").returncode, 2)
         self.assertEqual(dsv4("bench", "--server", self.server.url, "--depth", "5").returncode, 2)

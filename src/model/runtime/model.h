@@ -197,8 +197,8 @@ class Model {
   bool can_queue() const;
   // One byte a token, for QueueDecode, which never chooses one whose byte is 0. InvalidArgument for another number of them.
   Result<Buffer> UploadAllowedTokens(std::span<const uint8_t> allowed) const;
-  // Queues a step that reads one token of every sequence and chooses the next, and moves each sequence on by its token; by those of its draft
-  // too, where it has one. Where the backend's memory is asynchronous it returns at once, and the step behind it may be queued before this one
+  // Queues a step that reads one token of every sequence, or tokens of its prompt, and chooses the next. It moves each sequence on by what it
+  // reads; by those of its draft too, where it has one. Where the backend's memory is asynchronous it returns at once, and the step behind it may be queued before this one
   // has been waited for. Errors change nothing: those of Step, Unimplemented where can_queue is false, InvalidArgument for more than
   // max_chunk_tokens rows, a draft that DecodeChunk does not allow, or a chunk to follow that the step queued last has not; none can follow a
   // step with drafts. What only the device can tell, Wait does; in a group also what ended it.
