@@ -203,7 +203,7 @@ int RunOnce(ChatRuntime& runtime, const RunOptions& options, const ToolCommands&
   if (!options.json) {
     printer.EndAnswer();
     if (!options.quiet) {
-      fmt::print(stderr, "{}\n{}, seed {}\n", SpeedLine(*answer),
+      fmt::print(stderr, "{}, on {}\n{}, seed {}\n", SpeedLine(*answer), runtime.backend_name(),
                  SettingsLine(runtime.profile(), ask.mode, ask.effort, ask.sampling), ask.sampling.seed);
     }
   }

@@ -2,14 +2,15 @@
 
 #include <utility>
 
+#include "apps/shared/choose_backend.h"
+
 namespace dsv4::apps {
 
 Result<std::unique_ptr<diag::Verifier>> MakeVerifier(const ModelFlags& flags, const ModelSource& source,
                                                      int64_t every) {
-  ModelFlags reference_flags = flags;
+  ModelFlags reference_flags = WithBackend(flags, "reference");
   // Of the same format are the copies of states that it gets.
   reference_flags.cache_rows = CacheRowsOf(flags) == model::CacheRows::kPacked ? "packed" : "wide";
-  reference_flags.backend = "reference";
   reference_flags.num_threads = 1;  // The others are the answer's.
   DSV4_ASSIGN_OR_RETURN(std::unique_ptr<model::Model> reference, LoadModel(reference_flags, source, {}));
   return std::make_unique<diag::Verifier>(std::move(reference), diag::VerifierOptions{.every = every});
