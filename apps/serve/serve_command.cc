@@ -13,6 +13,7 @@
 
 #include "apps/run/run_report.h"
 #include "apps/serve/expert_learner.h"
+#include "apps/shared/choose_backend.h"
 #include "apps/shared/load_bar.h"
 #include "apps/shared/lost_file.h"
 #include "apps/shared/model_source.h"
@@ -355,6 +356,7 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
     if (!opened) return Fail(opened.error().WithContext("--otlp-endpoint"), kExitBadUsage);
     traces = std::move(*opened);
   }
+  const BackendName ran_on = SplitBackendName(backend.name);
   server::Service service(served, engine, metrics,
                           {.api_keys = std::move(api_keys),
                            .cors_origin = options.cors_origin,
@@ -364,6 +366,8 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
                            .cache_secret = *disk != nullptr ? (*disk)->secret() : std::string(),
                            .model_path = options.model.model,
                            .max_sequences = places,
+                           .backend = ran_on.backend,
+                           .device = ran_on.device,
                            .responses = responses->get(),
                            .access_log = access_log.get(),
                            .traces = traces.get()});
@@ -387,8 +391,8 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
   }
   // Scripts wait for this line: it says where, that answers will come, and that a signal ends the server in order.
   (*http)->HandleSignals();
-  PrintError("dsv4 serves {} at {} (context {}, {} at a time)\n", served.id, (*http)->address(),
-             served.context_length, places);
+  PrintError("dsv4 serves {} at {} on {} (context {}, {} at a time)\n", served.id, (*http)->address(),
+             backend.name, served.context_length, places);
   PrintError("Where a request says nothing: {}\n",
              SettingsLine(served.profile, served.default_thinking.mode, served.default_thinking.effort, {}));
   PrintError("{}\n", prompts_line);
