@@ -300,7 +300,20 @@ void ReadRope(ObjectReader& reader, ModelConfig& config) {
     const auto found = parameters->find(name);
     return found != parameters->end() && found->is_object() ? &*found : nullptr;
   };
-  const auto read_theta = [&](std::string_view key) { return reader.Number(key, 1 + 1e-6, kMaxTheta); };
+  // transformers 5 keeps it in the section, and some tools in both places.
+  const auto read_theta = [&](std::string_view key) {
+    for (const auto& [section, name] :
+         {std::pair{parameters, "rope_parameters"}, std::pair{scaling, "rope_scaling"}}) {
+      if (section == nullptr || !section->contains(key) || (*section)[key].is_null()) continue;
+      ObjectReader inner(*section, fmt::format("{}: {}", reader.place(), name), reader.status());
+      const double theta = inner.Number(key, 1 + 1e-6, kMaxTheta);
+      if (reader.Has(key) && reader.Number(key, 1 + 1e-6, kMaxTheta) != theta)
+        inner.Fail(key, fmt::format("holds {}", theta),
+                   fmt::format("what {} holds beside it", reader.place()));
+      return theta;
+    }
+    return reader.Number(key, 1 + 1e-6, kMaxTheta);
+  };
   const Json* main = nested("main");
   const Json* compress = nested("compress");
   if (main != nullptr && compress != nullptr) {
@@ -376,13 +389,6 @@ void ReadQuantization(ObjectReader& reader, ModelConfig& config) {
   out.moe_quant_algo = quantization.StringOr("moe_quant_algo", "");
   out.scale_fmt = quantization.StringOr("scale_fmt", "");
   out.ignore = quantization.Strings("ignore");
-  // The method's name decides nothing, but one whose tensors cannot be read deserves a better error than theirs.
-  constexpr std::array<std::string_view, 4> kMethods = {"", "fp8", "compressed-tensors", "mxfp4"};
-  if (!out.quant_method.starts_with("modelopt") &&
-      std::find(kMethods.begin(), kMethods.end(), out.quant_method) == kMethods.end()) {
-    quantization.Fail("quant_method", fmt::format("holds \"{}\"", out.quant_method),
-                      "fp8, modelopt, compressed-tensors or mxfp4");
-  }
   if (const Json* block = quantization.Array("weight_block_size", 0); block != nullptr) {
     if (block->size() != 2) {
       quantization.FailValue("weight_block_size", *block, "[rows, columns]");
