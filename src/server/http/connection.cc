@@ -324,9 +324,14 @@ std::string Connection::HeadText(const HttpHead& head, Framing framing, size_t l
   std::string text = fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\nx-request-id: {}\r\n", head.status,
                                  std::string_view(reason.data(), reason.size()), head.content_type, id);
   for (const auto& [name, value] : head.headers) text += fmt::format("{}: {}\r\n", name, value);
-  if (framing == Framing::kLength) text += fmt::format("Content-Length: {}\r\n", length);
-  if (framing == Framing::kChunks) text += "Transfer-Encoding: chunked\r\n";
-  if (framing != Framing::kLength) text += "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n";
+  if (head.status == 304) {
+    // The length would be that of what the client has.
+  } else if (framing == Framing::kLength) {
+    text += fmt::format("Content-Length: {}\r\n", length);
+  } else {
+    if (framing == Framing::kChunks) text += "Transfer-Encoding: chunked\r\n";
+    text += "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n";
+  }
   text += keep_alive ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";
   return text;
 }
