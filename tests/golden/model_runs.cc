@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "io/checkpoint.h"
+#include "model/arch/architecture.h"
 
 namespace dsv4::testing {
 namespace {

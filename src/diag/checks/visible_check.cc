@@ -113,17 +113,16 @@ class Watcher {
     std::vector<LayerKeys> layers;
     for (size_t i = 0; i < views_.size(); ++i) {
       if (views_[i].seen.empty()) continue;
-      const model::LayerConfig& layer = config().layers[i];
-      LayerKeys keys{.layer = static_cast<int>(i), .kind = std::string(model::LayerKindName(layer.kind))};
+      const model::LayerPlan& layer = config().layers[i];
+      LayerKeys keys{.layer = static_cast<int>(i), .kind = std::string(model::AttentionName(layer))};
       for (size_t t = 0; t < views_[i].seen.size(); ++t) {
         const auto position = static_cast<int64_t>(t);
-        keys.queries.push_back(
-            {.position = position,
-             .window = views_[i].seen[t].window,
-             .window_rule = WindowRule(position),
-             .entries = views_[i].seen[t].entries,
-             .entries_rule = EntriesRule(i, t, position),
-             .num_visible_entries = layer.compressed() ? (position + 1) / layer.compress_ratio : 0});
+        keys.queries.push_back({.position = position,
+                                .window = views_[i].seen[t].window,
+                                .window_rule = WindowRule(position),
+                                .entries = views_[i].seen[t].entries,
+                                .entries_rule = EntriesRule(i, t, position),
+                                .num_visible_entries = layer.VisibleEntries(position)});
       }
       layers.push_back(std::move(keys));
     }
@@ -135,7 +134,7 @@ class Watcher {
     return Range(std::max<int64_t>(0, position - config().sliding_window + 1), position + 1);
   }
   std::vector<int64_t> EntriesRule(size_t layer, size_t t, int64_t position) const {
-    const int64_t ratio = config().layers[layer].compress_ratio;
+    const int64_t ratio = config().layers[layer].ratio;
     if (ratio == 0) return {};
     return views_[layer].has_indexer ? views_[layer].allowed[t] : Range(0, (position + 1) / ratio);
   }
@@ -273,12 +272,12 @@ Table ShowPosition(const Subject& subject, const Watcher& watcher, int64_t posit
   for (size_t layer = 0; layer < watcher.views().size(); ++layer) {
     const LayerView& view = watcher.views()[layer];
     if (view.seen.empty()) continue;
-    const model::LayerConfig& config = subject.model.config().layers[layer];
+    const model::LayerPlan& config = subject.model.config().layers[layer];
     const SeenKeys& seen = view.seen[static_cast<size_t>(position)];
-    table.rows.push_back(
-        {std::to_string(layer), std::string(model::LayerKindName(config.kind)), Show(seen.window),
-         Show(seen.entries), std::to_string(config.compressed() ? (position + 1) / config.compress_ratio : 0),
-         std::to_string(seen.window.size() + seen.entries.size()), fmt::format("{:.4g}", view.sink_weight)});
+    table.rows.push_back({std::to_string(layer), std::string(model::AttentionName(config)), Show(seen.window),
+                          Show(seen.entries), std::to_string(config.VisibleEntries(position)),
+                          std::to_string(seen.window.size() + seen.entries.size()),
+                          fmt::format("{:.4g}", view.sink_weight)});
   }
   return table;
 }

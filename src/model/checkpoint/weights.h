@@ -37,7 +37,7 @@ struct HyperConnectionWeights {
   TensorView scale;  // F32 [3] pre, post, comb; head [1]
 };
 
-// width = compress_overlap * (d or index_head_dim).
+// width = overlap * (d or index_head_dim).
 struct CompressorWeights {
   Weight wkv;       // [width, D]
   Weight wgate;     // [width, D]
@@ -191,7 +191,7 @@ struct LoadOptions {
   std::function<Status(const LoadProgress&)> progress;
 };
 
-// Resolves every tensor of the table (tensor_table.h) in the checkpoint, validates formats and scales, and fills the
+// Resolves every tensor of the table (tensor_rows.h) in the checkpoint, validates formats and scales, and fills the
 // structs. Missing, extra or misshapen tensors, NaN scales and expert ids out of range are errors that name the tensor.
 // Weight::activation is kFp8Block in front of FP8 and MXFP4 linears with Numerics::kRelease, except for wo_a, the
 // compressors, the router and the head; otherwise kNone. InvalidArgument also for more stages than layers.

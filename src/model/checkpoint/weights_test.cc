@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "formats/number_formats.h"
+#include "model/arch/architecture.h"
 #include "model/checkpoint/checkpoint_testing.h"
 #include "model/checkpoint/stored_linear.h"
 

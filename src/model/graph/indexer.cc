@@ -64,7 +64,7 @@ void KeysOfSequences(const PassPlan& plan, const PassArrays::Of& of, std::vector
     out->push_back({.token_begin = sequence.token_begin,
                     .num_tokens = sequence.num_tokens,
                     .first_position = sequence.first_position,
-                    .keys = sequence.state->Pages(of.entries_layer, kv::PageKind::kIndexerKeys)});
+                    .keys = sequence.state->Pages(of.keys, kv::PageKind::kIndexerKeys)});
   }
 }
 
