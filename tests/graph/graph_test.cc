@@ -221,23 +221,23 @@ TEST(Graph, EveryParameterAndWeightCounts) {
         }
       });
       add("indexer compressor wkv", [](Layer& w) {
-        for (int64_t k = 0; k < w.indexer->compressor.wkv.data.num_elements(); k += 3) {
-          w.indexer->compressor.wkv.data.as<float>()[k] *= -1;
+        for (int64_t k = 0; k < w.key_compressor->wkv.data.num_elements(); k += 3) {
+          w.key_compressor->wkv.data.as<float>()[k] *= -1;
         }
       });
       add("indexer compressor wgate", [](Layer& w) {
-        for (int64_t k = 0; k < w.indexer->compressor.wgate.data.num_elements(); k += 3) {
-          w.indexer->compressor.wgate.data.as<float>()[k] *= -4;
+        for (int64_t k = 0; k < w.key_compressor->wgate.data.num_elements(); k += 3) {
+          w.key_compressor->wgate.data.as<float>()[k] *= -4;
         }
       });
       add("indexer compressor ape", [](Layer& w) {
-        for (int64_t k = 0; k < w.indexer->compressor.ape.num_elements(); k += 3) {
-          w.indexer->compressor.ape.as<float>()[k] *= -4;
+        for (int64_t k = 0; k < w.key_compressor->ape.num_elements(); k += 3) {
+          w.key_compressor->ape.as<float>()[k] *= -4;
         }
       });
       add("indexer compressor norm", [](Layer& w) {
-        for (int64_t k = 0; k < w.indexer->compressor.norm.num_elements(); k += 3) {
-          w.indexer->compressor.norm.as<float>()[k] *= -4;
+        for (int64_t k = 0; k < w.key_compressor->norm.num_elements(); k += 3) {
+          w.key_compressor->norm.as<float>()[k] *= -4;
         }
       });
     }

@@ -109,8 +109,8 @@ model::LayerWeights Builder::Layer(const LayerPlan& layer) {
   if (layer.makes_entries()) w.compressor = Compressor(layer, c.head_dim);
   if (layer.selects()) {
     w.indexer = model::IndexerWeights{Linear(c.index_n_heads * c.index_head_dim, c.q_lora_rank, Role::kDense),
-                                      Linear(c.index_n_heads, c.hidden_size, Role::kUnrounded),
-                                      Compressor(layer, c.index_head_dim)};
+                                      Linear(c.index_n_heads, c.hidden_size, Role::kUnrounded)};
+    w.key_compressor = Compressor(layer, c.index_head_dim);
   }
   w.gate = Linear(c.n_routed_experts, c.hidden_size, Role::kUnrounded);
   if (layer.router == model::RouterKind::kTokenIds) {

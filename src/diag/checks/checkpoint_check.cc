@@ -108,8 +108,8 @@ class Survey {
     if (layer.indexer) {
       linear("attn.indexer.wq_b", layer.indexer->wq_b);
       linear("attn.indexer.weights_proj", layer.indexer->weights_proj);
-      compressor("attn.indexer.compressor", layer.indexer->compressor);
     }
+    if (layer.key_compressor) compressor("attn.indexer.compressor", *layer.key_compressor);
     linear("ffn.gate", layer.gate);
     const auto expert = [&](const std::string& module, const std::string& place,
                             const model::ExpertWeights& weights) {

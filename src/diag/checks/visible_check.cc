@@ -25,7 +25,6 @@ struct LayerView {
   std::vector<SeenKeys> seen;  // By query.
   std::vector<std::vector<int64_t>>
       allowed;  // By query: the entries that the indexer left; empty without an indexer.
-  bool has_indexer = false;
   double sink_weight = 0;  // exp(sink) of head 0.
 };
 
@@ -93,7 +92,7 @@ class Watcher {
     OpHooks hooks;
     hooks.indexer_select = [this](const auto& inner, const ops::IndexerSelectArgs& args) -> Status {
       DSV4_RETURN_IF_ERROR(inner(args));
-      return Wanted() ? WatchIndexer(args) : Status();
+      return WantsChoice() ? WatchIndexer(args) : Status();
     };
     hooks.attention = [this](const auto& inner, const ops::AttentionArgs& args) -> Status {
       DSV4_RETURN_IF_ERROR(inner(args));
@@ -134,12 +133,16 @@ class Watcher {
     return Range(std::max<int64_t>(0, position - config().sliding_window + 1), position + 1);
   }
   std::vector<int64_t> EntriesRule(size_t layer, size_t t, int64_t position) const {
-    const int64_t ratio = config().layers[layer].ratio;
-    if (ratio == 0) return {};
-    return views_[layer].has_indexer ? views_[layer].allowed[t] : Range(0, (position + 1) / ratio);
+    const model::LayerPlan& plan = config().layers[layer];
+    return plan.reads_selection() ? views_[static_cast<size_t>(plan.selection)].allowed[t]
+                                  : Range(0, plan.VisibleEntries(position));
   }
 
   bool Wanted() const { return !options_.layer || *options_.layer == layer_; }
+  // Whether this layer's choice is that of a layer that is watched.
+  bool WantsChoice() const {
+    return !options_.layer || config().layers[static_cast<size_t>(*options_.layer)].selection == layer_;
+  }
   LayerView& view() { return views_[static_cast<size_t>(layer_)]; }
   const model::ModelConfig& config() const { return subject_.model.config(); }
 
@@ -161,7 +164,6 @@ class Watcher {
         const std::vector<float> keys,
         ReadPages(context, sequence.keys, (sequence.first_position + num_tokens) / args.ratio,
                   args.q.device));
-    view().has_indexer = true;
     // What rounding the dot products, their weighted relu and the sum may change (ops/indexer_select.h).
     const double unit = args.q.dtype == DType::kBF16 ? 0x1p-7 : 0x1p-18;
     bool complained = false;

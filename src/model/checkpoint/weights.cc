@@ -190,11 +190,12 @@ class Loader {
                                          vector(TensorId::kCompressorApe), vector(TensorId::kCompressorNorm)};
     }
     if (layer.selects()) {
-      out.indexer = IndexerWeights{linear(TensorId::kIndexerWqB), linear(TensorId::kIndexerWeightsProj),
-                                   CompressorWeights{linear(TensorId::kIndexerCompressorWkv),
-                                                     linear(TensorId::kIndexerCompressorWgate),
-                                                     vector(TensorId::kIndexerCompressorApe),
-                                                     vector(TensorId::kIndexerCompressorNorm)}};
+      out.indexer = IndexerWeights{linear(TensorId::kIndexerWqB), linear(TensorId::kIndexerWeightsProj)};
+    }
+    if (layer.makes_keys()) {
+      out.key_compressor = CompressorWeights{
+          linear(TensorId::kIndexerCompressorWkv), linear(TensorId::kIndexerCompressorWgate),
+          vector(TensorId::kIndexerCompressorApe), vector(TensorId::kIndexerCompressorNorm)};
     }
 
     out.gate = linear(TensorId::kGate);

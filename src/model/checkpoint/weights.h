@@ -48,7 +48,6 @@ struct CompressorWeights {
 struct IndexerWeights {
   Weight wq_b;          // [index_n_heads * index_head_dim, q_lora_rank]
   Weight weights_proj;  // [index_n_heads, D]
-  CompressorWeights compressor;
 };
 
 // SwiGLU: w1 gate [I, D], w3 up [I, D], w2 down [D, I].
@@ -80,8 +79,9 @@ struct LayerWeights {
   TensorView attn_sink;  // F32 [num_attention_heads]
   Weight wo_a;           // [o_groups * o_lora_rank, o_group_dim]: group g is rows [g, g + 1) * o_lora_rank
   Weight wo_b;           // [D, o_groups * o_lora_rank]
-  std::optional<CompressorWeights> compressor;  // kCsa and kHca layers.
-  std::optional<IndexerWeights> indexer;        // kCsa layers.
+  std::optional<CompressorWeights> compressor;      // Layers that make entries,
+  std::optional<CompressorWeights> key_compressor;  // that make indexer keys,
+  std::optional<IndexerWeights> indexer;            // and that choose among entries.
 
   Weight gate;           // [n_routed_experts, D]
   TensorView gate_bias;  // F32 [n_routed_experts]; null in hash-routed layers.

@@ -16,7 +16,8 @@ struct Projections {
   TensorView q_lora;  // [n, q_lora_rank], normed.
   TensorView kv;      // [n, head_dim]
   CompressorRows compressor;
-  IndexerProjections indexer;
+  CompressorRows keys;
+  TensorView head_weights;  // The indexer's (ProjectHeadWeights).
 };
 
 // Products of the same tokens follow each other, so that a backend can do them at once.
@@ -24,8 +25,11 @@ Result<Projections> Project(const LayerStep& step, const LayerWeights& weights, 
   Projections p;
   DSV4_ASSIGN_OR_RETURN(p.q_lora, step.Linear("attn.q_a", u, weights.wq_a, step.dtype()));
   DSV4_ASSIGN_OR_RETURN(p.kv, step.Linear("attn.kv_a", u, weights.wkv, step.dtype()));
+  if (step.layer_plan().makes_keys()) {
+    DSV4_ASSIGN_OR_RETURN(p.keys, ProjectRows(step, CompressorPart::kIndexer, *weights.key_compressor, u));
+  }
   if (step.layer_plan().selects()) {
-    DSV4_ASSIGN_OR_RETURN(p.indexer, ProjectIndexer(step, *weights.indexer, u));
+    DSV4_ASSIGN_OR_RETURN(p.head_weights, ProjectHeadWeights(step, *weights.indexer, u));
   }
   if (step.layer_plan().makes_entries()) {
     DSV4_ASSIGN_OR_RETURN(p.compressor, ProjectRows(step, CompressorPart::kMain, *weights.compressor, u));
@@ -363,10 +367,13 @@ Result<TensorView> Attention(const LayerStep& step, const LayerWeights& weights,
     if (layer.makes_entries()) {
       DSV4_TRY(Compress(step, CompressorPart::kMain, *weights.compressor, p.compressor));
     }
-    if (layer.makes_keys()) DSV4_TRY(StoreIndexerKeys(step, *weights.indexer, p.indexer));
+    // Keys before the choice, so that a token sees an entry that it closes itself.
+    if (layer.makes_keys()) {
+      DSV4_TRY(Compress(step, CompressorPart::kIndexer, *weights.key_compressor, p.keys));
+    }
     DSV4_TRY(StoreWindow(step, weights, p.kv, windows));
     if (num_heads > 0) DSV4_TRY(FinishQueries(step, q));
-    if (selects) DSV4_TRY(SelectEntries(step, p.indexer, indexer_queries, selected));
+    if (selects) DSV4_TRY(SelectEntries(step, p.head_weights, indexer_queries, selected));
   }
   DSV4_ASSIGN_OR_RETURN(const TensorView o, Attend(step, weights, q, selected, windows));
   DSV4_ASSIGN_OR_RETURN(TensorView o_lora, LowRankOutput(step, weights, o));

@@ -24,6 +24,7 @@ Shape IndexerApe(Config c, Layer l) { return {l.ratio, l.overlap * c.index_head_
 Shape ExpertIn(Config c, Layer) { return {c.moe_intermediate_size, c.hidden_size}; }
 Shape ExpertOut(Config c, Layer) { return {c.hidden_size, c.moe_intermediate_size}; }
 bool Compresses(Layer l) { return l.makes_entries(); }
+bool MakesKeys(Layer l) { return l.makes_keys(); }
 bool Selects(Layer l) { return l.selects(); }
 // A vision checkpoint has the bias in layers routed by token ids too, for image tokens.
 bool RoutesByScore(Layer l) { return l.router == RouterKind::kScores; }
@@ -108,16 +109,16 @@ constexpr TensorRow kTable[] = {
      },
      true, Selects},
     {Id::kIndexerCompressorWkv, "{attn|self_attn}.{indexer.compressor|compressor.indexer}.{wkv|kv_proj}",
-     Kind::kLinear, Scope::kLayer, IndexerMatrix, false, Selects},
+     Kind::kLinear, Scope::kLayer, IndexerMatrix, false, MakesKeys},
     {Id::kIndexerCompressorWgate,
      "{attn|self_attn}.{indexer.compressor|compressor.indexer}.{wgate|gate_proj}", Kind::kLinear,
-     Scope::kLayer, IndexerMatrix, false, Selects},
+     Scope::kLayer, IndexerMatrix, false, MakesKeys},
     {Id::kIndexerCompressorApe,
      "{attn|self_attn}.{indexer.compressor|compressor.indexer}.{ape|position_bias}", Kind::kVector,
-     Scope::kLayer, IndexerApe, false, Selects},
+     Scope::kLayer, IndexerApe, false, MakesKeys},
     {Id::kIndexerCompressorNorm,
      "{attn|self_attn}.{indexer.compressor|compressor.indexer}.{norm|kv_norm}.weight", Kind::kVector,
-     Scope::kLayer, [](Config c, Layer) { return Shape{c.index_head_dim}; }, false, Selects},
+     Scope::kLayer, [](Config c, Layer) { return Shape{c.index_head_dim}; }, false, MakesKeys},
 
     {Id::kGate, "{ffn|mlp}.gate", Kind::kLinear, Scope::kLayer,
      [](Config c, Layer) {
