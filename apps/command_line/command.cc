@@ -9,8 +9,10 @@
 #include <utility>
 
 #include "apps/command_line/shared_flags.h"
+#include "apps/shared/choose_backend.h"
 #include "apps/shared/rank_group.h"
 #include "base/error_output.h"
+#include "base/log.h"
 
 namespace dsv4::apps {
 namespace {
@@ -39,6 +41,12 @@ bool Named(const CLI::Option& option, const CLI::App& command, const std::vector
 CLI::App& Commands::Add(const std::string& name, const std::string& help, Run run) {
   CLI::App* flags = app_.add_subcommand(name, help);
   commands_.push_back({flags, std::move(run)});
+  return *flags;
+}
+
+CLI::App& Commands::AddPlan(const std::string& name, const std::string& help, Run run) {
+  CLI::App* flags = app_.add_subcommand(name, help);
+  commands_.push_back({.flags = flags, .run = std::move(run), .plans = true});
   return *flags;
 }
 
@@ -75,6 +83,8 @@ int Commands::Dispatch(int argc, char** argv) const {
       return kExitBadUsage;
     }
     if (!command.takes) {
+      const std::string note = command.plans ? ChoosePlannedBackend(model_) : ChooseBackend(model_);
+      if (!note.empty()) LogWarning(note);
       if (const Status usable = CheckModelFlags(model_); !usable.ok()) return Fail(usable, kExitBadUsage);
     }
     std::unique_ptr<RankGroup> ranks;  // Until the command is done.

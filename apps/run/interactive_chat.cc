@@ -64,7 +64,8 @@ class Chat {
     const InterruptScope interrupts;
     InterruptScope::SetAnswering(false);
     if (StdinIsTerminal() && !quiet_) {
-      Say(SettingsLine(runtime_.profile(), ask_.mode, ask_.effort, ask_.sampling));
+      Say(fmt::format("backend {}, {}", runtime_.backend_name(),
+                      SettingsLine(runtime_.profile(), ask_.mode, ask_.effort, ask_.sampling)));
       SayWhereItGoesOn();
       Say("Type a message, or /help.");
     }

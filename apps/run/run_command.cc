@@ -204,7 +204,7 @@ int RunOnce(ChatRuntime& runtime, const RunOptions& options, const ToolCommands&
   if (!options.json) {
     printer.EndAnswer();
     if (!options.quiet) {
-      PrintError("{}\n{}, seed {}\n", SpeedLine(*answer),
+      PrintError("{}, on {}\n{}, seed {}\n", SpeedLine(*answer), runtime.backend_name(),
                  SettingsLine(runtime.profile(), ask.mode, ask.effort, ask.sampling), ask.sampling.seed);
     }
   }

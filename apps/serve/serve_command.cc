@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <functional>
@@ -13,6 +14,7 @@
 
 #include "apps/run/run_report.h"
 #include "apps/serve/expert_learner.h"
+#include "apps/shared/choose_backend.h"
 #include "apps/shared/load_bar.h"
 #include "apps/shared/lost_file.h"
 #include "apps/shared/model_source.h"
@@ -94,6 +96,13 @@ Result<std::vector<std::string>> ApiKeys(const ServeOptions& options) {
     }
   }
   return keys;
+}
+
+// In a pod, those who route to it hear of its end a few seconds late.
+double LameDuckSeconds(const ServeOptions& options) {
+  if (options.lame_duck_seconds) return *options.lame_duck_seconds;
+  constexpr double kInPod = 5.0;
+  return std::getenv("KUBERNETES_SERVICE_HOST") != nullptr ? kInPod : 0.0;
 }
 
 std::string NameOf(const ServeOptions& options, const ModelSource& source) {
@@ -350,11 +359,14 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
     access_log = std::move(*opened);
   }
   std::unique_ptr<server::TraceExporter> traces;
-  if (!options.otlp_endpoint.empty()) {
-    auto opened = server::TraceExporter::Open(options.otlp_endpoint, options.version);
-    if (!opened) return Fail(opened.error().WithContext("--otlp-endpoint"), kExitBadUsage);
-    traces = std::move(*opened);
+  auto trace_options = server::TraceOptions::Read(
+      options.otlp_endpoint, [](const char* name) -> const char* { return std::getenv(name); });
+  if (!trace_options) return Fail(trace_options.error(), kExitBadUsage);
+  if (!trace_options->url.empty() && !trace_options->is_off) {
+    LogInfo(fmt::format("traces go to {}", trace_options->url));
+    traces = std::make_unique<server::TraceExporter>(std::move(*trace_options), served.id, options.version);
   }
+  const BackendName ran_on = SplitBackendName(backend.name);
   server::Service service(served, engine, metrics,
                           {.api_keys = std::move(api_keys),
                            .cors_origin = options.cors_origin,
@@ -364,6 +376,8 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
                            .cache_secret = *disk != nullptr ? (*disk)->secret() : std::string(),
                            .model_path = options.model.model,
                            .max_sequences = places,
+                           .backend = ran_on.backend,
+                           .device = ran_on.device,
                            .responses = responses->get(),
                            .access_log = access_log.get(),
                            .traces = traces.get()});
@@ -377,7 +391,9 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
        .max_body_bytes_together = static_cast<uint64_t>(options.max_body_mib) << 22,
        .client_timeout = Milliseconds(options.client_seconds),
        .keep_alive_interval = Milliseconds(options.keep_alive_seconds),
-       .drain_timeout = Milliseconds(options.drain_seconds)},
+       .drain_timeout = Milliseconds(options.drain_seconds),
+       .lame_duck = Milliseconds(LameDuckSeconds(options)),
+       .trusted_proxies = options.trusted_proxies},
       [&](server::HttpRequest request) { return service.Handle(std::move(request)); },
       [&](const server::HttpRequest& head) { return service.Refuse(head); },
       [](int status, std::string_view message) { return server::OpenAiError(status, message); });
@@ -387,8 +403,8 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
   }
   // Scripts wait for this line: it says where, that answers will come, and that a signal ends the server in order.
   (*http)->HandleSignals();
-  PrintError("dsv4 serves {} at {} (context {}, {} at a time)\n", served.id, (*http)->address(),
-             served.context_length, places);
+  PrintError("dsv4 serves {} at {} on {} (context {}, {} at a time)\n", served.id, (*http)->address(),
+             backend.name, served.context_length, places);
   PrintError("Where a request says nothing: {}\n",
              SettingsLine(served.profile, served.default_thinking.mode, served.default_thinking.effort, {}));
   PrintError("{}\n", prompts_line);

@@ -24,6 +24,7 @@ Result<std::unique_ptr<ChatRuntime>> ChatRuntime::Load(const Options& options, c
                                                     : session::TextModel::Load(directory, options.revision));
   session::TextModel& text = *runtime->text_;
   DSV4_ASSIGN_OR_RETURN(const ops::Backend backend, options.make_backend(options.model));
+  runtime->backend_name_ = backend.name;
   ModelFlags flags = options.model;
   WantDrafter(options.speculation, flags);
   DSV4_ASSIGN_OR_RETURN(runtime->model_, LoadModel(flags, source, backend, progress));

@@ -31,7 +31,10 @@ class ModelSource;  // apps/shared/model_source.h
 struct ModelFlags {
   std::string model;    // -m; empty: DSV4_MODEL, else the small model that ships with the source.
   std::string weights;  // --weights, in place of -m: model::ParseSyntheticName. Empty: none.
+  // "cpu", "cuda" or "reference"; of a command line first "auto" too, until ChooseBackend (apps/shared/choose_backend.h).
   std::string backend = "cpu";
+  std::string no_gpu;       // Why "auto" became "cpu"; empty where it did not.
+  std::string host_option;  // An option in force that only a host's backend has: "--isa".
   std::string numerics = "release";
   std::string cache_rows = "packed";
   std::string shared_expert_clamp = "on";

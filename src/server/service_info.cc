@@ -159,6 +159,8 @@ std::unique_ptr<Reply> Service::Props() {
                 {"chat_template", fmt::format("deepseek {} (built in)", profile.revision)},
                 {"bos_token", profile.bos},
                 {"eos_token", profile.eos},
+                {"backend", options_.backend},
+                {"device", options_.device},
                 {"build_info", options_.version}}));
 }
 

@@ -174,6 +174,16 @@ bool HasCodeFor(const CudaDeviceInfo& device) {
   return code == cuda::CodeFor::kMachineCode || (code == cuda::CodeFor::kPtx && cuda::WantsPtx());
 }
 
+std::string MachineCodeOfBuild() { return cuda::NameMachineCode(cuda::Targets()); }
+
+std::string CudaFault() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaSuccess) return {};
+  cudaGetLastError();
+  return cudaGetErrorString(error);
+}
+
 Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
   const std::vector<CudaDeviceInfo> devices = CudaDevices();
   if (devices.empty()) {
