@@ -1,4 +1,4 @@
-// TrustedProxies: whose word counts for who asks (X-Forwarded-For). A part of the HTTP server.
+// TrustedProxies: peers whose word on the client counts (X-Forwarded-For). A part of the HTTP server.
 #pragma once
 
 #include <array>
@@ -18,12 +18,12 @@ class TrustedProxies {
   // Names that Check takes.
   explicit TrustedProxies(const std::vector<std::string>& names);
 
-  // The address of whoever asks: the peer's, or behind trusted ones the last in the list that is not trusted. Words that are no address end
+  // The client's address: the peer's, or behind trusted ones the last in the list that is not trusted. Words that are no address end
   // the search.
   std::string ClientOf(const std::string& peer, std::string_view forwarded_for) const;
 
  private:
-  using Address = std::array<uint8_t, 16>;  // Of IPv4 the mapped one.
+  using Address = std::array<uint8_t, 16>;  // IPv4: the mapped one.
   struct Network {
     Address address;
     int bits;
