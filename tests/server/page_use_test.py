@@ -306,7 +306,7 @@ class Use(page_testing.PageTest):
         self.wait("window.written !== undefined")
         self.assertEqual(put(json.loads(self.browser.evaluate("written"))["conversations"]), "Imported: 3 already here.")
         self.assertEqual(put([]), "Imported: an empty file.")
-        for bad in ([{"title": "t", "turns": [{"role": "user", "content": 1}]}], [{"title": "t", "turns": [], "id": 5}], [{"title": "t", "turns": [], "settings": {"key": "x"}}]):
+        for bad in ([{"title": "t", "turns": [{"role": "user", "content": 1}]}], [{"title": "t", "turns": [], "id": 5}], [{"title": "t", "turns": [{**turns[1], "tokens": "many"}]}], [{"title": "t", "turns": [], "settings": {"key": "x"}}]):
             self.assertIn("Not imported", put(bad))
 
     def test_writing_of_the_right_to_left(self):

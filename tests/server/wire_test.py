@@ -1,7 +1,6 @@
 """HTTP as the internet has it: old versions, proxies in front, ids from outside, and the end of a server."""
 
 import json
-import os
 import re
 import signal
 import socket
@@ -10,8 +9,8 @@ import threading
 import time
 import unittest
 
-from dsv4_process import BINARY, PATIENCE, TINY
-from server_process import Server, wait_until
+from dsv4_process import BINARY, PATIENCE, TINY, wait_until
+from server_process import Server
 from server_testing import CHAT, QUESTION, SharedServer
 
 LONG = {"messages": QUESTION, "max_tokens": 400, "ignore_eos": True, "temperature": 0}

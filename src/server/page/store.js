@@ -116,6 +116,7 @@ async function begin() {
   const hour = 3600e3;
   for (const record of records.filter(other => other.deleted < Date.now() - hour)) {
     database.transaction("conversations", "readwrite").objectStore("conversations").delete(record.id);
+    forgetDraft(record.id);
   }
   conversations = records.filter(record => !record.deleted).concat(conversations).sort((a, b) => b.changed - a.changed);
   // The last words of an answer whose tab was closed, and what an earlier version of this page had kept.
