@@ -89,7 +89,7 @@ struct HttpOptions {
   std::chrono::milliseconds drain_timeout{30'000};
   // From the first signal to the end of accepting: load balancers see that the server is not ready, and send their requests elsewhere.
   std::chrono::milliseconds lame_duck{0};
-  // Peers whose X-Forwarded-For says who asks: networks ("10.0.0.0/8", "::1") and "unix".
+  // Peers whose X-Forwarded-For names the client: networks ("10.0.0.0/8", "::1") and "unix".
   std::vector<std::string> trusted_proxies = {};
 };
 
