@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <random>
@@ -16,6 +17,7 @@
 #include "apps/bench/workload.h"
 #include "apps/shared/model_flags.h"
 #include "apps/terminal/terminal.h"
+#include "base/error_output.h"
 #include "base/json.h"
 
 namespace dsv4::apps {
@@ -49,9 +51,12 @@ class Load {
     start_ = Clock::now();
     counts_from_ = start_ + ticks(options_.warm_up);
     end_ = counts_from_ + ticks(options_.seconds);
-    std::vector<std::thread> clients;
     std::atomic<bool> over = false;
-    std::thread progress([&] { ShowProgress(over); });
+    std::jthread progress([&] { ShowProgress(over); });
+    // Behind the clients, also where one cannot be started.
+    const std::unique_ptr<std::atomic<bool>, void (*)(std::atomic<bool>*)> ends(
+        &over, [](std::atomic<bool>* end) { *end = true; });
+    std::vector<std::jthread> clients;
     if (options_.rate > 0.0) {
       std::mt19937_64 random(options_.seed + 1);
       std::exponential_distribution<double> gap(options_.rate);
@@ -69,7 +74,7 @@ class Load {
         });
       }
     }
-    for (std::thread& client : clients) client.join();
+    for (std::jthread& client : clients) client.join();
     over = true;
     progress.join();
     counts_.seconds = std::chrono::duration<double>(Clock::now() - counts_from_).count();
@@ -105,7 +110,7 @@ class Load {
       if (Clock::now() < next) continue;
       next += std::chrono::seconds(5);
       const std::lock_guard lock(mutex_);
-      fmt::print(stderr, "{:.0f} s{}: {} answers, {} output tokens, {} waiting\n",
+      PrintError("{:.0f} s{}: {} answers, {} output tokens, {} waiting\n",
                  std::chrono::duration<double>(Clock::now() - start_).count(),
                  Clock::now() < counts_from_ ? " (warm-up)" : "", samples_.size(), num_output_,
                  num_open_.load());

@@ -255,7 +255,8 @@ void RegisterBench(Commands& commands) {
                   "Instruction sets of the cpu backend, each run in turn (default: the machine's best)")
       ->delimiter(',')
       ->allow_extra_args(false)
-      ->type_name("ISA,ISA,...");
+      ->type_name("ISA,ISA,...")
+      ->each([&model = commands.model()](const std::string&) { model.host_option = "--isa"; });
   bench.add_option("--repeat", options.repeat, "Timed runs of a row at least")
       ->check(CLI::Range(1, kMaxRepeat))
       ->capture_default_str();
@@ -270,8 +271,7 @@ void RegisterBench(Commands& commands) {
       ->check(CLI::IsMember({"on", "off"}))
       ->default_str("on");
   bench.add_flag("--profile", options.profile, "Time, share and percent of the bound of every op");
-  bench.add_flag("--explain", options.explain,
-                 "With --backend cuda: the kernel of every op and shape, and why");
+  bench.add_flag("--explain", options.explain, "On a GPU: the kernel of every op and shape, and why");
   bench.add_flag("--json", options.json, "One JSON document on standard output");
   AddServerBench(bench, *server);
   AddSpeculationBench(bench, *speculation, *server);

@@ -1,10 +1,10 @@
 #include "apps/serve/serve_command.h"
 
 #include <fmt/format.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <functional>
@@ -14,6 +14,7 @@
 
 #include "apps/run/run_report.h"
 #include "apps/serve/expert_learner.h"
+#include "apps/shared/choose_backend.h"
 #include "apps/shared/load_bar.h"
 #include "apps/shared/lost_file.h"
 #include "apps/shared/model_source.h"
@@ -21,6 +22,7 @@
 #include "apps/shared/speculation_flag.h"
 #include "apps/shared/verify.h"
 #include "backend/cuda/cuda_backend.h"
+#include "base/error_output.h"
 #include "base/log.h"
 #include "base/log_times.h"
 #include "base/read_file.h"
@@ -96,6 +98,13 @@ Result<std::vector<std::string>> ApiKeys(const ServeOptions& options) {
   return keys;
 }
 
+// A pod's routers hear of its end a few seconds late.
+double LameDuckSeconds(const ServeOptions& options) {
+  if (options.lame_duck_seconds) return *options.lame_duck_seconds;
+  constexpr double kInPod = 5.0;
+  return std::getenv("KUBERNETES_SERVICE_HOST") != nullptr ? kInPod : 0.0;
+}
+
 std::string NameOf(const ServeOptions& options, const ModelSource& source) {
   if (!options.name.empty()) return options.name;
   if (source.synthetic()) return source.name();
@@ -153,26 +162,25 @@ server::Verification ToVerification(const diag::VerifySummary& summary) {
           .worst_error = summary.worst_error};
 }
 
-// The producer of states: this very program, on this backend. Another build may round differently, and a state that is reused must
-// be the state that a cold run would have.
-Result<std::string> Producer(const std::string& backend) {
-  DSV4_ASSIGN_OR_RETURN(const std::string program, ReadFile("/proc/self/exe", FileKind::kAny));
-  return fmt::format("{}|{:016x}", backend, XXH3_64bits(program.data(), program.size()));
-}
+// For which a start waits for the hash of small weights, so that the first request finds what is kept.
+constexpr std::chrono::milliseconds kHashPatience(200);
 
 // Null without --prefix-cache-dir.
 Result<std::unique_ptr<engine::PrefixDisk>> OpenPrefixDisk(const ServeOptions& options,
-                                                           const model::Model& model,
-                                                           const std::string& backend) {
+                                                           const model::Model& model) {
   if (options.prefix_cache_dir.empty()) return nullptr;
-  DSV4_ASSIGN_OR_RETURN(std::string producer, Producer(backend));
-  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<engine::PrefixDisk> disk,
-                        engine::PrefixDisk::Open({.directory = options.prefix_cache_dir,
-                                                  .max_bytes = options.prefix_cache_disk_mib << 20,
-                                                  .producer = std::move(producer)},
-                                                 model.cache_layout(), [&](std::span<const std::byte> bytes) {
-                                                   return model.DeserializeSnapshot(bytes);
-                                                 }));
+  if (const auto origin = model.Origin(kHashPatience);
+      !origin && origin.error().code() != StatusCode::kUnavailable) {
+    return Error(origin.error());
+  }
+  DSV4_ASSIGN_OR_RETURN(
+      std::unique_ptr<engine::PrefixDisk> disk,
+      engine::PrefixDisk::Open({.directory = options.prefix_cache_dir,
+                                .max_bytes = options.prefix_cache_disk_mib << 20,
+                                .origin = [&model] { return model.Origin(std::chrono::milliseconds(0)); }},
+                               [&model](std::span<const std::byte> bytes, uint64_t origin) {
+                                 return model.DeserializeSnapshot(bytes, origin);
+                               }));
   const engine::PrefixCatalogue::Findings& findings = disk->findings();
   LogInfo(fmt::format(
       "prefix cache on disk: dir={} states={} bytes={} damaged={} unfinished={} adopted={} missing={} "
@@ -269,9 +277,11 @@ Result<std::unique_ptr<ExpertLearner>> MakeLearner(const ServeOptions& options, 
     LogWarning(fmt::format("experts: what requests choose is not kept: {}", kNoPlace));
     return std::unique_ptr<ExpertLearner>();
   }
+  DSV4_ASSIGN_OR_RETURN(std::string weights, source.WeightsStamp());
   auto learner = std::make_unique<ExpertLearner>(
       backend, LearnerOptions{.path = path,
                               .model = source.name(),
+                              .weights = std::move(weights),
                               .num_layers = model.num_layers(),
                               .num_experts = model.config().n_routed_experts});
   if (const Status status = learner->CheckFile(); !status.ok()) {
@@ -288,7 +298,7 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
           const speculation::Choice& speculation, server::ServedModel& served,
           std::vector<std::string> api_keys, diag::Verifier* verifier, ExpertLearner* learner,
           const SlotTrade& trade) {
-  const Result<std::unique_ptr<engine::PrefixDisk>> disk = OpenPrefixDisk(options, model, backend.name);
+  const Result<std::unique_ptr<engine::PrefixDisk>> disk = OpenPrefixDisk(options, model);
   if (!disk) {
     return Fail(disk.error().WithContext("--prefix-cache-dir"), kExitRunFailed);
   }
@@ -349,11 +359,14 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
     access_log = std::move(*opened);
   }
   std::unique_ptr<server::TraceExporter> traces;
-  if (!options.otlp_endpoint.empty()) {
-    auto opened = server::TraceExporter::Open(options.otlp_endpoint, options.version);
-    if (!opened) return Fail(opened.error().WithContext("--otlp-endpoint"), kExitBadUsage);
-    traces = std::move(*opened);
+  auto trace_options = server::TraceOptions::Read(
+      options.otlp_endpoint, [](const char* name) -> const char* { return std::getenv(name); });
+  if (!trace_options) return Fail(trace_options.error(), kExitBadUsage);
+  if (!trace_options->url.empty() && !trace_options->is_off) {
+    LogInfo(fmt::format("traces go to {}", trace_options->url));
+    traces = std::make_unique<server::TraceExporter>(std::move(*trace_options), served.id, options.version);
   }
+  const BackendName ran_on = SplitBackendName(backend.name);
   server::Service service(served, engine, metrics,
                           {.api_keys = std::move(api_keys),
                            .cors_origin = options.cors_origin,
@@ -363,6 +376,8 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
                            .cache_secret = *disk != nullptr ? (*disk)->secret() : std::string(),
                            .model_path = options.model.model,
                            .max_sequences = places,
+                           .backend = ran_on.backend,
+                           .device = ran_on.device,
                            .responses = responses->get(),
                            .access_log = access_log.get(),
                            .traces = traces.get()});
@@ -376,7 +391,9 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
        .max_body_bytes_together = static_cast<uint64_t>(options.max_body_mib) << 22,
        .client_timeout = Milliseconds(options.client_seconds),
        .keep_alive_interval = Milliseconds(options.keep_alive_seconds),
-       .drain_timeout = Milliseconds(options.drain_seconds)},
+       .drain_timeout = Milliseconds(options.drain_seconds),
+       .lame_duck = Milliseconds(LameDuckSeconds(options)),
+       .trusted_proxies = options.trusted_proxies},
       [&](server::HttpRequest request) { return service.Handle(std::move(request)); },
       [&](const server::HttpRequest& head) { return service.Refuse(head); },
       [](int status, std::string_view message) { return server::OpenAiError(status, message); });
@@ -386,17 +403,16 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
   }
   // Scripts wait for this line: it says where, that answers will come, and that a signal ends the server in order.
   (*http)->HandleSignals();
-  fmt::print(stderr, "dsv4 serves {} at {} (context {}, {} at a time)\n", served.id, (*http)->address(),
-             served.context_length, places);
-  fmt::print(stderr, "Where a request says nothing: {}\n",
+  PrintError("dsv4 serves {} at {} on {} (context {}, {} at a time)\n", served.id, (*http)->address(),
+             backend.name, served.context_length, places);
+  PrintError("Where a request says nothing: {}\n",
              SettingsLine(served.profile, served.default_thinking.mode, served.default_thinking.effort, {}));
-  fmt::print(stderr, "{}\n", prompts_line);
-  std::fflush(stderr);
+  PrintError("{}\n", prompts_line);
   GoOnWithoutLostFiles();
   LossWatch watch(options.model.group.get(), [&] { (*http)->Shutdown(); });
   (*http)->Run([&] {
     service.StopBeingReady();
-    fmt::print(stderr, "dsv4: stopping, {} requests to finish\n",
+    PrintError("dsv4: stopping, {} requests to finish\n",
                engine.stats().num_running + engine.stats().num_waiting);
   });
   const Status lost = watch.Stop();
@@ -408,6 +424,8 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
 
 int RunServeCommand(const ServeOptions& options) {
   SetLogTimes(options.log_times);
+  // A log that is full, or that is not read, holds up no request and no end.
+  const BackgroundErrors background;
   // Before a model is read.
   const auto speculation = ParseSpeculation(options.speculation, options.verify_every > 0);
   if (!speculation) return Fail(speculation.error(), kExitBadUsage);
@@ -472,6 +490,7 @@ int RunServeCommand(const ServeOptions& options) {
     if (options.context > 0) memory.context = options.context;
     ModelFlags flags = options.model;
     WantDrafter(*speculation, flags);
+    flags.hash_weights = !options.prefix_cache_dir.empty();
     model = LoadModel(flags, *source, may_learn ? watched.backend() : *backend, load_bar.callback(), memory,
                       &watched.inner(), &left);
   }
@@ -507,7 +526,8 @@ int RunServeCommand(const ServeOptions& options) {
   }
   std::unique_ptr<diag::Verifier> verifier;
   if (options.verify_every > 0) {
-    Result<std::unique_ptr<diag::Verifier>> made = MakeVerifier(options.model, *source, options.verify_every);
+    Result<std::unique_ptr<diag::Verifier>> made =
+        MakeVerifier(options.model, *source, **model, options.verify_every);
     if (!made) return Fail(made.error(), LoadExitCode(made.error()));
     verifier = std::move(*made);
   }
@@ -524,7 +544,7 @@ int RunServeCommand(const ServeOptions& options) {
   }
   if (verifier == nullptr) return exit_code;
   const diag::VerifySummary found = verifier->Summary();
-  fmt::print(stderr, "{}\n", diag::ToText(found));
+  PrintError("{}\n", diag::ToText(found));
   return found.verdict() == diag::VerifyVerdict::kDrift ? kExitRunFailed : exit_code;
 }
 

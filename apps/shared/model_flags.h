@@ -31,13 +31,17 @@ class ModelSource;  // apps/shared/model_source.h
 struct ModelFlags {
   std::string model;    // -m; empty: DSV4_MODEL, else the small model that ships with the source.
   std::string weights;  // --weights, in place of -m: model::ParseSyntheticName. Empty: none.
+  // "cpu", "cuda" or "reference"; of a command line first "auto" too, until ChooseBackend (apps/shared/choose_backend.h).
   std::string backend = "cpu";
+  std::string no_gpu;       // Why "auto" became "cpu"; empty where it did not.
+  std::string host_option;  // An option in force that only a host's backend has: "--isa".
   std::string numerics = "release";
   std::string cache_rows = "packed";
   std::string shared_expert_clamp = "on";
   int64_t max_layers = 0;  // 0: all.
   bool mtp = false;        // model::ModelOptions::mtp and dspark: --speculation wants them,
   bool dspark = false;
+  bool hash_weights = false;        // model::ModelOptions::hash_weights
   bool drafter_if_it_fits = false;  // and does without where a device has no room for one.
   std::string draft_head = "auto";  // --draft-head, of a drafter: model::ParseDraftHead, or "auto".
   int num_threads = 0;              // 0: one per core.

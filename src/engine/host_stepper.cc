@@ -35,9 +35,13 @@ void Sample(Sequence& sequence, const model::StepOutput& output, size_t chunk) {
   sampling::TokenConstraint* constraint = sequence.request.constraint.get();
   const int64_t first_row = output.num_rows(chunk) - 1 - sequence.num_verified;
   for (int64_t i = 0; i <= sequence.num_verified; ++i) {
-    sequence.sampled.push_back(
-        sequence.sampler.Sample(output.Row(chunk, first_row + i),
-                                constraint != nullptr ? constraint->Allowed() : std::span<const uint64_t>()));
+    std::span<const uint64_t> allowed;
+    if (constraint != nullptr) allowed = constraint->Allowed();
+    if (!allowed.empty() && std::ranges::all_of(allowed, [](uint64_t word) { return word == 0; })) {
+      sequence.sampled.emplace_back(Error(constraint->WhyNone()));
+      return;
+    }
+    sequence.sampled.push_back(sequence.sampler.Sample(output.Row(chunk, first_row + i), allowed));
     const Result<sampling::SampledToken>& token = sequence.sampled.back();
     if (!token || sequence.request.stop_tokens.contains(token->id)) return;
     if (constraint != nullptr) constraint->Accept(token->id);

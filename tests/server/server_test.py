@@ -1,5 +1,7 @@
 """`dsv4 serve` over plain HTTP in whatever dialect: errors, limits, leaving clients, load, the end."""
 
+import contextlib
+import gzip
 import json
 import pathlib
 import re
@@ -98,6 +100,38 @@ class Plumbing(SharedServer):
         asked = set(re.findall(r"dsv4_\w+", (ROOT / "deploy" / "grafana-dashboard.json").read_text()))
         self.assertGreater(len(asked), 10)
         self.assertEqual({name for name in asked if not re.search(rf"^{name}\b", text, flags=re.MULTILINE)}, set())
+
+    def test_the_page_goes_out_compressed_and_stays_in_the_browser(self):
+        def get(path, **headers):
+            with contextlib.closing(self.server.connect()) as connection:
+                connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+                reply = connection.getresponse()
+                return reply.status, dict(reply.getheaders()), reply.read()
+        _, head, page = get("/")
+        self.assertEqual((head["Cache-Control"], head["Vary"], "Content-Encoding" in head), ("no-cache", "Accept-Encoding", False))
+        paths = re.findall(rb'"(page/[0-9a-f]{16}/[\w.-]+)"', page)
+        self.assertGreater(len(paths), 10)
+        for path in ["/", *("/" + each.decode() for each in paths)]:
+            whole = get(path)[2]
+            for accepted, packed in (("gzip, deflate, br", True), ("GZIP;q=0", False), ("*", True), ("br;q=1.0, gzip;q=0.5", True), ("identity", False), ("gzip;q=0, *", False)):
+                status, head, body = get(path, Accept_Encoding=accepted)
+                self.assertEqual((status, head.get("Content-Encoding")), (200, "gzip" if packed else None), (path, accepted))
+                self.assertEqual(gzip.decompress(body) if packed else body, whole, path)
+            self.assertIn("no-cache" if path == "/" else "immutable", head["Cache-Control"])
+            status, again, body = get(path, If_None_Match=head["ETag"])
+            self.assertEqual((status, body, again["ETag"]), (304, b"", head["ETag"]))
+            self.assertEqual(get(path, If_None_Match='W/"0"')[0], 200)
+        style = next(each.decode() for each in paths if each.endswith(b"katex.css"))
+        fonts = re.findall(rb"url\(([^)]*)\)", get("/" + style)[2])
+        self.assertEqual(len(fonts), 20)
+        for font in fonts:
+            status, head, body = get(f"/{style.rsplit('/', 1)[0]}/{font.decode()}")
+            self.assertEqual((status, head["Content-Type"], body[:4]), (200, "font/woff2", b"wOF2"))
+        # A page from before an update still gets its files, for once.
+        name = style.rsplit("/", 1)[1]
+        self.assertEqual(get(f"/page/0123456789abcdef/{name}")[1]["Cache-Control"], "no-cache")
+        for path in ("/page/", "/page/katex.css", f"/page/{name}/", "/page/0123456789abcdef/../page.html", "/page//page.html/x"):
+            self.assertEqual(get(path)[0], 404, path)
 
     def test_other_peoples_pages_may_not_ask(self):
         for origin, expected in (("https://evil.example", 403), ("null", 403), (self.server.url, 200)):
