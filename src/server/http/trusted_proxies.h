@@ -1,4 +1,4 @@
-// TrustedProxies: peers whose word on the client counts (X-Forwarded-For). A part of the HTTP server.
+// TrustedProxies: peers whose X-Forwarded-For names the client. A part of the HTTP server.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ class TrustedProxies {
   std::string ClientOf(const std::string& peer, std::string_view forwarded_for) const;
 
  private:
-  using Address = std::array<uint8_t, 16>;  // IPv4: the mapped one.
+  using Address = std::array<uint8_t, 16>;  // Of IPv4 the mapped one.
   struct Network {
     Address address;
     int bits;
