@@ -161,7 +161,7 @@ void RegisterServe(Commands& commands) {
       ->check(NonNegative(kMaxSeconds));
   serve
       .add_option("--trusted-proxy", options.trusted_proxies,
-                  "A network (10.0.0.0/8) whose X-Forwarded-For says who asks, or unix; may be repeated")
+                  "A network (10.0.0.0/8) whose X-Forwarded-For names the client, or unix; may be repeated")
       ->allow_extra_args(false)
       ->check([](const std::string& name) { return server::TrustedProxies::Check(name).message(); });
   serve

@@ -98,7 +98,7 @@ Result<std::vector<std::string>> ApiKeys(const ServeOptions& options) {
   return keys;
 }
 
-// In a pod, those who route to it hear of its end a few seconds late.
+// A pod's routers hear of its end a few seconds late.
 double LameDuckSeconds(const ServeOptions& options) {
   if (options.lame_duck_seconds) return *options.lame_duck_seconds;
   constexpr double kInPod = 5.0;

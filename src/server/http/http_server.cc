@@ -16,7 +16,7 @@
 namespace dsv4::server {
 namespace {
 
-// The resolver takes an empty name for one that nobody gave: this machine's, of IPv6.
+// The resolver takes an empty name for a missing one: this machine's, of IPv6.
 Result<std::string> HostToResolve(std::string host) {
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   const bool is_blank = host.find_first_not_of(" \t") == std::string::npos;

@@ -1,4 +1,4 @@
-// TrustedProxies: whose word counts for who asks (X-Forwarded-For). A part of the HTTP server.
+// TrustedProxies: peers whose X-Forwarded-For names the client. A part of the HTTP server.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ class TrustedProxies {
   // Names that Check takes.
   explicit TrustedProxies(const std::vector<std::string>& names);
 
-  // The address of whoever asks: the peer's, or behind trusted ones the last in the list that is not trusted. Words that are no address end
+  // The client's address: the peer's, or behind trusted ones the last in the list that is not trusted. Words that are no address end
   // the search.
   std::string ClientOf(const std::string& peer, std::string_view forwarded_for) const;
 
