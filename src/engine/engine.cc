@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <new>
+#include <unordered_map>
 #include <utility>
 
 #include "engine/measure_prices.h"
@@ -281,18 +282,29 @@ bool Engine::WaitsForDisk(Sequence& sequence) {
 }
 
 size_t Engine::ChooseWaiting() {
-  size_t best = waiting_.size();
-  int64_t best_running = 0;
-  int64_t best_priority = 0;
+  // The first of each owner by priority, at the turn of the owner's oldest: a number passes no other owner.
+  struct Turn {
+    size_t first = 0;
+    size_t oldest = 0;
+  };
+  std::unordered_map<uint64_t, Turn> turns;
+  const bool only_unread =
+      std::ranges::all_of(waiting_, [&](const auto& sequence) { return IsUnread(*sequence); });
   for (size_t i = 0; i < waiting_.size(); ++i) {
-    const int64_t priority = waiting_[i]->request.priority;
-    if (best != waiting_.size() && priority > best_priority) continue;
-    const int64_t num_running = RunningOf(waiting_[i]->request.owner);
-    if (best != waiting_.size() && priority == best_priority && num_running >= best_running) continue;
-    if (WaitsForAnother(*waiting_[i]) || WaitsForDisk(*waiting_[i])) continue;
-    best = i;
-    best_running = num_running;
-    best_priority = priority;
+    if ((IsUnread(*waiting_[i]) && !only_unread) || WaitsForAnother(*waiting_[i]) ||
+        WaitsForDisk(*waiting_[i]))
+      continue;
+    const auto [turn, is_new] = turns.try_emplace(waiting_[i]->request.owner, Turn{i, i});
+    if (!is_new && waiting_[i]->request.priority < waiting_[turn->second.first]->request.priority)
+      turn->second.first = i;
+  }
+  size_t best = waiting_.size();
+  std::pair<int64_t, size_t> best_turn;
+  for (const auto& [owner, turn] : turns) {
+    const std::pair<int64_t, size_t> its_turn = {RunningOf(owner), turn.oldest};
+    if (best != waiting_.size() && its_turn >= best_turn) continue;
+    best = turn.first;
+    best_turn = its_turn;
   }
   return best;
 }
@@ -303,10 +315,12 @@ int64_t Engine::RunningOf(uint64_t owner) const {
 }
 
 size_t Engine::ChooseToGiveWay() const {
-  const bool any_has_none = std::ranges::any_of(
-      waiting_, [&](const auto& sequence) { return RunningOf(sequence->request.owner) == 0; });
+  const bool any_has_none = std::ranges::any_of(waiting_, [&](const auto& sequence) {
+    return !IsUnread(*sequence) && RunningOf(sequence->request.owner) == 0;
+  });
   size_t chosen = running_.size();
   if (!any_has_none) return chosen;
+  if (const size_t unread = LongestUnread(); unread < running_.size()) return unread;
   const Clock::time_point now = Clock::now();
   int64_t most = 1;
   for (size_t i = running_.size(); i-- > 0;) {
@@ -331,10 +345,7 @@ void Engine::Admit(std::vector<Event>& events) {
     if (full || (options_.max_state_bytes > 0 && !running_.empty() &&
                  RunningBytes() + BytesOf(next) > options_.max_state_bytes)) {
       // No smaller one passes it, or it might never run.
-      if (gives_way == running_.size() || RunningOf(next.request.owner) > 0 ||
-          running_[gives_way]->request.priority < next.request.priority) {
-        return;
-      }
+      if (gives_way == running_.size() || RunningOf(next.request.owner) > 0) return;
       Preempt(gives_way);
       continue;
     }
@@ -473,6 +484,7 @@ void Engine::Step(std::vector<Event>& events) {
     GoOn(events);
     return;
   }
+  PrepareMasks();
   if (ChooseDrafts() && VerifyOnBackend(events)) return;
 
   const std::vector<Pending> pending = Wanted();
@@ -534,7 +546,7 @@ void Engine::Step(std::vector<Event>& events) {
   }
   if (output && ++num_good_steps_ % kStepsOfTrust == 0 && most_running_ < options_.max_sequences)
     ++most_running_;
-  const bool decodes_alone = std::ranges::all_of(pending, [](const Pending& p) { return p.num_tokens == 1; });
+  const bool decodes_alone = std::ranges::all_of(pending, [](const Pending& p) { return p.num_tokens <= 1; });
   if (output && decodes_alone) SawDecodeStep(num_rows, num_chunks, began);
   if (output) {
     const int64_t num_decode = std::ranges::count_if(

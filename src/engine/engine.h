@@ -61,6 +61,8 @@ struct EngineOptions {
   int max_sequences = 16;  // Sequences with a state at one time; further requests wait.
   // A sequence runs so long, before it may be preempted for a request whose owner has none running. Its own owner keeps at least one.
   double turn_seconds = 0.25;
+  // A sequence with events that were not taken for so long gives its place to any other owner, its own owner's last one too.
+  double unread_seconds = 1.0;
   int64_t max_context = 0;  // Prompt and answer together; 0: as many as the model knows.
   // Of the states of running sequences on the rank that keeps most of them; where ranks divide the sequences, of the average rank. When they
   // outgrow it, the youngest is preempted: it gives its state up, waits, and is computed again from what the prefix store has. 0: no limit.
@@ -140,6 +142,10 @@ class Engine {
   // finished with kError and kUnavailable; it throws only if there is none for saying so, and the next call then says it.
   std::vector<Event> Step();
 
+  // Asks since when events of each request wait to be taken; none: they do not. Before a step while there are requests that wait for a place.
+  void SetUnread(const std::function<std::optional<std::chrono::steady_clock::time_point>(RequestId)>& since);
+  bool has_waiting() const { return !waiting_.empty(); }
+
   // Gives back all memory that running sequences and kept states have. The next Step finishes the requests that ran, as above.
   void Abandon();
 
@@ -161,6 +167,11 @@ class Engine {
   // Index of the running sequence that gives way when an owner with none running waits: the youngest, of those that have had their turn, of
   // the owner that has most. running_.size() when there is none, or no such owner.
   size_t ChooseToGiveWay() const;
+  // Late ones (late.cc). Works on the masks of what the step may sample, within bounds of time; those that are not ready sit it out.
+  void PrepareMasks();
+  bool IsUnread(const Sequence& sequence) const;
+  // Index of the running sequence that has not been read for longest, or running_.size().
+  size_t LongestUnread() const;
   // Whether a running sequence is just computing what this one could reuse.
   bool WaitsForAnother(Sequence& sequence);
   // Whether a state that this one could start from is on its way from the disk. What has come is in the store.
@@ -260,6 +271,7 @@ class Engine {
   std::set<int64_t> known_drafts_;
   StepPrice step_price_;
   int64_t few_rows_ = 0;                      // Model::most_rows_like_steps
+  uint64_t last_mask_owner_ = 0;              // The owner of the last masks that had a turn.
   std::optional<Clock::time_point> settled_;  // When the step in front of the one in flight was.
 };
 

@@ -38,11 +38,22 @@ std::vector<Pending> Engine::Wanted() const {
     // What steps have chosen is read again as they read it.
     if (few_rows_ > 0 && !sequence->reading())
       max_chunk = max_chunk > 0 ? std::min(max_chunk, few_rows_) : few_rows_;
+    // Without its mask nothing can be sampled. A prompt goes on up to its last pieces, for others may wait for it.
+    int64_t num_tokens = sequence->num_pending();
+    if (sequence->mask_late && few_rows_ == 0 && num_tokens > 1)
+      max_chunk = max_chunk > 0 ? std::min(max_chunk, num_tokens - 1) : num_tokens - 1;
+    else if (sequence->mask_late && num_tokens <= options_.max_step_tokens)
+      num_tokens = 0;
     const Clock::duration age = Clock::now() - sequence->arrival;
-    pending.push_back({.num_tokens = sequence->num_pending(),
+    // Priorities count among an owner's own prompts: the lowest number of all must not stop others.
+    const auto passes = [&](const auto& other) {
+      return other->request.owner == sequence->request.owner && other->num_pending() > 1 &&
+             other->request.priority < sequence->request.priority;
+    };
+    pending.push_back({.num_tokens = num_tokens,
                        .max_chunk = max_chunk,
                        .arrival = sequence->id,
-                       .priority = sequence->request.priority,
+                       .priority = std::ranges::count_if(running_, passes),
                        .overdue = options_.first_token_target > 0.0 && sequence->num_output_tokens() == 0 &&
                                   std::chrono::duration<double>(age).count() > options_.first_token_target});
   }

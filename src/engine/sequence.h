@@ -20,6 +20,9 @@ inline bool IsByModel(const speculation::Draft& draft) {
   return draft.source == speculation::Source::kMtp || draft.source == speculation::Source::kDspark;
 }
 
+// Time in a step for each sequence's mask, at the same time for several: more than nearly all masks take.
+inline constexpr std::chrono::microseconds kMaskAtOnce(250);
+
 struct Engine::Sequence {
   RequestId id = 0;
   Request request;
@@ -50,6 +53,8 @@ struct Engine::Sequence {
   std::shared_ptr<PrefixDisk::Load> load = nullptr;  // Of a state to start from.
   int num_loads = 0;
   std::chrono::steady_clock::time_point running_since = {};  // Admitted at last.
+  bool mask_late = false;                                    // Sits the step out.
+  std::optional<std::chrono::steady_clock::time_point> unread_since = {};
   bool cancelled = false;
   bool abandoned = false;  // Has no state: memory ran out.
   bool finished = false;

@@ -68,7 +68,7 @@ bool Engine::PlanDrafts() {
   for (const auto& sequence : running_) {
     // While a prompt is read beside it, a step's time is that of the prompt.
     if (sequence->num_pending() > 1 || sequence->num_output_tokens() == 0) return false;
-    if (!sequence->request.speculation.any()) continue;
+    if (!sequence->request.speculation.any() || sequence->mask_late) continue;
     Learn(*sequence);
     LearnUnverified(*sequence);
     // The last token of an answer is never read.
@@ -255,6 +255,8 @@ void Engine::Sample(Sequence& sequence, const model::StepOutput& output, size_t 
   sampling::TokenConstraint* constraint = sequence.request.constraint.get();
   const int64_t first_row = output.num_rows(chunk) - 1 - sequence.num_verified;
   for (int64_t i = 0; i <= sequence.num_verified; ++i) {
+    // The mask in front of the first is ready (late.cc). A later one may be dear: then the rest of the draft is as if it had been wrong.
+    if (i > 0 && constraint != nullptr && !constraint->Prepare(Clock::now() + kMaskAtOnce)) return;
     sequence.sampled.push_back(
         sequence.sampler.Sample(output.Row(chunk, first_row + i),
                                 constraint != nullptr ? constraint->Allowed() : std::span<const uint64_t>()));
