@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
+#include <type_traits>
 
 #include "apps/command_line/command.h"
 #include "apps/command_line/shared_flags.h"
@@ -32,6 +33,21 @@ void RegisterServe(Commands& commands) {
   };
   const auto positive = [&](const char* name, auto& value, const char* help) {
     serve.add_option(name, value, help)->check(Positive(bound(name)))->capture_default_str();
+  };
+  // A number, or "auto", which leaves the value unset.
+  const auto automatic = [&](const char* name, auto& value, bool zero, const char* help) {
+    const CLI::Validator check = zero ? NonNegative(bound(name)) : Positive(bound(name));
+    serve
+        .add_option_function<std::string>(
+            name,
+            [&value](const std::string& text) {
+              if (text == "auto") return value.reset();
+              value = static_cast<std::decay_t<decltype(*value)>>(std::stod(text));
+            },
+            help)
+        ->check([check](std::string text) { return text == "auto" ? std::string() : check(text); },
+                zero ? "auto, or 0 or more" : "auto, or more than 0")
+        ->default_str("auto");
   };
   CLI::Option* host = serve.add_option("--host", options.host, "Address to listen on")->capture_default_str();
   CLI::Option* port = serve.add_option("--port", options.port, "Port (0: a free one)")->capture_default_str();
@@ -99,19 +115,24 @@ void RegisterServe(Commands& commands) {
                  "Chat completions have the reasoning as `reasoning` beside `reasoning_content`");
   number("-c,--context", options.context,
          "Tokens of prompt and answer together (0: as many as the model knows)");
-  positive("--max-sequences", options.max_sequences, "Answers at one time");
+  automatic("--max-sequences", options.max_sequences, false,
+            "Answers at one time (auto: 64 on the host, what memory has room for on a GPU)");
   positive("--max-waiting", options.max_waiting, "Requests that may wait for their turn");
   number("--max-step-tokens", options.max_step_tokens, "Tokens of a step of the engine (0: those of a pass)");
-  positive("--max-prefill-beside-decode", options.max_prefill_beside_decode,
-           "Of those for prompts while others are answering");
+  automatic("--max-prefill-beside-decode", options.max_prefill_beside_decode, false,
+            "Of those for prompts while others are answering (auto: by the measured prices of steps)");
   number("--first-token-seconds", options.first_token_seconds,
          "To the first token that are aimed at: older prompts go first then (0: no aim)");
-  number("--max-gap-seconds", options.max_gap_seconds,
-         "A step with answers may take: prompts get as many tokens beside them as keep to it (0: no bound)");
+  automatic(
+      "--max-gap-seconds", options.max_gap_seconds, true,
+      "A step with answers may take: prompts get as many tokens beside them as keep to it (0: no bound; "
+      "auto: an aim of 0.1 on a GPU, no bound on the host)");
   serve.add_option("--speculation", options.speculation, kSpeculationHelp)->capture_default_str();
   number("--state-mib", options.state_mib, "Memory of running sequences on each rank (0: no limit)");
-  number("--prefix-cache-mib", options.prefix_cache_mib,
-         "Memory of states kept for reuse on each rank (0: none are)");
+  automatic(
+      "--prefix-cache-mib", options.prefix_cache_mib, true,
+      "Memory of states kept for reuse on each rank (0: none are; auto: 1024, on a GPU a quarter of what is "
+      "left beside the weights where that is more)");
   number("--prefix-cache-every", options.prefix_cache_every,
          "Keep the state of a long prompt after so many tokens too (0: no)");
   CLI::Option* prefix_cache_dir =

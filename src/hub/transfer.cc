@@ -182,7 +182,7 @@ class Transfer {
     const std::string_view line(data, size * count);
     auto& transfer = *static_cast<Transfer*>(self);
     constexpr std::string_view kName = "content-range:";
-    if (line.starts_with("HTTP/")) {  // Of the answer behind a redirect, too.
+    if (line.starts_with("HTTP/")) {  // A redirect's answer begins so, too.
       transfer.content_range_.clear();
     } else if (line.size() > kName.size() &&
                std::ranges::equal(line.substr(0, kName.size()), kName, [](char a, char b) {

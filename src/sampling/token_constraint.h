@@ -28,7 +28,7 @@ class TokenConstraint {
   // `token` was sampled; a stop token ends the sequence and is not told.
   virtual void Accept(int32_t token) = 0;
 
-  // For drafts of what comes next (engine/speculate.cc); neither accepts anything, and neither changes what Allowed() says.
+  // For drafts of what comes next (engine/speculator.cc); neither accepts anything, and neither changes what Allowed() says.
   // How many of the first tokens of `draft` may come, one after the other: it is cut there.
   virtual size_t CountAllowed(std::span<const int32_t> draft) { return draft.size(); }
   // Up to `most` tokens that spell the text that must come here, whatever is sampled. It may come in other tokens.

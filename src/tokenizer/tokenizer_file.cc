@@ -11,7 +11,7 @@
 namespace dsv4::tokenizer {
 namespace {
 
-// What ByteLevel with use_regex cuts by: the pattern of GPT-2.
+// Pattern that ByteLevel with use_regex cuts by: GPT-2's.
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 

@@ -37,7 +37,8 @@ class ResponseStore {
   // Keys of clients are mixed with it to what tells their responses apart; the same for a directory at every start.
   const std::string& secret() const;
 
-  // Keeps it for `owner`. Files are written by a thread of the store; a disk that fails costs the response, and a line in the log.
+  // Keeps it for `owner`. Files are written by a thread of the store. What a disk does not take stays in memory, is tried again, and
+  // costs one line in the log.
   void Put(uint64_t owner, const std::string& id, const StoredResponse& response);
   // NotFound also for another owner's.
   Result<StoredResponse> Get(uint64_t owner, const std::string& id);

@@ -333,10 +333,13 @@ std::string Connection::HeadText(const HttpHead& head, std::optional<size_t> len
   std::string text = fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\nx-request-id: {}\r\n", head.status,
                                  std::string_view(reason.data(), reason.size()), head.content_type, id);
   for (const auto& [name, value] : head.headers) text += fmt::format("{}: {}\r\n", name, value);
-  text +=
-      length
-          ? fmt::format("Content-Length: {}\r\n", *length)
-          : std::string("Transfer-Encoding: chunked\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no\r\n");
+  if (head.status == 304) {
+    // The length would be that of what the client has.
+  } else if (length) {
+    text += fmt::format("Content-Length: {}\r\n", *length);
+  } else {
+    text += "Transfer-Encoding: chunked\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no\r\n";
+  }
   text += keep_alive ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";
   return text;
 }

@@ -70,7 +70,7 @@ class Server final : public HttpServer {
 
   // What must begin whatever memory there is. These outlive the operations of the context.
   int accepting_ = 0;
-  HandlerMemory accept_memory_, pause_memory_, signal_memory_;
+  HandlerMemory accept_memory_, pause_memory_, signal_memory_, drain_memory_;
   ConnectionsShared shared_;
   asio::basic_socket_acceptor<Protocol, asio::io_context::executor_type> acceptor_;
   asio::basic_signal_set<asio::io_context::executor_type> signals_;
@@ -230,13 +230,15 @@ void Server::WaitForSignal() {
 
 void Server::BeginDrain() {
   if (std::exchange(shared_.draining, true)) return;
-  if (on_drain_) on_drain_();
   error_code ignored;
   acceptor_.close(ignored);
-  for (Connection* connection : shared_.connections) connection->Drain();
+  // First: whatever fails after it, the end comes.
   shared_.drain_timer.expires_after(shared_.connections.empty() ? std::chrono::milliseconds(0)
                                                                 : shared_.options.drain_timeout);
-  shared_.drain_timer.async_wait([this](const error_code&) { EndNow(); });
+  shared_.drain_timer.async_wait(
+      asio::bind_allocator(HandlerAllocator<void>(drain_memory_), [this](const error_code&) { EndNow(); }));
+  for (Connection* connection : shared_.connections) connection->Drain();
+  if (on_drain_) on_drain_();
 }
 
 void Server::EndNow() {
