@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <functional>
@@ -92,6 +93,13 @@ bool ChecksHost(const ServeOptions& options, bool has_keys) {
   const bool is_loopback =
       options.host == "localhost" || options.host == "::1" || options.host.starts_with("127.");
   return is_loopback || !has_keys;
+}
+
+// A pod's routers hear of its end a few seconds late.
+double LameDuckSeconds(const ServeOptions& options) {
+  if (options.lame_duck_seconds) return *options.lame_duck_seconds;
+  constexpr double kInPod = 5.0;
+  return std::getenv("KUBERNETES_SERVICE_HOST") != nullptr ? kInPod : 0.0;
 }
 
 std::string NameOf(const ServeOptions& options, const ModelSource& source) {
@@ -348,10 +356,12 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
     access_log = std::move(*opened);
   }
   std::unique_ptr<server::TraceExporter> traces;
-  if (!options.otlp_endpoint.empty()) {
-    auto opened = server::TraceExporter::Open(options.otlp_endpoint, options.version);
-    if (!opened) return Fail(opened.error().WithContext("--otlp-endpoint"), kExitBadUsage);
-    traces = std::move(*opened);
+  auto trace_options = server::TraceOptions::Read(
+      options.otlp_endpoint, [](const char* name) -> const char* { return std::getenv(name); });
+  if (!trace_options) return Fail(trace_options.error(), kExitBadUsage);
+  if (!trace_options->url.empty() && !trace_options->is_off) {
+    LogInfo(fmt::format("traces go to {}", trace_options->url));
+    traces = std::make_unique<server::TraceExporter>(std::move(*trace_options), served.id, options.version);
   }
   std::vector<std::string> hosts = options.allowed_hosts;
   hosts.insert(hosts.end(), {options.host, server::MachineName()});
@@ -382,7 +392,9 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
        .max_body_bytes = static_cast<uint64_t>(options.max_body_mib) << 20,
        .client_timeout = Milliseconds(options.client_seconds),
        .keep_alive_interval = Milliseconds(options.keep_alive_seconds),
-       .drain_timeout = Milliseconds(options.drain_seconds)},
+       .drain_timeout = Milliseconds(options.drain_seconds),
+       .lame_duck = Milliseconds(LameDuckSeconds(options)),
+       .trusted_proxies = options.trusted_proxies},
       [&](server::HttpRequest request) { return service.Handle(std::move(request)); },
       [&](server::HttpRequest& head) { return service.AnswerAtOnce(head); },
       [](int status, std::string_view message) { return server::OpenAiError(status, message); });

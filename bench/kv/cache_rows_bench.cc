@@ -21,6 +21,7 @@
 #include "bench/must.h"
 #include "kv/random_rows.h"
 #include "kv/snapshot.h"
+#include "model/arch/architecture.h"
 #include "model/runtime/model.h"
 #include "model/synthetic/synthetic.h"
 

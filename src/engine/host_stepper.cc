@@ -40,9 +40,13 @@ void Sample(Sequence& sequence, const model::StepOutput& output, size_t chunk) {
     if (i > 0 && constraint != nullptr &&
         !constraint->Prepare(std::chrono::steady_clock::now() + kMaskAtOnce))
       return;
-    sequence.sampled.push_back(
-        sequence.sampler.Sample(output.Row(chunk, first_row + i),
-                                constraint != nullptr ? constraint->Allowed() : std::span<const uint64_t>()));
+    std::span<const uint64_t> allowed;
+    if (constraint != nullptr) allowed = constraint->Allowed();
+    if (!allowed.empty() && std::ranges::all_of(allowed, [](uint64_t word) { return word == 0; })) {
+      sequence.sampled.emplace_back(Error(constraint->WhyNone()));
+      return;
+    }
+    sequence.sampled.push_back(sequence.sampler.Sample(output.Row(chunk, first_row + i), allowed));
     const Result<sampling::SampledToken>& token = sequence.sampled.back();
     if (!token || sequence.request.stop_tokens.contains(token->id)) return;
     if (constraint != nullptr) constraint->Accept(token->id);

@@ -51,7 +51,7 @@ Result<session::Prompt> MakePrompt(const ServedModel& model, const CallMemory& m
   DSV4_ASSIGN_OR_RETURN(const std::vector<chat::Message> messages,
                         chat::NormalizeApiMessages(call.conversation));
   const chat::RenderOptions options = {.mode = call.thinking.mode,
-                                       .drop_thinking = call.drop_thinking,
+                                       .drop_thinking = call.thinking.drop_thinking,
                                        .effort = call.thinking.effort,
                                        .null_is_empty = true,
                                        .api_rules = true};
@@ -107,16 +107,23 @@ Result<std::vector<grammar::CallableTool>> CallableTools(const ChatCall& call) {
   return callable;
 }
 
-// The rules of calls that a free answer may come to. Of schemas that are too large together only the names are kept to. Null for those
-// that no grammar takes: the parser alone then looks after calls.
+// The rules of calls. Of schemas that no grammar takes, or that are too large together, calls keep to names alone, but for strict tools.
+Result<std::shared_ptr<const grammar::Program>> Calls(const ServedModel& model, grammar::AnswerRules& rules) {
+  auto program = model.grammars->Compile(rules);
+  const auto is_free = [](const grammar::CallableTool& tool) { return !tool.strict && !tool.text; };
+  if (program || std::ranges::none_of(rules.tools, is_free)) return program;
+  LogInfo(fmt::format("tools: calls keep to names alone: {}", program.error().message()));
+  for (grammar::CallableTool& tool : rules.tools) {
+    if (is_free(tool)) tool.parameters = R"({"type": "object"})";
+  }
+  return model.grammars->Compile(rules);
+}
+
+// Those that a free answer may come to. Null where no grammar takes them: the parser alone then looks after calls.
 Result<std::shared_ptr<const grammar::Program>> FreeCalls(const ServedModel& model,
                                                           grammar::AnswerRules rules, bool must) {
-  auto program = model.grammars->Compile(rules);
+  auto program = Calls(model, rules);
   if (program || must) return program;
-  LogInfo(fmt::format("tools: calls keep to names alone: {}", program.error().message()));
-  for (grammar::CallableTool& tool : rules.tools) tool.parameters = R"({"type": "object"})";
-  program = model.grammars->Compile(rules);
-  if (program) return program;
   LogWarning(fmt::format("tools: calls are not constrained: {}", program.error().message()));
   return nullptr;
 }
@@ -146,6 +153,7 @@ Status AddRules(const ServedModel& model, const ChatCall& call, GrammarWork& wor
                             : any_strict      ? "tools"
                             : rule            ? rule->label
                                               : "response_format";
+  work.shape.grammar_field = field;
   if (rule && (required || !schema.is_null())) {
     return InvalidArgument(fmt::format("{}: not beside {}, which says what the answer is too", rule->label,
                                        required ? "tool_choice" : "response_format"));
@@ -165,6 +173,7 @@ Status AddRules(const ServedModel& model, const ChatCall& call, GrammarWork& wor
   } else if (required) {
     if (rules.tools.empty())
       return InvalidArgument("tool_choice: got required, but the request has no tools");
+    work.of_calls = true;
     rules.content = grammar::ContentKind::kCall;
   } else {
     if (conversation.continue_final_message || conversation.messages.back().wo_eos)
@@ -285,6 +294,7 @@ Result<PreparedCall> PrepareChat(const ServedModel& model, const CallMemory& mem
   prepared.num_prompt_tokens = static_cast<int64_t>(prompt.ids.size());
   prepared.format = session::ChatFormat(prompt, call.conversation.tools, call.sampling.stop);
   prepared.format.parallel_calls = call.parallel_calls;
+  prepared.format.min_tokens = call.sampling.min_tokens;
   prepared.format.wants_tokens = call.sampling.num_logprobs >= 0 || call.sampling.wants_token_ids;
   DSV4_ASSIGN_OR_RETURN(prepared.requests, MakeChoices(model, caller, prompt.ids, call.sampling));
   prepared.grammar.shape = {.starts_in_reasoning = starts_in_reasoning,
@@ -299,7 +309,8 @@ Result<PreparedCall> PrepareText(const ServedModel& model, const Caller& caller,
   PreparedCall prepared;
   prepared.num_prompt_tokens = static_cast<int64_t>(prompt.size());
   prepared.format = {.stop = sampling.stop,
-                     .wants_tokens = sampling.num_logprobs >= 0 || sampling.wants_token_ids};
+                     .wants_tokens = sampling.num_logprobs >= 0 || sampling.wants_token_ids,
+                     .min_tokens = sampling.min_tokens};
   DSV4_ASSIGN_OR_RETURN(prepared.requests, MakeChoices(model, caller, prompt, sampling));
   GrammarWork& work = prepared.grammar;
   DSV4_TRY(AddLimits(model, sampling, work));
@@ -311,6 +322,7 @@ Result<PreparedCall> PrepareText(const ServedModel& model, const Caller& caller,
     if (sampling.ignore_eos)
       return Error(
           InvalidArgument(fmt::format("ignore_eos: not beside {}, which says where the answer ends", field)));
+    work.shape.grammar_field = field;
     work.rules = {.content = grammar::ContentKind::kRule, .rule = *sampling.rule};
     work.must = true;
   }
@@ -326,16 +338,25 @@ Status Complete(const ServedModel& model, PreparedCall& call) {
   if (work.rules && work.of_free_calls) {
     DSV4_RETURN_IF_ERROR(Take(FreeCalls(model, std::move(*work.rules), work.must), work.shape.calls));
   } else if (work.rules) {
-    DSV4_RETURN_IF_ERROR(Take(model.grammars->Compile(*work.rules), work.shape.grammar));
+    DSV4_RETURN_IF_ERROR(
+        Take(work.of_calls ? Calls(model, *work.rules) : model.grammars->Compile(*work.rules),
+             work.shape.grammar));
   }
   if (!work.bad_words.empty()) {
     auto program = grammar::CompileWithoutWords(work.bad_words);
     if (!program) return InvalidArgument(fmt::format("bad_words: {}", program.error().message()));
     work.shape.without_words = std::move(*program);
   }
+  // Fields that exclude each other from the start are a mistake of the request, and not of the answer.
+  const bool may_exclude =
+      !work.shape.allowed_tokens.empty() || (work.shape.without_words && work.shape.grammar);
   for (engine::Request& request : call.requests) {
     work.shape.stop_tokens.assign(request.stop_tokens.begin(), request.stop_tokens.end());
     DSV4_ASSIGN_OR_RETURN_STATUS(request.constraint, session::MakeConstraint(model, work.shape));
+    if (!may_exclude) continue;
+    const std::span<const uint64_t> first = request.constraint->Allowed();
+    if (!first.empty() && std::ranges::all_of(first, [](uint64_t word) { return word == 0; }))
+      return request.constraint->WhyNone();
   }
   return {};
 }

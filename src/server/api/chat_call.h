@@ -54,7 +54,6 @@ struct ToolRule {
 struct ChatCall {
   chat::ApiConversation conversation;
   chat::ThinkingSettings thinking;
-  bool drop_thinking = true;
   ToolChoice tool_choice = ToolChoice::kAuto;
   std::vector<std::string> tool_names;  // Only these may be called; empty: all.
   std::vector<ToolRule> tool_rules;     // By conversation.tools.
@@ -70,6 +69,7 @@ struct GrammarWork {
   std::optional<grammar::AnswerRules> rules;
   bool of_free_calls =
       false;  // The rules are of calls in an answer that is free, which may do without them unless they must be kept.
+  bool of_calls = false;  // They are of a call that must come.
   bool must = false;
   std::vector<std::string> bad_words;
 };

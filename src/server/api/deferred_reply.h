@@ -33,6 +33,9 @@ class DeferredReply final : public Reply {
   void Advance(ReplyOutput& out) override;
   void OnProgress(std::function<void()> wake) override;
   bool HoldsRequest() const override { return inner_ == nullptr; }
+  void Cut(ReplyOutput& out) override {
+    if (inner_ != nullptr) inner_->Cut(out);
+  }
   std::string_view KeepAlive() const override { return inner_ ? inner_->KeepAlive() : std::string_view(); }
 
  private:

@@ -87,6 +87,10 @@ Status WriteFile(const std::string& path, std::string_view text) {
 
 }  // namespace
 
+std::string ItemId(std::string_view prefix, std::string_view response, size_t index) {
+  return fmt::format("{}{}_{}", prefix, response.substr(kPrefix.size()), index);
+}
+
 class ResponseStore::Impl {
  public:
   explicit Impl(ResponseStoreOptions options) : options_(std::move(options)) {}
@@ -310,6 +314,23 @@ Result<StoredResponse> ResponseStore::Get(uint64_t owner, const std::string& id)
   return impl_->Get(owner, id);
 }
 Status ResponseStore::Erase(uint64_t owner, const std::string& id) { return impl_->Erase(owner, id); }
+
+Result<JsonValue> ResponseStore::Item(uint64_t owner, const std::string& id) {
+  const auto missing = [&] {
+    return Error(NotFound(fmt::format("item '{}' is not stored here (any more)", id)));
+  };
+  const size_t begin = id.find('_') + 1;
+  const size_t end = id.rfind('_');
+  if (begin == 0 || end == std::string::npos || end < begin) return missing();
+  const Result<StoredResponse> response = Get(owner, std::string(kPrefix) + id.substr(begin, end - begin));
+  if (!response) return missing();
+  if (const JsonValue* output = response->reply.Find("output")) {
+    for (const JsonValue& item : output->items()) {
+      if (const JsonValue* name = item.Find("id"); name != nullptr && name->text() == id) return item;
+    }
+  }
+  return missing();
+}
 
 Result<std::vector<JsonValue>> ResponseStore::Conversation(uint64_t owner, const std::string& id) {
   std::vector<StoredResponse> turns;

@@ -21,6 +21,7 @@
 #include "server/http/parts.h"
 #include "server/http/shares.h"
 #include "server/http/transport.h"
+#include "server/http/trusted_proxies.h"
 #include "server/http/wakeable.h"
 
 namespace dsv4::server {
@@ -59,6 +60,7 @@ struct ConnectionsShared {
         gate(std::move(with_gate)),
         error_body(std::move(with_error_body)),
         body_room(options.body_room()),
+        trusted(options.trusted_proxies),
         drain_timer(context),
         pool({.num_threads = options.num_handler_threads}),
         large_pool({.num_threads = 4,
@@ -76,6 +78,7 @@ struct ConnectionsShared {
   const HttpHandler handler;
   const HttpGate gate;
   const HttpErrorBody error_body;
+  const TrustedProxies trusted;
   std::unique_ptr<asio::ssl::context> tls;  // Null: none.
   SharedRoom body_room;
   SharedRoom small_room{HttpOptions::kSmallRoom};
@@ -85,7 +88,9 @@ struct ConnectionsShared {
   FairPool pool;
   FairPool large_pool;  // For requests of large bodies.
   const std::shared_ptr<WakeGate> wakes = std::make_shared<WakeGate>();
+  bool stopping = false;  // A signal has come.
   bool draining = false;
+  bool ending = false;  // Replies that run are cut.
 };
 
 // The parts of the rooms that a request takes, from its first byte to its reply's last.
@@ -117,6 +122,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Closes the connection if it is between two requests; else it closes after the running one.
   void Drain();
   void Abort();
+  // Lets a reply that runs say its last words, once ConnectionsShared::ending is set.
+  void Cut();
   // Closes the connection for another's sake.
   void GiveWay();
   bool gives_way() const { return gives_way_; }
@@ -151,7 +158,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
                       std::string& body);
   TaskOf<std::unique_ptr<Reply>> Handle(HttpRequest& request);
   void WatchPeer(const std::shared_ptr<Wakeable>& wakeable);
-  std::string HeadText(const HttpHead& head, std::optional<size_t> length, bool keep_alive,
+  // How a reader finds the end of a body.
+  enum class Framing : uint8_t { kLength, kChunks, kClose };
+  std::string HeadText(const HttpHead& head, Framing framing, size_t length, bool keep_alive,
                        const std::string& id) const;
 
   ConnectionsShared& shared_;
@@ -160,6 +169,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const uint64_t owner_;
   Pace write_pace_;  // For the reply that is being sent.
   beast::flat_buffer buffer_;
+  std::weak_ptr<Wakeable> sending_;  // While a reply runs.
   bool idle_ = false;
   bool gives_way_ = false;
   const std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
