@@ -25,7 +25,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 # A header of the C++ library has neither folder nor suffix; these are the C library's and the system's.
 SYSTEM_HEADER = re.compile(
     r"^([a-z0-9_]+|sys/[a-z_]+\.h|linux/[a-z_]+\.h|"
-    r"(arpa/inet|dlfcn|errno|fcntl|immintrin|langinfo|malloc|netdb|netinet/in|poll|pthread|sched|signal|spawn|termios|time|unistd|x86intrin|cpuid)\.h)$"
+    r"(arpa/inet|dlfcn|errno|fcntl|immintrin|langinfo|link|malloc|netdb|netinet/in|poll|pthread|sched|signal|spawn|termios|time|unistd|x86intrin|cpuid)\.h)$"
 )
 SOURCE_SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
 # Unit tests stand beside the code they test, in its module; testing.h is what they share.

@@ -140,4 +140,9 @@ Result<std::shared_ptr<const io::Checkpoint>> ModelSource::Checkpoint() const {
   return made_;
 }
 
+Result<std::string> ModelSource::WeightsStamp() const {
+  DSV4_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint());
+  return fmt::format("{:016x}", checkpoint->stamp().value_or(0));
+}
+
 }  // namespace dsv4::apps

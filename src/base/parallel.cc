@@ -170,8 +170,11 @@ struct ThreadPool::State {
 ThreadPool::ThreadPool(int num_threads)
     : ThreadPool(ThreadPoolOptions{.num_threads = num_threads, .spin = {}, .cpus_of_nodes = {}}) {}
 
+ThreadPool::ThreadPool(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+// By way of another constructor: where a thread cannot be started, the destructor ends those that were.
 ThreadPool::ThreadPool(const ThreadPoolOptions& options)
-    : state_(std::make_unique<State>(options.num_threads)) {
+    : ThreadPool(std::make_unique<State>(options.num_threads)) {
   const int num_threads = options.num_threads;
   DSV4_CHECK(num_threads >= 1) << "num_threads " << num_threads;
   const bool a_core_each = num_threads <= static_cast<int>(std::thread::hardware_concurrency());

@@ -51,6 +51,7 @@ struct dsv4_model {
 
   std::optional<dsv4::session::TextModel> text;
   std::unique_ptr<dsv4::model::Model> model;
+  std::string backend_name;
   std::vector<uint8_t> allowed;
   dsv4::LogSink::Callback log;
   mutable std::mutex mutex;

@@ -27,15 +27,16 @@ class PrefixDiskTest : public ::testing::Test {
  protected:
   void SetUp() override { Open(); }
 
-  void Open(const std::string& producer = "test") {
+  void Open() {
     disk_.reset();
-    auto disk = PrefixDisk::Open({.directory = root_ / "cache",
-                                  .max_bytes = max_bytes_,
-                                  .producer = producer,
-                                  .max_queued_bytes = max_queued_bytes_},
-                                 *layout_, [this](std::span<const std::byte> bytes) {
-                                   return kv::Snapshot::Deserialize(bytes, layout_, HostMemory(), nullptr);
-                                 });
+    auto disk =
+        PrefixDisk::Open({.directory = root_ / "cache",
+                          .max_bytes = max_bytes_,
+                          .origin = [this] { return Origin(); },
+                          .max_queued_bytes = max_queued_bytes_},
+                         [this](std::span<const std::byte> bytes, uint64_t origin) {
+                           return kv::Snapshot::Deserialize(bytes, origin, layout_, HostMemory(), nullptr);
+                         });
     ASSERT_TRUE(disk.has_value()) << disk.error().ToString();
     disk_ = std::move(*disk);
   }
@@ -91,6 +92,17 @@ class PrefixDiskTest : public ::testing::Test {
   std::shared_ptr<kv::CacheLayout> layout_ = std::make_shared<kv::CacheLayout>(kv::testing::SmallLayout());
   int64_t max_bytes_ = int64_t{1} << 30;
   int64_t max_queued_bytes_ = int64_t{1} << 30;
+  Result<uint64_t> Origin() {
+    const std::lock_guard lock(origin_mutex_);
+    return origin_;
+  }
+  void SetOrigin(Result<uint64_t> origin) {
+    const std::lock_guard lock(origin_mutex_);
+    origin_ = std::move(origin);
+  }
+
+  std::mutex origin_mutex_;  // Threads of the disk ask.
+  Result<uint64_t> origin_ = 42;
   std::unique_ptr<PrefixDisk> disk_;
 };
 
@@ -144,21 +156,87 @@ TEST_F(PrefixDiskTest, OnlyWhatIsWorthAFileIsWritten) {
   EXPECT_EQ(Files().size(), 2U);
 }
 
-TEST_F(PrefixDiskTest, OtherSaltsProducersAndModelsShareNothing) {
+TEST_F(PrefixDiskTest, OtherSaltsAndOriginsShareNothing) {
   Keep(Path(1, 100), 5);
   EXPECT_EQ(LengthOf(Path(1, 120), 5), 100);
   EXPECT_EQ(LengthOf(Path(1, 120), 6), 0);
-  Open("another program");
+  SetOrigin(43);
+  Open();
   EXPECT_EQ(LengthOf(Path(1, 120), 5), 0);
   EXPECT_EQ(disk_->stats().num_states, 0);
   EXPECT_EQ(disk_->stats().num_bytes, FileBytes());  // They take room all the same.
-  layout_ = std::make_shared<kv::CacheLayout>(kv::testing::SmallLayout());
-  layout_->model_fingerprint = 43;
-  Open();
-  EXPECT_EQ(LengthOf(Path(1, 120), 5), 0);
-  layout_->model_fingerprint = 42;
+  SetOrigin(42);
   Open();
   EXPECT_EQ(LengthOf(Path(1, 120), 5), 100);
+}
+
+TEST_F(PrefixDiskTest, NothingIsReadOrWrittenBeforeTheOriginIsKnown) {
+  Keep(Path(1, 100));
+  const Result<uint64_t> known = Origin();
+  SetOrigin(Error(StatusCode::kUnavailable, "not yet"));
+  Open();
+  EXPECT_EQ(disk_->stats().num_bytes, FileBytes());
+  EXPECT_EQ(disk_->stats().num_states, 0);
+  EXPECT_EQ(LengthOf(Path(1, 120)), 0);
+  Offer(Path(1, 100));
+  Offer(Path(2, 100));
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_EQ(LengthOf(Path(2, 120)), 0);
+  EXPECT_EQ(disk_->stats().num_written, 0);
+  EXPECT_EQ(Files().size(), 1U);
+  SetOrigin(known);
+  disk_->Flush();
+  disk_->Tidy();
+  EXPECT_EQ(LengthOf(Path(1, 120)), 100);
+  EXPECT_EQ(LengthOf(Path(2, 120)), 100);
+  EXPECT_EQ(disk_->stats().num_written, 1);  // The other was there.
+  EXPECT_EQ(disk_->stats().num_states, 2);
+  // An origin that comes out as another finds nothing.
+  SetOrigin(Error(StatusCode::kUnavailable, "not yet"));
+  Open();
+  Offer(Path(3, 100));
+  SetOrigin(7);
+  disk_->Flush();
+  disk_->Tidy();
+  EXPECT_EQ(disk_->stats().num_states, 1);
+  EXPECT_EQ(LengthOf(Path(1, 120)), 0);
+  EXPECT_EQ(LengthOf(Path(3, 120)), 100);
+}
+
+TEST_F(PrefixDiskTest, AnEndBeforeTheOriginIsKnownLeavesTheFilesAsTheyAre) {
+  Keep(Path(1, 100));
+  SetOrigin(Error(StatusCode::kUnavailable, "not yet"));
+  Open();
+  Offer(Path(2, 100));
+  disk_.reset();
+  SetOrigin(42);
+  Open();
+  EXPECT_EQ(LengthOf(Path(1, 120)), 100);
+  EXPECT_EQ(LengthOf(Path(2, 120)), 0);
+}
+
+TEST_F(PrefixDiskTest, AfterAChangeOfTheWeightsNothingIsReadOrWritten) {
+  Keep(Path(1, 100));
+  EXPECT_EQ(LengthOf(Path(1, 120)), 100);
+  const int64_t num_read = disk_->stats().num_read;
+  SetOrigin(Error(DataLoss("model.safetensors: was changed")));
+  EXPECT_EQ(LengthOf(Path(1, 120)), 0);
+  Offer(Path(2, 100));
+  disk_->Flush();
+  disk_->Tidy();
+  EXPECT_EQ(disk_->stats().num_read, num_read);
+  EXPECT_EQ(disk_->stats().num_states, 0);
+  EXPECT_EQ(Files().size(), 1U);
+  // The same where a write finds it first.
+  SetOrigin(42);
+  Open();
+  SetOrigin(Error(DataLoss("model.safetensors: was changed")));
+  Offer(Path(2, 100));
+  disk_->Flush();
+  disk_->Tidy();
+  EXPECT_EQ(disk_->stats().num_dropped, 1);
+  EXPECT_EQ(LengthOf(Path(1, 120)), 0);
+  EXPECT_EQ(Files().size(), 1U);
 }
 
 TEST_F(PrefixDiskTest, TheLeastRecentlyUsedGoesAlsoAcrossARestart) {
@@ -218,15 +296,14 @@ TEST_F(PrefixDiskTest, AskersShareALoadAndMayLeave) {
 }
 
 TEST_F(PrefixDiskTest, ADirectoryHasOneUser) {
-  const auto second = PrefixDisk::Open({.directory = root_ / "cache", .max_bytes = 1}, *layout_, {});
+  const auto second = PrefixDisk::Open({.directory = root_ / "cache", .max_bytes = 1}, {});
   ASSERT_FALSE(second.has_value());
   EXPECT_EQ(second.error().code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(second.error().message(), HasSubstr("another server uses this directory"));
   std::ofstream(root_ / "file") << "x";
-  EXPECT_EQ(
-      PrefixDisk::Open({.directory = root_ / "file/cache", .max_bytes = 1}, *layout_, {}).error().code(),
-      StatusCode::kUnavailable);
-  EXPECT_EQ(PrefixDisk::Open({.directory = root_ / "other", .max_bytes = 0}, *layout_, {}).error().code(),
+  EXPECT_EQ(PrefixDisk::Open({.directory = root_ / "file/cache", .max_bytes = 1}, {}).error().code(),
+            StatusCode::kUnavailable);
+  EXPECT_EQ(PrefixDisk::Open({.directory = root_ / "other", .max_bytes = 0}, {}).error().code(),
             StatusCode::kInvalidArgument);
 }
 

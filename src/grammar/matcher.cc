@@ -62,10 +62,10 @@ Matcher::Matcher(std::shared_ptr<const Program> grammar, std::shared_ptr<const T
   std::sort(place_.threads.begin(), place_.threads.end());
 }
 
-uint32_t Matcher::Push(uint32_t node, uint32_t frame) {
-  const auto [found, is_new] =
-      frame_ids_.try_emplace(Pair(node, frame), static_cast<uint32_t>(frames_.size()));
-  if (is_new) frames_.push_back({.node = node, .parent = frame, .depth = frames_[frame].depth + 1});
+uint32_t Matcher::Push(uint32_t node, uint32_t frame, uint32_t count) {
+  const Frame pushed = {.node = node, .parent = frame, .depth = frames_[frame].depth + 1, .count = count};
+  const auto [found, is_new] = frame_ids_.try_emplace(pushed, static_cast<uint32_t>(frames_.size()));
+  if (is_new) frames_.push_back(pushed);
   return found->second;
 }
 
@@ -106,9 +106,21 @@ void Matcher::Enter(uint32_t node, uint32_t frame, Place& out) {
       case Node::Kind::kReturn:
         if (stack == 0) {
           out.complete = true;
+        } else if (const Frame from = frames_[stack]; from.count == 0) {
+          pending_.emplace_back(from.node, from.parent);
         } else {
-          pending_.emplace_back(frames_[stack].node, frames_[stack].parent);
+          const Node& repeat = grammar_->nodes[from.node];
+          if (from.count >= repeat.min) pending_.emplace_back(repeat.next, from.parent);
+          if (repeat.max == Node::kEndless)  // From `min` on turns are alike.
+            pending_.emplace_back(repeat.what, Push(from.node, from.parent,
+                                                    std::min(from.count + 1, std::max(repeat.min, 1U))));
+          else if (from.count < repeat.max)
+            pending_.emplace_back(repeat.what, Push(from.node, from.parent, from.count + 1));
         }
+        break;
+      case Node::Kind::kRepeat:
+        if (here.min == 0) pending_.emplace_back(here.next, stack);
+        pending_.emplace_back(here.what, Push(at, stack, 1));
         break;
     }
   }
@@ -294,10 +306,10 @@ void Matcher::DropFrames() {
   std::vector<uint32_t> path;
   for (Thread& thread : place_.threads) {
     path.clear();
-    for (uint32_t frame = thread.frame; frame != 0; frame = old[frame].parent)
-      path.push_back(old[frame].node);
+    for (uint32_t frame = thread.frame; frame != 0; frame = old[frame].parent) path.push_back(frame);
     thread.frame = 0;
-    for (auto node = path.rbegin(); node != path.rend(); ++node) thread.frame = Push(*node, thread.frame);
+    for (auto frame = path.rbegin(); frame != path.rend(); ++frame)
+      thread.frame = Push(old[*frame].node, thread.frame, old[*frame].count);
   }
   std::sort(place_.threads.begin(), place_.threads.end());
 }

@@ -75,6 +75,14 @@ class Matcher {
     uint32_t node;
     uint32_t parent;
     uint32_t depth;
+    uint32_t count = 0;  // Of a kRepeat, the turn that runs, from 1; 0: the node is where to return to.
+    friend bool operator==(const Frame& a, const Frame& b) = default;
+  };
+  struct HashFrame {
+    size_t operator()(const Frame& frame) const {
+      const uint64_t key = (uint64_t{frame.node} << 32 | frame.parent) * 0x9E3779B97F4A7C15ULL;
+      return (key ^ key >> 29) + frame.count * 0xBF58476D1CE4E5B9ULL;
+    }
   };
   // (node, frame) that a step has entered already.
   class Seen {
@@ -91,7 +99,7 @@ class Matcher {
     size_t count_ = 0;
   };
 
-  uint32_t Push(uint32_t node, uint32_t frame);
+  uint32_t Push(uint32_t node, uint32_t frame, uint32_t count = 0);
   // Adds the terminals that `node` leads to without a byte.
   void Enter(uint32_t node, uint32_t frame, Place& out);
   void Step(const Place& in, uint8_t byte, Place& out);
@@ -108,7 +116,7 @@ class Matcher {
   Place place_;
   bool finished_ = false;
   std::vector<Frame> frames_;
-  std::unordered_map<uint64_t, uint32_t> frame_ids_;  // (node, parent) -> frame.
+  std::unordered_map<Frame, uint32_t, HashFrame> frame_ids_;
 
   // Scratch of a call.
   Seen seen_;

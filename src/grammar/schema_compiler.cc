@@ -386,8 +386,9 @@ Result<Dfa> SchemaCompiler::Number(const Json& schema, const std::string& pointe
 Result<Dfa> SchemaCompiler::String(const Json& schema, const std::string& pointer, Spelling spelling) {
   const Json* pattern = Find(schema, "pattern");
   const Json* format = Find(schema, "format");
-  const int min = static_cast<int>(schema.value("minLength", 0));
-  const int max = schema.value("maxLength", kUnbounded);
+  const int min = static_cast<int>(CountOf(schema, "minLength").value_or(0));
+  const std::optional<size_t> most = CountOf(schema, "maxLength");
+  const int max = most ? static_cast<int>(*most) : kUnbounded;
   if (max != kUnbounded && max < min) {
     return Error(SchemaError(pointer, fmt::format("maxLength {} below minLength {}", max, min)));
   }
@@ -452,7 +453,13 @@ Result<Dfa> SchemaCompiler::String(const Json& schema, const std::string& pointe
   }
   Dfa dfa = std::move(parts[0]);
   for (size_t i = 1; i < parts.size(); ++i) {
-    DSV4_ASSIGN_OR_RETURN(dfa, At(Dfa::Intersect(dfa, parts[i], parts_.limits), pointer));
+    Result<Dfa> both = Dfa::Intersect(dfa, parts[i], parts_.limits);
+    if (!both && sized) {
+      return Error(SchemaError(
+          pointer, fmt::format("minLength {} and maxLength {} beside pattern or format: {}", min,
+                               max == kUnbounded ? "none" : fmt::format("{}", max), both.error().message())));
+    }
+    DSV4_ASSIGN_OR_RETURN(dfa, At(std::move(both), pointer));
   }
   if (!excluded.empty()) {
     const Regex any_of = Either(std::move(excluded));
@@ -465,17 +472,22 @@ Result<Dfa> SchemaCompiler::String(const Json& schema, const std::string& pointe
 Result<Dfa> SchemaCompiler::CountedString(int min, int max, const std::string& pointer, Spelling spelling) {
   DSV4_ASSIGN_OR_RETURN(const Dfa character, CompileTerminal(SpelledChar(AllChars(), spelling), pointer));
   DfaLimits& limits = parts_.limits;
+  const auto counted = [&](uint8_t open, uint8_t close, int least, int most) -> Result<Dfa> {
+    DSV4_ASSIGN_OR_RETURN(const Dfa before, CompileTerminal(ByteRange(open, open), pointer));
+    DSV4_ASSIGN_OR_RETURN(const Dfa behind, CompileTerminal(ByteRange(close, close), pointer));
+    std::optional<Result<Dfa>> dfa = Dfa::Counted(before, character, behind, least, most, limits);
+    if (!dfa) return Error(Internal("a character may begin as its string ends"));
+    return At(std::move(*dfa), pointer);
+  };
   if (spelling == Spelling::kJson) {
-    DSV4_ASSIGN_OR_RETURN(Dfa dfa, At(Dfa::EnclosedRepeat(character, '"', '"', min, max, limits), pointer));
+    DSV4_ASSIGN_OR_RETURN(Dfa dfa, counted('"', '"', min, max));
     if (place_.closer.empty()) return dfa;
     return Without(dfa, Beginning(place_.closer), pointer);
   }
   // The "</" in front of the marker is counted too, and then asked for.
   const int more = 2;
-  DSV4_ASSIGN_OR_RETURN(const Dfa dfa,
-                        At(Dfa::EnclosedRepeat(character, '>', kCallMarkerByte, min + more,
-                                               max == kUnbounded ? kUnbounded : max + more, limits),
-                           pointer));
+  DSV4_ASSIGN_OR_RETURN(
+      const Dfa dfa, counted('>', kCallMarkerByte, min + more, max == kUnbounded ? kUnbounded : max + more));
   DSV4_ASSIGN_OR_RETURN(const Dfa tagged, CompileTerminal(Tagged(Repeat(AnyByte(), 0, kUnbounded)), pointer));
   DSV4_ASSIGN_OR_RETURN(const Dfa both, At(Dfa::Intersect(dfa, tagged, limits), pointer));
   return Without(both, Beginning(place_.closer), pointer);

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
+#include "base/percent.h"
 #include "grammar/schema_rewrite.h"
 
 namespace dsv4::grammar {
@@ -145,8 +147,7 @@ std::string_view Complaint(Wants wants, const Json& value) {
     case Wants::kNumber:
       return value.is_number() ? "" : "wanted a number";
     case Wants::kCount:
-      return value.is_number_unsigned() && value <= 1'000'000'000 ? ""
-                                                                  : "wanted a count of at most 1000000000";
+      return IsCount(value) ? "" : "wanted a count";
     case Wants::kString:
       return value.is_string() ? "" : "wanted a string";
     case Wants::kNames:
@@ -269,6 +270,33 @@ Json Understood(const Json& schema) {
   return known;
 }
 
+namespace {
+
+bool HasId(const Json& schema, const std::string& id) {
+  if (!schema.is_object()) return false;
+  for (const char* keyword : {"$id", "id"}) {
+    const auto found = schema.find(keyword);
+    if (found == schema.end() || !found->is_string()) continue;
+    const std::string& name = found->get_ref<const std::string&>();
+    if (name == id || name == id + "#") return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool IsCount(const Json& value) {
+  if (value.is_number_unsigned()) return true;
+  return value.is_number_float() && value >= 0 && std::floor(value.get<double>()) == value.get<double>();
+}
+
+std::optional<size_t> CountOf(const Json& schema, const char* keyword) {
+  constexpr double kMost = 1e9;
+  const auto found = schema.find(keyword);
+  if (found == schema.end()) return std::nullopt;
+  return static_cast<size_t>(std::min(found->get<double>(), kMost));
+}
+
 Json WithoutAnnotations(const Json& schema) {
   if (!schema.is_object()) return schema;
   Json bare = Json::object();
@@ -287,22 +315,37 @@ bool Constrains(const Json& schema, std::string_view except) {
 
 Result<const Json*> SchemaFlattener::Resolve(const std::string& reference, const std::string& pointer) const {
   const std::string at = Below(pointer, "$ref");
-  if (!reference.starts_with("#")) {
-    return Error(SchemaError(
-        at, fmt::format("\"{}\": only references into this schema (#/...) are supported", reference)));
-  }
-  if (reference.size() > 1 && reference[1] != '/') {
+  const size_t hash = std::min(reference.find('#'), reference.size());
+  const std::string base = reference.substr(0, hash);
+  const std::string fragment = hash < reference.size() ? reference.substr(hash + 1) : std::string();
+  // The schema that the fragment is looked for in: this one, also by its own name, or one of its definitions by theirs.
+  const Json* root = base.empty() || HasId(document_, base) ? &document_ : nullptr;
+  const auto find = [&](const auto& fits) -> const Json* {
     for (const char* holder : {"$defs", "definitions"}) {
       if (!document_.is_object() || !document_.contains(holder) || !document_[holder].is_object()) continue;
       for (const Json& one : document_[holder]) {
-        if (one.is_object() && one.value("$anchor", Json()) == reference.substr(1)) return &one;
+        if (fits(one)) return &one;
       }
     }
+    return nullptr;
+  };
+  if (root == nullptr) root = find([&](const Json& one) { return HasId(one, base); });
+  if (root == nullptr) {
+    return Error(SchemaError(
+        at, fmt::format("\"{}\": only references into this schema (#/...) are supported", reference)));
   }
-  try {
-    const Json* target = &document_.at(Json::json_pointer(reference.substr(1)));
-    if (IsSchema(*target)) return target;
-  } catch (const Json::exception&) {  // Malformed, or names nothing.
+  // As a URI's fragment, and as it stands: some generators encode nothing.
+  for (const std::string& path : {PercentDecoded(fragment), fragment}) {
+    if (!path.empty() && path[0] != '/') {
+      const Json* named =
+          find([&](const Json& one) { return one.is_object() && one.value("$anchor", Json()) == path; });
+      if (named != nullptr) return named;
+    }
+    try {
+      const Json* target = &root->at(Json::json_pointer(path));
+      if (IsSchema(*target)) return target;
+    } catch (const Json::exception&) {  // Malformed, or names nothing.
+    }
   }
   return Error(SchemaError(at, fmt::format("\"{}\" names no schema", reference)));
 }

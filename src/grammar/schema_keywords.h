@@ -1,6 +1,7 @@
 // Which words of JSON Schema (draft 2020-12) are understood, and how two schemas become one.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -22,6 +23,10 @@ Status CheckKeywords(const Json& schema, const std::string& pointer);
 Json Understood(const Json& schema);
 // The schema without annotations: equal for places that allow the same and are described differently.
 Json WithoutAnnotations(const Json& schema);
+// A whole number from 0 on, however it is written (3, 3.0).
+bool IsCount(const Json& value);
+// The count of a keyword, where the schema has it; those beyond 10^9, which no text has, are that.
+std::optional<size_t> CountOf(const Json& schema, const char* keyword);
 // Whether any keyword but `except` narrows what is allowed.
 bool Constrains(const Json& schema, std::string_view except);
 

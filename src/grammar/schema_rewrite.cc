@@ -76,7 +76,7 @@ class Negation {
     if (name == "maximum") return bound("number", "exclusiveMinimum", value);
     if (name == "exclusiveMinimum") return bound("number", "maximum", value);
     if (name == "exclusiveMaximum") return bound("number", "minimum", value);
-    const auto count = [&] { return value.get<uint64_t>(); };
+    const auto count = [&] { return *CountOf(schema, name.c_str()); };
     if (name == "minLength" || name == "minItems" || name == "minProperties") {
       if (count() == 0) return Json(false);
       return name == "minLength"  ? bound("string", "maxLength", count() - 1)

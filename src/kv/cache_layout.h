@@ -85,8 +85,6 @@ struct CacheLayout {
   int64_t rows_per_page = 64;
   EntryShard shard;    // Share of every paged store.
   int num_places = 1;  // Ranks that divide the sequences, each whole to one (StateHome).
-  // The rows' producer (weights, numerics). Persisted rows are refused when it differs.
-  uint64_t model_fingerprint = 0;
 
   // Fingerprint of the geometry alone: two layouts with equal fingerprints can exchange rows. Capacities and page sizes
   // do not count.

@@ -26,7 +26,6 @@ inline CacheLayout SmallLayout(const EntryShard& shard = {}) {
   layout.max_chunk_tokens = 9;
   layout.max_rewind_tokens = 3;
   layout.rows_per_page = 3;
-  layout.model_fingerprint = 42;
   return layout;
 }
 

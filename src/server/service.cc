@@ -110,8 +110,20 @@ class DressedReply final : public Reply {
     log_->Write(line_);
   }
   void Advance(ReplyOutput& out) override {
+    Pass(out, [&] { inner_->Advance(out); });
+  }
+  void Cut(ReplyOutput& out) override {
+    Pass(out, [&] { inner_->Cut(out); });
+  }
+  void OnProgress(std::function<void()> wake) override { inner_->OnProgress(std::move(wake)); }
+  std::string_view KeepAlive() const override { return inner_->KeepAlive(); }
+
+ private:
+  // What the inner reply adds to `out` in `step`.
+  template <typename Step>
+  void Pass(ReplyOutput& out, const Step& step) {
     const size_t had = out.body.size();
-    inner_->Advance(out);
+    step();
     line_.num_bytes += out.body.size() - had;
     if (out.head) line_.status = out.head->status;
     if (!out.head || std::exchange(dressed_, true)) return;
@@ -119,15 +131,12 @@ class DressedReply final : public Reply {
     if (cors_origin_.empty()) return;
     auto& headers = out.head->headers;
     headers.emplace_back("Access-Control-Allow-Origin", cors_origin_);
-    headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+    headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
     headers.emplace_back("Access-Control-Allow-Headers", "*, Authorization");
     headers.emplace_back("Access-Control-Expose-Headers", fmt::format("x-request-id, {}", kUnknownFields));
     headers.emplace_back("Vary", "Origin");
   }
-  void OnProgress(std::function<void()> wake) override { inner_->OnProgress(std::move(wake)); }
-  std::string_view KeepAlive() const override { return inner_->KeepAlive(); }
 
- private:
   std::unique_ptr<Reply> inner_;
   std::string cors_origin_;
   std::function<void(int)> count_;
@@ -320,7 +329,14 @@ Result<std::unique_ptr<Reply>> Service::Start(std::vector<PreparedCall> calls,
   return std::make_unique<GenerationReply>(
       std::move(choices), std::move(writer), num_prompt_tokens, metrics_, options_.traces,
       RequestTrace{
-          .traceparent = std::string(http.Header("traceparent")), .request_id = http.id, .route = http.path});
+          .traceparent = std::string(http.Header("traceparent")),
+          .tracestate = std::string(http.Header("tracestate")),
+          .request_id = http.id,
+          .method = http.method,
+          .route = http.path,
+          .operation = http.path.ends_with("/completions") && !http.path.ends_with("chat/completions")
+                           ? "text_completion"
+                           : "chat"});
 }
 
 std::unique_ptr<Reply> Service::Tell(std::unique_ptr<Reply> reply, const HttpRequest& request,

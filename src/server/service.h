@@ -37,6 +37,8 @@ struct ServiceOptions {
   std::string cache_secret = {};
   std::string model_path = {};  // For /props.
   int max_sequences = 1;        // For /props.
+  std::string backend = {};     // For /props: "cuda" and "NVIDIA H200".
+  std::string device = {};
   // Outlive the service; null: no response is kept, no line written, no trace sent.
   ResponseStore* responses = nullptr;
   AccessLog* access_log = nullptr;

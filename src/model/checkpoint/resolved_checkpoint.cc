@@ -441,8 +441,17 @@ class Resolver {
     if (missing_.count() > 0) parts.push_back(missing_.Summary("missing"));
     if (misshapen_.count() > 0) parts.push_back(misshapen_.Summary("not as the config wants"));
     if (extra_.count() > 0) parts.push_back(extra_.Summary("extra"));
+    // The method's name decides nothing, but where its tensors cannot be read it says more than their names.
+    constexpr std::array<std::string_view, 6> kMethods = {"",      "fp8",   "compressed-tensors",
+                                                          "mxfp4", "quark", "auto-round"};
+    const std::string& method = config_.quantization.quant_method;
+    const bool is_known = method.starts_with("modelopt") ||
+                          std::find(kMethods.begin(), kMethods.end(), method) != kMethods.end();
     return InvalidArgument(
-        fmt::format("checkpoint {}: tensors: {}", checkpoint_.directory(), fmt::join(parts, ", ")));
+        fmt::format("checkpoint {}: {}tensors: {}", checkpoint_.directory(),
+                    is_known ? std::string()
+                             : fmt::format("quant_method \"{}\", whose formats are not known here; ", method),
+                    fmt::join(parts, ", ")));
   }
 
   // quantization.md 8, check 5. The tensors describe themselves; a config that says otherwise is worth a line, not a refusal.

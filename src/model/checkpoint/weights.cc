@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/stopwatch.h"
 #include "io/checkpoint.h"
+#include "io/content_digest.h"
 #include "io/read_ahead.h"
 #include "model/checkpoint/dspark_source.h"
 #include "model/checkpoint/resolved_checkpoint.h"
@@ -41,7 +42,9 @@ class Numbers {
       : checkpoint_(checkpoint), options_(options), times_(times) {}
   ~Numbers() {
     const AddsSeconds seconds(times_.numbers);
-    if (fetched_ && options_.numbers_pass) checkpoint_.Release(ranges_);
+    if (!fetched_ || !options_.numbers_pass) return;
+    if (options_.digest != nullptr) options_.digest->Follow(ranges_);
+    checkpoint_.Release(ranges_);
   }
   Numbers(const Numbers&) = delete;
   Numbers& operator=(const Numbers&) = delete;

@@ -27,7 +27,8 @@
 
 namespace dsv4::io {
 class Checkpoint;
-}
+class ContentDigest;
+}  // namespace dsv4::io
 
 namespace dsv4::model {
 
@@ -150,8 +151,6 @@ struct ModelWeights {
   bool mtp_placed = false;
   bool dspark_placed = false;
   int64_t bytes_placed = 0;  // Copied to a device's memory; 0 where the backend uses the mapping.
-  uint64_t fingerprint = 0;  // Of the small tensors and the embedding of a few tokens.
-  uint64_t norm_fingerprint = 0;
 };
 
 inline const Weight& DraftHeadOf(const ModelWeights& weights) {
@@ -187,6 +186,8 @@ struct LoadOptions {
   bool experts_from_disk = false;
   // No number is fetched, read or checked; what would be copied has its size and no numbers.
   bool sizes_only = false;
+  // Told which ranges of the files have just been read; may be null.
+  io::ContentDigest* digest = nullptr;
   // Called on the loading thread after each layer; an error ends the load and is its result. May be empty.
   std::function<Status(const LoadProgress&)> progress;
 };

@@ -35,8 +35,7 @@ struct RopeConfig {
 // `quantization_config` as written. What a tensor is stored as follows from its dtype, shape and siblings; this is
 // compared with it afterwards.
 struct QuantizationConfig {
-  std::string
-      quant_method;  // "fp8", "modelopt", "compressed-tensors"; empty when the file has no such section.
+  std::string quant_method;    // The tool's name; empty when the file has no such section.
   std::string quant_algo;      // "NVFP4", "MIXED_PRECISION" or empty.
   std::string moe_quant_algo;  // "NVFP4" or empty.
   std::string scale_fmt;       // "ue8m0" or empty.

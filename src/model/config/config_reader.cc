@@ -171,13 +171,6 @@ void ReadQuantization(ConfigReader& reader, ModelConfig& config) {
   out.moe_quant_algo = quantization.StringOr("moe_quant_algo", "");
   out.scale_fmt = quantization.StringOr("scale_fmt", "");
   out.ignore = quantization.Strings("ignore");
-  // The method's name decides nothing, but one whose tensors cannot be read deserves a better error than theirs.
-  constexpr std::array<std::string_view, 4> kMethods = {"", "fp8", "compressed-tensors", "mxfp4"};
-  if (!out.quant_method.starts_with("modelopt") &&
-      std::find(kMethods.begin(), kMethods.end(), out.quant_method) == kMethods.end()) {
-    quantization.Fail("quant_method", fmt::format("holds \"{}\"", out.quant_method),
-                      "fp8, modelopt, compressed-tensors or mxfp4");
-  }
   if (const Json* block = quantization.Array("weight_block_size", 0); block != nullptr) {
     if (block->size() != 2) {
       quantization.FailValue("weight_block_size", *block, "[rows, columns]");

@@ -304,7 +304,7 @@ void SortByPlace(std::vector<PassChunk>& chunks) {
 PassPlan PlanPass(const Graph& graph, std::span<const PassChunk> chunks) {
   PassPlan plan;
   for (const PassChunk& chunk : chunks) {
-    plan.choices.push_back(chunk.choice);
+    if (chunk.num_logits_rows > 0) plan.choices.push_back(chunk.choice);
     plan.choices.insert(plan.choices.end(), chunk.draft_choices.begin(), chunk.draft_choices.end());
     if (!chunk.state->home().here) continue;
     const auto num_tokens = static_cast<int64_t>(chunk.tokens.size());
@@ -347,6 +347,7 @@ std::string StepKey(const Graph& graph, const Arena& arena, std::span<const Pass
       graph.shards.divide_entries() && plan.num_tokens >= graph.backend.policy.min_index_tokens;
   // Nor do rows of a draft block come in every step.
   if (arena.base() == nullptr || by_positions || plan.num_draft_slots > 0) return {};
+  if (std::ranges::any_of(chunks, [](const PassChunk& chunk) { return chunk.prompt; })) return {};
   std::string key;
   key.reserve(512);
   const auto add = [&](auto number) { key.append(reinterpret_cast<const char*>(&number), sizeof(number)); };

@@ -124,6 +124,8 @@ class SyntheticNumbers final : public io::NumberSource {
     }
   }
 
+  std::string identity() const override { return fmt::format("synthetic numbers, seed {}", seed_); }
+
  private:
   // What lies in whole huge pages with tensor `i` and is not in use. A huge page of which a byte is kept takes all of its memory, and tensors end
   // anywhere in one: with the last of those in it all of it goes.

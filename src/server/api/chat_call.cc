@@ -51,7 +51,7 @@ Result<session::Prompt> MakePrompt(const ServedModel& model, const CallMemory& m
   DSV4_ASSIGN_OR_RETURN(const std::vector<chat::Message> messages,
                         chat::NormalizeApiMessages(call.conversation));
   const chat::RenderOptions options = {.mode = call.thinking.mode,
-                                       .drop_thinking = call.drop_thinking,
+                                       .drop_thinking = call.thinking.drop_thinking,
                                        .effort = call.thinking.effort,
                                        .null_is_empty = true,
                                        .api_rules = true};
@@ -106,18 +106,25 @@ Result<std::vector<grammar::CallableTool>> CallableTools(const ChatCall& call) {
   return callable;
 }
 
-// The rules of calls that a free answer may come to. Of schemas that are too large together only the names are kept to. Null for those
-// that no grammar takes: the parser alone then looks after calls.
+// The rules of calls. Of schemas that no grammar takes, or that are too large together, calls keep to names alone, but for strict tools.
+Result<std::shared_ptr<const grammar::Program>> Calls(const ServedModel& model, grammar::AnswerRules& rules) {
+  auto program = model.grammars->Compile(rules);
+  const auto is_free = [](const grammar::CallableTool& tool) { return !tool.strict && !tool.text; };
+  if (program || std::ranges::none_of(rules.tools, is_free)) return program;
+  LogInfo(fmt::format("tools: calls keep to names alone: {}", program.error().message()));
+  for (grammar::CallableTool& tool : rules.tools) {
+    if (is_free(tool)) tool.parameters = R"({"type": "object"})";
+  }
+  return model.grammars->Compile(rules);
+}
+
+// Those that a free answer may come to. Null where no grammar takes them: the parser alone then looks after calls.
 Result<std::shared_ptr<const grammar::Program>> FreeCalls(const ServedModel& model,
                                                           grammar::AnswerRules rules, bool must) {
   rules.content = grammar::ContentKind::kOpenCall;
   rules.starts_in_reasoning = false;
-  auto program = model.grammars->Compile(rules);
+  auto program = Calls(model, rules);
   if (program || must) return program;
-  LogInfo(fmt::format("tools: calls keep to names alone: {}", program.error().message()));
-  for (grammar::CallableTool& tool : rules.tools) tool.parameters = R"({"type": "object"})";
-  program = model.grammars->Compile(rules);
-  if (program) return program;
   LogWarning(fmt::format("tools: calls are not constrained: {}", program.error().message()));
   return nullptr;
 }
@@ -147,6 +154,7 @@ Status AddGrammar(const ServedModel& model, const ChatCall& call, session::Answe
                             : any_strict      ? "tools"
                             : rule            ? rule->label
                                               : "response_format";
+  shape.grammar_field = field;
   if (rule && (required || !schema.is_null())) {
     return InvalidArgument(fmt::format("{}: not beside {}, which says what the answer is too", rule->label,
                                        required ? "tool_choice" : "response_format"));
@@ -171,7 +179,7 @@ Status AddGrammar(const ServedModel& model, const ChatCall& call, session::Answe
     rules.rule =
         rule ? *rule : grammar::ContentRule{.text = chat::WriteJson(schema), .label = call.schema_label};
   }
-  return Take(model.grammars->Compile(rules), shape.grammar);
+  return Take(required ? Calls(model, rules) : model.grammars->Compile(rules), shape.grammar);
 }
 
 // What the request says of tokens and words, whatever the dialect.
@@ -193,9 +201,15 @@ Status AddLimits(const ServedModel& model, const SamplingCall& sampling, session
 }
 
 Status Constrain(const ServedModel& model, session::AnswerShape shape, PreparedCall& prepared) {
+  // Fields that exclude each other from the start are a mistake of the request, and not of the answer.
+  const bool may_exclude = !shape.allowed_tokens.empty() || (shape.without_words && shape.grammar);
   for (engine::Request& request : prepared.requests) {
     shape.stop_tokens.assign(request.stop_tokens.begin(), request.stop_tokens.end());
     DSV4_ASSIGN_OR_RETURN_STATUS(request.constraint, session::MakeConstraint(model, shape));
+    if (!may_exclude) continue;
+    const std::span<const uint64_t> first = request.constraint->Allowed();
+    if (!first.empty() && std::ranges::all_of(first, [](uint64_t word) { return word == 0; }))
+      return request.constraint->WhyNone();
   }
   return {};
 }
@@ -284,6 +298,7 @@ Result<PreparedCall> PrepareChat(const ServedModel& model, const CallMemory& mem
   prepared.num_prompt_tokens = static_cast<int64_t>(prompt.ids.size());
   prepared.format = session::ChatFormat(prompt, call.conversation.tools, call.sampling.stop);
   prepared.format.parallel_calls = call.parallel_calls;
+  prepared.format.min_tokens = call.sampling.min_tokens;
   prepared.format.wants_tokens = call.sampling.num_logprobs >= 0 || call.sampling.wants_token_ids;
   DSV4_ASSIGN_OR_RETURN(prepared.requests, MakeChoices(model, caller, prompt.ids, call.sampling));
   session::AnswerShape shape = {.starts_in_reasoning = starts_in_reasoning,
@@ -299,7 +314,8 @@ Result<PreparedCall> PrepareText(const ServedModel& model, const Caller& caller,
   PreparedCall prepared;
   prepared.num_prompt_tokens = static_cast<int64_t>(prompt.size());
   prepared.format = {.stop = sampling.stop,
-                     .wants_tokens = sampling.num_logprobs >= 0 || sampling.wants_token_ids};
+                     .wants_tokens = sampling.num_logprobs >= 0 || sampling.wants_token_ids,
+                     .min_tokens = sampling.min_tokens};
   DSV4_ASSIGN_OR_RETURN(prepared.requests, MakeChoices(model, caller, prompt, sampling));
   session::AnswerShape shape;
   DSV4_TRY(AddLimits(model, sampling, shape));
@@ -311,6 +327,7 @@ Result<PreparedCall> PrepareText(const ServedModel& model, const Caller& caller,
     if (sampling.ignore_eos)
       return Error(
           InvalidArgument(fmt::format("ignore_eos: not beside {}, which says where the answer ends", field)));
+    shape.grammar_field = field;
     DSV4_TRY(Take(model.grammars->Compile({.content = grammar::ContentKind::kRule, .rule = *sampling.rule}),
                   shape.grammar));
   }

@@ -53,7 +53,6 @@ struct ToolRule {
 struct ChatCall {
   chat::ApiConversation conversation;
   chat::ThinkingSettings thinking;
-  bool drop_thinking = true;
   ToolChoice tool_choice = ToolChoice::kAuto;
   std::vector<std::string> tool_names;  // Only these may be called; empty: all.
   std::vector<ToolRule> tool_rules;     // By conversation.tools.

@@ -11,6 +11,11 @@ namespace {
 // A reply that is shorter goes with its head; a longer one is not copied for that.
 constexpr size_t kCopied = size_t{64} << 10;
 
+// Bytes of a stream as they go out.
+std::string Piece(std::string_view bytes, bool chunked) {
+  return chunked ? fmt::format("{:x}\r\n{}\r\n", bytes.size(), bytes) : std::string(bytes);
+}
+
 // How often a connection that waits for its reply looks whether its client is there, and for how long it has been silent.
 constexpr std::chrono::seconds kTick(1);
 
@@ -51,6 +56,10 @@ void Connection::Start() {
 
 void Connection::Drain() {
   if (idle_) Abort();
+}
+
+void Connection::Cut() {
+  if (const std::shared_ptr<Wakeable> waiting = sending_.lock()) waiting->Wake();
 }
 
 void Connection::GiveWay() {
@@ -125,7 +134,7 @@ TaskOf<void> Connection::Refuse(const Refusal& refusal) {
   LogInfo(fmt::format("http: {} {} {}: {}", id, client_, refusal.status, refusal.message));
   HttpHead head = {.status = refusal.status};
   if (refusal.status == 503) head.headers.emplace_back("Retry-After", "1");
-  const std::string bytes = HeadText(head, body.size(), false, id) + body;
+  const std::string bytes = HeadText(head, Framing::kLength, body.size(), false, id) + body;
   co_await Write(bytes);
 }
 
@@ -225,8 +234,9 @@ TaskOf<bool> Connection::ServeOne() {
     co_return false;
   }
   HttpRequest request = ReadHead(parser.get());
-  request.id = NewRequestId();
-  request.client = client_;
+  const std::string_view given_id = request.Header("x-request-id");
+  request.id = IsRequestId(given_id) ? std::string(given_id) : NewRequestId();
+  request.client = shared_.trusted.ClientOf(client_, request.Header(kForwardedFor));
   const std::string id = request.id;
   const bool head_only = parser.get().method() == http::verb::head;
   const bool keep_alive = parser.get().keep_alive();
@@ -240,7 +250,7 @@ TaskOf<bool> Connection::ServeOne() {
       co_await Send(reply, false, version, id, head_only);
       co_return false;
     }
-    if (beast::iequals(parser.get()[http::field::expect], "100-continue")) {
+    if (version >= 11 && beast::iequals(parser.get()[http::field::expect], "100-continue")) {
       if (!co_await Write("HTTP/1.1 100 Continue\r\n\r\n")) co_return false;
     }
     const BodyRead read = co_await ReadBody(parser, share, request.body);
@@ -308,16 +318,20 @@ void Connection::WatchPeer(const std::shared_ptr<Wakeable>& wakeable) {
                               });
 }
 
-std::string Connection::HeadText(const HttpHead& head, std::optional<size_t> length, bool keep_alive,
+std::string Connection::HeadText(const HttpHead& head, Framing framing, size_t length, bool keep_alive,
                                  const std::string& id) const {
   const auto reason = http::obsolete_reason(http::int_to_status(static_cast<unsigned>(head.status)));
   std::string text = fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\nx-request-id: {}\r\n", head.status,
                                  std::string_view(reason.data(), reason.size()), head.content_type, id);
   for (const auto& [name, value] : head.headers) text += fmt::format("{}: {}\r\n", name, value);
-  text +=
-      length
-          ? fmt::format("Content-Length: {}\r\n", *length)
-          : std::string("Transfer-Encoding: chunked\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no\r\n");
+  if (head.status == 304) {
+    // The length would be that of what the client has.
+  } else if (framing == Framing::kLength) {
+    text += fmt::format("Content-Length: {}\r\n", length);
+  } else {
+    if (framing == Framing::kChunks) text += "Transfer-Encoding: chunked\r\n";
+    text += "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n";
+  }
   text += keep_alive ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";
   return text;
 }
@@ -354,6 +368,7 @@ TaskOf<bool> Connection::Send(std::unique_ptr<Reply>& reply, bool keep_alive, un
   using Clock = std::chrono::steady_clock;
   const auto wakeable = std::make_shared<Wakeable>(shared_.wakes);
   WakeTimer timer(wakeable, stream_.get_executor());
+  sending_ = wakeable;
   reply->OnProgress([weak = std::weak_ptr<Wakeable>(wakeable)] {
     if (const std::shared_ptr<Wakeable> alive = weak.lock()) alive->Wake();
   });
@@ -369,23 +384,29 @@ TaskOf<bool> Connection::Send(std::unique_ptr<Reply>& reply, bool keep_alive, un
     wakeable->woken = false;
     ReplyOutput out;
     reply->Advance(out);
+    if (shared_.ending && !out.done) {
+      reply->Cut(out);
+      out.done = true;
+    }
     if (out.head) head = std::move(out.head);
-    // HTTP/1.0 knows no chunks: there the stream ends with the connection, and the whole reply is as good.
-    const bool streamed = head && head->streamed && version >= 11 && !head_only;
+    const bool streamed = head && head->streamed && !head_only;
+    // HTTP/1.0 knows no chunks: there the stream ends with the connection.
+    const bool chunked = version >= 11;
     std::string bytes;
     if (!streamed) {
       body += out.body;
     } else {
       if (!std::exchange(head_sent, true)) {
-        keep_alive = keep_alive && !shared_.draining;
-        bytes = HeadText(*head, std::nullopt, keep_alive, id);
+        keep_alive = keep_alive && !shared_.stopping && chunked;
+        bytes = HeadText(*head, chunked ? Framing::kChunks : Framing::kClose, 0, keep_alive, id);
       }
-      if (!out.body.empty()) bytes += fmt::format("{:x}\r\n{}\r\n", out.body.size(), out.body);
-      if (out.done) bytes += "0\r\n\r\n";
+      if (!out.body.empty()) bytes += Piece(out.body, chunked);
+      if (out.done && chunked) bytes += "0\r\n\r\n";
     }
     if (out.done && !streamed) {
-      keep_alive = keep_alive && !shared_.draining && version >= 11;
-      bytes = HeadText(head.value_or(HttpHead{.status = 500}), body.size(), keep_alive, id);
+      keep_alive = keep_alive && !shared_.stopping && chunked;
+      bytes = HeadText(head.value_or(HttpHead{.status = shared_.ending ? 503 : 500}), Framing::kLength,
+                       body.size(), keep_alive, id);
       if (!head_only && body.size() < kCopied) {
         bytes += body;
       } else if (!head_only) {
@@ -412,9 +433,8 @@ TaskOf<bool> Connection::Send(std::unique_ptr<Reply>& reply, bool keep_alive, un
         alive = false;
       } else if (streamed && !reply->KeepAlive().empty() &&
                  Clock::now() - silent_since >= shared_.options.keep_alive_interval) {
-        const std::string_view text = reply->KeepAlive();
-        const std::string chunk = fmt::format("{:x}\r\n{}\r\n", text.size(), text);
-        alive = co_await Write(chunk);
+        const std::string piece = Piece(reply->KeepAlive(), chunked);
+        alive = co_await Write(piece);
         silent_since = Clock::now();
       }
     }

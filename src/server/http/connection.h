@@ -19,6 +19,7 @@
 #include "server/http/http.h"
 #include "server/http/parts.h"
 #include "server/http/transport.h"
+#include "server/http/trusted_proxies.h"
 #include "server/http/wakeable.h"
 
 namespace dsv4::server {
@@ -56,6 +57,7 @@ struct ConnectionsShared {
         handler(std::move(with_handler)),
         gate(std::move(with_gate)),
         error_body(std::move(with_error_body)),
+        trusted(options.trusted_proxies),
         drain_timer(context),
         pool(static_cast<size_t>(std::max(options.num_handler_threads, 1))),
         large_pool(1) {
@@ -71,6 +73,7 @@ struct ConnectionsShared {
   const HttpHandler handler;
   const HttpGate gate;
   const HttpErrorBody error_body;
+  const TrustedProxies trusted;
   std::unique_ptr<asio::ssl::context> tls;  // Null: none.
   uint64_t body_bytes = 0;                  // Taken by BodyShare.
   std::set<Connection*> connections;        // Those that there are: each takes itself out.
@@ -79,7 +82,9 @@ struct ConnectionsShared {
   asio::thread_pool pool;
   asio::thread_pool large_pool;  // For requests of large bodies.
   const std::shared_ptr<WakeGate> wakes = std::make_shared<WakeGate>();
+  bool stopping = false;  // A signal has come.
   bool draining = false;
+  bool ending = false;  // Replies that run are cut.
 };
 
 // What a request takes of the room for bodies, from its header to its reply.
@@ -109,6 +114,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Closes the connection if it is between two requests; else it closes after the running one.
   void Drain();
   void Abort();
+  // Lets a reply that runs say its last words, once ConnectionsShared::ending is set.
+  void Cut();
   // Closes a connection that waits for a request.
   void GiveWay();
   // Since when it has waited for the head of a request; none while it has one.
@@ -139,13 +146,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void WatchPeer(const std::shared_ptr<Wakeable>& wakeable);
   std::chrono::steady_clock::time_point Deadline(std::chrono::steady_clock::time_point begin,
                                                  size_t moved) const;
-  std::string HeadText(const HttpHead& head, std::optional<size_t> length, bool keep_alive,
+  // How a reader finds the end of a body.
+  enum class Framing : uint8_t { kLength, kChunks, kClose };
+  std::string HeadText(const HttpHead& head, Framing framing, size_t length, bool keep_alive,
                        const std::string& id) const;
 
   ConnectionsShared& shared_;
   Transport stream_;
   std::string client_;
   beast::flat_buffer buffer_;
+  std::weak_ptr<Wakeable> sending_;  // While a reply runs.
   bool idle_ = false;
   std::optional<std::chrono::steady_clock::time_point> waiting_since_;
 };

@@ -30,6 +30,7 @@ class ReplyWithHeader final : public Reply {
   }
   void OnProgress(std::function<void()> wake) override { inner_->OnProgress(std::move(wake)); }
   std::string_view KeepAlive() const override { return inner_->KeepAlive(); }
+  void Cut(ReplyOutput& out) override { inner_->Cut(out); }
 
  private:
   std::unique_ptr<Reply> inner_;

@@ -18,13 +18,14 @@
 namespace dsv4::server {
 
 struct HttpRequest {
-  std::string method;                          // "GET"
-  std::string path;                            // "/v1/models", as sent, without the query.
-  std::string query;                           // What follows '?'.
-  std::map<std::string, std::string> headers;  // Names in lower case; of a repeated one the first.
+  std::string method;  // "GET"
+  std::string path;    // "/v1/models", percent-decoded, without the query.
+  std::string query;   // What follows '?'.
+  // Names in lower case; of a repeated one the first, but x-forwarded-for, which is a list.
+  std::map<std::string, std::string> headers;
   std::string body;
-  std::string id;      // Unique; goes into logs and the header x-request-id.
-  std::string client;  // Address, for logs; empty on a unix socket.
+  std::string id;      // The client's x-request-id, or a new one; goes into logs and the header of that name.
+  std::string client;  // Address, for logs and shares; empty on a unix socket.
 
   // Empty when there is none.
   std::string_view Header(std::string_view lower_case_name) const;
@@ -56,6 +57,8 @@ class Reply {
   virtual void OnProgress(std::function<void()> wake) = 0;
   // What a streamed reply sends when it has been silent for a while, so that proxies and clients see that it lives.
   virtual std::string_view KeepAlive() const { return {}; }
+  // The server ends before the reply has: its last words, as Advance. `out.done` is set behind it whatever it says.
+  virtual void Cut(ReplyOutput& /*out*/) {}
 };
 
 // A reply that is complete from the start.
@@ -84,6 +87,10 @@ struct HttpOptions {
   std::chrono::milliseconds client_timeout{30'000};
   std::chrono::milliseconds keep_alive_interval{10'000};
   std::chrono::milliseconds drain_timeout{30'000};
+  // From the first signal to the end of accepting: load balancers see that the server is not ready, and send their requests elsewhere.
+  std::chrono::milliseconds lame_duck{0};
+  // Peers whose X-Forwarded-For names the client: networks ("10.0.0.0/8", "::1") and "unix".
+  std::vector<std::string> trusted_proxies = {};
 };
 
 // Turns a request into a reply; on one of the handler threads, several at a time. Must not throw.
@@ -108,10 +115,10 @@ class HttpServer {
   virtual std::string address() const = 0;
   // From now on SIGTERM and SIGINT shut down; one that comes before Run does so there. Once.
   virtual void HandleSignals() = 0;
-  // Serves until Shutdown; then takes no new connection, lets running replies end
-  // for at most the drain timeout (a second signal ends that), and returns. `on_drain` is called when draining begins.
-  virtual void Run(const std::function<void()>& on_drain) = 0;
-  // From any thread.
+  // Serves until a signal or Shutdown; then goes on for the lame-duck time, takes no new connection, lets running replies end for at most
+  // the drain timeout, cuts those that are left, and returns. A further signal ends each of these times. `on_stop` is called when they begin.
+  virtual void Run(const std::function<void()>& on_stop) = 0;
+  // Without a lame-duck time. From any thread.
   virtual void Shutdown() = 0;
 };
 

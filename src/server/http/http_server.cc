@@ -16,6 +16,17 @@
 namespace dsv4::server {
 namespace {
 
+// The resolver takes an empty name for a missing one: this machine's, of IPv6.
+Result<std::string> HostToResolve(std::string host) {
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  const bool is_blank = host.find_first_not_of(" \t") == std::string::npos;
+  if (is_blank || host == "*") {
+    return Error(InvalidArgument(fmt::format(
+        "--host: got '{}', wanted an address or a name (0.0.0.0: all of IPv4, :: all there are)", host)));
+  }
+  return host;
+}
+
 class Server final : public HttpServer {
  public:
   Server(HttpOptions options, HttpHandler handler, HttpGate gate, HttpErrorBody error_body)
@@ -36,7 +47,7 @@ class Server final : public HttpServer {
   Status Bind();
   std::string address() const override { return address_; }
   void HandleSignals() override;
-  void Run(const std::function<void()>& on_drain) override;
+  void Run(const std::function<void()>& on_stop) override;
   void Shutdown() override {
     asio::post(shared_.context, [this] { BeginDrain(); });
   }
@@ -62,19 +73,21 @@ class Server final : public HttpServer {
   // Closes the connection that has waited longest for a request; false when all are at work.
   bool CloseIdlest();
   void WaitForSignal();
+  // One after the other, each once: for the lame-duck time, for the drain time, for last words.
+  void Stop();
   void BeginDrain();
   void EndNow();
 
   // What must begin whatever memory there is. These outlive the operations of the context.
   int accepting_ = 0;
-  HandlerMemory accept_memory_, pause_memory_, signal_memory_;
+  HandlerMemory accept_memory_, pause_memory_, signal_memory_, drain_memory_;
   ConnectionsShared shared_;
   asio::basic_socket_acceptor<Protocol, asio::io_context::executor_type> acceptor_;
   asio::basic_signal_set<asio::io_context::executor_type> signals_;
   Timer pause_;
   RareWarning turned_away_, given_way_, accept_failed_, no_memory_;
   std::string address_;
-  std::function<void()> on_drain_;
+  std::function<void()> on_stop_;
   bool bound_ = false;
 };
 
@@ -109,7 +122,8 @@ Status Server::Bind() {
     address_ = "unix:" + shared_.options.unix_socket;
   } else {
     asio::ip::tcp::resolver resolver(shared_.context);
-    const auto results = resolver.resolve(shared_.options.host, std::to_string(shared_.options.port), error);
+    DSV4_ASSIGN_OR_RETURN_STATUS(const std::string host, HostToResolve(shared_.options.host));
+    const auto results = resolver.resolve(host, std::to_string(shared_.options.port), error);
     if (error) return InvalidArgument(fmt::format("--host {}: {}", shared_.options.host, error.message()));
     const asio::ip::tcp::endpoint endpoint = results.begin()->endpoint();
     acceptor_.open(endpoint.protocol(), error);
@@ -201,26 +215,44 @@ void Server::WaitForSignal() {
         WaitForSignal();  // First, so that a second signal is heard even if the first finds no memory.
         if (shared_.draining)
           EndNow();
-        else
+        else if (shared_.stopping)
           BeginDrain();
+        else
+          Stop();
       }));
+}
+
+void Server::Stop() {
+  if (std::exchange(shared_.stopping, true)) return;
+  if (on_stop_) on_stop_();
+  if (shared_.options.lame_duck.count() == 0) return BeginDrain();
+  shared_.drain_timer.expires_after(shared_.options.lame_duck);
+  shared_.drain_timer.async_wait([this](const error_code& error) {
+    if (!error) BeginDrain();
+  });
 }
 
 void Server::BeginDrain() {
   if (std::exchange(shared_.draining, true)) return;
-  if (on_drain_) on_drain_();
   error_code ignored;
   acceptor_.close(ignored);
-  for (Connection* connection : shared_.connections) connection->Drain();
+  // First: whatever fails after it, the end comes.
   shared_.drain_timer.expires_after(shared_.connections.empty() ? std::chrono::milliseconds(0)
                                                                 : shared_.options.drain_timeout);
-  shared_.drain_timer.async_wait([this](const error_code&) { EndNow(); });
+  shared_.drain_timer.async_wait(
+      asio::bind_allocator(HandlerAllocator<void>(drain_memory_), [this](const error_code&) { EndNow(); }));
+  for (Connection* connection : shared_.connections) connection->Drain();
+  if (!std::exchange(shared_.stopping, true) && on_stop_) on_stop_();
 }
 
 void Server::EndNow() {
-  if (!shared_.connections.empty())
-    WarnNoThrow("http: {} connections are cut off", shared_.connections.size());
-  shared_.context.stop();
+  // A second time, or with nothing left to say.
+  if (std::exchange(shared_.ending, true) || shared_.connections.empty()) return shared_.context.stop();
+  WarnNoThrow("http: {} connections are cut off", shared_.connections.size());
+  for (Connection* connection : shared_.connections) connection->Cut();
+  constexpr std::chrono::seconds kLastWords(1);
+  shared_.drain_timer.expires_after(kLastWords);
+  shared_.drain_timer.async_wait([this](const error_code&) { shared_.context.stop(); });
 }
 
 void Server::HandleSignals() {
@@ -229,8 +261,8 @@ void Server::HandleSignals() {
   WaitForSignal();
 }
 
-void Server::Run(const std::function<void()>& on_drain) {
-  on_drain_ = on_drain;
+void Server::Run(const std::function<void()>& on_stop) {
+  on_stop_ = on_stop;
   UnwindReserve reserve;
   for (bool running = true; running;) {
     // What lacks memory outside of a connection, or as an operation of one begins, ends up here. Others give memory back meanwhile.

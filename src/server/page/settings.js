@@ -37,6 +37,7 @@ function openSettings() {
   for (const field of fields()) field.value = (isOfConversation(field) ? chosen() : settings)[field.name] ?? "";
   $("settings-of").textContent = current ? "This conversation" : "New conversations";
   $("as-default").hidden = !current;
+  $("settings-more").open = Boolean(chosen().tools);
   fields().find(field => field.name === "tools").setCustomValidity("");
   $("settings").showModal();
 }

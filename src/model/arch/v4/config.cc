@@ -37,7 +37,20 @@ void ReadRope(ConfigReader& reader, ModelConfig& config) {
     const auto found = parameters->find(name);
     return found != parameters->end() && found->is_object() ? &*found : nullptr;
   };
-  const auto read_theta = [&](std::string_view key) { return reader.Number(key, 1 + 1e-6, kMaxTheta); };
+  // transformers 5 keeps it in the section, and some tools in both places.
+  const auto read_theta = [&](std::string_view key) {
+    for (const auto& [section, name] :
+         {std::pair{parameters, "rope_parameters"}, std::pair{scaling, "rope_scaling"}}) {
+      if (section == nullptr || !section->contains(key) || (*section)[key].is_null()) continue;
+      ConfigReader inner(*section, fmt::format("{}: {}", reader.where(), name), reader.status());
+      const double theta = inner.Number(key, 1 + 1e-6, kMaxTheta);
+      if (reader.Has(key) && reader.Number(key, 1 + 1e-6, kMaxTheta) != theta)
+        inner.Fail(key, fmt::format("holds {}", theta),
+                   fmt::format("what {} holds beside it", reader.where()));
+      return theta;
+    }
+    return reader.Number(key, 1 + 1e-6, kMaxTheta);
+  };
   const Json* main = nested("main");
   const Json* compress = nested("compress");
   if (main != nullptr && compress != nullptr) {

@@ -213,7 +213,6 @@ TEST(ModelConfig, EveryAbsurdValueIsANamedError) {
   EXPECT_THAT(ErrorWith("n_group", 8), HasSubstr("n_group"));
   EXPECT_THAT(ErrorWith("attention_bias", true), HasSubstr("attention_bias"));
   EXPECT_THAT(ErrorWith("eos_token_id", 129280), HasSubstr("eos_token_id"));
-  EXPECT_THAT(ErrorWith("quantization_config", {{"quant_method", "gptq"}}), HasSubstr("gptq"));
   EXPECT_THAT(ErrorWith("quantization_config", {{"weight_block_size", {128}}}), HasSubstr("[rows, columns]"));
   EXPECT_THAT(ErrorWith("quantization_config", {{"weight_block_size", {0, 128}}}),
               HasSubstr("weight_block_size[0]"));

@@ -1,4 +1,4 @@
-#include "engine/reading_pieces.h"
+#include "engine/schedule/reading_pieces.h"
 
 #include <algorithm>
 #include <numeric>

@@ -4,18 +4,41 @@
 // A row's logits do not depend on the rows behind it, nor on how a text is cut into steps (model.h), and a sampled token depends on the
 // logits in front of it and on its number in the answer alone (sampling::Sampler). So every token is the one that would have come without
 // a draft, whatever the sampling, the constraint or the drafter; and as nothing is sampled twice, its distribution is the sampler's.
+#include "engine/speculator.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "base/log.h"
-#include "engine/sequence.h"
+#include "engine/measure_prices.h"
 
 namespace dsv4::engine {
 
-void Engine::Learn(Sequence& sequence) {
+Speculator::Speculator(EngineCore& core)
+    : core_(core), draft_policy_(/*drafts_blocks=*/core.model.has_dspark()) {
+  // Other backends are as fast at first as later; ranks that follow do so later.
+  if (core.queues() && core.model.options().group == nullptr) MeasureFirst();
+}
+
+void Speculator::MeasureFirst() {
+  const SpeculationOptions& speculates = core_.options.speculation;
+  const bool drafts = speculates.any() && !speculates.always;
+  if (drafts) {
+    const int64_t most_drafted = speculates.dspark ? core_.model.most_drafts()
+                                 : speculates.mtp  ? speculates.most_mtp_tokens
+                                                   : 0;
+    MeasurePrices(core_.model, {.most_mtp_tokens = most_drafted}, draft_policy_);
+  }
+  if (core_.model.asynchronous()) {
+    MeasurePasses(core_.model, core_.options.max_step_tokens, core_.prefill_policy,
+                  drafts ? &draft_policy_ : nullptr);
+  }
+}
+
+void Speculator::Learn(Sequence& sequence) {
   const speculation::Choice& choice = sequence.request.speculation;
-  if (options_.speculation.make_drafter == nullptr || !choice.suffix) return;
-  if (sequence.drafter == nullptr) sequence.drafter = options_.speculation.make_drafter();
+  if (core_.options.speculation.make_drafter == nullptr || !choice.suffix) return;
+  if (sequence.drafter == nullptr) sequence.drafter = core_.options.speculation.make_drafter();
   // A draft that no step has verified shows nevertheless whether its first token was right.
   const auto num_known = static_cast<int64_t>(sequence.tokens.size());
   if (!sequence.watched.tokens.empty() && sequence.watched_at < num_known) {
@@ -27,7 +50,7 @@ void Engine::Learn(Sequence& sequence) {
   sequence.drafter->Read(sequence.tokens);
 }
 
-speculation::Draft Engine::Propose(Sequence& sequence, int64_t most) {
+speculation::Draft Speculator::Propose(Sequence& sequence, int64_t most) {
   speculation::Draft draft;
   if (sequence.drafter != nullptr) draft = sequence.drafter->Propose(most);
   sampling::TokenConstraint* constraint = sequence.request.constraint.get();
@@ -40,41 +63,42 @@ speculation::Draft Engine::Propose(Sequence& sequence, int64_t most) {
   return {std::move(forced), speculation::kForcedEvidence, speculation::Source::kGrammar};
 }
 
-bool Engine::MayAskModel(const Sequence& sequence) const {
+bool Speculator::MayAskModel(const Sequence& sequence) const {
   const speculation::Choice& choice = sequence.request.speculation;
-  return (options_.speculation.mtp && choice.mtp) || (options_.speculation.dspark && choice.dspark);
+  return (core_.options.speculation.mtp && choice.mtp) || (core_.options.speculation.dspark && choice.dspark);
 }
 
-int64_t Engine::AlwaysOf(const Sequence& sequence) const {
+int64_t Speculator::AlwaysOf(const Sequence& sequence) const {
   if (sequence.request.speculation.always > 0) return sequence.request.speculation.always;
-  return options_.speculation.always ? options_.speculation.most_tokens : 0;
+  return core_.options.speculation.always ? core_.options.speculation.most_tokens : 0;
 }
 
-bool Engine::PlanDrafts() {
-  const SpeculationOptions& options = options_.speculation;
-  for (const auto& sequence : running_) {
+bool Speculator::Plan() {
+  const SpeculationOptions& options = core_.options.speculation;
+  for (const auto& sequence : core_.running) {
     sequence->num_verified = 0;
     sequence->draft = {};
     sequence->draft_cost = 0.0;
   }
-  if (!options.any() || options_.watcher != nullptr || options_.observer != nullptr) return false;
-  if (running_.empty()) return false;
-  const auto num_running = static_cast<int64_t>(running_.size());
-  int64_t room = std::min(options_.max_step_tokens, model_.options().max_chunk_tokens) - num_running;
+  if (!options.any() || core_.options.watcher != nullptr || core_.options.observer != nullptr) return false;
+  if (core_.running.empty()) return false;
+  const auto num_running = static_cast<int64_t>(core_.running.size());
+  int64_t room =
+      std::min(core_.options.max_step_tokens, core_.model.options().max_chunk_tokens) - num_running;
   std::vector<speculation::Candidate> candidates;
   std::vector<Sequence*> drafted;
   int64_t num_always = 0;
   bool asks_mtp = false;
-  for (const auto& sequence : running_) {
+  for (const auto& sequence : core_.running) {
     // While a prompt is read beside it, a step's time is that of the prompt.
     if (sequence->num_pending() > 1 || sequence->num_output_tokens() == 0) return false;
     if (!sequence->request.speculation.any()) continue;
     Learn(*sequence);
     LearnUnverified(*sequence);
     // The last token of an answer is never read.
-    int64_t left = std::min(model_.cache_layout().max_rewind_tokens,
+    int64_t left = std::min(core_.model.cache_layout().max_rewind_tokens,
                             sequence->max_tokens - sequence->num_output_tokens() - 1);
-    if (few_rows_ > 0) left = std::min(left, few_rows_ - 1);  // Beside the token in front of them.
+    if (core_.few_rows > 0) left = std::min(left, core_.few_rows - 1);  // Beside the token in front of them.
     const int64_t always = AlwaysOf(*sequence);
     const int64_t most = std::min(left, always > 0 ? always : options.most_tokens);
     sequence->watched = most > 0 ? Propose(*sequence, most) : speculation::Draft();
@@ -82,7 +106,8 @@ bool Engine::PlanDrafts() {
     int64_t most_mtp = 0;
     if (most > 0 && MayAskModel(*sequence)) {
       const int64_t wanted = options.dspark ? options.most_tokens : options.most_mtp_tokens;
-      most_mtp = std::min({left, always > 0 ? always : wanted, speculation::kMostMtp, model_.most_drafts()});
+      most_mtp =
+          std::min({left, always > 0 ? always : wanted, speculation::kMostMtp, core_.model.most_drafts()});
       asks_mtp = true;
     }
     if (sequence->watched.tokens.empty() && most_mtp == 0) continue;
@@ -132,30 +157,30 @@ bool Engine::PlanDrafts() {
     }
   }
   // Drafts must not cost others their state.
-  if (any && options_.max_state_bytes > 0) {
-    for (const auto& sequence : running_) {
+  if (any && core_.options.max_state_bytes > 0) {
+    for (const auto& sequence : core_.running) {
       num_bytes +=
-          model_.MostStateBytes(static_cast<int64_t>(sequence->tokens.size()) + sequence->num_verified);
+          core_.model.MostStateBytes(static_cast<int64_t>(sequence->tokens.size()) + sequence->num_verified);
     }
-    if (num_bytes > options_.max_state_bytes && running_.size() > 1) {
-      for (const auto& sequence : running_) sequence->num_verified = 0;
+    if (num_bytes > core_.options.max_state_bytes && core_.running.size() > 1) {
+      for (const auto& sequence : core_.running) sequence->num_verified = 0;
       return false;
     }
   }
   return any;
 }
 
-bool Engine::ChooseDrafts() { return PlanDrafts() && MakeModelDrafts(); }
+bool Speculator::Choose() { return Plan() && MakeModelDrafts(); }
 
 // Drafts what was planned; whether there is anything to verify.
-bool Engine::MakeModelDrafts() {
-  const bool blocks = options_.speculation.dspark;
-  const auto most = static_cast<size_t>(model_.most_drafts());
+bool Speculator::MakeModelDrafts() {
+  const bool blocks = core_.options.speculation.dspark;
+  const auto most = static_cast<size_t>(core_.model.most_drafts());
   std::vector<Sequence*> drafted;
   std::vector<model::DraftChunk> chunks;
-  std::vector<float> confidence(running_.size() * most);
+  std::vector<float> confidence(core_.running.size() * most);
   int64_t longest = 0;
-  for (const auto& sequence : running_) {
+  for (const auto& sequence : core_.running) {
     if (sequence->num_verified == 0 || !IsByModel(sequence->draft)) continue;
     model::DraftChunk chunk = {.state = &*sequence->state, .token = sequence->tokens.back()};
     // With the numbers that the sampler will draw there.
@@ -169,13 +194,13 @@ bool Engine::MakeModelDrafts() {
   if (!chunks.empty()) {
     const Clock::time_point begin = Clock::now();
     Result<std::vector<std::vector<int32_t>>> drafts = Error(Internal("none"));
-    if (const Status ready = UploadAllowed(); ready.ok()) {
-      drafts = model_.Draft(chunks, allowed_on_backend_);
+    if (const Status ready = core_.UploadAllowed(); ready.ok()) {
+      drafts = core_.model.Draft(chunks, core_.allowed_on_backend);
     } else {
       drafts = Error(ready);
     }
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-    stats_.drafting_seconds += seconds;
+    core_.stats.drafting_seconds += seconds;
     if (drafts && !known_drafts_.insert(longest).second)
       draft_policy_.SawDrafting(longest, static_cast<int64_t>(chunks.size()), seconds);
     if (!drafts) LogWarning("drafts are left out of this step: " + drafts.error().message());
@@ -190,25 +215,25 @@ bool Engine::MakeModelDrafts() {
     if (blocks && drafts) ShortenBlocks(drafted);
   }
   PriceDrafts(drafted, longest);
-  return std::ranges::any_of(running_, [](const auto& sequence) { return sequence->num_verified > 0; });
+  return std::ranges::any_of(core_.running, [](const auto& sequence) { return sequence->num_verified > 0; });
 }
 
-void Engine::PriceDrafts(std::span<Sequence* const> made, int64_t longest) {
+void Speculator::PriceDrafts(std::span<Sequence* const> made, int64_t longest) {
   int64_t num_drafted = 0;
-  for (const auto& sequence : running_) num_drafted += sequence->num_verified;
-  const auto num_running = static_cast<int64_t>(running_.size());
-  for (const auto& sequence : running_) {
+  for (const auto& sequence : core_.running) num_drafted += sequence->num_verified;
+  const auto num_running = static_cast<int64_t>(core_.running.size());
+  for (const auto& sequence : core_.running) {
     const bool by_model = std::ranges::find(made, sequence.get()) != made.end();
     sequence->draft_cost = draft_policy_.Price(sequence->num_verified, num_drafted, num_running,
                                                by_model ? longest : 0, std::ssize(made));
   }
 }
 
-void Engine::ShortenBlocks(std::span<Sequence* const> drafted) {
+void Speculator::ShortenBlocks(std::span<Sequence* const> drafted) {
   std::vector<speculation::Candidate> candidates;
   std::vector<Sequence*> shortened;
   int64_t most_rows = 0;
-  for (const auto& sequence : running_) most_rows += 1 + sequence->num_verified;
+  for (const auto& sequence : core_.running) most_rows += 1 + sequence->num_verified;
   int64_t base_rows = most_rows;
   for (Sequence* const sequence : drafted) {
     if (AlwaysOf(*sequence) > 0 || sequence->num_verified == 0) continue;
@@ -227,7 +252,7 @@ void Engine::ShortenBlocks(std::span<Sequence* const> drafted) {
   }
 }
 
-void Engine::LearnUnverified(Sequence& sequence) {
+void Speculator::LearnUnverified(Sequence& sequence) {
   const auto num_known = static_cast<int64_t>(sequence.tokens.size());
   if (sequence.unverified.tokens.empty() || sequence.unverified_at >= num_known) return;
   const bool right =
@@ -236,61 +261,39 @@ void Engine::LearnUnverified(Sequence& sequence) {
   sequence.unverified = {};
 }
 
-void Engine::SawDraft(Sequence& sequence, const speculation::Draft& draft, int64_t verified,
-                      int64_t accepted) {
+void Speculator::SawDraft(Sequence& sequence, const speculation::Draft& draft, int64_t verified,
+                          int64_t accepted) {
   draft_policy_.SawDraft(sequence.acceptance, draft.evidence, verified, accepted);
   // And what is to be expected of blocks before one is drafted.
   if (draft.source == speculation::Source::kDspark)
     draft_policy_.SawDraft(sequence.acceptance, speculation::kDsparkEvidence, verified, accepted);
 }
 
-void Engine::SawDecodeStep(int64_t rows, int64_t num_sequences, Clock::time_point begin) {
-  if (!options_.speculation.any()) return;
+void Speculator::SawDecodeStep(int64_t rows, int64_t num_sequences, Clock::time_point begin) {
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  core_.prefill_policy.SawStep(rows, 0, seconds);
+  if (!core_.options.speculation.any()) return;
   if (known_rows_.insert(rows).second) return;
-  draft_policy_.SawStep(rows, num_sequences, std::chrono::duration<double>(Clock::now() - begin).count());
+  draft_policy_.SawStep(rows, num_sequences, seconds);
   if (rows == num_sequences) draft_policy_.SawStepWithoutMtp();
 }
 
-void Engine::Sample(Sequence& sequence, const model::StepOutput& output, size_t chunk) {
-  sampling::TokenConstraint* constraint = sequence.request.constraint.get();
-  const int64_t first_row = output.num_rows(chunk) - 1 - sequence.num_verified;
-  for (int64_t i = 0; i <= sequence.num_verified; ++i) {
-    sequence.sampled.push_back(
-        sequence.sampler.Sample(output.Row(chunk, first_row + i),
-                                constraint != nullptr ? constraint->Allowed() : std::span<const uint64_t>()));
-    const Result<sampling::SampledToken>& token = sequence.sampled.back();
-    if (!token || sequence.request.stop_tokens.contains(token->id)) return;
-    if (constraint != nullptr) constraint->Accept(token->id);
-    if (i < sequence.num_verified && token->id != sequence.draft.tokens[static_cast<size_t>(i)]) return;
-  }
-}
-
-void Engine::Advance(Sequence& sequence, std::vector<Event>& events) {
-  ++stats_.num_decode_steps;
-  std::vector<Result<sampling::SampledToken>> sampled = std::exchange(sequence.sampled, {});
-  const auto num_sampled = static_cast<int64_t>(sampled.size());
+Status Speculator::SawSampled(Sequence& sequence, int64_t num_sampled) {
   sequence.acceptance.Paid(num_sampled, sequence.num_verified > 0 ? num_sampled - 1 : 0,
                            std::exchange(sequence.draft_cost, 0.0));
-  if (sequence.num_verified > 0) {
-    const int64_t accepted = num_sampled - 1;  // All in front of the last were the draft's.
-    SawDraft(sequence, sequence.draft, sequence.num_verified, accepted);
-    const auto source = static_cast<size_t>(sequence.draft.source);
-    for (int64_t place = 0; place < sequence.num_verified; ++place) {
-      const size_t counted = std::min<size_t>(static_cast<size_t>(place), kDraftPlaces - 1);
-      ++stats_.num_draft_tokens[source][counted];
-      if (place < accepted) ++stats_.num_accepted_tokens[source][counted];
-      if (place <= accepted) ++stats_.num_reached_tokens[source][counted];
-    }
-    if (!IsByModel(sequence.draft)) sequence.watched = {};
-    sequence.draft = {};
-    const Status status = sequence.state->Rewind(sequence.num_verified - accepted);
-    sequence.num_verified = 0;
-    if (!status.ok()) return Finish(sequence, FinishReason::kError, status, -1, events);
+  if (sequence.num_verified == 0) return {};
+  const int64_t accepted = num_sampled - 1;  // All in front of the last were the draft's.
+  SawDraft(sequence, sequence.draft, sequence.num_verified, accepted);
+  const auto source = static_cast<size_t>(sequence.draft.source);
+  for (int64_t place = 0; place < sequence.num_verified; ++place) {
+    const size_t counted = std::min<size_t>(static_cast<size_t>(place), kDraftPlaces - 1);
+    ++core_.stats.num_draft_tokens[source][counted];
+    if (place < accepted) ++core_.stats.num_accepted_tokens[source][counted];
+    if (place <= accepted) ++core_.stats.num_reached_tokens[source][counted];
   }
-  for (Result<sampling::SampledToken>& token : sampled) {
-    AdvanceBy(sequence, token, events);
-    if (sequence.finished) return;
-  }
+  if (!IsByModel(sequence.draft)) sequence.watched = {};
+  sequence.draft = {};
+  return sequence.state->Rewind(std::exchange(sequence.num_verified, 0) - accepted);
 }
 
 }  // namespace dsv4::engine

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -33,19 +32,5 @@ struct StepBudget {
 // half a machine that serves in order of arrival. Once one of them is overdue, all goes by age. At least one token is scheduled when any
 // is pending. Chunks come in the order of `pending`, decoding ones first.
 std::vector<ScheduledChunk> ScheduleStep(std::span<const Pending> pending, const StepBudget& budget);
-
-// What a step takes, learned from those that ran: so much for the answers, and so much more for each token of a prompt.
-class StepPrice {
- public:
-  void SawStep(int64_t num_decode, int64_t num_prefill, double seconds);
-  // Prefill tokens with which a step that also decodes takes at most `seconds`, and kLeastPrefill at least, so that prompts
-  // move; none as long as nothing is known.
-  std::optional<int64_t> PrefillWithin(double seconds) const;
-  static constexpr int64_t kLeastPrefill = 8;
-
- private:
-  double decode_seconds_ = 0.0;
-  double seconds_per_prefill_token_ = 0.0;
-};
 
 }  // namespace dsv4::engine

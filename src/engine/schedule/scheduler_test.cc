@@ -1,4 +1,4 @@
-#include "engine/scheduler.h"
+#include "engine/schedule/scheduler.h"
 
 #include <gtest/gtest.h>
 
@@ -54,20 +54,6 @@ TEST(ScheduleStep, ALowerPriorityNumberIsReadFirst) {
   const Pending high{.num_tokens = 30, .arrival = 2, .priority = -1};
   EXPECT_EQ(Schedule({low, high}, {.max_tokens = 20}), "1:20 ");
   EXPECT_EQ(Schedule({low, high}, {.max_tokens = 33}), "0:3 1:30 ");
-}
-
-TEST(StepPrice, SaysHowManyPromptTokensFit) {
-  StepPrice price;
-  EXPECT_FALSE(price.PrefillWithin(1.0).has_value());
-  for (int i = 0; i < 50; ++i) {
-    price.SawStep(4, 0, 0.010);
-    price.SawStep(4, 100, 0.030);  // 0.2 ms a token.
-  }
-  EXPECT_NEAR(static_cast<double>(*price.PrefillWithin(0.050)), 200.0, 1.0);
-  EXPECT_EQ(*price.PrefillWithin(0.010), StepPrice::kLeastPrefill);
-  // A machine that has become slower is noticed.
-  for (int i = 0; i < 50; ++i) price.SawStep(4, 100, 0.090);
-  EXPECT_NEAR(static_cast<double>(*price.PrefillWithin(0.050)), 50.0, 1.0);
 }
 
 TEST(ScheduleStep, AChunkEndsWhereItsStateIsWanted) {

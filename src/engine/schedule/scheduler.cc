@@ -1,14 +1,9 @@
-#include "engine/scheduler.h"
+#include "engine/schedule/scheduler.h"
 
 #include <algorithm>
 
 namespace dsv4::engine {
 namespace {
-
-// Of a new measurement: steps of a kind differ by what they read, and a machine by what else it does.
-constexpr double kNews = 0.2;
-
-void Learn(double seen, double& known) { known = known == 0.0 ? seen : known + kNews * (seen - known); }
 
 // Shares tokens among prompts of one priority.
 class Grants {
@@ -74,22 +69,6 @@ std::vector<ScheduledChunk> ScheduleStep(std::span<const Pending> pending, const
     if (grants.of(i) > 0) chunks.push_back({i, grants.of(i)});
   }
   return chunks;
-}
-
-void StepPrice::SawStep(int64_t num_decode, int64_t num_prefill, double seconds) {
-  if (num_prefill == 0) {
-    if (num_decode > 0) Learn(seconds, decode_seconds_);
-    return;
-  }
-  const double for_prefill = num_decode > 0 ? std::max(seconds - decode_seconds_, 0.0) : seconds;
-  Learn(for_prefill / static_cast<double>(num_prefill), seconds_per_prefill_token_);
-}
-
-std::optional<int64_t> StepPrice::PrefillWithin(double seconds) const {
-  if (seconds_per_prefill_token_ <= 0.0) return std::nullopt;
-  const double tokens = (seconds - decode_seconds_) / seconds_per_prefill_token_;
-  if (tokens <= static_cast<double>(kLeastPrefill)) return kLeastPrefill;
-  return static_cast<int64_t>(std::min(tokens, 1e9));
 }
 
 }  // namespace dsv4::engine
