@@ -85,7 +85,7 @@ class Use(page_testing.PageTest):
             self.assertEqual(self.browser.evaluate("document.getElementById('ask').value"), draft)
         self.do("select(null)")
         self.assertEqual(self.browser.evaluate("document.getElementById('ask').value"), "draft of a new one")
-        # What was sent is no draft any more.
+        # A question that was sent is no draft any more.
         self.ask("!")
         self.wait_for_answer()
         self.do("select(null)")
@@ -297,7 +297,7 @@ class Use(page_testing.PageTest):
         self.assertEqual(put([{**one, "turns": turns}]), "Imported: 1 new.")
         self.assertEqual(put([{**one, "turns": turns}]), "Imported: 1 already here.")
         self.assertEqual(put([{**one, "turns": more}, {"title": "old file", "turns": turns}]), "Imported: 1 new, 1 continued.")
-        self.assertEqual(put([{**one, "turns": turns}, {"title": "old file", "turns": turns}]), "Imported: 2 already here.")  # What is longer here stays.
+        self.assertEqual(put([{**one, "turns": turns}, {"title": "old file", "turns": turns}]), "Imported: 2 already here.")  # The longer one stays.
         self.assertEqual(put([{**one, "turns": other}]), "Imported: 1 new.")  # Both ways on are kept.
         self.assertEqual(self.browser.evaluate("conversations.length"), 3)
         self.assertEqual(self.browser.evaluate("conversations.filter(c => c.title === 'one').map(c => c.turns.at(-1).content).sort().join()"), "d,y")

@@ -44,7 +44,7 @@ function keep(conversation, changed = Date.now()) {
   });
 }
 
-// What is stored takes the place of what is here. The turns stay the same objects, and with them what is drawn of them.
+// Takes a stored record in place of the one here. The turns stay the same objects, and with them what is drawn of them.
 function take(record) {
   const here = conversations.find(other => other.id === record.id);
   if (here && (runs.has(here) ? !record.deleted : here.version >= record.version)) return;
