@@ -1,4 +1,4 @@
-// Where this system keeps the certificates of authorities.
+// The place of this system's certificates of authorities.
 #pragma once
 
 namespace dsv4 {

@@ -152,7 +152,7 @@ bool IsOneOf(std::string_view name, std::initializer_list<std::string_view> name
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// What a word says of the switch; none for other words.
+// A word as a switch; none for other words.
 std::optional<bool> SwitchOf(std::string_view word) {
   if (IsOneOf(word, {"enabled", "adaptive", "auto", "on", "true", "thinking"})) return true;
   if (IsOneOf(word, {"disabled", "off", "false", "none", "chat"})) return false;

@@ -56,8 +56,8 @@ struct ThinkingSettings {
   bool drop_thinking = true;                         // for RenderOptions::drop_thinking
 };
 
-// Reads what a request says of reasoning, in any of the spellings that servers and their clients have: a switch, an effort, a budget,
-// and whether the reasoning of earlier turns stays. Of each the first spelling that is present wins, in the order of the tables in
+// Reads a request's words on reasoning, in any of the spellings that servers and their clients have. They are a switch, an effort, a
+// budget, and whether the reasoning of earlier turns stays. Of each the first spelling that is present wins, in the order of the tables in
 // api_policy.cc; behind them come the model's alias and `defaults`. An effort "none" and a budget of 0 turn reasoning off (0 in
 // thinking.budget_tokens is no bound, and so is -1 anywhere). `request` is the body; a null member is absent. Errors (InvalidArgument) name the field.
 Result<ThinkingSettings> ResolveThinking(const ChatProfile& profile, const JsonValue& request,

@@ -164,7 +164,7 @@ Result<ToolCall> ParseCallPart(const JsonValue& part, const std::string& where) 
   return call;
 }
 
-// What an assistant said, in parts, as all servers write them.
+// An assistant's content in parts, as all servers write them.
 Status ParseAnswerParts(const JsonValue& list, const std::string& where, bool has_calls, Message& message) {
   message.content.kind = Content::Kind::kParts;
   for (size_t i = 0; i < list.items().size(); ++i) {
@@ -198,7 +198,7 @@ Status ParseAnswerParts(const JsonValue& list, const std::string& where, bool ha
   return {};
 }
 
-// What clients send beside the members that the encoder knows.
+// Members of clients beside those that the encoder knows.
 Status ReadClientMembers(const JsonValue& json, const std::string& where, Message& message) {
   if (message.other_role == "function") {  // The result of a function_call.
     message.role = Role::kTool;

@@ -77,9 +77,9 @@ struct Message {
 
 enum class MessageForm : unsigned char {
   kEncoder,  // As the reference encoder takes them.
-  // As clients send histories that other servers wrote too: calls without arguments (CallArguments), `function_call` and the role
-  // `function`, `refusal` as the content, reasoning under its other names, and of an assistant's content parts of all types: those that are
-  // neither text nor reasoning nor a call are left out.
+  // As clients send histories that other servers wrote too. Those have calls without arguments (CallArguments), `function_call` and the
+  // role `function`, `refusal` as the content, and reasoning under its other names. An assistant's content has parts of all types: those that
+  // are neither text nor reasoning nor a call are left out.
   kClients,
 };
 

@@ -1,7 +1,7 @@
 // Deterministic automata over bytes: the terminals of a grammar, ready to run.
 //
-// An automaton that counts has a block of states for each text that is counted, and all blocks in a row are alike: it keeps the
-// rows of one, and how many there are. States are numbers all the same, so that what runs an automaton need not know.
+// An automaton that counts has a block of states for each text that is counted. Blocks in a row are alike: it keeps the rows of one, and
+// how many there are. States are numbers all the same, so that a user of an automaton need not know.
 #pragma once
 
 #include <array>
@@ -37,9 +37,8 @@ class Dfa {
   // The texts of both; those of `a` that are not of `b`. ResourceExhausted as Compile. Of two that count both counts become states.
   static Result<Dfa> Intersect(const Dfa& a, const Dfa& b, DfaLimits& limits);
   static Result<Dfa> Subtract(const Dfa& a, const Dfa& b, DfaLimits& limits);
-  // `min` to `max` (kUnbounded) texts of `unit` between a text of `before` and one of `behind`: however many, by a counter. None without: it must
-  // be clear at each byte where it belongs, so that no text of `before` or of the unit begins another, and none of the unit begins as one of
-  // `behind` does.
+  // `min` to `max` (kUnbounded) texts of `unit` between a text of `before` and one of `behind`, by a counter. None where a byte
+  // may belong to two of them. No text of `before` or of the unit begins another, and none of the unit begins as one of `behind` does.
   static std::optional<Result<Dfa>> Counted(const Dfa& before, const Dfa& unit, const Dfa& behind, int min,
                                             int max, DfaLimits& limits);
 
@@ -56,7 +55,7 @@ class Dfa {
   static constexpr size_t kAlikeBytes = 256;
   uint32_t Alike(uint32_t state) const;
   bool IsEmpty() const { return accepting_.empty(); }
-  // Those that take memory.
+  // States that take memory.
   size_t num_states() const { return accepting_.size(); }
 
   // Of the whole automaton: equal automata of different grammars can share what is derived from them.
@@ -108,8 +107,8 @@ class Dfa {
   std::vector<uint32_t> next_;      // [num_states, num_classes].
   std::vector<uint8_t> accepting_;  // [num_states].
   std::vector<uint8_t> goes_on_;    // [num_states].
-  // Of one that counts: blocks by their first states, and by next_ whether it is what is to be added to the state. A relative way leads into
-  // the same copy of a block or the next, which may be the next block's first; others lead into first copies of the same or later blocks.
+  // For counting: blocks by their first states, and by next_ whether it is to be added to the state. A relative way leads into the same copy
+  // of a block or the next, which may be the next block's first. Others lead into first copies of the same or later blocks.
   std::vector<Block> blocks_;
   std::vector<uint8_t> relative_;
   Fingerprint fingerprint_ = {};

@@ -75,7 +75,7 @@ class Matcher {
     uint32_t node;
     uint32_t parent;
     uint32_t depth;
-    uint32_t count = 0;  // Of a kRepeat, the turn that runs, from 1; 0: the node is where to return to.
+    uint32_t count = 0;  // The turn of a kRepeat, from 1; 0: the node is where to return to.
     friend bool operator==(const Frame& a, const Frame& b) = default;
   };
   struct HashFrame {

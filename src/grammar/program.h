@@ -57,7 +57,7 @@ class ProgramBuilder {
   uint32_t Call(uint32_t entry, uint32_t next);
   uint32_t Split(std::vector<uint32_t> options);
   uint32_t Return();
-  // What `entry` begins reads at least a byte. `max` may be Node::kEndless.
+  // A turn from `entry` reads at least a byte. `max` may be Node::kEndless.
   uint32_t Repeat(uint32_t entry, uint32_t min, uint32_t max, uint32_t next);
   void SetOptions(uint32_t split, std::vector<uint32_t> options);
   // The id of the automaton; equal ones share it.

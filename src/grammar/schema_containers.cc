@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kMaxUnrolled = 10'000;  // Items or members, times what is counted beside them.
 
-// What is left of a count.
+// The rest of a count.
 uint32_t Left(size_t count, size_t taken) { return static_cast<uint32_t>(count > taken ? count - taken : 0); }
 constexpr size_t kMaxUniqueValues = 8;
 

@@ -119,7 +119,7 @@ class DressedReply final : public Reply {
   std::string_view KeepAlive() const override { return inner_->KeepAlive(); }
 
  private:
-  // What the inner reply adds to `out` in `step`.
+  // Takes the inner reply's addition to `out` in `step`.
   template <typename Step>
   void Pass(ReplyOutput& out, const Step& step) {
     const size_t had = out.body.size();

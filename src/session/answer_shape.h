@@ -23,7 +23,7 @@ struct AnswerShape {
   std::optional<int64_t> max_reasoning_tokens;
   // Of the whole answer, reasoning included (grammar/answer_grammar.h); null: it is free.
   std::shared_ptr<const grammar::Program> grammar = nullptr;
-  std::string grammar_field = {};  // What errors call the grammar: the request's field.
+  std::string grammar_field = {};  // The request's field, for errors.
   // Of what stands behind the first "<M" of an answer that is free so far (ContentKind::kOpenCall); null: nothing.
   std::shared_ptr<const grammar::Program> calls = nullptr;
   // Of the whole answer too: texts without certain words (grammar/forbidden_text.h); null: any.

@@ -61,7 +61,7 @@ Status CheckModel(const FileJson& model) {
   if (!type.is_null() && !HasType(model, "BPE")) return Unsupported("model.type", type, "\"BPE\"");
   const FileJson& dropout = Member(model, "dropout");
   if (!dropout.is_null() && dropout != 0.0) return Unsupported("model.dropout", dropout, "null");
-  // What is done with unknown bytes: here every byte has a token (ReadVocab).
+  // Unknown bytes: every byte has a token here (ReadVocab).
   const FileJson& unknown = Member(model, "unk_token");
   if (!unknown.is_null() && !unknown.is_string())
     return Unsupported("model.unk_token", unknown, "null or a string");

@@ -21,7 +21,7 @@ double NumWritten(const ExprNode& expr) {
   double sum = 1;
   if (expr.kind == Kind::kRepeat) {
     const double count = expr.max == kUnbounded ? expr.min + 1.0 : expr.max;
-    // Of a part that is no regex every copy is a call, as long as they are not counted.
+    // Every copy of a part that is no regex is a call, as long as they are not counted.
     const bool fuses = expr.parts[0]->kind == Kind::kRegex;
     return fuses ? 1 : NumWritten(*expr.parts[0]) + (count < kLargeCount ? count : 1);
   }

@@ -9,7 +9,7 @@
 
 namespace dsv4::server {
 
-// Of an answer that the end of the server cuts: Unavailable.
+// The status of an answer that the end of the server cuts: Unavailable.
 Status ServerStopping();
 
 // InvalidArgument and OutOfRange 400, NotFound 404, ResourceExhausted 429, Cancelled 499, Unimplemented 501, Unavailable 503,

@@ -118,7 +118,7 @@ Result<std::shared_ptr<const grammar::Program>> Calls(const ServedModel& model, 
   return model.grammars->Compile(rules);
 }
 
-// Those that a free answer may come to. Null where no grammar takes them: the parser alone then looks after calls.
+// Rules of calls that a free answer may come to. Null where no grammar takes them: the parser alone then looks after calls.
 Result<std::shared_ptr<const grammar::Program>> FreeCalls(const ServedModel& model,
                                                           grammar::AnswerRules rules, bool must) {
   rules.content = grammar::ContentKind::kOpenCall;

@@ -10,7 +10,7 @@ namespace {
 
 // The members of an object's JSON text that are whole, of a text that was cut anywhere.
 Json CompleteMembers(std::string_view text) {
-  std::vector<size_t> ends;  // Where a member of the object itself ends.
+  std::vector<size_t> ends;  // Ends of members of the object itself.
   int depth = 0;
   bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {

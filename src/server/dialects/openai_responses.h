@@ -27,7 +27,7 @@ struct ResponsesRequest {
   bool compacts_alone = false;  // /v1/responses/compact: the reply has another shape.
 };
 
-// What the encrypted_content of a compaction begins with that was made here: the summary follows as it is.
+// The beginning of the encrypted_content of a compaction that was made here: the summary follows as it is.
 constexpr std::string_view kOwnCompaction = "dsv4:";
 
 // An item that is stored here, by its id.

@@ -141,7 +141,7 @@ class InputReader {
     std::string input;
     if (!fields.Read("call_id", &call.id)) fields.Fail("call_id", "missing");
     if (!fields.Read("name", &call.name)) fields.Fail("name", "missing");
-    fields.Read("input", &input);  // Of a tool that was told nothing many clients keep none.
+    fields.Read("input", &input);  // Many clients keep none of a tool that was told nothing.
     fields.Read("namespace", &name_space);
     DSV4_RETURN_IF_ERROR(fields.status());
     call.name = FunctionName(name_space, call.name);
@@ -174,7 +174,7 @@ class InputReader {
     return fields.status();
   }
 
-  // What stands for the conversation in front of it. Another server's is nothing that can be read here.
+  // The item that stands for the conversation in front of it. Another server's is nothing that can be read here.
   Status ReadCompaction(Fields& fields, const std::string& where) {
     std::string text;
     fields.Read("encrypted_content", &text);

@@ -299,7 +299,7 @@ class ResponsesWriter final : public AnswerWriter {
   ClientTools client_tools_;
   bool wants_logprobs_;
   bool compacts_;
-  Json kept_input_;  // Of a compaction alone, in front of its summary; else null.
+  Json kept_input_;  // Messages in front of the summary of a compaction alone; else null.
   std::function<void(const std::string&, const std::string&)> keep_;
   Json logprobs_ = Json::array();   // Of the message that grows.
   CustomInputReader custom_input_;  // Of the call that grows.

@@ -115,8 +115,8 @@ class HttpServer {
   virtual std::string address() const = 0;
   // From now on SIGTERM and SIGINT shut down; one that comes before Run does so there. Once.
   virtual void HandleSignals() = 0;
-  // Serves until a signal or Shutdown; then goes on for the lame-duck time, takes no new connection, lets running replies end for at most
-  // the drain timeout, cuts those that are left, and returns. A further signal ends each of these times. `on_stop` is called when they begin.
+  // Serves until a signal or Shutdown, and for the lame-duck time. Then it takes no new connection, and running replies may end for
+  // the drain timeout. What is left is cut. A further signal ends each of these times. `on_stop` is called when they begin.
   virtual void Run(const std::function<void()>& on_stop) = 0;
   // Without a lame-duck time. From any thread.
   virtual void Shutdown() = 0;

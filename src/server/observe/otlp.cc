@@ -135,7 +135,7 @@ void AddSpans(const RequestTrace& trace, const std::string& model, ProtobufWrite
   if (failed || trace.end == "refused")
     add(Text("error.type",
              trace.http_status > 0 ? fmt::format("{}", trace.http_status) : std::string(trace.end)));
-  // Of a server's span only its own fault is an error.
+  // Only its own fault is an error of a server's span.
   if (failed) {
     ProtobufWriter status;
     if (!trace.error.empty()) status.Bytes(2, trace.error);

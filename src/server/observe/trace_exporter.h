@@ -24,7 +24,7 @@ struct RequestTrace {
   std::string route;           // One of the table's, so that there are few.
   std::string_view operation;  // "chat", "text_completion"; empty: no generation.
   std::string_view end;        // "done", "error", "disconnected", "refused".
-  std::string error;           // What a failed one said.
+  std::string error;           // The message of a failed one.
   int http_status = 0;
   Time start = {};
   Time admitted = {};  // Where it came so far, as the next one.
@@ -36,14 +36,14 @@ struct RequestTrace {
   int64_t num_reasoning_tokens = 0;
 };
 
-// Where traces go, and which. The standard's variables say what the command does not.
+// The target of traces, and their choice. The standard's variables say what the command does not.
 struct TraceOptions {
   std::string url;                                            // Empty: nowhere.
-  std::vector<std::pair<std::string, std::string>> headers;   // Of a request to the collector.
+  std::vector<std::pair<std::string, std::string>> headers;   // For a request to the collector.
   std::vector<std::pair<std::string, std::string>> resource;  // service.name and others.
   std::string certificate;                                    // PEM file of authorities; empty: the system's.
   int64_t timeout_ms = 10'000;
-  double ratio = 1.0;          // Of the requests without a traceparent, or of all.
+  double ratio = 1.0;          // Share of the requests without a traceparent, or of all.
   bool follows_parent = true;  // A traceparent decides for its request.
   bool is_off = false;         // OTEL_SDK_DISABLED, or an exporter or sampler that is none.
   // `endpoint` is --otlp-endpoint's, "http(s)://HOST:PORT" with or without the path, or empty. `variable` gives those of the environment, null
