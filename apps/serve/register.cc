@@ -8,6 +8,7 @@
 #include "apps/command_line/shared_flags.h"
 #include "apps/serve/serve_command.h"
 #include "apps/shared/speculation_flag.h"
+#include "server/http/trusted_proxies.h"
 
 namespace dsv4::apps {
 
@@ -71,6 +72,12 @@ void RegisterServe(Commands& commands) {
       ->allow_extra_args(false);
   serve.add_option("--api-key-file", options.api_key_file, "Keys, one a line");
   serve.add_option("--cors-origin", options.cors_origin, "Pages of this origin may ask (*: any)");
+  serve
+      .add_option(
+          "--allowed-host", options.allowed_hosts,
+          "A further name that requests may call the server by, where it is on loopback or without keys "
+          "(*: any); may be repeated")
+      ->allow_extra_args(false);
   serve
       .add_option("--unknown-fields", options.unknown_fields,
                   "Of a request: say those that are not known, once in the log and in a header, or refuse it")
@@ -137,8 +144,10 @@ void RegisterServe(Commands& commands) {
   serve.add_flag("!--no-log-times", options.log_times, "Log lines without the time");
   serve.add_option("--access-log", options.access_log,
                    "Append a line for every request to this file (-: standard output)");
-  serve.add_option("--otlp-endpoint", options.otlp_endpoint,
-                   "Send traces of requests to this OpenTelemetry collector: http://HOST:PORT");
+  serve.add_option(
+      "--otlp-endpoint", options.otlp_endpoint,
+      "Send traces of requests to this OpenTelemetry collector: http(s)://HOST:PORT (default: what the "
+      "OTEL_ variables say)");
   serve.add_option("--responses-dir", options.responses_dir,
                    "Keep stored responses (previous_response_id) in files here, for after a restart");
   number("--responses-mib", options.responses_mib,
@@ -150,6 +159,17 @@ void RegisterServe(Commands& commands) {
   positive("--keep-alive-seconds", options.keep_alive_seconds,
            "A silent stream shows after so long that it lives");
   number("--drain-seconds", options.drain_seconds, "For running answers to end after SIGTERM");
+  serve
+      .add_option(
+          "--lame-duck-seconds", options.lame_duck_seconds,
+          "After SIGTERM, in front of that: /ready says 503 and requests are still taken (default: 5 in a "
+          "Kubernetes pod, else 0)")
+      ->check(NonNegative(kMaxSeconds));
+  serve
+      .add_option("--trusted-proxy", options.trusted_proxies,
+                  "A network (10.0.0.0/8) whose X-Forwarded-For names the client, or unix; may be repeated")
+      ->allow_extra_args(false)
+      ->check([](const std::string& name) { return server::TrustedProxies::Check(name).message(); });
   serve
       .add_option(
           "--learn-experts", options.learn_experts,

@@ -32,6 +32,7 @@ struct ServeOptions {
   std::vector<std::string> api_keys;
   std::string api_key_file;  // One a line.
   std::string cors_origin;
+  std::vector<std::string> allowed_hosts;  // Further names that requests may call the server; "*": any.
   std::string unknown_fields =
       "warn";           // Or "refuse": what becomes of a request with a field that is not known.
   int64_t context = 0;  // 0: the model's.
@@ -49,7 +50,7 @@ struct ServeOptions {
   int64_t prefix_cache_disk_mib = 10240;
   bool log_times = true;
   std::string access_log;        // A file, or "-"; empty: none.
-  std::string otlp_endpoint;     // http://HOST:PORT; empty: no traces.
+  std::string otlp_endpoint;     // http(s)://HOST:PORT; empty: as the OTEL_ variables say.
   std::string responses_dir;     // Empty: stored responses are in memory.
   int64_t responses_mib = 64;    // 0: none is stored.
   double timeout_seconds = 0.0;  // Of a request; 0: none.
@@ -57,6 +58,8 @@ struct ServeOptions {
   double client_seconds = 30.0;
   double keep_alive_seconds = 10.0;
   double drain_seconds = 30.0;
+  std::optional<double> lame_duck_seconds = {};  // None: 5 in a Kubernetes pod, else 0.
+  std::vector<std::string> trusted_proxies;      // TrustedProxies
   std::string learn_experts =
       "auto";                // "on", "off" or "auto": whether choices of experts become the model's profile.
   int64_t verify_every = 0;  // > 0: every so many-th decode token is computed again on the reference backend.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "hub/reference.h"
+#include "model/arch/architecture.h"
 #include "model/synthetic/synthetic.h"
 #include "tokenizer/special_tokens.h"
 #include "tokenizer/tokenizer.h"

@@ -66,6 +66,8 @@ Status Choose(dsv4_sampler& sampler, const dsv4_session& session, int32_t& token
   const auto vocab_size = static_cast<size_t>(dsv4_model_vocab_size(session.model));
   std::span<const uint64_t> permitted;
   if (sampler.constraint != nullptr) permitted = sampler.constraint->Allowed();
+  if (!permitted.empty() && std::ranges::all_of(permitted, [](uint64_t word) { return word == 0; }))
+    return sampler.constraint->WhyNone();
   DSV4_ASSIGN_OR_RETURN_STATUS(const dsv4::sampling::SampledToken sampled,
                                sampler.sampler.Sample(std::span(session.logits).last(vocab_size), permitted));
   if (sampler.constraint != nullptr && dsv4_model_is_stop(sampler.model, sampled.id) == 0)

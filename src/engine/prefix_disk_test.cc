@@ -12,6 +12,7 @@
 #include "base/temporary_directory_testing.h"
 #include "engine/prefix_file.h"
 #include "kv/testing.h"
+#include "model/arch/architecture.h"
 #include "model/config/cache_geometry.h"
 #include "model/synthetic/synthetic_shape.h"
 
@@ -480,9 +481,8 @@ TEST_F(PrefixDiskTest, AFailingDiskCostsReuseAndNothingElse) {
 TEST(PrefixDiskSize, AFileHasHalfOfTheRingsOfAFlashState) {
   const auto config = model::ParseModelConfig(*model::SyntheticConfig({.shape = "flash"}), "flash");
   ASSERT_TRUE(config.has_value()) << config.error().ToString();
-  const kv::CacheLayout layout =
-      model::CacheGeometry(*config, model::PlanLayers(*config, {0, config->num_hidden_layers}),
-                           model::Numerics::kRelease, model::CacheRows::kPacked, 512, 64);
+  const kv::CacheLayout layout = model::CacheGeometry(*config, config->layers, model::Numerics::kRelease,
+                                                      model::CacheRows::kPacked, 512, 64);
   const int64_t length = 4096;
   const int64_t rings = kv::StateBytes(layout, 0);
   const int64_t entries = kv::StateBytes(layout, length) - rings;

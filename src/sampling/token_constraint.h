@@ -2,10 +2,13 @@
 // calls those of different sequences from several threads at one time.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
+
+#include "base/status.h"
 
 namespace dsv4::sampling {
 
@@ -14,8 +17,13 @@ class TokenConstraint {
   virtual ~TokenConstraint() = default;
 
   // Bit id % 64 of word id / 64 says whether id may come next; ids past the last word may not. Empty: everything may. Valid until
-  // the next call. At least one bit that the sampler may use is set, else sampling fails with an error.
+  // the next call. Without a bit the sequence fails with WhyNone.
   virtual std::span<const uint64_t> Allowed() = 0;
+  // Why the last Allowed() had no bit.
+  virtual Status WhyNone() const { return Internal("sampling: its constraint allows no token"); }
+
+  // Works until `deadline` on what Allowed() is about to say, and goes on there the next time; true once it is there. Allowed() itself waits for all of it.
+  virtual bool Prepare(std::chrono::steady_clock::time_point /*deadline*/) { return true; }
 
   // Whether Allowed() is empty until a token comes that ends this (a grammar that waits for its first marker). Tokens can then be chosen
   // by logits alone, without asking.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kv/random_rows.h"
+#include "model/arch/architecture.h"
 #include "model/runtime/model.h"
 #include "model/synthetic/synthetic.h"
 

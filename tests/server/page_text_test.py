@@ -142,12 +142,12 @@ class PageText(page_testing.PageTest):
             self.do(f"window.probe.replaceChildren(); Object.assign(probe, {{ source: undefined, text: undefined, offsets: undefined }}); showText(probe, {json.dumps(text)})")
             return self.browser.evaluate(f"probe.querySelectorAll({json.dumps(selector)}).length")
         for text in (r"$x^2$", r"\(x^2\)", r"$$x$$", "$$\nx\n$$", "\\[\nx\n\\]", r"\[ x \] and more", "words\n$$\nx\n$$\nmore", "- a\n\n  $$\n  x\n  $$\n", "> $$\n> x\n> $$",
-                     "\\begin{align}\na &= b\\\\\nc &= d\n\\end{align}", r"**bold $x$**", r"| $x$ |" + "\n|---|\n| y |", "$`x`$", r"$\ce{2 H2 + O2 -> 2 H2O}$", r"$\vec{v}\label{a}$",
+                     "\\begin{align}\na &= b\\\\\nc &= d\n\\end{align}", "\\begin{cases}\na\\\\\nb\n\\end{cases}", "\\begin{pmatrix}a\\end{pmatrix}", r"**bold $x$**", r"| $x$ |" + "\n|---|\n| y |", "$`x`$", r"$\ce{2 H2 + O2 -> 2 H2O}$", r"$\vec{v}\label{a}$",
                      r"$a = \$5$", "$$a\nb$$", "1. do\n   $$x$$\n2. y"):
             self.assertEqual(count(text, ".tex .katex"), 1, (text, self.browser.evaluate("probe.innerHTML")[:600]))
         for text in ("costs $5 or $10 and", "US$5 and CA$6", "`$x$`", "```\n$x$\n```", r"\$x\$", "$ x $", "between $5-$10", "$$", r"\\(x\\)", "a $b", "x$y$z"):
             self.assertEqual(count(text, ".tex"), 0, text)
-        # What cannot be drawn is shown as it was written, with the reason.
+        # A formula that cannot be drawn is shown as it was written, with the reason.
         for text in (r"\unknowncommand{x}", r"\frac{a}", "x^", "{", "}", r"\left( x", r"\begin{x}", r"\begin{matrix}a", "a_b_c", "{" * 100, r"\constructor", r"\href{https://a.example}{x}",
                      r"\includegraphics{https://a.example/x.png}", r"\def\a{\a\a}\a"):
             self.assertGreater(count(f"${text}$", ".tex > code[title]") + count(f"${text}$", ".katex [style*=color]"), 0, text)
@@ -167,7 +167,7 @@ class PageText(page_testing.PageTest):
 
         def box(tex, selector="", shown=True):
             return json.loads(self.browser.evaluate(f"JSON.stringify(box({json.dumps(tex)}, {json.dumps(selector)}, {json.dumps(shown)}))"))
-        # Of the fonts in use, each was loaded from here.
+        # Each font in use was loaded from here.
         used = json.loads(self.browser.evaluate("JSON.stringify([...document.fonts].filter(font => font.status === 'loaded').map(font => font.family.replaceAll('\"', '')))"))
         self.assertTrue({"KaTeX_Main", "KaTeX_Math", "KaTeX_Size1", "KaTeX_Size2", "KaTeX_AMS", "KaTeX_Caligraphic"} <= set(used), used)
         if not page_testing.FIREFOX:  # It does not tell of what its cache has.

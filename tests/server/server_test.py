@@ -12,7 +12,7 @@ import threading
 import time
 import unittest
 
-from dsv4_process import PATIENCE, ROOT, dsv4, wait_until
+from dsv4_process import PATIENCE, ROOT, TINY, dsv4, wait_until
 from server_process import Server
 from server_testing import CHAT, ENDLESS, QUESTION, STRICT, TICKET, SharedServer
 
@@ -257,6 +257,24 @@ class Verifies(unittest.TestCase):
             health = server.request("GET", "/health")[2]
             self.assertEqual(health["status"], "ok")
             self.assertRegex(health["verification"], r"verify: clean: \d+ of \d+ sampled")
+
+
+class Steps(unittest.TestCase):
+    def test_a_server_says_how_it_reads_prompts_beside_answers(self):
+        for options, said in (((), "by the prices of steps, no bound on the time between two tokens"),
+                              (("--max-gap-seconds", "auto", "--max-sequences", "auto"), "no bound"),
+                              (("--max-gap-seconds", 0.5), "by the prices of steps, a bound of 0.5 s"),
+                              (("--max-prefill-beside-decode", 128), "up to 128 tokens a step")):
+            with Server(*options) as server:
+                self.assertEqual(server.request("GET", "/props")[2]["total_slots"], 64)
+                server.post(CHAT, {"messages": QUESTION, "max_tokens": 2})
+                self.assertEqual(server.metric("dsv4_holding_steps_total"), 0)
+            self.assertIn(said, "".join(server.log))
+
+    def test_what_is_no_number_is_refused(self):
+        for wrong in (("--max-sequences", 0), ("--max-sequences", "many"), ("--max-prefill-beside-decode", 0),
+                      ("--max-gap-seconds", -1), ("--max-sequences", 10**12), ("--max-sequences", 5000)):
+            self.assertEqual(dsv4("serve", "-m", TINY, *wrong).returncode, 2, wrong)
 
 
 class Limits(unittest.TestCase):

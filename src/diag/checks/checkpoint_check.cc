@@ -115,8 +115,8 @@ class Survey {
     if (layer.indexer) {
       linear("attn.indexer.wq_b", layer.indexer->wq_b);
       linear("attn.indexer.weights_proj", layer.indexer->weights_proj);
-      compressor("attn.indexer.compressor", layer.indexer->compressor);
     }
+    if (layer.key_compressor) compressor("attn.indexer.compressor", *layer.key_compressor);
     // Layers that route by token have a gate that only weighs.
     if (layer.tid2eid.is_null()) {
       linear("ffn.gate", layer.gate);

@@ -52,10 +52,12 @@ Status VisitAttention(const std::string& name, Weights& layer, Visit& visit) {
   if (layer.compressor.has_value()) {
     DSV4_RETURN_IF_ERROR(VisitCompressor(name + ".compressor", *layer.compressor, visit));
   }
-  if (!layer.indexer.has_value()) return {};
-  DSV4_RETURN_IF_ERROR(visit(name + ".indexer.wq_b", layer.indexer->wq_b));
-  DSV4_RETURN_IF_ERROR(visit(name + ".indexer.weights_proj", layer.indexer->weights_proj));
-  return VisitCompressor(name + ".indexer.compressor", layer.indexer->compressor, visit);
+  if (layer.indexer.has_value()) {
+    DSV4_RETURN_IF_ERROR(visit(name + ".indexer.wq_b", layer.indexer->wq_b));
+    DSV4_RETURN_IF_ERROR(visit(name + ".indexer.weights_proj", layer.indexer->weights_proj));
+  }
+  if (!layer.key_compressor.has_value()) return {};
+  return VisitCompressor(name + ".indexer.compressor", *layer.key_compressor, visit);
 }
 
 template <typename Weights, typename Visit>

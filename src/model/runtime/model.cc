@@ -13,6 +13,7 @@
 #include "comm/null_group.h"
 #include "io/checkpoint.h"
 #include "io/mapped_file.h"
+#include "model/arch/architecture.h"
 #include "model/config/cache_geometry.h"
 #include "model/config/rope_table.h"
 #include "model/graph/step.h"
@@ -252,7 +253,7 @@ Model::~Model() {
 Status Model::Prepare() {
   num_layers_ = options_.max_layers > 0 ? options_.max_layers : config_.num_hidden_layers;
   if (!backend_.packs_rows) options_.cache_rows = CacheRows::kWide;
-  layers_ = PlanLayers(config_, weights_.place.layers);
+  layers_ = PlansOfStage(config_.layers, weights_.place.layers);
   layout_ = MakeCacheLayout(config_, layers_, weights_, options_);
   if (options_.group != nullptr) {
     group_recipe_ = GroupRecipeOf(config_, weights_, num_layers_, options_, backend_.policy);

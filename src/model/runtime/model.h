@@ -22,6 +22,7 @@
 #include "io/chosen_reads.h"
 #include "kv/sequence_state.h"
 #include "kv/snapshot.h"
+#include "model/arch/architecture.h"
 #include "model/checkpoint/weights.h"
 #include "model/config/cache_geometry.h"
 #include "model/config/config.h"

@@ -18,6 +18,7 @@
 #include "base/parallel.h"
 #include "io/output_file.h"
 #include "io/safetensors_writer.h"
+#include "model/arch/architecture.h"
 #include "model/synthetic/synthetic_numbers.h"
 #include "model/synthetic/synthetic_tensors.h"
 

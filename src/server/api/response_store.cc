@@ -87,6 +87,10 @@ Status WriteFile(const std::string& path, std::string_view text) {
 
 }  // namespace
 
+std::string ItemId(std::string_view prefix, std::string_view response, size_t index) {
+  return fmt::format("{}{}_{}", prefix, response.substr(kPrefix.size()), index);
+}
+
 class ResponseStore::Impl {
  public:
   explicit Impl(ResponseStoreOptions options) : options_(std::move(options)) {}
@@ -311,6 +315,23 @@ Result<StoredResponse> ResponseStore::Get(uint64_t owner, const std::string& id)
 }
 Status ResponseStore::Erase(uint64_t owner, const std::string& id) { return impl_->Erase(owner, id); }
 
+Result<JsonValue> ResponseStore::Item(uint64_t owner, const std::string& id) {
+  const auto missing = [&] {
+    return Error(NotFound(fmt::format("item '{}' is not stored here (any more)", id)));
+  };
+  const size_t begin = id.find('_') + 1;
+  const size_t end = id.rfind('_');
+  if (begin == 0 || end == std::string::npos || end < begin) return missing();
+  const Result<StoredResponse> response = Get(owner, std::string(kPrefix) + id.substr(begin, end - begin));
+  if (!response) return missing();
+  if (const JsonValue* output = response->reply.Find("output")) {
+    for (const JsonValue& item : output->items()) {
+      if (const JsonValue* name = item.Find("id"); name != nullptr && name->text() == id) return item;
+    }
+  }
+  return missing();
+}
+
 Result<std::vector<JsonValue>> ResponseStore::Conversation(uint64_t owner, const std::string& id) {
   std::vector<StoredResponse> turns;
   for (std::string next = id; !next.empty(); next = turns.back().previous) {
@@ -320,7 +341,7 @@ Result<std::vector<JsonValue>> ResponseStore::Conversation(uint64_t owner, const
   }
   std::vector<JsonValue> items;
   for (auto turn = turns.rbegin(); turn != turns.rend(); ++turn) {
-    for (JsonValue& item : turn->input.items()) items.push_back(std::move(item));
+    if (turn->input.is_array()) std::ranges::move(turn->input.mutable_items(), std::back_inserter(items));
     const JsonValue* output = turn->reply.Find("output");
     if (output == nullptr) continue;
     items.insert(items.end(), output->items().begin(), output->items().end());

@@ -1,4 +1,4 @@
-// What every file of the page uses: nodes, what is remembered, the state, notices, the clipboard.
+// The common parts of the page's files: nodes, what is remembered, the state, notices, the clipboard.
 "use strict";
 const $ = id => document.getElementById(id);
 const make = (tag, properties = {}, ...children) => {
@@ -26,7 +26,7 @@ const iconButton = (name, label, run, properties = {}) =>
 let conversations = [];   // {id, title, turns, settings, changed, version, deleted}, the newest first.
 let settings = { temperature: 1, top_p: 1, top_k: 0, min_p: 0, thinking: true, ...read("dsv4.settings", {}) };
 let current = null;   // One of the conversations.
-const runs = new Map();  // Of a conversation whose answer comes: {controller, pieces, seconds, before}.
+const runs = new Map();  // By conversation, while its answer comes: {controller, pieces, seconds, before}.
 const unsaved = new Set();  // Conversations whose last words may not be stored yet.
 const unseen = new WeakSet();  // Conversations that were answered while another was shown.
 let leaving = false;  // The page is being closed or loaded again.

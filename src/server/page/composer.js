@@ -1,10 +1,10 @@
-// What is being asked: text, files, and how much of the context it takes. Each conversation has a draft of its own.
+// The question in the making: text, files, and how much of the context it takes. Each conversation has a draft of its own.
 "use strict";
 
 let files = [];     // {name, text}, to go with the next question.
 let context = 0;    // Tokens that a conversation may have; 0: not known.
 let draft = 0;      // Tokens of what is being asked.
-const draftFiles = new Map();  // Of a conversation's id ("": the next one): files, until the page is closed.
+const draftFiles = new Map();  // By a conversation's id ("": the next one): files, until the page is closed.
 
 const draftKey = () => `dsv4.draft.${current?.id ?? ""}`;
 function keepDraft() {

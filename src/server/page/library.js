@@ -7,7 +7,7 @@ const matches = conversation => {
     [...everyTurn(conversation.turns)].some(turn => turn.content?.toLowerCase().includes(wanted));
 };
 
-const entries = new WeakMap();  // Of a conversation: its line in the list.
+const entries = new WeakMap();  // By conversation: its line in the list.
 
 function drawEntry(conversation) {
   const node = make("div", { className: "entry" }, make("button", { type: "button", className: "open", onclick: () => select(conversation) }, make("span"), make("i", { className: "state" })),
@@ -22,7 +22,7 @@ function age({ changed }) {
   const days = Math.floor((new Date().setHours(24, 0, 0, 0) - (changed ?? Date.now())) / kDay);
   return days < 1 ? "Today" : days < 2 ? "Yesterday" : days < 7 ? "This week" : days < 31 ? "This month" : "Earlier";
 }
-const ages = new Map();  // Of a word: its heading in the list.
+const ages = new Map();  // By word: its heading in the list.
 
 function showList() {
   const wanted = [];
@@ -83,7 +83,8 @@ function exportAll() {
 }
 
 const isText = value => value === undefined || typeof value === "string";
-const isTurn = turn => typeof turn?.content === "string" && isBranches(turn.branches) && isText(turn.error) && isText(turn.note) && isText(turn.speed) && (turn.role === "user"
+const isNumber = value => value === undefined || Number.isFinite(value);
+const isTurn = turn => typeof turn?.content === "string" && [turn.tokens, turn.thought, turn.thoughtTokens].every(isNumber) && isBranches(turn.branches) && isText(turn.error) && isText(turn.note) && isText(turn.speed) && (turn.role === "user"
   ? turn.files === undefined || (Array.isArray(turn.files) && turn.files.every(file => typeof file?.name === "string" && typeof file.text === "string"))
   : turn.role === "assistant" && typeof turn.reasoning === "string" && Array.isArray(turn.calls) &&
     turn.calls.every(call => typeof call?.name === "string" && typeof call.arguments === "string"));
@@ -93,11 +94,11 @@ const isBranches = branches => branches === undefined || (Array.isArray(branches
 const isSettings = set => set === undefined || (typeof set === "object" && set !== null && Object.entries(set).every(([name, value]) =>
   kOfConversation.includes(name) && ["string", "number", "boolean"].includes(typeof value)));
 
-// Of two states of a conversation: whether the second says all that the first does.
+// Whether the second of two states of a conversation says all that the first does.
 const goesOn = (turns, further) => turns.length <= further.length && turns.every((turn, i) => JSON.stringify(turn) === JSON.stringify(further[i]));
 
-// What is read in is merged: what is here already stays once, what went on elsewhere goes on here, and of two that differ both are kept. A
-// file of another form is refused whole.
+// Merges a file: a conversation that is here already stays once, one that went on elsewhere goes on here, and both of two that differ
+// are kept. A file of another form is refused whole.
 async function importText(text) {
   let data;
   try { data = JSON.parse(text); } catch (error) { notice(`Not imported: the file is not JSON (${error.message}).`); return; }

@@ -2,7 +2,7 @@
 "use strict";
 
 // Formulas on lines of their own: what opens one, what closes it. An empty line ends the search.
-const kShown = /^ {0,3}(\$\$|\\\[|\\begin\{((?:equation|align|alignat|gather|multline|CD)\*?)\})/;
+const kShown = /^ {0,3}(\$\$|\\\[|\\begin\{((?:equation|align|aligned|alignat|gather|gathered|multline|split|cases|array|CD|[bpvBV]?matrix)\*?)\})/;
 function shownAt(src) {
   const [whole, open, environment] = src.match(kShown) ?? [];
   if (!open) return undefined;
@@ -121,7 +121,7 @@ function inline(node, tokens) {
   return node;
 }
 
-// Of more rows, a table is drawn in groups that the browser leaves out while they are not seen. It can do so with blocks only, so the rows are grids
+// A table of more rows is drawn in groups that the browser leaves out while they are not seen. It can do so with blocks only, so the rows are grids
 // with columns of one width, and the roles are said.
 const kTallTable = 256;
 const kRowGroup = 64;
@@ -181,7 +181,7 @@ function block(token) {
 }
 function blocks(node, tokens) {
   for (const token of tokens) {
-    if (token.type === "text") inline(node, token.tokens ?? [token]);  // Of an item in a tight list.
+    if (token.type === "text") inline(node, token.tokens ?? [token]);  // An item of a tight list.
     else node.append(block(token) ?? "");
   }
   return node;

@@ -1,4 +1,4 @@
-// What the keyboard and the buttons do, and the start.
+// Keyboard and buttons, the model's state, and the start.
 "use strict";
 
 $("new").addEventListener("click", () => select(null));
@@ -50,7 +50,7 @@ function showModel() {
   kFirst.querySelector("#first-model").textContent = modelName || "The model";
 }
 
-// What the server says of its model: its name, and how much context it has.
+// Asks the server for its model: the name, and how much context it has.
 async function askModels() {
   const reply = await fetch("v1/models", { headers: requestHeaders() }).catch(() => null);
   if (!reply) {

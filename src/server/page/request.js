@@ -59,7 +59,7 @@ async function* events(response) {
   }
 }
 
-// What a person can do about a refusal: {text, about}.
+// Words of a refusal that say what a person can do: {text, about}.
 async function refusal(response) {
   const text = await response.text();
   if (response.status === 401) return { text: settings.key ? "The server does not know this API key. Enter the right one in Settings." : "This server wants an API key. Enter it in Settings.", about: "key" };

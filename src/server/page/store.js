@@ -44,7 +44,7 @@ function keep(conversation, changed = Date.now()) {
   });
 }
 
-// What is stored takes the place of what is here. The turns stay the same objects, and with them what is drawn of them.
+// Takes a stored record in place of the one here. The turns stay the same objects, and with them what is drawn of them.
 function take(record) {
   const here = conversations.find(other => other.id === record.id);
   if (here && (runs.has(here) ? !record.deleted : here.version >= record.version)) return;
@@ -116,6 +116,7 @@ async function begin() {
   const hour = 3600e3;
   for (const record of records.filter(other => other.deleted < Date.now() - hour)) {
     database.transaction("conversations", "readwrite").objectStore("conversations").delete(record.id);
+    forgetDraft(record.id);
   }
   conversations = records.filter(record => !record.deleted).concat(conversations).sort((a, b) => b.changed - a.changed);
   // The last words of an answer whose tab was closed, and what an earlier version of this page had kept.

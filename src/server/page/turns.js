@@ -17,7 +17,7 @@ function showCall(call, turn) {
   return node;
 }
 
-const drawn = new WeakMap();  // Of a turn: what shows it. A redraw keeps it, with what was opened or selected in it.
+const drawn = new WeakMap();  // By turn: its node. A redraw keeps it, with what was opened or selected in it.
 
 function showTurn(turn) {
   if (!drawn.has(turn)) drawn.set(turn, drawTurn(turn));
@@ -25,7 +25,7 @@ function showTurn(turn) {
   return drawn.get(turn);
 }
 
-// What went wrong with an answer, and what can be done about it.
+// A fault of an answer, and what can be done about it.
 function drawFault(turn, last) {
   const node = make("div", { className: turn.error === kCut || turn.error === "stopped" ? "fault mild" : "fault" });
   const said = { [kCut]: "Cut at the length limit", stopped: hasFailed(turn) ? "Stopped before the answer began" : "Stopped" }[turn.error] ?? turn.error;
@@ -124,7 +124,7 @@ function drawQuestion(turn) {
   return node;
 }
 
-// What the model thinks. It is open while it comes, and closes when the answer begins, unless somebody opened or closed it.
+// The model's reasoning. It is open while it comes, and closes when the answer begins, unless somebody opened or closed it.
 function drawReasoning(turn) {
   const summary = make("summary");
   const words = make("div", { className: "thoughts", dir: "auto" });

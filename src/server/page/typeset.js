@@ -1,7 +1,7 @@
 // Formulas by KaTeX, and the colours of code by highlight.js, as nodes: neither makes markup of text here.
 "use strict";
 
-// What TeX on paper has and a page does without.
+// Commands that TeX on paper has and a page does without.
 const kGobble = { tokens: [], numArgs: 1 };
 const kMacros = { "\\label": kGobble, "\\require": kGobble, "\\eqref": "(\\text{#1})", "\\ref": "\\text{#1}", "\\bm": "\\boldsymbol{#1}" };
 

@@ -1,4 +1,4 @@
-#include "apps/shared/npy.h"
+#include "apps/tools/npy.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,4 +1,5 @@
-// The one list of every tensor a V4 checkpoint holds: names in all dialects, shape, kind, and which layers have it.
+// TensorRow: one tensor that a checkpoint holds: its names in all dialects, its shape and kind, and which layers have it. The table of a model
+// is its architecture's (model/arch).
 //
 // A name is a pattern: "{attn|self_attn}.{wq_a|q_a_proj}" stands for every combination of one choice per group. The
 // first choices spell the release's name, the last ones transformers'; what `save_pretrained` writes is a mixture of the
@@ -14,10 +15,13 @@
 #include <string_view>
 #include <vector>
 
-#include "model/config/config.h"
 #include "tensor/tensor.h"
 
 namespace dsv4::model {
+
+struct DsparkConfig;
+struct LayerPlan;
+struct ModelConfig;
 
 enum class TensorId : uint8_t {
   kEmbed,
@@ -86,12 +90,8 @@ enum class TensorKind : uint8_t {
 
 enum class TensorScope : uint8_t {
   kModel,
-  kLayer,       // Every layer.
-  kCompressed,  // CSA and HCA layers.
-  kCsa,         // CSA layers.
-  kScored,  // Layers routed by score. A vision checkpoint has it in hash-routed layers too, for image tokens.
-  kHashed,  // Hash-routed layers.
-  kExpert,  // Every routed expert of every layer.
+  kLayer,         // The layers that the row's predicate names.
+  kExpert,        // Every routed expert of every layer.
   kFusedExperts,  // Every layer, in place of the kExpert rows.
   kVision,        // Every layer of a vision checkpoint.
   kMtp,           // The MTP block.
@@ -106,16 +106,18 @@ struct TensorRow {
   TensorScope scope;
   // Rows and columns of a linear or embedding, the dims of anything else. Experts' shapes are of one expert.
   // Null for the DSpark rows that want a DsparkConfig too.
-  Shape (*shape)(const ModelConfig& config, const LayerConfig& layer);
+  Shape (*shape)(const ModelConfig& config, const LayerPlan& layer);
   // Whether release numerics round activations in front of the FP8 and MXFP4 forms of this linear.
   bool quantised_activations = false;
+  // Whether a layer has it; null: every layer does.
+  bool (*of_layer)(const LayerPlan& layer) = nullptr;
 };
 
-std::span<const TensorRow> TensorTable();
-const TensorRow& RowOf(TensorId id);
+// The row of a tensor that the model's table has.
+const TensorRow& RowOf(const ModelConfig& config, TensorId id);
 
-// Whether a layer of this configuration must have the row's tensor. Not for the rows of no layer, of drafters, kFusedExperts and kVision.
-bool LayerHas(const TensorRow& row, const LayerConfig& layer);
+// Whether a layer must have the row's tensor. Not for the rows of no layer, of drafters, kFusedExperts and kVision.
+bool LayerHas(const TensorRow& row, const LayerPlan& layer);
 
 // Whether the MTP block has the row's tensor: those of a layer with a window and experts by score, its own norm and hc_head, and kMtp.
 bool IsOfMtp(const TensorRow& row);
