@@ -142,7 +142,7 @@ class PageText(page_testing.PageTest):
             self.do(f"window.probe.replaceChildren(); Object.assign(probe, {{ source: undefined, text: undefined, offsets: undefined }}); showText(probe, {json.dumps(text)})")
             return self.browser.evaluate(f"probe.querySelectorAll({json.dumps(selector)}).length")
         for text in (r"$x^2$", r"\(x^2\)", r"$$x$$", "$$\nx\n$$", "\\[\nx\n\\]", r"\[ x \] and more", "words\n$$\nx\n$$\nmore", "- a\n\n  $$\n  x\n  $$\n", "> $$\n> x\n> $$",
-                     "\\begin{align}\na &= b\\\\\nc &= d\n\\end{align}", r"**bold $x$**", r"| $x$ |" + "\n|---|\n| y |", "$`x`$", r"$\ce{2 H2 + O2 -> 2 H2O}$", r"$\vec{v}\label{a}$",
+                     "\\begin{align}\na &= b\\\\\nc &= d\n\\end{align}", "\\begin{cases}\na\\\\\nb\n\\end{cases}", "\\begin{pmatrix}a\\end{pmatrix}", r"**bold $x$**", r"| $x$ |" + "\n|---|\n| y |", "$`x`$", r"$\ce{2 H2 + O2 -> 2 H2O}$", r"$\vec{v}\label{a}$",
                      r"$a = \$5$", "$$a\nb$$", "1. do\n   $$x$$\n2. y"):
             self.assertEqual(count(text, ".tex .katex"), 1, (text, self.browser.evaluate("probe.innerHTML")[:600]))
         for text in ("costs $5 or $10 and", "US$5 and CA$6", "`$x$`", "```\n$x$\n```", r"\$x\$", "$ x $", "between $5-$10", "$$", r"\\(x\\)", "a $b", "x$y$z"):

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/poll.h>
 #include <sys/socket.h>
 

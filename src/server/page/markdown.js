@@ -2,7 +2,7 @@
 "use strict";
 
 // Formulas on lines of their own: what opens one, what closes it. An empty line ends the search.
-const kShown = /^ {0,3}(\$\$|\\\[|\\begin\{((?:equation|align|alignat|gather|multline|CD)\*?)\})/;
+const kShown = /^ {0,3}(\$\$|\\\[|\\begin\{((?:equation|align|aligned|alignat|gather|gathered|multline|split|cases|array|CD|[bpvBV]?matrix)\*?)\})/;
 function shownAt(src) {
   const [whole, open, environment] = src.match(kShown) ?? [];
   if (!open) return undefined;
