@@ -1,3 +1,22 @@
+# dsv4_join(TARGET SOURCE...): with DSV4_JOINED, sources of the target that share no private name are compiled as one unit, so that what they
+# include is read once. Kernels, and what gives numbers their bits, are never joined.
+set(separate_modules backend_cpu backend_cuda backend_reference formats ops sampling tensor tiers)
+function(dsv4_join target)
+  if(NOT DSV4_JOINED)
+    return()
+  endif()
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)
+  execute_process(COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tools/joined_units.py 90000 ${ARGN}
+    WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} OUTPUT_VARIABLE lines COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX MATCHALL "[^\n]+" lines "${lines}")
+  foreach(line IN LISTS lines)
+    string(REGEX MATCH "^([0-9]+) (.+)$" line "${line}")
+    set_source_files_properties(${CMAKE_MATCH_2} PROPERTIES UNITY_GROUP ${CMAKE_MATCH_1})
+  endforeach()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  target_compile_options(${target} PRIVATE -Wno-shadow -Wno-subobject-linkage)  # Of names of another file.
+endfunction()
+
 # dsv4_module(NAME base SOURCES a.cc b.cc [DEPS tensor ...] [LIBS fmt::fmt ...])
 #   One static library dsv4_<name> per folder. DEPS are other modules, LIBS are third-party targets.
 #   The same edges are checked on #include lines by tools/check_includes.py.
@@ -8,6 +27,9 @@ function(dsv4_module)
   target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR}/src)
   list(TRANSFORM ARG_DEPS PREPEND dsv4_)
   target_link_libraries(${target} PUBLIC ${ARG_DEPS} ${ARG_LIBS})
+  if(NOT ARG_NAME IN_LIST separate_modules)
+    dsv4_join(${target} ${ARG_SOURCES})
+  endif()
 endfunction()
 
 # dsv4_test(NAME tensor_test SOURCES shape_test.cc [DEPS tensor] [LIBS ...] [LABEL unit] [TIMEOUT 120])

@@ -15,7 +15,7 @@ extern "C" {
 #endif
 
 /* Changes with every change of a struct or of a function's meaning. */
-#define DSV4_ABI 3
+#define DSV4_ABI 4
 
 /* The ABI number of the library, to compare with DSV4_ABI, and its version. */
 uint32_t dsv4_abi(void);
@@ -59,7 +59,7 @@ typedef void (*dsv4_log)(int32_t level, const char* message, void* user);
 typedef struct dsv4_model_options {
   size_t size;
   const char* path;          /* A checkpoint directory. */
-  const char* backend;       /* "cpu" (NULL), "reference", or "cuda" where the library was built with it. */
+  const char* backend;       /* "auto" (NULL), "cpu", "reference", or "cuda" where the library was built with it. */
   const char* numerics;      /* "release" (NULL) or "plain". */
   const char* revision;      /* Of the chat format: "v4", "v4-0731"; NULL: as the directory says. */
   int32_t threads;           /* 0: one per core. */
@@ -73,6 +73,9 @@ typedef struct dsv4_model_options {
 void dsv4_model_options_init(dsv4_model_options* options);
 dsv4_code dsv4_model_open(const dsv4_model_options* options, dsv4_model** model, dsv4_error* error);
 void dsv4_model_free(dsv4_model* model);
+/* What it runs on, as "cuda (NVIDIA H200)". "auto" is a usable GPU where the model has room on it, else the CPU, and then on_log is told
+ * which GPU is idle and why. */
+const char* dsv4_model_backend(const dsv4_model* model);
 int64_t dsv4_model_vocab_size(const dsv4_model* model);
 int64_t dsv4_model_context_length(const dsv4_model* model);
 /* Whether the token ends an answer: 1 or 0. */
@@ -142,7 +145,9 @@ dsv4_code dsv4_session_logits(const dsv4_session* session, const float** logits,
 dsv4_code dsv4_session_rewind(dsv4_session* session, int64_t num_tokens, dsv4_error* error);
 /* A copy that goes on by itself; shares memory. */
 dsv4_code dsv4_session_fork(const dsv4_session* session, dsv4_session** fork, dsv4_error* error);
-/* The state as bytes, and back, in another process too. The logits are not part of it. */
+/* The state as bytes, and back, in another process too. The logits are not part of it. The first call of either reads and hashes every byte of
+ * the checkpoint: bytes of other weights, numerics, options, backend or build are refused with DSV4_INVALID_ARGUMENT. DSV4_DATA_LOSS also when a file of
+ * the model was changed after it was loaded. */
 dsv4_code dsv4_session_snapshot(const dsv4_session* session, dsv4_buffer** bytes, dsv4_error* error);
 dsv4_code dsv4_session_restore(dsv4_session* session, const void* bytes, size_t size, dsv4_error* error);
 

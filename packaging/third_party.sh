@@ -16,9 +16,9 @@ printf 'deb-src http://deb.debian.org/debian %s main\n' "$VERSION_CODENAME" >sou
 apt=(apt-get -qq -o "Dir::Etc::sourcelist=$work/sources.list" -o Dir::Etc::sourceparts=/dev/null -o "Dir::State::lists=$work/lists"
   -o APT::Sandbox::User=root)
 "${apt[@]}" update
-"${apt[@]}" source --download-only fmtlib spdlog prometheus-cpp curl
+"${apt[@]}" source --download-only fmtlib prometheus-cpp curl
 for archive in ./*.orig.tar.?z; do tar xf "$archive"; done
-fmt=$(echo fmtlib-*) spdlog=$(echo spdlog-*) prometheus=$(echo prometheus-cpp-*) curl=$(echo curl-*)
+fmt=$(echo fmtlib-*) prometheus=$(echo prometheus-cpp-*) curl=$(echo curl-*)
 
 flags=(-O2 -g0 -fPIC -std=c++17 "-ffile-prefix-map=$work=.")
 compile() { # LIBRARY SOURCE FLAGS...
@@ -29,9 +29,6 @@ compile() { # LIBRARY SOURCE FLAGS...
   ccache g++ "${flags[@]}" "$@" -c "$source" -o "$object"
 }
 for source in format os; do compile libfmt "$fmt/src/$source.cc" -I"$fmt/include"; done
-for source in spdlog stdout_sinks color_sinks file_sinks async cfg; do
-  compile libspdlog "$spdlog/src/$source.cpp" -DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL -I"$spdlog/include"
-done
 while read -r source; do compile libprometheus-cpp-core "$source" -I"$prometheus/core/include"; done < <(
   find "$prometheus/core/src" -name '*.cc' | LC_ALL=C sort)
 for library in objects/*; do ar rcsD "$folder/$(basename "$library").a" "$library"/*.o; done

@@ -4,6 +4,8 @@
 docs/architecture.md, "Modules": which module may include which. Every `#include "..."` below src/ and apps/, and the
 DEPS of every module's CMakeLists.txt, must follow it; every folder with sources must have a row, and rows no cycle.
 docs/dependencies.md, "Libraries": which module may include which third-party header.
+tools/rooms.json: which room (subfolder) of a module may include which, and how many includes against that are left. A number only
+shrinks; --shrink writes the numbers of today where they are lower.
 
 Prints one line per violation: file:line: what, and what the table wants. Exit status 0 clean, 1 violations, 2 a table
 that cannot be read.
@@ -12,6 +14,8 @@ that cannot be read.
 from __future__ import annotations
 
 import argparse
+import collections
+import json
 import re
 import sys
 from dataclasses import dataclass, field
@@ -21,7 +25,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 # A header of the C++ library has neither folder nor suffix; these are the C library's and the system's.
 SYSTEM_HEADER = re.compile(
     r"^([a-z0-9_]+|sys/[a-z_]+\.h|linux/[a-z_]+\.h|"
-    r"(arpa/inet|dlfcn|errno|fcntl|immintrin|langinfo|malloc|netdb|netinet/in|poll|pthread|sched|signal|spawn|termios|time|unistd|x86intrin|cpuid)\.h)$"
+    r"(arpa/inet|dlfcn|errno|fcntl|immintrin|langinfo|link|malloc|netdb|netinet/in|poll|pthread|sched|signal|spawn|termios|time|unistd|x86intrin|cpuid)\.h)$"
 )
 SOURCE_SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
 # Unit tests stand beside the code they test, in its module; testing.h is what they share.
@@ -221,6 +225,70 @@ def check_tree(root: Path) -> list[str]:
     return problems
 
 
+def room_of(path: Path, top: Path) -> str | None:
+    """The room of a file of a module: its first folder below, "." for files beside the rooms, None outside of the module."""
+    if not path.is_relative_to(top):
+        return None
+    parts = path.relative_to(top).parts
+    return parts[0] if len(parts) > 1 else "."
+
+
+def room_edges(root: Path, top: Path) -> dict[tuple[str, str], list[str]]:
+    """The includes between rooms of a module, tests apart: places by (room, room it includes)."""
+    edges: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
+    for path in source_files(root):
+        room = room_of(path, top)
+        if room is None or TEST_FILE.search(path.name):
+            continue
+        for number, line in enumerate((root / path).read_text(errors="replace").splitlines(), 1):
+            match = INCLUDE.match(line)
+            if not match or match.group(1) == "<":
+                continue
+            for base in ("src", ""):
+                target = Path(base) / match.group(2)
+                if (root / target).is_file():
+                    other = room_of(target, top)
+                    if other is not None and other != room:
+                        edges[room, other].append(f"{path}:{number}")
+                    break
+    return edges
+
+
+def read_rooms(root: Path) -> dict[str, dict]:
+    """The table of rooms. A row's edges must not go round."""
+    where = "tools/rooms.json"
+    if not (root / where).is_file():
+        return {}
+    table = json.loads((root / where).read_text())
+    for module, rows in table.items():
+        unknown = {other for edges in rows["may_include"].values() for other in edges} - set(rows["may_include"])
+        if unknown:
+            raise TableError(f"{where}: {module}: {', '.join(sorted(unknown))} has no row")
+        check_acyclic({name: Module(name, 0, set(edges)) for name, edges in rows["may_include"].items()}, f"{where}: {module}")
+    return table
+
+
+def check_rooms(root: Path, shrink: bool = False) -> list[str]:
+    """Returns includes between rooms that no row allows, where there are more than the list has."""
+    table = read_rooms(root)
+    problems = []
+    for module, rows in table.items():
+        left = rows["left"]
+        for (room, other), places in sorted(room_edges(root, Path(module)).items()):
+            if room not in rows["may_include"] or other not in rows["may_include"]:
+                problems.append(f"{places[0]}: room {room if room not in rows['may_include'] else other} of {module} has no row "
+                                "in tools/rooms.json")
+            elif other not in rows["may_include"][room] and len(places) > left.get(f"{room} -> {other}", 0):
+                problems.append(f"{places[-1]}: {module}/{room} may not include {other} (tools/rooms.json): {len(places)} includes, "
+                                f"{left.get(f'{room} -> {other}', 0)} are left")
+        if shrink:
+            found = {f"{room} -> {other}": len(places) for (room, other), places in room_edges(root, Path(module)).items()}
+            rows["left"] = {edge: min(count, found[edge]) for edge, count in left.items() if edge in found}
+    if shrink:
+        (root / "tools/rooms.json").write_text(json.dumps(table, indent=1) + "\n")
+    return problems
+
+
 def check_quoted(root: Path, where: str, header: str, module: Module, modules: dict[str, Module], used: set[str],
                  is_test: bool) -> list[str]:
     """Checks one #include "..." line; adds the module it may reach to `used` unless only a test needs it."""
@@ -265,9 +333,11 @@ def main() -> int:
     """Runs the check on the tree this file belongs to, or on --root."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent)
-    root = parser.parse_args().root
+    parser.add_argument("--shrink", action="store_true", help="write the numbers of tools/rooms.json that are lower today")
+    args = parser.parse_args()
+    root = args.root
     try:
-        problems = check_tree(root)
+        problems = check_tree(root) + check_rooms(root, args.shrink)
     except (TableError, OSError) as error:
         print(f"check_includes: {error}", file=sys.stderr)
         return 2

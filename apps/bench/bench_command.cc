@@ -13,6 +13,7 @@
 #include "apps/bench/bench_machine.h"
 #include "apps/bench/bench_report.h"
 #include "apps/bench/bench_runs.h"
+#include "apps/shared/choose_backend.h"
 #include "apps/shared/expert_flags.h"
 #include "apps/shared/load_bar.h"
 #include "apps/shared/model_source.h"
@@ -351,10 +352,7 @@ Result<Plan> ReadPlan(const BenchOptions& options) {
     return Error(InvalidArgument(
         fmt::format("--rows: got {}, wanted at most {}", std::ranges::max(plan.rows), kMostVerifiedRows)));
   }
-  if (options.explain && options.model.backend != "cuda") {
-    return Error(InvalidArgument(fmt::format(
-        "--explain: got --backend {}; only the cuda backend chooses among kernels", options.model.backend)));
-  }
+  if (options.explain && options.model.backend != "cuda") return Error(WantsGpu("--explain", options.model));
   if (options.model.group != nullptr) {
     if (!options.tiers.empty()) return Error(InvalidArgument("--isa: several models; want no --ranks"));
   }

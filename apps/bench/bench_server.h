@@ -14,13 +14,19 @@ struct ServerBenchOptions {
   int num_streams = 16;  // Closed loop: so many clients, each asks again when it has its answer.
   double rate =
       0.0;  // Open loop, if more than 0: requests a second, at random times, whatever is still unanswered.
-  double seconds = 30.0;       // New requests are made for so long.
-  int64_t output_tokens = 64;  // Of every answer: the end of sentence is not sampled.
+  double seconds = 30.0;             // New requests are made for so long.
+  int64_t output_tokens = 64;        // Length of every answer: the end of sentence is not sampled.
+  bool output_tokens_given = false;  // They count for a dataset too.
   // Prompts of their own for every request, of so many words, so that no cache has them; 0 and 0: the mix or the file.
   int64_t fewest_words = 0;
   int64_t most_words = 0;
   // The same in tokens, as the server's tokenizer counts them: words are made of the average of a sample.
   int64_t input_tokens = 0;
+  double length_spread = 0.0;  // Lengths of such prompts and of answers differ by up to this part of them.
+  std::string dataset_path;    // ParseDataset; empty: none.
+  // Sessions of growing context, of `turns` turns with `input_tokens` on average.
+  bool agents = false;
+  int64_t turns = 19;
   double warm_up = 0.0;        // Seconds of load in front of the time that is measured.
   double goodput_first = 0.0;  // Seconds to the first token, and
   double goodput_gap = 0.0;    // on average between tokens, of an answer that is good; 0: any.

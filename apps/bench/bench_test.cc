@@ -10,6 +10,8 @@
 #include "apps/bench/bench_experts.h"
 #include "apps/bench/bench_report.h"
 #include "apps/bench/bench_runs.h"
+#include "apps/bench/load_report.h"
+#include "apps/bench/workload.h"
 #include "apps/shared/model_source.h"
 #include "backend/cpu/cpu_backend.h"
 #include "kv/random_rows.h"
@@ -216,6 +218,76 @@ TEST(BenchList, Numbers) {
     ASSERT_FALSE(list.has_value()) << bad;
     EXPECT_EQ(list.error().code(), StatusCode::kInvalidArgument);
   }
+}
+
+Result<std::vector<LoadPrompt>> Dataset(const std::string& text) {
+  return ParseDataset(text, "data", [](const std::string& answer) -> Result<int64_t> {
+    return static_cast<int64_t>(answer.size());
+  });
+}
+
+TEST(Dataset, ReadsArraysAndLinesOfAllShapes) {
+  const auto shared = Dataset(R"([{"id": "a", "conversations": [{"from": "human", "value": "How?"},
+      {"from": "gpt", "value": "By us."}, {"from": "human", "value": "Why?"}]},
+      {"conversations": [{"from": "human", "value": "One turn"}]}, {"conversations": [{"from": "human"}, 3]}, 7])");
+  ASSERT_TRUE(shared.has_value()) << shared.error().message();
+  ASSERT_EQ(shared->size(), 1U);  // Without an answer there is no length.
+  EXPECT_EQ((*shared)[0].messages[0]["content"], "How?");
+  EXPECT_EQ((*shared)[0].output_tokens, 6);
+  const auto lines = Dataset(R"({"prompt": "A", "output_tokens": 9}
+
+{"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "B"}], "max_tokens": 5}
+{"prompt": "C"}
+{"other": 1})");
+  ASSERT_TRUE(lines.has_value()) << lines.error().message();
+  ASSERT_EQ(lines->size(), 3U);
+  EXPECT_EQ((*lines)[0].output_tokens, 9);
+  EXPECT_EQ((*lines)[1].messages.size(), 2U);
+  EXPECT_EQ((*lines)[1].output_tokens, 5);
+  EXPECT_EQ((*lines)[2].output_tokens, 0);
+}
+
+TEST(Dataset, NamesWhatCannotBeRead) {
+  for (const std::string text : {"", "[]", R"({"question": "A"})", "[1, 2]"}) {
+    const auto read = Dataset(text);
+    ASSERT_FALSE(read.has_value()) << text;
+    EXPECT_THAT(read.error().message(), HasSubstr("data: got "));
+  }
+  EXPECT_THAT(Dataset("{\"prompt\": \"A\"}\n{oops").error().message(), HasSubstr("data, line 2"));
+}
+
+TEST(LoadReport, HasTheFieldsNamesOfTheField) {
+  ServerBenchOptions options;
+  options.agents = true;
+  std::vector<LoadSample> samples(2);
+  samples[0] = {.first = 0.1,
+                .seconds = 1.1,
+                .gaps = {0.5, 0.5},
+                .num_prompt = 100,
+                .num_cached = 90,
+                .num_output = 101};
+  samples[1] = {.first = 0.3,
+                .seconds = 1.3,
+                .gaps = {0.4, 0.6},
+                .num_prompt = 300,
+                .num_cached = 270,
+                .num_output = 101};
+  const Json report = LoadReport(options, samples, {.seconds = 2.0});
+  EXPECT_NEAR(report["mean_ttft_ms"].get<double>(), 200, 1e-9);
+  EXPECT_NEAR(report["std_ttft_ms"].get<double>(), 100, 1e-9);
+  EXPECT_NEAR(report["p99_ttft_ms"].get<double>(), 300, 1e-9);
+  EXPECT_NEAR(report["median_tpot_ms"].get<double>(), 10, 1e-9);
+  EXPECT_NEAR(report["mean_itl_ms"].get<double>(), 500, 1e-9);
+  EXPECT_NEAR(report["p99_e2el_ms"].get<double>(), 1300, 1e-9);
+  EXPECT_NEAR(report["output_throughput"].get<double>(), 101, 1e-9);
+  EXPECT_NEAR(report["total_token_throughput"].get<double>(), 301, 1e-9);
+  EXPECT_EQ(report["total_input_tokens"], 400);
+  EXPECT_NEAR(report["share_of_prompt_reused"].get<double>(), 0.9, 1e-9);
+  EXPECT_NEAR(report["agents"]["output_tokens_per_second_per_user"].get<double>(), 100, 1e-6);
+  EXPECT_TRUE(report["agents"]["counts"].get<bool>());
+  samples[0].first = samples[1].first = 6.0;
+  EXPECT_FALSE(LoadReport(options, samples, {.seconds = 2.0})["agents"]["counts"].get<bool>());
+  EXPECT_FALSE(LoadReport(options, {}, {.seconds = 2.0})["agents"]["counts"].get<bool>());
 }
 
 }  // namespace

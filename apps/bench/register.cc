@@ -52,10 +52,38 @@ void AddServerBench(CLI::App& bench, ServerBenchOptions& options) {
                            ->expected(1, 2)
                            ->type_name("A B")
                            ->needs(server);
-  bench.add_option("--input-tokens", options.input_tokens, "The same of about N tokens")
-      ->check(Positive())
-      ->needs(server)
-      ->excludes(words);
+  CLI::Option* tokens =
+      bench.add_option("--input-tokens", options.input_tokens, "The same of about N tokens")
+          ->check(Positive())
+          ->needs(server)
+          ->excludes(words);
+  bench
+      .add_option("--length-spread", options.length_spread,
+                  "Lengths of such prompts and of answers differ by up to this part of them")
+      ->check(CLI::Range(0.0, 0.99))
+      ->needs(tokens);
+  CLI::Option* dataset =
+      bench
+          .add_option("--dataset", options.dataset_path,
+                      "Prompts of a file: ShareGPT's array, or one object with 'messages', 'prompt' or "
+                      "'conversations' a line; 'output_tokens' counts")
+          ->type_name("FILE")
+          ->needs(server)
+          ->excludes(words)
+          ->excludes(tokens);
+  CLI::Option* agents =
+      bench
+          .add_flag("--agents", options.agents,
+                    "Sessions whose turns send all that was said and a piece more (--input-tokens, the mean: "
+                    "65536; --output-tokens: 400)")
+          ->needs(server)
+          ->excludes(words)
+          ->excludes(dataset)
+          ->excludes(bench.get_option("--rate"));
+  bench.add_option("--turns", options.turns, "Turns of a session: of N, 2 in N + 1 input tokens are new")
+      ->check(CLI::Range(1, 1000))
+      ->needs(agents)
+      ->capture_default_str();
   bench.add_option("--warm-up", options.warm_up, "Seconds of load in front of the time that is measured")
       ->check(NonNegative())
       ->needs(server);
@@ -68,9 +96,16 @@ void AddServerBench(CLI::App& bench, ServerBenchOptions& options) {
       .add_option("--goodput-gap-seconds", options.goodput_gap, "The same of the average time between tokens")
       ->check(Positive())
       ->needs(server);
-  bench.add_option("--output-tokens", options.output_tokens, "Of every answer; with --speculation at most")
+  bench
+      .add_option_function<int64_t>(
+          "--output-tokens",
+          [&options](const int64_t& count) {
+            options.output_tokens = count;
+            options.output_tokens_given = true;
+          },
+          "Of every answer; with --speculation at most")
       ->check(Positive())
-      ->capture_default_str();
+      ->default_str("64");
 }
 
 // What is only for `bench --speculation`, and the prompts that it and `bench --server` read.
@@ -183,6 +218,8 @@ void RegisterBench(Commands& commands) {
           server->seed = kept->seed;
           server->check = kept->check;
           server->json = kept->json;
+          if (server->agents && server->input_tokens == 0) server->input_tokens = 65536;
+          if (server->agents && !server->output_tokens_given) server->output_tokens = 400;
           return RunServerBench(*server);
         }
         if (kept->rows != "none") kept->prefill = kept->batch = "none";
@@ -218,7 +255,8 @@ void RegisterBench(Commands& commands) {
                   "Instruction sets of the cpu backend, each run in turn (default: the machine's best)")
       ->delimiter(',')
       ->allow_extra_args(false)
-      ->type_name("ISA,ISA,...");
+      ->type_name("ISA,ISA,...")
+      ->each([&model = commands.model()](const std::string&) { model.host_option = "--isa"; });
   bench.add_option("--repeat", options.repeat, "Timed runs of a row at least")
       ->check(CLI::Range(1, kMaxRepeat))
       ->capture_default_str();
@@ -233,8 +271,7 @@ void RegisterBench(Commands& commands) {
       ->check(CLI::IsMember({"on", "off"}))
       ->default_str("on");
   bench.add_flag("--profile", options.profile, "Time, share and percent of the bound of every op");
-  bench.add_flag("--explain", options.explain,
-                 "With --backend cuda: the kernel of every op and shape, and why");
+  bench.add_flag("--explain", options.explain, "On a GPU: the kernel of every op and shape, and why");
   bench.add_flag("--json", options.json, "One JSON document on standard output");
   AddServerBench(bench, *server);
   AddSpeculationBench(bench, *speculation, *server);

@@ -9,7 +9,10 @@
 #include <utility>
 
 #include "apps/command_line/shared_flags.h"
+#include "apps/shared/choose_backend.h"
 #include "apps/shared/rank_group.h"
+#include "base/error_output.h"
+#include "base/log.h"
 
 namespace dsv4::apps {
 namespace {
@@ -41,6 +44,12 @@ CLI::App& Commands::Add(const std::string& name, const std::string& help, Run ru
   return *flags;
 }
 
+CLI::App& Commands::AddPlan(const std::string& name, const std::string& help, Run run) {
+  CLI::App* flags = app_.add_subcommand(name, help);
+  commands_.push_back({.flags = flags, .run = std::move(run), .plans = true});
+  return *flags;
+}
+
 CLI::App& Commands::AddWithoutModel(const std::string& name, const std::string& help, Run run,
                                     std::vector<std::string> takes) {
   CLI::App* flags = app_.add_subcommand(name, help);
@@ -69,12 +78,13 @@ int Commands::Dispatch(int argc, char** argv) const {
     for (const CLI::Option* option : app_.get_options()) {
       if (Takes(*command.flags, *option) || !Named(*option, *command.flags, words)) continue;
       const std::string name = command.flags->get_name();
-      fmt::print(stderr,
-                 "dsv4 {0}: --{1} is for commands that run a model\ndsv4 {0} --help lists the options.\n",
+      PrintError("dsv4 {0}: --{1} is for commands that run a model\ndsv4 {0} --help lists the options.\n",
                  name, option->get_lnames().front());
       return kExitBadUsage;
     }
     if (!command.takes) {
+      const std::string note = command.plans ? ChoosePlannedBackend(model_) : ChooseBackend(model_);
+      if (!note.empty()) LogWarning(note);
       if (const Status usable = CheckModelFlags(model_); !usable.ok()) return Fail(usable, kExitBadUsage);
     }
     std::unique_ptr<RankGroup> ranks;  // Until the command is done.

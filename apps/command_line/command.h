@@ -27,6 +27,8 @@ class Commands {
 
   // A new subcommand. Its options belong into a shared_ptr that `run` keeps.
   CLI::App& Add(const std::string& name, const std::string& help, Run run);
+  // The same for one that plans a model and loads none: options of a GPU's memory stand for a GPU.
+  CLI::App& AddPlan(const std::string& name, const std::string& help, Run run);
   // The same for one that runs no model: of the options of every model it takes those in `takes` ("threads"), others are errors.
   CLI::App& AddWithoutModel(const std::string& name, const std::string& help, Run run,
                             std::vector<std::string> takes = {});
@@ -50,6 +52,7 @@ class Commands {
     Run run;
     bool ranks = false;
     Predicate over_ranks = {};
+    bool plans = false;
     std::optional<std::vector<std::string>> takes = {};  // Of the options of every model; nullopt: all.
   };
 

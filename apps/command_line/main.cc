@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -23,6 +24,8 @@
 #include "apps/command_line/shared_flags.h"
 #include "apps/command_line/usage.h"
 #include "apps/shared/lost_file.h"
+#include "base/error_output.h"
+#include "base/line_writer.h"
 #include "base/log.h"
 
 namespace dsv4::apps {
@@ -60,7 +63,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     // Help on a command that is none.
     if (const std::string unknown = UnknownHelp(app); error.get_exit_code() == 0 && !unknown.empty()) {
-      fmt::print(stderr, "{}", unknown);
+      PrintError("{}", unknown);
       return kExitBadUsage;
     }
     const int code = app.exit(error);
@@ -77,7 +80,7 @@ namespace {
 
 // Of all exceptions only two may come from any place and any thread: this one, and that of a thread that cannot be started. Says so
 // without asking for memory.
-void Say(std::string_view text) { static_cast<void>(!::write(STDERR_FILENO, text.data(), text.size())); }
+void Say(std::string_view text) { static_cast<void>(dsv4::WriteQuietly(STDERR_FILENO, text, 1000)); }
 void SayThatMemoryRanOut() { Say("dsv4: memory ran out\n"); }
 
 std::terminate_handler default_terminate = nullptr;
@@ -100,22 +103,32 @@ int WithWhatWasWritten(int exit_code) {
   } catch (const std::bad_alloc&) {
     SayThatMemoryRanOut();
     ::_exit(dsv4::apps::kExitRunFailed);
-  } catch (const std::system_error& error) {
-    if (error.code() == std::errc::resource_unavailable_try_again) {
-      Say("dsv4: no thread could be started: no memory for its stack, or too many threads\n");
-      ::_exit(dsv4::apps::kExitRunFailed);
-    }
+  } catch (const std::exception& error) {
+    const auto* const system = dynamic_cast<const std::system_error*>(&error);
+    const bool no_thread = system != nullptr && system->code() == std::errc::resource_unavailable_try_again;
+    Say("dsv4: ");
+    // Asio's exceptions are not of this library, but say the same.
+    Say(no_thread ? "no thread could be started: no memory for its stack, or too many threads"
+                  : error.what());
+    Say("\n");
+    ::_exit(dsv4::apps::kExitRunFailed);
   } catch (...) {  // A bug: as ever.
   }
   default_terminate();
   std::abort();
 }
 
+// Before the constructors of static objects, which may find no memory either; and for other threads.
+__attribute__((constructor(101))) void InstallTerminate() {
+  default_terminate = std::set_terminate(Terminate);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  default_terminate = std::set_terminate(Terminate);  // For other threads.
   dsv4::apps::ReportLostFiles();
+  // A file that may not grow is an error of its write, as a full disk is.
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     return WithWhatWasWritten(dsv4::apps::Main(argc, argv));
   } catch (const std::bad_alloc&) {

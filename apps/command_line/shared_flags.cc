@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/shared/choose_backend.h"
 #include "chat/profile.h"
 #include "model/synthetic/synthetic.h"
 
@@ -81,8 +82,9 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags) {
             return parsed ? std::string() : parsed.error().message();
           },
           "synthetic:SHAPE[,FORMAT][,seed=N]");
-  app.add_option("--backend", flags.backend, "Where the model runs")
-      ->check(CLI::IsMember({"reference", "cpu", "cuda"}))
+  flags.backend = kBackendAuto;
+  app.add_option("--backend", flags.backend, "Where the model runs; auto: a usable GPU, else the CPU")
+      ->check(CLI::IsMember({kBackendAuto, "reference", "cpu", "cuda"}))
       ->capture_default_str();
   app.add_option("--numerics", flags.numerics, "release: every rounding of the release; plain: none")
       ->check(CLI::IsMember({"release", "plain"}))
@@ -102,12 +104,12 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags) {
       ->capture_default_str();
   app.add_option(
       "--experts", flags.experts,
-      "With --backend cuda, where a layer's routed experts are: auto, or resident=N,cached=N,host=N, "
-      "numbers or shares such as 75% (default: all resident). With --backend cpu, disk: they are read from "
+      "On a GPU, where a layer's routed experts are: auto, or resident=N,cached=N,host=N, "
+      "numbers or shares such as 75% (default: all resident). On the CPU, disk: they are read from "
       "disk "
       "when they are chosen (default: where memory has no room for all)");
   app.add_option("--gpu-memory", flags.gpu_memory,
-                 "With --backend cuda, the most that is taken of the GPU's memory, in GB (0: what is free)")
+                 "The most that is taken of the GPU's memory, in GB (0: what is free)")
       ->check(NonNegative())
       ->capture_default_str();
   app.add_option("--expert-profile", flags.expert_profile,

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "apps/shared/choose_backend.h"
 #include "backend/cpu/cpu_backend.h"
 #include "diag/checks/ab_check.h"
 #include "diag/live_run.h"
@@ -25,11 +26,8 @@ std::vector<std::string> Variants() {
 }
 
 Result<ops::Backend> MakeVariant(DiagnoseSession& session, const std::string& name) {
-  ModelFlags flags = session.options().run.model;
-  if (name == "reference") {
-    flags.backend = name;
-    return session.suspects().make_backend(flags);
-  }
+  const ModelFlags& flags = session.options().run.model;
+  if (name == "reference") return session.suspects().make_backend(WithBackend(flags, name));
   for (const backend::cpu::Isa isa : backend::cpu::AvailableIsas()) {
     if (backend::cpu::IsaName(isa) == name)
       return backend::MakeCpuBackend({.num_threads = NumThreads(flags), .isa = isa});

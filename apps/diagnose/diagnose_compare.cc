@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "apps/diagnose/diagnose_ab.h"
+#include "apps/shared/choose_backend.h"
 #include "diag/checks/compare_check.h"
 #include "diag/dump.h"
 #include "diag/live_run.h"
@@ -79,8 +80,7 @@ Result<diag::CheckReport> CompareWithReference(DiagnoseSession& session) {
   const size_t num_tokens = tokens.size();
   const double affordable = std::max(kMinReferenceTokens, kReferenceWork / WorkPerToken(subject.model));
   if (static_cast<double>(num_tokens) > affordable) tokens.resize(static_cast<size_t>(affordable));
-  ModelFlags flags = session.options().run.model;
-  flags.backend = "reference";
+  const ModelFlags flags = WithBackend(session.options().run.model, "reference");
   DSV4_ASSIGN_OR_RETURN(diag::CheckReport report, CompareWithRun(session, flags, tokens,
                                                                  {.mode = diag::CompareMode::kSharedInputs,
                                                                   .same_contract = true,
@@ -102,7 +102,7 @@ Result<diag::CheckReport> RunCompare(DiagnoseSession& session) {
   if (!options.with_path.empty()) return CompareWithDump(session, compare);
   if (!options.with_backend.empty() || !options.with_numerics.empty()) {
     ModelFlags flags = options.run.model;
-    if (!options.with_backend.empty()) flags.backend = options.with_backend;
+    if (!options.with_backend.empty()) flags = WithBackend(flags, options.with_backend);
     if (!options.with_numerics.empty()) flags.numerics = options.with_numerics;
     DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, session.LongPrompt());
     return CompareWithRun(session, flags, tokens, compare);

@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
+#include <unordered_map>
 
 #include "apps/terminal/printable.h"
+#include "base/read_file.h"
+#include "tokenizer/tokenizer_file.h"
 
 namespace dsv4::apps {
 namespace {
@@ -190,6 +194,42 @@ void CompareTexts(const TextSubject& subject, const std::string& theirs, diag::C
     report.evidence.push_back("suspect: " + suspect);
 }
 
+// How many merges stand in front of or behind where the ids of their tokens say. Training numbers tokens as it finds their merges, so all
+// stand in one order. A file whose merges were edited keeps the ids.
+size_t NumMergesOutOfOrder(const tokenizer::TokenizerFile& file) {
+  std::unordered_map<std::string_view, TokenId> ids;
+  for (const tokenizer::VocabEntry& entry : file.vocab) ids.emplace(entry.text, entry.id);
+  std::vector<TokenId> longest;  // The last ids of the longest ascending runs of each length.
+  for (const tokenizer::MergeRule& merge : file.merges) {
+    const auto found = ids.find(merge.left + merge.right);
+    if (found == ids.end()) return 0;
+    const auto place = std::ranges::lower_bound(longest, found->second);
+    if (place == longest.end())
+      longest.push_back(found->second);
+    else
+      *place = found->second;
+  }
+  return file.merges.size() - longest.size();
+}
+
+// Empty without a finding. Where many are out of order, ids were given in another way.
+std::string MergesComplaint(const TextSubject& subject) {
+  constexpr size_t kLeastMerges = 256;
+  constexpr size_t kMostShare = 10;
+  const std::string path = subject.directory + "/tokenizer.json";
+  const Result<std::string> text = ReadFile(path);
+  if (!text) return {};
+  const Result<tokenizer::TokenizerFile> file = tokenizer::ParseTokenizerFile(*text, path);
+  if (!file || file->merges.size() < kLeastMerges) return {};
+  const size_t count = NumMergesOutOfOrder(*file);
+  if (count == 0 || count > file->merges.size() / kMostShare) return {};
+  return fmt::format(
+      "{} of {} merges of tokenizer.json are not where the ids of their tokens say: the list was changed, "
+      "and "
+      "texts are cut otherwise than in training",
+      count, file->merges.size());
+}
+
 }  // namespace
 
 Result<diag::CheckReport> CheckPrompt(const TextSubject& subject, const std::string& against,
@@ -214,6 +254,9 @@ Result<diag::CheckReport> CheckPrompt(const TextSubject& subject, const std::str
   } else if (subject.tokenizer.Decode(subject.ids) != subject.text) {
     report.verdict = diag::Verdict::kFinding;
     report.headline = "the ids decode to another text than the one that was encoded";
+  } else if (const std::string merges = MergesComplaint(subject); !merges.empty()) {
+    report.verdict = diag::Verdict::kFinding;
+    report.headline = merges;
   } else if (subject.tokenizer.num_ids() > subject.config.vocab_size) {
     report.verdict = diag::Verdict::kFinding;
     report.headline = fmt::format("tokenizer.json has ids up to {}, the embedding only {} rows",

@@ -60,6 +60,7 @@ void RegisterDiagnose(Commands& commands) {
           "--ab", options.ab,
           "compare: our run with OP of VARIANT (reference or a CPU tier); each=VARIANT: every op in turn")
       ->type_name("OP=VARIANT")
+      ->each([&model = commands.model()](const std::string&) { model.host_option = "--ab"; })
       ->excludes(with)
       ->excludes("--with-backend")
       ->excludes("--with-numerics");

@@ -4,6 +4,7 @@
 
 #include "apps/eval/eval_report.h"
 #include "apps/eval/eval_tasks.h"
+#include "apps/shared/choose_backend.h"
 #include "apps/shared/load_bar.h"
 #include "apps/shared/model_source.h"
 #include "session/answer_options.h"
@@ -35,7 +36,7 @@ ModelFlags OtherFlags(const EvalOptions& options) {
     flags.model = options.against_model;
     flags.weights.clear();
   }
-  if (!options.against_backend.empty()) flags.backend = options.against_backend;
+  if (!options.against_backend.empty()) flags = WithBackend(flags, options.against_backend);
   if (!options.against_numerics.empty()) flags.numerics = options.against_numerics;
   return flags;
 }

@@ -81,6 +81,13 @@ Status WriteFiles(const EvalOptions& options, const EvalReport& report, const st
   }
   if (options.html_path.empty()) return {};
   diag::PageHead head{.title = fmt::format("dsv4 eval {}", report.task)};
+  if (report.figures.empty()) {
+    head.result = AsCheck(report).headline;
+  } else {
+    const EvalReport::Figure& first = report.figures.front();
+    head.result = fmt::format("{} {}", first.name, ToText(first.interval, first.digits));
+  }
+  head.bounded = report.bounded;
   head.facts = {{"command", options.command_line},
                 {"model", model_name},
                 {"backend", options.model.backend},
@@ -94,6 +101,7 @@ Status WriteFiles(const EvalOptions& options, const EvalReport& report, const st
 }  // namespace
 
 void EvalReport::Require(const std::string& name, double value, double bound, bool at_most) {
+  bounded = true;
   // A value that is no number is beyond every bound.
   const bool kept = at_most ? value <= bound : value >= bound;
   if (!kept)

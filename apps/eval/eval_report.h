@@ -25,7 +25,8 @@ struct EvalReport {
   std::vector<diag::Table> tables;
   std::vector<diag::Plot> plots;
   std::vector<std::string> notes;
-  std::vector<std::string> failures;  // Bounds of the options that were not kept.
+  bool bounded = false;               // Whether an option asked for a bound.
+  std::vector<std::string> failures;  // Bounds that were not kept.
   Json details = Json::object();      // Of --json alone.
   std::vector<Json> lines;            // Of --output.
 

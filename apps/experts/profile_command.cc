@@ -57,8 +57,11 @@ Result<ExpertProfile> Profile(const ProfileOptions& options, const ModelSource& 
                static_cast<int64_t>(tokens.size()), fmt::format("{} tokens", tokens.size()));
   }
   bar.Clear();
-  return ExpertProfile{
-      .model = source.name(), .num_tokens = static_cast<int64_t>(tokens.size()), .counts = counter.counts()};
+  DSV4_ASSIGN_OR_RETURN(std::string weights, source.WeightsStamp());
+  return ExpertProfile{.model = source.name(),
+                       .weights = std::move(weights),
+                       .num_tokens = static_cast<int64_t>(tokens.size()),
+                       .counts = counter.counts()};
 }
 
 // Of all choices of a layer, the mean over layers, those of its `num_experts` most chosen experts.

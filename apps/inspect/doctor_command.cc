@@ -11,12 +11,13 @@
 #include <thread>
 #include <vector>
 
+#include "apps/shared/choose_backend.h"
 #include "apps/shared/last_conversation.h"
 #include "apps/shared/model_source.h"
 #include "apps/shared/readable.h"
 #include "apps/terminal/printable.h"
 #include "backend/cpu/isa.h"
-#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/gpu_survey.h"
 #include "base/json.h"
 #include "base/machine_memory.h"
 #include "hub/reference.h"
@@ -87,35 +88,38 @@ Finding Memory() {
           fmt::format("{} of {} available", ReadableBytes(memory->available), ReadableBytes(memory->total))};
 }
 
-std::vector<Finding> Gpus(bool wanted, bool built) {
+std::vector<Finding> Gpus(bool wanted, const backend::GpuSurvey& survey) {
   std::vector<Finding> findings;
-  bool usable = false;
-  for (const backend::CudaDeviceInfo& device : backend::CudaDevices()) {
-    const bool code = backend::HasCodeFor(device);
-    usable |= code;
-    findings.push_back({fmt::format("GPU {}", device.index), code ? Verdict::kOk : Verdict::kNote,
-                        fmt::format("{}, compute capability {}.{}, {}{}", device.name, device.major,
-                                    device.minor, ReadableBytes(static_cast<double>(device.total_bytes)),
-                                    code ? "" : ": this build has no code for it")});
+  for (const backend::GpuSurvey::Gpu& gpu : survey.gpus) {
+    findings.push_back({fmt::format("GPU {}", gpu.info.index), gpu.has_code ? Verdict::kOk : Verdict::kNote,
+                        fmt::format("{}, compute capability {}.{}, {}{}", gpu.info.name, gpu.info.major,
+                                    gpu.info.minor, ReadableBytes(static_cast<double>(gpu.info.total_bytes)),
+                                    gpu.has_code ? "" : ": this build has no code for it")});
   }
-  if (!findings.empty() && (usable || !wanted)) return findings;
+  if (backend::FirstUsable(survey).has_value() || (!findings.empty() && !wanted)) return findings;
   const std::string driver = Field("/proc/driver/nvidia/version", "NVRM version", ": ");
-  std::string text;
-  if (!built) {
-    text = driver.empty() ? "none seen, and this build has no CUDA backend"
-                          : "a driver is there, but this build has no CUDA backend (./dev build --cuda, or "
-                            "the CUDA package)";
-  } else if (findings.empty()) {
+  std::string text = backend::WhyNoGpu(survey);
+  if (!survey.seen.empty() && !survey.built()) text = backend::NameGpus(survey) + ", and " + text;
+  if (survey.built() && survey.seen.empty() && survey.gpus.empty())
     text = driver.empty() ? "none: no driver is loaded" : "none, though a driver is loaded: " + driver;
-  } else {
-    text = "none that --backend cuda could take";
-  }
   findings.push_back({"GPU",
-                      wanted           ? Verdict::kMissing
-                      : driver.empty() ? Verdict::kOk
-                                       : Verdict::kNote,
+                      wanted                                  ? Verdict::kMissing
+                      : driver.empty() && survey.seen.empty() ? Verdict::kOk
+                                                              : Verdict::kNote,
                       text});
   return findings;
+}
+
+// What a command would run on: as it chooses itself.
+Finding Backend(ModelFlags flags, const backend::GpuSurvey& survey) {
+  const std::string named = flags.backend;
+  const std::string note = ChooseBackend(flags, {.survey = [&] { return survey; }});
+  std::string text = flags.backend;
+  if (flags.backend == "cuda" && named == kBackendAuto)
+    text = fmt::format("cuda, on {}", survey.gpus[static_cast<size_t>(flags.device)].info.name);
+  text += fmt::format(" (--backend {})", named);
+  if (!note.empty()) text += ": " + note;
+  return {"backend", note.empty() ? Verdict::kOk : Verdict::kNote, std::move(text)};
 }
 
 Finding Model(const ModelFlags& flags) {
@@ -160,10 +164,11 @@ Finding Folder(std::string subject, const std::string& path, std::string_view us
 }  // namespace
 
 int RunDoctorCommand(const DoctorOptions& options) {
-  const bool built = options.version.find(" cuda") != std::string::npos;
   std::vector<Finding> findings = {{"dsv4", Verdict::kOk, options.version}, System(), Cpu(), Memory()};
-  for (Finding& finding : Gpus(options.model.backend == "cuda", built))
+  const backend::GpuSurvey survey = backend::SurveyGpus();
+  for (Finding& finding : Gpus(options.model.backend == "cuda", survey))
     findings.push_back(std::move(finding));
+  findings.push_back(Backend(options.model, survey));
   findings.push_back(Model(options.model));
   findings.push_back(
       Folder("pulled models", hub::SettingsFromEnvironment().cache.string(), "what `dsv4 pull` fetches"));

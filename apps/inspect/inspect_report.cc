@@ -58,7 +58,7 @@ class Counter {
 
  private:
   void Count(TensorId id, const std::string& format, int64_t bytes, int64_t parameters, double active_share) {
-    std::string name = model::ExpandNames(model::RowOf(id).names).front();
+    std::string name = model::ExpandNames(model::RowOf(report_.config, id).names).front();
     if (const size_t number = name.find("#."); number != std::string::npos) name.erase(number, 2);
     auto found = std::find_if(report_.formats.begin(), report_.formats.end(),
                               [&](const auto& f) { return f.first == name; });
@@ -79,7 +79,7 @@ class Counter {
 void CountWeights(const model::ResolvedCheckpoint& resolved, InspectReport& report) {
   Counter counter(report);
   const model::ModelConfig& config = report.config;
-  for (const model::TensorRow& row : model::TensorTable()) {
+  for (const model::TensorRow& row : config.tensors) {
     // One row of the embedding is read a token; all of a tied head is.
     const double active = row.id == TensorId::kEmbed && !resolved.head_is_tied ? 0 : 1;
     if (row.scope == model::TensorScope::kModel) counter.Tensor(row.id, resolved[row.id], active);
@@ -89,7 +89,7 @@ void CountWeights(const model::ResolvedCheckpoint& resolved, InspectReport& repo
   counter.EnterLayers();
   for (int64_t i = 0; i < report.num_layers; ++i) {
     const model::ResolvedLayer& layer = resolved.layers[static_cast<size_t>(i)];
-    for (const model::TensorRow& row : model::TensorTable()) counter.Tensor(row.id, layer[row.id]);
+    for (const model::TensorRow& row : config.tensors) counter.Tensor(row.id, layer[row.id]);
     for (const model::ResolvedExpert& expert : layer.experts) {
       counter.Linear(TensorId::kExpertW1, expert.w1, expert_share);
       counter.Linear(TensorId::kExpertW2, expert.w2, expert_share);
@@ -116,7 +116,7 @@ Status PlanMemory(const InspectRequest& request, const std::shared_ptr<const io:
       model::PlanMemory(report.config, checkpoint, options, {request.batch, request.context}));
   report.memory.step_bytes = plan.step;
   const kv::CacheLayout layout = model::CacheGeometry(
-      report.config, model::PlanLayers(report.config, {0, report.num_layers}), request.numerics,
+      report.config, model::PlansOfStage(report.config.layers, {0, report.num_layers}), request.numerics,
       request.cache_rows, options.max_chunk_tokens, options.max_rewind_tokens);
   report.memory.context = request.context;
   report.memory.batch = request.batch;
@@ -195,7 +195,8 @@ void ForecastPlacements(const InspectRequest& request, const model::ResolvedChec
                                       .context = request.context,
                                       .numerics = request.numerics,
                                       .cache_rows = request.cache_rows};
-  for (const model::Placement& placement : model::AllPlacements(num_ranks, report.num_layers))
+  for (const model::Placement& placement : model::AllPlacements(
+           num_ranks, std::span(report.config.layers).first(static_cast<size_t>(report.num_layers))))
     report.forecasts.push_back(model::MakeForecast(resolved, report.config, placement, one));
   model::RankKind kind = request.rank_kind;
   if (kind.memory == 0) {
@@ -242,10 +243,10 @@ size_t UsableCpus(const NumaPlan& plan, int node_id) {
 // "0-1 swa, 2 csa/4 hash, ...": runs of equal layers.
 std::string LayerRuns(const model::ModelConfig& config, int64_t num_layers) {
   const auto describe = [&](int64_t i) {
-    const model::LayerConfig& layer = config.layers[static_cast<size_t>(i)];
-    std::string text(model::LayerKindName(layer.kind));
-    if (layer.compressed()) text += fmt::format("/{}", layer.compress_ratio);
-    return text + (layer.hash_routed ? " hash" : "");
+    const model::LayerPlan& layer = config.layers[static_cast<size_t>(i)];
+    std::string text(model::AttentionName(layer));
+    if (layer.sees_entries()) text += fmt::format("/{}", layer.ratio);
+    return text + (layer.router == model::RouterKind::kTokenIds ? " hash" : "");
   };
   std::string text;
   for (int64_t begin = 0; begin < num_layers;) {
@@ -366,10 +367,10 @@ Json ToJson(const InspectReport& report) {
   json["config"]["eos_token_ids"] = report.config.eos_token_ids;
   json["layers"] = Json::array();
   for (int64_t i = 0; i < report.num_layers; ++i) {
-    const model::LayerConfig& layer = report.config.layers[static_cast<size_t>(i)];
-    json["layers"].push_back({{"kind", model::LayerKindName(layer.kind)},
-                              {"compress_ratio", layer.compress_ratio},
-                              {"router", layer.hash_routed ? "hash" : "scored"}});
+    const model::LayerPlan& layer = report.config.layers[static_cast<size_t>(i)];
+    json["layers"].push_back({{"kind", model::AttentionName(layer)},
+                              {"compress_ratio", layer.ratio},
+                              {"router", layer.router == model::RouterKind::kTokenIds ? "hash" : "scored"}});
   }
   json["parameters"] = report.num_parameters;
   json["active_parameters"] = report.num_active_parameters;

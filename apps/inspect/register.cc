@@ -16,11 +16,11 @@ void RegisterInspect(Commands& commands) {
   const auto kept = std::make_shared<InspectOptions>();
   InspectOptions& options = *kept;
   CLI::App& inspect =
-      commands.Add("inspect", "Shapes, formats, layer kinds, tokenizer and memory plan of a model",
-                   [kept](const Invocation& invocation) {
-                     kept->model = invocation.model;
-                     return RunInspectCommand(*kept);
-                   });
+      commands.AddPlan("inspect", "Shapes, formats, layer kinds, tokenizer and memory plan of a model",
+                       [kept](const Invocation& invocation) {
+                         kept->model = invocation.model;
+                         return RunInspectCommand(*kept);
+                       });
   inspect.add_option("-c,--context", options.context, "The memory plan is for sequences of N tokens")
       ->check(Positive())
       ->capture_default_str();

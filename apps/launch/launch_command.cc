@@ -17,6 +17,7 @@
 #include "apps/launch/clients.h"
 #include "apps/launch/local_server.h"
 #include "apps/terminal/terminal.h"
+#include "base/error_output.h"
 
 namespace dsv4::apps {
 namespace {
@@ -160,7 +161,7 @@ int RunLaunchCommand(const LaunchOptions& options) {
     model = WaitUntilServed(options, url, *server);
   }
   if (!model) return Fail(model.error(), kExitRunFailed);
-  fmt::print(stderr, "dsv4: {} on {} at {}{}\n", options.client, *model, url,
+  PrintError("dsv4: {} on {} at {}{}\n", options.client, *model, url,
              server ? fmt::format("; its log is {}/serve.log", *folder) : "");
   setup = setup_for(*model);
   if (const Status written = WriteFiles(*setup); !written.ok()) return Fail(written, kExitRunFailed);

@@ -6,6 +6,7 @@
 
 #include "apps/shared/model_flags.h"
 #include "apps/terminal/terminal.h"
+#include "base/error_output.h"
 #include "base/json.h"
 #include "hub/pull.h"
 
@@ -84,11 +85,10 @@ int RunPullCommand(const PullCommandOptions& options) {
     return kExitOk;
   }
   if (!options.quiet) {
-    fmt::print(stderr, "{}: commit {}, {} files, {}; {} fetched in {}, every digest right\n",
-               reference->ToString(), result->commit.substr(0, 12), result->num_files,
-               Size(static_cast<double>(result->num_bytes)), Size(static_cast<double>(result->bytes_fetched)),
-               Duration(elapsed()));
-    fmt::print(stderr, "It runs by its name: dsv4 run -m {}\n", reference->ToString());
+    PrintError("{}: commit {}, {} files, {}; {} fetched in {}, every digest right\n", reference->ToString(),
+               result->commit.substr(0, 12), result->num_files, Size(static_cast<double>(result->num_bytes)),
+               Size(static_cast<double>(result->bytes_fetched)), Duration(elapsed()));
+    PrintError("It runs by its name: dsv4 run -m {}\n", reference->ToString());
   }
   fmt::print("{}\n", result->snapshot.string());
   return kExitOk;

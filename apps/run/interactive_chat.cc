@@ -22,6 +22,7 @@
 #include "apps/terminal/printable.h"
 #include "apps/terminal/terminal.h"
 #include "apps/terminal/text_writer.h"
+#include "base/error_output.h"
 #include "base/read_file.h"
 
 namespace dsv4::apps {
@@ -63,7 +64,8 @@ class Chat {
     const InterruptScope interrupts;
     InterruptScope::SetAnswering(false);
     if (StdinIsTerminal() && !quiet_) {
-      Say(SettingsLine(runtime_.profile(), ask_.mode, ask_.effort, ask_.sampling));
+      Say(fmt::format("backend {}, {}", runtime_.backend_name(),
+                      SettingsLine(runtime_.profile(), ask_.mode, ask_.effort, ask_.sampling)));
       SayWhereItGoesOn();
       Say("Type a message, or /help.");
     }
@@ -429,7 +431,7 @@ class Chat {
       if (!answer) {
         take_back();
         failed_ = true;
-        fmt::print(stderr, "dsv4: {}\n", answer.error().message());
+        PrintError("dsv4: {}\n", answer.error().message());
         return;
       }
       failed_ = false;
@@ -489,20 +491,20 @@ class Chat {
   // On a terminal words wrap whole.
   static void Say(std::string_view text) {
     if (!StderrIsTerminal()) {
-      fmt::print(stderr, "{}\n", text);
+      PrintError("{}\n", text);
       return;
     }
     TextWriter writer({.markdown = false,
                        .columns = [] { return TerminalColumns(STDERR_FILENO); },
-                       .write = [](std::string_view piece) { fmt::print(stderr, "{}", piece); }});
+                       .write = [](std::string_view piece) { PrintError("{}", piece); }});
     writer.Write(std::string(text) + "\n");
     writer.Finish();
   }
 
   void SayDim(std::string_view text) const {
-    fmt::print(stderr, "{}", dim_.dim);
+    PrintError("{}", dim_.dim);
     Say(text);
-    fmt::print(stderr, "{}", dim_.reset);
+    PrintError("{}", dim_.reset);
   }
 
   static constexpr int64_t kMaxAttachedBytes = int64_t{16} << 20;

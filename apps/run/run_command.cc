@@ -23,6 +23,7 @@
 #include "apps/terminal/answer_printer.h"
 #include "apps/terminal/printable.h"
 #include "apps/terminal/terminal.h"
+#include "base/error_output.h"
 #include "base/utf8.h"
 #include "session/answer_options.h"
 
@@ -81,7 +82,7 @@ Status AppendPiped(std::string& prompt) {
   pollfd waiting = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
   constexpr int kPatienceMs = 1000;
   if (::poll(&waiting, 1, kPatienceMs) == 0) {
-    fmt::print(stderr, "dsv4: waiting for standard input, which is a pipe (</dev/null: there is none)\n");
+    PrintError("dsv4: waiting for standard input, which is a pipe (</dev/null: there is none)\n");
   }
   const std::string piped(std::istreambuf_iterator<char>(std::cin), {});
   DSV4_RETURN_IF_ERROR(CheckUtf8("standard input", piped));
@@ -120,7 +121,7 @@ ChatRuntime::Ask MakeAsk(const RunOptions& options) {
 std::optional<diag::VerifySummary> Verified(const ChatRuntime& runtime) {
   if (runtime.verifier() == nullptr) return std::nullopt;
   const diag::VerifySummary summary = runtime.verifier()->Finish([] { return InterruptScope::Take(); });
-  fmt::print(stderr, "{}\n", Printable(diag::ToText(summary)));
+  PrintError("{}\n", Printable(diag::ToText(summary)));
   return summary;
 }
 
@@ -148,7 +149,7 @@ Status AnswerCalls(const Generation& answer, const ToolCommands& commands, const
   const std::vector<chat::ToolCall> calls = messages.back().tool_calls;
   for (const chat::ToolCall& call : calls) {
     const std::string& command = *commands.Find(call.name);
-    if (!options.quiet) fmt::print(stderr, "{}: {}\n", Printable(call.name), Printable(command));
+    if (!options.quiet) PrintError("{}: {}\n", Printable(call.name), Printable(command));
     DSV4_ASSIGN_OR_RETURN_STATUS(const CommandResult result,
                                  RunToolCommand(command, call.arguments, ask.interrupted));
     if (result.cancelled) return {StatusCode::kCancelled, fmt::format("{}: interrupted", command)};
@@ -203,7 +204,7 @@ int RunOnce(ChatRuntime& runtime, const RunOptions& options, const ToolCommands&
   if (!options.json) {
     printer.EndAnswer();
     if (!options.quiet) {
-      fmt::print(stderr, "{}\n{}, seed {}\n", SpeedLine(*answer),
+      PrintError("{}, on {}\n{}, seed {}\n", SpeedLine(*answer), runtime.backend_name(),
                  SettingsLine(runtime.profile(), ask.mode, ask.effort, ask.sampling), ask.sampling.seed);
     }
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "apps/shared/choose_backend.h"
 #include "base/json.h"
 
 namespace dsv4::apps {
@@ -71,6 +72,7 @@ std::string RunReportJson(const ChatRuntime& runtime, const Generation& generati
                           const ChatRuntime::Ask& ask, double load_seconds,
                           const std::optional<diag::VerifySummary>& verify) {
   const chat::ParsedCompletion& message = generation.completion.message;
+  const BackendName ran_on = SplitBackendName(runtime.backend_name());
   const auto num_prompt = static_cast<int64_t>(generation.prompt_token_ids.size());
   const auto num_output = static_cast<int64_t>(generation.tokens.size());
 
@@ -106,6 +108,8 @@ std::string RunReportJson(const ChatRuntime& runtime, const Generation& generati
         {"tokens_per_step",
          static_cast<double>(num_output) / static_cast<double>(std::max<int64_t>(1, generation.num_steps))}}},
       {"seed", ask.sampling.seed},
+      {"backend", ran_on.backend},
+      {"device", ran_on.device},
   };
   if (verify) report["verify"] = VerifyJson(*verify);
   return report.dump();

@@ -8,7 +8,7 @@
 
 namespace dsv4::apps {
 
-// {text, reasoning_content, content, tool_calls, token_ids, prompt_token_ids, finish_reason, logprobs, usage, timings, seed}, and
+// {text, reasoning_content, content, tool_calls, token_ids, prompt_token_ids, finish_reason, logprobs, usage, timings, seed, backend, device}, and
 // `verify` where steps were verified.
 std::string RunReportJson(const ChatRuntime& runtime, const Generation& generation,
                           const ChatRuntime::Ask& ask, double load_seconds,

@@ -18,6 +18,7 @@ Result<ExpertProfile> Joined(const ExpertProfile& older, const ExpertProfile& si
                     since.counts.size(), since.counts.front().size())));
   }
   ExpertProfile joined = since;
+  if (OfOtherWeights(older, since.weights)) return joined;
   const int64_t weighing = std::min(older.num_tokens, kMostOlderTokens);
   const double share =
       older.num_tokens == 0 ? 0 : static_cast<double>(weighing) / static_cast<double>(older.num_tokens);
@@ -49,8 +50,10 @@ void ExpertLearner::OnStep() {
 }
 
 Result<ExpertProfile> ExpertLearner::JoinedWith(const ExpertProfile* older) const {
-  ExpertProfile since = {
-      .model = options_.model, .num_tokens = counter_.num_tokens(), .counts = counter_.counts()};
+  ExpertProfile since = {.model = options_.model,
+                         .weights = options_.weights,
+                         .num_tokens = counter_.num_tokens(),
+                         .counts = counter_.counts()};
   if (older == nullptr) return since;
   Result<ExpertProfile> joined = Joined(*older, since);
   if (!joined.has_value()) return Error(joined.error().WithContext(options_.path));

@@ -19,13 +19,15 @@
 namespace dsv4::apps {
 
 // `older` and what was counted since; of the older one at most kMostOlderTokens weigh, so that a profile follows what a model is used for.
+// Counts of other weights do not weigh.
 // InvalidArgument for one of other sizes.
 inline constexpr int64_t kMostOlderTokens = 1'000'000;
 Result<ExpertProfile> Joined(const ExpertProfile& older, const ExpertProfile& since);
 
 struct LearnerOptions {
-  std::string path;   // Of the profile.
-  std::string model;  // For people.
+  std::string path;     // Of the profile.
+  std::string model;    // For people.
+  std::string weights;  // ExpertProfile::weights
   int64_t num_layers = 0;
   int64_t num_experts = 0;               // Of a layer.
   int64_t watched_every = 64;            // Steps.

@@ -32,6 +32,15 @@ TEST(ExpertLearner, OlderCountsWeighAsMuchAsTheirTokensButNoMoreThanAMillion) {
   ASSERT_TRUE(many.has_value());
   EXPECT_EQ(many->num_tokens, kMostOlderTokens + 10);
   EXPECT_THAT(many->counts[0], ElementsAre(1001, 11));
+  // Counts of other weights do not; an older file does not say.
+  ExpertProfile of_weights = since;
+  of_weights.weights = "2";
+  EXPECT_THAT(
+      Joined({.model = "m", .weights = "1", .num_tokens = 5, .counts = {{5, 0}}}, of_weights)->counts[0],
+      ElementsAre(1, 9));
+  EXPECT_THAT(Joined({.model = "m", .num_tokens = 5, .counts = {{5, 0}}}, of_weights)->counts[0],
+              ElementsAre(6, 9));
+  EXPECT_EQ(Joined({.model = "m", .num_tokens = 5, .counts = {{5, 0}}}, of_weights)->weights, "2");
   const auto other = Joined({.model = "m", .num_tokens = 4, .counts = {{1, 2, 3}}}, since);
   ASSERT_FALSE(other.has_value());
   EXPECT_THAT(other.error().message(), HasSubstr("1 layers of 3 experts, want 1 of 2"));

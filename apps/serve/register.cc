@@ -2,11 +2,13 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
+#include <type_traits>
 
 #include "apps/command_line/command.h"
 #include "apps/command_line/shared_flags.h"
 #include "apps/serve/serve_command.h"
 #include "apps/shared/speculation_flag.h"
+#include "server/http/trusted_proxies.h"
 
 namespace dsv4::apps {
 
@@ -33,6 +35,21 @@ void RegisterServe(Commands& commands) {
   const auto positive = [&](const char* name, auto& value, const char* help) {
     serve.add_option(name, value, help)->check(Positive(bound(name)))->capture_default_str();
   };
+  // A number, or "auto", which leaves the value unset.
+  const auto automatic = [&](const char* name, auto& value, bool zero, const char* help) {
+    const CLI::Validator check = zero ? NonNegative(bound(name)) : Positive(bound(name));
+    serve
+        .add_option_function<std::string>(
+            name,
+            [&value](const std::string& text) {
+              if (text == "auto") return value.reset();
+              value = static_cast<std::decay_t<decltype(*value)>>(std::stod(text));
+            },
+            help)
+        ->check([check](std::string text) { return text == "auto" ? std::string() : check(text); },
+                zero ? "auto, or 0 or more" : "auto, or more than 0")
+        ->default_str("auto");
+  };
   CLI::Option* host = serve.add_option("--host", options.host, "Address to listen on")->capture_default_str();
   CLI::Option* port = serve.add_option("--port", options.port, "Port (0: a free one)")->capture_default_str();
   serve.add_option("--unix-socket", options.unix_socket, "Listen here instead")
@@ -55,6 +72,12 @@ void RegisterServe(Commands& commands) {
       ->allow_extra_args(false);
   serve.add_option("--api-key-file", options.api_key_file, "Keys, one a line");
   serve.add_option("--cors-origin", options.cors_origin, "Pages of this origin may ask (*: any)");
+  serve
+      .add_option(
+          "--allowed-host", options.allowed_hosts,
+          "A further name that requests may call the server by, where it is on loopback or without keys "
+          "(*: any); may be repeated")
+      ->allow_extra_args(false);
   serve
       .add_option("--unknown-fields", options.unknown_fields,
                   "Of a request: say those that are not known, once in the log and in a header, or refuse it")
@@ -93,19 +116,24 @@ void RegisterServe(Commands& commands) {
                  "Chat completions have the reasoning as `reasoning` beside `reasoning_content`");
   number("-c,--context", options.context,
          "Tokens of prompt and answer together (0: as many as the model knows)");
-  positive("--max-sequences", options.max_sequences, "Answers at one time");
+  automatic("--max-sequences", options.max_sequences, false,
+            "Answers at one time (auto: 64 on the host, what memory has room for on a GPU)");
   positive("--max-waiting", options.max_waiting, "Requests that may wait for their turn");
   number("--max-step-tokens", options.max_step_tokens, "Tokens of a step of the engine (0: those of a pass)");
-  positive("--max-prefill-beside-decode", options.max_prefill_beside_decode,
-           "Of those for prompts while others are answering");
+  automatic("--max-prefill-beside-decode", options.max_prefill_beside_decode, false,
+            "Of those for prompts while others are answering (auto: by the measured prices of steps)");
   number("--first-token-seconds", options.first_token_seconds,
          "To the first token that are aimed at: older prompts go first then (0: no aim)");
-  number("--max-gap-seconds", options.max_gap_seconds,
-         "A step with answers may take: prompts get as many tokens beside them as keep to it (0: no bound)");
+  automatic(
+      "--max-gap-seconds", options.max_gap_seconds, true,
+      "A step with answers may take: prompts get as many tokens beside them as keep to it (0: no bound; "
+      "auto: an aim of 0.1 on a GPU, no bound on the host)");
   serve.add_option("--speculation", options.speculation, kSpeculationHelp)->capture_default_str();
   number("--state-mib", options.state_mib, "Memory of running sequences on each rank (0: no limit)");
-  number("--prefix-cache-mib", options.prefix_cache_mib,
-         "Memory of states kept for reuse on each rank (0: none are)");
+  automatic(
+      "--prefix-cache-mib", options.prefix_cache_mib, true,
+      "Memory of states kept for reuse on each rank (0: none are; auto: 1024, on a GPU a quarter of what is "
+      "left beside the weights where that is more)");
   number("--prefix-cache-every", options.prefix_cache_every,
          "Keep the state of a long prompt after so many tokens too (0: no)");
   CLI::Option* prefix_cache_dir =
@@ -116,8 +144,10 @@ void RegisterServe(Commands& commands) {
   serve.add_flag("!--no-log-times", options.log_times, "Log lines without the time");
   serve.add_option("--access-log", options.access_log,
                    "Append a line for every request to this file (-: standard output)");
-  serve.add_option("--otlp-endpoint", options.otlp_endpoint,
-                   "Send traces of requests to this OpenTelemetry collector: http://HOST:PORT");
+  serve.add_option(
+      "--otlp-endpoint", options.otlp_endpoint,
+      "Send traces of requests to this OpenTelemetry collector: http(s)://HOST:PORT (default: what the "
+      "OTEL_ variables say)");
   serve.add_option("--responses-dir", options.responses_dir,
                    "Keep stored responses (previous_response_id) in files here, for after a restart");
   number("--responses-mib", options.responses_mib,
@@ -129,6 +159,17 @@ void RegisterServe(Commands& commands) {
   positive("--keep-alive-seconds", options.keep_alive_seconds,
            "A silent stream shows after so long that it lives");
   number("--drain-seconds", options.drain_seconds, "For running answers to end after SIGTERM");
+  serve
+      .add_option(
+          "--lame-duck-seconds", options.lame_duck_seconds,
+          "After SIGTERM, in front of that: /ready says 503 and requests are still taken (default: 5 in a "
+          "Kubernetes pod, else 0)")
+      ->check(NonNegative(kMaxSeconds));
+  serve
+      .add_option("--trusted-proxy", options.trusted_proxies,
+                  "A network (10.0.0.0/8) whose X-Forwarded-For names the client, or unix; may be repeated")
+      ->allow_extra_args(false)
+      ->check([](const std::string& name) { return server::TrustedProxies::Check(name).message(); });
   serve
       .add_option(
           "--learn-experts", options.learn_experts,

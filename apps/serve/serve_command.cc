@@ -1,19 +1,20 @@
 #include "apps/serve/serve_command.h"
 
 #include <fmt/format.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <functional>
 #include <mutex>
-#include <sstream>
 #include <thread>
 
 #include "apps/run/run_report.h"
+#include "apps/serve/api_keys.h"
 #include "apps/serve/expert_learner.h"
+#include "apps/shared/choose_backend.h"
 #include "apps/shared/load_bar.h"
 #include "apps/shared/lost_file.h"
 #include "apps/shared/model_source.h"
@@ -21,12 +22,14 @@
 #include "apps/shared/speculation_flag.h"
 #include "apps/shared/verify.h"
 #include "backend/cuda/cuda_backend.h"
+#include "base/error_output.h"
 #include "base/log.h"
 #include "base/log_times.h"
 #include "base/read_file.h"
 #include "engine/engine_thread.h"
 #include "io/mapped_file.h"
 #include "server/api/api_error.h"
+#include "server/api/browser_rules.h"
 #include "server/http/http.h"
 #include "server/service.h"
 
@@ -76,24 +79,27 @@ std::chrono::milliseconds Milliseconds(double seconds) {
 
 Result<std::vector<std::string>> ApiKeys(const ServeOptions& options) {
   std::vector<std::string> keys = options.api_keys;
-  if (!options.api_key_file.empty()) {
-    DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(options.api_key_file, FileKind::kAny));
-    std::istringstream lines(text);
-    const size_t given = keys.size();
-    for (std::string line; std::getline(lines, line);) {
-      if (line.ends_with('\r')) line.pop_back();
-      if (!line.empty()) keys.push_back(line);
-    }
-    if (keys.size() == given) return Error(InvalidArgument(options.api_key_file + ": no API key in it"));
-  }
-  for (const std::string& key : keys) {
-    // An unset variable in a start script: the server would look protected and be open.
-    if (key.find_first_not_of(" \t") == std::string::npos) {
-      return Error(
-          InvalidArgument("--api-key: got an empty key, wanted at least one character that is not blank"));
-    }
-  }
+  for (const std::string& key : keys) DSV4_TRY(CheckApiKey(key, "--api-key"));
+  if (options.api_key_file.empty()) return keys;
+  DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(options.api_key_file, FileKind::kAny));
+  DSV4_ASSIGN_OR_RETURN(const std::vector<std::string> more, ParseApiKeys(text, options.api_key_file));
+  keys.insert(keys.end(), more.begin(), more.end());
   return keys;
+}
+
+// True where browsers of this machine reach the server, or nothing else keeps other people's pages out.
+bool ChecksHost(const ServeOptions& options, bool has_keys) {
+  if (!options.unix_socket.empty()) return false;
+  const bool is_loopback =
+      options.host == "localhost" || options.host == "::1" || options.host.starts_with("127.");
+  return is_loopback || !has_keys;
+}
+
+// A pod's routers hear of its end a few seconds late.
+double LameDuckSeconds(const ServeOptions& options) {
+  if (options.lame_duck_seconds) return *options.lame_duck_seconds;
+  constexpr double kInPod = 5.0;
+  return std::getenv("KUBERNETES_SERVICE_HOST") != nullptr ? kInPod : 0.0;
 }
 
 std::string NameOf(const ServeOptions& options, const ModelSource& source) {
@@ -153,26 +159,25 @@ server::Verification ToVerification(const diag::VerifySummary& summary) {
           .worst_error = summary.worst_error};
 }
 
-// The producer of states: this very program, on this backend. Another build may round differently, and a state that is reused must
-// be the state that a cold run would have.
-Result<std::string> Producer(const std::string& backend) {
-  DSV4_ASSIGN_OR_RETURN(const std::string program, ReadFile("/proc/self/exe", FileKind::kAny));
-  return fmt::format("{}|{:016x}", backend, XXH3_64bits(program.data(), program.size()));
-}
+// For which a start waits for the hash of small weights, so that the first request finds what is kept.
+constexpr std::chrono::milliseconds kHashPatience(200);
 
 // Null without --prefix-cache-dir.
 Result<std::unique_ptr<engine::PrefixDisk>> OpenPrefixDisk(const ServeOptions& options,
-                                                           const model::Model& model,
-                                                           const std::string& backend) {
+                                                           const model::Model& model) {
   if (options.prefix_cache_dir.empty()) return nullptr;
-  DSV4_ASSIGN_OR_RETURN(std::string producer, Producer(backend));
-  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<engine::PrefixDisk> disk,
-                        engine::PrefixDisk::Open({.directory = options.prefix_cache_dir,
-                                                  .max_bytes = options.prefix_cache_disk_mib << 20,
-                                                  .producer = std::move(producer)},
-                                                 model.cache_layout(), [&](std::span<const std::byte> bytes) {
-                                                   return model.DeserializeSnapshot(bytes);
-                                                 }));
+  if (const auto origin = model.Origin(kHashPatience);
+      !origin && origin.error().code() != StatusCode::kUnavailable) {
+    return Error(origin.error());
+  }
+  DSV4_ASSIGN_OR_RETURN(
+      std::unique_ptr<engine::PrefixDisk> disk,
+      engine::PrefixDisk::Open({.directory = options.prefix_cache_dir,
+                                .max_bytes = options.prefix_cache_disk_mib << 20,
+                                .origin = [&model] { return model.Origin(std::chrono::milliseconds(0)); }},
+                               [&model](std::span<const std::byte> bytes, uint64_t origin) {
+                                 return model.DeserializeSnapshot(bytes, origin);
+                               }));
   const engine::PrefixCatalogue::Findings& findings = disk->findings();
   LogInfo(fmt::format(
       "prefix cache on disk: dir={} states={} bytes={} damaged={} unfinished={} adopted={} missing={} "
@@ -180,6 +185,49 @@ Result<std::unique_ptr<engine::PrefixDisk>> OpenPrefixDisk(const ServeOptions& o
       options.prefix_cache_dir, disk->stats().num_states, disk->stats().num_bytes, findings.num_damaged,
       findings.num_unfinished, findings.num_adopted, findings.num_missing, findings.num_foreign));
   return disk;
+}
+
+// The part of a device's memory beside the weights that is for states.
+constexpr double kOfRoomForStates = 0.9;
+// Memory of states that are kept for reuse, where no option says: MiB, and on a device a part of that room.
+constexpr int64_t kKeptMib = 1024;
+constexpr double kOfRoomForKept = 0.25;
+// Places of a server that was not told how many: on the host, on a device at most, and where several ranks divide a model.
+constexpr int64_t kPlacesOnHost = 64;
+constexpr int64_t kMostPlaces = 512;
+constexpr int64_t kPlacesOfRanks = 256;
+// Tokens of a sequence for which a place has memory. Longer ones take others' places as they grow.
+constexpr int64_t kTokensOfPlace = 2048;
+
+// Says how prompts are read beside answers.
+std::string PromptsLine(const engine::PrefillPolicy& policy) {
+  const engine::PrefillLimits& limits = policy.limits();
+  const std::string gap = limits.max_gap <= 0.0
+                              ? "no bound on the time between two tokens"
+                              : fmt::format("{} of {:.3g} s for the time between two tokens",
+                                            limits.gap_is_bound ? "a bound" : "an aim", limits.max_gap);
+  if (limits.max_beside_decode > 0)
+    return fmt::format("Prompts beside answers: up to {} tokens a step, {}", limits.max_beside_decode, gap);
+  std::string line = fmt::format("Prompts beside answers: by the prices of steps, {}", gap);
+  if (!policy.prices().knows_prefill()) return line + "; none measured yet";
+  for (int64_t rows = 8; rows <= policy.prices().largest_mixed(); rows *= 8) {
+    line += fmt::format("{} {} tokens {:.3g} ms", rows == 8 ? "; measured:" : ",", rows,
+                        1e3 * policy.prices().Mixed(0, rows));
+  }
+  return line;
+}
+
+int PlacesFor(const ServeOptions& options, const model::Model& model) {
+  if (options.max_sequences.has_value()) return static_cast<int>(*options.max_sequences);
+  int64_t places = kPlacesOnHost;
+  if (model.asynchronous()) places = model.options().group != nullptr ? kPlacesOfRanks : kMostPlaces;
+  if (options.state_mib > 0) {
+    const int64_t tokens = std::min(kTokensOfPlace, model.config().max_position_embeddings);
+    places = std::min(places, (options.state_mib << 20) / std::max<int64_t>(model.MostStateBytes(tokens), 1));
+  }
+  const int64_t step_tokens =
+      options.max_step_tokens > 0 ? options.max_step_tokens : model.options().max_chunk_tokens;
+  return static_cast<int>(std::clamp<int64_t>(places, 1, step_tokens));
 }
 
 // Whether counts may be those of a whole model, which the next start wants.
@@ -226,9 +274,11 @@ Result<std::unique_ptr<ExpertLearner>> MakeLearner(const ServeOptions& options, 
     LogWarning(fmt::format("experts: what requests choose is not kept: {}", kNoPlace));
     return std::unique_ptr<ExpertLearner>();
   }
+  DSV4_ASSIGN_OR_RETURN(std::string weights, source.WeightsStamp());
   auto learner = std::make_unique<ExpertLearner>(
       backend, LearnerOptions{.path = path,
                               .model = source.name(),
+                              .weights = std::move(weights),
                               .num_layers = model.num_layers(),
                               .num_experts = model.config().n_routed_experts});
   if (const Status status = learner->CheckFile(); !status.ok()) {
@@ -245,7 +295,7 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
           const speculation::Choice& speculation, server::ServedModel& served,
           std::vector<std::string> api_keys, diag::Verifier* verifier, ExpertLearner* learner,
           const SlotTrade& trade) {
-  const Result<std::unique_ptr<engine::PrefixDisk>> disk = OpenPrefixDisk(options, model, backend.name);
+  const Result<std::unique_ptr<engine::PrefixDisk>> disk = OpenPrefixDisk(options, model);
   if (!disk) {
     return Fail(disk.error().WithContext("--prefix-cache-dir"), kExitRunFailed);
   }
@@ -262,29 +312,32 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
   if (learner != nullptr) metrics.WatchLearning([learner] { return learner->num_tokens(); });
   SlotTrader trader(trade, [&backend](int64_t slots) { return backend::SetExpertSlots(backend, slots); });
   SamplingThreads sampling_threads(*backend.context);
-  engine::EngineThread engine(
-      std::make_unique<engine::Engine>(
-          model,
-          engine::EngineOptions{.max_step_tokens = options.max_step_tokens,
-                                .max_prefill_beside_decode = options.max_prefill_beside_decode,
-                                .first_token_target = options.first_token_seconds,
-                                .max_gap = options.max_gap_seconds,
-                                .max_sequences = options.max_sequences,
-                                .max_context = options.context,
-                                .max_state_bytes = options.state_mib << 20,
-                                .prefix_cache_bytes = options.prefix_cache_mib << 20,
-                                .checkpoint_tokens = options.prefix_cache_every,
-                                .prefix_disk = disk->get(),
-                                .watcher = verifier,
-                                .threads = &sampling_threads.pool(),
-                                .speculation = SpeculationOf(speculation, model)},
-          served.AllowedTokens()),
-      {.max_waiting = options.max_waiting}, [&](const engine::StepReport& report) {
-        metrics.OnStep(report);
-        if (learner != nullptr) learner->OnStep();
-        // Kept states lie beside those that run.
-        if (trade.any()) trader.OnStep(report.stats.state_bytes + report.stats.cache_bytes);
-      });
+  const int places = PlacesFor(options, model);
+  auto owned_engine = std::make_unique<engine::Engine>(
+      model,
+      engine::EngineOptions{.max_step_tokens = options.max_step_tokens,
+                            .max_prefill_beside_decode = options.max_prefill_beside_decode.value_or(0),
+                            .first_token_target = options.first_token_seconds,
+                            .max_gap = options.max_gap_seconds,
+                            .max_sequences = places,
+                            .max_context = options.context,
+                            .max_state_bytes = options.state_mib << 20,
+                            .prefix_cache_bytes = options.prefix_cache_mib.value_or(kKeptMib) << 20,
+                            .checkpoint_tokens = options.prefix_cache_every,
+                            .prefix_disk = disk->get(),
+                            .watcher = verifier,
+                            .threads = &sampling_threads.pool(),
+                            .speculation = SpeculationOf(speculation, model)},
+      served.AllowedTokens());
+  const std::string prompts_line = PromptsLine(owned_engine->prefill_policy());
+  engine::EngineThread engine(std::move(owned_engine), {.max_waiting = options.max_waiting},
+                              [&](const engine::StepReport& report) {
+                                metrics.OnStep(report);
+                                if (learner != nullptr) learner->OnStep();
+                                // Kept states lie beside those that run.
+                                if (trade.any())
+                                  trader.OnStep(report.stats.state_bytes + report.stats.cache_bytes);
+                              });
   served.context_length = engine.context_length();
   if (served.context_length < 2) {
     return Fail(InvalidArgument(fmt::format("--state-mib {}: too little for a sequence of two tokens",
@@ -303,20 +356,30 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
     access_log = std::move(*opened);
   }
   std::unique_ptr<server::TraceExporter> traces;
-  if (!options.otlp_endpoint.empty()) {
-    auto opened = server::TraceExporter::Open(options.otlp_endpoint, options.version);
-    if (!opened) return Fail(opened.error().WithContext("--otlp-endpoint"), kExitBadUsage);
-    traces = std::move(*opened);
+  auto trace_options = server::TraceOptions::Read(
+      options.otlp_endpoint, [](const char* name) -> const char* { return std::getenv(name); });
+  if (!trace_options) return Fail(trace_options.error(), kExitBadUsage);
+  if (!trace_options->url.empty() && !trace_options->is_off) {
+    LogInfo(fmt::format("traces go to {}", trace_options->url));
+    traces = std::make_unique<server::TraceExporter>(std::move(*trace_options), served.id, options.version);
   }
+  std::vector<std::string> hosts = options.allowed_hosts;
+  hosts.insert(hosts.end(), {options.host, server::MachineName()});
+  const bool checks_host = ChecksHost(options, !api_keys.empty());
+  const BackendName ran_on = SplitBackendName(backend.name);
   server::Service service(served, engine, metrics,
                           {.api_keys = std::move(api_keys),
                            .cors_origin = options.cors_origin,
+                           .checks_host = checks_host,
+                           .allowed_hosts = std::move(hosts),
                            .version = options.version,
                            .default_timeout_seconds = options.timeout_seconds,
                            .verification = std::move(verification),
                            .cache_secret = *disk != nullptr ? (*disk)->secret() : std::string(),
                            .model_path = options.model.model,
-                           .max_sequences = options.max_sequences,
+                           .max_sequences = places,
+                           .backend = ran_on.backend,
+                           .device = ran_on.device,
                            .responses = responses->get(),
                            .access_log = access_log.get(),
                            .traces = traces.get()});
@@ -327,12 +390,13 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
        .tls_certificate = options.tls_certificate,
        .tls_key = options.tls_key,
        .max_body_bytes = static_cast<uint64_t>(options.max_body_mib) << 20,
-       .max_body_bytes_together = static_cast<uint64_t>(options.max_body_mib) << 22,
        .client_timeout = Milliseconds(options.client_seconds),
        .keep_alive_interval = Milliseconds(options.keep_alive_seconds),
-       .drain_timeout = Milliseconds(options.drain_seconds)},
+       .drain_timeout = Milliseconds(options.drain_seconds),
+       .lame_duck = Milliseconds(LameDuckSeconds(options)),
+       .trusted_proxies = options.trusted_proxies},
       [&](server::HttpRequest request) { return service.Handle(std::move(request)); },
-      [&](const server::HttpRequest& head) { return service.Refuse(head); },
+      [&](server::HttpRequest& head) { return service.AnswerAtOnce(head); },
       [](int status, std::string_view message) { return server::OpenAiError(status, message); });
   if (!http) {
     return Fail(http.error(),
@@ -340,16 +404,16 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
   }
   // Scripts wait for this line: it says where, that answers will come, and that a signal ends the server in order.
   (*http)->HandleSignals();
-  fmt::print(stderr, "dsv4 serves {} at {} (context {}, {} at a time)\n", served.id, (*http)->address(),
-             served.context_length, options.max_sequences);
-  fmt::print(stderr, "Where a request says nothing: {}\n",
+  PrintError("dsv4 serves {} at {} on {} (context {}, {} at a time)\n", served.id, (*http)->address(),
+             backend.name, served.context_length, places);
+  PrintError("Where a request says nothing: {}\n",
              SettingsLine(served.profile, served.default_thinking.mode, served.default_thinking.effort, {}));
-  std::fflush(stderr);
+  PrintError("{}\n", prompts_line);
   GoOnWithoutLostFiles();
   LossWatch watch(options.model.group.get(), [&] { (*http)->Shutdown(); });
   (*http)->Run([&] {
     service.StopBeingReady();
-    fmt::print(stderr, "dsv4: stopping, {} requests to finish\n",
+    PrintError("dsv4: stopping, {} requests to finish\n",
                engine.stats().num_running + engine.stats().num_waiting);
   });
   const Status lost = watch.Stop();
@@ -361,16 +425,18 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
 
 int RunServeCommand(const ServeOptions& options) {
   SetLogTimes(options.log_times);
+  // A log that is full, or that is not read, holds up no request and no end.
+  const BackgroundErrors background;
   // Before a model is read.
   const auto speculation = ParseSpeculation(options.speculation, options.verify_every > 0);
   if (!speculation) return Fail(speculation.error(), kExitBadUsage);
   const int64_t step_tokens =
       options.max_step_tokens > 0 ? options.max_step_tokens : PassTokens(options.model);
-  if (step_tokens < options.max_sequences) {
+  if (options.max_sequences.has_value() && step_tokens < *options.max_sequences) {
     return Fail(
         InvalidArgument(fmt::format("a step of {} tokens (--max-step-tokens, else --pass-tokens) is less "
                                     "than --max-sequences {}: not every answer would move in a step",
-                                    step_tokens, options.max_sequences)),
+                                    step_tokens, *options.max_sequences)),
         kExitBadUsage);
   }
   if (options.verify_every > 0 && options.model.group != nullptr) {
@@ -387,7 +453,7 @@ int RunServeCommand(const ServeOptions& options) {
             "serve --prefix-cache-dir: a file would hold one rank's part of a state only; want no --ranks"),
         kExitBadUsage);
   }
-  if (!options.prefix_cache_dir.empty() && options.prefix_cache_mib == 0) {
+  if (!options.prefix_cache_dir.empty() && options.prefix_cache_mib == int64_t{0}) {
     return Fail(
         InvalidArgument(
             "--prefix-cache-dir: a state that is read needs a place in memory, and --prefix-cache-mib is 0"),
@@ -425,6 +491,7 @@ int RunServeCommand(const ServeOptions& options) {
     if (options.context > 0) memory.context = options.context;
     ModelFlags flags = options.model;
     WantDrafter(*speculation, flags);
+    flags.hash_weights = !options.prefix_cache_dir.empty();
     model = LoadModel(flags, *source, may_learn ? watched.backend() : *backend, load_bar.callback(), memory,
                       &watched.inner(), &left);
   }
@@ -438,10 +505,20 @@ int RunServeCommand(const ServeOptions& options) {
                            options.context > 0 ? " (--context)" : "; --context N keeps room for so many"));
     fitting.context = left.context;
   }
-  if (left.kept < options.prefix_cache_mib << 20) {
+  // Beside those that are kept for reuse. What the plan does not know of takes a part.
+  if (left.states > 0 && !left.trade.any() && options.state_mib == 0) {
+    const auto room = static_cast<int64_t>(kOfRoomForStates * static_cast<double>(left.states));
+    const int64_t one = (*model)->MostStateBytes(std::min(wanted, left.context));
+    if (!options.prefix_cache_mib.has_value())
+      fitting.prefix_cache_mib =
+          std::max(kKeptMib, static_cast<int64_t>(kOfRoomForKept * static_cast<double>(room >> 20)));
+    fitting.state_mib = std::max((room >> 20) - *fitting.prefix_cache_mib, (one >> 20) + 1);
+  }
+  const int64_t kept_mib = fitting.prefix_cache_mib.value_or(kKeptMib);
+  if (left.kept < kept_mib << 20) {
     fitting.prefix_cache_mib = std::max<int64_t>(left.kept >> 20, 1);
-    LogWarning(fmt::format("--prefix-cache-mib: memory has room for {} of {}", fitting.prefix_cache_mib,
-                           options.prefix_cache_mib));
+    LogWarning(
+        fmt::format("--prefix-cache-mib: memory has room for {} of {}", *fitting.prefix_cache_mib, kept_mib));
   }
   // Sequences give way to each other before slots are fewer than the least.
   if (left.trade.any()) {
@@ -450,7 +527,8 @@ int RunServeCommand(const ServeOptions& options) {
   }
   std::unique_ptr<diag::Verifier> verifier;
   if (options.verify_every > 0) {
-    Result<std::unique_ptr<diag::Verifier>> made = MakeVerifier(options.model, *source, options.verify_every);
+    Result<std::unique_ptr<diag::Verifier>> made =
+        MakeVerifier(options.model, *source, **model, options.verify_every);
     if (!made) return Fail(made.error(), LoadExitCode(made.error()));
     verifier = std::move(*made);
   }
@@ -467,7 +545,7 @@ int RunServeCommand(const ServeOptions& options) {
   }
   if (verifier == nullptr) return exit_code;
   const diag::VerifySummary found = verifier->Summary();
-  fmt::print(stderr, "{}\n", diag::ToText(found));
+  PrintError("{}\n", diag::ToText(found));
   return found.verdict() == diag::VerifyVerdict::kDrift ? kExitRunFailed : exit_code;
 }
 

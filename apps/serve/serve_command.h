@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,24 +32,25 @@ struct ServeOptions {
   std::vector<std::string> api_keys;
   std::string api_key_file;  // One a line.
   std::string cors_origin;
+  std::vector<std::string> allowed_hosts;  // Further names that requests may call the server; "*": any.
   std::string unknown_fields =
       "warn";           // Or "refuse": what becomes of a request with a field that is not known.
   int64_t context = 0;  // 0: the model's.
-  int max_sequences = 64;
+  std::optional<int64_t> max_sequences;  // Unset: PlacesFor.
   int64_t max_waiting = 256;
-  int64_t max_step_tokens = 0;  // 0: as many as the model takes in one pass.
-  int64_t max_prefill_beside_decode = 96;
-  double first_token_seconds = 10.0;  // EngineOptions::first_token_target
-  double max_gap_seconds = 0.0;       // EngineOptions::max_gap
-  int64_t state_mib = 0;              // 0: no limit.
-  std::string speculation = "auto";   // ParseSpeculation
-  int64_t prefix_cache_mib = 1024;
+  int64_t max_step_tokens = 0;                       // 0: as many as the model takes in one pass.
+  std::optional<int64_t> max_prefill_beside_decode;  // Unset: by the prices of steps.
+  double first_token_seconds = 10.0;                 // EngineOptions::first_token_target
+  std::optional<double> max_gap_seconds;             // EngineOptions::max_gap
+  int64_t state_mib = 0;                             // 0: no limit.
+  std::string speculation = "auto";                  // ParseSpeculation
+  std::optional<int64_t> prefix_cache_mib;  // Unset: kKeptMib, on a device kOfRoomForKept where that is more.
   int64_t prefix_cache_every = 2048;  // Tokens of a prompt between two kept states; 0: none in its midst.
   std::string prefix_cache_dir;       // Empty: nothing outlives the process.
   int64_t prefix_cache_disk_mib = 10240;
   bool log_times = true;
   std::string access_log;        // A file, or "-"; empty: none.
-  std::string otlp_endpoint;     // http://HOST:PORT; empty: no traces.
+  std::string otlp_endpoint;     // http(s)://HOST:PORT; empty: as the OTEL_ variables say.
   std::string responses_dir;     // Empty: stored responses are in memory.
   int64_t responses_mib = 64;    // 0: none is stored.
   double timeout_seconds = 0.0;  // Of a request; 0: none.
@@ -56,6 +58,8 @@ struct ServeOptions {
   double client_seconds = 30.0;
   double keep_alive_seconds = 10.0;
   double drain_seconds = 30.0;
+  std::optional<double> lame_duck_seconds = {};  // None: 5 in a Kubernetes pod, else 0.
+  std::vector<std::string> trusted_proxies;      // TrustedProxies
   std::string learn_experts =
       "auto";                // "on", "off" or "auto": whether choices of experts become the model's profile.
   int64_t verify_every = 0;  // > 0: every so many-th decode token is computed again on the reference backend.

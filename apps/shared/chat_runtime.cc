@@ -24,6 +24,7 @@ Result<std::unique_ptr<ChatRuntime>> ChatRuntime::Load(const Options& options, c
                                                     : session::TextModel::Load(directory, options.revision));
   session::TextModel& text = *runtime->text_;
   DSV4_ASSIGN_OR_RETURN(const ops::Backend backend, options.make_backend(options.model));
+  runtime->backend_name_ = backend.name;
   ModelFlags flags = options.model;
   WantDrafter(options.speculation, flags);
   DSV4_ASSIGN_OR_RETURN(runtime->model_, LoadModel(flags, source, backend, progress));
@@ -31,7 +32,8 @@ Result<std::unique_ptr<ChatRuntime>> ChatRuntime::Load(const Options& options, c
   if (text.special) session::WarnOfOtherBos(config.bos_token_ids, *text.special);
   DSV4_TRY(text.SetVocabSize(config.vocab_size, source.name()));
   if (options.verify_every > 0) {
-    DSV4_ASSIGN_OR_RETURN(runtime->verifier_, MakeVerifier(options.model, source, options.verify_every));
+    DSV4_ASSIGN_OR_RETURN(runtime->verifier_,
+                          MakeVerifier(options.model, source, *runtime->model_, options.verify_every));
   }
   if (!options.dump_path.empty()) {
     DSV4_ASSIGN_OR_RETURN(runtime->dump_, diag::DumpWriter::Create(*backend.context, options.dump_path));

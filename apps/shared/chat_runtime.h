@@ -57,6 +57,8 @@ class ChatRuntime {
   // Continues `text` as it is.
   Result<Generation> Continue(const std::string& text, const Ask& ask);
 
+  // "cpu (avx2)", "cuda (NVIDIA H200)".
+  const std::string& backend_name() const { return backend_name_; }
   const tokenizer::Tokenizer& tokenizer() const { return text_->tokenizer; }
   const model::Model& model() const { return *model_; }
   engine::EngineStats stats() const { return engine_->stats(); }
@@ -73,6 +75,7 @@ class ChatRuntime {
   Result<Generation> Run(std::vector<int32_t> prompt, const session::AnswerFormat& format, const Ask& ask);
 
   std::optional<session::TextModel> text_;
+  std::string backend_name_;
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<diag::Verifier> verifier_;
   std::unique_ptr<diag::DumpWriter> dump_;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "apps/shared/choose_backend.h"
 #include "apps/shared/expert_rates.h"
 #include "apps/shared/model_source.h"
 #include "base/log.h"
@@ -24,21 +25,12 @@ Status CheckExpertFlags(const ModelFlags& flags) {
         "--experts disk: got --backend cuda, want cpu; a GPU's experts of the host are read from disk where "
         "memory has no room for them");
   }
-  if (!flags.experts.empty() && flags.experts != kExpertsOnDisk) {
-    return InvalidArgument(
-        fmt::format("--experts {}: got --backend {}, want cuda, or --experts {}: the host has one memory",
-                    flags.experts, flags.backend, kExpertsOnDisk));
-  }
+  if (!flags.experts.empty() && flags.experts != kExpertsOnDisk)
+    return WantsGpu(fmt::format("--experts {}", flags.experts), flags);
   if (flags.experts == kExpertsOnDisk && !flags.weights.empty())
     return InvalidArgument(fmt::format("--experts disk: {} is in no file", flags.weights));
-  if (flags.gpu_memory > 0) {
-    return InvalidArgument(
-        fmt::format("--gpu-memory {}: got --backend {}, want cuda", flags.gpu_memory, flags.backend));
-  }
-  if (flags.host_memory > 0) {
-    return InvalidArgument(
-        fmt::format("--host-memory {}: got --backend {}, want cuda", flags.host_memory, flags.backend));
-  }
+  if (flags.gpu_memory > 0) return WantsGpu(fmt::format("--gpu-memory {}", flags.gpu_memory), flags);
+  if (flags.host_memory > 0) return WantsGpu(fmt::format("--host-memory {}", flags.host_memory), flags);
   return {};
 }
 
@@ -85,8 +77,9 @@ Result<std::vector<int64_t>> LayersOfRanks(const model::ModelConfig& config,
   DSV4_ASSIGN_OR_RETURN(const model::ResolvedCheckpoint resolved,
                         model::ResolveCheckpoint(*checkpoint, config));
   const model::Placement& placement = options.placement;
-  const std::vector<model::Range> stages =
-      model::StageLayers(resolved, LayersOf(config, options), placement.num_stages);
+  DSV4_ASSIGN_OR_RETURN(
+      const std::vector<Range> stages,
+      model::StageLayers(resolved, config, LayersOf(config, options), placement.num_stages));
   std::vector<int64_t> layers;
   for (int rank = 0; rank < placement.num_ranks(); ++rank)
     layers.push_back(stages[static_cast<size_t>(rank / placement.num_shards)].size());

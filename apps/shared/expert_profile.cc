@@ -42,6 +42,10 @@ Result<ExpertProfile> Parse(const std::string& text, const std::string& path) {
     return wrong("model, tokens or counts are of another type");
   profile.model = json["model"].get<std::string>();
   profile.num_tokens = json["tokens"].get<int64_t>();
+  if (json.contains("weights")) {
+    if (!json["weights"].is_string()) return wrong("weights are no text");
+    profile.weights = json["weights"].get<std::string>();
+  }
   for (const Json& layer : json["counts"]) {
     if (!layer.is_array()) return wrong("a layer is no list");
     std::vector<int64_t>& counts = profile.counts.emplace_back();
@@ -58,6 +62,7 @@ Result<ExpertProfile> Parse(const std::string& text, const std::string& path) {
 
 std::string TextOf(const ExpertProfile& profile) {
   Json json = {{"format", kFormat}, {"model", profile.model}, {"tokens", profile.num_tokens}};
+  if (!profile.weights.empty()) json["weights"] = profile.weights;
   json["counts"] = profile.counts;
   return json.dump() + "\n";
 }
@@ -155,6 +160,10 @@ Result<ExpertProfile> ReadExpertProfile(const std::string& path) {
   return Parse(text, path);
 }
 
+bool OfOtherWeights(const ExpertProfile& profile, const std::string& weights) {
+  return !profile.weights.empty() && profile.weights != weights;
+}
+
 std::vector<std::vector<int32_t>> OrderByCounts(const ExpertProfile& profile) {
   std::vector<std::vector<int32_t>> order;
   for (const std::vector<int64_t>& counts : profile.counts) {
@@ -191,6 +200,13 @@ Result<std::vector<std::vector<int32_t>>> ExpertOrderOf(const ModelFlags& flags,
     return Error(InvalidArgument(fmt::format(
         "--expert-profile: {} has {} layers of {} experts, want {} of {}", path, profile->counts.size(),
         profile->counts.empty() ? 0 : profile->counts.front().size(), num_layers, num_experts)));
+  }
+  DSV4_ASSIGN_OR_RETURN(const std::string weights, source.WeightsStamp());
+  if (OfOtherWeights(*profile, weights)) {
+    LogWarning(
+        fmt::format("experts: {}: counted what other weights chose, before the files of {} were changed; {}",
+                    path, source.name(), named ? "used, as the flag says" : "not used"));
+    if (!named) return none;
   }
   LogInfo(fmt::format("experts: those come first that {} tokens of {} chose most often", profile->num_tokens,
                       path));

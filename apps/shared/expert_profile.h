@@ -15,7 +15,9 @@
 namespace dsv4::apps {
 
 struct ExpertProfile {
-  std::string model;                         // Its name, for people.
+  std::string model;  // Its name, for people.
+  std::string
+      weights;  // ModelSource::WeightsStamp of the model that chose; empty: a file of an older version does not say.
   int64_t num_tokens = 0;                    // That chose,
   std::vector<std::vector<int64_t>> counts;  // by layer and expert.
 };
@@ -38,11 +40,15 @@ Status CheckExpertProfilePlace(const std::string& path);
 // InvalidArgument for what is no profile, or one of layers that differ in their experts; NotFound.
 Result<ExpertProfile> ReadExpertProfile(const std::string& path);
 
+// Whether the counts may be those of other weights than these.
+bool OfOtherWeights(const ExpertProfile& profile, const std::string& weights);
+
 // By layer the experts that were chosen most often first, the lower id of equals (model::TiersOf).
 std::vector<std::vector<int32_t>> OrderByCounts(const ExpertProfile& profile);
 
-// What --expert-profile says, or the model's own profile, which is logged. Empty without one. InvalidArgument for one of another number of
-// layers or experts; a file that --expert-profile names must be there.
+// What --expert-profile says, or the model's own profile, which is logged. Empty without one. One of other weights is not used, with a
+// warning, unless a flag names it. InvalidArgument for one of another number of layers or experts; a file that --expert-profile names must be
+// there.
 Result<std::vector<std::vector<int32_t>>> ExpertOrderOf(const ModelFlags& flags, const ModelSource& source,
                                                         const model::ModelConfig& config);
 

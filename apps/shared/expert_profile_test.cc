@@ -134,6 +134,21 @@ TEST_F(ExpertProfileTest, AModelsOwnIsFoundWithoutAFlag) {
   EXPECT_THAT(*Order(), ElementsAre(ElementsAre(1, 0, 2)));
 }
 
+TEST_F(ExpertProfileTest, OneOfOtherWeightsIsUsedOnlyWhereAFlagNamesIt) {
+  const ModelSource source = *ModelSource::Find(flags_);
+  const std::string path = ExpertProfilePath(source);
+  ExpertProfile profile = profile_;
+  profile.weights = *source.WeightsStamp();
+  ASSERT_TRUE(WriteExpertProfile(path, profile).ok());
+  EXPECT_EQ(ReadExpertProfile(path)->weights, profile.weights);
+  EXPECT_FALSE(Order()->empty());
+  profile.weights = "0123456789abcdef";
+  ASSERT_TRUE(WriteExpertProfile(path, profile).ok());
+  EXPECT_TRUE(Order()->empty());
+  flags_.expert_profile = path;
+  EXPECT_FALSE(Order()->empty());
+}
+
 TEST_F(ExpertProfileTest, WhatDoesNotFitTheModelIsNamed) {
   const std::string path = Path("profile.json");
   flags_.expert_profile = path;

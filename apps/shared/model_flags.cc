@@ -23,6 +23,7 @@
 #include "backend/cuda/collectives/cuda_group.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/reference/reference_backend.h"
+#include "base/error_output.h"
 #include "base/log.h"
 #include "base/stopwatch.h"
 #include "comm/collectives.h"
@@ -52,6 +53,7 @@ Status CheckMemory(const ModelFlags& flags, const model::ModelConfig& config,
   DSV4_RETURN_IF_ERROR(CheckHostMemory(flags, plan, numbers, synthetic));
   if (options.group == nullptr && left != nullptr) {
     if (TradesSlots(flags)) left->trade = TradeOf(plan, options.experts, device, options.max_chunk_tokens);
+    left->states = device.free - device.reserved - (plan.total() - plan.num_sequences * plan.sequence);
     left->context = model::LongestContext(config, planned, WithLeastSlots(plan, left->trade),
                                           device.free - device.reserved);
   }
@@ -150,6 +152,7 @@ model::ModelOptions MakeModelOptions(const ModelFlags& flags) {
   options.cache_rows = CacheRowsOf(flags);
   options.max_layers = flags.max_layers;
   options.mtp = flags.mtp;
+  options.hash_weights = flags.hash_weights;
   options.draft_head = DraftHeadOf(flags);
   options.dspark = flags.dspark;
   options.max_chunk_tokens = PassTokens(flags);
@@ -377,7 +380,7 @@ std::string LoadSpeed(int64_t num_bytes, double seconds) {
 }
 
 int Fail(const Status& status, int exit_code) {
-  fmt::print(stderr, "dsv4: {}\n", Printable(status.message()));
+  PrintError("dsv4: {}\n", Printable(status.message()));
   return exit_code;
 }
 

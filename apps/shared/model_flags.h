@@ -31,13 +31,17 @@ class ModelSource;  // apps/shared/model_source.h
 struct ModelFlags {
   std::string model;    // -m; empty: DSV4_MODEL, else the small model that ships with the source.
   std::string weights;  // --weights, in place of -m: model::ParseSyntheticName. Empty: none.
+  // "cpu", "cuda" or "reference"; of a command line first "auto" too, until ChooseBackend (apps/shared/choose_backend.h).
   std::string backend = "cpu";
+  std::string no_gpu;       // Why "auto" became "cpu"; empty where it did not.
+  std::string host_option;  // An option in force that only a host's backend has: "--isa".
   std::string numerics = "release";
   std::string cache_rows = "packed";
   std::string shared_expert_clamp = "on";
   int64_t max_layers = 0;  // 0: all.
   bool mtp = false;        // model::ModelOptions::mtp and dspark: --speculation wants them,
   bool dspark = false;
+  bool hash_weights = false;        // model::ModelOptions::hash_weights
   bool drafter_if_it_fits = false;  // and does without where a device has no room for one.
   std::string draft_head = "auto";  // --draft-head, of a drafter: model::ParseDraftHead, or "auto".
   int num_threads = 0;              // 0: one per core.
@@ -74,6 +78,7 @@ struct RoomLeft {
   int64_t context =
       0;  // Tokens of each of those that were planned; at most as many as the model knows, in a group so many.
   int64_t kept = INT64_MAX;  // Bytes on the host for states that are kept for reuse.
+  int64_t states = 0;        // Bytes on a device for states of sequences; 0: not known.
   SlotTrade trade;           // The context above is that beside the least slots.
 };
 

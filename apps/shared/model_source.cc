@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "hub/reference.h"
+#include "model/arch/architecture.h"
 #include "model/synthetic/synthetic.h"
 #include "tokenizer/special_tokens.h"
 #include "tokenizer/tokenizer.h"
@@ -137,6 +138,11 @@ Result<std::shared_ptr<const io::Checkpoint>> ModelSource::Checkpoint() const {
     DSV4_ASSIGN_OR_RETURN(made_, model::MakeSyntheticCheckpoint(name_, *synthetic_, num_threads_));
   }
   return made_;
+}
+
+Result<std::string> ModelSource::WeightsStamp() const {
+  DSV4_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint());
+  return fmt::format("{:016x}", checkpoint->stamp().value_or(0));
 }
 
 }  // namespace dsv4::apps

@@ -36,6 +36,8 @@ class ModelSource {
   Result<model::ModelConfig> Config() const;
   // Opens the directory, or makes the weights once. Later calls share them, those of a directory while a caller holds them.
   Result<std::shared_ptr<const io::Checkpoint>> Checkpoint() const;
+  // io::Checkpoint::stamp in hexadecimal.
+  Result<std::string> WeightsStamp() const;
 
  private:
   std::string name_;

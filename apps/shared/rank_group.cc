@@ -10,6 +10,7 @@
 #include "apps/shared/model_source.h"
 #include "backend/cuda/collectives/cuda_group.h"
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/gpu_survey.h"
 #include "base/log.h"
 #include "comm/bootstrap.h"
 #include "comm/machine.h"
@@ -43,6 +44,9 @@ Result<std::unique_ptr<RankGroup>> RankGroup::Enter(ModelFlags& flags, std::vect
   DSV4_TRY(CheckExpertsOfRanks(flags));
   size_t shared_devices = 0;  // That ranks take in turn; 0: each its own.
   if (flags.backend == "cuda") {
+    if (backend::MachineCodeOfBuild().empty()) {
+      return Error(InvalidArgument("ranks on GPUs (--gpus, --backend cuda): " + backend::WhyNoGpu({})));
+    }
     const size_t wanted = static_cast<size_t>(environment ? environment->local_rank + 1 : size);
     const size_t devices = backend::CudaDevices().size();
     if (devices < wanted && backend::DevicesAreShared()) shared_devices = devices;

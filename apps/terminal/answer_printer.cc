@@ -5,8 +5,19 @@
 #include <utility>
 
 #include "apps/terminal/printable.h"
+#include "base/error_output.h"
 
 namespace dsv4::apps {
+namespace {
+
+// An answer that cannot be written is an error in the end (main.cc); what goes to standard error is not.
+void Put(std::FILE* out, std::string_view text) {
+  if (out == stderr) return WriteError(text);
+  std::fwrite(text.data(), 1, text.size(), out);
+  std::fflush(out);
+}
+
+}  // namespace
 
 AnswerPrinter::AnswerPrinter(Sink answer, Sink reasoning, Sink aside, IsAnswered is_answered)
     : answer_(answer), reasoning_(reasoning), aside_(aside), is_answered_(std::move(is_answered)) {}
@@ -14,9 +25,8 @@ AnswerPrinter::AnswerPrinter(Sink answer, Sink reasoning, Sink aside, IsAnswered
 void AnswerPrinter::WriteRaw(std::string_view text) {
   std::FILE* out = sink().file;
   if (text.empty() || out == nullptr) return;
-  std::fwrite(text.data(), 1, text.size(), out);
+  Put(out, text);
   at_line_start_ = text.back() == '\n';
-  std::fflush(out);
 }
 
 void AnswerPrinter::Write(std::string_view text) {
@@ -40,14 +50,10 @@ void AnswerPrinter::Enter(Section section) {
   if (section_ == section) return;
   if (writer_) writer_->Finish();
   writer_.reset();
-  if (section_ == Section::kReasoning && sink().file != nullptr) {
-    fmt::print(sink().file, "{}", sink().style.reset);
-    std::fflush(sink().file);
-  }
+  if (section_ == Section::kReasoning && sink().file != nullptr) Put(sink().file, sink().style.reset);
   if (section_ != Section::kNone && !at_line_start_) WriteRaw("\n");
   section_ = section;
-  if (section == Section::kReasoning && sink().file != nullptr)
-    fmt::print(sink().file, "{}", sink().style.dim);
+  if (section == Section::kReasoning && sink().file != nullptr) Put(sink().file, sink().style.dim);
   if (section == Section::kReasoning || section == Section::kContent)
     writer_ = MakeWriter(/*markdown=*/section == Section::kContent);
 }
@@ -83,8 +89,7 @@ void AnswerPrinter::Print(const chat::Delta& delta) {
 void AnswerPrinter::NoteEcho() {
   at_line_start_ = false;
   // Where nothing was printed the line is empty again.
-  if (section_ == Section::kNone && StderrIsTerminal() && TerminalCanMoveCursor())
-    fmt::print(stderr, "\r\x1b[2K");
+  if (section_ == Section::kNone && StderrIsTerminal() && TerminalCanMoveCursor()) PrintError("\r\x1b[2K");
 }
 
 void AnswerPrinter::EndAnswer() {

@@ -25,6 +25,7 @@
 #include "apps/shared/state_path.h"
 #include "apps/terminal/line_drawing.h"
 #include "apps/terminal/terminal.h"
+#include "base/error_output.h"
 #include "base/json.h"
 
 namespace dsv4::apps {
@@ -240,13 +241,13 @@ class LineEditor::Impl {
   static Line ReadPlain(std::string_view prompt) {
     Line message{.kind = Line::Kind::kText};
     for (;;) {
-      if (StdinIsTerminal()) fmt::print(stderr, "{}", prompt);
+      if (StdinIsTerminal()) PrintError("{}", prompt);
       std::string line;
       if (!std::getline(std::cin, line)) {
         const bool interrupted = InterruptScope::Take();
         if (interrupted) std::cin.clear();
         if (interrupted) std::clearerr(stdin);
-        if (StdinIsTerminal()) fmt::print(stderr, "\n");
+        if (StdinIsTerminal()) PrintError("\n");
         return {.kind = interrupted ? Line::Kind::kInterrupted : Line::Kind::kEnd};
       }
       if (line.ends_with('\r')) line.pop_back();

@@ -16,6 +16,8 @@
 #include <ctime>
 #include <utility>
 
+#include "base/error_output.h"
+
 namespace dsv4::apps {
 
 void WriteToTerminal(std::string_view text) {
@@ -108,8 +110,7 @@ void HandleContinue(int) {
 // Over the line of the cursor on stderr, as much as it has room for.
 void WriteLineOver(std::string line) {
   line.resize(std::min<size_t>(line.size(), static_cast<size_t>(TerminalColumns(STDERR_FILENO) - 1)));
-  fmt::print(stderr, "\r\x1b[2K{}", line);
-  std::fflush(stderr);
+  PrintError("\r\x1b[2K{}", line);
 }
 
 void Handle(int signal, void (*handler)(int)) {

@@ -11,6 +11,7 @@
 #include "apps/shared/model_flags.h"
 #include "apps/terminal/printable.h"
 #include "apps/terminal/terminal.h"
+#include "base/error_output.h"
 #include "base/json.h"
 #include "convert/convert.h"
 
@@ -112,12 +113,11 @@ void WarnOfLosses(const convert::ConvertReport& report) {
   for (const convert::ModuleReport& module : report.modules) {
     const convert::Comparison& comparison = module.comparison;
     if (comparison.num_clipped > 0) {
-      fmt::print(stderr, "dsv4: {}: {} of {} values were clipped at {}'s largest number\n", module.module,
+      PrintError("dsv4: {}: {} of {} values were clipped at {}'s largest number\n", module.module,
                  comparison.num_clipped, comparison.num_values, module.to);
     }
     if (comparison.num_vanished > 0) {
-      fmt::print(stderr,
-                 "dsv4: {}: {} blocks became zero: too small for {} beside the rest of their tensor\n",
+      PrintError("dsv4: {}: {} blocks became zero: too small for {} beside the rest of their tensor\n",
                  module.module, comparison.num_vanished, module.to);
     }
   }

@@ -12,8 +12,8 @@
 
 #include "apps/shared/load_bar.h"
 #include "apps/shared/model_source.h"
-#include "apps/shared/npy.h"
 #include "apps/terminal/terminal.h"
+#include "apps/tools/npy.h"
 #include "base/json.h"
 #include "base/read_file.h"
 #include "diag/checks/first_non_finite.h"

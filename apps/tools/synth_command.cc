@@ -11,6 +11,7 @@
 #include "apps/shared/model_flags.h"
 #include "apps/shared/model_source.h"
 #include "apps/terminal/terminal.h"
+#include "base/error_output.h"
 #include "io/checkpoint.h"
 #include "model/synthetic/synthetic.h"
 
@@ -83,7 +84,7 @@ int RunSynthCommand(const SynthOptions& options) {
     return Fail(written, written.code() == StatusCode::kInvalidArgument ? kExitBadUsage : kExitRunFailed);
   }
   if (!tokenizer->has_value()) {
-    fmt::print(stderr, "dsv4: no tokenizer.json: none was given and there is no small model\n");
+    PrintError("dsv4: no tokenizer.json: none was given and there is no small model\n");
     return Summarize(options, /*with_tokenizer=*/false);
   }
   std::error_code error;

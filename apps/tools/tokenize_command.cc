@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "apps/shared/model_source.h"
+#include "base/error_output.h"
 #include "base/json.h"
 #include "base/read_file.h"
 #include "tokenizer/tokenize_cases.h"
@@ -37,7 +38,7 @@ int TokenizeText(const tokenizer::Tokenizer& tokenizer, const TokenizeOptions& o
   for (size_t i = 0; i < ids->size(); ++i) {
     fmt::print("{}\t{}\n", (*ids)[i], pieces[i].dump(-1, ' ', false, Json::error_handler_t::replace));
   }
-  fmt::print(stderr, "{} tokens\n", ids->size());
+  PrintError("{} tokens\n", ids->size());
   return kExitOk;
 }
 

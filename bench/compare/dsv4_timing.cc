@@ -27,6 +27,7 @@
 #include "backend/cpu/machine_bounds.h"
 #include "base/json.h"
 #include "base/parallel.h"
+#include "io/content_digest.h"
 #include "model/runtime/model.h"
 
 namespace dsv4::bench {
@@ -64,9 +65,10 @@ double TimedStep(model::Model& model, std::vector<kv::SequenceState>& sequences,
 
 // The state that has read `ids`: from `file` when that holds one of this model and length, else computed and written there.
 kv::Snapshot StateAfter(model::Model& model, const std::vector<int32_t>& ids, const std::string& file) {
+  const uint64_t origin = Require(model.Origin(io::ContentDigest::kForever));
   if (std::ifstream in(file, std::ios::binary); in) {
     const std::vector<char> bytes{std::istreambuf_iterator<char>(in), {}};
-    auto kept = model.DeserializeSnapshot(std::as_bytes(std::span(bytes)));
+    auto kept = model.DeserializeSnapshot(std::as_bytes(std::span(bytes)), origin);
     if (kept.has_value() && kept->length() == static_cast<int64_t>(ids.size())) return std::move(*kept);
   }
   std::vector<kv::SequenceState> sequence;
@@ -77,7 +79,7 @@ kv::Snapshot StateAfter(model::Model& model, const std::vector<int32_t>& ids, co
     begin = end;
   }
   kv::Snapshot snapshot = Require(sequence[0].Snapshot());
-  const std::vector<std::byte> bytes = Require(snapshot.Serialize());
+  const std::vector<std::byte> bytes = Require(snapshot.Serialize(origin));
   std::ofstream out(file, std::ios::binary);
   out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   if (!out.flush()) Fail(fmt::format("{}: cannot write", file));

@@ -21,6 +21,7 @@
 #include "bench/must.h"
 #include "kv/random_rows.h"
 #include "kv/snapshot.h"
+#include "model/arch/architecture.h"
 #include "model/runtime/model.h"
 #include "model/synthetic/synthetic.h"
 
@@ -84,10 +85,12 @@ class Bench {
     Measure(fmt::format("decode, depth {}", depth), rounds, [&](Side& side) { Step(side, 1, 1); });
     Measure(fmt::format("chunk of {}, depth {}", chunk_, depth), std::max(3, rounds / 3),
             [&](Side& side) { Step(side, chunk_, 2); });
-    Measure(fmt::format("save, depth {}", depth), std::max(3, rounds / 3),
-            [&](Side& side) { side.saved = Must(Must(side.state->Snapshot()).Serialize()); });
-    Measure(fmt::format("restore, depth {}", depth), std::max(3, rounds / 3),
-            [&](Side& side) { (void)Must(side.model->DeserializeSnapshot(side.saved)); });
+    Measure(fmt::format("save, depth {}", depth), std::max(3, rounds / 3), [&](Side& side) {
+      side.saved = Must(Must(side.state->Snapshot()).Serialize(side.model->recipe()));
+    });
+    Measure(fmt::format("restore, depth {}", depth), std::max(3, rounds / 3), [&](Side& side) {
+      (void)Must(side.model->DeserializeSnapshot(side.saved, side.model->recipe()));
+    });
     const auto megabytes = [](const Side& side) { return static_cast<double>(side.saved.size()) / 1e6; };
     fmt::print("{:<28} {:>9.2f} MB {:>9.2f} MB {:>8.3f}\n", fmt::format("file, depth {}", depth),
                megabytes(sides_[0]), megabytes(sides_[1]), megabytes(sides_[1]) / megabytes(sides_[0]));

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ABI = 3
+ABI = 4
 RULES = ("json_schema", "regex", "choice", "grammar", "structural_tag")  # From 1.
 LEVELS = {1: logging.INFO, 2: logging.WARNING, 3: logging.ERROR}
 KINDS = ("reasoning", "content", "tool_call_begin", "arguments", "tool_call_end", "done")
@@ -78,6 +78,8 @@ def _load() -> c.CDLL:
         getattr(library, name).argtypes = [c.c_void_p]
     for name in ("dsv4_buffer_data", "dsv4_prompt_ids"):
         getattr(library, name).restype = c.c_void_p
+    library.dsv4_model_backend.restype = c.c_char_p
+    library.dsv4_model_backend.argtypes = [c.c_void_p]
     library.dsv4_buffer_size.restype = c.c_size_t
     return library
 
@@ -238,7 +240,7 @@ class _Steps:
 class LLM:
     """A model of a checkpoint directory. Threads may share it. Warnings go to the logger "dsv4"."""
 
-    def __init__(self, path: str | os.PathLike[str], backend: str = "cpu", threads: int = 0, device: int = 0,
+    def __init__(self, path: str | os.PathLike[str], backend: str = "auto", threads: int = 0, device: int = 0,
                  numerics: str = "release", max_layers: int = 0,
                  on_progress: Callable[[int, int], object] | None = None) -> None:
         """`on_progress` is called with the layers done and all layers; an exception in it ends the load, and leaves it."""
@@ -264,6 +266,7 @@ class LLM:
                 raise raised[0] from None
             raise
         self._model = _Handle("model", handle, self._log)
+        self.backend: str = _lib.dsv4_model_backend(handle).decode()  # "cuda (NVIDIA H200)"
         self.vocab_size: int = _lib.dsv4_model_vocab_size(handle)
         self.context_length: int = _lib.dsv4_model_context_length(handle)
         self._stops = frozenset(token for token in range(self.vocab_size) if _lib.dsv4_model_is_stop(handle, token))

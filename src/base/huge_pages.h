@@ -12,7 +12,7 @@ namespace dsv4 {
 // Owns zeros that take memory as they are touched. They begin on a huge page: one that holds bytes of other memory too would be a small one.
 class HugePages {
  public:
-  static constexpr size_t kBytes = size_t{2} << 20;  // Of one of them, on x86-64.
+  static constexpr size_t kBytes = size_t{2} << 20;  // Size of a huge page on x86-64.
 
   // At least one byte. ResourceExhausted names `what`.
   static Result<HugePages> Map(std::string_view what, size_t num_bytes);

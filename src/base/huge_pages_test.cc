@@ -42,7 +42,7 @@ TEST(HugePages, LeaveNothingBehind) {
   {
     Result<HugePages> pages = HugePages::Map("a test", kBytes);
     ASSERT_TRUE(pages.has_value());
-    // What was mapped to find a huge page's beginning is gone already.
+    // Memory mapped to find a huge page's beginning is gone already.
     EXPECT_NEAR(static_cast<double>(MappedKilobytes() - before), kBytes / 1024.0, 1024);
     const HugePages moved = std::move(*pages);
     EXPECT_TRUE(pages->bytes().empty());

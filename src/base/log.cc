@@ -1,10 +1,15 @@
 #include "base/log.h"
 
-#include <spdlog/sinks/stdout_color_sinks.h>
-#include <spdlog/spdlog.h>
+#include <fmt/format.h>
+#include <unistd.h>
 
-#include <memory>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <ctime>
 
+#include "base/error_output.h"
 #include "base/log_sink.h"
 #include "base/log_times.h"
 
@@ -13,32 +18,40 @@ namespace {
 
 thread_local const LogSink::Callback* log_sink = nullptr;
 
-spdlog::logger& Logger() {
-  static const std::shared_ptr<spdlog::logger> logger = [] {
-    auto created =
-        std::make_shared<spdlog::logger>("dsv4", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
-    created->set_pattern("%^%l%$: %v");
-    created->set_level(spdlog::level::warn);
-    return created;
-  }();
-  return *logger;
+std::atomic<LogLevel> g_level = LogLevel::kWarning;
+std::atomic<bool> g_times = false;
+
+// "2026-11-25T21:48:09.123+01:00 ", by the clock of this place.
+std::string Time() {
+  const auto now = std::chrono::system_clock::now();
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
+  const auto milliseconds =
+      std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
+  std::tm local = {};
+  ::localtime_r(&seconds, &local);
+  const long minutes = std::labs(local.tm_gmtoff) / 60;
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}{}{:02}:{:02} ", local.tm_year + 1900,
+                     local.tm_mon + 1, local.tm_mday, local.tm_hour, local.tm_min, local.tm_sec, milliseconds,
+                     local.tm_gmtoff < 0 ? '-' : '+', minutes / 60, minutes % 60);
 }
 
-spdlog::level::level_enum ToSpdlog(LogLevel level) {
-  switch (level) {
-    case LogLevel::kDebug:
-      return spdlog::level::debug;
-    case LogLevel::kInfo:
-      return spdlog::level::info;
-    case LogLevel::kWarning:
-      return spdlog::level::warn;
-    case LogLevel::kError:
-      return spdlog::level::err;
-    case LogLevel::kOff:
-      return spdlog::level::off;
-  }
-  return spdlog::level::off;
+bool HasColors() {
+  static const bool has = [] {
+    const char* const terminal = std::getenv("TERM");
+    return ::isatty(STDERR_FILENO) != 0 && terminal != nullptr && std::string_view(terminal) != "dumb";
+  }();
+  return has;
 }
+
+struct Level {
+  std::string_view name;
+  std::string_view color;
+};
+
+constexpr std::array<Level, 4> kLevels = {{{"debug", "\033[36m"},
+                                           {"info", "\033[32m"},
+                                           {"warning", "\033[33m\033[1m"},
+                                           {"error", "\033[31m\033[1m"}}};
 
 }  // namespace
 
@@ -58,13 +71,17 @@ bool SetLogLevel(std::string_view name) {
   return true;
 }
 
-void SetLogTimes(bool on) { Logger().set_pattern(on ? "%Y-%m-%dT%H:%M:%S.%e%z %^%l%$: %v" : "%^%l%$: %v"); }
+void SetLogTimes(bool on) { g_times = on; }
 
-void SetLogLevel(LogLevel level) { Logger().set_level(ToSpdlog(level)); }
+void SetLogLevel(LogLevel level) { g_level = level; }
 
 void Log(LogLevel level, const std::string& message) {
   if (log_sink == nullptr) {
-    Logger().log(ToSpdlog(level), message);
+    if (level < g_level || level == LogLevel::kOff) return;
+    const auto& [name, color] = kLevels[static_cast<size_t>(level)];
+    const bool colored = HasColors();
+    PrintError("{}{}{}{}: {}\n", g_times ? Time() : std::string(), colored ? color : "", name,
+               colored ? "\033[m" : "", message);
   } else if (*log_sink) {
     (*log_sink)(level, message);
   }

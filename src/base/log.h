@@ -1,5 +1,4 @@
-// Logging behind our own small interface: spdlog costs seconds per translation unit, so only log.cc includes
-// it. Messages go to stderr. Libraries log; only apps print.
+// Log messages, which go to standard error (base/error_output.h). Libraries log; only apps print.
 #pragma once
 
 #include <cstdint>

@@ -34,7 +34,7 @@ std::optional<int64_t> NumberOf(const std::string& path, std::string_view name) 
   return std::nullopt;
 }
 
-// What one control group leaves: its limit, and what of it is in use for more than copies of files.
+// Memory that one control group leaves: its limit, and use beyond copies of files.
 void Limit(MachineMemory& memory, const std::string& limit_file, const std::string& usage_file,
            const std::string& statistics, std::string_view cached) {
   const std::optional<int64_t> limit = ReadLimit(limit_file);

@@ -10,7 +10,7 @@ namespace dsv4 {
 
 struct MachineMemory {
   int64_t total = 0;      // Bytes.
-  int64_t available = 0;  // Of them, what can be had without swapping; caches of files count as free.
+  int64_t available = 0;  // Bytes to be had without swapping; caches of files count as free.
 };
 
 // NotFound names the file under `root` that does not read as the kernel writes it. A control group without a limit, or none, limits nothing.

@@ -30,14 +30,14 @@ Result<std::vector<int>> ParseIdList(std::string_view text);
 // `sysfs_root` that does not read as the kernel writes it.
 Result<std::vector<NumaNode>> ReadNumaNodes(const std::string& sysfs_root = "/sys");
 
-// What the system lets this process use (taskset, cpusets). Empty lists: the system does not say, which means all.
+// CPUs and nodes that the system lets this process use (taskset, cpusets). Empty lists: the system does not say, which means all.
 struct NumaLimits {
   std::vector<int> cpus;
   std::vector<int> nodes;  // With memory.
 };
 NumaLimits ProcessNumaLimits();
 
-// Where threads and pages of this process go.
+// Nodes for threads and pages of this process.
 struct NumaPlan {
   std::vector<NumaNode> nodes;  // With memory and CPUs that this process may use; `cpus` are only those.
   bool interleave = false;      // There is more than one.

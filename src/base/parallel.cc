@@ -57,7 +57,7 @@ void KeepOnNode(const std::vector<std::vector<int>>& cpus_of_nodes, int index, i
   if (!status.ok()) LogWarning(status.message());
 }
 
-// What is left of a thread's share of a loop, as one word: taking from it is one atomic step, and fails where the share is of another loop
+// The rest of a thread's share of a loop, as one word: taking from it is one atomic step, and fails where the share is of another loop
 // than the taker thinks.
 class Share {
  public:
@@ -94,13 +94,13 @@ struct ThreadPool::State {
   std::mutex mutex;
   std::condition_variable work_ready;
   std::condition_variable work_done;
-  // Of the open loop, published by its shares: read only by a thread that has taken units of it, for which the loop waits.
+  // Body of the open loop, published by its shares: read only by a thread that has taken units of it, for which the loop waits.
   const std::function<void(int64_t, int64_t)>* body = nullptr;
   int64_t count = 0;
   int64_t shortest = 1;    // Iterations of a unit; the last unit may be shorter.
-  uint32_t num_loops = 0;  // Of the calling thread alone.
+  uint32_t num_loops = 0;  // Used by the calling thread alone.
   std::atomic<bool> failed{false};
-  std::exception_ptr failure;  // Of the thread that set `failed`.
+  std::exception_ptr failure;  // Exception of the thread that set `failed`.
   std::vector<Slot> slots;     // The calling thread's is the first.
   std::atomic<int> num_asleep{0};
   std::atomic<bool> caller_sleeps{false};
@@ -170,8 +170,11 @@ struct ThreadPool::State {
 ThreadPool::ThreadPool(int num_threads)
     : ThreadPool(ThreadPoolOptions{.num_threads = num_threads, .spin = {}, .cpus_of_nodes = {}}) {}
 
+ThreadPool::ThreadPool(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+// By way of another constructor: where a thread cannot be started, the destructor ends those that were.
 ThreadPool::ThreadPool(const ThreadPoolOptions& options)
-    : state_(std::make_unique<State>(options.num_threads)) {
+    : ThreadPool(std::make_unique<State>(options.num_threads)) {
   const int num_threads = options.num_threads;
   DSV4_CHECK(num_threads >= 1) << "num_threads " << num_threads;
   const bool a_core_each = num_threads <= static_cast<int>(std::thread::hardware_concurrency());

@@ -37,6 +37,8 @@ class ThreadPool {
 
  private:
   struct State;
+  explicit ThreadPool(std::unique_ptr<State> state);
+
   std::unique_ptr<State> state_;
 };
 

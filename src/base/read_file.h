@@ -9,10 +9,10 @@
 namespace dsv4 {
 
 inline constexpr size_t kMaxDocumentBytes = size_t{1} << 30;
-// Of the small files of a model directory: config.json, generation_config.json and their like.
+// Limit for small files of a model directory: config.json, generation_config.json and their like.
 inline constexpr size_t kMaxModelDocumentBytes = size_t{64} << 20;
 
-// What may be read: a file of a model directory must be a regular file, since a pipe in a hostile directory has no end to rely
+// Kinds of files to read: a file of a model directory must be a regular file, since a pipe in a hostile directory has no end to rely
 // on; a path that a person typed may also be a pipe or /dev/stdin.
 enum class FileKind { kRegular, kAny };
 

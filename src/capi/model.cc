@@ -5,17 +5,51 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <thread>
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/gpu_survey.h"
 #include "backend/reference/reference_backend.h"
+#include "base/log.h"
 #include "capi/objects.h"
+#include "io/checkpoint.h"
+#include "model/placement/memory_plan.h"
 #include "ops/op_table.h"
 
 namespace dsv4::capi {
 namespace {
+
+// Of "auto", which is a usable GPU where the model has room on it, else the CPU: on_log is told why not.
+struct Choice {
+  std::string_view name = "cpu";
+  int device = 0;
+};
+
+Choice Choose(const dsv4_model_options& options, const std::string& directory,
+              const model::ModelOptions& of_model) {
+  const backend::GpuSurvey survey = backend::SurveyGpus();
+  const std::string gpus = backend::NameGpus(survey);
+  const std::optional<int> first = backend::FirstUsable(survey);
+  if (!first) {
+    if (!gpus.empty()) LogWarning(fmt::format("{}: idle, {}", gpus, backend::WhyNoGpu(survey)));
+    return {};
+  }
+  const Choice gpu{.name = "cuda", .device = options.device > 0 ? options.device : *first};
+  const Result<backend::CudaRoom> room = backend::RoomOf(gpu.device);
+  const Result<model::ModelConfig> config = model::LoadModelConfig(directory);
+  const auto checkpoint = io::Checkpoint::Open(directory);
+  if (!room || !config || !checkpoint) return gpu;  // Its load says what is wrong.
+  const Result<model::MemoryPlan> plan = model::PlanMemory(*config, *checkpoint, of_model, {});
+  if (!plan || plan->total() + room->scratch <= room->free) return gpu;
+  LogWarning(fmt::format("{}: idle, {:.2f} GB are free and {:.2f} GB are wanted: the model runs on the CPU",
+                         gpus, static_cast<double>(room->free) / 1e9,
+                         static_cast<double>(plan->total() + room->scratch) / 1e9));
+  return {};
+}
 
 Result<ops::Backend> MakeBackend(std::string_view name, int threads, int device) {
   if (name == "cpu") return backend::MakeCpuBackend({.num_threads = threads, .isa = {}, .cpus_of_nodes = {}});
@@ -26,7 +60,7 @@ Result<ops::Backend> MakeBackend(std::string_view name, int threads, int device)
     return backend::MakeCudaBackend(options);
   }
   return Error(InvalidArgument(
-      fmt::format("dsv4_model_options.backend: got '{}', wanted cpu, reference or cuda", name)));
+      fmt::format("dsv4_model_options.backend: got '{}', wanted auto, cpu, reference or cuda", name)));
 }
 
 Status Open(const dsv4_model_options& options, dsv4_model& opened) {
@@ -48,12 +82,14 @@ Status Open(const dsv4_model_options& options, dsv4_model& opened) {
   const int threads = options.threads > 0
                           ? options.threads
                           : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const std::string_view name = options.backend != nullptr ? options.backend : "cpu";
-  DSV4_ASSIGN_OR_RETURN_STATUS(const ops::Backend backend, MakeBackend(name, threads, options.device));
   model::ModelOptions of_model;
   of_model.numerics = numerics == "plain" ? model::Numerics::kPlain : model::Numerics::kRelease;
   of_model.max_layers = options.max_layers;
-  if (name == "cuda" && !backend::kCudaPacksRows) of_model.cache_rows = model::CacheRows::kWide;
+  Choice choice{.name = options.backend != nullptr ? options.backend : "auto", .device = options.device};
+  if (choice.name == "auto") choice = Choose(options, directory, of_model);
+  DSV4_ASSIGN_OR_RETURN_STATUS(const ops::Backend backend, MakeBackend(choice.name, threads, choice.device));
+  opened.backend_name = backend.name;
+  if (choice.name == "cuda" && !backend::kCudaPacksRows) of_model.cache_rows = model::CacheRows::kWide;
   if (options.on_progress != nullptr) {
     of_model.progress = [&options](const model::LoadProgress& so_far) -> Status {
       if (options.on_progress(so_far.layers, so_far.num_layers, options.user) == 0) return {};
@@ -140,6 +176,7 @@ dsv4_code dsv4_model_open(const dsv4_model_options* options, dsv4_model** model,
 }
 
 void dsv4_model_free(dsv4_model* model) { delete model; }
+const char* dsv4_model_backend(const dsv4_model* model) { return model->backend_name.c_str(); }
 int64_t dsv4_model_vocab_size(const dsv4_model* model) { return model->model->config().vocab_size; }
 int64_t dsv4_model_context_length(const dsv4_model* model) {
   return model->model->config().max_position_embeddings;

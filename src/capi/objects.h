@@ -1,4 +1,4 @@
-// What the handles of dsv4.h are, and how a function of it ends.
+// Handles of dsv4.h, and how a function of it ends.
 #pragma once
 
 #include <condition_variable>
@@ -51,6 +51,7 @@ struct dsv4_model {
 
   std::optional<dsv4::session::TextModel> text;
   std::unique_ptr<dsv4::model::Model> model;
+  std::string backend_name;
   std::vector<uint8_t> allowed;
   dsv4::LogSink::Callback log;
   mutable std::mutex mutex;
@@ -87,7 +88,7 @@ struct dsv4_sampler {
 namespace dsv4::capi {
 
 dsv4_code End(const Status& status, dsv4_error* error);
-// Of the exception that is being handled.
+// Status of the exception that is being handled.
 Status Caught();
 
 // Runs `body`, which returns a Status. No exception leaves it.

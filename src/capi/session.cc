@@ -10,6 +10,7 @@
 
 #include "capi/objects.h"
 #include "grammar/rules/content_rule.h"
+#include "io/content_digest.h"
 #include "kv/snapshot.h"
 #include "session/answer_shape.h"
 
@@ -65,6 +66,8 @@ Status Choose(dsv4_sampler& sampler, const dsv4_session& session, int32_t& token
   const auto vocab_size = static_cast<size_t>(dsv4_model_vocab_size(session.model));
   std::span<const uint64_t> permitted;
   if (sampler.constraint != nullptr) permitted = sampler.constraint->Allowed();
+  if (!permitted.empty() && std::ranges::all_of(permitted, [](uint64_t word) { return word == 0; }))
+    return sampler.constraint->WhyNone();
   DSV4_ASSIGN_OR_RETURN_STATUS(const dsv4::sampling::SampledToken sampled,
                                sampler.sampler.Sample(std::span(session.logits).last(vocab_size), permitted));
   if (sampler.constraint != nullptr && dsv4_model_is_stop(sampler.model, sampled.id) == 0)
@@ -160,9 +163,11 @@ dsv4_code dsv4_session_snapshot(const dsv4_session* session, dsv4_buffer** bytes
   return Guard(error, [&]() -> Status {
     *bytes = nullptr;
     const Turn turn(*session->model);
+    const dsv4::model::Model& model = *session->model->model;
+    DSV4_ASSIGN_OR_RETURN_STATUS(const uint64_t origin, model.Origin(dsv4::io::ContentDigest::kForever));
     DSV4_ASSIGN_OR_RETURN_STATUS(const dsv4::kv::Snapshot snapshot, session->state.Snapshot());
     DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<std::byte> made,
-                                 snapshot.Serialize(session->model->model->options().max_rewind_tokens));
+                                 snapshot.Serialize(origin, model.options().max_rewind_tokens));
     *bytes = new dsv4_buffer{std::string(reinterpret_cast<const char*>(made.data()), made.size())};
     return {};
   });
@@ -171,9 +176,11 @@ dsv4_code dsv4_session_snapshot(const dsv4_session* session, dsv4_buffer** bytes
 dsv4_code dsv4_session_restore(dsv4_session* session, const void* bytes, size_t size, dsv4_error* error) {
   return Guard(error, [&]() -> Status {
     const Turn turn(*session->model);
+    const dsv4::model::Model& model = *session->model->model;
+    DSV4_ASSIGN_OR_RETURN_STATUS(const uint64_t origin, model.Origin(dsv4::io::ContentDigest::kForever));
     DSV4_ASSIGN_OR_RETURN_STATUS(
         const dsv4::kv::Snapshot snapshot,
-        session->model->model->DeserializeSnapshot({static_cast<const std::byte*>(bytes), size}));
+        model.DeserializeSnapshot({static_cast<const std::byte*>(bytes), size}, origin));
     DSV4_RETURN_IF_ERROR(session->state.Restore(snapshot));
     session->logits.clear();
     return {};
@@ -233,7 +240,7 @@ dsv4_code dsv4_sample(dsv4_sampler* sampler, const dsv4_session* session, int32_
 
 namespace {
 
-// What dsv4_decode wants of its rows.
+// Checks the rows of dsv4_decode.
 Status CheckRows(std::span<const dsv4_row> rows) {
   std::vector<const dsv4_session*> sessions;
   for (size_t i = 0; i < rows.size(); ++i) {

@@ -223,6 +223,22 @@ TEST(ResolveThinking, UnknownValuesAreNamed) {
             "thinking.budget_tokens: got -1, wanted an integer, 0 for no bound");
 }
 
+TEST(ResolveThinking, EverySpellingOfABudgetAndOfNone) {
+  EXPECT_EQ(Thinking(R"({"thinking_budget": 7})"), "on 7");
+  EXPECT_EQ(Thinking(R"({"thinking_token_budget": -1})"), "on");
+  EXPECT_EQ(Thinking(R"({"reasoning": {"max_tokens": 7}})"), "on 7");
+  EXPECT_EQ(Thinking(R"({"reasoning_budget_tokens": 0})"), "off");
+  EXPECT_EQ(Thinking(R"({"reasoning": {"enabled": false}})"), "off");
+  EXPECT_EQ(Thinking(R"({"reasoning": false})"), "off");
+  EXPECT_EQ(Thinking(R"({"reasoning": {"enabled": true}})", "v4", {.mode = ThinkingMode::kChat}), "on");
+  EXPECT_EQ(Thinking(R"({"thinking": "disabled"})"), "off");
+  EXPECT_EQ(Thinking(R"({"think": "high"})", "v4", {.mode = ThinkingMode::kChat}), "on high");
+  EXPECT_EQ(Thinking(R"({"reasoning_effort": "off"})"), "off");
+  EXPECT_EQ(Thinking(R"({"reasoning_effort": "default"})"), "on");
+  EXPECT_EQ(Thinking(R"({"thinking_budget": "much"})"),
+            "thinking_budget: got \"much\", wanted an integer, -1 for no bound");
+}
+
 // Every level the API can ask for is one the renderer of the same revision knows.
 TEST(ResolveThinking, EveryMappedEffortCanBeRendered) {
   const std::vector<Message> messages = {{.role = Role::kUser, .content = "q"}};

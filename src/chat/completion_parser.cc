@@ -22,6 +22,8 @@ class CompletionParser::Impl {
         think_open_(profile.think_open),
         state_(options_.starts_in_reasoning ? State::kReasoningStart : State::kContent) {}
 
+  void SetStopsActive(bool active) { stop_.SetActive(active); }
+
   std::vector<Delta> Feed(std::string_view bytes) {
     if (!done()) {
       utf8_.Append(bytes, &text_);
@@ -427,6 +429,7 @@ CompletionParser::~CompletionParser() = default;
 CompletionParser::CompletionParser(CompletionParser&&) noexcept = default;
 CompletionParser& CompletionParser::operator=(CompletionParser&&) noexcept = default;
 
+void CompletionParser::SetStopsActive(bool active) { impl_->SetStopsActive(active); }
 std::vector<Delta> CompletionParser::Feed(std::string_view bytes) { return impl_->Feed(bytes); }
 std::vector<Delta> CompletionParser::Finish(EndCause cause) { return impl_->Finish(cause); }
 bool CompletionParser::done() const { return impl_->done(); }

@@ -50,6 +50,8 @@ class CompletionParser {
   CompletionParser(CompletionParser&&) noexcept;
   CompletionParser& operator=(CompletionParser&&) noexcept;
 
+  // Whether stop strings in the text that follows end the answer; they do at first.
+  void SetStopsActive(bool active);
   // Returns what became certain. Text after done() is ignored.
   std::vector<Delta> Feed(std::string_view bytes);
   // The text is over; ends with a kDone delta. Call once.

@@ -44,6 +44,7 @@ void CompletionCollector::Add(const Delta& delta) {
 
 CollectedCompletion CompletionCollector::Take() {
   for (Call& call : calls_) {
+    collected_.begun_calls.push_back(call.call);
     if (call.complete) collected_.message.tool_calls.push_back(std::move(call.call));
   }
   calls_.clear();

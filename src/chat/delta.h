@@ -29,15 +29,16 @@ struct Delta {
   // kDone only:
   FinishReason finish_reason = FinishReason::kStop;
   // A call was begun and not ended, or a block has none: finish_reason is then kLength, so that a client neither runs a part of a call
-  // nor takes the answer for one that ended well. A stream has already sent a part of it; an answer sent at once leaves it out.
+  // nor takes the answer for one that ended well.
   bool has_cut_call = false;
 
   friend bool operator==(const Delta&, const Delta&) = default;
 };
 
-// The answer as a whole. Calls that were begun but not ended are left out.
+// The answer as a whole. Calls that were begun but not ended are left out of `message`.
 struct CollectedCompletion {
   ParsedCompletion message;
+  std::vector<ParsedCall> begun_calls;  // All, by their index; of a cut one as much as there is.
   FinishReason finish_reason = FinishReason::kStop;
   bool has_cut_call = false;
   std::string stop_string;

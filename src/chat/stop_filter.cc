@@ -10,11 +10,11 @@ StopFilter::StopFilter(std::vector<std::string> stops) : stops_(std::move(stops)
 }
 
 bool StopFilter::Feed(std::string_view text, std::string& out) {
-  if (stops_.empty()) {
-    out += text;
+  held_ += text;
+  if (stops_.empty() || !active_) {
+    Flush(out);
     return false;
   }
-  held_ += text;
   size_t start = std::string::npos;
   size_t end = std::string::npos;
   for (const std::string& stop : stops_) {

@@ -12,6 +12,9 @@ class StopFilter {
   // Empty strings are ignored. The string that is complete first wins; of two that end together, the longer.
   explicit StopFilter(std::vector<std::string> stops);
 
+  // False: text passes, and stop strings in it mean nothing (min_tokens). True at first.
+  void SetActive(bool active) { active_ = active; }
+
   // Appends to `out` what can no longer be part of a stop string. True when one is found: `out` ends before it.
   bool Feed(std::string_view text, std::string& out);
   // The text is over: what was held back is ordinary.
@@ -23,6 +26,7 @@ class StopFilter {
   std::vector<std::string> stops_;
   std::string held_;
   std::string found_;
+  bool active_ = true;
 };
 
 }  // namespace dsv4::chat

@@ -25,6 +25,7 @@ struct RankEnvironment {
   int rank = 0;
   int size = 1;
   int local_rank = 0;
+  int local_size = 0;  // Ranks of this machine (LOCAL_WORLD_SIZE); 0: not said.
   std::string address = "127.0.0.1";
   int port = 0;
 };

@@ -28,8 +28,8 @@ class EnvironmentTest : public ::testing::Test {
   EnvironmentTest() { Clear(); }
   ~EnvironmentTest() override { Clear(); }
   static void Clear() {
-    for (const char* name :
-         {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"}) {
+    for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
+                             "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"}) {
       ::unsetenv(name);
     }
   }
@@ -52,6 +52,9 @@ TEST_F(EnvironmentTest, SaysWhoIsWho) {
   EXPECT_EQ((*environment)->rank, 2);
   EXPECT_EQ((*environment)->size, 4);
   EXPECT_EQ((*environment)->local_rank, 2);
+  EXPECT_EQ((*environment)->local_size, 0);
+  Set("LOCAL_WORLD_SIZE", "3");
+  EXPECT_EQ((*ReadRankEnvironment())->local_size, 3);
   EXPECT_EQ((*environment)->address, "127.0.0.1");
   EXPECT_EQ((*environment)->port, 29500);
   Set("LOCAL_RANK", "0");

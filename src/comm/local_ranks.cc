@@ -25,8 +25,11 @@ std::vector<char*> Pointers(std::vector<std::string>& strings) {
 }
 
 std::vector<std::string> Environment(int rank, int size, int port) {
-  std::vector<std::string> environment = {fmt::format("RANK={}", rank), fmt::format("WORLD_SIZE={}", size),
-                                          fmt::format("LOCAL_RANK={}", rank), "MASTER_ADDR=127.0.0.1",
+  std::vector<std::string> environment = {fmt::format("RANK={}", rank),
+                                          fmt::format("WORLD_SIZE={}", size),
+                                          fmt::format("LOCAL_RANK={}", rank),
+                                          fmt::format("LOCAL_WORLD_SIZE={}", size),
+                                          "MASTER_ADDR=127.0.0.1",
                                           fmt::format("MASTER_PORT={}", port)};
   const size_t num_ours = environment.size();
   for (char** entry = environ; *entry != nullptr; ++entry) {

@@ -45,6 +45,9 @@ Result<std::optional<RankEnvironment>> ReadRankEnvironment() {
   if (std::getenv("LOCAL_RANK") != nullptr) {
     DSV4_ASSIGN_OR_RETURN(environment.local_rank, Number("LOCAL_RANK", 0, environment.size - 1));
   }
+  if (std::getenv("LOCAL_WORLD_SIZE") != nullptr) {
+    DSV4_ASSIGN_OR_RETURN(environment.local_size, Number("LOCAL_WORLD_SIZE", 1, environment.size));
+  }
   if (const char* address = std::getenv("MASTER_ADDR")) environment.address = address;
   if (std::getenv("MASTER_PORT") == nullptr) {
     return Error(InvalidArgument("MASTER_PORT: not set, want the port on which rank 0 listens"));

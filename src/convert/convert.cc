@@ -15,6 +15,7 @@
 #include "convert/worker.h"
 #include "io/checkpoint.h"
 #include "io/mapped_file.h"
+#include "model/arch/architecture.h"
 #include "model/checkpoint/resolved_checkpoint.h"
 #include "model/config/config.h"
 

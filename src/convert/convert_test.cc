@@ -13,6 +13,7 @@
 
 #include "base/json.h"
 #include "convert/destination.h"
+#include "model/arch/architecture.h"
 #include "model/checkpoint/checkpoint_testing.h"
 #include "model/checkpoint/resolved_checkpoint.h"
 

@@ -8,8 +8,6 @@
 #include <unordered_set>
 #include <utility>
 
-#include "model/checkpoint/tensor_table.h"
-
 namespace dsv4::convert {
 namespace {
 
@@ -41,8 +39,8 @@ class Planner {
       : checkpoint_(checkpoint), config_(config), resolved_(resolved), request_(request) {}
 
   Result<Plan> Run(int64_t max_shard_bytes) {
-    for (const TensorRow& row : model::TensorTable()) {
-      if (row.scope == TensorScope::kModel) AddRow(row, "", model::LayerConfig(), resolved_[row.id]);
+    for (const TensorRow& row : config_.tensors) {
+      if (row.scope == TensorScope::kModel) AddRow(row, "", model::LayerPlan(), resolved_[row.id]);
     }
     for (size_t i = 0; i < resolved_.layers.size(); ++i) AddLayer(i);
     for (const io::StoredTensor* tensor : resolved_.skipped_tensors) AddSkipped(*tensor);
@@ -55,9 +53,9 @@ class Planner {
  private:
   void AddLayer(size_t index) {
     const model::ResolvedLayer& layer = resolved_.layers[index];
-    const model::LayerConfig& layer_config = config_.layers[index];
+    const model::LayerPlan& layer_config = config_.layers[index];
     const std::string scope = fmt::format("layers.{}.", index);
-    for (const TensorRow& row : model::TensorTable()) {
+    for (const TensorRow& row : config_.tensors) {
       const bool shared =
           row.id == TensorId::kSharedW1 || row.id == TensorId::kSharedW2 || row.id == TensorId::kSharedW3;
       if (row.scope == TensorScope::kExpert || shared || !model::LayerHas(row, layer_config)) continue;
@@ -78,12 +76,13 @@ class Planner {
                  const std::array<const StoredLinear*, 3>& linears) {
     Unit unit;
     for (size_t i = 0; i < ids.size(); ++i) {
-      AddLinear(unit, model::RowOf(ids[i]), scope, number, *linears[i], /*scale_group=*/i == 2 ? 1 : 0);
+      AddLinear(unit, model::RowOf(config_, ids[i]), scope, number, *linears[i],
+                /*scale_group=*/i == 2 ? 1 : 0);
     }
     plan_.units.push_back(std::move(unit));
   }
 
-  void AddRow(const TensorRow& row, const std::string& scope, const model::LayerConfig& layer,
+  void AddRow(const TensorRow& row, const std::string& scope, const model::LayerPlan& layer,
               const model::ResolvedTensor& found) {
     Unit unit;
     if (row.kind == TensorKind::kLinear || row.kind == TensorKind::kEmbedding) {

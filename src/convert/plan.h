@@ -1,7 +1,7 @@
 // What a conversion will do, decided from headers alone: every tensor of the output with its place in a file, and the units of
 // work that fill them.
 //
-// Names are the release's (tensor_table.h), the suffixes those of the format:
+// Names are the release's (tensor_rows.h), the suffixes those of the format:
 //   plain .weight; FP8 and MXFP4 .weight, .scale; NVFP4 .weight, .weight_scale, .weight_scale_2
 // A tensor that keeps its format keeps its bytes. Two things follow the source even so: NVFP4 whose global scale divides
 // (compressed-tensors) keeps that suffix, since its reciprocal is another number; and draft and vision tensors are copied under

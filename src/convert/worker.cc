@@ -164,7 +164,7 @@ class Batch {
 
   Status CheckSmallTensor(const SmallTensor& small) const {
     std::vector<Buffer> copies;
-    const Result<TensorView> view = model::RowOf(small.id).kind == model::TensorKind::kExpertIds
+    const Result<TensorView> view = model::RowOf(config_, small.id).kind == model::TensorKind::kExpertIds
                                         ? model::LoadExpertIds(*small.tensor, config_, copies)
                                         : model::LoadVector(*small.tensor, small.shape, copies);
     return view ? Status() : view.error();

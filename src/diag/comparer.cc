@@ -150,7 +150,8 @@ Status Comparer::Compare(int layer, std::string_view name, const TensorView& ten
                                other_.Rows(layer, name, first, num_rows, width));
   compared.num_rows += num_rows;
   if (name == "ffn.router.indices") {
-    compared.by_table = subject_.model.config().layers[static_cast<size_t>(layer)].hash_routed;
+    compared.by_table =
+        subject_.model.config().layers[static_cast<size_t>(layer)].router == model::RouterKind::kTokenIds;
     compared.choices.insert(compared.choices.end(), theirs.begin(), theirs.end());
   }
   // The weights go with the choice that the router made.

@@ -50,6 +50,7 @@ HookedBackend::HookedBackend(ops::Backend inner)
     : inner_(std::move(inner)), hooks_(std::make_shared<OpHooks>()) {
   DSV4_CHECK(ops::MissingOps(inner_.table).empty()) << inner_.name;
   backend_.name = inner_.name;
+  backend_.modes = inner_.modes;
   backend_.packs_rows = inner_.packs_rows;
   backend_.context = std::make_shared<HookedContext>(inner_, hooks_);
 #define DSV4_HOOKED_ENTRY(name, Op) backend_.table.name = Hooked_##name;

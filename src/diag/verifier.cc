@@ -27,9 +27,9 @@ constexpr std::chrono::milliseconds kAskAgain(50);
 void LowerPriority() { (void)::setpriority(PRIO_PROCESS, 0, 10); }  // Of this thread, on Linux.
 
 // Of its own: a state and its snapshots are one thread's.
-Result<std::vector<std::byte>> Serialized(const kv::SequenceState& state) {
+Result<std::vector<std::byte>> Serialized(const kv::SequenceState& state, uint64_t recipe) {
   DSV4_ASSIGN_OR_RETURN(const kv::Snapshot snapshot, state.Snapshot());
-  return snapshot.Serialize();
+  return snapshot.Serialize(recipe);
 }
 
 // ||a - b|| / ||b||
@@ -109,7 +109,7 @@ void Verifier::BeforeDecode(engine::RequestId request, const kv::SequenceState& 
       return;
     }
   }
-  Result<std::vector<std::byte>> bytes = Serialized(state);
+  Result<std::vector<std::byte>> bytes = Serialized(state, reference_->recipe());
   if (bytes) {
     taken_.push_back(
         {.step = {request, state.length()}, .token = token, .state = std::move(*bytes), .logits = {}});
@@ -174,7 +174,8 @@ void Verifier::Run() {
 }
 
 Result<std::vector<float>> Verifier::Recompute(const Sample& sample) {
-  DSV4_ASSIGN_OR_RETURN(const kv::Snapshot snapshot, reference_->DeserializeSnapshot(sample.state));
+  DSV4_ASSIGN_OR_RETURN(const kv::Snapshot snapshot,
+                        reference_->DeserializeSnapshot(sample.state, reference_->recipe()));
   DSV4_ASSIGN_OR_RETURN(kv::SequenceState state, reference_->NewSequence());
   DSV4_TRY(state.Restore(snapshot));
   const model::SequenceChunk chunk = {.state = &state, .tokens = std::span(&sample.token, 1)};

@@ -71,8 +71,7 @@ std::string ToText(const VerifySummary& summary);
 
 class Verifier final : public engine::StepWatcher {
  public:
-  // `reference` has the weights, options and numerics of the model under test (their states are told apart by
-  // kv::CacheLayout::model_fingerprint) and has no other user. options.every and max_queued are at least 1.
+  // `reference` has the weights and the recipe (model::Model::recipe) of the model under test, and has no other user. options.every and max_queued are at least 1.
   Verifier(std::unique_ptr<model::Model> reference, const VerifierOptions& options);
   // Ends the step that is being computed, drops the rest.
   ~Verifier() override;

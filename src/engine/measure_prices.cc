@@ -14,7 +14,20 @@ namespace dsv4::engine {
 namespace {
 
 constexpr int64_t kPromptTokens = 8;
+constexpr double kSecondsOfPasses = 1.5;
 constexpr int kTries = 6;  // The first half warms up: a device takes a step that it knows another way.
+
+double Since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// They choose as many different experts as independent tokens do.
+std::vector<int32_t> RandomTokens(std::minstd_rand& random, int64_t vocab_size, int64_t count) {
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i < count; ++i)
+    tokens.push_back(static_cast<int32_t>(random() % static_cast<uint64_t>(vocab_size)));
+  return tokens;
+}
 
 class Measurement {
  public:
@@ -50,17 +63,10 @@ class Measurement {
   using Clock = std::chrono::steady_clock;
   static constexpr sampling::ChoiceParams kGreedy{.temperature = 0.0F};
 
-  static double Since(Clock::time_point begin) {
-    return std::chrono::duration<double>(Clock::now() - begin).count();
-  }
   bool IsOver() const { return Since(begin_) > options_.most_seconds; }
 
-  // Random ones: as many different experts as independent tokens choose.
   std::vector<int32_t> Tokens(int64_t count) {
-    std::vector<int32_t> tokens;
-    for (int64_t i = 0; i < count; ++i)
-      tokens.push_back(static_cast<int32_t>(random_() % static_cast<uint64_t>(model_.config().vocab_size)));
-    return tokens;
+    return RandomTokens(random_, model_.config().vocab_size, count);
   }
 
   template <typename Run>
@@ -136,6 +142,31 @@ void MeasurePrices(model::Model& model, const PriceOptions& options, speculation
     const std::optional<double> seconds = measurement.OfDrafts(tokens);
     if (!seconds) return;
     policy.SawDrafting(tokens, 1, *seconds);
+  }
+}
+
+void MeasurePasses(model::Model& model, int64_t most_tokens, PrefillPolicy& policy,
+                   speculation::DraftPolicy* drafts) {
+  using Clock = std::chrono::steady_clock;
+  std::minstd_rand random;
+  const Clock::time_point begin = Clock::now();
+  most_tokens =
+      std::min({most_tokens, model.options().max_chunk_tokens, model.config().max_position_embeddings - 1});
+  double least = 0.0;
+  for (int64_t rows = 1; rows <= most_tokens; rows *= rows < 8 ? 8 : 2) {
+    if (Since(begin) + 4.0 * least > kSecondsOfPasses) return;  // As long as these will take at most.
+    least = std::numeric_limits<double>::infinity();
+    for (int i = 0; i < 2; ++i) {  // The first warms up.
+      Result<kv::SequenceState> state = model.NewSequence();
+      if (!state) return;
+      const std::vector<int32_t> prompt = RandomTokens(random, model.config().vocab_size, rows);
+      const model::SequenceChunk chunk = {.state = &*state, .tokens = prompt};
+      const Clock::time_point began = Clock::now();
+      if (!model.Step(std::span(&chunk, 1))) return;
+      if (i > 0) least = std::min(least, Since(began));
+    }
+    policy.SawStep(rows == 1 ? 1 : 0, rows == 1 ? 0 : rows, least);
+    if (drafts != nullptr && rows > 1) drafts->SawStep(rows, 0, least);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -14,11 +15,8 @@
 namespace dsv4::engine {
 namespace {
 
-uint64_t Origin(const kv::CacheLayout& layout, const std::string& producer) {
-  const std::string facts =
-      fmt::format("{:016x}|{:016x}|{}", layout.GeometryFingerprint(), layout.model_fingerprint, producer);
-  return XXH3_64bits(facts.data(), facts.size());
-}
+// How often it is asked whether the origin is known.
+constexpr std::chrono::milliseconds kAskAgain(20);
 
 // Yields to the threads that compute the answers. It can only fail to be nicer.
 void LowerPriority() { (void)::setpriority(PRIO_PROCESS, 0, 10); }  // Of this thread, on Linux.
@@ -27,7 +25,7 @@ void LowerPriority() { (void)::setpriority(PRIO_PROCESS, 0, 10); }  // Of this t
 class PrefixHasher {
  public:
   PrefixHasher(uint64_t salt, std::span<const int32_t> tokens) : state_(XXH3_createState()), tokens_(tokens) {
-    DSV4_CHECK(state_ != nullptr) << "out of memory";
+    if (state_ == nullptr) throw std::bad_alloc();
     XXH3_64bits_reset_withSeed(state_.get(), salt);
   }
   // `length` is at least that of the call before.
@@ -56,30 +54,23 @@ struct PrefixDisk::Load {
   std::optional<Content> content;
 };
 
-PrefixDisk::PrefixDisk(PrefixDiskOptions options, uint64_t origin, Deserialize deserialize,
+PrefixDisk::PrefixDisk(PrefixDiskOptions options, Deserialize deserialize,
                        std::unique_ptr<PrefixCatalogue> catalogue)
-    : options_(std::move(options)),
-      origin_(origin),
-      deserialize_(std::move(deserialize)),
-      catalogue_(std::move(catalogue)) {}
+    : options_(std::move(options)), deserialize_(std::move(deserialize)), catalogue_(std::move(catalogue)) {}
 
-Result<std::unique_ptr<PrefixDisk>> PrefixDisk::Open(PrefixDiskOptions options, const kv::CacheLayout& layout,
-                                                     Deserialize deserialize) {
+Result<std::unique_ptr<PrefixDisk>> PrefixDisk::Open(PrefixDiskOptions options, Deserialize deserialize) {
   if (options.max_bytes <= 0) {
     return Error(InvalidArgument(
         fmt::format("prefix cache on disk: a budget of {} bytes, wanted more than 0", options.max_bytes)));
   }
   DSV4_ASSIGN_OR_RETURN(std::unique_ptr<PrefixCatalogue> catalogue, PrefixCatalogue::Open(options.directory));
   DSV4_ASSIGN_OR_RETURN(const std::vector<CataloguedState> states, catalogue->All());
-  const uint64_t origin = Origin(layout, options.producer);
   std::unique_ptr<PrefixDisk> disk(
-      new PrefixDisk(std::move(options), origin, std::move(deserialize), std::move(catalogue)));
-  for (const CataloguedState& state : states) {
-    disk->stats_.num_bytes += state.num_bytes;
-    if (state.origin == origin) disk->Enter(std::make_shared<Entry>(Entry{.state = state, .written = true}));
-  }
+      new PrefixDisk(std::move(options), std::move(deserialize), std::move(catalogue)));
+  for (const CataloguedState& state : states) disk->stats_.num_bytes += state.num_bytes;
   disk->stats_.num_rejected = disk->findings().num_damaged;
   DSV4_TRY(disk->MakeRoom(0));  // The budget may be smaller than the last time.
+  disk->LearnOrigin();
   disk->writer_ = std::thread([raw = disk.get()] { raw->WriteLoop(); });
   disk->reader_ = std::thread([raw = disk.get()] { raw->ReadLoop(); });
   return disk;
@@ -152,6 +143,7 @@ void PrefixDisk::Offer(uint64_t salt, std::span<const int32_t> tokens, const kv:
   const int64_t num_bytes = kv::StateBytes(state.layout(), num_tokens);
   {
     const std::lock_guard lock(mutex_);
+    if (disabled_) return;
     const int64_t gain = num_tokens - Longest(salt, tokens, num_tokens, /*written_only=*/false).length;
     if (gain < std::max(kMinGain, num_tokens / kMinGainShare)) return;
     if (!writes_.empty() && queued_bytes_ + num_bytes > options_.max_queued_bytes) {
@@ -162,13 +154,12 @@ void PrefixDisk::Offer(uint64_t salt, std::span<const int32_t> tokens, const kv:
   Result<kv::Snapshot> snapshot = state.Snapshot();
   if (!snapshot) return;  // In the middle of a failed step: nothing worth keeping.
   auto entry = std::make_shared<Entry>();
-  entry->state = {.name = PrefixFileName(origin_, salt, tokens),
-                  .origin = origin_,
-                  .salt = salt,
-                  .num_tokens = num_tokens,
-                  .hashes = HashPrefixes(salt, tokens)};
+  entry->state = {.salt = salt, .num_tokens = num_tokens, .hashes = HashPrefixes(salt, tokens)};
   {
     const std::lock_guard lock(mutex_);
+    if (disabled_) return;
+    entry->state.origin = origin_.value_or(0);  // LearnOrigin names it anew.
+    entry->state.name = PrefixFileName(entry->state.origin, salt, tokens);
     Enter(entry);
     queued_bytes_ += num_bytes;
     writes_.push_back({std::move(entry), {tokens.begin(), tokens.end()}, std::move(*snapshot), num_bytes});
@@ -275,8 +266,86 @@ Status PrefixDisk::MakeRoom(int64_t num_bytes) {
   }
 }
 
-Status PrefixDisk::Write(const WriteJob& job) {
-  DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<std::byte> bytes, job.snapshot.Serialize(kDiskRewindTokens));
+bool PrefixDisk::LearnOrigin() {
+  const Result<uint64_t> origin = options_.origin();
+  if (!origin) {
+    if (origin.error().code() != StatusCode::kUnavailable) Disable(origin.error());
+    return false;
+  }
+  const Result<std::vector<CataloguedState>> states = catalogue_->All();
+  if (!states) {
+    Disable(states.error());
+    return false;
+  }
+  const std::lock_guard lock(mutex_);
+  origin_ = *origin;
+  std::deque<WriteJob> offered = std::exchange(writes_, {});
+  for (const WriteJob& job : offered) Leave(job.entry->state.name);
+  for (const CataloguedState& state : *states) {
+    if (state.origin == *origin) Enter(std::make_shared<Entry>(Entry{.state = state, .written = true}));
+  }
+  for (WriteJob& job : offered) {
+    CataloguedState& state = job.entry->state;
+    state.origin = *origin;
+    state.name = PrefixFileName(*origin, state.salt, job.tokens);
+    if (entries_.contains(state.name)) {  // It is there from an earlier run.
+      queued_bytes_ -= job.num_bytes;
+      spent_.push_back(std::move(job));
+      continue;
+    }
+    Enter(job.entry);
+    writes_.push_back(std::move(job));
+  }
+  LogInfo(
+      fmt::format("prefix cache on disk: the weights are hashed; {} states are theirs", stats_.num_states));
+  return true;
+}
+
+void PrefixDisk::Disable(const Status& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(disabled_, true)) return;
+    entries_.clear();
+    by_hash_.clear();
+    lengths_.clear();
+    stats_.num_states = 0;
+    DropWrites();
+  }
+  write_done_.notify_all();
+  LogWarning(fmt::format("prefix cache on disk: {}; no state is kept or reused until the next start",
+                         why.ToString()));
+}
+
+void PrefixDisk::DropWrites() {
+  stats_.num_dropped += static_cast<int64_t>(writes_.size());
+  for (WriteJob& job : writes_) spent_.push_back(std::move(job));
+  writes_.clear();
+  queued_bytes_ = 0;
+}
+
+bool PrefixDisk::AwaitOrigin() {
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      if (origin_) return true;
+      if (disabled_) return false;
+      if (write_wanted_.wait_for(lock, kAskAgain, [&] { return stopping_; })) {
+        if (writes_.empty()) return false;
+        LogWarning(fmt::format(
+            "prefix cache on disk: {} states are not kept: not all bytes of the weights were hashed "
+            "when the model was done",
+            writes_.size()));
+        DropWrites();
+        return false;
+      }
+    }
+    LearnOrigin();
+  }
+}
+
+Status PrefixDisk::Write(const WriteJob& job, uint64_t origin) {
+  DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<std::byte> bytes,
+                               job.snapshot.Serialize(origin, kDiskRewindTokens));
   CataloguedState state = job.entry->state;
   state.num_bytes = PrefixFileBytes(state.num_tokens, static_cast<int64_t>(bytes.size()));
   if (state.num_bytes > options_.max_bytes) {
@@ -302,6 +371,12 @@ Status PrefixDisk::Write(const WriteJob& job) {
 
 void PrefixDisk::WriteLoop() {
   LowerPriority();
+  if (!AwaitOrigin()) {
+    // No caller waits for a write any more.
+    std::unique_lock lock(mutex_);
+    write_wanted_.wait(lock, [&] { return stopping_; });
+    return;
+  }
   std::unique_lock lock(mutex_);
   for (;;) {
     write_wanted_.wait(lock, [&] { return stopping_ || !writes_.empty() || !chores_.empty(); });
@@ -320,9 +395,12 @@ void PrefixDisk::WriteLoop() {
         const Status status = remove ? catalogue_->Remove(name) : catalogue_->Touch(name);
         if (!status.ok()) WarnOnce(status);
       }
-      const Status status = job ? Write(*job) : Status();
+      // The files are looked at for every state: one of other bytes is never written.
+      const Result<uint64_t> origin = options_.origin();
+      if (!origin) Disable(origin.error());
+      const Status status = job && origin ? Write(*job, *origin) : Status();
       if (!status.ok()) WarnOnce(status);
-      written = status.ok();
+      written = !job || (origin && status.ok());
     } catch (
         const std::
             bad_alloc&) {  // Costs reuse, as a full disk does; what the catalogue lacks the next start finds.
@@ -330,7 +408,7 @@ void PrefixDisk::WriteLoop() {
     lock.lock();
     writing_ = false;
     if (job) {
-      queued_bytes_ -= job->num_bytes;
+      queued_bytes_ = std::max<int64_t>(0, queued_bytes_ - job->num_bytes);
       if (!written) {
         Leave(job->entry->state.name);
         ++stats_.num_dropped;
@@ -344,14 +422,14 @@ void PrefixDisk::WriteLoop() {
 // ---------------------------------------------------------------------------------------------------------------------
 // Reading
 
-Result<PrefixDisk::Content> PrefixDisk::Read(const Entry& entry) const {
+Result<PrefixDisk::Content> PrefixDisk::Read(const Entry& entry, uint64_t origin) const {
   const std::string path = catalogue_->files() + "/" + entry.state.name;
   DSV4_ASSIGN_OR_RETURN(PrefixContent content, ReadPrefixFile(path));
   const PrefixKey& key = content.key;
   if (PrefixFileName(key.origin, key.salt, key.tokens) != entry.state.name) {
     return Error(DataLoss(path + ": holds another state than its name says"));
   }
-  Result<kv::Snapshot> snapshot = deserialize_(content.snapshot);
+  Result<kv::Snapshot> snapshot = deserialize_(content.snapshot, origin);
   if (!snapshot) return Error(snapshot.error().WithContext(path));
   if (snapshot->length() != static_cast<int64_t>(key.tokens.size())) {
     return Error(
@@ -384,7 +462,12 @@ void PrefixDisk::GiveUp(const Entry& entry, const Status& why) {
 
 Result<PrefixDisk::Content> PrefixDisk::ReadOrGiveUp(const Entry& entry) {
   try {
-    Result<Content> content = Read(entry);
+    const Result<uint64_t> origin = options_.origin();
+    if (!origin) {
+      Disable(origin.error());
+      return Error(origin.error());
+    }
+    Result<Content> content = Read(entry, *origin);
     if (!content) GiveUp(entry, content.error());
     return content;
   } catch (const std::bad_alloc&) {  // Not the file's fault.

@@ -32,9 +32,10 @@ namespace dsv4::engine {
 struct PrefixDiskOptions {
   std::string directory;
   int64_t max_bytes = 0;  // Of all files; > 0.
-  // The producer: program, backend, its version. States of another producer, model or layout are not used (nor removed, until they
-  // are the least recently used), so that a hit always has the numbers of a cold run.
-  std::string producer;
+  // The producer of the model's states (model::Model::Origin), asked without waiting. Unavailable: not known yet. Until it is known nothing is
+  // read, and what is offered waits. With any other error the disk takes no more part. States of another origin are not used, so that
+  // a hit always has the numbers of a cold run. They are removed when they are the least recently used.
+  std::function<Result<uint64_t>()> origin;
   int64_t max_queued_bytes = int64_t{256} << 20;  // Memory of states that wait to be written; one always may.
 };
 
@@ -51,8 +52,8 @@ struct PrefixDiskStats {
 
 class PrefixDisk {
  public:
-  // Turns bytes into a state: model::Model::DeserializeSnapshot. Called on a thread of ours.
-  using Deserialize = std::function<Result<kv::Snapshot>(std::span<const std::byte>)>;
+  // Turns bytes into a state of that origin: model::Model::DeserializeSnapshot. Called on a thread of ours.
+  using Deserialize = std::function<Result<kv::Snapshot>(std::span<const std::byte>, uint64_t origin)>;
 
   // A state on its way from the disk, for IsDone and Take. Dropping it on the engine's thread gives it up.
   struct Load;
@@ -61,11 +62,9 @@ class PrefixDisk {
     kv::SequenceState state;
   };
 
-  // `layout` and `deserialize` are the model's, which outlives this. Errors: PrefixCatalogue::Open; InvalidArgument for a budget of
-  // nothing.
-  static Result<std::unique_ptr<PrefixDisk>> Open(PrefixDiskOptions options, const kv::CacheLayout& layout,
-                                                  Deserialize deserialize);
-  // Writes what is queued. No thread may use an engine with this disk any more.
+  // `deserialize` is the model's, which outlives this. Errors: PrefixCatalogue::Open; InvalidArgument for a budget of nothing.
+  static Result<std::unique_ptr<PrefixDisk>> Open(PrefixDiskOptions options, Deserialize deserialize);
+  // Writes what is queued, if the origin is known. No thread may use an engine with this disk any more.
   ~PrefixDisk();
   PrefixDisk(const PrefixDisk&) = delete;
   PrefixDisk& operator=(const PrefixDisk&) = delete;
@@ -130,26 +129,31 @@ class PrefixDisk {
     int64_t length = 0;  // Of the common beginning, up to which the state can be taken back.
   };
 
-  PrefixDisk(PrefixDiskOptions options, uint64_t origin, Deserialize deserialize,
-             std::unique_ptr<PrefixCatalogue> catalogue);
+  PrefixDisk(PrefixDiskOptions options, Deserialize deserialize, std::unique_ptr<PrefixCatalogue> catalogue);
 
   void WriteLoop();
   void ReadLoop();
-  Status Write(const WriteJob& job);
+  Status Write(const WriteJob& job, uint64_t origin);
+  // Asks for the origin, and enters the states of it that are there; false while it is not known.
+  bool LearnOrigin();
+  // Returns when it is known; false where it never will be, or the disk stops first.
+  bool AwaitOrigin();
+  // From now on nothing is read, written or found.
+  void Disable(const Status& why);
   // Removes the least recently used files until `num_bytes` more fit.
   Status MakeRoom(int64_t num_bytes);
-  Result<Content> Read(const Entry& entry) const;
+  Result<Content> Read(const Entry& entry, uint64_t origin) const;
   Result<Content> ReadOrGiveUp(const Entry& entry);
   void GiveUp(const Entry& entry, const Status& why);
   void WarnOnce(const Status& status);
 
   // With the mutex held.
+  void DropWrites();
   void Enter(const std::shared_ptr<Entry>& entry);
   void Leave(const std::string& name);
   Match Longest(uint64_t salt, std::span<const int32_t> tokens, int64_t at_most, bool written_only) const;
 
   const PrefixDiskOptions options_;
-  const uint64_t origin_;
   const Deserialize deserialize_;
   const std::unique_ptr<PrefixCatalogue> catalogue_;
 
@@ -172,7 +176,9 @@ class PrefixDisk {
   int64_t num_loads_seen_ = 0;
   bool writing_ = false;
   bool stopping_ = false;
-  bool warned_ = false;  // Of a failing disk; until it works again.
+  bool warned_ = false;             // Of a failing disk; until it works again.
+  std::optional<uint64_t> origin_;  // Once it is known; only LearnOrigin changes it.
+  bool disabled_ = false;
   PrefixDiskStats stats_;
 
   std::thread writer_;

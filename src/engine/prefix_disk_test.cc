@@ -12,6 +12,7 @@
 #include "base/temporary_directory_testing.h"
 #include "engine/prefix_file.h"
 #include "kv/testing.h"
+#include "model/arch/architecture.h"
 #include "model/config/cache_geometry.h"
 #include "model/synthetic/synthetic_shape.h"
 
@@ -26,15 +27,16 @@ class PrefixDiskTest : public ::testing::Test {
  protected:
   void SetUp() override { Open(); }
 
-  void Open(const std::string& producer = "test") {
+  void Open() {
     disk_.reset();
-    auto disk = PrefixDisk::Open({.directory = root_ / "cache",
-                                  .max_bytes = max_bytes_,
-                                  .producer = producer,
-                                  .max_queued_bytes = max_queued_bytes_},
-                                 *layout_, [this](std::span<const std::byte> bytes) {
-                                   return kv::Snapshot::Deserialize(bytes, layout_, HostMemory(), nullptr);
-                                 });
+    auto disk =
+        PrefixDisk::Open({.directory = root_ / "cache",
+                          .max_bytes = max_bytes_,
+                          .origin = [this] { return Origin(); },
+                          .max_queued_bytes = max_queued_bytes_},
+                         [this](std::span<const std::byte> bytes, uint64_t origin) {
+                           return kv::Snapshot::Deserialize(bytes, origin, layout_, HostMemory(), nullptr);
+                         });
     ASSERT_TRUE(disk.has_value()) << disk.error().ToString();
     disk_ = std::move(*disk);
   }
@@ -90,6 +92,17 @@ class PrefixDiskTest : public ::testing::Test {
   std::shared_ptr<kv::CacheLayout> layout_ = std::make_shared<kv::CacheLayout>(kv::testing::SmallLayout());
   int64_t max_bytes_ = int64_t{1} << 30;
   int64_t max_queued_bytes_ = int64_t{1} << 30;
+  Result<uint64_t> Origin() {
+    const std::lock_guard lock(origin_mutex_);
+    return origin_;
+  }
+  void SetOrigin(Result<uint64_t> origin) {
+    const std::lock_guard lock(origin_mutex_);
+    origin_ = std::move(origin);
+  }
+
+  std::mutex origin_mutex_;  // Threads of the disk ask.
+  Result<uint64_t> origin_ = 42;
   std::unique_ptr<PrefixDisk> disk_;
 };
 
@@ -143,21 +156,87 @@ TEST_F(PrefixDiskTest, OnlyWhatIsWorthAFileIsWritten) {
   EXPECT_EQ(Files().size(), 2U);
 }
 
-TEST_F(PrefixDiskTest, OtherSaltsProducersAndModelsShareNothing) {
+TEST_F(PrefixDiskTest, OtherSaltsAndOriginsShareNothing) {
   Keep(Path(1, 100), 5);
   EXPECT_EQ(LengthOf(Path(1, 120), 5), 100);
   EXPECT_EQ(LengthOf(Path(1, 120), 6), 0);
-  Open("another program");
+  SetOrigin(43);
+  Open();
   EXPECT_EQ(LengthOf(Path(1, 120), 5), 0);
   EXPECT_EQ(disk_->stats().num_states, 0);
   EXPECT_EQ(disk_->stats().num_bytes, FileBytes());  // They take room all the same.
-  layout_ = std::make_shared<kv::CacheLayout>(kv::testing::SmallLayout());
-  layout_->model_fingerprint = 43;
-  Open();
-  EXPECT_EQ(LengthOf(Path(1, 120), 5), 0);
-  layout_->model_fingerprint = 42;
+  SetOrigin(42);
   Open();
   EXPECT_EQ(LengthOf(Path(1, 120), 5), 100);
+}
+
+TEST_F(PrefixDiskTest, NothingIsReadOrWrittenBeforeTheOriginIsKnown) {
+  Keep(Path(1, 100));
+  const Result<uint64_t> known = Origin();
+  SetOrigin(Error(StatusCode::kUnavailable, "not yet"));
+  Open();
+  EXPECT_EQ(disk_->stats().num_bytes, FileBytes());
+  EXPECT_EQ(disk_->stats().num_states, 0);
+  EXPECT_EQ(LengthOf(Path(1, 120)), 0);
+  Offer(Path(1, 100));
+  Offer(Path(2, 100));
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_EQ(LengthOf(Path(2, 120)), 0);
+  EXPECT_EQ(disk_->stats().num_written, 0);
+  EXPECT_EQ(Files().size(), 1U);
+  SetOrigin(known);
+  disk_->Flush();
+  disk_->Tidy();
+  EXPECT_EQ(LengthOf(Path(1, 120)), 100);
+  EXPECT_EQ(LengthOf(Path(2, 120)), 100);
+  EXPECT_EQ(disk_->stats().num_written, 1);  // The other was there.
+  EXPECT_EQ(disk_->stats().num_states, 2);
+  // An origin that comes out as another finds nothing.
+  SetOrigin(Error(StatusCode::kUnavailable, "not yet"));
+  Open();
+  Offer(Path(3, 100));
+  SetOrigin(7);
+  disk_->Flush();
+  disk_->Tidy();
+  EXPECT_EQ(disk_->stats().num_states, 1);
+  EXPECT_EQ(LengthOf(Path(1, 120)), 0);
+  EXPECT_EQ(LengthOf(Path(3, 120)), 100);
+}
+
+TEST_F(PrefixDiskTest, AnEndBeforeTheOriginIsKnownLeavesTheFilesAsTheyAre) {
+  Keep(Path(1, 100));
+  SetOrigin(Error(StatusCode::kUnavailable, "not yet"));
+  Open();
+  Offer(Path(2, 100));
+  disk_.reset();
+  SetOrigin(42);
+  Open();
+  EXPECT_EQ(LengthOf(Path(1, 120)), 100);
+  EXPECT_EQ(LengthOf(Path(2, 120)), 0);
+}
+
+TEST_F(PrefixDiskTest, AfterAChangeOfTheWeightsNothingIsReadOrWritten) {
+  Keep(Path(1, 100));
+  EXPECT_EQ(LengthOf(Path(1, 120)), 100);
+  const int64_t num_read = disk_->stats().num_read;
+  SetOrigin(Error(DataLoss("model.safetensors: was changed")));
+  EXPECT_EQ(LengthOf(Path(1, 120)), 0);
+  Offer(Path(2, 100));
+  disk_->Flush();
+  disk_->Tidy();
+  EXPECT_EQ(disk_->stats().num_read, num_read);
+  EXPECT_EQ(disk_->stats().num_states, 0);
+  EXPECT_EQ(Files().size(), 1U);
+  // The same where a write finds it first.
+  SetOrigin(42);
+  Open();
+  SetOrigin(Error(DataLoss("model.safetensors: was changed")));
+  Offer(Path(2, 100));
+  disk_->Flush();
+  disk_->Tidy();
+  EXPECT_EQ(disk_->stats().num_dropped, 1);
+  EXPECT_EQ(LengthOf(Path(1, 120)), 0);
+  EXPECT_EQ(Files().size(), 1U);
 }
 
 TEST_F(PrefixDiskTest, TheLeastRecentlyUsedGoesAlsoAcrossARestart) {
@@ -217,15 +296,14 @@ TEST_F(PrefixDiskTest, AskersShareALoadAndMayLeave) {
 }
 
 TEST_F(PrefixDiskTest, ADirectoryHasOneUser) {
-  const auto second = PrefixDisk::Open({.directory = root_ / "cache", .max_bytes = 1}, *layout_, {});
+  const auto second = PrefixDisk::Open({.directory = root_ / "cache", .max_bytes = 1}, {});
   ASSERT_FALSE(second.has_value());
   EXPECT_EQ(second.error().code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(second.error().message(), HasSubstr("another server uses this directory"));
   std::ofstream(root_ / "file") << "x";
-  EXPECT_EQ(
-      PrefixDisk::Open({.directory = root_ / "file/cache", .max_bytes = 1}, *layout_, {}).error().code(),
-      StatusCode::kUnavailable);
-  EXPECT_EQ(PrefixDisk::Open({.directory = root_ / "other", .max_bytes = 0}, *layout_, {}).error().code(),
+  EXPECT_EQ(PrefixDisk::Open({.directory = root_ / "file/cache", .max_bytes = 1}, {}).error().code(),
+            StatusCode::kUnavailable);
+  EXPECT_EQ(PrefixDisk::Open({.directory = root_ / "other", .max_bytes = 0}, {}).error().code(),
             StatusCode::kInvalidArgument);
 }
 
@@ -403,9 +481,8 @@ TEST_F(PrefixDiskTest, AFailingDiskCostsReuseAndNothingElse) {
 TEST(PrefixDiskSize, AFileHasHalfOfTheRingsOfAFlashState) {
   const auto config = model::ParseModelConfig(*model::SyntheticConfig({.shape = "flash"}), "flash");
   ASSERT_TRUE(config.has_value()) << config.error().ToString();
-  const kv::CacheLayout layout =
-      model::CacheGeometry(*config, model::PlanLayers(*config, {0, config->num_hidden_layers}),
-                           model::Numerics::kRelease, model::CacheRows::kPacked, 512, 64);
+  const kv::CacheLayout layout = model::CacheGeometry(*config, config->layers, model::Numerics::kRelease,
+                                                      model::CacheRows::kPacked, 512, 64);
   const int64_t length = 4096;
   const int64_t rings = kv::StateBytes(layout, 0);
   const int64_t entries = kv::StateBytes(layout, length) - rings;

@@ -1,4 +1,4 @@
-// A request on its way through the engine, and a step of several that is in flight.
+// Sequence: a request on its way through the engine.
 #pragma once
 
 #include <algorithm>
@@ -9,10 +9,12 @@
 #include <span>
 #include <vector>
 
-#include "engine/engine.h"
+#include "engine/prefix_disk.h"
+#include "engine/request.h"
 #include "kv/sequence_state.h"
-#include "model/runtime/queued_step.h"
 #include "sampling/sampler.h"
+#include "speculation/draft_policy.h"
+#include "speculation/drafter.h"
 
 namespace dsv4::engine {
 
@@ -20,7 +22,7 @@ inline bool IsByModel(const speculation::Draft& draft) {
   return draft.source == speculation::Source::kMtp || draft.source == speculation::Source::kDspark;
 }
 
-struct Engine::Sequence {
+struct Sequence {
   RequestId id = 0;
   Request request;
   std::vector<int32_t> tokens;  // Prompt and output.
@@ -49,18 +51,26 @@ struct Engine::Sequence {
   int64_t waits_until = 0;  // up to here; 0: waits for none.
   std::shared_ptr<PrefixDisk::Load> load = nullptr;  // Of a state to start from.
   int num_loads = 0;
+  int64_t expected_reuse = -1;  // Tokens at most that a kept state has; -1: not looked up.
   std::chrono::steady_clock::time_point running_since = {};  // Admitted at last.
+  bool mask_late = false;                                    // It sits the step out.
+  std::optional<std::chrono::steady_clock::time_point> unread_since = {};
   bool cancelled = false;
   bool abandoned = false;  // Has no state: memory ran out.
   bool finished = false;
   bool admitted = false;
 
+  double Age() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - arrival).count();
+  }
   int64_t length() const { return state ? state->length() : 0; }
   int64_t num_pending() const { return static_cast<int64_t>(tokens.size()) - length(); }
   int64_t num_output_tokens() const { return static_cast<int64_t>(tokens.size()) - num_prompt_tokens; }
   bool reading() const { return state && state->length() < num_prompt_tokens; }
   // Its tokens may be chosen without its constraint.
   bool GoesOn() const { return request.constraint == nullptr || request.constraint->IsWaiting(); }
+  // Its next token takes no more than its logits.
+  bool MayChooseOnBackend() const { return GoesOn() && sampler.by_logits_alone() && !wants_scores(); }
   // Rows of the prompt have to be computed for their logits.
   bool wants_scores() const { return request.num_prompt_logprobs >= 0 && num_scored < num_prompt_tokens; }
   std::span<const int32_t> Known() const { return std::span(tokens).first(static_cast<size_t>(length())); }
@@ -83,15 +93,6 @@ struct Engine::Sequence {
     if (checkpoint_every == 0) return kept;
     const int64_t checkpoint = (length() / checkpoint_every + 1) * checkpoint_every;
     return IsCheckpoint(checkpoint) && (kept == 0 || checkpoint < kept) ? checkpoint : kept;
-  }
-};
-
-struct Engine::StepInFlight {
-  std::unique_ptr<model::QueuedStep> step;
-  std::vector<Sequence*> sequences;  // Of its chunks; null where the sequence has ended meanwhile.
-
-  bool of_nobody() const {
-    return std::ranges::all_of(sequences, [](const Sequence* sequence) { return sequence == nullptr; });
   }
 };
 

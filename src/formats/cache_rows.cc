@@ -80,7 +80,7 @@ size_t EncodeE2m1(std::span<const float> values, float scale, std::byte* codes) 
 size_t PackGroup(const CacheFormat& format, std::span<const float> values, std::byte* codes,
                  std::byte* scale) {
   const bool e4m3 = format.code == CacheCode::kE4m3;
-  uint32_t max_bits = 0;  // Of the finite ones; magnitudes compare as integers.
+  uint32_t max_bits = 0;  // Largest finite magnitude; magnitudes compare as integers.
   size_t num_nan = 0;
   for (const float value : values) {
     const uint32_t bits = MagnitudeBits(value);

@@ -57,7 +57,7 @@ void ExpectSame(const std::vector<float>& got, const std::vector<float>& want) {
   }
 }
 
-// Those of the release and of V4.1, with the widths of their rows.
+// Formats of the release and of V4.1, with the widths of their rows.
 struct Case {
   CacheFormat format;
   int64_t width;
@@ -119,7 +119,7 @@ TEST(CacheRows, RowBytes) {
   EXPECT_EQ(ToString(Cases()[0].format), "448 x E4M3 / 64 E8M0 + BF16");
 }
 
-// What the release's rounding leaves is stored without loss, at any magnitude, sparse rows and zeros included.
+// Values after the release's rounding are stored without loss, at any magnitude, sparse rows and zeros included.
 TEST(CacheRows, RoundedRowsComeBackBitForBit) {
   std::mt19937 random(5);
   std::normal_distribution<float> normal;
@@ -161,7 +161,7 @@ TEST(CacheRows, AnyBytesUnpack) {
       EXPECT_TRUE(std::isnan(want) ? std::isnan(values[i]) : values[i] == want) << scale << " " << i;
       EXPECT_EQ(std::isnan(values[i]), scale == 0xFF || (i & 0x7F) == 0x7F);
     }
-    // What is finite packs again, by the same numbers.
+    // Finite values pack again, by the same numbers.
     if (scale < 247) ExpectSame(Unpacked(fp8, Packed(fp8, values), 256), values);
 
     for (const CacheFormat& format : {fp4, fp4_e4m3}) {

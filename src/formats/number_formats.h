@@ -44,7 +44,7 @@ uint16_t F16FromFloat(float value);
 inline constexpr float kE4m3Max = 448.0F;
 inline constexpr uint8_t kE4m3NaN = 0x7F;
 
-// What happens to magnitudes that would round past 448.
+// Treatment of magnitudes that would round past 448.
 enum class Overflow : uint8_t { kSaturate, kNaN };
 
 extern const std::array<float, 256> kE4m3Values;

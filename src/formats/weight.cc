@@ -16,7 +16,7 @@ namespace {
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// What the table in weight.h demands of one operand.
+// Demands of the table in weight.h of one operand.
 struct Expected {
   Shape data;
   std::array<DType, 3> data_dtypes;

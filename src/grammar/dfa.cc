@@ -12,11 +12,6 @@
 namespace dsv4::grammar {
 namespace {
 
-Status TooLarge(const DfaLimits& limits) {
-  if (limits.work_left < 0) return ResourceExhausted("the automata take too long to make");
-  return ResourceExhausted(fmt::format("an automaton of more than {} states", limits.max_states));
-}
-
 // A nondeterministic automaton: a state has empty edges, and at most one edge for a set of bytes.
 class Nfa {
  public:
@@ -135,6 +130,11 @@ struct HashStates {
 
 }  // namespace
 
+Status DfaLimits::TooLarge() const {
+  if (work_left < 0) return ResourceExhausted("the automata take too long to make");
+  return ResourceExhausted(fmt::format("an automaton of more than {} states", max_states));
+}
+
 uint32_t Dfa::AddState(bool accepting) {
   accepting_.push_back(accepting ? 1 : 0);
   next_.resize(next_.size() + num_classes_, kDead);
@@ -142,10 +142,16 @@ uint32_t Dfa::AddState(bool accepting) {
 }
 
 Result<Dfa> Dfa::Compile(const Regex& regex, DfaLimits& limits) {
+  if (std::optional<Result<Dfa>> counted = CompileCounted(regex, limits)) return std::move(*counted);
+  return CompileStates(regex, limits);
+}
+
+Result<Dfa> Dfa::CompileStates(const Regex& regex, DfaLimits& limits) {
+  if (NumStates(*regex) > static_cast<double>(4 * limits.max_states)) return Error(limits.TooLarge());
   Nfa nfa(4 * limits.max_states);
   const uint32_t start = nfa.AddState();
   const uint32_t last = nfa.AddState();
-  if (!nfa.Add(*regex, start, last)) return Error(TooLarge(limits));
+  if (!nfa.Add(*regex, start, last)) return Error(limits.TooLarge());
   limits.work_left -= static_cast<int64_t>(nfa.num_states());
 
   // Bytes that are in the same sets are one class; numbered by their first bytes.
@@ -196,7 +202,7 @@ Result<Dfa> Dfa::Compile(const Regex& regex, DfaLimits& limits) {
       const uint32_t next = id_of(targets);
       dfa.next_[state * dfa.num_classes_ + c] = next;
     }
-    if (subsets.size() > limits.max_states || limits.work_left < 0) return Error(TooLarge(limits));
+    if (subsets.size() > limits.max_states || limits.work_left < 0) return Error(limits.TooLarge());
   }
   dfa.Minimize();
   dfa.Finish();
@@ -217,18 +223,11 @@ Result<Dfa> Dfa::Product(const Dfa& a, const Dfa& b, DfaLimits& limits, const Ac
   Dfa dfa(classes, representatives.size());
   std::map<std::pair<uint32_t, uint32_t>, uint32_t> ids;
   std::vector<std::pair<uint32_t, uint32_t>> pairs;
-  // Pairs of states that no short text tells apart are not told apart either.
-  const bool counts = !a.alike_.empty() || !b.alike_.empty();
-  std::map<std::pair<uint32_t, uint32_t>, uint32_t> firsts;
   const auto id_of = [&](uint32_t state_a, uint32_t state_b) {
     const auto [found, is_new] = ids.try_emplace({state_a, state_b}, static_cast<uint32_t>(pairs.size()));
     if (is_new) {
       pairs.emplace_back(state_a, state_b);
       dfa.AddState(accepts(a.IsAccepting(state_a), state_b != kDead && b.IsAccepting(state_b)));
-      if (counts) {
-        const std::pair alike = {a.Alike(state_a), state_b == kDead ? kDead : b.Alike(state_b)};
-        dfa.alike_.push_back(firsts.try_emplace(alike, found->second).first->second);
-      }
     }
     return found->second;
   };
@@ -246,66 +245,23 @@ Result<Dfa> Dfa::Product(const Dfa& a, const Dfa& b, DfaLimits& limits, const Ac
       }
     }
     limits.work_left -= static_cast<int64_t>(representatives.size());
-    if (pairs.size() > 4 * limits.max_states || limits.work_left < 0) return Error(TooLarge(limits));
+    if (pairs.size() > 4 * limits.max_states || limits.work_left < 0) return Error(limits.TooLarge());
   }
   dfa.Finish();
-  if (dfa.num_states() > limits.max_states) return Error(TooLarge(limits));
+  if (dfa.num_states() > limits.max_states) return Error(limits.TooLarge());
   return dfa;
 }
 
 Result<Dfa> Dfa::Intersect(const Dfa& a, const Dfa& b, DfaLimits& limits) {
-  return Product(a, b, limits, [](bool in_a, bool in_b) { return in_a && in_b; });
+  const auto both = [](bool in_a, bool in_b) { return in_a && in_b; };
+  if (a.counts() && !b.counts()) return CountedProduct(a, b, false, limits);
+  if (b.counts() && !a.counts()) return CountedProduct(b, a, false, limits);
+  return Product(a, b, limits, both);
 }
 
 Result<Dfa> Dfa::Subtract(const Dfa& a, const Dfa& b, DfaLimits& limits) {
-  return Product(a, b, limits, [](bool in_a, bool in_b) { return in_a && !in_b; });
-}
-
-Result<Dfa> Dfa::EnclosedRepeat(const Dfa& unit, uint8_t open, uint8_t close, int min, int max,
-                                DfaLimits& limits) {
-  // States: before `open`, `unit` for each count, behind `close`. Without a maximum the count stops at `min`.
-  const int last = max == kUnbounded ? min : max;
-  const size_t unit_states = unit.num_states();
-  const size_t num_states = 2 + unit_states * (static_cast<size_t>(last) + 1);
-  limits.work_left -= static_cast<int64_t>(std::min(num_states, 4 * limits.max_states) * unit.num_classes_);
-  if (unit.IsEmpty() || num_states > limits.max_states || limits.work_left < 0)
-    return Error(TooLarge(limits));
-  Classes classes = unit.classes_;
-  // The two bytes are classes of their own; inside a text of the unit they are bytes like others.
-  std::vector<uint8_t> own = {open};
-  if (close != open) own.push_back(close);
-  for (size_t i = 0; i < own.size(); ++i) classes[own[i]] = static_cast<uint8_t>(unit.num_classes_ + i);
-  Dfa dfa(classes, unit.num_classes_ + own.size());
-  const auto id = [&](int count, uint32_t state) {
-    return static_cast<uint32_t>(1 + static_cast<size_t>(count) * unit_states + state);
-  };
-  const auto set = [&](uint32_t state, size_t byte_class, uint32_t next) {
-    dfa.next_[state * dfa.num_classes_ + byte_class] = next;
-  };
-  for (size_t i = 0; i < num_states; ++i) dfa.AddState(i + 1 == num_states);
-  set(kStart, classes[open], id(0, kStart));
-  dfa.alike_ = {kStart};
-  constexpr int kFar = static_cast<int>(kAlikeBytes);
-  for (int count = 0; count <= last; ++count) {
-    if (count >= min) set(id(count, kStart), classes[close], static_cast<uint32_t>(num_states - 1));
-    // Where neither border is near, the count does not matter.
-    const bool far_from_both = count < min ? min - count > kFar : max != kUnbounded && max - count > kFar;
-    const int like = !far_from_both ? count : count < min ? 0 : min;
-    for (uint32_t state = 0; state < unit_states; ++state) {
-      dfa.alike_.push_back(id(like, state));
-      const bool counts = count < last || max == kUnbounded;
-      for (size_t c = 0; c < dfa.num_classes_ && counts; ++c) {
-        const uint32_t next = c >= unit.num_classes_ ? unit.Next(state, own[c - unit.num_classes_])
-                                                     : unit.next_[state * unit.num_classes_ + c];
-        if (next == kDead) continue;
-        set(id(count, state), c,
-            unit.IsAccepting(next) ? id(std::min(count + 1, last), kStart) : id(count, next));
-      }
-    }
-  }
-  dfa.alike_.push_back(static_cast<uint32_t>(num_states - 1));
-  dfa.Finish();
-  return dfa;
+  const auto only_a = [](bool in_a, bool in_b) { return in_a && !in_b; };
+  return a.counts() && !b.counts() ? CountedProduct(a, b, true, limits) : Product(a, b, limits, only_a);
 }
 
 Result<Dfa> Dfa::DecimalMultiples(uint32_t unit, int places, DfaLimits& limits) {
@@ -316,7 +272,7 @@ Result<Dfa> Dfa::DecimalMultiples(uint32_t unit, int places, DfaLimits& limits) 
   constexpr size_t kOther = 12;
   const size_t num_states = 2 + size_t{unit} * (static_cast<size_t>(places) + 2);
   limits.work_left -= static_cast<int64_t>(num_states * (kOther + 1));
-  if (num_states > limits.max_states || limits.work_left < 0) return Error(TooLarge(limits));
+  if (num_states > limits.max_states || limits.work_left < 0) return Error(limits.TooLarge());
   Classes classes = {};
   classes.fill(kOther);
   for (uint8_t digit = 0; digit < 10; ++digit) classes['0' + digit] = digit;
@@ -483,22 +439,19 @@ void Dfa::Finish() {
       goes_on_[new_id[state]] = 1;
     }
   }
-  if (!alike_.empty()) {
-    std::vector<uint32_t> alike(num_useful);
-    for (uint32_t state = 0; state < count; ++state) {
-      if (new_id[state] == kDead) continue;
-      // What stands for a state that stays stays too: from both the same short texts go on.
-      const uint32_t same = new_id[alike_[state]];
-      alike[new_id[state]] = same == kDead ? new_id[state] : same;
-    }
-    alike_ = std::move(alike);
-  }
   next_ = std::move(next);
   accepting_ = std::move(accepting);
+  Fingerprint128();
+}
+
+void Dfa::Fingerprint128() {
   const XXH128_hash_t tables = XXH3_128bits(next_.data(), next_.size() * sizeof(uint32_t));
   const uint64_t rest = XXH3_64bits_withSeed(accepting_.data(), accepting_.size(),
                                              XXH3_64bits(classes_.data(), classes_.size()));
-  fingerprint_ = {tables.low64 ^ rest, tables.high64 + rest};
+  const uint64_t blocks = XXH3_64bits_withSeed(blocks_.data(), blocks_.size() * sizeof(Block),
+                                               XXH3_64bits(relative_.data(), relative_.size()));
+  const uint64_t all = blocks_.empty() ? rest : rest ^ blocks;
+  fingerprint_ = {tables.low64 ^ all, tables.high64 + all};
 }
 
 }  // namespace dsv4::grammar

@@ -138,6 +138,76 @@ TEST(Dfa, HasTheTextsOfItsExpressionAndNoStateTooMany) {
   EXPECT_GT(most_states, 20U);
 }
 
+std::set<std::string> AllTexts(const Dfa& dfa, const std::string& bytes, size_t length) {
+  std::set<std::string> texts;
+  std::string text;
+  if (!dfa.IsEmpty()) Collect(dfa, Dfa::kStart, bytes, length, text, texts);
+  return texts;
+}
+
+// No state that a text leads to is a dead end.
+void ExpectLive(const Dfa& dfa, const std::string& bytes, size_t length) {
+  if (dfa.IsEmpty()) return;
+  std::set<uint32_t> states = {Dfa::kStart};
+  for (size_t i = 0; i < length; ++i) {
+    std::set<uint32_t> next;
+    for (const uint32_t state : states) {
+      bool goes_on = false;
+      for (const char byte : bytes) {
+        const uint32_t to = dfa.Next(state, static_cast<uint8_t>(byte));
+        goes_on = goes_on || to != Dfa::kDead;
+        if (to != Dfa::kDead) next.insert(to);
+      }
+      EXPECT_EQ(goes_on, dfa.GoesOn(state));
+      EXPECT_TRUE(goes_on || dfa.IsAccepting(state));
+    }
+    states = std::move(next);
+  }
+}
+
+TEST(Dfa, OneThatCountsHasTheTextsOfTheStatesWrittenOut) {
+  constexpr size_t kLength = 7;
+  const std::string bytes = "abcdxy";
+  std::mt19937 random(5);
+  int num_counted = 0;
+  int num_products = 0;
+  for (int i = 0; i < 400; ++i) {
+    const auto letter = [](char c) { return ByteRange(c, c); };
+    const Regex before = random() % 2 == 0 ? Concat({}) : letter('x');
+    const Regex behind = random() % 3 == 0 ? Concat({}) : random() % 2 == 0 ? letter('y') : Literal("xy");
+    const Regex unit = random() % 2 == 0 ? RandomRegex(random, 1) : RandomRegex(random, 2);
+    const int min = static_cast<int>(random() % 4);
+    const int max = random() % 4 == 0 ? kUnbounded : min + static_cast<int>(random() % 4);
+    DfaLimits limits;
+    const Dfa one = *Dfa::Compile(unit, limits);
+    auto counted =
+        Dfa::Counted(*Dfa::Compile(before, limits), one, *Dfa::Compile(behind, limits), min, max, limits);
+    if (!counted) continue;
+    ASSERT_TRUE(*counted);
+    const Dfa plain = *Dfa::Compile(Concat({before, Repeat(unit, min, max), behind}), limits);
+    EXPECT_EQ(AllTexts(**counted, bytes, kLength), AllTexts(plain, bytes, kLength)) << i;
+    ExpectLive(**counted, bytes, 10);
+    ++num_counted;
+    const Dfa other = *Dfa::Compile(Concat({Repeat(letter('x'), 0, 1), RandomRegex(random, 3),
+                                            Repeat(OneOf(ByteSet().set('x').set('y')), 0, 2)}),
+                                    limits);
+    for (const bool subtract : {false, true}) {
+      const auto product = [&](const Dfa& of) {
+        return subtract ? *Dfa::Subtract(of, other, limits) : *Dfa::Intersect(of, other, limits);
+      };
+      const Dfa both = product(**counted);
+      EXPECT_EQ(AllTexts(both, bytes, kLength), AllTexts(product(plain), bytes, kLength)) << i << subtract;
+      ExpectLive(both, bytes, 10);
+      num_products += both.IsEmpty() ? 0 : 1;
+      // And once more, of what is a product already.
+      const Dfa again = *Dfa::Subtract(both, *Dfa::Compile(RandomRegex(random, 2), limits), limits);
+      ExpectLive(again, bytes, 10);
+    }
+  }
+  EXPECT_GT(num_counted, 100);
+  EXPECT_GT(num_products, 100);
+}
+
 TEST(Partition, SplitsWhatIsMarkedFromWhatIsNot) {
   Partition groups(6);
   std::vector<std::pair<uint32_t, uint32_t>> splits;

@@ -5,6 +5,7 @@
 //   Matcher     one sequence's place; a value: a copy is a snapshot
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -29,6 +30,9 @@ class Matcher {
   // accepted. Of a grammar with more than kMaxThreads readings of the text so far, or tokens that end in more than kMaxSteps of
   // them, some are left out: what is allowed always leads to a complete text.
   void Mask(TokenMask& mask);
+  // The same until `deadline`; true once it is whole. Called again with the same mask it goes on, up to the next token that is accepted.
+  using TimePoint = std::chrono::steady_clock::time_point;
+  bool MaskUntil(TokenMask& mask, TimePoint deadline);
 
   // Goes on by a token. InvalidArgument when the grammar does not allow it here; nothing changes then.
   Status Accept(TokenId id);
@@ -75,6 +79,14 @@ class Matcher {
     uint32_t node;
     uint32_t parent;
     uint32_t depth;
+    uint32_t count = 0;  // The turn of a kRepeat, from 1; 0: the node is where to return to.
+    friend bool operator==(const Frame& a, const Frame& b) = default;
+  };
+  struct HashFrame {
+    size_t operator()(const Frame& frame) const {
+      const uint64_t key = (uint64_t{frame.node} << 32 | frame.parent) * 0x9E3779B97F4A7C15ULL;
+      return (key ^ key >> 29) + frame.count * 0xBF58476D1CE4E5B9ULL;
+    }
   };
   // (node, frame) that a step has entered already.
   class Seen {
@@ -91,14 +103,29 @@ class Matcher {
     size_t count_ = 0;
   };
 
-  uint32_t Push(uint32_t node, uint32_t frame);
+  uint32_t Push(uint32_t node, uint32_t frame, uint32_t count = 0);
   // Adds the terminals that `node` leads to without a byte.
   void Enter(uint32_t node, uint32_t frame, Place& out);
   void Step(const Place& in, uint8_t byte, Place& out);
   // Steps over all bytes; false, and `reached` is the byte, where none of the readings goes on.
   bool Advance(Place& place, std::string_view bytes, size_t* reached);
   void ForbidStops(TokenMask& mask) const;
-  void MaskBelow(uint32_t exit, const Place& after, TokenMask& mask);
+  // How far a mask has come.
+  struct Progress {
+    bool begun = false;
+    bool done = false;
+    size_t begin = 0;  // Threads in one state of one terminal, whose
+    size_t end = 0;
+    std::shared_ptr<const TokenTrie::Fit> fit = nullptr;  // tokens these are; null: not looked at.
+    size_t exit = 0;                                      // Index into its exits, up to
+    uint32_t node = 0;                                    // this node below it; 0: not begun.
+    Place after = {};                                     // Terminals that may follow.
+    int64_t looked_at = 0;                                // Steps left when the time was looked at last.
+  };
+  // Both go on from progress_; false when the time is over.
+  bool MaskGroup(TokenMask& mask, TimePoint deadline);
+  bool MaskBelow(uint32_t exit, TokenMask& mask, TimePoint deadline);
+  bool IsLate(TimePoint deadline);
   // Forgets stacks that no thread has.
   void DropFrames();
 
@@ -108,9 +135,10 @@ class Matcher {
   Place place_;
   bool finished_ = false;
   std::vector<Frame> frames_;
-  std::unordered_map<uint64_t, uint32_t> frame_ids_;  // (node, parent) -> frame.
+  std::unordered_map<Frame, uint32_t, HashFrame> frame_ids_;
 
-  // Scratch of a call.
+  Progress progress_;
+  // Scratch of a call; the places and the steps of a mask.
   Seen seen_;
   std::vector<std::pair<uint32_t, uint32_t>> pending_;
   std::vector<Place> places_;

@@ -12,7 +12,6 @@
 namespace dsv4::grammar {
 namespace {
 
-constexpr int kMaxRepeat = 10000;
 constexpr int kMaxGroups = 64;
 // A pattern of these takes less than 100 MB while it is compiled, whatever its characters are.
 constexpr size_t kMaxCharacters = 8192;
@@ -198,12 +197,12 @@ class Parser {
 
   Result<int> ParseCount() {
     int value = -1;
-    while (Peek() && *Peek() >= '0' && *Peek() <= '9' && value <= kMaxRepeat) {
+    while (Peek() && *Peek() >= '0' && *Peek() <= '9' && value <= kMostRepeats) {
       value = 10 * std::max(value, 0) + static_cast<int>(*Peek() - '0');
       ++at_;
     }
-    if (value < 0 || value > kMaxRepeat)
-      return Error(Bad(fmt::format("wanted a count of at most {}", kMaxRepeat)));
+    if (value < 0 || value > kMostRepeats)
+      return Error(Bad(fmt::format("wanted a count of at most {}", kMostRepeats)));
     return value;
   }
 

@@ -26,6 +26,12 @@ uint32_t ProgramBuilder::Split(std::vector<uint32_t> options) {
 
 uint32_t ProgramBuilder::Return() { return Add({.kind = Node::Kind::kReturn, .options = {}}); }
 
+uint32_t ProgramBuilder::Repeat(uint32_t entry, uint32_t min, uint32_t max, uint32_t next) {
+  if (max == 0) return next;
+  return Add(
+      {.kind = Node::Kind::kRepeat, .what = entry, .next = next, .options = {}, .min = min, .max = max});
+}
+
 void ProgramBuilder::SetOptions(uint32_t split, std::vector<uint32_t> options) {
   program_.nodes[split].options = std::move(options);
 }
@@ -62,7 +68,9 @@ Status ProgramBuilder::CheckLoops() const {
       uint32_t next = kNever;
       if (node.kind == Node::Kind::kSplit && next_option < node.options.size())
         next = node.options[next_option];
-      if (node.kind == Node::Kind::kCall && next_option == 0) next = node.what;
+      const bool calls = node.kind == Node::Kind::kCall || node.kind == Node::Kind::kRepeat;
+      if (calls && next_option == 0) next = node.what;
+      if (node.kind == Node::Kind::kRepeat && node.min == 0 && next_option == 1) next = node.next;
       ++next_option;
       if (next == kNever) {
         seen[at] = kDone;
@@ -94,6 +102,7 @@ void ProgramBuilder::ComputeNeeds() {
         if (!program_.dfas[nodes[i].what].IsEmpty()) before[nodes[i].next].push_back(i);
         break;
       case Node::Kind::kCall:
+      case Node::Kind::kRepeat:
         before[nodes[i].what].push_back(i);
         before[nodes[i].next].push_back(i);
         break;
@@ -113,6 +122,14 @@ void ProgramBuilder::ComputeNeeds() {
         // A call that returns at once needs no place on the stack.
         const uint32_t need =
             nodes[node.next].kind == Node::Kind::kReturn ? inner : std::max(inner + 1, after);
+        return need > program_.max_depth ? kNever : need;
+      }
+      case Node::Kind::kRepeat: {
+        const uint32_t inner = nodes[node.what].need;
+        const uint32_t after = nodes[node.next].need;
+        if (after == kNever || node.min == 0) return after;
+        if (inner == kNever) return kNever;
+        const uint32_t need = std::max(inner + 1, after);
         return need > program_.max_depth ? kNever : need;
       }
       case Node::Kind::kSplit: {

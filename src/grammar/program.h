@@ -21,11 +21,15 @@ struct Node {
     kCall,      // From node `what` to its return, then `next`.
     kSplit,     // One of `options`; of none: a dead end.
     kReturn,
+    kRepeat,  // `min` to `max` times from node `what` to its return, then `next`: by a counter on the stack.
   };
   Kind kind = Kind::kReturn;
   uint32_t what = 0;
   uint32_t next = 0;
   std::vector<uint32_t> options;
+  uint32_t min = 0;
+  uint32_t max = 0;  // kEndless: no bound.
+  static constexpr uint32_t kEndless = UINT32_MAX;
   // How many calls deeper than here the flattest way to the return goes; kNever when there is none within Program::max_depth.
   uint32_t need = 0;
 };
@@ -53,6 +57,8 @@ class ProgramBuilder {
   uint32_t Call(uint32_t entry, uint32_t next);
   uint32_t Split(std::vector<uint32_t> options);
   uint32_t Return();
+  // A turn from `entry` reads at least a byte. `max` may be Node::kEndless.
+  uint32_t Repeat(uint32_t entry, uint32_t min, uint32_t max, uint32_t next);
   void SetOptions(uint32_t split, std::vector<uint32_t> options);
   // The id of the automaton; equal ones share it.
   uint32_t AddDfa(Dfa dfa);

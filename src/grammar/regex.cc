@@ -36,6 +36,13 @@ Regex Repeat(Regex part, int min, int max) {
       .kind = RegexNode::Kind::kRepeat, .bytes = {}, .parts = {std::move(part)}, .min = min, .max = max});
 }
 
+double NumStates(const RegexNode& regex) {
+  double sum = 0;
+  for (const Regex& part : regex.parts) sum += NumStates(*part);
+  const int copies = regex.max == kUnbounded ? regex.min + 1 : regex.max;
+  return 1 + sum * (regex.kind == RegexNode::Kind::kRepeat ? std::max(1, copies) : 1);
+}
+
 bool MayBeEmpty(const RegexNode& regex) {
   const auto inner = [](const Regex& part) { return MayBeEmpty(*part); };
   switch (regex.kind) {

@@ -35,6 +35,14 @@ Regex Either(std::vector<Regex> parts);
 Regex Repeat(Regex part, int min, int max);
 inline Regex Optional(Regex part) { return Repeat(std::move(part), 0, 1); }
 
+// States of an automaton that has one for every part of every repetition, roughly.
+double NumStates(const RegexNode& regex);
+
+// From this count on a repetition is counted by a number, where that goes: below, its states are few.
+inline constexpr int kLargeCount = 200;
+// Counts that an expression may have.
+inline constexpr int kMostRepeats = 1'000'000;
+
 // Whether the empty text matches.
 bool MayBeEmpty(const RegexNode& regex);
 

@@ -12,7 +12,7 @@
 namespace dsv4::grammar {
 namespace {
 
-// Of the schemas that all rules of a document are made from; what they share is counted again.
+// Bytes of the schemas that all rules of a grammar are made from; parts that they share are counted again.
 constexpr size_t kMaxRuleBytes = size_t{16} << 20;
 
 std::string Dump(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
@@ -90,14 +90,18 @@ Result<uint32_t> GrammarParts::Punctuation(const std::string& text, uint32_t nex
 // SchemaCompiler
 
 SchemaCompiler::SchemaCompiler(GrammarParts& parts, const Json& document, ValuePlace place)
-    : parts_(parts), document_(document), place_(std::move(place)), flattener_(document_, place_.lenient) {}
+    : parts_(parts),
+      document_(document),
+      place_(std::move(place)),
+      flattener_(document_, parts_.limits, place_.lenient) {}
 
 Result<uint32_t> SchemaCompiler::Rule(const Json& schema, const std::string& pointer, ValuePart part) {
+  DSV4_TRY(Spend(schema, pointer, parts_.limits));
   Json bare = WithoutAnnotations(schema);
   std::string key = Dump(bare);
   key.push_back(static_cast<char>('0' + static_cast<int>(part)));
-  rule_bytes_ += key.size();
-  if (rule_bytes_ > kMaxRuleBytes) return Error(SchemaError(pointer, "the schema becomes too large"));
+  parts_.rule_bytes += key.size();
+  if (parts_.rule_bytes > kMaxRuleBytes) return Error(SchemaError(pointer, "the schema becomes too large"));
   const auto [found, is_new] = rules_.try_emplace(std::move(key), 0);
   if (is_new) {
     found->second = parts_.builder.Split({});
@@ -169,6 +173,7 @@ Result<SchemaCompiler::Nodes> SchemaCompiler::Options(const Json& schema, const 
   if (schema == true) return OfTypes(Json::object(), pointer, part);
   if (schema == false) return Nodes();
   if (!schema.is_object()) return Error(SchemaError(pointer, "wanted an object or a boolean"));
+  DSV4_TRY(Spend(schema, pointer, parts_.limits));
   DSV4_TRY(CheckKeywords(schema, pointer));
   DSV4_ASSIGN_OR_RETURN(const Json rewritten, flattener_.Rewrite(schema, pointer));
   if (rewritten != schema) return Options(rewritten, pointer, part);
@@ -386,8 +391,9 @@ Result<Dfa> SchemaCompiler::Number(const Json& schema, const std::string& pointe
 Result<Dfa> SchemaCompiler::String(const Json& schema, const std::string& pointer, Spelling spelling) {
   const Json* pattern = Find(schema, "pattern");
   const Json* format = Find(schema, "format");
-  const int min = static_cast<int>(schema.value("minLength", 0));
-  const int max = schema.value("maxLength", kUnbounded);
+  const int min = static_cast<int>(CountOf(schema, "minLength").value_or(0));
+  const std::optional<size_t> most = CountOf(schema, "maxLength");
+  const int max = most ? static_cast<int>(*most) : kUnbounded;
   if (max != kUnbounded && max < min) {
     return Error(SchemaError(pointer, fmt::format("maxLength {} below minLength {}", max, min)));
   }
@@ -452,7 +458,13 @@ Result<Dfa> SchemaCompiler::String(const Json& schema, const std::string& pointe
   }
   Dfa dfa = std::move(parts[0]);
   for (size_t i = 1; i < parts.size(); ++i) {
-    DSV4_ASSIGN_OR_RETURN(dfa, At(Dfa::Intersect(dfa, parts[i], parts_.limits), pointer));
+    Result<Dfa> both = Dfa::Intersect(dfa, parts[i], parts_.limits);
+    if (!both && sized) {
+      return Error(SchemaError(
+          pointer, fmt::format("minLength {} and maxLength {} beside pattern or format: {}", min,
+                               max == kUnbounded ? "none" : fmt::format("{}", max), both.error().message())));
+    }
+    DSV4_ASSIGN_OR_RETURN(dfa, At(std::move(both), pointer));
   }
   if (!excluded.empty()) {
     const Regex any_of = Either(std::move(excluded));
@@ -465,17 +477,22 @@ Result<Dfa> SchemaCompiler::String(const Json& schema, const std::string& pointe
 Result<Dfa> SchemaCompiler::CountedString(int min, int max, const std::string& pointer, Spelling spelling) {
   DSV4_ASSIGN_OR_RETURN(const Dfa character, CompileTerminal(SpelledChar(AllChars(), spelling), pointer));
   DfaLimits& limits = parts_.limits;
+  const auto counted = [&](uint8_t open, uint8_t close, int least, int most) -> Result<Dfa> {
+    DSV4_ASSIGN_OR_RETURN(const Dfa before, CompileTerminal(ByteRange(open, open), pointer));
+    DSV4_ASSIGN_OR_RETURN(const Dfa behind, CompileTerminal(ByteRange(close, close), pointer));
+    std::optional<Result<Dfa>> dfa = Dfa::Counted(before, character, behind, least, most, limits);
+    if (!dfa) return Error(Internal("a character may begin as its string ends"));
+    return At(std::move(*dfa), pointer);
+  };
   if (spelling == Spelling::kJson) {
-    DSV4_ASSIGN_OR_RETURN(Dfa dfa, At(Dfa::EnclosedRepeat(character, '"', '"', min, max, limits), pointer));
+    DSV4_ASSIGN_OR_RETURN(Dfa dfa, counted('"', '"', min, max));
     if (place_.closer.empty()) return dfa;
     return Without(dfa, Beginning(place_.closer), pointer);
   }
   // The "</" in front of the marker is counted too, and then asked for.
   const int more = 2;
-  DSV4_ASSIGN_OR_RETURN(const Dfa dfa,
-                        At(Dfa::EnclosedRepeat(character, '>', kCallMarkerByte, min + more,
-                                               max == kUnbounded ? kUnbounded : max + more, limits),
-                           pointer));
+  DSV4_ASSIGN_OR_RETURN(
+      const Dfa dfa, counted('>', kCallMarkerByte, min + more, max == kUnbounded ? kUnbounded : max + more));
   DSV4_ASSIGN_OR_RETURN(const Dfa tagged, CompileTerminal(Tagged(Repeat(AnyByte(), 0, kUnbounded)), pointer));
   DSV4_ASSIGN_OR_RETURN(const Dfa both, At(Dfa::Intersect(dfa, tagged, limits), pointer));
   return Without(both, Beginning(place_.closer), pointer);

@@ -23,6 +23,7 @@ class GrammarParts {
 
   ProgramBuilder builder;
   DfaLimits limits;
+  size_t rule_bytes = 0;  // Texts of the schemas that rules are made from.
   // By place and schema, the automata of its strings, numbers and words: most parameters of most tools are alike.
   std::unordered_map<std::string, std::vector<uint32_t>> scalars;
   uint32_t end() const { return end_; }  // The return of every rule.
@@ -119,7 +120,7 @@ class SchemaCompiler {
   Result<Dfa> OtherNames(const std::vector<Member>& members, const std::string& pointer);
   Result<uint32_t> Array(const Json& schema, const std::string& pointer);
   Result<uint32_t> Containing(const Json& schema, const std::string& pointer, const Json& items, size_t min,
-                              const Json* max);
+                              std::optional<size_t> max);
   Result<uint32_t> DifferentItems(const std::vector<Json>& values, size_t min, size_t max);
   // The texts of `dfa` that have not `text` in them.
   Result<Dfa> Without(const Dfa& dfa, const std::string& text, const std::string& pointer);
@@ -131,7 +132,6 @@ class SchemaCompiler {
   SchemaFlattener flattener_;
   std::unordered_map<std::string, uint32_t> rules_;
   std::deque<PendingRule> pending_;
-  size_t rule_bytes_ = 0;
 };
 
 }  // namespace dsv4::grammar

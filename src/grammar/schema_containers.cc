@@ -13,6 +13,9 @@ namespace dsv4::grammar {
 namespace {
 
 constexpr size_t kMaxUnrolled = 10'000;  // Items or members, times what is counted beside them.
+
+// The rest of a count.
+uint32_t Left(size_t count, size_t taken) { return static_cast<uint32_t>(count > taken ? count - taken : 0); }
 constexpr size_t kMaxUniqueValues = 8;
 
 std::string Dump(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
@@ -157,27 +160,34 @@ Result<uint32_t> SchemaCompiler::Object(const Json& schema, const std::string& p
   const Json additional = Additional(schema);
   std::vector<Member> members = Members(schema, pointer, additional);
   DSV4_ASSIGN_OR_RETURN(const std::vector<OtherMembers> others, Others(schema, pointer, additional, members));
-  const auto min = schema.value("minProperties", size_t{0});
-  const Json* max = Find(schema, "maxProperties");
-  const size_t last_count = max != nullptr ? max->get<size_t>() : min;
-  if (max != nullptr && last_count < min)
+  size_t min = CountOf(schema, "minProperties").value_or(0);
+  std::optional<size_t> max = CountOf(schema, "maxProperties");
+  if (max && *max < min)
+    return Error(SchemaError(pointer, fmt::format("maxProperties {} below minProperties {}", *max, min)));
+  // Bounds that the members keep by themselves.
+  const auto num_required = static_cast<size_t>(
+      std::ranges::count_if(members, [](const Member& member) { return member.required; }));
+  if (min <= num_required) min = 0;
+  if (others.empty() && max && *max >= members.size()) max.reset();
+  const size_t last_count = max.value_or(min);
+  // Many others are counted behind the members; of these, in front of them, there are only so many.
+  const bool counted = !others.empty() && last_count >= static_cast<size_t>(kLargeCount);
+  const size_t num_counts = (counted ? std::min(last_count, members.size()) : last_count) + 1;
+  if (num_counts > kMaxUnrolled || num_counts * (members.size() + 1) > kMaxUnrolled) {
     return Error(
-        SchemaError(pointer, fmt::format("maxProperties {} below minProperties {}", last_count, min)));
-  if (last_count >= kMaxUnrolled || (last_count + 1) * (members.size() + 1) > kMaxUnrolled) {
-    return Error(
-        SchemaError(pointer, fmt::format("more than {} counted members are not supported", kMaxUnrolled)));
+        SchemaError(pointer, fmt::format("minProperties and maxProperties: more than {} counted members are "
+                                         "not supported",
+                                         kMaxUnrolled)));
   }
   DSV4_ASSIGN_OR_RETURN(const uint32_t close, parts_.Punctuation("}", parts_.end()));
   const uint32_t dead = parts_.builder.Split({});
-  const auto after_one = [&](size_t count) {
-    return max == nullptr ? std::min(count + 1, last_count) : count + 1;
-  };
+  const auto after_one = [&](size_t count) { return max ? count + 1 : std::min(count + 1, last_count); };
   // By count: from the member that is being added on, and after the one before it.
-  std::vector<uint32_t> from(last_count + 1);
-  std::vector<uint32_t> after(last_count + 1);
+  std::vector<uint32_t> from(num_counts);
+  std::vector<uint32_t> after(num_counts);
   std::vector<Dfa> names;
   for (uint32_t& node : from) node = parts_.builder.Split({});
-  for (size_t count = 0; count <= last_count; ++count) {
+  for (size_t count = 0; count < num_counts; ++count) {
     std::vector<uint32_t> ways;
     if (!others.empty()) {
       DSV4_ASSIGN_OR_RETURN(ways.emplace_back(), parts_.Punctuation(",", from[count]));
@@ -185,27 +195,42 @@ Result<uint32_t> SchemaCompiler::Object(const Json& schema, const std::string& p
     if (count >= min) ways.push_back(close);
     after[count] = ways.size() == 1 ? ways[0] : parts_.builder.Split(std::move(ways));
   }
-  for (size_t count = 0; count <= last_count && !others.empty(); ++count) {
-    if (after_one(count) > last_count) continue;
+  const auto one_other = [&](uint32_t next) -> Result<uint32_t> {
     std::vector<uint32_t> ways;
     for (const OtherMembers& other : others) {
-      DSV4_ASSIGN_OR_RETURN(const uint32_t value,
-                            Value(other.schema, other.pointer, after[after_one(count)]));
+      DSV4_ASSIGN_OR_RETURN(const uint32_t value, Value(other.schema, other.pointer, next));
       DSV4_ASSIGN_OR_RETURN(const uint32_t colon, parts_.Punctuation(":", value));
       DSV4_ASSIGN_OR_RETURN(ways.emplace_back(), parts_.Terminal(other.names, colon));
     }
-    parts_.builder.SetOptions(from[count], std::move(ways));
+    return parts_.builder.Split(std::move(ways));
+  };
+  uint32_t other_one = 0;
+  uint32_t turn = 0;
+  if (counted) {
+    DSV4_ASSIGN_OR_RETURN(other_one, one_other(parts_.end()));
+    DSV4_ASSIGN_OR_RETURN(turn, parts_.Punctuation(",", other_one));
+  }
+  for (size_t count = 0; count < num_counts && !others.empty(); ++count) {
+    if (max && count + 1 > *max) continue;
+    uint32_t way = 0;
+    if (counted) {
+      const uint32_t most = max ? Left(*max, count + 1) : Node::kEndless;
+      way = parts_.builder.Call(other_one, parts_.builder.Repeat(turn, Left(min, count + 1), most, close));
+    } else {
+      DSV4_ASSIGN_OR_RETURN(way, one_other(after[after_one(count)]));
+    }
+    parts_.builder.SetOptions(from[count], {way});
   }
   bool may_close = true;
   for (auto member = members.rbegin(); member != members.rend(); ++member) {
     const Regex key = Concat({Literal(Literally(member->name)), Literal(":"), Space()});
     DSV4_ASSIGN_OR_RETURN(const Dfa name, CompileTerminal(key, member->pointer));
     may_close = may_close && !member->required;
-    std::vector<uint32_t> next_from(last_count + 1);
-    std::vector<uint32_t> next_after(last_count + 1);
-    for (size_t count = 0; count <= last_count; ++count) {
+    std::vector<uint32_t> next_from(num_counts);
+    std::vector<uint32_t> next_after(num_counts);
+    for (size_t count = 0; count < num_counts; ++count) {
       uint32_t this_one = dead;
-      if (after_one(count) <= last_count) {
+      if (after_one(count) < num_counts) {
         DSV4_ASSIGN_OR_RETURN(const uint32_t value,
                               Value(member->schema, member->pointer, after[after_one(count)]));
         DSV4_ASSIGN_OR_RETURN(this_one, parts_.Terminal(name, value));
@@ -243,29 +268,35 @@ Result<uint32_t> SchemaCompiler::Array(const Json& schema, const std::string& po
   const Json prefix = schema.value("prefixItems", Json::array());
   const Json items =
       schema.contains("items") ? schema["items"] : schema.value("unevaluatedItems", Json(true));
-  const auto min = schema.value("minItems", size_t{0});
-  const Json* max = Find(schema, "maxItems");
-  if (max != nullptr && *max < min) {
-    return Error(SchemaError(pointer, fmt::format("maxItems {} below minItems {}", max->get<size_t>(), min)));
-  }
+  const size_t min = CountOf(schema, "minItems").value_or(0);
+  const std::optional<size_t> max = CountOf(schema, "maxItems");
+  if (max && *max < min)
+    return Error(SchemaError(pointer, fmt::format("maxItems {} below minItems {}", *max, min)));
   if (schema.contains("contains")) return Containing(schema, pointer, items, min, max);
   if (prefix.empty() && schema.value("uniqueItems", false)) {
     DSV4_ASSIGN_OR_RETURN(const Json flat, flattener_.Flatten(items, Below(pointer, "items")));
     if (const std::vector<Json> values = FewValues(flat); !values.empty())
-      return DifferentItems(values, min, max == nullptr ? values.size() : max->get<size_t>());
+      return DifferentItems(values, min, max.value_or(values.size()));
   }
   size_t unrolled = std::max(prefix.size(), min);
-  if (max != nullptr) unrolled = max->get<size_t>();
+  if (max) unrolled = *max;
   if (items == false && unrolled > prefix.size()) unrolled = std::max(prefix.size(), min);
-  if (unrolled > kMaxUnrolled) {
-    return Error(
-        SchemaError(pointer, fmt::format("more than {} counted items are not supported", kMaxUnrolled)));
-  }
-  const bool open_ended = max == nullptr && items != false;
+  if (items == false && min > prefix.size()) return parts_.builder.Split({});
+  // Many alike are counted; the first is no turn of that, since it has no comma in front.
+  const bool counted =
+      items != false && unrolled > prefix.size() && unrolled >= static_cast<size_t>(kLargeCount);
+  if (counted) unrolled = std::max(prefix.size(), size_t{1});
+  const bool open_ended = !max && items != false && !counted;
   DSV4_ASSIGN_OR_RETURN(const uint32_t close, parts_.Punctuation("]", parts_.end()));
   const std::string items_pointer = Below(pointer, "items");
   uint32_t after = close;                    // After `i` items.
   uint32_t item = parts_.builder.Split({});  // Item `i`, if there is one, and what follows.
+  if (counted) {
+    DSV4_ASSIGN_OR_RETURN(const uint32_t value, Value(items, items_pointer, parts_.end()));
+    DSV4_ASSIGN_OR_RETURN(const uint32_t turn, parts_.Punctuation(",", value));
+    after =
+        parts_.builder.Repeat(turn, Left(min, unrolled), max ? Left(*max, unrolled) : Node::kEndless, close);
+  }
   if (open_ended) {
     DSV4_ASSIGN_OR_RETURN(const uint32_t comma, parts_.Punctuation(",", item));
     after = parts_.builder.Split({comma, close});
@@ -286,14 +317,16 @@ Result<uint32_t> SchemaCompiler::Array(const Json& schema, const std::string& po
 
 // Some items, as many as minContains, satisfy another schema too. States: items so far, and such items so far, as far as they count.
 Result<uint32_t> SchemaCompiler::Containing(const Json& schema, const std::string& pointer, const Json& items,
-                                            size_t min, const Json* max) {
+                                            size_t min, std::optional<size_t> max) {
   if (schema.contains("prefixItems"))
     return Error(SchemaError(Below(pointer, "contains"), "beside prefixItems it is not supported"));
-  const auto wanted = schema.value("minContains", size_t{1});
-  const size_t last = max != nullptr ? max->get<size_t>() : std::max(min, wanted);
+  const size_t wanted = CountOf(schema, "minContains").value_or(1);
+  const size_t last = max.value_or(std::max(min, wanted));
   if (last >= kMaxUnrolled || (last + 1) * (wanted + 1) > kMaxUnrolled)
     return Error(
-        SchemaError(pointer, fmt::format("more than {} counted items are not supported", kMaxUnrolled)));
+        SchemaError(pointer, fmt::format("minItems, maxItems and minContains beside contains: more than {} "
+                                         "counted items are not supported",
+                                         kMaxUnrolled)));
   const std::string at = Below(pointer, "contains");
   const Json both = Json{{"allOf", Json::array({items, schema["contains"]})}};
   DSV4_ASSIGN_OR_RETURN(const uint32_t close, parts_.Punctuation("]", parts_.end()));
@@ -303,15 +336,15 @@ Result<uint32_t> SchemaCompiler::Containing(const Json& schema, const std::strin
   }
   const auto after = [&](size_t i, size_t found) -> Result<uint32_t> {
     std::vector<uint32_t> ways;
-    if (max == nullptr || i < last) {
+    if (!max || i < last) {
       DSV4_ASSIGN_OR_RETURN(ways.emplace_back(), parts_.Punctuation(",", item[{i, found}]));
     }
     if (i >= min && found >= wanted) ways.push_back(close);
     return parts_.builder.Split(std::move(ways));
   };
   for (size_t i = 0; i <= last; ++i) {
-    if (max != nullptr && i == last) break;
-    const size_t next = max != nullptr ? i + 1 : std::min(i + 1, last);
+    if (max && i == last) break;
+    const size_t next = max ? i + 1 : std::min(i + 1, last);
     for (size_t found = 0; found <= wanted; ++found) {
       std::vector<uint32_t> ways;
       DSV4_ASSIGN_OR_RETURN(const uint32_t plain_after, after(next, found));

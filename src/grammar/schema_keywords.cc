@@ -4,15 +4,29 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
+#include "base/percent.h"
 #include "grammar/schema_rewrite.h"
 
 namespace dsv4::grammar {
 namespace {
 
 constexpr int kMaxFlattenDepth = 64;
-// Of all schemas that were looked at: references may double a schema at every level.
-constexpr size_t kMaxFlattenBytes = size_t{16} << 20;
+
+// A value, and the bytes of its text, as work of DfaLimits.
+int64_t Cost(const Json& value) {
+  constexpr int64_t kOfValue = 4;
+  int64_t cost = kOfValue;
+  if (value.is_string()) cost += static_cast<int64_t>(value.get_ref<const std::string&>().size() / 16);
+  if (value.is_array()) {
+    for (const Json& item : value) cost += Cost(item);
+  } else if (value.is_object()) {
+    for (const auto& [name, member] : value.get_ref<const Json::object_t&>())
+      cost += static_cast<int64_t>(name.size() / 16) + Cost(member);
+  }
+  return cost;
+}
 
 enum class Wants : uint8_t {
   kAnything,
@@ -145,8 +159,7 @@ std::string_view Complaint(Wants wants, const Json& value) {
     case Wants::kNumber:
       return value.is_number() ? "" : "wanted a number";
     case Wants::kCount:
-      return value.is_number_unsigned() && value <= 1'000'000'000 ? ""
-                                                                  : "wanted a count of at most 1000000000";
+      return IsCount(value) ? "" : "wanted a count";
     case Wants::kString:
       return value.is_string() ? "" : "wanted a string";
     case Wants::kNames:
@@ -269,11 +282,38 @@ Json Understood(const Json& schema) {
   return known;
 }
 
+namespace {
+
+bool HasId(const Json& schema, const std::string& id) {
+  if (!schema.is_object()) return false;
+  for (const char* keyword : {"$id", "id"}) {
+    const auto found = schema.find(keyword);
+    if (found == schema.end() || !found->is_string()) continue;
+    const std::string& name = found->get_ref<const std::string&>();
+    if (name == id || name == id + "#") return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool IsCount(const Json& value) {
+  if (value.is_number_unsigned()) return true;
+  return value.is_number_float() && value >= 0 && std::floor(value.get<double>()) == value.get<double>();
+}
+
+std::optional<size_t> CountOf(const Json& schema, const char* keyword) {
+  constexpr double kMost = 1e9;
+  const auto found = schema.find(keyword);
+  if (found == schema.end()) return std::nullopt;
+  return static_cast<size_t>(std::min(found->get<double>(), kMost));
+}
+
 Json WithoutAnnotations(const Json& schema) {
   if (!schema.is_object()) return schema;
   Json bare = Json::object();
   for (const auto& [name, value] : schema.items()) {
-    if (!SaysNothing(name)) bare[name] = value;
+    if (!SaysNothing(name)) bare.get_ref<Json::object_t&>().emplace_back(name, value);
   }
   return bare;
 }
@@ -285,24 +325,46 @@ bool Constrains(const Json& schema, std::string_view except) {
   return false;
 }
 
+Status Spend(const Json& schema, const std::string& pointer, DfaLimits& limits) {
+  limits.work_left -= Cost(schema);
+  if (limits.work_left >= 0) return {};
+  return ResourceExhausted(fmt::format("json schema, {}: references, allOf, not and if make it too large",
+                                       pointer.empty() ? "top level" : pointer));
+}
+
 Result<const Json*> SchemaFlattener::Resolve(const std::string& reference, const std::string& pointer) const {
   const std::string at = Below(pointer, "$ref");
-  if (!reference.starts_with("#")) {
-    return Error(SchemaError(
-        at, fmt::format("\"{}\": only references into this schema (#/...) are supported", reference)));
-  }
-  if (reference.size() > 1 && reference[1] != '/') {
+  const size_t hash = std::min(reference.find('#'), reference.size());
+  const std::string base = reference.substr(0, hash);
+  const std::string fragment = hash < reference.size() ? reference.substr(hash + 1) : std::string();
+  // The schema that the fragment is looked for in: this one, also by its own name, or one of its definitions by theirs.
+  const Json* root = base.empty() || HasId(document_, base) ? &document_ : nullptr;
+  const auto find = [&](const auto& fits) -> const Json* {
     for (const char* holder : {"$defs", "definitions"}) {
       if (!document_.is_object() || !document_.contains(holder) || !document_[holder].is_object()) continue;
       for (const Json& one : document_[holder]) {
-        if (one.is_object() && one.value("$anchor", Json()) == reference.substr(1)) return &one;
+        if (fits(one)) return &one;
       }
     }
+    return nullptr;
+  };
+  if (root == nullptr) root = find([&](const Json& one) { return HasId(one, base); });
+  if (root == nullptr) {
+    return Error(SchemaError(
+        at, fmt::format("\"{}\": only references into this schema (#/...) are supported", reference)));
   }
-  try {
-    const Json* target = &document_.at(Json::json_pointer(reference.substr(1)));
-    if (IsSchema(*target)) return target;
-  } catch (const Json::exception&) {  // Malformed, or names nothing.
+  // As a URI's fragment, and as it stands: some generators encode nothing.
+  for (const std::string& path : {PercentDecoded(fragment), fragment}) {
+    if (!path.empty() && path[0] != '/') {
+      const Json* named =
+          find([&](const Json& one) { return one.is_object() && one.value("$anchor", Json()) == path; });
+      if (named != nullptr) return named;
+    }
+    try {
+      const Json* target = &root->at(Json::json_pointer(path));
+      if (IsSchema(*target)) return target;
+    } catch (const Json::exception&) {  // Malformed, or names nothing.
+    }
   }
   return Error(SchemaError(at, fmt::format("\"{}\" names no schema", reference)));
 }
@@ -311,9 +373,7 @@ Result<Json> SchemaFlattener::Flatten(const Json& schema, const std::string& poi
   if (depth > kMaxFlattenDepth) {
     return Error(SchemaError(pointer, "references or allOf lead back to themselves, or are too deep"));
   }
-  bytes_ += schema.dump(-1, ' ', false, Json::error_handler_t::replace).size();
-  if (bytes_ > kMaxFlattenBytes)
-    return Error(SchemaError(pointer, "references and allOf make the schema too large"));
+  DSV4_TRY(Spend(schema, pointer, limits_));
   if (!schema.is_object()) return schema;
   DSV4_ASSIGN_OR_RETURN(const Json known, Rewrite(lenient_ ? Understood(schema) : schema, pointer));
   if (!known.is_object()) return known;
@@ -337,16 +397,25 @@ Result<Json> SchemaFlattener::Flatten(const Json& schema, const std::string& poi
 }
 
 Result<Json> SchemaFlattener::Rewrite(const Json& schema, const std::string& pointer) const {
-  return Rewritten(schema, pointer, [&](const std::string& reference) -> Result<Json> {
+  const ResolveSchema resolve = [&](const std::string& reference) -> Result<Json> {
     DSV4_ASSIGN_OR_RETURN(const Json* target, Resolve(reference, pointer));
+    DSV4_TRY(Spend(*target, pointer, limits_));
     return *target;
-  });
+  };
+  return Rewritten(schema, pointer, resolve, limits_);
 }
 
 Result<Json> SchemaFlattener::Merge(const Json& a, const Json& b, const std::string& pointer) {
   if (a == false || b == false) return Json(false);
   if (a == true) return b;
   if (b == true) return a;
+  DSV4_TRY(Spend(a, pointer, limits_));
+  DSV4_TRY(Spend(b, pointer, limits_));
+  // Members are looked up one by one.
+  for (const char* keyword : {"properties", "patternProperties", "required", "enum"}) {
+    if (a.contains(keyword) && b.contains(keyword))
+      limits_.work_left -= static_cast<int64_t>(a[keyword].size() * b[keyword].size() / 4);
+  }
   Json out = a;
   Json from_b = b;
   // A member that one of them does not list is what that one's additionalProperties say.

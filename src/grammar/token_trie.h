@@ -4,6 +4,7 @@
 // one byte that no UTF-8 text has, so that a grammar can ask for the marker of a tag, and text can never be mistaken for one.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -34,6 +35,9 @@ class TokenMask {
     return id >= 0 && id < num_ids_ && ((words_[static_cast<size_t>(id) / 64] >> (id % 64)) & 1) != 0;
   }
   int64_t Count() const;
+  bool IsNone() const {
+    return std::ranges::all_of(words_, [](uint64_t word) { return word == 0; });
+  }
   std::span<const uint64_t> words() const { return words_; }
   std::span<uint64_t> words() { return words_; }
 

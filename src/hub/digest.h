@@ -14,7 +14,7 @@ enum class DigestKind : uint8_t { kSha256, kGitBlob };
 
 class Digest {
  public:
-  // Of a file of `num_bytes` bytes, which git's id depends on.
+  // Digests a file of `num_bytes` bytes, which git's id depends on.
   Digest(DigestKind kind, int64_t num_bytes);
   void Update(std::string_view bytes);
   // In lower-case hexadecimal. Once.

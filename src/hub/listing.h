@@ -1,4 +1,4 @@
-// What a hub says of a revision of a repository: its commit, and its files with sizes and digests.
+// Listing of a repository's revision by a hub: its commit, and its files with sizes and digests.
 #pragma once
 
 #include <cstdint>

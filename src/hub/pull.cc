@@ -25,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMaxListingBytes = size_t{32} << 20;
 constexpr int kMaxWrongDigests = 3;
-// Of a name without an address, before anything has come: a machine without a network, or a name that is wrong. Later it was there once.
+// Retries of a name without an address, before anything has come: a machine without a network, or a name that is wrong. Later it was there once.
 constexpr int kRetriesOfNames = 1;
 constexpr int kFailuresToTell = 3;  // In a row: before, most are mended by the next try.
 constexpr double kLongestWait = 30, kLongestRetryAfter = 300;  // Seconds.
@@ -108,7 +108,7 @@ struct Job {
   Clock::time_point not_before;
   int failures = 0;  // In a row.
   int wrong_digests = 0;
-  int64_t size_before = 0;  // Of the file when the transfer began.
+  int64_t size_before = 0;  // Size of the file when the transfer began.
   bool told_to_wait = false;
 };
 
@@ -220,7 +220,7 @@ class Download {
     return {};
   }
 
-  // What lay there is hashed: fetches the rest, if there is one.
+  // Bytes that lay there are hashed: fetches the rest, if there is one.
   Status Fetch(int id, Transfers& transfers) {
     Job& job = jobs_[static_cast<size_t>(id)];
     job.size_before = job.partial->size();

@@ -16,7 +16,7 @@
 namespace dsv4::hub {
 
 struct PullProgress {
-  int64_t bytes_done = 0;  // Of bytes_total; files that were there count as done.
+  int64_t bytes_done = 0;  // Part of bytes_total; files that were there count as done.
   int64_t bytes_total = 0;
   int64_t bytes_fetched = 0;  // By this call.
   int64_t files_done = 0;
@@ -41,7 +41,7 @@ struct PullResult {
   std::filesystem::path snapshot;
   std::string commit;
   int64_t num_files = 0;
-  int64_t num_bytes = 0;      // Of all files.
+  int64_t num_bytes = 0;      // Sum over all files.
   int64_t bytes_fetched = 0;  // By this call.
 };
 

@@ -28,7 +28,7 @@ struct Reference {
 // OWNER/NAME or OWNER/NAME@REVISION. InvalidArgument when it is neither; a path like ./a/b or /a/b is none.
 Result<Reference> ParseReference(std::string_view text);
 
-// What the environment says: HF_ENDPOINT, HF_TOKEN (else the file HF_HOME/token), HF_HUB_CACHE (else HF_HOME/hub), HF_HOME (else
+// Settings from the environment: HF_ENDPOINT, HF_TOKEN (else the file HF_HOME/token), HF_HUB_CACHE (else HF_HOME/hub), HF_HOME (else
 // XDG_CACHE_HOME/huggingface, else ~/.cache/huggingface).
 struct Settings {
   std::string endpoint;         // Without a slash at its end.

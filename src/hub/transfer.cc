@@ -2,7 +2,6 @@
 
 #include <curl/curl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -11,6 +10,8 @@
 #include <mutex>
 #include <optional>
 #include <utility>
+
+#include "base/certificates.h"
 
 namespace dsv4::hub {
 namespace {
@@ -57,17 +58,6 @@ std::string ForPeople(std::string text) {
 }
 
 // One GET: the handle, and what its callbacks have seen.
-// Certificates of authorities: the library's own place is that of the system it was built on, which is not every system's.
-const char* CertificateFile() {
-  const std::array<const char*, 5> places = {
-      std::getenv("SSL_CERT_FILE"), "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
-      "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"};
-  for (const char* path : places) {
-    if (path != nullptr && access(path, R_OK) == 0) return path;
-  }
-  return nullptr;
-}
-
 class Transfer {
  public:
   Transfer(int id, const TransferRequest& request, BodySink& sink) : id_(id), sink_(sink) {
@@ -182,7 +172,7 @@ class Transfer {
     const std::string_view line(data, size * count);
     auto& transfer = *static_cast<Transfer*>(self);
     constexpr std::string_view kName = "content-range:";
-    if (line.starts_with("HTTP/")) {  // Of the answer behind a redirect, too.
+    if (line.starts_with("HTTP/")) {  // A redirect's answer begins so, too.
       transfer.content_range_.clear();
     } else if (line.size() > kName.size() &&
                std::ranges::equal(line.substr(0, kName.size()), kName, [](char a, char b) {

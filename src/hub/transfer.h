@@ -11,7 +11,7 @@
 
 namespace dsv4::hub {
 
-// Where a body goes. An error ends the transfer and becomes its outcome; Unavailable is worth another try.
+// Receiver of a body. An error ends the transfer and becomes its outcome; Unavailable is worth another try.
 class BodySink {
  public:
   virtual ~BodySink() = default;

@@ -1,13 +1,16 @@
 #include "io/checkpoint.h"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <unordered_set>
 #include <utility>
 
 #include "base/check.h"
+#include "base/read_file.h"
 
 namespace dsv4::io {
 namespace {
@@ -19,7 +22,7 @@ std::string Join(const std::string& directory, std::string_view name) {
   return fmt::format("{}/{}", directory, name);
 }
 
-// What lies behind a name, errors (a cyclic link) counted as absent: opening reports them with their cause.
+// Tells whether something lies behind a name, errors (a cyclic link) counted as absent: opening reports them with their cause.
 bool Exists(const std::string& path) {
   std::error_code error;
   return std::filesystem::symlink_status(path, error).type() != std::filesystem::file_type::not_found &&
@@ -138,6 +141,43 @@ int64_t Checkpoint::num_bytes() const {
   int64_t total = 0;
   for (const MappedFile& file : files_) total += static_cast<int64_t>(file.bytes().size());
   return total;
+}
+
+std::optional<uint64_t> Checkpoint::made_from() const {
+  if (source_ == nullptr) return std::nullopt;
+  const std::string identity = source_->identity();
+  uint64_t hash = XXH3_64bits(identity.data(), identity.size());
+  for (const MappedFile& file : files_) {
+    // The numbers need not be there; where they begin the header ends.
+    size_t header = file.bytes().size();
+    for (const StoredTensor& tensor : tensors_) {
+      if (&files_[static_cast<size_t>(tensor.file)] == &file)
+        header = std::min(header, static_cast<size_t>(tensor.bytes.data() - file.bytes().data()));
+    }
+    hash = XXH3_64bits_withSeed(file.bytes().data(), header, hash);
+  }
+  return hash;
+}
+
+std::optional<uint64_t> Checkpoint::stamp() const {
+  if (source_ != nullptr) return made_from();
+  std::string facts;
+  for (const MappedFile& file : files_) {
+    if (file.file() == nullptr) return std::nullopt;
+    const FileStamp& stamp = file.file()->stamp();
+    facts += fmt::format("|{} {} {} {}", stamp.inode, stamp.size, stamp.mtime, stamp.ctime);
+  }
+  return XXH3_64bits(facts.data(), facts.size());
+}
+
+std::optional<uint64_t> Checkpoint::place() const {
+  const std::optional<uint64_t> stamps = stamp();
+  if (source_ != nullptr || !stamps) return stamps;
+  // A device and an inode name a file on one machine, until it starts anew.
+  Result<std::string> facts = ReadFile("/proc/sys/kernel/random/boot_id", FileKind::kAny);
+  if (!facts) return std::nullopt;
+  for (const MappedFile& file : files_) *facts += fmt::format("|{}", file.file()->stamp().device);
+  return XXH3_64bits_withSeed(facts->data(), facts->size(), *stamps);
 }
 
 Result<AlignedTensor> AlignTensor(std::span<const std::byte> bytes, DType dtype, Shape shape) {

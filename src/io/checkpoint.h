@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,12 +23,14 @@ namespace dsv4::io {
 // Makes numbers when they are wanted, for a checkpoint whose bytes are in no file. Thread-safe.
 class NumberSource {
  public:
-  using Ranges = std::span<const std::span<const std::byte>>;  // Of the mapped files.
+  using Ranges = std::span<const std::span<const std::byte>>;  // Ranges of the mapped files.
 
   virtual ~NumberSource() = default;
   // The numbers of these ranges are there when it returns, until as many calls of Release.
   virtual void Fetch(Ranges ranges) = 0;
   virtual void Release(Ranges ranges) = 0;
+  // From which, with the headers, the numbers follow.
+  virtual std::string identity() const = 0;
 };
 
 class Checkpoint {
@@ -58,6 +61,14 @@ class Checkpoint {
   }
   // Bytes of all files.
   int64_t num_bytes() const;
+  // Hash of all that numbers which are made follow from. None: they are the files' bytes.
+  std::optional<uint64_t> made_from() const;
+  // Hash of the files' inodes, sizes and times, or of what made numbers follow from; none for files in memory. A change of weights by ordinary
+  // means makes another; so may a copy.
+  std::optional<uint64_t> stamp() const;
+  // Two checkpoints of equal places are the same files of one running machine, as they were when both were opened. None where only the
+  // bytes of files in memory can tell.
+  std::optional<uint64_t> place() const;
 
  private:
   explicit Checkpoint(std::string directory) : directory_(std::move(directory)) {}

@@ -32,11 +32,11 @@ class ChosenReads {
 
   // Named by Ask so far. What of them was in memory is not read again.
   int64_t num_bytes() const { return num_bytes_.load(std::memory_order_relaxed); }
-  // Of the last AskAhead, what Ask has not named yet.
+  // Bytes of the last AskAhead that Ask has not named yet.
   int64_t num_bytes_ahead() const;
 
  private:
-  // Of these ranges those that nothing has asked for ahead.
+  // Ranges among these that nothing has asked for ahead.
   std::vector<std::span<const std::byte>> WithoutAsked(Ranges ranges);
 
   std::atomic<bool> started_ = false;

@@ -108,7 +108,7 @@ TEST(ChosenReads, WhatWasAskedForAheadIsNotReadAgain) {
   reads.Ask(std::span(&all, 1));
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   EXPECT_EQ(PagesInMemory(all), 0);
-  reads.Ask(std::span(&all, 1));  // That was for one step.
+  reads.Ask(std::span(&all, 1));  // AskAhead was for one step.
   wait();
   EXPECT_EQ(PagesInMemory(all), 256);
 }

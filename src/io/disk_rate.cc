@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kAlignment = 4096;  // Of what is read past the file cache.
+constexpr size_t kAlignment = 4096;  // Alignment of reads past the file cache.
 constexpr size_t kNumReaders = 4;    // As many as ReadAhead has.
 constexpr std::chrono::milliseconds kTime(500);
 

@@ -1,9 +1,7 @@
 #include "io/mapped_file.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -18,26 +16,7 @@
 namespace dsv4::io {
 namespace {
 
-Status OpenError(const std::string& path, int error) {
-  const std::string message = fmt::format("{}: cannot open: {}", path, std::strerror(error));
-  return error == ENOENT ? NotFound(message) : InvalidArgument(message);
-}
-
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  ~FileDescriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
-// What a signal handler can look up: no lock, no memory taken while it looks.
+// Entry that a signal handler can look up: no lock, no memory taken while it looks.
 struct Mapping {
   std::atomic<bool> taken = false;
   std::atomic<const std::byte*> begin = nullptr;  // Null while the rest is not valid.
@@ -111,15 +90,10 @@ Status LostFile() {
 }
 
 Result<MappedFile> MappedFile::Open(const std::string& path) {
-  // O_NONBLOCK: opening a FIFO must fail below instead of waiting for a writer.
-  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (file.get() < 0) return Error(OpenError(path, errno));
-  struct stat status = {};
-  if (::fstat(file.get(), &status) != 0) return Error(OpenError(path, errno));
-  if (!S_ISREG(status.st_mode)) return Error(InvalidArgument(fmt::format("{}: not a regular file", path)));
-  const auto size = static_cast<size_t>(status.st_size);
-  if (size == 0) return MappedFile(path, {});
-  void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.get(), 0);
+  DSV4_ASSIGN_OR_RETURN(std::shared_ptr<const InputFile> file, InputFile::Open(path));
+  const auto size = static_cast<size_t>(file->stamp().size);
+  if (size == 0) return MappedFile(path, {}, std::move(file));
+  void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file->descriptor(), 0);
   if (data == MAP_FAILED) {
     return Error(
         ResourceExhausted(fmt::format("{}: cannot map {} bytes: {}", path, size, std::strerror(errno))));
@@ -128,24 +102,25 @@ Result<MappedFile> MappedFile::Open(const std::string& path) {
   // Speed only: what is in the page cache already stays in the pages it is in, and a file system may have small ones only.
   ::madvise(data, size, MADV_HUGEPAGE);
   Register({static_cast<const std::byte*>(data), size}, path);
-  return MappedFile(path, {static_cast<const std::byte*>(data), size});
+  return MappedFile(path, {static_cast<const std::byte*>(data), size}, std::move(file));
 }
 
 Result<MappedFile> MappedFile::InMemory(const std::string& name, size_t num_bytes,
                                         std::span<std::byte>& writable) {
   writable = {};
-  if (num_bytes == 0) return MappedFile(name, {});
+  if (num_bytes == 0) return MappedFile(name, {}, nullptr);
   DSV4_ASSIGN_OR_RETURN(HugePages pages, HugePages::Map(name, num_bytes));
   writable = pages.Release();
-  return MappedFile(name, writable);
+  return MappedFile(name, writable, nullptr);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)), bytes_(std::exchange(other.bytes_, {})) {}
+    : path_(std::move(other.path_)), bytes_(std::exchange(other.bytes_, {})), file_(std::move(other.file_)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(bytes_, other.bytes_);
+  std::swap(file_, other.file_);
   return *this;
 }
 

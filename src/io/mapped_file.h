@@ -6,18 +6,20 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/status.h"
+#include "io/input_file.h"
 
 namespace dsv4::io {
 
 class MappedFile {
  public:
-  // NotFound when there is no such file; InvalidArgument when it is not a regular file or cannot be opened (a symbolic
-  // link that leads back to itself, missing permission). An empty file maps to an empty span.
+  // The errors of InputFile::Open. An empty file maps to an empty span.
   static Result<MappedFile> Open(const std::string& path);
   // A file that exists only in this process. Its bytes begin zero and on a page, take memory, in huge pages where the kernel has them,
   // when they are written, which is by way of `writable`, and give it back to AdviseDontNeed, after which they are zero again.
@@ -33,19 +35,23 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return bytes_; }
   const std::string& path() const { return path_; }
+  // The file behind the mapping; null for one that exists only in this process.
+  const std::shared_ptr<const InputFile>& file() const { return file_; }
 
  private:
-  MappedFile(std::string path, std::span<const std::byte> bytes) : path_(std::move(path)), bytes_(bytes) {}
+  MappedFile(std::string path, std::span<const std::byte> bytes, std::shared_ptr<const InputFile> file)
+      : path_(std::move(path)), bytes_(bytes), file_(std::move(file)) {}
 
   std::string path_;
   std::span<const std::byte> bytes_;
+  std::shared_ptr<const InputFile> file_;
 };
 
 // The path of the file whose mapping holds `address`, or null. A signal handler may call it. It knows the first 4096 files that
 // are open at a time.
 const char* MappedFileAt(const void* address);
 
-// What a message says of such a file, behind its path.
+// Text of a message about such a file, behind its path.
 inline constexpr std::string_view kLostFileText =
     "a part that was there cannot be read any more: the file was cut short while in use, or its disk failed";
 

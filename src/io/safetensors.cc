@@ -56,7 +56,7 @@ class JsonReader : public nlohmann::json_sax<Json> {
   }
 
  protected:
-  // Where the reader is, for messages: "tensor layers.0.attn.wkv.weight, key shape".
+  // The reader's place, for messages: "tensor layers.0.attn.wkv.weight, key shape".
   virtual std::string Place() const = 0;
   bool Fail(std::string_view got) { return Stop(fmt::format("{}: {} is not allowed here", Place(), got)); }
   bool Stop(std::string message) {

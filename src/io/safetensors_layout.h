@@ -1,4 +1,4 @@
-// Where every tensor of a safetensors file goes, decided before a byte is written: writers may then fill the file in any
+// Place of every tensor of a safetensors file, decided before a byte is written: writers may then fill the file in any
 // order, from several threads.
 #pragma once
 
@@ -15,7 +15,7 @@ struct LayoutEntry {
   std::string dtype_name;  // As the header spells it; need not be a dtype this engine reads.
   std::vector<int64_t> dims;
   int64_t num_bytes = 0;
-  int64_t element_bytes = 1;  // What the tensor is aligned for: 1, 2, 4 or 8.
+  int64_t element_bytes = 1;  // Alignment of the tensor: 1, 2, 4 or 8.
   int64_t offset = 0;         // From the beginning of the file; set by LayOutSafetensors.
 };
 

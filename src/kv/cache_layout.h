@@ -65,7 +65,7 @@ struct LayerCacheLayout {
   int64_t width = 0;          // Elements of a window row and of an entry.
   int64_t indexer_width = 0;  // Elements of an indexer key; 0: no indexer.
   int64_t draft_width =
-      0;  // Of a drafter's first layer: elements of what it reads of the model's pass (MTP: residual streams, DSpark: taps).
+      0;  // A drafter's first layer: elements that it reads of the model's pass (MTP: residual streams, DSpark: taps).
   bool block_draft = false;  // A stage of a drafter of blocks (DSpark).
 
   bool drafts() const { return draft_width > 0 || block_draft; }
@@ -83,12 +83,10 @@ struct CacheLayout {
   int64_t max_chunk_tokens = 0;   // Most tokens of one append.
   int64_t max_rewind_tokens = 0;  // Tokens that can always be taken back.
   int64_t rows_per_page = 64;
-  EntryShard shard;    // Of every paged store.
+  EntryShard shard;    // Share of every paged store.
   int num_places = 1;  // Ranks that divide the sequences, each whole to one (StateHome).
-  // The rows' producer (weights, numerics). Persisted rows are refused when it differs.
-  uint64_t model_fingerprint = 0;
 
-  // Of the geometry alone: two layouts with equal fingerprints can exchange rows. Capacities and page sizes
+  // Fingerprint of the geometry alone: two layouts with equal fingerprints can exchange rows. Capacities and page sizes
   // do not count.
   uint64_t GeometryFingerprint() const;
 
@@ -136,19 +134,19 @@ Status Validate(const CacheLayout& layout);
 
 // Bytes a sequence of `length` tokens occupies: all rings, and whole pages.
 int64_t StateBytes(const CacheLayout& layout, int64_t length);
-// Of these, pages that no further token is written to: copies that go on share them.
+// Bytes of pages that no further token is written to: copies that go on share them.
 int64_t WholePageBytes(const CacheLayout& layout, int64_t length);
-// What a token adds to a long sequence, on average and without the rest of a page.
+// Bytes that a token adds to a long sequence, on average and without the rest of a page.
 double BytesPerToken(const CacheLayout& layout);
 
 // One kind of row of a sequence, in all layers: for reports.
 struct CachePart {
   std::string_view name;  // RingKindName, PageKindName
   CacheFormat format;
-  int64_t fixed_bytes = 0;     // Of a sequence of any length,
+  int64_t fixed_bytes = 0;     // Bytes of a sequence of any length,
   double bytes_per_token = 0;  // and by which it grows.
 };
-// Those that the layout has, rings first.
+// Parts of the layout, rings first.
 std::vector<CachePart> CacheParts(const CacheLayout& layout);
 
 }  // namespace dsv4::kv

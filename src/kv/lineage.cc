@@ -25,7 +25,7 @@ void Lineage::Extend(int64_t length) {
 
 void Lineage::Cut(int64_t length) {
   if (length < seen_) other_writer_ = true;
-  // What is left is of a writer that may have gone on in another state.
+  // The rest is of a writer that may have gone on in another state.
   while (!parts_.empty() && (parts_.size() > 1 ? parts_[parts_.size() - 2].end : 0) >= length) {
     parts_.pop_back();
     other_writer_ = true;

@@ -13,7 +13,7 @@ namespace dsv4::kv {
 class Lineage {
  public:
   Lineage() = default;
-  // Of a copy.
+  // Makes the lineage of a copy.
   Lineage(const Lineage& other) : parts_(other.parts_), other_writer_(true) { other.seen_ = other.length(); }
   Lineage& operator=(const Lineage&) = delete;
   Lineage(Lineage&&) noexcept = default;

@@ -56,7 +56,7 @@ class RowTable {
   Bytes rows_;
 };
 
-// Those of a layout, made when they are first asked for. Of one width and format every store has the same.
+// Tables of a layout, made when they are first asked for. Stores of one width and format share one.
 class Tables {
  public:
   explicit Tables(const CacheLayout& layout) : layout_(layout) {}
@@ -112,7 +112,7 @@ Status FillPages(const SequenceState& state, Tables& tables, Memory& memory, Str
       std::vector<RowRun> runs;
       const int64_t first = layout.NumEntries(layer, state.length());
       state.EntryRuns(layer, kind, first, &runs);
-      // What the runs have of a page goes in one copy. Pages that lie together are no one piece of memory to a device.
+      // A page's runs go in one copy. Pages that lie together are no one piece of memory to a device.
       Bytes bytes;
       for (size_t i = 0; i < runs.size();) {
         auto* const begin = static_cast<std::byte*>(runs[i].destination);
@@ -134,7 +134,7 @@ Status FillPages(const SequenceState& state, Tables& tables, Memory& memory, Str
   return {};
 }
 
-// What a sequence of `length` tokens needs of its rings.
+// Fills the rows of the rings that a sequence of `length` tokens needs.
 Status FillRings(const SequenceState& state, int64_t length, Tables& tables, Memory& memory, Stream stream,
                  uint64_t seed) {
   const CacheLayout& layout = state.layout();

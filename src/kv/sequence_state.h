@@ -33,11 +33,11 @@ namespace dsv4::kv {
 
 class Snapshot;
 
-// Where rows of positions [begin, end), at most the ring's capacity, lie in it; source rows count from `source_begin`. Appends to *runs.
+// Places of the rows of positions [begin, end), at most the ring's capacity, lie in it; source rows count from `source_begin`. Appends to *runs.
 void AppendRingRuns(const RingRows& ring, int64_t begin, int64_t end, int64_t source_begin,
                     std::vector<RowRun>* runs);
 
-// Where several ranks divide the sequences, each whole to one: which rank has a state's rows. On the others it has none, and is told the
+// Home of a state where ranks divide whole sequences: which rank has a state's rows. On the others it has none, and is told the
 // same things, so that it is as long, and refuses what the one with the rows refuses.
 struct StateHome {
   int place = 0;
@@ -88,7 +88,7 @@ class SequenceState {
   // Whether the window's ring has room for what the append's tokens see of each other. If not, the step keeps these rows elsewhere
   // while it runs, with those before them that they see.
   bool WindowFits() const;
-  // Where the append's window rows go, the last of them that the ring keeps, and where those of its completed entries go that belong
+  // Places of the append's window rows, the last of them that the ring keeps, and where those of its completed entries go that belong
   // here; source rows, one for every token or completed entry, count from `source_begin`. Appends to *runs.
   void WindowRuns(int layer, int64_t source_begin, std::vector<RowRun>* runs) const;
   void EntryRuns(int layer, PageKind kind, int64_t source_begin, std::vector<RowRun>* runs) const;
@@ -157,7 +157,7 @@ class SequenceState {
   bool poisoned_ = false;
   StateHome home_;
   Lineage lineage_;
-  Buffer rings_;  // Of all layers; none where the rows are elsewhere.
+  Buffer rings_;  // Rings of all layers; none where the rows are elsewhere.
   std::vector<Layer> layers_;
   JournalEntry entry_;
 };

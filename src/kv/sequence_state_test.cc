@@ -277,7 +277,7 @@ TEST_F(SequenceStateTest, FailedAllocationsLeaveTheStateAsItWas) {
   testing::ExpectEqual(*fork, shadow);
 }
 
-// Of a sequence whose rows another rank has, this one knows what it may ask for.
+// A rank without a sequence's rows knows what it may ask for.
 TEST_F(SequenceStateTest, WithItsRowsElsewhereItAnswersTheSame) {
   const auto create = [&](bool here) {
     return SequenceState::Create(layout_, HostMemory(), nullptr, nullptr, {.place = 1, .here = here}).value();
@@ -345,7 +345,7 @@ TEST_F(SequenceStateTest, StatesGoWhereTheFewestAre) {
   }
   states.push_back(states[1].Fork().value());
   EXPECT_EQ(create().home().place, 2);
-  states.erase(states.begin());  // Of place 0, which has one now, as 2 has.
+  states.erase(states.begin());  // Rank 0's state, so that it has one, as 2 has.
   EXPECT_EQ(create().home().place, 0);
 }
 

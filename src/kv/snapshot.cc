@@ -22,7 +22,7 @@ struct Header {
   uint32_t version = kVersion;
   uint32_t header_bytes = sizeof(Header);
   uint64_t geometry = 0;
-  uint64_t model = 0;
+  uint64_t origin = 0;
   int64_t length = 0;
   int64_t rewind_tokens = 0;
   uint64_t payload_bytes = 0;
@@ -107,7 +107,7 @@ int64_t Snapshot::RewindableTokens(int64_t at_most) const {
   return 0;
 }
 
-Result<std::vector<std::byte>> Snapshot::Serialize(int64_t max_rewind_tokens) const {
+Result<std::vector<std::byte>> Snapshot::Serialize(uint64_t origin, int64_t max_rewind_tokens) const {
   if (state_->number() != 0) {
     return Error(
         Unimplemented("snapshot: other processes have the rest of this state; it cannot travel as bytes"));
@@ -116,7 +116,7 @@ Result<std::vector<std::byte>> Snapshot::Serialize(int64_t max_rewind_tokens) co
   const CacheLayout& layout = state.layout();
   Header header;
   header.geometry = layout.GeometryFingerprint();
-  header.model = layout.model_fingerprint;
+  header.origin = origin;
   header.length = state.length();
   header.rewind_tokens = RewindableTokens(max_rewind_tokens);
   const int64_t ring_length = header.length - header.rewind_tokens;
@@ -160,7 +160,7 @@ Result<std::vector<std::byte>> Snapshot::Serialize(int64_t max_rewind_tokens) co
 
 namespace {
 
-Result<Header> ReadHeader(std::span<const std::byte> bytes, const CacheLayout& layout) {
+Result<Header> ReadHeader(std::span<const std::byte> bytes, uint64_t origin, const CacheLayout& layout) {
   Header header;
   if (bytes.size() < sizeof(Header)) {
     return Error(DataLoss(
@@ -186,11 +186,11 @@ Result<Header> ReadHeader(std::span<const std::byte> bytes, const CacheLayout& l
                     "model of another shape",
                     header.geometry, layout.GeometryFingerprint())));
   }
-  if (header.model != layout.model_fingerprint) {
+  if (header.origin != origin) {
     return Error(InvalidArgument(
-        fmt::format("sequence snapshot, model: got {:016x}, want {:016x}; it was made with other "
-                    "weights or numerics",
-                    header.model, layout.model_fingerprint)));
+        fmt::format("sequence snapshot, origin: got {:016x}, want {:016x}; it was made with other "
+                    "weights, numerics or another program",
+                    header.origin, origin)));
   }
   if (header.length < 0 || header.length > layout.max_positions) {
     return Error(OutOfRange(fmt::format("sequence snapshot, length: got {}, want 0 to max_positions {}",
@@ -219,12 +219,12 @@ Result<Header> ReadHeader(std::span<const std::byte> bytes, const CacheLayout& l
 
 }  // namespace
 
-Result<Snapshot> Snapshot::Deserialize(std::span<const std::byte> bytes,
+Result<Snapshot> Snapshot::Deserialize(std::span<const std::byte> bytes, uint64_t origin,
                                        std::shared_ptr<const CacheLayout> layout_owner, Memory& memory,
                                        Stream stream) {
   const CacheLayout& layout = *layout_owner;
   DSV4_TRY(Validate(layout));
-  DSV4_ASSIGN_OR_RETURN(const Header header, ReadHeader(bytes, layout));
+  DSV4_ASSIGN_OR_RETURN(const Header header, ReadHeader(bytes, origin, layout));
   DSV4_ASSIGN_OR_RETURN(SequenceState state, SequenceState::Create(std::move(layout_owner), memory, stream));
   const int64_t length = header.length;
   const std::byte* cursor = bytes.data() + sizeof(Header);

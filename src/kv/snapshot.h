@@ -9,7 +9,7 @@
 // | 8      | 4     | version, 3                                                         |
 // | 12     | 4     | header bytes, 72                                                   |
 // | 16     | 8     | CacheLayout::GeometryFingerprint                                   |
-// | 24     | 8     | CacheLayout::model_fingerprint                                     |
+// | 24     | 8     | origin: the producer of the rows                                   |
 // | 32     | 8     | length in tokens                                                   |
 // | 40     | 8     | tokens that can be taken back                                      |
 // | 48     | 8     | payload bytes, a function of layout, length and the field before   |
@@ -28,7 +28,7 @@
 
 namespace dsv4::kv {
 
-// What Serialize writes of a sequence of `length` tokens that can be taken back by `rewind_tokens`.
+// Bytes that Serialize writes of a sequence of `length` tokens that can be taken back by `rewind_tokens`.
 int64_t SnapshotBytes(const CacheLayout& layout, int64_t length, int64_t rewind_tokens);
 
 class Snapshot {
@@ -39,15 +39,16 @@ class Snapshot {
   // cannot. Another thread than the state's may call this while no thread destroys the snapshot: what it holds never changes.
   // ResourceExhausted or a device's error; Unimplemented for a state with a journal, whose copies in other processes have the
   // rest of it.
-  Result<std::vector<std::byte>> Serialize(int64_t max_rewind_tokens = 0) const;
+  // `origin`: the producer of the rows, all that their numbers follow from (model::Model::Origin).
+  Result<std::vector<std::byte>> Serialize(uint64_t origin, int64_t max_rewind_tokens = 0) const;
 
   // A sequence that goes on from here; shares the memory.
   SequenceState Continue() const { return SequenceState(*state_); }
 
   // `bytes` may come from anywhere. DataLoss for damaged bytes, Unimplemented for another version,
-  // InvalidArgument for a state of another model or geometry, OutOfRange for one that is longer, or can be taken back further,
+  // InvalidArgument for a state of another origin or geometry, OutOfRange for one that is longer, or can be taken back further,
   // than the layout allows.
-  static Result<Snapshot> Deserialize(std::span<const std::byte> bytes,
+  static Result<Snapshot> Deserialize(std::span<const std::byte> bytes, uint64_t origin,
                                       std::shared_ptr<const CacheLayout> layout, Memory& memory,
                                       Stream stream);
 

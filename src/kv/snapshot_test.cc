@@ -15,6 +15,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
+constexpr uint64_t kOrigin = 42;
+
 class SnapshotTest : public ::testing::Test {
  protected:
   // A sequence of `length` tokens and its shadow, appended in chunks of at most 9.
@@ -28,9 +30,9 @@ class SnapshotTest : public ::testing::Test {
     }
     return {std::move(state), shadow};
   }
-  std::vector<std::byte> Bytes(int64_t length) { return *Make(length).first.Snapshot()->Serialize(); }
+  std::vector<std::byte> Bytes(int64_t length) { return *Make(length).first.Snapshot()->Serialize(kOrigin); }
   Status ReadStatus(std::span<const std::byte> bytes, std::shared_ptr<const CacheLayout> layout = nullptr) {
-    auto snapshot = Snapshot::Deserialize(bytes, layout ? layout : layout_, HostMemory(), nullptr);
+    auto snapshot = Snapshot::Deserialize(bytes, kOrigin, layout ? layout : layout_, HostMemory(), nullptr);
     return snapshot.has_value() ? Status() : snapshot.error();
   }
   // Makes the header hash right again after a field was changed.
@@ -51,20 +53,20 @@ TEST_F(SnapshotTest, RoundTripAtEveryLength) {
   for (int64_t length = 0; length < 90; ++length) {
     SCOPED_TRACE(length);
     auto [state, shadow] = Make(length);
-    const std::vector<std::byte> bytes = *state.Snapshot()->Serialize();
+    const std::vector<std::byte> bytes = *state.Snapshot()->Serialize(kOrigin);
     // Another page size and other capacities on the reading side.
     auto changed = std::make_shared<CacheLayout>(testing::SmallLayout());
     changed->rows_per_page = 7;
     changed->max_chunk_tokens = 20;
     changed->max_rewind_tokens = 11;
-    auto snapshot = Snapshot::Deserialize(bytes, changed, HostMemory(), nullptr);
+    auto snapshot = Snapshot::Deserialize(bytes, kOrigin, changed, HostMemory(), nullptr);
     ASSERT_TRUE(snapshot.has_value()) << snapshot.error().ToString();
     EXPECT_EQ(snapshot->length(), length);
     SequenceState restored = std::move(*SequenceState::Create(changed, HostMemory(), nullptr));
     ASSERT_TRUE(restored.Restore(*snapshot).ok());
     testing::ExpectEqual(restored, shadow);
-    // What is written again is the same, byte for byte.
-    EXPECT_EQ(*restored.Snapshot()->Serialize(), bytes);
+    // A second writing gives the same, byte for byte.
+    EXPECT_EQ(*restored.Snapshot()->Serialize(kOrigin), bytes);
     testing::Append(restored, 9, 77);
     shadow.Append(9, 77);
     testing::ExpectEqual(restored, shadow);
@@ -72,7 +74,7 @@ TEST_F(SnapshotTest, RoundTripAtEveryLength) {
 }
 
 TEST_F(SnapshotTest, ReadBackStateCannotRewindBelowItsLength) {
-  auto snapshot = Snapshot::Deserialize(Bytes(30), layout_, HostMemory(), nullptr);
+  auto snapshot = Snapshot::Deserialize(Bytes(30), kOrigin, layout_, HostMemory(), nullptr);
   ASSERT_TRUE(snapshot.has_value());
   SequenceState state = std::move(*SequenceState::Create(layout_, HostMemory(), nullptr));
   ASSERT_TRUE(state.Restore(*snapshot).ok());
@@ -86,8 +88,8 @@ TEST_F(SnapshotTest, CanBeTakenBackAsFarAsWasAskedFor) {
     for (int64_t asked = 0; asked <= 5; ++asked) {
       SCOPED_TRACE(length * 10 + asked);
       auto [state, shadow] = Make(length);
-      const std::vector<std::byte> bytes = *state.Snapshot()->Serialize(asked);
-      const auto snapshot = Snapshot::Deserialize(bytes, layout_, HostMemory(), nullptr);
+      const std::vector<std::byte> bytes = *state.Snapshot()->Serialize(kOrigin, asked);
+      const auto snapshot = Snapshot::Deserialize(bytes, kOrigin, layout_, HostMemory(), nullptr);
       ASSERT_TRUE(snapshot.has_value()) << snapshot.error().ToString();
       SequenceState back = snapshot->Continue();
       testing::ExpectEqual(back, shadow);
@@ -108,8 +110,8 @@ TEST_F(SnapshotTest, WhatTheStateHasLostCannotBeTakenBackEither) {
   auto [state, shadow] = Make(40);
   testing::Append(state, 9, 77);
   ASSERT_TRUE(state.Rewind(2).ok());  // 47 tokens now; window row 41, which 45 would need, is overwritten.
-  const auto snapshot =
-      Snapshot::Deserialize(*state.Snapshot()->Serialize(3), layout_, HostMemory(), nullptr);
+  const auto snapshot = Snapshot::Deserialize(*state.Snapshot()->Serialize(kOrigin, 3), kOrigin, layout_,
+                                              HostMemory(), nullptr);
   ASSERT_TRUE(snapshot.has_value()) << snapshot.error().ToString();
   SequenceState back = snapshot->Continue();
   for (SequenceState* one : {&state, &back}) {
@@ -121,10 +123,10 @@ TEST_F(SnapshotTest, WhatTheStateHasLostCannotBeTakenBackEither) {
 TEST_F(SnapshotTest, IsImmutable) {
   auto [state, shadow] = Make(40);
   const auto snapshot = state.Snapshot();
-  const std::vector<std::byte> bytes = *snapshot->Serialize();
+  const std::vector<std::byte> bytes = *snapshot->Serialize(kOrigin);
   ASSERT_TRUE(state.Rewind(3).ok());
   for (int i = 0; i < 8; ++i) testing::Append(state, 9, 99);
-  EXPECT_EQ(*snapshot->Serialize(), bytes);
+  EXPECT_EQ(*snapshot->Serialize(kOrigin), bytes);
 }
 
 TEST_F(SnapshotTest, EveryTruncationAndEveryFlippedByteIsRefused) {
@@ -167,12 +169,12 @@ TEST_F(SnapshotTest, ForgedHeadersAreRefusedByName) {
   EXPECT_THAT(ReadStatus(bytes).ToString(), HasSubstr("DATA_LOSS: sequence snapshot, payload"));
 }
 
-TEST_F(SnapshotTest, OtherModelOrShapeIsRefused) {
+TEST_F(SnapshotTest, OtherOriginOrShapeIsRefused) {
   const std::vector<std::byte> bytes = Bytes(23);
   auto other = std::make_shared<CacheLayout>(testing::SmallLayout());
-  other->model_fingerprint = 43;
-  EXPECT_THAT(ReadStatus(bytes, other).ToString(), HasSubstr("INVALID_ARGUMENT: sequence snapshot, model"));
-  other->model_fingerprint = 42;
+  EXPECT_TRUE(ReadStatus(bytes, other).ok());
+  EXPECT_THAT(Snapshot::Deserialize(bytes, kOrigin + 1, other, HostMemory(), nullptr).error().ToString(),
+              HasSubstr("INVALID_ARGUMENT: sequence snapshot, origin"));
   other->layers[0].width = 4;
   EXPECT_THAT(ReadStatus(bytes, other).ToString(),
               HasSubstr("INVALID_ARGUMENT: sequence snapshot, geometry"));
@@ -190,7 +192,7 @@ TEST_F(SnapshotTest, RowsOfAnotherFormatAreNeverMisread) {
     auto other = std::make_shared<CacheLayout>(testing::SmallLayout());
     other->layers[1].indexer_width = 4;
     const std::vector<std::byte> wide =
-        *SequenceState::Create(other, HostMemory(), nullptr)->Snapshot()->Serialize();
+        *SequenceState::Create(other, HostMemory(), nullptr)->Snapshot()->Serialize(kOrigin);
     auto packed = std::make_shared<CacheLayout>(*other);
     CacheFormat codes = CacheFormat::Fp4(format == &CacheLayout::key_format ? 4 : 2, 2);
     codes.dtype = DType::kF32;
@@ -200,7 +202,7 @@ TEST_F(SnapshotTest, RowsOfAnotherFormatAreNeverMisread) {
   }
 }
 
-// What is kept as codes goes to a file as codes, and comes back.
+// Rows kept as codes go to a file as codes, and comes back.
 TEST_F(SnapshotTest, PackedRowsAreHalfAFile) {
   CacheLayout wide = testing::SmallLayout();
   wide.layers = {{.ratio = 4, .overlap = true, .width = 512, .indexer_width = 128}};
@@ -214,11 +216,11 @@ TEST_F(SnapshotTest, PackedRowsAreHalfAFile) {
     auto owned = std::make_shared<const CacheLayout>(layout);
     SequenceState state = std::move(*SequenceState::Create(owned, HostMemory(), nullptr));
     EXPECT_TRUE(FillWithRandomRows(state, kLength, 3).ok());
-    const std::vector<std::byte> bytes = *state.Snapshot()->Serialize();
+    const std::vector<std::byte> bytes = *state.Snapshot()->Serialize(kOrigin);
     EXPECT_EQ(static_cast<int64_t>(bytes.size()), SnapshotBytes(layout, kLength, 0));
-    const auto read = Snapshot::Deserialize(bytes, owned, HostMemory(), nullptr);
+    const auto read = Snapshot::Deserialize(bytes, kOrigin, owned, HostMemory(), nullptr);
     EXPECT_TRUE(read.has_value()) << read.error().ToString();
-    EXPECT_EQ(*read->Serialize(), bytes);
+    EXPECT_EQ(*read->Serialize(kOrigin), bytes);
     return static_cast<double>(bytes.size());
   };
   EXPECT_LT(filled(packed), 0.55 * filled(wide));

@@ -45,7 +45,7 @@ class StateJournal {
     const std::lock_guard lock(mutex_);
     events_.push_back(event);
   }
-  // What was added since the last call.
+  // Events since the last call.
   std::vector<StateEvent> Take() {
     const std::lock_guard lock(mutex_);
     return std::exchange(events_, {});

@@ -26,11 +26,10 @@ inline CacheLayout SmallLayout(const EntryShard& shard = {}) {
   layout.max_chunk_tokens = 9;
   layout.max_rewind_tokens = 3;
   layout.rows_per_page = 3;
-  layout.model_fingerprint = 42;
   return layout;
 }
 
-// What the row of a position (or entry) holds: its own number and the branch that wrote it, so that any
+// Content of the row of a position (or entry): its own number and the branch that wrote it, so that any
 // mix-up shows.
 inline float RowValue(int kind, int64_t index, int branch) {
   return static_cast<float>((branch * 8 + kind) * 256 + index);  // Exact: below 2^24.

@@ -96,6 +96,7 @@ std::vector<std::string> MissingShardOps(const OpTable& table);
 // A backend as the model sees it: a name for messages, its ops and what they run on.
 struct Backend {
   std::string name;
+  std::string modes = {};  // All else that changes its numbers, as it was made; not for people.
   OpTable table;
   std::shared_ptr<OpContext> context;
   bool packs_rows = false;  // Its ops store and read packed cache rows (tensor/cache_format.h).

@@ -36,7 +36,7 @@ struct ChoiceParams {
   float lowest_exponent() const { return static_cast<float>(std::log(static_cast<double>(min_p))); }
 };
 
-// What may be drawn, with its weight.
+// A token that may be drawn, with its weight.
 struct WeightedToken {
   int32_t id = 0;
   float weight = 0.0F;
@@ -75,7 +75,7 @@ constexpr float WeightOf(float logit, float highest, float temperature) {
 std::optional<int32_t> TakeAllowed(std::span<const float> logits, std::span<const uint8_t> allowed,
                                    std::span<const uint64_t> permitted, std::span<float> choices);
 
-// What the filters keep, in rank. Temperature > 0, and at least one logit is finite; at least one token is kept.
+// Tokens that the filters keep, in rank. Temperature > 0, and at least one logit is finite; at least one token is kept.
 std::vector<WeightedToken> Keep(const ChoiceParams& params, std::span<const float> choices);
 
 // The token, or nullopt if no logit is finite. `choices` hold no NaN and no +infinity, and are overwritten.

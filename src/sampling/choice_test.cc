@@ -34,7 +34,7 @@ TEST(Weight, IsTheExponentialInStepsOf2ToTheMinus35) {
   }
 }
 
-// What makes a choice the same wherever it is made.
+// Exact sums make a choice the same everywhere.
 TEST(Weight, SumsAreTheSameInEveryOrder) {
   std::vector<float> weights;
   for (const float logit : RandomLogits(100000, 1, 6.0F)) weights.push_back(WeightOf(logit, 30.0F, 1.3F));

@@ -37,7 +37,7 @@ class Ranking {
   void RankAtLeast(size_t count);
 
   std::span<const float> logits_;
-  std::vector<float> highest_;  // Of each block.
+  std::vector<float> highest_;  // Highest logit of each block.
   std::vector<Ranked> ranked_;
   bool complete_ = false;
 };

@@ -130,7 +130,11 @@ Status Sampler::BadLogit(int32_t token, std::string_view what) const {
 }
 
 Status Sampler::NoChoice() const {
-  return Internal(fmt::format("sampling: no token has a finite logit at output token {}", num_sampled_));
+  // Biases and penalties of a request may drive all to infinity: that is the request's fault.
+  const bool is_wished = !params_.logit_bias.empty() || HasPenalties(params_);
+  return Status(is_wished ? StatusCode::kInvalidArgument : StatusCode::kInternal,
+                fmt::format("sampling: no token has a finite logit at output token {}{}", num_sampled_,
+                            is_wished ? " under the request's biases and penalties" : ""));
 }
 
 Result<SampledToken> Sampler::Sample(std::span<const float> logits, std::span<const uint64_t> permitted) {

@@ -27,7 +27,7 @@ struct TokenLogprob {
 
 struct SampledToken {
   int32_t id = 0;
-  float logprob = 0.0F;           // Of the chosen token; 0 unless log-probabilities were asked for.
+  float logprob = 0.0F;  // Log-probability of the chosen token; 0 unless log-probabilities were asked for.
   std::vector<TokenLogprob> top;  // The most probable tokens, descending, lowest id on ties.
 };
 
@@ -60,7 +60,7 @@ struct Candidate {
   int32_t id = 0;
   float probability = 0.0F;
 };
-// What may be drawn after temperature, top-k, top-p and min-p (choice.h), most probable first (lowest id on ties); the
+// Tokens that may be drawn after temperature, top-k, top-p and min-p (choice.h), most probable first (lowest id on ties); the
 // probabilities sum to 1. Needs temperature > 0. At least one candidate always stays.
 std::vector<Candidate> FilterCandidates(const SamplingParams& params, std::span<const float> logits);
 

@@ -1,4 +1,4 @@
-// What a request asks of the sampler. Plain values with defaults that change nothing: temperature 1, no
+// A request's wishes for the sampler. Plain values with defaults that change nothing: temperature 1, no
 // filter, no penalty.
 #pragma once
 

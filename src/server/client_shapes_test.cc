@@ -170,6 +170,153 @@ TEST(ClientShapes, AFieldThatIsNotKnownIsNamedOrRefused) {
   EXPECT_THAT(ollama->chat.call.sampling.unknown_fields, ElementsAre("odd", "raw"));
 }
 
+// The tokens of a prompt in chat, messages and responses whose history has one call without parameters, in this spelling.
+TEST(ClientShapes, ACallWithoutArgumentsIsOneInEverySpelling) {
+  const auto chat = [](const std::string& arguments) {
+    return Prompt("chat",
+                  R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": null,
+        "tool_calls": [{"id": "c", "type": "function", "function": {"name": "now")" +
+                      arguments + R"(}}]},
+        {"role": "tool", "tool_call_id": "c", "content": "r"}]})");
+  };
+  const auto old_chat = [](const std::string& arguments) {
+    return Prompt("chat",
+                  R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": null,
+        "function_call": {"name": "now")" +
+                      arguments + R"(}}, {"role": "function", "name": "now", "content": "r"}]})");
+  };
+  const auto messages = [](const std::string& input) {
+    return Prompt("messages",
+                  R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": [
+        {"type": "tool_use", "id": "c", "name": "now")" +
+                      input + R"(}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "r"}]}]})");
+  };
+  const auto responses = [](const std::string& arguments) {
+    return Prompt("responses", R"({"input": [{"role": "user", "content": "q"},
+        {"type": "function_call", "call_id": "c", "name": "now")" +
+                                   arguments + R"(},
+        {"type": "function_call_output", "call_id": "c", "output": "r"}]})");
+  };
+  const std::string wanted = chat(R"(, "arguments": "{}")");
+  EXPECT_THAT(wanted, HasSubstr("name=\"now\">\n\n</"));
+  for (const std::string value :
+       {"", "\"\"", "null", "\" \"", "\"null\"", "{}", "[]", "\"[]\"", R"("\"\"")", R"("\"{}\"")"}) {
+    SCOPED_TRACE(value);
+    EXPECT_EQ(chat(value.empty() ? "" : ", \"arguments\": " + value), wanted);
+    EXPECT_EQ(old_chat(value.empty() ? "" : ", \"arguments\": " + value), wanted);
+    EXPECT_EQ(messages(value.empty() ? "" : ", \"input\": " + value), wanted);
+    EXPECT_EQ(responses(value.empty() ? "" : ", \"arguments\": " + value), wanted);
+    const auto ollama =
+        ReadOllamaChat(Tiny(), *chat::ReadJson(R"({"messages": [{"role": "user", "content": "q"},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "now")" +
+                                                   (value.empty() ? "" : ", \"arguments\": " + value) +
+                                                   R"(}}]}, {"role": "tool", "content": "r"}]})",
+                                               "test"));
+    ASSERT_TRUE(ollama) << ollama.error().ToString();
+    EXPECT_EQ(ollama->chat.call.conversation.messages[1].tool_calls[0].arguments, "{}");
+  }
+  for (const std::string value : {R"("0")", R"("x")", R"("{\"a\": 1}")"})
+    EXPECT_NE(chat(", \"arguments\": " + value), wanted) << value;
+}
+
+TEST(ClientShapes, WhatAnAssistantSaidInPartsIsReadOrLeftOut) {
+  const auto prompt = [](const std::string& message) {
+    return Prompt(
+        "chat",
+        R"({"drop_thinking": false, "messages": [{"role": "user", "content": "a"}, {"role": "assistant", )" +
+            message + R"(}, {"role": "user", "content": "b"}]})");
+  };
+  const std::string plain = prompt(R"("content": "ok")");
+  const std::string thought = prompt(R"("content": "ok", "reasoning_content": "hm")");
+  const std::string called = prompt(
+      R"("content": "ok", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{\"x\": 1}"}}])");
+  EXPECT_THAT(thought, HasSubstr("<think>hm</think>ok"));
+  const std::string text = R"(, {"type": "text", "text": "ok"}])";
+  for (const char* part : {R"({"type": "thinking", "thinking": "hm", "signature": "s"})",
+                           R"({"type": "reasoning", "text": "hm"})",
+                           R"({"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]})"})
+    EXPECT_EQ(prompt(R"("content": [)" + std::string(part) + text), thought) << part;
+  for (const char* part : {R"({"type": "redacted_thinking", "data": "x"})", R"({"type": "thinking"})",
+                           R"({"type": "server_tool_use", "id": "s"})"})
+    EXPECT_EQ(prompt(R"("content": [)" + std::string(part) + text), plain) << part;
+  for (const char* part : {R"({"type": "tool_use", "id": "c", "name": "f", "input": {"x": 1}})",
+                           R"({"type": "tool-call", "toolCallId": "c", "toolName": "f", "args": {"x": 1}})",
+                           R"({"type": "tool_call", "id": "c", "name": "f", "arguments": "{\"x\": 1}"})"})
+    EXPECT_EQ(prompt(R"("content": [)" + std::string(part) + text), called) << part;
+  for (const char* member :
+       {R"("reasoning": "hm")", R"("reasoning_details": [{"type": "reasoning.text", "text": "hm"}])",
+        R"("thinking_blocks": [{"type": "thinking", "thinking": "hm"}])", R"("thinking": "hm")"})
+    EXPECT_EQ(prompt(R"("content": "ok", )" + std::string(member)), thought) << member;
+  const std::string refused = prompt(R"("content": "no")");
+  for (const char* message :
+       {R"("content": null, "refusal": "no")", R"("content": [{"type": "refusal", "refusal": "no"}])",
+        R"("content": "no", "refusal": null)"})
+    EXPECT_EQ(prompt(message), refused) << message;
+}
+
+TEST(ClientShapes, HarmlessFieldsAreTaken) {
+  const auto status = [](std::string_view api, const std::string& field) {
+    const std::string body = api == std::string_view("responses")
+                                 ? R"({"input": "q", )"
+                                 : R"({"messages": [{"role": "user", "content": "q"}], )";
+    const auto call = Read(api, *chat::ReadJson(body + field + "}", "test"));
+    if (!call) return call.error().message();
+    return call->sampling.unknown_fields.empty() ? std::string("taken")
+                                                 : call->sampling.unknown_fields.front();
+  };
+  for (const char* field : {R"("context_management": {})", R"("context_management": {"edits": []})",
+                            R"("mcp_servers": [])", R"("container": {"skills": []})"})
+    EXPECT_EQ(status("messages", field), "taken") << field;
+  for (const char* field :
+       {R"("max_tool_calls": 5)", R"("context_management": [])", R"("conversation": null)"})
+    EXPECT_EQ(status("responses", field), "taken") << field;
+  for (const char* field : {R"("custom_params": {"a": null})", R"("n": 2, "best_of": 2)",
+                            R"("length_penalty": 0.5)", R"("truncation_side": "left")",
+                            R"("function_call": "none")", R"("grammar_triggers": [{"type": "word"}])",
+                            R"("include_reasoning": false)", R"("reasoning": {"exclude": true})"})
+    EXPECT_EQ(status("chat", field), "taken") << field;
+  for (const char* field : {R"("best_of": 2)", R"("length_penalty": 0.5, "use_beam_search": true)",
+                            R"("web_search_options": {})", R"("add_generation_prompt": false)"})
+    EXPECT_THAT(status("chat", field), HasSubstr("not supported here")) << field;
+  const std::string open =
+      R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "The"}], )";
+  EXPECT_EQ(Prompt("chat", open + R"("continue_final_message": true, "add_generation_prompt": false})"),
+            Prompt("chat", open + R"("continue_final_message": true})"));
+}
+
+TEST(ClientShapes, ReasoningIsAskedForInEverySpelling) {
+  for (const std::string_view api : {"chat", "responses", "messages"}) {
+    const std::string body =
+        api == "responses" ? R"({"input": "q", )" : R"({"messages": [{"role": "user", "content": "q"}], )";
+    for (const char* field :
+         {R"("thinking_budget": 5)", R"("thinking_token_budget": 5)", R"("reasoning_budget": 5)",
+          R"("reasoning": {"max_tokens": 5})", R"("chat_template_kwargs": {"thinking_budget": 5})",
+          R"("thinking": {"type": "enabled", "budget_tokens": 5})"}) {
+      const auto call = Read(api, *chat::ReadJson(body + field + "}", "test"));
+      ASSERT_TRUE(call) << field << call.error().ToString();
+      EXPECT_EQ(call->thinking.max_reasoning_tokens, 5) << field;
+      EXPECT_THAT(call->sampling.unknown_fields, IsEmpty()) << field;
+    }
+    for (const char* field :
+         {R"("reasoning": {"enabled": false})", R"("reasoning": {"effort": "none"})",
+          R"("thinking_budget": 0)", R"("chat_template_kwargs": {"thinking_mode": "chat"})",
+          R"("enable_thinking": false)"}) {
+      const auto call = Read(api, *chat::ReadJson(body + field + "}", "test"));
+      ASSERT_TRUE(call) << field << call.error().ToString();
+      EXPECT_EQ(call->thinking.mode, chat::ThinkingMode::kChat) << field;
+      EXPECT_THAT(call->sampling.unknown_fields, IsEmpty()) << field;
+    }
+    for (const char* field :
+         {R"("drop_thinking": false)", R"("chat_template_kwargs": {"drop_thinking": false})",
+          R"("chat_template_kwargs": {"preserve_thinking": true})"}) {
+      const auto call = Read(api, *chat::ReadJson(body + field + "}", "test"));
+      ASSERT_TRUE(call) << field << call.error().ToString();
+      EXPECT_FALSE(call->thinking.drop_thinking) << field;
+    }
+  }
+}
+
 std::string Decoded(std::string_view arguments, size_t piece) {
   CustomInputReader reader;
   std::string input;

@@ -2,31 +2,86 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "server/api/api_error.h"
 #include "server/api/json_text.h"
+#include "server/http/body_decoder.h"
 #include "server/page/page.h"
 #include "server/service.h"
 
 namespace dsv4::server {
 
+namespace {
+
+// Whether a client takes gzip (RFC 9110 section 12.5.3): named, or `*`, and not with a weight of 0.
+bool TakesGzip(std::string header) {
+  for (char& letter : header)
+    letter = letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter + 32) : letter;
+  std::string_view accepted = header;
+  bool any = false;
+  while (!accepted.empty()) {
+    const std::string_view entry = accepted.substr(0, accepted.find(','));
+    accepted.remove_prefix(std::min(accepted.size(), entry.size() + 1));
+    const std::string_view padded = entry.substr(0, entry.find(';'));
+    const size_t begin = std::min(padded.find_first_not_of(" \t"), padded.size());
+    const std::string_view coding = padded.substr(begin, padded.find_last_not_of(" \t") + 1 - begin);
+    const size_t weight = entry.find("q=");
+    const bool taken = weight == std::string_view::npos ||
+                       entry.find_first_of("123456789", weight) != std::string_view::npos;
+    if (coding == "gzip" || coding == "x-gzip") return taken;
+    if (coding == "*") any = taken;
+  }
+  return any;
+}
+
+std::string Inflated(std::string_view bytes) {
+  std::string text;
+  const Result<std::unique_ptr<BodyDecoder>> decoder = BodyDecoder::Make("gzip");
+  while (decoder && !(*decoder)->whole() && (*decoder)->Decode(bytes, text).ok()) {
+  }
+  return text;
+}
+
+}  // namespace
+
 std::unique_ptr<Reply> Service::Page(const HttpRequest& request, const Caller&) {
   constexpr std::string_view kFolder = "/page/";
-  const std::string_view path = request.path;
-  const std::optional<PageFile> file =
-      FindPageFile(path.starts_with(kFolder) ? path.substr(kFolder.size()) : "page.html");
+  std::string_view name = "page.html";
+  bool lasting = false;  // The address changes with the bytes.
+  if (request.path.starts_with(kFolder)) {
+    name = std::string_view(request.path).substr(kFolder.size());
+    const size_t slash = name.find('/');
+    lasting = name.substr(0, slash) == PageDigest();
+    // A tab that is older than the server still gets what it loads late.
+    name = slash == std::string_view::npos ? std::string_view() : name.substr(slash + 1);
+  }
+  const std::optional<PageFile> file = FindPageFile(name);
   if (!file)
     return MakeReply(ErrorHead(404),
-                     OpenAiError(404, fmt::format("{}: the page has no such file", path), {}, {}));
+                     OpenAiError(404, fmt::format("{}: the page has no such file", request.path), {}, {}));
   HttpHead head = {.content_type = std::string(file->type)};
-  head.headers.emplace_back("Cache-Control", "no-cache");
+  const std::string tag = fmt::format("W/\"{}\"", PageDigest());
+  head.headers.emplace_back("Cache-Control", lasting ? "public, max-age=31536000, immutable" : "no-cache");
+  head.headers.emplace_back("ETag", tag);
+  head.headers.emplace_back("Vary", "Accept-Encoding");
   head.headers.emplace_back("X-Content-Type-Options", "nosniff");
   head.headers.emplace_back("Referrer-Policy", "no-referrer");
   // No code or style stands in the document, and no script makes markup of text.
-  head.headers.emplace_back("Content-Security-Policy",
-                            "default-src 'none'; connect-src 'self'; script-src 'self'; style-src 'self'; "
-                            "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-                            "require-trusted-types-for 'script'; trusted-types 'none'");
-  return MakeReply(std::move(head), std::string(file->text));
+  head.headers.emplace_back(
+      "Content-Security-Policy",
+      "default-src 'none'; connect-src 'self'; script-src 'self'; style-src 'self'; "
+      "img-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; "
+      "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'");
+  if (request.Header("if-none-match").find(tag) != std::string_view::npos) {
+    head.status = 304;
+    return MakeReply(std::move(head), "");
+  }
+  if (!file->gzip) return MakeReply(std::move(head), std::string(file->bytes));
+  if (!TakesGzip(std::string(request.Header("accept-encoding"))))
+    return MakeReply(std::move(head), Inflated(file->bytes));
+  head.headers.emplace_back("Content-Encoding", "gzip");
+  return MakeReply(std::move(head), std::string(file->bytes));
 }
 
 std::unique_ptr<Reply> Service::Health(const HttpRequest&, const Caller&) {
@@ -104,6 +159,8 @@ std::unique_ptr<Reply> Service::Props() {
                 {"chat_template", fmt::format("deepseek {} (built in)", profile.revision)},
                 {"bos_token", profile.bos},
                 {"eos_token", profile.eos},
+                {"backend", options_.backend},
+                {"device", options_.device},
                 {"build_info", options_.version}}));
 }
 

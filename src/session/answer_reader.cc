@@ -21,6 +21,7 @@ AnswerReader::AnswerReader(const TextModel& text, const AnswerFormat& format)
       filter_(format.stop),
       parallel_calls_(format.parallel_calls),
       wants_tokens_(format.wants_tokens),
+      min_tokens_(format.min_tokens),
       in_reasoning_(format.is_chat && format.parser.starts_in_reasoning) {
   if (format.is_chat) parser_.emplace(*text.profile, format.parser);
 }
@@ -80,6 +81,11 @@ std::vector<chat::Delta> AnswerReader::Feed(sampling::SampledToken token) {
   if (done_) return deltas;
   const std::string text = decoder_.Append(token.id);
   Count(std::move(token));
+  if (min_tokens_ > 0) {
+    const bool may_end = num_output_tokens_ >= min_tokens_;
+    filter_.SetActive(may_end);
+    if (parser_) parser_->SetStopsActive(may_end);
+  }
   ReadText(text, deltas);
   return deltas;
 }

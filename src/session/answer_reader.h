@@ -25,6 +25,7 @@ struct AnswerFormat {
   bool parallel_calls = true;          // Chat. False: the first call ends the answer.
   std::vector<std::string> stop = {};  // Otherwise: strings that end it.
   bool wants_tokens = false;           // See TakeTokens.
+  int64_t min_tokens = 0;              // No stop string ends the answer before so many.
 };
 
 // The answer to `prompt`, a chat in which the model may call `tools`.
@@ -79,6 +80,7 @@ class AnswerReader {
   chat::StopFilter filter_;                       // Otherwise.
   bool parallel_calls_ = true;
   bool wants_tokens_ = false;
+  int64_t min_tokens_ = 0;
   bool in_reasoning_ = false;
   bool admitted_ = false;
   bool done_ = false;

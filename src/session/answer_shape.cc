@@ -1,6 +1,10 @@
 #include "session/answer_shape.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <string>
 #include <utility>
@@ -42,12 +46,14 @@ class ShapeConstraint final : public sampling::TokenConstraint {
         think_end_(text.special ? text.special->think_end : -1),
         calls_(shape.calls),
         tokens_needed_(shape.min_tokens),
+        grammar_field_(shape.grammar_field.empty() ? "tools" : shape.grammar_field),
         allowed_(shape.allowed_tokens),
         mask_(text.vocab_size),
-        other_mask_(text.vocab_size) {
+        other_mask_(text.vocab_size),
+        answer_mask_(text.vocab_size),
+        words_mask_(text.vocab_size) {
     if (shape.grammar != nullptr) answer_.emplace(shape.grammar, trie_, stop_tokens_);
     if (shape.without_words != nullptr) words_.emplace(shape.without_words, trie_, stop_tokens_);
-    if (!allowed_.empty()) allowed_.insert(allowed_.end(), stop_tokens_.begin(), stop_tokens_.end());
     if (calls_ != nullptr) opener_.emplace(text);
   }
 
@@ -56,9 +62,15 @@ class ShapeConstraint final : public sampling::TokenConstraint {
     return !answer_ && !words_ && allowed_.empty() && tokens_needed_ <= 0 && !counts;
   }
 
+  bool Prepare(std::chrono::steady_clock::time_point deadline) override {
+    if (answer_ && !answer_->MaskUntil(answer_mask_, deadline)) return false;
+    return !words_ || words_->MaskUntil(words_mask_, deadline);
+  }
+
   std::span<const uint64_t> Allowed() override {
+    Prepare(std::chrono::steady_clock::time_point::max());
     if (answer_) {
-      answer_->Mask(mask_);
+      mask_ = answer_mask_;
       // Only a reasoning can be closed: it may have ended without the marker, in a call.
       in_reasoning_ = in_reasoning_ && mask_.IsAllowed(think_end_);
     }
@@ -69,10 +81,7 @@ class ShapeConstraint final : public sampling::TokenConstraint {
     }
     if (!answer_ && !words_ && allowed_.empty() && tokens_needed_ <= 0 && !is_spent) return {};
     if (!answer_) std::ranges::fill(mask_.words(), ~uint64_t{0});
-    if (words_) {
-      words_->Mask(other_mask_);
-      And(other_mask_);
-    }
+    if (words_) And(words_mask_);
     if (!allowed_.empty()) {
       other_mask_.Clear();
       for (const int32_t token : allowed_) other_mask_.Allow(token);
@@ -83,11 +92,27 @@ class ShapeConstraint final : public sampling::TokenConstraint {
       mask_.Allow(think_end_);
     }
     if (tokens_needed_ > 0) ForbidStops();
+    // A text that may end where nothing else may come ends there. In front of its first token it has not begun.
+    if (num_accepted_ > 0 && mask_.IsNone() && !in_reasoning_ && (!answer_ || answer_->IsComplete())) {
+      for (const int32_t token : stop_tokens_) mask_.Allow(token);
+    }
     return mask_.words();
+  }
+
+  Status WhyNone() const override {
+    if (failed_) return InvalidArgument(fmt::format("{}: too many readings of one text", grammar_field_));
+    std::vector<std::string_view> fields;
+    if (!allowed_.empty()) fields.emplace_back("allowed_token_ids");
+    if (words_) fields.emplace_back("bad_words");
+    if (answer_) fields.emplace_back(grammar_field_);
+    return InvalidArgument(fmt::format("{}: no token is left that {} at output token {}",
+                                       fmt::join(fields, ", "),
+                                       fields.size() > 1 ? "all of them allow" : "it allows", num_accepted_));
   }
 
   void Accept(int32_t token) override {
     --tokens_needed_;
+    ++num_accepted_;
     if (in_reasoning_) {
       in_reasoning_ = token != think_end_;
       if (reasoning_left_ != kNoEnd) --reasoning_left_;
@@ -132,11 +157,10 @@ class ShapeConstraint final : public sampling::TokenConstraint {
       if (mask_.IsAllowed(token)) allowed.push_back(token);
       mask_.Forbid(token);
     }
-    if (std::ranges::any_of(mask_.words(), [](uint64_t word) { return word != 0; })) return;
+    if (!mask_.IsNone()) return;
     for (const int32_t token : allowed) mask_.Allow(token);
   }
 
-  // The sampler takes what Allowed() says.
   // The sampler takes what Allowed() says. Of a grammar with too many readings of a text at one time that may not go on; then sampling ends
   // with an error.
   void Take(grammar::Matcher& matcher, int32_t token) { failed_ = failed_ || !matcher.Accept(token).ok(); }
@@ -161,9 +185,13 @@ class ShapeConstraint final : public sampling::TokenConstraint {
   std::optional<CallOpener> opener_;
   std::optional<grammar::Matcher> words_;
   int64_t tokens_needed_;
+  int64_t num_accepted_ = 0;
+  std::string grammar_field_;
   std::vector<int32_t> allowed_;
   grammar::TokenMask mask_;
   grammar::TokenMask other_mask_;
+  grammar::TokenMask answer_mask_;  // From answer_ and words_, as far as they have come.
+  grammar::TokenMask words_mask_;
   bool failed_ = false;  // Nothing is allowed any more.
 };
 

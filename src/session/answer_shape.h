@@ -23,16 +23,18 @@ struct AnswerShape {
   std::optional<int64_t> max_reasoning_tokens;
   // Of the whole answer, reasoning included (grammar/answer_grammar.h); null: it is free.
   std::shared_ptr<const grammar::Program> grammar = nullptr;
+  std::string grammar_field = {};  // The request's field, for errors.
   // Of what stands behind the first "<M" of an answer that is free so far (ContentKind::kOpenCall); null: nothing.
   std::shared_ptr<const grammar::Program> calls = nullptr;
   // Of the whole answer too: texts without certain words (grammar/forbidden_text.h); null: any.
   std::shared_ptr<const grammar::Program> without_words = nullptr;
   int64_t min_tokens = 0;                    // No stop token in front of so many, where another may come.
-  std::vector<int32_t> allowed_tokens = {};  // And the stop tokens; empty: all.
+  std::vector<int32_t> allowed_tokens = {};  // Stop tokens only where they are among them; empty: all.
   std::vector<int32_t> stop_tokens = {};     // End the answer; under a grammar only where it is complete.
 };
 
-// Null when the shape constrains nothing. `text` outlives it. Errors: those of TextModel::Trie, which a grammar needs.
+// Null when the shape constrains nothing. Where its parts together allow no token, an answer that may be whole there ends, and else
+// fails with InvalidArgument, which names the fields. `text` outlives it. Errors: those of TextModel::Trie, which a grammar needs.
 Result<std::unique_ptr<sampling::TokenConstraint>> MakeConstraint(const TextModel& text,
                                                                   const AnswerShape& shape);
 

@@ -157,6 +157,42 @@ TEST(AnswerShape, AStopTokenThatIsTextDoesNotEndAnIncompleteAnswer) {
   EXPECT_THAT(AllowedOf(*constraint), ElementsAre((*Tiny().tokenizer.Encode("7"))[0]));
 }
 
+TEST(AnswerShape, ListedTokensAreAllThatComes) {
+  const int32_t stop = Tiny().special->end_of_sentence;
+  const auto constraint = Made({.allowed_tokens = {91, 80}, .stop_tokens = {stop}});
+  EXPECT_THAT(AllowedOf(*constraint), ElementsAre(80, 91));
+  constraint->Accept(91);
+  EXPECT_THAT(AllowedOf(*constraint), ElementsAre(80, 91));
+  EXPECT_THAT(AllowedOf(*Made({.allowed_tokens = {91, stop}, .stop_tokens = {stop}})),
+              ::testing::UnorderedElementsAre(91, stop));
+}
+
+TEST(AnswerShape, WishesThatExcludeEachOtherAreNamedOrEndTheAnswer) {
+  const int32_t stop = Tiny().special->end_of_sentence;
+  const auto token = [](std::string_view text) { return Tiny().tokenizer.Encode(text)->front(); };
+  const auto program =
+      grammar::CompileAnswer({.content = grammar::ContentKind::kJson, .schema = R"({"enum":[[1],7]})"});
+  const auto from_the_start = Made({.grammar = *program,
+                                    .grammar_field = "response_format",
+                                    .allowed_tokens = {token("x")},
+                                    .stop_tokens = {stop}});
+  EXPECT_TRUE(AllowedOf(*from_the_start).empty());
+  EXPECT_EQ(from_the_start->WhyNone().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(
+      from_the_start->WhyNone().message(),
+      ::testing::HasSubstr("allowed_token_ids, response_format: no token is left that all of them allow"));
+  // Later, in a text that is whole: it ends.
+  const auto whole = Made({.grammar = *program, .allowed_tokens = {token("7")}, .stop_tokens = {stop}});
+  EXPECT_THAT(AllowedOf(*whole), ElementsAre(token("7")));
+  whole->Accept(token("7"));
+  EXPECT_THAT(AllowedOf(*whole), ElementsAre(stop));
+  // And in one that is not.
+  const auto part = Made({.grammar = *program, .allowed_tokens = {token("[")}, .stop_tokens = {stop}});
+  EXPECT_THAT(AllowedOf(*part), ElementsAre(token("[")));
+  part->Accept(token("["));
+  EXPECT_TRUE(AllowedOf(*part).empty());
+}
+
 TEST(AnswerShape, ReasoningEndsAtItsCap) {
   const auto constraint = Made({.starts_in_reasoning = true, .max_reasoning_tokens = 2});
   for (int i = 0; i < 2; ++i) {

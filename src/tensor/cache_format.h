@@ -24,12 +24,12 @@ enum class CacheCode : uint8_t { kNone, kE4m3, kE2m1 };
 enum class CacheScale : uint8_t { kE8m0, kE4m3 };
 
 struct CacheFormat {
-  DType dtype = DType::kBF16;  // Of a row that is unpacked, and of the columns without codes.
+  DType dtype = DType::kBF16;  // Dtype of unpacked rows, and of columns without codes.
   CacheCode code = CacheCode::kNone;
   CacheScale scale = CacheScale::kE8m0;
   int64_t num_coded = 0;
   int64_t group = 0;
-  int64_t alignment = 1;  // Of a row's bytes.
+  int64_t alignment = 1;  // Alignment of a row's bytes.
 
   constexpr CacheFormat() = default;
   // Without codes. NOLINTNEXTLINE(google-explicit-constructor)
@@ -53,7 +53,7 @@ struct CacheFormat {
   constexpr bool packed() const { return code != CacheCode::kNone; }
   constexpr int64_t CodeBytes() const { return code == CacheCode::kE2m1 ? num_coded / 2 : num_coded; }
   constexpr int64_t NumScales() const { return packed() ? num_coded / group : 0; }
-  // Where scales begin in a row.
+  // First byte of the scales in a row.
   constexpr int64_t ScaleBegin(int64_t width) const {
     return CodeBytes() + (width - num_coded) * ElementBytes(dtype);
   }

@@ -11,6 +11,15 @@
 
 namespace dsv4 {
 
+// Consecutive numbers [begin, end).
+struct Range {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t size() const { return end - begin; }
+  bool empty() const { return begin == end; }
+  friend bool operator==(const Range& a, const Range& b) = default;
+};
+
 struct RingRows {
   void* data = nullptr;  // [capacity] rows of RowBytes(), contiguous
   int64_t capacity = 0;

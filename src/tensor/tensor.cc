@@ -84,7 +84,7 @@ TensorView TensorView::Reshaped(Shape new_shape) const {
 
 namespace {
 
-// What CopyToHost has done already.
+// Copy that CopyToHost has done already.
 class DoneCopy final : public PendingCopy {
  public:
   Status Wait() override { return {}; }

@@ -106,7 +106,7 @@ void HostExperts::Work(const std::stop_token& stop) {
     int64_t num_chosen = 0;
     try {
       status = Answer(num_chosen);
-    } catch (const std::exception& error) {  // Of memory, or of a thread of the pool.
+    } catch (const std::exception& error) {  // Memory ran out, or a thread of the pool failed.
       status = Internal(error.what());
     }
     {

@@ -35,7 +35,7 @@ struct ExchangeWords {
   uint32_t failed = 0;  // The last request that it could not answer.
 };
 
-// Of requests of one shape; memory that both see, and that lives as long as HostExperts.
+// Payload of requests of one shape; memory that both see, and that lives as long as HostExperts.
 struct Payload {
   int32_t index = 0;
   DType dtype = DType::kBF16;
@@ -49,7 +49,7 @@ struct Payload {
 };
 
 struct HostExpertsOptions {
-  ops::Backend backend;  // Of the host, and this object's alone.
+  ops::Backend backend;  // The host's backend, this object's alone.
   // Memory that the device reads and writes too; zeroed or not.
   std::function<Result<Buffer>(size_t)> allocate;
 };
@@ -57,13 +57,13 @@ struct HostExpertsOptions {
 struct HostExpertsCounters {
   int64_t requests = 0;
   int64_t rows = 0;
-  int64_t experts = 0;  // That requests chose, each counted once a request.
+  int64_t experts = 0;  // Experts that requests chose, each counted once a request.
   double seconds = 0;   // From seeing requests to answering them.
 };
 
 class HostExperts {
  public:
-  // Of a request. Four times as many would make a prompt read experts a quarter as often; no GPU has run that yet.
+  // Rows of a request at most. Four times as many would make a prompt read experts a quarter as often; no GPU has run that yet.
   static constexpr int64_t kMaxRows = 512;
 
   // Unimplemented without op expert_terms; the errors of `allocate`.
@@ -94,7 +94,7 @@ class HostExperts {
   const HostExpertsOptions options_;
   Buffer words_memory_;
   ExchangeWords* words_ = nullptr;
-  mutable std::mutex mutex_;  // Of what follows.
+  mutable std::mutex mutex_;  // Guards what follows.
   std::deque<std::vector<ops::ExpertWeights>> layers_;
   std::deque<Payload> payloads_;
   std::vector<Buffer> memory_;

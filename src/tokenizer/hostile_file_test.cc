@@ -42,8 +42,8 @@ TEST(HostileTokenizerFile, EveryMutationIsNamed) {
       {kNo, "model.type: got \"Unigram\"", [](json& f) { f["model"]["type"] = "Unigram"; }},
       {kNo, "model.type: got 3", [](json& f) { f["model"]["type"] = 3; }},
       {kNo, "model.dropout: got 0.1", [](json& f) { f["model"]["dropout"] = 0.1; }},
-      {kNo, "model.unk_token", [](json& f) { f["model"]["unk_token"] = "<unk>"; }},
-      {kNo, "model.byte_fallback: got true", [](json& f) { f["model"]["byte_fallback"] = true; }},
+      {kNo, "model.unk_token", [](json& f) { f["model"]["unk_token"] = 3; }},
+      {kNo, "model.byte_fallback: got 1", [](json& f) { f["model"]["byte_fallback"] = 1; }},
       {kNo, "model.ignore_merges: got true", [](json& f) { f["model"]["ignore_merges"] = true; }},
       {kNo, "model.end_of_word_suffix", [](json& f) { f["model"]["end_of_word_suffix"] = "</w>"; }},
       {kNo, "normalizer: got {\"type\":\"NFC\"}",
@@ -56,13 +56,10 @@ TEST(HostileTokenizerFile, EveryMutationIsNamed) {
        }},
       {kNo, "post_processor",
        [](json& f) {
-         f["post_processor"] = {{"type", "TemplateProcessing"}};
+         f["post_processor"] = {{"type", "Sequence"}, {"processors", {{{"type", "Reversal"}}}}};
        }},
       {kNo, "decoder: got null", [](json& f) { f.erase("decoder"); }},
-      {kNo, "truncation",
-       [](json& f) {
-         f["truncation"] = {{"max_length", 5}};
-       }},
+      {kNo, "truncation", [](json& f) { f["truncation"] = 5; }},
       // The vocabulary.
       {kBad, "model.vocab: got null", [](json& f) { f["model"].erase("vocab"); }},
       {kBad, "model.vocab: got []", [](json& f) { f["model"]["vocab"] = json::array(); }},

@@ -14,7 +14,7 @@
 
 namespace dsv4::tokenizer {
 
-// What becomes of the matches of a Split rule; the names are those of tokenizer.json.
+// Treatment of the matches of a Split rule; the names are those of tokenizer.json.
 enum class SplitBehavior {
   kIsolated,            // Matches and the text between them are all pieces.
   kRemoved,             // Matches are dropped.

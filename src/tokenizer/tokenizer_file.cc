@@ -11,7 +11,7 @@
 namespace dsv4::tokenizer {
 namespace {
 
-// What ByteLevel with use_regex cuts by: the pattern of GPT-2.
+// Pattern that ByteLevel with use_regex cuts by: GPT-2's.
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
@@ -59,10 +59,16 @@ Status CheckModel(const FileJson& model) {
   // The release's file names the type; older files leave it out.
   const FileJson& type = Member(model, "type");
   if (!type.is_null() && !HasType(model, "BPE")) return Unsupported("model.type", type, "\"BPE\"");
-  for (const char* key : {"dropout", "unk_token"}) {
-    if (!Member(model, key).is_null()) {
-      return Unsupported(fmt::format("model.{}", key), Member(model, key), "null");
-    }
+  const FileJson& dropout = Member(model, "dropout");
+  if (!dropout.is_null() && dropout != 0.0) return Unsupported("model.dropout", dropout, "null");
+  // Unknown bytes: every byte has a token here (ReadVocab).
+  const FileJson& unknown = Member(model, "unk_token");
+  if (!unknown.is_null() && !unknown.is_string())
+    return Unsupported("model.unk_token", unknown, "null or a string");
+  for (const char* key : {"fuse_unk", "byte_fallback"}) {
+    const FileJson& value = Member(model, key);
+    if (!value.is_null() && !value.is_boolean())
+      return Unsupported(fmt::format("model.{}", key), value, "a boolean");
   }
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     const FileJson& value = Member(model, key);
@@ -70,17 +76,31 @@ Status CheckModel(const FileJson& model) {
       return Unsupported(fmt::format("model.{}", key), value, "null");
     }
   }
-  for (const char* key : {"fuse_unk", "byte_fallback", "ignore_merges"}) {
-    const FileJson& value = Member(model, key);
-    if (!value.is_null() && value != false) return Unsupported(fmt::format("model.{}", key), value, "false");
-  }
+  const FileJson& ignore_merges = Member(model, "ignore_merges");
+  if (!ignore_merges.is_null() && ignore_merges != false)
+    return Unsupported("model.ignore_merges", ignore_merges, "false");
   return {};
+}
+
+// Whether it only puts tokens around whole inputs, which the chat format does here.
+bool OnlyFrames(const FileJson& post_processor) {
+  if (post_processor.is_null()) return true;
+  for (const char* type : {"ByteLevel", "TemplateProcessing", "RobertaProcessing", "BertProcessing"}) {
+    if (HasType(post_processor, type)) return true;
+  }
+  if (!HasType(post_processor, "Sequence")) return false;
+  const FileJson& parts = Member(post_processor, "processors");
+  return parts.is_array() && std::all_of(parts.begin(), parts.end(), [](const FileJson& part) {
+           return !HasType(part, "Sequence") && OnlyFrames(part);
+         });
 }
 
 // The members around the model that may change ids or text.
 Status CheckPipeline(const FileJson& root) {
+  // To what length whole inputs are cut and filled: a calibration leaves its own there.
   for (const char* key : {"truncation", "padding"}) {
-    if (!Member(root, key).is_null()) return Unsupported(key, Member(root, key), "null");
+    const FileJson& value = Member(root, key);
+    if (!value.is_null() && !value.is_object()) return Unsupported(key, value, "null or an object");
   }
   const FileJson& normalizer = Member(root, "normalizer");
   if (!normalizer.is_null() &&
@@ -88,8 +108,10 @@ Status CheckPipeline(const FileJson& root) {
     return Unsupported("normalizer", normalizer, "null or an empty Sequence");
   }
   const FileJson& post_processor = Member(root, "post_processor");
-  if (!post_processor.is_null() && !HasType(post_processor, "ByteLevel")) {
-    return Unsupported("post_processor", post_processor, "null or ByteLevel");
+  if (!OnlyFrames(post_processor)) {
+    return Unsupported(
+        "post_processor", post_processor,
+        "null, ByteLevel, TemplateProcessing, RobertaProcessing, BertProcessing or a Sequence of these");
   }
   const FileJson& decoder = Member(root, "decoder");
   if (!HasType(decoder, "ByteLevel")) return Unsupported("decoder", decoder, "ByteLevel");

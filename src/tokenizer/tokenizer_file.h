@@ -39,12 +39,13 @@ struct TokenizerFile {
 };
 
 // Parses `json`; `what` names it in errors. Accepted, because V4's file and its relatives need no more:
-//   model          BPE, byte-level, without dropout, unknown token, affixes, byte_fallback, ignore_merges; merges as
-//                  "a b" strings or ["a", "b"] pairs
+//   model          BPE, byte-level, without dropout, affixes, ignore_merges; merges as "a b" strings or ["a", "b"] pairs.
+//                  What is done with unknown bytes means nothing: all 256 have tokens
 //   normalizer     null or an empty Sequence
 //   pre_tokenizer  ByteLevel, or a Sequence of Split (Regex or String) that ends in ByteLevel
-//   decoder        ByteLevel        post_processor  null or ByteLevel (it adds no token)
-//   added_tokens   without lstrip, rstrip, single_word       truncation, padding  null
+//   decoder        ByteLevel
+//   added_tokens   without lstrip, rstrip, single_word
+// truncation, padding and the post_processors that put tokens around an input work on whole inputs, and mean nothing here.
 // Errors: Unimplemented for anything else that would change ids or text, InvalidArgument for a malformed document
 // (duplicate keys and ids outside [0, kMaxNumTokenIds) included). Both name the key, what it holds and what is wanted.
 Result<TokenizerFile> ParseTokenizerFile(std::string_view json, std::string_view what);

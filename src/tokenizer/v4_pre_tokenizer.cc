@@ -100,7 +100,7 @@ class Scanner {
   // End of the match of rule three that starts at `p`; null when there is none.
   const char* MatchWord(const char* p, const char* end) const {
     const Char c = At(p);
-    // What can follow a one-character prefix; kOther at the end of the piece, which starts no match.
+    // Class that can follow a one-character prefix; kOther at the end of the piece, which starts no match.
     const CharClass next = c.next < end ? At(c.next).char_class : CharClass::kOther;
     switch (c.char_class) {
       case CharClass::kLetterOrMark:

@@ -1,8 +1,13 @@
-"""Options and files at their limits: each is refused by name, nothing hangs, nothing is lost."""
+"""Options, files and memory at their limits: each is refused by name, nothing hangs, nothing is lost, and no program aborts."""
 
+import resource
+import signal
+import subprocess
+import time
 import unittest
 
-from dsv4_process import dsv4
+from attack_testing import SANITIZED, dice, sized
+from dsv4_process import BINARY, PATIENCE, TINY, dsv4, free_port
 
 
 class Options(unittest.TestCase):
@@ -20,6 +25,56 @@ class Options(unittest.TestCase):
         self.expect_refusal("serve", "--max-body-mib", "17592186044416", wanted="at most 1073741824")
         self.expect_refusal("serve", "--state-mib", "1", "--port", "0", wanted="--state-mib 1: too little")
         self.expect_refusal("serve", "--unix-socket", "/tmp/" + "s" * 200, wanted="a socket's path has at most 107")
+
+
+@unittest.skipIf(SANITIZED, "a sanitizer wants terabytes of addresses")
+class AddressSpace(unittest.TestCase):
+    """So few addresses that a model, a thread's stack or a small string finds none, wherever that is."""
+
+    def sizes(self, name):
+        random = dice(name)
+        return [16, 24, 32, *(random.randrange(34, 260) for _ in range(sized(14)))]
+
+    @staticmethod
+    def limit(mib):
+        return lambda: resource.setrlimit(resource.RLIMIT_AS, (mib << 20, mib << 20))
+
+    def expect_no_abort(self, mib, code, stderr):
+        self.assertNotIn(code, (-signal.SIGABRT, -signal.SIGSEGV), (mib, stderr))
+        if code not in (0, -signal.SIGTERM):
+            self.assertRegex(stderr, r"dsv4: \S|error while loading shared libraries|cannot (allocate|apply)", (mib, code))
+
+    def test_commands(self):
+        for mib in self.sizes("commands"):
+            for arguments in (["run", "-m", str(TINY), "--max-tokens", "2", "--temperature", "0", "hi"], ["inspect", "-m", str(TINY)], ["tokenize", "-m", str(TINY), "hi"]):
+                with self.subTest(mib=mib, command=arguments[0]):
+                    process = subprocess.run([BINARY, *arguments], capture_output=True, text=True, preexec_fn=self.limit(mib), timeout=PATIENCE, check=False)
+                    self.expect_no_abort(mib, process.returncode, process.stderr)
+
+    def test_serve(self):
+        for mib in self.sizes("serve"):
+            with self.subTest(mib=mib):
+                process = subprocess.Popen([BINARY, "serve", "-m", str(TINY), "--port", str(free_port()), "--context", "1024"], stderr=subprocess.PIPE,
+                                           stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, text=True, preexec_fn=self.limit(mib))
+                try:
+                    try:
+                        process.wait(timeout=3)
+                    except subprocess.TimeoutExpired:  # It serves.
+                        process.send_signal(signal.SIGTERM)
+                    start = time.monotonic()
+                    stderr = process.communicate(timeout=PATIENCE)[1]
+                    self.assertLess(time.monotonic() - start, 60)
+                finally:
+                    process.kill()
+                self.expect_no_abort(mib, process.returncode, stderr)
+
+    def test_few_descriptors(self):
+        for count in range(3, 24):
+            with self.subTest(count=count):
+                process = subprocess.run([BINARY, "serve", "-m", str(TINY), "--context", "512", "--unix-socket", "/nowhere/socket"],
+                                         capture_output=True, text=True, timeout=PATIENCE, check=False, stdin=subprocess.DEVNULL,
+                                         preexec_fn=lambda count=count: resource.setrlimit(resource.RLIMIT_NOFILE, (count, count)))
+                self.assertGreater(process.returncode, 0, process.stderr)
 
 
 if __name__ == "__main__":

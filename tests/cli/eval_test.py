@@ -56,6 +56,13 @@ class Eval(unittest.TestCase):
         page = (self.folder / "page.html").read_text()
         self.assertIn("Surprise along the texts", page)
         self.assertIn("<svg", page)
+        # A measurement says what it came to, and praises nothing as long as nobody set a bound.
+        self.assertRegex(page, r'<p class="verdict none">perplexity \d+\.\d+')
+        for word in ("Nothing found", "passed", 'class="badge', 'class="pass"'):
+            self.assertNotIn(word, page)
+        for bound, verdict, words in (("1e9", "pass", "within the bounds"), ("1.01", "finding", "not within the bounds")):
+            dsv4("eval", "perplexity", "--data", data, "-q", "--max-perplexity", bound, "--html", self.folder / "bounded.html")
+            self.assertRegex((self.folder / "bounded.html").read_text(), rf'<p class="verdict {verdict}">perplexity \d+\.\d+[^<]*: {words}</p>')
         self.assertEqual(len((self.folder / "out.jsonl").read_text().splitlines()), len(TEXTS))
         # Compared with itself by way of the file: no divergence.
         same = dsv4_json("eval", "perplexity", "--data", written, "--json", "-q", "--max-kl", "1e-4", "--min-top1", "1")

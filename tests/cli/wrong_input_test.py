@@ -52,9 +52,9 @@ class WrongInput(unittest.TestCase):
             data.write_text('{"prompt": "a", "answer": "b"}\n')
             logits = ("logits", "--tokens", tokens, "--output", pathlib.Path(folder) / "logits.npy", "--draft", "dspark")
             for command, words in (
-                (("run", QUESTION, "--experts", "auto"), "--experts auto: got --backend cpu, want cuda"),
-                (("run", QUESTION, "--gpu-memory", "4"), "--gpu-memory 4: got --backend cpu, want cuda"),
-                (("serve", "--port", "0", "--host-memory", "4"), "--host-memory 4: got --backend cpu, want cuda"),
+                (("run", QUESTION, "--backend", "cpu", "--experts", "auto"), "--experts auto: got --backend cpu, want cuda"),
+                (("run", QUESTION, "--backend", "cpu", "--gpu-memory", "4"), "--gpu-memory 4: got --backend cpu, want cuda"),
+                (("serve", "--port", "0", "--backend", "cpu", "--host-memory", "4"), "--host-memory 4: got --backend cpu, want cuda"),
                 (("run", QUESTION, "--experts", "disk", "--ranks", "2"), "--experts disk: with several ranks"),
                 (("bench", "--loopback-ranks", "2", "--experts", "disk"), "--experts disk: with several ranks"),
                 (("bench", "--loopback-ranks", "2", "--backend", "cuda", "--experts", "auto"), "--experts auto: got --placement tensor"),

@@ -479,9 +479,9 @@ TEST(CudaModel, StatesForkRewindAndTravelAsBytes) {
   ASSERT_TRUE(state.Rewind(3).ok());
   EXPECT_EQ(StepAll(*model, {&state}, {{7, 8, 9}}, model::LogitsRows::kAll), want);
 
-  const auto bytes = snapshot->Serialize();
+  const auto bytes = snapshot->Serialize(model->recipe());
   ASSERT_TRUE(bytes.has_value()) << bytes.error().ToString();
-  const auto back = model->DeserializeSnapshot(*bytes);
+  const auto back = model->DeserializeSnapshot(*bytes, model->recipe());
   ASSERT_TRUE(back.has_value()) << back.error().ToString();
   kv::SequenceState restored = NewState(*model);
   ASSERT_TRUE(restored.Restore(*back).ok());

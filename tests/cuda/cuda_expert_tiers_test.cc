@@ -16,6 +16,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
 #include "base/check.h"
+#include "model/arch/architecture.h"
 #include "model/runtime/model.h"
 #include "model/synthetic/synthetic.h"
 #include "tests/cuda/device_tensors.h"

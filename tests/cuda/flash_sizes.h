@@ -10,6 +10,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "base/check.h"
 #include "comm/ranks_testing.h"
+#include "model/arch/architecture.h"
 #include "model/runtime/model.h"
 #include "model/synthetic/synthetic.h"
 

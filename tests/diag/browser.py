@@ -23,7 +23,9 @@ class Browser:
         to_browser, self.write_end = os.pipe()
         self.read_end, from_browser = os.pipe()
         arguments = [path, "--headless", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-                     "--disable-component-update", "--remote-debugging-pipe", f"--user-data-dir={self.profile}"]
+                     "--disable-component-update", "--remote-debugging-pipe", f"--user-data-dir={self.profile}",
+                     # With a mouse, as on a desk.
+                     "--blink-settings=primaryHoverType=2,availableHoverTypes=2,primaryPointerType=4,availablePointerTypes=4"]
         if os.geteuid() == 0:
             arguments.append("--no-sandbox")
         # The browser reads from descriptor 3 and writes to 4.

@@ -67,6 +67,14 @@ class InABrowser(unittest.TestCase):
         self.assertGreater(dark_back["light"], 0.8)
         self.assertLess(dark_back["dark"], 0.1)
 
+    def test_an_unbroken_word_leaves_room_for_the_others(self):
+        self.show(1200, "light")
+        self.browser.evaluate("""document.querySelectorAll('.summary tr')[1].children[2].textContent = 'weights ' + '0123456789abcdef'.repeat(16); 0""")
+        widths = self.browser.evaluate("[...document.querySelectorAll('.summary tr')[1].children].map(cell => cell.getBoundingClientRect().width)")
+        self.assertGreater(min(widths[2:]), 140, widths)
+        self.assertGreater(min(widths), 40, widths)
+        self.assertLessEqual(self.browser.evaluate("document.querySelector('nav .scroll').scrollWidth - document.querySelector('nav .scroll').clientWidth"), 0)
+
     def test_a_phone_scrolls_down_only(self):
         self.show(360, "light")
         self.expect_figures()

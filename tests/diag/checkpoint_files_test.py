@@ -1,10 +1,12 @@
 """`dsv4 diagnose checkpoint` on files: damaged copies of the small model are named for what they are, healthy ones pass."""
 
+import json
 import pathlib
 import shutil
 import tempfile
 import unittest
 
+import weight_faults
 from dsv4_process import TINY, dsv4, dsv4_json
 from safetensors_copy import Copy
 
@@ -88,6 +90,39 @@ class Damaged(WithDirectory):
         self.expect_finding(lambda copy: swap(copy, 2, "shared_experts"), "checkpoint: finding: layers.2.ffn.shared_experts: ")
         self.expect_finding(lambda copy: swap(copy, 6, "experts.3"),
                             "checkpoint: finding: layers.6.ffn.experts.3: the rows of up (w3) go along with the gates")
+
+    def test_a_layer_that_does_not_go_with_the_others(self):
+        def doubled(copy):
+            for i in range(NUM_EXPERTS):
+                for linear in ("w1", "w2", "w3"):
+                    weight_faults.floats(copy, f"layers.2.ffn.experts.{i}.{linear}.weight_scale_2", lambda x: 2 * x)
+
+        self.expect_finding(doubled, "checkpoint: finding: layers.2.ffn.experts.w1 is 2.01 times as large as in the layers beside it")
+        self.expect_finding(lambda copy: weight_faults.times_e8m0(copy, "layers.0.attn.wo_a.scale", 1), "layers.0.attn.wo_a is ")
+        self.expect_finding(lambda copy: weight_faults.transpose(copy, "layers.2.attn.wo_b.weight"),
+                            "checkpoint: finding: layers.2.attn.wo_b has its large rows where no other layer has them")
+        self.expect_finding(lambda copy: weight_faults.bf16(copy, "layers.4.attn_norm.weight", lambda x: x / 4),
+                            "layers.4.attn_norm is 4")
+        self.expect_finding(lambda copy: weight_faults.bf16(copy, "layers.1.attn.q_norm.weight", lambda x: 1.0), "layers.1.attn.q_norm is constant")
+        self.expect_finding(lambda copy: weight_faults.floats(copy, "layers.4.ffn.gate.bias", lambda x: -x), "layers.4.ffn.gate.bias has the other sign")
+
+        def halves(copy):
+            weight_faults.rows(copy, "layers.6.attn.wkv.weight", lambda i, n: i if i < 64 else 64 + (i + 32) % 64)
+
+        self.expect_finding(halves, "layers.6.attn.wkv has its large rows where no other layer has them")
+
+    def test_one_number_that_is_not_the_familys(self):
+        def configured(**values):
+            def damage(copy):
+                path = copy.directory / "config.json"
+                path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+            return damage
+
+        self.expect_finding(configured(rope_theta=1000000), "config.json, rope_theta: 1000000; with all its other numbers")
+        self.expect_finding(configured(sliding_window=16), "config.json, sliding_window: 16;")
+        self.expect_finding(configured(routed_scaling_factor=1.0), "config.json, routed_scaling_factor: 1; with all its other numbers models of this "
+                                                                   "family have 1.5 or 2.5")
+        self.expect_pass(configured(rope_theta=20000, compress_rope_theta=80000, sliding_window=64))  # Another recipe.
 
     @staticmethod
     def calibrate(copy):

@@ -200,5 +200,21 @@ TEST(PageTest, SaysWhatTheReportsSay) {
   EXPECT_THAT(html, Not(HasSubstr("<img")));
 }
 
+TEST(PageTest, AMeasurementIsNeitherGoodNorBadWithoutABound) {
+  CheckReport report{.check = "perplexity", .verdict = Verdict::kPass, .headline = "6 texts"};
+  const std::string plain = ToHtml({.title = "dsv4 eval", .result = "perplexity <12>"}, {report});
+  EXPECT_THAT(plain, HasSubstr("<p class=\"verdict none\">perplexity &lt;12&gt;</p>"));
+  EXPECT_THAT(plain, Not(HasSubstr("class=\"badge")));
+  EXPECT_THAT(plain, Not(HasSubstr("passed")));
+  const std::string kept =
+      ToHtml({.title = "dsv4 eval", .result = "perplexity 12", .bounded = true}, {report});
+  EXPECT_THAT(kept, HasSubstr("<p class=\"verdict pass\">perplexity 12: within the bounds</p>"));
+  EXPECT_THAT(kept, HasSubstr("class=\"badge pass\""));
+  report.verdict = Verdict::kFinding;
+  const std::string beyond =
+      ToHtml({.title = "dsv4 eval", .result = "perplexity 12", .bounded = true}, {report});
+  EXPECT_THAT(beyond, HasSubstr("<p class=\"verdict finding\">perplexity 12: not within the bounds</p>"));
+}
+
 }  // namespace
 }  // namespace dsv4::diag

@@ -19,6 +19,7 @@
 #include "base/temporary_directory_testing.h"
 #include "io/checkpoint.h"
 #include "io/safetensors.h"
+#include "model/arch/architecture.h"
 #include "model/synthetic/synthetic.h"
 #include "tests/diag/seeded_faults.h"
 #include "tests/golden/faults/fault.h"

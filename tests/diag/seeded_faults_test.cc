@@ -18,10 +18,10 @@ namespace {
 using diag::CheckReport;
 using diag::Verdict;
 
-// The first layer of a kind in a golden model.
-int FirstLayer(const model::ModelConfig& config, model::LayerKind kind) {
+// The first layer of such attention in a golden model.
+int FirstLayer(const model::ModelConfig& config, std::string_view attention) {
   for (size_t i = 0; i < config.layers.size(); ++i) {
-    if (config.layers[i].kind == kind) return static_cast<int>(i);
+    if (model::AttentionName(config.layers[i]) == attention) return static_cast<int>(i);
   }
   return -1;
 }
@@ -30,8 +30,8 @@ struct Fault {
   std::string mistake;  // Of tests/golden/mistakes.json.
   std::string tensor;
   std::string op;
-  std::optional<model::LayerKind> kind;  // In whose first layer it must be found; layer 0 without it.
-  std::string golden = "tf_narrow";      // A model on which the mistake shows.
+  std::optional<std::string_view> attention;  // In whose first layer it must be found; layer 0 without it.
+  std::string golden = "tf_narrow";           // A model on which the mistake shows.
 };
 
 void ExpectFound(const Result<CheckReport>& report, const DiagnosedModel& model, const Fault& fault) {
@@ -40,7 +40,7 @@ void ExpectFound(const Result<CheckReport>& report, const DiagnosedModel& model,
   ASSERT_TRUE(report->place.has_value());
   EXPECT_EQ(report->place->tensor, fault.tensor) << report->headline;
   EXPECT_EQ(report->place->op, fault.op) << report->headline;
-  const int layer = fault.kind ? FirstLayer(model.model->config(), *fault.kind) : 0;
+  const int layer = fault.attention ? FirstLayer(model.model->config(), *fault.attention) : 0;
   EXPECT_EQ(report->place->layer, layer) << report->headline;
   std::cout << "  " << fault.mistake << ": " << report->headline << "\n";
 }
@@ -62,20 +62,19 @@ TEST_P(VisibleFaults, AreLocalised) {
   ExpectFound(diag::CheckVisible(model.subject(), model.tokens, {}), model, GetParam());
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Attention, VisibleFaults,
-    ::testing::Values(Fault{"13-no-sink", "attn.o", "attention", {}},
-                      Fault{"13-sink-scaled", "attn.o", "attention", {}},
-                      Fault{"13-sink-per-chunk", "attn.o", "attention", {}, "tf_wide"},
-                      Fault{"15-count-off-by-one", "attn.o", "attention", model::LayerKind::kCsa},
-                      Fault{"15-count-per-chunk", "attn.o", "attention", model::LayerKind::kCsa},
-                      Fault{"15-incomplete-block", "attn.o", "attention", model::LayerKind::kCsa},
-                      Fault{"15-outside-window", "attn.o", "attention", model::LayerKind::kCsa},
-                      Fault{"16-window-127", "attn.o", "attention", {}},
-                      Fault{"16-window-129", "attn.o", "attention", {}},
-                      Fault{"16-ring-overwritten", "attn.o", "attention", {}, "tf_wide"},
-                      Fault{"18-hca-selected", "attn.o", "attention", model::LayerKind::kHca}),
-    FaultName);
+INSTANTIATE_TEST_SUITE_P(Attention, VisibleFaults,
+                         ::testing::Values(Fault{"13-no-sink", "attn.o", "attention", {}},
+                                           Fault{"13-sink-scaled", "attn.o", "attention", {}},
+                                           Fault{"13-sink-per-chunk", "attn.o", "attention", {}, "tf_wide"},
+                                           Fault{"15-count-off-by-one", "attn.o", "attention", "csa"},
+                                           Fault{"15-count-per-chunk", "attn.o", "attention", "csa"},
+                                           Fault{"15-incomplete-block", "attn.o", "attention", "csa"},
+                                           Fault{"15-outside-window", "attn.o", "attention", "csa"},
+                                           Fault{"16-window-127", "attn.o", "attention", {}},
+                                           Fault{"16-window-129", "attn.o", "attention", {}},
+                                           Fault{"16-ring-overwritten", "attn.o", "attention", {}, "tf_wide"},
+                                           Fault{"18-hca-selected", "attn.o", "attention", "hca"}),
+                         FaultName);
 
 class DecodeFaults : public ::testing::TestWithParam<Fault> {};
 
@@ -85,12 +84,11 @@ TEST_P(DecodeFaults, AreLocalised) {
               model, GetParam());
 }
 
-INSTANTIATE_TEST_SUITE_P(State, DecodeFaults,
-                         ::testing::Values(Fault{"19-remainder-lost", "attn.compressor.pooled",
-                                                 "compressor_pool", model::LayerKind::kCsa},
-                                           Fault{"19-previous-lost", "attn.compressor.pooled",
-                                                 "compressor_pool", model::LayerKind::kCsa}),
-                         FaultName);
+INSTANTIATE_TEST_SUITE_P(
+    State, DecodeFaults,
+    ::testing::Values(Fault{"19-remainder-lost", "attn.compressor.pooled", "compressor_pool", "csa"},
+                      Fault{"19-previous-lost", "attn.compressor.pooled", "compressor_pool", "csa"}),
+    FaultName);
 
 TEST(ScaleInvarianceFaults, AMissingFinalNormIsFound) {
   const DiagnosedModel model = Seeded("27-head-unnormed", "tf_narrow");
@@ -170,7 +168,7 @@ TEST(SelectionFaults, AChoiceThatIsNotTheBestIsFound) {
   ASSERT_TRUE(report.has_value()) << report.error().message();
   EXPECT_EQ(report->verdict, Verdict::kFinding);
   EXPECT_EQ(report->place->op, "indexer_select");
-  EXPECT_EQ(report->place->layer, FirstLayer(model.model->config(), model::LayerKind::kCsa));
+  EXPECT_EQ(report->place->layer, FirstLayer(model.model->config(), "csa"));
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include "engine/engine.h"
 #include "engine/engine_thread.h"
 #include "io/checkpoint.h"
+#include "model/arch/architecture.h"
 #include "server/served_model_testing.h"
 #include "server/service.h"
 #include "tests/diag/seeded_faults.h"

@@ -102,16 +102,19 @@ std::vector<Outcome> RunMix(uint32_t seed, EngineOptions options, EngineStats* s
 TEST(AsyncScheduling, GivesTheTokensAndKeepsTheStatesOfAnEngineThatDoesNot) {
   int64_t num_ahead = 0;
   int64_t num_stopped = 0;
+  int64_t num_mixed = 0;
   for (uint32_t seed = 0; seed < 40; ++seed) {
     EngineStats stats;
     const std::vector<Outcome> want = RunMix(seed, {.async_scheduling = false}, &stats);
-    EXPECT_EQ(stats.num_steps_ahead, 0);
+    EXPECT_EQ(stats.num_steps_ahead + stats.num_mixed_steps_on_backend, 0);
     const std::vector<Outcome> got = RunMix(seed, {.async_scheduling = true}, &stats);
     ExpectSame(got, want, seed);
     num_ahead += stats.num_steps_ahead;
+    num_mixed += stats.num_mixed_steps_on_backend;
     for (const Outcome& outcome : got) num_stopped += outcome.reason == FinishReason::kStop ? 1 : 0;
   }
   EXPECT_GT(num_ahead, 300);
+  EXPECT_GT(num_mixed, 100);
   EXPECT_GT(num_stopped, 50) << "else nothing is taken back";
 }
 

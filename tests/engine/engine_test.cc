@@ -12,6 +12,7 @@
 #include "backend/reference/reference_backend.h"
 #include "base/temporary_directory_testing.h"
 #include "engine/prefix_file.h"
+#include "io/content_digest.h"
 #include "tests/engine/outcomes.h"
 
 namespace dsv4::engine {
@@ -129,9 +130,12 @@ TEST(Engine, AStateFromTheDiskGivesTheLogitsOfAColdRun) {
   const std::unique_ptr<model::Model> model = LoadModel(*backend::MakeCpuBackend({.num_threads = 1}));
   const TemporaryDirectory directory;
   const auto open = [&] {
-    return std::move(*PrefixDisk::Open(
-        {.directory = directory.path(), .max_bytes = int64_t{1} << 30}, model->cache_layout(),
-        [&](std::span<const std::byte> bytes) { return model->DeserializeSnapshot(bytes); }));
+    return std::move(*PrefixDisk::Open({.directory = directory.path(),
+                                        .max_bytes = int64_t{1} << 30,
+                                        .origin = [&] { return model->Origin(io::ContentDigest::kForever); }},
+                                       [&](std::span<const std::byte> bytes, uint64_t origin) {
+                                         return model->DeserializeSnapshot(bytes, origin);
+                                       }));
   };
   const auto run = [&](Engine& engine, const std::vector<int32_t>& tokens, uint64_t salt) {
     Request request = MakeRequest(tokens, 3);
@@ -182,9 +186,13 @@ TEST(Engine, AStateFromTheDiskGivesTheLogitsOfAColdRun) {
 TEST(Engine, ADamagedFileIsAsIfThereWereNone) {
   const TemporaryDirectory directory;
   const auto open = [&] {
-    return std::move(*PrefixDisk::Open(
-        {.directory = directory.path(), .max_bytes = int64_t{1} << 30}, SharedModel().cache_layout(),
-        [&](std::span<const std::byte> bytes) { return SharedModel().DeserializeSnapshot(bytes); }));
+    return std::move(
+        *PrefixDisk::Open({.directory = directory.path(),
+                           .max_bytes = int64_t{1} << 30,
+                           .origin = [&] { return SharedModel().Origin(io::ContentDigest::kForever); }},
+                          [&](std::span<const std::byte> bytes, uint64_t origin) {
+                            return SharedModel().DeserializeSnapshot(bytes, origin);
+                          }));
   };
   const std::vector<int32_t> prompt = RandomTokens(180, 3);
   const std::vector<int32_t> beginning(prompt.begin(), prompt.begin() + 80);

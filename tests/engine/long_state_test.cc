@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kv/random_rows.h"
+#include "model/arch/architecture.h"
 #include "model/runtime/model.h"
 #include "model/synthetic/synthetic.h"
 
@@ -60,10 +61,10 @@ TEST(LongState, AMillionTokensSavedRestoredAndContinued) {
     ASSERT_TRUE(state.has_value()) << state.error().ToString();
     const Status filled = kv::FillWithRandomRows(*state, kLength, 7);
     ASSERT_TRUE(filled.ok()) << filled.ToString();
-    const auto saved = state->Snapshot()->Serialize(16);
+    const auto saved = state->Snapshot()->Serialize(model->recipe(), 16);
     ASSERT_TRUE(saved.has_value()) << saved.error().ToString();
     file_bytes[rows == model::CacheRows::kPacked ? 1 : 0] = saved->size();
-    auto read = model->DeserializeSnapshot(*saved);
+    auto read = model->DeserializeSnapshot(*saved, model->recipe());
     ASSERT_TRUE(read.has_value()) << read.error().ToString();
     kv::SequenceState restored = read->Continue();
     ASSERT_EQ(restored.length(), kLength);

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "model/arch/architecture.h"
 #include "model/config/config.h"
 
 namespace {
@@ -30,9 +31,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   DSV4_CHECK(config->num_experts_per_tok <= config->n_routed_experts);
   DSV4_CHECK(config->num_attention_heads % config->o_groups == 0);
   DSV4_CHECK(config->qk_rope_head_dim % 2 == 0 && config->qk_rope_head_dim <= config->head_dim);
-  for (const dsv4::model::LayerConfig& layer : config->layers) {
-    DSV4_CHECK(layer.compressed() == (layer.compress_ratio > 0));
-    if (layer.kind == dsv4::model::LayerKind::kCsa) {
+  for (const dsv4::model::LayerPlan& layer : config->layers) {
+    DSV4_CHECK(layer.sees_entries() == (layer.ratio > 0));
+    if (layer.selects()) {
       DSV4_CHECK(config->index_n_heads > 0 && config->index_head_dim > 0 && config->index_topk > 0);
     }
   }

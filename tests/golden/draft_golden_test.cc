@@ -218,8 +218,8 @@ TEST_P(Drafter, DraftsThatCameToNothingLeaveNoTrace) {
       Read(*model, state, wrong);
       DraftLogits(*model, state, wrong[0], kDrafted);
       if (random() % 2 == 0) {
-        const std::vector<std::byte> bytes = Must(kept.Serialize(8));
-        kept = Must(model->DeserializeSnapshot(bytes));
+        const std::vector<std::byte> bytes = Must(kept.Serialize(model->recipe(), 8));
+        kept = Must(model->DeserializeSnapshot(bytes, model->recipe()));
       }
       ASSERT_TRUE(state.Restore(kept).ok());
     }

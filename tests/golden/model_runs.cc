@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "io/checkpoint.h"
+#include "model/arch/architecture.h"
 
 namespace dsv4::testing {
 namespace {
@@ -50,6 +51,26 @@ std::vector<std::vector<int32_t>> ShortPrompts(const std::string& golden) {
 
 std::vector<float> GoldenLogits(const std::string& golden, const std::string& file) {
   return ReadNpy(ModelDirectory(golden) / file).values;
+}
+
+std::filesystem::path SharedDirectory() { return GoldenDirectory() / "shared"; }
+
+model::ModelConfig SharedConfig() {
+  model::ModelConfig config = Take(model::LoadModelConfig(SharedDirectory().string()));
+  const Json layers = ReadJson(SharedDirectory() / "layers.json");
+  for (size_t i = 0; i < config.layers.size(); ++i) {
+    const Json& from = layers.at(i);
+    model::LayerPlan plan = config.layers[i];
+    plan.ratio = from.at("ratio").get<int64_t>();
+    plan.overlap = from.at("overlap").get<int64_t>();
+    plan.entries = from.at("entries").get<int>();
+    plan.keys = from.at("keys").get<int>();
+    plan.selection = from.at("selection").get<int>();
+    config.layers[i] = plan;
+  }
+  if (const Status status = model::CheckPlans(config.layers, "layers.json"); !status.ok())
+    throw std::runtime_error(status.ToString());
+  return config;
 }
 
 ModelParts LoadParts(const std::string& golden, model::Numerics numerics, bool drafter) {

@@ -27,6 +27,10 @@ std::vector<std::vector<int32_t>> ShortPrompts(const std::string& golden);
 // The values of a .npy file of the golden.
 std::vector<float> GoldenLogits(const std::string& golden, const std::string& file);
 
+// The model of shared/, whose plans are layers.json's in place of config.json's.
+std::filesystem::path SharedDirectory();
+model::ModelConfig SharedConfig();
+
 struct ModelParts {
   model::ModelConfig config;
   model::ModelWeights weights;

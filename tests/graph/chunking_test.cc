@@ -88,9 +88,10 @@ TEST_P(ChunkingTest, ExcursionsAtEveryLengthLeaveNoTrace) {
     RunTokens(*model_, *fork, junk);
 
     if (length % 3 == 0) {
-      const auto bytes = snapshot->Serialize();
+      constexpr uint64_t kOrigin = 7;
+      const auto bytes = snapshot->Serialize(kOrigin);
       ASSERT_TRUE(bytes.has_value());
-      const auto read = model_->DeserializeSnapshot(*bytes);
+      const auto read = model_->DeserializeSnapshot(*bytes, kOrigin);
       ASSERT_TRUE(read.has_value()) << read.error().ToString();
       ASSERT_TRUE(fork->Restore(*read).ok());
     } else {

@@ -237,28 +237,28 @@ TEST(FailingOps, LongStepsPoisonTheSequenceUntilReset) {
   EXPECT_EQ(RunTokens(*model, state, tokens), straight);
 }
 
-// Rows computed by other weights, numerics or options are not mistaken for this model's.
+// Rows computed with other numerics or options are not mistaken for this model's; of other weights, tests/engine/origin_test.cc.
 TEST(Snapshots, OfAnotherModelAreRefused) {
   const auto tokens = RandomTokens(30, 8);
   const auto model = MakeToyModel({}, ToyModelOptions(Numerics::kPlain));
   kv::SequenceState state = NewSequence(*model);
   RunTokens(*model, state, tokens);
-  const auto bytes = state.Snapshot()->Serialize();
+  const auto bytes = state.Snapshot()->Serialize(model->recipe());
   ASSERT_TRUE(bytes.has_value());
-  EXPECT_TRUE(model->DeserializeSnapshot(*bytes).has_value());
+  EXPECT_TRUE(model->DeserializeSnapshot(*bytes, model->recipe()).has_value());
 
   const auto expect_refused = [&](const Model& other, const char* what) {
-    const auto read = other.DeserializeSnapshot(*bytes);
+    const auto read = other.DeserializeSnapshot(*bytes, other.recipe());
     ASSERT_FALSE(read.has_value()) << what;
     EXPECT_EQ(read.error().code(), StatusCode::kInvalidArgument) << what;
   };
-  expect_refused(*MakeToyModel({.seed = 2}, ToyModelOptions(Numerics::kPlain)), "other weights");
   expect_refused(*MakeToyModel({}, ToyModelOptions(Numerics::kRelease)), "other numerics");
   expect_refused(*MakeToyModel({.ratios = {0, 4, 8, 4, 64}}, ToyModelOptions(Numerics::kPlain)),
                  "other ratios");
   auto unclamped = ToyModelOptions(Numerics::kPlain);
   unclamped.clamp_shared_expert = false;
   expect_refused(*MakeToyModel({}, unclamped), "other clamp");
+  EXPECT_EQ(model->Origin(std::chrono::milliseconds(0)).error().code(), StatusCode::kFailedPrecondition);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <set>
 #include <vector>
 
+#include "model/arch/architecture.h"
 #include "model/placement/place_weights.h"
 #include "model/runtime/model.h"
 #include "model/synthetic/synthetic.h"

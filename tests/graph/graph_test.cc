@@ -10,13 +10,12 @@
 namespace dsv4::test {
 namespace {
 
-using model::LayerKind;
 using model::Model;
 using model::Numerics;
 using ::testing::HasSubstr;
 
 // The table in model/graph/observer.h, with shapes of the toy for n tokens.
-std::map<std::string, Shape> ExpectedTensors(const model::ModelConfig& c, const model::LayerConfig& layer,
+std::map<std::string, Shape> ExpectedTensors(const model::ModelConfig& c, const model::LayerPlan& layer,
                                              int64_t n, int64_t num_entries) {
   const int64_t d = c.head_dim;
   const int64_t hc = c.hc_mult;
@@ -47,15 +46,15 @@ std::map<std::string, Shape> ExpectedTensors(const model::ModelConfig& c, const 
     want[part + ".streams"] = {n, hc, c.hidden_size};
   }
   const auto add_compressor = [&](const std::string& prefix, int64_t width) {
-    const int64_t channels = layer.compress_overlap();
+    const int64_t channels = layer.overlap;
     want[prefix + "compressor.values"] = {n, channels * width};
     want[prefix + "compressor.scores"] = {n, channels * width};
     want[prefix + "compressor.pooled"] = {num_entries, width};
     want[prefix + "compressor.norm"] = {num_entries, width};
     want[prefix + "compressed"] = {num_entries, width};
   };
-  if (layer.compressed()) add_compressor("attn.", d);
-  if (layer.kind == LayerKind::kCsa) {
+  if (layer.makes_entries()) add_compressor("attn.", d);
+  if (layer.selects()) {
     add_compressor("attn.indexer.", c.index_head_dim);
     want["attn.indexer.q_b"] = {n, c.index_n_heads * c.index_head_dim};
     want["attn.indexer.q"] = {n, c.index_n_heads, c.index_head_dim};
@@ -83,8 +82,8 @@ TEST(Observer, SeesEveryDocumentedTensorAndNoOther) {
               {"head.norm", {kTokens, c.hidden_size}},
               {"logits", {kTokens, c.vocab_size}}};
     } else {
-      const model::LayerConfig& config = c.layers[static_cast<size_t>(layer)];
-      want = ExpectedTensors(c, config, kTokens, config.compressed() ? kTokens / config.compress_ratio : 0);
+      const model::LayerPlan& config = c.layers[static_cast<size_t>(layer)];
+      want = ExpectedTensors(c, config, kTokens, config.VisibleEntries(kTokens - 1));
     }
     std::map<std::string, Shape> got;
     for (const auto& [key, tensor] : recorder.tensors()) {
@@ -140,7 +139,7 @@ TEST(Graph, EveryParameterAndWeightCounts) {
       {"num_experts_per_tok",
        [](ModelConfig& c, ModelWeights& w) {
          c.num_experts_per_tok = 3;  // The tables of hash layers have two columns.
-         for (auto& layer : c.layers) layer.hash_routed = false;
+         for (auto& layer : c.layers) layer.router = model::RouterKind::kScores;
          for (auto& layer : w.layers) layer.tid2eid = {};
        }},
       {"routed_scaling_factor", [](ModelConfig& c, ModelWeights&) { c.routed_scaling_factor = 2.5; }},
@@ -222,23 +221,23 @@ TEST(Graph, EveryParameterAndWeightCounts) {
         }
       });
       add("indexer compressor wkv", [](Layer& w) {
-        for (int64_t k = 0; k < w.indexer->compressor.wkv.data.num_elements(); k += 3) {
-          w.indexer->compressor.wkv.data.as<float>()[k] *= -1;
+        for (int64_t k = 0; k < w.key_compressor->wkv.data.num_elements(); k += 3) {
+          w.key_compressor->wkv.data.as<float>()[k] *= -1;
         }
       });
       add("indexer compressor wgate", [](Layer& w) {
-        for (int64_t k = 0; k < w.indexer->compressor.wgate.data.num_elements(); k += 3) {
-          w.indexer->compressor.wgate.data.as<float>()[k] *= -4;
+        for (int64_t k = 0; k < w.key_compressor->wgate.data.num_elements(); k += 3) {
+          w.key_compressor->wgate.data.as<float>()[k] *= -4;
         }
       });
       add("indexer compressor ape", [](Layer& w) {
-        for (int64_t k = 0; k < w.indexer->compressor.ape.num_elements(); k += 3) {
-          w.indexer->compressor.ape.as<float>()[k] *= -4;
+        for (int64_t k = 0; k < w.key_compressor->ape.num_elements(); k += 3) {
+          w.key_compressor->ape.as<float>()[k] *= -4;
         }
       });
       add("indexer compressor norm", [](Layer& w) {
-        for (int64_t k = 0; k < w.indexer->compressor.norm.num_elements(); k += 3) {
-          w.indexer->compressor.norm.as<float>()[k] *= -4;
+        for (int64_t k = 0; k < w.key_compressor->norm.num_elements(); k += 3) {
+          w.key_compressor->norm.as<float>()[k] *= -4;
         }
       });
     }

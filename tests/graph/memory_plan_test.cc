@@ -8,6 +8,7 @@
 
 #include "backend/reference/reference_backend.h"
 #include "comm/null_group.h"
+#include "model/arch/architecture.h"
 #include "model/config/cache_geometry.h"
 #include "model/synthetic/synthetic.h"
 #include "tensor/host_memory_testing.h"
@@ -137,7 +138,7 @@ TEST_F(MemoryPlanTest, TheLongestContextIsThatWhosePlanFits) {
   EXPECT_EQ(LongestContext(config_, options_, plan, INT64_MAX / 2), all);
   EXPECT_EQ(LongestContext(config_, options_, plan, plan.weights), 0);
   const kv::CacheLayout layout =
-      CacheGeometry(config_, PlanLayers(config_, {0, plan.num_layers}), options_.numerics,
+      CacheGeometry(config_, PlansOfStage(config_.layers, {0, plan.num_layers}), options_.numerics,
                     options_.cache_rows, options_.max_chunk_tokens, options_.max_rewind_tokens);
   const int64_t usable = plan.weights + plan.step + 3 * kv::StateBytes(layout, 70'000);
   const int64_t longest = LongestContext(config_, options_, plan, usable);
@@ -162,7 +163,7 @@ TEST_F(MemoryPlanTest, RefusesWithATableAndWithWhatWouldFit) {
   }
   // The longest sequences that fit are said: one token more does not.
   const kv::CacheLayout layout =
-      CacheGeometry(config_, PlanLayers(config_, {0, plan.num_layers}), options_.numerics,
+      CacheGeometry(config_, PlansOfStage(config_.layers, {0, plan.num_layers}), options_.numerics,
                     options_.cache_rows, options_.max_chunk_tokens, options_.max_rewind_tokens);
   const int64_t room = 2 * kv::StateBytes(layout, 50'000);
   const std::string message = check(plan.weights + plan.step + room + 1000).message();

@@ -72,11 +72,12 @@ TEST(Position, RotationsAtAMillionAreExact) {
   std::vector<int64_t> positions;
   for (int64_t p = kFar - 1; p < kFar + 69; ++p) positions.push_back(p);
   for (int layer = 0; layer < 3; ++layer) {
-    const auto frequencies = model::RopeFrequencies(config.layer_rope(layer), config.qk_rope_head_dim);
+    const auto frequencies = model::RopeFrequencies(config.RopeOf(config.layers[static_cast<size_t>(layer)]),
+                                                    config.qk_rope_head_dim);
     ExpectRotated(recorder, layer, "attn.q_norm", "attn.q", config.head_dim, positions, frequencies, 1);
     ExpectRotated(recorder, layer, "attn.kv_norm", "attn.kv", config.head_dim, positions, frequencies, 1);
     ExpectRotated(recorder, layer, "attn.o", "attn.o_unrotated", config.head_dim, positions, frequencies, -1);
-    const int64_t ratio = config.layers[static_cast<size_t>(layer)].compress_ratio;
+    const int64_t ratio = config.layers[static_cast<size_t>(layer)].ratio;
     if (ratio == 0) continue;
     std::vector<int64_t> entries;  // Rotated as the first token of their block.
     for (int64_t j = (kFar - 1) / ratio; j < (kFar + 69) / ratio; ++j) entries.push_back(j * ratio);

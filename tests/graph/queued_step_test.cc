@@ -145,6 +145,35 @@ TEST_F(QueuedStepTest, DraftsAreVerifiedInOneStep) {
               HasSubstr("the step before had 0"));
 }
 
+// A prompt in pieces beside an answer, and the answer to it behind.
+TEST_F(QueuedStepTest, PromptsAreReadBesideAnswers) {
+  const std::vector<int32_t> prompt = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9};
+  kv::SequenceState alone = NewSequence(*model_);
+  const std::vector<float> logits = RunTokens(*model_, alone, prompt);
+  const auto last = logits.end() - kToyVocab;
+  const auto behind = static_cast<int32_t>(std::max_element(last, logits.end()) - last);
+  const std::vector<int32_t> of_5 = GreedyTokens(*model_, 5, 3);
+  const auto one =
+      Queue(*model_, {{.state = &states_[1], .prompt = std::span(prompt).first(9), .chooses = false},
+                      {.state = &states_[0], .token = 5, .choice = kGreedy}});
+  EXPECT_EQ(Ids(*one), (std::vector<int32_t>{of_5[0]}));
+  EXPECT_THAT(model_->QueueDecode(std::vector<DecodeChunk>{{.state = &states_[0], .follows = 0}}, {})
+                  .error()
+                  .message(),
+              HasSubstr("the step before had 0"));
+  const auto two =
+      Queue(*model_, {{.state = &states_[0], .token = of_5[0], .choice = kGreedy},
+                      {.state = &states_[1], .prompt = std::span(prompt).subspan(9), .choice = kGreedy}});
+  // Every chunk has chosen one token, so the next may follow.
+  const auto three = Queue(*model_, {{.state = &states_[1], .follows = 1, .choice = kGreedy},
+                                     {.state = &states_[0], .follows = 0, .choice = kGreedy}});
+  EXPECT_EQ(Ids(*two), (std::vector<int32_t>{of_5[1], behind}));
+  const std::vector<float> next = RunTokens(*model_, alone, {&behind, 1});
+  const auto best = static_cast<int32_t>(std::ranges::max_element(next) - next.begin());
+  EXPECT_EQ(Ids(*three), (std::vector<int32_t>{best, of_5[2]}));
+  EXPECT_EQ(states_[1].length(), static_cast<int64_t>(prompt.size()) + 1);
+}
+
 TEST_F(QueuedStepTest, WrongChunksChangeNothing) {
   const auto message = [&](const std::vector<DecodeChunk>& chunks) {
     return model_->QueueDecode(chunks, {}).error().message();
@@ -159,6 +188,15 @@ TEST_F(QueuedStepTest, WrongChunksChangeNothing) {
   const std::vector<int32_t> draft = {1, 2};
   EXPECT_THAT(message({{.state = &states_[0], .draft = draft}}),
               HasSubstr("a draft of 2 tokens with 0 choices"));
+  EXPECT_THAT(message({{.state = &states_[0], .prompt = draft, .draft = draft, .draft_choices = {}}}),
+              HasSubstr("a draft of 2 tokens with 0 choices"));
+  const std::vector<sampling::ChoiceParams> choices(2, kGreedy);
+  EXPECT_THAT(message({{.state = &states_[0], .prompt = draft, .draft = draft, .draft_choices = choices}}),
+              HasSubstr("got a prompt of 2 tokens with a draft"));
+  EXPECT_THAT(message({{.state = &states_[0], .chooses = false, .draft = draft, .draft_choices = choices}}),
+              HasSubstr("got a draft where nothing is chosen"));
+  EXPECT_THAT(message({{.state = &states_[0], .prompt = draft, .chooses = false}}),
+              HasSubstr("got no chunk that chooses"));
   for (const kv::SequenceState& state : states_) {
     EXPECT_EQ(state.length(), 0);
     EXPECT_FALSE(state.appending());

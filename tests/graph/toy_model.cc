@@ -10,12 +10,12 @@
 #include "base/check.h"
 #include "formats/number_formats.h"
 #include "formats/quantize.h"
+#include "model/arch/v4/v4.h"
 
 namespace dsv4::test {
 namespace {
 
-using model::LayerConfig;
-using model::LayerKind;
+using model::LayerPlan;
 using model::ModelConfig;
 using model::ModelWeights;
 using model::Numerics;
@@ -57,13 +57,13 @@ class Builder {
     return {Vector({mix, config_.hc_dim()}, 0, deviation), Vector({mix}, 0, 0.5),
             Vector({num_scales}, 1, 0.2)};
   }
-  model::CompressorWeights Compressor(const LayerConfig& layer, int64_t dim) {
-    const int64_t width = layer.compress_overlap() * dim;
+  model::CompressorWeights Compressor(const LayerPlan& layer, int64_t dim) {
+    const int64_t width = layer.overlap * dim;
     return {Linear(width, config_.hidden_size, Role::kUnrounded),
-            Linear(width, config_.hidden_size, Role::kUnrounded), Vector({layer.compress_ratio, width}, 0, 1),
+            Linear(width, config_.hidden_size, Role::kUnrounded), Vector({layer.ratio, width}, 0, 1),
             Vector({dim}, 1, 0.1)};
   }
-  model::LayerWeights Layer(const LayerConfig& layer);
+  model::LayerWeights Layer(const LayerPlan& layer);
 
  private:
   // The release keeps compressors, router and head in BF16.
@@ -90,7 +90,7 @@ class Builder {
   std::mt19937 random_;
 };
 
-model::LayerWeights Builder::Layer(const LayerConfig& layer) {
+model::LayerWeights Builder::Layer(const LayerPlan& layer) {
   const ModelConfig& c = config_;
   model::LayerWeights w;
   w.attn_norm = Vector({c.hidden_size}, 1, 0.1);
@@ -106,14 +106,14 @@ model::LayerWeights Builder::Layer(const LayerConfig& layer) {
   w.wo_a = Linear(c.o_groups * c.o_lora_rank, c.o_group_dim(), Role::kDense);
   w.wo_a.activation = ActivationQuant::kNone;
   w.wo_b = Linear(c.hidden_size, c.o_groups * c.o_lora_rank, Role::kDense);
-  if (layer.compressed()) w.compressor = Compressor(layer, c.head_dim);
-  if (layer.kind == LayerKind::kCsa) {
+  if (layer.makes_entries()) w.compressor = Compressor(layer, c.head_dim);
+  if (layer.selects()) {
     w.indexer = model::IndexerWeights{Linear(c.index_n_heads * c.index_head_dim, c.q_lora_rank, Role::kDense),
-                                      Linear(c.index_n_heads, c.hidden_size, Role::kUnrounded),
-                                      Compressor(layer, c.index_head_dim)};
+                                      Linear(c.index_n_heads, c.hidden_size, Role::kUnrounded)};
+    w.key_compressor = Compressor(layer, c.index_head_dim);
   }
   w.gate = Linear(c.n_routed_experts, c.hidden_size, Role::kUnrounded);
-  if (layer.hash_routed) {
+  if (layer.router == model::RouterKind::kTokenIds) {
     Buffer ids = HostMemory().Allocate(static_cast<size_t>(c.vocab_size * c.num_experts_per_tok) * 4).value();
     for (int64_t token = 0; token < c.vocab_size; ++token) {
       for (int64_t k = 0; k < c.num_experts_per_tok; ++k) {
@@ -170,6 +170,8 @@ Weight ToyWeight(std::span<const float> values, int64_t rows, int64_t cols, Weig
 
 ModelConfig ToyConfig(const ToyOptions& options) {
   ModelConfig c;
+  c.tensors = model::V4Tensors();
+  c.trunk = &model::V4Trunk();
   c.vocab_size = kToyVocab;
   c.hidden_size = 32;
   c.num_hidden_layers = static_cast<int64_t>(options.ratios.size());
@@ -202,8 +204,19 @@ ModelConfig ToyConfig(const ToyOptions& options) {
                      .beta_slow = 1};
   for (size_t i = 0; i < options.ratios.size(); ++i) {
     const int64_t ratio = options.ratios[i];
-    const LayerKind kind = ratio == 0 ? LayerKind::kSwa : ratio == 4 ? LayerKind::kCsa : LayerKind::kHca;
-    c.layers.push_back({kind, ratio, static_cast<int64_t>(i) < options.num_hash_layers});
+    const auto number = static_cast<int>(i);
+    LayerPlan plan = model::BlockPlan(number, number);
+    if (number < options.num_hash_layers) plan.router = model::RouterKind::kTokenIds;
+    plan.ratio = ratio;
+    if (ratio > 0) {
+      plan.entries = number;
+      plan.rope = model::RopeKind::kCompressed;
+    }
+    if (ratio == 4) {
+      plan.keys = plan.selection = number;
+      plan.overlap = 2;
+    }
+    c.layers.push_back(plan);
   }
   return c;
 }
@@ -219,7 +232,7 @@ ModelWeights ToyWeights(const ModelConfig& config, const ToyOptions& options, Nu
   weights.head = plain(0.2);
   weights.norm = builder.Vector({config.hidden_size}, 1, 0.1);
   weights.hc_head = builder.HyperConnection(config.hc_mult, 1);
-  for (const LayerConfig& layer : config.layers) weights.layers.push_back(builder.Layer(layer));
+  for (const LayerPlan& layer : config.layers) weights.layers.push_back(builder.Layer(layer));
   return weights;
 }
 

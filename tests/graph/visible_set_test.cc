@@ -12,7 +12,6 @@
 namespace dsv4::test {
 namespace {
 
-using model::LayerKind;
 using model::Model;
 using model::Numerics;
 
@@ -69,11 +68,11 @@ std::vector<int64_t> Selected(const Recorder& recorder, int layer, int64_t posit
 void ExpectVisibleSets(const Model& model, const Recorder& recorder, int64_t num_positions) {
   const model::ModelConfig& config = model.config();
   for (int layer = 0; layer < static_cast<int>(config.num_hidden_layers); ++layer) {
-    const model::LayerConfig& kind = config.layers[static_cast<size_t>(layer)];
+    const model::LayerPlan& kind = config.layers[static_cast<size_t>(layer)];
     const Recorder::Tensor& kv = recorder.Get(layer, "attn.kv");
     const Recorder::Tensor& o = recorder.Get(layer, "attn.o");
-    if (kind.compressed()) {
-      ASSERT_EQ(recorder.Get(layer, "attn.compressed").num_rows, num_positions / kind.compress_ratio);
+    if (kind.sees_entries()) {
+      ASSERT_EQ(recorder.Get(layer, "attn.compressed").num_rows, num_positions / kind.ratio);
     }
     for (int64_t p = 0; p < num_positions; ++p) {
       std::vector<double> sum(static_cast<size_t>(config.head_dim), 0.0);
@@ -83,11 +82,11 @@ void ExpectVisibleSets(const Model& model, const Recorder& recorder, int64_t num
         ++count;
       };
       for (int64_t t = std::max<int64_t>(0, p - config.sliding_window + 1); t <= p; ++t) see(kv.Row(t));
-      if (kind.compressed()) {
-        const int64_t num_visible = (p + 1) / kind.compress_ratio;
+      if (kind.sees_entries()) {
+        const int64_t num_visible = (p + 1) / kind.ratio;
         std::vector<int64_t> entries(static_cast<size_t>(num_visible));
         std::iota(entries.begin(), entries.end(), 0);
-        if (kind.kind == LayerKind::kCsa) {
+        if (kind.reads_selection()) {
           entries = BruteForceSelection(recorder, layer, p, num_visible, config);
           ASSERT_EQ(Selected(recorder, layer, p), entries) << "layer " << layer << ", position " << p;
         }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "comm/ranks_testing.h"
+#include "io/checkpoint.h"
 #include "model/runtime/model.h"
 #include "tests/golden/model_runs.h"
 
@@ -26,7 +27,16 @@ struct RanksRun {
   // Seeds of mistakes: may change a rank's ops, and stand between a rank and its group.
   std::function<void(int rank, ops::OpTable&)> edit_ops;
   std::function<std::shared_ptr<comm::Communicator>(comm::Communicator&)> wrap_group;
+  // The configuration in place of config.json's; may be empty.
+  std::function<model::ModelConfig()> config = {};
 };
+
+inline Result<std::unique_ptr<model::Model>> LoadRank(const RanksRun& run, const ops::Backend& backend,
+                                                      const model::ModelOptions& options) {
+  if (!run.config) return model::Model::Load(run.directory, backend, options);
+  DSV4_ASSIGN_OR_RETURN(auto checkpoint, io::Checkpoint::Open(run.directory));
+  return model::Model::FromCheckpoint(run.config(), std::move(checkpoint), backend, options);
+}
 
 // The largest difference as a part of the largest number of `want`; infinity for another size or a NaN.
 inline float RelativeError(const std::vector<float>& got, const std::vector<float>& want) {
@@ -60,7 +70,7 @@ class MemoryContext final : public ops::OpContext {
 // Loads the model on all ranks, calls work(model) on rank 0 while the others follow, and expects a clean end of all.
 inline void RunModel(const RanksRun& run, const std::function<void(model::Model&)>& work) {
   if (run.num_ranks == 1) {
-    auto model = model::Model::Load(run.directory, MakeGoldenBackend(run.backend, 1), run.options);
+    auto model = LoadRank(run, MakeGoldenBackend(run.backend, 1), run.options);
     ASSERT_TRUE(model.has_value()) << model.error().ToString();
     work(**model);
     return;
@@ -76,7 +86,7 @@ inline void RunModel(const RanksRun& run, const std::function<void(model::Model&
         options.placement = model::ParsePlacement(run.placement, run.num_ranks).value();
         ops::Backend backend = MakeGoldenBackend(run.backend, 1);
         if (run.edit_ops) run.edit_ops(group.rank(), backend.table);
-        auto model = model::Model::Load(run.directory, backend, options);
+        auto model = LoadRank(run, backend, options);
         ASSERT_TRUE(model.has_value()) << model.error().ToString();
         if (group.rank() == 0) {
           work(**model);

@@ -6,6 +6,7 @@
 #include <bit>
 
 #include "kv/random_rows.h"
+#include "model/arch/architecture.h"
 #include "tests/ranks/model_ranks.h"
 
 namespace dsv4::testing {

@@ -352,7 +352,8 @@ class Usage(unittest.TestCase):
     def test_what_does_not_fit(self):
         self.refused("run", "Hi", "--ranks", "3", "--placement", "pipeline=2,expert", text="do not fill 2 stages")
         self.refused("run", "Hi", "--ranks", "2", "--placement", "rows", text="unknown word")
-        self.refused("run", "Hi", "--ranks", "2", "--backend", "cuda", text="which shows 0 devices")
+        self.refused("run", "Hi", "--ranks", "2", "--backend", "cuda", text="--backend cuda")
+        self.refused("run", "Hi", "--gpus", "2", text="--backend cuda")
         self.refused("run", "Hi", "--ranks", "2", "--dump", "x", text="want no --ranks")
         self.refused("run", "Hi", "--ranks", "2", "--verify", "1", text="want no --ranks")
         self.refused("serve", "--ranks", "2", "--prefix-cache-dir", "unused", text="want no --ranks")

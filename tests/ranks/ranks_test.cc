@@ -3,9 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 
+#include "base/temporary_directory_testing.h"
 #include "comm/collectives.h"
 #include "comm/null_group.h"
+#include "io/checkpoint.h"
 #include "tensor/host_memory_testing.h"
 #include "tests/ranks/model_ranks.h"
 
@@ -115,8 +119,8 @@ TEST(Ranks, WrongArgumentsChangeNothing) {
     EXPECT_EQ(model.Step({&chunk, 1}).error().code(), StatusCode::kInvalidArgument);
     EXPECT_EQ(Feed(model, state, {1}).size(), static_cast<size_t>(model.config().vocab_size));
     const auto snapshot = state.Snapshot().value();
-    EXPECT_EQ(snapshot.Serialize().error().code(), StatusCode::kUnimplemented);
-    EXPECT_EQ(model.DeserializeSnapshot({}).error().code(), StatusCode::kUnimplemented);
+    EXPECT_EQ(snapshot.Serialize(0).error().code(), StatusCode::kUnimplemented);
+    EXPECT_EQ(model.DeserializeSnapshot({}, 0).error().code(), StatusCode::kUnimplemented);
   });
 }
 
@@ -201,13 +205,15 @@ TEST(Ranks, AnOpThatFailsEndsTheGroup) {
 
 // What a load says on every rank, with options made for each.
 std::vector<Status> LoadOnRanks(int num_ranks, const std::function<void(int, model::ModelOptions&)>& edit,
-                                const std::string& directory = ModelDirectory(kGolden).string()) {
+                                const std::function<std::string(int)>& directory_of = {}) {
   std::vector<Status> statuses(static_cast<size_t>(num_ranks));
   comm::testing::RunRanks(num_ranks, [&](comm::Communicator& group) {
     model::ModelOptions options;
     options.group = std::shared_ptr<comm::Communicator>(&group, [](comm::Communicator*) {});
     options.placement = model::ParsePlacement("expert", num_ranks).value();
     edit(group.rank(), options);
+    const std::string directory =
+        directory_of ? directory_of(group.rank()) : ModelDirectory(kGolden).string();
     const auto model = model::Model::Load(directory, MakeGoldenBackend("reference", 1), options);
     if (!model) statuses[static_cast<size_t>(group.rank())] = model.error();
     if (model && group.rank() > 0) (void)(*model)->Follow();
@@ -228,6 +234,39 @@ TEST(Ranks, OpsForShardsAreMissedByName) {
   options.placement = model::ParsePlacement("pipeline", 2).value();
   options.group = comm::ImagineGroup(0, 2, 1);
   EXPECT_TRUE(model::Model::Load(ModelDirectory(kGolden).string(), backend, options).has_value());
+}
+
+// Ranks that read files of their own: those of copies run, and one byte of a large tensor is found.
+TEST(Ranks, OtherBytesOfTheWeightsFailOnEveryRank) {
+  const TemporaryDirectory directory;
+  const std::filesystem::path copy = directory / "copy";
+  std::filesystem::copy(ModelDirectory(kGolden), copy, std::filesystem::copy_options::recursive);
+  const auto load = [&] {
+    return LoadOnRanks(
+        3, [](int, model::ModelOptions&) {},
+        [&](int rank) { return rank == 2 ? copy.string() : ModelDirectory(kGolden).string(); });
+  };
+  for (const Status& status : load()) EXPECT_TRUE(status.ok()) << status.ToString();
+  size_t offset = 0;
+  std::filesystem::path file;
+  {
+    const auto checkpoint = *io::Checkpoint::Open(copy.string());
+    const io::StoredTensor* tensor = checkpoint->Find("layers.1.attn.wo_b.weight");
+    ASSERT_NE(tensor, nullptr);
+    const io::MappedFile& mapped = checkpoint->files()[static_cast<size_t>(tensor->file)];
+    file = mapped.path();
+    offset = static_cast<size_t>(tensor->bytes.data() - mapped.bytes().data()) + 7;
+  }
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(static_cast<std::streamoff>(offset));
+  const char byte = static_cast<char>(stream.get() ^ 1);
+  stream.seekp(static_cast<std::streamoff>(offset));
+  stream.put(byte);
+  stream.close();
+  for (const Status& status : load()) {
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_THAT(status.message(), HasSubstr("rank 2 has other weights than rank 0"));
+  }
 }
 
 TEST(Ranks, MisfitsFailOnEveryRank) {

@@ -192,6 +192,7 @@ class Descriptions(SharedServer):
     def test_props_and_tokenizer_info(self):
         props = self.server.request("GET", "/props")[2]
         self.assertEqual((props["default_generation_settings"]["n_ctx"], props["total_slots"]), (4096, 8))
+        self.assertEqual((props["backend"], props["device"][:5]), ("cpu", "CPU ("))
         info = self.server.request("GET", "/tokenizer_info")[2]
         self.assertEqual(info["eos_token"], "<｜end▁of▁sentence｜>")
         self.assertIn("｜DSML｜", [token["content"] for token in info["added_tokens_decoder"].values()])

@@ -25,7 +25,7 @@ class Page(page_testing.PageTest):
         self.assertIn("Paris", shown)
         self.assertFalse(self.browser.evaluate("document.querySelector('#log details').open"))
         self.ask("And of Spain?")
-        self.wait("current.turns.length === 4 && running === null")
+        self.wait("current.turns.length === 4 && runs.size === 0")
         reused = self.browser.evaluate("Number(current.turns.at(-1).note.match(/\\((\\d+) reused/)[1])")
         self.assertGreater(reused, 0)
         self.do("document.querySelector('#log details').open = true")
@@ -46,8 +46,8 @@ class Page(page_testing.PageTest):
         self.settings(temperature=1.5, thinking=False)
         self.ask("What is the capital of France?")
         first = self.wait_for_answer()
-        self.do("[...document.querySelectorAll('.foot button')].find(b => b.textContent === 'Again').click()")
-        self.wait("running !== null || current.turns.length === 2")
+        self.click("Again")
+        self.wait("runs.size > 0 || current.turns.length === 2")
         self.wait_for_answer()
         self.assertEqual(self.browser.evaluate("current.turns.length"), 2)
         # The first answer is kept as a branch.
@@ -60,9 +60,9 @@ class Page(page_testing.PageTest):
         self.do(f"const plain = requestBody; requestBody = turns => ({{ ...plain(turns), logit_bias: {{ {word}: 1000 }} }})")
         self.settings(temperature=0, max_tokens=3000)
         self.ask("Tell me a very long story.")
-        self.wait("running !== null && current.turns.at(-1).content.length > 0")
+        self.wait("runs.size > 0 && current.turns.at(-1).content.length > 0")
         self.browser.press("Escape")
-        self.wait("running === null")
+        self.wait("runs.size === 0")
         self.assertEqual(self.browser.evaluate("current.turns.at(-1).error"), "stopped")
 
     def test_edit_makes_branches_that_stay(self):
@@ -70,13 +70,13 @@ class Page(page_testing.PageTest):
         self.ask("What is the capital of France?")
         self.wait_for_answer()
         self.ask("And of Spain?")
-        self.wait("current.turns.length === 4 && running === null")
+        self.wait("current.turns.length === 4 && runs.size === 0")
         self.click("Edit", "document.querySelector('.turn.user')")
         self.assertEqual(self.browser.evaluate("document.activeElement.value"), "What is the capital of France?")
         self.picture("edit")
         self.do("document.activeElement.select()")
         self.ask("What is the capital of Italy?")
-        self.wait("current.turns.length === 2 && running === null && !current.turns[1].active")
+        self.wait("current.turns.length === 2 && runs.size === 0 && !current.turns[1].active")
         self.assertEqual(self.browser.evaluate("document.querySelector('.said').innerText"), "What is the capital of Italy?")
         self.assertIn("Rome", self.browser.evaluate("document.querySelector('.text').innerText"))
         self.assertEqual(self.browser.evaluate("document.querySelector('.branches span').innerText.trim()"), "2 / 2")
@@ -90,9 +90,11 @@ class Page(page_testing.PageTest):
         # Search finds what is in a branch that is not shown, and a file that was exported and imported has it.
         self.do("document.getElementById('search').value = 'italy'; document.getElementById('search').dispatchEvent(new Event('input'))")
         self.assertEqual(self.browser.evaluate("document.querySelectorAll('.entry').length"), 1)
-        self.do("URL.createObjectURL = blob => { blob.text().then(text => importText(text)); return '#' }; exportAll()")
-        self.wait("conversations.length === 2")
-        self.assertTrue(self.browser.evaluate("JSON.stringify(conversations[0].turns) === JSON.stringify(conversations[1].turns)"))
+        self.do("window.turnsBefore = JSON.stringify(conversations[0].turns); URL.createObjectURL = blob => { blob.text().then(text => { window.written = text }); return '#' }; exportAll()")
+        self.wait("window.written !== undefined")
+        self.do("const ended = remove(conversations[0]); ended.then(() => importText(written))")
+        self.wait("conversations.length === 1 && !conversations[0].deleted")
+        self.assertTrue(self.browser.evaluate("JSON.stringify(conversations[0].turns) === turnsBefore"))
 
     def test_a_cut_answer_goes_on(self):
         self.settings(temperature=0, thinking=False)
@@ -106,7 +108,7 @@ class Page(page_testing.PageTest):
         self.assertNotEqual(whole, cut["content"])
         self.settings(max_tokens=100)
         self.click("Continue")
-        self.wait("running === null && !current.turns[1].error")
+        self.wait("runs.size === 0 && !current.turns[1].error")
         self.assertEqual(self.browser.evaluate("current.turns[1].content"), whole)
         self.assertEqual(self.browser.evaluate("current.turns.length"), 2)
         # An answer that was edited goes on from what it now says.
@@ -114,7 +116,7 @@ class Page(page_testing.PageTest):
         self.do("document.activeElement.value = 'The capital'; document.querySelector('.edit').requestSubmit()")
         self.wait("current.turns[1].edited")
         self.click("Continue")
-        self.wait("running === null && !current.turns[1].edited")
+        self.wait("runs.size === 0 && !current.turns[1].edited")
         self.assertRegex(self.browser.evaluate("current.turns[1].content"), "^The capital of France")
 
     def test_a_cut_reasoning_is_closed_and_answered(self):
@@ -124,7 +126,7 @@ class Page(page_testing.PageTest):
         self.assertEqual((turn["content"], turn["error"]), ("", "cut at the length limit"))
         self.settings(max_tokens=100)
         self.click("Answer now")
-        self.wait("running === null && current.turns[1].content.length > 0")
+        self.wait("runs.size === 0 && current.turns[1].content.length > 0")
         self.assertIn("France", self.browser.evaluate("current.turns[1].content"))
         closed = self.browser.evaluate("current.turns[1].reasoning")
         self.assertTrue(closed.startswith(turn["reasoning"]))
@@ -141,7 +143,7 @@ class Page(page_testing.PageTest):
         self.assertTrue(len(cut["reasoning"]) < len(whole["reasoning"]))
         self.settings(max_tokens=100)
         self.click("Continue")
-        self.wait("running === null && current.turns[1].content.length > 0")
+        self.wait("runs.size === 0 && current.turns[1].content.length > 0")
         self.assertEqual(self.browser.evaluate("current.turns[1].reasoning"), whole["reasoning"])
         self.assertEqual(self.browser.evaluate("current.turns[1].content"), whole["content"])
 
@@ -193,7 +195,7 @@ class Page(page_testing.PageTest):
         turn = json.loads(self.wait_for_answer())
         self.assertIn("Paris", turn["content"])
         summary = self.browser.evaluate("document.querySelector('#log summary').innerText")
-        self.assertRegex(summary, r"Reasoning, [0-9.]+ s, [34] tokens, effort high, at most 3 tokens")
+        self.assertRegex(summary, r"Thought(?: for [0-9.]+ s)? · [34] tokens · effort high · at most 3 tokens")
 
     def test_text_files_are_dropped_in(self):
         self.settings(temperature=0, thinking=False, max_tokens=5)
@@ -203,7 +205,7 @@ class Page(page_testing.PageTest):
         self.wait("files.length === 2")
         self.drop("photo.jpg", b"\xff\xd8\xff\x00")
         self.wait("!document.getElementById('notice').hidden")
-        self.assertIn("photo.jpg is no text", self.browser.evaluate("document.getElementById('notice').innerText"))
+        self.assertIn("photo.jpg is a picture", self.browser.evaluate("document.getElementById('notice').innerText"))
         self.picture("files")
         self.wait("/to send/.test(document.getElementById('meter-text').innerText)")
         self.ask("What do they say?")
@@ -239,7 +241,7 @@ class Page(page_testing.PageTest):
         self.assertIn("search_ticket", self.browser.evaluate("document.querySelector('.call').innerText"))
         self.settings(temperature=-1)
         self.ask("And in Rome?")
-        self.wait("current.turns.length === 4 && running === null")
+        self.wait("current.turns.length === 4 && runs.size === 0")
         self.assertIn("temperature", self.browser.evaluate("document.querySelector('.error').innerText"))
         self.picture("calls-and-errors")
 
@@ -252,8 +254,8 @@ class Page(page_testing.PageTest):
         self.assertEqual(messages[2], {"role": "tool", "tool_call_id": "c1", "content": "3"})
         self.do("current.turns.pop(); conversations = [current]; settings.max_tokens = 5; settings.thinking = false; show()")
         self.assertEqual(self.browser.evaluate("document.querySelector('.call textarea').value"), "3")
-        self.do("[...document.querySelectorAll('.foot button')].find(b => b.textContent === 'Send results').click()")
-        self.wait("current.turns.length === 3 && running === null")
+        self.click("Send results")
+        self.wait("current.turns.length === 3 && runs.size === 0")
         self.assertIn(self.browser.evaluate("current.turns[2].error ?? ''"), ("", "cut at the length limit"))
 
     def test_a_reload_during_an_answer_loses_nothing(self):
@@ -280,37 +282,37 @@ class Page(page_testing.PageTest):
         self.do("openSettings()")
         self.browser.press("Escape")
         self.wait("!document.getElementById('settings').open")
-        self.assertTrue(self.browser.evaluate("running !== null"))
+        self.assertTrue(self.browser.evaluate("runs.size > 0"))
         self.do("document.getElementById('search').focus()")
         self.browser.type("nothing of the kind")
         self.browser.press("Escape")
         self.wait("document.getElementById('search').value === ''")
-        self.assertTrue(self.browser.evaluate("running !== null"))
+        self.assertTrue(self.browser.evaluate("runs.size > 0"))
         # A question meanwhile is refused aloud, and stays.
         self.do("document.getElementById('ask').focus()")
         self.ask("Are you done?")
         self.wait("document.getElementById('notice').innerText.includes('Stop it first')")
         self.assertEqual(self.browser.evaluate("document.getElementById('ask').value"), "Are you done?")
         self.browser.press("Escape")
-        self.wait("running === null && document.getElementById('notice').hidden")
+        self.wait("runs.size === 0 && document.getElementById('notice').hidden")
 
     def test_a_server_that_is_gone(self):
         self.settings(temperature=0, thinking=False, max_tokens=3)
         self.do("window.plainFetch = fetch; fetch = () => Promise.reject(new TypeError('Failed to fetch'))")
         self.ask("Are you there?")
-        self.wait("running === null && current?.turns.length === 2")
+        self.wait("runs.size === 0 && current?.turns.length === 2")
         self.assertIn("The server cannot be reached", self.browser.evaluate("document.querySelector('.error').innerText"))
         # The stream of one that went away behind a proxy ends as if it were whole.
         self.do("""fetch = (path, ...rest) => path !== 'v1/chat/completions' ? plainFetch(path, ...rest) : Promise.resolve(new Response(
             'data: {"choices":[{"delta":{"content":"Half an"},"finish_reason":null}]}\\n\\n'))""")
-        self.click("Again")
-        self.wait("running === null && current.turns.at(-1).content === 'Half an'")
+        self.click("Send again")
+        self.wait("runs.size === 0 && current.turns.at(-1).content === 'Half an'")
         self.assertIn("interrupted", self.browser.evaluate("document.querySelector('.error').innerText"))
         # There was nothing to keep of the one that failed; this one is kept.
         self.assertIsNone(self.browser.evaluate("current.turns[1].branches ?? null"))
         self.do("fetch = plainFetch")
         self.click("Again")
-        self.wait("running === null && current.turns[1].branches?.tails.length === 2")
+        self.wait("runs.size === 0 && current.turns[1].branches?.tails.length === 2")
 
     def test_a_server_that_wants_a_key(self):
         with Server("--context", 4096, "--api-key", "open") as server:
@@ -321,6 +323,7 @@ class Page(page_testing.PageTest):
             self.browser.type("open")
             self.browser.press("Enter")
             self.wait("document.title.startsWith('dsv4: ') && context === 4096 && document.getElementById('notice').hidden")
+            self.assertEqual(self.browser.evaluate("document.getElementById('model').innerText.replace(/\\s+/g, ' ')"), "tiny ready")
 
     def test_two_tabs_keep_both(self):
         first = self.browser.session
@@ -331,7 +334,7 @@ class Page(page_testing.PageTest):
             self.wait("conversations.length === 1 && conversations[0].turns.at(-1).active")
             self.settings(temperature=0, thinking=False, max_tokens=3)
             self.ask("From the second tab")
-            self.wait("conversations.length === 2 && running === null")
+            self.wait("conversations.length === 2 && runs.size === 0")
             # Into the conversation that the first tab is answering: refused, and what was typed stays.
             self.do("select(conversations.find(c => c.title.startsWith('Tell')))")
             self.ask("Not now")
@@ -341,7 +344,7 @@ class Page(page_testing.PageTest):
             self.browser.session = first
             self.wait("conversations.length === 2")
             self.browser.press("Escape")
-            self.wait("running === null")
+            self.wait("runs.size === 0")
             # A write on top of one that this tab has not seen makes a copy.
             self.do("channel.onmessage = null")
             self.browser.session = second
@@ -362,7 +365,7 @@ class Page(page_testing.PageTest):
         self.settings(temperature=0, thinking=False, max_tokens=3)
         self.do("IDBObjectStore.prototype.put = () => { throw new DOMException('full', 'QuotaExceededError') }")
         self.ask("hello")
-        self.wait("running === null && !document.getElementById('notice').hidden")
+        self.wait("runs.size === 0 && !document.getElementById('notice').hidden")
         self.assertIn("full", self.browser.evaluate("document.getElementById('notice').innerText"))
 
     def test_delete_can_be_undone_and_what_was_open_stays_open(self):
@@ -401,12 +404,22 @@ class Page(page_testing.PageTest):
         self.wait("conversations.length === 2 && conversations.every(c => c.version === 1)")
         self.do("document.getElementById('search').value = 'NEEDLE'; document.getElementById('search').dispatchEvent(new Event('input'))")
         self.assertEqual(self.browser.evaluate("[...document.querySelectorAll('.entry')].length"), 1)
-        self.do("document.querySelector('.entry button').click(); window.prompt = () => 'renamed'; document.getElementById('rename').click()")
+        self.do("document.querySelector('.entry button').click()")
+        self.click("Rename")
+        self.assertEqual(self.browser.evaluate("[document.activeElement.id, document.activeElement.value].join()"), "name,one")
+        self.browser.type("given up")
+        self.browser.press("Escape")
+        self.wait("document.activeElement.id === 'rename' && document.getElementById('title').innerText === 'one'")
+        self.click("Rename")
+        self.browser.type("renamed")
+        self.browser.press("Enter")
         self.wait("current.version === 2")
+        self.assertEqual(self.browser.evaluate("[document.getElementById('title').innerText, document.activeElement.id].join()"), "renamed,rename")
         self.do("URL.createObjectURL = blob => { blob.text().then(text => { window.written = text }); return '#' }; exportAll()")
         self.wait("window.written !== undefined")
         written = json.loads(self.browser.evaluate("window.written"))
-        self.assertEqual({"title": "renamed", "turns": turns}, next(c for c in written["conversations"] if c["turns"]))
+        written = next(c for c in written["conversations"] if c["turns"])
+        self.assertEqual((written["title"], written["turns"]), ("renamed", turns))
         self.picture("library")
         self.show(360, "light")
         self.assertLessEqual(self.browser.evaluate("document.documentElement.scrollWidth"), 360)
@@ -419,7 +432,7 @@ class Page(page_testing.PageTest):
         self.do("document.getElementById('open-settings').click()")
         self.assertTrue(self.browser.evaluate("document.getElementById('settings').open"))
         self.picture("settings")
-        self.do("document.querySelector('[name=top_k]').value = 5; document.querySelector('#settings button').click()")
+        self.do("document.querySelector('[name=top_k]').value = 5; document.getElementById('settings-done').click()")
         self.wait("!document.getElementById('settings').open && Number(settings.top_k) === 5")
 
     def test_nothing_comes_from_elsewhere(self):

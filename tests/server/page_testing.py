@@ -43,8 +43,11 @@ class PageTest(unittest.TestCase):
         self.wait("document.title.startsWith('dsv4: ') && document.activeElement.id === 'ask'")
 
     def picture(self, name):
+        """The bytes of a PNG file."""
+        data = self.browser.screenshot()
         if PICTURES:
-            (pathlib.Path(PICTURES) / f"{name}{'-firefox' if FIREFOX else ''}.png").write_bytes(self.browser.screenshot())
+            (pathlib.Path(PICTURES) / f"{name}{'-firefox' if FIREFOX else ''}.png").write_bytes(data)
+        return data
 
     def wait(self, expression):
         return wait_until(lambda: self.browser.evaluate(expression), expression)
@@ -58,8 +61,13 @@ class PageTest(unittest.TestCase):
     def settings(self, **values):
         self.do(f"Object.assign(chosen(), {json.dumps(values)}); save(); show()")
 
+    def force(self, text, **fields):
+        """From now on the model answers this text, which its grammar forces it to."""
+        body = {"structured_outputs": {"choice": [text]}, **fields}
+        self.do(f"window.plainBody ??= requestBody; requestBody = (...all) => ({{ ...plainBody(...all), ...{json.dumps(body)} }})")
+
     def wait_for_answer(self):
-        self.wait("current !== null && running === null")
+        self.wait("current !== null && runs.size === 0")
         return self.browser.evaluate("JSON.stringify(current.turns.at(-1))")
 
     def click(self, name, within="document"):
@@ -73,7 +81,7 @@ class PageTest(unittest.TestCase):
         self.do(f"const plain = requestBody; requestBody = turns => ({{ ...plain(turns), logit_bias: {{ {word}: 1000 }} }})")
         self.settings(temperature=0, thinking=False, max_tokens=3000)
         self.ask("Tell me a very long story.")
-        self.wait("running !== null && current.turns.at(-1).content.length > 20")
+        self.wait("runs.size > 0 && current.turns.at(-1).content.length > 20")
 
     def drop(self, name, data):
         self.do(f"""var transfer = new DataTransfer(); transfer.items.add(new File([new Uint8Array({list(data)})], {json.dumps(name)}));

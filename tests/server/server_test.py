@@ -1,5 +1,7 @@
 """`dsv4 serve` over plain HTTP in whatever dialect: errors, limits, leaving clients, load, the end."""
 
+import contextlib
+import gzip
 import json
 import pathlib
 import re
@@ -10,7 +12,7 @@ import threading
 import time
 import unittest
 
-from dsv4_process import PATIENCE, ROOT, dsv4, wait_until
+from dsv4_process import PATIENCE, ROOT, TINY, dsv4, wait_until
 from server_process import Server
 from server_testing import CHAT, ENDLESS, QUESTION, STRICT, TICKET, SharedServer
 
@@ -99,6 +101,38 @@ class Plumbing(SharedServer):
         self.assertGreater(len(asked), 10)
         self.assertEqual({name for name in asked if not re.search(rf"^{name}\b", text, flags=re.MULTILINE)}, set())
 
+    def test_the_page_goes_out_compressed_and_stays_in_the_browser(self):
+        def get(path, **headers):
+            with contextlib.closing(self.server.connect()) as connection:
+                connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+                reply = connection.getresponse()
+                return reply.status, dict(reply.getheaders()), reply.read()
+        _, head, page = get("/")
+        self.assertEqual((head["Cache-Control"], head["Vary"], "Content-Encoding" in head), ("no-cache", "Accept-Encoding", False))
+        paths = re.findall(rb'"(page/[0-9a-f]{16}/[\w.-]+)"', page)
+        self.assertGreater(len(paths), 10)
+        for path in ["/", *("/" + each.decode() for each in paths)]:
+            whole = get(path)[2]
+            for accepted, packed in (("gzip, deflate, br", True), ("GZIP;q=0", False), ("*", True), ("br;q=1.0, gzip;q=0.5", True), ("identity", False), ("gzip;q=0, *", False)):
+                status, head, body = get(path, Accept_Encoding=accepted)
+                self.assertEqual((status, head.get("Content-Encoding")), (200, "gzip" if packed else None), (path, accepted))
+                self.assertEqual(gzip.decompress(body) if packed else body, whole, path)
+            self.assertIn("no-cache" if path == "/" else "immutable", head["Cache-Control"])
+            status, again, body = get(path, If_None_Match=head["ETag"])
+            self.assertEqual((status, body, again["ETag"]), (304, b"", head["ETag"]))
+            self.assertEqual(get(path, If_None_Match='W/"0"')[0], 200)
+        style = next(each.decode() for each in paths if each.endswith(b"katex.css"))
+        fonts = re.findall(rb"url\(([^)]*)\)", get("/" + style)[2])
+        self.assertEqual(len(fonts), 20)
+        for font in fonts:
+            status, head, body = get(f"/{style.rsplit('/', 1)[0]}/{font.decode()}")
+            self.assertEqual((status, head["Content-Type"], body[:4]), (200, "font/woff2", b"wOF2"))
+        # A page from before an update still gets its files, for once.
+        name = style.rsplit("/", 1)[1]
+        self.assertEqual(get(f"/page/0123456789abcdef/{name}")[1]["Cache-Control"], "no-cache")
+        for path in ("/page/", "/page/katex.css", f"/page/{name}/", "/page/0123456789abcdef/../page.html", "/page//page.html/x"):
+            self.assertEqual(get(path)[0], 404, path)
+
     def test_other_peoples_pages_may_not_ask(self):
         for origin, expected in (("https://evil.example", 403), ("null", 403), (self.server.url, 200)):
             self.assertEqual(self.server.request("POST", "/tokenize", {"prompt": "x"}, {"Origin": origin})[0], expected, origin)
@@ -175,6 +209,36 @@ class Bench(SharedServer):
                 self.assertGreater(report["inter_token_seconds"]["p50"], 0)
                 self.assertGreater(report["output_tokens_per_second"], 0)
 
+    def load(self, *arguments):
+        process = dsv4("bench", "--server", self.server.url, "--seconds", 2, "--json", *arguments)
+        self.assertEqual(process.returncode, 0, process.stderr + process.stdout)
+        return json.loads(process.stdout)
+
+    def test_a_dataset_has_its_own_lengths(self):
+        with tempfile.NamedTemporaryFile("w") as dataset:
+            talk = [{"from": "human", "value": "Where is Rome?"}, {"from": "gpt", "value": "In Italy, by the river."}]
+            json.dump([{"conversations": talk}], dataset)
+            dataset.flush()
+            report = self.load("--streams", 2, "--dataset", dataset.name)
+            answer = self.server.post("/tokenize", {"prompt": talk[1]["value"]})["count"]
+            self.assertEqual(report["total_output_tokens"], report["completed"] * answer)
+            report = self.load("--streams", 2, "--dataset", dataset.name, "--output-tokens", 5)
+            self.assertEqual(report["total_output_tokens"], report["completed"] * 5)
+        self.assertEqual(dsv4("bench", "--server", self.server.url, "--dataset", "/no/such").returncode, 3)
+
+    def test_lengths_are_spread(self):
+        report = self.load("--streams", 4, "--input-tokens", 100, "--output-tokens", 10, "--length-spread", 0.5)
+        self.assertGreater(report["completed"], 4)
+        self.assertNotEqual(report["total_output_tokens"], report["completed"] * 10)
+        self.assertAlmostEqual(report["total_output_tokens"] / report["completed"], 10, delta=4)
+        self.assertGreater(report["median_tpot_ms"], 0)
+
+    def test_agents_send_what_was_said_and_more(self):
+        report = self.load("--streams", 2, "--agents", "--input-tokens", 600, "--output-tokens", 8, "--turns", 9, "--warm-up", 1)
+        self.assertAlmostEqual(report["agents"]["mean_input_tokens"], 600, delta=250)
+        self.assertGreater(report["share_of_prompt_reused"], 0.5)
+        self.assertIn(report["agents"]["counts"], (True, False))
+
     def test_what_cannot_be_loaded_is_an_error(self):
         self.assertEqual(dsv4("bench", "--server", "https://x").returncode, 2)
         self.assertEqual(dsv4("bench", "--server", self.server.url, "--depth", "5").returncode, 2)
@@ -193,6 +257,24 @@ class Verifies(unittest.TestCase):
             health = server.request("GET", "/health")[2]
             self.assertEqual(health["status"], "ok")
             self.assertRegex(health["verification"], r"verify: clean: \d+ of \d+ sampled")
+
+
+class Steps(unittest.TestCase):
+    def test_a_server_says_how_it_reads_prompts_beside_answers(self):
+        for options, said in (((), "by the prices of steps, no bound on the time between two tokens"),
+                              (("--max-gap-seconds", "auto", "--max-sequences", "auto"), "no bound"),
+                              (("--max-gap-seconds", 0.5), "by the prices of steps, a bound of 0.5 s"),
+                              (("--max-prefill-beside-decode", 128), "up to 128 tokens a step")):
+            with Server(*options) as server:
+                self.assertEqual(server.request("GET", "/props")[2]["total_slots"], 64)
+                server.post(CHAT, {"messages": QUESTION, "max_tokens": 2})
+                self.assertEqual(server.metric("dsv4_holding_steps_total"), 0)
+            self.assertIn(said, "".join(server.log))
+
+    def test_what_is_no_number_is_refused(self):
+        for wrong in (("--max-sequences", 0), ("--max-sequences", "many"), ("--max-prefill-beside-decode", 0),
+                      ("--max-gap-seconds", -1), ("--max-sequences", 10**12), ("--max-sequences", 5000)):
+            self.assertEqual(dsv4("serve", "-m", TINY, *wrong).returncode, 2, wrong)
 
 
 class Limits(unittest.TestCase):

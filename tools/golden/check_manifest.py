@@ -29,6 +29,9 @@ def _origin(path: Path) -> dict:
     from make_ops import SEED
     here = {"numpy": numpy.__version__, "python": platform.python_version()}
     name = path.relative_to(ROOT).as_posix()
+    if name.startswith("shared/"):
+        return {"generator": "tools/golden/make_shared.py", "seed": json.loads((path.parent / "golden.json").read_text())["seed"],
+                "versions": here}
     if not name.startswith("models/"):
         script = {"mistakes.json": "make_mistakes.py", "vectors.json": "make_vectors.py"}.get(name, "make_ops.py")
         return {"generator": f"tools/golden/{script}"} | ({"seed": SEED} if name.startswith("ops/") else {}) | {"versions": here}

@@ -7,6 +7,8 @@ namespace dsv4::backend {
 std::vector<CudaDeviceInfo> CudaDevices() { return {}; }
 
 bool HasCodeFor(const CudaDeviceInfo&) { return false; }
+std::string MachineCodeOfBuild() { return {}; }
+std::string CudaFault() { return {}; }
 
 Result<ops::Backend> MakeCudaBackend(const CudaOptions&) {
   return Error(FailedPrecondition(

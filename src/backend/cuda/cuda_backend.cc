@@ -174,6 +174,16 @@ bool HasCodeFor(const CudaDeviceInfo& device) {
   return code == cuda::CodeFor::kMachineCode || (code == cuda::CodeFor::kPtx && cuda::WantsPtx());
 }
 
+std::string MachineCodeOfBuild() { return cuda::NameMachineCode(cuda::Targets()); }
+
+std::string CudaFault() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaSuccess) return {};
+  cudaGetLastError();
+  return cudaGetErrorString(error);
+}
+
 Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
   const std::vector<CudaDeviceInfo> devices = CudaDevices();
   if (devices.empty()) {
@@ -220,6 +230,8 @@ Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
   backend.name = code / 10 == device->major
                      ? fmt::format("cuda ({})", device->name)
                      : fmt::format("cuda ({} with code for {}.{})", device->name, code / 10, code % 10);
+  backend.modes = fmt::format("{} {} {} {}", static_cast<int>(block_scaled), static_cast<int>(fp8_products),
+                              most_shared_bytes, options.host ? options.host->name : std::string());
   const bool to_log = cuda::Says(std::getenv("DSV4_CUDA_EXPLAIN"), "1");
   if (options.explain || to_log) context->Explain(to_log);
   if (options.replay && !cuda::Says(std::getenv("DSV4_CUDA_REPLAY"), "0"))

@@ -119,6 +119,10 @@ std::vector<CudaDeviceInfo> CudaDevices();
 
 // Whether this build has machine code for the device, or PTX where CUDA_FORCE_PTX_JIT=1 asks for it. docs/cuda/overview.md has the GPUs.
 bool HasCodeFor(const CudaDeviceInfo& device);
+// The compute capabilities that this build has machine code for, "8.0, 8.6 and 9.0"; empty in a build without the backend.
+std::string MachineCodeOfBuild();
+// Why the driver shows no device, in CUDA's words; empty where it shows one.
+std::string CudaFault();
 
 // The name is "cuda" and the card's: "cuda (NVIDIA H200)", and what its code was compiled for where that is an older generation.
 // FailedPrecondition without a driver, without that device, or

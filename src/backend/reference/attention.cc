@@ -28,7 +28,7 @@ struct Problem {
   std::span<const ops::AttentionSequence> sequences;
 };
 
-// What one query sees: window positions [window_begin, window_end) and some compressed entries, by their rows.
+// Rows that one query sees: window positions [window_begin, window_end) and some compressed entries, by their rows.
 struct VisibleSet {
   int64_t window_begin = 0;
   int64_t window_end = 0;
@@ -91,7 +91,7 @@ void LoadKey(const ops::AttentionSequence& sequence, const VisibleSet& visible, 
 struct Sums {
   std::vector<double> values;  // [num_heads, head_dim]
   std::vector<double> max;     // By head.
-  std::vector<double> sum;     // Of the weights, the sink's included.
+  std::vector<double> sum;     // Sum of the weights, the sink's included.
 };
 
 // The keys are shared by the heads, so each is read once for the logits and once as a value. Without keys the largest logit is

@@ -1,4 +1,4 @@
-// What experts add to the tokens that chose them, for the ops that keep these terms and the one that sums them.
+// Expert outputs for the tokens that chose them, for the ops that keep these terms and the one that sums them.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace dsv4::backend::reference {
 // holds; from several threads, in no order.
 using StoreTerm = std::function<void(int64_t assignment, std::span<const float> row)>;
 
-// Of valid args, whose `terms` it does not look at. OutOfRange names `op` and an index outside the experts, before the first call.
+// Takes valid args; ignores their `terms`. OutOfRange names `op` and an index outside the experts, before the first call.
 Status ForEachTerm(ops::OpContext& context, std::string_view op, const ops::ExpertTermsArgs& args,
                    const StoreTerm& store);
 

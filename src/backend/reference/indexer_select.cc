@@ -58,7 +58,7 @@ struct Problem {
   EntryShard shard;
 };
 
-// What a query sees of the keys that are here, and their scores: empty where it sees no more than top_k of all ranks' entries, which
+// Keys of this rank that a query sees, and their scores: empty where it sees no more than top_k of all ranks' entries, which
 // are then chosen without.
 struct Scored {
   int64_t num_rows = 0;

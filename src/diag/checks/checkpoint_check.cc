@@ -1,6 +1,7 @@
 #include "diag/checks/checkpoint_check.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -11,6 +12,7 @@
 #include "diag/checks/input_scales.h"
 #include "diag/checks/scale_survey.h"
 #include "diag/checks/statistics.h"
+#include "diag/checks/stray_layer.h"
 #include "io/checkpoint.h"
 #include "model/checkpoint/resolved_checkpoint.h"
 
@@ -68,6 +70,10 @@ class Survey {
     const ScaleStatistics scales = MeasureScales(weight);
     measured.scale_complaint = ScaleComplaint(weight, scales);
     scales_.Add(layer, module, weight, scales);
+    if (layer >= 0) {
+      strays_.AddSize(layer, module, measured.rms, /*is_norm=*/false);
+      if (!module.starts_with("ffn.experts.")) strays_.AddShape(layer, module, weight);
+    }
     all_.push_back(std::move(measured));
   }
 
@@ -81,6 +87,7 @@ class Survey {
                       .rms = Rms(values),
                       .max_abs = MaxAbs(values),
                       .finite = AllFinite(values)});
+    if (layer >= 0) strays_.AddNorm(layer, module, values);
   }
 
   void Layer(int index, const model::LayerWeights& layer) {
@@ -108,9 +115,17 @@ class Survey {
     if (layer.indexer) {
       linear("attn.indexer.wq_b", layer.indexer->wq_b);
       linear("attn.indexer.weights_proj", layer.indexer->weights_proj);
-      compressor("attn.indexer.compressor", layer.indexer->compressor);
     }
-    linear("ffn.gate", layer.gate);
+    if (layer.key_compressor) compressor("attn.indexer.compressor", *layer.key_compressor);
+    // Layers that route by token have a gate that only weighs.
+    if (layer.tid2eid.is_null()) {
+      linear("ffn.gate", layer.gate);
+      strays_.AddBias(
+          index, "ffn.gate.bias",
+          {layer.gate_bias.as<const float>(), static_cast<size_t>(layer.gate_bias.num_elements())});
+    } else {
+      Linear(index, "ffn.gate by token", fmt::format("layers.{}.ffn.gate", index), layer.gate);
+    }
     const auto expert = [&](const std::string& module, const std::string& place,
                             const model::ExpertWeights& weights) {
       Linear(index, module + ".w1", place + ".w1", weights.w1);
@@ -126,11 +141,13 @@ class Survey {
   const std::vector<Measured>& linears() const { return all_; }
   const std::vector<Measured>& norms() const { return norms_; }
   const ScaleSurvey& scales() const { return scales_; }
+  const StrayLayers& strays() const { return strays_; }
 
  private:
   std::vector<Measured> all_;
   std::vector<Measured> norms_;
   ScaleSurvey scales_;
+  StrayLayers strays_;
 };
 
 std::map<std::string, double> MedianRms(const std::vector<Measured>& linears) {
@@ -184,6 +201,32 @@ Table ModuleTable(const std::vector<Measured>& linears, const std::map<std::stri
                           fmt::format("{:.3g}", medians.at(module)), fmt::format("{:.3g}", row.highest)});
   }
   return table;
+}
+
+// The one number of the configuration that is not the family's, where all others are. Empty where there is none, or several: then it is
+// another recipe. Weights that were trained with one number answer otherwise with another.
+std::string OddNumber(const model::ModelConfig& config) {
+  std::vector<std::string> odd;
+  const auto expect = [&](const char* key, double got, std::vector<double> wanted) {
+    if (std::ranges::find(wanted, got) != wanted.end()) return;
+    odd.push_back(fmt::format("config.json, {}: {}; with all its other numbers models of this family have {}",
+                              key, got, fmt::join(wanted, " or ")));
+  };
+  expect("rope_theta", config.rope.theta, {10000});
+  expect("compress_rope_theta", config.compress_rope.theta, {160000});
+  expect("sliding_window", static_cast<double>(config.sliding_window), {128});
+  expect("routed_scaling_factor", config.routed_scaling_factor, {1.5, 2.5});
+  expect("hc_sinkhorn_iters", static_cast<double>(config.hc_sinkhorn_iters), {20});
+  expect("hc_eps", config.hc_eps, {1e-6});
+  expect("rms_norm_eps", config.rms_norm_eps, {1e-6});
+  if (config.compress_rope.yarn) {
+    expect("rope_scaling.factor", config.compress_rope.factor, {16});
+    expect("rope_scaling.original_max_position_embeddings",
+           static_cast<double>(config.compress_rope.original_max_position_embeddings), {65536});
+    expect("rope_scaling.beta_fast", config.compress_rope.beta_fast, {32});
+    expect("rope_scaling.beta_slow", config.compress_rope.beta_slow, {1});
+  }
+  return odd.size() == 1 ? odd.front() : std::string();
 }
 
 // Whether the 4-bit tensors are exact copies of MXFP4.
@@ -248,6 +291,18 @@ Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const mode
     if (complaints.empty()) report.place = Place{hole.layer, hole.name, "", 0};
     complaints.push_back(fmt::format("{} {}", hole.name, hole.text));
   }
+  const std::vector<StrayLayer> strays = survey.strays().Find();
+  for (const StrayLayer& stray : strays) {
+    // Several that are not of one layer have no place.
+    const bool one_layer =
+        std::ranges::all_of(strays, [&](const StrayLayer& other) { return other.layer == stray.layer; });
+    const std::string name = fmt::format("layers.{}.{}", stray.layer, stray.module);
+    if (complaints.empty() && one_layer) report.place = Place{stray.layer, name, "", 0};
+    complaints.push_back(fmt::format("{} {}", name, stray.text));
+  }
+  if (survey.strays().trained()) {
+    if (const std::string odd = OddNumber(config); !odd.empty()) complaints.push_back(odd);
+  }
   const InputScales inputs = LookAtInputScales(*weights.checkpoint, resolved);
   complaints.insert(complaints.end(), inputs.findings.begin(), inputs.findings.end());
   const GateUpOrder order = LookAtGateUpOrder(weights.layers);
@@ -273,7 +328,8 @@ Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const mode
   if (complaints.empty()) {
     report.headline = "no tensor is zero, constant, partly unwritten or out of line with its siblings";
     report.rules_out = {
-        "lost or inverted scales of single tensors, tensors and large parts of them that were never written"};
+        "lost or inverted scales of single tensors, tensors and large parts of them that were never written",
+        "one layer whose sizes, channels or signs are unlike those of all others"};
     report.next_step =
         "a layout read wrongly keeps the statistics: compare with another engine (dsv4 diagnose compare)";
     return report;

@@ -58,7 +58,7 @@ bool IsLayerOutput(int layer, std::string_view name) {
 int64_t PositionOf(const model::ModelConfig& config, const RecordedTensor& tensor, int64_t row) {
   const bool entry = tensor.name.ends_with("compressed") || tensor.name.ends_with("compressor.pooled") ||
                      tensor.name.ends_with("compressor.norm");
-  return entry ? row * config.layers[static_cast<size_t>(tensor.layer)].compress_ratio : row;
+  return entry ? row * config.layers[static_cast<size_t>(tensor.layer)].ratio : row;
 }
 
 // The ops that may be at fault: the one that wrote the tensor and, where it reads rows that another op stored, that one.

@@ -18,6 +18,7 @@ constexpr double kMaxFormNats =
     1.2;  // Mean over the words in common. A model of 21 million weights takes half of it.
 constexpr double kMinShare =
     0.3;  // Of the answers' nats, that they lose without the half-layer that is named.
+constexpr double kStandsOut = 2;  // And by how much it must lose more of them than any other half-layer.
 
 double LogProbability(std::span<const float> logits, int32_t token) {
   double highest = logits[0];
@@ -190,11 +191,24 @@ Result<CheckReport> CheckKnowledge(const Subject& subject, const KnownText& text
   report.plots.push_back(HalvesPlot(without, whole.answer_nats));
   const int64_t best = std::min_element(without.begin(), without.end()) - without.begin();
   const double left = without[static_cast<size_t>(best)];
-  if (whole.answer_nats - left > kMinShare * whole.answer_nats) {
+  double second = whole.answer_nats;
+  for (size_t half = 0; half < without.size(); ++half) {
+    if (static_cast<int64_t>(half) != best) second = std::min(second, without[half]);
+  }
+  const double gain = whole.answer_nats - left;
+  if (gain > kMinShare * whole.answer_nats) {
     const auto layer = static_cast<int>(best / 2);
-    report.place = Place{layer, HalfName(best), "", 0};
-    finding(fmt::format("layer {}, {}: without it they are better, {:.3g} nats in place of {:.3g}", layer,
-                        HalfName(best), left, whole.answer_nats));
+    const std::string helps =
+        fmt::format("layer {}, {}: leaving it out helps most, {:.3g} nats in place of {:.3g}", layer,
+                    HalfName(best), left, whole.answer_nats);
+    if (gain > kStandsOut * (whole.answer_nats - second)) {
+      report.place = Place{layer, HalfName(best), "", 0};
+      finding(helps);
+    } else {
+      // A fault elsewhere can be hidden by leaving out one of several halves.
+      report.evidence.push_back(fmt::format(
+          "{}; another half helps nearly as much, {:.3g}, so this says little of the place", helps, second));
+    }
   }
   return report;
 }

@@ -25,7 +25,6 @@ struct LayerView {
   std::vector<SeenKeys> seen;  // By query.
   std::vector<std::vector<int64_t>>
       allowed;  // By query: the entries that the indexer left; empty without an indexer.
-  bool has_indexer = false;
   double sink_weight = 0;  // exp(sink) of head 0.
 };
 
@@ -93,7 +92,7 @@ class Watcher {
     OpHooks hooks;
     hooks.indexer_select = [this](const auto& inner, const ops::IndexerSelectArgs& args) -> Status {
       DSV4_RETURN_IF_ERROR(inner(args));
-      return Wanted() ? WatchIndexer(args) : Status();
+      return WantsChoice() ? WatchIndexer(args) : Status();
     };
     hooks.attention = [this](const auto& inner, const ops::AttentionArgs& args) -> Status {
       DSV4_RETURN_IF_ERROR(inner(args));
@@ -113,17 +112,16 @@ class Watcher {
     std::vector<LayerKeys> layers;
     for (size_t i = 0; i < views_.size(); ++i) {
       if (views_[i].seen.empty()) continue;
-      const model::LayerConfig& layer = config().layers[i];
-      LayerKeys keys{.layer = static_cast<int>(i), .kind = std::string(model::LayerKindName(layer.kind))};
+      const model::LayerPlan& layer = config().layers[i];
+      LayerKeys keys{.layer = static_cast<int>(i), .kind = std::string(model::AttentionName(layer))};
       for (size_t t = 0; t < views_[i].seen.size(); ++t) {
         const auto position = static_cast<int64_t>(t);
-        keys.queries.push_back(
-            {.position = position,
-             .window = views_[i].seen[t].window,
-             .window_rule = WindowRule(position),
-             .entries = views_[i].seen[t].entries,
-             .entries_rule = EntriesRule(i, t, position),
-             .num_visible_entries = layer.compressed() ? (position + 1) / layer.compress_ratio : 0});
+        keys.queries.push_back({.position = position,
+                                .window = views_[i].seen[t].window,
+                                .window_rule = WindowRule(position),
+                                .entries = views_[i].seen[t].entries,
+                                .entries_rule = EntriesRule(i, t, position),
+                                .num_visible_entries = layer.VisibleEntries(position)});
       }
       layers.push_back(std::move(keys));
     }
@@ -135,12 +133,16 @@ class Watcher {
     return Range(std::max<int64_t>(0, position - config().sliding_window + 1), position + 1);
   }
   std::vector<int64_t> EntriesRule(size_t layer, size_t t, int64_t position) const {
-    const int64_t ratio = config().layers[layer].compress_ratio;
-    if (ratio == 0) return {};
-    return views_[layer].has_indexer ? views_[layer].allowed[t] : Range(0, (position + 1) / ratio);
+    const model::LayerPlan& plan = config().layers[layer];
+    return plan.reads_selection() ? views_[static_cast<size_t>(plan.selection)].allowed[t]
+                                  : Range(0, plan.VisibleEntries(position));
   }
 
   bool Wanted() const { return !options_.layer || *options_.layer == layer_; }
+  // Whether this layer's choice is that of a layer that is watched.
+  bool WantsChoice() const {
+    return !options_.layer || config().layers[static_cast<size_t>(*options_.layer)].selection == layer_;
+  }
   LayerView& view() { return views_[static_cast<size_t>(layer_)]; }
   const model::ModelConfig& config() const { return subject_.model.config(); }
 
@@ -162,7 +164,6 @@ class Watcher {
         const std::vector<float> keys,
         ReadPages(context, sequence.keys, (sequence.first_position + num_tokens) / args.ratio,
                   args.q.device));
-    view().has_indexer = true;
     // What rounding the dot products, their weighted relu and the sum may change (ops/indexer_select.h).
     const double unit = args.q.dtype == DType::kBF16 ? 0x1p-7 : 0x1p-18;
     bool complained = false;
@@ -273,12 +274,12 @@ Table ShowPosition(const Subject& subject, const Watcher& watcher, int64_t posit
   for (size_t layer = 0; layer < watcher.views().size(); ++layer) {
     const LayerView& view = watcher.views()[layer];
     if (view.seen.empty()) continue;
-    const model::LayerConfig& config = subject.model.config().layers[layer];
+    const model::LayerPlan& config = subject.model.config().layers[layer];
     const SeenKeys& seen = view.seen[static_cast<size_t>(position)];
-    table.rows.push_back(
-        {std::to_string(layer), std::string(model::LayerKindName(config.kind)), Show(seen.window),
-         Show(seen.entries), std::to_string(config.compressed() ? (position + 1) / config.compress_ratio : 0),
-         std::to_string(seen.window.size() + seen.entries.size()), fmt::format("{:.4g}", view.sink_weight)});
+    table.rows.push_back({std::to_string(layer), std::string(model::AttentionName(config)), Show(seen.window),
+                          Show(seen.entries), std::to_string(config.VisibleEntries(position)),
+                          std::to_string(seen.window.size() + seen.entries.size()),
+                          fmt::format("{:.4g}", view.sink_weight)});
   }
   return table;
 }

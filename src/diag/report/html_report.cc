@@ -55,11 +55,12 @@ std::string TableHtml(const Table& table) {
                      table.rows.size(), html);
 }
 
-std::string Section(const CheckReport& report) {
+std::string Section(const CheckReport& report, bool judged) {
   const std::string name = EscapeHtml(report.check);
   std::string html =
       fmt::format("<section id=\"{}\" class=\"{}\">\n<h2>{} {}</h2>\n<p class=\"headline\">{}</p>\n", name,
-                  VerdictClass(report.verdict), name, Badge(report.verdict), EscapeHtml(report.headline));
+                  judged ? VerdictClass(report.verdict) : "none", name, judged ? Badge(report.verdict) : "",
+                  EscapeHtml(report.headline));
   if (report.place) html += fmt::format("<p><b>Where:</b> {}</p>\n", EscapeHtml(report.place->ToString()));
   if (!report.rules_out.empty()) html += "<p><b>Rules out:</b></p>\n" + List(report.rules_out);
   if (!report.next_step.empty())
@@ -83,6 +84,16 @@ std::string Summary(const PageHead& head, const std::vector<CheckReport>& report
                          [&](const auto& report) { return report.verdict == verdict; });
   };
   const int64_t findings = count(Verdict::kFinding);
+  if (!head.result.empty()) {
+    return fmt::format("<p class=\"verdict {}\">{}{}</p>\n",
+                       findings > 0   ? "finding"
+                       : head.bounded ? "pass"
+                                      : "none",
+                       EscapeHtml(head.result),
+                       findings > 0   ? ": not within the bounds"
+                       : head.bounded ? ": within the bounds"
+                                      : "");
+  }
   std::string verdict = findings == 0   ? "Nothing found"
                         : findings == 1 ? "1 finding"
                                         : fmt::format("{} findings", findings);
@@ -130,7 +141,7 @@ std::string ToHtml(const PageHead& head, const std::vector<CheckReport>& reports
   for (const auto& [name, value] : head.facts)
     html += fmt::format("<dt>{}</dt><dd>{}</dd>\n", EscapeHtml(name), EscapeHtml(value));
   html += "</dl>\n</header>\n<main>\n";
-  for (const CheckReport& report : reports) html += Section(report);
+  for (const CheckReport& report : reports) html += Section(report, head.result.empty() || head.bounded);
   return html + "</main>\n</body>\n</html>\n";
 }
 

@@ -32,7 +32,7 @@ section.finding { border-left-color: var(--finding); }
 .badge { font-size: .85rem; font-weight: 600; padding: .1rem .5rem; border-radius: 1rem; white-space: nowrap; }
 .badge.pass, .verdict.pass { color: var(--pass); background: var(--pass-back); }
 .badge.finding, .verdict.finding { color: var(--finding); background: var(--finding-back); }
-.badge.none { color: var(--none); background: var(--none-back); }
+.badge.none, .verdict.none { color: var(--none); background: var(--none-back); }
 .verdict { font-size: 1.15rem; font-weight: 600; padding: .6rem .9rem; border-radius: .4rem; margin: 0 0 1rem; }
 .headline { font-weight: 600; margin: 0 0 .5rem; }
 p, ul { margin: .35rem 0; }
@@ -46,6 +46,8 @@ caption { text-align: left; font-weight: 600; padding: .5rem 0 .25rem; }
 th, td { text-align: left; vertical-align: top; padding: .2rem .6rem; border-bottom: 1px solid var(--line); }
 th { color: var(--soft); font-weight: 600; }
 .summary { width: 100%; }
+.summary td:nth-child(n + 3) { overflow-wrap: anywhere; min-width: 9rem; }
+.summary td:first-child { white-space: nowrap; }
 .figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 21rem), 1fr)); gap: 1rem; margin: .75rem 0; }
 figure { margin: 0; padding: .6rem; background: var(--page); border: 1px solid var(--line); border-radius: .4rem; min-width: 0; }
 figure.wide { grid-column: 1 / -1; }
@@ -76,7 +78,7 @@ svg text { fill: var(--text); font-size: 11.5px; }
 .swatch { width: 22px; height: 12px; margin-right: .35rem; vertical-align: -1px; }
 @media (max-width: 40rem) { body { padding: .6rem; } section { padding: .7rem; } dl { grid-template-columns: 1fr; }
   dd { margin-bottom: .4rem; } svg text, .xlabel, .ylabel { font-size: 13px; }
-  .summary, .summary tbody, .summary tr, .summary td { display: block; border: 0; padding: 0; } .summary tr:first-child { display: none; }
+  .summary, .summary tbody, .summary tr, .summary td { display: block; border: 0; padding: 0; min-width: 0; } .summary tr:first-child { display: none; }
   .summary tr { border-bottom: 1px solid var(--line); padding: .5rem 0; }
   .summary td[data-name]:not(:empty)::before { content: attr(data-name) ": "; color: var(--soft); } }
 @media print { :root { color-scheme: light;

@@ -13,7 +13,6 @@ namespace dsv4::grammar {
 namespace {
 
 constexpr int kMaxNesting = 64;
-constexpr int kMaxRepeat = 10'000;
 constexpr std::string_view kNameChars = "-";
 
 class GbnfParser {
@@ -113,7 +112,7 @@ class GbnfParser {
     SkipSpace();
     int min = 0;
     if (in_.Peek() != ',') {
-      DSV4_ASSIGN_OR_RETURN(min, in_.TakeCount(kMaxRepeat));
+      DSV4_ASSIGN_OR_RETURN(min, in_.TakeCount(kMostRepeats));
     }
     int max = min;
     SkipSpace();
@@ -121,7 +120,7 @@ class GbnfParser {
       SkipSpace();
       max = kUnbounded;
       if (in_.Peek() != '}') {
-        DSV4_ASSIGN_OR_RETURN(max, in_.TakeCount(kMaxRepeat));
+        DSV4_ASSIGN_OR_RETURN(max, in_.TakeCount(kMostRepeats));
         SkipSpace();
       }
     }

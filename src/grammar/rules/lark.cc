@@ -15,7 +15,6 @@ namespace dsv4::grammar {
 namespace {
 
 constexpr int kMaxNesting = 64;
-constexpr int kMaxRepeat = 10'000;
 
 // The terminals of lark's module `common`, in its own notation.
 constexpr std::string_view kCommon = R"(
@@ -272,7 +271,7 @@ class LarkParser {
     SkipSpace(false);
     int min = 0;
     if (in_.Peek() != ',') {
-      DSV4_ASSIGN_OR_RETURN(min, in_.TakeCount(kMaxRepeat));
+      DSV4_ASSIGN_OR_RETURN(min, in_.TakeCount(kMostRepeats));
     }
     int max = min;
     SkipSpace(false);
@@ -280,7 +279,7 @@ class LarkParser {
       SkipSpace(false);
       max = kUnbounded;
       if (!braces || in_.Peek() != '}') {
-        DSV4_ASSIGN_OR_RETURN(max, in_.TakeCount(kMaxRepeat));
+        DSV4_ASSIGN_OR_RETURN(max, in_.TakeCount(kMostRepeats));
         SkipSpace(false);
       }
     }

@@ -17,20 +17,13 @@ constexpr double kMaxWritten = 100'000;
 constexpr int kMaxFusedDepth = 100;
 
 // States of the automaton that `regex` becomes, at least about; saturates.
-double NumStates(const RegexNode& regex) {
-  double sum = 0;
-  for (const Regex& part : regex.parts) sum += NumStates(*part);
-  const int copies = regex.max == kUnbounded ? regex.min + 1 : regex.max;
-  return 1 + sum * (regex.kind == RegexNode::Kind::kRepeat ? std::max(1, copies) : 1);
-}
-
 double NumWritten(const ExprNode& expr) {
   double sum = 1;
   if (expr.kind == Kind::kRepeat) {
     const double count = expr.max == kUnbounded ? expr.min + 1.0 : expr.max;
-    // Of a part that is no regex every copy is a call.
+    // Every copy of a part that is no regex is a call, as long as they are not counted.
     const bool fuses = expr.parts[0]->kind == Kind::kRegex;
-    return fuses ? 1 : NumWritten(*expr.parts[0]) + count;
+    return fuses ? 1 : NumWritten(*expr.parts[0]) + (count < kLargeCount ? count : 1);
   }
   for (const Expr& part : expr.parts) sum += NumWritten(*part);
   return sum;
@@ -140,8 +133,10 @@ std::optional<RuleAnalysis::Regular> RuleAnalysis::RegularOf(const ExprNode& exp
       const std::optional<Regular> part = RegularOf(*expr.parts[0]);
       if (!part) return std::nullopt;
       const size_t count = static_cast<size_t>(std::max(1, expr.max == kUnbounded ? expr.min + 1 : expr.max));
-      if (part->states > kMaxFused || count > kMaxFused) return std::nullopt;
-      return fits({Repeat(part->regex, expr.min, expr.max), 1 + part->states * count, part->depth + 1});
+      if (part->states > kMaxFused) return std::nullopt;
+      // A large one is tried as one that counts, and else made of nodes.
+      const size_t copies = count < kLargeCount ? count : 3;
+      return fits({Repeat(part->regex, expr.min, expr.max), 1 + part->states * copies, part->depth + 1});
     }
   }
   return std::nullopt;

@@ -342,6 +342,11 @@ Result<uint32_t> RuleCompiler::RepeatNode(const ExprNode& expr, uint32_t next) {
   const bool may_be_empty = analysis_->MayBeEmpty(*expr.parts[0]);
   const uint32_t entry = EntryOf(may_be_empty ? NonEmpty(expr.parts[0]) : expr.parts[0]);
   const int min = may_be_empty ? 0 : expr.min;
+  if (std::max(min, expr.max) >= kLargeCount) {
+    return parts_.builder.Repeat(
+        entry, static_cast<uint32_t>(min),
+        expr.max == kUnbounded ? grammar::Node::kEndless : static_cast<uint32_t>(expr.max), next);
+  }
   if (expr.max == kUnbounded) {
     const uint32_t loop = parts_.builder.Split({});
     parts_.builder.SetOptions(loop, {parts_.builder.Call(entry, loop), next});

@@ -17,6 +17,7 @@
 #include "base/temporary_directory_testing.h"
 #include "io/checkpoint.h"
 #include "io/safetensors_writer.h"
+#include "model/arch/architecture.h"
 #include "model/checkpoint/weights.h"
 #include "model/config/config.h"
 #include "model/synthetic/synthetic.h"

@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "io/mapped_file.h"
+#include "model/arch/architecture.h"
 #include "model/checkpoint/checkpoint_testing.h"
 #include "model/checkpoint/resolved_checkpoint.h"
 #include "model/config/dspark_config.h"

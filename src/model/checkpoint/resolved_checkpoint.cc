@@ -50,14 +50,14 @@ class Resolver {
  public:
   Resolver(const io::Checkpoint& checkpoint, const ModelConfig& config)
       : checkpoint_(checkpoint), config_(config), used_(checkpoint.tensors().size(), false) {
-    for (const TensorRow& row : TensorTable()) spellings_[Index(row.id)].names = ExpandNames(row.names);
+    for (const TensorRow& row : config_.tensors) spellings_[Index(row.id)].names = ExpandNames(row.names);
   }
 
   Result<ResolvedCheckpoint> Run() {
     ResolvedCheckpoint resolved;
     // Layers first: they show how this checkpoint spells names, should one of the model's own be missing.
     for (int64_t i = 0; i < config_.num_hidden_layers; ++i) resolved.layers.push_back(ResolveLayer(i));
-    for (const TensorRow& row : TensorTable()) {
+    for (const TensorRow& row : config_.tensors) {
       if (row.scope == TensorScope::kModel)
         resolved.model[Index(row.id)] = ResolveModelTensor(row, resolved.head_is_tied);
     }
@@ -78,11 +78,11 @@ class Resolver {
                                                checkpoint_.directory(), num_stages, kMaxDsparkStages)));
     }
     ResolvedDspark resolved;
-    const LayerConfig layer;  // A window, and experts by score.
+    const LayerPlan layer;  // A window, and experts by score.
     for (int64_t i = 0; i < num_stages; ++i) {
       const std::string scope = fmt::format("mtp.{}.", i);
       ResolvedLayer& stage = resolved.stages.emplace_back();
-      for (const TensorRow& row : TensorTable()) {
+      for (const TensorRow& row : config_.tensors) {
         if (row.scope != TensorScope::kExpert && IsOfDspark(row, i == 0, i + 1 == num_stages))
           stage.tensors[Index(row.id)] = ResolveTensor(row, scope, layer);
       }
@@ -196,11 +196,11 @@ class Resolver {
     return {};
   }
 
-  Shape ShapeOf(const TensorRow& row, const LayerConfig& layer) const {
+  Shape ShapeOf(const TensorRow& row, const LayerPlan& layer) const {
     return row.shape == nullptr ? DsparkShape(row.id, config_, *dspark_) : row.shape(config_, layer);
   }
 
-  StoredLinear ResolveLinear(const TensorRow& row, const std::string& scope, const LayerConfig& layer,
+  StoredLinear ResolveLinear(const TensorRow& row, const std::string& scope, const LayerPlan& layer,
                              int64_t expert) {
     const std::optional<FoundLinear> found = FindLinear(row, scope, expert, /*fused=*/false);
     if (!found) {
@@ -218,7 +218,7 @@ class Resolver {
   }
 
   const io::StoredTensor* ResolvePlainTensor(const TensorRow& row, const std::string& scope,
-                                             const LayerConfig& layer) {
+                                             const LayerPlan& layer) {
     const io::StoredTensor* tensor = FindTensor(row, scope);
     if (tensor == nullptr) {
       missing_.Add(ExpectedName(row, scope, 0));
@@ -243,7 +243,7 @@ class Resolver {
     return tensor;
   }
 
-  ResolvedTensor ResolveTensor(const TensorRow& row, const std::string& scope, const LayerConfig& layer) {
+  ResolvedTensor ResolveTensor(const TensorRow& row, const std::string& scope, const LayerPlan& layer) {
     if (row.kind == TensorKind::kLinear || row.kind == TensorKind::kEmbedding) {
       return {.linear = ResolveLinear(row, scope, layer, 0), .tensor = nullptr};
     }
@@ -267,7 +267,7 @@ class Resolver {
                         ExpectedName(row, "", 0)));
       }
     }
-    return ResolveTensor(row, "", LayerConfig());
+    return ResolveTensor(row, "", LayerPlan());
   }
 
   // A head that is there although the embedding should serve as one.
@@ -280,16 +280,16 @@ class Resolver {
       return tensor;
     };
     const io::StoredTensor* a = find(head);
-    const io::StoredTensor* b = find(RowOf(TensorId::kEmbed));
+    const io::StoredTensor* b = find(RowOf(config_, TensorId::kEmbed));
     return a != nullptr && b != nullptr && a->dtype_name == b->dtype_name && a->dims == b->dims &&
            std::ranges::equal(a->bytes, b->bytes);
   }
 
   ResolvedLayer ResolveLayer(int64_t index) {
-    const LayerConfig& layer = config_.layers[static_cast<size_t>(index)];
+    const LayerPlan& layer = config_.layers[static_cast<size_t>(index)];
     const std::string scope = fmt::format("layers.{}.", index);
     ResolvedLayer resolved;
-    for (const TensorRow& row : TensorTable()) {
+    for (const TensorRow& row : config_.tensors) {
       if (row.scope != TensorScope::kExpert && LayerHas(row, layer)) {
         resolved.tensors[Index(row.id)] = ResolveTensor(row, scope, layer);
       }
@@ -313,9 +313,9 @@ class Resolver {
       return;
     }
     const std::string scope = "mtp.0.";
-    const LayerConfig layer;  // A window, and experts by score.
+    const LayerPlan layer;  // A window, and experts by score.
     ResolvedLayer block;
-    for (const TensorRow& row : TensorTable()) {
+    for (const TensorRow& row : config_.tensors) {
       if (row.scope != TensorScope::kExpert && IsOfMtp(row))
         block.tensors[Index(row.id)] = ResolveTensor(row, scope, layer);
     }
@@ -328,18 +328,18 @@ class Resolver {
   }
 
   // Image tokens are routed with biases of their own, in hash-routed layers too.
-  void SkipVisionBiases(const std::string& scope, const LayerConfig& layer) {
+  void SkipVisionBiases(const std::string& scope, const LayerPlan& layer) {
     const auto skip = [&](TensorId id) {
-      if (const io::StoredTensor* tensor = FindTensor(RowOf(id), scope); tensor != nullptr)
+      if (const io::StoredTensor* tensor = FindTensor(RowOf(config_, id), scope); tensor != nullptr)
         vision_biases_.push_back(tensor);
     };
     skip(TensorId::kGateBiasVision);
-    if (layer.hash_routed) skip(TensorId::kGateBias);
+    if (layer.router == RouterKind::kTokenIds) skip(TensorId::kGateBias);
   }
 
-  std::vector<ResolvedExpert> ResolveExperts(const std::string& scope, const LayerConfig& layer) {
-    const TensorRow& fused_in_row = RowOf(TensorId::kFusedExpertsW1W3);
-    const TensorRow& fused_out_row = RowOf(TensorId::kFusedExpertsW2);
+  std::vector<ResolvedExpert> ResolveExperts(const std::string& scope, const LayerPlan& layer) {
+    const TensorRow& fused_in_row = RowOf(config_, TensorId::kFusedExpertsW1W3);
+    const TensorRow& fused_out_row = RowOf(config_, TensorId::kFusedExpertsW2);
     const std::optional<FoundLinear> fused_in = FindLinear(fused_in_row, scope, 0, /*fused=*/true);
     const std::optional<FoundLinear> fused_out = FindLinear(fused_out_row, scope, 0, /*fused=*/true);
     if (fused_in || fused_out) {
@@ -351,9 +351,9 @@ class Resolver {
     std::vector<ResolvedExpert> experts(static_cast<size_t>(config_.n_routed_experts));
     for (int64_t e = 0; e < config_.n_routed_experts; ++e) {
       ResolvedExpert& expert = experts[static_cast<size_t>(e)];
-      expert.w1 = ResolveLinear(RowOf(TensorId::kExpertW1), scope, layer, e);
-      expert.w2 = ResolveLinear(RowOf(TensorId::kExpertW2), scope, layer, e);
-      expert.w3 = ResolveLinear(RowOf(TensorId::kExpertW3), scope, layer, e);
+      expert.w1 = ResolveLinear(RowOf(config_, TensorId::kExpertW1), scope, layer, e);
+      expert.w2 = ResolveLinear(RowOf(config_, TensorId::kExpertW2), scope, layer, e);
+      expert.w3 = ResolveLinear(RowOf(config_, TensorId::kExpertW3), scope, layer, e);
     }
     return experts;
   }
@@ -385,10 +385,10 @@ class Resolver {
   }
 
   std::vector<ResolvedExpert> SplitExperts(const FoundLinear& fused_in, const FoundLinear& fused_out,
-                                           const LayerConfig& layer) {
+                                           const LayerPlan& layer) {
     std::vector<ResolvedExpert> experts(static_cast<size_t>(config_.n_routed_experts));
-    const Shape in_shape = RowOf(TensorId::kFusedExpertsW1W3).shape(config_, layer);
-    const Shape out_shape = RowOf(TensorId::kFusedExpertsW2).shape(config_, layer);
+    const Shape in_shape = RowOf(config_, TensorId::kFusedExpertsW1W3).shape(config_, layer);
+    const Shape out_shape = RowOf(config_, TensorId::kFusedExpertsW2).shape(config_, layer);
     for (int64_t e = 0; e < config_.n_routed_experts; ++e) {
       std::optional<LinearParts> in_parts = SliceParts(fused_in, e);
       const std::optional<LinearParts> out_parts = SliceParts(fused_out, e);
@@ -441,8 +441,17 @@ class Resolver {
     if (missing_.count() > 0) parts.push_back(missing_.Summary("missing"));
     if (misshapen_.count() > 0) parts.push_back(misshapen_.Summary("not as the config wants"));
     if (extra_.count() > 0) parts.push_back(extra_.Summary("extra"));
+    // The method's name decides nothing, but where its tensors cannot be read it says more than their names.
+    constexpr std::array<std::string_view, 6> kMethods = {"",      "fp8",   "compressed-tensors",
+                                                          "mxfp4", "quark", "auto-round"};
+    const std::string& method = config_.quantization.quant_method;
+    const bool is_known = method.starts_with("modelopt") ||
+                          std::find(kMethods.begin(), kMethods.end(), method) != kMethods.end();
     return InvalidArgument(
-        fmt::format("checkpoint {}: tensors: {}", checkpoint_.directory(), fmt::join(parts, ", ")));
+        fmt::format("checkpoint {}: {}tensors: {}", checkpoint_.directory(),
+                    is_known ? std::string()
+                             : fmt::format("quant_method \"{}\", whose formats are not known here; ", method),
+                    fmt::join(parts, ", ")));
   }
 
   // quantization.md 8, check 5. The tensors describe themselves; a config that says otherwise is worth a line, not a refusal.

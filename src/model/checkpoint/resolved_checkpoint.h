@@ -14,8 +14,8 @@
 #include "base/status.h"
 #include "io/checkpoint.h"
 #include "model/checkpoint/stored_linear.h"
-#include "model/checkpoint/tensor_table.h"
 #include "model/config/config.h"
+#include "model/config/tensor_rows.h"
 
 namespace dsv4::model {
 

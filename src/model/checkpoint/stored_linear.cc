@@ -45,7 +45,16 @@ Status DescribePlain(const LinearParts& parts, StoredLinear& out) {
   return CheckShape(parts.weight, out.rows, out.cols, "config");
 }
 
-// The blocks that this scale tensor's shape means: the configured ones, one per row, or one for all.
+// The power of two of which `count` blocks cover `size`; 0: there is none. Other than where one block covers all, no two are alike.
+int64_t BlockOf(int64_t size, int64_t count) {
+  for (int64_t block = 1; block < 2 * size; block *= 2) {
+    if (CeilDiv(size, block) == count) return block;
+  }
+  return 0;
+}
+
+// The blocks that this scale tensor's shape means: the configured ones, one per row, one for all, or, where the config names none, blocks of
+// powers of two.
 Status ReadScaleGrid(const TensorPart& scale, const QuantizationConfig& quantization, StoredLinear& out) {
   constexpr int64_t kDefaultBlock = 128;
   const int64_t block_rows = quantization.weight_block_rows.value_or(kDefaultBlock);
@@ -62,6 +71,10 @@ Status ReadScaleGrid(const TensorPart& scale, const QuantizationConfig& quantiza
   } else if (per_row) {
     out.block_rows = 1;
     out.block_cols = out.cols;
+  } else if (!quantization.weight_block_rows && scale.dims.size() == 2 &&
+             BlockOf(out.rows, scale.dims[0]) > 0 && BlockOf(out.cols, scale.dims[1]) > 0) {
+    out.block_rows = BlockOf(out.rows, scale.dims[0]);
+    out.block_cols = BlockOf(out.cols, scale.dims[1]);
   } else {
     return InvalidArgument(fmt::format(
         "tensor {}: shape {}, weight_block_size [{}, {}] of a [{}, {}] weight wants {}", scale.tensor->name,

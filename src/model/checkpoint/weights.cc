@@ -11,12 +11,13 @@
 #include "base/log.h"
 #include "base/stopwatch.h"
 #include "io/checkpoint.h"
+#include "io/content_digest.h"
 #include "io/read_ahead.h"
 #include "model/checkpoint/dspark_source.h"
 #include "model/checkpoint/resolved_checkpoint.h"
 #include "model/checkpoint/small_tensors.h"
 #include "model/checkpoint/stored_linear.h"
-#include "model/checkpoint/tensor_table.h"
+#include "model/config/tensor_rows.h"
 #include "model/placement/stages.h"
 
 namespace dsv4::model {
@@ -41,7 +42,9 @@ class Numbers {
       : checkpoint_(checkpoint), options_(options), times_(times) {}
   ~Numbers() {
     const AddsSeconds seconds(times_.numbers);
-    if (fetched_ && options_.numbers_pass) checkpoint_.Release(ranges_);
+    if (!fetched_ || !options_.numbers_pass) return;
+    if (options_.digest != nullptr) options_.digest->Follow(ranges_);
+    checkpoint_.Release(ranges_);
   }
   Numbers(const Numbers&) = delete;
   Numbers& operator=(const Numbers&) = delete;
@@ -102,7 +105,7 @@ class Loader {
 
   Weight Linear(TensorId id, const StoredLinear& stored) {
     if (!status_.ok()) return {};
-    const ActivationQuant activation = ActivationOf(RowOf(id), stored.format);
+    const ActivationQuant activation = ActivationOf(RowOf(config_, id), stored.format);
     return Keep(options_.sizes_only ? LoadSizes(stored, activation, copies_)
                                     : LoadLinear(stored, activation, copies_, checks_));
   }
@@ -132,9 +135,9 @@ class Loader {
   }
 
   // Small numbers as contiguous F32 of the table's shape.
-  TensorView Vector(TensorId id, const io::StoredTensor* tensor, const LayerConfig& layer) {
+  TensorView Vector(TensorId id, const io::StoredTensor* tensor, const LayerPlan& layer) {
     if (!status_.ok()) return {};
-    return Keep(LoadVector(*tensor, RowOf(id).shape(config_, layer), copies_));
+    return Keep(LoadVector(*tensor, RowOf(config_, id).shape(config_, layer), copies_));
   }
 
   // Columns [begin, end) of a linear.
@@ -149,7 +152,7 @@ class Loader {
     return Keep(LoadExpertIds(*tensor, config_, copies_));
   }
 
-  LayerWeights Layer(const ResolvedLayer& resolved, const LayerConfig& layer) {
+  LayerWeights Layer(const ResolvedLayer& resolved, const LayerPlan& layer) {
     const auto linear = [&](TensorId id) { return Linear(id, resolved[id].linear); };
     const auto vector = [&](TensorId id) { return Vector(id, resolved[id].tensor, layer); };
     LayerWeights out;
@@ -185,20 +188,21 @@ class Loader {
     } else {
       out.wo_b = LinearPart(TensorId::kWoB, wo_b, part(), num_parts(), &out.splits.attn_out);
     }
-    if (layer.compressed()) {
+    if (layer.makes_entries()) {
       out.compressor = CompressorWeights{linear(TensorId::kCompressorWkv), linear(TensorId::kCompressorWgate),
                                          vector(TensorId::kCompressorApe), vector(TensorId::kCompressorNorm)};
     }
-    if (layer.kind == LayerKind::kCsa) {
-      out.indexer = IndexerWeights{linear(TensorId::kIndexerWqB), linear(TensorId::kIndexerWeightsProj),
-                                   CompressorWeights{linear(TensorId::kIndexerCompressorWkv),
-                                                     linear(TensorId::kIndexerCompressorWgate),
-                                                     vector(TensorId::kIndexerCompressorApe),
-                                                     vector(TensorId::kIndexerCompressorNorm)}};
+    if (layer.selects()) {
+      out.indexer = IndexerWeights{linear(TensorId::kIndexerWqB), linear(TensorId::kIndexerWeightsProj)};
+    }
+    if (layer.makes_keys()) {
+      out.key_compressor = CompressorWeights{
+          linear(TensorId::kIndexerCompressorWkv), linear(TensorId::kIndexerCompressorWgate),
+          vector(TensorId::kIndexerCompressorApe), vector(TensorId::kIndexerCompressorNorm)};
     }
 
     out.gate = linear(TensorId::kGate);
-    if (layer.hash_routed)
+    if (layer.router == RouterKind::kTokenIds)
       out.tid2eid = ExpertIds(resolved[TensorId::kGateTid2Eid].tensor);
     else
       out.gate_bias = vector(TensorId::kGateBias);
@@ -232,7 +236,7 @@ class Loader {
 
   // Columns that stay together: whole blocks of scales, and of activations that are rounded together.
   int64_t ColumnUnit(TensorId id, const StoredLinear& stored) const {
-    const bool quantised = ActivationOf(RowOf(id), stored.format) == ActivationQuant::kFp8Block;
+    const bool quantised = ActivationOf(RowOf(config_, id), stored.format) == ActivationQuant::kFp8Block;
     return std::lcm(stored.column_unit(), quantised ? kActivationBlock : 1);
   }
 
@@ -380,7 +384,7 @@ Status LoadDspark(const DsparkSource& source, const StoredLinear& head, const io
     numbers.Add(resolved, weights.place);
     numbers.Fetch();
     const auto linear = [&](TensorId id) { return loader.Linear(id, resolved[id].linear); };
-    const auto vector = [&](TensorId id) { return loader.Vector(id, resolved[id].tensor, LayerConfig()); };
+    const auto vector = [&](TensorId id) { return loader.Vector(id, resolved[id].tensor, LayerPlan()); };
     if (&resolved == &stages.front()) {
       dspark.main_proj = linear(TensorId::kDsparkMainProj);
       dspark.main_norm = vector(TensorId::kDsparkMainNorm);
@@ -398,7 +402,7 @@ Status LoadDspark(const DsparkSource& source, const StoredLinear& head, const io
       dspark.confidence_hidden = loader.ColumnsOf(TensorId::kDsparkConfidence, proj, {0, width});
       dspark.confidence_markov = loader.ColumnsOf(TensorId::kDsparkConfidence, proj, {width, proj.cols});
     }
-    dspark.stages.push_back(loader.Layer(resolved, LayerConfig()));
+    dspark.stages.push_back(loader.Layer(resolved, LayerPlan()));
     DSV4_RETURN_IF_ERROR(loader.Check().WithContext(source.checkpoint->directory()));
   }
   DSV4_RETURN_IF_ERROR(LoadHeadOfDrafts(head, trunk, options, loader, weights, times));
@@ -413,14 +417,14 @@ Status LoadMtp(const ResolvedLayer& resolved, const StoredLinear& head, const io
   Numbers numbers(checkpoint, options, times);
   numbers.Add(resolved, weights.place);
   numbers.Fetch();
-  const auto vector = [&](TensorId id) { return loader.Vector(id, resolved[id].tensor, LayerConfig()); };
+  const auto vector = [&](TensorId id) { return loader.Vector(id, resolved[id].tensor, LayerPlan()); };
   mtp.e_proj = loader.Linear(TensorId::kMtpEProj, resolved[TensorId::kMtpEProj].linear);
   mtp.h_proj = loader.Linear(TensorId::kMtpHProj, resolved[TensorId::kMtpHProj].linear);
   mtp.enorm = vector(TensorId::kMtpENorm);
   mtp.hnorm = vector(TensorId::kMtpHNorm);
   mtp.norm = vector(TensorId::kNorm);
   mtp.hc_head = {vector(TensorId::kHcHeadFn), vector(TensorId::kHcHeadBase), vector(TensorId::kHcHeadScale)};
-  mtp.layer = loader.Layer(resolved, LayerConfig());
+  mtp.layer = loader.Layer(resolved, LayerPlan());
   DSV4_RETURN_IF_ERROR(loader.Check().WithContext(checkpoint.directory()));
   DSV4_RETURN_IF_ERROR(LoadHeadOfDrafts(head, checkpoint, options, loader, weights, times));
   return Place(options, weights, times);
@@ -435,7 +439,7 @@ Result<RankPlace> PlaceRank(const ResolvedCheckpoint& resolved, const ModelConfi
                                     ToString(placement), options.rank, placement.num_ranks(), num_layers)));
   }
   RankPlace place{.placement = placement, .rank = options.rank};
-  place.stage_layers = StageLayers(resolved, num_layers, placement.num_stages);
+  DSV4_ASSIGN_OR_RETURN(place.stage_layers, StageLayers(resolved, config, num_layers, placement.num_stages));
   place.layers = place.stage_layers[static_cast<size_t>(place.stage())];
   DSV4_CHECK(config.num_hidden_layers >= place.layers.end) << place.layers.end;
   return place;
@@ -451,7 +455,7 @@ Status LoadOutside(const ResolvedCheckpoint& resolved, const io::Checkpoint& che
     if (first_stage || id == TensorId::kNorm) numbers.Add(resolved[id]);
   }
   numbers.Fetch();
-  const auto vector = [&](TensorId id) { return loader.Vector(id, resolved[id].tensor, LayerConfig()); };
+  const auto vector = [&](TensorId id) { return loader.Vector(id, resolved[id].tensor, LayerPlan()); };
   weights.norm = vector(TensorId::kNorm);
   if (first_stage) {
     weights.embed = loader.Linear(TensorId::kEmbed, resolved[TensorId::kEmbed].linear);

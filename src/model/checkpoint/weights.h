@@ -27,7 +27,8 @@
 
 namespace dsv4::io {
 class Checkpoint;
-}
+class ContentDigest;
+}  // namespace dsv4::io
 
 namespace dsv4::model {
 
@@ -37,7 +38,7 @@ struct HyperConnectionWeights {
   TensorView scale;  // F32 [3] pre, post, comb; head [1]
 };
 
-// width = compress_overlap * (d or index_head_dim).
+// width = overlap * (d or index_head_dim).
 struct CompressorWeights {
   Weight wkv;       // [width, D]
   Weight wgate;     // [width, D]
@@ -48,7 +49,6 @@ struct CompressorWeights {
 struct IndexerWeights {
   Weight wq_b;          // [index_n_heads * index_head_dim, q_lora_rank]
   Weight weights_proj;  // [index_n_heads, D]
-  CompressorWeights compressor;
 };
 
 // SwiGLU: w1 gate [I, D], w3 up [I, D], w2 down [D, I].
@@ -80,8 +80,9 @@ struct LayerWeights {
   TensorView attn_sink;  // F32 [num_attention_heads]
   Weight wo_a;           // [o_groups * o_lora_rank, o_group_dim]: group g is rows [g, g + 1) * o_lora_rank
   Weight wo_b;           // [D, o_groups * o_lora_rank]
-  std::optional<CompressorWeights> compressor;  // kCsa and kHca layers.
-  std::optional<IndexerWeights> indexer;        // kCsa layers.
+  std::optional<CompressorWeights> compressor;      // Layers that make entries,
+  std::optional<CompressorWeights> key_compressor;  // that make indexer keys,
+  std::optional<IndexerWeights> indexer;            // and that choose among entries.
 
   Weight gate;           // [n_routed_experts, D]
   TensorView gate_bias;  // F32 [n_routed_experts]; null in hash-routed layers.
@@ -150,8 +151,6 @@ struct ModelWeights {
   bool mtp_placed = false;
   bool dspark_placed = false;
   int64_t bytes_placed = 0;  // Copied to a device's memory; 0 where the backend uses the mapping.
-  uint64_t fingerprint = 0;  // Of the small tensors and the embedding of a few tokens.
-  uint64_t norm_fingerprint = 0;
 };
 
 inline const Weight& DraftHeadOf(const ModelWeights& weights) {
@@ -187,11 +186,13 @@ struct LoadOptions {
   bool experts_from_disk = false;
   // No number is fetched, read or checked; what would be copied has its size and no numbers.
   bool sizes_only = false;
+  // Told which ranges of the files have just been read; may be null.
+  io::ContentDigest* digest = nullptr;
   // Called on the loading thread after each layer; an error ends the load and is its result. May be empty.
   std::function<Status(const LoadProgress&)> progress;
 };
 
-// Resolves every tensor of the table (tensor_table.h) in the checkpoint, validates formats and scales, and fills the
+// Resolves every tensor of the table (tensor_rows.h) in the checkpoint, validates formats and scales, and fills the
 // structs. Missing, extra or misshapen tensors, NaN scales and expert ids out of range are errors that name the tensor.
 // Weight::activation is kFp8Block in front of FP8 and MXFP4 linears with Numerics::kRelease, except for wo_a, the
 // compressors, the router and the head; otherwise kNone. InvalidArgument also for more stages than layers.

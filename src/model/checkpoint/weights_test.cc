@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "formats/number_formats.h"
+#include "model/arch/architecture.h"
 #include "model/checkpoint/checkpoint_testing.h"
 #include "model/checkpoint/stored_linear.h"
 
@@ -85,8 +86,8 @@ class Flattener {
     if (layer.indexer) {
       Add("indexer.wq_b", layer.indexer->wq_b);
       Add("indexer.weights_proj", layer.indexer->weights_proj);
-      Add("indexer.compressor", layer.indexer->compressor);
     }
+    if (layer.key_compressor) Add("indexer.compressor", *layer.key_compressor);
     Add("gate", layer.gate);
     Add("gate_bias", layer.gate_bias);
     Add("tid2eid", layer.tid2eid);

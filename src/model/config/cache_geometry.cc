@@ -10,13 +10,12 @@ kv::CacheLayout CacheGeometry(const ModelConfig& config, std::span<const LayerPl
                               CacheRows rows, int64_t max_chunk_tokens, int64_t max_rewind_tokens) {
   kv::CacheLayout layout;
   for (const LayerPlan& layer : layers) {
-    DSV4_CHECK(layer.state_layer == static_cast<int>(layout.layers.size()))
-        << "layer " << layer.number << " has state layer " << layer.state_layer;
-    const bool owner = layer.owns_entries();
-    layout.layers.push_back({.ratio = owner ? layer.ratio : 0,
-                             .overlap = owner && layer.overlap == 2,
+    DSV4_CHECK(layer.window == static_cast<int>(layout.layers.size()))
+        << "layer " << layer.number << " has state layer " << layer.window;
+    layout.layers.push_back({.ratio = layer.makes_entries() ? layer.ratio : 0,
+                             .overlap = layer.makes_entries() && layer.overlap == 2,
                              .width = config.head_dim,
-                             .indexer_width = owner && layer.has_indexer() ? config.index_head_dim : 0});
+                             .indexer_width = layer.makes_keys() ? config.index_head_dim : 0});
   }
   layout.window_size = config.sliding_window;
   const DType dtype = numerics == Numerics::kRelease ? DType::kBF16 : DType::kF32;

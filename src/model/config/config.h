@@ -1,41 +1,23 @@
-// The hyperparameters of one DeepSeek-V4 checkpoint, read from config.json.
+// The hyperparameters of one checkpoint. The room of its architecture reads them from config.json (model/arch/architecture.h). Field names
+// are the release's config keys.
 //
-// Two dialects are understood: the release's (`compress_ratios`, `num_hash_layers`, `qk_rope_head_dim`, `rope_scaling`)
-// and transformers' (`layer_types` with `compress_rates`, `mlp_layer_types`, `rope_parameters.{main,compress}`,
-// `partial_rotary_factor`). Where a file has both, they must agree. Field names are the release's config keys.
-//
-// The file is hostile until ParseModelConfig returns: afterwards every number is finite and inside a range that lets
-// sizes be multiplied in int64 without overflow, and the divisibility rules of the architecture hold.
+// Every number is finite and inside a range that lets sizes be multiplied in int64 without overflow, and the divisibility rules of the
+// architecture hold.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/status.h"
+#include "model/config/layer_plan.h"
+#include "model/config/tensor_rows.h"
 
 namespace dsv4::model {
 
-// Which keys a layer attends to (model.md 1.2).
-enum class LayerKind : uint8_t {
-  kSwa,  // Sliding window only.
-  kCsa,  // Window and the indexer's top-k of the overlapping compressed rows (the release's ratio 4).
-  kHca,  // Window and every visible compressed row (the release's ratio 128).
-};
-std::string_view LayerKindName(LayerKind kind);  // "swa", "csa", "hca".
-
-struct LayerConfig {
-  LayerKind kind = LayerKind::kSwa;
-  int64_t compress_ratio = 0;  // Tokens per compressed row; 0 for kSwa.
-  bool hash_routed = false;    // Experts by token id (tid2eid) instead of by router score.
-
-  bool compressed() const { return kind != LayerKind::kSwa; }
-  // Token groups that meet in one compressed row: 2 where groups overlap (kCsa), else 1. Also the width of the
-  // compressor's rows in units of the head dimension.
-  int64_t compress_overlap() const { return kind == LayerKind::kCsa ? 2 : 1; }
-};
+struct Trunk;
 
 // One rotary table. YaRN changes frequencies only, never amplitudes (model.md 9).
 struct RopeConfig {
@@ -53,8 +35,7 @@ struct RopeConfig {
 // `quantization_config` as written. What a tensor is stored as follows from its dtype, shape and siblings; this is
 // compared with it afterwards.
 struct QuantizationConfig {
-  std::string
-      quant_method;  // "fp8", "modelopt", "compressed-tensors"; empty when the file has no such section.
+  std::string quant_method;    // The tool's name; empty when the file has no such section.
   std::string quant_algo;      // "NVFP4", "MIXED_PRECISION" or empty.
   std::string moe_quant_algo;  // "NVFP4" or empty.
   std::string scale_fmt;       // "ue8m0" or empty.
@@ -89,7 +70,7 @@ struct ModelConfig {
   int64_t o_lora_rank = 0;  // Per group.
   int64_t sliding_window = 0;
 
-  // Zero when no layer is kCsa and the file leaves them out.
+  // Zero when no layer selects and the file leaves them out.
   int64_t index_n_heads = 0;
   int64_t index_head_dim = 0;
   int64_t index_topk = 0;
@@ -105,14 +86,16 @@ struct ModelConfig {
   double hc_eps = 0;
   double rms_norm_eps = 0;
 
-  RopeConfig rope;           // kSwa layers.
-  RopeConfig compress_rope;  // Everything in kCsa and kHca layers.
+  RopeConfig rope;           // Layers of RopeKind::kPlain.
+  RopeConfig compress_rope;  // Everything in layers of RopeKind::kCompressed.
 
   bool tie_word_embeddings = false;
   std::vector<int64_t> bos_token_ids;  // As written; may be empty.
   std::vector<int64_t> eos_token_ids;
 
-  std::vector<LayerConfig> layers;  // num_hidden_layers entries; a draft module's tail is dropped.
+  std::vector<LayerPlan> layers;       // num_hidden_layers plans, checked; a draft module's tail is dropped.
+  std::span<const TensorRow> tensors;  // The architecture's table of tensors (tensor_rows.h),
+  const Trunk* trunk = nullptr;        // and its layer (graph/trunk.h).
 
   // Drafters and vision parts. The model runs without them, so a fault of their keys is no error of the configuration.
   int64_t num_nextn_predict_layers = 0;
@@ -123,8 +106,8 @@ struct ModelConfig {
   std::string expert_dtype;  // "fp4", "fp8" or empty, as written.
   QuantizationConfig quantization;
 
-  const RopeConfig& layer_rope(int64_t layer) const {
-    return layers[static_cast<size_t>(layer)].compressed() ? compress_rope : rope;
+  const RopeConfig& RopeOf(const LayerPlan& layer) const {
+    return layer.rope == RopeKind::kCompressed ? compress_rope : rope;
   }
   int64_t hc_dim() const { return hc_mult * hidden_size; }
   int64_t hc_mix() const { return (2 + hc_mult) * hc_mult; }  // Rows of hc_{attn,ffn}_fn: pre, post, comb.
@@ -132,13 +115,5 @@ struct ModelConfig {
   int64_t o_group_dim() const { return q_dim() / o_groups; }  // Input columns of wo_a.
   int64_t nope_head_dim() const { return head_dim - qk_rope_head_dim; }
 };
-
-// `what` names the document in errors ("config.json"). InvalidArgument names the key, what it holds and what is wanted;
-// so does every architecture this engine does not have (DeepSeek-V4.1 and strangers) and every switch of the format that
-// no V4 release uses (another router function, biases, group-limited routing).
-Result<ModelConfig> ParseModelConfig(std::string_view json, std::string_view what);
-
-// Reads `directory`/config.json.
-Result<ModelConfig> LoadModelConfig(const std::string& directory);
 
 }  // namespace dsv4::model

@@ -35,10 +35,8 @@ Result<int64_t> Integer(std::string_view what, std::string_view key, const Json&
 
 }  // namespace
 
-Result<std::optional<DsparkConfig>> ParseDsparkConfig(std::string_view json, std::string_view what,
+Result<std::optional<DsparkConfig>> ParseDsparkConfig(const Json& root, std::string_view what,
                                                       const ModelConfig& config) {
-  DSV4_ASSIGN_OR_RETURN(const Json root, ParseJson(json, what));
-  if (!root.is_object()) return Error(InvalidArgument(fmt::format("{}: not a JSON object", what)));
   const auto has = [&](const char* key) { return root.contains(key) && !root[key].is_null(); };
   if (std::none_of(kKeys.begin(), kKeys.end(), has)) return std::optional<DsparkConfig>();
   for (const char* key : kKeys) {

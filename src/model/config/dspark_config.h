@@ -4,6 +4,7 @@
 #include <optional>
 #include <string_view>
 
+#include "base/json.h"
 #include "base/status.h"
 #include "model/config/config.h"
 
@@ -11,7 +12,7 @@ namespace dsv4::model {
 
 // nullopt where there is none of the keys. `what` names the document in errors; InvalidArgument names the key, what it holds and
 // what is wanted, one of them missing included.
-Result<std::optional<DsparkConfig>> ParseDsparkConfig(std::string_view json, std::string_view what,
+Result<std::optional<DsparkConfig>> ParseDsparkConfig(const Json& root, std::string_view what,
                                                       const ModelConfig& config);
 
 }  // namespace dsv4::model

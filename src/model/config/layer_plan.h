@@ -1,22 +1,19 @@
-// LayerPlan: what a layer of the graph does, and whose rows of a sequence's state it reads and writes. It is made once from the configuration;
-// the graph, the cache's layout and the placement's forecast ask it and nothing else. So the graph runs any list of plans: a stage's layers,
-// or blocks that follow the trunk (a draft block attends to the window alone and routes by score).
+// LayerPlan: the one description of a layer: what it does, and whose rows of a sequence's state it reads and writes. The room of an
+// architecture (model/arch) makes the plans from config.json, and they are checked once. The graph, the cache's layout, placement, loader,
+// converter, diagnosis and reports ask the plan and nothing else. So the graph runs any list of plans: a stage's layers, or blocks that
+// follow the trunk.
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
-#include "model/config/config.h"
-#include "model/placement/placement.h"
+#include "base/status.h"
+#include "tensor/rows.h"
 
 namespace dsv4::model {
-
-// What a layer's queries see.
-enum class AttentionKind : uint8_t {
-  kWindow,           // The sliding window,
-  kSelectedEntries,  // and the entries that its indexer selects,
-  kAllEntries,       // or all visible entries.
-};
 
 // How a layer's tokens find their experts.
 enum class RouterKind : uint8_t {
@@ -24,27 +21,57 @@ enum class RouterKind : uint8_t {
   kTokenIds  // By a table of token ids; scores give the weights.
 };
 
+// The rotary table of a layer (ModelConfig).
+enum class RopeKind : uint8_t { kPlain, kCompressed };
+
 struct LayerPlan {
   int number = -1;  // In the model, as errors, observers and checkpoints count.
-  AttentionKind attention = AttentionKind::kWindow;
+  // The owners of rows, as layers of a sequence's state (kv/cache_layout.h). In the plans of a whole model they are numbers of layers; in
+  // those of a stage they count from its first layer. A layer that is its own owner makes the rows; -1 reads none.
+  int window = 0;    // Its own.
+  int entries = -1;  // Compressed entries that its queries read.
+  int keys = -1;     // Indexer keys that it scores.
+  int selection =
+      -1;  // The layer whose choice among the entries it uses; without one it reads all visible entries.
+  int64_t ratio = 0;  // Tokens per entry; 0: it sees none.
+  int64_t overlap =
+      1;  // Groups of `ratio` tokens that meet in an entry; also the compressor's width in units of the entry's.
   RouterKind router = RouterKind::kScores;
-  int64_t ratio = 0;    // Tokens per entry; 0: it sees none.
-  int64_t overlap = 1;  // Groups of `ratio` tokens that meet in an entry.
-  // Layers of a sequence's state (kv/cache_layout.h), counted from 0 on each rank:
-  int state_layer = 0;    // whose window, and raw rows of compressors, are this layer's own;
-  int entries_layer = 0;  // whose entries and indexer keys its queries read.
-  // Of a stage of a drafter of blocks: each sequence's rows are a block, all of which see one another and the window in front of the first.
+  RopeKind rope = RopeKind::kPlain;
+  // Rows of a block of a drafter: each sequence's rows are a block, all of which see one another and the window in front of the first.
   int64_t block_rows = 0;
 
-  bool sees_entries() const { return attention != AttentionKind::kWindow; }
-  bool has_indexer() const { return attention == AttentionKind::kSelectedEntries; }
-  // Whether it makes the entries that it reads, and keeps them.
-  bool owns_entries() const { return sees_entries() && entries_layer == state_layer; }
-  // What lies before and after the layers has no plan, and this number in its place.
+  bool sees_entries() const { return entries >= 0; }
+  bool makes_entries() const { return sees_entries() && entries == window; }
+  bool makes_keys() const { return keys >= 0 && keys == window; }
+  bool selects() const { return selection >= 0 && selection == window; }
+  bool reads_selection() const { return selection >= 0; }
+  // Entries that a query at this position may see.
+  int64_t VisibleEntries(int64_t position) const { return sees_entries() ? (position + 1) / ratio : 0; }
+  // Steps before and after the layers have no plan, and this number in its place.
   bool is_layer() const { return number >= 0; }
+
+  friend bool operator==(const LayerPlan& a, const LayerPlan& b) = default;
 };
 
-// Of these layers of the configuration, of which the first is layer 0 of the states. Each owns what it reads.
-std::vector<LayerPlan> PlanLayers(const ModelConfig& config, const Range& layers);
+// The name of its attention in reports: "swa" (window alone), "csa" (chosen entries), "hca" (all entries).
+std::string_view AttentionName(const LayerPlan& plan);
+
+// Every field as text: two plans have the same text when they are equal.
+std::string Facts(const LayerPlan& plan);
+
+// The plan of a block that follows `state_layer` layers of a state: a window of its own, and experts by score.
+LayerPlan BlockPlan(int number, int state_layer);
+
+// Whether the plans of a whole model fit together: numbers and windows count up, owners are themselves makers and no later layer, ratios
+// of owner and reader agree, a layer that scores has keys. `what` names the document in errors.
+Status CheckPlans(std::span<const LayerPlan> plans, std::string_view what);
+
+// The same layers as a stage that begins with `layers.begin` counts them. No layer reads rows of a layer outside.
+std::vector<LayerPlan> PlansOfStage(std::span<const LayerPlan> plans, const Range& layers);
+
+// Whether a stage may begin with layer `begin`: no layer from there on reads rows of one before.
+bool MayBeginStage(std::span<const LayerPlan> plans, int64_t begin);
+int64_t MostStages(std::span<const LayerPlan> plans);
 
 }  // namespace dsv4::model

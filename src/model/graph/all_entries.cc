@@ -9,8 +9,8 @@ Result<AllEntries> GatherEntries(const LayerStep& step, std::string_view name, k
                                  std::span<const PassSequence> sequences) {
   const EntryShard& mine = step.context().shards.entries;
   AllEntries all;
-  for (const PassSequence& sequence : sequences)
-    all.sequences.push_back(sequence.state->Pages(step.layer_plan().entries_layer, kind));
+  const int owner = kind == kv::PageKind::kEntries ? step.layer_plan().entries : step.layer_plan().keys;
+  for (const PassSequence& sequence : sequences) all.sequences.push_back(sequence.state->Pages(owner, kind));
   // Packed rows travel as they are stored.
   const int64_t width = all.sequences[0].width;
   const CacheFormat format = all.sequences[0].format;

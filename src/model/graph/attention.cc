@@ -16,7 +16,8 @@ struct Projections {
   TensorView q_lora;  // [n, q_lora_rank], normed.
   TensorView kv;      // [n, head_dim]
   CompressorRows compressor;
-  IndexerProjections indexer;
+  CompressorRows keys;
+  TensorView head_weights;  // The indexer's (ProjectHeadWeights).
 };
 
 // Products of the same tokens follow each other, so that a backend can do them at once.
@@ -24,10 +25,13 @@ Result<Projections> Project(const LayerStep& step, const LayerWeights& weights, 
   Projections p;
   DSV4_ASSIGN_OR_RETURN(p.q_lora, step.Linear("attn.q_a", u, weights.wq_a, step.dtype()));
   DSV4_ASSIGN_OR_RETURN(p.kv, step.Linear("attn.kv_a", u, weights.wkv, step.dtype()));
-  if (step.layer_plan().has_indexer()) {
-    DSV4_ASSIGN_OR_RETURN(p.indexer, ProjectIndexer(step, *weights.indexer, u));
+  if (step.layer_plan().makes_keys()) {
+    DSV4_ASSIGN_OR_RETURN(p.keys, ProjectRows(step, CompressorPart::kIndexer, *weights.key_compressor, u));
   }
-  if (step.layer_plan().owns_entries()) {
+  if (step.layer_plan().selects()) {
+    DSV4_ASSIGN_OR_RETURN(p.head_weights, ProjectHeadWeights(step, *weights.indexer, u));
+  }
+  if (step.layer_plan().makes_entries()) {
     DSV4_ASSIGN_OR_RETURN(p.compressor, ProjectRows(step, CompressorPart::kMain, *weights.compressor, u));
   }
   DSV4_TRY(step.RmsNorm("attn.q_lora", p.q_lora, weights.q_norm));
@@ -52,7 +56,7 @@ Result<Windows> MakeWindows(const LayerStep& step) {
   Windows windows;
   if (step.plan().windows_fit) return windows;
   for (const PassSequence& sequence : step.plan().sequences) {
-    windows.push_back(sequence.state->Ring(step.state_layer(), kv::RingKind::kWindow));
+    windows.push_back(sequence.state->Ring(step.layer_plan().window, kv::RingKind::kWindow));
     if (sequence.state->WindowFits()) continue;
     const RingRows own = windows.back();
     RingRows& window = windows.back();
@@ -106,7 +110,7 @@ void AttendingSequences(const PassPlan& plan, const PassArrays::Of& of,
                     .first_position = sequence.first_position,
                     .window = sequence.state->Ring(of.layer, kv::RingKind::kWindow),
                     .entries = {}});
-    if (of.which != 0) out->back().entries = sequence.state->Pages(of.entries_layer, kv::PageKind::kEntries);
+    if (of.which != 0) out->back().entries = sequence.state->Pages(of.entries, kv::PageKind::kEntries);
   }
 }
 
@@ -327,18 +331,23 @@ Status AppendWindow(const LayerStep& step, const LayerWeights& weights, const Te
   return StoreWindow(step, weights, kv, windows);
 }
 
-Result<TensorView> Attention(const LayerStep& step, const LayerWeights& weights, const TensorView& u) {
+Result<TensorView> Attention(const LayerStep& step, const LayerWeights& weights, const TensorView& u,
+                             TrunkState& state) {
   const ModelConfig& config = step.config();
   const int64_t n = u.shape[0];
   // A shard may have no output group, and then no heads; its part of the output projection it has all the same.
   const int64_t num_heads = weights.wq_b.rows / config.head_dim;
   DSV4_ASSIGN_OR_RETURN(const TensorView q, step.NewTensor(step.dtype(), {n, num_heads, config.head_dim}));
-  TensorView selected;
   const LayerPlan& layer = step.layer_plan();
-  const bool selects = layer.has_indexer() && MustSelect(step);
+  const bool selects = layer.selects() && MustSelect(step);
+  if (layer.selects()) state.selected = {};
   if (selects) {
-    DSV4_ASSIGN_OR_RETURN(selected, step.NewTensor(DType::kI32, {n, config.index_topk}));
+    state.selected = state.selection_room;
+    if (state.selected.is_null()) {
+      DSV4_ASSIGN_OR_RETURN(state.selected, step.NewTensor(DType::kI32, {n, config.index_topk}));
+    }
   }
+  const TensorView selected = layer.reads_selection() ? state.selected : TensorView();
   DSV4_ASSIGN_OR_RETURN(const Windows windows, MakeWindows(step));
   {
     const Arena::Scope scope(step.context().arena);
@@ -355,14 +364,16 @@ Result<TensorView> Attention(const LayerStep& step, const LayerWeights& weights,
                                                                    p.q_lora.Rows(rows.begin, rows.end)));
     }
     // Entries first: a pool that is a launch of its own comes in front of the rows that are one.
-    if (layer.owns_entries()) {
+    if (layer.makes_entries()) {
       DSV4_TRY(Compress(step, CompressorPart::kMain, *weights.compressor, p.compressor));
     }
-    if (layer.owns_entries() && layer.has_indexer())
-      DSV4_TRY(StoreIndexerKeys(step, *weights.indexer, p.indexer));
+    // Keys before the choice, so that a token sees an entry that it closes itself.
+    if (layer.makes_keys()) {
+      DSV4_TRY(Compress(step, CompressorPart::kIndexer, *weights.key_compressor, p.keys));
+    }
     DSV4_TRY(StoreWindow(step, weights, p.kv, windows));
     if (num_heads > 0) DSV4_TRY(FinishQueries(step, q));
-    if (selects) DSV4_TRY(SelectEntries(step, p.indexer, indexer_queries, selected));
+    if (selects) DSV4_TRY(SelectEntries(step, p.head_weights, indexer_queries, selected));
   }
   DSV4_ASSIGN_OR_RETURN(const TensorView o, Attend(step, weights, q, selected, windows));
   DSV4_ASSIGN_OR_RETURN(TensorView o_lora, LowRankOutput(step, weights, o));

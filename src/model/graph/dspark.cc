@@ -9,18 +9,17 @@
 #include "model/graph/attention.h"
 #include "model/graph/draft_rows.h"
 #include "model/graph/hyper_connection.h"
-#include "model/graph/layer.h"
+#include "model/graph/trunk.h"
 
 namespace dsv4::model {
 namespace {
 
-// Behind the trunk: a window, and experts by score.
+// The plan of a stage behind the trunk.
 LayerPlan StagePlan(const Graph& graph, size_t stage, int64_t block_rows) {
-  const auto state_layer = static_cast<int>(graph.layers.size() + stage);
-  return {.number = static_cast<int>(graph.config.num_hidden_layers) + static_cast<int>(stage),
-          .state_layer = state_layer,
-          .entries_layer = state_layer,
-          .block_rows = block_rows};
+  LayerPlan plan = BlockPlan(static_cast<int>(graph.config.num_hidden_layers) + static_cast<int>(stage),
+                             static_cast<int>(graph.layers.size() + stage));
+  plan.block_rows = block_rows;
+  return plan;
 }
 
 // The window rows of slots, in all stages.
@@ -106,8 +105,9 @@ Status DsparkTaps::Mean(const LayerStep& step, const TensorView& streams, const 
                    .hc_eps = 1.0F / static_cast<float>(config.hc_mult)});
 }
 
-Status DsparkTaps::Tap(int64_t layer, const TensorView& streams) {
+Status DsparkTaps::Tap(int64_t layer, const TrunkState& state) {
   if (!Taps(layer)) return {};
+  const TensorView& streams = state.streams;
   const ModelConfig& config = graph_->config;
   const LayerStep step(*context_);
   const Arena::Scope scope(context_->arena);
@@ -223,25 +223,26 @@ Status BringConfidence(const LayerStep& step, const Confidence& confidence, std:
   return {};
 }
 
-// The streams of all blocks behind the stages, [blocks * size, H, D].
-Result<TensorView> RunStages(const Graph& graph, const LayerStep& outside, PassPlan& plan) {
+// The state of all blocks behind the stages, of blocks * size rows.
+Result<TrunkState> RunStages(const Graph& graph, const LayerStep& outside, PassPlan& plan) {
   const DsparkWeights& dspark = *graph.weights.dspark;
   const ModelConfig& config = graph.config;
   const int64_t size = dspark.config.block_size;
-  DSV4_ASSIGN_OR_RETURN(
-      const TensorView streams,
-      outside.NewTensor(outside.dtype(), {plan.num_tokens, config.hc_mult, config.hidden_size}));
+  TrunkState state;
+  DSV4_ASSIGN_OR_RETURN(state.streams, outside.NewTensor(outside.dtype(), {plan.num_tokens, config.hc_mult,
+                                                                           config.hidden_size}));
   if (plan.num_tokens > 0) {
     DSV4_ASSIGN_OR_RETURN(plan.positions, UploadPositions(outside, plan));
     DSV4_ASSIGN_OR_RETURN(plan.token_ids,
                           UploadToStep(outside, DType::kI32, {plan.num_tokens}, plan.tokens.data()));
-    DSV4_TRY(
-        outside.Run("embed", outside.ops().embed,
-                    {.token_ids = plan.token_ids, .table = graph.weights.embed.data, .streams = streams}));
+    DSV4_TRY(outside.Run(
+        "embed", outside.ops().embed,
+        {.token_ids = plan.token_ids, .table = graph.weights.embed.data, .streams = state.streams}));
   }
   for (size_t i = 0; i < dspark.stages.size(); ++i)
-    DSV4_TRY(RunLayer(LayerStep(outside.context(), StagePlan(graph, i, size)), dspark.stages[i], streams));
-  return streams;
+    DSV4_TRY(config.trunk->run_layer(LayerStep(outside.context(), StagePlan(graph, i, size)),
+                                     dspark.stages[i], state, {}));
+  return state;
 }
 
 }  // namespace
@@ -285,10 +286,10 @@ Status RunDsparkDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std:
   shards.Enter(context, num_blocks, size);
   const LayerPlan last = StagePlan(graph, dspark.stages.size() - 1, size);
   const LayerStep step(context, last);
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView streams, RunStages(graph, step, plan));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TrunkState state, RunStages(graph, step, plan));
   TensorView mixed;
   if (plan.num_tokens > 0) {
-    DSV4_ASSIGN_OR_RETURN_STATUS(mixed, HcHead(step, dspark.hc_head, streams));
+    DSV4_ASSIGN_OR_RETURN_STATUS(mixed, graph.config.trunk->collapse(step, dspark.hc_head, state));
   } else {
     DSV4_ASSIGN_OR_RETURN_STATUS(mixed, step.NewTensor(step.dtype(), {0, graph.config.hidden_size}));
   }

@@ -25,8 +25,8 @@ class DsparkTaps {
 
   // Whether the layer is tapped and has rows of which something is kept.
   bool Taps(int64_t layer) const;
-  // Behind layer `layer` of the model, if it is tapped: `streams` [n, H, D].
-  Status Tap(int64_t layer, const TensorView& streams);
+  // Behind layer `layer` of the model, if it is tapped.
+  Status Tap(int64_t layer, const TrunkState& state);
   // Behind the stage's last layer, between BeginAppend and CommitAppend: keeps them, and makes the slots that a sequence of its new length has in any
   // case. Of several stages the first does, of what the others send it.
   Status Keep();

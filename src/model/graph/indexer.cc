@@ -64,7 +64,7 @@ void KeysOfSequences(const PassPlan& plan, const PassArrays::Of& of, std::vector
     out->push_back({.token_begin = sequence.token_begin,
                     .num_tokens = sequence.num_tokens,
                     .first_position = sequence.first_position,
-                    .keys = sequence.state->Pages(of.entries_layer, kv::PageKind::kIndexerKeys)});
+                    .keys = sequence.state->Pages(of.keys, kv::PageKind::kIndexerKeys)});
   }
 }
 
@@ -142,17 +142,14 @@ Range IndexerRows(const LayerStep& step) {
   return PartOf(TokensOfShards(step), static_cast<int>(step.context().shards.entries.index));
 }
 
-Result<IndexerProjections> ProjectIndexer(const LayerStep& step, const IndexerWeights& weights,
-                                          const TensorView& u) {
+Result<TensorView> ProjectHeadWeights(const LayerStep& step, const IndexerWeights& weights,
+                                      const TensorView& u) {
   const Range rows = IndexerRows(step);
-  IndexerProjections projections;
-  DSV4_ASSIGN_OR_RETURN(projections.rows, ProjectRows(step, CompressorPart::kIndexer, weights.compressor, u));
-  DSV4_ASSIGN_OR_RETURN(projections.head_weights,
+  DSV4_ASSIGN_OR_RETURN(const TensorView head_weights,
                         step.NewTensor(step.dtype(), {rows.size(), step.config().index_n_heads}));
-  DSV4_TRY(step.Run(
-      "attn.indexer.weights", step.ops().linear,
-      {.x = u.Rows(rows.begin, rows.end), .weight = &weights.weights_proj, .y = projections.head_weights}));
-  return projections;
+  DSV4_TRY(step.Run("attn.indexer.weights", step.ops().linear,
+                    {.x = u.Rows(rows.begin, rows.end), .weight = &weights.weights_proj, .y = head_weights}));
+  return head_weights;
 }
 
 Result<TensorView> ProjectIndexerQueries(const LayerStep& step, const IndexerWeights& weights,
@@ -160,25 +157,20 @@ Result<TensorView> ProjectIndexerQueries(const LayerStep& step, const IndexerWei
   return step.Linear("attn.indexer.q_b", q_lora, weights.wq_b, step.dtype());
 }
 
-Status StoreIndexerKeys(const LayerStep& step, const IndexerWeights& weights,
-                        const IndexerProjections& projections) {
-  return Compress(step, CompressorPart::kIndexer, weights.compressor, projections.rows);
-}
-
-Status SelectEntries(const LayerStep& step, const IndexerProjections& projections, const TensorView& queries,
+Status SelectEntries(const LayerStep& step, const TensorView& head_weights, const TensorView& queries,
                      const TensorView& selected) {
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView q, Queries(step, queries));
-  DSV4_RETURN_IF_ERROR(ScaleHeadWeights(step, projections.head_weights));
+  DSV4_RETURN_IF_ERROR(ScaleHeadWeights(step, head_weights));
 
   const std::span<const ops::IndexerSequence> sequences = step.Make(KeysOfSequences);
   if (DividesTokens(step)) {
-    DSV4_RETURN_IF_ERROR(SelectByRows(step, q, projections.head_weights, selected));
+    DSV4_RETURN_IF_ERROR(SelectByRows(step, q, head_weights, selected));
   } else if (step.context().shards.divide_entries()) {
-    DSV4_RETURN_IF_ERROR(SelectTogether(step, q, projections.head_weights, sequences, selected));
+    DSV4_RETURN_IF_ERROR(SelectTogether(step, q, head_weights, sequences, selected));
   } else {
     DSV4_RETURN_IF_ERROR(step.Run("attn.indexer.selected", step.ops().indexer_select,
                                   {.q = q,
-                                   .weights = projections.head_weights,
+                                   .weights = head_weights,
                                    .selected = selected,
                                    .ratio = step.layer_plan().ratio,
                                    .sequences = sequences}));

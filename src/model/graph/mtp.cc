@@ -7,17 +7,14 @@
 #include "model/graph/attention.h"
 #include "model/graph/draft_rows.h"
 #include "model/graph/hyper_connection.h"
-#include "model/graph/layer.h"
+#include "model/graph/trunk.h"
 
 namespace dsv4::model {
 namespace {
 
-// Behind the trunk: a window, and experts by score.
-LayerPlan BlockPlan(const Graph& graph) {
-  const auto state_layer = static_cast<int>(graph.layers.size());
-  return {.number = static_cast<int>(graph.config.num_hidden_layers),
-          .state_layer = state_layer,
-          .entries_layer = state_layer};
+// The block's plan, behind the trunk.
+LayerPlan PlanOfBlock(const Graph& graph) {
+  return BlockPlan(static_cast<int>(graph.config.num_hidden_layers), static_cast<int>(graph.layers.size()));
 }
 
 // A hyper-connection that leaves every stream as it is and adds one row to each.
@@ -72,7 +69,7 @@ Status MakeSlots(const Graph& graph, Arena& arena, PassArrays& arrays, Slots& sl
   if (slots.plan.num_tokens == 0) return {};
   const ModelConfig& config = graph.config;
   const StepContext context = ContextOf(graph, arena, slots.plan, arrays);
-  const LayerPlan block = BlockPlan(graph);
+  const LayerPlan block = PlanOfBlock(graph);
   const LayerStep step(context, block);
   const Arena::Scope scope(arena);
   DSV4_ASSIGN_OR_RETURN_STATUS(slots.plan.positions, UploadPositions(step, slots.plan));
@@ -117,7 +114,7 @@ Result<TensorView> KeptStreams(const StepContext& context, std::span<const Range
 
 }  // namespace
 
-Status KeepForDrafts(const StepContext& context, const Graph& graph, const TensorView& streams) {
+Status KeepForDrafts(const StepContext& context, const Graph& graph, const TrunkState& trunk) {
   const PassPlan& plan = context.plan;
   const ModelConfig& config = context.config;
   if (plan.num_tokens == 0) return {};
@@ -126,7 +123,7 @@ Status KeepForDrafts(const StepContext& context, const Graph& graph, const Tenso
   const std::vector<Range> here = KeptHere(context, kept);
   TensorView mine;
   if (place.last_stage()) {
-    DSV4_ASSIGN_OR_RETURN_STATUS(mine, KeptStreams(context, here, streams));
+    DSV4_ASSIGN_OR_RETURN_STATUS(mine, KeptStreams(context, here, trunk.streams));
   }
   DSV4_ASSIGN_OR_RETURN_STATUS(mine, BringToFirstStage(context, graph, place.placement.num_stages - 1, mine,
                                                        {NumRows(here), config.hc_dim()}));
@@ -155,7 +152,7 @@ Status KeepForDrafts(const StepContext& context, const Graph& graph, const Tenso
   }
   DSV4_RETURN_IF_ERROR(MakeSlots(graph, context.arena, context.arrays, slots));
 
-  const LayerPlan block = BlockPlan(graph);
+  const LayerPlan block = PlanOfBlock(graph);
   const StepContext of_kept = ContextOf(graph, context.arena, kept.plan, context.arrays);
   const LayerStep keep(of_kept, block);
   DSV4_RETURN_IF_ERROR(keep.StoreRows("streams", flat, keep.Make(KeptRuns)));
@@ -178,7 +175,8 @@ Result<TensorView> UploadPlaces(const LayerStep& step, const PassPlan& plan, int
 // Behind the block: what the head reads, [n, D].
 Result<TensorView> MixBlock(const LayerStep& step, const MtpWeights& mtp, const TensorView& streams) {
   if (streams.shape[0] == 0) return step.NewTensor(step.dtype(), {0, step.config().hidden_size});
-  DSV4_ASSIGN_OR_RETURN(const TensorView y, HcHead(step, mtp.hc_head, streams));
+  DSV4_ASSIGN_OR_RETURN(const TensorView y,
+                        step.config().trunk->collapse(step, mtp.hc_head, {.streams = streams}));
   DSV4_TRY(step.RmsNorm("head.norm", y, mtp.norm));
   return y;
 }
@@ -214,7 +212,7 @@ Status RunDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std::span<
   PassPlan& plan = last.plan;
   const DraftShards shards(graph, rows);
   StepContext context = ContextOf(graph, arena, plan, arrays);
-  const LayerPlan block = BlockPlan(graph);
+  const LayerPlan block = PlanOfBlock(graph);
   const LayerStep step(context, block);
   const auto count = static_cast<int64_t>(known.size());
   TensorView ids;
@@ -253,7 +251,8 @@ Status RunDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std::span<
       plan.token_ids = ids.Rows(0, n);
       DSV4_RETURN_IF_ERROR(Join(step, graph, streams.Rows(0, n), plan.token_ids, adding, joined.Rows(0, n)));
     }
-    DSV4_RETURN_IF_ERROR(RunLayer(step, mtp.layer, joined.Rows(0, n)));
+    TrunkState state{.streams = joined.Rows(0, n)};
+    DSV4_RETURN_IF_ERROR(config.trunk->run_layer(step, mtp.layer, state, {}));
 
     DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView mixed, MixBlock(step, mtp, joined.Rows(0, n)));
     DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView y, shards.Gather(step, mixed, all, 1));

@@ -11,12 +11,13 @@
 
 #include "model/graph/draft_rows.h"
 #include "model/graph/step.h"
+#include "model/graph/trunk.h"
 
 namespace dsv4::model {
 
 // At the end of a pass, between BeginAppend and CommitAppend: keeps what drafts need of it, and makes the slots that a sequence of its new
-// length has in any case. `streams`: [n, H, D] behind the stage's last layer; the last stage sends those of the model's to the first, which keeps them.
-Status KeepForDrafts(const StepContext& context, const Graph& graph, const TensorView& streams);
+// length has in any case. `trunk`: behind the stage's last layer; the last stage sends the model's streams to the first, which keeps them.
+Status KeepForDrafts(const StepContext& context, const Graph& graph, const TrunkState& trunk);
 
 // Those with most choices come first. Makes the slots that are missing, and drafts: row i's token number j goes to tokens[j, i], an I32
 // tensor of the backend, [most choices, rows]; faults, of the same shape, are those of op `sample`. `allowed` as in ChosenTokens.

@@ -24,8 +24,9 @@ class PassArrays final : public ops::StepArrays {
  public:
   // What an array is of beside the pass: `which` is the recipe's own.
   struct Of {
-    int layer = 0;          // As the sequence states count,
-    int entries_layer = 0;  // and the one whose entries it reads (LayerPlan).
+    int layer = 0;     // The owners of rows, as LayerPlan has them: of the window,
+    int entries = -1;  // of the entries that it reads,
+    int keys = -1;     // and of the indexer keys.
     int64_t which = 0;
   };
   template <typename T>
@@ -47,10 +48,11 @@ class PassArrays final : public ops::StepArrays {
       const auto bytes = std::as_bytes(std::span(&value, 1));
       fixed_.back().insert(fixed_.back().end(), bytes.begin(), bytes.end());
     }
-    return Add(std::move(values),
-               {.remake = &TakeFixed<T>,
-                .recipe = nullptr,
-                .of = {.layer = 0, .entries_layer = 0, .which = static_cast<int64_t>(fixed_.size()) - 1}});
+    return Add(
+        std::move(values),
+        {.remake = &TakeFixed<T>,
+         .recipe = nullptr,
+         .of = {.layer = 0, .entries = -1, .keys = -1, .which = static_cast<int64_t>(fixed_.size()) - 1}});
   }
   // The arrays' memory goes; how they are made stays.
   void EndPass() { made_ = {}; }

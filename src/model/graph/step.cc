@@ -9,9 +9,8 @@
 #include "model/graph/draft_rows.h"
 #include "model/graph/dspark.h"
 #include "model/graph/hashed_experts.h"
-#include "model/graph/hyper_connection.h"
-#include "model/graph/layer.h"
 #include "model/graph/mtp.h"
+#include "model/graph/trunk.h"
 
 namespace dsv4::model {
 namespace {
@@ -148,13 +147,13 @@ std::vector<HeadRow> HeadRows(const StepContext& context, std::span<const PassCh
 }
 
 // Gathers a few rows of the streams: [rows, H * D]. Of several stages the last has them, and the first gets them from it.
-Result<TensorView> HeadStreams(const LayerStep& step, const Graph& graph, const TensorView& streams,
+Result<TensorView> HeadStreams(const LayerStep& step, const Graph& graph, const TrunkState& state,
                                std::span<const HeadRow> rows) {
   const ModelConfig& config = step.config();
   const RankPlace& place = graph.weights.place;
   const auto num_rows = static_cast<int64_t>(rows.size());
   if (num_rows == 0) return step.NewTensor(step.dtype(), {0, config.hc_dim()});
-  const TensorView flat = streams.Reshaped({streams.shape[0], config.hc_dim()});
+  const TensorView flat = state.streams.Reshaped({state.streams.shape[0], config.hc_dim()});
   DSV4_ASSIGN_OR_RETURN(const TensorView gathered, step.NewTensor(step.dtype(), {num_rows, config.hc_dim()}));
   const int first = place.shard();
   const int last = first + (place.placement.num_stages - 1) * place.num_shards();
@@ -218,23 +217,24 @@ Status ShareChosen(const LayerStep& step, const ChosenTokens& chosen) {
 }
 
 // What the projection to logits reads of some rows that this shard has, [rows, hidden_size]; null but in the first stage.
-Result<TensorView> MixHead(const LayerStep& step, const Graph& graph, const TensorView& streams,
+Result<TensorView> MixHead(const LayerStep& step, const Graph& graph, const TrunkState& state,
                            std::span<const HeadRow> rows) {
   const ModelConfig& config = step.config();
   const ModelWeights& weights = graph.weights;
   const auto num_rows = static_cast<int64_t>(rows.size());
-  DSV4_ASSIGN_OR_RETURN(const TensorView gathered, HeadStreams(step, graph, streams, rows));
+  DSV4_ASSIGN_OR_RETURN(const TensorView gathered, HeadStreams(step, graph, state, rows));
   if (!weights.place.first_stage()) return TensorView();
   if (num_rows == 0) return step.NewTensor(step.dtype(), {0, config.hidden_size});
   const TensorView head_streams = gathered.Reshaped({num_rows, config.hc_mult, config.hidden_size});
   step.Observe("head.streams", head_streams);
-  DSV4_ASSIGN_OR_RETURN(const TensorView y, HcHead(step, weights.hc_head, head_streams));
+  DSV4_ASSIGN_OR_RETURN(const TensorView y,
+                        config.trunk->collapse(step, weights.hc_head, {.streams = head_streams}));
   DSV4_TRY(step.RmsNorm("head.norm", y, weights.norm));
   return y;
 }
 
 // Mixes, norms and projects a few rows. Their logits, which only rank 0 has: [rows, vocab_size], elsewhere null.
-Result<TensorView> RunHead(const LayerStep& step, const Graph& graph, const TensorView& streams,
+Result<TensorView> RunHead(const LayerStep& step, const Graph& graph, const TrunkState& state,
                            std::span<const HeadRow> rows) {
   const ModelWeights& weights = graph.weights;
   TensorView y;
@@ -244,12 +244,12 @@ Result<TensorView> RunHead(const LayerStep& step, const Graph& graph, const Tens
     for (const HeadRow& row : rows) ++num_rows[static_cast<size_t>(row.place)];
     const Range mine = PartOf(num_rows, weights.place.shard());
     DSV4_ASSIGN_OR_RETURN(
-        y, MixHead(step, graph, streams,
+        y, MixHead(step, graph, state,
                    rows.subspan(static_cast<size_t>(mine.begin), static_cast<size_t>(mine.size()))));
     if (y.is_null()) return y;
     DSV4_ASSIGN_OR_RETURN(y, GatherRows(step, y, num_rows));
   } else {
-    DSV4_ASSIGN_OR_RETURN(y, MixHead(step, graph, streams, rows));
+    DSV4_ASSIGN_OR_RETURN(y, MixHead(step, graph, state, rows));
     if (y.is_null()) return y;
   }
   DSV4_ASSIGN_OR_RETURN(const TensorView part, step.Linear("logits", y, weights.head, DType::kF32));
@@ -268,18 +268,29 @@ std::vector<int64_t> StreamRows(const Graph& graph, int64_t num_tokens) {
   return EvenRows(num_tokens, placement.num_shards);
 }
 
-// The residual streams in front of this stage's first layer.
-Result<TensorView> EnterStage(const LayerStep& step, const Graph& graph) {
+// The trunk's state in front of this stage's first layer.
+Result<TrunkState> EnterStage(const LayerStep& step, const Graph& graph) {
   const RankPlace& place = graph.weights.place;
-  if (place.first_stage()) return Embed(step, graph.weights.embed);
-  const ModelConfig& config = step.config();
-  DSV4_ASSIGN_OR_RETURN(
-      const TensorView streams,
-      step.NewTensor(step.dtype(), {step.context().own_rows().size(), config.hc_mult, config.hidden_size}));
-  if (streams.shape[0] > 0) {
-    DSV4_TRY(graph.group->Recv(Bytes(streams), place.rank - place.num_shards()));
+  TrunkState state;
+  if (place.first_stage()) {
+    DSV4_ASSIGN_OR_RETURN(state.streams, Embed(step, graph.weights.embed));
+  } else {
+    const ModelConfig& config = step.config();
+    DSV4_ASSIGN_OR_RETURN(state.streams, step.NewTensor(step.dtype(), {step.context().own_rows().size(),
+                                                                       config.hc_mult, config.hidden_size}));
+    if (state.streams.shape[0] > 0) {
+      DSV4_TRY(graph.group->Recv(Bytes(state.streams), place.rank - place.num_shards()));
+    }
   }
-  return streams;
+  DSV4_TRY(MakeSelectionRoom(step, graph.layers, state));
+  return state;
+}
+
+// Gives the trunk's state to the next stage, if there is one.
+Status LeaveStage(const Graph& graph, const TrunkState& state) {
+  const RankPlace& place = graph.weights.place;
+  if (place.last_stage() || state.streams.shape[0] == 0) return {};
+  return graph.group->Send(Bytes(state.streams), place.rank + place.num_shards());
 }
 
 }  // namespace
@@ -293,7 +304,7 @@ void SortByPlace(std::vector<PassChunk>& chunks) {
 PassPlan PlanPass(const Graph& graph, std::span<const PassChunk> chunks) {
   PassPlan plan;
   for (const PassChunk& chunk : chunks) {
-    plan.choices.push_back(chunk.choice);
+    if (chunk.num_logits_rows > 0) plan.choices.push_back(chunk.choice);
     plan.choices.insert(plan.choices.end(), chunk.draft_choices.begin(), chunk.draft_choices.end());
     if (!chunk.state->home().here) continue;
     const auto num_tokens = static_cast<int64_t>(chunk.tokens.size());
@@ -312,12 +323,12 @@ PassPlan PlanPass(const Graph& graph, std::span<const PassChunk> chunks) {
   for (const LayerPlan& layer_plan : graph.layers) {
     const int64_t ratio = layer_plan.ratio;
     const auto planned = [&](const PassEntries& entries) { return entries.ratio == ratio; };
-    if (!layer_plan.owns_entries() || std::ranges::any_of(plan.entries, planned)) continue;
+    if (!layer_plan.makes_entries() || std::ranges::any_of(plan.entries, planned)) continue;
     PassEntries entries;
     entries.ratio = ratio;
     for (const PassSequence& sequence : plan.sequences) {
       const kv::CacheLayout& layout = sequence.state->layout();
-      const int layer = layer_plan.state_layer;
+      const int layer = layer_plan.window;
       const int64_t end = sequence.first_position + sequence.num_tokens;
       entries.num_new += sequence.state->NumNewEntries(layer);
       entries.num_new_rows +=
@@ -336,6 +347,7 @@ std::string StepKey(const Graph& graph, const Arena& arena, std::span<const Pass
       graph.shards.divide_entries() && plan.num_tokens >= graph.backend.policy.min_index_tokens;
   // Nor do rows of a draft block come in every step.
   if (arena.base() == nullptr || by_positions || plan.num_draft_slots > 0) return {};
+  if (std::ranges::any_of(chunks, [](const PassChunk& chunk) { return chunk.prompt; })) return {};
   std::string key;
   key.reserve(512);
   const auto add = [&](auto number) { key.append(reinterpret_cast<const char*>(&number), sizeof(number)); };
@@ -404,7 +416,7 @@ Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chun
   const LayerStep outside(context);
   if (observer != nullptr) ObservePlan(outside, mine);
 
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView streams, EnterStage(outside, graph));
+  DSV4_ASSIGN_OR_RETURN_STATUS(TrunkState state, EnterStage(outside, graph));
   std::optional<DsparkTaps> taps;
   if (graph.weights.dspark.has_value()) {
     DSV4_ASSIGN_OR_RETURN_STATUS(taps, DsparkTaps::Begin(context, graph));
@@ -413,18 +425,16 @@ Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chun
     // A layer is tapped within the next one.
     std::function<Status()> tap;
     if (taps.has_value() && i > 0 && taps->Taps(graph.layers[i - 1].number))
-      tap = [&, i] { return taps->Tap(graph.layers[i - 1].number, streams); };
-    DSV4_RETURN_IF_ERROR(
-        RunLayer(LayerStep(context, graph.layers[i]), graph.weights.layers[i], streams, tap));
+      tap = [&, i] { return taps->Tap(graph.layers[i - 1].number, state); };
+    DSV4_RETURN_IF_ERROR(graph.config.trunk->run_layer(LayerStep(context, graph.layers[i]),
+                                                       graph.weights.layers[i], state, tap));
   }
   if (taps.has_value() && !graph.layers.empty())
-    DSV4_RETURN_IF_ERROR(taps->Tap(graph.layers.back().number, streams));
-  // The next stage has its streams before this one waits for another.
-  if (!place.last_stage() && streams.shape[0] > 0) {
-    DSV4_RETURN_IF_ERROR(graph.group->Send(Bytes(streams), place.rank + place.num_shards()));
-  }
+    DSV4_RETURN_IF_ERROR(taps->Tap(graph.layers.back().number, state));
+  // The next stage has its state before this one waits for another.
+  DSV4_RETURN_IF_ERROR(LeaveStage(graph, state));
   if (taps.has_value()) DSV4_RETURN_IF_ERROR(taps->Keep());
-  if (graph.weights.mtp.has_value()) DSV4_RETURN_IF_ERROR(KeepForDrafts(context, graph, streams));
+  if (graph.weights.mtp.has_value()) DSV4_RETURN_IF_ERROR(KeepForDrafts(context, graph, state));
   // The head is divided by vocabulary, whatever divides the layers.
   StepContext together = context;
   together.shards = context.expert_shards;
@@ -434,7 +444,7 @@ Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chun
     const size_t count = std::min<size_t>(kMaxHeadRows, rows.size() - begin);
     const std::span<const HeadRow> some = std::span(rows).subspan(begin, count);
     const Arena::Scope head(arena);
-    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView logits, RunHead(head_step, graph, streams, some));
+    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView logits, RunHead(head_step, graph, state, some));
     if (logits.is_null()) continue;
     DSV4_RETURN_IF_ERROR(chosen == nullptr
                              ? BringLogits(head_step, logits, some)

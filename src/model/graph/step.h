@@ -40,11 +40,12 @@ struct PassChunk {
   int32_t chunk = 0;                   // Its number in the caller's batch, for the observer.
   int64_t num_logits_rows = 0;         // How many of the last tokens want logits,
   float* logits = nullptr;  // written here: host [num_logits_rows, vocab_size]. Null except on rank 0.
-  // In a pass with ChosenTokens the logits of all tokens stay on the device, and choose the one behind each: row i of ChosenTokens is that of
-  // the pass's token i.
+  // In a pass with ChosenTokens the logits stay on the device, and choose the token behind each: row i of ChosenTokens is that of the pass's
+  // i-th row of logits.
   int64_t follows = -1;                // >= 0: the one token is what this row of the pass before has chosen.
-  sampling::ChoiceParams choice = {};  // Of what comes behind the first token,
+  sampling::ChoiceParams choice = {};  // For what comes behind the first row of logits,
   std::span<const sampling::ChoiceParams> draft_choices = {};  // and behind the others.
+  bool prompt = false;  // Its tokens come once, so that no pass is like this one.
   // The pass makes no rows of slots of a drafter (draft_rows.h): they are made behind it.
   bool slots_later = false;
 };
@@ -54,8 +55,8 @@ struct ChosenTokens {
   TensorView allowed;   // [vocab_size] U8, or null.
   TensorView previous;  // [rows of the pass before] I32, or null.
   TensorView
-      numbers;  // [2, tokens] I32, tokens and faults; may be where `previous` is, of which all has been read by then.
-  // Where the stage has several ranks, of which rank 0 chooses: all ranks' numbers, [ranks, 2, tokens] I32, of which rank 0's count.
+      numbers;  // [2, rows of logits] I32, tokens and faults; may be where `previous` is, of which all has been read by then.
+  // Where the stage has several ranks, of which rank 0 chooses: all ranks' numbers, [ranks, 2, rows of logits] I32, of which rank 0's count.
   TensorView everybodys;
 };
 

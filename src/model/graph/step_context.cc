@@ -45,7 +45,8 @@ Status LayerStep::RmsNorm(std::string_view name, const TensorView& x, const Tens
 
 Status LayerStep::Rope(std::string_view name, const TensorView& x, const TensorView& positions,
                        bool inverse) const {
-  const TensorView& frequencies = layer_plan().sees_entries() ? context_.rope.compress : context_.rope.plain;
+  const TensorView& frequencies =
+      layer_plan().rope == RopeKind::kCompressed ? context_.rope.compress : context_.rope.plain;
   return Run(name, ops().rope,
              {.x = x, .positions = positions, .frequencies = frequencies, .inverse = inverse});
 }

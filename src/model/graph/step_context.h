@@ -26,8 +26,8 @@ namespace dsv4::model {
 
 // The rotary frequencies on the device, F32 [qk_rope_head_dim / 2].
 struct RopeTables {
-  TensorView plain;     // kSwa layers.
-  TensorView compress;  // Everything in kCsa and kHca layers.
+  TensorView plain;     // Layers of RopeKind::kPlain.
+  TensorView compress;  // Everything in layers of RopeKind::kCompressed.
 };
 
 struct StepContext {
@@ -99,7 +99,6 @@ class LayerStep {
   const ops::ParallelPolicy& policy() const { return context_.backend.policy; }
   int layer() const { return layer_.number; }
   const LayerPlan& layer_plan() const { return layer_; }
-  int state_layer() const { return layer_.state_layer; }
   DType dtype() const { return context_.activation_dtype(); }
 
   Result<TensorView> NewTensor(DType dtype, Shape shape) const {
@@ -113,7 +112,8 @@ class LayerStep {
   template <typename T>
   std::span<const T> Make(PassArrays::Recipe<T> recipe, int64_t which = 0) const {
     return context_.arrays.Make(
-        recipe, plan(), {.layer = state_layer(), .entries_layer = layer_.entries_layer, .which = which});
+        recipe, plan(),
+        {.layer = layer_.window, .entries = layer_.entries, .keys = layer_.keys, .which = which});
   }
 
   void Observe(std::string_view name, const TensorView& tensor) const {

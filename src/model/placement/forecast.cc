@@ -95,10 +95,10 @@ LayerCost WeightsOf(const ResolvedLayer& layer, const ModelConfig& config, const
   for (size_t i = 0; i < layer.tensors.size(); ++i) {
     const auto id = static_cast<TensorId>(i);
     const auto bytes = static_cast<double>(BytesOf(layer.tensors[i]));
-    if (bytes == 0 || RowOf(id).kind == TensorKind::kVision) continue;
+    if (bytes == 0 || RowOf(config, id).kind == TensorKind::kVision) continue;
     const double mine = bytes * ShareOf(id, layer, config, placement);
     cost.weights += mine;
-    if (RowOf(id).kind != TensorKind::kExpertIds)
+    if (RowOf(config, id).kind != TensorKind::kExpertIds)
       cost.read += mine;  // Of a table of ids a token reads one row.
   }
   double experts = 0;
@@ -120,14 +120,13 @@ LayerCost WeightsOf(const ResolvedLayer& layer, const ModelConfig& config, const
 double StateRead(const LayerPlan& layer, const ModelConfig& config, const kv::CacheLayout& layout,
                  int64_t context) {
   const auto bytes_of = [&](int64_t entries, kv::PageKind kind) {
-    return static_cast<double>(layout.shard.NumRows(entries) *
-                               layout.PageRowBytes(layer.entries_layer, kind));
+    return static_cast<double>(layout.shard.NumRows(entries) * layout.PageRowBytes(layer.entries, kind));
   };
   double bytes = static_cast<double>(std::min(config.sliding_window, context + 1) *
-                                     layout.RingRowBytes(layer.state_layer, kv::RingKind::kWindow));
+                                     layout.RingRowBytes(layer.window, kv::RingKind::kWindow));
   if (!layer.sees_entries()) return bytes;
   const int64_t entries = (context + 1) / layer.ratio;
-  if (!layer.has_indexer()) return bytes + bytes_of(entries, kv::PageKind::kEntries);
+  if (!layer.reads_selection()) return bytes + bytes_of(entries, kv::PageKind::kEntries);
   bytes += bytes_of(std::min(entries, config.index_topk), kv::PageKind::kEntries);
   if (entries > config.index_topk) bytes += bytes_of(entries, kv::PageKind::kIndexerKeys);
   return bytes;
@@ -140,7 +139,7 @@ int ExchangesOf(const LayerPlan& layer, const Placement& placement) {
   if (placement.divide_sequences) return 3;
   // Columns: a sum of attention's parts, and one of the experts'. Else attention's two gathers, the shared expert's, and the terms.
   int exchanges = placement.experts == ExpertPlacement::kByColumns ? 2 : 7;
-  if (placement.divide_entries && layer.sees_entries()) exchanges += layer.has_indexer() ? 3 : 2;
+  if (placement.divide_entries && layer.sees_entries()) exchanges += layer.reads_selection() ? 3 : 2;
   return exchanges;
 }
 
@@ -159,7 +158,10 @@ Forecast MakeForecast(const ResolvedCheckpoint& resolved, const ModelConfig& con
   constexpr int64_t kPassTokens = 512;
   constexpr int64_t kRewindTokens = 64;
   Forecast forecast{.placement = placement};
-  const std::vector<Range> stages = StageLayers(resolved, request.num_layers, placement.num_stages);
+  const Result<std::vector<Range>> cut =
+      StageLayers(resolved, config, request.num_layers, placement.num_stages);
+  DSV4_CHECK(cut.has_value()) << cut.error().message();
+  const std::vector<Range>& stages = *cut;
   for (size_t stage = 0; stage < stages.size(); ++stage) {
     double weights = 0;
     if (stage == 0) {
@@ -170,7 +172,7 @@ Forecast MakeForecast(const ResolvedCheckpoint& resolved, const ModelConfig& con
       forecast.read += mine;
       forecast.exchanges += placement.num_shards > 1 ? 1 : 0;
     }
-    const std::vector<LayerPlan> layers = PlanLayers(config, stages[stage]);
+    const std::vector<LayerPlan> layers = PlansOfStage(config.layers, stages[stage]);
     kv::CacheLayout layout =
         CacheGeometry(config, layers, request.numerics, request.cache_rows, kPassTokens, kRewindTokens);
     if (placement.divide_entries) layout.shard = {0, placement.num_shards};
@@ -191,10 +193,10 @@ Forecast MakeForecast(const ResolvedCheckpoint& resolved, const ModelConfig& con
   return forecast;
 }
 
-std::vector<Placement> AllPlacements(int num_ranks, int64_t num_layers) {
+std::vector<Placement> AllPlacements(int num_ranks, std::span<const LayerPlan> layers) {
   std::vector<Placement> placements;
   for (int stages = 1; stages <= num_ranks; ++stages) {
-    if (num_ranks % stages != 0 || stages > num_layers) continue;
+    if (num_ranks % stages != 0 || stages > MostStages(layers)) continue;
     const int shards = num_ranks / stages;
     if (shards == 1) {
       placements.push_back({.num_stages = stages, .num_shards = 1});

@@ -42,7 +42,7 @@ Forecast MakeForecast(const ResolvedCheckpoint& resolved, const ModelConfig& con
                       const Placement& placement, const ForecastRequest& request);
 
 // All placements of so many ranks, in the order: expert; expert,entries; expert,sequences; tensor; the same behind 2, 3, ... stages; pipeline.
-std::vector<Placement> AllPlacements(int num_ranks, int64_t num_layers);
+std::vector<Placement> AllPlacements(int num_ranks, std::span<const LayerPlan> layers);
 
 // What the ranks are like.
 struct RankKind {

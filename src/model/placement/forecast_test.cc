@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/null_group.h"
+#include "model/arch/architecture.h"
 #include "model/placement/memory_plan.h"
 #include "model/synthetic/synthetic.h"
 
@@ -35,7 +36,7 @@ class ForecastTest : public ::testing::Test {
 // Memory of the fullest rank as ranks that load their part have it; converted vectors differ a little.
 TEST_F(ForecastTest, MemoryIsThatOfTheFullestRank) {
   for (const int num_ranks : {1, 2, 3, 4}) {
-    for (const Placement& placement : AllPlacements(num_ranks, config_.num_hidden_layers)) {
+    for (const Placement& placement : AllPlacements(num_ranks, config_.layers)) {
       MemoryPlan fullest;
       for (int rank = 0; rank < num_ranks; ++rank) {
         ModelOptions options;
@@ -83,7 +84,9 @@ TEST_F(MiniForecastTest, ReadsLessOnMoreShardsAndAsMuchOnMoreStages) {
 
 TEST(AllPlacements, OfSixRanksAndFourLayers) {
   std::vector<std::string> names;
-  for (const Placement& placement : AllPlacements(6, 4)) names.push_back(ToString(placement));
+  std::vector<LayerPlan> layers;
+  for (int i = 0; i < 4; ++i) layers.push_back(BlockPlan(i, i));
+  for (const Placement& placement : AllPlacements(6, layers)) names.push_back(ToString(placement));
   EXPECT_THAT(names, ::testing::ElementsAre("expert", "expert,entries", "expert,sequences", "tensor",
                                             "pipeline=2,expert", "pipeline=2,expert,entries",
                                             "pipeline=2,expert,sequences", "pipeline=2,tensor",

@@ -211,8 +211,8 @@ std::string MemoryTable(const MemoryPlan& plan, const DeviceRoom& room) {
 int64_t LongestContext(const ModelConfig& config, const ModelOptions& options, const MemoryPlan& plan,
                        int64_t usable) {
   const kv::CacheLayout layout =
-      CacheGeometry(config, PlanLayers(config, plan.place.layers), options.numerics, options.cache_rows,
-                    options.max_chunk_tokens, options.max_rewind_tokens);
+      CacheGeometry(config, PlansOfStage(config.layers, plan.place.layers), options.numerics,
+                    options.cache_rows, options.max_chunk_tokens, options.max_rewind_tokens);
   const int64_t planned =
       kv::StateBytes(layout, plan.context);  // A draft's rows, which do not grow, are in the plan alone.
   return Largest(config.max_position_embeddings, [&](int64_t context) {

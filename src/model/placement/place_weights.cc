@@ -1,7 +1,6 @@
 #include "model/placement/place_weights.h"
 
 #include <fmt/format.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -53,10 +52,12 @@ Status VisitAttention(const std::string& name, Weights& layer, Visit& visit) {
   if (layer.compressor.has_value()) {
     DSV4_RETURN_IF_ERROR(VisitCompressor(name + ".compressor", *layer.compressor, visit));
   }
-  if (!layer.indexer.has_value()) return {};
-  DSV4_RETURN_IF_ERROR(visit(name + ".indexer.wq_b", layer.indexer->wq_b));
-  DSV4_RETURN_IF_ERROR(visit(name + ".indexer.weights_proj", layer.indexer->weights_proj));
-  return VisitCompressor(name + ".indexer.compressor", layer.indexer->compressor, visit);
+  if (layer.indexer.has_value()) {
+    DSV4_RETURN_IF_ERROR(visit(name + ".indexer.wq_b", layer.indexer->wq_b));
+    DSV4_RETURN_IF_ERROR(visit(name + ".indexer.weights_proj", layer.indexer->weights_proj));
+  }
+  if (!layer.key_compressor.has_value()) return {};
+  return VisitCompressor(name + ".indexer.compressor", *layer.key_compressor, visit);
 }
 
 template <typename Weights, typename Visit>
@@ -195,25 +196,9 @@ struct Placer {
   }
 };
 
-// On host memory. Touching every large weight would page in a whole checkpoint.
-struct Fingerprinter {
-  uint64_t& hash;
-
-  Fingerprinter OfExpert(size_t) const { return *this; }
-  Status operator()(const std::string&, const Weight&) const { return {}; }
-  Status operator()(const std::string&, const TensorView& tensor) const {
-    constexpr int64_t kMaxBytes = 4096;
-    if (tensor.is_null()) return {};
-    const auto num_bytes = static_cast<size_t>(std::min(kMaxBytes, tensor.num_bytes()));
-    hash = XXH3_64bits_withSeed(tensor.data, num_bytes, hash);
-    return {};
-  }
-};
-
 }  // namespace
 
 Status PlaceLoaded(const ops::Backend& backend, const PlaceOptions& options, ModelWeights& weights) {
-  const Fingerprinter fingerprint{weights.fingerprint};
   std::vector<HostBytes> kept;
   Placer place{.backend = backend,
                .copies = weights.copies,
@@ -222,15 +207,10 @@ Status PlaceLoaded(const ops::Backend& backend, const PlaceOptions& options, Mod
                .kept = kept,
                .slots = options.experts.slots,
                .copies_on_host = options.copy_all_but_experts};
-  if (!std::exchange(weights.outside_placed, true)) {
-    DSV4_RETURN_IF_ERROR(VisitOutside(std::as_const(weights), fingerprint));
-    weights.norm_fingerprint = XXH3_64bits(weights.norm.data, static_cast<size_t>(weights.norm.num_bytes()));
-    DSV4_RETURN_IF_ERROR(VisitOutside(weights, place));
-  }
+  if (!std::exchange(weights.outside_placed, true)) DSV4_RETURN_IF_ERROR(VisitOutside(weights, place));
   for (; weights.num_layers_placed < weights.layers.size(); ++weights.num_layers_placed) {
     const std::string name = fmt::format("layers.{}", weights.num_layers_placed);
     LayerWeights& layer = weights.layers[weights.num_layers_placed];
-    DSV4_RETURN_IF_ERROR(VisitLayer(name, std::as_const(layer), fingerprint));
     std::vector<ops::WeightTier> tiers;
     if (!options.experts.all_resident()) {
       const auto index = weights.num_layers_placed;
@@ -241,7 +221,6 @@ Status PlaceLoaded(const ops::Backend& backend, const PlaceOptions& options, Mod
     DSV4_RETURN_IF_ERROR(VisitLayer(name, layer, place));
   }
   place.tiers = {};
-  // Not in the fingerprint: no row of the model depends on it.
   if (weights.mtp.has_value() && !std::exchange(weights.mtp_placed, true)) {
     DSV4_RETURN_IF_ERROR(VisitMtp(*weights.mtp, place));
     DSV4_RETURN_IF_ERROR(place("draft_head", weights.draft_head));

@@ -20,9 +20,8 @@ struct PlaceOptions {
   bool copy_all_but_experts = false;
 };
 
-// What has been loaded since the last call, in place; where the backend's memory is a device's, copies on the host end with it. Before a
-// tensor goes anywhere ModelWeights::fingerprint takes note of it, so that rows computed by another model of the same shape are
-// recognised. Errors name the weight.
+// What has been loaded since the last call, in place; where the backend's memory is a device's, copies on the host end with it. Errors
+// name the weight.
 Status PlaceLoaded(const ops::Backend& backend, const PlaceOptions& options, ModelWeights& weights);
 
 }  // namespace dsv4::model

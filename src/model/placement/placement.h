@@ -46,15 +46,6 @@ Result<Placement> ParsePlacement(std::string_view text, int num_ranks);
 // The same in words that ParsePlacement understands.
 std::string ToString(const Placement& placement);
 
-// Consecutive numbers [begin, end).
-struct Range {
-  int64_t begin = 0;
-  int64_t end = 0;
-  int64_t size() const { return end - begin; }
-  bool empty() const { return begin == end; }
-  friend bool operator==(const Range& a, const Range& b) = default;
-};
-
 // Part `part` of `num_parts` of [0, count), cut at multiples of `unit`: as even as that allows, the first ones larger. There may
 // be empty parts.
 Range PartOf(int64_t count, int64_t unit, int part, int num_parts);

@@ -1,4 +1,9 @@
+// Stages of whole groups of layers, balanced by bytes.
 #include "model/placement/stages.h"
+
+#include <fmt/format.h>
+
+#include <span>
 
 namespace dsv4::model {
 
@@ -11,15 +16,33 @@ int64_t LayerBytes(const ResolvedLayer& layer) {
   return num_bytes;
 }
 
-std::vector<Range> StageLayers(const ResolvedCheckpoint& resolved, int64_t num_layers, int num_stages) {
+Result<std::vector<Range>> StageLayers(const ResolvedCheckpoint& resolved, const ModelConfig& config,
+                                       int64_t num_layers, int num_stages) {
+  const std::span<const LayerPlan> plans = std::span(config.layers).first(static_cast<size_t>(num_layers));
+  // Layers that stay together are cut as one.
+  std::vector<int64_t> begins;
   std::vector<int64_t> costs;
   for (int64_t i = 0; i < num_layers; ++i) {
-    costs.push_back(LayerBytes(resolved.layers[static_cast<size_t>(i)]));
+    if (MayBeginStage(plans, i)) {
+      begins.push_back(i);
+      costs.push_back(0);
+    }
+    costs.back() += LayerBytes(resolved.layers[static_cast<size_t>(i)]);
+  }
+  if (num_stages < 1 || static_cast<size_t>(num_stages) > costs.size()) {
+    return Error(InvalidArgument(fmt::format(
+        "{} stages of {} layers, wanted 1 to {}: a stage has at least a layer, and layers that read rows of "
+        "another are in its stage",
+        num_stages, num_layers, costs.size())));
   }
   // A token's row of the embedding costs nothing; the table takes memory and the head is read whole.
   const int64_t ends = (resolved.head_is_tied ? 0 : resolved[TensorId::kHead].linear.num_bytes()) +
                        resolved[TensorId::kEmbed].linear.num_bytes();
-  return BalanceLayers(costs, ends, num_stages);
+  begins.push_back(num_layers);
+  std::vector<Range> stages = BalanceLayers(costs, ends, num_stages);
+  for (Range& stage : stages)
+    stage = {begins[static_cast<size_t>(stage.begin)], begins[static_cast<size_t>(stage.end)]};
+  return stages;
 }
 
 }  // namespace dsv4::model

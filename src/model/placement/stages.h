@@ -1,10 +1,12 @@
-// Which layers each stage of a placement has, from the bytes of the checkpoint's headers.
+// Which layers each stage of a placement has, from the bytes of the checkpoint's headers and the plans of layers.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "base/status.h"
 #include "model/checkpoint/resolved_checkpoint.h"
+#include "model/config/config.h"
 #include "model/placement/placement.h"
 
 namespace dsv4::model {
@@ -12,7 +14,9 @@ namespace dsv4::model {
 // Bytes of a layer's linears: what a stage pays for it.
 int64_t LayerBytes(const ResolvedLayer& layer);
 
-// Of the first `num_layers`; at least as many layers as stages (BalanceLayers).
-std::vector<Range> StageLayers(const ResolvedCheckpoint& resolved, int64_t num_layers, int num_stages);
+// The layers of each stage, of the first `num_layers`. A layer that reads rows of another is in its stage: rows do not travel.
+// InvalidArgument where there are fewer places to cut than the stages want.
+Result<std::vector<Range>> StageLayers(const ResolvedCheckpoint& resolved, const ModelConfig& config,
+                                       int64_t num_layers, int num_stages);
 
 }  // namespace dsv4::model

@@ -8,14 +8,17 @@
 #include <atomic>
 #include <bit>
 
+#include "base/program.h"
 #include "comm/collectives.h"
 #include "comm/null_group.h"
 #include "io/checkpoint.h"
 #include "io/mapped_file.h"
+#include "model/arch/architecture.h"
 #include "model/config/cache_geometry.h"
 #include "model/config/rope_table.h"
 #include "model/graph/step.h"
 #include "model/placement/place_weights.h"
+#include "model/runtime/origin.h"
 #include "model/runtime/step_message.h"
 
 namespace dsv4::model {
@@ -109,56 +112,6 @@ Status CheckGroup(const ops::Backend& backend, const ModelOptions& options) {
   return Unimplemented(fmt::format("backend {}: runs on one rank, got {}", backend.name, size));
 }
 
-// What changes the rows that a sequence keeps, weights apart.
-std::string Facts(const ModelConfig& config, const ModelOptions& options) {
-  const auto rope = [](const RopeConfig& r) {
-    return fmt::format("{} {} {} {} {} {}", r.theta, r.yarn, r.factor, r.original_max_position_embeddings,
-                       r.beta_fast, r.beta_slow);
-  };
-  return fmt::format("{}|{}|{} {} {} {} {}|{} {} {} {}|{}|{}", options.numerics == Numerics::kRelease,
-                     options.clamp_shared_expert, config.num_attention_heads, config.qk_rope_head_dim,
-                     config.index_n_heads, config.index_topk, config.num_experts_per_tok,
-                     config.routed_scaling_factor, config.swiglu_limit, config.hc_eps, config.rms_norm_eps,
-                     rope(config.rope), rope(config.compress_rope));
-}
-
-// Which experts the host multiplies, each stage's own: bits of all others are alike.
-std::string ExpertFacts(const ModelOptions& options) {
-  const int64_t host = options.experts.host;
-  if (host == 0) return "";
-  std::string experts = fmt::format("|host={}", host);
-  for (const std::vector<int32_t>& order : options.expert_order) {
-    std::vector<int32_t> ids(order.end() - host, order.end());
-    std::ranges::sort(ids);
-    experts += fmt::format(" {}", fmt::join(ids, ","));
-  }
-  return experts;
-}
-
-// The producer of rows that a sequence keeps: what changes them changes this.
-uint64_t ModelFingerprint(const ModelConfig& config, const ModelWeights& weights,
-                          const ModelOptions& options) {
-  const std::string facts = fmt::format("{:016x}|{}|{}{}", weights.fingerprint, weights.layers.size(),
-                                        Facts(config, options), ExpertFacts(options));
-  return XXH3_64bits(facts.data(), facts.size());
-}
-
-// The same on all ranks that run one model in one way, whatever part of it they have.
-uint64_t GroupFingerprint(const ModelConfig& config, const ModelWeights& weights, int64_t num_layers,
-                          const ModelOptions& options, const ops::ParallelPolicy& policy) {
-  // Stages send the rows of these layers to the one that drafts.
-  const std::vector<int64_t> tapped =
-      weights.dspark.has_value() ? weights.dspark->config.target_layer_ids : std::vector<int64_t>();
-  const std::string facts =
-      fmt::format("{}|{} {} {} {} {} {}|{}|{}|{}|{}|{}|{}|{}|{} {} {} {}", Facts(config, options),
-                  policy.min_index_tokens, policy.most_key_bytes, policy.index_token_cost, policy.few_queries,
-                  policy.most_sent_queries, policy.min_stream_tokens, num_layers, options.max_chunk_tokens,
-                  options.max_rewind_tokens, options.max_gathered_terms, ToString(options.placement),
-                  config.vocab_size, options.cache_rows == CacheRows::kPacked, weights.mtp.has_value(),
-                  weights.dspark.has_value(), static_cast<int>(options.draft_head), fmt::join(tapped, " "));
-  return XXH3_64bits_withSeed(facts.data(), facts.size(), weights.norm_fingerprint);
-}
-
 std::shared_ptr<const kv::CacheLayout> MakeCacheLayout(const ModelConfig& config,
                                                        std::span<const LayerPlan> layers,
                                                        const ModelWeights& weights,
@@ -172,7 +125,6 @@ std::shared_ptr<const kv::CacheLayout> MakeCacheLayout(const ModelConfig& config
     layout->layers.push_back(DsparkStageGeometry(config, weights.dspark->config, i == 0));
   layout->shard = weights.place.entries();
   if (options.placement.divide_sequences) layout->num_places = options.placement.num_shards;
-  layout->model_fingerprint = ModelFingerprint(config, weights, options);
   return layout;
 }
 
@@ -202,7 +154,8 @@ Model::Model(ModelConfig config, ModelWeights weights, const ops::Backend& backe
       weights_(std::move(weights)),
       backend_(backend),
       options_(options),
-      arena_(backend.context->memory()) {}
+      arena_(backend.context->memory()),
+      files_(std::make_unique<WeightFiles>()) {}
 
 Result<std::unique_ptr<Model>> Model::Load(const std::string& directory, const ops::Backend& backend,
                                            const ModelOptions& options) {
@@ -244,8 +197,15 @@ Result<std::unique_ptr<Model>> Model::MakePart(ModelConfig config,
       .sizes_only = options.sizes_only,
       .progress = options.progress};
   if (options.max_layers > 0) load.max_layers = options.max_layers;
-  DSV4_ASSIGN_OR_RETURN(ModelWeights weights, LoadWeights(std::move(checkpoint), config, load));
+  auto files = std::make_unique<WeightFiles>();
+  files->Add(checkpoint, options.experts_from_disk != nullptr);
+  if (options.hash_weights) load.digest = &files->first();
+  DSV4_ASSIGN_OR_RETURN(ModelWeights weights, LoadWeights(checkpoint, config, load));
+  if (weights.dspark.has_value() && weights.dspark->checkpoint != checkpoint)
+    files->Add(weights.dspark->checkpoint, /*past_cache=*/false);
+  if (options.hash_weights) files->Start();
   std::unique_ptr<Model> model(new Model(std::move(config), std::move(weights), backend, options));
+  model->files_ = std::move(files);
   DSV4_TRY(model->Prepare());
   return model;
 }
@@ -293,10 +253,10 @@ Model::~Model() {
 Status Model::Prepare() {
   num_layers_ = options_.max_layers > 0 ? options_.max_layers : config_.num_hidden_layers;
   if (!backend_.packs_rows) options_.cache_rows = CacheRows::kWide;
-  layers_ = PlanLayers(config_, weights_.place.layers);
+  layers_ = PlansOfStage(config_.layers, weights_.place.layers);
   layout_ = MakeCacheLayout(config_, layers_, weights_, options_);
   if (options_.group != nullptr) {
-    fingerprint_ = GroupFingerprint(config_, weights_, num_layers_, options_, backend_.policy);
+    group_recipe_ = GroupRecipeOf(config_, weights_, num_layers_, options_, backend_.policy);
   }
   DSV4_RETURN_IF_ERROR(kv::Validate(*layout_));
   stage_layouts_ = {*layout_};
@@ -343,9 +303,22 @@ Result<kv::SequenceState> Model::NewSequenceAt(int64_t place) const {
                                    home);
 }
 
-Result<kv::Snapshot> Model::DeserializeSnapshot(std::span<const std::byte> bytes) const {
+uint64_t Model::recipe() const { return RecipeOf(config_, options_, num_layers_); }
+
+std::optional<uint64_t> Model::weights_place() const { return files_->place(); }
+
+Result<uint64_t> Model::Origin(std::chrono::milliseconds at_most) const {
+  DSV4_ASSIGN_OR_RETURN(const uint64_t weights, files_->Wait(at_most));
+  const std::string facts =
+      fmt::format("{:016x}|{:016x}|{:016x}|{:016x}|{}|{}", weights, recipe(), layout_->GeometryFingerprint(),
+                  ProgramHash(), backend_.name, backend_.modes);
+  return XXH3_64bits(facts.data(), facts.size());
+}
+
+Result<kv::Snapshot> Model::DeserializeSnapshot(std::span<const std::byte> bytes, uint64_t origin) const {
   if (in_group_) return Error(Unimplemented("snapshot: this rank of several has a part of the state only"));
-  return kv::Snapshot::Deserialize(bytes, layout_, backend_.context->memory(), backend_.context->stream());
+  return kv::Snapshot::Deserialize(bytes, origin, layout_, backend_.context->memory(),
+                                   backend_.context->stream());
 }
 
 Status Model::CheckChunks(std::span<const SequenceChunk> chunks) const {

@@ -8,6 +8,7 @@
 // Threads: one Step at a time per model; the const functions from any thread.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -21,6 +22,7 @@
 #include "io/chosen_reads.h"
 #include "kv/sequence_state.h"
 #include "kv/snapshot.h"
+#include "model/arch/architecture.h"
 #include "model/checkpoint/weights.h"
 #include "model/config/cache_geometry.h"
 #include "model/config/config.h"
@@ -40,6 +42,7 @@ struct DraftRow;
 struct Graph;
 struct PassChunk;
 struct StepMessage;
+class WeightFiles;
 
 // Whose data a group on devices moves: that of a stage's shards, which exchange, all at once, or that of stages, which send to each other.
 enum class DeviceGroupOf : uint8_t { kShards, kStages };
@@ -72,6 +75,8 @@ struct ModelOptions {
   // chosen, and those of layers that choose by token are asked for here before a step; all else is copied to memory. A backend that multiplies
   // them asks for the others (backend::CpuOptions::will_read).
   std::shared_ptr<io::ChosenReads> experts_from_disk;
+  // Every byte of the checkpoint is hashed while the model loads, and behind it: soon Model::Origin then need not wait.
+  bool hash_weights = false;
   // The backend looks at no number, so none is loaded.
   bool sizes_only = false;
   // Called while loading, after each layer; an error ends the load and is its result. May be empty.
@@ -168,7 +173,17 @@ class Model {
   Result<kv::SequenceState> NewSequence() const;
   // Reads a snapshot back; restore it into a sequence of NewSequence. Errors: kv::Snapshot::Deserialize;
   // Unimplemented in a group, whose ranks have a part of a state each.
-  Result<kv::Snapshot> DeserializeSnapshot(std::span<const std::byte> bytes) const;
+  Result<kv::Snapshot> DeserializeSnapshot(std::span<const std::byte> bytes, uint64_t origin) const;
+
+  // The producer of states: another value for any other byte of the checkpoint, number of its configuration, numerics, backend, instruction
+  // set or build. A state of one origin is what a model of the same origin computes itself. Any thread; it waits at most so long until all
+  // bytes are hashed, which begins here without ModelOptions::hash_weights. Errors: io::ContentDigest::Wait, so DataLoss from the moment a
+  // file is changed under the model; FailedPrecondition for weights in memory.
+  Result<uint64_t> Origin(std::chrono::milliseconds at_most) const;
+  // All of the origin that two backends of one process can have alike, weights apart.
+  uint64_t recipe() const;
+  // io::Checkpoint::place of the files that the weights came from.
+  std::optional<uint64_t> weights_place() const;
 
   // Runs all tokens of all chunks and moves each sequence on by its tokens.
   // Wrong arguments change nothing: InvalidArgument for an empty batch or chunk, a null, foreign, poisoned or repeated
@@ -183,8 +198,8 @@ class Model {
   bool can_queue() const;
   // One byte a token, for QueueDecode, which never chooses one whose byte is 0. InvalidArgument for another number of them.
   Result<Buffer> UploadAllowedTokens(std::span<const uint8_t> allowed) const;
-  // Queues a step that reads one token of every sequence and chooses the next, and moves each sequence on by its token; by those of its draft
-  // too, where it has one. Where the backend's memory is asynchronous it returns at once, and the step behind it may be queued before this one
+  // Queues a step that reads one token of every sequence, or tokens of its prompt, and chooses the next. It moves each sequence on by what it
+  // reads; by those of its draft too, where it has one. Where the backend's memory is asynchronous it returns at once, and the step behind it may be queued before this one
   // has been waited for. Errors change nothing: those of Step, Unimplemented where can_queue is false, InvalidArgument for more than
   // max_chunk_tokens rows, a draft that DecodeChunk does not allow, or a chunk to follow that the step queued last has not; none can follow a
   // step with drafts. What only the device can tell, Wait does; in a group also what ended it.
@@ -222,6 +237,8 @@ class Model {
                                                  const ops::Backend& backend, const ModelOptions& options);
   Status Prepare();
   Status EnterGroup();
+  // InvalidArgument unless every byte of the weights is alike on all ranks.
+  Status AgreeOnWeights(comm::Communicator& group);
   Status LearnStageLayouts();
   Status MakeDeviceGroups();
   // What a device exchanged with ranks that are gone is worth nothing.
@@ -282,7 +299,8 @@ class Model {
   TensorView rope_compress_;
   Arena arena_;
   int64_t num_layers_ = 0;
-  uint64_t fingerprint_ = 0;  // Of what all ranks must have alike.
+  std::unique_ptr<WeightFiles> files_;
+  uint64_t group_recipe_ = 0;  // Hash of what all ranks must have alike, weights apart.
 
   // What a draft will want of the rows of a step that was queued, with the device at once.
   Status MakeSlotsBehind(std::span<const PassChunk> pass, std::span<const int64_t> first_slots);

@@ -1,6 +1,7 @@
 // A model on several ranks: they meet, hear of every step from rank 0, and end together.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <span>
@@ -9,10 +10,12 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "comm/collectives.h"
 #include "kv/random_rows.h"
 #include "model/graph/step.h"
 #include "model/runtime/model.h"
+#include "model/runtime/origin.h"
 #include "model/runtime/step_message.h"
 
 namespace dsv4::model {
@@ -43,12 +46,13 @@ kv::LayerCacheLayout LayerOf(std::span<const int32_t, kNumbersOfLayer> numbers) 
 
 Status Model::EnterGroup() {
   comm::Communicator& group = *options_.group;
-  DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<uint64_t> all, comm::GatherValues(group, fingerprint_));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<uint64_t> all, comm::GatherValues(group, group_recipe_));
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     return InvalidArgument(
         fmt::format("rank {} runs another model, or with other options, than rank 0", rank));
   }
+  DSV4_RETURN_IF_ERROR(AgreeOnWeights(group));
   DSV4_RETURN_IF_ERROR(LearnStageLayouts());
   if (options_.placement.num_shards > 1) {
     DSV4_ASSIGN_OR_RETURN_STATUS(shards_, group.Split(place().stage()));
@@ -56,6 +60,25 @@ Status Model::EnterGroup() {
   if (options_.make_device_group) DSV4_RETURN_IF_ERROR(MakeDeviceGroups());
   if (group.rank() == 0) journal_ = std::make_shared<kv::StateJournal>(layout_->num_places);
   in_group_ = true;
+  return {};
+}
+
+Status Model::AgreeOnWeights(comm::Communicator& group) {
+  // The very same files on one machine: as they were opened, so they are.
+  const std::array<uint64_t, 2> place = {files_->place().has_value(), files_->place().value_or(0)};
+  DSV4_ASSIGN_OR_RETURN_STATUS(const auto places, comm::GatherValues(group, place));
+  if (place[0] != 0 && std::ranges::count(places, places[0]) == group.size()) return {};
+  LogInfo("ranks: their checkpoints are different files, so every byte is read and compared");
+  const Result<uint64_t> mine = files_->Wait(io::ContentDigest::kForever);
+  DSV4_RETURN_IF_ERROR(group.Barrier(comm::Wait::kForever));
+  DSV4_RETURN_IF_ERROR(comm::Agree(group, mine ? Status() : mine.error()));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<uint64_t> all, comm::GatherValues(group, *mine));
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    return InvalidArgument(fmt::format(
+        "rank {} has other weights than rank 0: the bytes of their checkpoints differ, want copies of one",
+        rank));
+  }
   return {};
 }
 

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "comm/collectives.h"
 #include "model/graph/dspark.h"
 #include "model/graph/mtp.h"
@@ -32,6 +35,20 @@ Result<Buffer> Model::UploadAllowedTokens(std::span<const uint8_t> allowed) cons
   return buffer;
 }
 
+namespace {
+
+size_t NumTokens(const DecodeChunk& chunk) {
+  return chunk.prompt.empty() ? 1 + chunk.draft.size() : chunk.prompt.size();
+}
+
+int64_t NumChosen(std::span<const PassChunk> pass) {
+  int64_t count = 0;
+  for (const PassChunk& chunk : pass) count += chunk.num_logits_rows;
+  return count;
+}
+
+}  // namespace
+
 // `tokens`: of all chunks.
 Status Model::CheckDecode(std::span<const DecodeChunk> chunks, std::span<const int32_t> tokens) const {
   if (!can_queue()) {
@@ -61,9 +78,20 @@ Status Model::CheckDecode(std::span<const DecodeChunk> chunks, std::span<const i
       return InvalidArgument(fmt::format(
           "queued step, chunk {}: drafts_next wants a model that can draft, and a draft in this step", i));
     }
-    sequences.push_back({.state = chunk.state, .tokens = tokens.subspan(begin, 1 + chunk.draft.size())});
-    begin += 1 + chunk.draft.size();
+    if (!chunk.prompt.empty() && (chunk.follows >= 0 || !chunk.draft.empty())) {
+      return InvalidArgument(fmt::format(
+          "queued step, chunk {}: got a prompt of {} tokens with a draft or a chunk to follow, want neither",
+          i, chunk.prompt.size()));
+    }
+    if (!chunk.chooses && !chunk.draft.empty()) {
+      return InvalidArgument(
+          fmt::format("queued step, chunk {}: got a draft where nothing is chosen, want none", i));
+    }
+    sequences.push_back({.state = chunk.state, .tokens = tokens.subspan(begin, NumTokens(chunk))});
+    begin += NumTokens(chunk);
   }
+  if (!chunks.empty() && std::ranges::none_of(chunks, &DecodeChunk::chooses))
+    return InvalidArgument("queued step: got no chunk that chooses a token, want one");
   return CheckChunks(sequences);
 }
 
@@ -93,12 +121,21 @@ Result<ChosenTokens> Model::ReserveChosen(int64_t count, const Buffer& allowed) 
   return chosen;
 }
 
+namespace {
+
+LogitsRows RowsOf(const PassChunk& chunk) {
+  if (chunk.num_logits_rows == 0) return LogitsRows::kNone;
+  return chunk.num_logits_rows == std::ssize(chunk.tokens) ? LogitsRows::kAll : LogitsRows::kLast;
+}
+
+}  // namespace
+
 Status Model::AnnounceQueued(std::span<const PassChunk> chunks) {
   StepMessage message{.kind = StepKind::kQueued, .events = journal_->Take(), .chunks = {}};
   for (const PassChunk& chunk : chunks) {
     message.chunks.push_back({.state = chunk.state->number(),
                               .length = chunk.state->length(),
-                              .logits = static_cast<uint8_t>(LogitsRows::kLast),
+                              .logits = static_cast<uint8_t>(RowsOf(chunk)),
                               .tokens = {chunk.tokens.begin(), chunk.tokens.end()},
                               .follows = chunk.follows,
                               .slots_later = chunk.slots_later});
@@ -142,16 +179,6 @@ Result<std::unique_ptr<PendingCopy>> Model::QueuePass(std::span<const PassChunk>
   return copy;
 }
 
-namespace {
-
-size_t NumRows(std::span<const PassChunk> pass) {
-  size_t num_rows = 0;
-  for (const PassChunk& chunk : pass) num_rows += chunk.tokens.size();
-  return num_rows;
-}
-
-}  // namespace
-
 Result<std::unique_ptr<QueuedStep>> Model::RunQueued(std::span<PassChunk> pass, const ChosenTokens& chosen,
                                                      const Status& ready) {
   Memory& memory = backend_.context->memory();
@@ -161,8 +188,8 @@ Result<std::unique_ptr<QueuedStep>> Model::RunQueued(std::span<PassChunk> pass, 
                  .state->BeginAppend(static_cast<int64_t>(pass[i].tokens.size()))
                  .WithContext(fmt::format("queued step, chunk {}", i));
   }
-  const size_t num_rows = NumRows(pass);
-  const size_t num_bytes = 2 * num_rows * sizeof(int32_t);
+  const int64_t num_chosen = NumChosen(pass);
+  const size_t num_bytes = 2 * static_cast<size_t>(num_chosen) * sizeof(int32_t);
   Result<Buffer> host = Buffer();
   if (status.ok()) host = memory.AllocateOnHost(num_bytes);
   if (status.ok() && !host) status = host.error();
@@ -195,7 +222,9 @@ Result<std::unique_ptr<QueuedStep>> Model::RunQueued(std::span<PassChunk> pass, 
     }
     return Error(in_group_ ? EndGroup(status) : status);
   }
-  num_chosen_ = num_rows == pass.size() ? static_cast<int64_t>(num_rows) : 0;
+  const bool one_each =
+      std::ranges::all_of(pass, [](const PassChunk& chunk) { return chunk.num_logits_rows == 1; });
+  num_chosen_ = one_each ? num_chosen : 0;
   std::function<Status()> check;
   if (device_shards_ != nullptr) {
     check = [this] {
@@ -206,9 +235,11 @@ Result<std::unique_ptr<QueuedStep>> Model::RunQueued(std::span<PassChunk> pass, 
   // In the caller's order.
   std::vector<size_t> first(pass.size());
   std::vector<size_t> of_chunk(pass.size());
-  for (size_t i = 0, row = 0; i < pass.size(); row += pass[i++].tokens.size()) {
-    first[static_cast<size_t>(pass[i].chunk)] = row;
-    of_chunk[static_cast<size_t>(pass[i].chunk)] = pass[i].tokens.size();
+  size_t row = 0;
+  for (const PassChunk& chunk : pass) {
+    const auto count = static_cast<size_t>(chunk.num_logits_rows);
+    first[static_cast<size_t>(chunk.chunk)] = std::exchange(row, row + count);
+    of_chunk[static_cast<size_t>(chunk.chunk)] = count;
   }
   std::vector<size_t> rows;
   for (size_t i = 0; i < pass.size(); ++i) {
@@ -247,6 +278,22 @@ Status Model::MakeSlotsBehind(std::span<const PassChunk> pass, std::span<const i
   return status.WithContext("rows for drafts");
 }
 
+namespace {
+
+int64_t NumLogitsRows(const ChunkMessage& message) {
+  switch (static_cast<LogitsRows>(message.logits)) {
+    case LogitsRows::kNone:
+      return 0;
+    case LogitsRows::kLast:
+      return 1;
+    case LogitsRows::kAll:
+      break;
+  }
+  return std::ssize(message.tokens);
+}
+
+}  // namespace
+
 Status Model::FollowQueued(std::span<const ChunkMessage> messages, const Status& events) {
   Status ready = events;
   std::vector<PassChunk> pass;
@@ -256,11 +303,12 @@ Status Model::FollowQueued(std::span<const ChunkMessage> messages, const Status&
     pass.push_back({.state = copy ? *copy : nullptr,
                     .tokens = message.tokens,
                     .chunk = static_cast<int32_t>(pass.size()),
-                    .num_logits_rows = static_cast<int64_t>(message.tokens.size()),
+                    .num_logits_rows = NumLogitsRows(message),
                     .follows = message.follows,
+                    .prompt = NumLogitsRows(message) != std::ssize(message.tokens),
                     .slots_later = message.slots_later});
   }
-  Result<ChosenTokens> chosen = ReserveChosen(static_cast<int64_t>(NumRows(pass)), {});
+  Result<ChosenTokens> chosen = ReserveChosen(NumChosen(pass), {});
   if (!chosen && ready.ok()) ready = chosen.error();
   Result<std::unique_ptr<QueuedStep>> step = RunQueued(pass, chosen ? *chosen : ChosenTokens(), ready);
   // What no rank has done, rank 0 reports; the group goes on.
@@ -276,28 +324,29 @@ Result<std::unique_ptr<QueuedStep>> Model::QueueDecode(std::span<const DecodeChu
                                                        const Buffer& allowed) {
   std::vector<int32_t> tokens;
   for (const DecodeChunk& chunk : chunks) {
-    tokens.push_back(chunk.follows < 0 ? chunk.token : 0);
+    if (chunk.prompt.empty()) tokens.push_back(chunk.follows < 0 ? chunk.token : 0);
+    tokens.insert(tokens.end(), chunk.prompt.begin(), chunk.prompt.end());
     tokens.insert(tokens.end(), chunk.draft.begin(), chunk.draft.end());
   }
   DSV4_TRY(CheckDecode(chunks, tokens));
-  DSV4_ASSIGN_OR_RETURN(const ChosenTokens chosen,
-                        ReserveChosen(static_cast<int64_t>(tokens.size()), allowed));
   std::vector<PassChunk> pass;
   std::span<const int32_t> left = tokens;
   for (const DecodeChunk& chunk : chunks) {
-    const std::span<const int32_t> read = left.first(1 + chunk.draft.size());
+    const std::span<const int32_t> read = left.first(NumTokens(chunk));
     left = left.subspan(read.size());
     pass.push_back({.state = chunk.state,
                     .tokens = read,
                     .chunk = static_cast<int32_t>(pass.size()),
-                    .num_logits_rows = static_cast<int64_t>(read.size()),
+                    .num_logits_rows = chunk.chooses ? 1 + std::ssize(chunk.draft) : 0,
                     .follows = chunk.follows < 0
                                    ? -1
                                    : static_cast<int64_t>(chosen_rows_[static_cast<size_t>(chunk.follows)]),
                     .choice = chunk.choice,
                     .draft_choices = chunk.draft_choices,
+                    .prompt = !chunk.prompt.empty(),
                     .slots_later = chunk.drafts_next});
   }
+  DSV4_ASSIGN_OR_RETURN(const ChosenTokens chosen, ReserveChosen(NumChosen(pass), allowed));
   SortByPlace(pass);
   if (in_group_) DSV4_TRY(AnnounceQueued(pass));
   return RunQueued(pass, chosen, {});

@@ -1,4 +1,4 @@
-// QueuedStep: a decode step that chooses the next tokens by itself, so that the step behind it can be queued before the host has seen
+// QueuedStep: a step that chooses the next tokens by itself, so that the step behind it can be queued before the host has seen
 // them (Model::QueueDecode).
 #pragma once
 
@@ -15,11 +15,16 @@
 namespace dsv4::model {
 
 // One sequence's part: it reads one token and chooses the next; with a draft it reads that too, and chooses the token behind each of its tokens.
+// Or it reads a prompt, or a piece of one.
 struct DecodeChunk {
   kv::SequenceState* state = nullptr;  // Made by this model's NewSequence.
   // What it reads: `token`, or what chunk `follows` of the step queued last has chosen, if that is not negative.
   int32_t token = 0;
   int64_t follows = -1;
+  // Read in place of `token`, if there are any; then there is no draft, and no chunk is followed.
+  std::span<const int32_t> prompt = {};
+  // Without it nothing is chosen: behind a piece of a prompt.
+  bool chooses = true;
   sampling::ChoiceParams choice = {};
   std::span<const int32_t> draft = {};  // Behind `token`; none where `follows` is not negative.
   std::span<const sampling::ChoiceParams> draft_choices = {};  // Of what comes behind each of the draft.
@@ -41,7 +46,7 @@ class QueuedStep {
              std::function<Status()> check)
       : host_(std::move(host)), copy_(std::move(copy)), rows_(std::move(rows)), check_(std::move(check)) {}
 
-  // Waits for the step: the tokens that were chosen, chunk after chunk, of a chunk one and one for each of its draft. After an error its sequences hold rows that are of no use, and so do those of steps
+  // Waits for the step: the tokens that were chosen, chunk after chunk: one where it chooses, and one for each of its draft. After an error its sequences hold rows that are of no use, and so do those of steps
   // queued behind it: reset them. The model must still be there.
   Result<std::vector<ChosenToken>> Wait();
 

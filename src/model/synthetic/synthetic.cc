@@ -18,6 +18,7 @@
 #include "base/parallel.h"
 #include "io/output_file.h"
 #include "io/safetensors_writer.h"
+#include "model/arch/architecture.h"
 #include "model/synthetic/synthetic_numbers.h"
 #include "model/synthetic/synthetic_tensors.h"
 
@@ -122,6 +123,8 @@ class SyntheticNumbers final : public io::NumberSource {
       if (--num_users_[i] == 0) GiveBack(i);
     }
   }
+
+  std::string identity() const override { return fmt::format("synthetic numbers, seed {}", seed_); }
 
  private:
   // What lies in whole huge pages with tensor `i` and is not in use. A huge page of which a byte is kept takes all of its memory, and tensors end

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "formats/weight.h"
-#include "model/checkpoint/tensor_table.h"
+#include "model/config/tensor_rows.h"
 
 namespace dsv4::model {
 namespace {
@@ -23,21 +23,21 @@ constexpr double kNvFp4Scale = 23;  // The mean of kNvFp4Scales.
 class Plan {
  public:
   Plan(const ModelConfig& config, SyntheticFormat format) : config_(config), format_(format) {
-    for (const TensorRow& row : TensorTable()) {
-      if (row.scope == TensorScope::kModel) Add(row, "", LayerConfig());
+    for (const TensorRow& row : config.tensors) {
+      if (row.scope == TensorScope::kModel) Add(row, "", LayerPlan());
     }
     for (size_t i = 0; i < config.layers.size(); ++i) {
-      for (const TensorRow& row : TensorTable()) {
+      for (const TensorRow& row : config.tensors) {
         if (LayerHas(row, config.layers[i])) Add(row, fmt::format("layers.{}.", i), config.layers[i]);
       }
     }
     in_draft_block_ = true;
     const int64_t num_stages = config.dspark.has_value() ? kDsparkStages : 0;
-    for (const TensorRow& row : TensorTable()) {
+    for (const TensorRow& row : config.tensors) {
       if (num_stages == 0 && config.num_nextn_predict_layers == 1 && IsOfMtp(row))
-        Add(row, "mtp.0.", LayerConfig());
+        Add(row, "mtp.0.", LayerPlan());
       for (int64_t i = 0; i < num_stages; ++i) {
-        if (IsOfDspark(row, i == 0, i + 1 == num_stages)) Add(row, fmt::format("mtp.{}.", i), LayerConfig());
+        if (IsOfDspark(row, i == 0, i + 1 == num_stages)) Add(row, fmt::format("mtp.{}.", i), LayerPlan());
       }
     }
   }
@@ -45,7 +45,7 @@ class Plan {
   std::vector<SyntheticTensor> Take() { return std::move(tensors_); }
 
  private:
-  void Add(const TensorRow& row, const std::string& scope, const LayerConfig& layer) {
+  void Add(const TensorRow& row, const std::string& scope, const LayerPlan& layer) {
     const std::string name = scope + ExpandNames(row.names).front();
     if (row.scope != TensorScope::kExpert) return AddNamed(row, name, layer);
     const size_t hash = name.find('#');
@@ -54,7 +54,7 @@ class Plan {
     }
   }
 
-  void AddNamed(const TensorRow& row, const std::string& name, const LayerConfig& layer) {
+  void AddNamed(const TensorRow& row, const std::string& name, const LayerPlan& layer) {
     const Shape shape =
         row.shape == nullptr ? DsparkShape(row.id, config_, *config_.dspark) : row.shape(config_, layer);
     std::vector<int64_t> dims;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "model/arch/architecture.h"
 #include "model/checkpoint/checkpoint_testing.h"
 
 namespace dsv4::model {

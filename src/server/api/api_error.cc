@@ -45,6 +45,8 @@ std::string_view AnthropicType(int http_status) {
 
 }  // namespace
 
+Status ServerStopping() { return {StatusCode::kUnavailable, "the server is stopping"}; }
+
 int HttpStatus(const Status& status) {
   switch (status.code()) {
     case StatusCode::kOk:
@@ -79,9 +81,10 @@ std::string OpenAiError(int http_status, std::string_view message, std::string_v
 }
 
 std::string OpenAiError(const Status& status) {
-  const bool too_long = status.code() == StatusCode::kOutOfRange;
-  return OpenAiError(HttpStatus(status), status.message(), FieldOf(status),
-                     too_long ? "context_length_exceeded" : "");
+  std::string_view code;
+  if (status.code() == StatusCode::kOutOfRange) code = "context_length_exceeded";
+  if (status.message() == ServerStopping().message()) code = "server_stopping";
+  return OpenAiError(HttpStatus(status), status.message(), FieldOf(status), code);
 }
 
 std::string AnthropicError(int http_status, std::string_view message) {

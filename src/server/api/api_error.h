@@ -9,6 +9,9 @@
 
 namespace dsv4::server {
 
+// The status of an answer that the end of the server cuts: Unavailable.
+Status ServerStopping();
+
 // InvalidArgument and OutOfRange 400, NotFound 404, ResourceExhausted 429, Cancelled 499, Unimplemented 501, Unavailable 503,
 // DeadlineExceeded 504, all else 500.
 int HttpStatus(const Status& status);

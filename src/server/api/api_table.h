@@ -17,6 +17,7 @@ enum ApiReader : uint32_t {
   kCompletions = 2,
   kResponses = 4,
   kMessages = 8,
+  kTurns = kChat | kResponses | kMessages,
   kGenerate = kChat | kCompletions | kResponses | kMessages,
 };
 

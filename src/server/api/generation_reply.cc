@@ -102,6 +102,8 @@ void GenerationReply::End(ReplyOutput& out, std::string_view reason) {
     trace_.num_prompt_tokens = usage.num_prompt_tokens;
     trace_.num_cached_tokens = usage.num_cached_tokens;
     trace_.num_output_tokens = usage.num_output_tokens;
+    trace_.num_reasoning_tokens = usage.num_reasoning_tokens;
+    if (trace_.http_status == 0 && reason != "disconnected") trace_.http_status = 200;
     traces_->Export(trace_);
   }
   LogInfo(
@@ -109,6 +111,23 @@ void GenerationReply::End(ReplyOutput& out, std::string_view reason) {
                   "first_token_seconds={:.3f} seconds={:.3f}",
                   trace_.request_id, reason, usage.num_prompt_tokens, usage.num_cached_tokens,
                   usage.num_output_tokens, choices_.size(), std::max(first_token_seconds_, 0.0), seconds));
+}
+
+void GenerationReply::Fail(const Status& status, ReplyOutput& out) {
+  LogWarning(fmt::format("request id={} failed: {}", trace_.request_id, status.ToString()));
+  if (writer_->streamed()) {
+    writer_->Fail(status, out.body);
+  } else {
+    out.head = ErrorHead(HttpStatus(status));
+    out.body = writer_->ErrorBody(status);
+    trace_.http_status = out.head->status;
+  }
+  trace_.error = status.message();
+  End(out, "error");
+}
+
+void GenerationReply::Cut(ReplyOutput& out) {
+  if (!ended_) Fail(ServerStopping(), out);
 }
 
 void GenerationReply::Advance(ReplyOutput& out) {
@@ -119,15 +138,7 @@ void GenerationReply::Advance(ReplyOutput& out) {
     if (!choices_[i].reader.done()) ReadChoice(i, out);
     const Status& status = choices_[i].reader.status();
     if (status.ok()) continue;
-    LogWarning(fmt::format("request id={} failed: {}", trace_.request_id, status.ToString()));
-    if (writer_->streamed()) {
-      writer_->Fail(status, out.body);
-    } else {
-      out.head = ErrorHead(HttpStatus(status));
-      out.body = writer_->ErrorBody(status);
-    }
-    End(out, "error");
-    return;
+    return Fail(status, out);
   }
   if (!std::all_of(choices_.begin(), choices_.end(),
                    [](const Choice& choice) { return choice.reader.done(); }))

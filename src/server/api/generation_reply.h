@@ -30,11 +30,13 @@ class GenerationReply final : public Reply {
   void Advance(ReplyOutput& out) override;
   void OnProgress(std::function<void()> wake) override;
   std::string_view KeepAlive() const override { return writer_->KeepAlive(); }
+  void Cut(ReplyOutput& out) override;
 
  private:
   Usage CurrentUsage() const;
   void ReadChoice(size_t index, ReplyOutput& out);
   void NoteTokens(Choice& choice);
+  void Fail(const Status& status, ReplyOutput& out);
   void End(ReplyOutput& out, std::string_view reason);
 
   std::vector<Choice> choices_;

@@ -1,15 +1,21 @@
 #include "server/api/response_store.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
 #include <condition_variable>
+#include <cstring>
 #include <deque>
 #include <filesystem>
-#include <fstream>
+#include <iterator>
 #include <list>
 #include <mutex>
+#include <new>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -56,23 +62,34 @@ std::optional<StoredResponse> ReadRecord(uint64_t owner, const std::string& text
   return StoredResponse{member("previous").text(), member("input"), member("reply")};
 }
 
-Status WriteFile(const fs::path& path, const std::string& text) {
+// How long a disk that failed is left alone.
+constexpr std::chrono::seconds kTryAgain(1);
+
+Status WriteFile(const std::string& path, std::string_view text) {
   // Under another name until it is whole: a kill leaves no half of a file.
-  const fs::path part = path.string() + ".part";
-  {
-    std::ofstream file(part, std::ios::binary | std::ios::trunc);
-    ::chmod(part.c_str(), S_IRUSR | S_IWUSR);
-    file << text;
-    file.flush();
-    if (!file) return Status(StatusCode::kUnavailable, fmt::format("{}: cannot be written", part.string()));
+  const std::string part = path + ".part";
+  const int file =
+      ::open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR);
+  int error = file < 0 ? errno : 0;
+  while (!text.empty() && error == 0) {
+    const ssize_t written = ::write(file, text.data(), text.size());
+    if (written >= 0)
+      text.remove_prefix(static_cast<size_t>(written));
+    else if (errno != EINTR)
+      error = errno;
   }
-  std::error_code error;
-  fs::rename(part, path, error);
-  return error ? Status(StatusCode::kUnavailable, fmt::format("{}: {}", path.string(), error.message()))
-               : Status();
+  if (file >= 0 && ::close(file) != 0 && error == 0) error = errno;
+  if (error == 0 && ::rename(part.c_str(), path.c_str()) != 0) error = errno;
+  if (error == 0) return {};
+  if (file >= 0) ::unlink(part.c_str());
+  return {StatusCode::kUnavailable, fmt::format("{}: {}", path, std::strerror(error))};
 }
 
 }  // namespace
+
+std::string ItemId(std::string_view prefix, std::string_view response, size_t index) {
+  return fmt::format("{}{}_{}", prefix, response.substr(kPrefix.size()), index);
+}
 
 class ResponseStore::Impl {
  public:
@@ -97,7 +114,7 @@ class ResponseStore::Impl {
     if (made) fs::permissions(options_.directory, fs::perms::owner_all, error);
     DSV4_RETURN_IF_ERROR(ReadSecret());
     ReadDirectory();
-    writer_ = std::thread([this] { Write(); });
+    writer_ = std::thread([this] { WriteUntilStopped(); });
     return {};
   }
 
@@ -211,11 +228,29 @@ class ResponseStore::Impl {
     while (num_bytes_ > options_.max_bytes) Forget(order_.back());
   }
 
+  void WriteUntilStopped() {
+    for (;;) {
+      try {
+        return Write();
+      } catch (const std::bad_alloc&) {  // Others give memory back.
+        std::this_thread::sleep_for(kTryAgain);
+      }
+    }
+  }
+
   void Write() {
     std::unique_lock lock(mutex_);
-    for (;;) {
-      changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
-      if (queue_.empty()) return;
+    for (bool last = false;;) {
+      const auto wanted = [this] { return stopping_ || !queue_.empty(); };
+      if (failed_.empty())
+        changed_.wait(lock, wanted);
+      else
+        changed_.wait_for(lock, kTryAgain, wanted);
+      if (queue_.empty()) {
+        if (stopping_ && (last || failed_.empty())) break;
+        last = stopping_;
+        queue_.swap(failed_);
+      }
       const std::string id = std::move(queue_.front());
       queue_.pop_front();
       const auto found = entries_.find(id);
@@ -230,11 +265,21 @@ class ResponseStore::Impl {
         fs::remove(PathOf(id), ignored);
       } else if (status.ok()) {
         now->second.text.clear();
+        if (std::exchange(warned_, false)) LogWarning("responses: they can be written again");
       } else {
-        LogWarning(fmt::format("responses: {}", status.message()));
-        Forget(id);
+        // It stays in memory until it can be written, as do those behind it.
+        queue_.push_front(id);
+        std::ranges::move(queue_, std::back_inserter(failed_));
+        queue_.clear();
+        if (!std::exchange(warned_, true)) {
+          LogWarning(fmt::format(
+              "responses: {}; they stay in memory until they can be written, and this is not said again",
+              status.message()));
+        }
       }
     }
+    if (!failed_.empty())
+      LogWarning(fmt::format("responses: {} could not be written, and end with the server", failed_.size()));
   }
 
   const ResponseStoreOptions options_;
@@ -244,7 +289,9 @@ class ResponseStore::Impl {
   std::unordered_map<std::string, Entry> entries_;
   std::list<std::string> order_;  // The most recently used first.
   int64_t num_bytes_ = 0;
-  std::deque<std::string> queue_;  // To be written.
+  std::deque<std::string> queue_;   // To be written,
+  std::deque<std::string> failed_;  // and to be tried again.
+  bool warned_ = false;             // The disk fails; until it works again.
   bool stopping_ = false;
   std::thread writer_;
 };
@@ -268,6 +315,23 @@ Result<StoredResponse> ResponseStore::Get(uint64_t owner, const std::string& id)
 }
 Status ResponseStore::Erase(uint64_t owner, const std::string& id) { return impl_->Erase(owner, id); }
 
+Result<JsonValue> ResponseStore::Item(uint64_t owner, const std::string& id) {
+  const auto missing = [&] {
+    return Error(NotFound(fmt::format("item '{}' is not stored here (any more)", id)));
+  };
+  const size_t begin = id.find('_') + 1;
+  const size_t end = id.rfind('_');
+  if (begin == 0 || end == std::string::npos || end < begin) return missing();
+  const Result<StoredResponse> response = Get(owner, std::string(kPrefix) + id.substr(begin, end - begin));
+  if (!response) return missing();
+  if (const JsonValue* output = response->reply.Find("output")) {
+    for (const JsonValue& item : output->items()) {
+      if (const JsonValue* name = item.Find("id"); name != nullptr && name->text() == id) return item;
+    }
+  }
+  return missing();
+}
+
 Result<std::vector<JsonValue>> ResponseStore::Conversation(uint64_t owner, const std::string& id) {
   std::vector<StoredResponse> turns;
   for (std::string next = id; !next.empty(); next = turns.back().previous) {
@@ -277,7 +341,7 @@ Result<std::vector<JsonValue>> ResponseStore::Conversation(uint64_t owner, const
   }
   std::vector<JsonValue> items;
   for (auto turn = turns.rbegin(); turn != turns.rend(); ++turn) {
-    for (JsonValue& item : turn->input.items()) items.push_back(std::move(item));
+    if (turn->input.is_array()) std::ranges::move(turn->input.mutable_items(), std::back_inserter(items));
     const JsonValue* output = turn->reply.Find("output");
     if (output == nullptr) continue;
     items.insert(items.end(), output->items().begin(), output->items().end());

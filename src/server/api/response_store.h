@@ -25,6 +25,9 @@ struct StoredResponse {
   chat::JsonValue reply;  // As it was sent.
 };
 
+// The id of an item of the output of `response`: "msg_", what follows "resp_" there, and the item's number.
+std::string ItemId(std::string_view prefix, std::string_view response, size_t index);
+
 // From any thread.
 class ResponseStore {
  public:
@@ -37,10 +40,13 @@ class ResponseStore {
   // Keys of clients are mixed with it to what tells their responses apart; the same for a directory at every start.
   const std::string& secret() const;
 
-  // Keeps it for `owner`. Files are written by a thread of the store; a disk that fails costs the response, and a line in the log.
+  // Keeps it for `owner`. Files are written by a thread of the store. What a disk does not take stays in memory, is tried again, and
+  // costs one line in the log.
   void Put(uint64_t owner, const std::string& id, const StoredResponse& response);
   // NotFound also for another owner's.
   Result<StoredResponse> Get(uint64_t owner, const std::string& id);
+  // An item of a stored response's output, by its id, which names the response (ItemId). NotFound where it is not stored here.
+  Result<chat::JsonValue> Item(uint64_t owner, const std::string& id);
   Status Erase(uint64_t owner, const std::string& id);
   // All items of a conversation, up to and with the output of `id`. NotFound names the response that is gone.
   Result<std::vector<chat::JsonValue>> Conversation(uint64_t owner, const std::string& id);

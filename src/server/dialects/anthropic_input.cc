@@ -158,15 +158,13 @@ Status ReadAssistantBlock(const chat::JsonValue& json, const std::string& where,
     if (!block.Read("text", &text)) block.Fail("text", "missing");
     AppendBlock(text, message.content.text);
   } else if (type == "thinking") {
-    if (!block.Read("thinking", &text)) block.Fail("thinking", "missing");
+    block.Read("thinking", &text);  // Beside a signature alone clients leave it out.
     AppendBlock(text, message.reasoning_content);
   } else if (type == "tool_use") {
     chat::ToolCall call;
     if (!block.Read("id", &call.id)) block.Fail("id", "missing");
     if (!block.Read("name", &call.name)) block.Fail("name", "missing");
-    const chat::JsonValue* input = block.Find("input");
-    if (input == nullptr) block.Fail("input", "missing, wanted an object");
-    if (input != nullptr) call.arguments = chat::WriteJson(*input);
+    call.arguments = chat::CallArguments(block.Find("input"));
     message.tool_calls.push_back(std::move(call));
   } else if (block.status().ok() && type != "redacted_thinking") {
     // Another server's: redacted_thinking is a model's that this one cannot read; server_tool_use, web_search_tool_result
@@ -328,7 +326,8 @@ Result<AnthropicRequest> ReadAnthropic(const ServedModel& model, const chat::Jso
   const chat::JsonValue* tools = nullptr;
   fields.ReadList("tools", &tools);
   const chat::JsonValue* system = fields.Find("system");
-  fields.Expect({"model", "thinking", "metadata"});
+  ExpectThinking(fields);
+  fields.Expect({"model", "metadata"});
   CheckFields(fields, body, kMessages, model, call.sampling);
   DSV4_TRY(fields.status());
   if (system != nullptr) {

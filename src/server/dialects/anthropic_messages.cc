@@ -8,6 +8,32 @@
 namespace dsv4::server {
 namespace {
 
+// The members of an object's JSON text that are whole, of a text that was cut anywhere.
+Json CompleteMembers(std::string_view text) {
+  std::vector<size_t> ends;  // Ends of members of the object itself.
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (in_string) {
+      if (text[i] == '\\')
+        ++i;
+      else if (text[i] == '"')
+        in_string = false;
+      continue;
+    }
+    if (text[i] == '"') in_string = true;
+    if (text[i] == '{' || text[i] == '[') ++depth;
+    if (text[i] == '}' || text[i] == ']') --depth;
+    if (text[i] == ',' && depth == 1) ends.push_back(i);
+  }
+  if (!in_string && depth == 1) ends.push_back(text.size());
+  for (; !ends.empty(); ends.pop_back()) {
+    Json parsed = Json::parse(std::string(text.substr(0, ends.back())) + "}", nullptr, false);
+    if (parsed.is_object()) return parsed;
+  }
+  return Json::object();
+}
+
 class AnthropicWriter final : public AnswerWriter {
  public:
   AnthropicWriter(const ServedModel& model, const AnthropicRequest& request, CallMemory& memory)
@@ -117,10 +143,9 @@ class AnthropicWriter final : public AnswerWriter {
     Emit({{"type", "content_block_stop"}, {"index", content_.size() - 1}}, out);
   }
   void Finish(const chat::Delta& done, const session::AnswerReader& reader, std::string& out) {
-    // A call that was cut is left out of a whole answer; of a streamed one it has been sent in part.
     const bool cut = open_ == "tool_use";
+    if (cut) content_.back()["input"] = CompleteMembers(calls_.back().arguments);
     Close(out);
-    if (cut && !streamed_) content_.erase(content_.size() - 1);
     const bool only_thinking =
         content_.empty() || (content_.size() == 1 && content_[0]["type"] == "thinking");
     if (only_thinking) {

@@ -14,13 +14,15 @@ namespace {
 
 constexpr std::string_view kNoSound = "this model reads and writes text alone";
 
+constexpr std::string_view kBudgets = "reasoning_budget_tokens|reasoning_budget|thinking_budget_tokens";
+
 // Taken from the request schemas of those projects, 2026-11: tests/fixtures/rival-fields.json has their names, each of which is here, in the table of
 // fields, or below among those that change no answer.
 constexpr KnownField kFields[] = {
     {"adaptive_target", "llama.cpp", "-1.0", ""},
     {"add_generation_prompt", "vllm", "true", "continue_final_message"},
     {"add_special_tokens", "vllm", "false", ""},
-    {"audio", "openai", "", kNoSound},
+    {"audio", "openai", "", kNoSound, "modalities"},
     {"best_of", "openai", "1", ""},
     {"chat_format", "llama.cpp", "0", ""},
     {"chat_parser", "llama.cpp", "", ""},
@@ -39,23 +41,22 @@ constexpr KnownField kFields[] = {
     {"echo", "vllm", "", "/v1/completions"},
     {"epsilon_cutoff", "vllm", "0", "min_p"},
     {"eta_cutoff", "vllm", "0", "min_p"},
-    {"function_call", "openai", "\"auto\"", "tool_choice"},
+    {"function_call", "openai", "\"auto\"", "tool_choice", "functions"},
     {"functions", "openai", "", "tools"},
     {"generation_prompt", "llama.cpp", "", "continue_final_message"},
     {"grammar_lazy", "llama.cpp", "false", "structural_tag"},
-    {"grammar_triggers", "llama.cpp", "", "structural_tag"},
-    {"guided_whitespace_pattern", "vllm", "", ""},
+    {"grammar_triggers", "llama.cpp", "", "structural_tag", "grammar_lazy"},
+    {"guided_whitespace_pattern", "vllm", "", "", "guided_json"},
     {"image", "openai", "", kNoSound},
     {"include_reasoning", "vllm", "true", ""},
     {"include_stop_str_in_output", "vllm", "", ""},
     {"input_ids", "sglang", "", "/v1/completions with a list of ids as prompt"},
     {"kv_transfer_params", "vllm", "{}", ""},
-    {"length_penalty", "vllm", "1", ""},
+    {"length_penalty", "vllm", "1", "", "use_beam_search"},
     {"logits_processors", "vllm", "", "logit_bias"},
-    {"logprob_token_ids", "vllm", "", "top_logprobs"},
+    {"logprob_token_ids", "vllm", "", "top_logprobs", "logprobs"},
     {"lora", "llama.cpp", "", ""},
     {"lora_path", "sglang", "", ""},
-    {"max_tool_calls", "openai", "", ""},
     {"mcp_servers", "anthropic", "", "tools"},
     {"min_keep", "llama.cpp", "0", ""},
     {"min_new_tokens", "sglang", "0", ""},
@@ -75,13 +76,13 @@ constexpr KnownField kFields[] = {
     {"parse_tool_calls", "llama.cpp", "true", ""},
     {"penalty_alpha", "vllm", "0", ""},
     {"post_sampling_probs", "llama.cpp", "false", ""},
-    {"preserved_tokens", "llama.cpp", "", ""},
+    {"preserved_tokens", "llama.cpp", "", "", "grammar_lazy"},
     {"prompt", "openai", "", "messages"},
     {"prompt_logprobs", "vllm", "", "/v1/completions or /v1/chat/completions"},
-    {"reasoning_budget_end_tag", "llama.cpp", "", ""},
-    {"reasoning_budget_end_tags", "llama.cpp", "", ""},
-    {"reasoning_budget_message", "llama.cpp", "", ""},
-    {"reasoning_budget_start_tag", "llama.cpp", "", ""},
+    {"reasoning_budget_end_tag", "llama.cpp", "", "", kBudgets},
+    {"reasoning_budget_end_tags", "llama.cpp", "", "", kBudgets},
+    {"reasoning_budget_message", "llama.cpp", "", "", kBudgets},
+    {"reasoning_budget_start_tag", "llama.cpp", "", "", kBudgets},
     {"reasoning_budget_tokens", "llama.cpp", "-1", "thinking.budget_tokens"},
     {"reasoning_format", "llama.cpp", "\"auto\"", ""},
     {"repeat_last_n", "llama.cpp", "64", "penalty_window"},
@@ -113,7 +114,7 @@ constexpr KnownField kFields[] = {
     {"top_a", "vllm", "0", "min_p"},
     {"top_n_sigma", "llama.cpp", "-1", "min_p"},
     {"truncate_prompt_tokens", "vllm", "", ""},
-    {"truncation_side", "vllm", "", ""},
+    {"truncation_side", "vllm", "", "", "truncate_prompt_tokens"},
     {"typ_p", "llama.cpp", "1", "min_p"},
     {"typical_p", "llama.cpp", "1", "min_p"},
     {"use_beam_search", "vllm", "", ""},
@@ -157,6 +158,7 @@ constexpr std::string_view kStreams[] = {
     "stream_options",           "timings_per_token", "verbose"};
 constexpr std::string_view kPictures[] = {"images_config", "max_dynamic_patch", "media_io_kwargs",
                                           "min_dynamic_patch", "use_audio_in_video"};
+constexpr std::string_view kElsewhere[] = {"max_tool_calls"};
 constexpr std::string_view kFiner[] = {"adaptive_decay",     "dry_allowed_length",    "dry_base",
                                        "dry_penalty_last_n", "dry_sequence_breakers", "dynatemp_exponent",
                                        "mirostat_eta",       "mirostat_tau",          "xtc_threshold"};
@@ -167,6 +169,7 @@ constexpr IdleFields kIdle[] = {
     {"speed or caching alone", kSpeed},
     {"how a stream is cut into events, and reports beside the answer", kStreams},
     {"pictures and sounds, which the model does not read", kPictures},
+    {"bounds tools that the server runs, and here is none", kElsewhere},
     {"the finer setting of a switch that is refused", kFiner},
 };
 
@@ -178,19 +181,19 @@ struct OptionObject {
 constexpr std::array<std::string_view, 8> kSchemaMembers = {"type", "name", "description", "schema",
                                                             "strict"};
 constexpr OptionObject kOptionObjects[] = {
-    {"chat_template_kwargs", {"thinking", "enable_thinking", "reasoning_effort"}},
+    {"chat_template_kwargs", {}},
     {"output_config", {"format", "effort"}},
     {"output_config.format", kSchemaMembers},
     {"output_format", kSchemaMembers},
     // Responses have the whole reasoning as its summary.
-    {"reasoning", {"effort", "summary", "generate_summary"}},
+    {"reasoning", {"summary", "generate_summary", "exclude"}},
     {"response_format.json_schema", kSchemaMembers},
     // Nothing pads the events of a stream.
     {"stream_options", {"include_usage", "include_obfuscation"}},
     {"text", {"format"}},
     {"text.format", kSchemaMembers},
     // display: the thinking is shown whatever it says, since the next request must bring it back.
-    {"thinking", {"type", "budget_tokens", "display"}},
+    {"thinking", {"type", "enabled", "display"}},
     {"tool_choice",
      {"type", "name", "function", "namespace", "allowed_tools", "mode", "tools",
       "disable_parallel_tool_use"}},
@@ -205,15 +208,62 @@ bool IsNumber(const chat::JsonValue& value) {
   return value.kind() == chat::JsonValue::Kind::kInteger || value.kind() == chat::JsonValue::Kind::kDouble;
 }
 
+// Values that say nothing wherever they stand: false, nothing at all, and objects and lists of such.
+bool SaysNothing(const chat::JsonValue& value) {
+  switch (value.kind()) {
+    case chat::JsonValue::Kind::kNull:
+      return true;
+    case chat::JsonValue::Kind::kBool:
+      return !value.boolean();
+    case chat::JsonValue::Kind::kString:
+      return value.text().empty();
+    case chat::JsonValue::Kind::kArray:
+      return value.items().empty();
+    case chat::JsonValue::Kind::kObject:
+      return std::ranges::all_of(value.members(),
+                                 [](const chat::JsonValue::Member& one) { return SaysNothing(one.second); });
+    default:
+      return false;
+  }
+}
+
+// Objects that ask for something by being there: their members have defaults.
+bool AsksByItself(std::string_view name) {
+  constexpr std::string_view kNames[] = {"web_search_options", "compaction"};
+  return std::ranges::find(kNames, name) != std::end(kNames);
+}
+
 bool AsksForNothing(const chat::JsonValue& value, const KnownField& field) {
   if (value.is_bool() && !value.boolean()) return field.neutral != "true";
-  if (value.is_string() && value.text().empty()) return true;
-  if (value.is_array() && value.items().empty()) return true;
+  if (SaysNothing(value) && !(value.is_object() && AsksByItself(field.name))) return true;
   if (field.neutral.empty()) return false;
   const Result<chat::JsonValue> neutral = chat::ReadJson(field.neutral, field.name);
   if (!neutral) return false;
   if (IsNumber(value) && IsNumber(*neutral)) return NumberOf(value) == NumberOf(*neutral);
   return chat::WriteJson(value) == chat::WriteJson(*neutral);
+}
+
+// Whether another field of the request takes the meaning of this one, or already does what it asks for.
+bool IsIdleBeside(Fields& fields, const chat::JsonValue& value, const KnownField& field) {
+  const auto says = [&](std::string_view name) {
+    const chat::JsonValue* const other = fields.Find(name);
+    return other != nullptr && !SaysNothing(*other);
+  };
+  bool has_other = field.only_beside.empty();
+  for (std::string_view names = field.only_beside; !names.empty();) {
+    const std::string_view name = names.substr(0, names.find('|'));
+    names.remove_prefix(std::min(names.size(), name.size() + 1));
+    has_other = has_other || says(name);
+  }
+  if (!has_other) return true;
+  // vLLM wants the pair; here the one field does both.
+  if (field.name == "add_generation_prompt") return says("continue_final_message");
+  if (field.name == "best_of") {
+    const chat::JsonValue* const answers = fields.Find("n");
+    return answers != nullptr && IsNumber(value) && IsNumber(*answers) &&
+           NumberOf(value) == NumberOf(*answers);
+  }
+  return false;
 }
 
 bool IsIdle(std::string_view name) {
@@ -246,6 +296,12 @@ void CheckTable(const Fields& fields, ApiReader reader) {
 std::span<const KnownField> UnsupportedFields() { return kFields; }
 std::span<const IdleFields> FieldsWithoutEffect() { return kIdle; }
 
+void ExpectThinking(Fields& fields) {
+  for (const chat::ThinkingField& field : chat::ThinkingFields()) {
+    if (field.inside.empty()) fields.Expect({field.name});
+  }
+}
+
 void CheckFields(Fields& fields, const chat::JsonValue& body, ApiReader reader, const ServedModel& model,
                  SamplingCall& call) {
   CheckTable(fields, reader);
@@ -262,7 +318,12 @@ void NoteUnknown(Fields& fields, const chat::JsonValue& body, const ServedModel&
     const chat::JsonValue* value = At(body, object.path);
     if (value == nullptr || !value->is_object()) continue;
     for (const auto& [name, member] : value->members()) {
-      if (!member.is_null() && std::ranges::find(object.members, name) == object.members.end())
+      const bool of_thinking =
+          std::ranges::any_of(chat::ThinkingFields(), [&, &key = name](const chat::ThinkingField& field) {
+            return field.inside == object.path && field.name == key;
+          });
+      if (!member.is_null() && !of_thinking &&
+          std::ranges::find(object.members, name) == object.members.end())
         unknown.push_back(fmt::format("{}.{}", object.path, name));
     }
   }
@@ -276,7 +337,7 @@ void RefuseUnsupported(Fields& fields) {
         std::ranges::lower_bound(kFields, std::string_view(name), {}, &KnownField::name);
     if (field == std::end(kFields) || field->name != name) continue;
     const chat::JsonValue* value = fields.Find(name);  // None for null.
-    if (value == nullptr || AsksForNothing(*value, *field)) continue;
+    if (value == nullptr || AsksForNothing(*value, *field) || IsIdleBeside(fields, *value, *field)) continue;
     fields.Fail(name, field->instead.empty()
                           ? fmt::format("a field of {} that is not supported here", field->of)
                           : fmt::format("a field of {} that is not supported here; {}", field->of,

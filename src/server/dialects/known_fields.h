@@ -26,6 +26,8 @@ struct KnownField {
   std::string_view of;       // Whose: openai, anthropic, vllm, sglang, llama.cpp.
   std::string_view neutral;  // A JSON text that asks for nothing, beside those that never do; or empty.
   std::string_view instead;  // What does the same here; or empty.
+  // The field without which this one does nothing, whatever it says; alternatives with '|', or empty.
+  std::string_view only_beside = {};
 };
 
 // By name.
@@ -37,6 +39,9 @@ struct IdleFields {
   std::span<const std::string_view> names;
 };
 std::span<const IdleFields> FieldsWithoutEffect();
+
+// Fields that ResolveThinking reads, so that they do not count as unknown.
+void ExpectThinking(Fields& fields);
 
 // Fails for the first of them that `fields` was not asked for and that asks for something. Call it once all fields have been read.
 void RefuseUnsupported(Fields& fields);

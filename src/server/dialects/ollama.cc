@@ -89,9 +89,7 @@ class MessageReader {
     const JsonValue* arguments = inner.Find("arguments");
     DSV4_TRY(inner.status());
     open_ids_.push_back(fmt::format("call_{}", num_calls_++));
-    const std::string text = arguments == nullptr     ? "{}"
-                             : arguments->is_string() ? arguments->text()
-                                                      : chat::WriteJson(*arguments);
+    const std::string text = chat::CallArguments(arguments);
     return JsonValue::Object({{"id", JsonValue::String(open_ids_.back())},
                               {"type", JsonValue::String("function")},
                               {"function", JsonValue::Object({{"name", JsonValue::String(name)},

@@ -29,6 +29,16 @@ void ReadLogprobs(Fields& fields, SamplingCall& call) {
   if (wanted) call.num_logprobs = top;
 }
 
+// include_reasoning (vLLM) and reasoning.exclude (OpenRouter): the model reasons, and the answer does not have it.
+void ReadShownReasoning(Fields& fields, const chat::JsonValue& body, OpenAiChatRequest& request) {
+  fields.Read("include_reasoning", &request.shows_reasoning);
+  const chat::JsonValue* const reasoning = body.Find("reasoning");
+  if (reasoning == nullptr || !reasoning->is_object()) return;
+  Fields inner(*reasoning, "reasoning.");
+  if (bool exclude = false; inner.Read("exclude", &exclude)) request.shows_reasoning = !exclude;
+  fields.Adopt(inner.status());
+}
+
 // Both kinds of writer: what they have in common.
 class ChatWriter : public AnswerWriter {
  public:
@@ -38,6 +48,7 @@ class ChatWriter : public AnswerWriter {
         num_choices_(static_cast<size_t>(request.call.sampling.num_choices)),
         wants_logprobs_(request.call.sampling.num_logprobs >= 0),
         wants_token_ids_(request.call.sampling.wants_token_ids),
+        shows_reasoning_(request.shows_reasoning),
         call_ids_(num_choices_),
         token_ids_(num_choices_) {}
 
@@ -62,7 +73,7 @@ class ChatWriter : public AnswerWriter {
   }
   Json LogprobsJson(const session::AnswerTokens& tokens) const {
     Json json = {{"content", OpenAiLogprobs(model_.tokenizer, tokens.content)}, {"refusal", nullptr}};
-    if (!tokens.reasoning.empty())
+    if (!tokens.reasoning.empty() && shows_reasoning_)
       json["reasoning_content"] = OpenAiLogprobs(model_.tokenizer, tokens.reasoning);
     return json;
   }
@@ -72,6 +83,7 @@ class ChatWriter : public AnswerWriter {
   size_t num_choices_;
   bool wants_logprobs_;
   bool wants_token_ids_;
+  bool shows_reasoning_;
   std::string id_ = RandomId("chatcmpl-");
   int64_t created_ = std::time(nullptr);
   std::vector<std::vector<std::string>> call_ids_;  // Per choice, by the call's index.
@@ -106,6 +118,7 @@ class StreamedChat final : public ChatWriter {
                                      : "null";
     switch (delta.kind) {
       case chat::Delta::Kind::kReasoning:
+        if (!shows_reasoning_) return;
         return Emit(choice, ReasoningFields(delta.text), logprobs, "null", out);
       case chat::Delta::Kind::kContent:
         return Emit(choice, TextField("content", delta.text), logprobs, "null", out);
@@ -202,11 +215,12 @@ class WholeChat final : public ChatWriter {
       prompt_logprobs_ = PromptLogprobs(model_.tokenizer, reader.prompt_scores());
     const chat::CollectedCompletion collected = collectors_[choice].Take();
     Json message = {{"role", "assistant"}, {"content", collected.message.content}, {"refusal", nullptr}};
-    if (const std::string& reasoning = collected.message.reasoning_content; !reasoning.empty()) {
+    if (const std::string& reasoning = collected.message.reasoning_content;
+        shows_reasoning_ && !reasoning.empty()) {
       message["reasoning_content"] = reasoning;
       if (model_.both_reasoning_fields) message["reasoning"] = reasoning;
     }
-    const std::vector<chat::ParsedCall>& calls = collected.message.tool_calls;
+    const std::vector<chat::ParsedCall>& calls = collected.begun_calls;
     if (!calls.empty()) {
       if (collected.message.content.empty()) message["content"] = nullptr;
       message["tool_calls"] = Json::array();
@@ -255,7 +269,8 @@ bool SaysMoreThanContent(const chat::JsonValue& message) {
   if (has("content_blocks") || has("tools")) return true;
   if (role == nullptr || !role->is_string() || role->text() != "assistant") return false;
   constexpr std::array kOfAnswers = {"tool_calls", "function_call",     "refusal",
-                                     "audio",      "reasoning_content", "reasoning"};
+                                     "audio",      "reasoning_content", "reasoning",
+                                     "thinking",   "reasoning_details", "thinking_blocks"};
   return std::ranges::any_of(kOfAnswers, has);
 }
 
@@ -294,18 +309,19 @@ Result<OpenAiChatRequest> ReadOpenAiChat(const ServedModel& model, const chat::J
   fields.Read("return_token_ids", &sampling.wants_token_ids);
   ReadPromptLogprobs(fields, request.stream, sampling);
   ReadToolChoice(fields, FunctionLayout::kNested, call);
-  fields.Read("drop_thinking", &call.drop_thinking);
+  ExpectThinking(fields);
+  ReadShownReasoning(fields, body, request);
   fields.Read("continue_final_message", &call.conversation.continue_final_message);
   fields.Read("parallel_tool_calls", &call.parallel_calls);
   const chat::JsonValue* format = nullptr;
   if (fields.ReadObject("response_format", &format) && !ReadFormatRule(fields, *format, sampling.rule))
     call.conversation.response_format = *format;
-  fields.Expect({"model", "thinking", "think", "enable_thinking", "chat_template_kwargs", "reasoning_effort",
-                 "reasoning", "tools"});
+  fields.Expect({"model", "tools"});
   CheckFields(fields, body, kChat, model, sampling);
   DSV4_TRY(fields.status());
   DSV4_TRY(CheckContents(*messages));
-  DSV4_ASSIGN_OR_RETURN(call.conversation.messages, chat::ParseMessages(*messages, "messages"));
+  DSV4_ASSIGN_OR_RETURN(call.conversation.messages,
+                        chat::ParseMessages(*messages, "messages", chat::MessageForm::kClients));
   if (const chat::JsonValue* tools = fields.Find("tools")) {
     DSV4_ASSIGN_OR_RETURN(call.conversation.tools, chat::ParseTools(*tools, "tools"));
     for (size_t i = 0; i < call.conversation.tools.size(); ++i) {

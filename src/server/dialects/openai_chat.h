@@ -14,6 +14,7 @@ struct OpenAiChatRequest {
   ChatCall call;
   bool stream = false;
   bool include_usage = false;
+  bool shows_reasoning = true;
 };
 
 // Errors name the field.

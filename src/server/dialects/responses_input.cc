@@ -13,6 +13,15 @@
 namespace dsv4::server {
 namespace {
 
+constexpr std::string_view kReference = "item_reference";
+constexpr std::string_view kCompaction = "compaction";
+constexpr std::string_view kCompactionTask =
+    "Summarise the conversation so far for yourself: it will be taken away, and you will go on from the "
+    "summary alone. "
+    "Keep the task and its constraints, what was decided and why, what was done and found (files, names, "
+    "commands, "
+    "results), what is open, and the next step. Write the summary alone.";
+
 // A text, or a list of parts. Clients mix up the types of texts (input_text, output_text, text); images and files are named to the model.
 Result<std::string> ReadParts(const chat::JsonValue& content, const std::string& where) {
   if (content.is_string()) return content.text();
@@ -54,10 +63,11 @@ class InputReader {
     if (type == "custom_tool_call") return ReadCustomCall(fields, where);
     if (type == "function_call_output" || type == "custom_tool_call_output") return ReadOutput(fields, where);
     if (type == "reasoning") return ReadReasoning(fields, where);
-    if (type == "item_reference") {
+    if (type == kReference) {
       fields.Fail("type", "got item_reference: send the item itself (store: false), or previous_response_id");
       return fields.status();
     }
+    if (type == kCompaction) return ReadCompaction(fields, where);
     skipped_.insert(type);  // A trace of what other servers run: web_search_call, compaction, ...
     return {};
   }
@@ -115,10 +125,11 @@ class InputReader {
     chat::ToolCall call;
     if (!fields.Read("call_id", &call.id)) fields.Fail("call_id", "missing");
     if (!fields.Read("name", &call.name)) fields.Fail("name", "missing");
-    if (!fields.Read("arguments", &call.arguments)) fields.Fail("arguments", "missing");
+    const chat::JsonValue* arguments = fields.Find("arguments");
     std::string name_space;
     fields.Read("namespace", &name_space);
     DSV4_RETURN_IF_ERROR(fields.status());
+    call.arguments = chat::CallArguments(arguments);
     call.name = FunctionName(name_space, call.name);
     Assistant(where).tool_calls.push_back(std::move(call));
     return {};
@@ -130,7 +141,7 @@ class InputReader {
     std::string input;
     if (!fields.Read("call_id", &call.id)) fields.Fail("call_id", "missing");
     if (!fields.Read("name", &call.name)) fields.Fail("name", "missing");
-    if (!fields.Read("input", &input)) fields.Fail("input", "missing");
+    fields.Read("input", &input);  // Many clients keep none of a tool that was told nothing.
     fields.Read("namespace", &name_space);
     DSV4_RETURN_IF_ERROR(fields.status());
     call.name = FunctionName(name_space, call.name);
@@ -163,9 +174,57 @@ class InputReader {
     return fields.status();
   }
 
+  // The item that stands for the conversation in front of it. Another server's is nothing that can be read here.
+  Status ReadCompaction(Fields& fields, const std::string& where) {
+    std::string text;
+    fields.Read("encrypted_content", &text);
+    DSV4_RETURN_IF_ERROR(fields.status());
+    if (!text.starts_with(kOwnCompaction)) {
+      skipped_.insert(std::string(kCompaction));
+      return {};
+    }
+    messages_.push_back({.role = chat::Role::kUser,
+                         .content = chat::ReminderText("The conversation so far, in short:\n\n" +
+                                                       text.substr(kOwnCompaction.size())),
+                         .label = where});
+    return {};
+  }
+
   std::vector<chat::Message> messages_;
   std::set<std::string> skipped_;
 };
+
+// Puts the items in the place of the references to them.
+Status Dereference(chat::JsonValue& input, const FindItem& find) {
+  for (size_t i = 0; i < input.items().size(); ++i) {
+    chat::JsonValue& item = input.mutable_items()[i];
+    const chat::JsonValue* const type = item.Find("type");
+    const chat::JsonValue* const id = item.Find("id");
+    // Its type may be left out.
+    const bool alone = item.members().size() == 1 && id != nullptr;
+    if (!find || !(alone || (type != nullptr && type->text() == kReference))) continue;
+    if (id == nullptr || !id->is_string())
+      return InvalidArgument(fmt::format("input[{}].id: missing, wanted the id of an item", i));
+    Result<chat::JsonValue> found = find(id->text());
+    if (!found) return InvalidArgument(fmt::format("input[{}].id: {}", i, found.error().message()));
+    item = std::move(*found);
+  }
+  return {};
+}
+
+// Takes the wish for a compaction from the end of the input; false: there is none.
+Result<bool> TakeTrigger(chat::JsonValue& input) {
+  for (size_t i = 0; i < input.items().size(); ++i) {
+    const chat::JsonValue* const type = input.items()[i].Find("type");
+    if (type == nullptr || type->text() != "compaction_trigger") continue;
+    if (i + 1 != input.items().size())
+      return Error(
+          InvalidArgument(fmt::format("input[{}].type: got compaction_trigger, wanted it at the end", i)));
+    input.mutable_items().pop_back();
+    return true;
+  }
+  return false;
+}
 
 // text.format, in the layout of chat completions' response_format.
 chat::JsonValue ReadFormat(Fields& fields) {
@@ -210,7 +269,8 @@ std::string PreviousResponse(const chat::JsonValue& body) {
 }
 
 Result<ResponsesRequest> ReadResponses(const ServedModel& model, const chat::JsonValue& body,
-                                       std::vector<chat::JsonValue> history) {
+                                       std::vector<chat::JsonValue> history, const FindItem& find,
+                                       bool compacts) {
   Fields fields(body);
   ResponsesRequest request;
   ChatCall& call = request.call;
@@ -250,8 +310,8 @@ Result<ResponsesRequest> ReadResponses(const ServedModel& model, const chat::Jso
   std::string truncation;
   if (fields.Read("truncation", &truncation) && truncation != "disabled" && truncation != "auto")
     fields.Fail("truncation", fmt::format("got '{}', wanted disabled", truncation));
-  fields.Expect(
-      {"model", "thinking", "think", "enable_thinking", "chat_template_kwargs", "reasoning_effort"});
+  ExpectThinking(fields);
+  fields.Expect({"model"});
   CheckFields(fields, body, kResponses, model, call.sampling);
   DSV4_TRY(fields.status());
 
@@ -261,6 +321,12 @@ Result<ResponsesRequest> ReadResponses(const ServedModel& model, const chat::Jso
           : chat::JsonValue::Array({chat::JsonValue::Object({{"type", chat::JsonValue::String("message")},
                                                              {"role", chat::JsonValue::String("user")},
                                                              {"content", *input}})});
+  DSV4_TRY(Dereference(request.own_input, find));
+  DSV4_ASSIGN_OR_RETURN(const bool triggered, TakeTrigger(request.own_input));
+  request.compacts_alone = compacts;
+  request.compacts = compacts || triggered;
+  if (request.compacts_alone && request.stream)
+    return Error(InvalidArgument("stream: got true, wanted false: a compaction is sent as a whole"));
   InputReader reader;
   for (const chat::JsonValue& item : history) DSV4_TRY(reader.Read(item, "previous_response_id"));
   for (size_t i = 0; i < request.own_input.items().size(); ++i) {
@@ -268,6 +334,12 @@ Result<ResponsesRequest> ReadResponses(const ServedModel& model, const chat::Jso
                          input->is_string() ? std::string("input") : fmt::format("input[{}]", i)));
   }
   call.conversation.messages = reader.Take();
+  if (request.compacts && !call.conversation.messages.empty()) {
+    call.conversation.messages.push_back(
+        {.role = chat::Role::kUser, .content = std::string(kCompactionTask), .label = "compaction"});
+    call.tool_choice = ToolChoice::kNone;  // The summary is the answer.
+    call.conversation.response_format = {};
+  }
   if (call.conversation.messages.empty())
     return Error(InvalidArgument("input: empty, wanted at least one item"));
   if (has_instructions) {

@@ -6,6 +6,7 @@
 #include "server/api/api_error.h"
 #include "server/api/json_text.h"
 #include "server/api/random_id.h"
+#include "server/api/response_store.h"
 #include "server/dialects/openai_json.h"
 #include "server/dialects/openai_responses.h"
 
@@ -13,6 +14,16 @@ namespace dsv4::server {
 namespace {
 
 Json FromChat(const chat::JsonValue& value) { return Json::parse(chat::WriteJson(value), nullptr, false); }
+
+// Messages of the user, which a compaction keeps as they are.
+Json UserItems(const chat::JsonValue& input) {
+  Json items = Json::array();
+  for (const chat::JsonValue& item : input.items()) {
+    const chat::JsonValue* const role = item.Find("role");
+    if (role != nullptr && role->text() == "user") items.push_back(FromChat(item));
+  }
+  return items;
+}
 
 class ResponsesWriter final : public AnswerWriter {
  public:
@@ -23,6 +34,8 @@ class ResponsesWriter final : public AnswerWriter {
         streamed_(request.stream),
         client_tools_(request.client_tools),
         wants_logprobs_(request.call.sampling.num_logprobs >= 0),
+        compacts_(request.compacts),
+        kept_input_(request.compacts_alone ? UserItems(request.own_input) : Json()),
         keep_(std::move(keep)) {
     const SamplingCall& sampling = request.call.sampling;
     document_ = {
@@ -72,11 +85,16 @@ class ResponsesWriter final : public AnswerWriter {
              const session::AnswerReader& reader, std::string& out) override {
     switch (delta.kind) {
       case chat::Delta::Kind::kReasoning:
+        if (compacts_) return;
         OpenReasoning(out);
         text_ += delta.text;
         return EmitPart("response.reasoning_summary_text.delta", "summary_index", {{"delta", delta.text}},
                         out);
       case chat::Delta::Kind::kContent:
+        if (compacts_) {
+          text_ += delta.text;
+          return;
+        }
         OpenMessage(out);
         text_ += delta.text;
         return EmitPart("response.output_text.delta", "content_index",
@@ -115,6 +133,16 @@ class ResponsesWriter final : public AnswerWriter {
                           {"total_tokens", usage.num_prompt_tokens + usage.num_output_tokens}};
     document_["completed_at"] = document_["status"] == "completed" ? Json(std::time(nullptr)) : Json(nullptr);
     if (keep_ != nullptr) keep_(document_["id"], JsonText(document_));
+    if (!kept_input_.is_null()) {
+      Json output = kept_input_;
+      for (const Json& one : document_["output"]) output.push_back(one);
+      out += JsonText({{"id", document_["id"]},
+                       {"object", "response.compaction"},
+                       {"created_at", document_["created_at"]},
+                       {"output", std::move(output)},
+                       {"usage", document_["usage"]}});
+      return;
+    }
     if (!streamed_) {
       out += JsonText(document_);
       return;
@@ -151,6 +179,9 @@ class ResponsesWriter final : public AnswerWriter {
     EmitItem(type, std::move(event), out);
   }
 
+  std::string NewItemId(std::string_view prefix) const {
+    return ItemId(prefix, document_["id"].get_ref<const std::string&>(), document_["output"].size());
+  }
   void OpenItem(Json item, std::string& out) {
     open_ = item["type"];
     text_.clear();
@@ -161,7 +192,7 @@ class ResponsesWriter final : public AnswerWriter {
   void OpenCall(const std::string& name, std::string& out) {
     const auto found = client_tools_.find(name);
     const ClientTool tool = found == client_tools_.end() ? ClientTool{.name = name} : found->second;
-    Json item = {{"id", RandomId(tool.is_custom ? "ctc_" : "fc_")},
+    Json item = {{"id", NewItemId(tool.is_custom ? "ctc_" : "fc_")},
                  {"type", tool.is_custom ? kCustomCall : "function_call"},
                  {"status", "in_progress"},
                  {"call_id", call_ids_.back()},
@@ -179,7 +210,7 @@ class ResponsesWriter final : public AnswerWriter {
   void OpenReasoning(std::string& out) {
     if (open_ == "reasoning") return;
     Close("completed", out);
-    OpenItem({{"id", RandomId("rs_")},
+    OpenItem({{"id", NewItemId("rs_")},
               {"type", "reasoning"},
               {"status", "in_progress"},
               {"summary", Json::array()}},
@@ -190,7 +221,7 @@ class ResponsesWriter final : public AnswerWriter {
   void OpenMessage(std::string& out) {
     if (open_ == "message") return;
     Close("completed", out);
-    OpenItem({{"id", RandomId("msg_")},
+    OpenItem({{"id", NewItemId("msg_")},
               {"type", "message"},
               {"status", "in_progress"},
               {"role", "assistant"},
@@ -245,8 +276,16 @@ class ResponsesWriter final : public AnswerWriter {
   void Finish(const chat::Delta& done, const session::AnswerReader& reader, std::string& out) {
     const bool cut = open_ == "function_call" || open_ == kCustomCall;
     const bool incomplete = done.finish_reason == chat::FinishReason::kLength;
+    if (compacts_) {
+      const std::string summary = std::exchange(text_, {});
+      OpenItem({{"id", NewItemId("cmp_")},
+                {"type", "compaction"},
+                {"encrypted_content", std::string(kOwnCompaction) + summary}},
+               out);
+      open_.clear();
+      Emit("response.output_item.done", {{"output_index", index()}, {"item", item()}}, out);
+    }
     Close(incomplete ? "incomplete" : "completed", out);
-    if (cut && !streamed_) document_["output"].erase(index());
     if (!cut) memory_.Remember(call_ids_, calls_, reader.sampled_calls());
     document_["status"] = incomplete ? "incomplete" : "completed";
     if (incomplete) document_["incomplete_details"] = {{"reason", "max_output_tokens"}};
@@ -259,6 +298,8 @@ class ResponsesWriter final : public AnswerWriter {
   bool streamed_;
   ClientTools client_tools_;
   bool wants_logprobs_;
+  bool compacts_;
+  Json kept_input_;  // Messages in front of the summary of a compaction alone; else null.
   std::function<void(const std::string&, const std::string&)> keep_;
   Json logprobs_ = Json::array();   // Of the message that grows.
   CustomInputReader custom_input_;  // Of the call that grows.

@@ -1,11 +1,13 @@
 // HttpServer over Asio: accepts, hands connections on, drains. With connection.cc the files that include Beast and Asio.
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <thread>
 
 #include "server/http/connection.h"
@@ -16,6 +18,17 @@
 namespace dsv4::server {
 namespace {
 
+// The resolver takes an empty name for a missing one: this machine's, of IPv6.
+Result<std::string> HostToResolve(std::string host) {
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  const bool is_blank = host.find_first_not_of(" \t") == std::string::npos;
+  if (is_blank || host == "*") {
+    return Error(InvalidArgument(fmt::format(
+        "--host: got '{}', wanted an address or a name (0.0.0.0: all of IPv4, :: all there are)", host)));
+  }
+  return host;
+}
+
 class Server final : public HttpServer {
  public:
   Server(HttpOptions options, HttpHandler handler, HttpGate gate, HttpErrorBody error_body)
@@ -25,8 +38,8 @@ class Server final : public HttpServer {
         pause_(shared_.context) {}
 
   ~Server() override {
-    shared_.pool.join();
-    shared_.large_pool.join();
+    shared_.pool.Join();
+    shared_.large_pool.Join();
     const std::lock_guard lock(shared_.wakes->mutex);
     shared_.wakes->context = nullptr;
     if (!shared_.options.unix_socket.empty() && bound_) ::unlink(shared_.options.unix_socket.c_str());
@@ -36,7 +49,7 @@ class Server final : public HttpServer {
   Status Bind();
   std::string address() const override { return address_; }
   void HandleSignals() override;
-  void Run(const std::function<void()>& on_drain) override;
+  void Run(const std::function<void()>& on_stop) override;
   void Shutdown() override {
     asio::post(shared_.context, [this] { BeginDrain(); });
   }
@@ -59,22 +72,25 @@ class Server final : public HttpServer {
   void Accept();
   void Accepted(const error_code& error, Socket socket);
   void Serve(Socket socket);
-  // Closes the connection that has waited longest for a request; false when all are at work.
-  bool CloseIdlest();
+  // Closes a connection of the owner that has most, if those are more than `owner` has: the one that has waited longest for a request, else the last that
+  // came. Else any that waits. False when there is none.
+  bool MakeRoomFor(uint64_t owner);
   void WaitForSignal();
+  // One after the other, each once: for the lame-duck time, for the drain time, for last words.
+  void Stop();
   void BeginDrain();
   void EndNow();
 
   // What must begin whatever memory there is. These outlive the operations of the context.
   int accepting_ = 0;
-  HandlerMemory accept_memory_, pause_memory_, signal_memory_;
+  HandlerMemory accept_memory_, pause_memory_, signal_memory_, drain_memory_;
   ConnectionsShared shared_;
   asio::basic_socket_acceptor<Protocol, asio::io_context::executor_type> acceptor_;
   asio::basic_signal_set<asio::io_context::executor_type> signals_;
   Timer pause_;
   RareWarning turned_away_, given_way_, accept_failed_, no_memory_;
   std::string address_;
-  std::function<void()> on_drain_;
+  std::function<void()> on_stop_;
   bool bound_ = false;
 };
 
@@ -109,7 +125,8 @@ Status Server::Bind() {
     address_ = "unix:" + shared_.options.unix_socket;
   } else {
     asio::ip::tcp::resolver resolver(shared_.context);
-    const auto results = resolver.resolve(shared_.options.host, std::to_string(shared_.options.port), error);
+    DSV4_ASSIGN_OR_RETURN_STATUS(const std::string host, HostToResolve(shared_.options.host));
+    const auto results = resolver.resolve(host, std::to_string(shared_.options.port), error);
     if (error) return InvalidArgument(fmt::format("--host {}: {}", shared_.options.host, error.message()));
     const asio::ip::tcp::endpoint endpoint = results.begin()->endpoint();
     acceptor_.open(endpoint.protocol(), error);
@@ -161,15 +178,6 @@ void Server::Accepted(const error_code& error, Socket socket) {
 
 void Server::Serve(Socket socket) {
   error_code error;
-  if (static_cast<int64_t>(shared_.connections.size()) >= shared_.options.max_connections) {
-    if (!CloseIdlest()) {
-      turned_away_.Say(
-          fmt::format("{} connections are at work, another was turned away", shared_.connections.size()));
-      return;
-    }
-    given_way_.Say(fmt::format("{} connections are open, one that waited gave way to a new one",
-                               shared_.connections.size()));
-  }
   std::string client;
   if (shared_.options.unix_socket.empty()) {
     SetTcpOptions(socket.native_handle(), shared_.options.client_timeout);
@@ -180,17 +188,45 @@ void Server::Serve(Socket socket) {
       client = peer.address().to_string(error);
     }
   }
+  if (static_cast<int64_t>(shared_.connections.size()) >= shared_.options.max_connections) {
+    if (!MakeRoomFor(OwnerOfAddress(client))) {
+      turned_away_.Say(
+          fmt::format("{} connections are at work, another was turned away", shared_.connections.size()));
+      return;
+    }
+    given_way_.Say(fmt::format("{} connections are open, one of the owner of most gave way to a new one",
+                               shared_.connections.size()));
+  }
   std::make_shared<Connection>(shared_, std::move(socket), std::move(client))->Start();
 }
 
-bool Server::CloseIdlest() {
-  Connection* idlest = nullptr;
+bool Server::MakeRoomFor(uint64_t owner) {
+  struct Counts {
+    int64_t all = 0;
+    Connection* idlest = nullptr;
+    Connection* last = nullptr;
+  };
+  std::map<uint64_t, Counts> owners;
+  Counts* most = nullptr;
   for (Connection* connection : shared_.connections) {
-    if (!connection->waiting_since()) continue;
-    if (idlest == nullptr || *connection->waiting_since() < *idlest->waiting_since()) idlest = connection;
+    if (connection->gives_way()) continue;
+    Counts& counts = owners[connection->owner()];
+    ++counts.all;
+    const auto& waiting = connection->waiting_since();
+    if (waiting && (counts.idlest == nullptr || *waiting < *counts.idlest->waiting_since()))
+      counts.idlest = connection;
+    if (counts.last == nullptr || connection->since() > counts.last->since()) counts.last = connection;
+    if (most == nullptr || counts.all > most->all) most = &counts;
   }
-  if (idlest == nullptr) return false;
-  idlest->GiveWay();
+  const int64_t mine = owners[owner].all;
+  if (most == nullptr) return true;  // All give way already.
+  // One's own that waits gives way too, as before; work that is in progress only to an owner with fewer.
+  Connection* gives = most->idlest != nullptr || most->all <= mine + 1 ? most->idlest : most->last;
+  for (const auto& [id, counts] : owners) {
+    if (gives == nullptr) gives = counts.idlest;
+  }
+  if (gives == nullptr) return false;
+  gives->GiveWay();
   return true;
 }
 
@@ -201,26 +237,44 @@ void Server::WaitForSignal() {
         WaitForSignal();  // First, so that a second signal is heard even if the first finds no memory.
         if (shared_.draining)
           EndNow();
-        else
+        else if (shared_.stopping)
           BeginDrain();
+        else
+          Stop();
       }));
+}
+
+void Server::Stop() {
+  if (std::exchange(shared_.stopping, true)) return;
+  if (on_stop_) on_stop_();
+  if (shared_.options.lame_duck.count() == 0) return BeginDrain();
+  shared_.drain_timer.expires_after(shared_.options.lame_duck);
+  shared_.drain_timer.async_wait([this](const error_code& error) {
+    if (!error) BeginDrain();
+  });
 }
 
 void Server::BeginDrain() {
   if (std::exchange(shared_.draining, true)) return;
-  if (on_drain_) on_drain_();
   error_code ignored;
   acceptor_.close(ignored);
-  for (Connection* connection : shared_.connections) connection->Drain();
+  // First: whatever fails after it, the end comes.
   shared_.drain_timer.expires_after(shared_.connections.empty() ? std::chrono::milliseconds(0)
                                                                 : shared_.options.drain_timeout);
-  shared_.drain_timer.async_wait([this](const error_code&) { EndNow(); });
+  shared_.drain_timer.async_wait(
+      asio::bind_allocator(HandlerAllocator<void>(drain_memory_), [this](const error_code&) { EndNow(); }));
+  for (Connection* connection : shared_.connections) connection->Drain();
+  if (!std::exchange(shared_.stopping, true) && on_stop_) on_stop_();
 }
 
 void Server::EndNow() {
-  if (!shared_.connections.empty())
-    WarnNoThrow("http: {} connections are cut off", shared_.connections.size());
-  shared_.context.stop();
+  // A second time, or with nothing left to say.
+  if (std::exchange(shared_.ending, true) || shared_.connections.empty()) return shared_.context.stop();
+  WarnNoThrow("http: {} connections are cut off", shared_.connections.size());
+  for (Connection* connection : shared_.connections) connection->Cut();
+  constexpr std::chrono::seconds kLastWords(1);
+  shared_.drain_timer.expires_after(kLastWords);
+  shared_.drain_timer.async_wait([this](const error_code&) { shared_.context.stop(); });
 }
 
 void Server::HandleSignals() {
@@ -229,8 +283,8 @@ void Server::HandleSignals() {
   WaitForSignal();
 }
 
-void Server::Run(const std::function<void()>& on_drain) {
-  on_drain_ = on_drain;
+void Server::Run(const std::function<void()>& on_stop) {
+  on_stop_ = on_stop;
   UnwindReserve reserve;
   for (bool running = true; running;) {
     // What lacks memory outside of a connection, or as an operation of one begins, ends up here. Others give memory back meanwhile.
@@ -247,14 +301,30 @@ void Server::Run(const std::function<void()>& on_drain) {
       reserve.Refill();
     }
   }
-  shared_.pool.join();
-  shared_.large_pool.join();
+  shared_.pool.Join();
+  shared_.large_pool.Join();
   // What is still open is destroyed here, and with it its reply.
   shared_.context.restart();
   for (Connection* connection : shared_.connections) connection->Abort();
   shared_.drain_timer.cancel();
   signals_.cancel();
   shared_.context.run_for(std::chrono::seconds(2));
+}
+
+// With no more connections than the process may have besides what else it opens; it may have as many as the system lets it.
+HttpOptions WithinDescriptors(HttpOptions options) {
+  constexpr int64_t kOthers = 128;
+  rlimit files = {};
+  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return options;
+  const auto wanted = static_cast<rlim_t>(options.max_connections + kOthers);
+  if (files.rlim_cur < wanted) {
+    files.rlim_cur = std::min(files.rlim_max, wanted);
+    (void)::setrlimit(RLIMIT_NOFILE, &files);
+    (void)::getrlimit(RLIMIT_NOFILE, &files);
+  }
+  const auto most = static_cast<int64_t>(std::min<rlim_t>(files.rlim_cur, wanted)) - kOthers;
+  options.max_connections = std::min(options.max_connections, std::max<int64_t>(most, 8));
+  return options;
 }
 
 }  // namespace
@@ -266,8 +336,8 @@ Status CheckTlsFiles(const std::string& certificate, const std::string& key) {
 
 Result<std::unique_ptr<HttpServer>> HttpServer::Listen(HttpOptions options, HttpHandler handler,
                                                        HttpGate gate, HttpErrorBody error_body) {
-  auto server = std::make_unique<Server>(std::move(options), std::move(handler), std::move(gate),
-                                         std::move(error_body));
+  auto server = std::make_unique<Server>(WithinDescriptors(std::move(options)), std::move(handler),
+                                         std::move(gate), std::move(error_body));
   DSV4_TRY(server->LoadTls());
   DSV4_TRY(server->Bind());
   return server;

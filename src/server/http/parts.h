@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/percent.h"
 #include "server/http/http.h"
 
 namespace dsv4::server {
@@ -43,11 +44,22 @@ inline void SetTcpOptions(int fd, std::chrono::milliseconds patience) {
   };
   const auto seconds = static_cast<int>(std::max<int64_t>(1, patience.count() / 1000));
   set(IPPROTO_TCP, TCP_NODELAY, 1);
+  // The kernel keeps no more unsent: a client that does not read is seen soon.
+  set(IPPROTO_TCP, TCP_NOTSENT_LOWAT, 16 << 10);
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
   set(IPPROTO_TCP, TCP_KEEPIDLE, seconds);
   set(IPPROTO_TCP, TCP_KEEPINTVL, std::max(1, seconds / 3));
   set(IPPROTO_TCP, TCP_KEEPCNT, 3);
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(patience.count()));
+}
+
+constexpr std::string_view kForwardedFor = "x-forwarded-for";
+
+// An id that a client or a proxy chose, where it may stand in a log and in a header.
+inline bool IsRequestId(std::string_view id) {
+  constexpr size_t kLongest = 128;
+  return !id.empty() && id.size() <= kLongest &&
+         std::all_of(id.begin(), id.end(), [](unsigned char c) { return c > 0x20 && c < 0x7F; });
 }
 
 // What a client is told whose request cannot be read; status 0: nothing, the connection just ends.
@@ -81,6 +93,7 @@ inline Refusal BadFraming(const http::request<http::buffer_body>& message) {
       return {400, "Transfer-Encoding: wanted chunked alone"};
     }
     if (count(http::field::content_length) > 0) return {400, "Content-Length beside Transfer-Encoding"};
+    if (message.version() < 11) return {400, "Transfer-Encoding: HTTP/1.0 has none"};
   }
   const size_t hosts = count(http::field::host);
   if (hosts > 1 || (hosts == 0 && message.version() >= 11))
@@ -93,13 +106,14 @@ inline HttpRequest ReadHead(const http::request<http::buffer_body>& message) {
   HttpRequest request;
   request.method = std::string(message.method_string());
   const std::string_view target = {message.target().data(), message.target().size()};
-  request.path = std::string(target.substr(0, target.find('?')));
-  if (request.path.size() < target.size())
-    request.query = std::string(target.substr(request.path.size() + 1));
+  const std::string_view path = target.substr(0, target.find('?'));
+  request.path = PercentDecoded(path);
+  if (path.size() < target.size()) request.query = std::string(target.substr(path.size() + 1));
   for (const auto& field : message) {
     std::string name(field.name_string());
     std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-    request.headers.try_emplace(std::move(name), field.value());
+    const auto [header, is_new] = request.headers.try_emplace(std::move(name), field.value());
+    if (!is_new && header->first == kForwardedFor) header->second += fmt::format(", {}", field.value());
   }
   return request;
 }

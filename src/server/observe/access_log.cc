@@ -1,7 +1,9 @@
 #include "server/observe/access_log.h"
 
+#include <fcntl.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -25,13 +27,10 @@ std::string Quoted(const std::string& text) {
 }  // namespace
 
 Result<std::unique_ptr<AccessLog>> AccessLog::Open(const std::string& path) {
-  std::FILE* const file = path == "-" ? stdout : std::fopen(path.c_str(), "ae");
-  if (file == nullptr) return Error(InvalidArgument(fmt::format("{}: {}", path, std::strerror(errno))));
-  return std::unique_ptr<AccessLog>(new AccessLog(file));
-}
-
-AccessLog::~AccessLog() {
-  if (file_ != stdout) std::fclose(file_);
+  const int descriptor = path == "-" ? ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3)
+                                     : ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (descriptor < 0) return Error(InvalidArgument(fmt::format("{}: {}", path, std::strerror(errno))));
+  return std::unique_ptr<AccessLog>(new AccessLog(descriptor));
 }
 
 void AccessLog::Write(const AccessLine& line) {
@@ -42,9 +41,7 @@ void AccessLog::Write(const AccessLine& line) {
                                        fmt::gmtime(std::chrono::system_clock::to_time_t(now)), milliseconds,
                                        line.client.empty() ? "-" : line.client, Quoted(line.method),
                                        Quoted(line.path), line.status, line.num_bytes, line.seconds, line.id);
-  const std::lock_guard lock(mutex_);
-  std::fwrite(text.data(), 1, text.size(), file_);
-  std::fflush(file_);
+  writer_.Write(text);
 }
 
 }  // namespace dsv4::server

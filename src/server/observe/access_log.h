@@ -6,11 +6,10 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "base/line_writer.h"
 #include "base/status.h"
 
 namespace dsv4::server {
@@ -25,18 +24,17 @@ struct AccessLine {
   double seconds = 0.0;
 };
 
-// From any thread. Lines are appended whole, so that the file may be copied and cut while the server runs.
+// From any thread, which never waits for the file: lines that it does not take are lost (base/line_writer.h). Lines are appended whole, so that
+// the file may be copied and cut while the server runs.
 class AccessLog {
  public:
   // "-": standard output. InvalidArgument names a file that cannot be opened.
   static Result<std::unique_ptr<AccessLog>> Open(const std::string& path);
-  ~AccessLog();
   void Write(const AccessLine& line);
 
  private:
-  explicit AccessLog(std::FILE* file) : file_(file) {}
-  std::mutex mutex_;
-  std::FILE* file_;
+  explicit AccessLog(int descriptor) : writer_(descriptor, "access log") {}
+  LineWriter writer_;
 };
 
 }  // namespace dsv4::server

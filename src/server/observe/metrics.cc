@@ -132,12 +132,26 @@ struct Metrics::State {
   prometheus::Counter& prefill = Counter("dsv4_prefill_tokens_total", "Prompt tokens computed.");
   prometheus::Counter& cached =
       Counter("dsv4_cached_tokens_total", "Prompt tokens reused instead of computed.");
+  prometheus::Counter& shared = Counter(
+      "dsv4_shared_prompt_tokens_total",
+      "Prompt tokens with which a kept text begins; those that were not reused had no state at their place.");
+  prometheus::Counter& mixed_steps =
+      Counter("dsv4_mixed_steps_on_device_total",
+              "Steps that were waited for, prompts among them or not, and chose their tokens on the device.");
   prometheus::Counter& output = Counter("dsv4_output_tokens_total", "Tokens sampled.");
   prometheus::Counter& preemptions =
       Counter("dsv4_preemptions_total", "Sequences that gave up their state for others.");
   prometheus::Counter& replayed_steps =
       Counter("dsv4_replayed_steps_total",
               "Steps that were queued as an earlier one was, without a walk through the model.");
+  prometheus::Gauge& prefill_beside_decode =
+      Gauge("dsv4_prefill_tokens_beside_answers",
+            "Prompt tokens that the latest step with prompts and answers could read.");
+  prometheus::Gauge& gap_aim =
+      Gauge("dsv4_step_seconds_aim",
+            "Seconds that the latest step with prompts and answers could take; 0: no limit was known.");
+  prometheus::Counter& holding_steps = Counter(
+      "dsv4_holding_steps_total", "Steps while prompts waited for others to be read together with them.");
   prometheus::Counter& decode_steps = Counter(
       "dsv4_decode_steps_total",
       "Steps, once for every sequence that got tokens of it; output tokens by these are tokens a step.");
@@ -249,6 +263,9 @@ void Metrics::OnStep(const engine::StepReport& report) {
   state_->cache_states.Set(static_cast<double>(now.cache_states));
   state_->evictions.Increment(static_cast<double>(now.cache_evictions - last.cache_evictions));
   state_->prefill.Increment(static_cast<double>(now.num_prefill_tokens - last.num_prefill_tokens));
+  state_->shared.Increment(static_cast<double>(now.num_shared_tokens - last.num_shared_tokens));
+  state_->mixed_steps.Increment(
+      static_cast<double>(now.num_mixed_steps_on_backend - last.num_mixed_steps_on_backend));
   state_->cached.Increment(static_cast<double>(now.num_cached_tokens - last.num_cached_tokens));
   state_->output.Increment(static_cast<double>(now.num_output_tokens - last.num_output_tokens));
   for (size_t source = 0; source < speculation::kNumSources; ++source) {
@@ -264,6 +281,9 @@ void Metrics::OnStep(const engine::StepReport& report) {
   state_->drafting_seconds.Increment(now.drafting_seconds - last.drafting_seconds);
   state_->decode_steps.Increment(static_cast<double>(now.num_decode_steps - last.num_decode_steps));
   state_->replayed_steps.Increment(static_cast<double>(now.num_steps_replayed - last.num_steps_replayed));
+  state_->prefill_beside_decode.Set(static_cast<double>(now.prefill_beside_decode));
+  state_->gap_aim.Set(now.gap_aim);
+  state_->holding_steps.Increment(static_cast<double>(now.num_steps_holding - last.num_steps_holding));
   state_->preemptions.Increment(static_cast<double>(now.num_preemptions - last.num_preemptions));
   if (now.num_steps != last.num_steps) {  // Else it only waited for the disk, or ended what was cancelled.
     state_->step_seconds.Observe(report.seconds);

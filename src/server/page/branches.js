@@ -63,8 +63,7 @@ async function regenerate(turn = current?.turns.at(-1)) {
   const i = conversation.turns.indexOf(turn);
   if (i < 0) return;
   const next = newAnswer();
-  const failed = turn.error && !turn.content && !turn.reasoning && !turn.calls.length;
-  if (failed && turn === conversation.turns.at(-1)) {  // There is nothing that a branch would keep.
+  if (hasFailed(turn) && turn === conversation.turns.at(-1)) {  // There is nothing that a branch would keep.
     if (turn.branches) next.branches = turn.branches;
     conversation.turns[i] = next;
   } else {
@@ -72,6 +71,9 @@ async function regenerate(turn = current?.turns.at(-1)) {
   }
   await answer(conversation, next);
 }
+
+// An answer of which nothing came. Its question is no part of what the model reads next.
+const hasFailed = turn => Boolean(turn?.role === "assistant" && !turn.active && turn.error && !turn.content && !turn.reasoning && !turn.calls.length);
 
 // Goes on with an answer that was cut, in its reasoning or behind it. `closing`: the reasoning ends and the answer begins.
 async function goOn(closing = false) {

@@ -1,38 +1,51 @@
-// What is being asked: text, files, and how much of the context it takes.
+// The question in the making: text, files, and how much of the context it takes. Each conversation has a draft of its own.
 "use strict";
 
-const kLargestFile = 4 << 20;
 let files = [];     // {name, text}, to go with the next question.
 let context = 0;    // Tokens that a conversation may have; 0: not known.
 let draft = 0;      // Tokens of what is being asked.
+const draftFiles = new Map();  // By a conversation's id ("": the next one): files, until the page is closed.
 
-// Text of UTF-8, or of UTF-16 that says so; anything else is no text.
-function decodeText(bytes) {
-  const [a, b] = bytes;
-  const encoding = a === 0xff && b === 0xfe ? "utf-16le" : a === 0xfe && b === 0xff ? "utf-16be" : "utf-8";
+const draftKey = () => `dsv4.draft.${current?.id ?? ""}`;
+function keepDraft() {
+  const text = $("ask").value;
+  draftFiles.set(current?.id ?? "", files);
   try {
-    const text = new TextDecoder(encoding, { fatal: true }).decode(bytes);
-    return text.includes("\0") ? null : text.replaceAll("\r\n", "\n");
-  } catch { return null; }
+    if (text) localStorage.setItem(draftKey(), text);
+    else localStorage.removeItem(draftKey());
+  } catch { /* Full or forbidden: a reload forgets it. */ }
+}
+function takeDraft() {
+  let text = "";
+  try { text = localStorage.getItem(draftKey()) ?? ""; } catch { /* Forbidden. */ }
+  $("ask").value = text;
+  files = draftFiles.get(current?.id ?? "") ?? [];
+  draft = 0;
+  showFiles();
+  grow();
+}
+function forgetDraft(id) {
+  draftFiles.delete(id);
+  try { localStorage.removeItem(`dsv4.draft.${id}`); } catch { /* Forbidden. */ }
 }
 
 async function addFiles(list) {
   const refused = [];
   for (const file of list) {
-    if (file.size > kLargestFile) { refused.push(`${file.name} has ${(file.size / (1 << 20)).toFixed(1)} MB, at most 4 MB are taken`); continue; }
-    let text = null;
-    try { text = decodeText(new Uint8Array(await file.arrayBuffer())); } catch (error) { refused.push(`${file.name} cannot be read (${error.message})`); continue; }
-    if (text === null) refused.push(`${file.name} is no text in UTF-8 or UTF-16`);
-    else files.push({ name: file.name, text });
+    const { text, fault } = await readAttachment(file);
+    if (fault) refused.push(fault);
+    else files = [...files, { name: file.name, text }];
   }
-  if (refused.length) notice(`Not attached: ${refused.join("; ")}.`);
+  settled("files");
+  if (refused.length) notice(`Not attached: ${refused.join("; ")}. ${kAttachable}`, { about: "files", stays: true });
   showFiles();
+  keepDraft();
   $("ask").focus();
 }
 
 function showFiles() {
-  $("files").replaceChildren(...files.map(file => make("span", { className: "file" }, file.name,
-    button("×", () => { files = files.filter(other => other !== file); showFiles(); $("ask").focus(); }, { ariaLabel: `Remove ${file.name}` }))));
+  $("files").replaceChildren(...files.map(file => make("span", { className: "file" }, icon("file"), make("span", {}, file.name),
+    iconButton("close", `Remove ${file.name}`, () => { files = files.filter(other => other !== file); showFiles(); keepDraft(); $("ask").focus(); }))));
   $("files").hidden = !files.length;
   countDraft();
 }
@@ -41,7 +54,7 @@ function showFiles() {
 let counting = null;
 function countDraft() {
   clearTimeout(counting);
-  try { sessionStorage.setItem("dsv4.draft", $("ask").value); } catch { /* Full or forbidden: a reload forgets it. */ }
+  $("send").disabled = !$("ask").value.trim() && !files.length;
   const text = questionText({ files, content: $("ask").value });
   if (!text) { draft = 0; showMeter(); return; }
   counting = setTimeout(async () => {
@@ -55,17 +68,21 @@ function countDraft() {
 
 const number = value => value.toLocaleString("en");
 
+// Tokens that a conversation has so far. An answer that was cut off never said how many: its pieces were counted.
+const contextOf = conversation => conversation?.turns.findLast(turn => turn.tokens)?.tokens ?? 0;
+
 // How full the context is: what the last answer took, what is being written, what is being asked.
 function showMeter() {
-  const busy = running !== null && running.conversation === current;
-  const said = current?.turns.findLast(turn => turn.tokens)?.tokens ?? 0;
-  const used = said + (busy ? running.pieces : draft);
+  const run = runs.get(current);
+  const estimated = current?.turns.findLast(turn => turn.tokens)?.estimated || run;
+  const used = run ? run.before + run.pieces : contextOf(current) + draft;
+  const far = text => make("span", { className: "far" }, text);  // Left out where there is no room.
   const parts = [];
-  if (busy && running.pieces) parts.push(`≈ ${running.pieces} tokens, ${(running.pieces / Math.max(running.seconds, 0.001)).toFixed(1)} tok/s`);
-  if (!busy && draft) parts.push(`${number(draft)} to send`);
-  if (context) parts.push(`${number(used)} of ${number(context)} tokens of context`);
-  $("meter-text").textContent = parts.join(" · ");
-  $("meter").hidden = !context;
+  if (run?.pieces > 4) parts.push(far(`≈ ${number(run.pieces)} tokens, ${(run.pieces / Math.max(run.seconds, 0.001)).toFixed(1)} tok/s · `));
+  if (!run && draft) parts.push(far(`${number(draft)} to send · `));
+  if (context && used) parts.push(far(`${estimated ? "≈ " : ""}${number(used)} of ${number(context)} tokens of context`), make("span", { className: "near" }, `${Math.round(100 * used / context)} %`));
+  $("meter-text").replaceChildren(...parts);
+  $("meter").hidden = !context || !used;
   $("meter").max = context || 1;
   $("meter").high = 0.9 * (context || 1);
   $("meter").value = used;
@@ -73,28 +90,34 @@ function showMeter() {
 
 function grow() {
   $("ask").style.height = "auto";
-  $("ask").style.height = `${$("ask").scrollHeight + 2}px`;
+  $("ask").style.height = `${$("ask").scrollHeight}px`;
 }
 
 async function send(event) {
   event?.preventDefault();
   const content = $("ask").value.trim();
   if (!content && !files.length) return;
-  if (running) { notice(kBusy); return; }
-  if (current && !await isFree(current)) return;
-  if (running) return;
+  const conversation = current;
+  if (!await isFree(conversation) || current !== conversation) return;
+  const question = { role: "user", content, ...(files.length && { files }) };
+  forgetDraft(conversation?.id ?? "");
   if (!current) {
-    const title = content || files.map(file => file.name).join(", ");
-    conversations.unshift({ id: fresh(), version: 0, title: title.slice(0, 60), turns: [], settings: copyOfChosen() });
-    select(conversations[0]);
+    const title = (content || files.map(file => file.name).join(", ")).replace(/\s+/g, " ");
+    conversations.unshift({ id: fresh(), version: 0, title: title.length > 60 ? `${title.slice(0, 59)}…` : title, turns: [], settings: copyOfChosen() });
+    current = conversations[0];
+    rememberCurrent();
   }
-  current.turns.push({ role: "user", content, ...(files.length && { files }) });
+  current.turns.push(question);
+  const tokens = draft;
   $("ask").value = "";
   files = [];
-  draft = 0;
   showFiles();
   grow();
-  answer(current);
+  settled("files", "busy");
+  draft = tokens;
+  const done = answer(current);
+  draft = 0;
+  await done;
 }
 
 async function sendResults() {
@@ -103,7 +126,7 @@ async function sendResults() {
 }
 
 $("form").addEventListener("submit", send);
-$("ask").addEventListener("input", () => { grow(); countDraft(); });
+$("ask").addEventListener("input", () => { grow(); keepDraft(); countDraft(); });
 $("ask").addEventListener("keydown", event => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) send(event); });
 $("ask").addEventListener("paste", event => {
   if (!event.clipboardData.files.length) return;
@@ -121,3 +144,6 @@ addEventListener("drop", event => {
   event.preventDefault();
   addFiles([...event.dataTransfer.files]);
 });
+for (const example of document.querySelectorAll("#examples button")) {
+  example.addEventListener("click", () => { $("ask").value = example.dataset.ask; send(); });
+}

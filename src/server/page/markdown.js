@@ -1,65 +1,136 @@
-// Markdown of answers: headings, lists, quotes, tables, code, formulas, bold, italic, links. Nodes are made one by one: text never
-// becomes markup.
+// Markdown of answers. marked reads it; from its tokens nodes are made one by one: text never becomes markup.
 "use strict";
 
-const kInline = new RegExp([
-  /(?<tick>`+)(?<code>[^\n]{1,4000}?)(?<!`)\k<tick>(?!`)/,
-  /\\\((?<tex>[^\n]{1,4000}?)\\\)/,
-  /\$\$(?<shown>[^\n$]{1,4000}?)\$\$/,
-  /(?<![\\\w$])\$(?=[^\s$])(?<dollar>[^$\n]{0,1000}?[^\s$\\])\$(?![\w$])/,
-  /\*\*\*(?<both>[^\s*][^\n]{0,2000}?)\*\*\*/,
-  /\*\*(?<bold>[^\s][^\n]{0,2000}?)\*\*(?!\*)/,
-  /\*(?<italic>[^\s*](?:[^*\n]{0,2000}[^\s*])?)\*/,
-  /(?<![\w_])_(?<under>[^\s_](?:[^_\n]{0,2000}[^\s_])?)_(?![\w_])/,
-  /~~(?<struck>[^\s~][^~\n]{0,2000})~~/,
-  /!?\[(?<label>[^\]\n]{1,500})\]\((?<address>https?:\/\/[^\s()]{1,2000}(?:\([^\s()]{0,500}\)[^\s()]{0,500})?)(?:\s+"[^"\n]{0,500}")?\)/,
-  /(?<bare>https?:\/\/[^\s<>"'`)\]]{1,2000}[^\s<>"'`)\].,;:!?])/,
-  /\\(?<mark>[!-/:-@[-`{-~])/,
-].map(part => part.source).join("|"), "g");
+// Formulas on lines of their own: what opens one, what closes it. An empty line ends the search.
+const kShown = /^ {0,3}(\$\$|\\\[|\\begin\{((?:equation|align|aligned|alignat|gather|gathered|multline|split|cases|array|CD|[bpvBV]?matrix)\*?)\})/;
+function shownAt(src) {
+  const [whole, open, environment] = src.match(kShown) ?? [];
+  if (!open) return undefined;
+  const close = environment ? `\\end{${environment}}` : open === "$$" ? "$$" : "\\]";
+  const paragraph = src.slice(0, src.match(/\n[ \t]*\n|$/).index);
+  const end = paragraph.indexOf(close, whole.length);
+  const rest = end < 0 ? null : paragraph.slice(end + close.length).match(/^[ \t]*(?:\n|$)/);
+  if (end >= 0 && !rest) return undefined;  // Words follow: it stands within a line.
+  if (end < 0 && (paragraph.length < src.length || !/^[ \t]*\n/.test(paragraph.slice(whole.length)))) return undefined;
+  if (end < 0) return { type: "shown", raw: src, tex: null, text: src };  // It still comes.
+  const inner = paragraph.slice(whole.length, end);
+  return inner.trim() ? { type: "shown", raw: paragraph.slice(0, end + close.length) + rest[0], tex: environment ? `${open}${inner}${close}` : inner } : undefined;
+}
 
-const link = (address, text) => make("a", { href: address, target: "_blank", rel: "noopener noreferrer", textContent: text });
+// Formulas within a line. A sum of money is none: behind the first sign comes no blank, in front of the last neither, and no digit follows.
+const kWithin = /^(?:\\\((?<round>[^]{1,4000}?)\\\)|\\\[(?<square>[^]{1,4000}?)\\\]|\$\$(?<twice>[^$]{1,4000}?)\$\$|\$(?=[^\s$])(?<once>(?:[^$\n\\]|\\[^\n]){0,1000}?)(?<!\s)\$(?![\w$]))/;
+// Bold words that end with a mark and go on without a blank, as Chinese and Japanese are written: CommonMark would leave the stars.
+const kBold = /^\*\*(?=[^\s*])((?:[^*\n\\`$]|\\[^\n]){0,1000}?[\p{P}\p{S}])(?<!\*)\*\*(?=[\p{L}\p{N}])/u;
+// Tags that mean nothing but how the words look; all others are words themselves.
+const kTag = /^<(\/?)(b|br|del|em|i|ins|kbd|mark|s|small|strong|sub|sup|u)\s*(?:(?<!\/)\/)?>/i;
 
-function inline(node, text) {
-  let at = 0;
-  for (const match of text.matchAll(kInline)) {
-    node.append(text.slice(at, match.index));
-    at = match.index + match[0].length;
-    const { code, tex, shown, dollar, both, bold, italic, under, struck, label, address, bare, mark } = match.groups;
-    if (code !== undefined) node.append(make("code", { textContent: /^ .*[^ ].* $/.test(code) ? code.slice(1, -1) : code }));
-    else if (tex !== undefined || dollar !== undefined) node.append(formula(tex ?? dollar, false));
-    else if (shown !== undefined) node.append(shownFormula("span", shown));
-    else if (both !== undefined) node.append(make("strong", {}, inline(make("em"), both)));
-    else if (bold !== undefined) node.append(inline(make("strong"), bold));
-    else if (italic !== undefined || under !== undefined) node.append(inline(make("em"), italic ?? under));
-    else if (struck !== undefined) node.append(inline(make("del"), struck));
-    else if (mark !== undefined) node.append(mark);
-    else node.append(link(address ?? bare, label ?? bare));
+marked.use({
+  gfm: true, breaks: true, mangle: false, headerIds: false,
+  extensions: [
+    {
+      name: "shown", level: "block", tokenizer: shownAt,
+      start: src => {
+        const paragraph = src.slice(0, src.match(/\n[ \t]*\n|$/).index);
+        for (const { index } of paragraph.matchAll(/\n(?= {0,3}(?:\$\$|\\\[|\\begin\{))/g)) if (shownAt(src.slice(index + 1))) return index + 1;
+        return undefined;
+      },
+    },
+    {
+      name: "within", level: "inline", start: src => { const at = src.search(/\$|\\[([]/); return at < 0 ? undefined : at; },
+      tokenizer: (src, tokens) => {
+        const match = src.match(kWithin);
+        if (!match || (src[0] === "$" && /[\w$\\]$/.test(tokens.at(-1)?.raw ?? ""))) return undefined;
+        const { round, square, twice, once } = match.groups;
+        return { type: "within", raw: match[0], tex: round ?? square ?? twice ?? once, display: (square ?? twice) !== undefined };
+      },
+    },
+    {
+      name: "strong", level: "inline",
+      tokenizer(src) {
+        const match = src.startsWith("**") ? src.match(kBold) : null;
+        return match ? { type: "strong", raw: match[0], text: match[1], tokens: this.lexer.inlineTokens(match[1]) } : undefined;
+      },
+    },
+  ],
+  tokenizer: {
+    html: () => undefined,
+    tag: src => {
+      const match = src.match(kTag);
+      return match ? { type: "html", raw: match[0], name: match[2].toLowerCase(), closes: match[1] === "/" } : undefined;
+    },
+    // A note at the foot of a page is no address.
+    def: src => (/^ {0,3}\[[^\]^][^\]]{0,200}\]:\s*<?(?:https?:|mailto:)/.test(src) ? false : undefined),
+  },
+});
+
+// A paragraph with more marks than these is no prose, and marked looks for the end of each of them: it stays as it is.
+const kMostMarks = 2000;
+const plainInlineTokens = marked.Lexer.prototype.inlineTokens;
+marked.Lexer.prototype.inlineTokens = function (src, tokens = []) {
+  const marks = src.length < kMostMarks ? 0 : src.match(/[*_`[~$\\<]/g)?.length ?? 0;
+  if (marks <= kMostMarks) return plainInlineTokens.call(this, src, tokens);
+  tokens.push({ type: "text", raw: src, text: src.replaceAll("&", "&amp;") });
+  return tokens;
+};
+
+// marked makes blanks of tabs in front of lines; those of code stay.
+const kTab = "\uE009";
+function shield(text) {
+  const lines = (text.includes("\r") ? text.replace(/\r\n?/g, "\n") : text);
+  if (!lines.includes("\t")) return lines;
+  let fence = "";
+  return lines.split("\n").map(line => {
+    const mark = line.match(/^\s*(?:(?:[-*+>]|\d+[.)])\s+)*(`{3,}|~{3,})/)?.[1] ?? "";
+    if (mark && (!fence || mark.startsWith(fence))) fence = fence ? "" : mark;
+    return fence && !mark ? line.replaceAll("\t", kTab) : line.replace(/^[ \t]+/, blank => blank.replaceAll("\t", "    "));
+  }).join("\n");
+}
+
+const kNamed = { amp: "&", lt: "<", gt: ">", quot: "\"", apos: "'", nbsp: "\u00a0", copy: "©", reg: "®", trade: "™", hellip: "…", mdash: "—", ndash: "–", times: "×",
+  divide: "÷", plusmn: "±", deg: "°", middot: "·", bull: "•", larr: "←", rarr: "→", uarr: "↑", darr: "↓", harr: "↔", le: "≤", ge: "≥", ne: "≠", asymp: "≈", infin: "∞",
+  laquo: "«", raquo: "»", lsquo: "‘", rsquo: "’", ldquo: "“", rdquo: "”", euro: "€", pound: "£", yen: "¥", sect: "§", para: "¶", micro: "µ", alpha: "α", beta: "β",
+  gamma: "γ", delta: "δ", lambda: "λ", mu: "μ", pi: "π", sigma: "σ", omega: "ω", thinsp: "\u2009", ensp: "\u2002", emsp: "\u2003", zwj: "\u200d", zwnj: "\u200c", shy: "\u00ad" };
+// The characters of a text in which marked has written some as entities.
+const unescaped = text => text.replace(/&(?:#(\d{1,7})|#[xX]([0-9a-fA-F]{1,6})|(\w{1,20}));/g, (all, decimal, hex, name) => {
+  if (name) return Object.hasOwn(kNamed, name) ? kNamed[name] : all;
+  const code = decimal ? parseInt(decimal, 10) : parseInt(hex, 16);
+  return code === 0 || code > 0x10ffff || (code >= 0xd800 && code < 0xe000) ? "\ufffd" : String.fromCodePoint(code);
+});
+
+// The address of a link that may be followed, or null.
+function address(href) {
+  try { return /^(?:https?|mailto):$/.test(new URL(href).protocol) ? href : null; } catch { return null; }
+}
+const link = href => make("a", { href, target: "_blank", rel: "noopener noreferrer" });
+
+// A formula is drawn once it stands in the page: of one that is already there, nothing is made.
+const formula = (tag, tex, display) => make(tag, { className: display ? "tex shown" : "tex", dir: "ltr", source: tex, ...(display && { tabIndex: 0 }) });
+
+const kSpans = { strong: "strong", em: "em", del: "del" };
+function inline(node, tokens) {
+  const open = [node];
+  for (const token of tokens ?? []) {
+    const here = open.at(-1);
+    const href = token.href === undefined ? null : address(unescaped(token.href));
+    if (kSpans[token.type]) here.append(inline(make(kSpans[token.type]), token.tokens));
+    else if (token.type === "within") here.append(formula("span", token.tex, token.display));
+    else if (token.type === "codespan") here.append(make("code", { dir: "ltr" }, unescaped(token.text).replaceAll(kTab, "\t")));
+    else if (token.type === "br" || (token.type === "html" && token.name === "br")) here.append(make("br"));
+    else if (token.type === "html") {
+      if (!token.closes) { open.push(make(token.name)); here.append(open.at(-1)); }
+      else if (open.length > 1 && here.localName === token.name) open.pop();
+      else here.append(token.raw);
+    }
+    else if (token.type === "link") here.append(href ? inline(link(href), token.tokens) : token.raw);
+    else if (token.type === "image") here.append(href ? inline(link(href), [{ type: "text", text: token.text || token.href }]) : token.raw);  // Nothing is fetched from elsewhere.
+    else if (token.tokens) inline(here, token.tokens);
+    else here.append(unescaped(token.text));
   }
-  node.append(text.slice(at));
   node.normalize();
   return node;
 }
 
-// A formula of its own line: what is too wide is scrolled.
-const shownFormula = (tag, text) => make(tag, { className: "formula", tabIndex: 0 }, formula(text, true));
-
-const cells = line => line.trim().replace(/^\||\|$/g, "").split(/(?<!\\)\|/).map(cell => cell.trim().replaceAll("\\|", "|"));
-const isTable = (lines, i) => lines[i].includes("|") && /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/.test(lines[i + 1] ?? "") &&
-  cells(lines[i]).length === cells(lines[i + 1]).length;
-const kItem = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/;
-const kFence = /^\s*(`{3,}|~{3,})\s*([^\s`]*)[^`]*$/;
-const kRule = /^\s{0,3}([-*_])(?:\s*\1){2,}\s*$/;
-
-// A code block says its language, and its button copies what it holds at the time.
-function codeBlock(language, body) {
-  const head = make("div", { className: "code-head" }, make("span", { textContent: language || "text" }),
-    make("button", { type: "button", className: "copy-code", textContent: "Copy", ariaLabel: "Copy this code" }));
-  const code = make("code");
-  highlight(code, language, body);
-  return make("div", { className: "code" }, head, make("pre", { tabIndex: 0 }, code));
-}
-
-// Of more rows, a table is drawn in groups that the browser leaves out while they are not seen. It can do so with blocks only, so the rows are grids
+// A table of more rows is drawn in groups that the browser leaves out while they are not seen. It can do so with blocks only, so the rows are grids
 // with columns of one width, and the roles are said.
 const kTallTable = 256;
 const kRowGroup = 64;
@@ -75,127 +146,94 @@ function tallTable(columns, head, rows) {
   return make("div", { className: "table tall", tabIndex: 0 }, node);
 }
 
-function table(lines) {
-  const sides = cells(lines[1]).map(cell => (/^:.*:$/.test(cell) ? "centre" : /:$/.test(cell) ? "right" : ""));
-  const line = (tag, text, properties) => {
-    const words = cells(text);
-    return make("tr", {}, ...sides.map((side, i) => inline(make(tag, { className: side, ...properties }), words[i] ?? "")));
-  };
-  const head = line("th", lines[0], { scope: "col" });
-  const rows = lines.slice(2).map(text => line("td", text));
-  if (rows.length > kTallTable) return tallTable(sides.length, head, rows);
+function table(token) {
+  const line = (cells, tag, properties) => make("tr", {}, ...token.header.map((_, i) =>
+    inline(make(tag, { dir: "auto", className: token.align[i] ?? "", ...properties }), cells[i]?.tokens)));
+  const head = line(token.header, "th", { scope: "col" });
+  const rows = token.rows.map(cells => line(cells, "td"));
+  if (rows.length > kTallTable) return tallTable(token.header.length, head, rows);
   return make("div", { className: "table", tabIndex: 0 }, make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)));
 }
 
-// Items of deeper indentation go into a list of the item before them.
-function list(items) {
-  const ordered = /\d/.test(items[0].mark);
-  const node = make(ordered ? "ol" : "ul", ordered ? { start: parseInt(items[0].mark, 10) } : {});
-  for (let i = 0; i < items.length;) {
-    let end = i + 1;
-    while (end < items.length && items[end].indent > items[i].indent) end++;
-    const task = items[i].text.match(/^\[([ xX])\] (.*)$/s);
-    const item = inline(make("li"), task ? task[2] : items[i].text);
-    if (task) item.prepend(task[1] === " " ? "☐ " : "☑ ");
-    if (end > i + 1) item.append(list(items.slice(i + 1, end)));
-    node.append(item);
-    i = end;
+function list(token) {
+  const node = make(token.ordered ? "ol" : "ul", token.ordered ? { start: Number(token.start) } : {});
+  for (const item of token.items) {
+    const line = blocks(make("li", { dir: "auto", className: item.task ? "task" : "" }), item.tokens);
+    if (item.task) line.prepend(item.checked ? "☑ " : "☐ ");
+    node.append(line);
   }
   return node;
 }
 
-// The lines of a formula on lines of its own, without what encloses it: {body, end}, or null. It has no empty line.
-function formulaAt(lines, i) {
-  const open = lines[i].match(/^\s*(\$\$|\\\[|\\begin\{(?:equation|align|gather)\*?\})/)?.[1];
-  if (!open) return null;
-  const close = open === "$$" ? "$$" : open === "\\[" ? "\\]" : open.replace("begin", "end");
-  for (let end = i; end < lines.length && lines[end].trim(); end++) {
-    const line = end === i ? lines[i].trim().slice(open.length) : lines[end];
-    if (!line.includes(close)) continue;
-    if (!line.trimEnd().endsWith(close)) return null;
-    const whole = lines.slice(i, end + 1).join("\n").trim();
-    return { body: close.startsWith("\\end") ? whole : whole.slice(open.length, -close.length), end: end + 1 };
-  }
-  return null;
+// A code block says its language, and its button copies what it holds at the time.
+function codeBlock(language, body) {
+  const head = make("div", { className: "code-head" }, make("span", { textContent: language || "text" }),
+    make("button", { type: "button", className: "copy-code", ariaLabel: "Copy this code" }, icon("copy"), "Copy"));
+  const code = make("code");
+  highlight(code, language, body);
+  return make("div", { className: "code", dir: "ltr" }, head, make("pre", { tabIndex: 0 }, code));
 }
 
-// Appends one node for each block of the text. Returns at which line each begins.
-function markdown(node, text) {
-  const lines = text.split("\n");
-  const begins = [];
-  const starts = i => kFence.test(lines[i]) || /^#{1,6}\s|^>/.test(lines[i]) || kRule.test(lines[i]) || kItem.test(lines[i]) || isTable(lines, i) || formulaAt(lines, i);
-  for (let i = 0; i < lines.length;) {
-    const fence = lines[i].match(kFence);
-    const heading = lines[i].match(/^(#{1,6})\s+(.*?)(?:\s+#+)?$/);
-    const begin = i;
-    const shown = lines[i].trim() && formulaAt(lines, i);
-    if (!lines[i].trim()) { i++; continue; }
-    begins.push(begin);
-    if (fence) {
-      const indent = lines[i].length - lines[i].trimStart().length;
-      for (i++; i < lines.length && !lines[i].trim().startsWith(fence[1]);) i++;
-      const body = lines.slice(begin + 1, i++).map(line => (line.slice(0, indent).trim() ? line : line.slice(indent)));
-      node.append(codeBlock(fence[2], body.join("\n")));
-    } else if (shown) {
-      node.append(shownFormula("div", shown.body));
-      i = shown.end;
-    } else if (heading) {
-      node.append(inline(make(`h${Math.min(6, heading[1].length + 2)}`), heading[2]));
-      i++;
-    } else if (kRule.test(lines[i])) {
-      node.append(make("hr"));
-      i++;
-    } else if (isTable(lines, i)) {
-      while (i < lines.length && lines[i].includes("|")) i++;
-      node.append(table(lines.slice(begin, i)));
-    } else if (lines[i].startsWith(">")) {
-      while (i < lines.length && lines[i].startsWith(">")) i++;
-      const quote = make("blockquote");
-      markdown(quote, lines.slice(begin, i).map(line => line.replace(/^>\s?/, "")).join("\n"));
-      node.append(quote);
-    } else if (kItem.test(lines[i])) {
-      const items = [];
-      for (; i < lines.length && !kFence.test(lines[i]) && !kRule.test(lines[i]); i++) {
-        if (!lines[i].trim()) {  // An empty line within: what follows is an item or stands below one.
-          if (i + 1 < lines.length && !kFence.test(lines[i + 1]) && (kItem.test(lines[i + 1]) || /^\s{2,}\S/.test(lines[i + 1]))) continue;
-          break;
-        }
-        const [, indent, mark, words] = lines[i].match(kItem) ?? [];
-        if (mark && items.length && indent.length <= items[0].indent && /\d/.test(mark) !== /\d/.test(items[0].mark)) break;
-        if (mark) items.push({ indent: indent.length, mark, text: words });
-        else items.at(-1).text += `\n${lines[i].trim()}`;
-      }
-      node.append(list(items));
-    } else {
-      for (i++; i < lines.length && lines[i].trim() && !starts(i);) i++;
-      node.append(inline(make("p"), lines.slice(begin, i).join("\n")));
-    }
+// One node for a token, or none.
+function block(token) {
+  switch (token.type) {
+    case "space": case "def": return null;
+    case "heading": return inline(make(`h${Math.min(6, token.depth + 2)}`, { dir: "auto" }), token.tokens);
+    case "code": return codeBlock(token.lang?.match(/^[^\s{]*/)[0] ?? "", token.text.replaceAll(kTab, "\t"));
+    case "shown": return token.tex === null ? make("pre", { className: "coming", tabIndex: 0 }, token.text) : formula("div", token.tex, true);
+    case "hr": return make("hr");
+    case "blockquote": return blocks(make("blockquote", { dir: "auto" }), token.tokens);
+    case "list": return list(token);
+    case "table": return table(token);
+    default: return inline(make("p", { dir: "auto" }), token.tokens ?? [token]);
   }
-  return begins;
+}
+function blocks(node, tokens) {
+  for (const token of tokens) {
+    if (token.type === "text") inline(node, token.tokens ?? [token]);  // An item of a tight list.
+    else node.append(block(token) ?? "");
+  }
+  return node;
+}
+
+// Reads a text, or as much of it as `links`, the addresses that were named before it, do not know. What marked cannot read stays text.
+function lex(text, links) {
+  const lexer = new marked.Lexer(marked.defaults);
+  Object.assign(lexer.tokens.links, links);
+  try {
+    // As lex() does, but for the end of its queue, which it moves as a whole for each entry.
+    lexer.blockTokens(text, lexer.tokens);
+    for (const { src, tokens } of lexer.inlineQueue) lexer.inlineTokens(src, tokens);
+    return { tokens: [...lexer.tokens], links: { ...lexer.tokens.links } };
+  } catch {  // Too deep.
+    return { tokens: [{ type: "paragraph", raw: text, tokens: [{ type: "text", raw: text, text: text.replaceAll("&", "&amp;") }] }], links };
+  }
 }
 
 // Shows a text in a node. Of a text that has grown, only the last two blocks are read again: a line that is not complete can still join
 // the last one to the one before.
-function showText(target, text) {
-  if (target.source === text) return;
-  let keeps = 0;
-  let from = 0;
-  if (target.source && text.startsWith(target.source)) {
-    keeps = Math.max(0, target.offsets.length - 2);
-    from = target.offsets[keeps] ?? 0;
+function showText(target, source) {
+  if (target.source === source) return;
+  const text = shield(source);
+  const grown = target.text !== undefined && text.startsWith(target.text);
+  let keeps = grown ? Math.max(0, target.offsets.length - 2) : 0;
+  let from = keeps ? target.offsets[keeps] : 0;
+  let found = lex(text.slice(from), keeps ? target.links : {});
+  if (keeps && Object.keys(found.links).length !== Object.keys(target.links).length) {  // A new address changes what stands before it.
+    [keeps, from] = [0, 0];
+    found = lex(text, {});
   }
-  target.source = text;
-  const rest = text.slice(from);
   const node = make("div");
-  const begins = markdown(node, rest);
   const offsets = [];
-  let line = 0;
-  let at = 0;
-  for (const begin of begins) {
-    for (; line < begin; line++) at = rest.indexOf("\n", at) + 1;
-    offsets.push(from + at);
+  let at = from;
+  let exact = true;  // Whether the tokens are the text, so that the next look may begin at one.
+  for (const token of found.tokens) {
+    exact &&= text.startsWith(token.raw, at);
+    const drawn = block(token);
+    if (drawn) { node.append(drawn); offsets.push(at); }
+    at += token.raw.length;
   }
-  target.offsets = [...(target.offsets ?? []).slice(0, keeps), ...offsets];
+  Object.assign(target, { source, text, links: found.links, offsets: exact ? [...(target.offsets ?? []).slice(0, keeps), ...offsets] : [] });
   patchParts(target, [...node.childNodes], keeps);
   target.classList.toggle("long", target.childNodes.length > 3);
 }
@@ -210,6 +248,7 @@ function patchParts(target, blocks, from) {
     const wanted = make("div");
     wanted.append(...blocks.splice(0, kPart - at % kPart));
     patch(part, wanted, at % kPart);
+    for (const shell of part.querySelectorAll(".tex:empty")) drawFormula(shell);
     at = (index + 1) * kPart;
   } while (blocks.length);
   while (target.childNodes.length > at / kPart) target.lastChild.remove();
@@ -239,5 +278,5 @@ const isLike = (one, other) => one.nodeName === other.nodeName && one.className 
 
 document.addEventListener("click", event => {
   const pressed = event.target.closest?.(".copy-code");
-  if (pressed) copy(pressed.closest(".code").querySelector("code").textContent);
+  if (pressed) copyBy(pressed, pressed.closest(".code").querySelector("code").textContent);
 });

@@ -1,4 +1,4 @@
-// The chat page: page.html at /, what it loads at /page/NAME. All of it is written in the folder page/ and is part of the binary.
+// The chat page: page.html at /, what it loads at /page/DIGEST/NAME. All of it is part of the binary.
 #pragma once
 
 #include <optional>
@@ -7,10 +7,14 @@
 namespace dsv4::server {
 
 struct PageFile {
-  std::string_view type;  // "text/css; charset=utf-8"
-  std::string_view text;
+  std::string_view type;   // "text/css; charset=utf-8"
+  std::string_view bytes;  // As stored.
+  bool gzip = false;       // Whether that is gzip's format.
 };
 
 std::optional<PageFile> FindPageFile(std::string_view name);
+
+// Changes with every byte of the page and its libraries.
+std::string_view PageDigest();
 
 }  // namespace dsv4::server

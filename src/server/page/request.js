@@ -15,8 +15,9 @@ function requestBody(conversation, closing = false) {
   const unfinished = Boolean(last.content || last.reasoning);
   const turns = conversation.turns.slice(0, unfinished ? undefined : -1);
   const messages = turns.flatMap((turn, i) => {
+    if (hasFailed(turn) || hasFailed(turns[i + 1])) return [];  // With its question: nothing of either was ever answered.
     if (turn.role === "user") return [{ role: "user", content: questionText(turn) }];
-    if (!turn.content && !turn.reasoning && !turn.calls.length) return [];  // A request that failed.
+    if (!turn.content && !turn.reasoning && !turn.calls.length) return [];
     const message = { role: "assistant", content: turn.content, reasoning_content: turn.reasoning };
     if (turn === last) message.prefix = true;
     if (!turn.calls.length) return [message];
@@ -58,22 +59,28 @@ async function* events(response) {
   }
 }
 
+// Words of a refusal that say what a person can do: {text, about}.
 async function refusal(response) {
   const text = await response.text();
-  try { return JSON.parse(text).error.message; } catch { return `${response.status} ${response.statusText}: ${text.slice(0, 200)}`; }
+  if (response.status === 401) return { text: settings.key ? "The server does not know this API key. Enter the right one in Settings." : "This server wants an API key. Enter it in Settings.", about: "key" };
+  try { return { text: JSON.parse(text).error.message, about: "refusal" }; } catch { /* Not the server's own words. */ }
+  const what = `${response.status} ${response.statusText}`.trim();
+  return { text: /^\s*</.test(text) ? `The answer was an error page: ${what}. Something between this browser and the server sent it.` : `${what}: ${text.slice(0, 200)}`, about: "refusal" };
 }
 
 const kNoServer = "The server cannot be reached.";
+const kClosed = "interrupted: the page was closed during this answer";
+const kBusy = "This answer is still being written. Stop it first (Escape).";
+const kMostRuns = 4;  // A browser has six connections to a server.
 
 const newAnswer = () => ({ role: "assistant", content: "", reasoning: "", calls: [] });
 
-const kBusy = "Another answer is being written. Stop it first (Escape).";
-
 // Says when nobody answers in this conversation, here or in another tab.
 async function isFree(conversation) {
-  if (running) { notice(kBusy); return false; }
-  if (!await settle(conversation)) { notice("Another tab is answering in this conversation."); return false; }
-  return !running;
+  if (runs.has(conversation)) { notice(kBusy, { about: "busy" }); return false; }
+  if (runs.size >= kMostRuns) { notice(`${kMostRuns} answers are being written. Wait for one of them, or stop one.`, { about: "busy" }); return false; }
+  if (conversation && !await settle(conversation)) { notice("Another tab is answering in this conversation.", { about: "busy" }); return false; }
+  return !runs.has(conversation);
 }
 
 const atEnd = () => $("log").scrollHeight - $("log").scrollTop - $("log").clientHeight < 80;
@@ -98,20 +105,24 @@ function makeRefresh(conversation, turn) {
   };
 }
 
+const kCut = "cut at the length limit";
+
 // Adds what one event of the stream says.
-function addChunk(turn, chunk, times) {
+function addChunk(turn, chunk, times, run) {
   if (chunk.error) throw new Error(chunk.error.message);
   const now = performance.now();
   if (chunk.usage) {
     const { prompt_tokens: prompt, completion_tokens: output, prompt_tokens_details: details } = chunk.usage;
     const took = (now - (times.first || times.started)) / 1000;
     turn.tokens = prompt + output;
+    delete turn.estimated;
+    turn.speed = `${output} tokens, ${(output / Math.max(took, 0.001)).toFixed(1)} tok/s`;
     turn.thoughtTokens = (turn.thoughtTokens ?? 0) + (chunk.usage.completion_tokens_details?.reasoning_tokens ?? 0) || undefined;
     turn.note = `${prompt} tokens read (${details.cached_tokens} reused), ${output} written, ` +
       `first after ${((times.first || now) - times.started | 0)} ms, ${(output / Math.max(took, 0.001)).toFixed(1)} tok/s`;
   }
   for (const { delta, finish_reason: reason } of chunk.choices) {
-    if (delta.content || delta.reasoning_content || delta.tool_calls) { times.first ||= now; running.pieces++; }
+    if (delta.content || delta.reasoning_content || delta.tool_calls) { times.first ||= now; run.pieces++; }
     if (delta.reasoning_content) times.thinking ||= now;
     if (times.thinking && !times.answering) turn.thought = now - times.thinking;  // Until the first word behind it.
     if (delta.content || delta.tool_calls) times.answering ||= now;
@@ -121,28 +132,32 @@ function addChunk(turn, chunk, times) {
       turn.calls[call.index] ??= { id: call.id, name: call.function.name, arguments: "" };
       turn.calls[call.index].arguments += call.function.arguments;
     }
-    if (reason === "length") turn.error = "cut at the length limit";
+    if (reason === "length") turn.error = kCut;
   }
-  running.seconds = (now - (times.first || now)) / 1000;
+  run.seconds = (now - (times.first || now)) / 1000;
 }
 
 // For a screen reader: that an answer comes, and the whole of it when it is there. The log itself would be read letter by letter.
 function hear(text) { $("said").textContent = text; }
 function hearAnswer(turn) {
   const calls = turn.calls.map(call => `Calls ${call.name}`);
-  const text = drawn.get(turn)?.querySelector(".text").textContent ?? turn.content;
+  const shown = drawn.get(turn)?.querySelector(".text");
+  const text = shown && !shown.querySelector(".katex") ? shown.textContent : turn.content;
   hear([text.length > 2000 ? `${text.slice(0, 2000)} … the answer is longer` : text, ...calls, turn.error].filter(Boolean).join(". "));
 }
 
 // Asks, and writes the answer into `turn`, the last of the conversation: a new one, or one to be continued.
 async function answer(conversation, turn = null, closing = false) {
-  if (running) return;
+  if (runs.has(conversation)) return;
   if (!turn) {
     turn = newAnswer();
     conversation.turns.push(turn);
   }
-  running = { controller: new AbortController(), conversation, pieces: 0, seconds: 0 };
-  unsaved = conversation;
+  const before = contextOf(conversation) + (conversation === current ? draft : 0);
+  const run = { controller: new AbortController(), pieces: 0, seconds: 0, before };
+  runs.set(conversation, run);
+  conversations = [conversation, ...conversations.filter(other => other !== conversation)];
+  unsaved.add(conversation);
   const times = { started: performance.now(), first: 0, thinking: 0, answering: 0 };
   const refresh = makeRefresh(conversation, turn);
   let saving = null;
@@ -150,6 +165,7 @@ async function answer(conversation, turn = null, closing = false) {
   try {
     const body = requestBody(conversation, closing);
     delete turn.error;
+    delete turn.about;
     turn.active = true;
     turn.effort ||= body.reasoning_effort;
     if (!closing) turn.budget ||= body.thinking.budget_tokens;
@@ -157,23 +173,32 @@ async function answer(conversation, turn = null, closing = false) {
     hear("Answering");
     keep(conversation);
     const response = await fetch("v1/chat/completions",
-      { method: "POST", headers: requestHeaders(), body: JSON.stringify(body), signal: running.controller.signal })
-      .catch(error => { throw error.name === "AbortError" ? error : new Error(kNoServer); });
-    if (!response.ok) throw new Error(await refusal(response));
+      { method: "POST", headers: requestHeaders(), body: JSON.stringify(body), signal: run.controller.signal })
+      .catch(error => { throw error.name === "AbortError" ? error : Object.assign(new Error(kNoServer), { about: "server" }); });
+    if (!response.ok) {
+      const { text, about } = await refusal(response);
+      throw Object.assign(new Error(text), { about });
+    }
+    setState("ready");
     for await (const chunk of events(response)) {
-      addChunk(turn, chunk, times);
+      addChunk(turn, chunk, times, run);
       refresh();
       saveSoon();
     }
   } catch (error) {
-    turn.error = leaving ? "interrupted: the page was closed during this answer" : error.name === "AbortError" ? "stopped" : error.message;
+    turn.error = leaving ? kClosed : error.name === "AbortError" ? "stopped" : error.message;
+    if (error.about && !leaving) turn.about = error.about;
+    if (run.pieces) Object.assign(turn, { tokens: before + run.pieces, estimated: true });
+    if (error.about === "server" || error.about === "key") setState(error.about === "key" ? "key" : "away");
+    else if (error.name !== "AbortError" && !leaving) askModels();  // Whether there is a server at all.
   }
   clearTimeout(saving);
   delete turn.active;
-  running = null;
-  if ($("notice").firstChild.textContent === kBusy) $("notice").hidden = true;
+  runs.delete(conversation);
+  if (conversation !== current) unseen.add(conversation);
+  settled("busy");
   show(current === conversation && atEnd());
-  hearAnswer(turn);
+  if (conversation === current) hearAnswer(turn);
   await keep(conversation);
-  if (running?.conversation !== conversation) unsaved = null;
+  if (!runs.has(conversation)) unsaved.delete(conversation);
 }

@@ -3,7 +3,7 @@
 
 const kOfConversation = ["system", "temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "thinking", "effort", "budget", "tools"];
 
-// Of a conversation, or of the next one.
+// Settings of a conversation, or of the next one.
 const chosen = (conversation = current) => conversation?.settings ?? settings;
 const copyOfChosen = () => Object.fromEntries(kOfConversation.filter(name => name in settings).map(name => [name, settings[name]]));
 
@@ -20,7 +20,7 @@ function change(values) {
 
 const toggleThinking = () => change({ thinking: !chosen().thinking });
 
-// What is wrong with a list of tools, or nothing.
+// A fault of a list of tools, or nothing.
 function faultOfTools(text) {
   if (!text.trim()) return "";
   let tools;
@@ -37,6 +37,7 @@ function openSettings() {
   for (const field of fields()) field.value = (isOfConversation(field) ? chosen() : settings)[field.name] ?? "";
   $("settings-of").textContent = current ? "This conversation" : "New conversations";
   $("as-default").hidden = !current;
+  $("settings-more").open = Boolean(chosen().tools);
   fields().find(field => field.name === "tools").setCustomValidity("");
   $("settings").showModal();
 }

@@ -2,14 +2,14 @@
 "use strict";
 
 // Writes one conversation. Each record has a version: where another tab wrote since, both are kept, this one under a new name.
-function keep(conversation) {
+function keep(conversation, changed = Date.now()) {
   if (!database) return Promise.resolve(false);
   return new Promise(resolve => {
     let said = false;
     const failed = error => {
       if (said) return;
       said = true;
-      notice(`Not saved: ${error?.name === "QuotaExceededError" ? "the storage of the browser for this page is full. Delete conversations" : error?.message || "the browser gave no reason"}.`);
+      notice(`Not saved: ${error?.name === "QuotaExceededError" ? "the browser's storage for this page is full. Export and delete conversations" : error?.message || "the browser gave no reason"}.`, { about: "store", stays: true });
       resolve(false);
     };
     let stored;
@@ -17,7 +17,7 @@ function keep(conversation) {
     try {
       const transaction = database.transaction("conversations", "readwrite");
       const store = transaction.objectStore("conversations");
-      conversation.changed = Date.now();
+      conversation.changed = changed;
       store.get(conversation.id).onsuccess = event => {
         stored = event.target.result;
         if (stored && stored.version !== conversation.version) {
@@ -29,6 +29,7 @@ function keep(conversation) {
       };
       transaction.oncomplete = () => {
         channel.postMessage({ changed: conversation.id });
+        settled("store");
         if (copied) {
           notice("Another tab changed this conversation. Both are kept; this one is now a copy.");
           load(copied);
@@ -43,14 +44,14 @@ function keep(conversation) {
   });
 }
 
-// What is stored takes the place of what is here. The turns stay the same objects, and with them what is drawn of them.
+// Takes a stored record in place of the one here. The turns stay the same objects, and with them what is drawn of them.
 function take(record) {
   const here = conversations.find(other => other.id === record.id);
-  if (here && (running?.conversation === here ? !record.deleted : here.version >= record.version)) return;
+  if (here && (runs.has(here) ? !record.deleted : here.version >= record.version)) return;
   if (record.deleted) {
-    if (here && running?.conversation === here) running.controller.abort();
+    runs.get(here)?.controller.abort();
     conversations = conversations.filter(other => other !== here);
-    if (here && current === here) current = null;
+    if (here && current === here) select(null);
   } else if (here) {
     const turns = record.turns.map((turn, i) => {
       const old = here.turns[i];
@@ -79,26 +80,26 @@ const kAliveMilliseconds = 1500;
 // An answer that is not finished and that no tab is writing was cut off when its tab closed.
 async function settle(conversation) {
   const turn = conversation.turns.at(-1);
-  if (!turn?.active || running?.conversation === conversation) return true;
+  if (!turn?.active || runs.has(conversation)) return true;
   alive.delete(conversation.id);
   channel.postMessage({ ask: conversation.id });
   await new Promise(resolve => setTimeout(resolve, kAliveMilliseconds));
   if (alive.has(conversation.id) || !turn.active) return !turn.active;
   delete turn.active;
-  turn.error = "interrupted: the page was closed during this answer";
+  turn.error = kClosed;
   await keep(conversation);
   return true;
 }
 
 channel.onmessage = ({ data }) => {
   if (data.changed) load(data.changed);
-  if (data.ask && running?.conversation.id === data.ask) channel.postMessage({ alive: data.ask });
+  if (data.ask && [...runs.keys()].some(conversation => conversation.id === data.ask)) channel.postMessage({ alive: data.ask });
   if (data.alive) alive.add(data.alive);
 };
 
 async function begin() {
   const records = await new Promise(resolve => {
-    const forbidden = error => { notice(`Conversations are not kept: ${error?.message || "this browser forbids storage"}.`); resolve([]); };
+    const forbidden = error => { notice(`Conversations are not kept: ${error?.message || "this browser forbids storage"}.`, { stays: true }); resolve([]); };
     try {
       const request = indexedDB.open("dsv4", 1);
       request.onupgradeneeded = () => request.result.createObjectStore("conversations", { keyPath: "id" });
@@ -115,6 +116,7 @@ async function begin() {
   const hour = 3600e3;
   for (const record of records.filter(other => other.deleted < Date.now() - hour)) {
     database.transaction("conversations", "readwrite").objectStore("conversations").delete(record.id);
+    forgetDraft(record.id);
   }
   conversations = records.filter(record => !record.deleted).concat(conversations).sort((a, b) => b.changed - a.changed);
   // The last words of an answer whose tab was closed, and what an earlier version of this page had kept.

@@ -1,7 +1,6 @@
 // The turns of a conversation as they are shown.
 "use strict";
 
-const button = (text, run, properties = {}) => make("button", { type: "button", textContent: text, onclick: run, ...properties });
 const seconds = milliseconds => `${(milliseconds / 1000).toFixed(milliseconds < 10000 ? 1 : 0)} s`;
 
 function showCall(call, turn) {
@@ -18,7 +17,7 @@ function showCall(call, turn) {
   return node;
 }
 
-const drawn = new WeakMap();  // Of a turn: what shows it. A redraw keeps it, with what was opened or selected in it.
+const drawn = new WeakMap();  // By turn: its node. A redraw keeps it, with what was opened or selected in it.
 
 function showTurn(turn) {
   if (!drawn.has(turn)) drawn.set(turn, drawTurn(turn));
@@ -26,7 +25,23 @@ function showTurn(turn) {
   return drawn.get(turn);
 }
 
-// The line below a turn. It is made anew only when something in it changes: a button keeps the focus.
+// A fault of an answer, and what can be done about it.
+function drawFault(turn, last) {
+  const node = make("div", { className: turn.error === kCut || turn.error === "stopped" ? "fault mild" : "fault" });
+  const said = { [kCut]: "Cut at the length limit", stopped: hasFailed(turn) ? "Stopped before the answer began" : "Stopped" }[turn.error] ?? turn.error;
+  node.append(make("span", { className: "error", textContent: said }));
+  if (turn.about === "key") node.append(button("Settings", openSettings));
+  if (hasFailed(turn)) {
+    if (last) node.append(button("Send again", () => regenerate(turn), { className: "strong" }));
+    else node.append(make("span", { textContent: "The model has not read this question." }));
+  } else if (canGoOn(turn) && last) {
+    node.append(button("Continue", () => goOn(), { className: "strong", title: "Go on where it was cut" }));
+    if (!turn.content) node.append(button("Answer now", () => goOn(true), { title: "Close the reasoning and answer" }));
+  }
+  return node;
+}
+
+// The lines below a turn. They are made anew only when something in them changes: a button keeps the focus.
 function drawFoot(turn, startEdit) {
   const foot = make("div", { className: "foot" });
   let shown = "";
@@ -36,26 +51,25 @@ function drawFoot(turn, startEdit) {
     if (now === shown) return;
     shown = now;
     foot.replaceChildren();
-    if (turn.error) foot.append(make("span", { className: "error", textContent: turn.error }));
-    if (turn.note) foot.append(make("span", { textContent: turn.note }));
     if (turn.active) return;
+    if (turn.error) foot.append(drawFault(turn, last));
+    const tools = make("div", { className: "tools" });
+    foot.append(tools);
     if (turn.branches) {
       const { at, tails } = turn.branches;
-      foot.append(make("span", { className: "branches" },
-        button("‹", () => showBranch(current, turn, at - 1), { disabled: at === 0, ariaLabel: "Previous branch" }),
-        make("span", { textContent: ` ${at + 1} / ${tails.length} ` }),
-        button("›", () => showBranch(current, turn, at + 1), { disabled: at === tails.length - 1, ariaLabel: "Next branch" })));
+      tools.append(make("span", { className: "branches" },
+        iconButton("left", "Previous branch", () => showBranch(current, turn, at - 1), { disabled: at === 0 }),
+        make("span", { textContent: `${at + 1} / ${tails.length}` }),
+        iconButton("right", "Next branch", () => showBranch(current, turn, at + 1), { disabled: at === tails.length - 1 })));
     }
-    if (turn.role === "assistant") {
-      if (canGoOn(turn) && last) {
-        foot.append(button("Continue", () => goOn(), { title: "Go on where it was cut" }));
-        if (!turn.content) foot.append(button("Answer now", () => goOn(true), { title: "Close the reasoning and answer" }));
-      }
-      foot.append(button("Again", () => regenerate(turn), { title: last ? "Another answer (Ctrl+Shift+R)" : "Another answer" }));
-      if (turn.calls.length && last) foot.append(button("Send results", sendResults));
+    if (turn.content) tools.append(iconButton("copy", "Copy", event => copyBy(event.currentTarget, turn.content)));
+    if (turn.role === "assistant" && !hasFailed(turn)) {
+      tools.append(iconButton("again", "Again", () => regenerate(turn), { title: last ? "Another answer (Ctrl+Shift+R)" : "Another answer" }));
     }
-    if (turn.content) foot.append(button("Copy", () => copy(turn.content)));
-    if (!turn.calls?.length) foot.append(button("Edit", startEdit));
+    if (!turn.calls?.length && !hasFailed(turn)) tools.append(iconButton("edit", "Edit", startEdit));
+    if (turn.edited && !turn.error && last && canGoOn(turn)) tools.append(button("Continue", () => goOn(), { title: "Go on from what it now says" }));
+    if (turn.calls?.length && last) tools.append(button("Send results", sendResults, { className: "strong" }));
+    if (turn.note) tools.append(make("details", { className: "numbers" }, make("summary", { title: turn.note }, turn.speed ?? "Statistics"), make("span", {}, turn.note)));
   };
   return foot;
 }
@@ -64,10 +78,10 @@ function drawFoot(turn, startEdit) {
 function startEdit(turn, node, body) {
   if (node.querySelector(".edit")) return;
   const conversation = current;
-  const field = make("textarea", { value: turn.content, ariaLabel: turn.role === "user" ? "Your message, changed" : "The answer, changed" });
+  const field = make("textarea", { value: turn.content, dir: "auto", ariaLabel: turn.role === "user" ? "Your message, changed" : "The answer, changed" });
   const done = () => { form.remove(); body.hidden = false; foot.hidden = false; foot.querySelector("button")?.focus(); };
   const form = make("form", { className: "edit" }, field, make("div", { className: "foot" },
-    make("button", { textContent: turn.role === "user" ? "Send" : "Save" }), button("Cancel", done)));
+    button("Cancel", done), make("button", { className: "primary", textContent: turn.role === "user" ? "Send" : "Save" })));
   const foot = node.querySelector(".foot");
   form.onsubmit = event => {
     event.preventDefault();
@@ -91,10 +105,10 @@ function drawTurn(turn) {
 }
 
 function drawQuestion(turn) {
-  const said = make("div", { className: "said" });
+  const said = make("div", { className: "said", dir: "auto" });
   const node = make("article", { className: "turn user", ariaLabel: "You" });
   const foot = drawFoot(turn, () => startEdit(turn, node, said));
-  node.append(make("div"), said, foot);
+  node.append(make("div", { className: "with" }), said, foot);
   node.update = () => {
     if (node.files !== turn.files) {
       node.files = turn.files;
@@ -102,26 +116,50 @@ function drawQuestion(turn) {
         make("summary", { textContent: `${name}, ${number(text.length)} characters` }), make("pre", { textContent: text, tabIndex: 0 }))));
     }
     if (said.textContent !== turn.content) said.textContent = turn.content;
+    said.classList.toggle("none", !turn.content);
+    const next = current?.turns[current.turns.indexOf(turn) + 1];
+    node.classList.toggle("unread", hasFailed(next));
     foot.update();
+  };
+  return node;
+}
+
+// The model's reasoning. It is open while it comes, and closes when the answer begins, unless somebody opened or closed it.
+function drawReasoning(turn) {
+  const summary = make("summary");
+  const words = make("div", { className: "thoughts", dir: "auto" });
+  const node = make("details", { className: "reasoning" }, summary, words);
+  let chosenByHand = false;
+  summary.onclick = () => { chosenByHand = true; };
+  node.update = () => {
+    const live = Boolean(turn.active && !turn.content && !turn.calls.length);
+    node.hidden = !turn.reasoning;
+    if (!chosenByHand && node.classList.contains("live") !== live) node.open = live;
+    node.classList.toggle("live", live);
+    if (node.said !== turn.reasoning) patch(words, make("div", {}, turn.reasoning));
+    node.said = turn.reasoning;
+    if (live) words.scrollTop = words.scrollHeight;
+    const time = turn.thought === undefined || turn.thought < 50 ? "" : ` for ${seconds(turn.thought)}`;
+    const label = [`${live ? "Thinking" : "Thought"}${time}`, turn.thoughtTokens && `${number(turn.thoughtTokens)} tokens`, turn.effort && `effort ${turn.effort}`,
+      turn.budget && `at most ${turn.budget} tokens`].filter(Boolean).join(" · ");
+    if (summary.textContent !== label) summary.textContent = label;
   };
   return node;
 }
 
 function drawAnswer(turn) {
   const node = make("article", { className: "turn assistant", ariaLabel: "Answer" });
-  const thinking = make("details", { open: false }, make("summary"), make("div"));
+  const reasoning = drawReasoning(turn);
   const text = make("div", { className: "text" });
+  const waiting = make("div", { className: "waiting", ariaHidden: "true" }, make("span"), make("span"), make("span"));
   const calls = make("div");
   const foot = drawFoot(turn, () => startEdit(turn, node, text));
-  node.append(thinking, text, calls, foot);
+  node.append(reasoning, text, waiting, calls, foot);
   node.update = () => {
-    thinking.hidden = !turn.reasoning;
-    if (thinking.said !== turn.reasoning) patch(thinking.lastChild, make("div", {}, turn.reasoning));
-    thinking.said = turn.reasoning;
-    const label = ["Reasoning", turn.thought !== undefined && seconds(turn.thought), turn.thoughtTokens && `${turn.thoughtTokens} tokens`, turn.effort && `effort ${turn.effort}`,
-      turn.budget && `at most ${turn.budget} tokens`].filter(Boolean).join(", ") + (turn.active && !turn.content ? " …" : "");
-    if (thinking.firstChild.textContent !== label) thinking.firstChild.textContent = label;
+    reasoning.update();
     showText(text, turn.content);
+    text.classList.toggle("grows", Boolean(turn.active && turn.content));
+    waiting.hidden = !turn.active || Boolean(turn.content || turn.reasoning || turn.calls.length);
     turn.calls.forEach((call, i) => {
       if (!calls.children[i]) calls.append(showCall(call, turn));
       calls.children[i].update();
@@ -131,27 +169,6 @@ function drawAnswer(turn) {
   return node;
 }
 
-const entries = new WeakMap();  // Of a conversation: its line in the list.
-
-function drawEntry(conversation) {
-  const node = make("div", { className: "entry" }, button("", () => select(conversation)), button("×", () => remove(conversation)));
-  entries.set(conversation, node);
-  return node;
-}
-
-function showList() {
-  const wanted = conversations.filter(matches).map(conversation => {
-    const entry = entries.get(conversation) ?? drawEntry(conversation);
-    if (entry.firstChild.textContent !== conversation.title) {
-      entry.firstChild.textContent = conversation.title;
-      entry.lastChild.ariaLabel = `Delete ${conversation.title}`;
-    }
-    entry.setAttribute("aria-current", conversation === current);
-    return entry;
-  });
-  place($("list"), wanted);
-}
-
 // Makes `wanted` the children of a node and moves as few as it can.
 function place(node, wanted) {
   const keeps = new Set(wanted);
@@ -159,19 +176,22 @@ function place(node, wanted) {
   wanted.forEach((child, i) => { if (node.children[i] !== child) node.insertBefore(child, node.children[i] ?? null); });
 }
 
-const kEmpty = make("p", { className: "empty", textContent: "Enter sends, Shift+Enter breaks the line, Escape stops." });
+const kFirst = $("first");
 
 function show(toEnd = true) {
-  $("title").textContent = current ? current.title : "dsv4";
-  place($("log"), current ? current.turns.map(showTurn) : [kEmpty]);
-  if (toEnd) $("log").scrollTop = $("log").scrollHeight;
+  $("title").textContent = current ? current.title : "New conversation";
+  place($("log"), current ? current.turns.map(showTurn) : [kFirst]);
+  if (toEnd) $("log").scrollTop = current ? $("log").scrollHeight : 0;
   showList();
+  showModel();
   $("rename").hidden = !current;
-  const busy = running !== null;
+  const busy = runs.has(current);
   $("send").hidden = busy;
   $("stop").hidden = !busy;
-  $("think").setAttribute("aria-pressed", chosen().thinking);
-  $("think").textContent = !chosen().thinking ? "Thinking: off" : `Thinking: ${chosen().effort || "on"}`;
+  const thinks = chosen().thinking;
+  $("think").setAttribute("aria-pressed", thinks);
+  $("think-text").textContent = thinks && chosen().effort ? `Thinking: ${chosen().effort}` : "Thinking";
+  $("think").title = `${thinks ? "The model reasons before it answers" : "The model answers at once"} (Ctrl+Shift+E)`;
   document.documentElement.dataset.theme = settings.theme || "";
   showMeter();
 }
@@ -180,24 +200,33 @@ function openMenu(open) {
   $("nav").classList.toggle("open", open);
   $("menu").setAttribute("aria-expanded", open);
 }
+function rememberCurrent() {
+  try { sessionStorage.setItem("dsv4.current", current?.id ?? ""); } catch { /* Forbidden: a reload opens none. */ }
+}
 function select(conversation) {
   current = conversation;
-  try { sessionStorage.setItem("dsv4.current", conversation?.id ?? ""); } catch { /* Forbidden: a reload opens none. */ }
+  unseen.delete(conversation);
+  rememberCurrent();
   openMenu(false);
+  endRename();
+  takeDraft();
   show();
   $("ask").focus();
 }
 async function remove(conversation) {
-  if (running?.conversation === conversation) running.controller.abort();
+  runs.get(conversation)?.controller.abort();
   conversations = conversations.filter(other => other !== conversation);
-  if (current === conversation) current = null;
   conversation.deleted = Date.now();
-  show();
-  notice(`Deleted: ${conversation.title}`, "Undo", async () => {
-    delete conversation.deleted;
-    conversations.unshift(conversation);
-    await keep(conversation);
-    select(conversation);
+  if (current === conversation) select(null);
+  else show(false);
+  notice(`Deleted: ${conversation.title}`, {
+    action: "Undo", about: "deleted",
+    run: async () => {
+      delete conversation.deleted;
+      conversations.unshift(conversation);
+      await keep(conversation);
+      select(conversation);
+    },
   });
   await keep(conversation);
 }

@@ -1,0 +1,110 @@
+// How sequences get tokens and end.
+#include "engine/answers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "model/runtime/queued_step.h"
+#include "ops/sample.h"
+
+namespace dsv4::engine {
+namespace {
+
+// Takes back what the state has read beyond the tokens that are known.
+void TakeBack(Sequence& sequence) {
+  if (!sequence.state || sequence.state->poisoned()) return;
+  const auto num_known = static_cast<int64_t>(sequence.tokens.size());
+  const int64_t too_many = sequence.length() - num_known;
+  if (too_many > 0 && !sequence.state->Rewind(too_many).ok()) sequence.state.reset();
+}
+
+}  // namespace
+
+bool Answers::Take(Sequence& sequence, const model::ChosenToken& token) const {
+  if (token.fault != ops::kNoFault) {
+    sequence.sampled.emplace_back(Error(token.fault == core_.model.config().vocab_size
+                                            ? sequence.sampler.NoChoice()
+                                            : sequence.sampler.BadLogit(token.fault, "NaN or infinite")));
+    return false;
+  }
+  sequence.sampler.Record(token.id);
+  sequence.sampled.emplace_back(sampling::SampledToken{.id = token.id});
+  if (sequence.request.stop_tokens.contains(token.id)) return false;
+  if (sequence.request.constraint != nullptr) sequence.request.constraint->Accept(token.id);
+  // The token may have ended the waiting of a constraint: what comes behind it has been chosen without.
+  return sequence.GoesOn();
+}
+
+void Answers::Finish(Sequence& sequence, FinishReason reason, Status status, int32_t stop_token,
+                     std::vector<Event>& events) {
+  TakeBack(sequence);
+  // What a cancelled prompt has read so far counts too: the client may come back with it.
+  if (reason != FinishReason::kError) keeper_.Keep(sequence);
+  // Memory that is lacking comes back; a full queue is another matter.
+  if (status.code() == StatusCode::kResourceExhausted)
+    status = Status(StatusCode::kUnavailable, status.message());
+  events.push_back({.request = sequence.id,
+                    .kind = Event::Kind::kFinished,
+                    .finish_reason = reason,
+                    .stop_token = stop_token,
+                    .status = std::move(status)});
+  sequence.finished = true;
+  sequence.state.reset();
+}
+
+void Answers::DropEnded(std::vector<Event>& events) {
+  const std::chrono::steady_clock::time_point now = std::chrono::steady_clock::now();
+  const auto end = [&](Sequence& sequence) {
+    if (sequence.finished) return;  // By a step that was abandoned.
+    if (sequence.abandoned) {
+      Finish(sequence, FinishReason::kError, ResourceExhausted("memory ran out; try again later"), -1,
+             events);
+    } else if (sequence.cancelled) {
+      Finish(sequence, FinishReason::kCancelled, {}, -1, events);
+    } else if (sequence.request.deadline && now >= *sequence.request.deadline) {
+      Finish(sequence, FinishReason::kError,
+             Status(StatusCode::kDeadlineExceeded,
+                    fmt::format("request: its time ran out after {} prompt and {} output tokens",
+                                std::min(sequence.length(), sequence.num_prompt_tokens),
+                                sequence.num_output_tokens())),
+             -1, events);
+    }
+  };
+  for (const auto& sequence : core_.running) end(*sequence);
+  for (const auto& sequence : core_.waiting) end(*sequence);
+  core_.DropFinished();
+  std::erase_if(core_.waiting, [](const auto& sequence) { return sequence->finished; });
+}
+
+void Answers::AdvanceBy(Sequence& sequence, Result<sampling::SampledToken>& token,
+                        std::vector<Event>& events) {
+  if (!token) {
+    Finish(sequence, FinishReason::kError, token.error(), -1, events);
+    return;
+  }
+  if (sequence.request.stop_tokens.contains(token->id)) {
+    Finish(sequence, FinishReason::kStop, {}, token->id, events);
+    return;
+  }
+  sequence.tokens.push_back(token->id);
+  ++core_.stats.num_output_tokens;
+  events.push_back({.request = sequence.id, .kind = Event::Kind::kToken, .token = std::move(*token)});
+  if (sequence.num_output_tokens() >= sequence.max_tokens)
+    Finish(sequence, FinishReason::kLength, {}, -1, events);
+}
+
+void Answers::Advance(Sequence& sequence, std::vector<Event>& events) {
+  ++core_.stats.num_decode_steps;
+  std::vector<Result<sampling::SampledToken>> sampled = std::exchange(sequence.sampled, {});
+  if (const Status status = speculator_.SawSampled(sequence, std::ssize(sampled)); !status.ok())
+    return Fail(sequence, status, events);
+  for (Result<sampling::SampledToken>& token : sampled) {
+    AdvanceBy(sequence, token, events);
+    if (sequence.finished) return;
+  }
+}
+
+}  // namespace dsv4::engine

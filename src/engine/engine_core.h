@@ -1,0 +1,38 @@
+// EngineCore: the model, the options and the sequences, which all parts of an engine look at. One thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "engine/engine_options.h"
+#include "engine/engine_stats.h"
+#include "engine/schedule/prefill_policy.h"
+#include "engine/sequence.h"
+
+namespace dsv4::engine {
+
+struct EngineCore {
+  // Options whose numbers are 0 or unset get what they stand for.
+  EngineCore(model::Model& model_to_run, EngineOptions given, std::vector<uint8_t> allowed);
+
+  // Steps may choose their tokens on the backend, and be queued ahead.
+  bool queues() const;
+  // allowed_on_backend, where there is anything to allow.
+  Status UploadAllowed();
+  void DropFinished();
+
+  model::Model& model;
+  EngineOptions options;
+  std::vector<uint8_t> allowed_tokens;
+  Buffer allowed_on_backend;  // Made of allowed_tokens, once a step was queued.
+  int64_t context_length;
+  int64_t few_rows;  // Model::most_rows_like_steps
+  std::deque<std::unique_ptr<Sequence>> waiting;
+  std::vector<std::unique_ptr<Sequence>> running;  // In order of admission.
+  EngineStats stats;
+  PrefillPolicy prefill_policy;
+};
+
+}  // namespace dsv4::engine

@@ -1,0 +1,216 @@
+// Async scheduling: while all sequences decode, and each token is a choice among its logits alone, a step chooses its tokens on the
+// backend, and the step behind it is queued before the host has seen them. Positions and lengths do not depend on them. The host is one
+// step behind the device, which never waits for it.
+//
+// A sequence that turns out to have ended with a stop token has read that token in the step behind: it is taken back. Whatever has to be
+// decided between two steps (a request that waits or is cancelled, memory that runs out) is decided with no step in flight.
+#include "engine/queued_stepper.h"
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <utility>
+
+#include "model/runtime/queued_step.h"
+
+namespace dsv4::engine {
+namespace {
+
+// It decodes, and its token takes no more than its logits.
+bool DecodesOnBackend(const Sequence& sequence) {
+  return sequence.num_pending() == 1 && sequence.num_output_tokens() > 0 && sequence.MayChooseOnBackend();
+}
+
+}  // namespace
+
+struct QueuedStepper::InFlight {
+  std::unique_ptr<model::QueuedStep> step;
+  std::vector<Sequence*> sequences;  // The sequences of its chunks; null where one has ended meanwhile.
+
+  bool has_ended() const {
+    return std::ranges::all_of(sequences, [](const Sequence* sequence) { return sequence == nullptr; });
+  }
+};
+
+QueuedStepper::QueuedStepper(EngineCore& core, Admission& admission, Answers& answers, Speculator& speculator)
+    : core_(core), admission_(admission), answers_(answers), speculator_(speculator) {}
+
+QueuedStepper::~QueuedStepper() = default;
+
+void QueuedStepper::Abandon() {
+  in_flight_.reset();
+  settled_.reset();
+}
+
+bool QueuedStepper::Step(std::vector<Event>& events) {
+  settled_.reset();
+  if (QueuesAhead()) {
+    GoOn(events);
+    return true;
+  }
+  return speculator_.Choose() && Verify(events);
+}
+
+bool QueuedStepper::MayGoOn() {
+  if (!std::ranges::all_of(core_.running, [](const auto& sequence) { return sequence->GoesOn(); }))
+    return false;
+  if (admission_.HasWork()) return false;
+  const auto now = std::chrono::steady_clock::now();
+  const auto is_to_end = [&](const auto& sequence) {
+    return sequence->cancelled || (sequence->request.deadline && now >= *sequence->request.deadline);
+  };
+  if (std::ranges::any_of(core_.running, is_to_end) || std::ranges::any_of(core_.waiting, is_to_end))
+    return false;
+  int64_t state_bytes = 0;
+  for (const auto& sequence : core_.running)
+    state_bytes += core_.model.MostStateBytes(static_cast<int64_t>(sequence->tokens.size()) + 1);
+  return core_.options.max_state_bytes == 0 || core_.running.size() == 1 ||
+         state_bytes <= core_.options.max_state_bytes;
+}
+
+bool QueuedStepper::QueuesAhead() {
+  if (!core_.queues()) return false;
+  // A watcher wants logits, and a token that was read too much must be one that can be taken back.
+  if (core_.options.observer != nullptr || core_.options.watcher != nullptr) return false;
+  if (core_.model.cache_layout().max_rewind_tokens < 1) return false;
+  const int64_t most = std::min(core_.options.max_step_tokens, core_.model.options().max_chunk_tokens);
+  if (core_.running.empty() || static_cast<int64_t>(core_.running.size()) > most || !MayGoOn()) return false;
+  if (!std::ranges::all_of(core_.running, [](const auto& sequence) { return DecodesOnBackend(*sequence); }) ||
+      speculator_.Plan())
+    return false;
+  if (!core_.UploadAllowed().ok())
+    return false;  // Without memory; a step that reads logits may do with less.
+  std::vector<Sequence*> sequences;
+  for (const auto& sequence : core_.running) sequences.push_back(sequence.get());
+  in_flight_ = Queue(sequences, nullptr);
+  return in_flight_ != nullptr;
+}
+
+std::unique_ptr<QueuedStepper::InFlight> QueuedStepper::Queue(const std::vector<Sequence*>& sequences,
+                                                              const InFlight* before) {
+  std::vector<model::DecodeChunk> chunks;
+  for (Sequence* const sequence : sequences) {
+    model::DecodeChunk chunk{.state = &*sequence->state};
+    if (before == nullptr) {
+      chunk.token = sequence->tokens.back();
+    } else {
+      chunk.follows = std::ranges::find(before->sequences, sequence) - before->sequences.begin();
+    }
+    chunk.choice = sequence->sampler.ChoiceAfter(before == nullptr ? 0 : 1);
+    chunks.push_back(chunk);
+  }
+  // An error changes nothing; a step that is waited for will meet it and say so.
+  const int64_t replayed_before = core_.model.replay_counters().replayed;
+  Result<std::unique_ptr<model::QueuedStep>> step = core_.model.QueueDecode(chunks, core_.allowed_on_backend);
+  if (!step) return nullptr;
+  ++core_.stats.num_steps;
+  core_.stats.num_steps_replayed += core_.model.replay_counters().replayed - replayed_before;
+  if (before != nullptr) ++core_.stats.num_steps_ahead;
+  return std::make_unique<InFlight>(InFlight{std::move(*step), sequences});
+}
+
+bool QueuedStepper::GoOn(std::vector<Event>& events) {
+  if (in_flight_ == nullptr) return false;
+  const std::unique_ptr<InFlight> now = std::exchange(in_flight_, nullptr);
+  if (now->has_ended()) return false;
+  std::vector<Sequence*> next;
+  // A draft of what comes behind the token in flight wants a step of its own, with that token in front.
+  const bool drafts = speculator_.Plan();
+  for (const auto& sequence : core_.running) sequence->num_verified = 0;
+  if (MayGoOn() && !drafts) {
+    // The token that a sequence is about to get may be its last, which is never read.
+    std::ranges::copy_if(now->sequences, std::back_inserter(next), [](const Sequence* sequence) {
+      return sequence != nullptr && sequence->num_output_tokens() + 1 < sequence->max_tokens;
+    });
+  }
+  if (!next.empty()) in_flight_ = Queue(next, now.get());
+  Settle(*now, events);
+  // The time of one step, where the one behind it was there to begin at once.
+  const auto num_rows = static_cast<int64_t>(now->sequences.size());
+  if (settled_.has_value()) speculator_.SawDecodeStep(num_rows, num_rows, *settled_);
+  admission_.CountGoodStep();
+  settled_.reset();
+  if (in_flight_ != nullptr) settled_ = std::chrono::steady_clock::now();
+  if (in_flight_ != nullptr) {
+    for (Sequence*& sequence : in_flight_->sequences) {
+      if (sequence->finished || !sequence->GoesOn()) sequence = nullptr;
+    }
+  }
+  // A token has ended the waiting of a constraint. The step behind has chosen without it: its token is not taken, and read again is what
+  // it was chosen from.
+  for (const auto& sequence : core_.running) {
+    if (sequence->finished || sequence->GoesOn() || sequence->num_pending() > 0) continue;
+    if (const Status status = sequence->state->Rewind(1); !status.ok())
+      answers_.Fail(*sequence, status, events);
+  }
+  core_.DropFinished();
+  if (in_flight_ == nullptr) answers_.DropEnded(events);
+  return true;
+}
+
+void QueuedStepper::Settle(InFlight& step, std::vector<Event>& events) {
+  const Result<std::vector<model::ChosenToken>> tokens = step.step->Wait();
+  for (size_t i = 0; i < step.sequences.size(); ++i) {
+    if (step.sequences[i] == nullptr) continue;
+    Sequence& sequence = *step.sequences[i];
+    if (!tokens) {
+      answers_.Fail(sequence, tokens.error(), events);
+      continue;
+    }
+    answers_.Take(sequence, (*tokens)[i]);
+    answers_.Advance(sequence, events);
+  }
+}
+
+// Logits of several rows would come to the host, and be looked at there, with the device idle.
+bool QueuedStepper::Verify(std::vector<Event>& events) {
+  if (!core_.queues()) return false;
+  std::vector<model::DecodeChunk> chunks;
+  std::vector<std::vector<sampling::ChoiceParams>> choices;  // Behind the tokens of each draft.
+  int64_t num_rows = 0;
+  for (const auto& sequence : core_.running) {
+    if (!DecodesOnBackend(*sequence)) return false;
+    choices.emplace_back();
+    for (int64_t i = 1; i <= sequence->num_verified; ++i)
+      choices.back().push_back(sequence->sampler.ChoiceAfter(static_cast<uint64_t>(i)));
+    num_rows += 1 + sequence->num_verified;
+    chunks.push_back(
+        {.state = &*sequence->state,
+         .token = sequence->tokens.back(),
+         .choice = sequence->sampler.ChoiceAfter(0),
+         .draft = std::span(sequence->draft.tokens).first(static_cast<size_t>(sequence->num_verified)),
+         .draft_choices = choices.back(),
+         .drafts_next = sequence->num_verified > 0 && IsByModel(sequence->draft)});
+  }
+  if (num_rows > core_.model.options().max_chunk_tokens || !core_.UploadAllowed().ok()) return false;
+  const auto began = std::chrono::steady_clock::now();
+  const int64_t replayed_before = core_.model.replay_counters().replayed;
+  // An error changes nothing; a step that is waited for will meet it and say so.
+  Result<std::unique_ptr<model::QueuedStep>> step = core_.model.QueueDecode(chunks, core_.allowed_on_backend);
+  if (!step) return false;
+  const Result<std::vector<model::ChosenToken>> tokens = (*step)->Wait();
+  ++core_.stats.num_steps;
+  ++core_.stats.num_steps_verified_on_backend;
+  core_.stats.num_steps_replayed += core_.model.replay_counters().replayed - replayed_before;
+  const auto num_sequences = static_cast<int64_t>(core_.running.size());
+  if (tokens) speculator_.SawDecodeStep(num_rows, num_sequences, began);
+  size_t row = 0;
+  for (const auto& sequence : core_.running) {
+    const std::span<const int32_t> draft =
+        chunks[static_cast<size_t>(&sequence - core_.running.data())].draft;
+    const size_t first = std::exchange(row, row + 1 + draft.size());
+    if (!tokens) {
+      answers_.Fail(*sequence, tokens.error(), events);
+      continue;
+    }
+    for (size_t i = 0; i <= draft.size(); ++i) {
+      const model::ChosenToken& token = (*tokens)[first + i];
+      if (!answers_.Take(*sequence, token) || (i < draft.size() && token.id != draft[i])) break;
+    }
+    answers_.Advance(*sequence, events);
+  }
+  core_.DropFinished();
+  return true;
+}
+
+}  // namespace dsv4::engine

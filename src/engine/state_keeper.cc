@@ -1,0 +1,129 @@
+// States that are kept for reuse, in memory and on disk.
+#include "engine/state_keeper.h"
+
+#include <algorithm>
+#include <chrono>
+#include <span>
+
+namespace dsv4::engine {
+namespace {
+
+// States on disk that a request asks for, one after the other, when files turn out to be damaged.
+constexpr int kMaxLoads = 3;
+// How long a step that has nothing else to do waits for the disk before it looks for cancelled requests.
+constexpr std::chrono::milliseconds kLoadTick(10);
+
+}  // namespace
+
+StateKeeper::StateKeeper(EngineCore& core)
+    : core_(core),
+      store_(core.options.prefix_cache_bytes * core.model.cache_layout().num_places,
+             {core.model.stage_layouts().begin(), core.model.stage_layouts().end()}) {
+  EngineStats& stats = core.stats;
+  for (const kv::CacheLayout& stage : core.model.stage_layouts()) {
+    int64_t fixed = 0;
+    double entries = 0;
+    double keys = 0;
+    for (const kv::CachePart& part : kv::CacheParts(stage)) {
+      fixed += part.fixed_bytes;
+      (part.name == kv::PageKindName(kv::PageKind::kEntries) ? entries : keys) += part.bytes_per_token;
+    }
+    stats.fixed_state_bytes = std::max(stats.fixed_state_bytes, fixed);
+    stats.entry_bytes_per_token = std::max(stats.entry_bytes_per_token, entries);
+    stats.indexer_key_bytes_per_token = std::max(stats.indexer_key_bytes_per_token, keys);
+  }
+}
+
+void StateKeeper::Keep(const Sequence& sequence) {
+  if (store_.enabled() && sequence.state && !sequence.state->poisoned()) {
+    store_.Keep(sequence.request.cache_salt, sequence.Known(), *sequence.state);
+    if (core_.options.prefix_disk != nullptr) {
+      core_.options.prefix_disk->Offer(sequence.request.cache_salt, sequence.Known(), *sequence.state);
+    }
+  }
+}
+
+void StateKeeper::KeepIfWanted(const Sequence& sequence) {
+  if (sequence.IsKeptAt(sequence.length())) {
+    Keep(sequence);
+  } else if (sequence.IsCheckpoint(sequence.length())) {
+    store_.Keep(sequence.request.cache_salt, sequence.Known(), *sequence.state);
+  }
+}
+
+std::optional<kv::SequenceState> StateKeeper::Find(const Sequence& sequence) {
+  const uint64_t salt = sequence.request.cache_salt;
+  std::optional<kv::SequenceState> state = store_.Find(salt, sequence.tokens);
+  if (!state || core_.few_rows == 0) return state;
+  const int64_t left = sequence.num_prompt_tokens - state->length();
+  if (left <= 0 || left > core_.few_rows) return state;
+  // So few rows of a prompt would have other bits than with those in front of them.
+  const int64_t usable = sequence.num_prompt_tokens - core_.few_rows;
+  if (usable <= 0) return std::nullopt;
+  return store_.Find(salt, std::span(sequence.tokens).first(static_cast<size_t>(usable)));
+}
+
+int64_t StateKeeper::SharedLength(const Sequence& sequence) const {
+  return store_.SharedLength(sequence.request.cache_salt, sequence.tokens);
+}
+
+bool StateKeeper::WaitsForDisk(Sequence& sequence) {
+  PrefixDisk* disk = core_.options.prefix_disk;
+  if (disk == nullptr || sequence.wants_scores()) return false;
+  const uint64_t salt = sequence.request.cache_salt;
+  for (; sequence.num_loads < kMaxLoads; ++sequence.num_loads) {
+    if (sequence.load == nullptr) {
+      const std::optional<kv::SequenceState> in_memory = store_.Find(salt, sequence.tokens);
+      sequence.load =
+          disk->Find(salt, sequence.tokens, (in_memory ? in_memory->length() : 0) + kWorthWaitingFor - 1);
+    }
+    if (sequence.load == nullptr) {
+      sequence.num_loads = kMaxLoads;
+      return false;
+    }
+    if (!disk->IsDone(*sequence.load)) return true;
+    std::optional<PrefixDisk::Loaded> loaded = disk->Take(*sequence.load);
+    sequence.load.reset();
+    if (!loaded) continue;  // There may be a shorter one.
+    store_.Keep(salt, loaded->tokens, loaded->state);
+    sequence.num_loads = kMaxLoads;
+    return false;
+  }
+  return false;
+}
+
+void StateKeeper::Tidy() {
+  if (core_.options.prefix_disk != nullptr) core_.options.prefix_disk->Tidy();
+}
+
+bool StateKeeper::AwaitLoad() {
+  if (std::ranges::none_of(core_.waiting, [](const auto& sequence) { return sequence->load != nullptr; }))
+    return false;
+  core_.options.prefix_disk->WaitForLoad(kLoadTick);
+  return true;
+}
+
+bool StateKeeper::Evict() {
+  return store_.EvictOne() ||
+         (core_.options.prefix_disk != nullptr && core_.options.prefix_disk->DropQueue());
+}
+
+int64_t StateKeeper::BytesOf(const Sequence& sequence) const {
+  return core_.model.MostStateBytes(static_cast<int64_t>(sequence.tokens.size()));
+}
+
+int64_t StateKeeper::RunningBytes() const {
+  int64_t num_bytes = 0;
+  for (const auto& sequence : core_.running) num_bytes += BytesOf(*sequence);
+  return num_bytes;
+}
+
+void StateKeeper::Count(EngineStats& stats) const {
+  const int64_t num_places = core_.model.cache_layout().num_places;
+  stats.state_bytes = RunningBytes() / num_places;
+  stats.cache_bytes = store_.num_bytes() / num_places;
+  stats.cache_states = store_.num_states();
+  stats.cache_evictions = store_.num_evictions();
+}
+
+}  // namespace dsv4::engine

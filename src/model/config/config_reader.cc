@@ -1,0 +1,228 @@
+// Typed values of a config.json.
+#include "model/config/config_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace dsv4::model {
+
+const Json* ConfigReader::Find(std::string_view key) const {
+  const auto found = object_.find(key);
+  return found == object_.end() || found->is_null() ? nullptr : &*found;
+}
+
+void ConfigReader::Fail(std::string_view key, std::string_view got, std::string_view wanted) {
+  if (status_.ok())
+    status_ = InvalidArgument(fmt::format("{}: key {}: {}, wanted {}", where_, key, got, wanted));
+}
+
+void ConfigReader::FailValue(std::string_view key, const Json& got, std::string_view wanted) {
+  constexpr size_t kMaxShown = 80;
+  std::string text = got.dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (text.size() > kMaxShown) text = text.substr(0, kMaxShown) + "...";
+  Fail(key, "holds " + text, wanted);
+}
+
+int64_t ConfigReader::Int(std::string_view key, int64_t min, int64_t max) {
+  const Json* value = Require(key);
+  return value == nullptr ? min : IntOf(key, *value, min, max);
+}
+
+int64_t ConfigReader::IntOr(std::string_view key, int64_t min, int64_t max, int64_t absent) {
+  const Json* value = Find(key);
+  return value == nullptr ? absent : IntOf(key, *value, min, max);
+}
+
+int64_t ConfigReader::IntOf(std::string_view key, const Json& value, int64_t min, int64_t max) {
+  const bool fits = value.is_number_integer() &&
+                    !(value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(max)) &&
+                    value.get<int64_t>() >= min && value.get<int64_t>() <= max;
+  if (fits) return value.get<int64_t>();
+  FailValue(key, value, fmt::format("an integer from {} to {}", min, max));
+  return min;
+}
+
+double ConfigReader::Number(std::string_view key, double min, double max) {
+  const Json* value = Require(key);
+  return value == nullptr ? min : NumberOf(key, *value, min, max);
+}
+
+double ConfigReader::NumberOr(std::string_view key, double min, double max, double absent) {
+  const Json* value = Find(key);
+  return value == nullptr ? absent : NumberOf(key, *value, min, max);
+}
+
+// NaN and infinity fail every comparison with the bounds.
+double ConfigReader::NumberOf(std::string_view key, const Json& value, double min, double max) {
+  if (value.is_number()) {
+    const double number = value.get<double>();
+    if (number >= min && number <= max) return number;
+  }
+  FailValue(key, value, fmt::format("a number from {} to {}", min, max));
+  return min;
+}
+
+bool ConfigReader::BoolOr(std::string_view key, bool absent) {
+  const Json* value = Find(key);
+  if (value == nullptr) return absent;
+  if (value->is_boolean()) return value->get<bool>();
+  FailValue(key, *value, "true or false");
+  return absent;
+}
+
+std::string ConfigReader::StringOr(std::string_view key, std::string_view absent) {
+  const Json* value = Find(key);
+  if (value == nullptr) return std::string(absent);
+  if (value->is_string()) return value->get<std::string>();
+  FailValue(key, *value, "a string");
+  return std::string(absent);
+}
+
+std::vector<std::string> ConfigReader::Strings(std::string_view key) {
+  std::vector<std::string> strings;
+  const Json* value = Find(key);
+  if (value == nullptr) return strings;
+  if (value->is_array() &&
+      std::all_of(value->begin(), value->end(), [](const Json& v) { return v.is_string(); })) {
+    for (const Json& item : *value) strings.push_back(item.get<std::string>());
+  } else {
+    FailValue(key, *value, "a list of strings");
+  }
+  return strings;
+}
+
+// An object, or nullptr when absent or something else (which is a fault).
+const Json* ConfigReader::Object(std::string_view key) {
+  const Json* value = Find(key);
+  if (value == nullptr || value->is_object()) return value;
+  FailValue(key, *value, "an object");
+  return nullptr;
+}
+
+const Json* ConfigReader::Array(std::string_view key, size_t min_size) {
+  const Json* value = Find(key);
+  if (value == nullptr) return nullptr;
+  if (!value->is_array()) {
+    FailValue(key, *value, "a list");
+  } else if (value->size() < min_size) {
+    Fail(key, fmt::format("a list of {} entries", value->size()),
+         fmt::format("at least {} (num_hidden_layers)", min_size));
+  } else {
+    return value;
+  }
+  return nullptr;
+}
+
+const Json* ConfigReader::Require(std::string_view key) {
+  const Json* value = Find(key);
+  if (value == nullptr) Fail(key, "missing", "a value");
+  return value;
+}
+
+void ConfigReader::RequireString(std::string_view key, std::string_view wanted) {
+  if (const std::string got = StringOr(key, wanted); got != wanted)
+    Fail(key, fmt::format("holds \"{}\"", got), fmt::format("\"{}\"", wanted));
+}
+
+void ConfigReader::RequireBool(std::string_view key, bool wanted) {
+  if (BoolOr(key, wanted) != wanted) Fail(key, fmt::format("holds {}", !wanted), fmt::format("{}", wanted));
+}
+
+// The YaRN half of a rope section. `section` may be a release rope_scaling or one of transformers' rope_parameters.
+void ReadYarn(ConfigReader& section, RopeConfig& rope) {
+  const std::string type = section.StringOr("rope_type", section.StringOr("type", "default"));
+  if (type == "default") return;
+  if (type != "yarn") return section.Fail("rope_type", fmt::format("holds \"{}\"", type), "yarn or default");
+  rope.yarn = true;
+  rope.factor = section.Number("factor", 1, 1e6);
+  rope.original_max_position_embeddings = section.Int("original_max_position_embeddings", 1, kMaxPositions);
+  rope.beta_fast = section.NumberOr("beta_fast", 1e-3, 1e6, 32);
+  rope.beta_slow = section.NumberOr("beta_slow", 1e-3, 1e6, 1);
+  // V4 never scales amplitudes: only the neutral values are accepted.
+  section.NumberOr("attention_factor", 1, 1, 1);
+  if (!section.BoolOr("truncate", true))
+    section.Fail("truncate", "holds false", "true: V4 rounds the YaRN ramp's ends");
+  const double mscale = section.NumberOr("mscale", 0, 1e6, 0);
+  if (section.NumberOr("mscale_all_dim", 0, 1e6, 0) != mscale) {
+    section.Fail("mscale", fmt::format("holds {}", mscale),
+                 "the value of mscale_all_dim: V4's rotation has unit amplitude");
+  }
+}
+
+std::vector<int64_t> ReadTokenIds(ConfigReader& reader, std::string_view key, int64_t vocab_size) {
+  std::vector<int64_t> ids;
+  const Json* value = reader.Find(key);
+  if (value == nullptr) return ids;
+  if (!value->is_array()) return {reader.IntOf(key, *value, 0, vocab_size - 1)};
+  for (const Json& id : *value) ids.push_back(reader.IntOf(key, id, 0, vocab_size - 1));
+  return ids;
+}
+
+void ReadQuantization(ConfigReader& reader, ModelConfig& config) {
+  config.expert_dtype = reader.StringOr("expert_dtype", "");
+  const Json* section = reader.Object("quantization_config");
+  if (section == nullptr) return;
+  ConfigReader quantization(*section, reader.where() + ": quantization_config", reader.status());
+  QuantizationConfig& out = config.quantization;
+  out.quant_method = quantization.StringOr("quant_method", "");
+  out.quant_algo = quantization.StringOr("quant_algo", "");
+  out.moe_quant_algo = quantization.StringOr("moe_quant_algo", "");
+  out.scale_fmt = quantization.StringOr("scale_fmt", "");
+  out.ignore = quantization.Strings("ignore");
+  if (const Json* block = quantization.Array("weight_block_size", 0); block != nullptr) {
+    if (block->size() != 2) {
+      quantization.FailValue("weight_block_size", *block, "[rows, columns]");
+    } else {
+      out.weight_block_rows = quantization.IntOf("weight_block_size[0]", (*block)[0], 1, kMaxWidth);
+      out.weight_block_cols = quantization.IntOf("weight_block_size[1]", (*block)[1], 1, kMaxWidth);
+    }
+  }
+  if (const Json* layers = quantization.Object("quantized_layers"); layers != nullptr) {
+    for (const auto& [name, spec] : layers->items()) {
+      const auto algo = spec.is_object() ? spec.find("quant_algo") : spec.end();
+      if (!spec.is_object() || algo == spec.end() || *algo == "NVFP4") out.quantized_layers.push_back(name);
+    }
+  }
+}
+
+void ReadSizes(ConfigReader& reader, ModelConfig& config) {
+  config.vocab_size = reader.Int("vocab_size", 1, kMaxVocab);
+  config.hidden_size = reader.Int("hidden_size", 1, kMaxWidth);
+  config.num_hidden_layers = reader.Int("num_hidden_layers", 1, kMaxLayers);
+  config.max_position_embeddings = reader.Int("max_position_embeddings", 1, kMaxPositions);
+  config.num_attention_heads = reader.Int("num_attention_heads", 1, kMaxHeads);
+  config.head_dim = reader.Int("head_dim", 2, kMaxHeadDim);
+  config.q_lora_rank = reader.Int("q_lora_rank", 1, kMaxWidth);
+  config.o_groups = reader.Int("o_groups", 1, kMaxHeads);
+  config.o_lora_rank = reader.Int("o_lora_rank", 1, kMaxWidth);
+  config.sliding_window = reader.Int("sliding_window", 1, kMaxWidth);
+  config.n_routed_experts = reader.Int("n_routed_experts", 1, kMaxExperts);
+  config.num_experts_per_tok = reader.Int("num_experts_per_tok", 1, 1024);
+  config.moe_intermediate_size = reader.Int("moe_intermediate_size", 1, kMaxWidth);
+  config.routed_scaling_factor = reader.Number("routed_scaling_factor", 1e-6, 1e6);
+  config.swiglu_limit = reader.Number("swiglu_limit", 0, 1e6);
+  if (config.swiglu_limit != 0 && config.swiglu_limit < kSmallestLimit) {
+    reader.Fail("swiglu_limit", fmt::format("holds {}", config.swiglu_limit),
+                fmt::format("0 (no limit) or a number from {} on", kSmallestLimit));
+  }
+  config.hc_mult = reader.IntOr("hc_mult", 1, 16, 4);
+  config.hc_sinkhorn_iters = reader.IntOr("hc_sinkhorn_iters", 1, 1000, 20);
+  config.hc_eps = reader.NumberOr("hc_eps", 0, 1, 1e-6);
+  config.rms_norm_eps = reader.NumberOr("rms_norm_eps", kSmallestEpsilon, 1, 1e-6);
+  config.tie_word_embeddings = reader.BoolOr("tie_word_embeddings", false);
+}
+
+void CheckSizes(ConfigReader& reader, const ModelConfig& config) {
+  if (config.num_attention_heads % config.o_groups != 0) {
+    reader.Fail("o_groups", fmt::format("holds {}", config.o_groups),
+                fmt::format("a divisor of num_attention_heads {}", config.num_attention_heads));
+  }
+  if (config.num_experts_per_tok > config.n_routed_experts) {
+    reader.Fail("num_experts_per_tok", fmt::format("holds {}", config.num_experts_per_tok),
+                fmt::format("at most n_routed_experts {}", config.n_routed_experts));
+  }
+}
+
+}  // namespace dsv4::model

@@ -1,0 +1,39 @@
+// The trunk: how an architecture puts the blocks of the graph together to a layer, and what travels from layer to layer.
+#pragma once
+
+#include <functional>
+
+#include "model/checkpoint/weights.h"
+#include "model/graph/step_context.h"
+
+namespace dsv4::model {
+
+// The state of a pass in front of a layer. Layers change it in place; stages, taps and drafters take it over.
+struct TrunkState {
+  TensorView streams;  // [n, H, D], residual.
+  // The last choice among entries, I32 [n, index_topk], which later layers may use; null where every visible entry takes part.
+  TensorView selected = {};
+  // Memory for choices that outlive their layer; null where no layer uses another's (MakeSelectionRoom).
+  TensorView selection_room = {};
+};
+
+// The per-architecture part of the graph (model/arch/<name>/trunk.cc).
+struct Trunk {
+  // Runs a decoder layer: attention and the mixture of experts, each wrapped by its hyper-connection. `weights` are those of the step's plan.
+  // `before_change`, unless empty, is called while the streams are still those in front of the layer, where a backend fuses nothing with
+  // the ops that follow.
+  Status (*run_layer)(const LayerStep& step, const LayerWeights& weights, TrunkState& state,
+                      const std::function<Status()>& before_change);
+  // The streams mixed to one row in front of the final norm, [n, D].
+  Result<TensorView> (*collapse)(const LayerStep& step, const HyperConnectionWeights& head,
+                                 const TrunkState& state);
+};
+
+// Allocates `selection_room` for a pass whose layers share choices.
+Status MakeSelectionRoom(const LayerStep& step, std::span<const LayerPlan> layers, TrunkState& state);
+
+// A sub-layer's input of all rows, normed, from the mixed streams `u` of the rows that are here.
+Result<TensorView> SublayerInput(const LayerStep& step, std::string_view name, const TensorView& u,
+                                 const TensorView& weight);
+
+}  // namespace dsv4::model

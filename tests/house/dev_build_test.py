@@ -1,0 +1,105 @@
+"""`./dev build` speaks while it works: on a terminal, in a log, and when it is interrupted. Ninja and CMake are stand-ins.
+
+    dev_build_test.py
+"""
+import os
+import pathlib
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+STEPS = 12
+# Says what ninja says, slowly; asked for its inputs it names them at once.
+NINJA = f"""#!/usr/bin/env python3
+import signal, sys, time
+if "inputs" in sys.argv:
+    print("\\n".join("apps/CMakeFiles/dsv4_apps.dir/unit_%d.cc.o" % step for step in range({STEPS})))
+    sys.exit()
+def stop(*_):
+    print("ninja: build stopped: interrupted by user.", flush=True)
+    sys.exit(2)
+signal.signal(signal.SIGINT, stop)
+print("ninja: Entering directory `build/release'", flush=True)
+for step in range(1, {STEPS} + 1):
+    print(f"[{{step}}/{STEPS}] Building CXX object apps/CMakeFiles/dsv4_apps.dir/unit_{{step}}.cc.o", flush=True)
+    time.sleep(0.15)
+print("unit_3.cc:1: warning: something", flush=True)
+"""
+
+
+class DevBuild(unittest.TestCase):
+    def setUp(self):
+        self.root = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.root)
+        shutil.copy(ROOT / "dev", self.root)
+        (self.root / "CMakePresets.json").touch()
+        (self.root / "build/release").mkdir(parents=True)
+        tools = self.root / "tools"
+        tools.mkdir()
+        (tools / "ninja").write_text(NINJA, encoding="utf-8")
+        for name in ("cmake", "apt-get"):
+            (tools / name).write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+        for path in tools.iterdir():
+            path.chmod(0o755)
+        time.sleep(0.02)
+        (self.root / "build/release/build.ninja").touch()
+        self.environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}", "CI": "true"}
+
+    def start(self, stderr):
+        return subprocess.Popen([self.root / "dev", "build", "-j", "2"], stdout=subprocess.DEVNULL, stderr=stderr, stdin=subprocess.DEVNULL,
+                                env=self.environment, start_new_session=True)
+
+    def test_a_log_has_a_line_at_once_and_lines_as_steps_are_done(self):
+        process = self.start(subprocess.PIPE)
+        seen = [(time.monotonic(), line.decode()) for line in process.stderr]
+        process.stderr.close()
+        self.assertEqual(process.wait(), 0, seen)
+        text = [line for _, line in seen]
+        self.assertRegex(text[0], rf"^Building release: {STEPS} units to compile")
+        counts = [(when, int(match[1])) for when, line in seen if (match := re.match(rf"  (\d+) of {STEPS}, ", line))]
+        self.assertGreaterEqual(len(counts), 8, text)
+        self.assertEqual(counts[-1][1], STEPS)
+        # One by one: a reader that waits for a block of them has all at the end.
+        self.assertGreater(counts[-1][0] - counts[0][0], 0.8)
+        self.assertIn("unit_3.cc:1: warning: something\n", text)
+        self.assertRegex(text[-1], r"^Built release in \d+ s$")
+
+    def test_a_terminal_has_a_counter_that_moves(self):
+        leader, follower = pty.openpty()
+        process = self.start(follower)
+        os.close(follower)
+        pieces = []
+        while True:
+            try:
+                piece = os.read(leader, 65536)
+            except OSError:
+                break
+            if not piece:
+                break
+            pieces.append(piece.decode())
+        os.close(leader)
+        self.assertEqual(process.wait(), 0)
+        self.assertGreaterEqual(sum(f"of {STEPS}" in piece for piece in pieces), STEPS // 2, pieces)
+        for step in range(1, STEPS + 1):
+            self.assertIn(f"\r\x1b[K  {step} of {STEPS}", "".join(pieces))
+
+    def test_an_interrupt_says_so_and_ends_a_shells_loop(self):
+        process = self.start(subprocess.PIPE)
+        for line in process.stderr:
+            if b"  3 of" in line:
+                break
+        os.killpg(process.pid, signal.SIGINT)
+        rest = process.stderr.read().decode()
+        process.stderr.close()
+        self.assertEqual(process.wait(), -signal.SIGINT, rest)
+        self.assertIn("dev: interrupted; what is built stays", rest)
+
+
+if __name__ == "__main__":
+    unittest.main()
