@@ -17,14 +17,13 @@
 #include "backend/cuda/kernels/moe/grouped_gemm_weights.cuh"
 #include "backend/cuda/kernels/moe/grouped_gemms.h"
 #include "backend/cuda/kernels/persistent_clusters.h"
-#include "backend/cuda/lowering/estimate.h"
 
 namespace dsv4::backend::cuda {
 namespace {
 
 constexpr int kGroups = 4;  // Warpgroups that multiply.
 constexpr int kRows = 64 * kGroups;
-constexpr int kTokens = kNarrowTokens;
+constexpr int kTokens = 32;  // lowering/estimate.h counts such tiles.
 constexpr int kConsumers = 128 * kGroups;
 constexpr int kThreads = kConsumers + 128;  // Registers are given up and taken by whole warpgroups.
 constexpr int kConsumerRegisters = 112;

@@ -2,9 +2,12 @@
 #pragma once
 
 #include "backend/cuda/kernels/moe/terms_work.h"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "base/status.h"
 
 namespace dsv4::backend::cuda {
+
+class CudaContext;
+struct ExpertTable;
 
 // The terms, which are bf16.
 Status GroupedGemmNarrow(CudaContext& context, const ExpertTable& table, const TermsWork& work);

@@ -18,13 +18,12 @@
 #include "backend/cuda/kernels/moe/grouped_gemm_wide.h"
 #include "backend/cuda/kernels/moe/grouped_gemms.h"
 #include "backend/cuda/kernels/persistent_clusters.h"
-#include "backend/cuda/lowering/estimate.h"
 
 namespace dsv4::backend::cuda {
 namespace {
 
 constexpr int kRows = 128;
-constexpr int kTokens = kWideTokens;
+constexpr int kTokens = 128;  // lowering/estimate.h counts such tiles.
 constexpr int kCluster = 2;
 constexpr int kConsumers = 256;
 constexpr int kThreads = kConsumers + 128;  // Registers are given up and taken by whole warpgroups.
