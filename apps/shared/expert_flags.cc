@@ -78,7 +78,7 @@ Result<std::vector<int64_t>> LayersOfRanks(const model::ModelConfig& config,
                         model::ResolveCheckpoint(*checkpoint, config));
   const model::Placement& placement = options.placement;
   DSV4_ASSIGN_OR_RETURN(
-      const std::vector<model::Range> stages,
+      const std::vector<Range> stages,
       model::StageLayers(resolved, config, LayersOf(config, options), placement.num_stages));
   std::vector<int64_t> layers;
   for (int rank = 0; rank < placement.num_ranks(); ++rank)

@@ -24,7 +24,8 @@ class Generation {
 };
 
 struct EngineThreadOptions {
-  // Requests that have not been admitted. Owners that have none of them find room for as many again, so that one owner cannot fill it all.
+  // Requests that have not been admitted, of one owner alone. Beside others it may have fewer: owners share room for half as many again, and those that
+  // have none find room up to four times as many.
   int64_t max_waiting = 256;
 };
 

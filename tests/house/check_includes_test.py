@@ -152,5 +152,58 @@ class CheckIncludesTest(unittest.TestCase):
         self.expect_bad_table("docs/dependencies.md", "| base | text |", "| bases | text |", "bases")
 
 
+ROOMS = """{"src/model": {"may_include": {"low": [], "high": ["low"]}, "left": {"low -> high": 1}}}"""
+ROOM_TREE = {
+    "tools/rooms.json": ROOMS,
+    "src/model/low/a.h": '#include "model/high/b.h"\n',
+    "src/model/high/b.h": '#include "model/low/a.h"\n#include <vector>\n',
+    "src/model/low/a_test.cc": '#include "model/high/b.h"\n',
+}
+
+
+class RoomsTest(unittest.TestCase):
+    """Rooms of a module: what a row allows, and the list that only shrinks."""
+
+    def check(self, changes: dict[str, str], shrink: bool = False) -> tuple[list[str], str]:
+        with tempfile.TemporaryDirectory() as folder:
+            root = Path(folder)
+            for name, text in {**CLEAN_TREE, **ROOM_TREE, **changes}.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_text(text)
+            problems = check_includes.check_rooms(root, shrink)
+            return problems, (root / "tools/rooms.json").read_text()
+
+    def expect(self, changes: dict[str, str], part: str) -> None:
+        problems, _ = self.check(changes)
+        self.assertEqual(len(problems), 1, problems)
+        self.assertIn(part, problems[0])
+
+    def test_listed_includes_and_tests_pass(self) -> None:
+        problems, _ = self.check({})
+        self.assertEqual(problems, [])
+
+    def test_one_more_include(self) -> None:
+        self.expect({"src/model/low/c.cc": '#include "model/high/b.h"\n'}, "low may not include high (tools/rooms.json): 2 includes, 1 are left")
+
+    def test_new_room(self) -> None:
+        self.expect({"src/model/attic/c.cc": '#include "model/low/a.h"\n'}, "room attic of src/model has no row")
+
+    def test_new_edge(self) -> None:
+        rows = ROOMS.replace('"high": ["low"]', '"high": []')
+        self.expect({"tools/rooms.json": rows}, "high may not include low (tools/rooms.json): 1 includes, 0 are left")
+
+    def test_the_list_shrinks_and_never_grows(self) -> None:
+        _, fewer = self.check({"src/model/low/a.h": ""}, shrink=True)
+        self.assertIn('"left": {}', fewer)
+        _, more = self.check({"src/model/low/c.cc": '#include "model/high/b.h"\n'}, shrink=True)
+        self.assertIn('"low -> high": 1', more)
+
+    def test_rows_go_down(self) -> None:
+        with self.assertRaises(check_includes.TableError):
+            self.check({"tools/rooms.json": ROOMS.replace('"low": []', '"low": ["high"]')})
+        with self.assertRaises(check_includes.TableError):
+            self.check({"tools/rooms.json": ROOMS.replace('"low": []', '"low": ["attic"]')})
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -51,6 +51,12 @@ std::string_view AttentionName(const LayerPlan& plan) {
   return plan.reads_selection() ? "csa" : "hca";
 }
 
+std::string Facts(const LayerPlan& plan) {
+  const auto& [number, window, entries, keys, selection, ratio, overlap, router, rope, block_rows] = plan;
+  return fmt::format("{} {} {} {} {} {} {} {} {} {}", number, window, entries, keys, selection, ratio,
+                     overlap, static_cast<int>(router), static_cast<int>(rope), block_rows);
+}
+
 LayerPlan BlockPlan(int number, int state_layer) { return {.number = number, .window = state_layer}; }
 
 Status CheckPlans(std::span<const LayerPlan> plans, std::string_view what) {

@@ -57,6 +57,9 @@ struct LayerPlan {
 // The name of its attention in reports: "swa" (window alone), "csa" (chosen entries), "hca" (all entries).
 std::string_view AttentionName(const LayerPlan& plan);
 
+// Every field as text: two plans have the same text when they are equal.
+std::string Facts(const LayerPlan& plan);
+
 // The plan of a block that follows `state_layer` layers of a state: a window of its own, and experts by score.
 LayerPlan BlockPlan(int number, int state_layer);
 

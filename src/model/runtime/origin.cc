@@ -58,8 +58,7 @@ std::string Facts(const ModelConfig& c) {
       "{}|{} {} {} {}|{}|{}|{}|{}|{}|{}", fmt::join(sizes, " "), c.routed_scaling_factor, c.swiglu_limit,
       c.hc_eps, c.rms_norm_eps, Facts(c.rope), Facts(c.compress_rope), c.tie_word_embeddings, c.expert_dtype,
       Facts(c.quantization), c.dspark ? Facts(*c.dspark) : std::string());
-  for (const LayerConfig& layer : c.layers)
-    facts += fmt::format("|{} {} {}", static_cast<int>(layer.kind), layer.compress_ratio, layer.hash_routed);
+  for (const LayerPlan& layer : c.layers) facts += "|" + Facts(layer);
   return facts;
 }
 
