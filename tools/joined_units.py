@@ -12,15 +12,20 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 NAME = re.compile(r"\b([A-Za-z_]\w*)(?=\(|\[| = |\{|;| \{|$| :| final)")
-NO_NAMES = {"const", "noexcept", "override", "constexpr", "namespace", "requires"}
+NO_NAMES = {"namespace", "requires", "template"}
 
 
 def declared(lines):
-    """Names that lines at the left margin declare."""
+    """The name that each line at the left margin declares."""
     names = set()
     for line in lines:
-        if line[:1] not in ("", " ", "}", "#", "/", ")"):
-            names.update(NAME.findall(line.split("//")[0]))
+        if line[:1] in ("", " ", "}", "#", "/", ")"):
+            continue
+        plain = line.split("//")[0]
+        while plain != (plain := re.sub(r"<[^<>]*>", "", plain)):  # Arguments of templates, from the inside.
+            pass
+        if match := NAME.search(plain):
+            names.add(match[1])
     return names - NO_NAMES
 
 

@@ -142,6 +142,10 @@ void Engine::Abandon() {
   while (parts_->keeper.EvictState()) continue;
 }
 
+void Engine::DropKeptStates() {
+  while (parts_->keeper.EvictState()) continue;
+}
+
 void Engine::Step(std::vector<Event>& events) {
   parts_->keeper.Tidy();
   if (parts_->queued.GoOn(events)) return;

@@ -51,6 +51,9 @@ class Engine {
   void SetUnread(const UnreadSince& since);
   bool has_waiting() const;
 
+  // Gives back the kept states in memory; the next Step reports their number.
+  void DropKeptStates();
+
   // Gives back all memory that running sequences and kept states have. The next Step finishes the requests that ran, as above.
   void Abandon();
 

@@ -83,6 +83,7 @@ struct EngineThread::Shared {
   int64_t num_unadmitted = 0;
   std::unordered_map<uint64_t, int64_t> num_unadmitted_of;  // By owner; those that have any.
   bool has_cancellations = false;
+  bool drops_states = false;
   bool stopping = false;
 
   // The engine's thread only.
@@ -227,12 +228,20 @@ void EngineThread::Shared::Run() {
     std::vector<Submission> submissions;
     bool cancel_all = false;
     bool look_for_cancelled = false;
+    bool drop_states = false;
     {
       std::unique_lock lock(mutex);
-      changed.wait(lock, [&] { return stopping || !inbox.empty() || !engine->idle(); });
+      changed.wait(lock, [&] { return stopping || drops_states || !inbox.empty() || !engine->idle(); });
       submissions = std::exchange(inbox, {});
       cancel_all = stopping;
       look_for_cancelled = std::exchange(has_cancellations, false);
+      drop_states = std::exchange(drops_states, false);
+    }
+    if (drop_states) {
+      engine->DropKeptStates();
+      const EngineStats now = engine->stats();
+      const std::lock_guard lock(mutex);
+      stats = now;
     }
     Receive(std::move(submissions));
     if (cancel_all || look_for_cancelled) {
@@ -321,6 +330,14 @@ Result<std::unique_ptr<Generation>> EngineThread::Submit(Request request) {
   requests.push_back(std::move(request));
   DSV4_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Generation>> generations, SubmitAll(std::move(requests)));
   return std::move(generations.front());
+}
+
+void EngineThread::DropKeptStates() {
+  {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->drops_states = true;
+  }
+  shared_->changed.notify_all();
 }
 
 int64_t EngineThread::context_length() const { return shared_->engine->context_length(); }

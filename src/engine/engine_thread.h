@@ -51,6 +51,9 @@ class EngineThread {
   // Several that are admitted to the queue together or not at all.
   Result<std::vector<std::unique_ptr<Generation>>> SubmitAll(std::vector<Request> requests);
 
+  // States that are kept for reuse in memory go before the next request is read.
+  void DropKeptStates();
+
   int64_t context_length() const;
   EngineStats stats() const;
   // No request is waiting or running.

@@ -16,7 +16,7 @@ constexpr int kMaxFlattenDepth = 64;
 
 // A value, and the bytes of its text, as work of DfaLimits.
 int64_t Cost(const Json& value) {
-  constexpr int64_t kOfValue = 4;
+  constexpr int64_t kOfValue = 12;  // It is copied, some fifty bytes each time.
   int64_t cost = kOfValue;
   if (value.is_string()) cost += static_cast<int64_t>(value.get_ref<const std::string&>().size() / 16);
   if (value.is_array()) {
@@ -469,6 +469,9 @@ Result<Json> SchemaFlattener::Merge(const Json& a, const Json& b, const std::str
       if (found->size() * value.size() > kMaxPairs)
         return Error(SchemaError(
             pointer, fmt::format("more than {} pairs of branches of \"{}\" are combined", kMaxPairs, name)));
+      limits_.work_left -= static_cast<int64_t>(value.size()) * Cost(*found) +
+                           static_cast<int64_t>(found->size()) * Cost(value);
+      DSV4_TRY(Spend(value, pointer, limits_));
       Json pairs = Json::array();
       for (const Json& one : *found) {
         for (const Json& other : value) pairs.push_back(Json{{"allOf", Json::array({one, other})}});

@@ -49,15 +49,27 @@ AccessLine LineOf(const HttpRequest& request) {
 // A reply with the headers that all replies carry; its status is counted and its line written.
 class DressedReply final : public Reply {
  public:
-  // `log` may be null.
+  // `log` and `traces` may be null; both are told of the reply as it ends.
   DressedReply(std::unique_ptr<Reply> inner, std::string cors_origin, std::function<void(int)> count,
-               AccessLog* log, AccessLine line)
+               AccessLog* log, AccessLine line, TraceExporter* traces, RequestTrace trace)
       : inner_(std::move(inner)),
         cors_origin_(std::move(cors_origin)),
         count_(std::move(count)),
         log_(log),
-        line_(std::move(line)) {}
+        line_(std::move(line)),
+        traces_(traces),
+        trace_(std::move(trace)) {
+    trace_.start = std::chrono::system_clock::now();
+  }
   ~DressedReply() override {
+    // Refusals have a span too. Other replies that generate nothing have none: checks of health would be most of them.
+    constexpr int kFirstError = 400;
+    if (traces_ != nullptr && line_.status >= kFirstError && !inner_->IsTraced()) {
+      trace_.finish = std::chrono::system_clock::now();
+      trace_.http_status = line_.status;
+      trace_.end = "refused";
+      traces_->Export(std::move(trace_));
+    }
     if (log_ == nullptr) return;
     line_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
     log_->Write(line_);
@@ -69,6 +81,7 @@ class DressedReply final : public Reply {
     Pass(out, [&] { inner_->Cut(out); });
   }
   void OnProgress(std::function<void()> wake) override { inner_->OnProgress(std::move(wake)); }
+  bool HoldsRequest() const override { return inner_->HoldsRequest(); }
   std::string_view KeepAlive() const override { return inner_->KeepAlive(); }
 
  private:
@@ -89,13 +102,14 @@ class DressedReply final : public Reply {
     headers.emplace_back("Access-Control-Expose-Headers", fmt::format("x-request-id, {}", kUnknownFields));
     headers.emplace_back("Vary", "Origin");
   }
-  bool HoldsRequest() const override { return inner_->HoldsRequest(); }
 
   std::unique_ptr<Reply> inner_;
   std::string cors_origin_;
   std::function<void(int)> count_;
   AccessLog* log_;
   AccessLine line_;
+  TraceExporter* traces_;
+  RequestTrace trace_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   bool dressed_ = false;
 };
@@ -110,8 +124,10 @@ std::unique_ptr<Reply> Fail(const Status& status, std::string_view path) {
 
 std::unique_ptr<Reply> Fail(int http_status, std::string_view message, std::string_view path,
                             std::string_view code) {
-  return MakeReply(ErrorHead(http_status), IsAnthropic(path) ? AnthropicError(http_status, message)
-                                                             : OpenAiError(http_status, message, {}, code));
+  std::string body = IsOllama(path)      ? JsonText({{"error", message}})
+                     : IsAnthropic(path) ? AnthropicError(http_status, message)
+                                         : OpenAiError(http_status, message, {}, code);
+  return MakeReply(ErrorHead(http_status), std::move(body));
 }
 
 Result<chat::JsonValue> ReadBody(HttpRequest& request, const ServedModel& model) {
@@ -175,57 +191,16 @@ Result<Caller> Service::FindCaller(const HttpRequest& request) const {
 std::unique_ptr<Reply> Service::Handle(HttpRequest request) {
   LogDebug(fmt::format("http id={} client={} method={} path={} body_bytes={}", request.id, request.client,
                        request.method, request.path, request.body.size()));
+  AccessLine line = LineOf(request);
   Admission admission = Admit(request);
+  request.path = CanonicalPath(request.path);
   std::unique_ptr<Reply> reply =
       admission.refusal != nullptr ? std::move(admission.refusal) : Answer(request, admission);
-  return Dress(std::move(reply), admission.route, LineOf(request));
+  return Dress(std::move(reply), admission.route, std::move(line), request);
 }
 
 std::unique_ptr<Reply> Service::Answer(HttpRequest& request, const Admission& admission) {
-  const Caller& caller = admission.caller;
-  switch (admission.route->endpoint) {
-    case Endpoint::kPage:
-      return Page(request, caller);
-    case Endpoint::kHealth:
-      return Health(request, caller);
-    case Endpoint::kReady:
-      return Ready(request, caller);
-    case Endpoint::kVersion:
-      return Version(request, caller);
-    case Endpoint::kMetrics:
-      return MetricsText(request, caller);
-    case Endpoint::kOpenApi:
-      return MakeReply({}, OpenApiDocument(options_.version));
-    case Endpoint::kProps:
-      return Props();
-    case Endpoint::kTokenizerInfo:
-      return TokenizerInfo();
-    case Endpoint::kModels:
-      return Models(request, caller);
-    case Endpoint::kChatCompletions:
-      return ChatCompletions(request, caller);
-    case Endpoint::kCompletions:
-      return Completions(request, caller);
-    case Endpoint::kMessages:
-      return Messages(request, caller);
-    case Endpoint::kCountTokens:
-      return CountTokens(request, caller);
-    case Endpoint::kResponses:
-      return Responses(request, caller);
-    case Endpoint::kStoredResponse:
-      return StoredResponseOf(request, caller);
-    case Endpoint::kTokenize:
-      return Tokenize(request, caller);
-    case Endpoint::kDetokenize:
-      return Detokenize(request, caller);
-    case Endpoint::kOllamaChat:
-      return OllamaChat(request, caller);
-    case Endpoint::kOllamaTags:
-      return MakeReply({}, OllamaTags(model_));
-    case Endpoint::kOllamaVersion:
-      return MakeReply({}, JsonText({{"version", options_.version}}));
-  }
-  return Fail(500, "no such endpoint", request.path);
+  return (this->*admission.route->handler)(request, admission.caller);
 }
 
 std::unique_ptr<Reply> Service::AnswerAtOnce(HttpRequest& head) {
@@ -233,38 +208,45 @@ std::unique_ptr<Reply> Service::AnswerAtOnce(HttpRequest& head) {
   std::unique_ptr<Reply> reply = std::move(admission.refusal);
   if (reply == nullptr) {
     if (!admission.route->open) head.owner = admission.caller.share;
-    const Endpoint endpoint = admission.route->endpoint;
-    const bool is_watched =
-        endpoint == Endpoint::kHealth || endpoint == Endpoint::kReady || endpoint == Endpoint::kMetrics;
-    if (!is_watched) return nullptr;
+    if (!admission.route->at_once) return nullptr;
     reply = Answer(head, admission);
   }
-  return Dress(std::move(reply), admission.route, LineOf(head));
+  return Dress(std::move(reply), admission.route, LineOf(head), head);
 }
 
-std::unique_ptr<Reply> Service::Dress(std::unique_ptr<Reply> reply, const ApiRoute* found, AccessLine line) {
+std::unique_ptr<Reply> Service::Dress(std::unique_ptr<Reply> reply, const ApiRoute* found, AccessLine line,
+                                      const HttpRequest& request) {
   const std::string route(found == nullptr ? std::string_view("unknown") : found->path);
+  RequestTrace trace = {.traceparent = std::string(request.Header("traceparent")),
+                        .tracestate = std::string(request.Header("tracestate")),
+                        .request_id = request.id,
+                        .method = request.method,
+                        .route = route};
   return std::make_unique<DressedReply>(
       std::move(reply), options_.cors_origin, [this, route](int status) { metrics_.OnHttp(route, status); },
-      options_.access_log, std::move(line));
+      options_.access_log, std::move(line), options_.traces, std::move(trace));
 }
 
 Service::Admission Service::Admit(const HttpRequest& request) const {
   Admission admission;
-  std::string_view path = request.path;
+  const std::string canonical = CanonicalPath(request.path);
+  std::string_view path = canonical;
   // Clients that join a base address and a path often write one slash too many.
   if (path.size() > 1 && path.ends_with('/') && path != "/page/") path.remove_suffix(1);
   // Of the routes of a path the one for the method; else any.
   const std::string_view method = request.method == "HEAD" ? "GET" : std::string_view(request.method);
   const ApiRoute* route = nullptr;
-  for (const ApiRoute& candidate : ApiRoutes()) {
+  for (const ApiRoute& candidate : Routes()) {
     const bool fits = candidate.path == path || (candidate.path.size() > 1 && candidate.path.ends_with('/') &&
                                                  path.starts_with(candidate.path));
     if (fits && (route == nullptr || candidate.method == method)) route = &candidate;
     if (fits && candidate.method == method) break;
   }
   if (route == nullptr) {
-    admission.refusal = Fail(404, fmt::format("{}: no such endpoint", path), path);
+    const std::string_view why = WhyAbsent(path);
+    admission.refusal =
+        Fail(404, why.empty() ? fmt::format("{}: no such endpoint", path) : fmt::format("{}: {}", path, why),
+             path);
     return admission;
   }
   admission.route = route;
@@ -412,71 +394,6 @@ std::unique_ptr<Reply> Service::Messages(HttpRequest& request, const Caller& cal
     body = {};  // The call has copies.
     std::unique_ptr<AnswerWriter> writer = MakeAnthropicWriter(model_, messages, call_memory_);
     return StartChat(std::move(messages.call), std::move(writer), caller, request);
-  };
-  return OrFail(run(), request.path);
-}
-
-std::unique_ptr<Reply> Service::Responses(HttpRequest& request, const Caller& caller) {
-  const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
-    DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, ReadBody(request, model_));
-    ResponseStore* const store = options_.responses;
-    const bool stores = store != nullptr && store->enabled();
-    std::vector<chat::JsonValue> history;
-    if (const std::string previous = PreviousResponse(body); !previous.empty()) {
-      if (!stores) {
-        return Error(
-            InvalidArgument("previous_response_id: nothing is stored here (--responses-mib 0); send the "
-                            "conversation as input"));
-      }
-      auto found = store->Conversation(caller.store_owner, previous);
-      if (!found) return Error(found.error().WithContext("previous_response_id"));
-      history = std::move(*found);
-    }
-    DSV4_ASSIGN_OR_RETURN(ResponsesRequest responses, ReadResponses(model_, body, std::move(history)));
-    body = {};  // The call has copies.
-    std::function<void(const std::string&, const std::string&)> keep;
-    if (stores && responses.store) {
-      keep = [store, owner = caller.store_owner, previous = responses.previous, input = responses.own_input](
-                 const std::string& id, const std::string& text) {
-        if (Result<chat::JsonValue> reply = chat::ReadJson(text, "reply"))
-          store->Put(owner, id, {.previous = previous, .input = input, .reply = std::move(*reply)});
-      };
-    }
-    std::unique_ptr<AnswerWriter> writer =
-        MakeResponsesWriter(model_, responses, call_memory_, std::move(keep));
-    return StartChat(std::move(responses.call), std::move(writer), caller, request);
-  };
-  return OrFail(run(), request.path);
-}
-
-std::unique_ptr<Reply> Service::StoredResponseOf(const HttpRequest& request, const Caller& caller) {
-  const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
-    constexpr std::string_view kPath = "/v1/responses/";
-    constexpr std::string_view kItems = "/input_items";
-    std::string id = request.path.substr(kPath.size());
-    const bool items = id.ends_with(kItems);
-    if (items) id.resize(id.size() - kItems.size());
-    if (options_.responses == nullptr)
-      return Error(NotFound(fmt::format("response '{}' is not stored here", id)));
-    if (request.method == "DELETE") {
-      DSV4_TRY(options_.responses->Erase(caller.store_owner, id));
-      return MakeReply({}, JsonText({{"id", id}, {"object", "response"}, {"deleted", true}}));
-    }
-    DSV4_ASSIGN_OR_RETURN(const StoredResponse stored, options_.responses->Get(caller.store_owner, id));
-    if (!items) return MakeReply({}, chat::WriteJson(stored.reply));
-    return MakeReply({}, fmt::format(R"({{"object": "list", "data": {}, "has_more": false}})",
-                                     chat::WriteJson(stored.input)));
-  };
-  return OrFail(run(), request.path);
-}
-
-std::unique_ptr<Reply> Service::OllamaChat(HttpRequest& request, const Caller& caller) {
-  const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
-    DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, ReadBody(request, model_));
-    DSV4_ASSIGN_OR_RETURN(OllamaRequest ollama, ReadOllamaChat(model_, body));
-    body = {};  // The call has copies.
-    std::unique_ptr<AnswerWriter> writer = MakeOllamaWriter(model_, ollama);
-    return StartChat(std::move(ollama.chat.call), std::move(writer), caller, request);
   };
   return OrFail(run(), request.path);
 }

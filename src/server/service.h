@@ -15,6 +15,7 @@
 #include "server/api/chat_call.h"
 #include "server/api/response_store.h"
 #include "server/api/verification.h"
+#include "server/dialects/openai_responses.h"
 #include "server/http/fair_pool.h"
 #include "server/http/http.h"
 #include "server/observe/access_log.h"
@@ -54,6 +55,9 @@ class Service {
   // All outlive the service and its replies.
   Service(const ServedModel& model, engine::EngineThread& engine, Metrics& metrics, ServiceOptions options);
 
+  // The one table of endpoints (service_routes.cc).
+  static std::span<const ApiRoute> Routes();
+
   // From several threads.
   std::unique_ptr<Reply> Handle(HttpRequest request);
   // By the head alone: a refusal (no such endpoint or method, an origin or a key that may not ask), or what says whether the server lives, which never waits
@@ -71,25 +75,41 @@ class Service {
     std::unique_ptr<Reply> refusal;
   };
   Admission Admit(const HttpRequest& head) const;
-  std::unique_ptr<Reply> Dress(std::unique_ptr<Reply> reply, const ApiRoute* route, AccessLine line);
+  std::unique_ptr<Reply> Dress(std::unique_ptr<Reply> reply, const ApiRoute* route, AccessLine line,
+                               const HttpRequest& request);
   std::unique_ptr<Reply> Answer(HttpRequest& request, const Admission& admission);
   Result<Caller> FindCaller(const HttpRequest& request) const;
-  std::unique_ptr<Reply> Page(const HttpRequest& request, const Caller& caller);
-  std::unique_ptr<Reply> Health(const HttpRequest& request, const Caller& caller);
-  std::unique_ptr<Reply> Ready(const HttpRequest& request, const Caller& caller);
-  std::unique_ptr<Reply> Version(const HttpRequest& request, const Caller& caller);
-  std::unique_ptr<Reply> MetricsText(const HttpRequest& request, const Caller& caller);
-  std::unique_ptr<Reply> Models(const HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Page(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Health(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Ready(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Version(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> MetricsText(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Models(HttpRequest& request, const Caller& caller);
   std::unique_ptr<Reply> ChatCompletions(HttpRequest& request, const Caller& caller);
   std::unique_ptr<Reply> Completions(HttpRequest& request, const Caller& caller);
   std::unique_ptr<Reply> Messages(HttpRequest& request, const Caller& caller);
   std::unique_ptr<Reply> CountTokens(HttpRequest& request, const Caller& caller);
   std::unique_ptr<Reply> Responses(HttpRequest& request, const Caller& caller);
   std::unique_ptr<Reply> Tokenize(HttpRequest& request, const Caller& caller);
-  std::unique_ptr<Reply> StoredResponseOf(const HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> StoredResponseOf(HttpRequest& request, const Caller& caller);
   std::unique_ptr<Reply> OllamaChat(HttpRequest& request, const Caller& caller);
-  std::unique_ptr<Reply> Props();
-  std::unique_ptr<Reply> TokenizerInfo();
+  std::unique_ptr<Reply> OllamaGenerate(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> OllamaShow(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> OllamaTags(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> OllamaRunning(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> OllamaVersion(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> OpenApi(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Props(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> TokenizerInfo(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Compact(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> InputTokens(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> ServerInfo(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> ModelInfo(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Load(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> FlushCache(HttpRequest& request, const Caller& caller);
+  // /v1/responses and what is beside it: reads the body, with the stored conversation and the stored items that it names.
+  Result<ResponsesRequest> ReadStored(HttpRequest& request, const Caller& caller, bool compacts);
+  Result<std::unique_ptr<Reply>> RunResponses(HttpRequest& request, const Caller& caller, bool compacts);
   std::unique_ptr<Reply> Detokenize(HttpRequest& request, const Caller& caller);
 
   Result<std::unique_ptr<Reply>> StartChat(ChatCall call, std::unique_ptr<AnswerWriter> writer,

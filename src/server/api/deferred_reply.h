@@ -31,6 +31,7 @@ class DeferredReply final : public Reply {
   ~DeferredReply() override;
   const std::shared_ptr<ReplyPromise>& promise() const { return promise_; }
   void Advance(ReplyOutput& out) override;
+  bool IsTraced() const override { return inner_ != nullptr && inner_->IsTraced(); }
   void OnProgress(std::function<void()> wake) override;
   bool HoldsRequest() const override { return inner_ == nullptr; }
   void Cut(ReplyOutput& out) override {

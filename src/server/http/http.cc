@@ -32,6 +32,7 @@ class ReplyWithHeader final : public Reply {
   bool HoldsRequest() const override { return inner_->HoldsRequest(); }
   std::string_view KeepAlive() const override { return inner_->KeepAlive(); }
   void Cut(ReplyOutput& out) override { inner_->Cut(out); }
+  bool IsTraced() const override { return inner_->IsTraced(); }
 
  private:
   std::unique_ptr<Reply> inner_;

@@ -61,6 +61,8 @@ class Reply {
   virtual bool HoldsRequest() const { return false; }
   // What a streamed reply sends when it has been silent for a while, so that proxies and clients see that it lives.
   virtual std::string_view KeepAlive() const { return {}; }
+  // Whether it has a trace of its own (trace_exporter.h).
+  virtual bool IsTraced() const { return false; }
   // The server ends before the reply has: its last words, as Advance. `out.done` is set behind it whatever it says.
   virtual void Cut(ReplyOutput& /*out*/) {}
 };
