@@ -1,6 +1,3 @@
-# dsv4_module(NAME base SOURCES a.cc b.cc [DEPS tensor ...] [LIBS fmt::fmt ...])
-#   One static library dsv4_<name> per folder. DEPS are other modules, LIBS are third-party targets.
-#   The same edges are checked on #include lines by tools/check_includes.py.
 # dsv4_join(TARGET SOURCE...): with DSV4_JOINED, sources of the target that share no private name are compiled as one unit, so that what they
 # include is read once. Kernels, and what gives numbers their bits, are never joined.
 set(separate_modules backend_cpu backend_cuda backend_reference formats ops sampling tensor tiers)
@@ -17,9 +14,12 @@ function(dsv4_join target)
     set_source_files_properties(${CMAKE_MATCH_2} PROPERTIES UNITY_GROUP ${CMAKE_MATCH_1})
   endforeach()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
-  target_compile_options(${target} PRIVATE -Wno-shadow)  # A local name may be another file's.
+  target_compile_options(${target} PRIVATE -Wno-shadow -Wno-subobject-linkage)  # Of names of another file.
 endfunction()
 
+# dsv4_module(NAME base SOURCES a.cc b.cc [DEPS tensor ...] [LIBS fmt::fmt ...])
+#   One static library dsv4_<name> per folder. DEPS are other modules, LIBS are third-party targets.
+#   The same edges are checked on #include lines by tools/check_includes.py.
 function(dsv4_module)
   cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS;LIBS" ${ARGN})
   set(target dsv4_${ARG_NAME})

@@ -6,7 +6,8 @@
 #
 # FOLDER is created, and removed at the end (default: a temporary one). MIRROR is http://deb.debian.org/debian by default.
 #
-# Prints the time of each command and the answer. Exit status 0 only if both commands succeed and the answer names Paris.
+# Prints the time of each command, the seconds of each module's compilation, and the answer. Exit status 0 only if both commands succeed, the answer
+# names Paris, and the first took at most MAX_SECONDS (300, meant for two processors that do nothing else).
 set -euo pipefail
 
 fail() { printf 'check_bare_debian: %s\n' "$*" >&2; exit 1; }
@@ -43,8 +44,11 @@ inside() {
 
 start=$SECONDS
 answer=$(inside './dev run "What is the capital of France?"') || fail "./dev run failed"
-echo "./dev run: $((SECONDS - start)) s: $answer"
+took=$((SECONDS - start))
+echo "./dev run: $took s on $(nproc) processors: $answer"
+python3 "$root/tools/build_seconds.py" "$jail/root/dsv4/build/release"
 [[ $answer == *Paris* ]] || fail "the answer does not name Paris"
+((took <= ${MAX_SECONDS:-300})) || fail "the first command took $took s, wanted at most ${MAX_SECONDS:-300}"
 start=$SECONDS
 inside './dev run "What is the capital of France?"' >/dev/null || fail "the second ./dev run failed"
 echo "./dev run, again: $((SECONDS - start)) s"

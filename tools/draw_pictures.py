@@ -3,7 +3,7 @@
 
 docs/pictures/architecture.svg   from the module table of docs/architecture.md
 docs/pictures/speed.svg          from bench/figures.json, "plot"
-README.md                        between the two `figures` comments, from bench/figures.json, "table"
+README.md                        between its `machines` and `figures` comments, from bench/figures.json, "machines" and "table"
 
 `--check` writes nothing and exits 1 with the names of files that are out of date.
 """
@@ -21,7 +21,7 @@ import check_includes
 
 ROOT = Path(__file__).resolve().parents[1]
 FONT = "font-family='Helvetica, Arial, sans-serif'"
-BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+MARK = "<!-- {}: {} -->"
 
 # What a module is, in few words, and the colour of its kind.
 TEXT, TOKENS, NUMBERS, FILES, BASE = "#dbeafe", "#dcfce7", "#fef3c7", "#ede9fe", "#e5e7eb"
@@ -143,8 +143,25 @@ def draw_speed(panels: list[dict]) -> str:
     return svg(width, y + 20, parts)
 
 
+def machines(rows: list[dict]) -> str:
+    """The README's table of what runs where."""
+    lines = ["| Machine | Model | Answer, tokens/s | Prompt, tokens/s | Memory | Disk | Figures |", "|---|---|---|---|---|---|---|"]
+    for row in rows:
+        lines.append(f"| {row['machine']} | {row['model']} | {row['answer']} | {row['prompt']} | {row['memory']} | {row['disk']} | [{row['how']}]({row['page']}) |")
+    return "\n".join(lines)
+
+
+def between(text: str, name: str, content: str) -> str:
+    """`text` with `content` between the two comments of this name."""
+    begin, end = MARK.format(name, "begin"), MARK.format(name, "end")
+    if text.count(begin) != 1 or text.count(end) != 1:
+        raise SystemExit(f"README.md: wanted one '{begin}' and one '{end}'")
+    before, rest = text.split(begin)
+    return f"{before}{begin}\n{content}\n{end}{rest.split(end)[1]}"
+
+
 def table(rows: list[dict]) -> str:
-    """The README's table."""
+    """The README's table of goals."""
     lines = ["| What | Measured | Goal | Command |", "|---|---|---|---|"]
     for row in rows:
         command = row["command"].replace("|", "\\|")
@@ -156,14 +173,11 @@ def pictures() -> dict[Path, str]:
     """Every file with what it should hold."""
     figures = json.loads((ROOT / "bench/figures.json").read_text())
     readme = (ROOT / "README.md").read_text()
-    if readme.count(BEGIN) != 1 or readme.count(END) != 1:
-        raise SystemExit(f"README.md: wanted one '{BEGIN}' and one '{END}'")
-    before, rest = readme.split(BEGIN)
-    after = rest.split(END)[1]
+    readme = between(readme, "machines", machines(figures["machines"]))
     return {
         ROOT / "docs/pictures/architecture.svg": draw_architecture(),
         ROOT / "docs/pictures/speed.svg": draw_speed(figures["plot"]),
-        ROOT / "README.md": f"{before}{BEGIN}\n{table(figures['table'])}\n{END}{after}",
+        ROOT / "README.md": between(readme, "figures", table(figures["table"])),
     }
 
 

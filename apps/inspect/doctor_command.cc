@@ -99,7 +99,8 @@ std::vector<Finding> Gpus(bool wanted, const backend::GpuSurvey& survey) {
   if (backend::FirstUsable(survey).has_value() || (!findings.empty() && !wanted)) return findings;
   const std::string driver = Field("/proc/driver/nvidia/version", "NVRM version", ": ");
   std::string text = backend::WhyNoGpu(survey);
-  if (!survey.seen.empty() && !survey.built()) text = backend::NameGpus(survey) + ", and " + text;
+  if (!survey.built())
+    text = (survey.seen.empty() ? "none seen" : backend::NameGpus(survey)) + ", and " + text;
   if (survey.built() && survey.seen.empty() && survey.gpus.empty())
     text = driver.empty() ? "none: no driver is loaded" : "none, though a driver is loaded: " + driver;
   findings.push_back({"GPU",

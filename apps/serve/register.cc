@@ -73,6 +73,12 @@ void RegisterServe(Commands& commands) {
   serve.add_option("--api-key-file", options.api_key_file, "Keys, one a line");
   serve.add_option("--cors-origin", options.cors_origin, "Pages of this origin may ask (*: any)");
   serve
+      .add_option(
+          "--allowed-host", options.allowed_hosts,
+          "A further name that requests may call the server by, where it is on loopback or without keys "
+          "(*: any); may be repeated")
+      ->allow_extra_args(false);
+  serve
       .add_option("--unknown-fields", options.unknown_fields,
                   "Of a request: say those that are not known, once in the log and in a header, or refuse it")
       ->check(CLI::IsMember({"warn", "refuse"}))

@@ -9,10 +9,10 @@
 #include <filesystem>
 #include <functional>
 #include <mutex>
-#include <sstream>
 #include <thread>
 
 #include "apps/run/run_report.h"
+#include "apps/serve/api_keys.h"
 #include "apps/serve/expert_learner.h"
 #include "apps/shared/choose_backend.h"
 #include "apps/shared/load_bar.h"
@@ -29,6 +29,7 @@
 #include "engine/engine_thread.h"
 #include "io/mapped_file.h"
 #include "server/api/api_error.h"
+#include "server/api/browser_rules.h"
 #include "server/http/http.h"
 #include "server/service.h"
 
@@ -78,24 +79,20 @@ std::chrono::milliseconds Milliseconds(double seconds) {
 
 Result<std::vector<std::string>> ApiKeys(const ServeOptions& options) {
   std::vector<std::string> keys = options.api_keys;
-  if (!options.api_key_file.empty()) {
-    DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(options.api_key_file, FileKind::kAny));
-    std::istringstream lines(text);
-    const size_t given = keys.size();
-    for (std::string line; std::getline(lines, line);) {
-      if (line.ends_with('\r')) line.pop_back();
-      if (!line.empty()) keys.push_back(line);
-    }
-    if (keys.size() == given) return Error(InvalidArgument(options.api_key_file + ": no API key in it"));
-  }
-  for (const std::string& key : keys) {
-    // An unset variable in a start script: the server would look protected and be open.
-    if (key.find_first_not_of(" \t") == std::string::npos) {
-      return Error(
-          InvalidArgument("--api-key: got an empty key, wanted at least one character that is not blank"));
-    }
-  }
+  for (const std::string& key : keys) DSV4_TRY(CheckApiKey(key, "--api-key"));
+  if (options.api_key_file.empty()) return keys;
+  DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(options.api_key_file, FileKind::kAny));
+  DSV4_ASSIGN_OR_RETURN(const std::vector<std::string> more, ParseApiKeys(text, options.api_key_file));
+  keys.insert(keys.end(), more.begin(), more.end());
   return keys;
+}
+
+// True where browsers of this machine reach the server, or nothing else keeps other people's pages out.
+bool ChecksHost(const ServeOptions& options, bool has_keys) {
+  if (!options.unix_socket.empty()) return false;
+  const bool is_loopback =
+      options.host == "localhost" || options.host == "::1" || options.host.starts_with("127.");
+  return is_loopback || !has_keys;
 }
 
 // A pod's routers hear of its end a few seconds late.
@@ -366,10 +363,15 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
     LogInfo(fmt::format("traces go to {}", trace_options->url));
     traces = std::make_unique<server::TraceExporter>(std::move(*trace_options), served.id, options.version);
   }
+  std::vector<std::string> hosts = options.allowed_hosts;
+  hosts.insert(hosts.end(), {options.host, server::MachineName()});
+  const bool checks_host = ChecksHost(options, !api_keys.empty());
   const BackendName ran_on = SplitBackendName(backend.name);
   server::Service service(served, engine, metrics,
                           {.api_keys = std::move(api_keys),
                            .cors_origin = options.cors_origin,
+                           .checks_host = checks_host,
+                           .allowed_hosts = std::move(hosts),
                            .version = options.version,
                            .default_timeout_seconds = options.timeout_seconds,
                            .verification = std::move(verification),
@@ -388,14 +390,13 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
        .tls_certificate = options.tls_certificate,
        .tls_key = options.tls_key,
        .max_body_bytes = static_cast<uint64_t>(options.max_body_mib) << 20,
-       .max_body_bytes_together = static_cast<uint64_t>(options.max_body_mib) << 22,
        .client_timeout = Milliseconds(options.client_seconds),
        .keep_alive_interval = Milliseconds(options.keep_alive_seconds),
        .drain_timeout = Milliseconds(options.drain_seconds),
        .lame_duck = Milliseconds(LameDuckSeconds(options)),
        .trusted_proxies = options.trusted_proxies},
       [&](server::HttpRequest request) { return service.Handle(std::move(request)); },
-      [&](const server::HttpRequest& head) { return service.Refuse(head); },
+      [&](server::HttpRequest& head) { return service.AnswerAtOnce(head); },
       [](int status, std::string_view message) { return server::OpenAiError(status, message); });
   if (!http) {
     return Fail(http.error(),

@@ -32,6 +32,7 @@ struct ServeOptions {
   std::vector<std::string> api_keys;
   std::string api_key_file;  // One a line.
   std::string cors_origin;
+  std::vector<std::string> allowed_hosts;  // Further names that requests may call the server; "*": any.
   std::string unknown_fields =
       "warn";           // Or "refuse": what becomes of a request with a field that is not known.
   int64_t context = 0;  // 0: the model's.

@@ -36,7 +36,7 @@ Result<JsonValue> Parse(const JsonValue& test, bool lenient) {
     const chat::CollectedCompletion parsed = chat::ParseLenient(
         *profile, completion, options, is_cut ? chat::EndCause::kLength : chat::EndCause::kStop);
     JsonValue message = ToJson(parsed.message);
-    message.members().emplace_back(
+    message.mutable_members().emplace_back(
         "finish_reason", JsonValue::String(std::string(chat::FinishReasonName(parsed.finish_reason))));
     return message;
   }

@@ -37,7 +37,7 @@ void Linear(Bench& bench) {
     for (const auto& [rows, cols] : {MatrixShape{4096, 4096}, MatrixShape{1024, 4096},
                                      MatrixShape{32768, 1024}, MatrixShape{4096, 8192}}) {
       std::vector<Weight> weights;
-      for (const int64_t num_tokens : {1, 8, 9, 32, 64, 128, 256, 512}) {
+      for (const int64_t num_tokens : {1, 8, 9, 32, 64, 96, 128, 192, 256, 512}) {
         const std::string name =
             fmt::format("linear {} [{}, {}], {} tokens", format.name, rows, cols, num_tokens);
         if (!bench.Wanted(name)) continue;

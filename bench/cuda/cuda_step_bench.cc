@@ -13,6 +13,8 @@
 //               nothing is checked. Bytes and bound are those of the rank. Of a long prompt ranks choose entries for unequal numbers of
 //               tokens, and loopback ones for as early tokens as rank 0 does, so attention that chooses reads fewer than it would
 //     ROWS      packed (without) or wide: how caches are kept (docs/kv-cache.md)
+//
+// Exit status 1 where steps queued ahead give fewer tokens a second than a smaller batch of the same depth did.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
@@ -106,7 +108,8 @@ class Bench {
     std::fflush(stdout);
   }
 
-  void Decode(int64_t depth, int64_t batch, int steps) {
+  // Seconds of a step queued ahead; 0 with a table of ops.
+  double Decode(int64_t depth, int64_t batch, int steps) {
     std::vector<kv::SequenceState> states;
     for (int64_t i = 0; i < batch; ++i) {
       states.push_back(Must(model_->NewSequence()));
@@ -131,16 +134,19 @@ class Bench {
       const diag::HookedBackend::Scope scope(hooked_, profile.Hooks());
       for (int i = kCounted; i > 0; --i) Step(states, tokens[tokens.size() - static_cast<size_t>(i)]);
     }
-    if (steps == 0) return PrintProfile(profile, kCounted);
+    if (steps == 0) {
+      PrintProfile(profile, kCounted);
+      return 0.0;
+    }
     const double num_bytes = profile.total_cost().bytes() / kCounted;
     Report(fmt::format("decode, depth {}, batch {}", depth, batch), MedianOf(seconds), num_bytes, before,
            after, steps);
-    DecodeAhead(states, tokens.back(), depth, num_bytes, steps);
+    return DecodeAhead(states, tokens.back(), depth, num_bytes, steps);
   }
 
   // Each step reads what the one in front chose, greedily, and is queued before that is known.
-  void DecodeAhead(std::vector<kv::SequenceState>& states, std::span<const int32_t> first, int64_t depth,
-                   double num_bytes, int steps) {
+  double DecodeAhead(std::vector<kv::SequenceState>& states, std::span<const int32_t> first, int64_t depth,
+                     double num_bytes, int steps) {
     constexpr sampling::ChoiceParams kGreedy{.temperature = 0.0F};
     std::vector<model::DecodeChunk> chunks;
     for (size_t i = 0; i < states.size(); ++i)
@@ -170,6 +176,7 @@ class Bench {
         host.replayed_us, host.walked_us, 100 * host.replayed_us / host.walked_us, host.num_replayed,
         host.num_steps);
     std::fflush(stdout);
+    return MedianOf(seconds);
   }
 
   // What the memory plan said of the largest row, and what the device says.
@@ -291,9 +298,22 @@ int main(int argc, char** argv) {
   const std::vector<int64_t> batches = Numbers(argument(4, "1"));
   int64_t most_sequences = 1;
   int64_t most_tokens = 1;
+  bool falls = false;
   for (const int64_t depth : Numbers(argument(3, "0,8192,131072"))) {
+    int64_t best_batch = 0;
+    double best = 0.0;  // Tokens a second of the batches so far.
     for (const int64_t batch : batches) {
-      bench.Decode(depth, batch, steps);
+      const double seconds = bench.Decode(depth, batch, steps);
+      const double rate = seconds > 0.0 ? static_cast<double>(batch) / seconds : 0.0;
+      if (rate > 0.0 && batch > best_batch && rate < best) {
+        falls = true;
+        fmt::print("depth {}: {:.0f} tokens a second of {} sequences, {:.0f} of {}\n", depth, rate, batch,
+                   best, best_batch);
+      }
+      if (rate > best) {
+        best = rate;
+        best_batch = batch;
+      }
       most_sequences = std::max(most_sequences, batch);
       most_tokens = std::max(most_tokens, depth + 200);
     }
@@ -303,5 +323,5 @@ int main(int argc, char** argv) {
     most_tokens = std::max(most_tokens, length);
   }
   bench.ReportMemory(most_sequences, most_tokens);
-  return 0;
+  return falls ? 1 : 0;
 }

@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <optional>
 #include <unordered_map>
 
 #include "base/utf8.h"
@@ -34,7 +36,8 @@ void MergeRepeatedKeys(std::vector<JsonValue::Member>& members) {
 
 class Reader {
  public:
-  Reader(std::string_view text, JsonDialect dialect) : text_(text), dialect_(dialect) {}
+  Reader(std::string_view text, JsonDialect dialect, const JsonLimits& limits)
+      : text_(text), dialect_(dialect), limits_(limits) {}
 
   // Each Read... returns false after setting the error.
   bool ReadDocument(JsonValue& out) {
@@ -99,7 +102,11 @@ class Reader {
         SkipSpace();
         if (!Take(':')) return Fail("no ':' after a key");
         SkipSpace();
-        if (!ReadValue(member.second, depth + 1)) return false;
+        if (depth == 1) {
+          in_token_list_ = std::find(limits_.token_lists.begin(), limits_.token_lists.end(), member.first) !=
+                           limits_.token_lists.end();
+        }
+        if (!Count() || !ReadValue(member.second, depth + 1)) return false;
         SkipSpace();
       } while (Take(','));
       if (!Take('}')) return Fail("no ',' or '}' after a member");
@@ -109,14 +116,58 @@ class Reader {
     return true;
   }
 
+  bool Count() {
+    if (++num_values_ <= limits_.max_values) return true;
+    return Fail(fmt::format("more than {} values", limits_.max_values));
+  }
+
+  // The array that begins here if it is one of ids and nothing else; else nothing is read.
+  bool TakeTokens(JsonValue& out) {
+    const size_t start = pos_;
+    const std::string_view list = text_.substr(pos_, text_.find(']', pos_) - pos_);
+    std::vector<int32_t> tokens;
+    const auto most = static_cast<size_t>(std::count(list.begin(), list.end(), ',')) + 1;
+    tokens.reserve(std::min(most, JsonLimits::kMaxTokens - num_tokens_));
+    ++pos_;
+    do {
+      SkipSpace();
+      const std::optional<int32_t> token = TakeToken();
+      if (!token || tokens.size() + num_tokens_ == JsonLimits::kMaxTokens) {
+        pos_ = start;
+        return false;
+      }
+      tokens.push_back(*token);
+      SkipSpace();
+    } while (Take(','));
+    if (!Take(']')) {
+      pos_ = start;
+      return false;
+    }
+    num_tokens_ += tokens.size();
+    out = JsonValue::Tokens(std::move(tokens));
+    return true;
+  }
+
+  std::optional<int32_t> TakeToken() {
+    int32_t token = 0;
+    const char* begin = text_.data() + pos_;
+    const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), token);
+    const auto length = static_cast<size_t>(end - begin);
+    // A sign, a leading zero, a fraction: other readers say what is wrong.
+    if (error != std::errc() || !IsDigit(*begin) || (*begin == '0' && length > 1)) return std::nullopt;
+    pos_ += length;
+    return token;
+  }
+
   bool ReadArray(JsonValue& out, int depth) {
+    if (in_token_list_ && depth <= 3 && TakeTokens(out)) return true;
     ++pos_;
     std::vector<JsonValue> items;
     SkipSpace();
     if (!Take(']')) {
       do {
         SkipSpace();
-        if (!ReadValue(items.emplace_back(), depth + 1)) return false;
+        if (!Count() || !ReadValue(items.emplace_back(), depth + 1)) return false;
         SkipSpace();
       } while (Take(','));
       if (!Take(']')) return Fail("no ',' or ']' after an item");
@@ -226,17 +277,22 @@ class Reader {
 
   std::string_view text_;
   JsonDialect dialect_;
+  const JsonLimits& limits_;
+  bool in_token_list_ = false;
+  size_t num_values_ = 0;
+  size_t num_tokens_ = 0;
   size_t pos_ = 0;
   std::string error_;
 };
 
 }  // namespace
 
-Result<JsonValue> ReadJson(std::string_view text, std::string_view what, JsonDialect dialect) {
+Result<JsonValue> ReadJson(std::string_view text, std::string_view what, JsonDialect dialect,
+                           const JsonLimits& limits) {
   if (const size_t bad = FindInvalidUtf8(text); bad != std::string_view::npos) {
     return Error(InvalidArgument(fmt::format("{}: invalid UTF-8 at byte {}", what, bad)));
   }
-  Reader reader(text, dialect);
+  Reader reader(text, dialect, limits);
   JsonValue value;
   if (!reader.ReadDocument(value)) {
     return Error(InvalidArgument(fmt::format("{}: not valid JSON: {}", what, reader.error())));

@@ -6,75 +6,77 @@ namespace dsv4::chat {
 
 JsonValue JsonValue::Bool(bool value) {
   JsonValue v;
-  v.kind_ = Kind::kBool;
-  v.boolean_ = value;
+  v.value_.emplace<1>(value);
   return v;
 }
 
 JsonValue JsonValue::Integer(std::string digits) {
   JsonValue v;
-  v.kind_ = Kind::kInteger;
-  v.text_ = std::move(digits);
+  v.value_.emplace<2>(std::move(digits));
   return v;
 }
 
 JsonValue JsonValue::Double(double value) {
   JsonValue v;
-  v.kind_ = Kind::kDouble;
-  v.number_ = value;
+  v.value_.emplace<3>(value);
   return v;
 }
 
 JsonValue JsonValue::String(std::string text) {
   JsonValue v;
-  v.kind_ = Kind::kString;
-  v.text_ = std::move(text);
+  v.value_.emplace<4>(std::move(text));
   return v;
 }
 
 JsonValue JsonValue::Array(std::vector<JsonValue> items) {
   JsonValue v;
-  v.kind_ = Kind::kArray;
-  v.items_ = std::move(items);
+  v.value_.emplace<5>(std::move(items));
   return v;
 }
 
 JsonValue JsonValue::Object(std::vector<Member> members) {
   JsonValue v;
-  v.kind_ = Kind::kObject;
-  v.members_ = std::move(members);
+  v.value_.emplace<6>(std::move(members));
+  return v;
+}
+
+JsonValue JsonValue::Tokens(std::vector<int32_t> tokens) {
+  JsonValue v;
+  v.value_.emplace<7>(std::move(tokens));
   return v;
 }
 
 std::string_view JsonValue::kind_name() const {
-  constexpr std::array<std::string_view, 7> kNames = {"null",   "boolean", "integer", "number",
-                                                      "string", "array",   "object"};
-  return kNames[static_cast<size_t>(kind_)];
+  constexpr std::array<std::string_view, 8> kNames = {"null",   "boolean", "integer", "number",
+                                                      "string", "array",   "object",  "array"};
+  return kNames[value_.index()];
 }
 
 const JsonValue* JsonValue::Find(std::string_view key) const {
-  for (const Member& member : members_) {
+  for (const Member& member : members()) {
     if (member.first == key) return &member.second;
   }
   return nullptr;
 }
 
 bool JsonValue::IsTruthy() const {
-  switch (kind_) {
+  switch (kind()) {
     case Kind::kNull:
       return false;
     case Kind::kBool:
-      return boolean_;
+      return boolean();
     case Kind::kInteger:
-      return text_ != "0";
+      return text() != "0";
     case Kind::kDouble:
-      return number_ != 0.0;
+      return number() != 0.0;
     case Kind::kString:
-      return !text_.empty();
+      return !text().empty();
     case Kind::kArray:
-      return !items_.empty();
+      return !items().empty();
     case Kind::kObject:
-      return !members_.empty();
+      return !members().empty();
+    case Kind::kTokens:
+      return !tokens().empty();
   }
   return false;
 }

@@ -6,9 +6,12 @@
 // and its last value. Source: chat-encoding.md section 2.8.
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "base/status.h"
@@ -17,7 +20,8 @@ namespace dsv4::chat {
 
 class JsonValue {
  public:
-  enum class Kind : unsigned char { kNull, kBool, kInteger, kDouble, kString, kArray, kObject };
+  // kTokens: an array of integers from 0 to 2^31 - 1, packed, where JsonLimits asks for it.
+  enum class Kind : unsigned char { kNull, kBool, kInteger, kDouble, kString, kArray, kObject, kTokens };
   using Member = std::pair<std::string, JsonValue>;
 
   JsonValue() = default;  // null
@@ -27,24 +31,28 @@ class JsonValue {
   static JsonValue String(std::string text);  // UTF-8
   static JsonValue Array(std::vector<JsonValue> items = {});
   static JsonValue Object(std::vector<Member> members = {});  // keys must differ
+  static JsonValue Tokens(std::vector<int32_t> tokens);
 
-  Kind kind() const { return kind_; }
-  bool is_null() const { return kind_ == Kind::kNull; }
-  bool is_bool() const { return kind_ == Kind::kBool; }
-  bool is_string() const { return kind_ == Kind::kString; }
-  bool is_array() const { return kind_ == Kind::kArray; }
-  bool is_object() const { return kind_ == Kind::kObject; }
+  Kind kind() const { return static_cast<Kind>(value_.index()); }
+  bool is_null() const { return kind() == Kind::kNull; }
+  bool is_bool() const { return kind() == Kind::kBool; }
+  bool is_string() const { return kind() == Kind::kString; }
+  bool is_array() const { return kind() == Kind::kArray; }
+  bool is_object() const { return kind() == Kind::kObject; }
   // "null", "boolean", "integer", "number", "string", "array", "object": for error messages.
   std::string_view kind_name() const;
 
   // Each getter is meaningful for its own kind only; for others it returns an empty value.
-  bool boolean() const { return boolean_; }
-  double number() const { return number_; }          // kDouble only
-  const std::string& text() const { return text_; }  // the string, or an integer's digits
-  const std::vector<JsonValue>& items() const { return items_; }
-  const std::vector<Member>& members() const { return members_; }
-  std::vector<JsonValue>& items() { return items_; }
-  std::vector<Member>& members() { return members_; }
+  bool boolean() const { return Get<1>(); }
+  double number() const { return Get<3>(); }  // kDouble only
+  // The string, or an integer's digits.
+  const std::string& text() const { return kind() == Kind::kInteger ? Get<2>() : Get<4>(); }
+  const std::vector<JsonValue>& items() const { return Get<5>(); }
+  const std::vector<Member>& members() const { return Get<6>(); }
+  const std::vector<int32_t>& tokens() const { return Get<7>(); }
+  // To write into, of their own kind only.
+  std::vector<JsonValue>& mutable_items() { return std::get<5>(value_); }
+  std::vector<Member>& mutable_members() { return std::get<6>(value_); }
 
   // The member named `key`, or null when this is not an object or has no such member.
   const JsonValue* Find(std::string_view key) const;
@@ -54,12 +62,17 @@ class JsonValue {
   friend bool operator==(const JsonValue& a, const JsonValue& b) = default;
 
  private:
-  Kind kind_ = Kind::kNull;
-  bool boolean_ = false;
-  double number_ = 0.0;
-  std::string text_;
-  std::vector<JsonValue> items_;
-  std::vector<Member> members_;
+  // One after another as Kind names them.
+  using Value = std::variant<std::monostate, bool, std::string, double, std::string, std::vector<JsonValue>,
+                             std::vector<Member>, std::vector<int32_t>>;
+  template <size_t kIndex>
+  const std::variant_alternative_t<kIndex, Value>& Get() const {
+    static const std::variant_alternative_t<kIndex, Value> kNone{};
+    const auto* found = std::get_if<kIndex>(&value_);
+    return found == nullptr ? kNone : *found;
+  }
+
+  Value value_;
 };
 
 enum class JsonDialect : unsigned char {
@@ -70,10 +83,20 @@ enum class JsonDialect : unsigned char {
 // Nesting past this is an error: readers and writers recurse per level.
 inline constexpr int kMaxJsonDepth = 512;
 
+// A value costs fifty bytes and more, however few it has in the text; so a document's are counted.
+struct JsonLimits {
+  static constexpr size_t kMaxTokens = size_t{1} << 24;
+
+  size_t max_values = size_t{1} << 19;  // Members and items, each once.
+  // Members of the whole document whose lists of integers, also those in a list, become kTokens: they do not count as values, and
+  // kMaxTokens integers of them are at most read.
+  std::span<const std::string_view> token_lists = {};
+};
+
 // Reads one JSON text. `what` names it in the error. Errors (InvalidArgument): syntax, invalid UTF-8, a lone surrogate
-// escape, nesting past kMaxJsonDepth, text after the value.
+// escape, nesting past kMaxJsonDepth, more than the limits, text after the value.
 Result<JsonValue> ReadJson(std::string_view text, std::string_view what,
-                           JsonDialect dialect = JsonDialect::kRfc8259);
+                           JsonDialect dialect = JsonDialect::kRfc8259, const JsonLimits& limits = {});
 
 // Equals Python's json.dumps(value, ensure_ascii=False): ", " and ": ", shortest round-trip doubles, no other spaces.
 std::string WriteJson(const JsonValue& value);

@@ -109,6 +109,47 @@ TEST(Json, DepthIsBounded) {
   EXPECT_FALSE(ReadJson(std::string(1'000'000, '['), "test").has_value());
 }
 
+TEST(Json, ValuesAreCounted) {
+  const JsonLimits ten = {.max_values = 10};
+  const auto read = [&](std::string_view text) { return ReadJson(text, "test", JsonDialect::kRfc8259, ten); };
+  EXPECT_TRUE(read("[1,2,3,4,5,6,7,8,9,10]").has_value());
+  EXPECT_TRUE(read(R"({"a":[1,2,3],"b":{"c":[[],{}],"d":"","e":0}})").has_value());
+  for (const char* text :
+       {"[1,2,3,4,5,6,7,8,9,10,11]", R"({"a":[1,2,3],"b":{"c":[[],{}],"d":"","e":0,"f":0}})"}) {
+    ASSERT_FALSE(read(text).has_value()) << text;
+    EXPECT_THAT(read(text).error().message(), HasSubstr("more than 10 values")) << text;
+  }
+  std::string many = "[0";
+  for (size_t i = 1; i < JsonLimits().max_values; ++i) many += ",0";
+  EXPECT_TRUE(ReadJson(many + "]", "test").has_value());
+  EXPECT_FALSE(ReadJson(many + ",0]", "test").has_value());
+}
+
+TEST(Json, ListsOfTokensArePacked) {
+  const std::string_view names[] = {"ids"};
+  const JsonLimits limits = {.max_values = 10, .token_lists = names};
+  const auto read = [&](std::string_view text) {
+    return ReadJson(text, "test", JsonDialect::kRfc8259, limits).value_or(JsonValue::String("error"));
+  };
+  const JsonValue value = read(R"({"ids": [0, 7 ,2147483647,1,2,3,4,5,6,7,8,9], "other": [1]})");
+  ASSERT_EQ(value.Find("ids")->kind(), JsonValue::Kind::kTokens);
+  EXPECT_EQ(value.Find("ids")->tokens().size(), 12U);
+  EXPECT_EQ(value.Find("ids")->tokens()[2], 2147483647);
+  EXPECT_EQ(value.Find("ids")->kind_name(), "array");
+  EXPECT_TRUE(value.Find("other")->is_array());
+  EXPECT_EQ(WriteJson(value), R"({"ids": [0, 7, 2147483647, 1, 2, 3, 4, 5, 6, 7, 8, 9], "other": [1]})");
+  const JsonValue lists = read(R"({"ids": [[1,2],[3],[]]})");
+  EXPECT_EQ(lists.Find("ids")->items()[1].tokens(), std::vector<int32_t>{3});
+  EXPECT_TRUE(lists.Find("ids")->items()[2].is_array());
+  // Anything else is read as ever, and says what is wrong as ever.
+  for (const char* list : {"[-1]", "[1.5]", "[2147483648]", "[1,\"x\"]", "[1,[2]]", "[1e2]", "[null]", "[]"})
+    EXPECT_TRUE(read(std::string(R"({"ids": )") + list + "}").Find("ids")->is_array()) << list;
+  for (const char* list : {"[1,]", "[1", "[01]", "[1 2]", "[+1]", "[1,,2]"})
+    EXPECT_TRUE(read(std::string(R"({"ids": )") + list + "}").is_string()) << list;
+  EXPECT_TRUE(
+      read(R"({"a": {"ids": [1]}})").Find("a")->Find("ids")->is_array());  // Not of the whole document.
+}
+
 TEST(Json, TruthIsPythons) {
   for (const char* text : {"null", "false", "0", "-0", "0.0", "-0.0", "\"\"", "[]", "{}"}) {
     EXPECT_FALSE(ReadJson(text, "test")->IsTruthy()) << text;

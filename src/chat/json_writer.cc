@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <charconv>
 #include <cmath>
@@ -90,6 +91,9 @@ void Append(const JsonValue& value, std::string& out) {
       out += value.members().empty() ? "{}" : "}";
       break;
     }
+    case JsonValue::Kind::kTokens:
+      out += fmt::format("[{}]", fmt::join(value.tokens(), ", "));
+      break;
   }
 }
 

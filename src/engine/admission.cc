@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <unordered_map>
 #include <utility>
 
 namespace dsv4::engine {
@@ -83,20 +84,48 @@ bool Admission::WaitsForAnother(Sequence& sequence) {
 }
 
 size_t Admission::ChooseWaiting() {
-  size_t best = core_.waiting.size();
-  int64_t best_running = 0;
-  int64_t best_priority = 0;
+  // The first of each owner by priority, at the turn of the owner's oldest: a number passes no other owner.
+  struct Turn {
+    size_t first = 0;
+    size_t oldest = 0;
+  };
+  std::unordered_map<uint64_t, Turn> turns;
+  const bool only_unread =
+      std::ranges::all_of(core_.waiting, [&](const auto& sequence) { return IsUnread(*sequence); });
   for (size_t i = 0; i < core_.waiting.size(); ++i) {
-    const int64_t priority = core_.waiting[i]->request.priority;
-    if (best != core_.waiting.size() && priority > best_priority) continue;
-    const int64_t num_running = RunningOf(core_.waiting[i]->request.owner);
-    if (best != core_.waiting.size() && priority == best_priority && num_running >= best_running) continue;
-    if (WaitsForAnother(*core_.waiting[i]) || keeper_.WaitsForDisk(*core_.waiting[i])) continue;
-    best = i;
-    best_running = num_running;
-    best_priority = priority;
+    Sequence& sequence = *core_.waiting[i];
+    if ((IsUnread(sequence) && !only_unread) || WaitsForAnother(sequence) || keeper_.WaitsForDisk(sequence))
+      continue;
+    const auto [turn, is_new] = turns.try_emplace(sequence.request.owner, Turn{i, i});
+    if (!is_new && sequence.request.priority < core_.waiting[turn->second.first]->request.priority)
+      turn->second.first = i;
+  }
+  size_t best = core_.waiting.size();
+  std::pair<int64_t, size_t> best_turn;
+  for (const auto& [owner, turn] : turns) {
+    const std::pair<int64_t, size_t> its_turn = {RunningOf(owner), turn.oldest};
+    if (best != core_.waiting.size() && its_turn >= best_turn) continue;
+    best = turn.first;
+    best_turn = its_turn;
   }
   return best;
+}
+
+bool Admission::IsUnread(const Sequence& sequence) const {
+  return sequence.unread_since &&
+         std::chrono::duration<double>(std::chrono::steady_clock::now() - *sequence.unread_since).count() >=
+             core_.options.unread_seconds;
+}
+
+size_t Admission::LongestUnread() const {
+  size_t longest = core_.running.size();
+  for (size_t i = 0; i < core_.running.size(); ++i) {
+    if (!IsUnread(*core_.running[i])) continue;
+    if (longest == core_.running.size() ||
+        *core_.running[i]->unread_since < *core_.running[longest]->unread_since)
+      longest = i;
+  }
+  return longest;
 }
 
 int64_t Admission::RunningOf(uint64_t owner) const {
@@ -105,10 +134,12 @@ int64_t Admission::RunningOf(uint64_t owner) const {
 }
 
 size_t Admission::ChooseToGiveWay() const {
-  const bool any_has_none = std::ranges::any_of(
-      core_.waiting, [&](const auto& sequence) { return RunningOf(sequence->request.owner) == 0; });
+  const bool any_has_none = std::ranges::any_of(core_.waiting, [&](const auto& sequence) {
+    return !IsUnread(*sequence) && RunningOf(sequence->request.owner) == 0;
+  });
   size_t chosen = core_.running.size();
   if (!any_has_none) return chosen;
+  if (const size_t unread = LongestUnread(); unread < core_.running.size()) return unread;
   const auto now = std::chrono::steady_clock::now();
   int64_t most = 1;
   for (size_t i = core_.running.size(); i-- > 0;) {
@@ -140,10 +171,7 @@ void Admission::Admit(std::vector<Event>& events) {
     if (full || (core_.options.max_state_bytes > 0 && !core_.running.empty() &&
                  keeper_.RunningBytes() + keeper_.BytesOf(next) > core_.options.max_state_bytes)) {
       // No smaller one passes it, or it might never run.
-      if (gives_way == core_.running.size() || RunningOf(next.request.owner) > 0 ||
-          core_.running[gives_way]->request.priority < next.request.priority) {
-        return;
-      }
+      if (gives_way == core_.running.size() || RunningOf(next.request.owner) > 0) return;
       Preempt(gives_way);
       continue;
     }

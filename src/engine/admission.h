@@ -36,8 +36,12 @@ class Admission {
   // Index of the waiting sequence to run next, or the number of those that wait.
   size_t ChooseWaiting();
   int64_t RunningOf(uint64_t owner) const;
+  // Its client does not take what there is for it.
+  bool IsUnread(const Sequence& sequence) const;
+  // Index of the running sequence that has not been read for longest, or the number of those that run.
+  size_t LongestUnread() const;
   // Index of the running sequence that gives way when an owner with none running waits: the youngest, of those that have had their turn. Its
-  // owner has most. The number of those that run when there is none, or no such owner.
+  // owner has most. One that is not read goes first, its owner's last one too. The number of those that run when there is none, or no such owner.
   size_t ChooseToGiveWay() const;
   // Whether a running sequence is just computing what this one could reuse.
   bool WaitsForAnother(Sequence& sequence);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/host_stepper.h"
+#include "engine/masks.h"
 #include "engine/queued_stepper.h"
 
 namespace dsv4::engine {
@@ -21,6 +22,7 @@ struct Engine::Parts {
   Speculator speculator{core};
   Answers answers{core, keeper, speculator};
   Admission admission{core, keeper, answers};
+  Masks masks{core};
   HostStepper on_host{core, keeper, admission, answers, speculator};
   QueuedStepper queued{core, admission, answers, speculator};
 };
@@ -33,6 +35,13 @@ Engine::~Engine() = default;
 int64_t Engine::context_length() const { return parts_->core.context_length; }
 
 const PrefillPolicy& Engine::prefill_policy() const { return parts_->core.prefill_policy; }
+
+bool Engine::has_waiting() const { return !parts_->core.waiting.empty(); }
+
+void Engine::SetUnread(const UnreadSince& since) {
+  for (const auto& sequence : parts_->core.running) sequence->unread_since = since(sequence->id);
+  for (const auto& sequence : parts_->core.waiting) sequence->unread_since = since(sequence->id);
+}
 
 bool Engine::idle() const { return parts_->core.waiting.empty() && parts_->core.running.empty(); }
 
@@ -133,12 +142,17 @@ void Engine::Abandon() {
   while (parts_->keeper.EvictState()) continue;
 }
 
+void Engine::DropKeptStates() {
+  while (parts_->keeper.EvictState()) continue;
+}
+
 void Engine::Step(std::vector<Event>& events) {
   parts_->keeper.Tidy();
   if (parts_->queued.GoOn(events)) return;
   parts_->answers.DropEnded(events);
   parts_->admission.Admit(events);
   if (parts_->core.running.empty() && events.empty() && parts_->keeper.AwaitLoad()) return;
+  parts_->masks.Prepare();
   if (parts_->queued.Step(events)) return;
   parts_->on_host.Step(events);
 }

@@ -6,8 +6,11 @@
 // Not thread-safe except where noted: one owner calls all functions. The model outlives the engine.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/status.h"
@@ -42,6 +45,14 @@ class Engine {
   // youngest is preempted instead. Where the host's memory runs out in the midst of it (std::bad_alloc), the requests that run are
   // finished with kError and kUnavailable; it throws only if there is none for saying so, and the next call then says it.
   std::vector<Event> Step();
+
+  // Asks since when events of each request wait to be taken; none: they do not. Before a step while there are requests that wait for a place.
+  using UnreadSince = std::function<std::optional<std::chrono::steady_clock::time_point>(RequestId)>;
+  void SetUnread(const UnreadSince& since);
+  bool has_waiting() const;
+
+  // Gives back the kept states in memory; the next Step reports their number.
+  void DropKeptStates();
 
   // Gives back all memory that running sequences and kept states have. The next Step finishes the requests that ran, as above.
   void Abandon();

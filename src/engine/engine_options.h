@@ -46,6 +46,8 @@ struct EngineOptions {
   int max_sequences = 16;  // Sequences with a state at one time; further requests wait.
   // A sequence runs so long, before it may be preempted for a request whose owner has none running. Its own owner keeps at least one.
   double turn_seconds = 0.25;
+  // A sequence with events that were not taken for so long gives its place to any other owner, its own owner's last one too.
+  double unread_seconds = 1.0;
   int64_t max_context = 0;  // Prompt and answer together; 0: as many as the model knows.
   // Of the states of running sequences on the rank that keeps most of them; where ranks divide the sequences, of the average rank. When they
   // outgrow it, the youngest is preempted: it gives its state up, waits, and is computed again from what the prefix store has. 0: no limit.

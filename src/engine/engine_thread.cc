@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -25,6 +26,7 @@ class Mailbox {
       const std::lock_guard lock(mutex_);
       wake = wake_;
       events_.reserve(std::max(2 * events_.size(), events_.size() + events.size()));
+      if (events_.empty()) unread_since_ = std::chrono::steady_clock::now();
       events_.insert(events_.end(), std::make_move_iterator(events.begin()),
                      std::make_move_iterator(events.end()));
       events.clear();
@@ -34,6 +36,12 @@ class Mailbox {
   std::vector<Event> Take() {
     const std::lock_guard lock(mutex_);
     return std::exchange(events_, {});
+  }
+  // The time of the first event that was not taken; none: there is no such event.
+  std::optional<std::chrono::steady_clock::time_point> unread_since() const {
+    const std::lock_guard lock(mutex_);
+    if (events_.empty()) return std::nullopt;
+    return unread_since_;
   }
   void SetWake(std::function<void()> wake) {
     bool now = false;
@@ -46,8 +54,9 @@ class Mailbox {
   }
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::vector<Event> events_;
+  std::chrono::steady_clock::time_point unread_since_ = {};
   std::function<void()> wake_;
 };
 
@@ -74,6 +83,7 @@ struct EngineThread::Shared {
   int64_t num_unadmitted = 0;
   std::unordered_map<uint64_t, int64_t> num_unadmitted_of;  // By owner; those that have any.
   bool has_cancellations = false;
+  bool drops_states = false;
   bool stopping = false;
 
   // The engine's thread only.
@@ -218,12 +228,20 @@ void EngineThread::Shared::Run() {
     std::vector<Submission> submissions;
     bool cancel_all = false;
     bool look_for_cancelled = false;
+    bool drop_states = false;
     {
       std::unique_lock lock(mutex);
-      changed.wait(lock, [&] { return stopping || !inbox.empty() || !engine->idle(); });
+      changed.wait(lock, [&] { return stopping || drops_states || !inbox.empty() || !engine->idle(); });
       submissions = std::exchange(inbox, {});
       cancel_all = stopping;
       look_for_cancelled = std::exchange(has_cancellations, false);
+      drop_states = std::exchange(drops_states, false);
+    }
+    if (drop_states) {
+      engine->DropKeptStates();
+      const EngineStats now = engine->stats();
+      const std::lock_guard lock(mutex);
+      stats = now;
     }
     Receive(std::move(submissions));
     if (cancel_all || look_for_cancelled) {
@@ -235,6 +253,8 @@ void EngineThread::Shared::Run() {
       if (cancel_all) return;
       continue;
     }
+    if (engine->has_waiting())
+      engine->SetUnread([&](RequestId id) { return readers.at(id).mailbox->unread_since(); });
     const Clock::time_point start = Clock::now();
     std::vector<Event> events;
     Insist([&] { events = engine->Step(); });
@@ -284,11 +304,16 @@ Result<std::vector<std::unique_ptr<Generation>>> EngineThread::SubmitAll(std::ve
     }
     if (submissions.empty()) return generations;
     const uint64_t owner = submissions.front().request.owner;
-    const int64_t room = shared_->num_unadmitted_of.contains(owner) ? shared_->options.max_waiting
-                                                                    : 2 * shared_->options.max_waiting;
-    if (shared_->num_unadmitted + count > room) {
-      return Error(ResourceExhausted(fmt::format(
-          "queue: {} requests are waiting already, {} may; try again later", shared_->num_unadmitted, room)));
+    const auto found = shared_->num_unadmitted_of.find(owner);
+    const int64_t mine = found == shared_->num_unadmitted_of.end() ? 0 : found->second;
+    const int64_t most = shared_->options.max_waiting;
+    // An owner may have twice what it leaves of room for half as many again: alone `most`. One that has none finds room longer.
+    const int64_t others = shared_->num_unadmitted - mine;
+    const int64_t may = std::clamp<int64_t>(2 * ((3 * most + 1) / 2 - others) / 3, 0, most);
+    if (mine + count > may && (mine > 0 || shared_->num_unadmitted + count > 4 * most)) {
+      return Error(ResourceExhausted(
+          fmt::format("queue: {} requests are waiting already, {} of yours, of which {} may; try again later",
+                      shared_->num_unadmitted, mine, may)));
     }
     shared_->inbox.reserve(shared_->inbox.size() + submissions.size());
     shared_->num_unadmitted_of[owner] += count;
@@ -305,6 +330,14 @@ Result<std::unique_ptr<Generation>> EngineThread::Submit(Request request) {
   requests.push_back(std::move(request));
   DSV4_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Generation>> generations, SubmitAll(std::move(requests)));
   return std::move(generations.front());
+}
+
+void EngineThread::DropKeptStates() {
+  {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->drops_states = true;
+  }
+  shared_->changed.notify_all();
 }
 
 int64_t EngineThread::context_length() const { return shared_->engine->context_length(); }

@@ -24,7 +24,8 @@ class Generation {
 };
 
 struct EngineThreadOptions {
-  // Requests that have not been admitted. Owners that have none of them find room for as many again, so that one owner cannot fill it all.
+  // Requests that have not been admitted, of one owner alone. Beside others it may have fewer: owners share room for half as many again, and those that
+  // have none find room up to four times as many.
   int64_t max_waiting = 256;
 };
 
@@ -49,6 +50,9 @@ class EngineThread {
   Result<std::unique_ptr<Generation>> Submit(Request request);
   // Several that are admitted to the queue together or not at all.
   Result<std::vector<std::unique_ptr<Generation>>> SubmitAll(std::vector<Request> requests);
+
+  // States that are kept for reuse in memory go before the next request is read.
+  void DropKeptStates();
 
   int64_t context_length() const;
   EngineStats stats() const;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/parallel.h"
+#include "engine/masks.h"
 #include "model/runtime/queued_step.h"
 
 namespace dsv4::engine {
@@ -35,6 +36,10 @@ void Sample(Sequence& sequence, const model::StepOutput& output, size_t chunk) {
   sampling::TokenConstraint* constraint = sequence.request.constraint.get();
   const int64_t first_row = output.num_rows(chunk) - 1 - sequence.num_verified;
   for (int64_t i = 0; i <= sequence.num_verified; ++i) {
+    // The mask in front of the first is ready. A later one may be dear: then the rest of the draft is as if it had been wrong.
+    if (i > 0 && constraint != nullptr &&
+        !constraint->Prepare(std::chrono::steady_clock::now() + kMaskAtOnce))
+      return;
     std::span<const uint64_t> allowed;
     if (constraint != nullptr) allowed = constraint->Allowed();
     if (!allowed.empty() && std::ranges::all_of(allowed, [](uint64_t word) { return word == 0; })) {
@@ -56,7 +61,7 @@ HostStepper::HostStepper(EngineCore& core, StateKeeper& keeper, Admission& admis
     : core_(core), keeper_(keeper), admission_(admission), answers_(answers), speculator_(speculator) {}
 
 bool HostStepper::Plan::DecodesAlone() const {
-  return std::ranges::all_of(pending, [](const Pending& p) { return p.num_tokens == 1; });
+  return std::ranges::all_of(pending, [](const Pending& p) { return p.num_tokens <= 1; });
 }
 
 HostStepper::Plan HostStepper::MakePlan() {

@@ -25,10 +25,21 @@ std::vector<Pending> HostStepper::Wanted() const {
     // What steps have chosen is read again as they read it.
     if (core_.few_rows > 0 && !sequence->reading())
       max_chunk = max_chunk > 0 ? std::min(max_chunk, core_.few_rows) : core_.few_rows;
-    pending.push_back({.num_tokens = sequence->num_pending(),
+    // Without its mask nothing can be sampled. A prompt goes on up to its last pieces, for others may wait for it.
+    int64_t num_tokens = sequence->num_pending();
+    if (sequence->mask_late && core_.few_rows == 0 && num_tokens > 1)
+      max_chunk = max_chunk > 0 ? std::min(max_chunk, num_tokens - 1) : num_tokens - 1;
+    else if (sequence->mask_late && num_tokens <= core_.options.max_step_tokens)
+      num_tokens = 0;
+    // Priorities count among an owner's own prompts: the lowest number of all must not stop others.
+    const auto passes = [&](const auto& other) {
+      return other->request.owner == sequence->request.owner && other->num_pending() > 1 &&
+             other->request.priority < sequence->request.priority;
+    };
+    pending.push_back({.num_tokens = num_tokens,
                        .max_chunk = max_chunk,
                        .arrival = sequence->id,
-                       .priority = sequence->request.priority,
+                       .priority = std::ranges::count_if(core_.running, passes),
                        .overdue = core_.options.first_token_target > 0.0 &&
                                   sequence->num_output_tokens() == 0 &&
                                   sequence->Age() > core_.options.first_token_target});
@@ -41,7 +52,7 @@ StepBudget HostStepper::Budget(std::span<const Pending> pending) const {
   for (size_t i = 0; i < pending.size(); ++i) {
     if (pending[i].num_tokens == 1) {
       ++load.answering;
-    } else {
+    } else if (pending[i].num_tokens > 1) {
       load.Add(pending[i].num_tokens, core_.running[i]->Age());
       load.overdue = load.overdue || pending[i].overdue;
     }

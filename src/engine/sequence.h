@@ -53,6 +53,8 @@ struct Sequence {
   int num_loads = 0;
   int64_t expected_reuse = -1;  // Tokens at most that a kept state has; -1: not looked up.
   std::chrono::steady_clock::time_point running_since = {};  // Admitted at last.
+  bool mask_late = false;                                    // It sits the step out.
+  std::optional<std::chrono::steady_clock::time_point> unread_since = {};
   bool cancelled = false;
   bool abandoned = false;  // Has no state: memory ran out.
   bool finished = false;

@@ -92,7 +92,7 @@ bool Speculator::Plan() {
   for (const auto& sequence : core_.running) {
     // While a prompt is read beside it, a step's time is that of the prompt.
     if (sequence->num_pending() > 1 || sequence->num_output_tokens() == 0) return false;
-    if (!sequence->request.speculation.any()) continue;
+    if (!sequence->request.speculation.any() || sequence->mask_late) continue;
     Learn(*sequence);
     LearnUnverified(*sequence);
     // The last token of an answer is never read.

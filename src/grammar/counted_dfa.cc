@@ -13,7 +13,9 @@ constexpr uint32_t kMostStates = uint32_t{1} << 31;
 constexpr int kEndless = 1 << 24;
 
 void Flatten(const Regex& regex, std::vector<Regex>& parts) {
-  if (regex->kind != RegexNode::Kind::kConcat) return parts.push_back(regex);
+  const bool is_group = regex->kind != RegexNode::Kind::kBytes && regex->parts.size() == 1 &&
+                        (regex->kind != RegexNode::Kind::kRepeat || (regex->min == 1 && regex->max == 1));
+  if (regex->kind != RegexNode::Kind::kConcat && !is_group) return parts.push_back(regex);
   for (const Regex& part : regex->parts) Flatten(part, parts);
 }
 
@@ -63,6 +65,8 @@ std::optional<Result<Dfa>> Dfa::Counted(const Dfa& before, const Dfa& unit, cons
     return true;
   };
   if (!ends_clearly(before) || !ends_clearly(unit) || unit.IsAccepting(kStart)) return std::nullopt;
+  // The start of a unit is nowhere within one.
+  if (std::find(unit.next_.begin(), unit.next_.end(), kStart) != unit.next_.end()) return std::nullopt;
   for (int byte = 0; byte < 256; ++byte) {
     const auto b = static_cast<uint8_t>(byte);
     if (unit.Next(kStart, b) != kDead && behind.Next(kStart, b) != kDead) return std::nullopt;
@@ -95,7 +99,7 @@ std::optional<Result<Dfa>> Dfa::Counted(const Dfa& before, const Dfa& unit, cons
     return dfa.blocks_.back();
   };
   const auto set = [&](size_t row, size_t byte_class, uint32_t next, bool relative) {
-    dfa.next_[row * dfa.num_classes_ + byte_class] = next;
+    dfa.next_[row * dfa.num_classes_ + byte_class] = relative ? next ^ kDistance : next;
     dfa.relative_[row * dfa.num_classes_ + byte_class] = relative ? 1 : 0;
   };
   const bool has_before = !before.IsAccepting(kStart);
@@ -150,7 +154,7 @@ bool Dfa::LeadsOn(const Block& block) const {
   for (uint32_t inner = 0; inner < block.width; ++inner) {
     for (size_t c = 0; c < num_classes_; ++c) {
       const size_t at = (block.first_row + inner) * num_classes_ + c;
-      if (next_[at] != kDead && relative_[at] != 0 && inner + next_[at] >= block.width) return true;
+      if (next_[at] != kDead && relative_[at] != 0 && inner + Distance(at) >= block.width) return true;
     }
   }
   return false;
@@ -202,7 +206,7 @@ Result<Dfa> Dfa::CountedProduct(const Dfa& counted, const Dfa& plain, bool subtr
     const uint32_t other = place.other == kDead ? kDead : plain.Next(place.other, byte);
     if (next == kDead || (other == kDead && !subtract)) return {};
     if (counted.relative_[at] != 0) {
-      const uint32_t to = place.inner + next;
+      const uint32_t to = place.inner + counted.Distance(at);
       if (to < here.width) return {Way::To::kHere, block, id_of(block, {to, other})};
       return {Way::To::kNextCopy, block, id_of(block, {to - here.width, other})};
     }
@@ -282,7 +286,8 @@ Result<Dfa> Dfa::CountedProduct(const Dfa& counted, const Dfa& plain, bool subtr
           if (!lives(to, live)) continue;
           const bool relative = to.to != Way::To::kBlock;
           dfa.next_[row * dfa.num_classes_ + c] =
-              relative ? (to.to == Way::To::kNextCopy ? width : 0) + to.id - i : first[to.block] + to.id;
+              relative ? ((to.to == Way::To::kNextCopy ? width : 0) + to.id - i) ^ kDistance
+                       : first[to.block] + to.id;
           dfa.relative_[row * dfa.num_classes_ + c] = relative ? 1 : 0;
           dfa.goes_on_.back() = 1;
         }

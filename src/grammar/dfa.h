@@ -89,9 +89,12 @@ class Dfa {
     const Block& block = BlockOf(state);
     return block.first_row + (state - block.first) % block.width;
   }
+  // A distance, which may be negative, is kept apart from kDead.
+  static constexpr uint32_t kDistance = uint32_t{1} << 31;
+  uint32_t Distance(size_t at) const { return next_[at] ^ kDistance; }
   uint32_t Target(uint32_t state, size_t byte_class) const {
     const size_t at = RowOf(state) * num_classes_ + byte_class;
-    return blocks_.empty() || next_[at] == kDead || relative_[at] == 0 ? next_[at] : state + next_[at];
+    return blocks_.empty() || next_[at] == kDead || relative_[at] == 0 ? next_[at] : state + Distance(at);
   }
   uint32_t AddState(bool accepting);
   // Makes one of states that no text tells apart. Of large automata states stay apart.

@@ -12,32 +12,50 @@ size_t NumStates(const Program& program) {
   return count;
 }
 
+size_t NumBytes(const ContentRule& rule) { return rule.text.size() + rule.label.size(); }
+
+size_t NumBytes(const AnswerRules& rules) {
+  size_t count = rules.schema.size() + NumBytes(rules.rule);
+  for (const CallableTool& tool : rules.tools) {
+    count += tool.name.size() + tool.parameters.size() + tool.label.size();
+    if (tool.text) count += NumBytes(tool.text->rule);
+  }
+  return count;
+}
+
+constexpr size_t kMaxEntries = 1024;  // They are looked through one by one.
+
 }  // namespace
 
-std::shared_ptr<const Program> GrammarCache::Find(const AnswerRules& rules) {
+const GrammarCache::Made* GrammarCache::Find(const AnswerRules& rules) {
   const auto entry =
       std::find_if(entries_.begin(), entries_.end(), [&](const Entry& one) { return one.rules == rules; });
   if (entry == entries_.end()) return nullptr;
   entries_.splice(entries_.begin(), entries_, entry);
-  return entry->program;
+  return &entry->made;
+}
+
+bool GrammarCache::Knows(const AnswerRules& rules) {
+  const std::lock_guard lock(mutex_);
+  return Find(rules) != nullptr;
 }
 
 Result<std::shared_ptr<const Program>> GrammarCache::Compile(const AnswerRules& rules) {
   {
     const std::lock_guard lock(mutex_);
-    if (std::shared_ptr<const Program> program = Find(rules)) return program;
+    if (const Made* made = Find(rules)) return *made;
   }
-  DSV4_ASSIGN_OR_RETURN(std::shared_ptr<const Program> program, CompileAnswer(rules));
-  const size_t num_states = NumStates(*program);
+  Made made = CompileAnswer(rules);
+  const size_t num_states = (made ? NumStates(**made) : 0) + NumBytes(rules) / 64;
   const std::lock_guard lock(mutex_);
-  if (num_states > max_states_ || Find(rules) != nullptr) return program;
-  entries_.push_front({rules, program, num_states});
+  if (num_states > max_states_ || Find(rules) != nullptr) return made;
+  entries_.push_front({rules, made, num_states});
   num_states_ += num_states;
-  while (num_states_ > max_states_) {
+  while (num_states_ > max_states_ || entries_.size() > kMaxEntries) {
     num_states_ -= entries_.back().num_states;
     entries_.pop_back();
   }
-  return program;
+  return made;
 }
 
 }  // namespace dsv4::grammar

@@ -348,7 +348,7 @@ TEST(JsonSchema, ErrorsNameThePlace) {
       {R"({"allOf":[{"contains":{"const":1}},{"contains":{"const":2}}]})", "different \"contains\""},
       {R"({"enum":[[1]],"minItems":1})", "objects and arrays in enum"},
       {R"({"contains":{"type":"null"},"minContains":200,"maxItems":1000000,"items":{}})", "counted items"},
-      {R"({"pattern":"^([ab]{1,70000}|c)$"})", "more than 100000 states"},
+      {R"({"pattern":"^([ab]{1,700000}|c)$"})", "more than 100000 states"},
   };
   for (const auto& [schema, message] : cases) {
     const auto program = CompileJsonSchema(schema);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -146,56 +147,92 @@ void Matcher::Step(const Place& in, uint8_t byte, Place& out) {
   out.threads.erase(std::unique(out.threads.begin(), out.threads.end()), out.threads.end());
 }
 
-void Matcher::MaskBelow(uint32_t exit, const Place& after, TokenMask& mask) {
+bool Matcher::IsLate(TimePoint deadline) {
+  constexpr int64_t kStepsBetweenLooks = 4096;
+  if (deadline == TimePoint::max() || progress_.looked_at - steps_left_ < kStepsBetweenLooks) return false;
+  progress_.looked_at = steps_left_;
+  return std::chrono::steady_clock::now() >= deadline;
+}
+
+bool Matcher::MaskBelow(uint32_t exit, TokenMask& mask, TimePoint deadline) {
   const std::span<const TokenTrie::Node> nodes = trie_->nodes();
   const uint32_t top = nodes[exit].depth;
-  for (uint32_t node = exit + 1; node < nodes[exit].subtree_end && steps_left_ > 0;) {
+  uint32_t& node = progress_.node;
+  if (node == 0) node = exit + 1;
+  while (node < nodes[exit].subtree_end && steps_left_ > 0) {
     const TokenTrie::Node& at = nodes[node];
     const size_t depth = at.depth - top;
     if (places_.size() <= depth) places_.resize(depth + 1);
-    Step(depth == 1 ? after : places_[depth - 1], at.byte, places_[depth]);
+    Step(depth == 1 ? progress_.after : places_[depth - 1], at.byte, places_[depth]);
     const Place& place = places_[depth];
     if (!place.threads.empty() || place.complete) {
       for (const TokenId id : trie_->TokensOf(node)) mask.Allow(id);
     }
     node = place.threads.empty() ? at.subtree_end : node + 1;
+    if (IsLate(deadline)) return false;
   }
+  node = 0;
+  return true;
+}
+
+bool Matcher::MaskGroup(TokenMask& mask, TimePoint deadline) {
+  const std::vector<Thread>& threads = place_.threads;
+  Progress& at = progress_;
+  if (at.fit == nullptr) {
+    at.end = at.begin;
+    while (at.end < threads.size() && threads[at.end].dfa == threads[at.begin].dfa &&
+           threads[at.end].state == threads[at.begin].state) {
+      ++at.end;
+    }
+    at.fit = trie_->FitOf(grammar_->dfas[threads[at.begin].dfa], threads[at.begin].state);
+    at.exit = 0;
+    for (const TokenId id : at.fit->few) mask.Allow(id);
+    for (size_t word = 0; word < at.fit->many.size(); ++word) mask.words()[word] |= at.fit->many[word];
+    at.after.Clear();
+    if (!at.fit->exits.empty()) {
+      seen_.Clear();
+      for (size_t i = at.begin; i < at.end; ++i) Enter(threads[i].next, threads[i].frame, at.after);
+      std::sort(at.after.threads.begin(), at.after.threads.end());
+    }
+    if (at.after.threads.empty()) at.exit = at.fit->exits.size();
+    // A walk for the fit may have taken long.
+    at.looked_at = std::numeric_limits<int64_t>::max() / 2;
+  }
+  if (IsLate(deadline)) return false;
+  for (; at.exit < at.fit->exits.size(); ++at.exit) {
+    if (!MaskBelow(at.fit->exits[at.exit], mask, deadline)) return false;
+  }
+  at.fit = nullptr;
+  at.begin = at.end;
+  return true;
 }
 
 void Matcher::Mask(TokenMask& mask) {
+  progress_ = {};
+  MaskUntil(mask, TimePoint::max());
+}
+
+bool Matcher::MaskUntil(TokenMask& mask, TimePoint deadline) {
   DSV4_CHECK(mask.num_ids() >= trie_->num_ids())
       << mask.num_ids() << " ids, the tokenizer has " << trie_->num_ids();
-  mask.Clear();
-  if (finished_) return;
-  steps_left_ = kMaxSteps;
-  Place after;
-  const std::vector<Thread>& threads = place_.threads;
-  for (size_t begin = 0; begin < threads.size();) {
-    size_t end = begin;
-    while (end < threads.size() && threads[end].dfa == threads[begin].dfa &&
-           threads[end].state == threads[begin].state) {
-      ++end;
-    }
-    const auto fit = trie_->FitOf(grammar_->dfas[threads[begin].dfa], threads[begin].state);
-    for (const TokenId id : fit->few) mask.Allow(id);
-    for (size_t word = 0; word < fit->many.size(); ++word) mask.words()[word] |= fit->many[word];
-    if (!fit->exits.empty()) {
-      after.Clear();
-      seen_.Clear();
-      for (size_t i = begin; i < end; ++i) Enter(threads[i].next, threads[i].frame, after);
-      std::sort(after.threads.begin(), after.threads.end());
-      if (!after.threads.empty()) {
-        for (const uint32_t exit : fit->exits) MaskBelow(exit, after, mask);
-      }
-    }
-    begin = end;
+  if (progress_.done) return true;
+  if (!progress_.begun) {
+    mask.Clear();
+    steps_left_ = kMaxSteps;
+    progress_.begun = true;
   }
+  while (!finished_ && progress_.begin < place_.threads.size()) {
+    if (!MaskGroup(mask, deadline)) return false;
+  }
+  progress_.done = true;
+  if (finished_) return true;
   if (place_.complete) {
     for (const TokenId id : stop_ids_) mask.Allow(id);
   } else {
     ForbidStops(mask);
   }
   DropFrames();
+  return true;
 }
 
 // A stop id may be a token of text too, or any marker. Where it alone could come next the text has to end at it.
@@ -217,6 +254,7 @@ Status Matcher::Accept(TokenId id) {
       return InvalidArgument(fmt::format("token {} ends a text that is not complete", id));
     finished_ = true;
     place_.threads.clear();
+    progress_ = {};
     return {};
   }
   const std::span<const uint8_t> bytes = trie_->BytesOf(id);
@@ -249,6 +287,7 @@ Status Matcher::AcceptBytes(std::string_view bytes) {
     overflowed_ = true;
   }
   if (!taken) return InvalidArgument(fmt::format("the grammar does not allow byte {} of it here", reached));
+  progress_ = {};
   place_ = std::move(place);
   DropFrames();
   return {};

@@ -5,6 +5,7 @@
 //   Matcher     one sequence's place; a value: a copy is a snapshot
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -29,6 +30,9 @@ class Matcher {
   // accepted. Of a grammar with more than kMaxThreads readings of the text so far, or tokens that end in more than kMaxSteps of
   // them, some are left out: what is allowed always leads to a complete text.
   void Mask(TokenMask& mask);
+  // The same until `deadline`; true once it is whole. Called again with the same mask it goes on, up to the next token that is accepted.
+  using TimePoint = std::chrono::steady_clock::time_point;
+  bool MaskUntil(TokenMask& mask, TimePoint deadline);
 
   // Goes on by a token. InvalidArgument when the grammar does not allow it here; nothing changes then.
   Status Accept(TokenId id);
@@ -106,7 +110,22 @@ class Matcher {
   // Steps over all bytes; false, and `reached` is the byte, where none of the readings goes on.
   bool Advance(Place& place, std::string_view bytes, size_t* reached);
   void ForbidStops(TokenMask& mask) const;
-  void MaskBelow(uint32_t exit, const Place& after, TokenMask& mask);
+  // How far a mask has come.
+  struct Progress {
+    bool begun = false;
+    bool done = false;
+    size_t begin = 0;  // Threads in one state of one terminal, whose
+    size_t end = 0;
+    std::shared_ptr<const TokenTrie::Fit> fit = nullptr;  // tokens these are; null: not looked at.
+    size_t exit = 0;                                      // Index into its exits, up to
+    uint32_t node = 0;                                    // this node below it; 0: not begun.
+    Place after = {};                                     // Terminals that may follow.
+    int64_t looked_at = 0;                                // Steps left when the time was looked at last.
+  };
+  // Both go on from progress_; false when the time is over.
+  bool MaskGroup(TokenMask& mask, TimePoint deadline);
+  bool MaskBelow(uint32_t exit, TokenMask& mask, TimePoint deadline);
+  bool IsLate(TimePoint deadline);
   // Forgets stacks that no thread has.
   void DropFrames();
 
@@ -118,7 +137,8 @@ class Matcher {
   std::vector<Frame> frames_;
   std::unordered_map<Frame, uint32_t, HashFrame> frame_ids_;
 
-  // Scratch of a call.
+  Progress progress_;
+  // Scratch of a call; the places and the steps of a mask.
   Seen seen_;
   std::vector<std::pair<uint32_t, uint32_t>> pending_;
   std::vector<Place> places_;

@@ -12,7 +12,7 @@
 namespace dsv4::grammar {
 namespace {
 
-// Of the schemas that all rules of a document are made from; what they share is counted again.
+// Bytes of the schemas that all rules of a grammar are made from; parts that they share are counted again.
 constexpr size_t kMaxRuleBytes = size_t{16} << 20;
 
 std::string Dump(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
@@ -90,14 +90,18 @@ Result<uint32_t> GrammarParts::Punctuation(const std::string& text, uint32_t nex
 // SchemaCompiler
 
 SchemaCompiler::SchemaCompiler(GrammarParts& parts, const Json& document, ValuePlace place)
-    : parts_(parts), document_(document), place_(std::move(place)), flattener_(document_, place_.lenient) {}
+    : parts_(parts),
+      document_(document),
+      place_(std::move(place)),
+      flattener_(document_, parts_.limits, place_.lenient) {}
 
 Result<uint32_t> SchemaCompiler::Rule(const Json& schema, const std::string& pointer, ValuePart part) {
+  DSV4_TRY(Spend(schema, pointer, parts_.limits));
   Json bare = WithoutAnnotations(schema);
   std::string key = Dump(bare);
   key.push_back(static_cast<char>('0' + static_cast<int>(part)));
-  rule_bytes_ += key.size();
-  if (rule_bytes_ > kMaxRuleBytes) return Error(SchemaError(pointer, "the schema becomes too large"));
+  parts_.rule_bytes += key.size();
+  if (parts_.rule_bytes > kMaxRuleBytes) return Error(SchemaError(pointer, "the schema becomes too large"));
   const auto [found, is_new] = rules_.try_emplace(std::move(key), 0);
   if (is_new) {
     found->second = parts_.builder.Split({});
@@ -169,6 +173,7 @@ Result<SchemaCompiler::Nodes> SchemaCompiler::Options(const Json& schema, const 
   if (schema == true) return OfTypes(Json::object(), pointer, part);
   if (schema == false) return Nodes();
   if (!schema.is_object()) return Error(SchemaError(pointer, "wanted an object or a boolean"));
+  DSV4_TRY(Spend(schema, pointer, parts_.limits));
   DSV4_TRY(CheckKeywords(schema, pointer));
   DSV4_ASSIGN_OR_RETURN(const Json rewritten, flattener_.Rewrite(schema, pointer));
   if (rewritten != schema) return Options(rewritten, pointer, part);

@@ -23,6 +23,7 @@ class GrammarParts {
 
   ProgramBuilder builder;
   DfaLimits limits;
+  size_t rule_bytes = 0;  // Texts of the schemas that rules are made from.
   // By place and schema, the automata of its strings, numbers and words: most parameters of most tools are alike.
   std::unordered_map<std::string, std::vector<uint32_t>> scalars;
   uint32_t end() const { return end_; }  // The return of every rule.
@@ -131,7 +132,6 @@ class SchemaCompiler {
   SchemaFlattener flattener_;
   std::unordered_map<std::string, uint32_t> rules_;
   std::deque<PendingRule> pending_;
-  size_t rule_bytes_ = 0;
 };
 
 }  // namespace dsv4::grammar

@@ -13,8 +13,20 @@ namespace dsv4::grammar {
 namespace {
 
 constexpr int kMaxFlattenDepth = 64;
-// Of all schemas that were looked at: references may double a schema at every level.
-constexpr size_t kMaxFlattenBytes = size_t{16} << 20;
+
+// A value, and the bytes of its text, as work of DfaLimits.
+int64_t Cost(const Json& value) {
+  constexpr int64_t kOfValue = 12;  // It is copied, some fifty bytes each time.
+  int64_t cost = kOfValue;
+  if (value.is_string()) cost += static_cast<int64_t>(value.get_ref<const std::string&>().size() / 16);
+  if (value.is_array()) {
+    for (const Json& item : value) cost += Cost(item);
+  } else if (value.is_object()) {
+    for (const auto& [name, member] : value.get_ref<const Json::object_t&>())
+      cost += static_cast<int64_t>(name.size() / 16) + Cost(member);
+  }
+  return cost;
+}
 
 enum class Wants : uint8_t {
   kAnything,
@@ -301,7 +313,7 @@ Json WithoutAnnotations(const Json& schema) {
   if (!schema.is_object()) return schema;
   Json bare = Json::object();
   for (const auto& [name, value] : schema.items()) {
-    if (!SaysNothing(name)) bare[name] = value;
+    if (!SaysNothing(name)) bare.get_ref<Json::object_t&>().emplace_back(name, value);
   }
   return bare;
 }
@@ -311,6 +323,13 @@ bool Constrains(const Json& schema, std::string_view except) {
     if (name != except && FindKeyword(name) != nullptr) return true;
   }
   return false;
+}
+
+Status Spend(const Json& schema, const std::string& pointer, DfaLimits& limits) {
+  limits.work_left -= Cost(schema);
+  if (limits.work_left >= 0) return {};
+  return ResourceExhausted(fmt::format("json schema, {}: references, allOf, not and if make it too large",
+                                       pointer.empty() ? "top level" : pointer));
 }
 
 Result<const Json*> SchemaFlattener::Resolve(const std::string& reference, const std::string& pointer) const {
@@ -354,9 +373,7 @@ Result<Json> SchemaFlattener::Flatten(const Json& schema, const std::string& poi
   if (depth > kMaxFlattenDepth) {
     return Error(SchemaError(pointer, "references or allOf lead back to themselves, or are too deep"));
   }
-  bytes_ += schema.dump(-1, ' ', false, Json::error_handler_t::replace).size();
-  if (bytes_ > kMaxFlattenBytes)
-    return Error(SchemaError(pointer, "references and allOf make the schema too large"));
+  DSV4_TRY(Spend(schema, pointer, limits_));
   if (!schema.is_object()) return schema;
   DSV4_ASSIGN_OR_RETURN(const Json known, Rewrite(lenient_ ? Understood(schema) : schema, pointer));
   if (!known.is_object()) return known;
@@ -380,16 +397,25 @@ Result<Json> SchemaFlattener::Flatten(const Json& schema, const std::string& poi
 }
 
 Result<Json> SchemaFlattener::Rewrite(const Json& schema, const std::string& pointer) const {
-  return Rewritten(schema, pointer, [&](const std::string& reference) -> Result<Json> {
+  const ResolveSchema resolve = [&](const std::string& reference) -> Result<Json> {
     DSV4_ASSIGN_OR_RETURN(const Json* target, Resolve(reference, pointer));
+    DSV4_TRY(Spend(*target, pointer, limits_));
     return *target;
-  });
+  };
+  return Rewritten(schema, pointer, resolve, limits_);
 }
 
 Result<Json> SchemaFlattener::Merge(const Json& a, const Json& b, const std::string& pointer) {
   if (a == false || b == false) return Json(false);
   if (a == true) return b;
   if (b == true) return a;
+  DSV4_TRY(Spend(a, pointer, limits_));
+  DSV4_TRY(Spend(b, pointer, limits_));
+  // Members are looked up one by one.
+  for (const char* keyword : {"properties", "patternProperties", "required", "enum"}) {
+    if (a.contains(keyword) && b.contains(keyword))
+      limits_.work_left -= static_cast<int64_t>(a[keyword].size() * b[keyword].size() / 4);
+  }
   Json out = a;
   Json from_b = b;
   // A member that one of them does not list is what that one's additionalProperties say.
@@ -443,6 +469,9 @@ Result<Json> SchemaFlattener::Merge(const Json& a, const Json& b, const std::str
       if (found->size() * value.size() > kMaxPairs)
         return Error(SchemaError(
             pointer, fmt::format("more than {} pairs of branches of \"{}\" are combined", kMaxPairs, name)));
+      limits_.work_left -= static_cast<int64_t>(value.size()) * Cost(*found) +
+                           static_cast<int64_t>(found->size()) * Cost(value);
+      DSV4_TRY(Spend(value, pointer, limits_));
       Json pairs = Json::array();
       for (const Json& one : *found) {
         for (const Json& other : value) pairs.push_back(Json{{"allOf", Json::array({one, other})}});

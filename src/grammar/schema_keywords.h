@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "base/status.h"
+#include "grammar/dfa.h"
 
 namespace dsv4::grammar {
 
@@ -30,12 +31,16 @@ std::optional<size_t> CountOf(const Json& schema, const char* keyword);
 // Whether any keyword but `except` narrows what is allowed.
 bool Constrains(const Json& schema, std::string_view except);
 
+// Takes from the limits what it costs to look at the schema and to copy it a few times: rewriting and automata have one budget. ResourceExhausted when it
+// is spent.
+Status Spend(const Json& schema, const std::string& pointer, DfaLimits& limits);
+
 // Replaces $ref and allOf by what they stand for (anyOf stays).
 class SchemaFlattener {
  public:
-  // `lenient`: what is not understood is left out.
-  explicit SchemaFlattener(const Json& document, bool lenient = false)
-      : document_(document), lenient_(lenient) {}
+  // All outlive this. `lenient`: what is not understood is left out.
+  SchemaFlattener(const Json& document, DfaLimits& limits, bool lenient)
+      : document_(document), limits_(limits), lenient_(lenient) {}
 
   // The part of the document that "#/..." names.
   Result<const Json*> Resolve(const std::string& reference, const std::string& pointer) const;
@@ -48,8 +53,8 @@ class SchemaFlattener {
 
  private:
   const Json& document_;
+  DfaLimits& limits_;
   bool lenient_;
-  size_t bytes_ = 0;
 };
 
 }  // namespace dsv4::grammar

@@ -29,11 +29,12 @@ Json WithMember(const std::string& name, Json schema, bool required) {
 // The opposite of a schema, a keyword at a time: one of them at least is not kept.
 class Negation {
  public:
-  explicit Negation(const ResolveSchema& resolve) : resolve_(resolve) {}
+  Negation(const ResolveSchema& resolve, DfaLimits& limits) : resolve_(resolve), limits_(limits) {}
 
   Result<Json> Of(const Json& schema, const std::string& pointer) {
     if (schema.is_boolean()) return Json(!schema.get<bool>());
     if (++steps_ > kMaxNegations) return Error(SchemaError(pointer, "too many schemas to turn round"));
+    DSV4_TRY(Spend(schema, pointer, limits_));
     DSV4_TRY(CheckKeywords(schema, pointer));
     std::vector<Json> options;
     for (const auto& [name, value] : schema.items()) {
@@ -124,6 +125,7 @@ class Negation {
   }
 
   const ResolveSchema& resolve_;
+  DfaLimits& limits_;
   int steps_ = 0;
 };
 
@@ -171,7 +173,8 @@ void Modernize(Json& schema) {
 
 }  // namespace
 
-Result<Json> Rewritten(const Json& schema, const std::string& pointer, const ResolveSchema& resolve) {
+Result<Json> Rewritten(const Json& schema, const std::string& pointer, const ResolveSchema& resolve,
+                       DfaLimits& limits) {
   if (!schema.is_object()) return schema;
   constexpr std::array kWords = {"not",
                                  "if",
@@ -189,11 +192,12 @@ Result<Json> Rewritten(const Json& schema, const std::string& pointer, const Res
   if (plain && !is("items", [](const Json& value) { return value.is_array(); }) &&
       !is("exclusiveMinimum", boolean) && !is("exclusiveMaximum", boolean))
     return schema;
+  DSV4_TRY(Spend(schema, pointer, limits));
   DSV4_TRY(CheckKeywords(schema, pointer));
   Json out = schema;
   Modernize(out);
   if (const auto negated = out.find("not"); negated != out.end()) {
-    DSV4_ASSIGN_OR_RETURN(Json part, Negation(resolve).Of(*negated, Below(pointer, "not")));
+    DSV4_ASSIGN_OR_RETURN(Json part, Negation(resolve, limits).Of(*negated, Below(pointer, "not")));
     out.erase("not");
     if (part == false) return part;
     AddPart(out, std::move(part));
@@ -202,7 +206,7 @@ Result<Json> Rewritten(const Json& schema, const std::string& pointer, const Res
     const Json then_part = out.value("then", Json(true));
     const Json else_part = out.value("else", Json(true));
     if (then_part != true || else_part != true) {
-      DSV4_ASSIGN_OR_RETURN(Json other, Negation(resolve).Of(*condition, Below(pointer, "if")));
+      DSV4_ASSIGN_OR_RETURN(Json other, Negation(resolve, limits).Of(*condition, Below(pointer, "if")));
       std::vector<Json> options = {Json{{"allOf", Json::array({*condition, then_part})}}};
       if (other != false) options.push_back(Json{{"allOf", Json::array({std::move(other), else_part})}});
       AddPart(out, AnyOf(std::move(options)));

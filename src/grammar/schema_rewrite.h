@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "base/status.h"
+#include "grammar/dfa.h"
 
 namespace dsv4::grammar {
 
@@ -21,7 +22,8 @@ using ResolveSchema = std::function<Result<Json>(const std::string& reference)>;
 
 // The schema with `not`, `if`, `then`, `else`, `dependentRequired`, `dependentSchemas`, `nullable` and the words of older drafts (a list as `items`,
 // `additionalItems`, `dependencies`, true as `exclusiveMinimum`) said by allOf, anyOf and the keywords above. It may be stricter than the schema,
-// never looser. InvalidArgument names what cannot be said.
-Result<Json> Rewritten(const Json& schema, const std::string& pointer, const ResolveSchema& resolve);
+// never looser. InvalidArgument names what cannot be said; ResourceExhausted when the limits are spent.
+Result<Json> Rewritten(const Json& schema, const std::string& pointer, const ResolveSchema& resolve,
+                       DfaLimits& limits);
 
 }  // namespace dsv4::grammar

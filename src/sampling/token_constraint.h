@@ -2,6 +2,7 @@
 // calls those of different sequences from several threads at one time.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -20,6 +21,9 @@ class TokenConstraint {
   virtual std::span<const uint64_t> Allowed() = 0;
   // Why the last Allowed() had no bit.
   virtual Status WhyNone() const { return Internal("sampling: its constraint allows no token"); }
+
+  // Works until `deadline` on what Allowed() is about to say, and goes on there the next time; true once it is there. Allowed() itself waits for all of it.
+  virtual bool Prepare(std::chrono::steady_clock::time_point /*deadline*/) { return true; }
 
   // Whether Allowed() is empty until a token comes that ends this (a grammar that waits for its first marker). Tokens can then be chosen
   // by logits alone, without asking.

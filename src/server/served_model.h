@@ -16,6 +16,9 @@
 
 namespace dsv4::server {
 
+// Tokens of a text that is encoded for a client, at most: many times any context, and 48 MiB of ids.
+inline constexpr size_t kMaxTokensRead = size_t{12} << 20;
+
 struct ServedModel : session::TextModel {
   explicit ServedModel(session::TextModel text) : TextModel(std::move(text)) {}
 

@@ -15,6 +15,8 @@
 #include "server/api/chat_call.h"
 #include "server/api/response_store.h"
 #include "server/api/verification.h"
+#include "server/dialects/openai_responses.h"
+#include "server/http/fair_pool.h"
 #include "server/http/http.h"
 #include "server/observe/access_log.h"
 #include "server/observe/metrics.h"
@@ -26,8 +28,11 @@ namespace dsv4::server {
 
 struct ServiceOptions {
   std::vector<std::string> api_keys;  // Empty: anyone may ask.
-  std::string
-      cors_origin;  // For Access-Control-Allow-Origin; empty: none, browsers on other pages are refused.
+  // For Access-Control-Allow-Origin; empty: none, browsers on other pages are refused.
+  std::string cors_origin;
+  // Requests must name the server by an address, localhost, or one of these (see IsAllowedHost): where browsers reach it and no key protects it.
+  bool checks_host = false;
+  std::vector<std::string> allowed_hosts = {};
   std::string version;
   double default_timeout_seconds = 0.0;  // Of a request that names none; 0: none.
   // What /health and /metrics say of it; from several threads. Empty: nothing is verified.
@@ -50,11 +55,14 @@ class Service {
   // All outlive the service and its replies.
   Service(const ServedModel& model, engine::EngineThread& engine, Metrics& metrics, ServiceOptions options);
 
+  // The one table of endpoints (service_routes.cc).
+  static std::span<const ApiRoute> Routes();
+
   // From several threads.
   std::unique_ptr<Reply> Handle(HttpRequest request);
-  // What is wrong with a request can be seen of its head: no such endpoint or method, an origin or a key that may not ask. Null:
-  // nothing. From any thread.
-  std::unique_ptr<Reply> Refuse(const HttpRequest& head);
+  // By the head alone: a refusal (no such endpoint or method, an origin or a key that may not ask), or what says whether the server lives, which never waits
+  // for work of others. Null: neither; then the request's owner is set. From any thread.
+  std::unique_ptr<Reply> AnswerAtOnce(HttpRequest& head);
 
   // /ready says 503 from here on.
   void StopBeingReady() { ready_ = false; }
@@ -67,29 +75,51 @@ class Service {
     std::unique_ptr<Reply> refusal;
   };
   Admission Admit(const HttpRequest& head) const;
-  std::unique_ptr<Reply> Dress(std::unique_ptr<Reply> reply, const ApiRoute* route, AccessLine line);
-  std::unique_ptr<Reply> Answer(const HttpRequest& request, const Admission& admission);
+  std::unique_ptr<Reply> Dress(std::unique_ptr<Reply> reply, const ApiRoute* route, AccessLine line,
+                               const HttpRequest& request);
+  std::unique_ptr<Reply> Answer(HttpRequest& request, const Admission& admission);
   Result<Caller> FindCaller(const HttpRequest& request) const;
-  std::unique_ptr<Reply> Page(const HttpRequest& request, const Caller& caller);
-  std::unique_ptr<Reply> Health(const HttpRequest& request, const Caller& caller);
-  std::unique_ptr<Reply> Ready(const HttpRequest& request, const Caller& caller);
-  std::unique_ptr<Reply> Version(const HttpRequest& request, const Caller& caller);
-  std::unique_ptr<Reply> MetricsText(const HttpRequest& request, const Caller& caller);
-  std::unique_ptr<Reply> Models(const HttpRequest& request, const Caller& caller);
-  std::unique_ptr<Reply> ChatCompletions(const HttpRequest& request, const Caller& caller);
-  std::unique_ptr<Reply> Completions(const HttpRequest& request, const Caller& caller);
-  std::unique_ptr<Reply> Messages(const HttpRequest& request, const Caller& caller);
-  std::unique_ptr<Reply> CountTokens(const HttpRequest& request, const Caller& caller);
-  std::unique_ptr<Reply> Responses(const HttpRequest& request, const Caller& caller);
-  std::unique_ptr<Reply> Tokenize(const HttpRequest& request, const Caller& caller);
-  std::unique_ptr<Reply> StoredResponseOf(const HttpRequest& request, const Caller& caller);
-  std::unique_ptr<Reply> OllamaChat(const HttpRequest& request, const Caller& caller);
-  std::unique_ptr<Reply> Props();
-  std::unique_ptr<Reply> TokenizerInfo();
-  std::unique_ptr<Reply> Detokenize(const HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Page(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Health(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Ready(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Version(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> MetricsText(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Models(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> ChatCompletions(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Completions(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Messages(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> CountTokens(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Responses(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Tokenize(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> StoredResponseOf(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> OllamaChat(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> OllamaGenerate(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> OllamaShow(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> OllamaTags(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> OllamaRunning(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> OllamaVersion(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> OpenApi(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Props(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> TokenizerInfo(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Compact(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> InputTokens(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> ServerInfo(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> ModelInfo(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Load(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> FlushCache(HttpRequest& request, const Caller& caller);
+  // /v1/responses and what is beside it: reads the body, with the stored conversation and the stored items that it names.
+  Result<ResponsesRequest> ReadStored(HttpRequest& request, const Caller& caller, bool compacts);
+  Result<std::unique_ptr<Reply>> RunResponses(HttpRequest& request, const Caller& caller, bool compacts);
+  std::unique_ptr<Reply> Detokenize(HttpRequest& request, const Caller& caller);
 
   Result<std::unique_ptr<Reply>> StartChat(ChatCall call, std::unique_ptr<AnswerWriter> writer,
                                            const Caller& caller, const HttpRequest& request);
+  // Starts the calls, and says which fields are not known. Grammars that are not at hand are compiled on threads of their own, in shares for owners: the
+  // reply then has to wait for one.
+  Result<std::unique_ptr<Reply>> CompleteAndStart(std::vector<PreparedCall> calls,
+                                                  std::unique_ptr<AnswerWriter> writer, const Caller& caller,
+                                                  const HttpRequest& request,
+                                                  std::vector<std::string> unknown_fields);
   // The reply with a header that lists these fields of its request, which are counted and said in the log once; as it is where there are none.
   std::unique_ptr<Reply> Tell(std::unique_ptr<Reply> reply, const HttpRequest& request,
                               std::span<const std::string> unknown_fields);
@@ -104,6 +134,7 @@ class Service {
   std::vector<Caller> callers_;  // Of the keys, and of clients that need none.
   CallMemory call_memory_;
   UnknownFields unknown_fields_;
+  FairPool grammar_threads_{{.num_threads = 2, .nice = 10}};
   std::atomic<bool> ready_ = true;
 };
 

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <string>
 #include <utility>
@@ -48,7 +49,9 @@ class ShapeConstraint final : public sampling::TokenConstraint {
         grammar_field_(shape.grammar_field.empty() ? "tools" : shape.grammar_field),
         allowed_(shape.allowed_tokens),
         mask_(text.vocab_size),
-        other_mask_(text.vocab_size) {
+        other_mask_(text.vocab_size),
+        answer_mask_(text.vocab_size),
+        words_mask_(text.vocab_size) {
     if (shape.grammar != nullptr) answer_.emplace(shape.grammar, trie_, stop_tokens_);
     if (shape.without_words != nullptr) words_.emplace(shape.without_words, trie_, stop_tokens_);
     if (calls_ != nullptr) opener_.emplace(text);
@@ -59,9 +62,15 @@ class ShapeConstraint final : public sampling::TokenConstraint {
     return !answer_ && !words_ && allowed_.empty() && tokens_needed_ <= 0 && !counts;
   }
 
+  bool Prepare(std::chrono::steady_clock::time_point deadline) override {
+    if (answer_ && !answer_->MaskUntil(answer_mask_, deadline)) return false;
+    return !words_ || words_->MaskUntil(words_mask_, deadline);
+  }
+
   std::span<const uint64_t> Allowed() override {
+    Prepare(std::chrono::steady_clock::time_point::max());
     if (answer_) {
-      answer_->Mask(mask_);
+      mask_ = answer_mask_;
       // Only a reasoning can be closed: it may have ended without the marker, in a call.
       in_reasoning_ = in_reasoning_ && mask_.IsAllowed(think_end_);
     }
@@ -72,10 +81,7 @@ class ShapeConstraint final : public sampling::TokenConstraint {
     }
     if (!answer_ && !words_ && allowed_.empty() && tokens_needed_ <= 0 && !is_spent) return {};
     if (!answer_) std::ranges::fill(mask_.words(), ~uint64_t{0});
-    if (words_) {
-      words_->Mask(other_mask_);
-      And(other_mask_);
-    }
+    if (words_) And(words_mask_);
     if (!allowed_.empty()) {
       other_mask_.Clear();
       for (const int32_t token : allowed_) other_mask_.Allow(token);
@@ -184,6 +190,8 @@ class ShapeConstraint final : public sampling::TokenConstraint {
   std::vector<int32_t> allowed_;
   grammar::TokenMask mask_;
   grammar::TokenMask other_mask_;
+  grammar::TokenMask answer_mask_;  // From answer_ and words_, as far as they have come.
+  grammar::TokenMask words_mask_;
   bool failed_ = false;  // Nothing is allowed any more.
 };
 

@@ -12,8 +12,8 @@ chat::RenderOptions RenderOptionsFor(const TextModel& text, chat::ThinkingMode m
 }
 
 Result<Prompt> MakePrompt(const TextModel& text, std::span<const chat::Message> messages,
-                          const chat::RenderOptions& options,
-                          const std::function<Status(size_t)>& check_size) {
+                          const chat::RenderOptions& options, const std::function<Status(size_t)>& check_size,
+                          size_t max_tokens) {
   Prompt prompt;
   DSV4_ASSIGN_OR_RETURN(prompt.rendered, chat::RenderPrompt(*text.profile, messages, options));
   std::vector<tokenizer::TextSpan> spans;
@@ -23,7 +23,7 @@ Result<Prompt> MakePrompt(const TextModel& text, std::span<const chat::Message> 
     num_bytes += span.text.size();
   }
   if (check_size) DSV4_TRY(check_size(num_bytes));
-  DSV4_ASSIGN_OR_RETURN(prompt.ids, text.tokenizer.Encode(spans));
+  DSV4_ASSIGN_OR_RETURN(prompt.ids, text.tokenizer.Encode(spans, max_tokens));
   return prompt;
 }
 

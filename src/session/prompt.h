@@ -25,10 +25,10 @@ chat::RenderOptions RenderOptionsFor(const TextModel& text, chat::ThinkingMode m
                                      const std::optional<std::string>& effort);
 
 // Renders and encodes. `check_size` (may be empty) sees the bytes of the rendered text before they are encoded, and may refuse them.
-// Needs TextModel::profile. Errors name the message.
+// Needs TextModel::profile. Errors name the message; OutOfRange where there are more than `max_tokens`.
 Result<Prompt> MakePrompt(const TextModel& text, std::span<const chat::Message> messages,
                           const chat::RenderOptions& options,
-                          const std::function<Status(size_t)>& check_size = {});
+                          const std::function<Status(size_t)>& check_size = {}, size_t max_tokens = SIZE_MAX);
 
 // Positions at which other prompts are likely to branch off: behind the marker of the first user turn and of the last. Empty without one.
 std::vector<int64_t> BranchPoints(const TextModel& text, std::span<const int32_t> prompt);

@@ -53,9 +53,9 @@ struct Tokenizer::State {
   Bpe bpe;
   mutable CachePool caches;
 
-  Result<std::vector<TokenId>> Encode(std::string_view text,
-                                      const std::vector<ByteRange>& template_regions) const;
-  Status EncodeGap(std::string_view text, PieceCache* cache, std::vector<TokenId>* ids) const;
+  Result<std::vector<TokenId>> Encode(std::string_view text, const std::vector<ByteRange>& template_regions,
+                                      size_t max_ids) const;
+  Status EncodeGap(std::string_view text, size_t max_ids, PieceCache* cache, std::vector<TokenId>* ids) const;
 };
 
 Tokenizer::Tokenizer(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -85,11 +85,11 @@ Result<Tokenizer> Tokenizer::Parse(std::string_view json, std::string_view what)
   return tokenizer;
 }
 
-Result<std::vector<TokenId>> Tokenizer::Encode(std::string_view text) const {
-  return state_->Encode(text, {{0, text.size()}});
+Result<std::vector<TokenId>> Tokenizer::Encode(std::string_view text, size_t max_ids) const {
+  return state_->Encode(text, {{0, text.size()}}, max_ids);
 }
 
-Result<std::vector<TokenId>> Tokenizer::Encode(std::span<const TextSpan> spans) const {
+Result<std::vector<TokenId>> Tokenizer::Encode(std::span<const TextSpan> spans, size_t max_ids) const {
   std::string text;
   std::vector<ByteRange> template_regions;
   for (const TextSpan& span : spans) {
@@ -102,11 +102,12 @@ Result<std::vector<TokenId>> Tokenizer::Encode(std::span<const TextSpan> spans) 
       template_regions.push_back({begin, text.size()});
     }
   }
-  return state_->Encode(text, template_regions);
+  return state_->Encode(text, template_regions, max_ids);
 }
 
 Result<std::vector<TokenId>> Tokenizer::State::Encode(std::string_view text,
-                                                      const std::vector<ByteRange>& template_regions) const {
+                                                      const std::vector<ByteRange>& template_regions,
+                                                      size_t max_ids) const {
   if (text.size() > kMaxTextBytes) {
     return Error(OutOfRange(
         fmt::format("text to encode: got {} bytes, wanted at most {}", text.size(), kMaxTextBytes)));
@@ -120,11 +121,12 @@ Result<std::vector<TokenId>> Tokenizer::State::Encode(std::string_view text,
   const auto encode_all = [&]() -> Status {
     size_t position = 0;
     for (const AddedTokenMatch& match : added_tokens.FindAll(text, template_regions)) {
-      DSV4_RETURN_IF_ERROR(EncodeGap(text.substr(position, match.range.begin - position), cache.get(), &ids));
+      DSV4_RETURN_IF_ERROR(
+          EncodeGap(text.substr(position, match.range.begin - position), max_ids, cache.get(), &ids));
       ids.push_back(match.id);
       position = match.range.end;
     }
-    return EncodeGap(text.substr(position), cache.get(), &ids);
+    return EncodeGap(text.substr(position), max_ids, cache.get(), &ids);
   };
   const Status status = encode_all();
   caches.Return(std::move(cache));
@@ -132,11 +134,18 @@ Result<std::vector<TokenId>> Tokenizer::State::Encode(std::string_view text,
   return ids;
 }
 
-Status Tokenizer::State::EncodeGap(std::string_view text, PieceCache* cache,
+Status Tokenizer::State::EncodeGap(std::string_view text, size_t max_ids, PieceCache* cache,
                                    std::vector<TokenId>* ids) const {
-  if (text.empty()) return {};
+  const auto check = [&]() -> Status {
+    if (ids->size() <= max_ids) return {};
+    return OutOfRange(fmt::format("text to encode: more than {} tokens", max_ids));
+  };
+  if (text.empty()) return check();
   const auto compute = [this](std::string_view piece, std::vector<TokenId>* out) { bpe.Encode(piece, out); };
-  return pre_tokenizer->Split(text, [&](std::string_view piece) { cache->Append(piece, ids, compute); });
+  DSV4_RETURN_IF_ERROR(pre_tokenizer->Split(text, [&](std::string_view piece) {
+    if (ids->size() <= max_ids) cache->Append(piece, ids, compute);  // Else it is an error already.
+  }));
+  return check();
 }
 
 std::string Tokenizer::DecodeBytes(std::span<const TokenId> ids) const {

@@ -42,11 +42,11 @@ class Tokenizer {
 
   // Ids of `text`, all of it template. Empty text has none.
   // Errors: InvalidArgument when the text is not well-formed UTF-8 (with the offset), OutOfRange from 2 GiB on,
-  // ResourceExhausted when a pattern of the file needs too many steps on it.
-  Result<std::vector<TokenId>> Encode(std::string_view text) const;
+  // or where there are more than `max_ids`, ResourceExhausted when a pattern of the file needs too many steps on it.
+  Result<std::vector<TokenId>> Encode(std::string_view text, size_t max_ids = SIZE_MAX) const;
   // Ids of the spans joined to one text. Pre-tokenization and BPE do not see the borders; an added token is recognised
   // only if all its bytes lie in template spans. A character may cross a border.
-  Result<std::vector<TokenId>> Encode(std::span<const TextSpan> spans) const;
+  Result<std::vector<TokenId>> Encode(std::span<const TextSpan> spans, size_t max_ids = SIZE_MAX) const;
 
   // The bytes of `ids`, joined. An id without a token (a padding row of the embedding, or any other value) adds nothing.
   std::string DecodeBytes(std::span<const TokenId> ids) const;

@@ -370,6 +370,11 @@ int main(int argc, char** argv) {
   calls_left = 1 << 20;
   OK(dsv4_model_open(&options, &model, &error));
   EXPECT(calls_left < 1 << 20);
+  /* What was named is what it runs on; else a GPU or the CPU. */
+  if (argc == 4) EXPECT(strncmp(dsv4_model_backend(model), argv[3], strlen(argv[3])) == 0);
+  if (argc != 4)
+    EXPECT(strncmp(dsv4_model_backend(model), "cpu (", 5) == 0 ||
+           strncmp(dsv4_model_backend(model), "cuda (", 6) == 0);
   test_text(model);
   test_stops(model);
   test_sessions(model);

@@ -80,7 +80,8 @@ TEST(EngineShares, AnOwnerWithNoPlaceTakesOneOfAnOwnerWithSeveral) {
     };
     for (int i = 0; i < 4; ++i) step();
     const RequestId other = submit(2, 4);
-    const RequestId third = submit(3, 5, 1);  // Of lower priority than those that run, so it waits.
+    const RequestId third =
+        submit(3, 5, -1);  // Whatever its priority: no owner has several any more, so it waits.
     seeds[other] = 4;
     seeds[third] = 5;
     step();
@@ -93,6 +94,93 @@ TEST(EngineShares, AnOwnerWithNoPlaceTakesOneOfAnOwnerWithSeveral) {
     for (const auto& [id, seed] : seeds)
       EXPECT_EQ(tokens[id], RunAlone(MakeRequest(RandomTokens(6, seed), 12))) << seed;
   }
+}
+
+// A priority orders an owner's own requests; it passes nobody else's.
+TEST(EngineShares, APriorityPassesOnesOwnRequestsOnly) {
+  Engine engine(SharedModel(), {.max_sequences = 1}, {});
+  const auto submit = [&](uint64_t owner, int64_t priority) {
+    Request request = MakeRequest(RandomTokens(4, 1), 2);
+    request.owner = owner;
+    request.priority = priority;
+    return *engine.Submit(std::move(request));
+  };
+  const RequestId first = submit(1, 5);
+  const RequestId greedy = submit(2, -1000);
+  const RequestId urgent = submit(1, 0);
+  std::vector<RequestId> admitted;
+  while (!engine.idle()) {
+    for (const Event& event : engine.Step()) {
+      if (event.kind == Event::Kind::kAdmitted) admitted.push_back(event.request);
+    }
+  }
+  EXPECT_EQ(admitted, (std::vector<RequestId>{urgent, greedy, first}));
+}
+
+// More owners than places: the one whose events nobody takes gives its only place up, and goes on when they are taken.
+TEST(EngineShares, APlaceThatNobodyReadsGoesToAnOwnerWithNone) {
+  Engine engine(SharedModel(), {.max_sequences = 1, .unread_seconds = 0.0}, {});
+  const auto submit = [&](uint64_t owner, uint32_t seed) {
+    Request request = MakeRequest(RandomTokens(6, seed), 12);
+    request.owner = owner;
+    return *engine.Submit(std::move(request));
+  };
+  std::map<RequestId, std::vector<int32_t>> tokens;
+  const auto step = [&] {
+    for (const Event& event : engine.Step()) {
+      if (event.kind == Event::Kind::kToken) tokens[event.request].push_back(event.token.id);
+    }
+  };
+  const RequestId silent = submit(1, 1);
+  for (int i = 0; i < 4; ++i) step();
+  const RequestId other = submit(2, 2);
+  const auto since = std::chrono::steady_clock::now();
+  const auto unread = [&](RequestId id) { return id == silent ? std::optional(since) : std::nullopt; };
+  const size_t before = tokens[silent].size();
+  while (tokens[other].size() < 12) {
+    engine.SetUnread(unread);
+    step();
+  }
+  EXPECT_EQ(tokens[silent].size(), before);
+  EXPECT_EQ(engine.stats().num_preemptions, 1);
+  while (!engine.idle()) step();
+  EXPECT_EQ(tokens[silent], RunAlone(MakeRequest(RandomTokens(6, 1), 12)));
+  EXPECT_EQ(tokens[other], RunAlone(MakeRequest(RandomTokens(6, 2), 12)));
+}
+
+// A constraint whose masks are late, and one that allows everything at once.
+class LateConstraint final : public sampling::TokenConstraint {
+ public:
+  explicit LateConstraint(int looks) : looks_(looks), left_(looks) {}
+  std::span<const uint64_t> Allowed() override { return {}; }
+  bool Prepare(std::chrono::steady_clock::time_point) override { return left_ <= 0 || --left_ <= 0; }
+  void Accept(int32_t) override { left_ = looks_; }
+
+ private:
+  const int looks_;
+  int left_;
+};
+
+TEST(EngineShares, ALateMaskHoldsUpItsOwnAnswerOnly) {
+  Engine engine(SharedModel(), {.max_sequences = 2}, {});
+  Request late = MakeRequest(RandomTokens(6, 1), 8);
+  late.constraint = std::make_unique<LateConstraint>(10);
+  const RequestId slow = *engine.Submit(std::move(late));
+  const RequestId fast = *engine.Submit(MakeRequest(RandomTokens(6, 2), 8));
+  std::map<RequestId, std::vector<int32_t>> tokens;
+  int steps_of_fast = 0;
+  while (!engine.idle()) {
+    for (const Event& event : engine.Step()) {
+      if (event.kind == Event::Kind::kToken) tokens[event.request].push_back(event.token.id);
+    }
+    if (tokens[fast].size() < 8) ++steps_of_fast;
+    if (tokens[fast].size() == 8 && steps_of_fast > 0) {
+      EXPECT_LT(tokens[slow].size(), 4U);
+      steps_of_fast = -1000;
+    }
+  }
+  EXPECT_EQ(tokens[slow], RunAlone(MakeRequest(RandomTokens(6, 1), 8)));
+  EXPECT_EQ(tokens[fast], RunAlone(MakeRequest(RandomTokens(6, 2), 8)));
 }
 
 }  // namespace

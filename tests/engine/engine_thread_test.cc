@@ -151,9 +151,19 @@ TEST(EngineThread, AnOwnerThatFillsTheQueueLeavesRoomForOthers) {
     request.owner = owner;
     others.push_back(std::move(*thread->Submit(std::move(request))));
   }
-  Request one_more = MakeRequest(2, 3);  // There is room for twice as many altogether, of all owners.
-  one_more.owner = 3;
-  EXPECT_EQ(thread->Submit(std::move(one_more)).error().code(), StatusCode::kResourceExhausted);
+  // However many owners come, each finds room for one request, up to four times as many as one may have.
+  Status refused;
+  for (uint64_t owner = 3; refused.ok(); ++owner) {
+    Request request = MakeRequest(2, 3);
+    request.owner = owner;
+    Result<std::unique_ptr<Generation>> generation = thread->Submit(std::move(request));
+    if (generation)
+      others.push_back(std::move(*generation));
+    else
+      refused = generation.error();
+  }
+  EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(others.size(), 6U);  // Beside two of the greedy owner.
   for (const auto& generation : greedy) generation->Cancel();
   for (const auto& generation : others) EXPECT_EQ(Read(*generation).tokens, expected);
   EXPECT_EQ(Read(**thread->Submit(MakeRequest(2, 3))).tokens, expected);

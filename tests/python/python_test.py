@@ -28,6 +28,10 @@ class PythonTest(unittest.TestCase):
     def ask(self, question):
         return self.llm.chat([{"role": "user", "content": question}], sampling=GREEDY, max_tokens=64, thinking_mode="chat")
 
+    def test_it_says_what_it_runs_on(self):
+        self.assertRegex(self.llm.backend, r"^(cpu|cuda) \(.+\)$")
+        self.assertEqual(dsv4.LLM("models/tiny", backend="reference").backend, "reference")
+
     def test_greedy_text_is_that_of_run(self):
         run = subprocess.run([os.environ["DSV4_BINARY"], "run", "-q", "--thinking-mode", "chat", "--temperature", "0",
                               "--max-tokens", "64", QUESTION], stdin=subprocess.DEVNULL, capture_output=True, text=True,

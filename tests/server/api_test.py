@@ -6,6 +6,7 @@ import http.server
 import json
 import pathlib
 import re
+import struct
 import tempfile
 import threading
 import unittest
@@ -17,6 +18,42 @@ from server_testing import CHAT, ENDLESS, QUESTION, TICKET, TICKET_QUESTION, Sha
 
 TEXT = "The capital of France is Paris. The capital of Spain is Madrid."
 QUICK = {"temperature": 0, "thinking": False, "max_tokens": 12}
+
+
+def fields(message):
+    """A protobuf message: by number, its values."""
+    out, at = {}, 0
+
+    def varint():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte, at = message[at], at + 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(message):
+        key = varint()
+        if key & 7 == 0:
+            value = varint()
+        elif key & 7 == 1:
+            value, at = int.from_bytes(message[at:at + 8], "little"), at + 8
+        else:
+            size = varint()
+            value, at = message[at:at + size], at + size
+        out.setdefault(key >> 3, []).append(value)
+    return out
+
+
+def attributes(pairs):
+    """Key and value of OpenTelemetry's KeyValue messages."""
+    out = {}
+    for pair in pairs:
+        key, value = fields(pair)[1][0].decode(), fields(fields(pair)[2][0])
+        out[key] = value[1][0].decode() if 1 in value else value[3][0] if 3 in value else struct.unpack("<d", value[4][0].to_bytes(8, "little"))[0]
+    return out
 
 
 class Scores(SharedServer):
@@ -325,7 +362,7 @@ class Logs(unittest.TestCase):
             lines = path.read_text().splitlines()
             self.assertEqual(len(lines), 2, lines)
             self.assertRegex(lines[0], r'^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+0000 127\.0\.0\.1 "POST /v1/chat/completions" 200 \d+ \d+\.\d{3} req_[0-9a-f]{24}$')
-            self.assertIn('"GET /nowhere%0Ax" 404', lines[1])
+            self.assertIn('"GET /nowhere\\x0ax" 404', lines[1])
             log = "".join(server.log)
             self.assertTrue(re.search(r"^\d{4}-\d\d-\d\dT\S+ .*info.*: request id=req_", log, re.MULTILINE), log)
 
@@ -334,29 +371,57 @@ class Logs(unittest.TestCase):
 
         class Collector(http.server.BaseHTTPRequestHandler):
             def do_POST(self):
-                received.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+                received.append((self.path, dict(self.headers), fields(self.rfile.read(int(self.headers["Content-Length"])))))
                 self.send_response(200)
                 self.end_headers()
 
             def log_message(self, *_):
                 pass
 
-        with http.server.HTTPServer(("127.0.0.1", 0), Collector) as collector:
+        parent = "00-" + "ab" * 16 + "-" + "cd" * 8
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector) as collector:
             threading.Thread(target=collector.serve_forever, daemon=True).start()
-            with Server("--otlp-endpoint", f"http://127.0.0.1:{collector.server_port}", "--context", 4096) as server:
-                parent = "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01"
-                server.request("POST", CHAT, {"messages": QUESTION, **QUICK}, {"traceparent": parent})
-                wait_until(lambda: received, "the spans of the request")
+            variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{collector.server_port}/base/", "OTEL_SERVICE_NAME": "mine",
+                         "OTEL_EXPORTER_OTLP_HEADERS": "api-key=a%20b, x=1", "OTEL_RESOURCE_ATTRIBUTES": "region=eu"}
+            with Server("--context", 4096, environment=variables) as server:
+                server.request("POST", CHAT, {"messages": QUESTION, **QUICK}, {"traceparent": parent + "-01"})
+                server.request("POST", CHAT, {"messages": QUESTION, **QUICK}, {"traceparent": parent + "-00"})  # Not sampled.
+                server.request("POST", CHAT, {"messages": 3}, {"traceparent": parent + "-01"})
+                server.request("GET", "/nowhere")
+                server.request("GET", "/health")
             collector.shutdown()
-        path, body = received[0]
-        spans = body["resourceSpans"][0]["scopeSpans"][0]["spans"]
-        self.assertEqual(path, "/v1/traces")
-        self.assertEqual([span["name"] for span in spans], [CHAT, "queue", "prefill", "decode"])
-        self.assertEqual({span["traceId"] for span in spans}, {"ab" * 16})
-        self.assertEqual(spans[0]["parentSpanId"], "cd" * 8)
-        self.assertEqual({span["parentSpanId"] for span in spans[1:]}, {spans[0]["spanId"]})
-        times = [int(span["startTimeUnixNano"]) for span in spans[1:]] + [int(spans[3]["endTimeUnixNano"])]
+        self.assertEqual({(path, headers["Content-Type"], headers["api-key"], headers["x"]) for path, headers, _ in received},
+                         {("/base/v1/traces", "application/x-protobuf", "a b", "1")})
+        spans, resource = [], {}
+        for _, _, body in received:
+            for one in body[1]:
+                resource = attributes(fields(fields(one)[1][0])[1])
+                spans += [fields(span) for scope in fields(one)[2] for span in fields(scope)[2]]
+        self.assertEqual(resource, {"service.name": "mine", "region": "eu"})
+        names = [span[5][0].decode() for span in spans]
+        self.assertEqual(sorted(names), sorted(["POST " + CHAT, "queue", "prefill", "decode", "POST " + CHAT, "GET unknown"]))
+        root, refused, lost = spans[names.index("POST " + CHAT)], spans[len(names) - 1 - names[::-1].index("POST " + CHAT)], spans[names.index("GET unknown")]
+        self.assertEqual((root[1][0].hex(), root[4][0].hex(), root[6][0]), ("ab" * 16, "cd" * 8, 2))
+        children = [span for span in spans if span.get(4) == [root[2][0]]]
+        self.assertEqual([span[5][0] for span in children], [b"queue", b"prefill", b"decode"])
+        times = [span[7][0] for span in children] + [children[-1][8][0]]
         self.assertEqual(times, sorted(times))
+        said = attributes(root[9])
+        self.assertEqual((said["gen_ai.operation.name"], said["gen_ai.request.model"], said["http.response.status_code"]), ("chat", "tiny", 200))
+        self.assertGreater(said["gen_ai.usage.input_tokens"], 5)
+        self.assertGreater(said["gen_ai.latency.time_to_first_token"], 0)
+        self.assertNotIn(15, root)
+        for span, status in ((refused, 400), (lost, 404)):
+            self.assertEqual((attributes(span[9])["http.response.status_code"], attributes(span[9])["error.type"]), (status, str(status)))
+
+    def test_a_variable_that_is_not_understood_is_named(self):
+        for name, value in (("OTEL_EXPORTER_OTLP_ENDPOINT", "localhost:4317"), ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+                            ("OTEL_TRACES_SAMPLER", "sometimes"), ("OTEL_EXPORTER_OTLP_HEADERS", "no value")):
+            variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", name: value}
+            with self.subTest(name=name), self.assertRaisesRegex(AssertionError, name):
+                Server("--context", 2048, environment=variables)
+        with Server("--context", 2048, environment={"OTEL_EXPORTER_OTLP_ENDPOINT": "nonsense", "OTEL_SDK_DISABLED": "true"}) as server:
+            self.assertEqual(server.request("GET", "/health")[0], 200)
 
 
 class Defaults(unittest.TestCase):

@@ -95,7 +95,8 @@ class PageText(page_testing.PageTest):
                 ("one<br>two", "br", 1), ("one\ntwo", "br", 1), ("H<sub>2</sub>O and <sub>x", "sub", 2), ("<kbd>Ctrl</kbd>", "kbd", 1), ("a &amp; b &lt;i&gt;", "i", 0),
                 ("<details><summary>x</summary>y</details>", "details", 0), ("Head\n====", "h3", 1), ("- [ ] a\n- [x] b", "li.task", 2), ("3. x\n4. y", "ol[start='3'] > li", 2),
                 ("    code", ".code pre", 1), ("> a\n> > b", "blockquote blockquote", 1), ("|a|b|\n|:-:|-:|\n|1\\|2|3|", "td.center", 1), ("a\\*b\\*", "em", 0),
-                ("***both***", "em strong, strong em", 1), ("snake_case_name", "em", 0), ("~~no~~", "del", 1)):
+                ("***both***", "em strong, strong em", 1), ("snake_case_name", "em", 0), ("~~no~~", "del", 1),
+                ("**标题：**内容", "strong", 1), ("**“引用”**文字", "strong", 1), ("这是**重点**。", "strong", 1), ("**a** and **b.**c", "strong", 2)):
             self.do(f"window.probe = document.createElement('div'); showText(probe, {json.dumps(text)})")
             self.assertEqual(self.browser.evaluate(f"probe.querySelectorAll({json.dumps(selector)}).length"), count, (text, self.browser.evaluate("probe.innerHTML")))
         self.do("window.probe = document.createElement('div'); showText(probe, 'a &amp; b &lt;i&gt; &copy; &#x41; x < y && z &unknown; <div class=\"x\">')")
@@ -142,7 +143,7 @@ class PageText(page_testing.PageTest):
             self.do(f"window.probe.replaceChildren(); Object.assign(probe, {{ source: undefined, text: undefined, offsets: undefined }}); showText(probe, {json.dumps(text)})")
             return self.browser.evaluate(f"probe.querySelectorAll({json.dumps(selector)}).length")
         for text in (r"$x^2$", r"\(x^2\)", r"$$x$$", "$$\nx\n$$", "\\[\nx\n\\]", r"\[ x \] and more", "words\n$$\nx\n$$\nmore", "- a\n\n  $$\n  x\n  $$\n", "> $$\n> x\n> $$",
-                     "\\begin{align}\na &= b\\\\\nc &= d\n\\end{align}", r"**bold $x$**", r"| $x$ |" + "\n|---|\n| y |", "$`x`$", r"$\ce{2 H2 + O2 -> 2 H2O}$", r"$\vec{v}\label{a}$",
+                     "\\begin{align}\na &= b\\\\\nc &= d\n\\end{align}", "\\begin{cases}\na\\\\\nb\n\\end{cases}", "\\begin{pmatrix}a\\end{pmatrix}", r"**bold $x$**", r"| $x$ |" + "\n|---|\n| y |", "$`x`$", r"$\ce{2 H2 + O2 -> 2 H2O}$", r"$\vec{v}\label{a}$",
                      r"$a = \$5$", "$$a\nb$$", "1. do\n   $$x$$\n2. y"):
             self.assertEqual(count(text, ".tex .katex"), 1, (text, self.browser.evaluate("probe.innerHTML")[:600]))
         for text in ("costs $5 or $10 and", "US$5 and CA$6", "`$x$`", "```\n$x$\n```", r"\$x\$", "$ x $", "between $5-$10", "$$", r"\\(x\\)", "a $b", "x$y$z"):

@@ -260,6 +260,9 @@ class Use(page_testing.PageTest):
         documents = {
             "letter.docx": (archive({"word/document.xml": "<w:document><w:p><w:r><w:t>Dear &amp; kind</w:t></w:r></w:p><w:p><w:r><w:t>reader</w:t><w:tab/><w:t>x</w:t></w:r></w:p></w:document>"}), "Dear & kind\nreader\tx"),
             "talk.pptx": (archive({f"ppt/slides/slide{i}.xml": f"<p:sld><a:p><a:r><a:t>Slide {i}</a:t></a:r></a:p></p:sld>" for i in (10, 2, 1)}), "Slide 1\n\nSlide 2\n\nSlide 10"),
+            "sums.xlsx": (archive({"xl/workbook.xml": "<x/>", "xl/sharedStrings.xml": '<sst><si><t>name</t></si><si><r><t xml:space="preserve">a </t></r><r><t>&lt;b&gt;</t></r></si></sst>',
+                                   "xl/worksheets/sheet1.xml": '<x><row r="1"><c r="A1" t="s"><v>0</v></c><c r="C1"><v>1.5</v></c></row><row r="2"><c r="A2"/><c r="B2" t="s"><v>1</v></c></row></x>',
+                                   "xl/worksheets/sheet2.xml": '<x><row><c t="inlineStr"><is><t>second</t></is></c></row></x>'}), "name\t\t1.5\n\ta <b>\n\nsecond"),
             "notes.odt": (archive({"mimetype": "application/vnd.oasis.opendocument.text", "content.xml": "<x><text:h>Head</text:h><text:p>one<text:line-break/>two</text:p></x>"}), "Head\none\ntwo"),
         }
         for name, (data, text) in documents.items():
@@ -267,7 +270,7 @@ class Use(page_testing.PageTest):
             self.wait(f"files.at(-1)?.name === '{name}'")
             self.assertEqual(self.browser.evaluate("files.at(-1).text"), text)
         for name, data, wanted in (("a.pdf", b"%PDF-1.4\nplain", "is a PDF"), ("a.png", b"\x89PNG\r\n\x1a\n", "is a picture"), ("a.zip", archive({"x": "y"}), "is an archive"),
-                                   ("a.xlsx", archive({"xl/workbook.xml": "<x/>"}), "save the sheet as CSV"), ("a.doc", b"\xd0\xcf\x11\xe0\xa1\xb1", "old form of Office"),
+                                   ("a.xlsx", archive({"xl/workbook.xml": "<x/>"}), "has no text"), ("a.doc", b"\xd0\xcf\x11\xe0\xa1\xb1", "old form of Office"),
                                    ("a.mp3", b"ID3\x03\x00", "is a recording"), ("a.mp4", b"\x00\x00\x00 ftypisom", "is a film"), ("a.bin", b"\x00\x01\x02", "is no text"), ("a.txt", b"", "has no text"),
                                    ("bad.docx", archive({"word/document.xml": "x" * 1000})[:-30], "is an archive"),
                                    ("bomb.docx", archive({"word/document.xml": "<w:t>" + "x" * (65 << 20)}), "too much text")):
@@ -278,7 +281,7 @@ class Use(page_testing.PageTest):
             self.assertIn(wanted, self.notice())
             self.assertIn("Text of any kind can be attached", self.notice())
         self.picture("use-attach")
-        self.assertEqual(self.browser.evaluate("files.length"), 3)
+        self.assertEqual(self.browser.evaluate("files.length"), 4)
         self.settings(thinking=False, max_tokens=3)
         self.ask("hello")
         self.wait_for_answer()

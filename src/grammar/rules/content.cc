@@ -74,7 +74,14 @@ Result<RuleSet> ParseGrammar(std::string_view text) {
   return text.find("::=") != std::string_view::npos ? ParseGbnf(text) : ParseLark(text);
 }
 
+// Bytes of a rule as the request has it.
+constexpr size_t kMaxRuleBytes = size_t{1} << 20;
+
 Result<uint32_t> CompileContent(GrammarParts& parts, const ContentRule& rule, const std::string& closer) {
+  if (rule.text.size() > kMaxRuleBytes) {
+    return Error(InvalidArgument(
+        fmt::format("{}: {} bytes, at most {} are compiled", rule.label, rule.text.size(), kMaxRuleBytes)));
+  }
   Result<uint32_t> entry = Compile(parts, rule, closer);
   if (!entry && !rule.label.empty()) return Error(entry.error().WithContext(rule.label));
   return entry;

@@ -8,32 +8,6 @@
 namespace dsv4::server {
 namespace {
 
-constexpr ApiRoute kRoutes[] = {
-    {"GET", "/", Endpoint::kPage, "The chat page", kNoBody, true},
-    {"GET", "/page/", Endpoint::kPage, "What the chat page loads", kNoBody, true},
-    {"GET", "/health", Endpoint::kHealth, "Alive, and not seen to drift", kNoBody, true},
-    {"GET", "/ready", Endpoint::kReady, "Taking requests", kNoBody, true},
-    {"GET", "/version", Endpoint::kVersion, "Of this program, and the chat format"},
-    {"GET", "/metrics", Endpoint::kMetrics, "For Prometheus"},
-    {"GET", "/openapi.json", Endpoint::kOpenApi, "This document"},
-    {"GET", "/props", Endpoint::kProps, "What the server runs, as llama.cpp says it"},
-    {"GET", "/tokenizer_info", Endpoint::kTokenizerInfo, "The tokenizer, as vLLM says it"},
-    {"GET", "/v1/models", Endpoint::kModels, "The one model"},
-    {"GET", "/v1/models/", Endpoint::kModels, "A model by its name"},
-    {"POST", "/v1/chat/completions", Endpoint::kChatCompletions, "OpenAI chat", kChat},
-    {"POST", "/v1/completions", Endpoint::kCompletions, "Text continued as it is", kCompletions},
-    {"POST", "/v1/messages", Endpoint::kMessages, "Anthropic messages", kMessages},
-    {"POST", "/v1/messages/count_tokens", Endpoint::kCountTokens, "Tokens of the prompt", kMessages},
-    {"POST", "/v1/responses", Endpoint::kResponses, "OpenAI responses", kResponses},
-    {"GET", "/v1/responses/", Endpoint::kStoredResponse, "A stored response"},
-    {"DELETE", "/v1/responses/", Endpoint::kStoredResponse, "Forgets a stored response"},
-    {"POST", "/tokenize", Endpoint::kTokenize, "Text or messages to token ids"},
-    {"POST", "/detokenize", Endpoint::kDetokenize, "Token ids to text"},
-    {"POST", "/api/chat", Endpoint::kOllamaChat, "Chat as ollama has it"},
-    {"GET", "/api/tags", Endpoint::kOllamaTags, "Models as ollama lists them"},
-    {"GET", "/api/version", Endpoint::kOllamaVersion, "Of this program, as ollama says it"},
-};
-
 constexpr ApiField kFields[] = {
     {"allowed_token_ids", "array:integer", kGenerate, "only these tokens are sampled"},
     {"background", "boolean", kResponses, "only false: answers are not made without a client"},
@@ -124,29 +98,6 @@ constexpr ApiField kFields[] = {
     {"user", "string", kResponses, "without effect"},
 };
 
-// Bodies that no reader of the dialects sees: name, type, what it says.
-struct OwnField {
-  Endpoint endpoint;
-  std::string_view name;
-  std::string_view type;
-  std::string_view says;
-  bool required = false;
-};
-constexpr OwnField kOwnFields[] = {
-    {Endpoint::kTokenize, "prompt", "string", "a text"},
-    {Endpoint::kTokenize, "messages", "array:object", "a conversation, with the fields of a chat beside it"},
-    {Endpoint::kTokenize, "return_token_strs", "boolean", "the tokens as texts too"},
-    {Endpoint::kDetokenize, "tokens", "array:integer", "token ids", true},
-    {Endpoint::kOllamaChat, "model", "string", "a name that /api/tags lists"},
-    {Endpoint::kOllamaChat, "messages", "array:object", "the conversation", true},
-    {Endpoint::kOllamaChat, "tools", "array:object", "functions that may be called"},
-    {Endpoint::kOllamaChat, "think", "boolean|string", "reason before answering, and how much"},
-    {Endpoint::kOllamaChat, "format", "string|object", "json, or a JSON schema"},
-    {Endpoint::kOllamaChat, "options", "object", "temperature, top_p, num_predict and others"},
-    {Endpoint::kOllamaChat, "stream", "boolean",
-     "lines instead of a whole reply; true unless said otherwise"},
-};
-
 Json TypeSchema(std::string_view type) {
   Json options = Json::array();
   for (size_t begin = 0; begin <= type.size();) {
@@ -178,9 +129,7 @@ Json BodySchema(const ApiRoute& route) {
     if ((field.readers & route.reader) != 0)
       add(field.name, field.type, field.says, IsRequired(field.name, route.reader));
   }
-  for (const OwnField& field : kOwnFields) {
-    if (field.endpoint == route.endpoint) add(field.name, field.type, field.says, field.required);
-  }
+  for (const ApiField& field : route.own_fields) add(field.name, field.type, field.says, field.required);
   Json schema = {{"type", "object"}, {"properties", std::move(properties)}};
   if (!required.empty()) schema["required"] = std::move(required);
   return schema;
@@ -192,13 +141,9 @@ Json Content(std::string_view type) {
 
 Json Operation(const ApiRoute& route) {
   Json operation = {{"summary", route.says}};
-  Json ok = Content("application/json");
-  if (route.endpoint == Endpoint::kPage) ok = Content(route.path == "/" ? "text/html" : "*/*");
-  if (route.endpoint == Endpoint::kMetrics) ok = Content("text/plain");
-  if (route.reader != kNoBody && route.endpoint != Endpoint::kCountTokens)
+  Json ok = Content(route.content_type);
+  if (route.reader != kNoBody && !route.path.ends_with("tokens"))
     ok["content"]["text/event-stream"] = {{"schema", Json::object()}};
-  if (route.endpoint == Endpoint::kOllamaChat)
-    ok["content"]["application/x-ndjson"] = {{"schema", Json::object()}};
   Json error = Content("application/json");
   error["description"] = "An error that names the field";
   operation["responses"] = {{"200", std::move(ok)}, {"4XX", error}, {"503", error}, {"504", error}};
@@ -216,7 +161,6 @@ Json Operation(const ApiRoute& route) {
 
 }  // namespace
 
-std::span<const ApiRoute> ApiRoutes() { return kRoutes; }
 std::span<const ApiField> ApiFields() { return kFields; }
 
 std::vector<std::string> TableFaults(ApiReader reader, const std::vector<std::string>& asked_for) {
@@ -233,9 +177,9 @@ std::vector<std::string> TableFaults(ApiReader reader, const std::vector<std::st
   return faults;
 }
 
-std::string OpenApiDocument(std::string_view version) {
+std::string OpenApiDocument(std::string_view version, std::span<const ApiRoute> routes) {
   Json paths = Json::object();
-  for (const ApiRoute& route : kRoutes) {
+  for (const ApiRoute& route : routes) {
     std::string path(route.path);
     if (path.size() > 1 && path.ends_with('/')) path += "{name}";
     std::string method(route.method);

@@ -1,8 +1,9 @@
-// The one table of the server's routes and of the fields that requests may have. /openapi.json is made of it, the service finds its endpoints
-// in it, and the readers of requests are checked against it.
+// The table of the fields that requests may have, and the form of the table of routes (service_routes.cc). /openapi.json is made of both.
+// The service finds its endpoints in the one; the readers of requests are checked against the other.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,45 +22,30 @@ enum ApiReader : uint32_t {
   kGenerate = kChat | kCompletions | kResponses | kMessages,
 };
 
-enum class Endpoint : uint8_t {
-  kPage,
-  kHealth,
-  kReady,
-  kVersion,
-  kMetrics,
-  kOpenApi,
-  kProps,
-  kTokenizerInfo,
-  kModels,
-  kChatCompletions,
-  kCompletions,
-  kMessages,
-  kCountTokens,
-  kResponses,
-  kStoredResponse,
-  kTokenize,
-  kDetokenize,
-  kOllamaChat,
-  kOllamaTags,
-  kOllamaVersion,
-};
-
-struct ApiRoute {
-  std::string_view method;
-  std::string_view path;  // A final '/' stands for whatever follows.
-  Endpoint endpoint;
-  std::string_view says;
-  ApiReader reader = kNoBody;
-  bool open = false;  // Needs no API key: load balancers have none.
-};
-
-std::span<const ApiRoute> ApiRoutes();
+class Reply;
+class Service;
+struct Caller;
+struct HttpRequest;
 
 struct ApiField {
   std::string_view name;
-  std::string_view type;  // Of JSON; alternatives with '|', items of an array behind ':'.
+  std::string_view type;  // JSON's; alternatives with '|', items of an array behind ':'.
   uint32_t readers;       // ApiReader bits.
   std::string_view says;
+  bool required = false;
+};
+
+// One endpoint: all that the server and the document know of it.
+struct ApiRoute {
+  std::string_view method;
+  std::string_view path;  // A final '/' stands for whatever follows.
+  std::unique_ptr<Reply> (Service::*handler)(HttpRequest& request, const Caller& caller);
+  std::string_view says;
+  ApiReader reader = kNoBody;
+  std::span<const ApiField> own_fields = {};  // Of a body that no reader of the dialects sees.
+  bool open = false;                          // Needs no API key: load balancers have none.
+  bool at_once = false;  // Never waits for work of others: says whether the server lives.
+  std::string_view content_type = "application/json";
 };
 
 // By name.
@@ -68,7 +54,7 @@ std::span<const ApiField> ApiFields();
 // Names that a reader has asked for and the table lacks, or the other way round.
 std::vector<std::string> TableFaults(ApiReader reader, const std::vector<std::string>& asked_for);
 
-// The document of /openapi.json (OpenAPI 3.1); `version` is the program's.
-std::string OpenApiDocument(std::string_view version);
+// The document of /openapi.json (OpenAPI 3.1) on these routes; `version` is the program's.
+std::string OpenApiDocument(std::string_view version, std::span<const ApiRoute> routes);
 
 }  // namespace dsv4::server

@@ -55,8 +55,9 @@ Result<session::Prompt> MakePrompt(const ServedModel& model, const CallMemory& m
                                        .effort = call.thinking.effort,
                                        .null_is_empty = true,
                                        .api_rules = true};
-  return session::MakePrompt(model, messages, options,
-                             [&](size_t num_bytes) { return model.CheckLength(num_bytes); });
+  return session::MakePrompt(
+      model, messages, options, [&](size_t num_bytes) { return model.CheckLength(num_bytes); },
+      kMaxTokensRead);
 }
 
 Result<std::vector<engine::Request>> MakeChoices(const ServedModel& model, const Caller& caller,
@@ -121,8 +122,6 @@ Result<std::shared_ptr<const grammar::Program>> Calls(const ServedModel& model, 
 // Rules of calls that a free answer may come to. Null where no grammar takes them: the parser alone then looks after calls.
 Result<std::shared_ptr<const grammar::Program>> FreeCalls(const ServedModel& model,
                                                           grammar::AnswerRules rules, bool must) {
-  rules.content = grammar::ContentKind::kOpenCall;
-  rules.starts_in_reasoning = false;
   auto program = Calls(model, rules);
   if (program || must) return program;
   LogWarning(fmt::format("tools: calls are not constrained: {}", program.error().message()));
@@ -137,8 +136,8 @@ Status Take(Result<std::shared_ptr<const grammar::Program>> program,
   return {};
 }
 
-// What the answer has to be, as far as its tools and its format say so.
-Status AddGrammar(const ServedModel& model, const ChatCall& call, session::AnswerShape& shape) {
+// The rules of what the answer has to be, as far as its tools and its format say so.
+Status AddRules(const ServedModel& model, const ChatCall& call, GrammarWork& work) {
   const chat::ApiConversation& conversation = call.conversation;
   DSV4_ASSIGN_OR_RETURN_STATUS(const chat::JsonValue schema,
                                chat::ResponseSchema(conversation.response_format));
@@ -154,7 +153,7 @@ Status AddGrammar(const ServedModel& model, const ChatCall& call, session::Answe
                             : any_strict      ? "tools"
                             : rule            ? rule->label
                                               : "response_format";
-  shape.grammar_field = field;
+  work.shape.grammar_field = field;
   if (rule && (required || !schema.is_null())) {
     return InvalidArgument(fmt::format("{}: not beside {}, which says what the answer is too", rule->label,
                                        required ? "tool_choice" : "response_format"));
@@ -163,14 +162,18 @@ Status AddGrammar(const ServedModel& model, const ChatCall& call, session::Answe
     return Unimplemented(fmt::format("{}: the model's tokenizer has no token for some bytes", field));
   if (call.sampling.ignore_eos)
     return InvalidArgument(fmt::format("ignore_eos: not beside {}, which says where the answer ends", field));
-  grammar::AnswerRules rules = session::RulesOf(model, shape.starts_in_reasoning);
+  grammar::AnswerRules rules = session::RulesOf(model, work.shape.starts_in_reasoning);
   rules.parallel_calls = call.parallel_calls;
   DSV4_ASSIGN_OR_RETURN_STATUS(rules.tools, CallableTools(call));
-  if (!required && schema.is_null() && !rule)
-    return Take(FreeCalls(model, std::move(rules), must), shape.calls);
-  if (required) {
+  work.must = must;
+  if (!required && schema.is_null() && !rule) {
+    work.of_free_calls = true;
+    rules.content = grammar::ContentKind::kOpenCall;
+    rules.starts_in_reasoning = false;
+  } else if (required) {
     if (rules.tools.empty())
       return InvalidArgument("tool_choice: got required, but the request has no tools");
+    work.of_calls = true;
     rules.content = grammar::ContentKind::kCall;
   } else {
     if (conversation.continue_final_message || conversation.messages.back().wo_eos)
@@ -179,11 +182,14 @@ Status AddGrammar(const ServedModel& model, const ChatCall& call, session::Answe
     rules.rule =
         rule ? *rule : grammar::ContentRule{.text = chat::WriteJson(schema), .label = call.schema_label};
   }
-  return Take(required ? Calls(model, rules) : model.grammars->Compile(rules), shape.grammar);
+  work.rules = std::move(rules);
+  return {};
 }
 
 // What the request says of tokens and words, whatever the dialect.
-Status AddLimits(const ServedModel& model, const SamplingCall& sampling, session::AnswerShape& shape) {
+Status AddLimits(const ServedModel& model, const SamplingCall& sampling, GrammarWork& work) {
+  constexpr size_t kMaxBytesOfWords = size_t{256} << 10;
+  session::AnswerShape& shape = work.shape;
   shape.min_tokens = sampling.min_tokens;
   shape.allowed_tokens = sampling.allowed_tokens;
   for (const int32_t token : sampling.allowed_tokens) {
@@ -194,23 +200,13 @@ Status AddLimits(const ServedModel& model, const SamplingCall& sampling, session
   }
   if (sampling.bad_words.empty()) return {};
   if (!model.Trie()) return Unimplemented("bad_words: the model's tokenizer has no token for some bytes");
-  auto program = grammar::CompileWithoutWords(sampling.bad_words);
-  if (!program) return InvalidArgument(fmt::format("bad_words: {}", program.error().message()));
-  shape.without_words = std::move(*program);
-  return {};
-}
-
-Status Constrain(const ServedModel& model, session::AnswerShape shape, PreparedCall& prepared) {
-  // Fields that exclude each other from the start are a mistake of the request, and not of the answer.
-  const bool may_exclude = !shape.allowed_tokens.empty() || (shape.without_words && shape.grammar);
-  for (engine::Request& request : prepared.requests) {
-    shape.stop_tokens.assign(request.stop_tokens.begin(), request.stop_tokens.end());
-    DSV4_ASSIGN_OR_RETURN_STATUS(request.constraint, session::MakeConstraint(model, shape));
-    if (!may_exclude) continue;
-    const std::span<const uint64_t> first = request.constraint->Allowed();
-    if (!first.empty() && std::ranges::all_of(first, [](uint64_t word) { return word == 0; }))
-      return request.constraint->WhyNone();
+  size_t num_bytes = 0;
+  for (const std::string& word : sampling.bad_words) num_bytes += word.size();
+  if (num_bytes > kMaxBytesOfWords) {
+    return InvalidArgument(
+        fmt::format("bad_words: got {} bytes in all, wanted at most {}", num_bytes, kMaxBytesOfWords));
   }
+  work.bad_words = sampling.bad_words;
   return {};
 }
 
@@ -301,11 +297,10 @@ Result<PreparedCall> PrepareChat(const ServedModel& model, const CallMemory& mem
   prepared.format.min_tokens = call.sampling.min_tokens;
   prepared.format.wants_tokens = call.sampling.num_logprobs >= 0 || call.sampling.wants_token_ids;
   DSV4_ASSIGN_OR_RETURN(prepared.requests, MakeChoices(model, caller, prompt.ids, call.sampling));
-  session::AnswerShape shape = {.starts_in_reasoning = starts_in_reasoning,
-                                .max_reasoning_tokens = call.thinking.max_reasoning_tokens};
-  DSV4_TRY(AddGrammar(model, call, shape));
-  DSV4_TRY(AddLimits(model, call.sampling, shape));
-  DSV4_TRY(Constrain(model, std::move(shape), prepared));
+  prepared.grammar.shape = {.starts_in_reasoning = starts_in_reasoning,
+                            .max_reasoning_tokens = call.thinking.max_reasoning_tokens};
+  DSV4_TRY(AddRules(model, call, prepared.grammar));
+  DSV4_TRY(AddLimits(model, call.sampling, prepared.grammar));
   return prepared;
 }
 
@@ -317,8 +312,8 @@ Result<PreparedCall> PrepareText(const ServedModel& model, const Caller& caller,
                      .wants_tokens = sampling.num_logprobs >= 0 || sampling.wants_token_ids,
                      .min_tokens = sampling.min_tokens};
   DSV4_ASSIGN_OR_RETURN(prepared.requests, MakeChoices(model, caller, prompt, sampling));
-  session::AnswerShape shape;
-  DSV4_TRY(AddLimits(model, sampling, shape));
+  GrammarWork& work = prepared.grammar;
+  DSV4_TRY(AddLimits(model, sampling, work));
   if (sampling.rule) {
     const std::string& field = sampling.rule->label;
     if (!model.Trie())
@@ -327,12 +322,43 @@ Result<PreparedCall> PrepareText(const ServedModel& model, const Caller& caller,
     if (sampling.ignore_eos)
       return Error(
           InvalidArgument(fmt::format("ignore_eos: not beside {}, which says where the answer ends", field)));
-    shape.grammar_field = field;
-    DSV4_TRY(Take(model.grammars->Compile({.content = grammar::ContentKind::kRule, .rule = *sampling.rule}),
-                  shape.grammar));
+    work.shape.grammar_field = field;
+    work.rules = {.content = grammar::ContentKind::kRule, .rule = *sampling.rule};
+    work.must = true;
   }
-  DSV4_TRY(Constrain(model, std::move(shape), prepared));
   return prepared;
+}
+
+bool IsAtHand(const ServedModel& model, const GrammarWork& work) {
+  return work.bad_words.empty() && (!work.rules || model.grammars->Knows(*work.rules));
+}
+
+Status Complete(const ServedModel& model, PreparedCall& call) {
+  GrammarWork& work = call.grammar;
+  if (work.rules && work.of_free_calls) {
+    DSV4_RETURN_IF_ERROR(Take(FreeCalls(model, std::move(*work.rules), work.must), work.shape.calls));
+  } else if (work.rules) {
+    DSV4_RETURN_IF_ERROR(
+        Take(work.of_calls ? Calls(model, *work.rules) : model.grammars->Compile(*work.rules),
+             work.shape.grammar));
+  }
+  if (!work.bad_words.empty()) {
+    auto program = grammar::CompileWithoutWords(work.bad_words);
+    if (!program) return InvalidArgument(fmt::format("bad_words: {}", program.error().message()));
+    work.shape.without_words = std::move(*program);
+  }
+  // Fields that exclude each other from the start are a mistake of the request, and not of the answer.
+  const bool may_exclude =
+      !work.shape.allowed_tokens.empty() || (work.shape.without_words && work.shape.grammar);
+  for (engine::Request& request : call.requests) {
+    work.shape.stop_tokens.assign(request.stop_tokens.begin(), request.stop_tokens.end());
+    DSV4_ASSIGN_OR_RETURN_STATUS(request.constraint, session::MakeConstraint(model, work.shape));
+    if (!may_exclude) continue;
+    const std::span<const uint64_t> first = request.constraint->Allowed();
+    if (!first.empty() && std::ranges::all_of(first, [](uint64_t word) { return word == 0; }))
+      return request.constraint->WhyNone();
+  }
+  return {};
 }
 
 }  // namespace dsv4::server

@@ -15,6 +15,7 @@
 #include "server/served_model.h"
 #include "session/answer_options.h"
 #include "session/answer_reader.h"
+#include "session/answer_shape.h"
 
 namespace dsv4::server {
 
@@ -62,11 +63,23 @@ struct ChatCall {
   SamplingCall sampling;
 };
 
+// The parts of an answer's shape that are still to be compiled.
+struct GrammarWork {
+  session::AnswerShape shape;
+  std::optional<grammar::AnswerRules> rules;
+  bool of_free_calls =
+      false;  // The rules are of calls in an answer that is free, which may do without them unless they must be kept.
+  bool of_calls = false;  // They are of a call that must come.
+  bool must = false;
+  std::vector<std::string> bad_words;
+};
+
 // The requests of one call, and how to read what comes back.
 struct PreparedCall {
-  std::vector<engine::Request> requests;  // One a choice.
+  std::vector<engine::Request> requests;  // One a choice. Not to be started before Complete.
   session::AnswerFormat format;
   int64_t num_prompt_tokens = 0;
+  GrammarWork grammar;
 };
 
 // The client: for fairness and for the separation of caches.
@@ -79,6 +92,11 @@ struct Caller {
 // What the request leaves open: max_tokens, and while thinking temperature and top_p (session::AnswerDefaults). Call it once thinking
 // and tools are known.
 void FillDefaults(const ServedModel& model, ChatCall& call);
+
+// Whether Complete has nothing to compile, which may take a second.
+bool IsAtHand(const ServedModel& model, const GrammarWork& work);
+// Makes the requests' constraints.
+Status Complete(const ServedModel& model, PreparedCall& call);
 
 // Renders and tokenizes. Errors name the field or message.
 Result<PreparedCall> PrepareChat(const ServedModel& model, const CallMemory& memory, const Caller& caller,

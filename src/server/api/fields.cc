@@ -37,6 +37,24 @@ bool ToInteger(const chat::JsonValue& value, int64_t* integer) {
   return found.has_value();
 }
 
+Status ToTokens(const chat::JsonValue& value, std::string_view name, std::vector<int32_t>* tokens) {
+  if (value.kind() == chat::JsonValue::Kind::kTokens) {
+    *tokens = value.tokens();
+    return {};
+  }
+  if (!value.is_array())
+    return InvalidArgument(fmt::format("{}: got {}, wanted a list", name, value.kind_name()));
+  std::vector<int32_t> read;
+  for (const chat::JsonValue& item : value.items()) {
+    int64_t integer = 0;
+    if (!ToInteger(item, &integer) || integer < 0 || integer > std::numeric_limits<int32_t>::max())
+      return InvalidArgument(fmt::format("{}: got {}, wanted token ids", name, chat::WriteJson(item)));
+    read.push_back(static_cast<int32_t>(integer));
+  }
+  *tokens = std::move(read);
+  return {};
+}
+
 std::string FieldOf(const Status& status) {
   const std::string& message = status.message();
   const size_t end = message.find(": ");
@@ -189,19 +207,10 @@ bool Fields::ReadStrings(std::string_view name, std::vector<std::string>* value)
 }
 
 bool Fields::ReadTokens(std::string_view name, std::vector<int32_t>* value) {
-  const chat::JsonValue* found = nullptr;
-  if (!ReadList(name, &found)) return false;
-  std::vector<int32_t> tokens;
-  for (const chat::JsonValue& item : found->items()) {
-    int64_t integer = 0;
-    if (!ToInteger(item, &integer) || integer < 0 || integer > std::numeric_limits<int32_t>::max()) {
-      Fail(name, fmt::format("got {}, wanted token ids", chat::WriteJson(item)));
-      return false;
-    }
-    tokens.push_back(static_cast<int32_t>(integer));
-  }
-  *value = std::move(tokens);
-  return true;
+  const chat::JsonValue* found = FindUnlessFailed(name);
+  if (found == nullptr) return false;
+  Adopt(ToTokens(*found, path_ + std::string(name), value));
+  return status_.ok();
 }
 
 }  // namespace dsv4::server

@@ -58,6 +58,10 @@ class Fields {
 
 // An integer that fits; false otherwise.
 bool ToInteger(const chat::JsonValue& value, int64_t* integer);
+// A list of token ids, packed or not. InvalidArgument calls it `name`.
+Status ToTokens(const chat::JsonValue& value, std::string_view name, std::vector<int32_t>* tokens);
+// The members of a request that ToTokens reads.
+inline constexpr std::string_view kTokenLists[] = {"prompt", "tokens", "stop_token_ids", "allowed_token_ids"};
 
 // The field that an error message names: "temperature: got ..." gives "temperature"; empty when it names none.
 std::string FieldOf(const Status& status);

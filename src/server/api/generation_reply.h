@@ -31,6 +31,7 @@ class GenerationReply final : public Reply {
   void OnProgress(std::function<void()> wake) override;
   std::string_view KeepAlive() const override { return writer_->KeepAlive(); }
   void Cut(ReplyOutput& out) override;
+  bool IsTraced() const override { return true; }
 
  private:
   Usage CurrentUsage() const;

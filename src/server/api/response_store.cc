@@ -341,7 +341,7 @@ Result<std::vector<JsonValue>> ResponseStore::Conversation(uint64_t owner, const
   }
   std::vector<JsonValue> items;
   for (auto turn = turns.rbegin(); turn != turns.rend(); ++turn) {
-    for (JsonValue& item : turn->input.items()) items.push_back(std::move(item));
+    if (turn->input.is_array()) std::ranges::move(turn->input.mutable_items(), std::back_inserter(items));
     const JsonValue* output = turn->reply.Find("output");
     if (output == nullptr) continue;
     items.insert(items.end(), output->items().begin(), output->items().end());

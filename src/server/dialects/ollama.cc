@@ -134,12 +134,35 @@ Status ReadOptions(const JsonValue& options, std::vector<JsonValue::Member>& mem
   return {};
 }
 
-std::string Now() { return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))); }
+std::string Time(int64_t seconds) {
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(static_cast<std::time_t>(seconds)));
+}
+std::string Now() { return Time(std::time(nullptr)); }
+
+Json Details() {
+  return {{"parent_model", ""},    {"format", "safetensors"},
+          {"family", "deepseek4"}, {"families", Json::array({"deepseek4"})},
+          {"parameter_size", ""},  {"quantization_level", ""}};
+}
+
+// What a reply begins with. One of /api/generate has the members of the message itself, and its content as `response`.
+Json OllamaDocument(const ServedModel& model, bool generates, Json message) {
+  Json document = {{"model", model.id}, {"created_at", Now()}};
+  if (!generates) {
+    document["message"] = std::move(message);
+    return document;
+  }
+  document["response"] = message["content"];
+  for (const char* name : {"thinking", "tool_calls"}) {
+    if (message.contains(name)) document[name] = message[name];
+  }
+  return document;
+}
 
 class OllamaWriter final : public AnswerWriter {
  public:
   OllamaWriter(const ServedModel& model, const OllamaRequest& request)
-      : model_(model), streamed_(request.stream) {}
+      : model_(model), generates_(request.kind == OllamaKind::kGenerate), streamed_(request.stream) {}
 
   bool streamed() const override { return streamed_; }
   std::string_view content_type() const override {
@@ -205,9 +228,7 @@ class OllamaWriter final : public AnswerWriter {
   void Fail(const Status& status, std::string& out) override { out += OllamaError(status) + "\n"; }
 
  private:
-  Json Document(Json message) const {
-    return {{"model", model_.id}, {"created_at", Now()}, {"message", std::move(message)}};
-  }
+  Json Document(Json message) const { return OllamaDocument(model_, generates_, std::move(message)); }
   void Line(Json message, std::string& out) const {
     Json document = Document(std::move(message));
     document["done"] = false;
@@ -222,6 +243,7 @@ class OllamaWriter final : public AnswerWriter {
   }
 
   const ServedModel& model_;
+  bool generates_;
   bool streamed_;
   std::string content_;
   std::string thinking_;
@@ -233,6 +255,59 @@ class OllamaWriter final : public AnswerWriter {
   Clock::time_point start_ = Clock::now();
   std::optional<Clock::time_point> first_token_;
 };
+
+// response_format of `format`.
+void ReadFormat(Fields& fields, std::vector<JsonValue::Member>& members) {
+  const JsonValue* format = fields.Find("format");
+  if (format == nullptr) return;
+  if (format->is_object()) {
+    members.emplace_back("response_format", chat::ResponseFormatOf(*format));
+  } else if (format->text() == "json") {
+    members.emplace_back("response_format", JsonValue::Object({{"type", JsonValue::String("json_object")}}));
+  } else if (!format->text().empty() || !format->is_string()) {
+    fields.Fail("format", fmt::format("got {}, wanted \"json\" or a schema", chat::WriteJson(*format)));
+  }
+}
+
+// The other members of both kinds of requests, and those of no dialect, which the request names.
+Status ReadOthers(const ServedModel& model, const JsonValue& body, Fields& fields,
+                  std::vector<JsonValue::Member>& members, std::vector<std::string>& unknown) {
+  ReadFormat(fields, members);
+  const JsonValue* options = nullptr;
+  if (fields.ReadObject("options", &options)) fields.Adopt(ReadOptions(*options, members));
+  fields.Expect({"model", "keep_alive"});
+  // Its options are looked at as what they become.
+  NoteUnknown(fields, body, model, unknown);
+  return fields.status();
+}
+
+Result<OllamaRequest> FinishChat(const ServedModel& model, const JsonValue& body, Fields& fields,
+                                 std::vector<JsonValue::Member> members, OllamaRequest request) {
+  if (const JsonValue* tools = fields.Find("tools")) members.emplace_back("tools", *tools);
+  if (const JsonValue* think = fields.Find("think"))
+    members.emplace_back(think->is_string() ? "reasoning_effort" : "think", *think);
+  std::vector<std::string> unknown;
+  DSV4_TRY(ReadOthers(model, body, fields, members, unknown));
+  DSV4_ASSIGN_OR_RETURN(request.chat, ReadOpenAiChat(model, JsonValue::Object(std::move(members))));
+  std::ranges::move(unknown, std::back_inserter(request.chat.call.sampling.unknown_fields));
+  if (request.chat.call.sampling.num_choices != 1)
+    return Error(InvalidArgument("options.n: this dialect has one answer"));
+  return request;
+}
+
+Result<OllamaRequest> FinishText(const ServedModel& model, const JsonValue& body, Fields& fields,
+                                 std::vector<JsonValue::Member> members, OllamaRequest request) {
+  std::vector<std::string> unknown;
+  DSV4_TRY(ReadOthers(model, body, fields, members, unknown));
+  const bool is_bounded =
+      std::ranges::any_of(members, [](const auto& member) { return member.first == "max_tokens"; });
+  DSV4_ASSIGN_OR_RETURN(request.text, ReadCompletions(model, JsonValue::Object(std::move(members))));
+  SamplingCall& sampling = request.text->sampling;
+  if (!is_bounded) sampling.max_tokens.reset();  // OpenAI's 16 are not this dialect's.
+  std::ranges::move(unknown, std::back_inserter(sampling.unknown_fields));
+  if (sampling.num_choices != 1) return Error(InvalidArgument("options.n: this dialect has one answer"));
+  return request;
+}
 
 }  // namespace
 
@@ -256,31 +331,66 @@ Result<OllamaRequest> ReadOllamaChat(const ServedModel& model, const JsonValue& 
                           reader.Read(messages->items()[i], fmt::format("messages[{}].", i)));
   }
   members.emplace_back("messages", JsonValue::Array(std::move(list)));
-  if (const JsonValue* tools = fields.Find("tools")) members.emplace_back("tools", *tools);
-  if (const JsonValue* think = fields.Find("think"))
-    members.emplace_back(think->is_string() ? "reasoning_effort" : "think", *think);
-  if (const JsonValue* format = fields.Find("format")) {
-    if (format->is_object()) {
-      members.emplace_back("response_format", chat::ResponseFormatOf(*format));
-    } else if (format->text() == "json") {
-      members.emplace_back("response_format",
-                           JsonValue::Object({{"type", JsonValue::String("json_object")}}));
-    } else if (!format->text().empty() || !format->is_string()) {
-      fields.Fail("format", fmt::format("got {}, wanted \"json\" or a schema", chat::WriteJson(*format)));
-    }
-  }
-  const JsonValue* options = nullptr;
-  if (fields.ReadObject("options", &options)) fields.Adopt(ReadOptions(*options, members));
-  fields.Expect({"model", "keep_alive"});
-  // Its options are looked at as what they become.
-  std::vector<std::string> unknown;
-  NoteUnknown(fields, body, model, unknown);
+  return FinishChat(model, body, fields, std::move(members), std::move(request));
+}
+
+Result<OllamaRequest> ReadOllamaGenerate(const ServedModel& model, const JsonValue& body) {
+  Fields fields(body);
+  OllamaRequest request = {.kind = OllamaKind::kGenerate, .chat = {}, .text = {}};
+  std::string prompt;
+  std::string suffix;
+  std::string system;
+  std::string other_template;
+  bool raw = false;
+  fields.Read("prompt", &prompt);
+  fields.Read("suffix", &suffix);
+  fields.Read("system", &system);
+  fields.Read("raw", &raw);
+  fields.Read("stream", &request.stream);
+  if (fields.Read("template", &other_template) && !other_template.empty())
+    fields.Fail("template", "the model's own is built in; wanted none, or raw: true with the text itself");
+  const JsonValue* context = nullptr;
+  if (fields.ReadList("context", &context) && !context->items().empty())
+    fields.Fail("context", "conversations are not kept as tokens; see /api/chat");
+  const JsonValue* images = nullptr;
+  fields.ReadList("images", &images);
   DSV4_TRY(fields.status());
-  DSV4_ASSIGN_OR_RETURN(request.chat, ReadOpenAiChat(model, JsonValue::Object(std::move(members))));
-  std::ranges::move(unknown, std::back_inserter(request.chat.call.sampling.unknown_fields));
-  if (request.chat.call.sampling.num_choices != 1)
-    return Error(InvalidArgument("options.n: this dialect has one answer"));
-  return request;
+  std::vector<JsonValue::Member> members;
+  if (raw || !suffix.empty()) {
+    members.emplace_back("prompt", JsonValue::String(prompt));
+    if (!suffix.empty()) members.emplace_back("suffix", JsonValue::String(suffix));
+    fields.Expect({"think"});
+    return FinishText(model, body, fields, std::move(members), std::move(request));
+  }
+  for (size_t i = 0; images != nullptr && i < images->items().size(); ++i)
+    prompt += (prompt.empty() ? "" : "\n\n") + chat::UnseenPart("image");
+  const auto message = [](const char* role, const std::string& text) {
+    return JsonValue::Object({{"role", JsonValue::String(role)}, {"content", JsonValue::String(text)}});
+  };
+  std::vector<JsonValue> messages;
+  if (!system.empty()) messages.push_back(message("system", system));
+  messages.push_back(message("user", prompt));
+  members.emplace_back("messages", JsonValue::Array(std::move(messages)));
+  return FinishChat(model, body, fields, std::move(members), std::move(request));
+}
+
+std::string OllamaLoad(const ServedModel& model, const JsonValue& body, OllamaKind kind) {
+  const JsonValue* const said = body.Find(kind == OllamaKind::kChat ? "messages" : "prompt");
+  const JsonValue* const suffix = body.Find("suffix");
+  const bool says = said != nullptr && (said->is_array() ? !said->items().empty() : !said->text().empty());
+  // Chats without the member are mistakes; a prompt may be left out.
+  const bool is_given = said != nullptr || kind == OllamaKind::kGenerate;
+  if (says || !is_given || (said != nullptr && said->is_object()) ||
+      (suffix != nullptr && !suffix->text().empty()))
+    return {};
+  const JsonValue* const keep = body.Find("keep_alive");
+  const bool unloads =
+      keep != nullptr && (keep->text() == "0" || keep->text() == "0s" || keep->text() == "0m");
+  Json document =
+      OllamaDocument(model, kind == OllamaKind::kGenerate, {{"role", "assistant"}, {"content", ""}});
+  document["done"] = true;
+  document["done_reason"] = unloads ? "unload" : "load";
+  return JsonText(document) + "\n";
 }
 
 std::unique_ptr<AnswerWriter> MakeOllamaWriter(const ServedModel& model, const OllamaRequest& request) {
@@ -289,16 +399,35 @@ std::unique_ptr<AnswerWriter> MakeOllamaWriter(const ServedModel& model, const O
 
 std::string OllamaError(const Status& status) { return JsonText({{"error", status.message()}}); }
 
-std::string OllamaTags(const ServedModel& model) {
-  const Json details = {{"parent_model", ""},    {"format", "safetensors"},
-                        {"family", "deepseek4"}, {"families", Json::array({"deepseek4"})},
-                        {"parameter_size", ""},  {"quantization_level", ""}};
-  return JsonText({{"models", Json::array({{{"name", model.id + ":latest"},
-                                            {"model", model.id + ":latest"},
-                                            {"modified_at", Now()},
-                                            {"size", 0},
-                                            {"digest", ""},
-                                            {"details", details}}})}});
+std::string OllamaModels(const ServedModel& model, bool running) {
+  Json entry = {{"name", model.id + ":latest"},
+                {"model", model.id + ":latest"},
+                {"modified_at", Time(model.created)},
+                {"size", 0},
+                {"digest", ""},
+                {"details", Details()}};
+  if (running) {
+    constexpr int64_t kForever = int64_t{100} * 365 * 24 * 3600;  // It stays as long as the server.
+    entry["expires_at"] = Time(model.created + kForever);
+    entry["size_vram"] = 0;
+    entry["context_length"] = model.context_length;
+  }
+  return JsonText({{"models", Json::array({std::move(entry)})}});
+}
+
+std::string OllamaShow(const ServedModel& model) {
+  return JsonText({{"license", ""},
+                   {"modelfile", ""},
+                   {"parameters", ""},
+                   {"template", fmt::format("deepseek {} (built in)", model.profile->revision)},
+                   {"modified_at", Time(model.created)},
+                   {"details", Details()},
+                   {"model_info",
+                    {{"general.architecture", "deepseek4"},
+                     {"general.basename", model.id},
+                     {"deepseek4.context_length", model.context_length},
+                     {"deepseek4.vocab_size", model.vocab_size}}},
+                   {"capabilities", Json::array({"completion", "tools", "thinking", "insert"})}});
 }
 
 }  // namespace dsv4::server

@@ -19,15 +19,6 @@ namespace {
 constexpr size_t kMaxPrompts = 64;
 constexpr int64_t kDefaultMaxTokens = 16;  // OpenAI's.
 
-Result<std::vector<int32_t>> ReadTokenList(const chat::JsonValue& list) {
-  const chat::JsonValue wrapper = chat::JsonValue::Object({{"prompt", list}});
-  Fields fields(wrapper);
-  std::vector<int32_t> tokens;
-  fields.ReadTokens("prompt", &tokens);
-  DSV4_TRY(fields.status());
-  return tokens;
-}
-
 // A text, a list of ids, or a list of texts or lists of ids.
 Result<std::vector<std::vector<int32_t>>> ReadPrompts(const ServedModel& model,
                                                       const chat::JsonValue& prompt) {
@@ -39,12 +30,11 @@ Result<std::vector<std::vector<int32_t>>> ReadPrompts(const ServedModel& model,
       prompts.push_back(std::move(ids));
       return {};
     }
-    if (!item.is_array())
+    const bool is_list = item.is_array() || item.kind() == chat::JsonValue::Kind::kTokens;
+    if (!is_list)
       return InvalidArgument(
           fmt::format("prompt: got {}, wanted texts or lists of token ids", item.kind_name()));
-    DSV4_ASSIGN_OR_RETURN_STATUS(std::vector<int32_t> ids, ReadTokenList(item));
-    prompts.push_back(std::move(ids));
-    return {};
+    return ToTokens(item, "prompt", &prompts.emplace_back());
   };
   const bool is_list_of_ids = prompt.is_array() && !prompt.items().empty() &&
                               prompt.items().front().kind() == chat::JsonValue::Kind::kInteger;

@@ -197,7 +197,7 @@ class InputReader {
 // Puts the items in the place of the references to them.
 Status Dereference(chat::JsonValue& input, const FindItem& find) {
   for (size_t i = 0; i < input.items().size(); ++i) {
-    chat::JsonValue& item = input.items()[i];
+    chat::JsonValue& item = input.mutable_items()[i];
     const chat::JsonValue* const type = item.Find("type");
     const chat::JsonValue* const id = item.Find("id");
     // Its type may be left out.
@@ -220,7 +220,7 @@ Result<bool> TakeTrigger(chat::JsonValue& input) {
     if (i + 1 != input.items().size())
       return Error(
           InvalidArgument(fmt::format("input[{}].type: got compaction_trigger, wanted it at the end", i)));
-    input.items().pop_back();
+    input.mutable_items().pop_back();
     return true;
   }
   return false;

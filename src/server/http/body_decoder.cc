@@ -31,7 +31,6 @@ class Room {
 
 class ZlibDecoder final : public BodyDecoder {
  public:
-  // 16 of `window_bits`: gzip's head and tail in place of zlib's.
   explicit ZlibDecoder(int window_bits) {
     if (inflateInit2(&stream_, window_bits) != Z_OK) throw std::bad_alloc();
   }
@@ -61,6 +60,34 @@ class ZlibDecoder final : public BodyDecoder {
  private:
   z_stream stream_ = {};
   bool whole_ = false;
+};
+
+// By its name "deflate" is what zlib writes, but clients send the bare blocks too (RFC 9110, 8.4.1.2). Two bytes tell: bare blocks do not begin like
+// zlib's head.
+class DeflateDecoder final : public BodyDecoder {
+ public:
+  Status Decode(std::string_view& bytes, std::string& out) override {
+    if (inner_ == nullptr) {
+      while (head_.size() < 2 && !bytes.empty()) {
+        head_ += bytes.front();
+        bytes.remove_prefix(1);
+      }
+      if (head_.size() < 2) return {};
+      const unsigned first = static_cast<unsigned char>(head_[0]);
+      const bool has_head =
+          (first & 0x0F) == Z_DEFLATED && (first << 8 | static_cast<unsigned char>(head_[1])) % 31 == 0;
+      inner_ = std::make_unique<ZlibDecoder>(has_head ? MAX_WBITS : -MAX_WBITS);
+      std::string_view head = head_;
+      DSV4_RETURN_IF_ERROR(inner_->Decode(head, out));
+      if (bytes.empty()) return {};
+    }
+    return inner_->Decode(bytes, out);
+  }
+  bool whole() const override { return inner_ != nullptr && inner_->whole(); }
+
+ private:
+  std::string head_;
+  std::unique_ptr<ZlibDecoder> inner_;
 };
 
 class ZstdDecoder final : public BodyDecoder {
@@ -98,8 +125,9 @@ Result<std::unique_ptr<BodyDecoder>> BodyDecoder::Make(std::string_view content_
   std::transform(coding.begin(), coding.end(), coding.begin(),
                  [](unsigned char c) { return std::tolower(c); });
   if (coding.empty() || coding == "identity") return nullptr;
-  if (coding == "gzip" || coding == "x-gzip") return std::make_unique<ZlibDecoder>(16 + MAX_WBITS);
-  if (coding == "deflate") return std::make_unique<ZlibDecoder>(MAX_WBITS);
+  constexpr int kGzip = 16;  // Its head and tail in place of zlib's.
+  if (coding == "gzip" || coding == "x-gzip") return std::make_unique<ZlibDecoder>(kGzip + MAX_WBITS);
+  if (coding == "deflate") return std::make_unique<DeflateDecoder>();
   if (coding == "zstd") return std::make_unique<ZstdDecoder>();
   return Error(
       InvalidArgument(fmt::format("Content-Encoding: got {}, wanted {}", content_encoding, kCodings)));

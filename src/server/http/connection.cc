@@ -11,6 +11,13 @@ namespace {
 // A reply that is shorter goes with its head; a longer one is not copied for that.
 constexpr size_t kCopied = size_t{64} << 10;
 
+// By how much a body may grow as it is decoded: a text that repeats itself does tenfold. The first MiB is free.
+constexpr uint64_t kMostGrowth = 100;
+constexpr uint64_t kFreeGrowth = uint64_t{1} << 20;
+
+constexpr std::string_view kNoRoom =
+    "the bodies and replies of other requests take all the room there is; try again later";
+
 // Bytes of a stream as they go out.
 std::string Piece(std::string_view bytes, bool chunked) {
   return chunked ? fmt::format("{:x}\r\n{}\r\n", bytes.size(), bytes) : std::string(bytes);
@@ -22,16 +29,25 @@ constexpr std::chrono::seconds kTick(1);
 }  // namespace
 
 bool BodyShare::Take(uint64_t num_bytes) {
-  if (num_bytes > shared_.options.max_body_bytes_together - shared_.body_bytes) return false;
-  shared_.body_bytes += num_bytes;
-  num_bytes_ += num_bytes;
+  const uint64_t small = std::min(num_bytes, HttpOptions::kSmallBytes - small_);
+  if (!shared_.small_room.Take(owner_, small)) return false;
+  small_ += small;
+  if (!shared_.body_room.Take(owner_, num_bytes - small)) return false;
+  large_ += num_bytes - small;
   return true;
 }
 
-void BodyShare::Return() { shared_.body_bytes -= std::exchange(num_bytes_, 0); }
+void BodyShare::Return() {
+  shared_.small_room.Return(owner_, std::exchange(small_, 0));
+  shared_.body_room.Return(owner_, std::exchange(large_, 0));
+}
 
 Connection::Connection(ConnectionsShared& shared, Socket socket, std::string client)
-    : shared_(shared), stream_(std::move(socket), shared.tls.get()), client_(std::move(client)) {
+    : shared_(shared),
+      stream_(std::move(socket), shared.tls.get()),
+      client_(std::move(client)),
+      owner_(OwnerOfAddress(client_)),
+      write_pace_(shared.options.client_timeout) {
   error_code ignored;
   stream_.socket().non_blocking(true, ignored);  // For WriteAtOnce.
 }
@@ -63,7 +79,7 @@ void Connection::Cut() {
 }
 
 void Connection::GiveWay() {
-  waiting_since_.reset();
+  gives_way_ = true;
   Abort();
 }
 
@@ -98,7 +114,7 @@ TaskOf<bool> Connection::Greet() {
   co_return !error;
 }
 
-// What was written should arrive before the connection is reset by what the client may still be sending.
+// A reply should arrive before the connection is reset by what the client may still be sending: as much as a body may have, as long as it comes.
 TaskOf<void> Connection::Part() {
   error_code ignored;
   stream_.plain().expires_after(std::chrono::seconds(1));
@@ -106,9 +122,11 @@ TaskOf<void> Connection::Part() {
   if (stream_.tls() != nullptr) co_await stream_.tls()->async_shutdown(AwaitInto(ignored));
   stream_.socket().shutdown(Socket::shutdown_send, ignored);
   std::array<char, 4096> rest;
-  stream_.plain().expires_after(std::chrono::seconds(1));
-  for (size_t drained = 0; drained < (4U << 20);) {
+  const auto end = std::chrono::steady_clock::now() + shared_.options.client_timeout;
+  for (size_t drained = 0;
+       drained < shared_.options.max_body_bytes && std::chrono::steady_clock::now() < end;) {
     error_code error;
+    stream_.plain().expires_after(std::chrono::seconds(1));
     const size_t count = co_await stream_.plain().async_read_some(asio::buffer(rest), AwaitInto(error));
     if (error) break;
     drained += count;
@@ -138,11 +156,6 @@ TaskOf<void> Connection::Refuse(const Refusal& refusal) {
   co_await Write(bytes);
 }
 
-std::chrono::steady_clock::time_point Connection::Deadline(std::chrono::steady_clock::time_point begin,
-                                                           size_t moved) const {
-  return begin + shared_.options.client_timeout + std::chrono::seconds(moved >> 10);
-}
-
 TaskOf<Connection::BodyRead> Connection::ReadBody(Parser& parser, BodyShare& share, std::string& body) {
   BodyRead read;
   Result<std::unique_ptr<BodyDecoder>> made = BodyDecoder::Make(parser.get()[http::field::content_encoding]);
@@ -152,13 +165,15 @@ TaskOf<Connection::BodyRead> Connection::ReadBody(Parser& parser, BodyShare& sha
     co_return read;
   }
   const std::unique_ptr<BodyDecoder> decoder = std::move(*made);
-  std::string piece(size_t{64} << 10, '\0');
-  const auto begin = std::chrono::steady_clock::now();
+  std::string piece(size_t{16} << 10, '\0');
+  Pace pace(shared_.options.client_timeout);
+  uint64_t received = 0;
   while (!parser.is_done()) {
     parser.get().body().data = piece.data();
     parser.get().body().size = piece.size();
     error_code error;
-    stream_.plain().expires_at(Deadline(begin, body.size()));
+    const auto begin = std::chrono::steady_clock::now();
+    stream_.plain().expires_at(begin + pace.left());
     co_await http::async_read_some(stream_, buffer_, parser, AwaitInto(error));
     if (error == http::error::need_buffer) error = {};
     if (error) {
@@ -169,11 +184,13 @@ TaskOf<Connection::BodyRead> Connection::ReadBody(Parser& parser, BodyShare& sha
       break;
     }
     const size_t count = piece.size() - parser.get().body().size;
+    received += count;
+    pace.Moved(count, std::chrono::steady_clock::now() - begin);
     read.refusal = decoder == nullptr ? TakePiece({piece.data(), count}, share, body) : Refusal();
     if (decoder != nullptr) {
       for (std::string_view rest(piece.data(), count); read.refusal.status == 0;) {
         const size_t before = body.size();
-        read.refusal = DecodePiece(*decoder, rest, share, body);
+        read.refusal = DecodePiece(*decoder, rest, received, share, body);
         if (rest.empty() && body.size() - before < BodyDecoder::kMostAtOnce) break;
         co_await asio::post(stream_.get_executor(),
                             kAwait);  // A little may stand for very much: others have their turn.
@@ -188,21 +205,23 @@ TaskOf<Connection::BodyRead> Connection::ReadBody(Parser& parser, BodyShare& sha
 }
 
 Refusal Connection::TakePiece(std::string_view bytes, BodyShare& share, std::string& body) {
-  if (!share.Take(bytes.size()))
-    return {503, "the bodies of other requests take all the room there is; try again later"};
+  if (!share.Take(bytes.size())) return {503, std::string(kNoRoom)};
   body.append(bytes);
   return {};
 }
 
-Refusal Connection::DecodePiece(BodyDecoder& decoder, std::string_view& bytes, BodyShare& share,
-                                std::string& body) {
+Refusal Connection::DecodePiece(BodyDecoder& decoder, std::string_view& bytes, uint64_t received,
+                                BodyShare& share, std::string& body) {
   const size_t before = body.size();
   const Status status = decoder.Decode(bytes, body);
   if (!status.ok()) return {400, fmt::format("body: not of its Content-Encoding ({})", status.message())};
   if (body.size() > shared_.options.max_body_bytes)
     return {413, fmt::format("body: more than {} bytes when decoded", shared_.options.max_body_bytes)};
-  if (!share.Take(body.size() - before))
-    return {503, "the bodies of other requests take all the room there is; try again later"};
+  if (body.size() > kFreeGrowth + kMostGrowth * received) {
+    return {413, fmt::format("body: got more than {} times what was sent when decoded, wanted at most that",
+                             kMostGrowth)};
+  }
+  if (!share.Take(body.size() - before)) return {503, std::string(kNoRoom)};
   return {};
 }
 
@@ -241,15 +260,14 @@ TaskOf<bool> Connection::ServeOne() {
   const bool head_only = parser.get().method() == http::verb::head;
   const bool keep_alive = parser.get().keep_alive();
   const unsigned version = parser.get().version();
-  BodyShare share(shared_);
-  std::unique_ptr<Reply> reply;
-  if (!parser.is_done()) {
+  request.owner = OwnerOfAddress(request.client);
+  std::unique_ptr<Reply> reply = shared_.gate(request);
+  BodyShare share(shared_, request.owner);
+  if (reply != nullptr) {
     // A client that may not ask is not read any further.
-    reply = shared_.gate(request);
-    if (reply != nullptr) {
-      co_await Send(reply, false, version, id, head_only);
-      co_return false;
-    }
+    co_return co_await Send(reply, share, keep_alive && parser.is_done(), version, id, head_only);
+  }
+  if (!parser.is_done()) {
     if (version >= 11 && beast::iequals(parser.get()[http::field::expect], "100-continue")) {
       if (!co_await Write("HTTP/1.1 100 Continue\r\n\r\n")) co_return false;
     }
@@ -260,8 +278,7 @@ TaskOf<bool> Connection::ServeOne() {
     }
   }
   reply = co_await Handle(request);
-  share.Return();
-  co_return co_await Send(reply, keep_alive, version, id, head_only);
+  co_return co_await Send(reply, share, keep_alive, version, id, head_only);
 }
 
 TaskOf<std::unique_ptr<Reply>> Connection::Handle(HttpRequest& request) {
@@ -276,9 +293,10 @@ TaskOf<std::unique_ptr<Reply>> Connection::Handle(HttpRequest& request) {
   work->request = std::move(request);
   auto done = std::make_shared<Wakeable>(shared_.wakes);
   WakeTimer timer(done, stream_.get_executor());
-  asio::thread_pool& pool =
-      work->request.body.size() > shared_.options.large_body_bytes ? shared_.large_pool : shared_.pool;
-  asio::post(pool, [&shared = shared_, &pool, work, done] {
+  const uint64_t size = work->request.body.size();
+  const uint64_t owner = work->request.owner;
+  FairPool& pool = size > shared_.options.large_body_bytes ? shared_.large_pool : shared_.pool;
+  std::function<void()> run = [&shared = shared_, &pool, work, done] {
     try {
       work->reply = shared.handler(std::move(work->request));
     } catch (const std::bad_alloc&) {
@@ -289,7 +307,8 @@ TaskOf<std::unique_ptr<Reply>> Connection::Handle(HttpRequest& request) {
     }
     if (&pool == &shared.large_pool) ::malloc_trim(0);  // The heap of a large request is not needed again.
     done->Wake();
-  });
+  };
+  pool.Post(owner, size, std::move(run));
   while (!done->woken && !done->missed) {
     error_code ignored;
     timer->expires_after(kTick);
@@ -347,15 +366,17 @@ bool Connection::WriteAtOnce(std::string_view* bytes) {
   return false;
 }
 
-// False when the connection is broken or the client took too long.
+// False when the connection is broken or the client took too long, in this call and those before it for the same reply.
 TaskOf<bool> Connection::Write(std::string_view bytes) {
   if (!WriteAtOnce(&bytes)) co_return false;
   if (bytes.empty()) co_return true;
   error_code error;
-  const auto begin = std::chrono::steady_clock::now();
-  for (size_t written = 0; !error && written < bytes.size();) {
-    stream_.plain().expires_at(Deadline(begin, written));
-    written += co_await stream_.async_write_some(asio::buffer(bytes.substr(written)), AwaitInto(error));
+  while (!error && !bytes.empty()) {
+    const auto begin = std::chrono::steady_clock::now();
+    stream_.plain().expires_at(begin + write_pace_.left());
+    const size_t written = co_await stream_.async_write_some(asio::buffer(bytes), AwaitInto(error));
+    bytes.remove_prefix(written);
+    write_pace_.Moved(written, std::chrono::steady_clock::now() - begin);
   }
   stream_.plain().expires_never();
   if (error) LogInfo(fmt::format("http: {}: writing failed: {}", client_, error.message()));
@@ -363,9 +384,10 @@ TaskOf<bool> Connection::Write(std::string_view bytes) {
 }
 
 // Sends the reply as it comes. False when the connection should end: also when the client has left, which ends the reply.
-TaskOf<bool> Connection::Send(std::unique_ptr<Reply>& reply, bool keep_alive, unsigned version,
-                              const std::string& id, bool head_only) {
+TaskOf<bool> Connection::Send(std::unique_ptr<Reply>& reply, BodyShare& share, bool keep_alive,
+                              unsigned version, const std::string& id, bool head_only) {
   using Clock = std::chrono::steady_clock;
+  write_pace_ = Pace(shared_.options.client_timeout);
   const auto wakeable = std::make_shared<Wakeable>(shared_.wakes);
   WakeTimer timer(wakeable, stream_.get_executor());
   sending_ = wakeable;
@@ -377,6 +399,7 @@ TaskOf<bool> Connection::Send(std::unique_ptr<Reply>& reply, bool keep_alive, un
   std::optional<HttpHead> head;
   std::string body;  // Of a reply that is sent as a whole.
   bool head_sent = false;
+  bool holds = true;
   bool alive = true;
   Clock::time_point silent_since = Clock::now();
   timer->expires_after(kTick);
@@ -384,6 +407,10 @@ TaskOf<bool> Connection::Send(std::unique_ptr<Reply>& reply, bool keep_alive, un
     wakeable->woken = false;
     ReplyOutput out;
     reply->Advance(out);
+    if (holds && !reply->HoldsRequest()) {
+      holds = false;
+      share.Return();
+    }
     if (shared_.ending && !out.done) {
       reply->Cut(out);
       out.done = true;
@@ -404,6 +431,11 @@ TaskOf<bool> Connection::Send(std::unique_ptr<Reply>& reply, bool keep_alive, un
       if (out.done && chunked) bytes += "0\r\n\r\n";
     }
     if (out.done && !streamed) {
+      // A long reply may stay for as long as its client likes to take it.
+      if (!share.Take(body.size())) {
+        body = shared_.error_body(503, kNoRoom);
+        head = HttpHead{.status = 503, .headers = {{"Retry-After", "1"}}};
+      }
       keep_alive = keep_alive && !shared_.stopping && chunked;
       bytes = HeadText(head.value_or(HttpHead{.status = shared_.ending ? 503 : 500}), Framing::kLength,
                        body.size(), keep_alive, id);

@@ -16,8 +16,10 @@
 
 #include "base/log.h"
 #include "server/http/body_decoder.h"
+#include "server/http/fair_pool.h"
 #include "server/http/http.h"
 #include "server/http/parts.h"
+#include "server/http/shares.h"
 #include "server/http/transport.h"
 #include "server/http/trusted_proxies.h"
 #include "server/http/wakeable.h"
@@ -58,9 +60,12 @@ struct ConnectionsShared {
         gate(std::move(with_gate)),
         error_body(std::move(with_error_body)),
         trusted(options.trusted_proxies),
+        body_room(options.body_room()),
         drain_timer(context),
-        pool(static_cast<size_t>(std::max(options.num_handler_threads, 1))),
-        large_pool(1) {
+        pool({.num_threads = options.num_handler_threads}),
+        large_pool({.num_threads = 4,
+                    .max_weight = options.max_body_bytes + (options.max_body_bytes >> 3),
+                    .nice = 5}) {
     wakes->context = &context;
   }
 
@@ -75,32 +80,35 @@ struct ConnectionsShared {
   const HttpErrorBody error_body;
   const TrustedProxies trusted;
   std::unique_ptr<asio::ssl::context> tls;  // Null: none.
-  uint64_t body_bytes = 0;                  // Taken by BodyShare.
-  std::set<Connection*> connections;        // Those that there are: each takes itself out.
+  SharedRoom body_room;
+  SharedRoom small_room{HttpOptions::kSmallRoom};
+  std::set<Connection*> connections;  // Each takes itself out.
   asio::io_context context{1};
   Timer drain_timer;
-  asio::thread_pool pool;
-  asio::thread_pool large_pool;  // For requests of large bodies.
+  FairPool pool;
+  FairPool large_pool;  // For requests of large bodies.
   const std::shared_ptr<WakeGate> wakes = std::make_shared<WakeGate>();
   bool stopping = false;  // A signal has come.
   bool draining = false;
   bool ending = false;  // Replies that run are cut.
 };
 
-// What a request takes of the room for bodies, from its header to its reply.
+// The parts of the rooms that a request takes, from its first byte to its reply's last.
 class BodyShare {
  public:
-  explicit BodyShare(ConnectionsShared& shared) : shared_(shared) {}
+  BodyShare(ConnectionsShared& shared, uint64_t owner) : shared_(shared), owner_(owner) {}
   ~BodyShare() { Return(); }
   BodyShare(const BodyShare&) = delete;
   BodyShare& operator=(const BodyShare&) = delete;
-  // False when there is not so much left.
+  // False when the owner's share has not so much left.
   bool Take(uint64_t num_bytes);
   void Return();
 
  private:
   ConnectionsShared& shared_;
-  uint64_t num_bytes_ = 0;
+  const uint64_t owner_;
+  uint64_t small_ = 0;
+  uint64_t large_ = 0;
 };
 
 class Connection : public std::enable_shared_from_this<Connection> {
@@ -116,8 +124,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Abort();
   // Lets a reply that runs say its last words, once ConnectionsShared::ending is set.
   void Cut();
-  // Closes a connection that waits for a request.
+  // Closes the connection for another's sake.
   void GiveWay();
+  bool gives_way() const { return gives_way_; }
+  std::chrono::steady_clock::time_point since() const { return since_; }
+  // By the address.
+  uint64_t owner() const { return owner_; }
   // Since when it has waited for the head of a request; none while it has one.
   std::optional<std::chrono::steady_clock::time_point> waiting_since() const { return waiting_since_; }
 
@@ -127,8 +139,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   TaskOf<void> Part();
   TaskOf<bool> ServeOne();
   using Parser = http::request_parser<http::buffer_body>;
-  TaskOf<bool> Send(std::unique_ptr<Reply>& reply, bool keep_alive, unsigned version, const std::string& id,
-                    bool head_only);
+  TaskOf<bool> Send(std::unique_ptr<Reply>& reply, BodyShare& share, bool keep_alive, unsigned version,
+                    const std::string& id, bool head_only);
   bool WriteAtOnce(std::string_view* bytes);
   TaskOf<bool> Write(std::string_view bytes);
   Refusal WhyRefused(const error_code& error) const;
@@ -141,11 +153,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   TaskOf<BodyRead> ReadBody(Parser& parser, BodyShare& share, std::string& body);
   // Appends to `body`; status 0: all is well.
   static Refusal TakePiece(std::string_view bytes, BodyShare& share, std::string& body);
-  Refusal DecodePiece(BodyDecoder& decoder, std::string_view& bytes, BodyShare& share, std::string& body);
+  // `received`: bytes of the wire, so far.
+  Refusal DecodePiece(BodyDecoder& decoder, std::string_view& bytes, uint64_t received, BodyShare& share,
+                      std::string& body);
   TaskOf<std::unique_ptr<Reply>> Handle(HttpRequest& request);
   void WatchPeer(const std::shared_ptr<Wakeable>& wakeable);
-  std::chrono::steady_clock::time_point Deadline(std::chrono::steady_clock::time_point begin,
-                                                 size_t moved) const;
   // How a reader finds the end of a body.
   enum class Framing : uint8_t { kLength, kChunks, kClose };
   std::string HeadText(const HttpHead& head, Framing framing, size_t length, bool keep_alive,
@@ -154,9 +166,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
   ConnectionsShared& shared_;
   Transport stream_;
   std::string client_;
+  const uint64_t owner_;
+  Pace write_pace_;  // For the reply that is being sent.
   beast::flat_buffer buffer_;
   std::weak_ptr<Wakeable> sending_;  // While a reply runs.
   bool idle_ = false;
+  bool gives_way_ = false;
+  const std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
   std::optional<std::chrono::steady_clock::time_point> waiting_since_;
 };
 

@@ -29,8 +29,10 @@ class ReplyWithHeader final : public Reply {
     if (out.head && !std::exchange(done_, true)) out.head->headers.emplace_back(name_, value_);
   }
   void OnProgress(std::function<void()> wake) override { inner_->OnProgress(std::move(wake)); }
+  bool HoldsRequest() const override { return inner_->HoldsRequest(); }
   std::string_view KeepAlive() const override { return inner_->KeepAlive(); }
   void Cut(ReplyOutput& out) override { inner_->Cut(out); }
+  bool IsTraced() const override { return inner_->IsTraced(); }
 
  private:
   std::unique_ptr<Reply> inner_;

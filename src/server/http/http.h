@@ -26,6 +26,8 @@ struct HttpRequest {
   std::string body;
   std::string id;      // The client's x-request-id, or a new one; goes into logs and the header of that name.
   std::string client;  // Address, for logs and shares; empty on a unix socket.
+  // The owner of its share of rooms and threads: the client's address, unless the gate says better.
+  uint64_t owner = 0;
 
   // Empty when there is none.
   std::string_view Header(std::string_view lower_case_name) const;
@@ -55,8 +57,12 @@ class Reply {
   virtual void Advance(ReplyOutput& out) = 0;
   // `wake` may be called from any thread, any number of times, until this object is destroyed. Set before the first Advance.
   virtual void OnProgress(std::function<void()> wake) = 0;
+  // Whether it still holds what the request said. Then the request keeps its part of the room for bodies.
+  virtual bool HoldsRequest() const { return false; }
   // What a streamed reply sends when it has been silent for a while, so that proxies and clients see that it lives.
   virtual std::string_view KeepAlive() const { return {}; }
+  // Whether it has a trace of its own (trace_exporter.h).
+  virtual bool IsTraced() const { return false; }
   // The server ends before the reply has: its last words, as Advance. `out.done` is set behind it whatever it says.
   virtual void Cut(ReplyOutput& /*out*/) {}
 };
@@ -73,17 +79,20 @@ struct HttpOptions {
   // PEM files (TLS 1.2 and 1.3); both or none.
   std::string tls_certificate = {};
   std::string tls_key = {};
-  int num_handler_threads = 2;
-  // Of bodies larger than this the handler runs on a thread of its own, so that small requests do not wait for large ones.
+  int num_handler_threads = 3;  // One owner has at most all but one.
+  // For bodies larger than this the handler runs on threads of their own, so that small requests do not wait for large ones.
   uint64_t large_body_bytes = 256 << 10;
-  // Beyond, a connection that waits for a request gives way to a new one; only when all have one is the new one turned away.
+  // Beyond, a connection of the owner (by address) that has most gives way to a new one: one that waits for a request, else the last that came. Fewer
+  // where the process may not open so many descriptors.
   int64_t max_connections = 1024;
   uint32_t max_header_bytes = 32 << 10;
   uint64_t max_body_bytes = 64 << 20;
-  // Bodies that are being read or wait to be handled, together, as far as they have arrived; a request beyond gets a 503.
-  uint64_t max_body_bytes_together = 256 << 20;
-  // For a header to arrive, and for an idle connection. For a body, and for what is written, each KiB that moves adds a second: a
-  // slow client is served, one that stands still is not.
+  // The room that bodies and long replies of all owners share, as far as they have arrived or are not taken yet: half as much again as one body may
+  // have. A request beyond its owner's share gets a 503. What fits into kSmallBytes has a room of its own.
+  static constexpr uint64_t kSmallBytes = uint64_t{64} << 10;
+  static constexpr uint64_t kSmallRoom = uint64_t{32} << 20;
+  uint64_t body_room() const { return max_body_bytes + max_body_bytes / 2; }
+  // For a header to arrive, and for an idle connection. For a body that arrives, and for a reply that is taken: see Pace.
   std::chrono::milliseconds client_timeout{30'000};
   std::chrono::milliseconds keep_alive_interval{10'000};
   std::chrono::milliseconds drain_timeout{30'000};
@@ -95,9 +104,9 @@ struct HttpOptions {
 
 // Turns a request into a reply; on one of the handler threads, several at a time. Must not throw.
 using HttpHandler = std::function<std::unique_ptr<Reply>(HttpRequest request)>;
-// Refuses a request by its head, before its body is read (body and id are empty); null lets it in. On the connections' thread: must
-// not block, must not throw.
-using HttpGate = std::function<std::unique_ptr<Reply>(const HttpRequest& head)>;
+// Answers by the head, before the body is read (body is empty): what is refused, and what must never wait for a thread. Null lets the request in, whose
+// owner it may set. On the connections' thread: must not block, must not throw.
+using HttpGate = std::function<std::unique_ptr<Reply>(HttpRequest& head)>;
 // For what fails before there is a request: (status, message) to head and body.
 using HttpErrorBody = std::function<std::string(int status, std::string_view message)>;
 

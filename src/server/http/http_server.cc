@@ -1,11 +1,13 @@
 // HttpServer over Asio: accepts, hands connections on, drains. With connection.cc the files that include Beast and Asio.
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <thread>
 
 #include "server/http/connection.h"
@@ -36,8 +38,8 @@ class Server final : public HttpServer {
         pause_(shared_.context) {}
 
   ~Server() override {
-    shared_.pool.join();
-    shared_.large_pool.join();
+    shared_.pool.Join();
+    shared_.large_pool.Join();
     const std::lock_guard lock(shared_.wakes->mutex);
     shared_.wakes->context = nullptr;
     if (!shared_.options.unix_socket.empty() && bound_) ::unlink(shared_.options.unix_socket.c_str());
@@ -70,8 +72,9 @@ class Server final : public HttpServer {
   void Accept();
   void Accepted(const error_code& error, Socket socket);
   void Serve(Socket socket);
-  // Closes the connection that has waited longest for a request; false when all are at work.
-  bool CloseIdlest();
+  // Closes a connection of the owner that has most, if those are more than `owner` has: the one that has waited longest for a request, else the last that
+  // came. Else any that waits. False when there is none.
+  bool MakeRoomFor(uint64_t owner);
   void WaitForSignal();
   // One after the other, each once: for the lame-duck time, for the drain time, for last words.
   void Stop();
@@ -175,15 +178,6 @@ void Server::Accepted(const error_code& error, Socket socket) {
 
 void Server::Serve(Socket socket) {
   error_code error;
-  if (static_cast<int64_t>(shared_.connections.size()) >= shared_.options.max_connections) {
-    if (!CloseIdlest()) {
-      turned_away_.Say(
-          fmt::format("{} connections are at work, another was turned away", shared_.connections.size()));
-      return;
-    }
-    given_way_.Say(fmt::format("{} connections are open, one that waited gave way to a new one",
-                               shared_.connections.size()));
-  }
   std::string client;
   if (shared_.options.unix_socket.empty()) {
     SetTcpOptions(socket.native_handle(), shared_.options.client_timeout);
@@ -194,17 +188,45 @@ void Server::Serve(Socket socket) {
       client = peer.address().to_string(error);
     }
   }
+  if (static_cast<int64_t>(shared_.connections.size()) >= shared_.options.max_connections) {
+    if (!MakeRoomFor(OwnerOfAddress(client))) {
+      turned_away_.Say(
+          fmt::format("{} connections are at work, another was turned away", shared_.connections.size()));
+      return;
+    }
+    given_way_.Say(fmt::format("{} connections are open, one of the owner of most gave way to a new one",
+                               shared_.connections.size()));
+  }
   std::make_shared<Connection>(shared_, std::move(socket), std::move(client))->Start();
 }
 
-bool Server::CloseIdlest() {
-  Connection* idlest = nullptr;
+bool Server::MakeRoomFor(uint64_t owner) {
+  struct Counts {
+    int64_t all = 0;
+    Connection* idlest = nullptr;
+    Connection* last = nullptr;
+  };
+  std::map<uint64_t, Counts> owners;
+  Counts* most = nullptr;
   for (Connection* connection : shared_.connections) {
-    if (!connection->waiting_since()) continue;
-    if (idlest == nullptr || *connection->waiting_since() < *idlest->waiting_since()) idlest = connection;
+    if (connection->gives_way()) continue;
+    Counts& counts = owners[connection->owner()];
+    ++counts.all;
+    const auto& waiting = connection->waiting_since();
+    if (waiting && (counts.idlest == nullptr || *waiting < *counts.idlest->waiting_since()))
+      counts.idlest = connection;
+    if (counts.last == nullptr || connection->since() > counts.last->since()) counts.last = connection;
+    if (most == nullptr || counts.all > most->all) most = &counts;
   }
-  if (idlest == nullptr) return false;
-  idlest->GiveWay();
+  const int64_t mine = owners[owner].all;
+  if (most == nullptr) return true;  // All give way already.
+  // One's own that waits gives way too, as before; work that is in progress only to an owner with fewer.
+  Connection* gives = most->idlest != nullptr || most->all <= mine + 1 ? most->idlest : most->last;
+  for (const auto& [id, counts] : owners) {
+    if (gives == nullptr) gives = counts.idlest;
+  }
+  if (gives == nullptr) return false;
+  gives->GiveWay();
   return true;
 }
 
@@ -279,14 +301,30 @@ void Server::Run(const std::function<void()>& on_stop) {
       reserve.Refill();
     }
   }
-  shared_.pool.join();
-  shared_.large_pool.join();
+  shared_.pool.Join();
+  shared_.large_pool.Join();
   // What is still open is destroyed here, and with it its reply.
   shared_.context.restart();
   for (Connection* connection : shared_.connections) connection->Abort();
   shared_.drain_timer.cancel();
   signals_.cancel();
   shared_.context.run_for(std::chrono::seconds(2));
+}
+
+// With no more connections than the process may have besides what else it opens; it may have as many as the system lets it.
+HttpOptions WithinDescriptors(HttpOptions options) {
+  constexpr int64_t kOthers = 128;
+  rlimit files = {};
+  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return options;
+  const auto wanted = static_cast<rlim_t>(options.max_connections + kOthers);
+  if (files.rlim_cur < wanted) {
+    files.rlim_cur = std::min(files.rlim_max, wanted);
+    (void)::setrlimit(RLIMIT_NOFILE, &files);
+    (void)::getrlimit(RLIMIT_NOFILE, &files);
+  }
+  const auto most = static_cast<int64_t>(std::min<rlim_t>(files.rlim_cur, wanted)) - kOthers;
+  options.max_connections = std::min(options.max_connections, std::max<int64_t>(most, 8));
+  return options;
 }
 
 }  // namespace
@@ -298,8 +336,8 @@ Status CheckTlsFiles(const std::string& certificate, const std::string& key) {
 
 Result<std::unique_ptr<HttpServer>> HttpServer::Listen(HttpOptions options, HttpHandler handler,
                                                        HttpGate gate, HttpErrorBody error_body) {
-  auto server = std::make_unique<Server>(std::move(options), std::move(handler), std::move(gate),
-                                         std::move(error_body));
+  auto server = std::make_unique<Server>(WithinDescriptors(std::move(options)), std::move(handler),
+                                         std::move(gate), std::move(error_body));
   DSV4_TRY(server->LoadTls());
   DSV4_TRY(server->Bind());
   return server;

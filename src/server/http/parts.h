@@ -44,6 +44,8 @@ inline void SetTcpOptions(int fd, std::chrono::milliseconds patience) {
   };
   const auto seconds = static_cast<int>(std::max<int64_t>(1, patience.count() / 1000));
   set(IPPROTO_TCP, TCP_NODELAY, 1);
+  // The kernel keeps no more unsent: a client that does not read is seen soon.
+  set(IPPROTO_TCP, TCP_NOTSENT_LOWAT, 16 << 10);
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
   set(IPPROTO_TCP, TCP_KEEPIDLE, seconds);
   set(IPPROTO_TCP, TCP_KEEPINTVL, std::max(1, seconds / 3));

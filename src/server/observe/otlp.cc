@@ -239,13 +239,14 @@ Result<TraceOptions> TraceOptions::Read(const std::string& endpoint,
     return got != nullptr && got == value;
   };
   options.is_off = is("OTEL_SDK_DISABLED", "true") || is("OTEL_TRACES_EXPORTER", "none");
+  if (options.is_off) return options;
   if (!endpoint.empty()) {
     DSV4_ASSIGN_OR_RETURN(options.url, ReadUrl(endpoint, "--otlp-endpoint", true, false));
   } else if (const auto given = either("ENDPOINT")) {
     const bool of_traces = given->first == "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
     DSV4_ASSIGN_OR_RETURN(options.url, ReadUrl(given->second, given->first, !of_traces, true));
   }
-  if (options.url.empty() || options.is_off) return options;
+  if (options.url.empty()) return options;
   if (const auto protocol = either("PROTOCOL"); protocol && protocol->second != "http/protobuf") {
     return Error(
         InvalidArgument(fmt::format("{}: got '{}', wanted http/protobuf (port 4318 of most collectors)",

@@ -1,8 +1,8 @@
-// Files that go with a question: text as it is, and the text of documents that are archives of XML (Word, PowerPoint, OpenDocument).
+// Files that go with a question: text as it is, and the text of documents that are archives of XML (Word, Excel, PowerPoint, OpenDocument).
 "use strict";
 
 const kLargestFile = 4 << 20;
-const kAttachable = "Text of any kind can be attached (notes, code, Markdown, CSV, JSON, logs), and documents of Word, PowerPoint and LibreOffice.";
+const kAttachable = "Text of any kind can be attached (notes, code, Markdown, CSV, JSON, logs), and documents of Word, Excel, PowerPoint and LibreOffice.";
 
 // Text of UTF-8, or of UTF-16 that says so; anything else is no text.
 function decodeText(bytes) {
@@ -58,12 +58,30 @@ function openArchive(bytes) {
   return { names: [...entries.keys()], text };
 }
 
+const numbered = (archive, pattern) => archive.names.filter(name => pattern.test(name)).sort((a, b) => a.match(pattern)[1] - b.match(pattern)[1]);
+const words = xml => unescaped([...xml.matchAll(/<t(?: [^>]*)?>([^<]*)<\/t>/g)].map(match => match[1]).join(""));
+
+// The cells of a workbook of Excel: a line for each row, tabs between the columns, an empty line between the sheets.
+async function workbookText(archive) {
+  const shared = archive.names.includes("xl/sharedStrings.xml") ? [...(await archive.text("xl/sharedStrings.xml")).matchAll(/<si>([^]*?)<\/si>/g)].map(match => words(match[1])) : [];
+  const sheets = await Promise.all(numbered(archive, /^xl\/worksheets\/sheet(\d+)\.xml$/).map(archive.text));
+  return sheets.map(xml => [...xml.matchAll(/<row\b[^>]*>([^]*?)<\/row>/g)].map(([, row]) => {
+    const cells = [];
+    for (const [, attributes, inner] of row.matchAll(/<c\b([^>]*?)(?:\/>|>([^]*?)<\/c>)/g)) {
+      const column = [...attributes.match(/\br="([A-Z]{1,3})\d/)?.[1] ?? ""].reduce((sum, letter) => 26 * sum + letter.charCodeAt(0) - 64, 0) - 1;
+      const value = inner?.match(/<v>([^<]*)<\/v>/)?.[1] ?? "";
+      cells[column < 0 ? cells.length : column] = /\bt="s"/.test(attributes) ? shared[value] ?? "" : /\bt="inlineStr"/.test(attributes) ? words(inner) : unescaped(value);
+    }
+    return Array.from(cells, cell => cell ?? "").join("\t");
+  }).join("\n")).join("\n\n").trim();
+}
+
 // The words of a document: its parts that hold text, a line for each paragraph. Null: no document of a known form.
 async function documentText(bytes) {
   const archive = openArchive(bytes);
   if (!archive) return null;
-  const slides = archive.names.filter(name => /^ppt\/slides\/slide\d+\.xml$/.test(name)).sort((a, b) => parseInt(a.match(/\d+/)[0], 10) - parseInt(b.match(/\d+/)[0], 10));
-  if (archive.names.includes("xl/workbook.xml")) throw new Error("a workbook of Excel: save the sheet as CSV");
+  const slides = numbered(archive, /^ppt\/slides\/slide(\d+)\.xml$/);
+  if (archive.names.includes("xl/workbook.xml")) return workbookText(archive);
   const parts = ["word/document.xml", "content.xml"].filter(name => archive.names.includes(name)).concat(slides);
   if (!parts.length) return null;
   const texts = await Promise.all(parts.map(archive.text));

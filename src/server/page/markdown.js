@@ -2,7 +2,7 @@
 "use strict";
 
 // Formulas on lines of their own: what opens one, what closes it. An empty line ends the search.
-const kShown = /^ {0,3}(\$\$|\\\[|\\begin\{((?:equation|align|alignat|gather|multline|CD)\*?)\})/;
+const kShown = /^ {0,3}(\$\$|\\\[|\\begin\{((?:equation|align|aligned|alignat|gather|gathered|multline|split|cases|array|CD|[bpvBV]?matrix)\*?)\})/;
 function shownAt(src) {
   const [whole, open, environment] = src.match(kShown) ?? [];
   if (!open) return undefined;
@@ -19,6 +19,8 @@ function shownAt(src) {
 
 // Formulas within a line. A sum of money is none: behind the first sign comes no blank, in front of the last neither, and no digit follows.
 const kWithin = /^(?:\\\((?<round>[^]{1,4000}?)\\\)|\\\[(?<square>[^]{1,4000}?)\\\]|\$\$(?<twice>[^$]{1,4000}?)\$\$|\$(?=[^\s$])(?<once>(?:[^$\n\\]|\\[^\n]){0,1000}?)(?<!\s)\$(?![\w$]))/;
+// Bold words that end with a mark and go on without a blank, as Chinese and Japanese are written: CommonMark would leave the stars.
+const kBold = /^\*\*(?=[^\s*])((?:[^*\n\\`$]|\\[^\n]){0,1000}?[\p{P}\p{S}])(?<!\*)\*\*(?=[\p{L}\p{N}])/u;
 // Tags that mean nothing but how the words look; all others are words themselves.
 const kTag = /^<(\/?)(b|br|del|em|i|ins|kbd|mark|s|small|strong|sub|sup|u)\s*(?:(?<!\/)\/)?>/i;
 
@@ -40,6 +42,13 @@ marked.use({
         if (!match || (src[0] === "$" && /[\w$\\]$/.test(tokens.at(-1)?.raw ?? ""))) return undefined;
         const { round, square, twice, once } = match.groups;
         return { type: "within", raw: match[0], tex: round ?? square ?? twice ?? once, display: (square ?? twice) !== undefined };
+      },
+    },
+    {
+      name: "strong", level: "inline",
+      tokenizer(src) {
+        const match = src.startsWith("**") ? src.match(kBold) : null;
+        return match ? { type: "strong", raw: match[0], text: match[1], tokens: this.lexer.inlineTokens(match[1]) } : undefined;
       },
     },
   ],

@@ -29,6 +29,7 @@ struct Plan {
   const char* file;
   const char* reason;
   RuleKind kind;
+  double microseconds = 0.0;  // By estimate (lowering/estimate.h), where that chooses.
 };
 
 // The first rule that fits; the last one takes everything.

@@ -1,6 +1,7 @@
 // Which kernel each size takes: every threshold from both sides, on a device that is described, not present.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -9,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "backend/cuda/lowering/estimate.h"
 #include "backend/cuda/lowering/fusion_rules.h"
 #include "backend/cuda/lowering/kernel_table.h"
 #include "backend/cuda/lowering/select/attention.h"
@@ -70,8 +72,16 @@ TEST(ChooseLinear, ByTokensAndWeight) {
       {"one token", Linear(fp8, 1), kH200, LinearPath::kGemvStream},
       {"the last of the GEMV", Linear(fp8, 8), kH200, LinearPath::kGemvStream},
       {"the first of split-K", Linear(fp8, 9), kH200, LinearPath::kGemmSplitK},
-      {"the last of split-K", Linear(fp8, 64), kH200, LinearPath::kGemmSplitK},
-      {"the first of wgmma", Linear(fp8, 65), kH200, LinearPath::kGemmWgmma},
+      {"64 tokens, whatever the estimates", Linear(fp8, 64), kH200, LinearPath::kGemmSplitK},
+      {"one tile of 128 tokens", Linear(fp8, 128), kH200, LinearPath::kGemmSplitK},
+      {"two tiles of tokens, half of the SMs with a row tile", Linear(fp8, 129), kH200,
+       LinearPath::kGemmWgmma},
+      {"few rows stay in split-K", Linear(Fp8(1024, 4096), 512), kH200, LinearPath::kGemmSplitK},
+      {"wq_b, waves of row tiles", Linear(Fp8(32768, 1024), 1023), kH200, LinearPath::kGemmSplitK},
+      {"wo_b, segments of 1024 columns: 256", Linear(Fp8(4096, 8192), 256), kH200, LinearPath::kGemmSplitK},
+      {"wo_b: 512", Linear(Fp8(4096, 8192), 512), kH200, LinearPath::kGemmWgmma},
+      {"wo_a: 64", Linear(Fp8(8192, 4096), 64, 8), kH200, LinearPath::kGemmSplitK},
+      {"wo_a: 65", Linear(Fp8(8192, 4096), 65, 8), kH200, LinearPath::kGemmWgmma},
       {"the last of wgmma", Linear(fp8, 1023), kH200, LinearPath::kGemmWgmma},
       {"the first of TMA", Linear(fp8, 1024), kH200, LinearPath::kGemmTmaBf16},
       {"bf16, TMA", Linear(Bf16(4096, 4096), 1024), kH200, LinearPath::kGemmTmaBf16},
@@ -167,17 +177,37 @@ TEST(ChooseExperts, ByTokensAndFormat) {
       {"FP8, 65", stored(Experts(65, true, true), Fp8), kH200, ExpertsPath::kGroupedGemmWgmma},
       {"64 tokens", Experts(64, true, true), kH200, ExpertsPath::kGroupedGemvRuns},
       {"65 tokens, 390 assignments", Experts(65, true, true), kH200, ExpertsPath::kGroupedGemvRuns},
-      {"85 tokens, 510 assignments", Experts(85, true, true), kH200, ExpertsPath::kGroupedGemvRuns},
-      {"86 tokens, 516 assignments", Experts(86, true, true), kH200, ExpertsPath::kGroupedGemmWgmma},
-      {"86 tokens, half of the experts here",
-       with(Experts(86, true, true), [](auto& s) { s.num_here = 128; }), kH200,
+      {"319 tokens: runs take least", Experts(319, true, true), kH200, ExpertsPath::kGroupedGemvRuns},
+      {"320 tokens: tiles of 32", Experts(320, true, true), kH200, ExpertsPath::kGroupedGemmNarrow},
+      {"319 tokens, MXFP4", Experts(319, false, true), kH200, ExpertsPath::kGroupedGemvRuns},
+      {"320 tokens, MXFP4", Experts(320, false, true), kH200, ExpertsPath::kGroupedGemmNarrow},
+      {"319 tokens, terms of half of the experts",
+       with(Experts(319, true, false), [](auto& s) { s.num_here = 128; }), kH200,
        ExpertsPath::kGroupedGemvRuns},
+      {"340 tokens, terms of half of the experts",
+       with(Experts(340, true, false), [](auto& s) { s.num_here = 128; }), kH200,
+       ExpertsPath::kGroupedGemmNarrow},
+      {"1235 tokens", Experts(1235, true, true), kH200, ExpertsPath::kGroupedGemmNarrow},
+      {"1236 tokens: tiles of 128", Experts(1236, true, true), kH200, ExpertsPath::kGroupedGemmWide},
+      {"columns of four ranks",
+       with(Experts(320, true, false),
+            [](auto& s) {
+              s.w1 = Fp4(512, 4096, true);
+              s.w2 = Fp4(4096, 512, true);
+            }),
+       kH200, ExpertsPath::kGroupedGemvRuns},
+      {"rows that are no blocks of 256: 171",
+       with(Experts(171, true, true), [](auto& s) { s.w1.rows = 1984; }), kH200,
+       ExpertsPath::kGroupedGemmWgmma},
+      {"no wgmma, 4 tokens each", Experts(170, true, true), Blackwell(), ExpertsPath::kGroupedGemvRuns},
+      {"no wgmma, more", Experts(171, true, true), Blackwell(), ExpertsPath::kRoutedExperts},
       {"few experts: more than 4 tokens each",
        with(Experts(64, true, true), [](auto& s) { s.num_here = s.num_experts = 64; }), kH200,
        ExpertsPath::kRoutedExperts},
-      {"511 tokens, 11.98 each", Experts(511, true, true), kH200, ExpertsPath::kGroupedGemmWgmma},
-      {"512 tokens, 12 each", Experts(512, true, true), kH200, ExpertsPath::kGroupedGemmWide},
-      {"MXFP4 wide", Experts(512, false, true), kH200, ExpertsPath::kGroupedGemmWide},
+      {"MXFP4 wide", Experts(2048, false, true), kH200, ExpertsPath::kGroupedGemmWide},
+      {"few experts: 12 tokens each",
+       with(Experts(64, true, true), [](auto& s) { s.num_here = s.num_experts = 32; }), kH200,
+       ExpertsPath::kGroupedGemmNarrow},
       {"no wgmma", Experts(512, true, true), Blackwell(), ExpertsPath::kRoutedExperts},
       {"FP8 products, not exact", Experts(8192, false, true), WithFp8(Fp8Products::kMany),
        ExpertsPath::kGroupedGemmWide},
@@ -194,6 +224,26 @@ TEST(ChooseExperts, ByTokensAndFormat) {
       {"block scales", Experts(1, false, true), Blackwell(BlockScaledMode::kFp8), ExpertsPath::kBlockScaled},
   };
   for (const Case& c : cases) EXPECT_EQ(ChooseExperts(c.shape, c.device).kernel, c.wanted) << c.what;
+}
+
+// More tokens a second with every size.
+TEST(ChooseExperts, TokensASecondGrowWithTheBatch) {
+  for (const bool nvfp4 : {true, false}) {
+    double before = 1e9;
+    for (const int64_t tokens : {65, 72, 96, 128, 160, 192, 256, 320, 384, 512, 768, 1024, 2048, 4096}) {
+      const double of_token =
+          ChooseExperts(Experts(tokens, nvfp4, true), kH200).microseconds / static_cast<double>(tokens);
+      EXPECT_GT(of_token, 0.0) << tokens;
+      EXPECT_LT(of_token, before) << tokens;
+      before = of_token;
+    }
+  }
+}
+
+TEST(ChooseExperts, TilesOfAnExpert) {
+  EXPECT_NEAR(TilesOfExpert(1.0, 1), 1.0, 1e-9);                      // All assignments.
+  EXPECT_NEAR(TilesOfExpert(4.0, 1000), 1.0 - std::exp(-4.0), 1e-9);  // Whether there are any.
+  EXPECT_NEAR(TilesOfExpert(6.0, 8), 1.15, 0.01);
 }
 
 TEST(ChooseExperts, TilesFitBesideTheRing) {

@@ -51,9 +51,13 @@ Status CudaContext::CheckOperand(const OpRecord& record, const TensorView& opera
                                      queue_->device().index));
 }
 
-void CudaContext::NoteChoice(const char* kernel, const char* reason, RuleKind kind) {
+void CudaContext::NoteChoice(const char* kernel, const char* reason, RuleKind kind, double microseconds) {
   if (record_ == nullptr) return;
-  if (explain_ != nullptr) explain_->Add(record_->ToString(), kernel, reason);
+  if (explain_ != nullptr) {
+    explain_->Add(
+        record_->ToString(), kernel,
+        microseconds > 0.0 ? fmt::format("{}; {:.0f} us by estimate", reason, microseconds) : reason);
+  }
   // Small models take such kernels by rights: their sizes have no fast path.
   constexpr int64_t kReleaseWidth = 1024;
   if (kind == RuleKind::kAny && WidestOf(*record_) >= kReleaseWidth && missed_.insert(record_->name).second) {

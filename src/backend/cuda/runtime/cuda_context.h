@@ -78,7 +78,8 @@ class CudaContext final : public ops::OpContext {
   // ends at the kernel for all the rest.
   template <typename Kernel>
   void Chose(const Plan<Kernel>& plan) {
-    if (explain_ != nullptr || plan.kind == RuleKind::kAny) NoteChoice(plan.file, plan.reason, plan.kind);
+    if (explain_ != nullptr || plan.kind == RuleKind::kAny)
+      NoteChoice(plan.file, plan.reason, plan.kind, plan.microseconds);
   }
   // Notes that the op that runs now became part of the launch in front, by that rule.
   void Fused(FusionRule rule) {
@@ -152,7 +153,7 @@ class CudaContext final : public ops::OpContext {
   Status CheckOperand(const OpRecord& record, const TensorView& operand) const;
 
   void NoteFusion(FusionRule rule);
-  void NoteChoice(const char* kernel, const char* reason, RuleKind kind);
+  void NoteChoice(const char* kernel, const char* reason, RuleKind kind, double microseconds = 0.0);
 
   std::shared_ptr<DeviceQueue> queue_;
   DeviceMemory memory_;

@@ -103,6 +103,9 @@ struct MatrixStep<64, kHalves> {
 #undef DSV4_STEP_64
 
 // The other sizes, of bf16 only: the sums' registers by name, then those of A, the descriptor and `adds` by number.
+#define DSV4_SUMS_4 "%0, %1, %2, %3"
+#define DSV4_SUMS_8 DSV4_SUMS_4 ", %4, %5, %6, %7"
+#define DSV4_SUMS_12 DSV4_SUMS_8 ", %8, %9, %10, %11"
 #define DSV4_SUMS_40                                                                           \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
   "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39"
@@ -128,6 +131,9 @@ struct MatrixStep<64, kHalves> {
     }                                                                                                       \
   }
 
+DSV4_STEP(8, DSV4_SUMS_4, 4, 5, 6, 7, 8, 9, DSV4_FOUR(0));
+DSV4_STEP(16, DSV4_SUMS_8, 8, 9, 10, 11, 12, 13, DSV4_EIGHT(0));
+DSV4_STEP(24, DSV4_SUMS_12, 12, 13, 14, 15, 16, 17, DSV4_EIGHT(0), DSV4_FOUR(8));
 DSV4_STEP(80, DSV4_SUMS_40, 40, 41, 42, 43, 44, 45, DSV4_FORTY);
 DSV4_STEP(88, DSV4_SUMS_44, 44, 45, 46, 47, 48, 49, DSV4_FORTY, DSV4_FOUR(40));
 DSV4_STEP(96, DSV4_SUMS_48, 48, 49, 50, 51, 52, 53, DSV4_FORTY, DSV4_EIGHT(40));
@@ -145,6 +151,9 @@ DSV4_STEP(128, DSV4_SUMS_64, 64, 65, 66, 67, 68, 69, DSV4_FORTY, DSV4_EIGHT(40),
 #undef DSV4_SUMS_48
 #undef DSV4_SUMS_44
 #undef DSV4_SUMS_40
+#undef DSV4_SUMS_12
+#undef DSV4_SUMS_8
+#undef DSV4_SUMS_4
 
 // The same with A in shared memory, laid out as B is.
 // kTransposed: B's rows are steps, d = A B; its descriptor is TransposedDescriptor's.

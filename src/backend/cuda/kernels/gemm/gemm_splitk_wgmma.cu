@@ -52,6 +52,7 @@ Kernel KernelOf(const Params& params) {
                      : nullptr;
 }
 Kernel KernelOf(const Params& params, int tokens) {
+  if (tokens == 128) return KernelOf<128, false>(params);
   if (tokens == 64) return params.slices == 1 ? KernelOf<64, true>(params) : KernelOf<64, false>(params);
   return params.slices == 1 ? KernelOf<32, true>(params) : KernelOf<32, false>(params);
 }

@@ -1,7 +1,7 @@
 // The kernel of gemm_splitk_wgmma.h.
 //
 // A slice is one of the segments of columns in which products are summed (gemm_mma.cuh), or all columns where they are few. A block
-// rounds and keeps its slice of up to 64 tokens, wgmma's B operand, and takes a run of row tiles, of 64 rows a warpgroup: every thread
+// rounds and keeps its slice of up to 128 tokens, wgmma's B operand, and takes a run of row tiles, of 64 rows a warpgroup: every thread
 // copies the weights that it will itself widen into wgmma's A operand, some stages ahead. Sums of a segment that is not all go to
 // device memory, where the warpgroup that comes last to a row tile adds them up in order.
 //
@@ -10,6 +10,7 @@
 
 #include <cstddef>
 
+#include "backend/cuda/device/numeric/reduce.cuh"
 #include "backend/cuda/device/ptx/shared_address.cuh"
 #include "backend/cuda/device/ptx/wgmma_tma.cuh"
 #include "backend/cuda/device/sync/grid_barrier.h"
@@ -57,28 +58,37 @@ struct Parts {
     for (int i = 0; i < kFours; ++i)
       own[i * kGroupThreads] = make_float4(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]);
   }
-  // Of all slices in order.
+  // Of all slices in order. As much as registers hold is asked for at once: what is waited for is memory's latency.
   __device__ __forceinline__ void Add(int slices, float (&sums)[kTokens / 2]) const {
+    constexpr int kAtOnce = kTokens < 128 ? 4 : 2;
+    static_assert(kFours % kAtOnce == 0);
 #pragma unroll
-    for (int i = 0; i < kFours; ++i) {
-      float4 parts[kSegments];
+    for (int first = 0; first < kFours; first += kAtOnce) {
+      float4 parts[kAtOnce][kSegments];
 #pragma unroll
       for (int s = 0; s < kSegments; ++s) {
-        if (s < slices) parts[s] = __ldcg(Of(s) + i * kGroupThreads);
-      }
-      float4 sum = parts[0];
 #pragma unroll
-      for (int s = 1; s < kSegments; ++s) {
-        if (s >= slices) continue;
-        sum.x += parts[s].x;
-        sum.y += parts[s].y;
-        sum.z += parts[s].z;
-        sum.w += parts[s].w;
+        for (int i = 0; i < kAtOnce; ++i) {
+          if (s < slices) parts[i][s] = __ldcg(Of(s) + (first + i) * kGroupThreads);
+        }
       }
-      sums[4 * i] = sum.x;
-      sums[4 * i + 1] = sum.y;
-      sums[4 * i + 2] = sum.z;
-      sums[4 * i + 3] = sum.w;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        float4 sum = parts[i][0];
+#pragma unroll
+        for (int s = 1; s < kSegments; ++s) {
+          if (s >= slices) continue;
+          sum.x += parts[i][s].x;
+          sum.y += parts[i][s].y;
+          sum.z += parts[i][s].z;
+          sum.w += parts[i][s].w;
+        }
+        float* const to = sums + 4 * (first + i);
+        to[0] = sum.x;
+        to[1] = sum.y;
+        to[2] = sum.z;
+        to[3] = sum.w;
+      }
     }
   }
 };
@@ -108,76 +118,97 @@ struct NextChunks {
 };
 
 // A row tile's columns of the block's slice times the tokens, from the two chunks `a` on, which leaves those that follow. kWhole: all
-// columns, in segments of two chunks; else a segment.
+// columns, in segments of two chunks; else a segment. More than 64 tokens are multiplied 64 at a time by the same widened chunks.
 template <StreamKind kKind, int kTokens, bool kWhole>
 __device__ __forceinline__ void MultiplyTile(Weights<kKind>& weights, TwoChunks& a, int num_chunks,
                                              uint32_t x, const float* scales, const float* token_scales,
                                              float (&total)[kTokens / 2]) {
   constexpr bool kScaled = kKind != StreamKind::kBf16;  // Sums of a chunk, that is.
-  constexpr int kSums = kTokens / 2;
-  constexpr int kSecond = kScaled ? 1 : 0;
-  float sums[kSums];
-  float chunk_sums[kSecond + 1][kSums];
+  constexpr int kPart = kTokens < 64 ? kTokens : 64;    // Tokens at a time.
+  constexpr int kParts = kTokens / kPart;
+  constexpr int kSums = kPart / 2;
+  float sums[kTokens / 2];
+  // Of two chunks; of BF16 the sums of every part.
+  float chunk_sums[kScaled ? 2 : kParts][kSums];
 #pragma unroll
-  for (int i = 0; i < kSums; ++i) {
+  for (int i = 0; i < kTokens / 2; ++i) {
     total[i] = -0.0F;  // Which adds nothing to whatever comes.
     sums[i] = 0.0F;
   }
 #pragma unroll 1
   for (int chunk = 0; chunk < num_chunks; chunk += 2) {
-    FenceRegisters(chunk_sums[0]);
-    FenceRegisters(chunk_sums[kSecond]);
-    BeginMatrixSteps();
+    [[maybe_unused]] float scale = 1.0F;  // Both chunks lie in one block of scales.
+    if constexpr (kScaled) scale = scales[chunk];
+    const auto multiply = [&](int part) {
+      FenceRegisters(chunk_sums[kScaled ? 0 : part]);
+      if constexpr (kScaled) FenceRegisters(chunk_sums[1]);
+      BeginMatrixSteps();
 #pragma unroll
-    for (int b = 0; b < 2; ++b) {
-      const uint64_t of_x =
-          MatrixDescriptor(x + static_cast<uint32_t>((chunk + b) * kTokens * kChunkWords * 4));
+      for (int b = 0; b < 2; ++b) {
+        const uint64_t of_x = MatrixDescriptor(
+            x + static_cast<uint32_t>(((chunk + b) * kTokens + part * kPart) * kChunkWords * 4));
 #pragma unroll
-      for (int step = 0; step < 4; ++step) {
-        if constexpr (kKind == StreamKind::kFp8) {
-          MatrixStep<kTokens, true>::Add(chunk_sums[b], a[b][step], of_x + 2 * step, step > 0 ? 1 : 0);
-        } else if constexpr (kScaled) {
-          MatrixStep<kTokens>::Add(chunk_sums[b], a[b][step], of_x + 2 * step, step > 0 ? 1 : 0);
-        } else {
-          MatrixStep<kTokens>::Add(chunk_sums[0], a[b][step], of_x + 2 * step,
+        for (int step = 0; step < 4; ++step) {
+          if constexpr (kKind == StreamKind::kFp8) {
+            MatrixStep<kPart, true>::Add(chunk_sums[b], a[b][step], of_x + 2 * step, step > 0 ? 1 : 0);
+          } else if constexpr (kScaled) {
+            MatrixStep<kPart>::Add(chunk_sums[b], a[b][step], of_x + 2 * step, step > 0 ? 1 : 0);
+          } else {
+            MatrixStep<kPart>::Add(chunk_sums[part], a[b][step], of_x + 2 * step,
                                    b + step > 0 || (!kWhole && chunk > 0) ? 1 : 0);
+          }
         }
-      }
-      CommitMatrixSteps();
-    }
-    // While they run. Both chunks lie in one block of scales.
-    float2 factors[kTokens / 8];
-    if constexpr (kScaled) {
-      const float scale = scales[chunk];
-#pragma unroll
-      for (int i = 0; i < kTokens / 8; ++i) {
-        factors[i] = make_float2(scale, scale);
-        if constexpr (kKind == StreamKind::kFp8) {
-          const float2 of_tokens =
-              *reinterpret_cast<const float2*>(token_scales + chunk / 2 * kTokens + i * 8);
-          factors[i] = make_float2(scale * of_tokens.x, scale * of_tokens.y);
-        }
-      }
-    }
-    const NextChunks<kKind> next(weights);
-    const auto add = [&](const float(&of)[kSums]) {
-      if constexpr (kScaled) {
-#pragma unroll
-        for (int i = 0; i < kSums; ++i)
-          sums[i] = fmaf(of[i], i % 2 == 0 ? factors[i / 4].x : factors[i / 4].y, sums[i]);
+        CommitMatrixSteps();
       }
     };
+    float2 factors[kPart / 8];
+    const auto take_factors = [&](int part) {
+      if constexpr (kScaled) {
+#pragma unroll
+        for (int i = 0; i < kPart / 8; ++i) {
+          factors[i] = make_float2(scale, scale);
+          if constexpr (kKind == StreamKind::kFp8) {
+            const float2 of_tokens =
+                *reinterpret_cast<const float2*>(token_scales + chunk / 2 * kTokens + part * kPart + i * 8);
+            factors[i] = make_float2(scale * of_tokens.x, scale * of_tokens.y);
+          }
+        }
+      }
+    };
+    const auto add = [&](int part, int b) {
+      if constexpr (kScaled) {
+        FenceRegisters(chunk_sums[b]);
+#pragma unroll
+        for (int i = 0; i < kSums; ++i) {
+          float& sum = sums[part * kSums + i];
+          sum = fmaf(chunk_sums[b][i], i % 2 == 0 ? factors[i / 4].x : factors[i / 4].y, sum);
+        }
+      } else if (b == 1) {
+        FenceRegisters(chunk_sums[part]);
+      }
+    };
+    if constexpr (kParts == 2) {
+      multiply(0);
+      take_factors(0);
+      WaitForMatrixSteps<1>();
+      add(0, 0);
+      WaitForMatrixSteps<0>();
+      add(0, 1);
+    }
+    multiply(kParts - 1);
+    // While they run.
+    take_factors(kParts - 1);
+    const NextChunks<kKind> next(weights);
     WaitForMatrixSteps<1>();
-    if constexpr (kScaled) FenceRegisters(chunk_sums[0]);
     FenceRegisters(a[0]);
-    add(chunk_sums[0]);
+    add(kParts - 1, 0);
     Weights<kKind>::Widen(next.raw[0], a[0]);
     WaitForMatrixSteps<0>();
-    FenceRegisters(chunk_sums[kSecond]);
     FenceRegisters(a[1]);
-    add(chunk_sums[kSecond]);
+    add(kParts - 1, 1);
     Weights<kKind>::Widen(next.raw[1], a[1]);
     if constexpr (kWhole) {
+      static_assert(kParts == 1);
 #pragma unroll
       for (int i = 0; i < kSums; ++i) {
         total[i] += kScaled ? sums[i] : chunk_sums[0][i];
@@ -187,7 +218,8 @@ __device__ __forceinline__ void MultiplyTile(Weights<kKind>& weights, TwoChunks&
   }
   if constexpr (!kWhole) {
 #pragma unroll
-    for (int i = 0; i < kSums; ++i) total[i] = kScaled ? sums[i] : chunk_sums[0][i];
+    for (int i = 0; i < kTokens / 2; ++i)
+      total[i] = kScaled ? sums[i] : chunk_sums[kScaled ? 0 : i / kSums][i % kSums];
   }
 }
 
@@ -202,7 +234,7 @@ __host__ __device__ constexpr size_t SharedBytes(int slice_chunks, int tokens, i
 
 template <StreamKind kKind, int kTokens, bool kWhole>
 __device__ __forceinline__ void MultiplyBlock(const Params& p, const Block& block, unsigned char* shared,
-                                              bool* is_last) {
+                                              unsigned* last_tiles) {
   const Matrix& matrix = *block.matrix;
   auto* const x = reinterpret_cast<uint32_t*>(shared);
   unsigned char* const behind_x =
@@ -257,18 +289,26 @@ __device__ __forceinline__ void MultiplyBlock(const Params& p, const Block& bloc
     }
   }
   if constexpr (kWhole) return;
-  // What all threads of the group have stored is seen by the group that comes last to a tile.
+  // What all threads of the group have stored is seen by the group that comes last to a tile. A warp counts for 32 tiles at once.
   MeetInGroup();
 #pragma unroll 1
-  for (int tile = group; tile < block.num_tiles; tile += kGroups) {
-    const Parts<kTokens> parts(p, block, block.first_tile + tile);
-    if (threadIdx.x % kGroupThreads == 0) is_last[group] = IsLastSlice(p, parts.tile);
+  for (int first = group; first < block.num_tiles; first += 32 * kGroups) {
+    if (threadIdx.x % kGroupThreads < 32) {
+      const int tile = first + static_cast<int>(threadIdx.x % 32) * kGroups;
+      const bool last =
+          tile < block.num_tiles && IsLastSlice(p, Parts<kTokens>(p, block, block.first_tile + tile).tile);
+      const unsigned all = __ballot_sync(kWholeWarp, last);
+      if (threadIdx.x % 32 == 0) last_tiles[group] = all;
+    }
     MeetInGroup();
-    const bool last = is_last[group];
+    unsigned left = last_tiles[group];
     MeetInGroup();
-    if (!last) continue;
-    parts.Add(p.slices, total);
-    store(block.first_tile + tile, total);
+#pragma unroll 1
+    for (; left != 0; left &= left - 1) {
+      const int tile = first + (__ffs(static_cast<int>(left)) - 1) * kGroups;
+      Parts<kTokens>(p, block, block.first_tile + tile).Add(p.slices, total);
+      store(block.first_tile + tile, total);
+    }
   }
 }
 
@@ -276,7 +316,7 @@ __device__ __forceinline__ void MultiplyBlock(const Params& p, const Block& bloc
 template <int kTokens, bool kWhole, StreamKind... kKinds>
 __global__ void __launch_bounds__(kThreads, 1) SplitkKernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  __shared__ bool is_last[kGroups];
+  __shared__ unsigned last_tiles[kGroups];
   if (static_cast<int>(blockIdx.x) < p.mix_blocks) {
     LetNextKernelStart();
     WaitForKernelsBefore();
@@ -285,7 +325,7 @@ __global__ void __launch_bounds__(kThreads, 1) SplitkKernel(const __grid_constan
   }
   const Block block(p);
   WithStreamKind<kKinds...>(block.matrix->shape.kind, [&]<StreamKind kKind>() {
-    MultiplyBlock<kKind, kTokens, kWhole>(p, block, shared, is_last);
+    MultiplyBlock<kKind, kTokens, kWhole>(p, block, shared, last_tiles);
   });
 }
 

@@ -14,6 +14,7 @@
 #include "backend/cuda/device/ptx/wgmma_tma.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/gemm/gemm_mma.cuh"
+#include "backend/cuda/kernels/moe/grouped_gemm_weights.cuh"
 #include "backend/cuda/kernels/moe/grouped_gemm_wide.h"
 #include "backend/cuda/kernels/moe/grouped_gemms.h"
 #include "backend/cuda/kernels/persistent_clusters.h"
@@ -22,7 +23,7 @@ namespace dsv4::backend::cuda {
 namespace {
 
 constexpr int kRows = 128;
-constexpr int kTokens = 128;
+constexpr int kTokens = 128;  // lowering/estimate.h counts such tiles.
 constexpr int kCluster = 2;
 constexpr int kConsumers = 256;
 constexpr int kThreads = kConsumers + 128;  // Registers are given up and taken by whole warpgroups.
@@ -30,21 +31,12 @@ constexpr int kConsumerRegisters = 232;
 constexpr int kProducerRegisters = 40;
 constexpr int kItems = 8;
 constexpr int kSlots = 7;
-constexpr int kBlockCols = static_cast<int>(kPackedCols);
-constexpr int kSteps = kBlockCols / 16;
-// Four lanes read 16 bytes of a row each, whose columns are those of two blocks.
-constexpr int kStageCols = 2 * kBlockCols;
-constexpr int kAhead = 3;  // Stages of weights in registers.
-
-struct Item {
-  const uint8_t* data;  // Of the block's first row.
-  const uint8_t* scale;
-  float global_scale;
-  int matrix;
-  int first_row;
-  int first_x_row;
-  int num_tokens;  // 0: there is no more work.
-};
+using grouped_weights::Item;
+using grouped_weights::kAhead;
+using grouped_weights::kBlockCols;
+using grouped_weights::kStageCols;
+using grouped_weights::kSteps;
+using grouped_weights::Weights;
 
 struct Memory {
   uint16_t x[kSlots][2][kTokens * kBlockCols];  // Of a stage each.
@@ -136,82 +128,6 @@ __device__ __forceinline__ void BringTokens(Memory& memory, const Params& p) {
 }
 
 // --- Consumers -------------------------------------------------------------------------------------------------------
-
-// Read once by this SM, in whole lines by memory.
-__device__ __forceinline__ uint4 LoadWeights(const uint8_t* p) {
-  uint4 words;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
-               : "l"(p));
-  return words;
-}
-
-// A thread's weights: 16 bytes of two neighbouring rows a stage, of kAhead stages.
-template <MatmulKind kKind>
-class Weights {
- public:
-  __device__ __forceinline__ explicit Weights(const DeviceWeight& shape)
-      : row_bytes_(shape.cols / 2), row_codes_(shape.scale_cols) {
-    const int thread = static_cast<int>(threadIdx.x);
-    const int row = thread / 32 * 16 + thread % 32 / 4 * 2;
-    first_ = row * row_bytes_ + thread % 4 * 16;
-    first_code_ = row * row_codes_ + thread % 4 * kCodes;
-  }
-  // The stage that place 0 gets next: an item's first, or kAhead further.
-  __device__ __forceinline__ void Begin(const Item& item) {
-    from_ = item.data + first_;
-    codes_from_ = item.scale + first_code_;
-  }
-  __device__ __forceinline__ void Advance() {
-    from_ += kAhead * (kStageCols / 2);
-    codes_from_ += kAhead * 4 * kCodes;
-  }
-  template <int kPlace>
-  __device__ __forceinline__ void Load() {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      words_[kPlace][half] = LoadWeights(from_ + half * row_bytes_ + kPlace * (kStageCols / 2));
-      const uint8_t* const codes = codes_from_ + half * row_codes_ + kPlace * (4 * kCodes);
-      if constexpr (kCodes == 2) {
-        codes_[kPlace][half] = __ldg(reinterpret_cast<const uint16_t*>(codes));
-      } else {
-        codes_[kPlace][half] = __ldg(codes);
-      }
-    }
-  }
-  // A of a block of the stage: block 0 before block 1.
-  template <int kPlace>
-  __device__ __forceinline__ void Widen(int block, uint32_t (&a)[kSteps][4]) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const uint4 raw = words_[kPlace][half];
-      const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-      if (block == 0)
-        scales_[half] =
-            Unpack<kKind>::Expand(static_cast<typename Unpack<kKind>::Codes>(codes_[kPlace][half]));
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        const int i = (block * kSteps + step) * 2;
-        a[step][half] = Unpack<kKind>::Widen(words, scales_[half], i);
-        a[step][half + 2] = Unpack<kKind>::Widen(words, scales_[half], i + 1);
-      }
-    }
-    FenceRegisters(a);
-  }
-
- private:
-  static constexpr int kCodes = kKind == MatmulKind::kMmaNvFp4 ? 2 : 1;  // A lane's, of 32 columns.
-
-  const int64_t row_bytes_;
-  const int64_t row_codes_;
-  int64_t first_;  // Of this thread in an item.
-  int64_t first_code_;
-  const uint8_t* from_ = nullptr;
-  const uint8_t* codes_from_ = nullptr;
-  uint4 words_[kAhead][2];
-  uint32_t codes_[kAhead][2];
-  typename Unpack<kKind>::Scales scales_[2];
-};
 
 // What is known of a tile while it is multiplied.
 template <int kMost>

@@ -7,6 +7,7 @@
 #include "backend/cuda/kernels/moe/gemv_experts.h"
 #include "backend/cuda/kernels/moe/gemv_joint.h"
 #include "backend/cuda/kernels/moe/grouped_gemm_fp8.h"
+#include "backend/cuda/kernels/moe/grouped_gemm_narrow.h"
 #include "backend/cuda/kernels/moe/grouped_gemm_wgmma.h"
 #include "backend/cuda/kernels/moe/grouped_gemm_wide.h"
 #include "backend/cuda/kernels/moe/grouped_gemv_runs.h"
@@ -72,6 +73,8 @@ Status ComputeTerms(CudaContext& context, const ExpertTable& table, const TermsW
       DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertGroups groups, group(StreamTokensPerTile(table.w1, table.w2)));
       return GroupedGemvStream(context, table, groups, work.args);
     }
+    case ExpertsPath::kGroupedGemmNarrow:
+      return GroupedGemmNarrow(context, table, work);
     case ExpertsPath::kGroupedGemmWide:
       return GroupedGemmWide(context, table, work);
     case ExpertsPath::kGroupedGemmWgmma:

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "backend/cuda/device/sync/grid_barrier.h"
+#include "backend/cuda/lowering/estimate.h"
 #include "backend/cuda/lowering/gemv_shape.h"
 #include "backend/cuda/lowering/select/linear.h"
 
@@ -23,7 +24,7 @@ bool FitsFp8(const DeviceWeight& w) {
          w.scale_cols == w.cols / kMxFp4Block && IsAligned(w.data, 16) && IsAligned(w.scale, 4);
 }
 
-// grouped_gemm_wide: FP4, rows for a cluster of two blocks of 128.
+// grouped_gemm_wide and _narrow: FP4, rows for a cluster of two blocks of 128 or for a block of 256.
 bool FitsWide(const DeviceWeight& w) {
   const bool nvfp4 = w.kind == MatmulKind::kMmaNvFp4;
   return (nvfp4 || w.kind == MatmulKind::kMmaMxFp4) && w.rows % 256 == 0 && w.cols % 128 == 0 &&
@@ -58,23 +59,42 @@ bool FitsGemvJoint(const ExpertsShape& s, const DeviceLimits& d) {
          s.top_k <= kMaxJointTopK && s.bulk_aligned;
 }
 
-// Few tokens an expert, if every expert is chosen as often as another.
-bool FitsGroupedGemv(const ExpertsShape& s, const DeviceLimits& d, bool runs) {
-  const int64_t num_here = s.num_assignments() * s.num_here / s.num_experts;
-  const bool few = s.num_tokens <= kMaxGroupedGemvTokens || (runs && num_here <= kMaxGroupedGemvAssignments);
-  return few && CanStreamBoth(s) && s.num_assignments() <= kMaxGemvTokensOfExpert * s.num_experts &&
+bool FitsStream(const ExpertsShape& s, const DeviceLimits& d) {
+  return s.num_tokens <= kMaxGroupedGemvTokens && CanStreamBoth(s) &&
+         s.num_assignments() <= kMaxGemvTokensOfExpert * s.num_experts &&
          CanStreamRows(s.x_dtype, s.x, s.w1.cols, s.w1.cols, 1, d.shared_bytes) &&
          CanStreamRows(s.x_dtype, s.x, s.w2.cols, s.w2.cols, 1, d.shared_bytes);
 }
-bool FitsRuns(const ExpertsShape& s, const DeviceLimits& d) {
-  return RunTokensPerTile(s.w1, s.w2, d) > 0 && FitsGroupedGemv(s, d, true);
-}
-bool FitsStream(const ExpertsShape& s, const DeviceLimits& d) { return FitsGroupedGemv(s, d, false); }
 
-bool FitsGroupedWide(const ExpertsShape& s, const DeviceLimits& d) {
-  return d.has_wgmma() && s.num_assignments() >= kMinWideTokensOfExpert * s.num_experts && FitsWide(s.w1) &&
-         FitsWide(s.w2) && CanGroupAndPack(s);
+bool CanGroupWide(const ExpertsShape& s, const DeviceLimits& d) {
+  const bool many =
+      s.num_tokens >= kMinWgmmaTokens || s.num_assignments() >= kMinWideTokensOfExpert * s.num_experts;
+  return d.has_wgmma() && many && FitsWide(s.w1) && FitsWide(s.w2) && CanGroupAndPack(s);
 }
+
+// The least of the estimates of those that fit.
+bool TakesLeast(ExpertsPath path, const ExpertsShape& s, const DeviceLimits& d) {
+  const double own = ExpertsMicroseconds(path, s, d);
+  return own <= ExpertsMicroseconds(ExpertsPath::kGroupedGemmNarrow, s, d) &&
+         own <= ExpertsMicroseconds(ExpertsPath::kGroupedGemmWide, s, d);
+}
+
+// Without the other two, as many tokens an expert as one tile has.
+bool FitsRuns(const ExpertsShape& s, const DeviceLimits& d) {
+  if (RunTokensPerTile(s.w1, s.w2, d) == 0 || !CanStreamBoth(s) ||
+      !CanStreamRows(s.x_dtype, s.x, s.w1.cols, s.w1.cols, 1, d.shared_bytes) ||
+      !CanStreamRows(s.x_dtype, s.x, s.w2.cols, s.w2.cols, 1, d.shared_bytes)) {
+    return false;
+  }
+  return CanGroupWide(s, d) ? TakesLeast(ExpertsPath::kGroupedGemvRuns, s, d)
+                            : s.num_assignments() <= kMaxGemvTokensOfExpert * s.num_experts;
+}
+
+bool FitsGroupedNarrow(const ExpertsShape& s, const DeviceLimits& d) {
+  return CanGroupWide(s, d) && TakesLeast(ExpertsPath::kGroupedGemmNarrow, s, d);
+}
+
+bool FitsGroupedWide(const ExpertsShape& s, const DeviceLimits& d) { return CanGroupWide(s, d); }
 
 bool FitsGroupedWgmma(const ExpertsShape& s, const DeviceLimits& d) {
   return d.has_wgmma() && s.num_tokens >= kMinWgmmaTokens && FitsWgmma(s.w1) && FitsWgmma(s.w2) &&
@@ -83,7 +103,7 @@ bool FitsGroupedWgmma(const ExpertsShape& s, const DeviceLimits& d) {
 
 bool FitsAll(const ExpertsShape&, const DeviceLimits&) { return true; }
 
-constexpr std::array<Rule<ExpertsPath, ExpertsShape>, 9> kRules = {{
+constexpr std::array<Rule<ExpertsPath, ExpertsShape>, 10> kRules = {{
     {ExpertsPath::kGroupedGemmFp8, "moe/grouped_gemm_fp8",
      "DSV4_CUDA_FP8_PRODUCTS=all, or =many from 128 tokens an expert; MXFP4 that is exact in e4m3",
      FitsGroupedGemmFp8},
@@ -94,10 +114,12 @@ constexpr std::array<Rule<ExpertsPath, ExpertsShape>, 9> kRules = {{
      FitsGemvJoint},
     {ExpertsPath::kGemvExperts, "moe/gemv_experts", "routed_experts of up to 8 tokens", FitsGemvExperts},
     {ExpertsPath::kGroupedGemvRuns, "moe/grouped_gemv_runs",
-     "FP4, at most 4 tokens an expert on average; up to 64 tokens, or 512 assignments here", FitsRuns},
+     "FP4, at most 4 tokens an expert on average, or where that takes least by estimate", FitsRuns},
     {ExpertsPath::kGroupedGemvStream, "moe/grouped_gemv_stream",
      "at most 4 tokens an expert on average; up to 64 tokens", FitsStream},
-    {ExpertsPath::kGroupedGemmWide, "moe/grouped_gemm_wide", "FP4, from 12 tokens an expert on average",
+    {ExpertsPath::kGroupedGemmNarrow, "moe/grouped_gemm_narrow",
+     "FP4, from 65 tokens or 12 an expert on average, where that takes least by estimate", FitsGroupedNarrow},
+    {ExpertsPath::kGroupedGemmWide, "moe/grouped_gemm_wide", "FP4, from 65 tokens or 12 an expert on average",
      FitsGroupedWide},
     {ExpertsPath::kGroupedGemmWgmma, "moe/grouped_gemm_wgmma", "from 65 tokens", FitsGroupedWgmma},
     {ExpertsPath::kRoutedExperts, "moe/routed_experts", "the rest", FitsAll, RuleKind::kAny},
@@ -113,6 +135,15 @@ int LargestTile(const DeviceWeight& w1, const DeviceWeight& w2, int most, size_t
 }  // namespace
 
 std::span<const Rule<ExpertsPath, ExpertsShape>> ExpertsRules() { return kRules; }
+
+Plan<ExpertsPath> ChooseExperts(const ExpertsShape& shape, const DeviceLimits& device) {
+  Plan<ExpertsPath> plan = FirstFit(ExpertsRules(), shape, device);
+  if (CanGroupWide(shape, device) &&
+      (plan.kernel == ExpertsPath::kGroupedGemvRuns || plan.kernel == ExpertsPath::kGroupedGemmNarrow ||
+       plan.kernel == ExpertsPath::kGroupedGemmWide))
+    plan.microseconds = ExpertsMicroseconds(plan.kernel, shape, device);
+  return plan;
+}
 
 bool WantsE4m3(const ExpertsShape& s, const DeviceLimits& d) {
   if (d.fp8_products == Fp8Products::kOff) return false;

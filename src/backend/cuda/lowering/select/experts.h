@@ -33,15 +33,14 @@ enum class ExpertsPath : uint8_t {
   kGemvExperts,
   kGroupedGemvRuns,
   kGroupedGemvStream,
+  kGroupedGemmNarrow,
   kGroupedGemmWide,
   kGroupedGemmWgmma,
   kRoutedExperts,
 };
 
 std::span<const Rule<ExpertsPath, ExpertsShape>> ExpertsRules();
-inline Plan<ExpertsPath> ChooseExperts(const ExpertsShape& shape, const DeviceLimits& device) {
-  return FirstFit(ExpertsRules(), shape, device);
-}
+Plan<ExpertsPath> ChooseExperts(const ExpertsShape& shape, const DeviceLimits& device);
 
 // Whether exact_in_e4m3 decides: finding it out waits for the device, once a layer.
 bool WantsE4m3(const ExpertsShape& shape, const DeviceLimits& device);
@@ -51,9 +50,7 @@ int RunTokensPerTile(const DeviceWeight& w1, const DeviceWeight& w2, const Devic
 int StreamTokensPerTile(const DeviceWeight& w1, const DeviceWeight& w2);
 
 inline constexpr int64_t kMaxJointTopK = 32;
-inline constexpr int64_t kMaxGroupedGemvTokens = 64;  // Of a call,
-inline constexpr int64_t kMaxGroupedGemvAssignments =
-    512;  // or so many assignments of FP4 here: a rank gets a row for each.
+inline constexpr int64_t kMaxGroupedGemvTokens = 64;  // Of a call.
 inline constexpr int64_t kMaxGemvTokensOfExpert = 4;
 inline constexpr int64_t kMinWideTokensOfExpert = 12;
 inline constexpr int64_t kMinFp8TokensOfExpert = 128;  // Of Fp8Products::kMany.

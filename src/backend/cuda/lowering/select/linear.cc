@@ -3,6 +3,7 @@
 #include <array>
 
 #include "backend/cuda/device/sync/grid_barrier.h"
+#include "backend/cuda/lowering/estimate.h"
 #include "backend/cuda/lowering/splitk_shape.h"
 
 namespace dsv4::backend::cuda {
@@ -29,6 +30,14 @@ bool FitsGemvStream(const LinearShape& s, const DeviceLimits& d) {
          CanStreamRows(s.x_dtype, s.x, s.weight.cols, s.x_stride, s.num_tokens, d.shared_bytes);
 }
 
+bool FitsGemmWgmma(const LinearShape& s, const DeviceLimits& d) {
+  const int64_t row_tiles = CeilOf(s.rows_per_group(), kGemmRows) * s.num_groups;
+  const bool tall = row_tiles >= d.num_sms;
+  return d.has_wgmma() && s.num_tokens >= (tall ? kMinTallWgmmaTokens : kMinWgmmaTokens) &&
+         FitsWgmma(s.weight) && (s.weight.kind != MatmulKind::kMmaFp8 || s.weight.rows % s.num_groups == 0) &&
+         CanPack(s.x, s.x_stride, s.num_groups * s.weight.cols);
+}
+
 bool FitsSplitK(const LinearShape& s, const DeviceLimits& d) {
   const DeviceWeight& w = s.weight;
   if (!d.has_wgmma() || s.num_tokens > kMaxSplitKTokens || !CanStreamWeight(w, kGemvTileRows)) return false;
@@ -46,7 +55,11 @@ bool FitsSplitK(const LinearShape& s, const DeviceLimits& d) {
   if (slices.count == 0) return false;
   const int64_t tiles =
       CeilOf(s.rows_per_group(), kSplitKRows) * s.num_groups * CeilOf(s.num_tokens, slices.tokens);
-  return slices.count == 1 || tiles <= kNumGridBarriers * kArrivalsOfBarrier;
+  if (slices.count > 1 && tiles > kNumGridBarriers * kArrivalsOfBarrier) return false;
+  // Fewer tokens never take the other.
+  return s.num_tokens < kMinWgmmaTokens || !FitsGemmWgmma(s, d) ||
+         LinearMicroseconds(LinearPath::kGemmSplitK, s, d) <=
+             LinearMicroseconds(LinearPath::kGemmWgmma, s, d);
 }
 
 bool FitsTmaBf16(const LinearShape& s, const DeviceLimits& d) {
@@ -61,14 +74,6 @@ bool FitsTmaBf16(const LinearShape& s, const DeviceLimits& d) {
                                        : SegmentColsOf(MatmulKind::kMmaBf16, w.cols) % kSplitKChunk == 0;
 }
 
-bool FitsGemmWgmma(const LinearShape& s, const DeviceLimits& d) {
-  const int64_t row_tiles = CeilOf(s.rows_per_group(), kGemmRows) * s.num_groups;
-  const bool tall = row_tiles >= d.num_sms;
-  return d.has_wgmma() && s.num_tokens >= (tall ? kMinTallWgmmaTokens : kMinWgmmaTokens) &&
-         FitsWgmma(s.weight) && (s.weight.kind != MatmulKind::kMmaFp8 || s.weight.rows % s.num_groups == 0) &&
-         CanPack(s.x, s.x_stride, s.num_groups * s.weight.cols);
-}
-
 bool FitsMma(const LinearShape& s, const DeviceLimits&) { return s.weight.kind != MatmulKind::kGeneral; }
 
 bool FitsAll(const LinearShape&, const DeviceLimits&) { return true; }
@@ -80,7 +85,8 @@ constexpr std::array<Rule<LinearPath, LinearShape>, 8> kRules = {{
      "DSV4_CUDA_FP8_PRODUCTS=all, or =many from 256 tokens; FP8 in blocks of 128", FitsTmaFp8},
     {LinearPath::kGemvStream, "gemm/gemv_stream", "up to 8 tokens in bf16, rows in tiles of 16",
      FitsGemvStream},
-    {LinearPath::kGemmSplitK, "gemm/gemm_splitk_wgmma", "up to 64 tokens in bf16, BF16 or FP8 weights",
+    {LinearPath::kGemmSplitK, "gemm/gemm_splitk_wgmma",
+     "up to 64 tokens in bf16, BF16 or FP8 weights; up to 1023 where that takes less by estimate",
      FitsSplitK},
     {LinearPath::kGemmTmaBf16, "gemm/gemm_tma_bf16", "from 1024 tokens, BF16 or FP8 weights", FitsTmaBf16},
     {LinearPath::kGemmWgmma, "gemm/gemm_wgmma",
@@ -92,6 +98,14 @@ constexpr std::array<Rule<LinearPath, LinearShape>, 8> kRules = {{
 }  // namespace
 
 std::span<const Rule<LinearPath, LinearShape>> LinearRules() { return kRules; }
+
+Plan<LinearPath> ChooseLinear(const LinearShape& shape, const DeviceLimits& device) {
+  Plan<LinearPath> plan = FirstFit(LinearRules(), shape, device);
+  if (shape.num_tokens >= kMinWgmmaTokens &&
+      (plan.kernel == LinearPath::kGemmSplitK || plan.kernel == LinearPath::kGemmWgmma))
+    plan.microseconds = LinearMicroseconds(plan.kernel, shape, device);
+  return plan;
+}
 
 bool HasBlockScaled(BlockScaledMode mode, const DeviceWeight& w) {
   if (mode == BlockScaledMode::kOff || !IsAligned(w.data, 16)) return false;

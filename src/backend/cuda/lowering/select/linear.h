@@ -32,13 +32,11 @@ enum class LinearPath : uint8_t {
 };
 
 std::span<const Rule<LinearPath, LinearShape>> LinearRules();
-inline Plan<LinearPath> ChooseLinear(const LinearShape& shape, const DeviceLimits& device) {
-  return FirstFit(LinearRules(), shape, device);
-}
+Plan<LinearPath> ChooseLinear(const LinearShape& shape, const DeviceLimits& device);
 
 // Tokens of the thresholds.
 inline constexpr int64_t kMaxGemvTokens = 8;
-inline constexpr int64_t kMaxSplitKTokens = 64;
+inline constexpr int64_t kMaxSplitKTokens = 1023;
 inline constexpr int64_t kMinWgmmaTokens = 65;      // From which packing pays,
 inline constexpr int64_t kMinTallWgmmaTokens = 33;  // and where every SM has a tile of rows.
 inline constexpr int64_t kMinTmaTokens = 1024;

@@ -1,0 +1,65 @@
+// Rules for the fields Host, Origin and Sec-Fetch-Site.
+#include "server/api/browser_rules.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+namespace dsv4::server {
+namespace {
+
+bool EqualsIgnoringCase(std::string_view a, std::string_view b) {
+  return std::ranges::equal(a, b, [](unsigned char left, unsigned char right) {
+    return std::tolower(left) == std::tolower(right);
+  });
+}
+
+// Without the port, and without the dot of a full name.
+std::string_view NameIn(std::string_view host) {
+  if (host.starts_with('[')) return host.substr(0, host.find(']') + 1);
+  host = host.substr(0, host.find(':'));
+  if (host.ends_with('.')) host.remove_suffix(1);
+  return host;
+}
+
+bool IsAddress(std::string_view name) {
+  std::array<unsigned char, sizeof(in6_addr)> address;
+  if (name.size() > 2 && name.starts_with('[') && name.ends_with(']'))
+    return ::inet_pton(AF_INET6, std::string(name.substr(1, name.size() - 2)).c_str(), address.data()) == 1;
+  return ::inet_pton(AF_INET, std::string(name).c_str(), address.data()) == 1;
+}
+
+}  // namespace
+
+bool IsAllowedHost(std::string_view host, std::span<const std::string> names) {
+  const std::string_view name = NameIn(host);
+  if (name.find('.') == std::string_view::npos && !name.starts_with('[')) return true;
+  return IsAddress(name) || std::ranges::any_of(names, [&](const std::string& one) {
+           return one == "*" || EqualsIgnoringCase(NameIn(one), name);
+         });
+}
+
+bool IsAllowedOrigin(const HttpRequest& request, std::string_view allowed) {
+  const std::string_view origin = request.Header("origin");
+  if (allowed == "*") return true;
+  if (origin.empty()) {
+    const bool looks = request.method == "GET" || request.method == "HEAD";
+    return looks || request.Header("sec-fetch-site") != "cross-site";
+  }
+  if (origin == allowed) return true;
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (origin.starts_with(scheme)) return origin.substr(scheme.size()) == request.Header("host");
+  }
+  return false;
+}
+
+std::string MachineName() {
+  std::array<char, 256> name = {};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? std::string(name.data()) : std::string();
+}
+
+}  // namespace dsv4::server

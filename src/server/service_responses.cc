@@ -1,0 +1,89 @@
+// The endpoints below /v1/responses: answers, compactions, counts, and what is stored.
+#include <fmt/format.h>
+
+#include "server/api/json_text.h"
+#include "server/service.h"
+#include "server/service_parts.h"
+
+namespace dsv4::server {
+
+Result<ResponsesRequest> Service::ReadStored(HttpRequest& request, const Caller& caller, bool compacts) {
+  DSV4_ASSIGN_OR_RETURN(const chat::JsonValue body, ReadBody(request, model_));
+  ResponseStore* const store = options_.responses;
+  const bool stores = store != nullptr && store->enabled();
+  std::vector<chat::JsonValue> history;
+  if (const std::string previous = PreviousResponse(body); !previous.empty()) {
+    if (!stores) {
+      return Error(
+          InvalidArgument("previous_response_id: nothing is stored here (--responses-mib 0); send the "
+                          "conversation as input"));
+    }
+    auto found = store->Conversation(caller.store_owner, previous);
+    if (!found) return Error(found.error().WithContext("previous_response_id"));
+    history = std::move(*found);
+  }
+  FindItem find;
+  if (stores)
+    find = [store, owner = caller.store_owner](const std::string& id) { return store->Item(owner, id); };
+  return ReadResponses(model_, body, std::move(history), find, compacts);
+}
+
+Result<std::unique_ptr<Reply>> Service::RunResponses(HttpRequest& request, const Caller& caller,
+                                                     bool compacts) {
+  DSV4_ASSIGN_OR_RETURN(ResponsesRequest responses, ReadStored(request, caller, compacts));
+  ResponseStore* const store = options_.responses;
+  std::function<void(const std::string&, const std::string&)> keep;
+  if (store != nullptr && store->enabled() && responses.store && !compacts) {
+    keep = [store, owner = caller.store_owner, previous = responses.previous, input = responses.own_input](
+               const std::string& id, const std::string& text) {
+      if (Result<chat::JsonValue> reply = chat::ReadJson(text, "reply"))
+        store->Put(owner, id, {.previous = previous, .input = input, .reply = std::move(*reply)});
+    };
+  }
+  std::unique_ptr<AnswerWriter> writer =
+      MakeResponsesWriter(model_, responses, call_memory_, std::move(keep));
+  return StartChat(std::move(responses.call), std::move(writer), caller, request);
+}
+
+std::unique_ptr<Reply> Service::Responses(HttpRequest& request, const Caller& caller) {
+  return OrFail(RunResponses(request, caller, /*compacts=*/false), request.path);
+}
+
+std::unique_ptr<Reply> Service::Compact(HttpRequest& request, const Caller& caller) {
+  return OrFail(RunResponses(request, caller, /*compacts=*/true), request.path);
+}
+
+std::unique_ptr<Reply> Service::InputTokens(HttpRequest& request, const Caller& caller) {
+  const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
+    DSV4_ASSIGN_OR_RETURN(ResponsesRequest responses, ReadStored(request, caller, /*compacts=*/false));
+    const std::vector<std::string> unknown = std::move(responses.call.sampling.unknown_fields);
+    DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                          ChatPrompt(model_, call_memory_, std::move(responses.call)));
+    return Tell(MakeReply({}, JsonText({{"object", "response.input_tokens"}, {"input_tokens", ids.size()}})),
+                request, unknown);
+  };
+  return OrFail(run(), request.path);
+}
+
+std::unique_ptr<Reply> Service::StoredResponseOf(HttpRequest& request, const Caller& caller) {
+  const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
+    constexpr std::string_view kPath = "/v1/responses/";
+    constexpr std::string_view kItems = "/input_items";
+    std::string id = request.path.substr(kPath.size());
+    const bool items = id.ends_with(kItems);
+    if (items) id.resize(id.size() - kItems.size());
+    if (options_.responses == nullptr)
+      return Error(NotFound(fmt::format("response '{}' is not stored here", id)));
+    if (request.method == "DELETE") {
+      DSV4_TRY(options_.responses->Erase(caller.store_owner, id));
+      return MakeReply({}, JsonText({{"id", id}, {"object", "response"}, {"deleted", true}}));
+    }
+    DSV4_ASSIGN_OR_RETURN(const StoredResponse stored, options_.responses->Get(caller.store_owner, id));
+    if (!items) return MakeReply({}, chat::WriteJson(stored.reply));
+    return MakeReply({}, fmt::format(R"({{"object": "list", "data": {}, "has_more": false}})",
+                                     chat::WriteJson(stored.input)));
+  };
+  return OrFail(run(), request.path);
+}
+
+}  // namespace dsv4::server
