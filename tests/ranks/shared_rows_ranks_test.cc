@@ -31,7 +31,8 @@ TEST_P(SharedRowsRanks, LogitsAreThoseOfOneRank) {
     run.num_ranks = placed.num_ranks;
     run.placement = placed.placement;
     RunModel(run, [&](model::Model& model) {
-      EXPECT_LT(RelativeError(RunText(model), alone), kCutSums) << placed.placement << " of " << placed.num_ranks;
+      EXPECT_LT(RelativeError(RunText(model), alone), kCutSums)
+          << placed.placement << " of " << placed.num_ranks;
     });
   }
 }
