@@ -302,14 +302,15 @@ TEST(StoredLinear, BlocksThatTheConfigDoesNotNameFollowFromTheShape) {
     return DescribeLinear({TensorPart::Whole(&weight), TensorPart::Whole(&scale), {}, {}}, 256, 192,
                           quantization);
   };
+  using Blocks = std::pair<int64_t, int64_t>;
   const auto blocks = [&](std::vector<int64_t> dims) {
     const auto stored = describe(std::move(dims));
-    return stored ? std::pair(stored->block_rows, stored->block_cols) : std::pair<int64_t, int64_t>(0, 0);
+    return stored ? Blocks(stored->block_rows, stored->block_cols) : Blocks(0, 0);
   };
-  EXPECT_EQ(blocks({256, 6}), std::pair<int64_t, int64_t>(1, 32));  // MXFP8.
-  EXPECT_EQ(blocks({8, 6}), std::pair<int64_t, int64_t>(32, 32));
-  EXPECT_EQ(blocks({2, 2}), std::pair<int64_t, int64_t>(128, 128));
-  EXPECT_EQ(blocks({256, 3}), std::pair<int64_t, int64_t>(1, 64));
+  EXPECT_EQ(blocks({256, 6}), Blocks(1, 32));  // MXFP8.
+  EXPECT_EQ(blocks({8, 6}), Blocks(32, 32));
+  EXPECT_EQ(blocks({2, 2}), Blocks(128, 128));
+  EXPECT_EQ(blocks({256, 3}), Blocks(1, 64));
   EXPECT_THAT(describe({5, 6}).error().message(), HasSubstr("weight_block_size [128, 128]"));
   // What the config names holds.
   QuantizationConfig named;
