@@ -6,7 +6,7 @@
 namespace dsv4::testing {
 namespace {
 
-std::vector<float> Run(model::Model& model) {
+std::vector<float> RunText(model::Model& model) {
   const auto tokens = ReadJson(SharedDirectory() / "tokens.json").get<std::vector<int32_t>>();
   return RunPieces(model, std::span(tokens).first(150), {90, 1, 7, 40});
 }
@@ -19,7 +19,7 @@ TEST_P(SharedRowsRanks, LogitsAreThoseOfOneRank) {
                .backend = GetParam(),
                .config = SharedConfig};
   std::vector<float> alone;
-  RunModel(run, [&](model::Model& model) { alone = Run(model); });
+  RunModel(run, [&](model::Model& model) { alone = RunText(model); });
   ASSERT_FALSE(alone.empty());
   struct Placed {
     int num_ranks;
@@ -31,7 +31,8 @@ TEST_P(SharedRowsRanks, LogitsAreThoseOfOneRank) {
     run.num_ranks = placed.num_ranks;
     run.placement = placed.placement;
     RunModel(run, [&](model::Model& model) {
-      EXPECT_LT(RelativeError(Run(model), alone), kCutSums) << placed.placement << " of " << placed.num_ranks;
+      EXPECT_LT(RelativeError(RunText(model), alone), kCutSums)
+          << placed.placement << " of " << placed.num_ranks;
     });
   }
 }

@@ -110,6 +110,121 @@ class Paths(SharedServer):
             self.assertEqual(self.server.request("GET", path)[0], 200, path)
         self.assertEqual(self.server.request("GET", "/v1/models/%zz")[0], 404)
 
+    def test_paths_of_services_whose_clients_exchange_the_host_alone(self):
+        chat, text = {"messages": USER, "max_tokens": 2}, {"prompt": "x", "max_tokens": 2}
+        for path, body in (("/chat/completions", chat), ("/beta/chat/completions", chat), ("/beta/completions", {**text, "suffix": "y"}),
+                           ("/completions", text), ("/anthropic/v1/messages", chat), ("/anthropic/v1/messages/count_tokens", {"messages": USER})):
+            self.assertEqual(self.server.request("POST", path, body)[0], 200, path)
+        for path in ("/models", f"/models/{self.server.model}", "/beta/models"):
+            self.assertEqual(self.server.request("GET", path)[0], 200, path)
+        self.assertEqual(self.server.request("POST", "/anthropic/v1/messages", {})[2]["type"], "error")
+
+    def test_what_is_not_here_says_why(self):
+        for path, word in (("/v1/embeddings", "embedding server"), ("/v1/audio/speech", "text alone"), ("/sleep", "does not sleep"),
+                           ("/v1/load_lora_adapter", "adapters"), ("/v1/batches", "dsv4 batch"), ("/api/embed", "embedding server"), ("/api/pull", "dsv4 pull")):
+            status, _, reply = self.server.request("POST", path, {})
+            self.assertEqual(status, 404)
+            message = reply["error"] if path.startswith("/api/") else reply["error"]["message"]
+            self.assertIn(word, message)
+
+    def test_what_routers_ask(self):
+        for path in ("/server_info", "/get_server_info", "/model_info", "/get_model_info"):
+            reply = self.server.request("GET", path)[2]
+            self.assertEqual(reply["served_model_name"], self.server.model)
+        self.assertEqual(self.server.request("GET", "/get_load")[2][0]["num_reqs"], 0)
+        self.assertEqual(self.server.request("POST", "/v1/chat/completions/render", {"messages": USER})[2],
+                         self.server.request("POST", "/tokenize", {"messages": USER})[2])
+        long = {"messages": [{"role": "user", "content": "A long text. " * 60}], "max_tokens": 1}
+        cached = []
+        for path in (None, None, "/flush_cache", None, "/reset_prefix_cache"):
+            if path:
+                self.assertEqual(self.server.request("POST", path)[0], 200)
+            cached.append(self.server.post(CHAT, long)["usage"]["prompt_tokens_details"]["cached_tokens"])
+        self.assertEqual([count > 0 for count in cached], [False, True, False, True, False])
+
+
+class Ollama(SharedServer):
+    def test_loads_and_unloads(self):
+        for path, body in (("/api/chat", {"messages": []}), ("/api/generate", {}), ("/api/generate", {"prompt": ""})):
+            reply = self.server.post(path, {"model": "tiny", **body})
+            self.assertEqual((reply["done"], reply["done_reason"]), (True, "load"))
+            self.assertEqual(self.server.post(path, {"model": "tiny", "keep_alive": 0, **body})["done_reason"], "unload")
+        self.assertEqual(self.server.request("POST", "/api/chat", {"model": "tiny"})[0], 400)
+
+    def test_generates(self):
+        options = {"temperature": 0, "num_predict": 12}
+        whole = self.server.post("/api/generate", {"model": "tiny", "prompt": "What is the capital of France?", "think": False, "stream": False, "options": options})
+        chat = self.server.post("/api/chat", {"model": "tiny", "messages": QUESTION, "think": False, "stream": False, "options": options})
+        self.assertEqual(whole["response"], chat["message"]["content"])
+        self.assertNotIn("message", whole)
+        raw = self.server.post("/api/generate", {"model": "tiny", "prompt": "Once upon", "raw": True, "stream": False, "options": options})
+        text = self.server.post("/v1/completions", {"prompt": "Once upon", "max_tokens": 12, "temperature": 0})
+        self.assertEqual(raw["response"], text["choices"][0]["text"])
+        hole = self.server.post("/api/generate", {"model": "tiny", "prompt": "def f(", "suffix": "return x", "stream": False, "options": options})
+        self.assertEqual(hole["response"], self.server.post("/v1/completions", {"prompt": "def f(", "suffix": "return x", "max_tokens": 12, "temperature": 0})["choices"][0]["text"])
+        thinks = self.server.post("/api/generate", {"model": "tiny", "prompt": "hi", "system": "Be brief.", "think": True, "stream": False, "options": options})
+        self.assertIn("thinking", thinks)
+        for field, value in (("template", "{{ .Prompt }}"), ("context", [1, 2])):
+            status, _, reply = self.server.request("POST", "/api/generate", {"model": "tiny", "prompt": "x", field: value})
+            self.assertEqual(status, 400)
+            self.assertIn(field, reply["error"])
+
+    def test_describes_itself(self):
+        shown = self.server.post("/api/show", {"model": "tiny:latest"})
+        self.assertLessEqual({"completion", "tools", "thinking"}, set(shown["capabilities"]))
+        self.assertEqual(shown["model_info"]["deepseek4.context_length"], 4096)
+        self.assertEqual(self.server.request("GET", "/api/ps")[2]["models"][0]["context_length"], 4096)
+        version = tuple(map(int, self.server.request("GET", "/api/version")[2]["version"].split(".")))
+        self.assertGreaterEqual(version, (0, 6, 4))
+        for method, path, body in (("POST", "/api/show", {"model": "other"}), ("GET", "/api/nothing", None), ("GET", "/api/show", None)):
+            status, _, reply = self.server.request(method, path, body)
+            self.assertGreaterEqual(status, 400)
+            self.assertIsInstance(reply["error"], str)
+
+
+class Items(SharedServer):
+    ASK = {"temperature": 0, "max_output_tokens": 40}
+
+    def test_a_reference_is_the_item_itself(self):
+        first = self.server.post("/v1/responses", {"input": "What is the capital of France?", **self.ASK})
+        items = first["output"]
+        question = {"role": "user", "content": "What is the capital of France?"}
+        more = {"role": "user", "content": "and of Spain?"}
+        spelled = {"input": [question, *items, more], **self.ASK, "store": False}
+        for reference in (lambda item: {"type": "item_reference", "id": item["id"]}, lambda item: {"id": item["id"]}):
+            referred = {"input": [question, *map(reference, items), more], **self.ASK, "store": True}
+            reply = self.server.post("/v1/responses", referred)
+            self.assertEqual(reply["usage"]["input_tokens"], self.server.post("/v1/responses", spelled)["usage"]["input_tokens"])
+            # And it can be gone on from.
+            self.server.post("/v1/responses", {"input": "more", "previous_response_id": reply["id"], **self.ASK})
+        status, _, reply = self.server.request("POST", "/v1/responses", {"input": [{"type": "item_reference", "id": "msg_00ff_0"}]})
+        self.assertEqual((status, reply["error"]["param"]), (400, "input[0].id"))
+
+    def test_input_tokens_are_those_of_the_answer(self):
+        body = {"input": "hi", "instructions": "Be brief."}
+        counted = self.server.post("/v1/responses/input_tokens", body)
+        self.assertEqual(counted["object"], "response.input_tokens")
+        self.assertEqual(counted["input_tokens"], self.server.post("/v1/responses", {**body, **self.ASK})["usage"]["input_tokens"])
+
+    def test_a_conversation_is_compacted(self):
+        talk = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+        reply = self.server.post("/v1/responses/compact", {"input": talk, "max_output_tokens": 200, "temperature": 0, "thinking": False})
+        self.assertEqual((reply["object"], reply["output"][0], reply["output"][-1]["type"]), ("response.compaction", talk[0], "compaction"))
+        summary = reply["output"][-1]["encrypted_content"]
+        self.assertGreater(len(summary), len("dsv4:"))
+        self.server.post("/v1/responses", {"input": [*reply["output"], {"role": "user", "content": "go on"}], **self.ASK})
+        for stream in (False, True):
+            body = {"input": [*talk, {"type": "compaction_trigger"}], "max_output_tokens": 200, "temperature": 0, "thinking": False}
+            if stream:
+                events = self.server.stream("/v1/responses", body)
+                output = events[-1][1]["response"]["output"]
+                self.assertIn("response.output_item.done", [name for name, _ in events])
+            else:
+                output = self.server.post("/v1/responses", body)["output"]
+            self.assertEqual([(item["type"], item["encrypted_content"]) for item in output], [("compaction", summary)])
+        status, _, reply = self.server.request("POST", "/v1/responses", {"input": [{"type": "compaction_trigger"}, *talk]})
+        self.assertEqual(status, 400)
+
 
 if __name__ == "__main__":
     unittest.main()

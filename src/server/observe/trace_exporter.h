@@ -1,5 +1,5 @@
-// Traces of requests for an OpenTelemetry collector (OTLP over HTTP, protobuf): how long a request waited, how long its prompt was read and
-// how long its answer took, under the names of the conventions for generative models.
+// Traces of requests for an OpenTelemetry collector (OTLP over HTTP, protobuf), under the names of the conventions for generative models.
+// They say how long a request waited, how long its prompt was read and how long its answer took.
 #pragma once
 
 #include <chrono>
