@@ -111,7 +111,7 @@ std::vector<Finding> Gpus(bool wanted, const backend::GpuSurvey& survey) {
   return findings;
 }
 
-// What a command would run on: as it chooses itself.
+// The backend that a command would take.
 Finding Backend(ModelFlags flags, const backend::GpuSurvey& survey) {
   const std::string named = flags.backend;
   const std::string note = ChooseBackend(flags, {.survey = [&] { return survey; }});

@@ -90,7 +90,7 @@ std::string ChooseBackend(ModelFlags& flags, const BackendProbe& probe) {
     return Idle(survey, flags.no_gpu);
   }
   flags.backend = "cuda";
-  if (ranks > 0) return {};  // What has no room on one of several is for their plans to say.
+  if (ranks > 0) return {};  // Their own plans say what has no room.
   flags.device = *device;
   if (!flags.experts.empty()) return {};
   const GpuFit fit = probe.fit(flags);

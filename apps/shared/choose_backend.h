@@ -1,5 +1,5 @@
-// Which backend `--backend auto` is: a GPU that the build can compute on and the model has room on, else the CPU; and what is said of
-// GPUs that stay idle. A backend that is named is never replaced.
+// The choice of `--backend auto`: a GPU that the build can compute on, where the model has room, else the CPU. A line says of idle GPUs why
+// they are. A backend that is named is never replaced.
 #pragma once
 
 #include <functional>
@@ -19,8 +19,8 @@ struct GpuFit {
   Room room = Room::kWhole;
   std::string text;  // "20.10 GB are free and 156.02 GB are wanted"; empty for kWhole.
 };
-// For one sequence of the usual length. kWhole too where that is not known: of a model that cannot be read, which its load says, and of
-// weights that are made.
+// Room for one sequence of the usual length. kWhole too where that is not known. Weights that are made are not there yet, and a model that
+// cannot be read is for its load to refuse.
 GpuFit FitOnGpu(const ModelFlags& flags);
 
 // Tests ask other machines.

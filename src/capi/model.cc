@@ -23,7 +23,7 @@
 namespace dsv4::capi {
 namespace {
 
-// Of "auto", which is a usable GPU where the model has room on it, else the CPU: on_log is told why not.
+// The backend that "auto" is: a usable GPU where the model has room on it, else the CPU. A warning says why not.
 struct Choice {
   std::string_view name = "cpu";
   int device = 0;

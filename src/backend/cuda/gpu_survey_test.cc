@@ -1,4 +1,4 @@
-// What a machine shows of its GPUs, and the words for why none can be used.
+// GPUs that a machine shows, and the words for why none can be used.
 #include "backend/cuda/gpu_survey.h"
 
 #include <gmock/gmock.h>
