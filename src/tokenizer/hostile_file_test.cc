@@ -207,6 +207,32 @@ TEST(HostileTokenizerFile, SparseIdsAreFine) {
   EXPECT_FALSE(tokenizer.IsDefined(5000));
 }
 
+TEST(TokenizerFile, PartsThatWorkOnWholeInputsMeanNothing) {
+  const auto ids = testing::ParseOrDie(testing::ToyFile()).Encode("abab the1");
+  ASSERT_TRUE(ids);
+  const std::vector<std::pair<const char*, json>> parts = {
+      {"truncation",
+       {{"direction", "Right"}, {"max_length", 2}, {"strategy", "LongestFirst"}, {"stride", 0}}},
+      {"padding", {{"strategy", {{"Fixed", 512}}}, {"pad_id", 1}}},
+      {"post_processor", {{"type", "TemplateProcessing"}, {"single", json::array()}}},
+      {"post_processor", {{"type", "RobertaProcessing"}, {"sep", {"</s>", 2}}, {"cls", {"<s>", 0}}}},
+      {"post_processor",
+       {{"type", "Sequence"}, {"processors", {{{"type", "ByteLevel"}}, {{"type", "TemplateProcessing"}}}}}}};
+  for (const auto& [key, value] : parts) {
+    json file = testing::ToyFile();
+    file[key] = value;
+    const auto same = testing::ParseOrDie(file).Encode("abab the1");
+    ASSERT_TRUE(same) << key;
+    EXPECT_EQ(*same, *ids) << key;
+  }
+  json file = testing::ToyFile();
+  file["model"]["unk_token"] = "<unk>";
+  file["model"]["fuse_unk"] = true;
+  file["model"]["byte_fallback"] = true;
+  file["model"]["dropout"] = 0.0;
+  EXPECT_EQ(*testing::ParseOrDie(file).Encode("abab the1"), *ids);
+}
+
 TEST(TokenizerFile, ByteLevelMayCutByItself) {
   json file = testing::ToyFile();
   file["pre_tokenizer"] = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}};

@@ -219,18 +219,20 @@ class Files(unittest.TestCase):
         }
         for what, (arguments, left) in cases.items():
             with self.subTest(what=what):
-                process = subprocess.run([BINARY, *map(str, arguments)], capture_output=True, text=True, preexec_fn=limited(512), timeout=PATIENCE,
+                process = subprocess.run([BINARY, *map(str, arguments)], capture_output=True, text=True, preexec_fn=limited(64), timeout=PATIENCE,
                                          check=False)
                 self.expect_named(what, process, *(self.folder / name for name in left))
 
     def test_standard_output_is_full(self):
         text = self.folder / "text"
         text.write_text("The quick brown fox jumps over the lazy dog. " * 10)
+        data = self.folder / "data.jsonl"
+        data.write_text(json.dumps({"text": "The quick brown fox jumps over the lazy dog."}) + "\n")
         model = ["-m", str(TINY)]
-        for arguments in (["run", *model, "--max-tokens", "2", "hi"], ["run", *model, "--max-tokens", "2", "--json", "hi"],
-                          ["tokenize", *model, "hi"], ["inspect", *model, "--json"], ["inspect", *model], ["list", "--json"], ["man", "run"],
-                          ["bench", *model, "--json", "--prefill", "none", "--depth", "0", "--batch", "1", "--steps", "1"],
-                          ["eval", "perplexity", *model, "--text", text, "--json"], ["diagnose", "prompt", *model, "--json", "hi"],
+        for arguments in (["run", *model, "--max-tokens", "2", "--thinking-mode", "chat", "hi"], ["run", *model, "--max-tokens", "2", "--json", "hi"],
+                          ["tokenize", *model, "hi"], ["inspect", *model, "--json"], ["inspect", *model], ["man", "run"],
+                          ["bench", *model, "--json", "--prefill", "none", "--depth", "0", "--batch", "1", "--repeat", "1"],
+                          ["eval", "perplexity", *model, "--data", data, "--json"], ["diagnose", "prompt", *model, "--json", "hi"],
                           ["experts", "profile", *model, "--text", text, "--json", "--output", self.folder / "profile.json"]):
             with self.subTest(arguments=arguments[:2]), open("/dev/full", "w") as full:
                 process = subprocess.run([BINARY, *map(str, arguments)], stdout=full, stderr=subprocess.PIPE, text=True, timeout=PATIENCE, check=False)

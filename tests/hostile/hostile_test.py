@@ -332,7 +332,7 @@ class Hostile(unittest.TestCase):
             "index_topk": [0, -1],
             "index_head_dim": [0, 8],
             "eos_token_id": [-1, 96, "x", [1, "y"]],
-            "quantization_config": [[], "fp8", {"quant_method": "gptq"}, {"weight_block_size": [0, 128]},
+            "quantization_config": [[], "fp8", {"quant_method": 3}, {"weight_block_size": [0, 128]},
                                     {"weight_block_size": [128]}, {"weight_block_size": [[], {}]}],
             "rope_scaling": [[], {"type": "su"}, {"type": "yarn"}, {"type": "yarn", "factor": -1}],
             "model_type": ["deepseek_v41", "llama", 3],

@@ -71,6 +71,32 @@ std::string ErrorWith(const char* key, const Json& value) {
   return ErrorOf(json);
 }
 
+TEST(ModelConfig, ThetaMayStandInAFlatSection) {
+  const ModelConfig release = Parse(ReleaseConfig());
+  Json flat = ReleaseConfig();
+  flat["rope_parameters"] = flat["rope_scaling"];
+  flat["rope_parameters"]["rope_type"] = "yarn";
+  flat["rope_parameters"]["rope_theta"] = flat["rope_theta"];
+  flat.erase("rope_scaling");
+  Json both = flat;
+  flat.erase("rope_theta");
+  for (const Json& json : {flat, both}) {
+    const ModelConfig config = Parse(json);
+    EXPECT_EQ(config.rope, release.rope);
+    EXPECT_EQ(config.compress_rope, release.compress_rope);
+  }
+  both["rope_theta"] = 5000;
+  EXPECT_THAT(ErrorOf(both), HasSubstr("rope_theta"));
+}
+
+TEST(ModelConfig, TheNameOfAQuantisationToolDecidesNothing) {
+  for (const char* method : {"quark", "auto-round", "compressed-tensors", "modelopt", "mine"}) {
+    Json json = ReleaseConfig();
+    json["quantization_config"] = {{"quant_method", method}, {"config_groups", Json::object()}};
+    EXPECT_EQ(Parse(json).quantization.quant_method, method);
+  }
+}
+
 TEST(ModelConfig, ReadsTheReleaseDialect) {
   const ModelConfig config = Parse(ReleaseConfig());
   ASSERT_EQ(config.layers.size(), 4U);  // The drafter's tail entry is dropped.
