@@ -36,8 +36,9 @@ Result<DsparkSource> FindDspark(const std::shared_ptr<const io::Checkpoint>& che
                              checkpoint->directory(), kDsparkFolder)));
   }
   const std::string path = (folder / "config.json").string();
-  DSV4_ASSIGN_OR_RETURN(const std::string json, io::ReadTextFile(path));
-  DSV4_ASSIGN_OR_RETURN(const std::optional<DsparkConfig> dspark, ParseDsparkConfig(json, path, config));
+  DSV4_ASSIGN_OR_RETURN(const std::string text, io::ReadTextFile(path));
+  DSV4_ASSIGN_OR_RETURN(const Json root, ParseJson(text, path));
+  DSV4_ASSIGN_OR_RETURN(const std::optional<DsparkConfig> dspark, ParseDsparkConfig(root, path, config));
   if (!dspark.has_value()) return Error(InvalidArgument(path + ": no dspark_* keys"));
   DSV4_ASSIGN_OR_RETURN(std::shared_ptr<const io::Checkpoint> own, io::Checkpoint::Open(folder.string()));
   return Resolve(std::move(own), config, *dspark);

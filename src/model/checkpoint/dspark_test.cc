@@ -25,10 +25,10 @@ const std::string kGolden = "tests/golden/models/dspark";  // Tests run in the s
 ModelConfig GoldenConfig() { return *LoadModelConfig(kGolden); }
 
 // The golden's config with one key set to something else, or left out (null).
-std::string ConfigWith(const char* key, const Json& value) {
+Json ConfigWith(const char* key, const Json& value) {
   Json json = *ParseJson(*io::ReadTextFile(kGolden + "/config.json"), "config.json");
   json[key] = value;
-  return json.dump();
+  return json;
 }
 
 std::string ConfigError(const char* key, const Json& value) {

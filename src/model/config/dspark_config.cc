@@ -37,6 +37,7 @@ Result<int64_t> Integer(std::string_view what, std::string_view key, const Json&
 
 Result<std::optional<DsparkConfig>> ParseDsparkConfig(const Json& root, std::string_view what,
                                                       const ModelConfig& config) {
+  if (!root.is_object()) return Error(InvalidArgument(fmt::format("{}: not a JSON object", what)));
   const auto has = [&](const char* key) { return root.contains(key) && !root[key].is_null(); };
   if (std::none_of(kKeys.begin(), kKeys.end(), has)) return std::optional<DsparkConfig>();
   for (const char* key : kKeys) {

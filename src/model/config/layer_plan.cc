@@ -60,6 +60,7 @@ std::string Facts(const LayerPlan& plan) {
 LayerPlan BlockPlan(int number, int state_layer) { return {.number = number, .window = state_layer}; }
 
 Status CheckPlans(std::span<const LayerPlan> plans, std::string_view what) {
+  int last_chooser = -1;
   for (size_t i = 0; i < plans.size(); ++i) {
     const LayerPlan& plan = plans[i];
     DSV4_CHECK(plan.number == static_cast<int>(i) && plan.window == plan.number)
@@ -70,6 +71,11 @@ Status CheckPlans(std::span<const LayerPlan> plans, std::string_view what) {
     for (const Owner& kind : kOwners) DSV4_RETURN_IF_ERROR(CheckOwner(plans, plan, kind, what));
     if (plan.selects() && plan.keys < 0)
       return Fault(what, plan, "chooses entries without keys", "keys of its own or of an earlier layer");
+    // One choice at a time travels through the trunk.
+    if (plan.selects()) last_chooser = plan.number;
+    if (plan.reads_selection() && plan.selection != last_chooser)
+      return Fault(what, plan, fmt::format("uses the choice of layer {}", plan.selection),
+                   fmt::format("that of layer {}, the last one to choose", last_chooser));
     // A choice is among the entries that are read.
     const int chooser = plan.selection;
     if (chooser >= 0 && plans[static_cast<size_t>(chooser)].entries != plan.entries)

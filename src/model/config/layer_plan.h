@@ -64,7 +64,7 @@ std::string Facts(const LayerPlan& plan);
 LayerPlan BlockPlan(int number, int state_layer);
 
 // Whether the plans of a whole model fit together: numbers and windows count up, owners are themselves makers and no later layer, ratios
-// of owner and reader agree, a layer that scores has keys. `what` names the document in errors.
+// of owner and reader agree, a layer that scores has keys, a choice is that of the last layer to choose. `what` names the document in errors.
 Status CheckPlans(std::span<const LayerPlan> plans, std::string_view what);
 
 // The same layers as a stage that begins with `layers.begin` counts them. No layer reads rows of a layer outside.

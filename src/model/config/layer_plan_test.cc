@@ -108,6 +108,8 @@ TEST(LayerPlan, PlansThatDoNotFitTogetherAreRefused) {
       {[](auto& p) { p[2].ratio = 0; }, "wanted entries exactly where the ratio is not 0"},
       {[](auto& p) { p[0].selection = 0; }, "wanted entries exactly where the ratio is not 0"},
       {[](auto& p) { p[2].selection = 0; }, "layer 2: reads the selection of layer 0, which makes none"},
+      {[](auto& p) { p[4].ratio = 2, p[4].entries = 1, p[4].keys = -1, p[4].selection = 1; },
+       "layer 4: uses the choice of layer 1, wanted that of layer 3, the last one to choose"},
       {[](auto& p) { p[3].keys = -1; }, "layer 3: chooses entries without keys"},
       {[](auto& p) { p[3].keys = 2; }, "layer 3: reads the keys of layer 2, which makes none"},
       {[](auto& p) { p[4].ratio = 2, p[4].keys = 1; }, "scores keys of layer 1 for entries of layer 4"},

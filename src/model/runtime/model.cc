@@ -45,6 +45,7 @@ Status CheckPositive(std::string_view name, int64_t value) {
 
 // What the graph can run of what a configuration may say.
 Status CheckSupported(const ModelConfig& config, const ModelOptions& options) {
+  DSV4_RETURN_IF_ERROR(CheckPlans(config.layers, "model"));
   DSV4_RETURN_IF_ERROR(CheckPositive("max_chunk_tokens", options.max_chunk_tokens));
   if (options.max_rewind_tokens < 0) {
     return InvalidArgument(
