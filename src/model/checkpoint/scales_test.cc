@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <regex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,6 +21,32 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+
+TEST(StoredLinear, BlocksThatTheConfigDoesNotNameFollowFromTheShape) {
+  const std::string zeros(256 * 192, '\0');
+  const auto bytes = std::as_bytes(std::span(zeros));
+  const io::StoredTensor weight = {"w", "F8_E4M3", DType::kF8E4M3, {256, 192}, bytes, 0};
+  const auto describe = [&](std::vector<int64_t> dims, const QuantizationConfig& quantization = {}) {
+    const auto count = static_cast<size_t>(dims[0] * dims[1]);
+    const io::StoredTensor scale = {"s", "U8", DType::kU8, std::move(dims), bytes.first(count), 0};
+    return DescribeLinear({TensorPart::Whole(&weight), TensorPart::Whole(&scale), {}, {}}, 256, 192,
+                          quantization);
+  };
+  using Blocks = std::pair<int64_t, int64_t>;
+  const auto blocks = [&](std::vector<int64_t> dims) {
+    const auto stored = describe(std::move(dims));
+    return stored ? Blocks(stored->block_rows, stored->block_cols) : Blocks(0, 0);
+  };
+  EXPECT_EQ(blocks({256, 6}), Blocks(1, 32));  // MXFP8.
+  EXPECT_EQ(blocks({8, 6}), Blocks(32, 32));
+  EXPECT_EQ(blocks({2, 2}), Blocks(128, 128));
+  EXPECT_EQ(blocks({256, 3}), Blocks(1, 64));
+  EXPECT_THAT(describe({5, 6}).error().message(), HasSubstr("weight_block_size [128, 128]"));
+  // What the config names holds.
+  QuantizationConfig named;
+  named.weight_block_rows = named.weight_block_cols = 128;
+  EXPECT_FALSE(describe({256, 6}, named).has_value());
+}
 
 TEST(StoredLinear, SiblingsThatDoNotFitAreNamed) {
   const EditableCheckpoint release = EditableCheckpoint::Synthetic(SyntheticFormat::kRelease);
