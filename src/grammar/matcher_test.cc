@@ -1,8 +1,11 @@
 #include "grammar/matcher.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <random>
 #include <string>
 #include <vector>
@@ -80,6 +83,43 @@ TEST(Matcher, MasksAreWhatAcceptTakes) {
       }
     }
   }
+}
+
+TEST(Matcher, AMaskInPiecesIsTheMask) {
+  const auto past = std::chrono::steady_clock::time_point::min();
+  std::mt19937 random(2);
+  std::vector<std::shared_ptr<const Program>> grammars;
+  for (const auto& [schema, grammar] : Grammars()) grammars.push_back(grammar);
+  // Very many readings of any text: a mask of many pieces.
+  std::string rules = "start: (a|b|c|d)+\n";
+  for (const char* rule : {"ab", "bc", "cd", "da"})
+    rules += fmt::format("{0}: /[a-z ,.]+/ | {0} {0} | /[a-z ]+/ {1}\n", rule[0], rule[1]);
+  grammars.push_back(*CompileAnswer(
+      {.content = ContentKind::kRule, .rule = {.kind = ContentRule::Kind::kLark, .text = rules}}));
+  int64_t most_pieces = 0;
+  for (const auto& grammar : grammars) {
+    Matcher matcher(grammar, ToyTrie(), {kStop});
+    Matcher in_pieces = matcher;
+    TokenMask mask(matcher.num_ids());
+    TokenMask pieces(matcher.num_ids());
+    for (int step = 0; step < 20 && !matcher.IsFinished(); ++step) {
+      matcher.Mask(mask);
+      std::vector<TokenId> allowed;
+      for (TokenId id = 0; id < matcher.num_ids(); ++id) {
+        if (mask.IsAllowed(id)) allowed.push_back(id);
+      }
+      int64_t count = 1;
+      // Every third is given up in its midst.
+      while (!in_pieces.MaskUntil(pieces, past) && step % 3 != 2) ++count;
+      most_pieces = std::max(most_pieces, count);
+      for (TokenId id = 0; id < matcher.num_ids() && step % 3 != 2; ++id)
+        ASSERT_EQ(mask.IsAllowed(id), pieces.IsAllowed(id)) << step;
+      const TokenId id = allowed[random() % allowed.size()];
+      ASSERT_TRUE(matcher.Accept(id).ok());
+      ASSERT_TRUE(in_pieces.Accept(id).ok());
+    }
+  }
+  EXPECT_GT(most_pieces, 10);
 }
 
 TEST(Matcher, AddedTokensAreNeverAllowedAndStopTokensOnlyAtTheEnd) {

@@ -114,7 +114,7 @@ TEST(EngineShares, APriorityPassesOnesOwnRequestsOnly) {
       if (event.kind == Event::Kind::kAdmitted) admitted.push_back(event.request);
     }
   }
-  EXPECT_EQ(admitted, (std::vector<RequestId>{urgent, greedy, first}));
+  EXPECT_EQ(admitted, (std::vector<RequestId>{urgent, first, greedy}));  // As the owners came.
 }
 
 // More owners than places: the one whose events nobody takes gives its only place up, and goes on when they are taken.
