@@ -1,3 +1,4 @@
+// Implementation of npy.h: a streaming writer of NumPy files.
 #include "apps/tools/npy.h"
 
 #include <fmt/format.h>

@@ -88,7 +88,7 @@ struct JsonLimits {
   static constexpr size_t kMaxTokens = size_t{1} << 24;
 
   size_t max_values = size_t{1} << 19;  // Members and items, each once.
-  // Members of the whole document whose lists of integers, also those in a list, become kTokens: they do not count as values, and
+  // Members of the whole document whose lists of integers, also those in a list, become kTokens. They do not count as values;
   // kMaxTokens integers of them are at most read.
   std::span<const std::string_view> token_lists = {};
 };

@@ -24,7 +24,7 @@ struct Complaint {
 struct LayerView {
   std::vector<SeenKeys> seen;  // By query.
   std::vector<std::vector<int64_t>>
-      allowed;  // By query: the entries that the indexer left; empty without an indexer.
+      allowed;             // By query: the entries that the indexer left; empty without an indexer.
   double sink_weight = 0;  // exp(sink) of head 0.
 };
 

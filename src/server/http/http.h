@@ -82,12 +82,12 @@ struct HttpOptions {
   int num_handler_threads = 3;  // One owner has at most all but one.
   // For bodies larger than this the handler runs on threads of their own, so that small requests do not wait for large ones.
   uint64_t large_body_bytes = 256 << 10;
-  // Beyond, a connection of the owner (by address) that has most gives way to a new one: one that waits for a request, else the last that came. Fewer
+  // Beyond, a connection of the owner (by address) that has most gives way to a new one. An idle one goes first, else the newest. Fewer
   // where the process may not open so many descriptors.
   int64_t max_connections = 1024;
   uint32_t max_header_bytes = 32 << 10;
   uint64_t max_body_bytes = 64 << 20;
-  // The room that bodies and long replies of all owners share, as far as they have arrived or are not taken yet: half as much again as one body may
+  // The room that arrived bodies and untaken replies of all owners share: half as much again as one body may
   // have. A request beyond its owner's share gets a 503. What fits into kSmallBytes has a room of its own.
   static constexpr uint64_t kSmallBytes = uint64_t{64} << 10;
   static constexpr uint64_t kSmallRoom = uint64_t{32} << 20;

@@ -1,5 +1,5 @@
-// Microseconds that kernels take by estimate, where more than one fits a shape and their order changes with the number of tokens: rounds
-// of row tiles and waves of blocks, with what a round and a wave took on an H200 (bench/cuda/HISTORY.md). They choose, and explain()
+// Microseconds that kernels take by estimate, where the best one changes with the number of tokens. An estimate counts rounds
+// of row tiles and waves of blocks, at their times on an H200 (bench/cuda/HISTORY.md). They choose, and explain()
 // prints them. Host code, in every build; select_test.cc pins what follows from them.
 #pragma once
 
@@ -15,7 +15,7 @@ namespace dsv4::backend::cuda {
 
 // --- Experts ---------------------------------------------------------------------------------------------------------
 
-// Tiles of at most `tokens_per_tile` assignments that an expert has on average, if each is chosen as often as another: chances are
+// Tiles of at most `tokens_per_tile` assignments that an expert has on average. Experts are chosen alike: chances are
 // Poisson's of mean `mean`.
 inline double TilesOfExpert(double mean, int tokens_per_tile) {
   double tiles = 0.0;
@@ -64,7 +64,7 @@ inline double LinearMicroseconds(LinearPath path, const LinearShape& s, const De
   }
   const Slices slices = SlicesOf(ShapeOf(s.weight), s.num_tokens);
   const double tokens = slices.tokens / 64.0;
-  // Row tiles of a block go two at a time; sums of a slice that is not all columns are stored, and added by the last.
+  // Row tiles of a block go two at a time. Sums of several slices are stored, and added by the last.
   const double of_round =
       2.0 + 4.0 * tokens * slices.chunks * kSplitKChunk / 1024.0 + (slices.count > 1 ? 4.0 * tokens : 0.0);
   const int64_t row_tiles = SplitKTiles(s.rows_per_group());

@@ -1,10 +1,10 @@
 // Tiles of 256 rows of FP4 weights and up to 32 tokens of an expert, worked off by as many blocks as there are SMs.
 //
-// Beside grouped_gemm_wide: four warpgroups of 64 rows each in place of two, so that one widens while the others' steps are in flight,
-// and tiles of 8, 16, 24 or 32 tokens. A thread has the tokens, packed beforehand (operand_layout.h), brought by TMA into a ring that
+// Beside grouped_gemm_wide: four warpgroups of 64 rows in place of two. One widens while the others' steps are in flight.
+// Tiles have 8, 16, 24 or 32 tokens. A thread has the tokens, packed beforehand (operand_layout.h), brought by TMA into a ring that
 // all warpgroups read, and another looks for work.
 //
-// The steps of 16 columns, their order, the segments and the order of all sums are those of gemm_mma.cuh: a token's result is the
+// Steps of 16 columns, segments and the order of all sums are those of gemm_mma.cuh. A token's result is the
 // same bits as in any other kernel (cuda_many_tokens_test).
 #include <utility>
 
@@ -38,7 +38,7 @@ using grouped_weights::kSteps;
 using grouped_weights::Weights;
 
 struct Memory {
-  uint16_t x[kSlots][2][kTokens * kBlockCols];  // Of a stage each.
+  uint16_t x[kSlots][2][kTokens * kBlockCols];  // Bytes of a stage.
   Item items[kItems];
   uint64_t full[kSlots];
   uint64_t empty[kSlots];
@@ -47,13 +47,13 @@ struct Memory {
 };
 
 struct Params {
-  DeviceWeight shape;  // Of all these matrices.
+  DeviceWeight shape;  // Blocks of all these matrices.
   const DeviceWeight* weights;
   int first_matrix;
   int num_matrices;  // Side by side in a row of y: gate and up, or down.
   PackedRows x;
   ExpertGrouping grouping;
-  int row_tiles;  // Of a matrix.
+  int row_tiles;  // One matrix's part.
   // [packed rows, num_matrices * rows], or [num_assignments, ...] where rows of y are by assignment.
   uint16_t* y;
   bool by_assignment;
@@ -123,11 +123,11 @@ __device__ __forceinline__ void BringTokens(Memory& memory, const Params& p) {
 
 // --- Consumers -------------------------------------------------------------------------------------------------------
 
-// What is known of a tile while it is multiplied.
+// Facts of a tile while it is multiplied.
 template <int kMost>
 struct Tile {
   uint32_t a[2][kSteps][4];
-  float sums[kMost / 2] = {};  // Of the segment.
+  float sums[kMost / 2] = {};  // The segment's part.
   float total[kMost / 2];
   int left;  // Stages, of the tile and of the segment.
   int segment_left;
@@ -220,7 +220,7 @@ class Consumer {
       }
       const int left = tile.left;
       if ((MultiplyStage<kMost, kPlaces>(tile) && ...)) continue;
-      return LoadFrom(left, Places());  // What this turn did not come to.
+      return LoadFrom(left, Places());  // The rest, which this turn did not come to.
     }
   }
   template <int kMost>
@@ -236,7 +236,7 @@ class Consumer {
   __device__ __forceinline__ void RunTile() {
     Tile<kMost> tile = {.left = num_stages_, .segment_left = segment_stages_};
 #pragma unroll
-    for (float& total : tile.total) total = -0.0F;  // What is added to it stays what it is.
+    for (float& total : tile.total) total = -0.0F;  // Adding to it changes nothing.
     MultiplyStages(tile, Places());
     const int thread = static_cast<int>(threadIdx.x);
     const Item& item = memory_.items[item_.i];
@@ -264,7 +264,7 @@ class Consumer {
 
   Memory& memory_;
   const Params& p_;
-  const int num_stages_;  // Of a tile and of a segment.
+  const int num_stages_;  // Sums of a tile and of a segment.
   const int segment_stages_;
   Weights<kKind> weights_;
   RingPlace<kItems> item_;

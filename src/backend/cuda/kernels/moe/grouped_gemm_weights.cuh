@@ -1,5 +1,5 @@
-// What grouped_gemm_wide and grouped_gemm_narrow do with FP4 weights: every thread loads the bytes that it will itself widen into wgmma's A
-// operand, some stages ahead and past the end of its item.
+// FP4 weights of grouped_gemm_wide and grouped_gemm_narrow. A thread loads the bytes that it will itself widen into wgmma's A
+// operand. It does so some stages ahead, and past the end of its item.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ inline constexpr int kStageCols = 2 * kBlockCols;
 inline constexpr int kAhead = 3;  // Stages of weights in registers.
 
 struct Item {
-  const uint8_t* data;  // Of the block's first row.
+  const uint8_t* data;  // The block's first row.
   const uint8_t* scale;
   float global_scale;
   int matrix;
@@ -104,7 +104,7 @@ class Weights {
 
   const int64_t row_bytes_;
   const int64_t row_codes_;
-  int64_t first_;  // Of this thread in an item.
+  int64_t first_;  // This thread's part of an item.
   int64_t first_code_;
   const uint8_t* from_ = nullptr;
   const uint8_t* codes_from_ = nullptr;

@@ -39,7 +39,7 @@ using grouped_weights::kSteps;
 using grouped_weights::Weights;
 
 struct Memory {
-  uint16_t x[kSlots][2][kTokens * kBlockCols];  // Of a stage each.
+  uint16_t x[kSlots][2][kTokens * kBlockCols];  // Bytes of a stage.
   Item items[kItems];
   uint64_t full[kSlots];
   uint64_t empty[kSlots];
@@ -48,13 +48,13 @@ struct Memory {
 };
 
 struct Params {
-  DeviceWeight shape;  // Of all these matrices.
+  DeviceWeight shape;  // Blocks of all these matrices.
   const DeviceWeight* weights;
   int first_matrix;
   int num_matrices;  // Side by side in a row of y: gate and up, or down.
   PackedRows x;
   ExpertGrouping grouping;
-  int row_clusters;  // Of a matrix.
+  int row_clusters;  // One matrix's part.
   // [packed rows, num_matrices * rows], or [num_assignments, ...] where rows of y are by assignment.
   uint16_t* y;
   bool by_assignment;
@@ -129,11 +129,11 @@ __device__ __forceinline__ void BringTokens(Memory& memory, const Params& p) {
 
 // --- Consumers -------------------------------------------------------------------------------------------------------
 
-// What is known of a tile while it is multiplied.
+// Facts of a tile while it is multiplied.
 template <int kMost>
 struct Tile {
   uint32_t a[2][kSteps][4];
-  float sums[kMost / 2] = {};  // Of the segment.
+  float sums[kMost / 2] = {};  // The segment's part.
   float total[kMost / 2];
   int left;  // Stages, of the tile and of the segment.
   int segment_left;
@@ -245,7 +245,7 @@ class Consumer {
       }
       const int left = tile.left;
       if ((MultiplyStage<kMost, kPlaces>(tile) && ...)) continue;
-      return LoadFrom(left, Places());  // What this turn did not come to.
+      return LoadFrom(left, Places());  // The rest, which this turn did not come to.
     }
   }
   template <int kMost>
@@ -261,7 +261,7 @@ class Consumer {
   __device__ __forceinline__ void RunTile() {
     Tile<kMost> tile = {.left = num_stages_, .segment_left = segment_stages_};
 #pragma unroll
-    for (float& total : tile.total) total = -0.0F;  // What is added to it stays what it is.
+    for (float& total : tile.total) total = -0.0F;  // Adding to it changes nothing.
     weights_.template Widen<0>(0, tile.a[0]);
     MultiplyStages(tile, Places());
     // Rows of y of this thread's tokens, asked for while the last block is multiplied.
@@ -292,7 +292,7 @@ class Consumer {
 
   Memory& memory_;
   const Params& p_;
-  const int num_stages_;  // Of a tile and of a segment.
+  const int num_stages_;  // Sums of a tile and of a segment.
   const int segment_stages_;
   const uint32_t empty_;  // Barriers of slots in a block of the cluster, one for each lane that tells it.
   Weights<kKind> weights_;
