@@ -79,7 +79,7 @@ class Page(page_testing.PageTest):
         self.wait("current.turns.length === 2 && runs.size === 0 && !current.turns[1].active")
         self.assertEqual(self.browser.evaluate("document.querySelector('.said').innerText"), "What is the capital of Italy?")
         self.assertIn("Rome", self.browser.evaluate("document.querySelector('.text').innerText"))
-        self.assertEqual(self.browser.evaluate("document.querySelector('.branches span').innerText.trim()"), "2 / 2")
+        self.assertEqual(self.browser.evaluate("document.querySelector('.branches > span').innerText.trim()"), "2 / 2")
         self.picture("branches")
         # After a reload both are there, and the old one has all its turns.
         self.show(1200, "light")
