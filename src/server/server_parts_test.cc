@@ -111,10 +111,13 @@ TEST(KnownFields, AreRefusedByNameUnlessTheyAskForNothing) {
     EXPECT_LT(before, field.name) << "by name";
     before = field.name;
     const auto refused = [&](std::string_view value) {
-      const auto json = *chat::ReadJson(fmt::format(R"({{"{}": {}}})", field.name, value), "test");
+      // Beside the field without which it says nothing.
+      const std::string_view other = field.only_beside.substr(0, field.only_beside.find('|'));
+      const std::string beside = other.empty() ? "" : fmt::format(R"(, "{}": 1)", other);
+      const auto json = *chat::ReadJson(fmt::format(R"({{"{}": {}{}}})", field.name, value, beside), "test");
       Fields fields(json);
       RefuseUnsupported(fields);
-      return fields.status();
+      return FieldOf(fields.status()) == field.name ? fields.status() : Status();
     };
     for (const char* nothing : {"null", "\"\"", "[]"}) EXPECT_TRUE(refused(nothing).ok()) << field.name;
     EXPECT_EQ(refused("false").ok(), field.neutral != "true") << field.name;

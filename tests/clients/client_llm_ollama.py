@@ -14,6 +14,6 @@ with tempfile.TemporaryDirectory() as folder:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert "Ollama: tiny" in llm("models"), llm("models")
-    assert "Paris" in llm("-m", "tiny:latest", "-o", "temperature", "0", "What is the capital of France?")
+    assert "tiny:latest" in llm("models"), llm("models")
+    assert "Paris" in llm("-m", "ollama/tiny:latest", "-o", "temperature", "0", "What is the capital of France?")
 print("models, prompt")
