@@ -18,6 +18,7 @@ from dsv4_process import PATIENCE, SLOWNESS, wait_until
 from server_process import Server
 
 MIB = 2**20
+BODY = 23 * MIB  # Nearly --max-body-mib.
 ENDLESS = {**REQUEST, "max_tokens": 4000, "ignore_eos": True, "stream": True}
 
 
@@ -136,14 +137,14 @@ class Owners(unittest.TestCase):
 
     def test_bodies_that_stop_near_their_end(self):
         server = self.serve("--client-seconds", 2)
-        text = b'{"prompt":"' + b"ab cd ef" * (8 * MIB - 4)
+        text = b'{"prompt":"' + b"ab cd ef" * (BODY // 8 - 4)
         for name, data, more in (("plain", text, ""), ("gzip", gzip.compress(text[:8 * MIB], 1)[:-1], "Content-Encoding: gzip\r\n")):
             held = []
             for _ in range(4):
                 connection = connect(server, "127.0.0.2")
                 held.append(connection)
                 with contextlib.suppress(OSError):  # What is beyond its share is refused.
-                    connection.sendall(f"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: {64 * MIB}\r\n{more}\r\n".encode() + data)
+                    connection.sendall(f"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: {BODY}\r\n{more}\r\n".encode() + data)
             self.expect_served(server, 2, f"{name} bodies that stop near their end")
             wait_until(lambda held=held: all(is_closed(one) for one in held), "they are closed")
 
@@ -243,12 +244,12 @@ class Owners(unittest.TestCase):
         server = self.serve("--client-seconds", 5)
         model = memory(server.process)
         pathlib.Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")
-        text = b'{"prompt":"' + b"ab cd ef" * (4 * MIB)
+        text = b'{"prompt":"' + b"ab cd ef" * (BODY // 16)
 
         def hold(*_):
             connection = connect(server, "127.0.0.4")
             with contextlib.suppress(OSError):
-                connection.sendall(f"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: {64 * MIB}\r\n\r\n".encode() + text)
+                connection.sendall(f"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: {BODY}\r\n\r\n".encode() + text)
             time.sleep(2)
             connection.close()
             return "held"

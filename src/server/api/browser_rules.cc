@@ -20,7 +20,11 @@ bool EqualsIgnoringCase(std::string_view a, std::string_view b) {
 
 // Without the port, and without the dot of a full name.
 std::string_view NameIn(std::string_view host) {
-  if (host.starts_with('[')) return host.substr(0, host.find(']') + 1);
+  if (host.starts_with('[')) {
+    const size_t end = host.find(']');
+    const std::string_view behind = end == std::string_view::npos ? host : host.substr(end + 1);
+    return behind.empty() || behind.starts_with(':') ? host.substr(0, host.size() - behind.size()) : host;
+  }
   host = host.substr(0, host.find(':'));
   if (host.ends_with('.')) host.remove_suffix(1);
   return host;
