@@ -54,7 +54,7 @@ struct ServeOptions {
   std::string responses_dir;     // Empty: stored responses are in memory.
   int64_t responses_mib = 64;    // 0: none is stored.
   double timeout_seconds = 0.0;  // Of a request; 0: none.
-  int64_t max_body_mib = 24;  // Of a text of it a request has several copies for a moment.
+  int64_t max_body_mib = 24;     // A request has several copies of its text for a moment.
   double client_seconds = 30.0;
   double keep_alive_seconds = 10.0;
   double drain_seconds = 30.0;
