@@ -68,7 +68,7 @@ TEST(LineWriter, AReaderThatDoesNotReadHoldsUpNothing) {
     LineWriter writer(pipe.TakeWriter(), "log");
     const std::string line(1000, 'y');
     for (int i = 0; i < 5000; ++i) writer.Write(line + "\n");
-    EXPECT_GT(writer.num_lost(), 3000);
+    EXPECT_GT(writer.num_lost(), 2800);  // Two MiB are held: one that is written, one that waits.
   }
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(20));
 }

@@ -75,10 +75,10 @@ class ExpertsCommand(unittest.TestCase):
                 (("forget", "--text", self.text), 2, "profile"),
                 (("profile", "--text", self.folder / "none"), 3, "none"),
                 (("profile", "--text", self.text, "--output", self.folder / "x"), 3, "no text"),
-                (("profile", "--text", self.text, "--experts", "cached=4", "--output", self.folder / "x"), None, "want cuda"),
-                (("profile", "--text", self.text, "--host-memory", "4", "--output", self.folder / "x"), None, "want cuda")):
+                (("profile", "--text", self.text, "--experts", "cached=4", "--output", self.folder / "x"), None, "wants a GPU"),
+                (("profile", "--text", self.text, "--host-memory", "4", "--output", self.folder / "x"), None, "wants a GPU")):
             with self.subTest(arguments=arguments):
-                if words == "want cuda":
+                if words == "wants a GPU":
                     self.text.write_text(TEXT)
                 process = dsv4("experts", *arguments, "-m", TINY)
                 self.assertNotEqual(process.returncode, 0)

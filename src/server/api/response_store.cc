@@ -199,10 +199,18 @@ class ResponseStore::Impl {
   }
 
   Status ReadSecret() {
-    const std::string path = (fs::path(options_.directory) / kSecretFile).string();
-    if (!fs::exists(path)) DSV4_RETURN_IF_ERROR(WriteFile(path, RandomId("")));
-    DSV4_ASSIGN_OR_RETURN_STATUS(secret_, ReadFile(path, FileKind::kRegular));
+    secret_ = RandomId("");
+    DSV4_RETURN_IF_ERROR(WriteMissingSecret());
+    DSV4_ASSIGN_OR_RETURN_STATUS(secret_, ReadFile(SecretPath(), FileKind::kRegular));
     return {};
+  }
+
+  std::string SecretPath() const { return (fs::path(options_.directory) / kSecretFile).string(); }
+
+  // A folder that went away and came back has none, and its responses would have no owner.
+  Status WriteMissingSecret() const {
+    std::error_code ignored;
+    return fs::exists(SecretPath(), ignored) ? Status() : WriteFile(SecretPath(), secret_);
   }
 
   void ReadDirectory() {
@@ -257,7 +265,8 @@ class ResponseStore::Impl {
       if (found == entries_.end()) continue;
       const std::string text = found->second.text;
       lock.unlock();
-      const Status status = WriteFile(PathOf(id), text);
+      Status status = WriteMissingSecret();
+      if (status.ok()) status = WriteFile(PathOf(id), text);
       lock.lock();
       const auto now = entries_.find(id);
       if (now == entries_.end()) {  // Forgotten meanwhile.
