@@ -58,7 +58,7 @@ def main():
         text = pathlib.Path(name).read_text(encoding="utf-8")
         private = private_names(text)
         seen = frozenset().union(*map(header_names, re.findall(r'^#include "([^"]+)"', text, re.M)))
-        for number, group in enumerate(groups):
+        for number, group in enumerate(groups):  # noqa: B007 - used behind the loop
             if group["bytes"] + len(text) <= limit and not private & (group["private"] | group["seen"]) and not seen & group["private"]:
                 break
         else:

@@ -15,6 +15,7 @@ import time
 import unittest
 
 from attack_testing import CHAT
+
 from dsv4_process import BINARY, PATIENCE, SLOWNESS, TINY, free_port, wait_until
 from server_process import Server
 
@@ -132,7 +133,8 @@ class Logs(unittest.TestCase):
                     os.write(writer, b"x" * 4096)
             process = subprocess.run([BINARY, *run], stdout=subprocess.PIPE, stderr=pipe, timeout=PATIENCE, check=False)
             self.assertEqual((process.returncode, process.stdout), (0, expected))
-        wrong = subprocess.run([BINARY, "run", "-m", "/nowhere", "hi"], stderr=open("/dev/full", "w"), timeout=PATIENCE, check=False)
+        with open("/dev/full", "w") as full:
+            wrong = subprocess.run([BINARY, "run", "-m", "/nowhere", "hi"], stderr=full, timeout=PATIENCE, check=False)
         self.assertEqual(wrong.returncode, 3)
 
 

@@ -7,6 +7,7 @@ import time
 import unittest
 
 from attack_testing import SANITIZED, dice, sized
+
 from dsv4_process import BINARY, PATIENCE, TINY, dsv4, free_port
 
 

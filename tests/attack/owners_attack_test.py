@@ -4,7 +4,6 @@ import contextlib
 import gzip
 import http.client
 import json
-import os
 import pathlib
 import resource
 import socket

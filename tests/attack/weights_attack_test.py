@@ -10,6 +10,7 @@ import time
 import unittest
 
 from attack_testing import CHAT, dice, sized
+
 from dsv4_process import TINY, wait_until
 from server_process import Server
 

@@ -12,7 +12,6 @@ import threading
 import unittest
 import zlib
 
-from dsv4_process import wait_until
 from server_process import Server
 from server_testing import CHAT, ENDLESS, QUESTION, TICKET, TICKET_QUESTION, SharedServer
 
