@@ -132,7 +132,8 @@ class Logs(unittest.TestCase):
                     os.write(writer, b"x" * 4096)
             process = subprocess.run([BINARY, *run], stdout=subprocess.PIPE, stderr=pipe, timeout=PATIENCE, check=False)
             self.assertEqual((process.returncode, process.stdout), (0, expected))
-        wrong = subprocess.run([BINARY, "run", "-m", "/nowhere", "hi"], stderr=open("/dev/full", "w"), timeout=PATIENCE, check=False)
+        with open("/dev/full", "w") as full:
+            wrong = subprocess.run([BINARY, "run", "-m", "/nowhere", "hi"], stderr=full, timeout=PATIENCE, check=False)
         self.assertEqual(wrong.returncode, 3)
 
 
@@ -159,16 +160,16 @@ class Files(unittest.TestCase):
             self.assertEqual([path.name for path in folder.iterdir() if path.name.startswith("resp_")], [])
             resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
             wait_until(lambda: len(list(folder.glob("resp_*.json"))) == 20, "all responses written")
-            shutil.rmtree(folder)  # A disk that goes away.
+            folder.rename(self.folder / "away")  # A disk that goes away, and comes back.
             more = self.responses(server, 5)
             time.sleep(1.5)
             self.assertEqual(self.found(server, more), [200] * 5)
-            folder.mkdir()
-            wait_until(lambda: len(list(folder.glob("resp_*.json"))) == 5, "the others written")
+            (self.folder / "away").rename(folder)
+            wait_until(lambda: len(list(folder.glob("resp_*.json"))) == 25, "the others written")
         text = log.read_text()
         self.assertEqual(text.count("they stay in memory until they can be written"), 2, text)
         with Started("--responses-dir", folder, stderr=subprocess.DEVNULL) as server:
-            self.assertEqual(self.found(server, more), [200] * 5)
+            self.assertEqual(self.found(server, ids + more), [200] * 25)
 
     def test_responses_that_cannot_be_written_end_with_the_server(self):
         log = self.folder / "log"

@@ -291,6 +291,13 @@ Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const mode
     if (complaints.empty()) report.place = Place{hole.layer, hole.name, "", 0};
     complaints.push_back(fmt::format("{} {}", hole.name, hole.text));
   }
+  const InputScales inputs = LookAtInputScales(*weights.checkpoint, resolved);
+  complaints.insert(complaints.end(), inputs.findings.begin(), inputs.findings.end());
+  const GateUpOrder order = LookAtGateUpOrder(weights.layers);
+  for (const GateUp& swapped : order.swapped) {
+    if (complaints.empty()) report.place = Place{swapped.layer, GateUpName(swapped), "", 0};
+    complaints.push_back(SwapComplaint(swapped));
+  }
   const std::vector<StrayLayer> strays = survey.strays().Find();
   for (const StrayLayer& stray : strays) {
     // Several that are not of one layer have no place.
@@ -302,13 +309,6 @@ Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const mode
   }
   if (survey.strays().trained()) {
     if (const std::string odd = OddNumber(config); !odd.empty()) complaints.push_back(odd);
-  }
-  const InputScales inputs = LookAtInputScales(*weights.checkpoint, resolved);
-  complaints.insert(complaints.end(), inputs.findings.begin(), inputs.findings.end());
-  const GateUpOrder order = LookAtGateUpOrder(weights.layers);
-  for (const GateUp& swapped : order.swapped) {
-    if (complaints.empty()) report.place = Place{swapped.layer, GateUpName(swapped), "", 0};
-    complaints.push_back(SwapComplaint(swapped));
   }
 
   report.evidence = {fmt::format("{} linears and {} norms of {} layers", survey.linears().size(),

@@ -11,7 +11,12 @@
 namespace dsv4::server {
 
 FairPool::FairPool(Options options) : options_(options) {
-  for (int i = 0; i < std::max(options_.num_threads, 1); ++i) threads_.emplace_back([this] { Run(); });
+  try {
+    for (int i = 0; i < std::max(options_.num_threads, 1); ++i) threads_.emplace_back([this] { Run(); });
+  } catch (...) {  // Those that were started end first.
+    Join();
+    throw;
+  }
 }
 
 void FairPool::Post(uint64_t owner, uint64_t weight, std::function<void()> work) {
