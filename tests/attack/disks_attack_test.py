@@ -161,16 +161,16 @@ class Files(unittest.TestCase):
             self.assertEqual([path.name for path in folder.iterdir() if path.name.startswith("resp_")], [])
             resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
             wait_until(lambda: len(list(folder.glob("resp_*.json"))) == 20, "all responses written")
-            shutil.rmtree(folder)  # A disk that goes away.
+            folder.rename(self.folder / "away")  # A disk that goes away, and comes back.
             more = self.responses(server, 5)
             time.sleep(1.5)
             self.assertEqual(self.found(server, more), [200] * 5)
-            folder.mkdir()
-            wait_until(lambda: len(list(folder.glob("resp_*.json"))) == 5, "the others written")
+            (self.folder / "away").rename(folder)
+            wait_until(lambda: len(list(folder.glob("resp_*.json"))) == 25, "the others written")
         text = log.read_text()
         self.assertEqual(text.count("they stay in memory until they can be written"), 2, text)
         with Started("--responses-dir", folder, stderr=subprocess.DEVNULL) as server:
-            self.assertEqual(self.found(server, more), [200] * 5)
+            self.assertEqual(self.found(server, ids + more), [200] * 25)
 
     def test_responses_that_cannot_be_written_end_with_the_server(self):
         log = self.folder / "log"

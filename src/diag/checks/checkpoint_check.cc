@@ -291,6 +291,13 @@ Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const mode
     if (complaints.empty()) report.place = Place{hole.layer, hole.name, "", 0};
     complaints.push_back(fmt::format("{} {}", hole.name, hole.text));
   }
+  const InputScales inputs = LookAtInputScales(*weights.checkpoint, resolved);
+  complaints.insert(complaints.end(), inputs.findings.begin(), inputs.findings.end());
+  const GateUpOrder order = LookAtGateUpOrder(weights.layers);
+  for (const GateUp& swapped : order.swapped) {
+    if (complaints.empty()) report.place = Place{swapped.layer, GateUpName(swapped), "", 0};
+    complaints.push_back(SwapComplaint(swapped));
+  }
   const std::vector<StrayLayer> strays = survey.strays().Find();
   for (const StrayLayer& stray : strays) {
     // Several that are not of one layer have no place.
@@ -300,15 +307,10 @@ Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const mode
     if (complaints.empty() && one_layer) report.place = Place{stray.layer, name, "", 0};
     complaints.push_back(fmt::format("{} {}", name, stray.text));
   }
-  if (survey.strays().trained()) {
+  // A toy of a few layers is no member of the family, whatever its weights look like.
+  constexpr size_t kFewestLayers = 4;
+  if (survey.strays().trained() && weights.layers.size() >= kFewestLayers) {
     if (const std::string odd = OddNumber(config); !odd.empty()) complaints.push_back(odd);
-  }
-  const InputScales inputs = LookAtInputScales(*weights.checkpoint, resolved);
-  complaints.insert(complaints.end(), inputs.findings.begin(), inputs.findings.end());
-  const GateUpOrder order = LookAtGateUpOrder(weights.layers);
-  for (const GateUp& swapped : order.swapped) {
-    if (complaints.empty()) report.place = Place{swapped.layer, GateUpName(swapped), "", 0};
-    complaints.push_back(SwapComplaint(swapped));
   }
 
   report.evidence = {fmt::format("{} linears and {} norms of {} layers", survey.linears().size(),
