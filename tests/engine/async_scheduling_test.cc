@@ -250,7 +250,8 @@ TEST(AsyncScheduling, AWrongRowEndsItsOwnRequest) {
   const std::unique_ptr<model::Model> model = LoadModel(backend);
   const auto vocab_size = static_cast<int32_t>(model->config().vocab_size);
   for (const bool has_bad_logit : {true, false}) {
-    g_faults = {ops::kNoFault, ops::kNoFault, has_bad_logit ? 7 : vocab_size};
+    // The first call chooses what comes behind the prompts.
+    g_faults = {ops::kNoFault, ops::kNoFault, ops::kNoFault, has_bad_logit ? 7 : vocab_size};
     Engine engine(*model, {.async_scheduling = true}, {});
     const RequestId wrong = *engine.Submit(Endless(1));
     const RequestId right = *engine.Submit(Endless(2));

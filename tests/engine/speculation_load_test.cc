@@ -237,7 +237,8 @@ TEST(SpeculationLoad, WithoutASeedAnswersHaveTheSamplersDistribution) {
     ASSERT_GE(expected.size(), 8U) << i;
     const auto likeliest =
         std::ranges::max_element(expected, {}, [](const auto& entry) { return entry.second; });
-    EngineOptions options = {.max_sequences = 50};
+    // All prompts in one step: drafts are verified where nothing is read.
+    EngineOptions options = {.max_prefill_beside_decode = 512, .max_sequences = 50};
     options.speculation.always = true;
     options.speculation.most_tokens = 2;
     options.speculation.make_drafter = [&] {
