@@ -191,7 +191,7 @@ class Arguments(unittest.TestCase):
             both = [dsv4_json("run", "--json", "--temperature", "0", option, value, *([] if value == QUESTION else [QUESTION]))["token_ids"]
                     for option in (short_option, long_option)]
             self.assertEqual(both[0], both[1])
-        self.assertRegex(dsv4("run", "-v", "-n", "1", QUESTION).stderr, r"(?s)info: model.*answer 1 tokens in \S+ s\n")  # Alone it has no rate.
+        self.assertRegex(dsv4("run", "-v", "-n", "1", QUESTION).stderr, r"(?s)info: model.*answer 1 tokens in \S+ s, on \w+")  # Alone it has no rate.
 
     def test_tokenize_a_text(self):
         document = dsv4_json("tokenize", "--json", "Crème")
@@ -259,7 +259,7 @@ class Arguments(unittest.TestCase):
         self.assertEqual(parts["packed"]["compressor values"], parts["wide"]["compressor values"])
         self.expect_usage_error("run", QUESTION, "--cache-rows", "fp8")
         self.expect_usage_error("run", QUESTION, "--pass-tokens", "-1")
-        self.expect_usage_error("serve", "--pass-tokens", "8")  # Fewer than the answers at one time.
+        self.expect_usage_error("serve", "--pass-tokens", "8", "--max-sequences", "64")  # Fewer than the answers at one time.
 
     def test_model_flags_may_stand_before_the_subcommand(self):
         self.assertEqual(dsv4("-m", TINY, "run", "--raw", "A", "--max-tokens", "1").returncode, 0)

@@ -175,7 +175,7 @@ class Bodies(SharedServer):
         half = len(self.BODY) // 2
         for coding, body in (("gzip", gzip.compress(self.BODY)), ("GZIP", gzip.compress(self.BODY[:half]) + gzip.compress(self.BODY[half:])),
                              ("deflate", zlib.compress(self.BODY)), ("zstd", zstd_of(self.BODY)), ("zstd", zstd_of(self.BODY[:half]) + zstd_of(self.BODY[half:])),
-                             ("x-gzip", gzip.compress(self.BODY + b" " * 5_000_000))):
+                             ("x-gzip", gzip.compress(self.BODY + b" " * 5_000))):
             status, answer = self.send(coding, body)
             self.assertEqual(status, 200, (coding, answer))
             self.assertEqual(answer["choices"][0]["message"], plain, coding)

@@ -25,6 +25,7 @@ std::string_view NameIn(std::string_view host) {
     const std::string_view behind = end == std::string_view::npos ? host : host.substr(end + 1);
     return behind.empty() || behind.starts_with(':') ? host.substr(0, host.size() - behind.size()) : host;
   }
+  if (host.find(':') != host.rfind(':')) return host;  // An address of IPv6 wants brackets.
   host = host.substr(0, host.find(':'));
   if (host.ends_with('.')) host.remove_suffix(1);
   return host;
