@@ -46,7 +46,7 @@ bool OfOtherWeights(const ExpertProfile& profile, const std::string& weights);
 // By layer the experts that were chosen most often first, the lower id of equals (model::TiersOf).
 std::vector<std::vector<int32_t>> OrderByCounts(const ExpertProfile& profile);
 
-// What --expert-profile says, or the model's own profile, which is logged. Empty without one. One of other weights is not used, with a
+// The profile of --expert-profile, or the model's own profile, which is logged. Empty without one. One of other weights is not used, with a
 // warning, unless a flag names it. InvalidArgument for one of another number of layers or experts; a file that --expert-profile names must be
 // there.
 Result<std::vector<std::vector<int32_t>>> ExpertOrderOf(const ModelFlags& flags, const ModelSource& source,

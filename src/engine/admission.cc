@@ -10,7 +10,7 @@ namespace dsv4::engine {
 namespace {
 
 // Steps that found what they needed, until one sequence more may run.
-constexpr int64_t kStepsOfTrust = 16;
+constexpr int64_t kTrustWindow = 16;
 
 }  // namespace
 
@@ -202,7 +202,7 @@ bool Admission::Enter(size_t chosen, std::vector<Event>& events) {
     }
     next.state = std::move(*state);
   }
-  // Where this prompt leaves the path of an earlier one, a third may leave it too.
+  // A third prompt may leave the path of an earlier one at this prompt's place.
   const int64_t shared = std::min(keeper_.SharedLength(next), next.num_prompt_tokens);
   if (shared >= next.length() + kWorthWaitingFor) next.KeepAt(shared);
   if (!next.admitted) {
@@ -238,7 +238,7 @@ bool Admission::FreeMemory() {
     if (core_.running.size() < 2) return false;
     Preempt(core_.running.size() - 1);
   }
-  // What a failed step has spoilt is computed again.
+  // States that a failed step has spoilt are computed again.
   for (size_t i = core_.running.size(); i-- > 0;) {
     if (!core_.running[i]->state->poisoned()) continue;
     core_.running[i]->state.reset();
@@ -251,7 +251,7 @@ bool Admission::FreeMemory() {
 }
 
 void Admission::CountGoodStep() {
-  if (++num_good_steps_ % kStepsOfTrust == 0 && most_running_ < core_.options.max_sequences) ++most_running_;
+  if (++num_good_steps_ % kTrustWindow == 0 && most_running_ < core_.options.max_sequences) ++most_running_;
 }
 
 void Admission::MakeRoom() {

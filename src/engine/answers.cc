@@ -41,7 +41,7 @@ bool Answers::Take(Sequence& sequence, const model::ChosenToken& token) const {
 void Answers::Finish(Sequence& sequence, FinishReason reason, Status status, int32_t stop_token,
                      std::vector<Event>& events) {
   TakeBack(sequence);
-  // What a cancelled prompt has read so far counts too: the client may come back with it.
+  // Rows that a cancelled prompt has read count too: the client may come back with it.
   if (reason != FinishReason::kError) keeper_.Keep(sequence);
   // Memory that is lacking comes back; a full queue is another matter.
   if (status.code() == StatusCode::kResourceExhausted)

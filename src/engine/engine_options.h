@@ -49,7 +49,7 @@ struct EngineOptions {
   // A sequence with events that were not taken for so long gives its place to any other owner, its own owner's last one too.
   double unread_seconds = 1.0;
   int64_t max_context = 0;  // Prompt and answer together; 0: as many as the model knows.
-  // Of the states of running sequences on the rank that keeps most of them; where ranks divide the sequences, of the average rank. When they
+  // Bytes of the states of running sequences on the rank that keeps most of them; where ranks divide the sequences, of the average rank. When they
   // outgrow it, the youngest is preempted: it gives its state up, waits, and is computed again from what the prefix store has. 0: no limit.
   int64_t max_state_bytes = 0;
   int64_t prefix_cache_bytes =

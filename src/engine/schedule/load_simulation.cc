@@ -99,13 +99,7 @@ Figures Simulate(const Machine& machine, PrefillPolicy policy, const std::vector
       if (sequence.given > 0) ++load.answering;
       if (sequence.left > 0) reading = true;
     }
-    const auto add = [&](const Sequence& sequence) {
-      load.tokens += sequence.left;
-      ++load.num_prompts;
-      load.waited += now - sequence.arrival;
-      load.longest_wait = std::max(load.longest_wait, now - sequence.arrival);
-    };
-    for (const Sequence& sequence : waiting) add(sequence);
+    for (const Sequence& sequence : waiting) load.Add(sequence.left, now - sequence.arrival);
     if (reading || !policy.Holds(load)) {
       running.insert(running.end(), waiting.begin(), waiting.end());
       waiting.clear();
@@ -117,7 +111,7 @@ Figures Simulate(const Machine& machine, PrefillPolicy policy, const std::vector
     load = {.answering = load.answering};
     std::vector<Pending> pending;
     for (const Sequence& sequence : running) {
-      if (sequence.left > 0) add(sequence);
+      if (sequence.left > 0) load.Add(sequence.left, now - sequence.arrival);
       // A prompt of one token is no answer.
       pending.push_back({.num_tokens = sequence.given > 0 ? 1 : std::max<int64_t>(sequence.left, 2),
                          .arrival = sequence.id});

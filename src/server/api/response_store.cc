@@ -259,11 +259,12 @@ class ResponseStore::Impl {
         last = stopping_;
         queue_.swap(failed_);
       }
-      const std::string id = std::move(queue_.front());
-      queue_.pop_front();
+      // Copied before it leaves the queue: where there is no memory for that, it is tried again.
+      const std::string id = queue_.front();
       const auto found = entries_.find(id);
+      const std::string text = found == entries_.end() ? std::string() : found->second.text;
+      queue_.pop_front();
       if (found == entries_.end()) continue;
-      const std::string text = found->second.text;
       lock.unlock();
       Status status = WriteMissingSecret();
       if (status.ok()) status = WriteFile(PathOf(id), text);

@@ -10,10 +10,10 @@
 
 namespace dsv4::server {
 
-FairPool::FairPool(Options options) : options_(options) {
+FairPool::FairPool(Options options) : options_(options), num_threads_(std::max(options.num_threads, 1)) {
   // A thread that cannot be made ends those before it: a thread that is not joined would end the process.
   try {
-    for (int i = 0; i < std::max(options_.num_threads, 1); ++i) threads_.emplace_back([this] { Run(); });
+    for (int i = 0; i < num_threads_; ++i) threads_.emplace_back([this] { Run(); });
   } catch (...) {
     Join();
     throw;
@@ -40,7 +40,7 @@ void FairPool::Join() {
 }
 
 FairPool::Owners::iterator FairPool::Next() {
-  const int most = std::max<int>(1, static_cast<int>(threads_.size()) - 1);
+  const int most = std::max(1, num_threads_ - 1);
   auto next = owners_.end();
   for (auto it = owners_.begin(); it != owners_.end(); ++it) {
     const Owner& owner = it->second;

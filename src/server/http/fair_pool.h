@@ -47,6 +47,8 @@ class FairPool {
   Owners::iterator Next();
 
   const Options options_;
+  const int
+      num_threads_;  // The first threads run while later ones are made: threads_ is not theirs to look at.
   std::mutex mutex_;
   std::condition_variable changed_;
   Owners owners_;

@@ -75,7 +75,7 @@ const kMostRuns = 4;  // A browser has six connections to a server.
 
 const newAnswer = () => ({ role: "assistant", content: "", reasoning: "", calls: [] });
 
-// Says when nobody answers in this conversation, here or in another tab.
+// Says when no answer is being written in this conversation, here or in another tab.
 async function isFree(conversation) {
   if (runs.has(conversation)) { notice(kBusy, { about: "busy" }); return false; }
   if (runs.size >= kMostRuns) { notice(`${kMostRuns} answers are being written. Wait for one of them, or stop one.`, { about: "busy" }); return false; }
