@@ -58,7 +58,8 @@ bool NeedsClustersOrTma(const std::string& kernel) {
 
 // Prefill, decode of one and of several sequences: every op of a model of the release's shape.
 void RunSteps(const ops::Backend& backend) {
-  const auto model = MakeFlash(backend);
+  // Passes of all tokens of a step: experts of many tokens and of a few have kernels of their own.
+  const auto model = MakeFlash(backend, {.max_chunk_tokens = 2048});
   std::vector<kv::SequenceState> states;
   for (int i = 0; i < 8; ++i) states.push_back(Take(model->NewSequence()));
   for (const int64_t num_tokens : {int64_t{2048}, int64_t{300}, int64_t{64}, int64_t{9}, int64_t{5}}) {
@@ -111,7 +112,7 @@ TEST_F(CudaPortable, HopperTakesWhatItHas) {
   RunSteps(backend);
   const std::set<std::string> kernels = KernelsOf(backend);
   for (const char* kernel : {"attention/decode_cluster", "moe/gemv_joint", "hyper_connection/hc_cluster",
-                             "gemm/gemm_wgmma", "moe/grouped_gemm_wide"})
+                             "gemm/gemm_wgmma", "moe/grouped_gemm_wide", "moe/grouped_gemm_narrow"})
     EXPECT_TRUE(kernels.contains(kernel)) << kernel;
   EXPECT_GT(null_runtime::overlapped_launches, overlapped);
   EXPECT_TRUE(backend::RunsHopperCode(backend));
