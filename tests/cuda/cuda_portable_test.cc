@@ -62,7 +62,8 @@ void RunSteps(const ops::Backend& backend) {
   const auto model = MakeFlash(backend, {.max_chunk_tokens = 2048});
   std::vector<kv::SequenceState> states;
   for (int i = 0; i < 8; ++i) states.push_back(Take(model->NewSequence()));
-  for (const int64_t num_tokens : {int64_t{2048}, int64_t{300}, int64_t{64}, int64_t{9}, int64_t{5}}) {
+  for (const int64_t num_tokens :
+       {int64_t{2048}, int64_t{512}, int64_t{300}, int64_t{64}, int64_t{9}, int64_t{5}}) {
     std::vector<int32_t> tokens(static_cast<size_t>(num_tokens));
     std::iota(tokens.begin(), tokens.end(), 1);
     const model::SequenceChunk chunk = {.state = states.data(), .tokens = tokens};
