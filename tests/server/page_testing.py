@@ -76,7 +76,17 @@ class PageTest(unittest.TestCase):
         self.do(f"[...{within}.querySelectorAll('button')].findLast(b => (b.ariaLabel || b.textContent) === {json.dumps(name)} && !b.disabled).click()")
 
     def start_a_long_answer(self):
-        """An answer that does not end by itself: one word always wins."""
+        """An answer that does not end by itself: one word always wins. It arrives slowly, however fast the machine is."""
+        self.do("""window.fastFetch ??= fetch; fetch = async (...all) => {
+            const response = await fastFetch(...all);
+            if (all[0] !== 'v1/chat/completions' || !response.body) return response;
+            const slow = new TransformStream({ async transform(chunk, controller) {
+              for (let i = 0; i < chunk.length; i += 256) {
+                controller.enqueue(chunk.slice(i, i + 256));
+                await new Promise(resolve => setTimeout(resolve, 20));
+              } } });
+            return new Response(response.body.pipeThrough(slow), { status: response.status, headers: response.headers });
+          }""")
         word = self.server.post("/tokenize", {"prompt": " house"})["tokens"][-1]
         self.do(f"const plain = requestBody; requestBody = turns => ({{ ...plain(turns), logit_bias: {{ {word}: 1000 }} }})")
         self.settings(temperature=0, thinking=False, max_tokens=3000)
