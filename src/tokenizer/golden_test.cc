@@ -12,6 +12,7 @@
 #include "tokenizer/stop_set.h"
 #include "tokenizer/stream_decoder.h"
 #include "tokenizer/testing.h"
+#include "tokenizer/token_classes.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/tokenizer_file.h"
 
@@ -122,6 +123,18 @@ TEST(TokenizerGolden, IdsWithoutATokenDecodeToNothing) {
     EXPECT_FALSE(V4Tokenizer().IsDefined(id)) << id;
     EXPECT_EQ(V4Tokenizer().Decode(std::vector<TokenId>{19923, id, 2058}), "Hello world") << id;
   }
+}
+
+// Count and hash are those of an implementation in Python on `unicodedata`.
+TEST(TokenizerGolden, TokenClasses) {
+  const auto classes = MakeTokenClasses(ReleaseTokenizer(), ReleaseTokenizer().num_ids());
+  ASSERT_TRUE(classes) << classes.error().ToString();
+  EXPECT_EQ(classes->of_id.size(), 128815u);
+  EXPECT_EQ(classes->count, 98627);
+  uint64_t hash = 14695981039346656037U;
+  for (const int32_t token_class : classes->of_id)
+    hash = (hash ^ static_cast<uint64_t>(token_class)) * 1099511628211U;
+  EXPECT_EQ(hash, 6018272102448026600U);
 }
 
 // A quadratic encoder takes minutes for these, and a linear scanner that backtracks does too.
