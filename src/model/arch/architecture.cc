@@ -9,6 +9,7 @@
 
 #include "io/mapped_file.h"
 #include "model/arch/v4/v4.h"
+#include "model/arch/v41/v41.h"
 #include "model/config/config_reader.h"
 
 namespace dsv4::model {
@@ -28,12 +29,8 @@ Result<const Architecture*> FindArchitecture(const Json& root, std::string_view 
   ConfigReader reader(root, std::string(what), status);
   const std::string model_type = reader.StringOr("model_type", "");
   const std::vector<std::string> architectures = reader.Strings("architectures");
-  const auto is_v41 = [](std::string_view name) {
-    return name.starts_with("deepseek_v41") || name.starts_with("DeepseekV41");
-  };
   DSV4_TRY(status);
-  if (is_v41(model_type) || std::any_of(architectures.begin(), architectures.end(), is_v41) ||
-      reader.Has("kv_source_layer_ids") || reader.Has("engram_layer_ids")) {
+  if (IsV41Config(root)) {
     reader.Fail("model_type", fmt::format("\"{}\" is DeepSeek-V4.1, another architecture", model_type),
                 kSupported);
   } else if (!model_type.empty() && model_type != kV4.name) {

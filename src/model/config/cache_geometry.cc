@@ -1,8 +1,6 @@
 #include "model/config/cache_geometry.h"
 
 #include "base/check.h"
-#include "ops/hadamard_fp4.h"
-#include "ops/simulate_fp8.h"
 
 namespace dsv4::model {
 
@@ -21,9 +19,9 @@ kv::CacheLayout CacheGeometry(const ModelConfig& config, std::span<const LayerPl
   const DType dtype = numerics == Numerics::kRelease ? DType::kBF16 : DType::kF32;
   layout.window_format = layout.entry_format = layout.key_format = dtype;
   if (numerics == Numerics::kRelease && rows == CacheRows::kPacked) {
-    layout.window_format = layout.entry_format =
-        CacheFormat::Fp8(config.nope_head_dim(), ops::SimulateFp8Args{}.group);
-    layout.key_format = CacheFormat::Fp4(config.index_head_dim, ops::kIndexerFp4Group);
+    layout.window_format = config.window_rows;
+    layout.entry_format = config.entry_rows;
+    layout.key_format = config.key_rows;
   }
   layout.max_positions = config.max_position_embeddings;
   layout.max_chunk_tokens = max_chunk_tokens;

@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "model/config/layer_plan.h"
 #include "model/config/tensor_rows.h"
+#include "tensor/cache_format.h"
 
 namespace dsv4::model {
 
@@ -53,7 +54,27 @@ struct DsparkConfig {
   int64_t noise_token_id = 0;  // What stands behind the anchor in a block.
   int64_t markov_rank = 0;     // Columns of both Markov tables.
   std::vector<int64_t>
-      target_layer_ids;  // Layers of the trunk whose outputs are tapped, in the order of main_proj's columns.
+      target_layer_ids;  // Layers of the trunk whose streams are tapped, in the order of main_proj's columns.
+  bool taps_inputs =
+      false;  // The streams in front of a tapped layer, behind its Engram; else those behind it.
+  // Experts of its layers; the releases before V4.1 have the trunk's.
+  int64_t n_routed_experts = 0;
+  int64_t num_experts_per_tok = 0;
+};
+
+// Tables of n-grams whose rows are mixed into the streams in front of some layers: the `engram_*` keys of V4.1.
+struct EngramConfig {
+  std::vector<int64_t> layer_ids;       // Ascending.
+  std::vector<int64_t> num_embeddings;  // Rows of each layer's table; empty where the file names none.
+  int64_t vocab_size = 0;               // No table of one n-gram size and head has fewer rows.
+  int64_t max_ngram_size = 0;           // Sizes 2 up to this one.
+  int64_t n_heads = 0;                  // For each size.
+  int64_t head_dim = 0;
+  int64_t pad_token_id = 0;           // Stands in front of the first token.
+  int64_t compressed_vocab_size = 0;  // Classes of tokens; 0 where the file names none.
+
+  int64_t rows_per_token() const { return (max_ngram_size - 1) * n_heads; }
+  int64_t row_dim() const { return rows_per_token() * head_dim; }
 };
 
 struct ModelConfig {
@@ -74,11 +95,25 @@ struct ModelConfig {
   int64_t index_n_heads = 0;
   int64_t index_head_dim = 0;
   int64_t index_topk = 0;
+  bool hadamard_keys = true;  // Whether queries and keys of the indexer are rotated before they are rounded.
+  // How many blocks of how many entries a layer's candidates are; zero where no layer makes any.
+  int64_t candidate_topk_blocks = 0;
+  int64_t candidate_block_size = 0;
+
+  // The grids that release numerics round cached rows to, which is also how they are packed.
+  CacheFormat window_rows;
+  CacheFormat entry_rows;
+  CacheFormat key_rows;
+  bool norm_query_heads = true;  // Whether each head's query has unit mean square.
+  int64_t activation_block =
+      128;  // Columns of activations that share a scale in front of FP8 and MXFP4 weights.
 
   int64_t n_routed_experts = 0;
   int64_t num_experts_per_tok = 0;
   int64_t moe_intermediate_size = 0;  // Routed and shared experts. There is always one shared expert.
   double routed_scaling_factor = 1;
+  double gate_temp = 1;     // Divides the router's logits.
+  double router_eps = 0;    // Added to the sum that divides the weights.
   double swiglu_limit = 0;  // 0: no clamp.
 
   int64_t hc_mult = 0;  // Residual streams.
@@ -92,6 +127,8 @@ struct ModelConfig {
   bool tie_word_embeddings = false;
   std::vector<int64_t> bos_token_ids;  // As written; may be empty.
   std::vector<int64_t> eos_token_ids;
+
+  std::optional<EngramConfig> engram;
 
   std::vector<LayerPlan> layers;       // num_hidden_layers plans, checked; a draft module's tail is dropped.
   std::span<const TensorRow> tensors;  // The architecture's table of tensors (tensor_rows.h),

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "base/json.h"
+#include "model/config/config_reader.h"
 
 namespace dsv4::model {
 namespace {
@@ -56,6 +57,15 @@ Result<std::optional<DsparkConfig>> ParseDsparkConfig(const Json& root, std::str
     DSV4_ASSIGN_OR_RETURN(const int64_t id, Integer(what, kKeys[3], layer, 0, config.num_hidden_layers - 1));
     dspark.target_layer_ids.push_back(id);
   }
+  const auto count_or = [&](const char* key, int64_t most, int64_t trunks) -> Result<int64_t> {
+    if (!has(key) || root[key] == 0) return trunks;
+    return Integer(what, key, root[key], 1, most);
+  };
+  DSV4_ASSIGN_OR_RETURN(dspark.n_routed_experts,
+                        count_or("dspark_n_routed_experts", kMaxExperts, config.n_routed_experts));
+  DSV4_ASSIGN_OR_RETURN(
+      dspark.num_experts_per_tok,
+      count_or("dspark_num_experts_per_tok", dspark.n_routed_experts, config.num_experts_per_tok));
   return std::optional(std::move(dspark));
 }
 

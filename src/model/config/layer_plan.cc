@@ -15,10 +15,11 @@ struct Owner {
   std::string_view name;
   int LayerPlan::*member;
 };
-constexpr std::array<Owner, 3> kOwners = {
+constexpr std::array<Owner, 4> kOwners = {
     Owner{"entries", &LayerPlan::entries},
     Owner{"keys", &LayerPlan::keys},
     Owner{"selection", &LayerPlan::selection},
+    Owner{"candidates", &LayerPlan::candidates},
 };
 
 Status Fault(std::string_view what, const LayerPlan& plan, std::string_view got, std::string_view wanted) {
@@ -52,9 +53,11 @@ std::string_view AttentionName(const LayerPlan& plan) {
 }
 
 std::string Facts(const LayerPlan& plan) {
-  const auto& [number, window, entries, keys, selection, ratio, overlap, router, rope, block_rows] = plan;
-  return fmt::format("{} {} {} {} {} {} {} {} {} {}", number, window, entries, keys, selection, ratio,
-                     overlap, static_cast<int>(router), static_cast<int>(rope), block_rows);
+  const auto& [number, window, entries, keys, selection, candidates, ratio, overlap, pooling, key_source,
+               engram, router, rope, block_rows] = plan;
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {}", number, window, entries, keys, selection,
+                     candidates, ratio, overlap, static_cast<int>(pooling), static_cast<int>(key_source),
+                     engram, static_cast<int>(router), static_cast<int>(rope), block_rows);
 }
 
 LayerPlan BlockPlan(int number, int state_layer) { return {.number = number, .window = state_layer}; }
@@ -85,6 +88,15 @@ Status CheckPlans(std::span<const LayerPlan> plans, std::string_view what) {
       return Fault(what, plan,
                    fmt::format("scores keys of layer {} for entries of layer {}", plan.keys, plan.entries),
                    "keys of the layer whose entries it reads");
+    if (plan.candidates >= 0 && !plan.selects())
+      return Fault(what, plan,
+                   fmt::format("has the candidates of layer {} and chooses nothing", plan.candidates),
+                   "candidates where entries are chosen");
+    if (plan.candidates >= 0 && plans[static_cast<size_t>(plan.candidates)].entries != plan.entries)
+      return Fault(
+          what, plan,
+          fmt::format("is bound by the candidates of layer {}, which reads other entries", plan.candidates),
+          "candidates among its own entries");
   }
   return {};
 }

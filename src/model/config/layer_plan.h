@@ -21,6 +21,19 @@ enum class RouterKind : uint8_t {
   kTokenIds  // By a table of token ids; scores give the weights.
 };
 
+// How tokens become an entry.
+enum class Pooling : uint8_t {
+  kBiased,  // By the softmax of a gate with a bias for the place in the group.
+  kGated,   // By that of a gate alone.
+  kSingle   // An entry is of one token, and there is no gate.
+};
+
+// Source of the rows of indexer keys.
+enum class KeySource : uint8_t {
+  kCompressor,  // From a compressor of their own.
+  kLatents      // From the pooled rows that become entries, before these are rotated.
+};
+
 // The rotary table of a layer (ModelConfig).
 enum class RopeKind : uint8_t { kPlain, kCompressed };
 
@@ -33,9 +46,14 @@ struct LayerPlan {
   int keys = -1;     // Indexer keys that it scores.
   int selection =
       -1;  // The layer whose choice among the entries it uses; without one it reads all visible entries.
+  // The layer whose candidate blocks bound its choice; its own: it makes them, and is not bound by them.
+  int candidates = -1;
   int64_t ratio = 0;  // Tokens per entry; 0: it sees none.
   int64_t overlap =
       1;  // Groups of `ratio` tokens that meet in an entry; also the compressor's width in units of the entry's.
+  Pooling pooling = Pooling::kBiased;
+  KeySource key_source = KeySource::kCompressor;
+  int engram = -1;  // Its place among the layers with an Engram; -1: it has none.
   RouterKind router = RouterKind::kScores;
   RopeKind rope = RopeKind::kPlain;
   // Rows of a block of a drafter: each sequence's rows are a block, all of which see one another and the window in front of the first.
@@ -46,6 +64,9 @@ struct LayerPlan {
   bool makes_keys() const { return keys >= 0 && keys == window; }
   bool selects() const { return selection >= 0 && selection == window; }
   bool reads_selection() const { return selection >= 0; }
+  bool makes_candidates() const { return candidates >= 0 && candidates == window; }
+  bool bound_by_candidates() const { return candidates >= 0 && candidates != window; }
+  bool has_engram() const { return engram >= 0; }
   // Entries that a query at this position may see.
   int64_t VisibleEntries(int64_t position) const { return sees_entries() ? (position + 1) / ratio : 0; }
   // Steps before and after the layers have no plan, and this number in its place.
@@ -64,7 +85,8 @@ std::string Facts(const LayerPlan& plan);
 LayerPlan BlockPlan(int number, int state_layer);
 
 // Whether the plans of a whole model fit together: numbers and windows count up, owners are themselves makers and no later layer, ratios
-// of owner and reader agree, a layer that scores has keys, a choice is that of the last layer to choose. `what` names the document in errors.
+// of owner and reader agree, a layer that scores has keys, a choice is that of the last layer to choose, candidates are
+// of layers that choose. `what` names the document in errors.
 Status CheckPlans(std::span<const LayerPlan> plans, std::string_view what);
 
 // The same layers as a stage that begins with `layers.begin` counts them. No layer reads rows of a layer outside.

@@ -9,6 +9,8 @@
 #include <array>
 #include <span>
 
+#include "formats/cache_rows.h"
+
 namespace dsv4::model {
 namespace {
 
@@ -28,8 +30,15 @@ std::string Facts(const QuantizationConfig& q) {
 }
 
 std::string Facts(const DsparkConfig& d) {
-  return fmt::format("{} {} {} {}", d.block_size, d.noise_token_id, d.markov_rank,
-                     fmt::join(d.target_layer_ids, ","));
+  return fmt::format("{} {} {} {} {} {} {}", d.block_size, d.noise_token_id, d.markov_rank,
+                     fmt::join(d.target_layer_ids, ","), d.taps_inputs, d.n_routed_experts,
+                     d.num_experts_per_tok);
+}
+
+std::string Facts(const EngramConfig& e) {
+  return fmt::format("{} {} {} {} {} {} {} {}", fmt::join(e.layer_ids, ","), fmt::join(e.num_embeddings, ","),
+                     e.vocab_size, e.max_ngram_size, e.n_heads, e.head_dim, e.pad_token_id,
+                     e.compressed_vocab_size);
 }
 
 // Every field but those that name tokens for others and parts that do not run.
@@ -53,11 +62,19 @@ std::string Facts(const ModelConfig& c) {
                             c.hc_mult,
                             c.moe_intermediate_size,
                             c.hc_sinkhorn_iters,
-                            c.num_nextn_predict_layers};
-  std::string facts = fmt::format(
-      "{}|{} {} {} {}|{}|{}|{}|{}|{}|{}", fmt::join(sizes, " "), c.routed_scaling_factor, c.swiglu_limit,
-      c.hc_eps, c.rms_norm_eps, Facts(c.rope), Facts(c.compress_rope), c.tie_word_embeddings, c.expert_dtype,
-      Facts(c.quantization), c.dspark ? Facts(*c.dspark) : std::string());
+                            c.num_nextn_predict_layers,
+                            c.candidate_topk_blocks,
+                            c.candidate_block_size,
+                            c.activation_block,
+                            int64_t{c.hadamard_keys},
+                            int64_t{c.norm_query_heads}};
+  std::string facts =
+      fmt::format("{}|{} {} {} {} {} {}|{}|{}|{}|{}|{}|{}|{}", fmt::join(sizes, " "), c.routed_scaling_factor,
+                  c.gate_temp, c.router_eps, c.swiglu_limit, c.hc_eps, c.rms_norm_eps, Facts(c.rope),
+                  Facts(c.compress_rope), c.tie_word_embeddings, c.expert_dtype, Facts(c.quantization),
+                  c.dspark ? Facts(*c.dspark) : std::string(), c.engram ? Facts(*c.engram) : std::string());
+  for (const CacheFormat& rows : {c.window_rows, c.entry_rows, c.key_rows})
+    facts += "|" + dsv4::ToString(rows);
   for (const LayerPlan& layer : c.layers) facts += "|" + Facts(layer);
   return facts;
 }

@@ -10,6 +10,8 @@
 #include "model/arch/v4/v4.h"
 #include "model/config/config_reader.h"
 #include "model/config/dspark_config.h"
+#include "ops/hadamard_fp4.h"
+#include "ops/simulate_fp8.h"
 
 namespace dsv4::model {
 namespace {
@@ -142,6 +144,9 @@ Result<ModelConfig> ParseV4Config(const Json& root, std::string_view what) {
   ReadIndexer(reader, config);
   ReadQuantization(reader, config);
   ReadDraftAndVision(reader, config);
+  config.window_rows = config.entry_rows =
+      CacheFormat::Fp8(config.nope_head_dim(), ops::SimulateFp8Args{}.group);
+  config.key_rows = CacheFormat::Fp4(config.index_head_dim, ops::kIndexerFp4Group);
   config.bos_token_ids = ReadTokenIds(reader, "bos_token_id", config.vocab_size);
   config.eos_token_ids = ReadTokenIds(reader, "eos_token_id", config.vocab_size);
   CheckSizes(reader, config);

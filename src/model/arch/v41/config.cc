@@ -1,0 +1,233 @@
+// V4.1's config.json.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+
+#include "model/arch/v41/v41.h"
+#include "model/config/config_reader.h"
+#include "model/config/dspark_config.h"
+
+namespace dsv4::model {
+namespace {
+
+// Names of inference/config.json, and those of config.json.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 17> kFlatNames = {{
+    {"dim", "hidden_size"},
+    {"n_layers", "num_hidden_layers"},
+    {"n_heads", "num_attention_heads"},
+    {"rope_head_dim", "qk_rope_head_dim"},
+    {"window_size", "sliding_window"},
+    {"norm_eps", "rms_norm_eps"},
+    {"kv_source_layers", "kv_source_layer_ids"},
+    {"index_source_layers", "index_source_layer_ids"},
+    {"candidate_source_layer", "candidate_source_layer_id"},
+    {"n_activated_experts", "num_experts_per_tok"},
+    {"moe_inter_dim", "moe_intermediate_size"},
+    {"score_func", "scoring_func"},
+    {"route_scale", "routed_scaling_factor"},
+    {"engram_pad_id", "engram_pad_token_id"},
+    {"n_mtp_layers", "num_nextn_predict_layers"},
+    {"dspark_n_activated_experts", "dspark_num_experts_per_tok"},
+    {"max_seq_len", "max_position_embeddings"},
+}};
+
+// Keys beside `text_config` that say something about the text model too.
+constexpr std::array<std::string_view, 6> kOuterKeys = {"quantization_config", "expert_dtype",
+                                                        "bos_token_id",        "eos_token_id",
+                                                        "tie_word_embeddings", "architectures"};
+
+bool Named(const Json& root) {
+  const auto is_v41 = [](const Json& name) {
+    return name.is_string() && (name.get<std::string>().starts_with("deepseek_v41") ||
+                                name.get<std::string>().starts_with("DeepseekV41"));
+  };
+  const auto type = root.find("model_type");
+  if (type != root.end() && is_v41(*type)) return true;
+  const auto names = root.find("architectures");
+  return names != root.end() && names->is_array() && std::any_of(names->begin(), names->end(), is_v41);
+}
+
+void CheckFixedChoices(ConfigReader& reader) {
+  reader.RequireString("scoring_func", "sqrtsoftplus");
+  reader.RequireString("topk_method", "noaux_tc");
+  reader.RequireString("hidden_act", "silu");
+  reader.RequireBool("norm_topk_prob", true);
+  reader.RequireBool("attention_bias", false);
+  reader.RequireBool("mlp_bias", false);
+  reader.IntOr("num_key_value_heads", 1, 1, 1);
+  reader.IntOr("n_shared_experts", 1, 1, 1);
+  reader.IntOr("n_group", 1, 1, 1);
+  reader.IntOr("topk_group", 1, 1, 1);
+}
+
+void ReadRope(ConfigReader& reader, ModelConfig& config) {
+  config.qk_rope_head_dim = reader.Int("qk_rope_head_dim", 2, kMaxHeadDim);
+  if (config.qk_rope_head_dim % 2 != 0 || config.qk_rope_head_dim > config.head_dim) {
+    reader.Fail("qk_rope_head_dim", fmt::format("holds {}", config.qk_rope_head_dim),
+                fmt::format("an even number up to head_dim {}", config.head_dim));
+  }
+  config.rope.theta = reader.Number("rope_theta", 1 + 1e-6, kMaxTheta);
+  config.compress_rope.theta = reader.Number("compress_rope_theta", 1 + 1e-6, kMaxTheta);
+  if (const Json* section = reader.Object("rope_scaling"); section != nullptr) {
+    ConfigReader inner(*section, reader.where() + ": rope_scaling", reader.status());
+    ReadYarn(inner, config.compress_rope);
+  }
+}
+
+// The release names no longest context; it is what YaRN stretches the first one to.
+Json WithContextLength(Json flat) {
+  if (flat.contains("max_position_embeddings") && !flat["max_position_embeddings"].is_null()) return flat;
+  const auto scaling = flat.find("rope_scaling");
+  if (scaling == flat.end() || !scaling->is_object()) return flat;
+  const auto number = [&](const char* key) {
+    const auto found = scaling->find(key);
+    return found != scaling->end() && found->is_number() ? found->get<double>() : 0.0;
+  };
+  const double length = number("factor") * number("original_max_position_embeddings");
+  if (length >= 1 && length <= static_cast<double>(kMaxPositions))
+    flat["max_position_embeddings"] = static_cast<int64_t>(length);
+  return flat;
+}
+
+void ReadIndexer(ConfigReader& reader, ModelConfig& config) {
+  const bool needed = std::ranges::any_of(config.layers, &LayerPlan::selects);
+  if (!needed && !reader.Has("index_topk")) return;
+  config.index_n_heads = reader.Int("index_n_heads", 1, kMaxHeads);
+  config.index_head_dim = reader.Int("index_head_dim", 2, kMaxHeadDim);
+  config.index_topk = reader.Int("index_topk", 1, kMaxWidth);
+  if (config.index_head_dim < config.qk_rope_head_dim) {
+    reader.Fail("index_head_dim", fmt::format("holds {}", config.index_head_dim),
+                fmt::format("at least qk_rope_head_dim {}", config.qk_rope_head_dim));
+  }
+  if (!std::ranges::any_of(config.layers, &LayerPlan::makes_candidates)) return;
+  config.candidate_topk_blocks = reader.Int("candidate_topk_blocks", 1, kMaxWidth);
+  config.candidate_block_size = reader.IntOr("candidate_block_size", 1, kMaxWidth, 8);
+}
+
+// The groups of the release's grids. A width that is no multiple of its group is refused, as the release does.
+void SetRows(ConfigReader& reader, ModelConfig& config) {
+  constexpr int64_t kGroup = 32;
+  constexpr int64_t kEntryGroup = 16;
+  config.activation_block = kGroup;
+  config.hadamard_keys = false;
+  config.norm_query_heads = false;
+  config.window_rows = CacheFormat::Fp8(config.head_dim, kGroup);
+  config.entry_rows = CacheFormat::Fp4WithE4m3Scales(config.head_dim, kEntryGroup);
+  config.key_rows = CacheFormat::Fp4(config.index_head_dim, kGroup);
+  if (config.head_dim % kGroup != 0)
+    reader.Fail("head_dim", fmt::format("holds {}", config.head_dim),
+                fmt::format("a multiple of {}, the columns of a window row that share a scale", kGroup));
+  if (config.index_head_dim % kGroup != 0)
+    reader.Fail("index_head_dim", fmt::format("holds {}", config.index_head_dim),
+                fmt::format("a multiple of {}, the columns of an index key that share a scale", kGroup));
+}
+
+void ReadEngram(ConfigReader& reader, ModelConfig& config) {
+  const Json* layers = reader.Array("engram_layer_ids", 0);
+  if (layers == nullptr || layers->empty()) return;
+  EngramConfig& engram = config.engram.emplace();
+  for (size_t i = 0; i < layers->size(); ++i)
+    engram.layer_ids.push_back(
+        reader.IntOf(fmt::format("engram_layer_ids[{}]", i), (*layers)[i], 0, config.num_hidden_layers - 1));
+  if (!std::ranges::is_sorted(engram.layer_ids, std::less_equal<>()))
+    reader.FailValue("engram_layer_ids", *layers, "layers that ascend");
+  constexpr int64_t kMostRows = int64_t{1} << 40;
+  constexpr int64_t kMostSizes = 64;
+  constexpr int64_t kMostHeads = 1024;
+  engram.vocab_size = reader.Int("engram_vocab_size", 2, kMostRows);
+  engram.max_ngram_size = reader.Int("engram_max_ngram_size", 2, kMostSizes);
+  engram.n_heads = reader.Int("engram_n_heads", 1, kMostHeads);
+  engram.head_dim = reader.Int("engram_head_dim", 1, kMaxHeadDim);
+  engram.pad_token_id = reader.IntOr("engram_pad_token_id", 0, config.vocab_size - 1, 2);
+  engram.compressed_vocab_size = reader.IntOr("engram_compressed_vocab_size", 1, config.vocab_size, 0);
+  if (const Json* rows = reader.Array("engram_num_embeddings", 0); rows != nullptr) {
+    if (rows->size() != layers->size())
+      reader.FailValue("engram_num_embeddings", *rows,
+                       fmt::format("one number for each of {} engram_layer_ids", layers->size()));
+    for (size_t i = 0; i < rows->size(); ++i)
+      engram.num_embeddings.push_back(
+          reader.IntOf(fmt::format("engram_num_embeddings[{}]", i), (*rows)[i], 1, kMostRows));
+  }
+}
+
+}  // namespace
+
+bool IsV41Config(const Json& root) {
+  const auto has = [&](const char* key) { return root.contains(key) && !root[key].is_null(); };
+  if (Named(root) || has("kv_source_layer_ids") || has("kv_source_layers") || has("engram_layer_ids"))
+    return true;
+  return has("text_config") && root["text_config"].is_object() && IsV41Config(root["text_config"]);
+}
+
+Result<Json> FlattenV41Config(const Json& root, std::string_view what) {
+  const auto text = root.find("text_config");
+  const bool nested = text != root.end() && text->is_object();
+  Json flat = nested ? *text : root;
+  if (nested) {
+    for (const std::string_view key : kOuterKeys) {
+      const auto outer = root.find(key);
+      if (outer != root.end() && !outer->is_null() && !flat.contains(key)) flat[std::string(key)] = *outer;
+    }
+    const auto vision = root.find("vision_config");
+    if (vision != root.end() && !vision->is_null()) flat["vision_config"] = *vision;
+  }
+  for (const auto& [flat_name, name] : kFlatNames) {
+    const auto found = flat.find(flat_name);
+    if (found == flat.end() || found->is_null()) continue;
+    const auto other = flat.find(name);
+    if (other != flat.end() && !other->is_null() && *other != *found) {
+      return Error(InvalidArgument(fmt::format("{}: key {}: holds {}, wanted {}, as {} says", what, flat_name,
+                                               found->dump(), other->dump(), name)));
+    }
+    flat[std::string(name)] = *found;
+  }
+  const auto quantization = flat.find("quantization_config");
+  if (!flat.contains("expert_dtype") && quantization != flat.end() && quantization->is_object() &&
+      quantization->contains("expert_dtype")) {
+    const Json dtype = (*quantization)["expert_dtype"];
+    flat["expert_dtype"] = dtype;
+  }
+  return WithContextLength(std::move(flat));
+}
+
+Result<ModelConfig> ParseV41Config(const Json& root, std::string_view what) {
+  DSV4_ASSIGN_OR_RETURN(const Json flat, FlattenV41Config(root, what));
+  Status status;
+  ConfigReader reader(flat, std::string(what), status);
+  ModelConfig config;
+  CheckFixedChoices(reader);
+  ReadSizes(reader, config);
+  config.rms_norm_eps = reader.NumberOr("rms_norm_eps", kSmallestEpsilon, 1, 1e-20);
+  config.gate_temp = reader.NumberOr("gate_temp", 1e-6, 1e6, 1);
+  config.router_eps = 1e-20;
+  if (config.num_experts_per_tok == 1)
+    reader.Fail("num_experts_per_tok", "holds 1", "at least 2: a single expert's weight is not normed");
+  DSV4_TRY(status);  // Below, sizes are used as sizes.
+
+  ReadEngram(reader, config);
+  DSV4_TRY(status);
+  ReadV41Plans(reader, config);
+  ReadRope(reader, config);
+  ReadIndexer(reader, config);
+  SetRows(reader, config);
+  ReadQuantization(reader, config);
+  config.num_nextn_predict_layers = reader.IntOr("num_nextn_predict_layers", 0, kMaxLayers, 0);
+  config.has_vision = reader.Has("vision_config") || reader.IntOr("vision_n_layers", 0, kMaxLayers, 0) > 0;
+  config.bos_token_ids = ReadTokenIds(reader, "bos_token_id", config.vocab_size);
+  config.eos_token_ids = ReadTokenIds(reader, "eos_token_id", config.vocab_size);
+  CheckSizes(reader, config);
+  DSV4_TRY(status);
+  DSV4_TRY(CheckPlans(config.layers, what));
+  if (auto dspark = ParseDsparkConfig(flat, what, config); dspark) {
+    config.dspark = *std::move(dspark);
+    if (config.dspark.has_value()) config.dspark->taps_inputs = true;
+  } else {
+    config.dspark_fault = dspark.error().message();
+  }
+  return config;
+}
+
+}  // namespace dsv4::model
