@@ -65,6 +65,7 @@ uint64_t CacheLayout::GeometryFingerprint() const {
     if (layer.draft_width > 0) numbers.push_back(layer.draft_width);
     if (layer.block_draft) numbers.push_back(-1);
   }
+  if (look_back > 0) numbers.push_back(-1 - look_back);
   return XXH3_64bits(numbers.data(), numbers.size() * sizeof(int64_t));
 }
 
@@ -162,6 +163,7 @@ Status Validate(const CacheLayout& layout) {
   DSV4_RETURN_IF_ERROR(CheckRange("max_chunk_tokens", layout.max_chunk_tokens, 1, kMaxDim));
   DSV4_RETURN_IF_ERROR(CheckRange("max_rewind_tokens", layout.max_rewind_tokens, 0, kMaxDim));
   DSV4_RETURN_IF_ERROR(CheckRange("rows_per_page", layout.rows_per_page, 1, kMaxDim));
+  DSV4_RETURN_IF_ERROR(CheckRange("look_back", layout.look_back, 0, kMaxDim));
   DSV4_RETURN_IF_ERROR(CheckRange("shards", layout.shard.count, 1, kMaxDim));
   DSV4_RETURN_IF_ERROR(CheckRange("shard", layout.shard.index, 0, layout.shard.count - 1));
   for (size_t i = 0; i < layout.layers.size(); ++i) {

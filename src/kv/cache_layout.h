@@ -83,8 +83,9 @@ struct CacheLayout {
   int64_t max_chunk_tokens = 0;   // Most tokens of one append.
   int64_t max_rewind_tokens = 0;  // Tokens that can always be taken back.
   int64_t rows_per_page = 64;
-  EntryShard shard;    // Share of every paged store.
-  int num_places = 1;  // Ranks that divide the sequences, each whole to one (StateHome).
+  int64_t look_back = 0;  // Tokens in front of the next one whose classes are kept (class_history.h).
+  EntryShard shard;       // Share of every paged store.
+  int num_places = 1;     // Ranks that divide the sequences, each whole to one (StateHome).
 
   // Fingerprint of the geometry alone: two layouts with equal fingerprints can exchange rows. Capacities and page sizes
   // do not count.

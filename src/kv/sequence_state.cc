@@ -68,6 +68,8 @@ void SequenceState::Reset() {
   num_appending_ = 0;
   num_draft_slots_ = 0;
   poisoned_ = false;
+  classes_ = ClassHistory(layout_->look_back, layout_->max_rewind_tokens);
+  append_classes_.clear();
   // No row before first_row = 0 is ever read, and blocks before the first are absent by position, so the old
   // rows need no clearing.
   ForEachRing([](int, RingKind, RingPlace& ring) { ring.first_row = 0; });
@@ -174,8 +176,17 @@ void SequenceState::MarkOverwritten(int64_t end) {
   });
 }
 
+void SequenceState::SetClasses(std::span<const int32_t> classes) {
+  DSV4_CHECK(static_cast<int64_t>(classes.size()) == num_appending_)
+      << classes.size() << " classes of " << num_appending_ << " tokens";
+  append_classes_.assign(classes.begin(), classes.end());
+}
+
 void SequenceState::CommitAppend() {
   DSV4_CHECK(appending()) << "length " << length_;
+  append_classes_.resize(static_cast<size_t>(num_appending_), kNoClass);
+  classes_.Append(append_classes_);
+  append_classes_.clear();
   length_ += num_appending_;
   lineage_.Extend(length_);
   num_appending_ = 0;
@@ -199,6 +210,8 @@ void SequenceState::RollBack(int64_t length) {
   ForEachRing([&](int layer, RingKind kind, RingPlace& ring) {
     if (layout_->FirstNeededRow(layer, kind, length_) < ring.first_row) poisoned_ = true;
   });
+  append_classes_.clear();
+  if (!classes_.Cut(length_).ok()) poisoned_ = true;
 }
 
 RingRows SequenceState::Ring(int layer, RingKind kind) const {
@@ -267,6 +280,7 @@ Status SequenceState::Rewind(int64_t num_tokens) {
         layer, RingKindName(kind), num_tokens, length_, needed, ring.first_row, layout_->max_rewind_tokens));
   });
   DSV4_RETURN_IF_ERROR(status);
+  DSV4_RETURN_IF_ERROR(classes_.Cut(new_length).WithContext("sequence state, rewind"));
   length_ = new_length;
   lineage_.Cut(length_);
   num_draft_slots_ = std::min(num_draft_slots_, layout_->MostDraftSlots(length_));

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "kv/cache_layout.h"
+#include "kv/class_history.h"
 #include "kv/lineage.h"
 #include "kv/paged_store.h"
 #include "kv/state_journal.h"
@@ -72,6 +73,11 @@ class SequenceState {
   // Makes room for tokens length() .. length() + num_tokens - 1. The errors of CheckAppend; InvalidArgument
   // for more than max_chunk_tokens; ResourceExhausted without memory.
   Status BeginAppend(int64_t num_tokens);
+  // Classes of the append's tokens, before it is committed. Without them, as where a state is lengthened for a measurement, all are
+  // kNoClass. Nothing is kept where the layout looks back to none.
+  void SetClasses(std::span<const int32_t> classes);
+  // Classes of the tokens in front of the append, or of the next one (ClassHistory::LookBack).
+  void LookBack(std::span<int32_t> out) const { classes_.LookBack(out); }
   // The rows of the append are all written.
   void CommitAppend();
   // The append failed half-way. The length stays; the state is poisoned if rows the next token needs may be
@@ -157,6 +163,8 @@ class SequenceState {
   bool poisoned_ = false;
   StateHome home_;
   Lineage lineage_;
+  ClassHistory classes_{0, 0};
+  std::vector<int32_t> append_classes_;
   Buffer rings_;  // Rings of all layers; none where the rows are elsewhere.
   std::vector<Layer> layers_;
   JournalEntry entry_;

@@ -53,6 +53,13 @@ Status ForEachPart(const CacheLayout& layout, int64_t length, int64_t ring_lengt
   return {};
 }
 
+// Classes of a sequence that can be taken back to `ring_length`.
+uint64_t ClassBytes(const CacheLayout& layout, int64_t length, int64_t ring_length) {
+  if (layout.look_back == 0) return 0;
+  const int64_t begin = ClassHistory(layout.look_back, 0).FirstNeeded(ring_length);
+  return static_cast<uint64_t>(length - begin) * sizeof(int32_t);
+}
+
 uint64_t PayloadBytes(const CacheLayout& layout, int64_t length, int64_t ring_length) {
   int64_t bytes = 0;
   const Status status = ForEachPart(
@@ -66,7 +73,7 @@ uint64_t PayloadBytes(const CacheLayout& layout, int64_t length, int64_t ring_le
         return {};
       });
   DSV4_CHECK(status.ok()) << status.ToString();
-  return static_cast<uint64_t>(bytes);
+  return static_cast<uint64_t>(bytes) + ClassBytes(layout, length, ring_length);
 }
 
 // Calls visit(slot, num_rows) for the contiguous pieces of ring rows [begin, end).
@@ -93,7 +100,7 @@ int64_t Snapshot::RewindableTokens(int64_t at_most) const {
   for (int64_t num_tokens = std::min({at_most, state.length(), layout.max_rewind_tokens}); num_tokens > 0;
        --num_tokens) {
     const int64_t length = state.length() - num_tokens;
-    bool present = true;
+    bool present = state.classes_.CanCut(length);
     for (int layer = 0; layer < static_cast<int>(layout.layers.size()); ++layer) {
       for (int i = 0; i < kNumRingKinds; ++i) {
         const auto kind = static_cast<RingKind>(i);
@@ -152,6 +159,8 @@ Result<std::vector<std::byte>> Snapshot::Serialize(uint64_t origin, int64_t max_
         return {};
       });
   DSV4_TRY(status);
+  const std::span<const std::byte> classes = std::as_bytes(state.classes_.From(ring_length));
+  std::copy(classes.begin(), classes.end(), cursor);
   header.payload_hash = XXH3_64bits(bytes.data() + sizeof(Header), header.payload_bytes);
   header.header_hash = header.Hash();
   std::memcpy(bytes.data(), &header, sizeof(Header));
@@ -257,6 +266,9 @@ Result<Snapshot> Snapshot::Deserialize(std::span<const std::byte> bytes, uint64_
         return {};
       });
   DSV4_TRY(status);
+  std::vector<int32_t> classes(ClassBytes(layout, length, length - header.rewind_tokens) / sizeof(int32_t));
+  std::memcpy(classes.data(), cursor, classes.size() * sizeof(int32_t));
+  state.classes_.Restore(length, classes);
   state.length_ = length;
   if (length > 0) state.lineage_.Extend(length);
   return Snapshot(std::make_shared<const SequenceState>(std::move(state)));

@@ -16,7 +16,7 @@
 // | 56     | 8     | XXH3-64 of the payload                                             |
 // | 64     | 8     | XXH3-64 of bytes 0 .. 63                                           |
 // | 72     |       | payload, rows as they are stored: per layer the needed rows of each ring in order of RingKind, ascending positions, then all rows of
-// |        |       | each paged store in order of PageKind                              |
+// |        |       | each paged store in order of PageKind. Then the needed token classes, 4 bytes each, where the layout looks back |
 #pragma once
 
 #include <cstddef>
