@@ -400,6 +400,28 @@ TEST(CompletionParser, BlocksOfTheWildAreTakenIfACallFollows) {
   EXPECT_THAT(Parse(spaced, options).message.tool_calls, ElementsAre(ParsedCall{"f", "{\"k\": \"v\"}"}));
 }
 
+TEST(CompletionParser, V41TakesTheTagsOfV4AsDamage) {
+  const ChatProfile& v41 = *FindChatProfile("v4.1").value();
+  const std::string own =
+      "x\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"k\" string=\"true\">v"
+      "</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>";
+  const std::string call = Invoke("f", Parameter("k", kString, "v"));
+  const std::string damaged[] = {
+      "x\n\n<｜DSML｜tool_calls>\n" + call + "</｜DSML｜tool_calls>",
+      "x\n\n<｜DSML｜calls>\n" + call + "</｜DSML｜calls>",
+      "x\n\n<|DSML| calls>\n<|DSML| invoke name=\"f\">\n<|DSML| parameter name=\"k\" string=\"true\">v"
+      "</|DSML| parameter>\n</|DSML| invoke>\n</|DSML| calls>",
+      "x\n\n" + call};
+  const auto parse = [&](const std::string& text, bool accept) {
+    return ParseLenient(v41, text, {.accept_damaged_tags = accept, .tools = {{.name = "f"}}}).message;
+  };
+  EXPECT_THAT(parse(own, false).tool_calls, ElementsAre(ParsedCall{"f", "{\"k\": \"v\"}"}));
+  for (const std::string& text : damaged) {
+    EXPECT_EQ(parse(text, false).content, text);
+    EXPECT_EQ(parse(text, true), parse(own, true)) << text;
+  }
+}
+
 TEST(CompletionParser, TextAboutCallsStaysText) {
   const ParserOptions options = {.accept_damaged_tags = true, .tools = {{.name = "f"}}};
   for (const std::string text :
