@@ -120,7 +120,8 @@ constexpr std::array<ChatProfile, 3> kProfiles = {
     kV4, WithEfforts(kV4, "v4-0731", kEffortsV40731, kApiEffortsV40731, "high"), MakeV41()};
 
 constexpr const ChatProfile& kV41 = kProfiles[2];
-constexpr std::string_view kV41ModelType = "deepseek_v41";
+// As `model_type` and as `architectures` of config.json begin.
+constexpr std::string_view kV41ModelTypes[] = {"deepseek_v41", "DeepseekV41"};
 
 // The number that `text` spells in digits alone, if it is an effort.
 std::optional<int> EffortNumber(std::string_view text) {
@@ -215,7 +216,9 @@ Result<const ChatProfile*> FindChatProfile(std::string_view revision) {
 Result<const ChatProfile*> DetectChatProfile(const RevisionFacts& facts) {
   if (facts.option) return FindChatProfile(*facts.option);
   if (facts.metadata) return FindChatProfile(*facts.metadata);
-  if (facts.model_type && facts.model_type->starts_with(kV41ModelType)) return &kV41;
+  for (const std::string_view type : kV41ModelTypes) {
+    if (facts.model_type && facts.model_type->starts_with(type)) return &kV41;
+  }
   if (facts.encoder_source) {
     const std::string& source = *facts.encoder_source;
     // Its encoder alone writes this marker.

@@ -1,4 +1,4 @@
-// What differs between the wire revisions of the chat format of V4 and V4.1, as one object: markers, DSML tag names, tasks, the
+// Differences between the wire revisions of the chat format of V4 and V4.1, as one object. It has markers, DSML tag names, tasks, the
 // effort table and rules of rendering. The renderer and both parsers write and recognise nothing that is not named here.
 // Source: chat-encoding.md sections 0, 1, 2.6 and 2.9.
 #pragma once
@@ -102,7 +102,7 @@ inline constexpr std::string_view kEncoderFile = "encoding/encoding_dsv4.py";
 struct RevisionFacts {
   std::optional<std::string> option = {};          // given by the user
   std::optional<std::string> metadata = {};        // our own field in the model's metadata
-  std::optional<std::string> model_type = {};      // of config.json; only V4.1's decides
+  std::optional<std::string> model_type = {};      // or architecture of config.json; only V4.1's decides
   std::optional<std::string> encoder_source = {};  // text of kEncoderFile
 };
 Result<const ChatProfile*> DetectChatProfile(const RevisionFacts& facts);

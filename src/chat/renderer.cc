@@ -182,7 +182,7 @@ class Renderer {
     return {};
   }
 
-  // What is left out is empty; parameters are null for the encoder, and an empty schema for an API.
+  // Members that are left out are empty; parameters are null for the encoder, and an empty schema for an API.
   JsonValue Signature(const JsonValue& function) const {
     const auto given = [&](std::string_view key, JsonValue other) {
       const JsonValue* value = function.Find(key);
@@ -378,7 +378,7 @@ class Renderer {
     return {};
   }
 
-  // Whether the answer's opener stands behind a reminder that is at `index` or follows it, and not in front: never in V4, in V4.1 where no
+  // Whether the answer's opener stands behind a reminder that is at `index` or follows it, and not in front. Never in V4; in V4.1 where no
   // user turn comes before it, and everywhere for an API.
   bool OpensBehindReminders(size_t index) const {
     if (!profile_.system_turns || options_.api_rules) return profile_.system_turns;

@@ -220,6 +220,12 @@ TEST(TextModel, TheModelTypeTellsTheChatFormat) {
   EXPECT_EQ(RevisionOf(FolderOf(
                 "v41text", {{"config.json", R"({"text_config": {"model_type": "deepseek_v41_text"}})"}})),
             "v4.1");
+  EXPECT_EQ(
+      RevisionOf(FolderOf("v41flat", {{"config.json", R"({"architectures": ["DeepseekV41ForCausalLM"]})"}})),
+      "v4.1");
+  EXPECT_EQ(
+      RevisionOf(FolderOf("v41inner", {{"config.json", R"({"dim": 5120, "kv_source_layers": [2, 8]})"}})),
+      "v4.1");
   EXPECT_EQ(RevisionOf(FolderOf("v41own", {{"config.json", R"({"model_type": "deepseek_v41"})"},
                                            {"generation_config.json", R"({"dsv4_chat_revision": "v4"})"}})),
             "v4");

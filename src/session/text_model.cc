@@ -24,6 +24,22 @@ Result<std::optional<std::string>> ReadIfThere(const std::string& path) {
   return Error(text.error());
 }
 
+// The name of the architecture, in any of the places where a config.json has it.
+std::optional<std::string> ModelType(const Json& config) {
+  if (!config.is_object()) return std::nullopt;
+  for (const char* key : {"model_type", "architectures"}) {
+    const Json names = config.value(key, Json());
+    const Json& name = names.is_array() && !names.empty() ? names[0] : names;
+    if (name.is_string()) return name.get<std::string>();
+  }
+  if (config.contains("text_config")) return ModelType(config["text_config"]);
+  // The flat form of V4.1's configuration names no architecture.
+  for (const char* key : {"kv_source_layer_ids", "kv_source_layers", "engram_layer_ids"}) {
+    if (config.contains(key)) return "deepseek_v41";
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 struct TextModel::LazyTrie {
@@ -121,11 +137,7 @@ Result<const chat::ChatProfile*> FindProfile(const std::string& directory, const
   DSV4_ASSIGN_OR_RETURN(const std::optional<std::string> model_text, ReadIfThere(model));
   if (model_text) {
     DSV4_ASSIGN_OR_RETURN(const Json json, ParseJson(*model_text, model));
-    for (const Json& part : {json, json.is_object() ? json.value("text_config", Json()) : Json()}) {
-      if (!facts.model_type && part.is_object() && part.contains("model_type") &&
-          part["model_type"].is_string())
-        facts.model_type = part["model_type"];
-    }
+    facts.model_type = ModelType(json);
   }
   DSV4_ASSIGN_OR_RETURN(std::optional<std::string> encoder,
                         ReadIfThere(fmt::format("{}/{}", directory, chat::kEncoderFile)));

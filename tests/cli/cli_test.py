@@ -322,9 +322,9 @@ class BadModels(unittest.TestCase):
     def test_another_architecture_is_refused(self):
         path = self.directory / "config.json"
         config = json.loads(path.read_text())
-        config.update(model_type="deepseek_v41", architectures=["DeepseekV41ForCausalLM"])
-        path.write_text(json.dumps(config))
-        self.expect_bad_input("deepseek_v41")
+        for name, said in (("llama", "llama"), ("deepseek_v41", 'no token "<｜System｜>"; a chat of revision v4.1')):
+            path.write_text(json.dumps({**config, "model_type": name, "architectures": []}))
+            self.expect_bad_input(said)
 
 
 class Run(unittest.TestCase):
