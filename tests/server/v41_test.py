@@ -2,14 +2,12 @@
 that a grammar makes the model write, streamed in every dialect that can ask for one."""
 
 import json
-import pathlib
 import shutil
-import tempfile
 import unittest
 
-from dsv4_process import TINY
+from dsv4_process import dsv4_json
 from server_process import Server
-from server_testing import ANTHROPIC_STRICT, CHAT, QUESTION, STRICT, fits_shape, joined
+from server_testing import ANTHROPIC_STRICT, CHAT, QUESTION, STRICT, fits_shape, joined, v41_folder
 
 WILD = {"temperature": 1.5, "thinking": {"type": "disabled"}}
 LINE = "Reasoning Effort: {} (range 1-100, the higher the value, the more thorough the reasoning)\n\n"
@@ -18,15 +16,7 @@ LINE = "Reasoning Effort: {} (range 1-100, the higher the value, the more thorou
 class V41(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.folder = pathlib.Path(tempfile.mkdtemp())
-        for file in filter(pathlib.Path.is_file, TINY.iterdir()):
-            (cls.folder / file.name).symlink_to(file.resolve())
-        tokenizer = json.loads((TINY / "tokenizer.json").read_text())
-        last = tokenizer["added_tokens"][-1]
-        tokenizer["added_tokens"].append({**last, "id": last["id"] + 1, "content": "<｜System｜>"})
-        for name, value in (("tokenizer.json", tokenizer), ("generation_config.json", {"dsv4_chat_revision": "v4.1"})):
-            (cls.folder / name).unlink(missing_ok=True)
-            (cls.folder / name).write_text(json.dumps(value))
+        cls.folder = v41_folder()
         cls.server = Server("--max-sequences", 4, "--context", 4096, model=cls.folder)
 
     @classmethod
@@ -41,6 +31,8 @@ class V41(unittest.TestCase):
     def test_the_format_is_named(self):
         self.assertEqual(self.server.request("GET", "/version")[2]["chat_revision"], "v4.1")
         self.assertIn("v4.1", self.server.request("GET", "/props")[2]["chat_template"])
+        facts = dsv4_json("-m", self.folder, "inspect", "--json")["tokenizer"]
+        self.assertEqual((facts["chat_revision"], "<｜System｜>" in facts["special_tokens"], "<｜System｜>" in facts["stop_tokens"]), ("v4.1", True, True))
 
     def test_prompts(self):
         start = "<｜begin▁of▁sentence｜><｜System｜>"
