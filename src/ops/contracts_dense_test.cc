@@ -1,6 +1,7 @@
 // Contracts of the dense parts: weights, embedding, norms, linears, hyper-connections.
 #include <cmath>
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "formats/quantize.h"
@@ -326,7 +327,7 @@ TEST_F(ContractTest, Sample) {
   SampleArgs all_allowed = valid;
   all_allowed.allowed = {};
   ExpectOk(all_allowed);
-  ExpectOk(SampleArgs{New(kF32, {0, 40}), {}, {}, New(kI32, {0}), New(kI32, {0})});
+  ExpectOk(SampleArgs{New(kF32, {0, 40}), {}, {}, {}, New(kI32, {0}), New(kI32, {0})});
   using A = SampleArgs;
   ExpectViolation<A>(
       valid,
@@ -362,6 +363,23 @@ TEST_F(ContractTest, Sample) {
   expect_choice([](auto& c) { c.top_p = 0.0F; }, "top_p: 0");
   expect_choice([](auto& c) { c.min_p = 1.0F; }, "min_p: 1");
   expect_choice([](auto& c) { c.uniform = 1.0; }, "uniform: 1");
+  const auto biased = [&](std::vector<RowBias> all, const std::string& message) {
+    const std::vector<sampling::ChoiceParams> drawn(3);
+    SampleArgs args = valid;
+    args.choices = drawn;
+    args.biases = all;
+    if (message.empty()) {
+      ExpectOk(args);
+    } else {
+      EXPECT_THAT(Validate(args).message(), ::testing::HasSubstr(message));
+    }
+  };
+  biased({{0, {39, 1.0F}}, {1, {3, -INFINITY}}, {1, {4, 2.0F}}}, "");
+  biased({{3, {0, 1.0F}}}, "biases[0].row: 3, want 0 to 2");
+  biased({{0, {40, 1.0F}}}, "biases[0].added.token: 40, want 0 to 39");
+  biased({{0, {1, NAN}}}, "biases[0].added.bias: nan, want a number");
+  biased({{0, {1, 1.0F}}, {0, {1, 1.0F}}}, "biases[1]: 1, want an order by row and token");
+  biased({{1, {1, 1.0F}}, {0, {2, 1.0F}}}, "biases[1]: 2, want an order by row and token");
 }
 
 }  // namespace
