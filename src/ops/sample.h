@@ -7,7 +7,8 @@
 //   faults   [num_rows]              i32; -1, or what is wrong with the row: the lowest id whose logit, allowed or not, is NaN or
 //                                    +infinity; vocab_size if no allowed logit is finite
 // A wrong row is not the op's error: it is for one sequence to bear, not for its neighbours.
-// Errors: InvalidArgument if dims or dtypes disagree, operands overlap, a choice is out of its range, or a bias is of no token, NaN or out of order. num_rows == 0 does nothing.
+// Errors: InvalidArgument if dims or dtypes disagree, operands overlap or a choice is out of its range. So for a bias of no token, one that
+// is NaN, and one out of order. num_rows == 0 does nothing.
 #pragma once
 
 #include <span>

@@ -190,7 +190,7 @@ void ChoicesOfRows(const PassPlan& plan, const PassArrays::Of& of, std::vector<s
   out->assign(begin, begin + count);
 }
 
-// Of the same rows, which count from 0 there.
+// The same rows, which count from 0 there.
 void BiasesOfRows(const PassPlan& plan, const PassArrays::Of& of, std::vector<ops::RowBias>* out) {
   const auto first = static_cast<int32_t>(of.which);
   for (const ops::RowBias& bias : plan.biases) {

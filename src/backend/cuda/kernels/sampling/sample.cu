@@ -27,7 +27,8 @@ __global__ void __launch_bounds__(sampling_rows::kThreads)
 }
 
 // A thread a bias. `logits`: [num_rows, vocab_size].
-__global__ void AddBiasesKernel(const ops::RowBias* biases, int num_biases, float* logits, int vocab_size) {
+__global__ void SampleBiasesKernel(const ops::RowBias* biases, int num_biases, float* logits,
+                                   int vocab_size) {
   BeginKernel();
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (i < num_biases)
@@ -43,7 +44,7 @@ Status AddBiases(CudaContext& context, const ops::SampleArgs& args) {
             biases->assign(all.begin(), all.end());
           }));
   const auto num_biases = static_cast<unsigned>(args.biases.size());
-  context.Launch(AddBiasesKernel, (num_biases + kThreads - 1) / kThreads, kThreads, 0, staged.data,
+  context.Launch(SampleBiasesKernel, (num_biases + kThreads - 1) / kThreads, kThreads, 0, staged.data,
                  static_cast<int>(num_biases), args.logits.as<float>(),
                  static_cast<int>(args.logits.shape[1]));
   return {};
