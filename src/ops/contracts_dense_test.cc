@@ -316,6 +316,44 @@ TEST_F(ContractTest, HcHead) {
       "y: shape [3, 4, 8], want [3, 8]");
 }
 
+TEST_F(ContractTest, EngramMix) {
+  const EngramMixArgs valid{.streams = New(kBF16, {3, 4, 8}),
+                            .mixed = New(kBF16, {3, 40}),
+                            .q_weight = New(kF32, {4, 8}),
+                            .k_weight = New(kF32, {4, 8}),
+                            .is_image = New(kI32, {3}),
+                            .out = New(kBF16, {3, 4, 8}),
+                            .eps = 1e-20F};
+  ExpectOk(valid);
+  EngramMixArgs all_text = valid;
+  all_text.is_image = {};
+  all_text.out = all_text.streams;
+  ExpectOk(all_text);
+  using A = EngramMixArgs;
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.mixed = New(kBF16, {3, 32});
+      },
+      "engram_mix: mixed: shape [3, 32], want [3, 40]");
+  ExpectViolation<A>(
+      valid, [&](A& a) { a.k_weight = New(kF32, {8}); }, "k_weight: shape [8], want [4, 8]");
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.q_weight = New(kBF16, {4, 8});
+      },
+      "q_weight: dtype BF16, want F32");
+  ExpectViolation<A>(
+      valid, [&](A& a) { a.is_image = New(kI32, {4}); }, "is_image: shape [4], want [3]");
+  ExpectViolation<A>(
+      valid, [](A& a) { a.eps = 0; }, "eps: 0, want a positive number");
+  ExpectViolation<A>(
+      valid, [](A& a) { a.out.data = a.streams.as<std::byte>() + 64; }, "out: overlaps streams in part");
+  ExpectViolation<A>(
+      valid, [](A& a) { a.out.data = a.mixed.data; }, "out: overlaps mixed");
+}
+
 TEST_F(ContractTest, Sample) {
   std::vector<sampling::ChoiceParams> choices(3);
   const SampleArgs valid{.logits = New(kF32, {3, 40}),
