@@ -286,8 +286,9 @@ void AddConversationFlags(CLI::App& app, RunOptions& options) {
   app.add_option("--thinking-mode", options.thinking_mode, "Reason before answering, or answer at once")
       ->check(CLI::IsMember({"thinking", "chat"}))
       ->capture_default_str();
-  app.add_option("--effort", options.effort,
-                 "Reasoning effort: low, high, max (v4.1: also xhigh, 1 to 100) as the model's revision allows");
+  app.add_option(
+      "--effort", options.effort,
+      "Reasoning effort: low, high, max (v4.1: also xhigh, 1 to 100) as the model's revision allows");
   app.add_option("--revision", options.revision,
                  "Chat format: v4, v4-0731 or v4.1 (default: detected from the model)")
       ->check(KnownRevision());
