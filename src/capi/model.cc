@@ -19,6 +19,7 @@
 #include "io/checkpoint.h"
 #include "model/placement/memory_plan.h"
 #include "ops/op_table.h"
+#include "session/token_classes.h"
 
 namespace dsv4::capi {
 namespace {
