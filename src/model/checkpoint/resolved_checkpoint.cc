@@ -342,6 +342,10 @@ class Resolver {
       resolved.no_mtp = "the checkpoint has no draft tensors (mtp.*)";
       return;
     }
+    if (!HasRow(config_, TensorId::kMtpEProj)) {
+      resolved.no_mtp = "this architecture has no draft block (MTP)";
+      return;
+    }
     if (config_.dspark.has_value() || !config_.dspark_fault.empty() || has("mtp.0.main_norm.weight")) {
       resolved.no_mtp = "the draft tensors are those of DSpark";
       return;
