@@ -91,7 +91,7 @@ void RegisterServe(Commands& commands) {
       ->capture_default_str();
   serve
       .add_option("--revision", options.revision,
-                  "Chat format: v4 or v4-0731 (default: detected from the model)")
+                  "Chat format: v4, v4-0731 or v4.1 (default: detected from the model)")
       ->check(KnownRevision());
   serve
       .add_option("--thinking-mode", options.thinking_mode,

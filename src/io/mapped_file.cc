@@ -142,6 +142,16 @@ void AdviseScattered(std::span<const std::byte> range) {
   if (!range.empty()) ::madvise(const_cast<std::byte*>(range.data()), range.size(), MADV_NOHUGEPAGE);
 }
 
+void AdviseRandom(std::span<const std::byte> range) {
+  if (range.empty()) return;
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(range.data()) + page - 1) / page * page;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(range.data()) + range.size()) / page * page;
+  if (begin >= end) return;
+  ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_RANDOM);
+  ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_NOHUGEPAGE);
+}
+
 void AdviseDontNeed(std::span<const std::byte> range) {
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
   const uintptr_t begin = (reinterpret_cast<uintptr_t>(range.data()) + page - 1) / page * page;

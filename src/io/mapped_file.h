@@ -66,6 +66,8 @@ Status LostFile();
 void AdviseWillNeed(std::span<const std::byte> range);
 // From now on a touch of a page that is not in memory reads what lies around it, and not as much as a huge page holds.
 void AdviseScattered(std::span<const std::byte> range);
+// From now on a touch of a page that is not in memory reads that page alone.
+void AdviseRandom(std::span<const std::byte> range);
 // Takes the whole pages inside the range out of this process's memory; the next touch maps them again. For files too large
 // to stay resident while they are read once.
 void AdviseDontNeed(std::span<const std::byte> range);

@@ -14,6 +14,7 @@
 #include "ops/attention_part.h"
 #include "ops/compressor_pool.h"
 #include "ops/embed.h"
+#include "ops/engram_mix.h"
 #include "ops/expert_terms.h"
 #include "ops/gather_rows.h"
 #include "ops/grouped_linear.h"
@@ -60,6 +61,7 @@ using OpFunction = Status (*)(OpContext& context, const Args& args);
   V(hc_pre, HcPre)                   \
   V(hc_post, HcPost)                 \
   V(hc_head, HcHead)                 \
+  V(engram_mix, EngramMix)           \
   V(store_rows, StoreRows)           \
   V(compressor_pool, CompressorPool) \
   V(indexer_select, IndexerSelect)   \

@@ -190,6 +190,14 @@ void ChoicesOfRows(const PassPlan& plan, const PassArrays::Of& of, std::vector<s
   out->assign(begin, begin + count);
 }
 
+// The same rows, which count from 0 there.
+void BiasesOfRows(const PassPlan& plan, const PassArrays::Of& of, std::vector<ops::RowBias>* out) {
+  const auto first = static_cast<int32_t>(of.which);
+  for (const ops::RowBias& bias : plan.biases) {
+    if (bias.row >= first && bias.row < first + kMaxHeadRows) out->push_back({bias.row - first, bias.added});
+  }
+}
+
 // Of rows from `begin` of `chosen` on.
 Status ChooseTokens(const LayerStep& step, const TensorView& logits, const ChosenTokens& chosen,
                     int64_t begin) {
@@ -202,6 +210,7 @@ Status ChooseTokens(const LayerStep& step, const TensorView& logits, const Chose
                   {.logits = logits,
                    .allowed = chosen.allowed,
                    .choices = choices,
+                   .biases = step.Make(BiasesOfRows, begin),
                    .tokens = part(0),
                    .faults = part(1)});
 }
@@ -306,6 +315,11 @@ PassPlan PlanPass(const Graph& graph, std::span<const PassChunk> chunks) {
   for (const PassChunk& chunk : chunks) {
     if (chunk.num_logits_rows > 0) plan.choices.push_back(chunk.choice);
     plan.choices.insert(plan.choices.end(), chunk.draft_choices.begin(), chunk.draft_choices.end());
+    for (int64_t row = std::ssize(plan.choices) - chunk.num_logits_rows; row < std::ssize(plan.choices);
+         ++row) {
+      for (const sampling::TokenBias& bias : chunk.biases)
+        plan.biases.push_back({static_cast<int32_t>(row), bias});
+    }
     if (!chunk.state->home().here) continue;
     const auto num_tokens = static_cast<int64_t>(chunk.tokens.size());
     plan.sequences.push_back({.state = chunk.state,
@@ -369,6 +383,7 @@ std::string StepKey(const Graph& graph, const Arena& arena, std::span<const Pass
     add(chunk.state->home().place);
     add(chunk.num_logits_rows);
     add(chunk.tokens.size());
+    add(chunk.biases.size());
   }
   return key;
 }

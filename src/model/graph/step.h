@@ -45,6 +45,7 @@ struct PassChunk {
   int64_t follows = -1;                // >= 0: the one token is what this row of the pass before has chosen.
   sampling::ChoiceParams choice = {};  // For what comes behind the first row of logits,
   std::span<const sampling::ChoiceParams> draft_choices = {};  // and behind the others.
+  std::span<const sampling::TokenBias> biases = {};            // Added to all its rows of logits; by token.
   bool prompt = false;  // Its tokens come once, so that no pass is like this one.
   // The pass makes no rows of slots of a drafter (draft_rows.h): they are made behind it.
   bool slots_later = false;

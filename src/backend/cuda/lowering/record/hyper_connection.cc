@@ -6,6 +6,7 @@
 #include "backend/cuda/kernels/hyper_connection/hc_cluster.h"
 #include "backend/cuda/kernels/hyper_connection/hc_many.h"
 #include "backend/cuda/kernels/hyper_connection/hc_post.h"
+#include "backend/cuda/kernels/rows/engram_mix.h"
 #include "backend/cuda/lowering/lowering.h"
 #include "backend/cuda/lowering/record/access_of.h"
 #include "backend/cuda/lowering/record/over_ranks.h"
@@ -166,6 +167,12 @@ Status HcPre(CudaContext& context, const ops::HcPreArgs& args) {
                          .dots = dots,
                          .num_tokens = static_cast<int>(shape.num_tokens),
                          .path = plan.kernel}});
+  return {};
+}
+
+Status EngramMix(CudaContext& context, const ops::EngramMixArgs& args) {
+  if (args.streams.num_elements() == 0) return {};
+  LaunchEngramMix(context, args);
   return {};
 }
 
