@@ -29,6 +29,9 @@ constexpr std::array kExamples = {
     Examples{"serve",
              "  dsv4 serve --port 8080\n"
              "  dsv4 serve -m models/tiny --host 0.0.0.0 --port 8080 --api-key SECRET\n"},
+    Examples{"batch",
+             "  dsv4 batch requests.jsonl answers.jsonl\n"
+             "  dsv4 batch requests.jsonl answers.jsonl --alias '*' --json\n"},
     Examples{"diagnose",
              "  dsv4 diagnose all\n"
              "  dsv4 diagnose checkpoint -m models/tiny\n"},

@@ -15,6 +15,7 @@
 #include "server/api/generation_reply.h"
 #include "server/api/json_text.h"
 #include "server/api/random_id.h"
+#include "server/batch/batch_store.h"
 #include "server/dialects/anthropic_messages.h"
 #include "server/dialects/known_fields.h"
 #include "server/dialects/ollama.h"
@@ -160,7 +161,9 @@ Service::Service(const ServedModel& model, engine::EngineThread& engine, Metrics
     const std::string& stored =
         options_.responses != nullptr ? options_.responses->secret() : options_.cache_secret;
     const uint64_t owner = hash(options_.cache_secret + key);
-    callers_.push_back({.owner = owner, .share = owner, .store_owner = hash(stored + key)});
+    const uint64_t batch_owner = options_.batches != nullptr ? hash(options_.batches->secret() + key) : 0;
+    callers_.push_back(
+        {.owner = owner, .share = owner, .store_owner = hash(stored + key), .batch_owner = batch_owner});
   };
   for (const std::string& key : options_.api_keys) add(key);
   add("");
@@ -207,7 +210,7 @@ std::unique_ptr<Reply> Service::AnswerAtOnce(HttpRequest& head) {
   Admission admission = Admit(head);
   std::unique_ptr<Reply> reply = std::move(admission.refusal);
   if (reply == nullptr) {
-    if (!admission.route->open) head.owner = admission.caller.share;
+    if (!IsOpen(*admission.route)) head.owner = admission.caller.share;
     if (!admission.route->at_once) return nullptr;
     reply = Answer(head, admission);
   }
@@ -225,6 +228,10 @@ std::unique_ptr<Reply> Service::Dress(std::unique_ptr<Reply> reply, const ApiRou
   return std::make_unique<DressedReply>(
       std::move(reply), options_.cors_origin, [this, route](int status) { metrics_.OnHttp(route, status); },
       options_.access_log, std::move(line), options_.traces, std::move(trace));
+}
+
+bool Service::IsOpen(const ApiRoute& route) const {
+  return route.open || (options_.open_metrics && route.path == "/metrics");
 }
 
 Service::Admission Service::Admit(const HttpRequest& request) const {
@@ -269,7 +276,7 @@ Service::Admission Service::Admit(const HttpRequest& request) const {
     admission.refusal = MakeReply({.status = 204, .content_type = "text/plain"}, "");
     return admission;
   }
-  if (!route->open) {
+  if (!IsOpen(*route)) {
     const Result<Caller> found = FindCaller(request);
     if (!found) {
       admission.refusal = Fail(401, found.error().message(), path, "invalid_api_key");
