@@ -58,10 +58,10 @@ typedef void (*dsv4_log)(int32_t level, const char* message, void* user);
 
 typedef struct dsv4_model_options {
   size_t size;
-  const char* path;          /* A checkpoint directory. */
-  const char* backend;       /* "auto" (NULL), "cpu", "reference", or "cuda" where the library was built with it. */
+  const char* path;    /* A checkpoint directory. */
+  const char* backend; /* "auto" (NULL), "cpu", "reference", or "cuda" where the library was built with it. */
   const char* numerics;      /* "release" (NULL) or "plain". */
-  const char* revision;      /* Of the chat format: "v4", "v4-0731"; NULL: as the directory says. */
+  const char* revision;      /* Of the chat format: "v4", "v4-0731", "v4.1"; NULL: as the directory says. */
   int32_t threads;           /* 0: one per core. */
   int32_t device;            /* The GPU of "cuda", as the driver counts. */
   int32_t max_layers;        /* 0: all. */

@@ -64,6 +64,7 @@ class Commands {
 // One for each folder of commands, in the order of the help text.
 void RegisterRun(Commands& commands);       // apps/run
 void RegisterServe(Commands& commands);     // apps/serve
+void RegisterBatch(Commands& commands);     // apps/batch
 void RegisterDiagnose(Commands& commands);  // apps/diagnose
 void RegisterEval(Commands& commands);      // apps/eval
 void RegisterLogits(Commands& commands);    // apps/tools

@@ -42,6 +42,9 @@ constexpr std::array kHelp = {
                 "  dsv4 serve -m models/tiny --host 0.0.0.0 --port 8080 --api-key SECRET\n",
                 " host port api-key api-key-file name alias context max-sequences tls-certificate tls-key "
                 "thinking-mode effort max-tokens temperature access-log "},
+    CommandHelp{"batch",
+                "  dsv4 batch requests.jsonl answers.jsonl\n"
+                "  dsv4 batch requests.jsonl answers.jsonl --alias '*' --json\n"},
     CommandHelp{"diagnose",
                 "  dsv4 diagnose all\n"
                 "  dsv4 diagnose checkpoint -m models/tiny\n",

@@ -32,10 +32,10 @@
 namespace dsv4::apps {
 namespace {
 
-constexpr std::array kRegister = {RegisterRun,     RegisterServe,   RegisterDiagnose, RegisterEval,
-                                  RegisterLogits,  RegisterInspect, RegisterExperts,  RegisterSynth,
-                                  RegisterConvert, RegisterBench,   RegisterText,     RegisterPull,
-                                  RegisterLaunch,  RegisterModels,  RegisterShell};
+constexpr std::array kRegister = {RegisterRun,   RegisterServe,   RegisterBatch,   RegisterDiagnose,
+                                  RegisterEval,  RegisterLogits,  RegisterInspect, RegisterExperts,
+                                  RegisterSynth, RegisterConvert, RegisterBench,   RegisterText,
+                                  RegisterPull,  RegisterLaunch,  RegisterModels,  RegisterShell};
 
 int Main(int argc, char** argv) {
   CLI::App app("dsv4: a native inference engine for DeepSeek-V4");

@@ -64,7 +64,7 @@ CLI::Validator KnownRevision() {
         const auto profile = chat::FindChatProfile(text);
         return profile ? std::string() : profile.error().message();
       },
-      "v4|v4-0731");
+      "v4|v4-0731|v4.1");
 }
 
 CLI::Validator Positive(double max) { return Bound(false, max); }
@@ -286,10 +286,11 @@ void AddConversationFlags(CLI::App& app, RunOptions& options) {
   app.add_option("--thinking-mode", options.thinking_mode, "Reason before answering, or answer at once")
       ->check(CLI::IsMember({"thinking", "chat"}))
       ->capture_default_str();
-  app.add_option("--effort", options.effort,
-                 "Reasoning effort: low, high, max as the model's revision allows");
+  app.add_option(
+      "--effort", options.effort,
+      "Reasoning effort: low, high, max (v4.1: also xhigh, 1 to 100) as the model's revision allows");
   app.add_option("--revision", options.revision,
-                 "Chat format: v4 or v4-0731 (default: detected from the model)")
+                 "Chat format: v4, v4-0731 or v4.1 (default: detected from the model)")
       ->check(KnownRevision());
   GroupNew(app, before, "Conversation");
   app.add_flag("--json", options.json, "One JSON document on standard output");

@@ -19,8 +19,7 @@
 #include "model/config/cache_geometry.h"
 #include "model/placement/memory_plan.h"
 #include "model/runtime/model.h"
-#include "tokenizer/special_tokens.h"
-#include "tokenizer/stop_set.h"
+#include "session/text_model.h"
 #include "tokenizer/tokenizer.h"
 
 namespace dsv4::apps {
@@ -50,6 +49,7 @@ class Counter {
     if (resolved.tensor == nullptr) return;
     int64_t elements = 1;
     for (const int64_t dim : resolved.tensor->dims) elements *= dim;
+    if (resolved.is_table) return Rows(id, resolved, elements);
     // Expert ids are a table, not parameters.
     const bool is_table = id == TensorId::kGateTid2Eid;
     Count(id, resolved.tensor->dtype_name, static_cast<int64_t>(resolved.tensor->bytes.size()),
@@ -57,6 +57,17 @@ class Counter {
   }
 
  private:
+  // A table of rows, which stays in its file and of which a token reads a few.
+  void Rows(TensorId id, const model::ResolvedTensor& table, int64_t elements) {
+    int64_t bytes = static_cast<int64_t>(table.tensor->bytes.size());
+    if (table.scale != nullptr) bytes += static_cast<int64_t>(table.scale->bytes.size());
+    const int64_t memory = report_.memory.weights_bytes;
+    const int64_t of_layers = report_.memory.layer_weights_bytes;
+    Count(id, table.tensor->dtype_name, bytes, elements, 0);
+    report_.memory.weights_bytes = memory;
+    report_.memory.layer_weights_bytes = of_layers;
+  }
+
   void Count(TensorId id, const std::string& format, int64_t bytes, int64_t parameters, double active_share) {
     std::string name = model::ExpandNames(model::RowOf(report_.config, id).names).front();
     if (const size_t number = name.find("#."); number != std::string::npos) name.erase(number, 2);
@@ -211,22 +222,20 @@ void ForecastPlacements(const InspectRequest& request, const model::ResolvedChec
   report.choice = model::ChoosePlacement(report.forecasts, kind, request.batch * request.context);
 }
 
-Result<InspectReport::TokenizerFacts> ReadTokenizer(const std::string& path) {
-  DSV4_ASSIGN_OR_RETURN(const tokenizer::Tokenizer loaded, tokenizer::Tokenizer::Load(path));
+Result<InspectReport::TokenizerFacts> ReadTokenizer(const std::string& directory, const std::string& path) {
+  DSV4_ASSIGN_OR_RETURN(tokenizer::Tokenizer loaded, tokenizer::Tokenizer::Load(path));
   InspectReport::TokenizerFacts facts;
   facts.num_ids = loaded.num_ids();
-  const Result<tokenizer::SpecialTokens> special = tokenizer::SpecialTokens::Resolve(loaded);
-  if (!special) {
-    facts.not_chat = special.error().message();
+  DSV4_ASSIGN_OR_RETURN(const chat::ChatProfile* profile, session::FindProfile(directory, ""));
+  const Result<session::TextModel> text = session::TextModel::ForChat(std::move(loaded), profile);
+  if (!text) {
+    facts.not_chat = text.error().message();
     return facts;
   }
-  for (const std::string_view text :
-       {tokenizer::kBeginOfSentence, tokenizer::kEndOfSentence, tokenizer::kUser, tokenizer::kAssistant,
-        tokenizer::kThinkBegin, tokenizer::kThinkEnd, tokenizer::kDsml}) {
-    facts.special_tokens.emplace_back(text, *loaded.FindToken(text));
-  }
-  const tokenizer::StopSet stop_set = tokenizer::StopSet::ForChat(*special);
-  for (const tokenizer::StopSet::Entry& entry : stop_set.entries())
+  facts.chat_revision = profile->revision;
+  for (const std::string_view marker : profile->RequiredTokens())
+    facts.special_tokens.emplace_back(marker, *text->tokenizer.FindToken(marker));
+  for (const tokenizer::StopSet::Entry& entry : text->stop_set.entries())
     facts.stop_tokens.emplace_back(entry.text, entry.id);
   return facts;
 }
@@ -349,7 +358,7 @@ Result<InspectReport> Inspect(const InspectRequest& request) {
   const std::string tokenizer_path = request.source.text_directory() + "/tokenizer.json";
   std::error_code error;
   if (std::filesystem::exists(tokenizer_path, error)) {
-    DSV4_ASSIGN_OR_RETURN(report.tokenizer, ReadTokenizer(tokenizer_path));
+    DSV4_ASSIGN_OR_RETURN(report.tokenizer, ReadTokenizer(request.source.text_directory(), tokenizer_path));
   }
   return report;
 }
@@ -390,6 +399,7 @@ Json ToJson(const InspectReport& report) {
   if (report.tokenizer) {
     Json& out = json["tokenizer"];
     out["num_ids"] = report.tokenizer->num_ids;
+    out["chat_revision"] = report.tokenizer->chat_revision;
     out["special_tokens"] = Json::object();
     for (const auto& [text, id] : report.tokenizer->special_tokens) out["special_tokens"][text] = id;
     out["stop_tokens"] = Json::object();
@@ -490,6 +500,8 @@ std::string ToText(const InspectReport& report) {
     out += fmt::format("  {} ids\n", report.tokenizer->num_ids);
     if (!report.tokenizer->not_chat.empty())
       out += fmt::format("  no chat: {}\n", report.tokenizer->not_chat);
+    else
+      out += fmt::format("  chat format {}\n", report.tokenizer->chat_revision);
     for (const auto& [text, id] : report.tokenizer->special_tokens)
       out += fmt::format("  {:>8}  {}\n", id, text);
     std::string stop;

@@ -42,6 +42,7 @@ struct InspectReport {
   };
   struct TokenizerFacts {
     int64_t num_ids = 0;
+    std::string chat_revision;                                    // Empty when it is not a chat tokenizer.
     std::vector<std::pair<std::string, int64_t>> special_tokens;  // Empty when it is not a chat tokenizer.
     std::vector<std::pair<std::string, int64_t>> stop_tokens;
     std::string not_chat;  // Why there is no chat, when there is none.

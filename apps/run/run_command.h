@@ -27,10 +27,10 @@ struct RunOptions {
   std::string tools_path;     // A JSON list of tools, as in an API request.
   std::vector<std::string> tool_commands;  // NAME=COMMAND: commands that may answer the calls of tools.
   std::string thinking_mode = "thinking";  // "thinking" or "chat".
-  std::string effort;                      // "", "low", "high", "max": what the model's revision allows.
-  std::string revision;                    // "", "v4", "v4-0731": empty is detected from the model directory.
-  std::optional<int64_t> max_tokens;       // Absent: session::DefaultMaxTokens.
-  std::string speculation = "auto";        // ParseSpeculation
+  std::string effort;                      // "", "low", "high", "max", ...: what the model's revision allows.
+  std::string revision;  // "", "v4", "v4-0731", "v4.1": empty is detected from the model directory.
+  std::optional<int64_t> max_tokens;  // Absent: session::DefaultMaxTokens.
+  std::string speculation = "auto";   // ParseSpeculation
   sampling::SamplingParams sampling;
   bool top_p_given = false;       // Otherwise the model's own.
   bool seed_given = false;        // Otherwise a random seed is drawn and printed with --json.

@@ -55,8 +55,10 @@ Result<Generation> ChatRuntime::Respond(std::span<const chat::Message> messages,
       session::Prompt prompt,
       session::MakePrompt(*text_, messages, session::RenderOptionsFor(*text_, ask.mode, ask.effort)));
   std::vector<chat::JsonValue> tools;
-  for (const chat::Message& message : messages)
-    tools.insert(tools.end(), message.tools.begin(), message.tools.end());
+  for (const chat::Message& message : messages) {
+    for (const auto* list : {&message.request_tools, &message.tools})
+      tools.insert(tools.end(), list->begin(), list->end());
+  }
   const session::AnswerFormat format = session::ChatFormat(prompt, tools, ask.stop);
   return Run(std::move(prompt.ids), format, ask);
 }

@@ -13,6 +13,7 @@
 #include "hub/reference.h"
 #include "model/arch/architecture.h"
 #include "model/synthetic/synthetic.h"
+#include "session/token_classes.h"
 #include "tokenizer/special_tokens.h"
 #include "tokenizer/tokenizer.h"
 
@@ -170,6 +171,11 @@ Result<ModelSource> ModelSource::Find(const ModelFlags& flags) {
 Result<std::string> ModelSource::RequireTextDirectory() const {
   if (text_directory_.empty() && !no_text_.ok()) return Error(no_text_);
   return text_directory_;
+}
+
+Result<std::vector<int32_t>> ModelSource::TokenClasses(const model::ModelConfig& config) const {
+  if (!config.engram.has_value()) return std::vector<int32_t>();
+  return session::TokenClassesOf(text_directory_, config.vocab_size, config.engram->compressed_vocab_size);
 }
 
 Result<model::ModelConfig> ModelSource::Config() const {

@@ -32,7 +32,8 @@ Status SetOption(std::string_view key, const JsonValue& value, CaseOptions& opti
     if (!value.is_bool()) return Wrong(key, value, "a boolean");
     (key == "drop_thinking" ? options.render.drop_thinking : options.render.add_bos) = value.boolean();
   } else if (key == "reasoning_effort") {
-    if (!value.is_string()) return Wrong(key, value, "a string or null");
+    if (!value.is_string() && value.kind() != JsonValue::Kind::kInteger)
+      return Wrong(key, value, "a string, an integer or null");
     options.render.effort = value.text();
   } else if (key == "revision") {
     if (!value.is_string()) return Wrong(key, value, "a string");

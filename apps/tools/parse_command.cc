@@ -21,8 +21,11 @@ Result<JsonValue> Parse(const JsonValue& test, bool lenient) {
   }
   const chat::ThinkingMode mode =
       mode_name == "chat" ? chat::ThinkingMode::kChat : chat::ThinkingMode::kThinking;
-  // Every offered revision shares one completion grammar.
-  DSV4_ASSIGN_OR_RETURN(const chat::ChatProfile* profile, chat::DetectChatProfile({}));
+  chat::RevisionFacts facts;
+  if (const JsonValue* revision = test.Find("revision"); revision != nullptr && !revision->is_null()) {
+    DSV4_ASSIGN_OR_RETURN(facts.option, CaseText(test, "revision"));
+  }
+  DSV4_ASSIGN_OR_RETURN(const chat::ChatProfile* profile, chat::DetectChatProfile(facts));
   if (lenient) {
     chat::ParserOptions options{.starts_in_reasoning = mode == chat::ThinkingMode::kThinking};
     // A case with the tools of a request is read as `serve` reads its answer, and says how it ended.

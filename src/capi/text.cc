@@ -53,11 +53,12 @@ Status Render(const dsv4_model& model, const char* request_json, dsv4_prompt& pr
       chat::AttachTools(messages, std::move(tools));
     } else if (name == "thinking_mode" && (value.text() == "thinking" || value.text() == "chat")) {
       mode = value.text() == "chat" ? chat::ThinkingMode::kChat : chat::ThinkingMode::kThinking;
-    } else if (name == "effort" && value.is_string()) {
+    } else if (name == "effort" && (value.is_string() || value.kind() == chat::JsonValue::Kind::kInteger)) {
       effort = value.text();
     } else if (name == "thinking_mode" || name == "effort") {
-      return InvalidArgument(fmt::format("{}: got {}, wanted {}", name, chat::WriteJson(value),
-                                         name == "effort" ? "a string" : "\"thinking\" or \"chat\""));
+      return InvalidArgument(
+          fmt::format("{}: got {}, wanted {}", name, chat::WriteJson(value),
+                      name == "effort" ? "a string or an integer" : "\"thinking\" or \"chat\""));
     } else {
       return InvalidArgument(
           fmt::format("request: got \"{}\", wanted messages, tools, thinking_mode or effort", name));
@@ -67,8 +68,10 @@ Status Render(const dsv4_model& model, const char* request_json, dsv4_prompt& pr
       prompt.made, dsv4::session::MakePrompt(*model.text, messages,
                                              dsv4::session::RenderOptionsFor(*model.text, mode, effort)));
   prompt.text = prompt.made.rendered.text();
-  for (const chat::Message& message : messages)
-    prompt.tools.insert(prompt.tools.end(), message.tools.begin(), message.tools.end());
+  for (const chat::Message& message : messages) {
+    for (const auto* list : {&message.request_tools, &message.tools})
+      prompt.tools.insert(prompt.tools.end(), list->begin(), list->end());
+  }
   return {};
 }
 

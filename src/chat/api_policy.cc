@@ -97,8 +97,14 @@ std::vector<Message> PlaceReminders(std::vector<Message> messages) {
   return placed;
 }
 
+// System and developer messages as turns, where they are.
+void KeepSystems(std::vector<Message>& messages) {
+  for (Message& message : messages) {
+    if (message.role == Role::kDeveloper) message.role = Role::kSystem;
+  }
+}
+
 void AttachResponseSchema(std::vector<Message>& messages, JsonValue schema) {
-  if (!schema.IsTruthy()) return;
   if (messages[0].role != Role::kSystem) {
     messages.insert(messages.begin(), Message{.role = Role::kSystem, .content = ""});
   }
@@ -159,11 +165,10 @@ std::optional<bool> SwitchOf(std::string_view word) {
   return std::nullopt;
 }
 
-const ApiEffort* FindEffort(const ChatProfile& profile, const JsonValue& value) {
-  const auto found = std::ranges::find_if(profile.api_efforts, [&](const ApiEffort& effort) {
-    return value.is_string() && effort.name == value.text();
-  });
-  return found == profile.api_efforts.end() ? nullptr : &*found;
+// The level of an effort; empty: none. Nothing for what is no effort.
+std::optional<std::string> FindEffort(const ChatProfile& profile, const JsonValue& value) {
+  const bool is_effort = value.is_string() || value.kind() == JsonValue::Kind::kInteger;
+  return is_effort ? profile.FindApiEffort(value.text()) : std::nullopt;
 }
 
 // None: the value says other things.
@@ -174,7 +179,7 @@ Result<std::optional<bool>> ReadSwitch(const ChatProfile& profile, const JsonVal
   if (path == "reasoning") return Found();  // An object of settings, each of which is looked at.
   if (value.is_string()) {
     if (const Found found = SwitchOf(value.text())) return found;
-    if (FindEffort(profile, value) != nullptr) return Found(true);
+    if (FindEffort(profile, value)) return Found(true);
   }
   if (path == "thinking" && value.is_object()) {
     if (const JsonValue* enabled = value.Find("enabled"); enabled != nullptr && enabled->is_bool())
@@ -209,20 +214,17 @@ Status ReadEffort(const ChatProfile& profile, const JsonValue& request, Thinking
   for (const std::string_view path : kEfforts) {
     const JsonValue* value = FindPath(request, path);
     if (value == nullptr) continue;
-    const ApiEffort* effort = FindEffort(profile, *value);
-    if (effort != nullptr) {
+    if (const std::optional<std::string> effort = FindEffort(profile, *value)) {
       settings.effort.reset();
-      if (!effort->level.empty()) settings.effort = std::string(effort->level);
+      if (!effort->empty()) settings.effort = effort;
       return {};
     }
     if (IsOneOf(path, {"think", "thinking"})) continue;  // A switch, which has been read.
     const std::optional<bool> on = value->is_string() ? SwitchOf(value->text()) : std::nullopt;
     if (on == false) settings.mode = ThinkingMode::kChat;
     if (on || *value == JsonValue::String("default")) return {};
-    std::vector<std::string_view> known = {"none"};
-    for (const ApiEffort& one : profile.api_efforts) known.push_back(one.name);
     return InvalidArgument(
-        fmt::format("{}: got {}, wanted one of {}", path, WriteJson(*value), fmt::join(known, ", ")));
+        fmt::format("{}: got {}, wanted one of {}", path, WriteJson(*value), profile.ApiEffortNames()));
   }
   return {};
 }
@@ -329,7 +331,7 @@ JsonValue ResponseFormatOf(JsonValue schema) {
                             {"json_schema", JsonValue::Object({{"schema", std::move(schema)}})}});
 }
 
-Result<std::vector<Message>> NormalizeApiMessages(ApiConversation conversation) {
+Result<std::vector<Message>> NormalizeApiMessages(const ChatProfile& profile, ApiConversation conversation) {
   std::vector<Message>& messages = conversation.messages;
   if (messages.empty()) return Error(InvalidArgument("messages: empty, wanted at least one message"));
   for (size_t i = 0; i < messages.size(); ++i) {
@@ -342,13 +344,22 @@ Result<std::vector<Message>> NormalizeApiMessages(ApiConversation conversation) 
   }
 
   DSV4_ASSIGN_OR_RETURN(JsonValue schema, ResponseSchema(conversation.response_format));
-  JoinLeadingSystems(messages);
-  std::vector<Message> placed = PlaceReminders(std::move(messages));
-  if (const Message& last = placed.back(); !IsUserTurn(last) && last.role != Role::kAssistant)
-    return At(last, "the conversation has nothing to answer, wanted a user, tool or assistant message");
-  AttachTools(placed, std::move(conversation.tools));
-  AttachResponseSchema(placed, std::move(schema));
-  return placed;
+  if (profile.system_turns) {
+    KeepSystems(messages);
+    // The model is shown the form itself. The answer is constrained as in V4.
+    const JsonValue* type = conversation.response_format.Find("type");
+    if (type != nullptr && type->text() == "json_object") schema = JsonValue::Object({{"type", *type}});
+  } else {
+    JoinLeadingSystems(messages);
+    messages = PlaceReminders(std::move(messages));
+    const Message& last = messages.back();
+    if (!IsUserTurn(last) && last.role != Role::kAssistant)
+      return At(last, "the conversation has nothing to answer, wanted a user, tool or assistant message");
+  }
+  AttachTools(messages, std::move(conversation.tools));
+  const bool has_schema = profile.system_turns ? !schema.is_null() : schema.IsTruthy();
+  if (has_schema) AttachResponseSchema(messages, std::move(schema));
+  return std::move(messages);
 }
 
 Result<ThinkingSettings> ResolveThinking(const ChatProfile& profile, const JsonValue& request,

@@ -10,17 +10,21 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const ChatProfile& V4() { return *FindChatProfile("v4").value(); }
-
 // The prompt of a request, without its beginning of sentence, in chat mode; or the error.
 std::string Prompt(std::string_view messages, ApiConversation conversation = {},
-                   ThinkingMode mode = ThinkingMode::kChat) {
+                   ThinkingMode mode = ThinkingMode::kChat, std::string_view revision = "v4") {
+  const ChatProfile& profile = *FindChatProfile(revision).value();
   conversation.messages = *ParseMessages(*ReadJson(messages, "test"), "messages");
-  const auto normal = NormalizeApiMessages(std::move(conversation));
+  const auto normal = NormalizeApiMessages(profile, std::move(conversation));
   if (!normal) return normal.error().message();
-  const auto prompt =
-      RenderPrompt(V4(), *normal, {.mode = mode, .add_bos = false, .null_is_empty = true, .api_rules = true});
+  const auto prompt = RenderPrompt(
+      profile, *normal, {.mode = mode, .add_bos = false, .null_is_empty = true, .api_rules = true});
   return prompt ? prompt->text() : prompt.error().message();
+}
+
+std::string PromptOfV41(std::string_view messages, ApiConversation conversation = {},
+                        ThinkingMode mode = ThinkingMode::kChat) {
+  return Prompt(messages, std::move(conversation), mode, "v4.1");
 }
 
 TEST(NormalizeApiMessages, LeadingSystemsBecomeOne) {
@@ -73,6 +77,52 @@ TEST(NormalizeApiMessages, LaterSystemsHaveAPlaceEverywhere) {
       "<｜User｜>q<｜Assistant｜></think>a<｜end▁of▁sentence｜><｜User｜><system-reminder>\nS\n</"
       "system-reminder>"
       "<｜Assistant｜></think>");
+}
+
+// Expected texts are those of DeepSeek's own converter.
+TEST(NormalizeApiMessages, SystemMessagesOfV41StayWhereTheyAre) {
+  EXPECT_EQ(
+      PromptOfV41(
+          R"([{"role": "system", "content": "a"}, {"role": "developer", "content": "b"}, {"role": "user", "content": "q"}])"),
+      "<｜System｜>a<｜System｜>b<｜User｜>q<｜Assistant｜></think>");
+  const std::string history = R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}, )";
+  const std::string expected = "<｜User｜>q<｜Assistant｜></think>a<｜end▁of▁sentence｜>";
+  EXPECT_EQ(PromptOfV41(history + R"({"role": "system", "content": "S"}])"),
+            expected + "<｜System｜>S<｜Assistant｜></think>");
+  EXPECT_EQ(
+      PromptOfV41(history + R"({"role": "developer", "content": "S"}, {"role": "user", "content": "p"}])"),
+      expected + "<｜System｜>S<｜User｜>p<｜Assistant｜></think>");
+  EXPECT_EQ(PromptOfV41(R"([{"role": "system", "content": "S"}])"), "<｜System｜>S<｜Assistant｜></think>");
+}
+
+TEST(NormalizeApiMessages, RemindersOfV41StayAndTheOpenerComesBehindThem) {
+  const std::string question = R"([{"role": "user", "content": "q"}, )";
+  const std::string reminder = R"({"role": "latest_reminder", "content": "R"})";
+  EXPECT_EQ(PromptOfV41(question + reminder + "]"),
+            "<｜User｜>q<｜latest_reminder｜>R<｜Assistant｜></think>");
+  EXPECT_EQ(PromptOfV41(question + R"({"role": "system", "content": "S"}, )" + reminder + "]"),
+            "<｜User｜>q<｜System｜>S<｜latest_reminder｜>R<｜Assistant｜></think>");
+  EXPECT_EQ(PromptOfV41(question + reminder +
+                        R"(, {"role": "assistant", "content": "a"}, {"role": "user", "content": "p"}])"),
+            "<｜User｜>q<｜latest_reminder｜>R<｜Assistant｜></think>a<｜end▁of▁sentence｜><｜User｜>p"
+            "<｜Assistant｜></think>");
+}
+
+TEST(NormalizeApiMessages, V41ShowsSignaturesAndTheFormItself) {
+  const std::string messages = R"([{"role": "user", "content": "q"}])";
+  const JsonValue tool =
+      *ReadJson(R"({"function": {"strict": true, "parameters": null, "name": "f", "x": 1}})", "tool");
+  EXPECT_THAT(
+      PromptOfV41(messages, {.tools = {tool}}),
+      HasSubstr("Schemas\n\n{\"name\": \"f\", \"description\": \"\", \"parameters\": {}}\n\nYou MUST"));
+  EXPECT_THAT(PromptOfV41(messages, {.response_format = *ReadJson(R"({"type": "json_object"})", "format")}),
+              HasSubstr("reply:\n{\"type\": \"json_object\"}<｜User｜>q"));
+  EXPECT_THAT(
+      PromptOfV41(messages, {.response_format = *ReadJson(
+                                 R"({"type": "json_schema", "json_schema": {"schema": {}}})", "format")}),
+      HasSubstr("reply:\n{}<｜User｜>q"));
+  EXPECT_EQ(PromptOfV41(messages, {.response_format = *ReadJson(R"({"type": "text"})", "format")}),
+            "<｜User｜>q<｜Assistant｜></think>");
 }
 
 TEST(NormalizeApiMessages, EveryAnswerHasAnOpener) {
@@ -193,14 +243,33 @@ TEST(ResolveThinking, EffortsAreMappedByRevision) {
   const std::string_view v4[] = {"on", "on", "on", "on high", "on max", "on max", "on max", "off"};
   const std::string_view v4_0731[] = {"on low",  "on low", "on high", "on high",
                                       "on high", "on max", "on max",  "off"};
+  const std::string_view v41[] = {"on low",   "on low", "on high", "on high",
+                                  "on xhigh", "on max", "on max",  "off"};
   for (size_t i = 0; i < std::size(efforts); ++i) {
     const std::string request = "{\"reasoning_effort\": \"" + std::string(efforts[i]) + "\"}";
     EXPECT_EQ(Thinking(request, "v4"), v4[i]) << request;
     EXPECT_EQ(Thinking(request, "v4-0731"), v4_0731[i]) << request;
+    EXPECT_EQ(Thinking(request, "v4.1"), v41[i]) << request;
   }
   EXPECT_EQ(Thinking(R"({"reasoning": {"effort": "max"}})"), "on max");
   EXPECT_EQ(Thinking(R"({"output_config": {"effort": "max"}})"), "on max");
   EXPECT_EQ(Thinking(R"({"chat_template_kwargs": {"reasoning_effort": "max"}})"), "on max");
+}
+
+TEST(ResolveThinking, NumbersAreEffortsOfV41InEverySpelling) {
+  for (const std::string_view body :
+       {R"({"reasoning_effort": 80})", R"({"reasoning_effort": "80"})", R"({"reasoning": {"effort": 80}})",
+        R"({"output_config": {"effort": 80}})", R"({"chat_template_kwargs": {"reasoning_effort": 80}})"}) {
+    EXPECT_EQ(Thinking(body, "v4.1"), "on 80") << body;
+    EXPECT_THAT(Thinking(body, "v4-0731"), HasSubstr("wanted one of none, minimal")) << body;
+  }
+  for (const std::string_view wrong : {"0", "101", "-1", "75.0", "true", "\"7.5\"", "[75]"}) {
+    EXPECT_EQ(
+        Thinking("{\"reasoning_effort\": " + std::string(wrong) + "}", "v4.1"),
+        "reasoning_effort: got " + std::string(wrong) +
+            ", wanted one of none, minimal, low, medium, high, xhigh, max, ultra or a number from 1 to 100");
+  }
+  EXPECT_EQ(Thinking(R"({"reasoning_effort": 100, "thinking": {"type": "disabled"}})", "v4.1"), "off 100");
 }
 
 TEST(ResolveThinking, DefaultsHoldWhereARequestSaysNothing) {

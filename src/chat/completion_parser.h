@@ -24,8 +24,9 @@ struct ParserOptions {
   bool tools_active = true;
   // A tool block inside an open reasoning ends the reasoning (a known fault of the model). False: it is reasoning.
   bool promote_calls_in_reasoning = true;
-  // Also accept tags with ASCII bars, a missing bar or a blank in front of the name, blocks of other names (toolcalls, function_calls,
-  // " calls", ...) if a call follows, and an invoke of a known tool without a block, as models in the wild write them; not
+  // Also accept tags with ASCII bars, a missing bar, or a blank in front of the name where the revision has none (or none where it has
+  // one), blocks of other names (toolcalls, function_calls, ...) if a call follows, and an invoke of a known tool without a block, as
+  // models in the wild write them; not
   // right behind a quotation mark or backtick. False: they are ordinary content.
   bool accept_damaged_tags = false;
   // When a block has no complete call, return its text as content so that an agent can see the fault.

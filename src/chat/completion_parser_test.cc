@@ -400,6 +400,28 @@ TEST(CompletionParser, BlocksOfTheWildAreTakenIfACallFollows) {
   EXPECT_THAT(Parse(spaced, options).message.tool_calls, ElementsAre(ParsedCall{"f", "{\"k\": \"v\"}"}));
 }
 
+TEST(CompletionParser, V41TakesTheTagsOfV4AsDamage) {
+  const ChatProfile& v41 = *FindChatProfile("v4.1").value();
+  const std::string own =
+      "x\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"k\" string=\"true\">v"
+      "</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>";
+  const std::string call = Invoke("f", Parameter("k", kString, "v"));
+  const std::string damaged[] = {
+      "x\n\n<｜DSML｜tool_calls>\n" + call + "</｜DSML｜tool_calls>",
+      "x\n\n<｜DSML｜calls>\n" + call + "</｜DSML｜calls>",
+      "x\n\n<|DSML| calls>\n<|DSML| invoke name=\"f\">\n<|DSML| parameter name=\"k\" string=\"true\">v"
+      "</|DSML| parameter>\n</|DSML| invoke>\n</|DSML| calls>",
+      "x\n\n" + call};
+  const auto parse = [&](const std::string& text, bool accept) {
+    return ParseLenient(v41, text, {.accept_damaged_tags = accept, .tools = {{.name = "f"}}}).message;
+  };
+  EXPECT_THAT(parse(own, false).tool_calls, ElementsAre(ParsedCall{"f", "{\"k\": \"v\"}"}));
+  for (const std::string& text : damaged) {
+    EXPECT_EQ(parse(text, false).content, text);
+    EXPECT_EQ(parse(text, true), parse(own, true)) << text;
+  }
+}
+
 TEST(CompletionParser, TextAboutCallsStaysText) {
   const ParserOptions options = {.accept_damaged_tags = true, .tools = {{.name = "f"}}};
   for (const std::string text :
@@ -468,6 +490,32 @@ bool HasPlainNames(const ParsedCompletion& completion) {
 
 // Any mixture of markup: the answer does not depend on the cuts, calls are JSON objects, and what the strict parser
 // accepts means the same to both. (The fuzz target searches further.)
+// A text with V4's tags in the tags of V4.1.
+std::string Spaced(std::string text) {
+  for (const auto& [v4, own] :
+       {std::pair("｜tool_calls", "｜ calls"), std::pair("|tool_calls", "| calls"),
+        std::pair("｜invoke", "｜ invoke"), std::pair("｜parameter", "｜ parameter")}) {
+    for (size_t at = text.find(v4); at != std::string::npos; at = text.find(v4, at))
+      text.replace(at, std::string_view(v4).size(), own);
+  }
+  return text;
+}
+
+// V4.1 is the same machine with other tags. A tag that a dropped marker cut in two may come out in either spelling.
+void ExpectSameInV41(const std::string& text, const ParserOptions& options) {
+  const CollectedCompletion v4 = ParseLenient(V4(), text, options);
+  const CollectedCompletion v41 = ParseLenient(*FindChatProfile("v4.1").value(), Spaced(text), options);
+  ASSERT_EQ(Spaced(v41.message.reasoning_content), Spaced(v4.message.reasoning_content)) << text;
+  ASSERT_EQ(Spaced(v41.message.content), Spaced(v4.message.content)) << text;
+  ASSERT_EQ(v41.finish_reason, v4.finish_reason) << text;
+  ASSERT_EQ(v41.message.tool_calls.size(), v4.message.tool_calls.size()) << text;
+  for (size_t i = 0; i < v4.message.tool_calls.size(); ++i) {
+    ASSERT_EQ(v41.message.tool_calls[i].name, v4.message.tool_calls[i].name) << text;
+    ASSERT_EQ(Spaced(v41.message.tool_calls[i].arguments), Spaced(v4.message.tool_calls[i].arguments))
+        << text;
+  }
+}
+
 TEST(CompletionParser, RandomMarkupMeansTheSameHoweverItIsCut) {
   const std::vector<std::string> pieces = {"<think>",
                                            "</think>",
@@ -513,6 +561,7 @@ TEST(CompletionParser, RandomMarkupMeansTheSameHoweverItIsCut) {
     if (below(3) == 0) options.stop_strings = {"\n\n", "b<"};
     if (below(3) == 0) options.tools = {{"f", {"a", "k"}}};
     Parse(text, options);
+    ExpectSameInV41(text, options);
     if (HasFailure()) FAIL() << text;
     // Not compared: values spliced in unchecked, ill-formed text, and names with a quote, whose end the strict grammar
     // finds by what follows and the streaming one by that quote.

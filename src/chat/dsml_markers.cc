@@ -23,9 +23,9 @@ std::vector<std::string> Spellings(std::string_view dsml, bool damaged) {
 }
 
 // Names that models give the block of calls, beside its own.
-constexpr std::string_view kLooseNames[] = {"toolcalls", "function_calls", "functioncalls",
-                                            " calls",    " tool_calls",    "calls",
-                                            "tool_call", "toolcall",       "function_call"};
+constexpr std::string_view kLooseNames[] = {"tool_calls",    " tool_calls",    "calls",     " calls",
+                                            "toolcalls",     "function_calls", "tool_call", "toolcall",
+                                            "functioncalls", "function_call"};
 
 // Up to two line feeds in front of the opener are syntax, not text.
 void AddWithLineFeeds(MarkerSet& set, const std::string& tag, int id) {
@@ -63,10 +63,12 @@ DsmlMarkers::DsmlMarkers(const ChatProfile& profile, const Options& options) {
         for (MarkerSet* set : {&block, &body}) set->Add(close + std::string(name) + ">", kBlockClose);
       }
     }
-    for (const std::string_view blank : {"", " "}) {
-      if (!blank.empty() && !options.accept_damaged_tags) continue;
+    // The revision's own spelling of names, and the one with or without a blank in front that is not its own.
+    for (const bool is_own : {true, false}) {
+      if (!is_own && !options.accept_damaged_tags) continue;
       const auto tag = [&](const std::string& start, std::string_view name) {
-        return start + std::string(blank) + std::string(name);
+        if (is_own) return start + std::string(name);
+        return name.starts_with(' ') ? start + std::string(name.substr(1)) : start + " " + std::string(name);
       };
       const std::string invoke_open = tag(open, profile.invoke);
       const std::string invoke_close = tag(close, profile.invoke) + ">";

@@ -331,7 +331,7 @@ void AttachTools(std::vector<Message>& messages, std::vector<JsonValue> tools) {
     system.content = "";
     messages.insert(messages.begin(), std::move(system));
   }
-  messages[0].tools = std::move(tools);
+  messages[0].request_tools = std::move(tools);
 }
 
 }  // namespace dsv4::chat

@@ -61,7 +61,8 @@ struct Message {
   std::string other_role = {};  // the name, when role is kOther
   Content content = {};
   std::string reasoning_content = {};
-  std::vector<JsonValue> tools = {};  // objects with a member "function"
+  std::vector<JsonValue> tools = {};          // of the message itself; objects with a member "function"
+  std::vector<JsonValue> request_tools = {};  // AttachTools
   std::vector<ToolCall> tool_calls = {};
   // Not from JSON. When not empty: the block exactly as the model wrote it (CompletionParser::sampled_calls), rendered
   // instead of tool_calls, so that the prompt repeats the tokens already in the cache.
@@ -96,8 +97,8 @@ std::string CallArguments(const JsonValue* value);
 // Reads a tool list; null is an empty one. Every entry is an object with an object member "function".
 Result<std::vector<JsonValue>> ParseTools(const JsonValue& json, std::string_view what);
 
-// Puts request-level tools on message 0 if that is a system or developer message, replacing any there, else on an empty
-// system message inserted before it. No tools: nothing changes.
+// Puts request-level tools on message 0 if that is a system or developer message, else on an empty system message inserted
+// before it. No tools: nothing changes. V4 renders them instead of the message's own, V4.1 a system message's own besides.
 void AttachTools(std::vector<Message>& messages, std::vector<JsonValue> tools);
 
 }  // namespace dsv4::chat

@@ -57,14 +57,14 @@ class Renderer {
   }
 
   Result<RenderedPrompt> Render() {
-    DSV4_ASSIGN_OR_RETURN(const std::string_view effort_prefix, EffortPrefix());
+    DSV4_ASSIGN_OR_RETURN(const std::string effort_prefix, EffortPrefix());
     if (options_.add_bos && options_.context.empty()) builder_.Template(profile_.bos);
     for (size_t i = 0; i < conversation_.turns.size(); ++i) {
       if (const Turn& turn = conversation_.turns[i]; turn.is_context) {
         has_opener_ = turn.role == Role::kUser || turn.role == Role::kDeveloper;
         continue;
       }
-      const std::string_view prefix = i == 0 ? effort_prefix : std::string_view();
+      const std::string prefix = i == 0 ? effort_prefix : "";
       if (conversation_.turns[i].role == Role::kSystem || !prefix.empty())
         builder_.Template(profile_.system_marker);
       builder_.Template(prefix);
@@ -78,15 +78,11 @@ class Renderer {
  private:
   bool thinking() const { return options_.mode == ThinkingMode::kThinking; }
 
-  Result<std::string_view> EffortPrefix() const {
-    if (!options_.effort) return std::string_view();
-    std::vector<std::string_view> known;
-    for (const EffortLevel& level : profile_.efforts) {
-      if (level.name == *options_.effort) return thinking() ? level.prefix : std::string_view();
-      known.push_back(level.name);
-    }
-    return Error(InvalidArgument(fmt::format("reasoning effort: got '{}', revision {} knows {}",
-                                             *options_.effort, profile_.revision, fmt::join(known, ", "))));
+  Result<std::string> EffortPrefix() const {
+    const std::string effort = options_.effort.value_or(std::string(profile_.encoder_effort));
+    if (effort.empty() && !options_.effort) return std::string();
+    DSV4_ASSIGN_OR_RETURN(std::string text, profile_.EffortText(effort));
+    return thinking() ? std::move(text) : std::string();
   }
 
   Status RenderTurn(size_t index) {
@@ -155,23 +151,47 @@ class Renderer {
   }
 
   Status RenderToolsAndFormat(const Message& message) {
-    if (!message.tools.empty()) {
+    const bool has_update = profile_.system_turns && message.role == Role::kSystem && !message.tools.empty();
+    const std::vector<JsonValue>& tools =
+        has_update || !message.request_tools.empty() ? message.request_tools : message.tools;
+    if (!tools.empty()) {
       RenderToolsHead();
-      for (const JsonValue& tool : message.tools) {
-        const JsonValue* function = tool.Find("function");
-        if (function == nullptr) return InvalidArgument("tools: an entry has no member 'function'");
-        builder_.Data(WriteJson(*function));
-        builder_.Template("\n");
-      }
+      DSV4_RETURN_IF_ERROR(RenderTools(tools));
       builder_.Template(
-          "\nYou MUST strictly follow the above defined tool name and parameter schemas to invoke tool "
+          "\n\nYou MUST strictly follow the above defined tool name and parameter schemas to invoke tool "
           "calls.\n");
     }
-    if (message.response_format.IsTruthy()) {
+    if (profile_.system_turns ? !message.response_format.is_null() : message.response_format.IsTruthy()) {
       builder_.Template(kResponseFormat);
       builder_.Data(WriteJson(message.response_format));
     }
+    if (!has_update) return {};
+    builder_.Template("\n\n### Updated Tool Schemas\n\n");
+    return RenderTools(message.tools);
+  }
+
+  // A line each.
+  Status RenderTools(const std::vector<JsonValue>& tools) {
+    bool first = true;
+    for (const JsonValue& tool : tools) {
+      const JsonValue* function = tool.Find("function");
+      if (function == nullptr) return InvalidArgument("tools: an entry has no member 'function'");
+      if (!std::exchange(first, false)) builder_.Template("\n");
+      builder_.Data(WriteJson(profile_.shows_signatures ? Signature(*function) : *function));
+    }
     return {};
+  }
+
+  // Members that are left out are empty; parameters are null for the encoder, and an empty schema for an API.
+  JsonValue Signature(const JsonValue& function) const {
+    const auto given = [&](std::string_view key, JsonValue other) {
+      const JsonValue* value = function.Find(key);
+      return value == nullptr || value->is_null() ? std::move(other) : *value;
+    };
+    return JsonValue::Object(
+        {{"name", given("name", JsonValue())},
+         {"description", given("description", JsonValue::String(""))},
+         {"parameters", given("parameters", options_.api_rules ? JsonValue::Object({}) : JsonValue())}});
   }
 
   void RenderToolsHead() {
@@ -262,7 +282,7 @@ class Renderer {
     has_opener_ = false;
     if (reasons) {
       builder_.Data(message.reasoning_content);
-      if (options_.api_rules && IsUnfinishedReasoning(message)) {
+      if (IsUnfinishedReasoning(message)) {
         ends_in_reasoning_ = true;
         return {};
       }
@@ -279,9 +299,11 @@ class Renderer {
     return {};
   }
 
-  static bool IsUnfinishedReasoning(const Message& message) {
-    return message.wo_eos && !message.reasoning_content.empty() && message.content.text.empty() &&
-           message.content.parts.empty() && message.tool_calls.empty();
+  bool IsUnfinishedReasoning(const Message& message) const {
+    const bool goes_on =
+        profile_.continues_reasoning || (options_.api_rules && !message.reasoning_content.empty());
+    return goes_on && message.wo_eos && message.content.text.empty() && message.content.parts.empty() &&
+           message.tool_calls.empty();
   }
 
   Status RenderCalls(const std::vector<ToolCall>& calls) {
@@ -299,7 +321,8 @@ class Renderer {
 
   Status RenderArguments(const ToolCall& call) {
     const Result<JsonValue> arguments = ReadJson(call.arguments, "arguments", JsonDialect::kPython);
-    if (!arguments || (options_.api_rules && !arguments->is_object())) {
+    const bool wraps = profile_.wraps_arguments || options_.api_rules;
+    if (!arguments || (wraps && !arguments->is_object())) {
       RenderParameter("arguments", JsonValue::String(call.arguments));
       return {};
     }
@@ -335,22 +358,33 @@ class Renderer {
             fmt::format("task: got '{}', wanted one of {}", *turn.task, fmt::join(known, ", ")));
       }
     }
-    if (index + 1 < conversation_.turns.size()) {
+    const bool is_last = index + 1 == conversation_.turns.size();
+    if (!is_last) {
       const Role next = conversation_.turns[index + 1].role;
-      if (next != Role::kAssistant && next != Role::kLatestReminder) return {};
+      if (next != Role::kAssistant && (next != Role::kLatestReminder || OpensBehindReminders(index)))
+        return {};
     }
     if (task != nullptr) {
       if (task->after_opener) RenderOpener(thinking());
       builder_.Template(task->token);
       ends_in_reasoning_ = false;
-    } else if (turn.role == Role::kUser || turn.role == Role::kDeveloper) {
+    } else if (turn.IsQuestion(profile_) ||
+               (turn.role == Role::kLatestReminder && OpensBehindReminders(index))) {
       RenderOpener(thinking() &&
                    (!conversation_.drops_thinking || static_cast<int>(index) >= conversation_.last_user));
-    } else if (options_.api_rules && turn.role == Role::kAssistant && !turn.message->wo_eos &&
-               index + 1 == conversation_.turns.size()) {
+    } else if (options_.api_rules && turn.role == Role::kAssistant && !turn.message->wo_eos && is_last) {
       RenderOpener(thinking());
     }
     return {};
+  }
+
+  // Whether the answer's opener stands behind a reminder that is at `index` or follows it, and not in front. Never in V4; in V4.1 where no
+  // user turn comes before it, and everywhere for an API.
+  bool OpensBehindReminders(size_t index) const {
+    if (!profile_.system_turns || options_.api_rules) return profile_.system_turns;
+    while (index > 0 && conversation_.turns[index].role == Role::kLatestReminder) --index;
+    const Role role = conversation_.turns[index].role;
+    return role != Role::kUser && role != Role::kDeveloper;
   }
 
   void RenderOpener(bool with_reasoning) {
@@ -381,7 +415,7 @@ std::string RenderedPrompt::text() const {
 Result<RenderedPrompt> RenderPrompt(const ChatProfile& profile, std::span<const Message> messages,
                                     const RenderOptions& options) {
   return Renderer(profile, options,
-                  MakeTurns(options.context, messages, options.mode == ThinkingMode::kThinking,
+                  MakeTurns(profile, options.context, messages, options.mode == ThinkingMode::kThinking,
                             options.drop_thinking))
       .Render();
 }

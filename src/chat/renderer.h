@@ -1,7 +1,7 @@
 // Renders a conversation to the prompt text, byte for byte as the release's encoder does.
 // Source: chat-encoding.md section 2; the fixtures are its output.
 //
-// Hazards of the reference that this keeps (a public API goes through NormalizeApiMessages first): a system message
+// Hazards of the reference that this keeps (a public API goes through NormalizeApiMessages first): in V4 a system message
 // after a user turn is glued on bare and takes the generation prompt away; a reminder after the last user lands after
 // the generation prompt; two assistant turns in a row have no opener between them; a developer turn that is dropped
 // leaves the answer after it without one.
@@ -39,14 +39,15 @@ struct RenderOptions {
   ThinkingMode mode = ThinkingMode::kThinking;
   // Leave out the reasoning before the last user turn. Without effect when any message carries tools.
   bool drop_thinking = true;
-  // A name in ChatProfile::efforts; checked always, written in thinking mode only.
+  // As ChatProfile::EffortText has it; checked always, written in thinking mode only. None: ChatProfile::encoder_effort.
   std::optional<std::string> effort = {};
   bool add_bos = true;
   // The reference breaks on a null user text and prints "None" for a null tool result or reminder. True: null is "".
   bool null_is_empty = false;
   // What the reference leaves to its caller, as an API wants it: every answer has an opener, also one that comes first or
   // behind another; behind a finished last answer a further one is opened; an unfinished last answer that has reasoning
-  // alone goes on in it; call arguments that are JSON but no object become the string parameter "arguments".
+  // alone goes on in it; call arguments that are JSON but no object become the string parameter "arguments". Where system
+  // messages are turns, a reminder stands in its place, and the opener behind it.
   bool api_rules = false;
   // Rewrites the '<' of a parameter closer inside a string argument, and of </tool_result> inside a tool result, to
   // "&lt;". The format has no escape for them, so otherwise such a text ends its element early.

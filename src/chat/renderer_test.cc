@@ -288,6 +288,24 @@ TEST(Renderer, AttachToolsReplacesOnTheFirstMessageOrInsertsOne) {
   EXPECT_EQ(messages.size(), 2u);
 }
 
+TEST(Renderer, AnUpdateOfToolsStandsBesideThoseOfTheRequest) {
+  auto messages = Messages(
+      R"([{"role": "user", "content": "u"}, {"role": "assistant", "content": "a", "reasoning_content": "r"},
+          {"role": "system", "content": "s", "tools": [{"function": {"name": "g"}}, {"function": {"name": "h"}}]}])");
+  const ChatProfile& v41 = *FindChatProfile("v4.1").value();
+  const std::string update =
+      "<｜System｜>s\n\n### Updated Tool Schemas\n\n{\"name\": \"g\", \"description\": \"\", \"parameters\": "
+      "null}"
+      "\n{\"name\": \"h\", \"description\": \"\", \"parameters\": null}<｜Assistant｜><think>";
+  // Alone it does not keep the reasoning.
+  EXPECT_THAT(RenderPrompt(v41, messages)->text(),
+              ::testing::EndsWith("<｜User｜>u<｜Assistant｜></think>a<｜end▁of▁sentence｜>" + update));
+  AttachTools(messages, {*ReadJson(R"({"function": {"name": "f"}})", "tool")});
+  EXPECT_THAT(RenderPrompt(v41, messages)->text(),
+              ::testing::EndsWith("calls.\n<｜User｜>u<｜Assistant｜><think>r</think>a<｜end▁of▁sentence｜>" +
+                                  update));
+}
+
 // Another revision is another profile: no literal of this one may remain.
 TEST(Renderer, WritesOnlyWhatTheProfileNames) {
   ChatProfile other = V4();
@@ -367,18 +385,22 @@ Message RandomAnswer(std::mt19937& random) {
   return message;
 }
 
-TEST(RoundTrip, ParsingARenderedAnswerGivesItBack) {
+class RoundTrip : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Revisions, RoundTrip, ::testing::Values("v4", "v4.1"));
+
+TEST_P(RoundTrip, ParsingARenderedAnswerGivesItBack) {
   std::mt19937 random(7);
+  const ChatProfile& profile = *FindChatProfile(GetParam()).value();
   const Message question{.role = Role::kUser, .content = "q"};
   for (int i = 0; i < 3000; ++i) {
     const Message answer = RandomAnswer(random);
-    const auto opener = RenderPrompt(V4(), std::vector{question});
-    const auto whole = RenderPrompt(V4(), std::vector{question, answer});
+    const auto opener = RenderPrompt(profile, std::vector{question});
+    const auto whole = RenderPrompt(profile, std::vector{question, answer});
     ASSERT_TRUE(whole.has_value()) << whole.error().message();
     ASSERT_TRUE(whole->text().starts_with(opener->text()));
     const std::string completion = whole->text().substr(opener->text().size());
 
-    const auto strict = ParseStrict(V4(), completion, ThinkingMode::kThinking);
+    const auto strict = ParseStrict(profile, completion, ThinkingMode::kThinking);
     ASSERT_TRUE(strict.has_value()) << completion << strict.error().message();
     EXPECT_EQ(strict->reasoning_content, answer.reasoning_content);
     EXPECT_EQ(strict->content, answer.content.text);
@@ -387,11 +409,12 @@ TEST(RoundTrip, ParsingARenderedAnswerGivesItBack) {
       EXPECT_EQ(strict->tool_calls[c].name, answer.tool_calls[c].name);
       EXPECT_EQ(strict->tool_calls[c].arguments, answer.tool_calls[c].arguments);
     }
-    EXPECT_EQ(ParseLenient(V4(), completion, {.starts_in_reasoning = true}).message, *strict) << completion;
+    EXPECT_EQ(ParseLenient(profile, completion, {.starts_in_reasoning = true}).message, *strict)
+        << completion;
   }
 }
 
-TEST(RoundTrip, SampledCallsKeepTheModelsOwnSpelling) {
+TEST(SampledCalls, KeepTheModelsOwnSpelling) {
   const std::string completion =
       "r</think>c\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke  name=\"f\">\n<｜DSML｜parameter name=\"k\" "
       "string=\"false\">[1,2]</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>";

@@ -80,30 +80,32 @@ void SortToolResults(std::vector<Turn>& turns) {
   }
 }
 
-int LastUser(const std::vector<Turn>& turns) {
+int LastUser(const ChatProfile& profile, const std::vector<Turn>& turns) {
   for (size_t i = turns.size(); i-- > 0;) {
-    if (turns[i].role == Role::kUser || turns[i].role == Role::kDeveloper) return static_cast<int>(i);
+    if (turns[i].IsQuestion(profile)) return static_cast<int>(i);
   }
   return -1;
 }
 
 }  // namespace
 
-Conversation MakeTurns(std::span<const Message> context, std::span<const Message> messages, bool thinking,
-                       bool drop_thinking) {
+Conversation MakeTurns(const ChatProfile& profile, std::span<const Message> context,
+                       std::span<const Message> messages, bool thinking, bool drop_thinking) {
   Conversation conversation;
   std::vector<Turn>& turns = conversation.turns;
   Merge(context, "context", true, turns);
   Merge(messages, "messages", false, turns);
   SortToolResults(turns);
 
-  // A merged user turn has no tools of its own, whatever its messages said.
-  const bool has_tools = std::any_of(turns.begin(), turns.end(), [](const Turn& turn) {
-    return turn.role != Role::kUser && !turn.message->tools.empty();
+  // A merged user turn has no tools of its own, whatever its messages said. An update of tools is none.
+  const bool has_tools = std::any_of(turns.begin(), turns.end(), [&](const Turn& turn) {
+    const bool updates = profile.system_turns && turn.role == Role::kSystem;
+    return turn.role != Role::kUser &&
+           (!turn.message->request_tools.empty() || (!updates && !turn.message->tools.empty()));
   });
   conversation.drops_thinking = drop_thinking && !has_tools;
   if (thinking && conversation.drops_thinking) {
-    const int last_user = LastUser(turns);
+    const int last_user = LastUser(profile, turns);
     std::vector<Turn> kept;
     for (int i = 0; i < static_cast<int>(turns.size()); ++i) {
       Turn& turn = turns[static_cast<size_t>(i)];
@@ -113,7 +115,7 @@ Conversation MakeTurns(std::span<const Message> context, std::span<const Message
     }
     turns = std::move(kept);
   }
-  conversation.last_user = LastUser(turns);
+  conversation.last_user = LastUser(profile, turns);
   return conversation;
 }
 

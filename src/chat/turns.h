@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "chat/message.h"
+#include "chat/profile.h"
 
 namespace dsv4::chat {
 
@@ -18,15 +19,20 @@ struct Turn {
   const std::string* task = nullptr;
   bool is_context = false;
   std::string name;  // "messages[3]", for errors
+
+  // Whether an answer belongs behind it, and past reasoning ends at it.
+  bool IsQuestion(const ChatProfile& profile) const {
+    return role == Role::kUser || role == Role::kDeveloper || (profile.system_turns && role == Role::kSystem);
+  }
 };
 
 struct Conversation {
   std::vector<Turn> turns;
-  int last_user = -1;           // the last user or developer turn
+  int last_user = -1;           // the last question
   bool drops_thinking = false;  // dropping is asked for and no turn carries tools
 };
 
-Conversation MakeTurns(std::span<const Message> context, std::span<const Message> messages, bool thinking,
-                       bool drop_thinking);
+Conversation MakeTurns(const ChatProfile& profile, std::span<const Message> context,
+                       std::span<const Message> messages, bool thinking, bool drop_thinking);
 
 }  // namespace dsv4::chat

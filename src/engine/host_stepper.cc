@@ -150,7 +150,8 @@ Result<bool> HostStepper::RunOnBackend(const Plan& plan) {
     const Sequence& sequence = *core_.running[plan.schedule[i].sequence];
     model::DecodeChunk chunk = {.state = plan.batch[i].state,
                                 .chooses = plan.IsLast(i) && sequence.max_tokens > 0,
-                                .choice = sequence.sampler.ChoiceAfter(0)};
+                                .choice = sequence.sampler.ChoiceAfter(0),
+                                .biases = sequence.sampler.biases()};
     if (plan.pending[plan.schedule[i].sequence].num_tokens == 1 && sequence.num_output_tokens() > 0) {
       chunk.token = plan.batch[i].tokens[0];
     } else {

@@ -97,6 +97,7 @@ std::unique_ptr<QueuedStepper::InFlight> QueuedStepper::Queue(const std::vector<
       chunk.follows = std::ranges::find(before->sequences, sequence) - before->sequences.begin();
     }
     chunk.choice = sequence->sampler.ChoiceAfter(before == nullptr ? 0 : 1);
+    chunk.biases = sequence->sampler.biases();
     chunks.push_back(chunk);
   }
   // An error changes nothing; a step that is waited for will meet it and say so.
@@ -178,6 +179,7 @@ bool QueuedStepper::Verify(std::vector<Event>& events) {
         {.state = &*sequence->state,
          .token = sequence->tokens.back(),
          .choice = sequence->sampler.ChoiceAfter(0),
+         .biases = sequence->sampler.biases(),
          .draft = std::span(sequence->draft.tokens).first(static_cast<size_t>(sequence->num_verified)),
          .draft_choices = choices.back(),
          .drafts_next = sequence->num_verified > 0 && IsByModel(sequence->draft)});

@@ -183,7 +183,7 @@ Status ValidateWeight(const Weight& weight, std::string_view name) {
     return InvalidArgument(fmt::format("{}: {} columns, want a multiple of {} for {}", name, weight.cols,
                                        block, WeightFormatName(weight.format)));
   }
-  if (weight.activation != ActivationQuant::kNone && weight.activation != ActivationQuant::kFp8Block) {
+  if (weight.activation > ActivationQuant::kFp8Columns32) {
     return InvalidArgument(
         fmt::format("{}: unknown activation quantiser {}", name, static_cast<int>(weight.activation)));
   }

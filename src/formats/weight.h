@@ -34,10 +34,15 @@ inline constexpr int64_t kNvFp4Block = 16;
 // How the activations in front of a weight are rounded (model.md 2.2). A property of the weight and of the chosen
 // numerics, fixed at load.
 enum class ActivationQuant : uint8_t {
-  kNone,      // As they are.
-  kFp8Block,  // Per row and 128 columns: e4m3 with a power-of-two scale.
+  kNone,         // As they are.
+  kFp8Block,     // Per row and 128 columns: e4m3 with a power-of-two scale.
+  kFp8Columns32  // The same per row and 32 columns: V4.1.
 };
 inline constexpr int64_t kActivationBlock = 128;
+// Columns that share a scale; 0 where activations stay as they are.
+constexpr int64_t ActivationGroup(ActivationQuant quant) {
+  return quant == ActivationQuant::kNone ? 0 : quant == ActivationQuant::kFp8Block ? kActivationBlock : 32;
+}
 
 struct Weight {
   WeightFormat format = WeightFormat::kPlain;

@@ -70,6 +70,27 @@ TEST(AnswerGrammar, StringsAreRawAndTheRestIsJson) {
   EXPECT_FALSE(Takes(rules, Call(Other("b", "[1]"))));
 }
 
+// V4.1's names have a blank in front.
+TEST(AnswerGrammar, TagsAreThoseOfTheFormat) {
+  AnswerRules rules =
+      CallOf(R"({"properties":{"a":{"type":"string"},"b":{"type":"integer"}},"required":["a"]})");
+  rules.tags = {.marker = "｜DSML｜", .tool_calls = " calls", .invoke = " invoke", .parameter = " parameter"};
+  const std::string call =
+      "\n\n<@ calls>\n<@ invoke name=\"f\">\n<@ parameter name=\"a\" "
+      "string=\"true\">x</｜DSML｜parameter></@ parameter>\n"
+      "<@ parameter name=\"b\" string=\"false\">1</@ parameter>\n</@ invoke>\n</@ calls>";
+  EXPECT_TRUE(Takes(rules, call));
+  EXPECT_FALSE(Takes(rules, Call(String("a", "x"))));
+  for (const std::string tag :
+       {"<@ calls", "<@ invoke", "<@ parameter", "</@ parameter>\n<", "</@ invoke", "</@ calls"}) {
+    std::string wrong = call;
+    wrong.erase(wrong.find(tag) + tag.find('@') + 1, 1);
+    EXPECT_FALSE(Takes(rules, wrong)) << wrong;
+  }
+  rules.content = ContentKind::kOpenCall;
+  EXPECT_TRUE(Takes(rules, call.substr(call.find(" calls"))));
+}
+
 TEST(AnswerGrammar, ParametersComeInAnyOrderAndTheRequiredOnesAllCome) {
   const AnswerRules rules = CallOf(
       R"({"properties":{"a":{"type":"integer"},"b":{"type":"integer"},"c":{"type":"integer"}},"required":["b"]})");

@@ -1,6 +1,7 @@
 // Contracts of the dense parts: weights, embedding, norms, linears, hyper-connections.
 #include <cmath>
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "formats/quantize.h"
@@ -315,6 +316,44 @@ TEST_F(ContractTest, HcHead) {
       "y: shape [3, 4, 8], want [3, 8]");
 }
 
+TEST_F(ContractTest, EngramMix) {
+  const EngramMixArgs valid{.streams = New(kBF16, {3, 4, 8}),
+                            .mixed = New(kBF16, {3, 40}),
+                            .q_weight = New(kF32, {4, 8}),
+                            .k_weight = New(kF32, {4, 8}),
+                            .is_image = New(kI32, {3}),
+                            .out = New(kBF16, {3, 4, 8}),
+                            .eps = 1e-20F};
+  ExpectOk(valid);
+  EngramMixArgs all_text = valid;
+  all_text.is_image = {};
+  all_text.out = all_text.streams;
+  ExpectOk(all_text);
+  using A = EngramMixArgs;
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.mixed = New(kBF16, {3, 32});
+      },
+      "engram_mix: mixed: shape [3, 32], want [3, 40]");
+  ExpectViolation<A>(
+      valid, [&](A& a) { a.k_weight = New(kF32, {8}); }, "k_weight: shape [8], want [4, 8]");
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.q_weight = New(kBF16, {4, 8});
+      },
+      "q_weight: dtype BF16, want F32");
+  ExpectViolation<A>(
+      valid, [&](A& a) { a.is_image = New(kI32, {4}); }, "is_image: shape [4], want [3]");
+  ExpectViolation<A>(
+      valid, [](A& a) { a.eps = 0; }, "eps: 0, want a positive number");
+  ExpectViolation<A>(
+      valid, [](A& a) { a.out.data = a.streams.as<std::byte>() + 64; }, "out: overlaps streams in part");
+  ExpectViolation<A>(
+      valid, [](A& a) { a.out.data = a.mixed.data; }, "out: overlaps mixed");
+}
+
 TEST_F(ContractTest, Sample) {
   std::vector<sampling::ChoiceParams> choices(3);
   const SampleArgs valid{.logits = New(kF32, {3, 40}),
@@ -326,7 +365,7 @@ TEST_F(ContractTest, Sample) {
   SampleArgs all_allowed = valid;
   all_allowed.allowed = {};
   ExpectOk(all_allowed);
-  ExpectOk(SampleArgs{New(kF32, {0, 40}), {}, {}, New(kI32, {0}), New(kI32, {0})});
+  ExpectOk(SampleArgs{New(kF32, {0, 40}), {}, {}, {}, New(kI32, {0}), New(kI32, {0})});
   using A = SampleArgs;
   ExpectViolation<A>(
       valid,
@@ -362,6 +401,23 @@ TEST_F(ContractTest, Sample) {
   expect_choice([](auto& c) { c.top_p = 0.0F; }, "top_p: 0");
   expect_choice([](auto& c) { c.min_p = 1.0F; }, "min_p: 1");
   expect_choice([](auto& c) { c.uniform = 1.0; }, "uniform: 1");
+  const auto biased = [&](std::vector<RowBias> all, const std::string& message) {
+    const std::vector<sampling::ChoiceParams> drawn(3);
+    SampleArgs args = valid;
+    args.choices = drawn;
+    args.biases = all;
+    if (message.empty()) {
+      ExpectOk(args);
+    } else {
+      EXPECT_THAT(Validate(args).message(), ::testing::HasSubstr(message));
+    }
+  };
+  biased({{0, {39, 1.0F}}, {1, {3, -INFINITY}}, {1, {4, 2.0F}}}, "");
+  biased({{3, {0, 1.0F}}}, "biases[0].row: 3, want 0 to 2");
+  biased({{0, {40, 1.0F}}}, "biases[0].added.token: 40, want 0 to 39");
+  biased({{0, {1, NAN}}}, "biases[0].added.bias: nan, want a number");
+  biased({{0, {1, 1.0F}}, {0, {1, 1.0F}}}, "biases[1]: 1, want an order by row and token");
+  biased({{1, {1, 1.0F}}, {0, {2, 1.0F}}}, "biases[1]: 2, want an order by row and token");
 }
 
 }  // namespace

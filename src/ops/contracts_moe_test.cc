@@ -20,6 +20,10 @@ TEST_F(ContractTest, Router) {
   ExpectOk(hashed);
   using A = RouterArgs;
   ExpectViolation<A>(
+      scored, [](A& a) { a.temperature = 0; }, "router: temperature: 0, want a positive number");
+  ExpectViolation<A>(
+      scored, [](A& a) { a.sum_eps = -1; }, "router: sum_eps: -1, want a number not below 0");
+  ExpectViolation<A>(
       hashed, [&](A& a) { a.bias = New(kF32, {8}); }, "router: bias: given, want null with hash_table");
   ExpectViolation<A>(
       hashed, [](A& a) { a.hash_table = {}; }, "token_ids: given, want null without hash_table");

@@ -3,8 +3,8 @@
 //   weight  [out_features, in_features]  any stored format (formats/weight.h); weight->activation says how x is rounded
 //           first
 //   y       [num_tokens, out_features]   bf16 or f32, last dim contiguous, no overlap with x
-// Rounding points: x per weight->activation (kFp8Block: per row and 128 columns, model.md 2.2; the last group
-// may be shorter), and the store to y. Sums in fp32 or wider; the order is free, but the result for a row never depends
+// Rounding points: x per weight->activation (per row and ActivationGroup columns, model.md 2.2; the last
+// group may be shorter), and the store to y. Sums in fp32 or wider; the order is free, but the result for a row never depends
 // on the other rows of the batch.
 // Errors: InvalidArgument if dims, dtypes, strides or the weight's scale layout disagree. num_tokens == 0 does nothing.
 // Source: release inference code, linear() and class Linear (model.md 2.4 to 2.6).

@@ -14,6 +14,7 @@
 #include "ops/attention_part.h"
 #include "ops/compressor_pool.h"
 #include "ops/embed.h"
+#include "ops/engram_mix.h"
 #include "ops/expert_terms.h"
 #include "ops/gather_rows.h"
 #include "ops/grouped_linear.h"
@@ -60,6 +61,7 @@ using OpFunction = Status (*)(OpContext& context, const Args& args);
   V(hc_pre, HcPre)                   \
   V(hc_post, HcPost)                 \
   V(hc_head, HcHead)                 \
+  V(engram_mix, EngramMix)           \
   V(store_rows, StoreRows)           \
   V(compressor_pool, CompressorPool) \
   V(indexer_select, IndexerSelect)   \
@@ -100,6 +102,9 @@ struct Backend {
   OpTable table;
   std::shared_ptr<OpContext> context;
   bool packs_rows = false;  // Its ops store and read packed cache rows (tensor/cache_format.h).
+  // Its ops take what V4 leaves out: given weights of streams, a pool without ape, roundings without rotation, blocks of entries.
+  // A model that wants them is refused by other backends.
+  bool takes_options = false;
   ParallelPolicy policy = {};
 };
 

@@ -5,12 +5,12 @@
 //   token_ids   [num_tokens]               i32; null without hash_table
 //   indices     [num_tokens, top_k]        i32
 //   weights     [num_tokens, top_k]        f32
-// t = sqrt(softplus(logit)), with softplus(x) = x above 20. The choice is hash_table[token_id], or the top_k highest
+// t = sqrt(softplus(logit / temperature)), with softplus(x) = x above 20. The choice is hash_table[token_id], or the top_k highest
 // t + bias, equal values by lowest index, NaN last, in descending order.
-// weights = t[indices] / sum(t[indices]) * route_scale. All in fp32 or wider.
-// Errors: InvalidArgument if dims or dtypes disagree, both or neither of a consistent pair is given, or
-// top_k > num_experts; OutOfRange names a token id outside the table or an expert in it that does not exist.
-// num_tokens == 0 does nothing.
+// `weights` = t[indices] / (sum(t[indices]) + sum_eps) * route_scale; without `normalise` t[indices] * route_scale.
+// All in fp32 or wider.
+// Errors: InvalidArgument if dims, dtypes or numbers disagree, both or neither of a consistent pair is given, or
+// top_k > num_experts; OutOfRange names a token id outside the table or an expert in it that does not exist. Without tokens: nothing.
 // Source: release inference code, class Gate (model.md 8.1).
 #pragma once
 
@@ -26,6 +26,9 @@ struct RouterArgs {
   TensorView indices;
   TensorView weights;
   float route_scale = 1.0F;
+  float temperature = 1.0F;  // > 0
+  float sum_eps = 0.0F;      // >= 0
+  bool normalise = true;
   DSV4_OPERANDS(logits, indices, bias, hash_table, token_ids, weights)
 };
 

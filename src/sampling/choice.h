@@ -36,6 +36,12 @@ struct ChoiceParams {
   float lowest_exponent() const { return static_cast<float>(std::log(static_cast<double>(min_p))); }
 };
 
+// A number that is added to a token's logit before anything else. -infinity keeps the token from being chosen.
+struct TokenBias {
+  int32_t token = 0;
+  float bias = 0.0F;
+};
+
 // A token that may be drawn, with its weight.
 struct WeightedToken {
   int32_t id = 0;

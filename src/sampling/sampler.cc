@@ -100,7 +100,10 @@ Sampler::Sampler(SamplingParams params, std::span<const uint8_t> allowed, int nu
     : params_(std::move(params)),
       allowed_(allowed),
       num_logprobs_(num_logprobs),
-      seen_(params_.penalty_window) {}
+      seen_(params_.penalty_window) {
+  for (const auto& [token, bias] : params_.logit_bias) biases_.push_back({token, bias});
+  std::ranges::sort(biases_, {}, &TokenBias::token);
+}
 
 void Sampler::SeePrompt(std::span<const int32_t> prompt) {
   for (const int32_t token : prompt) See(token);
@@ -111,7 +114,9 @@ void Sampler::See(int32_t token) {
 }
 
 bool Sampler::by_logits_alone() const {
-  return num_logprobs_ < 0 && params_.logit_bias.empty() && !HasPenalties(params_);
+  // More are dearer to bring to a device in each step than the logits are to bring here.
+  constexpr size_t kFewBiases = 1024;
+  return num_logprobs_ < 0 && biases_.size() <= kFewBiases && !HasPenalties(params_);
 }
 
 ChoiceParams Sampler::ChoiceAfter(uint64_t num_tokens) const {

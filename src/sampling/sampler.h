@@ -81,9 +81,11 @@ class Sampler {
   // or nothing finite is allowed. Samplers of different sequences may work at one time.
   Result<SampledToken> Sample(std::span<const float> logits, std::span<const uint64_t> permitted = {});
 
-  // Whether Sample without `permitted` is a choice among the allowed logits as they are, and nothing else is asked for: others may then
-  // make it, with ChoiceAfter, and Record it.
+  // Whether Sample without `permitted` is a choice among the allowed logits with no more than `biases` added, few of them, and nothing else
+  // is asked for: others may then make it, with ChoiceAfter, and Record it.
   bool by_logits_alone() const;
+  // By token, each once; live as long as the sampler.
+  std::span<const TokenBias> biases() const { return biases_; }
   // How the token is chosen that comes behind `num_tokens` more.
   ChoiceParams ChoiceAfter(uint64_t num_tokens) const;
   // The next token was chosen elsewhere.
@@ -99,6 +101,7 @@ class Sampler {
   std::span<const uint8_t> allowed_;
   int num_logprobs_;
   PenaltyWindow seen_;
+  std::vector<TokenBias> biases_;
   uint64_t num_sampled_ = 0;
   std::vector<float> scratch_;  // One entry per vocabulary id.
 };

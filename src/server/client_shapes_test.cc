@@ -26,6 +26,11 @@ const ServedModel& Tiny() {
   return model;
 }
 
+const ServedModel& V41() {
+  static const ServedModel model = MakeTinyServedModel("models/tiny/tokenizer.json", "v4.1");
+  return model;
+}
+
 std::string Text(const JsonValue& json, std::string_view key) { return json.Find(key)->text(); }
 
 // The base body with the members that the case changes.
@@ -47,20 +52,24 @@ Result<ChatCall> Read(std::string_view api, const JsonValue& body, const ServedM
     DSV4_ASSIGN_OR_RETURN(ResponsesRequest request, ReadResponses(model, body));
     return std::move(request.call);
   }
+  if (api == "ollama") {
+    DSV4_ASSIGN_OR_RETURN(OllamaRequest request, ReadOllamaChat(model, body));
+    return std::move(request.chat.call);
+  }
   DSV4_ASSIGN_OR_RETURN(AnthropicRequest request, ReadAnthropic(model, body));
   return std::move(request.call);
 }
 
 // The prompt, or the error.
-std::string Prompt(std::string_view api, const JsonValue& body) {
-  Result<ChatCall> call = Read(api, body);
+std::string Prompt(std::string_view api, const JsonValue& body, const ServedModel& model = Tiny()) {
+  Result<ChatCall> call = Read(api, body, model);
   if (!call) return call.error().message();
-  const Result<std::vector<int32_t>> ids = ChatPrompt(Tiny(), CallMemory(1 << 20), std::move(*call));
-  return ids ? Tiny().tokenizer.Decode(*ids) : ids.error().message();
+  const Result<std::vector<int32_t>> ids = ChatPrompt(model, CallMemory(1 << 20), std::move(*call));
+  return ids ? model.tokenizer.Decode(*ids) : ids.error().message();
 }
 
-std::string Prompt(std::string_view api, std::string_view body) {
-  return Prompt(api, *chat::ReadJson(body, "test"));
+std::string Prompt(std::string_view api, std::string_view body, const ServedModel& model = Tiny()) {
+  return Prompt(api, *chat::ReadJson(body, "test"), model);
 }
 
 TEST(ClientShapes, EveryClientGetsItsPrompt) {
@@ -315,6 +324,75 @@ TEST(ClientShapes, ReasoningIsAskedForInEverySpelling) {
       EXPECT_FALSE(call->thinking.drop_thinking) << field;
     }
   }
+}
+
+// Expected texts are those of DeepSeek's own converter for V4.1.
+TEST(ShapesOfV41, EffortsOfEverySpelling) {
+  const std::pair<std::string_view, std::string_view> efforts[] = {
+      {"\"minimal\"", "50"}, {"\"low\"", "50"},  {"\"medium\"", "75"}, {"\"high\"", "75"},
+      {"\"xhigh\"", "75"},   {"\"max\"", "100"}, {"\"ultra\"", "100"}, {"42", "42"},
+      {"\"42\"", "42"},      {"null", "75"}};
+  const std::tuple<std::string_view, std::string_view, std::string_view> spellings[] = {
+      {"chat", R"("reasoning_effort": )", ""},
+      {"chat", R"("chat_template_kwargs": {"reasoning_effort": )", "}"},
+      {"responses", R"("reasoning": {"effort": )", "}"},
+      {"messages", R"("output_config": {"effort": )", "}"},
+      {"ollama", R"("think": )", ""}};
+  const std::string start = "<｜begin▁of▁sentence｜><｜System｜>Reasoning Effort: ";
+  for (const auto& [api, open, close] : spellings) {
+    const std::string body =
+        api == "responses" ? R"({"input": "q", )" : R"({"messages": [{"role": "user", "content": "q"}], )";
+    const auto prompt = [&](std::string_view effort) {
+      return Prompt(api, body + std::string(open) + std::string(effort) + std::string(close) + "}", V41());
+    };
+    for (const auto& [effort, number] : efforts) {
+      if (api == "ollama" && effort == "42") continue;  // `think` is a switch or a word.
+      EXPECT_EQ(prompt(effort),
+                start + std::string(number) +
+                    " (range 1-100, the higher the value, the more thorough the reasoning)\n\n<｜User｜>q"
+                    "<｜Assistant｜><think>")
+          << api << open << effort;
+    }
+    EXPECT_EQ(prompt("\"none\""), "<｜begin▁of▁sentence｜><｜User｜>q<｜Assistant｜></think>") << api << open;
+    for (const char* wrong : {"\"0\"", "\"101\"", "\"huge\""}) {
+      EXPECT_THAT(prompt(wrong), HasSubstr("or a number from 1 to 100")) << api << open;
+    }
+  }
+}
+
+TEST(ShapesOfV41, SystemMessagesStayInEveryDialect) {
+  const std::string turns =
+      "<｜System｜>s<｜User｜>q<｜Assistant｜></think>a<｜end▁of▁sentence｜><｜System｜>late<｜Assistant｜></"
+      "think>";
+  const std::string talk =
+      R"({"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}, {"role": "system", "content": "late"}])";
+  EXPECT_THAT(
+      Prompt("chat", R"({"thinking": false, "messages": [{"role": "system", "content": "s"}, )" + talk + "}",
+             V41()),
+      ::testing::EndsWith(turns));
+  EXPECT_THAT(
+      Prompt("ollama", R"({"think": false, "messages": [{"role": "system", "content": "s"}, )" + talk + "}",
+             V41()),
+      ::testing::EndsWith(turns));
+  EXPECT_THAT(
+      Prompt("responses", R"({"thinking": false, "instructions": "s", "input": [)" + talk + "}", V41()),
+      ::testing::EndsWith(turns));
+  EXPECT_THAT(Prompt("messages",
+                     R"({"thinking": {"type": "disabled"}, "max_tokens": 9, "system": "s", "messages": [)" +
+                         talk + "}",
+                     V41()),
+              ::testing::EndsWith(turns));
+}
+
+TEST(ShapesOfV41, ANamespaceHasItsOwnMark) {
+  const std::string body =
+      R"({"input": [{"role": "user", "content": "q"}, {"type": "function_call", "call_id": "c", "name": "g", "namespace": "ns", "arguments": "{}"},
+                    {"type": "function_call_output", "call_id": "c", "output": "r"}],
+          "tools": [{"type": "namespace", "name": "ns", "tools": [{"type": "function", "name": "g"}]}]})";
+  const std::string prompt = Prompt("responses", body, V41());
+  EXPECT_THAT(prompt, HasSubstr(R"({"name": "ns::g", "description": "", "parameters": {}})"));
+  EXPECT_THAT(prompt, HasSubstr("<｜DSML｜ invoke name=\"ns::g\">\n\n</｜DSML｜ invoke>"));
+  EXPECT_THAT(Prompt("responses", body), HasSubstr("<｜DSML｜invoke name=\"ns__g\">"));
 }
 
 std::string Decoded(std::string_view arguments, size_t piece) {

@@ -15,6 +15,7 @@
 #include "server/api/generation_reply.h"
 #include "server/api/json_text.h"
 #include "server/api/random_id.h"
+#include "server/batch/batch_store.h"
 #include "server/dialects/anthropic_messages.h"
 #include "server/dialects/known_fields.h"
 #include "server/dialects/ollama.h"
@@ -164,7 +165,9 @@ void Service::SetApiKeys(const std::vector<std::string>& keys) {
     const std::string& stored =
         options_.responses != nullptr ? options_.responses->secret() : options_.cache_secret;
     const uint64_t owner = hash(options_.cache_secret + key);
-    return Caller{.owner = owner, .share = owner, .store_owner = hash(stored + key)};
+    const uint64_t batch_owner = options_.batches != nullptr ? hash(options_.batches->secret() + key) : 0;
+    return Caller{
+        .owner = owner, .share = owner, .store_owner = hash(stored + key), .batch_owner = batch_owner};
   };
   auto callers = std::make_shared<Callers>();
   callers->keys = keys;
@@ -175,10 +178,7 @@ void Service::SetApiKeys(const std::vector<std::string>& keys) {
 }
 
 Result<Caller> Service::FindCaller(const HttpRequest& request) const {
-  const std::shared_ptr<const Callers> callers = [this] {
-    const std::lock_guard lock(callers_mutex_);
-    return callers_;
-  }();
+  const std::shared_ptr<const Callers> callers = this->callers();
   if (callers->keys.empty()) {
     Caller caller = callers->without_key;
     caller.share = request.owner;
@@ -219,7 +219,7 @@ std::unique_ptr<Reply> Service::AnswerAtOnce(HttpRequest& head) {
   Admission admission = Admit(head);
   std::unique_ptr<Reply> reply = std::move(admission.refusal);
   if (reply == nullptr) {
-    if (!admission.route->open) head.owner = admission.caller.share;
+    if (!IsOpen(*admission.route)) head.owner = admission.caller.share;
     if (!admission.route->at_once) return nullptr;
     reply = Answer(head, admission);
   }
@@ -237,6 +237,10 @@ std::unique_ptr<Reply> Service::Dress(std::unique_ptr<Reply> reply, const ApiRou
   return std::make_unique<DressedReply>(
       std::move(reply), options_.cors_origin, [this, route](int status) { metrics_.OnHttp(route, status); },
       options_.access_log, std::move(line), options_.traces, std::move(trace));
+}
+
+bool Service::IsOpen(const ApiRoute& route) const {
+  return route.open || (options_.open_metrics && route.path == "/metrics");
 }
 
 Service::Admission Service::Admit(const HttpRequest& request) const {
@@ -281,7 +285,7 @@ Service::Admission Service::Admit(const HttpRequest& request) const {
     admission.refusal = MakeReply({.status = 204, .content_type = "text/plain"}, "");
     return admission;
   }
-  if (!route->open) {
+  if (!IsOpen(*route)) {
     const Result<Caller> found = FindCaller(request);
     if (!found) {
       admission.refusal = Fail(401, found.error().message(), path, "invalid_api_key");

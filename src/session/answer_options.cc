@@ -14,7 +14,8 @@ namespace dsv4::session {
 int64_t DefaultMaxTokens(const AnswerDefaults& defaults, chat::ThinkingMode mode,
                          const std::optional<std::string>& effort) {
   if (mode == chat::ThinkingMode::kChat) return defaults.max_tokens_chat;
-  return effort == "max" ? defaults.max_tokens_max_effort : defaults.max_tokens_thinking;
+  const bool is_most = effort == "max" || effort == "100";
+  return is_most ? defaults.max_tokens_max_effort : defaults.max_tokens_thinking;
 }
 
 Status CheckStop(std::string_view name, std::span<const std::string> stop) {

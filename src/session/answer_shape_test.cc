@@ -108,6 +108,22 @@ TEST(AnswerShape, ARequiredCallIsWholeAndOfAnAllowedTool) {
   EXPECT_THAT(AllowedOf(*constraint), ElementsAre(Tiny().special->end_of_sentence));
 }
 
+TEST(AnswerShape, CallsOfV41HaveItsTags) {
+  const TextModel v41 = MakeTinyTextModel("models/tiny/tokenizer.json", "v4.1");
+  grammar::AnswerRules rules = RulesOf(v41, false);
+  rules.content = grammar::ContentKind::kCall;
+  rules.tools = {kWeather};
+  std::string call(kCall);
+  for (const auto& [v4, own] : {std::pair("｜tool_calls", "｜ calls"), std::pair("｜invoke", "｜ invoke"),
+                                std::pair("｜parameter", "｜ parameter")}) {
+    for (size_t at = call.find(v4); at != std::string::npos; at = call.find(v4))
+      call.replace(at, std::string_view(v4).size(), own);
+  }
+  EXPECT_EQ(FirstForbidden(*Constraint(rules), call), "");
+  EXPECT_NE(FirstForbidden(*Constraint(rules), kCall), "");
+  EXPECT_NE(FirstForbidden(*Constraint(Rules(grammar::ContentKind::kCall, {kWeather})), call), "");
+}
+
 TEST(AnswerShape, WhatACallMustNotSay) {
   const auto refused = [](std::string_view what, std::string_view by, bool parallel = true) {
     grammar::AnswerRules rules = Rules(grammar::ContentKind::kCall, {kWeather});

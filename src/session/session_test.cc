@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <limits>
+#include <map>
 
 #include "chat/completion_parser.h"
 #include "session/answer_options.h"
@@ -193,6 +196,55 @@ TEST(TextModel, RefusesAVocabularySmallerThanTheTokenizers) {
   EXPECT_EQ(allowed.back(), 0);
   EXPECT_EQ(allowed[static_cast<size_t>(text.special->user)], 1);
   EXPECT_THAT(text.SetVocabSize(10, "tiny").message(), HasSubstr("config.json a vocab_size of 10"));
+}
+
+// A folder of the tokenizer and the files given.
+std::string FolderOf(const std::string& name, const std::map<std::string, std::string>& files) {
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / name;
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  std::filesystem::copy("models/tiny/tokenizer.json", folder / "tokenizer.json");
+  for (const auto& [file, text] : files) std::ofstream(folder / file) << text;
+  return folder.string();
+}
+
+std::string RevisionOf(const std::string& folder, const std::string& option = "") {
+  const auto profile = FindProfile(folder, option);
+  return profile ? std::string((*profile)->revision) : profile.error().message();
+}
+
+TEST(TextModel, TheModelTypeTellsTheChatFormat) {
+  const std::string v41 = FolderOf("v41", {{"config.json", R"({"model_type": "deepseek_v41"})"}});
+  EXPECT_EQ(RevisionOf(v41), "v4.1");
+  EXPECT_EQ(RevisionOf(v41, "v4-0731"), "v4-0731");
+  EXPECT_EQ(RevisionOf(FolderOf(
+                "v41text", {{"config.json", R"({"text_config": {"model_type": "deepseek_v41_text"}})"}})),
+            "v4.1");
+  EXPECT_EQ(
+      RevisionOf(FolderOf("v41flat", {{"config.json", R"({"architectures": ["DeepseekV41ForCausalLM"]})"}})),
+      "v4.1");
+  EXPECT_EQ(
+      RevisionOf(FolderOf("v41inner", {{"config.json", R"({"dim": 5120, "kv_source_layers": [2, 8]})"}})),
+      "v4.1");
+  EXPECT_EQ(RevisionOf(FolderOf("v41own", {{"config.json", R"({"model_type": "deepseek_v41"})"},
+                                           {"generation_config.json", R"({"dsv4_chat_revision": "v4"})"}})),
+            "v4");
+  EXPECT_EQ(RevisionOf(FolderOf("v4", {{"config.json", R"({"model_type": "deepseek_v4"})"}})), "v4");
+  EXPECT_EQ(RevisionOf(FolderOf("none", {})), "v4");
+  EXPECT_THAT(RevisionOf(FolderOf("broken", {{"config.json", "{"}})), HasSubstr("config.json"));
+  // Its marker is no token of V4's tokenizers.
+  const auto text = TextModel::Load(v41, "");
+  ASSERT_FALSE(text);
+  EXPECT_THAT(text.error().message(),
+              HasSubstr("no token \"<｜System｜>\"; a chat of revision v4.1 needs it"));
+}
+
+TEST(TextModel, ASystemTurnOfV41EndsAnAnswer) {
+  const TextModel text = MakeTinyTextModel("models/tiny/tokenizer.json", "v4.1");
+  EXPECT_EQ(text.StopTokens().size(), 3u);
+  EXPECT_TRUE(text.stop_set.Contains(*text.tokenizer.FindToken("<｜System｜>")));
+  EXPECT_TRUE(text.CheckEffort("80").ok());
+  EXPECT_THAT(text.CheckEffort("101").message(), HasSubstr("and numbers from 1 to 100"));
 }
 
 TEST(TextModel, RawTextHasNoChat) {

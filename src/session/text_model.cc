@@ -24,6 +24,22 @@ Result<std::optional<std::string>> ReadIfThere(const std::string& path) {
   return Error(text.error());
 }
 
+// The name of the architecture, in any of the places where a config.json has it.
+std::optional<std::string> ModelType(const Json& config) {
+  if (!config.is_object()) return std::nullopt;
+  for (const char* key : {"model_type", "architectures"}) {
+    const Json names = config.value(key, Json());
+    const Json& name = names.is_array() && !names.empty() ? names[0] : names;
+    if (name.is_string()) return name.get<std::string>();
+  }
+  if (config.contains("text_config")) return ModelType(config["text_config"]);
+  // The flat form of V4.1's configuration names no architecture.
+  for (const char* key : {"kv_source_layer_ids", "kv_source_layers", "engram_layer_ids"}) {
+    if (config.contains(key)) return "deepseek_v41";
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 struct TextModel::LazyTrie {
@@ -37,7 +53,18 @@ TextModel::TextModel(tokenizer::Tokenizer made)
 Result<TextModel> TextModel::ForChat(tokenizer::Tokenizer tokenizer, const chat::ChatProfile* profile) {
   TextModel text(std::move(tokenizer));
   DSV4_ASSIGN_OR_RETURN(text.special, tokenizer::SpecialTokens::Resolve(text.tokenizer));
+  for (const std::string_view marker : profile->RequiredTokens()) {
+    if (!text.tokenizer.FindToken(marker)) {
+      return Error(
+          NotFound(fmt::format("tokenizer: no token \"{}\"; a chat of revision {} needs it in added_tokens",
+                               marker, profile->revision)));
+    }
+  }
   text.stop_set = tokenizer::StopSet::ForChat(*text.special);
+  for (const std::string_view marker : profile->StopTokens()) {
+    if (!text.stop_set.Contains(*text.tokenizer.FindToken(marker)))
+      DSV4_TRY(text.stop_set.Add(text.tokenizer, marker));
+  }
   text.profile = profile;
   return text;
 }
@@ -45,9 +72,8 @@ Result<TextModel> TextModel::ForChat(tokenizer::Tokenizer tokenizer, const chat:
 Result<TextModel> TextModel::Load(const std::string& directory, const std::string& revision) {
   DSV4_ASSIGN_OR_RETURN(tokenizer::Tokenizer tokenizer,
                         tokenizer::Tokenizer::Load(directory + "/tokenizer.json"));
-  DSV4_ASSIGN_OR_RETURN(TextModel text, ForChat(std::move(tokenizer), nullptr));
-  DSV4_ASSIGN_OR_RETURN(text.profile, FindProfile(directory, revision));
-  return text;
+  DSV4_ASSIGN_OR_RETURN(const chat::ChatProfile* profile, FindProfile(directory, revision));
+  return ForChat(std::move(tokenizer), profile);
 }
 
 Result<TextModel> TextModel::LoadRaw(const std::string& directory) {
@@ -94,13 +120,8 @@ Result<std::shared_ptr<const grammar::TokenTrie>> TextModel::Trie() const {
 
 Status TextModel::CheckEffort(const std::string& effort) const {
   if (effort.empty() || profile == nullptr) return {};
-  std::vector<std::string_view> known;
-  for (const chat::EffortLevel& level : profile->efforts) {
-    if (level.name == effort) return {};
-    known.push_back(level.name);
-  }
-  return InvalidArgument(fmt::format("effort: got '{}', revision {} knows {}", effort, profile->revision,
-                                     fmt::join(known, ", ")));
+  const Result<std::string> known = profile->EffortText(effort);
+  return known ? Status() : known.error();
 }
 
 Result<const chat::ChatProfile*> FindProfile(const std::string& directory, const std::string& revision) {
@@ -111,6 +132,12 @@ Result<const chat::ChatProfile*> FindProfile(const std::string& directory, const
   if (text) {
     DSV4_ASSIGN_OR_RETURN(const Json json, ParseJson(*text, config));
     if (json.contains(kRevisionKey) && json[kRevisionKey].is_string()) facts.metadata = json[kRevisionKey];
+  }
+  const std::string model = directory + "/config.json";
+  DSV4_ASSIGN_OR_RETURN(const std::optional<std::string> model_text, ReadIfThere(model));
+  if (model_text) {
+    DSV4_ASSIGN_OR_RETURN(const Json json, ParseJson(*model_text, model));
+    facts.model_type = ModelType(json);
   }
   DSV4_ASSIGN_OR_RETURN(std::optional<std::string> encoder,
                         ReadIfThere(fmt::format("{}/{}", directory, chat::kEncoderFile)));

@@ -57,7 +57,7 @@ class Arguments(unittest.TestCase):
                 (("rnu", QUESTION), "unknown command 'rnu'; did you mean run?"),
                 (("run", "two", "words"), "'words'"),
                 (("run", QUESTION, "--max-tokens", "0"), "--max-tokens: got 0, wanted more than 0\n"),
-                (("run", QUESTION, "--revision", "v3"), "wanted one of v4, v4-0731"),
+                (("run", QUESTION, "--revision", "v3"), "wanted one of v4, v4-0731, v4.1"),
                 (("run", QUESTION, "--effort", "huge"), "knows high, max"),
                 (("serve", "--host", "no.such.host.invalid", "--port", "0"), "--host no.such.host.invalid"),
                 (("serve", "--learn-experts", "on", "--max-layers", "1", "--port", "0"), "want no --max-layers"),
@@ -322,9 +322,9 @@ class BadModels(unittest.TestCase):
     def test_another_architecture_is_refused(self):
         path = self.directory / "config.json"
         config = json.loads(path.read_text())
-        config.update(model_type="deepseek_v41", architectures=["DeepseekV41ForCausalLM"])
-        path.write_text(json.dumps(config))
-        self.expect_bad_input("deepseek_v41")
+        for name, said in (("llama", "llama"), ("deepseek_v41", 'no token "<｜System｜>"; a chat of revision v4.1')):
+            path.write_text(json.dumps({**config, "model_type": name, "architectures": []}))
+            self.expect_bad_input(said)
 
 
 class Run(unittest.TestCase):

@@ -37,6 +37,7 @@ class Help(unittest.TestCase):
             (folder / "notes.txt").write_text("The sea is wide.\n")
             (folder / "texts.jsonl").write_text('{"text": "The capital of France is Paris."}\n')
             (folder / "choices.jsonl").write_text('{"prompt": "2 + 2 =", "choices": [" 3", " 4"], "answer": 1}\n')
+            (folder / "requests.jsonl").write_text('{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "The sea", "max_tokens": 4}}\n')
             (folder / "ids.json").write_text("[1, 2, 3]")
             for file in ("encoding-cases.json", "parsing-cases.json"):
                 shutil.copy(FIXTURES / file, folder)

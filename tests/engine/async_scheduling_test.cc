@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 #include <random>
@@ -82,6 +83,11 @@ Request RandomRequest(std::mt19937& random) {
       break;
     default:
       request.sampling.temperature = 0.3F + 2 * unit();
+  }
+  if (random() % 4 == 0) {
+    for (const int32_t token : RandomTokens(1 + random() % 40, random))
+      request.sampling.logit_bias[token] =
+          random() % 3 == 0 ? -std::numeric_limits<float>::infinity() : 8 * unit() - 4;
   }
   if (random() % 3 == 0)
     request.constraint = std::make_unique<AfterATrigger>(SharedModel().config().vocab_size);
@@ -177,7 +183,7 @@ TEST(AsyncScheduling, IsLeftOutWhereATokenTakesMoreThanItsLogits) {
   EXPECT_EQ(ahead([](Request&) {}), 8) << "all but the prompt's and the first behind it";
   EXPECT_EQ(ahead([](Request& r) { r.num_logprobs = 0; }), 0);
   EXPECT_EQ(ahead([](Request& r) { r.sampling.repetition_penalty = 1.1F; }), 0);
-  EXPECT_EQ(ahead([](Request& r) { r.sampling.logit_bias = {{3, 1.0F}}; }), 0);
+  EXPECT_EQ(ahead([](Request& r) { r.sampling.logit_bias = {{3, 1.0F}}; }), 8) << "the device adds a bias";
   struct Anything final : sampling::TokenConstraint {
     std::span<const uint64_t> Allowed() override { return {}; }
     void Accept(int32_t) override {}

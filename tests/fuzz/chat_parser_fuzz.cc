@@ -94,7 +94,7 @@ void FuzzOne(const uint8_t* data, size_t size) {
   uint32_t seed = 0;
   for (int i = 1; i <= 4; ++i) seed = seed << 8 | data[i];
   const std::string text = Expand(data + 5, size - 5);
-  const ChatProfile& profile = *FindChatProfile("v4").value();
+  const ChatProfile& profile = *FindChatProfile(bits & 128 ? "v4.1" : "v4").value();
 
   ParserOptions options;
   options.starts_in_reasoning = bits & 1;

@@ -26,7 +26,7 @@ void FuzzOne(const uint8_t* data, size_t size) {
   DSV4_CHECK(again.has_value()) << written;
   DSV4_CHECK(WriteJson(*again) == written) << written;
 
-  const ChatProfile& profile = *FindChatProfile(bits & 2 ? "v4" : "v4-0731").value();
+  const ChatProfile& profile = *FindChatProfile(bits & 2 ? "v4" : size % 2 == 0 ? "v4-0731" : "v4.1").value();
   (void)ResolveThinking(profile, *json).has_value();
   const auto messages = ParseMessages(*json, "messages");
   if (!messages) return;
@@ -48,7 +48,7 @@ void FuzzOne(const uint8_t* data, size_t size) {
     (void)ParseLenient(profile, prompt->text(), {.starts_in_reasoning = prompt->ends_in_reasoning});
   };
   render(*messages);
-  if (auto normal = NormalizeApiMessages({.messages = *messages})) render(*normal);
+  if (auto normal = NormalizeApiMessages(profile, {.messages = *messages})) render(*normal);
 }
 
 }  // namespace

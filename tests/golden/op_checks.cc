@@ -388,6 +388,19 @@ void Combine(Runner& r) {
   r.ExpectExactly("y", y);
 }
 
+void EngramMix(Runner& r) {
+  const TensorView streams = r.c().Copy("streams", DType::kBF16);
+  const TensorView out = r.c().New(DType::kBF16, streams.shape);
+  r.Run(r.table().engram_mix, {.streams = streams,
+                               .mixed = r.c().Copy("mixed", DType::kBF16),
+                               .q_weight = r.c().Copy("q_weight", DType::kF32),
+                               .k_weight = r.c().Copy("k_weight", DType::kF32),
+                               .is_image = r.c().Copy("is_image", DType::kI32),
+                               .out = out,
+                               .eps = r.Float("eps")});
+  r.ExpectBf16("out", out);
+}
+
 void Head(Runner& r) {
   const Weight weight = r.c().StoredWeight("", ActivationQuant::kNone);
   const TensorView z = r.c().Copy("z", DType::kBF16);
@@ -409,6 +422,8 @@ const std::map<std::string, std::function<void(Runner&)>>& Checks() {
       {"indexer_row", IndexerRow},
       {"linear_fp8", linear(ActivationQuant::kFp8Block)},
       {"linear_mxfp4", linear(ActivationQuant::kFp8Block)},
+      {"linear_fp8_32", linear(ActivationQuant::kFp8Columns32)},
+      {"linear_mxfp4_32", linear(ActivationQuant::kFp8Columns32)},
       {"linear_nvfp4", linear(ActivationQuant::kNone)},
       {"linear_bf16", linear(ActivationQuant::kNone)},
       {"linear_f32", linear(ActivationQuant::kNone)},
@@ -422,6 +437,7 @@ const std::map<std::string, std::function<void(Runner&)>>& Checks() {
       {"routed_experts", RoutedExperts},
       {"combine", Combine},
       {"head", Head},
+      {"engram", EngramMix},
   };
   return checks;
 }

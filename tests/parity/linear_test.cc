@@ -117,12 +117,12 @@ std::vector<std::unique_ptr<TestWeight>> EveryFormat(int64_t rows, int64_t cols,
 }
 
 // Activations as the contract rounds them, by the arithmetic definition of the grid.
-std::vector<double> Quantized(const std::vector<double>& x, int64_t cols) {
+std::vector<double> Quantized(const std::vector<double>& x, int64_t cols, int64_t group = 128) {
   std::vector<double> rounded = x;
   for (size_t row = 0; row < x.size(); row += static_cast<size_t>(cols)) {
-    for (int64_t begin = 0; begin < cols; begin += 128) {
+    for (int64_t begin = 0; begin < cols; begin += group) {
       const size_t first = row + static_cast<size_t>(begin);
-      const size_t last = row + static_cast<size_t>(std::min(cols, begin + 128));
+      const size_t last = row + static_cast<size_t>(std::min(cols, begin + group));
       float max = 1e-4F;
       for (size_t i = first; i < last; ++i) max = std::max(max, std::fabs(static_cast<float>(x[i])));
       int exponent = 0;
@@ -181,7 +181,8 @@ TEST(LinearParity, EveryFormatAgainstTheDefinition) {
       const std::vector<double> x = Rounded(dtype, random.Normals(c.num_tokens * c.cols, 2.0));
       const TestTensor x_tensor(dtype, {c.num_tokens, c.cols}, x, c.gap);
       for (const auto& w : weights) {
-        for (const ActivationQuant quant : {ActivationQuant::kNone, ActivationQuant::kFp8Block}) {
+        for (const ActivationQuant quant :
+             {ActivationQuant::kNone, ActivationQuant::kFp8Block, ActivationQuant::kFp8Columns32}) {
           w->weight.activation = quant;
           for (const DType out : {DType::kBF16, DType::kF32}) {
             const auto outputs = RunOnAll(
@@ -192,7 +193,8 @@ TEST(LinearParity, EveryFormatAgainstTheDefinition) {
                   return Outputs(std::move(y));
                 },
                 FastOutputs::kBounded);
-            const std::vector<double> rounded = quant == ActivationQuant::kNone ? x : Quantized(x, c.cols);
+            const std::vector<double> rounded =
+                quant == ActivationQuant::kNone ? x : Quantized(x, c.cols, ActivationGroup(quant));
             const Sums want = Multiply(rounded, w->values, c.num_tokens, c.rows, c.cols);
             ExpectRounded(out, outputs[0].Values(), want.values, want.magnitudes, w->name);
             ExpectFast(outputs, 0, out, want.values, want.magnitudes, c.cols, w->name);
@@ -214,6 +216,40 @@ std::vector<double> RunLinear(const Weight& weight, const std::vector<double>& x
 }
 
 // N1: every scale tensor takes part, and as a multiplier.
+// With power-of-two scales the group shows only beside an outlier above 2^14 times its neighbours: there 32 columns keep what 128 lose.
+TEST(LinearParity, GroupsOf32KeepWhatAnOutlierIn128Loses) {
+  constexpr int64_t kCols = 256;
+  std::vector<double> x(kCols, 0.0);
+  for (int64_t i = 0; i < kCols; ++i) x[static_cast<size_t>(i)] = 0.5 + static_cast<double>(i % 7) / 16;
+  x[3] = 1048576.0;  // Of the first group of either size.
+  const TestTensor x_tensor(DType::kBF16, {1, kCols}, x);
+  Random random(47);
+  const auto w32 = Fp8(40, kCols, 32, false, random);
+  const auto mxfp4 = Fp4(WeightFormat::kMxFp4, 40, kCols, false, random);
+  for (const auto& w : {w32.get(), mxfp4.get()}) {
+    std::vector<std::vector<double>> by_group;
+    for (const ActivationQuant quant : {ActivationQuant::kFp8Block, ActivationQuant::kFp8Columns32}) {
+      w->weight.activation = quant;
+      const std::vector<double> rounded = Quantized(x_tensor.Values(), kCols, ActivationGroup(quant));
+      const Sums want = Multiply(rounded, w->values, 1, 40, kCols);
+      const auto outputs = RunOnAll(
+          [&](const ops::Backend& backend) {
+            TestTensor y(DType::kF32, {1, 40});
+            EXPECT_TRUE(backend.table.linear(*backend.context, {x_tensor, &w->weight, y}).ok());
+            return Outputs(std::move(y));
+          },
+          FastOutputs::kBounded);
+      ExpectRounded(DType::kF32, outputs[0].Values(), want.values, want.magnitudes, w->name);
+      ExpectFast(outputs, 0, DType::kF32, want.values, want.magnitudes, kCols, w->name);
+      by_group.push_back(rounded);
+    }
+    // Columns 32 to 127 vanish beside the outlier in groups of 128, and stay in groups of 32.
+    EXPECT_EQ(by_group[0][40], 0.0);
+    EXPECT_NEAR(by_group[1][40], x[40], x[40] / 16);
+    EXPECT_EQ(by_group[0][200], by_group[1][200]);
+  }
+}
+
 TEST(LinearMutation, TriplingAnyScaleChangesTheOutput) {
   Random random(42);
   const std::vector<double> x = random.Normals(2 * 128);

@@ -74,6 +74,47 @@ TEST(RouterParity, ScoredChoiceAgainstAFullSort) {
   }
 }
 
+// What V4.1 sets: a temperature, a small number beside the sum, and no sum at all for a single expert.
+TEST(RouterParity, TemperatureSumEpsAndNoSum) {
+  const std::vector<double> logits = {3.0, -1.0, 2.0, 0.5};
+  const TestTensor logits_tensor(DType::kF32, {1, 4}, logits);
+  const auto weights_of = [&](ops::RouterArgs args, int64_t top_k) {
+    const auto outputs = RunOnAll([&](const ops::Backend& backend) {
+      TestTensor indices(DType::kI32, {1, top_k});
+      TestTensor weights(DType::kF32, {1, top_k});
+      args.logits = logits_tensor;
+      args.indices = indices;
+      args.weights = weights;
+      EXPECT_TRUE(backend.table.router(*backend.context, args).ok());
+      return Outputs(std::move(indices), std::move(weights));
+    });
+    EXPECT_EQ(outputs[0].Values()[0], 0.0);
+    return outputs[1].Values();
+  };
+  const double hot0 = Affinity(3.0 / 2.5);
+  const double hot1 = Affinity(2.0 / 2.5);
+  EXPECT_NEAR(weights_of({.route_scale = 1.5F, .temperature = 2.5F}, 2)[0], 1.5 * hot0 / (hot0 + hot1), 1e-6);
+  EXPECT_NEAR(weights_of({.route_scale = 1.5F, .temperature = 2.5F, .sum_eps = 0.25F}, 2)[1],
+              1.5 * hot1 / (hot0 + hot1 + 0.25), 1e-6);
+  EXPECT_NEAR(weights_of({.route_scale = 1.5F, .normalise = false}, 1)[0], 1.5 * Affinity(3.0), 1e-6);
+}
+
+// Affinities that vanish give weights of zero and not NaN.
+TEST(RouterParity, SumEpsKeepsVanishingAffinitiesFromNaN) {
+  const TestTensor logits(DType::kF32, {1, 2}, std::vector<double>{-3e38, -3e38});
+  RunOnAll([&](const ops::Backend& backend) {
+    TestTensor indices(DType::kI32, {1, 2});
+    TestTensor weights(DType::kF32, {1, 2});
+    ops::RouterArgs args{.logits = logits, .indices = indices, .weights = weights, .sum_eps = 1e-20F};
+    EXPECT_TRUE(backend.table.router(*backend.context, args).ok());
+    EXPECT_EQ(weights.Values(), (std::vector<double>{0, 0}));
+    args.sum_eps = 0;
+    EXPECT_TRUE(backend.table.router(*backend.context, args).ok());
+    EXPECT_TRUE(std::isnan(weights.Values()[0]));
+    return Outputs(std::move(indices));
+  });
+}
+
 TEST(RouterParity, EqualScoresGoToTheLowestIndex) {
   const std::vector<double> logits(2 * 16, 0.25);
   const Routed got = RunRouter(logits, 16, 5, 2.5F);

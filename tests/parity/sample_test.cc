@@ -116,6 +116,40 @@ TEST(SampleParity, WhatIsNotAllowedIsNotChosen) {
   }
 }
 
+TEST(SampleParity, BiasesAreAddedInPlaceToTheirRowsAlone) {
+  for (const int64_t vocab_size : {65, 9000, 129280}) {
+    const int64_t last = vocab_size - 1;
+    std::vector<double> logits(static_cast<size_t>(4 * vocab_size), 1.0);
+    for (int64_t row = 0; row < 4; ++row) logits[static_cast<size_t>(row * vocab_size + 3)] = 2;
+    // More than a block of threads has.
+    std::vector<ops::RowBias> biases = {{0, {3, -std::numeric_limits<float>::infinity()}},
+                                        {0, {7, 0.5F}},
+                                        {2, {3, -2.5F}},
+                                        {2, {static_cast<int32_t>(last), 1.25F}}};
+    for (int32_t token = 0; token < 60; ++token)
+      biases.push_back({3, {token, -std::numeric_limits<float>::infinity()}});
+    const auto outputs = RunOnAll([&](const ops::Backend& backend) {
+      TestTensor biased(DType::kF32, {4, vocab_size}, logits);
+      TestTensor tokens(DType::kI32, {4});
+      TestTensor faults(DType::kI32, {4});
+      const std::vector<sampling::ChoiceParams> greedy(4, {.temperature = 0});
+      const Status status = backend.table.sample(*backend.context, {.logits = biased,
+                                                                    .allowed = {},
+                                                                    .choices = greedy,
+                                                                    .biases = biases,
+                                                                    .tokens = tokens,
+                                                                    .faults = faults});
+      EXPECT_TRUE(status.ok()) << status.ToString();
+      return Outputs(std::move(biased), std::move(tokens), std::move(faults));
+    });
+    EXPECT_EQ(outputs[1].Values(), (std::vector<double>{7, 3, static_cast<double>(last), 60}));
+    for (const ops::RowBias& bias : biases)
+      logits[static_cast<size_t>(bias.row * vocab_size + bias.added.token)] +=
+          static_cast<double>(bias.added.bias);
+    EXPECT_EQ(outputs[0].Values(), logits);
+  }
+}
+
 TEST(SampleParity, AWrongRowIsNamedAndItsNeighboursAreChosen) {
   constexpr int64_t kVocab = 3000;
   for (const float temperature : {0.0F, 1.0F}) {

@@ -8,6 +8,8 @@ import collections
 import json
 import os
 import pathlib
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,10 +22,12 @@ import deepseek_recipe as recipe
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = os.environ.setdefault("DSV4_BINARY", str(ROOT / "build" / "release" / "dsv4"))
 sys.path[:0] = [str(pathlib.Path(__file__).parent), str(ROOT / "tests" / "server"), str(ROOT / "tests" / "cli"), str(ROOT / "tests" / "diag")]
+import v41  # noqa: E402
 from conversations import KINDS, REASONS, SHOWN, Completions, Conversations  # noqa: E402
 from reasons import reason_of  # noqa: E402
 
 from server_process import Server  # noqa: E402
+from server_testing import v41_folder  # noqa: E402
 
 TOKENIZER = str(ROOT / "models" / "tiny" / "tokenizer.json")
 NUM_CONVERSATIONS = int(os.environ.get("DSV4_RECIPE_CONVERSATIONS", "10000"))
@@ -67,14 +71,16 @@ def case_of(name, conversation):
 
 
 class Rendering(unittest.TestCase):
+    source, reasons, case_of, render = Conversations, REASONS, staticmethod(case_of), staticmethod(render)
+
     def differing(self, conversations):
-        outs = run_cases("encode", [case_of(str(i), one) for i, one in enumerate(conversations)])
-        return [(one, render(one), out) for one, out in zip(conversations, outs, strict=True) if out.get("rendered") != render(one)]
+        outs = run_cases("encode", [self.case_of(str(i), one) for i, one in enumerate(conversations)])
+        return [(one, self.render(one), out) for one, out in zip(conversations, outs, strict=True) if out.get("rendered") != self.render(one)]
 
     def test_conversations(self):
         messages = 0
         for seed in range(max(1, NUM_CONVERSATIONS // 1000)):
-            source = Conversations(seed)
+            source = self.source(seed)
             conversations = [source.one() for _ in range(min(1000, NUM_CONVERSATIONS))]
             messages += sum(len(one["messages"]) for one in conversations)
             for conversation, theirs, ours in self.differing(conversations)[:1]:
@@ -83,21 +89,31 @@ class Rendering(unittest.TestCase):
 
     def test_differences_by_design(self):
         print("\nconversations with a known difference (differ of 100, and why)")
-        for i, (name, reason) in enumerate(REASONS.items()):
-            source = Conversations(1000 + i, name)
+        for i, (name, reason) in enumerate(self.reasons.items()):
+            source = self.source(1000 + i, name)
             differ = self.differing([source.one() for _ in range(100)])
             print(f"  {len(differ):3}  {name}: {reason}")
             self.assertTrue(differ, f"{name}: no difference any more; its reason is stale")
 
 
+class RenderingOfV41(Rendering):
+    source, reasons, case_of, render = v41.ConversationsOfV41, v41.REASONS, staticmethod(v41.case_of), staticmethod(v41.render)
+
+
 class Bodies(unittest.TestCase):
     REQUESTS = {"chat": recipe.ChatCompletionRequest, "responses": recipe.ResponsesRequest, "messages": recipe.MessagesRequest}
 
+    version, encoding, reasons = recipe.ModelVersion.DeepseekV4Pro, recipe.DeepseekV4Encoding(), staticmethod(reason_of)
+
     @classmethod
     def setUpClass(cls):
-        cls.server = Server("--revision", "v4-0731", "--alias", "*")
-        cls.options = recipe.ConversionOptions().with_model_alias("tiny", recipe.ModelVersion.DeepseekV4Pro)
-        cls.encoding = recipe.DeepseekV4Encoding().with_tokenizer(recipe.Tokenizer.from_file(TOKENIZER))
+        cls.start(Server("--revision", "v4-0731", "--alias", "*"), TOKENIZER)
+
+    @classmethod
+    def start(cls, server, tokenizer):
+        cls.server = server
+        cls.options = recipe.ConversionOptions().with_model_alias("tiny", cls.version)
+        cls.encoding = cls.encoding.with_tokenizer(recipe.Tokenizer.from_file(tokenizer))
 
     @classmethod
     def tearDownClass(cls):
@@ -136,7 +152,7 @@ class Bodies(unittest.TestCase):
             counts[api, kind] += 1
             if kind in ("both refuse", "same"):
                 continue
-            reason = reason_of(kind, case)
+            reason = self.reasons(kind, case)
             lines[kind, reason or "?"] += 1
             if not reason:
                 without.append(f"{kind}: {api}: {case['name']}: {json.dumps(body, ensure_ascii=False)[:300]} ({(their_error if theirs is None else our_error)[:160] if kind != 'other prompt' else ''})")
@@ -157,10 +173,30 @@ class Bodies(unittest.TestCase):
         self.assertEqual(taken, len(SHAPES["cases"]))
 
 
+class BodiesOfV41(Bodies):
+    version, encoding, reasons = recipe.ModelVersion.DeepseekV41Flash, recipe.DeepseekV41Encoding(), staticmethod(v41.reason_of)
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = v41_folder()
+        cls.start(Server("--alias", "*", model=cls.folder), str(cls.folder / "tokenizer.json"))
+
+    @classmethod
+    def tearDownClass(cls):
+        super().tearDownClass()
+        shutil.rmtree(cls.folder)
+
+
 class Parsing(unittest.TestCase):
+    revision, version = "v4-0731", recipe.ModelVersion.DeepseekV4Pro
+
+    @staticmethod
+    def spelled(text):
+        return text
+
     def theirs(self, case):
         stage = recipe.ThinkingInitialStage.ReasoningStart if case["thinking"] else None
-        request = recipe.ConversationRequest(recipe.Conversation([recipe.UserMessage("u")], thinking_mode=case["thinking"]), recipe.ModelVersion.DeepseekV4Pro)
+        request = recipe.ConversationRequest(recipe.Conversation([recipe.UserMessage("u")], thinking_mode=case["thinking"]), self.version)
         processor = recipe.StreamProcessor(recipe.ChatCompletionRequest.chunk_generator(request, "ID", "tiny"),
                                            recipe.ParsingOptions(parse_tool_calls=True, thinking_initial_stage=stage))
         response = recipe.ChatCompletionResponse("ID", "tiny", 0, 0, 0)
@@ -190,8 +226,10 @@ class Parsing(unittest.TestCase):
     def test_completions(self):
         source = Completions(7)
         cases = [source.one(kind) for kind in KINDS for _ in range(1500 if kind == "well formed" else 120)]
+        for case in cases:
+            case["completion"] = self.spelled(case["completion"])
         outs = run_cases("parse", [{"name": str(i), "completion": case["completion"], "mode": "thinking" if case["thinking"] else "chat",
-                                    "tools": TOOLS, "cause": case["cause"]} for i, case in enumerate(cases)], "--lenient")
+                                    "tools": TOOLS, "cause": case["cause"], "revision": self.revision} for i, case in enumerate(cases)], "--lenient")
         differ, leaks, bad = collections.Counter(), [], []
         for case, out in zip(cases, outs, strict=True):
             message = out["message"]
@@ -212,6 +250,14 @@ class Parsing(unittest.TestCase):
         print(f"leaks of markup: {len(leaks)}")
         self.assertEqual(leaks[:3], [])
         self.assertEqual(bad[:3], [])
+
+
+class ParsingOfV41(Parsing):
+    revision, version = "v4.1", recipe.ModelVersion.DeepseekV41Flash
+
+    @staticmethod
+    def spelled(text):
+        return re.sub(r"(DSML[｜|]?) ?(?:tool_)?(calls|invoke|parameter)", r"\1 \2", text)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,11 @@
 """What the tests of the dialects share: a server, requests, and what an answer must look like."""
 
+import json
+import pathlib
+import tempfile
 import unittest
 
+from dsv4_process import TINY
 from server_process import Server
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
@@ -28,6 +32,20 @@ WILD = {"temperature": 1.5, "seed": 3, "max_tokens": 300}
 def fits_shape(value):
     return (set(value) <= set(SHAPE["properties"]) and 1 <= len(value["tags"]) <= 3 and set(value["tags"]) <= {"cook", "a\"b", "</x>"}
             and len(value.get("color", "")) <= 12 and isinstance(value["stars"], int) and 1 <= value["stars"] <= 5)
+
+
+def v41_folder():
+    """A new folder: the small model's weights, a tokenizer that has V4.1's marker, and the field that names its chat format."""
+    folder = pathlib.Path(tempfile.mkdtemp())
+    for file in filter(pathlib.Path.is_file, TINY.iterdir()):
+        (folder / file.name).symlink_to(file.resolve())
+    tokenizer = json.loads((TINY / "tokenizer.json").read_text())
+    last = tokenizer["added_tokens"][-1]
+    tokenizer["added_tokens"].append({**last, "id": last["id"] + 1, "content": "<｜System｜>"})
+    for name, value in (("tokenizer.json", tokenizer), ("generation_config.json", {"dsv4_chat_revision": "v4.1"})):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).write_text(json.dumps(value))
+    return folder
 
 
 def joined(events, choice=0):

@@ -194,6 +194,38 @@ class Vectors:
         out.append(f)
         return out
 
+    def linear_fine(self) -> list[OpFile]:
+        """V4.1: FP8 in blocks of 32 x 32 and MXFP4, activations in groups of 32, with outliers beside which groups of 128 lose their neighbours."""
+        out = []
+        for kind, encoder in (("fp8", lambda w: encode.fp8_block(w, (32, 32))), ("mxfp4", encode.mxfp4)):
+            f = OpFile(f"linear_{kind}_32")
+            w = (self.rng.standard_normal((80, 256)) * np.exp2(self.rng.integers(-3, 4, (80, 1)))).astype(np.float32)
+            parts = encoder(w)
+            weight = self._decoded(parts, (32, 32))
+            x = self.rows(6, 256)
+            for row in range(1, 6):
+                x[row, 40 * row:40 * row + 1] = formats.round_bf16(np.abs(x[row]).max() * np.float32(40000))
+            y = formats.round_bf16(formats.quantise_fp8(x, 32).astype(np.float64) @ weight.values.astype(np.float64).T)
+            f.add("outliers", {"block": [32, 32]} if kind == "fp8" else {}, x=b16(x), y=b16(y), **parts)
+            out.append(f)
+        return out
+
+    def engram(self) -> OpFile:
+        """V4.1: n-gram value into the streams. mixed: keys of the streams, then the value."""
+        f = OpFile("engram")
+        for case, n, h, d in (("four_streams", 6, 4, 160), ("odd_width", 3, 3, 33)):
+            s, mixed = self.rand(n, h, d, std=3.0), self.rand(n, (h + 1) * d)
+            q, k = self.rand(h, d), self.rand(h, d)
+            is_image = (np.arange(n) % 4 == 2).astype(np.int32)
+            wide, keys = s.astype(np.float64), mixed[:, :h * d].reshape(n, h, d).astype(np.float64)
+            norm = np.sqrt((wide**2).mean(-1) + 1e-20) * np.sqrt((keys**2).mean(-1) + 1e-20)
+            dot = (wide * q * k * keys).sum(-1) / norm * d**-0.5
+            gate = 1 / (1 + np.exp(-np.copysign(np.sqrt(np.maximum(np.abs(dot), 1e-6)), dot)))
+            gate[is_image != 0] = 0
+            f.add(case, {"eps": 1e-20}, streams=b16(s), mixed=b16(mixed), q_weight=b16(q), k_weight=b16(k), is_image=is_image,
+                  out=b16(formats.round_bf16((wide + gate[:, :, None] * mixed[:, None, h * d:]).astype(np.float32))))
+        return f
+
     def grouped_linear(self) -> OpFile:
         f = OpFile("grouped_linear")
         x, w = self.rand(5, 4 * 96), self.rand(4 * 40, 96)
@@ -346,8 +378,8 @@ class Vectors:
         return f
 
 
-OPS = ("rms_norm", "head_norm", "rope", "quantise_fp8", "kv_row", "indexer_row", "linears", "grouped_linear", "hyper_connection",
-       "compressor", "indexer", "attention", "router", "swiglu", "routed_experts", "combine", "head")
+OPS = ("rms_norm", "head_norm", "rope", "quantise_fp8", "kv_row", "indexer_row", "linears", "linear_fine", "grouped_linear", "hyper_connection",
+       "compressor", "indexer", "attention", "router", "swiglu", "routed_experts", "combine", "head", "engram")
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
-"""The V4 chat grammar in Python: renders messages to prompt text and parses completions strictly.
+"""The chat grammar of V4 and V4.1 in Python: renders messages to prompt text and parses completions strictly.
 
 Written from the chat-encoding specification (sections 2 and 3). The C++ engine has its own renderer; this one
 exists so that training data and evaluation prompts do not depend on the engine they are meant to test.
-`python3 chat.py --cases tests/fixtures/encoding-cases.json` checks it against the official encoder's outputs.
+`python3 chat.py --cases tests/fixtures/encoding-cases.json` (and v41-encoding-cases.json) checks it against the official encoders' outputs.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ THINK = "<think>"
 END_THINK = "</think>"
 DSML = "｜DSML｜"
 REMINDER = "<｜latest_reminder｜>"
+SYSTEM = "<｜System｜>"
+V41 = "v4.1"
 CALLS_OPEN = f"<{DSML}tool_calls>"
 CALLS_CLOSE = f"</{DSML}tool_calls>"
 
@@ -45,6 +47,8 @@ assumption remains unchecked and no error remains undiscovered.
 _EFFORT = {
     "v4": {None: "", "high": "", "max": _EFFORT_A},
     "v4-0731": {None: "", "low": "", "high": _EFFORT_A, "max": _EFFORT_B},
+    V41: {effort: f"Reasoning Effort: {number} (range 1-100, the higher the value, the more thorough the reasoning)\n\n"
+          for effort, number in {None: 75, "low": 50, "high": 75, "xhigh": 75, "max": 100, **{n: n for n in range(1, 101)}}.items()},
 }
 
 _TOOLS_HEAD = f"""## Tools
@@ -151,20 +155,38 @@ def _block_text(block: dict[str, Any]) -> str:
     return f"[Unsupported {kind}]"
 
 
-def tools_block(tools: list[dict[str, Any]]) -> str:
+def spaced(text: str, revision: str) -> str:
+    """A text of ours with V4's tags, in the tags of the revision."""
+    return re.sub(rf"(<|</){DSML}(?:tool_)?(calls|invoke|parameter)", rf"\1{DSML} \2", text) if revision == V41 else text
+
+
+def _tool_lines(tools: list[dict[str, Any]], revision: str) -> str:
+    functions = [tool["function"] for tool in tools]
+    if revision == V41:
+        functions = [{"name": f["name"], "description": f.get("description") or "", "parameters": f.get("parameters")} for f in functions]
+    return "\n".join(map(to_json, functions))
+
+
+def tools_block(tools: list[dict[str, Any]], revision: str = "v4") -> str:
     """The system text that declares tools (OpenAI form: `{"type": "function", "function": {...}}`)."""
-    return _TOOLS_HEAD + "\n".join(to_json(t["function"]) for t in tools) + _TOOLS_TAIL
+    return spaced(_TOOLS_HEAD, revision) + _tool_lines(tools, revision) + _TOOLS_TAIL
 
 
-def calls_block(calls: list[dict[str, Any]]) -> str:
+def calls_block(calls: list[dict[str, Any]], revision: str = "v4") -> str:
     """The DSML block of an assistant message's `tool_calls`."""
-    out = [CALLS_OPEN, "\n"]
+    def tag(text: str) -> str:
+        return spaced(text, revision)
+
+    out = [tag(CALLS_OPEN), "\n"]
     for call in calls:
         function = call["function"]
-        out.append(f'<{DSML}invoke name="{function["name"]}">\n')
+        out.append(tag(f"<{DSML}invoke") + f' name="{function["name"]}">\n')
         try:
             arguments = json.loads(function["arguments"])
+            to_json(arguments).encode()  # A lone surrogate is no text.
         except (TypeError, ValueError):
+            arguments = {"arguments": function["arguments"]}
+        if not isinstance(arguments, dict) and revision == V41:
             arguments = {"arguments": function["arguments"]}
         if not isinstance(arguments, dict):
             raise EncodingError(f"arguments of {function['name']}: wanted a JSON object, got {arguments!r}")
@@ -173,19 +195,28 @@ def calls_block(calls: list[dict[str, Any]]) -> str:
             is_string = isinstance(value, str)
             text = value if is_string else to_json(value)
             flag = "true" if is_string else "false"
-            lines.append(f'<{DSML}parameter name="{key}" string="{flag}">{text}</{DSML}parameter>')
+            lines.append(tag(f"<{DSML}parameter") + f' name="{key}" string="{flag}">{text}' + tag(f"</{DSML}parameter>"))
         out.append("\n".join(lines) + "\n")
-        out.append(f"</{DSML}invoke>\n")
-    out.append(CALLS_CLOSE)
+        out.append(tag(f"</{DSML}invoke>") + "\n")
+    out.append(tag(CALLS_CLOSE))
     return "".join(out)
 
 
-def _extras(message: Message) -> str:
+def _tools_of(message: Message, revision: str) -> list[dict[str, Any]] | None:
+    """Those that are declared; in V4.1 a system message's own are an update."""
+    updates = revision == V41 and message.get("role") == "system"
+    return message.get("request_tools") or (None if updates else message.get("tools"))
+
+
+def _extras(message: Message, revision: str) -> str:
     text = ""
-    if message.get("tools"):
-        text += "\n\n" + tools_block(message["tools"])
-    if message.get("response_format"):
-        text += "\n\n" + _FORMAT_HEAD + to_json(message["response_format"])
+    if tools := _tools_of(message, revision):
+        text += "\n\n" + tools_block(tools, revision)
+    schema = message.get("response_format")
+    if schema or (revision == V41 and schema is not None):
+        text += "\n\n" + _FORMAT_HEAD + to_json(schema)
+    if message.get("tools") and tools is not message["tools"] and revision == V41:
+        text += "\n\n### Updated Tool Schemas\n\n" + _tool_lines(message["tools"], revision)
     return text
 
 
@@ -194,8 +225,8 @@ def attach_tools(messages: list[Message], tools: list[dict[str, Any]] | None) ->
     if not tools:
         return messages
     if messages and messages[0].get("role") in ("system", "developer"):
-        return [{**messages[0], "tools": tools}, *messages[1:]]
-    return [{"role": "system", "content": "", "tools": tools}, *messages]
+        return [{**messages[0], "request_tools": tools}, *messages[1:]]
+    return [{"role": "system", "content": "", "request_tools": tools}, *messages]
 
 
 def render(messages: list[Message], mode: str = "thinking", *, drop_thinking: bool = True, effort: str | None = None,
@@ -212,9 +243,9 @@ def render(messages: list[Message], mode: str = "thinking", *, drop_thinking: bo
     first_new = len(context_merged)
 
     def last_user_of(items: list[Message]) -> int:
-        return max((i for i, m in enumerate(items) if m.get("role") in ("user", "developer")), default=-1)
+        return max((i for i, m in enumerate(items) if m.get("role") in _questions(revision)), default=-1)
 
-    drop = drop_thinking and not any(m.get("tools") for m in full)
+    drop = drop_thinking and not any(_tools_of(m, revision) for m in full)
     if mode == "thinking" and drop:
         last_user = last_user_of(full)
         kept: list[Message] = []
@@ -232,38 +263,55 @@ def render(messages: list[Message], mode: str = "thinking", *, drop_thinking: bo
 
     out = [BOS] if add_bos and not context else []
     for i in range(first_new, len(full)):
-        out.append(_render_one(full, i, mode, drop, last_user, _EFFORT[revision][effort]))
-        out.append(_transition(full, i, mode, drop, last_user))
+        out.append(_render_one(full, i, mode, drop, last_user, _EFFORT[revision][effort], revision))
+        out.append(_transition(full, i, mode, drop, last_user, revision))
     return "".join(out)
 
 
-def _render_one(full: list[Message], i: int, mode: str, drop: bool, last_user: int, prefix: str) -> str:
+def _questions(revision: str) -> tuple[str, ...]:
+    """Roles of turns that ask for an answer."""
+    return ("user", "developer", "system") if revision == V41 else ("user", "developer")
+
+
+def _render_one(full: list[Message], i: int, mode: str, drop: bool, last_user: int, prefix: str, revision: str) -> str:
     message = full[i]
     role = message.get("role")
     head = prefix if i == 0 and mode == "thinking" else ""
+    if revision == V41 and (head or role == "system"):
+        head = SYSTEM + head
     content = message.get("content") or ""
     if role == "system":
-        return head + content + _extras(message)
+        return head + content + _extras(message, revision)
     if role == "developer":
         if not content:
             raise EncodingError("developer message without content")
-        return head + USER + content + _extras(message)
+        return head + USER + content + _extras(message, revision)
     if role == "user":
         return head + USER + "\n\n".join(_block_text(b) for b in message["content_blocks"])
     if role == "latest_reminder":
         return head + REMINDER + content
     if role == "assistant":
         reasoning = ""
+        unfinished = message.get("wo_eos") or message.get("prefix")
         after_task = i > 0 and full[i - 1].get("task") is not None
         if mode == "thinking" and not after_task and (not drop or i > last_user):
-            reasoning = (message.get("reasoning_content") or "") + END_THINK
-        calls = "\n\n" + calls_block(message["tool_calls"]) if message.get("tool_calls") else ""
-        return head + reasoning + content + calls + ("" if message.get("wo_eos") else EOS)
+            reasoning = message.get("reasoning_content") or ""
+            goes_on = revision == V41 and unfinished and not content and not message.get("tool_calls")
+            reasoning += "" if goes_on else END_THINK
+        calls = "\n\n" + calls_block(message["tool_calls"], revision) if message.get("tool_calls") else ""
+        return head + reasoning + content + calls + ("" if unfinished else EOS)
     raise EncodingError(f"unknown role {role!r}")
 
 
-def _transition(full: list[Message], i: int, mode: str, drop: bool, last_user: int) -> str:
-    if i + 1 < len(full) and full[i + 1].get("role") not in ("assistant", "latest_reminder"):
+def _opens_behind_reminders(full: list[Message], i: int, revision: str) -> bool:
+    while i > 0 and full[i].get("role") == "latest_reminder":
+        i -= 1
+    return revision == V41 and full[i].get("role") not in ("user", "developer")
+
+
+def _transition(full: list[Message], i: int, mode: str, drop: bool, last_user: int, revision: str) -> str:
+    behind = _opens_behind_reminders(full, i, revision)
+    if i + 1 < len(full) and full[i + 1].get("role") not in ("assistant", *(() if behind else ("latest_reminder",))):
         return ""
     message = full[i]
     task = message.get("task")
@@ -273,20 +321,22 @@ def _transition(full: list[Message], i: int, mode: str, drop: bool, last_user: i
         if task == "action":
             return ASSISTANT + (THINK if mode == "thinking" else END_THINK) + _TASK_TOKENS[task]
         return _TASK_TOKENS[task]
-    if message.get("role") in ("user", "developer"):
+    if message.get("role") in _questions(revision) or (behind and message.get("role") == "latest_reminder"):
         return ASSISTANT + (THINK if mode == "thinking" and (not drop or i >= last_user) else END_THINK)
     return ""
 
 
-_INVOKE = re.compile(rf'<{DSML}invoke\s+name="([^"]*)">\n')
-_PARAM = re.compile(rf'<{DSML}parameter name="([^"]*)" string="(true|false)">(.*?)</{DSML}parameter>\n', re.S)
+_INVOKE = rf'<{DSML}invoke\s+name="([^"]*)">\n'
+_PARAM = rf'<{DSML}parameter name="([^"]*)" string="(true|false)">(.*?)</{DSML}parameter>\n'
 
 
-def parse(completion: str, mode: str) -> Message:
+def parse(completion: str, mode: str, revision: str = "v4") -> Message:
     """Strict parse of a completion that ends in EOS. Raises EncodingError on anything the grammar does not allow."""
+    calls_open, calls_close, invoke_close = (spaced(tag, revision) for tag in (CALLS_OPEN, CALLS_CLOSE, f"</{DSML}invoke>\n"))
+    invoke, parameter = (re.compile(spaced(pattern, revision), re.S) for pattern in (_INVOKE, _PARAM))
     rest = completion
     reasoning = ""
-    opener = "\n\n" + CALLS_OPEN
+    opener = "\n\n" + calls_open
     if mode == "thinking":
         reasoning, found, rest = rest.partition(END_THINK)
         if not found or opener in reasoning:
@@ -301,17 +351,17 @@ def parse(completion: str, mode: str) -> Message:
         if not rest.startswith("\n"):
             raise EncodingError("line feed missing after tool_calls")
         rest = rest[1:]
-        while not rest.startswith(CALLS_CLOSE):
-            match = _INVOKE.match(rest)
+        while not rest.startswith(calls_close):
+            match = invoke.match(rest)
             if not match:
                 raise EncodingError(f"invoke expected at {rest[:40]!r}")
             rest = rest[match.end():]
             arguments: list[tuple[str, str]] = []
-            close = f"</{DSML}invoke>\n"
+            close = invoke_close
             if rest.startswith("\n" + close):
                 rest = rest[1:]
             while not rest.startswith(close):
-                param = _PARAM.match(rest)
+                param = parameter.match(rest)
                 if not param:
                     raise EncodingError(f"parameter expected at {rest[:40]!r}")
                 key, flag, value = param.groups()
@@ -322,7 +372,7 @@ def parse(completion: str, mode: str) -> Message:
             rest = rest[len(close):]
             body = ", ".join(f"{to_json(k)}: {v}" for k, v in arguments)
             calls.append({"type": "function", "function": {"name": match.group(1), "arguments": "{" + body + "}"}})
-        rest = rest[len(CALLS_CLOSE):]
+        rest = rest[len(calls_close):]
     if rest not in ("", EOS):
         raise EncodingError(f"text after the answer: {rest[:40]!r}")
     for marker in (BOS, EOS, THINK, END_THINK, DSML):

@@ -58,13 +58,15 @@ float BlockScale(const TensorView& scales, int64_t index) {
   }
 }
 
-// One scale for each chunk of the rows of a block.
-const float* ChunkScales(const Weight& weight, int64_t block_row) {
-  const int64_t num_chunks = NumChunks(weight.cols);
-  float* const scales = ThisThread().scales.Floats(num_chunks);
-  for (int64_t chunk = 0; chunk < num_chunks; ++chunk) {
-    scales[chunk] =
-        BlockScale(weight.scale, block_row * weight.scale.shape[1] + chunk * kChunk / weight.block_cols);
+// One scale for each `columns` of the rows of a block, for whole chunks.
+const float* ChunkScales(const Weight& weight, int64_t block_row, int64_t columns) {
+  const int64_t count = NumChunks(weight.cols) * (kChunk / columns);
+  float* const scales = ThisThread().scales.Floats(count);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t column = i * columns;
+    scales[i] = column < weight.cols
+                    ? BlockScale(weight.scale, block_row * weight.scale.shape[1] + column / weight.block_cols)
+                    : 1.0F;
   }
   return scales;
 }
@@ -109,8 +111,10 @@ MatmulPlan PlanMatmul(const Kernels& kernels, const Weight& weight, DType x_dtyp
                                                        : RowFormat::kBf16;
       break;
     case WeightFormat::kFp8Block:
-      plan.expand = weight.block_cols % kChunk != 0;
-      plan.format = plan.expand ? RowFormat::kF32 : RowFormat::kFp8;
+      plan.expand = weight.block_cols % kFineColumns != 0;
+      plan.format = plan.expand                       ? RowFormat::kF32
+                    : weight.block_cols % kChunk == 0 ? RowFormat::kFp8
+                                                      : RowFormat::kFp8Fine;
       break;
     case WeightFormat::kMxFp4:
       plan.format = RowFormat::kMxFp4;
@@ -120,7 +124,7 @@ MatmulPlan PlanMatmul(const Kernels& kernels, const Weight& weight, DType x_dtyp
       break;
   }
   // bf16 activations are exact in bf16, and so are those rounded to e4m3 times a power of two.
-  const bool exact = x_dtype == DType::kBF16 || weight.activation == ActivationQuant::kFp8Block;
+  const bool exact = x_dtype == DType::kBF16 || weight.activation != ActivationQuant::kNone;
   plan.kernels = exact ? &kernels.bf16 : &kernels.floats;
   if (plan.kernel().multiply == nullptr) plan.kernels = &kernels.floats;
   return plan;
@@ -147,10 +151,10 @@ void ActivationPacker::Pack(int64_t row, const uint8_t* from, int64_t begin, int
   const bool bf16 = plan_.kernels->bf16_activations;
   const int64_t element_bytes = bf16 ? 2 : 4;
   // bf16 that stays bf16.
-  const bool rounds = plan_.quant == ActivationQuant::kFp8Block;
-  const bool narrow_from_start =
-      bf16 && dtype_ == DType::kBF16 &&
-      (!rounds || (kernels_.round_fp8_bf16 != nullptr && cols_ % kActivationBlock == 0));
+  const bool rounds = plan_.quant != ActivationQuant::kNone;
+  const int64_t group = ActivationGroup(plan_.quant);
+  const bool narrow_from_start = bf16 && dtype_ == DType::kBF16 &&
+                                 (!rounds || (kernels_.round_fp8_bf16 != nullptr && cols_ % group == 0));
   const int64_t count = end - begin;
   const int64_t padded = NumPacks(count) * kPackColumns;
   uint8_t* const to = data_.get() + row * rows_.row_bytes_ + begin * element_bytes;
@@ -166,7 +170,7 @@ void ActivationPacker::Pack(int64_t row, const uint8_t* from, int64_t begin, int
   };
   if (narrow_from_start) {
     if (rounds) {
-      kernels_.round_fp8_bf16(from, count, in_columns);
+      kernels_.round_fp8_bf16(from, count, group, in_columns);
     } else {
       std::memcpy(in_columns, from, static_cast<size_t>(2 * count));
     }
@@ -174,7 +178,7 @@ void ActivationPacker::Pack(int64_t row, const uint8_t* from, int64_t begin, int
   } else {
     LoadFloats(kernels_, from, dtype_, count, values);
     std::fill(values + count, values + padded, 0.0F);
-    if (rounds) kernels_.round_fp8(values, count, kActivationBlock, values);
+    if (rounds) kernels_.round_fp8(values, count, group, values);
     if (bf16) {
       kernels_.narrow_bf16(values, padded, in_columns);
     } else if (in_order_) {
@@ -292,7 +296,8 @@ void MultiplyRange(const MatmulPlan& plan, const Weight& weight, int64_t begin, 
     if (weight.format == WeightFormat::kFp8Block) {
       const int64_t block_row = first / weight.block_rows;
       last = std::min(end, (block_row + 1) * weight.block_rows);
-      args.chunk_scales = ChunkScales(weight, block_row);
+      args.chunk_scales =
+          ChunkScales(weight, block_row, plan.format == RowFormat::kFp8Fine ? kFineColumns : kChunk);
     } else if (weight.format != WeightFormat::kPlain) {
       args.scale_bytes = weight.scale.shape[1];
       args.scales = weight.scale.as<const uint8_t>() + first * args.scale_bytes;

@@ -18,7 +18,7 @@ struct MatmulPlan {
   const MatmulKernels* kernels = nullptr;
   RowFormat format = RowFormat::kF32;
   bool expand =
-      false;  // Rows are dequantised to fp32 in front of the kernel: FP8 blocks that are not whole chunks.
+      false;  // Rows are dequantised to fp32 in front of the kernel: FP8 blocks that are no multiple of 32 columns.
   ActivationQuant quant = ActivationQuant::kNone;
 
   const FormatKernel& kernel() const { return kernels->formats[static_cast<int>(format)]; }

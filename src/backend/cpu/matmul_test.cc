@@ -86,9 +86,11 @@ TEST(Matmul, ResultsDoNotDependOnTheCut) {
       const std::vector<float> x = Normals(kTokens * cols, 5);
       for (QuantizedMatrix& matrix : std::vector<QuantizedMatrix>{
                QuantizeNvFp4(values, num_rows, cols), QuantizeMxFp4(values, num_rows, cols),
-               QuantizeFp8Block(values, num_rows, cols, 128, 128)}) {
+               QuantizeFp8Block(values, num_rows, cols, 128, 128),
+               QuantizeFp8Block(values, num_rows, cols, 32, 32)}) {
         Weight weight = matrix.View();
-        weight.activation = ActivationQuant::kFp8Block;
+        weight.activation =
+            matrix.block_cols == 32 ? ActivationQuant::kFp8Columns32 : ActivationQuant::kFp8Block;
         for (const auto& [name, kernels] : Tiers()) {
           const std::vector<float> all = Products(kernels, weight, 0, num_rows, x, 0, kTokens);
           for (const int64_t tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 17, 33}) {
@@ -135,9 +137,9 @@ TEST(Matmul, SumsOfEveryFormat) {
   for (const int64_t cols : {int64_t{64}, int64_t{256}, int64_t{320}, int64_t{1152}}) {
     const std::vector<float> values = Normals(kRows * cols, 13);
     const std::vector<float> x = Normals(kTokens * cols, 17);
-    std::vector<QuantizedMatrix> matrices = {QuantizeNvFp4(values, kRows, cols),
-                                             QuantizeMxFp4(values, kRows, cols),
-                                             QuantizeFp8Block(values, kRows, cols, 128, 128)};
+    std::vector<QuantizedMatrix> matrices = {
+        QuantizeNvFp4(values, kRows, cols), QuantizeMxFp4(values, kRows, cols),
+        QuantizeFp8Block(values, kRows, cols, 128, 128), QuantizeFp8Block(values, kRows, cols, 32, 32)};
     std::vector<Weight> weights;
     for (QuantizedMatrix& matrix : matrices) {
       for (size_t i = 0; i < matrix.data.size(); ++i) {
@@ -148,7 +150,8 @@ TEST(Matmul, SumsOfEveryFormat) {
       // e4m3 scales from the subnormal ones on, e8m0 scales around 1.
       for (size_t i = 0; i < matrix.scale.size(); ++i) {
         if (matrix.format == WeightFormat::kNvFp4) matrix.scale[i] = static_cast<uint8_t>(i * 11 % 127);
-        if (matrix.format == WeightFormat::kMxFp4) matrix.scale[i] = static_cast<uint8_t>(117 + i * 7 % 21);
+        if (matrix.format == WeightFormat::kMxFp4 || matrix.block_cols == 32)
+          matrix.scale[i] = static_cast<uint8_t>(117 + i * 7 % 21);
       }
       weights.push_back(matrix.View());
     }
@@ -160,11 +163,13 @@ TEST(Matmul, SumsOfEveryFormat) {
     weights.back().data =
         TensorView::Contiguous(static_cast<void*>(bits.data()), DType::kBF16, {kRows, cols});
     for (Weight& weight : weights) {
-      weight.activation = ActivationQuant::kFp8Block;
+      weight.activation =
+          weight.block_cols == 32 ? ActivationQuant::kFp8Columns32 : ActivationQuant::kFp8Block;
       std::vector<float> rounded = x;
       for (int64_t t = 0; t < kTokens; ++t)
         RoundToFp8Groups(
-            std::span(x).subspan(static_cast<size_t>(t * cols), static_cast<size_t>(cols)), kActivationBlock,
+            std::span(x).subspan(static_cast<size_t>(t * cols), static_cast<size_t>(cols)),
+            ActivationGroup(weight.activation),
             std::span(rounded).subspan(static_cast<size_t>(t * cols), static_cast<size_t>(cols)));
       for (const auto& [name, kernels] : Tiers()) {
         const std::vector<float> got = Products(kernels, weight, 0, kRows, x, 0, kTokens);
@@ -184,6 +189,58 @@ TEST(Matmul, SumsOfEveryFormat) {
             ASSERT_LE(std::fabs(value - want), 64 * 0x1p-24 * magnitude)
                 << name << ", format " << static_cast<int>(weight.format) << ", " << cols << " columns, row "
                 << r << ", token " << t << ": " << value << ", want " << want;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Scales that bf16 products cannot carry in front, beside ordinary ones: as large and small as e8m0 allows, zero and NaN codes too.
+TEST(Matmul, FineScalesOfAnySizeAndEveryCode) {
+  constexpr int64_t kRows = 32;
+  constexpr int64_t kTokens = 18;
+  for (const int64_t cols : {int64_t{96}, int64_t{512}}) {
+    for (const int extreme : {127, 0, 254}) {
+      QuantizedMatrix matrix = QuantizeFp8Block(Normals(kRows * cols, 41), kRows, cols, 32, 32);
+      for (size_t i = 0; i < matrix.data.size(); ++i) matrix.data[i] = static_cast<uint8_t>(i * 37 + i / 256);
+      for (size_t i = 0; i < matrix.scale.size(); ++i)
+        matrix.scale[i] = static_cast<uint8_t>(i == 1 ? extreme : 120 + i % 9);
+      const Weight weight = matrix.View();
+      std::vector<uint16_t> x;
+      const float factor = extreme == 254 ? 0x1p-20F : extreme == 0 ? 0x1p20F : 1.0F;
+      for (int64_t i = 0; i < kTokens * cols; ++i)
+        x.push_back(Bf16FromFloat(static_cast<float>(i * 7 % 17 - 8) * factor));
+      for (const auto& [name, kernels] : Tiers()) {
+        const std::vector<float> got = ProductsOfBf16(kernels, weight, x, kTokens);
+        // In double: the largest scale times the largest code is no fp32.
+        std::vector<double> values(static_cast<size_t>(cols));
+        for (int64_t row = 0; row < kRows; ++row) {
+          for (int64_t k = 0; k < cols; ++k) {
+            const auto code =
+                static_cast<double>(FloatFromE4m3(matrix.data[static_cast<size_t>(row * cols + k)]));
+            values[static_cast<size_t>(k)] =
+                std::ldexp(code, matrix.scale[static_cast<size_t>(k / 32)] - 127);
+          }
+          for (int64_t t = 0; t < kTokens; ++t) {
+            double want = 0;
+            double magnitude = 0;
+            for (int64_t k = 0; k < cols; ++k) {
+              const double product = values[static_cast<size_t>(k)] *
+                                     static_cast<double>(FloatFromBf16(x[static_cast<size_t>(t * cols + k)]));
+              want += product;
+              magnitude += std::fabs(product);
+            }
+            const auto value = static_cast<double>(got[static_cast<size_t>(t * kRows + row)]);
+            if (magnitude > 1e38) continue;
+            if (std::isnan(want)) {
+              ASSERT_FALSE(std::isfinite(value))
+                  << name << ", row " << row << ": " << value << ", want " << want;
+              continue;
+            }
+            ASSERT_LE(std::fabs(value - want), 64 * 0x1p-24 * magnitude + 0x1p-130)
+                << name << ", " << cols << " columns, scale " << extreme << ", row " << row << ", token "
+                << t;
           }
         }
       }

@@ -13,8 +13,8 @@ namespace dsv4::backend::cpu {
 
 namespace {
 
-double Affinity(float logit) {
-  const double x = static_cast<double>(logit);
+double Affinity(float logit, double temperature) {
+  const double x = static_cast<double>(logit) / temperature;
   return std::sqrt(x > 20.0 ? x : std::log1p(std::exp(x)));
 }
 
@@ -67,7 +67,8 @@ Status Router(ops::OpContext& context, const ops::RouterArgs& args) {
     std::vector<int64_t> chosen(static_cast<size_t>(top_k));
     for (int64_t t = begin; t < end; ++t) {
       const float* const logits = args.logits.as<const float>() + t * num_experts;
-      std::transform(logits, logits + num_experts, affinity.begin(), Affinity);
+      std::transform(logits, logits + num_experts, affinity.begin(),
+                     [&](float logit) { return Affinity(logit, static_cast<double>(args.temperature)); });
       if (args.hash_table.is_null()) {
         for (size_t e = 0; e < bias.size(); ++e) steered[e] = affinity[e] + static_cast<double>(bias[e]);
         Best(steered, order, chosen);
@@ -76,13 +77,14 @@ Status Router(ops::OpContext& context, const ops::RouterArgs& args) {
         continue;
       }
       // The bias steers the choice only.
-      double sum = 0.0;
+      double sum = static_cast<double>(args.sum_eps);
       for (const int64_t expert : chosen) sum += affinity[static_cast<size_t>(expert)];
       for (size_t k = 0; k < chosen.size(); ++k) {
         const size_t at = static_cast<size_t>(t * top_k) + k;
         args.indices.as<int32_t>()[at] = static_cast<int32_t>(chosen[k]);
-        args.weights.as<float>()[at] = static_cast<float>(affinity[static_cast<size_t>(chosen[k])] / sum *
-                                                          static_cast<double>(args.route_scale));
+        args.weights.as<float>()[at] =
+            static_cast<float>(affinity[static_cast<size_t>(chosen[k])] / (args.normalise ? sum : 1.0) *
+                               static_cast<double>(args.route_scale));
       }
     }
   });

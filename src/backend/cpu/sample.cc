@@ -9,6 +9,10 @@ namespace dsv4::backend::cpu {
 Status Sample(ops::OpContext& context, const ops::SampleArgs& args) {
   DSV4_RETURN_IF_ERROR(Validate(args));
   const auto vocab_size = static_cast<size_t>(args.logits.shape[1]);
+  for (const ops::RowBias& bias : args.biases)
+    args.logits
+        .as<float>()[static_cast<size_t>(bias.row) * vocab_size + static_cast<size_t>(bias.added.token)] +=
+        bias.added.bias;
   std::span<const uint8_t> allowed;
   if (!args.allowed.is_null()) allowed = {args.allowed.as<const uint8_t>(), vocab_size};
   context.threads().ParallelFor(args.logits.shape[0], 1, [&](int64_t begin, int64_t end) {

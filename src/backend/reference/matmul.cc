@@ -13,7 +13,8 @@ std::vector<double> QuantizeActivations(std::span<const float> x, int64_t num_ro
   if (quant == ActivationQuant::kNone) return rows;
   std::vector<float> rounded(static_cast<size_t>(cols));
   for (int64_t row = 0; row < num_rows; ++row) {
-    RoundToFp8Groups(x.subspan(static_cast<size_t>(row * cols), rounded.size()), kActivationBlock, rounded);
+    RoundToFp8Groups(x.subspan(static_cast<size_t>(row * cols), rounded.size()), ActivationGroup(quant),
+                     rounded);
     std::copy(rounded.begin(), rounded.end(), rows.begin() + row * cols);
   }
   return rows;

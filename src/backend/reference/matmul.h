@@ -10,7 +10,7 @@
 
 namespace dsv4::backend::reference {
 
-// Rounds `num_rows` rows of `cols` fp32 values as `quant` says (kFp8Block: groups of 128, the last may be shorter) and
+// Rounds `num_rows` rows of `cols` fp32 values as `quant` says (groups of ActivationGroup, the last may be shorter) and
 // widens them.
 std::vector<double> QuantizeActivations(std::span<const float> x, int64_t num_rows, int64_t cols,
                                         ActivationQuant quant);

@@ -60,7 +60,7 @@ Status Router(ops::OpContext&, const ops::RouterArgs& args) {
   std::vector<double> weights(top_k);
   for (int64_t t = 0; t < args.logits.shape[0]; ++t) {
     LoadRow(args.logits, t, affinity);
-    for (double& value : affinity) value = std::sqrt(Softplus(value));
+    for (double& value : affinity) value = std::sqrt(Softplus(value / static_cast<double>(args.temperature)));
     std::vector<int64_t> chosen;
     if (args.hash_table.is_null()) {
       for (size_t e = 0; e < bias.size(); ++e) steered[e] = affinity[e] + bias[e];
@@ -69,10 +69,11 @@ Status Router(ops::OpContext&, const ops::RouterArgs& args) {
       DSV4_ASSIGN_OR_RETURN_STATUS(chosen, Hashed(args, t, top_k));
     }
     // The bias steers the choice only.
-    double sum = 0.0;
+    double sum = static_cast<double>(args.sum_eps);
     for (const int64_t expert : chosen) sum += affinity[static_cast<size_t>(expert)];
     for (size_t k = 0; k < top_k; ++k) {
-      weights[k] = affinity[static_cast<size_t>(chosen[k])] / sum * static_cast<double>(args.route_scale);
+      weights[k] = affinity[static_cast<size_t>(chosen[k])] / (args.normalise ? sum : 1.0) *
+                   static_cast<double>(args.route_scale);
       args.indices.as<int32_t>()[t * args.indices.shape[1] + static_cast<int64_t>(k)] =
           static_cast<int32_t>(chosen[k]);
     }

@@ -69,6 +69,8 @@ int32_t Draw(double uniform, std::vector<Entry> entries) {
 Status Sample(ops::OpContext&, const ops::SampleArgs& args) {
   DSV4_RETURN_IF_ERROR(Validate(args));
   const int64_t vocab_size = args.logits.shape[1];
+  for (const ops::RowBias& bias : args.biases)
+    args.logits.as<float>()[bias.row * vocab_size + bias.added.token] += bias.added.bias;
   for (int64_t row = 0; row < args.logits.shape[0]; ++row) {
     const sampling::ChoiceParams& choice = args.choices[static_cast<size_t>(row)];
     const float* const logits = args.logits.as<const float>() + row * vocab_size;

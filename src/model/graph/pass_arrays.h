@@ -14,6 +14,7 @@
 #include "ops/attention.h"
 #include "ops/compressor_pool.h"
 #include "ops/indexer_select.h"
+#include "ops/sample.h"
 #include "ops/step_replay.h"
 #include "sampling/choice.h"
 #include "tensor/rows.h"
@@ -105,7 +106,7 @@ class PassArrays final : public ops::StepArrays {
   template <template <typename> typename Of>
   using OfAllTypes =
       std::tuple<Of<int32_t>, Of<RowRun>, Of<ops::CompressorSequence>, Of<ops::AttentionSequence>,
-                 Of<ops::IndexerSequence>, Of<sampling::ChoiceParams>>;
+                 Of<ops::IndexerSequence>, Of<sampling::ChoiceParams>, Of<ops::RowBias>>;
   template <typename T>
   using Several = std::deque<std::vector<T>>;
   template <typename T>

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kv/sequence_state.h"
+#include "ops/sample.h"
 #include "sampling/choice.h"
 #include "tensor/tensor.h"
 
@@ -39,11 +40,14 @@ struct PassPlan {
   std::vector<PassSequence> sequences;
   std::vector<int32_t> tokens;                  // Ids of all tokens; of chosen ones any.
   std::vector<sampling::ChoiceParams> choices;  // Behind all tokens of the pass, on whichever shard.
+  std::vector<ops::RowBias> biases;             // Row i is the logits of choice i.
   bool windows_fit = true;                      // WindowFits of all sequences.
   int64_t num_draft_slots = 0;                  // Of a draft block, that the pass makes (mtp.h).
   std::vector<PassEntries> entries;             // By compress ratio.
-  TensorView token_ids;                         // [num_tokens] I32
-  TensorView positions;                         // [num_tokens] I32
+  // Rows of n-gram tables that the tokens read, by table: [num_tokens, rows a token].
+  std::vector<std::vector<int64_t>> engram_rows;
+  TensorView token_ids;  // [num_tokens] I32
+  TensorView positions;  // [num_tokens] I32
 
   const PassEntries& EntriesOf(int64_t ratio) const;
 };

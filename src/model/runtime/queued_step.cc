@@ -343,6 +343,7 @@ Result<std::unique_ptr<QueuedStep>> Model::QueueDecode(std::span<const DecodeChu
                                    : static_cast<int64_t>(chosen_rows_[static_cast<size_t>(chunk.follows)]),
                     .choice = chunk.choice,
                     .draft_choices = chunk.draft_choices,
+                    .biases = chunk.biases,
                     .prompt = !chunk.prompt.empty(),
                     .slots_later = chunk.drafts_next});
   }

@@ -26,6 +26,8 @@ struct DecodeChunk {
   // Without it nothing is chosen: behind a piece of a prompt.
   bool chooses = true;
   sampling::ChoiceParams choice = {};
+  std::span<const sampling::TokenBias> biases =
+      {};                               // Added to all logits that it chooses from; by token, each once.
   std::span<const int32_t> draft = {};  // Behind `token`; none where `follows` is not negative.
   std::span<const sampling::ChoiceParams> draft_choices = {};  // Of what comes behind each of the draft.
   // The caller will want a draft of what comes next (Model::Draft). What that needs of this step's rows is made behind the step, while the

@@ -21,6 +21,10 @@ Status Validate(const RouterArgs& args) {
   check.Disjoint("weights", args.weights, "logits", args.logits);
   check.Disjoint("weights", args.weights, "indices", args.indices);
   check.Require(std::isfinite(args.route_scale), "route_scale", args.route_scale, "a finite number");
+  check.Require(std::isfinite(args.temperature) && args.temperature > 0.0F, "temperature", args.temperature,
+                "a positive number");
+  check.Require(std::isfinite(args.sum_eps) && args.sum_eps >= 0.0F, "sum_eps", args.sum_eps,
+                "a number not below 0");
   if (args.hash_table.is_null()) {
     check.Require(args.token_ids.is_null(), "token_ids", "given", "null without hash_table");
     if (!args.bias.is_null()) check.Operand("bias", args.bias, {DType::kF32}, {num_experts});

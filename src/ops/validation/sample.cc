@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "ops/validate.h"
 
@@ -36,6 +37,23 @@ Status Validate(const SampleArgs& args) {
     require(choice.min_p >= 0.0F && choice.min_p < 1.0F, "min_p", static_cast<double>(choice.min_p),
             "a number in [0, 1)");
     require(choice.uniform >= 0.0 && choice.uniform < 1.0, "uniform", choice.uniform, "a number in [0, 1)");
+  }
+  const RowBias* before = nullptr;
+  for (size_t i = 0; check.ok() && i < args.biases.size(); ++i) {
+    const RowBias& bias = args.biases[i];
+    const std::string name = "biases[" + std::to_string(i) + "]";
+    const auto require = [&](bool ok, const char* field, float got, const std::string& want) {
+      check.Require(ok, name + field, got, want);
+    };
+    require(bias.row >= 0 && bias.row < num_rows, ".row", static_cast<float>(bias.row),
+            "0 to " + std::to_string(num_rows - 1));
+    require(bias.added.token >= 0 && bias.added.token < vocab_size, ".added.token",
+            static_cast<float>(bias.added.token), "0 to " + std::to_string(vocab_size - 1));
+    require(!std::isnan(bias.added.bias), ".added.bias", bias.added.bias, "a number");
+    require(before == nullptr ||
+                std::pair(before->row, before->added.token) < std::pair(bias.row, bias.added.token),
+            "", static_cast<float>(bias.added.token), "an order by row and token, each pair once");
+    before = &bias;
   }
   return check.status();
 }

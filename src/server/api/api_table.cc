@@ -60,7 +60,7 @@ constexpr ApiField kFields[] = {
     {"reasoning", "object|boolean", kTurns, "effort, enabled, max_tokens, exclude"},
     {"reasoning_budget", "integer", kTurns, "tokens of reasoning at most; 0: none, -1: no bound"},
     {"reasoning_budget_tokens", "integer", kTurns, "tokens of reasoning at most; 0: none, -1: no bound"},
-    {"reasoning_effort", "string", kTurns, "how much to reason"},
+    {"reasoning_effort", "string|integer", kTurns, "how much to reason; a number from 1 to 100 for V4.1"},
     {"regex", "string", kGenerate, "a regular expression that all of the content matches"},
     {"repetition_penalty", "number", kGenerate, "divides the logits of tokens that were seen"},
     {"response_format", "object", kChat | kCompletions,

@@ -49,7 +49,7 @@ Result<session::Prompt> MakePrompt(const ServedModel& model, const CallMemory& m
   if (call.tool_choice == ToolChoice::kNone) call.conversation.tools.clear();
   memory.Restore(call.conversation.messages);
   DSV4_ASSIGN_OR_RETURN(const std::vector<chat::Message> messages,
-                        chat::NormalizeApiMessages(call.conversation));
+                        chat::NormalizeApiMessages(*model.profile, call.conversation));
   const chat::RenderOptions options = {.mode = call.thinking.mode,
                                        .drop_thinking = call.thinking.drop_thinking,
                                        .effort = call.thinking.effort,

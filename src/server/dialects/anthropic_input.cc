@@ -175,7 +175,8 @@ Status ReadAssistantBlock(const chat::JsonValue& json, const std::string& where,
   return block.status();
 }
 
-Result<std::vector<chat::Message>> ReadMessages(const chat::JsonValue& list) {
+Result<std::vector<chat::Message>> ReadMessages(const chat::ChatProfile& profile,
+                                                const chat::JsonValue& list) {
   std::vector<chat::Message> messages;
   for (size_t i = 0; i < list.items().size(); ++i) {
     const std::string where = fmt::format("messages[{}]", i);
@@ -191,7 +192,10 @@ Result<std::vector<chat::Message>> ReadMessages(const chat::JsonValue& list) {
     if (role ==
         "system") {  // The rule changes on the way, and keeps its place: what is in front of it stays in the cache.
       DSV4_ASSIGN_OR_RETURN(const std::string text, ReadText(*content, where + ".content"));
-      messages.push_back({.role = chat::Role::kUser, .content = chat::ReminderText(text), .label = where});
+      if (profile.system_turns)
+        messages.push_back({.role = chat::Role::kSystem, .content = text, .label = where});
+      else
+        messages.push_back({.role = chat::Role::kUser, .content = chat::ReminderText(text), .label = where});
       continue;
     }
     if (content->is_string()) {
@@ -335,7 +339,7 @@ Result<AnthropicRequest> ReadAnthropic(const ServedModel& model, const chat::Jso
     call.conversation.messages.push_back(
         {.role = chat::Role::kSystem, .content = std::move(text), .label = "system"});
   }
-  DSV4_ASSIGN_OR_RETURN(std::vector<chat::Message> turns, ReadMessages(*messages));
+  DSV4_ASSIGN_OR_RETURN(std::vector<chat::Message> turns, ReadMessages(*model.profile, *messages));
   if (turns.empty()) return Error(InvalidArgument("messages: empty, wanted at least one message"));
   // An assistant message at the end is the beginning of the answer.
   call.conversation.continue_final_message = turns.back().role == chat::Role::kAssistant;

@@ -308,7 +308,7 @@ Result<OpenAiChatRequest> ReadOpenAiChat(const ServedModel& model, const chat::J
   ReadLogprobs(fields, sampling);
   fields.Read("return_token_ids", &sampling.wants_token_ids);
   ReadPromptLogprobs(fields, request.stream, sampling);
-  ReadToolChoice(fields, FunctionLayout::kNested, call);
+  ReadToolChoice(fields, FunctionLayout::kNested, model.profile->namespace_mark, call);
   ExpectThinking(fields);
   ReadShownReasoning(fields, body, request);
   fields.Read("continue_final_message", &call.conversation.continue_final_message);

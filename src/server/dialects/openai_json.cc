@@ -75,7 +75,7 @@ Status ReadStreaming(Fields& fields, bool* stream, bool* include_usage) {
   return options.status();
 }
 
-void ReadToolChoice(Fields& fields, FunctionLayout layout, ChatCall& call) {
+void ReadToolChoice(Fields& fields, FunctionLayout layout, std::string_view mark, ChatCall& call) {
   const chat::JsonValue* choice = fields.Find("tool_choice");
   if (choice == nullptr) return;
   // Of a function as the layout has it; null when it has none.
@@ -85,7 +85,7 @@ void ReadToolChoice(Fields& fields, FunctionLayout layout, ChatCall& call) {
     const chat::JsonValue* name_space = holder == nullptr ? nullptr : holder->Find("namespace");
     std::string full = name == nullptr ? std::string() : name->text();
     if (layout == FunctionLayout::kFlat && name_space != nullptr)
-      full = FunctionName(name_space->text(), full);
+      full = FunctionName(mark, name_space->text(), full);
     return full;
   };
   const auto read_mode = [&](const chat::JsonValue* mode, std::string_view field) {

@@ -53,6 +53,9 @@ Result<std::string> ReadParts(const chat::JsonValue& content, const std::string&
 // The items of the input, put together to messages: reasoning, text and calls that follow one another are one assistant turn.
 class InputReader {
  public:
+  // `mark`: of FunctionName.
+  explicit InputReader(std::string_view mark) : mark_(mark) {}
+
   Status Read(const chat::JsonValue& item, const std::string& where) {
     Fields fields(item, where + ".");
     std::string type = "message";
@@ -130,7 +133,7 @@ class InputReader {
     fields.Read("namespace", &name_space);
     DSV4_RETURN_IF_ERROR(fields.status());
     call.arguments = chat::CallArguments(arguments);
-    call.name = FunctionName(name_space, call.name);
+    call.name = FunctionName(mark_, name_space, call.name);
     Assistant(where).tool_calls.push_back(std::move(call));
     return {};
   }
@@ -144,7 +147,7 @@ class InputReader {
     fields.Read("input", &input);  // Many clients keep none of a tool that was told nothing.
     fields.Read("namespace", &name_space);
     DSV4_RETURN_IF_ERROR(fields.status());
-    call.name = FunctionName(name_space, call.name);
+    call.name = FunctionName(mark_, name_space, call.name);
     call.arguments = CustomArguments(input);
     Assistant(where).tool_calls.push_back(std::move(call));
     return {};
@@ -191,6 +194,7 @@ class InputReader {
   }
 
   std::vector<chat::Message> messages_;
+  std::string_view mark_;
   std::set<std::string> skipped_;
 };
 
@@ -290,7 +294,7 @@ Result<ResponsesRequest> ReadResponses(const ServedModel& model, const chat::Jso
   ReadSampling(fields, call.sampling);
   if (call.sampling.num_choices != 1) fields.Fail("n", "this dialect has one answer");
   fields.Read("parallel_tool_calls", &call.parallel_calls);
-  ReadToolChoice(fields, FunctionLayout::kFlat, call);
+  ReadToolChoice(fields, FunctionLayout::kFlat, model.profile->namespace_mark, call);
   call.conversation.response_format = ReadFormat(fields);
   call.schema_label = "text.format.schema";
   const chat::JsonValue* tools = nullptr;
@@ -327,7 +331,7 @@ Result<ResponsesRequest> ReadResponses(const ServedModel& model, const chat::Jso
   request.compacts = compacts || triggered;
   if (request.compacts_alone && request.stream)
     return Error(InvalidArgument("stream: got true, wanted false: a compaction is sent as a whole"));
-  InputReader reader;
+  InputReader reader(model.profile->namespace_mark);
   for (const chat::JsonValue& item : history) DSV4_TRY(reader.Read(item, "previous_response_id"));
   for (size_t i = 0; i < request.own_input.items().size(); ++i) {
     DSV4_TRY(reader.Read(request.own_input.items()[i],
@@ -347,7 +351,8 @@ Result<ResponsesRequest> ReadResponses(const ServedModel& model, const chat::Jso
         call.conversation.messages.begin(),
         {.role = chat::Role::kSystem, .content = instructions, .label = "instructions"});
   }
-  if (tools != nullptr) DSV4_TRY(ReadResponsesTools(*tools, call, request.client_tools));
+  if (tools != nullptr)
+    DSV4_TRY(ReadResponsesTools(model.profile->namespace_mark, *tools, call, request.client_tools));
   DSV4_ASSIGN_OR_RETURN(call.thinking, chat::ResolveThinking(*model.profile, body, model.default_thinking));
   FillDefaults(model, call);
   return request;

@@ -26,7 +26,8 @@ bool IsHosted(std::string_view type) {
 
 class ToolsReader {
  public:
-  ToolsReader(ChatCall& call, ClientTools& client_tools) : call_(call), client_tools_(client_tools) {}
+  ToolsReader(std::string_view mark, ChatCall& call, ClientTools& client_tools)
+      : mark_(mark), call_(call), client_tools_(client_tools) {}
 
   Status Read(const JsonValue& tool, const std::string& where, std::string_view name_space) {
     Fields fields(tool, where);
@@ -44,7 +45,7 @@ class ToolsReader {
     if (!fields.Read("name", &name)) fields.Fail("name", "missing");
     DSV4_RETURN_IF_ERROR(fields.status());
     if (type == "namespace") return ReadNamespace(fields, where, name);
-    const std::string function_name = FunctionName(name_space, name);
+    const std::string function_name = FunctionName(mark_, name_space, name);
     if (!names_.insert(function_name).second) {
       fields.Fail("name", fmt::format("got '{}', which another tool is called too", function_name));
       return fields.status();
@@ -138,6 +139,7 @@ class ToolsReader {
     return {};
   }
 
+  std::string_view mark_;
   ChatCall& call_;
   ClientTools& client_tools_;
   std::set<std::string> names_;
@@ -168,13 +170,14 @@ size_t WholeCharacters(std::string_view text) {
 
 }  // namespace
 
-std::string FunctionName(std::string_view name_space, std::string_view name) {
+std::string FunctionName(std::string_view mark, std::string_view name_space, std::string_view name) {
   if (name_space.empty()) return std::string(name);
-  return fmt::format("{}{}{}", name_space, name_space.ends_with("__") ? "" : "__", name);
+  return fmt::format("{}{}{}", name_space, name_space.ends_with(mark) ? "" : mark, name);
 }
 
-Status ReadResponsesTools(const JsonValue& list, ChatCall& call, ClientTools& client_tools) {
-  ToolsReader reader(call, client_tools);
+Status ReadResponsesTools(std::string_view mark, const JsonValue& list, ChatCall& call,
+                          ClientTools& client_tools) {
+  ToolsReader reader(mark, call, client_tools);
   for (size_t i = 0; i < list.items().size(); ++i)
     DSV4_RETURN_IF_ERROR(reader.Read(list.items()[i], fmt::format("tools[{}].", i), ""));
   if (!reader.left_out().empty()) {

@@ -33,14 +33,37 @@ constexpr E4m3Tables kE4m3Tables;
 constexpr int E4m3Column(int i) { return i / 64 * 64 + i % 32 / 8 * 16 + i / 32 % 2 * 8 + i % 8; }
 
 // Whether every scale is a power of two that keeps e4m3 numbers normal in bf16.
-bool Foldable(const float* scales, int64_t num_chunks) {
-  for (int64_t i = 0; i < num_chunks; ++i) {
+bool Foldable(const float* scales, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
     uint32_t bits;
     __builtin_memcpy(&bits, scales + i, sizeof(bits));
     const uint32_t exponent = bits >> 23;  // And the sign, which must not be there.
     if ((bits & 0x7FFFFFU) != 0 || exponent < 127 - 100 || exponent > 127 + 100) return false;
   }
   return true;
+}
+
+// Words of the e4m3 numbers of interleaved codes (E4m3Column), with `add` on the fields of their exponents; zero and NaN stay.
+inline __m512i WithExponents(__m512i words, __m512i add) {
+  const __m512i magnitude = _mm512_and_si512(words, _mm512_set1_epi16(0x7FFF));
+  const __mmask32 finite =
+      _mm512_cmplt_epu16_mask(_mm512_sub_epi16(magnitude, _mm512_set1_epi16(1)), _mm512_set1_epi16(0x7F7F));
+  return _mm512_mask_add_epi16(words, finite, words, add);
+}
+
+// Scales of kFineColumns as what WithExponents adds: 128 bytes a chunk, a vector for each 64 codes. The first group of the two is in the
+// lower half of the vector, as unpacking leaves it.
+constexpr int64_t kFineBytes = 128;
+void FoldFineScales(const float* scales, int64_t num_chunks, uint8_t* adds) {
+  for (int64_t i = 0; i < 2 * num_chunks; ++i, scales += 2, adds += 64) {
+    __m256i halves[2];
+    for (int half = 0; half < 2; ++half) {
+      uint32_t bits;
+      __builtin_memcpy(&bits, scales + half, sizeof(bits));
+      halves[half] = _mm256_set1_epi16(static_cast<int16_t>(((bits >> 23) - 127) << 7));
+    }
+    _mm512_storeu_si512(adds, _mm512_inserti64x4(_mm512_castsi256_si512(halves[0]), halves[1], 1));
+  }
 }
 
 void FoldScales(const float* scales, int64_t num_chunks, uint8_t* tables) {

@@ -13,16 +13,19 @@
 
 namespace dsv4::backend::cpu {
 
-// FP8 scales belong to chunks of so many columns.
+// FP8 scales belong to chunks of so many columns,
 inline constexpr int64_t kChunk = 128;
+// or to so many columns of one.
+inline constexpr int64_t kFineColumns = 32;
 // Packed activations are padded with zeros to whole packs, and ordered pack by pack.
 inline constexpr int64_t kPackColumns = 256;
 // Kernels that multiply by tiles meet so many tokens in one.
 inline constexpr int64_t kTileTokens = 16;
 
-// How the elements of a stored row lie in memory (formats/weight.h). kFp8 means one scale per row and chunk.
-enum class RowFormat : uint8_t { kF32, kF16, kBf16, kFp8, kMxFp4, kNvFp4 };
-inline constexpr int kNumRowFormats = 6;
+// How the elements of a stored row lie in memory (formats/weight.h). kFp8 means one scale per row and chunk, kFp8Fine one per
+// row and kFineColumns.
+enum class RowFormat : uint8_t { kF32, kF16, kBf16, kFp8, kMxFp4, kNvFp4, kFp8Fine };
+inline constexpr int kNumRowFormats = 7;
 
 // out[token * out_stride + row] = sum_k row[k] x[token][k], for all rows and tokens.
 struct MultiplyArgs {
@@ -30,7 +33,8 @@ struct MultiplyArgs {
   int64_t row_bytes = 0;
   const uint8_t* scales = nullptr;  // kMxFp4, kNvFp4: the codes of row i at scales + i * scale_bytes.
   int64_t scale_bytes = 0;
-  const float* chunk_scales = nullptr;  // kFp8: one per chunk, the same for all rows of the call.
+  // kFp8: one per chunk, the same for all rows of the call. kFp8Fine: one per kFineColumns of whole chunks.
+  const float* chunk_scales = nullptr;
   int64_t num_rows = 0;
   int64_t cols = 0;
   const void* x = nullptr;        // Packed, in the format's order.
@@ -75,8 +79,8 @@ struct Kernels {
 
   // SIM8 of one row: groups of `group` columns, the last may be shorter (formats/quantize.h RoundToFp8Groups, same bits).
   void (*round_fp8)(const float* in, int64_t count, int64_t group, float* out);
-  // The same of bf16 at any address, into bf16, which holds the results exactly; null: by way of fp32. Whole groups of 128.
-  void (*round_fp8_bf16)(const uint8_t* in, int64_t count, uint8_t* out) = nullptr;
+  // The same of bf16 at any address, into bf16, which holds the results exactly; null: by way of fp32. Whole groups, of 128 or of 32.
+  void (*round_fp8_bf16)(const uint8_t* in, int64_t count, int64_t group, uint8_t* out) = nullptr;
   // bf16, at any address, <-> fp32.
   void (*widen_bf16)(const uint8_t* in, int64_t count, float* out);
   void (*narrow_bf16)(const float* in, int64_t count, uint8_t* out);

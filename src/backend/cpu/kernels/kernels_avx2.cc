@@ -125,6 +125,19 @@ struct Fp8 {
   }
 };
 
+struct Fp8Fine : Fp8 {
+  static constexpr int kPartSteps = 1;
+  static_assert(kStepColumns == kFineColumns);
+  using Scales = const float*;
+  static inline Scales LoadScales(const uint8_t*, const void* side, int64_t chunk) {
+    return static_cast<const float*>(side) + chunk * (kChunk / kFineColumns);
+  }
+  static inline Vec PartScale(const Scales& scales, int part) { return Broadcast(scales[part]); }
+  static inline void Decode(const uint8_t* bytes, int step, const Scales&, WVec* w) {
+    Fp8::Decode(bytes, step, Zero(), w);
+  }
+};
+
 // 32 bytes hold 64 elements, a part. The two middle dwords of each 128-bit lane change places, so that both halves of a lane
 // begin with the first four bytes of a block of 16 columns. Byte shuffles look up the bytes of the bf16 value of each
 // nibble; interleaved they are words of it. Step u holds the u-th four bytes of the blocks: lanes 0 and 1 of a 128-bit lane
@@ -231,7 +244,8 @@ const Kernels kKernels = {
                            {kBf16Order.columns, Multiply<Bf16>},
                            {kFp8Order.columns, Multiply<Fp8>},
                            {kFp4Order.columns, Multiply<MxFp4>},
-                           {kFp4Order.columns, Multiply<NvFp4>, NvFp4::kUnit}}},
+                           {kFp4Order.columns, Multiply<NvFp4>, NvFp4::kUnit},
+                           {kFp8Order.columns, Multiply<Fp8Fine>}}},
     .bf16 = {},
     .round_fp8 = RoundFp8,
     .widen_bf16 = WidenBf16,

@@ -104,6 +104,22 @@ struct Fp8 {
   }
 };
 
+// A step has two groups, so the scale is in the weights; codes come first, for the scale can be as large as fp32 allows.
+struct Fp8Fine : Fp8 {
+  static constexpr bool kScaled = false;
+  using Scales = const float*;
+  static inline Scales LoadScales(const uint8_t*, const void* side, int64_t chunk) {
+    return static_cast<const float*>(side) + chunk * (kChunk / kFineColumns);
+  }
+  static inline Vec PartScale(const Scales&, int) { return Zero(); }
+  static inline void Decode(const uint8_t* bytes, int step, const Scales& scales, WVec* w) {
+    Fp8::Decode(bytes, step, Zero(), w);
+#pragma GCC unroll 4
+    for (int v = 0; v < kVecs; ++v)
+      w[v] = _mm512_mul_ps(w[v], Broadcast(scales[(step * kStepColumns + v * kLanes) / kFineColumns]));
+  }
+};
+
 // A permute of dwords reads their low four bits, so the shift is all the unpacking there is. Steps 0 and 1 hold elements
 // 0 to 3 and 4 to 7 of the even dwords, steps 2 and 3 those of the odd ones.
 template <class Scales>
@@ -126,9 +142,9 @@ using MxFp4 = Fp4Dwords<MxFp4Scales>;
 #include "backend/cpu/kernels/matmul_body.h"
 #include "backend/cpu/kernels/row_kernels_body.h"
 
-// RoundFp8 of groups of 128 that stay in registers: of results, which have four significant bits, bf16 is the upper half.
-void RoundFp8Bf16(const uint8_t* in, int64_t count, uint8_t* out) {
-  constexpr int64_t kGroup = 128;
+// RoundFp8 of groups that stay in registers: of results, which have four significant bits, bf16 is the upper half.
+template <int64_t kGroup>
+void RoundFp8Bf16Groups(const uint8_t* in, int64_t count, uint8_t* out) {
   constexpr int kVectors = kGroup / kLanes;
   const __m512i magnitude = _mm512_set1_epi32(0x7FFFFFFF);
   const __m512i infinity = _mm512_set1_epi32(0x7F800000);
@@ -170,6 +186,11 @@ void RoundFp8Bf16(const uint8_t* in, int64_t count, uint8_t* out) {
   }
 }
 
+void RoundFp8Bf16(const uint8_t* in, int64_t count, int64_t group, uint8_t* out) {
+  if (group == 128) return RoundFp8Bf16Groups<128>(in, count, out);
+  RoundFp8Bf16Groups<32>(in, count, out);
+}
+
 struct Order {
   constexpr explicit Order(bool fp4) {
     for (int i = 0; i < kPackColumns; ++i) {
@@ -192,7 +213,8 @@ const Kernels kKernels = {
                            {kInOrder.columns, Multiply<Bf16>},
                            {kInOrder.columns, Multiply<Fp8>},
                            {kFp4Order.columns, Multiply<MxFp4>},
-                           {kFp4Order.columns, Multiply<NvFp4>, NvFp4::kUnit}}},
+                           {kFp4Order.columns, Multiply<NvFp4>, NvFp4::kUnit},
+                           {kInOrder.columns, Multiply<Fp8Fine>}}},
     .bf16 = {},
     .round_fp8 = RoundFp8,
     .round_fp8_bf16 = RoundFp8Bf16,

@@ -104,6 +104,25 @@ struct Fp8Folded {
   }
 };
 
+// Powers of two, four a chunk. `side`: kFineBytes a chunk (FoldFineScales).
+struct Fp8Fine {
+  static constexpr int64_t kColumns = kChunk;
+  static constexpr int64_t kBytes = 128;
+  static constexpr int64_t kScaleBytes = 0;
+  static constexpr int kPartSteps = 1;
+  static constexpr bool kScaled = false;
+  static constexpr bool kLoaded = false;
+  using Scales = const uint8_t*;
+  static inline Scales LoadScales(const uint8_t*, const void* side, int64_t chunk) {
+    return static_cast<const uint8_t*>(side) + kFineBytes * chunk;
+  }
+  static inline Vec PartScale(const Scales&, int) { return Zero(); }
+  static inline void Decode(const uint8_t* bytes, int, const Scales& adds, WVec* w) {
+    DecodeE4m3(bytes, kE4m3Tables.bytes, w);
+    for (int v = 0; v < kVecs; ++v) w[v] = WithExponents(w[v], _mm512_loadu_si512(adds + 64 * (v / 2)));
+  }
+};
+
 // The bf16 values of e2m1 codes, twice.
 struct E2m1Table {
   constexpr E2m1Table() {
@@ -140,6 +159,46 @@ void MultiplyFp8(const MultiplyArgs& args) {
   FoldScales(args.chunk_scales, num_chunks, tables);
   if (args.num_tokens <= kMaxStreamTokens) return MultiplyWith<Fp8Folded>(args, tables);
   MultiplyUnpacked<Fp8Folded>(args, tables, tables + (num_chunks + 1) / 2 * kTableBytesPerPack);
+}
+
+inline float FloatOfBf16(uint32_t word) {
+  const uint32_t bits = word << 16;
+  float value;
+  __builtin_memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+// Scales that bf16 cannot carry: element by element, which no real weight comes to. A sum for each group, in order of packed elements.
+void MultiplyFineSlowly(const MultiplyArgs& args) {
+  for (int64_t t = 0; t < args.num_tokens; ++t) {
+    const X* const x = static_cast<const X*>(args.x) + t * args.x_stride;
+    for (int64_t row = 0; row < args.num_rows; ++row) {
+      const uint8_t* const codes = args.rows + row * args.row_bytes;
+      float sum = 0.0F;
+      for (int64_t first = 0; first < args.cols; first += kFineColumns) {
+        float part = 0.0F;
+        for (int64_t i = first / kChunk * kChunk; i < (first / kChunk + 1) * kChunk; ++i) {
+          const int64_t column =
+              i / kPackColumns * kPackColumns + E4m3Column(static_cast<int>(i % kPackColumns));
+          if (column / kFineColumns != first / kFineColumns || column >= args.cols) continue;
+          const uint32_t word = kE4m3Tables.words[codes[column] & 0x7FU] | (codes[column] & 0x80U) << 8;
+          part += FloatOfBf16(word) * FloatOfBf16(x[i]);
+        }
+        sum += part * args.chunk_scales[first / kFineColumns];
+      }
+      args.out[t * args.out_stride + row] = sum;
+    }
+  }
+}
+
+// As MultiplyFp8.
+void MultiplyFp8Fine(const MultiplyArgs& args) {
+  const int64_t num_chunks = (args.cols + kChunk - 1) / kChunk;
+  if (!Foldable(args.chunk_scales, num_chunks * (kChunk / kFineColumns))) return MultiplyFineSlowly(args);
+  uint8_t* const adds = static_cast<uint8_t*>(args.scratch);
+  FoldFineScales(args.chunk_scales, num_chunks, adds);
+  if (args.num_tokens <= kMaxStreamTokens) return MultiplyWith<Fp8Fine>(args, adds);
+  MultiplyUnpacked<Fp8Fine>(args, adds, adds + (num_chunks + 1) / 2 * kTableBytesPerPack);
 }
 
 // Rows shorter than a chunk, kVectors long, against kTokens tokens that stay in registers. What a chunk is padded with adds zeros.
@@ -253,7 +312,8 @@ const MatmulKernels kBf16Matmul = {
                 {kInOrder.columns, MultiplyBf16},
                 {kFp8Order.columns, MultiplyFp8},
                 {kFp4Order.columns, Multiply<MxFp4>},
-                {kFp4Order.columns, Multiply<NvFp4>, NvFp4::kUnit}},
+                {kFp4Order.columns, Multiply<NvFp4>, NvFp4::kUnit},
+                {kFp8Order.columns, MultiplyFp8Fine}},
     .arrange = Arrange,
 };
 

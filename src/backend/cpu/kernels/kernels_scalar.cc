@@ -121,6 +121,17 @@ struct Fp8 : Chunk {
   }
 };
 
+struct Fp8Fine : Fp8 {
+  using Scales = const float*;
+  static Scales LoadScales(const uint8_t*, const void* side, int64_t chunk) {
+    return static_cast<const float*>(side) + chunk * (kChunk / kFineColumns);
+  }
+  static Vec PartScale(const Scales& scales, int part) { return scales[part * kStepColumns / kFineColumns]; }
+  static void Decode(const uint8_t* bytes, int step, const Scales&, WVec* w) {
+    Fp8::Decode(bytes, step, 1.0F, w);
+  }
+};
+
 struct Fp4 : Chunk {
   static constexpr int64_t kBytes = 64;
   static constexpr bool kScaled = true;
@@ -183,7 +194,8 @@ const Kernels kKernels = {
                            {kInOrder.columns, Multiply<Bf16>},
                            {kInOrder.columns, Multiply<Fp8>},
                            {kInOrder.columns, Multiply<MxFp4>},
-                           {kInOrder.columns, Multiply<NvFp4>}}},
+                           {kInOrder.columns, Multiply<NvFp4>},
+                           {kInOrder.columns, Multiply<Fp8Fine>}}},
     .bf16 = {},
     .round_fp8 = RoundFp8,
     .widen_bf16 = WidenBf16,

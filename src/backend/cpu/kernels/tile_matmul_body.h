@@ -84,7 +84,7 @@ struct Fp4Step {
   }
 };
 
-// Each format: bytes and scale codes of a stage of a row, bytes of tables for a chunk of all rows, and Unpack of step `step` of a row.
+// Each format: bytes and scale codes of a stage of a row, bytes of tables for kTableColumns of all rows, and Unpack of step `step` of a row.
 struct NvFp4 {
   static constexpr int64_t kBytes = kStageColumns / 2;
   static constexpr int64_t kScaleBytes = kStageColumns / 16;
@@ -132,7 +132,8 @@ struct Bf16 {
 struct Fp8 {
   static constexpr int64_t kBytes = kStageColumns;
   static constexpr int64_t kScaleBytes = 0;
-  static constexpr int64_t kTableBytes = 256;  // Of a chunk.
+  static constexpr int64_t kTableBytes = 256;
+  static constexpr int64_t kTableColumns = kChunk;
   static inline __m512i Unpack(const uint8_t* bytes, const uint8_t*, const uint8_t* tables, int step) {
     const __m512i codes = _mm512_loadu_si512(bytes + 64 * (step / 2));
     const __m512i lower =
@@ -142,6 +143,19 @@ struct Fp8 {
     const __m512i upper =
         _mm512_ternarylogic_epi32(magnitude, codes, _mm512_set1_epi8(static_cast<char>(0x80)), 0xF8);
     return step % 2 == 0 ? _mm512_unpacklo_epi8(lower, upper) : _mm512_unpackhi_epi8(lower, upper);
+  }
+};
+
+// `tables`: what is added to exponents (FoldFineScales).
+struct Fp8Fine {
+  static constexpr int64_t kBytes = kStageColumns;
+  static constexpr int64_t kScaleBytes = 0;
+  static constexpr int64_t kTableBytes = 64;
+  static constexpr int64_t kTableColumns = kStageColumns;
+  static_assert(kTableBytes * kChunk == kFineBytes * kTableColumns);
+  static inline __m512i Unpack(const uint8_t* bytes, const uint8_t*, const uint8_t* tables, int step) {
+    const __m512i words = Fp8::Unpack(bytes, nullptr, kE4m3Tables.bytes, step);
+    return WithExponents(words, _mm512_loadu_si512(tables));
   }
 };
 
@@ -160,8 +174,9 @@ DSV4_INLINE void UnpackRow(const uint8_t* bytes, const uint8_t* codes, const uin
 template <class Format>
 DSV4_INLINE void UnpackRows(const MultiplyArgs& args, const uint8_t* tables, int64_t block, int64_t stage,
                             int64_t begin, int64_t end, uint8_t* to) {
-  const uint8_t* const of_stage =
-      Format::kTableBytes > 0 ? tables + stage * kStageColumns / kChunk * Format::kTableBytes : nullptr;
+  const uint8_t* of_stage = nullptr;
+  if constexpr (Format::kTableBytes > 0)
+    of_stage = tables + stage * kStageColumns / Format::kTableColumns * Format::kTableBytes;
   const bool whole = (stage + 1) * kStageColumns <= args.cols;
   if (__builtin_expect(whole && block + end <= args.num_rows, 1)) {
     const int64_t first = block + begin;
@@ -385,6 +400,15 @@ static void MultiplyFp8(const MultiplyArgs& args) {
   MultiplyWith<Fp8>(args, tables, tables + (num_chunks + 1) / 2 * kTableBytesPerPack);
 }
 
+static void MultiplyFp8Fine(const MultiplyArgs& args) {
+  const int64_t num_chunks = (args.cols + kChunk - 1) / kChunk;
+  if (!Foldable(args.chunk_scales, num_chunks * (kChunk / kFineColumns)))
+    return avx512bf16::kBf16Matmul.formats[static_cast<int>(RowFormat::kFp8Fine)].multiply(args);
+  uint8_t* const tables = static_cast<uint8_t*>(args.scratch);
+  FoldFineScales(args.chunk_scales, num_chunks, tables);
+  MultiplyWith<Fp8Fine>(args, tables, tables + (num_chunks + 1) / 2 * kTableBytesPerPack);
+}
+
 // A tile of activations: TileWidth dwords for each pair of columns, pair after pair.
 static void TileActivations(const uint8_t* rows, int64_t row_bytes, int64_t num_rows, int64_t num_bytes,
                             uint8_t* to) {
@@ -438,5 +462,6 @@ constexpr MatmulKernels kTileMatmul = {
                 {kInOrder.columns, Multiply<Bf16>},
                 {kFp8Order.columns, MultiplyFp8},
                 {kFp4Order.columns, Multiply<MxFp4>},
-                {kFp4Order.columns, Multiply<NvFp4>}},
+                {kFp4Order.columns, Multiply<NvFp4>},
+                {kFp8Order.columns, MultiplyFp8Fine}},
 };

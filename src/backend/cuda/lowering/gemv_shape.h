@@ -154,7 +154,8 @@ struct StreamShape {
 inline constexpr int64_t kGemvTileRows = 16;
 inline bool CanStreamWeight(const DeviceWeight& weight, int64_t rows_per_group) {
   constexpr int64_t kMaxRowBytes = int64_t{1} << 20;
-  if (rows_per_group % kGemvTileRows != 0 || weight.cols * 2 > kMaxRowBytes) return false;
+  if (rows_per_group % kGemvTileRows != 0 || weight.cols * 2 > kMaxRowBytes || RoundsFine(weight))
+    return false;
   switch (weight.kind) {
     case MatmulKind::kMmaBf16:
       return weight.cols % 32 == 0 && !weight.quantized_x;

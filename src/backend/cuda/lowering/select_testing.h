@@ -25,6 +25,7 @@ inline DeviceWeight Fp8(int64_t rows, int64_t cols) {
           .scale_dtype = DType::kF8E8M0,
           .kind = MatmulKind::kMmaFp8,
           .quantized_x = true,
+          .x_group = 128,
           .exact_x = true};
 }
 inline DeviceWeight Fp4(int64_t rows, int64_t cols, bool nvfp4) {
@@ -36,6 +37,7 @@ inline DeviceWeight Fp4(int64_t rows, int64_t cols, bool nvfp4) {
           .format = nvfp4 ? WeightFormat::kNvFp4 : WeightFormat::kMxFp4,
           .kind = nvfp4 ? MatmulKind::kMmaNvFp4 : MatmulKind::kMmaMxFp4,
           .quantized_x = !nvfp4,
+          .x_group = nvfp4 ? 0 : 128,
           .exact_x = true,
           .repacked = nvfp4};
 }

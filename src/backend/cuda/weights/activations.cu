@@ -10,8 +10,9 @@ constexpr int kWarps = 4;
 constexpr int kGroup = static_cast<int>(kActivationBlock);
 static_assert(kActivationPadding % kGroup == 0);
 
-// One warp a group of 128 columns of a row; columns past the end are zero.
-template <typename In>
+// One warp a run of 128 columns of a row, which is a group or, each lane's i-th value being one's, four of them (kFine). Columns past the
+// end are zero.
+template <typename In, bool kFine>
 __global__ void ActivationsPackKernel(const In* x, int64_t stride, uint16_t* packed, int64_t num_rows,
                                       int64_t cols, int64_t padded_cols, bool quantize) {
   BeginKernel();
@@ -29,10 +30,11 @@ __global__ void ActivationsPackKernel(const In* x, int64_t stride, uint16_t* pac
     values[i] = col < cols ? ToFloat(x[row * stride + col]) : 0.0F;
     max = fmaxf(max, fabsf(values[i]));
   }
-  const float scale = quantize ? Fp8GroupScale(WarpMax(max)) : 1.0F;
+  float scale = quantize && !kFine ? Fp8GroupScale(WarpMax(max)) : 1.0F;
 #pragma unroll
   for (int i = 0; i < kGroup / 32; ++i) {
     const int64_t col = begin + lane + i * 32;
+    if constexpr (kFine) scale = Fp8GroupScale(WarpMax(fabsf(values[i])));
     const float value = quantize && col < cols ? RoundToFp8Grid(values[i], scale) : values[i];
     packed[row * padded_cols + col] = Bf16FromFloat(value);
   }
@@ -41,8 +43,8 @@ __global__ void ActivationsPackKernel(const In* x, int64_t stride, uint16_t* pac
 }  // namespace
 
 Result<ActivationRows> PrepareActivations(CudaContext& context, const void* x, DType dtype, int64_t stride,
-                                          int64_t num_rows, int64_t cols, bool quantize, MatmulKind kind) {
-  if (!quantize) {
+                                          int64_t num_rows, int64_t cols, int group, MatmulKind kind) {
+  if (group == 0) {
     if (kind == MatmulKind::kGeneral) return ActivationRows{x, stride, dtype};
     const bool aligned = reinterpret_cast<uintptr_t>(x) % 16 == 0 && (stride % 8 == 0 || num_rows == 1);
     if (dtype == DType::kBF16 && aligned && cols % kActivationPadding == 0)
@@ -52,8 +54,9 @@ Result<ActivationRows> PrepareActivations(CudaContext& context, const void* x, D
   DSV4_ASSIGN_OR_RETURN(uint16_t* const packed, context.Scratch<uint16_t>(num_rows * padded));
   const int64_t groups = num_rows * (padded / kGroup);
   WithElement(dtype, [&]<typename In>(In*) {
-    context.Launch(ActivationsPackKernel<In>, static_cast<unsigned>(CeilDiv(groups, kWarps)), 32 * kWarps, 0,
-                   static_cast<const In*>(x), stride, packed, num_rows, cols, padded, quantize);
+    const auto kernel = group == 32 ? ActivationsPackKernel<In, true> : ActivationsPackKernel<In, false>;
+    context.Launch(kernel, static_cast<unsigned>(CeilDiv(groups, kWarps)), 32 * kWarps, 0,
+                   static_cast<const In*>(x), stride, packed, num_rows, cols, padded, group != 0);
   });
   return ActivationRows{packed, padded, DType::kBF16};
 }

@@ -31,7 +31,8 @@ struct DeviceWeight {
   DType data_dtype = DType::kBF16;
   DType scale_dtype = DType::kF32;
   MatmulKind kind = MatmulKind::kGeneral;
-  bool quantized_x = false;  // The activations in front of it are rounded to FP8.
+  bool quantized_x = false;  // The activations in front of it are rounded to FP8,
+  int x_group = 0;           // in groups of so many columns; 0 where they are not.
   bool exact_x = false;      // They are exact in bf16.
   bool repacked = false;     // NVFP4 in the order of e2m1_order.h, not as stored.
 
@@ -48,7 +49,20 @@ inline bool IsBulkAligned(const DeviceWeight& weight) {
 inline bool IsPowerOfTwo(int64_t value) { return std::has_single_bit(static_cast<uint64_t>(value)); }
 
 inline bool IsExactInBf16(const Weight& weight, DType x_dtype) {
-  return weight.activation == ActivationQuant::kFp8Block || x_dtype == DType::kBF16;
+  return weight.activation != ActivationQuant::kNone || x_dtype == DType::kBF16;
+}
+
+// Whether rows of its activations share scales by fewer columns than the kernels round that do so as they load: V4.1's. These activations
+// are rounded by a launch of their own.
+inline bool RoundsFine(const DeviceWeight& weight) {
+  return weight.x_group > 0 && weight.x_group != kActivationBlock;
+}
+
+// Whether prepare_weight makes bf16 of it: FP8 in blocks that a unit of 64 columns does not lie in, as V4.1's of 32 x 32. That is exact, as
+// scales are powers of two, and takes twice the memory.
+inline bool WidensToBf16(const Weight& weight) {
+  return weight.format == WeightFormat::kFp8Block && weight.block_cols % 64 != 0 && weight.cols % 8 == 0 &&
+         weight.scale.dtype == DType::kF8E8M0;
 }
 
 inline MatmulKind KindOf(const Weight& weight, DType x_dtype) {
@@ -88,7 +102,8 @@ inline DeviceWeight MakeDeviceWeight(const Weight& weight, DType x_dtype) {
           .data_dtype = weight.data.dtype,
           .scale_dtype = weight.scale.dtype,
           .kind = KindOf(weight, x_dtype),
-          .quantized_x = weight.activation == ActivationQuant::kFp8Block,
+          .quantized_x = weight.activation != ActivationQuant::kNone,
+          .x_group = static_cast<int>(ActivationGroup(weight.activation)),
           .exact_x = IsExactInBf16(weight, x_dtype),
           .repacked = weight.repacked};
 }

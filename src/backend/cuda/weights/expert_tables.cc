@@ -12,7 +12,7 @@ constexpr size_t kFewExperts = 32;
 constexpr size_t kMaxEntries = 1024;
 
 void AddOnce(std::vector<ExpertVariant>& variants, const DeviceWeight& weight) {
-  const ExpertVariant variant = {weight.kind, weight.quantized_x};
+  const ExpertVariant variant = {weight.kind, weight.x_group};
   if (std::ranges::find(variants, variant) == variants.end()) variants.push_back(variant);
 }
 

@@ -16,7 +16,7 @@ namespace dsv4::backend::cuda {
 // One form of x and one kernel: a launch of its own. Experts of one format share a single one.
 struct ExpertVariant {
   MatmulKind kind = MatmulKind::kGeneral;
-  bool quantized_x = false;
+  int x_group = 0;
   friend bool operator==(const ExpertVariant&, const ExpertVariant&) = default;
 };
 

@@ -111,7 +111,7 @@ Status LinearOfAny(CudaContext& context, const GemmArgs& args) {
   DSV4_ASSIGN_OR_RETURN_STATUS(
       const ActivationRows rows,
       PrepareActivations(context, args.x.data, args.x.dtype, row_stride, num_tokens * num_groups, weight.cols,
-                         weight.quantized_x, weight.kind));
+                         weight.x_group, weight.kind));
   const MatmulParams params = {.weight = weight,
                                .x = rows.data,
                                .x_stride = num_groups * rows.stride,

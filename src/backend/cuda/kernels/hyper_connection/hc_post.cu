@@ -5,7 +5,6 @@
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/hyper_connection/hc_many.h"
 #include "backend/cuda/kernels/hyper_connection/hc_post.h"
-#include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {

@@ -135,7 +135,7 @@ constexpr int kDown = 2;
 struct ExpertMatmulParams {
   const DeviceWeight* weights;  // [num_experts, kMatrices]
   int first_matrix;             // kGate: w1 and w3, as blockIdx.z says; kDown: w2.
-  bool quantized_x;             // Only matrices that want this form of x take part.
+  int x_group;                  // Only matrices that want this form of x take part (DeviceWeight).
   const Tile* tiles;
   const int32_t* order;
   const void* x;
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(kMatmulThreads) RoutedExpertsMmaKernel(const E
   const Tile tile = p.tiles[blockIdx.x];
   if (tile.count == 0) return;
   const DeviceWeight& shared_weight = p.weights[tile.expert * kMatrices + p.first_matrix + blockIdx.z];
-  if (shared_weight.kind != kKind || shared_weight.quantized_x != p.quantized_x) return;
+  if (shared_weight.kind != kKind || shared_weight.x_group != p.x_group) return;
   const DeviceWeight weight = shared_weight;
   const int32_t* const order = p.order + tile.begin;
   MultiplyTile<kKind, kTokenTiles>(
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kMatmulThreads) RoutedExpertsFmaKernel(const E
   const Tile tile = p.tiles[blockIdx.x];
   if (tile.count == 0) return;
   const DeviceWeight weight = p.weights[tile.expert * kMatrices + p.first_matrix + blockIdx.z];
-  if (weight.kind != MatmulKind::kGeneral || weight.quantized_x != p.quantized_x) return;
+  if (weight.kind != MatmulKind::kGeneral || weight.x_group != p.x_group) return;
   const int64_t row = blockIdx.y * int64_t{kGeneralRows} + threadIdx.x / 32;
   if (row >= weight.rows) return;
   for (int first = 0; first < tile.count; first += kGeneralTokens) {
@@ -280,13 +280,12 @@ Status MultiplyExperts(CudaContext& context, const TilePlan& plan, std::span<con
     return MultiplyBlockScaledExperts(context, plan, first_matrix, num_matrices, x, dtype, num_rows,
                                       x_divisor, y, num_assignments);
   }
-  for (const auto& [kind, quantized] : variants) {
-    DSV4_ASSIGN_OR_RETURN_STATUS(
-        const ActivationRows packed,
-        PrepareActivations(context, x, dtype, cols, num_rows, cols, quantized, kind));
+  for (const auto& [kind, x_group] : variants) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(const ActivationRows packed,
+                                 PrepareActivations(context, x, dtype, cols, num_rows, cols, x_group, kind));
     const ExpertMatmulParams params = {.weights = plan.table->weights,
                                        .first_matrix = first_matrix,
-                                       .quantized_x = quantized,
+                                       .x_group = x_group,
                                        .tiles = plan.tiles,
                                        .order = plan.order,
                                        .x = packed.data,

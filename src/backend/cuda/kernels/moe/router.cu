@@ -15,8 +15,8 @@ constexpr int kWarps = kThreads / 32;
 
 using Params = RouterParams;
 
-__device__ double Affinity(float logit) {
-  const double x = static_cast<double>(logit);
+__device__ double Affinity(float logit, float temperature) {
+  const double x = static_cast<double>(logit) / static_cast<double>(temperature);
   return sqrt(x > 20.0 ? x : log1p(exp(x)));
 }
 
@@ -154,7 +154,7 @@ __device__ void RouteToken(const Params& p, int64_t token, Fault* fault) {
     // Both loads in flight before the long way from a logit to its affinity.
     const float logit = logits[e];
     const double bias = p.bias == nullptr ? 0.0 : static_cast<double>(p.bias[e]);
-    const double affinity = Affinity(logit);
+    const double affinity = Affinity(logit, p.temperature);
     m.affinities[e] = affinity;
     m.keys[e] = OrderedKey(affinity + bias);
   }
@@ -167,14 +167,15 @@ __device__ void RouteToken(const Params& p, int64_t token, Fault* fault) {
   if (t >= 32) return;
   __syncwarp();
   // The bias steers the choice only. Every lane sums, each divides its own.
-  double sum = 0.0;
+  double sum = static_cast<double>(p.sum_eps);
 #pragma unroll 4
   for (int k = 0; k < p.top_k; ++k) sum += m.affinities[m.chosen[k]];
 #pragma unroll 1
   for (int k = t; k < p.top_k; k += 32) {
     const int64_t place = token * p.top_k + k;
     p.indices[place] = m.chosen[k];
-    Store(p.weights, place, m.affinities[m.chosen[k]] / sum * static_cast<double>(p.route_scale));
+    Store(p.weights, place,
+          m.affinities[m.chosen[k]] / (p.normalise ? sum : 1.0) * static_cast<double>(p.route_scale));
   }
 }
 

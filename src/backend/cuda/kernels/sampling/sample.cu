@@ -26,12 +26,37 @@ __global__ void __launch_bounds__(sampling_rows::kThreads)
   sampling_rows::SampleRow<BlockTeam>(p, blockIdx.x, rows + int64_t{blockIdx.x} * p.vocab_size);
 }
 
+// A thread a bias. `logits`: [num_rows, vocab_size].
+__global__ void SampleBiasesKernel(const ops::RowBias* biases, int num_biases, float* logits,
+                                   int vocab_size) {
+  BeginKernel();
+  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i < num_biases)
+    logits[int64_t{biases[i].row} * vocab_size + biases[i].added.token] += biases[i].added.bias;
+}
+
+Status AddBiases(CudaContext& context, const ops::SampleArgs& args) {
+  constexpr unsigned kThreads = 128;
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      const DeviceArray<ops::RowBias> staged,
+      context.StageFrom<ops::RowBias>(
+          args.biases, [](std::span<const ops::RowBias> all, std::vector<ops::RowBias>* biases) {
+            biases->assign(all.begin(), all.end());
+          }));
+  const auto num_biases = static_cast<unsigned>(args.biases.size());
+  context.Launch(SampleBiasesKernel, (num_biases + kThreads - 1) / kThreads, kThreads, 0, staged.data,
+                 static_cast<int>(num_biases), args.logits.as<float>(),
+                 static_cast<int>(args.logits.shape[1]));
+  return {};
+}
+
 }  // namespace
 
 Status Sample(CudaContext& context, const ops::SampleArgs& args) {
   const int64_t num_rows = args.logits.shape[0];
   const int64_t vocab_size = args.logits.shape[1];
   if (num_rows == 0) return {};
+  if (!args.biases.empty()) DSV4_RETURN_IF_ERROR(AddBiases(context, args));
   DSV4_ASSIGN_OR_RETURN_STATUS(
       const DeviceArray<RowChoice> staged,
       context.StageFrom<RowChoice>(

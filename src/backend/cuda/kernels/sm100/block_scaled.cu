@@ -166,7 +166,7 @@ void LaunchProduct(CudaContext& context, const BlockScaledProduct& product) {
 
 bool WantsNvFp4AsStored(BlockScaledMode mode, const Weight& weight) {
   return weight.format == WeightFormat::kNvFp4 &&
-         TakesNvFp4(mode, weight.cols, weight.activation == ActivationQuant::kFp8Block);
+         TakesNvFp4(mode, weight.cols, weight.activation != ActivationQuant::kNone);
 }
 
 Result<BlockScaledRows> RoundBlockScaled(CudaContext& context, const DeviceWeight& weight, const void* x,

@@ -6,6 +6,7 @@
 #include "backend/cuda/kernels/hyper_connection/hc_cluster.h"
 #include "backend/cuda/kernels/hyper_connection/hc_many.h"
 #include "backend/cuda/kernels/hyper_connection/hc_post.h"
+#include "backend/cuda/kernels/rows/engram_mix.h"
 #include "backend/cuda/lowering/lowering.h"
 #include "backend/cuda/lowering/record/access_of.h"
 #include "backend/cuda/lowering/record/over_ranks.h"
@@ -145,6 +146,8 @@ Status HcPost(CudaContext& context, const ops::HcPostArgs& args) {
 }
 
 Status HcPre(CudaContext& context, const ops::HcPreArgs& args) {
+  if (!args.given.is_null() || !args.pre.is_null())
+    return Unimplemented("hc_pre: given weights are not on CUDA yet");
   if (args.streams.num_elements() == 0) return {};
   HcPreShape shape = ShapeOf(args.streams, args.fn, args.u.data);
   shape.cluster_fits = [&] { return HoldsHcCluster(context, args.streams.shape[2], false); };
@@ -169,7 +172,14 @@ Status HcPre(CudaContext& context, const ops::HcPreArgs& args) {
   return {};
 }
 
+Status EngramMix(CudaContext& context, const ops::EngramMixArgs& args) {
+  if (args.streams.num_elements() == 0) return {};
+  LaunchEngramMix(context, args);
+  return {};
+}
+
 Status HcHead(CudaContext& context, const ops::HcHeadArgs& args) {
+  if (!args.given.is_null()) return Unimplemented("hc_head: given weights are not on CUDA yet");
   if (args.streams.num_elements() == 0) return {};
   DSV4_ASSIGN_OR_RETURN_STATUS(const HcDots dots, ComputeDots(context, args.streams, args.fn));
   LaunchHcHead(context, args, dots);

@@ -58,7 +58,10 @@ Status Router(CudaContext& context, const ops::RouterArgs& args) {
                                .weights = args.weights.as<float>(),
                                .num_experts = static_cast<int>(num_experts),
                                .top_k = static_cast<int>(args.indices.shape[1]),
-                               .route_scale = args.route_scale};
+                               .route_scale = args.route_scale,
+                               .temperature = args.temperature,
+                               .sum_eps = args.sum_eps,
+                               .normalise = args.normalise};
   context.lowering().Record({.kind = OpKind::kRouter,
                              .accesses = {.reads = {AccessOf(args.logits), AccessOf(args.bias),
                                                     AccessOf(args.hash_table), AccessOf(args.token_ids)},

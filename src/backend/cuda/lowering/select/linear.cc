@@ -108,7 +108,7 @@ Plan<LinearPath> ChooseLinear(const LinearShape& shape, const DeviceLimits& devi
 }
 
 bool HasBlockScaled(BlockScaledMode mode, const DeviceWeight& w) {
-  if (mode == BlockScaledMode::kOff || !IsAligned(w.data, 16)) return false;
+  if (mode == BlockScaledMode::kOff || !IsAligned(w.data, 16) || RoundsFine(w)) return false;
   if (w.format == WeightFormat::kNvFp4)
     return !w.repacked && w.exact_x && TakesNvFp4(mode, w.cols, w.quantized_x) && IsAligned(w.scale, 4);
   switch (w.kind) {
@@ -131,7 +131,8 @@ int SegmentColsOf(MatmulKind kind, int64_t cols) {
 }
 
 bool FitsWgmma(const DeviceWeight& w) {
-  if (w.kind == MatmulKind::kGeneral || w.cols % 128 != 0 || !IsAligned(w.data, 16)) return false;
+  if (w.kind == MatmulKind::kGeneral || w.cols % 128 != 0 || !IsAligned(w.data, 16) || RoundsFine(w))
+    return false;
   const bool fp4 = w.kind == MatmulKind::kMmaMxFp4 || w.kind == MatmulKind::kMmaNvFp4;
   const int64_t stages = w.kind == MatmulKind::kMmaBf16 ? 2 : (fp4 ? 6 : 4);
   return SegmentColsOf(w.kind, w.cols) % 64 == 0 && 2 * (w.cols / 128) >= stages - 1 &&

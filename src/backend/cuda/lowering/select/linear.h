@@ -66,11 +66,12 @@ inline bool CanPack(const void* x, int64_t stride, int64_t cols) {
 }
 inline bool CanPackWeight(const DeviceWeight& weight) {
   return (weight.kind == MatmulKind::kMmaBf16 || weight.kind == MatmulKind::kMmaFp8) &&
-         weight.cols % 128 == 0 && IsAligned(weight.data, 16);
+         weight.cols % 128 == 0 && IsAligned(weight.data, 16) && !RoundsFine(weight);
 }
 // weights/operand_layout_fp8.h: the same for FP8.
 inline bool CanPackFp8Weight(const DeviceWeight& weight) {
-  return weight.kind == MatmulKind::kMmaFp8 && weight.cols % 128 == 0 && IsAligned(weight.data, 16);
+  return weight.kind == MatmulKind::kMmaFp8 && weight.cols % 128 == 0 && IsAligned(weight.data, 16) &&
+         !RoundsFine(weight);
 }
 
 }  // namespace dsv4::backend::cuda

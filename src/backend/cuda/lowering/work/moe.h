@@ -31,6 +31,9 @@ struct RouterParams {
   int num_experts;
   int top_k;
   float route_scale;
+  float temperature;
+  float sum_eps;
+  bool normalise;
 };
 // router, of so many rows of logits.
 struct RouterWork {
