@@ -99,8 +99,13 @@ std::string ValueComplaint(const Complaint& complaint) {
     return wanted.empty() ? "wants a value behind it" : "wants a value behind it: " + wanted;
   if (const size_t at = text.find(" not in {"); at != std::string::npos && !wanted.empty())
     return fmt::format("got '{}', wanted {}", text.substr(0, at), wanted);
-  if (const size_t at = text.find(" not in range "); at != std::string::npos && text.starts_with("Value "))
-    return fmt::format("got {}, wanted {}", text.substr(6, at - 6), text.substr(at + 14));
+  if (const size_t at = text.find(" not in range "); at != std::string::npos && text.starts_with("Value ")) {
+    std::string range = text.substr(at + 14);
+    // Bounds that are no whole numbers have six places.
+    for (size_t zeros = range.find(".000000"); zeros != std::string::npos; zeros = range.find(".000000"))
+      range.erase(zeros, 7);
+    return fmt::format("got {}, wanted {}", text.substr(6, at - 6), range);
+  }
   return text;
 }
 

@@ -58,7 +58,7 @@ class Reload(unittest.TestCase):
                     keys.write_text(wrong)
                 before = len(lines.lines)
                 server.process.send_signal(signal.SIGHUP)
-                wait_until(lambda: any(f"SIGHUP: {keys}" in line and "stays" in line for line in lines.lines[before:]), "a warning")
+                wait_until(lambda since=before: any(f"SIGHUP: {keys}" in line and "stays" in line for line in lines.lines[since:]), "a warning")
                 self.assertEqual(status("second"), 200)
 
     def test_an_answer_goes_on_and_the_certificate_is_new(self):
