@@ -121,15 +121,26 @@ class _Handle:
     """A handle and what must outlive it."""
 
     def __init__(self, kind: str, handle: c.c_void_p, owner: object) -> None:
-        self.handle, self._free, self._owner = handle, getattr(_lib, f"dsv4_{kind}_free"), owner
+        self._kind, self._handle, self._free = kind, handle, getattr(_lib, f"dsv4_{kind}_free")
+        self._owner: object = owner
+
+    @property
+    def handle(self) -> c.c_void_p:
+        if not self._handle:
+            raise ValueError(f"{self._kind}: closed")
+        return self._handle
+
+    @property
+    def closed(self) -> bool:
+        return not self._handle
 
     def __del__(self) -> None:
         self.close()
 
     def close(self) -> None:
-        if self.handle:
-            self._free(self.handle)
-            self.handle = c.c_void_p()
+        if self._handle:
+            self._free(self._handle)
+            self._handle, self._owner = c.c_void_p(), None
 
 
 @dataclass
@@ -246,7 +257,7 @@ class Session:
         self._session.close()
 
     def __repr__(self) -> str:
-        return f"<Session of {len(self)} tokens>" if self._session.handle else "<Session, closed>"
+        return "<Session, closed>" if self._session.closed else f"<Session of {len(self)} tokens>"
 
     def __len__(self) -> int:
         return int(_lib.dsv4_session_length(self._session.handle))

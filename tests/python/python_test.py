@@ -57,8 +57,9 @@ class PythonTest(unittest.TestCase):
         with dsv4.LLM("models/tiny") as llm, llm.session() as session:
             session.append([1, 2, 3])
         self.assertIn("closed", repr(llm))
-        with self.assertRaisesRegex(ValueError, "closed"):
-            llm.tokenize("a")
+        for call in (lambda: llm.tokenize("a"), lambda: session.append([1]), lambda: len(session)):
+            with self.assertRaisesRegex(ValueError, "closed"):
+                call()
 
     def test_without_its_library_it_says_what_to_do(self):
         for library in ("/no/such/libdsv4.so", "/usr/lib/x86_64-linux-gnu/libm.so.6"):
