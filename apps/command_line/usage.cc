@@ -70,7 +70,8 @@ struct Complaint {
   const CLI::Option* option = nullptr;
   std::string text;
 };
-Complaint FindComplaint(const CLI::App& app, const CLI::App* command, const std::string& what) {
+Complaint FindComplaint(const CLI::App& app, const CLI::App* command, const Settings& settings,
+                        const std::string& what) {
   const size_t end = what.find_first_of(": ");
   if (end == std::string::npos) return {nullptr, nullptr, what};
   const std::string name = what.substr(0, end);
@@ -82,6 +83,8 @@ Complaint FindComplaint(const CLI::App& app, const CLI::App* command, const std:
     owners.push_back(each);
   for (const CLI::App* owner : owners) {
     if (const CLI::Option* option = owner->get_option_no_throw(name); option != nullptr) {
+      // Several commands may have the name; a value of another than the given one has an origin.
+      if (owner != command && owner != &app && settings.OriginOf(*owner, *option).empty()) continue;
       const size_t begin = what.find_first_not_of(": ", end);
       return {owner, option, begin == std::string::npos ? std::string() : what.substr(begin)};
     }
@@ -120,14 +123,14 @@ std::string UsageError(const Commands& commands, const Settings& settings, const
     const size_t equals = what.find(" = ");
     if (equals != std::string::npos) {
       const std::string option = what.substr(words.size(), equals - words.size());
-      const CLI::Option* found = FindComplaint(*app, command, option + ":").option;
+      const CLI::Option* found = FindComplaint(*app, command, settings, option + ":").option;
       const bool flag = found != nullptr && found->get_items_expected_max() == 0;
       what = fmt::format("{}: got '{}', wanted {}", option, what.substr(equals + 3),
                          flag ? "true or false" : "a number that fits");
     }
   }
   if (error.get_name() == "FileError") what = settings.FileOrigin() + ": " + what;
-  if (const Complaint complaint = FindComplaint(*app, command, what);
+  if (const Complaint complaint = FindComplaint(*app, command, settings, what);
       complaint.option != nullptr && !in_settings) {
     const std::string text = ValueComplaint(complaint);
     what = complaint.option->get_name() +

@@ -70,7 +70,7 @@ class Help(unittest.TestCase):
             left = re.search(r"--help-all lists (\d+) more", few)
             self.assertEqual(int(left[1]) if left else 0, len(names[1]) - len(names[0]), command)
         run = dsv4("run", "--help").stdout
-        self.assertLess(len(run.splitlines()), 55)
+        self.assertLess(len(run.splitlines()), 62)
         self.assertNotIn("--draft-head", run)
         self.assertIn("--draft-head", dsv4("run", "--help-all").stdout)
 
