@@ -75,7 +75,7 @@ int Answer(const BatchOptions& options, server::BatchFiles& files, const ServedE
   const Status flushed = files.Flush();
   if (interrupted) {
     PrintError("{}: stopped; the same command goes on from there\n", progress.Text());
-    return kExitRunFailed;
+    return kExitInterrupted;
   }
   for (const Status& each : {status, flushed})
     if (!each.ok()) return Fail(each.WithContext("batch"), kExitRunFailed);

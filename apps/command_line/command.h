@@ -76,6 +76,7 @@ void RegisterBench(Commands& commands);     // apps/bench
 void RegisterText(Commands& commands);      // apps/tools: encode, parse, tokenize
 void RegisterPull(Commands& commands);      // apps/pull
 void RegisterLaunch(Commands& commands);    // apps/launch
+void RegisterModels(Commands& commands);    // apps/pull: list, show, rm, ps
 void RegisterShell(Commands& commands);     // apps/command_line: completion, man
 
 }  // namespace dsv4::apps

@@ -5,15 +5,16 @@
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <functional>
 
 #include "apps/run/run_report.h"
-#include "apps/serve/api_keys.h"
 #include "apps/serve/expert_learner.h"
 #include "apps/serve/loss_watch.h"
+#include "apps/serve/reload.h"
 #include "apps/shared/choose_backend.h"
 #include "apps/shared/load_bar.h"
 #include "apps/shared/lost_file.h"
@@ -25,7 +26,6 @@
 #include "base/error_output.h"
 #include "base/log.h"
 #include "base/log_times.h"
-#include "base/read_file.h"
 #include "engine/engine_thread.h"
 #include "server/api/api_error.h"
 #include "server/api/browser_rules.h"
@@ -45,16 +45,6 @@ int ExitOf(const Status& lost, int exit_code) {
 
 std::chrono::milliseconds Milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000.0));
-}
-
-Result<std::vector<std::string>> ApiKeys(const ServeOptions& options) {
-  std::vector<std::string> keys = options.api_keys;
-  for (const std::string& key : keys) DSV4_TRY(CheckApiKey(key, "--api-key"));
-  if (options.api_key_file.empty()) return keys;
-  DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(options.api_key_file, FileKind::kAny));
-  DSV4_ASSIGN_OR_RETURN(const std::vector<std::string> more, ParseApiKeys(text, options.api_key_file));
-  keys.insert(keys.end(), more.begin(), more.end());
-  return keys;
 }
 
 // True where browsers of this machine reach the server, or nothing else keeps other people's pages out.
@@ -367,7 +357,8 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
   }
   std::vector<std::string> hosts = options.allowed_hosts;
   hosts.insert(hosts.end(), {options.host, server::MachineName()});
-  const bool checks_host = ChecksHost(options, !api_keys.empty());
+  const bool has_keys = !api_keys.empty();
+  const bool checks_host = ChecksHost(options, has_keys);
   const BackendName ran_on = SplitBackendName(backend.name);
   server::Service service(served, engine, metrics,
                           {.api_keys = std::move(api_keys),
@@ -428,7 +419,8 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
                 http.error().code() == StatusCode::kInvalidArgument ? kExitBadUsage : kExitRunFailed);
   }
   // Scripts wait for this line: it says where, that answers will come, and that a signal ends the server in order.
-  (*http)->HandleSignals();
+  (*http)->HandleSignals([&] { Reload(options, service, access_log.get(), **http); });
+  if (const std::string warning = OpenToOthers(options, has_keys); !warning.empty()) LogWarning(warning);
   PrintError("dsv4 serves {} at {} on {} (context {}, {} at a time)\n", served.id, (*http)->address(),
              backend.name, served.context_length, places);
   PrintError("Where a request says nothing: {}\n",
@@ -439,10 +431,11 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
   (*http)->Run([&] {
     service.StopBeingReady();
     batch_worker.reset();  // Its requests are asked again at the next start.
-    PrintError("dsv4: stopping, {} requests to finish\n",
+    PrintError("dsv4 stops serving {}, {} requests to finish\n", served.id,
                engine.stats().num_running + engine.stats().num_waiting);
   });
-  return ExitOf(watch.Stop(), kExitOk);
+  // By Ctrl-C a shell's loop ends too; SIGTERM is an end in order.
+  return ExitOf(watch.Stop(), (*http)->stop_signal() == SIGINT ? kExitInterrupted : kExitOk);
 }
 
 // Large bodies and their texts go back to the system when they are freed. Without this glibc learns to take them from the heap. There the
@@ -459,6 +452,8 @@ int RunServeCommand(const ServeOptions& options) {
   KeepLargeAllocationsApart();
   // A log that is full, or that is not read, holds up no request and no end.
   const BackgroundErrors background;
+  // A reload that comes while the model loads asks for what will be read anyway.
+  if (!options.run) std::signal(SIGHUP, SIG_IGN);
   // Before a model is read.
   const auto speculation = ParseSpeculation(options.speculation, options.verify_every > 0);
   if (!speculation) return Fail(speculation.error(), kExitBadUsage);

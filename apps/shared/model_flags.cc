@@ -382,7 +382,7 @@ std::string LoadSpeed(int64_t num_bytes, double seconds) {
 
 int Fail(const Status& status, int exit_code) {
   PrintError("dsv4: {}\n", Printable(status.message()));
-  return exit_code;
+  return status.code() == StatusCode::kCancelled ? kExitInterrupted : exit_code;
 }
 
 int LoadExitCode(const Status& status) {

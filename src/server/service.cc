@@ -156,22 +156,31 @@ Service::Service(const ServedModel& model, engine::EngineThread& engine, Metrics
       options_(std::move(options)),
       unknown_fields_(metrics) {
   if (options_.cache_secret.empty()) options_.cache_secret = RandomId("");
+  SetApiKeys(options_.api_keys);
+}
+
+void Service::SetApiKeys(const std::vector<std::string>& keys) {
   const auto hash = [](const std::string& text) { return XXH3_64bits(text.data(), text.size()); };
-  const auto add = [&](const std::string& key) {
+  const auto caller = [&](const std::string& key) {
     const std::string& stored =
         options_.responses != nullptr ? options_.responses->secret() : options_.cache_secret;
     const uint64_t owner = hash(options_.cache_secret + key);
     const uint64_t batch_owner = options_.batches != nullptr ? hash(options_.batches->secret() + key) : 0;
-    callers_.push_back(
-        {.owner = owner, .share = owner, .store_owner = hash(stored + key), .batch_owner = batch_owner});
+    return Caller{
+        .owner = owner, .share = owner, .store_owner = hash(stored + key), .batch_owner = batch_owner};
   };
-  for (const std::string& key : options_.api_keys) add(key);
-  add("");
+  auto callers = std::make_shared<Callers>();
+  callers->keys = keys;
+  for (const std::string& key : keys) callers->of_keys.push_back(caller(key));
+  callers->without_key = caller("");
+  const std::lock_guard lock(callers_mutex_);
+  callers_ = std::move(callers);
 }
 
 Result<Caller> Service::FindCaller(const HttpRequest& request) const {
-  if (options_.api_keys.empty()) {
-    Caller caller = callers_.back();
+  const std::shared_ptr<const Callers> callers = this->callers();
+  if (callers->keys.empty()) {
+    Caller caller = callers->without_key;
     caller.share = request.owner;
     return caller;
   }
@@ -183,8 +192,8 @@ Result<Caller> Service::FindCaller(const HttpRequest& request) const {
                  [](char wanted, char got) { return wanted == (got | 0x20); })) {
     key = given.substr(kScheme.size());
   }
-  for (size_t i = 0; i < options_.api_keys.size(); ++i) {
-    if (Equal(key, options_.api_keys[i])) return callers_[i];
+  for (size_t i = 0; i < callers->keys.size(); ++i) {
+    if (Equal(key, callers->keys[i])) return callers->of_keys[i];
   }
   return Error(StatusCode::kFailedPrecondition,
                key.empty() ? "no API key: send 'Authorization: Bearer KEY' or 'x-api-key: KEY'"

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -72,6 +73,9 @@ class Service {
   // By the head alone: a refusal (no such endpoint or method, an origin or a key that may not ask), or what says whether the server lives, which never waits
   // for work of others. Null: neither; then the request's owner is set. From any thread.
   std::unique_ptr<Reply> AnswerAtOnce(HttpRequest& head);
+
+  // The keys that may ask from here on, in place of those of the options: at least one where those were. From any thread.
+  void SetApiKeys(const std::vector<std::string>& keys);
 
   // /ready says 503 from here on.
   void StopBeingReady() { ready_ = false; }
@@ -149,7 +153,18 @@ class Service {
   engine::EngineThread& engine_;
   Metrics& metrics_;
   ServiceOptions options_;
-  std::vector<Caller> callers_;  // Of the keys, and of clients that need none.
+  // Never changed: requests read the one that they found.
+  struct Callers {
+    std::vector<std::string> keys;
+    std::vector<Caller> of_keys;
+    Caller without_key;
+  };
+  std::shared_ptr<const Callers> callers() const {
+    const std::lock_guard lock(callers_mutex_);
+    return callers_;
+  }
+  mutable std::mutex callers_mutex_;
+  std::shared_ptr<const Callers> callers_;  // Under callers_mutex_.
   CallMemory call_memory_;
   UnknownFields unknown_fields_;
   FairPool grammar_threads_{{.num_threads = 2, .nice = 10}};

@@ -121,9 +121,11 @@ std::unique_ptr<Reply> Service::BatchById(HttpRequest& request, const Caller& ca
 }
 
 std::unique_ptr<Reply> Service::HandleOfBatch(HttpRequest request, uint64_t batch_owner) {
-  const auto found = std::ranges::find(callers_, batch_owner, &Caller::batch_owner);
-  if (found == callers_.end()) return nullptr;
-  Caller caller = *found;
+  const std::shared_ptr<const Callers> known = callers();
+  const auto found = std::ranges::find(known->of_keys, batch_owner, &Caller::batch_owner);
+  const bool without_key = known->keys.empty() && known->without_key.batch_owner == batch_owner;
+  if (found == known->of_keys.end() && !without_key) return nullptr;
+  Caller caller = without_key ? known->without_key : *found;
   caller.share =
       ~caller.share;  // One owner more, so that a batch takes no turn of its client's own requests.
   for (const ApiRoute& route : Routes()) {

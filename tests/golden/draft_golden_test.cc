@@ -238,6 +238,31 @@ TEST_P(Drafter, DraftsThatCameToNothingLeaveNoTrace) {
   EXPECT_EQ(state.length(), static_cast<int64_t>(tokens.size()) - 1);
 }
 
+// Layers that run on the end of a long prompt alone leave the drafter all that it reads.
+TEST_P(Drafter, DraftsAlikeBehindALongPrompt) {
+  const auto options = [](model::ModelOptions& o) {
+    o.max_rewind_tokens = 3;
+    o.max_chunk_tokens = 100;
+  };
+  const std::unique_ptr<Model> model =
+      LoadGolden(golden(), Numerics::kRelease, {.parts = {}, .ops = {}, .options = options}, backend(), true);
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < 260; ++i)
+    tokens.push_back((i * 31 + i * i / 5) % static_cast<int32_t>(model->config().vocab_size));
+  kv::SequenceState whole = Must(model->NewSequence());
+  const model::SequenceChunk every = {
+      .state = &whole, .tokens = std::span(tokens).first(230), .logits = model::LogitsRows::kAll};
+  Must(model->Step(std::span(&every, 1)));
+  kv::SequenceState cut = Must(model->NewSequence());
+  Read(*model, cut, std::span(tokens).first(230));
+  for (size_t at = 230; at + 11 < tokens.size(); at += 10) {
+    EXPECT_TRUE(SameBits(DraftLogits(*model, cut, tokens[at], 3), DraftLogits(*model, whole, tokens[at], 3)))
+        << at;
+    Read(*model, cut, std::span(tokens).subspan(at, 10));
+    Read(*model, whole, std::span(tokens).subspan(at, 10));
+  }
+}
+
 TEST_P(Drafter, DoesNotDependOnItsNeighbours) {
   const std::unique_ptr<Model> model = LoadIt(Numerics::kRelease);
   const std::vector<int32_t> tokens = GoldenTokens(golden());

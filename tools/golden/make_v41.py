@@ -29,7 +29,7 @@ GOLDENS = {
     "shallow": (Shape41([0, 2, 1], [1, 2], [1, 2], 2, calm=0.05), 3, 96, True, "calm and shallow: certifies roundings"),
     "engram": (Shape41([0, 0, 2, 2, 1, 1], [2, 4], [2, 4, 5], 4, engram_layers=[1, 3]), 5, 64, True,
                "n-gram tables in front of two layers"),
-    "dspark": (Shape41([0, 2, 1, 1], [1, 2], [1, 2], 2, dspark_stages=3), 4, 96, True, "a drafter of three stages with experts of its own"),
+    "dspark": (Shape41([0, 2, 1, 1, 1, 1], [1, 2], [1, 2], 2, dspark_stages=3), 4, 96, True, "a drafter of three stages with experts of its own"),
 }
 
 
