@@ -18,8 +18,8 @@ namespace dsv4::apps {
 namespace {
 
 // Of the program's options those that are no model's.
-constexpr std::array<std::string_view, 5> kOfEveryCommand = {"help", "version", "config", "log-level",
-                                                             "verbose"};
+constexpr std::array<std::string_view, 6> kOfEveryCommand = {"help",   "help-all",  "version",
+                                                             "config", "log-level", "verbose"};
 
 // Whether the words name this option of the program, not one of the same name that `command` has. A value from a settings file or the
 // environment is for whichever command takes it.

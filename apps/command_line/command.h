@@ -64,6 +64,7 @@ class Commands {
 // One for each folder of commands, in the order of the help text.
 void RegisterRun(Commands& commands);       // apps/run
 void RegisterServe(Commands& commands);     // apps/serve
+void RegisterBatch(Commands& commands);     // apps/batch
 void RegisterDiagnose(Commands& commands);  // apps/diagnose
 void RegisterEval(Commands& commands);      // apps/eval
 void RegisterLogits(Commands& commands);    // apps/tools
@@ -75,6 +76,7 @@ void RegisterBench(Commands& commands);     // apps/bench
 void RegisterText(Commands& commands);      // apps/tools: encode, parse, tokenize
 void RegisterPull(Commands& commands);      // apps/pull
 void RegisterLaunch(Commands& commands);    // apps/launch
+void RegisterModels(Commands& commands);    // apps/pull: list, show, rm, ps
 void RegisterShell(Commands& commands);     // apps/command_line: completion, man
 
 }  // namespace dsv4::apps

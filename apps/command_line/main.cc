@@ -24,6 +24,7 @@
 #include "apps/command_line/shared_flags.h"
 #include "apps/command_line/usage.h"
 #include "apps/shared/lost_file.h"
+#include "apps/terminal/terminal.h"
 #include "base/error_output.h"
 #include "base/line_writer.h"
 #include "base/log.h"
@@ -31,13 +32,15 @@
 namespace dsv4::apps {
 namespace {
 
-constexpr std::array kRegister = {RegisterRun,     RegisterServe,   RegisterDiagnose, RegisterEval,
-                                  RegisterLogits,  RegisterInspect, RegisterExperts,  RegisterSynth,
-                                  RegisterConvert, RegisterBench,   RegisterText,     RegisterPull,
-                                  RegisterLaunch,  RegisterShell};
+constexpr std::array kRegister = {RegisterRun,   RegisterServe,   RegisterBatch,   RegisterDiagnose,
+                                  RegisterEval,  RegisterLogits,  RegisterInspect, RegisterExperts,
+                                  RegisterSynth, RegisterConvert, RegisterBench,   RegisterText,
+                                  RegisterPull,  RegisterLaunch,  RegisterModels,  RegisterShell};
 
 int Main(int argc, char** argv) {
   CLI::App app("dsv4: a native inference engine for DeepSeek-V4");
+  app.set_help_flag("-h,--help", "What most people need; --help-all: everything");
+  app.set_help_all_flag("--help-all", "Every option");
   app.set_version_flag("-V,--version", VersionText());
   app.require_subcommand(1);
   app.fallthrough();
@@ -51,10 +54,11 @@ int Main(int argc, char** argv) {
       "-v,--verbose", [&log_level] { log_level = "info"; }, "The same as --log-level info");
   Commands commands(app, model);
   for (const auto add : kRegister) add(commands);
-  AddSettings(app);
-  DescribeUsage(commands);
+  Settings settings(app);
+  DescribeUsage(commands, settings);
 
   std::vector<std::string> words = ExpandHelpWords(argc, argv);
+  settings.SetWords(words);
   try {
     // CLI11 wants the words without the program's name, the last one first.
     app.name("dsv4");
@@ -62,7 +66,8 @@ int Main(int argc, char** argv) {
     app.parse(std::move(reversed));
   } catch (const CLI::ParseError& error) {
     // Help on a command that is none.
-    if (const std::string unknown = UnknownHelp(app); error.get_exit_code() == 0 && !unknown.empty()) {
+    if (const std::string unknown = UnknownHelp(commands, settings);
+        error.get_exit_code() == 0 && !unknown.empty()) {
       PrintError("{}", unknown);
       return kExitBadUsage;
     }
@@ -130,7 +135,9 @@ int main(int argc, char** argv) {
   // A file that may not grow is an error of its write, as a full disk is.
   std::signal(SIGXFSZ, SIG_IGN);
   try {
-    return WithWhatWasWritten(dsv4::apps::Main(argc, argv));
+    const int code = WithWhatWasWritten(dsv4::apps::Main(argc, argv));
+    if (code == dsv4::apps::kExitInterrupted) dsv4::apps::EndByInterrupt();
+    return code;
   } catch (const std::bad_alloc&) {
     SayThatMemoryRanOut();
     return dsv4::apps::kExitRunFailed;

@@ -1,11 +1,17 @@
 #include "apps/command_line/settings.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cctype>
 #include <cstdlib>
-#include <memory>
-#include <string>
+#include <filesystem>
+#include <iterator>
 #include <string_view>
-#include <vector>
+#include <utility>
+
+#include "apps/command_line/settings_reader.h"
+#include "apps/command_line/usage.h"
 
 namespace dsv4::apps {
 namespace {
@@ -21,20 +27,10 @@ std::string VariableName(const std::vector<std::string>& words) {
   return name;
 }
 
-// TOML whose values give way to the environment.
-class SettingsFile : public CLI::ConfigTOML {
- public:
-  std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
-    std::vector<CLI::ConfigItem> values = CLI::ConfigTOML::from_config(input);
-    std::erase_if(values, [](const CLI::ConfigItem& item) {
-      std::vector<std::string> words = item.parents;
-      words.push_back(item.name);
-      const char* value = std::getenv(VariableName(words).c_str());
-      return value != nullptr && *value != '\0';
-    });
-    return values;
-  }
-};
+bool IsSet(const std::string& variable) {
+  const char* value = std::getenv(variable.c_str());
+  return value != nullptr && *value != '\0';
+}
 
 std::string DefaultPath() {
   if (const char* base = std::getenv("XDG_CONFIG_HOME"); base != nullptr && *base == '/') {
@@ -51,39 +47,119 @@ void NameVariables(CLI::App& app, const std::vector<std::string>& words) {
     if (option->get_lnames().empty()) continue;
     const std::string& name = option->get_lnames().front();
     // --model has had its variable for long, which gives way to --weights too.
-    if (name == "help" || name == "version" || name == "config" || name == "model") continue;
+    if (name == "help" || name == "help-all" || name == "version" || name == "config" || name == "model")
+      continue;
     std::vector<std::string> all = words;
     all.push_back(name);
     option->envname(VariableName(all));
   }
 }
 
-}  // namespace
-
-void AddSettings(CLI::App& app) {
-  const char* path = std::getenv("DSV4_CONFIG");
-  const bool named = path != nullptr && *path != '\0';
-  CLI::Option* option =
-      app.set_config("--config", path != nullptr ? std::string(path) : DefaultPath(),
-                     "File of further options (TOML): those of every command, then [run], [serve], ...");
-  app.config_formatter(std::make_shared<SettingsFile>());
-  app.allow_config_extras(CLI::config_extras_mode::error);
-  option->type_name("FILE");
-  option->required(named);  // A named file must be there.
-  NameVariables(app, {});
-  const auto formatter = std::make_shared<HelpFormatter>();
-  app.formatter(formatter);
-  for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) {
-    command->formatter(formatter);
-    NameVariables(*command, {command->get_name()});
+std::vector<std::string> OptionNames(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) {
+      if (name != "help" && name != "help-all" && name != "version" && name != "config")
+        names.push_back(name);
+    }
   }
+  return names;
 }
 
-std::string HelpFormatter::make_option_opts(const CLI::Option* option) const {
-  std::string text = CLI::Formatter::make_option_opts(option);
-  const size_t begin = text.find(" (" + get_label("Env") + ":");
-  if (begin != std::string::npos) text.erase(begin, text.find(')', begin) + 1 - begin);
-  return text;
+}  // namespace
+
+// Settings whose names are options, without those that give way to the environment.
+class Settings::File : public CLI::Config {
+ public:
+  File(CLI::App& app, std::shared_ptr<Lines> lines) : app_(app), lines_(std::move(lines)) {}
+
+  std::string to_config(const CLI::App*, bool, bool, std::string) const override { return {}; }
+
+  std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
+    const std::string path = app_.get_config_ptr()->as<std::string>();
+    const Result<std::vector<Setting>> settings =
+        ReadSettings(std::string(std::istreambuf_iterator<char>(input), {}));
+    if (!settings) throw CLI::ConfigError(fmt::format("{}, {}", path, settings.error().message()));
+    std::vector<CLI::ConfigItem> found;
+    for (const Setting& setting : *settings) {
+      const std::string place = fmt::format("{}, line {}", path, setting.line);
+      CheckName(setting, place);
+      lines_->emplace(fmt::format("{}", fmt::join(setting.path, ".")), place);
+      if (IsSet(VariableName(setting.path))) continue;
+      CLI::ConfigItem& item = found.emplace_back();
+      item.parents.assign(setting.path.begin(), setting.path.end() - 1);
+      item.name = setting.path.back();
+      item.inputs = setting.values;
+    }
+    return found;
+  }
+
+ private:
+  void CheckName(const Setting& setting, const std::string& place) const {
+    const std::string name = fmt::format("{}", fmt::join(setting.path, "."));
+    const CLI::App* owner = &app_;
+    if (setting.path.size() > 1) {
+      std::vector<std::string> commands;
+      for (const CLI::App* each : app_.get_subcommands([](const CLI::App*) { return true; })) {
+        commands.push_back(each->get_name());
+        if (each->get_name() == setting.path.front()) owner = each;
+      }
+      if (owner == &app_ || setting.path.size() > 2) {
+        throw CLI::ConfigError(fmt::format("{}: {}: no command '{}'{}", place, name, setting.path.front(),
+                                           DidYouMean(setting.path.front(), commands)));
+      }
+    }
+    const std::vector<std::string> names = OptionNames(*owner);
+    if (std::find(names.begin(), names.end(), setting.path.back()) != names.end()) return;
+    throw CLI::ConfigError(fmt::format("{}: {}: no option of {}{}", place, name,
+                                       owner == &app_ ? "every command" : "dsv4 " + owner->get_name(),
+                                       DidYouMean(setting.path.back(), names)));
+  }
+
+  CLI::App& app_;  // Its --config is asked for its value.
+  std::shared_ptr<Lines> lines_;
+};
+
+Settings::Settings(CLI::App& app) : app_(app) {
+  const char* path = std::getenv("DSV4_CONFIG");
+  const bool named = path != nullptr && *path != '\0';
+  default_path_ = path != nullptr ? std::string(path) : DefaultPath();
+  CLI::Option* option =
+      app.set_config("--config", default_path_,
+                     "File of further options (TOML): those of every command, then [run], [serve], ...");
+  app.config_formatter(std::make_shared<File>(app, lines_));
+  app.allow_config_extras(CLI::config_extras_mode::error);
+  option->type_name("FILE");
+  // A file that is named, or is there, must be one that can be read.
+  std::error_code error;
+  option->required(named || (!default_path_.empty() && std::filesystem::exists(default_path_, error)));
+  NameVariables(app, {});
+  for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; }))
+    NameVariables(*command, {command->get_name()});
+}
+
+std::string Settings::OriginOf(const CLI::App& owner, const CLI::Option& option) const {
+  if (option.get_lnames().empty()) return {};
+  for (const std::string& word : words_) {
+    if (word == "--") break;
+    if (word.starts_with("--") ? option.check_lname(word.substr(2, word.find('=') - 2))
+                               : word.size() > 1 && word[0] == '-' && option.check_sname(word.substr(1, 1))) {
+      return {};
+    }
+  }
+  if (IsSet(option.get_envname())) return option.get_envname();
+  std::string name = option.get_lnames().front();
+  if (&owner != &app_) name = owner.get_name() + "." + name;
+  const auto found = lines_->find(name);
+  return found == lines_->end() ? std::string() : found->second;
+}
+
+std::string Settings::FileOrigin() const {
+  for (const std::string& word : words_) {
+    if (word == "--") break;
+    if (word == "--config" || word.starts_with("--config=")) return "--config";
+  }
+  return IsSet("DSV4_CONFIG") ? "DSV4_CONFIG" : "settings";
 }
 
 }  // namespace dsv4::apps

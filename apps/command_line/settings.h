@@ -3,17 +3,36 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
 
 namespace dsv4::apps {
 
-// Gives `app` the option --config, and every option that has a long name its variable: DSV4_BACKEND for one that all commands take,
-// DSV4_SERVE_PORT for one of a command. Call when all options are there.
-void AddSettings(CLI::App& app);
-
-// Of the help texts: without a variable in every line.
-class HelpFormatter : public CLI::Formatter {
+class Settings {
  public:
-  std::string make_option_opts(const CLI::Option* option) const override;
+  // Gives `app` the option --config, and every option that has a long name its variable: DSV4_BACKEND for one that all commands take,
+  // DSV4_SERVE_PORT for one of a command. Made when all options are there.
+  explicit Settings(CLI::App& app);
+
+  // Before anything is parsed: the command line, without the program's name.
+  void SetWords(const std::vector<std::string>& words) { words_ = words; }
+
+  // The variable, or file and line, that gave an option of `owner` its value; empty for the command line.
+  std::string OriginOf(const CLI::App& owner, const CLI::Option& option) const;
+
+  // "DSV4_CONFIG", "--config", or the path that is looked at without either.
+  std::string FileOrigin() const;
+
+ private:
+  using Lines = std::map<std::string, std::string>;  // "run.temperature" -> "/etc/dsv4.toml, line 4".
+  class File;
+
+  CLI::App& app_;
+  std::string default_path_;
+  std::shared_ptr<Lines> lines_ = std::make_shared<Lines>();
+  std::vector<std::string> words_;
 };
 
 }  // namespace dsv4::apps

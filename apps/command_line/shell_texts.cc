@@ -2,8 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <sstream>
 #include <vector>
+
+#include "apps/command_line/help_text.h"
 
 namespace dsv4::apps {
 namespace {
@@ -33,18 +34,6 @@ std::vector<std::string> Names(const CLI::Option& option) {
   for (const std::string& name : option.get_snames()) names.push_back("-" + name);
   for (const std::string& name : option.get_lnames()) names.push_back("--" + name);
   return names;
-}
-
-// The words that the option takes, where they are a list: "{a,b}" in the name of its type.
-std::vector<std::string> Choices(const CLI::Option& option) {
-  const std::string type = option.get_type_name();
-  const size_t begin = type.find('{');
-  const size_t end = type.find('}');
-  std::vector<std::string> words;
-  if (begin == std::string::npos || end == std::string::npos) return words;
-  std::stringstream list(type.substr(begin + 1, end - begin - 1));
-  for (std::string word; std::getline(list, word, ',');) words.push_back(word);
-  return words;
 }
 
 // In single quotes of a shell.
@@ -95,6 +84,16 @@ std::vector<std::string> FirstWords(const CLI::App& command) {
   return {};
 }
 
+// Commands whose first word is the name of a pulled model.
+constexpr std::string_view kOfPulled = "show|rm";
+
+// The same as patterns of "COMMAND:WORD".
+std::string OfPulled() {
+  std::string patterns(kOfPulled);
+  patterns.replace(patterns.find('|'), 1, ":*|");
+  return patterns + ":*";
+}
+
 // "COMMAND) list=(words) ;;" for the two shells that know "case".
 std::string FirstWordCases(const CLI::App& app, std::string_view pattern_open) {
   std::string cases;
@@ -120,19 +119,24 @@ std::string Bash(const Commands& commands) {
     for (const CLI::Option* option : options) all += fmt::format(" {}", fmt::join(Names(*option), " "));
     return all;
   };
-  std::string script = fmt::format(R"(# bash completion for dsv4: source <(dsv4 completion bash)
+  std::string script =
+      fmt::format(R"(# bash completion for dsv4: source <(dsv4 completion bash)
 _dsv4() {{
   local cur=${{COMP_WORDS[COMP_CWORD]}} prev=${{COMP_WORDS[COMP_CWORD - 1]}} command= word options= list=()
   for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
     case $word in {}) command=$word; break ;; esac
   done
   case "$command:$prev" in
+    *:-m|*:--model|{}) mapfile -t list < <("${{COMP_WORDS[0]}}" list -q 2>/dev/null) ;;
 {}  esac
-  if [[ $cur == -* ]]; then
+  if ((${{#list[@]}})) && [[ $cur != -* ]]; then
+    COMPREPLY=($(compgen -W "${{list[*]}}" -- "$cur"))
+    [[ $command == @({}) ]] || COMPREPLY+=($(compgen -d -- "$cur"))
+  elif [[ $cur == -* ]]; then
     case $command in
 )",
-                                   CommandNames(app, "|"),
-                                   ChoiceCases(commands, "", "COMPREPLY=($(compgen -W '{}' -- \"$cur\"))"));
+                  CommandNames(app, "|"), OfPulled(),
+                  ChoiceCases(commands, "", "COMPREPLY=($(compgen -W '{}' -- \"$cur\"))"), kOfPulled);
   for (const CLI::App* command : CommandsOf(app)) {
     script += fmt::format("      {}) options='{}{}' ;;\n", command->get_name(),
                           names(Shared(commands, *command, true)), names(Options(*command)));
@@ -171,7 +175,7 @@ std::string Zsh(const Commands& commands) {
     }
     return all;
   };
-  std::string script = fmt::format(R"(#compdef dsv4
+  std::string script = fmt::format(R"zsh(#compdef dsv4
 # zsh completion for dsv4: source <(dsv4 completion zsh), or this file as _dsv4 in a directory of $fpath
 _dsv4_shared() {{
   list=(
@@ -184,11 +188,13 @@ _dsv4() {{
     case $word in ({}) command=$word; break ;; esac
   done
   case "$command:${{words[CURRENT-1]}}" in
+    (*:-m|*:--model) compadd -- ${{(f)"$($words[1] list -q 2>/dev/null)"}}; _files -/; return ;;
+    ({}) [[ $PREFIX == -* ]] || {{ compadd -- ${{(f)"$($words[1] list -q 2>/dev/null)"}}; return }} ;;
 {}  esac
   if [[ $PREFIX == -* ]]; then
     case $command in
-)",
-                                   described(Options(app)), CommandNames(app, "|"),
+)zsh",
+                                   described(Options(app)), CommandNames(app, "|"), OfPulled(),
                                    ChoiceCases(commands, "(", "compadd -- {}"));
   for (const CLI::App* command : CommandsOf(app)) {
     // Behind those of the program that most commands take, which stand in the script once.
@@ -239,6 +245,8 @@ std::string Fish(const Commands& commands) {
       const std::vector<std::string> words = Choices(*option);
       if (!words.empty()) {
         script += " -x -a " + Quoted(fmt::format("{}", fmt::join(words, " ")));
+      } else if (option->check_lname("model")) {
+        script += " -r -a '(dsv4 list -q 2>/dev/null)'";
       } else if (TakesValue(*option)) {
         script += " -r";
       }
@@ -258,6 +266,7 @@ std::string Fish(const Commands& commands) {
           command->get_name(), list, list);
     }
   }
+  script += "complete -c dsv4 -n '__fish_seen_subcommand_from show rm' -f -a '(dsv4 list -q 2>/dev/null)'\n";
   return script + fmt::format("complete -c dsv4 -n '__fish_seen_subcommand_from help man' -f -a '{}'\n",
                               CommandNames(app, " "));
 }
@@ -334,10 +343,9 @@ std::string ManualPage(const Commands& commands, const CLI::App* command) {
     page += fmt::format(".PP\nOptions that this command shares with others, in \\fBdsv4\\fR(1): {}.\n",
                         Roff(fmt::format("{}", fmt::join(taken, ", "))));
   }
-  const std::string footer = owner.get_footer();
-  if (const size_t examples = footer.find("Examples:\n"); examples != std::string::npos) {
-    page += fmt::format(".SH EXAMPLES\n.nf\n{}.fi\n", Roff(footer.substr(examples + 10)));
-  }
+  if (const std::string_view examples = ExamplesOf(command != nullptr ? command->get_name() : "");
+      !examples.empty())
+    page += fmt::format(".SH EXAMPLES\n.nf\n{}.fi\n", Roff(examples));
   return page +
          ".SH EXIT STATUS\n0: success. 1: the run failed. 2: bad usage. 3: a bad model or input file.\n";
 }

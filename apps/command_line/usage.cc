@@ -3,67 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <numeric>
+#include <memory>
 #include <string_view>
 
 #include "apps/command_line/commit.h"
+#include "apps/command_line/help_text.h"
 #include "apps/command_line/settings.h"
 #include "backend/cpu/isa.h"
 
 namespace dsv4::apps {
 namespace {
-
-struct Examples {
-  std::string_view command;
-  std::string_view lines;
-};
-
-// tests/cli/help_test.py runs each line that begins with "dsv4" or a pipe into it, in a folder with the files that they name.
-constexpr std::array kExamples = {
-    Examples{"run",
-             "  dsv4 run \"What is the capital of France?\"\n"
-             "  dsv4 run -m models/tiny --temperature 0 \"What is the capital of Japan?\"\n"
-             "  cat notes.txt | dsv4 run \"Shorten this:\" > short.txt\n"
-             "  dsv4 run                                   (a chat; /help in it lists its commands)\n"},
-    Examples{"serve",
-             "  dsv4 serve --port 8080\n"
-             "  dsv4 serve -m models/tiny --host 0.0.0.0 --port 8080 --api-key SECRET\n"},
-    Examples{"diagnose",
-             "  dsv4 diagnose all\n"
-             "  dsv4 diagnose checkpoint -m models/tiny\n"},
-    Examples{"eval",
-             "  dsv4 eval perplexity --data texts.jsonl\n"
-             "  dsv4 eval perplexity --data texts.jsonl --against-numerics plain --max-kl 0.1\n"
-             "  dsv4 eval choice --data choices.jsonl --json\n"},
-    Examples{"logits", "  dsv4 logits --tokens ids.json --output logits.npy\n"},
-    Examples{"inspect",
-             "  dsv4 inspect -m models/tiny\n"
-             "  dsv4 inspect --weights synthetic:flash,nvfp4-experts --context 131072\n"},
-    Examples{"experts", "  dsv4 experts profile --text notes.txt --output profile.json\n"},
-    Examples{"synth", "  dsv4 synth random --shape tiny\n"},
-    Examples{"convert", "  dsv4 convert models/tiny converted --experts nvfp4\n"},
-    Examples{"bench",
-             "  dsv4 bench --prefill 64 --depth 0,256 --batch 1,2\n"
-             "  dsv4 bench --server http://127.0.0.1:8080 --streams 4 --seconds 2\n"},
-    Examples{"doctor", "  dsv4 doctor\n"},
-    Examples{"encode", "  dsv4 encode --cases encoding-cases.json\n"},
-    Examples{"parse", "  dsv4 parse --cases parsing-cases.json --lenient\n"},
-    Examples{"completion",
-             "  dsv4 completion bash > dsv4.bash           (then: source dsv4.bash)\n"
-             "  dsv4 completion zsh > _dsv4                (into a directory of $fpath)\n"
-             "  dsv4 completion fish > dsv4.fish           (into ~/.config/fish/completions)\n"},
-    Examples{
-        "pull",
-        "  dsv4 pull deepseek-ai/DeepSeek-V4-Flash    (then: dsv4 run -m deepseek-ai/DeepSeek-V4-Flash)\n"
-        "  dsv4 pull deepseek-ai/DeepSeek-V4-Flash@main --jobs 8 --verify\n"},
-    Examples{"launch",
-             "  dsv4 launch claude\n"
-             "  dsv4 launch aider -m models/tiny -- --no-auto-commits\n"
-             "  dsv4 launch codex --print                  (the settings only)\n"},
-    Examples{"man", "  dsv4 man run > dsv4-run.1                  (then: man ./dsv4-run.1)\n"},
-    Examples{"tokenize", "  dsv4 tokenize \"Crème brûlée\"\n"},
-};
 
 // Insertions, deletions, replacements and swaps of neighbours that make `a` into `b`.
 size_t EditDistance(std::string_view a, std::string_view b) {
@@ -84,7 +33,8 @@ size_t EditDistance(std::string_view a, std::string_view b) {
   return cost[a.size()][b.size()];
 }
 
-// "; did you mean X?", where one of `names` is close.
+}  // namespace
+
 std::string DidYouMean(std::string_view got, const std::vector<std::string>& names) {
   const auto distance = [&](const std::string& name) { return EditDistance(got, name); };
   const auto nearest =
@@ -93,6 +43,8 @@ std::string DidYouMean(std::string_view got, const std::vector<std::string>& nam
   if (nearest == names.end() || distance(*nearest) > std::max<size_t>(1, got.size() / 3)) return {};
   return fmt::format("; did you mean {}?", *nearest);
 }
+
+namespace {
 
 void AddOptionNames(const CLI::App& app, std::vector<std::string>& names) {
   for (const CLI::Option* option : app.get_options()) {
@@ -106,27 +58,89 @@ const CLI::App* CommandOf(const CLI::App& app) {
   return parsed.empty() ? nullptr : parsed.front();
 }
 
-std::string UsageError(const CLI::App* app, const CLI::Error& error) {
-  while (app->get_parent() != nullptr) app = app->get_parent();
+// "a, b or c".
+std::string OneOf(const std::vector<std::string>& words) {
+  if (words.size() < 2) return fmt::format("{}", fmt::join(words, ""));
+  return fmt::format("{} or {}", fmt::join(words.begin(), words.end() - 1, ", "), words.back());
+}
+
+// The option that a message of CLI11 begins with, and what it says of it: "--port: ...", "CHECK is required".
+struct Complaint {
+  const CLI::App* owner = nullptr;
+  const CLI::Option* option = nullptr;
+  std::string text;
+};
+Complaint FindComplaint(const CLI::App& app, const CLI::App* command, const std::string& what) {
+  const size_t end = what.find_first_of(": ");
+  if (end == std::string::npos) return {nullptr, nullptr, what};
+  const std::string name = what.substr(0, end);
+  // The command that was given comes first; what a settings file says of another may be wrong too.
+  std::vector<const CLI::App*> owners;
+  if (command != nullptr) owners.push_back(command);
+  owners.push_back(&app);
+  for (const CLI::App* each : app.get_subcommands([](const CLI::App*) { return true; }))
+    owners.push_back(each);
+  for (const CLI::App* owner : owners) {
+    if (const CLI::Option* option = owner->get_option_no_throw(name); option != nullptr) {
+      const size_t begin = what.find_first_not_of(": ", end);
+      return {owner, option, begin == std::string::npos ? std::string() : what.substr(begin)};
+    }
+  }
+  return {nullptr, nullptr, what};
+}
+
+// CLI11's words about a value, in ours.
+std::string ValueComplaint(const Complaint& complaint) {
+  std::string text = complaint.text;
+  const std::vector<std::string> choices = Choices(*complaint.option);
+  const std::string wanted = choices.empty() ? std::string() : OneOf(choices);
+  if (text.starts_with("is required")) return wanted.empty() ? "is missing" : "is missing: " + wanted;
+  if (text.ends_with(" missing") && text.find(" required ") != std::string::npos)
+    return wanted.empty() ? "wants a value behind it" : "wants a value behind it: " + wanted;
+  if (const size_t at = text.find(" not in {"); at != std::string::npos && !wanted.empty())
+    return fmt::format("got '{}', wanted {}", text.substr(0, at), wanted);
+  if (const size_t at = text.find(" not in range "); at != std::string::npos && text.starts_with("Value ")) {
+    std::string range = text.substr(at + 14);
+    // Bounds that are no whole numbers have six places.
+    for (size_t zeros = range.find(".000000"); zeros != std::string::npos; zeros = range.find(".000000"))
+      range.erase(zeros, 7);
+    return fmt::format("got {}, wanted {}", text.substr(6, at - 6), range);
+  }
+  return text;
+}
+
+std::string UsageError(const Commands& commands, const Settings& settings, const CLI::Error& error) {
+  const CLI::App* app = &commands.app();
   const CLI::App* command = CommandOf(*app);
   const std::string name = command == nullptr ? "dsv4" : "dsv4 " + command->get_name();
   std::string what = error.what();
-  // CLI11's word for a settings file, whichever it is.
-  if (const std::string_view ini = "INI was not able to parse "; what.starts_with(ini)) {
-    what = "unknown option in the settings file: " + what.substr(ini.size());
-  }
-  // The same of a value that is no number: "Could not convert: --port = abc".
+  const bool in_settings = error.get_name() == "ConfigError";
+  // A value that is no number: "Could not convert: --port = abc".
   if (const std::string_view words = "Could not convert: "; what.starts_with(words)) {
     const size_t equals = what.find(" = ");
     if (equals != std::string::npos) {
-      what = fmt::format("{}: got '{}', wanted a number that fits",
-                         what.substr(words.size(), equals - words.size()), what.substr(equals + 3));
+      const std::string option = what.substr(words.size(), equals - words.size());
+      const CLI::Option* found = FindComplaint(*app, command, option + ":").option;
+      const bool flag = found != nullptr && found->get_items_expected_max() == 0;
+      what = fmt::format("{}: got '{}', wanted {}", option, what.substr(equals + 3),
+                         flag ? "true or false" : "a number that fits");
     }
+  }
+  if (error.get_name() == "FileError") what = settings.FileOrigin() + ": " + what;
+  if (const Complaint complaint = FindComplaint(*app, command, what);
+      complaint.option != nullptr && !in_settings) {
+    const std::string text = ValueComplaint(complaint);
+    what = complaint.option->get_name() +
+           (text.starts_with("is missing") || text.starts_with("wants ") ? " " : ": ") + text;
+    if (const std::string origin = settings.OriginOf(*complaint.owner, *complaint.option); !origin.empty())
+      what = origin + ": " + what;
   }
   const std::vector<std::string> extra = app->remaining(/*recurse=*/true);
   const auto option =
       std::find_if(extra.begin(), extra.end(), [](const std::string& each) { return each.starts_with('-'); });
-  if (option != extra.end()) {
+  if (in_settings) {
+    // The file comes before the command line.
+  } else if (option != extra.end()) {
     std::vector<std::string> names;
     AddOptionNames(*app, names);
     if (command != nullptr) AddOptionNames(*command, names);
@@ -144,40 +158,21 @@ std::string UsageError(const CLI::App* app, const CLI::Error& error) {
   return fmt::format("{}: {}\n{} --help lists the options.\n", name, what, name);
 }
 
-// What the command's own help leaves out: the program's options that it takes.
-std::string SharedOptions(Commands& commands, const CLI::App& command) {
-  const HelpFormatter formatter;
-  const CLI::App& app = commands.app();
-  return formatter.make_group("Options of every command", false,
-                              app.get_options([&](const CLI::Option* option) {
-                                return !option->check_lname("help") && !option->check_lname("version") &&
-                                       commands.Takes(command, *option);
-                              }));
-}
-
 }  // namespace
 
-void DescribeUsage(Commands& commands) {
+void DescribeUsage(Commands& commands, const Settings& settings) {
   CLI::App& app = commands.app();
-  app.failure_message(UsageError);
-  app.footer(
-      "dsv4 help COMMAND, or dsv4 COMMAND --help, lists a command's options.\n"
-      "Examples:\n"
-      "  dsv4 run \"What is the capital of France?\"\n"
-      "  dsv4 serve --port 8080\n");
-  for (CLI::App* command : app.get_subcommands({})) {
-    std::string examples;
-    for (const Examples& each : kExamples) {
-      if (each.command == command->get_name()) examples = fmt::format("Examples:\n{}", each.lines);
-    }
-    command->footer(
-        [&commands, command, examples] { return SharedOptions(commands, *command) + "\n" + examples; });
-  }
+  app.failure_message(
+      [&](const CLI::App*, const CLI::Error& error) { return UsageError(commands, settings, error); });
+  const auto formatter = std::make_shared<HelpText>(commands);
+  app.formatter(formatter);
+  for (CLI::App* command : app.get_subcommands({})) command->formatter(formatter);
 }
 
-std::string UnknownHelp(const CLI::App& app) {
+std::string UnknownHelp(const Commands& commands, const Settings& settings) {
+  const CLI::App& app = commands.app();
   if (CommandOf(app) != nullptr || app.remaining(/*recurse=*/true).empty()) return {};
-  return UsageError(&app, CLI::Error("", "", CLI::ExitCodes::ExtrasError));
+  return UsageError(commands, settings, CLI::Error("", "", CLI::ExitCodes::ExtrasError));
 }
 
 std::vector<std::string> ExpandHelpWords(int argc, char** argv) {

@@ -3,20 +3,25 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "apps/command_line/command.h"
+#include "apps/command_line/settings.h"
 
 namespace dsv4::apps {
 
-// Sets help and error texts of the program and its commands, which must outlive its CLI::App. Call when all options are there.
-void DescribeUsage(Commands& commands);
+// Sets help and error texts of the program and its commands; both arguments must outlive its CLI::App. Call when all options are there.
+void DescribeUsage(Commands& commands, const Settings& settings);
+
+// "; did you mean X?", where one of `names` is close.
+std::string DidYouMean(std::string_view got, const std::vector<std::string>& names);
 
 // "dsv4 help [COMMAND]" and "dsv4 version" as the flags that mean the same.
 std::vector<std::string> ExpandHelpWords(int argc, char** argv);
 
 // What is wrong where help was asked for on a command that is none, after parsing; else empty.
-std::string UnknownHelp(const CLI::App& app);
+std::string UnknownHelp(const Commands& commands, const Settings& settings);
 
 // "dsv4 0.1.0 (commit 1a2b3c4, backends reference cpu cuda, this machine avx512)".
 std::string VersionText();

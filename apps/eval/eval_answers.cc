@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "apps/eval/eval_tasks.h"
 #include "apps/eval/grading.h"
@@ -15,8 +16,8 @@ namespace {
 
 class AnswersTask {
  public:
-  AnswersTask(const EvalOptions& options, ChatRuntime& runtime, EvalReport& report)
-      : options_(options), runtime_(runtime), report_(report) {}
+  AnswersTask(const EvalOptions& options, ChatRuntime& runtime, EvalProgress& progress, EvalReport& report)
+      : options_(options), runtime_(runtime), progress_(progress), report_(report) {}
 
   Status Run(const std::vector<DataLine>& lines) {
     for (const DataLine& line : lines) {
@@ -24,6 +25,7 @@ class AnswersTask {
                             : options_.task == "needle" ? Needle(line)
                                                         : Question(line);
       DSV4_RETURN_IF_ERROR(status);
+      progress_.AddLine();
     }
     const auto count = static_cast<int64_t>(lines.size());
     report_.counts = {{options_.task == "tools" ? "requests" : "questions", count}, {"tokens", num_tokens_}};
@@ -48,6 +50,9 @@ class AnswersTask {
     ask.sampling.seed += report_.lines.size();
     ask.max_tokens = options_.max_tokens;
     ask.stop = options_.stop;
+    int64_t read = 0;
+    ask.on_prefill = [&](int64_t done, int64_t) { progress_.AddTokens(done - std::exchange(read, done)); };
+    ask.on_delta = [&](const chat::Delta&) { progress_.AddTokens(1); };
     Result<Generation> answer = runtime_.Respond(messages, ask);
     if (!answer) return Error(answer.error().WithContext(line.label));
     num_tokens_ += static_cast<int64_t>(answer->tokens.size());
@@ -212,6 +217,7 @@ class AnswersTask {
 
   const EvalOptions& options_;
   ChatRuntime& runtime_;
+  EvalProgress& progress_;
   EvalReport& report_;
   int64_t num_tokens_ = 0;
   int64_t right_ = 0;
@@ -231,8 +237,8 @@ class AnswersTask {
 }  // namespace
 
 Status EvalAnswers(const EvalOptions& options, const std::vector<DataLine>& lines, ChatRuntime& runtime,
-                   EvalReport& report) {
-  return AnswersTask(options, runtime, report).Run(lines);
+                   EvalProgress& progress, EvalReport& report) {
+  return AnswersTask(options, runtime, progress, report).Run(lines);
 }
 
 }  // namespace dsv4::apps

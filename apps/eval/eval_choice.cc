@@ -9,7 +9,8 @@
 
 namespace dsv4::apps {
 Status EvalChoice(const EvalOptions& options, const std::vector<DataLine>& lines, EvalModel& model,
-                  EvalReport& report) {
+                  EvalProgress& progress, EvalReport& report) {
+  model.OnTokens([&](int64_t count) { progress.AddTokens(count); });
   int64_t right = 0;
   int64_t right_by_length = 0;
   Blocks answer_nll;
@@ -63,6 +64,7 @@ Status EvalChoice(const EvalOptions& options, const std::vector<DataLine>& lines
                             {"is_greedy", std::move(greedy)},
                             {"chosen", best(logprobs)},
                             {"answer", question.answer}});
+    progress.AddLine();
   }
   const auto count = static_cast<int64_t>(lines.size());
   report.counts = {{"questions", count}};

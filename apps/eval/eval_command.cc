@@ -62,6 +62,7 @@ int RunEvalCommand(const EvalOptions& options) {
   const Result<std::vector<DataLine>> lines = ReadJsonLines(options.data_path, options.limit);
   if (!lines) return Fail(lines.error(), kExitBadInput);
 
+  EvalProgress progress(!options.quiet, lines->size());
   EvalReport report = {.task = options.task};
   std::string name;
   Status status;
@@ -80,8 +81,8 @@ int RunEvalCommand(const EvalOptions& options) {
                     kExitBadInput);
       }
     }
-    status = perplexity ? EvalPerplexity(options, *lines, **model, other.get(), report)
-                        : EvalChoice(options, *lines, **model, report);
+    status = perplexity ? EvalPerplexity(options, *lines, **model, other.get(), progress, report)
+                        : EvalChoice(options, *lines, **model, progress, report);
   } else {
     const Result<ModelSource> source = ModelSource::Find(options.model);
     if (!source) return Fail(source.error(), LoadExitCode(source.error()));
@@ -90,8 +91,9 @@ int RunEvalCommand(const EvalOptions& options) {
     if (!runtime) return Fail(runtime.error(), LoadExitCode(runtime.error()));
     if (const Status known = CheckAnswerOptions(options, **runtime); !known.ok())
       return Fail(known, kExitBadUsage);
-    status = EvalAnswers(options, *lines, **runtime, report);
+    status = EvalAnswers(options, *lines, **runtime, progress, report);
   }
+  progress.Clear();
   if (!status.ok()) return Fail(status, LoadExitCode(status));
   return Finish(options, report, name);
 }

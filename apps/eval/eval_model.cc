@@ -64,6 +64,7 @@ Status EvalModel::Step(kv::SequenceState& state, std::span<const int32_t> tokens
                        model::StepOutput* output) {
   const model::SequenceChunk chunk = {.state = &state, .tokens = tokens, .logits = rows};
   DSV4_ASSIGN_OR_RETURN_STATUS(*output, model_->Step(std::span(&chunk, 1)));
+  if (on_tokens_) on_tokens_(static_cast<int64_t>(tokens.size()));
   return {};
 }
 

@@ -34,6 +34,9 @@ class EvalModel {
   // The same, and the logits behind each of them.
   Result<model::StepOutput> Read(kv::SequenceState& state, std::span<const int32_t> tokens);
 
+  // Called after each step with the number of its tokens; may be empty.
+  void OnTokens(std::function<void(int64_t)> on_tokens) { on_tokens_ = std::move(on_tokens); }
+
   const tokenizer::Tokenizer& tokenizer() const { return *tokenizer_; }
   const std::string& name() const { return name_; }
   int64_t vocab_size() const { return model_->config().vocab_size; }
@@ -48,6 +51,7 @@ class EvalModel {
   std::optional<tokenizer::Tokenizer> tokenizer_;
   const chat::ChatProfile* profile_ = nullptr;
   std::unique_ptr<model::Model> model_;
+  std::function<void(int64_t)> on_tokens_;
 };
 
 // The log-probability of `token`, and which token is the most probable. Sums in double.

@@ -112,7 +112,9 @@ class PerplexityTask {
   PerplexityTask(const EvalOptions& options, EvalModel& model, EvalModel* other)
       : options_(options), model_(model), other_(other) {}
 
-  Status Run(const std::vector<DataLine>& lines, EvalReport& report) {
+  Status Run(const std::vector<DataLine>& lines, EvalProgress& progress, EvalReport& report) {
+    // Two models read the same tokens.
+    model_.OnTokens([&](int64_t count) { progress.AddTokens(count); });
     TextReader reader(model_, options_);
     for (const DataLine& line : lines) {
       DSV4_ASSIGN_OR_RETURN_STATUS(ScoredText text, reader.Read(line));
@@ -123,6 +125,7 @@ class PerplexityTask {
       report.lines.push_back({{"line", report.lines.size()},
                               {"nll", nll_.sum() - before},
                               {"tokens", nll_.count() - count_before}});
+      progress.AddLine();
     }
     Fill(static_cast<int64_t>(lines.size()), report);
     if (options_.write_path.empty()) return {};
@@ -260,8 +263,8 @@ class PerplexityTask {
 }  // namespace
 
 Status EvalPerplexity(const EvalOptions& options, const std::vector<DataLine>& lines, EvalModel& model,
-                      EvalModel* other, EvalReport& report) {
-  return PerplexityTask(options, model, other).Run(lines, report);
+                      EvalModel* other, EvalProgress& progress, EvalReport& report) {
+  return PerplexityTask(options, model, other).Run(lines, progress, report);
 }
 
 }  // namespace dsv4::apps

@@ -4,6 +4,7 @@
 #include "apps/eval/eval_command.h"
 #include "apps/eval/eval_data.h"
 #include "apps/eval/eval_model.h"
+#include "apps/eval/eval_progress.h"
 #include "apps/eval/eval_report.h"
 #include "apps/shared/chat_runtime.h"
 
@@ -11,11 +12,11 @@ namespace dsv4::apps {
 
 // `other` is the model that the first is compared with; may be null.
 Status EvalPerplexity(const EvalOptions& options, const std::vector<DataLine>& lines, EvalModel& model,
-                      EvalModel* other, EvalReport& report);
+                      EvalModel* other, EvalProgress& progress, EvalReport& report);
 Status EvalChoice(const EvalOptions& options, const std::vector<DataLine>& lines, EvalModel& model,
-                  EvalReport& report);
+                  EvalProgress& progress, EvalReport& report);
 // "generation", "tools" and "needle": the model answers.
 Status EvalAnswers(const EvalOptions& options, const std::vector<DataLine>& lines, ChatRuntime& runtime,
-                   EvalReport& report);
+                   EvalProgress& progress, EvalReport& report);
 
 }  // namespace dsv4::apps

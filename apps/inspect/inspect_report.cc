@@ -49,6 +49,7 @@ class Counter {
     if (resolved.tensor == nullptr) return;
     int64_t elements = 1;
     for (const int64_t dim : resolved.tensor->dims) elements *= dim;
+    if (resolved.is_table) return Rows(id, resolved, elements);
     // Expert ids are a table, not parameters.
     const bool is_table = id == TensorId::kGateTid2Eid;
     Count(id, resolved.tensor->dtype_name, static_cast<int64_t>(resolved.tensor->bytes.size()),
@@ -56,6 +57,17 @@ class Counter {
   }
 
  private:
+  // A table of rows, which stays in its file and of which a token reads a few.
+  void Rows(TensorId id, const model::ResolvedTensor& table, int64_t elements) {
+    int64_t bytes = static_cast<int64_t>(table.tensor->bytes.size());
+    if (table.scale != nullptr) bytes += static_cast<int64_t>(table.scale->bytes.size());
+    const int64_t memory = report_.memory.weights_bytes;
+    const int64_t of_layers = report_.memory.layer_weights_bytes;
+    Count(id, table.tensor->dtype_name, bytes, elements, 0);
+    report_.memory.weights_bytes = memory;
+    report_.memory.layer_weights_bytes = of_layers;
+  }
+
   void Count(TensorId id, const std::string& format, int64_t bytes, int64_t parameters, double active_share) {
     std::string name = model::ExpandNames(model::RowOf(report_.config, id).names).front();
     if (const size_t number = name.find("#."); number != std::string::npos) name.erase(number, 2);

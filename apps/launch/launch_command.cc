@@ -115,6 +115,7 @@ Result<int> RunClient(const ClientSetup& setup) {
   sigaction(SIGINT, &interrupt, nullptr);
   sigaction(SIGQUIT, &quit, nullptr);
   if (process < 0) return Error(ResourceExhausted(fmt::format("fork: {}", std::strerror(errno))));
+  static_assert(kExitInterrupted == 128 + SIGINT);
   return WIFEXITED(ended) ? WEXITSTATUS(ended) : 128 + WTERMSIG(ended);
 }
 

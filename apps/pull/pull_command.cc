@@ -2,35 +2,85 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "apps/shared/model_flags.h"
+#include "apps/shared/readable.h"
 #include "apps/terminal/terminal.h"
+#include "backend/cuda/gpu_survey.h"
 #include "base/error_output.h"
 #include "base/json.h"
+#include "base/machine_memory.h"
+#include "base/read_file.h"
 #include "hub/pull.h"
+#include "model/config/config.h"
 
 namespace dsv4::apps {
 namespace {
-
-std::string Size(double bytes) {
-  if (bytes < 1e6) return fmt::format("{:.0f} kB", bytes / 1e3);
-  return bytes < 1e9 ? fmt::format("{:.1f} MB", bytes / 1e6) : fmt::format("{:.1f} GB", bytes / 1e9);
-}
-
-std::string Duration(double seconds) {
-  if (seconds < 90) return fmt::format("{:.0f} s", seconds);
-  return seconds < 5400 ? fmt::format("{:.0f} min", seconds / 60) : fmt::format("{:.1f} h", seconds / 3600);
-}
 
 int ExitCodeOf(const Status& status) {
   switch (status.code()) {
     case StatusCode::kNotFound:
     case StatusCode::kDataLoss:
+    case StatusCode::kUnimplemented:  // Another model than dsv4 runs.
       return kExitBadInput;
     default:
       return kExitRunFailed;
   }
+}
+
+// This machine and weights of so many bytes: by arithmetic, since their formats and shapes are not here yet.
+std::string WhereItRuns(int64_t weights) {
+  const backend::GpuSurvey survey = backend::SurveyGpus();
+  const Result<MachineMemory> memory = ReadMachineMemory();
+  const int64_t available = memory ? memory->available : 0;
+  // States, activations and the KV cache stand beside the weights.
+  const auto wanted = static_cast<int64_t>(1.05 * static_cast<double>(weights));
+  if (const auto usable = backend::FirstUsable(survey); usable.has_value()) {
+    const auto& gpu = survey.gpus[static_cast<size_t>(*usable)].info;
+    const auto total = static_cast<int64_t>(gpu.total_bytes);
+    if (wanted <= total) return fmt::format("it fits {} with {}", gpu.name, ReadableBytes(total));
+    const auto count = static_cast<int64_t>(survey.gpus.size());
+    if (count > 1 && wanted <= count * total)
+      return fmt::format("it wants several GPUs: --gpus {}", (wanted + total - 1) / total);
+    if (wanted <= total + available)
+      return fmt::format("larger than {}'s {}: with --experts auto a part of it is in the host's memory",
+                         gpu.name, ReadableBytes(total));
+  }
+  if (!memory) return memory.error().message();
+  if (wanted <= available)
+    return fmt::format("it fits the {} of memory that are available, and runs on the CPU",
+                       ReadableBytes(available));
+  return fmt::format(
+      "more than the {} of memory that are available: it would run, and read about {} from the disk again "
+      "and again, "
+      "many seconds a token",
+      ReadableBytes(available), ReadableBytes(wanted - available));
+}
+
+// Says what will come, and refuses what does not run.
+Status CheckPlan(const PullCommandOptions& options, const hub::Reference& reference,
+                 const hub::PullPlan& plan) {
+  if (plan.config.has_value() && !options.any_model) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(const std::string text, ReadFile(plan.config->string(), FileKind::kRegular));
+    const Result<Json> json = ParseJson(text, "config.json");
+    // A config that names its model, and another one than ours.
+    if (json && json->is_object() && json->contains("model_type")) {
+      if (const auto config = model::ParseModelConfig(text, "config.json"); !config) {
+        return {StatusCode::kUnimplemented,
+                fmt::format("{}; nothing more was fetched (--any-model fetches it all the same)",
+                            config.error().message())};
+      }
+    }
+  }
+  if (options.quiet || (plan.bytes_to_come == 0 && !options.check_only)) return {};
+  PrintError(
+      "{}: {} in {} files, {} to come{}\n", reference.ToString(), ReadableBytes(plan.num_bytes),
+      plan.num_files, ReadableBytes(plan.bytes_to_come),
+      plan.bytes_free >= 0 ? fmt::format(", {} free on the disk", ReadableBytes(plan.bytes_free)) : "");
+  if (plan.weight_bytes > 0) PrintError("On this machine: {}\n", WhereItRuns(plan.weight_bytes));
+  return {};
 }
 
 }  // namespace
@@ -45,6 +95,7 @@ int RunPullCommand(const PullCommandOptions& options) {
   };
   const InterruptScope interrupts;
   bool interrupted = false;
+  bool checked = false;
   ProgressBar bar("fetching");
   const hub::PullOptions pull{
       .reference = *reference,
@@ -59,22 +110,28 @@ int RunPullCommand(const PullCommandOptions& options) {
           [&](const hub::PullProgress& progress) {
             if (options.quiet) return;
             const double rate = static_cast<double>(progress.bytes_fetched) / std::max(elapsed(), 0.001);
-            std::string text = fmt::format("{} of {}", Size(static_cast<double>(progress.bytes_done)),
-                                           Size(static_cast<double>(progress.bytes_total)));
-            if (elapsed() > 1 && rate > 0) {
-              const auto left = static_cast<double>(progress.bytes_total - progress.bytes_done);
-              text += fmt::format(", {}/s, {} left", Size(rate), Duration(left / rate));
-            }
+            std::string text = fmt::format("{} of {}", ReadableBytes(progress.bytes_done),
+                                           ReadableBytes(progress.bytes_total));
+            if (elapsed() > 1 && rate > 0)
+              text += fmt::format(", {}/s", ReadableBytes(static_cast<int64_t>(rate)));
             bar.Update(progress.bytes_done, progress.bytes_total, text);
           },
       .cancelled =
           [&] {
             if (InterruptScope::Take()) interrupted = true;
             return interrupted;
+          },
+      .check =
+          [&](const hub::PullPlan& plan) {
+            bar.Hide();
+            Status status = CheckPlan(options, *reference, plan);
+            checked = status.ok() && options.check_only;
+            return checked ? Cancelled("pull: only checked") : status;
           }};
   const Result<hub::PullResult> result = hub::Pull(pull);
   bar.Clear();
   if (!result) {
+    if (checked) return kExitOk;
     return Fail(result.error().WithContext(reference->ToString()), ExitCodeOf(result.error()));
   }
   if (options.json) {
@@ -86,8 +143,8 @@ int RunPullCommand(const PullCommandOptions& options) {
   }
   if (!options.quiet) {
     PrintError("{}: commit {}, {} files, {}; {} fetched in {}, every digest right\n", reference->ToString(),
-               result->commit.substr(0, 12), result->num_files, Size(static_cast<double>(result->num_bytes)),
-               Size(static_cast<double>(result->bytes_fetched)), Duration(elapsed()));
+               result->commit.substr(0, 12), result->num_files, ReadableBytes(result->num_bytes),
+               ReadableBytes(result->bytes_fetched), ShortDuration(elapsed()));
     PrintError("It runs by its name: dsv4 run -m {}\n", reference->ToString());
   }
   fmt::print("{}\n", result->snapshot.string());

@@ -8,6 +8,8 @@ namespace dsv4::apps {
 struct PullCommandOptions {
   std::string reference;
   bool all_files = false;
+  bool check_only = false;
+  bool any_model = false;
   bool verify = false;
   bool json = false;
   bool quiet = false;

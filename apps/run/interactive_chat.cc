@@ -440,6 +440,8 @@ class Chat {
       last_ = *answer;
       // Every turn draws anew, or a repeated question would repeat its answer.
       ++ask_.sampling.seed;
+      if (const std::string cut = CutLine(*answer, ask_.max_tokens); !cut.empty())
+        Say(cut + "; /set max-tokens N");
       if (!quiet_) SayDim(SpeedLine(*answer));
       // A stopped answer stays in the history as far as it came: the reader has seen it. Of one that had said nothing yet, or only
       // begun a call, there is nothing to keep.

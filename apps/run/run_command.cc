@@ -118,9 +118,10 @@ ChatRuntime::Ask MakeAsk(const RunOptions& options) {
 }
 
 // What --verify found, said on standard error. Ctrl-C (under an InterruptScope) ends the wait for it.
-std::optional<diag::VerifySummary> Verified(const ChatRuntime& runtime) {
+std::optional<diag::VerifySummary> Verified(const ChatRuntime& runtime, bool& interrupted) {
   if (runtime.verifier() == nullptr) return std::nullopt;
-  const diag::VerifySummary summary = runtime.verifier()->Finish([] { return InterruptScope::Take(); });
+  const diag::VerifySummary summary =
+      runtime.verifier()->Finish([&] { return interrupted = InterruptScope::Take() || interrupted; });
   PrintError("{}\n", Printable(diag::ToText(summary)));
   return summary;
 }
@@ -165,6 +166,11 @@ int RunOnce(ChatRuntime& runtime, const RunOptions& options, const ToolCommands&
     if (const Status piped = AppendPiped(*prompt); !piped.ok()) return Fail(piped, kExitBadInput);
   }
   if (!prompt) return Fail(prompt.error(), kExitBadInput);
+  if (options.messages_path.empty() && prompt->find_first_not_of(" \t\r\n") == std::string::npos) {
+    return Fail(InvalidArgument(*options.prompt == "-" ? "standard input: empty, want a question"
+                                                       : "PROMPT: empty, want a question"),
+                kExitBadUsage);
+  }
 
   const InterruptScope interrupts;
   ProgressBar prefill_bar("Reading");
@@ -203,15 +209,19 @@ int RunOnce(ChatRuntime& runtime, const RunOptions& options, const ToolCommands&
 
   if (!options.json) {
     printer.EndAnswer();
+    // Even with -q: what was cut looks finished.
+    if (const std::string cut = CutLine(*answer, ask.max_tokens); !cut.empty()) PrintError("dsv4: {}\n", cut);
     if (!options.quiet) {
       PrintError("{}, on {}\n{}, seed {}\n", SpeedLine(*answer), runtime.backend_name(),
                  SettingsLine(runtime.profile(), ask.mode, ask.effort, ask.sampling), ask.sampling.seed);
     }
   }
   if (const Status dumped = runtime.FinishDump(); !dumped.ok()) return Fail(dumped, kExitRunFailed);
-  const std::optional<diag::VerifySummary> verify = Verified(runtime);
+  bool interrupted = answer->cancelled();
+  const std::optional<diag::VerifySummary> verify = Verified(runtime, interrupted);
   if (options.json) fmt::print("{}\n", RunReportJson(runtime, *answer, ask, load_seconds, verify));
-  return answer->cancelled() || (Drifted(verify)) ? kExitRunFailed : kExitOk;
+  if (interrupted) return kExitInterrupted;
+  return Drifted(verify) ? kExitRunFailed : kExitOk;
 }
 
 }  // namespace
@@ -326,7 +336,9 @@ int RunRunCommand(const RunOptions& options,
       RunInteractiveChat(**runtime, std::move(ask), options.system, std::move(last), std::move(tools),
                          *commands, options.reasoning, options.prompt.value_or(""), options.quiet);
   const InterruptScope interrupts;
-  const std::optional<diag::VerifySummary> verify = Verified(**runtime);
+  bool interrupted = false;
+  const std::optional<diag::VerifySummary> verify = Verified(**runtime, interrupted);
+  if (interrupted) return kExitInterrupted;
   return Drifted(verify) ? kExitRunFailed : exit_code;
 }
 

@@ -68,6 +68,16 @@ Json VerifyJson(const diag::VerifySummary& verify) {
 
 }  // namespace
 
+std::string CutLine(const Generation& generation, std::optional<int64_t> max_tokens) {
+  if (generation.completion.finish_reason != chat::FinishReason::kLength) return {};
+  const std::string_view what =
+      generation.completion.message.content.empty() ? "no answer yet: the reasoning" : "the answer";
+  const auto length = static_cast<int64_t>(generation.tokens.size());
+  if (max_tokens && length >= *max_tokens)
+    return fmt::format("{} is cut at its limit of {} tokens (-n, --max-tokens)", what, *max_tokens);
+  return fmt::format("{} is cut after {} tokens: the context is full", what, length);
+}
+
 std::string RunReportJson(const ChatRuntime& runtime, const Generation& generation,
                           const ChatRuntime::Ask& ask, double load_seconds,
                           const std::optional<diag::VerifySummary>& verify) {

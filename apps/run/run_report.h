@@ -22,4 +22,7 @@ std::string SettingsLine(const chat::ChatProfile* profile, chat::ThinkingMode mo
 // "prompt 14 tokens in 0.21 s (66 tok/s), answer 30 tokens in 1.02 s (29 tok/s)".
 std::string SpeedLine(const Generation& generation);
 
+// A line about an answer that a limit ended: "the answer is cut at its limit of 6 tokens (-n, --max-tokens)"; empty for others.
+std::string CutLine(const Generation& generation, std::optional<int64_t> max_tokens);
+
 }  // namespace dsv4::apps

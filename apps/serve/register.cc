@@ -71,6 +71,12 @@ void RegisterServe(Commands& commands) {
   serve.add_option("--api-key", options.api_keys, "Answer only requests with a key; may be repeated")
       ->allow_extra_args(false);
   serve.add_option("--api-key-file", options.api_key_file, "Keys, one a line");
+  serve
+      .add_option("--metric-names", options.metric_names,
+                  "Names in /metrics: ours, vLLM's where it has the same metric, or both")
+      ->check(CLI::IsMember({"dsv4", "vllm", "both"}))
+      ->capture_default_str();
+  serve.add_flag("--open-metrics", options.open_metrics, "/metrics needs no API key");
   serve.add_option("--cors-origin", options.cors_origin, "Pages of this origin may ask (*: any)");
   serve
       .add_option(
@@ -136,6 +142,19 @@ void RegisterServe(Commands& commands) {
       "left beside the weights where that is more)");
   number("--prefix-cache-every", options.prefix_cache_every,
          "Keep the state of a long prompt after so many tokens too (0: no)");
+  CLI::Option* kv_events = serve.add_option(
+      "--kv-events", options.kv_events,
+      "Publish changes of the prefix cache here, as vLLM does: tcp://*:5557 (prompts are readable in them)");
+  serve
+      .add_option("--kv-events-replay", options.kv_events_replay,
+                  "Send readers here what they have missed: tcp://*:5558")
+      ->needs(kv_events);
+  serve
+      .add_option("--kv-events-topic", options.kv_events_topic,
+                  "Of what is published (default: kv@MACHINE:PORT@MODEL)")
+      ->needs(kv_events);
+  positive("--kv-block-tokens", options.kv_block_tokens,
+           "Tokens of a block, in which routers count what a prompt shares with kept states");
   CLI::Option* prefix_cache_dir =
       serve.add_option("--prefix-cache-dir", options.prefix_cache_dir,
                        "Keep states for reuse in files here too, for after a restart");
@@ -152,6 +171,11 @@ void RegisterServe(Commands& commands) {
                    "Keep stored responses (previous_response_id) in files here, for after a restart");
   number("--responses-mib", options.responses_mib,
          "Of all stored responses; the least recently used go (0: none)");
+  CLI::Option* batches_dir =
+      serve.add_option("--batches-dir", options.batches_dir,
+                       "Keep files and batches (/v1/files, /v1/batches) here, and answer the batches");
+  positive("--batches-mib", options.batches_mib, "Of those files");
+  serve.get_option("--batches-mib")->needs(batches_dir);
   number("--timeout-seconds", options.timeout_seconds, "Of a request that names none (0: none)");
   positive("--max-body-mib", options.max_body_mib, "Longest body of a request");
   positive("--client-seconds", options.client_seconds,

@@ -4,17 +4,17 @@
 #include <malloc.h>
 
 #include <algorithm>
-#include <condition_variable>
+#include <atomic>
+#include <csignal>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <functional>
-#include <mutex>
-#include <thread>
 
 #include "apps/run/run_report.h"
-#include "apps/serve/api_keys.h"
 #include "apps/serve/expert_learner.h"
+#include "apps/serve/loss_watch.h"
+#include "apps/serve/reload.h"
 #include "apps/shared/choose_backend.h"
 #include "apps/shared/load_bar.h"
 #include "apps/shared/lost_file.h"
@@ -26,66 +26,25 @@
 #include "base/error_output.h"
 #include "base/log.h"
 #include "base/log_times.h"
-#include "base/read_file.h"
 #include "engine/engine_thread.h"
-#include "io/mapped_file.h"
 #include "server/api/api_error.h"
 #include "server/api/browser_rules.h"
+#include "server/batch/batch_worker.h"
 #include "server/http/http.h"
+#include "server/observe/kv_publisher.h"
 #include "server/service.h"
 
 namespace dsv4::apps {
 namespace {
 
-// Looks after the other ranks, while no step does, and the files of weights: a server that has lost one can answer nothing and ends.
-class LossWatch {
- public:
-  // `group` may be null. `on_loss` is called once, on a thread of this object.
-  LossWatch(comm::Communicator* group, std::function<void()> on_loss) {
-    thread_ = std::thread([this, group, on_loss = std::move(on_loss)] {
-      std::unique_lock lock(mutex_);
-      while (!stopping_.wait_for(lock, std::chrono::milliseconds(100), [this] { return stopped_; })) {
-        lost_ = io::LostFile();
-        if (lost_.ok() && group != nullptr) lost_ = group->Check();
-        if (!lost_.ok()) return on_loss();
-      }
-    });
-  }
-  ~LossWatch() { (void)Stop(); }
-  LossWatch(const LossWatch&) = delete;
-  LossWatch& operator=(const LossWatch&) = delete;
-
-  // What was lost, if anything was: DataLoss for a file.
-  Status Stop() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopped_ = true;
-    }
-    stopping_.notify_one();
-    if (thread_.joinable()) thread_.join();
-    return lost_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable stopping_;
-  bool stopped_ = false;
-  Status lost_;
-  std::thread thread_;
-};
+// `exit_code` where nothing was lost.
+int ExitOf(const Status& lost, int exit_code) {
+  if (lost.ok()) return exit_code;
+  return Fail(lost, lost.code() == StatusCode::kDataLoss ? kExitBadInput : kExitRunFailed);
+}
 
 std::chrono::milliseconds Milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000.0));
-}
-
-Result<std::vector<std::string>> ApiKeys(const ServeOptions& options) {
-  std::vector<std::string> keys = options.api_keys;
-  for (const std::string& key : keys) DSV4_TRY(CheckApiKey(key, "--api-key"));
-  if (options.api_key_file.empty()) return keys;
-  DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(options.api_key_file, FileKind::kAny));
-  DSV4_ASSIGN_OR_RETURN(const std::vector<std::string> more, ParseApiKeys(text, options.api_key_file));
-  keys.insert(keys.end(), more.begin(), more.end());
-  return keys;
 }
 
 // True where browsers of this machine reach the server, or nothing else keeps other people's pages out.
@@ -186,6 +145,23 @@ Result<std::unique_ptr<engine::PrefixDisk>> OpenPrefixDisk(const ServeOptions& o
       options.prefix_cache_dir, disk->stats().num_states, disk->stats().num_bytes, findings.num_damaged,
       findings.num_unfinished, findings.num_adopted, findings.num_missing, findings.num_foreign));
   return disk;
+}
+
+// Null without --kv-events.
+Result<std::unique_ptr<server::KvPublisher>> OpenKvEvents(const ServeOptions& options,
+                                                          const std::string& model_id, bool on_device) {
+  if (options.kv_events.empty()) return nullptr;
+  std::string topic = options.kv_events_topic;
+  if (topic.empty()) topic = fmt::format("kv@{}:{}@{}", server::MachineName(), options.port, model_id);
+  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<server::KvPublisher> events,
+                        server::KvPublisher::Open({.endpoint = options.kv_events,
+                                                   .replay_endpoint = options.kv_events_replay,
+                                                   .topic = topic,
+                                                   .block_tokens = options.kv_block_tokens,
+                                                   .medium = on_device ? "GPU" : "CPU"}));
+  LogInfo(
+      fmt::format("kv events: {} topic={} replay={}", events->endpoint(), topic, events->replay_endpoint()));
+  return events;
 }
 
 // The part of a device's memory beside the weights that is for states.
@@ -300,7 +276,7 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
   if (!disk) {
     return Fail(disk.error().WithContext("--prefix-cache-dir"), kExitRunFailed);
   }
-  server::Metrics metrics(served.id, options.version);
+  server::Metrics metrics(served.id, options.version, *server::ParseMetricNames(options.metric_names));
   if (*disk != nullptr) metrics.WatchDisk([&] { return (*disk)->stats(); });
   if (model.options().experts.cached > 0) {
     // Steps that checked the split are no request's.
@@ -314,6 +290,8 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
   SlotTrader trader(trade, [&backend](int64_t slots) { return backend::SetExpertSlots(backend, slots); });
   SamplingThreads sampling_threads(*backend.context);
   const int places = PlacesFor(options, model);
+  const auto kv_events = OpenKvEvents(options, served.id, model.asynchronous());
+  if (!kv_events) return Fail(kv_events.error(), kExitRunFailed);
   auto owned_engine = std::make_unique<engine::Engine>(
       model,
       engine::EngineOptions{.max_step_tokens = options.max_step_tokens,
@@ -325,15 +303,21 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
                             .max_state_bytes = options.state_mib << 20,
                             .prefix_cache_bytes = options.prefix_cache_mib.value_or(kKeptMib) << 20,
                             .checkpoint_tokens = options.prefix_cache_every,
+                            .block_tokens = options.kv_block_tokens,
+                            .block_watcher = kv_events->get(),
                             .prefix_disk = disk->get(),
                             .watcher = verifier,
                             .threads = &sampling_threads.pool(),
                             .speculation = SpeculationOf(speculation, model)},
       served.AllowedTokens());
+  // Schedulers read them before the first request.
+  metrics.OnStep({.stats = owned_engine->stats()});
   const std::string prompts_line = PromptsLine(owned_engine->prefill_policy());
+  std::atomic<double> busy_seconds = 0.0;
   engine::EngineThread engine(std::move(owned_engine), {.max_waiting = options.max_waiting},
                               [&](const engine::StepReport& report) {
                                 metrics.OnStep(report);
+                                busy_seconds = busy_seconds + report.seconds;
                                 if (learner != nullptr) learner->OnStep();
                                 // Kept states lie beside those that run.
                                 if (trade.any())
@@ -350,6 +334,13 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
   Result<std::unique_ptr<server::ResponseStore>> responses = server::ResponseStore::Open(
       {.directory = options.responses_dir, .max_bytes = options.responses_mib << 20});
   if (!responses) return Fail(responses.error().WithContext("--responses-dir"), kExitRunFailed);
+  std::unique_ptr<server::BatchStore> batches;
+  if (!options.batches_dir.empty()) {
+    auto opened =
+        server::BatchStore::Open({.directory = options.batches_dir, .max_bytes = options.batches_mib << 20});
+    if (!opened) return Fail(opened.error().WithContext("--batches-dir"), kExitRunFailed);
+    batches = std::move(*opened);
+  }
   std::unique_ptr<server::AccessLog> access_log;
   if (!options.access_log.empty()) {
     auto opened = server::AccessLog::Open(options.access_log);
@@ -366,10 +357,12 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
   }
   std::vector<std::string> hosts = options.allowed_hosts;
   hosts.insert(hosts.end(), {options.host, server::MachineName()});
-  const bool checks_host = ChecksHost(options, !api_keys.empty());
+  const bool has_keys = !api_keys.empty();
+  const bool checks_host = ChecksHost(options, has_keys);
   const BackendName ran_on = SplitBackendName(backend.name);
   server::Service service(served, engine, metrics,
                           {.api_keys = std::move(api_keys),
+                           .open_metrics = options.open_metrics,
                            .cors_origin = options.cors_origin,
                            .checks_host = checks_host,
                            .allowed_hosts = std::move(hosts),
@@ -382,8 +375,30 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
                            .backend = ran_on.backend,
                            .device = ran_on.device,
                            .responses = responses->get(),
+                           .kv_events = kv_events->get(),
+                           .batches = batches.get(),
                            .access_log = access_log.get(),
                            .traces = traces.get()});
+  if (options.run) {
+    GoOnWithoutLostFiles();
+    std::atomic<bool> is_lost = false;
+    LossWatch watch(options.model.group.get(), [&] { is_lost = true; });
+    const int exit_code = options.run({.service = service,
+                                       .engine = engine,
+                                       .places = places,
+                                       .busy_seconds = [&] { return busy_seconds.load(); },
+                                       .is_lost = [&] { return is_lost.load(); }});
+    return ExitOf(watch.Stop(), exit_code);
+  }
+  std::unique_ptr<server::BatchWorker> batch_worker;
+  if (batches != nullptr) {
+    batch_worker = std::make_unique<server::BatchWorker>(
+        *batches,
+        [&](server::HttpRequest request, uint64_t owner) {
+          return service.HandleOfBatch(std::move(request), owner);
+        },
+        std::min<int64_t>(places, options.max_waiting));
+  }
   Result<std::unique_ptr<server::HttpServer>> http = server::HttpServer::Listen(
       {.host = options.host,
        .port = options.port,
@@ -404,7 +419,8 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
                 http.error().code() == StatusCode::kInvalidArgument ? kExitBadUsage : kExitRunFailed);
   }
   // Scripts wait for this line: it says where, that answers will come, and that a signal ends the server in order.
-  (*http)->HandleSignals();
+  (*http)->HandleSignals([&] { Reload(options, service, access_log.get(), **http); });
+  if (const std::string warning = OpenToOthers(options, has_keys); !warning.empty()) LogWarning(warning);
   PrintError("dsv4 serves {} at {} on {} (context {}, {} at a time)\n", served.id, (*http)->address(),
              backend.name, served.context_length, places);
   PrintError("Where a request says nothing: {}\n",
@@ -414,12 +430,12 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
   LossWatch watch(options.model.group.get(), [&] { (*http)->Shutdown(); });
   (*http)->Run([&] {
     service.StopBeingReady();
-    PrintError("dsv4: stopping, {} requests to finish\n",
+    batch_worker.reset();  // Its requests are asked again at the next start.
+    PrintError("dsv4 stops serving {}, {} requests to finish\n", served.id,
                engine.stats().num_running + engine.stats().num_waiting);
   });
-  const Status lost = watch.Stop();
-  if (lost.ok()) return kExitOk;
-  return Fail(lost, lost.code() == StatusCode::kDataLoss ? kExitBadInput : kExitRunFailed);
+  // By Ctrl-C a shell's loop ends too; SIGTERM is an end in order.
+  return ExitOf(watch.Stop(), (*http)->stop_signal() == SIGINT ? kExitInterrupted : kExitOk);
 }
 
 // Large bodies and their texts go back to the system when they are freed. Without this glibc learns to take them from the heap. There the
@@ -436,6 +452,8 @@ int RunServeCommand(const ServeOptions& options) {
   KeepLargeAllocationsApart();
   // A log that is full, or that is not read, holds up no request and no end.
   const BackgroundErrors background;
+  // A reload that comes while the model loads asks for what will be read anyway.
+  if (!options.run) std::signal(SIGHUP, SIG_IGN);
   // Before a model is read.
   const auto speculation = ParseSpeculation(options.speculation, options.verify_every > 0);
   if (!speculation) return Fail(speculation.error(), kExitBadUsage);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,7 +10,23 @@
 #include "apps/shared/model_flags.h"
 #include "session/answer_options.h"
 
+namespace dsv4::engine {
+class EngineThread;
+}
+namespace dsv4::server {
+class Service;
+}
+
 namespace dsv4::apps {
+
+// A server without its sockets.
+struct ServedEngine {
+  server::Service& service;
+  engine::EngineThread& engine;
+  int places = 1;                        // Answers at one time.
+  std::function<double()> busy_seconds;  // Taken by steps.
+  std::function<bool()> is_lost;         // A file of weights, or a rank, is gone.
+};
 
 struct ServeOptions {
   ModelFlags model;
@@ -30,7 +47,13 @@ struct ServeOptions {
   std::string name;  // Of the model; empty: its directory's.
   std::vector<std::string> aliases;
   std::vector<std::string> api_keys;
-  std::string api_key_file;  // One a line.
+  std::string api_key_file;           // One a line.
+  std::string metric_names = "dsv4";  // ParseMetricNames
+  bool open_metrics = false;          // /metrics needs no key.
+  std::string kv_events;              // KvPublisherOptions::endpoint; empty: nothing is published.
+  std::string kv_events_replay;
+  std::string kv_events_topic;   // Empty: kv@MACHINE:PORT@MODEL.
+  int64_t kv_block_tokens = 64;  // EngineOptions::block_tokens
   std::string cors_origin;
   std::vector<std::string> allowed_hosts;  // Further names that requests may call the server; "*": any.
   std::string unknown_fields =
@@ -53,6 +76,8 @@ struct ServeOptions {
   std::string otlp_endpoint;     // http(s)://HOST:PORT; empty: as the OTEL_ variables say.
   std::string responses_dir;     // Empty: stored responses are in memory.
   int64_t responses_mib = 64;    // 0: none is stored.
+  std::string batches_dir;       // Empty: no files and batches.
+  int64_t batches_mib = 1024;    // Taken by all files.
   double timeout_seconds = 0.0;  // Of a request; 0: none.
   int64_t max_body_mib = 24;     // A request has several copies of its text for a moment.
   double client_seconds = 30.0;
@@ -61,7 +86,9 @@ struct ServeOptions {
   std::optional<double> lame_duck_seconds = {};  // None: 5 in a Kubernetes pod, else 0.
   std::vector<std::string> trusted_proxies;      // TrustedProxies
   std::string learn_experts =
-      "auto";                // "on", "off" or "auto": whether choices of experts become the model's profile.
+      "auto";  // "on", "off" or "auto": whether choices of experts become the model's profile.
+  // In place of listening; returns the exit code.
+  std::function<int(const ServedEngine&)> run = {};
   int64_t verify_every = 0;  // > 0: every so many-th decode token is computed again on the reference backend.
 };
 

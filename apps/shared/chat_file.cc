@@ -1,5 +1,7 @@
 #include "apps/shared/chat_file.h"
 
+#include <fmt/format.h>
+
 #include "base/json.h"
 #include "base/read_file.h"
 #include "io/output_file.h"
@@ -16,7 +18,15 @@ Result<chat::JsonValue> ReadJsonFile(const std::string& path) {
 
 Result<std::vector<chat::Message>> ReadChatFile(const std::string& path) {
   DSV4_ASSIGN_OR_RETURN(const chat::JsonValue json, ReadJsonFile(path));
-  return chat::ParseMessages(json, path);
+  DSV4_ASSIGN_OR_RETURN(std::vector<chat::Message> messages, chat::ParseMessages(json, path));
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const chat::Message& message = messages[i];
+    if (message.role == chat::Role::kUser && (message.content.kind == chat::Content::Kind::kAbsent ||
+                                              message.content.kind == chat::Content::Kind::kNull))
+      return Error(
+          InvalidArgument(fmt::format("{}: [{}].content: missing, want what the user says", path, i)));
+  }
+  return messages;
 }
 
 Result<std::vector<chat::JsonValue>> ReadToolsFile(const std::string& path) {

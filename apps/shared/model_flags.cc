@@ -272,6 +272,7 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& given, const M
     if (progress) progress(so_far);
     return Status();
   };
+  DSV4_ASSIGN_OR_RETURN(options.token_classes, source.TokenClasses(config));
   options.group = flags.group;
   if (flags.group != nullptr && flags.exchange_hooks != nullptr)
     options.group = comm::Observe(flags.group, flags.exchange_hooks);
@@ -381,7 +382,7 @@ std::string LoadSpeed(int64_t num_bytes, double seconds) {
 
 int Fail(const Status& status, int exit_code) {
   PrintError("dsv4: {}\n", Printable(status.message()));
-  return exit_code;
+  return status.code() == StatusCode::kCancelled ? kExitInterrupted : exit_code;
 }
 
 int LoadExitCode(const Status& status) {

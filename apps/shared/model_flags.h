@@ -25,6 +25,8 @@ inline constexpr int kExitOk = 0;
 inline constexpr int kExitRunFailed = 1;
 inline constexpr int kExitBadUsage = 2;
 inline constexpr int kExitBadInput = 3;
+inline constexpr int kExitInterrupted =
+    130;  // By Ctrl-C: main ends by the signal itself, so that loops of a shell end too.
 
 class ModelSource;  // apps/shared/model_source.h
 

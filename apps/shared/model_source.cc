@@ -3,13 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <utility>
 
+#include "hub/cache.h"
 #include "hub/reference.h"
 #include "model/arch/architecture.h"
 #include "model/synthetic/synthetic.h"
+#include "session/token_classes.h"
 #include "tokenizer/special_tokens.h"
 #include "tokenizer/tokenizer.h"
 
@@ -34,6 +38,36 @@ Result<std::string> FindSmallModel() {
                   binary.string())));
 }
 
+// The format of weights of other programs, where `path` is such a file or a folder of them; else empty.
+std::string OtherFormat(const fs::path& path) {
+  std::error_code error;
+  const auto format_of = [](const fs::path& file) -> std::string_view {
+    std::array<char, 4> magic = {};
+    std::ifstream(file, std::ios::binary).read(magic.data(), magic.size());
+    const std::string extension = file.extension().string();
+    if (std::string_view(magic.data(), magic.size()) == "GGUF" || extension == ".gguf")
+      return "GGUF, the format of llama.cpp and ollama";
+    if (extension == ".bin" || extension == ".pt" || extension == ".pth")
+      return "weights that PyTorch pickled";
+    if (extension == ".safetensors") return "one file of a checkpoint";
+    return {};
+  };
+  if (fs::is_regular_file(path, error)) return std::string(format_of(path));
+  for (fs::directory_iterator at(path, error), end; !error && at != end; at.increment(error)) {
+    if (const std::string_view format = format_of(at->path());
+        !format.empty() && at->path().extension() != ".safetensors")
+      return fmt::format("{} is {}", at->path().filename().string(), format);
+  }
+  return {};
+}
+
+constexpr std::string_view kWantedFormat =
+    "dsv4 reads a folder with config.json, tokenizer.json and safetensors, as `dsv4 pull OWNER/NAME` fetches "
+    "it";
+
+// The variable that named the model; empty for the command line.
+std::string_view ModelOrigin(const ModelFlags& flags) { return flags.model.empty() ? "DSV4_MODEL: " : ""; }
+
 }  // namespace
 
 Result<std::string> ResolveModelDirectory(const ModelFlags& flags) {
@@ -45,18 +79,34 @@ Result<std::string> ResolveModelDirectory(const ModelFlags& flags) {
   }
   std::error_code error;
   if (fs::is_directory(directory, error)) return directory;
-  if (fs::exists(directory, error))
+  const std::string_view origin = ModelOrigin(flags);
+  if (fs::exists(directory, error)) {
+    const std::string format = OtherFormat(directory);
     return Error(
-        InvalidArgument(fmt::format("model {}: a file, wanted a checkpoint's directory", directory)));
+        InvalidArgument(fmt::format("{}model {}: a file{}, wanted a checkpoint's directory; {}", origin,
+                                    directory, format.empty() ? "" : " (" + format + ")", kWantedFormat)));
+  }
   // A folder comes first, as for git and docker; nothing is fetched here.
   if (const Result<hub::Reference> reference = hub::ParseReference(directory)) {
     const fs::path cache = hub::SettingsFromEnvironment().cache;
     if (const auto snapshot = hub::FindSnapshot(cache, *reference)) return snapshot->string();
     return Error(
-        NotFound(fmt::format("model {}: neither a directory nor in the cache {}; `dsv4 pull {}` fetches it",
-                             directory, cache.string(), directory)));
+        NotFound(fmt::format("{}model {}: neither a directory nor in the cache {}; `dsv4 pull {}` fetches it",
+                             origin, directory, cache.string(), directory)));
   }
-  return Error(NotFound(fmt::format("model {}: not a directory", directory)));
+  // The name alone, where one owner has it.
+  if (directory.find('/') == std::string::npos) {
+    DSV4_ASSIGN_OR_RETURN(const auto pulled, hub::ListCache(hub::SettingsFromEnvironment().cache));
+    const Result<hub::Reference> reference = hub::FindInCache(pulled, directory);
+    if (reference) {
+      if (const auto snapshot = hub::FindSnapshot(hub::SettingsFromEnvironment().cache, *reference))
+        return snapshot->string();
+    } else if (reference.error().code() == StatusCode::kInvalidArgument) {
+      return Error(reference.error().WithContext(std::string(origin) + "model"));
+    }
+  }
+  return Error(NotFound(fmt::format(
+      "{}model {}: neither a directory nor a pulled model, which `dsv4 list` shows", origin, directory)));
 }
 
 Status FitTokenizer(const std::string& tokenizer_path, model::SyntheticOptions& options) {
@@ -80,6 +130,10 @@ Result<ModelSource> ModelSource::Find(const ModelFlags& flags) {
     const fs::path directory = source.name_;
     const auto is_missing = [&](const char* file) { return !fs::exists(directory / file, error) && !error; };
     if (is_missing("config.json") && is_missing("tokenizer.json")) {
+      if (const std::string format = OtherFormat(directory); !format.empty()) {
+        return Error(
+            NotFound(fmt::format("model {}: no checkpoint: {}; {}", source.name_, format, kWantedFormat)));
+      }
       return Error(NotFound(
           fmt::format("model {}: no checkpoint, which has config.json, tokenizer.json and safetensors there",
                       source.name_)));
@@ -117,6 +171,11 @@ Result<ModelSource> ModelSource::Find(const ModelFlags& flags) {
 Result<std::string> ModelSource::RequireTextDirectory() const {
   if (text_directory_.empty() && !no_text_.ok()) return Error(no_text_);
   return text_directory_;
+}
+
+Result<std::vector<int32_t>> ModelSource::TokenClasses(const model::ModelConfig& config) const {
+  if (!config.engram.has_value()) return std::vector<int32_t>();
+  return session::TokenClassesOf(text_directory_, config.vocab_size, config.engram->compressed_vocab_size);
 }
 
 Result<model::ModelConfig> ModelSource::Config() const {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "apps/shared/model_flags.h"
 #include "io/checkpoint.h"
@@ -32,6 +33,8 @@ class ModelSource {
   // The same for what cannot do without: NotFound says why there is none.
   Result<std::string> RequireTextDirectory() const;
   bool synthetic() const { return synthetic_.has_value(); }
+  // Classes of the token ids, for a model with n-gram tables; empty for others.
+  Result<std::vector<int32_t>> TokenClasses(const model::ModelConfig& config) const;
 
   Result<model::ModelConfig> Config() const;
   // Opens the directory, or makes the weights once. Later calls share them, those of a directory while a caller holds them.

@@ -47,6 +47,7 @@ std::atomic<int> g_bars = 0;  // That are shown.
 constexpr int64_t kSecondInterruptNanoseconds = 1'000'000'000;
 constexpr int64_t kMinBarWidth = 5;
 constexpr int64_t kMaxBarWidth = 30;
+constexpr std::chrono::milliseconds kRedrawInterval(100);
 constexpr double kEstimateSeconds = 1;  // An estimate of less is a guess.
 
 void OpenWakeFile() {
@@ -121,6 +122,13 @@ void Handle(int signal, void (*handler)(int)) {
 
 }  // namespace
 
+void EndByInterrupt() {
+  RestoreTerminal();
+  std::signal(SIGINT, SIG_DFL);
+  std::raise(SIGINT);
+  std::_Exit(128 + SIGINT);  // For a process in which the signal is blocked.
+}
+
 void RestoreTerminal() {
   if (g_type_ahead == 0) return;
   ::tcsetattr(STDIN_FILENO, TCSANOW, &g_before);
@@ -176,6 +184,10 @@ std::string ProgressBar::Left(int64_t done, int64_t total) {
 
 void ProgressBar::Update(int64_t done, int64_t total, std::string_view text) {
   if (!StderrIsTerminal() || !TerminalCanMoveCursor() || total <= 0) return;
+  // More often is not seen, and fills recordings of terminals.
+  const auto now = std::chrono::steady_clock::now();
+  if (visible_ && done < total && done >= last_ && now - drawn_ < kRedrawInterval) return;
+  drawn_ = now;
   const std::string counts =
       (text.empty() ? fmt::format("{}/{}", done, total) : std::string(text)) + Left(done, total);
   // A bar that wraps is no longer overwritten: it has the room that the words leave in one line, and the words are cut last.

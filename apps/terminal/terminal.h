@@ -52,6 +52,7 @@ class ProgressBar {
 
   std::string label_;
   bool visible_ = false;
+  std::chrono::steady_clock::time_point drawn_;
   std::chrono::steady_clock::time_point begin_;  // Of the work that first_ to total are.
   int64_t first_ = -1;                           // -1: nothing has begun.
   int64_t last_ = -1;
@@ -90,6 +91,9 @@ class InterruptScope {
   // Of a chat: while it does not answer, Ctrl-C never ends the process, however often it comes, since nothing runs that could hang.
   static void SetAnswering(bool answering);
 };
+
+// Ends the process as an uncaught Ctrl-C does, with the terminal as it was.
+[[noreturn]] void EndByInterrupt();
 
 // At once, past the buffers of standard output: to standard output where it is a terminal, else to standard error.
 void WriteToTerminal(std::string_view text);

@@ -10,6 +10,7 @@
 
 #include "apps/shared/model_flags.h"
 #include "apps/shared/model_source.h"
+#include "apps/shared/readable.h"
 #include "apps/terminal/terminal.h"
 #include "base/error_output.h"
 #include "io/checkpoint.h"
@@ -77,8 +78,9 @@ int RunSynthCommand(const SynthOptions& options) {
     if (!fitted.ok()) return Fail(fitted, kExitBadInput);
   }
   const Status written = model::WriteSyntheticCheckpoint(
-      options.directory, synthetic,
-      {.progress = [&](int64_t done, int64_t total) { bar.Update(done, total); }});
+      options.directory, synthetic, {.progress = [&](int64_t done, int64_t total) {
+        bar.Update(done, total, fmt::format("{} of {}", ReadableBytes(done), ReadableBytes(total)));
+      }});
   bar.Clear();
   if (!written.ok()) {
     return Fail(written, written.code() == StatusCode::kInvalidArgument ? kExitBadUsage : kExitRunFailed);

@@ -70,9 +70,15 @@ def _load() -> c.CDLL:
     beside = [here.parent / "libdsv4.so", here.parents[2] / "build" / "shared" / "libdsv4.so"]
     given = os.environ.get("DSV4_LIBRARY")
     found = given or next((str(path) for path in beside if path.exists()), "libdsv4.so.1")
-    library = c.CDLL(found)
-    if library.dsv4_abi() != ABI:
-        raise ImportError(f"{found}: has ABI {library.dsv4_abi()}, wanted {ABI}")
+    try:
+        library = c.CDLL(found)
+        abi = library.dsv4_abi()
+    except (OSError, AttributeError) as error:
+        where = f"DSV4_LIBRARY={given}" if given else f"neither {' nor '.join(map(str, beside))} nor a libdsv4.so.1 of the system"
+        raise ImportError(f"dsv4 cannot load its library, {where}: {error}. `pip install .` in the source tree builds it for Python; "
+                          "DSV4_LIBRARY names one that is built (./dev build --preset shared: build/shared/libdsv4.so)") from None
+    if abi != ABI:
+        raise ImportError(f"{found}: has ABI {abi}, wanted {ABI}: package and library are of different versions")
     for name in ("dsv4_model_vocab_size", "dsv4_model_context_length", "dsv4_session_length"):
         getattr(library, name).restype = c.c_int64
         getattr(library, name).argtypes = [c.c_void_p]
@@ -115,11 +121,26 @@ class _Handle:
     """A handle and what must outlive it."""
 
     def __init__(self, kind: str, handle: c.c_void_p, owner: object) -> None:
-        self.handle, self._free, self._owner = handle, getattr(_lib, f"dsv4_{kind}_free"), owner
+        self._kind, self._handle, self._free = kind, handle, getattr(_lib, f"dsv4_{kind}_free")
+        self._owner: object = owner
+
+    @property
+    def handle(self) -> c.c_void_p:
+        if not self._handle:
+            raise ValueError(f"{self._kind}: closed")
+        return self._handle
+
+    @property
+    def closed(self) -> bool:
+        return not self._handle
 
     def __del__(self) -> None:
-        if self.handle:
-            self._free(self.handle)
+        self.close()
+
+    def close(self) -> None:
+        if self._handle:
+            self._free(self._handle)
+            self._handle, self._owner = c.c_void_p(), None
 
 
 @dataclass
@@ -163,6 +184,59 @@ class Delta:
     call: int = -1
 
 
+@dataclass(frozen=True)
+class ToolCall:
+    """A call that an answer makes; `arguments` is JSON as the model wrote it."""
+
+    name: str
+    arguments: str
+
+
+class Answer(str):
+    """The content of an answer, and what belongs to it."""
+
+    reasoning: str
+    tool_calls: list[ToolCall]
+    finish_reason: str  # "stop", "length" (max_tokens) or "tool_calls".
+    prompt_tokens: int
+    completion_tokens: int
+
+    @property
+    def text(self) -> str:
+        return str(self)
+
+    def __repr__(self) -> str:
+        start = str(self) if len(self) <= 40 else self[:37] + "..."
+        calls = f", calls {', '.join(call.name for call in self.tool_calls)[:30]}" if self.tool_calls else ""
+        return f"<Answer {str(start)!r}{calls}, {self.finish_reason}, {self.completion_tokens} tokens>"
+
+
+class _Collected:
+    """Deltas of an answer as they come, and how it ended."""
+
+    def __init__(self) -> None:
+        self.text, self.reasoning = "", ""
+        self.calls: list[list[str]] = []  # Name and arguments of each.
+        self.finish_reason, self.prompt_tokens, self.completion_tokens = "length", 0, 0
+
+    def add(self, delta: Delta) -> None:
+        if delta.kind == "content":
+            self.text += delta.text
+        elif delta.kind == "reasoning":
+            self.reasoning += delta.text
+        elif delta.kind == "tool_call_begin":
+            self.calls.append([delta.text, ""])
+        elif delta.kind == "arguments":
+            self.calls[-1][1] += delta.text
+
+    def answer(self) -> Answer:
+        answer = Answer(self.text)
+        answer.reasoning, answer.tool_calls = self.reasoning, [ToolCall(name, arguments) for name, arguments in self.calls]
+        answer.finish_reason = "tool_calls" if self.calls and self.finish_reason == "stop" else self.finish_reason
+        answer.prompt_tokens, answer.completion_tokens = self.prompt_tokens, self.completion_tokens
+        return answer
+
+
 class Session:
     """Token ids in, logits out. One thread at a time."""
 
@@ -171,6 +245,19 @@ class Session:
         if _handle is None:
             _call("dsv4_session_new", llm._model.handle, c.byref(handle))
         self._llm, self._session = llm, _Handle("session", handle, llm._model)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives its memory back now; nothing else may be called after it."""
+        self._session.close()
+
+    def __repr__(self) -> str:
+        return "<Session, closed>" if self._session.closed else f"<Session of {len(self)} tokens>"
 
     def __len__(self) -> int:
         return int(_lib.dsv4_session_length(self._session.handle))
@@ -237,6 +324,14 @@ class _Steps:
         self._steps = max(1, min(2 * self._steps, _MOST_STEPS, int(_CALL_SECONDS * done / max(seconds, 1e-9))))
 
 
+def _request(messages: Messages | str, tools: Sequence[Mapping[str, Any]] | None, thinking_mode: str | None,
+             effort: str | None) -> bytes:
+    """Of dsv4_render."""
+    asked: Messages = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+    given = {"messages": asked, "tools": tools, "thinking_mode": thinking_mode, "effort": effort}
+    return json.dumps({name: value for name, value in given.items() if value is not None}).encode()
+
+
 class LLM:
     """A model of a checkpoint directory. Threads may share it. Warnings go to the logger "dsv4"."""
 
@@ -265,11 +360,31 @@ class LLM:
             if raised:
                 raise raised[0] from None
             raise
-        self._model = _Handle("model", handle, self._log)
+        self._opened: _Handle | None = _Handle("model", handle, self._log)
+        self._name = os.fspath(path)
         self.backend: str = _lib.dsv4_model_backend(handle).decode()  # "cuda (NVIDIA H200)"
         self.vocab_size: int = _lib.dsv4_model_vocab_size(handle)
         self.context_length: int = _lib.dsv4_model_context_length(handle)
         self._stops = frozenset(token for token in range(self.vocab_size) if _lib.dsv4_model_is_stop(handle, token))
+
+    @property
+    def _model(self) -> _Handle:
+        if self._opened is None:
+            raise ValueError("LLM: closed")
+        return self._opened
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives the weights' memory back, as soon as its sessions are gone too."""
+        self._opened = None
+
+    def __repr__(self) -> str:
+        return f"<LLM {self._name}, {self.backend if self._opened else 'closed'}, context {self.context_length}>"
 
     def tokenize(self, text: str, markers: bool = False) -> list[int]:
         """Ids of a text; with `markers`, "<think>" and its like are single tokens."""
@@ -344,9 +459,42 @@ class LLM:
         finally:
             cancelled.set()
 
-    async def astream(self, messages: Messages, **options: Any) -> AsyncIterator[Delta]:
+    async def astream(self, messages: Messages | str, *, sampling: Sampling | None = None, max_tokens: int = 1024,
+                      stop: Sequence[str] = (), tools: Sequence[Mapping[str, Any]] | None = None,
+                      thinking_mode: str | None = None, effort: str | None = None) -> AsyncIterator[Delta]:
         """As stream; every step runs in a thread. A cancelled task ends the answer at the next token."""
-        deltas = self.stream(messages, **options)
+        request = _request(messages, tools, thinking_mode, effort)
+        async for delta in self._astream(request, sampling, max_tokens, stop, _Collected()):
+            yield delta
+
+    async def achat(self, messages: Messages | str, *, sampling: Sampling | None = None, max_tokens: int = 1024,
+                    stop: Sequence[str] = (), tools: Sequence[Mapping[str, Any]] | None = None,
+                    thinking_mode: str | None = None, effort: str | None = None) -> Answer:
+        """As chat."""
+        answer = _Collected()
+        async for _ in self._astream(_request(messages, tools, thinking_mode, effort), sampling, max_tokens, stop, answer):
+            pass
+        return answer.answer()
+
+    def stream(self, messages: Messages | str, *, sampling: Sampling | None = None, max_tokens: int = 1024,
+               stop: Sequence[str] = (), tools: Sequence[Mapping[str, Any]] | None = None,
+               thinking_mode: str | None = None, effort: str | None = None) -> Generator[Delta, None, None]:
+        """Deltas of an answer. `messages`: a conversation, or the user's question alone. `thinking_mode`: "thinking" or "chat"; `effort` as the model's
+        revision has it; `tools` as of the OpenAI API. KeyboardInterrupt ends it between tokens."""
+        return self._stream(_request(messages, tools, thinking_mode, effort), sampling, max_tokens, stop, _Collected())
+
+    def chat(self, messages: Messages | str, *, sampling: Sampling | None = None, max_tokens: int = 1024,
+             stop: Sequence[str] = (), tools: Sequence[Mapping[str, Any]] | None = None,
+             thinking_mode: str | None = None, effort: str | None = None) -> Answer:
+        """An answer, with arguments as of stream: a str, its content, that knows reasoning, tool_calls, finish_reason and counts of tokens."""
+        answer = _Collected()
+        for _ in self._stream(_request(messages, tools, thinking_mode, effort), sampling, max_tokens, stop, answer):
+            pass
+        return answer.answer()
+
+    async def _astream(self, request: bytes, sampling: Sampling | None, max_tokens: int, stop: Sequence[str],
+                       answer: _Collected) -> AsyncIterator[Delta]:
+        deltas = self._stream(request, sampling, max_tokens, stop, answer)
         worker = ThreadPoolExecutor(1, "dsv4-stream")
         try:
             while (delta := await asyncio.get_running_loop().run_in_executor(worker, next, deltas, None)) is not None:
@@ -355,32 +503,34 @@ class LLM:
             worker.submit(deltas.close)  # Behind the step that runs.
             worker.shutdown(wait=False)
 
-    async def achat(self, messages: Messages, **options: Any) -> str:
-        """As chat."""
-        return "".join([delta.text async for delta in self.astream(messages, **options) if delta.kind == "content"])
-
-    def stream(self, messages: Messages, sampling: Sampling | None = None, max_tokens: int = 1024,
-               stop: Sequence[str] = (), **request: Any) -> Generator[Delta, None, None]:
-        """Deltas of an answer. `request`: tools, thinking_mode, effort. KeyboardInterrupt ends it between tokens."""
+    def _stream(self, request: bytes, sampling: Sampling | None, max_tokens: int, stop: Sequence[str],
+                answer: _Collected) -> Generator[Delta, None, None]:
+        """Adds each delta to `answer` too, and at the end how it ended."""
         model, out = self._model.handle, c.c_void_p()
-        _call("dsv4_render", model, json.dumps({"messages": messages, **request}).encode(), c.byref(out))
+        _call("dsv4_render", model, request, c.byref(out))
         prompt, out = _Handle("prompt", out, self._model), c.c_void_p()
         sampler = self._sampler(sampling, prompt)
         stops = (c.c_char_p * len(stop))(*(text.encode() for text in stop))
         _call("dsv4_parser_new", model, prompt.handle, stops, c.c_size_t(len(stop)), c.byref(out))
         parser = _Handle("parser", out, self._model)
         found: list[Delta] = []
-        on_delta = _OnDelta(lambda delta, _: found.append(Delta(
-            KINDS[delta[0].kind], c.string_at(delta[0].text, delta[0].text_size).decode(), delta[0].call)))
+
+        def add(delta: Any, _: object) -> None:
+            found.append(Delta(KINDS[delta[0].kind], c.string_at(delta[0].text, delta[0].text_size).decode(), delta[0].call))
+            answer.add(found[-1])
+
+        on_delta = _OnDelta(add)
         count = c.c_size_t()
         address = _lib.dsv4_prompt_ids(prompt.handle, c.byref(count))
         ids = list((c.c_int32 * count.value).from_address(address))
+        answer.prompt_tokens = len(ids)
         session = self.session()
         for begin in range(0, len(ids), _PIECE):
             session.append(ids[begin:begin + _PIECE])
         token, done, cut = c.c_int32(), c.c_int32(), True
         for _ in range(max_tokens):
             _call("dsv4_sample", sampler.handle, session._session.handle, c.byref(token))
+            answer.completion_tokens += 1
             if token.value in self._stops:
                 cut = False
                 break
@@ -391,9 +541,6 @@ class LLM:
                 cut = False
                 break
             session.append([token.value])
+        answer.finish_reason = "length" if cut else "stop"
         _call("dsv4_parser_finish", parser.handle, int(cut), on_delta, None)
         yield from found
-
-    def chat(self, messages: Messages, **options: Any) -> str:
-        """The content of an answer; options as stream's."""
-        return "".join(delta.text for delta in self.stream(messages, **options) if delta.kind == "content")

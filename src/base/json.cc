@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace dsv4 {
 
 Result<Json> ParseJson(std::string_view text, std::string_view what, int max_depth) {
@@ -29,7 +31,10 @@ Result<Json> ParseJson(std::string_view text, std::string_view what, int max_dep
   try {
     return Json::parse(text);
   } catch (const Json::exception& e) {
-    return Error(InvalidArgument(fmt::format("{}: not valid JSON: {}", what, e.what())));
+    // Behind the library's name of the error: "[json.exception.parse_error.101] ".
+    std::string_view why = e.what();
+    if (why.starts_with("[json.exception.")) why.remove_prefix(std::min(why.find("] ") + 2, why.size()));
+    return Error(InvalidArgument(fmt::format("{}: not valid JSON: {}", what, why)));
   }
 }
 

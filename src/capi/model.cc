@@ -19,6 +19,7 @@
 #include "io/checkpoint.h"
 #include "model/placement/memory_plan.h"
 #include "ops/op_table.h"
+#include "session/token_classes.h"
 
 namespace dsv4::capi {
 namespace {
@@ -96,6 +97,12 @@ Status Open(const dsv4_model_options& options, dsv4_model& opened) {
       return Cancelled(fmt::format("{}: on_progress ended the load after {} of {} layers", options.path,
                                    so_far.layers, so_far.num_layers));
     };
+  }
+  DSV4_ASSIGN_OR_RETURN_STATUS(const model::ModelConfig config, model::LoadModelConfig(directory));
+  if (config.engram.has_value()) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(
+        of_model.token_classes,
+        session::TokenClassesOf(directory, config.vocab_size, config.engram->compressed_vocab_size));
   }
   DSV4_ASSIGN_OR_RETURN_STATUS(opened.model, model::Model::Load(directory, backend, of_model));
   DSV4_RETURN_IF_ERROR(opened.text->SetVocabSize(opened.model->config().vocab_size, directory));

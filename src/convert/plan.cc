@@ -88,6 +88,13 @@ class Planner {
     if (row.kind == TensorKind::kLinear || row.kind == TensorKind::kEmbedding) {
       if (!found.linear.found()) return;  // A tied head.
       AddLinear(unit, row, scope, "", found.linear, 0);
+    } else if (row.kind == TensorKind::kTable) {
+      const std::string name = scope + model::ExpandNames(row.names).front();
+      for (const auto& [tensor, suffix] : {std::pair{found.tensor, ".weight"}, {found.scale, ".scale"}}) {
+        if (tensor == nullptr) continue;
+        AddCopy(unit, name + suffix, tensor->dtype_name, tensor->dims, ElementBytes(*tensor->dtype),
+                tensor->bytes);
+      }
     } else {
       AddCopy(unit, scope + model::ExpandNames(row.names).front(), found.tensor->dtype_name,
               found.tensor->dims, ElementBytes(*found.tensor->dtype), found.tensor->bytes);

@@ -207,6 +207,7 @@ bool Admission::Enter(size_t chosen, std::vector<Event>& events) {
   if (shared >= next.length() + kWorthWaitingFor) next.KeepAt(shared);
   if (!next.admitted) {
     next.admitted = true;
+    core_.stats.num_prompt_tokens += next.num_prompt_tokens;
     core_.stats.num_cached_tokens += next.length();
     core_.stats.num_shared_tokens += std::max(shared, next.length());
     events.push_back(

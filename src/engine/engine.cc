@@ -142,9 +142,9 @@ void Engine::Abandon() {
   while (parts_->keeper.EvictState()) continue;
 }
 
-void Engine::DropKeptStates() {
-  while (parts_->keeper.EvictState()) continue;
-}
+void Engine::DropKeptStates() { parts_->keeper.Clear(); }
+
+std::vector<uint64_t> Engine::KeptBlocks() const { return parts_->keeper.Blocks(); }
 
 void Engine::Step(std::vector<Event>& events) {
   parts_->keeper.Tidy();

@@ -54,6 +54,9 @@ class Engine {
   // Gives back the kept states in memory; the next Step reports their number.
   void DropKeptStates();
 
+  // PrefixStore::Blocks.
+  std::vector<uint64_t> KeptBlocks() const;
+
   // Gives back all memory that running sequences and kept states have. The next Step finishes the requests that ran, as above.
   void Abandon();
 

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/parallel.h"
+#include "engine/kept_blocks.h"
 #include "engine/prefix_disk.h"
 #include "engine/step_watcher.h"
 #include "model/runtime/model.h"
@@ -57,6 +58,10 @@ struct EngineOptions {
   // A long prompt's state is kept after every so many tokens too, or every kMostCheckpoints-th part where that is more, for prompts that
   // leave its path at a place that nothing foretold. In memory only. 0: nowhere but at the ends and branches.
   int64_t checkpoint_tokens = 0;
+  // Tokens of a block, in which routers count what a prompt shares with kept states; > 0. States themselves are kept at any length.
+  int64_t block_tokens = 64;
+  // Is told of the blocks of kept states (kept_blocks.h). Outlives the engine; null: none.
+  BlockWatcher* block_watcher = nullptr;
   // Keeps states beyond memory and process; wants prefix_cache_bytes > 0. Outlives the engine; null: none.
   PrefixDisk* prefix_disk = nullptr;
   StepWatcher* watcher = nullptr;  // Outlives the engine; null: none.

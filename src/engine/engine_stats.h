@@ -20,6 +20,7 @@ struct EngineStats {
   int64_t num_steps_verified_on_backend = 0;  // with drafts, and chose their tokens on the backend.
   int64_t num_mixed_steps_on_backend = 0;     // waited for, of any mix, and chose their tokens there;
   int64_t num_steps_holding = 0;              // While prompts waited for others to be read with.
+  int64_t num_prompt_tokens = 0;              // In admitted requests.
   int64_t num_prefill_tokens = 0;             // Computed.
   int64_t num_cached_tokens = 0;              // Reused instead,
   int64_t num_shared_tokens = 0;              // of those with which a kept text begins too.
@@ -33,6 +34,11 @@ struct EngineStats {
   double drafting_seconds = 0;          // Of the model's drafter.
   int64_t num_decode_steps = 0;         // A step counts once for every sequence that gets tokens of it.
   int64_t state_bytes = 0;              // Of running sequences, as EngineOptions::max_state_bytes counts.
+  // Their room: that budget. Without one the longest sequences in all places, or what memory there was at the start.
+  int64_t state_room_bytes = 0;
+  // EngineOptions::block_tokens, and how many of these blocks running and kept states have room for; 0: a token adds nothing to a state.
+  int64_t block_tokens = 0;
+  int64_t num_blocks = 0;
   // Of any sequence on the rank that has most: what does not grow, and what a token adds to its entries and its indexer keys.
   int64_t fixed_state_bytes = 0;
   double entry_bytes_per_token = 0;

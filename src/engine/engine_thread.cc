@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <future>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -84,6 +85,11 @@ struct EngineThread::Shared {
   std::unordered_map<uint64_t, int64_t> num_unadmitted_of;  // By owner; those that have any.
   bool has_cancellations = false;
   bool drops_states = false;
+  struct BlocksAsked {
+    std::function<void()> beside;
+    std::promise<std::vector<uint64_t>> blocks;
+  };
+  std::vector<BlocksAsked> blocks_asked;
   bool stopping = false;
 
   // The engine's thread only.
@@ -229,9 +235,13 @@ void EngineThread::Shared::Run() {
     bool cancel_all = false;
     bool look_for_cancelled = false;
     bool drop_states = false;
+    std::vector<BlocksAsked> blocks;
     {
       std::unique_lock lock(mutex);
-      changed.wait(lock, [&] { return stopping || drops_states || !inbox.empty() || !engine->idle(); });
+      changed.wait(lock, [&] {
+        return stopping || drops_states || !blocks_asked.empty() || !inbox.empty() || !engine->idle();
+      });
+      blocks = std::exchange(blocks_asked, {});
       submissions = std::exchange(inbox, {});
       cancel_all = stopping;
       look_for_cancelled = std::exchange(has_cancellations, false);
@@ -242,6 +252,12 @@ void EngineThread::Shared::Run() {
       const EngineStats now = engine->stats();
       const std::lock_guard lock(mutex);
       stats = now;
+    }
+    for (BlocksAsked& asked : blocks) {
+      std::vector<uint64_t> kept;
+      Insist([&] { kept = engine->KeptBlocks(); });
+      asked.beside();
+      asked.blocks.set_value(std::move(kept));
     }
     Receive(std::move(submissions));
     if (cancel_all || look_for_cancelled) {
@@ -338,6 +354,17 @@ void EngineThread::DropKeptStates() {
     shared_->drops_states = true;
   }
   shared_->changed.notify_all();
+}
+
+std::vector<uint64_t> EngineThread::KeptBlocks(std::function<void()> beside) {
+  std::future<std::vector<uint64_t>> kept;
+  {
+    const std::lock_guard lock(shared_->mutex);
+    if (shared_->stopping) return {};
+    kept = shared_->blocks_asked.emplace_back(std::move(beside)).blocks.get_future();
+  }
+  shared_->changed.notify_all();
+  return kept.get();
 }
 
 int64_t EngineThread::context_length() const { return shared_->engine->context_length(); }

@@ -54,6 +54,10 @@ class EngineThread {
   // States that are kept for reuse in memory go before the next request is read.
   void DropKeptStates();
 
+  // The blocks of kept states (EngineOptions::block_watcher). `beside` is called on the engine's thread at the same moment. Waits for the step
+  // that runs. Empty when the thread ends.
+  std::vector<uint64_t> KeptBlocks(std::function<void()> beside);
+
   int64_t context_length() const;
   EngineStats stats() const;
   // No request is waiting or running.

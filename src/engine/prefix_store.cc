@@ -1,6 +1,9 @@
 #include "engine/prefix_store.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
+#include <iterator>
 #include <new>
 #include <utility>
 
@@ -8,12 +11,17 @@
 
 namespace dsv4::engine {
 
+uint64_t HashBlock(uint64_t before, std::span<const int32_t> tokens) {
+  return XXH3_64bits_withSeed(tokens.data(), tokens.size_bytes(), before);
+}
+
 struct PrefixStore::Node {
   Node* parent = nullptr;
   std::vector<int32_t> edge;                          // The tokens from the parent to here.
   int64_t depth = 0;                                  // Tokens from the root to here.
   std::map<int32_t, std::unique_ptr<Node>> children;  // By the first token of their edge.
   std::optional<kv::SequenceState> state;             // Of `depth` tokens.
+  std::vector<uint64_t> blocks;                       // Hashes of the blocks that end in the edge.
   int64_t num_bytes = 0;
   std::list<Node*>::iterator place;  // In recent_, when there is a state.
 
@@ -32,8 +40,14 @@ struct PrefixStore::Place {
   Node* below = nullptr;
 };
 
-PrefixStore::PrefixStore(int64_t max_bytes, std::vector<kv::CacheLayout> stages)
-    : max_bytes_(max_bytes), stages_(std::move(stages)) {}
+PrefixStore::PrefixStore(int64_t max_bytes, std::vector<kv::CacheLayout> stages, int64_t block_tokens,
+                         BlockWatcher* watcher)
+    : max_bytes_(max_bytes),
+      block_tokens_(watcher != nullptr ? block_tokens : 0),
+      watcher_(watcher),
+      stages_(std::move(stages)) {
+  DSV4_CHECK(watcher == nullptr || block_tokens > 0) << "a block of " << block_tokens << " tokens";
+}
 PrefixStore::~PrefixStore() = default;
 PrefixStore::PrefixStore(PrefixStore&&) noexcept = default;
 
@@ -63,6 +77,8 @@ PrefixStore::Node& PrefixStore::MakeNode(uint64_t salt, std::span<const int32_t>
   if (!roots_.contains(salt)) roots_.emplace(salt, std::make_unique<Node>());
   Place place = Walk(salt, tokens);
   Node* node = place.node;
+  StoredBlocks stored = NewBlocks(salt, tokens, place.length, place.below != nullptr ? place.below : node);
+  std::vector<uint64_t> leaf_blocks = stored.hashes;
   if (place.below != nullptr) {  // The edge is split where the tokens part.
     std::unique_ptr<Node>& slot = node->children[place.below->edge.front()];
     auto middle = std::make_unique<Node>();
@@ -70,8 +86,11 @@ PrefixStore::Node& PrefixStore::MakeNode(uint64_t salt, std::span<const int32_t>
     middle->parent = node;
     middle->edge.assign(place.below->edge.begin(), cut);
     middle->depth = place.length;
+    const auto block_cut = place.below->blocks.begin() + BlocksBetween(node->depth, place.length);
+    middle->blocks.assign(place.below->blocks.begin(), block_cut);
     std::unique_ptr<Node>& below = middle->children[*cut];
     place.below->edge.erase(place.below->edge.begin(), cut);
+    place.below->blocks.erase(place.below->blocks.begin(), block_cut);
     place.below->parent = middle.get();
     below = std::move(slot);
     slot = std::move(middle);
@@ -83,11 +102,41 @@ PrefixStore::Node& PrefixStore::MakeNode(uint64_t salt, std::span<const int32_t>
     leaf->parent = node;
     leaf->edge.assign(rest.begin(), rest.end());
     leaf->depth = static_cast<int64_t>(tokens.size());
+    leaf->blocks = std::move(leaf_blocks);
     std::unique_ptr<Node>& slot = node->children[rest.front()];
     slot = std::move(leaf);
     node = slot.get();
+    if (!stored.hashes.empty()) watcher_->OnStored(std::move(stored));
   }
   return *node;
+}
+
+int64_t PrefixStore::BlocksBetween(int64_t begin, int64_t end) const {
+  return watcher_ == nullptr ? 0 : end / block_tokens_ - begin / block_tokens_;
+}
+
+StoredBlocks PrefixStore::NewBlocks(uint64_t salt, std::span<const int32_t> tokens, int64_t common,
+                                    const Node* node) const {
+  StoredBlocks stored;
+  const auto length = static_cast<int64_t>(tokens.size());
+  if (BlocksBetween(common, length) == 0) return stored;
+  // The last block in front: on the edge to `node`, of which only a part may be common, or above.
+  for (; node != nullptr && !stored.has_parent; node = node->parent) {
+    const int64_t begin = node->parent != nullptr ? node->parent->depth : 0;
+    const int64_t blocks = BlocksBetween(begin, std::min(common, node->depth));
+    if (blocks == 0) continue;
+    stored.has_parent = true;
+    stored.parent = node->blocks[static_cast<size_t>(blocks - 1)];
+  }
+  uint64_t before = stored.has_parent ? stored.parent : salt;
+  const int64_t first = common / block_tokens_ * block_tokens_;
+  for (int64_t begin = first; begin + block_tokens_ <= length; begin += block_tokens_) {
+    const auto block = tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(block_tokens_));
+    before = HashBlock(before, block);
+    stored.hashes.push_back(before);
+    stored.tokens.insert(stored.tokens.end(), block.begin(), block.end());
+  }
+  return stored;
 }
 
 int64_t PrefixStore::MostBytes(int64_t length, int64_t common) const {
@@ -185,6 +234,45 @@ bool PrefixStore::EvictOne() {
   return true;
 }
 
+void PrefixStore::Clear() {
+  BlockWatcher* const watcher = watcher_;
+  if (recent_.empty()) return;
+  class Silent final : public BlockWatcher {
+    void OnStored(StoredBlocks) override {}
+    void OnRemoved(std::vector<uint64_t>) override {}
+    void OnCleared() override {}
+  } silent;
+  if (watcher != nullptr) watcher_ = &silent;
+  while (EvictOne()) {
+  }
+  watcher_ = watcher;
+  if (watcher != nullptr) watcher->OnCleared();
+}
+
+std::vector<uint64_t> PrefixStore::Blocks() const {
+  std::vector<uint64_t> hashes;
+  if (watcher_ == nullptr) return hashes;
+  for (const Node* node : recent_) {
+    uint64_t salt = 0;
+    std::vector<int32_t> tokens(static_cast<size_t>(node->depth));
+    const Node* at = node;
+    for (; at->parent != nullptr; at = at->parent)
+      std::copy(at->edge.begin(), at->edge.end(), tokens.begin() + at->parent->depth);
+    for (const auto& [root_salt, root] : roots_)
+      if (root.get() == at) salt = root_salt;
+    uint64_t before = salt;
+    const std::span<const int32_t> text = tokens;
+    for (int64_t begin = 0; begin + block_tokens_ <= node->depth; begin += block_tokens_) {
+      before =
+          HashBlock(before, text.subspan(static_cast<size_t>(begin), static_cast<size_t>(block_tokens_)));
+      hashes.push_back(before);
+    }
+  }
+  std::ranges::sort(hashes);
+  hashes.erase(std::unique(hashes.begin(), hashes.end()), hashes.end());
+  return hashes;
+}
+
 void PrefixStore::Evict(Node& node) {
   recent_.erase(node.place);
   num_bytes_ -= node.num_bytes;
@@ -201,6 +289,7 @@ void PrefixStore::Evict(Node& node) {
 void PrefixStore::Prune(Node* node) {
   while (node->parent != nullptr && !node->state && node->children.empty()) {
     Node* parent = node->parent;
+    if (!node->blocks.empty()) watcher_->OnRemoved(std::move(node->blocks));
     parent->children.erase(node->edge.front());
     node = parent;
   }
@@ -208,10 +297,12 @@ void PrefixStore::Prune(Node* node) {
   std::unique_ptr<Node>& only = node->children.begin()->second;
   try {
     only->edge.reserve(only->edge.size() + node->edge.size());
+    only->blocks.reserve(only->blocks.size() + node->blocks.size());
   } catch (const std::bad_alloc&) {
     return;  // Longer by a node, and right.
   }
   only->edge.insert(only->edge.begin(), node->edge.begin(), node->edge.end());
+  only->blocks.insert(only->blocks.begin(), node->blocks.begin(), node->blocks.end());
   std::unique_ptr<Node> child = std::move(only);
   child->parent = node->parent;
   const int32_t first = node->edge.front();

@@ -15,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/kept_blocks.h"
 #include "kv/sequence_state.h"
 
 namespace dsv4::engine {
@@ -22,7 +23,9 @@ namespace dsv4::engine {
 class PrefixStore {
  public:
   // Keeps at most `max_bytes` of states, of each the bytes on the stage that keeps most of it (model::Model::stage_layouts); 0 keeps nothing.
-  PrefixStore(int64_t max_bytes, std::vector<kv::CacheLayout> stages);
+  // `watcher` is told of blocks of `block_tokens`, and outlives the store; null: there are none.
+  PrefixStore(int64_t max_bytes, std::vector<kv::CacheLayout> stages, int64_t block_tokens = 0,
+              BlockWatcher* watcher = nullptr);
   ~PrefixStore();
   PrefixStore(PrefixStore&&) noexcept;
 
@@ -41,6 +44,11 @@ class PrefixStore {
 
   // Frees the least recently used state; false when there is none.
   bool EvictOne();
+  // Frees all.
+  void Clear();
+
+  // Hashes of all blocks, ascending: of the texts of the kept states, whatever the watcher was told.
+  std::vector<uint64_t> Blocks() const;
 
   int64_t num_bytes() const { return num_bytes_; }
   int64_t num_states() const { return static_cast<int64_t>(recent_.size()); }
@@ -61,11 +69,18 @@ class PrefixStore {
   void Recount(Node& node);
   void RecountBelow(Node& node);
   std::optional<kv::SequenceState> TakeBack(Node& node, int64_t length);
+  // Blocks that end between two lengths of a path, the first excluded.
+  int64_t BlocksBetween(int64_t begin, int64_t end) const;
+  // The blocks of a new leaf of `tokens` behind the first `common`, which `node` and its ancestors have.
+  StoredBlocks NewBlocks(uint64_t salt, std::span<const int32_t> tokens, int64_t common,
+                         const Node* node) const;
 
   // Of a state of `length` tokens beside one with which it has the first `common` in common.
   int64_t MostBytes(int64_t length, int64_t common) const;
 
   int64_t max_bytes_;
+  int64_t block_tokens_;
+  BlockWatcher* watcher_;
   std::vector<kv::CacheLayout> stages_;
   int64_t num_bytes_ = 0;
   int64_t num_evictions_ = 0;

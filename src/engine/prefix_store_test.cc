@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
+#include <set>
 
 #include "kv/testing.h"
 
@@ -44,6 +46,66 @@ class PrefixStoreTest : public ::testing::Test {
       std::make_shared<kv::CacheLayout>(kv::testing::SmallLayout());
   int64_t plenty_ = int64_t{1} << 30;
 };
+
+// Follows a store by what it is told alone.
+class Follower final : public BlockWatcher {
+ public:
+  void OnStored(StoredBlocks blocks) override {
+    EXPECT_EQ(blocks.tokens.size(), blocks.hashes.size() * 8);
+    if (blocks.has_parent) {
+      EXPECT_TRUE(known.contains(blocks.parent));
+    }
+    for (const uint64_t hash : blocks.hashes) EXPECT_TRUE(known.insert(hash).second);
+    ++num_stored;
+  }
+  void OnRemoved(std::vector<uint64_t> hashes) override {
+    for (const uint64_t hash : hashes) EXPECT_EQ(known.erase(hash), 1U);
+    ++num_removed;
+  }
+  void OnCleared() override {
+    known.clear();
+    ++num_cleared;
+  }
+  std::vector<uint64_t> Known() const { return {known.begin(), known.end()}; }
+
+  std::set<uint64_t> known;
+  int num_stored = 0;
+  int num_removed = 0;
+  int num_cleared = 0;
+};
+
+TEST_F(PrefixStoreTest, AFollowerKnowsEveryBlock) {
+  // Room for a few states, so that most keeps evict; few letters, so that paths part anywhere.
+  Follower follower;
+  PrefixStore store(12 * kv::StateBytes(*layout_, 64), {*layout_}, 8, &follower);
+  std::mt19937 random(3);
+  for (int round = 0; round < 2000; ++round) {
+    Tokens tokens(std::uniform_int_distribution<size_t>(17, 64)(random));
+    const int32_t same = std::uniform_int_distribution<int32_t>(0, 63)(random);
+    for (size_t i = 0; i < tokens.size(); ++i)
+      tokens[i] =
+          static_cast<int32_t>(i) < same ? static_cast<int32_t>(i) : static_cast<int32_t>(random() % 3);
+    store.Keep(random() % 2, tokens, State(static_cast<int64_t>(tokens.size())));
+    if (random() % 7 == 0) store.EvictOne();
+    if (round % 500 == 499) store.Clear();
+    ASSERT_EQ(follower.Known(), store.Blocks()) << "round " << round;
+  }
+  EXPECT_GT(follower.num_stored, 1000);
+  EXPECT_GT(follower.num_removed, 1000);
+  EXPECT_EQ(follower.num_cleared, 4);
+}
+
+TEST_F(PrefixStoreTest, ABlockStandsForAllInFrontOfIt) {
+  Follower follower;
+  PrefixStore store(plenty_, {*layout_}, 8, &follower);
+  store.Keep(5, Count(0, 30), State(30));
+  const uint64_t first = HashBlock(5, Count(0, 8));
+  const uint64_t second = HashBlock(first, Count(8, 16));
+  std::vector<uint64_t> wanted = {first, second, HashBlock(second, Count(16, 24))};
+  std::sort(wanted.begin(), wanted.end());
+  EXPECT_EQ(store.Blocks(), wanted);
+  EXPECT_EQ(follower.Known(), wanted);
+}
 
 TEST_F(PrefixStoreTest, FindsTheLongestKeptProperPrefix) {
   PrefixStore store(plenty_, {*layout_});

@@ -5,8 +5,20 @@
 #include <chrono>
 #include <span>
 
+#include "base/machine_memory.h"
+
 namespace dsv4::engine {
 namespace {
+
+// Memory of running sequences on a rank, at most.
+int64_t StateRoom(const EngineCore& core) {
+  const int64_t places = core.model.cache_layout().num_places;
+  if (core.options.max_state_bytes > 0) return core.options.max_state_bytes / places;
+  const int64_t longest = core.model.MostStateBytes(core.context_length);
+  const int64_t all = longest * core.options.max_sequences / places;
+  const Result<MachineMemory> memory = ReadMachineMemory();
+  return memory ? std::min(all, memory->available) : all;
+}
 
 // States on disk that a request asks for, one after the other, when files turn out to be damaged.
 constexpr int kMaxLoads = 3;
@@ -18,7 +30,8 @@ constexpr std::chrono::milliseconds kLoadTick(10);
 StateKeeper::StateKeeper(EngineCore& core)
     : core_(core),
       store_(core.options.prefix_cache_bytes * core.model.cache_layout().num_places,
-             {core.model.stage_layouts().begin(), core.model.stage_layouts().end()}) {
+             {core.model.stage_layouts().begin(), core.model.stage_layouts().end()},
+             core.options.block_tokens, core.options.block_watcher) {
   EngineStats& stats = core.stats;
   for (const kv::CacheLayout& stage : core.model.stage_layouts()) {
     int64_t fixed = 0;
@@ -32,6 +45,12 @@ StateKeeper::StateKeeper(EngineCore& core)
     stats.entry_bytes_per_token = std::max(stats.entry_bytes_per_token, entries);
     stats.indexer_key_bytes_per_token = std::max(stats.indexer_key_bytes_per_token, keys);
   }
+  stats.state_room_bytes = StateRoom(core);
+  stats.block_tokens = core.options.block_tokens;
+  const double block_bytes = (stats.entry_bytes_per_token + stats.indexer_key_bytes_per_token) *
+                             static_cast<double>(stats.block_tokens);
+  const int64_t room = stats.state_room_bytes + core.options.prefix_cache_bytes;
+  if (block_bytes > 0) stats.num_blocks = static_cast<int64_t>(static_cast<double>(room) / block_bytes);
 }
 
 void StateKeeper::Keep(const Sequence& sequence) {

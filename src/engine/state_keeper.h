@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "engine/engine_core.h"
 #include "engine/prefix_store.h"
@@ -37,6 +38,9 @@ class StateKeeper {
   // Gives up the least that is kept, in memory or in what the disk is to write; false when there is nothing.
   bool Evict();
   bool EvictState() { return store_.EvictOne(); }
+  // All states in memory.
+  void Clear() { store_.Clear(); }
+  std::vector<uint64_t> Blocks() const { return store_.Blocks(); }
 
   int64_t BytesOf(const Sequence& sequence) const;
   int64_t RunningBytes() const;

@@ -172,6 +172,21 @@ void RoundToFp4Groups(std::span<const float> in, int64_t group, std::span<float>
   }
 }
 
+void RoundToFp4E4m3Groups(std::span<const float> in, int64_t group, std::span<float> out) {
+  DSV4_CHECK(group > 0 && in.size() == out.size()) << group << " " << in.size() << " " << out.size();
+  constexpr float kAmaxFloor = 6 * 0x1p-9F;
+  for (size_t begin = 0; begin < in.size(); begin += static_cast<size_t>(group)) {
+    const size_t size = std::min(in.size() - begin, static_cast<size_t>(group));
+    const Magnitude magnitude = MaxMagnitude(in.subspan(begin, size));
+    const float scale =
+        FloatFromE4m3(E4m3FromFloat(std::min(std::max(magnitude.max, kAmaxFloor) / kE2m1Max, kE4m3Max)));
+    for (size_t i = begin; i < begin + size; ++i) {
+      out[i] = magnitude.has_nan ? std::numeric_limits<float>::quiet_NaN()
+                                 : FloatFromE2m1(E2m1FromFloat(in[i] / scale)) * scale;
+    }
+  }
+}
+
 Weight QuantizedMatrix::View() const {
   Weight weight;
   weight.format = format;

@@ -23,6 +23,9 @@ void RoundToFp8Groups(std::span<const float> in, int64_t group, std::span<float>
 // e2m1 cannot hold NaN: a group with one becomes NaN as a whole.
 void RoundToFp4Groups(std::span<const float> in, int64_t group, std::span<float> out);
 
+// The same with e4m3 scales: s = e4m3(min(max(max|x|, 6 * 2^-9) / 6, 448)), in fp32.
+void RoundToFp4E4m3Groups(std::span<const float> in, int64_t group, std::span<float> out);
+
 // A quantised matrix that owns its bytes, laid out as weight.h says.
 struct QuantizedMatrix {
   WeightFormat format = WeightFormat::kPlain;

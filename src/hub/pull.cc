@@ -84,6 +84,10 @@ Result<Listing> FetchListing(const PullOptions& options, Transfers& transfers) {
       if (listing) return listing;
       // A listing that was cut does not parse; a server whose listings never do is told apart by the tries.
       if (failures > options.num_retries) return Error(listing.error().WithContext(url));
+    } else if (outcome.status.code() == StatusCode::kNotFound) {
+      return Error(
+          NotFound(fmt::format("no such repository or revision on {} ({}); a private one wants HF_TOKEN",
+                               options.settings.endpoint, outcome.status.message())));
     } else if (!outcome.retry || failures > retries) {
       const Status status = outcome.retry ? GivenUp(outcome.status, failures) : outcome.status;
       return Error(status.WithContext(url));
@@ -168,14 +172,7 @@ class Download {
     return sum;
   }
   int64_t bytes_fetched() const { return bytes_fetched_; }
-
- private:
-  int NumActive() const {
-    return static_cast<int>(std::ranges::count_if(jobs_, [](const Job& job) {
-      return job.state == Job::State::kHashing || job.state == Job::State::kRunning;
-    }));
-  }
-
+  // ResourceExhausted where the disk has no room for what is to come.
   Status CheckSpace() const {
     std::error_code error;
     fs::create_directories(repository_, error);
@@ -183,6 +180,19 @@ class Download {
       return FailedPrecondition(
           fmt::format("{}: cannot make the folder: {}", repository_.string(), error.message()));
     }
+    const int64_t missing = BytesToCome();
+    const fs::space_info space = fs::space(repository_, error);
+    if (!error && missing > static_cast<int64_t>(space.available)) {
+      return ResourceExhausted(fmt::format(
+          "{}: {:.1f} GB are to come, {:.1f} GB are free (HF_HOME names another place)", repository_.string(),
+          static_cast<double>(missing) / 1e9, static_cast<double>(space.available) / 1e9));
+    }
+    return {};
+  }
+
+  // Bytes that are neither there nor in a file that was begun.
+  int64_t BytesToCome() const {
+    std::error_code error;
     int64_t missing = 0;
     for (const Job& job : jobs_) {
       int64_t there = 0;
@@ -192,13 +202,14 @@ class Download {
       }
       missing += std::max<int64_t>(job.file->num_bytes - there, 0);
     }
-    const fs::space_info space = fs::space(repository_, error);
-    if (!error && missing > static_cast<int64_t>(space.available)) {
-      return ResourceExhausted(fmt::format(
-          "{}: {:.1f} GB are to come, {:.1f} GB are free (HF_HOME names another place)", repository_.string(),
-          static_cast<double>(missing) / 1e9, static_cast<double>(space.available) / 1e9));
-    }
-    return {};
+    return missing;
+  }
+
+ private:
+  int NumActive() const {
+    return static_cast<int>(std::ranges::count_if(jobs_, [](const Job& job) {
+      return job.state == Job::State::kHashing || job.state == Job::State::kRunning;
+    }));
   }
 
   Status Begin(Job& job) {
@@ -326,6 +337,32 @@ Status Link(const fs::path& repository, const fs::path& snapshot, const RemoteFi
   return FailedPrecondition(fmt::format("{}: cannot link: {}", link.string(), error.message()));
 }
 
+// Fetches config.json and hands the plan to the caller.
+Status Check(const PullOptions& options, const Listing& listing, const std::vector<const RemoteFile*>& files,
+             const Download& download) {
+  PullPlan plan = {.commit = listing.commit,
+                   .num_files = static_cast<int64_t>(files.size()),
+                   .bytes_to_come = download.BytesToCome()};
+  const fs::path repository = RepositoryFolder(options.settings.cache, options.reference);
+  const RemoteFile* config = nullptr;
+  for (const RemoteFile* file : files) {
+    plan.num_bytes += file->num_bytes;
+    if (file->name.ends_with(".safetensors")) plan.weight_bytes += file->num_bytes;
+    if (file->name == "config.json") config = file;
+  }
+  DSV4_RETURN_IF_ERROR(download.CheckSpace());
+  if (config != nullptr) {
+    Download first(options, listing, {config});
+    DSV4_ASSIGN_OR_RETURN_STATUS(const std::unique_ptr<Transfers> transfers, Transfers::Make());
+    DSV4_RETURN_IF_ERROR(first.Run(*transfers));
+    plan.config = repository / "blobs" / config->digest;
+  }
+  std::error_code error;
+  const fs::space_info space = fs::space(repository, error);
+  plan.bytes_free = error ? -1 : static_cast<int64_t>(space.available);
+  return options.check(plan);
+}
+
 }  // namespace
 
 Result<PullResult> Pull(const PullOptions& options) {
@@ -339,13 +376,21 @@ Result<PullResult> Pull(const PullOptions& options) {
   for (const RemoteFile& file : listing->files) {
     if (options.all_files || IsNeeded(file.name)) files.push_back(&file);
   }
-  if (files.empty()) {
-    return Error(NotFound(fmt::format("{}: none of its {} files belongs to a checkpoint",
-                                      options.reference.ToString(), listing->files.size())));
+  const auto is_weights = [](const RemoteFile* file) { return file->name.ends_with(".safetensors"); };
+  const bool gguf = std::ranges::any_of(listing->files,
+                                        [](const RemoteFile& file) { return file.name.ends_with(".gguf"); });
+  if (gguf && std::ranges::none_of(files, is_weights) && !options.all_files) {
+    return Error(
+        NotFound("its weights are GGUF, the format of llama.cpp; dsv4 reads safetensors: pull the repository "
+                 "that they were made from"));
   }
+  if (files.empty())
+    return Error(
+        NotFound(fmt::format("none of its {} files belongs to a checkpoint", listing->files.size())));
 
-  PullResult result;
   Download download(options, *listing, files);
+  if (options.check) DSV4_TRY(Check(options, *listing, files, download));
+  PullResult result;
   {
     DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Transfers> transfers, Transfers::Make());
     DSV4_TRY(download.Run(*transfers));

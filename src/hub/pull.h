@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "base/status.h"
@@ -23,6 +24,17 @@ struct PullProgress {
   int64_t files_total = 0;
 };
 
+// A fetch that is about to begin, told before the first byte of a weight.
+struct PullPlan {
+  std::string commit;
+  int64_t num_files = 0;
+  int64_t num_bytes = 0;     // Sum over all files.
+  int64_t weight_bytes = 0;  // The safetensors alone.
+  int64_t bytes_to_come = 0;
+  int64_t bytes_free = 0;                       // On the disk of the cache; -1 where the system does not say.
+  std::optional<std::filesystem::path> config;  // config.json, where the repository has one.
+};
+
 struct PullOptions {
   Reference reference;
   Settings settings;
@@ -35,6 +47,8 @@ struct PullOptions {
   double stall_seconds = 30;  // A transfer of less than one byte a second for so long is begun anew.
   std::function<void(const PullProgress&)> progress;  // A few times a second; may be empty.
   std::function<bool()> cancelled;                    // Asked as often; may be empty.
+  std::function<Status(const PullPlan&)>
+      check;  // Once; an error is that of Pull, and no weight is fetched. May be empty.
 };
 
 struct PullResult {

@@ -43,9 +43,66 @@ std::string Reference::ToString() const {
   return revision == "main" ? repository() : repository() + "@" + revision;
 }
 
-Result<Reference> ParseReference(std::string_view text) {
+namespace {
+
+std::string Host(std::string_view url) {
+  if (const size_t scheme = url.find("://"); scheme != std::string_view::npos) url.remove_prefix(scheme + 3);
+  return std::string(url.substr(0, url.find('/')));
+}
+
+// The address of a repository's page, as people copy it, as OWNER/NAME[@REVISION]; other texts as they are.
+Result<std::string> WithoutAddress(std::string_view text) {
+  constexpr std::string_view kForeign = "hf://";
+  const std::string hub = Environment("HF_ENDPOINT");
+  std::string_view path = text;
+  if (path.starts_with(kForeign)) {
+    path.remove_prefix(kForeign.size());
+  } else {
+    const std::string host = Host(path);
+    const bool known = host == "huggingface.co" || host == "www.huggingface.co" || host == "hf.co" ||
+                       (!hub.empty() && host == Host(hub));
+    if (!known && path.find("://") == std::string_view::npos) return std::string(text);
+    if (!known) {
+      return Error(InvalidArgument(fmt::format(
+          "{}: {} is not the hub; HF_ENDPOINT names another one than https://huggingface.co", text, host)));
+    }
+    path.remove_prefix(std::min(path.find(host) + host.size() + 1, path.size()));
+  }
+  path = path.substr(0, path.find_first_of("?#"));
+  while (path.ends_with('/')) path.remove_suffix(1);
+  if (path.ends_with(".git")) path.remove_suffix(4);
+  for (const std::string_view kind : {"datasets/", "spaces/"}) {
+    if (path.starts_with(kind))
+      return Error(InvalidArgument(
+          fmt::format("{}: one of the hub's {}, want a model", text, kind.substr(0, kind.size() - 1))));
+  }
+  if (path.starts_with("models/")) path.remove_prefix(7);
+  // OWNER/NAME/tree/REVISION, and of a file OWNER/NAME/blob/REVISION/FILE.
+  size_t end = path.find('/');
+  if (end != std::string_view::npos) end = path.find('/', end + 1);
+  std::string reference(path.substr(0, end));
+  if (end == std::string_view::npos) return reference;
+  path.remove_prefix(end + 1);
+  for (const std::string_view view : {"tree/", "blob/", "resolve/", "commit/"}) {
+    if (!path.starts_with(view)) continue;
+    path.remove_prefix(view.size());
+    const bool pulled = path.starts_with("refs/");  // refs/pr/3
+    const std::string revision(pulled ? path : path.substr(0, path.find('/')));
+    return revision == "main" ? reference : reference + "@" + revision;
+  }
+  return reference;
+}
+
+}  // namespace
+
+Result<Reference> ParseReference(std::string_view given) {
+  given.remove_prefix(std::min(given.find_first_not_of(" \t\n\r"), given.size()));
+  given = given.substr(0, given.find_last_not_of(" \t\n\r") + 1);
+  DSV4_ASSIGN_OR_RETURN(const std::string plain, WithoutAddress(given));
+  std::string_view text = plain;
   const auto refuse = [&] {
-    return Error(InvalidArgument(fmt::format("{}: want OWNER/NAME or OWNER/NAME@REVISION", text)));
+    return Error(InvalidArgument(fmt::format(
+        "{}: want OWNER/NAME, OWNER/NAME@REVISION or the address of its page on the hub", given)));
   };
   Reference reference;
   if (const size_t at = text.find('@'); at != std::string_view::npos) {

@@ -25,7 +25,8 @@ struct Reference {
   std::string ToString() const;
 };
 
-// OWNER/NAME or OWNER/NAME@REVISION. InvalidArgument when it is neither; a path like ./a/b or /a/b is none.
+// OWNER/NAME, OWNER/NAME@REVISION, or the address of such a page on the hub (or hf://OWNER/NAME). InvalidArgument for anything else; a path like
+// ./a/b or /a/b is none.
 Result<Reference> ParseReference(std::string_view text);
 
 // Settings from the environment: HF_ENDPOINT, HF_TOKEN (else the file HF_HOME/token), HF_HUB_CACHE (else HF_HOME/hub), HF_HOME (else

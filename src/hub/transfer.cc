@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/certificates.h"
+#include "base/json.h"
 
 namespace dsv4::hub {
 namespace {
@@ -51,7 +52,18 @@ std::optional<Range> ParseContentRange(std::string_view text) {
   return Range{*from, *total};
 }
 
+// The words of an error's body: of JSON its message, of a page for browsers nothing.
 std::string ForPeople(std::string text) {
+  const size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin == std::string::npos || text[begin] == '<') return {};
+  if (const Result<Json> json = ParseJson(text, "body"); json && json->is_object()) {
+    for (const char* key : {"error", "message"}) {
+      if (const auto found = json->find(key); found != json->end() && found->is_string()) {
+        text = found->get<std::string>();
+        break;
+      }
+    }
+  }
   std::ranges::replace_if(
       text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, ' ');
   return text;
@@ -131,8 +143,8 @@ class Transfer {
   }
 
   TransferOutcome OfStatus(long status) const {
-    const std::string text = error_body_.empty() ? std::string() : ": " + ForPeople(error_body_);
-    const std::string what = fmt::format("HTTP {}{}", status, text);
+    const std::string text = ForPeople(error_body_);
+    const std::string what = fmt::format("HTTP {}{}{}", status, text.empty() ? "" : ": ", text);
     switch (status) {
       case 401:
       case 403:

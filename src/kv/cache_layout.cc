@@ -64,6 +64,8 @@ uint64_t CacheLayout::GeometryFingerprint() const {
     numbers.insert(numbers.end(), {layer.ratio, layer.overlap ? 1 : 0, layer.width, layer.indexer_width});
     if (layer.draft_width > 0) numbers.push_back(layer.draft_width);
     if (layer.block_draft) numbers.push_back(-1);
+    if (!layer.pools) numbers.push_back(-2);
+    if (!layer.pools_keys) numbers.push_back(-3);
   }
   if (look_back > 0) numbers.push_back(-1 - look_back);
   return XXH3_64bits(numbers.data(), numbers.size() * sizeof(int64_t));
@@ -75,7 +77,8 @@ bool CacheLayout::HasRing(int layer, RingKind kind) const {
     const LayerCacheLayout& l = At(*this, layer);
     return l.draft_width > 0 && !(l.block_draft && kind == RingKind::kDraftTokens);
   }
-  return IsIndexer(kind) ? At(*this, layer).indexer_width > 0 : At(*this, layer).ratio > 0;
+  const LayerCacheLayout& l = At(*this, layer);
+  return IsIndexer(kind) ? l.indexer_width > 0 && l.pools_keys : l.ratio > 0 && l.pools;
 }
 
 int64_t CacheLayout::RingWidth(int layer, RingKind kind) const {

@@ -5,8 +5,8 @@
 //
 // | store                              | layers          | row of                   | width           | format        |
 // | window ring                        | all             | one position             | width           | window_format |
-// | compressor values, scores (rings)  | ratio > 0       | one position, raw (a, b) | channels * width| F32           |
-// | indexer values, scores (rings)     | with an indexer | one position, raw (a, b) | channels * indexer_width | F32  |
+// | compressor values, scores (rings)  | ratio > 0, pools | one position, raw (a, b) | channels * width| F32           |
+// | indexer values, scores (rings)     | indexer, pools_keys | one position, raw (a, b) | channels * indexer_width | F32  |
 // | entries (pages)                    | ratio > 0       | `ratio` positions        | width           | entry_format  |
 // | indexer keys (pages)               | with an indexer | `ratio` positions        | indexer_width   | key_format    |
 // | draft streams (ring)               | draft blocks    | one position             | draft_width     | window's, unpacked |
@@ -64,6 +64,9 @@ struct LayerCacheLayout {
   bool overlap = false;       // An entry also pools the previous block (CSA).
   int64_t width = 0;          // Elements of a window row and of an entry.
   int64_t indexer_width = 0;  // Elements of an indexer key; 0: no indexer.
+  // Whether entries and keys are pooled from raw rows of their own; else there are no rings of these.
+  bool pools = true;
+  bool pools_keys = true;
   int64_t draft_width =
       0;  // A drafter's first layer: elements that it reads of the model's pass (MTP: residual streams, DSpark: taps).
   bool block_draft = false;  // A stage of a drafter of blocks (DSpark).

@@ -66,6 +66,7 @@ void SequenceState::Reset() {
   length_ = 0;
   lineage_.Cut(0);
   num_appending_ = 0;
+  append_begin_ = -1;
   num_draft_slots_ = 0;
   poisoned_ = false;
   classes_ = ClassHistory(layout_->look_back, layout_->max_rewind_tokens);
@@ -190,6 +191,7 @@ void SequenceState::CommitAppend() {
   length_ += num_appending_;
   lineage_.Extend(length_);
   num_appending_ = 0;
+  append_begin_ = -1;
   MarkOverwritten(length_);
 }
 
@@ -202,6 +204,7 @@ void SequenceState::RollBack(int64_t length) {
   DSV4_CHECK(length >= 0 && length <= length_) << length << " of " << length_;
   const int64_t end = length_ + num_appending_;
   num_appending_ = 0;
+  append_begin_ = -1;
   draft_count_ = 0;
   length_ = length;
   lineage_.Cut(length_);
@@ -232,7 +235,7 @@ PagedRows SequenceState::Pages(int layer, PageKind kind) const {
 
 void SequenceState::WindowRuns(int layer, int64_t source_begin, std::vector<RowRun>* runs) const {
   const RingRows ring = Ring(layer, RingKind::kWindow);
-  const int64_t begin = draft_count_ > 0 ? draft_begin_ : length_;
+  const int64_t begin = draft_count_ > 0 ? draft_begin_ : append_begin_ >= 0 ? append_begin_ : length_;
   const int64_t end = draft_count_ > 0 ? draft_begin_ + draft_count_ : length_ + num_appending_;
   const int64_t first = std::max(begin, end - ring.capacity);
   AppendRingRuns(ring, first, end, source_begin + (first - begin), runs);
@@ -240,8 +243,15 @@ void SequenceState::WindowRuns(int layer, int64_t source_begin, std::vector<RowR
 
 bool SequenceState::WindowFits() const {
   if (draft_count_ > 0) return true;
-  const int64_t seen = std::min(layout_->window_size - 1, length_);
-  return seen + num_appending_ <= layout_->RingCapacity(0, RingKind::kWindow);
+  const int64_t begin = append_begin_ >= 0 ? append_begin_ : length_;
+  const int64_t seen = std::min(layout_->window_size - 1, begin);
+  return seen + length_ + num_appending_ - begin <= layout_->RingCapacity(0, RingKind::kWindow);
+}
+
+void SequenceState::UseAppendRows(int64_t first) {
+  DSV4_CHECK(appending() && first >= length_ && first < length_ + num_appending_)
+      << first << " of " << length_ << " and " << num_appending_;
+  append_begin_ = first;
 }
 
 void SequenceState::EntryRuns(int layer, PageKind kind, int64_t source_begin,

@@ -94,6 +94,8 @@ class SequenceState {
   // Whether the window's ring has room for what the append's tokens see of each other. If not, the step keeps these rows elsewhere
   // while it runs, with those before them that they see.
   bool WindowFits() const;
+  // The window rows of the append come from position `first` on alone, as WindowRuns and WindowFits then say; until it ends.
+  void UseAppendRows(int64_t first);
   // Places of the append's window rows, the last of them that the ring keeps, and where those of its completed entries go that belong
   // here; source rows, one for every token or completed entry, count from `source_begin`. Appends to *runs.
   void WindowRuns(int layer, int64_t source_begin, std::vector<RowRun>* runs) const;
@@ -156,6 +158,7 @@ class SequenceState {
   Stream stream_ = nullptr;
   int64_t length_ = 0;
   int64_t num_appending_ = 0;
+  int64_t append_begin_ = -1;  // UseAppendRows
   int64_t num_draft_slots_ = 0;
   bool drafting_ = false;
   int64_t draft_begin_ = 0;

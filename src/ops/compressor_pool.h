@@ -7,7 +7,7 @@
 //               [width, 2 width); for j = 0 the previous rows are absent (score -inf)
 //
 //   values, scores  [num_tokens, channels * width]  f32: this step's wkv u and wgate u, without ape
-//   ape             [ratio, channels * width]       f32
+//   ape             [ratio, channels * width]       f32, or null: b is the scores row alone
 //   pooled          [num_entries, width]            bf16 or f32: all sequences' entries, in order of sequence and j
 //   sequences       one for each sequence of the step, rows token_begin .. token_begin + num_tokens, consecutive
 // Earlier tokens of unfinished (and, with overlap, previous) blocks come from the sequence's history rings: f32 rows of
@@ -37,7 +37,7 @@ struct CompressorSequence {
 struct CompressorPoolArgs {
   TensorView values;
   TensorView scores;
-  TensorView ape;
+  TensorView ape;  // May be null.
   TensorView pooled;
   int64_t ratio = 0;
   bool overlap = false;

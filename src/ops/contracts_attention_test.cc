@@ -395,5 +395,79 @@ TEST_F(ContractTest, GatherRows) {
   EXPECT_THAT(Validate(A{sources, New(DType::kU8, {1, 8})}).message(), HasSubstr("rows of another format"));
 }
 
+TEST_F(ContractTest, RowsThatAreNotRotated) {
+  const HadamardFp4Args valid{
+      .x = New(kBF16, {3, 96}), .rotate = false, .group = 16, .scale = CacheScale::kE4m3};
+  ExpectOk(valid);
+  using A = HadamardFp4Args;
+  ExpectViolation<A>(
+      valid, [](A& a) { a.rotate = true; }, "x: width 96, want a power of two");
+  ExpectViolation<A>(
+      valid, [](A& a) { a.group = 64; }, "x: width 96, want a multiple of the group, 64");
+  ExpectViolation<A>(
+      valid, [](A& a) { a.group = 0; }, "group: 0, want at least 1");
+}
+
+TEST_F(ContractTest, BlocksOfEntries) {
+  void* const pages[] = {New(kBF16, {8, 32}).data};
+  const std::vector<IndexerSequence> sequences = {{0, 3, 3, {pages, 8, 6, 32, kBF16}}};
+  const IndexerSelectArgs valid{.q = New(kBF16, {3, 2, 32}),
+                                .weights = New(kBF16, {3, 2}),
+                                .selected = New(kI32, {3, 2}),
+                                .ratio = 1,
+                                .sequences = sequences,
+                                .best = New(kI32, {3, 4}),
+                                .block_size = 2};
+  ExpectOk(valid);
+  using A = IndexerSelectArgs;
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.within = New(kI32, {3, 4});
+      },
+      "best: blocks beside those of within");
+  ExpectViolation<A>(
+      valid, [](A& a) { a.block_size = 0; }, "block_size: 0, want at least 1");
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.best = New(kF32, {3, 4});
+      },
+      "best: dtype F32, want I32");
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.best = New(kI32, {2, 4});
+      },
+      "best: shape");
+  ExpectViolation<A>(
+      valid, [](A& a) { a.best = a.selected; }, "best");
+}
+
+TEST_F(ContractTest, GivenWeightsOfStreams) {
+  const HcHeadArgs valid{
+      .streams = New(kBF16, {3, 4, 8}), .y = New(kBF16, {3, 8}), .given = New(kF32, {3, 4})};
+  ExpectOk(valid);
+  using A = HcHeadArgs;
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.fn = New(kF32, {4, 32});
+      },
+      "fn: weights to compute others from");
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.given = New(kF32, {3, 5});
+      },
+      "given: shape");
+  ExpectViolation<A>(
+      valid,
+      [&](A& a) {
+        a.given = New(kBF16, {3, 4});
+      },
+      "given: dtype BF16, want F32");
+}
+
 }  // namespace
 }  // namespace dsv4::ops

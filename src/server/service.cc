@@ -15,6 +15,7 @@
 #include "server/api/generation_reply.h"
 #include "server/api/json_text.h"
 #include "server/api/random_id.h"
+#include "server/batch/batch_store.h"
 #include "server/dialects/anthropic_messages.h"
 #include "server/dialects/known_fields.h"
 #include "server/dialects/ollama.h"
@@ -155,20 +156,31 @@ Service::Service(const ServedModel& model, engine::EngineThread& engine, Metrics
       options_(std::move(options)),
       unknown_fields_(metrics) {
   if (options_.cache_secret.empty()) options_.cache_secret = RandomId("");
+  SetApiKeys(options_.api_keys);
+}
+
+void Service::SetApiKeys(const std::vector<std::string>& keys) {
   const auto hash = [](const std::string& text) { return XXH3_64bits(text.data(), text.size()); };
-  const auto add = [&](const std::string& key) {
+  const auto caller = [&](const std::string& key) {
     const std::string& stored =
         options_.responses != nullptr ? options_.responses->secret() : options_.cache_secret;
     const uint64_t owner = hash(options_.cache_secret + key);
-    callers_.push_back({.owner = owner, .share = owner, .store_owner = hash(stored + key)});
+    const uint64_t batch_owner = options_.batches != nullptr ? hash(options_.batches->secret() + key) : 0;
+    return Caller{
+        .owner = owner, .share = owner, .store_owner = hash(stored + key), .batch_owner = batch_owner};
   };
-  for (const std::string& key : options_.api_keys) add(key);
-  add("");
+  auto callers = std::make_shared<Callers>();
+  callers->keys = keys;
+  for (const std::string& key : keys) callers->of_keys.push_back(caller(key));
+  callers->without_key = caller("");
+  const std::lock_guard lock(callers_mutex_);
+  callers_ = std::move(callers);
 }
 
 Result<Caller> Service::FindCaller(const HttpRequest& request) const {
-  if (options_.api_keys.empty()) {
-    Caller caller = callers_.back();
+  const std::shared_ptr<const Callers> callers = this->callers();
+  if (callers->keys.empty()) {
+    Caller caller = callers->without_key;
     caller.share = request.owner;
     return caller;
   }
@@ -180,8 +192,8 @@ Result<Caller> Service::FindCaller(const HttpRequest& request) const {
                  [](char wanted, char got) { return wanted == (got | 0x20); })) {
     key = given.substr(kScheme.size());
   }
-  for (size_t i = 0; i < options_.api_keys.size(); ++i) {
-    if (Equal(key, options_.api_keys[i])) return callers_[i];
+  for (size_t i = 0; i < callers->keys.size(); ++i) {
+    if (Equal(key, callers->keys[i])) return callers->of_keys[i];
   }
   return Error(StatusCode::kFailedPrecondition,
                key.empty() ? "no API key: send 'Authorization: Bearer KEY' or 'x-api-key: KEY'"
@@ -207,7 +219,7 @@ std::unique_ptr<Reply> Service::AnswerAtOnce(HttpRequest& head) {
   Admission admission = Admit(head);
   std::unique_ptr<Reply> reply = std::move(admission.refusal);
   if (reply == nullptr) {
-    if (!admission.route->open) head.owner = admission.caller.share;
+    if (!IsOpen(*admission.route)) head.owner = admission.caller.share;
     if (!admission.route->at_once) return nullptr;
     reply = Answer(head, admission);
   }
@@ -225,6 +237,10 @@ std::unique_ptr<Reply> Service::Dress(std::unique_ptr<Reply> reply, const ApiRou
   return std::make_unique<DressedReply>(
       std::move(reply), options_.cors_origin, [this, route](int status) { metrics_.OnHttp(route, status); },
       options_.access_log, std::move(line), options_.traces, std::move(trace));
+}
+
+bool Service::IsOpen(const ApiRoute& route) const {
+  return route.open || (options_.open_metrics && route.path == "/metrics");
 }
 
 Service::Admission Service::Admit(const HttpRequest& request) const {
@@ -269,7 +285,7 @@ Service::Admission Service::Admit(const HttpRequest& request) const {
     admission.refusal = MakeReply({.status = 204, .content_type = "text/plain"}, "");
     return admission;
   }
-  if (!route->open) {
+  if (!IsOpen(*route)) {
     const Result<Caller> found = FindCaller(request);
     if (!found) {
       admission.refusal = Fail(401, found.error().message(), path, "invalid_api_key");

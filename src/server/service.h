@@ -4,6 +4,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,8 +27,12 @@
 
 namespace dsv4::server {
 
+class BatchStore;
+class KvPublisher;
+
 struct ServiceOptions {
   std::vector<std::string> api_keys;  // Empty: anyone may ask.
+  bool open_metrics = false;          // /metrics needs none.
   // For Access-Control-Allow-Origin; empty: none, browsers on other pages are refused.
   std::string cors_origin;
   // Requests must name the server by an address, localhost, or one of these (see IsAllowedHost): where browsers reach it and no key protects it.
@@ -46,6 +51,8 @@ struct ServiceOptions {
   std::string device = {};
   // Outlive the service; null: no response is kept, no line written, no trace sent.
   ResponseStore* responses = nullptr;
+  KvPublisher* kv_events = nullptr;  // Null: no events are published.
+  BatchStore* batches = nullptr;     // Null: there are no files and batches.
   AccessLog* access_log = nullptr;
   TraceExporter* traces = nullptr;
 };
@@ -60,9 +67,15 @@ class Service {
 
   // From several threads.
   std::unique_ptr<Reply> Handle(HttpRequest request);
+  // A request of a batch, for the client whose batch it is (Caller::batch_owner). It has a share beside other requests. Null: its key is not
+  // known any more.
+  std::unique_ptr<Reply> HandleOfBatch(HttpRequest request, uint64_t batch_owner);
   // By the head alone: a refusal (no such endpoint or method, an origin or a key that may not ask), or what says whether the server lives, which never waits
   // for work of others. Null: neither; then the request's owner is set. From any thread.
   std::unique_ptr<Reply> AnswerAtOnce(HttpRequest& head);
+
+  // The keys that may ask from here on, in place of those of the options: at least one where those were. From any thread.
+  void SetApiKeys(const std::vector<std::string>& keys);
 
   // /ready says 503 from here on.
   void StopBeingReady() { ready_ = false; }
@@ -75,6 +88,8 @@ class Service {
     std::unique_ptr<Reply> refusal;
   };
   Admission Admit(const HttpRequest& head) const;
+  // Asks for no key.
+  bool IsOpen(const ApiRoute& route) const;
   std::unique_ptr<Reply> Dress(std::unique_ptr<Reply> reply, const ApiRoute* route, AccessLine line,
                                const HttpRequest& request);
   std::unique_ptr<Reply> Answer(HttpRequest& request, const Admission& admission);
@@ -105,11 +120,18 @@ class Service {
   std::unique_ptr<Reply> InputTokens(HttpRequest& request, const Caller& caller);
   std::unique_ptr<Reply> ServerInfo(HttpRequest& request, const Caller& caller);
   std::unique_ptr<Reply> ModelInfo(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> KvEventSources(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> KvBlocks(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Files(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> FileById(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> Batches(HttpRequest& request, const Caller& caller);
+  std::unique_ptr<Reply> BatchById(HttpRequest& request, const Caller& caller);
   std::unique_ptr<Reply> Load(HttpRequest& request, const Caller& caller);
   std::unique_ptr<Reply> FlushCache(HttpRequest& request, const Caller& caller);
   // /v1/responses and what is beside it: reads the body, with the stored conversation and the stored items that it names.
   Result<ResponsesRequest> ReadStored(HttpRequest& request, const Caller& caller, bool compacts);
   Result<std::unique_ptr<Reply>> RunResponses(HttpRequest& request, const Caller& caller, bool compacts);
+  std::unique_ptr<Reply> Render(HttpRequest& request, const Caller& caller);
   std::unique_ptr<Reply> Detokenize(HttpRequest& request, const Caller& caller);
 
   Result<std::unique_ptr<Reply>> StartChat(ChatCall call, std::unique_ptr<AnswerWriter> writer,
@@ -131,7 +153,18 @@ class Service {
   engine::EngineThread& engine_;
   Metrics& metrics_;
   ServiceOptions options_;
-  std::vector<Caller> callers_;  // Of the keys, and of clients that need none.
+  // Never changed: requests read the one that they found.
+  struct Callers {
+    std::vector<std::string> keys;
+    std::vector<Caller> of_keys;
+    Caller without_key;
+  };
+  std::shared_ptr<const Callers> callers() const {
+    const std::lock_guard lock(callers_mutex_);
+    return callers_;
+  }
+  mutable std::mutex callers_mutex_;
+  std::shared_ptr<const Callers> callers_;  // Under callers_mutex_.
   CallMemory call_memory_;
   UnknownFields unknown_fields_;
   FairPool grammar_threads_{{.num_threads = 2, .nice = 10}};

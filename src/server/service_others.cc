@@ -3,6 +3,7 @@
 
 #include "server/api/json_text.h"
 #include "server/dialects/ollama.h"
+#include "server/observe/kv_publisher.h"
 #include "server/service.h"
 #include "server/service_parts.h"
 
@@ -11,6 +12,9 @@ namespace {
 
 // The version of ollama whose requests are understood: its clients look whether it is new enough for them.
 constexpr std::string_view kOllamaVersion = "0.12.6";
+
+constexpr std::string_view kNoEvents =
+    "no events of the prefix cache are published; serve --kv-events says where to";
 
 }  // namespace
 
@@ -92,6 +96,26 @@ std::unique_ptr<Reply> Service::ModelInfo(HttpRequest&, const Caller&) {
                                  {"max_model_len", engine_.context_length()},
                                  {"vocab_size", model_.vocab_size},
                                  {"version", options_.version}}));
+}
+
+std::unique_ptr<Reply> Service::KvEventSources(HttpRequest& request, const Caller&) {
+  const KvPublisher* const events = options_.kv_events;
+  if (events == nullptr) return Fail(404, kNoEvents, request.path);
+  const std::string& replay = events->replay_endpoint();
+  return MakeReply({}, JsonText(Json::array({{{"data_parallel_rank", 0},
+                                              {"endpoint", events->endpoint()},
+                                              {"replay_endpoint", replay.empty() ? Json() : Json(replay)},
+                                              {"topic", events->topic()}}})));
+}
+
+std::unique_ptr<Reply> Service::KvBlocks(HttpRequest& request, const Caller&) {
+  const KvPublisher* const events = options_.kv_events;
+  if (events == nullptr) return Fail(404, kNoEvents, request.path);
+  uint64_t next = 0;
+  const std::vector<uint64_t> hashes = engine_.KeptBlocks([&] { next = events->next_number(); });
+  return MakeReply(
+      {},
+      JsonText({{"next_number", next}, {"block_size", engine_.stats().block_tokens}, {"hashes", hashes}}));
 }
 
 std::unique_ptr<Reply> Service::Load(HttpRequest&, const Caller&) {

@@ -34,6 +34,16 @@ constexpr ApiField kOllamaGenerateFields[] = {
     {"options", "object", kNoBody, "temperature, top_p, num_predict and others"},
     {"stream", "boolean", kNoBody, "lines instead of a whole reply; true unless said otherwise"},
 };
+constexpr ApiField kFileFields[] = {
+    {"file", "string", kNoBody, "the file: a request a line", true},
+    {"purpose", "string", kNoBody, "batch", true},
+};
+constexpr ApiField kBatchFields[] = {
+    {"input_file_id", "string", kNoBody, "a stored file of purpose batch", true},
+    {"endpoint", "string", kNoBody, "the url of all its lines", true},
+    {"completion_window", "string", kNoBody, "24h", true},
+    {"metadata", "object", kNoBody, "comes back with the batch"},
+};
 constexpr ApiField kModelField[] = {{"model", "string", kNoBody, "a name that /api/tags lists"}};
 
 // Paths of services whose clients can exchange the host alone, and of routers: a final '/' stands for all below.
@@ -47,7 +57,6 @@ constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
     {"/models", "/v1/models"},
     {"/models/", "/v1/models/"},
     {"/responses", "/v1/responses"},
-    {"/v1/chat/completions/render", "/tokenize"},
 };
 
 constexpr std::string_view kNoEmbeddings =
@@ -55,7 +64,7 @@ constexpr std::string_view kNoEmbeddings =
 constexpr std::string_view kNoMedia = "this model reads and writes text alone";
 constexpr std::string_view kOneModel =
     "one model is served, the one that the command named; dsv4 pull fetches others";
-constexpr std::string_view kNoBatches = "batches are run by dsv4 batch, from files and without a server";
+constexpr std::string_view kNoBatches = "batches are run by dsv4 batch, and by /v1/batches in OpenAI's form";
 constexpr std::pair<std::string_view, std::string_view> kAbsent[] = {
     {"/api/blobs/", kOneModel},
     {"/api/copy", kOneModel},
@@ -68,7 +77,6 @@ constexpr std::pair<std::string_view, std::string_view> kAbsent[] = {
     {"/classify", kNoEmbeddings},
     {"/embeddings", kNoEmbeddings},
     {"/is_sleeping", "the server does not sleep: its weights stay where they are"},
-    {"/kv_event_sources", "no events of the prefix cache are published"},
     {"/pooling", kNoEmbeddings},
     {"/rerank", kNoEmbeddings},
     {"/score", kNoEmbeddings},
@@ -77,9 +85,7 @@ constexpr std::pair<std::string_view, std::string_view> kAbsent[] = {
     {"/user/balance", "nothing is billed here"},
     {"/v1/assistants", "OpenAI's assistants are not here; see /v1/responses"},
     {"/v1/audio/", kNoMedia},
-    {"/v1/batches", kNoBatches},
     {"/v1/embeddings", kNoEmbeddings},
-    {"/v1/files", kNoBatches},
     {"/v1/fine_tuning/", "the server trains nothing"},
     {"/v1/images/", kNoMedia},
     {"/v1/load_lora_adapter", "adapters are not loaded"},
@@ -129,12 +135,19 @@ std::span<const ApiRoute> Service::Routes() {
       {"GET", "/server_info", &S::ServerInfo, "The server, as SGLang's routers ask for it"},
       {"GET", "/model_info", &S::ModelInfo, "The model, as SGLang's routers ask for it"},
       {"GET", "/get_load", &S::Load, "Requests that run and wait, as SGLang's routers ask for them"},
+      {"GET", "/kv_event_sources", &S::KvEventSources,
+       "Where changes of the prefix cache are published, as vLLM says it"},
+      {"GET", "/kv_blocks", &S::KvBlocks,
+       "Hashes of the blocks that are kept, as the published events add up to them"},
       {"POST", "/flush_cache", &S::FlushCache, "Forgets the states that are kept for reuse in memory"},
       {"POST", "/reset_prefix_cache", &S::FlushCache, "The same, as vLLM calls it"},
       {"GET", "/v1/models", &S::Models, "The one model"},
       {"GET", "/v1/models/", &S::Models, "A model by its name"},
       {"POST", "/v1/chat/completions", &S::ChatCompletions, "OpenAI chat", kChat},
       {"POST", "/v1/completions", &S::Completions, "Text continued as it is", kCompletions},
+      {"POST", "/v1/chat/completions/render", &S::Render, "The prompt's token ids, as vLLM renders it",
+       kChat},
+      {"POST", "/v1/completions/render", &S::Render, "The same of each prompt", kCompletions},
       {"POST", "/v1/messages", &S::Messages, "Anthropic messages", kMessages},
       {"POST", "/v1/messages/count_tokens", &S::CountTokens, "Tokens of the prompt", kMessages},
       {"POST", "/v1/responses", &S::Responses, "OpenAI responses", kResponses},
@@ -142,6 +155,16 @@ std::span<const ApiRoute> Service::Routes() {
       {"POST", "/v1/responses/input_tokens", &S::InputTokens, "Tokens of the prompt", kResponses},
       {"GET", "/v1/responses/", &S::StoredResponseOf, "A stored response"},
       {"DELETE", "/v1/responses/", &S::StoredResponseOf, "Forgets a stored response"},
+      {"POST", "/v1/files", &S::Files, "Stores a file of requests (multipart/form-data)", kNoBody,
+       kFileFields},
+      {"GET", "/v1/files", &S::Files, "The stored files"},
+      {"GET", "/v1/files/", &S::FileById, "A stored file; below /content what it holds"},
+      {"DELETE", "/v1/files/", &S::FileById, "Forgets a stored file"},
+      {"POST", "/v1/batches", &S::Batches, "Answers the requests of a stored file in its own time", kNoBody,
+       kBatchFields},
+      {"GET", "/v1/batches", &S::Batches, "The batches"},
+      {"GET", "/v1/batches/", &S::BatchById, "A batch"},
+      {"POST", "/v1/batches/", &S::BatchById, "Below /cancel: ends a batch"},
       {"POST", "/tokenize", &S::Tokenize, "Text or messages to token ids", kNoBody, kTokenizeFields},
       {"POST", "/detokenize", &S::Detokenize, "Token ids to text", kNoBody, kDetokenizeFields},
       {"POST", "/api/chat", &S::OllamaChat, "Chat as ollama has it", kNoBody, kOllamaChatFields, false, false,

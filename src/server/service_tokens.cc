@@ -8,6 +8,7 @@
 #include "server/dialects/anthropic_messages.h"
 #include "server/dialects/known_fields.h"
 #include "server/dialects/openai_chat.h"
+#include "server/dialects/openai_completions.h"
 #include "server/dialects/openai_responses.h"
 #include "server/service.h"
 #include "server/service_parts.h"
@@ -98,6 +99,43 @@ std::unique_ptr<Reply> Service::Tokenize(HttpRequest& request, const Caller&) {
     }
     DSV4_ASSIGN_OR_RETURN(std::string text,
                           TokensText(model_.tokenizer, ids, engine_.context_length(), with_strings));
+    return Tell(MakeReply({}, std::move(text)), request, unknown);
+  };
+  return OrFail(run(), request.path);
+}
+
+// Routers ask for token ids to find the replica that has read them. They take `token_ids`, or /tokenize's `tokens`.
+std::unique_ptr<Reply> Service::Render(HttpRequest& request, const Caller&) {
+  const auto rendered = [&](std::span<const int32_t> ids) -> Result<std::string> {
+    DSV4_ASSIGN_OR_RETURN(std::string text, TokensText(model_.tokenizer, ids, engine_.context_length(),
+                                                       /*with_strings=*/false));
+    if (2 * text.size() > kMaxReply) return Error(TooLong("prompt", kMaxReply));
+    const size_t list = text.find('[');
+    const std::string tokens = text.substr(list, text.rfind(']') + 1 - list);
+    text.pop_back();
+    return fmt::format(R"({},"request_id":"{}","model":{},"token_ids":{}}})", text, request.id,
+                       JsonText(model_.id), tokens);
+  };
+  const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
+    DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, ReadBody(request, model_));
+    std::string text;
+    std::vector<std::string> unknown;
+    if (request.path.starts_with("/v1/chat/")) {
+      DSV4_ASSIGN_OR_RETURN(OpenAiChatRequest chat, ReadOpenAiChat(model_, body));
+      unknown = std::move(chat.call.sampling.unknown_fields);
+      DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                            ChatPrompt(model_, call_memory_, std::move(chat.call)));
+      DSV4_ASSIGN_OR_RETURN(text, rendered(ids));
+    } else {
+      DSV4_ASSIGN_OR_RETURN(CompletionsRequest completions, ReadCompletions(model_, body));
+      unknown = std::move(completions.sampling.unknown_fields);
+      for (const std::vector<int32_t>& prompt : completions.prompts) {
+        DSV4_ASSIGN_OR_RETURN(const std::string one, rendered(prompt));
+        text += (text.empty() ? "[" : ",") + one;
+        if (text.size() > kMaxReply) return Error(TooLong("prompt", kMaxReply));
+      }
+      text += ']';
+    }
     return Tell(MakeReply({}, std::move(text)), request, unknown);
   };
   return OrFail(run(), request.path);

@@ -37,6 +37,7 @@ class Help(unittest.TestCase):
             (folder / "notes.txt").write_text("The sea is wide.\n")
             (folder / "texts.jsonl").write_text('{"text": "The capital of France is Paris."}\n')
             (folder / "choices.jsonl").write_text('{"prompt": "2 + 2 =", "choices": [" 3", " 4"], "answer": 1}\n')
+            (folder / "requests.jsonl").write_text('{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "The sea", "max_tokens": 4}}\n')
             (folder / "ids.json").write_text("[1, 2, 3]")
             for file in ("encoding-cases.json", "parsing-cases.json"):
                 shutil.copy(FIXTURES / file, folder)
@@ -60,7 +61,7 @@ class Help(unittest.TestCase):
         commands = re.findall(r"^  (\w+) {3,}\S", overview[overview.index("Subcommands:"):], re.MULTILINE)
         scripts = [dsv4("completion", shell).stdout for shell in ("bash", "zsh", "fish")]
         for command in commands:
-            text = dsv4("help", command).stdout
+            text = dsv4(command, "--help-all").stdout
             page = dsv4("man", command).stdout
             self.assertTrue(page.startswith(f".TH DSV4-{command.upper()} 1\n"))
             own = text[:text.index("Options of every command")]
@@ -79,13 +80,13 @@ class Help(unittest.TestCase):
 
     def test_completion_offers_what_a_command_takes(self):
         """Option by option of the program: offered, by each shell's script, where the command's help lists it and the command line takes it."""
-        shared = re.findall(r"^  (?:-\w,)?--([\w-]+)", dsv4("help").stdout, re.MULTILINE)
+        shared = re.findall(r"^  (?:-\w,)?--([\w-]+)", dsv4("--help-all").stdout, re.MULTILINE)
         overview = dsv4("help").stdout
         commands = re.findall(r"^  (\w+) {3,}\S", overview[overview.index("Subcommands:"):], re.MULTILINE)
         bash, zsh, fish = (dsv4("completion", shell).stdout for shell in ("bash", "zsh", "fish"))
         refused = 0
         for command in commands:
-            text = dsv4("help", command).stdout
+            text = dsv4(command, "--help-all").stdout
             taken = set(re.findall(r"^  (?:-\w,)?--([\w-]+)", text[text.index("Options of every command"):], re.MULTILINE)) | {"help", "version"}
             own = set(re.findall(r"^  (?:-\w,)?--([\w-]+)", text[:text.index("Options of every command")], re.MULTILINE))
             offered = {"bash": re.search(rf"^      {command}\) options='(.*)' ;;", bash, re.MULTILINE)[1].split()}

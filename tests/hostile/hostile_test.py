@@ -345,10 +345,15 @@ class Hostile(unittest.TestCase):
                     edited.config = {**self.release.config, key: value}
                     self.refuse(edited)
 
-    def test_the_next_architecture_is_refused_by_name(self):
+    def test_an_architecture_of_the_future_is_refused_by_name(self):
+        edited = copy.copy(self.release)
+        edited.config = {"model_type": "deepseek_v5", "text_config": {}, "architectures": ["DeepseekV5ForCausalLM"]}
+        self.refuse(edited, "deepseek_v5", "deepseek_v4")
+
+    def test_an_empty_text_config_of_the_next_architecture(self):
         edited = copy.copy(self.release)
         edited.config = {"model_type": "deepseek_v41", "text_config": {}, "architectures": ["DeepseekV41ForCausalLM"]}
-        self.refuse(edited, "DeepSeek-V4.1", "deepseek_v4")
+        self.refuse(edited, "vocab_size", "missing")
 
     def test_numbers_json_does_not_have(self):
         for number in ("NaN", "Infinity", "-Infinity", "1e999"):

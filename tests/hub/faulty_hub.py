@@ -149,6 +149,15 @@ class Hub:
                     self.wfile.flush()
                     time.sleep(4)
                     return self.hang_up()
+                if fault == "slow":
+                    self.send_response(status)
+                    self.send_header("Content-Length", str(len(part)))
+                    self.end_headers()
+                    for begin in range(0, len(part), len(part) // 8 + 1):
+                        self.wfile.write(part[begin:begin + len(part) // 8 + 1])
+                        self.wfile.flush()
+                        time.sleep(0.4)
+                    return None
                 if fault == "short":
                     return self.reply(status, part[:-1], **headers)
                 if fault == "long":

@@ -264,7 +264,7 @@ class Resumed(Pull):
             time.sleep(0.2)
             process.send_signal(signal.SIGINT)
             _, log = process.communicate(timeout=PATIENCE)
-            self.assertEqual(process.returncode, 1)
+            self.assertEqual(process.returncode, -signal.SIGINT)
             self.assertIn("goes on from here", log)
             self.right(self.pull(hub), files)
 

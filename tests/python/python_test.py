@@ -1,9 +1,11 @@
 """The Python package on models/tiny: DSV4_LIBRARY names libdsv4.so, DSV4_BINARY the command."""
 
 import asyncio
+import json
 import os
 import re
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -27,6 +29,45 @@ class PythonTest(unittest.TestCase):
 
     def ask(self, question):
         return self.llm.chat([{"role": "user", "content": question}], sampling=GREEDY, max_tokens=64, thinking_mode="chat")
+
+    def test_an_answer_knows_what_belongs_to_it(self):
+        answer = self.llm.chat(QUESTION, sampling=GREEDY, max_tokens=64)
+        self.assertIn("Paris", answer.text)
+        self.assertEqual(answer, answer.text)
+        self.assertTrue(answer.reasoning)
+        self.assertEqual((answer.finish_reason, answer.tool_calls), ("stop", []))
+        self.assertGreater(answer.prompt_tokens, 4)
+        self.assertGreater(answer.completion_tokens, 4)
+        cut = self.llm.chat(QUESTION, sampling=GREEDY, max_tokens=2)
+        self.assertEqual((cut.finish_reason, cut.completion_tokens), ("length", 2))
+        tool = {"type": "function", "function": {"name": "search_ticket", "description": "Search a ticket.", "parameters": {
+            "type": "object", "properties": {"tags": {"type": "array", "description": "List of tags", "items": {"type": "string"}},
+                                             "color": {"type": "string", "description": "Colour"}}, "required": ["tags", "color"]}}}
+        calls = self.llm.chat("Search a ticket with tags cook, color golden, please.", tools=[tool], sampling=GREEDY, thinking_mode="chat", max_tokens=200)
+        self.assertEqual(calls.finish_reason, "tool_calls")
+        self.assertEqual([call.name for call in calls.tool_calls], ["search_ticket"])
+        self.assertEqual(json.loads(calls.tool_calls[0].arguments)["color"], "golden")
+        for value in (answer, cut, calls, self.llm, self.llm.session(), GREEDY, plot.Plot("x" * 10000)):
+            self.assertLess(len(repr(value)), 250)
+            self.assertNotIn("\n", repr(value))
+        with self.assertRaises(TypeError):
+            self.llm.chat(QUESTION, temprature=0)
+
+    def test_with_gives_the_memory_back(self):
+        with dsv4.LLM("models/tiny") as llm, llm.session() as session:
+            session.append([1, 2, 3])
+        self.assertIn("closed", repr(llm))
+        for call in (lambda: llm.tokenize("a"), lambda: session.append([1]), lambda: len(session)):
+            with self.assertRaisesRegex(ValueError, "closed"):
+                call()
+
+    def test_without_its_library_it_says_what_to_do(self):
+        for library in ("/no/such/libdsv4.so", "/usr/lib/x86_64-linux-gnu/libm.so.6"):
+            process = subprocess.run([sys.executable, "-c", "import dsv4"], env={**os.environ, "DSV4_LIBRARY": library}, capture_output=True, text=True,
+                                     check=False)
+            last = process.stderr.strip().splitlines()[-1]
+            self.assertRegex(last, f"ImportError: dsv4 cannot load its library, DSV4_LIBRARY={library}.*pip install")
+            self.assertNotIn("OSError", process.stderr)
 
     def test_it_says_what_it_runs_on(self):
         self.assertRegex(self.llm.backend, r"^(cpu|cuda) \(.+\)$")

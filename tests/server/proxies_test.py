@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -154,6 +155,74 @@ class Proxies(unittest.TestCase):
                         stopped = True
                     time.sleep(0.02)
             self.assertEqual(set(statuses[5:]), {200})
+
+
+class RollingRestart(unittest.TestCase):
+    """Two replicas behind HAProxy are replaced one after the other, under load: no answer that has begun is cut, and none refused."""
+
+    def test_no_answer_is_lost_or_refused(self):
+        ports = [free_port(), free_port()]
+        options = ("--context", 4096, "--lame-duck-seconds", 2, "--drain-seconds", PATIENCE)
+
+        def replica(index):
+            return Server(*options, "--port", ports[index], "--max-sequences", 8)
+
+        replicas = [replica(0), replica(1)]
+        port, ended = free_port(), threading.Event()
+        lines = block("haproxy").replace("bind :80", f"bind 127.0.0.1:{port}").replace("inter 2s", "inter 200ms").replace("balance hdr(x-session-id)", "balance roundrobin")
+        lines = lines.replace("hash-type consistent", "").replace("10.0.0.1:8000", f"127.0.0.1:{ports[0]}").replace("10.0.0.2:8000", f"127.0.0.1:{ports[1]}")
+        outcomes, texts = [], set()
+
+        def ask():
+            while not ended.is_set():
+                try:
+                    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+                    body = '{"prompt": "Once upon a time", "stream": true, "max_tokens": 40, "ignore_eos": true, "temperature": 0}'
+                    connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+                    response = connection.getresponse()
+                    text = response.read()
+                    whole = response.status == 200 and text.endswith(b"data: [DONE]\n\n")
+                    outcomes.append("whole" if whole else f"{response.status}: {text[-100:]}")
+                    texts.update(["".join(re.findall(r'"text": ?"((?:[^"\\]|\\.)*)"', text.decode()))] if whole else [])
+                    connection.close()
+                except (OSError, http.client.HTTPException) as error:
+                    outcomes.append(repr(error))
+
+        try:
+            with haproxy(lines, port):
+                wait_until(lambda: http_status(port) == 200, "the first check of /ready")
+                clients = [threading.Thread(target=ask) for _ in range(6)]
+                for client in clients:
+                    client.start()
+                try:
+                    for index in range(2):
+                        before = len(outcomes)
+                        wait_until(lambda before=before: len(outcomes) > before + 12, "answers of both")
+                        replicas[index].__exit__()  # SIGTERM, and the end.
+                        self.assertEqual(replicas[index].process.returncode, 0)
+                        replicas[index] = replica(index)
+                        wait_until(lambda index=index: http_status(ports[index]) == 200, "the new one is ready")
+                        time.sleep(1)  # HAProxy sees it.
+                    before = len(outcomes)
+                    wait_until(lambda before=before: len(outcomes) > before + 12, "answers of both")
+                finally:
+                    ended.set()
+                    for client in clients:
+                        client.join()
+        finally:
+            for each in replicas:
+                each.__exit__()
+        print(f"{len(outcomes)} answers through two restarts", file=sys.stderr)
+        self.assertEqual([each for each in outcomes if each != "whole"], [])
+        self.assertEqual(len(texts), 1)
+
+
+def http_status(port):
+    """Of /ready; 0 where nothing answers."""
+    with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as connection:
+        connection.request("GET", "/ready")
+        return connection.getresponse().status
+    return 0
 
 
 if __name__ == "__main__":

@@ -121,7 +121,7 @@ class Paths(SharedServer):
 
     def test_what_is_not_here_says_why(self):
         for path, word in (("/v1/embeddings", "embedding server"), ("/v1/audio/speech", "text alone"), ("/sleep", "does not sleep"),
-                           ("/v1/load_lora_adapter", "adapters"), ("/v1/batches", "dsv4 batch"), ("/api/embed", "embedding server"), ("/api/pull", "dsv4 pull")):
+                           ("/v1/load_lora_adapter", "adapters"), ("/v1/messages/batches", "dsv4 batch"), ("/api/embed", "embedding server"), ("/api/pull", "dsv4 pull")):
             status, _, reply = self.server.request("POST", path, {})
             self.assertEqual(status, 404)
             message = reply["error"] if path.startswith("/api/") else reply["error"]["message"]
@@ -132,8 +132,8 @@ class Paths(SharedServer):
             reply = self.server.request("GET", path)[2]
             self.assertEqual(reply["served_model_name"], self.server.model)
         self.assertEqual(self.server.request("GET", "/get_load")[2][0]["num_reqs"], 0)
-        self.assertEqual(self.server.request("POST", "/v1/chat/completions/render", {"messages": USER})[2],
-                         self.server.request("POST", "/tokenize", {"messages": USER})[2])
+        self.assertEqual(self.server.request("POST", "/v1/chat/completions/render", {"messages": USER})[2]["token_ids"],
+                         self.server.request("POST", "/tokenize", {"messages": USER})[2]["tokens"])
         long = {"messages": [{"role": "user", "content": "A long text. " * 60}], "max_tokens": 1}
         cached = []
         for path in (None, None, "/flush_cache", None, "/reset_prefix_cache"):

@@ -30,6 +30,10 @@ class TokenRows {
     }
     const float* const scores =
         args_.scores.as<const float>() + (sequence_.token_begin + row) * width_ + channel;
+    if (args_.ape.is_null()) {
+      std::copy_n(scores, count, out);
+      return;
+    }
     const uint8_t* const ape = At(args_.ape.data, DType::kF32, position % args_.ratio * width_ + channel);
     for (int64_t c = 0; c < count; ++c) {
       float bias;

@@ -178,6 +178,11 @@ Status HcPre(ops::OpContext& context, const ops::HcPreArgs& args) {
                 Sinkhorn(comb, mult, hc_eps, args.sinkhorn_iters);
                 std::transform(comb.begin(), comb.end(), args.comb.as<float>() + t * hc_mult * hc_mult,
                                [](double value) { return static_cast<float>(value); });
+                if (!args.pre.is_null())
+                  std::ranges::transform(pre, args.pre.as<float>() + t * hc_mult,
+                                         [](double value) { return static_cast<float>(value); });
+                if (!args.given.is_null())
+                  std::copy_n(args.given.as<const float>() + t * hc_mult, hc_mult, pre.begin());
                 MixStreams(kernels, pre.data(), args.streams, t, args.u);
               }
             });
@@ -223,6 +228,17 @@ Status HcHead(ops::OpContext& context, const ops::HcHeadArgs& args) {
   DSV4_RETURN_IF_ERROR(Validate(args));
   if (args.streams.shape[0] == 0) return {};
   const Kernels& kernels = KernelsOf(context);
+  if (!args.given.is_null()) {
+    const int64_t hc_mult = args.streams.shape[1];
+    context.threads().ParallelFor(args.streams.shape[0], 4, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        const float* const given = args.given.as<const float>() + t * hc_mult;
+        const std::vector<double> weights(given, given + hc_mult);
+        MixStreams(kernels, weights.data(), args.streams, t, args.y);
+      }
+    });
+    return {};
+  }
   const std::vector<float> base = LoadAll(kernels, args.base);
   const double scale = static_cast<double>(LoadAll(kernels, args.scale)[0]);
   MixLogits(context, args.streams, args.fn, args.norm_eps,

@@ -2,9 +2,12 @@
 // release's FP4-rounded queries and keys are exact in it, so there they equal the reference's; other bf16 operands may differ
 // where a dot product lies next to a bf16 midpoint. Keys that are stored as the release's codes are multiplied as such where the
 // tier can (kernels/fp4_keys.h), with the same scores.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <span>
 #include <vector>
@@ -213,9 +216,10 @@ struct Problem {
   EntryShard shard;
   int64_t top_k;
   std::span<const ops::IndexerSequence> sequences;
+  int64_t unscored = top_k;  // Most visible entries of a query without scores.
 };
 
-// Queries with no more than top_k visible entries take them all: take_all(token, rows here). The others are returned in groups.
+// Queries with no more than `unscored` visible entries take them all: take_all(token, rows here). The others are returned in groups.
 template <typename TakeAll>
 std::vector<Group> Groups(const Problem& problem, const TakeAll& take_all) {
   constexpr int64_t kMaxRows = 256;  // Queries times heads that meet a packed key while it is near.
@@ -226,7 +230,7 @@ std::vector<Group> Groups(const Problem& problem, const TakeAll& take_all) {
       const int64_t token = sequence.token_begin + i;
       const int64_t visible = (sequence.first_position + i + 1) / problem.ratio;
       const int64_t num_rows = problem.shard.NumRows(visible);
-      if (visible <= problem.top_k) {
+      if (visible <= problem.unscored) {
         take_all(token, num_rows);
         continue;
       }
@@ -288,11 +292,121 @@ void ForEachQuery(ops::OpContext& context, const Problem& problem, const TakeAll
   }
 }
 
+// A row of an I32 list, filled up with -1.
+std::span<int32_t> ListOf(const TensorView& lists, int64_t token) {
+  const std::span<int32_t> list(lists.as<int32_t>() + token * lists.shape[1],
+                                static_cast<size_t>(lists.shape[1]));
+  std::ranges::fill(list, -1);
+  return list;
+}
+
+void TakeAll(std::span<int32_t> list, int64_t count) { std::iota(list.begin(), list.begin() + count, 0); }
+
+// The best blocks by scores of all visible entries.
+void ChooseBlocks(const ops::IndexerSelectArgs& args, std::span<const float> scores, int64_t token) {
+  const std::span<int32_t> best = ListOf(args.best, token);
+  const auto visible = std::ssize(scores);
+  const int64_t num_blocks = (visible + args.block_size - 1) / args.block_size;
+  if (num_blocks <= std::ssize(best)) return TakeAll(best, num_blocks);
+  std::vector<float> blocks(static_cast<size_t>(num_blocks), -std::numeric_limits<float>::infinity());
+  for (int64_t j = 0; j < visible; ++j) {
+    float& block = blocks[static_cast<size_t>(j / args.block_size)];
+    block = std::max(block, scores[static_cast<size_t>(j)]);  // NaN leaves it as it is.
+  }
+  blocks.back() = std::numeric_limits<float>::infinity();
+  TopK(blocks, std::ssize(best), best.data());
+}
+
+// The visible entries of a query's blocks, ascending.
+std::vector<int32_t> EntriesWithin(const ops::IndexerSelectArgs& args, int64_t visible, int64_t token) {
+  std::vector<int32_t> entries;
+  const int32_t* const blocks = args.within.as<const int32_t>() + token * args.within.shape[1];
+  for (int64_t i = 0; i < args.within.shape[1] && blocks[i] >= 0; ++i) {
+    const int64_t begin = blocks[i] * args.block_size;
+    for (int64_t j = begin; j < std::min(visible, begin + args.block_size); ++j)
+      entries.push_back(static_cast<int32_t>(j));
+  }
+  std::ranges::sort(entries);
+  return entries;
+}
+
+Status CheckWithin(const ops::IndexerSelectArgs& args) {
+  for (const ops::IndexerSequence& sequence : args.sequences) {
+    for (int64_t i = 0; i < sequence.num_tokens; ++i) {
+      const int64_t token = sequence.token_begin + i;
+      const int64_t visible = (sequence.first_position + i + 1) / args.ratio;
+      const int32_t* const blocks = args.within.as<const int32_t>() + token * args.within.shape[1];
+      for (int64_t k = 0; k < args.within.shape[1] && blocks[k] >= 0; ++k) {
+        if (blocks[k] * args.block_size < visible) continue;
+        return OutOfRange(fmt::format("indexer_select: within[{}, {}]: block {}, wanted one of {} entries",
+                                      token, k, blocks[k], visible));
+      }
+    }
+  }
+  return {};
+}
+
+// The best of those entries that a query's blocks have; `scores` of all visible ones, or none where all of them may be taken.
+void ChooseWithin(const ops::IndexerSelectArgs& args, std::span<const float> scores, int64_t visible,
+                  int64_t token) {
+  const std::span<int32_t> selected = ListOf(args.selected, token);
+  const std::vector<int32_t> entries = EntriesWithin(args, visible, token);
+  if (entries.size() <= selected.size()) {
+    std::ranges::copy(entries, selected.begin());
+    return;
+  }
+  std::vector<float> of_entries;
+  for (const int32_t entry : entries) of_entries.push_back(scores[static_cast<size_t>(entry)]);
+  TopK(of_entries, std::ssize(selected), selected.data());
+  for (int32_t& chosen : selected) chosen = entries[static_cast<size_t>(chosen)];
+}
+
 }  // namespace
 
 Status IndexerSelect(ops::OpContext& context, const ops::IndexerSelectArgs& args) {
   DSV4_RETURN_IF_ERROR(Validate(args));
   const int64_t top_k = args.selected.shape[1];
+  if (!args.within.is_null()) {
+    DSV4_RETURN_IF_ERROR(CheckWithin(args));
+    ForEachQuery(
+        context,
+        {.q = args.q,
+         .weights = args.weights,
+         .ratio = args.ratio,
+         .shard = {},
+         .top_k = top_k,
+         .sequences = args.sequences},
+        [&](int64_t token, int64_t visible) { ChooseWithin(args, {}, visible, token); },
+        [&](int64_t token, std::span<const float> scores) {
+          ChooseWithin(args, scores, std::ssize(scores), token);
+        });
+    return {};
+  }
+  if (!args.best.is_null()) {
+    ForEachQuery(
+        context,
+        {.q = args.q,
+         .weights = args.weights,
+         .ratio = args.ratio,
+         .shard = {},
+         .top_k = top_k,
+         .sequences = args.sequences,
+         .unscored = std::min(top_k, args.best.shape[1] * args.block_size)},
+        [&](int64_t token, int64_t visible) {
+          TakeAll(ListOf(args.selected, token), visible);
+          TakeAll(ListOf(args.best, token), (visible + args.block_size - 1) / args.block_size);
+        },
+        [&](int64_t token, std::span<const float> scores) {
+          const std::span<int32_t> selected = ListOf(args.selected, token);
+          if (std::ssize(scores) <= top_k) {
+            TakeAll(selected, std::ssize(scores));
+          } else {
+            TopK(scores, top_k, selected.data());
+          }
+          ChooseBlocks(args, scores, token);
+        });
+    return {};
+  }
   const Problem problem = {.q = args.q,
                            .weights = args.weights,
                            .ratio = args.ratio,

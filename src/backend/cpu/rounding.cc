@@ -43,9 +43,12 @@ Status HadamardFp4(ops::OpContext& context, const ops::HadamardFp4Args& args) {
       uint8_t* const data = args.x.as<uint8_t>() + i * width * ElementBytes(dtype);
       LoadFloats(kernels, data, dtype, width, row.data());
       // First rounding point: the rotated row is a tensor of x's dtype. Second: the e2m1 grid.
-      kernels.rows.hadamard(row.data(), width, factor, dtype == DType::kBF16, scratch.data(), row.data());
-      if (!kernels.rows.round_fp4(row.data(), width, ops::kIndexerFp4Group)) {
-        RoundToFp4Groups(row, ops::kIndexerFp4Group, row);
+      if (args.rotate)
+        kernels.rows.hadamard(row.data(), width, factor, dtype == DType::kBF16, scratch.data(), row.data());
+      if (args.scale == CacheScale::kE4m3) {
+        RoundToFp4E4m3Groups(row, args.group, row);
+      } else if (!kernels.rows.round_fp4(row.data(), width, args.group)) {
+        RoundToFp4Groups(row, args.group, row);
       }
       StoreFloats(kernels, row.data(), width, data, dtype);
     }

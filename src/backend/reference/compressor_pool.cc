@@ -31,6 +31,7 @@ class TokenRows {
     const int64_t row = position - sequence_.first_position;
     if (row < 0) return LoadHistory(sequence_.score_history, position, channel, out);
     const float* scores = args_.scores.as<const float>() + (sequence_.token_begin + row) * width_ + channel;
+    if (args_.ape.is_null()) return LoadValues(scores, DType::kF32, 0, out);
     const float* ape = args_.ape.as<const float>() + position % args_.ratio * width_ + channel;
     // An fp32 sum, as it is in the history: an entry must not depend on where the chunks were cut.
     for (size_t c = 0; c < out.size(); ++c) out[c] = static_cast<double>(scores[c] + ape[c]);

@@ -35,12 +35,19 @@ Status HadamardFp4(ops::OpContext& context, const ops::HadamardFp4Args& args) {
     std::vector<float> rotated(x.size());
     for (int64_t row = begin; row < end; ++row) {
       LoadRow(args.x, row, x);
-      WalshHadamard(x);
-      // First rounding point: the rotated row is a tensor of x's dtype.
-      for (size_t i = 0; i < x.size(); ++i)
-        rotated[i] = static_cast<float>(HeldAs(args.x.dtype, x[i] * factor));
+      if (args.rotate) {
+        WalshHadamard(x);
+        // First rounding point: the rotated row is a tensor of x's dtype.
+        for (double& value : x) value = HeldAs(args.x.dtype, value * factor);
+      }
+      std::transform(x.begin(), x.end(), rotated.begin(),
+                     [](double value) { return static_cast<float>(value); });
       // Second: the e2m1 grid.
-      RoundToFp4Groups(rotated, ops::kIndexerFp4Group, rotated);
+      if (args.scale == CacheScale::kE8m0) {
+        RoundToFp4Groups(rotated, args.group, rotated);
+      } else {
+        RoundToFp4E4m3Groups(rotated, args.group, rotated);
+      }
       std::copy(rotated.begin(), rotated.end(), x.begin());
       StoreRow(x, args.x, row);
     }

@@ -86,6 +86,8 @@ Status HcPre(ops::OpContext& context, const ops::HcPreArgs& args) {
       }
       for (size_t i = 0; i < comb.size(); ++i) comb[i] = m[2 * mult + i] * scale[2] + base[2 * mult + i];
       Sinkhorn(comb, mult, hc_eps, args.sinkhorn_iters);
+      if (!args.pre.is_null()) StoreRow(pre, args.pre, t);
+      if (!args.given.is_null()) LoadRow(args.given, t, pre);
       StoreRow(MixStreams(pre, streams), args.u, t);
       StoreRow(post, args.post, t);
       StoreRow(comb, args.comb, t);
@@ -126,6 +128,16 @@ Status HcPost(ops::OpContext& context, const ops::HcPostArgs& args) {
 Status HcHead(ops::OpContext& context, const ops::HcHeadArgs& args) {
   DSV4_RETURN_IF_ERROR(Validate(args));
   const int64_t hc_mult = args.streams.shape[1];
+  if (!args.given.is_null()) {
+    std::vector<double> streams(static_cast<size_t>(hc_mult * args.streams.shape[2]));
+    std::vector<double> given(static_cast<size_t>(hc_mult));
+    for (int64_t t = 0; t < args.streams.shape[0]; ++t) {
+      LoadRow(args.streams, t, streams);
+      LoadRow(args.given, t, given);
+      StoreRow(MixStreams(given, streams), args.y, t);
+    }
+    return {};
+  }
   const std::vector<double> fn = LoadAll(args.fn);
   const std::vector<double> base = LoadAll(args.base);
   const double scale = LoadAll(args.scale)[0];

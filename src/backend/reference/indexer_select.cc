@@ -1,9 +1,12 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
 #include <numeric>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "backend/reference/reference_ops.h"
@@ -87,17 +90,81 @@ std::vector<int32_t> Chosen(const Scored& scored, int64_t top_k) {
   return all;
 }
 
-void Select(const ops::IndexerSelectArgs& args, const ops::IndexerSequence& sequence, int64_t token) {
-  const int64_t top_k = args.selected.shape[1];
-  const Problem problem = {
-      .q = args.q, .weights = args.weights, .top_k = top_k, .ratio = args.ratio, .shard = {}};
-  std::vector<int32_t> chosen = Chosen(Score(problem, sequence, token), top_k);
-  chosen.resize(static_cast<size_t>(top_k), -1);
-  std::copy(chosen.begin(), chosen.end(), args.selected.as<int32_t>() + token * top_k);
+// A list of a query, filled up with -1.
+void StoreList(std::vector<int32_t> list, const TensorView& lists, int64_t token) {
+  list.resize(static_cast<size_t>(lists.shape[1]), -1);
+  std::ranges::copy(list, lists.as<int32_t>() + token * lists.shape[1]);
 }
 
-void ListCandidates(const ops::IndexerCandidatesArgs& args, const ops::IndexerSequence& sequence,
-                    int64_t token) {
+// The best blocks of a query that sees so many entries, in ascending order.
+std::vector<int32_t> BestBlocks(const ops::IndexerSelectArgs& args, std::span<const double> scores,
+                                int64_t visible) {
+  constexpr double kNone = -std::numeric_limits<double>::infinity();
+  const int64_t num_blocks = (visible + args.block_size - 1) / args.block_size;
+  std::vector<int32_t> all(static_cast<size_t>(num_blocks));
+  std::iota(all.begin(), all.end(), 0);
+  if (num_blocks <= args.best.shape[1]) return all;
+  std::vector<double> blocks(all.size(), kNone);
+  for (int64_t j = 0; j < visible; ++j) {
+    double& block = blocks[static_cast<size_t>(j / args.block_size)];
+    const double score = scores[static_cast<size_t>(j)];
+    if (!std::isnan(score)) block = std::max(block, score);
+  }
+  blocks.back() = std::numeric_limits<double>::infinity();
+  return TopK(blocks, args.best.shape[1]);
+}
+
+// The visible entries of the blocks that a query may choose from, in ascending order.
+Result<std::vector<int32_t>> EntriesWithin(const ops::IndexerSelectArgs& args, int64_t visible,
+                                           int64_t token) {
+  std::vector<int32_t> entries;
+  const int32_t* const blocks = args.within.as<const int32_t>() + token * args.within.shape[1];
+  for (int64_t i = 0; i < args.within.shape[1] && blocks[i] >= 0; ++i) {
+    const int64_t begin = blocks[i] * args.block_size;
+    if (begin >= visible) {
+      return Error(
+          OutOfRange(fmt::format("indexer_select: within[{}, {}]: block {}, wanted one of {} entries", token,
+                                 i, blocks[i], visible)));
+    }
+    for (int64_t j = begin; j < std::min(visible, begin + args.block_size); ++j)
+      entries.push_back(static_cast<int32_t>(j));
+  }
+  std::ranges::sort(entries);
+  return entries;
+}
+
+Status Select(const ops::IndexerSelectArgs& args, const ops::IndexerSequence& sequence, int64_t token) {
+  const int64_t top_k = args.selected.shape[1];
+  const int64_t visible = (sequence.first_position + token - sequence.token_begin + 1) / args.ratio;
+  const bool few_blocks =
+      args.best.is_null() || (visible + args.block_size - 1) / args.block_size <= args.best.shape[1];
+  // With a top_k of 0 all scores are made.
+  const Problem problem = {.q = args.q,
+                           .weights = args.weights,
+                           .top_k = few_blocks ? top_k : 0,
+                           .ratio = args.ratio,
+                           .shard = {}};
+  Scored scored;
+  if (args.within.is_null()) {
+    scored = Score(problem, sequence, token);
+    StoreList(Chosen(scored, top_k), args.selected, token);
+    if (!args.best.is_null()) StoreList(BestBlocks(args, scored.scores, visible), args.best, token);
+    return {};
+  }
+  DSV4_ASSIGN_OR_RETURN_STATUS(std::vector<int32_t> entries, EntriesWithin(args, visible, token));
+  if (std::ssize(entries) > top_k) {
+    const Scored all = Score(problem, sequence, token);
+    for (const int32_t entry : entries) scored.scores.push_back(all.scores[static_cast<size_t>(entry)]);
+    std::vector<int32_t> chosen;
+    for (const int32_t i : TopK(scored.scores, top_k)) chosen.push_back(entries[static_cast<size_t>(i)]);
+    entries = std::move(chosen);
+  }
+  StoreList(std::move(entries), args.selected, token);
+  return {};
+}
+
+Status ListCandidates(const ops::IndexerCandidatesArgs& args, const ops::IndexerSequence& sequence,
+                      int64_t token) {
   const int64_t top_k = args.candidates.shape[1];
   const Problem problem = {
       .q = args.q, .weights = args.weights, .top_k = top_k, .ratio = args.ratio, .shard = args.shard};
@@ -111,16 +178,22 @@ void ListCandidates(const ops::IndexerCandidatesArgs& args, const ops::IndexerSe
   std::sort(candidates.begin(), candidates.end(), std::greater<>());
   candidates.resize(static_cast<size_t>(top_k), 0);
   std::copy(candidates.begin(), candidates.end(), args.candidates.as<uint64_t>() + token * top_k);
+  return {};
 }
 
 template <typename Args, typename Visit>
 Status ForEachQuery(ops::OpContext& context, const Args& args, const Visit& visit) {
   DSV4_RETURN_IF_ERROR(Validate(args));
+  std::vector<Status> faults(static_cast<size_t>(args.q.shape[0]));
   for (const ops::IndexerSequence& sequence : args.sequences) {
     context.threads().ParallelFor(sequence.num_tokens, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) visit(args, sequence, sequence.token_begin + i);
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t token = sequence.token_begin + i;
+        faults[static_cast<size_t>(token)] = visit(args, sequence, token);
+      }
     });
   }
+  for (const Status& fault : faults) DSV4_RETURN_IF_ERROR(fault);
   return {};
 }
 

@@ -16,10 +16,11 @@ namespace dsv4::model {
 namespace {
 
 constexpr Architecture kV4 = {"deepseek_v4", ParseV4Config};
+constexpr Architecture kV41 = {"deepseek_v41", ParseV41Config};
 
 constexpr std::string_view kSupported =
     "this engine reads model_type deepseek_v4 (DeepseekV4ForCausalLM: V4 Flash, Pro and models of their "
-    "shape)";
+    "shape) and deepseek_v41 (V4.1 Flash)";
 
 }  // namespace
 
@@ -30,10 +31,8 @@ Result<const Architecture*> FindArchitecture(const Json& root, std::string_view 
   const std::string model_type = reader.StringOr("model_type", "");
   const std::vector<std::string> architectures = reader.Strings("architectures");
   DSV4_TRY(status);
-  if (IsV41Config(root)) {
-    reader.Fail("model_type", fmt::format("\"{}\" is DeepSeek-V4.1, another architecture", model_type),
-                kSupported);
-  } else if (!model_type.empty() && model_type != kV4.name) {
+  if (IsV41Config(root)) return &kV41;
+  if (!model_type.empty() && model_type != kV4.name) {
     reader.Fail("model_type", fmt::format("\"{}\"", model_type), kSupported);
   } else if (!architectures.empty() && std::find(architectures.begin(), architectures.end(),
                                                  "DeepseekV4ForCausalLM") == architectures.end()) {

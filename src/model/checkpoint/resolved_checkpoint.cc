@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "model/config/dspark_config.h"
+
 namespace dsv4::model {
 namespace {
 
@@ -78,7 +80,7 @@ class Resolver {
                                                checkpoint_.directory(), num_stages, kMaxDsparkStages)));
     }
     ResolvedDspark resolved;
-    const LayerPlan layer;  // A window, and experts by score.
+    const LayerPlan layer = DsparkStagePlan(dspark, -1, 0);
     for (int64_t i = 0; i < num_stages; ++i) {
       const std::string scope = fmt::format("mtp.{}.", i);
       ResolvedLayer& stage = resolved.stages.emplace_back();
@@ -243,7 +245,39 @@ class Resolver {
     return tensor;
   }
 
+  // Rows that stay in the file.
+  ResolvedTensor ResolveTable(const TensorRow& row, const std::string& scope, const LayerPlan& layer) {
+    constexpr int64_t kGroup = 32;
+    const std::optional<FoundLinear> found = FindLinear(row, scope, 0, /*fused=*/false);
+    if (!found) {
+      missing_.Add(ExpectedName(row, scope, 0) + ".weight");
+      return {};
+    }
+    const io::StoredTensor& table = *found->weight;
+    const Shape wanted = row.shape(config_, layer);
+    const std::vector<int64_t> dims = {wanted[0], wanted[1]};
+    const bool coded = table.dtype == DType::kF8E4M3;
+    const bool plain =
+        table.dtype == DType::kF32 || table.dtype == DType::kBF16 || table.dtype == DType::kF16;
+    if (table.dims != dims) {
+      misshapen_.Add(fmt::format("tensor {}: shape {}, config wants {}", table.name, table.ShapeString(),
+                                 wanted.ToString()));
+    } else if (!coded && !plain) {
+      misshapen_.Add(fmt::format("tensor {}: dtype {}, a table wants F8_E4M3, F32, BF16 or F16", table.name,
+                                 table.dtype_name));
+    } else if (coded &&
+               (found->scale == nullptr || found->scale->dtype != DType::kF8E8M0 ||
+                found->scale->dims != std::vector<int64_t>{dims[0], (dims[1] + kGroup - 1) / kGroup})) {
+      misshapen_.Add(fmt::format("tensor {}: without F8_E8M0 scales [{}, {}]", table.name, dims[0],
+                                 (dims[1] + kGroup - 1) / kGroup));
+    } else if (plain && found->scale != nullptr) {
+      misshapen_.Add(fmt::format("tensor {}: dtype {} and scales beside it", table.name, table.dtype_name));
+    }
+    return {.linear = {}, .tensor = &table, .scale = found->scale, .is_table = true};
+  }
+
   ResolvedTensor ResolveTensor(const TensorRow& row, const std::string& scope, const LayerPlan& layer) {
+    if (row.kind == TensorKind::kTable) return ResolveTable(row, scope, layer);
     if (row.kind == TensorKind::kLinear || row.kind == TensorKind::kEmbedding) {
       return {.linear = ResolveLinear(row, scope, layer, 0), .tensor = nullptr};
     }
@@ -308,6 +342,10 @@ class Resolver {
       resolved.no_mtp = "the checkpoint has no draft tensors (mtp.*)";
       return;
     }
+    if (!HasRow(config_, TensorId::kMtpEProj)) {
+      resolved.no_mtp = "this architecture has no draft block (MTP)";
+      return;
+    }
     if (config_.dspark.has_value() || !config_.dspark_fault.empty() || has("mtp.0.main_norm.weight")) {
       resolved.no_mtp = "the draft tensors are those of DSpark";
       return;
@@ -348,8 +386,9 @@ class Resolver {
       return fused_in && fused_out ? SplitExperts(*fused_in, *fused_out, layer)
                                    : std::vector<ResolvedExpert>();
     }
-    std::vector<ResolvedExpert> experts(static_cast<size_t>(config_.n_routed_experts));
-    for (int64_t e = 0; e < config_.n_routed_experts; ++e) {
+    const int64_t num_experts = config_.NumExperts(layer);
+    std::vector<ResolvedExpert> experts(static_cast<size_t>(num_experts));
+    for (int64_t e = 0; e < num_experts; ++e) {
       ResolvedExpert& expert = experts[static_cast<size_t>(e)];
       expert.w1 = ResolveLinear(RowOf(config_, TensorId::kExpertW1), scope, layer, e);
       expert.w2 = ResolveLinear(RowOf(config_, TensorId::kExpertW2), scope, layer, e);
@@ -359,10 +398,10 @@ class Resolver {
   }
 
   // One expert's slice of a tensor over all experts. Faults are reported for the first faulty expert only.
-  std::optional<LinearParts> SliceParts(const FoundLinear& found, int64_t expert) {
+  std::optional<LinearParts> SliceParts(const FoundLinear& found, int64_t expert, int64_t num_experts) {
     LinearParts parts;
     const auto slice = [&](const io::StoredTensor* tensor, TensorPart& out) {
-      Result<TensorPart> part = TensorPart::Slice(tensor, expert, config_.n_routed_experts);
+      Result<TensorPart> part = TensorPart::Slice(tensor, expert, num_experts);
       if (part) {
         out = *std::move(part);
         return true;
@@ -386,12 +425,13 @@ class Resolver {
 
   std::vector<ResolvedExpert> SplitExperts(const FoundLinear& fused_in, const FoundLinear& fused_out,
                                            const LayerPlan& layer) {
-    std::vector<ResolvedExpert> experts(static_cast<size_t>(config_.n_routed_experts));
+    const int64_t num_experts = config_.NumExperts(layer);
+    std::vector<ResolvedExpert> experts(static_cast<size_t>(num_experts));
     const Shape in_shape = RowOf(config_, TensorId::kFusedExpertsW1W3).shape(config_, layer);
     const Shape out_shape = RowOf(config_, TensorId::kFusedExpertsW2).shape(config_, layer);
-    for (int64_t e = 0; e < config_.n_routed_experts; ++e) {
-      std::optional<LinearParts> in_parts = SliceParts(fused_in, e);
-      const std::optional<LinearParts> out_parts = SliceParts(fused_out, e);
+    for (int64_t e = 0; e < num_experts; ++e) {
+      std::optional<LinearParts> in_parts = SliceParts(fused_in, e, num_experts);
+      const std::optional<LinearParts> out_parts = SliceParts(fused_out, e, num_experts);
       if (!in_parts || !out_parts) return {};
       const std::span<const std::byte> w3_global_scale =
           TakeSecondNumber(in_parts->multiplier.tensor != nullptr ? in_parts->multiplier : in_parts->divisor);

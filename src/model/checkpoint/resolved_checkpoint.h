@@ -24,6 +24,8 @@ namespace dsv4::model {
 struct ResolvedTensor {
   StoredLinear linear;
   const io::StoredTensor* tensor = nullptr;
+  const io::StoredTensor* scale = nullptr;  // Beside a kTable in E4M3.
+  bool is_table = false;                    // A kTable, which is not loaded.
 };
 
 struct ResolvedExpert {

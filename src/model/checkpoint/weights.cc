@@ -17,6 +17,7 @@
 #include "model/checkpoint/resolved_checkpoint.h"
 #include "model/checkpoint/small_tensors.h"
 #include "model/checkpoint/stored_linear.h"
+#include "model/config/dspark_config.h"
 #include "model/config/tensor_rows.h"
 #include "model/placement/stages.h"
 
@@ -54,7 +55,7 @@ class Numbers {
   }
   void Add(const ResolvedTensor& tensor) {
     Add(tensor.linear);
-    if (tensor.tensor != nullptr) ranges_.push_back(tensor.tensor->bytes);
+    if (tensor.tensor != nullptr && !tensor.is_table) ranges_.push_back(tensor.tensor->bytes);
   }
   void Add(const ResolvedLayer& layer, const RankPlace& place) {
     for (const ResolvedTensor& tensor : layer.tensors) Add(tensor);
@@ -89,6 +90,24 @@ class Numbers {
   std::vector<std::span<const std::byte>> ranges_;
   bool fetched_ = false;
 };
+
+// A table as a weight of which nothing is read.
+Weight TableOf(const ResolvedTensor& resolved) {
+  const auto view = [](const io::StoredTensor& tensor) {
+    return TensorView::Contiguous(static_cast<const void*>(tensor.bytes.data()), *tensor.dtype,
+                                  {tensor.dims[0], tensor.dims[1]});
+  };
+  Weight table;
+  table.rows = resolved.tensor->dims[0];
+  table.cols = resolved.tensor->dims[1];
+  table.data = view(*resolved.tensor);
+  if (resolved.scale == nullptr) return table;
+  table.format = WeightFormat::kFp8Block;
+  table.block_rows = 1;
+  table.block_cols = kMxFp4Block;
+  table.scale = view(*resolved.scale);
+  return table;
+}
 
 // Fills the structs from resolved tensors. The first error sticks; later loads do nothing.
 class Loader {
@@ -189,13 +208,25 @@ class Loader {
       out.wo_b = LinearPart(TensorId::kWoB, wo_b, part(), num_parts(), &out.splits.attn_out);
     }
     if (layer.makes_entries()) {
-      out.compressor = CompressorWeights{linear(TensorId::kCompressorWkv), linear(TensorId::kCompressorWgate),
-                                         vector(TensorId::kCompressorApe), vector(TensorId::kCompressorNorm)};
+      out.compressor = CompressorWeights{.wkv = linear(TensorId::kCompressorWkv),
+                                         .wgate = {},
+                                         .ape = {},
+                                         .norm = vector(TensorId::kCompressorNorm)};
+      if (layer.pooling != Pooling::kSingle) out.compressor->wgate = linear(TensorId::kCompressorWgate);
+      if (layer.pooling == Pooling::kBiased) out.compressor->ape = vector(TensorId::kCompressorApe);
     }
     if (layer.selects()) {
       out.indexer = IndexerWeights{linear(TensorId::kIndexerWqB), linear(TensorId::kIndexerWeightsProj)};
     }
-    if (layer.makes_keys()) {
+    if (layer.has_engram()) {
+      out.engram = EngramWeights{.table = TableOf(resolved[TensorId::kEngramTable]),
+                                 .wkv = linear(TensorId::kEngramWkv),
+                                 .q_weight = vector(TensorId::kEngramQ),
+                                 .k_weight = vector(TensorId::kEngramK)};
+    }
+    if (layer.makes_keys() && layer.key_source == KeySource::kLatents) {
+      out.key_latents = KeyWeights{linear(TensorId::kIndexerWk), vector(TensorId::kIndexerKNorm)};
+    } else if (layer.makes_keys()) {
       out.key_compressor = CompressorWeights{
           linear(TensorId::kIndexerCompressorWkv), linear(TensorId::kIndexerCompressorWgate),
           vector(TensorId::kIndexerCompressorApe), vector(TensorId::kIndexerCompressorNorm)};
@@ -236,8 +267,8 @@ class Loader {
 
   // Columns that stay together: whole blocks of scales, and of activations that are rounded together.
   int64_t ColumnUnit(TensorId id, const StoredLinear& stored) const {
-    const bool quantised = ActivationOf(RowOf(config_, id), stored.format) == ActivationQuant::kFp8Block;
-    return std::lcm(stored.column_unit(), quantised ? kActivationBlock : 1);
+    const int64_t group = ActivationGroup(ActivationOf(RowOf(config_, id), stored.format));
+    return std::lcm(stored.column_unit(), std::max<int64_t>(1, group));
   }
 
   // Whether sums may be cut: each shard then has some columns of what gives a layer's outputs.
@@ -291,9 +322,10 @@ class Loader {
   // are: its checkpoints were made from the release afterwards (decisions.md 5).
   ActivationQuant ActivationOf(const TensorRow& row, WeightFormat format) const {
     const bool fp8_operand = format == WeightFormat::kFp8Block || format == WeightFormat::kMxFp4;
-    return options_.numerics == Numerics::kRelease && row.quantised_activations && fp8_operand
-               ? ActivationQuant::kFp8Block
-               : ActivationQuant::kNone;
+    if (options_.numerics != Numerics::kRelease || !row.quantised_activations || !fp8_operand)
+      return ActivationQuant::kNone;
+    return config_.activation_block == kActivationBlock ? ActivationQuant::kFp8Block
+                                                        : ActivationQuant::kFp8Columns32;
   }
 
   template <typename T>
@@ -384,15 +416,18 @@ Status LoadDspark(const DsparkSource& source, const StoredLinear& head, const io
     numbers.Add(resolved, weights.place);
     numbers.Fetch();
     const auto linear = [&](TensorId id) { return loader.Linear(id, resolved[id].linear); };
-    const auto vector = [&](TensorId id) { return loader.Vector(id, resolved[id].tensor, LayerPlan()); };
+    const LayerPlan plan = DsparkStagePlan(source.config, -1, 0);
+    const auto vector = [&](TensorId id) { return loader.Vector(id, resolved[id].tensor, plan); };
     if (&resolved == &stages.front()) {
       dspark.main_proj = linear(TensorId::kDsparkMainProj);
       dspark.main_norm = vector(TensorId::kDsparkMainNorm);
     }
     if (&resolved == &stages.back()) {
       dspark.norm = vector(TensorId::kNorm);
-      dspark.hc_head = {vector(TensorId::kHcHeadFn), vector(TensorId::kHcHeadBase),
-                        vector(TensorId::kHcHeadScale)};
+      if (HasRow(config, TensorId::kHcHeadFn)) {
+        dspark.hc_head = {vector(TensorId::kHcHeadFn), vector(TensorId::kHcHeadBase),
+                          vector(TensorId::kHcHeadScale)};
+      }
     }
     if (&resolved == &stages.back() && weights.place.rank == 0) {
       dspark.markov_w1 = linear(TensorId::kDsparkMarkovW1);
@@ -402,7 +437,7 @@ Status LoadDspark(const DsparkSource& source, const StoredLinear& head, const io
       dspark.confidence_hidden = loader.ColumnsOf(TensorId::kDsparkConfidence, proj, {0, width});
       dspark.confidence_markov = loader.ColumnsOf(TensorId::kDsparkConfidence, proj, {width, proj.cols});
     }
-    dspark.stages.push_back(loader.Layer(resolved, LayerPlan()));
+    dspark.stages.push_back(loader.Layer(resolved, plan));
     DSV4_RETURN_IF_ERROR(loader.Check().WithContext(source.checkpoint->directory()));
   }
   DSV4_RETURN_IF_ERROR(LoadHeadOfDrafts(head, trunk, options, loader, weights, times));
@@ -446,8 +481,9 @@ Result<RankPlace> PlaceRank(const ResolvedCheckpoint& resolved, const ModelConfi
 }
 
 // All but the layers.
-Status LoadOutside(const ResolvedCheckpoint& resolved, const io::Checkpoint& checkpoint,
-                   const LoadOptions& options, Loader& loader, ModelWeights& weights, LoadTimes& times) {
+Status LoadOutside(const ResolvedCheckpoint& resolved, const ModelConfig& config,
+                   const io::Checkpoint& checkpoint, const LoadOptions& options, Loader& loader,
+                   ModelWeights& weights, LoadTimes& times) {
   const bool first_stage = weights.place.first_stage();
   Numbers numbers(checkpoint, options, times);
   for (const TensorId id : {TensorId::kNorm, TensorId::kEmbed, TensorId::kHead, TensorId::kHcHeadFn,
@@ -462,8 +498,10 @@ Status LoadOutside(const ResolvedCheckpoint& resolved, const io::Checkpoint& che
     const TensorId head = resolved.head_is_tied ? TensorId::kEmbed : TensorId::kHead;
     weights.head = loader.LinearPart(head, resolved[head].linear, weights.place.shard(),
                                      weights.place.num_shards(), &weights.head_split);
-    weights.hc_head = {vector(TensorId::kHcHeadFn), vector(TensorId::kHcHeadBase),
-                       vector(TensorId::kHcHeadScale)};
+    if (HasRow(config, TensorId::kHcHeadFn)) {
+      weights.hc_head = {vector(TensorId::kHcHeadFn), vector(TensorId::kHcHeadBase),
+                         vector(TensorId::kHcHeadScale)};
+    }
   }
   DSV4_RETURN_IF_ERROR(loader.Check().WithContext(checkpoint.directory()));
   return Place(options, weights, times);
@@ -512,7 +550,7 @@ Result<ModelWeights> LoadWeights(std::shared_ptr<const io::Checkpoint> checkpoin
     read_ahead.Add(numbers.ranges());
   };
   read_layer_ahead(place.layers.begin);
-  DSV4_TRY(LoadOutside(resolved, *checkpoint, options, loader, weights, times));
+  DSV4_TRY(LoadOutside(resolved, config, *checkpoint, options, loader, weights, times));
   for (int64_t i = place.layers.begin; i < place.layers.end; ++i) {
     const auto index = static_cast<size_t>(i);
     Numbers numbers(*checkpoint, options, times);

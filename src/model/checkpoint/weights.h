@@ -41,14 +41,28 @@ struct HyperConnectionWeights {
 // width = overlap * (d or index_head_dim).
 struct CompressorWeights {
   Weight wkv;       // [width, D]
-  Weight wgate;     // [width, D]
-  TensorView ape;   // F32 [compress_ratio, width]
+  Weight wgate;     // [width, D]; no rows where an entry is of one token.
+  TensorView ape;   // F32 [compress_ratio, width]; null where the gate has no bias.
   TensorView norm;  // F32 [d or index_head_dim]
 };
 
 struct IndexerWeights {
   Weight wq_b;          // [index_n_heads * index_head_dim, q_lora_rank]
   Weight weights_proj;  // [index_n_heads, D]
+};
+
+// Indexer keys from the latents that become entries.
+struct KeyWeights {
+  Weight wk;        // [index_head_dim, d]
+  TensorView norm;  // F32 [index_head_dim]
+};
+
+// A table of rows in the checkpoint's files, of which those of a pass are fetched.
+struct EngramWeights {
+  Weight table;         // [rows, engram head_dim], in the files' pages whatever the backend's memory is.
+  Weight wkv;           // [(H + 1) D, row_dim]: a key for each stream, then the value.
+  TensorView q_weight;  // F32 [H, D]
+  TensorView k_weight;  // F32 [H, D]
 };
 
 // SwiGLU: w1 gate [I, D], w3 up [I, D], w2 down [D, I].
@@ -82,7 +96,9 @@ struct LayerWeights {
   Weight wo_b;           // [D, o_groups * o_lora_rank]
   std::optional<CompressorWeights> compressor;      // Layers that make entries,
   std::optional<CompressorWeights> key_compressor;  // that make indexer keys,
+  std::optional<KeyWeights> key_latents;            // the same from latents,
   std::optional<IndexerWeights> indexer;            // and that choose among entries.
+  std::optional<EngramWeights> engram;
 
   Weight gate;           // [n_routed_experts, D]
   TensorView gate_bias;  // F32 [n_routed_experts]; null in hash-routed layers.

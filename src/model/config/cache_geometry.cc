@@ -13,7 +13,9 @@ kv::CacheLayout CacheGeometry(const ModelConfig& config, std::span<const LayerPl
     layout.layers.push_back({.ratio = layer.makes_entries() ? layer.ratio : 0,
                              .overlap = layer.makes_entries() && layer.overlap == 2,
                              .width = config.head_dim,
-                             .indexer_width = layer.makes_keys() ? config.index_head_dim : 0});
+                             .indexer_width = layer.makes_keys() ? config.index_head_dim : 0,
+                             .pools = layer.pooling != Pooling::kSingle,
+                             .pools_keys = layer.key_source == KeySource::kCompressor});
   }
   layout.window_size = config.sliding_window;
   const DType dtype = numerics == Numerics::kRelease ? DType::kBF16 : DType::kF32;

@@ -65,7 +65,7 @@ struct DsparkConfig {
 // Tables of n-grams whose rows are mixed into the streams in front of some layers: the `engram_*` keys of V4.1.
 struct EngramConfig {
   std::vector<int64_t> layer_ids;       // Ascending.
-  std::vector<int64_t> num_embeddings;  // Rows of each layer's table; empty where the file names none.
+  std::vector<int64_t> num_embeddings;  // Rows of each layer's table.
   int64_t vocab_size = 0;               // No table of one n-gram size and head has fewer rows.
   int64_t max_ngram_size = 0;           // Sizes 2 up to this one.
   int64_t n_heads = 0;                  // For each size.
@@ -104,6 +104,7 @@ struct ModelConfig {
   CacheFormat window_rows;
   CacheFormat entry_rows;
   CacheFormat key_rows;
+  bool delays_mix = false;       // Whether a sub-layer's input is mixed by the weights of the one before.
   bool norm_query_heads = true;  // Whether each head's query has unit mean square.
   int64_t activation_block =
       128;  // Columns of activations that share a scale in front of FP8 and MXFP4 weights.
@@ -112,9 +113,11 @@ struct ModelConfig {
   int64_t num_experts_per_tok = 0;
   int64_t moe_intermediate_size = 0;  // Routed and shared experts. There is always one shared expert.
   double routed_scaling_factor = 1;
-  double gate_temp = 1;     // Divides the router's logits.
-  double router_eps = 0;    // Added to the sum that divides the weights.
-  double swiglu_limit = 0;  // 0: no clamp.
+  double gate_temp = 1;            // Divides the router's logits.
+  double router_eps = 0;           // Added to the sum that divides the weights.
+  bool norm_topk_prob = true;      // Whether weights are divided by their sum,
+  bool norm_single_expert = true;  // and that of a single expert by itself.
+  double swiglu_limit = 0;         // 0: no clamp.
 
   int64_t hc_mult = 0;  // Residual streams.
   int64_t hc_sinkhorn_iters = 0;
@@ -145,6 +148,12 @@ struct ModelConfig {
 
   const RopeConfig& RopeOf(const LayerPlan& layer) const {
     return layer.rope == RopeKind::kCompressed ? compress_rope : rope;
+  }
+  int64_t NumExperts(const LayerPlan& layer) const {
+    return layer.num_experts > 0 ? layer.num_experts : n_routed_experts;
+  }
+  int64_t ExpertsPerToken(const LayerPlan& layer) const {
+    return layer.experts_per_token > 0 ? layer.experts_per_token : num_experts_per_tok;
   }
   int64_t hc_dim() const { return hc_mult * hidden_size; }
   int64_t hc_mix() const { return (2 + hc_mult) * hc_mult; }  // Rows of hc_{attn,ffn}_fn: pre, post, comb.

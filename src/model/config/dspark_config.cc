@@ -69,4 +69,11 @@ Result<std::optional<DsparkConfig>> ParseDsparkConfig(const Json& root, std::str
   return std::optional(std::move(dspark));
 }
 
+LayerPlan DsparkStagePlan(const DsparkConfig& dspark, int number, int state_layer) {
+  LayerPlan plan = BlockPlan(number, state_layer);
+  plan.num_experts = dspark.n_routed_experts;
+  plan.experts_per_token = dspark.num_experts_per_tok;
+  return plan;
+}
+
 }  // namespace dsv4::model

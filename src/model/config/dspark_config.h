@@ -15,4 +15,7 @@ namespace dsv4::model {
 Result<std::optional<DsparkConfig>> ParseDsparkConfig(const Json& root, std::string_view what,
                                                       const ModelConfig& config);
 
+// The plan of a stage of the drafter: a window of its own, and experts by score.
+LayerPlan DsparkStagePlan(const DsparkConfig& dspark, int number, int state_layer);
+
 }  // namespace dsv4::model

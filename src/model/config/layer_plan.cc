@@ -54,10 +54,11 @@ std::string_view AttentionName(const LayerPlan& plan) {
 
 std::string Facts(const LayerPlan& plan) {
   const auto& [number, window, entries, keys, selection, candidates, ratio, overlap, pooling, key_source,
-               engram, router, rope, block_rows] = plan;
-  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {}", number, window, entries, keys, selection,
-                     candidates, ratio, overlap, static_cast<int>(pooling), static_cast<int>(key_source),
-                     engram, static_cast<int>(router), static_cast<int>(rope), block_rows);
+               engram, router, rope, block_rows, num_experts, experts_per_token] = plan;
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", number, window, entries, keys,
+                     selection, candidates, ratio, overlap, static_cast<int>(pooling),
+                     static_cast<int>(key_source), engram, static_cast<int>(router), static_cast<int>(rope),
+                     block_rows, num_experts, experts_per_token);
 }
 
 LayerPlan BlockPlan(int number, int state_layer) { return {.number = number, .window = state_layer}; }

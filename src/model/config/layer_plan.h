@@ -58,6 +58,9 @@ struct LayerPlan {
   RopeKind rope = RopeKind::kPlain;
   // Rows of a block of a drafter: each sequence's rows are a block, all of which see one another and the window in front of the first.
   int64_t block_rows = 0;
+  // Routed experts of a drafter's layer and how many a token takes, where they are not the model's; 0: they are.
+  int64_t num_experts = 0;
+  int64_t experts_per_token = 0;
 
   bool sees_entries() const { return entries >= 0; }
   bool makes_entries() const { return sees_entries() && entries == window; }

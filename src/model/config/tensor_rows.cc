@@ -14,6 +14,10 @@ const TensorRow& RowOf(const ModelConfig& config, TensorId id) {
   return *row;
 }
 
+bool HasRow(const ModelConfig& config, TensorId id) {
+  return std::ranges::find(config.tensors, id, &TensorRow::id) != config.tensors.end();
+}
+
 bool LayerHas(const TensorRow& row, const LayerPlan& layer) {
   if (row.scope == TensorScope::kExpert) return true;
   return row.scope == TensorScope::kLayer && (row.of_layer == nullptr || row.of_layer(layer));
@@ -66,6 +70,7 @@ bool IsFp8InRelease(TensorId id) {
     case TensorId::kWoA:
     case TensorId::kWoB:
     case TensorId::kIndexerWqB:
+    case TensorId::kEngramWkv:
     case TensorId::kSharedW1:
     case TensorId::kSharedW2:
     case TensorId::kSharedW3:

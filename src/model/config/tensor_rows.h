@@ -56,6 +56,12 @@ enum class TensorId : uint8_t {
   kIndexerCompressorWgate,
   kIndexerCompressorApe,
   kIndexerCompressorNorm,
+  kIndexerWk,  // Keys from latents (KeySource::kLatents).
+  kIndexerKNorm,
+  kEngramTable,
+  kEngramWkv,
+  kEngramQ,
+  kEngramK,
   kGate,
   kGateBias,
   kGateTid2Eid,
@@ -86,6 +92,7 @@ enum class TensorKind : uint8_t {
   kVector,     // Small numbers; F32 after loading.
   kExpertIds,  // I64 or I32 in the file.
   kVision,     // Recognised and skipped.
+  kTable,  // Rows that stay in the file and are fetched one by one: E4M3 with E8M0 scales of 32 columns, F32, F16 or BF16.
 };
 
 enum class TensorScope : uint8_t {
@@ -115,6 +122,9 @@ struct TensorRow {
 
 // The row of a tensor that the model's table has.
 const TensorRow& RowOf(const ModelConfig& config, TensorId id);
+
+// Whether the model's table has the tensor at all.
+bool HasRow(const ModelConfig& config, TensorId id);
 
 // Whether a layer must have the row's tensor. Not for the rows of no layer, of drafters, kFusedExperts and kVision.
 bool LayerHas(const TensorRow& row, const LayerPlan& layer);

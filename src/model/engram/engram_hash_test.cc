@@ -183,6 +183,80 @@ TEST(EngramHash, ChunksLookBackThroughTheState) {
   }
 }
 
+// --- Seeded mistakes ---------------------------------------------------------------------------------------------------
+
+enum class Mistake : uint8_t {
+  kNone,
+  kPadIsClassZero,      // In front of the first token.
+  kFirstTokenRepeated,  // The same place.
+  kReversedLookBack,    // The farthest token by the nearest one's multiplier.
+  kTokenLeftOut,        // N-grams of the tokens in front alone.
+  kSumForXor,           // Products are added up.
+  kNoOffsets,           // All n-gram sizes and heads in one table's rows.
+  kHeadsFirst,          // Rows by head, then by size.
+  kOtherLayer,          // Multipliers of the other layer.
+  kImageIsOneToken,     // N-grams go on in front of an image.
+  kTokenIdsForClasses   // No classes.
+};
+
+std::vector<int64_t> RowsWith(Mistake mistake, const EngramHash& hash, std::span<const int32_t> ids,
+                              std::span<const int32_t> classes, size_t table) {
+  const auto of = static_cast<int>(table);
+  const auto primes = hash.primes(of);
+  const auto multipliers = hash.multipliers(mistake == Mistake::kOtherLayer ? 1 - of : of);
+  const auto sizes = static_cast<size_t>(hash.look_back());
+  const size_t heads = primes.size() / sizes;
+  std::vector<int64_t> rows;
+  for (size_t t = 0; t < classes.size(); ++t) {
+    std::vector<int64_t> own;
+    int64_t mixed = 0;
+    bool ended = false;
+    std::vector<int64_t> back;
+    for (size_t k = 0; k <= sizes; ++k) {
+      int64_t value = hash.pad_class();
+      if (mistake == Mistake::kPadIsClassZero) value = 0;
+      if (mistake == Mistake::kFirstTokenRepeated) value = classes[0];
+      if (t >= k) {
+        const bool image = classes[t - k] == kv::kNoClass;
+        ended = ended || (image && mistake != Mistake::kImageIsOneToken);
+        value = ended || image ? hash.pad_class()
+                               : (mistake == Mistake::kTokenIdsForClasses ? ids[t - k] : classes[t - k]);
+      }
+      back.push_back(value);
+    }
+    int64_t offset = 0;
+    for (size_t n = 0; n <= sizes; ++n) {
+      const size_t factor = mistake == Mistake::kReversedLookBack ? sizes - n : n;
+      const int64_t product = n == 0 && mistake == Mistake::kTokenLeftOut ? 0 : back[n] * multipliers[factor];
+      mixed = mistake == Mistake::kSumForXor
+                  ? static_cast<int64_t>((static_cast<uint64_t>(mixed) + static_cast<uint64_t>(product)) >> 1)
+                  : mixed ^ product;
+      if (n == 0) continue;
+      for (size_t head = 0; head < heads; ++head) {
+        const int64_t prime = primes[(n - 1) * heads + head];
+        own.push_back(mixed % prime + (mistake == Mistake::kNoOffsets ? 0 : offset));
+        offset += prime;
+      }
+    }
+    for (size_t i = 0; i < own.size(); ++i)
+      rows.push_back(mistake == Mistake::kHeadsFirst ? own[i % sizes * heads + i / sizes] : own[i]);
+  }
+  return rows;
+}
+
+TEST(EngramHashMistakes, EachGivesOtherRows) {
+  const EngramHash hash = ReleaseHash();
+  const std::vector<int32_t> ids = {9, 90000, 7, 99, 1234, 77, 98000};
+  const std::array<bool, 7> is_image = {false, false, false, true, false, false, false};
+  const auto classes = hash.Classes(ids, is_image);
+  ASSERT_TRUE(classes);
+  std::vector<int64_t> right(ids.size() * 24);
+  ASSERT_TRUE(hash.Rows(1, std::vector<int32_t>(3, kv::kNoClass), *classes, right).ok());
+  EXPECT_EQ(RowsWith(Mistake::kNone, hash, ids, *classes, 1), right);
+  for (int i = 1; i <= static_cast<int>(Mistake::kTokenIdsForClasses); ++i)
+    EXPECT_NE(RowsWith(static_cast<Mistake>(i), hash, ids, *classes, 1), right) << "mistake " << i;
+}
+
 TEST(EngramHash, RefusesAnotherTokenizerAndOtherTables) {
   const auto message = [](const EngramConfig& config, std::vector<int32_t> classes, int32_t count) {
     const auto hash = EngramHash::Create(config, std::move(classes), count);

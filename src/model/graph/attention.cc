@@ -25,7 +25,8 @@ Result<Projections> Project(const LayerStep& step, const LayerWeights& weights, 
   Projections p;
   DSV4_ASSIGN_OR_RETURN(p.q_lora, step.Linear("attn.q_a", u, weights.wq_a, step.dtype()));
   DSV4_ASSIGN_OR_RETURN(p.kv, step.Linear("attn.kv_a", u, weights.wkv, step.dtype()));
-  if (step.layer_plan().makes_keys()) {
+  const bool from_latents = step.layer_plan().key_source == KeySource::kLatents;
+  if (step.layer_plan().makes_keys() && !from_latents) {
     DSV4_ASSIGN_OR_RETURN(p.keys, ProjectRows(step, CompressorPart::kIndexer, *weights.key_compressor, u));
   }
   if (step.layer_plan().selects()) {
@@ -40,9 +41,11 @@ Result<Projections> Project(const LayerStep& step, const LayerWeights& weights, 
 
 // Queries [n, the heads of this shard, d], which are up-projected already, are normed and rotated in place.
 Status FinishQueries(const LayerStep& step, const TensorView& q) {
-  const auto eps = static_cast<float>(step.config().rms_norm_eps);
-  DSV4_RETURN_IF_ERROR(step.Run("attn.q_norm", step.ops().head_rms_norm, {.x = q, .y = q, .eps = eps}));
-  step.Observe("attn.q_norm", q);
+  if (step.config().norm_query_heads) {
+    const auto eps = static_cast<float>(step.config().rms_norm_eps);
+    DSV4_RETURN_IF_ERROR(step.Run("attn.q_norm", step.ops().head_rms_norm, {.x = q, .y = q, .eps = eps}));
+    step.Observe("attn.q_norm", q);
+  }
   DSV4_RETURN_IF_ERROR(step.Rope("attn.q", q, step.plan().positions, /*inverse=*/false));
   step.Observe("attn.q", q);
   return {};
@@ -124,7 +127,8 @@ Status StoreWindow(const LayerStep& step, const LayerWeights& weights, const Ten
                                  /*inverse=*/false));
   if (step.context().simulate()) {
     DSV4_RETURN_IF_ERROR(
-        step.Run("attn.kv", step.ops().simulate_fp8, {.x = kv, .num_columns = config.nope_head_dim()}));
+        step.Run("attn.kv", step.ops().simulate_fp8,
+                 {.x = kv, .num_columns = config.window_rows.num_coded, .group = config.window_rows.group}));
   }
   step.Observe("attn.kv", kv);
   const std::span<const RowRun> own = step.Make(OwnWindowRuns);
@@ -364,16 +368,18 @@ Result<TensorView> Attention(const LayerStep& step, const LayerWeights& weights,
                                                                    p.q_lora.Rows(rows.begin, rows.end)));
     }
     // Entries first: a pool that is a launch of its own comes in front of the rows that are one.
-    if (layer.makes_entries()) {
+    if (layer.key_source == KeySource::kLatents) {
+      if (layer.makes_entries()) DSV4_TRY(CompressLatents(step, weights, p.compressor));
+    } else if (layer.makes_entries()) {
       DSV4_TRY(Compress(step, CompressorPart::kMain, *weights.compressor, p.compressor));
     }
     // Keys before the choice, so that a token sees an entry that it closes itself.
-    if (layer.makes_keys()) {
+    if (layer.makes_keys() && layer.key_source == KeySource::kCompressor) {
       DSV4_TRY(Compress(step, CompressorPart::kIndexer, *weights.key_compressor, p.keys));
     }
     DSV4_TRY(StoreWindow(step, weights, p.kv, windows));
     if (num_heads > 0) DSV4_TRY(FinishQueries(step, q));
-    if (selects) DSV4_TRY(SelectEntries(step, p.head_weights, indexer_queries, selected));
+    if (selects) DSV4_TRY(SelectEntries(step, p.head_weights, indexer_queries, state.candidates, selected));
   }
   DSV4_ASSIGN_OR_RETURN(const TensorView o, Attend(step, weights, q, selected, windows));
   DSV4_ASSIGN_OR_RETURN(TensorView o_lora, LowRankOutput(step, weights, o));

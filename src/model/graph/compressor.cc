@@ -56,6 +56,35 @@ Result<TensorView> Pool(const LayerStep& step, const std::string& name, bool ind
   return pooled;
 }
 
+// Rounds rows to the grid of their format.
+Status RoundEntries(const LayerStep& step, const std::string& name, bool indexer, const TensorView& rows) {
+  const ModelConfig& config = step.config();
+  const CacheFormat& grid = indexer ? config.key_rows : config.entry_rows;
+  if (grid.code == CacheCode::kE4m3) {
+    return step.Run(name, step.ops().simulate_fp8,
+                    {.x = rows, .num_columns = grid.num_coded, .group = grid.group});
+  }
+  return step.Run(
+      name, step.ops().hadamard_fp4,
+      {.x = rows, .rotate = indexer && config.hadamard_keys, .group = grid.group, .scale = grid.scale});
+}
+
+// Rows of the completed entries, or their keys: rotated, rounded and stored.
+Status StoreEntries(const LayerStep& step, const std::string& name, bool indexer, const TensorView& rows) {
+  const int64_t num_rows = rows.shape[0];
+  // An entry is rotated as its first token.
+  const TensorView& positions = step.plan().EntriesOf(step.layer_plan().ratio).positions;
+  DSV4_RETURN_IF_ERROR(
+      step.Rope(name, rows.Reshaped({num_rows, 1, rows.shape[1]}), positions, /*inverse=*/false));
+  if (step.context().simulate()) DSV4_RETURN_IF_ERROR(RoundEntries(step, name, indexer, rows));
+  step.Observe(name, rows);
+  const PageKind kind = indexer ? PageKind::kIndexerKeys : PageKind::kEntries;
+  const CacheFormat format = step.plan().sequences.empty()
+                                 ? CacheFormat(rows.dtype)
+                                 : step.plan().sequences[0].state->layout().PageFormat(kind);
+  return step.StoreCacheRows(name, rows, step.Make(NewEntryRuns, indexer ? 1 : 0), format);
+}
+
 std::string NameOf(CompressorPart part) {
   return part == CompressorPart::kIndexer ? "attn.indexer.compressor" : "attn.compressor";
 }
@@ -65,6 +94,10 @@ std::string NameOf(CompressorPart part) {
 Result<CompressorRows> ProjectRows(const LayerStep& step, CompressorPart part,
                                    const CompressorWeights& weights, const TensorView& u) {
   CompressorRows rows;
+  if (step.layer_plan().pooling == Pooling::kSingle) {
+    DSV4_ASSIGN_OR_RETURN(rows.values, step.Linear(NameOf(part) + ".values", u, weights.wkv, step.dtype()));
+    return rows;
+  }
   DSV4_ASSIGN_OR_RETURN(rows.values, step.Linear(NameOf(part) + ".values", u, weights.wkv, DType::kF32));
   DSV4_ASSIGN_OR_RETURN(rows.scores, step.Linear(NameOf(part) + ".scores", u, weights.wgate, DType::kF32));
   return rows;
@@ -80,27 +113,23 @@ Status Compress(const LayerStep& step, CompressorPart part, const CompressorWeig
                                                               rows.values, rows.scores));
 
   DSV4_RETURN_IF_ERROR(step.RmsNorm(compressor + ".norm", entries, weights.norm));
-  const int64_t num_entries = entries.shape[0];
-  const int64_t width = entries.shape[1];
-  // An entry is rotated as its first token.
-  const TensorView& positions = step.plan().EntriesOf(step.layer_plan().ratio).positions;
-  DSV4_RETURN_IF_ERROR(
-      step.Rope(compressed, entries.Reshaped({num_entries, 1, width}), positions, /*inverse=*/false));
-  if (step.context().simulate()) {
-    if (indexer) {
-      DSV4_RETURN_IF_ERROR(step.Run(compressed, step.ops().hadamard_fp4, {.x = entries}));
-    } else {
-      DSV4_RETURN_IF_ERROR(step.Run(compressed, step.ops().simulate_fp8,
-                                    {.x = entries, .num_columns = step.config().nope_head_dim()}));
-    }
-  }
-  step.Observe(compressed, entries);
+  return StoreEntries(step, compressed, indexer, entries);
+}
 
-  const PageKind kind = indexer ? PageKind::kIndexerKeys : PageKind::kEntries;
-  const CacheFormat format = step.plan().sequences.empty()
-                                 ? CacheFormat(entries.dtype)
-                                 : step.plan().sequences[0].state->layout().PageFormat(kind);
-  return step.StoreCacheRows(compressed, entries, step.Make(NewEntryRuns, indexer ? 1 : 0), format);
+Status CompressLatents(const LayerStep& step, const LayerWeights& weights, const CompressorRows& rows) {
+  TensorView latents = rows.values;
+  if (step.layer_plan().pooling != Pooling::kSingle) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(
+        latents, Pool(step, "attn.compressor.pooled", false, *weights.compressor, rows.values, rows.scores));
+  }
+  DSV4_RETURN_IF_ERROR(step.RmsNorm("attn.compressor.norm", latents, weights.compressor->norm));
+  const Arena::Scope scope(step.context().arena);
+  const KeyWeights& key = *weights.key_latents;
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView keys,
+                               step.Linear("attn.indexer.k", latents, key.wk, step.dtype()));
+  DSV4_RETURN_IF_ERROR(step.RmsNorm("attn.indexer.k_norm", keys, key.norm));
+  DSV4_RETURN_IF_ERROR(StoreEntries(step, "attn.indexer.compressed", true, keys));
+  return StoreEntries(step, "attn.compressed", false, latents);
 }
 
 }  // namespace dsv4::model

@@ -9,7 +9,7 @@ namespace dsv4::model {
 
 enum class CompressorPart : uint8_t { kMain, kIndexer };
 
-// The raw rows of a pass, [n, channels * width] F32.
+// The raw rows of a pass, [n, channels * width] F32; where an entry is of one token, values of the activations' dtype and no scores.
 struct CompressorRows {
   TensorView values;
   TensorView scores;
@@ -23,5 +23,8 @@ Result<CompressorRows> ProjectRows(const LayerStep& step, CompressorPart part,
 // arena, elsewhere than those of the layer's other compressor, so that a backend may make both at once.
 Status Compress(const LayerStep& step, CompressorPart part, const CompressorWeights& weights,
                 const CompressorRows& rows);
+
+// The same where indexer keys come from the latents that become entries (KeySource::kLatents): makes both.
+Status CompressLatents(const LayerStep& step, const LayerWeights& weights, const CompressorRows& rows);
 
 }  // namespace dsv4::model

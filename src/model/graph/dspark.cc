@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/config/dspark_config.h"
 #include "model/graph/attention.h"
 #include "model/graph/draft_rows.h"
 #include "model/graph/hyper_connection.h"
@@ -16,8 +17,9 @@ namespace {
 
 // The plan of a stage behind the trunk.
 LayerPlan StagePlan(const Graph& graph, size_t stage, int64_t block_rows) {
-  LayerPlan plan = BlockPlan(static_cast<int>(graph.config.num_hidden_layers) + static_cast<int>(stage),
-                             static_cast<int>(graph.layers.size() + stage));
+  LayerPlan plan = DsparkStagePlan(graph.weights.dspark->config,
+                                   static_cast<int>(graph.config.num_hidden_layers) + static_cast<int>(stage),
+                                   static_cast<int>(graph.layers.size() + stage));
   plan.block_rows = block_rows;
   return plan;
 }
@@ -239,6 +241,7 @@ Result<TrunkState> RunStages(const Graph& graph, const LayerStep& outside, PassP
         "embed", outside.ops().embed,
         {.token_ids = plan.token_ids, .table = graph.weights.embed.data, .streams = state.streams}));
   }
+  if (config.trunk->begin != nullptr) DSV4_TRY(config.trunk->begin(outside, state));
   for (size_t i = 0; i < dspark.stages.size(); ++i)
     DSV4_TRY(config.trunk->run_layer(LayerStep(outside.context(), StagePlan(graph, i, size)),
                                      dspark.stages[i], state, {}));

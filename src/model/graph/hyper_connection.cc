@@ -5,7 +5,7 @@
 namespace dsv4::model {
 
 Result<HcMix> HcPre(const LayerStep& step, std::string_view part, const HyperConnectionWeights& weights,
-                    const TensorView& streams) {
+                    const TensorView& streams, const DelayedMix& delayed) {
   const ModelConfig& config = step.config();
   const int64_t n = streams.shape[0];
   const int64_t hc = config.hc_mult;
@@ -24,7 +24,9 @@ Result<HcMix> HcPre(const LayerStep& step, std::string_view part, const HyperCon
                      .comb = mix.comb,
                      .norm_eps = static_cast<float>(config.rms_norm_eps),
                      .hc_eps = static_cast<float>(config.hc_eps),
-                     .sinkhorn_iters = static_cast<int>(config.hc_sinkhorn_iters)}));
+                     .sinkhorn_iters = static_cast<int>(config.hc_sinkhorn_iters),
+                     .given = delayed.given,
+                     .pre = delayed.pre}));
   step.Observe(name + ".hc_pre", mix.u);
   step.Observe(name + ".hc_post", mix.post);
   step.Observe(name + ".hc_comb", mix.comb);
@@ -54,6 +56,14 @@ Result<TensorView> HcHead(const LayerStep& step, const HyperConnectionWeights& w
                      .y = y,
                      .norm_eps = static_cast<float>(config.rms_norm_eps),
                      .hc_eps = static_cast<float>(config.hc_eps)}));
+  step.Observe("head.hc", y);
+  return y;
+}
+
+Result<TensorView> HcCollapse(const LayerStep& step, const TensorView& given, const TensorView& streams) {
+  DSV4_ASSIGN_OR_RETURN(const TensorView y,
+                        step.NewTensor(step.dtype(), {streams.shape[0], step.config().hidden_size}));
+  DSV4_TRY(step.Run("head.hc", step.ops().hc_head, {.streams = streams, .y = y, .given = given}));
   step.Observe("head.hc", y);
   return y;
 }

@@ -20,7 +20,9 @@ Result<TensorView> Queries(const LayerStep& step, const TensorView& flat) {
                      /*inverse=*/false));
   if (step.context().simulate()) {
     DSV4_TRY(step.Run("attn.indexer.q", step.ops().hadamard_fp4,
-                      {.x = q.Reshaped({n * config.index_n_heads, config.index_head_dim})}));
+                      {.x = q.Reshaped({n * config.index_n_heads, config.index_head_dim}),
+                       .rotate = config.hadamard_keys,
+                       .group = config.key_rows.group}));
   }
   step.Observe("attn.indexer.q", q);
   return q;
@@ -158,10 +160,11 @@ Result<TensorView> ProjectIndexerQueries(const LayerStep& step, const IndexerWei
 }
 
 Status SelectEntries(const LayerStep& step, const TensorView& head_weights, const TensorView& queries,
-                     const TensorView& selected) {
+                     const TensorView& candidates, const TensorView& selected) {
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView q, Queries(step, queries));
   DSV4_RETURN_IF_ERROR(ScaleHeadWeights(step, head_weights));
 
+  const LayerPlan& layer = step.layer_plan();
   const std::span<const ops::IndexerSequence> sequences = step.Make(KeysOfSequences);
   if (DividesTokens(step)) {
     DSV4_RETURN_IF_ERROR(SelectByRows(step, q, head_weights, selected));
@@ -172,8 +175,12 @@ Status SelectEntries(const LayerStep& step, const TensorView& head_weights, cons
                                   {.q = q,
                                    .weights = head_weights,
                                    .selected = selected,
-                                   .ratio = step.layer_plan().ratio,
-                                   .sequences = sequences}));
+                                   .ratio = layer.ratio,
+                                   .sequences = sequences,
+                                   .within = layer.bound_by_candidates() ? candidates : TensorView(),
+                                   .best = layer.makes_candidates() ? candidates : TensorView(),
+                                   .block_size = step.config().candidate_block_size}));
+    if (layer.makes_candidates()) step.Observe("attn.indexer.candidates", candidates);
   }
   step.Observe("attn.indexer.selected", selected);
   return {};

@@ -19,7 +19,8 @@ Result<TensorView> ProjectIndexerQueries(const LayerStep& step, const IndexerWei
                                          const TensorView& q_lora);
 
 // `queries` are ProjectIndexerQueries'. Writes `selected`, I32 [n, index_topk]: entries in ascending order, then -1. All shards have all of it.
+// `candidates` (TrunkState) are written or obeyed, as the layer's plan says.
 Status SelectEntries(const LayerStep& step, const TensorView& head_weights, const TensorView& queries,
-                     const TensorView& selected);
+                     const TensorView& candidates, const TensorView& selected);
 
 }  // namespace dsv4::model

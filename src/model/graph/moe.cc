@@ -11,6 +11,7 @@ Result<Routing> Route(const LayerStep& step, const LayerWeights& weights, const 
   const ModelConfig& config = step.config();
   const int64_t n = logits.shape[0];
   DSV4_ASSIGN_OR_RETURN(const Routing routing, NewRouting(step, n));
+  const int64_t top_k = config.ExpertsPerToken(step.layer_plan());
   const bool by_token = step.layer_plan().router == RouterKind::kTokenIds;
   DSV4_TRY(step.Run("ffn.router.indices", step.ops().router,
                     {.logits = logits,
@@ -19,7 +20,10 @@ Result<Routing> Route(const LayerStep& step, const LayerWeights& weights, const 
                      .token_ids = by_token ? step.plan().token_ids : TensorView{},
                      .indices = routing.indices,
                      .weights = routing.weights,
-                     .route_scale = static_cast<float>(config.routed_scaling_factor)}));
+                     .route_scale = static_cast<float>(config.routed_scaling_factor),
+                     .temperature = static_cast<float>(config.gate_temp),
+                     .sum_eps = static_cast<float>(config.router_eps),
+                     .normalise = config.norm_topk_prob && (top_k > 1 || config.norm_single_expert)}));
   step.Observe("ffn.router.indices", routing.indices);
   step.Observe("ffn.router.weights", routing.weights);
   return routing;

@@ -44,8 +44,10 @@ struct PassPlan {
   bool windows_fit = true;                      // WindowFits of all sequences.
   int64_t num_draft_slots = 0;                  // Of a draft block, that the pass makes (mtp.h).
   std::vector<PassEntries> entries;             // By compress ratio.
-  TensorView token_ids;                         // [num_tokens] I32
-  TensorView positions;                         // [num_tokens] I32
+  // Rows of n-gram tables that the tokens read, by table: [num_tokens, rows a token].
+  std::vector<std::vector<int64_t>> engram_rows;
+  TensorView token_ids;  // [num_tokens] I32
+  TensorView positions;  // [num_tokens] I32
 
   const PassEntries& EntriesOf(int64_t ratio) const;
 };

@@ -155,7 +155,7 @@ Routing RoutingIn(const TensorView& both) {
 }
 
 Result<Routing> NewRouting(const LayerStep& step, int64_t n) {
-  const int64_t top_k = step.config().num_experts_per_tok;
+  const int64_t top_k = step.config().ExpertsPerToken(step.layer_plan());
   Routing routing;
   if (step.context().divide_sequences()) {
     DSV4_ASSIGN_OR_RETURN(const TensorView both, step.NewTensor(DType::kI32, {2 * n, top_k}));

@@ -8,8 +8,10 @@
 
 #include "model/graph/draft_rows.h"
 #include "model/graph/dspark.h"
+#include "model/graph/engram.h"
 #include "model/graph/hashed_experts.h"
 #include "model/graph/mtp.h"
+#include "model/graph/pass_tail.h"
 #include "model/graph/trunk.h"
 
 namespace dsv4::model {
@@ -119,14 +121,17 @@ struct HeadRow {
   float* destination = nullptr;
 };
 
-std::vector<HeadRow> HeadRows(const StepContext& context, std::span<const PassChunk> chunks) {
+// `chunk_rows`: how many rows each chunk has behind the last layer; empty: all of its tokens'.
+std::vector<HeadRow> HeadRows(const StepContext& context, std::span<const PassChunk> chunks,
+                              std::span<const int64_t> chunk_rows) {
   const int64_t vocab_size = context.config.vocab_size;
   std::vector<HeadRow> rows;
   int64_t end = 0;
   int place = 0;
   for (const PassChunk& chunk : chunks) {
     if (place != std::exchange(place, chunk.state->home().place)) end = 0;
-    end += static_cast<int64_t>(chunk.tokens.size());
+    end += chunk_rows.empty() ? std::ssize(chunk.tokens)
+                              : chunk_rows[static_cast<size_t>(&chunk - chunks.data())];
     for (int64_t i = 0; i < chunk.num_logits_rows; ++i) {
       float* const destination = chunk.logits == nullptr ? nullptr : chunk.logits + i * vocab_size;
       rows.push_back({end - chunk.num_logits_rows + i, place, destination});
@@ -236,8 +241,15 @@ Result<TensorView> MixHead(const LayerStep& step, const Graph& graph, const Trun
   if (num_rows == 0) return step.NewTensor(step.dtype(), {0, config.hidden_size});
   const TensorView head_streams = gathered.Reshaped({num_rows, config.hc_mult, config.hidden_size});
   step.Observe("head.streams", head_streams);
-  DSV4_ASSIGN_OR_RETURN(const TensorView y,
-                        config.trunk->collapse(step, weights.hc_head, {.streams = head_streams}));
+  TrunkState head = {.streams = head_streams};
+  if (!state.pre.is_null()) {
+    DSV4_ASSIGN_OR_RETURN(head.pre, step.NewTensor(DType::kF32, {num_rows, config.hc_mult}));
+    std::vector<RowRun> runs;
+    for (int64_t i = 0; i < num_rows; ++i)
+      runs.push_back({rows[static_cast<size_t>(i)].row, 1, head.pre.Rows(i, i + 1).data});
+    DSV4_TRY(step.StoreRows("head.pre", state.pre, step.context().arrays.Fixed(std::move(runs))));
+  }
+  DSV4_ASSIGN_OR_RETURN(const TensorView y, config.trunk->collapse(step, weights.hc_head, head));
   DSV4_TRY(step.RmsNorm("head.norm", y, weights.norm));
   return y;
 }
@@ -292,7 +304,29 @@ Result<TrunkState> EnterStage(const LayerStep& step, const Graph& graph) {
     }
   }
   DSV4_TRY(MakeSelectionRoom(step, graph.layers, state));
+  const Trunk& trunk = *graph.config.trunk;
+  if (trunk.begin != nullptr) DSV4_TRY(trunk.begin(step, state));
   return state;
+}
+
+// Runs some of the layers, with taps of a drafter's, which may be null.
+Status RunLayers(const StepContext& context, const Graph& graph, const Range& layers, DsparkTaps* taps,
+                 TrunkState& state) {
+  const bool inputs = taps != nullptr && graph.weights.dspark->config.taps_inputs;
+  for (int64_t i = layers.begin; i < layers.end; ++i) {
+    const auto index = static_cast<size_t>(i);
+    // A layer whose output is tapped is so within the next one, one whose input is within itself.
+    std::function<Status()> tap;
+    if (taps != nullptr && (inputs || i > 0)) {
+      const int tapped = graph.layers[inputs ? index : index - 1].number;
+      if (taps->Taps(tapped)) tap = [&, tapped] { return taps->Tap(tapped, state); };
+    }
+    DSV4_RETURN_IF_ERROR(graph.config.trunk->run_layer(LayerStep(context, graph.layers[index]),
+                                                       graph.weights.layers[index], state, tap));
+  }
+  if (taps != nullptr && !graph.layers.empty() && !inputs)
+    DSV4_RETURN_IF_ERROR(taps->Tap(graph.layers.back().number, state));
+  return {};
 }
 
 // Gives the trunk's state to the next stage, if there is one.
@@ -397,6 +431,7 @@ StepContext ContextOf(const Graph& graph, Arena& arena, const PassPlan& plan, Pa
           .arena = arena,
           .plan = plan,
           .arrays = arrays,
+          .engram = graph.engram,
           .shards = graph.shards,
           .expert_shards = graph.shards};
 }
@@ -423,6 +458,7 @@ Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chun
     }
   }
   if (graph.reads != nullptr) AskForHashedExperts(graph, plan, *graph.reads);
+  if (graph.engram != nullptr) DSV4_RETURN_IF_ERROR(AskForEngram(*graph.engram, plan));
   StepContext context = ContextOf(graph, arena, plan, arrays);
   context.observer = observer;
   if (divided) context.shards = Shards();
@@ -432,29 +468,34 @@ Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chun
   if (observer != nullptr) ObservePlan(outside, mine);
 
   DSV4_ASSIGN_OR_RETURN_STATUS(TrunkState state, EnterStage(outside, graph));
+  std::optional<PassTail> tail = chosen == nullptr ? CutTail(graph, mine, plan) : std::nullopt;
+  if (tail.has_value()) {
+    const Range front = {0, static_cast<int64_t>(tail->first_layer)};
+    DSV4_RETURN_IF_ERROR(RunLayers(context, graph, front, nullptr, state));
+    DSV4_RETURN_IF_ERROR(EnterTail(outside, *tail, state));
+    // No row of this pass counts behind these layers.
+    if (tail->plan.num_tokens == 0) return {};
+  }
+  StepContext of_tail = ContextOf(graph, arena, tail.has_value() ? tail->plan : plan, arrays);
+  of_tail.observer = observer;
+  StepContext& behind = tail.has_value() ? of_tail : context;
   std::optional<DsparkTaps> taps;
   if (graph.weights.dspark.has_value()) {
-    DSV4_ASSIGN_OR_RETURN_STATUS(taps, DsparkTaps::Begin(context, graph));
+    DSV4_ASSIGN_OR_RETURN_STATUS(taps, DsparkTaps::Begin(behind, graph));
   }
-  for (size_t i = 0; i < graph.weights.layers.size(); ++i) {
-    // A layer is tapped within the next one.
-    std::function<Status()> tap;
-    if (taps.has_value() && i > 0 && taps->Taps(graph.layers[i - 1].number))
-      tap = [&, i] { return taps->Tap(graph.layers[i - 1].number, state); };
-    DSV4_RETURN_IF_ERROR(graph.config.trunk->run_layer(LayerStep(context, graph.layers[i]),
-                                                       graph.weights.layers[i], state, tap));
-  }
-  if (taps.has_value() && !graph.layers.empty())
-    DSV4_RETURN_IF_ERROR(taps->Tap(graph.layers.back().number, state));
+  const Range layers = {tail.has_value() ? static_cast<int64_t>(tail->first_layer) : 0,
+                        std::ssize(graph.weights.layers)};
+  DSV4_RETURN_IF_ERROR(RunLayers(behind, graph, layers, taps.has_value() ? &*taps : nullptr, state));
   // The next stage has its state before this one waits for another.
   DSV4_RETURN_IF_ERROR(LeaveStage(graph, state));
   if (taps.has_value()) DSV4_RETURN_IF_ERROR(taps->Keep());
   if (graph.weights.mtp.has_value()) DSV4_RETURN_IF_ERROR(KeepForDrafts(context, graph, state));
   // The head is divided by vocabulary, whatever divides the layers.
-  StepContext together = context;
-  together.shards = context.expert_shards;
+  StepContext together = behind;
+  together.shards = behind.expert_shards;
   const LayerStep head_step(together);
-  const std::vector<HeadRow> rows = HeadRows(context, chunks);
+  const std::vector<HeadRow> rows =
+      HeadRows(behind, chunks, tail.has_value() ? tail->chunk_rows : std::vector<int64_t>());
   for (size_t begin = 0; begin < rows.size(); begin += kMaxHeadRows) {
     const size_t count = std::min<size_t>(kMaxHeadRows, rows.size() - begin);
     const std::span<const HeadRow> some = std::span(rows).subspan(begin, count);

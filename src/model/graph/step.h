@@ -31,6 +31,7 @@ struct Graph {
   // For tensors of the backend; null where the model is on one rank.
   comm::Communicator* group = nullptr;
   Shards shards;                     // Of the stage.
+  EngramLookup* engram = nullptr;    // For a model that has n-gram tables.
   io::ChosenReads* reads = nullptr;  // ModelOptions::experts_from_disk, where experts are not divided.
 };
 
@@ -46,7 +47,8 @@ struct PassChunk {
   sampling::ChoiceParams choice = {};  // For what comes behind the first row of logits,
   std::span<const sampling::ChoiceParams> draft_choices = {};  // and behind the others.
   std::span<const sampling::TokenBias> biases = {};            // Added to all its rows of logits; by token.
-  bool prompt = false;  // Its tokens come once, so that no pass is like this one.
+  bool prompt = false;     // Its tokens come once, so that no pass is like this one.
+  int64_t exact_from = 0;  // The first position that counts behind the last layer (pass_tail.h).
   // The pass makes no rows of slots of a drafter (draft_rows.h): they are made behind it.
   bool slots_later = false;
 };

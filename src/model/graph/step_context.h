@@ -25,6 +25,8 @@
 namespace dsv4::model {
 
 // The rotary frequencies on the device, F32 [qk_rope_head_dim / 2].
+struct EngramLookup;  // engram.h
+
 struct RopeTables {
   TensorView plain;     // Layers of RopeKind::kPlain.
   TensorView compress;  // Everything in layers of RopeKind::kCompressed.
@@ -40,6 +42,7 @@ struct StepContext {
   const PassPlan& plan;
   PassArrays& arrays;
   Observer* observer = nullptr;
+  EngramLookup* engram = nullptr;
   Shards shards;  // That divide a layer, its routed experts apart.
   Shards
       expert_shards;  // That divide the routed experts and the head: the same, unless sequences are divided.

@@ -8,6 +8,11 @@ namespace dsv4::model {
 Status MakeSelectionRoom(const LayerStep& step, std::span<const LayerPlan> layers, TrunkState& state) {
   const bool shared = std::ranges::any_of(
       layers, [](const LayerPlan& layer) { return layer.reads_selection() && !layer.selects(); });
+  if (std::ranges::any_of(layers, &LayerPlan::makes_candidates)) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(
+        state.candidates,
+        step.NewTensor(DType::kI32, {step.plan().num_tokens, step.config().candidate_topk_blocks}));
+  }
   if (!shared) return {};
   DSV4_ASSIGN_OR_RETURN_STATUS(
       state.selection_room, step.NewTensor(DType::kI32, {step.plan().num_tokens, step.config().index_topk}));

@@ -13,12 +13,20 @@ struct TrunkState {
   TensorView streams;  // [n, H, D], residual.
   // The last choice among entries, I32 [n, index_topk], which later layers may use; null where every visible entry takes part.
   TensorView selected = {};
+  // Weights by which the next sub-layer mixes the streams, F32 [n, H]; null where each makes its own.
+  TensorView pre = {};
+  // The last candidate blocks, I32 [n, candidate_topk_blocks]; null where no layer makes any.
+  TensorView candidates = {};
   // Memory for choices that outlive their layer; null where no layer uses another's (MakeSelectionRoom).
   TensorView selection_room = {};
 };
 
 // The per-architecture part of the graph (model/arch/<name>/trunk.cc).
 struct Trunk {
+  bool cuts_tail =
+      false;  // Whether layers behind the last maker of entries run on the tail of a prompt alone (pass_tail.h).
+  // Completes the state in front of the first layer, streams being there; null where they are all of it.
+  Status (*begin)(const LayerStep& step, TrunkState& state) = nullptr;
   // Runs a decoder layer: attention and the mixture of experts, each wrapped by its hyper-connection. `weights` are those of the step's plan.
   // `before_change`, unless empty, is called while the streams are still those in front of the layer, where a backend fuses nothing with
   // the ops that follow.
@@ -29,7 +37,7 @@ struct Trunk {
                                  const TrunkState& state);
 };
 
-// Allocates `selection_room` for a pass whose layers share choices.
+// Allocates `selection_room` and `candidates` for a pass whose layers share choices or candidates.
 Status MakeSelectionRoom(const LayerStep& step, std::span<const LayerPlan> layers, TrunkState& state);
 
 // A sub-layer's input of all rows, normed, from the mixed streams `u` of the rows that are here.

@@ -95,7 +95,8 @@ LayerCost WeightsOf(const ResolvedLayer& layer, const ModelConfig& config, const
   for (size_t i = 0; i < layer.tensors.size(); ++i) {
     const auto id = static_cast<TensorId>(i);
     const auto bytes = static_cast<double>(BytesOf(layer.tensors[i]));
-    if (bytes == 0 || RowOf(config, id).kind == TensorKind::kVision) continue;
+    // Tables of rows stay in their files.
+    if (bytes == 0 || layer.tensors[i].is_table || RowOf(config, id).kind == TensorKind::kVision) continue;
     const double mine = bytes * ShareOf(id, layer, config, placement);
     cost.weights += mine;
     if (RowOf(config, id).kind != TensorKind::kExpertIds)

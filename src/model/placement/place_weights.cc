@@ -56,6 +56,15 @@ Status VisitAttention(const std::string& name, Weights& layer, Visit& visit) {
     DSV4_RETURN_IF_ERROR(visit(name + ".indexer.wq_b", layer.indexer->wq_b));
     DSV4_RETURN_IF_ERROR(visit(name + ".indexer.weights_proj", layer.indexer->weights_proj));
   }
+  if (layer.key_latents.has_value()) {
+    DSV4_RETURN_IF_ERROR(visit(name + ".indexer.wk", layer.key_latents->wk));
+    DSV4_RETURN_IF_ERROR(visit(name + ".indexer.k_norm", layer.key_latents->norm));
+  }
+  if (layer.engram.has_value()) {
+    DSV4_RETURN_IF_ERROR(visit(name + ".engram.wkv", layer.engram->wkv));
+    DSV4_RETURN_IF_ERROR(visit(name + ".engram.q_weight", layer.engram->q_weight));
+    DSV4_RETURN_IF_ERROR(visit(name + ".engram.k_weight", layer.engram->k_weight));
+  }
   if (!layer.key_compressor.has_value()) return {};
   return VisitCompressor(name + ".indexer.compressor", *layer.key_compressor, visit);
 }

@@ -16,6 +16,8 @@
 #include "model/arch/architecture.h"
 #include "model/config/cache_geometry.h"
 #include "model/config/rope_table.h"
+#include "model/graph/engram.h"
+#include "model/graph/pass_tail.h"
 #include "model/graph/step.h"
 #include "model/placement/place_weights.h"
 #include "model/runtime/origin.h"
@@ -29,6 +31,16 @@ Status CheckOps(const ops::Backend& backend) {
   if (missing.empty()) return {};
   return {StatusCode::kUnimplemented, fmt::format("backend {} lacks ops that the model needs: {}",
                                                   backend.name, fmt::join(missing, ", "))};
+}
+
+// Forms of ops that V4 has no use for, of which a backend has all or none.
+Status CheckOptions(const ops::Backend& backend, const ModelConfig& config) {
+  const bool wants_options = config.delays_mix || !config.hadamard_keys || config.candidate_topk_blocks > 0;
+  if (!wants_options || backend.takes_options) return {};
+  return Unimplemented(fmt::format(
+      "backend {}: delayed hyper-connections, this model's row roundings and candidate blocks are not "
+      "built for it yet; want --backend cpu",
+      backend.name));
 }
 
 Status CheckShardOps(const ops::Backend& backend, const Placement& placement) {
@@ -63,7 +75,26 @@ Status CheckSupported(const ModelConfig& config, const ModelOptions& options) {
     return {StatusCode::kUnimplemented,
             fmt::format("config, hc_mult: got {}, want at most {}", config.hc_mult, ops::kMaxHcMult)};
   }
+  if (config.delays_mix && options.placement.num_ranks() > 1) {
+    return Unimplemented(
+        fmt::format("placement {}: this model's streams have weights that do not travel between ranks "
+                    "yet, want one rank",
+                    ToString(options.placement)));
+  }
   if (options.numerics == Numerics::kPlain) return {};
+  if (!config.hadamard_keys) {
+    for (const auto& [name, rows, width] :
+         {std::tuple{"head_dim", config.window_rows, config.head_dim},
+          std::tuple{"head_dim", config.entry_rows, config.head_dim},
+          std::tuple{"index_head_dim", config.key_rows, config.index_head_dim}}) {
+      if (width % rows.group == 0) continue;
+      return InvalidArgument(
+          fmt::format("config, {}: got {}, release numerics want a multiple of {}; run it with "
+                      "plain numerics",
+                      name, width, rows.group));
+    }
+    return {};
+  }
   // Release numerics round cache rows in groups; the groups must fit.
   const int64_t group = ops::SimulateFp8Args{}.group;
   if (config.nope_head_dim() % group != 0) {
@@ -124,6 +155,7 @@ std::shared_ptr<const kv::CacheLayout> MakeCacheLayout(const ModelConfig& config
     layout->layers.push_back(DraftBlockGeometry(config));
   for (size_t i = 0; weights.dspark.has_value() && i < weights.dspark->stages.size(); ++i)
     layout->layers.push_back(DsparkStageGeometry(config, weights.dspark->config, i == 0));
+  if (config.engram.has_value()) layout->look_back = config.engram->max_ngram_size - 1;
   layout->shard = weights.place.entries();
   if (options.placement.divide_sequences) layout->num_places = options.placement.num_shards;
   return layout;
@@ -162,6 +194,7 @@ Result<std::unique_ptr<Model>> Model::Load(const std::string& directory, const o
                                            const ModelOptions& options) {
   DSV4_TRY(CheckOps(backend));
   DSV4_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(directory));
+  DSV4_TRY(CheckOptions(backend, config));
   DSV4_TRY(CheckSupported(config, options));
   DSV4_TRY(CheckExperts(config, options));
   DSV4_ASSIGN_OR_RETURN(std::shared_ptr<const io::Checkpoint> checkpoint, io::Checkpoint::Open(directory));
@@ -172,6 +205,7 @@ Result<std::unique_ptr<Model>> Model::MakePart(ModelConfig config,
                                                std::shared_ptr<const io::Checkpoint> checkpoint,
                                                const ops::Backend& backend, const ModelOptions& options) {
   DSV4_TRY(CheckOps(backend));
+  DSV4_TRY(CheckOptions(backend, config));
   DSV4_TRY(CheckSupported(config, options));
   DSV4_TRY(CheckExperts(config, options));
   DSV4_TRY(CheckGroup(backend, options));
@@ -227,6 +261,7 @@ Result<std::unique_ptr<Model>> Model::FromCheckpoint(ModelConfig config,
 Result<std::unique_ptr<Model>> Model::FromWeights(ModelConfig config, ModelWeights weights,
                                                   const ops::Backend& backend, const ModelOptions& options) {
   DSV4_TRY(CheckOps(backend));
+  DSV4_TRY(CheckOptions(backend, config));
   DSV4_TRY(CheckSupported(config, options));
   DSV4_TRY(CheckExperts(config, options));
   if (options.group != nullptr)
@@ -255,6 +290,13 @@ Status Model::Prepare() {
   num_layers_ = options_.max_layers > 0 ? options_.max_layers : config_.num_hidden_layers;
   if (!backend_.packs_rows) options_.cache_rows = CacheRows::kWide;
   layers_ = PlansOfStage(config_.layers, weights_.place.layers);
+  if (config_.engram.has_value() && !options_.sizes_only) {
+    if (options_.token_classes.empty()) {
+      return InvalidArgument(
+          "config, engram_layer_ids: rows of n-gram tables are found by classes of tokens, got no tokenizer");
+    }
+    DSV4_ASSIGN_OR_RETURN_STATUS(engram_, MakeEngramLookup(config_, weights_, options_.token_classes));
+  }
   layout_ = MakeCacheLayout(config_, layers_, weights_, options_);
   if (options_.group != nullptr) {
     group_recipe_ = GroupRecipeOf(config_, weights_, num_layers_, options_, backend_.policy);
@@ -350,7 +392,9 @@ Status Model::CheckChunks(std::span<const SequenceChunk> chunks) const {
 }
 
 bool Model::can_queue() const {
-  return options_.placement.num_stages == 1 && config_.vocab_size <= sampling::kMaxChoices;
+  // Rows of n-gram tables are found by tokens, which a queued step does not know.
+  return options_.placement.num_stages == 1 && engram_ == nullptr &&
+         config_.vocab_size <= sampling::kMaxChoices;
 }
 
 Result<StepOutput> Model::Step(std::span<const SequenceChunk> chunks, Observer* observer) {
@@ -422,6 +466,7 @@ Graph Model::MakeGraph() const {
                      .hosts = shards_.get(),
                      .entries = place().entries(),
                      .max_gathered_terms = options_.max_gathered_terms},
+          .engram = engram_.get(),
           .reads = options_.placement.num_shards == 1 ? options_.experts_from_disk.get() : nullptr};
 }
 
@@ -449,13 +494,16 @@ Status Model::RunPasses(std::span<const SequenceChunk> chunks, const Status& rea
       const int64_t first_here = std::max(first_wanted, static_cast<int64_t>(begin));
       const int64_t num_here = std::max<int64_t>(0, static_cast<int64_t>(done[i]) - first_here);
       const int64_t output_row = output.row_begin[i] + first_here - first_wanted;
+      const int64_t behind = std::ssize(chunk.tokens) - static_cast<int64_t>(begin);
+      const int64_t exact_rows = std::max(num_wanted, MostKeptRows(*layout_));
       pass.push_back({.state = chunk.state,
                       .tokens = chunk.tokens.subspan(begin, count),
                       .chunk = static_cast<int32_t>(i),
                       .num_logits_rows = num_here,
                       .logits = output.logits.empty() ? nullptr
                                                       : static_cast<float*>(output.owner.data()) +
-                                                            output_row * config_.vocab_size});
+                                                            output_row * config_.vocab_size,
+                      .exact_from = std::max<int64_t>(0, chunk.state->length() + behind - exact_rows)});
     }
     if (status.ok() && pass.empty()) return {};
     SortByPlace(pass);

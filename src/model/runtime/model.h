@@ -39,6 +39,7 @@ namespace dsv4::model {
 struct ChosenTokens;
 struct ChunkMessage;
 struct DraftRow;
+struct EngramLookup;
 struct Graph;
 struct PassChunk;
 struct StepMessage;
@@ -79,6 +80,8 @@ struct ModelOptions {
   bool hash_weights = false;
   // The backend looks at no number, so none is loaded.
   bool sizes_only = false;
+  // The class of each token id, for a model with n-gram tables (tokenizer/token_classes.h); others have no use for them.
+  std::vector<int32_t> token_classes;
   // Called while loading, after each layer; an error ends the load and is its result. May be empty.
   std::function<Status(const LoadProgress&)> progress;
   // The ranks that run the model together, each with its part; null: this process runs it alone.
@@ -299,6 +302,7 @@ class Model {
   TensorView rope_compress_;
   Arena arena_;
   int64_t num_layers_ = 0;
+  std::unique_ptr<EngramLookup> engram_;
   std::unique_ptr<WeightFiles> files_;
   uint64_t group_recipe_ = 0;  // Hash of what all ranks must have alike, weights apart.
 

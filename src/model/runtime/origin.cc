@@ -67,7 +67,9 @@ std::string Facts(const ModelConfig& c) {
                             c.candidate_block_size,
                             c.activation_block,
                             int64_t{c.hadamard_keys},
-                            int64_t{c.norm_query_heads}};
+                            int64_t{c.norm_query_heads},
+                            int64_t{c.norm_topk_prob},
+                            int64_t{c.norm_single_expert}};
   std::string facts =
       fmt::format("{}|{} {} {} {} {} {}|{}|{}|{}|{}|{}|{}|{}", fmt::join(sizes, " "), c.routed_scaling_factor,
                   c.gate_temp, c.router_eps, c.swiglu_limit, c.hc_eps, c.rms_norm_eps, Facts(c.rope),
@@ -80,8 +82,10 @@ std::string Facts(const ModelConfig& c) {
 }
 
 std::string Facts(const ModelConfig& config, const ModelOptions& options) {
-  return fmt::format("{}|{}|{}", Facts(config), options.numerics == Numerics::kRelease,
-                     options.clamp_shared_expert);
+  const uint64_t classes =
+      XXH3_64bits(options.token_classes.data(), options.token_classes.size() * sizeof(int32_t));
+  return fmt::format("{}|{}|{}|{}", Facts(config), options.numerics == Numerics::kRelease,
+                     options.clamp_shared_expert, config.engram.has_value() ? classes : 0);
 }
 
 // Which experts the host multiplies, each stage's own: bits of all others are alike.

@@ -10,6 +10,7 @@
 
 #include "base/json.h"
 #include "formats/weight.h"
+#include "model/synthetic/synthetic_shape41.h"
 
 namespace dsv4::model {
 namespace {
@@ -32,11 +33,16 @@ constexpr std::array<ModelShape, 4> kShapes = {{
     {"pro", 129280, 7168, 61, 128, 512, 64, 1536, 16, 1024, 128, 64, 128, 1024, 384, 6, 3072, 3, 2.5, 128},
 }};
 
-constexpr std::array<std::string_view, kShapes.size()> kShapeNames = [] {
-  std::array<std::string_view, kShapes.size()> names;
-  for (size_t i = 0; i < names.size(); ++i) names[i] = kShapes[i].name;
+constexpr std::array<std::string_view, kShapes.size() + kShapeNames41.size()> kShapeNames = [] {
+  std::array<std::string_view, kShapes.size() + kShapeNames41.size()> names;
+  for (size_t i = 0; i < kShapes.size(); ++i) names[i] = kShapes[i].name;
+  for (size_t i = 0; i < kShapeNames41.size(); ++i) names[kShapes.size() + i] = kShapeNames41[i];
   return names;
 }();
+
+bool IsShape41(std::string_view name) {
+  return std::ranges::find(kShapeNames41, name) != kShapeNames41.end();
+}
 
 constexpr std::array<std::pair<SyntheticFormat, std::string_view>, 8> kFormatNames = {
     {{SyntheticFormat::kBf16, "bf16"},
@@ -47,7 +53,9 @@ constexpr std::array<std::pair<SyntheticFormat, std::string_view>, 8> kFormatNam
      {SyntheticFormat::kNvFp4Experts, "nvfp4-experts"},
      {SyntheticFormat::kNvFp4, "nvfp4"},
      {SyntheticFormat::kNvFp4Ct, "nvfp4-ct"}}};
-Json QuantizationSection(SyntheticFormat format, int64_t num_layers) {
+
+// `block`: rows and columns of weights that share a scale in FP8.
+Json QuantizationSection(SyntheticFormat format, int64_t num_layers, int64_t block) {
   if (format == SyntheticFormat::kNvFp4) {
     return {{"quant_method", "modelopt"},
             {"quant_algo", "NVFP4"},
@@ -62,7 +70,7 @@ Json QuantizationSection(SyntheticFormat format, int64_t num_layers) {
   Json section = {{"quant_method", "fp8"},
                   {"activation_scheme", "dynamic"},
                   {"fmt", "e4m3"},
-                  {"weight_block_size", {kSyntheticFp8Block, kSyntheticFp8Block}}};
+                  {"weight_block_size", {block, block}}};
   if (format != SyntheticFormat::kFp8Base) section["scale_fmt"] = "ue8m0";
   if (format == SyntheticFormat::kNvFp4Experts) {
     section["moe_quant_algo"] = "NVFP4";
@@ -82,8 +90,8 @@ Result<const ModelShape*> FindShape(const SyntheticOptions& options) {
   const auto shape = std::find_if(kShapes.begin(), kShapes.end(),
                                   [&](const ModelShape& s) { return s.name == options.shape; });
   if (shape == kShapes.end()) {
-    return Error(
-        InvalidArgument(fmt::format("shape {}: unknown, wanted tiny, mini, flash or pro", options.shape)));
+    return Error(InvalidArgument(
+        fmt::format("shape {}: unknown, wanted one of {}", options.shape, fmt::join(kShapeNames, ", "))));
   }
   const int64_t num_layers = options.num_layers.value_or(shape->num_layers);
   if (num_layers < 1 || num_layers > shape->num_layers) {
@@ -130,7 +138,26 @@ std::optional<SyntheticFormat> SyntheticFormatFromName(std::string_view name) {
   return std::nullopt;
 }
 
+namespace {
+
+// The formats of weights beside the keys of the model.
+void AddQuantization(const SyntheticOptions& options, int64_t num_layers, int64_t block, Json& config) {
+  if (options.format == SyntheticFormat::kBf16 || options.format == SyntheticFormat::kF32) return;
+  const bool fp8_experts =
+      options.format == SyntheticFormat::kFp8 || options.format == SyntheticFormat::kFp8Base;
+  config["expert_dtype"] = fp8_experts ? "fp8" : "fp4";
+  config["quantization_config"] = QuantizationSection(options.format, num_layers, block);
+}
+
+}  // namespace
+
 Result<std::string> SyntheticConfig(const SyntheticOptions& options) {
+  if (IsShape41(options.shape)) {
+    DSV4_ASSIGN_OR_RETURN(Json config, SyntheticConfig41(options));
+    AddQuantization(options, config["text_config"]["num_hidden_layers"].get<int64_t>(), kSyntheticFp8Block41,
+                    config);
+    return config.dump(2) + "\n";
+  }
   DSV4_ASSIGN_OR_RETURN(const ModelShape* found, FindShape(options));
   if (options.mtp && options.dspark)
     return Error(InvalidArgument("mtp and dspark: wanted one of them, their tensors have the same names"));
@@ -138,7 +165,6 @@ Result<std::string> SyntheticConfig(const SyntheticOptions& options) {
   const int64_t num_layers = options.num_layers.value_or(shape.num_layers);
   std::vector<int64_t> ratios;
   for (int64_t i = 0; i < num_layers; ++i) ratios.push_back(i < 2 ? shape.first_ratio : i % 2 == 0 ? 4 : 128);
-  const bool quantised = options.format != SyntheticFormat::kBf16 && options.format != SyntheticFormat::kF32;
   Json config = {
       {"architectures", {"DeepseekV4ForCausalLM"}},
       {"model_type", "deepseek_v4"},
@@ -190,12 +216,7 @@ Result<std::string> SyntheticConfig(const SyntheticOptions& options) {
       {"torch_dtype", options.format == SyntheticFormat::kF32 ? "float32" : "bfloat16"},
   };
   if (options.dspark) AddDspark(num_layers, config);
-  if (quantised) {
-    const bool fp8_experts =
-        options.format == SyntheticFormat::kFp8 || options.format == SyntheticFormat::kFp8Base;
-    config["expert_dtype"] = fp8_experts ? "fp8" : "fp4";
-    config["quantization_config"] = QuantizationSection(options.format, num_layers);
-  }
+  AddQuantization(options, num_layers, kSyntheticFp8Block, config);
   return config.dump(2) + "\n";
 }
 

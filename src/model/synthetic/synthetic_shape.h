@@ -25,6 +25,7 @@ enum class SyntheticFormat : uint8_t {
 
 // FP8 scales stand for blocks of so many rows and columns.
 inline constexpr int64_t kSyntheticFp8Block = 128;
+inline constexpr int64_t kSyntheticFp8Block41 = 32;
 
 struct SyntheticOptions {
   std::string shape = "tiny";         // One of SyntheticShapes().
@@ -41,7 +42,7 @@ struct SyntheticOptions {
       false;  // A DSpark drafter there instead: three stages that tap the last three layers (or all), a block of five.
 };
 
-// "tiny", "mini", "flash", "pro".
+// "tiny", "mini", "flash", "pro" of V4; "mini41", "flash41" of V4.1.
 std::span<const std::string_view> SyntheticShapes();
 // "bf16", "f32", "fp8", "fp8-base", "release", "nvfp4-experts", "nvfp4", "nvfp4-ct".
 std::vector<std::string_view> SyntheticFormatNames();

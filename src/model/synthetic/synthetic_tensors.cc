@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "formats/weight.h"
+#include "model/config/dspark_config.h"
 #include "model/config/tensor_rows.h"
 
 namespace dsv4::model {
@@ -37,7 +38,8 @@ class Plan {
       if (num_stages == 0 && config.num_nextn_predict_layers == 1 && IsOfMtp(row))
         Add(row, "mtp.0.", LayerPlan());
       for (int64_t i = 0; i < num_stages; ++i) {
-        if (IsOfDspark(row, i == 0, i + 1 == num_stages)) Add(row, fmt::format("mtp.{}.", i), LayerPlan());
+        if (IsOfDspark(row, i == 0, i + 1 == num_stages))
+          Add(row, fmt::format("mtp.{}.", i), DsparkStagePlan(*config.dspark, -1, 0));
       }
     }
   }
@@ -49,7 +51,7 @@ class Plan {
     const std::string name = scope + ExpandNames(row.names).front();
     if (row.scope != TensorScope::kExpert) return AddNamed(row, name, layer);
     const size_t hash = name.find('#');
-    for (int64_t e = 0; e < config_.n_routed_experts; ++e) {
+    for (int64_t e = 0; e < config_.NumExperts(layer); ++e) {
       AddNamed(row, name.substr(0, hash) + std::to_string(e) + name.substr(hash + 1), layer);
     }
   }
@@ -87,7 +89,23 @@ class Plan {
       }
       case TensorKind::kVision:
         return;
+      case TensorKind::kTable:
+        return AddTable(name, dims);
     }
+  }
+
+  // Rows of size 1, which wkv brings to that of other linears' outputs.
+  void AddTable(const std::string& name, const std::vector<int64_t>& dims) {
+    if (format_ == SyntheticFormat::kBf16 || format_ == SyntheticFormat::kF32) {
+      const DType dtype = format_ == SyntheticFormat::kF32 ? DType::kF32 : DType::kBF16;
+      tensors_.push_back({.spec = {name + ".weight", dtype, dims}, .sigma = 1});
+      return;
+    }
+    constexpr int64_t kGroup = 32;
+    tensors_.push_back({.spec = {name + ".weight", DType::kF8E4M3, dims}, .sigma = kFp8Sigma});
+    tensors_.push_back({.spec = {name + ".scale", DType::kF8E8M0, {dims[0], (dims[1] + kGroup - 1) / kGroup}},
+                        .fill = SyntheticFill::kE8m0Scales,
+                        .sigma = 1 / kFp8Sigma});
   }
 
   WeightFormat FormatOf(const TensorRow& row) const {
@@ -121,8 +139,8 @@ class Plan {
         // What a power-of-two scale cannot express of sigma is left to the elements.
         const double scale =
             f32_scales ? sigma / kFp8Sigma : std::exp2(std::round(std::log2(sigma / kFp8Sigma)));
-        const std::vector<int64_t> grid = {(rows + kSyntheticFp8Block - 1) / kSyntheticFp8Block,
-                                           (cols + kSyntheticFp8Block - 1) / kSyntheticFp8Block};
+        const int64_t block = config_.activation_block;
+        const std::vector<int64_t> grid = {(rows + block - 1) / block, (cols + block - 1) / block};
         tensors_.push_back(
             {.spec = {name + ".weight", DType::kF8E4M3, {rows, cols}}, .sigma = sigma / scale});
         tensors_.push_back({.spec = {name + ".scale", f32_scales ? DType::kF32 : DType::kF8E8M0, grid},

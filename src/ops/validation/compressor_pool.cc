@@ -17,7 +17,7 @@ Status Validate(const CompressorPoolArgs& args) {
   const int64_t row = args.values.shape[1];
   check.Require(row % channels == 0, "values", "width " + std::to_string(row), "an even number with overlap");
   check.Operand("scores", args.scores, {DType::kF32}, {num_tokens, row});
-  check.Operand("ape", args.ape, {DType::kF32}, {args.ratio, row});
+  if (!args.ape.is_null()) check.Operand("ape", args.ape, {DType::kF32}, {args.ratio, row});
   check.Sequences(args.sequences, num_tokens);
   if (!check.ok()) return check.status();
 

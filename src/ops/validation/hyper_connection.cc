@@ -40,6 +40,9 @@ Status Validate(const HcPreArgs& args) {
   check.Operand("comb", args.comb, {DType::kF32}, {num_tokens, hc_mult, hc_mult});
   check.Disjoint("u", args.u, "streams", args.streams);
   check.Disjoint("post", args.post, "comb", args.comb);
+  if (!args.given.is_null()) check.Operand("given", args.given, {DType::kF32}, {num_tokens, hc_mult});
+  if (!args.pre.is_null()) check.Operand("pre", args.pre, {DType::kF32}, {num_tokens, hc_mult});
+  if (!args.given.is_null() && !args.pre.is_null()) check.Disjoint("pre", args.pre, "given", args.given);
   CheckEps(check, args.norm_eps, args.hc_eps);
   check.Require(args.sinkhorn_iters >= 1, "sinkhorn_iters", int64_t{args.sinkhorn_iters}, "at least 1");
   return check.status();
@@ -66,11 +69,17 @@ Status Validate(const HcHeadArgs& args) {
   const int64_t hc_mult = args.streams.shape[1];
   const int64_t dim = args.streams.shape[2];
   CheckHcMult(check, hc_mult);
+  check.Operand("y", args.y, {args.streams.dtype}, {args.streams.shape[0], dim});
+  check.Disjoint("y", args.y, "streams", args.streams);
+  if (!args.given.is_null()) {
+    check.Operand("given", args.given, {DType::kF32}, {args.streams.shape[0], hc_mult});
+    check.Require(args.fn.is_null() && args.scale.is_null() && args.base.is_null(), "fn",
+                  "weights to compute others from", "none beside given ones");
+    return check.status();
+  }
   check.Operand("fn", args.fn, {DType::kF32}, {hc_mult, hc_mult * dim});
   check.Operand("scale", args.scale, {DType::kF32}, {1});
   check.Operand("base", args.base, {DType::kF32}, {hc_mult});
-  check.Operand("y", args.y, {args.streams.dtype}, {args.streams.shape[0], dim});
-  check.Disjoint("y", args.y, "streams", args.streams);
   CheckEps(check, args.norm_eps, args.hc_eps);
   return check.status();
 }

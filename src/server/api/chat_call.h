@@ -86,7 +86,8 @@ struct PreparedCall {
 struct Caller {
   uint64_t owner = 0;        // Whose caches: its API key's.
   uint64_t share = 0;        // engine::Request::owner: its key's, and without keys its address's.
-  uint64_t store_owner = 0;  // The same as owner for ResponseStore.
+  uint64_t store_owner = 0;  // The same as owner for ResponseStore,
+  uint64_t batch_owner = 0;  // and for BatchStore.
 };
 
 // What the request leaves open: max_tokens, and while thinking temperature and top_p (session::AnswerDefaults). Call it once thinking

@@ -122,8 +122,12 @@ class HttpServer {
 
   // "http://127.0.0.1:8000", "https://..." or "unix:/path".
   virtual std::string address() const = 0;
-  // From now on SIGTERM and SIGINT shut down; one that comes before Run does so there. Once.
-  virtual void HandleSignals() = 0;
+  // From now on SIGTERM and SIGINT shut down, and SIGHUP calls `on_hangup` on the thread of Run; one that comes before Run does so there. Once.
+  virtual void HandleSignals(std::function<void()> on_hangup) = 0;
+  // The first signal that shut down; 0: none did.
+  virtual int stop_signal() const = 0;
+  // Reads the TLS files again, for connections that come from now on; an error leaves those of before. On the thread of Run.
+  virtual Status ReloadTls() = 0;
   // Serves until a signal or Shutdown, and for the lame-duck time. Then it takes no new connection, and running replies may end for
   // the drain timeout. What is left is cut. A further signal ends each of these times. `on_stop` is called when they begin.
   virtual void Run(const std::function<void()>& on_stop) = 0;

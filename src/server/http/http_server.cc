@@ -48,7 +48,9 @@ class Server final : public HttpServer {
   Status LoadTls();
   Status Bind();
   std::string address() const override { return address_; }
-  void HandleSignals() override;
+  void HandleSignals(std::function<void()> on_hangup) override;
+  int stop_signal() const override { return stop_signal_; }
+  Status ReloadTls() override { return LoadTls(); }
   void Run(const std::function<void()>& on_stop) override;
   void Shutdown() override {
     asio::post(shared_.context, [this] { BeginDrain(); });
@@ -90,7 +92,8 @@ class Server final : public HttpServer {
   Timer pause_;
   RareWarning turned_away_, given_way_, accept_failed_, no_memory_;
   std::string address_;
-  std::function<void()> on_stop_;
+  std::function<void()> on_stop_, on_hangup_;
+  int stop_signal_ = 0;
   bool bound_ = false;
 };
 
@@ -231,10 +234,12 @@ bool Server::MakeRoomFor(uint64_t owner) {
 }
 
 void Server::WaitForSignal() {
-  signals_.async_wait(
-      asio::bind_allocator(HandlerAllocator<void>(signal_memory_), [this](const error_code& error, int) {
+  signals_.async_wait(asio::bind_allocator(
+      HandlerAllocator<void>(signal_memory_), [this](const error_code& error, int signal) {
         if (error) return;
         WaitForSignal();  // First, so that a second signal is heard even if the first finds no memory.
+        if (signal == SIGHUP) return on_hangup_();
+        if (stop_signal_ == 0) stop_signal_ = signal;
         if (shared_.draining)
           EndNow();
         else if (shared_.stopping)
@@ -277,7 +282,9 @@ void Server::EndNow() {
   shared_.drain_timer.async_wait([this](const error_code&) { shared_.context.stop(); });
 }
 
-void Server::HandleSignals() {
+void Server::HandleSignals(std::function<void()> on_hangup) {
+  on_hangup_ = std::move(on_hangup);
+  signals_.add(SIGHUP);
   signals_.add(SIGTERM);
   signals_.add(SIGINT);
   WaitForSignal();

@@ -24,13 +24,28 @@ std::string Quoted(const std::string& text) {
   return out;
 }
 
-}  // namespace
-
-Result<std::unique_ptr<AccessLog>> AccessLog::Open(const std::string& path) {
+Result<int> OpenFile(const std::string& path) {
   const int descriptor = path == "-" ? ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3)
                                      : ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (descriptor < 0) return Error(InvalidArgument(fmt::format("{}: {}", path, std::strerror(errno))));
-  return std::unique_ptr<AccessLog>(new AccessLog(descriptor));
+  return descriptor;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<AccessLog>> AccessLog::Open(const std::string& path) {
+  DSV4_ASSIGN_OR_RETURN(const int descriptor, OpenFile(path));
+  return std::unique_ptr<AccessLog>(new AccessLog(path, descriptor));
+}
+
+Status AccessLog::Reopen() {
+  if (path_ == "-") return {};
+  DSV4_ASSIGN_OR_RETURN_STATUS(const int descriptor, OpenFile(path_));
+  // Whole lines go to the one or to the other.
+  const bool moved = ::dup3(descriptor, descriptor_, O_CLOEXEC) >= 0;
+  const int error = errno;
+  ::close(descriptor);
+  return moved ? Status() : InvalidArgument(fmt::format("{}: {}", path_, std::strerror(error)));
 }
 
 void AccessLog::Write(const AccessLine& line) {

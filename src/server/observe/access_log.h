@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "base/line_writer.h"
 #include "base/status.h"
@@ -31,9 +32,14 @@ class AccessLog {
   // "-": standard output. InvalidArgument names a file that cannot be opened.
   static Result<std::unique_ptr<AccessLog>> Open(const std::string& path);
   void Write(const AccessLine& line);
+  // Goes on in the file that now has the path: the old one was renamed or removed. An error leaves the old one.
+  Status Reopen();
 
  private:
-  explicit AccessLog(int descriptor) : writer_(descriptor, "access log") {}
+  AccessLog(std::string path, int descriptor)
+      : path_(std::move(path)), descriptor_(descriptor), writer_(descriptor, "access log") {}
+  const std::string path_;
+  const int descriptor_;  // The writer's.
   LineWriter writer_;
 };
 

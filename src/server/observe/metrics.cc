@@ -15,6 +15,8 @@
 #include <string>
 #include <utility>
 
+#include "server/observe/metric_names.h"
+
 namespace dsv4::server {
 namespace {
 
@@ -99,6 +101,8 @@ struct Metrics::State {
     ExpertCacheStats last;
   };
 
+  std::string model_id;
+  MetricNames names = MetricNames::kDsv4;
   prometheus::Registry registry;
   prometheus::Gauge& Gauge(const char* name, const char* help) {
     return BuildGauge().Name(name).Help(help).Register(registry).Add({});
@@ -112,6 +116,15 @@ struct Metrics::State {
 
   prometheus::Gauge& running = Gauge("dsv4_requests_running", "Sequences with a state.");
   prometheus::Gauge& waiting = Gauge("dsv4_requests_waiting", "Requests in the queue.");
+  prometheus::Gauge& usage = Gauge(
+      "dsv4_kv_cache_usage_ratio",
+      "Memory of running sequences as a part of what they may have; kept states give way and do not count.");
+  prometheus::Family<prometheus::Gauge>& cache_info =
+      BuildGauge()
+          .Name("dsv4_cache_info")
+          .Help("Tokens of a block, and blocks that running and kept states have room for.")
+          .Register(registry);
+  prometheus::Gauge* blocks = nullptr;
   prometheus::Gauge& state_bytes =
       Gauge("dsv4_state_bytes", "Memory of running sequences on the rank that has most of it.");
   prometheus::Gauge& fixed_bytes =
@@ -129,6 +142,8 @@ struct Metrics::State {
   prometheus::Gauge& resident = Gauge("process_resident_memory_bytes", "Resident memory size in bytes.");
   prometheus::Counter& evictions =
       Counter("dsv4_prefix_cache_evictions_total", "Kept states that gave way to others.");
+  prometheus::Counter& prompts =
+      Counter("dsv4_prompt_tokens_total", "Prompt tokens of admitted requests, reused ones among them.");
   prometheus::Counter& prefill = Counter("dsv4_prefill_tokens_total", "Prompt tokens computed.");
   prometheus::Counter& cached =
       Counter("dsv4_cached_tokens_total", "Prompt tokens reused instead of computed.");
@@ -219,8 +234,10 @@ struct Metrics::State {
   std::function<int64_t()> learned_tokens;
 };
 
-Metrics::Metrics(const std::string& model_id, const std::string& version)
+Metrics::Metrics(const std::string& model_id, const std::string& version, MetricNames names)
     : state_(std::make_unique<State>()) {
+  state_->model_id = model_id;
+  state_->names = names;
   BuildGauge()
       .Name("dsv4_info")
       .Help("What is running.")
@@ -255,6 +272,14 @@ void Metrics::OnStep(const engine::StepReport& report) {
   engine::EngineStats& last = state_->last;
   state_->running.Set(static_cast<double>(now.num_running));
   state_->waiting.Set(static_cast<double>(now.num_waiting));
+  if (now.state_room_bytes > 0)
+    state_->usage.Set(
+        std::min(1.0, static_cast<double>(now.state_bytes) / static_cast<double>(now.state_room_bytes)));
+  if (state_->blocks == nullptr && now.num_blocks > 0) {
+    state_->blocks = &state_->cache_info.Add({{"block_size", std::to_string(now.block_tokens)},
+                                              {"num_gpu_blocks", std::to_string(now.num_blocks)}});
+    state_->blocks->Set(1);
+  }
   state_->state_bytes.Set(static_cast<double>(now.state_bytes));
   state_->fixed_bytes.Set(static_cast<double>(now.fixed_state_bytes));
   state_->entry_bytes.Set(now.entry_bytes_per_token);
@@ -262,6 +287,7 @@ void Metrics::OnStep(const engine::StepReport& report) {
   state_->cache_bytes.Set(static_cast<double>(now.cache_bytes));
   state_->cache_states.Set(static_cast<double>(now.cache_states));
   state_->evictions.Increment(static_cast<double>(now.cache_evictions - last.cache_evictions));
+  state_->prompts.Increment(static_cast<double>(now.num_prompt_tokens - last.num_prompt_tokens));
   state_->prefill.Increment(static_cast<double>(now.num_prefill_tokens - last.num_prefill_tokens));
   state_->shared.Increment(static_cast<double>(now.num_shared_tokens - last.num_shared_tokens));
   state_->mixed_steps.Increment(
@@ -345,7 +371,8 @@ std::string Metrics::Text() const {
     if (state_->learned != nullptr)
       state_->learned->Increment(static_cast<double>(state_->learned_tokens()) - state_->learned->Value());
   }
-  return prometheus::TextSerializer().Serialize(state_->registry.Collect());
+  return prometheus::TextSerializer().Serialize(
+      Named(state_->registry.Collect(), state_->names, state_->model_id));
 }
 
 }  // namespace dsv4::server

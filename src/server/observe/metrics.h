@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -21,9 +22,15 @@ struct ExpertCacheStats {
   int64_t bytes = 0;
 };
 
+// Under which names metrics go out (metric_names.h).
+enum class MetricNames : uint8_t { kDsv4, kVllm, kBoth };
+
+// "dsv4", "vllm", "both"; nullopt for anything else.
+std::optional<MetricNames> ParseMetricNames(std::string_view text);
+
 class Metrics {
  public:
-  explicit Metrics(const std::string& model_id, const std::string& version);
+  Metrics(const std::string& model_id, const std::string& version, MetricNames names = MetricNames::kDsv4);
   ~Metrics();
 
   // Where Text gets the numbers of the disk's cache from; before the first Text, and must outlive the last.

@@ -54,7 +54,6 @@ void CheckFixedChoices(ConfigReader& reader) {
   reader.RequireString("scoring_func", "sqrtsoftplus");
   reader.RequireString("topk_method", "noaux_tc");
   reader.RequireString("hidden_act", "silu");
-  reader.RequireBool("norm_topk_prob", true);
   reader.RequireBool("attention_bias", false);
   reader.RequireBool("mlp_bias", false);
   reader.IntOr("num_key_value_heads", 1, 1, 1);
@@ -107,22 +106,17 @@ void ReadIndexer(ConfigReader& reader, ModelConfig& config) {
   config.candidate_block_size = reader.IntOr("candidate_block_size", 1, kMaxWidth, 8);
 }
 
-// The groups of the release's grids. A width that is no multiple of its group is refused, as the release does.
-void SetRows(ConfigReader& reader, ModelConfig& config) {
+// The release's grids.
+void SetRows(ModelConfig& config) {
   constexpr int64_t kGroup = 32;
   constexpr int64_t kEntryGroup = 16;
   config.activation_block = kGroup;
   config.hadamard_keys = false;
   config.norm_query_heads = false;
+  config.delays_mix = true;
   config.window_rows = CacheFormat::Fp8(config.head_dim, kGroup);
   config.entry_rows = CacheFormat::Fp4WithE4m3Scales(config.head_dim, kEntryGroup);
   config.key_rows = CacheFormat::Fp4(config.index_head_dim, kGroup);
-  if (config.head_dim % kGroup != 0)
-    reader.Fail("head_dim", fmt::format("holds {}", config.head_dim),
-                fmt::format("a multiple of {}, the columns of a window row that share a scale", kGroup));
-  if (config.index_head_dim % kGroup != 0)
-    reader.Fail("index_head_dim", fmt::format("holds {}", config.index_head_dim),
-                fmt::format("a multiple of {}, the columns of an index key that share a scale", kGroup));
 }
 
 void ReadEngram(ConfigReader& reader, ModelConfig& config) {
@@ -143,7 +137,8 @@ void ReadEngram(ConfigReader& reader, ModelConfig& config) {
   engram.head_dim = reader.Int("engram_head_dim", 1, kMaxHeadDim);
   engram.pad_token_id = reader.IntOr("engram_pad_token_id", 0, config.vocab_size - 1, 2);
   engram.compressed_vocab_size = reader.IntOr("engram_compressed_vocab_size", 1, config.vocab_size, 0);
-  if (const Json* rows = reader.Array("engram_num_embeddings", 0); rows != nullptr) {
+  if (const Json* rows = reader.Require("engram_num_embeddings");
+      rows != nullptr && reader.Array("engram_num_embeddings", 0) != nullptr) {
     if (rows->size() != layers->size())
       reader.FailValue("engram_num_embeddings", *rows,
                        fmt::format("one number for each of {} engram_layer_ids", layers->size()));
@@ -198,13 +193,15 @@ Result<ModelConfig> ParseV41Config(const Json& root, std::string_view what) {
   Status status;
   ConfigReader reader(flat, std::string(what), status);
   ModelConfig config;
+  config.tensors = V41Tensors();
+  config.trunk = &V41Trunk();
   CheckFixedChoices(reader);
   ReadSizes(reader, config);
   config.rms_norm_eps = reader.NumberOr("rms_norm_eps", kSmallestEpsilon, 1, 1e-20);
   config.gate_temp = reader.NumberOr("gate_temp", 1e-6, 1e6, 1);
   config.router_eps = 1e-20;
-  if (config.num_experts_per_tok == 1)
-    reader.Fail("num_experts_per_tok", "holds 1", "at least 2: a single expert's weight is not normed");
+  config.norm_topk_prob = reader.BoolOr("norm_topk_prob", true);
+  config.norm_single_expert = false;
   DSV4_TRY(status);  // Below, sizes are used as sizes.
 
   ReadEngram(reader, config);
@@ -212,10 +209,14 @@ Result<ModelConfig> ParseV41Config(const Json& root, std::string_view what) {
   ReadV41Plans(reader, config);
   ReadRope(reader, config);
   ReadIndexer(reader, config);
-  SetRows(reader, config);
+  SetRows(config);
   ReadQuantization(reader, config);
+  // The flat dialect names no blocks.
+  if (!config.quantization.weight_block_rows.has_value())
+    config.quantization.weight_block_rows = config.quantization.weight_block_cols = config.activation_block;
   config.num_nextn_predict_layers = reader.IntOr("num_nextn_predict_layers", 0, kMaxLayers, 0);
-  config.has_vision = reader.Has("vision_config") || reader.IntOr("vision_n_layers", 0, kMaxLayers, 0) > 0;
+  config.has_vision =
+      true;  // Every release has biases for images, and the flat dialect says nothing else of them.
   config.bos_token_ids = ReadTokenIds(reader, "bos_token_id", config.vocab_size);
   config.eos_token_ids = ReadTokenIds(reader, "eos_token_id", config.vocab_size);
   CheckSizes(reader, config);

@@ -11,6 +11,7 @@
 namespace dsv4::model {
 
 class ConfigReader;
+struct Trunk;
 
 // Whether a config.json is of V4.1, by its names or by keys that no other model has.
 bool IsV41Config(const Json& root);
@@ -21,6 +22,9 @@ Result<Json> FlattenV41Config(const Json& root, std::string_view what);
 
 // Plans from `compress_ratios`, the lists of source layers and `engram_layer_ids`. Faults stay in the reader.
 void ReadV41Plans(ConfigReader& reader, ModelConfig& config);
+
+std::span<const TensorRow> V41Tensors();
+const Trunk& V41Trunk();
 
 // InvalidArgument names every switch that no release uses.
 Result<ModelConfig> ParseV41Config(const Json& root, std::string_view what);

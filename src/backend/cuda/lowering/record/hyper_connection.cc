@@ -146,6 +146,8 @@ Status HcPost(CudaContext& context, const ops::HcPostArgs& args) {
 }
 
 Status HcPre(CudaContext& context, const ops::HcPreArgs& args) {
+  if (!args.given.is_null() || !args.pre.is_null())
+    return Unimplemented("hc_pre: given weights are not on CUDA yet");
   if (args.streams.num_elements() == 0) return {};
   HcPreShape shape = ShapeOf(args.streams, args.fn, args.u.data);
   shape.cluster_fits = [&] { return HoldsHcCluster(context, args.streams.shape[2], false); };
@@ -177,6 +179,7 @@ Status EngramMix(CudaContext& context, const ops::EngramMixArgs& args) {
 }
 
 Status HcHead(CudaContext& context, const ops::HcHeadArgs& args) {
+  if (!args.given.is_null()) return Unimplemented("hc_head: given weights are not on CUDA yet");
   if (args.streams.num_elements() == 0) return {};
   DSV4_ASSIGN_OR_RETURN_STATUS(const HcDots dots, ComputeDots(context, args.streams, args.fn));
   LaunchHcHead(context, args, dots);

@@ -86,6 +86,8 @@ Status ScoreAndChoose(CudaContext& context, const SequenceTable& table, const Sc
 }
 
 Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
+  if (!args.within.is_null() || !args.best.is_null())
+    return Unimplemented("indexer_select: blocks of entries are not on CUDA yet");
   const int64_t num_tokens = args.q.shape[0];
   const int64_t num_heads = args.q.shape[1];
   const int64_t width = args.q.shape[2];

@@ -1,0 +1,34 @@
+// The tail of a pass. Layers behind the last one that makes entries leave nothing of a position but its window row and its output. So they
+// run on the end of a long prompt alone: on the positions that a wanted row depends on. Bits are the same there (v4.1 forward, section 7).
+//
+// A wanted row depends, layer by layer, on the window in front of it. Rows in front of the cut are absent in these layers' windows. What
+// is made from them is wrong. It reaches one window further in each layer, which is not as far as a wanted row.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "model/graph/step.h"
+#include "model/graph/trunk.h"
+
+namespace dsv4::model {
+
+struct PassTail {
+  size_t first_layer = 0;           // In the graph's layers.
+  std::vector<Range> rows;          // The pass's rows that go on, by sequence; may be none.
+  std::vector<int64_t> chunk_rows;  // How many of each chunk.
+  PassPlan plan;
+};
+
+// Rows at a sequence's end that count behind the last layer, beside those of logits: what the next tokens, a rewind and a drafter read.
+int64_t MostKeptRows(const kv::CacheLayout& layout);
+
+// The tail of a pass, or nothing where all of it goes on. Causes are a last layer that makes entries, a drafter that reads layers in front
+// of the tail, and rows that are all wanted.
+std::optional<PassTail> CutTail(const Graph& graph, std::span<const PassChunk> chunks, const PassPlan& plan);
+
+// Uploads the tail's numbers, and leaves in `state` its rows alone. The sequences' appends are then of these rows.
+Status EnterTail(const LayerStep& step, PassTail& tail, TrunkState& state);
+
+}  // namespace dsv4::model

@@ -1,0 +1,18 @@
+// Shapes of V4.1 among those of random checkpoints (synthetic_shape.h).
+#pragma once
+
+#include <array>
+#include <string_view>
+
+#include "base/json.h"
+#include "base/status.h"
+#include "model/synthetic/synthetic_shape.h"
+
+namespace dsv4::model {
+
+inline constexpr std::array<std::string_view, 2> kShapeNames41 = {"mini41", "flash41"};
+
+// config.json without `quantization_config`, nested as released. InvalidArgument for too many layers, or a draft block (MTP), which V4.1 has not.
+Result<Json> SyntheticConfig41(const SyntheticOptions& options);
+
+}  // namespace dsv4::model

@@ -1,0 +1,359 @@
+// Files and batches as files of a directory: each is written whole under another name, and renamed.
+#include "server/batch/batch_store.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+#include <vector>
+
+#include "base/json.h"
+#include "base/read_file.h"
+#include "server/api/json_text.h"
+#include "server/api/random_id.h"
+#include "server/batch/batch_line.h"
+
+namespace dsv4::server {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kWindowSeconds = 24 * 3600;
+constexpr std::string_view kFilePrefix = "file-";
+constexpr std::string_view kBatchPrefix = "batch_";
+
+Status SystemError(const std::string& path, std::string_view action) {
+  return {StatusCode::kUnavailable, fmt::format("{}: {}: {}", path, action, std::strerror(errno))};
+}
+
+// Ids are names of files: only those that RandomId makes.
+bool IsId(std::string_view id, std::string_view prefix) {
+  return id.starts_with(prefix) && id.size() > prefix.size() && id.size() < 100 &&
+         std::ranges::all_of(id.substr(prefix.size()), [](unsigned char c) { return std::isxdigit(c) != 0; });
+}
+
+Status WriteWhole(const std::string& path, std::string_view text) {
+  const std::string part = path + ".part";
+  const int file = ::open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (file < 0) return SystemError(part, "cannot create");
+  bool good = true;
+  while (!text.empty() && good) {
+    const ssize_t count = ::write(file, text.data(), text.size());
+    if (count < 0 && errno == EINTR) continue;
+    good = count >= 0;
+    if (good) text.remove_prefix(static_cast<size_t>(count));
+  }
+  good = good && ::fsync(file) == 0;
+  const Status status = good ? Status() : SystemError(part, "cannot write");
+  ::close(file);
+  if (good && ::rename(part.c_str(), path.c_str()) == 0) return {};
+  const Status failed = good ? SystemError(path, "cannot rename to it") : status;
+  ::unlink(part.c_str());
+  return failed;
+}
+
+Result<Json> ReadObject(const std::string& path) {
+  DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, FileKind::kRegular, kMaxModelDocumentBytes));
+  return ParseJson(text, path);
+}
+
+std::string OwnerText(uint64_t owner) { return fmt::format("{:016x}", owner); }
+
+// The object that clients see: without the owner.
+std::string Shown(Json object) {
+  object.erase("owner");
+  return JsonText(object);
+}
+
+// All objects of the folder, or of one owner; the newest first.
+std::vector<Json> ReadFolder(const std::string& folder, std::optional<uint64_t> owner) {
+  std::vector<Json> objects;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    if (entry->path().extension() != ".json") continue;
+    Result<Json> object = ReadObject(entry->path());
+    if (object && (!owner || object->value("owner", "") == OwnerText(*owner)))
+      objects.push_back(std::move(*object));
+  }
+  std::ranges::sort(objects, [](const Json& a, const Json& b) {
+    return std::pair(a.value("created_at", int64_t{0}), a.value("id", "")) >
+           std::pair(b.value("created_at", int64_t{0}), b.value("id", ""));
+  });
+  return objects;
+}
+
+std::string ListOf(std::vector<Json> objects) {
+  for (Json& object : objects) object.erase("owner");
+  return JsonText({{"object", "list"},
+                   {"first_id", objects.empty() ? Json() : objects.front()["id"]},
+                   {"last_id", objects.empty() ? Json() : objects.back()["id"]},
+                   {"has_more", false},
+                   {"data", objects}});
+}
+
+bool HasEnded(const Json& batch) {
+  const std::string status = batch.value("status", "");
+  return status != "validating" && status != "in_progress" && status != "cancelling";
+}
+
+Result<Json> Owned(const std::string& folder, std::string_view prefix, uint64_t owner,
+                   const std::string& id) {
+  const Status missing = NotFound(fmt::format("'{}' is not stored here", id));
+  if (!IsId(id, prefix)) return Error(missing);
+  Result<Json> object = ReadObject(folder + "/" + id + ".json");
+  if (!object || object->value("owner", "") != OwnerText(owner)) return Error(missing);
+  return object;
+}
+
+std::string FilesOf(const BatchStoreOptions& options) { return options.directory + "/files"; }
+std::string BatchesOf(const BatchStoreOptions& options) { return options.directory + "/batches"; }
+
+Status WriteObject(const std::string& folder, const Json& object) {
+  return WriteWhole(folder + "/" + object["id"].get<std::string>() + ".json", JsonText(object));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<BatchStore>> BatchStore::Open(BatchStoreOptions options) {
+  std::unique_ptr<BatchStore> store(new BatchStore(std::move(options)));
+  DSV4_TRY(store->Prepare());
+  return store;
+}
+
+BatchStore::~BatchStore() {
+  if (lock_ >= 0) ::close(lock_);
+}
+
+Status BatchStore::Prepare() {
+  std::error_code error;
+  for (const std::string& path : {options_.directory, FilesOf(options_), BatchesOf(options_)}) {
+    fs::create_directories(path, error);
+    // Requests of people are private.
+    if (!error) fs::permissions(path, fs::perms::owner_all, error);
+    if (error) return {StatusCode::kUnavailable, fmt::format("{}: {}", path, error.message())};
+  }
+  const std::string lock = options_.directory + "/lock";
+  lock_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (lock_ < 0) return SystemError(lock, "cannot open");
+  if (::flock(lock_, LOCK_EX | LOCK_NB) != 0)
+    return FailedPrecondition(options_.directory + ": another server uses this directory; give each its own");
+  const std::string secret = options_.directory + "/secret";
+  if (Result<std::string> text = ReadFile(secret, FileKind::kRegular, 1024); text && !text->empty()) {
+    secret_ = std::move(*text);
+    return {};
+  }
+  secret_ = RandomId("");
+  return WriteWhole(secret, secret_);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Files
+
+Result<std::string> BatchStore::AddFile(uint64_t owner, std::string_view name, std::string_view purpose,
+                                        std::string_view content) {
+  const std::lock_guard lock(mutex_);
+  int64_t had = 0;
+  for (const Json& file : ReadFolder(FilesOf(options_), std::nullopt)) had += file.value("bytes", int64_t{0});
+  if (had + static_cast<int64_t>(content.size()) > options_.max_bytes) {
+    return Error(
+        InvalidArgument(fmt::format("file: {} bytes, and {} are stored of {} (--batches-mib); delete some",
+                                    content.size(), had, options_.max_bytes)));
+  }
+  const Json file = {{"id", RandomId(kFilePrefix)},   {"object", "file"},
+                     {"bytes", content.size()},       {"created_at", std::time(nullptr)},
+                     {"filename", std::string(name)}, {"purpose", std::string(purpose)},
+                     {"status", "processed"},         {"owner", OwnerText(owner)}};
+  DSV4_TRY(WriteWhole(FilesOf(options_) + "/" + file["id"].get<std::string>() + ".data", content));
+  DSV4_TRY(WriteObject(FilesOf(options_), file));
+  return Shown(file);
+}
+
+Result<std::string> BatchStore::File(uint64_t owner, const std::string& id) const {
+  const std::lock_guard lock(mutex_);
+  DSV4_ASSIGN_OR_RETURN(Json file, Owned(FilesOf(options_), kFilePrefix, owner, id));
+  return Shown(std::move(file));
+}
+
+std::string BatchStore::Files(uint64_t owner) const {
+  const std::lock_guard lock(mutex_);
+  return ListOf(ReadFolder(FilesOf(options_), owner));
+}
+
+Result<std::string> BatchStore::Content(uint64_t owner, const std::string& id) const {
+  const std::lock_guard lock(mutex_);
+  if (const Result<Json> file = Owned(FilesOf(options_), kFilePrefix, owner, id); !file)
+    return Error(file.error());
+  return ReadFile(FilesOf(options_) + "/" + id + ".data");
+}
+
+Status BatchStore::EraseFile(uint64_t owner, const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  if (const Result<Json> file = Owned(FilesOf(options_), kFilePrefix, owner, id); !file) return file.error();
+  for (const Json& batch : ReadFolder(BatchesOf(options_), owner)) {
+    if (!HasEnded(batch) && batch["input_file_id"] == id)
+      return InvalidArgument(fmt::format("'{}': {} is reading it", id, batch["id"].get<std::string>()));
+  }
+  const std::string path = FilesOf(options_) + "/" + id;
+  ::unlink((path + ".json").c_str());
+  ::unlink((path + ".data").c_str());
+  return {};
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Batches
+
+Result<std::string> BatchStore::AddBatch(uint64_t owner, const NewBatch& wanted) {
+  const std::lock_guard lock(mutex_);
+  DSV4_ASSIGN_OR_RETURN(const Json file, Owned(FilesOf(options_), kFilePrefix, owner, wanted.input_file));
+  if (file["purpose"] != "batch") {
+    return Error(InvalidArgument(fmt::format("input_file_id: a file of purpose '{}', wanted batch",
+                                             file["purpose"].get<std::string>())));
+  }
+  DSV4_ASSIGN_OR_RETURN(Json metadata, ParseJson(wanted.metadata, "metadata"));
+  const int64_t now = std::time(nullptr);
+  Json batch = {{"id", RandomId(kBatchPrefix)},
+                {"object", "batch"},
+                {"endpoint", wanted.endpoint},
+                {"errors", nullptr},
+                {"input_file_id", wanted.input_file},
+                {"completion_window", "24h"},
+                {"status", "validating"},
+                {"output_file_id", nullptr},
+                {"error_file_id", nullptr},
+                {"created_at", now},
+                {"in_progress_at", nullptr},
+                {"expires_at", now + kWindowSeconds},
+                {"finalizing_at", nullptr},
+                {"completed_at", nullptr},
+                {"failed_at", nullptr},
+                {"expired_at", nullptr},
+                {"cancelling_at", nullptr},
+                {"cancelled_at", nullptr},
+                {"request_counts", {{"total", 0}, {"completed", 0}, {"failed", 0}}},
+                {"metadata", std::move(metadata)},
+                {"owner", OwnerText(owner)}};
+  DSV4_TRY(WriteObject(BatchesOf(options_), batch));
+  return Shown(std::move(batch));
+}
+
+Result<std::string> BatchStore::Batch(uint64_t owner, const std::string& id) const {
+  const std::lock_guard lock(mutex_);
+  DSV4_ASSIGN_OR_RETURN(Json batch, Owned(BatchesOf(options_), kBatchPrefix, owner, id));
+  return Shown(std::move(batch));
+}
+
+std::string BatchStore::Batches(uint64_t owner) const {
+  const std::lock_guard lock(mutex_);
+  return ListOf(ReadFolder(BatchesOf(options_), owner));
+}
+
+Result<std::string> BatchStore::Cancel(uint64_t owner, const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  DSV4_ASSIGN_OR_RETURN(Json batch, Owned(BatchesOf(options_), kBatchPrefix, owner, id));
+  if (HasEnded(batch))
+    return Error(InvalidArgument(fmt::format("'{}': it is {}", id, batch["status"].get<std::string>())));
+  batch["status"] = "cancelling";
+  batch["cancelling_at"] = std::time(nullptr);
+  DSV4_TRY(WriteObject(BatchesOf(options_), batch));
+  return Shown(std::move(batch));
+}
+
+std::optional<BatchJob> BatchStore::Oldest() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Json> batches = ReadFolder(BatchesOf(options_), std::nullopt);
+  const auto found = std::find_if_not(batches.rbegin(), batches.rend(), HasEnded);
+  if (found == batches.rend()) return std::nullopt;
+  const auto text = [&](const char* name) { return (*found)[name].get<std::string>(); };
+  return BatchJob{.id = text("id"),
+                  .owner = std::stoull(text("owner"), nullptr, 16),
+                  .endpoint = text("endpoint"),
+                  .input_path = FilesOf(options_) + "/" + text("input_file_id") + ".data",
+                  .answers_path = BatchesOf(options_) + "/" + text("id") + ".answers",
+                  .expires_at = (*found)["expires_at"].get<int64_t>(),
+                  .is_cancelling = text("status") == "cancelling"};
+}
+
+bool BatchStore::IsCancelling(const std::string& id) const {
+  const std::lock_guard lock(mutex_);
+  const Result<Json> batch = ReadObject(BatchesOf(options_) + "/" + id + ".json");
+  return !batch || (*batch)["status"] == "cancelling";
+}
+
+Status BatchStore::Begin(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  DSV4_ASSIGN_OR_RETURN_STATUS(Json batch, ReadObject(BatchesOf(options_) + "/" + id + ".json"));
+  if (batch["status"] != "validating") return {};
+  batch["status"] = "in_progress";
+  batch["in_progress_at"] = std::time(nullptr);
+  return WriteObject(BatchesOf(options_), batch);
+}
+
+Status BatchStore::Count(const std::string& id, int64_t total, int64_t answered, int64_t failed) {
+  const std::lock_guard lock(mutex_);
+  DSV4_ASSIGN_OR_RETURN_STATUS(Json batch, ReadObject(BatchesOf(options_) + "/" + id + ".json"));
+  batch["request_counts"] = {{"total", total}, {"completed", answered - failed}, {"failed", failed}};
+  return WriteObject(BatchesOf(options_), batch);
+}
+
+Status BatchStore::Fail(const std::string& id, std::string_view message) {
+  const std::lock_guard lock(mutex_);
+  DSV4_ASSIGN_OR_RETURN_STATUS(Json batch, ReadObject(BatchesOf(options_) + "/" + id + ".json"));
+  batch["status"] = "failed";
+  batch["failed_at"] = std::time(nullptr);
+  batch["errors"] = {{"object", "list"},
+                     {"data", Json::array({{{"code", "invalid_batch"},
+                                            {"message", std::string(message)},
+                                            {"param", nullptr},
+                                            {"line", nullptr}}})}};
+  return WriteObject(BatchesOf(options_), batch);
+}
+
+Status BatchStore::End(const std::string& id, BatchEnd end) {
+  Json batch;
+  {
+    const std::lock_guard lock(mutex_);
+    DSV4_ASSIGN_OR_RETURN_STATUS(batch, ReadObject(BatchesOf(options_) + "/" + id + ".json"));
+  }
+  const uint64_t owner = std::stoull(batch["owner"].get<std::string>(), nullptr, 16);
+  const std::string answers_path = BatchesOf(options_) + "/" + id + ".answers";
+  std::string good;
+  std::string bad;
+  std::ifstream answers(answers_path);
+  std::string line;
+  while (std::getline(answers, line)) {
+    if (answers.eof()) break;  // Half a line.
+    const Result<AnsweredLine> answer = ReadAnsweredLine(line);
+    if (answer) (answer->ok ? good : bad) += line + "\n";
+  }
+  for (const auto& [text, member] : {std::pair(&good, "output_file_id"), std::pair(&bad, "error_file_id")}) {
+    if (text->empty()) continue;
+    DSV4_ASSIGN_OR_RETURN_STATUS(
+        const std::string file,
+        AddFile(owner, fmt::format("{}_{}.jsonl", id, text == &good ? "output" : "error"), "batch_output",
+                *text));
+    DSV4_ASSIGN_OR_RETURN_STATUS(const Json object, ParseJson(file, "file"));
+    batch[member] = object["id"];
+  }
+  const char* const status = end == BatchEnd::kCompleted   ? "completed"
+                             : end == BatchEnd::kCancelled ? "cancelled"
+                                                           : "expired";
+  const std::lock_guard lock(mutex_);
+  const int64_t now = std::time(nullptr);
+  batch["status"] = status;
+  batch["finalizing_at"] = now;
+  batch[std::string(status) + "_at"] = now;
+  DSV4_RETURN_IF_ERROR(WriteObject(BatchesOf(options_), batch));
+  ::unlink(answers_path.c_str());
+  return {};
+}
+
+}  // namespace dsv4::server

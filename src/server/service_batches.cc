@@ -1,0 +1,138 @@
+// The endpoints of files and batches.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "server/api/json_text.h"
+#include "server/batch/batch_line.h"
+#include "server/batch/batch_store.h"
+#include "server/batch/multipart.h"
+#include "server/service.h"
+#include "server/service_parts.h"
+
+namespace dsv4::server {
+namespace {
+
+constexpr std::string_view kNeedsFolder =
+    "files and batches are stored where serve --batches-dir says; it was not given";
+
+std::unique_ptr<Reply> OrText(Result<std::string> text, std::string_view path) {
+  return text ? MakeReply({}, std::move(*text)) : Fail(text.error(), path);
+}
+
+// The rest behind `prefix`, without `suffix`, which is cut off where it is there.
+struct Below {
+  std::string id;
+  bool has_suffix = false;
+};
+Below PathBelow(std::string_view path, std::string_view prefix, std::string_view suffix) {
+  Below below;
+  path.remove_prefix(std::min(path.size(), prefix.size()));
+  if (path.ends_with('/')) path.remove_suffix(1);
+  below.has_suffix = path.ends_with(suffix);
+  if (below.has_suffix) path.remove_suffix(suffix.size());
+  below.id = path;
+  return below;
+}
+
+Result<std::string> Upload(BatchStore& store, const HttpRequest& request, uint64_t owner) {
+  DSV4_ASSIGN_OR_RETURN(const std::vector<FormPart> parts,
+                        ReadForm(request.Header("content-type"), request.body));
+  const FormPart* file = nullptr;
+  std::string_view purpose;
+  for (const FormPart& part : parts) {
+    if (part.name == "file") file = &part;
+    if (part.name == "purpose") purpose = part.content;
+  }
+  if (file == nullptr) return Error(InvalidArgument("file: missing, wanted a part with a file"));
+  if (purpose != "batch")
+    return Error(InvalidArgument(fmt::format("purpose: got '{}', wanted batch", purpose)));
+  return store.AddFile(owner, file->file_name.empty() ? "file" : file->file_name, purpose, file->content);
+}
+
+Result<NewBatch> ReadNewBatch(const chat::JsonValue& body) {
+  Fields fields(body);
+  NewBatch batch;
+  std::string window;
+  if (!fields.Read("input_file_id", &batch.input_file))
+    fields.Fail("input_file_id", "missing, wanted the id of a stored file");
+  if (!fields.Read("endpoint", &batch.endpoint)) fields.Fail("endpoint", "missing, wanted a url");
+  if (!fields.Read("completion_window", &window)) fields.Fail("completion_window", "missing, wanted 24h");
+  DSV4_TRY(fields.status());
+  if (window != "24h")
+    return Error(InvalidArgument(fmt::format("completion_window: got '{}', wanted 24h", window)));
+  DSV4_TRY(CheckBatchUrl("endpoint", batch.endpoint));
+  if (const chat::JsonValue* metadata = fields.Find("metadata");
+      metadata != nullptr && !metadata->is_null()) {
+    if (!metadata->is_object())
+      return Error(InvalidArgument(fmt::format("metadata: got {}, wanted an object", metadata->kind_name())));
+    batch.metadata = chat::WriteJson(*metadata);
+  }
+  for (const auto& [name, value] : body.members()) {
+    constexpr std::string_view kKnown[] = {"input_file_id", "endpoint", "completion_window", "metadata"};
+    if (std::ranges::find(kKnown, name) == std::end(kKnown))
+      return Error(InvalidArgument(fmt::format("{}: not known here", name)));
+  }
+  return batch;
+}
+
+}  // namespace
+
+std::unique_ptr<Reply> Service::Files(HttpRequest& request, const Caller& caller) {
+  if (options_.batches == nullptr) return Fail(404, kNeedsFolder, request.path);
+  if (request.method != "POST") return MakeReply({}, options_.batches->Files(caller.batch_owner));
+  return OrText(Upload(*options_.batches, request, caller.batch_owner), request.path);
+}
+
+std::unique_ptr<Reply> Service::FileById(HttpRequest& request, const Caller& caller) {
+  if (options_.batches == nullptr) return Fail(404, kNeedsFolder, request.path);
+  const auto [id, wants_content] = PathBelow(request.path, "/v1/files/", "/content");
+  BatchStore& store = *options_.batches;
+  if (request.method == "DELETE" && !wants_content) {
+    const Status status = store.EraseFile(caller.batch_owner, id);
+    if (!status.ok()) return Fail(status, request.path);
+    return MakeReply({}, JsonText({{"id", id}, {"object", "file"}, {"deleted", true}}));
+  }
+  if (!wants_content) return OrText(store.File(caller.batch_owner, id), request.path);
+  Result<std::string> content = store.Content(caller.batch_owner, id);
+  if (!content) return Fail(content.error(), request.path);
+  return MakeReply({.content_type = "application/octet-stream"}, std::move(*content));
+}
+
+std::unique_ptr<Reply> Service::Batches(HttpRequest& request, const Caller& caller) {
+  if (options_.batches == nullptr) return Fail(404, kNeedsFolder, request.path);
+  if (request.method != "POST") return MakeReply({}, options_.batches->Batches(caller.batch_owner));
+  const auto run = [&]() -> Result<std::string> {
+    DSV4_ASSIGN_OR_RETURN(const chat::JsonValue body, chat::ReadJson(request.body, "body"));
+    DSV4_ASSIGN_OR_RETURN(const NewBatch batch, ReadNewBatch(body));
+    return options_.batches->AddBatch(caller.batch_owner, batch);
+  };
+  return OrText(run(), request.path);
+}
+
+std::unique_ptr<Reply> Service::BatchById(HttpRequest& request, const Caller& caller) {
+  if (options_.batches == nullptr) return Fail(404, kNeedsFolder, request.path);
+  const auto [id, cancels] = PathBelow(request.path, "/v1/batches/", "/cancel");
+  if (cancels != (request.method == "POST"))
+    return Fail(405, "a batch is read by GET, and ended by POST below /cancel", request.path);
+  return OrText(cancels ? options_.batches->Cancel(caller.batch_owner, id)
+                        : options_.batches->Batch(caller.batch_owner, id),
+                request.path);
+}
+
+std::unique_ptr<Reply> Service::HandleOfBatch(HttpRequest request, uint64_t batch_owner) {
+  const std::shared_ptr<const Callers> known = callers();
+  const auto found = std::ranges::find(known->of_keys, batch_owner, &Caller::batch_owner);
+  const bool without_key = known->keys.empty() && known->without_key.batch_owner == batch_owner;
+  if (found == known->of_keys.end() && !without_key) return nullptr;
+  Caller caller = without_key ? known->without_key : *found;
+  caller.share =
+      ~caller.share;  // One owner more, so that a batch takes no turn of its client's own requests.
+  for (const ApiRoute& route : Routes()) {
+    if (route.path == request.path && route.method == request.method)
+      return (this->*route.handler)(request, caller);
+  }
+  return Fail(404, fmt::format("{}: no such endpoint", request.path), request.path);
+}
+
+}  // namespace dsv4::server

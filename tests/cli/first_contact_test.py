@@ -1,0 +1,286 @@
+"""What a stranger meets first on a terminal: help that fits, words behind a cut answer, Ctrl-C in a loop, models by name, wrong settings and files."""
+
+import json
+import os
+import pathlib
+import re
+import select
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+from faulty_hub import Hub
+
+from chat_terminal import Terminal
+from dsv4_process import BINARY, PATIENCE, TINY, dsv4
+
+QUESTION = "What is the capital of France?"
+QUICK = ("--temperature", "0", "--thinking-mode", "chat")
+CHECKPOINT = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors")
+
+
+def shown(*arguments, columns=80, env=None, keys=None, until=None):
+    """All that a command writes to a terminal of so many columns, and its exit status."""
+    terminal = Terminal(program=[BINARY, *arguments], columns=columns, env=env)
+    out, end = b"", time.monotonic() + PATIENCE
+    try:
+        while time.monotonic() < end:
+            if select.select([terminal.master], [], [], 0.1)[0]:
+                try:
+                    data = os.read(terminal.master, 65536)
+                except OSError:
+                    break
+                out += data
+                if keys and until in out:
+                    os.write(terminal.master, keys)
+                    keys = None
+            elif terminal.process.poll() is not None:
+                break
+        return out.decode(errors="replace"), terminal.process.wait(timeout=PATIENCE)
+    finally:
+        terminal.close()
+
+
+def commands():
+    overview = dsv4("help").stdout
+    return re.findall(r"^  (\w+) {3,}\S", overview[overview.index("Subcommands:"):], re.MULTILINE)
+
+
+class Help(unittest.TestCase):
+    def test_no_line_is_wider_than_the_terminal(self):
+        for columns in (40, 80, 200):
+            for words in ((), *((command,) for command in commands())):
+                for option in ("--help", "--help-all"):
+                    text = dsv4(*words, option, env={"COLUMNS": str(columns)}).stdout
+                    widest = max(text.splitlines(), key=len)
+                    self.assertLessEqual(len(widest), columns, f"{words} {option}: {widest!r}")
+            text, code = shown("run", "--help-all", columns=columns)
+            self.assertEqual(code, 0)
+            self.assertLessEqual(max(map(len, text.splitlines())), columns)
+
+    def test_examples_first_and_rare_options_on_demand(self):
+        for command in commands():
+            few, all_of_them = dsv4(command, "--help").stdout, dsv4(command, "--help-all").stdout
+            self.assertLess(few.index("Examples:"), few.index("Options"), command)
+            names = [set(re.findall(r"^  (?:-\w,)?--([\w-]+)", text, re.MULTILINE)) for text in (few, all_of_them)]
+            self.assertLessEqual(names[0], names[1], command)
+            self.assertNotRegex(all_of_them, r"Excludes:|\{[a-z]|INT|FLOAT|Needs:")
+            left = re.search(r"--help-all lists (\d+) more", few)
+            self.assertEqual(int(left[1]) if left else 0, len(names[1]) - len(names[0]), command)
+        run = dsv4("run", "--help").stdout
+        self.assertLess(len(run.splitlines()), 55)
+        self.assertNotIn("--draft-head", run)
+        self.assertIn("--draft-head", dsv4("run", "--help-all").stdout)
+
+
+class Interrupts(unittest.TestCase):
+    def test_a_shell_loop_ends(self):
+        with tempfile.TemporaryDirectory() as folder, Hub({"config.json": b"{}", "model.safetensors": bytes(9000)}, lambda kind, name, tries: "stall" if name == "model.safetensors" else None) as hub:
+            env = {"HF_ENDPOINT": hub.url, "HF_HOME": folder, "HF_HUB_CACHE": ""}
+            for line, ready in ((f"{BINARY} run -q --thinking-mode chat --temperature 1 --seed 3 -n 60000 'Tell a story.'", lambda text: len(text) > 40),
+                                (f"{BINARY} pull o/n --stall 60 -q", lambda text: hub.tries.get("model.safetensors")),
+                                (f"{BINARY} serve --port 0", lambda text: " at http://" in text)):
+                with self.subTest(line=line):
+                    loop = Terminal(program=["bash", "-c", f"for i in 1 2 3; do {line}; echo done $i; done"], env=env)
+                    try:
+                        text, end = "", time.monotonic() + PATIENCE
+                        while not ready(text) and time.monotonic() < end:
+                            if select.select([loop.master], [], [], 0.1)[0]:
+                                text += os.read(loop.master, 4096).decode(errors="replace")
+                        os.write(loop.master, b"\x03")
+                        while select.select([loop.master], [], [], 0.1)[0] or loop.process.poll() is None:
+                            try:
+                                text += os.read(loop.master, 4096).decode(errors="replace")
+                            except OSError:
+                                break
+                        self.assertIn(loop.process.wait(timeout=PATIENCE), (-signal.SIGINT, 130))
+                        self.assertNotIn("done 1", text)
+                    finally:
+                        loop.close()
+
+
+class Answers(unittest.TestCase):
+    def test_what_was_cut_says_so(self):
+        cut = dsv4("run", "-q", "-n", "3", *QUICK, QUESTION)
+        self.assertEqual(cut.returncode, 0)
+        self.assertIn("dsv4: the answer is cut at its limit of 3 tokens (-n, --max-tokens)\n", cut.stderr)
+        thinking = dsv4("run", "-q", "-n", "2", "--temperature", "0", "--reasoning", "hide", QUESTION)
+        self.assertIn("no answer yet: the reasoning is cut at its limit of 2 tokens", thinking.stderr)
+        half = dsv4("run", "-q", "-n", "2", *QUICK, "--json-object", QUESTION)
+        self.assertIn("is cut at its limit of 2 tokens", half.stderr)
+        self.assertEqual(dsv4("run", "-q", *QUICK, QUESTION).stderr, "")
+
+    def test_an_empty_question_is_an_error(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as messages:
+            messages.write('[{"role": "user"}]')
+            messages.flush()
+            for arguments, wanted, code in (((" ",), "PROMPT: empty", 2), (("",), "PROMPT: empty", 2), (("-",), "standard input: empty", 2),
+                                            (("--messages", messages.name), "[0].content: missing", 3)):
+                process = dsv4("run", *arguments)
+                self.assertEqual(process.returncode, code, arguments)
+                self.assertIn(wanted, process.stderr)
+
+
+class Settings(unittest.TestCase):
+    def test_wrong_ones_name_their_place(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "config.toml"
+            for text, wanted in (
+                    ("threads = 1\n\n[run]\ntemprature = 1\n", "line 4: run.temprature: no option of dsv4 run; did you mean temperature?"),
+                    ("[rum]\nseed = 1\n", "line 2: rum.seed: no command 'rum'; did you mean run?"),
+                    ("[run]\ntemperature = -1\n", "line 2: --temperature: got -1, wanted 0 or more"),
+                    ("[serve]\nport = 99999999\n", "line 2: --port: got"),
+                    ("backend = \"gpu\"\n", "line 1: --backend: got 'gpu', wanted auto, reference, cpu or cuda"),
+                    ("backend = cpu\n", "line 1: got cpu, wanted a number, true, false, or a text in quotes"),
+                    ("backend \"cpu\"\n", "line 1: no '=' behind backend"),
+                    ("threads = 1\nthreads = 2\n", "line 2: threads a second time; the first is in line 1"),
+                    ("[run]\nstop = [\"a\",\n  \"b\"\n", "a list without ','"),
+                    ("backend = \"cpu\n", "line 1: a string that does not end"), ("[run\nseed = 1\n", "without ']'")):
+                path.write_text(text)
+                for arguments, env in (((), {"DSV4_CONFIG": str(path)}), (("--config", path), {})):
+                    process = dsv4(*arguments, "run", QUESTION, env=env)
+                    self.assertEqual(process.returncode, 2, text)
+                    self.assertIn(f"{path}, {wanted}" if wanted.startswith("line") else wanted, process.stderr)
+            # Of the default place too; and lists, comments and escapes are read.
+            path.write_text("# mine\n[run] # of run\nstop = [\n  'a\\b', # one\n  \"c\\u00e9\",\n]\nmax-tokens = 1_0\n\"thinking-mode\" = \"chat\"\n")
+            self.assertEqual(dsv4("run", "-q", "--temperature", "0", QUESTION, env={"DSV4_CONFIG": str(path)}).returncode, 0)
+        for variable, value, wanted in (("DSV4_RUN_TEMPERATURE", "warm", "--temperature: got 'warm'"), ("DSV4_BACKEND", "gpu", "--backend: got 'gpu'"),
+                                        ("DSV4_RUN_JSON", "maybe", "true or false"), ("DSV4_THREADS", "-1", "--threads: got -1, wanted 0 to 4096")):
+            process = dsv4("run", QUESTION, env={variable: value})
+            self.assertEqual(process.returncode, 2)
+            self.assertIn(variable, process.stderr)
+            self.assertIn(wanted, process.stderr)
+        named = dsv4("run", QUESTION, env={"DSV4_MODEL": "/none"})
+        self.assertIn("DSV4_MODEL: model /none: ", named.stderr)
+
+    def test_values_that_are_missing_are_listed(self):
+        for arguments, wanted in ((("diagnose",), "CHECK is missing: "), (("launch",), "is missing: aider, claude"),
+                                  (("completion",), "is missing: bash, zsh or fish"), (("experts",), "is missing: "),
+                                  (("run", "--model"), "--model wants a value behind it"),
+                                  (("synth", "x", "--shape", "huge"), "--shape: got 'huge', wanted "),
+                                  (("run", "--ranks", "99", "x"), "--ranks: got 99, wanted 0 to 64")):
+            process = dsv4(*arguments)
+            self.assertEqual(process.returncode, 2, arguments)
+            self.assertIn(wanted, process.stderr)
+
+
+class Models(unittest.TestCase):
+    def setUp(self):
+        home = tempfile.TemporaryDirectory()
+        self.addCleanup(home.cleanup)
+        self.home = pathlib.Path(home.name)
+
+    def environment(self, hub):
+        return {"HF_ENDPOINT": hub.url, "HF_HOME": str(self.home), "HF_HUB_CACHE": "", "HF_TOKEN": ""}
+
+    def test_by_name_and_address(self):
+        files = {name: (TINY / name).read_bytes() for name in CHECKPOINT if (TINY / name).exists()}
+        with Hub(files, name="acme/Small-V4") as hub:
+            env = self.environment(hub)
+            self.assertIn("nothing was pulled", dsv4("list", env=env).stderr)
+            checked = dsv4("pull", f"{hub.url}/acme/Small-V4/tree/main?a=1", "--check", env=env)
+            self.assertEqual(checked.returncode, 0, checked.stderr)
+            self.assertRegex(checked.stderr, r"acme/Small-V4: \S+ MB in \d+ files, \S+ MB to come, .* free on the disk\nOn this machine: it fits .*\n")
+            self.assertFalse(list(self.home.glob("hub/*/snapshots/*")))
+            for address in ("acme/Small-V4", f"{hub.url}/acme/Small-V4", f"{hub.url}/acme/Small-V4/", "https://huggingface.co/acme/Small-V4",
+                            "hf.co/acme/Small-V4/blob/main/config.json", "hf://acme/Small-V4", f"{hub.url}/acme/Small-V4.git"):
+                self.assertEqual(dsv4("pull", address, "-q", env=env).returncode, 0, address)
+            self.assertRegex(dsv4("list", env=env).stdout, r"acme/Small-V4 +\S+ MB  deepseek_v4\n")
+            self.assertEqual(dsv4("list", "-q", env=env).stdout, "acme/Small-V4\n")
+            listed = json.loads(dsv4("list", "--json", env=env).stdout)
+            self.assertEqual([(each["name"], each["runs"]) for each in listed], [("acme/Small-V4", True)])
+            self.assertIn("dsv4 run -m acme/Small-V4", dsv4("show", "Small-V4", env=env).stdout)
+            for name in ("acme/Small-V4", "Small-V4", f"{hub.url}/acme/Small-V4"):
+                self.assertIn("Paris", dsv4("run", "-q", "-m", name, *QUICK, QUESTION, env=env).stdout)
+            script = f'source <({BINARY} completion bash); COMP_WORDS=({BINARY} run -m acme); COMP_CWORD=3; _dsv4; printf "%s\\n" "${{COMPREPLY[@]}}"'
+            done = subprocess.run(["bash", "--norc", "-c", script], capture_output=True, text=True, check=True, env=os.environ | env)
+            self.assertIn("acme/Small-V4", done.stdout.split(), done.stderr)
+            # A second commit: only what it alone has goes.
+            before, hub.commit = hub.commit, "d" * 40
+            hub.files["generation_config.json"] = b'{"a": 1}'
+            self.assertEqual(dsv4("pull", "acme/Small-V4", "-q", env=env).returncode, 0)
+            self.assertEqual(dsv4("rm", f"acme/Small-V4@{before}", "--dry-run", env=env).returncode, 0)
+            self.assertEqual(dsv4("rm", f"acme/Small-V4@{before}", env=env).returncode, 0)
+            self.assertIn("Paris", dsv4("run", "-q", "-m", "Small-V4", *QUICK, QUESTION, env=env).stdout)
+            self.assertEqual(dsv4("rm", "Small-V4", env=env).returncode, 0)
+            self.assertFalse((self.home / "hub/models--acme--Small-V4").exists())
+            for command in ("rm", "show"):
+                gone = dsv4(command, "Small-V4", env=env)
+                self.assertEqual(gone.returncode, 3)
+                self.assertIn("not pulled", gone.stderr)
+
+    def test_what_does_not_run_is_said_before_the_weights(self):
+        with Hub({"config.json": b'{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}', "model.safetensors": bytes(9000)}) as hub:
+            env = self.environment(hub)
+            refused = dsv4("pull", "o/n", env=env)
+            self.assertEqual(refused.returncode, 3)
+            self.assertIn("llama", refused.stderr)
+            self.assertNotIn("model.safetensors", hub.tries)
+            self.assertEqual(dsv4("pull", "o/n", "-q", "--any-model", env=env).returncode, 0)
+            self.assertIn("llama, not for dsv4", dsv4("list", env=env).stdout)
+            self.assertEqual(dsv4("list", "-q", env=env).stdout, "")
+        with Hub({"a-Q4_K_M.gguf": bytes(9000), "README.md": b"x", "config.json": b"{}"}) as hub:
+            gguf = dsv4("pull", "o/n", env=self.environment(hub))
+            self.assertEqual(gguf.returncode, 3)
+            self.assertIn("GGUF, the format of llama.cpp", gguf.stderr)
+
+    def test_errors_of_the_hub_are_sentences(self):
+        with Hub({"config.json": b"{}"}) as hub:
+            unknown = dsv4("pull", "acme/nope", env=self.environment(hub))
+            self.assertEqual(unknown.returncode, 3)
+            self.assertIn("acme/nope: no such repository or revision on " + hub.url, unknown.stderr)
+            self.assertNotIn("{", unknown.stderr)
+            other = dsv4("pull", "https://example.com/o/n", env=self.environment(hub))
+            self.assertEqual(other.returncode, 2)
+            self.assertIn("HF_ENDPOINT", other.stderr)
+            self.assertIn("one of the hub's datasets", dsv4("pull", "https://huggingface.co/datasets/o/n").stderr)
+
+    def test_the_rest_is_said_once(self):
+        with Hub({"config.json": b"{}", "model.safetensors": bytes(3 << 20)}, lambda kind, name, tries: "slow" if name == "model.safetensors" else None) as hub:
+            text, _ = shown("pull", "o/n", env=self.environment(hub))
+            for line in re.split(r"[\r\n]", text):
+                self.assertLessEqual(line.count(" left"), 1, line)
+
+    def test_files_of_other_programs_are_named(self):
+        gguf = self.home / "model.gguf"
+        gguf.write_bytes(b"GGUF\x03\0\0\0")
+        for path in (gguf, self.home):
+            process = dsv4("run", QUESTION, "-m", path)
+            self.assertEqual(process.returncode, 3)
+            self.assertIn("GGUF, the format of llama.cpp", process.stderr)
+            self.assertIn("dsv4 pull", process.stderr)
+
+    def test_ps_shows_a_server(self):
+        server = subprocess.Popen([BINARY, "serve", "--port", "0", "-m", TINY], stderr=subprocess.PIPE, text=True)
+        try:
+            line = next(line for line in server.stderr if " at http://" in line)
+            port = re.search(r"http://[^:]+:(\d+)", line)[1]
+            found = [each for each in json.loads(dsv4("ps", "--json").stdout) if each["pid"] == server.pid]
+            self.assertEqual([(each["command"], each["model"], each["addresses"]) for each in found], [("serve", str(TINY), [f"127.0.0.1:{port}"])])
+            self.assertRegex(dsv4("ps").stdout, rf"{server.pid}  serve +\S*models/tiny .* 127.0.0.1:{port}")
+        finally:
+            server.terminate()
+            server.communicate(timeout=PATIENCE)
+
+
+class Progress(unittest.TestCase):
+    def test_eval_shows_how_far_it_is(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as data:
+            data.write((json.dumps({"text": "The capital of France is Paris. " * 60}) + "\n") * 3)
+            data.flush()
+            text, code = shown("eval", "perplexity", "--data", data.name)
+            self.assertEqual(code, 0, text)
+            self.assertRegex(text, r"evaluating .*\d of 3 lines, \d+ tokens")
+            self.assertNotIn("evaluating", dsv4("eval", "perplexity", "--data", data.name).stderr)
+
+    def test_synth_counts_bytes_for_people(self):
+        with tempfile.TemporaryDirectory() as folder:
+            text, code = shown("synth", f"{folder}/x", "--shape", "tiny")
+            self.assertEqual(code, 0, text)
+            self.assertRegex(text, r"writing .*MB of [\d.]+ MB")
+
+
+if __name__ == "__main__":
+    unittest.main()

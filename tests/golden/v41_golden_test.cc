@@ -1,0 +1,194 @@
+// V4.1's golden models on every backend of the host: both numerics, every cut, packed rows.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <functional>
+#include <iostream>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "tests/golden/model_runs.h"
+
+namespace dsv4::testing {
+namespace {
+
+using model::Numerics;
+
+std::string At(const std::string& name) { return "../v41/" + name; }
+
+void ExpectBitEqual(const std::vector<float>& got, const std::vector<float>& want, const std::string& what) {
+  ASSERT_EQ(got.size(), want.size());
+  EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size() * sizeof(float)), 0) << what;
+}
+
+// A golden's model with the classes of its token ids, where it has n-gram tables.
+std::unique_ptr<model::Model> LoadV41(const std::string& golden, Numerics numerics,
+                                      const std::string& backend,
+                                      const std::function<void(model::ModelOptions&)>& change = {},
+                                      bool drafter = false) {
+  const Json info = ReadJson(ModelDirectory(golden) / "golden.json");
+  return LoadGolden(golden, numerics,
+                    {.parts = {},
+                     .ops = {},
+                     .options =
+                         [&](model::ModelOptions& options) {
+                           if (info.contains("classes"))
+                             options.token_classes = info.at("classes").get<std::vector<int32_t>>();
+                           if (change) change(options);
+                         }},
+                    backend, drafter);
+}
+
+class V41 : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {
+ protected:
+  std::string golden() const { return At(std::get<0>(GetParam())); }
+  std::string backend() const { return std::get<1>(GetParam()); }
+
+  void ExpectGolden(Numerics numerics, const std::string& file, CosineBound bound) {
+    const std::unique_ptr<model::Model> model = LoadV41(golden(), numerics, backend());
+    const std::vector<int32_t> tokens = GoldenTokens(golden());
+    const std::vector<float> prefill = RunPieces(*model, tokens, {1000});
+    const Comparison comparison =
+        CheckCosines(RowCosines(prefill, GoldenLogits(golden(), file), model->config().vocab_size), bound);
+    EXPECT_TRUE(comparison.passed) << comparison.message;
+    std::cout << "  " << golden() << " " << file << ": " << comparison.message << "\n";
+    for (const int64_t piece : {37, 16, 7, 1})
+      ExpectBitEqual(RunPieces(*model, tokens, {piece}), prefill, "in pieces of " + std::to_string(piece));
+    ExpectBitEqual(RunPieces(*model, tokens, {20, 1, 3}), prefill, "in uneven pieces");
+  }
+};
+
+TEST_P(V41, Plain) { ExpectGolden(Numerics::kPlain, "logits.plain.npy", PlainBound()); }
+
+TEST_P(V41, Release) { ExpectGolden(Numerics::kRelease, "logits.release.npy", ReleaseBound()); }
+
+TEST_P(V41, PackedCacheRowsChangeNoBit) {
+  const std::unique_ptr<model::Model> packed = LoadV41(golden(), Numerics::kRelease, backend());
+  const std::unique_ptr<model::Model> wide =
+      LoadV41(golden(), Numerics::kRelease, backend(),
+              [](model::ModelOptions& options) { options.cache_rows = model::CacheRows::kWide; });
+  EXPECT_TRUE(packed->cache_layout().entry_format.packed());
+  EXPECT_FALSE(wide->cache_layout().entry_format.packed());
+  EXPECT_LT(kv::BytesPerToken(packed->cache_layout()), 0.4 * kv::BytesPerToken(wide->cache_layout()));
+  const std::vector<int32_t> tokens = GoldenTokens(golden());
+  ExpectBitEqual(RunPieces(*packed, tokens, {23, 1, 5}), RunPieces(*wide, tokens, {1000}), "packed");
+}
+
+template <typename T>
+T Must(Result<T> result) {
+  EXPECT_TRUE(result.has_value()) << result.error().ToString();
+  return std::move(*result);
+}
+
+std::vector<float> Step(model::Model& model, kv::SequenceState& state, std::span<const int32_t> tokens,
+                        model::LogitsRows rows, model::Observer* observer = nullptr) {
+  const model::SequenceChunk chunk{.state = &state, .tokens = tokens, .logits = rows};
+  const model::StepOutput output = Must(model.Step(std::span(&chunk, 1), observer));
+  return {output.logits.begin(), output.logits.end()};
+}
+
+// Forks, rewinds and kept states go on with the bits of a sequence that was read from its start.
+TEST_P(V41, StatesGoOnAlike) {
+  const std::unique_ptr<model::Model> model = LoadV41(golden(), Numerics::kRelease, backend());
+  const std::vector<int32_t> tokens = GoldenTokens(golden());
+  const int64_t vocab = model->config().vocab_size;
+  const std::vector<float> want = RunPieces(*model, tokens, {1000});
+  const auto at = [&](size_t begin, size_t end) {
+    return std::vector<float>(want.begin() + static_cast<int64_t>(begin) * vocab,
+                              want.begin() + static_cast<int64_t>(end) * vocab);
+  };
+  const std::span<const int32_t> all(tokens);
+  kv::SequenceState state = Must(model->NewSequence());
+  Step(*model, state, all.first(33), model::LogitsRows::kNone);
+  const kv::Snapshot kept = Must(state.Snapshot());
+  kv::SequenceState fork = Must(state.Fork());
+  // Other tokens, taken back again.
+  Step(*model, state, all.first(9), model::LogitsRows::kNone);
+  ASSERT_TRUE(state.Rewind(14).ok());
+  ExpectBitEqual(Step(*model, state, all.subspan(28, 12), model::LogitsRows::kAll), at(28, 40), "rewound");
+  ExpectBitEqual(Step(*model, fork, all.subspan(33, 5), model::LogitsRows::kAll), at(33, 38), "forked");
+  ASSERT_TRUE(state.Restore(kept).ok());
+  ExpectBitEqual(Step(*model, state, all.subspan(33, 8), model::LogitsRows::kAll), at(33, 41), "restored");
+  // A batch of three at other places.
+  kv::SequenceState fresh = Must(model->NewSequence());
+  const std::array<model::SequenceChunk, 3> chunks = {
+      model::SequenceChunk{.state = &fresh, .tokens = all.first(21), .logits = model::LogitsRows::kAll},
+      model::SequenceChunk{.state = &fork, .tokens = all.subspan(38, 1), .logits = model::LogitsRows::kAll},
+      model::SequenceChunk{.state = &state, .tokens = all.subspan(41, 3), .logits = model::LogitsRows::kAll}};
+  const model::StepOutput output = Must(model->Step(chunks));
+  std::vector<float> together = at(0, 21);
+  for (const std::vector<float>& rows : {at(38, 39), at(41, 44)})
+    together.insert(together.end(), rows.begin(), rows.end());
+  ExpectBitEqual({output.logits.begin(), output.logits.end()}, together, "a batch");
+}
+
+// Counts the rows that reach a layer.
+class RowsOfLayer final : public model::Observer {
+ public:
+  explicit RowsOfLayer(int layer) : layer_(layer) {}
+  void OnTensor(int layer, std::string_view name, const TensorView& tensor) override {
+    if (layer == layer_ && name == "attn.norm") rows_ += tensor.shape[0];
+  }
+  int64_t rows() const { return rows_; }
+
+ private:
+  int layer_;
+  int64_t rows_ = 0;
+};
+
+// Layers behind the last maker of entries run on the end of a prompt alone, and nothing else changes: logits, drafts and all tokens behind,
+// whatever was cut, rewound or forked.
+TEST_P(V41, ThePromptsTailIsExact) {
+  for (const Numerics numerics : {Numerics::kPlain, Numerics::kRelease}) {
+    for (const int64_t most : {int64_t{1000}, int64_t{64}, int64_t{1}}) {
+      const std::unique_ptr<model::Model> model =
+          LoadV41(golden(), numerics, backend(), [&](model::ModelOptions& options) {
+            options.max_rewind_tokens = 3;
+            options.max_chunk_tokens = most;
+          });
+      const auto& config = model->config();
+      const auto last = static_cast<int>(config.num_hidden_layers - 1);
+      std::vector<int32_t> tokens;
+      for (int32_t i = 0; i < 260; ++i)
+        tokens.push_back((i * 37 + i * i / 7) % static_cast<int32_t>(config.vocab_size));
+      const std::span<const int32_t> all(tokens);
+      kv::SequenceState whole = Must(model->NewSequence());
+      RowsOfLayer of_whole(last);
+      const std::vector<float> every =
+          Step(*model, whole, all.first(240), model::LogitsRows::kAll, &of_whole);
+      EXPECT_EQ(of_whole.rows(), 240);
+      kv::SequenceState cut = Must(model->NewSequence());
+      RowsOfLayer of_cut(last);
+      const std::vector<float> end = Step(*model, cut, all.first(240), model::LogitsRows::kLast, &of_cut);
+      ExpectBitEqual(end, {every.end() - config.vocab_size, every.end()}, "the last row");
+      const bool has_tail = !config.layers.back().makes_entries();
+      EXPECT_EQ(of_cut.rows() < 200, has_tail);
+      kv::SequenceState fork = Must(cut.Fork());
+      for (kv::SequenceState* state : {&cut, &whole}) {
+        Step(*model, *state, all.first(2), model::LogitsRows::kNone);
+        ASSERT_TRUE(state->Rewind(3).ok());
+      }
+      ExpectBitEqual(Step(*model, cut, all.subspan(239), model::LogitsRows::kAll),
+                     Step(*model, whole, all.subspan(239), model::LogitsRows::kAll), "rewound and gone on");
+      ASSERT_TRUE(whole.Rewind(3).ok());
+      // A second prompt behind the first one, none of whose rows is in the same pass.
+      kv::SequenceState again = Must(model->NewSequence());
+      Step(*model, again, all.first(240), model::LogitsRows::kLast);
+      Step(*model, fork, all.subspan(240), model::LogitsRows::kNone);
+      Step(*model, again, all.subspan(240), model::LogitsRows::kAll);
+      ExpectBitEqual(Step(*model, fork, all.first(150), model::LogitsRows::kLast),
+                     Step(*model, again, all.first(150), model::LogitsRows::kLast), "a second prompt");
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Goldens, V41,
+    ::testing::Combine(::testing::Values("shared", "plain16", "shallow", "engram", "dspark"),
+                       ::testing::ValuesIn(GoldenBackends())),
+    [](const auto& test) { return std::get<0>(test.param) + "_on_" + std::get<1>(test.param); });
+
+}  // namespace
+}  // namespace dsv4::testing
