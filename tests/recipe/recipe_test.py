@@ -9,7 +9,6 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,7 +26,6 @@ from conversations import KINDS, REASONS, SHOWN, Completions, Conversations  # n
 from reasons import reason_of  # noqa: E402
 
 from server_process import Server  # noqa: E402
-from server_testing import v41_folder  # noqa: E402
 
 TOKENIZER = str(ROOT / "models" / "tiny" / "tokenizer.json")
 NUM_CONVERSATIONS = int(os.environ.get("DSV4_RECIPE_CONVERSATIONS", "10000"))
@@ -103,17 +101,11 @@ class RenderingOfV41(Rendering):
 class Bodies(unittest.TestCase):
     REQUESTS = {"chat": recipe.ChatCompletionRequest, "responses": recipe.ResponsesRequest, "messages": recipe.MessagesRequest}
 
-    version, encoding, reasons = recipe.ModelVersion.DeepseekV4Pro, recipe.DeepseekV4Encoding(), staticmethod(reason_of)
-
     @classmethod
     def setUpClass(cls):
-        cls.start(Server("--revision", "v4-0731", "--alias", "*"), TOKENIZER)
-
-    @classmethod
-    def start(cls, server, tokenizer):
-        cls.server = server
-        cls.options = recipe.ConversionOptions().with_model_alias("tiny", cls.version)
-        cls.encoding = cls.encoding.with_tokenizer(recipe.Tokenizer.from_file(tokenizer))
+        cls.server = Server("--revision", "v4-0731", "--alias", "*")
+        cls.options = recipe.ConversionOptions().with_model_alias("tiny", recipe.ModelVersion.DeepseekV4Pro)
+        cls.encoding = recipe.DeepseekV4Encoding().with_tokenizer(recipe.Tokenizer.from_file(TOKENIZER))
 
     @classmethod
     def tearDownClass(cls):
@@ -152,7 +144,7 @@ class Bodies(unittest.TestCase):
             counts[api, kind] += 1
             if kind in ("both refuse", "same"):
                 continue
-            reason = self.reasons(kind, case)
+            reason = reason_of(kind, case)
             lines[kind, reason or "?"] += 1
             if not reason:
                 without.append(f"{kind}: {api}: {case['name']}: {json.dumps(body, ensure_ascii=False)[:300]} ({(their_error if theirs is None else our_error)[:160] if kind != 'other prompt' else ''})")
@@ -171,20 +163,6 @@ class Bodies(unittest.TestCase):
                 print(f"  refused: {shape['name']}: {error}")
         print(f"\nclient shapes: {taken} of {len(SHAPES['cases'])} taken")
         self.assertEqual(taken, len(SHAPES["cases"]))
-
-
-class BodiesOfV41(Bodies):
-    version, encoding, reasons = recipe.ModelVersion.DeepseekV41Flash, recipe.DeepseekV41Encoding(), staticmethod(v41.reason_of)
-
-    @classmethod
-    def setUpClass(cls):
-        cls.folder = v41_folder()
-        cls.start(Server("--alias", "*", model=cls.folder), str(cls.folder / "tokenizer.json"))
-
-    @classmethod
-    def tearDownClass(cls):
-        super().tearDownClass()
-        shutil.rmtree(cls.folder)
 
 
 class Parsing(unittest.TestCase):

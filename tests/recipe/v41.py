@@ -3,7 +3,6 @@
 import json
 
 import deepseek_recipe as recipe
-import reasons
 from conversations import TOOLS, Conversations
 
 SCHEMAS = [{"type": "object", "properties": {"x": {"type": "string"}}, "required": ["x"]}, {}, {"type": "object", "$defs": {"日": {"k e y": [None, 1.5]}}}]
@@ -94,10 +93,6 @@ REASONS = {
     "reminders in a row": "the recipe leaves all out but the first; the encoder beside the weights of V4 has none such rule",
     "a reminder behind a user turn": "the encoder beside the weights writes the opener in front of it; `serve` behind it",
 }
-
-
-def reason_of(kind, case):
-    return reasons.reason_of(kind, case)
 
 
 def definitions(tools):

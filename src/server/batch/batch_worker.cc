@@ -6,6 +6,7 @@
 #include <chrono>
 #include <ctime>
 #include <new>
+#include <string>
 #include <utility>
 
 #include "base/log.h"
@@ -30,11 +31,14 @@ BatchWorker::~BatchWorker() {
 }
 
 void BatchWorker::Run() {
+  std::string said;  // A disk that fails costs one line, however often it is tried.
   while (!stopping_) {
     try {
       const std::optional<BatchJob> job = store_.Oldest();
       const Status status = job ? Answer(*job) : Status();
-      if (!status.ok()) LogWarning(fmt::format("batch {}: {}", job->id, status.ToString()));
+      if (!status.ok() && status.message() != said)
+        LogWarning(fmt::format("batch {}: {}", job->id, status.ToString()));
+      said = status.message();
       if (job && status.ok()) continue;
     } catch (const std::bad_alloc&) {  // Tried again.
     }
