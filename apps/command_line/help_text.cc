@@ -242,7 +242,8 @@ std::string ExampleLines(std::string_view examples, int width) {
     if (Width(line) <= width || remark == std::string::npos) {
       out += Width(line) <= width ? line + "\n" : Paragraph(line, width);
     } else {
-      out += line.substr(0, line.find_last_not_of(' ', remark) + 1) + "\n";
+      const std::string command = line.substr(0, line.find_last_not_of(' ', remark) + 1);
+      out += Width(command) <= width ? command + "\n" : Paragraph(command, width);
       out += "      " + Paragraph(line.substr(line.find('(', remark)), width - 6);
     }
   }
