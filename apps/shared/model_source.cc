@@ -82,9 +82,9 @@ Result<std::string> ResolveModelDirectory(const ModelFlags& flags) {
   const std::string_view origin = ModelOrigin(flags);
   if (fs::exists(directory, error)) {
     const std::string format = OtherFormat(directory);
-    return Error(
-        InvalidArgument(fmt::format("{}model {}: a file{}, wanted a checkpoint's directory; {}", origin,
-                                    directory, format.empty() ? "" : " (" + format + ")", kWantedFormat)));
+    return Error(InvalidArgument(
+        fmt::format("{}model {}: a file, wanted a checkpoint's directory{}; {}", origin, directory,
+                    format.empty() ? "" : " (it is " + format + ")", kWantedFormat)));
   }
   // A folder comes first, as for git and docker; nothing is fetched here.
   if (const Result<hub::Reference> reference = hub::ParseReference(directory)) {
@@ -130,13 +130,10 @@ Result<ModelSource> ModelSource::Find(const ModelFlags& flags) {
     const fs::path directory = source.name_;
     const auto is_missing = [&](const char* file) { return !fs::exists(directory / file, error) && !error; };
     if (is_missing("config.json") && is_missing("tokenizer.json")) {
-      if (const std::string format = OtherFormat(directory); !format.empty()) {
-        return Error(
-            NotFound(fmt::format("model {}: no checkpoint: {}; {}", source.name_, format, kWantedFormat)));
-      }
-      return Error(NotFound(
-          fmt::format("model {}: no checkpoint, which has config.json, tokenizer.json and safetensors there",
-                      source.name_)));
+      const std::string format = OtherFormat(directory);
+      return Error(NotFound(fmt::format(
+          "model {}: no checkpoint, which has config.json, tokenizer.json and safetensors there{}",
+          source.name_, format.empty() ? "" : fmt::format(": {}; {}", format, kWantedFormat))));
     }
     source.text_directory_ = source.name_;
     return source;
