@@ -42,9 +42,11 @@ struct Part {
 Result<Part> LoadPart(const ModelSource& source, const model::ModelOptions& options, ops::Backend backend) {
   DSV4_ASSIGN_OR_RETURN(model::ModelConfig config, source.Config());
   DSV4_ASSIGN_OR_RETURN(std::shared_ptr<const io::Checkpoint> checkpoint, source.Checkpoint());
+  model::ModelOptions of_part = options;
+  DSV4_ASSIGN_OR_RETURN(of_part.token_classes, source.TokenClasses(config));
   Part part = {.backend = std::make_unique<diag::HookedBackend>(std::move(backend)), .model = nullptr};
   DSV4_ASSIGN_OR_RETURN(part.model, model::Model::FromCheckpoint(std::move(config), std::move(checkpoint),
-                                                                 part.backend->backend(), options));
+                                                                 part.backend->backend(), of_part));
   return part;
 }
 
