@@ -31,7 +31,7 @@ TEST(Reference, TakesOwnerNameAndRevision) {
 
 TEST(Reference, RefusesPathsAndWhatLeavesTheFolder) {
   for (const char* text : {"", "a", "a/b/c", "/a/b", "./b", "../b", "a/..", "a/b@", "a/b@../x", "a/b@x//y",
-                           "a/b@/x", "a b/c", "a/b\n", "-a/b", "a/.b", "~/b"}) {
+                           "a/b@/x", "a b/c", "a/b\nc", "-a/b", "a/.b", "~/b"}) {
     EXPECT_FALSE(ParseReference(text)) << text;
   }
 }

@@ -7,9 +7,13 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import unittest
 
 from dsv4_process import BINARY, PATIENCE, ROOT, TINY
+
+sys.path.insert(0, str(ROOT / "tests/server"))
+from server_process import Server  # noqa: E402
 
 README = (ROOT / "README.md").read_text()
 # ./dev starts the binary under test instead of building one.
@@ -66,7 +70,9 @@ class Readme(unittest.TestCase):
                     for pattern, smaller in SMALLER:
                         command = re.sub(pattern, smaller, command)
                     options = command.removeprefix("dsv4").replace(" --check off", "")
-                    if " --speculation " in options:  # Has a check of its own.
+                    if " --server " in options:
+                        self.load(options)
+                    elif " --speculation " in options:  # Has a check of its own.
                         self.assertRegex(self.expect(f"{BINARY}{options}"), r"(?m)^ratio ")
                     else:
                         self.assertRegex(self.expect(f"{BINARY}{options} --repeat 1 --check off"), r"(?m)^(decode|prefill) ")
@@ -74,6 +80,11 @@ class Readme(unittest.TestCase):
                     self.assertTrue(os.access(ROOT / words[0], os.X_OK), f"{words[0]}: no such program")
                 else:
                     self.assertTrue(list((ROOT / "bench").rglob(f"{words[0]}.cc")), f"{words[0]}: no such benchmark")
+
+    def load(self, options):
+        with Server("--context", 4096) as server:
+            options = re.sub(r"http://\S+", server.url, options)
+            self.assertRegex(self.expect(f"{BINARY}{options} --seconds 1"), r"(?m)^first token ")
 
     def look_for_tests(self, options):
         build = pathlib.Path(BINARY).parent

@@ -11,6 +11,8 @@
 #include "formats/number_formats.h"
 #include "formats/quantize.h"
 #include "model/arch/v4/v4.h"
+#include "ops/hadamard_fp4.h"
+#include "ops/simulate_fp8.h"
 
 namespace dsv4::test {
 namespace {
@@ -186,6 +188,8 @@ ModelConfig ToyConfig(const ToyOptions& options) {
   c.index_n_heads = 2;
   c.index_head_dim = 32;
   c.index_topk = 6;
+  c.window_rows = c.entry_rows = CacheFormat::Fp8(c.nope_head_dim(), ops::SimulateFp8Args{}.group);
+  c.key_rows = CacheFormat::Fp4(c.index_head_dim, ops::kIndexerFp4Group);
   c.n_routed_experts = 6;
   c.num_experts_per_tok = 2;
   c.moe_intermediate_size = 32;

@@ -196,24 +196,26 @@ TEST(Matmul, SumsOfEveryFormat) {
   }
 }
 
-// Scales that bf16 products cannot carry in front, beside ordinary ones: as large and small as e8m0 allows, zero and NaN codes too.
+// Scales that bf16 products cannot carry in front, beside ordinary ones: as large as leaves every weight a number in fp32, as small as e8m0
+// allows, zero and NaN codes too.
 TEST(Matmul, FineScalesOfAnySizeAndEveryCode) {
   constexpr int64_t kRows = 32;
   constexpr int64_t kTokens = 18;
+  constexpr int kLargestScale = 246;  // 2^119, times 448.
   for (const int64_t cols : {int64_t{96}, int64_t{512}}) {
-    for (const int extreme : {127, 0, 254}) {
+    for (const int extreme : {127, 0, kLargestScale}) {
       QuantizedMatrix matrix = QuantizeFp8Block(Normals(kRows * cols, 41), kRows, cols, 32, 32);
       for (size_t i = 0; i < matrix.data.size(); ++i) matrix.data[i] = static_cast<uint8_t>(i * 37 + i / 256);
       for (size_t i = 0; i < matrix.scale.size(); ++i)
         matrix.scale[i] = static_cast<uint8_t>(i == 1 ? extreme : 120 + i % 9);
       const Weight weight = matrix.View();
       std::vector<uint16_t> x;
-      const float factor = extreme == 254 ? 0x1p-20F : extreme == 0 ? 0x1p20F : 1.0F;
+      const float factor = extreme == kLargestScale ? 0x1p-20F : extreme == 0 ? 0x1p20F : 1.0F;
       for (int64_t i = 0; i < kTokens * cols; ++i)
         x.push_back(Bf16FromFloat(static_cast<float>(i * 7 % 17 - 8) * factor));
       for (const auto& [name, kernels] : Tiers()) {
         const std::vector<float> got = ProductsOfBf16(kernels, weight, x, kTokens);
-        // In double: the largest scale times the largest code is no fp32.
+        // In double: products of the largest weights are no fp32.
         std::vector<double> values(static_cast<size_t>(cols));
         for (int64_t row = 0; row < kRows; ++row) {
           for (int64_t k = 0; k < cols; ++k) {
