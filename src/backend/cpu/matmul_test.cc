@@ -196,8 +196,8 @@ TEST(Matmul, SumsOfEveryFormat) {
   }
 }
 
-// Scales that bf16 products cannot carry in front, beside ordinary ones: as large as leaves every weight a number in fp32, as small as e8m0
-// allows, zero and NaN codes too.
+// Scales that bf16 products cannot carry in front, beside ordinary ones. The largest leaves every weight a number in fp32. Zero and NaN
+// codes are among them.
 TEST(Matmul, FineScalesOfAnySizeAndEveryCode) {
   constexpr int64_t kRows = 32;
   constexpr int64_t kTokens = 18;
