@@ -108,7 +108,7 @@ class Deploy(unittest.TestCase):
             words = " ".join(container.get("args", []))
             drain = re.search(r"--drain-seconds[= ](\d+)", words)
             duck = re.search(r"--lame-duck-seconds[= ](\d+)", words)
-            self.assertGreater(spec["terminationGracePeriodSeconds"] if "terminationGracePeriodSeconds" in spec else 30,
+            self.assertGreater(spec.get("terminationGracePeriodSeconds", 30),
                                int(drain[1] if drain else 30) + int(duck[1] if duck else 5), name)
 
     def test_references_lead_somewhere(self):
