@@ -267,7 +267,7 @@ Result<Snapshot> Snapshot::Deserialize(std::span<const std::byte> bytes, uint64_
       });
   DSV4_TRY(status);
   std::vector<int32_t> classes(ClassBytes(layout, length, length - header.rewind_tokens) / sizeof(int32_t));
-  std::memcpy(classes.data(), cursor, classes.size() * sizeof(int32_t));
+  if (!classes.empty()) std::memcpy(classes.data(), cursor, classes.size() * sizeof(int32_t));
   state.classes_.Restore(length, classes);
   state.length_ = length;
   if (length > 0) state.lineage_.Extend(length);
