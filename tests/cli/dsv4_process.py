@@ -6,6 +6,7 @@ import pathlib
 import socket
 import struct
 import subprocess
+import sys
 import time
 
 os.environ.pop("DSV4_MODEL", None)  # Of whoever runs the tests.
@@ -29,6 +30,15 @@ def wait_until(condition, what):
             raise AssertionError(f"after {PATIENCE:.0f} s still not: {what}")
         time.sleep(0.01)
     return value
+
+
+def rerun_in_venv(requirements):
+    """For packages that this Python lacks: goes on in .venv's from the beginning; there, or without a .venv, the test is skipped."""
+    python = ROOT / ".venv" / "bin" / "python"
+    if python.exists() and pathlib.Path(sys.prefix) != python.parents[1]:
+        os.execv(python, [str(python), *sys.argv])
+    print(f"skipped: the packages of {requirements} are not installed")
+    sys.exit(77)
 
 
 def dsv4(*arguments, stdin="", env=None):

@@ -143,7 +143,7 @@ class Settings(unittest.TestCase):
                     process = dsv4(*arguments, "run", QUESTION, env=env)
                     self.assertEqual(process.returncode, 2, text)
                     self.assertIn(f"{path}, {wanted}" if wanted.startswith("line") else wanted, process.stderr)
-            # Of the default place too; and lists, comments and escapes are read.
+            # The default place is read too; lists, comments and escapes are read.
             path.write_text("# mine\n[run] # of run\nstop = [\n  'a\\b', # one\n  \"c\\u00e9\",\n]\nmax-tokens = 1_0\n\"thinking-mode\" = \"chat\"\n")
             self.assertEqual(dsv4("run", "-q", "--temperature", "0", QUESTION, env={"DSV4_CONFIG": str(path)}).returncode, 0)
         for variable, value, wanted in (("DSV4_RUN_TEMPERATURE", "warm", "--temperature: got 'warm'"), ("DSV4_BACKEND", "gpu", "--backend: got 'gpu'"),

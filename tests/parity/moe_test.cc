@@ -74,7 +74,7 @@ TEST(RouterParity, ScoredChoiceAgainstAFullSort) {
   }
 }
 
-// What V4.1 sets: a temperature, a small number beside the sum, and no sum at all for a single expert.
+// V4.1's settings: a temperature, a small number beside the sum, and no sum at all for a single expert.
 TEST(RouterParity, TemperatureSumEpsAndNoSum) {
   const std::vector<double> logits = {3.0, -1.0, 2.0, 0.5};
   const TestTensor logits_tensor(DType::kF32, {1, 4}, logits);

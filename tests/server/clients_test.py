@@ -5,22 +5,18 @@ Wants the packages of requirements.txt beside this file, in .venv (./dev venv te
 
 import asyncio
 import json
-import os
 import pathlib
 import ssl
-import sys
 import tempfile
 import unittest
+
+from dsv4_process import rerun_in_venv
 
 try:
     import anthropic
     import openai
 except ImportError:
-    python = pathlib.Path(__file__).resolve().parents[2] / ".venv" / "bin" / "python"
-    if python.exists() and pathlib.Path(sys.prefix) != python.parents[1]:
-        os.execv(python, [str(python), *sys.argv])
-    print("skipped: the packages of tests/server/requirements.txt are not installed")
-    sys.exit(77)
+    rerun_in_venv("tests/server/requirements.txt")
 
 import httpx2
 

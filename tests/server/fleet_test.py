@@ -70,7 +70,7 @@ class Metrics(unittest.TestCase):
                 self.assertEqual((waiting, running, block, blocks), (0, 1, *first[3:]))
                 self.assertGreater(used, 0)
                 self.assertLessEqual(used, 1)
-                # What is kept for reuse gives way, and is not in use.
+                # State kept for reuse gives way, and is not in use.
                 self.assertEqual(extract(self.text(server), engine)[:3], (0, 0, 0))
             found = families(self.text(server))
             self.assertEqual(OTHERS - found.keys(), set())

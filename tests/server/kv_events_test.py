@@ -3,24 +3,19 @@
 import ctypes.util
 import itertools
 import os
-import pathlib
 import random
 import sys
 import time
 import unittest
 
-from dsv4_process import PATIENCE, free_port, wait_until
+from dsv4_process import PATIENCE, free_port, rerun_in_venv, wait_until
 from server_process import Server
 
 try:
     import msgspec
     import zmq
 except ImportError:
-    python = pathlib.Path(__file__).resolve().parents[2] / ".venv" / "bin" / "python"
-    if python.exists() and pathlib.Path(sys.prefix) != python.parents[1]:
-        os.execv(python, [str(python), *sys.argv])
-    print("skipped: the packages of tests/server/requirements.txt are not installed")
-    sys.exit(77)
+    rerun_in_venv("tests/server/requirements.txt")
 if ctypes.util.find_library("zmq") is None:
     print("skipped: libzmq5 is not installed")
     sys.exit(77)

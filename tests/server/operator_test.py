@@ -50,7 +50,7 @@ class Reload(unittest.TestCase):
             self.assertEqual((status("first"), status("second"), status("third")), (401, 200, 200))
             wait_until(lambda: log.exists() and log.read_text().count("/v1/models") == 3, "lines in the new file")
             self.assertEqual((self.folder / "access.log.1").read_text().count("/v1/models"), 2)
-            # What is wrong changes nothing, and is said.
+            # A wrong file changes nothing, and is said.
             for wrong in ("", "# a comment\n", None):
                 if wrong is None:
                     keys.unlink()

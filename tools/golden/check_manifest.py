@@ -46,7 +46,7 @@ def _origin(path: Path) -> dict:
 
 
 def write() -> None:
-    # What has not changed keeps what made it.
+    # An unchanged file keeps the name of its maker.
     old = json.loads((ROOT / "manifest.json").read_text())
     entries = {}
     for path in _files():
