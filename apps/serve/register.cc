@@ -150,6 +150,11 @@ void RegisterServe(Commands& commands) {
                   "Send readers here what they have missed: tcp://*:5558")
       ->needs(kv_events);
   serve
+      .add_option("--kv-events-form", options.kv_events_form,
+                  "arrays: for readers of all versions; maps: vLLM's newer form")
+      ->check(CLI::IsMember({"arrays", "maps"}))
+      ->needs(kv_events);
+  serve
       .add_option("--kv-events-topic", options.kv_events_topic,
                   "Of what is published (default: kv@MACHINE:PORT@MODEL)")
       ->needs(kv_events);
@@ -161,6 +166,12 @@ void RegisterServe(Commands& commands) {
                        "that are given the same directory");
   positive("--prefix-cache-disk-mib", options.prefix_cache_disk_mib, "Of all those files");
   serve.get_option("--prefix-cache-disk-mib")->needs(prefix_cache_dir);
+  serve
+      .add_option(
+          "--role", options.role,
+          "prefill: an answer ends when other servers find its prompt's state; decode: answers such prompts")
+      ->check(CLI::IsMember({"prefill", "decode", "both"}))
+      ->needs(prefix_cache_dir);
   serve.add_flag("!--no-log-times", options.log_times, "Log lines without the time");
   serve.add_option("--access-log", options.access_log,
                    "Append a line for every request to this file (-: standard output)");

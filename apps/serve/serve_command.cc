@@ -91,6 +91,10 @@ Result<server::ServedModel> LoadServedModel(const ServeOptions& options, const M
 // What requests mean that do not say.
 Status SetDefaults(const ServeOptions& options, server::ServedModel& served) {
   served.both_reasoning_fields = options.both_reasoning_fields;
+  served.role = options.role == "prefill"  ? server::ServerRole::kPrefill
+                : options.role == "decode" ? server::ServerRole::kDecode
+                                           : server::ServerRole::kBoth;
+  served.shares_states = !options.prefix_cache_dir.empty();
   served.refuse_unknown_fields = options.unknown_fields == "refuse";
   served.defaults = options.defaults;
   served.own_sampling_while_thinking = options.thinking_sampling == "model";
@@ -156,7 +160,8 @@ Result<std::unique_ptr<server::KvPublisher>> OpenKvEvents(const ServeOptions& op
                                                    .replay_endpoint = options.kv_events_replay,
                                                    .topic = topic,
                                                    .block_tokens = options.kv_block_tokens,
-                                                   .medium = on_device ? "GPU" : "CPU"}));
+                                                   .medium = on_device ? "GPU" : "CPU",
+                                                   .named_members = options.kv_events_form == "maps"}));
   LogInfo(
       fmt::format("kv events: {} topic={} replay={}", events->endpoint(), topic, events->replay_endpoint()));
   return events;

@@ -52,8 +52,9 @@ struct ServeOptions {
   bool open_metrics = false;          // /metrics needs no key.
   std::string kv_events;              // KvPublisherOptions::endpoint; empty: nothing is published.
   std::string kv_events_replay;
-  std::string kv_events_topic;   // Empty: kv@MACHINE:PORT@MODEL.
-  int64_t kv_block_tokens = 64;  // EngineOptions::block_tokens
+  std::string kv_events_form = "arrays";  // Or "maps".
+  std::string kv_events_topic;            // Empty: kv@MACHINE:PORT@MODEL.
+  int64_t kv_block_tokens = 64;           // EngineOptions::block_tokens
   std::string cors_origin;
   std::vector<std::string> allowed_hosts;  // Further names that requests may call the server; "*": any.
   std::string unknown_fields =
@@ -71,6 +72,7 @@ struct ServeOptions {
   int64_t prefix_cache_every = 2048;  // Tokens of a prompt between two kept states; 0: none in its midst.
   std::string prefix_cache_dir;       // Empty: nothing outlives the process.
   int64_t prefix_cache_disk_mib = 10240;
+  std::string role = "both";  // Or "prefill", "decode": server::ServerRole.
   bool log_times = true;
   std::string access_log;        // A file, or "-"; empty: none.
   std::string otlp_endpoint;     // http(s)://HOST:PORT; empty: as the OTEL_ variables say.

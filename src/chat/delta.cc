@@ -12,6 +12,8 @@ std::string_view FinishReasonName(FinishReason reason) {
       return "length";
     case FinishReason::kToolCalls:
       return "tool_calls";
+    case FinishReason::kCacheThreshold:
+      return "cache_threshold";
   }
   return "";
 }

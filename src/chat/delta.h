@@ -9,9 +9,10 @@
 
 namespace dsv4::chat {
 
-enum class FinishReason : unsigned char { kStop, kLength, kToolCalls };
+// kCacheThreshold: the answer was not begun, as too little of the prompt had been read already.
+enum class FinishReason : unsigned char { kStop, kLength, kToolCalls, kCacheThreshold };
 
-// "stop", "length", "tool_calls".
+// "stop", "length", "tool_calls", "cache_threshold".
 std::string_view FinishReasonName(FinishReason reason);
 
 struct Delta {

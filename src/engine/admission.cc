@@ -212,6 +212,20 @@ bool Admission::Enter(size_t chosen, std::vector<Event>& events) {
     core_.stats.num_shared_tokens += std::max(shared, next.length());
     events.push_back(
         {.request = next.id, .kind = Event::Kind::kAdmitted, .num_cached_tokens = next.length()});
+    const int64_t most = std::min(core_.MostReusable(next.num_prompt_tokens), next.num_prompt_tokens - 1);
+    if (static_cast<double>(next.length()) < next.request.least_cached_part * static_cast<double>(most)) {
+      ++core_.stats.num_below_threshold;
+      answers_.Finish(next, FinishReason::kCacheThreshold, {}, -1, events);
+      remove();
+      return true;
+    }
+    if (next.request.expects_state && most >= kWorthWaitingFor) {
+      ++(next.length() > most - kWorthWaitingFor ? core_.stats.num_states_met
+                                                 : core_.stats.num_states_missing);
+    }
+    // A state that needs no step to get there.
+    if (next.request.publish && next.length() == core_.MostReusable(next.num_prompt_tokens))
+      keeper_.Keep(next);
   }
   next.running_since = std::chrono::steady_clock::now();
   core_.running.push_back(std::move(core_.waiting[chosen]));

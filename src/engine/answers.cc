@@ -46,13 +46,29 @@ void Answers::Finish(Sequence& sequence, FinishReason reason, Status status, int
   // Memory that is lacking comes back; a full queue is another matter.
   if (status.code() == StatusCode::kResourceExhausted)
     status = Status(StatusCode::kUnavailable, status.message());
-  events.push_back({.request = sequence.id,
+  Event finished = {.request = sequence.id,
                     .kind = Event::Kind::kFinished,
                     .finish_reason = reason,
                     .stop_token = stop_token,
-                    .status = std::move(status)});
+                    .status = std::move(status)};
+  if (sequence.publication != nullptr && (reason == FinishReason::kStop || reason == FinishReason::kLength))
+    core_.publishing.push_back({std::move(finished), std::move(sequence.publication)});
+  else
+    events.push_back(std::move(finished));
   sequence.finished = true;
   sequence.state.reset();
+}
+
+void Answers::EndPublished(std::vector<Event>& events) {
+  std::erase_if(core_.publishing, [&](EngineCore::Publishing& publishing) {
+    const std::optional<int64_t> num_tokens =
+        publishing.cancelled ? 0 : core_.options.prefix_disk->NumPublished(*publishing.publication);
+    if (!num_tokens) return false;
+    ++(*num_tokens > 0 ? core_.stats.num_published : core_.stats.num_not_published);
+    publishing.finished.num_published_tokens = *num_tokens;
+    events.push_back(std::move(publishing.finished));
+    return true;
+  });
 }
 
 void Answers::DropEnded(std::vector<Event>& events) {

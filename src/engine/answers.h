@@ -24,6 +24,8 @@ class Answers {
   void Fail(Sequence& sequence, Status status, std::vector<Event>& events) {
     Finish(sequence, FinishReason::kError, std::move(status), -1, events);
   }
+  // Ends the requests whose prompts' states have come to the disk.
+  void EndPublished(std::vector<Event>& events);
   // Ends sequences that were cancelled or abandoned, or whose time is over.
   void DropEnded(std::vector<Event>& events);
 

@@ -43,7 +43,9 @@ void Engine::SetUnread(const UnreadSince& since) {
   for (const auto& sequence : parts_->core.waiting) sequence->unread_since = since(sequence->id);
 }
 
-bool Engine::idle() const { return parts_->core.waiting.empty() && parts_->core.running.empty(); }
+bool Engine::idle() const {
+  return parts_->core.waiting.empty() && parts_->core.running.empty() && parts_->core.publishing.empty();
+}
 
 Status Engine::Check(const Request& request) const {
   const EngineCore& core = parts_->core;
@@ -94,6 +96,8 @@ Result<RequestId> Engine::Submit(Request request) {
     if (position >= kWorthWaitingFor && !near_end) sequence->KeepAt(position);
   }
   sequence->KeepAt(prompt_tokens);
+  if (request.publish && core.options.prefix_disk != nullptr)
+    sequence->KeepAt(core.MostReusable(prompt_tokens));
   if (parts_->keeper.enabled() && core.options.checkpoint_tokens > 0) {
     sequence->checkpoint_every = std::max(core.options.checkpoint_tokens, prompt_tokens / kMostCheckpoints);
   }
@@ -110,6 +114,9 @@ void Engine::Cancel(RequestId id) {
   }
   for (const auto& sequence : core.running) {
     if (sequence->id == id) sequence->cancelled = true;
+  }
+  for (EngineCore::Publishing& publishing : core.publishing) {
+    if (publishing.finished.request == id) publishing.cancelled = true;
   }
 }
 
@@ -148,10 +155,11 @@ std::vector<uint64_t> Engine::KeptBlocks() const { return parts_->keeper.Blocks(
 
 void Engine::Step(std::vector<Event>& events) {
   parts_->keeper.Tidy();
+  parts_->answers.EndPublished(events);
   if (parts_->queued.GoOn(events)) return;
   parts_->answers.DropEnded(events);
   parts_->admission.Admit(events);
-  if (parts_->core.running.empty() && events.empty() && parts_->keeper.AwaitLoad()) return;
+  if (parts_->core.running.empty() && events.empty() && parts_->keeper.AwaitDisk()) return;
   parts_->masks.Prepare();
   if (parts_->queued.Step(events)) return;
   parts_->on_host.Step(events);

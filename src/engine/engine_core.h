@@ -1,6 +1,7 @@
 // EngineCore: the model, the options and the sequences, which all parts of an engine look at. One thread at a time.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -22,6 +23,11 @@ struct EngineCore {
   // allowed_on_backend, where there is anything to allow.
   Status UploadAllowed();
   void DropFinished();
+  // Tokens of a prompt that a state can have for another run of the same prompt. One of all tokens is taken back by one, where so few rows
+  // have the bits that they have with others.
+  int64_t MostReusable(int64_t num_prompt_tokens) const {
+    return few_rows == 0 ? num_prompt_tokens : std::max<int64_t>(num_prompt_tokens - few_rows - 1, 0);
+  }
 
   model::Model& model;
   EngineOptions options;
@@ -31,6 +37,13 @@ struct EngineCore {
   int64_t few_rows;  // Model::most_rows_like_steps
   std::deque<std::unique_ptr<Sequence>> waiting;
   std::vector<std::unique_ptr<Sequence>> running;  // In order of admission.
+  // Requests that have ended but for the file of their prompt's state (Request::publish).
+  struct Publishing {
+    Event finished;
+    std::shared_ptr<PrefixDisk::Publication> publication;
+    bool cancelled = false;
+  };
+  std::vector<Publishing> publishing;
   EngineStats stats;
   PrefillPolicy prefill_policy;
 };

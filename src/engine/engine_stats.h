@@ -26,6 +26,11 @@ struct EngineStats {
   int64_t num_shared_tokens = 0;              // of those with which a kept text begins too.
   int64_t num_output_tokens = 0;
   int64_t num_preemptions = 0;
+  int64_t num_published = 0;        // Request::publish: states that other servers find,
+  int64_t num_not_published = 0;    // and those that could not be written, or were too short.
+  int64_t num_states_met = 0;       // Request::expects_state: the prompt's state was there,
+  int64_t num_states_missing = 0;   // or the prompt had to be read.
+  int64_t num_below_threshold = 0;  // FinishReason::kCacheThreshold
   // Of drafts, by source and place: tokens that steps verified, and that were right.
   using DraftCounts = std::array<std::array<int64_t, kDraftPlaces>, speculation::kNumSources>;
   DraftCounts num_draft_tokens = {};

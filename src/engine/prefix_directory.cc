@@ -96,7 +96,8 @@ int64_t Nanoseconds(const timespec& time) { return time.tv_sec * kSecond + time.
 }  // namespace
 
 struct PrefixDirectory::Room {
-  bool taken = false;  // The state is there, or being written: no room is wanted.
+  bool taken = false;     // The state is there, or being written: no room is wanted.
+  bool is_there = false;  // The former.
   std::vector<std::string> evicted;
 };
 
@@ -232,6 +233,7 @@ Result<PrefixDirectory::Room> PrefixDirectory::MakeRoom(const std::string& name,
       ++findings_.num_unfinished;
       continue;
     }
+    room.is_there = room.is_there || other == name;
     room.taken = room.taken || other == name || (!name.empty() && IsUnfinishedNameOf(other, name));
     all += status.st_size;
     if (!is_state) continue;
@@ -278,6 +280,7 @@ Result<PrefixDirectory::Published> PrefixDirectory::Publish(const PrefixKey& key
   if (!lock) return Error(lock.error());
   DSV4_ASSIGN_OR_RETURN(Room room, MakeRoom(name, published.num_bytes, max_bytes));
   published.evicted = std::move(room.evicted);
+  published.is_there = room.is_there;
   if (room.taken) return published;
   DSV4_ASSIGN_OR_RETURN(UnfinishedPrefixFile file,
                         UnfinishedPrefixFile::Create(files_, name, published.num_bytes));

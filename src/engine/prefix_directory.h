@@ -44,7 +44,8 @@ class PrefixDirectory {
     int64_t num_damaged = 0;           // Files that were removed since they are none of ours.
   };
   struct Published {
-    bool written = false;  // False: the state is there, or another server is writing it.
+    bool written = false;   // False: the state is there, or another server is writing it.
+    bool is_there = false;  // The former.
     int64_t num_bytes = 0;
     std::vector<std::string> evicted;
   };

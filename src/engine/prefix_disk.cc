@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <sys/resource.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <new>
@@ -32,37 +31,18 @@ constexpr int kMaxReads = 3;
 // Yields to the threads that compute the answers. It can only fail to be nicer.
 void LowerPriority() { (void)::setpriority(PRIO_PROCESS, 0, 10); }  // Of this thread, on Linux.
 
-// Hashes of ever longer beginnings of one list of tokens, as HashPrefixes has them.
-class PrefixHasher {
- public:
-  PrefixHasher(uint64_t salt, std::span<const int32_t> tokens) : state_(XXH3_createState()), tokens_(tokens) {
-    if (state_ == nullptr) throw std::bad_alloc();
-    XXH3_64bits_reset_withSeed(state_.get(), salt);
-  }
-  // `length` is at least that of the call before.
-  uint64_t At(int64_t length) {
-    const std::span<const int32_t> more =
-        tokens_.subspan(static_cast<size_t>(length_), static_cast<size_t>(length - length_));
-    XXH3_64bits_update(state_.get(), more.data(), more.size_bytes());
-    length_ = length;
-    return XXH3_64bits_digest(state_.get());
-  }
-
- private:
-  struct Free {
-    void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
-  };
-  std::unique_ptr<XXH3_state_t, Free> state_;
-  std::span<const int32_t> tokens_;
-  int64_t length_ = 0;
-};
-
 }  // namespace
 
 struct PrefixDisk::Load {
   // Guarded by the disk's mutex.
   bool done = false;
   std::shared_ptr<Content> content;
+};
+
+struct PrefixDisk::Publication {
+  std::shared_ptr<Entry> entry;  // Null: it is not written.
+  int64_t num_tokens = 0;
+  std::chrono::steady_clock::time_point wanted_by;
 };
 
 PrefixDisk::PrefixDisk(PrefixDiskOptions options, Deserialize deserialize,
@@ -157,33 +137,75 @@ PrefixDisk::Match PrefixDisk::Longest(uint64_t salt, std::span<const int32_t> to
 
 void PrefixDisk::Offer(uint64_t salt, std::span<const int32_t> tokens, const kv::SequenceState& state) {
   const auto num_tokens = static_cast<int64_t>(tokens.size());
-  DSV4_CHECK(num_tokens == state.length()) << num_tokens << " tokens, state of " << state.length();
-  if (num_tokens < kMinGain) return;
-  const int64_t num_bytes = kv::StateBytes(state.layout(), num_tokens);
   {
     const std::lock_guard lock(mutex_);
-    if (disabled_) return;
     const int64_t gain = num_tokens - Longest(salt, tokens, num_tokens, /*written_only=*/false).length;
-    if (gain < std::max(kMinGain, num_tokens / kMinGainShare)) return;
-    if (!writes_.empty() && queued_bytes_ + num_bytes > options_.max_queued_bytes) {
+    if (disabled_ || gain < std::max(kMinGain, num_tokens / kMinGainShare)) return;
+    if (!writes_.empty() &&
+        queued_bytes_ + kv::StateBytes(state.layout(), num_tokens) > options_.max_queued_bytes) {
       ++stats_.num_dropped;
       return;
     }
   }
+  (void)Queue(salt, tokens, state, /*first=*/false);
+}
+
+std::shared_ptr<PrefixDisk::Entry> PrefixDisk::Queue(uint64_t salt, std::span<const int32_t> tokens,
+                                                     const kv::SequenceState& state, bool first) {
+  const auto num_tokens = static_cast<int64_t>(tokens.size());
+  DSV4_CHECK(num_tokens == state.length()) << num_tokens << " tokens, state of " << state.length();
   Result<kv::Snapshot> snapshot = state.Snapshot();
-  if (!snapshot) return;  // In the middle of a failed step: nothing worth keeping.
+  if (!snapshot) return nullptr;  // In the middle of a failed step: nothing worth keeping.
   auto entry = std::make_shared<Entry>();
   entry->state = {.salt = salt, .num_tokens = num_tokens, .hashes = HashPrefixes(salt, tokens)};
+  const int64_t num_bytes = kv::StateBytes(state.layout(), num_tokens);
   {
     const std::lock_guard lock(mutex_);
-    if (disabled_) return;
+    if (disabled_) return nullptr;
     entry->state.origin = origin_.value_or(0);  // LearnOrigin names it anew.
     entry->state.name = PrefixFileName(entry->state.origin, salt, tokens);
     Enter(entry);
     queued_bytes_ += num_bytes;
-    writes_.push_back({std::move(entry), {tokens.begin(), tokens.end()}, std::move(*snapshot), num_bytes});
+    WriteJob job = {entry, {tokens.begin(), tokens.end()}, std::move(*snapshot), num_bytes};
+    first ? writes_.push_front(std::move(job)) : writes_.push_back(std::move(job));
   }
   write_wanted_.notify_one();
+  return entry;
+}
+
+std::shared_ptr<PrefixDisk::Publication> PrefixDisk::Publish(uint64_t salt, std::span<const int32_t> tokens,
+                                                             const kv::SequenceState& state) {
+  const auto num_tokens = static_cast<int64_t>(tokens.size());
+  auto publication = std::make_shared<Publication>();
+  publication->wanted_by =
+      std::chrono::steady_clock::now() + kDiskPatience +
+      std::chrono::seconds(kv::StateBytes(state.layout(), num_tokens) / kSlowBytesPerSecond);
+  {
+    const std::lock_guard lock(mutex_);
+    const Match match = Longest(salt, tokens, num_tokens, /*written_only=*/false);
+    if (num_tokens < kMinGain || disabled_) return publication;
+    if (num_tokens - match.length < kMinGain) {  // That one will do, as soon as it is written.
+      publication->entry = match.entry;
+      publication->num_tokens = match.length;
+      return publication;
+    }
+  }
+  publication->entry = Queue(salt, tokens, state, /*first=*/true);
+  publication->num_tokens = num_tokens;
+  return publication;
+}
+
+std::optional<int64_t> PrefixDisk::NumPublished(const Publication& publication) const {
+  const std::lock_guard lock(mutex_);
+  if (publication.entry == nullptr || publication.entry->failed || disabled_) return 0;
+  if (publication.entry->written) return publication.num_tokens;
+  if (std::chrono::steady_clock::now() > publication.wanted_by) return 0;
+  return std::nullopt;
+}
+
+void PrefixDisk::WaitForWrite(std::chrono::milliseconds at_most) {
+  std::unique_lock lock(mutex_);
+  write_done_.wait_for(lock, at_most, [&] { return writes_.empty() && !writing_; });
 }
 
 std::shared_ptr<PrefixDisk::Load> PrefixDisk::Find(uint64_t salt, std::span<const int32_t> prompt,
@@ -235,6 +257,7 @@ bool PrefixDisk::DropQueue() {
   dropped.swap(writes_);
   for (const WriteJob& job : dropped) {
     if (!job.entry->written) Leave(job.entry->state.name);
+    job.entry->failed = true;
     queued_bytes_ -= job.num_bytes;
     ++stats_.num_dropped;
   }
@@ -283,6 +306,7 @@ bool PrefixDisk::LearnOrigin() {
     state.origin = *origin;
     state.name = PrefixFileName(*origin, state.salt, job.tokens);
     if (entries_.contains(state.name)) {  // It is there from an earlier run.
+      job.entry->written = true;
       queued_bytes_ -= job.num_bytes;
       spent_.push_back(std::move(job));
       continue;
@@ -312,7 +336,10 @@ void PrefixDisk::Disable(const Status& why) {
 
 void PrefixDisk::DropWrites() {
   stats_.num_dropped += static_cast<int64_t>(writes_.size());
-  for (WriteJob& job : writes_) spent_.push_back(std::move(job));
+  for (WriteJob& job : writes_) {
+    job.entry->failed = true;
+    spent_.push_back(std::move(job));
+  }
   writes_.clear();
   queued_bytes_ = 0;
 }
@@ -359,6 +386,8 @@ Status PrefixDisk::Write(const WriteJob& job, uint64_t origin) {
     ++stats_.num_written;
   } else if (!job.entry->written) {
     Leave(state.name);  // Another server's; a look finds it when it is whole.
+    job.entry->written = published.is_there;
+    job.entry->failed = !published.is_there;
   }
   warned_ = false;
   return {};
@@ -401,6 +430,7 @@ void PrefixDisk::WriteLoop() {
       queued_bytes_ = std::max<int64_t>(0, queued_bytes_ - job->num_bytes);
       if (!written) {
         if (!job->entry->written) Leave(job->entry->state.name);
+        job->entry->failed = true;
         ++stats_.num_dropped;
       }
       spent_.push_back(std::move(*job));

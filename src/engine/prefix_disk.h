@@ -83,6 +83,16 @@ class PrefixDisk {
   // Writes `state`, which holds `tokens`, when that is worth a file.
   void Offer(uint64_t salt, std::span<const int32_t> tokens, const kv::SequenceState& state);
 
+  // The state of a whole prompt, on its way to the disk, for IsDone.
+  struct Publication;
+  // The same for a state that other servers wait for: whenever it has kMinGain tokens more than others there, and in front of what else is queued.
+  std::shared_ptr<Publication> Publish(uint64_t salt, std::span<const int32_t> tokens,
+                                       const kv::SequenceState& state);
+  // Tokens of it that all servers find, 0 where it could not be written; nullopt while that is not known.
+  std::optional<int64_t> NumPublished(const Publication& publication) const;
+  // Returns when another file is written, or after `at_most`.
+  void WaitForWrite(std::chrono::milliseconds at_most);
+
   // Starts to look for the state with the longest usable proper prefix of `prompt`, as PrefixStore::Find, if that is more than
   // `longer_than` tokens, and to read it. What other servers have written up to now is found too. Null where nothing can be found: the prompt is
   // too short, the origin is not known, or the disk does not answer. Several askers of one state share its load.
@@ -113,7 +123,8 @@ class PrefixDisk {
   struct Entry {
     PrefixFileHead state;
     bool written = false;
-    bool is_own = false;  // This object has written it.
+    bool is_own = false;  // This object has written it,
+    bool failed = false;  // or could not.
   };
   struct WriteJob {
     std::shared_ptr<Entry> entry;
@@ -163,6 +174,9 @@ class PrefixDisk {
   void Enter(const std::shared_ptr<Entry>& entry);
   void EnterFile(const PrefixFileHead& head);
   bool IsStuck() const;
+  // Null where the state is not worth a file.
+  std::shared_ptr<Entry> Queue(uint64_t salt, std::span<const int32_t> tokens, const kv::SequenceState& state,
+                               bool first);
   Match LongestFor(const ReadJob& job) const;
   void EndLoad(ReadJob& job, std::shared_ptr<Content> content);
   void Leave(const std::string& name);

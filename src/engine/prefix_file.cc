@@ -7,6 +7,8 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#define XXH_STATIC_LINKING_ONLY  // XXH3_state_t as a member.
 #include <xxhash.h>
 
 #include <algorithm>
@@ -158,6 +160,25 @@ PrefixHashes HashPrefixes(uint64_t salt, std::span<const int32_t> tokens) {
     hashes[i] = XXH3_64bits_withSeed(prefix.data(), prefix.size_bytes(), salt);
   }
   return hashes;
+}
+
+struct PrefixHasher::State {
+  XXH3_state_t state;
+};
+
+PrefixHasher::PrefixHasher(uint64_t salt, std::span<const int32_t> tokens)
+    : state_(std::make_unique<State>()), tokens_(tokens) {
+  XXH3_64bits_reset_withSeed(&state_->state, salt);
+}
+
+PrefixHasher::~PrefixHasher() = default;
+
+uint64_t PrefixHasher::At(int64_t length) {
+  const std::span<const int32_t> more =
+      tokens_.subspan(static_cast<size_t>(length_), static_cast<size_t>(length - length_));
+  XXH3_64bits_update(&state_->state, more.data(), more.size_bytes());
+  length_ = length;
+  return XXH3_64bits_digest(&state_->state);
 }
 
 std::string PrefixFileName(uint64_t origin, uint64_t salt, std::span<const int32_t> tokens) {

@@ -21,6 +21,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -37,6 +38,23 @@ inline constexpr int64_t kDiskRewindTokens = 8;
 // PrefixHashes[i] is the hash of a state's tokens without the last i. Zeros for a state of kDiskRewindTokens or less, which is not used.
 using PrefixHashes = std::array<uint64_t, kDiskRewindTokens + 1>;
 PrefixHashes HashPrefixes(uint64_t salt, std::span<const int32_t> tokens);
+
+// Hashes of ever longer beginnings of one list of tokens, which outlives this, as HashPrefixes has them.
+class PrefixHasher {
+ public:
+  PrefixHasher(uint64_t salt, std::span<const int32_t> tokens);
+  ~PrefixHasher();
+  PrefixHasher(const PrefixHasher&) = delete;
+  PrefixHasher& operator=(const PrefixHasher&) = delete;
+  // `length` is at least that of the call before.
+  uint64_t At(int64_t length);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+  std::span<const int32_t> tokens_;
+  int64_t length_ = 0;
+};
 
 struct PrefixKey {
   uint64_t origin = 0;

@@ -42,9 +42,15 @@ struct Request {
   uint64_t owner = 0;
   // Of a lower number is started and read before those of a higher one; answers that are being made are not touched.
   int64_t priority = 0;
+  // A request of whose prompt kept states have less than this part ends at once, with kCacheThreshold: 1 wants all that a state can have, 0 nothing.
+  double least_cached_part = 0.0;
+  // The request ends when the state of its prompt is in a file for other servers (EngineOptions::prefix_disk), or cannot be.
+  bool publish = false;
+  // Another server is to have written that state: whether it was there is counted.
+  bool expects_state = false;
 };
 
-enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kError };
+enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kError, kCacheThreshold };
 
 // One event about one request, in order.
 struct Event {
@@ -63,6 +69,8 @@ struct Event {
   FinishReason finish_reason = FinishReason::kStop;
   int32_t stop_token = -1;
   Status status = {};
+  // With Request::publish: tokens of the prompt that other servers find read; 0: the prompt is too short for a file, or it could not be written.
+  int64_t num_published_tokens = 0;
 };
 
 }  // namespace dsv4::engine

@@ -51,16 +51,20 @@ StateKeeper::StateKeeper(EngineCore& core)
   if (block_bytes > 0) stats.num_blocks = static_cast<int64_t>(static_cast<double>(room) / block_bytes);
 }
 
-void StateKeeper::Keep(const Sequence& sequence) {
-  if (store_.enabled() && sequence.state && !sequence.state->poisoned()) {
-    store_.Keep(sequence.request.cache_salt, sequence.Known(), *sequence.state);
-    if (core_.options.prefix_disk != nullptr) {
-      core_.options.prefix_disk->Offer(sequence.request.cache_salt, sequence.Known(), *sequence.state);
-    }
-  }
+void StateKeeper::Keep(Sequence& sequence) {
+  if (!store_.enabled() || !sequence.state || sequence.state->poisoned()) return;
+  const uint64_t salt = sequence.request.cache_salt;
+  store_.Keep(salt, sequence.Known(), *sequence.state);
+  PrefixDisk* disk = core_.options.prefix_disk;
+  if (disk == nullptr) return;
+  const bool is_prompt = sequence.length() == core_.MostReusable(sequence.num_prompt_tokens);
+  if (sequence.request.publish && is_prompt && sequence.publication == nullptr)
+    sequence.publication = disk->Publish(salt, sequence.Known(), *sequence.state);
+  else
+    disk->Offer(salt, sequence.Known(), *sequence.state);
 }
 
-void StateKeeper::KeepIfWanted(const Sequence& sequence) {
+void StateKeeper::KeepIfWanted(Sequence& sequence) {
   if (sequence.IsKeptAt(sequence.length())) {
     Keep(sequence);
   } else if (sequence.IsCheckpoint(sequence.length())) {
@@ -108,7 +112,11 @@ void StateKeeper::Tidy() {
   if (core_.options.prefix_disk != nullptr) core_.options.prefix_disk->Tidy();
 }
 
-bool StateKeeper::AwaitLoad() {
+bool StateKeeper::AwaitDisk() {
+  if (!core_.publishing.empty()) {
+    core_.options.prefix_disk->WaitForWrite(kLoadTick);
+    return true;
+  }
   if (std::ranges::none_of(core_.waiting, [](const auto& sequence) { return sequence->load != nullptr; }))
     return false;
   core_.options.prefix_disk->WaitForLoad(kLoadTick);

@@ -21,9 +21,9 @@ class StateKeeper {
 
   bool enabled() const { return store_.enabled(); }
   // Keeps what the sequence has read, on disk too.
-  void Keep(const Sequence& sequence);
+  void Keep(Sequence& sequence);
   // The same if it is at one of the lengths that are wanted; at a checkpoint in memory only.
-  void KeepIfWanted(const Sequence& sequence);
+  void KeepIfWanted(Sequence& sequence);
   // A kept state to begin with; nullopt: none.
   std::optional<kv::SequenceState> Find(const Sequence& sequence);
   // Tokens that the sequence shares with any kept state.
@@ -33,7 +33,7 @@ class StateKeeper {
   // Looks after the disk, between steps.
   void Tidy();
   // Waits a little for the disk, if a sequence does.
-  bool AwaitLoad();
+  bool AwaitDisk();
 
   // Gives up the least that is kept, in memory or in what the disk is to write; false when there is nothing.
   bool Evict();

@@ -19,6 +19,13 @@ namespace dsv4::server {
 // Tokens of a text that is encoded for a client, at most: many times any context, and 48 MiB of ids.
 inline constexpr size_t kMaxTokensRead = size_t{12} << 20;
 
+// What this server does of a prompt and its answer, where others share its states.
+enum class ServerRole : uint8_t {
+  kBoth,
+  kPrefill,  // Reads prompts for others: an answer ends when the state of its prompt is theirs.
+  kDecode,   // Answers prompts that others have read.
+};
+
 struct ServedModel : session::TextModel {
   explicit ServedModel(session::TextModel text) : TextModel(std::move(text)) {}
 
@@ -36,6 +43,8 @@ struct ServedModel : session::TextModel {
   bool both_reasoning_fields = false;
   // A request with a field that is not known is refused; else it is answered and the field named.
   bool refuse_unknown_fields = false;
+  ServerRole role = ServerRole::kBoth;
+  bool shares_states = false;  // Kept states are in files that other servers may read.
 
   bool AnswersTo(std::string_view name) const;
   // OutOfRange for a text that has more tokens than the context, whatever it says: reading 60 MiB into tokens takes half a minute.

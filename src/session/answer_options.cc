@@ -36,6 +36,9 @@ Result<engine::Request> MakeRequest(const TextModel& text, std::vector<int32_t> 
   request.num_logprobs = options.num_logprobs;
   request.num_prompt_logprobs = options.num_prompt_logprobs;
   request.priority = options.priority;
+  request.least_cached_part = options.least_cached_part;
+  request.publish = options.publish;
+  request.expects_state = options.expects_state;
   for (const int32_t token : text.StopTokens()) request.stop_tokens.insert(token);
   for (const int32_t token : options.stop_tokens) {
     if (token >= text.vocab_size) {

@@ -27,7 +27,10 @@ struct AnswerOptions {
   std::string cache_salt = {};
   bool ignore_eos = false;       // No stop token is sampled: for measurements.
   int num_prompt_logprobs = -1;  // engine::Request::num_prompt_logprobs
-  int64_t priority = 0;          // engine::Request::priority
+  int64_t priority = 0;          // engine::Request::priority, and the members of these names:
+  double least_cached_part = 0.0;
+  bool publish = false;
+  bool expects_state = false;
 };
 
 // What DeepSeek's own service does where a request says nothing (its package deepseek-recipe).

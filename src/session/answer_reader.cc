@@ -116,6 +116,7 @@ std::vector<chat::Delta> AnswerReader::Read(engine::Event event) {
     case engine::Event::Kind::kFinished:
       break;
   }
+  num_published_tokens_ = event.num_published_tokens;
   switch (event.finish_reason) {
     case engine::FinishReason::kStop:
       return Finish(chat::EndCause::kStop);
@@ -127,6 +128,9 @@ std::vector<chat::Delta> AnswerReader::Read(engine::Event event) {
     case engine::FinishReason::kError:
       status_ = event.status;
       break;
+    case engine::FinishReason::kCacheThreshold:
+      done_ = true;
+      return {{.kind = chat::Delta::Kind::kDone, .finish_reason = chat::FinishReason::kCacheThreshold}};
   }
   done_ = true;
   return {};

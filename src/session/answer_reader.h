@@ -65,6 +65,8 @@ class AnswerReader {
   // The engine has begun with the prompt; `num_cached_tokens` of it were there already.
   bool admitted() const { return admitted_; }
   int64_t num_cached_tokens() const { return num_cached_tokens_; }
+  // engine::Event::num_published_tokens, once the engine has ended it.
+  int64_t num_published_tokens() const { return num_published_tokens_; }
   int64_t num_output_tokens() const { return num_output_tokens_; }
   // Of those; the marker that closes the reasoning is one.
   int64_t num_reasoning_tokens() const { return num_reasoning_tokens_; }
@@ -88,6 +90,7 @@ class AnswerReader {
   AnswerTokens tokens_;
   std::vector<sampling::ScoredToken> prompt_scores_;
   int64_t num_cached_tokens_ = 0;
+  int64_t num_published_tokens_ = 0;
   int64_t num_output_tokens_ = 0;
   int64_t num_reasoning_tokens_ = 0;
 };

@@ -33,13 +33,13 @@ def free_port():
 
 
 @contextlib.contextmanager
-def nginx(port, lines):
-    """nginx with these lines inside of `location /`; everything it writes goes to a directory that goes away."""
+def nginx(port, lines, beside=""):
+    """nginx with these lines inside of `location /`, and others beside the server; everything it writes goes to a directory that goes away."""
     with tempfile.TemporaryDirectory() as folder:
         paths = "".join(f"{kind}_temp_path {folder}/{kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
         pathlib.Path(folder, "nginx.conf").write_text(
             f"daemon off; worker_processes 1; pid {folder}/pid; error_log stderr;\nevents {{}}\n"
-            f"http {{ access_log off;\n{paths}server {{ listen 127.0.0.1:{port}; location / {{\n{lines}\n}} }} }}\n")
+            f"http {{ access_log off;\n{paths}{beside}\nserver {{ listen 127.0.0.1:{port}; location / {{\n{lines}\n}} }} }}\n")
         with started([PROGRAMS["nginx"], "-c", f"{folder}/nginx.conf", "-p", folder, "-e", "stderr"], port):
             yield
 
@@ -157,64 +157,105 @@ class Proxies(unittest.TestCase):
             self.assertEqual(set(statuses[5:]), {200})
 
 
-class RollingRestart(unittest.TestCase):
-    """Two replicas behind HAProxy are replaced one after the other, under load: no answer that has begun is cut, and none refused."""
+class TwoReplicas(unittest.TestCase):
+    """Two replicas behind a balancer, under load. Replaced one after the other, they lose no answer that has begun and refuse none. One that is killed
+    loses what it was answering, and no more."""
 
-    def test_no_answer_is_lost_or_refused(self):
-        ports = [free_port(), free_port()]
-        options = ("--context", 4096, "--lame-duck-seconds", 2, "--drain-seconds", PATIENCE)
+    CLIENTS = 6
 
-        def replica(index):
-            return Server(*options, "--port", ports[index], "--max-sequences", 8)
+    def setUp(self):
+        self.ports = [free_port(), free_port()]
+        self.replicas = [self.replica(0), self.replica(1)]
+        self.addCleanup(lambda: [each.__exit__() for each in self.replicas])
 
-        replicas = [replica(0), replica(1)]
-        port, ended = free_port(), threading.Event()
+    def replica(self, index):
+        return Server("--context", 4096, "--lame-duck-seconds", 2, "--drain-seconds", PATIENCE, "--port", self.ports[index], "--max-sequences", 8)
+
+    def haproxy(self, port):
         lines = block("haproxy").replace("bind :80", f"bind 127.0.0.1:{port}").replace("inter 2s", "inter 200ms").replace("balance hdr(x-session-id)", "balance roundrobin")
-        lines = lines.replace("hash-type consistent", "").replace("10.0.0.1:8000", f"127.0.0.1:{ports[0]}").replace("10.0.0.2:8000", f"127.0.0.1:{ports[1]}")
-        outcomes, texts = [], set()
+        lines = lines.replace("hash-type consistent", "").replace("10.0.0.1:8000", f"127.0.0.1:{self.ports[0]}").replace("10.0.0.2:8000", f"127.0.0.1:{self.ports[1]}")
+        return haproxy(lines, port)
+
+    def nginx(self, port):
+        servers = "".join(f"server 127.0.0.1:{each} max_fails=0;" for each in self.ports)
+        return nginx(port, block("nginx").replace("http://127.0.0.1:8000", "http://replicas"), f"upstream replicas {{ {servers} }}")
+
+    def under_load(self, balancer, change):
+        """Calls change(wait for answers of both) while clients ask; what became of each request, and when it ended."""
+        port, ended, outcomes, texts = free_port(), threading.Event(), [], set()
 
         def ask():
             while not ended.is_set():
+                begun = time.monotonic()
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
                 try:
-                    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
                     body = '{"prompt": "Once upon a time", "stream": true, "max_tokens": 40, "ignore_eos": true, "temperature": 0}'
                     connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
                     response = connection.getresponse()
                     text = response.read()
                     whole = response.status == 200 and text.endswith(b"data: [DONE]\n\n")
-                    outcomes.append("whole" if whole else f"{response.status}: {text[-100:]}")
+                    outcomes.append((begun, "whole" if whole else f"{response.status}: {text[-100:]}"))
                     texts.update(["".join(re.findall(r'"text": ?"((?:[^"\\]|\\.)*)"', text.decode()))] if whole else [])
-                    connection.close()
                 except (OSError, http.client.HTTPException) as error:
-                    outcomes.append(repr(error))
-
-        try:
-            with haproxy(lines, port):
-                wait_until(lambda: http_status(port) == 200, "the first check of /ready")
-                clients = [threading.Thread(target=ask) for _ in range(6)]
-                for client in clients:
-                    client.start()
-                try:
-                    for index in range(2):
-                        before = len(outcomes)
-                        wait_until(lambda before=before: len(outcomes) > before + 12, "answers of both")
-                        replicas[index].__exit__()  # SIGTERM, and the end.
-                        self.assertEqual(replicas[index].process.returncode, 0)
-                        replicas[index] = replica(index)
-                        wait_until(lambda index=index: http_status(ports[index]) == 200, "the new one is ready")
-                        time.sleep(1)  # HAProxy sees it.
-                    before = len(outcomes)
-                    wait_until(lambda before=before: len(outcomes) > before + 12, "answers of both")
+                    outcomes.append((begun, repr(error)))
                 finally:
-                    ended.set()
-                    for client in clients:
-                        client.join()
-        finally:
-            for each in replicas:
-                each.__exit__()
-        print(f"{len(outcomes)} answers through two restarts", file=sys.stderr)
-        self.assertEqual([each for each in outcomes if each != "whole"], [])
+                    connection.close()
+
+        def answers_of_both():
+            before = len(outcomes)
+            wait_until(lambda: len(outcomes) > before + 12, "answers of both")
+
+        with balancer(port):
+            wait_until(lambda: http_status(port) == 200, "the first check of /ready")
+            clients = [threading.Thread(target=ask) for _ in range(self.CLIENTS)]
+            for client in clients:
+                client.start()
+            try:
+                change(answers_of_both)
+                answers_of_both()
+            finally:
+                ended.set()
+                for client in clients:
+                    client.join()
         self.assertEqual(len(texts), 1)
+        return outcomes
+
+    def replace_both(self, answers_of_both):
+        for index in range(2):
+            answers_of_both()
+            self.replicas[index].__exit__()  # SIGTERM, and the end.
+            self.assertEqual(self.replicas[index].process.returncode, 0)
+            self.replicas[index] = self.replica(index)
+            wait_until(lambda index=index: http_status(self.ports[index]) == 200, "the new one is ready")
+            time.sleep(1)  # The balancer sees it.
+
+    def test_haproxy_loses_and_refuses_none_through_restarts(self):
+        outcomes = self.under_load(self.haproxy, self.replace_both)
+        print(f"{len(outcomes)} answers through two restarts, HAProxy", file=sys.stderr)
+        self.assertEqual([text for _, text in outcomes if text != "whole"], [])
+
+    def test_nginx_loses_and_refuses_none_through_restarts(self):
+        outcomes = self.under_load(self.nginx, self.replace_both)
+        print(f"{len(outcomes)} answers through two restarts, nginx", file=sys.stderr)
+        self.assertEqual([text for _, text in outcomes if text != "whole"], [])
+
+    def test_a_killed_replica_loses_what_it_was_answering(self):
+        for name, balancer in (("HAProxy", self.haproxy), ("nginx", self.nginx)):
+            with self.subTest(balancer=name):
+                killed = []
+
+                def kill(answers_of_both, killed=killed):
+                    answers_of_both()
+                    self.replicas[0].process.kill()
+                    self.replicas[0].process.wait()
+                    killed.append(time.monotonic())
+                    answers_of_both()
+                outcomes = self.under_load(balancer, kill)
+                lost = [(begun, text) for begun, text in outcomes if text != "whole"]
+                self.assertLessEqual(len(lost), self.CLIENTS)
+                self.assertEqual([text for begun, text in lost if begun > killed[0]], [])
+                self.replicas[0].__exit__()
+                self.replicas[0] = self.replica(0)
 
 
 def http_status(port):

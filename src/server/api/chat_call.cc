@@ -69,6 +69,8 @@ Result<std::vector<engine::Request>> MakeChoices(const ServedModel& model, const
     DSV4_ASSIGN_OR_RETURN(engine::Request request,
                           session::MakeRequest(model, prompt, sampling, caller.owner));
     request.sampling.seed = seed + static_cast<uint64_t>(choice);
+    if (model.role == ServerRole::kPrefill) request.publish = true;
+    if (model.role == ServerRole::kDecode) request.expects_state = true;
     request.owner = caller.share;
     requests.push_back(std::move(request));
   }
@@ -253,6 +255,31 @@ void ReadSampling(Fields& fields, SamplingCall& call) {
   fields.ReadTokens("allowed_token_ids", &call.allowed_tokens);
   fields.Read("priority", &call.priority);
   ReadContentRule(fields, call.rule);
+}
+
+void ReadTransfer(Fields& fields, const ServedModel& model, SamplingCall& call) {
+  if (float part = 0.0F; fields.Read("cache_hit_threshold", &part)) {
+    if (!(part >= 0.0F && part <= 1.0F))
+      fields.Fail("cache_hit_threshold", fmt::format("got {}, wanted 0..1", part));
+    call.least_cached_part = part;
+  }
+  const chat::JsonValue* params = nullptr;
+  if (!fields.ReadObject("kv_transfer_params", &params)) return;
+  // Other members are the connectors' own: where a state is, which here says the directory.
+  Fields inner(*params, "kv_transfer_params.");
+  inner.Read("do_remote_decode", &call.publish);
+  inner.Read("do_remote_prefill", &call.expects_state);
+  call.wants_transfer = call.publish;
+  const char* const asked = call.publish ? "do_remote_decode" : "do_remote_prefill";
+  if (call.publish && call.expects_state)
+    inner.Fail("do_remote_decode", "beside do_remote_prefill, wanted one of them");
+  if ((call.publish || call.expects_state) && !model.shares_states)
+    inner.Fail(asked, "this server shares no states with others (serve --prefix-cache-dir)");
+  if (call.publish && model.role == ServerRole::kDecode)
+    inner.Fail(asked, "this server is to answer prompts (--role decode), wanted one that reads them");
+  if (call.expects_state && model.role == ServerRole::kPrefill)
+    inner.Fail(asked, "this server is to read prompts (--role prefill), wanted one that answers them");
+  fields.Adopt(inner.status());
 }
 
 void ReadStop(Fields& fields, std::string_view name, SamplingCall& call) {

@@ -26,6 +26,7 @@ struct SamplingCall : session::AnswerOptions {
   bool has_top_p = false;
   int num_choices = 1;
   bool wants_token_ids = false;  // In the answer, beside the texts.
+  bool wants_transfer = false;   // Its answer says how another server goes on (kv_transfer_params).
   int64_t min_tokens = 0;
   std::vector<std::string> bad_words;   // Texts that the answer does not have, reasoning included.
   std::vector<int32_t> allowed_tokens;  // Empty: all.
@@ -38,6 +39,9 @@ struct SamplingCall : session::AnswerOptions {
 // Reads temperature, top_p, top_k, min_p, the penalties, penalty_window, logit_bias, seed, n, stop_token_ids, ignore_eos,
 // min_tokens, bad_words, allowed_token_ids, prompt_logprobs, priority, timeout and cache_salt: the fields whose names all dialects share. Mistakes stay in `fields`.
 void ReadSampling(Fields& fields, SamplingCall& call);
+
+// Reads kv_transfer_params and cache_hit_threshold, by which routers have one server read a prompt and another answer it.
+void ReadTransfer(Fields& fields, const ServedModel& model, SamplingCall& call);
 
 // The texts that end the answer, by the name that the dialect has for them.
 void ReadStop(Fields& fields, std::string_view name, SamplingCall& call);

@@ -46,6 +46,7 @@ Usage GenerationReply::CurrentUsage() const {
   Usage usage;
   usage.num_prompt_tokens = num_prompt_tokens_;
   usage.num_cached_tokens = choices_.front().reader.num_cached_tokens();
+  usage.num_published_tokens = choices_.front().reader.num_published_tokens();
   for (const Choice& choice : choices_) {
     usage.num_output_tokens += choice.reader.num_output_tokens();
     usage.num_reasoning_tokens += choice.reader.num_reasoning_tokens();

@@ -48,6 +48,7 @@ class ChatWriter : public AnswerWriter {
         num_choices_(static_cast<size_t>(request.call.sampling.num_choices)),
         wants_logprobs_(request.call.sampling.num_logprobs >= 0),
         wants_token_ids_(request.call.sampling.wants_token_ids),
+        wants_transfer_(request.call.sampling.wants_transfer),
         shows_reasoning_(request.shows_reasoning),
         call_ids_(num_choices_),
         token_ids_(num_choices_) {}
@@ -83,6 +84,7 @@ class ChatWriter : public AnswerWriter {
   size_t num_choices_;
   bool wants_logprobs_;
   bool wants_token_ids_;
+  bool wants_transfer_;
   bool shows_reasoning_;
   std::string id_ = RandomId("chatcmpl-");
   int64_t created_ = std::time(nullptr);
@@ -146,6 +148,12 @@ class StreamedChat final : public ChatWriter {
       Json chunk = Document("chat.completion.chunk");
       chunk["choices"] = Json::array();
       chunk["usage"] = OpenAiUsage(usage);
+      out += SseData(chunk);
+    }
+    if (wants_transfer_) {
+      Json chunk = Document("chat.completion.chunk");
+      chunk["choices"] = Json::array();
+      chunk["kv_transfer_params"] = TransferParams(usage);
       out += SseData(chunk);
     }
     out += "data: [DONE]\n\n";
@@ -243,6 +251,7 @@ class WholeChat final : public ChatWriter {
     Json document = Document("chat.completion");
     document["choices"] = choices_;
     document["usage"] = OpenAiUsage(usage);
+    if (wants_transfer_) document["kv_transfer_params"] = TransferParams(usage);
     if (wants_prompt_logprobs_) document["prompt_logprobs"] = prompt_logprobs_;
     if (wants_token_ids_) document["prompt_token_ids"] = prompt_ids_;
     out += JsonText(document);
@@ -305,6 +314,7 @@ Result<OpenAiChatRequest> ReadOpenAiChat(const ServedModel& model, const chat::J
   if (fields.Read("max_tokens", &max_tokens)) sampling.max_tokens = max_tokens;
   if (fields.Read("max_completion_tokens", &max_tokens)) sampling.max_tokens = max_tokens;
   ReadSampling(fields, sampling);
+  ReadTransfer(fields, model, sampling);
   ReadLogprobs(fields, sampling);
   fields.Read("return_token_ids", &sampling.wants_token_ids);
   ReadPromptLogprobs(fields, request.stream, sampling);

@@ -149,6 +149,7 @@ class CompletionsWriter final : public AnswerWriter {
         wants_logprobs_(request.sampling.num_logprobs >= 0),
         wants_prompt_logprobs_(request.wants_prompt_logprobs),
         wants_token_ids_(request.sampling.wants_token_ids),
+        wants_transfer_(request.sampling.wants_transfer),
         num_choices_(static_cast<size_t>(request.sampling.num_choices)),
         choices_(request.prompts.size() * static_cast<size_t>(request.sampling.num_choices)) {
     if (!request.echo) return;
@@ -204,9 +205,10 @@ class CompletionsWriter final : public AnswerWriter {
 
   void End(const Usage& usage, std::string& out) override {
     Json document = Document();
-    document["usage"] = OpenAiUsage(usage);
+    if (include_usage_ || !streamed_) document["usage"] = OpenAiUsage(usage);
+    if (wants_transfer_) document["kv_transfer_params"] = TransferParams(usage);
     if (streamed_) {
-      if (include_usage_) out += SseData(document);
+      if (include_usage_ || wants_transfer_) out += SseData(document);
       out += "data: [DONE]\n\n";
       return;
     }
@@ -254,6 +256,7 @@ class CompletionsWriter final : public AnswerWriter {
   bool wants_logprobs_;
   bool wants_prompt_logprobs_;
   bool wants_token_ids_;
+  bool wants_transfer_;
   std::vector<std::vector<int32_t>> prompt_ids_;  // Where they are wanted.
   size_t num_choices_;                            // Of a prompt.
   bool echoes_scores_ = false;
@@ -291,6 +294,7 @@ Result<CompletionsRequest> ReadCompletions(const ServedModel& model, const chat:
   int64_t max_tokens = 0;
   if (fields.Read("max_tokens", &max_tokens)) sampling.max_tokens = max_tokens;
   ReadSampling(fields, sampling);
+  ReadTransfer(fields, model, sampling);
   if (fields.Read("logprobs", &sampling.num_logprobs) &&
       (sampling.num_logprobs < 0 || sampling.num_logprobs > 20)) {
     fields.Fail("logprobs", fmt::format("got {}, wanted 0..20", sampling.num_logprobs));

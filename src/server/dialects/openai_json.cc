@@ -26,6 +26,16 @@ Json OpenAiUsage(const Usage& usage) {
           {"prompt_cache_miss_tokens", usage.num_prompt_tokens - usage.num_cached_tokens}};
 }
 
+Json TransferParams(const Usage& usage) {
+  return {{"do_remote_decode", false},
+          {"do_remote_prefill", usage.num_published_tokens > 0},
+          {"remote_engine_id", nullptr},
+          {"remote_block_ids", nullptr},
+          {"remote_host", nullptr},
+          {"remote_port", nullptr},
+          {"remote_num_tokens", usage.num_published_tokens}};
+}
+
 Json OpenAiLogprob(const tokenizer::Tokenizer& tokenizer, const sampling::SampledToken& token) {
   Json entry = TokenJson(tokenizer, token.id, token.logprob);
   entry["top_logprobs"] = Json::array();

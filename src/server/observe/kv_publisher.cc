@@ -33,6 +33,22 @@ struct Change {
   std::variant<engine::StoredBlocks, Removed, Cleared> what;
 };
 
+// The members of one object, in order: an array, or a map with their names.
+class Members {
+ public:
+  Members(MessagePack& out, bool named, size_t size) : out_(out), named_(named) {
+    named ? out.Map(size) : out.Array(size);
+  }
+  MessagePack& operator[](std::string_view name) {
+    if (named_) out_.String(name);
+    return out_;
+  }
+
+ private:
+  MessagePack& out_;
+  bool named_;
+};
+
 void PutHashes(std::span<const uint64_t> hashes, MessagePack& out) {
   out.Array(hashes.size());
   for (const uint64_t hash : hashes) out.Unsigned(hash);
@@ -40,33 +56,32 @@ void PutHashes(std::span<const uint64_t> hashes, MessagePack& out) {
 
 std::string Batch(const Change& change, const KvPublisherOptions& options) {
   MessagePack out;
-  out.Array(3);
-  out.Double(change.time);
-  out.Array(1);
+  const bool named = options.named_members;
+  Members batch(out, named, 3);
+  batch["ts"].Double(change.time);
+  batch["events"].Array(1);
   if (const auto* stored = std::get_if<engine::StoredBlocks>(&change.what)) {
-    out.Array(8);
-    out.String("BlockStored");
-    PutHashes(stored->hashes, out);
-    if (stored->has_parent)
-      out.Unsigned(stored->parent);
-    else
-      out.Nil();
-    out.Array(stored->tokens.size());
+    Members event(out, named, 8);
+    event["type"].String("BlockStored");
+    PutHashes(stored->hashes, event["block_hashes"]);
+    MessagePack& parent = event["parent_block_hash"];
+    stored->has_parent ? parent.Unsigned(stored->parent) : parent.Nil();
+    event["token_ids"].Array(stored->tokens.size());
     for (const int32_t token : stored->tokens) out.Unsigned(static_cast<uint64_t>(token));
-    out.Unsigned(static_cast<uint64_t>(options.block_tokens));
-    out.Nil();
-    out.String(options.medium);
-    out.Nil();
+    event["block_size"].Unsigned(static_cast<uint64_t>(options.block_tokens));
+    event["lora_id"].Nil();
+    event["medium"].String(options.medium);
+    event["lora_name"].Nil();
   } else if (const auto* removed = std::get_if<Removed>(&change.what)) {
-    out.Array(3);
-    out.String("BlockRemoved");
-    PutHashes(removed->hashes, out);
-    out.String(options.medium);
+    Members event(out, named, 3);
+    event["type"].String("BlockRemoved");
+    PutHashes(removed->hashes, event["block_hashes"]);
+    event["medium"].String(options.medium);
   } else {
-    out.Array(1);
-    out.String("AllBlocksCleared");
+    Members event(out, named, 1);
+    event["type"].String("AllBlocksCleared");
   }
-  out.Unsigned(0);
+  batch["data_parallel_rank"].Unsigned(0);
   return out.Take();
 }
 

@@ -2,9 +2,10 @@
 //
 // A PUB socket sends messages of three parts: the topic, a number of 8 bytes (big-endian, from 0, one more each time), and a batch. It is
 // MessagePack: [time, [event], rank]. An event is an array that begins with its name.
+// Newer versions of vLLM have maps in place of both: of ts, events, data_parallel_rank, and of type and the names below.
 //
-// - `BlockStored`: hashes, parent or nil, tokens, tokens of a block, nil, medium, nil
-// - `BlockRemoved`: hashes, medium
+// - `BlockStored`: block_hashes, parent_block_hash or nil, token_ids, block_size, lora_id nil, medium, lora_name nil
+// - `BlockRemoved`: block_hashes, medium
 // - `AllBlocksCleared`
 //
 // The first is AllBlocksCleared: what a reader knew of an earlier process is gone. A ROUTER socket takes a number in 8 bytes behind an empty
@@ -27,6 +28,7 @@ struct KvPublisherOptions {
   std::string topic;
   int64_t block_tokens = 0;
   std::string medium;            // "GPU" or "CPU".
+  bool named_members = false;    // Maps in place of arrays.
   size_t num_replayed = 10'000;  // Batches that a reader can ask for again.
   int most_unsent =
       100'000;  // Messages for a slow reader. It misses further ones, and sees that by their numbers.

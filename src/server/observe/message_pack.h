@@ -12,6 +12,7 @@ class MessagePack {
  public:
   void Nil() { text_ += '\xc0'; }
   void Array(size_t size) { Head(size, 0x90, 0xdc); }
+  void Map(size_t size) { Head(size, 0x80, 0xde); }
   void String(std::string_view text) {
     if (text.size() < 32)
       text_ += static_cast<char>(0xa0 | text.size());

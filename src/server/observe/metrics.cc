@@ -158,6 +158,18 @@ struct Metrics::State {
       Counter("dsv4_mixed_steps_on_device_total",
               "Steps that were waited for, prompts among them or not, and chose their tokens on the device.");
   prometheus::Counter& output = Counter("dsv4_output_tokens_total", "Tokens sampled.");
+  prometheus::Counter& published =
+      Counter("dsv4_split_published_total", "Prompts read for other servers, which find their states.");
+  prometheus::Counter& not_published =
+      Counter("dsv4_split_not_published_total", "The same, too short for a file or of a disk that failed.");
+  prometheus::Counter& states_met =
+      Counter("dsv4_split_states_met_total", "Prompts whose states another server had written.");
+  prometheus::Counter& states_missing =
+      Counter("dsv4_split_states_missing_total",
+              "Prompts that were read here, since no other server's state was there.");
+  prometheus::Counter& below_threshold =
+      Counter("dsv4_cache_threshold_total",
+              "Requests that ended since less of their prompts was kept than they want.");
   prometheus::Counter& preemptions =
       Counter("dsv4_preemptions_total", "Sequences that gave up their state for others.");
   prometheus::Counter& replayed_steps =
@@ -314,6 +326,14 @@ void Metrics::OnStep(const engine::StepReport& report) {
   state_->prefill_beside_decode.Set(static_cast<double>(now.prefill_beside_decode));
   state_->gap_aim.Set(now.gap_aim);
   state_->holding_steps.Increment(static_cast<double>(now.num_steps_holding - last.num_steps_holding));
+  const auto add = [](prometheus::Counter& counter, int64_t more) {
+    counter.Increment(static_cast<double>(more));
+  };
+  add(state_->published, now.num_published - last.num_published);
+  add(state_->not_published, now.num_not_published - last.num_not_published);
+  add(state_->states_met, now.num_states_met - last.num_states_met);
+  add(state_->states_missing, now.num_states_missing - last.num_states_missing);
+  add(state_->below_threshold, now.num_below_threshold - last.num_below_threshold);
   state_->preemptions.Increment(static_cast<double>(now.num_preemptions - last.num_preemptions));
   if (now.num_steps != last.num_steps) {  // Else it only waited for the disk, or ended what was cancelled.
     state_->step_seconds.Observe(report.seconds);
