@@ -100,15 +100,6 @@ class Arguments(unittest.TestCase):
         for option, value in (("--stop", "never this"), ("--logit-bias", "5=-1")):
             self.assertEqual(dsv4_json(*arguments, option, value, option, value, QUESTION)["prompt_token_ids"], usual)
 
-    def test_the_program_of_the_first_answer_is_run_alone(self):
-        alone = pathlib.Path(BINARY).with_name("dsv4-run")
-        answers = [subprocess.run([program, "run", QUESTION, "--temperature", "0"], capture_output=True, text=True, check=True).stdout
-                   for program in (BINARY, alone)]
-        self.assertEqual(*answers)
-        refused = subprocess.run([alone, "serve"], capture_output=True, text=True, check=False)
-        self.assertEqual((refused.returncode, refused.stdout), (2, ""))
-        self.assertIn("unknown command 'serve'", refused.stderr)
-
     def test_the_answer_alone_goes_to_a_pipe(self):
         arguments = ("run", "--temperature", "0", QUESTION)
         shown = dsv4(*arguments)
