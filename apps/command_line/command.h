@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/command_line/command_list.h"
 #include "apps/shared/model_flags.h"
 
 namespace dsv4::apps {
@@ -60,23 +61,5 @@ class Commands {
   ModelFlags& model_;
   std::vector<Command> commands_;
 };
-
-// One for each folder of commands, in the order of the help text.
-void RegisterRun(Commands& commands);       // apps/run
-void RegisterServe(Commands& commands);     // apps/serve
-void RegisterBatch(Commands& commands);     // apps/batch
-void RegisterDiagnose(Commands& commands);  // apps/diagnose
-void RegisterEval(Commands& commands);      // apps/eval
-void RegisterLogits(Commands& commands);    // apps/tools
-void RegisterInspect(Commands& commands);   // apps/inspect
-void RegisterExperts(Commands& commands);   // apps/experts
-void RegisterSynth(Commands& commands);     // apps/tools
-void RegisterConvert(Commands& commands);   // apps/tools
-void RegisterBench(Commands& commands);     // apps/bench
-void RegisterText(Commands& commands);      // apps/tools: encode, parse, tokenize
-void RegisterPull(Commands& commands);      // apps/pull
-void RegisterLaunch(Commands& commands);    // apps/launch
-void RegisterModels(Commands& commands);    // apps/pull: list, show, rm, ps
-void RegisterShell(Commands& commands);     // apps/command_line: completion, man
 
 }  // namespace dsv4::apps

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -32,11 +31,6 @@
 namespace dsv4::apps {
 namespace {
 
-constexpr std::array kRegister = {RegisterRun,   RegisterServe,   RegisterBatch,   RegisterDiagnose,
-                                  RegisterEval,  RegisterLogits,  RegisterInspect, RegisterExperts,
-                                  RegisterSynth, RegisterConvert, RegisterBench,   RegisterText,
-                                  RegisterPull,  RegisterLaunch,  RegisterModels,  RegisterShell};
-
 int Main(int argc, char** argv) {
   CLI::App app("dsv4: a native inference engine for DeepSeek-V4");
   app.set_help_flag("-h,--help", "What most people need; --help-all: everything");
@@ -53,7 +47,7 @@ int Main(int argc, char** argv) {
   app.add_flag_callback(
       "-v,--verbose", [&log_level] { log_level = "info"; }, "The same as --log-level info");
   Commands commands(app, model);
-  for (const auto add : kRegister) add(commands);
+  for (const Register add : RegisterFunctions()) add(commands);
   Settings settings(app);
   DescribeUsage(commands, settings);
 
