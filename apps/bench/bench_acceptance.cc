@@ -1,3 +1,4 @@
+// `bench --acceptance`: timed steps of drafting and verifying at given rates of acceptance.
 #include "apps/bench/bench_acceptance.h"
 
 #include <fmt/format.h>

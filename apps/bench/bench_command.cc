@@ -1,3 +1,4 @@
+// `dsv4 bench`: loading, checks, rounds of rows, memory and the report.
 #include "apps/bench/bench_command.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Bytes and bounds of a decode step with cached and host experts.
 #include "apps/bench/bench_experts.h"
 
 #include <fmt/format.h>

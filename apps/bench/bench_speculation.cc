@@ -1,3 +1,4 @@
+// `bench --speculation --prompts`: answers with and without drafts, timed in turns and compared.
 #include "apps/bench/bench_speculation.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Registration of subcommands and dispatch of the parsed one, over ranks or alone.
 #include "apps/command_line/command.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Registration of options that several commands take: model, ranks, content, sampling, conversation.
 #include "apps/command_line/shared_flags.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Completion scripts of bash, zsh and fish, and manual pages.
 #include "apps/command_line/shell_texts.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// List of checks in order, and what each is given.
 #include "apps/diagnose/diagnose_checks.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// Check `prompt`: template, ids and merges against another engine's, with the first difference and its usual
+// cause.
 #include "apps/diagnose/diagnose_prompt.h"
 
 #include <fmt/format.h>

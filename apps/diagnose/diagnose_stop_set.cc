@@ -1,3 +1,4 @@
+// Check `stop-set`: ids that end a turn, their origin, and a log that went past one.
 #include "apps/diagnose/diagnose_stop_set.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// `dsv4 eval`: loading, the task, bounds and output files.
 #include "apps/eval/eval_command.h"
 
 #include <fmt/format.h>

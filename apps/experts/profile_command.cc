@@ -1,3 +1,4 @@
+// `dsv4 experts profile`: a text read in windows, counts written, shares printed.
 #include "apps/experts/profile_command.h"
 
 #include <fmt/format.h>

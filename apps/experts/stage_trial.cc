@@ -1,3 +1,4 @@
+// Verified expert splits of one or several stages, led by rank 0.
 #include "apps/experts/stage_trial.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Timed decode steps of a model with expert tiers, until times settle.
 #include "apps/experts/trial_steps.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// `dsv4 doctor`: findings about system, CPU, memory, GPUs, backend, model and folders.
 #include "apps/inspect/doctor_command.h"
 
 #include <fmt/format.h>

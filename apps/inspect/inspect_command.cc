@@ -1,3 +1,4 @@
+// `dsv4 inspect`: the report of a checkpoint, from disk or from a synthetic shape.
 #include "apps/inspect/inspect_command.h"
 
 #include <fmt/format.h>

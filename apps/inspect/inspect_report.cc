@@ -1,3 +1,4 @@
+// Report of a checkpoint: layers, formats, tokenizer, memory, ranks and drafters.
 #include "apps/inspect/inspect_report.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Fit of a model to this machine, and GPUs that would do.
 #include "apps/inspect/machine_fit.h"
 
 #include <fmt/format.h>

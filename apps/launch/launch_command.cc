@@ -1,3 +1,4 @@
+// `dsv4 launch`: a server found or started, then the client run with its settings.
 #include "apps/launch/launch_command.h"
 
 #include <fmt/format.h>

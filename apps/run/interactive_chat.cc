@@ -1,3 +1,4 @@
+// Terminal chat: commands, history, streaming answers, tools, and Ctrl-C.
 #include "apps/run/interactive_chat.h"
 
 #include <fmt/format.h>

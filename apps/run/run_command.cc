@@ -1,3 +1,4 @@
+// `dsv4 run`: prompt from words and pipe, one answer with calls of tools, or the chat.
 #include "apps/run/run_command.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// `dsv4 serve`: options to a running server, its drain, signals and exit codes.
 #include "apps/serve/serve_command.h"
 
 #include <fmt/format.h>

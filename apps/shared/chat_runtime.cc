@@ -1,3 +1,4 @@
+// Model, text side and engine of one chat, and its runs.
 #include "apps/shared/chat_runtime.h"
 
 #include <utility>

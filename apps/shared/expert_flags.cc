@@ -1,3 +1,4 @@
+// Expert split from --experts and memory flags: checks, plans, measurement and refusals.
 #include "apps/shared/expert_flags.h"
 
 #include <fmt/format.h>

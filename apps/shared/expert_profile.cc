@@ -1,3 +1,4 @@
+// Profile file of expert counts: parsing, locking, merging, and order by count.
 #include "apps/shared/expert_profile.h"
 
 #include <fcntl.h>

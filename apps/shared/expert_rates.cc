@@ -1,3 +1,4 @@
+// Measured rates of host kernels, link and device copies, alone and together.
 #include "apps/shared/expert_rates.h"
 
 #include <fmt/format.h>

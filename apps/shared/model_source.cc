@@ -1,3 +1,4 @@
+// Source of a model: directory, pulled name, small model or synthetic weights, with its text side and origin.
 #include "apps/shared/model_source.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Group of a command's ranks: joined or started, and the loop of followers.
 #include "apps/shared/rank_group.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// --speculation: parsed choice, drafters wanted, and the engine's options.
 #include "apps/shared/speculation_flag.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Verifier for --verify: a reference model over the same mapped weights.
 #include "apps/shared/verify.h"
 
 #include <fmt/format.h>

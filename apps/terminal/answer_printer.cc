@@ -1,3 +1,4 @@
+// Printer of streamed deltas: dimmed reasoning, marked calls, raw content in a pipe.
 #include "apps/terminal/answer_printer.h"
 
 #include <fmt/format.h>

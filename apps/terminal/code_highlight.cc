@@ -1,3 +1,4 @@
+// Highlighter of a source line by simple rules: comments, strings, numbers and keywords.
 #include "apps/terminal/code_highlight.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Drawing of an edited line: wrapped rows, wide characters, and the least bytes that update the terminal.
 #include "apps/terminal/line_drawing.h"
 
 #include <fmt/format.h>

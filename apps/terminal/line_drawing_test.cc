@@ -1,3 +1,4 @@
+// Tests of line drawing on an emulated terminal: widths, emoji, long lines and nothing left behind.
 #include "apps/terminal/line_drawing.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Line editor of the chat over libedit: keys, pastes, history, search and resizing.
 #include "apps/terminal/line_editor.h"
 
 #include <fcntl.h>

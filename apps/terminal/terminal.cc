@@ -1,3 +1,4 @@
+// Terminal state: signals, wake-ups, columns, colours and the progress line.
 #include "apps/terminal/terminal.h"
 
 #include <fcntl.h>

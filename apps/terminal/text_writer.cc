@@ -1,3 +1,4 @@
+// Streaming writer of Markdown to a terminal: wrapping, emphasis, lists, code and tables.
 #include "apps/terminal/text_writer.h"
 
 #include <utf8proc.h>

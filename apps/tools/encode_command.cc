@@ -1,3 +1,4 @@
+// `dsv4 encode`: conversations of a case file rendered to JSON lines.
 #include "apps/tools/encode_command.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// State machine over a streamed completion: reasoning, content, DSML blocks, calls, and recovery from damaged
+// markup.
 #include "chat/completion_parser.h"
 
 #include <algorithm>

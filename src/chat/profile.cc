@@ -1,3 +1,5 @@
+// Profiles of v4, v4-0731 and v4.1: tags, effort texts, tasks, required tokens, and how one is found for a
+// model.
 #include "chat/profile.h"
 
 #include <fmt/format.h>

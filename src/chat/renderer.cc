@@ -1,3 +1,4 @@
+// Renderer of conversations to prompt spans, template or data: turns, tools, schemas, calls and reasoning.
 #include "chat/renderer.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Meeting of ranks at rank 0's port: greetings, checks that all run the same, and the map of machines.
 #include "comm/bootstrap.h"
 
 #include <fmt/format.h>

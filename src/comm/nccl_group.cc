@@ -1,3 +1,5 @@
+// Device group over NCCL: bytes gathered and added here in rank order, with a thread that aborts late
+// exchanges.
 #include "comm/nccl_group.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// Communicator of ranks of one machine: rounds over shared buffers, mailboxes for pairs, futexes and
+// deadlines.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <linux/futex.h>

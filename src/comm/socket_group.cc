@@ -1,3 +1,4 @@
+// Communicator over TCP: collectives as messages between all pairs, sums in rank order.
 #include "comm/socket_group.h"
 
 #include <fmt/format.h>

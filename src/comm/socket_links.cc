@@ -1,3 +1,4 @@
+// Connections of every rank to every other, introduced by the group's token.
 #include "comm/socket_links.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Exchange over all connections of a rank at once: frames, polling, lost ranks and strays named.
 #include "comm/socket_mesh.h"
 
 #include <fmt/format.h>

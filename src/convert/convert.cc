@@ -1,3 +1,4 @@
+// Conversion of a checkpoint: plan, resumed journal, recoded units, proof of every value, and the report.
 #include "convert/convert.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// Tests of conversion: all formats to all, lossless pairs, config files, dialects, interruptions and damaged
+// outputs.
 #include "convert/convert.h"
 
 #include <gmock/gmock.h>

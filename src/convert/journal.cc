@@ -1,3 +1,4 @@
+// Journal of finished units with hashes, appended line by line and checked when a run goes on.
 #include "convert/journal.h"
 
 #include <fcntl.h>

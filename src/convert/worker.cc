@@ -1,3 +1,4 @@
+// Worker of a conversion: batches of rows read, recoded, written, read back and hashed by all threads.
 #include "convert/worker.h"
 
 #include <fmt/format.h>

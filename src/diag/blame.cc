@@ -1,3 +1,4 @@
+// Blame for an error: the op whose own error is unusual for its kind, and experts or tokens behind bad rows.
 #include "diag/blame.h"
 
 #include <algorithm>

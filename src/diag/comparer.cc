@@ -1,3 +1,4 @@
+// Observer that compares each tensor of a run with another run's and may put the other's in its place.
 #include "diag/comparer.h"
 
 #include <fmt/format.h>

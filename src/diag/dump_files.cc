@@ -1,3 +1,4 @@
+// Reader of a dump's safetensors: rows of a named tensor as fp32, and its token ids.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Bytes and multiply-adds that a call of each op cannot avoid.
 #include "diag/op_cost.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// Background thread that computes sampled decode steps on the reference backend and judges the error of the
+// logits.
 #include "diag/verifier.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Thread that runs an engine: an inbox of requests, mailboxes of events, cancellations and failures.
 #include "engine/engine_thread.h"
 
 #include <fmt/format.h>

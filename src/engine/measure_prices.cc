@@ -1,3 +1,4 @@
+// Timed steps and drafts before the first request, as first prices of rows and drafts.
 #include "engine/measure_prices.h"
 
 #include <algorithm>

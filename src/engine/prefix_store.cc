@@ -1,3 +1,5 @@
+// Radix tree of kept sequence states: longest prefix, take-back by rewind, shared pages counted once, least
+// recently used.
 #include "engine/prefix_store.h"
 
 #include <xxhash.h>

@@ -1,3 +1,5 @@
+// Compiler of a whole answer's grammar: reasoning, content, and tool calls with their parameters in any
+// order.
 #include "grammar/answer_grammar.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Byte automata: determinisation, minimisation, intersection, difference, and multiples of decimals.
 #include "grammar/dfa.h"
 
 #include <fmt/format.h>

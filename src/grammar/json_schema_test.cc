@@ -1,3 +1,5 @@
+// Tests of JSON Schema grammars: types, members, arrays, strings, numbers, branches, references, depth and
+// errors.
 #include "grammar/json_schema.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// Byte expressions of JSON's characters, strings, white space and numbers between bounds.
 #include "grammar/json_text.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// Tests of the matcher: masks against single tokens, pieces, added tokens, snapshots, forced bytes and
+// limits.
 #include "grammar/matcher.h"
 
 #include <fmt/format.h>

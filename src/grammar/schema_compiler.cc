@@ -1,3 +1,5 @@
+// Compiler of flattened schemas to program nodes: objects, arrays, strings, numbers, enumerations and
+// references.
 #include "grammar/schema_compiler.h"
 
 #include <fmt/format.h>

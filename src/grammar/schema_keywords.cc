@@ -1,3 +1,4 @@
+// Table of JSON Schema keywords, their checks, and the merge of two schemas to one.
 #include "grammar/schema_keywords.h"
 
 #include <fmt/format.h>

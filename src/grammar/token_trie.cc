@@ -1,3 +1,4 @@
+// Vocabulary as a byte tree: tokens that fit into a terminal, plain tokens at once, longest prefixes.
 #include "grammar/token_trie.h"
 
 #include <fmt/format.h>

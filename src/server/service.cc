@@ -1,3 +1,4 @@
+// Dispatch of requests: keys, hosts, routes, bodies, errors by dialect, and headers of replies.
 #include "server/service.h"
 
 #include <fmt/chrono.h>

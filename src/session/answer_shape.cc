@@ -1,3 +1,4 @@
+// Constraint on an answer's tokens: reasoning budget, grammar, minimum length and forbidden stops.
 #include "session/answer_shape.h"
 
 #include <fmt/format.h>

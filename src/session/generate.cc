@@ -1,3 +1,4 @@
+// Loop that drives an engine for one request and delivers what its answer says.
 #include "session/generate.h"
 
 #include <chrono>

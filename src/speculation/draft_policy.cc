@@ -1,3 +1,4 @@
+// Policy that learns prices of rows and acceptance of drafts, and decides how many tokens a step verifies.
 #include "speculation/draft_policy.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Tests of the draft policy: prices, acceptance, watched texts, doubted prices and credit.
 #include "speculation/draft_policy.h"
 
 #include <gtest/gtest.h>

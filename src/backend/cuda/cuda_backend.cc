@@ -1,3 +1,5 @@
+// Factory of the CUDA backend: the op table with its journal, choice of the device, and checks of modes from
+// the environment.
 #include "backend/cuda/cuda_backend.h"
 
 #include <cuda_runtime_api.h>

@@ -1,3 +1,4 @@
+// Check `compare --ab each`: the effect on logits of each op's exchange, ranked.
 #include "diag/checks/ab_check.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Probe of the attention op with coded values that show which keys each query weighs.
 #include "diag/checks/attention_probe.h"
 
 #include <algorithm>

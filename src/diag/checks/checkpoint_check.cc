@@ -1,3 +1,5 @@
+// Check `checkpoint`: magnitudes, constants, scales, gate and up, transcodes and odd numbers of the
+// configuration, by module.
 #include "diag/checks/checkpoint_check.h"
 
 #include <fmt/format.h>

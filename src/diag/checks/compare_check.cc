@@ -1,3 +1,5 @@
+// Check `compare`: the first op past its bound against another run, with tables by layer and the effect on
+// logits.
 #include "diag/checks/compare_check.h"
 
 #include <fmt/format.h>

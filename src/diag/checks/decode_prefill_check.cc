@@ -1,3 +1,5 @@
+// Check `decode-prefill`: one pass, chunks and single tokens compared tensor by tensor, and the first
+// difference explained.
 #include "diag/checks/decode_prefill_check.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Check `draft`: agreement of a drafter's guesses with the model's greedy text, by place, and its confidence.
 #include "diag/checks/draft_check.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Check `files`: SHA-256 and git digests beside records in the folder and known releases.
 #include "diag/checks/file_digests.h"
 
 #include <fcntl.h>

@@ -1,3 +1,5 @@
+// Statistics that tell gate from up projections by their rows' common direction, for layers and single
+// experts.
 #include "diag/checks/gate_up_order.h"
 
 #include <fmt/format.h>

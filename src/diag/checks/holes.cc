@@ -1,3 +1,4 @@
+// Search for runs of zero bytes and empty tables in a checkpoint's tensors.
 #include "diag/checks/holes.h"
 
 #include <fmt/format.h>

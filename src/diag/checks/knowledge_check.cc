@@ -1,3 +1,4 @@
+// Check `knowledge`: capitals foreseen or not, and the half-layer without which answers come back.
 #include "diag/checks/knowledge_check.h"
 
 #include <fmt/format.h>

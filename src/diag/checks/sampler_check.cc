@@ -1,3 +1,4 @@
+// Check `sampler`: each stage's effect on logits against a plain computation, and a test of the draws.
 #include "diag/checks/sampler_check.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Check `scale-invariance`: logits of the last residual and of a hundredth of it.
 #include "diag/checks/scale_invariance_check.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Counts of block scales by range and saturation, and complaints about those that no quantiser writes.
 #include "diag/checks/scale_survey.h"
 
 #include <fmt/format.h>

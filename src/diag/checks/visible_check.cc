@@ -1,3 +1,4 @@
+// Check `visible`: keys that each query attends to, measured, against the window and entry rules.
 #include "diag/checks/visible_check.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Plots of a comparison: error of every tensor, error by layer, other choices, and divergence of the logits.
 #include "diag/report/compare_plots.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Axes of plots: ranges, ticks, linear and logarithmic scales, and texts of numbers.
 #include "diag/report/svg_axis.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Cuts of prompts into pieces large enough that their rows have a prompt's bits.
 #include "engine/schedule/reading_pieces.h"
 
 #include <algorithm>

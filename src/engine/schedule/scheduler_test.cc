@@ -1,3 +1,5 @@
+// Tests of the scheduler: decodes first, limits beside them, short prompts, age, priority and overdue
+// prompts.
 #include "engine/schedule/scheduler.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Parser of GBNF and xgrammar's EBNF to rules.
 #include "grammar/rules/gbnf.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Parser of Lark's notation to rules: imports, terminals, regexes, ignored text and JSON.
 #include "grammar/rules/lark.h"
 
 #include <fmt/format.h>

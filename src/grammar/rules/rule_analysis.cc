@@ -1,3 +1,4 @@
+// Analysis of rules: sizes, empty and regular ones, and groups that begin with each other.
 #include "grammar/rules/rule_analysis.h"
 
 #include <fmt/format.h>

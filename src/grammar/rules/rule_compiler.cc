@@ -1,3 +1,4 @@
+// Compiler of rules to program nodes: regular parts as automata, left recursion turned round.
 #include "grammar/rules/rule_compiler.h"
 
 #include <algorithm>

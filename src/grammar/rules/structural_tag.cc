@@ -1,3 +1,4 @@
+// Parser of structural tags, old and new form, to rules.
 #include "grammar/rules/structural_tag.h"
 
 #include <fmt/format.h>

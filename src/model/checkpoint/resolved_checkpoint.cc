@@ -1,3 +1,5 @@
+// Resolution of the tensor table against a checkpoint's names, in every dialect, with missing and extra
+// tensors named.
 #include "model/checkpoint/resolved_checkpoint.h"
 
 #include <fmt/format.h>

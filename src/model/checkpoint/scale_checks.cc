@@ -1,3 +1,4 @@
+// Check of weight scales for NaN and infinity, spread over the thread pool.
 #include "model/checkpoint/scale_checks.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Loader of a model's weights by layer, whole or for a rank's part, with scales checked.
 #include "model/checkpoint/weights.h"
 
 #include <fmt/format.h>

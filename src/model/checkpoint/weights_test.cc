@@ -1,3 +1,4 @@
+// Tests of the loader: every format and dialect, slices for ranks, missing, extra and misshapen tensors.
 #include "model/checkpoint/weights.h"
 
 #include <gmock/gmock.h>

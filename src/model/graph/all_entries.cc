@@ -1,3 +1,4 @@
+// Gather of entries or indexer keys from the shards of a stage, for sequences with many tokens.
 #include "model/graph/all_entries.h"
 
 #include <algorithm>

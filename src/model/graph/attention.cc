@@ -1,3 +1,5 @@
+// Attention sub-layer: queries, window rows, entries, the choice among them, shards' parts, and the low-rank
+// output.
 #include "model/graph/attention.h"
 
 #include <algorithm>

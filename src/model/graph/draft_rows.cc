@@ -1,3 +1,4 @@
+// Rows that drafters keep of a sequence: rings, slots to make, and gathers over shards and stages.
 #include "model/graph/draft_rows.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// DSpark drafter's graph: taps of the trunk, window rows, stages of a block, Markov head and confidence.
 #include "model/graph/dspark.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Early requests for experts of layers that choose by token id.
 #include "model/graph/hashed_experts.h"
 
 #include <set>

@@ -1,3 +1,4 @@
+// Expert sub-layer: routing, routed and shared experts, and their sum on one rank or over shards.
 #include "model/graph/moe.h"
 
 #include <limits>

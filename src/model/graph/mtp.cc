@@ -1,3 +1,4 @@
+// MTP draft block's graph: kept streams, window rows, and drafts one behind the other.
 #include "model/graph/mtp.h"
 
 #include <algorithm>

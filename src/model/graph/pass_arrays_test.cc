@@ -1,3 +1,4 @@
+// Tests of pass arrays: remade for a replayed pass, parts not found, empty ones told apart.
 #include "model/graph/pass_arrays.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Dispatch and combine of expert parallelism where sequences live on shards.
 #include "model/graph/sequence_experts.h"
 
 #include <numeric>

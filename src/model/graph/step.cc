@@ -1,3 +1,4 @@
+// Whole pass of a step: uploads, embedding, layers, stages, head, and choice of tokens on the backend.
 #include "model/graph/step.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Mean time of the slowest tier when experts are drawn at random.
 #include "model/placement/expert_draws.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Parser and text of --experts, and the tier of each expert by order of choice.
 #include "model/placement/expert_split.h"
 
 #include <fmt/format.h>

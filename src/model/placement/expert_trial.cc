@@ -1,3 +1,4 @@
+// Judgement of timed steps against a plan of experts: the wrong rate, and the plan that follows.
 #include "model/placement/expert_trial.h"
 
 #include <fmt/format.h>

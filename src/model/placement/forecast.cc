@@ -1,3 +1,5 @@
+// Arithmetic of every placement of N ranks: weights, state, exchanges and time a token, and the planner's
+// choice.
 #include "model/placement/forecast.h"
 
 #include <fmt/format.h>

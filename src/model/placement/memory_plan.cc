@@ -1,3 +1,4 @@
+// Bytes of weights, arena and sequences on a device, counted by a dry run, and what would fit.
 #include "model/placement/memory_plan.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Placement of loaded weights on a backend, layer by layer, by the tier of each expert.
 #include "model/placement/place_weights.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Loads with a planned split, timed steps, and another split where the plan was wrong.
 #include "model/placement/verify_split.h"
 
 #include <fmt/format.h>

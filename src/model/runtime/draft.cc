@@ -1,3 +1,4 @@
+// Members of Model that draft: the draft block and DSpark, on one rank or several.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Members of Model that load, check and step: options, groups, memory and states.
 #include "model/runtime/model.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Queued decode steps whose tokens the backend chooses, recorded and replayed.
 #include "model/runtime/queued_step.h"
 
 #include <fmt/format.h>

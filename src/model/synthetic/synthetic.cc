@@ -1,3 +1,4 @@
+// Synthetic checkpoints in memory, with numbers made as they are fetched, and on disk in shards.
 #include "model/synthetic/synthetic.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Shapes, formats and names of synthetic checkpoints, and their config.json.
 #include "model/synthetic/synthetic_shape.h"
 
 #include <fmt/format.h>

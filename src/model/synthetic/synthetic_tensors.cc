@@ -1,3 +1,4 @@
+// List of a synthetic checkpoint's tensors with stored forms and distributions.
 #include "model/synthetic/synthetic_tensors.h"
 
 #include <fmt/format.h>

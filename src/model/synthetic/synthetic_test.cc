@@ -1,3 +1,4 @@
+// Tests of synthetic checkpoints: memory equal to files, ranks' parts, the loader, names and errors.
 #include "model/synthetic/synthetic.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Preparation of a generation from a read request: prompt, rules of tools and content, sampling, limits.
 #include "server/api/chat_call.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Typed reading of JSON members, with errors that name the field.
 #include "server/api/fields.h"
 
 #include <fmt/format.h>

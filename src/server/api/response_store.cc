@@ -1,3 +1,4 @@
+// Store of responses by id, bounded, by owner, in memory and in files.
 #include "server/api/response_store.h"
 
 #include <fmt/format.h>

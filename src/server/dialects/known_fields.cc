@@ -1,3 +1,4 @@
+// Lists of refused and effectless fields with their reasons, and notes of unknown ones.
 #include "server/dialects/known_fields.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Reader and writer of ollama's dialect: chat, generate, models and options.
 #include "server/dialects/ollama.h"
 
 #include <fmt/chrono.h>

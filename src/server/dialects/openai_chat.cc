@@ -1,3 +1,4 @@
+// Reader and writers of chat completions, streamed and whole.
 #include "server/dialects/openai_chat.h"
 
 #include <fmt/format.h>

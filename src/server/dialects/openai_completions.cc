@@ -1,3 +1,4 @@
+// Reader and writer of text completions: prompts, echo, suffix and old log-probabilities.
 #include "server/dialects/openai_completions.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Common pieces of OpenAI's JSON: usage, log-probabilities, tool choice.
 #include "server/dialects/openai_json.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Coroutine of one client's connection: TLS, headers, bodies, replies, deadlines and shares.
 #include "server/http/connection.h"
 
 #include <malloc.h>

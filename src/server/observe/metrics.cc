@@ -1,3 +1,4 @@
+// Prometheus metrics of server, engine, caches and experts, under both sets of names.
 #include "server/observe/metrics.h"
 
 #include <prometheus/counter.h>

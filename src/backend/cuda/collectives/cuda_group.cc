@@ -1,3 +1,4 @@
+// Device group of a CUDA rank: kernels over peer memory where all GPUs are of one machine, else NCCL.
 #include "backend/cuda/collectives/cuda_group.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// Kernels of the one-shot exchange between GPUs: flags for whole pieces, and LL words that carry data and
+// round together.
 #include "backend/cuda/collectives/ll_exchange.cuh"
 #include "backend/cuda/collectives/peer_mailbox.cuh"
 #include "backend/cuda/device/numeric/device_numbers.cuh"

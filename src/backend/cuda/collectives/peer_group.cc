@@ -1,3 +1,5 @@
+// Group of GPUs that map each other's memory: mailboxes, rounds, deadlines, and the kernel that each exchange
+// takes.
 #include "backend/cuda/collectives/peer_group.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Table of all fusion rules, with the predicates on shapes and operands that each row names.
 #include "backend/cuda/lowering/fusion_rules.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Recorder in front of launches: ops fused with the pending group, or the group launched first.
 #include "backend/cuda/lowering/lowering.h"
 
 #include <utility>

@@ -1,3 +1,4 @@
+// Context of CUDA ops: checks of operands, scratch memory, grid barriers, and notes for --explain.
 #include "backend/cuda/runtime/cuda_context.h"
 
 #include <fmt/format.h>

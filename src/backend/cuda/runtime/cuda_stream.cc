@@ -1,3 +1,4 @@
+// Device stream of a CUDA rank's group: row copies, sums of parts and marks on the queue's stream.
 #include "backend/cuda/runtime/cuda_stream.h"
 
 #include <algorithm>

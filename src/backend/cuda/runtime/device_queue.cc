@@ -1,3 +1,5 @@
+// Queue of one CUDA device: pending lists, launches, sticky errors, fault records and the names of the last
+// ops.
 #include "backend/cuda/runtime/device_queue.h"
 
 #include <fmt/format.h>

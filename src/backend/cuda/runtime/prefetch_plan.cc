@@ -1,3 +1,4 @@
+// Plan of prefetches for a launch list: which weights are asked for beside which earlier launch.
 #include "backend/cuda/runtime/prefetch_plan.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Record of a decode step's launch lists and staged arrays, and its replay with arrays made anew.
 #include "backend/cuda/runtime/step_record.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// routed_experts of layers with resident, cached and host experts: each tier's outputs, and their sum by
+// expert.
 #include "backend/cuda/tiers/expert_tiers.h"
 
 #include <fmt/format.h>

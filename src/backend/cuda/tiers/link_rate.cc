@@ -1,3 +1,4 @@
+// Measurement of the link's rate from pinned memory to the device.
 #include <algorithm>
 #include <chrono>
 #include <cstring>

@@ -1,3 +1,4 @@
+// Pinned memory for all cached experts, mapped in blocks ahead and filled by several threads.
 #include "backend/cuda/tiers/pinned_store.h"
 
 #include <fmt/format.h>

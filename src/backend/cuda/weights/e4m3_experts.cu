@@ -1,3 +1,4 @@
+// Kernel that finds a power of two for each row of MXFP4 experts under which its values are exact e4m3.
 #include <algorithm>
 #include <string>
 

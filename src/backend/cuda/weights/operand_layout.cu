@@ -1,3 +1,4 @@
+// Kernels that pack activations and weights as bf16 in the tiles that wgmma and TMA read.
 #include <algorithm>
 #include <memory>
 

@@ -1,3 +1,4 @@
+// Kernels that pack activations and weights as e4m3 codes in the tiles of FP8 wgmma.
 #include <algorithm>
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"

@@ -1,3 +1,5 @@
+// Attention of up to 8 tokens on tensor cores: a cluster of blocks for 16 heads of a token, combined through
+// shared memory.
 #include <cooperative_groups.h>
 
 #include "backend/cuda/device/sync/device_fault.cuh"

@@ -1,3 +1,4 @@
+// Kernel that asks for ranges of weights to be brought into the L2 cache.
 #include <algorithm>
 
 #include "backend/cuda/device/ptx/generation.cuh"

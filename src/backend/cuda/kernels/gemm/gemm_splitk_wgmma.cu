@@ -1,3 +1,5 @@
+// Launch of the split-K GEMM for 9 to 64 tokens on wgmma: tiles of several matrices dealt out to resident
+// blocks.
 #include <algorithm>
 #include <span>
 

@@ -1,3 +1,4 @@
+// linear and grouped_linear of many tokens on wgmma, with weights widened to bf16 tile by tile.
 #include <algorithm>
 
 #include "backend/cuda/kernels/gemm/gemm_wgmma.h"

@@ -1,3 +1,4 @@
+// GEMV of grouped_linear and of the linear behind it in one launch, with a grid barrier between the two.
 #include <algorithm>
 #include <cstddef>
 #include <utility>

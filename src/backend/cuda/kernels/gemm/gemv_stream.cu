@@ -1,3 +1,4 @@
+// GEMV of up to eight tokens and eight matrices in one launch, at the rate of reading weights.
 #include <algorithm>
 #include <cstddef>
 #include <span>

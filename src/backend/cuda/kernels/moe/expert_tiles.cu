@@ -1,3 +1,4 @@
+// Kernel that sorts assignments of tokens by expert and cuts them into tiles of a GEMM.
 #include <algorithm>
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"

@@ -1,3 +1,4 @@
+// routed_experts of a few tokens as two GEMV launches, for formats that the joint launch does not take.
 #include <algorithm>
 
 #include "backend/cuda/device/numeric/swiglu.cuh"

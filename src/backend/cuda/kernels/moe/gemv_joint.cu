@@ -1,3 +1,4 @@
+// routed_experts of FP4 for a few tokens in one launch, together with the shared expert's down projection.
 #include <algorithm>
 #include <cstddef>
 

@@ -1,3 +1,4 @@
+// Grouped GEMM of experts for many tokens on wgmma: packed rows, gate and up in one launch, then down.
 #include "backend/cuda/device/numeric/reduce.cuh"
 #include "backend/cuda/device/numeric/swiglu.cuh"
 #include "backend/cuda/kernels/gemm/gemm_wgmma.h"

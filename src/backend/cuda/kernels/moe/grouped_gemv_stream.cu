@@ -1,3 +1,4 @@
+// Grouped GEMV of experts for 9 to 64 tokens: an expert's weights stream past the few tokens that chose it.
 #include <algorithm>
 
 #include "backend/cuda/device/numeric/swiglu.cuh"

@@ -1,3 +1,4 @@
+// Kernels that ask the host for its experts' outputs through pinned memory, and that wait for the answer.
 #include "backend/cuda/device/sync/device_fault.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/moe/gemv_experts.h"

@@ -1,3 +1,4 @@
+// Norm, rotation and rounding of many heads' rows, which a warp keeps in registers.
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/rows/head_rows.h"
 #include "backend/cuda/kernels/rows/row_steps.cuh"

@@ -1,3 +1,5 @@
+// rms_norm of many tokens with rotation, rounding and packed stores behind it, a row in the registers of a
+// warp.
 #include "backend/cuda/device/numeric/four_sums.cuh"
 #include "backend/cuda/device/sync/device_fault.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"

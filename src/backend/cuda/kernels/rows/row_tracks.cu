@@ -1,3 +1,4 @@
+// Kernel of fused steps on rows: a block for each row of a track, steps in registers or in shared memory.
 #include <algorithm>
 #include <cstddef>
 #include <span>

@@ -1,3 +1,4 @@
+// Op sample by a cluster of blocks for each row of logits, which stay in shared memory.
 #include <cooperative_groups.h>
 
 #include "backend/cuda/device/sync/programmatic_launch.cuh"

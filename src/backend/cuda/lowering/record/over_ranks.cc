@@ -1,3 +1,4 @@
+// Recorder of context-parallel ops and of the exchanges between them, with what they read and write.
 #include "backend/cuda/lowering/record/over_ranks.h"
 
 #include "backend/cuda/kernels/indexer/indexer_over_ranks.h"

@@ -1,3 +1,4 @@
+// Rules that choose the kernel of attention and attention_part, and the grids and rounding of key counts.
 #include "backend/cuda/lowering/select/attention.h"
 
 #include <algorithm>

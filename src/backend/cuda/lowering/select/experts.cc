@@ -1,3 +1,4 @@
+// Rules that choose the kernel of routed_experts and expert_terms, by tokens, format and estimated time.
 #include "backend/cuda/lowering/select/experts.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Rules that choose the kernels of hc_pre, hc_head and hc_post, by tokens, width and room for clusters.
 #include "backend/cuda/lowering/select/hyper_connection.h"
 
 #include <array>

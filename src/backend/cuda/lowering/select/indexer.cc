@@ -1,3 +1,4 @@
+// Rules that choose the kernels of the indexer's scores and of top-k, and the shared memory they take.
 #include "backend/cuda/lowering/select/indexer.h"
 
 #include <algorithm>
