@@ -74,7 +74,7 @@ std::vector<Variant> Variants(const TextSubject& subject) {
   return variants;
 }
 
-// What usually explains that `theirs` is not `ours`, most telling first.
+// Causes that usually explain that `theirs` is not `ours`, most telling first.
 std::vector<std::string> Suspects(const TextSubject& subject, const std::string& theirs) {
   const std::string& ours = subject.text;
   const chat::ChatProfile& profile = *subject.profile;

@@ -46,7 +46,7 @@ struct Finding {
   std::string text;
 };
 
-// What stands behind `key` in the first line of a file that begins with it; empty without one.
+// Text that stands behind `key` in the first line of a file that begins with it; empty without one.
 std::string Field(const std::string& path, std::string_view key, std::string_view separators) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {

@@ -12,7 +12,7 @@
 namespace dsv4::apps {
 namespace {
 
-// Of the turns of one conversation.
+// Cache for the turns of one conversation.
 constexpr int64_t kPrefixCacheBytes = int64_t{1} << 30;
 
 }  // namespace

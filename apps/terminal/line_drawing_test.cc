@@ -14,7 +14,7 @@
 namespace dsv4::apps {
 namespace {
 
-// What a terminal does with its rows when its width changes.
+// Ways of terminals with their rows when the width changes.
 enum class Rewraps {
   kNo,
   kYes,

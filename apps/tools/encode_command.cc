@@ -13,7 +13,7 @@ namespace {
 
 using chat::JsonValue;
 
-// What a case asks of the renderer. `context` owns what `render.context` borrows.
+// Options of a case for the renderer. `context` owns what `render.context` borrows.
 struct CaseOptions {
   const chat::ChatProfile* profile = nullptr;
   std::vector<chat::Message> context;

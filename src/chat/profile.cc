@@ -52,7 +52,7 @@ constexpr std::array<ApiEffort, 7> kApiEffortsV4 = {{{"minimal", ""},
                                                      {"xhigh", "max"},
                                                      {"max", "max"},
                                                      {"ultra", "max"}}};
-// That of DeepSeek's own converter (its package deepseek-recipe).
+// Efforts of that of DeepSeek's own converter (its package deepseek-recipe).
 constexpr std::array<ApiEffort, 7> kApiEffortsV40731 = {{{"minimal", "low"},
                                                          {"low", "low"},
                                                          {"medium", "high"},

@@ -20,7 +20,7 @@ constexpr uint64_t kLink = 0x344B4E494C345644;  // "DV4LINK4"
 
 enum class LinkKind : uint32_t { kData, kNews };
 
-// What a rank says when it calls another.
+// Greeting of a rank when it calls another.
 struct LinkHello {
   uint64_t magic = kLink;
   GroupToken token = {};

@@ -116,7 +116,7 @@ class SocketMesh::Transfer {
  private:
   static constexpr auto kHeaderBytes = static_cast<int64_t>(sizeof(FrameHeader));
 
-  // What is left, or as much of it as fits into `pieces`; returns its bytes.
+  // Remaining pieces, or as much of it as fits into `pieces`; returns its bytes.
   int64_t Fill(std::array<iovec, kMaxPieces>& pieces, size_t& count) {
     int64_t bytes = 0;
     const auto add = [&](void* data, int64_t num_bytes) {
@@ -140,7 +140,7 @@ class SocketMesh::Transfer {
   FrameHeader want_;
   FrameHeader header_;  // As it goes or came.
   ByteRows rows_;
-  int64_t moved_ = 0;  // Of header and rows.
+  int64_t moved_ = 0;  // Bytes of header and rows.
 };
 
 struct SocketMesh::Work {

@@ -36,7 +36,7 @@ struct Link {
   bool here = true;  // On the machine of this rank.
 };
 
-// What a frame carries, for the error when two ranks disagree.
+// Content of a frame, for the error when two ranks disagree.
 enum class FrameKind : uint32_t {
   kBarrier,
   kBroadcast,
@@ -59,7 +59,7 @@ struct ByteRows {
 
 class SocketMesh {
  public:
-  // What goes to `rank`, or comes from it.
+  // Data to `rank`, or comes from it.
   struct Piece {
     int rank;
     ByteRows rows;
@@ -87,7 +87,7 @@ class SocketMesh {
   void Leave();
 
  private:
-  // What one rank tells another of its end.
+  // News that one rank tells another of its end.
   struct News {
     uint64_t magic = 0;
     uint32_t code = 0;
@@ -100,15 +100,15 @@ class SocketMesh {
     // With mutex_ held.
     PartialRead<News> news;
     bool ended = false;  // Nothing more comes over the connection for news.
-    // Of the thread that exchanges.
-    uint64_t last_exchange = 0;      // That it takes part in, by number,
+    // State of the thread that exchanges.
+    uint64_t last_exchange = 0;      // Exchange that it takes part in, by number,
     uint64_t begun = 0;              // and how many these are.
-    std::atomic<uint64_t> done = 0;  // Of `begun`.
+    std::atomic<uint64_t> done = 0;  // Count of `begun` ones that are done.
   };
   class Transfer;
   struct Work;
 
-  // Of an exchange, on its thread.
+  // Work of an exchange, on its thread.
   Work Begin(FrameKind kind, uint64_t group, std::span<const Piece> out, std::span<const Piece> in);
   Status Move(Work& work);
   void Sleep(const Work& work) const;
@@ -116,8 +116,8 @@ class SocketMesh {
   Status DataEnded(int rank, int error);
   Status Late(const Work& work);
 
-  // What ended the group, as this rank tells the others when it takes no more part: those that end without a word are then those that
-  // something else has ended.
+  // Reason for the group's end, as this rank tells the others when it takes no more part: those that end
+  // without a word are then those that something else has ended.
   Status GiveUp();
   void ReadNews();
   // With mutex_ held.
@@ -135,7 +135,7 @@ class SocketMesh {
   int num_spins_ = 0;
   uint64_t num_exchanges_ = 0;
 
-  mutable std::mutex mutex_;  // Of the connections for news and of what follows.
+  mutable std::mutex mutex_;  // Guard of the connections for news and of what follows.
   std::atomic<bool> failed_ = false;
   bool told_ = false;
   Status failure_;

@@ -1,4 +1,5 @@
-// What only sockets have: calls that differ, news that overtakes data, callers that are not of the group.
+// Behaviour that only sockets have: calls that differ, news that overtakes data, callers that are not of the
+// group.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

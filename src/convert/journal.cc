@@ -107,7 +107,7 @@ Result<Journal> Journal::Open(const std::string& path, const JournalIdentity& id
     }
     rest.remove_prefix(end + 1);
   }
-  // What follows the last line was cut short.
+  // Text behind the last line was cut short.
   if (!rest.empty() && ::ftruncate(descriptor, static_cast<off_t>(text.size() - rest.size())) != 0)
     return Error(ResourceExhausted(fmt::format("{}: cannot truncate: {}", path, std::strerror(errno))));
   if (!has_head)

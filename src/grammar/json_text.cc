@@ -160,7 +160,8 @@ Regex WholeBelow(const std::string& digits) {
   return Either(std::move(options));
 }
 
-// What may follow a whole part that equals the bound's, for numbers above (`above`) or below the bound.
+// Fraction that may follow a whole part that equals the bound's, for numbers above (`above`) or below the
+// bound.
 Regex FractionBeside(const std::string& bound, bool above, bool exclusive) {
   const int length = static_cast<int>(bound.size());
   std::vector<Regex> options;  // After the point.

@@ -250,7 +250,7 @@ Service::Admission Service::Admit(const HttpRequest& request) const {
   std::string_view path = canonical;
   // Clients that join a base address and a path often write one slash too many.
   if (path.size() > 1 && path.ends_with('/') && path != "/page/") path.remove_suffix(1);
-  // Of the routes of a path the one for the method; else any.
+  // From the routes of a path the one for the method; else any.
   const std::string_view method = request.method == "HEAD" ? "GET" : std::string_view(request.method);
   const ApiRoute* route = nullptr;
   for (const ApiRoute& candidate : Routes()) {

@@ -24,7 +24,7 @@ std::vector<int64_t> LengthsOf(const DraftPolicy& policy, const AcceptanceRecord
   return tokens;
 }
 
-// Of a sequence that has saved time enough to lose some.
+// Record of a sequence that has saved time enough to lose some.
 AcceptanceRecord InCredit() {
   AcceptanceRecord record;
   record.Paid(100, 50, 0.0);
@@ -125,7 +125,7 @@ TEST(DraftPolicy, NeverGoesBeyondTheRowsThatThereAre) {
   EXPECT_LE(sum, 2);
 }
 
-// What the draft block is asked for, with nothing to quote or with a quote of such evidence.
+// Length asked of the draft block, with nothing to quote or with a quote of such evidence.
 Length OfMtp(const DraftPolicy& policy, const AcceptanceRecord& record, int64_t most, int quote = -1) {
   const Draft draft = quote < 0 ? Draft() : Draft{.tokens = {1, 2, 3, 4}, .evidence = quote};
   const std::vector<Candidate> candidates = {{&draft, &record, most}};
@@ -255,7 +255,7 @@ TEST(DraftPolicy, ABlockCostsTheSameWhateverIsWantedOfIt) {
   EXPECT_DOUBLE_EQ(singles.DraftingCost(1, 1), 0.1);
 }
 
-// What a confidence head says decides how much of a block is verified, once it is known what that is worth.
+// Confidence of a block decides how much of it is verified, once it is known what that is worth.
 TEST(DraftPolicy, VerifiesMoreOfABlockThatIsSurerOfItself) {
   DraftPolicy policy(/*drafts_blocks=*/true);
   AcceptanceRecord record = InCredit();

@@ -11,7 +11,7 @@
 namespace dsv4::model {
 namespace {
 
-// What one thread has read before others are awake.
+// Bytes that one thread has read before others are awake.
 constexpr int64_t kBytesOfOneThread = int64_t{1} << 20;
 constexpr int kMostThreads = 32;
 

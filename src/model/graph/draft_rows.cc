@@ -95,7 +95,7 @@ KeptRows::KeptRows(const PassPlan& pass) {
 
 namespace {
 
-// Of the sequence's kept rows those in `range` of the pass.
+// Kept rows of the sequence in `range` of the pass.
 Range KeptIn(const KeptRows& kept, size_t sequence, const Range& range) {
   const int64_t first = kept.first_row[sequence];
   const int64_t begin = std::max(first, range.begin);

@@ -36,7 +36,7 @@ TEST(PassArrays, AnArrayIsMadeAgainOfThePassThatIsReplayed) {
   EXPECT_EQ(Numbers(arrays.Make(1)), std::vector<int32_t>{5});
 }
 
-// What is asked for in parts would be made again as a whole.
+// Arrays asked for in parts would be made again as a whole.
 TEST(PassArrays, APartOfAnArrayIsNotFound) {
   PassArrays arrays;
   PassPlan plan;

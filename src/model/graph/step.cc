@@ -117,7 +117,7 @@ Result<TensorView> Embed(const LayerStep& step, const Weight& embed) {
 
 // Rows of the pass whose logits go to `destination`.
 struct HeadRow {
-  int64_t row = 0;  // Of the shard at `place`, where sequences or streams are divided.
+  int64_t row = 0;  // Row of the shard at `place`, where sequences or streams are divided.
   int place = 0;
   float* destination = nullptr;
 };
@@ -204,7 +204,7 @@ void BiasesOfRows(const PassPlan& plan, const PassArrays::Of& of, std::vector<op
   }
 }
 
-// Of rows from `begin` of `chosen` on.
+// Choices for rows from `begin` of `chosen` on.
 Status ChooseTokens(const LayerStep& step, const TensorView& logits, const ChosenTokens& chosen,
                     int64_t begin) {
   const std::span<const sampling::ChoiceParams> choices = step.Make(ChoicesOfRows, begin);
@@ -231,7 +231,8 @@ Status ShareChosen(const LayerStep& step, const ChosenTokens& chosen) {
       .WithContext("chosen tokens");
 }
 
-// What the projection to logits reads of some rows that this shard has, [rows, hidden_size]; null but in the first stage.
+// Input that the projection to logits reads of some rows that this shard has, [rows, hidden_size]; null but
+// in the first stage.
 Result<TensorView> MixHead(const LayerStep& step, const Graph& graph, const TrunkState& state,
                            std::span<const HeadRow> rows) {
   const ModelConfig& config = step.config();

@@ -24,7 +24,7 @@ namespace {
 // For which a process that was killed may still be there: its memory on a device goes first.
 constexpr std::chrono::seconds kProcessEnds(3);
 
-// What a layer keeps of a sequence, as ranks tell each other.
+// Numbers that a layer keeps of a sequence, as ranks tell each other.
 constexpr size_t kNumbersOfLayer = 6;
 
 std::array<int32_t, kNumbersOfLayer> NumbersOf(const kv::LayerCacheLayout& layer) {
@@ -270,7 +270,7 @@ Status Model::FollowStep(std::span<const ChunkMessage> messages, const Status& e
                       .logits = static_cast<LogitsRows>(message.logits)});
   }
   const Result<StepOutput> output = RunStep(chunks, ready, nullptr);
-  // What no rank has done, rank 0 reports; the group goes on.
+  // Failures of rank 0 alone are its report; the group goes on.
   return output ? Status() : options_.group->Check();
 }
 

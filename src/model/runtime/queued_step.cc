@@ -312,7 +312,7 @@ Status Model::FollowQueued(std::span<const ChunkMessage> messages, const Status&
   Result<ChosenTokens> chosen = ReserveChosen(NumChosen(pass), {});
   if (!chosen && ready.ok()) ready = chosen.error();
   Result<std::unique_ptr<QueuedStep>> step = RunQueued(pass, chosen ? *chosen : ChosenTokens(), ready);
-  // What no rank has done, rank 0 reports; the group goes on.
+  // Failures of rank 0 alone are its report; the group goes on.
   if (!step) return options_.group->Check();
   // As far ahead as rank 0, which queues a step and then waits for the one in front of it.
   const std::unique_ptr<QueuedStep> before = std::exchange(followed_, std::move(*step));

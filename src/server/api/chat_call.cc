@@ -187,7 +187,7 @@ Status AddRules(const ServedModel& model, const ChatCall& call, GrammarWork& wor
   return {};
 }
 
-// What the request says of tokens and words, whatever the dialect.
+// Limits that the request says of tokens and words, whatever the dialect.
 Status AddLimits(const ServedModel& model, const SamplingCall& sampling, GrammarWork& work) {
   constexpr size_t kMaxBytesOfWords = size_t{256} << 10;
   session::AnswerShape& shape = work.shape;

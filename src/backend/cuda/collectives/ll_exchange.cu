@@ -19,7 +19,7 @@ __device__ Share ShareOf(const ExchangeParams& p, int64_t num_bytes) {
   return {begin, min(num_bytes, min(begin + p.share, p.begin + kSlotBytes))};
 }
 
-// Where byte `at` of a piece lies that is counted without its gaps.
+// Address of byte `at` of a piece, counted without its gaps.
 __device__ std::byte* Place(const ExchangePiece& piece, int64_t at) {
   if (piece.stride == piece.row_bytes) return piece.data + at;
   return piece.data + at / piece.row_bytes * piece.stride + at % piece.row_bytes;
@@ -52,7 +52,7 @@ struct Mover {
   }
 };
 
-// Of floats, one or four a unit.
+// Words of floats, one or four a unit.
 template <typename Unit>
 __device__ void Sum(const ExchangeParams& p, uint64_t round, Share share) {
   const std::byte* const mine = p.send[p.rank].data;

@@ -1,4 +1,4 @@
-// What kernels do that exchange LL words with other ranks (ll_exchange.h), also as part of other work.
+// Device side of kernels that exchange LL words with other ranks (ll_exchange.h), also as part of other work.
 #pragma once
 
 #include "backend/cuda/collectives/ll_exchange.h"

@@ -6,10 +6,11 @@
 //            what was read in round n: one wait a round, as in shared memory on the host.
 //   round    counted in device memory, so that the kernel's arguments are the same every time
 //
-// What is small takes the LL protocol: every four bytes with their round beside them, as one 64-bit store that arrives as a whole, so a
-// reader needs no flag, and a writer no fence, which would wait until everything before it had crossed the link. LL words have
-// slots of their own, where nothing else is ever written; kernels that sum clear what they have read, others leave it, since no mark comes again. Since an LL word is also what
-// says that its sender's last kernel has ended, every rank must have something for every other.
+// Small pieces take the LL protocol: every four bytes with their round beside them, as one 64-bit store that
+// arrives as a whole, so a reader needs no flag, and a writer no fence, which would wait until everything
+// before it had crossed the link. LL words have slots of their own, where nothing else is ever written;
+// kernels that sum clear what they have read, others leave it, since no mark comes again. Since an LL word is
+// also what says that its sender's last kernel has ended, every rank must have something for every other.
 //
 // A long piece goes by one launch of many rounds, whose parts are on their way one behind the other (chunked_exchange.h).
 //
@@ -33,10 +34,11 @@ inline constexpr int kMaxExchangeBlocks = 128;
 inline constexpr int kExchangeThreads = 512;
 inline constexpr int64_t kSlotBytes = int64_t{4} << 20;
 
-// What a source says by flags, one a block.
+// Flags of a source, one a block.
 struct alignas(256) MailboxFlags {
   uint64_t rounds[kMaxExchangeBlocks] = {};  // The last round whose data is there.
-  // Of streams (chunked_exchange.h): the source's last part that is there, and this rank's last that the source has taken.
+  // Progress of streams (chunked_exchange.h): the source's last part that is there, and this rank's last that
+  // the source has taken.
   uint64_t parts_there[kMaxExchangeBlocks] = {};
   uint64_t parts_taken[kMaxExchangeBlocks] = {};
 };
@@ -48,9 +50,9 @@ inline constexpr int64_t kPackedBegin = kSlotBegin + 2 * kSlotBytes;
 inline constexpr int64_t kSourceBytes = kPackedBegin + 2 * kPackedSlotBytes;
 inline constexpr int64_t kMailboxBytes = kMaxPeers * kSourceBytes;
 
-// Of one rank's group, in its own device memory.
+// State of one rank's group, in its own device memory.
 struct ExchangeState {
-  uint64_t round = 0;  // Of the last exchange that ended.
+  uint64_t round = 0;  // Round of the last exchange that ended.
   int32_t num_done = 0;
   int32_t broken = 0;
 };

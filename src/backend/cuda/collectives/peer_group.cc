@@ -55,7 +55,7 @@ bool IsPacked(int64_t piece_bytes, int64_t num_rows) {
   return piece_bytes <= (few_rows ? kMaxPackedRowsBytes : kMaxPackedBytes);
 }
 
-// What another launch may do of an exchange of a few rows.
+// Freedom of another launch in an exchange of a few rows.
 struct Fusable {
   std::optional<OpKind> kind = std::nullopt;  // kGather or kAllToAll.
   const void* mine = nullptr;
@@ -145,7 +145,7 @@ class PeerGroup final : public comm::Communicator {
       for (int r = 0; r < size(); ++r) {
         if (r == rank()) continue;
         if (comm::IsLoopback(hosts_)) {
-          // What is written there as this rank's comes to lie here as that one's.
+          // Memory of rank r here is mapped as this rank's memory there.
           params_.mailboxes[r] = params_.mailboxes[rank()] + (r - rank()) * kSourceBytes;
           continue;
         }
@@ -355,7 +355,7 @@ class PeerGroup final : public comm::Communicator {
   std::shared_ptr<DeviceQueue> queue_;
   const std::chrono::milliseconds timeout_;
   bool packed_;
-  ExchangeParams params_;  // What all exchanges have alike.
+  ExchangeParams params_;  // Parameters of all exchanges.
   ExchangeWords* words_ = nullptr;
   int stream_blocks_ = kMaxExchangeBlocks;  // As many as all devices run at once.
 

@@ -1,4 +1,4 @@
-// What a kernel is told of the other ranks' memory (ll_exchange.h).
+// Addresses that a kernel is told of the other ranks' memory (ll_exchange.h).
 #pragma once
 
 #include <cstddef>
@@ -12,9 +12,9 @@ inline constexpr int kMaxPeers = 8;
 struct ExchangeState;
 struct ExchangeWords;
 
-// What every kernel needs that takes part in an exchange.
+// Memory that every kernel needs that takes part in an exchange.
 struct PeerLinks {
-  std::byte* mailboxes[kMaxPeers] = {};  // Of every rank, as this one sees them.
+  std::byte* mailboxes[kMaxPeers] = {};  // Mailboxes of every rank, as this one sees them.
   ExchangeState* state = nullptr;
   volatile ExchangeWords* words = nullptr;
   int64_t deadline_ns = 0;

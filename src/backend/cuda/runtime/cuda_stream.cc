@@ -27,7 +27,7 @@ Result<std::unique_ptr<CudaStream>> CudaStream::Create(std::shared_ptr<DeviceQue
   return made;
 }
 
-// What was queued may still write the word.
+// Queued work may still write the word.
 CudaStream::~CudaStream() {
   (void)Queue("the end of a group", [&](void* stream) {
     cudaStreamSynchronize(static_cast<cudaStream_t>(stream));

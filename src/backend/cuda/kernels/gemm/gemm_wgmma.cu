@@ -13,7 +13,7 @@ struct Params {
   PackedRows x;
   LinearOutput y;
   int rows_per_group;
-  int row_tiles;  // Of a group.
+  int row_tiles;  // A group's.
   int num_groups;
   int num_tokens;
   int tokens_per_tile;

@@ -28,7 +28,7 @@ static_assert(kWarps == kFours);
 
 // Shared memory of a block: the matrix, [stream][run][row] of 128 bytes each; bf16 streams, [stream][token] of TokenColumns, and in their
 // place what warps tell each other; factors of hc_post.
-constexpr int kMatrixFloats = kHcMixRows * kHcRunColumns;  // Of a stream and run.
+constexpr int kMatrixFloats = kHcMixRows * kHcRunColumns;  // Floats of a stream and run.
 // With a gap that spreads tokens over banks.
 __host__ __device__ constexpr int TokenColumns(int runs) { return runs * kHcRunColumns + 8; }
 constexpr size_t kSumsBytes = kWarps * 8 * 32 * sizeof(double);
@@ -65,7 +65,7 @@ __device__ __forceinline__ float Half(uint32_t word, int half) {
 // Eight columns of a token: its streams, and what hc_post adds to them.
 struct Columns {
   Words streams[kHcMult];
-  Words y;  // Of moe_combine the shared expert's part, 0 where there is none.
+  Words y;  // Shared expert's part in front of moe_combine, 0 where there is none.
   float routed[kEightColumns];
 
   __device__ __forceinline__ void Ask(const HcStep& p, int64_t token, int64_t column) {
@@ -210,8 +210,8 @@ __global__ void __launch_bounds__(kThreads, 2) HcEightsPostAndDotsKernel(const _
     WaitForCopies<0>();
     __syncthreads();
 
-    // Of each stream the lane of hyper_connection.cu's that has this warp's columns. Sums of two tiles of 16 rows, as a step has them;
-    // lanes of streams 0 and 2 meet first.
+    // Lane, for each stream, of hyper_connection.cu that has this warp's columns. Sums of two tiles of 16
+    // rows, as a step has them; lanes of streams 0 and 2 meet first.
     const int token_of = lane / 4;
     const int place = lane % 4;
     double totals[2][4];

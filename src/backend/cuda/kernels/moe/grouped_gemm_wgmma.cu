@@ -10,7 +10,7 @@ namespace dsv4::backend::cuda {
 namespace {
 
 struct Params {
-  DeviceWeight shape;  // Of all these matrices.
+  DeviceWeight shape;  // Shape of all these matrices.
   const DeviceWeight* weights;
   PackedRows x;
   ExpertGrouping grouping;

@@ -33,7 +33,7 @@ struct HcPreShape {
   int64_t num_rows = 0;
   const void* streams = nullptr;
   const void* fn = nullptr;
-  const void* u = nullptr;             // What is mixed; null for hc_head.
+  const void* u = nullptr;             // Mixed operand; null for hc_head.
   std::function<bool()> cluster_fits;  // Whether the device has room for a cluster of hc_cluster.
 };
 
