@@ -129,7 +129,7 @@ class Words {
  public:
   explicit Words(const std::vector<JoiningRank>& joining) : joining_(joining), reads_(joining.size()) {}
 
-  // The first bad news, Ok where there is none.
+  // The first failure; Ok where there is none.
   Status Look() {
     num_here_ = 0;
     for (size_t i = 0; i < joining_.size(); ++i) {

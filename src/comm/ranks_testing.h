@@ -50,7 +50,7 @@ class Meeting {
     for (size_t a = 0; a < links_.size(); ++a) {
       for (size_t b = a + 1; b < links_.size(); ++b) {
         std::tie(links_[a][b].data, links_[b][a].data) = ConnectedSockets();
-        std::tie(links_[a][b].news, links_[b][a].news) = ConnectedSockets();
+        std::tie(links_[a][b].notices, links_[b][a].notices) = ConnectedSockets();
         links_[a][b].process = links_[b][a].process = ::getpid();
       }
     }

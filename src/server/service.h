@@ -90,8 +90,8 @@ class Service {
   Admission Admit(const HttpRequest& head) const;
   // Asks for no key.
   bool IsOpen(const ApiRoute& route) const;
-  std::unique_ptr<Reply> Dress(std::unique_ptr<Reply> reply, const ApiRoute* route, AccessLine line,
-                               const HttpRequest& request);
+  std::unique_ptr<Reply> Wrap(std::unique_ptr<Reply> reply, const ApiRoute* route, AccessLine line,
+                              const HttpRequest& request);
   std::unique_ptr<Reply> Answer(HttpRequest& request, const Admission& admission);
   Result<Caller> FindCaller(const HttpRequest& request) const;
   std::unique_ptr<Reply> Page(HttpRequest& request, const Caller& caller);

@@ -64,7 +64,7 @@ double AcceptanceRecord::Probability(int evidence, int64_t place, double prior, 
   return (count.right + prior * weight) / (count.seen + weight);
 }
 
-void DraftPolicy::SawStep(int64_t rows, int64_t base_rows, double seconds) {
+void DraftPolicy::RecordStep(int64_t rows, int64_t base_rows, double seconds) {
   if (rows < 1 || rows > kMostKnownRows || seconds <= 0.0) return;
   double& cost = cost_[static_cast<size_t>(rows)];
   if (cost == 0.0) {
@@ -91,7 +91,7 @@ void DraftPolicy::SawStep(int64_t rows, int64_t base_rows, double seconds) {
   }
 }
 
-void DraftPolicy::SawDraft(AcceptanceRecord& record, int evidence, int64_t verified, int64_t accepted) {
+void DraftPolicy::RecordDraft(AcceptanceRecord& record, int evidence, int64_t verified, int64_t accepted) {
   if (evidence < kForcedEvidence) record.Expected(Prior(evidence, 0), accepted > 0);
   record.Saw(evidence, verified, accepted);
   record_.Saw(evidence, verified, accepted);
@@ -146,8 +146,8 @@ double DraftPolicy::RelativeCost(int64_t rows) const {
   return relative(rows);
 }
 
-void DraftPolicy::SawDrafting(int64_t tokens, int64_t sequences, double seconds) {
-  patience_ = TriesMtp() ? std::min(2 * patience_, kMostPatience) : kFirstPatience;
+void DraftPolicy::RecordDraftTime(int64_t tokens, int64_t sequences, double seconds) {
+  patience_ = ShouldTryMtp() ? std::min(2 * patience_, kMostPatience) : kFirstPatience;
   steps_without_mtp_ = 0;
   if (drafts_blocks_) tokens = kMostMtp;
   if (tokens < 1 || tokens > kMostMtp || seconds <= 0.0) return;

@@ -68,21 +68,21 @@ class DraftPolicy {
   explicit DraftPolicy(bool drafts_blocks = false) : drafts_blocks_(drafts_blocks) {}
 
   // A step of `rows` rows, of which `base_rows` were no drafts, took so long. Only steps that decode and nothing else.
-  void SawStep(int64_t rows, int64_t base_rows, double seconds);
+  void RecordStep(int64_t rows, int64_t base_rows, double seconds);
   // The same of a draft that was not verified: 1, and whether the token that came was its first.
-  void SawDraft(AcceptanceRecord& record, int evidence, int64_t verified, int64_t accepted);
+  void RecordDraft(AcceptanceRecord& record, int evidence, int64_t verified, int64_t accepted);
 
   // The draft block made `tokens` tokens at most for each of `sequences` in so long.
-  void SawDrafting(int64_t tokens, int64_t sequences, double seconds);
+  void RecordDraftTime(int64_t tokens, int64_t sequences, double seconds);
 
   // How many tokens of each candidate's draft a step verifies that has `base_rows` rows without them and `most_rows` at most.
   std::vector<Length> Lengths(std::span<const Candidate> candidates, int64_t base_rows,
                               int64_t most_rows) const;
   // Whether the draft block is to be tried although it does not seem to pay, which a text or a machine that changes may prove wrong:
   // seldom, and ever more seldom.
-  bool TriesMtp() const { return steps_without_mtp_ >= patience_; }
+  bool ShouldTryMtp() const { return steps_without_mtp_ >= patience_; }
   // A step for which it could have drafted, and has not.
-  void SawStepWithoutMtp() { ++steps_without_mtp_; }
+  void RecordStepWithoutMtp() { ++steps_without_mtp_; }
 
   // Price of `tokens` of a draft, in steps of one token, that are among `drafted` of a step with `base_rows`
   // rows besides; `made` by the model's drafter, which made up to so many for each of `sequences`. 0: by

@@ -227,7 +227,7 @@ Status ShareChosen(const LayerStep& step, const ChosenTokens& chosen) {
   if (shards.alone()) return {};
   const std::vector<int64_t> piece_bytes(static_cast<size_t>(shards.group->size()),
                                          chosen.numbers.num_bytes());
-  return shards.group->AllGather(Bytes(chosen.numbers), 1, piece_bytes, Bytes(chosen.everybodys))
+  return shards.group->AllGather(Bytes(chosen.numbers), 1, piece_bytes, Bytes(chosen.gathered))
       .WithContext("chosen tokens");
 }
 
@@ -403,7 +403,7 @@ std::string StepKey(const Graph& graph, const Arena& arena, std::span<const Pass
   const auto add = [&](auto number) { key.append(reinterpret_cast<const char*>(&number), sizeof(number)); };
   add(graph.number);
   add(arena.base());
-  for (const TensorView* tensor : {&chosen.allowed, &chosen.previous, &chosen.numbers, &chosen.everybodys}) {
+  for (const TensorView* tensor : {&chosen.allowed, &chosen.previous, &chosen.numbers, &chosen.gathered}) {
     add(tensor->data);
     add(tensor->is_null() ? int64_t{0} : tensor->num_elements());
   }

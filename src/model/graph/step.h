@@ -62,7 +62,7 @@ struct ChosenTokens {
       numbers;  // [2, rows of logits] I32, tokens and faults; may be where `previous` is, of which all has been read by then.
   // If the stage has several ranks, of which rank 0 chooses: all ranks' numbers, [ranks, 2, rows of logits]
   // I32, of which rank 0's count.
-  TensorView everybodys;
+  TensorView gathered;
 };
 
 // Context of the sub-layers of a pass, or of a drafting one. Without an observer, and with the shards of the

@@ -87,7 +87,7 @@ Status Model::AnnounceDraft(std::span<const DraftRow> rows) {
                               .tokens = {row.token},
                               .num_drafts = std::ssize(row.choices)});
   }
-  return Tell(message);
+  return SendToRanks(message);
 }
 
 Status Model::FollowDraft(std::span<const ChunkMessage> messages, const Status& events) {

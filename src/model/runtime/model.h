@@ -266,7 +266,7 @@ class Model {
   // Graph of passes; of members of this model.
   Graph MakeGraph() const;
   // Tells the other ranks what comes.
-  Status Tell(const StepMessage& message);
+  Status SendToRanks(const StepMessage& message);
   Status Announce(std::span<const SequenceChunk> chunks);
   Status AnnounceQueued(std::span<const PassChunk> chunks);
   Result<kv::SequenceState> NewSequenceAt(int64_t place) const;

@@ -114,7 +114,7 @@ Result<ChosenTokens> Model::ReserveChosen(int64_t count, const Buffer& allowed) 
   ChosenTokens chosen = {.allowed = {},
                          .previous = view(in_group_ ? most : 0, {num_chosen_}),
                          .numbers = view(0, {2, count}),
-                         .everybodys = view(in_group_ ? most : 0, {num_ranks, 2, count})};
+                         .gathered = view(in_group_ ? most : 0, {num_ranks, 2, count})};
   if (allowed) {
     chosen.allowed =
         TensorView::Contiguous(allowed.data(), DType::kU8, {config_.vocab_size}, allowed.device());
@@ -141,7 +141,7 @@ Status Model::AnnounceQueued(std::span<const PassChunk> chunks) {
                               .follows = chunk.follows,
                               .slots_later = chunk.slots_later});
   }
-  return Tell(message);
+  return SendToRanks(message);
 }
 
 ops::ReplayCounters Model::replay_counters() const {

@@ -42,12 +42,12 @@ struct alignas(256) MailboxFlags {
   uint64_t parts_there[kMaxExchangeBlocks] = {};
   uint64_t parts_taken[kMaxExchangeBlocks] = {};
 };
-inline constexpr int64_t kPackedSlotBytes = 2 * kMaxPackedRowsBytes;
-static_assert(kMaxPackedRowsBytes >= kMaxPackedSumBytes && kMaxPackedRowsBytes >= kMaxPackedBytes);
+inline constexpr int64_t kLlSlotBytes = 2 * kMaxLlRowsBytes;
+static_assert(kMaxLlRowsBytes >= kMaxLlSumBytes && kMaxLlRowsBytes >= kMaxLlBytes);
 // A source's part of a mailbox: flags, halves of its slot, and of its slot for LL words.
 inline constexpr int64_t kSlotBegin = sizeof(MailboxFlags);
-inline constexpr int64_t kPackedBegin = kSlotBegin + 2 * kSlotBytes;
-inline constexpr int64_t kSourceBytes = kPackedBegin + 2 * kPackedSlotBytes;
+inline constexpr int64_t kLlBegin = kSlotBegin + 2 * kSlotBytes;
+inline constexpr int64_t kSourceBytes = kLlBegin + 2 * kLlSlotBytes;
 inline constexpr int64_t kMailboxBytes = kMaxPeers * kSourceBytes;
 
 // State of one rank's group, in its own device memory.
@@ -65,13 +65,13 @@ struct ExchangeWords {
 
 // The kernel that moves `unit` bytes at once (16, 8, 4 or 1; for sums 16 or 4), which every address, stride and length is a multiple of.
 ExchangeKernel ExchangeKernelFor(int unit, bool sum);
-// The same with LL words, for rows of more than 0 bytes, multiples of 8, and pieces of at most kMaxPackedRowsBytes. A sender with one
+// The same with LL words, for rows of more than 0 bytes, multiples of 8, and pieces of at most kMaxLlRowsBytes. A sender with one
 // `unit` is understood by a receiver with another.
-ExchangeKernel PackedKernelFor(int unit);
+ExchangeKernel LlKernelFor(int unit);
 
-// The LL sum, in place, of up to kMaxPackedSumBytes of floats: `routed` and, if it is not null, `added` on every rank. Kernels
+// The LL sum, in place, of up to kMaxLlSumBytes of floats: `routed` and, if it is not null, `added` on every rank. Kernels
 // behind it may do it as part of their own work (lowering/fusion_rules.h): a float travels as 64 bits at its number, from whichever rank.
-struct PackedSum {
+struct LlSum {
   PeerLinks links = {};
   const float* routed = nullptr;
   const float* added = nullptr;
@@ -79,7 +79,7 @@ struct PackedSum {
   void* rounded = nullptr;  // The sum in bf16; null: not wanted.
   int64_t count = 0;
 };
-static_assert(std::has_unique_object_representations_v<PackedSum>);
-void LaunchPackedSum(DeviceQueue& queue, const PackedSum& sum);
+static_assert(std::has_unique_object_representations_v<LlSum>);
+void LaunchLlSum(DeviceQueue& queue, const LlSum& sum);
 
 }  // namespace dsv4::backend::cuda

@@ -46,9 +46,9 @@ using ExchangeKernel = void (*)(ExchangeParams);
 
 // Bytes of a piece that goes by LL words: of any; of a sum, which kernels around it do of up to 8 tokens 7168 wide; and of a few rows, which
 // they exchange too: of 8 tokens attention's parts of 32 heads.
-inline constexpr int64_t kMaxPackedBytes = int64_t{72} << 10;
-inline constexpr int64_t kMaxPackedSumBytes = int64_t{224} << 10;
-inline constexpr int64_t kMaxPackedRowsBytes = int64_t{520} << 10;
-inline constexpr int64_t kMaxPackedRows = 8;
+inline constexpr int64_t kMaxLlBytes = int64_t{72} << 10;
+inline constexpr int64_t kMaxLlSumBytes = int64_t{224} << 10;
+inline constexpr int64_t kMaxLlRowsBytes = int64_t{520} << 10;
+inline constexpr int64_t kMaxLlRows = 8;
 
 }  // namespace dsv4::backend::cuda

@@ -38,9 +38,9 @@ enum class FusionRule : uint8_t {
 
 // Fate of the next op where a rule fits.
 enum class Effect : uint8_t {
-  kJoin,      // Part of the group's launch.
-  kTell,      // A launch of its own, which is told what the group has left: OpGroup::launched.
-  kHandOver,  // A launch of its own, behind the group's; work goes from one to the other.
+  kJoin,       // Part of the group's launch.
+  kOwnLaunch,  // A launch of its own, which is told what the group has left: OpGroup::launched.
+  kHandOver,   // A launch of its own, behind the group's; work goes from one to the other.
 };
 
 // Answers that the rules ask of the device: its shared memory (DeviceLimits), and how many blocks of a kernel

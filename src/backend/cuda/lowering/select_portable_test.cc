@@ -141,8 +141,8 @@ TEST(ChooseWithoutHopper, IndexerAndTopKWithoutClusters) {
 
 TEST(ChooseWithoutHopper, HyperConnectionsFollowSharedMemory) {
   EXPECT_EQ(HcPre(1, kH200), HcPrePath::kCluster);
-  EXPECT_EQ(HcPre(1, kA100), HcPrePath::kEights);
-  EXPECT_EQ(HcPre(1, kAmpereCode), HcPrePath::kEights);
+  EXPECT_EQ(HcPre(1, kA100), HcPrePath::kTokenTiles);
+  EXPECT_EQ(HcPre(1, kAmpereCode), HcPrePath::kTokenTiles);
   EXPECT_EQ(HcPre(1, kRtx3090), HcPrePath::kDotsThenMix);
 }
 

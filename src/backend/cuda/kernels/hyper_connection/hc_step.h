@@ -1,5 +1,5 @@
 // Additions that a launch of hc_pre is told where it does more than hc_pre: hc_post in front of it, the norm
-// behind it (hc_cluster.cu, hc_eights.cu).
+// behind it (hc_cluster.cu, hc_token_tiles.cu).
 #pragma once
 
 #include <cstdint>

@@ -22,7 +22,7 @@ struct CombineWork {
   ElementsPath path;
 };
 
-// The sum over all ranks of what each has, `routed` and, if it is not null, `added`: the LL exchange of up to kMaxPackedSumBytes.
+// The sum over all ranks of what each has, `routed` and, if it is not null, `added`: the LL exchange of up to kMaxLlSumBytes.
 struct RankSumWork {
   PeerLinks links;
   const float* routed;
@@ -65,7 +65,7 @@ struct HcPreWork {
   HcPreParams params;
   double* dots;  // Address to which params.dots points.
   int num_tokens;
-  HcPrePath path;  // kCluster or kEights.
+  HcPrePath path;  // kCluster or kTokenTiles.
 };
 
 // post and comb of so many tokens; none: nothing is to be done.
