@@ -12,7 +12,7 @@
 
 namespace dsv4::apps {
 
-// What a command is told when it runs, beside its own options.
+// Context of a command that runs, beside its own options.
 struct Invocation {
   ModelFlags model;
   std::vector<std::string> words;  // The command line as typed, the program's name first.
@@ -54,7 +54,7 @@ class Commands {
     bool ranks = false;
     Predicate over_ranks = {};
     bool plans = false;
-    std::optional<std::vector<std::string>> takes = {};  // Of the options of every model; nullopt: all.
+    std::optional<std::vector<std::string>> takes = {};  // Among the options of every model; nullopt: all.
   };
 
   CLI::App& app_;

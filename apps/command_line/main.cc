@@ -77,14 +77,14 @@ int Main(int argc, char** argv) {
 
 namespace {
 
-// Of all exceptions only two may come from any place and any thread: this one, and that of a thread that cannot be started. Says so
-// without asking for memory.
+// Exceptions: only two may come from any place and any thread: this one, and that of a thread that cannot be
+// started. Says so without asking for memory.
 void Say(std::string_view text) { static_cast<void>(dsv4::WriteQuietly(STDERR_FILENO, text, 1000)); }
 void SayThatMemoryRanOut() { Say("dsv4: memory ran out\n"); }
 
 std::terminate_handler default_terminate = nullptr;
 
-// What a command wrote counts as written only when the system has taken it: a disk may be full.
+// Output counts as written only when the system has taken it: a disk may be full.
 int WithWhatWasWritten(int exit_code) {
   std::cout.flush();
   const bool flushed = std::fflush(stdout) == 0;
