@@ -184,7 +184,7 @@ std::shared_ptr<PrefixDisk::Publication> PrefixDisk::Publish(uint64_t salt, std:
     const std::lock_guard lock(mutex_);
     const Match match = Longest(salt, tokens, num_tokens, /*written_only=*/false);
     if (num_tokens < kMinGain || disabled_) return publication;
-    if (num_tokens - match.length < kMinGain) {  // That one will do, as soon as it is written.
+    if (num_tokens - match.length < kMinGain) {  // The match will do, as soon as it is written.
       publication->entry = match.entry;
       publication->num_tokens = match.length;
       return publication;

@@ -19,7 +19,7 @@ namespace dsv4::server {
 // Tokens of a text that is encoded for a client, at most: many times any context, and 48 MiB of ids.
 inline constexpr size_t kMaxTokensRead = size_t{12} << 20;
 
-// What this server does of a prompt and its answer, where others share its states.
+// The part of a prompt and its answer that this server does, where others share its states.
 enum class ServerRole : uint8_t {
   kBoth,
   kPrefill,  // Reads prompts for others: an answer ends when the state of its prompt is theirs.
