@@ -21,19 +21,20 @@ __global__ void __launch_bounds__(kThreads)
   BeginKernel();
 
   const int64_t token = p.first_token + blockIdx.x;
-  const int visible = static_cast<int>(NumVisible(table.Of(token), token, p.ratio));
+  const Items items = ItemsOf<kThreads>(table, p, token);
   const int t = static_cast<int>(threadIdx.x);
   int32_t* const selected = p.selected + token * p.top_k;
-  if (visible <= p.top_k) return WriteAll(visible, static_cast<int>(p.top_k), kThreads, selected);
-  const float* const scores = p.scores + blockIdx.x * p.max_visible;
-  const auto key_at = [&](int j) { return OrderedKey(scores[j]) >> (32 - kKeyBits); };
+  if (items.count <= p.top_k)
+    return WriteAll(items.count, static_cast<int>(p.top_k), kThreads, selected, items);
+  const float* const scores = p.scores + blockIdx.x * p.stride;
+  const auto key_at = [&](int j) { return OrderedKey(scores[items(j)]) >> (32 - kKeyBits); };
 
   Threshold threshold{.prefix = 0, .left = static_cast<int>(p.top_k)};
   for (int shift = kKeyBits - kTopKBits; shift >= 0; shift -= kTopKBits) {
     if (t < kTopKBuckets) histogram[t] = 0;
     __syncthreads();
 #pragma unroll 4
-    for (int j = t; j < visible; j += kThreads) {
+    for (int j = t; j < items.count; j += kThreads) {
       const uint32_t key = key_at(j);
       if (shift == kKeyBits - kTopKBits ||
           key >> (shift + kTopKBits) == threshold.prefix >> (shift + kTopKBits))
@@ -45,9 +46,9 @@ __global__ void __launch_bounds__(kThreads)
     threshold = shared_threshold;
   }
 
-  const int2 share = WarpShare<kWarps>(visible);
+  const int2 share = WarpShare<kWarps>(items.count);
   const Before before = SumOverWarps<kWarps>(Count(key_at, share.x, share.y, threshold.prefix));
-  WriteChosen(key_at, share.x, share.y, 0, threshold, before.warps, selected);
+  WriteChosen(key_at, share.x, share.y, 0, threshold, before.warps, selected, items);
 }
 
 }  // namespace

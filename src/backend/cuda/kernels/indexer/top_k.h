@@ -1,9 +1,10 @@
-// The best `top_k` scores of each token, exactly: the highest, ties by lowest index, written in ascending order of index and
+// The best `top_k` items of each token by their scores, exactly: the highest, ties by lowest index, written in ascending order of index and
 // followed by -1.
 #pragma once
 
 #include "backend/cuda/kernels/attention/sequence_table.h"
 #include "backend/cuda/lowering/select/indexer.h"
+#include "backend/cuda/runtime/fault.h"
 
 namespace dsv4::backend::cuda {
 
@@ -11,13 +12,20 @@ class CudaContext;
 
 struct TopKParams {
   const float* scores =
-      nullptr;  // [tokens of this launch, max_visible]; null when no token sees more than top_k entries.
+      nullptr;  // [tokens of this launch, stride]; null when no token has more than top_k items.
   int32_t* selected = nullptr;  // [all tokens, top_k]
   int64_t first_token = 0;
-  int64_t max_visible = 0;
+  int64_t stride = 0;
+  int64_t max_items = 0;
   int64_t top_k = 0;
   int64_t ratio = 1;
   bool rounded = false;  // Scores are bf16 numbers.
+  // Items are entries, or, of more than one entry each, blocks that have a score each. `within` [all tokens, num_blocks]: entries in these
+  // blocks, which ascend and are followed by -1.
+  int block_size = 1;
+  const int32_t* within = nullptr;
+  int num_blocks = 0;
+  Fault* fault = nullptr;
 };
 
 void LaunchTopK(CudaContext& context, const SequenceTable& table, const TopKParams& params, TopKPath kernel,

@@ -1,12 +1,15 @@
 // What ops that turn rows into rows record.
 #include "backend/cuda/lowering/record/rows.h"
 
+#include <fmt/format.h>
+
 #include <string>
 #include <utility>
 
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/elementwise/elementwise.h"
 #include "backend/cuda/kernels/rows/many_heads.h"
+#include "backend/cuda/kernels/rows/round_fp4.h"
 #include "backend/cuda/lowering/lowering.h"
 #include "backend/cuda/lowering/select/rows.h"
 
@@ -82,6 +85,25 @@ RecordedOp RecordRope(CudaContext& context, const ops::RopeArgs& args) {
                                         .fault = context.fault(),
                                         .num_frequencies = static_cast<int>(args.frequencies.shape[0]),
                                         .inverse = args.inverse}}};
+}
+
+// hadamard_fp4 of rows that are not rotated.
+Status RoundFp4(CudaContext& context, const ops::HadamardFp4Args& args) {
+  const Plan<RoundPath> plan = FirstFit(RoundRules(),
+                                        {.dtype = args.x.dtype,
+                                         .num_rows = args.x.shape[0],
+                                         .width = args.x.shape[1],
+                                         .group = args.group,
+                                         .x = args.x.data},
+                                        context.limits());
+  context.Chose(plan);
+  if (plan.kernel == RoundPath::kEights) {
+    LaunchRoundFp4(context, args);
+    return {};
+  }
+  return AddRowStep(
+      context, InPlace(args.x, args.x.shape[1]),
+      {.kind = RowStepKind::kRoundFp4, .scale = args.scale, .group = static_cast<int>(args.group)});
 }
 
 }  // namespace
@@ -161,9 +183,13 @@ Status SimulateFp8(CudaContext& context, const ops::SimulateFp8Args& args) {
 }
 
 Status HadamardFp4(CudaContext& context, const ops::HadamardFp4Args& args) {
-  if (!args.rotate || args.group != ops::kIndexerFp4Group || args.scale != CacheScale::kE8m0)
-    return Unimplemented("hadamard_fp4: rows that are not rotated, and other scales, are not on CUDA yet");
   if (args.x.num_elements() == 0) return {};
+  if (!args.rotate) return RoundFp4(context, args);
+  if (args.group != ops::kIndexerFp4Group || args.scale != CacheScale::kE8m0) {
+    return Unimplemented(fmt::format(
+        "op hadamard_fp4: rotated rows in groups of {}{}, this backend takes groups of {} with e8m0 scales",
+        args.group, args.scale == CacheScale::kE4m3 ? " with e4m3 scales" : "", ops::kIndexerFp4Group));
+  }
   return AddRowStep(context, InPlace(args.x, args.x.shape[1]), {.kind = RowStepKind::kHadamardFp4});
 }
 
