@@ -72,7 +72,7 @@ class Tree:
 def third_party_licences(cuda: bool) -> bytes:
     """Debian's copyright files of what is linked in, and where to read NVIDIA's licence for its run time."""
     packages = ["libfmt-dev", "libutf8proc-dev", "libpcre2-dev", "libxxhash-dev", "libexpected-dev", "nlohmann-json3-dev",
-                "libcli11-dev", "libedit-dev", "libbsd-dev", "libmd-dev", "libtinfo6", "libboost1.81-dev", "libsqlite3-dev", "libssl-dev",
+                "libcli11-dev", "libedit-dev", "libbsd-dev", "libmd-dev", "libtinfo6", "libboost1.81-dev", "libssl-dev",
                 "libcurl4-openssl-dev", "prometheus-cpp-dev", "libstdc++-12-dev", "libjs-marked", "libjs-katex", "fonts-katex", "node-highlight.js"]
     parts = []
     for package in packages:

@@ -157,8 +157,9 @@ void RegisterServe(Commands& commands) {
            "Tokens of a block, in which routers count what a prompt shares with kept states");
   CLI::Option* prefix_cache_dir =
       serve.add_option("--prefix-cache-dir", options.prefix_cache_dir,
-                       "Keep states for reuse in files here too, for after a restart");
-  positive("--prefix-cache-disk-mib", options.prefix_cache_disk_mib, "Of those files");
+                       "Keep states for reuse in files here too: for after a restart, and for other servers "
+                       "that are given the same directory");
+  positive("--prefix-cache-disk-mib", options.prefix_cache_disk_mib, "Of all those files");
   serve.get_option("--prefix-cache-disk-mib")->needs(prefix_cache_dir);
   serve.add_flag("!--no-log-times", options.log_times, "Log lines without the time");
   serve.add_option("--access-log", options.access_log,

@@ -138,12 +138,10 @@ Result<std::unique_ptr<engine::PrefixDisk>> OpenPrefixDisk(const ServeOptions& o
                                [&model](std::span<const std::byte> bytes, uint64_t origin) {
                                  return model.DeserializeSnapshot(bytes, origin);
                                }));
-  const engine::PrefixCatalogue::Findings& findings = disk->findings();
-  LogInfo(fmt::format(
-      "prefix cache on disk: dir={} states={} bytes={} damaged={} unfinished={} adopted={} missing={} "
-      "foreign={}",
-      options.prefix_cache_dir, disk->stats().num_states, disk->stats().num_bytes, findings.num_damaged,
-      findings.num_unfinished, findings.num_adopted, findings.num_missing, findings.num_foreign));
+  const engine::PrefixDirectory::Findings& findings = disk->findings();
+  LogInfo(fmt::format("prefix cache on disk: dir={} states={} bytes={} damaged={} unfinished={} foreign={}",
+                      options.prefix_cache_dir, disk->stats().num_states, disk->stats().num_bytes,
+                      disk->stats().num_rejected, findings.num_unfinished, findings.num_foreign));
   return disk;
 }
 

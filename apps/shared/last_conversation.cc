@@ -1,18 +1,15 @@
 #include "apps/shared/last_conversation.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 
 #include "apps/shared/chat_file.h"
 #include "apps/shared/state_path.h"
 #include "base/log.h"
+#include "base/write_file.h"
 
 namespace dsv4::apps {
 namespace {
@@ -25,21 +22,7 @@ Status Replace(const std::string& path, const std::string& text) {
   }
   std::error_code ignored;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
-  const std::string partial = fmt::format("{}.{}", path, ::getpid());
-  const int file = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (file < 0) return Internal(fmt::format("{}: {}", partial, std::strerror(errno)));
-  size_t done = 0;
-  int error = 0;
-  while (done < text.size() && error == 0) {
-    const ssize_t wrote = ::write(file, text.data() + done, text.size() - done);
-    if (wrote >= 0) done += static_cast<size_t>(wrote);
-    if (wrote < 0 && errno != EINTR) error = errno;
-  }
-  if (::close(file) != 0 && error == 0) error = errno;
-  if (error == 0 && ::rename(partial.c_str(), path.c_str()) != 0) error = errno;
-  if (error == 0) return {};
-  ::unlink(partial.c_str());
-  return Internal(fmt::format("{}: {}", path, std::strerror(error)));
+  return WriteFile(path, text, {.flush = false});
 }
 
 }  // namespace

@@ -228,7 +228,7 @@ void Admission::Preempt(size_t index) {
   keeper_.Keep(sequence);
   sequence.state.reset();
   sequence.waits_for = 0;
-  sequence.num_loads = 0;
+  sequence.asked_disk = false;
   core_.waiting.push_front(std::move(core_.running[index]));
   core_.running.erase(core_.running.begin() + static_cast<std::ptrdiff_t>(index));
   ++core_.stats.num_preemptions;

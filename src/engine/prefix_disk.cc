@@ -1,3 +1,4 @@
+// States on disk: the queue of what is to be written, the index of what is there, and two threads.
 #include "engine/prefix_disk.h"
 
 #include <fmt/format.h>
@@ -17,6 +18,16 @@ namespace {
 
 // How often it is asked whether the origin is known.
 constexpr std::chrono::milliseconds kAskAgain(20);
+
+// How often the files of other servers are looked at while no prompt asks.
+constexpr std::chrono::milliseconds kLookAgain(500);
+
+// A disk that has not answered for so long, and for a file as long as a slow network takes, is not waited for.
+constexpr std::chrono::seconds kDiskPatience(10);
+constexpr int64_t kSlowBytesPerSecond = 20'000'000;
+
+// States that are read for a prompt, one after the other, when files turn out to be damaged.
+constexpr int kMaxReads = 3;
 
 // Yields to the threads that compute the answers. It can only fail to be nicer.
 void LowerPriority() { (void)::setpriority(PRIO_PROCESS, 0, 10); }  // Of this thread, on Linux.
@@ -51,25 +62,24 @@ class PrefixHasher {
 struct PrefixDisk::Load {
   // Guarded by the disk's mutex.
   bool done = false;
-  std::optional<Content> content;
+  std::shared_ptr<Content> content;
 };
 
 PrefixDisk::PrefixDisk(PrefixDiskOptions options, Deserialize deserialize,
-                       std::unique_ptr<PrefixCatalogue> catalogue)
-    : options_(std::move(options)), deserialize_(std::move(deserialize)), catalogue_(std::move(catalogue)) {}
+                       std::unique_ptr<PrefixDirectory> directory)
+    : options_(std::move(options)), deserialize_(std::move(deserialize)), directory_(std::move(directory)) {}
 
 Result<std::unique_ptr<PrefixDisk>> PrefixDisk::Open(PrefixDiskOptions options, Deserialize deserialize) {
   if (options.max_bytes <= 0) {
     return Error(InvalidArgument(
         fmt::format("prefix cache on disk: a budget of {} bytes, wanted more than 0", options.max_bytes)));
   }
-  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<PrefixCatalogue> catalogue, PrefixCatalogue::Open(options.directory));
-  DSV4_ASSIGN_OR_RETURN(const std::vector<CataloguedState> states, catalogue->All());
+  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<PrefixDirectory> directory,
+                        PrefixDirectory::Open(options.directory, options.max_bytes));
   std::unique_ptr<PrefixDisk> disk(
-      new PrefixDisk(std::move(options), std::move(deserialize), std::move(catalogue)));
-  for (const CataloguedState& state : states) disk->stats_.num_bytes += state.num_bytes;
-  disk->stats_.num_rejected = disk->findings().num_damaged;
-  DSV4_TRY(disk->MakeRoom(0));  // The budget may be smaller than the last time.
+      new PrefixDisk(std::move(options), std::move(deserialize), std::move(directory)));
+  disk->stats_.num_evictions = disk->directory_->num_evicted_at_open();
+  disk->Look();
   disk->LearnOrigin();
   disk->writer_ = std::thread([raw = disk.get()] { raw->WriteLoop(); });
   disk->reader_ = std::thread([raw = disk.get()] { raw->ReadLoop(); });
@@ -95,6 +105,15 @@ void PrefixDisk::Enter(const std::shared_ptr<Entry>& entry) {
     ++lengths[entry->state.num_tokens - static_cast<int64_t>(i)];
   }
   stats_.num_states = static_cast<int64_t>(entries_.size());
+}
+
+void PrefixDisk::EnterFile(const PrefixFileHead& head) {
+  if (!origin_ || head.origin != *origin_ || disabled_) return;
+  const auto place = entries_.find(head.name);
+  if (place == entries_.end())
+    Enter(std::make_shared<Entry>(Entry{.state = head, .written = true}));
+  else
+    place->second->written = true;  // Another server had it first.
 }
 
 void PrefixDisk::Leave(const std::string& name) {
@@ -169,31 +188,30 @@ void PrefixDisk::Offer(uint64_t salt, std::span<const int32_t> tokens, const kv:
 
 std::shared_ptr<PrefixDisk::Load> PrefixDisk::Find(uint64_t salt, std::span<const int32_t> prompt,
                                                    int64_t longer_than) {
-  const int64_t usable = static_cast<int64_t>(prompt.size()) - 1;
-  std::shared_ptr<Load> load;
+  if (static_cast<int64_t>(prompt.size()) - 1 <= longer_than) return nullptr;
+  auto load = std::make_shared<Load>();
   {
     const std::lock_guard lock(mutex_);
-    const Match match = Longest(salt, prompt, usable, /*written_only=*/true);
-    if (match.entry == nullptr || match.length <= longer_than) return nullptr;
-    std::weak_ptr<Load>& running = loads_[match.entry->state.name];
-    load = running.lock();
-    if (load != nullptr) return load;
-    load = std::make_shared<Load>();
-    running = load;
-    reads_.push_back({match.entry, load});
+    if (!origin_ || disabled_ || IsStuck()) return nullptr;
+    reads_.push_back({salt, {prompt.begin(), prompt.end()}, longer_than, load});
+    ++num_asked_;
   }
   read_wanted_.notify_one();
   return load;
 }
 
+bool PrefixDisk::IsStuck() const {
+  return reader_wanted_back_ && std::chrono::steady_clock::now() > *reader_wanted_back_;
+}
+
 bool PrefixDisk::IsDone(const Load& load) const {
   const std::lock_guard lock(mutex_);
-  return load.done;
+  return load.done || IsStuck();
 }
 
 std::optional<PrefixDisk::Loaded> PrefixDisk::Take(const Load& load) const {
   const std::lock_guard lock(mutex_);
-  if (!load.content) return std::nullopt;
+  if (load.content == nullptr) return std::nullopt;
   return Loaded{.tokens = load.content->first, .state = load.content->second.Continue()};
 }
 
@@ -216,7 +234,7 @@ bool PrefixDisk::DropQueue() {
   spent.swap(spent_);
   dropped.swap(writes_);
   for (const WriteJob& job : dropped) {
-    Leave(job.entry->state.name);
+    if (!job.entry->written) Leave(job.entry->state.name);
     queued_bytes_ -= job.num_bytes;
     ++stats_.num_dropped;
   }
@@ -225,7 +243,9 @@ bool PrefixDisk::DropQueue() {
 
 PrefixDiskStats PrefixDisk::stats() const {
   const std::lock_guard lock(mutex_);
-  return stats_;
+  PrefixDiskStats stats = stats_;
+  stats.num_bytes = directory_->num_bytes();
+  return stats;
 }
 
 void PrefixDisk::Flush() {
@@ -247,45 +267,19 @@ void PrefixDisk::WarnOnce(const Status& status) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Writing
 
-Status PrefixDisk::MakeRoom(int64_t num_bytes) {
-  for (;;) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (stats_.num_bytes + num_bytes <= options_.max_bytes) return {};
-    }
-    const Result<CataloguedState> oldest = catalogue_->Oldest();
-    if (!oldest) return oldest.error();
-    {
-      const std::lock_guard lock(mutex_);
-      Leave(oldest->name);
-    }
-    DSV4_RETURN_IF_ERROR(catalogue_->Remove(oldest->name));
-    const std::lock_guard lock(mutex_);
-    stats_.num_bytes -= oldest->num_bytes;
-    ++stats_.num_evictions;
-  }
-}
-
 bool PrefixDisk::LearnOrigin() {
   const Result<uint64_t> origin = options_.origin();
   if (!origin) {
     if (origin.error().code() != StatusCode::kUnavailable) Disable(origin.error());
     return false;
   }
-  const Result<std::vector<CataloguedState>> states = catalogue_->All();
-  if (!states) {
-    Disable(states.error());
-    return false;
-  }
   const std::lock_guard lock(mutex_);
   origin_ = *origin;
   std::deque<WriteJob> offered = std::exchange(writes_, {});
   for (const WriteJob& job : offered) Leave(job.entry->state.name);
-  for (const CataloguedState& state : *states) {
-    if (state.origin == *origin) Enter(std::make_shared<Entry>(Entry{.state = state, .written = true}));
-  }
+  for (const auto& [name, head] : files_) EnterFile(head);
   for (WriteJob& job : offered) {
-    CataloguedState& state = job.entry->state;
+    PrefixFileHead& state = job.entry->state;
     state.origin = *origin;
     state.name = PrefixFileName(*origin, state.salt, job.tokens);
     if (entries_.contains(state.name)) {  // It is there from an earlier run.
@@ -346,25 +340,26 @@ bool PrefixDisk::AwaitOrigin() {
 Status PrefixDisk::Write(const WriteJob& job, uint64_t origin) {
   DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<std::byte> bytes,
                                job.snapshot.Serialize(origin, kDiskRewindTokens));
-  CataloguedState state = job.entry->state;
-  state.num_bytes = PrefixFileBytes(state.num_tokens, static_cast<int64_t>(bytes.size()));
-  if (state.num_bytes > options_.max_bytes) {
-    return ResourceExhausted(fmt::format("a state of {} tokens takes {} bytes, all may have {}",
-                                         state.num_tokens, state.num_bytes, options_.max_bytes));
-  }
-  DSV4_RETURN_IF_ERROR(MakeRoom(state.num_bytes));
-  DSV4_RETURN_IF_ERROR(WritePrefixFile(catalogue_->files(), state.name,
-                                       {.origin = state.origin, .salt = state.salt, .tokens = job.tokens},
-                                       bytes));
-  if (Status status = catalogue_->Add(state); !status.ok()) {
-    (void)catalogue_->Remove(state.name);
-    return status;
-  }
+  PrefixFileHead& state = job.entry->state;
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      const PrefixDirectory::Published published,
+      directory_->Publish({.origin = state.origin, .salt = state.salt, .tokens = job.tokens}, bytes,
+                          options_.max_bytes));
   const std::lock_guard lock(mutex_);
-  job.entry->state.num_bytes = state.num_bytes;
-  job.entry->written = true;
-  stats_.num_bytes += state.num_bytes;
-  ++stats_.num_written;
+  for (const std::string& name : published.evicted) {
+    files_.erase(name);
+    Leave(name);
+    ++stats_.num_evictions;
+  }
+  if (published.written) {
+    state.num_bytes = published.num_bytes;
+    files_[state.name] = state;
+    job.entry->written = true;
+    job.entry->is_own = true;
+    ++stats_.num_written;
+  } else if (!job.entry->written) {
+    Leave(state.name);  // Another server's; a look finds it when it is whole.
+  }
   warned_ = false;
   return {};
 }
@@ -391,26 +386,21 @@ void PrefixDisk::WriteLoop() {
     lock.unlock();
     bool written = !job;
     try {
-      for (const auto& [name, remove] : chores) {
-        const Status status = remove ? catalogue_->Remove(name) : catalogue_->Touch(name);
-        if (!status.ok()) WarnOnce(status);
-      }
+      for (const auto& [name, remove] : chores) remove ? directory_->Remove(name) : directory_->Touch(name);
       // The files are looked at for every state: one of other bytes is never written.
       const Result<uint64_t> origin = options_.origin();
       if (!origin) Disable(origin.error());
       const Status status = job && origin ? Write(*job, *origin) : Status();
       if (!status.ok()) WarnOnce(status);
       written = !job || (origin && status.ok());
-    } catch (
-        const std::
-            bad_alloc&) {  // Costs reuse, as a full disk does; what the catalogue lacks the next start finds.
+    } catch (const std::bad_alloc&) {  // Costs reuse, as a full disk does.
     }
     lock.lock();
     writing_ = false;
     if (job) {
       queued_bytes_ = std::max<int64_t>(0, queued_bytes_ - job->num_bytes);
       if (!written) {
-        Leave(job->entry->state.name);
+        if (!job->entry->written) Leave(job->entry->state.name);
         ++stats_.num_dropped;
       }
       spent_.push_back(std::move(*job));
@@ -423,17 +413,13 @@ void PrefixDisk::WriteLoop() {
 // Reading
 
 Result<PrefixDisk::Content> PrefixDisk::Read(const Entry& entry, uint64_t origin) const {
-  const std::string path = catalogue_->files() + "/" + entry.state.name;
+  const std::string path = directory_->PathOf(entry.state.name);
   DSV4_ASSIGN_OR_RETURN(PrefixContent content, ReadPrefixFile(path));
-  const PrefixKey& key = content.key;
-  if (PrefixFileName(key.origin, key.salt, key.tokens) != entry.state.name) {
-    return Error(DataLoss(path + ": holds another state than its name says"));
-  }
   Result<kv::Snapshot> snapshot = deserialize_(content.snapshot, origin);
   if (!snapshot) return Error(snapshot.error().WithContext(path));
-  if (snapshot->length() != static_cast<int64_t>(key.tokens.size())) {
-    return Error(
-        DataLoss(fmt::format("{}: {} tokens, state of {}", path, key.tokens.size(), snapshot->length())));
+  if (snapshot->length() != static_cast<int64_t>(content.key.tokens.size())) {
+    return Error(DataLoss(
+        fmt::format("{}: {} tokens, state of {}", path, content.key.tokens.size(), snapshot->length())));
   }
   return Content(std::move(content.key.tokens), std::move(*snapshot));
 }
@@ -441,23 +427,22 @@ Result<PrefixDisk::Content> PrefixDisk::Read(const Entry& entry, uint64_t origin
 // This file is not tried again.
 void PrefixDisk::GiveUp(const Entry& entry, const Status& why) {
   if (why.code() == StatusCode::kResourceExhausted) return;  // Not the file's fault.
-  // The disk's fault: the file may be good, and stays until the next start.
+  // The disk's fault: the file may be good, and stays until the next start. Or another server has removed it.
   const bool keep = why.code() == StatusCode::kUnavailable;
+  const bool gone = why.code() == StatusCode::kNotFound;
   {
     const std::lock_guard lock(mutex_);
     if (!entries_.contains(entry.state.name)) return;  // Evicted meanwhile.
     Leave(entry.state.name);
     if (!keep) {
-      stats_.num_bytes -= entry.state.num_bytes;
-      ++stats_.num_rejected;
+      if (!gone) ++stats_.num_rejected;
+      files_.erase(entry.state.name);
       chores_.push_back({.name = entry.state.name, .remove = true});
     }
   }
   write_wanted_.notify_one();
-  if (keep)
-    WarnOnce(why);
-  else
-    LogWarning(fmt::format("prefix cache on disk: {}; removed", why.ToString()));
+  if (keep) WarnOnce(why);
+  if (!keep && !gone) LogWarning(fmt::format("prefix cache on disk: {}; removed", why.ToString()));
 }
 
 Result<PrefixDisk::Content> PrefixDisk::ReadOrGiveUp(const Entry& entry) {
@@ -475,31 +460,91 @@ Result<PrefixDisk::Content> PrefixDisk::ReadOrGiveUp(const Entry& entry) {
   }
 }
 
+void PrefixDisk::Look() {
+  try {
+    const Result<PrefixDirectory::Changes> changes = directory_->Look();
+    if (!changes) return WarnOnce(changes.error());
+    const std::lock_guard lock(mutex_);
+    stats_.num_rejected += changes->num_damaged;
+    for (const std::string& name : changes->removed) {
+      files_.erase(name);
+      const auto place = entries_.find(name);
+      if (place != entries_.end() && place->second->written) Leave(name);
+    }
+    for (const PrefixFileHead& head : changes->added) {
+      files_[head.name] = head;
+      EnterFile(head);
+    }
+  } catch (const std::bad_alloc&) {  // Costs reuse; what was not entered is found by the next start.
+  }
+}
+
+PrefixDisk::Match PrefixDisk::LongestFor(const ReadJob& job) const {
+  Match match =
+      Longest(job.salt, job.prompt, static_cast<int64_t>(job.prompt.size()) - 1, /*written_only=*/true);
+  return match.length > job.longer_than ? std::move(match) : Match();
+}
+
+std::shared_ptr<PrefixDisk::Content> PrefixDisk::ReadFor(const ReadJob& job,
+                                                         std::unique_lock<std::mutex>& lock) {
+  for (int i = 0; i < kMaxReads; ++i) {
+    const std::shared_ptr<Entry> entry = LongestFor(job).entry;
+    if (entry == nullptr) break;
+    reader_wanted_back_ = std::chrono::steady_clock::now() + kDiskPatience +
+                          std::chrono::seconds(entry->state.num_bytes / kSlowBytesPerSecond);
+    lock.unlock();
+    Result<Content> content = ReadOrGiveUp(*entry);
+    lock.lock();
+    reader_wanted_back_.reset();
+    if (!content) continue;
+    ++stats_.num_read;
+    stats_.num_read_tokens += static_cast<int64_t>(content->first.size());
+    if (!entry->is_own) ++stats_.num_read_of_others;
+    chores_.push_back({.name = entry->state.name});
+    write_wanted_.notify_one();
+    auto shared = std::make_shared<Content>(std::move(*content));
+    // Others that wait for the same state.
+    for (ReadJob& other : reads_) {
+      if (other.load != nullptr && LongestFor(other).entry == entry) EndLoad(other, shared);
+    }
+    return shared;
+  }
+  return nullptr;
+}
+
+// Under the mutex: where this is the last owner the state's pages are not shared; else the engine's thread drops it.
+void PrefixDisk::EndLoad(ReadJob& job, std::shared_ptr<Content> content) {
+  job.load->content = std::move(content);
+  job.load->done = true;
+  job.load.reset();
+  ++num_loads_done_;
+  load_done_.notify_all();
+}
+
 void PrefixDisk::ReadLoop() {
+  auto next_look = std::chrono::steady_clock::now();
   std::unique_lock lock(mutex_);
   for (;;) {
-    read_wanted_.wait(lock, [&] { return stopping_ || !reads_.empty(); });
+    const bool asked = read_wanted_.wait_until(lock, next_look, [&] { return stopping_ || !reads_.empty(); });
     if (stopping_) return;
+    if (!asked || num_asked_ - static_cast<int64_t>(reads_.size()) >= num_looked_) {
+      // Finds what the others have written up to now.
+      const int64_t num_asked = num_asked_;
+      reader_wanted_back_ = std::chrono::steady_clock::now() + kDiskPatience;
+      lock.unlock();
+      Look();
+      lock.lock();
+      reader_wanted_back_.reset();
+      num_looked_ = num_asked;
+      next_look = std::chrono::steady_clock::now() + kLookAgain;
+      continue;
+    }
     ReadJob job = std::move(reads_.front());
     reads_.pop_front();
-    if (job.load.use_count() > 1) {  // Else the caller has left.
-      lock.unlock();
-      Result<Content> content = ReadOrGiveUp(*job.entry);
-      lock.lock();
-      if (content) {
-        ++stats_.num_read;
-        stats_.num_read_tokens += static_cast<int64_t>(content->first.size());
-        chores_.push_back({.name = job.entry->state.name});
-        write_wanted_.notify_one();
-        job.load->content = std::move(*content);
-      }
-    }
-    job.load->done = true;
-    loads_.erase(job.entry->state.name);
-    // Under the mutex: if this is the last owner the state's pages are not shared; else the engine's thread drops it.
-    job.load.reset();
-    ++num_loads_done_;
-    load_done_.notify_all();
+    if (job.load == nullptr) continue;  // Another's state was its own.
+    std::shared_ptr<Content> content;
+    if (job.load.use_count() > 1) content = ReadFor(job, lock);  // Else the caller has left.
+    EndLoad(job, std::move(content));
   }
 }
 

@@ -1,8 +1,11 @@
 // PrefixDisk: kept states on disk, for prompts that the memory has nothing for any more, above all after a restart.
 //
+// The directory may be other servers' too (prefix_directory.h): what one of them has written, all find.
+//
 // The engine's thread offers states and asks for them; it never waits for a file. One thread writes what was offered, as long as its
-// queue has room, and keeps the directory within its budget, the least recently used first; another reads. A file that is not what
-// it should be is removed, logged and counted, so that nothing is tried twice; a disk that fails costs reuse and nothing else.
+// queue has room, and keeps the directory within its budget, the least recently used first. Another looks for what others have written, and reads.
+// A file that is not what it should be is removed, logged and counted, so that nothing is tried twice; a disk that fails costs reuse and
+// nothing else, and so does one that does not answer.
 //
 // A state goes to the disk when it holds enough tokens more than the longest on its path there (kMinGain), and a sixteenth of its
 // length: the files of a conversation of N tokens are then of some 16 N tokens together, not of N squared.
@@ -23,7 +26,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/prefix_catalogue.h"
+#include "engine/prefix_directory.h"
 #include "kv/sequence_state.h"
 #include "kv/snapshot.h"
 
@@ -31,7 +34,7 @@ namespace dsv4::engine {
 
 struct PrefixDiskOptions {
   std::string directory;
-  int64_t max_bytes = 0;  // Of all files; > 0.
+  int64_t max_bytes = 0;  // Of all files, other servers' too; > 0.
   // The producer of the model's states (model::Model::Origin), asked without waiting. Unavailable: not known yet. Until it is known nothing is
   // read, and what is offered waits. With any other error the disk takes no more part. States of another origin are not used, so that
   // a hit always has the numbers of a cold run. They are removed when they are the least recently used.
@@ -45,6 +48,8 @@ struct PrefixDiskStats {
   int64_t num_written = 0;
   int64_t num_read = 0;
   int64_t num_read_tokens = 0;
+  int64_t num_read_of_others =
+      0;  // States that were not written by this object: an earlier run's, or another server's.
   int64_t num_dropped = 0;    // Not written: the queue was full, or the disk failed.
   int64_t num_rejected = 0;   // Files that were not what they should be.
   int64_t num_evictions = 0;  // Gave way to others.
@@ -62,7 +67,7 @@ class PrefixDisk {
     kv::SequenceState state;
   };
 
-  // `deserialize` is the model's, which outlives this. Errors: PrefixCatalogue::Open; InvalidArgument for a budget of nothing.
+  // `deserialize` is the model's, which outlives this. Errors: PrefixDirectory::Open; InvalidArgument for a budget of nothing.
   static Result<std::unique_ptr<PrefixDisk>> Open(PrefixDiskOptions options, Deserialize deserialize);
   // Writes what is queued, if the origin is known. No thread may use an engine with this disk any more.
   ~PrefixDisk();
@@ -70,19 +75,20 @@ class PrefixDisk {
   PrefixDisk& operator=(const PrefixDisk&) = delete;
 
   // Of the directory: salts that are made with it are the same after a restart, and cannot be guessed from outside.
-  const std::string& secret() const { return catalogue_->secret(); }
-  const PrefixCatalogue::Findings& findings() const { return catalogue_->findings(); }
+  const std::string& secret() const { return directory_->secret(); }
+  const PrefixDirectory::Findings& findings() const { return directory_->findings(); }
 
   // The engine's thread, for all that follows up to stats().
 
   // Writes `state`, which holds `tokens`, when that is worth a file.
   void Offer(uint64_t salt, std::span<const int32_t> tokens, const kv::SequenceState& state);
 
-  // Starts to read the state with the longest usable proper prefix of `prompt`, as PrefixStore::Find, if that is more than
-  // `longer_than` tokens; null otherwise. Several askers of one state share its load.
+  // Starts to look for the state with the longest usable proper prefix of `prompt`, as PrefixStore::Find, if that is more than
+  // `longer_than` tokens, and to read it. What other servers have written up to now is found too. Null where nothing can be found: the prompt is
+  // too short, the origin is not known, or the disk does not answer. Several askers of one state share its load.
   std::shared_ptr<Load> Find(uint64_t salt, std::span<const int32_t> prompt, int64_t longer_than);
 
-  // Whether there is something to take, or never will be.
+  // Whether there is something to take, or never will be: the state is not there, or the disk has not answered for long.
   bool IsDone(const Load& load) const;
   // Nullopt when there is no such state after all.
   std::optional<Loaded> Take(const Load& load) const;
@@ -105,8 +111,9 @@ class PrefixDisk {
 
  private:
   struct Entry {
-    CataloguedState state;
+    PrefixFileHead state;
     bool written = false;
+    bool is_own = false;  // This object has written it.
   };
   struct WriteJob {
     std::shared_ptr<Entry> entry;
@@ -116,10 +123,12 @@ class PrefixDisk {
   };
   using Content = std::pair<std::vector<int32_t>, kv::Snapshot>;
   struct ReadJob {
-    std::shared_ptr<Entry> entry;
+    uint64_t salt = 0;
+    std::vector<int32_t> prompt;
+    int64_t longer_than = 0;
     std::shared_ptr<Load> load;
   };
-  // What the writer does to the catalogue for the reader, so that one thread alone adds and removes.
+  // Work that the reader leaves to the writer.
   struct Chore {
     std::string name;
     bool remove = false;  // Else the state has just been used.
@@ -129,19 +138,21 @@ class PrefixDisk {
     int64_t length = 0;  // Of the common beginning, up to which the state can be taken back.
   };
 
-  PrefixDisk(PrefixDiskOptions options, Deserialize deserialize, std::unique_ptr<PrefixCatalogue> catalogue);
+  PrefixDisk(PrefixDiskOptions options, Deserialize deserialize, std::unique_ptr<PrefixDirectory> directory);
 
   void WriteLoop();
   void ReadLoop();
   Status Write(const WriteJob& job, uint64_t origin);
+  // Enters what other servers have written since the last look, and forgets what is gone.
+  void Look();
+  // Reads the longest state for the job that is not damaged; null where there is none.
+  std::shared_ptr<Content> ReadFor(const ReadJob& job, std::unique_lock<std::mutex>& lock);
   // Asks for the origin, and enters the states of it that are there; false while it is not known.
   bool LearnOrigin();
   // Returns when it is known; false where it never will be, or the disk stops first.
   bool AwaitOrigin();
   // From now on nothing is read, written or found.
   void Disable(const Status& why);
-  // Removes the least recently used files until `num_bytes` more fit.
-  Status MakeRoom(int64_t num_bytes);
   Result<Content> Read(const Entry& entry, uint64_t origin) const;
   Result<Content> ReadOrGiveUp(const Entry& entry);
   void GiveUp(const Entry& entry, const Status& why);
@@ -150,28 +161,37 @@ class PrefixDisk {
   // With the mutex held.
   void DropWrites();
   void Enter(const std::shared_ptr<Entry>& entry);
+  void EnterFile(const PrefixFileHead& head);
+  bool IsStuck() const;
+  Match LongestFor(const ReadJob& job) const;
+  void EndLoad(ReadJob& job, std::shared_ptr<Content> content);
   void Leave(const std::string& name);
   Match Longest(uint64_t salt, std::span<const int32_t> tokens, int64_t at_most, bool written_only) const;
 
   const PrefixDiskOptions options_;
   const Deserialize deserialize_;
-  const std::unique_ptr<PrefixCatalogue> catalogue_;
+  const std::unique_ptr<PrefixDirectory> directory_;
 
   mutable std::mutex mutex_;
   std::condition_variable write_wanted_;
   std::condition_variable read_wanted_;
   std::condition_variable load_done_;
   std::condition_variable write_done_;
-  std::unordered_map<std::string, std::shared_ptr<Entry>> entries_;    // By name.
+  std::unordered_map<std::string, PrefixFileHead> files_;  // All that are there, by name.
+  std::unordered_map<std::string, std::shared_ptr<Entry>>
+      entries_;  // The ones of this origin, and what waits to be written.
   std::unordered_multimap<uint64_t, std::shared_ptr<Entry>> by_hash_;  // By each of PrefixHashes.
   std::unordered_map<uint64_t, std::map<int64_t, int64_t>>
       lengths_;  // By salt: of the hashed prefixes, with counts.
-  std::unordered_map<std::string, std::weak_ptr<Load>> loads_;  // By name.
   std::deque<WriteJob> writes_;
   std::vector<WriteJob> spent_;  // Written; destroyed on the engine's thread, which owns the pages.
   std::deque<ReadJob> reads_;
   std::deque<Chore> chores_;
   int64_t queued_bytes_ = 0;
+  int64_t num_asked_ = 0;   // Reads that were ever queued,
+  int64_t num_looked_ = 0;  // and those that the last look came after.
+  // By when the reader's call to the disk should have returned.
+  std::optional<std::chrono::steady_clock::time_point> reader_wanted_back_;
   int64_t num_loads_done_ = 0;
   int64_t num_loads_seen_ = 0;
   bool writing_ = false;

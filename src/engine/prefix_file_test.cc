@@ -1,8 +1,12 @@
+// Tests of the files of states.
 #include "engine/prefix_file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstring>
@@ -18,8 +22,16 @@ namespace fs = std::filesystem;
 
 class PrefixFileTest : public ::testing::Test {
  protected:
-  std::string Write() {
-    EXPECT_TRUE(WritePrefixFile(directory_.path(), name_, key_, snapshot_).ok());
+  Status WriteInto(const std::string& directory) const {
+    const int64_t num_bytes =
+        PrefixFileBytes(static_cast<int64_t>(key_.tokens.size()), static_cast<int64_t>(snapshot_.size()));
+    Result<UnfinishedPrefixFile> file = UnfinishedPrefixFile::Create(directory, name_, num_bytes);
+    if (!file) return file.error();
+    DSV4_RETURN_IF_ERROR(file->Write(key_, snapshot_, 12'000'000'345));
+    return file->Finish();
+  }
+  std::string Write() const {
+    EXPECT_TRUE(WriteInto(directory_.path()).ok());
     return directory_ / name_;
   }
   std::vector<char> Bytes(const std::string& path) const {
@@ -49,9 +61,15 @@ TEST_F(PrefixFileTest, WhatIsWrittenIsRead) {
   EXPECT_EQ(content->key.origin, 7U);
   EXPECT_EQ(content->key.salt, 8U);
   EXPECT_EQ(content->snapshot, snapshot_);
-  EXPECT_EQ(ReadPrefixKey(path)->tokens, key_.tokens);
+  const Result<PrefixFileHead> head = ReadPrefixFileHead(path);
+  ASSERT_TRUE(head.has_value()) << head.error().ToString();
+  EXPECT_EQ(head->name, name_);
+  EXPECT_EQ(head->num_tokens, 4);
+  EXPECT_EQ(head->num_bytes, PrefixFileBytes(4, 1000));
   struct stat status = {};
   ASSERT_EQ(::stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mtim.tv_sec, 12);
+  EXPECT_EQ(status.st_mtim.tv_nsec, 345);
   EXPECT_EQ(status.st_mode & 0777U, 0600U);
   Write();  // Again, over itself.
   EXPECT_EQ(std::distance(fs::directory_iterator(directory_.path()), {}), 1);
@@ -62,8 +80,18 @@ TEST_F(PrefixFileTest, NamesAreTheContents) {
   EXPECT_NE(name_, PrefixFileName(6, 8, key_.tokens));
   EXPECT_NE(name_, PrefixFileName(7, 9, key_.tokens));
   EXPECT_NE(name_, PrefixFileName(7, 8, std::vector<int32_t>{1, 2, 3}));
-  EXPECT_TRUE(IsUnfinishedName(UnfinishedName(name_)));
-  EXPECT_FALSE(IsPrefixFileName(UnfinishedName(name_)));
+  {
+    const auto file = UnfinishedPrefixFile::Create(directory_.path(), name_, 100);
+    const fs::path unfinished = fs::directory_iterator(directory_.path())->path();
+    EXPECT_TRUE(IsUnfinishedName(unfinished.filename()));
+    EXPECT_TRUE(IsUnfinishedNameOf(unfinished.filename(), name_));
+    EXPECT_FALSE(IsPrefixFileName(unfinished.filename()));
+    EXPECT_EQ(fs::file_size(unfinished), 100U);  // It takes its room at once.
+    const int fd = ::open(unfinished.c_str(), O_RDWR | O_CLOEXEC);
+    EXPECT_NE(::flock(fd, LOCK_EX | LOCK_NB), 0);  // Its writer lives.
+    ::close(fd);
+  }
+  EXPECT_TRUE(fs::is_empty(directory_.path()));
   for (const char* other :
        {"", ".state", "notes.txt", "0123456789abcdef0123456789abcdeF.state", "../x.state"}) {
     EXPECT_FALSE(IsPrefixFileName(other)) << other;
@@ -74,7 +102,7 @@ TEST_F(PrefixFileTest, NamesAreTheContents) {
 TEST_F(PrefixFileTest, EveryTruncationAndEveryFlippedByteIsRefused) {
   const std::string path = Write();
   const std::vector<char> good = Bytes(path);
-  for (size_t size = 0; size < good.size(); size += size < 90 ? 1 : 97) {
+  for (size_t size = 0; size < good.size(); size += size < 170 ? 1 : 97) {
     Put(path, {good.begin(), good.begin() + static_cast<std::ptrdiff_t>(size)});
     EXPECT_EQ(ReadCode(path), StatusCode::kDataLoss) << size;
   }
@@ -82,7 +110,7 @@ TEST_F(PrefixFileTest, EveryTruncationAndEveryFlippedByteIsRefused) {
   longer.push_back(0);
   Put(path, longer);
   EXPECT_EQ(ReadCode(path), StatusCode::kDataLoss);
-  for (size_t i = 0; i < 64 + 16; ++i) {  // The snapshot has its own hash.
+  for (size_t i = 0; i < 144 + 16; ++i) {  // The snapshot has its own hash.
     std::vector<char> damaged = good;
     damaged[i] = static_cast<char>(damaged[i] ^ 0x40);
     Put(path, damaged);
@@ -108,11 +136,11 @@ TEST_F(PrefixFileTest, AFailedWriteLeavesNothing) {
   ::getrlimit(RLIMIT_FSIZE, &before);
   const rlimit small = {.rlim_cur = 500, .rlim_max = before.rlim_max};
   ::setrlimit(RLIMIT_FSIZE, &small);
-  const Status status = WritePrefixFile(directory_.path(), name_, key_, snapshot_);
+  const Status status = WriteInto(directory_.path());
   ::setrlimit(RLIMIT_FSIZE, &before);
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_TRUE(fs::is_empty(directory_.path())) << status.ToString();
-  EXPECT_EQ(WritePrefixFile(directory_ / "gone", name_, key_, snapshot_).code(), StatusCode::kNotFound);
+  EXPECT_EQ(WriteInto(directory_ / "gone").code(), StatusCode::kNotFound);
 }
 
 }  // namespace

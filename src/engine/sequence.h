@@ -50,7 +50,7 @@ struct Sequence {
   RequestId waits_for = 0;  // A running request that is computing the beginning of this prompt,
   int64_t waits_until = 0;  // up to here; 0: waits for none.
   std::shared_ptr<PrefixDisk::Load> load = nullptr;  // Of a state to start from.
-  int num_loads = 0;
+  bool asked_disk = false;                           // Whether it has such a state.
   int64_t expected_reuse = -1;  // Tokens at most that a kept state has; -1: not looked up.
   std::chrono::steady_clock::time_point running_since = {};  // Admitted at last.
   bool mask_late = false;                                    // It sits the step out.

@@ -20,8 +20,6 @@ int64_t StateRoom(const EngineCore& core) {
   return memory ? std::min(all, memory->available) : all;
 }
 
-// States on disk that a request asks for, one after the other, when files turn out to be damaged.
-constexpr int kMaxLoads = 3;
 // How long a step that has nothing else to do waits for the disk before it looks for cancelled requests.
 constexpr std::chrono::milliseconds kLoadTick(10);
 
@@ -89,25 +87,20 @@ int64_t StateKeeper::SharedLength(const Sequence& sequence) const {
 bool StateKeeper::WaitsForDisk(Sequence& sequence) {
   PrefixDisk* disk = core_.options.prefix_disk;
   if (disk == nullptr || sequence.wants_scores()) return false;
+  if (sequence.asked_disk) return false;
   const uint64_t salt = sequence.request.cache_salt;
-  for (; sequence.num_loads < kMaxLoads; ++sequence.num_loads) {
-    if (sequence.load == nullptr) {
-      const std::optional<kv::SequenceState> in_memory = store_.Find(salt, sequence.tokens);
-      sequence.load =
-          disk->Find(salt, sequence.tokens, (in_memory ? in_memory->length() : 0) + kWorthWaitingFor - 1);
-    }
-    if (sequence.load == nullptr) {
-      sequence.num_loads = kMaxLoads;
-      return false;
-    }
-    if (!disk->IsDone(*sequence.load)) return true;
-    std::optional<PrefixDisk::Loaded> loaded = disk->Take(*sequence.load);
-    sequence.load.reset();
-    if (!loaded) continue;  // There may be a shorter one.
-    store_.Keep(salt, loaded->tokens, loaded->state);
-    sequence.num_loads = kMaxLoads;
-    return false;
+  if (sequence.load == nullptr) {
+    const std::optional<kv::SequenceState> in_memory = store_.Find(salt, sequence.tokens);
+    sequence.load =
+        disk->Find(salt, sequence.tokens, (in_memory ? in_memory->length() : 0) + kWorthWaitingFor - 1);
   }
+  if (sequence.load != nullptr) {
+    if (!disk->IsDone(*sequence.load)) return true;
+    if (const std::optional<PrefixDisk::Loaded> loaded = disk->Take(*sequence.load))
+      store_.Keep(salt, loaded->tokens, loaded->state);
+    sequence.load.reset();
+  }
+  sequence.asked_disk = true;
   return false;
 }
 

@@ -1,6 +1,5 @@
 #include "hub/pull.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/write_file.h"
 #include "hub/listing.h"
 #include "hub/partial_file.h"
 #include "hub/transfer.h"
@@ -312,14 +312,7 @@ class Download {
 Status WriteText(const fs::path& path, std::string_view text) {
   std::error_code error;
   fs::create_directories(path.parent_path(), error);
-  const fs::path temporary = path.string() + fmt::format(".{}.new", getpid());
-  const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  const bool written =
-      file >= 0 && write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  if (file >= 0) close(file);
-  if (written) fs::rename(temporary, path, error);
-  if (written && !error) return {};
-  return ResourceExhausted(fmt::format("{}: cannot be written", path.string()));
+  return WriteFile(path.string(), text, {.flush = false, .mode = 0644});
 }
 
 // The name of a file in the snapshot: a link to its bytes.

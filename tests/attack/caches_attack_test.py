@@ -55,7 +55,7 @@ def damages(cache, chance):
     yield "links to /dev/zero", each(lambda path: (path.unlink(), path.symlink_to("/dev/zero")))
     yield "directories", each(lambda path: (path.unlink(), path.mkdir()))
     yield "states gone", lambda: shutil.rmtree(cache / "states")
-    for name in ("catalogue.sqlite", "secret", "lock"):
+    for name in ("secret", "lock"):
         for kind, make in (("gone", lambda path: path.unlink()), ("empty", lambda path: path.write_bytes(b"")), ("noise", lambda path: path.write_bytes(chance.randbytes(4096))),
                            ("cut", lambda path: os.truncate(path, path.stat().st_size // 2)), ("a directory", lambda path: (path.unlink(), path.mkdir())),
                            ("a pipe", lambda path: (path.unlink(), os.mkfifo(path))), ("/dev/zero", lambda path: (path.unlink(), path.symlink_to("/dev/zero")))):

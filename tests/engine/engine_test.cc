@@ -208,7 +208,7 @@ TEST(Engine, ADamagedFileIsAsIfThereWereNone) {
   for (const auto& entry : std::filesystem::directory_iterator(directory / "states"))
     files.push_back(entry.path());
   ASSERT_EQ(files.size(), 2U);
-  if (ReadPrefixKey(files[0])->tokens.size() == 80) std::swap(files[0], files[1]);
+  if (ReadPrefixFileHead(files[0])->num_tokens == 80) std::swap(files[0], files[1]);
   {
     std::fstream file(files[0], std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(-9, std::ios::end);

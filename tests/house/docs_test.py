@@ -3,6 +3,7 @@ are those of their data, and no committed file names a directory of somebody's m
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -12,8 +13,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 CODE_SUFFIXES = {".h", ".cc", ".py", ".cmake", ".txt", ".md", ".json", ".sh", ".toml"}
 # Those that people read; their sentences are short.
-MAIN_DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/*.md", "docs/clients/*.md", "docs/decisions/*.md", "docs/cuda/overview.md", "docs/cuda/fusion.md",
-                  "docs/cuda/numerics.md"]
+MAIN_DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/*.md", "docs/clients/*.md", "docs/decisions/*.md", "docs/serving/*.md", "docs/cuda/overview.md",
+                  "docs/cuda/fusion.md", "docs/cuda/numerics.md"]
+MOST_BYTES, MOST_BYTES_OF_A_PAGE = 330_000, 12_000
 # Built as pieces, so that this file is not its own finding.
 MACHINE_PATHS = re.compile("(?<![\\w.])/(" + "|".join(["wo" + "rk", "ro" + "ot", "ho" + "me"]) + ")/[a-z]")
 
@@ -56,8 +58,11 @@ class DocsTest(unittest.TestCase):
         self.assertEqual(missing, [])
 
     def test_cited_sections_exist(self) -> None:
-        sections = {page.name: set(re.findall(r"^#+ (\d+(?:\.\d+)*)\.? ", page.read_text(), flags=re.MULTILINE))
-                    for page in files("docs/specification/*.md")}
+        # A series of pages numbers its sections through: "model.md 6.3" may stand in model-layers.md.
+        pages = files("docs/specification/*.md")
+        sections = {first.name: {number for page in pages if page.stem == first.stem or page.stem.startswith(first.stem + "-")
+                                 for number in re.findall(r"^#+ (\d+(?:\.\d+)*)\.? ", page.read_text(), flags=re.MULTILINE)}
+                    for first in pages}
         missing, cited = [], 0
         for path in files("src/**/*", "apps/**/*", "tests/**/*", "tools/**/*.py", "docs/**/*.md"):
             if path.suffix not in {*CODE_SUFFIXES, ".cu", ".cuh"}:
@@ -121,6 +126,59 @@ class DocsTest(unittest.TestCase):
         self.assertEqual(sentences("# Title\n\nOne two\nthree. Four: *five*.\n\n- six\n- [seven](x.md) `a b`\n\n| no | table |\n"),
                          ["One two three.", "Four:", "*five*.", "six", "seven code"])
 
+    def test_pages_are_short(self) -> None:
+        """docs/ is to be read: use, design and limits. History and figures are in bench/*/HISTORY.md and bench/figures.json."""
+        sizes = {str(page.relative_to(ROOT)): len(page.read_bytes()) for page in files("docs/**/*.md")}
+        self.assertGreater(len(sizes), 60)
+        self.assertEqual({name: size for name, size in sizes.items() if size > MOST_BYTES_OF_A_PAGE}, {}, "split by subject, or delete")
+        self.assertLessEqual(sum(sizes.values()), MOST_BYTES, "delete repetition, history and what the code says itself")
+
+    def test_pages_have_no_history(self) -> None:
+        found = []
+        for page in files("docs/**/*.md"):
+            found += [f"{page.relative_to(ROOT)}: {word}" for word in re.findall(r"\b20\d\d-\d\d-\d\d\b|`[0-9a-f]{7,40}`", page.read_text())]
+        self.assertEqual(found, [], "dates and commits belong into bench/*/HISTORY.md")
+
+    def test_paths_that_pages_name_exist(self) -> None:
+        """In code spans: paths from the repository's root, and names of tests."""
+        words = "".join(path.read_text() for path in files("**/CMakeLists.txt"))
+        tests = {path.stem for path in files("src/**/*_test.*", "apps/**/*_test.*", "tests/**/*_test.*")}
+        missing, seen = [], 0
+        for page in files("README.md", "CONTRIBUTING.md", "docs/**/*.md"):
+            for span in re.findall(r"`([^`\n]+)`", page.read_text()):
+                if re.fullmatch(r"\w+_test", span):
+                    seen += 1
+                    missing += [f"{page.relative_to(ROOT)}: {span}"] * (span not in tests and span not in words)
+                elif re.fullmatch(r"(src|apps|tests|tools|bench|packaging|python|deploy|models)/[\w./*{},<>-]+", span):
+                    seen += 1
+                    missing += [f"{page.relative_to(ROOT)}: {path}" for path in spelled_out(span) if not any(ROOT.glob(path))]
+        self.assertGreater(seen, 150)
+        self.assertEqual(missing, [])
+
+    def test_statements_about_the_code_are_true(self) -> None:
+        """Numbers and edges that a page states, beside what the sources say."""
+        def count(pattern: str, path: str) -> int:
+            return len(re.findall(pattern, (ROOT / path).read_text(), flags=re.MULTILINE))
+
+        shard_ops = (ROOT / "src/ops/op_table.h").read_text().split("DSV4_FOR_EACH_SHARD_OP(V)")[1].split("\n\n")[0].count("  V(")
+        counted = {
+            "docs/architecture.md": {"Eight": 8, "ops are needed only where ranks": shard_ops},
+            "docs/cuda/overview.md": {"at 320 launches": count(r"kMaxListLaunches = 320;", "src/backend/cuda/runtime/device_queue.h") * 320},
+            "docs/speculation.md": {"seeds 22 classic mistakes": count(r'^  (?:parts|ops)\("', "tests/golden/dspark_mistakes_test.cc")},
+            "docs/serving/design.md": {"rewind limit (64 tokens)": count(r"max_rewind_tokens = 64;", "src/model/runtime/model.h") * 64},
+        }
+        for page, claims in counted.items():
+            text = (ROOT / page).read_text()
+            self.assertEqual([words for words in claims if words not in text], [], page)
+        self.assertEqual(shard_ops, 8)
+        self.assertEqual([list(claims.values())[-1] for claims in counted.values()], [8, 320, 22, 64])
+        mistakes = len(json.loads((ROOT / "tests/golden/mistakes.json").read_text()))
+        self.assertIn(f'"measured": "{mistakes} of {mistakes}", "goal": "{mistakes}"', (ROOT / "bench/figures.json").read_text())
+        self.assertIn("Only apps and capi name concrete backends", (ROOT / "docs/architecture.md").read_text())
+        named = {path.relative_to(ROOT / "src").parts[0] for path in files("src/**/*.h", "src/**/*.cc")
+                 if not re.search("_test|testing", path.name) and re.search(r'#include "backend/(cpu|cuda|reference)/', path.read_text(errors="replace"))}
+        self.assertEqual(named, {"backend", "capi"})
+
     def test_cuda_pages_are_short(self) -> None:
         pages = files("docs/cuda/*.md")
         self.assertGreaterEqual(len(pages), 4)
@@ -158,6 +216,15 @@ def sentences(text: str) -> list[str]:
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", re.sub(r"`[^`]*`", "code", block))
         found += re.split(r"(?<=[.!?:;])[\"*)]*\s+(?=[\"*(A-Z0-9]|code)", plain)
     return found
+
+
+def spelled_out(path: str) -> list[str]:
+    """The paths that one with {a,b} and <name> stands for, as patterns."""
+    path = re.sub(r"<\w+>", "*", path)
+    choice = re.search(r"\{([^}]*)\}", path)
+    if not choice:
+        return [path]
+    return [one for each in choice[1].split(",") for one in spelled_out(path[:choice.start()] + each + path[choice.end():])]
 
 
 def headings(path: Path) -> set[str]:

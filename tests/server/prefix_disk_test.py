@@ -191,8 +191,6 @@ class PrefixDisk(unittest.TestCase):
         process = dsv4("serve", "-m", TINY, "--prefix-cache-dir", file)
         self.assertEqual(process.returncode, 1)
         self.assertIn("--prefix-cache-dir", process.stderr)
-        with self.serve(), self.assertRaisesRegex(AssertionError, "another server uses this directory"):
-            self.serve()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Writes the golden models of V4.1 with an oracle's logits: tests/golden/v41/<name>/.
 
 The oracle is a NumPy program that is not part of this repository: `--oracle FILE` names it. It has `Model(directory)`, and
-`Run(model, classes, release=..)` with `forward(ids)` and `draft(ids, next_ids, rows)`. A golden holds tokens.json, logits.{plain,release}.npy
-and, with a drafter, {logits,confidence}.dspark.{plain,release}.npy.
+`Run(model, classes, release=..)` with `forward(ids)` and `draft(ids, next_ids, rows)`. A golden holds tokens.json, logits.{plain,release,exact}.npy
+and, with a drafter, {logits,confidence}.dspark.{plain,release}.npy. `exact` is release numerics with double between the rounding points: no
+order of summation in fp32 is in it, so that the reference backend has to have its very bits, however deep the model is.
 """
 
 import argparse
@@ -29,6 +30,8 @@ GOLDENS = {
     "shallow": (Shape41([0, 2, 1], [1, 2], [1, 2], 2, calm=0.05), 3, 96, True, "calm and shallow: certifies roundings"),
     "engram": (Shape41([0, 0, 2, 2, 1, 1], [2, 4], [2, 4, 5], 4, engram_layers=[1, 3]), 5, 64, True,
                "n-gram tables in front of two layers"),
+    "deep": (Shape41([0, 0, 4, 4, 2, 2, 1, 1, 1, 1], [2, 4, 6], [2, 4, 6, 7, 9], 6, engram_layers=[1, 5], calm=0.02), 6, 160, True,
+             "ten layers of three ratios, candidates that bind, n-gram tables: every rounding, to the bit"),
     "dspark": (Shape41([0, 2, 1, 1, 1, 1], [1, 2], [1, 2], 2, dspark_stages=3), 4, 96, True, "a drafter of three stages with experts of its own"),
 }
 
@@ -38,6 +41,44 @@ def _oracle(path: Path):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def _exact(oracle):
+    """The oracle's release numerics with every op in double between its rounding points; what a tensor holds in fp32 is rounded to it."""
+
+    class Exact(oracle.Run):
+        def _in_double(self, op, *args):
+            held, self.T = self.T, np.float64
+            try:
+                return op(*args)
+            finally:
+                self.T = held
+
+        def norm(self, *args):
+            return self._in_double(super().norm, *args)
+
+        def rope(self, *args):
+            return self._in_double(super().rope, *args)
+
+        def mixes(self, *args):
+            return tuple(x.astype(np.float32) for x in self._in_double(super().mixes, *args))
+
+        def collapse(self, streams, pre):
+            return self._in_double(super().collapse, streams, pre.astype(np.float64))
+
+        def expand(self, streams, y, post, comb):
+            return self._in_double(super().expand, streams, y, post.astype(np.float64), comb.astype(np.float64))
+
+        def softmax(self, q, keys, mask, sink, window):
+            return self._in_double(super().softmax, q, keys, mask, sink.astype(np.float64), window)
+
+        def moe(self, *args):
+            return self._in_double(super().moe, *args)
+
+        def engram(self, *args):
+            return self._in_double(super().engram, *args)
+
+    return Exact
 
 
 def make(oracle, name: str, out: Path) -> None:
@@ -68,6 +109,8 @@ def make(oracle, name: str, out: Path) -> None:
             _, drafts, _, confidence = run.draft(ids, np.append(ids[1:], 0), range(count - 1))
             np.save(directory / f"logits.dspark.{kind}.npy", drafts.astype(np.float32))
             np.save(directory / f"confidence.dspark.{kind}.npy", (1 / (1 + np.exp(-confidence))).astype(np.float32))
+    exact = _exact(oracle)(oracle.Model(str(directory)), given).forward(ids)
+    np.save(directory / "logits.exact.npy", exact.astype(np.float32))
     other = oracle.Run(oracle.Model(str(directory)), given, acc32="blocks").forward(ids).astype(np.float64)
     release = np.load(directory / "logits.release.npy").astype(np.float64)
     cosines = (other * release).sum(1) / np.linalg.norm(other, axis=1) / np.linalg.norm(release, axis=1)

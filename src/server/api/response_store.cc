@@ -1,15 +1,10 @@
 #include "server/api/response_store.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <condition_variable>
-#include <cstring>
 #include <deque>
 #include <filesystem>
 #include <iterator>
@@ -22,6 +17,7 @@
 
 #include "base/log.h"
 #include "base/read_file.h"
+#include "base/write_file.h"
 #include "server/api/random_id.h"
 
 namespace dsv4::server {
@@ -64,26 +60,6 @@ std::optional<StoredResponse> ReadRecord(uint64_t owner, const std::string& text
 
 // How long a disk that failed is left alone.
 constexpr std::chrono::seconds kTryAgain(1);
-
-Status WriteFile(const std::string& path, std::string_view text) {
-  // Under another name until it is whole: a kill leaves no half of a file.
-  const std::string part = path + ".part";
-  const int file =
-      ::open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR);
-  int error = file < 0 ? errno : 0;
-  while (!text.empty() && error == 0) {
-    const ssize_t written = ::write(file, text.data(), text.size());
-    if (written >= 0)
-      text.remove_prefix(static_cast<size_t>(written));
-    else if (errno != EINTR)
-      error = errno;
-  }
-  if (file >= 0 && ::close(file) != 0 && error == 0) error = errno;
-  if (error == 0 && ::rename(part.c_str(), path.c_str()) != 0) error = errno;
-  if (error == 0) return {};
-  if (file >= 0) ::unlink(part.c_str());
-  return {StatusCode::kUnavailable, fmt::format("{}: {}", path, std::strerror(error))};
-}
 
 }  // namespace
 
@@ -210,7 +186,7 @@ class ResponseStore::Impl {
   // A folder that went away and came back has none, and its responses would have no owner.
   Status WriteMissingSecret() const {
     std::error_code ignored;
-    return fs::exists(SecretPath(), ignored) ? Status() : WriteFile(SecretPath(), secret_);
+    return fs::exists(SecretPath(), ignored) ? Status() : WriteFile(SecretPath(), secret_, {.flush = false});
   }
 
   void ReadDirectory() {
@@ -267,7 +243,7 @@ class ResponseStore::Impl {
       if (found == entries_.end()) continue;
       lock.unlock();
       Status status = WriteMissingSecret();
-      if (status.ok()) status = WriteFile(PathOf(id), text);
+      if (status.ok()) status = WriteFile(PathOf(id), text, {.flush = false});
       lock.lock();
       const auto now = entries_.find(id);
       if (now == entries_.end()) {  // Forgotten meanwhile.

@@ -12,6 +12,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/write_file.h"
+
 namespace dsv4::server {
 namespace {
 
@@ -133,14 +135,7 @@ Result<std::optional<BatchLine>> BatchFiles::Next() {
 }
 
 Status BatchFiles::Put(const BatchAnswer& answer) {
-  const std::string text = WriteBatchAnswer(answer);
-  std::string_view rest = text;
-  while (!rest.empty()) {
-    const ssize_t count = ::write(output_, rest.data(), rest.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return SystemError(output_name_, "cannot write");
-    rest.remove_prefix(static_cast<size_t>(count));
-  }
+  DSV4_RETURN_IF_ERROR(WriteAll(output_, WriteBatchAnswer(answer), output_name_));
   ++num_answered_;
   if (!answer.ok()) ++num_failed_;
   constexpr std::chrono::seconds kBetweenFlushes(1);

@@ -18,6 +18,7 @@
 
 #include "base/json.h"
 #include "base/read_file.h"
+#include "base/write_file.h"
 #include "server/api/json_text.h"
 #include "server/api/random_id.h"
 #include "server/batch/batch_line.h"
@@ -41,24 +42,12 @@ bool IsId(std::string_view id, std::string_view prefix) {
          std::ranges::all_of(id.substr(prefix.size()), [](unsigned char c) { return std::isxdigit(c) != 0; });
 }
 
-Status WriteWhole(const std::string& path, std::string_view text) {
-  const std::string part = path + ".part";
-  const int file = ::open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (file < 0) return SystemError(part, "cannot create");
-  bool good = true;
-  while (!text.empty() && good) {
-    const ssize_t count = ::write(file, text.data(), text.size());
-    if (count < 0 && errno == EINTR) continue;
-    good = count >= 0;
-    if (good) text.remove_prefix(static_cast<size_t>(count));
+// What killed servers were writing.
+void RemoveParts(const std::string& folder) {
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    if (entry->path().extension() == ".part") ::unlink(entry->path().c_str());
   }
-  good = good && ::fsync(file) == 0;
-  const Status status = good ? Status() : SystemError(part, "cannot write");
-  ::close(file);
-  if (good && ::rename(part.c_str(), path.c_str()) == 0) return {};
-  const Status failed = good ? SystemError(path, "cannot rename to it") : status;
-  ::unlink(part.c_str());
-  return failed;
 }
 
 Result<Json> ReadObject(const std::string& path) {
@@ -118,7 +107,7 @@ std::string FilesOf(const BatchStoreOptions& options) { return options.directory
 std::string BatchesOf(const BatchStoreOptions& options) { return options.directory + "/batches"; }
 
 Status WriteObject(const std::string& folder, const Json& object) {
-  return WriteWhole(folder + "/" + object["id"].get<std::string>() + ".json", JsonText(object));
+  return WriteFile(folder + "/" + object["id"].get<std::string>() + ".json", JsonText(object));
 }
 
 }  // namespace
@@ -146,13 +135,15 @@ Status BatchStore::Prepare() {
   if (lock_ < 0) return SystemError(lock, "cannot open");
   if (::flock(lock_, LOCK_EX | LOCK_NB) != 0)
     return FailedPrecondition(options_.directory + ": another server uses this directory; give each its own");
+  for (const std::string& path : {options_.directory, FilesOf(options_), BatchesOf(options_)})
+    RemoveParts(path);
   const std::string secret = options_.directory + "/secret";
   if (Result<std::string> text = ReadFile(secret, FileKind::kRegular, 1024); text && !text->empty()) {
     secret_ = std::move(*text);
     return {};
   }
   secret_ = RandomId("");
-  return WriteWhole(secret, secret_);
+  return WriteFile(secret, secret_);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -172,7 +163,7 @@ Result<std::string> BatchStore::AddFile(uint64_t owner, std::string_view name, s
                      {"bytes", content.size()},       {"created_at", std::time(nullptr)},
                      {"filename", std::string(name)}, {"purpose", std::string(purpose)},
                      {"status", "processed"},         {"owner", OwnerText(owner)}};
-  DSV4_TRY(WriteWhole(FilesOf(options_) + "/" + file["id"].get<std::string>() + ".data", content));
+  DSV4_TRY(WriteFile(FilesOf(options_) + "/" + file["id"].get<std::string>() + ".data", content));
   DSV4_TRY(WriteObject(FilesOf(options_), file));
   return Shown(file);
 }

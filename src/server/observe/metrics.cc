@@ -49,6 +49,8 @@ struct Metrics::State {
           written(state.Counter("dsv4_prefix_disk_written_total", "States written.")),
           read(state.Counter("dsv4_prefix_disk_read_total", "States read back.")),
           read_tokens(state.Counter("dsv4_prefix_disk_read_tokens_total", "Tokens of those.")),
+          read_of_others(state.Counter("dsv4_prefix_disk_read_of_others_total",
+                                       "States read that another server or an earlier start has written.")),
           dropped(state.Counter("dsv4_prefix_disk_dropped_total",
                                 "States not written: the queue was full or the disk failed.")),
           rejected(state.Counter("dsv4_prefix_disk_rejected_total", "Damaged files, removed.")),
@@ -60,6 +62,7 @@ struct Metrics::State {
       written.Increment(static_cast<double>(now.num_written - last.num_written));
       read.Increment(static_cast<double>(now.num_read - last.num_read));
       read_tokens.Increment(static_cast<double>(now.num_read_tokens - last.num_read_tokens));
+      read_of_others.Increment(static_cast<double>(now.num_read_of_others - last.num_read_of_others));
       dropped.Increment(static_cast<double>(now.num_dropped - last.num_dropped));
       rejected.Increment(static_cast<double>(now.num_rejected - last.num_rejected));
       evictions.Increment(static_cast<double>(now.num_evictions - last.num_evictions));
@@ -71,6 +74,7 @@ struct Metrics::State {
     prometheus::Counter& written;
     prometheus::Counter& read;
     prometheus::Counter& read_tokens;
+    prometheus::Counter& read_of_others;
     prometheus::Counter& dropped;
     prometheus::Counter& rejected;
     prometheus::Counter& evictions;
