@@ -38,7 +38,7 @@ struct Eight<Bf16> {
     return make_uint4(Round(raw.x, scale, reciprocal), Round(raw.y, scale, reciprocal),
                       Round(raw.z, scale, reciprocal), Round(raw.w, scale, reciprocal));
   }
-  // Of the lanes that have a group of 32 or 128 columns.
+  // The largest over lanes that have a group of 32 or 128 columns.
   static __device__ float GroupMax(float value, int group) {
     for (int offset = group / 16; offset > 0; offset /= 2)
       value = fmaxf(value, __shfl_xor_sync(kWholeWarp, value, offset));

@@ -33,7 +33,7 @@ struct RowSource {
   // (swiglu.cuh) with row weight row_weights[origins[r]].
   const float* row_weights = nullptr;
   float limit = 0.0F;
-  // Of rows that are kMmaMxFp8's weights.
+  // Scales, where rows are kMmaMxFp8's weights.
   const uint8_t* scales = nullptr;
   int scale_cols = 0;
   int block_rows_log2 = 0;

@@ -24,7 +24,7 @@ inline constexpr CacheFormat kReleaseKey = CacheFormat::Fp4(kReleaseKeyWidth, kR
 static_assert(kReleaseKey.ScaleBegin(kReleaseKeyWidth) == kReleaseKeyScales &&
               kReleaseKey.RowBytes(kReleaseKeyWidth) == kReleaseKeyBytes);
 
-// Of V4.1: window rows, and entries, of width 512 both. Sixteen columns are a lane's.
+// Window rows and entries of V4.1, of width 512 both. Sixteen columns are a lane's.
 inline constexpr int kV41RowWidth = 512;
 inline constexpr CacheFormat kV41WindowRow = CacheFormat::Fp8(kV41RowWidth, 32);
 inline constexpr CacheFormat kV41Entry = CacheFormat::Fp4WithE4m3Scales(kV41RowWidth, 16);

@@ -15,7 +15,7 @@ constexpr int kRowsOfBlock = kThreads / 32 * kRowsOfWarp;
 
 // Rows of V4.1, likewise.
 __global__ void __launch_bounds__(kThreads)
-    WidenV41RowsKernel(const __grid_constant__ SequenceTable packed,
+    WidenRowsV41Kernel(const __grid_constant__ SequenceTable packed,
                        const __grid_constant__ SequenceTable wide, const DeviceArray<RowsRead> all_rows) {
   BeginKernel();
   const SequenceRows& from = packed.sequences[blockIdx.y];
@@ -127,7 +127,7 @@ Result<SequenceTable> WidenRows(CudaContext& context, const SequenceTable& table
   DSV4_ASSIGN_OR_RETURN(const DeviceArray<RowsRead> staged_rows, context.Stage(rows));
   const dim3 grid(static_cast<unsigned>(CeilDiv(most_rows, int64_t{kRowsOfBlock})),
                   static_cast<unsigned>(rows.size()));
-  context.Launch(table.form == StoredForm::kV41 ? WidenV41RowsKernel : WidenRowsKernel, grid, kThreads, 0,
+  context.Launch(table.form == StoredForm::kV41 ? WidenRowsV41Kernel : WidenRowsKernel, grid, kThreads, 0,
                  table, wide, staged_rows);
   return wide;
 }

@@ -44,9 +44,9 @@ __device__ __forceinline__ float ReciprocalOfPower(float power) {
 // Eight columns from `col` on of a row in one of the forms; where a form has a scale, *scale is it.
 __device__ __forceinline__ uint4 InForm(uint4 value, StreamForm form, float* scale) {
   const bool fine = form == StreamForm::kFineTwos || form == StreamForm::kFineFours;
-  const bool fours =
+  const bool of_fp4 =
       form == StreamForm::kFours || form == StreamForm::kRoundedFours || form == StreamForm::kFineFours;
-  const bool twos =
+  const bool of_fp8 =
       form == StreamForm::kTwos || form == StreamForm::kRoundedTwos || form == StreamForm::kFineTwos;
   if (fine || form == StreamForm::kHalves || form == StreamForm::kRoundedFours ||
       form == StreamForm::kRoundedTwos) {
@@ -60,8 +60,8 @@ __device__ __forceinline__ uint4 InForm(uint4 value, StreamForm form, float* sca
                                              : TimesPower(rounded, *scale);
     }
   }
-  if (twos) return InWeightOrder<MatmulKind::kMmaFp8>(value);
-  if (fours) return InWeightOrder<MatmulKind::kMmaNvFp4>(value);
+  if (of_fp8) return InWeightOrder<MatmulKind::kMmaFp8>(value);
+  if (of_fp4) return InWeightOrder<MatmulKind::kMmaNvFp4>(value);
   return value;
 }
 

@@ -130,7 +130,7 @@ __device__ __forceinline__ void MultiplyFp8PlainUnit(float (&sums)[4], const uin
   for (int i = 0; i < 4; ++i) sums[i] = fmaf(unit[i], scale, sums[i]);
 }
 
-// What shared memory has of a block of FP8 weights, or of four of kMxFp8: their codes.
+// A block's scale as shared memory has it; of kMxFp8 a word of four blocks' codes.
 __device__ __forceinline__ float LoadBlockScale(const StreamShape& shape, const void* scale, int64_t i) {
   if (shape.kind == StreamKind::kMxFp8)
     return __uint_as_float(__ldg(static_cast<const uint32_t*>(scale) + i));
@@ -207,7 +207,7 @@ __device__ __forceinline__ void MultiplyFp4Unit(float (&sums)[4], const uint4& l
   }
 }
 
-// What FP8 weights are scaled with: the tile's blocks of columns (LoadBlockScale), and where activations are rounded the groups of this lane's two
+// Scales of FP8 weights: the tile's blocks of columns (LoadBlockScale), and where activations are rounded the groups of this lane's two
 // tokens.
 struct StreamScales {
   const float* blocks = nullptr;

@@ -243,7 +243,7 @@ __device__ __forceinline__ void MultiplyBlock(const Params& p, const Block& bloc
   unsigned char* const behind_x =
       shared + p.slice_chunks * kTokens * kChunkWords * static_cast<int>(sizeof(uint32_t));
   auto& ring = *reinterpret_cast<Ring<kKind>*>(behind_x);
-  // Of kMxFp8 alone.
+  // A ring of kMxFp8 alone.
   auto& codes = *reinterpret_cast<CodeRing<kKind>*>(behind_x + sizeof(ring));
   auto* const x_scales = reinterpret_cast<float*>(behind_x + sizeof(ring));
   float* const scales = x_scales + (kKind == StreamKind::kFp8 ? p.slice_chunks / 2 * kTokens : 0);

@@ -166,13 +166,13 @@ class Weights {
     }
   }
 
-  // Of the stage.
+  // Scales of the stage.
   __device__ __forceinline__ uint32_t Codes() const {
     if constexpr (kKind == StreamKind::kMxFp8) return codes_[from_][threadIdx.x];
     return 0;
   }
 
-  // What Load gave as wgmma's A; of chunk `chunk` of a stage with these codes.
+  // Makes wgmma's A of what Load gave, chunk `chunk` of a stage with these codes.
   static __device__ __forceinline__ void Widen(const uint4 (&raw)[2][kPieces],
                                                [[maybe_unused]] uint32_t codes, [[maybe_unused]] int chunk,
                                                uint32_t (&a)[4][4]) {

@@ -1,4 +1,7 @@
 // Few entries are the work of one block, and where there are no clusters all; else many are divided over one (top_k_cluster.cu).
+#include <cfloat>
+
+#include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/indexer/top_k.cuh"
 #include "backend/cuda/kernels/indexer/top_k.h"
@@ -51,6 +54,26 @@ __global__ void __launch_bounds__(kThreads)
   WriteChosen(key_at, share.x, share.y, 0, threshold, before.warps, selected, items);
 }
 
+// Scores of blocks: the highest of a block's visible entries; that of the newest visible entry is above all. A thread a block.
+constexpr int kScoreThreads = 256;
+
+// Grid: tokens, blocks by kScoreThreads.
+__global__ void __launch_bounds__(kScoreThreads)
+    TopKBlockScoresKernel(const __grid_constant__ SequenceTable table, const BlockScoreParams p) {
+  BeginKernel();
+  const int64_t token = p.first_token + blockIdx.x;
+  const auto visible = static_cast<int>(NumVisible(table.Of(token), token, p.ratio));
+  const int num_blocks = (visible + p.block_size - 1) / p.block_size;
+  const int block = static_cast<int>(blockIdx.y) * kScoreThreads + static_cast<int>(threadIdx.x);
+  if (num_blocks <= p.most_unscored || block >= num_blocks) return;
+  const float* const scores = p.scores + blockIdx.x * p.max_visible;
+  float best = -INFINITY;  // NaN counts as that.
+  const int end = min(visible, (block + 1) * p.block_size);
+  for (int j = block * p.block_size; j < end; ++j) best = fmaxf(best, scores[j]);
+  best = block == num_blocks - 1 ? INFINITY : fminf(best, FLT_MAX);
+  p.blocks[blockIdx.x * p.max_blocks + block] = best;
+}
+
 }  // namespace
 
 void LaunchTopK(CudaContext& context, const SequenceTable& table, const TopKParams& p, TopKPath kernel,
@@ -61,6 +84,12 @@ void LaunchTopK(CudaContext& context, const SequenceTable& table, const TopKPara
     return;
   }
   LaunchTopKCluster(context, table, p, num_tokens);
+}
+
+void LaunchBlockScores(CudaContext& context, const SequenceTable& table, const BlockScoreParams& params,
+                       unsigned num_tokens) {
+  const dim3 grid(num_tokens, static_cast<unsigned>(CeilDiv(params.max_blocks, int64_t{kScoreThreads})));
+  context.Launch(TopKBlockScoresKernel, grid, kScoreThreads, 0, table, params);
 }
 
 }  // namespace dsv4::backend::cuda

@@ -1,14 +1,14 @@
-// The best `top_k` items of each token by their scores, exactly: the highest, ties by lowest index, written in ascending order of index and
-// followed by -1.
+// The best `top_k` items of each token by their scores, exactly: the highest, ties by lowest index. They are written in ascending order of
+// index and followed by -1.
 #pragma once
 
 #include "backend/cuda/kernels/attention/sequence_table.h"
 #include "backend/cuda/lowering/select/indexer.h"
-#include "backend/cuda/runtime/fault.h"
 
 namespace dsv4::backend::cuda {
 
 class CudaContext;
+struct Fault;
 
 struct TopKParams {
   const float* scores =
@@ -33,5 +33,19 @@ void LaunchTopK(CudaContext& context, const SequenceTable& table, const TopKPara
 // TopKPath::kCluster.
 void LaunchTopKCluster(CudaContext& context, const SequenceTable& table, const TopKParams& params,
                        int64_t num_tokens);
+
+// Scores of blocks of entries, which indexer_select's `best` are chosen by.
+struct BlockScoreParams {
+  const float* scores;  // [tokens of this launch, max_visible], of entries.
+  float* blocks;        // [tokens of this launch, max_blocks]
+  int64_t first_token;
+  int64_t max_visible;
+  int64_t max_blocks;
+  int64_t most_unscored;  // Blocks of a token that is left out.
+  int64_t ratio;
+  int block_size;
+};
+void LaunchBlockScores(CudaContext& context, const SequenceTable& table, const BlockScoreParams& params,
+                       unsigned num_tokens);
 
 }  // namespace dsv4::backend::cuda

@@ -390,7 +390,7 @@ class RegisterRow {
   __device__ void Keep(int k, int num_columns, float value) {
     if (Column(k) < num_columns) values_[k] = RoundToBf16(value);
   }
-  // What is stored of a group depends on the largest of its finite values. A group is a warp's, or e4m3 of two warps.
+  // The largest of a group's finite values, on which depends what is stored. A group is a warp's, or e4m3 of two warps.
   __device__ void FindLargest(const Places& places) {
 #pragma unroll
     for (int k = 0; k < kRegisterColumns; ++k) {

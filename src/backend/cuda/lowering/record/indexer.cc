@@ -6,7 +6,6 @@
 
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/attention/sequences.h"
-#include "backend/cuda/kernels/indexer/block_scores.h"
 #include "backend/cuda/kernels/indexer/indexer_candidates.h"
 #include "backend/cuda/kernels/indexer/indexer_cluster.h"
 #include "backend/cuda/kernels/indexer/indexer_decode.h"

@@ -9,7 +9,6 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/elementwise/elementwise.h"
 #include "backend/cuda/kernels/rows/many_heads.h"
-#include "backend/cuda/kernels/rows/round_fp4.h"
 #include "backend/cuda/lowering/lowering.h"
 #include "backend/cuda/lowering/select/rows.h"
 
@@ -97,10 +96,7 @@ Status RoundFp4(CudaContext& context, const ops::HadamardFp4Args& args) {
                                          .x = args.x.data},
                                         context.limits());
   context.Chose(plan);
-  if (plan.kernel == RoundPath::kEights) {
-    LaunchRoundFp4(context, args);
-    return {};
-  }
+  if (plan.kernel == RoundPath::kEights) return RoundFp4OfMany(context, args);
   return AddRowStep(
       context, InPlace(args.x, args.x.shape[1]),
       {.kind = RowStepKind::kRoundFp4, .scale = args.scale, .group = static_cast<int>(args.group)});

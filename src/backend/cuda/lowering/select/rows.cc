@@ -77,7 +77,7 @@ constexpr std::array<Rule<StorePath, StoreShape>, 3> kStoreRules = {{
     {StorePath::kCopy, "rows/store_rows", "the rest: bytes are copied", FitsAll<StoreShape>},
 }};
 constexpr std::array<Rule<RoundPath, RoundShape>, 2> kRoundRules = {{
-    {RoundPath::kEights, "rows/round_fp4",
+    {RoundPath::kEights, "rows/many_heads",
      "from 1024 rows in bf16, groups of 16 or 32: eight columns a thread",
      [](const RoundShape& s, const DeviceLimits&) {
        return s.dtype == DType::kBF16 && s.num_rows >= kManyHeadRows &&
