@@ -1,6 +1,5 @@
 # dsv4_join(TARGET SOURCE...): with DSV4_JOINED, sources of the target that share no private name are compiled as one unit, so that what they
-# include is read once. Kernels, and what gives numbers their bits, are never joined.
-set(separate_modules backend_cpu backend_cuda backend_reference formats ops sampling tensor tiers)
+# include is read once. Sources with options of their own, as kernels of one instruction set, stay alone.
 function(dsv4_join target)
   if(NOT DSV4_JOINED)
     return()
@@ -14,7 +13,7 @@ function(dsv4_join target)
     set_source_files_properties(${CMAKE_MATCH_2} PROPERTIES UNITY_GROUP ${CMAKE_MATCH_1})
   endforeach()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
-  target_compile_options(${target} PRIVATE -Wno-shadow -Wno-subobject-linkage)  # Of names of another file.
+  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-Wno-shadow;-Wno-subobject-linkage>")  # Names of another file.
 endfunction()
 
 # dsv4_module(NAME base SOURCES a.cc b.cc [DEPS tensor ...] [LIBS fmt::fmt ...])
@@ -27,9 +26,7 @@ function(dsv4_module)
   target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR}/src)
   list(TRANSFORM ARG_DEPS PREPEND dsv4_)
   target_link_libraries(${target} PUBLIC ${ARG_DEPS} ${ARG_LIBS})
-  if(NOT ARG_NAME IN_LIST separate_modules)
-    dsv4_join(${target} ${ARG_SOURCES})
-  endif()
+  dsv4_join(${target} ${ARG_SOURCES})
 endfunction()
 
 # dsv4_test(NAME tensor_test SOURCES shape_test.cc [DEPS tensor] [LIBS ...] [LABEL unit] [TIMEOUT 120])

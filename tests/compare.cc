@@ -1,3 +1,4 @@
+// Comparison of values with bounds: steps of bf16, cosine, NaN in the same places.
 #include "tests/compare.h"
 
 #include <fmt/format.h>

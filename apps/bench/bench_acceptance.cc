@@ -1,3 +1,4 @@
+// `bench --acceptance`: timed steps of drafting and verifying at given rates of acceptance.
 #include "apps/bench/bench_acceptance.h"
 
 #include <fmt/format.h>
@@ -23,7 +24,7 @@ namespace {
 
 struct Measured {
   double serial = 0;     // Seconds of a token without drafts: median of the steps.
-  double drafting = 0;   // Of the draft block, a step,
+  double drafting = 0;   // Seconds of the draft block, a step,
   double verifying = 0;  // and of the step that verifies, with its sampling.
   double tokens = 0;     // A step, that were accepted or sampled behind those.
   double Ratio() const { return tokens * serial / (drafting + verifying); }
@@ -112,7 +113,7 @@ class AcceptanceBench {
       const Stopwatch stopwatch;
       DSV4_ASSIGN_OR_RETURN_STATUS(const auto drafts, model_.Draft(std::span(&draft, 1), {}));
       const double drafted = stopwatch.seconds();
-      // What is verified is random too: as many different experts as independent tokens choose.
+      // Verified rows are random too: as many different experts as independent tokens choose.
       std::vector<int32_t> rows = {draft.token};
       for (size_t i = 0; i < drafts[0].size(); ++i) rows.push_back(Token());
       int64_t accepted = 0;

@@ -1,3 +1,4 @@
+// Check in front of a benchmark: ops and logits of the first layers against the reference backend.
 #include "apps/bench/bench_check.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// `dsv4 bench`: loading, checks, rounds of rows, memory and the report.
 #include "apps/bench/bench_command.h"
 
 #include <fmt/format.h>
@@ -46,7 +47,7 @@ int64_t PeakMemory() {
   return 0;
 }
 
-// What the options say, read.
+// Plan of the options, read.
 struct Plan {
   std::vector<int64_t> prefill;
   std::vector<int64_t> depths;
@@ -80,7 +81,7 @@ class Bench {
   Status RunVerifications();
   Status RunRound();
   Result<double> BytesWithoutReplication(int64_t depth);
-  // What a GPU has given, beside the plan.
+  // Memory that a GPU has given, beside the plan.
   Status NoteDeviceMemory(const std::shared_ptr<const io::Checkpoint>& checkpoint);
   // How much is available of the host's now.
   void NoteHostMemory();
@@ -104,7 +105,7 @@ class Bench {
   std::shared_ptr<const backend::cpu::ReadMemory> read_memory_;
   std::vector<Target> targets_;
   std::vector<std::vector<BenchRow>> measured_;  // By row, a measurement a round.
-  int64_t available_ = 0;        // Of the host's memory before anything is loaded; 0: unknown.
+  int64_t available_ = 0;        // Available memory of the host before anything is loaded; 0: unknown.
   int64_t least_available_ = 0;  // Since.
   size_t next_row_ = 0;
   ProgressBar progress_{"Measuring"};
@@ -149,7 +150,7 @@ Status Bench::Check() {
   return {};
 }
 
-// What the sequences of the largest row need.
+// Memory that the sequences of the largest row need.
 model::MemoryRequest LargestRow(const Plan& plan) {
   const auto largest = [](const std::vector<int64_t>& values) {
     return values.empty() ? int64_t{1} : std::max<int64_t>(1, std::ranges::max(values));
@@ -158,7 +159,7 @@ model::MemoryRequest LargestRow(const Plan& plan) {
           .context = std::max(largest(plan.prefill), largest(plan.depths) + kMaxRepeat)};
 }
 
-// Of a token of one sequence, an equal part of every rank.
+// Bytes of a token of one sequence, an equal part of every rank.
 Result<double> Bench::BytesWithoutReplication(int64_t depth) {
   DSV4_ASSIGN_OR_RETURN(const model::ModelConfig config, source_.Config());
   DSV4_ASSIGN_OR_RETURN(const std::shared_ptr<const io::Checkpoint> checkpoint, source_.Checkpoint());

@@ -15,14 +15,14 @@ struct BenchOptions {
   std::string prefill = "64,512,2048";
   std::string depth = "0,2k,8k,32k";
   std::string batch = "1,4,8,32";
-  std::string rows = "none";       // Of steps of one sequence, in place of batches.
-  std::vector<std::string> tiers;  // Of the cpu backend, by name; empty: the one that it takes.
+  std::string rows = "none";       // Rows of steps of one sequence, in place of batches.
+  std::vector<std::string> tiers;  // Tiers of the cpu backend, by name; empty: the one that it takes.
   int repeat = 5;
   int rounds = 1;  // All rows in turn, so often.
   uint64_t seed = 0;
   bool check = true;
   bool profile = false;
-  bool explain = false;  // Of --backend cuda.
+  bool explain = false;  // Option of --backend cuda.
   bool json = false;
 };
 

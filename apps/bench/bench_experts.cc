@@ -1,3 +1,4 @@
+// Bytes and bounds of a decode step with cached and host experts.
 #include "apps/bench/bench_experts.h"
 
 #include <fmt/format.h>
@@ -12,7 +13,7 @@
 namespace dsv4::apps {
 namespace {
 
-// Of so many experts of a layer, how many a step reads.
+// Number of a layer's experts that a step reads, of so many.
 double Chosen(const BenchExperts& e, int64_t num_experts, int64_t batch) {
   const double missed = 1.0 - static_cast<double>(e.top_k) / static_cast<double>(e.split.total());
   return static_cast<double>(num_experts) * (1.0 - std::pow(missed, static_cast<double>(batch)));

@@ -1,4 +1,4 @@
-// What bounds a decode step whose routed experts are not all resident (docs/expert-tiers.md), measured.
+// Bound of a decode step whose routed experts are not all resident (docs/expert-tiers.md), measured.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,13 @@ struct BenchExperts {
   int64_t top_k = 0;
   int64_t num_layers = 0;
   int64_t layers_here =
-      0;  // Of them, those of this rank, whose split this is; what it counts stands for the other stages.
-  double expert_bytes = 0;  // Of one expert, the mean over all.
+      0;  // Layers of them that are this rank's, whose split this is; what it counts stands for the other stages.
+  double expert_bytes = 0;  // Bytes of one expert, the mean over all.
   ExpertRates rates;
 
   // For what rank 0 counts of all stages.
   double Stages() const { return static_cast<double>(num_layers) / static_cast<double>(layers_here); }
-  // Of chosen cached experts, how many there is no room for, if all are chosen equally often.
+  // Share of chosen cached experts that there is no room for, if all are chosen equally often.
   double MissShare() const;
   // Bytes of experts that a step of so many sequences reads where all are chosen equally often: those that the host multiplies, those that are
   // cached, and all.
@@ -33,11 +33,11 @@ struct BenchExperts {
   // are brought: in each layer host, link and GPU read experts side by side, as choices fall on them, and
   // the rest comes before or after.
   double BoundSeconds(double bytes, int64_t batch, double gpu_bandwidth, double miss_share) const;
-  // Of the experts of a layer of it.
+  // Seconds for the experts of a layer of it.
   double LayerSeconds(int64_t batch, double gpu_bandwidth, double miss_share) const;
 };
 
-// Of a model that runs on `device`.
+// Figures of a model that runs on `device`.
 Result<BenchExperts> MeasureExperts(const ModelFlags& flags, const model::Model& model,
                                     const io::Checkpoint& checkpoint, const ops::Backend& device);
 

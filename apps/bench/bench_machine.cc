@@ -1,3 +1,4 @@
+// Measured bandwidth and multiply-adds beside timed steps.
 #include "apps/bench/bench_machine.h"
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// What the machine can do, measured in turn with the steps that `dsv4 bench` times: on a shared machine it is another from
-// second to second.
+// Measured bounds of the machine, in turn with the steps that `dsv4 bench` times: on a shared machine it is
+// another from second to second.
 #pragma once
 
 #include <memory>
@@ -24,9 +24,10 @@ class BenchMeter {
  public:
   // Measures nothing.
   BenchMeter() = default;
-  // Of a device: how fast it copies within its memory, which outlives this object. ResourceExhausted without room for what is copied.
+  // Meter of a device: how fast it copies within its memory, which outlives this object. ResourceExhausted
+  // without room for what is copied.
   static Result<BenchMeter> OfDevice(Memory& memory);
-  // That it takes of a device.
+  // Bytes that it takes of a device.
   int64_t device_bytes() const { return static_cast<int64_t>(from_.num_bytes() + to_.num_bytes()); }
   // `threads` outlives this object.
   BenchMeter(std::shared_ptr<const backend::cpu::ReadMemory> memory, ThreadPool& threads,

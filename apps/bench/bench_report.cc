@@ -1,3 +1,4 @@
+// Text and JSON of a benchmark: rows, ratios, profiles, kernels and memory.
 #include "apps/bench/bench_report.h"
 
 #include <fmt/format.h>

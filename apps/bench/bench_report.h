@@ -1,4 +1,4 @@
-// What `dsv4 bench` found out, as text and as JSON.
+// Report of `dsv4 bench`, as text and as JSON.
 #pragma once
 
 #include <cstdint>
@@ -18,24 +18,26 @@ struct BenchCheck {
   int64_t layers = 0;
   int64_t prefill_tokens = 0;
   int64_t depth = 0;
-  double worst_cosine = 0;  // Of a row of logits against the reference's.
+  double worst_cosine = 0;  // Cosine of a row of logits against the reference's.
   double worst_error = 0;   // Largest difference of a logit, divided by the root mean square of its row.
   double seconds = 0;
 };
 
 struct BenchMemory {
-  int64_t peak_bytes = 0;     // Of the process while the model loads and runs; 0: unknown.
+  int64_t peak_bytes = 0;     // Peak of the process while the model loads and runs; 0: unknown.
   int64_t weights_bytes = 0;  // All files of the checkpoint.
-  int64_t states_bytes = 0;   // Of the sequences of the largest row.
-  // Of a GPU at the end, without what the bench takes for itself, with the context and other processes; and the plan. 0: no GPU alone.
+  int64_t states_bytes = 0;   // Bytes of the sequences of the largest row.
+  // Bytes of a GPU at the end, without what the bench takes for itself, with the context and other processes;
+  // and the plan. 0: no GPU alone.
   int64_t device_bytes = 0;
   int64_t planned_bytes = 0;
-  // Of the host, what less is available than at the start: the most that was seen, other processes' too; and the plan. 0: no cached experts.
+  // On the host, what less is available than at the start: the most that was seen, other processes' too; and
+  // the plan. 0: no cached experts.
   int64_t host_bytes = 0;
   int64_t host_planned_bytes = 0;
 };
 
-// What an op of some shape became (--explain).
+// Kernel of an op of some shape (--explain).
 struct BenchKernel {
   std::string op;
   std::string kernel;  // Empty: part of the launch in front.
@@ -54,7 +56,7 @@ struct BenchReport {
   std::vector<BenchCheck> checks;  // Empty: unchecked.
   std::vector<BenchRow> rows;
   BenchMemory memory;
-  std::optional<BenchExperts> experts;           // Where not all are resident.
+  std::optional<BenchExperts> experts;           // Figures where not all are resident.
   std::optional<model::VerifiedSplit> verified;  // Steps behind the load, where it was to choose their split.
   std::vector<BenchKernel> kernels;              // Empty unless asked for.
 };
@@ -64,7 +66,7 @@ struct BenchSummary {
   std::string what;
   double value = 0;
   std::string unit;
-  double bound = 0;   // What the value would be if only the bytes of the two steps counted; 0: says nothing.
+  double bound = 0;   // Bound of the value if only the bytes of the two steps counted; 0: says nothing.
   bool busy = false;  // One of the rows was measured on a busy machine.
 };
 std::vector<BenchSummary> Summarize(const BenchReport& report);

@@ -1,3 +1,4 @@
+// Timed prefills, decode steps and rows of one sequence, with busy machines marked.
 #include "apps/bench/bench_runs.h"
 
 #include <fmt/format.h>

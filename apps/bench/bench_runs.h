@@ -29,20 +29,22 @@ struct BenchRow {
   int64_t depth = 0;                   // Tokens that each sequence holds before the first timed step.
   int64_t batch = 1;                   // Sequences.
   int64_t tokens = 1;                  // Per sequence and step.
-  std::vector<double> seconds;         // Of every timed step, greedy sampling included.
+  std::vector<double> seconds;         // Seconds of every timed step, greedy sampling included.
   std::vector<BenchMachine> machines;  // One behind each timed step.
   bool busy = false;  // Others had a part of the cores: fewer multiply-adds than the same threads can do.
-  diag::OpCost cost;  // Of one step, the mean of those timed.
+  diag::OpCost cost;  // Cost of one step, the mean of those timed.
   std::vector<diag::OpTime> ops;  // With profiling: sums over profiled_steps steps.
   int64_t profiled_steps = 0;
-  // Of all timed steps: chosen experts of the tier `cached` that were on the GPU, and that were brought.
+  // Counts over all timed steps: chosen experts of the tier `cached` that were on the GPU, and that were
+  // brought.
   int64_t cache_hits = 0;
   int64_t cache_misses = 0;
-  int64_t cache_bytes = 0;  // Of the latter.
-  // Of all timed steps: what the host was asked for whose experts it multiplies.
+  int64_t cache_bytes = 0;  // Bytes of the latter.
+  // Counts over all timed steps: what the host was asked for whose experts it multiplies.
   backend::HostExpertCounters host;
-  // Of a model whose experts are on disk, of all timed steps: bytes of chosen experts, and what the disk read; and its rate behind them, in bytes
-  // a second. Zero: it is not such a model, or the system does not say.
+  // Bytes of a model whose experts are on disk, of all timed steps: bytes of chosen experts, and what the
+  // disk read; and its rate behind them, in bytes a second. Zero: it is not such a model, or the system does
+  // not say.
   int64_t disk_chosen = 0;
   int64_t disk_read = 0;
   int64_t disk_steps = 0;
@@ -51,13 +53,13 @@ struct BenchRow {
   // Decode of one sequence on several ranks: what a rank would read if nothing were on two of them and all had as much; else 0.
   double bytes_without_replication = 0;
 
-  // Of chosen cached experts; nothing where none was chosen.
+  // Share of misses among chosen cached experts; nothing where none was chosen.
   std::optional<double> MissShare() const {
     const int64_t chosen = cache_hits + cache_misses;
     if (chosen == 0) return std::nullopt;
     return static_cast<double>(cache_misses) / static_cast<double>(chosen);
   }
-  double Median() const;  // Of seconds.
+  double Median() const;  // Median of seconds.
   double Mean() const;    // The same.
   BenchMachine Machine() const { return apps::Median(machines); }
   // (slowest - fastest) / median.
@@ -75,7 +77,7 @@ struct BenchRunOptions {
   uint64_t seed = 0;
   bool check =
       true;  // A row of a step is compared with a step of its own. Rank 0 alone (comm/loopback_group.h) makes none equal.
-  std::shared_ptr<comm::ExchangeHooks> exchanges;  // Of the model's group; null for one rank.
+  std::shared_ptr<comm::ExchangeHooks> exchanges;  // Hooks of the model's group; null for one rank.
 };
 // Short steps are repeated more often. One warm-up step and the timed ones must be taken back again.
 inline constexpr int kMaxRepeat = 60;
@@ -124,7 +126,7 @@ class BenchRuns {
     backend::HostExpertCounters host;
   };
   TierCounters Counters() const;
-  // What the row's timed steps have asked of them.
+  // Requests of the row's timed steps to them.
   void NoteTiers(BenchRow& row, const TierCounters& before) const;
   Status Rewind(int64_t first, int64_t batch, int64_t steps);
   Result<model::StepOutput> VerifyStep(std::span<const int32_t> tokens);
@@ -140,7 +142,7 @@ class BenchRuns {
   std::vector<kv::SequenceState> states_;
   int64_t depth_ = 0;
   int64_t state_bytes_ = 0;
-  double most_multiply_adds_ = 0;  // Of all measurements so far.
+  double most_multiply_adds_ = 0;  // Most of all measurements so far.
 };
 
 }  // namespace dsv4::apps

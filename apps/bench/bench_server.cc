@@ -176,7 +176,7 @@ class Load {
                         .num_output = answer.num_output_tokens});
   }
 
-  // Of the server; 0 when it does not say.
+  // Memory of the server; 0 when it does not say.
   double Resident() const {
     const Result<std::string> metrics = Get(server_, options_.api_key, "/metrics");
     constexpr std::string_view kName = "\nprocess_resident_memory_bytes ";

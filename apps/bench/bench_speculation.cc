@@ -1,3 +1,4 @@
+// `bench --speculation --prompts`: answers with and without drafts, timed in turns and compared.
 #include "apps/bench/bench_speculation.h"
 
 #include <fmt/format.h>
@@ -67,15 +68,15 @@ struct Drafts {
   }
 };
 
-// Of all prompts of a kind.
+// Figures of all prompts of a kind.
 struct Row {
   std::string kind;
   bool given = false;
   int64_t num_prompts = 0;
-  int64_t num_tokens = 0;     // Of answers,
+  int64_t num_tokens = 0;     // Tokens of answers,
   int64_t num_steps = 0;      // and the steps that gave them with drafts,
   Drafts drafts;              // which verified these.
-  int64_t num_answers = 0;    // That were asked for, with drafts and without.
+  int64_t num_answers = 0;    // Answers that were asked for, with drafts and without.
   double serial_seconds = 0;  // The fastest of each prompt's answers, summed up.
   double drafted_seconds = 0;
   // The least ratio of a prompt, which is the median of its pairs of answers.
@@ -168,7 +169,7 @@ std::vector<int32_t> Ids(const Generation& generation) {
 }
 
 // The clock of a machine is not steady for as long as a short answer takes: such a one is asked for more often.
-constexpr double kLeastSeconds = 0.4;  // Of decoding, with drafts and without them each.
+constexpr double kLeastSeconds = 0.4;  // Seconds of decoding, with drafts and without them each.
 constexpr int kMostRepeats = 60;
 
 class SpeculationBench {
@@ -184,7 +185,7 @@ class SpeculationBench {
     const auto begin = std::chrono::steady_clock::now();
     double decoded[2] = {0, 0};
     double last[2] = {0, 0};
-    // Of neighbours: a machine that becomes slower or quicker has changed few of them.
+    // Ratios of neighbours: a machine that becomes slower or quicker has changed few of them.
     std::vector<double> ratios;
     const auto is_enough = [&](int repeats) {
       return repeats >= options_.repeat &&

@@ -17,7 +17,7 @@ struct SpeculationBenchOptions {
   std::vector<double> acceptance;  // Not empty: another bench (bench_acceptance.h).
   int repeat = 5;                  // Answers of each prompt, each way; the fastest counts.
   double prompt_seconds = 20.0;    // After which a prompt is not asked for more often than that.
-  int64_t output_tokens = 256;     // Of an answer of the model's own at most.
+  int64_t output_tokens = 256;     // Length of an answer of the model's own at most.
   bool json = false;
 };
 

@@ -1,4 +1,5 @@
-// What `dsv4 bench` relies on: its checks find faults, and its random rows make sequences that a model can go on with.
+// Tests of what `dsv4 bench` relies on: its checks find faults, and its random rows make sequences that a
+// model can go on with.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -191,7 +192,7 @@ TEST(BenchExperts, ALayerWaitsForTheSlowestAsChoicesFallOnIt) {
   experts.split = {.host = 128, .cached = 128, .slots = 256};
   EXPECT_NEAR(experts.LayerSeconds(1, 3e12, 1.0), 3.90 * expert, 0.05 * expert);
   EXPECT_NEAR(experts.LayerSeconds(1, 3e12, 0.0), 3.0 * expert, 0.05 * expert);
-  // Of the 44 experts of eight tokens the parts differ by less.
+  // Parts for the 44 experts of eight tokens differ by less.
   EXPECT_NEAR(experts.LayerSeconds(8, 3e12, 1.0), 24.5 * expert, 0.4 * expert);
   EXPECT_NEAR(experts.BoundSeconds(experts.AllBytes(1) + 3e9, 1, 3e12, 1.0),
               1e-3 + 10 * experts.LayerSeconds(1, 3e12, 1.0), 1e-9);

@@ -1,3 +1,4 @@
+// HTTP client of a load: one streamed chat completion with its times.
 #include "apps/bench/load_client.h"
 
 #include <fmt/format.h>

@@ -17,7 +17,7 @@ struct LoadSample {
   double seconds = 0.0;
   std::vector<double> gaps;
   int64_t num_prompt = 0;
-  int64_t num_cached = 0;  // Of these, reused.
+  int64_t num_cached = 0;  // Reused ones of these.
   int64_t num_output = 0;
 
   int64_t num_computed() const { return num_prompt - num_cached; }
@@ -32,7 +32,7 @@ struct LoadCounts {
   int64_t failed = 0;
   int64_t wrong = 0;  // Answers that are not those of a quiet server.
   std::string first_error;
-  double seconds = 0.0;  // That were measured.
+  double seconds = 0.0;  // Seconds that were measured.
   double resident_before = 0.0;
   double resident_after = 0.0;
 };

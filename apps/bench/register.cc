@@ -19,7 +19,7 @@
 namespace dsv4::apps {
 namespace {
 
-// What is only for `bench --server`.
+// Options only for `bench --server`.
 void AddServerBench(CLI::App& bench, ServerBenchOptions& options) {
   CLI::Option* server =
       bench.add_option("--server", options.url, "Load a running server instead: http://HOST:PORT");
@@ -108,7 +108,7 @@ void AddServerBench(CLI::App& bench, ServerBenchOptions& options) {
       ->default_str("64");
 }
 
-// What is only for `bench --speculation`, and the prompts that it and `bench --server` read.
+// Options only for `bench --speculation`, and the prompts that it and `bench --server` read.
 void AddSpeculationBench(CLI::App& bench, SpeculationBenchOptions& options, ServerBenchOptions& server) {
   CLI::Option* speculation =
       bench.add_option("--speculation", options.drafter,

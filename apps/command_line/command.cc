@@ -1,3 +1,4 @@
+// Registration of subcommands and dispatch of the parsed one, over ranks or alone.
 #include "apps/command_line/command.h"
 
 #include <fmt/format.h>
@@ -17,7 +18,7 @@
 namespace dsv4::apps {
 namespace {
 
-// Of the program's options those that are no model's.
+// Options of the program that are no model's.
 constexpr std::array<std::string_view, 6> kOfEveryCommand = {"help",   "help-all",  "version",
                                                              "config", "log-level", "verbose"};
 

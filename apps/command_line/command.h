@@ -7,11 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "apps/command_line/command_list.h"
 #include "apps/shared/model_flags.h"
 
 namespace dsv4::apps {
 
-// What a command is told when it runs, beside its own options.
+// Context of a command that runs, beside its own options.
 struct Invocation {
   ModelFlags model;
   std::vector<std::string> words;  // The command line as typed, the program's name first.
@@ -53,30 +54,12 @@ class Commands {
     bool ranks = false;
     Predicate over_ranks = {};
     bool plans = false;
-    std::optional<std::vector<std::string>> takes = {};  // Of the options of every model; nullopt: all.
+    std::optional<std::vector<std::string>> takes = {};  // Among the options of every model; nullopt: all.
   };
 
   CLI::App& app_;
   ModelFlags& model_;
   std::vector<Command> commands_;
 };
-
-// One for each folder of commands, in the order of the help text.
-void RegisterRun(Commands& commands);       // apps/run
-void RegisterServe(Commands& commands);     // apps/serve
-void RegisterBatch(Commands& commands);     // apps/batch
-void RegisterDiagnose(Commands& commands);  // apps/diagnose
-void RegisterEval(Commands& commands);      // apps/eval
-void RegisterLogits(Commands& commands);    // apps/tools
-void RegisterInspect(Commands& commands);   // apps/inspect
-void RegisterExperts(Commands& commands);   // apps/experts
-void RegisterSynth(Commands& commands);     // apps/tools
-void RegisterConvert(Commands& commands);   // apps/tools
-void RegisterBench(Commands& commands);     // apps/bench
-void RegisterText(Commands& commands);      // apps/tools: encode, parse, tokenize
-void RegisterPull(Commands& commands);      // apps/pull
-void RegisterLaunch(Commands& commands);    // apps/launch
-void RegisterModels(Commands& commands);    // apps/pull: list, show, rm, ps
-void RegisterShell(Commands& commands);     // apps/command_line: completion, man
 
 }  // namespace dsv4::apps

@@ -93,7 +93,7 @@ constexpr std::array kHelp = {
 constexpr std::string_view kUsualShared = " model backend threads log-level config ";
 
 constexpr int kMostColumns = 100;  // Longer lines are hard to read.
-constexpr int kTextColumn = 26;    // Where texts beside options begin, at most.
+constexpr int kTextColumn = 26;    // Column at which texts beside options begin, at most.
 
 const CommandHelp& HelpOf(std::string_view command) {
   const auto* found =

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -32,11 +31,6 @@
 namespace dsv4::apps {
 namespace {
 
-constexpr std::array kRegister = {RegisterRun,   RegisterServe,   RegisterBatch,   RegisterDiagnose,
-                                  RegisterEval,  RegisterLogits,  RegisterInspect, RegisterExperts,
-                                  RegisterSynth, RegisterConvert, RegisterBench,   RegisterText,
-                                  RegisterPull,  RegisterLaunch,  RegisterModels,  RegisterShell};
-
 int Main(int argc, char** argv) {
   CLI::App app("dsv4: a native inference engine for DeepSeek-V4");
   app.set_help_flag("-h,--help", "What most people need; --help-all: everything");
@@ -53,7 +47,7 @@ int Main(int argc, char** argv) {
   app.add_flag_callback(
       "-v,--verbose", [&log_level] { log_level = "info"; }, "The same as --log-level info");
   Commands commands(app, model);
-  for (const auto add : kRegister) add(commands);
+  for (const Register add : RegisterFunctions()) add(commands);
   Settings settings(app);
   DescribeUsage(commands, settings);
 
@@ -83,14 +77,14 @@ int Main(int argc, char** argv) {
 
 namespace {
 
-// Of all exceptions only two may come from any place and any thread: this one, and that of a thread that cannot be started. Says so
-// without asking for memory.
+// Exceptions: only two may come from any place and any thread: this one, and that of a thread that cannot be
+// started. Says so without asking for memory.
 void Say(std::string_view text) { static_cast<void>(dsv4::WriteQuietly(STDERR_FILENO, text, 1000)); }
 void SayThatMemoryRanOut() { Say("dsv4: memory ran out\n"); }
 
 std::terminate_handler default_terminate = nullptr;
 
-// What a command wrote counts as written only when the system has taken it: a disk may be full.
+// Output counts as written only when the system has taken it: a disk may be full.
 int WithWhatWasWritten(int exit_code) {
   std::cout.flush();
   const bool flushed = std::fflush(stdout) == 0;

@@ -1,3 +1,4 @@
+// Options from the environment and from TOML, with their origin for errors.
 #include "apps/command_line/settings.h"
 
 #include <fmt/format.h>

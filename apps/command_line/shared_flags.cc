@@ -1,3 +1,4 @@
+// Registration of options that several commands take: model, ranks, content, sampling, conversation.
 #include "apps/command_line/shared_flags.h"
 
 #include <fmt/format.h>
@@ -31,7 +32,8 @@ CLI::Validator Bound(bool zero, double max) {
       wanted);
 }
 
-// What ValidateSamplingParams says of one of them, before a model is loaded and whether or not a command will sample.
+// Complaint of ValidateSamplingParams about one of them, before a model is loaded and whether or not a
+// command will sample.
 template <typename T>
 CLI::Validator SamplingRange(T sampling::SamplingParams::*field, const std::string& wanted) {
   return CLI::Validator(

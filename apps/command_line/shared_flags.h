@@ -13,13 +13,13 @@ CLI::Validator Positive(double max = kNoBound);
 CLI::Validator NonNegative(double max = kNoBound);
 CLI::Validator KnownRevision();
 
-// What every subcommand takes, before or after its name.
+// Options that every subcommand takes, before or after its name.
 void AddModelFlags(CLI::App& app, ModelFlags& flags);
 // Which rank has what: of the subcommands that run a model over ranks, or plan to.
 void AddPlacementFlag(CLI::App& app, ModelFlags& flags);
-// What the subcommands that run one model over several ranks take; with the placement.
+// Options that the subcommands that run one model over several ranks take; with the placement.
 void AddRankFlags(CLI::App& app, ModelFlags& flags);
-// What the answer may be; one of them at most.
+// Options for what the answer may be; one of them at most.
 void AddContentFlags(CLI::App& app, ContentFlags& flags);
 void AddSamplingFlags(CLI::App& app, RunOptions& options);
 // The conversation that `run` answers and `diagnose` looks at.

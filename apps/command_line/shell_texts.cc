@@ -1,3 +1,4 @@
+// Completion scripts of bash, zsh and fish, and manual pages.
 #include "apps/command_line/shell_texts.h"
 
 #include <fmt/format.h>
@@ -19,7 +20,7 @@ std::vector<const CLI::Option*> Options(const CLI::App& app) {
   return app.get_options([](const CLI::Option* option) { return option->nonpositional(); });
 }
 
-// Those of the program that `command` takes, or refuses.
+// Options of the program that `command` takes, or refuses.
 std::vector<const CLI::Option*> Shared(const Commands& commands, const CLI::App& command, bool takes) {
   const CLI::App& app = commands.app();
   return app.get_options([&](const CLI::Option* option) {

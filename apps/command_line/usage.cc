@@ -1,3 +1,4 @@
+// Usage errors with the nearest option, version text and help words.
 #include "apps/command_line/usage.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// What the command line says about itself: examples behind every help text, the options that all commands share, and errors
-// that name the command, the option and what was probably meant.
+// Texts of the command line about itself: examples behind every help text, the options that all commands
+// share, and errors that name the command, the option and what was probably meant.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ std::string DidYouMean(std::string_view got, const std::vector<std::string>& nam
 // "dsv4 help [COMMAND]" and "dsv4 version" as the flags that mean the same.
 std::vector<std::string> ExpandHelpWords(int argc, char** argv);
 
-// What is wrong where help was asked for on a command that is none, after parsing; else empty.
+// Complaint where help was asked for on a command that is none, after parsing; else empty.
 std::string UnknownHelp(const Commands& commands, const Settings& settings);
 
 // "dsv4 0.1.0 (commit 1a2b3c4, backends reference cpu cuda, this machine avx512)".

@@ -1,3 +1,4 @@
+// `compare --ab`: variants of ops, each run and compared.
 #include "apps/diagnose/diagnose_ab.h"
 
 #include <fmt/format.h>

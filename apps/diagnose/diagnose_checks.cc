@@ -1,3 +1,4 @@
+// List of checks in order, and what each is given.
 #include "apps/diagnose/diagnose_checks.h"
 
 #include <fmt/format.h>
@@ -33,7 +34,7 @@ Result<std::string> ReadOptional(const std::string& path) {
   return text;
 }
 
-// What `all` reads of a model's files to compare digests: some seconds.
+// Bytes of a model's files that `all` reads to compare digests: some seconds.
 constexpr int64_t kAffordableBytes = int64_t{4} << 30;
 
 Result<diag::CheckReport> RunFiles(DiagnoseSession& session) {

@@ -1,3 +1,4 @@
+// `dsv4 diagnose`: checks run, shown, and turned into an exit code.
 #include "apps/diagnose/diagnose_command.h"
 
 #include <fmt/format.h>

@@ -26,8 +26,8 @@ struct DiagnoseOptions {
   std::vector<std::string> ab;  // compare: OP=VARIANT, or each=VARIANT alone.
   bool shared_inputs = false;   // compare.
   std::optional<double> bound;  // compare.
-  std::string dump_path;        // Where to write the tensors of one prefill; empty: nowhere.
-  std::string html_path;        // Where to write the report as a page; empty: nowhere.
+  std::string dump_path;        // Folder in which to write the tensors of one prefill; empty: nowhere.
+  std::string html_path;        // File in which to write the report as a page; empty: nowhere.
   std::string command_line;     // As typed, and
   std::string version;          // of this program: for the page.
   std::optional<int> layer;     // visible.

@@ -1,3 +1,4 @@
+// `compare`: the other run, from a dump, another backend, other numerics or the reference.
 #include "apps/diagnose/diagnose_compare.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// `knowledge`: the text of facts as tokens, as long as the machine affords.
 #include "apps/diagnose/diagnose_knowledge.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// `--html`: the page of reports, with the command that made it.
 #include "apps/diagnose/diagnose_page.h"
 
 #include <fmt/chrono.h>

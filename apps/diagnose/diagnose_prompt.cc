@@ -1,3 +1,5 @@
+// Check `prompt`: template, ids and merges against another engine's, with the first difference and its usual
+// cause.
 #include "apps/diagnose/diagnose_prompt.h"
 
 #include <fmt/format.h>
@@ -72,7 +74,7 @@ std::vector<Variant> Variants(const TextSubject& subject) {
   return variants;
 }
 
-// What usually explains that `theirs` is not `ours`, most telling first.
+// Causes that usually explain that `theirs` is not `ours`, most telling first.
 std::vector<std::string> Suspects(const TextSubject& subject, const std::string& theirs) {
   const std::string& ours = subject.text;
   const chat::ChatProfile& profile = *subject.profile;

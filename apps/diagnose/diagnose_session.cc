@@ -1,3 +1,4 @@
+// Text, model, ids and prompt of a diagnose run, read when first asked for.
 #include "apps/diagnose/diagnose_session.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// What the checks of one `dsv4 diagnose` look at, read once, when the first of them asks.
+// Subject of the checks of one `dsv4 diagnose`, read once, when the first of them asks.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace dsv4::apps {
 Result<int32_t> FirstToken(model::Model& model, const std::vector<int32_t>& prompt,
                            const std::vector<uint8_t>& allowed, const sampling::SamplingParams& params);
 
-// What is under suspicion. Tests seed faults here; everything else of a diagnosis is then the real one.
+// Parts under suspicion. Tests seed faults here; everything else of a diagnosis is then the real one.
 struct DiagnoseSuspects {
   std::function<Result<ops::Backend>(const ModelFlags&)> make_backend = MakeBackend;
   decltype(FirstToken)* first_token = FirstToken;

@@ -1,3 +1,4 @@
+// Check `stop-set`: ids that end a turn, their origin, and a log that went past one.
 #include "apps/diagnose/diagnose_stop_set.h"
 
 #include <fmt/format.h>
@@ -60,7 +61,7 @@ std::vector<TokenId> AnswerOf(const std::vector<TokenId>& log, const std::vector
   return {log.begin() + (has_prompt ? static_cast<int64_t>(prompt.size()) : 0), log.end()};
 }
 
-// What is wrong with a log; empty when every turn end was heeded.
+// Fault in a log; empty when every turn end was heeded.
 std::string LogComplaint(const TextSubject& subject, const StopSet& set, const std::vector<TokenId>& answer) {
   for (size_t i = 0; i + 1 < answer.size(); ++i) {
     if (!set.Contains(answer[i])) continue;

@@ -1,3 +1,4 @@
+// Tokenizer, chat format, rendering and id lists for the text checks.
 #include "apps/diagnose/diagnose_text.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
-// What the text checks of `diagnose` share: tokenizer, chat format and the conversation under test. No weights are read.
+// Common subject of the text checks of `diagnose`: tokenizer, chat format and the conversation under test. No
+// weights are read.
 #pragma once
 
 #include <optional>

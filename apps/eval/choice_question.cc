@@ -1,3 +1,4 @@
+// Multiple-choice line as prompt and choice tokens.
 #include "apps/eval/choice_question.h"
 
 #include <fmt/format.h>

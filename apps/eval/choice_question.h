@@ -12,8 +12,8 @@
 namespace dsv4::apps {
 
 struct ChoiceQuestion {
-  std::vector<std::vector<int32_t>> tokens;  // Of the prompt and each choice.
-  std::vector<size_t> first;                 // Where the choice begins in them.
+  std::vector<std::vector<int32_t>> tokens;  // Ids of the prompt and each choice.
+  std::vector<size_t> first;                 // Index at which the choice begins in them.
   std::vector<std::string> choices;
   size_t answer = 0;
 };

@@ -1,4 +1,4 @@
-// What the model answers: questions with known answers, calls of tools, and needles in long texts.
+// Tasks that the model answers: questions with known answers, calls of tools, and needles in long texts.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -223,7 +223,7 @@ class AnswersTask {
   int64_t right_ = 0;
   int64_t cut_ = 0;  // Answers that --max-tokens ended.
   std::map<std::pair<int64_t, double>, Cell> cells_;
-  // Of calls.
+  // Count of calls.
   int64_t num_calls_ = 0;
   int64_t num_valid_ = 0;
   int64_t num_leaks_ = 0;

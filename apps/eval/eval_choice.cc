@@ -17,7 +17,7 @@ Status EvalChoice(const EvalOptions& options, const std::vector<DataLine>& lines
   for (const DataLine& line : lines) {
     DSV4_ASSIGN_OR_RETURN_STATUS(const ChoiceQuestion question,
                                  ReadChoiceQuestion(line, model, options.bos == "on"));
-    // What all choices begin with is read once; the last token of it gives the first logits.
+    // Tokens that all choices begin with are read once; the last token of it gives the first logits.
     size_t shared = *std::min_element(question.first.begin(), question.first.end()) - 1;
     for (const std::vector<int32_t>& tokens : question.tokens) {
       const auto mismatch =

@@ -1,3 +1,4 @@
+// `dsv4 eval`: loading, the task, bounds and output files.
 #include "apps/eval/eval_command.h"
 
 #include <fmt/format.h>
@@ -17,13 +18,13 @@ Result<std::unique_ptr<EvalModel>> Load(const EvalOptions& options, const ModelF
   return EvalModel::Load(flags, options.revision, load_bar.callback());
 }
 
-// Of the tasks that the model answers: loaded as `run` does.
+// Model for the tasks that the model answers: loaded as `run` does.
 Result<std::unique_ptr<ChatRuntime>> LoadToAnswer(const EvalOptions& options) {
   LoadBar load_bar(/*shown=*/!options.quiet);
   return ChatRuntime::Load({.model = options.model, .revision = options.revision}, load_bar.callback());
 }
 
-// Of options that only the model knows about.
+// Check of options that only the model knows about.
 Status CheckAnswerOptions(const EvalOptions& options, const ChatRuntime& runtime) {
   DSV4_RETURN_IF_ERROR(runtime.text().CheckEffort(options.effort));
   return sampling::ValidateSamplingParams(options.sampling, runtime.model().config().vocab_size);

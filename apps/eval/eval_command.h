@@ -16,7 +16,7 @@ struct EvalOptions {
   ModelFlags model;
   std::string task;        // "perplexity", "choice", "generation", "tools" or "needle".
   std::string data_path;   // JSON lines.
-  int64_t limit = 0;       // Of lines; 0: all.
+  int64_t limit = 0;       // Limit of lines; 0: all.
   std::string bos = "on";  // "off": texts do not begin with the token of that.
   int64_t window = 0;      // perplexity: longer texts are cut into pieces of so many tokens; 0: not.
   bool json = false;

@@ -1,3 +1,4 @@
+// Reader of JSON lines with line numbers in errors.
 #include "apps/eval/eval_data.h"
 
 #include <fmt/format.h>

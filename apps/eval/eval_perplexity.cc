@@ -13,11 +13,11 @@
 namespace dsv4::apps {
 namespace {
 
-// What two distributions are compared by, a term a token.
+// Measures that compare two distributions, a term a token.
 struct Agreement {
   Blocks kl;
   Blocks same_top;
-  Blocks nll_change;      // Of ours over the other's.
+  Blocks nll_change;      // Change of ours over the other's.
   Blocks logprob_change;  // Without a sign.
   Blocks other_nll;
   std::vector<double> kl_values;
@@ -175,7 +175,7 @@ class PerplexityTask {
     if (other.top.empty()) return;
     const auto best = std::max_element(other.top.begin(), other.top.end(),
                                        [](const auto& a, const auto& b) { return a.second < b.second; });
-    // Where the other's first two are equally probable, either is its first.
+    // If the other's first two are equally probable, either is its first.
     const bool same = std::any_of(other.top.begin(), other.top.end(), [&](const auto& one) {
       return one.first == score.best && one.second >= best->second - 1e-6;
     });

@@ -1,3 +1,4 @@
+// Figures of a task as text, JSON and page, and bounds that decide the exit code.
 #include "apps/eval/eval_report.h"
 
 #include <fmt/chrono.h>

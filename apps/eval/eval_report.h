@@ -1,4 +1,4 @@
-// What a task found: figures by name, the same for people, for scripts and on the page of --html.
+// Figures of a task by name, the same for people, for scripts and on the page of --html.
 #pragma once
 
 #include <string>
@@ -27,8 +27,8 @@ struct EvalReport {
   std::vector<std::string> notes;
   bool bounded = false;               // Whether an option asked for a bound.
   std::vector<std::string> failures;  // Bounds that were not kept.
-  Json details = Json::object();      // Of --json alone.
-  std::vector<Json> lines;            // Of --output.
+  Json details = Json::object();      // Details for --json alone.
+  std::vector<Json> lines;            // Lines for --output.
 
   void Add(std::string name, Interval interval, int digits = 4) {
     figures.push_back({std::move(name), interval, digits});

@@ -38,7 +38,8 @@ TEST(Intervals, MeansHaveTheWidthOfTheirBlocks) {
   EXPECT_DOUBLE_EQ(narrow.low, 0.5);
   const Interval wide = MeanInterval(different.blocks());
   EXPECT_DOUBLE_EQ(wide.value, 0.5);
-  EXPECT_NEAR(wide.high - wide.low, 2 * 1.96 * 0.5 / std::sqrt(100.0), 0.02);  // Of 100 draws of 0 or 1.
+  // Interval of 100 draws of 0 or 1.
+  EXPECT_NEAR(wide.high - wide.low, 2 * 1.96 * 0.5 / std::sqrt(100.0), 0.02);
   Blocks one;
   one.Add(3);
   EXPECT_TRUE(std::isnan(MeanInterval(one.blocks()).low));

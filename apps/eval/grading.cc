@@ -1,3 +1,4 @@
+// Graders of answers: contained, exact, last number, regex, and sets of calls.
 #include "apps/eval/grading.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Wilson intervals of shares and bootstrapped intervals of means.
 #include "apps/eval/intervals.h"
 
 #include <fmt/format.h>

@@ -21,7 +21,7 @@ std::string ToText(const Interval& interval, int digits);
 // {"value", "low", "high"}; null where there is none.
 Json ToJson(const Interval& interval);
 
-// Of a share of successes, by Wilson's formula.
+// Interval of a share of successes, by Wilson's formula.
 Interval ShareInterval(int64_t successes, int64_t trials);
 
 // A sum and how many terms it has: neighbours in a text depend on each other, so blocks of them are drawn, not tokens.
@@ -29,7 +29,7 @@ struct Block {
   double sum = 0;
   double count = 0;
 };
-// Of sum / count over all blocks, by the bootstrap: 2000 draws with a fixed seed.
+// Interval of sum / count over all blocks, by the bootstrap: 2000 draws with a fixed seed.
 Interval MeanInterval(std::span<const Block> blocks);
 
 // Gathers terms into blocks of at most kBlockTerms; a text begins a new one.

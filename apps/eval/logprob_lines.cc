@@ -1,3 +1,4 @@
+// Reader of log-probability lines in three layouts, and writer of ours.
 #include "apps/eval/logprob_lines.h"
 
 #include <fmt/format.h>

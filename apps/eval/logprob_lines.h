@@ -14,9 +14,9 @@
 
 namespace dsv4::apps {
 
-// What was said of one token.
+// Statement on one token.
 struct OtherToken {
-  std::optional<double> logprob;                     // Of the token that stands there.
+  std::optional<double> logprob;                     // Log-probability of the token that stands there.
   std::vector<std::pair<int32_t, double>> top = {};  // The most probable ones.
 };
 
@@ -24,7 +24,7 @@ struct ScoredText {
   std::vector<int32_t> tokens;
   size_t first = 1;               // Tokens from here on are scored.
   std::vector<OtherToken> other;  // By token; empty: none.
-  int64_t num_bytes = 0;          // Of the text that is scored, as UTF-8,
+  int64_t num_bytes = 0;          // Bytes of the text that is scored, as UTF-8,
   int64_t num_words =
       0;  // and its words between white space, an empty one at an end counted too (lm-eval's way).
 };

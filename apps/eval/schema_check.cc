@@ -1,3 +1,4 @@
+// JSON Schema validator that judges calls of tools.
 #include "apps/eval/schema_check.h"
 
 #include <fmt/format.h>

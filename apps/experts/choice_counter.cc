@@ -1,3 +1,4 @@
+// Backend hooks that count chosen experts by layer.
 #include "apps/experts/choice_counter.h"
 
 #include <algorithm>

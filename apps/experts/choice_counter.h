@@ -29,7 +29,7 @@ class ChoiceCounter {
   Status Count(const ops::RouterArgs& args);
 
   diag::HookedBackend& backend_;
-  // What tells layers apart, in order: those of drafters come behind the model's, and are not counted.
+  // Key of layers, in order: those of drafters come behind the model's, and are not counted.
   std::vector<const void*> layers_;
   std::vector<std::vector<int64_t>> counts_;
   int64_t num_tokens_ = 0;

@@ -1,3 +1,4 @@
+// `dsv4 experts profile`: a text read in windows, counts written, shares printed.
 #include "apps/experts/profile_command.h"
 
 #include <fmt/format.h>
@@ -64,7 +65,7 @@ Result<ExpertProfile> Profile(const ProfileOptions& options, const ModelSource& 
                        .counts = counter.counts()};
 }
 
-// Of all choices of a layer, the mean over layers, those of its `num_experts` most chosen experts.
+// Share of all choices of a layer, the mean over layers, those of its `num_experts` most chosen experts.
 double ShareOf(const ExpertProfile& profile, size_t num_experts) {
   double sum = 0;
   for (std::vector<int64_t> counts : profile.counts) {

@@ -1,3 +1,4 @@
+// Verified expert splits of one or several stages, led by rank 0.
 #include "apps/experts/stage_trial.h"
 
 #include <fmt/format.h>
@@ -12,7 +13,7 @@
 namespace dsv4::apps {
 namespace {
 
-// What the others do next.
+// Order for the others.
 enum class Order : uint8_t {
   kLoad,    // Each its split of those that come along.
   kFollow,  // The model's steps, until they are dismissed.
@@ -30,7 +31,7 @@ Status Say(comm::Communicator& group, Order order, const model::StageSplits& spl
 
 struct Heard {
   Order order = Order::kDone;
-  model::ExpertSplit split;  // Of kLoad: this rank's.
+  model::ExpertSplit split;  // Split of kLoad: this rank's.
 };
 
 Result<Heard> Listen(comm::Communicator& group) {
@@ -114,7 +115,7 @@ Result<model::VerifiedSplit> VerifyAlone(const model::SplitPlan& plan, const Sta
 Result<model::VerifiedSplit> LeadVerification(comm::Communicator& group, const model::SplitPlan& plan,
                                               const StageActions& actions, const SayLine& say) {
   LedSteps steps(group, actions);
-  int64_t prompt_tokens = 0;  // That fill all stages' slots.
+  int64_t prompt_tokens = 0;  // Tokens that fill all stages' slots.
   const auto load = [&](const model::StageSplits& splits) -> Status {
     DSV4_RETURN_IF_ERROR(Say(group, Order::kLoad, splits));
     DSV4_RETURN_IF_ERROR(actions.load(splits.front()));

@@ -13,14 +13,14 @@
 
 namespace dsv4::apps {
 
-// What every rank made of its own rates, by rank.
+// Plan of every rank from its own rates, by rank.
 Result<model::SplitPlan> GatherPlans(comm::Communicator& group, const model::StagePlan& mine);
 
-// Of this rank.
+// Actions of this rank.
 struct StageActions {
   // Loads its part in place of what was loaded before. All ranks are in it together; an error of one is that of all, or ends the group.
   std::function<Status(const model::ExpertSplit&)> load;
-  // What is loaded.
+  // Model that is loaded.
   std::function<model::Model&()> model;
   std::function<TierCounts()> counts;
 };

@@ -1,3 +1,4 @@
+// Timed decode steps of a model with expert tiers, until times settle.
 #include "apps/experts/trial_steps.h"
 
 #include <algorithm>
@@ -127,7 +128,7 @@ class Trial {
   const TrialOptions& options_;
   kv::SequenceState state_;
   std::mt19937_64 random_;  // Its own, and the same in every start.
-  int32_t token_ = 0;       // That comes next.
+  int32_t token_ = 0;       // Token that comes next.
 };
 
 }  // namespace

@@ -12,17 +12,17 @@
 
 namespace dsv4::apps {
 
-// What tiers of a stage have done since the model came.
+// Counts of a stage's tiers since the model came.
 struct TierCounts {
   int64_t host_experts = 0;
   double host_seconds = 0;
   int64_t missed = 0;      // Cached experts that were brought.
-  int64_t disk_bytes = 0;  // That its process has read from disk.
+  int64_t disk_bytes = 0;  // Bytes that its process has read from disk.
 };
 
 struct TrialOptions {
   std::function<Result<std::vector<TierCounts>>()> counts;  // By stage; the same ones each time.
-  int64_t prompt_tokens = 1;                                // That come first.
+  int64_t prompt_tokens = 1;                                // Tokens that come first.
   // Steps that choose their tokens on the backend, each queued before the one in front has ended; Model::can_queue.
   bool ahead = false;
 };
@@ -31,7 +31,7 @@ struct TrialOptions {
 // where one chooses no token.
 Result<model::SeenTrial> TimeSteps(model::Model& model, const TrialOptions& options);
 
-// Of this process, whose model is on `device`, the CUDA backend.
+// Counts of this process, whose model is on `device`, the CUDA backend.
 TierCounts CountsOf(const ops::Backend& device);
 
 // Tokens of a prompt that fills the slots of cached experts, or those that the link fills in a second; too few for the prompt to be streamed.

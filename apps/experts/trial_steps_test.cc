@@ -54,7 +54,7 @@ TEST(TrialSteps, OneByOneAndAheadLeaveTheModelAsItWas) {
     EXPECT_EQ(looks, 8) << "around each of four runs";
     for (const model::SeenSteps& steps : {seen->steps, seen->still}) {
       EXPECT_GT(steps.seconds, 0);
-      // What is counted between two looks is shared out among the steps between them.
+      // Counts between two looks are shared out among the steps between them.
       ASSERT_EQ(steps.stages.size(), 2U);
       EXPECT_GE(steps.stages[0].asked.host, 10'000);
       EXPECT_LE(steps.stages[0].asked.host, 320'000 / 3);

@@ -1,3 +1,4 @@
+// `dsv4 doctor`: findings about system, CPU, memory, GPUs, backend, model and folders.
 #include "apps/inspect/doctor_command.h"
 
 #include <fmt/format.h>
@@ -45,7 +46,7 @@ struct Finding {
   std::string text;
 };
 
-// What stands behind `key` in the first line of a file that begins with it; empty without one.
+// Text that stands behind `key` in the first line of a file that begins with it; empty without one.
 std::string Field(const std::string& path, std::string_view key, std::string_view separators) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {

@@ -9,7 +9,7 @@ namespace dsv4::apps {
 
 struct DoctorOptions {
   ModelFlags model;
-  std::string version;  // Of this binary, as `dsv4 version` says it.
+  std::string version;  // Version of this binary, as `dsv4 version` says it.
   bool json = false;
 };
 

@@ -1,3 +1,4 @@
+// Expert split of a planned GPU, as text and JSON.
 #include "apps/inspect/expert_plan.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// What --experts makes of a model's memory, for `dsv4 inspect`.
+// Plan of --experts for a model's memory, for `dsv4 inspect`.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,16 @@
 
 namespace dsv4::apps {
 
-// What the backend takes beside a plan (backend::RoomOf) is known of a GPU that is there; of one that is not, this.
+// Scratch of the backend beside a plan (backend::RoomOf) is known of a GPU that is there; of one that is not,
+// this.
 inline constexpr int64_t kAssumedScratch = int64_t{2} << 30;
 
 struct ExpertPlan {
   model::ExpertSplit split;
-  model::MemoryPlan plan;  // Of the GPU.
+  model::MemoryPlan plan;  // Plan of the GPU.
   model::DeviceRoom room;
   bool fits = false;
-  int64_t longest_context = 0;  // Of the sequences that were asked for.
+  int64_t longest_context = 0;  // Context of the sequences that were asked for.
 };
 
 // The GPU is that of the flags, or, where there is none, --gpu-memory. FailedPrecondition without either; the errors of SplitOf.

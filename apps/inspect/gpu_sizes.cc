@@ -1,3 +1,4 @@
+// Splits, bounds and contexts for GPUs of given sizes, from assumed rates.
 #include "apps/inspect/gpu_sizes.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
-// What GPUs of several sizes would make of a model's routed experts, by arithmetic from rates that are assumed: no GPU is asked.
+// Splits of a model's routed experts on GPUs of several sizes, by arithmetic from rates that are assumed: no
+// GPU is asked.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +22,14 @@ struct AssumedRates {
 };
 
 struct GpuSize {
-  double gigabytes = 0;  // Of the GPU's memory.
+  double gigabytes = 0;  // Size of the GPU's memory.
   // Without: why nothing fits.
   std::string missing;
   model::ExpertSplit split;
-  int64_t longest_context = 0;  // Of the sequences that were asked for.
-  // Of a token of one sequence, seconds by bytes alone: what is no routed expert, on the GPU; then, side by side, experts that the GPU has,
-  // that the link brings, and that the host multiplies. `both` is the latter two by how choices fall on layers.
+  int64_t longest_context = 0;  // Context of the sequences that were asked for.
+  // Rest of a token of one sequence, seconds by bytes alone: what is no routed expert, on the GPU; then, side
+  // by side, experts that the GPU has, that the link brings, and that the host multiplies. `both` is the
+  // latter two by how choices fall on layers.
   double rest = 0;
   double gpu = 0;
   model::ExpertTimes experts;

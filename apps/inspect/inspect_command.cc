@@ -1,3 +1,4 @@
+// `dsv4 inspect`: the report of a checkpoint, from disk or from a synthetic shape.
 #include "apps/inspect/inspect_command.h"
 
 #include <fmt/format.h>
@@ -17,7 +18,7 @@ namespace dsv4::apps {
 
 namespace {
 
-// Of a model that does not fit, where it would run on the host.
+// Plan of a model that does not fit, where it would run on the host.
 Result<DiskTier> FromDisk(const InspectReport& report) {
   const MachineFitRequest& request = report.fit_request;
   DSV4_ASSIGN_OR_RETURN(DiskTier tier,

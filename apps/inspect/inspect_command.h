@@ -13,7 +13,8 @@ struct InspectOptions {
   ModelFlags model;
   int64_t context = 4096;  // The memory plan is for sequences of this many tokens,
   int64_t batch = 1;       // this many at a time.
-  // Of each of several ranks: GB of memory, 0 for a share of this machine's; GB/s; microseconds for an exchange.
+  // Figures of each of several ranks: GB of memory, 0 for a share of this machine's; GB/s; microseconds for
+  // an exchange.
   double rank_memory = 0;
   double rank_bandwidth = 30;
   double rank_wait = 20;

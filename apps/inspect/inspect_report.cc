@@ -1,3 +1,4 @@
+// Report of a checkpoint: layers, formats, tokenizer, memory, ranks and drafters.
 #include "apps/inspect/inspect_report.h"
 
 #include <fmt/format.h>
@@ -33,7 +34,7 @@ class Counter {
  public:
   explicit Counter(InspectReport& report) : report_(report) {}
 
-  // What follows is counted as part of a layer.
+  // Everything behind this is counted as part of a layer.
   void EnterLayers() { in_layer_ = true; }
 
   void Linear(TensorId id, const StoredLinear& linear, double active_share = 1) {
@@ -164,7 +165,7 @@ Status ProveNumbers(const InspectRequest& request, const std::shared_ptr<const i
   return weights.has_value() ? Status() : weights.error();
 }
 
-// What each rank of a placement would have.
+// Plans of what each rank of a placement would have.
 Status PlanRanks(const InspectRequest& request, const std::shared_ptr<const io::Checkpoint>& checkpoint,
                  InspectReport& report) {
   report.placement = request.placement;

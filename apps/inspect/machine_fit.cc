@@ -1,3 +1,4 @@
+// Fit of a model to this machine, and GPUs that would do.
 #include "apps/inspect/machine_fit.h"
 
 #include <fmt/format.h>
@@ -17,7 +18,7 @@ namespace {
 
 constexpr int64_t kPassOnGpu = 8192;
 constexpr double kUsableOfGpu = 0.94;                // The rest is the driver's and scratch of the kernels.
-constexpr int64_t kSystem = int64_t{2'000'000'000};  // What the rest of a machine wants.
+constexpr int64_t kSystem = int64_t{2'000'000'000};  // Memory that the rest of a machine wants.
 // GB that machines have.
 constexpr std::array kMachines = {8,   12,  16,  24,  32,   48,   64,   96,   128, 192,
                                   256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096};

@@ -1,3 +1,4 @@
+// Environment, arguments and files of each client that launch knows.
 #include "apps/launch/clients.h"
 
 #include <fmt/format.h>

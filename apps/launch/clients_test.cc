@@ -1,3 +1,4 @@
+// Tests of client settings: address, model, key and quoting.
 #include "apps/launch/clients.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// `dsv4 launch`: a server found or started, then the client run with its settings.
 #include "apps/launch/launch_command.h"
 
 #include <fmt/format.h>
@@ -28,7 +29,7 @@ using Clock = std::chrono::steady_clock;
 // As a model's name where no server says one: with --alias '*' it answers to every name.
 constexpr const char* kAnyModel = "deepseek-v4";
 
-// Where what is only of `launch` is kept: $XDG_STATE_HOME/dsv4, else ~/.local/state/dsv4.
+// Folder of what is only `launch`'s: $XDG_STATE_HOME/dsv4, else ~/.local/state/dsv4.
 Result<std::string> StateFolder() {
   const char* state = std::getenv("XDG_STATE_HOME");
   const char* home = std::getenv("HOME");

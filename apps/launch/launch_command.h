@@ -11,13 +11,13 @@ namespace dsv4::apps {
 struct LaunchOptions {
   std::string client;
   std::vector<std::string> client_arguments;
-  std::string url;  // Of a server that runs; empty: port `port` of this machine.
+  std::string url;  // Address of a server that runs; empty: port `port` of this machine.
   int port = 8000;
   std::string api_key;  // Empty: none.
   bool print = false;
   double wait_seconds = 3600;  // For a server that starts.
   std::string program;         // In place of the client's own; empty: that.
-  // What a server that is started is told, beside host and port: the options of every command as typed.
+  // Words for a server that is started, beside host and port: the options of every command as typed.
   std::vector<std::string> serve_words;
 };
 

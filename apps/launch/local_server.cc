@@ -1,3 +1,4 @@
+// Server asked over HTTP or started as a child process.
 #include "apps/launch/local_server.h"
 
 #include <fcntl.h>

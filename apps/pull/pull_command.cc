@@ -1,3 +1,4 @@
+// `dsv4 pull`: plan, download with progress, and exit codes.
 #include "apps/pull/pull_command.h"
 
 #include <fmt/format.h>

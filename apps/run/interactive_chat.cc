@@ -1,3 +1,4 @@
+// Terminal chat: commands, history, streaming answers, tools, and Ctrl-C.
 #include "apps/run/interactive_chat.h"
 
 #include <fmt/format.h>
@@ -84,7 +85,7 @@ class Chat {
         Ask(line.text);
       }
     }
-    InterruptScope::SetAnswering(true);  // What follows a chat may hang as well.
+    InterruptScope::SetAnswering(true);  // Work behind a chat may hang as well.
     return failed_ ? kExitRunFailed : kExitOk;
   }
 
@@ -93,7 +94,7 @@ class Chat {
 
   struct Command {
     std::string_view name;
-    std::string_view argument;  // What stands behind it; empty: nothing may.
+    std::string_view argument;  // Argument that stands behind it; empty: nothing may.
     std::string_view help;
     void (Chat::*run)(const std::string& argument);
   };
@@ -291,7 +292,7 @@ class Chat {
     Say(fmt::format("{} messages read from {}.", messages_.size(), path));
   }
 
-  // Those of a conversation from elsewhere have ids already, and no two calls have the same.
+  // Calls of a conversation from elsewhere have ids already, and no two calls have the same.
   void CountCalls() {
     for (const chat::Message& message : messages_)
       num_calls_ += static_cast<int64_t>(message.tool_calls.size());
@@ -525,7 +526,7 @@ class Chat {
   Style dim_{StderrIsTerminal()};
   std::vector<chat::Message> messages_;
   std::string attached_;  // Files in front of the next message.
-  std::string initial_;   // What stands on the next line already.
+  std::string initial_;   // Text that stands on the next line already.
   std::optional<Generation> last_;
   int64_t num_calls_ = 0;
   bool failed_ = false;

@@ -1,3 +1,4 @@
+// `dsv4 run`: prompt from words and pipe, one answer with calls of tools, or the chat.
 #include "apps/run/run_command.h"
 
 #include <fmt/format.h>
@@ -32,7 +33,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kMaxCalls = 100;  // Of one question: a model that goes round in circles ends.
+constexpr int64_t kMaxCalls = 100;  // Calls for one question: a model that goes round in circles ends.
 
 // Before it stands in a prompt, where the place would be another.
 Status CheckUtf8(std::string_view name, std::string_view text) {
@@ -74,8 +75,8 @@ Result<std::string> ReadPrompt(const RunOptions& options) {
 
 namespace {
 
-// What comes through a pipe or from a file on standard input, behind PROMPT. A service or a cron job has a device or a socket
-// there, which is not meant to be read.
+// Text that comes through a pipe or from a file on standard input, behind PROMPT. A service or a cron job has
+// a device or a socket there, which is not meant to be read.
 Status AppendPiped(std::string& prompt) {
   struct stat input = {};
   if (::fstat(STDIN_FILENO, &input) != 0 || !(S_ISFIFO(input.st_mode) || S_ISREG(input.st_mode))) return {};
@@ -117,7 +118,7 @@ ChatRuntime::Ask MakeAsk(const RunOptions& options) {
   return ask;
 }
 
-// What --verify found, said on standard error. Ctrl-C (under an InterruptScope) ends the wait for it.
+// Findings of --verify, said on standard error. Ctrl-C (under an InterruptScope) ends the wait for it.
 std::optional<diag::VerifySummary> Verified(const ChatRuntime& runtime, bool& interrupted) {
   if (runtime.verifier() == nullptr) return std::nullopt;
   const diag::VerifySummary summary =
@@ -276,7 +277,7 @@ int RunRunCommand(const RunOptions& options,
                 kExitBadUsage);
   }
   Result<std::optional<grammar::ContentRule>> rule = ReadContentRule(options.content);
-  // Of a file, or of the command line itself.
+  // Rule from a file, or of the command line itself.
   if (!rule) return Fail(rule.error(), options.content.from_file() ? kExitBadInput : kExitBadUsage);
 
   std::vector<chat::JsonValue> tools;

@@ -38,7 +38,7 @@ struct RunOptions {
   int num_logprobs = -1;
   bool json = false;
   int64_t verify_every = 0;  // > 0: every so many-th decode token is computed again on the reference backend.
-  ContentFlags content;      // What the answer may be.
+  ContentFlags content;      // Rules for the answer.
   std::string dump_path;     // Every tensor of the run goes into this new directory.
 };
 

@@ -1,3 +1,4 @@
+// JSON document and speed line of a finished answer.
 #include "apps/run/run_report.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// What `run` says about a finished answer: the JSON document, and one line of speed for people.
+// Texts of `run` about a finished answer: the JSON document, and one line of speed for people.
 #pragma once
 
 #include <optional>

@@ -1,3 +1,4 @@
+// User's commands as child processes that answer calls of tools.
 #include "apps/run/tool_commands.h"
 
 #include <fcntl.h>

@@ -17,7 +17,7 @@
 
 namespace dsv4::apps {
 
-// What the model is told that a command said.
+// Result of a command that the model is told.
 struct CommandResult {
   std::string text;  // Valid UTF-8; how the command ended stands behind it, where that was not exit code 0.
   bool cancelled = false;

@@ -1,3 +1,4 @@
+// Counts of experts that a server's requests choose, merged into the profile's file.
 #include "apps/serve/expert_learner.h"
 
 #include <fmt/format.h>

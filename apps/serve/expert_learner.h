@@ -25,11 +25,11 @@ inline constexpr int64_t kMostOlderTokens = 1'000'000;
 Result<ExpertProfile> Joined(const ExpertProfile& older, const ExpertProfile& since);
 
 struct LearnerOptions {
-  std::string path;     // Of the profile.
+  std::string path;     // Path of the profile.
   std::string model;    // For people.
   std::string weights;  // ExpertProfile::weights
   int64_t num_layers = 0;
-  int64_t num_experts = 0;               // Of a layer.
+  int64_t num_experts = 0;               // Experts in a layer.
   int64_t watched_every = 64;            // Steps.
   std::chrono::seconds kept_every{600};  // Besides Keep.
 };
@@ -47,12 +47,12 @@ class ExpertLearner {
   Status Keep();
   // Whether the file can be written and, where there is one, is a profile that counts can be joined with.
   Status CheckFile() const;
-  // Whose choices were counted, from any thread.
+  // Tokens whose choices were counted, from any thread.
   int64_t num_tokens() const { return num_tokens_.load(std::memory_order_relaxed); }
 
  private:
   void Watch();
-  // What was counted, with the file's; null where there is none.
+  // Counts so far, with the file's; null where there is none.
   Result<ExpertProfile> JoinedWith(const ExpertProfile* older) const;
 
   diag::HookedBackend& backend_;

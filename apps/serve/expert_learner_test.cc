@@ -1,4 +1,4 @@
-// What a server learns of its requests' choices: on a model of the host, whose steps are watched.
+// Tests of what a server learns of its requests' choices: on a model of the host, whose steps are watched.
 #include "apps/serve/expert_learner.h"
 
 #include <gmock/gmock.h>
@@ -95,7 +95,7 @@ TEST_F(Learning, StepsThatAreWatchedAreCountedLayerByLayerAndKept) {
               6 * model_->config().num_experts_per_tok);
   }
   EXPECT_NE(kept->counts.front(), kept->counts.back());
-  // What comes later is added.
+  // Later counts are added.
   Step(learner, {9});
   Step(learner, {9});
   EXPECT_TRUE(learner.CheckFile().ok());

@@ -1,3 +1,4 @@
+// `dsv4 serve`: options to a running server, its drain, signals and exit codes.
 #include "apps/serve/serve_command.h"
 
 #include <fmt/format.h>
@@ -88,7 +89,7 @@ Result<server::ServedModel> LoadServedModel(const ServeOptions& options, const M
   return served;
 }
 
-// What requests mean that do not say.
+// Defaults of requests that do not say.
 Status SetDefaults(const ServeOptions& options, server::ServedModel& served) {
   served.both_reasoning_fields = options.both_reasoning_fields;
   served.refuse_unknown_fields = options.unknown_fields == "refuse";

@@ -32,10 +32,11 @@ struct ServeOptions {
   ModelFlags model;
   std::string version;
   std::string revision;  // Chat format; empty: detected.
-  // Of requests that do not say: thinking or chat; an effort as `reasoning_effort` has it, empty for the model's own.
+  // Defaults for requests that do not say: thinking or chat; an effort as `reasoning_effort` has it, empty
+  // for the model's own.
   std::string thinking_mode = "thinking";
   std::string effort;
-  session::AnswerDefaults defaults;  // Where a request names none.
+  session::AnswerDefaults defaults;  // Defaults where a request names none.
   std::string thinking_sampling =
       "client";  // "client" or "model": whose temperature and top_p count while thinking.
   bool both_reasoning_fields = false;
@@ -44,7 +45,7 @@ struct ServeOptions {
   std::string unix_socket;
   std::string tls_certificate;  // PEM files; both or none.
   std::string tls_key;
-  std::string name;  // Of the model; empty: its directory's.
+  std::string name;  // Name of the model; empty: its directory's.
   std::vector<std::string> aliases;
   std::vector<std::string> api_keys;
   std::string api_key_file;           // One a line.
@@ -78,7 +79,7 @@ struct ServeOptions {
   int64_t responses_mib = 64;    // 0: none is stored.
   std::string batches_dir;       // Empty: no files and batches.
   int64_t batches_mib = 1024;    // Taken by all files.
-  double timeout_seconds = 0.0;  // Of a request; 0: none.
+  double timeout_seconds = 0.0;  // Limit of a request; 0: none.
   int64_t max_body_mib = 24;     // A request has several copies of its text for a moment.
   double client_seconds = 30.0;
   double keep_alive_seconds = 10.0;

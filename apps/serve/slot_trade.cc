@@ -1,3 +1,4 @@
+// Trade of GPU memory between slots of cached experts and states of sequences.
 #include "apps/serve/slot_trade.h"
 
 #include <fmt/format.h>

@@ -13,7 +13,7 @@ namespace dsv4::apps {
 struct SlotTrade {
   int64_t slot_bytes = 0;  // 0: nothing is traded.
   int64_t least = 0;       // Slots: what a layer's cached experts take, so that prompts go on as they do.
-  int64_t most = 0;        // Those that were planned.
+  int64_t most = 0;        // Slots that were planned.
   int64_t room = 0;        // Bytes of slots and states together.
   int64_t step = 0;        // Bytes that a step may add to states.
 
@@ -23,7 +23,7 @@ struct SlotTrade {
   int64_t SlotsBeside(int64_t state_bytes) const;
 };
 
-// Of a model with `split` as the plan has it. A step of at most `step_tokens` tokens.
+// Trade for a model with `split` as the plan has it. A step of at most `step_tokens` tokens.
 SlotTrade TradeOf(const model::MemoryPlan& plan, const model::ExpertSplit& split,
                   const model::DeviceRoom& room, int64_t step_tokens);
 // The plan with the least slots.

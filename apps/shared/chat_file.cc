@@ -1,3 +1,4 @@
+// Conversation and tool files, read with errors and written.
 #include "apps/shared/chat_file.h"
 
 #include <fmt/format.h>

@@ -14,7 +14,7 @@ namespace dsv4::apps {
 Result<std::vector<chat::Message>> ReadChatFile(const std::string& path);
 // A JSON list of tools, as in an API request.
 Result<std::vector<chat::JsonValue>> ReadToolsFile(const std::string& path);
-// What ReadChatFile reads.
+// Text as ReadChatFile reads it.
 std::string ChatFileText(std::span<const chat::Message> messages);
 // Writes it. The file is replaced as a whole; errors name it.
 Status WriteChatFile(const std::string& path, std::span<const chat::Message> messages);

@@ -1,3 +1,4 @@
+// Model, text side and engine of one chat, and its runs.
 #include "apps/shared/chat_runtime.h"
 
 #include <utility>
@@ -11,7 +12,7 @@
 namespace dsv4::apps {
 namespace {
 
-// Of the turns of one conversation.
+// Cache for the turns of one conversation.
 constexpr int64_t kPrefixCacheBytes = int64_t{1} << 30;
 
 }  // namespace

@@ -43,7 +43,7 @@ class ChatRuntime {
   struct Ask : session::AnswerOptions {
     chat::ThinkingMode mode = chat::ThinkingMode::kThinking;
     std::optional<std::string> effort;
-    std::optional<grammar::ContentRule> rule;  // Of the content, behind the reasoning.
+    std::optional<grammar::ContentRule> rule;  // Rule for the content, behind the reasoning.
     // Makes what limits every token, in place of a rule. May be empty.
     std::function<std::unique_ptr<sampling::TokenConstraint>()> make_constraint;
     // Each may be empty; see session::GenerationCallbacks. In raw mode everything is content.

@@ -1,3 +1,4 @@
+// Content rule from a command's options and the files they name.
 #include "apps/shared/content_flags.h"
 
 #include "base/json.h"

@@ -1,4 +1,5 @@
-// What the content of an answer may be, as options of a command say it: a JSON schema, a regular expression, a choice, a grammar.
+// Rules for the content of an answer, as options of a command say it: a JSON schema, a regular expression, a
+// choice, a grammar.
 #pragma once
 
 #include <optional>

@@ -1,3 +1,4 @@
+// Plan of a model whose experts are read from disk, and the line that says its bound.
 #include "apps/shared/disk_tier.h"
 
 #include <fmt/format.h>

@@ -19,22 +19,24 @@ namespace dsv4::apps {
 struct DiskTier {
   // Bytes.
   int64_t experts = 0;    // Routed ones, in their files.
-  int64_t rest = 0;       // Of the weights, what is in memory all the time,
+  int64_t rest = 0;       // Part of the weights that is in memory all the time,
   int64_t beside = 0;     // as are the states of all sequences and a step.
-  int64_t available = 0;  // Of memory.
-  double chosen = 0;      // Of experts, by a token.
-  // Of each sequence that is planned: with all experts in memory, or, where that does not do, with none.
+  int64_t available = 0;  // Bytes of memory.
+  double chosen = 0;      // Bytes of chosen experts, by a token.
+  // Context of each sequence that is planned: with all experts in memory, or, where that does not do, with
+  // none.
   int64_t longest_context = 0;
-  double piece = 0;  // Of an expert's weight, the mean: what is read at once.
+  double piece = 0;  // Bytes of an expert's weight, the mean: what is read at once.
   io::DiskRate disk;
 
   // Whether all is in memory without this.
   bool fits() const { return experts + rest + beside <= available; }
   // Whether there is memory for all that is no expert.
   bool rest_fits() const { return rest + beside <= available; }
-  // Of the experts, how many there is memory for: the share of chosen ones that are not read, if all are chosen equally often.
+  // Share of the experts that there is memory for: the share of chosen ones that are not read, if all are
+  // chosen equally often.
   double ShareInMemory() const;
-  // What the disk allows at most, of one sequence.
+  // Rate that the disk allows at most, of one sequence.
   double TokensPerSecond() const;
 };
 

@@ -1,3 +1,4 @@
+// Expert split from --experts and memory flags: checks, plans, measurement and refusals.
 #include "apps/shared/expert_flags.h"
 
 #include <fmt/format.h>
@@ -47,7 +48,7 @@ Status CheckExpertsOfRanks(const ModelFlags& flags) {
 
 namespace {
 
-// Of 94 GB in an H200's machine, 2026-11-26: docs/expert-tiers.md.
+// Measured of 94 GB in an H200's machine (bench/expert_tiers/HISTORY.md).
 constexpr double kDriverShareOfPinned = 0.037;
 constexpr int64_t kProcessWithContext = int64_t{800} << 20;
 // Four blocks (backend/cuda/tiers/pinned_store.cc).
@@ -55,7 +56,7 @@ constexpr int64_t kPinnedAhead = int64_t{1} << 30;
 
 std::string Gigabytes(double bytes) { return fmt::format("{:.2f} GB", bytes / 1e9); }
 
-// What the host has for experts; nothing where neither the kernel nor a flag tells.
+// Memory that the host has for experts; nothing where neither the kernel nor a flag tells.
 std::optional<int64_t> HostMemoryFor(const ModelFlags& flags) {
   std::optional<int64_t> available;
   if (const Result<MachineMemory> machine = ReadMachineMemory(); machine.has_value())
@@ -86,8 +87,8 @@ Result<std::vector<int64_t>> LayersOfRanks(const model::ModelConfig& config,
   return layers;
 }
 
-// What a layer takes beside reading: launches, and what its kernels wait for each other. An H200 takes it with all experts resident
-// (docs/expert-tiers.md, "Where a step goes").
+// Time that a layer takes beside reading: launches, and what its kernels wait for each other. An H200 takes
+// it with all experts resident (docs/expert-tiers.md, "Where a step goes").
 constexpr double kLatencyOfLayer = 75e-6;
 
 // ExpertCosts::rest of `here` layers: all that a token reads there, at the device's rate. That the host reads some of it is less than rates are
@@ -129,7 +130,7 @@ Result<model::ExpertSplit> AutoSplit(const ModelFlags& flags, const model::Model
                                            config.hidden_size, measured));
   const int64_t num_layers = plan.place.layers.size();
   const int64_t all = config.n_routed_experts * num_layers;
-  // What is wanted besides grows with what is pinned, but for some of it.
+  // Other wants grow with what is pinned, but for some of it.
   const HostPlan all_cached = HostPlanOf(plan, numbers);
   const auto beside = static_cast<double>(all_cached.total() - all_cached.pinned - all_cached.driver);
   const double available = static_cast<double>(HostMemoryFor(flags).value_or(all_cached.total()));

@@ -25,24 +25,25 @@ Status CheckExpertFlags(const ModelFlags& flags);
 // The same for what several ranks cannot, placed as ModelFlags::placed says.
 Status CheckExpertsOfRanks(const ModelFlags& flags);
 
-// What ops take beside a plan, of which `scratch` is for passes of up to 8192 tokens: longer ones take more in proportion.
+// Scratch of ops beside a plan, of which `scratch` is for passes of up to 8192 tokens: longer ones take more
+// in proportion.
 int64_t ScratchOf(const ModelFlags& flags, int64_t scratch);
 
 // The GPU of the flags as a memory plan sees it: what is free there, at most --gpu-memory.
 Result<model::DeviceRoom> DeviceRoomOf(const ModelFlags& flags, const std::string& name);
 
-// What bringing cached experts to pinned memory took, of some bytes: one line.
+// Time of bringing cached experts to pinned memory, of some bytes: one line.
 std::string PinnedText(const backend::PinnedLoad& pinned);
 
 // Whether a server may have more and fewer slots than were planned: where --experts names no number of them.
 bool TradesSlots(const ModelFlags& flags);
 
-// What a model takes of the host's memory at most, where it has cached experts; besides, pages of files.
+// Bound of a model's host memory, where it has cached experts; besides, pages of files.
 struct HostPlan {
   int64_t pinned = 0;   // Cached experts,
   int64_t driver = 0;   // and what the driver notes about their pages.
   int64_t ahead = 0;    // Pinned for nothing while it loads.
-  int64_t numbers = 0;  // Of a layer, while it loads, where they are made.
+  int64_t numbers = 0;  // Bytes of a layer, while it loads, where they are made.
   int64_t process = 0;  // The rest of the process and its CUDA context.
 
   int64_t total() const { return pinned + driver + ahead + numbers + process; }
@@ -59,11 +60,13 @@ int64_t NumbersOfLayer(const io::Checkpoint& checkpoint, bool synthetic, int64_t
 Status CheckHostMemory(const ModelFlags& flags, const model::MemoryPlan& plan, int64_t numbers,
                        bool synthetic);
 
-// What --experts says of a model. "auto" is what model::ChooseExperts makes of rates that are measured on `device`, the CUDA backend, which takes
-// some seconds, and logs them; without one, the most residents that leave room for the rest of the plan. Cached experts without slots have as
-// many as it leaves room for. All are resident without the flag. `synthetic`: numbers are made while they load. Unless null, `plan` becomes what
-// "auto" made of measured rates, for model::VerifySplit; without such a plan nothing. With several ranks it is of this one's layers, and
-// options.group stands for them without exchanging anything. The errors of model::ParseExpertSplit, model::FitExperts and model::FitSlots.
+// Split of --experts for a model. "auto" is what model::ChooseExperts makes of rates that are measured on
+// `device`, the CUDA backend, which takes some seconds, and logs them; without one, the most residents that
+// leave room for the rest of the plan. Cached experts without slots have as many as it leaves room for. All
+// are resident without the flag. `synthetic`: numbers are made while they load. Unless null, `plan` becomes
+// what "auto" made of measured rates, for model::VerifySplit; without such a plan nothing. With several ranks
+// it is of this one's layers, and options.group stands for them without exchanging anything. The errors of
+// model::ParseExpertSplit, model::FitExperts and model::FitSlots.
 Result<model::ExpertSplit> SplitOf(const ModelFlags& flags, const model::ModelConfig& config,
                                    const std::shared_ptr<const io::Checkpoint>& checkpoint,
                                    const model::ModelOptions& options, const model::MemoryRequest& request,

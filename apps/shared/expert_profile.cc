@@ -1,3 +1,4 @@
+// Profile file of expert counts: parsing, locking, merging, and order by count.
 #include "apps/shared/expert_profile.h"
 
 #include <fcntl.h>
@@ -114,7 +115,7 @@ class ProfileLock {
 
 std::string ExpertProfilePath(const ModelSource& source) {
   std::error_code error;
-  // Where the model lies; what is made in memory has its name only.
+  // Folder of the model; what is made in memory has its name only.
   const std::filesystem::path place = std::filesystem::weakly_canonical(source.name(), error);
   const std::string key = error || source.synthetic() ? source.name() : place.string();
   std::string name = std::filesystem::path(key).filename().string();

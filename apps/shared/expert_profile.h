@@ -18,12 +18,12 @@ struct ExpertProfile {
   std::string model;  // Its name, for people.
   std::string
       weights;  // ModelSource::WeightsStamp of the model that chose; empty: a file of an older version does not say.
-  int64_t num_tokens = 0;                    // That chose,
+  int64_t num_tokens = 0;                    // Tokens that chose,
   std::vector<std::vector<int64_t>> counts;  // by layer and expert.
 };
 
-// Where a model's own profile is kept: a file named after the model in the folder DSV4_EXPERT_PROFILES (empty: nowhere), else below
-// XDG_STATE_HOME or ~/.local/state. Empty without a home.
+// Path of a model's own profile: a file named after the model in the folder DSV4_EXPERT_PROFILES (empty:
+// nowhere), else below XDG_STATE_HOME or ~/.local/state. Empty without a home.
 std::string ExpertProfilePath(const ModelSource& source);
 
 // Folders on the way are made. Several processes may write one file: each does it alone, by a lock on a file beside it (PATH.lock), and waits

@@ -1,3 +1,4 @@
+// Tests of expert profiles: round trips, several writers, locks, foreign weights, order.
 #include "apps/shared/expert_profile.h"
 
 #include <fcntl.h>

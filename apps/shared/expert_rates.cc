@@ -1,3 +1,4 @@
+// Measured rates of host kernels, link and device copies, alone and together.
 #include "apps/shared/expert_rates.h"
 
 #include <fmt/format.h>
@@ -67,7 +68,7 @@ class HostReader {
 
   // Bytes a second of one pass over all of it for one token.
   Result<double> Pass() { return Pass(large_.weight, 1); }
-  // Of one over a part of it for a tile of a prompt, times its tokens.
+  // Seconds of one over a part of it for a tile of a prompt, times its tokens.
   Result<double> PromptPass() {
     constexpr int64_t kTokens = 128;
     constexpr int64_t kPart = 8;

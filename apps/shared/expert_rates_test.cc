@@ -18,7 +18,7 @@ TEST(ExpertRates, TheHostsKernelsAreTimedInEveryFormatOfExperts) {
     ASSERT_TRUE(rates.has_value()) << rates.error().ToString();
     EXPECT_GT(rates->host, 1e7);
     EXPECT_EQ(rates->host_beside, rates->host);
-    // That it is faster is the machine's to say: others may have its cores just then.
+    // Speed is the machine's to say: others may have its cores just then.
     EXPECT_GT(rates->host_prompt, 1e7);
     EXPECT_EQ(rates->link, 0);
   }

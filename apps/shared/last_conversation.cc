@@ -1,3 +1,4 @@
+// File of the last conversation, replaced whole and readable by its owner.
 #include "apps/shared/last_conversation.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Progress line of a load: layers and rate.
 #include "apps/shared/load_bar.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SIGBUS handler for mapped files that were cut: the process ends at once, or reads zeros until it ends in order.
 #include "apps/shared/lost_file.h"
 
 #include <unistd.h>

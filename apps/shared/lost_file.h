@@ -1,4 +1,4 @@
-// What happens when bytes of a mapped file are gone: the process ends, at once or in order, and says which file it was.
+// End of a process when bytes of a mapped file are gone: at once or in order, it says which file it was.
 #pragma once
 
 namespace dsv4::apps {

@@ -1,3 +1,4 @@
+// Model from flags: backend, options, drafter, loading and exit codes.
 #include "apps/shared/model_flags.h"
 
 #include <fmt/format.h>

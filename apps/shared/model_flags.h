@@ -55,27 +55,27 @@ struct ModelFlags {
   std::string expert_profile;
   double host_memory =
       0;  // --host-memory: the most of the host's for its experts, in GB; 0: what is available.
-  // What brings experts from disk, once a model is found to be larger than memory.
+  // Reader that brings experts from disk, once a model is found to be larger than memory.
   std::shared_ptr<io::ChosenReads> chosen_reads = std::make_shared<io::ChosenReads>();
   int64_t pass_tokens = 0;  // Most tokens of one pass through the layers; 0: what suits the backend.
 
   int num_ranks = 0;  // Processes that run the model together; 0: as the environment says, else 1.
   bool explain =
       false;          // --backend cuda keeps which kernels it chose (backend/cuda/cuda_backend.h, ChoicesOf).
-  int device = 0;     // Of this machine, for --backend cuda: a rank's is its LOCAL_RANK.
+  int device = 0;     // Device of this machine, for --backend cuda: a rank's is its LOCAL_RANK.
   bool peers = true;  // --peer-exchange
   std::string placement = "auto";     // model::ParsePlacement
   double rank_timeout_seconds = 120;  // For which a rank waits for another.
   std::string rank_network = "auto";  // "tcp": on one machine too.
-  // What RankGroup::Enter made of them; null for one rank.
+  // Group made by RankGroup::Enter; null for one rank.
   std::shared_ptr<comm::Communicator> group;
-  std::vector<int> ranks_here = {0};                    // On this machine, this one among them.
-  double host_share = 1;                                // Of this machine's memory, that is for this rank.
+  std::vector<int> ranks_here = {0};  // On this machine, this one among them.
+  double host_share = 1;              // Share of this machine's memory, that is for this rank.
   std::shared_ptr<comm::ExchangeHooks> exchange_hooks;  // Sees the model's exchanges; may be null.
   model::Placement placed;
 };
 
-// What memory has for sequences, found while a model loads.
+// Room that memory has for sequences, found while a model loads.
 struct RoomLeft {
   int64_t context =
       0;  // Tokens of each of those that were planned; at most as many as the model knows, in a group so many.
@@ -94,11 +94,11 @@ std::string LoadSpeed(int64_t num_bytes, double seconds);
 // for the command to say, which reads it.
 Status CheckModelFlags(const ModelFlags& flags);
 
-// What --threads says, at least 1; by default the cores of the machine, divided among the ranks on it.
+// Number of --threads, at least 1; by default the cores of the machine, divided among the ranks on it.
 int NumThreads(const ModelFlags& flags);
 
-// What --pass-tokens says; by default 8192 on a device, 512 on the host.
-// More tokens read a long prompt faster, since each weight is read once a pass; a pass's scratch and each sequence's window grow with it.
+// Number of --pass-tokens; by default 8192 on a device, 512 on the host. More tokens read a long prompt
+// faster, since each weight is read once a pass; a pass's scratch and each sequence's window grow with it.
 int64_t PassTokens(const ModelFlags& flags);
 
 // The backend --backend names, with memory and threads placed as --numa says (apps/shared/numa_placement.h): call it before weights
@@ -112,10 +112,10 @@ Result<ops::Backend> MakeExpertBackend(const ModelFlags& flags);
 // How the rows of sequences are kept: what --cache-rows says, where the backend can.
 model::CacheRows CacheRowsOf(const ModelFlags& flags);
 
-// What drafts are projected with: what --draft-head says. auto: nvfp4 on a GPU, where reading the head is most of a draft's time.
+// Head of drafts by --draft-head. auto: nvfp4 on a GPU, where reading the head is most of a draft's time.
 model::DraftHead DraftHeadOf(const ModelFlags& flags);
 
-// What the flags say about the model, without a progress callback and for one rank.
+// Options of the flags for the model, without a progress callback and for one rank.
 model::ModelOptions MakeModelOptions(const ModelFlags& flags);
 
 // Loads the model of `source` on `backend`, in a group this rank's part. Logs in one line what was loaded, --max-layers included, and how fast it came to

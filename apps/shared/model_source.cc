@@ -1,3 +1,4 @@
+// Source of a model: directory, pulled name, small model or synthetic weights, with its text side and origin.
 #include "apps/shared/model_source.h"
 
 #include <fmt/format.h>
@@ -125,7 +126,7 @@ Result<ModelSource> ModelSource::Find(const ModelFlags& flags) {
   ModelSource source;
   if (flags.weights.empty()) {
     DSV4_ASSIGN_OR_RETURN(source.name_, ResolveModelDirectory(flags));
-    // What has neither was not meant; with one of them the missing file is the better message.
+    // Paths with neither file are not meant; with one of them the missing file is the better message.
     std::error_code error;
     const fs::path directory = source.name_;
     const auto is_missing = [&](const char* file) { return !fs::exists(directory / file, error) && !error; };

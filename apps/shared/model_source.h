@@ -1,4 +1,4 @@
-// Where a command's model comes from: a checkpoint directory (-m), or random weights made in memory (--weights).
+// Source of a command's model: a checkpoint directory (-m), or random weights made in memory (--weights).
 #pragma once
 
 #include <memory>
@@ -49,7 +49,7 @@ class ModelSource {
   int num_threads_ = 1;
   std::optional<model::SyntheticOptions> synthetic_;
   mutable std::shared_ptr<const io::Checkpoint> made_;  // Random weights only.
-  mutable std::weak_ptr<const io::Checkpoint> opened_;  // Of a directory.
+  mutable std::weak_ptr<const io::Checkpoint> opened_;  // Checkpoint of a directory.
 };
 
 }  // namespace dsv4::apps

@@ -1,3 +1,4 @@
+// --numa: interleaved pages and threads dealt out over nodes, with warnings.
 #include "apps/shared/numa_placement.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// What --numa does: pages of the model over all memory, threads over all CPUs.
+// Effect of --numa: pages of the model over all memory, threads over all CPUs.
 #pragma once
 
 #include <vector>

@@ -1,3 +1,4 @@
+// Group of a command's ranks: joined or started, and the loop of followers.
 #include "apps/shared/rank_group.h"
 
 #include <fmt/format.h>
@@ -42,7 +43,7 @@ Result<std::unique_ptr<RankGroup>> RankGroup::Enter(ModelFlags& flags, std::vect
                         model::ParsePlacement(whole_layers ? "pipeline" : flags.placement, size));
   if (size == 1) return ranks;
   DSV4_TRY(CheckExpertsOfRanks(flags));
-  size_t shared_devices = 0;  // That ranks take in turn; 0: each its own.
+  size_t shared_devices = 0;  // Devices that ranks take in turn; 0: each its own.
   if (flags.backend == "cuda") {
     if (backend::MachineCodeOfBuild().empty()) {
       return Error(InvalidArgument("ranks on GPUs (--gpus, --backend cuda): " + backend::WhyNoGpu({})));
@@ -88,7 +89,7 @@ RankGroup::~RankGroup() {
 }
 
 int RunFollower(const ModelFlags& flags) {
-  // What a terminal or a supervisor says to all of us is for rank 0 to answer; we end when it does.
+  // Signals from a terminal or a supervisor to all ranks are for rank 0 to answer; we end when it does.
   (void)std::signal(SIGINT, SIG_IGN);
   (void)std::signal(SIGTERM, SIG_IGN);
   const auto follow = [&]() -> Status {

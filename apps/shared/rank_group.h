@@ -30,8 +30,8 @@ class RankGroup {
   std::shared_ptr<comm::Communicator> group_;
 };
 
-// What a rank other than 0 does instead of a command: loads its part and follows. Returns the exit code. What goes wrong is said by
-// rank 0; here it is only logged.
+// Work of a rank other than 0 in place of a command: loads its part and follows. Returns the exit code. What
+// goes wrong is said by rank 0; here it is only logged.
 int RunFollower(const ModelFlags& flags);
 
 }  // namespace dsv4::apps

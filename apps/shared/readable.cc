@@ -1,3 +1,4 @@
+// Byte counts with units for people.
 #include "apps/shared/readable.h"
 
 #include <fmt/format.h>

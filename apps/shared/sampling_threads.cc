@@ -1,3 +1,4 @@
+// Number of threads that sample beside a backend.
 #include "apps/shared/sampling_threads.h"
 
 #include <algorithm>

@@ -8,7 +8,8 @@
 
 namespace dsv4::apps {
 
-// Those of the backend where it computes with them; where a device computes, up to eight of this machine's, which have nothing else to do.
+// Threads of the backend where it computes with them; where a device computes, up to eight of this machine's,
+// which have nothing else to do.
 class SamplingThreads {
  public:
   // The context outlives it.

@@ -1,3 +1,4 @@
+// --speculation: parsed choice, drafters wanted, and the engine's options.
 #include "apps/shared/speculation_flag.h"
 
 #include <fmt/format.h>
@@ -34,7 +35,7 @@ engine::SpeculationOptions SpeculationOf(const speculation::Choice& choice, cons
     const std::string line =
         fmt::format("speculation: no drafter of the model ({}); drafts quote the text alone",
                     why.empty() ? "the device has no room for it" : why);
-    // Of `auto` it is one of those that there may be.
+    // `auto` takes what there is, so a missing drafter is no warning.
     choice.all() ? LogInfo(line) : LogWarning(line);
   }
   if (choice.suffix || !by_model) options.make_drafter = speculation::MakeSuffixDrafter;

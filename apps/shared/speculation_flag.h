@@ -16,8 +16,8 @@ inline constexpr const char* kSpeculationHelp =
     "to K "
     "tokens";
 
-// What the value says, of speculation::ParseChoice. InvalidArgument for other values; and where `verifies` (--verify looks at steps of one
-// row), for others than auto, which is off then, and off.
+// Choice of the value, as speculation::ParseChoice reads it. InvalidArgument for other values; and where
+// `verifies` (--verify looks at steps of one row), for others than auto, which is off then, and off.
 Result<speculation::Choice> ParseSpeculation(const std::string& value, bool verifies);
 
 // Has the model's drafter loaded for it, a draft block or one of DSpark; for auto only where a device has room for it.

@@ -1,3 +1,4 @@
+// Path of a state file by variable, XDG folder or home.
 #include "apps/shared/state_path.h"
 
 #include <fmt/format.h>

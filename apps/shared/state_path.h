@@ -1,4 +1,4 @@
-// Where files that outlive a run are kept, such as the chat's history.
+// Folder of files that outlive a run, such as the chat's history.
 #pragma once
 
 #include <string>

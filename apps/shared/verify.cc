@@ -1,3 +1,4 @@
+// Verifier for --verify: a reference model over the same mapped weights.
 #include "apps/shared/verify.h"
 
 #include <fmt/format.h>
@@ -11,7 +12,7 @@ namespace dsv4::apps {
 Result<std::unique_ptr<diag::Verifier>> MakeVerifier(const ModelFlags& flags, const ModelSource& source,
                                                      const model::Model& model, int64_t every) {
   ModelFlags reference_flags = WithBackend(flags, "reference");
-  // Of the same format are the copies of states that it gets.
+  // Copies of states that it gets have the same format.
   reference_flags.cache_rows = CacheRowsOf(flags) == model::CacheRows::kPacked ? "packed" : "wide";
   reference_flags.num_threads = 1;  // The others are the answer's.
   DSV4_ASSIGN_OR_RETURN(std::unique_ptr<model::Model> reference, LoadModel(reference_flags, source, {}));

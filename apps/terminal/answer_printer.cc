@@ -1,3 +1,4 @@
+// Printer of streamed deltas: dimmed reasoning, marked calls, raw content in a pipe.
 #include "apps/terminal/answer_printer.h"
 
 #include <fmt/format.h>
@@ -37,7 +38,7 @@ void AnswerPrinter::Write(std::string_view text) {
   }
 }
 
-// Of the section that begins.
+// Writer for the section that begins.
 std::optional<TextWriter> AnswerPrinter::MakeWriter(bool markdown) {
   std::FILE* out = sink().file;
   if (out == nullptr || !sink().terminal) return std::nullopt;
@@ -88,7 +89,7 @@ void AnswerPrinter::Print(const chat::Delta& delta) {
 
 void AnswerPrinter::NoteEcho() {
   at_line_start_ = false;
-  // Where nothing was printed the line is empty again.
+  // If nothing was printed the line is empty again.
   if (section_ == Section::kNone && StderrIsTerminal() && TerminalCanMoveCursor()) PrintError("\r\x1b[2K");
 }
 

@@ -37,7 +37,7 @@ class AnswerPrinter {
   void Write(std::string_view text);
   void WriteRaw(std::string_view text);
   std::optional<TextWriter> MakeWriter(bool markdown);
-  // Of the section that is being written.
+  // Sink of the section that is being written.
   const Sink& sink() const {
     if (section_ == Section::kReasoning) return reasoning_;
     return section_ == Section::kCall && call_is_aside_ ? aside_ : answer_;
@@ -49,12 +49,13 @@ class AnswerPrinter {
   IsAnswered is_answered_;
   bool call_is_aside_ = false;
   Section section_ = Section::kNone;
-  std::optional<TextWriter> writer_;  // Of the section, where it goes to a terminal.
+  std::optional<TextWriter> writer_;  // Writer of the section, where it goes to a terminal.
   bool at_line_start_ = true;
 };
 
-// Where the parts of an answer go. `reasoning` is "show" (beside the answer on a terminal, else on standard error), "hide" or
-// "only". Calls belong to the answer, but a file or a pipe gets what the model says and not how it came to it: those that commands answer go to standard error.
+// Sinks to which the parts of an answer go. `reasoning` is "show" (beside the answer on a terminal, else on
+// standard error), "hide" or "only". Calls belong to the answer, but a file or a pipe gets what the model
+// says and not how it came to it: those that commands answer go to standard error.
 AnswerPrinter MakeAnswerPrinter(std::string_view reasoning, AnswerPrinter::IsAnswered is_answered);
 
 }  // namespace dsv4::apps

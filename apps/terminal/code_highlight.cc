@@ -1,3 +1,4 @@
+// Highlighter of a source line by simple rules: comments, strings, numbers and keywords.
 #include "apps/terminal/code_highlight.h"
 
 #include <algorithm>
@@ -18,7 +19,7 @@ constexpr auto kHashLanguages = std::to_array<std::string_view>(
 constexpr auto kDashLanguages =
     std::to_array<std::string_view>({"sql", "lua", "haskell", "hs", "ada", "vhdl"});
 
-// Of many languages together: a word that is a keyword in one is seldom a name in another.
+// Keywords of many languages together: a word that is a keyword in one is seldom a name in another.
 constexpr auto kKeywords = std::to_array<std::string_view>(
     {"and", "as", "assert", "async", "auto", "await", "bool", "break", "case", "catch", "char", "class",
      "const", "constexpr", "continue", "def", "default", "del", "delete", "do", "done", "double", "elif",

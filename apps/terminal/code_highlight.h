@@ -31,7 +31,7 @@ class CodeHighlighter {
 
   Family family_ = Family::kNone;
   bool triple_quotes_ = false;  // The language has them.
-  std::string open_;            // What ends the comment or string that the last line left open.
+  std::string open_;            // Text that ends the comment or string that the last line left open.
   CodeKind open_kind_ = CodeKind::kPlain;
 };
 

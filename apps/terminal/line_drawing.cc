@@ -1,3 +1,4 @@
+// Drawing of an edited line: wrapped rows, wide characters, and the least bytes that update the terminal.
 #include "apps/terminal/line_drawing.h"
 
 #include <fmt/format.h>
@@ -107,7 +108,7 @@ std::vector<LineDrawing::Row> LineDrawing::Wrap(std::wstring_view text, size_t c
     }
     column += piece.width;
     rows.back().pieces.push_back(std::move(piece));
-    // What combines with the last character of a full row belongs to it.
+    // A mark that combines with the last character of a full row belongs to it.
     const bool combines = i + 1 < text.size() && text[i + 1] >= L' ' && ::wcwidth(text[i + 1]) == 0;
     if (column >= columns && !combines) next_row(true);
   }
@@ -178,7 +179,7 @@ std::string LineDrawing::Update(std::wstring_view text, size_t cursor, int colum
   bool clear = rows.size() < rows_.size();
   for (size_t i = row; i < both; ++i) {
     clear |= (rows_[i].goes_on && !rows[i].goes_on) || rows[i].width() < rows_[i].width();
-    // What is not only longer may have fewer cells.
+    // Longer rows are judged by what they show: other changes may have fewer cells.
     const bool longer = rows[i].pieces.size() >= rows_[i].pieces.size() &&
                         std::equal(rows_[i].pieces.begin(), rows_[i].pieces.end(), rows[i].pieces.begin());
     clear |= !longer && (rows[i].joins() || rows_[i].joins());

@@ -1,4 +1,4 @@
-// What stands of an edited line on a terminal, and the bytes that bring it up to date.
+// Drawing of an edited line on a terminal, and the bytes that bring it up to date.
 //
 // A line that is longer than the terminal is wide is written on without a break, so that the terminal wraps it and knows that its rows
 // belong together: it is selected as one line, and wrapped anew when the width changes. Not all terminals wrap anew: xterm and the
@@ -40,7 +40,7 @@ class LineDrawing {
     std::string bytes;
     int width = 0;
     bool joins =
-        false;  // Of an emoji of several characters: terminals do not agree on how many cells it takes.
+        false;  // Widths of an emoji of several characters: terminals do not agree on how many cells it takes.
     bool clings =
         false;  // To the one before it: a terminal that shows both in one cell has no place between them.
     bool operator==(const Piece&) const = default;
@@ -50,7 +50,8 @@ class LineDrawing {
     bool goes_on = false;  // In the next row; else the line ends here.
     int width() const;
     bool joins() const;
-    // What to write from the beginning of the row on, to be behind that many columns wherever the terminal has them.
+    // Bytes to write from the beginning of the row on, to be behind that many columns wherever the terminal
+    // has them.
     std::string Until(int column) const;
     bool operator==(const Row&) const = default;
   };
@@ -60,7 +61,7 @@ class LineDrawing {
   std::string MoveTo(Cell cell);
   // Writes rows_ from that piece of that row on, where the cursor is.
   std::string Write(size_t row, size_t piece);
-  // Where the cursor is in the drawn rows when a terminal of so many columns has wrapped them anew.
+  // Cell of the cursor in the drawn rows when a terminal of so many columns has wrapped them anew.
   Cell CursorRewrapped(int columns) const;
 
   std::vector<Row> rows_;  // As they are drawn.

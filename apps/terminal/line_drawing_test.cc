@@ -1,3 +1,4 @@
+// Tests of line drawing on an emulated terminal: widths, emoji, long lines and nothing left behind.
 #include "apps/terminal/line_drawing.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +14,7 @@
 namespace dsv4::apps {
 namespace {
 
-// What a terminal does with its rows when its width changes.
+// Ways of terminals with their rows when the width changes.
 enum class Rewraps {
   kNo,
   kYes,

@@ -1,3 +1,4 @@
+// Line editor of the chat over libedit: keys, pastes, history, search and resizing.
 #include "apps/terminal/line_editor.h"
 
 #include <fcntl.h>
@@ -50,7 +51,8 @@ struct Binding {
   const wchar_t* keys;
   const wchar_t* command;
 };
-// What terminals send for keys that libedit does not bind by itself. A sequence that is not here types nothing.
+// Sequences that terminals send for keys that libedit does not bind by itself. A sequence that is not here
+// types nothing.
 constexpr Binding kBindings[] = {
     {L"\r", L"dsv4-enter"},
     {L"\n", L"dsv4-enter"},
@@ -183,7 +185,7 @@ class LineEditor::Impl {
   }
 
   void StartEditor() {
-    // What libedit would draw goes nowhere, but for its bell.
+    // Output of libedit goes nowhere, but for its bell.
     const cookie_io_functions_t bell = {
         .read = nullptr, .write = PassBell, .seek = nullptr, .close = nullptr};
     libedit_output_ = ::fopencookie(nullptr, "w", bell);
@@ -368,7 +370,7 @@ class LineEditor::Impl {
     return ::poll(&file, 1, 0) > 0;
   }
 
-  // Where the terminal says that its cursor is; nullopt when it does not say. Keys that come first wait.
+  // Cell of the cursor as the terminal says it; nullopt when it does not say. Keys that come first wait.
   std::optional<Cell> AskForCursor() {
     using Clock = std::chrono::steady_clock;
     WriteToTerminal("\x1b[6n");

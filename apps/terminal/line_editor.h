@@ -40,7 +40,7 @@ class LineEditor {
   std::unique_ptr<Impl> impl_;
 };
 
-// Where the chat's history is kept: DSV4_HISTORY where it is set (empty: nowhere), else below XDG_STATE_HOME or
+// Path of the chat's history: DSV4_HISTORY where it is set (empty: nowhere), else below XDG_STATE_HOME or
 // ~/.local/state; empty without a home.
 std::string ChatHistoryPath();
 

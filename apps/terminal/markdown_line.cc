@@ -1,3 +1,4 @@
+// Kind of one Markdown line: rule, table row, delimiter row.
 #include "apps/terminal/markdown_line.h"
 
 namespace dsv4::apps {

@@ -1,4 +1,4 @@
-// What a line of Markdown is, by itself.
+// Kind of a line of Markdown, by itself.
 #pragma once
 
 #include <string>

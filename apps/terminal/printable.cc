@@ -1,3 +1,4 @@
+// Escapes of control characters for a terminal.
 #include "apps/terminal/printable.h"
 
 #include <fmt/format.h>

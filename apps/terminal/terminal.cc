@@ -1,3 +1,4 @@
+// Terminal state: signals, wake-ups, columns, colours and the progress line.
 #include "apps/terminal/terminal.h"
 
 #include <fcntl.h>
@@ -35,14 +36,14 @@ volatile std::sig_atomic_t g_resized = 0;
 volatile std::sig_atomic_t g_continued = 0;
 int g_wake[2] = {-1, -1};  // A pipe that handlers write to.
 
-// Of the TypeAheadScope that lives, for handlers: a terminal keeps its modes when a process ends.
+// State of the TypeAheadScope that lives, for handlers: a terminal keeps its modes when a process ends.
 volatile std::sig_atomic_t g_type_ahead = 0;
 termios g_before = {};
 termios g_during = {};
 constexpr std::string_view kPasteOn = "\x1b[?2004h";
 constexpr std::string_view kPasteOff = "\x1b[?2004l";
 
-std::atomic<int> g_bars = 0;  // That are shown.
+std::atomic<int> g_bars = 0;  // Bars that are shown.
 
 constexpr int64_t kSecondInterruptNanoseconds = 1'000'000'000;
 constexpr int64_t kMinBarWidth = 5;
@@ -66,7 +67,7 @@ int64_t Nanoseconds() {
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-// What is drawn stays, in a line of its own, and what follows looks as ever.
+// Drawings stay, in a line of their own, and what follows looks as ever.
 void EndBySignal(int signal) {
   if (g_drawing != 0) WriteToTerminal("\x1b[0m\n");
   RestoreTerminal();

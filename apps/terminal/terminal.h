@@ -1,4 +1,4 @@
-// What a person sees: colours only on a terminal, a one-line progress bar, and Ctrl-C as a flag.
+// Output for a person: colours only on a terminal, a one-line progress bar, and Ctrl-C as a flag.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@ bool StderrIsTerminal();
 bool StdinIsTerminal();
 // TERM is set and not "dumb".
 bool TerminalCanMoveCursor();
-// Of the terminal behind `file`; 80 where it does not say.
+// Columns of the terminal behind `file`; 80 where it does not say.
 int TerminalColumns(int file);
 // The same; 24.
 int TerminalRows(int file);
@@ -43,7 +43,7 @@ class ProgressBar {
   void Clear();
   // Makes room for other output; the estimate goes on.
   void Hide();
-  // What follows goes at another pace than what was.
+  // Work behind this goes at another pace than before.
   void Restart() { first_ = last_ = -1; }
 
  private:
@@ -53,7 +53,7 @@ class ProgressBar {
   std::string label_;
   bool visible_ = false;
   std::chrono::steady_clock::time_point drawn_;
-  std::chrono::steady_clock::time_point begin_;  // Of the work that first_ to total are.
+  std::chrono::steady_clock::time_point begin_;  // Beginning of the work that first_ to total are.
   int64_t first_ = -1;                           // -1: nothing has begun.
   int64_t last_ = -1;
 };
@@ -88,7 +88,8 @@ class InterruptScope {
   InterruptScope& operator=(const InterruptScope&) = delete;
   // True once after Ctrl-C.
   static bool Take();
-  // Of a chat: while it does not answer, Ctrl-C never ends the process, however often it comes, since nothing runs that could hang.
+  // Mode of a chat: while it does not answer, Ctrl-C never ends the process, however often it comes, since
+  // nothing runs that could hang.
   static void SetAnswering(bool answering);
 };
 
@@ -112,7 +113,7 @@ class TypeAheadScope {
 // For signal handlers that end the process: the terminal as it was before a TypeAheadScope, if one lives.
 void RestoreTerminal();
 
-// What a TypeAheadScope saw since the last call.
+// Signals that a TypeAheadScope saw since the last call.
 struct SignalsSeen {
   bool resized = false;
   bool continued = false;  // The process was stopped (Ctrl-Z) and goes on.

@@ -1,3 +1,4 @@
+// Streaming writer of Markdown to a terminal: wrapping, emphasis, lists, code and tables.
 #include "apps/terminal/text_writer.h"
 
 #include <utf8proc.h>
@@ -487,7 +488,7 @@ void TextWriter::Text(std::string_view text, uint32_t look) {
       ++at;
       continue;
     }
-    if (text[at] == '\r' && at + 1 == text.size()) return;  // Of a line that ends in "\r\n".
+    if (text[at] == '\r' && at + 1 == text.size()) return;  // End of a line that ends in "\r\n".
     const Point point = NextPoint(text.substr(at));
     Character(point.bytes, point.width, IsClosing(point.value), look);
     joined_ = point.value == 0x200d;

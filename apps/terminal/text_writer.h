@@ -31,7 +31,7 @@ class TextWriter {
   bool at_line_start() const { return column_ == 0; }
 
  private:
-  // What a character looks like: bits.
+  // Look of a character: bits.
   enum Look : uint32_t {
     kPlain = 0,
     kBold = 1,
@@ -74,8 +74,8 @@ class TextWriter {
 
   Options options_;
   std::string
-      pending_;  // Of the line that is being read; from its start until that is known to be no block of its own.
-  bool begun_ = false;  // What the line is has been decided.
+      pending_;  // Text of the line that is being read; from its start until that is known to be no block of its own.
+  bool begun_ = false;  // Kind of the line has been decided.
   char before_ = ' ';   // The byte in front of pending_, in the same line.
   uint32_t line_look_ = kPlain;
   std::string hanging_;  // In front of every further row of the line.

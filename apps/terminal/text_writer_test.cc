@@ -1,3 +1,4 @@
+// Tests of the text writer: wrapping, Markdown, code, tables, and hostile bytes.
 #include "apps/terminal/text_writer.h"
 
 #include <gtest/gtest.h>

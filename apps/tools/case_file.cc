@@ -1,3 +1,4 @@
+// Reader of case files and the loop that writes a JSON line for each.
 #include "apps/tools/case_file.h"
 
 #include <fmt/format.h>

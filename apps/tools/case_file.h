@@ -1,4 +1,4 @@
-// What the commands that run a file of test cases share.
+// Common parts of the commands that run a file of test cases.
 #pragma once
 
 #include <functional>

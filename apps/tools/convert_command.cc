@@ -1,3 +1,4 @@
+// `dsv4 convert`: options, progress, report and warnings of losses.
 #include "apps/tools/convert_command.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// `dsv4 encode`: conversations of a case file rendered to JSON lines.
 #include "apps/tools/encode_command.h"
 
 #include <fmt/format.h>
@@ -12,7 +13,7 @@ namespace {
 
 using chat::JsonValue;
 
-// What a case asks of the renderer. `context` owns what `render.context` borrows.
+// Options of a case for the renderer. `context` owns what `render.context` borrows.
 struct CaseOptions {
   const chat::ChatProfile* profile = nullptr;
   std::vector<chat::Message> context;

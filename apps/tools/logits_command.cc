@@ -1,3 +1,4 @@
+// `dsv4 logits`: logits or drafts of a token file, in steps, checked and written as .npy.
 #include "apps/tools/logits_command.h"
 
 #include <fmt/format.h>

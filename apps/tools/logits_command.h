@@ -19,7 +19,8 @@ struct LogitsOptions {
       confidence_path;  // .npy, float32 [num_tokens - 1, num_drafts]: DSpark's confidence; empty: nowhere.
   int64_t chunk =
       0;  // Prefill chunk size; 0: all at once (the model splits at its own limit, with the same result).
-  std::string dump_path;     // Where to write every tensor of the run (docs/dump-format.md); empty: nowhere.
+  // Folder in which to write every tensor of the run (docs/dump-format.md); empty: nowhere.
+  std::string dump_path;
   int64_t decode_from = -1;  // The first N tokens are prefill, the rest go by steps; -1: all are prefill.
   int64_t decode_rows = 1;   // Tokens of such a step.
 };

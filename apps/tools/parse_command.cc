@@ -1,3 +1,4 @@
+// `dsv4 parse`: completions of a case file parsed to JSON lines, strict or lenient.
 #include "apps/tools/parse_command.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// `dsv4 synth`: a random checkpoint written, with tokenizer and summary.
 #include "apps/tools/synth_command.h"
 
 #include <fmt/format.h>

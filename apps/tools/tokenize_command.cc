@@ -1,3 +1,4 @@
+// `dsv4 tokenize`: ids and pieces of a text, or of a case file.
 #include "apps/tools/tokenize_command.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Rate of a loop of nothing but wgmma of bf16 or FP8, the bound of prefills.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Common parts of ops_bench: timing, checks of results, and lines of the table.
 #include "bench/ops/bench.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Tests of status, check, log, JSON, stopwatch, thread pool and other small parts of base.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -1,3 +1,4 @@
+// Failure path of DSV4_CHECK: the message to standard error, then abort.
 #include "base/check.h"
 
 #include <cstdio>

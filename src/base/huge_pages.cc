@@ -1,3 +1,4 @@
+// Mapping of anonymous memory on huge-page borders, with advice to the kernel.
 #include "base/huge_pages.h"
 
 #include <fmt/format.h>

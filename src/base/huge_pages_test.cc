@@ -1,3 +1,4 @@
+// Tests of huge pages: alignment, zeroed memory, nothing left behind, the name in the kernel's map.
 #include "base/huge_pages.h"
 
 #include <gmock/gmock.h>

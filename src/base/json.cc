@@ -1,3 +1,4 @@
+// Parser of JSON texts by nlohmann, with depth bounded and faults as Status.
 #include "base/json.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Log lines with level, time and colour, filtered by level and written to standard error.
 #include "base/log.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Reader of /proc/meminfo and of control-group limits of both versions.
 #include "base/machine_memory.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Tests of machine memory on made-up /proc and cgroup trees, and once on this machine.
 #include "base/machine_memory.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Reader of NUMA nodes from sysfs, and system calls that interleave pages and keep threads on nodes.
 #include "base/numa.h"
 
 #include <fmt/format.h>

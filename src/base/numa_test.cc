@@ -1,3 +1,4 @@
+// Tests of NUMA: id lists, nodes from a made-up sysfs, plans, and policies that the kernel takes.
 #include "base/numa.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// Thread pool for loops: shares taken from one atomic word, workers that spin, then sleep.
 #include "base/parallel.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Whole files as strings, without waiting for pipes, and with the path in each error.
 #include "base/read_file.h"
 
 #include <fcntl.h>

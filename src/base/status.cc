@@ -1,3 +1,4 @@
+// Names of status codes, and texts of Status with the context put in front.
 #include "base/status.h"
 
 namespace dsv4 {

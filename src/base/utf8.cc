@@ -1,3 +1,4 @@
+// UTF-8 validation, encoding of code points, and repair of byte streams that are cut anywhere.
 #include "base/utf8.h"
 
 #include <cstring>

@@ -1,3 +1,4 @@
+// Tests of UTF-8: ends of every range, first bad bytes, maximal subparts, and streams cut at every byte.
 #include "base/utf8.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// Policies of the server in front of the renderer: system messages, reminders, thinking switches, effort,
+// schemas of answers.
 #include "chat/api_policy.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// What a public API does before it renders: our own policies, which the reference encoder leaves to its caller.
-// Source: chat-encoding.md 2.4, 2.7, 5.1 and 5.2, the parts marked as policy.
+// Policies of a public API in front of the renderer: our own policies, which the reference encoder leaves to
+// its caller. Source: chat-encoding.md 2.4, 2.7, 5.1 and 5.2, the parts marked as policy.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,8 @@ Result<std::vector<Message>> NormalizeApiMessages(const ChatProfile& profile, Ap
 // The JSON schema that a request's response_format asks for; null for free text. InvalidArgument as above.
 Result<JsonValue> ResponseSchema(const JsonValue& response_format);
 
-// What stands in the prompt for a part that this model cannot see, by the part's type: "[Unsupported Image]" for image,
-// image_url and input_image. Empty for types that are none of these.
+// Text that stands in the prompt for a part that this model cannot see, by the part's type: "[Unsupported
+// Image]" for image, image_url and input_image. Empty for types that are none of these.
 std::string UnseenPart(std::string_view type);
 
 // A system text as a part of a user turn.

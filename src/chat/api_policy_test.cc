@@ -1,3 +1,5 @@
+// Tests of API policies: placement of system messages and reminders, switches of thinking, budgets, dropped
+// reasoning.
 #include "chat/api_policy.h"
 
 #include <gmock/gmock.h>

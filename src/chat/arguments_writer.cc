@@ -1,3 +1,5 @@
+// Writer of a call's arguments as JSON: values by their string flag, wrapper objects opened up, bad JSON as
+// text.
 #include "chat/arguments_writer.h"
 
 #include <algorithm>

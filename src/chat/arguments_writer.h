@@ -10,7 +10,7 @@
 
 namespace dsv4::chat {
 
-// What the request says about one tool: enough to know a parameter name that cannot be meant.
+// Facts that the request says about one tool: enough to know a parameter name that cannot be meant.
 struct ToolSchema {
   std::string name;
   std::vector<std::string> properties;  // keys of parameters.properties

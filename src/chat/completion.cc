@@ -1,3 +1,4 @@
+// JSON form of a parsed completion, as fixtures have it.
 #include "chat/completion.h"
 
 namespace dsv4::chat {

@@ -1,4 +1,4 @@
-// What a completion says once parsed. Source: chat-encoding.md 3.2.
+// Parsed completion. Source: chat-encoding.md 3.2. Source: chat-encoding.md 3.2.
 #pragma once
 
 #include <string>

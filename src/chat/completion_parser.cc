@@ -1,3 +1,5 @@
+// State machine over a streamed completion: reasoning, content, DSML blocks, calls, and recovery from damaged
+// markup.
 #include "chat/completion_parser.h"
 
 #include <algorithm>
@@ -169,7 +171,8 @@ class CompletionParser::Impl {
     return !stopped;
   }
 
-  // What stands at the front of rest(): the beginning of a call, text that speaks of one, or too little to say.
+  // Reading of what stands at the front of rest(): the beginning of a call, text that speaks of one, or too
+  // little to say.
   enum class Guess : unsigned char { kCall, kText, kMore };
   Guess GuessCall(const MarkerSet::Scan& found) const {
     if (found.id != kLooseOpen && found.id != kInvokeOpen) return Guess::kCall;

@@ -1,3 +1,5 @@
+// Tests of the streaming parser: early deltas, tolerated markup, stop strings, and every cut of every
+// fixture.
 #include "chat/completion_parser.h"
 
 #include <gmock/gmock.h>

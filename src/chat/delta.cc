@@ -1,3 +1,4 @@
+// Collector that puts streamed deltas together to one completion, and names of finish reasons.
 #include "chat/delta.h"
 
 #include "base/check.h"

@@ -1,3 +1,4 @@
+// Spellings of DSML tags, exact and as models get them wrong, as marker sets for each parser state.
 #include "chat/dsml_markers.h"
 
 #include <string_view>

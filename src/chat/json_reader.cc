@@ -1,3 +1,4 @@
+// Reader of JSON text to JsonValue, which keeps spelling, key order and integers of any size.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Constructors, look-up and truth of JsonValue.
 #include "chat/json_value.h"
 
 #include <array>

@@ -1,3 +1,4 @@
+// Tests of JsonValue: Python's spelling of numbers, big integers, repeated keys, depth and counts.
 #include "chat/json_value.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// Writer of JsonValue, byte for byte as Python's json.dumps.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

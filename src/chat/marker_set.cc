@@ -1,3 +1,4 @@
+// Search for the first marker in streamed text, and the suffix that may still become one.
 #include "chat/marker_set.h"
 
 #include <utility>

@@ -1,3 +1,4 @@
+// Reader of API messages: roles, parts, tool calls, reasoning, and errors that name the message.
 #include "chat/message.h"
 
 #include <fmt/format.h>

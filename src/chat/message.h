@@ -24,7 +24,7 @@ struct ContentPart {
   friend bool operator==(const ContentPart&, const ContentPart&) = default;
 };
 
-// What a message says: nothing at all, an explicit null, a text, or a list of parts.
+// Content of a message: nothing at all, an explicit null, a text, or a list of parts.
 struct Content {
   enum class Kind : unsigned char { kAbsent, kNull, kText, kParts };
 

@@ -1,3 +1,5 @@
+// Profiles of v4, v4-0731 and v4.1: tags, effort texts, tasks, required tokens, and how one is found for a
+// model.
 #include "chat/profile.h"
 
 #include <fmt/format.h>
@@ -50,7 +52,7 @@ constexpr std::array<ApiEffort, 7> kApiEffortsV4 = {{{"minimal", ""},
                                                      {"xhigh", "max"},
                                                      {"max", "max"},
                                                      {"ultra", "max"}}};
-// That of DeepSeek's own converter (its package deepseek-recipe).
+// Efforts of that of DeepSeek's own converter (its package deepseek-recipe).
 constexpr std::array<ApiEffort, 7> kApiEffortsV40731 = {{{"minimal", "low"},
                                                          {"low", "low"},
                                                          {"medium", "high"},

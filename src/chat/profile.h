@@ -95,10 +95,10 @@ std::span<const ChatProfile> ChatProfiles();
 // InvalidArgument, naming the known ones, for anything unknown.
 Result<const ChatProfile*> FindChatProfile(std::string_view revision);
 
-// Where the encoder lies in a model directory, relative to it.
+// Path of the encoder in a model directory, relative to it.
 inline constexpr std::string_view kEncoderFile = "encoding/encoding_dsv4.py";
 
-// What is known about a model's revision. The first fact that is present decides; with none of them it is "v4".
+// Facts about a model's revision. The first fact that is present decides; with none of them it is "v4".
 struct RevisionFacts {
   std::optional<std::string> option = {};          // given by the user
   std::optional<std::string> metadata = {};        // our own field in the model's metadata

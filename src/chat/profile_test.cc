@@ -1,3 +1,4 @@
+// Tests of chat profiles: which fact decides, efforts of V4.1, tokens that a tokenizer must have.
 #include "chat/profile.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// Renderer of conversations to prompt spans, template or data: turns, tools, schemas, calls and reasoning.
 #include "chat/renderer.h"
 
 #include <fmt/format.h>
@@ -345,7 +346,7 @@ class Renderer {
     builder_.Template(closer + "\n");
   }
 
-  // What stands between this turn and the next: for the last user turn it is the generation prompt.
+  // Text that stands between this turn and the next: for the last user turn it is the generation prompt.
   Status RenderTransition(size_t index) {
     const Turn& turn = conversation_.turns[index];
     const TaskToken* task = nullptr;

@@ -44,10 +44,11 @@ struct RenderOptions {
   bool add_bos = true;
   // The reference breaks on a null user text and prints "None" for a null tool result or reminder. True: null is "".
   bool null_is_empty = false;
-  // What the reference leaves to its caller, as an API wants it: every answer has an opener, also one that comes first or
-  // behind another; behind a finished last answer a further one is opened; an unfinished last answer that has reasoning
-  // alone goes on in it; call arguments that are JSON but no object become the string parameter "arguments". Where system
-  // messages are turns, a reminder stands in its place, and the opener behind it.
+  // Rules of an API that the reference leaves to its caller: every answer has an opener, also one that comes
+  // first or behind another; behind a finished last answer a further one is opened; an unfinished last answer
+  // that has reasoning alone goes on in it; call arguments that are JSON but no object become the string
+  // parameter "arguments". Where system messages are turns, a reminder stands in its place, and the opener
+  // behind it.
   bool api_rules = false;
   // Rewrites the '<' of a parameter closer inside a string argument, and of </tool_result> inside a tool result, to
   // "&lt;". The format has no escape for them, so otherwise such a text ends its element early.

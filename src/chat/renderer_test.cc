@@ -1,3 +1,5 @@
+// Tests of the renderer: faulty messages, spans of callers' data, dropped reasoning, null content,
+// continuations.
 #include "chat/renderer.h"
 
 #include <gmock/gmock.h>

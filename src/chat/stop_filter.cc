@@ -1,3 +1,4 @@
+// Filter that holds back what may become a stop string, and cuts the text where one is whole.
 #include "chat/stop_filter.h"
 
 #include <algorithm>

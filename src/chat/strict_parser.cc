@@ -1,3 +1,4 @@
+// Parser that accepts a completion only in the exact form of the release, with the first fault named.
 #include "chat/strict_parser.h"
 
 #include <fmt/format.h>

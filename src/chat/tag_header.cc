@@ -1,3 +1,4 @@
+// Scanner of a DSML tag's attributes from streamed text, quoted and bounded.
 #include "chat/tag_header.h"
 
 namespace dsv4::chat {

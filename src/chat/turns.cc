@@ -1,3 +1,4 @@
+// Merge of messages to turns, tool results sorted by call, and old reasoning dropped.
 #include "chat/turns.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Meeting of ranks at rank 0's port: greetings, checks that all run the same, and the map of machines.
 #include "comm/bootstrap.h"
 
 #include <fmt/format.h>
@@ -43,7 +44,7 @@ struct Reply {
   uint64_t magic = kHello;
   Word word;
   uint32_t over_tcp = 0;
-  int32_t creator = 0;  // Of the shared memory, which it has open as `fd`.
+  int32_t creator = 0;  // Creator of the shared memory, which it has open as `fd`.
   int32_t fd = 0;
 };
 // Over TCP ranks then say where they listen, hear where all do, connect, and say that they have.
@@ -122,13 +123,13 @@ Status AcceptRanks(const RankEnvironment& environment, const RankListener& liste
   return {};
 }
 
-// What the joining ranks say, once each, as rank 0 hears it while it does something else.
+// Records of the joining ranks, once each, as rank 0 hears them while it does something else.
 template <typename Record>
 class Words {
  public:
   explicit Words(const std::vector<JoiningRank>& joining) : joining_(joining), reads_(joining.size()) {}
 
-  // The first bad news, Ok where there is none.
+  // The first failure; Ok where there is none.
   Status Look() {
     num_here_ = 0;
     for (size_t i = 0; i < joining_.size(); ++i) {
@@ -191,7 +192,7 @@ Result<RankMap> MakeMap(const RankListener& listener, const std::vector<JoiningR
   map.ranks[0] = {.endpoint = listener.end(), .process = ::getpid(), .machine = 0, .host = {}};
   Put(map.ranks[0].host, HostName());
   for (size_t i = 0; i < joining.size(); ++i) {
-    // Where it came from, which others reach if rank 0 does.
+    // Address that it came from, which others reach if rank 0 does.
     std::optional<Endpoint> end = FarEnd(joining[i].socket);
     if (!end) {
       return Error(StatusCode::kUnavailable,

@@ -52,7 +52,7 @@ class RankListener {
 };
 
 struct JoinOptions {
-  std::chrono::milliseconds timeout{120000};  // Of joining, and of every wait of the group.
+  std::chrono::milliseconds timeout{120000};  // Time limit of joining, and of every wait of the group.
   // Whatever must be the same everywhere, spelt out (version, model, options): other words end the group at once.
   std::string agreement;
   // TCP on one machine too. That of rank 0 counts.

@@ -202,7 +202,7 @@ TEST(JoinRanks, WithoutRankZeroThereIsAnError) {
   ::close(socket);
 }
 
-// Of this process, a child: the socket that it introduces itself with.
+// Socket that this process, a child, introduces itself with.
 void AllowOneMoreFile() {
   const int free = ::dup(0);
   ::close(free);

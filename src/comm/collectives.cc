@@ -1,3 +1,4 @@
+// Broadcasts of bytes, gathered lists and agreement on a status, over any communicator.
 #include "comm/collectives.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// What the model says to a group, written with the Communicator's own functions.
+// Exchanges of the model, written with the Communicator's own functions.
 #pragma once
 
 #include <span>

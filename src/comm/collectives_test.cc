@@ -51,7 +51,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, Ranks,
                          ::testing::Combine(::testing::Values(1, 2, 3, 4),
                                             ::testing::ValuesIn(testing::kNetworks)));
 
-// Of a fixed number of ranks.
+// Groups of a fixed number of ranks.
 class Some : public ::testing::TestWithParam<Network> {
  protected:
   static void Run(int size, const std::function<void(Communicator&)>& work,

@@ -1,5 +1,6 @@
-// What a communicator on device memory asks of the device: a stream in whose order everything happens, and the little that is
-// computed between exchanges. backend/cuda has one; tests have one on host memory.
+// Services that a communicator on device memory asks of the device: a stream in whose order everything
+// happens, and the little that is computed between exchanges. backend/cuda has one; tests have one on host
+// memory.
 #pragma once
 
 #include <cstddef>

@@ -25,8 +25,8 @@ using Clock = std::chrono::steady_clock;
 constexpr int kNamed = 10;  // Exit codes of a rank: the error names the victim,
 constexpr int kOther = 11;  // or it does not.
 
-// Of the group; and in how much less a death must be found, which is noticed in a fraction of a second by a rank that is not kept from
-// the core.
+// Time limit of the group; and in how much less a death must be found, which is noticed in a fraction of a
+// second by a rank that is not kept from the core.
 constexpr std::chrono::seconds kDeadline(600);
 constexpr std::chrono::seconds kSoon(60);
 

@@ -1,3 +1,4 @@
+// Child processes for ranks 1 to N - 1 of this machine, watched and ended with rank 0.
 #include "comm/local_ranks.h"
 
 #include <fcntl.h>

@@ -31,7 +31,7 @@ class LocalRanks {
  private:
   LocalRanks() = default;
 
-  std::vector<pid_t> processes_;  // Of ranks 1 and on; 0: ended.
+  std::vector<pid_t> processes_;  // Processes of ranks 1 and on; 0: ended.
 };
 
 }  // namespace dsv4::comm

@@ -1,3 +1,4 @@
+// Communicator of one rank that gets back what it sends, for timing one rank's own work.
 #include "comm/loopback_group.h"
 
 #include <algorithm>

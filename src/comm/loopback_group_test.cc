@@ -1,4 +1,4 @@
-// What others bring that do what this rank does.
+// Data of ranks that do the same as this one.
 #include "comm/loopback_group.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// Identity of this machine from boot id and process namespace, and the ranks that share it.
 #include "comm/machine.h"
 
 #include <unistd.h>

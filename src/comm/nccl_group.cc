@@ -1,3 +1,5 @@
+// Device group over NCCL: bytes gathered and added here in rank order, with a thread that aborts late
+// exchanges.
 #include "comm/nccl_group.h"
 
 #include <fmt/format.h>
@@ -235,7 +237,7 @@ class NcclGroup final : public Communicator {
   }
 
  private:
-  // What goes to a rank and what comes from it.
+  // Traffic to a rank and from it.
   struct Pair {
     std::span<const std::byte> send;
     std::span<std::byte> receive;
@@ -383,7 +385,7 @@ class NcclGroup final : public Communicator {
   const NcclLibrary nccl_;
   const NcclOptions options_;
 
-  std::mutex mutex_;  // Of calls to NCCL. Taken after what Queue holds.
+  std::mutex mutex_;  // Guard of calls to NCCL. Taken after what Queue holds.
   NcclCommunicator* comm_ = nullptr;
   uint64_t last_mark_ = 0;  // Behind the last exchange.
 

@@ -23,7 +23,7 @@ namespace dsv4::comm {
 struct NcclOptions {
   std::chrono::milliseconds timeout{120000};
   std::chrono::milliseconds set_up_timeout{
-      120000};  // Of making the group: seconds where ranks meet over sockets.
+      120000};  // Time limit of making the group: seconds where ranks meet over sockets.
 };
 
 // The ranks of `hosts`, all of which call it; `hosts` and `device` outlive the group. Errors, the same on all ranks: what one of them

@@ -1,3 +1,4 @@
+// NCCL's functions by dlopen, with an error that names what was looked for.
 #include "comm/nccl_library.h"
 
 #include <dlfcn.h>

@@ -15,7 +15,7 @@ struct NcclUniqueId {
   char bytes[128] = {};
 };
 
-// What NCCL's calls return, as far as we tell it apart.
+// Codes that NCCL's calls return, as far as we tell it apart.
 inline constexpr int kNcclSuccess = 0;
 inline constexpr int kNcclInProgress = 7;
 inline constexpr int kNcclBytes = 0;  // The data type ncclInt8: nothing is added up by NCCL.

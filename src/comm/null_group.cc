@@ -1,3 +1,4 @@
+// Communicator whose exchanges do nothing, for plans and dry runs.
 #include "comm/null_group.h"
 
 namespace dsv4::comm {

@@ -1,3 +1,4 @@
+// Communicator that times each exchange of another one and tells an observer.
 #include "comm/observed_group.h"
 
 #include <chrono>

@@ -13,7 +13,7 @@ namespace dsv4::comm {
 struct Exchange {
   const char* what = "";  // "all-reduce"
   int num_ranks = 0;
-  int64_t num_bytes = 0;  // Of the sum, of what is gathered, of what goes to all, of the message.
+  int64_t num_bytes = 0;  // Bytes of the sum, of what is gathered, of what goes to all, of the message.
   double seconds = 0;
 };
 

@@ -1,3 +1,4 @@
+// Test of the observed communicator: every exchange is seen while it is watched.
 #include "comm/observed_group.h"
 
 #include <gtest/gtest.h>

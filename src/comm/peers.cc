@@ -1,3 +1,4 @@
+// Check by pidfd whether a process of the group has ended.
 #include "comm/peers.h"
 
 #include <sys/poll.h>

@@ -1,3 +1,4 @@
+// Rank, size and addresses from the environment that launchers set.
 #include <fmt/format.h>
 
 #include <charconv>

@@ -18,7 +18,7 @@
 
 namespace dsv4::comm::testing {
 
-// What the ranks' data goes through.
+// Network for the ranks' data.
 enum class Network : uint8_t { kSharedMemory, kTcp };
 inline constexpr Network kNetworks[] = {Network::kSharedMemory, Network::kTcp};
 
@@ -35,7 +35,8 @@ inline std::pair<Socket, Socket> ConnectedSockets() {
   return {std::move(*called), Socket(::accept4(listener->fd(), nullptr, nullptr, SOCK_CLOEXEC))};
 }
 
-// What a group is made of before its ranks are there, as threads or as processes that are forked later. Every rank takes its part once.
+// Form of a group before its ranks are there, as threads or as processes that are forked later. Every rank
+// takes its part once.
 class Meeting {
  public:
   Meeting(int size, Network network) : size_(size) {
@@ -49,7 +50,7 @@ class Meeting {
     for (size_t a = 0; a < links_.size(); ++a) {
       for (size_t b = a + 1; b < links_.size(); ++b) {
         std::tie(links_[a][b].data, links_[b][a].data) = ConnectedSockets();
-        std::tie(links_[a][b].news, links_[b][a].news) = ConnectedSockets();
+        std::tie(links_[a][b].notices, links_[b][a].notices) = ConnectedSockets();
         links_[a][b].process = links_[b][a].process = ::getpid();
       }
     }

@@ -1,3 +1,4 @@
+// Anonymous shared memory of a group: created by rank 0, opened by others through /proc.
 #include "comm/shared_memory.h"
 
 #include <fcntl.h>

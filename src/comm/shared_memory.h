@@ -28,8 +28,8 @@ class SharedMemory {
  public:
   // For `size` ranks. ResourceExhausted without memory, InvalidArgument for a size outside 1 to kMaxSharedMemoryRanks.
   static Result<std::shared_ptr<SharedMemory>> Create(int size);
-  // What process `creator` made and has open as `fd`. Unavailable when it is gone or may not be opened; InvalidArgument when
-  // it is not such memory or for another number of ranks.
+  // Memory that process `creator` made and has open as `fd`. Unavailable when it is gone or may not be
+  // opened; InvalidArgument when it is not such memory or for another number of ranks.
   static Result<std::shared_ptr<SharedMemory>> Open(pid_t creator, int fd, int size);
 
   SharedMemory(const SharedMemory&) = delete;

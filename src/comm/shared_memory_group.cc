@@ -1,3 +1,5 @@
+// Communicator of ranks of one machine: rounds over shared buffers, mailboxes for pairs, futexes and
+// deadlines.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <linux/futex.h>
@@ -173,7 +175,7 @@ class Group final : public Communicator {
       DSV4_RETURN_IF_ERROR(WaitForAll(round_, Wait::kDeadline));
       const int64_t end = std::min(begin + kChunkBytes, num_bytes);
       for (int r = 0; r < size(); ++r) {
-        // Of the rows that the chunk has a piece of, my columns in it.
+        // Columns of mine in the rows that the chunk has a piece of.
         for (int64_t row = begin / all_row_bytes; row * all_row_bytes < end; ++row) {
           const int64_t columns = row * all_row_bytes + first_column;
           const int64_t from = std::max(begin, columns);

@@ -1,4 +1,4 @@
-// What lies where in the memory that the ranks of shared_memory.h share. All of it begins as zeros.
+// Layout of the memory that the ranks of shared_memory.h share. All of it begins as zeros.
 #pragma once
 
 #include <array>

@@ -1,3 +1,4 @@
+// TCP sockets with deadlines: listening, connecting, addresses and numeric errors as Status.
 #include "comm/socket.h"
 
 #include <fmt/format.h>

@@ -37,7 +37,7 @@ class Socket {
   int fd() const { return fd_; }
   int Release() { return std::exchange(fd_, -1); }
 
-  // Of every later call that blocks, connecting too.
+  // Time limit of every later call that blocks, connecting too.
   void SetTimeout(std::chrono::milliseconds timeout) const;
   // All of a record; false when the other side is gone or the time is over.
   template <typename Record>
@@ -50,7 +50,7 @@ class Socket {
   int fd_ = -1;
 };
 
-// Where a socket listens or is connected, in a form that may be sent to another machine.
+// Address at which a socket listens or is connected, in a form that may be sent to another machine.
 struct Endpoint {
   uint16_t family = AF_UNSPEC;  // AF_INET or AF_INET6.
   uint16_t port = 0;
@@ -58,10 +58,10 @@ struct Endpoint {
 
   // "10.0.0.1 port 29500".
   std::string ToString() const;
-  // Of this machine only.
+  // Address of this machine only.
   bool IsLoopback() const;
 };
-// Of the near and the far end; nullopt where the socket has none.
+// Addresses of the near and the far end; nullopt where the socket has none.
 std::optional<Endpoint> LocalEnd(const Socket& socket);
 std::optional<Endpoint> FarEnd(const Socket& socket);
 
@@ -69,7 +69,8 @@ std::optional<Endpoint> FarEnd(const Socket& socket);
 // nothing, Unavailable with the last error otherwise.
 Result<Socket> ForAddress(const std::string& name, int port, bool passive,
                           const std::function<bool(const Socket&, const addrinfo&)>& use);
-inline constexpr int kBacklog = 256;  // Of a listener: two connections of every rank, and some more.
+// Connections of a listener: two connections of every rank, and some more.
+inline constexpr int kBacklog = 256;
 // A socket that listens at `address`, at a free port where its port is 0.
 Result<Socket> ListenAt(const Endpoint& address);
 Result<Socket> ConnectTo(const Endpoint& address, std::chrono::milliseconds timeout);

@@ -1,3 +1,4 @@
+// Communicator over TCP: collectives as messages between all pairs, sums in rank order.
 #include "comm/socket_group.h"
 
 #include <fmt/format.h>
@@ -21,7 +22,7 @@ constexpr size_t kMaxGatheredSum = size_t{32} << 10;
 
 std::byte* Writable(const std::byte* data) {
   return const_cast<std::byte*>(data);
-}  // What is sent is only read.
+}  // Sent memory is only read.
 ByteRows OneRow(std::span<const std::byte> data) {
   const auto bytes = static_cast<int64_t>(data.size());
   return {.data = Writable(data.data()), .num_rows = 1, .row_bytes = bytes, .stride = bytes};

@@ -1,3 +1,4 @@
+// Connections of every rank to every other, introduced by the group's token.
 #include "comm/socket_links.h"
 
 #include <fmt/format.h>
@@ -17,9 +18,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kLink = 0x344B4E494C345644;  // "DV4LINK4"
 
-enum class LinkKind : uint32_t { kData, kNews };
+enum class LinkKind : uint32_t { kData, kNotice };
 
-// What a rank says when it calls another.
+// Greeting of a rank when it calls another.
 struct LinkHello {
   uint64_t magic = kLink;
   GroupToken token = {};
@@ -27,10 +28,10 @@ struct LinkHello {
   LinkKind kind = LinkKind::kData;
 };
 
-Socket& Of(Link& link, LinkKind kind) { return kind == LinkKind::kData ? link.data : link.news; }
+Socket& Of(Link& link, LinkKind kind) { return kind == LinkKind::kData ? link.data : link.notices; }
 
 Status Call(const RankMap& map, int rank, int other, Clock::time_point end, Link& link) {
-  for (const LinkKind kind : {LinkKind::kData, LinkKind::kNews}) {
+  for (const LinkKind kind : {LinkKind::kData, LinkKind::kNotice}) {
     // Not all the time there is, so that rank 0 hears which rank is not reached before it gives up itself.
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()) / 2;
     const RankPlace& place = map.ranks[static_cast<size_t>(other)];
@@ -79,7 +80,7 @@ Result<std::vector<Link>> ConnectRanks(const RankMap& map, int rank, int size, i
       std::vector<int> missing;
       for (int r = rank + 1; r < size; ++r) {
         const Link& link = links[static_cast<size_t>(r)];
-        if (link.data.fd() < 0 || link.news.fd() < 0) missing.push_back(r);
+        if (link.data.fd() < 0 || link.notices.fd() < 0) missing.push_back(r);
       }
       return Error(StatusCode::kDeadlineExceeded,
                    fmt::format("rank {}: ranks {} did not connect in time", rank, fmt::join(missing, ", ")));
@@ -88,7 +89,7 @@ Result<std::vector<Link>> ConnectRanks(const RankMap& map, int rank, int size, i
     if (!caller) continue;
     const LinkHello& hello = caller->second;
     const bool known = hello.magic == kLink && hello.token == map.token && hello.rank > rank &&
-                       hello.rank < size && hello.kind <= LinkKind::kNews;
+                       hello.rank < size && hello.kind <= LinkKind::kNotice;
     if (!known) continue;  // A stranger.
     Socket& place = Of(links[static_cast<size_t>(hello.rank)], hello.kind);
     if (place.fd() >= 0) continue;

@@ -13,12 +13,13 @@
 
 namespace dsv4::comm {
 
-// Of one group, made by rank 0 from the system's random numbers: a caller that does not know it is not of the group.
+// Token of one group, made by rank 0 from the system's random numbers: a caller that does not know it is not
+// of the group.
 using GroupToken = std::array<uint8_t, 16>;
 Result<GroupToken> MakeGroupToken();
 
 struct RankPlace {
-  Endpoint endpoint;  // Where it listens.
+  Endpoint endpoint;  // Address to listen at.
   int32_t process = 0;
   int32_t machine = 0;  // Ranks with the same number share a machine.
   std::array<char, 64> host = {};

@@ -1,3 +1,4 @@
+// Exchange over all connections of a rank at once: frames, polling, lost ranks and strays named.
 #include "comm/socket_mesh.h"
 
 #include <fmt/format.h>
@@ -16,8 +17,8 @@
 namespace dsv4::comm {
 namespace {
 
-constexpr uint32_t kFrame = 0x34465644;         // "DVF4"
-constexpr uint64_t kNews = 0x3453574E34565344;  // "DSV4NWS4"
+constexpr uint32_t kFrame = 0x34465644;           // "DVF4"
+constexpr uint64_t kNotice = 0x3453574E34565344;  // "DSV4NWS4"
 
 // Looks at the sockets before a rank sleeps: a millisecond's where no other thread wants the core.
 constexpr int kSpins = 20;
@@ -65,13 +66,13 @@ void Set(const Socket& socket, int level, int option, int value) {
 }
 // Frames are whole when they are sent; and a rank that has vanished with its machine is noticed within `timeout`.
 void SetUp(const Link& link, std::chrono::milliseconds timeout) {
-  for (const Socket* socket : {&link.data, &link.news}) Set(*socket, IPPROTO_TCP, TCP_NODELAY, 1);
+  for (const Socket* socket : {&link.data, &link.notices}) Set(*socket, IPPROTO_TCP, TCP_NODELAY, 1);
   const auto seconds = static_cast<int>(std::chrono::duration_cast<std::chrono::seconds>(timeout).count());
-  Set(link.news, SOL_SOCKET, SO_KEEPALIVE, 1);
-  Set(link.news, IPPROTO_TCP, TCP_KEEPIDLE, std::clamp(seconds / 2, 1, 30000));
-  Set(link.news, IPPROTO_TCP, TCP_KEEPINTVL, std::clamp(seconds / 6, 1, 30000));
-  Set(link.news, IPPROTO_TCP, TCP_KEEPCNT, 3);
-  Set(link.news, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(timeout.count()));
+  Set(link.notices, SOL_SOCKET, SO_KEEPALIVE, 1);
+  Set(link.notices, IPPROTO_TCP, TCP_KEEPIDLE, std::clamp(seconds / 2, 1, 30000));
+  Set(link.notices, IPPROTO_TCP, TCP_KEEPINTVL, std::clamp(seconds / 6, 1, 30000));
+  Set(link.notices, IPPROTO_TCP, TCP_KEEPCNT, 3);
+  Set(link.notices, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(timeout.count()));
 }
 
 }  // namespace
@@ -115,7 +116,7 @@ class SocketMesh::Transfer {
  private:
   static constexpr auto kHeaderBytes = static_cast<int64_t>(sizeof(FrameHeader));
 
-  // What is left, or as much of it as fits into `pieces`; returns its bytes.
+  // Remaining pieces, or as much of it as fits into `pieces`; returns its bytes.
   int64_t Fill(std::array<iovec, kMaxPieces>& pieces, size_t& count) {
     int64_t bytes = 0;
     const auto add = [&](void* data, int64_t num_bytes) {
@@ -139,7 +140,7 @@ class SocketMesh::Transfer {
   FrameHeader want_;
   FrameHeader header_;  // As it goes or came.
   ByteRows rows_;
-  int64_t moved_ = 0;  // Of header and rows.
+  int64_t moved_ = 0;  // Bytes of header and rows.
 };
 
 struct SocketMesh::Work {
@@ -197,7 +198,7 @@ Status SocketMesh::Exchange(FrameKind kind, uint64_t group, std::span<const Piec
     }
     if (spins++ < num_spins_) continue;
     Sleep(work);
-    ReadNews();
+    ReadNotices();
     if (failed_ && !MayStillCome(work)) {
       // A rank that ended after giving what we wait for has done its part: look again after finding it gone.
       DSV4_RETURN_IF_ERROR(Move(work));
@@ -239,7 +240,7 @@ void SocketMesh::Sleep(const Work& work) const {
     const std::lock_guard lock(mutex_);
     for (int r = 0; r < size(); ++r) {
       if (r != rank_ && !peer(r).ended)
-        wanted.push_back({.fd = peer(r).link.news.fd(), .events = POLLIN, .revents = 0});
+        wanted.push_back({.fd = peer(r).link.notices.fd(), .events = POLLIN, .revents = 0});
     }
   }
   (void)::poll(wanted.data(), wanted.size(), static_cast<int>(kLook.count()));
@@ -259,11 +260,11 @@ bool SocketMesh::MayStillCome(const Work& work) {
 
 Status SocketMesh::DataEnded(int rank, int error) {
   {
-    // Its news goes another way.
-    pollfd news{.fd = peer(rank).link.news.fd(), .events = POLLIN, .revents = 0};
-    (void)::poll(&news, 1, static_cast<int>(kOnItsWay.count()));
+    // Its notice goes another way.
+    pollfd notices{.fd = peer(rank).link.notices.fd(), .events = POLLIN, .revents = 0};
+    (void)::poll(&notices, 1, static_cast<int>(kOnItsWay.count()));
   }
-  ReadNews();
+  ReadNotices();
   {
     const std::lock_guard lock(mutex_);
     if (!failed_) RecordEnd(rank, error);
@@ -291,7 +292,7 @@ Status SocketMesh::Failure() const {
 }
 
 Status SocketMesh::Check() {
-  if (!failed_) ReadNews();
+  if (!failed_) ReadNotices();
   return Failure();
 }
 
@@ -309,32 +310,32 @@ void SocketMesh::Leave() {
     return;
   }
   const std::lock_guard lock(mutex_);
-  Tell({}, /*left=*/true);
+  SendNotice({}, /*left=*/true);
 }
 
 Status SocketMesh::GiveUp() {
   const std::lock_guard lock(mutex_);
-  if (!std::exchange(told_, true)) Tell(failure_, /*left=*/false);
+  if (!std::exchange(told_, true)) SendNotice(failure_, /*left=*/false);
   return failure_;
 }
 
-void SocketMesh::ReadNews() {
+void SocketMesh::ReadNotices() {
   const std::lock_guard lock(mutex_);
   for (int r = 0; r < size(); ++r) {
     Peer& other = peer(r);
     if (r == rank_ || other.ended) continue;
-    const auto state = other.news.Look(other.link.news);
-    if (state == PartialRead<News>::State::kPending) continue;
+    const auto state = other.notice.Look(other.link.notices);
+    if (state == PartialRead<Notice>::State::kPending) continue;
     other.ended = true;
-    const News& news = other.news.record();
-    if (state == PartialRead<News>::State::kEnded || news.magic != kNews) {
-      if (!failed_) RecordEnd(r, other.news.error());
-    } else if (news.left != 0) {
+    const Notice& notice = other.notice.record();
+    if (state == PartialRead<Notice>::State::kEnded || notice.magic != kNotice) {
+      if (!failed_) RecordEnd(r, other.notice.error());
+    } else if (notice.left != 0) {
       Record({StatusCode::kUnavailable, fmt::format("rank {} of {} ({}) left the group", r, size(), Name(r))},
-             r, news.exchanges);
+             r, notice.exchanges);
     } else {
-      const uint32_t code = std::min(news.code, static_cast<uint32_t>(StatusCode::kInternal));
-      Record({static_cast<StatusCode>(code), std::string(Get(news.message))}, r, news.exchanges);
+      const uint32_t code = std::min(notice.code, static_cast<uint32_t>(StatusCode::kInternal));
+      Record({static_cast<StatusCode>(code), std::string(Get(notice.message))}, r, notice.exchanges);
     }
   }
 }
@@ -357,16 +358,16 @@ void SocketMesh::RecordEnd(int rank, int error) {
   Record(why, rank, 0);
 }
 
-void SocketMesh::Tell(const Status& why, bool left) {
+void SocketMesh::SendNotice(const Status& why, bool left) {
   for (int r = 0; r < size(); ++r) {
     if (r == rank_) continue;
-    News news{.magic = kNews,
-              .code = static_cast<uint32_t>(why.code()),
-              .left = left ? 1U : 0U,
-              .exchanges = peer(r).done.load()};
-    Put(news.message, why.message());
+    Notice notice{.magic = kNotice,
+                  .code = static_cast<uint32_t>(why.code()),
+                  .left = left ? 1U : 0U,
+                  .exchanges = peer(r).done.load()};
+    Put(notice.message, why.message());
     // There is room for it: nothing else goes this way.
-    (void)::send(peer(r).link.news.fd(), &news, sizeof(news), MSG_DONTWAIT | MSG_NOSIGNAL);
+    (void)::send(peer(r).link.notices.fd(), &notice, sizeof(notice), MSG_DONTWAIT | MSG_NOSIGNAL);
   }
 }
 

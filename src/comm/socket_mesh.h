@@ -2,10 +2,10 @@
 //
 // Every two ranks have two TCP connections. One carries *data*: frames, in the order in which both make their calls, so a call reads what it
 // wants and nothing is kept for later; every frame begins with what it is, so ranks that call different things are found out. The
-// other carries *news*: how a rank ends, at most once each way. It is read by every rank that waits or asks, whatever data lies unread, and it is where a
+// other carries *notices*: how a rank ends, at most one each way. It is read by every rank that waits or asks, whatever data lies unread, and it is where a
 // process that is gone is missed: at once when it ended, after the deadline when its machine vanished (keep-alive).
 //
-// News and data come by different ways and pass each other. So the news of an end tells how many exchanges with this rank were done:
+// Notices and data come by different ways and pass each other. So the notice of an end tells how many exchanges with this rank were done:
 // a rank that is in one of these has everything on its way to it and waits for it, as in memory, where what was written is there.
 #pragma once
 
@@ -30,13 +30,13 @@ namespace dsv4::comm {
 // To another rank.
 struct Link {
   Socket data;
-  Socket news;
+  Socket notices;
   pid_t process = 0;
   std::string host;  // The name of its machine; empty where all ranks are on one.
   bool here = true;  // On the machine of this rank.
 };
 
-// What a frame carries, for the error when two ranks disagree.
+// Content of a frame, for the error when two ranks disagree.
 enum class FrameKind : uint32_t {
   kBarrier,
   kBroadcast,
@@ -59,7 +59,7 @@ struct ByteRows {
 
 class SocketMesh {
  public:
-  // What goes to `rank`, or comes from it.
+  // Data to `rank`, or comes from it.
   struct Piece {
     int rank;
     ByteRows rows;
@@ -87,8 +87,8 @@ class SocketMesh {
   void Leave();
 
  private:
-  // What one rank tells another of its end.
-  struct News {
+  // Notice that one rank tells another of its end.
+  struct Notice {
     uint64_t magic = 0;
     uint32_t code = 0;
     uint32_t left = 0;
@@ -98,17 +98,17 @@ class SocketMesh {
   struct Peer {
     Link link;
     // With mutex_ held.
-    PartialRead<News> news;
-    bool ended = false;  // Nothing more comes over the connection for news.
-    // Of the thread that exchanges.
-    uint64_t last_exchange = 0;      // That it takes part in, by number,
+    PartialRead<Notice> notice;
+    bool ended = false;  // Nothing more comes over the connection for notices.
+    // State of the thread that exchanges.
+    uint64_t last_exchange = 0;      // Exchange that it takes part in, by number,
     uint64_t begun = 0;              // and how many these are.
-    std::atomic<uint64_t> done = 0;  // Of `begun`.
+    std::atomic<uint64_t> done = 0;  // Count of `begun` ones that are done.
   };
   class Transfer;
   struct Work;
 
-  // Of an exchange, on its thread.
+  // Work of an exchange, on its thread.
   Work Begin(FrameKind kind, uint64_t group, std::span<const Piece> out, std::span<const Piece> in);
   Status Move(Work& work);
   void Sleep(const Work& work) const;
@@ -116,14 +116,14 @@ class SocketMesh {
   Status DataEnded(int rank, int error);
   Status Late(const Work& work);
 
-  // What ended the group, as this rank tells the others when it takes no more part: those that end without a word are then those that
-  // something else has ended.
+  // Reason for the group's end, as this rank tells the others when it takes no more part: those that end
+  // without a word are then those that something else has ended.
   Status GiveUp();
-  void ReadNews();
+  void ReadNotices();
   // With mutex_ held.
   void Record(const Status& why, int cause, uint64_t exchanges);
   void RecordEnd(int rank, int error);
-  void Tell(const Status& why, bool left);
+  void SendNotice(const Status& why, bool left);
 
   std::string Name(int rank) const;  // "process 77 of node3".
   Peer& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
@@ -135,7 +135,7 @@ class SocketMesh {
   int num_spins_ = 0;
   uint64_t num_exchanges_ = 0;
 
-  mutable std::mutex mutex_;  // Of the connections for news and of what follows.
+  mutable std::mutex mutex_;  // Guard of the connections for notices and of what follows.
   std::atomic<bool> failed_ = false;
   bool told_ = false;
   Status failure_;

@@ -1,4 +1,5 @@
-// What only sockets have: calls that differ, news that overtakes data, callers that are not of the group.
+// Behaviour that only sockets have: calls that differ, notices that overtake data, callers that are not of the
+// group.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -74,9 +75,9 @@ TEST(SocketMesh, AnEndThatOvertakesDataDoesNotUndoIt) {
     auto& one = links[static_cast<size_t>(a)][static_cast<size_t>(b)];
     auto& other = links[static_cast<size_t>(b)][static_cast<size_t>(a)];
     std::tie(one.data, other.data) = ConnectedSockets();
-    std::tie(one.news, other.news) = ConnectedSockets();
+    std::tie(one.notices, other.notices) = ConnectedSockets();
   }
-  std::tie(links[0][1].news, links[1][0].news) = ConnectedSockets();
+  std::tie(links[0][1].notices, links[1][0].notices) = ConnectedSockets();
   auto [from, from_far] = ConnectedSockets();
   auto [to, to_far] = ConnectedSockets();
   links[1][0].data = std::move(from_far);

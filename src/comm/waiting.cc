@@ -1,3 +1,4 @@
+// Decision whether a waiting rank may spin: two cores for every rank of the machine.
 #include "comm/waiting.h"
 
 #include <sched.h>

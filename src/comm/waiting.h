@@ -29,7 +29,7 @@ class WaitingTime {
 
  private:
   using Clock = std::chrono::steady_clock;
-  static constexpr std::chrono::milliseconds kLongestLook{500};  // Of what is between two looks, at most.
+  static constexpr std::chrono::milliseconds kLongestLook{500};  // Time between two looks, at most.
 
   std::chrono::nanoseconds waited_{0};
   Clock::time_point last_look_ = Clock::now();

@@ -1,3 +1,4 @@
+// Conversion of a checkpoint: plan, resumed journal, recoded units, proof of every value, and the report.
 #include "convert/convert.h"
 
 #include <fmt/format.h>
@@ -173,7 +174,7 @@ class Conversion {
     return destination_.Publish(files_);
   }
 
-  // What the loader will find. A failure here is a bug of ours.
+  // Check by the loader. A failure here is a bug of ours.
   Status CheckOutput(const std::string& config_json) const {
     const auto internal = [](const Status& status) { return Internal(status.message()); };
     const Result<model::ModelConfig> config = model::ParseModelConfig(config_json, "config.json");
@@ -228,7 +229,7 @@ class Conversion {
   Plan plan_;
   std::vector<io::RandomAccessFile> files_;
   std::vector<bool> done_;
-  std::vector<std::vector<Comparison>> comparisons_;  // Of each unit's linears.
+  std::vector<std::vector<Comparison>> comparisons_;  // Comparisons of each unit's linears.
   Progress progress_;
 };
 

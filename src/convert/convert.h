@@ -18,7 +18,7 @@
 namespace dsv4::convert {
 
 struct Progress {
-  int64_t done_bytes = 0;     // Of the source's tensors.
+  int64_t done_bytes = 0;     // Bytes of the source's tensors.
   int64_t resumed_bytes = 0;  // The part of them that an earlier run did.
   int64_t total_bytes = 0;
 };
@@ -49,9 +49,9 @@ struct ConvertReport {
   std::vector<ModuleReport> modules;  // In the order of the tensor table.
   int64_t num_other_tensors = 0;      // Norms and other small tensors, copied.
   int64_t num_draft_and_vision = 0;   // Copied under their own names.
-  int64_t source_bytes = 0;           // Of tensors.
-  int64_t output_bytes = 0;           // Of files with tensors.
-  int64_t resumed_bytes = 0;          // Of the source, done by an earlier run and found intact.
+  int64_t source_bytes = 0;           // Tensors'.
+  int64_t output_bytes = 0;           // Bytes of files with tensors.
+  int64_t resumed_bytes = 0;          // Bytes of the source, done by an earlier run and found intact.
   int64_t num_shards = 0;
 
   bool lossless() const;

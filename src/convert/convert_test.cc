@@ -1,3 +1,5 @@
+// Tests of conversion: all formats to all, lossless pairs, config files, dialects, interruptions and damaged
+// outputs.
 #include "convert/convert.h"
 
 #include <gmock/gmock.h>
@@ -125,7 +127,7 @@ TEST(Convert, EverythingToEverythingLoadsAndSaysWhatItIs) {
       for (const io::StoredTensor& tensor : (*checkpoint)->tensors()) {
         EXPECT_THAT(tensor.name, ::testing::MatchesRegex("(layers\\.[0-9]+\\.|embed|head|norm|hc_head).*"));
       }
-      // What the report calls lossless is.
+      // Values that the report calls lossless are the source's.
       const auto after = AllValues(directory);
       int64_t num_different = 0;
       for (const auto& [name, values] : before) num_different += values != after.at(name) ? 1 : 0;

@@ -1,3 +1,4 @@
+// Output directory of a conversion: DST.partial, reserved space, copied files, index, and the final rename.
 #include "convert/destination.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// Journal of finished units with hashes, appended line by line and checked when a run goes on.
 #include "convert/journal.h"
 
 #include <fcntl.h>
@@ -106,7 +107,7 @@ Result<Journal> Journal::Open(const std::string& path, const JournalIdentity& id
     }
     rest.remove_prefix(end + 1);
   }
-  // What follows the last line was cut short.
+  // Text behind the last line was cut short.
   if (!rest.empty() && ::ftruncate(descriptor, static_cast<off_t>(text.size() - rest.size())) != 0)
     return Error(ResourceExhausted(fmt::format("{}: cannot truncate: {}", path, std::strerror(errno))));
   if (!has_head)

@@ -1,3 +1,4 @@
+// Plan of a conversion from headers: formats by module, output tensors with offsets, and units of work.
 #include "convert/plan.h"
 
 #include <fmt/format.h>

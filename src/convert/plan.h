@@ -1,5 +1,5 @@
-// What a conversion will do, decided from headers alone: every tensor of the output with its place in a file, and the units of
-// work that fill them.
+// Plan of a conversion, decided from headers alone: every tensor of the output with its place in a file, and
+// the units of work that fill them.
 //
 // Names are the release's (tensor_rows.h), the suffixes those of the format:
 //   plain .weight; FP8 and MXFP4 .weight, .scale; NVFP4 .weight, .weight_scale, .weight_scale_2
@@ -73,7 +73,7 @@ struct SmallTensor {
   Shape shape;
 };
 
-// What is done, hashed and journalled together: an expert, or one tensor with its scales.
+// Unit of work, done, hashed and journalled together: an expert, or one tensor with its scales.
 struct Unit {
   std::vector<CopyJob> copies;
   std::vector<LinearJob> linears;
@@ -99,7 +99,7 @@ struct Plan {
   bool drafts_are_quantised = false;
 
   int64_t source_bytes() const;
-  int64_t output_bytes() const;  // Of the shards.
+  int64_t output_bytes() const;  // The shards'.
 };
 
 // `resolved` borrows from `checkpoint`, the plan from both. InvalidArgument when a format does not fit a tensor's columns, or

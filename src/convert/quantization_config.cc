@@ -1,3 +1,4 @@
+// Sections of config.json and hf_quant_config.json that describe the formats of a converted checkpoint.
 #include "convert/quantization_config.h"
 
 #include <fmt/format.h>

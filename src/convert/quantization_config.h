@@ -1,4 +1,4 @@
-// What config.json and hf_quant_config.json say about a converted checkpoint.
+// Sections of config.json and hf_quant_config.json about a converted checkpoint.
 #pragma once
 
 #include <string>

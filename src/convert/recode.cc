@@ -1,3 +1,5 @@
+// Rows recoded between BF16, FP8, MXFP4 and NVFP4, exactly where scales allow, and comparison with the
+// source.
 #include "convert/recode.h"
 
 #include <fmt/format.h>

@@ -18,7 +18,7 @@
 
 namespace dsv4::convert {
 
-// What an NVFP4 target must know of all rows before the first is written.
+// Facts that an NVFP4 target must know of all rows before the first is written.
 struct ScaleSurvey {
   // The least and greatest exponent of a kind of block; empty when there is none.
   struct Exponents {
@@ -31,7 +31,7 @@ struct ScaleSurvey {
   float max_magnitude = 0.0F;
   // Every block of 16 columns so far is 2^e times e2m1 numbers.
   bool power_of_two = true;
-  Exponents used;  // Of blocks with a value other than 0.
+  Exponents used;  // Exponents of blocks with a value other than 0.
   Exponents
       stored;  // The same and, from an MXFP4 source, the scales beside blocks of zeros (except the byte 0).
 
@@ -45,7 +45,7 @@ struct RecodeTarget {
   WeightFormat format = WeightFormat::kPlain;  // kPlain is bf16.
   int64_t block_rows = 1;                      // kFp8Block only.
   int64_t block_cols = 1;
-  BlockScaleRule rule = BlockScaleRule::kLeastSquares;  // Of 4-bit blocks that cannot be exact.
+  BlockScaleRule rule = BlockScaleRule::kLeastSquares;  // Rule for 4-bit blocks that cannot be exact.
   // kNvFp4 only: the number to store, and its exponent where every block is written exactly with a power-of-two scale.
   float global_scale = 1.0F;
   std::optional<int> global_exponent;

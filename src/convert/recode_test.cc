@@ -1,3 +1,5 @@
+// Tests of recoding: the specification's vectors, round trips, scales too far apart, and hidden MXFP4 found
+// again.
 #include "convert/recode.h"
 
 #include <gmock/gmock.h>

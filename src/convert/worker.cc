@@ -1,3 +1,4 @@
+// Worker of a conversion: batches of rows read, recoded, written, read back and hashed by all threads.
 #include "convert/worker.h"
 
 #include <fmt/format.h>
@@ -103,7 +104,7 @@ class OutputFiles {
   std::span<const io::RandomAccessFile> files_;
 };
 
-// What is known of one linear while its batch is being converted.
+// Facts about one linear while its batch is being converted.
 struct LinearState {
   const LinearJob* job = nullptr;
   Weight weight;
@@ -130,7 +131,7 @@ class Batch {
     return WriteAll();
   }
 
-  // Of unit begin + `index`.
+  // Comparisons of unit begin + `index`.
   std::vector<Comparison> Comparisons(size_t index) const {
     std::vector<Comparison> merged;
     for (size_t i = index == 0 ? 0 : linear_ends_[index - 1]; i < linear_ends_[index]; ++i) {
@@ -145,7 +146,7 @@ class Batch {
   }
 
  private:
-  // What the loader would refuse: bad scales, NaN in vectors, expert ids out of range.
+  // Faults that the loader would refuse: bad scales, NaN in vectors, expert ids out of range.
   Status CheckSource() {
     Tasks tasks;
     for (const LinearState& linear : linears_) {
@@ -264,8 +265,8 @@ class Batch {
   OutputFiles files_;
   ThreadPool& pool_;
   size_t begin_;
-  std::vector<LinearState> linears_;  // Of all units, in order.
-  std::vector<size_t> linear_ends_;   // Of each unit.
+  std::vector<LinearState> linears_;  // Linears of all units, in order.
+  std::vector<size_t> linear_ends_;   // Ends of each unit.
 };
 
 uint64_t HashOf(const std::vector<uint64_t>& hashes) {

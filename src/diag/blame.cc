@@ -1,3 +1,4 @@
+// Blame for an error: the op whose own error is unusual for its kind, and experts or tokens behind bad rows.
 #include "diag/blame.h"
 
 #include <algorithm>
@@ -15,7 +16,7 @@ constexpr size_t kMaxExpertsNamed = 4;
 constexpr size_t kMinLayers = 3;  // Fewer say nothing about what is usual.
 // Rows that are off and rows that are not lie so far apart at least.
 constexpr double kGap = 2;
-// Of an expert's rows that must be off, and of the rows that are off that must be explained.
+// Share of an expert's rows that must be off, and of the rows that are off that must be explained.
 constexpr double kMostRows = 0.95;
 
 bool Differs(const Compared& tensor) {

@@ -1,3 +1,4 @@
+// Observer that compares each tensor of a run with another run's and may put the other's in its place.
 #include "diag/comparer.h"
 
 #include <fmt/format.h>
@@ -83,7 +84,7 @@ Status Comparer::CheckStored(const ops::StoreRowsArgs& args) {
   DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<std::byte> source,
                                ToHostBytes(subject_.context(), args.source));
   const auto row_bytes = static_cast<size_t>(args.StoredBytes());
-  std::vector<float> values;  // Of packed rows.
+  std::vector<float> values;  // Values of packed rows.
   if (args.pack.has_value()) {
     DSV4_ASSIGN_OR_RETURN_STATUS(values, ToHostFloats(subject_.context(), args.source));
   }

@@ -23,17 +23,18 @@ namespace dsv4::diag {
 struct Compared {
   int layer = -1;
   std::string name;
-  std::string ops;      // Those that ran since the tensor before it.
-  bool choice = false;  // Of experts or entries: compared as sets.
+  std::string ops;      // Ops that ran since the tensor before it.
+  bool choice = false;  // Choice of experts or entries: compared as sets.
   double bound = 0;     // On the error of a row.
   int64_t num_rows = 0;
-  int64_t num_flipped = 0;  // Of a choice.
+  int64_t num_flipped = 0;  // A choice's.
   bool by_table = false;    // A choice that a table makes: it has no near-ties.
-  // Of ffn.router.indices what the other run chose, [num_rows, experts per token], and the first row that differs.
+  // Choice of the other run in ffn.router.indices, [num_rows, experts per token], and the first row that
+  // differs.
   std::vector<float> choices;
   std::vector<float> our_choice;
   std::vector<float> their_choice;
-  std::vector<double> row_errors;  // Of ffn.routed.
+  std::vector<double> row_errors;  // Errors of ffn.routed.
   double worst_error = 0;          // ||ours - theirs|| / ||theirs|| of a row.
   int64_t worst_row = 0;
   int64_t first_bad_row = -1;
@@ -41,7 +42,7 @@ struct Compared {
   double sum_squared = 0;
   double sum_squared_difference = 0;
 
-  double error() const;  // Of all rows together.
+  double error() const;  // Error of all rows together.
 };
 
 // How the logits of both runs compare.
@@ -52,14 +53,14 @@ struct LogitsAgreement {
   double worst_kl = 0;
   // By position.
   std::vector<double> kl;
-  std::vector<double> margin;  // Of the other run's best token.
+  std::vector<double> margin;  // Margin of the other run's best token.
   std::vector<double> change;  // The largest |ours - theirs|.
   struct Top1 {
     int64_t position = 0;
     int64_t ours = 0;  // The best token.
     int64_t theirs = 0;
   };
-  std::vector<Top1> other_top1;  // Where they differ.
+  std::vector<Top1> other_top1;  // Positions where they differ.
 };
 
 class Comparer final : public model::Observer {
@@ -70,8 +71,8 @@ class Comparer final : public model::Observer {
   Comparer(const Subject& subject, TensorSource& other, bool shared_inputs, BoundOf bound_of)
       : subject_(subject), other_(other), shared_inputs_(shared_inputs), bound_of_(std::move(bound_of)) {}
 
-  // What must hook the backend meanwhile: notes which ops run between two tensors, and reads back what store_rows wrote, which no
-  // observer sees.
+  // Hooks of the backend meanwhile: notes which ops run between two tensors, and reads back what store_rows
+  // wrote, which no observer sees.
   OpHooks Hooks();
 
   void OnTensor(int layer, std::string_view name, const TensorView& tensor) override;

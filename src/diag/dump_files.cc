@@ -1,3 +1,4 @@
+// Reader of a dump's safetensors: rows of a named tensor as fp32, and its token ids.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -55,7 +56,7 @@ std::vector<float> Converted(std::span<const std::byte> bytes, const ToFloat& to
   return values;
 }
 
-// Of a dtype that CheckDType lets through.
+// Floats of a dtype that CheckDType lets through.
 std::vector<float> ToFloats(DType dtype, std::span<const std::byte> bytes) {
   switch (dtype) {
     case DType::kBF16:

@@ -1,3 +1,4 @@
+// Names of a dump's files and tensors, both ways.
 #include "diag/dump_names.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Observer that spools tensors of a run to disk by layer, and makes safetensors of them at the end.
 #include <fmt/format.h>
 
 #include <algorithm>

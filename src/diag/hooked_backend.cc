@@ -1,3 +1,4 @@
+// Backend that calls hooks in front of and behind each op of another backend.
 #include "diag/hooked_backend.h"
 
 #include "base/check.h"

@@ -28,7 +28,7 @@ class HookedBackend {
   // `inner` lacks no op, or those of several ranks.
   explicit HookedBackend(ops::Backend inner);
 
-  // What a model is made on. Models may outlive this object.
+  // Backend that a model is made on. Models may outlive this object.
   const ops::Backend& backend() const { return backend_; }
   const ops::Backend& inner() const { return inner_; }
 

@@ -1,3 +1,4 @@
+// Second run of the same tokens on its own thread, whose tensors are handed over one at a time.
 #include "diag/live_run.h"
 
 #include <fmt/format.h>

@@ -50,7 +50,7 @@ class LiveRun final : public TensorSource {
   std::deque<Tensor> ready_;  // Guarded by mutex_, as what follows.
   bool stop_ = false;
   bool done_ = false;
-  Status status_;  // Of the run, once it is done.
+  Status status_;  // Status of the run, once it is done.
   std::thread thread_;
 };
 

@@ -1,3 +1,4 @@
+// Bytes and multiply-adds that a call of each op cannot avoid.
 #include "diag/op_cost.h"
 
 #include <fmt/format.h>
@@ -33,7 +34,7 @@ int64_t ExpertElements(const ops::ExpertWeights& expert) {
 // Rows of the window and entries that the query at `position` sees.
 int64_t VisibleWindow(int64_t position, int64_t window_size) { return std::min(position + 1, window_size); }
 
-// Of attention to the entries that lie on one shard.
+// Cost of attention to the entries that lie on one shard.
 template <typename Args>
 Result<OpCost> AttentionCost(ops::OpContext& context, const Args& args, const EntryShard& shard) {
   const int64_t num_heads = args.q.shape[1];
@@ -73,7 +74,7 @@ Result<OpCost> AttentionCost(ops::OpContext& context, const Args& args, const En
                 .multiply_adds = Number(2 * rows_met * num_heads * head_dim)};
 }
 
-// Of the keys that lie on one shard.
+// Cost of the keys that lie on one shard.
 template <typename Args>
 OpCost IndexerCost(const Args& args, int64_t top_k, const EntryShard& shard) {
   const int64_t num_heads = args.q.shape[1];
@@ -94,7 +95,7 @@ OpCost IndexerCost(const Args& args, int64_t top_k, const EntryShard& shard) {
           .multiply_adds = Number(keys_met * num_heads * width)};
 }
 
-// Of experts with the ids from first_expert on; assignments of others cost nothing here.
+// Cost of experts with the ids from first_expert on; assignments of others cost nothing here.
 Result<OpCost> ExpertsCost(ops::OpContext& context, const TensorView& indices,
                            std::span<const ops::ExpertWeights> experts, int64_t first_expert) {
   DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> chosen, ToHost(context, indices));

@@ -1,5 +1,6 @@
-// What an op cannot avoid: the bytes of weights and cached rows it has to read once, and its multiply-adds. Divided by what
-// the machine can do they bound its time from below. Activations are not counted: they are small, or stay in the caches.
+// Unavoidable cost of an op: the bytes of weights and cached rows it has to read once, and its multiply-adds.
+// Divided by what the machine can do they bound its time from below. Activations are not counted: they are
+// small, or stay in the caches.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@ namespace dsv4::diag {
 struct OpCost {
   double weight_bytes = 0;   // As stored; of experts those that at least one token chose, once.
   double cache_bytes = 0;    // Distinct rows of rings and pages that the op has to look at.
-  double multiply_adds = 0;  // Of GEMMs, attention, index scores and mixing matrices.
+  double multiply_adds = 0;  // Multiply-adds of GEMMs, attention, index scores and mixing matrices.
 
   OpCost& operator+=(const OpCost& other);
   OpCost operator*(double factor) const;
@@ -23,7 +24,7 @@ struct OpCost {
 
 // Bytes that a weight occupies as it is stored or prepared.
 int64_t StoredBytes(const Weight& weight);
-// Of a GEMM of `num_rows` activations.
+// Cost of a GEMM of `num_rows` activations.
 OpCost GemmCost(const Weight& weight, int64_t num_rows);
 
 // The parts of DetailOf, joined by commas.
@@ -70,7 +71,8 @@ Result<OpCost> CostOf(ops::OpContext&, const Args& args) {
   return cost;
 }
 
-// What tells the calls of one op apart: "nvfp4 [16384, 512]", "ratio 4". Empty where there is nothing to tell.
+// Detail that tells the calls of one op apart: "nvfp4 [16384, 512]", "ratio 4". Empty where there is nothing
+// to tell.
 template <typename Args>
 std::string DetailOf(const Args& args) {
   CallDetail detail;

@@ -1,3 +1,4 @@
+// Profile of a run's ops: time and cost by op and shape.
 #include "diag/op_profile.h"
 
 #include <algorithm>

@@ -18,7 +18,7 @@ struct OpTime {
   double seconds = 0;  // Wall time of the calls, until they are done.
   OpCost cost;
 
-  // Of the same op.
+  // The same op's.
   OpTime& operator+=(const OpTime& other);
 };
 
@@ -30,7 +30,7 @@ class OpProfile {
   // For HookedBackend::Scope; must not outlive this object.
   OpHooks Hooks();
 
-  // What takes time beside ops: an exchange between ranks. `what` and `detail` as of OpTime.
+  // Records time beside ops: an exchange between ranks. `what` and `detail` as of OpTime.
   void Record(const std::string& what, const std::string& detail, double seconds);
   // Returns when everything that was queued is done.
   Status Wait();
@@ -45,7 +45,7 @@ class OpProfile {
   OpTime& TimeOf(const std::string& op, const std::string& detail);
 
   ops::OpContext& context_;
-  Buffer waited_for_;  // Of devices with a queue: a few bytes to copy behind it.
+  Buffer waited_for_;  // Buffer for devices with a queue: a few bytes to copy behind it.
   std::vector<OpTime> ops_;
 };
 

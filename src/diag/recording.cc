@@ -1,3 +1,4 @@
+// Observer that keeps all tensors of a run as fp32 on the host.
 #include "diag/recording.h"
 
 #include <fmt/format.h>

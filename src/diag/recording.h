@@ -24,7 +24,7 @@ struct RecordedTensor {
   int layer = -1;
   std::string name;
   DType dtype = DType::kF32;      // As the model computed it.
-  std::vector<int64_t> row_dims;  // Of one row.
+  std::vector<int64_t> row_dims;  // One row's.
   int64_t width = 1;              // Their product.
   int64_t num_rows = 0;
   std::vector<float> values;  // [num_rows, width]

@@ -1,3 +1,4 @@
+// Subject of model checks: model, tokens, and the one way in which a prefill is run and recorded.
 #include "diag/subject.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What the checks of a model look at, and the one way they run it.
+// Subject that the checks of a model look at, and the one way they run it.
 #pragma once
 
 #include <cstdint>

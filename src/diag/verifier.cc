@@ -1,3 +1,5 @@
+// Background thread that computes sampled decode steps on the reference backend and judges the error of the
+// logits.
 #include "diag/verifier.h"
 
 #include <fmt/format.h>
@@ -16,17 +18,18 @@
 namespace dsv4::diag {
 namespace {
 
-// What one layer may do to the logits; layers err independently, so their errors add up as squares do. Release: some 16 roundings to
-// bf16 in a row, each of at most 2^-8. Plain: fp32 sums of thousands of terms in another order.
+// Error that one layer may do to the logits; layers err independently, so their errors add up as squares do.
+// Release: some 16 roundings to bf16 in a row, each of at most 2^-8. Plain: fp32 sums of thousands of terms
+// in another order.
 constexpr double kLayerErrorRelease = 0x1p-6;
 constexpr double kLayerErrorPlain = 0x1p-16;
 
 constexpr std::chrono::milliseconds kAskAgain(50);
 
 // Yields to the threads that compute the answers. It can only fail to be nicer.
-void LowerPriority() { (void)::setpriority(PRIO_PROCESS, 0, 10); }  // Of this thread, on Linux.
+void LowerPriority() { (void)::setpriority(PRIO_PROCESS, 0, 10); }  // Priority of this thread, on Linux.
 
-// Of its own: a state and its snapshots are one thread's.
+// Bytes of its own: a state and its snapshots are one thread's.
 Result<std::vector<std::byte>> Serialized(const kv::SequenceState& state, uint64_t recipe) {
   DSV4_ASSIGN_OR_RETURN(const kv::Snapshot snapshot, state.Snapshot());
   return snapshot.Serialize(recipe);

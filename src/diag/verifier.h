@@ -33,7 +33,7 @@ struct VerifierOptions {
 // A decode step, for people.
 struct VerifiedStep {
   engine::RequestId request = 0;
-  int64_t position = 0;  // Of the token that the step read.
+  int64_t position = 0;  // Position of the token that the step read.
 };
 
 enum class VerifyVerdict : uint8_t {
@@ -49,7 +49,7 @@ struct VerifySummary {
   static constexpr int64_t kMinVerified = 4;
 
   int64_t num_decoded = 0;   // Decode tokens that the engine computed.
-  int64_t num_sampled = 0;   // Those that were to be verified: verified, dropped, or not done yet.
+  int64_t num_sampled = 0;   // Steps that were to be verified: verified, dropped, or not done yet.
   int64_t num_verified = 0;  // Computed again.
   int64_t num_dropped = 0;   // No room, the wait for them was ended, or their step or the reference failed.
   // The error of a step is ||ours - reference|| / ||reference|| of its logits; infinite if one is not finite.
@@ -82,7 +82,7 @@ class Verifier final : public engine::StepWatcher {
   // Waits until the queue is empty, or `interrupted` (asked several times a second; may be empty) says that the wait is over: then
   // what waits is dropped. More steps may follow.
   VerifySummary Finish(const std::function<bool()>& interrupted = {});
-  // What was found so far. From any thread.
+  // Findings so far. From any thread.
   VerifySummary Summary();
 
  private:

@@ -99,7 +99,7 @@ void Answers::AdvanceBy(Sequence& sequence, Result<sampling::SampledToken>& toke
 void Answers::Advance(Sequence& sequence, std::vector<Event>& events) {
   ++core_.stats.num_decode_steps;
   std::vector<Result<sampling::SampledToken>> sampled = std::exchange(sequence.sampled, {});
-  if (const Status status = speculator_.SawSampled(sequence, std::ssize(sampled)); !status.ok())
+  if (const Status status = speculator_.RecordSampled(sequence, std::ssize(sampled)); !status.ok())
     return Fail(sequence, status, events);
   for (Result<sampling::SampledToken>& token : sampled) {
     AdvanceBy(sequence, token, events);

@@ -148,7 +148,7 @@ std::vector<uint64_t> Engine::KeptBlocks() const { return parts_->keeper.Blocks(
 
 void Engine::Step(std::vector<Event>& events) {
   parts_->keeper.Tidy();
-  if (parts_->queued.GoOn(events)) return;
+  if (parts_->queued.Continue(events)) return;
   parts_->answers.DropEnded(events);
   parts_->admission.Admit(events);
   if (parts_->core.running.empty() && events.empty() && parts_->keeper.AwaitLoad()) return;

@@ -30,8 +30,8 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // What Submit would say; from any thread. InvalidArgument names the field; OutOfRange when the prompt leaves no room in the
-  // context.
+  // Answer that Submit would say; from any thread. InvalidArgument names the field; OutOfRange when the
+  // prompt leaves no room in the context.
   Status Check(const Request& request) const;
 
   // Checks the request and queues it.

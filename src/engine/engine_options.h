@@ -54,7 +54,7 @@ struct EngineOptions {
   // outgrow it, the youngest is preempted: it gives its state up, waits, and is computed again from what the prefix store has. 0: no limit.
   int64_t max_state_bytes = 0;
   int64_t prefix_cache_bytes =
-      0;  // Of states kept for reuse, on the rank that max_state_bytes counts; 0: none is kept.
+      0;  // Bytes of states kept for reuse, on the rank that max_state_bytes counts; 0: none is kept.
   // A long prompt's state is kept after every so many tokens too, or every kMostCheckpoints-th part where that is more, for prompts that
   // leave its path at a place that nothing foretold. In memory only. 0: nowhere but at the ends and branches.
   int64_t checkpoint_tokens = 0;

@@ -9,13 +9,14 @@
 
 namespace dsv4::engine {
 
-constexpr size_t kDraftPlaces = 8;  // Of EngineStats; the last is for all further ones.
+constexpr size_t kDraftPlaces = 8;  // Places in EngineStats; the last is for all further ones.
 
 struct EngineStats {
   int64_t num_running = 0;
   int64_t num_waiting = 0;
   int64_t num_steps = 0;
-  int64_t num_steps_ahead = 0;     // Of these, queued before the tokens of the step in front were known,
+  // Steps of these that were queued before the tokens of the step in front were known,
+  int64_t num_steps_ahead = 0;
   int64_t num_steps_replayed = 0;  // and queued without a walk through the model (ops/step_replay.h);
   int64_t num_steps_verified_on_backend = 0;  // with drafts, and chose their tokens on the backend.
   int64_t num_mixed_steps_on_backend = 0;     // waited for, of any mix, and chose their tokens there;
@@ -26,20 +27,21 @@ struct EngineStats {
   int64_t num_shared_tokens = 0;              // of those with which a kept text begins too.
   int64_t num_output_tokens = 0;
   int64_t num_preemptions = 0;
-  // Of drafts, by source and place: tokens that steps verified, and that were right.
+  // Counts of drafts, by source and place: tokens that steps verified, and that were right.
   using DraftCounts = std::array<std::array<int64_t, kDraftPlaces>, speculation::kNumSources>;
   DraftCounts num_draft_tokens = {};
   DraftCounts num_accepted_tokens = {};
   DraftCounts num_reached_tokens = {};  // Verified behind tokens that were all right.
-  double drafting_seconds = 0;          // Of the model's drafter.
+  double drafting_seconds = 0;          // Time of the model's drafter.
   int64_t num_decode_steps = 0;         // A step counts once for every sequence that gets tokens of it.
-  int64_t state_bytes = 0;              // Of running sequences, as EngineOptions::max_state_bytes counts.
+  int64_t state_bytes = 0;  // Bytes of running sequences, as EngineOptions::max_state_bytes counts.
   // Their room: that budget. Without one the longest sequences in all places, or what memory there was at the start.
   int64_t state_room_bytes = 0;
   // EngineOptions::block_tokens, and how many of these blocks running and kept states have room for; 0: a token adds nothing to a state.
   int64_t block_tokens = 0;
   int64_t num_blocks = 0;
-  // Of any sequence on the rank that has most: what does not grow, and what a token adds to its entries and its indexer keys.
+  // Bytes of a sequence on the rank that has most: what does not grow, and what a token adds to entries and
+  // indexer keys.
   int64_t fixed_state_bytes = 0;
   double entry_bytes_per_token = 0;
   double indexer_key_bytes_per_token = 0;

@@ -1,3 +1,4 @@
+// Thread that runs an engine: an inbox of requests, mailboxes of events, cancellations and failures.
 #include "engine/engine_thread.h"
 
 #include <fmt/format.h>
@@ -136,8 +137,8 @@ class RemoteGeneration final : public Generation {
 
 }  // namespace
 
-// What a reader must hear of is done again until there is memory for it: `act` does all or nothing. First wait for what others give
-// back, then give back all that the engine has.
+// Events that a reader must hear of are delivered again until there is memory for it: `act` does all or
+// nothing. First wait for what others give back, then give back all that the engine has.
 template <typename Act>
 void EngineThread::Shared::Insist(const Act& act) {
   constexpr int kPatience = 20;

@@ -29,7 +29,7 @@ struct EngineThreadOptions {
   int64_t max_waiting = 256;
 };
 
-// What one step did, for metrics.
+// Result of one step, for metrics.
 struct StepReport {
   double seconds = 0.0;
   int64_t num_sequences = 0;  // Running after the step.

@@ -190,13 +190,13 @@ bool HostStepper::Step(std::vector<Event>& events) {
   }
   admission_.CountGoodStep();
   if (plan.DecodesAlone()) {
-    speculator_.SawDecodeStep(plan.num_rows, std::ssize(plan.schedule), began);
+    speculator_.RecordDecodeStep(plan.num_rows, std::ssize(plan.schedule), began);
   } else {
     const int64_t num_decode = std::ranges::count_if(plan.schedule, [&](const ScheduledChunk& chunk) {
       return plan.pending[chunk.sequence].num_tokens == 1;
     });
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-    core_.prefill_policy.SawStep(num_decode, plan.num_rows - num_decode, seconds);
+    core_.prefill_policy.RecordStep(num_decode, plan.num_rows - num_decode, seconds);
   }
   for (size_t i = 0; i < plan.schedule.size(); ++i) Settle(plan, i, events);
   core_.DropFinished();

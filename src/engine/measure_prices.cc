@@ -1,3 +1,4 @@
+// Timed steps and drafts before the first request, as first prices of rows and drafts.
 #include "engine/measure_prices.h"
 
 #include <algorithm>
@@ -136,12 +137,12 @@ void MeasurePrices(model::Model& model, const PriceOptions& options, speculation
   for (int64_t rows = 1; rows <= most_rows; ++rows) {
     const std::optional<double> seconds = measurement.OfRows(rows);
     if (!seconds) return;
-    policy.SawStep(rows, 1, *seconds);
+    policy.RecordStep(rows, 1, *seconds);
   }
   for (int64_t tokens = 1; tokens <= options.most_mtp_tokens; ++tokens) {
     const std::optional<double> seconds = measurement.OfDrafts(tokens);
     if (!seconds) return;
-    policy.SawDrafting(tokens, 1, *seconds);
+    policy.RecordDraftTime(tokens, 1, *seconds);
   }
 }
 
@@ -165,8 +166,8 @@ void MeasurePasses(model::Model& model, int64_t most_tokens, PrefillPolicy& poli
       if (!model.Step(std::span(&chunk, 1))) return;
       if (i > 0) least = std::min(least, Since(began));
     }
-    policy.SawStep(rows == 1 ? 1 : 0, rows == 1 ? 0 : rows, least);
-    if (drafts != nullptr && rows > 1) drafts->SawStep(rows, 0, least);
+    policy.RecordStep(rows == 1 ? 1 : 0, rows == 1 ? 0 : rows, least);
+    if (drafts != nullptr && rows > 1) drafts->RecordStep(rows, 0, least);
   }
 }
 

@@ -1,5 +1,6 @@
-// What steps of several rows and drafts of the block cost on this machine, measured before the first request: prices that are learnt from requests
-// begin with those of steps that a device meets for the first time, and are tried ever more seldom where they seem not to pay.
+// Prices of steps of several rows and of drafts of the block on this machine, measured before the first
+// request: prices that are learnt from requests begin with those of steps that a device meets for the first
+// time, and are tried ever more seldom where they seem not to pay.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@ namespace dsv4::engine {
 
 struct PriceOptions {
   int64_t most_drafted = 4;     // Rows beside the first.
-  int64_t most_mtp_tokens = 0;  // Of the draft block; 0: it is not asked.
+  int64_t most_mtp_tokens = 0;  // Tokens of the draft block; 0: it is not asked.
   double most_seconds = 0.5;    // Behind the first steps, which find a device cold.
 };
 

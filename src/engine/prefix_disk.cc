@@ -30,7 +30,7 @@ constexpr int64_t kSlowBytesPerSecond = 20'000'000;
 constexpr int kMaxReads = 3;
 
 // Yields to the threads that compute the answers. It can only fail to be nicer.
-void LowerPriority() { (void)::setpriority(PRIO_PROCESS, 0, 10); }  // Of this thread, on Linux.
+void LowerPriority() { (void)::setpriority(PRIO_PROCESS, 0, 10); }  // Priority of this thread, on Linux.
 
 // Hashes of ever longer beginnings of one list of tokens, as HashPrefixes has them.
 class PrefixHasher {
@@ -147,7 +147,7 @@ PrefixDisk::Match PrefixDisk::Longest(uint64_t salt, std::span<const int32_t> to
       const int64_t past = entry->state.num_tokens - length;
       if (entry->state.salt != salt || past < 0 || past > kDiskRewindTokens) continue;
       if (written_only && !entry->written) continue;
-      // Of one length the state that needs the least taking back.
+      // Among those of one length the state that needs the least taking back.
       if (best.length == length && best.entry->state.num_tokens <= entry->state.num_tokens) continue;
       best = {.entry = entry, .length = length};
     }

@@ -34,7 +34,7 @@ namespace dsv4::engine {
 
 struct PrefixDiskOptions {
   std::string directory;
-  int64_t max_bytes = 0;  // Of all files, other servers' too; > 0.
+  int64_t max_bytes = 0;  // Bytes of all files, other servers' too; > 0.
   // The producer of the model's states (model::Model::Origin), asked without waiting. Unavailable: not known yet. Until it is known nothing is
   // read, and what is offered waits. With any other error the disk takes no more part. States of another origin are not used, so that
   // a hit always has the numbers of a cold run. They are removed when they are the least recently used.
@@ -43,8 +43,8 @@ struct PrefixDiskOptions {
 };
 
 struct PrefixDiskStats {
-  int64_t num_states = 0;  // That this model can use.
-  int64_t num_bytes = 0;   // Of all files.
+  int64_t num_states = 0;  // States that this model can use.
+  int64_t num_bytes = 0;   // All files'.
   int64_t num_written = 0;
   int64_t num_read = 0;
   int64_t num_read_tokens = 0;
@@ -63,7 +63,7 @@ class PrefixDisk {
   // A state on its way from the disk, for IsDone and Take. Dropping it on the engine's thread gives it up.
   struct Load;
   struct Loaded {
-    std::vector<int32_t> tokens;  // That the state holds: not only those of the prompt.
+    std::vector<int32_t> tokens;  // Tokens that the state holds: not only those of the prompt.
     kv::SequenceState state;
   };
 
@@ -74,7 +74,8 @@ class PrefixDisk {
   PrefixDisk(const PrefixDisk&) = delete;
   PrefixDisk& operator=(const PrefixDisk&) = delete;
 
-  // Of the directory: salts that are made with it are the same after a restart, and cannot be guessed from outside.
+  // Secret of the directory: salts that are made with it are the same after a restart, and cannot be guessed
+  // from outside.
   const std::string& secret() const { return directory_->secret(); }
   const PrefixDirectory::Findings& findings() const { return directory_->findings(); }
 
@@ -107,7 +108,7 @@ class PrefixDisk {
   PrefixDiskStats stats() const;
 
   static constexpr int64_t kMinGain = 64;
-  static constexpr int64_t kMinGainShare = 16;  // Of the length: one part of so many.
+  static constexpr int64_t kMinGainShare = 16;  // Share of the length: one part of so many.
 
  private:
   struct Entry {
@@ -119,7 +120,7 @@ class PrefixDisk {
     std::shared_ptr<Entry> entry;
     std::vector<int32_t> tokens;
     kv::Snapshot snapshot;
-    int64_t num_bytes = 0;  // Of memory.
+    int64_t num_bytes = 0;  // Memory's.
   };
   using Content = std::pair<std::vector<int32_t>, kv::Snapshot>;
   struct ReadJob {
@@ -135,7 +136,7 @@ class PrefixDisk {
   };
   struct Match {
     std::shared_ptr<Entry> entry;
-    int64_t length = 0;  // Of the common beginning, up to which the state can be taken back.
+    int64_t length = 0;  // Length of the common beginning, up to which the state can be taken back.
   };
 
   PrefixDisk(PrefixDiskOptions options, Deserialize deserialize, std::unique_ptr<PrefixDirectory> directory);
@@ -196,7 +197,7 @@ class PrefixDisk {
   int64_t num_loads_seen_ = 0;
   bool writing_ = false;
   bool stopping_ = false;
-  bool warned_ = false;             // Of a failing disk; until it works again.
+  bool warned_ = false;             // Warning of a failing disk; until it works again.
   std::optional<uint64_t> origin_;  // Once it is known; only LearnOrigin changes it.
   bool disabled_ = false;
   PrefixDiskStats stats_;

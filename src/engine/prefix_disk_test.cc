@@ -279,7 +279,7 @@ TEST_F(PrefixDiskTest, TheQueueIsBoundedAndCanBeGivenUp) {
   EXPECT_EQ(stats.num_dropped + stats.num_written, 200);
   EXPECT_EQ(static_cast<int64_t>(Files().size()), stats.num_written);
   EXPECT_EQ(stats.num_states, stats.num_written);
-  EXPECT_TRUE(disk_->DropQueue());  // What was written holds memory until now.
+  EXPECT_TRUE(disk_->DropQueue());  // Memory of unwritten states is held until now.
   EXPECT_FALSE(disk_->DropQueue());
 }
 

@@ -135,7 +135,7 @@ Result<Header> ReadHeader(const std::string& path, int fd) {
 }
 
 int Open(const std::string& path) {
-  // What stands there may be anything: a link elsewhere, a pipe that would be waited for.
+  // Files there may be anything: a link elsewhere, a pipe that would be waited for.
   return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 }
 

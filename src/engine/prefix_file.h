@@ -50,7 +50,7 @@ struct PrefixFileHead {
   uint64_t origin = 0;
   uint64_t salt = 0;
   int64_t num_tokens = 0;
-  int64_t num_bytes = 0;  // Of the file.
+  int64_t num_bytes = 0;  // The file's.
   PrefixHashes hashes = {};
 };
 

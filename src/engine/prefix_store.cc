@@ -1,3 +1,5 @@
+// Radix tree of kept sequence states: longest prefix, take-back by rewind, shared pages counted once, least
+// recently used.
 #include "engine/prefix_store.h"
 
 #include <xxhash.h>
@@ -20,7 +22,7 @@ struct PrefixStore::Node {
   std::vector<int32_t> edge;                          // The tokens from the parent to here.
   int64_t depth = 0;                                  // Tokens from the root to here.
   std::map<int32_t, std::unique_ptr<Node>> children;  // By the first token of their edge.
-  std::optional<kv::SequenceState> state;             // Of `depth` tokens.
+  std::optional<kv::SequenceState> state;             // State after `depth` tokens.
   std::vector<uint64_t> blocks;                       // Hashes of the blocks that end in the edge.
   int64_t num_bytes = 0;
   std::list<Node*>::iterator place;  // In recent_, when there is a state.

@@ -58,7 +58,7 @@ class PrefixStore {
 
  private:
   struct Node;
-  struct Place;  // Where a walk along a prompt ends.
+  struct Place;  // Node at which a walk along a prompt ends.
 
   Place Walk(uint64_t salt, std::span<const int32_t> tokens) const;
   Node& MakeNode(uint64_t salt, std::span<const int32_t> tokens);
@@ -75,7 +75,7 @@ class PrefixStore {
   StoredBlocks NewBlocks(uint64_t salt, std::span<const int32_t> tokens, int64_t common,
                          const Node* node) const;
 
-  // Of a state of `length` tokens beside one with which it has the first `common` in common.
+  // Most bytes of a state of `length` tokens beside one with which it has the first `common` in common.
   int64_t MostBytes(int64_t length, int64_t common) const;
 
   int64_t max_bytes_;

@@ -1,3 +1,5 @@
+// Tests of the prefix store: longest prefixes, rewinds, worth of states, shared pages, eviction, blocks for
+// routers.
 #include "engine/prefix_store.h"
 
 #include <gtest/gtest.h>

@@ -45,13 +45,13 @@ void QueuedStepper::Abandon() {
 bool QueuedStepper::Step(std::vector<Event>& events) {
   settled_.reset();
   if (QueuesAhead()) {
-    GoOn(events);
+    Continue(events);
     return true;
   }
   return speculator_.Choose() && Verify(events);
 }
 
-bool QueuedStepper::MayGoOn() {
+bool QueuedStepper::MayContinue() {
   if (!std::ranges::all_of(core_.running, [](const auto& sequence) { return sequence->GoesOn(); }))
     return false;
   if (admission_.HasWork()) return false;
@@ -74,7 +74,8 @@ bool QueuedStepper::QueuesAhead() {
   if (core_.options.observer != nullptr || core_.options.watcher != nullptr) return false;
   if (core_.model.cache_layout().max_rewind_tokens < 1) return false;
   const int64_t most = std::min(core_.options.max_step_tokens, core_.model.options().max_chunk_tokens);
-  if (core_.running.empty() || static_cast<int64_t>(core_.running.size()) > most || !MayGoOn()) return false;
+  if (core_.running.empty() || static_cast<int64_t>(core_.running.size()) > most || !MayContinue())
+    return false;
   if (!std::ranges::all_of(core_.running, [](const auto& sequence) { return DecodesOnBackend(*sequence); }) ||
       speculator_.Plan())
     return false;
@@ -110,7 +111,7 @@ std::unique_ptr<QueuedStepper::InFlight> QueuedStepper::Queue(const std::vector<
   return std::make_unique<InFlight>(InFlight{std::move(*step), sequences});
 }
 
-bool QueuedStepper::GoOn(std::vector<Event>& events) {
+bool QueuedStepper::Continue(std::vector<Event>& events) {
   if (in_flight_ == nullptr) return false;
   const std::unique_ptr<InFlight> now = std::exchange(in_flight_, nullptr);
   if (now->has_ended()) return false;
@@ -118,7 +119,7 @@ bool QueuedStepper::GoOn(std::vector<Event>& events) {
   // A draft of what comes behind the token in flight wants a step of its own, with that token in front.
   const bool drafts = speculator_.Plan();
   for (const auto& sequence : core_.running) sequence->num_verified = 0;
-  if (MayGoOn() && !drafts) {
+  if (MayContinue() && !drafts) {
     // The token that a sequence is about to get may be its last, which is never read.
     std::ranges::copy_if(now->sequences, std::back_inserter(next), [](const Sequence* sequence) {
       return sequence != nullptr && sequence->num_output_tokens() + 1 < sequence->max_tokens;
@@ -128,7 +129,7 @@ bool QueuedStepper::GoOn(std::vector<Event>& events) {
   Settle(*now, events);
   // The time of one step, where the one behind it was there to begin at once.
   const auto num_rows = static_cast<int64_t>(now->sequences.size());
-  if (settled_.has_value()) speculator_.SawDecodeStep(num_rows, num_rows, *settled_);
+  if (settled_.has_value()) speculator_.RecordDecodeStep(num_rows, num_rows, *settled_);
   admission_.CountGoodStep();
   settled_.reset();
   if (in_flight_ != nullptr) settled_ = std::chrono::steady_clock::now();
@@ -195,7 +196,7 @@ bool QueuedStepper::Verify(std::vector<Event>& events) {
   ++core_.stats.num_steps_verified_on_backend;
   core_.stats.num_steps_replayed += core_.model.replay_counters().replayed - replayed_before;
   const auto num_sequences = static_cast<int64_t>(core_.running.size());
-  if (tokens) speculator_.SawDecodeStep(num_rows, num_sequences, began);
+  if (tokens) speculator_.RecordDecodeStep(num_rows, num_sequences, began);
   size_t row = 0;
   for (const auto& sequence : core_.running) {
     const std::span<const int32_t> draft =

@@ -18,7 +18,7 @@ class QueuedStepper final : public Stepper {
   ~QueuedStepper() override;
 
   // With a step in flight: queues the one behind it, if it may, and takes what that one has given. False without one that a request wants.
-  bool GoOn(std::vector<Event>& events);
+  bool Continue(std::vector<Event>& events);
   // Starts to queue ahead, or runs the step that verifies drafts.
   bool Step(std::vector<Event>& events) override;
   // Waits for the step in flight and takes nothing of it.
@@ -30,7 +30,7 @@ class QueuedStepper final : public Stepper {
 
   bool QueuesAhead();
   // Whether nothing is to be done before the next step is queued.
-  bool MayGoOn();
+  bool MayContinue();
   // Queues a step of `sequences`, behind the one in flight if there is one; null if that fails.
   std::unique_ptr<InFlight> Queue(const std::vector<Sequence*>& sequences, const InFlight* before);
   // Waits for the step, and advances its sequences.

@@ -22,7 +22,7 @@ std::vector<Pending> HostStepper::Wanted() const {
     int64_t max_chunk = next_kept > 0 ? next_kept - sequence->length() : 0;
     if (sequence->wants_scores())
       max_chunk = max_chunk > 0 ? std::min(max_chunk, kMostScoredRows) : kMostScoredRows;
-    // What steps have chosen is read again as they read it.
+    // Chosen tokens are read again as steps read them.
     if (core_.few_rows > 0 && !sequence->reading())
       max_chunk = max_chunk > 0 ? std::min(max_chunk, core_.few_rows) : core_.few_rows;
     // Without its mask nothing can be sampled. A prompt goes on up to its last pieces, for others may wait for it.

@@ -1,4 +1,4 @@
-// What goes into the engine and what comes out: token ids only. Text, stop strings and chat grammar live above.
+// Requests and results of the engine: token ids only. Text, stop strings and chat grammar live above.
 #pragma once
 
 #include <chrono>
@@ -40,7 +40,8 @@ struct Request {
   // Waiting requests of the owner with the fewest running ones go first. While all places are taken, one of an owner that has none takes
   // the place of an owner that has several (EngineOptions::turn_seconds).
   uint64_t owner = 0;
-  // Of a lower number is started and read before those of a higher one; answers that are being made are not touched.
+  // Lower numbers are started and read before those of a higher one; answers that are being made are not
+  // touched.
   int64_t priority = 0;
 };
 

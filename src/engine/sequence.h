@@ -30,26 +30,28 @@ struct Sequence {
   int64_t max_tokens = 0;
   sampling::Sampler sampler;
   std::chrono::steady_clock::time_point arrival = std::chrono::steady_clock::now();
-  std::vector<Result<sampling::SampledToken>> sampled = {};  // Of the step that runs.
-  std::vector<sampling::ScoredToken> scored = {};            // Of the step that runs.
+  std::vector<Result<sampling::SampledToken>> sampled = {};  // Result of the step that runs.
+  std::vector<sampling::ScoredToken> scored = {};            // Scores of the step that runs.
   int64_t num_scored = 1;  // Prompt tokens whose log-probabilities are known, with the first, which has none.
   std::unique_ptr<speculation::Drafter> drafter = nullptr;  // Made when it is first asked.
   speculation::AcceptanceRecord acceptance = {};
-  speculation::Draft draft = {};  // Of which the step that runs
+  speculation::Draft draft = {};  // Draft of which the step that runs
   int64_t num_verified = 0;       // verifies so many tokens. Of the draft block: which is to make so many.
   speculation::Draft watched =
-      {};                  // Of the drafter: what may follow the tokens that were known when it was made,
+      {};  // Guess of the drafter: what may follow the tokens that were known when it was made,
   int64_t watched_at = 0;  // so many.
-  speculation::Draft unverified = {};  // Of the model's drafter the same, where nothing of it was verified.
+  // Guess of the model's drafter the same, where nothing of it was verified.
+  speculation::Draft unverified = {};
   int64_t unverified_at = 0;
-  double draft_cost = 0.0;  // Of the step that runs, in steps of one token: its part of what drafts cost.
-  std::vector<int32_t> rows = {};               // Of the step that runs, where it verifies a draft.
+  // Cost in the step that runs, in steps of one token: its part of what drafts cost.
+  double draft_cost = 0.0;
+  std::vector<int32_t> rows = {};               // Rows of the step that runs, where it verifies a draft.
   std::optional<kv::SequenceState> state = {};  // Absent while waiting.
   std::vector<int64_t> keep_at = {};            // Ascending: lengths at which the state is kept.
   int64_t checkpoint_every = 0;                 // > 0: and at the multiples of this within the prompt.
   RequestId waits_for = 0;  // A running request that is computing the beginning of this prompt,
   int64_t waits_until = 0;  // up to here; 0: waits for none.
-  std::shared_ptr<PrefixDisk::Load> load = nullptr;  // Of a state to start from.
+  std::shared_ptr<PrefixDisk::Load> load = nullptr;  // Load of a state to start from.
   bool asked_disk = false;                           // Whether it has such a state.
   int64_t expected_reuse = -1;  // Tokens at most that a kept state has; -1: not looked up.
   std::chrono::steady_clock::time_point running_since = {};  // Admitted at last.

@@ -44,7 +44,7 @@ void Speculator::Learn(Sequence& sequence) {
   if (!sequence.watched.tokens.empty() && sequence.watched_at < num_known) {
     const bool right =
         sequence.tokens[static_cast<size_t>(sequence.watched_at)] == sequence.watched.tokens.front();
-    draft_policy_.SawDraft(sequence.acceptance, sequence.watched.evidence, 1, right ? 1 : 0);
+    draft_policy_.RecordDraft(sequence.acceptance, sequence.watched.evidence, 1, right ? 1 : 0);
     sequence.watched = {};
   }
   sequence.drafter->Read(sequence.tokens);
@@ -123,7 +123,7 @@ bool Speculator::Plan() {
   }
   const auto by_mtp = [](const speculation::Length& length) { return length.by_mtp && length.tokens > 0; };
   const int evidence = options.dspark ? speculation::kDsparkEvidence : speculation::kMtpEvidence;
-  if (num_always == 0 && asks_mtp && draft_policy_.TriesMtp() && std::ranges::none_of(lengths, by_mtp)) {
+  if (num_always == 0 && asks_mtp && draft_policy_.ShouldTryMtp() && std::ranges::none_of(lengths, by_mtp)) {
     const double price = draft_policy_.Price(1, 1, num_running, 1, 1);
     const auto first = std::ranges::find_if(candidates, [&](const speculation::Candidate& candidate) {
       return candidate.most_mtp > 0 && price <= candidate.record->Credit(evidence);
@@ -202,7 +202,7 @@ bool Speculator::MakeModelDrafts() {
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     core_.stats.drafting_seconds += seconds;
     if (drafts && !known_drafts_.insert(longest).second)
-      draft_policy_.SawDrafting(longest, static_cast<int64_t>(chunks.size()), seconds);
+      draft_policy_.RecordDraftTime(longest, static_cast<int64_t>(chunks.size()), seconds);
     if (!drafts) LogWarning("drafts are left out of this step: " + drafts.error().message());
     for (size_t i = 0; i < drafted.size(); ++i) {
       Sequence& sequence = *drafted[i];
@@ -257,33 +257,33 @@ void Speculator::LearnUnverified(Sequence& sequence) {
   if (sequence.unverified.tokens.empty() || sequence.unverified_at >= num_known) return;
   const bool right =
       sequence.tokens[static_cast<size_t>(sequence.unverified_at)] == sequence.unverified.tokens.front();
-  SawDraft(sequence, sequence.unverified, 1, right ? 1 : 0);
+  RecordDraft(sequence, sequence.unverified, 1, right ? 1 : 0);
   sequence.unverified = {};
 }
 
-void Speculator::SawDraft(Sequence& sequence, const speculation::Draft& draft, int64_t verified,
-                          int64_t accepted) {
-  draft_policy_.SawDraft(sequence.acceptance, draft.evidence, verified, accepted);
+void Speculator::RecordDraft(Sequence& sequence, const speculation::Draft& draft, int64_t verified,
+                             int64_t accepted) {
+  draft_policy_.RecordDraft(sequence.acceptance, draft.evidence, verified, accepted);
   // And what is to be expected of blocks before one is drafted.
   if (draft.source == speculation::Source::kDspark)
-    draft_policy_.SawDraft(sequence.acceptance, speculation::kDsparkEvidence, verified, accepted);
+    draft_policy_.RecordDraft(sequence.acceptance, speculation::kDsparkEvidence, verified, accepted);
 }
 
-void Speculator::SawDecodeStep(int64_t rows, int64_t num_sequences, Clock::time_point begin) {
+void Speculator::RecordDecodeStep(int64_t rows, int64_t num_sequences, Clock::time_point begin) {
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  core_.prefill_policy.SawStep(rows, 0, seconds);
+  core_.prefill_policy.RecordStep(rows, 0, seconds);
   if (!core_.options.speculation.any()) return;
   if (known_rows_.insert(rows).second) return;
-  draft_policy_.SawStep(rows, num_sequences, seconds);
-  if (rows == num_sequences) draft_policy_.SawStepWithoutMtp();
+  draft_policy_.RecordStep(rows, num_sequences, seconds);
+  if (rows == num_sequences) draft_policy_.RecordStepWithoutMtp();
 }
 
-Status Speculator::SawSampled(Sequence& sequence, int64_t num_sampled) {
+Status Speculator::RecordSampled(Sequence& sequence, int64_t num_sampled) {
   sequence.acceptance.Paid(num_sampled, sequence.num_verified > 0 ? num_sampled - 1 : 0,
                            std::exchange(sequence.draft_cost, 0.0));
   if (sequence.num_verified == 0) return {};
   const int64_t accepted = num_sampled - 1;  // All in front of the last were the draft's.
-  SawDraft(sequence, sequence.draft, sequence.num_verified, accepted);
+  RecordDraft(sequence, sequence.draft, sequence.num_verified, accepted);
   const auto source = static_cast<size_t>(sequence.draft.source);
   for (int64_t place = 0; place < sequence.num_verified; ++place) {
     const size_t counted = std::min<size_t>(static_cast<size_t>(place), kDraftPlaces - 1);

@@ -22,9 +22,9 @@ class Speculator {
   // The same, and makes them.
   bool Choose();
   // A step gave the sequence so many tokens, in front of the last one its draft's. Takes back the draft's other tokens.
-  Status SawSampled(Sequence& sequence, int64_t num_sampled);
+  Status RecordSampled(Sequence& sequence, int64_t num_sampled);
   // A step of decode rows alone took the time since `begin`.
-  void SawDecodeStep(int64_t rows, int64_t num_sequences, std::chrono::steady_clock::time_point begin);
+  void RecordDecodeStep(int64_t rows, int64_t num_sequences, std::chrono::steady_clock::time_point begin);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -37,7 +37,7 @@ class Speculator {
   void PriceDrafts(std::span<Sequence* const> made, int64_t longest);
   // Learns from the token that came behind a block of which nothing was verified.
   void LearnUnverified(Sequence& sequence);
-  void SawDraft(Sequence& sequence, const speculation::Draft& draft, int64_t verified, int64_t accepted);
+  void RecordDraft(Sequence& sequence, const speculation::Draft& draft, int64_t verified, int64_t accepted);
   void Learn(Sequence& sequence);
   // Up to `most` tokens that may follow: what the constraint forces, or the drafter's as far as the constraint allows them.
   static speculation::Draft Propose(Sequence& sequence, int64_t most);

@@ -20,7 +20,7 @@ class StepWatcher {
   // The next step reads `token` at position state.length(). Called once for every sequence that reads one token, on the engine's
   // thread; `state` is valid during the call.
   virtual void BeforeDecode(RequestId request, const kv::SequenceState& state, int32_t token) = 0;
-  // What the step made of it; empty when the step failed.
+  // Result of the step; empty when the step failed.
   virtual void AfterDecode(RequestId request, std::span<const float> logits) = 0;
 };
 

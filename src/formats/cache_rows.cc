@@ -1,3 +1,4 @@
+// Packing and unpacking of one cache row by format, with groups, scales and values off the grid refused.
 #include "formats/cache_rows.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Tests of cache rows: golden vectors, sizes, rounded rows bit for bit, NaN, and formats that cannot be.
 #include "formats/cache_rows.h"
 
 #include <gmock/gmock.h>

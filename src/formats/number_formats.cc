@@ -1,3 +1,4 @@
+// Bit-level conversions between fp32 and bf16, f16, e4m3, e2m1 and e8m0.
 #include "formats/number_formats.h"
 
 #include <algorithm>

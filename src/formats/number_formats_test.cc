@@ -1,3 +1,4 @@
+// Tests of number formats: every code, every tie, overflow, NaN, signs and nibble order.
 #include "formats/number_formats.h"
 
 #include <gtest/gtest.h>

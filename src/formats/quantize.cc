@@ -1,3 +1,4 @@
+// Quantisers of rows and matrices: FP8 and FP4 groups of activations, FP8, MXFP4 and NVFP4 weights.
 #include "formats/quantize.h"
 
 #include <algorithm>

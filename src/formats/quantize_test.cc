@@ -1,3 +1,4 @@
+// Tests of quantisers: specification vectors, round-tripped scales, extreme blocks, and least-squares scales.
 #include "formats/quantize.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// Checks of a stored weight's layout and scales, and exact dequantisation of its rows.
 #include "formats/weight.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Tests of stored weights: all formats with the same values, scales, alignment, and each violation named.
 #include "formats/weight.h"
 
 #include <gmock/gmock.h>

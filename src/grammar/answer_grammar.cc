@@ -1,3 +1,5 @@
+// Compiler of a whole answer's grammar: reasoning, content, and tool calls with their parameters in any
+// order.
 #include "grammar/answer_grammar.h"
 
 #include <fmt/format.h>
@@ -106,7 +108,7 @@ class ToolCompiler {
     struct Option {
       uint32_t entry;
       uint32_t bit;         // 0: not counted.
-      uint32_t behind = 0;  // What must have been given before.
+      uint32_t behind = 0;  // Tokens that must have been given before.
     };
     std::vector<Option> options;
     uint32_t required = 0;
@@ -229,7 +231,7 @@ class AnswerCompiler {
   }
 
  private:
-  // What follows "<M tool_calls>".
+  // Calls behind "<M tool_calls>".
   Result<uint32_t> Calls() {
     const CallTags& tags = rules_.tags;
     if (rules_.tools.size() > kMaxTools) {
@@ -264,7 +266,7 @@ class AnswerCompiler {
     return parts_.Text(tool.name + "\">\n", parts_.builder.Call(body, next));
   }
 
-  // What stands behind the opening tag of an invoke whose one parameter is a text of a rule.
+  // Text that stands behind the opening tag of an invoke whose one parameter is a text of a rule.
   Result<uint32_t> TextCall(const CallableTool::Text& text) {
     const CallTags& tags = rules_.tags;
     DSV4_ASSIGN_OR_RETURN(
@@ -313,7 +315,7 @@ class AnswerCompiler {
     const Regex end = calls_ ? Either({closer, Opener()}) : closer;
     DSV4_ASSIGN_OR_RETURN(const Dfa until_close, FreeTextUntil(closer, end));
     std::vector<uint32_t> options;
-    // Where the content is free the answer may also be nothing but reasoning.
+    // If the content is free the answer may also be nothing but reasoning.
     const bool may_end = rules_.content == ContentKind::kText;
     DSV4_ASSIGN_OR_RETURN(options.emplace_back(),
                           may_end ? OpenEnded(until_close, content) : parts_.Terminal(until_close, content));

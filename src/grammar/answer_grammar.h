@@ -1,4 +1,4 @@
-// What a whole answer of the model may be, as one grammar: reasoning, then free text, JSON of a schema, or calls of tools.
+// Compiler of a whole answer's grammar: reasoning, then free text, JSON of a schema, or calls of tools.
 //
 //   answer  = [ reasoning THINK_END ] content          a call may also interrupt the reasoning, which then ends there
 //   content = text | text "<M tool_calls>" calls | what a rule says | "\n\n<M tool_calls>" calls
@@ -37,7 +37,7 @@ struct CallableTool {
   std::string parameters;  // A JSON schema of an object.
   // Every call satisfies the schema, and one that is not understood is an error. Else calls follow it as far as it is understood.
   bool strict = false;
-  std::string label;  // What errors call the schema: "tools[0].function.parameters".
+  std::string label;  // Name by which errors call the schema: "tools[0].function.parameters".
   // In place of `parameters`: the one parameter, a string, which the rule describes as it stands.
   struct Text {
     std::string parameter;
@@ -55,7 +55,7 @@ enum class ContentKind : uint8_t {
   kJson,      // A value of `schema`, or a call if there are tools.
   kRule,      // A text of `rule`, or a call if there are tools.
   kCall,      // A call.
-  kOpenCall,  // What stands behind "<M": the rest of a call that has begun.
+  kOpenCall,  // Text that stands behind "<M": the rest of a call that has begun.
 };
 
 struct AnswerRules {
@@ -64,10 +64,10 @@ struct AnswerRules {
   std::string think_end = "</think>";
   ContentKind content = ContentKind::kText;
   std::string schema = {};        // kJson.
-  std::string schema_label = {};  // What errors call it.
+  std::string schema_label = {};  // Name by which errors call it.
   ContentRule rule = {};          // kRule.
   CallTags tags = {};
-  std::vector<CallableTool> tools = {};  // Those that may be called; none: no tag means anything.
+  std::vector<CallableTool> tools = {};  // Tools that may be called; none: no tag means anything.
   bool parallel_calls = true;
   bool operator==(const AnswerRules&) const = default;
 };

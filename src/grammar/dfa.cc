@@ -1,3 +1,4 @@
+// Byte automata: determinisation, minimisation, intersection, difference, and multiples of decimals.
 #include "grammar/dfa.h"
 
 #include <fmt/format.h>
@@ -238,7 +239,7 @@ Result<Dfa> Dfa::Product(const Dfa& a, const Dfa& b, DfaLimits& limits, const Ac
       const auto [state_a, state_b] = pairs[state];
       const uint32_t next_a = a.Next(state_a, representatives[c]);
       const uint32_t next_b = state_b == kDead ? kDead : b.Next(state_b, representatives[c]);
-      // Where `a` is dead, neither product accepts any more.
+      // Once `a` is dead, neither product accepts any more.
       if (next_a != kDead) {
         const uint32_t next = id_of(next_a, next_b);
         dfa.next_[state * dfa.num_classes_ + c] = next;

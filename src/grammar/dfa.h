@@ -16,9 +16,9 @@
 
 namespace dsv4::grammar {
 
-// What making automata may cost. One for all automata of a grammar bounds them together.
+// Limits of the cost of making automata. One for all automata of a grammar bounds them together.
 struct DfaLimits {
-  size_t max_states = 100'000;     // Of one automaton.
+  size_t max_states = 100'000;     // Most states of one automaton.
   int64_t work_left = 30'000'000;  // Falls; within a second.
   Status TooLarge() const;
 };
@@ -30,7 +30,7 @@ class Dfa {
   static constexpr uint32_t kDead = UINT32_MAX;
   static constexpr uint32_t kStart = 0;
 
-  // Of no text.
+  // Automaton of no text.
   Dfa() = default;
   // ResourceExhausted when that takes more than the limits, or a few times as many intermediate states.
   static Result<Dfa> Compile(const Regex& regex, DfaLimits& limits);
@@ -58,7 +58,8 @@ class Dfa {
   // States that take memory.
   size_t num_states() const { return accepting_.size(); }
 
-  // Of the whole automaton: equal automata of different grammars can share what is derived from them.
+  // Fingerprint of the whole automaton: equal automata of different grammars can share what is derived from
+  // them.
   using Fingerprint = std::pair<uint64_t, uint64_t>;
   const Fingerprint& fingerprint() const { return fingerprint_; }
 

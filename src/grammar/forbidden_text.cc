@@ -1,3 +1,4 @@
+// Automaton of texts that contain none of some words.
 #include "grammar/forbidden_text.h"
 
 #include <utility>

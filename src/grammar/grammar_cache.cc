@@ -1,3 +1,4 @@
+// Least-recently-used cache of compiled grammars, and of refusals.
 #include "grammar/grammar_cache.h"
 
 #include <algorithm>

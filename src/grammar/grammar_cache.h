@@ -35,7 +35,7 @@ class GrammarCache {
   const size_t max_states_;
   std::mutex mutex_;
   std::list<Entry> entries_;  // The most recently used first.
-  size_t num_states_ = 0;     // Of all.
+  size_t num_states_ = 0;     // States of all.
 };
 
 }  // namespace dsv4::grammar

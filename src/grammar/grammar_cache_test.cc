@@ -1,3 +1,4 @@
+// Tests of the grammar cache: shared grammars, eviction, and the compiler's errors.
 #include "grammar/grammar_cache.h"
 
 #include <gtest/gtest.h>

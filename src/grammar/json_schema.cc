@@ -1,3 +1,4 @@
+// Entry points from JSON Schema and JSON mode to a program.
 #include "grammar/json_schema.h"
 
 #include <fmt/format.h>

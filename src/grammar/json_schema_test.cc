@@ -1,3 +1,5 @@
+// Tests of JSON Schema grammars: types, members, arrays, strings, numbers, branches, references, depth and
+// errors.
 #include "grammar/json_schema.h"
 
 #include <gmock/gmock.h>
@@ -357,7 +359,7 @@ TEST(JsonSchema, ErrorsNameThePlace) {
   }
 }
 
-// What pydantic, OpenAPI and older drafts write beside the rest.
+// Keywords that pydantic, OpenAPI and older drafts write beside the rest.
 TEST(JsonSchema, MembersByTheirNamesAndNumber) {
   Check(
       {{R"({"patternProperties":{"^a":{"type":"integer"},"z$":{"type":"null"}}})",
@@ -496,7 +498,7 @@ TEST(JsonSchema, HostileSchemasEndSoon) {
       matcher.Mask(mask);
       EXPECT_GT(mask.Count(), 0);
     }
-    // Of this process. About a second without sanitizers; what is not bounded takes for ever.
+    // Time of this process. About a second without sanitizers; what is not bounded takes for ever.
     const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
     EXPECT_LT(seconds, 30) << schema.substr(0, 100);
   }

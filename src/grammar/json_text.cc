@@ -1,3 +1,4 @@
+// Byte expressions of JSON's characters, strings, white space and numbers between bounds.
 #include "grammar/json_text.h"
 
 #include <fmt/format.h>
@@ -159,7 +160,8 @@ Regex WholeBelow(const std::string& digits) {
   return Either(std::move(options));
 }
 
-// What may follow a whole part that equals the bound's, for numbers above (`above`) or below the bound.
+// Fraction that may follow a whole part that equals the bound's, for numbers above (`above`) or below the
+// bound.
 Regex FractionBeside(const std::string& bound, bool above, bool exclusive) {
   const int length = static_cast<int>(bound.size());
   std::vector<Regex> options;  // After the point.

@@ -1,3 +1,4 @@
+// Threads through a program: tokens accepted, masks of the next token in pieces, and forced bytes.
 #include "grammar/matcher.h"
 
 #include <fmt/format.h>

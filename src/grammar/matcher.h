@@ -46,8 +46,8 @@ class Matcher {
   bool IsComplete() const { return place_.complete; }
   // Whether a stop id was accepted: nothing is allowed any more.
   bool IsFinished() const { return finished_; }
-  // What must come next, whatever is sampled; maybe cut. Not accepted yet. Tokens that cross its end are excluded by writing it:
-  // a caller that skips ahead decides that.
+  // Bytes that must come next, whatever is sampled; maybe cut. Not accepted yet. Tokens that cross its end
+  // are excluded by writing it: a caller that skips ahead decides that.
   std::string ForcedBytes();
   // The same as tokens, up to `most`: the longest that fit, one after the other. Sampled ones may differ, and spell the same.
   std::vector<TokenId> ForcedTokens(size_t most);

@@ -1,3 +1,5 @@
+// Tests of the matcher: masks against single tokens, pieces, added tokens, snapshots, forced bytes and
+// limits.
 #include "grammar/matcher.h"
 
 #include <fmt/format.h>
@@ -53,7 +55,7 @@ std::vector<std::pair<std::string, std::shared_ptr<const Program>>> Grammars() {
   return grammars;
 }
 
-// What Mask() promises, said in the plainest way: a token is allowed exactly if Accept() takes it.
+// Promise of Mask(), said in the plainest way: a token is allowed exactly if Accept() takes it.
 TEST(Matcher, MasksAreWhatAcceptTakes) {
   std::mt19937 random(1);
   for (const auto& [schema, grammar] : Grammars()) {

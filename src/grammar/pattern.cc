@@ -1,3 +1,4 @@
+// Parser of regular expressions to byte expressions, with unsupported parts named.
 #include "grammar/pattern.h"
 
 #include <fmt/format.h>

@@ -16,7 +16,7 @@ namespace dsv4::grammar {
 Result<Regex> PatternContent(std::string_view pattern, Spelling spelling = Spelling::kJson);
 
 struct PatternFlags {
-  bool ignore_case = false;  // Of the letters A to Z.
+  bool ignore_case = false;  // Case of the letters A to Z.
   bool dot_all = false;      // `.` is any character, ends of lines too.
   bool newline_ends_lines =
       false;  // And nothing else does, for `.`: as Rust and Python have it, not ECMA-262.

@@ -1,3 +1,4 @@
+// Builder of pushdown programs: nodes, terminals, size limits, loops and least depths to return.
 #include "grammar/program.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Byte expressions: sequences, alternatives, repetitions and their sizes.
 #include "grammar/regex.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Compiler of flattened schemas to program nodes: objects, arrays, strings, numbers, enumerations and
+// references.
 #include "grammar/schema_compiler.h"
 
 #include <fmt/format.h>
@@ -48,7 +50,8 @@ bool IsOfType(const Json& value, const Json& types) {
 
 Regex AnyByte() { return ByteRange(0, 255); }
 
-// What is kept out of counted strings for the whole of `closer`, which would multiply their states: "</" and one character.
+// Beginning that is kept out of counted strings for the whole of `closer`, which would multiply their states:
+// "</" and one character.
 std::string Beginning(const std::string& closer) {
   size_t end = std::min<size_t>(3, closer.size());
   while (end < closer.size() && (static_cast<uint8_t>(closer[end]) & 0xC0) == 0x80) ++end;
@@ -158,7 +161,7 @@ Result<Json> SchemaCompiler::Flat(const Json& schema, const std::string& pointer
   return flattener_.Flatten(schema, pointer);
 }
 
-// What is understood of the schema; when that contradicts itself too, its type alone.
+// Part that is understood of the schema; when that contradicts itself too, its type alone.
 Result<SchemaCompiler::Nodes> SchemaCompiler::LenientOptions(const Json& schema, const std::string& pointer,
                                                              ValuePart part) {
   const Json known = Understood(schema);
@@ -354,7 +357,7 @@ Result<std::vector<Dfa>> SchemaCompiler::Scalars(const Json& schema, const std::
 
 Result<Dfa> SchemaCompiler::Number(const Json& schema, const std::string& pointer, bool integer) {
   NumberBounds bounds = {.minimum = {}, .maximum = {}, .integer = integer};
-  // Of two bounds on one side the tighter counts.
+  // Tighter of two bounds on one side counts.
   const auto bound = [&](const char* inclusive, const char* exclusive, bool is_minimum,
                          std::optional<std::string>& text, bool& is_exclusive) {
     const Json* a = Find(schema, inclusive);

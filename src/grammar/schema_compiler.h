@@ -16,7 +16,8 @@
 
 namespace dsv4::grammar {
 
-// What all schemas of a grammar share: its nodes, its limits and the automata that occur again and again.
+// State that all schemas of a grammar share: its nodes, its limits and the automata that occur again and
+// again.
 class GrammarParts {
  public:
   GrammarParts() : end_(builder.Return()) {}
@@ -39,11 +40,11 @@ class GrammarParts {
   std::unordered_map<std::string, uint32_t> known_;  // Automata by what they are made of.
 };
 
-// Where a value stands: an answer's content, or an argument of a call.
+// Place of a value: an answer's content, or an argument of a call.
 struct ValuePlace {
   // The text that ends a parameter ("</", the marker's text, the tag's name, ">"): no value can have it. Empty outside of calls.
   std::string closer = {};
-  // What is not understood of the schema is left out, where otherwise it is an error.
+  // Unknown keywords of the schema are left out, where otherwise it is an error.
   bool lenient = false;
 };
 
@@ -67,9 +68,9 @@ class SchemaCompiler {
     std::string pointer;
     bool required;
   };
-  // What members that are not listed may be: what the schema says, else none where it lists any.
+  // Schema of members that are not listed: what the schema says, else none where it lists any.
   static Json Additional(const Json& schema);
-  // Those of `properties`, then those that only `required` names.
+  // Members of `properties`, then those that only `required` names.
   static std::vector<Member> Members(const Json& schema, const std::string& pointer, const Json& additional);
 
   // With $ref and allOf worked in.
@@ -78,7 +79,7 @@ class SchemaCompiler {
     Json schema;
     std::string pointer;
   };
-  // What a flat schema with anyOf or oneOf chooses from, each with what stands beside that.
+  // Branches of a flat schema with anyOf or oneOf, each with what stands beside that.
   Result<std::vector<Branch>> Branches(const Json& schema, const std::string& pointer);
   // The types a schema allows: those it names, else those its keywords are about, else all.
   static std::vector<std::string> Types(const Json& schema);

@@ -32,7 +32,7 @@ bool Accepts(const Dfa& dfa, std::string_view text) {
   return state != Dfa::kDead && dfa.IsAccepting(state);
 }
 
-// What a list of different values can be made of; empty where that is not a short list.
+// Values of which a list of different ones can be made; empty where that is not a short list.
 std::vector<Json> FewValues(const Json& schema) {
   std::vector<Json> values;
   if (!schema.is_object()) return values;

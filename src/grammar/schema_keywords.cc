@@ -1,3 +1,4 @@
+// Table of JSON Schema keywords, their checks, and the merge of two schemas to one.
 #include "grammar/schema_keywords.h"
 
 #include <fmt/format.h>
@@ -114,7 +115,7 @@ constexpr std::array<std::string_view, 22> kAnnotations = {
     "writeOnly",
     "contentEncoding",
     "contentMediaType",
-    // Of OpenAPI and of editors; what a discriminator says follows from the branches.
+    // Keywords of OpenAPI and of editors; what a discriminator says follows from the branches.
     "discriminator",
     "externalDocs",
     "xml",
@@ -144,7 +145,7 @@ bool IsTypeName(const Json& value) {
          std::find(kTypes.begin(), kTypes.end(), value.get_ref<const std::string&>()) != kTypes.end();
 }
 
-// What the keyword wanted and did not get; empty when it did.
+// Demand of the keyword that was not met; empty when it was.
 std::string_view Complaint(Wants wants, const Json& value) {
   const auto all = [&](auto&& test) { return std::all_of(value.begin(), value.end(), test); };
   switch (wants) {

@@ -48,7 +48,7 @@ class SchemaFlattener {
   Result<Json> Flatten(const Json& schema, const std::string& pointer, int depth = 0);
   // The schema with what other keywords can say said by them (schema_rewrite.h).
   Result<Json> Rewrite(const Json& schema, const std::string& pointer) const;
-  // What satisfies both; both are flat.
+  // Schema of what satisfies both; both are flat.
   Result<Json> Merge(const Json& a, const Json& b, const std::string& pointer);
 
  private:

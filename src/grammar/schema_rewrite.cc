@@ -1,3 +1,5 @@
+// Rewriting of a schema's negations, conditions, dependencies and older keywords into those that are
+// compiled.
 #include "grammar/schema_rewrite.h"
 
 #include <fmt/format.h>

@@ -10,7 +10,8 @@
 
 namespace dsv4::grammar {
 
-// What only this module writes into schemas. A document that has one gets what it says: each narrows.
+// Keywords that only this module writes into schemas. A document that has one gets what it says: each
+// narrows.
 inline constexpr const char* kNotValues = "\x01not";  // A list of scalars, none of which the value is.
 inline constexpr const char* kAlsoStrings =
     "\x01also";  // A list of {"pattern"} and {"format"}, all of which a string satisfies.

@@ -1,3 +1,4 @@
+// Toy vocabulary and helpers that compile grammars and try texts, for tests of this module.
 #include "grammar/testing.h"
 
 #include <cstdlib>

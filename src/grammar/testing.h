@@ -9,7 +9,7 @@
 
 namespace dsv4::grammar::testing {
 
-// Of the toy tokenizer: all bytes, some merges, added tokens.
+// Toy tokenizer's ids: all bytes, some merges, added tokens.
 inline constexpr TokenId kStop = 299;
 inline constexpr TokenId kThinkEnd = 295;
 inline constexpr TokenId kDsml = 294;

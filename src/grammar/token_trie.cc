@@ -1,3 +1,4 @@
+// Vocabulary as a byte tree: tokens that fit into a terminal, plain tokens at once, longest prefixes.
 #include "grammar/token_trie.h"
 
 #include <fmt/format.h>
@@ -182,7 +183,7 @@ std::span<const uint8_t> TokenTrie::BytesOf(TokenId id) const {
 void TokenTrie::SortOutPlainTokens() {
   std::vector<std::vector<TokenId>> by_chars;
   std::vector<uint8_t> is_rest(nodes_.size(), 0);
-  std::vector<uint32_t> path;  // Of nodes, by depth.
+  std::vector<uint32_t> path;  // Path of nodes, by depth.
   for (uint32_t node = 0; node < nodes().size(); ++node) {
     path.resize(nodes_[node].depth);
     path.push_back(node);
@@ -201,7 +202,7 @@ void TokenTrie::SortOutPlainTokens() {
     plain_ends_.push_back(plain_.size());
   }
   is_rest[0] = 1;
-  std::vector<uint32_t> index(nodes_.size());  // Of the first rest node from a node on.
+  std::vector<uint32_t> index(nodes_.size());  // Index of the first rest node from a node on.
   for (uint32_t node = 0; node < nodes().size(); ++node) {
     index[node] = static_cast<uint32_t>(rest_.size());
     if (is_rest[node] != 0) rest_.push_back({.node = node, .subtree_end = 0});

@@ -79,7 +79,7 @@ class TokenTrie {
   // The longest token that `bytes` begin with; -1: none.
   TokenId LongestPrefix(std::string_view bytes) const;
 
-  // What the tokens do to a terminal in some state.
+  // Fit of the tokens in a terminal's state.
   struct Fit {
     std::vector<TokenId> few;    // Tokens whose bytes all fit in the terminal; of many, `many` has the bits.
     std::vector<uint64_t> many;  // Empty, or a word for 64 ids.

@@ -1,3 +1,4 @@
+// SHA-256 and git digests by OpenSSL, and the form of digest texts.
 #include "hub/digest.h"
 
 #include <fmt/format.h>

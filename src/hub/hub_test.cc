@@ -1,3 +1,5 @@
+// Tests of hub: names, listings, digests, transfers that fail and go on, and the cache, against a local
+// server.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

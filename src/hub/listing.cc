@@ -1,3 +1,4 @@
+// Parser of a hub's listing of a revision, with hostile names refused, and URLs of its files.
 #include "hub/listing.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Locked, resumable download file, hashed as it grows and renamed when its digest is right.
 #include "hub/partial_file.h"
 
 #include <fcntl.h>

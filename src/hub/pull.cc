@@ -1,3 +1,4 @@
+// Download of a checkpoint: plan, parallel transfers, retries, space, digests and the snapshot's links.
 #include "hub/pull.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Parser of OWNER/NAME@REVISION and page addresses, and folders of huggingface_hub's cache.
 #include "hub/reference.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Several HTTP transfers at a time by libcurl's multi interface, with ranges, stalls and status codes.
 #include "hub/transfer.h"
 
 #include <curl/curl.h>

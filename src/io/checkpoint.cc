@@ -1,3 +1,5 @@
+// Checkpoint directory opened by index or single file: mapped shards, and all tensors by name with
+// contradictions refused.
 #include "io/checkpoint.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// Tests of checkpoint directories: shards, missing parts, indexes that disagree, links, files that cannot be
+// mapped.
 #include "io/checkpoint.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// Reader threads that bring chosen ranges of mapped files from disk before they are needed.
 #include "io/chosen_reads.h"
 
 namespace dsv4::io {

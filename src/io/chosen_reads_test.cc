@@ -1,3 +1,4 @@
+// Tests of chosen reads: nothing before the start, each range once, the rest left alone.
 #include "io/chosen_reads.h"
 
 #include <fcntl.h>

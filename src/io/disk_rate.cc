@@ -1,3 +1,4 @@
+// Measured rate of the disk under some files, past the page cache, and bytes that this process has read.
 #include "io/disk_rate.h"
 
 #include <fcntl.h>

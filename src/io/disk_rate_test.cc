@@ -1,3 +1,4 @@
+// Tests of the disk rate: measured on the files, none without pieces, missing files are errors.
 #include "io/disk_rate.h"
 
 #include <gtest/gtest.h>

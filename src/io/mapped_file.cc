@@ -1,3 +1,5 @@
+// Read-only file mappings, advice to the kernel, and the register by which a fault's address leads to its
+// file.
 #include "io/mapped_file.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Tests of mapped files: the file behind an address, and pages that are gone.
 #include "io/mapped_file.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Output file written beside its name and renamed; links, pipes and devices are written through.
 #include "io/output_file.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// Tests of output files: whole or absent, modes kept, links, pipes, and kinds that take no text.
 #include "io/output_file.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// File of fixed size with positioned reads and writes from several threads, and sync.
 #include "io/random_access_file.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// Tests of random-access files: read back after reopening, size brought to what is wanted, errors with names.
 #include "io/random_access_file.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// Threads that touch pieces of mapped files ahead of their reader.
 #include "io/read_ahead.h"
 
 #include <algorithm>

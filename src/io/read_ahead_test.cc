@@ -1,3 +1,4 @@
+// Tests of reading ahead: every piece begun, an end that does not wait, empty work.
 #include "io/read_ahead.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// Parser of a safetensors header by streaming JSON: names, dtypes, shapes and extents that cover the file
+// exactly.
 #include "io/safetensors.h"
 
 #include <fmt/format.h>

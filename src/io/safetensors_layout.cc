@@ -1,3 +1,4 @@
+// Offsets of all tensors and the finished header, before any data is written.
 #include "io/safetensors_layout.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Tests of the safetensors parser: what is read, hostile headers and lengths, each fault named.
 #include "io/safetensors.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// Streaming writer of one safetensors file, which is removed unless it is finished.
 #include "io/safetensors_writer.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// Tests of the safetensors writer: round trips, alignment, wrong amounts and duplicates.
 #include "io/safetensors_writer.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// Checks, sizes and fingerprint of a cache layout, and look-ups of its rings and pages by layer.
 #include "kv/cache_layout.h"
 
 #include <fmt/format.h>

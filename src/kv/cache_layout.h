@@ -12,7 +12,8 @@
 // | draft streams (ring)               | draft blocks    | one position             | draft_width     | window's, unpacked |
 // | draft tokens (ring)                | draft blocks    | one position             | 1               | I32           |
 //
-// What the model rounds is stored as the codes it was rounded to (tensor/cache_format.h). Raw rows are not rounded, and stay fp32.
+// Values that the model rounds are stored as the codes they were rounded to (tensor/cache_format.h). Raw rows
+// are not rounded, and stay fp32.
 //
 // Context parallel: several ranks may divide a sequence's entries and indexer keys (`shard`); every rank has all of the rings.
 //

@@ -1,3 +1,4 @@
+// Common beginnings of copied states, kept by the writer of each stretch of tokens.
 #include "kv/lineage.h"
 
 #include <algorithm>

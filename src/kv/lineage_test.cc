@@ -1,3 +1,4 @@
+// Test of lineage: copies share what stood before them until it is written again.
 #include "kv/lineage.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Reservation of pages, copied where they are shared, and runs of rows that an append writes.
 #include "kv/paged_store.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Random cache rows on the number grid of real ones, for measurements at a depth.
 #include "kv/random_rows.h"
 
 #include <fmt/format.h>

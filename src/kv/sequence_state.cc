@@ -1,3 +1,4 @@
+// Lifecycle of a sequence's rows: append, commit, abandon, rewind, fork, draft rows and restore.
 #include "kv/sequence_state.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Bytes of a snapshot: header, rings, pages and classes, with hashes, origin and checks of hostile input.
 #include "kv/snapshot.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// Tests of snapshots: round trips at every length, rewinds, truncation, flipped bytes, forged headers, other
+// origins.
 #include "kv/snapshot.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// What every op has: a context (memory, threads and a queue; backends derive from it to add handles and scratch), and a list of its
-// operands.
+// Common parts of every op: a context (memory, threads and a queue; backends derive from it to add handles
+// and scratch), and a list of its operands.
 #pragma once
 
 #include <tuple>

@@ -1,3 +1,4 @@
+// Names of ops that a table lacks.
 #include "ops/op_table.h"
 
 namespace dsv4::ops {

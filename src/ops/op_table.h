@@ -72,7 +72,8 @@ using OpFunction = Status (*)(OpContext& context, const Args& args);
   V(moe_combine, MoeCombine)         \
   V(sample, Sample)
 
-// Those that only ranks need which have a part of every layer: to divide a sequence's entries, and to sum over experts.
+// Ops that only ranks need which have a part of every layer: to divide a sequence's entries, and to sum over
+// experts.
 #define DSV4_FOR_EACH_SHARD_OP(V)          \
   V(indexer_candidates, IndexerCandidates) \
   V(merge_candidates, MergeCandidates)     \

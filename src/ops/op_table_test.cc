@@ -1,3 +1,4 @@
+// Test of the op table: missing ops are named in its order.
 #include "ops/op_table.h"
 
 #include <gmock/gmock.h>

@@ -14,7 +14,7 @@ struct ParallelPolicy {
   // bytes for a byte of the candidates that would be exchanged.
   int64_t min_index_tokens = 512;
   int64_t most_key_bytes = 8;
-  // What a token's queries and choice cost, in keys that it scores. It balances the tokens between ranks.
+  // Cost of a token's queries and choice, in keys that it scores. It balances the tokens between ranks.
   int64_t index_token_cost = 700;
   // Attention, context parallel: of a sequence with at most so many queries these are sent, not the entries, whatever is fewer bytes. The
   // shards' parts are then merged, so last bits are others than with the entries in one place: most_rows_like_steps of a model says so.

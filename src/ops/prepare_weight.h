@@ -11,7 +11,7 @@
 
 namespace dsv4::ops {
 
-// Of a routed expert's weights; all others are resident.
+// Tier of a routed expert's weights; all others are resident.
 enum class WeightTier : uint8_t {
   kResident,  // The device's memory.
   kCached,    // The host's, from where they are brought to the device's when they are chosen.
@@ -22,9 +22,8 @@ struct PrepareWeightArgs {
   const Weight* source = nullptr;
   Weight* prepared = nullptr;
   WeightTier tier = WeightTier::kResident;
-  int64_t slots =
-      0;  // Of the tier kCached: how many of its experts, of all layers, the device has room for at once.
-  DSV4_OPERANDS()  // Both are of the host.
+  int64_t slots = 0;  // Cached tier: how many of its experts, of all layers, the device has room for at once.
+  DSV4_OPERANDS()     // Both are of the host.
 };
 
 Status Validate(const PrepareWeightArgs& args);

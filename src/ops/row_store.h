@@ -24,7 +24,7 @@ struct StoreRowsArgs {
   std::span<const RowRun> runs;
   std::optional<CacheFormat> pack = std::nullopt;
 
-  // Of a row at its destination.
+  // Bytes of a row at its destination.
   int64_t StoredBytes() const {
     const int64_t width = source.shape[1];
     return pack.has_value() ? pack->RowBytes(width) : width * ElementBytes(source.dtype);

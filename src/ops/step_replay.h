@@ -38,8 +38,8 @@ class StepArrays {
 struct ReplayCounters {
   int64_t replayed = 0;                 // Steps that were queued again from a record,
   int64_t walked = 0;                   // and those that were not, though the backend could have.
-  int64_t recorded = 0;                 // Of these, the ones that left a record.
-  const char* why_no_record = nullptr;  // Of the step walked last; null: it left one.
+  int64_t recorded = 0;                 // Walked steps that left a record.
+  const char* why_no_record = nullptr;  // Reason why the step walked last left no record; null: it left one.
 };
 
 // A backend that can replay. One step at a time.
@@ -58,7 +58,8 @@ class StepReplayer {
   // before they are made. Null: none fits, and nothing was queued. `key`: all that steers the model's walk.
   virtual Result<std::unique_ptr<PendingCopy>> Replay(std::string_view key, const End& end,
                                                       const std::function<void(StepArrays&)>& pass) = 0;
-  // What this thread queues from now on is the step of `key`, until its copy has been started; then EndRecording.
+  // Queued work of this thread from now on is the step of `key`, until its copy has been started; then
+  // EndRecording.
   virtual void BeginRecording(std::string_view key, std::shared_ptr<StepArrays> arrays) = 0;
   // `queued`: the walk and its copy went well. The arrays' memory is free then.
   virtual void EndRecording(bool queued) = 0;

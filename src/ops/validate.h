@@ -1,4 +1,4 @@
-// What every Validate is built from: checks of operands that keep the first violation as a Status.
+// Common checks of every Validate: checks of operands that keep the first violation as a Status.
 //
 //   OperandChecker check("rms_norm");
 //   check.Operand("x", args.x, {DType::kBF16, DType::kF32}, {kAnyDim, kAnyDim}, Layout::kRows);

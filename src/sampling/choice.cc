@@ -1,3 +1,4 @@
+// Choice of a token by exact integer weights: greedy, drawn from all, or drawn from what filters keep.
 #include "sampling/choice.h"
 
 #include <algorithm>

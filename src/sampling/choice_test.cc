@@ -1,3 +1,4 @@
+// Tests of the choice: weights, sums in any order, last tokens, filters at ties, bad logits.
 #include "sampling/choice.h"
 
 #include <gtest/gtest.h>

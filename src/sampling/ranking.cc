@@ -1,3 +1,4 @@
+// Lazily sorted order of logits, block by block.
 #include "sampling/ranking.h"
 
 #include <algorithm>

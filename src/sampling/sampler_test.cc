@@ -1,3 +1,4 @@
+// Tests of the sampler: greedy ties, penalties and their window, filters, seeds and log-probabilities.
 #include "sampling/sampler.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// Checks of a request's sampling parameters.
 #include "sampling/sampling_params.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Names that the served model answers to, and the check of a request's length.
 #include "server/served_model.h"
 
 #include <fmt/format.h>

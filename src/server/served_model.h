@@ -1,5 +1,5 @@
-// What the server knows of the model it serves, without its weights: text, names, limits. Immutable but for
-// caches that have a lock, so that every thread may read it.
+// Facts that the server knows of the model it serves, without its weights: text, names, limits. Immutable but
+// for caches that have a lock, so that every thread may read it.
 #pragma once
 
 #include <cstdint>

@@ -127,7 +127,7 @@ TEST(KnownFields, AreRefusedByNameUnlessTheyAskForNothing) {
     for (const char* something : {"\"x\"", "[7]", "0.5"}) {
       EXPECT_EQ(FieldOf(refused(something)), field.name) << something;
     }
-    // What was asked for is not refused.
+    // Requests within bounds are not refused.
     const auto json = *chat::ReadJson(fmt::format(R"({{"{}": 0.5}})", field.name), "test");
     Fields fields(json);
     fields.Find(field.name);

@@ -1,3 +1,4 @@
+// Dispatch of requests: keys, hosts, routes, bodies, errors by dialect, and headers of replies.
 #include "server/service.h"
 
 #include <fmt/chrono.h>
@@ -48,10 +49,10 @@ AccessLine LineOf(const HttpRequest& request) {
 }
 
 // A reply with the headers that all replies carry; its status is counted and its line written.
-class DressedReply final : public Reply {
+class WrappedReply final : public Reply {
  public:
   // `log` and `traces` may be null; both are told of the reply as it ends.
-  DressedReply(std::unique_ptr<Reply> inner, std::string cors_origin, std::function<void(int)> count,
+  WrappedReply(std::unique_ptr<Reply> inner, std::string cors_origin, std::function<void(int)> count,
                AccessLog* log, AccessLine line, TraceExporter* traces, RequestTrace trace)
       : inner_(std::move(inner)),
         cors_origin_(std::move(cors_origin)),
@@ -62,7 +63,7 @@ class DressedReply final : public Reply {
         trace_(std::move(trace)) {
     trace_.start = std::chrono::system_clock::now();
   }
-  ~DressedReply() override {
+  ~WrappedReply() override {
     // Refusals have a span too. Other replies that generate nothing have none: checks of health would be most of them.
     constexpr int kFirstError = 400;
     if (traces_ != nullptr && line_.status >= kFirstError && !inner_->IsTraced()) {
@@ -208,7 +209,7 @@ std::unique_ptr<Reply> Service::Handle(HttpRequest request) {
   request.path = CanonicalPath(request.path);
   std::unique_ptr<Reply> reply =
       admission.refusal != nullptr ? std::move(admission.refusal) : Answer(request, admission);
-  return Dress(std::move(reply), admission.route, std::move(line), request);
+  return Wrap(std::move(reply), admission.route, std::move(line), request);
 }
 
 std::unique_ptr<Reply> Service::Answer(HttpRequest& request, const Admission& admission) {
@@ -223,18 +224,18 @@ std::unique_ptr<Reply> Service::AnswerAtOnce(HttpRequest& head) {
     if (!admission.route->at_once) return nullptr;
     reply = Answer(head, admission);
   }
-  return Dress(std::move(reply), admission.route, LineOf(head), head);
+  return Wrap(std::move(reply), admission.route, LineOf(head), head);
 }
 
-std::unique_ptr<Reply> Service::Dress(std::unique_ptr<Reply> reply, const ApiRoute* found, AccessLine line,
-                                      const HttpRequest& request) {
+std::unique_ptr<Reply> Service::Wrap(std::unique_ptr<Reply> reply, const ApiRoute* found, AccessLine line,
+                                     const HttpRequest& request) {
   const std::string route(found == nullptr ? std::string_view("unknown") : found->path);
   RequestTrace trace = {.traceparent = std::string(request.Header("traceparent")),
                         .tracestate = std::string(request.Header("tracestate")),
                         .request_id = request.id,
                         .method = request.method,
                         .route = route};
-  return std::make_unique<DressedReply>(
+  return std::make_unique<WrappedReply>(
       std::move(reply), options_.cors_origin, [this, route](int status) { metrics_.OnHttp(route, status); },
       options_.access_log, std::move(line), options_.traces, std::move(trace));
 }
@@ -249,7 +250,7 @@ Service::Admission Service::Admit(const HttpRequest& request) const {
   std::string_view path = canonical;
   // Clients that join a base address and a path often write one slash too many.
   if (path.size() > 1 && path.ends_with('/') && path != "/page/") path.remove_suffix(1);
-  // Of the routes of a path the one for the method; else any.
+  // From the routes of a path the one for the method; else any.
   const std::string_view method = request.method == "HEAD" ? "GET" : std::string_view(request.method);
   const ApiRoute* route = nullptr;
   for (const ApiRoute& candidate : Routes()) {

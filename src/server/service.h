@@ -39,11 +39,11 @@ struct ServiceOptions {
   bool checks_host = false;
   std::vector<std::string> allowed_hosts = {};
   std::string version;
-  double default_timeout_seconds = 0.0;  // Of a request that names none; 0: none.
-  // What /health and /metrics say of it; from several threads. Empty: nothing is verified.
+  double default_timeout_seconds = 0.0;  // Limit of a request that names none; 0: none.
+  // State for /health and /metrics; from several threads. Empty: nothing is verified.
   std::function<Verification()> verification = {};
-  // What separates the caches of API keys is made of it: random bytes that are not known outside, the same after a restart where the
-  // caches outlive one. Empty: drawn now.
+  // Secret that the caches of API keys are separated with: random bytes that are not known outside, the same
+  // after a restart where the caches outlive one. Empty: drawn now.
   std::string cache_secret = {};
   std::string model_path = {};  // For /props.
   int max_sequences = 1;        // For /props.
@@ -90,8 +90,8 @@ class Service {
   Admission Admit(const HttpRequest& head) const;
   // Asks for no key.
   bool IsOpen(const ApiRoute& route) const;
-  std::unique_ptr<Reply> Dress(std::unique_ptr<Reply> reply, const ApiRoute* route, AccessLine line,
-                               const HttpRequest& request);
+  std::unique_ptr<Reply> Wrap(std::unique_ptr<Reply> reply, const ApiRoute* route, AccessLine line,
+                              const HttpRequest& request);
   std::unique_ptr<Reply> Answer(HttpRequest& request, const Admission& admission);
   Result<Caller> FindCaller(const HttpRequest& request) const;
   std::unique_ptr<Reply> Page(HttpRequest& request, const Caller& caller);

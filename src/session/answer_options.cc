@@ -1,3 +1,4 @@
+// Default lengths of answers, checks of stop strings, and the engine's request.
 #include "session/answer_options.h"
 
 #include <fmt/format.h>

@@ -30,7 +30,7 @@ struct AnswerOptions {
   int64_t priority = 0;          // engine::Request::priority
 };
 
-// What DeepSeek's own service does where a request says nothing (its package deepseek-recipe).
+// Defaults that DeepSeek's own service does where a request says nothing (its package deepseek-recipe).
 struct AnswerDefaults {
   float temperature_thinking = 1.0F;
   float top_p_thinking_with_tools = 0.95F;
@@ -40,7 +40,7 @@ struct AnswerDefaults {
   int64_t max_tokens_max_effort = 131072;
 };
 
-// Of an answer in this mode; `effort` is the level that is rendered.
+// Bound of an answer in this mode; `effort` is the level that is rendered.
 int64_t DefaultMaxTokens(const AnswerDefaults& defaults, chat::ThinkingMode mode,
                          const std::optional<std::string>& effort);
 

@@ -1,3 +1,4 @@
+// Reader of an answer's tokens: text, deltas, counts, log-probabilities and its end.
 #include "session/answer_reader.h"
 
 #include <iterator>

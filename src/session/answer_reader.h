@@ -35,7 +35,7 @@ AnswerFormat ChatFormat(const Prompt& prompt, const std::vector<chat::JsonValue>
 struct AnswerTokens {
   std::vector<sampling::SampledToken> reasoning;  // Without the marker that closes it.
   std::vector<sampling::SampledToken> content;    // All after that, tool markup included.
-  std::vector<int32_t> ids;                       // Of all, that marker included, in their order.
+  std::vector<int32_t> ids;                       // Ids of all, that marker included, in their order.
 };
 
 class AnswerReader {
@@ -43,7 +43,7 @@ class AnswerReader {
   // `text` outlives this and stays where it is.
   AnswerReader(const TextModel& text, const AnswerFormat& format);
 
-  // What the next token says. Nothing any more after done().
+  // Deltas of the next token. Nothing any more after done().
   std::vector<chat::Delta> Feed(sampling::SampledToken token);
   // The engine has no more tokens: what was held back, and kDone unless it is out.
   std::vector<chat::Delta> Finish(chat::EndCause cause);
@@ -59,14 +59,14 @@ class AnswerReader {
   // Tokens since the last call, where AnswerFormat::wants_tokens.
   AnswerTokens TakeTokens() { return std::exchange(tokens_, {}); }
 
-  // Of the prompt's tokens behind the first, as far as they came.
+  // Scores of the prompt's tokens behind the first, as far as they came.
   const std::vector<sampling::ScoredToken>& prompt_scores() const { return prompt_scores_; }
 
   // The engine has begun with the prompt; `num_cached_tokens` of it were there already.
   bool admitted() const { return admitted_; }
   int64_t num_cached_tokens() const { return num_cached_tokens_; }
   int64_t num_output_tokens() const { return num_output_tokens_; }
-  // Of those; the marker that closes the reasoning is one.
+  // Reasoning tokens of those; the marker that closes the reasoning is one.
   int64_t num_reasoning_tokens() const { return num_reasoning_tokens_; }
 
  private:

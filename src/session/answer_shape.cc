@@ -1,3 +1,4 @@
+// Constraint on an answer's tokens: reasoning budget, grammar, minimum length and forbidden stops.
 #include "session/answer_shape.h"
 
 #include <fmt/format.h>
@@ -150,7 +151,7 @@ class ShapeConstraint final : public sampling::TokenConstraint {
     for (size_t i = 0; i < mask_.words().size(); ++i) mask_.words()[i] &= other.words()[i];
   }
 
-  // Where nothing else may come the answer ends all the same.
+  // If nothing else may come the answer ends all the same.
   void ForbidStops() {
     std::vector<int32_t> allowed;
     for (const int32_t token : stop_tokens_) {

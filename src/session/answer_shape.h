@@ -21,12 +21,13 @@ struct AnswerShape {
   bool starts_in_reasoning = false;
   // The reasoning is closed after so many tokens; its closing marker counts as one more.
   std::optional<int64_t> max_reasoning_tokens;
-  // Of the whole answer, reasoning included (grammar/answer_grammar.h); null: it is free.
+  // Grammar of the whole answer, reasoning included (grammar/answer_grammar.h); null: it is free.
   std::shared_ptr<const grammar::Program> grammar = nullptr;
   std::string grammar_field = {};  // The request's field, for errors.
-  // Of what stands behind the first "<M" of an answer that is free so far (ContentKind::kOpenCall); null: nothing.
+  // Grammar of what stands behind the first "<M" of an answer that is free so far (ContentKind::kOpenCall);
+  // null: nothing.
   std::shared_ptr<const grammar::Program> calls = nullptr;
-  // Of the whole answer too: texts without certain words (grammar/forbidden_text.h); null: any.
+  // Grammar of the whole answer too: texts without certain words (grammar/forbidden_text.h); null: any.
   std::shared_ptr<const grammar::Program> without_words = nullptr;
   int64_t min_tokens = 0;                    // No stop token in front of so many, where another may come.
   std::vector<int32_t> allowed_tokens = {};  // Stop tokens only where they are among them; empty: all.

@@ -1,3 +1,4 @@
+// Loop that drives an engine for one request and delivers what its answer says.
 #include "session/generate.h"
 
 #include <chrono>
@@ -54,7 +55,7 @@ class Driver {
         OnPrefill(event);
         break;
       case engine::Event::Kind::kToken:
-        if (reader_.done()) break;  // Of the step in which the text ended.
+        if (reader_.done()) break;  // Ends in the step in which the text ended.
         generation_.tokens.push_back(event.token);
         Deliver(reader_.Feed(std::move(event.token)));
         if (reader_.done()) engine_.Cancel(id_);

@@ -18,15 +18,16 @@ struct Generation {
   std::vector<int32_t> prompt_token_ids;
   std::vector<sampling::SampledToken> tokens;  // Without the token that ended the answer.
   std::string text;                            // All of it decoded, markers included.
-  chat::CollectedCompletion completion;        // What it says.
+  chat::CollectedCompletion completion;        // Content of the answer.
   engine::FinishReason finish_reason = engine::FinishReason::kStop;
   int64_t num_cached_tokens = 0;       // Prompt tokens that a kept state had read.
   int64_t num_prompt_tokens_done = 0;  // With those; all of them, unless the answer was cancelled before.
-  int64_t num_reasoning_tokens = 0;    // Of `tokens`; the marker that closes the reasoning is one.
+  // Reasoning tokens of `tokens`; the marker that closes the reasoning is one.
+  int64_t num_reasoning_tokens = 0;
   double prefill_seconds =
       0.0;  // Until the first token's logits, or the end of one that was cancelled before.
   double decode_seconds = 0.0;
-  int64_t num_steps = 0;  // That gave tokens; fewer than tokens where drafts were right.
+  int64_t num_steps = 0;  // Steps that gave tokens; fewer than tokens where drafts were right.
 
   bool cancelled() const { return finish_reason == engine::FinishReason::kCancelled; }
 };

@@ -37,7 +37,7 @@ Prompt Rendered(chat::ThinkingMode mode) {
   return *MakePrompt(Tiny(), Talk(), RenderOptionsFor(Tiny(), mode, {}));
 }
 
-// What a whole answer of `text` becomes, token by token.
+// Result of reading a whole answer of `text`, token by token.
 chat::CollectedCompletion ReadAll(AnswerReader& reader, std::string_view text) {
   chat::CompletionCollector collector;
   const std::vector<int32_t> ids = *Tiny().tokenizer.Encode(text);

@@ -1,3 +1,4 @@
+// Loader of a model's text side: tokenizer, special tokens, stop set, chat profile and vocabulary tree.
 #include "session/text_model.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Values of --speculation: drafters by name, with or without a number of tokens.
 #include <fmt/format.h>
 
 #include <array>

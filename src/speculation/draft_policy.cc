@@ -1,3 +1,4 @@
+// Policy that learns prices of rows and acceptance of drafts, and decides how many tokens a step verifies.
 #include "speculation/draft_policy.h"
 
 #include <algorithm>
@@ -8,7 +9,7 @@
 namespace dsv4::speculation {
 namespace {
 
-// Of what was seen long ago.
+// Weight of what was seen long ago.
 constexpr double kForget = 0.97;
 // Before anything was seen: that the first token is right, by evidence.
 constexpr std::array<double, kMostEvidence> kFirstGuess = {0.15, 0.25, 0.35, 0.45, 0.5, 0.6,  0.65,
@@ -22,13 +23,14 @@ constexpr int kCertainEvidence = 7;
 constexpr double kForgetTrust = 0.95;
 constexpr double kTrustWeight = 0.5;
 
-// What drafts of a sequence may lose, in steps of one token: expected to lose before anything was seen, and in all of every token's time.
-// And what a first draft may cost, however sure it is.
+// Loss that drafts of a sequence may lose, in steps of one token: expected to lose before anything was seen,
+// and in all of every token's time. And what a first draft may cost, however sure it is.
 constexpr double kFirstCredit = 0.2;
 constexpr double kCreditOfToken = 0.015;
 constexpr double kMostRisked = 0.75;
-// Of a drafter of whole blocks: one block may cost more than the credit above would ever allow, and its first tokens alone do not earn it. So
-// it begins with more, and gets less as time goes on; a sequence of a hundred tokens loses no more than with the others.
+// For a drafter of whole blocks: one block may cost more than the credit above would ever allow, and its
+// first tokens alone do not earn it. So it begins with more, and gets less as time goes on; a sequence of a
+// hundred tokens loses no more than with the others.
 constexpr double kFirstCreditOfBlocks = 0.7;
 constexpr double kBlockCreditOfToken = 0.01;
 
@@ -62,7 +64,7 @@ double AcceptanceRecord::Probability(int evidence, int64_t place, double prior, 
   return (count.right + prior * weight) / (count.seen + weight);
 }
 
-void DraftPolicy::SawStep(int64_t rows, int64_t base_rows, double seconds) {
+void DraftPolicy::RecordStep(int64_t rows, int64_t base_rows, double seconds) {
   if (rows < 1 || rows > kMostKnownRows || seconds <= 0.0) return;
   double& cost = cost_[static_cast<size_t>(rows)];
   if (cost == 0.0) {
@@ -89,7 +91,7 @@ void DraftPolicy::SawStep(int64_t rows, int64_t base_rows, double seconds) {
   }
 }
 
-void DraftPolicy::SawDraft(AcceptanceRecord& record, int evidence, int64_t verified, int64_t accepted) {
+void DraftPolicy::RecordDraft(AcceptanceRecord& record, int evidence, int64_t verified, int64_t accepted) {
   if (evidence < kForcedEvidence) record.Expected(Prior(evidence, 0), accepted > 0);
   record.Saw(evidence, verified, accepted);
   record_.Saw(evidence, verified, accepted);
@@ -119,7 +121,7 @@ double AcceptanceRecord::Credit(int evidence) const {
 
 double DraftPolicy::Prior(int evidence, int64_t place) const {
   double prior = kFirstGuess[static_cast<size_t>(evidence)];
-  // What holds for one place is the first guess for the one behind it.
+  // Acceptance at one place is the first guess for the one behind it.
   for (int64_t i = 0; i <= std::min<int64_t>(place, 3); ++i)
     prior = record_.Probability(evidence, i, prior, kPriorWeight);
   return prior;
@@ -144,8 +146,8 @@ double DraftPolicy::RelativeCost(int64_t rows) const {
   return relative(rows);
 }
 
-void DraftPolicy::SawDrafting(int64_t tokens, int64_t sequences, double seconds) {
-  patience_ = TriesMtp() ? std::min(2 * patience_, kMostPatience) : kFirstPatience;
+void DraftPolicy::RecordDraftTime(int64_t tokens, int64_t sequences, double seconds) {
+  patience_ = ShouldTryMtp() ? std::min(2 * patience_, kMostPatience) : kFirstPatience;
   steps_without_mtp_ = 0;
   if (drafts_blocks_) tokens = kMostMtp;
   if (tokens < 1 || tokens > kMostMtp || seconds <= 0.0) return;
@@ -154,7 +156,7 @@ void DraftPolicy::SawDrafting(int64_t tokens, int64_t sequences, double seconds)
     drafting = {.seconds = seconds, .sequences = sequences};
     return;
   }
-  // What held one up says little; what was quicker than all before says much.
+  // Slow steps say little; what was quicker than all before says much.
   const double of_age = kWeightOfAge * static_cast<double>(std::exchange(drafting.age, 0));
   const double weight = std::min(1.0, (seconds < drafting.seconds ? 0.5 : kNewStep) + of_age);
   drafting.seconds += weight * (std::min(seconds, 2 * drafting.seconds) - drafting.seconds);

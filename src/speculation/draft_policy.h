@@ -1,7 +1,7 @@
 // DraftPolicy: how many tokens of each draft a step verifies. It learns what a row more costs on this machine and how often drafts of
 // which evidence have been right, and adds rows as long as they raise the tokens a second that are to be expected.
 //
-// What it decides changes when tokens come, never which.
+// Decisions here change when tokens come, never which.
 #pragma once
 
 #include <array>
@@ -18,7 +18,8 @@ class AcceptanceRecord {
  public:
   // The first `accepted` of `verified` tokens were right.
   void Saw(int evidence, int64_t verified, int64_t accepted);
-  // Of token `place` (from 0), where those before it were right; `prior` counts as much as `weight` observations.
+  // Probability of token `place` (from 0), where those before it were right; `prior` counts as much as
+  // `weight` observations.
   double Probability(int evidence, int64_t place, double prior, double weight) const;
 
   // A draft's first token was expected to be right with `probability`.
@@ -46,15 +47,16 @@ class AcceptanceRecord {
   int64_t num_tokens_ = 0;
 };
 
-// What a step may verify of a sequence: tokens of a draft that is there, or of one that the model's draft block would make first.
+// Tokens of a sequence that a step may verify: tokens of a draft that is there, or of one that the model's
+// draft block would make first.
 struct Candidate {
   const Draft* draft = nullptr;
-  const AcceptanceRecord* record = nullptr;  // Of its sequence.
+  const AcceptanceRecord* record = nullptr;  // Record of its sequence.
   int64_t most_mtp = 0;                      // Tokens that the draft block may make.
 };
 struct Length {
   int64_t tokens = 0;
-  bool by_mtp = false;  // Of the draft block, which is to make so many.
+  bool by_mtp = false;  // Order to the draft block, which is to make so many.
 
   friend bool operator==(const Length& a, const Length& b) = default;
 };
@@ -66,24 +68,25 @@ class DraftPolicy {
   explicit DraftPolicy(bool drafts_blocks = false) : drafts_blocks_(drafts_blocks) {}
 
   // A step of `rows` rows, of which `base_rows` were no drafts, took so long. Only steps that decode and nothing else.
-  void SawStep(int64_t rows, int64_t base_rows, double seconds);
+  void RecordStep(int64_t rows, int64_t base_rows, double seconds);
   // The same of a draft that was not verified: 1, and whether the token that came was its first.
-  void SawDraft(AcceptanceRecord& record, int evidence, int64_t verified, int64_t accepted);
+  void RecordDraft(AcceptanceRecord& record, int evidence, int64_t verified, int64_t accepted);
 
   // The draft block made `tokens` tokens at most for each of `sequences` in so long.
-  void SawDrafting(int64_t tokens, int64_t sequences, double seconds);
+  void RecordDraftTime(int64_t tokens, int64_t sequences, double seconds);
 
   // How many tokens of each candidate's draft a step verifies that has `base_rows` rows without them and `most_rows` at most.
   std::vector<Length> Lengths(std::span<const Candidate> candidates, int64_t base_rows,
                               int64_t most_rows) const;
   // Whether the draft block is to be tried although it does not seem to pay, which a text or a machine that changes may prove wrong:
   // seldom, and ever more seldom.
-  bool TriesMtp() const { return steps_without_mtp_ >= patience_; }
+  bool ShouldTryMtp() const { return steps_without_mtp_ >= patience_; }
   // A step for which it could have drafted, and has not.
-  void SawStepWithoutMtp() { ++steps_without_mtp_; }
+  void RecordStepWithoutMtp() { ++steps_without_mtp_; }
 
-  // What `tokens` of a draft cost, in steps of one token, that are among `drafted` of a step with `base_rows` rows besides; `made` by the
-  // model's drafter, which made up to so many for each of `sequences`. 0: by another.
+  // Price of `tokens` of a draft, in steps of one token, that are among `drafted` of a step with `base_rows`
+  // rows besides; `made` by the model's drafter, which made up to so many for each of `sequences`. 0: by
+  // another.
   double Price(int64_t tokens, int64_t drafted, int64_t base_rows, int64_t made, int64_t sequences) const;
 
   // Expected seconds of a step of so many rows, relative to one of one row. Exposed for tests and metrics.
@@ -96,9 +99,9 @@ class DraftPolicy {
   static constexpr int64_t kFirstPatience = 64;
   static constexpr int64_t kMostPatience = 4096;
 
-  // Of the drafts that the model's drafter would make.
+  // Evidence of the drafts that the model's drafter would make.
   int HeadEvidence() const { return drafts_blocks_ ? kDsparkEvidence : kMtpEvidence; }
-  // That token `place` of a draft is right, as all sequences have it.
+  // Chance that token `place` of a draft is right, as all sequences have it.
   double Prior(int evidence, int64_t place) const;
   double Probability(const AcceptanceRecord& record, int evidence, int64_t place) const;
   // The most tokens per second that a step of `base_rows` rows besides gives with up to `most` tokens of a draft, and how many of them are
@@ -116,7 +119,7 @@ class DraftPolicy {
   // which more is expected to be right.
   bool PrefersMtp(const Candidate& candidate, int64_t base_rows, int64_t drafters) const;
 
-  AcceptanceRecord record_;                           // Of all sequences.
+  AcceptanceRecord record_;                           // Record of all sequences.
   std::array<double, kMostKnownRows + 1> cost_ = {};  // Seconds by rows; 0: not seen.
   std::array<int64_t, kMostKnownRows + 1> age_ = {};  // Steps without drafts since.
   // By tokens: seconds of the block's drafts, and for how many sequences. 0: not seen.

@@ -1,3 +1,4 @@
+// Tests of the draft policy: prices, acceptance, watched texts, doubted prices and credit.
 #include "speculation/draft_policy.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +24,7 @@ std::vector<int64_t> LengthsOf(const DraftPolicy& policy, const AcceptanceRecord
   return tokens;
 }
 
-// Of a sequence that has saved time enough to lose some.
+// Record of a sequence that has saved time enough to lose some.
 AcceptanceRecord InCredit() {
   AcceptanceRecord record;
   record.Paid(100, 50, 0.0);
@@ -35,8 +36,8 @@ DraftPolicy PolicyOf(double row) {
   DraftPolicy policy;
   for (int i = 0; i < 50; ++i) {
     for (int64_t rows = 2; rows <= kMost + 1; ++rows)
-      policy.SawStep(rows, 1, 1.0 + row * static_cast<double>(rows - 1));
-    policy.SawStep(1, 1, 1.0);
+      policy.RecordStep(rows, 1, 1.0 + row * static_cast<double>(rows - 1));
+    policy.RecordStep(1, 1, 1.0);
   }
   return policy;
 }
@@ -44,43 +45,43 @@ DraftPolicy PolicyOf(double row) {
 TEST(DraftPolicy, VerifiesAllWhereRowsAreFreeAndDraftsAreRight) {
   DraftPolicy policy = PolicyOf(0.0);
   AcceptanceRecord record = InCredit();
-  for (int i = 0; i < 100; ++i) policy.SawDraft(record, 5, kMost, kMost);
+  for (int i = 0; i < 100; ++i) policy.RecordDraft(record, 5, kMost, kMost);
   EXPECT_EQ(LengthsOf(policy, record, 1, 5), std::vector<int64_t>{kMost});
 }
 
 TEST(DraftPolicy, VerifiesNothingWhereARowCostsAStep) {
   DraftPolicy policy = PolicyOf(1.1);
   AcceptanceRecord record = InCredit();
-  for (int i = 0; i < 100; ++i) policy.SawDraft(record, 5, kMost, kMost - 1);
+  for (int i = 0; i < 100; ++i) policy.RecordDraft(record, 5, kMost, kMost - 1);
   EXPECT_EQ(LengthsOf(policy, record, 1, 5), std::vector<int64_t>{0});
 }
 
 TEST(DraftPolicy, VerifiesNothingThatIsNeverRight) {
   DraftPolicy policy = PolicyOf(0.3);
   AcceptanceRecord record = InCredit();
-  for (int i = 0; i < 100; ++i) policy.SawDraft(record, 5, 3, 0);
+  for (int i = 0; i < 100; ++i) policy.RecordDraft(record, 5, 3, 0);
   EXPECT_EQ(LengthsOf(policy, record, 1, 5), std::vector<int64_t>{0});
 }
 
 TEST(DraftPolicy, StopsBeforeTheTokenThatIsMostlyWrong) {
   DraftPolicy policy = PolicyOf(0.2);
   AcceptanceRecord record = InCredit();
-  for (int i = 0; i < 200; ++i) policy.SawDraft(record, 5, kMost, 2);
+  for (int i = 0; i < 200; ++i) policy.RecordDraft(record, 5, kMost, 2);
   EXPECT_EQ(LengthsOf(policy, record, 1, 5), std::vector<int64_t>{2});
 }
 
 TEST(DraftPolicy, GivesRowsToTheSurerSequence) {
   DraftPolicy policy;
   for (int i = 0; i < 50; ++i) {
-    policy.SawStep(2, 2, 1.0);
+    policy.RecordStep(2, 2, 1.0);
     for (int64_t rows = 3; rows <= 8; ++rows)
-      policy.SawStep(rows, 2, 1.0 + 0.25 * static_cast<double>(rows - 2));
+      policy.RecordStep(rows, 2, 1.0 + 0.25 * static_cast<double>(rows - 2));
   }
   AcceptanceRecord sure = InCredit();
   AcceptanceRecord unsure = InCredit();
   for (int i = 0; i < 100; ++i) {
-    policy.SawDraft(sure, 3, 4, 4);
-    policy.SawDraft(unsure, 3, 4, 0);
+    policy.RecordDraft(sure, 3, 4, 4);
+    policy.RecordDraft(unsure, 3, 4, 0);
   }
   const Draft draft = {.tokens = {1, 2, 3, 4}, .evidence = 3};
   const std::vector<Candidate> candidates = {{&draft, &unsure}, {&draft, &sure}};
@@ -92,14 +93,14 @@ TEST(DraftPolicy, GivesRowsToTheSurerSequence) {
 TEST(DraftPolicy, WhatOtherTextsTaughtIsWatchedFirst) {
   DraftPolicy policy = PolicyOf(0.3);
   AcceptanceRecord other;
-  for (int i = 0; i < 100; ++i) policy.SawDraft(other, 3, kMost, kMost);
+  for (int i = 0; i < 100; ++i) policy.RecordDraft(other, 3, kMost, kMost);
   AcceptanceRecord record = InCredit();
   EXPECT_EQ(LengthsOf(policy, record, 1, 3), std::vector<int64_t>{0});
   AcceptanceRecord alike = InCredit();
-  for (int i = 0; i < 10; ++i) policy.SawDraft(alike, 3, 1, 1);
+  for (int i = 0; i < 10; ++i) policy.RecordDraft(alike, 3, 1, 1);
   EXPECT_EQ(LengthsOf(policy, alike, 1, 3), std::vector<int64_t>{kMost});
   // Drafts of other evidence count too.
-  for (int i = 0; i < 10; ++i) policy.SawDraft(record, 1, 1, 0);
+  for (int i = 0; i < 10; ++i) policy.RecordDraft(record, 1, 1, 0);
   EXPECT_LT(record.Trust(), 0.5);
   // A long repeat is no accident.
   AcceptanceRecord fresh;
@@ -108,9 +109,9 @@ TEST(DraftPolicy, WhatOtherTextsTaughtIsWatchedFirst) {
 
 TEST(DraftPolicy, APriceThatIsDoubtedIsSetRightByOneStep) {
   DraftPolicy policy = PolicyOf(0.5);
-  for (int i = 0; i < 3000; ++i) policy.SawStep(1, 1, 1.0);
+  for (int i = 0; i < 3000; ++i) policy.RecordStep(1, 1, 1.0);
   EXPECT_LT(policy.RelativeCost(2), 1.1);
-  policy.SawStep(2, 1, 1.5);
+  policy.RecordStep(2, 1, 1.5);
   EXPECT_NEAR(policy.RelativeCost(2), 1.5, 0.05);
 }
 
@@ -124,7 +125,7 @@ TEST(DraftPolicy, NeverGoesBeyondTheRowsThatThereAre) {
   EXPECT_LE(sum, 2);
 }
 
-// What the draft block is asked for, with nothing to quote or with a quote of such evidence.
+// Length asked of the draft block, with nothing to quote or with a quote of such evidence.
 Length OfMtp(const DraftPolicy& policy, const AcceptanceRecord& record, int64_t most, int quote = -1) {
   const Draft draft = quote < 0 ? Draft() : Draft{.tokens = {1, 2, 3, 4}, .evidence = quote};
   const std::vector<Candidate> candidates = {{&draft, &record, most}};
@@ -134,15 +135,15 @@ Length OfMtp(const DraftPolicy& policy, const AcceptanceRecord& record, int64_t 
 TEST(DraftPolicy, TheDraftBlockIsAskedWhereItPaysForItsTime) {
   DraftPolicy policy = PolicyOf(0.1);
   AcceptanceRecord record = InCredit();
-  for (int i = 0; i < 200; ++i) policy.SawDraft(record, kMtpEvidence, 3, i % 10 == 0 ? 0 : 3);
+  for (int i = 0; i < 200; ++i) policy.RecordDraft(record, kMtpEvidence, 3, i % 10 == 0 ? 0 : 3);
   for (int64_t tokens = 1; tokens <= 3; ++tokens)
-    policy.SawDrafting(tokens, 1, 0.05 * static_cast<double>(tokens));
+    policy.RecordDraftTime(tokens, 1, 0.05 * static_cast<double>(tokens));
   EXPECT_EQ(OfMtp(policy, record, 3), (Length{3, true}));
   // As often right, but as slow as the model: nothing.
   DraftPolicy slow = PolicyOf(0.1);
-  for (int i = 0; i < 200; ++i) slow.SawDraft(record, kMtpEvidence, 3, 3);
+  for (int i = 0; i < 200; ++i) slow.RecordDraft(record, kMtpEvidence, 3, 3);
   for (int64_t tokens = 1; tokens <= 3; ++tokens)
-    slow.SawDrafting(tokens, 1, 1.1 * static_cast<double>(tokens));
+    slow.RecordDraftTime(tokens, 1, 1.1 * static_cast<double>(tokens));
   EXPECT_EQ(OfMtp(slow, record, 3).tokens, 0);
 }
 
@@ -155,12 +156,12 @@ TEST(DraftPolicy, IsOffWhereTheBatchIsFull) {
     for (int i = 0; i < 50; ++i) {
       for (int64_t more = 0; more <= 8; ++more) {
         const double row = full ? 1.0 / static_cast<double>(sequences) : 0.05;
-        policy.SawStep(sequences + more, sequences, 1.0 + row * static_cast<double>(more));
+        policy.RecordStep(sequences + more, sequences, 1.0 + row * static_cast<double>(more));
       }
     }
     AcceptanceRecord record = InCredit();
-    for (int i = 0; i < 200; ++i) policy.SawDraft(record, kMtpEvidence, 1, i % 10 < 8 ? 1 : 0);
-    policy.SawDrafting(1, sequences, 0.1);
+    for (int i = 0; i < 200; ++i) policy.RecordDraft(record, kMtpEvidence, 1, i % 10 < 8 ? 1 : 0);
+    policy.RecordDraftTime(1, sequences, 0.1);
     const Draft none;
     const std::vector<Candidate> candidates(static_cast<size_t>(sequences), {&none, &record, 3});
     int64_t drafted = 0;
@@ -173,8 +174,8 @@ TEST(DraftPolicy, IsOffWhereTheBatchIsFull) {
 TEST(DraftPolicy, TheDraftBlockStopsBeforeTheTokenThatIsMostlyWrong) {
   DraftPolicy policy = PolicyOf(0.2);
   AcceptanceRecord record = InCredit();
-  for (int i = 0; i < 200; ++i) policy.SawDraft(record, kMtpEvidence, 3, 1);
-  policy.SawDrafting(1, 1, 0.1);
+  for (int i = 0; i < 200; ++i) policy.RecordDraft(record, kMtpEvidence, 3, 1);
+  policy.RecordDraftTime(1, 1, 0.1);
   EXPECT_EQ(OfMtp(policy, record, 3), (Length{1, true}));
 }
 
@@ -182,11 +183,11 @@ TEST(DraftPolicy, ALongQuoteIsPreferredAndAShortOneIsNot) {
   DraftPolicy policy = PolicyOf(0.05);
   AcceptanceRecord record = InCredit();
   for (int i = 0; i < 100; ++i) {
-    policy.SawDraft(record, kMtpEvidence, 3, 1);
-    policy.SawDraft(record, 10, 4, 4);
-    policy.SawDraft(record, 1, 4, 0);
+    policy.RecordDraft(record, kMtpEvidence, 3, 1);
+    policy.RecordDraft(record, 10, 4, 4);
+    policy.RecordDraft(record, 1, 4, 0);
   }
-  policy.SawDrafting(1, 1, 0.05);
+  policy.RecordDraftTime(1, 1, 0.05);
   EXPECT_EQ(OfMtp(policy, record, 3, 10), (Length{4, false}));
   EXPECT_TRUE(OfMtp(policy, record, 3, 1).by_mtp);
   EXPECT_FALSE(OfMtp(policy, record, 0, 1).by_mtp);
@@ -196,11 +197,11 @@ TEST(DraftPolicy, TriesTheDraftBlockEverMoreSeldomWhereItDoesNotPay) {
   DraftPolicy policy;
   std::vector<int> tries;
   for (int step = 0; step < 2000; ++step) {
-    if (policy.TriesMtp()) {
+    if (policy.ShouldTryMtp()) {
       tries.push_back(step);
-      policy.SawDrafting(1, 1, 1.0);
+      policy.RecordDraftTime(1, 1, 1.0);
     } else {
-      policy.SawStepWithoutMtp();
+      policy.RecordStepWithoutMtp();
     }
   }
   ASSERT_GE(tries.size(), 3U);
@@ -219,11 +220,11 @@ bool AsksTheBlock(const DraftPolicy& policy) {
 // Nothing else shows that a drafter has become quicker.
 TEST(DraftPolicy, ASlowDraftIsDoubtedAndBelievedWhenItWasSlowAgain) {
   DraftPolicy policy;
-  policy.SawDrafting(1, 1, 2.0);
-  for (int i = 0; i < 4000; ++i) policy.SawStep(1, 1, 1.0);
+  policy.RecordDraftTime(1, 1, 2.0);
+  for (int i = 0; i < 4000; ++i) policy.RecordStep(1, 1, 1.0);
   EXPECT_LT(policy.DraftingCost(1, 1), 0.3);
   EXPECT_TRUE(AsksTheBlock(policy));
-  for (int i = 0; i < 10; ++i) policy.SawDrafting(1, 1, 2.0);
+  for (int i = 0; i < 10; ++i) policy.RecordDraftTime(1, 1, 2.0);
   EXPECT_GT(policy.DraftingCost(1, 1), 1.4);
   EXPECT_FALSE(AsksTheBlock(policy));
 }
@@ -232,12 +233,12 @@ TEST(DraftPolicy, ASlowDraftIsDoubtedAndBelievedWhenItWasSlowAgain) {
 TEST(DraftPolicy, DraftsBecomeCheaperWithSteps) {
   DraftPolicy policy;
   for (int i = 0; i < 50; ++i) {
-    policy.SawStep(1, 1, 8.0);
-    policy.SawStep(2, 1, 9.0);
-    policy.SawDrafting(1, 1, 2.4);
+    policy.RecordStep(1, 1, 8.0);
+    policy.RecordStep(2, 1, 9.0);
+    policy.RecordDraftTime(1, 1, 2.4);
   }
   EXPECT_NEAR(policy.DraftingCost(1, 1) / policy.RelativeCost(1), 0.3, 0.01);
-  for (int i = 0; i < 50; ++i) policy.SawStep(1, 1, 1.0);
+  for (int i = 0; i < 50; ++i) policy.RecordStep(1, 1, 1.0);
   EXPECT_NEAR(policy.DraftingCost(1, 1) / policy.RelativeCost(1), 0.3, 0.03);
   EXPECT_TRUE(AsksTheBlock(policy));
 }
@@ -246,23 +247,23 @@ TEST(DraftPolicy, ABlockCostsTheSameWhateverIsWantedOfIt) {
   DraftPolicy blocks(/*drafts_blocks=*/true);
   DraftPolicy singles;
   for (DraftPolicy* policy : {&blocks, &singles}) {
-    policy->SawStep(1, 1, 1.0);
-    policy->SawDrafting(5, 1, 0.5);
+    policy->RecordStep(1, 1, 1.0);
+    policy->RecordDraftTime(5, 1, 0.5);
   }
   EXPECT_DOUBLE_EQ(blocks.DraftingCost(1, 1), 0.5);
   EXPECT_DOUBLE_EQ(blocks.DraftingCost(5, 1), 0.5);
   EXPECT_DOUBLE_EQ(singles.DraftingCost(1, 1), 0.1);
 }
 
-// What a confidence head says decides how much of a block is verified, once it is known what that is worth.
+// Confidence of a block decides how much of it is verified, once it is known what that is worth.
 TEST(DraftPolicy, VerifiesMoreOfABlockThatIsSurerOfItself) {
   DraftPolicy policy(/*drafts_blocks=*/true);
   AcceptanceRecord record = InCredit();
   for (int i = 0; i < 50; ++i) {
     for (int64_t rows = 1; rows <= 6; ++rows)
-      policy.SawStep(rows, rows, 1.0 + 0.3 * static_cast<double>(rows - 1));
-    policy.SawDraft(record, DsparkEvidence(0.95F), 5, 5);
-    policy.SawDraft(record, DsparkEvidence(0.1F), 5, 0);
+      policy.RecordStep(rows, rows, 1.0 + 0.3 * static_cast<double>(rows - 1));
+    policy.RecordDraft(record, DsparkEvidence(0.95F), 5, 5);
+    policy.RecordDraft(record, DsparkEvidence(0.1F), 5, 0);
   }
   EXPECT_EQ(LengthsOf(policy, record, 1, DsparkEvidence(0.95F)), std::vector<int64_t>{kMost});
   EXPECT_EQ(LengthsOf(policy, record, 1, DsparkEvidence(0.1F)), std::vector<int64_t>{0});
@@ -301,7 +302,7 @@ double RatioOf(DraftPolicy& policy, const Machine& machine, const Text& text, ui
                                                 : machine.blocks ? 5
                                                                  : 3}};
     Length length = policy.Lengths(candidates, 1, 8).front();
-    if (length.tokens == 0 && now.by_mtp >= 0 && policy.TriesMtp() &&
+    if (length.tokens == 0 && now.by_mtp >= 0 && policy.ShouldTryMtp() &&
         policy.Price(1, 1, 1, 1, 1) <= record.Credit(head)) {
       length = {1, true};
     }
@@ -312,17 +313,17 @@ double RatioOf(DraftPolicy& policy, const Machine& machine, const Text& text, ui
     const double step = 1.0 + machine.row * static_cast<double>(length.tokens);
     int64_t accepted = 0;
     while (accepted < length.tokens && is(length.by_mtp ? now.by_mtp : now.quoted)) ++accepted;
-    if (drafting > 0) policy.SawDrafting(length.tokens, 1, drafting);
+    if (drafting > 0) policy.RecordDraftTime(length.tokens, 1, drafting);
     record.Paid(1 + accepted, accepted,
                 policy.Price(length.tokens, length.tokens, 1, length.by_mtp ? length.tokens : 0, 1));
     if (length.tokens > 0) {
-      policy.SawDraft(record, length.by_mtp ? head : now.quote_evidence, length.tokens, accepted);
+      policy.RecordDraft(record, length.by_mtp ? head : now.quote_evidence, length.tokens, accepted);
     }
     // A quote that no step has verified is watched.
     if (length.tokens == 0 || length.by_mtp)
-      policy.SawDraft(record, now.quote_evidence, 1, is(now.quoted) ? 1 : 0);
-    policy.SawStep(1 + length.tokens, 1, step);
-    if (length.tokens == 0) policy.SawStepWithoutMtp();
+      policy.RecordDraft(record, now.quote_evidence, 1, is(now.quoted) ? 1 : 0);
+    policy.RecordStep(1 + length.tokens, 1, step);
+    if (length.tokens == 0) policy.RecordStepWithoutMtp();
     seconds += step + drafting;
     done += 1 + accepted;
   }
@@ -341,12 +342,12 @@ TEST(DraftPolicy, DraftsThatAreWrongCostNoSequenceThreeInAHundred) {
               // Others have taught it that drafts are right.
               AcceptanceRecord other;
               for (int i = 0; i < 50; ++i) {
-                policy.SawDraft(other, evidence, 7, 7);
-                policy.SawDraft(other, blocks ? kDsparkEvidence : kMtpEvidence, 3, 3);
+                policy.RecordDraft(other, evidence, 7, 7);
+                policy.RecordDraft(other, blocks ? kDsparkEvidence : kMtpEvidence, 3, 3);
               }
               for (int64_t rows = 1; rows <= 8; ++rows)
-                policy.SawStep(rows, 1, 1.0 + row * static_cast<double>(rows - 1));
-              policy.SawDrafting(1, 1, drafting);
+                policy.RecordStep(rows, 1, 1.0 + row * static_cast<double>(rows - 1));
+              policy.RecordDraftTime(1, 1, drafting);
               const Machine machine = {.row = row, .drafting = drafting, .blocks = blocks};
               const Text text = {
                   .by_mtp = by_mtp, .quoted = quoted, .quote_evidence = evidence, .tokens = 100};
@@ -434,10 +435,10 @@ TEST(Choice, IsReadFromItsName) {
 
 TEST(DraftPolicy, DoubtsAPriceThatItHasNotSeenForLong) {
   DraftPolicy policy;
-  policy.SawStep(1, 1, 1.0);
-  policy.SawStep(4, 1, 100.0);  // Once, by accident.
+  policy.RecordStep(1, 1, 1.0);
+  policy.RecordStep(4, 1, 100.0);  // Once, by accident.
   EXPECT_GT(policy.RelativeCost(4), 50.0);
-  for (int i = 0; i < 6000; ++i) policy.SawStep(1, 1, 1.0);
+  for (int i = 0; i < 6000; ++i) policy.RecordStep(1, 1, 1.0);
   EXPECT_LT(policy.RelativeCost(4), 1.5);
 }
 

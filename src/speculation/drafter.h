@@ -13,7 +13,7 @@
 namespace dsv4::speculation {
 
 enum class Source : uint8_t {
-  kSuffix,   // What followed the same text before.
+  kSuffix,   // Text that followed the same text before.
   kGrammar,  // Text that a constraint leaves no choice about.
   kMtp,      // The model's draft block (model::Model::Draft),
   kDspark,   // or its drafter of whole blocks.
@@ -27,14 +27,16 @@ struct Draft {
   int evidence = 0;
   Source source = Source::kSuffix;
 };
-// Of the suffix drafter the first ones.
+// Kinds of the suffix drafter come first.
 inline constexpr int kForcedEvidence = 12;
 inline constexpr int kMtpEvidence = 13;
-// Of a block that has not been drafted yet, and of one whose confidence head has spoken: from here on, by DsparkEvidence.
+// Evidence of a block that has not been drafted yet, and of one whose confidence head has spoken: from here
+// on, by DsparkEvidence.
 inline constexpr int kDsparkEvidence = 14;
 inline constexpr int kMostEvidence = 19;
-// Of the chance that the first draft of a block is right. It depends on what was known before the draft, and on none of its tokens: so a
-// length that is chosen by it does not depend on a number that was drawn for the tokens which it admits.
+// Evidence from the chance that the first draft of a block is right. It depends on what was known before the
+// draft, and on none of its tokens: so a length that is chosen by it does not depend on a number that was
+// drawn for the tokens which it admits.
 int DsparkEvidence(float chance_of_first);
 
 // Which drafters may be asked, and how much of what they say is verified.

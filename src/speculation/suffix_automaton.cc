@@ -1,3 +1,4 @@
+// Online suffix automaton over tokens with hashed edges.
 #include "speculation/suffix_automaton.h"
 
 namespace dsv4::speculation {

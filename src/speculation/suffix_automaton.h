@@ -29,7 +29,7 @@ class SuffixAutomaton {
 
  private:
   struct State {
-    int32_t length;     // Of its longest substring.
+    int32_t length;     // Length of its longest substring.
     int32_t link;       // The state of the longest suffix with other ends; -1: none.
     int32_t end;        // Behind a place where its substrings occur.
     int32_t last_edge;  // -1: none.
@@ -38,7 +38,7 @@ class SuffixAutomaton {
     int32_t state;
     int32_t token;
     int32_t target;
-    int32_t previous;  // Of the same state.
+    int32_t previous;  // Link to the previous edge of the same state.
   };
 
   int32_t NewState(int32_t length, int32_t link, int32_t end);

@@ -1,3 +1,4 @@
+// Tests of the suffix automaton: longest repeats, latest places, quotes, and evidence.
 #include "speculation/suffix_automaton.h"
 
 #include <gtest/gtest.h>

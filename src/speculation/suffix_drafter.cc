@@ -1,3 +1,4 @@
+// Drafter that quotes what followed the text's end when it stood earlier.
 #include <algorithm>
 #include <bit>
 

@@ -1,3 +1,4 @@
+// Stack allocation of a step's tensors from recycled blocks.
 #include "tensor/arena.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Tests of the arena: no overlap, stack order, equal addresses step after step, bounded size.
 #include "tensor/arena.h"
 
 #include <gtest/gtest.h>

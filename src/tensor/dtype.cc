@@ -1,3 +1,4 @@
+// Names of dtypes, both ways.
 #include "tensor/dtype.h"
 
 #include <array>

@@ -1,3 +1,4 @@
+// Shapes, views and buffers, and memory of the host.
 #include "tensor/tensor.h"
 
 #include <fmt/format.h>

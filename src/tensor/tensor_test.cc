@@ -1,3 +1,4 @@
+// Tests of tensors: dtype names, rows, reshapes, contiguity, alignment and shared buffers.
 #include "tensor/tensor.h"
 
 #include <gtest/gtest.h>

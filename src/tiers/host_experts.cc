@@ -1,3 +1,4 @@
+// Thread that watches a device's requests and multiplies experts on the host.
 #include "tiers/host_experts.h"
 
 #include <fmt/format.h>

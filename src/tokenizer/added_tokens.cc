@@ -1,3 +1,4 @@
+// Trie of added tokens, and their leftmost-longest matches in a text.
 #include "tokenizer/added_tokens.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Byte-pair merges by rank: a hashed pair table, short pieces by scan, long ones by heap.
 #include "tokenizer/bpe.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Tests of byte-pair encoding against the definition, order of merges, and bad tables.
 #include "tokenizer/bpe.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// Tables between bytes and GPT-2's printable characters.
 #include "tokenizer/byte_alphabet.h"
 
 #include <array>

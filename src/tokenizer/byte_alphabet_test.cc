@@ -1,3 +1,4 @@
+// Test of the byte alphabet against GPT-2's.
 #include "tokenizer/byte_alphabet.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Table of character classes of all code points, from Unicode categories.
 #include "tokenizer/char_class.h"
 
 #include <utf8proc.h>

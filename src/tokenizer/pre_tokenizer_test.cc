@@ -1,3 +1,4 @@
+// Tests of pre-tokenization against PCRE2: numbers, CJK, look-ahead, white space, random and all short texts.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "tokenizer/pre_tokenizer.h"
 

@@ -1,3 +1,4 @@
+// Pre-tokenizer for patterns of other tokenizers, by PCRE2.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <fmt/format.h>
 #include <pcre2.h>

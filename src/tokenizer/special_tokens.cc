@@ -1,3 +1,4 @@
+// Look-up of the chat grammar's markers by string, required and optional.
 #include "tokenizer/special_tokens.h"
 
 #include <fmt/format.h>

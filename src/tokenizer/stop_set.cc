@@ -1,3 +1,4 @@
+// Set of ids that end an answer, with the source of each.
 #include "tokenizer/stop_set.h"
 
 #include <fmt/format.h>

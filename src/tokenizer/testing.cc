@@ -1,3 +1,4 @@
+// Toy tokenizer files, the release's tokenizer, a naive BPE and random texts, for tests and benches.
 #include "tokenizer/testing.h"
 
 #include <zstd.h>

@@ -1,3 +1,4 @@
+// JSON lines of ids and decoded texts for a case file.
 #include "tokenizer/tokenize_cases.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Encoding of spans and decoding of ids, with merges cached by thread.
 #include "tokenizer/tokenizer.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Interpretation and checks of tokenizer.json: model, pre-tokenizer, added tokens.
 #include "tokenizer/tokenizer_file.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Streaming reader of tokenizer.json that keeps vocabulary and merges out of the document.
 #include "tokenizer/tokenizer_file_reader.h"
 
 #include <fmt/format.h>

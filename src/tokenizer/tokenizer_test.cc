@@ -1,3 +1,4 @@
+// Tests of the tokenizer: round trips, added tokens, spans, invalid text, threads and faulty files.
 #include "tokenizer/tokenizer.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// Ids and strings of base and added tokens, both ways.
 #include "tokenizer/vocabulary.h"
 
 #include <fmt/format.h>

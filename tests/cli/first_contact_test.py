@@ -282,5 +282,16 @@ class Progress(unittest.TestCase):
             self.assertRegex(text, r"writing .*MB of [\d.]+ MB")
 
 
+class FirstProgram(unittest.TestCase):
+    def test_the_program_of_the_first_answer_is_run_alone(self):
+        alone = pathlib.Path(BINARY).with_name("dsv4-run")
+        answers = [subprocess.run([program, "run", QUESTION, *QUICK], capture_output=True, text=True, check=True).stdout
+                   for program in (BINARY, alone)]
+        self.assertEqual(*answers)
+        refused = subprocess.run([alone, "serve"], capture_output=True, text=True, check=False)
+        self.assertEqual((refused.returncode, refused.stdout), (2, ""))
+        self.assertIn("unknown command 'serve'", refused.stderr)
+
+
 if __name__ == "__main__":
     unittest.main()

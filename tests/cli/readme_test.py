@@ -43,7 +43,7 @@ class Readme(unittest.TestCase):
             with self.subTest(line=line):
                 if line.startswith("git clone"):
                     continue  # first_minutes_test.py
-                if line in ("./dev build --cuda dsv4", "./dev test"):
+                if line in ("./dev build dsv4", "./dev test"):
                     words = line.split()
                     self.assertRegex(known, rf"(?m)^  {words[1]} ")
                     self.assertIn(words[-1], known)

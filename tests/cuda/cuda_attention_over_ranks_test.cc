@@ -337,7 +337,7 @@ class Rank {
                              : backend::cuda::ExchangePiece{to + r * bytes * p.num_rows, bytes, bytes};
     }
     const ExchangeWork work = {.params = p,
-                               .kernel = backend::cuda::PackedKernelFor(8),
+                               .kernel = backend::cuda::LlKernelFor(8),
                                .blocks = 1,
                                .mine = mine.data,
                                .all = all.data,

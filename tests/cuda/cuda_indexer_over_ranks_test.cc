@@ -140,7 +140,7 @@ class Rank {
     }
     Must(context.queue().BeginOp({"all-gather", {}}));
     backend::cuda::RecordGather(context, {.params = p,
-                                          .kernel = backend::cuda::PackedKernelFor(8),
+                                          .kernel = backend::cuda::LlKernelFor(8),
                                           .blocks = 1,
                                           .mine = candidates_.view.data,
                                           .all = all_.view.data,

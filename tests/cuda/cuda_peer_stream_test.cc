@@ -235,7 +235,7 @@ class Rank {
                        backend::cuda::PlanStream(p, most, num_blocks));
     } else {
       p.share = (most + num_blocks - 1) / num_blocks / 16 * 16 + 16;
-      context().Launch(step.way == Way::kPacked ? backend::cuda::PackedKernelFor(step.unit)
+      context().Launch(step.way == Way::kPacked ? backend::cuda::LlKernelFor(step.unit)
                                                 : backend::cuda::ExchangeKernelFor(step.unit, sum),
                        grid, backend::cuda::kExchangeThreads, 0, p);
     }

@@ -1,3 +1,4 @@
+// Backend that runs ops on a device for tests whose tensors lie on the host, with guards around each.
 #include "tests/cuda/device_mirror.h"
 
 #include <fmt/format.h>

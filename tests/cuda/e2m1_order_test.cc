@@ -1,3 +1,4 @@
+// Tests of the device's order of NVFP4 codes: every code and scale, there and back.
 #include "backend/cuda/weights/e2m1_order.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Tests of reports: text, JSON, page, exit codes and summary.
 #include "diag/report/report.h"
 
 #include <gtest/gtest.h>

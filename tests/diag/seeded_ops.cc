@@ -1,3 +1,4 @@
+// List of seeded faults by op, and the names that a finding may give them.
 #include "tests/diag/seeded_ops.h"
 
 #include <algorithm>

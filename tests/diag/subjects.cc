@@ -1,3 +1,4 @@
+// Models and tokens that tests of diagnose look at.
 #include "tests/diag/subjects.h"
 
 #include <algorithm>

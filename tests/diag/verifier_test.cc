@@ -163,7 +163,7 @@ class SlowReference {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return entered_; });
   }
-  void GoOn() {
+  void Resume() {
     const std::lock_guard lock(mutex_);
     go_on_ = true;
     changed_.notify_all();
@@ -202,7 +202,7 @@ TEST(Verifier, TheEngineWaitsForNothingAndWhatFindsNoRoomIsCounted) {
   EXPECT_EQ(early.num_sampled, 11);
   EXPECT_EQ(early.num_verified, 0);
   EXPECT_EQ(early.num_dropped, 10);
-  slow.GoOn();
+  slow.Resume();
   const VerifySummary late = run.verifier.Finish();
   EXPECT_EQ(late.num_verified + late.num_dropped, late.num_sampled);
   EXPECT_EQ(late.num_verified, 1);

@@ -1,3 +1,4 @@
+// Tests of the engine: texts alone and in batches, preemption, reuse, cancellation and errors.
 #include "engine/engine.h"
 
 #include <gmock/gmock.h>

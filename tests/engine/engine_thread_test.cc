@@ -1,3 +1,4 @@
+// Tests of the engine's thread: events from several threads, cancellation, failures and bounds.
 #include "engine/engine_thread.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// Model of the long-state test on the CPU backend.
 #include "backend/cpu/cpu_backend.h"
 #include "tests/engine/long_state.h"
 

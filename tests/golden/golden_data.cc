@@ -1,3 +1,4 @@
+// Reader of golden data: .npy arrays, JSON, and op cases as tensors and weights.
 #include "tests/golden/golden_data.h"
 
 #include <fmt/format.h>

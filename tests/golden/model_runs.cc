@@ -1,3 +1,4 @@
+// Golden models by name: their parts, prompts and logits, and runs of tokens in any pieces.
 #include "tests/golden/model_runs.h"
 
 #include <algorithm>

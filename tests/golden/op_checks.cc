@@ -1,3 +1,4 @@
+// Runs of single ops on golden inputs, compared with golden outputs by the contract's bounds.
 #include "tests/golden/op_checks.h"
 
 #include <fmt/format.h>

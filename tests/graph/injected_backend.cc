@@ -1,3 +1,4 @@
+// Backend that counts op calls and lets the n-th one fail.
 #include "tests/graph/injected_backend.h"
 
 #include "tests/graph/toy_model.h"

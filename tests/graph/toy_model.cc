@@ -1,3 +1,4 @@
+// Builder of a small random model with chosen layers, formats and numerics.
 #include "tests/graph/toy_model.h"
 
 #include <gtest/gtest.h>

@@ -27,7 +27,6 @@ SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z0-9`(])")
 KINDS = {
     "opening": "comments that open with Of, What, Those, Whose, That or Where: open with a noun phrase or a verb",
     "long": f"sentences of more than {MOST_WORDS} words in comments: split them",
-    "silent": "sources without a first line that says what they are",
 }
 
 
@@ -63,8 +62,6 @@ def comments(text: str) -> list[tuple[int, str]]:
 def faults_in(name: str, text: str) -> list[tuple[str, str]]:
     """Every fault of a file, as its kind and its place."""
     found = []
-    if Path(name).suffix in {".cc", ".cu"} and not text.startswith("//"):
-        found.append(("silent", name))
     for number, words in comments(text):
         if words.startswith(("NOLINT", "clang-format", "---")):
             continue
@@ -74,6 +71,15 @@ def faults_in(name: str, text: str) -> list[tuple[str, str]]:
             if sum(bool(re.search(r"\w", word)) for word in sentence.split()) > MOST_WORDS:
                 found.append(("long", f"{name}:{number}: {sentence[:100]}"))
     return found
+
+
+def opening_fault(name: str, text: str) -> str:
+    """The fault of a source's first line, which says what the file is; empty without one."""
+    if not text.startswith("//"):
+        return f"{name}: no first line that says what it is"
+    line = comments(text)[0][1]
+    few = sum(bool(re.search(r"\w", word)) for word in line.split()) < 3
+    return f"{name}: says too little: {line[:80]}" if few else ""
 
 
 @functools.cache
@@ -98,6 +104,15 @@ class LanguageTest(unittest.TestCase):
                 for (kind, name), places in faults().items() if len(places) > limits[kind].get(name, 0)]
         self.assertEqual(more, [], "\n" + "\n".join(more))
 
+    def test_every_source_says_what_it_is(self) -> None:
+        sources = [path for top in ("src", "apps", "tests", "bench") for path in sorted((ROOT / top).rglob("*")) if path.suffix in {".cc", ".cu"}]
+        self.assertGreater(len(sources), 900)
+        silent = [fault for path in sources if (fault := opening_fault(str(path.relative_to(ROOT)), path.read_text(errors="replace")))]
+        self.assertEqual(silent, [], "\n" + "\n".join(silent))
+        self.assertEqual(opening_fault("src/a.cc", "// Ring of pinned pieces.\n#include <a>\n"), "")
+        self.assertIn("no first line", opening_fault("src/a.cc", "#include <a>\n// Ring of pinned pieces.\n"))
+        self.assertIn("too little", opening_fault("src/a.cc", "// Ring.\n"))
+
     def test_limits_name_modules_that_exist(self) -> None:
         limits = json.loads(LIMITS.read_text())
         self.assertEqual(set(limits), {"about", *KINDS})
@@ -107,7 +122,6 @@ class LanguageTest(unittest.TestCase):
         text = ('int a;  // Of the rows, the last.\n// Rows of a page. What is behind them\n// is free.\nconst char* b = "// What";\n'
                 "// Whose is it\n\n// Thatched roofs are fine.\n// " + "word " * 26 + "\n")
         self.assertEqual([kind for kind, _ in faults_in("src/x/a.h", text)], ["opening", "opening", "long"])
-        self.assertEqual([kind for kind, _ in faults_in("src/x/a.cc", text)], ["silent", "opening", "opening", "long"])
         self.assertEqual(comments("// One\n// two\nint a;  // three\n// four\n"), [(1, "One two"), (3, "three"), (4, "four")])
 
 

@@ -18,9 +18,12 @@ NAME = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*[a-z0-9]")
 # Options of the parser itself, which no page has.
 PARSERS = {"--help", "--help-all", "--version"}
 # Options of other programs that the pages speak of: ./dev, scripts of the repository, compilers, clients, launchers.
-OTHERS = set("""--add-host --build --cast --cflags --changed --clients --cuda --edit-format --fmad --folder --gpu --key --libs --local-dir --master-addr
-                --minutes --mode --n-cpu-moe --nnodes --no-python --no-show-model-warnings --node-rank --nproc-per-node --only --pack --preset --python
-                --recipe --rival --rival-pass-tokens --sandbox --sanitizers --skip-git-repo-check --target --variant --wheels --write""".split())
+OTHERS = {
+    "--add-host", "--build", "--cast", "--cflags", "--changed", "--clients", "--cuda", "--edit-format", "--fmad", "--folder", "--gpu",
+    "--key", "--libs", "--local-dir", "--master-addr", "--minutes", "--mode", "--n-cpu-moe", "--nnodes", "--no-python",
+    "--no-show-model-warnings", "--node-rank", "--nproc-per-node", "--only", "--pack", "--preset", "--python", "--recipe", "--rival",
+    "--rival-pass-tokens", "--sandbox", "--sanitizers", "--skip-git-repo-check", "--target", "--variant", "--wheels", "--write",
+}
 
 
 def documented() -> dict[str, set[str]]:

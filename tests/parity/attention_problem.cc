@@ -1,3 +1,4 @@
+// Random attention problems with windows and entries, and bounds from their sizes.
 #include "tests/parity/attention_problem.h"
 
 #include <algorithm>

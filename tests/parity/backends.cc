@@ -1,3 +1,4 @@
+// Reference backend and the backends compared with it, each instruction set by itself.
 #include "tests/parity/backends.h"
 
 #include <gtest/gtest.h>

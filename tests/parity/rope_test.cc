@@ -1,3 +1,4 @@
+// Parity of rope: positions, directions, widths and strides.
 #include <gtest/gtest.h>
 
 #include <algorithm>

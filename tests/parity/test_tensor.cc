@@ -1,3 +1,4 @@
+// Tensors between guards of poison, so that a write or read outside is seen.
 #include "tests/parity/test_tensor.h"
 
 #include <gtest/gtest.h>

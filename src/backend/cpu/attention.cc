@@ -36,9 +36,9 @@ PartScratch& ThisThread() {
   return scratch;
 }
 
-// What a group keeps between its phases.
+// Scratch that a group keeps between its phases.
 struct GroupScratch {
-  Scratch rows;     // Of the cache, widened where they are stored as codes.
+  Scratch rows;     // Cache rows, widened where they are stored as codes.
   Scratch queries;  // Packed.
   Scratch logits;   // [query, head, slot], then the weights.
   Scratch narrow;   // The weights as bf16.
@@ -46,9 +46,9 @@ struct GroupScratch {
   Scratch zeros;    // A row.
 };
 
-// What becomes of the sums: divided and stored, the sink included, or left as a part.
+// Result of the sums: divided and stored, the sink included, or left as a part.
 struct Outcome {
-  std::vector<float> sink;  // Of the heads; empty for a part.
+  std::vector<float> sink;  // Sinks of the heads; empty for a part.
   TensorView o;
   TensorView part;
 
@@ -234,7 +234,7 @@ class Group {
     }
   }
 
-  // What query i sees of a segment, counted from its first slot.
+  // Slots of a segment that query i sees, counted from its first.
   Slots Visible(const Segment& segment, int64_t i) const {
     const Query& query = queries_[static_cast<size_t>(i)];
     if (segment.entries) return {0, query.num_entries};
@@ -361,7 +361,7 @@ class Group {
     // Entries are taken so many at a time; a query's runs start with the first, so that no sum depends on it. The window's runs
     // start with each query's own first slot, so it is one block.
     constexpr int64_t kEntriesPerBlock = 2 * kPanelRun;
-    if (!has_window()) {  // Whose values are the first.
+    if (!has_window()) {  // Values of the window come first.
       for (int64_t row = 0; row < NumRows(); ++row)
         std::fill_n(scratch_.outputs.floats() + row * output_stride_ + begin, end - begin, 0.0F);
     }
@@ -465,7 +465,7 @@ struct GroupQueries {
   GroupQueries One(size_t i) const { return {queries.subspan(i, 1), widened}; }
 };
 
-// Of every sequence; `all` keeps them. Rows lie in `scratch`.
+// Rows of every sequence; `all` keeps them. Rows lie in `scratch`.
 std::vector<const WidenedRows*> WidenForSequences(ops::OpContext& context, const AttentionProblem& problem,
                                                   std::span<const Query> queries,
                                                   std::deque<WidenedRows>& all,
@@ -522,7 +522,7 @@ Status Run(ops::OpContext& context, const AttentionProblem& problem, const Outco
     });
     return {};
   }
-  // Of groups, and of the queries of those that must be taken one by one.
+  // Scratch of groups, and of queries that must be taken one by one.
   thread_local std::vector<GroupScratch> scratch;
   if (scratch.size() < groups.size() + queries.size()) scratch.resize(groups.size() + queries.size());
   const auto run_shared = [&](int phase, std::span<Group* const> shared) {

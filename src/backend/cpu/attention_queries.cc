@@ -1,3 +1,5 @@
+// Lists of the rows and entries that each query of an attention call sees, and runs of neighbouring queries
+// that share them.
 #include "backend/cpu/attention_queries.h"
 
 #include <fmt/format.h>

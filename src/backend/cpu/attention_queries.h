@@ -1,4 +1,4 @@
-// What each query of an attention call sees.
+// Keys that each query of an attention call sees.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,4 @@
+// Pointers to paged cache rows, and a packed row widened to the numbers that kernels multiply.
 #include "backend/cpu/cached_rows.h"
 
 #include <algorithm>

@@ -15,7 +15,7 @@ inline const uint8_t* PagedRow(const PagedRows& rows, int64_t index) {
   return static_cast<const uint8_t*>(rows.pages[static_cast<size_t>(index / rows.rows_per_page)]) +
          index % rows.rows_per_page * rows.RowBytes();
 }
-// Of rows [first, first + count), without a division for each.
+// Pointers to rows [first, first + count), without a division for each.
 void PagedRowPointers(const PagedRows& rows, int64_t first, int64_t count, const uint8_t** pointers);
 
 // Asks for a row that is wanted soon.

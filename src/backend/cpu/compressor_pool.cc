@@ -1,3 +1,5 @@
+// Op compressor_pool on the CPU: a softmax over the rows of a block, column by column, and the history that
+// later blocks need.
 #include <algorithm>
 #include <vector>
 

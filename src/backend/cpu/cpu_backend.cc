@@ -1,3 +1,4 @@
+// Factory of the CPU backend: its op table, its thread pool and the policy by which ranks divide work.
 #include "backend/cpu/cpu_backend.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// AMX tile instructions in software, bit for bit, so that tests run the tile kernels on any machine.
 #include "backend/cpu/emulated_tiles.h"
 
 #include <immintrin.h>

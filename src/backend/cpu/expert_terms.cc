@@ -57,7 +57,7 @@ class PackedForms {
   DType dtype_;
   int64_t cols_;
   std::vector<const uint8_t*> rows_;
-  std::deque<Form> forms_;  // Whose activations others point to.
+  std::deque<Form> forms_;  // Activations that other forms point to.
 };
 
 // A range of rows of one weight against the tokens of an expert.
@@ -136,7 +136,7 @@ void RunGroup(ops::OpContext& context, const ops::ExpertTermsArgs& args, PackedF
   const auto up = buffer(width);
   const auto down = buffer(dim);
 
-  // Of each expert for w1, and for w3 where it wants them otherwise.
+  // Assignments of each expert for w1, and for w3 where it wants them otherwise.
   std::vector<Activations::Gathering> gatherings;
   std::vector<Product> products;
   for (const Chosen& chosen : group) {

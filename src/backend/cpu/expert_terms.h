@@ -1,4 +1,5 @@
-// What experts add to the tokens that chose them, for the ops that keep these terms and the one that sums them.
+// Terms that experts add to the tokens that chose them, for the ops that keep these terms and the one that
+// sums them.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,8 @@ inline constexpr int64_t kTermColumns = 128;
 // `row`. Each column is taken once: by one thread for all assignments, experts in ascending order and the assignments of one in order.
 using TakeTerm = std::function<void(int64_t assignment, const uint8_t* row, int64_t begin, int64_t end)>;
 
-// Of valid args, whose `terms` it does not look at. OutOfRange names `op` and an index outside the experts, before the first call.
+// Calls `add` for valid args, whose `terms` it does not look at. OutOfRange names `op` and an index outside
+// the experts, before the first call.
 Status ForEachTerm(ops::OpContext& context, std::string_view op, const ops::ExpertTermsArgs& args,
                    const TakeTerm& take);
 

@@ -33,7 +33,7 @@ const uint8_t* StreamAt(const TensorView& streams, int64_t token, int64_t stream
   return At(streams.data, streams.dtype, row * streams.shape[2] + column);
 }
 
-// What a slice of columns adds to the sums of tokens: the products with each row, and the squares.
+// Sums that a slice of columns adds to the sums of tokens: the products with each row, and the squares.
 struct SliceSums {
   SliceSums(int64_t num_tokens, int64_t num_rows)
       : products(static_cast<size_t>(num_tokens * num_rows)), squares(static_cast<size_t>(num_tokens)) {}

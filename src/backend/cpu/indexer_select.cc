@@ -25,7 +25,7 @@ namespace {
 struct Group {
   const ops::IndexerSequence* sequence = nullptr;
   int64_t first_token = 0;
-  std::vector<int64_t> visible;  // Of the rows that are here. Ascending.
+  std::vector<int64_t> visible;  // Visible rows that are here. Ascending.
 
   int64_t num_queries() const { return static_cast<int64_t>(visible.size()); }
 };
@@ -179,7 +179,7 @@ class Scorer {
 // is found digit by digit, from the counts of the entries that share the digits before.
 void TopK(std::span<const float> scores, int64_t top_k, int32_t* selected) {
   thread_local std::vector<uint32_t> ranks;
-  thread_local std::vector<uint32_t> sharing;  // Those that share the digits before.
+  thread_local std::vector<uint32_t> sharing;  // Candidates that share the digits before.
   ranks.resize(scores.size());
   std::transform(scores.begin(), scores.end(), ranks.begin(), ops::ScoreOrder);
   constexpr int kDigitBits = 11;
@@ -208,7 +208,7 @@ void TopK(std::span<const float> scores, int64_t top_k, int32_t* selected) {
   }
 }
 
-// What is chosen from, and how many.
+// Problem of a choice: what is chosen from, and how many.
 struct Problem {
   const TensorView& q;
   const TensorView& weights;

@@ -1,3 +1,5 @@
+// Detection of instruction-set tiers by CPUID and the kernel, names of tiers, and the table of kernels for
+// each.
 #include "backend/cpu/isa.h"
 
 #include <cpuid.h>

@@ -23,11 +23,11 @@ std::string_view IsaName(Isa isa);  // "scalar", "avx2", "avx512", "avx512bf16",
 // InvalidArgument lists the names.
 Result<Isa> IsaFromName(std::string_view name);
 
-// What this machine and its operating system can run, worst first. Asks the kernel for AMX where the CPU has it: permission is the
-// process's, for good.
+// Instruction sets that this machine and its operating system can run, worst first. Asks the kernel for AMX
+// where the CPU has it: permission is the process's, for good.
 std::vector<Isa> AvailableIsas();
 
-// What is taken where nothing is said: the best but kAmx, which is for prompts and batches.
+// Default tier: the best but kAmx, which is for prompts and batches.
 Isa DefaultIsa();
 
 // `wanted`, else what the environment variable DSV4_CPU_ISA names, else the default. FailedPrecondition for an

@@ -1,3 +1,5 @@
+// Ops linear and grouped_linear on the CPU: activations are packed once, rows of weights are shared out to
+// threads.
 #include <algorithm>
 #include <vector>
 

@@ -1,3 +1,4 @@
+// Measured bounds of the machine: read bandwidth of all threads, and multiply-adds a second of each tier.
 #include "backend/cpu/machine_bounds.h"
 
 #include <immintrin.h>

@@ -1,4 +1,4 @@
-// What the machine can do, measured in the same process as the ops: the bounds that their figures are percentages of.
+// Measured bounds of the machine, in the same process as the ops: the figures' percentages refer to them.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,5 @@
+// GEMM over rows of stored weights: plans by format and tier, packed activations, and ranges of rows for
+// threads.
 #include "backend/cpu/matmul.h"
 
 #include <algorithm>

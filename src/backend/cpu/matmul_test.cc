@@ -1,4 +1,5 @@
-// What GEMMs promise beside their values, which tests/parity holds to: the bits of a result depend on its row and its token alone.
+// Properties that GEMMs promise beside their values, which tests/parity holds to: the bits of a result depend
+// on its row and its token alone.
 #include "backend/cpu/matmul.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +35,7 @@ struct Tier {
   Kernels kernels;
 };
 
-// Those of this machine, and tiles in software.
+// Tiers of this machine, and tiles in software.
 std::vector<Tier> Tiers() {
   std::vector<Tier> tiers;
   for (const Isa isa : AvailableIsas()) tiers.push_back({std::string(IsaName(isa)), KernelsFor(isa)});
@@ -58,7 +59,7 @@ std::vector<float> ProductsOf(const Kernels& kernels, const Weight& weight, int6
   return out;
 }
 
-// Of rows [begin, end) and all tokens.
+// Products of rows [begin, end) and all tokens.
 std::vector<float> Products(const Kernels& kernels, const Weight& weight, int64_t begin, int64_t end,
                             const std::vector<float>& x, int64_t first_token, int64_t num_tokens) {
   std::vector<const uint8_t*> tokens;
@@ -67,7 +68,7 @@ std::vector<float> Products(const Kernels& kernels, const Weight& weight, int64_
   return ProductsOf(kernels, weight, begin, end, tokens, DType::kF32);
 }
 
-// Of all rows.
+// All rows'.
 std::vector<float> ProductsOfBf16(const Kernels& kernels, const Weight& weight,
                                   const std::vector<uint16_t>& x, int64_t num_tokens) {
   std::vector<const uint8_t*> tokens;
@@ -293,7 +294,7 @@ TEST(Matmul, EveryNvFp4ScaleIsExact) {
   }
 }
 
-// What the tile instructions do is what the emulation says, bit for bit.
+// Tile instructions give what the emulation says, bit for bit.
 TEST(Matmul, TilesInSoftwareHaveTheBitsOfTheMachine) {
   const std::vector<Isa> available = AvailableIsas();
   if (std::find(available.begin(), available.end(), Isa::kAmx) == available.end())
@@ -406,7 +407,7 @@ TEST(Matmul, PackedBf16IsWhatTheSameNumbersInFp32AreInTheKernelsOrder) {
             for (int64_t row = 0; row < packed.num_rows(); ++row) {
               const int64_t at = row * packed.stride() * element;
               for (int64_t i = 0; i < padded; ++i) {
-                // Of a NaN that nothing rounds, fp32 to bf16 sets the first bit.
+                // With a NaN that nothing rounds, fp32 to bf16 sets the first bit.
                 uint32_t got = 0;
                 uint32_t want = 0;
                 std::memcpy(&got, packed.data() + at + i * element, static_cast<size_t>(element));

@@ -1,3 +1,4 @@
+// Op merge_attention on the CPU: parts rescaled by their maxima and added in rank order, the sink once.
 #include <algorithm>
 #include <cmath>
 #include <limits>

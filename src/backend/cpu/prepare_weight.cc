@@ -1,3 +1,4 @@
+// Op prepare_weight on the CPU: weights stay in the mapped pages, since kernels unpack the stored bytes.
 #include "backend/cpu/cpu_ops.h"
 
 namespace dsv4::backend::cpu {

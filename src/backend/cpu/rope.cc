@@ -1,3 +1,5 @@
+// Op rope on the CPU: pairs of a row's last dimensions rotated by one tier's kernel, rows shared out to
+// threads.
 #include <fmt/format.h>
 
 #include <algorithm>

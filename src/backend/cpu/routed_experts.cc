@@ -1,3 +1,5 @@
+// Op routed_experts on the CPU: tokens grouped by expert, all chosen experts one pool of work for the
+// threads.
 #include <algorithm>
 
 #include "backend/cpu/cpu_ops.h"

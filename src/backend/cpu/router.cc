@@ -1,3 +1,4 @@
+// Op router on the CPU: scores of experts, the choice by score and bias or by token id, and normed weights.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -148,7 +148,7 @@ Status PackRows(const Kernels& kernels, const ops::StoreRowsArgs& args, int64_t 
   const int64_t width = args.source.shape[1];
   const int64_t row_bytes = args.StoredBytes();
   std::vector<float> values(static_cast<size_t>(width));
-  int64_t first = 0;  // Of a run.
+  int64_t first = 0;  // A run's.
   for (const ops::RowRun& run : args.runs) {
     for (int64_t i = std::max(begin - first, int64_t{0}); i < std::min(run.num_rows, end - first); ++i) {
       const int64_t row = run.source_begin + i;

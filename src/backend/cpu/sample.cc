@@ -1,3 +1,4 @@
+// Op sample on the CPU: the choice of sampling/choice.h for each row of logits, rows shared out to threads.
 #include <optional>
 #include <vector>
 

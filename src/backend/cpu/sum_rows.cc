@@ -1,3 +1,4 @@
+// Op sum_rows on the CPU: listed rows added to the row that each belongs to, in list order.
 #include <algorithm>
 
 #include "backend/cpu/cpu_ops.h"

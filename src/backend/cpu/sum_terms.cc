@@ -1,3 +1,5 @@
+// Op sum_terms on the CPU: a token's expert outputs, gathered from several parts, added in ascending order of
+// expert.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Conversions between tensors of any dtype and fp32 for ops whose work is small.
 #include "backend/cpu/values.h"
 
 #include "base/check.h"

@@ -1,3 +1,4 @@
+// Bounded store of packed cache rows that several queries see, widened once for all of them.
 #include "backend/cpu/widened_rows.h"
 
 #include <algorithm>

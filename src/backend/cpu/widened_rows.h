@@ -13,8 +13,8 @@ namespace dsv4::backend::cpu {
 
 class WidenedRows {
  public:
-  // Of the queries of one sequence, as many as see its rows several times over and as fit into memory that does not grow with the context;
-  // else none. Rows are still to be widened. `rows` holds them.
+  // Rows for the queries of one sequence, as many as see its rows several times over and as fit into memory
+  // that does not grow with the context; else none. Rows are still to be widened. `rows` holds them.
   static WidenedRows Of(const AttentionProblem& problem, std::span<const Query> queries, Scratch& rows);
 
   bool empty() const { return num_rows() == 0; }
@@ -22,7 +22,7 @@ class WidenedRows {
   // Row `i` of all; any thread may.
   void Widen(const Kernels& kernels, int64_t i) const;
 
-  // Of a position in some query's window, and of an entry that one sees.
+  // Row of a position in some query's window, and of an entry that one sees.
   const uint8_t* Window(int64_t position) const { return rows_ + (position - window_begin_) * row_bytes_; }
   const uint8_t* Entry(int64_t entry) const {
     const int64_t place = places_.empty() ? entry : places_[static_cast<size_t>(entry)];

@@ -35,7 +35,7 @@ struct Experts {
   }
 };
 
-// What was told, call by call.
+// Ranges that were told, call by call.
 using Told = std::vector<std::vector<const std::byte*>>;
 
 // The sums of `num_tokens` tokens, of which token t chooses experts choice(t, 0) and choice(t, 1).

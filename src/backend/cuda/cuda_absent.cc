@@ -1,4 +1,4 @@
-// What stands for the CUDA backend in a build without it.
+// Stand-in for the CUDA backend in a build without it.
 #include "backend/cuda/collectives/cuda_group.h"
 #include "backend/cuda/cuda_backend.h"
 

@@ -1,3 +1,5 @@
+// Factory of the CUDA backend: the op table with its journal, choice of the device, and checks of modes from
+// the environment.
 #include "backend/cuda/cuda_backend.h"
 
 #include <cuda_runtime_api.h>
@@ -18,7 +20,7 @@ namespace dsv4::backend {
 namespace cuda {
 namespace {
 
-// What the journal keeps of a call: the shapes of its first operands.
+// Record that the journal keeps of a call: the shapes of its first operands.
 template <typename Args>
 OpRecord Record(const char* name, const Args& args) {
   OpRecord record = {name, {}};
@@ -127,7 +129,7 @@ Result<size_t> MostSharedBytesFromOutside() {
   return kilobytes * 1024;
 }
 
-// What other numerics, and tests, want of the device.
+// Checks of modes: other numerics, and settings of tests.
 Status CheckModes(const CudaDeviceInfo& device, const DeviceLimits& limits, bool takes_shared_memory_away) {
   if (takes_shared_memory_away && limits.has_wgmma()) {
     return FailedPrecondition(

@@ -58,7 +58,7 @@ struct CudaOptions {
   std::chrono::milliseconds host_deadline = std::chrono::minutes(2);
 };
 
-// What an op of some shape became.
+// Kernel that an op of some shape became.
 struct CudaChoice {
   std::string op;  // With its shapes.
   std::string
@@ -68,7 +68,8 @@ struct CudaChoice {
   int64_t count = 0;  // Calls.
 };
 
-// What a backend of MakeCudaBackend has launched since it was made; launches that are still collected do not count.
+// Counts of what a backend of MakeCudaBackend has launched since it was made; launches that are still
+// collected do not count.
 struct CudaCounters {
   int64_t launches = 0;         // Kernels.
   int64_t lists = 0;            // They reach the device in lists,
@@ -81,7 +82,7 @@ struct CudaCounters {
 
 // Cached experts (ops::WeightTier::kCached) since their weights came: a call counts each expert once, however many tokens chose it.
 struct ExpertCacheCounters {
-  int64_t slots = 0;   // That the device has.
+  int64_t slots = 0;   // Slots that the device has.
   int64_t hits = 0;    // Chosen experts that were there,
   int64_t misses = 0;  // and that were not.
   int64_t bytes = 0;   // Brought for them.
@@ -89,8 +90,8 @@ struct ExpertCacheCounters {
 
 // Experts of the host (ops::WeightTier::kHost) since the first step with any.
 struct HostExpertCounters {
-  int64_t requests = 0;  // Of a layer of a step.
-  int64_t experts = 0;   // That they chose, each counted once a request.
+  int64_t requests = 0;  // Requests of one layer in one step.
+  int64_t experts = 0;   // Chosen experts, that they chose, each counted once a request.
   double seconds = 0;    // From seeing requests to answering them.
 };
 
@@ -98,7 +99,7 @@ struct HostExpertCounters {
 // the one that loads.
 struct PinnedLoad {
   int64_t bytes = 0;             // Copied.
-  int threads = 0;               // That copied,
+  int threads = 0;               // Threads that copied,
   double copying = 0;            // for so many seconds together.
   int makers = 0;                // Threads that made blocks of memory,
   double pinning = 0;            // for so many seconds together.
@@ -132,16 +133,16 @@ Result<ops::Backend> MakeCudaBackend(const CudaOptions& options);
 
 // Memory of a device, in bytes.
 struct CudaRoom {
-  int64_t total = 0;  // What is not free is also the context's, and other processes'.
+  int64_t total = 0;  // Memory that is not free is also the context's, and other processes'.
   int64_t free = 0;
-  // Of the latter, what this backend may take beside weights, states and the step's arena: scratch of the largest op, staging,
-  // graphs, tables of experts. An allowance; cuda_step_bench prints what was taken.
+  // Share of the latter that this backend may take beside weights, states and the step's arena. It is for
+  // scratch of the largest op, staging, graphs and tables of experts. An allowance; cuda_step_bench prints what was taken.
   int64_t scratch = 0;
 };
 
 Result<CudaRoom> RoomOf(int device);
 
-// Of a backend that MakeCudaBackend made.
+// Counters of a backend that MakeCudaBackend made.
 CudaCounters CountersOf(const ops::Backend& backend);
 // Whether its device runs Hopper's machine code: several ops of some sizes are one launch there alone.
 bool RunsHopperCode(const ops::Backend& backend);
@@ -153,7 +154,8 @@ ops::ReplayCounters ReplayCountersOf(const ops::Backend& backend);
 // As far as the device has come; zeros without cached experts. From any thread while nothing loads.
 ExpertCacheCounters ExpertCacheCountersOf(const ops::Backend& backend);
 
-// Of the requests answered so far; zeros without experts of the host. From any thread while nothing loads.
+// Counters of the requests answered so far; zeros without experts of the host. From any thread while nothing
+// loads.
 HostExpertCounters HostExpertCountersOf(const ops::Backend& backend);
 
 // From the next step on the device has room for so many cached experts, which come again as they are chosen; no bit changes. Between steps, by

@@ -9,8 +9,8 @@ namespace dsv4::backend::cuda {
 
 enum class Fp8Products : uint8_t {
   kOff,
-  kMany,  // Of so many tokens that it is faster. A token's bits then depend on how many tokens share a pass with it.
-  kAll,  // Of any number of tokens, so that a token's bits depend on nothing else; few tokens are slower.
+  kMany,  // FP8 from so many tokens on that it is faster. A token's bits then depend on how many tokens share a pass with it.
+  kAll,  // FP8 for any number of tokens, so that a token's bits depend on nothing else; few tokens are slower.
 };
 
 }  // namespace dsv4::backend::cuda

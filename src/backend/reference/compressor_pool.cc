@@ -1,3 +1,5 @@
+// Reference compressor_pool: one softmax per channel over a block's rows, in double, and the rows kept for
+// the next block.
 #include <algorithm>
 #include <cmath>
 #include <limits>

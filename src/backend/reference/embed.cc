@@ -1,3 +1,4 @@
+// Reference embed: the embedding row of each token, copied to all residual streams.
 #include <fmt/format.h>
 
 #include <vector>

@@ -1,3 +1,5 @@
+// Reference expert runs: gate, up, SwiGLU and down for the tokens of one expert, for expert_terms and
+// routed_experts.
 #include "backend/reference/expert_terms.h"
 
 #include <fmt/format.h>

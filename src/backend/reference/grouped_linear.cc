@@ -1,3 +1,4 @@
+// Reference grouped_linear: one small matrix for each group of heads.
 #include <algorithm>
 #include <vector>
 

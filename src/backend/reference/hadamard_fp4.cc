@@ -1,3 +1,4 @@
+// Reference hadamard_fp4: a Walsh-Hadamard transform of each row, then rounding to the e2m1 grid by groups.
 #include <algorithm>
 #include <cmath>
 #include <span>

@@ -1,3 +1,4 @@
+// Reference head_rms_norm: a norm without weight for each head, with the release's inner roundings.
 #include <cmath>
 #include <span>
 #include <vector>

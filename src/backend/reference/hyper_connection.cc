@@ -1,3 +1,5 @@
+// Reference hc_pre, hc_post and hc_head: mixing logits, Sinkhorn iterations and the mix of streams, in
+// double.
 #include <algorithm>
 #include <cmath>
 #include <span>

@@ -1,3 +1,5 @@
+// Reference indexer: scores in double, exact top-k by score and index, and candidates of ranks merged the
+// same way.
 #include <fmt/format.h>
 
 #include <algorithm>

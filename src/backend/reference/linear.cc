@@ -1,3 +1,4 @@
+// Reference linear: each output a dot product of rounded activations and one dequantised row.
 #include <span>
 #include <vector>
 

@@ -1,3 +1,4 @@
+// Dot products of the reference backend: activations rounded as the weight asks, rows dequantised one by one.
 #include "backend/reference/matmul.h"
 
 #include <algorithm>

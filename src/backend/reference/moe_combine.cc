@@ -1,3 +1,4 @@
+// Reference moe_combine: routed sum and shared expert added in fp32, rounded once.
 #include <algorithm>
 #include <vector>
 

@@ -1,3 +1,4 @@
+// Reference prepare_weight: the weight stays where it lies in the mapped file.
 #include "backend/reference/reference_ops.h"
 
 namespace dsv4::backend::reference {

@@ -1,3 +1,4 @@
+// Factory of the reference backend, the judge of the others: a context without state, and its op table.
 #include "backend/reference/reference_backend.h"
 
 #include "backend/reference/reference_ops.h"

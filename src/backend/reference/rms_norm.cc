@@ -1,3 +1,4 @@
+// Reference rms_norm: mean of squares, scale and weight of each row in double, one rounding.
 #include <cmath>
 #include <vector>
 

@@ -1,3 +1,4 @@
+// Reference rope: interleaved pairs of the last dimensions rotated by table and position, forwards or back.
 #include <fmt/format.h>
 
 #include <cmath>

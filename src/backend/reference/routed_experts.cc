@@ -1,3 +1,4 @@
+// Reference routed_experts: every chosen expert's output for a token, added in ascending order of expert.
 #include <algorithm>
 #include <vector>
 

@@ -1,3 +1,5 @@
+// Reference router: sqrt(softplus) scores, the choice by biased score or by token id, weights normed and
+// scaled.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Reference sample: logits ranked, filtered and drawn from as sampling/choice.h defines, written out plainly.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -1,3 +1,4 @@
+// Reference scale: every element times one factor, rounded once.
 #include <vector>
 
 #include "backend/reference/reference_ops.h"

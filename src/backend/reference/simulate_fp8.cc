@@ -1,3 +1,4 @@
+// Reference simulate_fp8: groups of columns rounded to e4m3 under a power of two, and back.
 #include <algorithm>
 #include <span>
 #include <vector>

@@ -1,3 +1,4 @@
+// Reference store_rows and gather_rows, row by row, packed or as they are.
 #include <fmt/format.h>
 
 #include <cstddef>

@@ -1,3 +1,4 @@
+// Reference sum_rows: listed rows added to the row that each belongs to, in list order.
 #include <algorithm>
 
 #include "backend/reference/reference_ops.h"

@@ -1,3 +1,4 @@
+// Reference sum_terms: expert outputs from all parts added in ascending order of expert.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Reference swiglu: gate clamped from above, up on both sides, SiLU and the product of one element.
 #include "backend/reference/swiglu.h"
 
 #include <vector>

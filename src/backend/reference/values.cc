@@ -1,3 +1,5 @@
+// Reads and stores of reference ops: every dtype to double, cached rows of every format, and rounding at the
+// store.
 #include "backend/reference/values.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Check `compare --ab each`: the effect on logits of each op's exchange, ranked.
 #include "diag/checks/ab_check.h"
 
 #include <fmt/format.h>
@@ -14,7 +15,7 @@
 namespace dsv4::diag {
 namespace {
 
-// What the exchange of one op did to the logits.
+// Effect that the exchange of one op did to the logits.
 struct Effect {
   std::string op;
   int64_t num_calls = 0;

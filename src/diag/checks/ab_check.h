@@ -16,7 +16,7 @@ namespace dsv4::diag {
 // The ops that can be exchanged while a model runs: all but prepare_weight, which runs when it loads.
 const std::vector<std::string>& ExchangeableOps();
 
-// Whose op is called, by the op's name. The backends outlive whatever this is given to.
+// Op table whose op is called, by the op's name. The backends outlive whatever this is given to.
 using OpVariants = std::map<std::string, const ops::Backend*>;
 
 // Hooks that call each op's variant, as often as the op comes. FailedPrecondition when a variant's tensors lie on another device

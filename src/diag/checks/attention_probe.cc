@@ -1,3 +1,4 @@
+// Probe of the attention op with coded values that show which keys each query weighs.
 #include "diag/checks/attention_probe.h"
 
 #include <algorithm>
@@ -114,7 +115,7 @@ Result<std::vector<SeenKeys>> ProbeAttention(ops::OpContext& context,
   DSV4_ASSIGN_OR_RETURN(CodedCall call, CodedCall::Make(context, args));
   std::vector<SeenKeys> seen(static_cast<size_t>(num_tokens));
   std::vector<float> weights(static_cast<size_t>(num_tokens * num_heads),
-                             0.0F);  // Of a key, by query and head.
+                             0.0F);  // Weight of a key, by query and head.
   for (int64_t begin = 0; begin < candidates.size(); begin += code_width) {
     const int64_t end = std::min(begin + code_width, candidates.size());
     for (int64_t key = begin; key < end; ++key) DSV4_TRY(call.Set(candidates, key, key - begin, 1.0F));

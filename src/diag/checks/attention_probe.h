@@ -8,7 +8,7 @@
 
 namespace dsv4::diag {
 
-// What one query saw.
+// Keys that one query saw.
 struct SeenKeys {
   std::vector<int64_t> window;   // Positions, ascending.
   std::vector<int64_t> entries;  // Compressed entries, ascending.

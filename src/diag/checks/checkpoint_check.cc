@@ -1,3 +1,5 @@
+// Check `checkpoint`: magnitudes, constants, scales, gate and up, transcodes and odd numbers of the
+// configuration, by module.
 #include "diag/checks/checkpoint_check.h"
 
 #include <fmt/format.h>
@@ -160,7 +162,7 @@ std::map<std::string, double> MedianRms(const std::vector<Measured>& linears) {
   return medians;
 }
 
-// What is wrong with one tensor; empty when nothing is.
+// Fault of one tensor; empty when there is none.
 std::string Complaint(const Measured& measured, double median) {
   if (!measured.finite) return "holds NaN or infinity";
   if (measured.max_abs == 0 && (measured.constant || measured.format == "norm")) return "is all zero";

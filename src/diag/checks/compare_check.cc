@@ -1,3 +1,5 @@
+// Check `compare`: the first op past its bound against another run, with tables by layer and the effect on
+// logits.
 #include "diag/checks/compare_check.h"
 
 #include <fmt/format.h>
@@ -20,7 +22,7 @@ namespace {
 constexpr double kMaxFlipped = 0.01;
 constexpr double kMaxFlippedAccumulatedBf16 = 0.1;
 
-// What rounding alone may do to a bf16 tensor: every element to its neighbour.
+// Change that rounding alone may do to a bf16 tensor: every element to its neighbour.
 constexpr double kBf16Step = 0x1p-8;
 
 // With errors that add up typical rows decide, since a single one may flip an expert within rounding; an op's own error holds for
@@ -53,7 +55,8 @@ std::string LogitsLine(const LogitsAgreement& logits) {
       logits.num_rows);
 }
 
-// What both runs would say where they disagree: "token 381 (other: 278) at position 17, ...". Empty where they agree.
+// Answers of both runs where they disagree: "token 381 (other: 278) at position 17, ...". Empty where they
+// agree.
 std::string OutputsLine(const LogitsAgreement& logits) {
   constexpr size_t kShown = 5;
   std::string line;
@@ -122,7 +125,7 @@ std::vector<int64_t> GuiltyExperts(const std::vector<Compared>& own, const Compa
   return {};
 }
 
-// What is said of the first tensor past its bound, behind its place.
+// Complaint about the first tensor past its bound, behind its place.
 std::string Complaint(const Compared& first, std::span<const int32_t> tokens) {
   if (first.by_table) {
     return fmt::format(
@@ -197,7 +200,8 @@ Result<Comparison> Run(const Subject& subject, std::span<const int32_t> tokens, 
   return Comparison{std::move(report), comparer.num_absent(), comparer.compared()};
 }
 
-// Of a finding where no op's own error is past its bound: what is past its bound first carries on what came before.
+// Blame for a finding where no op's own error is past its bound: what is past its bound first carries on what
+// came before.
 void BlameWhatErrsByItself(const std::vector<Compared>& own, CheckReport& report) {
   const std::string added_up = report.headline;
   const Compared* suspect = MostUnusual(own);

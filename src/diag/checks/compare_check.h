@@ -12,7 +12,7 @@
 
 namespace dsv4::diag {
 
-// What an error means.
+// Meaning of an error.
 enum class CompareMode : uint8_t {
   kAccumulated,  // Both runs start from the token ids: the error at an op is that of everything before it too.
   kSharedInputs,  // After each op our result is replaced by the other run's: the error is the op's own.

@@ -1,3 +1,5 @@
+// Check `decode-prefill`: one pass, chunks and single tokens compared tensor by tensor, and the first
+// difference explained.
 #include "diag/checks/decode_prefill_check.h"
 
 #include <fmt/format.h>
@@ -71,7 +73,7 @@ std::string Candidates(std::string_view tensor) {
 struct CutResult {
   std::optional<Place> place;
   double error = 0;
-  PositionLogits logits;              // Of the prefill,
+  PositionLogits logits;              // The prefill's,
   std::vector<double> logit_changes;  // and how far the pieces' are off.
 };
 
@@ -105,7 +107,7 @@ Result<CutResult> CompareCut(const Subject& subject, std::span<const int32_t> to
   return result;
 }
 
-// What a sequence's state has to do with the op, for the next step.
+// Advice on how a sequence's state bears on the op, for the next step.
 std::string_view Advice(std::string_view op) {
   if (op == "compressor_pool") {
     return "the inputs of this pass agree, so the compressor's history does not: look at what an earlier "

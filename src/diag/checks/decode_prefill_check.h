@@ -11,7 +11,7 @@
 namespace dsv4::diag {
 
 struct DecodePrefillOptions {
-  int64_t chunk = 7;       // Of the chunked run; a number that divides no block shows the most.
+  int64_t chunk = 7;       // Chunk of the chunked run; a number that divides no block shows the most.
   double tolerance = 0.0;  // Relative error of a row (statistics.h) that still passes; 0: bit for bit.
 };
 

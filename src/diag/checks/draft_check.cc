@@ -1,3 +1,4 @@
+// Check `draft`: agreement of a drafter's guesses with the model's greedy text, by place, and its confidence.
 #include "diag/checks/draft_check.h"
 
 #include <fmt/format.h>
@@ -30,13 +31,13 @@ struct Agreement {
   }
 };
 
-// What the confidence head of a DSpark drafter says, and what comes true of it.
+// Figures of a DSpark drafter's confidence head, and what comes true of it.
 struct Confidence {
   double said = 0.0;
   int64_t right = 0;
   int64_t asked = 0;
 
-  // Of the drafts in front of which all were right.
+  // Counts of the drafts in front of which all were right.
   void Saw(std::span<const int32_t> draft, std::span<const int32_t> text, std::span<const float> chances) {
     for (size_t i = 0; i < std::min(draft.size(), text.size()); ++i) {
       ++asked;

@@ -12,7 +12,7 @@
 namespace dsv4::diag {
 
 struct DraftCheckOptions {
-  int64_t num_tokens = 96;  // That the model says.
+  int64_t num_tokens = 96;  // Tokens that the model says.
   int64_t num_drafts = 3;   // In a row at each of them; of DSpark a block.
 };
 

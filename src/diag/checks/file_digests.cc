@@ -1,3 +1,4 @@
+// Check `files`: SHA-256 and git digests beside records in the folder and known releases.
 #include "diag/checks/file_digests.h"
 
 #include <fcntl.h>
@@ -122,7 +123,7 @@ struct Judged {
   int64_t size = 0;
 };
 
-// What the directory says it is: the release whose config.json it has.
+// Release that the directory claims to be: the release whose config.json it has.
 std::string_view ReleaseOf(const std::string& config_digest) {
   for (const KnownFile& known : kKnownFiles) {
     if (known.name == "config.json" && known.digest == config_digest) return known.release;

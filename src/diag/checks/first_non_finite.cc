@@ -1,3 +1,4 @@
+// Observer that keeps the first tensor of a run with NaN or infinity.
 #include "diag/checks/first_non_finite.h"
 
 #include <fmt/format.h>

@@ -29,7 +29,7 @@ class FirstNonFinite final : public model::Observer {
 
  private:
   ops::OpContext& context_;
-  std::vector<float> positions_;  // Of the pass.
+  std::vector<float> positions_;  // The pass's.
   std::optional<Place> place_;
   Status status_;
 };

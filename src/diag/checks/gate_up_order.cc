@@ -1,3 +1,5 @@
+// Statistics that tell gate from up projections by their rows' common direction, for layers and single
+// experts.
 #include "diag/checks/gate_up_order.h"
 
 #include <fmt/format.h>
@@ -22,7 +24,7 @@ constexpr double kManyZ = 12;
 constexpr int kMany = 4;
 // The second measure is a weighted sum of signs: beyond 6 once in 1e8 experts, however the weights lie (Hoeffding).
 constexpr double kAlignedZ = 6;
-constexpr double kNoZ = 3;  // What up rows give by chance.
+constexpr double kNoZ = 3;  // Measure that up rows give by chance.
 
 float Dot(const float* a, const float* b, int64_t count) {
   std::array<float, 16> sums = {};

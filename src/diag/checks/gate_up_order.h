@@ -31,7 +31,7 @@ struct GateUp {
   int layer = 0;
   bool shared = false;
   int expert = -1;      // -1: the layer's experts together.
-  int num_weights = 1;  // Of each, in z.
+  int num_weights = 1;  // Count of weights in each, in z.
   double gate = 0;
   double up = 0;
 };

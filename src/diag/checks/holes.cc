@@ -1,3 +1,4 @@
+// Search for runs of zero bytes and empty tables in a checkpoint's tensors.
 #include "diag/checks/holes.h"
 
 #include <fmt/format.h>
@@ -16,7 +17,7 @@ constexpr int64_t kSampledStride = int64_t{64} << 10;
 constexpr int64_t kPlainRun = 128;
 constexpr int64_t kCodeRun = 1024;
 constexpr int64_t kScaleRun = 128;
-// Of embedding and head, the rows behind the last token belong to no token.
+// Rows of embedding and head behind the last token belong to no token.
 constexpr int64_t kPaddingShare = 32;
 
 bool IsZero(const std::byte* data, int64_t count) {

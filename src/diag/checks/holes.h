@@ -17,7 +17,7 @@ namespace dsv4::diag {
 struct ZeroRuns {
   int64_t num_bytes = 0;  // In runs of at least the length asked for.
   int64_t longest = 0;
-  int64_t begin = 0;  // Of the longest.
+  int64_t begin = 0;  // The longest's.
 };
 // Looks at one chunk of min_run / 2 bytes every `stride` bytes (at least as many), and around it where it is zero: with a stride of
 // one chunk no run is missed, else those shorter than the stride may be.
@@ -25,15 +25,15 @@ ZeroRuns FindZeroRuns(std::span<const std::byte> bytes, int64_t min_run, int64_t
 
 struct Hole {
   int layer = -1;
-  std::string name;  // Of the tensor.
-  std::string text;  // What is wrong with it.
+  std::string name;  // The tensor's.
+  std::string text;  // Fault of it.
 };
 
 struct Holes {
   std::vector<Hole> found;
   std::string evidence;  // How much was looked at.
 };
-// Of the tensors that `weights` reads. Bytes past 8 GiB are looked at in places 64 KiB apart.
+// Holes in the tensors that `weights` reads. Bytes past 8 GiB are looked at in places 64 KiB apart.
 Holes LookForHoles(const model::ModelWeights& weights, const model::ResolvedCheckpoint& resolved);
 
 }  // namespace dsv4::diag

@@ -1,3 +1,4 @@
+// Judgement of stored activation scales beside those of sibling experts.
 #include "diag/checks/input_scales.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Check `knowledge`: capitals foreseen or not, and the half-layer without which answers come back.
 #include "diag/checks/knowledge_check.h"
 
 #include <fmt/format.h>
@@ -12,12 +13,12 @@
 namespace dsv4::diag {
 namespace {
 
-constexpr double kMaxWrong = 1.0 / 16;   // Of the answers.
+constexpr double kMaxWrong = 1.0 / 16;   // Share of the answers.
 constexpr double kMinProbability = 0.8;  // Geometric mean over the answers' tokens.
 constexpr double kMaxFormNats =
     1.2;  // Mean over the words in common. A model of 21 million weights takes half of it.
 constexpr double kMinShare =
-    0.3;  // Of the answers' nats, that they lose without the half-layer that is named.
+    0.3;  // Share of the answers' nats that they lose without the half-layer that is named.
 constexpr double kStandsOut = 2;  // And by how much it must lose more of them than any other half-layer.
 
 double LogProbability(std::span<const float> logits, int32_t token) {
@@ -75,7 +76,7 @@ Result<Score> Read(const Subject& subject, const KnownText& text, int64_t half) 
   return Measure(text, logits);
 }
 
-// What the answers take without each half-layer.
+// Scores of the answers without each half-layer.
 Plot HalvesPlot(const std::vector<double>& without, double whole) {
   Plot plot{.title = "What the answers take without each half-layer",
             .reading = "Far below the line: without this half the answers come back, so look there first.",

@@ -3,8 +3,9 @@
 // sentences have in common. Weights that were damaged, read wrongly or put in the wrong place break one or the other, whatever their
 // statistics are. No reference is needed.
 //
-// Where is the fault? Where answers are wrong, the text is read once more for every half-layer with that half left out: its output is
-// zero, and the residual streams go on without it. A half without which the answers come back is where to look first.
+// Search for the fault's place. Where answers are wrong, the text is read once more for every half-layer with
+// that half left out: its output is zero, and the residual streams go on without it. A half without which the
+// answers come back is where to look first.
 #pragma once
 
 #include <cstdint>

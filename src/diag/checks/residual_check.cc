@@ -1,3 +1,4 @@
+// Check `residual`: magnitudes of residual streams by layer, prefill beside decode.
 #include "diag/checks/residual_check.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Check `sampler`: each stage's effect on logits against a plain computation, and a test of the draws.
 #include "diag/checks/sampler_check.h"
 
 #include <fmt/format.h>
@@ -101,7 +102,7 @@ Table LogitTable(const SamplerInput& input, const Stages& stages) {
   return table;
 }
 
-// What the shown tokens are drawn with, before and after the stages.
+// Probabilities that the shown tokens are drawn with, before and after the stages.
 Plot ProbabilityPlot(const SamplerInput& input, std::span<const float> penalised) {
   Plot plot{
       .title = "Probability of the shown tokens, before and after all stages",

@@ -13,8 +13,8 @@
 namespace dsv4::diag {
 
 struct SamplerInput {
-  std::span<const float> logits;     // Of the prompt's last position.
-  std::span<const int32_t> prompt;   // Whose penalties are to be seen.
+  std::span<const float> logits;     // Logits of the prompt's last position.
+  std::span<const int32_t> prompt;   // Prompt whose penalties are to be seen.
   std::span<const uint8_t> allowed;  // As in sampling/sampler.h; may be empty.
   sampling::SamplingParams params;   // Valid. What the stages are shown with.
   // The first token that the path under test chooses for this prompt: the engine, or a suspect in a test.

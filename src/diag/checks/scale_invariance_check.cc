@@ -1,3 +1,4 @@
+// Check `scale-invariance`: logits of the last residual and of a hundredth of it.
 #include "diag/checks/scale_invariance_check.h"
 
 #include <fmt/format.h>
@@ -14,7 +15,7 @@ namespace {
 constexpr float kFactor = 0.01F;
 constexpr double kMinCosine = 0.9999;
 
-// What the head computed for the last position.
+// Result that the head computed for the last position.
 struct HeadRun {
   std::vector<float> mixed;  // head.hc
   std::vector<float> logits;
@@ -116,7 +117,7 @@ Result<CheckReport> CheckScaleInvariance(const Subject& subject, std::span<const
     report.place = Place{-1, "head.hc", "hc_head", static_cast<int64_t>(tokens.size()) - 1};
     report.next_step = "compare hc_head, the norm and the head with another backend: dsv4 diagnose compare";
   } else {
-    // Where two logits lie closer than the rounding of X/100, either may win.
+    // If two logits lie closer than the rounding of X/100, either may win.
     report.headline = scaled_argmax == argmax
                           ? "the final norm is applied; the logits do not depend on the residual's scale"
                           : "the final norm is applied; the argmax moved within rounding only";

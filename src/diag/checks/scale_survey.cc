@@ -1,3 +1,4 @@
+// Counts of block scales by range and saturation, and complaints about those that no quantiser writes.
 #include "diag/checks/scale_survey.h"
 
 #include <fmt/format.h>
@@ -74,7 +75,7 @@ std::map<double, int64_t> CountScales(const Weight& weight, ScaleStatistics& sta
 
 // Quantisers give blocks of zeros whatever scale they like, 1 for one, so a large scale counts where something was scaled.
 bool HoldsValuesOf(const Weight& weight, double scale) {
-  // Of the largest code: no quantiser leaves the largest element of a block below half of the range.
+  // Share of the largest code: no quantiser leaves the largest element of a block below half of the range.
   const double least = scale / 4 * (weight.format == WeightFormat::kFp8Block ? 448 : 6);
   std::vector<float> row(static_cast<size_t>(weight.cols));
   for (int64_t i = 0; i < weight.rows; ++i) {

@@ -12,19 +12,20 @@
 
 namespace dsv4::diag {
 
-// Of one linear. Values are those that elements are multiplied with, the global scale included.
+// Statistics of one linear. Values are those that elements are multiplied with, the global scale included.
 struct ScaleStatistics {
   int64_t count = 0;        // Blocks; 0 for a weight without scales.
   int64_t num_zero = 0;     // e8m0: 2^-127.
   int64_t num_lowest = 0;   // e4m3: subnormal, where a scale keeps 0 to 2 bits.
   int64_t num_highest = 0;  // e4m3: 448, where larger ones were cut off; e8m0: 2^127.
-  double lowest = 0;        // Of those that are not zero.
+  double lowest = 0;        // Least of those that are not zero.
   double median = 0;
   double highest = 0;
 };
 ScaleStatistics MeasureScales(const Weight& weight);
 
-// What no quantiser does; empty otherwise. Weights of fewer than 64 blocks are left alone.
+// Complaint about scales that no quantiser writes; empty otherwise. Weights of fewer than 64 blocks are left
+// alone.
 std::string ScaleComplaint(const Weight& weight, const ScaleStatistics& scales);
 
 // Collects linears by module ("ffn.experts.w1") and layer (-1: outside of the layers).

@@ -1,3 +1,4 @@
+// RMS, cosine, relative error, median, margins and KL of float vectors.
 #include "diag/checks/statistics.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Check `visible`: keys that each query attends to, measured, against the window and entry rules.
 #include "diag/checks/visible_check.h"
 
 #include <fmt/format.h>
@@ -20,7 +21,7 @@ struct Complaint {
   std::string text;
 };
 
-// What one layer's ops did.
+// Record of one layer's ops.
 struct LayerView {
   std::vector<SeenKeys> seen;  // By query.
   std::vector<std::vector<int64_t>>
@@ -107,7 +108,7 @@ class Watcher {
   // In graph order.
   const std::vector<Complaint>& complaints() const { return complaints_; }
 
-  // What was seen beside the rule, of the layers that were watched. The first query has position 0.
+  // Keys that were seen beside the rule, of the layers that were watched. The first query has position 0.
   std::vector<LayerKeys> Keys() const {
     std::vector<LayerKeys> layers;
     for (size_t i = 0; i < views_.size(); ++i) {
@@ -164,7 +165,8 @@ class Watcher {
         const std::vector<float> keys,
         ReadPages(context, sequence.keys, (sequence.first_position + num_tokens) / args.ratio,
                   args.q.device));
-    // What rounding the dot products, their weighted relu and the sum may change (ops/indexer_select.h).
+    // Change that rounding the dot products, their weighted relu and the sum may change
+    // (ops/indexer_select.h).
     const double unit = args.q.dtype == DType::kBF16 ? 0x1p-7 : 0x1p-18;
     bool complained = false;
     for (int64_t t = 0; t < num_tokens; ++t) {

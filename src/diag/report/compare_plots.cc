@@ -1,3 +1,4 @@
+// Plots of a comparison: error of every tensor, error by layer, other choices, and divergence of the logits.
 #include "diag/report/compare_plots.h"
 
 #include <fmt/format.h>
@@ -53,7 +54,7 @@ Plot EveryTensor(const std::vector<Compared>& compared, bool shared_inputs) {
   return plot;
 }
 
-// What leaves a layer, and what leaves the model.
+// Tensors that leave a layer, and the model.
 Plot ByLayer(const std::vector<Compared>& compared) {
   Plot plot{
       .title = "Error behind each layer",

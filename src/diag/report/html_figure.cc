@@ -1,3 +1,4 @@
+// HTML frame of a figure, with its heading, legend and table.
 #include "diag/report/html_figure.h"
 
 #include <fmt/format.h>

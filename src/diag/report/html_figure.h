@@ -23,7 +23,7 @@ struct FigureParts {
   std::string_view reading;
   std::string svg;
   std::string legend;
-  std::string rows;  // Of the table: every number of the drawing.
+  std::string rows;  // Rows of the table: every number of the drawing.
   bool wide = false;
 };
 std::string HtmlFigure(const FigureParts& parts);

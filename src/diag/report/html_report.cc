@@ -1,3 +1,4 @@
+// HTML page of a report: verdicts, tables and figures of all checks.
 #include "diag/report/html_report.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// HTML escapes, with invisible characters spelled out.
 #include "diag/report/html_text.h"
 
 #include <fmt/format.h>

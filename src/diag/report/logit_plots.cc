@@ -1,3 +1,4 @@
+// Plots of logits by position: margin of the best token, and changes that another run makes.
 #include "diag/report/logit_plots.h"
 
 #include <algorithm>

@@ -12,7 +12,7 @@ namespace dsv4::diag {
 
 // One value a position.
 struct PositionLogits {
-  std::vector<double> margin;  // Of the highest logit over the second.
+  std::vector<double> margin;  // Margin of the highest logit over the second.
   std::vector<double> top1;    // Probability of the most probable token,
   std::vector<double> top5;    // and of the five most probable together.
 };

@@ -1,5 +1,5 @@
-// What a check would rather draw than print: figures as data, drawn by svg_plot.h. Numbers that are not finite and, on a
-// logarithmic axis, zeros have a place of their own at the edge, so nothing that was measured is left out of a picture.
+// Figures of a check as data, drawn by svg_plot.h. Numbers that are not finite and, on a logarithmic axis,
+// zeros have a place of their own at the edge, so nothing that was measured is left out of a picture.
 #pragma once
 
 #include <cstdint>
@@ -71,7 +71,7 @@ struct KeyPanel {
 struct KeyMap {
   std::string title;
   std::string reading;
-  std::vector<int64_t> positions;  // Of the queries, ascending: one a row of every panel.
+  std::vector<int64_t> positions;  // Positions of the queries, ascending: one a row of every panel.
   std::vector<KeyPanel> panels;
 };
 

@@ -1,3 +1,4 @@
+// Text, JSON and exit code of check reports, and the summary of a run of checks.
 #include "diag/report/report.h"
 
 #include <fmt/format.h>

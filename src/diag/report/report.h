@@ -19,13 +19,13 @@ enum class Verdict : uint8_t {
 };
 std::string_view VerdictName(Verdict verdict);  // "pass", "finding", "not applicable"
 
-// Where in the graph a finding lies, in the names of model/graph/observer.h.
+// Place of a finding in the graph, in the names of model/graph/observer.h.
 struct Place {
   int layer = -1;        // -1: before or behind the layers.
   std::string tensor;    // "attn.compressor.pooled"
   std::string op;        // The op of ops/op_table.h that wrote it; empty when several are possible.
   int64_t position = 0;  // The first token position concerned.
-  std::vector<int64_t> experts = {};  // Of ffn.routed, where few explain what is wrong.
+  std::vector<int64_t> experts = {};  // Experts of ffn.routed, where few explain what is wrong.
 
   std::string ToString() const;  // "layer 3, attn.o (op attention), position 17", "..., expert 5"
 };
@@ -41,11 +41,11 @@ struct CheckReport {
   std::string check;  // The name on the command line.
   Verdict verdict = Verdict::kPass;
   std::string headline;               // One line without the verdict.
-  std::vector<std::string> evidence;  // What was done and measured, a line each.
+  std::vector<std::string> evidence;  // Steps and measurements, a line each.
   std::vector<Table> tables;
   std::vector<Plot> plots;  // Drawn by html_report.h alone.
   std::vector<KeyMap> key_maps;
-  std::vector<std::string> rules_out;  // What cannot be the cause, given the verdict.
+  std::vector<std::string> rules_out;  // Causes that are ruled out, given the verdict.
   std::string next_step;
   std::optional<Place> place;
   // A finding that makes the checks after it meaningless: `all` stops here.

@@ -1,3 +1,4 @@
+// Axes of plots: ranges, ticks, linear and logarithmic scales, and texts of numbers.
 #include "diag/report/svg_axis.h"
 
 #include <fmt/format.h>
@@ -8,7 +9,7 @@
 namespace dsv4::diag {
 namespace {
 
-constexpr double kEdge = 0.09;  // Of the axis, for each edge.
+constexpr double kEdge = 0.09;  // Margin of the axis, for each edge.
 
 struct Range {
   double low = 0;

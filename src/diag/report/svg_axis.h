@@ -28,7 +28,7 @@ class Axis {
   bool log_ = false;
   double low_ = 0;
   double high_ = 1;
-  double begin_ = 0;  // Where low_ and high_ lie.
+  double begin_ = 0;  // Ends of the axis at low_ and high_.
   double end_ = 1;
   std::vector<Tick> ticks_;
 };

@@ -1,3 +1,4 @@
+// Picture of the keys that each query attends to, as SVG.
 #include <fmt/format.h>
 
 #include <algorithm>

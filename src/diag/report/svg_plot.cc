@@ -1,3 +1,4 @@
+// Line and bar plots as inline SVG, with bounds, legend and a table for readers.
 #include "diag/report/svg_plot.h"
 
 #include <fmt/format.h>

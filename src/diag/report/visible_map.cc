@@ -1,3 +1,4 @@
+// Map of visible keys by layer: attended, missed and forbidden ones against the rule.
 #include "diag/report/visible_map.h"
 
 #include <fmt/format.h>

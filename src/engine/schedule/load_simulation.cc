@@ -66,9 +66,9 @@ Figures Simulate(const Machine& machine, PrefillPolicy policy, const std::vector
         1, static_cast<int64_t>(static_cast<double>(tokens) * (1.0 + client.spread * part)));
   };
   if (measured) {
-    policy.SawStep(1, 0, machine.Seconds(1, 0));
+    policy.RecordStep(1, 0, machine.Seconds(1, 0));
     for (int64_t rows = PrefillPolicy::kFirstPiece; rows <= machine.pass_tokens; rows *= 2)
-      policy.SawStep(0, rows, machine.Seconds(0, rows));
+      policy.RecordStep(0, rows, machine.Seconds(0, rows));
   }
   std::vector<Sequence> waiting;
   std::vector<Sequence> running;
@@ -123,7 +123,7 @@ Figures Simulate(const Machine& machine, PrefillPolicy policy, const std::vector
     for (const ScheduledChunk& chunk : schedule)
       (running[chunk.sequence].given > 0 ? decode : prefill) += chunk.num_tokens;
     const double took = noisy(machine.Seconds(decode, prefill));
-    policy.SawStep(decode, prefill, took);
+    policy.RecordStep(decode, prefill, took);
     now += took;
     for (const ScheduledChunk& chunk : schedule) {
       Sequence& sequence = running[chunk.sequence];

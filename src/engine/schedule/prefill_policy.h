@@ -49,7 +49,9 @@ class PrefillPolicy {
 
   explicit PrefillPolicy(const PrefillLimits& limits) : limits_(limits) {}
 
-  void SawStep(int64_t decode, int64_t prefill, double seconds) { prices_.SawStep(decode, prefill, seconds); }
+  void RecordStep(int64_t decode, int64_t prefill, double seconds) {
+    prices_.RecordStep(decode, prefill, seconds);
+  }
 
   // Prompt tokens of the next step, if it has answers.
   int64_t Piece(const PromptLoad& load) const;

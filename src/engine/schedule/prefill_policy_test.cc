@@ -12,9 +12,9 @@ namespace {
 void Teach(PrefillPolicy& policy, double scale = 1.0) {
   for (int i = 0; i < 3; ++i) {
     for (const int64_t rows : {1, 16, 64})
-      policy.SawStep(rows, 0, scale * (2e-3 + 1e-4 * static_cast<double>(rows)));
+      policy.RecordStep(rows, 0, scale * (2e-3 + 1e-4 * static_cast<double>(rows)));
     for (int64_t rows = 128; rows <= 8192; rows *= 2)
-      policy.SawStep(0, rows, scale * (20e-3 + 2e-5 * static_cast<double>(rows)));
+      policy.RecordStep(0, rows, scale * (20e-3 + 2e-5 * static_cast<double>(rows)));
   }
 }
 
@@ -64,8 +64,8 @@ TEST(PriceCurve, WhatIsNoPriceIsNotLearnt) {
 
 TEST(StepPrices, AStepWithPromptsTakesNoLessThanItsAnswers) {
   StepPrices prices;
-  prices.SawStep(64, 0, 0.05);
-  prices.SawStep(0, 128, 0.03);
+  prices.RecordStep(64, 0, 0.05);
+  prices.RecordStep(0, 128, 0.03);
   EXPECT_NEAR(prices.Mixed(64, 64), 0.05, 1e-9);
   EXPECT_NEAR(prices.Decode(1000), 0.05, 1e-9);  // Not proportionally more: it is to be seen.
 }
@@ -135,9 +135,9 @@ TEST(PrefillPolicy, NothingIsHeldWhereAllRowsCostTheSame) {
   for (const double gap : {0.0, 0.1}) {
     PrefillPolicy policy({.max_step_tokens = 512, .max_gap = gap});
     for (int i = 0; i < 3; ++i) {
-      for (const int64_t rows : {1, 16, 64}) policy.SawStep(rows, 0, 3e-4 * static_cast<double>(rows));
+      for (const int64_t rows : {1, 16, 64}) policy.RecordStep(rows, 0, 3e-4 * static_cast<double>(rows));
       for (int64_t rows = 8; rows <= 512; rows *= 2)
-        policy.SawStep(0, rows, 3e-4 * static_cast<double>(rows));
+        policy.RecordStep(0, rows, 3e-4 * static_cast<double>(rows));
     }
     EXPECT_FALSE(policy.Holds({.answering = 16, .tokens = 20, .num_prompts = 1}));
     EXPECT_LT(policy.EconomicalPiece(16), 120);
@@ -153,8 +153,8 @@ TEST(PrefillPolicy, BeginsWithTheFirstPieceAndTriesLargerOnesWithinTheAim) {
   for (int i = 0; i < 12; ++i) {
     const int64_t piece = policy.Piece(load);
     longest = std::max(longest, seconds(16 + piece));
-    policy.SawStep(16, piece, seconds(16 + piece));
-    policy.SawStep(16, 0, 3.6e-3);
+    policy.RecordStep(16, piece, seconds(16 + piece));
+    policy.RecordStep(16, 0, 3.6e-3);
   }
   EXPECT_LE(longest, 0.101);
   EXPECT_GT(policy.EconomicalPiece(16), 1500);
@@ -166,8 +166,8 @@ TEST(PrefillPolicy, StaysWithinTheStepWhateverItHasSeen) {
     const auto most = static_cast<int64_t>(1 + random() % 4096);
     PrefillPolicy policy({.max_step_tokens = most, .max_gap = round % 2 == 0 ? 0.1 : 0.0});
     for (int i = 0; i < 50; ++i) {
-      policy.SawStep(static_cast<int64_t>(random() % 300), static_cast<int64_t>(random() % 9000),
-                     static_cast<double>(random() % 100000) * 1e-5);
+      policy.RecordStep(static_cast<int64_t>(random() % 300), static_cast<int64_t>(random() % 9000),
+                        static_cast<double>(random() % 100000) * 1e-5);
       const PromptLoad load{.answering = static_cast<int64_t>(random() % 400),
                             .tokens = static_cast<int64_t>(1 + random() % 50000),
                             .num_prompts = static_cast<int64_t>(1 + random() % 100),

@@ -1,3 +1,4 @@
+// Cuts of prompts into pieces large enough that their rows have a prompt's bits.
 #include "engine/schedule/reading_pieces.h"
 
 #include <algorithm>
@@ -9,7 +10,7 @@ namespace {
 // The large piece as near below piece.tokens as can be, else above, of at most `most`; piece.tokens where there is none.
 int64_t LargePiece(const PromptPiece& piece, int64_t most, int64_t few) {
   if (IsLargePiece(piece, few)) return piece.tokens;
-  const int64_t largest_part = piece.left - few - 1;  // That leaves enough.
+  const int64_t largest_part = piece.left - few - 1;  // Part that leaves enough.
   const int64_t below = std::min(piece.tokens, largest_part);
   if (below > few) return below;
   const int64_t above = few < largest_part ? few + 1 : piece.left;

@@ -1,3 +1,4 @@
+// Tests of prompt pieces: large, near the wanted size, for several prompts, and none where there is no room.
 #include "engine/schedule/reading_pieces.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// One step's grants: a token for each answer, then prompts by age and by what they lack.
 #include "engine/schedule/scheduler.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Tests of the scheduler: decodes first, limits beside them, short prompts, age, priority and overdue
+// prompts.
 #include "engine/schedule/scheduler.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +40,7 @@ TEST(ScheduleStep, HalfGoesByAge) {
   const Pending next{.num_tokens = 90, .arrival = 2};
   const Pending young{.num_tokens = 20, .arrival = 3};
   EXPECT_EQ(Schedule({young, old, next}, {.max_tokens = 20}), "0:10 1:10 ");
-  // What the oldest does not take is for the next.
+  // Tokens that the oldest does not take are for the next.
   const Pending nearly{.num_tokens = 4, .arrival = 0};
   EXPECT_EQ(Schedule({young, old, nearly}, {.max_tokens = 20}), "0:10 1:6 2:4 ");
 }

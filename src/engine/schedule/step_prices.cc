@@ -71,7 +71,7 @@ double PriceCurve::At(int64_t rows) const {
   return least;  // No more than the smallest.
 }
 
-void StepPrices::SawStep(int64_t decode, int64_t prefill, double seconds) {
+void StepPrices::RecordStep(int64_t decode, int64_t prefill, double seconds) {
   if (prefill > 0) {
     mixed_.Saw(decode + prefill, seconds);
   } else {

@@ -39,7 +39,7 @@ class PriceCurve {
 class StepPrices {
  public:
   // A step of `decode` rows of answers and `prefill` tokens of prompts took so long.
-  void SawStep(int64_t decode, int64_t prefill, double seconds);
+  void RecordStep(int64_t decode, int64_t prefill, double seconds);
   // Seconds of a step that only decodes; 0 while nothing is known. More rows than were seen are taken for no dearer, until they are seen.
   double Decode(int64_t rows) const { return decode_.At(std::min(rows, decode_.largest())); }
   // Seconds of one that reads `prefill` > 0 tokens of prompts as well; 0 while nothing is known.

@@ -1,3 +1,4 @@
+// Compiler of a content rule: schema, regex, choice, grammar or structural tag to one program.
 #include "grammar/rules/content.h"
 
 #include <fmt/format.h>

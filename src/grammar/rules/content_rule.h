@@ -1,4 +1,4 @@
-// What the content of an answer may be, in any of the ways that requests say it.
+// Rules for the content of an answer, in any of the ways that requests say it.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct ContentRule {
   };
   Kind kind = Kind::kJsonSchema;
   std::string text;
-  std::string label;  // What errors call it: "guided_regex".
+  std::string label;  // Name by which errors call it: "guided_regex".
   bool operator==(const ContentRule&) const = default;
 };
 

@@ -1,3 +1,4 @@
+// Parser of GBNF and xgrammar's EBNF to rules.
 #include "grammar/rules/gbnf.h"
 
 #include <fmt/format.h>
@@ -236,7 +237,7 @@ class GbnfParser {
   Scanner in_;
   RuleSet rules_;
   std::map<std::string, uint32_t> ids_;
-  std::map<std::string, size_t> first_use_;  // Where in the text.
+  std::map<std::string, size_t> first_use_;  // Positions of first uses in the text.
 };
 
 }  // namespace

@@ -1,3 +1,4 @@
+// Parser of Lark's notation to rules: imports, terminals, regexes, ignored text and JSON.
 #include "grammar/rules/lark.h"
 
 #include <fmt/format.h>
@@ -207,7 +208,7 @@ class LarkParser {
     if (in_.Take(".")) {
       in_.Take("-");
       DSV4_ASSIGN_OR_RETURN_STATUS(const int priority, in_.TakeCount(1'000'000));
-      static_cast<void>(priority);  // Of a lexer; there is none.
+      static_cast<void>(priority);  // Priorities are a lexer's; there is none.
     }
     SkipSpace(false);
     if (!in_.Take(":")) return in_.Bad(fmt::format("wanted : behind \"{}\"", name));
@@ -428,7 +429,7 @@ class LarkParser {
     return Lexeme(RegexExpr(*regex));
   }
 
-  // What a lexer would read in one piece, as a rule has it: what is ignored may follow.
+  // Text that a lexer would read in one piece, as a rule has it: what is ignored may follow.
   Expr Lexeme(Expr terminal) {
     if (in_terminal_ || is_common_) return terminal;
     return SequenceExpr({std::move(terminal), RuleExpr(kIgnoredRule)});
@@ -438,10 +439,10 @@ class LarkParser {
 
   Scanner in_;
   bool is_common_;
-  bool in_terminal_ = false;  // Of what is read, a terminal.
+  bool in_terminal_ = false;  // Reading of a terminal.
   RuleSet rules_;
   std::map<std::string, uint32_t> ids_;
-  std::map<std::string, size_t> first_use_;  // Where in the text.
+  std::map<std::string, size_t> first_use_;  // Positions of first uses in the text.
   std::vector<Expr> ignored_;
 };
 

@@ -1,3 +1,4 @@
+// Analysis of rules: sizes, empty and regular ones, and groups that begin with each other.
 #include "grammar/rules/rule_analysis.h"
 
 #include <fmt/format.h>
@@ -11,9 +12,9 @@ namespace {
 using Kind = ExprNode::Kind;
 
 constexpr size_t kMaxRules = 4096;
-// Of nodes that an expression becomes; its repetitions are written out.
+// Bound of nodes that an expression becomes; its repetitions are written out.
 constexpr double kMaxWritten = 100'000;
-// Of expressions inside each other where rules stand for what they say.
+// Bound of expressions inside each other where rules stand for what they say.
 constexpr int kMaxFusedDepth = 100;
 
 // States of the automaton that `regex` becomes, at least about; saturates.

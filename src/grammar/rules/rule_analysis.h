@@ -1,4 +1,5 @@
-// What must be known of rules before nodes are made of them: which may be empty, which are regular, and which begin with themselves.
+// Facts that must be known of rules before nodes are made of them: which may be empty, which are regular, and
+// which begin with themselves.
 #pragma once
 
 #include <cstdint>

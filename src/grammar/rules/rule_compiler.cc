@@ -1,3 +1,4 @@
+// Compiler of rules to program nodes: regular parts as automata, left recursion turned round.
 #include "grammar/rules/rule_compiler.h"
 
 #include <algorithm>
@@ -122,9 +123,10 @@ uint32_t RuleCompiler::EntryOfNonEmpty(uint32_t rule) {
   return entry;
 }
 
-// Of rules A that begin with each other, A = B x | C y | z ..., every text is some z and behind it such x, y that lead from its rule to
-// the one that was asked for. So for each rule that may be asked for there is a state for each rule that has been read: behind a z of B
-// stands state B, an x of A = B x leads from B to A, and in the state that was asked for the text may end.
+// Fills a group of rules A that begin with each other, A = B x | C y | z ... Every text is some z and behind
+// it such x, y that lead from its rule to the one that was asked for. So for each rule that may be asked for
+// there is a state for each rule that has been read: behind a z of B stands state B, an x of A = B x leads
+// from B to A, and in the state that was asked for the text may end.
 Status RuleCompiler::FillGroup(uint32_t group) {
   std::vector<uint32_t> members;
   for (uint32_t rule = 0; rule < rules_.rules.size(); ++rule) {
@@ -144,7 +146,7 @@ Status RuleCompiler::FillGroup(uint32_t group) {
     uint32_t entry;
   };
   std::vector<std::vector<Edge>> edges(count);       // By the rule that was read.
-  std::vector<std::vector<uint8_t>> reaches(count);  // What one rule is, another is too: A = B.
+  std::vector<std::vector<uint8_t>> reaches(count);  // Relation of rules: A = B makes one what the other is.
   std::vector<std::vector<uint32_t>> starts(count);
   for (size_t i = 0; i < count; ++i) reaches[i].assign(count, 0);
   for (size_t i = 0; i < count; ++i) {

@@ -31,7 +31,8 @@ class RuleCompiler {
     Expr body;
     uint32_t entry;
   };
-  // What an expression begins with: rules of a group, each with what follows it; and what begins with none of them.
+  // Beginnings of an expression: rules of a group, each with what follows it; and what begins with none of
+  // them.
   struct Beginnings {
     std::vector<std::pair<uint32_t, Expr>> rules;
     std::vector<Expr> others;
@@ -53,7 +54,7 @@ class RuleCompiler {
   // The expression without the empty text.
   Expr NonEmpty(const Expr& expr);
   Status Begin(const Expr& expr, uint32_t group, Beginnings& out);
-  // What follows part `i` of a sequence.
+  // Rest that follows part `i` of a sequence.
   static Expr Rest(const ExprNode& sequence, size_t i);
   static Expr OneLess(const ExprNode& repeat, bool part_may_be_empty);
 

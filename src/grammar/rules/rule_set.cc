@@ -1,3 +1,4 @@
+// Constructors of the expressions that rules are made of.
 #include "grammar/rules/rule_set.h"
 
 #include <utility>

@@ -23,8 +23,8 @@ struct ExprNode {
     kRule,
     kJsonSchema,  // A JSON value of the schema.
     kFreeText,    // Any characters, but none of `excluded`.
-    kSequence,    // Of none: the empty text.
-    kEither,      // Of none: no text.
+    kSequence,    // Sequence of none: the empty text.
+    kEither,      // Choice among none: no text.
     kRepeat,
   };
   Kind kind = Kind::kSequence;

@@ -1,4 +1,5 @@
-// What notations of grammars, regular expressions, choices and structural tags take and refuse, and what hostile ones cost.
+// Tests of what notations of grammars, regular expressions, choices and structural tags take and refuse, and
+// what hostile ones cost.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -267,7 +268,7 @@ TEST(Rules, HostileOnesAreBounded) {
   }
 }
 
-// What drafts of speculation ask: which text must come, and how much of a guess may.
+// Questions of drafts for speculation: which text must come, and how much of a guess may.
 TEST(Rules, TextThatMustComeIsForcedAndGuessesAreCut) {
   const auto program = Compile(Kind::kGbnf, "root ::= \"the \" n \" end\"\nn ::= n [0-9] | [0-9]");
   ASSERT_TRUE(program.has_value());

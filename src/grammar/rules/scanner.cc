@@ -1,3 +1,4 @@
+// Scanner of grammar texts: names, counts, escapes, comments, and errors with line numbers.
 #include "grammar/rules/scanner.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Parser of structural tags, old and new form, to rules.
 #include "grammar/rules/structural_tag.h"
 
 #include <fmt/format.h>
@@ -46,7 +47,7 @@ class TagParser {
   using Texts = std::vector<std::string>;
   struct Tag {
     std::string begin;
-    Expr rest;  // What follows the beginning.
+    Expr rest;  // Expression that follows the beginning.
   };
 
   // Only these members, so that nothing is passed over.

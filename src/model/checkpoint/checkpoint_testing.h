@@ -1,5 +1,5 @@
-// What tests of checkpoints share: directories that vanish, and a checkpoint in memory whose tensors a test can rename,
-// drop, reshape or damage before writing it again.
+// Helpers that tests of checkpoints share: directories that vanish, and a checkpoint in memory whose tensors
+// a test can rename, drop, reshape or damage before writing it again.
 #pragma once
 
 #include <gtest/gtest.h>

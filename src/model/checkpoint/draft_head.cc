@@ -1,3 +1,4 @@
+// Quantised copy of the head for drafts, in FP8 or NVFP4, made by all threads.
 #include "model/checkpoint/draft_head.h"
 
 #include <fmt/format.h>

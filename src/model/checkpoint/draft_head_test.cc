@@ -1,3 +1,4 @@
+// Tests of the draft head: equal to the quantisers' whole matrix, bad numbers, names.
 #include "model/checkpoint/draft_head.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// Search for a DSpark drafter: in the checkpoint itself or in a folder beside it.
 #include "model/checkpoint/dspark_source.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Where the DSpark drafter of a model is.
+// Search for a model's DSpark drafter.
 #pragma once
 
 #include <memory>

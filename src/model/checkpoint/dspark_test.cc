@@ -36,7 +36,7 @@ std::string ConfigError(const char* key, const Json& value) {
   return parsed ? "no error" : parsed.error().message();
 }
 
-// What resolving says after `edit`; empty where the drafter is whole.
+// Error of resolving after `edit`; empty where the drafter is whole.
 std::string ResolveError(const std::function<void(EditableCheckpoint&)>& edit) {
   EditableCheckpoint checkpoint = EditableCheckpoint::Read(kGolden);
   edit(checkpoint);

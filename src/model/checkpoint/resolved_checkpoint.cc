@@ -1,3 +1,5 @@
+// Resolution of the tensor table against a checkpoint's names, in every dialect, with missing and extra
+// tensors named.
 #include "model/checkpoint/resolved_checkpoint.h"
 
 #include <fmt/format.h>
@@ -531,7 +533,7 @@ class Resolver {
 
   const io::Checkpoint& checkpoint_;
   const ModelConfig& config_;
-  const DsparkConfig* dspark_ = nullptr;  // Of RunDspark.
+  const DsparkConfig* dspark_ = nullptr;  // Config of RunDspark.
   std::vector<bool> used_;
   std::array<Spelling, kNumTensorIds> spellings_;
   bool model_prefix_ = false;

@@ -57,7 +57,7 @@ struct ResolvedCheckpoint {
   };
   std::map<std::string, Skipped> skipped;
   std::vector<const io::StoredTensor*> skipped_tensors;  // The same, in the files' order.
-  // Where quantization_config says something else than the tensors; the tensors were believed.
+  // Points in which quantization_config says something else than the tensors; the tensors were believed.
   std::vector<std::string> disagreements;
 
   const ResolvedTensor& operator[](TensorId id) const { return model[static_cast<size_t>(id)]; }

@@ -1,3 +1,4 @@
+// Check of weight scales for NaN and infinity, spread over the thread pool.
 #include "model/checkpoint/scale_checks.h"
 
 #include <algorithm>
@@ -10,7 +11,7 @@
 namespace dsv4::model {
 namespace {
 
-// What one thread has read before others are awake.
+// Bytes that one thread has read before others are awake.
 constexpr int64_t kBytesOfOneThread = int64_t{1} << 20;
 constexpr int kMostThreads = 32;
 

@@ -15,7 +15,7 @@ class ScaleChecks {
  public:
   // Checked by Finish, until which it stays where it is. `name` is that of the weight's tensor.
   void Add(const Weight& weight, const std::string& name);
-  // What is wrong with the first that was added since the last call and is not right (ValidateScaleValues).
+  // Fault of the first that was added since the last call and is not right (ValidateScaleValues).
   Status Finish();
 
  private:

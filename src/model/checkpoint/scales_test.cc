@@ -42,7 +42,7 @@ TEST(StoredLinear, BlocksThatTheConfigDoesNotNameFollowFromTheShape) {
   EXPECT_EQ(blocks({2, 2}), Blocks(128, 128));
   EXPECT_EQ(blocks({256, 3}), Blocks(1, 64));
   EXPECT_THAT(describe({5, 6}).error().message(), HasSubstr("weight_block_size [128, 128]"));
-  // What the config names holds.
+  // Format that the config names.
   QuantizationConfig named;
   named.weight_block_rows = named.weight_block_cols = 128;
   EXPECT_FALSE(describe({256, 6}, named).has_value());

@@ -1,3 +1,4 @@
+// Gathers, scatters and sums of rows and columns between the shards of a stage.
 #include "model/checkpoint/shards.h"
 
 #include "model/graph/step_context.h"

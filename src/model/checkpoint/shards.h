@@ -18,7 +18,7 @@ namespace dsv4::model {
 
 class LayerStep;
 
-// Where every shard's part of some columns begins, and their total: num_shards + 1 numbers.
+// Offsets at which every shard's part of some columns begins, and their total: num_shards + 1 numbers.
 struct ColumnSplit {
   std::vector<int64_t> begins;
 
@@ -38,7 +38,7 @@ struct Shards {
   comm::Communicator* group = nullptr;  // For tensors of the backend.
   comm::Communicator* hosts =
       nullptr;                     // For numbers on the host; the same where that is the backend's memory.
-  EntryShard entries;              // Those of a sequence that this rank keeps.
+  EntryShard entries;              // Entries of a sequence that this rank keeps.
   int64_t max_gathered_terms = 0;  // As in ModelOptions.
 
   bool alone() const { return group == nullptr; }

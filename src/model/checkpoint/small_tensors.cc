@@ -1,3 +1,4 @@
+// Loaders of vectors as fp32 and of expert-id tables, with range checks.
 #include "model/checkpoint/small_tensors.h"
 
 #include <fmt/format.h>

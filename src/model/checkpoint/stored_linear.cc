@@ -1,3 +1,4 @@
+// Format of a linear from its tensors' dtypes, shapes and suffixes, and slices of it for shards.
 #include "model/checkpoint/stored_linear.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Loader of a model's weights by layer, whole or for a rank's part, with scales checked.
 #include "model/checkpoint/weights.h"
 
 #include <fmt/format.h>
@@ -30,13 +31,13 @@ Range ExpertsOf(const RankPlace& place, int64_t num_experts) {
   return PartOf(num_experts, 1, place.shard(), place.num_shards());
 }
 
-// Where the seconds of the loading thread go: the parts that have a name.
+// Times of the loading thread by part: the parts that have a name.
 struct LoadTimes {
   double numbers = 0;  // Making them (io::NumberSource), and giving their memory back.
   double placing = 0;  // LoadOptions::loaded
 };
 
-// Where the numbers of tensors lie that are loaded together. Whole tensors: a part of most of them is wanted.
+// Ranges of the numbers of tensors that are loaded together. Whole tensors: a part of most of them is wanted.
 class Numbers {
  public:
   Numbers(const io::Checkpoint& checkpoint, const LoadOptions& options, LoadTimes& times)
@@ -65,7 +66,7 @@ class Numbers {
       for (const StoredLinear* linear : {&expert.w1, &expert.w2, &expert.w3}) Add(*linear);
     }
   }
-  // What loading reads of it while experts stay where they are.
+  // Ranges that loading reads of it while experts stay where they are.
   void AddWithoutExperts(const ResolvedLayer& layer, const RankPlace& place) {
     for (const ResolvedTensor& tensor : layer.tensors) Add(tensor);
     const Range mine = ExpertsOf(place, static_cast<int64_t>(layer.experts.size()));
@@ -116,7 +117,7 @@ class Loader {
          std::vector<Buffer>& copies)
       : config_(config), options_(options), place_(place), copies_(copies) {}
 
-  // What went wrong, with all that was loaded so far checked.
+  // Status of all that was loaded so far, checked.
   const Status& Check() {
     if (Status checked = checks_.Finish(); status_.ok()) status_ = std::move(checked);
     return status_;
@@ -144,7 +145,7 @@ class Loader {
     return LinearRows(id, stored, split->Of(part));
   }
 
-  // Of the rows that this shard has of the head.
+  // Draft head of the rows that this shard has of the head.
   Weight HeadOfDrafts(const StoredLinear& head, const ColumnSplit& split) {
     if (!status_.ok() || options_.draft_head == DraftHead::kStored) return {};
     const Range rows = split.total() == 0 ? Range{0, head.rows} : split.Of(place_.shard());
@@ -255,7 +256,7 @@ class Loader {
   }
 
  private:
-  // Of a layer, its routed experts apart.
+  // Part of a layer, its routed experts apart.
   int part() const { return place_.layer_part(); }
   int num_parts() const { return place_.placement.layer_parts(); }
 

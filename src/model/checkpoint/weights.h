@@ -70,10 +70,11 @@ using ops::ExpertWeights;
 
 // Which columns the shards of a stage compute (shards.h); empty where the stage is one rank.
 struct LayerSplits {
-  ColumnSplit o_lora;    // Of the o_groups * o_lora_rank that wo_a gives.
-  ColumnSplit attn_out;  // Of the D that wo_b gives; empty where its columns are divided, as wo_a's rows are.
-  ColumnSplit heads;     // Of the num_attention_heads * d of all queries.
-  ColumnSplit shared_hidden;  // Of the I between the shared expert's linears,
+  ColumnSplit o_lora;  // Columns of the o_groups * o_lora_rank that wo_a gives.
+  // Rows of the D that wo_b gives; empty where its columns are divided, as wo_a's rows are.
+  ColumnSplit attn_out;
+  ColumnSplit heads;          // Heads of the num_attention_heads * d of all queries.
+  ColumnSplit shared_hidden;  // Columns of the I between the shared expert's linears,
   ColumnSplit shared_out;     // and of the D that it gives; empty where w2's columns are divided.
   ColumnSplit experts;        // kById: of the routed experts.
 };
@@ -132,7 +133,7 @@ struct DsparkWeights {
   std::vector<LayerWeights> stages;
   HyperConnectionWeights hc_head;
   TensorView norm;  // F32 [D]
-  // Of several ranks rank 0 alone has what follows: it chooses the tokens of a block.
+  // Rank 0 alone has what follows, of several ranks: it chooses the tokens of a block.
   Weight markov_w1;  // [vocab_size, rank], kPlain: of the token in front,
   Weight markov_w2;  // [vocab_size, rank]: to the logits behind it.
   Weight
@@ -147,11 +148,13 @@ struct ModelWeights {
   Weight head;      // [vocab_size, D]; the same as embed where embeddings are tied.
   TensorView norm;  // F32 [D]
   HyperConnectionWeights hc_head;
-  Weight draft_head;  // Of drafts, in place of `head`, of as many rows; none: they take that (draft_head.h).
-  ColumnSplit head_split;  // Of the vocabulary; empty where the stage is one rank.
+  // Head for drafts, in place of `head`, of as many rows; none: they take that (draft_head.h).
+  Weight draft_head;
+  ColumnSplit head_split;  // Rows of the vocabulary; empty where the stage is one rank.
   // num_hidden_layers, or fewer with LoadOptions::max_layers; of several stages those of this one.
   std::vector<LayerWeights> layers;
-  // Of several stages the first has the drafter's tensors. The others know of it what they send: of DSpark config and tap, of MTP nothing.
+  // First stage of several has the drafter's tensors. The others know of it what they send: of DSpark config
+  // and tap, of MTP nothing.
   std::optional<MtpWeights> mtp;        // LoadOptions::mtp
   std::string no_mtp;                   // Why not, where it was asked for.
   std::optional<DsparkWeights> dspark;  // LoadOptions::dspark
@@ -161,7 +164,7 @@ struct ModelWeights {
   std::shared_ptr<const io::Checkpoint> checkpoint;  // The mapping the views borrow from.
   std::vector<Buffer> copies;                        // Converted or realigned tensors.
 
-  // What PlaceLoaded (place_weights.h) has done so far.
+  // Progress that PlaceLoaded (place_weights.h) has done so far.
   bool outside_placed = false;
   size_t num_layers_placed = 0;
   bool mtp_placed = false;
@@ -176,7 +179,7 @@ inline const Weight& DraftHeadOf(const ModelWeights& weights) {
 // How far loading has come.
 struct LoadProgress {
   int64_t layers = 0;
-  int64_t num_layers = 0;    // That will be loaded.
+  int64_t num_layers = 0;    // Layers that will be loaded.
   int64_t bytes_placed = 0;  // ModelWeights::bytes_placed.
 };
 
@@ -188,7 +191,7 @@ struct LoadOptions {
   bool mtp = false;
   // Loads the DSpark drafter in place of the MTP block, if there is a whole one (dspark_source.h) and all layers are loaded.
   bool dspark = false;
-  // What drafts are projected with, where a drafter is loaded.
+  // Head for drafts, where a drafter is loaded.
   DraftHead draft_head = DraftHead::kStored;
   // Loads the part of this rank; the rest is checked by header alone, and no byte of it is read.
   Placement placement;

@@ -1,3 +1,4 @@
+// Tests of the loader: every format and dialect, slices for ranks, missing, extra and misshapen tensors.
 #include "model/checkpoint/weights.h"
 
 #include <gmock/gmock.h>
@@ -202,7 +203,8 @@ TEST_P(EveryFormat, DequantizesToFiniteNumbersOfTheRightSize) {
   for (const LayerWeights& layer : weights->layers) {
     for (const Weight* weight :
          {&layer.wq_a, &layer.wo_a, &layer.gate, &layer.shared_expert.w2, &layer.experts[3].w1}) {
-      // Of a row; 1 keeps the size of the input. Half of the scales are halved, and a small matrix may have one.
+      // Norm of a row; 1 keeps the size of the input. Half of the scales are halved, and a small matrix may
+      // have one.
       const double norm = deviation(*weight);
       EXPECT_GT(norm, 0.4);
       EXPECT_LT(norm, 1.5);

@@ -1,3 +1,4 @@
+// Cache layout that a model's plans ask for, drafters included.
 #include "model/config/cache_geometry.h"
 
 #include "base/check.h"

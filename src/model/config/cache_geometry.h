@@ -15,12 +15,13 @@ namespace dsv4::model {
 // way they are the same numbers.
 enum class CacheRows : uint8_t { kPacked, kWide };
 
-// Of layers whose states are counted in this order; one that reads another's entries keeps none. Plain numerics round nothing: rows are F32. With release numerics, packed, window rows and entries
-// are FP8 in groups of 64 but for the rotary columns, and indexer keys FP4 in groups of 32.
+// Cache of layers whose states are counted in this order; one that reads another's entries keeps none. Plain
+// numerics round nothing: rows are F32. With release numerics, packed, window rows and entries are FP8 in
+// groups of 64 but for the rotary columns, and indexer keys FP4 in groups of 32.
 kv::CacheLayout CacheGeometry(const ModelConfig& config, std::span<const LayerPlan> layers, Numerics numerics,
                               CacheRows rows, int64_t max_chunk_tokens, int64_t max_rewind_tokens);
 
-// Of a draft block (MTP), and of a stage of a DSpark drafter, behind those layers.
+// Cache of a draft block (MTP), and of a stage of a DSpark drafter, behind those layers.
 kv::LayerCacheLayout DraftBlockGeometry(const ModelConfig& config);
 kv::LayerCacheLayout DsparkStageGeometry(const ModelConfig& config, const DsparkConfig& dspark, bool first);
 

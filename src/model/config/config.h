@@ -51,7 +51,7 @@ struct QuantizationConfig {
 // tensors alone: num_nextn_predict_layers stayed 1 when there were three.
 struct DsparkConfig {
   int64_t block_size = 0;      // Tokens that one pass drafts.
-  int64_t noise_token_id = 0;  // What stands behind the anchor in a block.
+  int64_t noise_token_id = 0;  // Token that stands behind the anchor in a block.
   int64_t markov_rank = 0;     // Columns of both Markov tables.
   std::vector<int64_t>
       target_layer_ids;  // Layers of the trunk whose streams are tapped, in the order of main_proj's columns.

@@ -1,3 +1,4 @@
+// Reader and checks of a DSpark drafter's keys in config.json.
 #include "model/config/dspark_config.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Rotary frequencies with and without YaRN's ramp.
 #include "model/config/rope_table.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Tests of rotary frequencies against the release's table, plain and YaRN, and small rotary parts.
 #include "model/config/rope_table.h"
 
 #include <gtest/gtest.h>

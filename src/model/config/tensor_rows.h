@@ -74,11 +74,11 @@ enum class TensorId : uint8_t {
   kFusedExpertsW1W3,  // transformers' own module form: all experts in one tensor, w1's rows before w3's.
   kFusedExpertsW2,
   kGateBiasVision,
-  kMtpEProj,  // Of a draft block, which has a layer's tensors and kNorm and kHcHead* beside.
+  kMtpEProj,  // Tensors of a draft block, which has a layer's tensors and kNorm and kHcHead* beside.
   kMtpHProj,
   kMtpENorm,
   kMtpHNorm,
-  kDsparkMainProj,  // Of a DSpark drafter's first stage,
+  kDsparkMainProj,  // Tensors of a DSpark drafter's first stage,
   kDsparkMainNorm,
   kDsparkMarkovW1,  // and of its last, which has kNorm and kHcHead* beside.
   kDsparkMarkovW2,

@@ -1,3 +1,4 @@
+// Gather of entries or indexer keys from the shards of a stage, for sequences with many tokens.
 #include "model/graph/all_entries.h"
 
 #include <algorithm>
@@ -16,12 +17,12 @@ Result<AllEntries> GatherEntries(const LayerStep& step, std::string_view name, k
   const CacheFormat format = all.sequences[0].format;
   const DType dtype = format.packed() ? DType::kU8 : format.dtype;
   const int64_t columns = format.packed() ? format.RowBytes(width) : width;
-  // Where shards bring equally many rows of a sequence, the rows side by side are the entries in order. A shard that has one less brings
-  // a row that is never read.
+  // If shards bring equally many rows of a sequence, the rows side by side are the entries in order. A shard
+  // that has one less brings a row that is never read.
   DSV4_ASSIGN_OR_RETURN(const TensorView unread, step.NewTensor(dtype, {1, columns}));
   void* const unread_page = unread.data;
   std::vector<PagedRows> sources;
-  std::vector<int64_t> num_rows;  // Of a sequence, on each shard.
+  std::vector<int64_t> num_rows;  // Rows of a sequence, on each shard.
   for (size_t s = 0; s < all.sequences.size(); ++s) {
     const PassSequence& sequence = sequences[s];
     const int64_t num_entries = (sequence.first_position + sequence.num_tokens) / step.layer_plan().ratio;

@@ -12,11 +12,11 @@
 namespace dsv4::model {
 
 struct AllEntries {
-  std::vector<PagedRows> sequences;  // Of each sequence, in order.
+  std::vector<PagedRows> sequences;  // Pages of each sequence, in order.
   std::vector<void*> pages;          // To which `sequences` point: one a sequence, in the arena.
 };
 
-// Of this layer, those that this pass completes included; all shards call it.
+// Entries of this layer, those that this pass completes included; all shards call it.
 Result<AllEntries> GatherEntries(const LayerStep& step, std::string_view name, kv::PageKind kind,
                                  std::span<const PassSequence> sequences);
 

@@ -1,3 +1,5 @@
+// Attention sub-layer: queries, window rows, entries, the choice among them, shards' parts, and the low-rank
+// output.
 #include "model/graph/attention.h"
 
 #include <algorithm>
@@ -11,7 +13,7 @@
 namespace dsv4::model {
 namespace {
 
-// What is made of attention's input alone.
+// Tensors made of attention's input alone.
 struct Projections {
   TensorView q_lora;  // [n, q_lora_rank], normed.
   TensorView kv;      // [n, head_dim]
@@ -51,8 +53,8 @@ Status FinishQueries(const LayerStep& step, const TensorView& q) {
   return {};
 }
 
-// Where the window rows of every sequence of the pass are while it runs: its own ring, or one of the arena's where that has no room
-// for so many tokens, with the rows before them that they see. Empty: all are in their own rings.
+// Window rows of every sequence of the pass while it runs: its own ring, or one of the arena's where that has
+// no room for so many tokens, with the rows before them that they see. Empty: all are in their own rings.
 using Windows = std::vector<RingRows>;
 
 Result<Windows> MakeWindows(const LayerStep& step) {
@@ -229,7 +231,8 @@ bool EntriesTravel(const LayerStep& step, const ops::AttentionSequence& sequence
          num_entries * config.head_dim * ElementBytes(step.dtype()) < sequence.num_tokens * query;
 }
 
-// Where shards divide the entries and keep them: every shard gets what is found in each one's part for its own heads.
+// If shards divide the entries and keep them: every shard gets what is found in each one's part for its own
+// heads.
 Status AttendTogether(const LayerStep& step, const LayerWeights& weights, const TensorView& q,
                       const TensorView& selected, std::span<const ops::AttentionSequence> sequences,
                       const TensorView& o) {
@@ -242,8 +245,9 @@ Status AttendTogether(const LayerStep& step, const LayerWeights& weights, const 
   return step.Run("attn.o", step.ops().merge_attention, {.parts = parts, .sink = weights.attn_sink, .o = o});
 }
 
-// Where shards divide the entries: sequences one after the other that go the same way are attended to at once, of those that send queries
-// some tokens at a time, which bounds the arena: each has 200 KB of queries and parts.
+// If shards divide the entries: sequences one after the other that go the same way are attended to at once,
+// of those that send queries some tokens at a time, which bounds the arena: each has 200 KB of queries and
+// parts.
 Status AttendDivided(const LayerStep& step, const LayerWeights& weights, const TensorView& q,
                      const TensorView& selected, std::span<const ops::AttentionSequence> sequences,
                      const TensorView& o) {

@@ -1,3 +1,4 @@
+// Compressor of a layer: value and score rows, pooled entries, norm, rotation, rounding and stores.
 #include "model/graph/compressor.h"
 
 #include <span>

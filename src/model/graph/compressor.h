@@ -15,7 +15,7 @@ struct CompressorRows {
   TensorView scores;
 };
 
-// Of tokens u [n, D].
+// Rows of tokens u [n, D].
 Result<CompressorRows> ProjectRows(const LayerStep& step, CompressorPart part,
                                    const CompressorWeights& weights, const TensorView& u);
 

@@ -1,3 +1,4 @@
+// Rows that drafters keep of a sequence: rings, slots to make, and gathers over shards and stages.
 #include "model/graph/draft_rows.h"
 
 #include <algorithm>
@@ -60,9 +61,9 @@ Result<TensorView> DraftShards::Share(const LayerStep& step, const TensorView& t
   if (graph_.shards.alone()) return tokens;
   const int64_t num_rows = tokens.shape[0];
   const auto num_shards = graph_.shards.group->size();
-  DSV4_ASSIGN_OR_RETURN(const TensorView everybodys, step.NewTensor(DType::kI32, {num_shards, num_rows}));
+  DSV4_ASSIGN_OR_RETURN(const TensorView gathered, step.NewTensor(DType::kI32, {num_shards, num_rows}));
   const std::vector<int64_t> piece_bytes(static_cast<size_t>(num_shards), tokens.num_bytes());
-  DSV4_TRY(graph_.shards.group->AllGather(Bytes(tokens), 1, piece_bytes, Bytes(everybodys))
+  DSV4_TRY(graph_.shards.group->AllGather(Bytes(tokens), 1, piece_bytes, Bytes(gathered))
                .WithContext("drafted tokens"));
   std::vector<RowRun> runs;
   for (int64_t k = 0; k < ids.shape[0]; ++k) {
@@ -75,7 +76,7 @@ Result<TensorView> DraftShards::Share(const LayerStep& step, const TensorView& t
   }
   if (runs.empty()) return ids;
   // Rank 0's are the first.
-  DSV4_TRY(step.StoreRows("drafted tokens", everybodys.Rows(0, 1).Reshaped({num_rows, 1}), runs));
+  DSV4_TRY(step.StoreRows("drafted tokens", gathered.Rows(0, 1).Reshaped({num_rows, 1}), runs));
   return ids;
 }
 
@@ -94,7 +95,7 @@ KeptRows::KeptRows(const PassPlan& pass) {
 
 namespace {
 
-// Of the sequence's kept rows those in `range` of the pass.
+// Kept rows of the sequence in `range` of the pass.
 Range KeptIn(const KeptRows& kept, size_t sequence, const Range& range) {
   const int64_t first = kept.first_row[sequence];
   const int64_t begin = std::max(first, range.begin);

@@ -1,5 +1,6 @@
-// What both drafters (mtp.h, dspark.h) do with the rows that they keep of a sequence. A pass of the model leaves in rings what a slot is made of,
-// where a slot is the window row of a position in the drafter's layers. Slots are made in blocks, or when a draft wants them.
+// Rows of a sequence that both drafters (mtp.h, dspark.h) keep, and their use. A pass of the model leaves in
+// rings what a slot is made of, where a slot is the window row of a position in the drafter's layers. Slots
+// are made in blocks, or when a draft wants them.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +20,17 @@ struct DraftRow {
   // How the tokens behind it are chosen: one for every token that is drafted. None: the slots in front are made, and that is all.
   std::span<const sampling::ChoiceParams> choices;
   float* logits = nullptr;  // Written here unless null: host [choices.size(), vocab_size].
-  // Of a DSpark drafter: that the draft at each place is accepted if those before it were; host [choices.size()].
+  // Chances of a DSpark drafter: that the draft at each place is accepted if those before it were; host
+  // [choices.size()].
   float* confidence = nullptr;
-  int64_t first_slot = -1;  // That is not made; negative: the state knows.
+  int64_t first_slot = -1;  // Slots that are not made; negative: the state knows.
 
   int64_t FirstSlot() const { return first_slot < 0 ? state->num_draft_slots() : first_slot; }
 };
 
-// What shards do with a draft's rows. Where they divide the sequences, a row's hidden state is where its sequence is, and the head, which is
-// divided by vocabulary, wants all of them; rank 0 chooses the tokens, and what it chose goes back. Elsewhere every shard has all rows.
+// Exchanges that shards do with a draft's rows. Where they divide the sequences, a row's hidden state is
+// where its sequence is, and the head, which is divided by vocabulary, wants all of them; rank 0 chooses the
+// tokens, and what it chose goes back. Elsewhere every shard has all rows.
 class DraftShards {
  public:
   DraftShards(const Graph& graph, std::span<const DraftRow> rows);
@@ -36,7 +39,7 @@ class DraftShards {
   std::span<const int64_t> here() const { return here_; }
   // How many of the first `num_rows` of all rows are here.
   int64_t NumHere(int64_t num_rows) const;
-  // Of a pass over the sequences of the first `num_rows` rows that are here, `size` tokens each.
+  // For a pass over the sequences of the first `num_rows` rows that are here, `size` tokens each.
   void Enter(StepContext& context, int64_t num_rows, int64_t size) const;
   // `mine`: [NumHere(num_rows) * size, width]. All shards': [num_rows * size, width], in order of the rows.
   Result<TensorView> Gather(const LayerStep& step, const TensorView& mine, int64_t num_rows,
@@ -53,7 +56,7 @@ class DraftShards {
   bool divided_;
   bool chooses_;
   std::vector<int64_t> here_;
-  std::vector<int> place_;  // Of every row.
+  std::vector<int> place_;  // Shard of every row.
 };
 
 // How many rows want a draft at `place`. Those with most choices come first.
@@ -73,13 +76,14 @@ RingRows DraftRing(const kv::SequenceState& state, kv::RingKind kind);
 struct KeptRows {
   explicit KeptRows(const PassPlan& pass);
 
-  PassPlan plan;                   // Of them alone,
+  PassPlan plan;                   // Plan of them alone,
   std::vector<int64_t> first_row;  // and of each sequence the first one's row in the pass.
 };
-// Those of them whose streams are here, as ranges of own_rows.
+// Kept rows whose streams are here, as ranges of own_rows.
 std::vector<Range> KeptHere(const StepContext& context, const KeptRows& kept);
 int64_t NumRows(std::span<const Range> ranges);
-// Of all shards, where they divide the streams: `mine` [rows that are here, width] to [kept.plan.num_tokens, width].
+// Rows of all shards, where they divide the streams: `mine` [rows that are here, width] to
+// [kept.plan.num_tokens, width].
 Result<TensorView> GatherKept(const StepContext& context, const KeptRows& kept, const TensorView& mine);
 
 // The first stage drafts. Brings rows there that `stage` has, which gives them as `mine`: a tensor of `shape`, which both know. Called by both,
@@ -110,7 +114,7 @@ class Stretches {
   int64_t total_ = 0;
 };
 
-// What slots are made of: the rows that a pass has left, `width` wide, and of MTP the token behind each.
+// Rows that slots are made of: the rows that a pass has left, `width` wide, and of MTP the token behind each.
 struct Slots {
   Slots(int64_t width, DType activations) : streams(width, activations), tokens(1, DType::kI32) {}
 
@@ -123,10 +127,10 @@ struct Slots {
 };
 
 Result<TensorView> UploadToStep(const LayerStep& step, DType dtype, const Shape& shape, const void* values);
-// Of all tokens of the plan, [num_tokens] I32.
+// Positions of all tokens of the plan, [num_tokens] I32.
 Result<TensorView> UploadPositions(const LayerStep& step, const PassPlan& plan);
 
-// Where the last rows of a pass go in the rings of the drafter. `which`: 0 streams, 1 tokens.
+// Runs in the drafter's rings for the last rows of a pass. `which`: 0 streams, 1 tokens.
 void KeptRuns(const PassPlan& plan, const PassArrays::Of& of, std::vector<RowRun>* out);
 
 }  // namespace dsv4::model

@@ -1,3 +1,4 @@
+// DSpark drafter's graph: taps of the trunk, window rows, stages of a block, Markov head and confidence.
 #include "model/graph/dspark.h"
 
 #include <algorithm>
@@ -160,7 +161,7 @@ Status DsparkTaps::Keep() {
   if (!graph_->weights.place.first_stage()) return {};
   const TensorView mine = taps_.Reshaped({num_here_, graph_->weights.dspark->main_proj.cols});
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView flat, GatherKept(*context_, kept_, mine));
-  // What the rings hold is read before it is overwritten.
+  // Ring rows are read before they are overwritten.
   Slots slots(flat.shape[1], flat.dtype);
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     const PassSequence& kept = plan.sequences[i];
@@ -199,7 +200,8 @@ Result<TensorView> ByPlace(const LayerStep& step, const TensorView& y, int64_t n
   return ordered;
 }
 
-// What the confidence head makes of the rows and of the tokens in front of them, [most, blocks] each, which come to the host as one.
+// Results of the confidence head for the rows and the tokens in front of them, [most, blocks] each, which
+// come to the host as one.
 struct Confidence {
   TensorView both;
   TensorView hidden;

@@ -17,7 +17,8 @@
 
 namespace dsv4::model {
 
-// Of the rows of a pass of which the drafter keeps something: of a long prompt the last ones of each sequence.
+// Taps of the rows of a pass of which the drafter keeps something: of a long prompt the last ones of each
+// sequence.
 class DsparkTaps {
  public:
   // `context` of the pass, and all borrowed.
@@ -37,23 +38,25 @@ class DsparkTaps {
 
   // Which taps are of these layers.
   std::vector<int64_t> ColumnsOf(const Range& layers) const;
-  // Where column `column` of `to`, which is as taps_, comes from: of kept row r, row first + r * step of a tensor, for the rows of `from`.
+  // Adds the rows that column `column` of `to`, which is as taps_, comes from: of kept row r, row first + r *
+  // step of a tensor, for the rows of `from`.
   void AddRuns(int64_t first, int64_t step, std::span<const Range> from, int64_t column, const TensorView& to,
                std::vector<RowRun>* runs) const;
   // The means over the streams of so many rows.
   Status Mean(const LayerStep& step, const TensorView& streams, const TensorView& rows) const;
-  // Of several stages: taps of the others' layers.
+  // On several stages: taps of the others' layers.
   Status BringToFirstStage();
 
   const StepContext* context_;
   const Graph* graph_;
   KeptRows kept_;
-  std::vector<Range> here_;  // Of own_rows, those that are kept,
+  std::vector<Range> here_;  // Among own_rows, those that are kept,
   int64_t num_here_ = 0;     // so many.
   std::vector<int64_t>
       columns_;      // Which taps this stage has a place for: all in the first, elsewhere its own.
   TensorView taps_;  // [num_here * columns, D]
-  // Of few rows, on one stage: the streams that taps_ is the mean of, in one go; null elsewhere. [num_here * columns, H, D]
+  // With few rows, on one stage: the streams that taps_ is the mean of, in one go; null elsewhere. [num_here
+  // * columns, H, D]
   TensorView streams_;
 };
 

@@ -1,3 +1,4 @@
+// Early requests for experts of layers that choose by token id.
 #include "model/graph/hashed_experts.h"
 
 #include <set>
@@ -10,7 +11,7 @@ void AskForHashedExperts(const Graph& graph, const PassPlan& plan, io::ChosenRea
   if (!reads.started()) return;
   std::vector<std::span<const std::byte>> ranges;
   if (plan.num_tokens > kMostTokens)
-    return reads.AskAhead(ranges);  // Those of the step before are forgotten.
+    return reads.AskAhead(ranges);  // Ranges of the step before are forgotten.
   for (size_t i = 0; i < graph.weights.layers.size(); ++i) {
     const LayerWeights& layer = graph.weights.layers[i];
     if (graph.layers[i].router != RouterKind::kTokenIds) continue;

@@ -1,3 +1,4 @@
+// Calls of hc_pre, hc_post, hc_head and collapse with a layer's weights.
 #include "model/graph/hyper_connection.h"
 
 #include <string>

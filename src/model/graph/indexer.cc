@@ -1,3 +1,4 @@
+// Indexer of a layer: projected queries and head weights, scores, and the choice on one rank or over shards.
 #include "model/graph/indexer.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Expert sub-layer: routing, routed and shared experts, and their sum on one rank or over shards.
 #include "model/graph/moe.h"
 
 #include <limits>
@@ -29,7 +30,7 @@ Result<Routing> Route(const LayerStep& step, const LayerWeights& weights, const 
   return routing;
 }
 
-// What the shared expert's down projection reads, [n, the width of this shard].
+// Input that the shared expert's down projection reads, [n, the width of this shard].
 Result<TensorView> SharedHidden(const LayerStep& step, const ExpertWeights& expert, const TensorView& u) {
   DSV4_ASSIGN_OR_RETURN(const TensorView gate, step.NewTensor(step.dtype(), {u.shape[0], expert.w1.rows}));
   DSV4_ASSIGN_OR_RETURN(const TensorView up, step.NewTensor(step.dtype(), {u.shape[0], expert.w3.rows}));
@@ -60,7 +61,7 @@ Result<TensorView> SharedExpert(const LayerStep& step, const LayerWeights& weigh
   return GatherColumns(step, "ffn.shared", part, weights.splits.shared_out);
 }
 
-// Where columns are divided: the parts of both sums are added up together.
+// Adds up the parts of both sums together, where columns are divided.
 Status SumOfParts(const LayerStep& step, const LayerWeights& weights, const TensorView& hidden,
                   const TensorView& routed, const TensorView& y) {
   DSV4_ASSIGN_OR_RETURN_STATUS(

@@ -1,3 +1,4 @@
+// MTP draft block's graph: kept streams, window rows, and drafts one behind the other.
 #include "model/graph/mtp.h"
 
 #include <algorithm>
@@ -129,7 +130,7 @@ Status KeepForDrafts(const StepContext& context, const Graph& graph, const Trunk
                                                        {NumRows(here), config.hc_dim()}));
   if (!place.first_stage()) return {};
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView flat, GatherKept(context, kept, mine));
-  // What the rings hold is read before it is overwritten.
+  // Ring rows are read before they are overwritten.
   Slots slots(config.hc_dim(), context.activation_dtype());
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     const PassSequence& sequence = plan.sequences[i];
@@ -162,7 +163,8 @@ Status KeepForDrafts(const StepContext& context, const Graph& graph, const Trunk
 
 namespace {
 
-// Of the plan's sequences, one token of each, for so many passes in which each goes on by one: [passes, sequences] I32.
+// Places of the plan's sequences, one token of each, for so many passes in which each goes on by one:
+// [passes, sequences] I32.
 Result<TensorView> UploadPlaces(const LayerStep& step, const PassPlan& plan, int64_t num_places) {
   std::vector<int32_t> positions;
   for (int64_t place = 0; place < num_places; ++place) {
@@ -189,7 +191,7 @@ Status RunDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std::span<
   const MtpWeights& mtp = *graph.weights.mtp;
   const DType dtype = graph.numerics == Numerics::kRelease ? DType::kBF16 : DType::kF32;
   Slots slots(config.hc_dim(), dtype);
-  Slots last(config.hc_dim(), dtype);  // Whose tokens the callers know.
+  Slots last(config.hc_dim(), dtype);  // Slots whose tokens the callers know.
   std::vector<int32_t> known;
   for (const DraftRow& row : rows) {
     if (!row.state->home().here) continue;

@@ -19,8 +19,9 @@ namespace dsv4::model {
 // length has in any case. `trunk`: behind the stage's last layer; the last stage sends the model's streams to the first, which keeps them.
 Status KeepForDrafts(const StepContext& context, const Graph& graph, const TrunkState& trunk);
 
-// Those with most choices come first. Makes the slots that are missing, and drafts: row i's token number j goes to tokens[j, i], an I32
-// tensor of the backend, [most choices, rows]; faults, of the same shape, are those of op `sample`. `allowed` as in ChosenTokens.
+// Sequences with most choices come first. Makes the slots that are missing, and drafts: row i's token number
+// j goes to tokens[j, i], an I32 tensor of the backend, [most choices, rows]; faults, of the same shape, are
+// those of op `sample`. `allowed` as in ChosenTokens.
 Status RunDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std::span<const DraftRow> rows,
                 const TensorView& allowed, const TensorView& tokens, const TensorView& faults);
 

@@ -23,7 +23,7 @@ namespace dsv4::model {
 
 class PassArrays final : public ops::StepArrays {
  public:
-  // What an array is of beside the pass: `which` is the recipe's own.
+  // Key of an array beside the pass: `which` is the recipe's own.
   struct Of {
     int layer = 0;     // The owners of rows, as LayerPlan has them: of the window,
     int entries = -1;  // of the entries that it reads,
@@ -74,7 +74,7 @@ class PassArrays final : public ops::StepArrays {
  private:
   struct MadeBy {
     Array (*remake)(PassArrays&, const MadeBy&);
-    void (*recipe)();  // Of some type, which `remake` knows.
+    void (*recipe)();  // Recipe of some type, which `remake` knows.
     Of of;
     const void* data = nullptr;  // In the pass that was walked,
     size_t num_bytes = 0;        // where it may not be asked for in parts.

@@ -1,3 +1,4 @@
+// Tests of pass arrays: remade for a replayed pass, parts not found, empty ones told apart.
 #include "model/graph/pass_arrays.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +36,7 @@ TEST(PassArrays, AnArrayIsMadeAgainOfThePassThatIsReplayed) {
   EXPECT_EQ(Numbers(arrays.Make(1)), std::vector<int32_t>{5});
 }
 
-// What is asked for in parts would be made again as a whole.
+// Arrays asked for in parts would be made again as a whole.
 TEST(PassArrays, APartOfAnArrayIsNotFound) {
   PassArrays arrays;
   PassPlan plan;

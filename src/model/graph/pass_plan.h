@@ -1,4 +1,4 @@
-// What a pass computes: its sequences, and what of their positions steers the graph.
+// Plan of a pass: its sequences, and what of their positions steers the graph.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ struct PassSequence {
   bool slots_later = false;  // As PassChunk.
 };
 
-// Of the layers of one compress ratio. Two passes of equal sizes whose numbers here are equal take the same way through the graph, unless
-// they are long (StepKey).
+// Entries of the layers of one compress ratio. Two passes of equal sizes whose numbers here are equal take
+// the same way through the graph, unless they are long (StepKey).
 struct PassEntries {
   int64_t ratio = 0;
   int64_t num_new = 0;        // Entries that the pass completes,
@@ -42,7 +42,7 @@ struct PassPlan {
   std::vector<sampling::ChoiceParams> choices;  // Behind all tokens of the pass, on whichever shard.
   std::vector<ops::RowBias> biases;             // Row i is the logits of choice i.
   bool windows_fit = true;                      // WindowFits of all sequences.
-  int64_t num_draft_slots = 0;                  // Of a draft block, that the pass makes (mtp.h).
+  int64_t num_draft_slots = 0;                  // Slots of a draft block that the pass makes (mtp.h).
   std::vector<PassEntries> entries;             // By compress ratio.
   // Rows of n-gram tables that the tokens read, by table: [num_tokens, rows a token].
   std::vector<std::vector<int64_t>> engram_rows;

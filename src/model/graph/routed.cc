@@ -1,3 +1,4 @@
+// Routed experts over ranks: outputs gathered by place or by list, or sums cut by columns.
 #include "model/graph/routed.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Dispatch and combine of expert parallelism where sequences live on shards.
 #include "model/graph/sequence_experts.h"
 
 #include <numeric>
@@ -35,7 +36,7 @@ Result<AllTokens> GatherTokens(const LayerStep& step, const TensorView& u, const
   return all;
 }
 
-// Of the sums of all tokens those of this shard's.
+// Sums of this shard's tokens, of those of all.
 Status TakeOwn(const LayerStep& step, const TensorView& sums, const TensorView& y) {
   const std::vector<int64_t>& shard_tokens = step.context().shard_tokens;
   const int shard = step.context().expert_shards.group->rank();

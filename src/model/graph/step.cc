@@ -1,3 +1,4 @@
+// Whole pass of a step: uploads, embedding, layers, stages, head, and choice of tokens on the backend.
 #include "model/graph/step.h"
 
 #include <algorithm>
@@ -116,7 +117,7 @@ Result<TensorView> Embed(const LayerStep& step, const Weight& embed) {
 
 // Rows of the pass whose logits go to `destination`.
 struct HeadRow {
-  int64_t row = 0;  // Of the shard at `place`, where sequences or streams are divided.
+  int64_t row = 0;  // Row of the shard at `place`, where sequences or streams are divided.
   int place = 0;
   float* destination = nullptr;
 };
@@ -203,7 +204,7 @@ void BiasesOfRows(const PassPlan& plan, const PassArrays::Of& of, std::vector<op
   }
 }
 
-// Of rows from `begin` of `chosen` on.
+// Choices for rows from `begin` of `chosen` on.
 Status ChooseTokens(const LayerStep& step, const TensorView& logits, const ChosenTokens& chosen,
                     int64_t begin) {
   const std::span<const sampling::ChoiceParams> choices = step.Make(ChoicesOfRows, begin);
@@ -226,11 +227,12 @@ Status ShareChosen(const LayerStep& step, const ChosenTokens& chosen) {
   if (shards.alone()) return {};
   const std::vector<int64_t> piece_bytes(static_cast<size_t>(shards.group->size()),
                                          chosen.numbers.num_bytes());
-  return shards.group->AllGather(Bytes(chosen.numbers), 1, piece_bytes, Bytes(chosen.everybodys))
+  return shards.group->AllGather(Bytes(chosen.numbers), 1, piece_bytes, Bytes(chosen.gathered))
       .WithContext("chosen tokens");
 }
 
-// What the projection to logits reads of some rows that this shard has, [rows, hidden_size]; null but in the first stage.
+// Input that the projection to logits reads of some rows that this shard has, [rows, hidden_size]; null but
+// in the first stage.
 Result<TensorView> MixHead(const LayerStep& step, const Graph& graph, const TrunkState& state,
                            std::span<const HeadRow> rows) {
   const ModelConfig& config = step.config();
@@ -401,7 +403,7 @@ std::string StepKey(const Graph& graph, const Arena& arena, std::span<const Pass
   const auto add = [&](auto number) { key.append(reinterpret_cast<const char*>(&number), sizeof(number)); };
   add(graph.number);
   add(arena.base());
-  for (const TensorView* tensor : {&chosen.allowed, &chosen.previous, &chosen.numbers, &chosen.everybodys}) {
+  for (const TensorView* tensor : {&chosen.allowed, &chosen.previous, &chosen.numbers, &chosen.gathered}) {
     add(tensor->data);
     add(tensor->is_null() ? int64_t{0} : tensor->num_elements());
   }

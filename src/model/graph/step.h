@@ -20,24 +20,24 @@ namespace dsv4::model {
 
 // A model ready to run; borrowed.
 struct Graph {
-  uint64_t number = 0;  // Of the model, among all that this process has had.
+  uint64_t number = 0;  // Number of the model, among all that this process has had.
   const ModelConfig& config;
   const ModelWeights& weights;        // As the backend wants them.
-  std::span<const LayerPlan> layers;  // Of weights.layers, one by one.
+  std::span<const LayerPlan> layers;  // Plans of weights.layers, one by one.
   const ops::Backend& backend;
   RopeTables rope;
   Numerics numerics = Numerics::kRelease;
   bool clamp_shared_expert = true;
   // For tensors of the backend; null where the model is on one rank.
   comm::Communicator* group = nullptr;
-  Shards shards;                     // Of the stage.
+  Shards shards;                     // Shards in the stage.
   EngramLookup* engram = nullptr;    // For a model that has n-gram tables.
   io::ChosenReads* reads = nullptr;  // ModelOptions::experts_from_disk, where experts are not divided.
 };
 
 struct PassChunk {
   kv::SequenceState* state = nullptr;  // Between BeginAppend(tokens.size()) and CommitAppend.
-  std::span<const int32_t> tokens;     // Of a chosen one, which `follows`, any number.
+  std::span<const int32_t> tokens;     // Ids of chosen ones, which `follows`, any number.
   int32_t chunk = 0;                   // Its number in the caller's batch, for the observer.
   int64_t num_logits_rows = 0;         // How many of the last tokens want logits,
   float* logits = nullptr;  // written here: host [num_logits_rows, vocab_size]. Null except on rank 0.
@@ -53,23 +53,26 @@ struct PassChunk {
   bool slots_later = false;
 };
 
-// Where a pass chooses the tokens that come next (op `sample`), in the backend's memory, and finds what the pass before has chosen.
+// Tokens that a pass chooses (op `sample`), in the backend's memory, and finds what the pass before has
+// chosen.
 struct ChosenTokens {
   TensorView allowed;   // [vocab_size] U8, or null.
   TensorView previous;  // [rows of the pass before] I32, or null.
   TensorView
       numbers;  // [2, rows of logits] I32, tokens and faults; may be where `previous` is, of which all has been read by then.
-  // Where the stage has several ranks, of which rank 0 chooses: all ranks' numbers, [ranks, 2, rows of logits] I32, of which rank 0's count.
-  TensorView everybodys;
+  // If the stage has several ranks, of which rank 0 chooses: all ranks' numbers, [ranks, 2, rows of logits]
+  // I32, of which rank 0's count.
+  TensorView gathered;
 };
 
-// What the sub-layers of a pass, or of a drafting one, share. Without an observer, and with the shards of the graph. Its arguments outlive it.
+// Context of the sub-layers of a pass, or of a drafting one. Without an observer, and with the shards of the
+// graph. Its arguments outlive it.
 StepContext ContextOf(const Graph& graph, Arena& arena, const PassPlan& plan, PassArrays& arrays);
 
 // The order in which RunPass wants chunks. States that are null, which do not run here, count as of the first place.
 void SortByPlace(std::vector<PassChunk>& chunks);
 
-// What RunPass computes of these chunks, without tensors.
+// Plan of the pass over these chunks, without tensors.
 PassPlan PlanPass(const Graph& graph, std::span<const PassChunk> chunks);
 
 // All that steers RunPass with ChosenTokens: passes of one key differ in what their arrays hold, and in nothing else. Beside
@@ -77,12 +80,12 @@ PassPlan PlanPass(const Graph& graph, std::span<const PassChunk> chunks);
 std::string StepKey(const Graph& graph, const Arena& arena, std::span<const PassChunk> chunks,
                     const PassPlan& plan, const ChosenTokens& chosen);
 
-// Of several stages, the streams come from the stage before and go on to the next, and the rows whose logits are wanted back to
-// the first, which has the head; and those of which drafts are made, which are made there.
-// Where shards divide the sequences, all are given all chunks in one order, those of a place together and places in order, and each runs
-// those whose rows it has.
-// Errors name the layer and the op; rows of the appends may then be partly written. `arena` is empty before and after.
-// `chosen` may be null: then nothing is chosen. `arrays` are empty before, and must live until the backend has been given all of the pass.
+// With several stages, the streams come from the stage before and go on to the next, and the rows whose
+// logits are wanted back to the first, which has the head; and those of which drafts are made, which are made
+// there. Where shards divide the sequences, all are given all chunks in one order, those of a place together
+// and places in order, and each runs those whose rows it has. Errors name the layer and the op; rows of the
+// appends may then be partly written. `arena` is empty before and after. `chosen` may be null: then nothing
+// is chosen. `arrays` are empty before, and must live until the backend has been given all of the pass.
 Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chunks,
                const ChosenTokens* chosen, PassArrays& arrays, Observer* observer);
 

@@ -1,3 +1,4 @@
+// Common phrases of a pass: linear, norm, rotation, and stores of rows.
 #include "model/graph/step_context.h"
 
 #include <fmt/format.h>

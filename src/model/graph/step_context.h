@@ -1,6 +1,7 @@
-// What the sub-layers of one pass share: the configuration, the backend, the arena, the plan of the pass and its arrays; and the few
-// phrases they are written in (a linear, a norm, a rotation), each of which allocates its output, runs its op, names
-// itself in errors ("layer 3, attn.q_a: ...") and shows its result to the observer.
+// Common state of the sub-layers of one pass: the configuration, the backend, the arena, the plan of the pass
+// and its arrays; and the few phrases they are written in (a linear, a norm, a rotation), each of which
+// allocates its output, runs its op, names itself in errors ("layer 3, attn.q_a: ...") and shows its result
+// to the observer.
 #pragma once
 
 #include <algorithm>
@@ -43,13 +44,14 @@ struct StepContext {
   PassArrays& arrays;
   Observer* observer = nullptr;
   EngramLookup* engram = nullptr;
-  Shards shards;  // That divide a layer, its routed experts apart.
+  Shards shards;  // Shards that divide a layer, its routed experts apart.
   Shards
-      expert_shards;  // That divide the routed experts and the head: the same, unless sequences are divided.
-  // Where sequences are: how many tokens of the pass each of expert_shards has, this one's being the plan's.
+      expert_shards;  // Shards that divide the routed experts and the head: the same, unless sequences are divided.
+  // Owners of the sequences: how many tokens of the pass each of expert_shards has, this one's being the
+  // plan's.
   std::vector<int64_t> shard_tokens = {};
-  // Where shards that cut sums divide the residual streams of a long pass: how many rows each keeps, in order. Hyper-connections and norms
-  // are then of those rows, and sub-layers get all shards'.
+  // Rows of the residual streams of a long pass where shards that cut sums divide them: how many rows each
+  // keeps, in order. Hyper-connections and norms are then of those rows, and sub-layers get all shards'.
   std::vector<int64_t> stream_rows = {};
 
   bool divide_sequences() const { return !shard_tokens.empty(); }
@@ -58,7 +60,7 @@ struct StepContext {
   Range own_rows() const {
     return divide_streams() ? PartOf(stream_rows, shards.group->rank()) : Range{0, plan.num_tokens};
   }
-  // Of the pass, on all shards where these divide the sequences.
+  // Tokens of the pass, on all shards where these divide the sequences.
   int64_t num_tokens_of_all() const {
     return divide_sequences() ? std::accumulate(shard_tokens.begin(), shard_tokens.end(), int64_t{0})
                               : plan.num_tokens;
@@ -67,8 +69,8 @@ struct StepContext {
   DType activation_dtype() const { return simulate() ? DType::kBF16 : DType::kF32; }
 };
 
-// What of the sequences is among `rows` of the pass, as if these were all: of ops::AttentionSequence or ops::IndexerSequence. Where it is
-// not all of them, it is in `some`.
+// Part of the sequences that is among `rows` of the pass, as if these were all: of ops::AttentionSequence or
+// ops::IndexerSequence. Where it is not all of them, it is in `some`.
 template <typename Sequence>
 std::span<const Sequence> SequencesOf(const Range& rows, std::span<const Sequence> sequences,
                                       std::vector<Sequence>* some) {
@@ -108,7 +110,7 @@ class LayerStep {
     return context_.arena.Allocate(dtype, shape);
   }
 
-  // Of a tensor that nothing writes.
+  // Clears a tensor that nothing writes.
   Status Clear(const TensorView& tensor) const;
 
   // An array for ops of this layer (PassArrays).

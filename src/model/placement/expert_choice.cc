@@ -1,3 +1,4 @@
+// Times of expert splits from measured rates, the fastest one, and texts that explain it.
 #include "model/placement/expert_choice.h"
 
 #include <fmt/format.h>

@@ -11,7 +11,7 @@ namespace dsv4::model {
 
 struct ExpertCosts {
   int64_t num_layers = 0;
-  int64_t num_experts = 0;  // Of a layer,
+  int64_t num_experts = 0;  // Experts in a layer,
   int64_t top_k = 0;        // of which a token chooses so many.
   double expert_bytes = 0;
   int64_t room = 0;      // Experts of all layers that the device has room for.
@@ -23,24 +23,24 @@ struct ExpertCosts {
   double link_beside = 0;
   double host_prompt =
       0;  // Bytes a second of experts, each multiplied with many tokens: bytes count once a token.
-  int64_t chunk_tokens = 8192;  // Of a prompt's pass.
+  int64_t chunk_tokens = 8192;  // Tokens in a prompt's pass.
   // A pass with so many choices for each of a layer's experts brings the cached ones before the router has chosen.
   int64_t streamed_choices = 0;
   // Seconds of a token's step beside what it waits for experts that are not on the device. No choice depends on it.
   double rest = 0;
 };
 
-// Of all experts of a layer, those that are cached and find no slot.
+// Share of cached experts of a layer that find no slot.
 double MissedShare(const ExpertSplit& split, const ExpertCosts& costs);
 
-// Of routed experts that are not multiplied from the device's memory, for one token.
+// Times of routed experts that are not multiplied from the device's memory, for one token.
 struct ExpertTimes {
   double host = 0;    // Seconds that the host multiplies,
   double link = 0;    // and that the link brings; side by side in every layer.
-  double both = 0;    // What a token waits for them, by how they fall on layers.
-  double prompt = 0;  // Of a prompt's token.
+  double both = 0;    // Time that a token waits for them, by how they fall on layers.
+  double prompt = 0;  // Time for a prompt's token.
 
-  // What a split is judged by: a token of an answer, and kPromptTokens of prompts.
+  // Mix of tokens that judges a split: a token of an answer, and kPromptTokens of prompts.
   static constexpr double kPromptTokens = 4;
   double judged() const { return both + kPromptTokens * prompt; }
 };
@@ -67,7 +67,7 @@ PromptCrossings CrossingsOf(const ExpertSplit& split, const ExpertCosts& costs);
 // The same in words.
 std::string PromptText(const ExpertSplit& split, const ExpertCosts& costs);
 
-// What bounds a token with this split and what would make it faster: words for people.
+// Advice on what bounds a token with this split and what would make it faster: words for people.
 std::string Advice(const ExpertChoice& choice);
 
 }  // namespace dsv4::model

@@ -1,3 +1,4 @@
+// Tests of the choice of a split: arithmetic of tiers, near ties, slow hosts and links, prompts.
 #include "model/placement/expert_choice.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// Mean time of the slowest tier when experts are drawn at random.
 #include "model/placement/expert_draws.h"
 
 #include <algorithm>
@@ -15,12 +16,12 @@ class Counts {
     for (int64_t n = 0; n <= most; ++n) log_factorials_.push_back(std::lgamma(static_cast<double>(n) + 1.0));
   }
 
-  // Of `total` things, `marked` ones among them, `drawn` are taken at once: the probability of `k` marked ones.
+  // Probability of `k` marked ones when `drawn` of `total` things, `marked` of them, are taken at once.
   double Hypergeometric(int64_t total, int64_t marked, int64_t drawn, int64_t k) const {
     if (k < 0 || k > marked || drawn - k < 0 || drawn - k > total - marked) return 0;
     return std::exp(LogWays(marked, k) + LogWays(total - marked, drawn - k) - LogWays(total, drawn));
   }
-  // Of `trials` with the probability `p` each, that of `k`.
+  // Probability of `k` successes in `trials` with the probability `p` each.
   double Binomial(int64_t trials, double p, int64_t k) const {
     if (p <= 0) return k == 0 ? 1 : 0;
     if (p >= 1) return k == trials ? 1 : 0;

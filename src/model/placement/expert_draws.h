@@ -10,14 +10,14 @@ struct ExpertDraws {
   int64_t num_experts = 0;
   int64_t top_k = 0;
   int64_t batch = 1;
-  int64_t host = 0;    // Of the experts, those that the host multiplies,
+  int64_t host = 0;    // Among the experts, those that the host multiplies,
   int64_t cached = 0;  // those that are brought to the device where they are not there; others are resident.
-  double miss_share = 0;  // Of chosen cached ones, how many are brought.
+  double miss_share = 0;  // Share of chosen cached ones that is brought.
 };
 
 // Seconds for one expert.
 struct TierSeconds {
-  double host = 0;    // That the host multiplies it,
+  double host = 0;    // Seconds for which the host multiplies it,
   double link = 0;    // that the link brings it,
   double device = 0;  // that the device reads it, brought or not.
 };

@@ -1,3 +1,4 @@
+// Tests of random draws of experts against trying all of them.
 #include "model/placement/expert_draws.h"
 
 #include <gtest/gtest.h>

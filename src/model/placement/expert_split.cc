@@ -1,3 +1,4 @@
+// Parser and text of --experts, and the tier of each expert by order of choice.
 #include "model/placement/expert_split.h"
 
 #include <fmt/format.h>
@@ -52,7 +53,7 @@ Result<ExpertSplit> ParseExpertSplit(std::string_view text, int64_t num_experts,
       return wrong(fmt::format("got \"{}\"", word));
     if (part->value.has_value()) return wrong(fmt::format("{} more than once", part->name));
     const std::string_view value = word.substr(equals + 1);
-    if (part == &slots) {  // Of how many is known at the end.
+    if (part == &slots) {  // Total that is known at the end.
       slots_text = value;
       slots.value = 0;
     } else {

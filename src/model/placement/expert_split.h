@@ -32,7 +32,7 @@ struct ExpertSplit {
 Result<ExpertSplit> ParseExpertSplit(std::string_view text, int64_t num_experts, int64_t num_layers);
 // The same in words that ParseExpertSplit understands.
 std::string ToString(const ExpertSplit& split);
-// Of a model's stages: the same where all are alike, else "stage 0 host=192,resident=64; stage 1 ...".
+// Splits of a model's stages: the same where all are alike, else "stage 0 host=192,resident=64; stage 1 ...".
 std::string ToString(std::span<const ExpertSplit> of_stages);
 
 // The tier of every expert of a layer, by id: the first of `order` are resident, the next ones cached. An empty order is that of the ids;

@@ -1,3 +1,4 @@
+// Tests of expert splits: numbers, shares, slots, refusals, and order.
 #include "model/placement/expert_split.h"
 
 #include <gmock/gmock.h>

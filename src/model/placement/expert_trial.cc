@@ -1,3 +1,4 @@
+// Judgement of timed steps against a plan of experts: the wrong rate, and the plan that follows.
 #include "model/placement/expert_trial.h"
 
 #include <fmt/format.h>
@@ -171,7 +172,7 @@ TrialVerdict JudgeTrial(std::span<const ExpertSplit> splits, std::span<const Exp
   const double link = LinkFactor(splits, without_link, asked, verdict.seen);
   verdict.corrected = WithLinks(without_link, link);
 
-  // What each rate adds to the plan, stage by stage, and where it adds most.
+  // Time that each rate adds to the plan, stage by stage, and where it adds most.
   const auto added = [&](const auto& change, size_t* most) {
     double sum = 0;
     double largest = 0;

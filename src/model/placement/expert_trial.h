@@ -21,10 +21,10 @@ struct AskedExperts {
   double host = 0;
   double missed = 0;
 };
-// Where all are chosen equally often and the cache is full.
+// Counts where all are chosen equally often and the cache is full.
 AskedExperts PlannedAsks(const ExpertSplit& split, const ExpertCosts& costs);
 
-// What a step takes that asks for so many.
+// Time that a step takes that asks for so many.
 double StepSeconds(const ExpertSplit& split, const ExpertCosts& costs, const AskedExperts& asked);
 
 // The same of all stages' parts of it.
@@ -34,11 +34,11 @@ double StepSeconds(std::span<const ExpertSplit> splits, std::span<const ExpertCo
 // ExpertCosts::rest of all stages.
 double RestOf(std::span<const ExpertCosts> costs);
 
-// What steps asked of one stage; of a step in the mean.
+// Requests of steps to one stage; of a step in the mean.
 struct SeenStage {
-  double host_seconds = 0;  // That the host multiplied.
+  double host_seconds = 0;  // Seconds that the host multiplied.
   AskedExperts asked;
-  double disk_bytes = 0;  // That came from disk.
+  double disk_bytes = 0;  // Bytes that came from disk.
 };
 
 // Steps of one sequence.
@@ -60,12 +60,12 @@ struct TrialVerdict {
   bool from_disk = false;              // The host's experts came from disk, so still steps were compared.
   double seen = 0;                     // Seconds of a step,
   double planned = 0;                  // and of the plan for what it asked.
-  AskedExperts asked;                  // Of all stages.
+  AskedExperts asked;                  // Sum over all stages.
   std::vector<ExpertCosts> corrected;  // By stage: the plan's, but for what was seen.
-  StepPart slowest = StepPart::kRest;  // What most of the difference comes from,
+  StepPart slowest = StepPart::kRest;  // Part that most of the difference comes from,
   size_t slowest_stage = 0;            // where most of that is,
   bool beside = false;                 // and whether host and link run side by side there.
-  double full = 0;                     // What a step takes once the cache is full.
+  double full = 0;                     // Time that a step takes once the cache is full.
 };
 
 // Rates are of bytes alone, and a step has latencies too: on an H200 steps took up to 1.6 times what bytes take, of which the plan's `rest` has

@@ -1,3 +1,5 @@
+// Arithmetic of every placement of N ranks: weights, state, exchanges and time a token, and the planner's
+// choice.
 #include "model/placement/forecast.h"
 
 #include <fmt/format.h>
@@ -26,7 +28,7 @@ double RowShare(const StoredLinear& linear, int num_shards) {
   return FirstShare(linear.rows, RowUnit(linear), num_shards);
 }
 
-// Of the shared expert's width, where w2 is divided by columns.
+// Share of the shared expert's width, where w2 is divided by columns.
 double HiddenShare(const ResolvedLayer& layer, int num_shards) {
   const StoredLinear& w1 = layer[TensorId::kSharedW1].linear;
   const StoredLinear& w2 = layer[TensorId::kSharedW2].linear;
@@ -36,7 +38,7 @@ double HiddenShare(const ResolvedLayer& layer, int num_shards) {
   return FirstShare(w1.rows, unit, num_shards);
 }
 
-// What the first shard has of a layer's tensor, experts apart.
+// Share that the first shard has of a layer's tensor, experts apart.
 double ShareOf(TensorId id, const ResolvedLayer& layer, const ModelConfig& config,
                const Placement& placement) {
   const int num_shards = placement.layer_parts();
@@ -100,7 +102,7 @@ LayerCost WeightsOf(const ResolvedLayer& layer, const ModelConfig& config, const
     const double mine = bytes * ShareOf(id, layer, config, placement);
     cost.weights += mine;
     if (RowOf(config, id).kind != TensorKind::kExpertIds)
-      cost.read += mine;  // Of a table of ids a token reads one row.
+      cost.read += mine;  // Rows of a table of ids: a token reads one.
   }
   double experts = 0;
   for (const ResolvedExpert& expert : layer.experts)

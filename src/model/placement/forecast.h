@@ -1,5 +1,5 @@
-// What a placement asks of its ranks, by arithmetic from the checkpoint's headers: the planner's view of placements that no process has
-// loaded. Nothing here is measured.
+// Demands of a placement on its ranks, by arithmetic from the checkpoint's headers: the planner's view of
+// placements that no process has loaded. Nothing here is measured.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@
 
 namespace dsv4::model {
 
-// Of the fullest rank where it is about memory, and of one token of one sequence where it is about time.
+// Figures of the fullest rank where it is about memory, and of one token of one sequence where it is about
+// time.
 struct Forecast {
   Placement placement;
   int64_t weights = 0;   // Bytes,
@@ -44,7 +45,7 @@ Forecast MakeForecast(const ResolvedCheckpoint& resolved, const ModelConfig& con
 // All placements of so many ranks, in the order: expert; expert,entries; expert,sequences; tensor; the same behind 2, 3, ... stages; pipeline.
 std::vector<Placement> AllPlacements(int num_ranks, std::span<const LayerPlan> layers);
 
-// What the ranks are like.
+// Kind of ranks.
 struct RankKind {
   double memory = 0;  // Bytes for weights and states.
   double bytes_per_second = 0;
@@ -52,7 +53,7 @@ struct RankKind {
 };
 
 struct PlacementChoice {
-  size_t index = 0;  // Of the forecasts.
+  size_t index = 0;  // Index in the forecasts.
   std::string why;
 };
 

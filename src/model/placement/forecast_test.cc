@@ -59,7 +59,7 @@ TEST_F(ForecastTest, MemoryIsThatOfTheFullestRank) {
   }
 }
 
-// Whose experts are wide enough to be divided.
+// Model whose experts are wide enough to be divided.
 class MiniForecastTest : public ForecastTest {
  protected:
   MiniForecastTest() : ForecastTest("mini") {}
@@ -105,7 +105,7 @@ TEST(ChoosePlacement, TheQuickestThatFits) {
   };
   EXPECT_EQ(choose(1000, 1, 10).index, 1U);   // 60 s, against 100 and 82.
   EXPECT_EQ(choose(1000, 10, 10).index, 0U);  // 100 s, against 150 and 100: the first.
-  EXPECT_EQ(choose(44, 10, 10).index, 2U);    // Of the first two none fits.
+  EXPECT_EQ(choose(44, 10, 10).index, 2U);    // First two: none fits.
   EXPECT_EQ(choose(44, 1, 100).index, 2U);
   EXPECT_THAT(choose(44, 1, 100).why, HasSubstr("none fits"));
   EXPECT_THAT(choose(45, 1, 10).why, HasSubstr("of 3 placements 2 fit"));

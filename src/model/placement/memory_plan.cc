@@ -1,3 +1,4 @@
+// Bytes of weights, arena and sequences on a device, counted by a dry run, and what would fit.
 #include "model/placement/memory_plan.h"
 
 #include <fmt/format.h>
@@ -49,7 +50,7 @@ class CountingContext final : public ops::OpContext {
   ThreadPool& threads() override { return threads_; }
   Stream stream() override { return nullptr; }
 
-  // Of an expert's weights, one after the other.
+  // Bytes of an expert's weights, one after the other.
   void CountCached(int64_t num_bytes) {
     constexpr int kWeightsOfExpert = 3;
     cached_ += num_bytes;
@@ -146,7 +147,7 @@ Result<MemoryPlan> PlanMemory(const ModelConfig& config,
   ModelOptions quiet = options;
   quiet.progress = {};
   quiet.sizes_only = true;
-  quiet.make_device_group = {};  // What is counted lies on no device.
+  quiet.make_device_group = {};  // Counted memory lies on no device.
   DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
                         Model::FromCheckpoint(config, checkpoint, CountingBackend(context), quiet));
   MemoryPlan plan{.num_layers = model->num_layers(),

@@ -26,14 +26,14 @@ struct MemoryPlan {
   int64_t context = 0;
   // Bytes.
   int64_t weights = 0;       // With rotary tables and everything small.
-  int64_t expert_cache = 0;  // Of ExpertSplit::slots.
-  int64_t step = 0;          // Of one pass of ModelOptions::max_chunk_tokens with logits of its last row.
-  int64_t sequence = 0;      // Of one sequence of `context` tokens.
-  double per_token = 0;      // By which a sequence grows.
-  // Of the host: experts that are cached, in memory that cannot be swapped, and those that it multiplies.
+  int64_t expert_cache = 0;  // Slots of ExpertSplit::slots.
+  int64_t step = 0;      // Bytes of one pass of ModelOptions::max_chunk_tokens with logits of its last row.
+  int64_t sequence = 0;  // Bytes of one sequence of `context` tokens.
+  double per_token = 0;  // By which a sequence grows.
+  // Host memory: experts that are cached, in memory that cannot be swapped, and those that it multiplies.
   int64_t pinned = 0;
   int64_t on_host = 0;
-  int64_t slot = 0;  // Of one cached expert, the largest.
+  int64_t slot = 0;  // Bytes of one cached expert, the largest.
 
   int64_t total() const { return weights + expert_cache + step + num_sequences * sequence; }
 };

@@ -1,3 +1,4 @@
+// Placement of loaded weights on a backend, layer by layer, by the tier of each expert.
 #include "model/placement/place_weights.h"
 
 #include <fmt/format.h>
@@ -136,8 +137,8 @@ struct Placer {
   const ops::Backend& backend;
   std::vector<Buffer>& copies;
   int64_t& bytes_placed;
-  std::span<const ops::WeightTier> tiers;  // Of the layer's experts; empty: all are resident.
-  std::vector<HostBytes>& kept;  // What the host multiplies, where the backend's memory is a device's.
+  std::span<const ops::WeightTier> tiers;  // Tiers of the layer's experts; empty: all are resident.
+  std::vector<HostBytes>& kept;  // Bytes that the host multiplies, where the backend's memory is a device's.
   int64_t slots = 0;             // PrepareWeightArgs::slots
   bool copies_on_host = false;   // PlaceOptions::copy_all_but_experts
   ops::WeightTier tier = ops::WeightTier::kResident;
@@ -189,7 +190,7 @@ struct Placer {
   }
   Status operator()(const std::string& name, TensorView& tensor) const {
     Memory& memory = backend.context->memory();
-    // Of the embedding a step reads a row a token.
+    // From the embedding a step reads a row a token.
     if (copies_on_host && name != "embed") return CopyOnHost(name, tensor);
     if (tensor.is_null() || tensor.device == memory.device()) return {};
     const auto num_bytes = static_cast<size_t>(tensor.num_bytes());

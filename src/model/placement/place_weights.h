@@ -11,17 +11,17 @@
 namespace dsv4::model {
 
 struct PlaceOptions {
-  ExpertSplit experts;                             // Of none: all are resident.
+  ExpertSplit experts;                             // Split of none: all are resident.
   std::vector<std::vector<int32_t>> expert_order;  // By layer, as TiersOf; empty: by id.
   const io::Checkpoint* checkpoint =
-      nullptr;  // Whose numbers stay for the experts of the host; null: they stay anyway.
+      nullptr;  // Source whose numbers stay for the experts of the host; null: they stay anyway.
   // On the host, of a model larger than memory: what is not of a routed expert, nor the embedding, is copied to memory that the kernel does
   // not take back, as it does a file's pages.
   bool copy_all_but_experts = false;
 };
 
-// What has been loaded since the last call, in place; where the backend's memory is a device's, copies on the host end with it. Errors
-// name the weight.
+// Places what has been loaded since the last call; where the backend's memory is a device's, copies on the
+// host end with it. Errors name the weight.
 Status PlaceLoaded(const ops::Backend& backend, const PlaceOptions& options, ModelWeights& weights);
 
 }  // namespace dsv4::model

@@ -1,3 +1,4 @@
+// Parser of --placement, a rank's part of it, and stages cut by bytes.
 #include "model/placement/placement.h"
 
 #include <fmt/format.h>

@@ -25,7 +25,7 @@ enum class ExpertPlacement : uint8_t {
 
 struct Placement {
   int num_stages = 1;
-  int num_shards = 1;  // Of every stage.
+  int num_shards = 1;  // Shards of every stage.
   ExpertPlacement experts = ExpertPlacement::kById;
   // Context parallel: whether each shard keeps a part of the compressed entries and indexer keys of a sequence, or all of them.
   bool divide_entries = false;
@@ -53,23 +53,23 @@ Range PartOf(int64_t count, int64_t unit, int part, int num_parts);
 // The same of parts that are as large as `counts` say, one behind the other.
 Range PartOf(std::span<const int64_t> counts, int part);
 
-// Of layers with these costs, the consecutive ranges, one a stage and none empty, whose dearest costs least; the first stage has
-// `first_extra` besides. At least as many layers as stages.
+// Ranges of layers with these costs, the consecutive ranges, one a stage and none empty, whose dearest costs
+// least; the first stage has `first_extra` besides. At least as many layers as stages.
 std::vector<Range> BalanceLayers(std::span<const int64_t> costs, int64_t first_extra, int num_stages);
 
 // One rank's place.
 struct RankPlace {
   Placement placement;
   int rank = 0;
-  Range layers;                     // Of the model.
+  Range layers;                     // Layers of the model.
   std::vector<Range> stage_layers;  // The same of every stage.
 
   int stage() const { return rank / placement.num_shards; }
   int shard() const { return rank % placement.num_shards; }
   int num_shards() const { return placement.num_shards; }
-  // Of the parts of a layer, its routed experts apart.
+  // Index of the part of a layer, its routed experts apart.
   int layer_part() const { return placement.divide_sequences ? 0 : shard(); }
-  // Of a sequence's entries those that this rank keeps.
+  // Entries of a sequence that this rank keeps.
   EntryShard entries() const {
     return placement.divide_entries ? EntryShard{shard(), num_shards()} : EntryShard{};
   }

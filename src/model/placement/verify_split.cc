@@ -1,3 +1,4 @@
+// Loads with a planned split, timed steps, and another split where the plan was wrong.
 #include "model/placement/verify_split.h"
 
 #include <fmt/format.h>
@@ -20,7 +21,7 @@ StageSplits Choose(const SplitPlan& plan, std::span<const ExpertCosts> costs) {
   return splits;
 }
 
-// Of all stages one after the other.
+// Sum over all stages one after the other.
 ExpertTimes SumOfTimes(const StageSplits& splits, std::span<const ExpertCosts> costs) {
   ExpertTimes sum;
   for (size_t i = 0; i < splits.size(); ++i) {

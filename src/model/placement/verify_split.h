@@ -1,7 +1,7 @@
 // VerifySplit: loads a model with the split that a plan chose, times a few steps, and where they are slower than the plan has corrects it by
 // what was seen: another split that then promises to be clearly faster is loaded and timed too, and the faster one stays.
 //
-// What loading and timing are is the caller's (apps/shared/model_flags.cc); this decides.
+// Loading and timing are the caller's (apps/shared/model_flags.cc); this decides.
 #pragma once
 
 #include <functional>
@@ -14,10 +14,10 @@
 
 namespace dsv4::model {
 
-// Of one stage of the model (placement.h); nothing but numbers, so that ranks can tell each other.
+// Plan of one stage of the model (placement.h); nothing but numbers, so that ranks can tell each other.
 struct StagePlan {
   ExpertCosts costs;
-  // What stands for ChooseExperts' split without cached experts: as many residents as fit to the byte.
+  // Split that stands for ChooseExperts' split without cached experts: as many residents as fit to the byte.
   ExpertSplit without_cache;
 
   ExpertSplit Choose(const ExpertCosts& of) const;
@@ -30,14 +30,14 @@ using StageSplits = std::vector<ExpertSplit>;
 struct SplitActions {
   // Loads the model with these splits, in place of what was loaded before, which is gone even if this fails.
   std::function<Status(const StageSplits&)> load;
-  // Of what is loaded, which then is as it was before.
+  // Times steps of what is loaded, which then is as it was before.
   std::function<Result<SeenTrial>()> time_steps;
   // A line for people; `warning`: not all is as planned.
   std::function<void(bool warning, const std::string& line)> say;
 };
 
 struct VerifiedSplit {
-  StageSplits splits;    // That are loaded now,
+  StageSplits splits;    // Splits that are loaded now,
   TrialVerdict verdict;  // and their steps.
   int num_loads = 0;     // At most kMostLoads.
   std::string text;      // All of it in a line.

@@ -1,4 +1,5 @@
-// What is done about a plan that steps do not keep to: a machine is made up whose rates are not those that were measured.
+// Tests of what is done about a plan that steps do not keep to, on a made-up machine with other rates than
+// those that were measured.
 #include "model/placement/verify_split.h"
 
 #include <gmock/gmock.h>
@@ -27,7 +28,7 @@ ExpertCosts Measured() {
 constexpr ExpertSplit kAllResident{.resident = 256};
 constexpr ExpertSplit kResidents{.resident = 85, .host = 171};
 
-// What a stage does for so many, with the rates of a machine.
+// Work that a stage does for so many, with the rates of a machine.
 SeenStage StageOf(const ExpertCosts& truth, const AskedExperts& asked) {
   const bool beside = asked.host > 0 && asked.missed > 0;
   return {.host_seconds = asked.host * truth.expert_bytes / (beside ? truth.host_beside : truth.host),

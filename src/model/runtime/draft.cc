@@ -1,3 +1,4 @@
+// Members of Model that draft: the draft block and DSpark, on one rank or several.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -86,7 +87,7 @@ Status Model::AnnounceDraft(std::span<const DraftRow> rows) {
                               .tokens = {row.token},
                               .num_drafts = std::ssize(row.choices)});
   }
-  return Tell(message);
+  return SendToRanks(message);
 }
 
 Status Model::FollowDraft(std::span<const ChunkMessage> messages, const Status& events) {
@@ -102,7 +103,7 @@ Status Model::FollowDraft(std::span<const ChunkMessage> messages, const Status& 
     rows.push_back({.state = copy ? *copy : nullptr, .token = message.tokens[0], .choices = choices.back()});
   }
   const auto drafted = DraftTogether(rows, {}, ready);
-  // What no rank has done, rank 0 reports; the group goes on.
+  // Failures of rank 0 alone are its report; the group goes on.
   return drafted ? Status() : options_.group->Check();
 }
 

@@ -1,3 +1,4 @@
+// Members of Model that load, check and step: options, groups, memory and states.
 #include "model/runtime/model.h"
 
 #include <fmt/format.h>
@@ -55,7 +56,7 @@ Status CheckPositive(std::string_view name, int64_t value) {
   return InvalidArgument(fmt::format("model options, {}: got {}, want at least 1", name, value));
 }
 
-// What the graph can run of what a configuration may say.
+// Configurations that the graph can run of what a configuration may say.
 Status CheckSupported(const ModelConfig& config, const ModelOptions& options) {
   DSV4_RETURN_IF_ERROR(CheckPlans(config.layers, "model"));
   DSV4_RETURN_IF_ERROR(CheckPositive("max_chunk_tokens", options.max_chunk_tokens));
@@ -423,7 +424,7 @@ Result<StepOutput> Model::RunStep(std::span<const SequenceChunk> chunks, const S
       output.owner = std::move(*owner);
       output.logits = {static_cast<const float*>(output.owner.data()), count};
     } else {
-      status = owner.error();  // Of which the other ranks hear before they begin.
+      status = owner.error();  // Error that the other ranks hear of before they begin.
     }
   }
 

@@ -45,7 +45,8 @@ struct PassChunk;
 struct StepMessage;
 class WeightFiles;
 
-// Whose data a group on devices moves: that of a stage's shards, which exchange, all at once, or that of stages, which send to each other.
+// Owner of the data that a group on devices moves: that of a stage's shards, which exchange, all at once, or
+// that of stages, which send to each other.
 enum class DeviceGroupOf : uint8_t { kShards, kStages };
 
 struct ModelOptions {
@@ -60,21 +61,23 @@ struct ModelOptions {
   // Loads the DSpark drafter that a checkpoint may have (checkpoint/dspark_source.h), for Draft; with `mtp` too, only where there is no draft
   // block: a folder's drafter comes behind the checkpoint's own.
   bool dspark = false;
-  // What its drafts are projected with. A copy of the head in fewer bits is memory beside the drafter; no answer changes.
+  // Head that its drafts are projected with. A copy of the head in fewer bits is memory beside the drafter;
+  // no answer changes.
   DraftHead draft_head = DraftHead::kStored;
   // A backend without Backend::packs_rows keeps them wide. The same on all ranks.
   CacheRows cache_rows = CacheRows::kPacked;
-  // Where routed experts are divided by id: bytes of a pass's terms, of all ranks together, up to which every rank gathers rows of all
-  // places, whichever ranks have their experts; of more, hosts list which rows there are. The same on all ranks. 128 tokens of Flash on eight
-  // ranks, 64 of Pro.
+  // If routed experts are divided by id: bytes of a pass's terms, of all ranks together, up to which every
+  // rank gathers rows of all places, whichever ranks have their experts; of more, hosts list which rows there
+  // are. The same on all ranks. 128 tokens of Flash on eight ranks, 64 of Pro.
   int64_t max_gathered_terms = int64_t{48} << 20;
   // On a device: experts that the host multiplies, or keeps for it (docs/expert-tiers.md). The split is of the experts of every layer, which
   // are on one rank; of none, all are resident. The order is by layer, as TiersOf takes it.
   ExpertSplit experts;
   std::vector<std::vector<int32_t>> expert_order;
-  // Of a model on the host that is larger than the memory it may use; null: it is not. Routed experts are read from their files when they are
-  // chosen, and those of layers that choose by token are asked for here before a step; all else is copied to memory. A backend that multiplies
-  // them asks for the others (backend::CpuOptions::will_read).
+  // Reader of experts of a model on the host that is larger than the memory it may use; null: it is not.
+  // Routed experts are read from their files when they are chosen, and those of layers that choose by token
+  // are asked for here before a step; all else is copied to memory. A backend that multiplies them asks for
+  // the others (backend::CpuOptions::will_read).
   std::shared_ptr<io::ChosenReads> experts_from_disk;
   // Every byte of the checkpoint is hashed while the model loads, and behind it: soon Model::Origin then need not wait.
   bool hash_weights = false;
@@ -86,7 +89,7 @@ struct ModelOptions {
   std::function<Status(const LoadProgress&)> progress;
   // The ranks that run the model together, each with its part; null: this process runs it alone.
   std::shared_ptr<comm::Communicator> group;
-  Placement placement;  // Of as many ranks as the group has.
+  Placement placement;  // Placement over as many ranks as the group has.
   // Makes of ranks that have met on their hosts a group whose data lies in the backend's memory, and which does not outlive theirs; all
   // of them call it together. Empty: the group reaches that memory itself.
   std::function<Result<std::unique_ptr<comm::Communicator>>(comm::Communicator& hosts, DeviceGroupOf of)>
@@ -96,7 +99,7 @@ struct ModelOptions {
 // A draft of how a sequence goes on (Model::Draft).
 struct DraftChunk {
   kv::SequenceState* state = nullptr;  // Made by this model's NewSequence, of at least one token.
-  int32_t token = 0;                   // That follows the state's length, and has not been read.
+  int32_t token = 0;                   // Token that follows the state's length, and has not been read.
   // How each token behind it is chosen: as many are drafted, at most Model::most_drafts. With the choice that the sampler will make at that
   // place the draft is what it will choose, where the draft's logits are like the model's.
   std::vector<sampling::ChoiceParams> choices = {};
@@ -117,7 +120,7 @@ struct SequenceChunk {
 struct StepOutput {
   int64_t vocab_size = 0;
   std::span<const float> logits;  // [rows, vocab_size]: chunk after chunk
-  Buffer owner;                   // Of the logits.
+  Buffer owner;                   // Owner of the logits.
   std::vector<int64_t>
       row_begin;  // One a chunk, and the total: chunk i has rows row_begin[i] .. row_begin[i + 1].
 
@@ -157,9 +160,9 @@ class Model {
   int64_t num_layers() const { return num_layers_; }
   // Which part of the model this rank has.
   const RankPlace& place() const { return weights_.place; }
-  // What each layer of this rank does.
+  // Plan that each layer of this rank does.
   std::span<const LayerPlan> layers() const { return layers_; }
-  // What a sequence keeps on this rank; StateBytes gives its size.
+  // Cache that a sequence keeps on this rank; StateBytes gives its size.
   const kv::CacheLayout& cache_layout() const { return *layout_; }
   // The same of every stage of the group, by its first shard, which has most of what shards divide; alone, of this process.
   std::span<const kv::CacheLayout> stage_layouts() const { return stage_layouts_; }
@@ -208,7 +211,7 @@ class Model {
   // step with drafts. What only the device can tell, Wait does; in a group also what ended it.
   // `allowed`: of UploadAllowedTokens, or none, which allows all.
   Result<std::unique_ptr<QueuedStep>> QueueDecode(std::span<const DecodeChunk> chunks, const Buffer& allowed);
-  // Of the backend: queued steps that were replayed, and walked. Zeros where it cannot replay.
+  // Counters of the backend: queued steps that were replayed, and walked. Zeros where it cannot replay.
   ops::ReplayCounters replay_counters() const;
   // Whether it has a drafter (ModelOptions::mtp, dspark); if not, why.
   bool can_draft() const { return weights_.mtp.has_value() || has_dspark(); }
@@ -244,7 +247,7 @@ class Model {
   Status AgreeOnWeights(comm::Communicator& group);
   Status LearnStageLayouts();
   Status MakeDeviceGroups();
-  // What a device exchanged with ranks that are gone is worth nothing.
+  // Data exchanged with ranks that are gone is worth nothing.
   Status CheckDeviceGroups();
   // After a pass whose ranks exchange in the device's order: waits for the device, and says whether the groups are whole.
   Status EndOnDevice();
@@ -260,10 +263,10 @@ class Model {
   Result<std::vector<int32_t>> DraftTogether(std::span<const DraftRow> rows, const Buffer& allowed,
                                              const Status& ready);
   Result<std::vector<int32_t>> RunDrafts(std::span<const DraftRow> rows, const Buffer& allowed);
-  // What passes run on; of members of this model.
+  // Graph of passes; of members of this model.
   Graph MakeGraph() const;
   // Tells the other ranks what comes.
-  Status Tell(const StepMessage& message);
+  Status SendToRanks(const StepMessage& message);
   Status Announce(std::span<const SequenceChunk> chunks);
   Status AnnounceQueued(std::span<const PassChunk> chunks);
   Result<kv::SequenceState> NewSequenceAt(int64_t place) const;
@@ -294,7 +297,7 @@ class Model {
   ModelWeights weights_;
   ops::Backend backend_;
   ModelOptions options_;
-  std::vector<LayerPlan> layers_;  // Of weights_.layers.
+  std::vector<LayerPlan> layers_;  // Plans of weights_.layers.
   std::shared_ptr<const kv::CacheLayout> layout_;
   std::vector<kv::CacheLayout> stage_layouts_;
   Buffer rope_buffer_;
@@ -306,10 +309,10 @@ class Model {
   std::unique_ptr<WeightFiles> files_;
   uint64_t group_recipe_ = 0;  // Hash of what all ranks must have alike, weights apart.
 
-  // What a draft will want of the rows of a step that was queued, with the device at once.
+  // Slots that a draft will want of the rows of a step that was queued, with the device at once.
   Status MakeSlotsBehind(std::span<const PassChunk> pass, std::span<const int64_t> first_slots);
 
-  // Of queued steps.
+  // Memory of queued steps.
   Buffer
       chosen_;  // I32 [1 + ranks, 2 * max_chunk_tokens]: tokens and faults of the step queued last, then all ranks'.
   int64_t num_chosen_ = 0;           // Its chunks that others may follow.
@@ -322,7 +325,7 @@ class Model {
   std::unique_ptr<comm::Communicator> device_group_;
   std::shared_ptr<kv::StateJournal> journal_;  // Rank 0's.
   bool in_group_ = false;                      // All ranks have loaded.
-  bool dismissed_ = false;                     // Of rank 0: the others do not follow now.
+  bool dismissed_ = false;                     // State of rank 0 where the others do not follow now.
   std::unique_ptr<QueuedStep> followed_;       // The step that a rank other than 0 has queued last.
   struct StateCopy {
     int64_t place = 0;

@@ -24,7 +24,7 @@ namespace {
 // For which a process that was killed may still be there: its memory on a device goes first.
 constexpr std::chrono::seconds kProcessEnds(3);
 
-// What a layer keeps of a sequence, as ranks tell each other.
+// Numbers that a layer keeps of a sequence, as ranks tell each other.
 constexpr size_t kNumbersOfLayer = 6;
 
 std::array<int32_t, kNumbersOfLayer> NumbersOf(const kv::LayerCacheLayout& layer) {
@@ -143,7 +143,7 @@ Status Model::EndGroup(const Status& why) {
   return options_.group->Check();
 }
 
-Status Model::Tell(const StepMessage& message) {
+Status Model::SendToRanks(const StepMessage& message) {
   DSV4_CHECK(!dismissed_) << "the other ranks do not follow";
   std::vector<std::byte> bytes = Encode(message);
   return comm::BroadcastBytes(*options_.group, bytes, 0);
@@ -152,7 +152,7 @@ Status Model::Tell(const StepMessage& message) {
 Status Model::Dismiss() {
   DSV4_CHECK(in_group_ && journal_ != nullptr) << "rank 0 of a group dismisses the others";
   if (dismissed_) return {};
-  DSV4_RETURN_IF_ERROR(Tell({.kind = StepKind::kLeave, .events = {}, .chunks = {}}));
+  DSV4_RETURN_IF_ERROR(SendToRanks({.kind = StepKind::kLeave, .events = {}, .chunks = {}}));
   dismissed_ = true;
   return options_.group->Barrier();
 }
@@ -166,7 +166,7 @@ Status Model::Announce(std::span<const SequenceChunk> chunks) {
                               .logits = static_cast<uint8_t>(chunk.logits),
                               .tokens = {chunk.tokens.begin(), chunk.tokens.end()}});
   }
-  return Tell(message);
+  return SendToRanks(message);
 }
 
 Status Model::Follow() {
@@ -270,7 +270,7 @@ Status Model::FollowStep(std::span<const ChunkMessage> messages, const Status& e
                       .logits = static_cast<LogitsRows>(message.logits)});
   }
   const Result<StepOutput> output = RunStep(chunks, ready, nullptr);
-  // What no rank has done, rank 0 reports; the group goes on.
+  // Failures of rank 0 alone are its report; the group goes on.
   return output ? Status() : options_.group->Check();
 }
 

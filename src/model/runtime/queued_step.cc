@@ -1,3 +1,4 @@
+// Queued decode steps whose tokens the backend chooses, recorded and replayed.
 #include "model/runtime/queued_step.h"
 
 #include <fmt/format.h>
@@ -113,7 +114,7 @@ Result<ChosenTokens> Model::ReserveChosen(int64_t count, const Buffer& allowed) 
   ChosenTokens chosen = {.allowed = {},
                          .previous = view(in_group_ ? most : 0, {num_chosen_}),
                          .numbers = view(0, {2, count}),
-                         .everybodys = view(in_group_ ? most : 0, {num_ranks, 2, count})};
+                         .gathered = view(in_group_ ? most : 0, {num_ranks, 2, count})};
   if (allowed) {
     chosen.allowed =
         TensorView::Contiguous(allowed.data(), DType::kU8, {config_.vocab_size}, allowed.device());
@@ -140,7 +141,7 @@ Status Model::AnnounceQueued(std::span<const PassChunk> chunks) {
                               .follows = chunk.follows,
                               .slots_later = chunk.slots_later});
   }
-  return Tell(message);
+  return SendToRanks(message);
 }
 
 ops::ReplayCounters Model::replay_counters() const {
@@ -311,7 +312,7 @@ Status Model::FollowQueued(std::span<const ChunkMessage> messages, const Status&
   Result<ChosenTokens> chosen = ReserveChosen(NumChosen(pass), {});
   if (!chosen && ready.ok()) ready = chosen.error();
   Result<std::unique_ptr<QueuedStep>> step = RunQueued(pass, chosen ? *chosen : ChosenTokens(), ready);
-  // What no rank has done, rank 0 reports; the group goes on.
+  // Failures of rank 0 alone are its report; the group goes on.
   if (!step) return options_.group->Check();
   // As far ahead as rank 0, which queues a step and then waits for the one in front of it.
   const std::unique_ptr<QueuedStep> before = std::exchange(followed_, std::move(*step));

@@ -18,7 +18,8 @@ namespace dsv4::model {
 // Or it reads a prompt, or a piece of one.
 struct DecodeChunk {
   kv::SequenceState* state = nullptr;  // Made by this model's NewSequence.
-  // What it reads: `token`, or what chunk `follows` of the step queued last has chosen, if that is not negative.
+  // Token that it reads: `token`, or what chunk `follows` of the step queued last has chosen, if that is not
+  // negative.
   int32_t token = 0;
   int64_t follows = -1;
   // Read in place of `token`, if there are any; then there is no draft, and no chunk is followed.
@@ -29,7 +30,8 @@ struct DecodeChunk {
   std::span<const sampling::TokenBias> biases =
       {};                               // Added to all logits that it chooses from; by token, each once.
   std::span<const int32_t> draft = {};  // Behind `token`; none where `follows` is not negative.
-  std::span<const sampling::ChoiceParams> draft_choices = {};  // Of what comes behind each of the draft.
+  // Parameters for what comes behind each of the draft.
+  std::span<const sampling::ChoiceParams> draft_choices = {};
   // The caller will want a draft of what comes next (Model::Draft). What that needs of this step's rows is made behind the step, while the
   // host looks at its tokens. Of a model that can draft, with a draft of this step.
   bool drafts_next = false;

@@ -1,3 +1,4 @@
+// Encoding of a step and of state changes as bytes from rank 0 to the others.
 #include "model/runtime/step_message.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// What rank 0 tells the others before a step: what has happened to the states of sequences since the last one, and which tokens of
-// which follow.
+// Message that rank 0 tells the others before a step: what has happened to the states of sequences since the
+// last one, and which tokens of which follow.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +17,9 @@ struct ChunkMessage {
   int64_t length = 0;  // Before the step: where the others' copies must be too.
   uint8_t logits = 0;  // LogitsRows.
   std::vector<int32_t> tokens;
-  int64_t follows = -1;      // Of a queued step: DecodeChunk,
+  int64_t follows = -1;      // Reference of a queued step: DecodeChunk,
   bool slots_later = false;  // and PassChunk.
-  int64_t num_drafts = 0;    // Of drafts: tokens that are drafted behind the one of `tokens`.
+  int64_t num_drafts = 0;    // Count of drafts: tokens that are drafted behind the one of `tokens`.
 };
 
 enum class StepKind : uint8_t {

@@ -1,4 +1,4 @@
-// What rank 0 says arrives, and a piece of it does not pass for the whole.
+// Tests of messages of rank 0: they arrive, and a piece of one does not pass for the whole.
 #include "model/runtime/step_message.h"
 
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ TEST(StepMessage, PiecesAreRefused) {
   bytes.push_back(std::byte{0});
   EXPECT_FALSE(DecodeStepMessage(bytes).has_value());
   bytes.pop_back();
-  bytes[0] = std::byte{4};  // Of no kind.
+  bytes[0] = std::byte{4};  // Byte of no kind.
   EXPECT_FALSE(DecodeStepMessage(bytes).has_value());
   // A count of events that no message could hold.
   bytes.assign(18, std::byte{0xFF});

@@ -1,3 +1,4 @@
+// Synthetic checkpoints in memory, with numbers made as they are fetched, and on disk in shards.
 #include "model/synthetic/synthetic.h"
 
 #include <fmt/format.h>
@@ -127,8 +128,8 @@ class SyntheticNumbers final : public io::NumberSource {
   std::string identity() const override { return fmt::format("synthetic numbers, seed {}", seed_); }
 
  private:
-  // What lies in whole huge pages with tensor `i` and is not in use. A huge page of which a byte is kept takes all of its memory, and tensors end
-  // anywhere in one: with the last of those in it all of it goes.
+  // Bytes in whole huge pages with tensor `i` that are not in use. A huge page of which a byte is kept takes
+  // all of its memory, and tensors end anywhere in one: with the last of those in it all of it goes.
   void GiveBack(size_t i) const {
     constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
     const auto base = reinterpret_cast<uintptr_t>(data_.data());

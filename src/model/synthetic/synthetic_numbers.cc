@@ -1,3 +1,4 @@
+// Generators of random tensor bytes: tables by format, seeds by tensor name.
 #include "model/synthetic/synthetic_numbers.h"
 
 #include <algorithm>

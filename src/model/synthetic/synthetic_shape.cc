@@ -1,3 +1,4 @@
+// Shapes, formats and names of synthetic checkpoints, and their config.json.
 #include "model/synthetic/synthetic_shape.h"
 
 #include <fmt/format.h>
@@ -23,7 +24,7 @@ struct ModelShape {
       moe_width;
   int64_t num_hash_layers;
   double routed_scaling_factor;
-  int64_t first_ratio;  // Of layers 0 and 1; from layer 2 on, 4 and 128 alternate.
+  int64_t first_ratio;  // Ratio of layers 0 and 1; from layer 2 on, 4 and 128 alternate.
 };
 
 constexpr std::array<ModelShape, 4> kShapes = {{

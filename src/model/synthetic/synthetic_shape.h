@@ -1,4 +1,4 @@
-// What a random checkpoint is to be: a shape, a stored format, a seed; and the config.json that says so.
+// Plan of a random checkpoint: a shape, a stored format, a seed; and the config.json that says so.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,4 @@
+// List of a synthetic checkpoint's tensors with stored forms and distributions.
 #include "model/synthetic/synthetic_tensors.h"
 
 #include <fmt/format.h>
@@ -136,7 +137,7 @@ class Plan {
       }
       case WeightFormat::kFp8Block: {
         const bool f32_scales = format_ == SyntheticFormat::kFp8Base;
-        // What a power-of-two scale cannot express of sigma is left to the elements.
+        // Part of sigma that a power-of-two scale cannot express is left to the elements.
         const double scale =
             f32_scales ? sigma / kFp8Sigma : std::exp2(std::round(std::log2(sigma / kFp8Sigma)));
         const int64_t block = config_.activation_block;

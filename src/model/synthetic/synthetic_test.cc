@@ -1,3 +1,4 @@
+// Tests of synthetic checkpoints: memory equal to files, ranks' parts, the loader, names and errors.
 #include "model/synthetic/synthetic.h"
 
 #include <fmt/format.h>
@@ -88,7 +89,7 @@ TEST(SyntheticCheckpoint, PagesBetweenTensorsGoToo) {
   EXPECT_TRUE(AllZero({begin + kHugePage, end - kHugePage}));
 }
 
-// Of what is in no memory before: the numbers that a rank loads, and no others.
+// Numbers of a rank are made by it, and no others.
 TEST(SyntheticCheckpoint, ARankMakesItsOwnNumbers) {
   const SyntheticOptions options{.shape = "mini"};
   const auto config = ParseModelConfig(*SyntheticConfig(options), "config");

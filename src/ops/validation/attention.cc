@@ -1,3 +1,4 @@
+// Checks of attention's operands: queries, windows, entries, lists, sinks and output.
 #include "ops/attention.h"
 
 #include "ops/validation/attention_checks.h"

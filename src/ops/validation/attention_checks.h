@@ -1,4 +1,4 @@
-// What the contracts of attention and of its parts check alike. Only for their Validate functions.
+// Common checks of attention's contract and of its parts'. Only for their Validate functions.
 #pragma once
 
 #include <algorithm>

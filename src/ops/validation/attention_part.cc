@@ -1,3 +1,4 @@
+// Checks of attention_part's operands: as attention's, with parts, maxima and sums as output.
 #include "ops/attention_part.h"
 
 #include "ops/validation/attention_checks.h"

@@ -1,3 +1,4 @@
+// Checks of compressor_pool's operands: rows, history rings, blocks, ape and entries.
 #include "ops/compressor_pool.h"
 
 #include <algorithm>

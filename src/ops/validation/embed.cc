@@ -1,3 +1,4 @@
+// Checks of embed's operands: ids, table and streams.
 #include "ops/embed.h"
 
 #include "ops/validate.h"

@@ -11,7 +11,7 @@
 
 namespace dsv4::ops {
 
-// What a check of a weight looks at, but for where it lies.
+// Properties of a weight's tensor, but for where it lies.
 inline bool LaidOutAs(const TensorView& view, const TensorView& other) {
   return view.is_null() == other.is_null() && view.dtype == other.dtype && view.shape == other.shape &&
          view.strides == other.strides && view.device == other.device;

@@ -1,3 +1,4 @@
+// Checks of expert_terms' operands: tokens, choices, experts and the terms they fill.
 #include "ops/expert_terms.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Checks of gather_rows' operands: pages, sequences and the rows that come together.
 #include "ops/gather_rows.h"
 
 #include <string>

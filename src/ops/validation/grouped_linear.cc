@@ -1,3 +1,4 @@
+// Checks of grouped_linear's operands: groups of columns, weight and output.
 #include "ops/grouped_linear.h"
 
 #include "ops/validate.h"

@@ -1,3 +1,4 @@
+// Checks of hadamard_fp4's rows: a power of two of columns, whole groups.
 #include "ops/hadamard_fp4.h"
 
 #include <string>

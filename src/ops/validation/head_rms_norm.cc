@@ -1,3 +1,4 @@
+// Checks of head_rms_norm's heads and eps.
 #include "ops/head_rms_norm.h"
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// Checks of hc_pre, hc_post and hc_head: streams, mixing matrices, scales, post and comb.
 #include "ops/hyper_connection.h"
 
 #include <cmath>

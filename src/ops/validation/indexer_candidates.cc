@@ -1,3 +1,4 @@
+// Checks of indexer_candidates' operands: keys of this rank, queries and the candidate list.
 #include "ops/indexer_candidates.h"
 
 #include "ops/validation/attention_checks.h"

@@ -1,4 +1,5 @@
-// What the contracts of the indexer's choice, made by one rank or by several, check alike. Only for their Validate functions.
+// Common checks of the contracts of the indexer's choice, made by one rank or by several, check alike. Only
+// for their Validate functions.
 #pragma once
 
 #include <limits>

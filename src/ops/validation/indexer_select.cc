@@ -1,3 +1,4 @@
+// Checks of indexer_select's operands: queries, head weights, keys, block lists and the choice.
 #include "ops/indexer_select.h"
 
 #include "ops/validation/indexer_checks.h"

@@ -1,3 +1,4 @@
+// Checks of linear's operands: activations, weight, output and rounding.
 #include "ops/linear.h"
 
 #include "ops/validate.h"

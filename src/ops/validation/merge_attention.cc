@@ -1,3 +1,4 @@
+// Checks of merge_attention's operands: parts, maxima, sums, sinks and output.
 #include "ops/merge_attention.h"
 
 #include "ops/validate.h"

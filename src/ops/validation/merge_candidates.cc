@@ -1,3 +1,4 @@
+// Checks of merge_candidates' operands: candidates of all ranks and the list they become.
 #include "ops/merge_candidates.h"
 
 #include <string>

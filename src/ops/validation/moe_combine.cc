@@ -1,3 +1,4 @@
+// Checks of moe_combine's operands: routed sum, shared expert and output.
 #include "ops/moe_combine.h"
 
 #include "ops/validate.h"

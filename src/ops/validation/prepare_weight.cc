@@ -1,3 +1,4 @@
+// Checks of prepare_weight's source and destination.
 #include "ops/prepare_weight.h"
 
 #include "ops/validate.h"

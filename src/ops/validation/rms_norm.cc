@@ -1,3 +1,4 @@
+// Checks of rms_norm's rows, weight and eps.
 #include "ops/rms_norm.h"
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// Checks of rope's rows, positions and frequencies.
 #include "ops/rope.h"
 
 #include <string>

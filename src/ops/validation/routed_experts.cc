@@ -1,3 +1,4 @@
+// Checks of routed_experts' operands: tokens, choices, weights of choices, experts and output.
 #include "ops/routed_experts.h"
 
 #include "ops/validation/expert_checks.h"

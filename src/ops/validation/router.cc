@@ -1,3 +1,4 @@
+// Checks of router's operands: scores, bias or hash table, ids and weights.
 #include "ops/router.h"
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// Checks of store_rows' runs and formats.
 #include "ops/row_store.h"
 
 #include <string>

@@ -1,3 +1,4 @@
+// Checks of sample's logits, allowed tokens, biases and parameters by row.
 #include "ops/sample.h"
 
 #include <cmath>

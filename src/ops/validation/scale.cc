@@ -1,3 +1,4 @@
+// Checks of scale's operands and factor.
 #include "ops/scale.h"
 
 #include "ops/validate.h"

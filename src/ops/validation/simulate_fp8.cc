@@ -1,3 +1,4 @@
+// Checks of simulate_fp8's rows and groups.
 #include "ops/simulate_fp8.h"
 
 #include <string>

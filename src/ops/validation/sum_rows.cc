@@ -1,3 +1,4 @@
+// Checks of sum_rows' lists, rows and output.
 #include "ops/sum_rows.h"
 
 #include <fmt/format.h>

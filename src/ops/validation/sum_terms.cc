@@ -1,3 +1,4 @@
+// Checks of sum_terms' choices, parts and output.
 #include "ops/sum_terms.h"
 
 #include <fmt/ranges.h>

@@ -1,3 +1,4 @@
+// Checks of swiglu's gate, up, row weights and limit.
 #include "ops/swiglu.h"
 
 #include "ops/validate.h"

@@ -1,3 +1,5 @@
+// Checker that keeps the first violation of an op's operands: rank, dims, dtypes, strides, devices and
+// overlap.
 #include "ops/validate.h"
 
 #include <fmt/format.h>

@@ -17,7 +17,7 @@ namespace dsv4::server {
 
 struct Usage {
   int64_t num_prompt_tokens = 0;
-  int64_t num_cached_tokens = 0;  // Of those; reused.
+  int64_t num_cached_tokens = 0;  // Reused ones of those.
   int64_t num_output_tokens = 0;  // Over all choices, reasoning included.
   int64_t num_reasoning_tokens = 0;
 };

@@ -1,3 +1,4 @@
+// Error bodies and HTTP statuses of OpenAI's and Anthropic's dialects.
 #include "server/api/api_error.h"
 
 #include "base/json.h"

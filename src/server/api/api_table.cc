@@ -1,3 +1,4 @@
+// Table of all request fields by endpoint, and the OpenAPI document made of it.
 #include "server/api/api_table.h"
 
 #include <algorithm>

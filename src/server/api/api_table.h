@@ -42,7 +42,7 @@ struct ApiRoute {
   std::unique_ptr<Reply> (Service::*handler)(HttpRequest& request, const Caller& caller);
   std::string_view says;
   ApiReader reader = kNoBody;
-  std::span<const ApiField> own_fields = {};  // Of a body that no reader of the dialects sees.
+  std::span<const ApiField> own_fields = {};  // Fields of a body that no reader of the dialects sees.
   bool open = false;                          // Needs no API key: load balancers have none.
   bool at_once = false;  // Never waits for work of others: says whether the server lives.
   std::string_view content_type = "application/json";

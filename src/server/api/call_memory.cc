@@ -1,3 +1,4 @@
+// Bounded memory of sampled call texts, restored where arguments mean the same.
 #include "server/api/call_memory.h"
 
 #include <algorithm>

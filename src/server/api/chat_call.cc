@@ -1,3 +1,4 @@
+// Preparation of a generation from a read request: prompt, rules of tools and content, sampling, limits.
 #include "server/api/chat_call.h"
 
 #include <fmt/format.h>
@@ -186,7 +187,7 @@ Status AddRules(const ServedModel& model, const ChatCall& call, GrammarWork& wor
   return {};
 }
 
-// What the request says of tokens and words, whatever the dialect.
+// Limits that the request says of tokens and words, whatever the dialect.
 Status AddLimits(const ServedModel& model, const SamplingCall& sampling, GrammarWork& work) {
   constexpr size_t kMaxBytesOfWords = size_t{256} << 10;
   session::AnswerShape& shape = work.shape;

@@ -29,7 +29,7 @@ struct SamplingCall : session::AnswerOptions {
   int64_t min_tokens = 0;
   std::vector<std::string> bad_words;   // Texts that the answer does not have, reasoning included.
   std::vector<int32_t> allowed_tokens;  // Empty: all.
-  // Of the content, where it is not conversation.response_format that says it.
+  // Rule for the content, where it is not conversation.response_format that says it.
   std::optional<grammar::ContentRule> rule;
   // Members of the request that nothing here knows: they change nothing, and the client is told.
   std::vector<std::string> unknown_fields;
@@ -44,11 +44,11 @@ void ReadStop(Fields& fields, std::string_view name, SamplingCall& call);
 
 enum class ToolChoice : uint8_t { kAuto, kNone, kRequired };
 
-// What a request says of a tool beside what the model gets to see.
+// Rules that a request says of a tool beside what the model gets to see.
 struct ToolRule {
   bool strict = false;       // Every call satisfies the tool's schema.
-  std::string schema_label;  // What errors call that schema: "tools[0].function.parameters".
-  std::optional<grammar::CallableTool::Text> text = {};  // Of a custom tool with a grammar.
+  std::string schema_label;  // Name by which errors call that schema: "tools[0].function.parameters".
+  std::optional<grammar::CallableTool::Text> text = {};  // Text of a custom tool with a grammar.
 };
 
 struct ChatCall {
@@ -58,7 +58,7 @@ struct ChatCall {
   std::vector<std::string> tool_names;  // Only these may be called; empty: all.
   std::vector<ToolRule> tool_rules;     // By conversation.tools.
   bool parallel_calls = true;           // False: the first call ends the answer.
-  // What errors call the schema of conversation.response_format.
+  // Name by which errors call the schema of conversation.response_format.
   std::string schema_label = "response_format.json_schema.schema";
   SamplingCall sampling;
 };
@@ -84,14 +84,14 @@ struct PreparedCall {
 
 // The client: for fairness and for the separation of caches.
 struct Caller {
-  uint64_t owner = 0;        // Whose caches: its API key's.
+  uint64_t owner = 0;        // Owner of the caches: the API key's.
   uint64_t share = 0;        // engine::Request::owner: its key's, and without keys its address's.
   uint64_t store_owner = 0;  // The same as owner for ResponseStore,
   uint64_t batch_owner = 0;  // and for BatchStore.
 };
 
-// What the request leaves open: max_tokens, and while thinking temperature and top_p (session::AnswerDefaults). Call it once thinking
-// and tools are known.
+// Fields that the request leaves open: max_tokens, and while thinking temperature and top_p
+// (session::AnswerDefaults). Call it once thinking and tools are known.
 void FillDefaults(const ServedModel& model, ChatCall& call);
 
 // Whether Complete has nothing to compile, which may take a second.

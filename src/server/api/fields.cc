@@ -1,3 +1,4 @@
+// Typed reading of JSON members, with errors that name the field.
 #include "server/api/fields.h"
 
 #include <fmt/format.h>
@@ -12,7 +13,7 @@ namespace {
 
 constexpr size_t kMaxFieldName = 100;
 
-// What was got where an integer is wanted.
+// Value got where an integer is wanted.
 std::string Got(const chat::JsonValue& value) {
   const bool is_number =
       value.kind() == chat::JsonValue::Kind::kInteger || value.kind() == chat::JsonValue::Kind::kDouble;

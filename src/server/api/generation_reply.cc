@@ -1,3 +1,4 @@
+// Reply that reads choices' events as they come and lets the dialect's writer put them in bytes.
 #include "server/api/generation_reply.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Unguessable ids and seeds from the system's random source.
 #include "server/api/random_id.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Store of responses by id, bounded, by owner, in memory and in files.
 #include "server/api/response_store.h"
 
 #include <fmt/format.h>
@@ -29,7 +30,7 @@ using chat::JsonValue;
 constexpr std::string_view kPrefix = "resp_";
 constexpr std::string_view kSuffix = ".json";
 constexpr const char* kSecretFile = "secret";
-// Of a conversation: a loop in damaged files ends too.
+// Turns of a conversation: a loop in damaged files ends too.
 constexpr size_t kMostTurns = 10'000;
 
 // Ids are names of files: only those that RandomId makes.

@@ -16,7 +16,7 @@ namespace dsv4::server {
 
 struct ResponseStoreOptions {
   std::string directory;                  // Empty: in memory.
-  int64_t max_bytes = int64_t{64} << 20;  // Of all; 0: nothing is kept.
+  int64_t max_bytes = int64_t{64} << 20;  // Bytes of all; 0: nothing is kept.
 };
 
 struct StoredResponse {

@@ -1,4 +1,5 @@
-// What a running server knows of its own numbers: decode steps that were computed once more on the reference backend (`serve --verify`).
+// Figures that a running server knows of its own numbers: decode steps that were computed once more on the
+// reference backend (`serve --verify`).
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@ struct Verification {
   int64_t num_dropped = 0;
   int64_t num_past_bound = 0;
   int64_t num_top1_changed = 0;
-  double mean_error = 0;  // Of the logits, relative; as worst_error.
+  double mean_error = 0;  // Error of the logits, relative; as worst_error.
   double worst_error = 0;
 };
 

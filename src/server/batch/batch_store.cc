@@ -42,7 +42,7 @@ bool IsId(std::string_view id, std::string_view prefix) {
          std::ranges::all_of(id.substr(prefix.size()), [](unsigned char c) { return std::isxdigit(c) != 0; });
 }
 
-// What killed servers were writing.
+// Removes what killed servers were writing.
 void RemoveParts(const std::string& folder) {
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {

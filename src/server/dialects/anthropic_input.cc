@@ -1,4 +1,4 @@
-// What a /v1/messages request says.
+// Reader of a /v1/messages request.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -1,4 +1,4 @@
-// What a /v1/messages reply looks like.
+// Writer of a /v1/messages reply.
 #include "server/dialects/anthropic_messages.h"
 
 #include "server/api/api_error.h"

@@ -1,3 +1,4 @@
+// Reader of content rules under the names of vLLM, SGLang, llama.cpp and OpenAI.
 #include "server/dialects/content_rule_fields.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
-// What a request says of the content of an answer beside `response_format` with a schema, under the names that servers gave it.
+// Rules of a request for the content of an answer beside `response_format` with a schema, under the names
+// that servers gave it.
 //
 //   guided_json, guided_regex, guided_choice, guided_grammar          vLLM, older
 //   structured_outputs {json, regex, choice, grammar, json_object, structural_tag}   vLLM

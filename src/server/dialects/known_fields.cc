@@ -1,3 +1,4 @@
+// Lists of refused and effectless fields with their reasons, and notes of unknown ones.
 #include "server/dialects/known_fields.h"
 
 #include <fmt/format.h>
@@ -173,7 +174,8 @@ constexpr IdleFields kIdle[] = {
     {"the finer setting of a switch that is refused", kFiner},
 };
 
-// What is read of objects of options, wherever that is done. Objects that are missing here are not looked into.
+// Members read of objects of options, wherever that is done. Objects that are missing here are not looked
+// into.
 struct OptionObject {
   std::string_view path;
   std::array<std::string_view, 8> members;

@@ -23,9 +23,9 @@ namespace dsv4::server {
 
 struct KnownField {
   std::string_view name;
-  std::string_view of;       // Whose: openai, anthropic, vllm, sglang, llama.cpp.
+  std::string_view of;       // Origin: openai, anthropic, vllm, sglang, llama.cpp.
   std::string_view neutral;  // A JSON text that asks for nothing, beside those that never do; or empty.
-  std::string_view instead;  // What does the same here; or empty.
+  std::string_view instead;  // Field that does the same here; or empty.
   // The field without which this one does nothing, whatever it says; alternatives with '|', or empty.
   std::string_view only_beside = {};
 };

@@ -1,3 +1,4 @@
+// Reader and writer of ollama's dialect: chat, generate, models and options.
 #include "server/dialects/ollama.h"
 
 #include <fmt/chrono.h>
@@ -33,7 +34,7 @@ constexpr std::pair<std::string_view, std::string_view> kOptions[] = {
     {"repeat_last_n", "penalty_window"},
     {"stop", "stop"},
 };
-// Of the machine, not of the answer.
+// Options of the machine, not of the answer.
 constexpr std::string_view kOfTheMachine[] = {"num_ctx",    "num_batch", "num_gpu",    "main_gpu",
                                               "num_thread", "use_mmap",  "use_mlock",  "num_keep",
                                               "low_vram",   "numa",      "vocab_only", "draft_num_predict"};
@@ -97,7 +98,7 @@ class MessageReader {
   }
 
   int num_calls_ = 0;
-  std::vector<std::string> open_ids_;  // Of calls that wait for their result.
+  std::vector<std::string> open_ids_;  // Ids of calls that wait for their result.
 };
 
 Status ReadOptions(const JsonValue& options, std::vector<JsonValue::Member>& members) {
@@ -145,7 +146,8 @@ Json Details() {
           {"parameter_size", ""},  {"quantization_level", ""}};
 }
 
-// What a reply begins with. One of /api/generate has the members of the message itself, and its content as `response`.
+// Members that a reply begins with. One of /api/generate has the members of the message itself, and its
+// content as `response`.
 Json OllamaDocument(const ServedModel& model, bool generates, Json message) {
   Json document = {{"model", model.id}, {"created_at", Now()}};
   if (!generates) {
@@ -247,7 +249,7 @@ class OllamaWriter final : public AnswerWriter {
   bool streamed_;
   std::string content_;
   std::string thinking_;
-  std::string name_;  // Of the call that grows, and its
+  std::string name_;  // Name of the call that grows, and its
   std::string arguments_;
   int num_calls_ = 0;
   Json calls_ = Json::array();

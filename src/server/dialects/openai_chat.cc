@@ -1,3 +1,4 @@
+// Reader and writers of chat completions, streamed and whole.
 #include "server/dialects/openai_chat.h"
 
 #include <fmt/format.h>
@@ -88,7 +89,7 @@ class ChatWriter : public AnswerWriter {
   int64_t created_ = std::time(nullptr);
   std::vector<std::vector<std::string>> call_ids_;  // Per choice, by the call's index.
   std::vector<std::vector<int32_t>> token_ids_;     // Per choice: those that have not been written.
-  std::vector<int32_t> prompt_ids_;                 // Where they are wanted.
+  std::vector<int32_t> prompt_ids_;                 // Ids, where they are wanted.
 };
 
 class StreamedChat final : public ChatWriter {
@@ -186,7 +187,7 @@ class StreamedChat final : public ChatWriter {
 
   bool include_usage_;
   std::vector<chat::CompletionCollector> collectors_;
-  std::string opening_;  // Of every chunk.
+  std::string opening_;  // Opening of every chunk.
 };
 
 class WholeChat final : public ChatWriter {

@@ -1,3 +1,4 @@
+// Reader and writer of text completions: prompts, echo, suffix and old log-probabilities.
 #include "server/dialects/openai_completions.h"
 
 #include <fmt/format.h>
@@ -84,7 +85,7 @@ class LegacyLogprobs {
             {"text_offset", Json::array()}};
   }
 
-  // Those of the prompt; nothing stands in front of its first token.
+  // Log-probabilities of the prompt; nothing stands in front of its first token.
   Json TakePrompt(const tokenizer::Tokenizer& tokenizer, int32_t first,
                   const std::vector<sampling::ScoredToken>& scored) {
     Json json = Empty();
@@ -132,7 +133,7 @@ class LegacyLogprobs {
 struct ChoiceState {
   std::string text;
   std::vector<sampling::SampledToken> tokens;
-  std::vector<int32_t> ids;  // Where they are wanted: those that have not been written.
+  std::vector<int32_t> ids;  // Ids, where they are wanted: those that have not been written.
   LegacyLogprobs logprobs;
   Json prompt_logprobs = LegacyLogprobs::Empty();
   Json done;
@@ -254,10 +255,10 @@ class CompletionsWriter final : public AnswerWriter {
   bool wants_logprobs_;
   bool wants_prompt_logprobs_;
   bool wants_token_ids_;
-  std::vector<std::vector<int32_t>> prompt_ids_;  // Where they are wanted.
-  size_t num_choices_;                            // Of a prompt.
+  std::vector<std::vector<int32_t>> prompt_ids_;  // Ids, where they are wanted.
+  size_t num_choices_;                            // Choices of a prompt.
   bool echoes_scores_ = false;
-  std::vector<int32_t> first_tokens_;  // Of the prompts, where they are echoed.
+  std::vector<int32_t> first_tokens_;  // First tokens of the prompts, where they are echoed.
   std::string id_ = RandomId("cmpl-");
   int64_t created_ = std::time(nullptr);
   std::vector<ChoiceState> choices_;

@@ -20,7 +20,7 @@ struct CompletionsRequest {
   bool include_usage = false;
   bool echo = false;
   bool wants_prompt_logprobs = false;
-  std::vector<std::string> echoed;  // Of each prompt, where echo is asked for.
+  std::vector<std::string> echoed;  // Text of each prompt, where echo is asked for.
 };
 
 // Errors name the field.

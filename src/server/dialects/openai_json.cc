@@ -1,3 +1,4 @@
+// Common pieces of OpenAI's JSON: usage, log-probabilities, tool choice.
 #include "server/dialects/openai_json.h"
 
 #include <fmt/format.h>
@@ -78,7 +79,7 @@ Status ReadStreaming(Fields& fields, bool* stream, bool* include_usage) {
 void ReadToolChoice(Fields& fields, FunctionLayout layout, std::string_view mark, ChatCall& call) {
   const chat::JsonValue* choice = fields.Find("tool_choice");
   if (choice == nullptr) return;
-  // Of a function as the layout has it; null when it has none.
+  // Name of a function as the layout has it; null when it has none.
   const auto name_of = [&](const chat::JsonValue& function) {
     const chat::JsonValue* holder = layout == FunctionLayout::kNested ? function.Find("function") : &function;
     const chat::JsonValue* name = holder == nullptr ? nullptr : holder->Find("name");

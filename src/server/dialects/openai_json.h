@@ -26,11 +26,13 @@ void ReadPromptLogprobs(Fields& fields, bool streamed, SamplingCall& call);
 // Reads stream and stream_options. Mistakes inside stream_options are returned, others stay in `fields`.
 Status ReadStreaming(Fields& fields, bool* stream, bool* include_usage);
 
-// Where a dialect has what is said of a function: chat completions in a member "function", responses beside the type.
+// Layout in which a dialect has what is said of a function: chat completions in a member "function",
+// responses beside the type.
 enum class FunctionLayout : uint8_t { kNested, kFlat };
 // Reads tool_choice; `mark` as FunctionName has it. Mistakes stay in `fields`.
 void ReadToolChoice(Fields& fields, FunctionLayout layout, std::string_view mark, ChatCall& call);
-// What the request says of its tools[i] to the server alone; `function` has the members, `where` ("tools[0].function.") is its path.
+// Rule of the request's tools[i] for the server alone; `function` has the members, `where`
+// ("tools[0].function.") is its path.
 Result<ToolRule> ReadToolRule(const chat::JsonValue& function, const std::string& where);
 
 }  // namespace dsv4::server

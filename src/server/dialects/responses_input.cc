@@ -1,4 +1,4 @@
-// What a /v1/responses request says.
+// Reader of a /v1/responses request.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -1,3 +1,5 @@
+// Tools of responses as functions: custom ones, namespaces, hosted ones left out, and calls back in their own
+// shape.
 #include "server/dialects/responses_tools.h"
 
 #include <fmt/format.h>

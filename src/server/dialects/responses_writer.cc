@@ -1,4 +1,5 @@
-// What a /v1/responses reply looks like. The items of a whole reply and those of the stream's last event are the same objects.
+// Writer of a /v1/responses reply. The items of a whole reply and those of the stream's last event are the
+// same objects.
 #include <algorithm>
 #include <ctime>
 #include <utility>
@@ -235,7 +236,7 @@ class ResponsesWriter final : public AnswerWriter {
             {"annotations", Json::array()},
             {"logprobs", std::move(logprobs)}};
   }
-  // Of a piece of the text, kept for the whole of it.
+  // Log-probabilities of a piece of the text, kept for the whole of it.
   Json TakeLogprobs(const session::AnswerTokens& tokens) {
     if (!wants_logprobs_) return Json::array();
     Json list = OpenAiLogprobs(model_.tokenizer, tokens.content);
@@ -301,8 +302,8 @@ class ResponsesWriter final : public AnswerWriter {
   bool compacts_;
   Json kept_input_;  // Messages in front of the summary of a compaction alone; else null.
   std::function<void(const std::string&, const std::string&)> keep_;
-  Json logprobs_ = Json::array();   // Of the message that grows.
-  CustomInputReader custom_input_;  // Of the call that grows.
+  Json logprobs_ = Json::array();   // Log-probabilities of the message that grows.
+  CustomInputReader custom_input_;  // Input of the call that grows.
   Json document_;
   int64_t sequence_ = 0;
   std::string open_;  // The type of the last item while it grows, and

@@ -1,3 +1,4 @@
+// Decoders of gzip, deflate and zstd bodies, with bounds on growth.
 #include "server/http/body_decoder.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Coroutine of one client's connection: TLS, headers, bodies, replies, deadlines and shares.
 #include "server/http/connection.h"
 
 #include <malloc.h>
@@ -90,8 +91,8 @@ void Connection::Abort() {
 }
 
 Task Connection::Serve() {
-  // Where an operation finds no memory to begin, this coroutine is destroyed without a word. What then still waits at the socket, WatchPeer
-  // above all, would hold a connection without a server.
+  // If an operation finds no memory to begin, this coroutine is destroyed without a word. What then still
+  // waits at the socket, WatchPeer above all, would hold a connection without a server.
   struct Ending {
     Connection& connection;
     ~Ending() { connection.Abort(); }
@@ -118,7 +119,7 @@ TaskOf<bool> Connection::Greet() {
 TaskOf<void> Connection::Part() {
   error_code ignored;
   stream_.plain().expires_after(std::chrono::seconds(1));
-  // That nothing was cut off.
+  // Proof that nothing was cut off.
   if (stream_.tls() != nullptr) co_await stream_.tls()->async_shutdown(AwaitInto(ignored));
   stream_.socket().shutdown(Socket::shutdown_send, ignored);
   std::array<char, 4096> rest;
@@ -397,7 +398,7 @@ TaskOf<bool> Connection::Send(std::unique_ptr<Reply>& reply, BodyShare& share, b
   WatchPeer(wakeable);
   stream_.plain().expires_never();
   std::optional<HttpHead> head;
-  std::string body;  // Of a reply that is sent as a whole.
+  std::string body;  // Body of a reply that is sent as a whole.
   bool head_sent = false;
   bool holds = true;
   bool alive = true;

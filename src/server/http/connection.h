@@ -51,7 +51,8 @@ void WarnNoThrow(fmt::format_string<Args...> format, Args&&... args) noexcept {
 
 class Connection;
 
-// What the connections of a server share. The server's thread only, but for the pools. Outlives the connections.
+// Common state of a server's connections. The server's thread only, but for the pools. Outlives the
+// connections.
 struct ConnectionsShared {
   ConnectionsShared(HttpOptions with_options, HttpHandler with_handler, HttpGate with_gate,
                     HttpErrorBody with_error_body)

@@ -30,7 +30,7 @@ class HandlerMemory {
   bool used_ = false;
 };
 
-// What asio::bind_allocator takes.
+// Allocator that asio::bind_allocator takes.
 template <typename T>
 class HandlerAllocator {
  public:

@@ -1,3 +1,4 @@
+// Whole replies, headers put around replies, and header look-up.
 #include "server/http/http.h"
 
 #include <utility>

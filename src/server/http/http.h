@@ -20,7 +20,7 @@ namespace dsv4::server {
 struct HttpRequest {
   std::string method;  // "GET"
   std::string path;    // "/v1/models", percent-decoded, without the query.
-  std::string query;   // What follows '?'.
+  std::string query;   // Text that follows '?'.
   // Names in lower case; of a repeated one the first, but x-forwarded-for, which is a list.
   std::map<std::string, std::string> headers;
   std::string body;
@@ -41,7 +41,7 @@ struct HttpHead {
   bool streamed = false;
 };
 
-// What a reply has to say so far.
+// Bytes of a reply so far.
 struct ReplyOutput {
   std::optional<HttpHead>
       head;          // Set once; before it no byte goes out. Streamed replies set it in the first Advance.
@@ -59,7 +59,8 @@ class Reply {
   virtual void OnProgress(std::function<void()> wake) = 0;
   // Whether it still holds what the request said. Then the request keeps its part of the room for bodies.
   virtual bool HoldsRequest() const { return false; }
-  // What a streamed reply sends when it has been silent for a while, so that proxies and clients see that it lives.
+  // Comment of a streamed reply that has been silent for a while, so that proxies and clients see that it
+  // lives.
   virtual std::string_view KeepAlive() const { return {}; }
   // Whether it has a trace of its own (trace_exporter.h).
   virtual bool IsTraced() const { return false; }

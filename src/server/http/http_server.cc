@@ -83,7 +83,7 @@ class Server final : public HttpServer {
   void BeginDrain();
   void EndNow();
 
-  // What must begin whatever memory there is. These outlive the operations of the context.
+  // Work that must begin whatever memory there is. These outlive the operations of the context.
   int accepting_ = 0;
   HandlerMemory accept_memory_, pause_memory_, signal_memory_, drain_memory_;
   ConnectionsShared shared_;
@@ -294,7 +294,8 @@ void Server::Run(const std::function<void()>& on_stop) {
   on_stop_ = on_stop;
   UnwindReserve reserve;
   for (bool running = true; running;) {
-    // What lacks memory outside of a connection, or as an operation of one begins, ends up here. Others give memory back meanwhile.
+    // Memory that lacks outside of a connection, or as an operation of one begins, ends up here. Others give
+    // memory back meanwhile.
     try {
       if (accepting_ == 0) Accept();
       shared_.context.run();
@@ -310,7 +311,7 @@ void Server::Run(const std::function<void()>& on_stop) {
   }
   shared_.pool.Join();
   shared_.large_pool.Join();
-  // What is still open is destroyed here, and with it its reply.
+  // Open connections are destroyed here, and with them their replies.
   shared_.context.restart();
   for (Connection* connection : shared_.connections) connection->Abort();
   shared_.drain_timer.cancel();

@@ -1,4 +1,5 @@
-// What the HTTP server knows of sockets and heads without a connection. A part of it, which alone includes this, and Beast.
+// Facts that the HTTP server knows of sockets and heads without a connection. A part of it, which alone
+// includes this, and Beast.
 #pragma once
 
 #include <fmt/format.h>
@@ -62,7 +63,7 @@ inline bool IsRequestId(std::string_view id) {
          std::all_of(id.begin(), id.end(), [](unsigned char c) { return c > 0x20 && c < 0x7F; });
 }
 
-// What a client is told whose request cannot be read; status 0: nothing, the connection just ends.
+// Answer to a client whose request cannot be read; status 0: nothing, the connection just ends.
 struct Refusal {
   int status = 0;
   std::string message;
@@ -84,7 +85,8 @@ class RareWarning {
   int64_t count_ = 0;
 };
 
-// What is said of a head whose framing leaves in doubt where the request ends (RFC 9112, 3.2 and 6.1); status 0: nothing.
+// Refusal of a head whose framing leaves in doubt where the request ends (RFC 9112, 3.2 and 6.1); status 0:
+// nothing.
 inline Refusal BadFraming(const http::request<http::buffer_body>& message) {
   const auto count = [&](http::field name) { return message.count(name); };
   if (count(http::field::transfer_encoding) > 0) {

@@ -52,8 +52,8 @@ class Transport {
   std::optional<Tls> tls_;
 };
 
-// What servers show and prove themselves with: PEM files, the certificate with those that vouch for it behind it. TLS 1.2 and 1.3.
-// InvalidArgument names the file and says what OpenSSL says.
+// Files that servers show and prove themselves with: PEM files, the certificate with those that vouch for it
+// behind it. TLS 1.2 and 1.3. InvalidArgument names the file and says what OpenSSL says.
 inline Result<std::unique_ptr<boost::asio::ssl::context>> LoadTls(const std::string& certificate,
                                                                   const std::string& key) {
   using boost::asio::ssl::context;
@@ -61,9 +61,9 @@ inline Result<std::unique_ptr<boost::asio::ssl::context>> LoadTls(const std::str
   SSL_CTX* raw = tls->native_handle();
   SSL_CTX_set_min_proto_version(raw, TLS1_2_VERSION);
   SSL_CTX_set_options(raw, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE);
-  // Of TLS 1.2; those of 1.3 are all good. Forward secrecy and authenticated encryption.
+  // Ciphers of TLS 1.2; those of 1.3 are all good. Forward secrecy and authenticated encryption.
   SSL_CTX_set_cipher_list(raw, "ECDHE+AESGCM:ECDHE+CHACHA20");
-  SSL_CTX_set_mode(raw, SSL_MODE_RELEASE_BUFFERS);  // Of connections that say nothing.
+  SSL_CTX_set_mode(raw, SSL_MODE_RELEASE_BUFFERS);  // Buffers of connections that say nothing.
   boost::system::error_code error;
   // OpenSSL would ask at the terminal.
   tls->set_password_callback([](size_t, context::password_purpose) { return std::string(); }, error);

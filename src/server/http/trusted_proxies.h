@@ -23,7 +23,7 @@ class TrustedProxies {
   std::string ClientOf(const std::string& peer, std::string_view forwarded_for) const;
 
  private:
-  using Address = std::array<uint8_t, 16>;  // Of IPv4 the mapped one.
+  using Address = std::array<uint8_t, 16>;  // For IPv4 the mapped one.
   struct Network {
     Address address;
     int bits;

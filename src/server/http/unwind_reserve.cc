@@ -1,3 +1,4 @@
+// Reserve that operator new gives out while an exception unwinds without memory.
 #include "server/http/unwind_reserve.h"
 
 #include <array>

@@ -1,3 +1,4 @@
+// Tests of the unwind reserve: given only while an exception unwinds, earlier handlers kept.
 #include "server/http/unwind_reserve.h"
 
 #include <gtest/gtest.h>

@@ -13,7 +13,7 @@ using Timer = boost::asio::basic_waitable_timer<std::chrono::steady_clock,
                                                 boost::asio::wait_traits<std::chrono::steady_clock>,
                                                 boost::asio::io_context::executor_type>;
 
-// Where wakes go while the server lives. An engine's thread may hold a Wakeable longer than that.
+// Gate for wakes while the server lives. An engine's thread may hold a Wakeable longer than that.
 struct WakeGate {
   std::mutex mutex;
   boost::asio::io_context* context = nullptr;  // Null: the server is gone.
@@ -39,7 +39,7 @@ struct Wakeable : std::enable_shared_from_this<Wakeable> {
   const std::shared_ptr<WakeGate> gate;
   std::atomic<bool> missed = false;
   // The connection's thread only.
-  Timer* timer = nullptr;  // That it waits for, while it waits.
+  Timer* timer = nullptr;  // Timer that it waits for, while it waits.
   bool woken = false;
   bool peer_left = false;
 };

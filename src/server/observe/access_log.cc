@@ -1,3 +1,4 @@
+// Access log lines, quoted, appended and reopened on request.
 #include "server/observe/access_log.h"
 
 #include <fcntl.h>

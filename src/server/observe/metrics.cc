@@ -1,3 +1,4 @@
+// Prometheus metrics of server, engine, caches and experts, under both sets of names.
 #include "server/observe/metrics.h"
 
 #include <prometheus/counter.h>
@@ -41,7 +42,7 @@ double ResidentBytes() {
 }  // namespace
 
 struct Metrics::State {
-  // Of the prefix cache on disk.
+  // Figures of the prefix cache on disk.
   struct Disk {
     explicit Disk(State& state)
         : bytes(state.Gauge("dsv4_prefix_disk_bytes", "Files of states kept for reuse.")),
@@ -81,7 +82,7 @@ struct Metrics::State {
     engine::PrefixDiskStats last;
   };
 
-  // Of cached experts.
+  // Figures of cached experts.
   struct Experts {
     explicit Experts(State& state)
         : slots(state.Gauge("dsv4_expert_cache_slots", "Cached experts that the GPU has room for.")),
@@ -216,7 +217,7 @@ struct Metrics::State {
           .Name("dsv4_unknown_request_fields_total")
           .Help("Fields of requests that are not known and change nothing, by name.")
           .Register(registry);
-  // Of a server that verifies.
+  // Figures of a server that verifies.
   struct Verified {
     prometheus::Gauge& drift;
     prometheus::Gauge& steps;
@@ -229,7 +230,7 @@ struct Metrics::State {
   std::mutex verified_mutex;
   std::optional<Verified> verified;
   engine::EngineStats last;  // The engine's thread only.
-  std::mutex text_mutex;     // Of what follows.
+  std::mutex text_mutex;     // Guard of what follows.
   std::optional<Disk> disk;
   std::function<engine::PrefixDiskStats()> disk_stats;
   std::optional<Experts> experts;

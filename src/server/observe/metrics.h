@@ -14,7 +14,7 @@
 
 namespace dsv4::server {
 
-// Of cached experts (docs/expert-tiers.md), since the model was loaded.
+// Figures of cached experts (docs/expert-tiers.md), since the model was loaded.
 struct ExpertCacheStats {
   int64_t slots = 0;
   int64_t hits = 0;
@@ -33,7 +33,7 @@ class Metrics {
   Metrics(const std::string& model_id, const std::string& version, MetricNames names = MetricNames::kDsv4);
   ~Metrics();
 
-  // Where Text gets the numbers of the disk's cache from; before the first Text, and must outlive the last.
+  // Source of the disk cache's numbers for Text; before the first Text, and must outlive the last.
   void WatchDisk(std::function<engine::PrefixDiskStats()> stats);
 
   // The same of cached experts.

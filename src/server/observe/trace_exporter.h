@@ -27,7 +27,7 @@ struct RequestTrace {
   std::string error;           // The message of a failed one.
   int http_status = 0;
   Time start = {};
-  Time admitted = {};  // Where it came so far, as the next one.
+  Time admitted = {};  // Time of its latest stage, as the next one.
   Time first_token = {};
   Time finish = {};
   int64_t num_prompt_tokens = 0;

@@ -1,3 +1,4 @@
+// Bounded list of unknown request fields, each warned of once and counted.
 #include "server/observe/unknown_fields.h"
 
 #include <fmt/format.h>

@@ -20,7 +20,8 @@ class UnknownFields {
   // `metrics` outlives this.
   explicit UnknownFields(Metrics& metrics) : metrics_(metrics) {}
 
-  // Those of one request, by their paths ("text.verbosity"). Returns what the reply's header lists: with commas, at most 16.
+  // Fields of one request, by their paths ("text.verbosity"). Returns what the reply's header lists: with
+  // commas, at most 16.
   std::string Note(std::string_view route, std::span<const std::string> names);
 
  private:

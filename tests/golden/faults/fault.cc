@@ -1,3 +1,4 @@
+// State that seeded faults share: the parts of the model under test, and where a pass stands.
 #include "tests/golden/faults/fault.h"
 
 #include <cmath>

@@ -58,7 +58,7 @@ struct ScaleBits {
       }
     }
   }
-  // Of two times eight codes in every 128 bits.
+  // Codes times two, eight in every 128 bits.
   inline __m512i Of(__m512i codes) const {
 #ifdef __AVX512VBMI__
     return _mm512_multishift_epi64_epi8(_mm512_load_si512(bytes), codes);

@@ -9,7 +9,7 @@
 
 namespace dsv4::backend::cpu {
 
-inline constexpr int64_t kFp4Keys = 32;  // Of a block.
+inline constexpr int64_t kFp4Keys = 32;  // A block's.
 inline constexpr int64_t kFp4KeyWidth = 128;
 inline constexpr int64_t kFp4KeyGroup = 32;
 inline constexpr int64_t kFp4KeyBlockBytes = kFp4Keys * (kFp4KeyWidth + 20);

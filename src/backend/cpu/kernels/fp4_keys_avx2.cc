@@ -10,18 +10,18 @@ namespace {
 #include "backend/cpu/kernels/fp4_keys_body.h"
 
 constexpr int kLanes = 8;                   // Keys of a panel.
-constexpr int kPanels = kFp4Keys / kLanes;  // Of a block.
+constexpr int kPanels = kFp4Keys / kLanes;  // A block's.
 constexpr int kSteps = kFp4KeyWidth / 4;    // A step is four bytes of every lane.
 constexpr int kHalfGroups = kFp4KeyWidth / 16;
 constexpr int kStepsOfHalf = kSteps / kHalfGroups;
 constexpr int kGroups = kFp4KeyWidth / kFp4KeyGroup;
 constexpr int kStepBytes = 4 * kLanes;
-// Of a panel: its steps, for each group the shift as a factor of both sums of a lane, and the lanes' powers.
+// A panel's steps, and for each group the shift as a factor of both sums of a lane, and the lanes' powers.
 constexpr int kFactorsAt = kSteps * kStepBytes;
 constexpr int kPowersAt = kFactorsAt + kGroups * kStepBytes;
 constexpr int kPanelBytes = kPowersAt + kStepBytes;
 static_assert(kPanels * kPanelBytes <= kFp4KeyBlockBytes);
-// Of a head: its bytes, what the keys' offset adds to the sums of sixteen columns, and its factor.
+// A head's bytes, what the keys' offset adds to the sums of sixteen columns, and its factor.
 constexpr int kOffsetsAt = kFp4KeyWidth;
 constexpr int kFactorAt = kOffsetsAt + 4 * kHalfGroups;
 constexpr int kHeadBytes = kFactorAt + 4;

@@ -10,7 +10,7 @@ namespace {
 #include "backend/cpu/kernels/transpose_avx512_body.h"
 
 constexpr int kLanes = 16;                  // Keys of a panel.
-constexpr int kPanels = kFp4Keys / kLanes;  // Of a block.
+constexpr int kPanels = kFp4Keys / kLanes;  // A block's.
 constexpr int kSteps = kFp4KeyWidth / 4;    // A step is four bytes of every lane.
 constexpr int kHeads = 8;                   // A step of a query is four bytes of each.
 constexpr int kStepBytes = 4 * kLanes;
@@ -97,8 +97,8 @@ bool PackKeys(const uint8_t* const* rows, int64_t num_rows, uint8_t* packed) {
   return true;
 }
 
-// Of zeros and normal numbers: to the nearest of eight significant bits, ties to even. A number's power of two, 1.5 * 2^16 times as large, makes
-// a sum whose last bit is the eighth.
+// Rounds zeros and normal numbers to the nearest of eight significant bits, ties to even. A number's power of
+// two, 1.5 * 2^16 times as large, makes a sum whose last bit is the eighth.
 DSV4_INLINE __m512 RoundToBf16(__m512 x) {
   const __m512 power = _mm512_and_ps(x, _mm512_castsi512_ps(_mm512_set1_epi32(0x7F800000)));
   const __m512 large = _mm512_set1_ps(0x1.8p16F);

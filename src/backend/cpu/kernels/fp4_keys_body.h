@@ -1,15 +1,16 @@
-// What the units of fp4_keys.h share: how far apart exponents may lie, and a query's bytes. Included inside their namespaces.
+// Constants that the units of fp4_keys.h share: how far apart exponents may lie, and a query's bytes.
+// Included inside their namespaces.
 //
 // No include guard: one inclusion per unit.
 
 #include "backend/cpu/kernels/memory_body.h"
 
-constexpr int kCodeBytes = kFp4KeyWidth / 2;  // Of a row; its scales come next.
+constexpr int kCodeBytes = kFp4KeyWidth / 2;  // A row's; its scales come next.
 constexpr int kMostShift = 3;                 // Between a key's groups.
 // Keys are the unsigned operand: the largest magnitude of twice a code's value is added to each.
 constexpr int kCodeOffset = 12;
-// Of the powers of two of keys and queries, and of a head's weight times its power. Nothing then leaves the normal numbers of fp32, nor
-// does what is rounded before it is multiplied by a power.
+// Bounds of exponents: powers of two of keys and queries, and a head's weight times its power. Nothing then
+// leaves the normal numbers of fp32, nor does what is rounded before it is multiplied by a power.
 constexpr int kLargestExponent = 40;
 constexpr float kLargestFactor = 0x1p40F;
 constexpr float kSmallestFactor = 0x1p-70F;

@@ -39,7 +39,7 @@ struct MultiplyArgs {
   int64_t cols = 0;
   const void* x = nullptr;        // Packed, in the format's order.
   int64_t x_stride = 0;           // Elements from token to token, at least whole packs.
-  const void* x_tiles = nullptr;  // What tile_activations made of x, where the kernels have it.
+  const void* x_tiles = nullptr;  // Tiles that tile_activations made of x, where the kernels have it.
   int64_t num_tokens = 0;
   float* out = nullptr;
   int64_t out_stride = 0;

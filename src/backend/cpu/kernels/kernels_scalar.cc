@@ -20,7 +20,8 @@ constexpr int kWideTokens = 0;
 constexpr bool kHoldX = false;
 constexpr int kLoadedTokens = 2;
 
-// What every instruction set gives to matmul_body.h and row_kernels_body.h; one lane wants less of it than vectors do.
+// Vocabulary that every instruction set gives to matmul_body.h and row_kernels_body.h; one lane wants less of
+// it than vectors do.
 inline Vec Zero() { return 0.0F; }
 [[maybe_unused]] inline Vec Broadcast(float value) { return value; }
 inline Vec Fma(Vec a, Vec b, Vec c) { return a * b + c; }

@@ -55,7 +55,7 @@ struct Shape {
   static constexpr bool InMemory(int num_tokens) { return kFresh && num_tokens > kFreshTokens; }
   static constexpr int kMostTokens = kFresh ? (kWideTokens > kFreshTokens ? kWideTokens : kFreshTokens)
                                             : (Format::kLoaded ? kLoadedTokens : kPlainTokens);
-  // Of the stored matrix in a row of chunks.
+  // Share of the stored matrix in a row of chunks.
   static constexpr int kRowsOfChunk = requires { Format::kPaired; }
   ? 2 : 1;
   static constexpr int Rows(int num_tokens) {
@@ -75,7 +75,7 @@ struct Source {
         num_chunks((a.cols + Format::kColumns - 1) / Format::kColumns) {}
 
   const MultiplyArgs& args;
-  const void* side;  // What Format::LoadScales wants beside the codes.
+  const void* side;  // Operand that Format::LoadScales wants beside the codes.
   int64_t full_chunks;
   int64_t num_chunks;
 };
@@ -240,7 +240,7 @@ DSV4_INLINE void StoreSums(const MultiplyArgs& args, int64_t row, int64_t token,
   }
 }
 
-// What a group of tokens meets in one go.
+// Tokens and rows that a group of tokens meets in one go.
 struct Visit {
   int64_t token;  // The group: tokens from this on.
   int64_t num_tokens;
@@ -248,7 +248,7 @@ struct Visit {
   int64_t num_tiles;
   int64_t begin;  // Chunks of these rows.
   int64_t end;
-  int64_t turn;  // Of `turns` visits to these rows, visit `turn` asks for its share of later ones.
+  int64_t turn;  // Share of the later rows that visit `turn` of `turns` asks for.
   int64_t turns;
 };
 
@@ -334,7 +334,7 @@ static void MultiplyWith(const MultiplyArgs& args, const void* side) {
     visit.turns = 1;
     return AddTilesOf<Format, kMost, true>(source, visit, nullptr);
   }
-  // What of the rows stays in the first-level cache between groups.
+  // Share of the rows that stays in the first-level cache between groups.
   const int64_t tiles_near = kPanelBytes / (kTileRows * args.row_bytes + 1);
   const int64_t block_tiles = !stream               ? kTiles
                               : tiles_near < 1      ? 1
@@ -345,7 +345,7 @@ static void MultiplyWith(const MultiplyArgs& args, const void* side) {
     const int64_t tiles_left = (args.num_rows - first + kTileRows - 1) / kTileRows;
     visit.row = first;
     visit.num_tiles = tiles_left < block_tiles ? tiles_left : block_tiles;
-    // Of many rows the first group asks for all that comes later.
+    // With many rows the first group asks for all that comes later.
     visit.turns = block_tiles == 1 ? num_groups : 1;
     for (int64_t group = 0; group < num_groups; ++group) {
       visit.token = group * args.num_tokens / num_groups;

@@ -43,8 +43,7 @@ static void RoundFp8(const float* in, int64_t count, int64_t group, float* out) 
       max = number > max ? number : max;
     }
     const float scale = ScaleOfFp8Group(FloatOf(max));
-    const float inverse =
-        1.0F / scale;  // Of a power of two: products with it are the quotients, and quicker.
+    const float inverse = 1.0F / scale;  // A power of two: products with it are the quotients, and quicker.
     for (int64_t i = begin; i < end; ++i) {
       const float quotient = in[i] * inverse;
       const float low = quotient < -448.0F ? -448.0F : quotient;

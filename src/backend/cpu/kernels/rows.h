@@ -30,7 +30,7 @@ struct RowKernels {
   void (*dot_rows)(const uint8_t* rows, int64_t row_stride, int64_t num_rows, int64_t width, const float* x,
                    int64_t num_tokens, double* out);
 
-  // Of `count` angles; full range.
+  // Sine and cosine of `count` angles; full range.
   void (*sine_cosine)(const float* angles, int64_t count, double* sines, double* cosines);
   // Rotates num_pairs pairs of each row in place, rows `stride` bytes apart: (a, b) -> (a cos - b sin, a sin + b cos).
   void (*rotate)(uint8_t* data, bool bf16, int64_t num_rows, int64_t stride, int64_t num_pairs,

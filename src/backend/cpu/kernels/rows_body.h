@@ -269,7 +269,7 @@ static void DotRows(const uint8_t* rows, int64_t row_stride, int64_t num_rows, i
   int64_t t = 0;
   for (; t + kDotTileTokens <= num_tokens; t += kDotTileTokens)
     DotTokens<kDotTileTokens>(rows, row_stride, num_rows, width, x + t * width, out + t * num_rows);
-  // What is left reads the rows once too.
+  // The rest reads the rows once too.
   const int64_t left = num_tokens - t;
   if (kDotTileTokens > 3 && left == 3)
     return DotTokens<3>(rows, row_stride, num_rows, width, x + t * width, out + t * num_rows);
@@ -279,8 +279,8 @@ static void DotRows(const uint8_t* rows, int64_t row_stride, int64_t num_rows, i
     DotTokens<1>(rows, row_stride, num_rows, width, x + t * width, out + t * num_rows);
 }
 
-// Of |angle| <= 2^24: n quarter turns are taken off in three parts, the first two so short that n times them is exact; then
-// series of both functions on |r| <= pi / 4.
+// Sine and cosine for |angle| <= 2^24: n quarter turns are taken off in three parts, the first two so short
+// that n times them is exact; then series of both functions on |r| <= pi / 4.
 DSV4_INLINE void SineCosine8(Doubles angle, double* sines, double* cosines) {
   constexpr double kTwoOverPi = 0x1.45f306dc9c883p-1;
   constexpr double kHalfPi1 = 0x1.921fb54p+0;

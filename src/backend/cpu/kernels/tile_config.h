@@ -1,4 +1,4 @@
-// What the tile registers of AMX hold: how many rows, of how many bytes.
+// Contents of AMX's tile registers: how many rows, of how many bytes.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ struct alignas(64) TileConfig {
   uint8_t palette = 1;
   uint8_t start_row = 0;
   uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {};  // Of registers 0 to 7; the others do not exist.
+  uint16_t row_bytes[16] = {};  // Registers 0 to 7 are used; the others do not exist.
   uint8_t rows[16] = {};
 
   // Until Release() the registers of this thread are these, all zero.

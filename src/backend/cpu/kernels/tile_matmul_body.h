@@ -17,8 +17,8 @@ constexpr int64_t kUnpackedRows = 32;
 constexpr int64_t kStepColumns = 32;
 constexpr int64_t kRowStepBytes = 64;
 constexpr int64_t kBlockStepBytes = kUnpackedRows * kRowStepBytes;
-// What is unpacked between two looks at the tiles: two of them and what else is in use stay in the first-level cache, which two threads may
-// share.
+// Columns unpacked between two looks at the tiles: two of them and what else is in use stay in the
+// first-level cache, which two threads may share.
 constexpr int64_t kStageColumns = 64;
 constexpr int kStageSteps = kStageColumns / kStepColumns;
 constexpr int64_t kStageBytes = kStageSteps * kBlockStepBytes;
@@ -43,7 +43,7 @@ struct NvFp4Values {
         int exponent = (code >> 3) == 0 ? -6 : (code >> 3) - 7;
         int product = ((code >> 3) == 0 ? 0 : 8) + (code & 7);
         product *= (value & 0x40) != 0 ? 3 : 2;
-        exponent += (value >> 7) - 127 + 7 - 4;  // Of bit 7.
+        exponent += (value >> 7) - 127 + 7 - 4;  // Bit 7's weight.
         while (product < 128) {
           product *= 2;
           --exponent;

@@ -60,7 +60,7 @@ static void WidenE2m1(const uint8_t* codes, const float* scales, int64_t num_gro
     return (even >> 16) | (odd & 0xFFFF0000U);
   };
   for (int64_t g = 0; g < num_groups; ++g) {
-    int64_t i = g * group / 2;  // Of a byte.
+    int64_t i = g * group / 2;  // A byte's.
     const int64_t end = i + group / 2;
     for (; i + 16 <= end; i += 16) Store(out + 4 * i, sixteen(Load<Bytes16>(codes + i), scales[g]));
     if (i < end) {
@@ -82,6 +82,6 @@ constexpr uint16_t kSmallE4m3[8] = {0,        118 << 7,        119 << 7,        
 DSV4_INLINE bool UsualPower(float scale, int* exponent) {
   constexpr int kLargestExponent = 100;
   const uint32_t bits = Load<uint32_t>(&scale);
-  *exponent = static_cast<int>(bits >> 23) - 127;  // Of a negative one it is too large.
+  *exponent = static_cast<int>(bits >> 23) - 127;  // The exponent of a negative one is too large.
   return (bits & 0x7FFFFFU) == 0 && *exponent >= -kLargestExponent && *exponent <= kLargestExponent;
 }

@@ -1,3 +1,5 @@
+// Kernel that exchanges long pieces between GPUs: warps that write parts, warps that take and add, and one
+// that raises flags.
 #include <algorithm>
 
 #include "backend/cuda/collectives/chunked_exchange.h"
@@ -54,7 +56,7 @@ __device__ bool Reach(const PeerLinks& links, const uint32_t (&counts)[kMaxPeers
     if (stopped) break;
   }
   there = __all_sync(kWholeWarp, there);
-  __syncwarp();  // What a lane knows to be there, all do.
+  __syncwarp();  // Parts known to be there by one lane are known by all.
   return there;
 }
 
@@ -77,7 +79,7 @@ __device__ void WatchFlags(const StreamParams& p, uint64_t first_part, Progress&
   uint32_t* const count = of_taken ? &progress.taken_there[rank] : &progress.there[rank];
   uint32_t seen = 0;
   const bool whole = WaitUntil(p, [&] {
-    const uint64_t last = LoadAcquire(flag);  // Of this launch or one before.
+    const uint64_t last = LoadAcquire(flag);  // A flag of this launch or of one before.
     const uint32_t now = last < first_part ? 0 : static_cast<uint32_t>(last - first_part) + 1;
     if (now != seen) {
       seen = now;
@@ -88,14 +90,14 @@ __device__ void WatchFlags(const StreamParams& p, uint64_t first_part, Progress&
   if (!whole) Stop(progress);
 }
 
-// Where part number `part` of this block's lies.
+// Address of part number `part` of this block's.
 __device__ std::byte* PartPlace(std::byte* mailbox, uint64_t part, int source) {
   constexpr int64_t kBytes = kSlotBytes / kPartsOfRound;
   return Slot(mailbox, part / kPartsOfRound, source) + static_cast<int64_t>(part % kPartsOfRound) * kBytes +
          blockIdx.x * kMaxPartBytes;
 }
 
-// What of a piece of `num_bytes` is this block's as part k of the launch.
+// Range of a piece of `num_bytes` that is this block's as part k of the launch.
 struct Stretch {
   int64_t begin;
   int size;
@@ -151,7 +153,7 @@ struct Stream {
 
   __device__ static int Offset() { return static_cast<int>(threadIdx.x) % kMovers * kBytes; }
 
-  // Of a slot, which others have written: not by way of the first cache.
+  // Loads from a slot that others have written: not by way of the first cache.
   __device__ static Unit FromSlot(const std::byte* place) {
     return __ldcg(reinterpret_cast<const Unit*>(place));
   }
@@ -235,7 +237,7 @@ struct Stream {
     }
   }
 
-  // Of floats, one or four a unit.
+  // Sums of floats, one or four a unit.
   __device__ static void TakeSums(const StreamParams& p, uint64_t first_part, Progress& progress) {
     std::byte* const mailbox = p.mailboxes[p.rank];
     const int warp = static_cast<int>(threadIdx.x) / 32 - kStreamTaskWarps;
@@ -294,7 +296,7 @@ __device__ void RaiseFlags(const StreamParams& p, uint64_t first_part, const uin
     const bool stopped = IsStopped(progress);
     const uint32_t done = __reduce_min_sync(
         kWholeWarp, lane < kStreamTaskWarps ? LookAtCount(&done_of_warps[lane]) : num_parts);
-    __syncwarp();  // What a lane has seen to be done, all have.
+    __syncwarp();  // Parts seen to be done by one lane are seen by all.
     if (done > raised) {
       raised = done;
       if (flag != nullptr) StoreRelease(flag, first_part + done - 1);

@@ -25,7 +25,7 @@ namespace dsv4::backend::cuda {
 
 inline constexpr int kPartsOfRound = 2;
 inline constexpr int64_t kMaxPartBytes = kSlotBytes / kPartsOfRound / kMaxExchangeBlocks;  // A block.
-inline constexpr int kStreamTaskWarps = 8;  // That send, and as many that take.
+inline constexpr int kStreamTaskWarps = 8;  // Warps that send, and as many that take.
 inline constexpr int kChunkedExchangeThreads = (2 * kStreamTaskWarps + 3) * 32;
 // Pieces up to here are better off with one exchange by flags: no thread has a second load to wait for.
 inline constexpr int64_t kMaxUnstreamedBytes = int64_t{1} << 20;
@@ -36,7 +36,8 @@ struct StreamParams : ExchangeParams {
 };
 static_assert(std::has_unique_object_representations_v<StreamParams>);
 
-// What `exchange` has, of pieces of up to `most` bytes, more than 0; by these ranks plan, and alike. For a launch of `num_blocks`.
+// Plan of what `exchange` has, of pieces of up to `most` bytes, more than 0; by these ranks plan, and alike.
+// For a launch of `num_blocks`.
 StreamParams PlanStream(const ExchangeParams& exchange, int64_t most, int num_blocks);
 
 // As ExchangeKernelFor has it; blocks of kChunkedExchangeThreads, as many as planned for.

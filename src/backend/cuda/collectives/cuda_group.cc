@@ -1,3 +1,4 @@
+// Device group of a CUDA rank: kernels over peer memory where all GPUs are of one machine, else NCCL.
 #include "backend/cuda/collectives/cuda_group.h"
 
 #include <fmt/format.h>
@@ -16,7 +17,7 @@
 namespace dsv4::backend {
 namespace {
 
-bool PackedIsOff() {
+bool LlIsOff() {
   const char* const value = std::getenv("DSV4_CUDA_PACKED_EXCHANGE");
   return value != nullptr && std::string_view(value) == "0";
 }
@@ -77,8 +78,8 @@ Result<std::unique_ptr<comm::Communicator>> MakeCudaGroup(const ops::Backend& ba
                                   : InvalidArgument(fmt::format(
                                         "backend {}: wraps another; want what it wraps", backend.name))));
   if (options.peers && !options.sends) {
-    auto peers = cuda::JoinPeers(hosts, context,
-                                 {.timeout = options.timeout, .packed = options.packed && !PackedIsOff()});
+    auto peers =
+        cuda::JoinPeers(hosts, context, {.timeout = options.timeout, .packed = options.packed && !LlIsOff()});
     if (peers || comm::IsLoopback(hosts)) return peers;  // NCCL would wait for ranks that there are not.
     DSV4_TRY(hosts.Check());
     if (options.without_peers) options.without_peers(peers.error().message());

@@ -1,3 +1,5 @@
+// Kernels of the one-shot exchange between GPUs: flags for whole pieces, and LL words that carry data and
+// round together.
 #include "backend/cuda/collectives/ll_exchange.cuh"
 #include "backend/cuda/collectives/peer_mailbox.cuh"
 #include "backend/cuda/device/numeric/device_numbers.cuh"
@@ -17,7 +19,7 @@ __device__ Share ShareOf(const ExchangeParams& p, int64_t num_bytes) {
   return {begin, min(num_bytes, min(begin + p.share, p.begin + kSlotBytes))};
 }
 
-// Where byte `at` of a piece lies that is counted without its gaps.
+// Address of byte `at` of a piece, counted without its gaps.
 __device__ std::byte* Place(const ExchangePiece& piece, int64_t at) {
   if (piece.stride == piece.row_bytes) return piece.data + at;
   return piece.data + at / piece.row_bytes * piece.stride + at % piece.row_bytes;
@@ -50,7 +52,7 @@ struct Mover {
   }
 };
 
-// Of floats, one or four a unit.
+// Words of floats, one or four a unit.
 template <typename Unit>
 __device__ void Sum(const ExchangeParams& p, uint64_t round, Share share) {
   const std::byte* const mine = p.send[p.rank].data;
@@ -157,7 +159,7 @@ __global__ void __launch_bounds__(kExchangeThreads)
     const int peer = (p.rank + i) % p.size;  // Not all to the same one first.
     const ExchangePiece& piece = p.send[peer];
     const Share share = ShareOf(p, piece.row_bytes * p.num_rows);
-    std::byte* const slot = PackedSlot(p.mailboxes[peer], round, p.rank);
+    std::byte* const slot = LlSlot(p.mailboxes[peer], round, p.rank);
     for (int64_t at = share.begin + first; at < share.end; at += kStep)
       StorePacked(slot + 2 * at, LoadWords<Unit>(Place(piece, at)), mark);
   }
@@ -172,7 +174,7 @@ __global__ void __launch_bounds__(kExchangeThreads)
     const auto sends = [&](int r) {
       return r < p.size && r != p.rank && at < p.receive[r].row_bytes * p.num_rows;
     };
-    const auto place = [&](int r) { return PackedSlot(p.mailboxes[p.rank], round, r) + 2 * at; };
+    const auto place = [&](int r) { return LlSlot(p.mailboxes[p.rank], round, r) + 2 * at; };
     whole = WaitUntil(p, [&] {
       bool there[kMaxPeers];
 #pragma unroll
@@ -198,7 +200,7 @@ __global__ void __launch_bounds__(kExchangeThreads)
 
 // A float a thread.
 constexpr int kSumThreads = 256;
-__global__ void __launch_bounds__(kSumThreads) LlExchangeSumKernel(const __grid_constant__ PackedSum p) {
+__global__ void __launch_bounds__(kSumThreads) LlExchangeSumKernel(const __grid_constant__ LlSum p) {
   BeginKernel();
   SumOverRanks ranks(p.links);
   const int64_t i = blockIdx.x * int64_t{kSumThreads} + threadIdx.x;
@@ -228,11 +230,11 @@ ExchangeKernel ExchangeKernelFor(int unit, bool sum) {
   }
 }
 
-ExchangeKernel PackedKernelFor(int unit) {
+ExchangeKernel LlKernelFor(int unit) {
   return unit >= kPackedUnit ? LlExchangeKernel<uint2> : LlExchangeKernel<uint8_t>;
 }
 
-void LaunchPackedSum(DeviceQueue& queue, const PackedSum& sum) {
+void LaunchLlSum(DeviceQueue& queue, const LlSum& sum) {
   const auto blocks = static_cast<unsigned>((sum.count + kSumThreads - 1) / kSumThreads);
   queue.Launch(LlExchangeSumKernel, blocks, kSumThreads, 0, sum);
 }

@@ -1,4 +1,4 @@
-// What kernels do that exchange LL words with other ranks (ll_exchange.h), also as part of other work.
+// Device side of kernels that exchange LL words with other ranks (ll_exchange.h), also as part of other work.
 #pragma once
 
 #include "backend/cuda/collectives/ll_exchange.h"
@@ -32,13 +32,13 @@ __device__ __forceinline__ bool LoadPacked(const std::byte* place, uint32_t mark
   words = {static_cast<uint32_t>(low), static_cast<uint32_t>(high)};
   return static_cast<uint32_t>(low >> 32) == mark && static_cast<uint32_t>(high >> 32) == mark;
 }
-__device__ __forceinline__ std::byte* PackedSlot(std::byte* mailbox, uint64_t round, int source) {
-  return mailbox + source * kSourceBytes + kPackedBegin + static_cast<int64_t>(round % 2) * kPackedSlotBytes;
+__device__ __forceinline__ std::byte* LlSlot(std::byte* mailbox, uint64_t round, int source) {
+  return mailbox + source * kSourceBytes + kLlBegin + static_cast<int64_t>(round % 2) * kLlSlotBytes;
 }
 
 // Word number `i` of what `source` has sent.
 __device__ __forceinline__ std::byte* WordPlace(std::byte* mailbox, uint64_t round, int source, int64_t i) {
-  return PackedSlot(mailbox, round, source) + i * static_cast<int64_t>(sizeof(uint64_t));
+  return LlSlot(mailbox, round, source) + i * static_cast<int64_t>(sizeof(uint64_t));
 }
 __device__ __forceinline__ void PushWord(std::byte* place, uint32_t word, uint32_t mark) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(place), "l"(uint64_t{mark} << 32 | word)

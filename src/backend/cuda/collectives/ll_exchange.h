@@ -6,10 +6,11 @@
 //            what was read in round n: one wait a round, as in shared memory on the host.
 //   round    counted in device memory, so that the kernel's arguments are the same every time
 //
-// What is small takes the LL protocol: every four bytes with their round beside them, as one 64-bit store that arrives as a whole, so a
-// reader needs no flag, and a writer no fence, which would wait until everything before it had crossed the link. LL words have
-// slots of their own, where nothing else is ever written; kernels that sum clear what they have read, others leave it, since no mark comes again. Since an LL word is also what
-// says that its sender's last kernel has ended, every rank must have something for every other.
+// Small pieces take the LL protocol: every four bytes with their round beside them, as one 64-bit store that
+// arrives as a whole, so a reader needs no flag, and a writer no fence, which would wait until everything
+// before it had crossed the link. LL words have slots of their own, where nothing else is ever written;
+// kernels that sum clear what they have read, others leave it, since no mark comes again. Since an LL word is
+// also what says that its sender's last kernel has ended, every rank must have something for every other.
 //
 // A long piece goes by one launch of many rounds, whose parts are on their way one behind the other (chunked_exchange.h).
 //
@@ -33,24 +34,25 @@ inline constexpr int kMaxExchangeBlocks = 128;
 inline constexpr int kExchangeThreads = 512;
 inline constexpr int64_t kSlotBytes = int64_t{4} << 20;
 
-// What a source says by flags, one a block.
+// Flags of a source, one a block.
 struct alignas(256) MailboxFlags {
   uint64_t rounds[kMaxExchangeBlocks] = {};  // The last round whose data is there.
-  // Of streams (chunked_exchange.h): the source's last part that is there, and this rank's last that the source has taken.
+  // Progress of streams (chunked_exchange.h): the source's last part that is there, and this rank's last that
+  // the source has taken.
   uint64_t parts_there[kMaxExchangeBlocks] = {};
   uint64_t parts_taken[kMaxExchangeBlocks] = {};
 };
-inline constexpr int64_t kPackedSlotBytes = 2 * kMaxPackedRowsBytes;
-static_assert(kMaxPackedRowsBytes >= kMaxPackedSumBytes && kMaxPackedRowsBytes >= kMaxPackedBytes);
+inline constexpr int64_t kLlSlotBytes = 2 * kMaxLlRowsBytes;
+static_assert(kMaxLlRowsBytes >= kMaxLlSumBytes && kMaxLlRowsBytes >= kMaxLlBytes);
 // A source's part of a mailbox: flags, halves of its slot, and of its slot for LL words.
 inline constexpr int64_t kSlotBegin = sizeof(MailboxFlags);
-inline constexpr int64_t kPackedBegin = kSlotBegin + 2 * kSlotBytes;
-inline constexpr int64_t kSourceBytes = kPackedBegin + 2 * kPackedSlotBytes;
+inline constexpr int64_t kLlBegin = kSlotBegin + 2 * kSlotBytes;
+inline constexpr int64_t kSourceBytes = kLlBegin + 2 * kLlSlotBytes;
 inline constexpr int64_t kMailboxBytes = kMaxPeers * kSourceBytes;
 
-// Of one rank's group, in its own device memory.
+// State of one rank's group, in its own device memory.
 struct ExchangeState {
-  uint64_t round = 0;  // Of the last exchange that ended.
+  uint64_t round = 0;  // Round of the last exchange that ended.
   int32_t num_done = 0;
   int32_t broken = 0;
 };
@@ -63,13 +65,13 @@ struct ExchangeWords {
 
 // The kernel that moves `unit` bytes at once (16, 8, 4 or 1; for sums 16 or 4), which every address, stride and length is a multiple of.
 ExchangeKernel ExchangeKernelFor(int unit, bool sum);
-// The same with LL words, for rows of more than 0 bytes, multiples of 8, and pieces of at most kMaxPackedRowsBytes. A sender with one
+// The same with LL words, for rows of more than 0 bytes, multiples of 8, and pieces of at most kMaxLlRowsBytes. A sender with one
 // `unit` is understood by a receiver with another.
-ExchangeKernel PackedKernelFor(int unit);
+ExchangeKernel LlKernelFor(int unit);
 
-// The LL sum, in place, of up to kMaxPackedSumBytes of floats: `routed` and, if it is not null, `added` on every rank. Kernels
+// The LL sum, in place, of up to kMaxLlSumBytes of floats: `routed` and, if it is not null, `added` on every rank. Kernels
 // behind it may do it as part of their own work (lowering/fusion_rules.h): a float travels as 64 bits at its number, from whichever rank.
-struct PackedSum {
+struct LlSum {
   PeerLinks links = {};
   const float* routed = nullptr;
   const float* added = nullptr;
@@ -77,7 +79,7 @@ struct PackedSum {
   void* rounded = nullptr;  // The sum in bf16; null: not wanted.
   int64_t count = 0;
 };
-static_assert(std::has_unique_object_representations_v<PackedSum>);
-void LaunchPackedSum(DeviceQueue& queue, const PackedSum& sum);
+static_assert(std::has_unique_object_representations_v<LlSum>);
+void LaunchLlSum(DeviceQueue& queue, const LlSum& sum);
 
 }  // namespace dsv4::backend::cuda

@@ -1,3 +1,5 @@
+// Group of GPUs that map each other's memory: mailboxes, rounds, deadlines, and the kernel that each exchange
+// takes.
 #include "backend/cuda/collectives/peer_group.h"
 
 #include <fmt/format.h>
@@ -48,12 +50,12 @@ int UnitOf(int64_t all_bits) {
 int64_t Address(const void* data) { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(data)); }
 
 // Whether pieces of so many bytes go by LL words.
-bool IsPacked(int64_t piece_bytes, int64_t num_rows) {
-  const bool few_rows = num_rows > 1 && num_rows <= kMaxPackedRows;
-  return piece_bytes <= (few_rows ? kMaxPackedRowsBytes : kMaxPackedBytes);
+bool TakesLl(int64_t piece_bytes, int64_t num_rows) {
+  const bool few_rows = num_rows > 1 && num_rows <= kMaxLlRows;
+  return piece_bytes <= (few_rows ? kMaxLlRowsBytes : kMaxLlBytes);
 }
 
-// What another launch may do of an exchange of a few rows.
+// Freedom of another launch in an exchange of a few rows.
 struct Fusable {
   std::optional<OpKind> kind = std::nullopt;  // kGather or kAllToAll.
   const void* mine = nullptr;
@@ -143,7 +145,7 @@ class PeerGroup final : public comm::Communicator {
       for (int r = 0; r < size(); ++r) {
         if (r == rank()) continue;
         if (comm::IsLoopback(hosts_)) {
-          // What is written there as this rank's comes to lie here as that one's.
+          // Memory of rank r here is mapped as this rank's memory there.
           params_.mailboxes[r] = params_.mailboxes[rank()] + (r - rank()) * kSourceBytes;
           continue;
         }
@@ -213,7 +215,7 @@ class PeerGroup final : public comm::Communicator {
   Status AllReduceSum(std::span<float> values) override {
     const auto bytes = static_cast<int64_t>(values.size_bytes());
     auto* const data = reinterpret_cast<std::byte*>(values.data());
-    if (packed_ && bytes > 0 && bytes <= kMaxPackedSumBytes) return SumPacked(values);
+    if (packed_ && bytes > 0 && bytes <= kMaxLlSumBytes) return SumByLl(values);
     if (bytes <= kMaxGatheredSum) {
       ExchangeParams p = params_;
       p.num_rows = 1;
@@ -291,7 +293,7 @@ class PeerGroup final : public comm::Communicator {
     }
     const int unit = UnitOf(bits);
     const bool packed =
-        packed_ && IsPacked(most, p.num_rows) && p.sum == nullptr &&
+        packed_ && TakesLl(most, p.num_rows) && p.sum == nullptr &&
         std::ranges::all_of(row_bytes, [](int64_t bytes) { return bytes > 0 && bytes % 8 == 0; });
     DSV4_RETURN_IF_ERROR(queue_->BeginOp({name, {Shape{p.num_rows, most}}}));
     // Blocks are as many on all ranks: each waits for its namesakes.
@@ -304,13 +306,13 @@ class PeerGroup final : public comm::Communicator {
     p.share = (p.share + 15) / 16 * 16;
     const ExchangeWork work = {
         .params = p,
-        .kernel = packed ? PackedKernelFor(unit) : ExchangeKernelFor(unit, p.sum != nullptr),
+        .kernel = packed ? LlKernelFor(unit) : ExchangeKernelFor(unit, p.sum != nullptr),
         .blocks = static_cast<unsigned>((most + p.share - 1) / p.share),
         .mine = fusable.mine,
         .all = fusable.all,
         .piece_bytes = row_bytes[0]};
     const bool even = std::ranges::all_of(row_bytes, [&](int64_t bytes) { return bytes == row_bytes[0]; });
-    const bool may_fuse = packed && p.num_rows <= kMaxPackedRows && even;
+    const bool may_fuse = packed && p.num_rows <= kMaxLlRows && even;
     if (may_fuse && fusable.kind == OpKind::kGather) {
       RecordGather(*context_, work);
     } else if (!may_fuse || fusable.kind != OpKind::kAllToAll || !FuseAllToAll(*context_, work)) {
@@ -320,7 +322,7 @@ class PeerGroup final : public comm::Communicator {
   }
 
   // By one launch, which also adds what would have been added in front of it, and which the op that reads the sum may fuse.
-  Status SumPacked(std::span<float> values) {
+  Status SumByLl(std::span<float> values) {
     if (ended_.load(std::memory_order_relaxed)) return Check();
     const auto count = static_cast<int64_t>(values.size());
     DSV4_RETURN_IF_ERROR(queue_->BeginOp({"all-reduce", {Shape{count}}}));
@@ -353,7 +355,7 @@ class PeerGroup final : public comm::Communicator {
   std::shared_ptr<DeviceQueue> queue_;
   const std::chrono::milliseconds timeout_;
   bool packed_;
-  ExchangeParams params_;  // What all exchanges have alike.
+  ExchangeParams params_;  // Parameters of all exchanges.
   ExchangeWords* words_ = nullptr;
   int stream_blocks_ = kMaxExchangeBlocks;  // As many as all devices run at once.
 

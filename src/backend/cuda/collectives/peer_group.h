@@ -12,15 +12,16 @@ namespace dsv4::backend::cuda {
 
 struct PeerOptions {
   std::chrono::milliseconds timeout{120000};
-  bool packed = true;  // What is smallest takes the LL protocol, where all ranks say so.
+  bool packed = true;  // Smallest pieces take the LL protocol, where all ranks say so.
 };
 
 // All ranks of `hosts` call it, each with its device; `hosts` outlives the group. FailedPrecondition, on all ranks alike, where
 // they are not all of one machine, there are more than eight, two of them share a device (but DevicesAreShared), or one cannot map
 // another's memory, with the rank and the reason.
 //
-// Of a loopback group (comm/loopback_group.h) it makes one that is a loopback on the device. Pieces that take the LL protocol must be as long on all
-// ranks there, since it would wait for words that no rank sends, and the others no longer than this rank's.
+// On a loopback group (comm/loopback_group.h) it makes one that is a loopback on the device. Pieces that take
+// the LL protocol must be as long on all ranks there, since it would wait for words that no rank sends, and
+// the others no longer than this rank's.
 Result<std::unique_ptr<comm::Communicator>> JoinPeers(comm::Communicator& hosts,
                                                       std::shared_ptr<CudaContext> context,
                                                       const PeerOptions& options);

@@ -1,4 +1,4 @@
-// What a kernel is told of the other ranks' memory (ll_exchange.h).
+// Addresses that a kernel is told of the other ranks' memory (ll_exchange.h).
 #pragma once
 
 #include <cstddef>
@@ -12,9 +12,9 @@ inline constexpr int kMaxPeers = 8;
 struct ExchangeState;
 struct ExchangeWords;
 
-// What every kernel needs that takes part in an exchange.
+// Memory that every kernel needs that takes part in an exchange.
 struct PeerLinks {
-  std::byte* mailboxes[kMaxPeers] = {};  // Of every rank, as this one sees them.
+  std::byte* mailboxes[kMaxPeers] = {};  // Mailboxes of every rank, as this one sees them.
   ExchangeState* state = nullptr;
   volatile ExchangeWords* words = nullptr;
   int64_t deadline_ns = 0;
@@ -46,9 +46,9 @@ using ExchangeKernel = void (*)(ExchangeParams);
 
 // Bytes of a piece that goes by LL words: of any; of a sum, which kernels around it do of up to 8 tokens 7168 wide; and of a few rows, which
 // they exchange too: of 8 tokens attention's parts of 32 heads.
-inline constexpr int64_t kMaxPackedBytes = int64_t{72} << 10;
-inline constexpr int64_t kMaxPackedSumBytes = int64_t{224} << 10;
-inline constexpr int64_t kMaxPackedRowsBytes = int64_t{520} << 10;
-inline constexpr int64_t kMaxPackedRows = 8;
+inline constexpr int64_t kMaxLlBytes = int64_t{72} << 10;
+inline constexpr int64_t kMaxLlSumBytes = int64_t{224} << 10;
+inline constexpr int64_t kMaxLlRowsBytes = int64_t{520} << 10;
+inline constexpr int64_t kMaxLlRows = 8;
 
 }  // namespace dsv4::backend::cuda

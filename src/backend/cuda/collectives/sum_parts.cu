@@ -1,3 +1,4 @@
+// Kernels that add gathered parts in rank order, and that mark how far a stream has come.
 #include <algorithm>
 
 #include "backend/cuda/collectives/sum_parts.h"

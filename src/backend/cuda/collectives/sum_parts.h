@@ -1,4 +1,5 @@
-// What a group on device memory computes and says between exchanges; launched directly on the stream.
+// Kernels that a group on device memory computes and speaks with between exchanges; launched directly on the
+// stream.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -10,7 +10,7 @@
 namespace dsv4::backend::cuda {
 
 struct PersistentClusters {
-  int blocks;  // Of a cluster. Of one block there is one a SM.
+  int blocks;  // Blocks of a cluster. Of one block there is one a SM.
   int threads;
   size_t shared_bytes;
   int most = INT_MAX;  // Clusters that have a tile.

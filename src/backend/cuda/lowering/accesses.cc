@@ -1,3 +1,4 @@
+// Proof that two ops may share a launch: ranges that ops read and write, and how blocks divide them.
 #include "backend/cuda/lowering/accesses.h"
 
 #include <algorithm>

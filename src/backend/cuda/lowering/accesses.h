@@ -1,4 +1,4 @@
-// What an op declares that it reads and writes, and the one proof that two ops may share a launch.
+// Accesses that an op declares that it reads and writes, and the one proof that two ops may share a launch.
 #pragma once
 
 #include <array>
@@ -20,8 +20,8 @@ enum class Division : uint8_t {
   kStreamColumns,  // [tokens, streams, columns] by token and column.
   kPost,           // hc_post's factors of a token: written when all blocks of the token have read them,
   kComb,           // as are these.
-  // Of ranks: a block that reads it waits for the one that writes it.
-  kOfRank,       // What a rank gives to an all-gather,
+  // Ranks: a block that reads it waits for the one that writes it.
+  kOfRank,       // Part that a rank gives to an all-gather,
   kOfAllRanks,   // and what that brings.
   kPartsOfRank,  // The same of an all-to-all of attention's parts.
   kPartsOfAllRanks,

@@ -1,3 +1,4 @@
+// Parser of CMake's list of architectures: the devices that a build has machine code or PTX for.
 #include "backend/cuda/lowering/code_targets.h"
 
 #include <fmt/format.h>

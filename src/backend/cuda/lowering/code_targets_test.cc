@@ -1,3 +1,4 @@
+// Tests of code targets: CMake's spellings, major versions that machine code runs on, PTX for later devices.
 #include "backend/cuda/lowering/code_targets.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// What kernels are chosen by beside an op's shape: the device, and the modes that change numerics. Host code, in every build.
+// Facts that choose kernels beside an op's shape: the device, and the modes that change numerics. Host code,
+// in every build.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +12,8 @@ namespace dsv4::backend::cuda {
 
 struct DeviceLimits {
   int compute_capability = 90;  // 90 is 9.0.
-  // What the code that the device runs was compiled for: less than its own where it has code for older devices, which knows none of what
-  // came later.
+  // Capability that the code that the device runs was compiled for: less than its own where it has code for
+  // older devices, which knows none of what came later.
   int code_capability = 90;
   int num_sms = 132;
   size_t shared_bytes = size_t{227} * 1024;  // Shared memory that one block may have.

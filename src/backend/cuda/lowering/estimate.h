@@ -59,7 +59,7 @@ inline double LinearMicroseconds(LinearPath path, const LinearShape& s, const De
   const auto cols = static_cast<double>(s.weight.cols);
   if (path == LinearPath::kGemmWgmma) {
     const int64_t tiles = ceil_of(s.rows_per_group(), kGemmRows) * s.num_groups * ceil_of(s.num_tokens, 128);
-    const double of_block = s.weight.kind == MatmulKind::kMmaBf16 ? 0.5 : 0.7;  // Of 64 columns.
+    const double of_block = s.weight.kind == MatmulKind::kMmaBf16 ? 0.5 : 0.7;  // Cost of 64 columns.
     return 6.0 + static_cast<double>(ceil_of(tiles, d.num_sms)) * (4.5 + of_block * cols / 64.0);
   }
   const Slices slices = SlicesOf(ShapeOf(s.weight), s.num_tokens);

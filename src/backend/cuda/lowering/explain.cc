@@ -1,3 +1,4 @@
+// Text of --explain: chosen kernels by op and shape, with reasons and counts.
 #include "backend/cuda/lowering/explain.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
-// What kernels a backend has chosen, for people: one line for each op, shape and kernel, in the order in which they first came.
+// Kernels that a backend has chosen, for people: one line for each op, shape and kernel, in the order in
+// which they first came.
 #pragma once
 
 #include <cstdint>

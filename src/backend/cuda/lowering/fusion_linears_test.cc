@@ -366,7 +366,7 @@ TEST(FusionRules, PostThenPre) {
   Expect({
       {"of these streams", {Post()}, Pre(), rule},
       {"eight tokens", {Post(8)}, Pre(8), rule},
-      {"64 tokens", {Post(64)}, Pre(64, {}, HcPrePath::kEights), rule},
+      {"64 tokens", {Post(64)}, Pre(64, {}, HcPrePath::kTokenTiles), rule},
       {"behind moe_combine", {Combine(), Post()}, Pre(), rule},
       {"of other streams", {Post()}, Pre(1, {.streams = At('O')}), std::nullopt},
       {"of the streams before", {Post(1, {.out = At('O')})}, Pre(), std::nullopt},
@@ -402,7 +402,7 @@ TEST(FusionRules, PostThenPre) {
 TEST(FusionRules, PreThenNormThenTheMixGoesToALinear) {
   Expect({
       {"of u", {Pre()}, Norm(), FusionRule::kPreNorm},
-      {"64 tokens", {Pre(64, {}, HcPrePath::kEights)}, Norm(64), FusionRule::kPreNorm},
+      {"64 tokens", {Pre(64, {}, HcPrePath::kTokenTiles)}, Norm(64), FusionRule::kPreNorm},
       {"of all that", {Combine(), Post(), Pre()}, Norm(), FusionRule::kPreNorm},
       {"of something else", {Pre()}, Norm(1, At('z')), std::nullopt},
       {"of some tokens", {Pre(2)}, Norm(1), std::nullopt},
@@ -461,7 +461,7 @@ TEST(FusionRules, TheSumOverRanksBetweenTwoSubLayers) {
       {"post where the sum is", {sum, rounded, Post()}, Pre(1, {.post = At('v')}), std::nullopt},
       {"more tokens: another kernel, which sums nothing",
        {RankSum(At('v'), 9 * kDim), Combine(9, At('y'), At('v'), nullptr), Post(9)},
-       Pre(9, {}, HcPrePath::kEights),
+       Pre(9, {}, HcPrePath::kTokenTiles),
        std::nullopt},
   });
   Room full;

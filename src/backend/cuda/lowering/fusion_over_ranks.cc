@@ -1,3 +1,4 @@
+// Predicates of the fusion rules for context-parallel ranks: shapes, room and operands that must be apart.
 #include "backend/cuda/lowering/fusion_over_ranks.h"
 
 #include <algorithm>

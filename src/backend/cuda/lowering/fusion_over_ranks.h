@@ -20,7 +20,7 @@ bool FitsExchangeOfParts(const OpGroup& group, const RecordedOp& next, const Dev
 bool FitsMergeAttention(const OpGroup& group, const RecordedOp& next, const DeviceRoom& room);
 bool FitsRopeOfMerged(const OpGroup& group, const RecordedOp& next, const DeviceRoom& room);
 
-// Of this rank, of a group that begins with the all-gather of queries.
+// Heads of this rank, of a group that begins with the all-gather of queries.
 int64_t OwnHeads(const OpGroup& group);
 // Tiles of so many keys, in steps, so that the launches of one step after another are alike.
 int64_t NumTiles(int64_t max_keys);

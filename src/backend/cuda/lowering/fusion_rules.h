@@ -36,14 +36,15 @@ enum class FusionRule : uint8_t {
   kAttentionOverRanks,
 };
 
-// What becomes of the next op where a rule fits.
+// Fate of the next op where a rule fits.
 enum class Effect : uint8_t {
-  kJoin,      // Part of the group's launch.
-  kTell,      // A launch of its own, which is told what the group has left: OpGroup::launched.
-  kHandOver,  // A launch of its own, behind the group's; work goes from one to the other.
+  kJoin,       // Part of the group's launch.
+  kOwnLaunch,  // A launch of its own, which is told what the group has left: OpGroup::launched.
+  kHandOver,   // A launch of its own, behind the group's; work goes from one to the other.
 };
 
-// What the rules ask of the device: its shared memory (DeviceLimits), and how many blocks of a kernel it runs at once depends on what the compiler made of it.
+// Answers that the rules ask of the device: its shared memory (DeviceLimits), and how many blocks of a kernel
+// it runs at once depends on what the compiler made of it.
 class DeviceRoom {
  public:
   virtual ~DeviceRoom() = default;
@@ -63,7 +64,7 @@ struct FusionPattern {
   Effect effect = Effect::kJoin;
   bool (*fits)(const OpGroup& group, const RecordedOp& next,
                const DeviceRoom& room) = nullptr;                 // Null: no pattern.
-  void (*hand_over)(OpGroup& group, RecordedOp& next) = nullptr;  // Of kHandOver.
+  void (*hand_over)(OpGroup& group, RecordedOp& next) = nullptr;  // For kHandOver.
 };
 
 struct FusionRow {

@@ -135,7 +135,7 @@ TEST(FusionRules, AttentionKnowsTheIndexersList) {
   group.launched = true;
   const std::optional<Fusion> fusion = FindFusion(group, List(OpKind::kAttentionList), Room());
   ASSERT_TRUE(fusion.has_value());
-  EXPECT_EQ(fusion->pattern->effect, Effect::kTell);
+  EXPECT_EQ(fusion->pattern->effect, Effect::kOwnLaunch);
 }
 
 }  // namespace

@@ -23,15 +23,16 @@ constexpr size_t StreamRowsBytes(int64_t cols, int64_t num_rows) {
 // the first weight has come; one is enough for half that rate an SM, and leaves room where a block has 99 KB of shared memory.
 constexpr size_t WarpRingsBytes(int stages) { return static_cast<size_t>(stages) * 16 * 2304; }
 
-// Of activations, where a block may have so much shared memory: beside the smallest rings, sums, and what there is for each row tile.
+// Bytes of activations where a block may have so much shared memory: beside the smallest rings, sums, and
+// what there is for each row tile.
 constexpr size_t MaxStreamRowsBytes(size_t shared_bytes) {
   constexpr size_t kMost = size_t{96} * 1024;
   constexpr size_t kOthers = WarpRingsBytes(1) + size_t{16 + 8} * 1024;
   return shared_bytes >= kMost + kOthers ? kMost : shared_bytes - kOthers;
 }
 
-// Of the forms together in which matrices of one launch want the same activations: what two forms of eight tokens of 4096 columns take, where
-// two stages of rings fit beside them.
+// Bytes of the forms together in which matrices of one launch want the same activations: what two forms of
+// eight tokens of 4096 columns take, where two stages of rings fit beside them.
 constexpr size_t MaxStreamFormsBytes(size_t shared_bytes) {
   constexpr size_t kMost = size_t{132} * 1024;
   constexpr size_t kOthers = WarpRingsBytes(2) + size_t{16 + 6} * 1024;
@@ -151,8 +152,8 @@ constexpr size_t StreamScalesBytes(int64_t cols, int64_t num_rows) {
 
 // A matrix but for where it lies.
 struct StreamShape {
-  int row_bytes;        // Of the elements, whole units.
-  int units;            // Of 64 bytes.
+  int row_bytes;        // The elements', whole units.
+  int units;            // 64 bytes'.
   int segment_units;    // In a segment of columns; the last may have fewer.
   int num_segments;     // At most kSegments.
   int scale_row_bytes;  // FP4: between rows of scales.
@@ -188,7 +189,7 @@ inline bool CanStreamWeight(const DeviceWeight& weight, int64_t rows_per_group) 
   return false;
 }
 
-// Of a weight that CanStreamWeight takes.
+// Shape of a weight that CanStreamWeight takes.
 inline StreamShape ShapeOf(const DeviceWeight& weight) {
   constexpr int kSegments = 8;
   constexpr int kUnitBytes = 64;

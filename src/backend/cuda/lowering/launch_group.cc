@@ -12,8 +12,8 @@
 #include "backend/cuda/kernels/gemm/gemv_pair.h"
 #include "backend/cuda/kernels/gemm/gemv_stream.h"
 #include "backend/cuda/kernels/hyper_connection/hc_cluster.h"
-#include "backend/cuda/kernels/hyper_connection/hc_eights.h"
 #include "backend/cuda/kernels/hyper_connection/hc_post.h"
+#include "backend/cuda/kernels/hyper_connection/hc_token_tiles.h"
 #include "backend/cuda/kernels/indexer/indexer_over_ranks.h"
 #include "backend/cuda/kernels/moe/gemv_joint.h"
 #include "backend/cuda/kernels/moe/router.h"
@@ -109,19 +109,19 @@ HcPostBefore BeforeOf(const SubLayers& parts) {
 void LaunchSubLayers(CudaContext& context, const OpGroup& group) {
   const SubLayers parts = PartsOf(group);
   if (parts.pre != nullptr) {
-    const auto launch = parts.pre->path == HcPrePath::kCluster ? LaunchHcCluster : LaunchHcEights;
+    const auto launch = parts.pre->path == HcPrePath::kCluster ? LaunchHcCluster : LaunchHcTokenTiles;
     return launch(context, BeforeOf(parts), *parts.pre, parts.norm, !group.leaves_mix);
   }
   if (parts.post != nullptr)
     return LaunchHcPost(context, BeforeOf(parts), parts.post->dtype, parts.post->path);
   if (parts.sum == nullptr) return LaunchMoeCombine(context, *parts.combine);
   const RankSumWork sum = SumOf(parts);
-  LaunchPackedSum(context.queue(), {.links = sum.links,
-                                    .routed = sum.routed,
-                                    .added = sum.added,
-                                    .sum = sum.sum,
-                                    .rounded = parts.rounded == nullptr ? nullptr : parts.rounded->y,
-                                    .count = sum.count});
+  LaunchLlSum(context.queue(), {.links = sum.links,
+                                .routed = sum.routed,
+                                .added = sum.added,
+                                .sum = sum.sum,
+                                .rounded = parts.rounded == nullptr ? nullptr : parts.rounded->y,
+                                .count = sum.count});
 }
 
 void LaunchRows(CudaContext& context, const RowGroup& rows) {

@@ -1,3 +1,4 @@
+// Recorder in front of launches: ops fused with the pending group, or the group launched first.
 #include "backend/cuda/lowering/lowering.h"
 
 #include <utility>
@@ -69,7 +70,7 @@ size_t Lowering::num_launches() const {
   if (group_.ops.empty() || group_.launched) return 0;
   for (const RecordedOp& op : group_.ops) {
     if (const auto* const pre = std::get_if<HcPreWork>(&op.work); pre != nullptr)
-      return pre->path == HcPrePath::kEights ? 2 : 1;
+      return pre->path == HcPrePath::kTokenTiles ? 2 : 1;
     if (const auto* const part = std::get_if<AttentionPartWork>(&op.work); part != nullptr)
       return part->list.selected != nullptr ? 2 : 1;
   }

@@ -65,7 +65,7 @@ struct OpGroup {
   bool leaves_mix = false;
   // A pair of linears: where its results go beside y, as this rank's part of a sum.
   PeerLinks links = {};
-  // Of row steps: the launch that they make.
+  // Row steps: the launch that they make.
   std::optional<RowGroup> rows = {};
 
   // The op fits, or is the first.

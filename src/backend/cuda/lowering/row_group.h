@@ -23,7 +23,7 @@ class RowGroup {
   int64_t num_rows() const { return num_rows_; }
   // Its arguments but for `fault`.
   const RowTracks& tracks() const { return tracks_; }
-  // What head_rows or many_rows does of the group, if it takes all of it.
+  // Work of head_rows or many_rows on the group, if it takes all of it.
   std::optional<HeadRows> AsHeadRows() const;
   std::optional<ManyRows> AsManyRows() const;
 

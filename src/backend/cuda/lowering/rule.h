@@ -16,7 +16,7 @@ enum class RuleKind : uint8_t { kFast, kAny };
 template <typename Kernel, typename Shape>
 struct Rule {
   Kernel kernel;
-  const char* file;  // Of the kernel, below kernels/, without its suffix.
+  const char* file;  // File of the kernel, below kernels/, without its suffix.
   const char* when;  // For people.
   bool (*fits)(const Shape&, const DeviceLimits&);
   RuleKind kind = RuleKind::kFast;

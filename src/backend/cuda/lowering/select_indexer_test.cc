@@ -82,7 +82,8 @@ TEST(ChooseIndexer, ByTokensAndEntries) {
   EXPECT_EQ(blocks(17, 262144), 8) << "264 blocks run at once";
 }
 
-// Of launches: how many tokens' scores are made at a time, and how many tiles of keys a block goes through.
+// Sizes of launches: how many tokens' scores are made at a time, and how many tiles of keys a block goes
+// through.
 TEST(ChooseIndexer, SizesOfLaunches) {
   EXPECT_EQ(TokensScoredAtOnce(4096, 4096), 4096);
   EXPECT_EQ(TokensScoredAtOnce(4097, 4096), 4096) << "2^24 scores";
@@ -107,7 +108,7 @@ TEST(ChooseIndexer, SizesOfLaunches) {
   EXPECT_EQ(DecodeScoreBlocks(661, 65536, kH200), 1);
 }
 
-// What ops refuse: the shared memory of a block, and the grid.
+// Refusals of ops: the shared memory of a block, and the grid.
 TEST(ChooseIndexer, WhatKernelsHold) {
   EXPECT_TRUE(CanScore(kH200, 64, 128, 65536));
   EXPECT_TRUE(CanScore(kH200, 64, 128, int64_t{65535} * 32));

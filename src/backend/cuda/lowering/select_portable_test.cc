@@ -20,7 +20,7 @@ constexpr DeviceLimits kRtx3090 = {
     .compute_capability = 86, .code_capability = 86, .num_sms = 82, .shared_bytes = size_t{99} * 1024};
 constexpr DeviceLimits kRtx5090 = {
     .compute_capability = 120, .code_capability = 120, .num_sms = 170, .shared_bytes = size_t{99} * 1024};
-// What tests run: Ampere's code on Hopper.
+// Limits in tests: Ampere's code on Hopper.
 constexpr DeviceLimits kAmpereCode = {
     .compute_capability = 90, .code_capability = 80, .num_sms = 132, .shared_bytes = size_t{163} * 1024};
 
@@ -141,8 +141,8 @@ TEST(ChooseWithoutHopper, IndexerAndTopKWithoutClusters) {
 
 TEST(ChooseWithoutHopper, HyperConnectionsFollowSharedMemory) {
   EXPECT_EQ(HcPre(1, kH200), HcPrePath::kCluster);
-  EXPECT_EQ(HcPre(1, kA100), HcPrePath::kEights);
-  EXPECT_EQ(HcPre(1, kAmpereCode), HcPrePath::kEights);
+  EXPECT_EQ(HcPre(1, kA100), HcPrePath::kTokenTiles);
+  EXPECT_EQ(HcPre(1, kAmpereCode), HcPrePath::kTokenTiles);
   EXPECT_EQ(HcPre(1, kRtx3090), HcPrePath::kDotsThenMix);
 }
 

@@ -382,14 +382,14 @@ HcPreShape Streams(int64_t num_tokens, int64_t dim = 4096, bool cluster = true) 
 
 TEST(ChooseHyperConnection, ByTokensAndWidth) {
   EXPECT_EQ(ChooseHcPre(Streams(8), kH200).kernel, HcPrePath::kCluster);
-  EXPECT_EQ(ChooseHcPre(Streams(8, 4096, false), kH200).kernel, HcPrePath::kEights);
-  EXPECT_EQ(ChooseHcPre(Streams(9), kH200).kernel, HcPrePath::kEights);
-  EXPECT_EQ(ChooseHcPre(Streams(256), kH200).kernel, HcPrePath::kEights);
+  EXPECT_EQ(ChooseHcPre(Streams(8, 4096, false), kH200).kernel, HcPrePath::kTokenTiles);
+  EXPECT_EQ(ChooseHcPre(Streams(9), kH200).kernel, HcPrePath::kTokenTiles);
+  EXPECT_EQ(ChooseHcPre(Streams(256), kH200).kernel, HcPrePath::kTokenTiles);
   EXPECT_EQ(ChooseHcPre(Streams(257), kH200).kernel, HcPrePath::kDotsThenMix);
   EXPECT_EQ(ChooseHcPre(Streams(1, 16384), kH200).kernel, HcPrePath::kDotsThenMix)
       << "neither holds the matrix";
   EXPECT_EQ(ChooseHcPre(Streams(1, 8192), kH200).kernel, HcPrePath::kCluster);
-  EXPECT_EQ(ChooseHcPre(Streams(9, 7168), kH200).kernel, HcPrePath::kEights);
+  EXPECT_EQ(ChooseHcPre(Streams(9, 7168), kH200).kernel, HcPrePath::kTokenTiles);
   DeviceLimits small;
   small.shared_bytes = size_t{99} * 1024;
   EXPECT_EQ(ChooseHcPre(Streams(9, 4096), small).kernel, HcPrePath::kDotsThenMix) << "99 KB of shared memory";

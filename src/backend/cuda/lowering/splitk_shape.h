@@ -6,15 +6,15 @@
 
 namespace dsv4::backend::cuda {
 
-inline constexpr int kSplitKRows = 64;          // Of a tile.
+inline constexpr int kSplitKRows = 64;          // A tile's.
 inline constexpr int kSplitKChunk = 64;         // Columns that are multiplied at a time.
-inline constexpr int kSplitKMaxColumns = 1024;  // Of a slice of 64 tokens.
+inline constexpr int kSplitKMaxColumns = 1024;  // Columns of a slice of 64 tokens.
 
 // How the columns of a weight are cut, and for how many tokens a block keeps them.
 struct Slices {
   int count = 0;  // 0: not for this kernel.
   int chunks = 0;
-  int tokens = 0;  // Of a block.
+  int tokens = 0;  // A block's.
 
   friend bool operator==(const Slices&, const Slices&) = default;
 };

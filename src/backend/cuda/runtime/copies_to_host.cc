@@ -94,7 +94,7 @@ class DeviceQueue::QueuedCopy final : public PendingCopy {
   Buffer fault_;  // Pinned.
   cudaEvent_t done_;
   uint64_t num_recorded_;
-  int64_t num_lists_;  // That had been handed over, ever.
+  int64_t num_lists_;  // Lists that had been handed over, ever.
   Status status_;
 };
 
@@ -121,7 +121,7 @@ Result<std::unique_ptr<PendingCopy>> DeviceQueue::CopyStarted(Buffer fault) {
 
 Result<std::unique_ptr<PendingCopy>> DeviceQueue::StartCopyToHost(void* destination, const void* source,
                                                                   size_t num_bytes) {
-  if (num_bytes == 0) {  // What was queued behind the copy in front is handed over, and is little.
+  if (num_bytes == 0) {  // Work queued behind the copy in front is handed over, and is little.
     const std::lock_guard lock(mutex_);
     Spoil("a copy of no bytes");
     DSV4_TRY(FlushOfOp());

@@ -1,3 +1,4 @@
+// Context of CUDA ops: checks of operands, scratch memory, grid barriers, and notes for --explain.
 #include "backend/cuda/runtime/cuda_context.h"
 
 #include <fmt/format.h>
@@ -36,7 +37,7 @@ CudaContext::CudaContext(std::shared_ptr<DeviceQueue> queue, BlockScaledMode blo
       expert_tiers_(std::make_unique<ExpertTiers>(*this, std::move(host))),
       lowering_(std::make_unique<Lowering>(*this)) {}
 
-// What the host multiplies for work in flight is waited for: its thread is still there.
+// Work of the host for what is in flight is waited for: its thread is still there.
 CudaContext::~CudaContext() {
   queue_->DropRecords();
   if (expert_tiers_->host() == nullptr) return;

@@ -41,14 +41,14 @@ class CudaContext final : public ops::OpContext {
   ops::StepReplayer* replayer() override { return explain_ == nullptr ? replayer_.get() : nullptr; }
   // Null: steps are walked.
   void SetReplayer(std::shared_ptr<ops::StepReplayer> replayer) { replayer_ = std::move(replayer); }
-  // That of the queue and of this context's scratch memory. The context must outlive it.
+  // Replayer of the queue and of this context's scratch memory. The context must outlive it.
   std::shared_ptr<ops::StepReplayer> MakeReplayer();
 
   DeviceQueue& queue() { return *queue_; }
   // For those that may outlive the context.
   const std::shared_ptr<DeviceQueue>& shared_queue() const { return queue_; }
   Fault* fault() const { return queue_->fault(); }
-  // What kernels are chosen by.
+  // Limits that choose kernels.
   const DeviceLimits& limits() const { return limits_; }
   // Layers' experts that limits().fp8_products would have taken and that are not e4m3 exactly (CudaCounters).
   int64_t num_inexact_experts() const { return num_inexact_experts_; }
@@ -163,7 +163,7 @@ class CudaContext final : public ops::OpContext {
   ExpertTables expert_tables_;
   const DeviceLimits limits_;
   int64_t num_inexact_experts_ = 0;
-  const OpRecord* record_ = nullptr;  // Of the op that runs now.
+  const OpRecord* record_ = nullptr;  // Record of the op that runs now.
   std::unique_ptr<Explanations> explain_;
   std::shared_ptr<ops::StepReplayer> replayer_;
   std::set<std::string> missed_;  // Ops that the log has told of.

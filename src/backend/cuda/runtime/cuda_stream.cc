@@ -1,3 +1,4 @@
+// Device stream of a CUDA rank's group: row copies, sums of parts and marks on the queue's stream.
 #include "backend/cuda/runtime/cuda_stream.h"
 
 #include <algorithm>
@@ -26,7 +27,7 @@ Result<std::unique_ptr<CudaStream>> CudaStream::Create(std::shared_ptr<DeviceQue
   return made;
 }
 
-// What was queued may still write the word.
+// Queued work may still write the word.
 CudaStream::~CudaStream() {
   (void)Queue("the end of a group", [&](void* stream) {
     cudaStreamSynchronize(static_cast<cudaStream_t>(stream));

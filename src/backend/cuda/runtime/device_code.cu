@@ -1,3 +1,4 @@
+// Kernel that reports the capability it was compiled for, so that features are those of the running code.
 #include <cuda_runtime_api.h>
 
 #include "backend/cuda/runtime/device_code.h"

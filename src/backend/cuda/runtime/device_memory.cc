@@ -1,3 +1,4 @@
+// Memory of a CUDA device from the stream-ordered pool, zeroed, with copies to and from the host.
 #include "backend/cuda/runtime/device_memory.h"
 
 #include "base/check.h"

@@ -1,3 +1,5 @@
+// Queue of one CUDA device: pending lists, launches, sticky errors, fault records and the names of the last
+// ops.
 #include "backend/cuda/runtime/device_queue.h"
 
 #include <fmt/format.h>
@@ -27,7 +29,7 @@ cudaError_t GiveBackIdle(cudaMemPool_t pool, cudaStream_t stream) {
   cudaError_t error = cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &reserved);
   if (error == cudaSuccess) error = cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used);
   if (error != cudaSuccess || reserved < used + kIdle) return error;
-  // What was freed is idle when the work in front of that is done.
+  // Freed memory is idle when the work in front of that is done.
   error = cudaStreamSynchronize(stream);
   return error != cudaSuccess ? error : cudaMemPoolTrimTo(pool, 0);
 }
@@ -143,7 +145,7 @@ Result<std::shared_ptr<DeviceQueue>> DeviceQueue::Create(const QueueOptions& opt
       "cudaDeviceGetAttribute"));
   queue->shared_bytes_ = static_cast<size_t>(shared_bytes);
   DSV4_TRY(queue->Check(FindCodeCapability(&queue->code_capability_), "cudaFuncGetAttributes"));
-  // What runs here as on an older device has no more room than there.
+  // Code that runs as on an older device has no more room than there.
   constexpr size_t kSharedBytesOfAmpere = size_t{163} * 1024;
   if (queue->code_capability_ < 90 && queue->compute_capability_ >= 90)
     queue->shared_bytes_ = std::min(queue->shared_bytes_, kSharedBytesOfAmpere);
@@ -216,7 +218,7 @@ void DeviceQueue::SetPending(PendingLaunches* pending) {
   pending_ = pending;
 }
 
-// What goes wrong is reported with the next op, as a refused launch is.
+// Errors are reported with the next op, as a refused launch is.
 void DeviceQueue::LaunchPending() {
   const std::lock_guard lock(mutex_);
   if (pending_ == nullptr || launches_pending_) return;
@@ -243,7 +245,7 @@ void DeviceQueue::BeginLaunch(const void* kernel, dim3 grid, dim3 block, size_t 
   bool overlaps = options_.overlap && code_capability_ >= 90 && !after_copy_;  // DeviceLimits.
   if (list_.size() == 0) {
     BeginUpload(list_);
-    overlaps = false;  // What it brings may be read at once.
+    overlaps = false;  // Uploaded memory may be read at once.
   }
   list_.BeginLaunch(kernel, grid, block, shared_bytes, overlaps);
   after_copy_ = false;
@@ -343,7 +345,7 @@ Status DeviceQueue::Flush() {
     list_ops_.clear();
     launches_before_.clear();
     if (!staging_.HasNew()) return {};
-    // Of an op that has yet to make the launches that read them.
+    // Ranges of an op that has yet to make the launches that read them.
     BeginUpload(list_);
   }
   // The list begins with the bytes that its launches find in staging memory, if there are any.
@@ -470,7 +472,7 @@ Status DeviceQueue::FinishWait(std::string_view what, uint64_t lists) {
   const std::lock_guard lock(mutex_);
   DSV4_RETURN_IF_ERROR(Check(error, what));
   num_waited_for_ = num_recorded_;
-  // What another thread has handed over meanwhile may still be read.
+  // Lists that another thread has handed over meanwhile may still be read.
   if (lists_since_wait_ == lists) {
     lists_since_wait_ = 0;
     if (num_open_ops_ == 0 && ListSize() == 0) staging_.Rewind();
@@ -478,7 +480,7 @@ Status DeviceQueue::FinishWait(std::string_view what, uint64_t lists) {
   return EndWait(*host_fault_);
 }
 
-// What went wrong in the work that was waited for.
+// Errors in the work that was waited for.
 Status DeviceQueue::EndWait(const Fault& fault) {
   if (fault.kind != FaultKind::kNone) {
     DSV4_RETURN_IF_ERROR(

@@ -40,12 +40,12 @@ namespace dsv4::backend::cuda {
 // An op as the journal remembers it.
 struct OpRecord {
   const char* name = "";
-  std::array<Shape, 3> shapes;  // Those of rank 0 are left out.
+  std::array<Shape, 3> shapes;  // Shapes of rank 0 are left out.
   std::string ToString() const;
 };
 
-// What ops have recorded and not launched yet, because a later op may become part of it (lowering/lowering.h). It is launched in front of
-// everything else, and before a list goes to the device.
+// Work that ops have recorded and not launched yet, because a later op may become part of it
+// (lowering/lowering.h). It is launched in front of everything else, and before a list goes to the device.
 class PendingLaunches {
  public:
   virtual ~PendingLaunches() = default;
@@ -64,7 +64,7 @@ struct QueueOptions {
   bool graphs = true;            // Lists of launches that come again run as graphs.
   bool overlap = false;          // Kernels may start before the one in front of them has ended.
   bool prefetch = false;         // Graphs ask for weights ahead of the launches that read them.
-  size_t most_shared_bytes = 0;  // Of a block, if the device has more; 0: what it has.
+  size_t most_shared_bytes = 0;  // Limit of a block's shared memory, if the device has more; 0: what it has.
   WatchLists watch = {};         // For tests.
 };
 
@@ -98,7 +98,7 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   int compute_capability() const { return compute_capability_; }  // 90 is 9.0.
   int code_capability() const { return code_capability_; }        // DeviceLimits.
   size_t shared_bytes() const { return shared_bytes_; }           // Shared memory that a block may have.
-  // Where kernels report wrong data; device memory.
+  // Record in which kernels report wrong data; device memory.
   Fault* fault() const { return device_fault_; }
 
   // Null: there are none. Not owned.
@@ -108,7 +108,7 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   // While it lives, no other thread queues anything.
   std::unique_lock<std::recursive_mutex> Lock() const { return std::unique_lock(mutex_); }
 
-  // What FaultKind::kHostExpertsFailed is told with; thread-safe.
+  // Details for FaultKind::kHostExpertsFailed; thread-safe.
   void DescribeHostFaults(std::function<std::string()> failure) {
     const std::lock_guard lock(mutex_);
     host_failure_ = std::move(failure);
@@ -182,7 +182,8 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   void BeginRecording(std::string_view key, std::shared_ptr<ops::StepArrays> arrays);
   void EndRecording(bool queued, const void* scratch);
   ops::ReplayCounters replay_counters() const;
-  // What launches know has changed or gone (weights, their tables): steps are walked again. Also before the memory that records keep goes.
+  // Drops records when something that launches know has changed or gone (weights, their tables): steps are
+  // walked again. Also before the memory that records keep goes.
   void DropRecords();
 
  private:
@@ -205,7 +206,7 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   cudaError_t TakeEvent(cudaEvent_t* event);
   std::string Journal() const;
   Status FlushOfOp();
-  // What was queued has ended with a copy to the host: a handle of it.
+  // Handle of queued work that ended with a copy to the host.
   Result<std::unique_ptr<PendingCopy>> CopyStarted(Buffer fault);
   // Something is queued that no record can hold, or by another thread.
   void Spoil(const char* why);
@@ -231,7 +232,7 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   static constexpr size_t kMaxWrittenBytes = size_t{1} << 20;
   static constexpr size_t kJournalLength = 8;
 
-  // Of a kernel with so much shared memory.
+  // Number of blocks at once with so much shared memory.
   struct BlocksAtOnce {
     size_t shared_bytes = 0;
     unsigned blocks = 0;
@@ -247,7 +248,7 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   Fault* device_fault_ = nullptr;
   Fault* host_fault_ = nullptr;  // Pinned.
   const std::shared_ptr<PinnedBlocks> pinned_;
-  Buffer landing_;  // Where bytes for memory that is not pinned are written first.
+  Buffer landing_;  // Buffer to which bytes for memory that is not pinned are written first.
 
   std::mutex wait_mutex_;  // One reader of host_fault_ and landing_ at a time. Taken before mutex_.
   mutable std::recursive_mutex mutex_;
@@ -263,10 +264,10 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   LaunchList list_;
   uint64_t num_launches_ = 0;       // Ever.
   int64_t num_moves_ = 0;           // Launches between host and staging memory, which counters() leaves out.
-  uint64_t lists_since_wait_ = 0;   // That were handed to the device.
-  std::vector<OpRecord> list_ops_;  // Those with launches in list_,
+  uint64_t lists_since_wait_ = 0;   // Lists that were handed to the device.
+  std::vector<OpRecord> list_ops_;  // Ops with launches in list_,
   std::vector<size_t> launches_before_;  // and how many launches were in front of each.
-  Status refused_;                       // What went wrong with the list, until a caller has been told.
+  Status refused_;                       // Error of the list, until a caller has been told.
   bool after_copy_ = false;  // The launch before was a copy, whose bytes the next one may read at once.
   GraphCache graphs_;
   Staging staging_;
@@ -274,7 +275,7 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   std::unordered_map<const void*, size_t> shared_limits_;  // By kernel.
   std::unordered_map<const void*, int> most_clusters_;     // The same.
   std::unordered_map<const void*, BlocksAtOnce> blocks_at_once_;
-  std::vector<cudaEvent_t> events_;  // That no copy uses.
+  std::vector<cudaEvent_t> events_;  // Events that no copy uses.
   std::shared_ptr<StepRecords> records_;
   std::atomic<bool> recording_ = false;
 };

@@ -1,4 +1,5 @@
-// What a kernel reports when the data it reads breaks the contract of its op. Shared by host and device code.
+// Fault that a kernel reports when the data it reads breaks the contract of its op. Shared by host and device
+// code.
 #pragma once
 
 #include <cstdint>

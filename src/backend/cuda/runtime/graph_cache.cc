@@ -1,3 +1,4 @@
+// Cache of CUDA graphs by the bytes of launch lists: captured on second sight, replayed from then on.
 #include "backend/cuda/runtime/graph_cache.h"
 
 #include <xxhash.h>

@@ -18,7 +18,7 @@ namespace dsv4::backend::cuda {
 struct LaunchCounters {
   int64_t launches = 0;         // Kernels, however they got to the device.
   int64_t lists = 0;            // Non-empty lists run.
-  int64_t replayed_lists = 0;   // Of those, by a graph.
+  int64_t replayed_lists = 0;   // Lists run by a graph.
   int64_t graphs_captured = 0;  // Graphs made.
 };
 

@@ -1,3 +1,4 @@
+// Recorded kernel launches as bytes with their arguments, comparable, and enqueued one after the other.
 #include "backend/cuda/runtime/launch_list.h"
 
 namespace dsv4::backend::cuda {

@@ -76,7 +76,7 @@ class LaunchList {
 
   std::vector<std::byte> bytes_;
   std::vector<Place> launches_;
-  std::vector<size_t> arguments_;  // Where each lies in bytes_.
+  std::vector<size_t> arguments_;  // Offset of each in bytes_.
   std::vector<WeightReader> readers_;
 };
 

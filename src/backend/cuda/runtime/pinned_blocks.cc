@@ -1,3 +1,4 @@
+// Pool of pinned host buffers, kept for the next caller of the same size.
 #include "backend/cuda/runtime/pinned_blocks.h"
 
 #include <cuda_runtime_api.h>

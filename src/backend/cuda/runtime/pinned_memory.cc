@@ -1,3 +1,4 @@
+// Allocation of pinned host memory that kernels read and write at the same addresses.
 #include "backend/cuda/runtime/pinned_memory.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Plan of prefetches for a launch list: which weights are asked for beside which earlier launch.
 #include "backend/cuda/runtime/prefetch_plan.h"
 
 #include <algorithm>
@@ -41,10 +42,10 @@ std::vector<ReadRange> Take(std::span<const WeightReader> readers, size_t budget
 std::vector<Prefetch> PlanPrefetches(std::span<const WeightReader> readers) {
   std::vector<Prefetch> plan;
   Progress progress;
-  size_t begin = 0;  // Of the gap.
+  size_t begin = 0;  // The gap's.
   for (size_t r = 0; r < readers.size(); ++r) {
     const size_t gap = readers[r].launch - begin;
-    // What readers have read themselves is not asked for any more.
+    // Bytes that readers have read themselves are not asked for any more.
     progress = std::max(progress, Progress{.reader = r});
     if (gap > 0) {
       const size_t budget = std::min(gap * kPrefetchBytesOfLaunch, kMaxPrefetchBytes);

@@ -26,7 +26,7 @@ struct WeightReader {
 // Ranges to ask for when the launch in front of `before` has ended (0: at once), while those from `before` on run.
 struct Prefetch {
   size_t before = 0;
-  std::vector<ReadRange> ranges;  // Of whole kilobytes but for their ends; never empty.
+  std::vector<ReadRange> ranges;  // Ranges of whole kilobytes but for their ends; never empty.
   friend bool operator==(const Prefetch&, const Prefetch&) = default;
 };
 

@@ -1,3 +1,4 @@
+// Setting of tests that several ranks may share one device.
 #include <cstdlib>
 #include <string_view>
 

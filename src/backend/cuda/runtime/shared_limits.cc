@@ -1,3 +1,4 @@
+// Limit of a kernel's dynamic shared memory, raised once for each device and size.
 #include "backend/cuda/runtime/shared_limits.h"
 
 #include <map>

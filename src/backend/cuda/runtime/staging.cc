@@ -1,3 +1,4 @@
+// Two halves of pinned memory through which small host arrays reach kernels while a step is in flight.
 #include "backend/cuda/runtime/staging.h"
 
 #include <cstring>

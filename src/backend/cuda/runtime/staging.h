@@ -30,21 +30,22 @@ class Staging {
   // Copies num_bytes and zeros up to `capacity`, which fits, and says where they will be. After AwaitHalf.
   void* Put(const void* source, size_t num_bytes, size_t capacity);
   void* Put(const void* source, size_t num_bytes) { return Put(source, num_bytes, num_bytes); }
-  // What was put since the last call: its taker queues the copy. Multiples of 256 bytes.
+  // Bytes put since the last call: its taker queues the copy. Multiples of 256 bytes.
   struct Bytes {
     const void* host = nullptr;
     void* device = nullptr;
     size_t num_bytes = 0;
   };
   Bytes TakeNew();
-  // Where Put goes on.
+  // Position at which Put goes on.
   struct Position {
     int half = 0;
     size_t used = 0;
     friend bool operator==(const Position& a, const Position& b) = default;
   };
   Position position() const { return {half_, used_}; }
-  // Of this half, in host memory: for a caller that puts everything where it lay before, and then goes on from there.
+  // Bytes of this half, in host memory: for a caller that puts everything where it lay before, and then goes
+  // on from there.
   std::byte* HostBytes(size_t offset) { return halves_[half_].host + offset; }
   void GoOnFrom(size_t used) { used_ = taken_ = used; }
   // Bytes that an array takes.

@@ -1,3 +1,4 @@
+// Record of a decode step's launch lists and staged arrays, and its replay with arrays made anew.
 #include "backend/cuda/runtime/step_record.h"
 
 #include <algorithm>
@@ -251,7 +252,7 @@ Result<std::unique_ptr<PendingCopy>> DeviceQueue::Replay(std::string_view key,
   *static_cast<Fault*>(fault.data()) = {};
   const std::lock_guard lock(mutex_);
   DSV4_TRY(Enter());
-  LaunchPending();  // What ops wait for others to join is in front of the step, and knows nothing of it.
+  LaunchPending();  // Work that ops left for later ones to fuse with is in front of the step, and knows nothing of it.
   const bool idle = list_.size() == 0 && !staging_.HasNew() && num_open_ops_ == 0 && large_arrays_.empty() &&
                     !after_copy_ && refused_.ok() && !recording_;
   if (!idle) return std::unique_ptr<PendingCopy>();

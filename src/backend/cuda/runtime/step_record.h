@@ -27,7 +27,7 @@ struct StepRecord {
     uint64_t list_growth = 0;       // DeviceQueue::ListGrowth.
     const void* scratch = nullptr;  // The context's.
     ops::StepReplayer::End end;
-    const void* fault = nullptr;  // Where the copy leaves the fault record.
+    const void* fault = nullptr;  // Address at which the copy leaves the fault record.
     friend bool operator==(const Setting& a, const Setting& b) = default;
   };
   struct List {
@@ -36,7 +36,7 @@ struct StepRecord {
     size_t staged_begin = 0;                     // In the half.
     size_t staged_end = 0;
   };
-  // What follows from an array of the step: a number that steers launches, or staged bytes.
+  // Value derived from an array of the step: a number that steers launches, or staged bytes.
   struct Derived {
     size_t array = 0;
     StagedNumber number;
@@ -63,7 +63,7 @@ struct StepRecord {
 // The records of a queue, by key. Used with the queue's mutex held.
 class StepRecords {
  public:
-  // What is being recorded.
+  // Recording in progress.
   struct Recording {
     std::string key;
     std::unique_ptr<StepRecord> record;
@@ -76,9 +76,10 @@ class StepRecords {
   };
 
   using Candidates = std::list<std::unique_ptr<StepRecord>>;
-  // Those of `key`, the one used last first.
+  // Records of `key`, the one used last first.
   Candidates& Of(std::string_view key);
-  // What had to go for it. Records hold memory, which wants the queue's mutex to be freed: they go when it is free.
+  // Records that had to go for it. Records hold memory, which wants the queue's mutex to be freed: they go
+  // when it is free.
   [[nodiscard]] std::vector<std::unique_ptr<StepRecord>> Add(std::string key,
                                                              std::unique_ptr<StepRecord> record);
   [[nodiscard]] std::vector<std::unique_ptr<StepRecord>> TakeAll();

@@ -1,3 +1,4 @@
+// Ring of pinned pieces by which ordinary host memory is copied to a device.
 #include "backend/cuda/runtime/upload_ring.h"
 
 #include <algorithm>

@@ -15,7 +15,7 @@
 
 namespace dsv4::backend::cuda {
 
-// Of one queue, which outlives it. One Copy at a time.
+// Ring for one queue, which outlives it. One Copy at a time.
 class UploadRing {
  public:
   // Fewer bytes are copied by the calling thread alone.

@@ -40,10 +40,10 @@ DSV4_HOST_DEVICE constexpr uint64_t CacheKeyOfChosen(uint64_t key, uint64_t age,
 
 // Calls for which the buffers of a streamed pass stay reserved behind it: of 43 layers 95 steps.
 inline constexpr uint64_t kReservedCalls = 4096;
-// What decides of a slot that is reserved: behind all others, and among reserved ones as ever.
+// Order of a reserved slot: behind all others, and among reserved ones as ever.
 DSV4_HOST_DEVICE constexpr uint64_t CacheOrderOfReserved(uint64_t key) { return key | uint64_t{1} << 63; }
 
-// Of a call of many tokens.
+// Key for a call of many tokens.
 DSV4_HOST_DEVICE constexpr uint64_t CacheKeyOfPassing(uint64_t call) {
   return CacheKey(0, kCacheCallMask - call);
 }

@@ -181,7 +181,7 @@ TEST(CachePolicy, StepsBetweenPassesLeaveTheBuffersAlone) {
     for (int i = 0; i < 8; ++i) cache.Choose({i});
     EXPECT_DOUBLE_EQ(cache.HitRate(), pass == 0 ? 0 : 1) << "pass " << pass;
   }
-  // Where nothing else may go, they are taken.
+  // If nothing else may go, they are taken.
   cache.Choose({0, 1, 2, 3, 4, 5, 6, 7, 20, 21});
   EXPECT_TRUE(cache.Has(20));
   EXPECT_TRUE(cache.Has(0));

@@ -1,3 +1,4 @@
+// Owner of cached experts: pinned copies, slots on the device, and what layers share of them.
 #include "backend/cuda/tiers/expert_cache.h"
 
 #include <fmt/format.h>

@@ -21,7 +21,7 @@ class ExpertCache {
   // Copies a weight to where it stays, behind the caller until Settle; weights of an expert one after the other. `slots`: how many experts the device is to have room for.
   // `reorder`: NVFP4's codes change places as on the device (weights/e2m1_order.h). ResourceExhausted where no more memory can be pinned.
   Result<Weight> Keep(const Weight& source, int64_t slots, bool reorder);
-  // What Keep was given has been read.
+  // Reads of what Keep was given are done.
   void Settle() { store_.Settle(); }
   PinnedLoad load_counters() const { return store_.counters(); }
   // Whether an expert's weight lies here.
@@ -35,7 +35,7 @@ class ExpertCache {
   Status Resize(int64_t slots);
   // No weight is left, and nothing is in flight: as before the first one, counters too.
   void Forget();
-  // Those of `experts` that are cached. Until Restart.
+  // Cached ones among `experts`. Until Restart.
   Result<CachedLayer> AddLayer(std::span<const ops::ExpertWeights> experts);
   // Queues what brings those that `call` has chosen.
   void Bring(const ExpertCacheCall& call) {
@@ -64,9 +64,9 @@ class ExpertCache {
   CudaContext& context_;
   PinnedStore store_;
   int64_t num_weights_ = 0;   // Ever.
-  int64_t expert_bytes_ = 0;  // Of the expert that comes,
+  int64_t expert_bytes_ = 0;  // Bytes of the expert that comes,
   int64_t slot_bytes_ = 0;    // and of the largest.
-  int64_t slots_ = 0;         // That are wanted.
+  int64_t slots_ = 0;         // Slots that are wanted.
 
   ExpertCacheState state_;
   std::atomic<int64_t> num_slots_ = 0;  // state_.num_slots
@@ -80,7 +80,7 @@ class ExpertCache {
   Buffer experts_;
   Buffer jobs_;
   Buffer clock_;
-  Buffer words_;         // Of the host.
+  Buffer words_;         // The host's.
   ExpertStream stream_;  // Last: it ends before the memory goes.
 };
 

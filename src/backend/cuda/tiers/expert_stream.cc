@@ -1,3 +1,4 @@
+// Stream of a layer's cached experts in parts by DMA, beside the multiplication of the part before.
 #include "backend/cuda/tiers/expert_stream.h"
 
 #include "backend/cuda/runtime/pinned_memory.h"

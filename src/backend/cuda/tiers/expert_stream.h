@@ -25,7 +25,7 @@ struct CachedLayer {
   Buffer on_device;  // Empty: none is cached.
 };
 
-// What a cache holds.
+// Contents of a cache.
 struct CachedExperts {
   const ExpertCacheState& state;
   std::span<const CachedExpert> known;  // From number 1 on.
@@ -67,10 +67,10 @@ class ExpertStream {
   StreamPlan plan_{0};
   bool known_ = false;
   int64_t replayed_ = 0;  // Steps that were replayed until it was known: what they do is not seen here.
-  Buffer landing_;        // Of the host.
+  Buffer landing_;        // The host's.
   cudaStream_t copies_ = nullptr;
   cudaEvent_t brought_ = nullptr;
-  std::array<cudaEvent_t, 2> read_ = {};  // What was in a buffer.
+  std::array<cudaEvent_t, 2> read_ = {};  // Event behind the reads of what was in a buffer.
 };
 
 }  // namespace dsv4::backend::cuda

@@ -1,3 +1,5 @@
+// routed_experts of layers with resident, cached and host experts: each tier's outputs, and their sum by
+// expert.
 #include "backend/cuda/tiers/expert_tiers.h"
 
 #include <fmt/format.h>
@@ -106,7 +108,7 @@ Result<std::unique_ptr<TieredLayer>> ExpertTiers::MakeLayer(std::span<const ops:
 void ExpertTiers::Bring(const TieredLayer& layer, const ExpertTable& table, int64_t num_places,
                         const TensorView& indices) {
   if (layer.cached.numbers.empty()) return;
-  // Of so many choices at random few experts are left out.
+  // With so many choices at random few experts are left out.
   constexpr int64_t kPassingChoicesOfExpert = 2;
   cache_.Bring({.indices = indices.as<const int32_t>(),
                 .num_choices = indices.num_elements(),

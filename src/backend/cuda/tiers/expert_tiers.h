@@ -20,16 +20,16 @@ namespace dsv4::backend::cuda {
 
 // A layer whose experts are not all resident.
 struct TieredLayer {
-  // That the device multiplies, by id, where the host multiplies others.
+  // Experts that the device multiplies, by id, where the host multiplies others.
   std::vector<ops::ExpertWeights> device;
   int64_t num_host = 0;
   int32_t number = 0;  // For HostExperts.
   Buffer places;       // HostTermsWork::places
-  CachedLayer cached;  // Of those that the device multiplies.
+  CachedLayer cached;  // Cached ones of those that the device multiplies.
 };
 
 struct HostTierOptions {
-  ops::Backend backend;                                         // Of the host; its table may be empty: none.
+  ops::Backend backend;  // Backend of the host; its table may be empty: none.
   std::chrono::milliseconds deadline{std::chrono::minutes(2)};  // For the terms of one request.
 };
 
@@ -38,11 +38,11 @@ class ExpertTiers {
   ExpertTiers(CudaContext& context, HostTierOptions options)
       : context_(context), options_(std::move(options)), cache_(context) {}
 
-  // Where experts of the tier kCached stay.
+  // Cache of experts of the tier kCached.
   ExpertCache& cache() { return cache_; }
   // Whether there is a backend that multiplies experts of the tier kHost.
   bool has_host() const { return options_.backend.table.expert_terms != nullptr; }
-  // Of the experts that the span's address names, as ExpertTables::Find; null: all are resident.
+  // Layer of the experts that the span's address names, as ExpertTables::Find; null: all are resident.
   Result<const TieredLayer*> Find(std::span<const ops::ExpertWeights> experts);
   // Whether Find would not look at all of them again; they were valid when it did.
   bool Knows(std::span<const ops::ExpertWeights> experts) const;
@@ -87,7 +87,7 @@ class ExpertTiers {
   CudaContext& context_;
   const HostTierOptions options_;
   uint64_t generation_ = 0;
-  uint64_t cache_generation_ = 0;  // Whose layers the cache knows.
+  uint64_t cache_generation_ = 0;  // Generation of the cache that knows these layers.
   ExpertCache cache_;
   std::map<const void*, Entry> entries_;
   Buffer state_;                              // HostTermsState

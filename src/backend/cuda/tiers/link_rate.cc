@@ -1,3 +1,4 @@
+// Measurement of the link's rate from pinned memory to the device.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -10,7 +11,7 @@ namespace dsv4::backend {
 
 Result<double> HostToDeviceRate(const ops::Backend& backend) {
   constexpr size_t kBytes = size_t{64} << 20;
-  constexpr int kCopies = 4;  // Of a pass.
+  constexpr int kCopies = 4;  // A pass's.
   constexpr int kPasses = 5;
   auto& context = static_cast<cuda::CudaContext&>(*backend.context);
   DSV4_ASSIGN_OR_RETURN(const Buffer from, cuda::AllocatePinned(context.queue(), kBytes));

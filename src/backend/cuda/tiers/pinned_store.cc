@@ -1,3 +1,4 @@
+// Pinned memory for all cached experts, mapped in blocks ahead and filled by several threads.
 #include "backend/cuda/tiers/pinned_store.h"
 
 #include <fmt/format.h>
@@ -25,7 +26,7 @@ constexpr size_t kBlockBytes = size_t{256} << 20;
 // Blocks that wait for the thread that loads. What is left of them at the end was pinned for nothing.
 constexpr int kMostAhead = 4;
 constexpr int kMakers = 4;
-// Of whole blocks of codes; from the pages of a file to a block by way of the second-level cache.
+// Pieces of whole blocks of codes; from the pages of a file to a block by way of the second-level cache.
 constexpr size_t kPieceBytes = size_t{512} << 10;
 // More wait: a person sees how far loading has come.
 constexpr size_t kMostPieces = 2048;

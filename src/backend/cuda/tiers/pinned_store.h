@@ -60,18 +60,18 @@ class PinnedStore {
 
   DeviceQueue& queue_;
   const int num_threads_;
-  std::shared_ptr<const Buffer> block_;  // Where the next weight goes,
+  std::shared_ptr<const Buffer> block_;  // Position at which the next weight goes,
   size_t block_used_ = 0;                // behind so many bytes.
   // Blocks go with the weights in them; by where they begin.
   std::map<const std::byte*, std::weak_ptr<const Buffer>> blocks_;
 
-  mutable std::mutex mutex_;  // Of what follows.
+  mutable std::mutex mutex_;  // Guard of what follows.
   std::condition_variable changed_;
   std::condition_variable pieces_come_;
   bool stopping_ = false;
   bool waiting_ = false;           // For a block.
   bool ahead_fails_ = false;       // Memory ran out where nothing waited for it.
-  std::optional<Status> refused_;  // What the waiting thread is told.
+  std::optional<Status> refused_;  // Answer to the waiting thread.
   int num_taken_ = 0;              // Blocks.
   int num_in_making_ = 0;
   std::vector<Buffer> ready_;

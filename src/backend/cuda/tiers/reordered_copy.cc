@@ -1,3 +1,4 @@
+// Copy of NVFP4 codes into the device's order at the rate of memory.
 #include "backend/cuda/tiers/reordered_copy.h"
 
 #include <cstdint>

@@ -1,3 +1,4 @@
+// Arithmetic of streamed passes: how many experts each part has, and which of the last slots it takes.
 #include "backend/cuda/tiers/stream_plan.h"
 
 #include <algorithm>

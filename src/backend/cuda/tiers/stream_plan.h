@@ -25,14 +25,14 @@ struct StreamedExpert {
 struct StreamedPart {
   int begin = 0;
   int end = 0;
-  int buffer = -1;  // That it uses: 0 or 1; -1: none.
+  int buffer = -1;  // Buffer that it uses: 0 or 1; -1: none.
   std::vector<StreamedExpert> brought;
 };
 
 struct StreamedLayer {
   std::vector<StreamedPart> parts;  // One behind the other: all places.
   std::vector<int32_t> slots;       // By place: where each cached one is to be found; -1 of others.
-  int64_t num_hits = 0;             // That were there.
+  int64_t num_hits = 0;             // Hits: those that were there.
   int64_t num_brought = 0;
 };
 
@@ -49,7 +49,8 @@ class StreamPlan {
   int buffer_slots() const { return buffer_slots_; }
   int first_buffer_slot() const { return num_slots_ - 2 * buffer_slots_; }
 
-  // What the cache says: 1 + the slot of each expert, 0: none. What is in the buffers' slots is forgotten.
+  // Begins with the cache's slots: 1 + the slot of each expert, 0: none. What is in the buffers' slots is
+  // forgotten.
   void Begin(std::span<const int32_t> slot_of);
   // The next layer of the pass, or of the one behind it: its experts by place, 0: one that is always there.
   StreamedLayer Next(std::span<const int32_t> experts);

@@ -1,3 +1,4 @@
+// Kernel that rounds activations to FP8 groups and packs them as bf16 rows of whole tiles.
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/reduce.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"

@@ -1,7 +1,7 @@
-// A stored weight as kernels see it, and which of the matrix kernels multiplies it.
+// A stored weight as kernels see it, and the kind of products that it takes.
 //
-// The choice depends on the weight and on the activations' dtype alone, never on the number of tokens: a row's result is the
-// same bits alone and in any batch.
+// The kind depends on the weight and on the activations' dtype alone. lowering/select/linear.cc then chooses a kernel of
+// that kind, also by the number of tokens. All of them give a row the same bits (docs/cuda/numerics.md has the exceptions).
 #pragma once
 
 #include <bit>
@@ -23,7 +23,7 @@ struct DeviceWeight {
   int64_t block_rows = 1;
   int64_t block_cols = 1;
   int64_t scale_cols = 0;
-  int block_rows_log2 = 0;  // Of the kinds that want powers of two.
+  int block_rows_log2 = 0;  // Rows of the kinds that want powers of two.
   int block_cols_log2 = 0;
   float global_scale = 1.0F;
   bool global_scale_divides = false;

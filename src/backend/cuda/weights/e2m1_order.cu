@@ -1,3 +1,4 @@
+// Kernel that puts NVFP4 codes of a weight into the order in which they widen fastest.
 #include <algorithm>
 
 #include "backend/cuda/weights/e2m1_order.h"

@@ -16,7 +16,7 @@
 namespace dsv4::backend::cuda {
 
 inline constexpr uint32_t kE2m1Pair = 0x81C081C0U;
-// Of the two words' rest, where the first one's lies.
+// Bits of the two words' rest, where the first one's lies.
 inline constexpr uint32_t kE2m1RestOfFirst = 0x0C180C18U;
 
 __host__ __device__ constexpr uint32_t RotatedLeft(uint32_t word, int by) {
@@ -36,7 +36,8 @@ __host__ __device__ constexpr uint32_t StoredE2m1PairByProduct(uint32_t word, in
   return codes * (k % 2 == 0 ? 0x1040U : 0x0104U) & kE2m1Pair;
 }
 
-// What two words leave, put together. In one instruction and a rotation: left to itself the compiler follows each bit and takes six.
+// Remainder of two words, put together. In one instruction and a rotation: left to itself the compiler
+// follows each bit and takes six.
 __host__ __device__ inline uint32_t RestOfE2m1(uint32_t first, uint32_t second) {
   const uint32_t rotated = RotatedLeft(second, 2);
 #ifdef __CUDA_ARCH__

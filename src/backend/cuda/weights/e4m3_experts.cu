@@ -1,3 +1,4 @@
+// Kernel that finds a power of two for each row of MXFP4 experts under which its values are exact e4m3.
 #include <algorithm>
 #include <string>
 
@@ -10,7 +11,7 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-constexpr int kMatrices = 3;  // Of an expert in its table.
+constexpr int kMatrices = 3;  // Matrices of an expert in its table.
 constexpr int kWarps = 8;
 constexpr int kSmallestScale =
     1 + kE4m3LargestScale;  // The largest of a row whose power of two is a normal number.

@@ -14,14 +14,14 @@ struct E4m3Experts {
   Buffer buffer;
   const uint8_t* largest_scales =
       nullptr;           // Device memory, [num_experts, w1, w3, w2][max_rows]: of a row, e8m0.
-  int64_t max_rows = 0;  // Of w1 and w2.
+  int64_t max_rows = 0;  // Rows of w1 and w2.
   // No row's scales lie further apart, disregarding blocks that are all zero, nor is one NaN or so small that its power of two is no normal
   // number.
   bool exact = false;
 };
 
-// Of `num_experts` experts that are alike and MXFP4, found once a table, for which the device is waited for. Where they are not exact, it is
-// said in a warning and counted (CudaCounters::inexact_experts).
+// Factors of `num_experts` experts that are alike and MXFP4, found once a table, for which the device is
+// waited for. Where they are not exact, it is said in a warning and counted (CudaCounters::inexact_experts).
 Result<const E4m3Experts*> FindE4m3Experts(CudaContext& context, const ExpertTable& table,
                                            int64_t num_experts);
 

@@ -31,7 +31,7 @@ struct ExpertTable {
   bool copied_in_bulk = false;  // All lie where TMA takes them from (IsBulkAligned).
   DeviceWeight w1;
   DeviceWeight w2;
-  // What products in FP8 must know of these experts; null until they ask.
+  // Facts for products in FP8 about these experts; null until they ask.
   mutable std::shared_ptr<const E4m3Experts> e4m3;
 };
 

@@ -1,3 +1,4 @@
+// Kernels that pack activations and weights as bf16 in the tiles that wgmma and TMA read.
 #include <algorithm>
 #include <memory>
 
@@ -15,7 +16,7 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kGroup = static_cast<int>(kActivationBlock);  // Columns of half a warp, eight a lane.
 static_assert(kGroup == 8 * 16 && kGroup == 2 * kPackedCols);
-constexpr int kRounds = 4;  // Of two rows a warp, whose loads are in flight together.
+constexpr int kRounds = 4;  // Rows of two rows a warp, whose loads are in flight together.
 constexpr int kRowsPerBlock = kWarps * kRounds * 2;
 
 // Eight columns as they are loaded, and as words of two bf16, rounded to FP8 with the other lanes of the half.
@@ -97,7 +98,7 @@ struct Eight<E4m3> {
   }
 };
 
-// Where a row of a weight goes: of 16, the even ones first.
+// Target of a row of a weight: of 16, the even ones first.
 __device__ __forceinline__ int64_t PlaceOfWeightRow(int64_t row) {
   return row / 16 * 16 + row % 2 * 8 + row % 16 / 2;
 }

@@ -19,7 +19,7 @@ struct PackedRows {
   int64_t num_rows = 0;  // A multiple of kPackedRows; those that nothing was packed into are unspecified.
 };
 
-// Where packed rows come from.
+// Source of packed rows.
 struct RowSource {
   const void* x;
   DType dtype;       // kBF16 or kF32.

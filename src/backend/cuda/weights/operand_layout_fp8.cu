@@ -1,3 +1,4 @@
+// Kernels that pack activations and weights as e4m3 codes in the tiles of FP8 wgmma.
 #include <algorithm>
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
@@ -14,10 +15,10 @@ constexpr int kWarps = 8;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kCols = static_cast<int>(kPackedFp8Cols);
 constexpr int kPiece = 16;
-constexpr int kRounds = 4;  // Whose loads are in flight together.
+constexpr int kRounds = 4;  // Rounds whose loads are in flight together.
 static_assert(kCols == kActivationBlock && kCols == kEightColumns * 16);
 
-// Where 16 bytes of a row lie.
+// Address at which 16 bytes of a row lie.
 __device__ __forceinline__ int64_t PlaceOfPiece(int64_t block, int64_t num_rows, int64_t row, int piece) {
   return (block * num_rows + row) * kCols + (piece ^ static_cast<int>(row % kPackedRows)) * kPiece;
 }

@@ -16,7 +16,7 @@ struct PackedFp8 {
   const uint8_t* codes = nullptr;
   const float* scales =
       nullptr;           // [columns / 128][rows], powers of two; null for weights, which have their own.
-  int64_t num_rows = 0;  // Those that nothing was packed into are unspecified, codes and scales.
+  int64_t num_rows = 0;  // Rows that nothing was packed into are unspecified, codes and scales.
 };
 
 // Rows that CanPack takes, rounded as the release rounds them in front of FP8 and MXFP4 weights (formats/quantize.h): the codes and scales

@@ -1,4 +1,4 @@
-// V4's config.json.
+// Reader of V4's config.json in both dialects, with contradictions and unknown switches refused.
 #include <fmt/format.h>
 
 #include <algorithm>

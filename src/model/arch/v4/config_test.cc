@@ -1,3 +1,4 @@
+// Tests of V4's config reader: both dialects, contradictions, rotary sizes, quantisation sections, drafters.
 #include "model/config/config.h"
 
 #include <gmock/gmock.h>

@@ -10,7 +10,7 @@
 namespace dsv4::model {
 namespace {
 
-// What one layer attends to.
+// Layers that one layer attends to.
 struct Attends {
   V4Attention kind = V4Attention::kWindow;
   int64_t ratio = 0;

@@ -1,4 +1,4 @@
-// V4.1's config.json.
+// Reader of V4.1's config.json, nested or flat, with switches that no release uses refused.
 #include <fmt/format.h>
 
 #include <algorithm>

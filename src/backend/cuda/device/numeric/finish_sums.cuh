@@ -1,4 +1,5 @@
-// What is left to do with many sums of a thread: what Unpack's Finish (gemm_mma.cuh) does with one, without its division.
+// Final steps for many sums of a thread: what Unpack's Finish (gemm_mma.cuh) does with one, without its
+// division.
 #pragma once
 
 #include "backend/cuda/kernels/gemm/gemm_mma.cuh"
@@ -13,7 +14,8 @@ __device__ __forceinline__ double ReciprocalOfFloat(double x) {
   double y = approximation;
 #pragma unroll
   for (int i = 0; i < 3; ++i) y = fma(y, fma(-x, y, 1.0), y);
-  // Of 0 and of infinity, which is what a matrix of zeros may divide by, the approximation is exact, and the steps are NaN.
+  // For 0 and for infinity, which is what a matrix of zeros may divide by, the approximation is exact, and the
+  // steps are NaN.
   return isnan(y) ? approximation : y;
 }
 // NVFP4: the exact product of two floats, rounded once, by way of double or not.

@@ -38,7 +38,7 @@ __device__ __forceinline__ double SumOfFourGroups(const double (&sums)[4][4], in
   return sum + __shfl_xor_sync(kWholeWarp, sum, 1);  // and neighbours.
 }
 
-// Of what that gives: the sum over the four warps of the lane's group.
+// Sum over the four warps of the lane's group.
 __device__ __forceinline__ double SumOfFourWarps(double sum, int lane) {
   double total = __shfl_sync(kWholeWarp, sum, lane % 8);
 #pragma unroll

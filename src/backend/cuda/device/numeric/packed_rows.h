@@ -5,7 +5,8 @@
 
 namespace dsv4::backend::cuda {
 
-// Where things lie in a row of CacheFormat::Fp8(448, 64) and width 512, in bytes. The rest begins half as far in as it does in bf16.
+// Offsets in a row of CacheFormat::Fp8(448, 64) and width 512, in bytes. The rest begins half as far in as it
+// does in bf16.
 inline constexpr int kReleaseRowWidth = 512;
 inline constexpr int kReleaseRowCoded = 448;
 inline constexpr int kReleaseRowGroup = 64;

@@ -49,7 +49,8 @@ __device__ __forceinline__ float FastSwiglu(float gate, float up, float limit, f
   return y;
 }
 
-// Of two columns of gate and up: in fp32 where that leaves no doubt about the rounding, in double where it does.
+// SwiGLU of two columns of gate and up: in fp32 where that leaves no doubt about the rounding, in double
+// where it does.
 __device__ __forceinline__ uint32_t SwigluWord(uint32_t gates, uint32_t ups, float limit, float row_weight,
                                                bool& is_sure) {
   constexpr float kDoubt = 0x1p-19F;
@@ -62,7 +63,7 @@ __device__ __forceinline__ uint32_t SwigluWord(uint32_t gates, uint32_t ups, flo
   return word;
 }
 
-// Of eight.
+// The same for eight.
 __device__ __forceinline__ uint4 SwigluWords(uint4 gate, uint4 up, float limit, float row_weight) {
   const uint32_t gates[4] = {gate.x, gate.y, gate.z, gate.w};
   const uint32_t ups[4] = {up.x, up.y, up.z, up.w};

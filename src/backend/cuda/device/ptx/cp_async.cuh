@@ -16,7 +16,7 @@ __device__ __forceinline__ void CopyWordAsync(float* shared, const float* global
                : "memory");
 }
 
-// Those asked for since the last time are a group, which can be waited for.
+// Copies asked for since the last time form a group, which can be waited for.
 __device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Until all but the last `kPending` groups are there.
 template <int kPending>

@@ -1,4 +1,5 @@
-// What the machine code that is being compiled may use. The host chooses kernels by the same facts (lowering/device_limits.h).
+// Features that the machine code being compiled may use. The host chooses kernels by the same facts
+// (lowering/device_limits.h).
 #pragma once
 
 namespace dsv4::backend::cuda {

@@ -60,18 +60,19 @@ __device__ __forceinline__ void LoadTensorColumns(uint32_t address, float (&colu
 
 // --- Operands --------------------------------------------------------------------------------------------------------
 
-// Where an operand lies in shared memory: rows of 128 bytes, eight rows a kilobyte, 16-byte pieces permuted: piece i of row r at
-// i ^ r % 8. `address`: a kilobyte's beginning; a step further is 32 bytes further. Bits: address / 16; the distance of groups of
-// eight rows / 16 from bit 32; 1 from bit 46, which tells this unit's descriptors from Hopper's; 2 from bit 61 for the
-// permutation. (The distance from bit 16 is not used by this layout.)
+// Descriptor of an operand in shared memory: rows of 128 bytes, eight rows a kilobyte, 16-byte pieces
+// permuted: piece i of row r at i ^ r % 8. `address`: a kilobyte's beginning; a step further is 32 bytes
+// further. Bits: address / 16; the distance of groups of eight rows / 16 from bit 32; 1 from bit 46, which
+// tells this unit's descriptors from Hopper's; 2 from bit 61 for the permutation. (The distance from bit 16
+// is not used by this layout.)
 __device__ __forceinline__ uint64_t OperandDescriptor(uint32_t address) {
   return (uint64_t{2} << 61) | (uint64_t{1} << 46) | (uint64_t{1024 >> 4} << 32) | (uint64_t{1} << 16) |
          ((address & 0x3FFFFU) >> 4);
 }
 inline constexpr uint64_t kOperandStep = 32 >> 4;
 
-// Where 128 rows of four scales lie, 512 bytes: those of row r at 16 (r % 32) + 4 (r / 32). Nothing is permuted, groups of eight
-// 16-byte lines follow each other.
+// Descriptor of 128 rows of four scales, 512 bytes: those of row r at 16 (r % 32) + 4 (r / 32). Nothing is
+// permuted, groups of eight 16-byte lines follow each other.
 __device__ __forceinline__ uint64_t ScalesDescriptor(uint32_t address) {
   return (uint64_t{1} << 46) | (uint64_t{128 >> 4} << 32) | (uint64_t{1} << 16) | ((address & 0x3FFFFU) >> 4);
 }
@@ -83,15 +84,15 @@ __device__ __forceinline__ void CopyScales(uint32_t address, uint64_t descriptor
 
 // --- Steps -----------------------------------------------------------------------------------------------------------
 
-// What a step multiplies.
+// Operands that a step multiplies.
 enum class BlockScaledStep : uint8_t {
   kE4m3ByE4m3,  // 32 columns; e8m0 scales of 32 columns, of which the step takes one a row.
   kE2m1ByE4m3,  // The same; 16 e2m1 of A lie in 8 bytes, and 8 bytes behind them are not read.
   kE2m1ByE2m1,  // 64 columns; e4m3 scales of 16 columns, of which the step takes four a row.
 };
 
-// What is computed, in 32 bits: formats of A and B from bits 7 and 10, N / 8 from 17, whether scales are e8m0 at 23, 128 rows
-// at 27.
+// Formats and sizes of a step, in 32 bits: formats of A and B from bits 7 and 10, N / 8 from 17, whether
+// scales are e8m0 at 23, 128 rows at 27.
 __host__ __device__ constexpr uint32_t StepDescriptor(BlockScaledStep step, int num_columns) {
   // In the numbering of the steps of 8-bit operands e4m3 is 0 and e2m1 is 5, in that of 4-bit operands e2m1 is 1.
   const uint32_t a =

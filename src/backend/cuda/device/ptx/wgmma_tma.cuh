@@ -12,23 +12,24 @@ namespace dsv4::backend::cuda {
 
 // --- Tensor cores ----------------------------------------------------------------------------------------------------
 
-// Where B lies: rows of 128 bytes (64 columns of bf16), eight rows a kilobyte, its 16-byte pieces permuted: piece i of row r at
-// i ^ r % 8. `address` is that of the first step's columns in shared memory, a kilobyte's beginning plus 32 bytes a step.
+// Descriptor of B: rows of 128 bytes (64 columns of bf16), eight rows a kilobyte, its 16-byte pieces
+// permuted: piece i of row r at i ^ r % 8. `address` is that of the first step's columns in shared memory, a
+// kilobyte's beginning plus 32 bytes a step.
 __device__ __forceinline__ uint64_t MatrixDescriptor(uint32_t address) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   constexpr uint64_t kEightRows = uint64_t{1024 >> 4} << 32;
   return kSwizzle128 | kEightRows | (uint64_t{1} << 16) | ((address & 0x3FFFFU) >> 4);
 }
 
-// Where a B lies whose rows, of 64 columns each as above, are the steps' 16 terms, and whose columns are the result's: `address`
-// is that of the first term, 64 columns more lie `block_bytes` further.
+// Descriptor of a B whose rows, of 64 columns each as above, are the steps' 16 terms, and whose columns are
+// the result's: `address` is that of the first term, 64 columns more lie `block_bytes` further.
 __device__ __forceinline__ uint64_t TransposedDescriptor(uint32_t address, uint32_t block_bytes) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   constexpr uint64_t kEightRows = uint64_t{1024 >> 4} << 32;
   return kSwizzle128 | kEightRows | (uint64_t{block_bytes >> 4} << 16) | ((address & 0x3FFFFU) >> 4);
 }
 
-// What ordinary stores wrote into shared memory is seen by matrix steps behind the next barrier of the block.
+// Ordinary stores to shared memory become visible to wgmma behind the next barrier of the block.
 __device__ __forceinline__ void PublishToMatrixSteps() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -213,7 +214,7 @@ __device__ __forceinline__ void FenceRegisters(float (&d)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// What they hold is computed by now, not later when it is needed.
+// Register values are computed by now, not later when they are needed.
 __device__ __forceinline__ void FenceRegisters(uint32_t (&a)[4][4]) {
 #pragma unroll
   for (int i = 0; i < 16; ++i) asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
@@ -313,7 +314,7 @@ __device__ __forceinline__ void CopyBulkToCluster(void* shared, const void* glob
       "l"(global), "r"(num_bytes), "r"(SharedAddress(barrier)), "h"(blocks)
       : "memory");
 }
-// Where the same place of block `rank` of the cluster is.
+// Address of the same location in block `rank` of the cluster.
 __device__ __forceinline__ uint32_t AddressInCluster(const void* shared, uint32_t rank) {
   uint32_t there;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(SharedAddress(shared)), "r"(rank));

@@ -49,8 +49,9 @@ __device__ __forceinline__ void SendTo(uint32_t* place, uint32_t value, uint64_t
       "r"(value), "r"(SharedAddress(barrier)), "r"(rank)
       : "memory");
 }
-// What lies at `place` here, `num_bytes` (a multiple of 16, as is the address), to the same place of block `rank`, by TMA: what
-// ordinary stores wrote is published to it before (PublishToMatrixSteps), and stays until the receiver has all.
+// Sends the bytes at `place` here, `num_bytes` (a multiple of 16, as is the address), to the same place of
+// block `rank`, by TMA: what ordinary stores wrote is published to it before (PublishToMatrixSteps), and
+// stays until the receiver has all.
 __device__ __forceinline__ void SendBytesTo(const void* place, uint32_t num_bytes, uint64_t* barrier,
                                             int rank) {
   asm volatile(
@@ -75,7 +76,8 @@ __device__ __forceinline__ void WaitForReceipts(uint64_t* barrier) {
 __device__ __forceinline__ void ArriveAtClusterRelaxed() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
-// What this thread has read of other blocks' memory it has read when they are through; waits for what it has stored, too.
+// Reads of other blocks' memory by this thread are done when they are through; waits for what it has stored,
+// too.
 __device__ __forceinline__ void ArriveAtCluster() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }

@@ -17,7 +17,7 @@ __device__ __forceinline__ void ArriveAtBlock(uint64_t* barrier, int rank) {
       "r"(rank)
       : "memory");
 }
-// Where a place of this block's shared memory lies in that of block `rank`, for loads from there.
+// Address in block `rank` of a location of this block's shared memory, for loads from there.
 __device__ __forceinline__ uint32_t AddressInBlock(uint32_t address, int rank) {
   uint32_t there;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));

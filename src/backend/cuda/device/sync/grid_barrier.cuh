@@ -1,5 +1,6 @@
-// Where blocks of a grid wait for blocks of the same grid inside a launch. They must all run at once: DeviceQueue::RunsAtOnce
-// says whether they can, and what was launched before them ends by itself. Some blocks arrive, all wait, all leave:
+// Barrier at which blocks of a grid wait for blocks of the same grid inside a launch. They must all run at
+// once: DeviceQueue::RunsAtOnce says whether they can, and what was launched before them ends by itself. Some
+// blocks arrive, all wait, all leave:
 //
 //   if (this block has something that others need) ArriveAtBarrier(barrier);
 //   WaitForBlocks(barrier, blocks that arrive);
@@ -28,7 +29,7 @@ __device__ __forceinline__ bool IsLastThread() {
   return threadIdx.x + 1 == (kThreads == 0 ? blockDim.x : static_cast<unsigned>(kThreads));
 }
 
-// What the block has written is there for those that wait. Called by all threads that take part.
+// Data that the block has written is there for those that wait. Called by all threads that take part.
 template <int kThreads = 0>
 __device__ __forceinline__ void ArriveAtBarrier(GridBarrier* barrier) {
   MeetThreads<kThreads>();

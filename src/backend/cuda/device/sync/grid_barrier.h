@@ -14,7 +14,7 @@ struct GridBarrier {
       [kArrivalsOfBarrier];  // For kernels that count blocks at other places than this one; zero between launches.
 };
 
-// Of a context: a launch uses as many as it has groups of blocks that meet.
+// Barriers of a context: a launch uses as many as it has groups of blocks that meet.
 inline constexpr int kNumGridBarriers = 32;
 
 }  // namespace dsv4::backend::cuda

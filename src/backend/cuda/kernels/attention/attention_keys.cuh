@@ -5,11 +5,11 @@
 
 namespace dsv4::backend::cuda {
 
-// Where the keys lie, for code that knows how many there are.
+// Locations of the keys, for code that knows how many there are.
 struct KeyRows {
   const SequenceTable& table;
   const SequenceRows& sequence;
-  const int32_t* rows;  // Of the entries, by number; null: all of them.
+  const int32_t* rows;  // The entries', by number; null: all of them.
   int64_t window_begin;
   int64_t num_window;
   int64_t num_keys;

@@ -1,3 +1,5 @@
+// Kernel of attention over ranks for a few tokens: queries go out, parts of values come back, merged and
+// rotated in one launch.
 #include <algorithm>
 
 #include "backend/cuda/kernels/attention/attention_over_ranks.cuh"

@@ -20,7 +20,7 @@ namespace over_ranks {
 
 inline constexpr int kMaxTiles = static_cast<int>(kMaxOverRanksTiles);
 static_assert(kOverRanksHeads == kAttentionHeads);
-// That each of so many blocks combines.
+// Heads that each of so many blocks combines.
 template <int kBlocks>
 inline constexpr int kHeadsOfBlock = kAttentionHeads / kBlocks;
 
@@ -61,7 +61,7 @@ __device__ __forceinline__ bool TakeQueries(const cooperative_groups::cluster_gr
                                             int owner, int64_t sent, int num_tiles, bool active,
                                             uint32_t* all) {
   constexpr int kWordsOfHead = kDim / 2;
-  constexpr int kWords = kHeadsOfBlock<kBlocks> * kWordsOfHead / kAttentionThreads;  // Of a thread.
+  constexpr int kWords = kHeadsOfBlock<kBlocks> * kWordsOfHead / kAttentionThreads;  // A thread's.
   const auto first = static_cast<int>(cluster.block_rank() * kWords * kAttentionThreads + threadIdx.x);
   uint64_t words[kWords] = {};
   bool whole = true;
@@ -152,7 +152,8 @@ __device__ __forceinline__ JoinedHeads<kDim, kHeadsOfBlock<kBlocks>> JoinTiles(
   return joined;
 }
 
-// Where a head's columns, its maximum and its sum lie in a row: number i of a thread's, the last two of all threads.
+// Offsets of a head's columns, its maximum and its sum in a row: number i of a thread's, the last two of all
+// threads.
 template <int kDim>
 __device__ __forceinline__ int ColumnOf(int i) {
   return i < kColumns<kDim> ? i * kAttentionThreads + static_cast<int>(threadIdx.x)
@@ -181,7 +182,7 @@ __device__ __forceinline__ bool MergeHeads(const AttentionOverRanks& p,
   const PeerLinks& links = p.links;
   const auto thread = static_cast<int>(threadIdx.x);
   std::byte* const mailbox = links.mailboxes[links.rank];
-  const int64_t row = token * p.own_heads + own_head;  // Of what every rank sends.
+  const int64_t row = token * p.own_heads + own_head;  // Row in what every rank sends.
   float sinks[kCount] = {};
   if (p.o != nullptr) {
 #pragma unroll
@@ -284,14 +285,14 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
   const int block = static_cast<int>(cluster.block_rank());
   const int thread = static_cast<int>(threadIdx.x);
   const PeerLinks& links = p.links;
-  const uint64_t round = links.state->round + 1;  // Of the queries; the parts' is the next.
+  const uint64_t round = links.state->round + 1;  // Round of the queries; the parts' is the next.
   const bool active = links.state->broken == 0;
   bool whole = true;
   const int first_head = static_cast<int>(blockIdx.y) * kAttentionHeads;
   const int owner = first_head / p.own_heads;
   const int own_begin = links.rank * p.own_heads;
   const int64_t token = blockIdx.z;
-  const int64_t own_words = p.own_heads * (kDim / 2);  // Of a token's queries.
+  const int64_t own_words = p.own_heads * (kDim / 2);  // Words of a token's queries.
   const uint32_t* const own_q = p.own_q + token * own_words;
   uint32_t* const all_q = p.all_q + token * p.part.num_heads * (kDim / 2);
   if (owner != links.rank) ArriveAtClusterRelaxed();
@@ -354,7 +355,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
   }
   cluster.sync();
 
-  // Those columns that are rotated lie among a thread's last.
+  // Rotated columns lie among a thread's last.
   const int place = thread - kAttentionThreads + 2 * p.rotation.num_frequencies;
   Turn turn = {.rotates = place >= 0, .by = make_double2(1.0, 0.0)};
   if (p.rotation.num_frequencies > 0 && owner == links.rank) {
@@ -369,7 +370,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
   constexpr int kHeads = kHeadsOfBlock<kBlocks>;
   const JoinedHeads<kDim, kHeads> joined = JoinTiles<kDim, kBlocks>(cluster, results, block, num_tiles);
   __syncwarp();
-  ArriveAtCluster();  // What this block reads of others it has read; no part is stored yet.
+  ArriveAtCluster();  // Reads of others by this block are done; no part is stored yet.
   constexpr int kWidth = kDim + 2;
   const int64_t head = first_head + block * kHeads;
   const int64_t of_owner = head - int64_t{owner} * p.own_heads;
@@ -380,7 +381,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
     for (int i = 0; i < kColumns<kDim> + 2; ++i) {
       const int column = ColumnOf<kDim>(i);
       const float number = NumberOf(joined, h, i);
-      // What all threads have is the first one's.
+      // Flags of all threads are the first one's.
       if (i >= kColumns<kDim> && thread != 0) continue;
       row[column] = number;
       if (p.parts == nullptr || owner == links.rank || !active) continue;
@@ -390,7 +391,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
     }
   }
   if (p.parts != nullptr && owner == links.rank) {
-    // Of many ranks head by head: words of all do not fit in registers.
+    // With many ranks head by head: words of all do not fit in registers.
     constexpr int kAtOnce = kRanks <= 4 ? 2 : 1;
     static_assert(kHeads % kAtOnce == 0);
 #pragma unroll

@@ -9,7 +9,8 @@ namespace dsv4::backend::cuda {
 
 class CudaContext;
 
-// Of 2, 4 or 8 ranks, heads 128 or 512 wide. `num_tiles`: of keys, that a token has at most (over_ranks_rules::NumTiles).
+// Launch for 2, 4 or 8 ranks, heads 128 or 512 wide. `num_tiles`: of keys, that a token has at most
+// (over_ranks_rules::NumTiles).
 void LaunchAttentionOverRanks(CudaContext& context, const AttentionOverRanks& params, int64_t num_tiles);
 
 }  // namespace dsv4::backend::cuda

@@ -256,7 +256,8 @@ template <typename T>
 __global__ void __launch_bounds__(32 * kMergeWarps)
     AttentionPartMergeKernel(const float* parts, const float* sink, T* o, int64_t num_rows, int num_parts,
                              int num_heads, int dim) {
-  extern __shared__ double all_factors[];  // Of a row's parts, 0 where one has no keys; then the sink's.
+  // Factors of a row's parts, 0 where one has no keys; then the sink's.
+  extern __shared__ double all_factors[];
   BeginKernel();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;

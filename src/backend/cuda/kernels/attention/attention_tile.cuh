@@ -33,14 +33,14 @@ struct AttentionTile {
 };
 using AttentionLogits = float[kAttentionHeads][kAttentionKeys + 4];
 
-// Of a block that takes one tile.
+// Memory of a block that takes one tile.
 template <int kDim>
 struct TileMemory {
   AttentionTile<kDim> tile;
   AttentionLogits logits;
 };
 
-// Of every tile of some tokens, before they are joined.
+// Results of every tile of some tokens, before they are joined.
 struct PartialResults {
   float* values;  // [tokens, num_heads, max_tiles, head_dim]
   float* maxima;  // [tokens, num_heads, max_tiles], of a tile's logits
@@ -83,7 +83,7 @@ __device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&r)[4], const v
 // Asks for the queries of num_heads heads, one behind the other at `q`; the others are zero. They are there after LoadKeys.
 template <int kDim>
 __device__ __forceinline__ void LoadQueries(AttentionQueries<kDim>& to, const uint16_t* q, int num_heads) {
-  constexpr int kPieces = kDim / 8;  // Of 16 bytes in a row.
+  constexpr int kPieces = kDim / 8;  // Pieces of 16 bytes in a row.
   for (int i = static_cast<int>(threadIdx.x); i < kAttentionHeads * kPieces; i += kAttentionThreads) {
     const int head = i / kPieces;
     const int piece = i % kPieces * 8;
@@ -102,7 +102,7 @@ __device__ __forceinline__ void LoadReleaseKeys(AttentionTile<kReleaseRowWidth>&
                                                 int64_t first_key, int num_keys) {
   constexpr int kKeysOfWarp = kAttentionKeys / kAttentionWarps;
   constexpr int kPieces = kReleaseRowBytes / 16;
-  constexpr int kBegin = kReleaseRowCoded;  // Of a packed row, in bytes.
+  constexpr int kBegin = kReleaseRowCoded;  // A packed row's, in bytes.
   static_assert(kBegin + kReleaseRowBytes == static_cast<int>(sizeof(m.keys[0])));
   constexpr int kScales = kBegin + kReleaseRowScales;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -132,7 +132,7 @@ __device__ __forceinline__ void LoadReleaseKeys(AttentionTile<kReleaseRowWidth>&
 #pragma unroll
     for (int i = 0; i < kRowsAtOnce; ++i) copy(begin + i, rows[i], lane);
   }
-  constexpr int kRest = kPieces - 32;  // Of a row.
+  constexpr int kRest = kPieces - 32;  // A row's.
   constexpr int kRestOfLane = (kKeysOfWarp * kRest + 31) / 32;
   const unsigned char* rows[kRestOfLane];
 #pragma unroll
@@ -229,7 +229,7 @@ __device__ __forceinline__ void LoadKeys(AttentionTile<kDim>& m, const KeyRows& 
     }
     if (keys.table.form == StoredForm::kV41) {
       LoadV41Keys(m, keys, first_key, num_keys);
-      CommitCopies();  // Of queries.
+      CommitCopies();  // Queries are asked for too.
       WaitForCopies<0>();
       __syncthreads();
       return;
@@ -239,7 +239,7 @@ __device__ __forceinline__ void LoadKeys(AttentionTile<kDim>& m, const KeyRows& 
   __syncthreads();
   if (keys.table.form != StoredForm::kWide) {
     LoadAnyKeys(m, keys, first_key, num_keys);
-    CommitCopies();  // Of queries.
+    CommitCopies();  // Queries'.
     WaitForCopies<0>();
     __syncthreads();
     return;

@@ -1,3 +1,5 @@
+// Attention of up to 8 tokens on tensor cores: a cluster of blocks for 16 heads of a token, combined through
+// shared memory.
 #include <cooperative_groups.h>
 
 #include "backend/cuda/device/sync/device_fault.cuh"
@@ -16,7 +18,7 @@ namespace cg = cooperative_groups;
 // Tile t is that of block t % blocks of a cluster (BlocksOfDecodeCluster).
 static_assert(2 * kMaxDecodeClusterFrequencies == kAttentionThreads);
 
-// What a tile gave. Its logits lie where its values come.
+// Result of a tile. Its logits lie where its values come.
 template <int kDim>
 struct TileResults {
   union {
@@ -29,7 +31,7 @@ struct TileResults {
 template <int kDim>
 struct ClusterMemory {
   AttentionTile<kDim> tile;
-  float maxima[kAttentionHeads];    // Of the logits of this block's tiles.
+  float maxima[kAttentionHeads];    // Maxima of the logits of this block's tiles.
   TileResults<kDim> first_results;  // As many as a block has tiles follow each other.
 };
 
@@ -43,7 +45,7 @@ template <int kDim, int kBlocks>
 __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
     DecodeClusterKernel(const __grid_constant__ SequenceTable table, const AttentionParams p,
                         const OutputRotation rotation) {
-  constexpr int kHeadsOfBlock = kAttentionHeads / kBlocks;  // That it combines.
+  constexpr int kHeadsOfBlock = kAttentionHeads / kBlocks;  // Heads that it combines.
   BeginKernel();
   extern __shared__ __align__(16) unsigned char raw[];
   auto& m = *reinterpret_cast<ClusterMemory<kDim>*>(raw);
@@ -57,7 +59,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
   const int first_head = static_cast<int>(blockIdx.y) * kAttentionHeads;
   const int num_heads = min(kAttentionHeads, p.num_heads - first_head);
   const int thread = static_cast<int>(threadIdx.x);
-  const int head = thread / 8;  // Where eight threads share one.
+  const int head = thread / 8;  // Only where eight threads share one.
   const auto load_keys = [&](int i) {
     const int64_t first_key = int64_t{rank + i * kBlocks} * kAttentionKeys;
     const int num_keys = static_cast<int>(min(int64_t{kAttentionKeys}, keys.num_keys - first_key));

@@ -23,7 +23,7 @@ using namespace columns;  // NOLINT(google-build-using-namespace): all of it is 
 
 // --- Consumers -------------------------------------------------------------------------------------------------------
 
-// Of a warpgroup.
+// A warpgroup's.
 __device__ __forceinline__ void MeetGroup(int group) {
   asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(kConsumers / 2) : "memory");
 }
@@ -44,7 +44,7 @@ __device__ __forceinline__ void Consume(Shared<kBlocks, kPacked>& m, const Atten
   for (int r = 0; r < 2; ++r)
     sinks[r] = row + 8 * r < item.num_heads ? p.sink[item.first_head + row + 8 * r] : -INFINITY;
 
-  // Of this warpgroup's tile number i.
+  // Number of this warpgroup's tile i.
   const auto tile_of = [&](int i) { return (2 * i + group) * kBlocks + item.rank; };
   float maxima[2] = {-INFINITY, -INFINITY};
   float logits[kMostMine][kLogits] = {};
@@ -102,7 +102,7 @@ __device__ __forceinline__ void Consume(Shared<kBlocks, kPacked>& m, const Atten
 #pragma unroll
   for (int i = 0; i < kMostMine; ++i) {
     if (i >= mine) continue;
-    const int own = 2 * i + group;  // Of the block's tiles.
+    const int own = 2 * i + group;  // Tiles of this block.
     auto* const sums = reinterpret_cast<float*>(m.place + sums_begin + own * kSumBytes);
     WeighLogits(logits[i], maxima, logits[i]);
     StoreWeightsOfThreads(m.place + own * kBlockBytes, logits[i], thread % 128);
@@ -153,7 +153,7 @@ __device__ __forceinline__ void Consume(Shared<kBlocks, kPacked>& m, const Atten
     }
   }
   __syncwarp();
-  ArriveAtCluster();  // What this thread reads of others' weights it has read.
+  ArriveAtCluster();  // Reads of others' weights by this thread are done.
   if (group >= C::kGroups) return;
 
 #pragma unroll

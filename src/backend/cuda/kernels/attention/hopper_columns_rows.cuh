@@ -25,12 +25,12 @@ inline constexpr int kRegistersOfConsumer =
     (128 * kThreads - kBringers * kProducers * kRegistersOfBringer) / kConsumers;
 static_assert(kRegistersOfConsumer % 8 == 0);
 
-// Of a producer: its warpgroup, and its warp there.
+// Warpgroup of a producer, and its warp there.
 __device__ __forceinline__ int BringerOf(int thread) { return (thread - kConsumers) / kProducers; }
 __device__ __forceinline__ int WarpOfBringer(int thread) { return thread % kProducers / 32; }
 static_assert(kConsumers % kProducers == 0);
 
-inline constexpr int kHalves = 2;  // Of 64 rows' columns: what comes by itself.
+inline constexpr int kHalves = 2;  // Halves of 64 rows' columns: what comes by itself.
 inline constexpr int kSumBytes = kHeads * static_cast<int>(sizeof(float));
 
 // How shared memory is laid out. First: queries, two tiles of keys, and some room. When all logits are known: weights of the block's own tiles
@@ -42,17 +42,17 @@ inline constexpr int kPlaceBytes = kRoomBegin + 2 * kBlockBytes;
 inline constexpr int kMostSlots = 16;
 inline constexpr int kMostPackedSlots = 12;  // Beside scales there is room for no more.
 
-// What follows from the number of a cluster's blocks.
+// Sizes that follows from the number of a cluster's blocks.
 template <int kBlocks, bool kPacked>
 struct Cut {
-  static constexpr int kColumns = kDim / kBlocks;                         // Of a block.
+  static constexpr int kColumns = kDim / kBlocks;                         // A block's.
   static constexpr int kGroups = kColumns >= 2 * kCols ? 2 : 1;           // Warpgroups that have values,
   static constexpr int kGroupColumns = kColumns / kGroups;                // and how many columns each.
   static constexpr int kSlotBytes = kGroupColumns / kCols * kBlockBytes;  // Such columns of a tile.
   static constexpr int kMostTilesOfGroup = (kMostTiles + 2 * kBlocks - 1) / (2 * kBlocks);
 
   static constexpr int SlotBegin(int slot) { return kPlaceBytes - (slot + 1) * kSlotBytes; }
-  // Of a block, at most.
+  // A block's, at most.
   static constexpr __host__ __device__ __forceinline__ int OwnTiles(int num_tiles) {
     return (num_tiles + kBlocks - 1) / kBlocks;
   }
@@ -65,8 +65,9 @@ struct Cut {
   static_assert(SlotBegin(0) >= kRoomBegin);
 };
 
-// Where a fill of slots comes, and how often the slot was filled before. Each bringing warpgroup has every other fill and every other slot: a
-// slot that changed hands would be waited for by a warpgroup that has not seen its last phase, and parity does not tell two phases apart.
+// Position of a fill of slots, and how often the slot was filled before. Each bringing warpgroup has every
+// other fill and every other slot: a slot that changed hands would be waited for by a warpgroup that has not
+// seen its last phase, and parity does not tell two phases apart.
 struct FillPlace {
   int slot;
   int round;
@@ -78,7 +79,8 @@ __device__ __forceinline__ FillPlace PlaceOfFill(int fill, int num_slots) {
   return {.slot = i % own * kBringers + of, .round = i / own};
 }
 
-// Of packed rows, of each four columns' blocks that begin at a multiple of four: of halves of keys, and of slots.
+// Scales of packed rows, of each four columns' blocks that begin at a multiple of four: of halves of keys,
+// and of slots.
 template <bool kPacked>
 struct Scales {};
 template <>
@@ -91,7 +93,7 @@ template <int kBlocks, bool kPacked>
 struct Shared {
   unsigned char place[kPlaceBytes];
   const uint16_t* rows[kMostTiles * kKeys];  // Null behind the last key.
-  float maxima[kBlocks][2][kHeads];          // Of the logits of each block's warpgroups.
+  float maxima[kBlocks][2][kHeads];          // Maxima of each block's warpgroups.
   uint64_t q_full[kHalves];
   uint64_t keys_full[2][kHalves];
   uint64_t keys_empty[2];
@@ -104,7 +106,7 @@ struct Shared {
 static_assert(sizeof(Shared<8, false>) <= DeviceLimits().shared_bytes);
 static_assert(sizeof(Shared<8, true>) <= DeviceLimits().shared_bytes);
 
-// What a block has to do: tiles rank, rank + kBlocks, ... of a token.
+// Work of a block: tiles rank, rank + kBlocks, ... of a token.
 struct Item {
   int64_t token;
   int first_head;
@@ -112,7 +114,7 @@ struct Item {
   int num_keys;
   int num_tiles;
   int rank;
-  int num_own;  // Of its tiles.
+  int num_own;  // Its tiles'.
 };
 
 // --- Producers -------------------------------------------------------------------------------------------------------
@@ -197,7 +199,7 @@ __device__ __forceinline__ void CopyPacked(unsigned char* to, uint32_t (&scales)
     copy(line + i * kBlockBytes, first, at);
     copy(line + i * kBlockBytes + 8 * kLineBytes, second, at);
   }
-  // What has no codes: eight lanes a row. It is the last block.
+  // Columns without codes: eight lanes a row. It is the last block.
   if (first_block + kCount > kCodedBlocks) {
     const unsigned char* rows[4];
 #pragma unroll
@@ -251,7 +253,7 @@ __device__ __forceinline__ void WidenPacked(unsigned char* of, const uint32_t (&
   }
   uint32_t from = SharedAddress(of) + PieceOfLine(row, piece / 2) + piece % 2 * 8;
   uint32_t to = SharedAddress(of) + PieceOfLine(row, piece);
-  uint32_t byte = 0x4040U + first_block % 4 * 0x101U;  // Of the words of scales: into both halves.
+  uint32_t byte = 0x4040U + first_block % 4 * 0x101U;  // Scale words, into both halves.
 #pragma unroll 1
   for (int i = 0; i < kCount; ++i, from += kBlockBytes, to += kBlockBytes, byte += 0x101U) {
     if (first_block + i >= kCodedBlocks) break;
@@ -277,9 +279,9 @@ __device__ __forceinline__ void WidenPacked(unsigned char* of, const uint32_t (&
   }
 }
 
-// What brings rows to a block: halves of its tiles, and slots. A warpgroup has every other of them. Packed ones widen when they have come, a
-// few behind those that are asked for; before a producer waits for room, all that it has asked for is finished, since that may be what
-// others wait for.
+// Producer of rows for a block: halves of its tiles, and slots. A warpgroup has every other of them. Packed
+// ones widen when they have come, a few behind those that are asked for; before a producer waits for room,
+// all that it has asked for is finished, since that may be what others wait for.
 template <int kBlocks, bool kPacked>
 class Bringing {
  public:
@@ -309,7 +311,7 @@ class Bringing {
   // fetch different code here, and it should stay in the caches of instructions.
   __device__ __forceinline__ void Rest() {
     const int num_fills = item_.num_tiles * C::kGroups;
-    // What need not wait for keys to be used comes before further tiles do.
+    // Copies that need not wait for keys to be used come before further tiles do.
     constexpr int kRoomSlots = (kPlaceBytes - kRoomBegin) / C::kSlotBytes;
     const int num_early = item_.num_own > 2 ? min(min(kRoomSlots, num_slots_), num_fills) : 0;
     const int num_odd = item_.num_own / 2;
@@ -323,7 +325,7 @@ class Bringing {
     while (true) {
       const bool is_tile = tile < item_.num_own && fill >= num_early;
       const bool is_fill = !is_tile && fill < num_fills;
-      // What must have been used before.
+      // Phase that must have passed before.
       Phase used = {nullptr, 0};
       Phase used_too = {nullptr, 0};
       if (is_tile) {
@@ -367,7 +369,7 @@ class Bringing {
   }
 
  private:
-  // Of a barrier, or none.
+  // A barrier's, or none.
   struct Phase {
     uint64_t* barrier;
     int parity;
@@ -378,7 +380,7 @@ class Bringing {
       if (barrier != nullptr) WaitForPhase(barrier, static_cast<uint32_t>(parity));
     }
   };
-  // What was asked for, in a byte: kTile and whether it is an odd one, or a slot and whose columns.
+  // Request in a byte: kTile and whether it is an odd one, or a slot and whose columns.
   static constexpr uint32_t kTile = 0x80;
   static constexpr int kInFlight = 4;
   static_assert(2 * kMostSlots <= static_cast<int>(kTile) && 8 * kInFlight <= 32 && C::kGroups <= 2);
@@ -404,7 +406,7 @@ class Bringing {
     CommitCopies();
     asked_ |= what << (8 * num_asked_++);
   }
-  // What was asked for longest ago; the others are still on their way when there is room again.
+  // Oldest request; the others are still on their way.
   __device__ __forceinline__ void FinishFirst() {
     switch (num_asked_) {
       case 1:

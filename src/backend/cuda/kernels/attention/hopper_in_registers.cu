@@ -24,13 +24,13 @@ constexpr int kMostTiles = static_cast<int>(kMaxInRegistersTiles);
 constexpr int kStepsOfBlock = kCols / 16;
 
 struct Shared {
-  Rows keys[2];  // Of even and odd tiles.
+  Rows keys[2];  // Keys of even and odd tiles.
   // The queries, then bf16 weights [tiles][kHeads][kKeys], pieces permuted.
   unsigned char q_or_weights[std::max(kRowBlocks, kMostTiles) * kBlockBytes];
   float tile_sums[kMostTiles][kHeads];
-  float maxima[2][kHeads];  // Of each warpgroup's logits.
-  uint2 scales[2][kKeys];   // Of packed keys.
-  int num_keys;             // Of the token whose queries are there.
+  float maxima[2][kHeads];  // Maxima of each warpgroup.
+  uint2 scales[2][kKeys];   // Packed keys'.
+  int num_keys;             // Keys of the token whose queries are there.
   uint64_t keys_full[2];
   uint64_t keys_empty[2];
   uint64_t q_full;
@@ -94,7 +94,7 @@ __device__ __forceinline__ void CopyPackedKeys(Rows& rows, uint2 (&scales)[kKeys
     CopyPieceOfBlock(to + kCodedBlocks * kBlockBytes, first_row + row, piece, kCodedBlocks, from, any);
   }
 }
-// Those 32 rows, by the warp that has brought them.
+// Widens 32 rows, by the warp that has brought them.
 __device__ __forceinline__ void WidenKeys(Rows& rows, const uint2 (&scales)[kKeys], int first_row) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   constexpr int kAtOnce = 4;
@@ -125,7 +125,7 @@ __device__ __forceinline__ void Produce(Shared& m, const SequenceTable& table, c
   const int first_row = warp % 2 * 32;
   const int groups = HeadGroups(p);
   const int num_items = p.num_tokens * groups;
-  uint32_t fills = 0;  // Of the place for these tiles.
+  uint32_t fills = 0;  // Fills of the buffer for these tiles.
   uint32_t token_parity = 0;
   for (int item = static_cast<int>(blockIdx.x); item < num_items; item += static_cast<int>(gridDim.x)) {
     const int64_t token = item / groups;
@@ -145,7 +145,7 @@ __device__ __forceinline__ void Produce(Shared& m, const SequenceTable& table, c
     const auto row_of = [&](int key, int64_t place) -> const uint16_t* {
       return key < num_keys ? keys.template RowAt<uint16_t>(key, place) : nullptr;
     };
-    // Of the fill that is next, and of the one behind it: neither is waited for when copies could be asked for.
+    // Rows of the next fill and of the one behind it: neither is waited for when copies could be asked for.
     const uint16_t* row = row_of(key_of(0), place_of(key_of(0)));
     int64_t place = place_of(key_of(1));
     const auto bring = [&](int fill) {
@@ -185,7 +185,7 @@ __device__ __forceinline__ void Produce(Shared& m, const SequenceTable& table, c
         }
       }
     };
-    // Of the token in front, the place of weights that there are is given back tile by tile.
+    // Releases the weights of the token in front tile by tile.
     constexpr int kEarlyBlock = 3;
     bring_queries(kEarlyBlock, kRowBlocks);
     CommitCopies();
@@ -223,7 +223,7 @@ __device__ __forceinline__ void Consume(Shared& m, const AttentionParams& p) {
   const int row = RowOf(thread);
   const int groups = HeadGroups(p);
   const int num_items = p.num_tokens * groups;
-  uint32_t fills[2] = {0, 0};  // Of both places, before this token.
+  uint32_t fills[2] = {0, 0};  // Fills of both buffers, before this token.
   uint32_t token_parity = 0;
   for (int item = static_cast<int>(blockIdx.x); item < num_items; item += static_cast<int>(gridDim.x)) {
     const int64_t token = item / groups;

@@ -1,5 +1,5 @@
-// What the attentions by wgmma share (hopper_two_pass, hopper_in_registers, hopper_cluster_columns): sizes, how rows lie in shared memory,
-// and how warps divide the work.
+// Common parts of the attentions by wgmma (hopper_two_pass, hopper_in_registers, hopper_cluster_columns):
+// sizes, how rows lie in shared memory, and how warps divide the work.
 #pragma once
 
 #include "backend/cuda/device/ptx/wgmma_tma.cuh"
@@ -7,7 +7,7 @@
 namespace dsv4::backend::cuda::hopper {
 
 inline constexpr int kDim = 512;
-inline constexpr int kHeads = 64;          // Of a block or cluster,
+inline constexpr int kHeads = 64;          // Sizes of a block or cluster,
 inline constexpr int kKeys = 64;           // and keys of a tile.
 inline constexpr int kLogits = kKeys / 2;  // A thread's of a tile, where a warpgroup has it.
 
@@ -21,7 +21,7 @@ inline constexpr int kRowsBytes = kRowBlocks * kBlockBytes;
 struct Rows {
   unsigned char bytes[kRowsBytes];
 };
-// Where a piece of a row lies in its block.
+// Address of a piece of a row in its block.
 __device__ __forceinline__ uint32_t PieceOfLine(int row, int piece) {
   return static_cast<uint32_t>(row * kLineBytes + (piece ^ (row % kLinePieces)) * 16);
 }

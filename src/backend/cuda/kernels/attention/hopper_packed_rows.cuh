@@ -9,7 +9,7 @@
 namespace dsv4::backend::cuda::hopper {
 
 inline constexpr int kCodedBlocks = kReleaseRowCoded / kReleaseRowGroup;
-inline constexpr int kCodePieces = kReleaseRowGroup / 16;  // Of a line.
+inline constexpr int kCodePieces = kReleaseRowGroup / 16;  // A line's.
 
 __device__ __forceinline__ void CopyAsync8(uint32_t shared, const void* global, bool exists) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared), "l"(global), "r"(exists ? 8 : 0)

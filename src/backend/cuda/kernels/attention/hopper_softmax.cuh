@@ -15,7 +15,7 @@ __device__ __forceinline__ float LogitOf(float sum, int k, Key first_key, Key nu
   const Key key = first_key + k / 4 * 8 + place * 2 + k % 2;
   return key < num_keys ? sum * softmax_scale : -INFINITY;
 }
-// Of the four lanes of each row.
+// Maximum over the four lanes of each row.
 __device__ __forceinline__ void ShareLargest(float (&maxima)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {

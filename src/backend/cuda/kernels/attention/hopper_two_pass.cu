@@ -22,10 +22,10 @@ struct Shared {
   Rows keys[kBuffers];
   Rows q;
   unsigned char weights[kBlockBytes];   // bf16 [kHeads][kKeys], pieces permuted.
-  float group_sums[kHeads][kKeys / 8];  // Of a tile's weights, eight keys each.
-  float maxima[2][kHeads];              // Of each warpgroup's logits.
+  float group_sums[kHeads][kKeys / 8];  // Sums of a tile's weights, eight keys each.
+  float maxima[2][kHeads];              // Maxima of each warpgroup.
   float normalizers[kHeads];
-  uint2 scales[kBuffers][kKeys];  // Of packed rows.
+  uint2 scales[kBuffers][kKeys];  // Packed rows'.
 };
 
 // A thread's share of 64 rows: a quarter of row thread / 4. `row` is null where there is none: zeros.

@@ -33,7 +33,7 @@ struct SequenceTable {
   int64_t rows_per_page = 1;
   StoredRows ring;
   StoredRows paged;
-  StoredForm form = StoredForm::kWide;  // Of both.
+  StoredForm form = StoredForm::kWide;  // Both's.
 
 #ifdef __CUDACC__
   // Each has a token at least, so the one of a token is not behind its number; in a decode step, whose sequences have one each, and

@@ -16,12 +16,12 @@
 
 namespace dsv4::backend::cuda {
 
-// What a table says of sequences beside where they are.
+// Options for what a table says of sequences beside where they are.
 struct SequenceTableOptions {
   int64_t ratio = 0;           // Tokens of an entry; 0: there are none.
   EntryShard shard;            // The entries whose rows are here.
   int64_t shift = 0;           // Added to first_position.
-  int64_t width = 0;           // Of a row,
+  int64_t width = 0;           // A row's,
   DType dtype = DType::kBF16;  // and what it is read as: that of the queries.
 };
 

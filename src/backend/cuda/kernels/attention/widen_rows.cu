@@ -1,3 +1,4 @@
+// Kernel that widens packed cache rows to bf16 in scratch, in front of attention of many tokens.
 #include <algorithm>
 #include <vector>
 

@@ -9,14 +9,14 @@
 
 namespace dsv4::backend::cuda {
 
-// What queries of a sequence may read: rows of its window, and of its entries from the first on.
+// Rows that queries of a sequence may read: rows of its window, and of its entries from the first on.
 struct RowsRead {
   int64_t window_begin = 0;
   int64_t num_window = 0;
   int64_t num_entries = 0;
 };
 
-// Of each of `table`'s sequences, in order; all of them wide in scratch of the op that runs.
+// Wide rows for each of `table`'s sequences, in order; all of them wide in scratch of the op that runs.
 Result<SequenceTable> WidenRows(CudaContext& context, const SequenceTable& table,
                                 std::span<const SequenceRows> sequences, std::span<const RowsRead> rows);
 

@@ -1,3 +1,4 @@
+// Kernels that copy small arrays between pinned host memory and the device, as launches of a list.
 #include <algorithm>
 
 #include "backend/cuda/device/sync/programmatic_launch.cuh"

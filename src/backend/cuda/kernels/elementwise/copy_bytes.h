@@ -11,14 +11,15 @@ class DeviceQueue;
 class LaunchList;
 struct Fault;
 
-// Of staging memory to where a step wants them.
+// Copies of staging memory to where a step wants them.
 void LaunchCopyBytes(DeviceQueue& queue, void* destination, const void* source, size_t num_bytes);
 
 // Into staging memory, as a list's first launch: it is added before it is known what there will be to bring, and told behind the last.
 void BeginUpload(LaunchList& list);
 void SetUpload(LaunchList& list, const Staging::Bytes& staged);
 
-// What the host waits for: bytes, and the fault record beside them. `destination` and `host_fault` are pinned.
+// Copy that the host waits for: bytes, and the fault record beside them. `destination` and `host_fault` are
+// pinned.
 void LaunchCopyToHost(DeviceQueue& queue, void* destination, const void* source, size_t num_bytes,
                       Fault* host_fault);
 

@@ -12,7 +12,7 @@ class CudaContext;
 void LaunchScale(CudaContext& context, const ops::ScaleArgs& args);
 
 void LaunchSwiglu(CudaContext& context, const SwigluWork& work);
-// Of bf16, in rows of a multiple of eight (SwigluRules).
+// SwiGLU of bf16, in rows of a multiple of eight (SwigluRules).
 void LaunchManySwiglus(CudaContext& context, const SwigluWork& work);
 
 void LaunchMoeCombine(CudaContext& context, const CombineWork& work);

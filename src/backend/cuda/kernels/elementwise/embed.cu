@@ -1,3 +1,4 @@
+// Op embed on CUDA: a token's embedding row copied to each of its residual streams.
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/sync/device_fault.cuh"

@@ -1,3 +1,4 @@
+// Kernel that asks for ranges of weights to be brought into the L2 cache.
 #include <algorithm>
 
 #include "backend/cuda/device/ptx/generation.cuh"
@@ -9,12 +10,12 @@ namespace {
 // Few and small blocks, which find a place beside any kernel's.
 constexpr int kBlocks = 32;
 constexpr int kThreads = 32;
-constexpr size_t kPieceBytes = 4096;  // Of one request.
-constexpr uint32_t kLineBytes = 128;  // Of one request of older devices.
-constexpr int kMaxRanges = 16;        // Of a launch.
+constexpr size_t kPieceBytes = 4096;  // One request's.
+constexpr uint32_t kLineBytes = 128;  // Bytes of one request of older devices.
+constexpr int kMaxRanges = 16;        // A launch's.
 
 struct Params {
-  ReadRange ranges[kMaxRanges];  // Those that are not there have no bytes.
+  ReadRange ranges[kMaxRanges];  // Absent ranges have no bytes.
 };
 
 __global__ void __launch_bounds__(kThreads) PrefetchKernel(const __grid_constant__ Params p) {

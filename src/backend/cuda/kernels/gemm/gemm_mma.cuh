@@ -171,7 +171,7 @@ struct Unpack<MatmulKind::kMmaNvFp4> {
   struct Scales {
     uint32_t blocks[2];
   };
-  using Codes = uint16_t;  // Of the lane's two blocks.
+  using Codes = uint16_t;  // Codes of the lane's two blocks.
   static __device__ int64_t ScaleRow(const DeviceWeight& w, int row) { return row * w.scale_cols; }
   static __device__ Codes LoadCodes(const DeviceWeight&, const void* scale, int64_t scale_row, int col) {
     return __ldg(reinterpret_cast<const uint16_t*>(static_cast<const uint8_t*>(scale) + scale_row +

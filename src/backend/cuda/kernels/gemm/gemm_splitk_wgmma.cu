@@ -1,3 +1,5 @@
+// Launch of the split-K GEMM for 9 to 64 tokens on wgmma: tiles of several matrices dealt out to resident
+// blocks.
 #include <algorithm>
 #include <span>
 
@@ -71,7 +73,7 @@ int64_t NumTiles(const Params& params) {
 
 // Deals the row tiles out, in as few rounds of the warpgroups as can be.
 int64_t DealTiles(Params& params, int num_sms) {
-  constexpr int64_t kRoundsOfBeginning = 2;  // What a block does beside its tiles takes about so long.
+  constexpr int64_t kRoundsOfBeginning = 2;  // Cost of a block beside its tiles.
   const int64_t columns = int64_t{params.num_groups} * params.slices * params.token_tiles;
   int most_tiles = 0;
   for (int i = 0; i < params.num_matrices; ++i)

@@ -29,7 +29,7 @@ constexpr int kBlockColsLog2 = 6;
 static_assert(1 << kBlockColsLog2 == kBlockCols);
 constexpr int kSteps = kBlockCols / 16;
 constexpr uint32_t kTileBytes =
-    kRows * kBlockCols * sizeof(uint16_t);  // Of a block of columns, of either operand.
+    kRows * kBlockCols * sizeof(uint16_t);  // Bytes of a block of columns, of either operand.
 static_assert(kRows == kTokens);
 
 struct Memory {
@@ -83,7 +83,7 @@ __device__ __forceinline__ void BringTiles(Memory& memory, const Params& p) {
 template <MatmulKind kKind>
 class Scales {
  public:
-  // Of the first block of a tile. row: the first of this thread's two neighbours.
+  // Start at the first block of a tile. row: the first of this thread's two neighbours.
   __device__ __forceinline__ void Begin(const DeviceWeight& weight, int row, int row_end) {
     if constexpr (Unpack<kKind>::kScaledSums) {
       row_ = static_cast<const uint8_t*>(weight.scale) +
@@ -105,8 +105,8 @@ class Scales {
   uint32_t stored_ = 0;
 };
 
-// What a warpgroup does with the tiles of its block. It knows where the ring lies, so that a block of columns costs little but its
-// products and their sums.
+// Work that a warpgroup does with the tiles of its block. It knows where the ring lies, so that a block of
+// columns costs little but its products and their sums.
 template <MatmulKind kKind>
 class Multiplier {
  public:
@@ -128,7 +128,7 @@ class Multiplier {
   __device__ __forceinline__ void MultiplyTile(Scales<kKind>& scales, Meanwhile&& meanwhile,
                                                float (&total)[kTokens / 2]) {
 #pragma unroll
-    for (int i = 0; i < kTokens / 2; ++i) total[i] = -0.0F;  // What is added to it stays what it is.
+    for (int i = 0; i < kTokens / 2; ++i) total[i] = -0.0F;  // Accumulators are not changed by what is added.
     WaitForPhase(&full_[place_.i], place_.parity);
     for (int first = 0; first < num_blocks_; first += segment_blocks_) {
       const int end = min(first + segment_blocks_, num_blocks_);

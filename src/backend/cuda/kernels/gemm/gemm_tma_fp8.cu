@@ -20,7 +20,7 @@ constexpr int kTokens = 128;
 constexpr int kRows = 128;  // Multiplied at a time, and what shares a scale.
 constexpr int kConsumers = 256;
 constexpr int kThreads = kConsumers + 128;  // Registers are given up and taken by whole warpgroups.
-constexpr int kSums = kRows / 2;            // Of a thread.
+constexpr int kSums = kRows / 2;            // A thread's.
 constexpr uint32_t kTokenBytes = kTokens * kE4m3Cols;
 constexpr uint32_t kRowBytes = kRows * kE4m3Cols;
 constexpr uint32_t kScaleBytes = kTokens * sizeof(float);
@@ -32,10 +32,10 @@ struct Memory {
   static constexpr int kSlots = kParts == 1 ? 6 : 4;
   uint8_t x[kSlots][kTokenBytes];
   uint8_t weights[kSlots][kParts * kRowBytes];
-  float scales[kSlots][kTokens];  // Of x.
+  float scales[kSlots][kTokens];  // X's.
   uint64_t full[kSlots];
   uint64_t empty[kSlots];
-  uint64_t turns[2];  // Of the warpgroups.
+  uint64_t turns[2];  // Turns of the warpgroups.
 };
 
 struct Output {
@@ -100,7 +100,7 @@ __device__ __forceinline__ void BringTiles(Memory<kParts>& memory, const Params&
 template <int kParts>
 class Scales {
  public:
-  // Of the first block of a tile.
+  // Start at the first block of a tile.
   __device__ __forceinline__ void Begin(const DeviceWeight& weight, const GemmTile& tile) {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {

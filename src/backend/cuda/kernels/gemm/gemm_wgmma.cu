@@ -1,3 +1,4 @@
+// linear and grouped_linear of many tokens on wgmma, with weights widened to bf16 tile by tile.
 #include <algorithm>
 
 #include "backend/cuda/kernels/gemm/gemm_wgmma.h"
@@ -12,7 +13,7 @@ struct Params {
   PackedRows x;
   LinearOutput y;
   int rows_per_group;
-  int row_tiles;  // Of a group.
+  int row_tiles;  // A group's.
   int num_groups;
   int num_tokens;
   int tokens_per_tile;

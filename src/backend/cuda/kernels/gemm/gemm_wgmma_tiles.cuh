@@ -41,20 +41,20 @@ enum class WgmmaRows : uint8_t {
   kSameOfBoth,  // 64 rows each of two matrices; a thread holds the same row of both.
 };
 
-// What Unpack does not say: a stage of 128 columns as a thread copies it.
+// Part of a load that Unpack does not say: a stage of 128 columns as a thread copies it.
 template <MatmulKind kKind>
 struct WgmmaFormat {
   static constexpr int kValues = Unpack<kKind>::kValues;
   static constexpr int kUnit = 4 * kValues;
   static constexpr int kUnits = 128 / kUnit;  // A stage.
-  static constexpr int kPieces = 2 * kUnits;  // Of 16 bytes a thread and stage.
+  static constexpr int kPieces = 2 * kUnits;  // Pieces of 16 bytes a thread and stage.
   // Block scales of weights, four bytes a row and stage or two of them.
   static constexpr bool kHasCodes = kValues == 32 || kKind == MatmulKind::kMmaMxFp8;
   static constexpr int kStageBytes = kWgmmaConsumers * (16 * kPieces + (kHasCodes ? 8 : 0));
   static constexpr int kStages = kValues == 8 ? 2 : (kValues == 16 ? 4 : 6);
 };
 
-inline constexpr int kWgmmaBlocks = 5;  // Of 64 columns of tokens in the ring.
+inline constexpr int kWgmmaBlocks = 5;  // Blocks of 64 columns of tokens in the ring.
 inline constexpr int kWgmmaItems = 4;
 
 template <MatmulKind kKind>
@@ -63,7 +63,8 @@ struct WgmmaMemory {
   float4 totals[kWgmmaTokens / 8][kWgmmaConsumers];
   uint8_t weights[WgmmaFormat<kKind>::kStages][WgmmaFormat<kKind>::kStageBytes];
   WgmmaItem items[kWgmmaItems];
-  int32_t labels[kWgmmaItems][kWgmmaTokens];  // Of an item's tokens, for the warp that stores its sums.
+  // Labels of an item's tokens, for the warp that stores its sums.
+  int32_t labels[kWgmmaItems][kWgmmaTokens];
   float factors[kWgmmaItems][kWgmmaTokens];
   uint64_t x_full[kWgmmaBlocks];
   uint64_t x_empty[kWgmmaBlocks];
@@ -196,7 +197,7 @@ class WgmmaWeights {
   const int num_stages_;
   RingPlace<kWgmmaItems> place_;
   bool done_ = false;
-  int stage_ = 0;  // Of the item, to be asked for next.
+  int stage_ = 0;  // The item's, to be asked for next.
   int to_ = 0;
   int from_ = Format::kStages - 1;
   const uint8_t* rows_[2];
@@ -347,7 +348,7 @@ __device__ __forceinline__ void WgmmaTile(WgmmaMemory<kKind>& memory, const Devi
     sums[i] = Unpack<kKind>::Finish(shape.global_scale_divides, item.global_scale[i / 2 % 2], sums[i]);
 }
 
-// What is known of an item's tokens when its sums are stored: shared memory, so that no thread waits for it then.
+// Notes on an item's tokens when its sums are stored: shared memory, so that no thread waits for it then.
 struct WgmmaTokenNotes {
   int32_t* labels;  // [num_tokens]
   float* factors;   // [num_tokens]

@@ -1,3 +1,4 @@
+// GEMV of grouped_linear and of the linear behind it in one launch, with a grid barrier between the two.
 #include <algorithm>
 #include <cstddef>
 #include <utility>
@@ -19,10 +20,10 @@ constexpr int kManyStages = 4;  // 128 KB of weights that a block has in flight,
 constexpr int kSomeStages = 2;  // half of it where the activations of 5 to 8 tokens take that room,
 constexpr int kFewStages = 1;   // or a quarter where blocks have less shared memory than Hopper's.
 constexpr size_t kSharedOfMany = size_t{200} * 1024;
-constexpr int kSumsBytes = 8 * 1024;  // Of segments, until they are added.
+constexpr int kSumsBytes = 8 * 1024;  // Sums of segments, until they are added.
 constexpr uint32_t kRingBytes = kStreamWarps * kManyStages * 4 * 32 * 16;
 constexpr uint32_t kPrefetchedBytes =
-    kRingBytes + 64 * 1024;  // Of a block's weights; what does not fit the rings waits in L2.
+    kRingBytes + 64 * 1024;  // Weights of a block; what does not fit the rings waits in L2.
 
 struct Matrix {
   StreamShape shape;
@@ -36,20 +37,20 @@ struct Matrix {
   int64_t y_stride;
   int64_t y_group_stride;
   int cols;
-  int rows;        // Of a group.
-  int num_blocks;  // That share a group's row tiles.
-  int max_items;   // Of a block.
+  int rows;        // A group's.
+  int num_blocks;  // Blocks that share a group's row tiles.
+  int max_items;   // A block's.
   float global_scale;
   bool y_is_bf16;
 };
 
 struct Params {
   Matrix first;
-  Matrix second;  // Of one group; its activations are what the first gives.
+  Matrix second;  // One group's; its activations are what the first gives.
   int num_groups;
   int num_tokens;
   GridBarrier* barrier;
-  PeerLinks links;  // Where the second's results go beside y.
+  PeerLinks links;  // Links by which the second's results go out beside y.
 };
 static_assert(sizeof(Params) <= 4000);  // Arguments of a launch.
 
@@ -116,11 +117,11 @@ __global__ void __launch_bounds__(kStreamThreads, 1) GemvPairKernel(const __grid
   const SumOverRanks ranks(p.links);
 
   const int place = t % 4;
-  const int lane_token = t % 32 / 4;  // Of B; of the sums place * 2 and the next.
+  const int lane_token = t % 32 / 4;  // Token of B; of the sums place * 2 and the next.
   const bool exists = lane_token < p.num_tokens;
   const int items_at_once = ItemsAtOnce(p.num_tokens);
   uint32_t slot = 0;
-  uint32_t left = 0;  // Of the barrier.
+  uint32_t left = 0;  // The barrier's.
   int current = FirstItemOfWarp();
   int first = 0;
 #pragma unroll 1

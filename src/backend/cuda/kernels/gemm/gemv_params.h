@@ -1,4 +1,4 @@
-// What the kernels for a few tokens (gemv_tiles.cuh) are told of matrices and activations.
+// Parameters of the kernels for a few tokens (gemv_tiles.cuh): matrices and activations.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace dsv4::backend::cuda {
 
-// What reads `rows` rows of such a matrix reads (DeviceQueue::NoteReader).
+// Ranges that a reader of `rows` rows of such a matrix reads (DeviceQueue::NoteReader).
 inline void AddReadRanges(std::vector<ReadRange>& ranges, const StreamShape& shape, const uint8_t* data,
                           const uint8_t* scale, int64_t rows) {
   ranges.push_back({reinterpret_cast<const std::byte*>(data), static_cast<size_t>(rows * shape.row_bytes)});

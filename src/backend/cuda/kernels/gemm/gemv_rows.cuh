@@ -104,7 +104,7 @@ __device__ __forceinline__ void StoreInForm(uint16_t* shared, float* scales, int
   float scale = 1.0F;
   uint4 value = InForm(x, form, &scale);
   if (form == StreamForm::kHalves && chunk % 16 == 0) scales[row * ((stride - 8) / 128) + chunk / 16] = scale;
-  // What lies past the last column stays zero, also when the scale is infinite.
+  // Padding past the last column stays zero, also when the scale is infinite.
   if (chunk * 8 >= cols) value = make_uint4(0, 0, 0, 0);
   *reinterpret_cast<uint4*>(shared + row * stride + chunk * 8) = value;
 }

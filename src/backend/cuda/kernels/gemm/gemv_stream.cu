@@ -1,3 +1,4 @@
+// GEMV of up to eight tokens and eight matrices in one launch, at the rate of reading weights.
 #include <algorithm>
 #include <cstddef>
 #include <span>
@@ -19,8 +20,8 @@ namespace {
 constexpr int kManyStages = 3;  // 96 KB of weights that a block has in flight,
 constexpr int kSomeStages = 2;  // less where two forms of seven or eight tokens take that room,
 constexpr int kFewStages = 1;   // or a third where there is too little shared memory.
-constexpr uint32_t kPrefetchedBytes = 64 * 1024;  // Of what a block reads after them, into L2.
-constexpr int kSumsBytes = 16 * 1024;             // Of segments, until they are added.
+constexpr uint32_t kPrefetchedBytes = 64 * 1024;  // Bytes that a block reads after them, into L2.
+constexpr int kSumsBytes = 16 * 1024;             // Sums of segments, until they are added.
 constexpr int kMaxMatrices = static_cast<int>(kMaxFusedMatrices);
 
 // A weight, and where its products go.
@@ -32,19 +33,19 @@ struct Matrix {
   int64_t y_stride;
   int64_t y_group_stride;
   float global_scale;
-  int form;        // Of the activations, in Params::forms.
-  int first_tile;  // Of the launch's tiles.
-  int rows;        // Of a group.
+  int form;        // The activations', in Params::forms.
+  int first_tile;  // First of the matrix's tiles among the launch's.
+  int rows;        // A group's.
   bool y_is_bf16;
 };
 
 struct Params {
   int num_matrices;
   StreamForms forms;
-  int num_tiles;      // Of a group, all matrices together,
+  int num_tiles;      // A group's, all matrices together,
   int num_blocks;     // that share them; the others do `mix`.
-  int max_items;      // Of a block.
-  int scales_stride;  // Of a tile: the most blocks of columns that any FP8 matrix has.
+  int max_items;      // A block's.
+  int scales_stride;  // Stride of a tile's scales: the most blocks of columns that any FP8 matrix has.
   HcPreParams mix;
   int mix_tokens;
   int cols;
@@ -61,7 +62,7 @@ static_assert(offsetof(Params, matrices) + sizeof(Params::matrices) == sizeof(Pa
 struct alignas(16) Item {
   StreamTile tile;
   int matrix;
-  int first_row;  // Of the matrix.
+  int first_row;  // The matrix's.
 };
 
 // Row tiles whose sums of segments are added at once.
@@ -114,7 +115,7 @@ __global__ void __launch_bounds__(kStreamThreads, 1) GemvStreamKernel(const __gr
                                                                              shape_of);
 #pragma unroll 1
   for (int i = 0; i < kStages; ++i) reader.Load();
-  // What does not fit the rings waits in L2.
+  // Weights that do not fit the rings wait in L2.
   if (t > 1 && t < num_items) {
     const auto bytes = static_cast<uint32_t>(kTileRows * shape_of(t).row_bytes);
     if (t * bytes < kPrefetchedBytes + kStreamWarps * sizeof(ring.data))
@@ -137,7 +138,7 @@ __global__ void __launch_bounds__(kStreamThreads, 1) GemvStreamKernel(const __gr
   __syncthreads();
 
   const int place = t % 4;
-  const int lane_token = t % 32 / 4;  // Of B; of the sums place * 2 and the next.
+  const int lane_token = t % 32 / 4;  // Token of B; of the sums place * 2 and the next.
   const bool exists = lane_token < p.num_tokens;
   const float* const x_scales0 = x_scales + min(place * 2, p.num_tokens - 1) * groups;
   const float* const x_scales1 = x_scales + min(place * 2 + 1, p.num_tokens - 1) * groups;

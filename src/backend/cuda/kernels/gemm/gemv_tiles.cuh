@@ -16,12 +16,12 @@
 
 namespace dsv4::backend::cuda {
 
-// What the threads of a block have in flight.
+// Stages that the threads of a block have in flight.
 template <int kStages>
 struct StreamRing {
   uint4 data[kStages][4][kMatmulThreads];  // Both units of a thread's first row, then of its second.
   uint8_t scales[kStages][kSegments][kTileRows]
-                [16];  // Of FP4, by warp: those of the first unit, then of the second.
+                [16];  // Scales of FP4, by warp: those of the first unit, then of the second.
 };
 
 // A barrier of the block's threads that some only arrive at.
@@ -35,12 +35,12 @@ __device__ __forceinline__ void WaitAt(int barrier) {
 // Row tile `first_row` of a matrix times the tokens that begin at `x` in shared memory.
 struct StreamItem {
   StreamShape shape;
-  const uint8_t* data;  // Of the matrix.
+  const uint8_t* data;  // The matrix's.
   const uint8_t* scale;
   float global_scale;
   int first_row;
   const uint16_t* x;
-  const float* x_scales;  // Of StreamForm::kHalves: of the tokens' groups.
+  const float* x_scales;  // Scales of StreamForm::kHalves: of the tokens' groups.
 };
 
 __device__ __forceinline__ StreamItem ItemOf(const StreamShape& shape, const StreamMatrix& matrix,
@@ -57,8 +57,8 @@ __device__ __forceinline__ int UnitsOfWarp(const StreamShape& shape) {
 // A lane's way through the units of a tile that its warp multiplies.
 struct StreamCursor {
   const uint8_t* data[2];   // By row.
-  const uint8_t* scale[2];  // Of FP4.
-  int words;                // Of four bytes, a row's scales of a unit.
+  const uint8_t* scale[2];  // FP4's.
+  int words;                // Four bytes', a row's scales of a unit.
   int units;                // Left; none or less: the tile is done.
 
   __device__ __forceinline__ void Start(const StreamItem& item) {
@@ -93,7 +93,7 @@ __device__ void LoadFp8Scales(float* scales, int stride, int num_items, Item&& i
 struct StreamTokens {
   int count;
   int stride;  // Elements between tokens.
-  int groups;  // Of 128 columns.
+  int groups;  // 128 columns'.
 };
 
 // Works through items 0 to num_items - 1, item(i) each, of kind kKind. prepare() is called once, by all threads, when the
@@ -117,7 +117,7 @@ __device__ void StreamItems(StreamRing<kStages>& ring, const float* fp8_scales, 
   const int group = lane / 4;
   const int place = lane % 4;
 
-  // What is asked for next.
+  // Address to ask for next.
   constexpr uint32_t kStageBytes = sizeof(ring.data[0]);
   constexpr uint32_t kScaleStageBytes = sizeof(ring.scales[0]);
   const uint32_t data_begin = SharedAddress(&ring.data[0][0][thread]);

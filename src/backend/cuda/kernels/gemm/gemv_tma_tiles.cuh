@@ -30,11 +30,11 @@ struct StagePlace {
   }
 };
 
-// Where tiles come in shared memory begins a line of it, and so does every tile with a multiple of 256 columns: 16 bytes are enough for the
-// TMA, which then writes slower.
+// Tiles in shared memory begin a line of it, and so does every tile with a multiple of 256 columns: 16 bytes
+// are enough for the TMA, which then writes slower.
 inline constexpr int kTileAlignment = 128;
 
-// Of so many rows, one row tile or more: their elements, row by row, then their scales.
+// Bytes of so many rows, one row tile or more: their elements, row by row, then their scales.
 __host__ __device__ constexpr int TileBytes(const StreamShape& shape, int rows = kTileRows) {
   return rows * (shape.row_bytes + shape.scale_row_bytes);
 }
@@ -59,20 +59,20 @@ __device__ __forceinline__ void WaitForTiles(uint64_t* full, uint64_t* empty, ui
   WaitForPhase(full, parity);
 }
 
-// Where a lane finds its part of its warp's segment in any tile of a matrix.
+// Position of a lane's part of its warp's segment in any tile of a matrix.
 struct TileSegment {
   int units;  // None or less: there are fewer segments.
   int first_unit;
   int data;  // From the tile's beginning, in bytes: its lower row's, from which the upper is so far:
   int upper_data;
-  int scales;  // Of the segment's first unit in the tile's first row.
+  int scales;  // Offset of the segment's first unit in the tile's first row.
   int scale_row_bytes;
 };
 template <int kRows = kTileRows>
 __device__ __forceinline__ TileSegment SegmentOf(const StreamShape& shape) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int first_unit = WarpSegment() * shape.segment_units;
-  const int scale_bytes = shape.kind == StreamKind::kNvFp4 ? 8 : 4;  // Of a unit's row.
+  const int scale_bytes = shape.kind == StreamKind::kNvFp4 ? 8 : 4;  // Bytes of a unit's row.
   return {.units = SegmentUnits(shape),
           .first_unit = first_unit,
           .data = lane / 4 * shape.row_bytes + first_unit * kUnitBytes + lane % 4 * 16,

@@ -1,5 +1,6 @@
-// What the kernels for a few tokens do with weights, whichever way these come to a warp (gemv_tiles.cuh, gemv_warps.cuh,
-// gemv_tma_tiles.cuh): a unit of any kind is multiplied by tokens that lie in shared memory (gemv_rows.cuh).
+// Common steps of the kernels for a few tokens on weights, whichever way these come to a warp
+// (gemv_tiles.cuh, gemv_warps.cuh, gemv_tma_tiles.cuh): a unit of any kind is multiplied by tokens that lie
+// in shared memory (gemv_rows.cuh).
 //
 // The products and their order are those of gemm_mma.cuh; so are the bits.
 #pragma once
@@ -16,7 +17,7 @@ namespace dsv4::backend::cuda {
 // together.
 inline constexpr int kUnitBytes = 64;
 
-// What is read once makes room in L2 before anything else does: activations and instructions stay there.
+// Data that is read once makes room in L2 before anything else does: activations and instructions stay there.
 __device__ __forceinline__ uint64_t EvictFirst() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -30,7 +31,7 @@ __device__ __forceinline__ void CopyToShared16(uint32_t shared, const void* glob
 __device__ __forceinline__ void CopyToShared4(uint32_t shared, const void* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global) : "memory");
 }
-// What is of use while the kernel in front still runs, which it does on Hopper or later.
+// Prefetches what is needed later while the kernel in front still runs, which it does on Hopper or later.
 __device__ __forceinline__ void PrefetchToL2(const void* global, uint32_t num_bytes) {
   if constexpr (kIsHopperOrLater)
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(num_bytes) : "memory");

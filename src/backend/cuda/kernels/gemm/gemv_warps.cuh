@@ -3,7 +3,7 @@
 // multiply it copies into a ring of its own, some stages ahead; sums of segments are left in shared memory and added when
 // many are there. Products, their order and that of all sums are those of gemm_mma.cuh.
 //
-// What this is made for is few instructions and few wavefronts of shared memory, of which widening leaves no more to spare than
+// Aim: few instructions and few wavefronts of shared memory, of which widening leaves no more to spare than
 // memory leaves time: a warp's item costs it no barrier, and activations are read for the tokens that exist.
 #pragma once
 
@@ -19,11 +19,11 @@ inline constexpr int kStreamWarps = 16;
 inline constexpr int kStreamThreads = 32 * kStreamWarps;
 inline constexpr int kItemStep = kStreamWarps / kSegments;  // From an item of a warp to its next.
 
-// What a warp has in flight: stages of two units.
+// Stages that a warp has in flight: stages of two units.
 template <int kStages>
 struct WarpRing {
   uint4 data[kStages][4][32];              // Both units of a lane's first row, then of its second.
-  uint8_t scales[kStages][kTileRows][16];  // Of FP4: those of the first unit, then of the second.
+  uint8_t scales[kStages][kTileRows][16];  // Scales of FP4: those of the first unit, then of the second.
 };
 
 // A row tile: where its elements and, of FP4, its scales begin.

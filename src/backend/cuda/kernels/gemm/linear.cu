@@ -1,3 +1,4 @@
+// linear and grouped_linear of any shape: mma where products are exact in bf16, fp32 multiply-adds otherwise.
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/gemm/gemm_fma.cuh"
 #include "backend/cuda/kernels/gemm/gemm_mma.cuh"

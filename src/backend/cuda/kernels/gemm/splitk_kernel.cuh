@@ -37,10 +37,10 @@ __device__ __forceinline__ void MeetInGroup() {
                : "memory");
 }
 
-// Where the slices of a row tile of a block are kept, this thread's part of the first; and the tile's number.
+// Store for the slices of a row tile of a block, this thread's part of the first; and the tile's number.
 template <int kTokens>
 struct Parts {
-  static constexpr int kFours = kTokens / 8;  // Of a thread.
+  static constexpr int kFours = kTokens / 8;  // A thread's.
   int tile;
   float4* all;
 
@@ -58,7 +58,8 @@ struct Parts {
     for (int i = 0; i < kFours; ++i)
       own[i * kGroupThreads] = make_float4(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]);
   }
-  // Of all slices in order. As much as registers hold is asked for at once: what is waited for is memory's latency.
+  // Sum of all slices in order. As much as registers hold is asked for at once: what is waited for is
+  // memory's latency.
   __device__ __forceinline__ void Add(int slices, float (&sums)[kTokens / 2]) const {
     constexpr int kAtOnce = kTokens < 128 ? 4 : 2;
     static_assert(kFours % kAtOnce == 0);
@@ -130,7 +131,7 @@ __device__ __forceinline__ void MultiplyTile(Weights<kKind>& weights, TwoChunks&
   constexpr int kParts = kTokens / kPart;
   constexpr int kSums = kPart / 2;
   float sums[kTokens / 2];
-  // Of two chunks; of BF16 the sums of every part.
+  // Two chunks'; of BF16 the sums of every part.
   float chunk_sums[kScaled ? 2 : kParts][kSums];
 #pragma unroll
   for (int i = 0; i < kTokens / 2; ++i) {
@@ -270,7 +271,7 @@ __device__ __forceinline__ void MultiplyBlock(const Params& p, const Block& bloc
   __syncthreads();
 
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
-  const float* const token_scales = x_scales + threadIdx.x % 4 * 2;  // Of the thread's sums.
+  const float* const token_scales = x_scales + threadIdx.x % 4 * 2;  // Scales of the thread's sums.
   const int first_token = block.token_tile * kTokens;
   const auto store = [&](int tile, const float(&total)[kTokens / 2]) {
     StoreSums<kTokens>(matrix.y, block.first_row() + Weights<kKind>::Row(tile),
@@ -294,7 +295,8 @@ __device__ __forceinline__ void MultiplyBlock(const Params& p, const Block& bloc
     }
   }
   if constexpr (kWhole) return;
-  // What all threads of the group have stored is seen by the group that comes last to a tile. A warp counts for 32 tiles at once.
+  // Stores of all threads of the group are seen by the group that comes last to a tile. A warp counts for 32
+  // tiles at once.
   MeetInGroup();
 #pragma unroll 1
   for (int first = group; first < block.num_tiles; first += 32 * kGroups) {

@@ -1,5 +1,6 @@
-// What a block of splitk_kernel.cuh multiplies: its slice of the activations, which it brings into shared memory as wgmma's B operand, and
-// weights, which every thread copies for itself, stages ahead, and widens into wgmma's A operand.
+// Operands of a block of splitk_kernel.cuh: its slice of the activations, which it brings into shared memory
+// as wgmma's B operand, and weights, which every thread copies for itself, stages ahead, and widens into
+// wgmma's A operand.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,8 @@
 
 namespace dsv4::backend::cuda::slice_kernel {
 
-// Where word `word` (two columns) of a chunk lies in a token's 128 bytes, as wgmma's steps want the columns that a thread widens.
+// Offset of word `word` (two columns) of a chunk in a token's 128 bytes, as wgmma's steps want the columns
+// that a thread widens.
 template <StreamKind kKind>
 __device__ __forceinline__ int PlaceOfWord(int word, int token) {
   const int piece = kKind == StreamKind::kBf16 ? word / 16 * 4 + word % 4 : word % 8;
@@ -112,11 +114,11 @@ __device__ __forceinline__ void LoadSlice(const Params& p, const Block& block, u
   }
 }
 
-// What the threads of a block have in flight: stages of two chunks of columns.
+// Stages of a block's threads in flight: stages of two chunks of columns.
 template <StreamKind kKind>
 struct Format {
   static constexpr int kPieces =
-      kKind == StreamKind::kBf16 ? 2 : 1;  // Of 16 bytes, of a chunk and row of a thread.
+      kKind == StreamKind::kBf16 ? 2 : 1;  // Words of 16 bytes, of a chunk and row of a thread.
   static constexpr int kStages = kKind == StreamKind::kBf16 ? 3 : 5;
 };
 template <StreamKind kKind>
@@ -141,7 +143,7 @@ class Weights {
     for (int i = 0; i < kStages - 1; ++i) CopyNext();
   }
 
-  // Of the thread's two rows, which are neighbours, the first; of the group's rows.
+  // First of the thread's two rows, which are neighbours; of the group's rows.
   static __device__ __forceinline__ int Row(int tile) {
     const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
     return tile * kRows + thread / 32 * 16 + thread % 32 / 4 * 2;
@@ -273,8 +275,8 @@ class Weights {
   CodeRing<kKind>& codes_;
   const uint8_t* code_ = nullptr;
   const Block& block_;
-  int tile_;   // Of the block's, to be asked for.
-  int chunk_;  // Of the tile.
+  int tile_;   // Tile of the block to be asked for.
+  int chunk_;  // The tile's.
   int to_ = 0;
   int from_ = kStages - 1;
   const uint8_t* rows_[2];

@@ -1,4 +1,5 @@
-// What the kernel of gemm_splitk_wgmma.h (splitk_kernel.cuh) is told, and which part of it a block works on.
+// Parameters of the kernel of gemm_splitk_wgmma.h (splitk_kernel.cuh), and the part of it that a block works
+// on.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +11,14 @@
 
 namespace dsv4::backend::cuda::slice_kernel {
 
-inline constexpr int kRows = 64;   // Of a tile.
+inline constexpr int kRows = 64;   // A tile's.
 inline constexpr int kGroups = 2;  // Warpgroups of a block.
 inline constexpr int kGroupThreads = 128;
 inline constexpr int kThreads = kGroups * kGroupThreads;
 inline constexpr int kChunk = 64;  // Columns that are multiplied at a time: four steps of 16.
 inline constexpr int kChunkWords = kChunk / 2;
-inline constexpr int kMaxColumns = 1024;  // Of a slice of 64 tokens.
-inline constexpr int kMaxMatrices = 8;    // Of a launch.
+inline constexpr int kMaxColumns = 1024;  // Columns of a slice of 64 tokens.
+inline constexpr int kMaxMatrices = 8;    // A launch's.
 
 struct Matrix {
   StreamShape shape;
@@ -25,8 +26,8 @@ struct Matrix {
   const void* scale;
   LinearOutput y;
   int rows_per_group;
-  int row_tiles;   // Of a group.
-  int first_tile;  // Of the launch's row tiles.
+  int row_tiles;   // A group's.
+  int first_tile;  // First of the matrix's row tiles among the launch's.
   int first_block;
   int blocks_per_slice;
 };
@@ -35,8 +36,8 @@ struct Params {
   const uint16_t* x;
   int64_t x_stride;        // Between tokens,
   int64_t x_group_stride;  // between groups.
-  float4* sums;        // Of a row tile: by slice, then as threads hold them; where there are several slices.
-  uint32_t* arrivals;  // Of a row tile: how many slices are there. Zero before and after.
+  float4* sums;  // Sums of a row tile: by slice, then as threads hold them; where there are several slices.
+  uint32_t* arrivals;  // Arrivals at a row tile: how many slices are there. Zero before and after.
   int num_matrices;
   int num_groups;
   int slices;
@@ -53,13 +54,13 @@ struct Params {
 };
 static_assert(offsetof(Params, matrices) + sizeof(Params::matrices) == sizeof(Params));
 
-// What a block works on.
+// Tile that a block works on.
 struct Block {
   const Matrix* matrix;
   int group;
   int slice;
   int token_tile;
-  int first_tile;  // Of the group's.
+  int first_tile;  // First of the block's tiles among the group's.
   int num_tiles;
   int first_chunk;
   int num_chunks;

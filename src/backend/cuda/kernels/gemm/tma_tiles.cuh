@@ -1,4 +1,5 @@
-// What the GEMMs whose operands come by TMA share (gemm_tma_bf16, gemm_tma_fp8): which tile a cluster works on, and in which order.
+// Schedule of GEMMs whose operands come by TMA (gemm_tma_bf16, gemm_tma_fp8): which tile a cluster works on,
+// and in which order.
 #pragma once
 
 #include <algorithm>
@@ -11,16 +12,17 @@ namespace dsv4::backend::cuda {
 
 struct GemmTiles {
   int rows_per_group;
-  int row_tiles;  // Of a group.
+  int row_tiles;  // A group's.
   int num_groups;
   int num_tokens;
-  int token_tiles;           // Of a cluster's tokens.
+  int token_tiles;           // Tiles of a cluster's tokens.
   int token_tiles_together;  // Worked on side by side with all rows, so that both stay in the L2 cache.
 
   __host__ __device__ __forceinline__ int count() const { return row_tiles * num_groups * token_tiles; }
 };
 
-// Of a product of tile_rows rows by cluster_tokens tokens a cluster. `bytes_of_token`: of a packed row of a group's columns.
+// Tiles of a product of tile_rows rows by cluster_tokens tokens a cluster. `bytes_of_token`: of a packed row
+// of a group's columns.
 inline GemmTiles MakeGemmTiles(const GemmArgs& args, int64_t tile_rows, int64_t cluster_tokens,
                                int64_t bytes_of_token) {
   constexpr int64_t kBytesTogether = int64_t{16} << 20;
@@ -41,7 +43,7 @@ inline int64_t RowsOfTiles(const GemmTiles& tiles, int64_t tile_rows) {
 
 struct GemmTile {
   int first_row;
-  int row_end;  // Of the group, or before the tile's end.
+  int row_end;  // The group's, or before the tile's end.
   int first_x_block;
   int first_token;
 };

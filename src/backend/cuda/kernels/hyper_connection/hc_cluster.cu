@@ -26,7 +26,7 @@ struct HcMemory {
   double
       x[kHcMult]
        [kRuns * kHcRunColumns];  // This block's columns of the streams, those of a run in PlaceInRun's order.
-  double parts[kHcMixRows + 1][kBlocks];  // Of the dot products, by block.
+  double parts[kHcMixRows + 1][kBlocks];  // Parts of the dot products, by block.
   double squares[kBlocks];                // Sums of u * u, by block.
   double post[kHcMult];
   double comb[kHcMult][kHcMult];
@@ -46,7 +46,7 @@ template <int kBlocks, int kRows, int kRuns, bool kOverRanks>
 __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kHcMixRows / kRows * 32)
     HcClusterKernel(const __grid_constant__ HcStep p) {
   constexpr int kWarps = kHcMixRows / kRows;
-  constexpr int kOwnRuns = (kRuns + kWarps - 1) / kWarps;  // Of a warp, where a lane has a column.
+  constexpr int kOwnRuns = (kRuns + kWarps - 1) / kWarps;  // A warp's, where a lane has a column.
   extern __shared__ __align__(16) unsigned char raw[];
   auto& m = *reinterpret_cast<HcMemory<kBlocks, kRuns>*>(raw);
   const cg::cluster_group cluster = cg::this_cluster();

@@ -20,9 +20,9 @@ namespace {
 
 constexpr int kTokens = 32;     // At a time.
 constexpr int kMembers = 4;     // Warps of 16 tokens and the same rows; of each four lanes one is a warp's.
-constexpr int kLaneGroups = 8;  // Of four lanes.
-constexpr int kGroupColumns = 16;  // Of a run.
-constexpr int kRows = 8;           // Of the matrix, a step.
+constexpr int kLaneGroups = 8;  // Four lanes'.
+constexpr int kGroupColumns = 16;  // A run's.
+constexpr int kRows = 8;           // The matrix's, a step.
 constexpr int kBuffers = 3;
 
 // Sums of a thread: rows of the matrix, four doubles a step, then squares.
@@ -44,8 +44,9 @@ struct Params {
   int tokens_per_block;
 };
 
-// What a kernel is compiled for: so many tiles of the matrix, a block's; runs of a part, so that it is known what lies where, or 0, then
-// Params has them; and whether the last tile and the squares are for warps of their own, twice as many, of half as many registers.
+// Variants of the kernel: so many tiles of the matrix, a block's; runs of a part, so that it is known what
+// lies where, or 0, then Params has them; and whether the last tile and the squares are for warps of their
+// own, twice as many, of half as many registers.
 template <int kTilesOfBlock, int kRunsOfPart, bool kShared>
 struct Kind {
   static constexpr int kTiles = kTilesOfBlock;
@@ -101,7 +102,7 @@ __global__ void __launch_bounds__(Kind::kThreads, 1) HcDotsKernel(const __grid_c
   const int chunks = (num_tokens + kTokens - 1) / kTokens * kLaneGroups;
   // Groups in the tree's order: bits reversed.
   const auto group_of = [](int chunk) { return chunk % 2 * 4 + chunk / 2 % 2 * 2 + chunk / 4 % 2; };
-  // Where runs are known a thread copies the same sixteen bytes of one token each time.
+  // With known runs a thread copies the same sixteen bytes of one token each time.
   static_assert(kRuns == 0 || kThreads == kTokens * 2 * kRuns);
   const int own_token = thread / 2 / runs;
   const int64_t own_columns = part * kHcRunColumns + thread / 2 % runs * int64_t{run_step} + thread % 2 * 8;
@@ -145,7 +146,7 @@ __global__ void __launch_bounds__(Kind::kThreads, 1) HcDotsKernel(const __grid_c
     matrix[i] = make_double2(static_cast<double>(from[0]), static_cast<double>(from[run_step]));
   }
 
-  // Of tiles from kFirst on, kOwn of them, and of squares. All warps come to as many barriers.
+  // Work on tiles from kFirst on, kOwn of them, and on squares. All warps come to as many barriers.
   const auto work = [&]<int kFirst, int kOwn, bool kSquares>() {
     using Own = Sums<kOwn, kSquares>;
     constexpr int kId = kFirst > 0 ? 1 : 0;
@@ -153,7 +154,7 @@ __global__ void __launch_bounds__(Kind::kThreads, 1) HcDotsKernel(const __grid_c
     const auto sum_of_group = [&](int chunk, Own& sums) {
       WaitForCopies<kBuffers - 2>();
       asm volatile("bar.sync 0, %0;" ::"n"(kThreads) : "memory");
-      copy(chunk + kBuffers - 1);  // Where the chunk before was.
+      copy(chunk + kBuffers - 1);  // Buffer of the previous chunk.
       const unsigned char* x =
           tokens + (buffer * kTokens + half * 16 + group) * token_bytes + member * 8 + place * 2;
       if (++buffer == kBuffers) buffer = 0;

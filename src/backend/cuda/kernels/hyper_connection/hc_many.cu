@@ -1,3 +1,4 @@
+// Mixes and posts of hyper-connections for many tokens of four bf16 streams, several columns a thread.
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/eight_columns.cuh"
 #include "backend/cuda/device/numeric/wide_bf16.cuh"

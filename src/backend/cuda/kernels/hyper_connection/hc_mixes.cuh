@@ -12,13 +12,14 @@ inline constexpr int kMixesOfBlock = 8;
 // Blocks for so many tokens.
 inline int MixBlocks(int num_tokens) { return (num_tokens + kMixesOfBlock - 1) / kMixesOfBlock; }
 
-// What a block needs of its shared memory.
+// Shared memory of a block.
 struct MixesMemory {
   double factors[kMixesOfBlock];
   double comb[kMixesOfBlock][17];  // Four by four, and one so that lanes' matrices begin in different banks.
 };
 
-// Of four streams; tokens [block * kMixesOfBlock, num_tokens), up to as many as a block has. By a block of kThreads.
+// Kernel for four streams; tokens [block * kMixesOfBlock, num_tokens), up to as many as a block has. By a
+// block of kThreads.
 template <int kThreads>
 __device__ void HcMixesOfBlock(const HcPreParams& p, int block, int num_tokens, MixesMemory& m) {
   static_assert(kThreads >= kMixesOfBlock);

@@ -36,7 +36,7 @@ __global__ void HcPostKernel(const T* y, const T* residual, const float* post, c
   }
 }
 
-// What moe_combine left for hc_post to do.
+// Work of moe_combine that is left for hc_post.
 struct Combined {
   const float* routed;
   const void* shared;  // Null: 0. F32 where it is added before a sum over ranks.

@@ -8,9 +8,9 @@ namespace dsv4::backend::cuda {
 
 class CudaContext;
 
-// Of four streams, with moe_combine or the sum over ranks in front of it where `post` has them.
+// Launch for four streams, with moe_combine or the sum over ranks in front of it where `post` has them.
 void LaunchHcPost(CudaContext& context, const HcPostBefore& post, DType dtype, HcPostPath path);
-// Of any number of them.
+// Launch for any number of streams.
 void LaunchHcPostOfAny(CudaContext& context, const ops::HcPostArgs& args);
 
 }  // namespace dsv4::backend::cuda

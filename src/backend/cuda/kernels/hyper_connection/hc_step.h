@@ -1,4 +1,5 @@
-// What a launch of hc_pre is told where it does more than hc_pre: hc_post in front of it, the norm behind it (hc_cluster.cu, hc_eights.cu).
+// Additions that a launch of hc_pre is told where it does more than hc_pre: hc_post in front of it, the norm
+// behind it (hc_cluster.cu, hc_token_tiles.cu).
 #pragma once
 
 #include <cstdint>
@@ -8,12 +9,12 @@
 
 namespace dsv4::backend::cuda {
 
-// Of four bf16 streams in runs (HasHcRuns). What is null is not asked for.
+// Work on four bf16 streams in runs (HasHcRuns). What is null is not asked for.
 struct HcStep {
   HcPostBefore before;  // out null: the streams are there.
   const Bf16* streams;
   const float* fn;
-  double* dots;  // Where params.dots points.
+  double* dots;  // Address to which params.dots points.
   Bf16* u;
   const float* norm_weight;
   HcPreParams params;

@@ -1,4 +1,4 @@
-// hc_pre in two launches, of whatever hc_cluster and hc_eights do not take, and hc_head: dot products, then the mix of the streams.
+// hc_pre in two launches, of whatever hc_cluster and hc_token_tiles do not take, and hc_head: dot products, then the mix of the streams.
 #pragma once
 
 #include "backend/cuda/lowering/select/hyper_connection.h"

@@ -22,13 +22,13 @@ constexpr int kParts = 8;
 constexpr int kLanes = 8;  // Threads that count for one candidate.
 __global__ void __launch_bounds__(kThreads)
     IndexerCandidatesKernel(const __grid_constant__ SequenceTable table, const CandidateParams p) {
-  extern __shared__ __align__(16) uint64_t list[];  // Of an even length.
+  extern __shared__ __align__(16) uint64_t list[];  // List of an even length.
   __shared__ int count;
   BeginKernel();
   const int64_t token = p.first_token + blockIdx.y;
   const SequenceRows& sequence = table.Of(token);
   const int64_t position = sequence.first_position - p.shift + token - sequence.token_begin;
-  const bool scored = (position + 1) / p.ratio > p.top_k;  // Of what all ranks have.
+  const bool scored = (position + 1) / p.ratio > p.top_k;  // Positions over all ranks.
   uint64_t* const candidates = p.candidates + token * p.top_k;
   const int t = static_cast<int>(threadIdx.x);
   if (t == 0) count = 0;
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int offset = kLanes / 2; offset > 0; offset /= 2)
       greater += __shfl_xor_sync(kWholeWarp, greater, offset);
     if (i >= end || t % kLanes != 0) continue;
-    // Those that are none are behind all rows that there are, and without scores rows are in order.
+    // Absent ones are behind all rows that there are, and without scores rows are in order.
     candidates[mine == 0 || !scored ? i : greater] = mine;
   }
 }

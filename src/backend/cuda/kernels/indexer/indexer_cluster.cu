@@ -1,3 +1,5 @@
+// Scores and top-k of up to 4096 entries in one launch: each block of a cluster scores a piece, all select
+// together.
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/indexer/indexer_cluster.cuh"
 #include "backend/cuda/kernels/indexer/indexer_cluster.h"

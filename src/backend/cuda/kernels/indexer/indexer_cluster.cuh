@@ -1,5 +1,5 @@
-// What a cluster of blocks does that chooses among a few thousand entries of one token: it scores them, a piece a block, and sends
-// every block the scores; then every block finds the k-th highest of all by itself.
+// Steps of a cluster of blocks that chooses among a few thousand entries of one token: it scores them, a
+// piece a block, and sends every block the scores; then every block finds the k-th highest of all by itself.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -13,7 +13,7 @@
 
 namespace dsv4::backend::cuda {
 
-inline constexpr int kIndexerBlocks = 16;  // Of a cluster.
+inline constexpr int kIndexerBlocks = 16;  // A cluster's.
 inline constexpr int kIndexerThreads = 256;
 inline constexpr int kIndexerWarps = kIndexerThreads / 32;
 inline constexpr int kIndexerMaxEntries = static_cast<int>(kIndexerClusterEntries);

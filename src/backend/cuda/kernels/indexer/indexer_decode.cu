@@ -60,7 +60,7 @@ __device__ __forceinline__ uint32_t FactorsOfTiny(uint32_t scales, int group) {
   const uint32_t twice = __byte_perm(scales, 0, 0x4040 + group * 0x0101);
   return twice * 128 + 126 * 128 * 0x10001U;
 }
-// What is left of larger ones.
+// Remaining factors of larger ones.
 __device__ __forceinline__ uint32_t MoreFactors(uint32_t scales, int group) {
   const uint32_t e8m0 = scales >> (8 * group) & 0xFFU;
   if (e8m0 == 255) return kPairOfNaN;

@@ -82,7 +82,7 @@ __device__ __forceinline__ void ScoreSixteenKeys(const uint16_t* keys, const uin
 #pragma unroll
     for (int tile = 0; tile < 2; ++tile) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {  // Of the heads; two keys at a time.
+      for (int half = 0; half < 2; ++half) {  // Scores of the heads; two keys at a time.
         const uint32_t held = PackBf16(dots[tile][2 * half], dots[tile][2 * half + 1]);
         const uint32_t terms = MulBf16x2(Positive(held), head_weights[head + group + half * 8]);
         sums[tile][0] += static_cast<double>(__uint_as_float(terms << 16));

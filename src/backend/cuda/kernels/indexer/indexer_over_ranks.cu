@@ -19,7 +19,7 @@ constexpr int kWarps = kIndexerWarps;
 constexpr int kMaxTopK = static_cast<int>(kMaxOverRanksTopK);
 constexpr int kMaxScoredRows = static_cast<int>(kMaxOverRanksRows);
 
-// Where number `place` of a list lies: places that a search by halves looks at lie in different banks.
+// Address of number `place` of a list: places that a search by halves looks at lie in different banks.
 __host__ __device__ constexpr int Spread(int place) { return place + (place >> 5); }
 
 template <int kMaxRows>
@@ -86,7 +86,7 @@ struct TokenPlaces {
   int32_t* selected;     // [top_k]; null: nothing is chosen.
   int32_t* num_rows;
   int32_t* rows;       // [top_k]
-  int64_t first_word;  // Of its candidates among LL words.
+  int64_t first_word;  // First of the rank's candidates among LL words.
   __device__ TokenPlaces(const IndexerOverRanks& p, int64_t token)
       : candidates(p.candidates + token * p.top_k),
         all(p.all == nullptr ? nullptr : p.all + token * p.links.size * p.top_k),
@@ -119,7 +119,7 @@ __device__ void SendBest(Choice<kMaxRows>& m, uint64_t* best_came, const Indexer
     for (int offset = kLanes / 2; offset > 0; offset /= 2)
       place += __shfl_xor_sync(kWholeWarp, place, offset);
     if (i >= top_k) continue;
-    if (i >= count) place = i;  // Those that are none are behind all others.
+    if (i >= count) place = i;  // Absent ones are behind all others.
     const uint64_t candidate = i < count ? CandidateOf(mine, p) : 0;
     if (lane == 0) {
       if (places.selected != nullptr) SendTo(&m.best[links.rank][Spread(place)], mine, best_came, 0);
@@ -139,12 +139,12 @@ __device__ void SendBest(Choice<kMaxRows>& m, uint64_t* best_came, const Indexer
 template <int kMaxRows>
 __device__ bool TakeBest(Choice<kMaxRows>& m, const IndexerOverRanks& p, const TokenPlaces& places,
                          uint64_t round, uint32_t num_entries) {
-  // Of every rank, asked for at once: each is a way to the second cache and back.
+  // Requests to every rank at once: each is a way to the second cache and back.
   constexpr int kTogether = 2;
   const auto top_k = static_cast<int>(p.top_k);
   const PeerLinks& links = p.links;
   std::byte* const mailbox = links.mailboxes[links.rank];
-  // What an entry is multiplied by to give 2^32 times its row: exact below 2^29, and for two ranks or more.
+  // Factor by which an entry gives 2^32 times its row: exact below 2^29, and for two ranks or more.
   const uint32_t rows_of_entries = UINT32_MAX / static_cast<uint32_t>(links.size) + 1;
   bool whole = links.state->broken == 0;
   for (int first = static_cast<int>(threadIdx.x); first < top_k; first += kTogether * kThreads) {
@@ -267,7 +267,7 @@ __device__ int NumChosen(Choice<kMaxRows>& m, const ListShare& share, int num_ra
   if (lane == 0 && share.list < num_ranks) atomicAdd(&m.sampled[share.list], __popc(samples));
   __syncthreads();
 
-  // What is behind the last sample that is chosen and in front of the next is open.
+  // Entries behind the last sample that is chosen and in front of the next is open.
   const auto open_part = [&](int r) {
     const int end = m.sampled[r] * share.stride;
     return int2{max(0, end - share.stride + 1), min(end, top_k)};
@@ -368,7 +368,7 @@ __global__ void __cluster_dims__(kIndexerBlocks) __launch_bounds__(kThreads)
   const int64_t token = blockIdx.y;
   const TokenPlaces places(p, token);
   const bool exchanges = p.all != nullptr;
-  // What the first blocks end by and by, all of a cluster have read when they meet.
+  // Rounds that the first blocks end by and by, all of a cluster have read when they meet.
   const uint64_t round = exchanges ? links.state->round + 1 : 0;
   const bool active = exchanges && links.state->broken == 0;
   const bool chooses = exchanges && p.selected != nullptr;

@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(32 * kMmaWarps)
   constexpr int kPieces = kScoreWidth / 8;
   constexpr int kPiecesPerThread = kMmaKeys * kPieces / (32 * kMmaWarps);
   uint4 next[kPiecesPerThread];
-  // Of packed keys: a group of codes and its scale.
+  // Groups of packed keys: a group of codes and its scale.
   constexpr int kKeyGroups = kReleaseKeyWidth / kReleaseKeyGroup;
   constexpr int kGroupsPerThread = kMmaKeys * kKeyGroups / (32 * kMmaWarps);
   uint32_t next_codes[kGroupsPerThread][4];

@@ -9,7 +9,8 @@ namespace dsv4::backend::cuda {
 
 class CudaContext;
 
-// Of `num_tokens` tokens from params.first_token on, any width and number of heads that CanScore takes.
+// Scores of `num_tokens` tokens from params.first_token on, any width and number of heads that CanScore
+// takes.
 void LaunchIndexerScores(CudaContext& context, const SequenceTable& table, const ScoreParams& params,
                          DType dtype, unsigned num_tokens);
 // The same on tensor cores (ScoresOnTensorCores). params.tiles_per_block: ScoreTilesOfBlock.

@@ -63,7 +63,7 @@ template <typename Wanted, typename Store>
 __device__ __forceinline__ void ScoresOfDots(const float (&dots)[kTermHeads / 2],
                                              const uint32_t (&weights)[kTermHeads / 8], uint32_t sign_mask,
                                              Wanted&& wanted, Store&& store) {
-  uint32_t terms[2][kTermHeads / 8];  // Of both keys.
+  uint32_t terms[2][kTermHeads / 8];  // Terms of both keys.
 #pragma unroll
   for (int j = 0; j < kTermHeads / 8; ++j) {
 #pragma unroll

@@ -16,7 +16,7 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-constexpr int kTokens = kWgmmaScoreTokens;  // Of a block,
+constexpr int kTokens = kWgmmaScoreTokens;  // A block's,
 constexpr int kKeys = kWgmmaScoreKeys;      // and of a tile.
 constexpr int kHeads = kTermHeads;
 constexpr int kGroups = kWgmmaScoreGroups;  // Warpgroups.
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kThreads, 2) IndexerWgmmaKernel(const __grid_c
       const SequenceRows& sequence = table.Of(first_token + at.begin);
       at.end = static_cast<int>(
           min(int64_t{block_tokens}, sequence.token_begin + sequence.num_tokens - first_token));
-      // Of these tokens the last sees most.
+      // Among these tokens the last sees most.
       const int64_t visible = NumVisible(sequence, first_token + at.end - 1, p.ratio);
       at.end_key = visible <= p.top_k ? 0 : static_cast<int>(min(int64_t{past_keys}, visible));
       at.pages = &table.pages[sequence.page_begin];
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kThreads, 2) IndexerWgmmaKernel(const __grid_c
     const int key = at.key + in_group / 2;
     const bool exists = key < at.end_key;
     if constexpr (kPacked) {
-      // Of a key that is none, whose scores are not wanted, any bytes will do.
+      // For a key that is none, whose scores are not wanted, any bytes will do.
       if (exists) {
         const auto index = static_cast<uint32_t>(key);
         CopyPackedKey(my_row,

@@ -15,7 +15,7 @@ struct ScoreParams {
   int64_t ratio;
   int num_heads;
   int width;
-  int tiles_per_block = 1;  // Of keys; the tensor-core kernels' (ScoreTilesOfBlock).
+  int tiles_per_block = 1;  // Tiles of keys; the tensor-core kernels' (ScoreTilesOfBlock).
 };
 
 }  // namespace dsv4::backend::cuda

@@ -13,8 +13,8 @@ namespace dsv4::backend::cuda {
 
 inline constexpr int kTopKBits = 8;
 inline constexpr int kTopKBuckets = 1 << kTopKBits;
-// Where many keys are counted, in several histograms a block, lane by lane in turn: scores have few exponents, and a warp that counts in one
-// place waits for itself.
+// Histograms for many keys, several a block, lane by lane in turn: scores have few exponents, and a warp that
+// counts in one place waits for itself.
 inline constexpr int kTopKHistograms = 16;
 
 // The high bits of the k-th highest key as far as they are known, and how many of the keys that begin with them are chosen.
@@ -49,7 +49,7 @@ struct Counts {
   }
 };
 
-// What a warp sees of keys [j, j + 32) that lie below `end`: a bit a lane.
+// Votes of a warp on keys [j, j + 32) that lie below `end`: a bit a lane.
 struct Ballots {
   unsigned above = 0;
   unsigned equal = 0;
@@ -63,7 +63,7 @@ __device__ Ballots Ask(KeyAt key_at, int j, int end, uint32_t threshold) {
           __ballot_sync(kWholeWarp, inside && key == threshold)};
 }
 
-// Of keys [begin, end), by one warp.
+// Counts of keys [begin, end), by one warp.
 template <typename KeyAt>
 __device__ Counts Count(KeyAt key_at, int begin, int end, uint32_t threshold) {
   Counts counts;

@@ -1,3 +1,5 @@
+// Kernels of the expert cache: slots for chosen experts, copies of missing ones over the link, and tables of
+// pointers.
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/moe/expert_cache.h"
 #include "backend/cuda/tiers/cache_policy.h"
@@ -10,7 +12,7 @@ constexpr int kWarps = kPlanThreads / 32;
 // The host's memory is read by few threads at the rate of its link; more of them wait for each other.
 constexpr int kFetchThreads = 512;
 constexpr unsigned kFetchBlocks = 64;
-constexpr int kLoads = 8;  // Of a thread, in flight.
+constexpr int kLoads = 8;  // A thread's, in flight.
 constexpr int kPieceBytes = kFetchThreads * kLoads * static_cast<int>(sizeof(uint4));
 
 // A slot that may be taken, by its index; of all the first in order, and of equal ones the lowest slot.
@@ -35,7 +37,7 @@ __device__ Least LeastOfWarp(Least mine) {
   return mine;
 }
 
-// Of a thread's slots: every kPlanThreads-th one that this call has not taken.
+// Least of a thread's slots: every kPlanThreads-th one that this call has not taken.
 __device__ Least LeastOfThread(const ExpertCacheState& cache, uint64_t call) {
   const int first_reserved =
       call < cache.clock->reserved_until ? cache.clock->first_reserved : cache.num_slots;

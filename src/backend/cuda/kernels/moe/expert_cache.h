@@ -13,17 +13,17 @@ struct CachedWeight {
   const uint8_t* source = nullptr;
   uint32_t num_bytes = 0;    // A multiple of 16.
   uint32_t scale_begin = 0;  // 0: none.
-  uint32_t slot_begin = 0;   // Of the slot.
+  uint32_t slot_begin = 0;   // The slot's.
 };
 // In the order of ExpertTable: gate, up, down.
 struct CachedExpert {
   CachedWeight weights[3];
 };
 
-// What the host may look at; in its memory. The numbers grow.
+// Counters for the host, in its memory. The numbers grow.
 struct ExpertCacheWords {
   uint64_t hits = 0;    // Choices of an expert that were there: of a call one an expert.
-  uint64_t misses = 0;  // That were not.
+  uint64_t misses = 0;  // Misses: those that were not there.
   uint64_t bytes = 0;   // Brought for them.
 };
 
@@ -57,9 +57,9 @@ struct ExpertCacheState {
   ExpertCacheWords* words = nullptr;
 };
 
-inline constexpr int kMaxCachedPlaces = 4096;  // Of a table.
+inline constexpr int kMaxCachedPlaces = 4096;  // A table's.
 
-// What a call has chosen of a table's experts.
+// Experts of a table that a call has chosen.
 struct ExpertCacheCall {
   const int32_t* indices;  // [num_choices]: places in the table; others are left out.
   int64_t num_choices;

@@ -1,3 +1,4 @@
+// Kernel that sorts assignments of tokens by expert and cuts them into tiles of a GEMM.
 #include <algorithm>
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
@@ -38,7 +39,7 @@ __global__ void __launch_bounds__(kGroupThreads)
   if (threadIdx.x == 0) g.counts[expert] = mine;
 }
 
-// What a warp looks at in one step: a few runs of 32 assignments, and which of them are an expert's.
+// Votes of a warp in one step: a few runs of 32 assignments, and which of them are an expert's.
 constexpr int kRuns = 4;
 
 struct Step {

@@ -15,7 +15,7 @@ struct ExpertGrouping {
   int32_t* num_tiles;
   int first_expert;
   int num_here;     // The experts with the ids from first_expert on.
-  int num_experts;  // Of all.
+  int num_experts;  // Experts over all ranks.
   int num_assignments;
   int max_rows;
   int tokens_per_tile;  // At most.

@@ -1,3 +1,4 @@
+// routed_experts of a few tokens as two GEMV launches, for formats that the joint launch does not take.
 #include <algorithm>
 
 #include "backend/cuda/device/numeric/swiglu.cuh"
@@ -13,7 +14,7 @@ constexpr int kStages = 2;
 constexpr int kBlocks = 3;
 
 struct Params {
-  StreamShape shape;  // Of the matrices that this launch reads.
+  StreamShape shape;  // Shape of the matrices that this launch reads.
   StreamForms forms;  // One.
   int rows;
   int cols;
@@ -68,7 +69,8 @@ __global__ void __launch_bounds__(kMatmulThreads, kBlocks)
   }
   __syncthreads();
   auto* const hidden = static_cast<uint16_t*>(p.y) + token * p.top_k * width;
-  // What the pairs gave, until all are done: the activation takes its time, and then is computed for all at once.
+  // Sums that the pairs gave, until all are done: the activation takes its time, and then is computed for all
+  // at once.
   const int rounds = (num_pairs - block + num_blocks - 1) / num_blocks;
   const auto groups = static_cast<int>(StreamGroups(p.cols));
   auto* const results = reinterpret_cast<float2*>(shared_x + StreamRow(p.cols));

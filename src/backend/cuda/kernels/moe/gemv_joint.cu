@@ -1,3 +1,4 @@
+// routed_experts of FP4 for a few tokens in one launch, together with the shared expert's down projection.
 #include <algorithm>
 #include <cstddef>
 
@@ -19,7 +20,7 @@ namespace {
 constexpr int kMostStages = 8;
 constexpr int kMostOfBatch = 32;                              // A lane asks for an item,
 constexpr int kMostOfTopK = static_cast<int>(kMaxJointTopK);  // and has a slot.
-// What the kernel has by name.
+// Bytes of the kernel's named shared variables.
 constexpr size_t kNamedBytes = size_t{4} * 1024;
 // Row tiles whose sums are added at once.
 constexpr int kItemsAtOnce = 24;
@@ -38,7 +39,7 @@ struct Linear {
   bool y_is_bf16;
 };
 
-// What a launch multiplies: the linear, whose weights are known before anything else is; gate and up; down.
+// Parts of a launch: the linear, whose weights are known before anything else is; gate and up; down.
 enum Part : uint8_t { kLinear, kGateUp, kDown };
 constexpr int kNumParts = 3;
 
@@ -46,7 +47,7 @@ constexpr int kNumParts = 3;
 struct PartShape {
   StreamShape shape;
   StreamForm form;
-  int tiles;     // Of results, which the blocks share.
+  int tiles;     // Tiles of results, which the blocks share.
   int step;      // Items of a result, which follow each other: one; gate's and up's; all experts', ascending.
   int of_batch;  // Items.
   int of_round;  // Items, whole results.
@@ -77,7 +78,7 @@ static_assert(offsetof(Params, parts) + sizeof(Params::parts) == sizeof(Params))
 
 struct Item {
   StreamTile tile;
-  int x;  // Where its activations begin in shared memory, in elements.
+  int x;  // Offset of its activations in shared memory, in elements.
 };
 
 using ItemSums = SegmentSums[kSegments];
@@ -106,11 +107,11 @@ __device__ __noinline__ void LoadRows(uint16_t* to, float* scales, StreamForm fo
       [&](int row, int chunk, uint4 x) { StoreInForm(to, scales, row, chunk, cols, form, x); });
 }
 
-// What a block's threads know in shared memory.
+// Shared memory of a block's threads.
 struct Known {
   uint64_t full[kMostStages];
   uint64_t empty[kMostStages];
-  uint64_t listed;  // What comes last is there.
+  uint64_t listed;  // The last arrival has come.
   int num_items[kNumParts];
   int experts[kMostOfTopK];  // By slot.
   int slots[kMostOfTopK];    // By rank: ascending experts.
@@ -134,8 +135,8 @@ __device__ __forceinline__ void BringWeights(const Params& p, Known& known, Item
   const int64_t token = blockIdx.y;
   const uint64_t policy = EvictFirst();
   float weight = 0.0F;
-  // What is wanted first where gate and up are added up: once, when the first weights are in flight, and before a stage is waited
-  // for that is free only behind that sum.
+  // Work that is wanted first where gate and up are added up: once, when the first weights are in flight, and
+  // before a stage is waited for that is free only behind that sum.
   const auto list = [&] {
     if (lane < p.top_k) {
       known.routing[lane] = weight;
@@ -221,12 +222,13 @@ __global__ void __launch_bounds__(kWholeTileThreads, 1) GemvJointKernel(const __
   extern __shared__ __align__(kTileAlignment) unsigned char shared[];  // Stages.
   auto* const rows = reinterpret_cast<uint16_t*>(shared + p.stages * p.stage_bytes);
   auto* const linear_rows = rows + StreamRow(p.dim);
-  auto* const sums = reinterpret_cast<ItemSums*>(rows + RowElements(p));  // Of two rounds.
+  auto* const sums = reinterpret_cast<ItemSums*>(rows + RowElements(p));  // Two rounds'.
   auto* const spread = reinterpret_cast<SpreadScales*>(sums + 2 * p.items_of_sums);
-  auto* const x_scales = reinterpret_cast<float*>(spread + kStreamWarps);  // Of the linear,
+  // Scales of the linear's activations,
+  auto* const x_scales = reinterpret_cast<float*>(spread + kStreamWarps);
   const auto x_groups = static_cast<int>(StreamGroups(p.linear.cols));
   float* const fp8_scales = x_scales + p.linear.num_tokens * x_groups;  // and of its weights, by item.
-  auto* const items = reinterpret_cast<Item*>(shared + p.items_at);     // Of all parts.
+  auto* const items = reinterpret_cast<Item*>(shared + p.items_at);     // Items of all parts.
   __shared__ Known known;
 
   if (t >= kStreamThreads) {
@@ -257,9 +259,9 @@ __global__ void __launch_bounds__(kWholeTileThreads, 1) GemvJointKernel(const __
   MeetThreads<kStreamThreads>();
 
   auto* const hidden = p.hidden + token * p.top_k * p.width;
-  uint32_t left = 0;  // Of the barrier.
-  StagePlace stage;   // Of the next batch.
-  int begin = 0;      // Of the part's items.
+  uint32_t left = 0;  // The barrier's.
+  StagePlace stage;   // The next batch's.
+  int begin = 0;      // First of the part's items.
   ItemSums* round_sums = sums;
 #pragma unroll 1
   for (int part = 0; part < kNumParts; ++part) {
@@ -399,7 +401,7 @@ size_t Divide(Params& p, int num_blocks, int num_tokens, size_t shared_bytes) {
     // The first block has most.
     const int items = ItemsOfBlock(part, 0, is_linear ? num_blocks * num_tokens : num_blocks);
     num_items += items;
-    const int sums = is_linear ? std::max(p.linear.num_tokens, 1) : 1;  // Of an item.
+    const int sums = is_linear ? std::max(p.linear.num_tokens, 1) : 1;  // Sums of an item.
     part.of_round = std::max(kItemsAtOnce / (part.step * sums), 1) * part.step;
     if (items == 0) continue;
     const int round = std::min(items, part.of_round);

@@ -26,19 +26,19 @@ constexpr int kCluster = 2;
 constexpr int kSlots = 4;
 constexpr int kGroupThreads = kProducers / kSlots;  // The producers of a slot.
 constexpr int kPieces =
-    kRows * 4 / kGroupThreads;               // Of each of them: 32 columns of a row, which share a scale.
+    kRows * 4 / kGroupThreads;  // Elements of each lane: 32 columns of a row, which share a scale.
 constexpr int kPieceRows = kRows / kPieces;  // From one to the next.
 // Told ahead of the one that is worked on, so that the blocks of columns that are asked for are those of items that are known, be a block the
 // only one of its item.
 constexpr int kItemsAhead = kSlots;
 constexpr int kItems = 2 * kItemsAhead;
-constexpr int kBlockBytes = kE4m3Cols / 2;  // Of a row of MXFP4: four lanes' 16 bytes, a scale each.
+constexpr int kBlockBytes = kE4m3Cols / 2;  // Bytes of a block of MXFP4: four lanes' 16 bytes, a scale each.
 static_assert(kE4m3Cols == 4 * kMxFp4Block && kE4m3Cols == kPackedFp8Cols && kPieceRows == 16);
 
 struct Item {
   const uint8_t* data;
   const uint8_t* scale;
-  const uint8_t* largest_scales;  // Of its rows.
+  const uint8_t* largest_scales;  // Its rows'.
   int matrix;
   int first_row;
   int first_x_row;
@@ -53,18 +53,18 @@ static_assert(sizeof(Slot) % 1024 == 0);
 
 struct Memory {
   Slot slots[kSlots];
-  float scales[kSlots][kTokens];    // Of x.
+  float scales[kSlots][kTokens];    // X's.
   uint2 grids[kE4m3ScaleSpan + 2];  // e2m1's eight magnitudes as e4m3, times 2^(i + 6 - 14).
   Item items[kItems];
   uint64_t full[kSlots];
   uint64_t empty[kSlots];
   uint64_t item_full[kItems];
   uint64_t item_empty[kItems];
-  uint64_t turns[2];  // Of the consumers' warpgroups.
+  uint64_t turns[2];  // Turns of the consumers' warpgroups.
 };
 
 struct Params {
-  DeviceWeight shape;  // Of all these matrices.
+  DeviceWeight shape;  // Shape of all these matrices.
   const DeviceWeight* weights;
   const uint8_t* largest_scales;  // E4m3Experts.
   int64_t max_rows;
@@ -72,7 +72,7 @@ struct Params {
   int num_matrices;  // Side by side in a row of y: gate and up, or down.
   PackedFp8 x;
   ExpertGrouping grouping;
-  int row_clusters;  // Of a matrix.
+  int row_clusters;  // A matrix's.
   // [packed rows, num_matrices * rows], or [num_assignments, ...] where rows of y are by assignment.
   uint16_t* y;
   bool by_assignment;
@@ -206,7 +206,8 @@ class Weights {
       done_ = true;
       return;
     }
-    // Of 16 rows of A, row `place` is this one: a consumer that holds rows r and r + 8 of a result holds neighbours.
+    // Row `place` of 16 rows of A is this one: a consumer that holds rows r and r + 8 of a result holds
+    // neighbours.
     const int place = thread_ / 4;
     const int64_t row = item.first_row + place % 8 * 2 + place / 8;
     from_ = item.data + row * (shape_.cols / 2) + thread_ % 4 * 16;
@@ -218,10 +219,10 @@ class Weights {
 
   Memory& memory_;
   const DeviceWeight& shape_;
-  const int thread_;  // Of the group.
+  const int thread_;  // The group's.
   const int num_blocks_;
   uint2 eights_[kPieces][4];
-  // What is asked for, and of which block of which item the next will be.
+  // Pieces asked for, and the block of the item that the next will be of.
   uint4 pieces_[kPieces];
   uint32_t scales_[kPieces];
   uint32_t largest_scales_[kPieces];
@@ -260,7 +261,7 @@ __device__ __forceinline__ void Produce(Memory& memory, const Params& p) {
   Slot& slot = memory.slots[group];
   uint64_t* const full = &memory.full[group];
   uint32_t parity = 1;
-  int block = group;  // Of the item: every fourth of all items' blocks is the group's.
+  int block = group;  // Block of the item: every fourth of all items' blocks is the group's.
   while (true) {
     WaitForPhase(&memory.item_full[item_place.i], item_place.parity);
     const int item_index = item_place.i;
@@ -369,7 +370,7 @@ __device__ __forceinline__ void Consume(Memory& memory, const Params& p) {
 #pragma unroll
       for (int i = 0; i < 2; ++i)
         factors[i] = FloatFromE8m0(static_cast<uint8_t>(item.largest_scales[row + i] - kE4m3LargestScale));
-      // Where tokens go, all asked for before any is needed: -1 where there is none.
+      // Targets of tokens, all asked for before any is needed: -1 where there is none.
       int to[kMost / 4];
 #pragma unroll
       for (int i = 0; i < kMost / 4; ++i) {

@@ -1,3 +1,4 @@
+// Grouped GEMM of experts for many tokens on wgmma: packed rows, gate and up in one launch, then down.
 #include "backend/cuda/device/numeric/reduce.cuh"
 #include "backend/cuda/device/numeric/swiglu.cuh"
 #include "backend/cuda/kernels/gemm/gemm_wgmma.h"
@@ -9,7 +10,7 @@ namespace dsv4::backend::cuda {
 namespace {
 
 struct Params {
-  DeviceWeight shape;  // Of all these matrices.
+  DeviceWeight shape;  // Shape of all these matrices.
   const DeviceWeight* weights;
   PackedRows x;
   ExpertGrouping grouping;

@@ -1,5 +1,6 @@
-// What the grouped GEMMs of routed experts do around their products (grouped_gemm_wgmma, _wide, _fp8): assignments are grouped by expert,
-// gate and up multiply their tokens' rows, down multiplies the activations and writes terms by assignment.
+// Steps of the grouped GEMMs of routed experts around their products (grouped_gemm_wgmma, _wide, _fp8):
+// assignments are grouped by expert, gate and up multiply their tokens' rows, down multiplies the activations
+// and writes terms by assignment.
 #pragma once
 
 #include "backend/cuda/kernels/moe/expert_tiles.h"
@@ -7,13 +8,13 @@
 
 namespace dsv4::backend::cuda {
 
-inline constexpr int kExpertMatrices = 3;  // Of an expert in its table: gate, up, down.
+inline constexpr int kExpertMatrices = 3;  // Matrices of an expert in its table: gate, up, down.
 
 // One of the two launches.
 struct GroupedGemm {
   const ExpertGrouping& grouping;
-  const DeviceWeight& weight;  // Of all these matrices.
-  int first_matrix;            // Of an expert in its table,
+  const DeviceWeight& weight;  // Shape of all these matrices.
+  int first_matrix;            // First of an expert's matrices in its table,
   int num_matrices;            // side by side in a row of y: gate and up, or down.
   RowSource x;                 // Rows as they are to be packed.
   int64_t cols;
@@ -21,7 +22,7 @@ struct GroupedGemm {
   bool by_assignment;  // Rows of y are the assignments' instead of the packed ones'.
 };
 
-// Where SwiGLU and the routing weights are applied.
+// Stage at which SwiGLU and the routing weights are applied.
 enum class SwigluPlace : uint8_t {
   kGateUp,   // The first launch, whose rows are as wide as the activations,
   kPacking,  // or the packing of the second's rows.

@@ -17,27 +17,27 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-constexpr int kMostItems = 16;  // That a block has in flight where they come whole.
+constexpr int kMostItems = 16;  // Items that a block has in flight where they come whole.
 
-// What is multiplied at a time: kTiles row tiles that come together; 0: one, which does not come whole; kSmall: the same, where there is
-// little shared memory.
+// Tiles multiplied at a time: kTiles row tiles that come together; 0: one, which does not come whole; kSmall:
+// the same, where there is little shared memory.
 constexpr int kSmall = -1;
 template <int kTiles>
 struct Items {
   static constexpr bool kWhole = kTiles > 0;
-  static constexpr int kStages = kTiles == kSmall ? 1 : 3;  // Of warps that ask for themselves.
+  static constexpr int kStages = kTiles == kSmall ? 1 : 3;  // Stages of warps that ask for themselves.
   static constexpr int kCount = kWhole ? kTiles : 1;
   static constexpr int kRows = kCount * kTileRows;
   static constexpr int kThreads = kWhole ? kWholeTileThreads : kStreamThreads;
-  static constexpr size_t kSumsBytes =
-      size_t{kTiles == kSmall ? 8 : (kWhole ? 16 : 24)} * 1024;  // Of segments, until they are added; twice.
+  static constexpr size_t kSumsBytes = size_t{kTiles == kSmall ? 8 : (kWhole ? 16 : 24)} *
+                                       1024;  // Sums of segments, until they are added; twice.
   static_assert(kRows % kTileRows == 0 && kStages > 0);
   // At a time, of each half of the warps.
   static_assert(kSumsBytes >= kItemStep * kMaxGemvTokens * kSegments * kCount * sizeof(SegmentSums));
 };
 
 struct Params {
-  StreamShape shape;  // Of the matrices that this launch reads.
+  StreamShape shape;  // Shape of the matrices that this launch reads.
   StreamForms form;   // One.
   int rows;
   int cols;
@@ -52,14 +52,14 @@ struct Params {
   float limit;
 };
 
-// What a run has of one tile of assignments: rows from first_row on, of which so many are kMatrices items.
+// Rows of one tile of assignments in a run: rows from first_row on, of which so many are kMatrices items.
 template <int kMatrices>
 struct alignas(16) Span {
   StreamTile matrices[kMatrices];  // From first_row on.
   float global_scales[kMatrices];
-  int first_item;  // Of the block's.
+  int first_item;  // First of the block's items.
   int first_row;
-  int count;  // Of assignments.
+  int count;  // Assignments'.
   int assignments[kMaxGemvTokens];
   float routing[kMaxGemvTokens];
 };
@@ -138,7 +138,7 @@ __device__ __forceinline__ void BringItems(const Params& p, const Span<kMatrices
   }
 }
 
-// Of a block: for each warp that spreads scales (MultiplyTile).
+// Scales of a block: for each warp that spreads scales (MultiplyTile).
 template <int kTiles>
 __host__ __device__ __forceinline__ int NumSpread(const StreamShape& shape) {
   return kTiles == 1 && NeedsSpread(shape) ? kStreamWarps : 0;
@@ -200,8 +200,8 @@ __device__ __forceinline__ void RunItems(const Params& p) {
   const int lane_token = t % 32 / 4;
   const TileSegment segment_at = SegmentOf<Of::kRows>(p.shape);
   int current = FirstItemOfWarp();
-  StagePlace stage{.i = current};  // Of whole items.
-  uint32_t slot = 0;               // Of the warp's own.
+  StagePlace stage{.i = current};  // Whole items'.
+  uint32_t slot = 0;               // Slot of the warp's own ring.
   int buffer = 0;
 #pragma unroll 1
   for (int s = 0; s < num_spans; ++s) {
@@ -295,7 +295,7 @@ void Launch(CudaContext& context, bool whole, Params& params) {
   };
   // Whether so many row tiles at a time have room.
   const DeviceLimits& limits = context.limits();
-  // What a block may have beside what the kernel has by name.
+  // Bytes of a block beside the kernel's named variables.
   const size_t most_bytes = limits.shared_bytes - size_t{3} * 1024;
   const auto launch_whole = [&]<int kTiles>() {
     using Of = Items<kTiles>;

@@ -1,3 +1,4 @@
+// Grouped GEMV of experts for 9 to 64 tokens: an expert's weights stream past the few tokens that chose it.
 #include <algorithm>
 
 #include "backend/cuda/device/numeric/swiglu.cuh"
@@ -18,7 +19,7 @@ constexpr int64_t kMaxPairRounds = 16;
 constexpr int64_t kMaxDownRounds = 32;
 
 struct Params {
-  StreamShape shape;  // Of the matrices that this launch reads.
+  StreamShape shape;  // Shape of the matrices that this launch reads.
   StreamForms forms;  // One.
   int rows;
   int cols;
@@ -33,10 +34,10 @@ struct Params {
   float limit;
 };
 
-// What a block works on, and where its arrays lie behind the ring.
+// Work of a block, and where its arrays lie behind the ring.
 struct Block {
   ExpertTile tile;
-  int first_tile;  // Of rows.
+  int first_tile;  // First row tile.
   int rounds;      // Row tiles; none: the block has nothing to do.
   int x_stride;
   int scale_groups;

@@ -1,3 +1,4 @@
+// Kernels that ask the host for its experts' outputs through pinned memory, and that wait for the answer.
 #include "backend/cuda/device/sync/device_fault.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/moe/gemv_experts.h"
@@ -52,7 +53,7 @@ __global__ void __launch_bounds__(kThreads) HostTermsAskKernel(const __grid_cons
   if (slot < p.top_k) {
     const int64_t i = row * p.top_k + slot;
     const int32_t expert = p.indices[i];
-    int32_t place = p.num_device;  // Of an expert that does not exist: none.
+    int32_t place = p.num_device;  // For an expert that does not exist: none.
     if (expert < 0 || expert >= p.num_experts) {
       ReportFault(p.fault, FaultKind::kExpertIndex, row, slot, expert, p.num_experts);
     } else {

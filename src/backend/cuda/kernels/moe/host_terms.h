@@ -7,10 +7,10 @@
 
 namespace dsv4::backend::cuda {
 
-// Of one queue; device memory, zero in the beginning.
+// State of one queue; device memory, zero in the beginning.
 struct HostTermsState {
-  uint32_t number;  // Of the last request.
-  uint32_t blocks;  // That have written their part of the next one,
+  uint32_t number;  // The last request's.
+  uint32_t blocks;  // Blocks that have written their part of the next one,
   uint32_t any;     // and whether one of them wants anything of the host.
 };
 

@@ -1,3 +1,5 @@
+// expert_terms of experts of any format: assignments grouped on the device, then gate, up, SwiGLU and down by
+// tiles.
 #include <span>
 
 #include "backend/cuda/device/numeric/swiglu.cuh"

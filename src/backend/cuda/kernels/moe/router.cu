@@ -76,7 +76,7 @@ __device__ void ChooseByScore(const Params& p, const Shared& m) {
   const int warp = t / 32;
   const int length = ListLength(p.num_experts, p.top_k);
   const Candidate none = {0, p.num_experts};
-  // Of a thread's experts, the best that comes behind `last`.
+  // Best of a thread's experts that comes behind `last`.
   const auto next_of_mine = [&](const Candidate& last) {
     Candidate best = none;
 #pragma unroll 1

@@ -1,4 +1,4 @@
-// What the kernels of experts are asked for: terms, which expert_terms leaves and routed_experts sums.
+// Task of the experts' kernels: terms, which expert_terms leaves and routed_experts sums.
 #pragma once
 
 #include "backend/cuda/runtime/fault.h"
@@ -8,7 +8,7 @@ namespace dsv4::backend::cuda {
 
 struct TermsWork {
   const ops::ExpertTermsArgs& args;  // Valid; some experts, some tokens.
-  FaultKind wrong_index;             // What an index outside [0, num_experts) is reported as.
+  FaultKind wrong_index;             // Report of an index outside [0, num_experts).
 };
 
 }  // namespace dsv4::backend::cuda

@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int w = 0; w < kThreads / 32; ++w) max = fmaxf(max, largest[w][t % kChannels]);
 
-  double sum = 0.0;  // Of thread t < 2 * kChannels: terms t / kChannels of channel t % kChannels.
+  double sum = 0.0;  // Sum of thread t < 2 * kChannels: terms t / kChannels of channel t % kChannels.
 #pragma unroll 1
   for (int first = 0; first < tokens.count(); first += kTokensAtOnce) {
     if (first > 0) load(first);

@@ -14,7 +14,7 @@ struct CompressorPoolParams {
   const float* values;
   const float* scores;
   const float* ape;
-  int64_t width;  // Of a row of values: channels * pooled width.
+  int64_t width;  // Width of a row of values: channels * pooled width.
   int pooled_width;
   int ratio;
   bool overlap;

@@ -27,7 +27,7 @@ __device__ __forceinline__ int64_t LastUpTo(int64_t size, int64_t number, Elemen
 // block's own.
 class EntryTokens {
  public:
-  // Of entry `entry` of the step, a block's.
+  // Tokens of entry `entry` of the step, a block's.
   __device__ EntryTokens(const DeviceArray<CompressorHistory>& histories, int64_t entry, int ratio,
                          bool overlap) {
     sequence_ =
@@ -57,7 +57,7 @@ class EntryTokens {
   }
 
  private:
-  // Of a token before the step's, at most `capacity` of them.
+  // Slot of a token before the step's, at most `capacity` of them.
   __device__ int64_t Slot(int slot, int capacity, int token) const {
     const int i = slot + first_row_ + token;
     return i < 0 ? i + capacity : i;

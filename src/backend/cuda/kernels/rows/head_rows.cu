@@ -1,3 +1,4 @@
+// Norm, rotation and rounding of many heads' rows, which a warp keeps in registers.
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/rows/head_rows.h"
 #include "backend/cuda/kernels/rows/row_steps.cuh"
@@ -12,8 +13,9 @@ constexpr int kWarps = 4;
 template <int kPieces>
 using Row = float[kPieces][2];
 
-// What RowSum of kNarrowRowThreads threads gives, each with the columns that are congruent to it: of thread 64 i + 2 l + e lane l
-// holds the sum, sums[i][e]. The threads' sums meet in the order of WarpSum, then those of the four warps.
+// Sum that RowSum of kNarrowRowThreads threads gives, each with the columns that are congruent to it: of
+// thread 64 i + 2 l + e lane l holds the sum, sums[i][e]. The threads' sums meet in the order of WarpSum,
+// then those of the four warps.
 __device__ double SumOfThreads(const double (&sums)[2][2], int lane) {
   static_assert(kNarrowRowThreads == 128);
   const auto exchange = [](double value, int with) { return __shfl_xor_sync(kWholeWarp, value, with); };

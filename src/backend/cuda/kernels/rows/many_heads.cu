@@ -1,3 +1,4 @@
+// head_rms_norm and rope for many tokens of many heads, several rows a block.
 #include "backend/cuda/device/numeric/four_sums.cuh"
 #include "backend/cuda/device/sync/device_fault.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"

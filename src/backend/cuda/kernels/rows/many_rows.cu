@@ -1,3 +1,5 @@
+// rms_norm of many tokens with rotation, rounding and packed stores behind it, a row in the registers of a
+// warp.
 #include "backend/cuda/device/numeric/four_sums.cuh"
 #include "backend/cuda/device/sync/device_fault.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
@@ -11,11 +13,11 @@ namespace dsv4::backend::cuda {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kGroups = 4;  // Of sums of a lane.
+constexpr int kGroups = 4;  // Groups of sums of a lane.
 static_assert(kNarrowRowThreads == 128 && kWideRowThreads == kGroups * 128);
 
-// What a warp has: four rows of up to kMaxNarrowRow elements, or one. A lane has four neighbouring columns of every 128. `Group`: row, or
-// those 128 of every 512.
+// Rows of a warp: four rows of up to kMaxNarrowRow elements, or one. A lane has four neighbouring columns of
+// every 128. `Group`: row, or those 128 of every 512.
 template <int kWidth>
 struct WarpRows {
   static constexpr bool kNarrow = kWidth <= kMaxNarrowRow;
@@ -31,7 +33,7 @@ struct WarpRows {
   uint2 words[kGroups][kPieces];
 };
 
-// Of values that are rounded.
+// Words of values that are rounded.
 __device__ __forceinline__ uint2 Rounded(const float (&values)[4]) {
   return make_uint2(__byte_perm(__float_as_uint(values[0]), __float_as_uint(values[1]), 0x7632),
                     __byte_perm(__float_as_uint(values[2]), __float_as_uint(values[3]), 0x7632));
@@ -195,7 +197,7 @@ __device__ __forceinline__ void StorePacked(const WarpRows<kStoredWidth>& rows, 
                                             int num_packed, uint32_t scales, unsigned char* to,
                                             int64_t in_run, int64_t row, Fault* fault) {
   // As CacheFormat has it.
-  const int rest = num_packed - 2 * num_packed;  // Where column 0 would be, if all had two bytes.
+  const int rest = num_packed - 2 * num_packed;  // Offset at which column 0 would be, if all had two bytes.
   const int num_scales = num_packed / kManyRowsGroup;
   const int scale_begin = num_packed + 2 * (kStoredWidth - num_packed);
   const int end = scale_begin + num_scales;
@@ -268,7 +270,7 @@ __global__ void __launch_bounds__(32 * kWarps, 4)
       ReportFault(p.fault, FaultKind::kPosition, (first + r) / p.group, 0, positions[r], 0);
     }
   }
-  // Of packed rows: those of a lane's pieces, a byte each.
+  // Scales of packed rows: those of a lane's pieces, a byte each.
   uint32_t scales[Rows::kRows] = {};
   static_assert(Rows::kPieces <= 4);
   if (p.num_simulated > 0) {
@@ -291,7 +293,7 @@ __global__ void __launch_bounds__(32 * kWarps, 4)
         const float inverse = InverseOf(scale);
         const float2 low = FromE4m3Pair(E4m3Pair(values[0] * inverse, values[1] * inverse));
         const float2 high = FromE4m3Pair(E4m3Pair(values[2] * inverse, values[3] * inverse));
-        // What is the largest stays it when it is rounded.
+        // The largest value stays it when it is rounded.
         const float most = FromE4m3Pair(E4m3Pair(largest * inverse, 0.0F)).x * scale;
         scales[r] |= SmallestE8m0(most, CacheCode::kE4m3) << (8 * j);
         if (rows.Column(r, j, lane) < p.num_simulated)

@@ -37,7 +37,7 @@ __device__ __forceinline__ float2 FromE4m3Pair(uint32_t codes) {
 class RegisterRow {
  public:
   static constexpr int kThreads = kNarrowRowThreads;
-  // Those outside the row are 0.
+  // Columns outside the row are 0.
   using Values = float[kRegisterColumns];
 
   __device__ explicit RegisterRow(int width) : width_(width) {}
@@ -131,7 +131,7 @@ class RegisterRow {
       largest_[k] = fmaxf(max[k], other[k]);
       scale[k] = Fp8GroupScale(largest_[k]);
     }
-    // What is the largest stays it when it is rounded.
+    // The largest value stays it when it is rounded.
     num_largest_ = num_columns;
     largest_group_ = kRegisterGroup;
     uint32_t grid_codes[kRegisterColumns / 2];
@@ -365,10 +365,10 @@ class RegisterRow {
   }
 
  private:
-  // Of a thread's columns, a byte each.
+  // Codes of a thread's columns, a byte each.
   struct Packed {
     uint32_t codes;
-    uint32_t scales;  // Of their groups.
+    uint32_t scales;  // Their groups'.
   };
   struct PackedOrBad {
     Packed packed;
@@ -448,7 +448,7 @@ class RegisterRow {
 
   Values values_;
   Packed packed_ = {};     // Pack, TakeReleaseCodes
-  Values largest_ = {};    // Of the finite values of a column's group,
+  Values largest_ = {};    // Maxima of the finite values of a column's group,
   int num_largest_ = 0;    // the columns of which they are known,
   int largest_group_ = 0;  // and the columns of such a group.
   Packed simulated_ = {};  // SimulateFp8, whether columns have codes or not,

@@ -1,5 +1,6 @@
-// What the steps of lowering/work/rows.h do to a row that lies in shared memory, as floats that hold values of its dtype. All threads of a
-// block of kThreads take part, and whatever they do to the row is done when the step returns.
+// Steps that the steps of lowering/work/rows.h do to a row that lies in shared memory, as floats that hold
+// values of its dtype. All threads of a block of kThreads take part, and whatever they do to the row is done
+// when the step returns.
 #pragma once
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
@@ -159,7 +160,7 @@ __device__ double SumOverRow(const float* row, int width, F&& f) {
   double sum = 0.0;
 #pragma unroll 1
   for (int first = static_cast<int>(threadIdx.x); first < width; first += kRowAtOnce * kThreads) {
-    float values[kRowAtOnce];  // Those outside add +0, which leaves a sum of squares as it is.
+    float values[kRowAtOnce];  // Columns outside add +0, which leaves a sum of squares as it is.
     LoadAtOnce<kThreads>(values, row, first, width);
 #pragma unroll
     for (int k = 0; k < kRowAtOnce; ++k) sum += f(static_cast<double>(values[k]));

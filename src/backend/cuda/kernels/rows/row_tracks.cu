@@ -1,3 +1,4 @@
+// Kernel of fused steps on rows: a block for each row of a track, steps in registers or in shared memory.
 #include <algorithm>
 #include <cstddef>
 #include <span>
@@ -15,7 +16,7 @@ namespace {
 
 // The run that has a row: every thread of the block looks at one.
 struct RunOfRow {
-  int count;  // Of such runs: if there are several, `run` is none of them.
+  int count;  // Count of such runs: if there are several, `run` is none of them.
   StoredRun run = {};
 
   __device__ RunOfRow(const RowStep* store, int64_t row) {
@@ -68,7 +69,7 @@ __device__ void StepsInRegisters(const RowTrack& track, int64_t r, Fault* fault)
   float frequency = 0.0F;
   if (rope != nullptr) {
     position = rope->positions[static_cast<uint32_t>(r) / static_cast<uint32_t>(rope->group)];
-    // Of the only one of the thread's columns that may be among those rotated.
+    // First of the thread's columns that may be rotated.
     const int begin = width - 2 * rope->num_columns;
     const int column = begin / RegisterRow::kThreads * RegisterRow::kThreads + t;
     rotates = column >= begin && column < width;

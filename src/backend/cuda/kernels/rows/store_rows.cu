@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kNarrowRowThreads)
           in_block.PlacesOf(format.code, static_cast<int>(format.num_coded), static_cast<int>(format.group));
       in_block.Pack(places, row, fault);
       in_block.WritePacked(places, to);
-      __syncthreads();  // What is shared in Pack has been read.
+      __syncthreads();  // Shared values of Pack have been read.
     } else {
       PackRowBy(
           static_cast<int>(threadIdx.x), kNarrowRowThreads, format, width,

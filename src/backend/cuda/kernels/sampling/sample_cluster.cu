@@ -1,3 +1,4 @@
+// Op sample by a cluster of blocks for each row of logits, which stay in shared memory.
 #include <cooperative_groups.h>
 
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
@@ -25,7 +26,7 @@ __global__ void __cluster_dims__(kSampleClusterBlocks) __launch_bounds__(samplin
   extern __shared__ __align__(16) float piece_logits[];
   BeginKernel();
   sampling_rows::SampleRow<ClusterTeam>(p, blockIdx.x / kSampleClusterBlocks, piece_logits);
-  ClusterTeam::Meet();  // What others still read of this block's memory stays until then.
+  ClusterTeam::Meet();  // Memory of this block that others still read stays until then.
 }
 
 }  // namespace

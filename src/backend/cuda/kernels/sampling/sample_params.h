@@ -1,4 +1,4 @@
-// What the kernels that choose tokens are told.
+// Parameters that the kernels that choose tokens are told.
 #pragma once
 
 #include <cstdint>

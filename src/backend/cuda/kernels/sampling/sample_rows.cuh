@@ -28,7 +28,8 @@ constexpr int kLowBits = 18;
 constexpr int kCountedAtOnce = static_cast<int>(sampling::kMaxChoices / 8);
 static_assert((int64_t{kCountedAtOnce / kHistograms} << kLowBits) < (int64_t{1} << 32));
 
-// What is known of a piece when it has been loaded. The best token is its key, then its complement, so that of equals the first wins.
+// Summary of a loaded piece. The best token is its key, then its complement, so that of equals the first
+// wins.
 struct Loaded {
   uint64_t best;
   int first_bad;  // INT_MAX: none.
@@ -42,9 +43,9 @@ __device__ inline Loaded Join(const Loaded& a, const Loaded& b) {
 
 // A block's share of a row.
 struct Piece {
-  const float* logits;  // Where this block has written them.
+  const float* logits;  // Address at which this block has written them.
   int count;
-  float highest;  // Of the row.
+  float highest;  // The row's.
   float temperature;
 
   __device__ uint32_t Key(int j) const { return OrderedKey(logits[j]); }
@@ -99,7 +100,7 @@ struct Selected {
   double above;
 };
 
-// What a block selects with, in shared memory.
+// Shared memory of a block's selection.
 struct Selection {
   uint32_t low[kHistograms][kBuckets + 1];  // One more, so that equal buckets lie in different banks.
   uint32_t high[kHistograms][kBuckets + 1];
@@ -218,7 +219,7 @@ __device__ inline float WeightOfKey(const Piece& piece, uint32_t key) {
   return sampling::WeightOf(logit, piece.highest, piece.temperature);
 }
 
-// Of what `before` keeps.
+// Selection of what `before` keeps.
 template <typename Team>
 __device__ Threshold ThresholdOfTopP(Selection& selection, const Piece& piece, float top_p,
                                      Threshold before) {
@@ -238,7 +239,7 @@ __device__ Threshold ThresholdOfTopP(Selection& selection, const Piece& piece, f
   return {selected.key, left};
 }
 
-// What a thread's value has in front of it in the block, and the sum over the block.
+// Sum of the values in front of a thread's in the block, and of all.
 template <typename T>
 struct Scanned {
   T before;

@@ -1,3 +1,5 @@
+// GEMM of FP4 and FP8 weights by Blackwell's block-scaled tensor cores (tcgen05), with activations rounded to
+// match.
 #include <cuda_fp4.h>
 
 #include "backend/cuda/device/numeric/reduce.cuh"

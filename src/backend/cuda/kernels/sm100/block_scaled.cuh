@@ -12,7 +12,7 @@
 namespace dsv4::backend::cuda {
 
 inline constexpr int kBlockScaledRows = 128;
-inline constexpr int kBlockScaledColumns = 128;  // Of activations.
+inline constexpr int kBlockScaledColumns = 128;  // Activations'.
 inline constexpr int kBlockScaledCopiers = 128;
 inline constexpr int kBlockScaledThreads = kBlockScaledCopiers + 32;
 inline constexpr int kBlockScaledStages = 3;
@@ -23,7 +23,7 @@ struct BlockScaledFormat {
   static constexpr bool kFp4 = kStep == BlockScaledStep::kE2m1ByE2m1;
   static constexpr bool kPadded = kStep == BlockScaledStep::kE2m1ByE4m3;  // A: 8 bytes of each 16.
   static constexpr int kStageCols = kFp4 ? 256 : 128;
-  static constexpr int kScaleWords = kFp4 ? 4 : 1;  // Of a row and stage; a word is four scales.
+  static constexpr int kScaleWords = kFp4 ? 4 : 1;  // Scale words of a row and stage; a word is four scales.
 };
 
 template <BlockScaledStep kStep>
@@ -37,7 +37,7 @@ struct BlockScaledMemory {
   uint64_t empty[kBlockScaledStages];
   uint64_t done;
   uint32_t tensor_memory;
-  int32_t x_rows[kBlockScaledColumns];  // Of the tile's rows of activations: where they are read,
+  int32_t x_rows[kBlockScaledColumns];  // Rows of activations for the tile's rows: where they are read,
   int32_t y_rows[kBlockScaledColumns];  // and where the results go.
 };
 
@@ -47,7 +47,7 @@ inline constexpr int kTensorColumns = 256;
 inline constexpr int kTensorScales = kBlockScaledColumns;  // 16 columns of A's and 16 of B's a stage.
 static_assert(kTensorScales + kBlockScaledStages * 32 <= kTensorColumns);
 
-// What a block multiplies; the same in all threads. num_columns > 0.
+// Tile of a block; the same in all threads. num_columns > 0.
 struct BlockScaledTile {
   const uint8_t* data;   // The whole matrix,
   const uint8_t* scale;  // and its scales.
@@ -70,7 +70,7 @@ class BlockScaledCopier {
 
   __device__ void Copy(int stage, int slot) {
     const int thread = static_cast<int>(threadIdx.x);
-    constexpr int kPieces = 8;  // Of 16 bytes a row of shared memory.
+    constexpr int kPieces = 8;  // Pieces of 16 bytes a row of shared memory.
     constexpr int kRowsAtOnce = kBlockScaledCopiers / kPieces;
     const int piece = thread % kPieces;
     const int64_t a_row_bytes = Format::kFp4 || Format::kPadded ? shape_.cols / 2 : shape_.cols;
@@ -164,7 +164,7 @@ __device__ void MultiplyBlockScaledTile(BlockScaledMemory<kStep>& memory, const 
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / 32;
   const int lane = thread % 32;
-  constexpr int kMultiplier = kBlockScaledCopiers / 32;  // Of the warps.
+  constexpr int kMultiplier = kBlockScaledCopiers / 32;  // Role among the block's warps.
   if (thread == 0) {
     for (int i = 0; i < kStages; ++i) {
       InitBarrier(&memory.full[i], kBlockScaledCopiers);

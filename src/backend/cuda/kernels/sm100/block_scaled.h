@@ -2,7 +2,7 @@
 // applies their block scales itself (tcgen05.cuh). NEVER RUN: compiled for sm_100a and read, no more; off unless
 // CudaOptions::block_scaled asks for it on a device of compute capability 10.0.
 //
-// What is multiplied, y [rows of x, rows of W] = x W^T, all sums in the unit's fp32:
+// Product y [rows of x, rows of W] = x W^T, all sums in the unit's fp32:
 //   FP8 and MXFP4 weights whose activations are rounded to FP8: e4m3 times e4m3 or e2m1, power-of-two scales of both per 32
 //     columns. The contract's rounding points, no others: the numerics of the release.
 //   NVFP4 weights, in BlockScaledMode::kFp4 alone: e2m1 times e2m1, e4m3 scales of both per 16 columns. Activations are rounded
@@ -28,16 +28,16 @@ inline constexpr int kBlockScaledTokens = 128;  // At most, of a tile.
 
 // One launch. Weights are one matrix, of whose rows group g takes [g, g + 1) * rows, or matrix first_matrix + g of every expert.
 struct BlockScaledProduct {
-  DeviceWeight weight;                    // Of experts: what all have in common.
+  DeviceWeight weight;                    // Form of experts: what all have in common.
   const DeviceWeight* experts = nullptr;  // [num_experts, 3]; null: there is one matrix.
   int first_matrix = 0;
-  // Of experts: [num_tiles], of `order`. Assignment a is row a / divisor of x and row a of y.
+  // Tiles of experts: [num_tiles], of `order`. Assignment a is row a / divisor of x and row a of y.
   const ExpertTile* tiles = nullptr;
   int num_tiles = 0;
   const int32_t* order = nullptr;
   int divisor = 1;
   BlockScaledRows x;   // One matrix: row t * num_groups + g is token t of group g, and row t of y.
-  int num_tokens = 0;  // Of one matrix.
+  int num_tokens = 0;  // Tokens of one matrix.
   int num_groups = 1;
   int rows = 0;
   void* y = nullptr;

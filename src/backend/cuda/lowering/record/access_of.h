@@ -1,4 +1,4 @@
-// What an op reads or writes of a tensor.
+// Range that an op reads or writes of a tensor.
 #pragma once
 
 #include "backend/cuda/lowering/accesses.h"

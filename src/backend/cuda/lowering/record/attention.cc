@@ -56,7 +56,7 @@ Status FindLists(CudaContext& context, const SequenceTable& table, const ops::At
   return {};
 }
 
-// What the queries of a sequence may read.
+// Rows that the queries of a sequence may read.
 RowsRead RowsReadBy(const ops::AttentionSequence& s, int64_t window_size, int64_t ratio) {
   const int64_t window_begin = std::max<int64_t>(s.first_position + 1 - window_size, 0);
   return {.window_begin = window_begin,

@@ -61,7 +61,7 @@ Result<HcDots> ComputeDots(CudaContext& context, const TensorView& streams, cons
   return dots;
 }
 
-// Of whatever hc_cluster and hc_eights do not take.
+// Parts for whatever hc_cluster and hc_token_tiles do not take.
 Status HcPreInParts(CudaContext& context, const ops::HcPreArgs& args) {
   DSV4_ASSIGN_OR_RETURN_STATUS(const HcDots dots, ComputeDots(context, args.streams, args.fn));
   const HcPreParams params = ParamsOf(args, dots.data, dots.num_parts);

@@ -1,4 +1,4 @@
-// What ops that score entries have in common: which kernels score, and choose.
+// Common parts of ops that score entries have in common: which kernels score, and choose.
 #pragma once
 
 #include <cstdint>

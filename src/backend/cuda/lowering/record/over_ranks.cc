@@ -1,3 +1,4 @@
+// Recorder of context-parallel ops and of the exchanges between them, with what they read and write.
 #include "backend/cuda/lowering/record/over_ranks.h"
 
 #include "backend/cuda/kernels/indexer/indexer_over_ranks.h"
@@ -47,7 +48,7 @@ Result<bool> RecordCandidates(CudaContext& context, const ops::IndexerCandidates
                               const SequenceTable& table, const ScoreParams& score, int64_t num_entries) {
   const int64_t num_tokens = args.q.shape[0];
   const int64_t top_k = args.candidates.shape[1];
-  // Of the rank that has most, so that all take the same.
+  // Rows of the rank that has most, so that all take the same.
   const int64_t most_rows = EntryShard{.index = 0, .count = args.shard.count}.NumRows(num_entries);
   if (!context.limits().has_clusters() || num_tokens > kMaxOverRanksTokens ||
       !ScoresOnTensorCores(args.q.dtype, table.form, score.num_heads, score.width) || num_entries <= top_k ||
@@ -112,7 +113,7 @@ RowsChosenHere FindRowsChosenHere(CudaContext& context, const ops::AttentionPart
                                                   .shard_index = args.shard.index,
                                                   .shard_count = args.shard.count}});
   if (!known) return {};
-  const Result<RowsMemory> memory = MemoryOfRows(context, top_k);  // Where the choice wrote them.
+  const Result<RowsMemory> memory = MemoryOfRows(context, top_k);  // Address at which the choice wrote them.
   if (!memory.has_value()) return {};
   return {.rows = memory->rows, .num_rows = memory->num_rows};
 }

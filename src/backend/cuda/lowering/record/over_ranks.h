@@ -1,4 +1,4 @@
-// What ops of ranks that divide a sequence's entries record, and the exchanges between them.
+// Records of ops over ranks that divide a sequence's entries, and the exchanges between them.
 #pragma once
 
 #include "backend/cuda/lowering/work/over_ranks.h"

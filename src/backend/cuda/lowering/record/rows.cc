@@ -1,4 +1,4 @@
-// What ops that turn rows into rows record.
+// Records of ops that turn rows into rows.
 #include "backend/cuda/lowering/record/rows.h"
 
 #include <fmt/format.h>

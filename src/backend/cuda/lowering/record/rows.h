@@ -1,4 +1,4 @@
-// What ops that turn rows into rows record: steps (lowering/work/rows.h).
+// Records of ops that turn rows into rows: steps (lowering/work/rows.h).
 #pragma once
 
 #include <vector>

@@ -1,3 +1,4 @@
+// Rules that choose the kernel of attention and attention_part, and the grids and rounding of key counts.
 #include "backend/cuda/lowering/select/attention.h"
 
 #include <algorithm>
@@ -39,7 +40,7 @@ bool FitsMma(const AttentionShape& s, const DeviceLimits&) { return HasMmaWidth(
 bool FitsDecodeCluster(const AttentionShape& s, const DeviceLimits& d) {
   const int64_t tiles = InSteps(CeilOf(s.max_keys, kAttentionTileKeys));
   constexpr int kFewestTiles =
-      4;  // That a block of the smallest cluster may have to hold (BlocksOfDecodeCluster).
+      4;  // Keys that a block of the smallest cluster may have to hold (BlocksOfDecodeCluster).
   return d.has_clusters() && FitsMma(s, d) && s.num_tokens <= kMaxDecodeClusterTokens &&
          tiles <= kMaxDecodeClusterTiles &&
          DecodeClusterSharedBytes(s.head_dim, kFewestTiles) <= d.shared_bytes;

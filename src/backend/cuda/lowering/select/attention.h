@@ -15,7 +15,7 @@ struct AttentionShape {
   int64_t num_tokens = 0;
   int64_t num_heads = 0;
   int64_t head_dim = 0;
-  int64_t max_keys = 0;  // Of a token: of its window and its entries.
+  int64_t max_keys = 0;  // Keys of a token: of its window and its entries.
   StoredForm rows = StoredForm::kWide;
   const void* q = nullptr;
   const void* o = nullptr;
@@ -82,7 +82,7 @@ struct RowReads {
   StoredForm rows = StoredForm::kWide;
   int64_t num_tokens = 0;
   int64_t num_rows = 0;   // Different ones.
-  int64_t num_reads = 0;  // Of all tokens.
+  int64_t num_reads = 0;  // Reads of all tokens.
 };
 bool WidensFirst(const RowReads& reads);
 // For fewer a launch more would cost what it saves. Rows of V4.1, which Hopper's kernels read wide alone, from kMinColumnsTokens on.
@@ -97,15 +97,16 @@ int64_t InSteps(int64_t count);
 // attention may depend on.
 int64_t KeysInSteps(int64_t count);
 
-// What every kernel together takes: a block of 128 threads holds eight columns a thread, and sorts a list in 32 KB of shared memory.
+// Limit of every kernel: a block of 128 threads holds eight columns a thread, and sorts a list in 32 KB of
+// shared memory.
 inline constexpr int64_t kMaxAttentionHeadDim = 1024;
 inline constexpr int64_t kMaxAttentionList = 8192;
 
 inline constexpr int64_t kMaxDecodeClusterTokens = 8;
 inline constexpr int64_t kMaxDecodeClusterTiles =
-    32;  // Of 64 keys: what the shared memory of a cluster holds.
+    32;  // Tiles of 64 keys: what the shared memory of a cluster holds.
 inline constexpr int64_t kMaxDecodeClusterFrequencies =
-    64;  // Of a rotation of its output: half as many as a block has threads.
+    64;  // Columns of a rotation of its output: half as many as a block has threads.
 inline constexpr int64_t kMinColumnsTokens = 9;  // Fewer have decode_cluster, which rotates the output too.
 inline constexpr int64_t kMaxColumnsTiles = 20;
 inline constexpr int64_t kMinInRegistersTokens = 65;

@@ -1,3 +1,4 @@
+// Rules that choose the kernel of routed_experts and expert_terms, by tokens, format and estimated time.
 #include "backend/cuda/lowering/select/experts.h"
 
 #include <algorithm>
@@ -11,8 +12,8 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-// What every kernel for packed tokens wants: one format, rows that can be packed, terms that can be written several at once, and no
-// more assignments than its numbers hold.
+// Conditions of every kernel for packed tokens: one format, rows that can be packed, terms that can be
+// written several at once, and no more assignments than its numbers hold.
 bool CanGroupAndPack(const ExpertsShape& s) {
   return s.alike && s.x_dtype == DType::kBF16 && s.num_assignments() < int64_t{1} << 24 &&
          IsAligned(s.terms, 16) && CanPack(s.x, s.w1.cols, s.w1.cols);
@@ -163,7 +164,8 @@ int RunTokensPerTile(const DeviceWeight& w1, const DeviceWeight& w2, const Devic
 }
 
 int StreamTokensPerTile(const DeviceWeight& w1, const DeviceWeight& w2) {
-  constexpr size_t kMostBytes = size_t{36} * 1024;  // What two blocks of an SM leave beside rings and sums.
+  // Bytes that two blocks of an SM leave beside rings and sums.
+  constexpr size_t kMostBytes = size_t{36} * 1024;
   return std::max(1, LargestTile(w1, w2, static_cast<int>(kMaxGemvTokensOfExpert), kMostBytes));
 }
 

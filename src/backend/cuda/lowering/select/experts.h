@@ -19,9 +19,10 @@ struct ExpertsShape {
   int64_t num_experts = 0;  // of so many.
   const void* x = nullptr;  // [num_tokens, dim], looked at for its alignment only.
   DType x_dtype = DType::kBF16;
-  const void* terms = nullptr;  // What expert_terms writes; null for routed_experts, which may sum at once.
-  bool exact_in_e4m3 = false;   // What FindE4m3Experts says; asked for where WantsE4m3.
-  bool sums = false;            // routed_experts.
+  // Terms that expert_terms writes; null for routed_experts, which may sum at once.
+  const void* terms = nullptr;
+  bool exact_in_e4m3 = false;  // Finding of FindE4m3Experts; asked for where WantsE4m3.
+  bool sums = false;           // routed_experts.
 
   int64_t num_assignments() const { return num_tokens * top_k; }
 };
@@ -50,9 +51,9 @@ int RunTokensPerTile(const DeviceWeight& w1, const DeviceWeight& w2, const Devic
 int StreamTokensPerTile(const DeviceWeight& w1, const DeviceWeight& w2);
 
 inline constexpr int64_t kMaxJointTopK = 32;
-inline constexpr int64_t kMaxGroupedGemvTokens = 64;  // Of a call.
+inline constexpr int64_t kMaxGroupedGemvTokens = 64;  // Tokens of a call.
 inline constexpr int64_t kMaxGemvTokensOfExpert = 4;
 inline constexpr int64_t kMinWideTokensOfExpert = 12;
-inline constexpr int64_t kMinFp8TokensOfExpert = 128;  // Of Fp8Products::kMany.
+inline constexpr int64_t kMinFp8TokensOfExpert = 128;  // Threshold of Fp8Products::kMany.
 
 }  // namespace dsv4::backend::cuda

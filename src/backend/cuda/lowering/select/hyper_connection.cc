@@ -1,3 +1,4 @@
+// Rules that choose the kernels of hc_pre, hc_head and hc_post, by tokens, width and room for clusters.
 #include "backend/cuda/lowering/select/hyper_connection.h"
 
 #include <array>
@@ -11,9 +12,9 @@ bool FitsCluster(const HcPreShape& s, const DeviceLimits& d) {
   return d.has_clusters() && s.dtype == DType::kBF16 && s.num_tokens <= kMaxHcClusterTokens &&
          s.dim <= kMaxHcClusterDim && HasHcRuns(s) && s.cluster_fits && s.cluster_fits();
 }
-bool FitsEights(const HcPreShape& s, const DeviceLimits& d) {
+bool FitsTokenTiles(const HcPreShape& s, const DeviceLimits& d) {
   return s.dtype == DType::kBF16 && s.num_tokens <= kMaxHcStepTokens && HasHcRuns(s) &&
-         HcEightsSharedBytes(HcRuns(s.dim)) <= d.shared_bytes;
+         HcTokenTilesSharedBytes(HcRuns(s.dim)) <= d.shared_bytes;
 }
 template <typename Shape>
 bool FitsAll(const Shape&, const DeviceLimits&) {
@@ -46,7 +47,8 @@ constexpr std::array<Rule<HcPrePath, HcPreShape>, 3> kPreRules = {{
     {HcPrePath::kCluster, "hyper_connection/hc_cluster",
      "up to 8 tokens in bf16, four streams up to 8192 wide, as long as a cluster fits an SM cluster",
      FitsCluster},
-    {HcPrePath::kEights, "hyper_connection/hc_eights", "up to 256 tokens in bf16, four streams", FitsEights},
+    {HcPrePath::kTokenTiles, "hyper_connection/hc_token_tiles", "up to 256 tokens in bf16, four streams",
+     FitsTokenTiles},
     {HcPrePath::kDotsThenMix, "hyper_connection/hyper_connection", "the rest: dot products, then the mix",
      FitsAll<HcPreShape>},
 }};

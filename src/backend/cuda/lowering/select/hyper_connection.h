@@ -33,14 +33,14 @@ struct HcPreShape {
   int64_t num_rows = 0;
   const void* streams = nullptr;
   const void* fn = nullptr;
-  const void* u = nullptr;             // What is mixed; null for hc_head.
+  const void* u = nullptr;             // Mixed operand; null for hc_head.
   std::function<bool()> cluster_fits;  // Whether the device has room for a cluster of hc_cluster.
 };
 
 // Whether streams and fn can be read in runs, by 16 bytes.
 bool HasHcRuns(const HcPreShape& shape);
 
-enum class HcPrePath : uint8_t { kCluster, kEights, kDotsThenMix };
+enum class HcPrePath : uint8_t { kCluster, kTokenTiles, kDotsThenMix };
 std::span<const Rule<HcPrePath, HcPreShape>> HcPreRules();
 inline Plan<HcPrePath> ChooseHcPre(const HcPreShape& shape, const DeviceLimits& device) {
   return FirstFit(HcPreRules(), shape, device);
@@ -81,8 +81,8 @@ inline constexpr int64_t kMaxHcDotsTokens =
 inline constexpr int64_t kMaxHcMixTokens = 1024;  // Up to so many, one launch takes less than two.
 inline constexpr int64_t kMinManyPosts = 257;
 
-// Shared memory of a block of hc_eights, and of hc_dots with so many tiles of eight rows.
-constexpr size_t HcEightsSharedBytes(int runs) {
+// Shared memory of a block of hc_token_tiles, and of hc_dots with so many tiles of eight rows.
+constexpr size_t HcTokenTilesSharedBytes(int runs) {
   const auto r = static_cast<size_t>(runs);
   const size_t matrix = r * kHcMult * kHcMixRows * kHcRunColumns * sizeof(float);
   const size_t streams = size_t{kHcMult} * 8 * (r * kHcRunColumns + 8) * 2;

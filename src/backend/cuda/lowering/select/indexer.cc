@@ -1,3 +1,4 @@
+// Rules that choose the kernels of the indexer's scores and of top-k, and the shared memory they take.
 #include "backend/cuda/lowering/select/indexer.h"
 
 #include <algorithm>
@@ -11,7 +12,7 @@ namespace {
 
 constexpr int64_t CeilOf(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// What lists may take of a block's shared memory: the kernels have some of their own, and the device keeps some.
+// Memory of lists in a block's shared memory: the kernels have some of their own, and the device keeps some.
 size_t RoomOfLists(const DeviceLimits& device) {
   constexpr size_t kOfKernels = size_t{27} * 1024;
   return device.shared_bytes - std::min(device.shared_bytes, kOfKernels);
@@ -33,7 +34,8 @@ bool FitsWgmma(const IndexerShape& s, const DeviceLimits& d) {
          s.num_tokens * s.max_visible >= kMinWgmmaScores;
 }
 
-// What is left: queries that share no keys. Of wide keys bytes are what bounds it, and the kernel for all of them will do.
+// Remaining shapes: queries that share no keys. Of wide keys bytes are what bounds it, and the kernel for all
+// of them will do.
 bool FitsDecode(const IndexerShape& s, const DeviceLimits& d) {
   return d.has_wgmma() && ScoresOnTensorCores(s.dtype, s.keys, s.num_heads, s.width) &&
          s.num_heads == kScoreMaxHeads && s.keys == StoredForm::kRelease &&

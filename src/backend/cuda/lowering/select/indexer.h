@@ -19,7 +19,7 @@ struct IndexerShape {
   int64_t max_visible = 0;  // Entries that a token may see, at most.
   int64_t top_k = 0;
   StoredForm keys = StoredForm::kWide;
-  int64_t rows_per_page = 1;  // Of keys.
+  int64_t rows_per_page = 1;  // Keys'.
   bool blocks = false;        // Candidate blocks are chosen, or chosen from.
   // Clusters of indexer_cluster that the device has room for.
   std::function<int64_t()> clusters;
@@ -47,7 +47,8 @@ int64_t TokensScoredAtOnce(int64_t num_tokens, int64_t max_visible);
 int ScoreTilesOfBlock(IndexerPath kernel, int64_t num_tokens, int64_t max_visible,
                       const DeviceLimits& device);
 
-// What chooses the best of the scores: one block a token, or a cluster of them. No scores: all entries are chosen.
+// Path that chooses the best of the scores: one block a token, or a cluster of them. No scores: all entries
+// are chosen.
 enum class TopKPath : uint8_t { kBlock, kCluster };
 struct TopKShape {
   bool has_scores = false;
@@ -71,8 +72,8 @@ int64_t TopKClusterBlocks(int64_t num_tokens, int64_t max_visible, const DeviceL
 // Blocks of kDecode that a token gets: so many that all run at once, if there are tiles for them.
 int64_t DecodeScoreBlocks(int64_t num_tokens, int64_t max_visible, const DeviceLimits& device);
 
-// What of a step's positions launches may depend on: how many entries a token sees at most, top_k if that is no more, then in steps, so
-// that the launches of a sequence's steps stay the same.
+// Counts of a step's positions that launches may depend on: how many entries a token sees at most, top_k if
+// that is no more, then in steps, so that the launches of a sequence's steps stay the same.
 int64_t EntriesInSteps(int64_t count, int64_t top_k);
 // The same for entries that so many ranks divide: in steps of whole tiles of each rank's rows, which all thresholds of rows are.
 int64_t SharedEntriesInSteps(int64_t count, int64_t top_k, int64_t num_ranks);
@@ -81,26 +82,27 @@ int64_t SharedEntriesInSteps(int64_t count, int64_t top_k, int64_t num_ranks);
 inline constexpr int kScoreWidth = 128;
 inline constexpr int kScoreMaxHeads = 64;
 inline constexpr int64_t kIndexerClusterEntries = 4096;  // More want more than a cluster to score them.
-inline constexpr int64_t kMaxOverRanksRows = 16384;  // Of a rank, where they are scored by a launch in front.
+// Rows of a rank, where they are scored by a launch in front.
+inline constexpr int64_t kMaxOverRanksRows = 16384;
 inline constexpr int64_t kMaxOverRanksTopK = 1024;
 inline constexpr int64_t kMinWgmmaScores = int64_t{1} << 17;
 inline constexpr int64_t kMinTokensOfSequence = 8;
 inline constexpr int64_t kIndexerDecodePage = 16;  // Keys that a copy brings lie in one page.
-inline constexpr int kDecodeScoreKeys = 64;        // Of a warpgroup's tile.
-inline constexpr int kDecodeScoreGroups = 1;       // Of a block.
+inline constexpr int kDecodeScoreKeys = 64;        // Keys of a warpgroup's tile.
+inline constexpr int kDecodeScoreGroups = 1;       // A block's.
 inline constexpr int kDecodeScoreBlocksOfSm = 5;
 inline constexpr int64_t kTopKBlocksOfSm = 2;
 inline constexpr int64_t kTopKMaxPiece = 32768;  // Entries of a block: two such blocks' keys fit an SM.
 inline constexpr int64_t kMinClusterTopK = 4096;
 inline constexpr int64_t kMinSixteenTopK = 65536;
-inline constexpr int kScoreKeys = 32;  // Of a block without tensor cores, with so many groups of heads.
+inline constexpr int kScoreKeys = 32;  // Keys of a block without tensor cores, with so many groups of heads.
 inline constexpr int kScoreHeadGroups = 8;
-inline constexpr int kScoreMmaKeys = 64;  // Of a tile.
+inline constexpr int kScoreMmaKeys = 64;  // A tile's.
 inline constexpr int kWgmmaScoreKeys = 64;
 inline constexpr int kWgmmaScoreTokens = 4;
 inline constexpr int kWgmmaScoreGroups = 2;
 inline constexpr int64_t kMaxScores = int64_t{1} << 24;  // At a time: 64 MiB.
-inline constexpr int kMergeWords = 8192;                 // Of bits, one for each entry of a window.
+inline constexpr int kMergeWords = 8192;                 // Words of bits, one for each entry of a window.
 
 inline bool ScoresOnTensorCores(DType dtype, StoredForm keys, int64_t num_heads, int64_t width) {
   return dtype == DType::kBF16 && keys != StoredForm::kAny && width == kScoreWidth && num_heads % 16 == 0 &&

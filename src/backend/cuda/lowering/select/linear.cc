@@ -1,3 +1,4 @@
+// Rules that choose the kernel of linear and grouped_linear, by tokens, weight format and device.
 #include "backend/cuda/lowering/select/linear.h"
 
 #include <array>

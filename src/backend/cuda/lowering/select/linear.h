@@ -40,7 +40,7 @@ inline constexpr int64_t kMaxSplitKTokens = 1023;
 inline constexpr int64_t kMinWgmmaTokens = 65;      // From which packing pays,
 inline constexpr int64_t kMinTallWgmmaTokens = 33;  // and where every SM has a tile of rows.
 inline constexpr int64_t kMinTmaTokens = 1024;
-inline constexpr int64_t kMinFp8Tokens = 256;  // Of Fp8Products::kMany.
+inline constexpr int64_t kMinFp8Tokens = 256;  // Threshold of Fp8Products::kMany.
 
 // --- What a weight must be, for these kernels and for those of experts ----------------------------------------------
 

@@ -1,3 +1,4 @@
+// Rules that choose the kernels of norms, rope, rounding, pools, stores, SwiGLU and the combine.
 #include "backend/cuda/lowering/select/rows.h"
 
 #include <array>

@@ -69,7 +69,7 @@ struct StoreShape {
   DType dtype = DType::kBF16;
   size_t num_runs = 0;
   bool packs = false;
-  CacheScale scale = CacheScale::kE8m0;  // Of what is packed.
+  CacheScale scale = CacheScale::kE8m0;  // Scale of packed rows.
   bool continues_rows = false;
 };
 enum class StorePath : uint8_t { kRows, kPack, kCopy };
@@ -86,10 +86,11 @@ struct PoolShape {
 enum class PoolPath : uint8_t { kRows, kPool };
 std::span<const Rule<PoolPath, PoolShape>> PoolRules();
 
-inline constexpr int64_t kMaxRowWidth = 16384;  // Of steps on rows, in elements.
-inline constexpr size_t kMaxJoinedRuns = 64;    // Of a step that stores: a block looks through them at once.
+inline constexpr int64_t kMaxRowWidth = 16384;  // Width of steps on rows, in elements.
+// Runs of a step that stores: a block looks through them at once.
+inline constexpr size_t kMaxJoinedRuns = 64;
 // A row of bf16 that a block has in registers, and groups of it that are rounded or packed: of e4m3 two warps, of e2m1 one.
-inline constexpr int kRegisterColumns = 4;  // Of a thread.
+inline constexpr int kRegisterColumns = 4;  // A thread's.
 inline constexpr int kMaxRegisterRow = kRegisterColumns * kNarrowRowThreads;
 inline constexpr int kRegisterGroup = 64;
 inline constexpr int kRegisterWarpGroup = 32;  // V4.1's: of a warp, e4m3 and e2m1 alike.
@@ -99,7 +100,7 @@ inline constexpr int kRegisterHalfGroup = 16;  // V4.1's entries: of half a warp
 constexpr bool IsRegisterE4m3Group(int64_t group) {
   return group == kRegisterGroup || group == kRegisterWarpGroup;
 }
-// What PooledRow (kernels/rows/compressor_rows.cuh) takes: so many tokens of an entry, and columns.
+// Limits of PooledRow (kernels/rows/compressor_rows.cuh) takes: so many tokens of an entry, and columns.
 inline constexpr int kMaxPooledInRows = 8;
 inline constexpr int64_t kMaxPooledWidth = kMaxRegisterRow;
 

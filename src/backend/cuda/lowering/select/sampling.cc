@@ -1,3 +1,4 @@
+// Rules that choose the kernel of sample: a cluster a row, or one block.
 #include "backend/cuda/lowering/select/sampling.h"
 
 #include <array>

@@ -59,7 +59,7 @@ struct EntryListWork {
   int64_t num_tokens;
   int64_t top_k;
   int64_t ratio;
-  std::vector<SequenceTokens> sequences;  // That have tokens, in order.
+  std::vector<SequenceTokens> sequences;  // Sequences that have tokens, in order.
   friend bool operator==(const EntryListWork&, const EntryListWork&) = default;
 };
 

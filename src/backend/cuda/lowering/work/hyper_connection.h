@@ -18,11 +18,11 @@ struct CombineWork {
   const void* shared;  // Null: 0. May be y.
   void* y;
   int64_t count;
-  DType dtype;  // Of y, and of shared.
+  DType dtype;  // Type of y, and of shared.
   ElementsPath path;
 };
 
-// The sum over all ranks of what each has, `routed` and, if it is not null, `added`: the LL exchange of up to kMaxPackedSumBytes.
+// The sum over all ranks of what each has, `routed` and, if it is not null, `added`: the LL exchange of up to kMaxLlSumBytes.
 struct RankSumWork {
   PeerLinks links;
   const float* routed;
@@ -65,9 +65,9 @@ struct HcPreWork {
   const float* fn;
   void* u;
   HcPreParams params;
-  double* dots;  // Where params.dots points.
+  double* dots;  // Address to which params.dots points.
   int num_tokens;
-  HcPrePath path;  // kCluster or kEights.
+  HcPrePath path;  // kCluster or kTokenTiles.
 };
 
 // post and comb of so many tokens; none: nothing is to be done.
@@ -85,8 +85,8 @@ struct NormWork {
   float eps;
 };
 
-// What a kernel of hc_pre does of the ops in front of it: hc_post, and moe_combine (routed is not null) or the sum over ranks (links.size
-// is not 0).
+// Work of a kernel of hc_pre on the ops in front of it: hc_post, and moe_combine (routed is not null) or the
+// sum over ranks (links.size is not 0).
 struct HcPostBefore {
   void* y;
   const float* routed;

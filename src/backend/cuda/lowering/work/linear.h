@@ -24,7 +24,7 @@ struct LinearWork {
   int64_t rows_per_group = 0;
   int64_t num_groups = 1;
   int64_t num_tokens = 0;
-  // Of the hc_pre in front, which leaves it to this launch.
+  // Mix of the hc_pre in front, which leaves it to this launch.
   HcMixWork mix = {};
 };
 
@@ -33,7 +33,7 @@ inline constexpr int64_t kMaxFusedMatrices = 8;
 
 // routed_experts of FP4 by gemv_joint.
 struct JointExpertsWork {
-  DeviceWeight w1;  // Of the first expert; the others are like it.
+  DeviceWeight w1;  // Weights of the first expert; the others are like it.
   DeviceWeight w2;
   const DeviceWeight* weights;  // Device memory: w1, w3, w2 of every expert.
   const int32_t* indices;       // [num_tokens, top_k]

@@ -27,11 +27,11 @@ struct ChosenList {
 // Tokens that one launch takes.
 inline constexpr int64_t kMaxOverRanksTokens = 8;
 
-// What kernels/indexer/indexer_over_ranks.cu does: indexer_candidates; the all-gather of candidates; merge_candidates, and the lists of
-// those chosen that are here.
+// Steps of kernels/indexer/indexer_over_ranks.cu: indexer_candidates; the all-gather of candidates;
+// merge_candidates, and the lists of those chosen that are here.
 struct IndexerOverRanks {
   SequenceTable table;
-  ScoreParams score = {};  // Of the rows that are here; without scores they are made by the kernel.
+  ScoreParams score = {};  // Scores of the rows that are here; without scores they are made by the kernel.
   int64_t shard_index = 0;
   int64_t shard_count = 1;
   int64_t top_k = 0;
@@ -54,7 +54,7 @@ struct ExchangeWork {
   ExchangeKernel kernel;
   unsigned blocks;
   const void* mine;
-  void* all;  // What comes from all ranks: row by row of an all-gather, rank by rank of an all-to-all.
+  void* all;            // Data of all ranks: row by row of an all-gather, rank by rank of an all-to-all.
   int64_t piece_bytes;  // A row, from each.
   // Behind the launch that has just chosen entries: what it knows.
   std::optional<ChosenList> chosen = {};
@@ -89,22 +89,22 @@ struct MergeAttentionWork {
   DType dtype;
 };
 
-// What kernels/attention/attention_over_ranks.cu does.
+// Parameters of kernels/attention/attention_over_ranks.cu.
 struct AttentionOverRanks {
   SequenceTable table;
-  PartParams part = {};  // Of all ranks' heads.
+  PartParams part = {};  // Part for all ranks' heads.
   PeerLinks links = {};
   const uint32_t* own_q = nullptr;  // [tokens, own_heads, dim], two elements a word,
   uint32_t* all_q = nullptr;        // and where all ranks' are wanted: what part reads.
   int own_heads = 0;
   float* parts = nullptr;       // [ranks, tokens, own_heads, dim + 2]; null: parts are not exchanged.
-  const float* sink = nullptr;  // Of this rank's heads,
+  const float* sink = nullptr;  // Sinks of this rank's heads,
   uint16_t* o = nullptr;        // as is this, [tokens, own_heads, dim]; null: parts are not merged.
   OutputRotation rotation = {};
 };
 
-inline constexpr int kMaxOverRanksBlocks = 8;     // Of a cluster; of n blocks tile t is block t % n's.
-inline constexpr int64_t kMaxOverRanksTiles = 4;  // Of a block: what its shared memory holds.
-inline constexpr int64_t kOverRanksHeads = 16;    // Of a cluster.
+inline constexpr int kMaxOverRanksBlocks = 8;     // Blocks of a cluster; of n blocks tile t is block t % n's.
+inline constexpr int64_t kMaxOverRanksTiles = 4;  // Tiles of a block: what its shared memory holds.
+inline constexpr int64_t kOverRanksHeads = 16;    // A cluster's.
 
 }  // namespace dsv4::backend::cuda

@@ -41,7 +41,7 @@ struct StoredRun {
 struct CompressorHistory {
   int64_t token_begin;
   int64_t num_tokens;
-  int64_t first_entry;  // Of this step, in `pooled`.
+  int64_t first_entry;  // This step's, in `pooled`.
   float* values;        // History rings of `capacity` rows.
   float* scores;
   int value_capacity;
@@ -69,7 +69,7 @@ struct RowStep {
   DeviceArray<CompressorHistory> histories = {};  // kPool, kHistory
 };
 
-// Of a step that stores: null codes are rows as they are.
+// Format of a step that stores: null codes are rows as they are.
 constexpr CacheFormat PackedFormat(const RowStep& store) {
   switch (store.code) {
     case CacheCode::kE4m3:
@@ -99,7 +99,8 @@ struct RowsOperand {
 struct RowsWork {
   RowsOperand rows;
   RowStep step;
-  std::vector<MemoryRange> touches;  // What it reads or writes beside its rows, if another step may write it.
+  // Ranges that it reads or writes beside its rows, if another step may write it.
+  std::vector<MemoryRange> touches;
   // The rows of another step that may run at the same time, though both touch the same memory, since neither writes what the other reads or
   // writes.
   const void* beside = nullptr;
@@ -107,10 +108,10 @@ struct RowsWork {
 
 // --- Launches --------------------------------------------------------------------------------------------------------
 
-inline constexpr int kMaxTracks = 8;  // Of a launch.
+inline constexpr int kMaxTracks = 8;  // A launch's.
 inline constexpr int kMaxTrackSteps = 5;
 
-// Where a block has its row.
+// Memory in which a block has its row.
 enum class RowPlace : uint8_t { kShared, kRegisters, kPooledInRegisters, kNowhere };
 // Rows, and what is done to each of them.
 struct RowTrack {
@@ -132,7 +133,7 @@ struct RowTracks {
   int num_tracks;
   int max_width;
   int max_frequencies;
-  int first_blocks[kMaxTracks];  // Of tracks.
+  int first_blocks[kMaxTracks];  // Tracks'.
   Fault* fault;
   RowTrack tracks[kMaxTracks];  // Last (LaunchList::AddArgument).
 };
@@ -140,7 +141,7 @@ static_assert(offsetof(RowTracks, tracks) + sizeof(RowTracks::tracks) == sizeof(
 static_assert(offsetof(RowTrack, steps) + sizeof(RowTrack::steps) == sizeof(RowTrack));
 static_assert(sizeof(RowTracks) <= 4000);  // Arguments of a launch.
 
-// What kernels/rows/head_rows.cu does: rows of bf16 and the steps on them, in this order.
+// Parameters of kernels/rows/head_rows.cu: rows of bf16 and the steps on them, in this order.
 struct HeadRows {
   const uint16_t* in;
   uint16_t* out;  // May be in.
@@ -154,14 +155,14 @@ struct HeadRows {
   int group;
   float eps;
   bool has_norm;  // head_rms_norm
-  bool has_rope;  // Of the last kRotatedColumns columns.
+  bool has_rope;  // The last kRotatedColumns columns'.
   bool inverse;
   bool has_hadamard;  // hadamard_fp4
 };
 
 inline constexpr int kRotatedColumns = 64;
 inline constexpr int kHeadRowsOfWarp = 4;
-// What kernels/rows/many_rows.cu does: rows of bf16 and the steps on them, in this order.
+// Parameters of kernels/rows/many_rows.cu: rows of bf16 and the steps on them, in this order.
 struct ManyRows {
   const uint16_t* in;
   uint16_t* out;  // May be in.
@@ -177,14 +178,14 @@ struct ManyRows {
   int group;
   bool inverse;
   int num_simulated;            // simulate_fp8 of the first columns by groups of 64, or 0.
-  int num_packed;               // Of those stored: num_simulated, which become e4m3, or 0: as they are.
+  int num_packed;               // Columns stored packed: num_simulated, which become e4m3, or 0: as they are.
   DeviceArray<StoredRun> runs;  // store_rows, or none.
   Fault* fault;
 };
 
 inline constexpr int kManyRowsRotated = 64;
 inline constexpr int kManyRowsGroup = 64;
-// What RegisterRow (kernels/rows/row_registers.cuh) takes, beside rows of kMaxRegisterRow.
+// Steps of RegisterRow (kernels/rows/row_registers.cuh), beside rows of kMaxRegisterRow.
 inline constexpr int kRegisterHadamard =
     kNarrowRowThreads;  // Elements of a row of hadamard_fp4: one a thread.
 

@@ -1,4 +1,4 @@
-// hc_pre of 9 to 64 tokens. In the first launch a block has a part of the columns of all streams (hyper_connection.h) and takes eight tokens at
+// hc_pre of 9 to 256 tokens. In the first launch a block has a part of the columns of all streams (hyper_connection.h) and takes eight tokens at
 // a time: their hc_post, then dot products on tensor cores for doubles, whose steps m16n8k8 add eight products one by one as a lane of
 // hyper_connection.cu's kernels does (hc_dots.cu). Rows of the matrix are the first operand's, tokens the second's; the first has eight rows
 // to spare, which are the tokens once more, so that their squares are a diagonal. In the second launch a block has a token: it adds up the
@@ -9,9 +9,9 @@
 #include "backend/cuda/device/ptx/cp_async.cuh"
 #include "backend/cuda/device/ptx/mma_f64.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
-#include "backend/cuda/kernels/hyper_connection/hc_eights.h"
 #include "backend/cuda/kernels/hyper_connection/hc_mixes.cuh"
 #include "backend/cuda/kernels/hyper_connection/hc_step.h"
+#include "backend/cuda/kernels/hyper_connection/hc_token_tiles.h"
 #include "backend/cuda/kernels/rows/row_steps.cuh"
 #include "backend/cuda/runtime/cuda_context.h"
 
@@ -28,7 +28,7 @@ static_assert(kWarps == kFours);
 
 // Shared memory of a block: the matrix, [stream][run][row] of 128 bytes each; bf16 streams, [stream][token] of TokenColumns, and in their
 // place what warps tell each other; factors of hc_post.
-constexpr int kMatrixFloats = kHcMixRows * kHcRunColumns;  // Of a stream and run.
+constexpr int kMatrixFloats = kHcMixRows * kHcRunColumns;  // Floats of a stream and run.
 // With a gap that spreads tokens over banks.
 __host__ __device__ constexpr int TokenColumns(int runs) { return runs * kHcRunColumns + 8; }
 constexpr size_t kSumsBytes = kWarps * 8 * 32 * sizeof(double);
@@ -43,7 +43,7 @@ constexpr size_t SharedBytes(int runs) {
   return MatrixBytes(runs) + StreamsBytes(runs) + size_t{kTokens} * kFactors * sizeof(double);
 }
 
-static_assert(SharedBytes(8) == HcEightsSharedBytes(8) && SharedBytes(1) == HcEightsSharedBytes(1));
+static_assert(SharedBytes(8) == HcTokenTilesSharedBytes(8) && SharedBytes(1) == HcTokenTilesSharedBytes(1));
 
 // Eight columns as they are read, two a word.
 using Words = uint32_t[kEightColumns / 2];
@@ -65,7 +65,7 @@ __device__ __forceinline__ float Half(uint32_t word, int half) {
 // Eight columns of a token: its streams, and what hc_post adds to them.
 struct Columns {
   Words streams[kHcMult];
-  Words y;  // Of moe_combine the shared expert's part, 0 where there is none.
+  Words y;  // Shared expert's part in front of moe_combine, 0 where there is none.
   float routed[kEightColumns];
 
   __device__ __forceinline__ void Ask(const HcStep& p, int64_t token, int64_t column) {
@@ -135,7 +135,8 @@ struct Columns {
 
 // kRuns: of a part; 0: any number. Grid: parts, blocks that share the tokens.
 template <int kRuns>
-__global__ void __launch_bounds__(kThreads, 2) HcEightsPostAndDotsKernel(const __grid_constant__ HcStep p) {
+__global__ void __launch_bounds__(kThreads, 2)
+    HcTokenTilesPostAndDotsKernel(const __grid_constant__ HcStep p) {
   extern __shared__ __align__(128) unsigned char shared[];
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
@@ -210,8 +211,8 @@ __global__ void __launch_bounds__(kThreads, 2) HcEightsPostAndDotsKernel(const _
     WaitForCopies<0>();
     __syncthreads();
 
-    // Of each stream the lane of hyper_connection.cu's that has this warp's columns. Sums of two tiles of 16 rows, as a step has them;
-    // lanes of streams 0 and 2 meet first.
+    // Lane, for each stream, of hyper_connection.cu that has this warp's columns. Sums of two tiles of 16
+    // rows, as a step has them; lanes of streams 0 and 2 meet first.
     const int token_of = lane / 4;
     const int place = lane % 4;
     double totals[2][4];
@@ -279,7 +280,7 @@ __global__ void __launch_bounds__(kThreads, 2) HcEightsPostAndDotsKernel(const _
 // Threads as the norm of such a row has them. Grid: blocks for post and comb if they are asked for, then tokens.
 template <int kRowThreads>
 __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
-    HcEightsMixAndNormKernel(const __grid_constant__ HcStep p, int mix_blocks) {
+    HcTokenTilesMixAndNormKernel(const __grid_constant__ HcStep p, int mix_blocks) {
   extern __shared__ __align__(16) unsigned char shared[];
   __shared__ double dots[kHcMult + 1];
   __shared__ double pre[kHcMult];
@@ -354,24 +355,26 @@ void LaunchPostAndDots(CudaContext& context, const HcStep& step) {
   const int num_groups = (step.num_tokens + kTokens - 1) / kTokens;
   const dim3 grid(static_cast<unsigned>(num_parts),
                   static_cast<unsigned>(std::clamp(context.queue().num_sms() / num_parts, 1, num_groups)));
-  context.Launch(runs == kFlashRuns ? HcEightsPostAndDotsKernel<kFlashRuns> : HcEightsPostAndDotsKernel<0>,
-                 grid, kThreads, SharedBytes(runs), step);
+  context.Launch(
+      runs == kFlashRuns ? HcTokenTilesPostAndDotsKernel<kFlashRuns> : HcTokenTilesPostAndDotsKernel<0>, grid,
+      kThreads, SharedBytes(runs), step);
 }
 
 void LaunchMixAndNorm(CudaContext& context, const HcStep& step) {
   const int64_t dim = step.params.dim;
   const int mix_blocks = step.with_mix ? MixBlocks(step.num_tokens) : 0;
   const bool narrow = dim <= kMaxNarrowRow;
-  context.Launch(
-      narrow ? HcEightsMixAndNormKernel<kNarrowRowThreads> : HcEightsMixAndNormKernel<kWideRowThreads>,
-      static_cast<unsigned>(mix_blocks + step.num_tokens), narrow ? kNarrowRowThreads : kWideRowThreads,
-      std::max(static_cast<size_t>(dim) * sizeof(float), sizeof(MixesMemory)), step, mix_blocks);
+  context.Launch(narrow ? HcTokenTilesMixAndNormKernel<kNarrowRowThreads>
+                        : HcTokenTilesMixAndNormKernel<kWideRowThreads>,
+                 static_cast<unsigned>(mix_blocks + step.num_tokens),
+                 narrow ? kNarrowRowThreads : kWideRowThreads,
+                 std::max(static_cast<size_t>(dim) * sizeof(float), sizeof(MixesMemory)), step, mix_blocks);
 }
 
 }  // namespace
 
-void LaunchHcEights(CudaContext& context, const HcPostBefore& before, const HcPreWork& pre,
-                    const NormWork* norm, bool with_mix) {
+void LaunchHcTokenTiles(CudaContext& context, const HcPostBefore& before, const HcPreWork& pre,
+                        const NormWork* norm, bool with_mix) {
   LaunchPostAndDots(context, MakeHcStep(before, pre, nullptr, true));
   LaunchMixAndNorm(context, MakeHcStep({}, pre, norm, with_mix));
 }

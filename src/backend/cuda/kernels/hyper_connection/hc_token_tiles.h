@@ -8,7 +8,7 @@ namespace dsv4::backend::cuda {
 class CudaContext;
 
 // As LaunchHcCluster, but never over ranks.
-void LaunchHcEights(CudaContext& context, const HcPostBefore& before, const HcPreWork& pre,
-                    const NormWork* norm, bool with_mix);
+void LaunchHcTokenTiles(CudaContext& context, const HcPostBefore& before, const HcPreWork& pre,
+                        const NormWork* norm, bool with_mix);
 
 }  // namespace dsv4::backend::cuda
