@@ -19,8 +19,6 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 IndexerShape ShapeOf(const SequenceTable& table, const ScoreParams& params, DType dtype, int64_t num_tokens) {
   return {.dtype = dtype,
           .num_tokens = num_tokens,
@@ -82,7 +80,7 @@ Status ScoreAndChoose(CudaContext& context, const SequenceTable& table, const Sc
       .fault = context.fault()};
   TopKParams blocks = entries;
   if (choice.best != nullptr) {
-    blocks.max_items = CeilDiv(score.max_visible, choice.block_size);
+    blocks.max_items = (score.max_visible + choice.block_size - 1) / choice.block_size;
     blocks.stride = blocks.max_items;
     blocks.selected = choice.best;
     blocks.top_k = choice.num_blocks;
