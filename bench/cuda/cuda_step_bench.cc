@@ -3,7 +3,7 @@
 // step must read over the copy bandwidth measured first, how many kernels a layer takes, and for prefill the rate of products over those
 // of tensor cores in bf16 and in e4m3, measured in front.
 //
-//   cuda_step_bench WEIGHTS LAYERS [DEPTHS] [BATCHES] [PREFILLS] [STEPS] [CHUNK] [RANKS] [ROWS]
+//   cuda_step_bench WEIGHTS LAYERS [DEPTHS] [BATCHES] [PREFILLS] [STEPS] [CHUNK] [RANKS] [ROWS] [VOCAB]
 //     WEIGHTS   flash,nvfp4-experts and the like: what stands behind synthetic: in dsv4's --weights
 //     DEPTHS    tokens that each sequence holds, 0,8192,131072 without; BATCHES 1; PREFILLS none; STEPS 24,
 //               and with 0 a table of ops instead, each timed alone with a wait behind it
@@ -13,6 +13,8 @@
 //               nothing is checked. Bytes and bound are those of the rank. Of a long prompt ranks choose entries for unequal numbers of
 //               tokens, and loopback ones for as early tokens as rank 0 does, so attention that chooses reads fewer than it would
 //     ROWS      packed (without) or wide: how caches are kept (docs/kv-cache.md)
+//     VOCAB     tokens of the vocabulary, the shape's without. With at most 4096 a prefill is timed a second time with the logits of all
+//               positions, which all layers then read: V4.1's decoder layers read the end of a prompt alone (docs/architecture.md)
 //
 // Exit status 1 where steps queued ahead give fewer tokens a second than a smaller batch of the same depth did.
 #include <cuda_runtime_api.h>
@@ -21,6 +23,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <numeric>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -68,19 +72,26 @@ double CopyBandwidth(Memory& memory) {
 
 class Bench {
  public:
-  Bench(const std::string& weights, int64_t num_layers, int64_t chunk, int num_ranks, model::CacheRows rows)
+  Bench(const std::string& weights, int64_t num_layers, int64_t chunk, int num_ranks, model::CacheRows rows,
+        std::optional<int64_t> vocab_size)
       : device_(Must(backend::MakeCudaBackend({}))),
         hooked_(device_),
         room_(Must(backend::RoomOf(device_.context->memory().device().index))),
         bandwidth_(CopyBandwidth(device_.context->memory())) {
     model::SyntheticOptions options = Must(model::ParseSyntheticName("synthetic:" + weights));
     options.num_layers = num_layers;
+    options.vocab_size = vocab_size;
     const auto begin = Clock::now();
     auto checkpoint = Must(model::MakeSyntheticCheckpoint(
         weights, options, static_cast<int>(std::thread::hardware_concurrency())));
     const auto num_bytes = static_cast<double>(checkpoint->num_bytes());
     auto config = Must(model::ParseModelConfig(Must(model::SyntheticConfig(options)), weights));
     model::ModelOptions model_options = {.max_chunk_tokens = chunk, .cache_rows = rows};
+    if (config.engram.has_value()) {
+      // Every token is a class.
+      model_options.token_classes.resize(static_cast<size_t>(config.vocab_size));
+      std::iota(model_options.token_classes.begin(), model_options.token_classes.end(), 0);
+    }
     model::ModelOptions planned = model_options;
     if (num_ranks > 1) {
       model_options.placement = planned.placement = Must(model::ParsePlacement("tensor", num_ranks));
@@ -141,6 +152,8 @@ class Bench {
     const double num_bytes = profile.total_cost().bytes() / kCounted;
     Report(fmt::format("decode, depth {}, batch {}", depth, batch), MedianOf(seconds), num_bytes, before,
            after, steps);
+    // Rows of n-gram tables are found by tokens, which a step that is queued ahead does not know.
+    if (!model_->can_queue()) return MedianOf(seconds);
     return DecodeAhead(states, tokens.back(), depth, num_bytes, steps);
   }
 
@@ -190,6 +203,12 @@ class Bench {
   }
 
   void Prefill(int64_t length, int steps) {
+    Prefill(length, steps, model::LogitsRows::kLast);
+    constexpr int64_t kMostOfAllPositions = 4096;
+    if (model_->config().vocab_size <= kMostOfAllPositions) Prefill(length, steps, model::LogitsRows::kAll);
+  }
+
+  void Prefill(int64_t length, int steps, model::LogitsRows rows) {
     const Result<double> rate = Bf16MatrixRate();
     const Result<double> fp8_rate = E4m3MatrixRate();
     std::vector<kv::SequenceState> states;
@@ -201,7 +220,7 @@ class Bench {
       const std::vector<int32_t> tokens = RandomTokens(length);
       const int64_t before = backend::CountersOf(device_).launches;
       const auto begin = Clock::now();
-      Step(states, tokens);
+      Step(states, tokens, rows);
       if (run > 0) seconds.push_back(Seconds(begin));
       launches = static_cast<double>(backend::CountersOf(device_).launches - before);
     }
@@ -209,11 +228,12 @@ class Bench {
     states[0].Reset();
     {
       const diag::HookedBackend::Scope scope(hooked_, profile.Hooks());
-      Step(states, RandomTokens(length));
+      Step(states, RandomTokens(length), rows);
     }
     if (steps == 0) PrintProfile(profile, 1);
     const double operations = 2 * profile.total_cost().multiply_adds / MedianOf(seconds);
-    Report(fmt::format("prefill {}", length), MedianOf(seconds), profile.total_cost().bytes(), launches, 0);
+    Report(fmt::format("prefill {}{}", length, rows == model::LogitsRows::kAll ? ", all positions" : ""),
+           MedianOf(seconds), profile.total_cost().bytes(), launches, 0);
     fmt::print("  {:.0f} tok/s; {:.1f} TFLOP/s of products", static_cast<double>(length) / MedianOf(seconds),
                operations / 1e12);
     // Measured by Hopper's machine code alone.
@@ -236,13 +256,12 @@ class Bench {
     return tokens;
   }
 
-  void Step(std::vector<kv::SequenceState>& states, std::span<const int32_t> tokens) {
+  void Step(std::vector<kv::SequenceState>& states, std::span<const int32_t> tokens,
+            model::LogitsRows rows = model::LogitsRows::kLast) {
     const size_t each = tokens.size() / states.size();
     std::vector<model::SequenceChunk> chunks;
     for (size_t i = 0; i < states.size(); ++i)
-      chunks.push_back({.state = &states[i],
-                        .tokens = tokens.subspan(i * each, each),
-                        .logits = model::LogitsRows::kLast});
+      chunks.push_back({.state = &states[i], .tokens = tokens.subspan(i * each, each), .logits = rows});
     Must(model_->Step(chunks));
   }
 
@@ -282,7 +301,8 @@ class Bench {
 
 int main(int argc, char** argv) {
   using namespace dsv4::bench;
-  if (argc < 3) Die("wanted WEIGHTS LAYERS [DEPTHS] [BATCHES] [PREFILLS] [STEPS] [CHUNK] [RANKS] [ROWS]");
+  if (argc < 3)
+    Die("wanted WEIGHTS LAYERS [DEPTHS] [BATCHES] [PREFILLS] [STEPS] [CHUNK] [RANKS] [ROWS] [VOCAB]");
   const auto argument = [&](int i, const char* otherwise) {
     return std::string(argc > i ? argv[i] : otherwise);
   };
@@ -293,7 +313,8 @@ int main(int argc, char** argv) {
   const std::string rows = argument(9, "packed");
   if (rows != "packed" && rows != "wide") Die(fmt::format("ROWS: got {}, want packed or wide", rows));
   Bench bench(argv[1], std::stoll(argv[2]), std::stoll(argument(7, "512")), num_ranks,
-              rows == "packed" ? dsv4::model::CacheRows::kPacked : dsv4::model::CacheRows::kWide);
+              rows == "packed" ? dsv4::model::CacheRows::kPacked : dsv4::model::CacheRows::kWide,
+              argc > 10 ? std::optional(std::stoll(argv[10])) : std::nullopt);
   const int steps = std::stoi(argument(6, "24"));
   const std::vector<int64_t> batches = Numbers(argument(4, "1"));
   int64_t most_sequences = 1;

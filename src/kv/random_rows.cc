@@ -63,8 +63,10 @@ class Tables {
   explicit Tables(const CacheLayout& layout) : layout_(layout) {}
 
   Result<const RowTable*> Of(int layer, PageKind kind) {
+    const CacheFormat& entries = layout_.entry_format;
     return kind == PageKind::kEntries
-               ? Get(rows_, layout_.entry_format, layout_.PageWidth(layer, kind), OnE4m3)
+               ? Get(rows_, entries, layout_.PageWidth(layer, kind),
+                     entries.code == CacheCode::kE2m1 ? OnE2m1 : OnE4m3)
                : Get(keys_, layout_.key_format, layout_.PageWidth(layer, kind), OnE2m1);
   }
   Result<const RowTable*> Of(int layer, RingKind kind) {

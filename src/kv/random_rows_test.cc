@@ -80,5 +80,18 @@ TEST(RandomRows, EveryShardHasItsPartOfOneState) {
   }
 }
 
+// V4.1's, whose entries are of FP4.
+TEST(RandomRows, LieOnTheGridOfTheirFormat) {
+  auto layout = std::make_shared<CacheLayout>(testing::SmallLayout());
+  const int64_t width = layout->PageWidth(1, PageKind::kEntries);
+  ASSERT_EQ(width % 2, 0);
+  layout->entry_format = CacheFormat::Fp4WithE4m3Scales(width, 2);
+  TightMemory memory;
+  auto state = SequenceState::Create(layout, memory, nullptr);
+  ASSERT_TRUE(state.has_value()) << state.error().ToString();
+  const Status filled = FillWithRandomRows(*state, 100, 7);
+  EXPECT_TRUE(filled.ok()) << filled.ToString();
+}
+
 }  // namespace
 }  // namespace dsv4::kv

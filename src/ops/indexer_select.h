@@ -3,7 +3,7 @@
 //   weights    [num_tokens, num_heads]         dtype of q, already multiplied by width^-0.5 * num_heads^-0.5
 //   sequences  keys are PagedRows of `width` that unpack to the dtype of q, exactly; the query at position p sees entries [0, floor((p+1)/ratio))
 //   selected   [num_tokens, top_k]             i32: chosen entries in ascending order, then -1
-//   within     [num_tokens, blocks]            i32 or null: blocks of `block_size` entries that may be chosen from, then -1
+//   within     [num_tokens, blocks]            i32 or null: blocks of `block_size` entries that may be chosen from, ascending, then -1
 //   best       [num_tokens, blocks]            i32 or null, not with `within`: the best blocks in ascending order, then -1
 // score[j] = sum_h weights[h] relu(q[h] . key[j]); the top_k highest are chosen, equal scores by lowest index, NaN last. A block's score
 // is the highest of its visible entries; the block of the newest visible entry is the best of all. Equal blocks go by lowest index.

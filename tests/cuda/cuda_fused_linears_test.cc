@@ -26,7 +26,7 @@ TEST(CudaFusedLinears, GroupsAndALinearOfWhatTheyGive) {
         GroupedShape{3, 256, 128, 384, 1}, GroupedShape{2, 512, 256, 1024, 8},
         GroupedShape{8, 4096, 1024, 4096, 4}, GroupedShape{8, 4096, 1024, 4096, 5},
         GroupedShape{8, 4096, 1024, 4096, 6}, GroupedShape{8, 4096, 1024, 4096, 8}}) {
-    for (const Format format : {Format::kFp8, Format::kBf16}) {
+    for (const Format format : {Format::kFp8, Format::kMxFp8, Format::kBf16}) {
       Device device;
       const DeviceTensor x =
           device.Copy(DType::kBF16, {tokens, groups, cols}, Bf16s(Normals(tokens * groups * cols, 1)));

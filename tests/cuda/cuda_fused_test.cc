@@ -356,10 +356,10 @@ TEST(CudaFused, RoutedExpertsAndALinear) {
     const DeviceTensor indices = device.Copy(DType::kI32, {tokens, kTopK}, chosen);
     const DeviceTensor routing = device.Copy(DType::kF32, {tokens, kTopK}, Normals(tokens * kTopK, 3, 0.3F));
     const DeviceTensor routed = device.New(DType::kF32, {tokens, dim});
-    for (const Format format : {Format::kNvFp4, Format::kMxFp4}) {
+    for (const Format format : {Format::kNvFp4, Format::kMxFp4, Format::kFineMxFp4}) {
       const std::vector<ops::ExpertWeights> experts =
           RandomExperts(device, format, kExperts, dim, width, kDifferent);
-      for (const Format of_linear : {Format::kFp8, format}) {
+      for (const Format of_linear : {Format::kFp8, Format::kMxFp8, format}) {
         for (const DType dtype : {DType::kBF16, DType::kF32}) {
           const Weight weight = RandomWeight(device, of_linear, dim, cols, 80);
           const DeviceTensor shared = device.New(dtype, {tokens, dim});

@@ -74,7 +74,7 @@ TEST(CudaManyTokens, RoutedExpertsOfManyTilesABlockGiveTheBitsOfOneToken) {
     const DeviceTensor x = device.Copy(DType::kBF16, {kTokens, dim}, Bf16s(Normals(kTokens * dim, 11)));
     const DeviceTensor all = device.New(DType::kF32, {kTokens, dim});
     const DeviceTensor single = device.New(DType::kF32, {kTokens, dim});
-    for (const Format format : {Format::kNvFp4, Format::kMxFp4}) {
+    for (const Format format : {Format::kNvFp4, Format::kMxFp4, Format::kFineMxFp4}) {
       const std::vector<ops::ExpertWeights> experts =
           RandomExperts(device, format, kExperts, dim, width, kExperts);
       const std::string what = FormatText(format) + ", dim " + std::to_string(dim);
@@ -171,7 +171,7 @@ TEST(CudaManyTokens, ExpertsOfSomeHundredTokensGiveTheBitsOfFewTokens) {
   for (const auto& [dim, width] : {ExpertShape{1024, 768}, ExpertShape{512, 1024}}) {
     const DeviceTensor x = device.Copy(DType::kBF16, {kTokens, dim}, Bf16s(Normals(kTokens * dim, 11)));
     const DeviceTensor y = device.New(DType::kF32, {kTokens, dim});
-    for (const Format format : {Format::kMxFp4, Format::kNvFp4, Format::kNvFp4Divides}) {
+    for (const Format format : {Format::kMxFp4, Format::kNvFp4, Format::kNvFp4Divides, Format::kFineMxFp4}) {
       const std::vector<ops::ExpertWeights> experts =
           RandomExperts(device, format, kExperts, dim, width, kExperts);
       std::vector<Cut> cuts;
@@ -210,7 +210,7 @@ TEST(CudaManyTokens, ExpertsOfEachSizeOfTileGiveTheBitsOfFewTokens) {
   for (const auto& [dim, width] : {std::pair<int64_t, int64_t>{256, 512}, {1280, 256}, {768, 1024}}) {
     const DeviceTensor x = device.Copy(DType::kBF16, {tokens, dim}, Bf16s(Normals(tokens * dim, 11)));
     const DeviceTensor y = device.New(DType::kF32, {tokens, dim});
-    for (const Format format : {Format::kMxFp4, Format::kNvFp4, Format::kNvFp4Divides}) {
+    for (const Format format : {Format::kMxFp4, Format::kNvFp4, Format::kNvFp4Divides, Format::kFineMxFp4}) {
       std::vector<ops::ExpertWeights> experts = RandomExperts(device, format, kExperts, dim, width, 5);
       // What a matrix of zeros has: the largest number that fp4 and its scales give, over the largest weight.
       if (format == Format::kNvFp4Divides)

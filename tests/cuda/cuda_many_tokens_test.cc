@@ -58,7 +58,8 @@ TEST(CudaManyTokens, LinearsOfSomeTensOfTokensGiveTheBitsOfFewTokens) {
     int64_t cols;
   };
   constexpr MatrixShape kShapes[] = {{320, 1024}, {4160, 768}, {80, 4096}, {640, 2048}, {128, 1664}};
-  for (const Format format : {Format::kBf16, Format::kFp8, Format::kFp8NaN}) {
+  for (const Format format :
+       {Format::kBf16, Format::kFp8, Format::kFp8NaN, Format::kMxFp8, Format::kMxFp8NaN, Format::kFineFp8}) {
     for (const auto& [rows, cols] : kShapes) {
       const Weight weight = RandomWeight(device, format, rows, cols, 3);
       const DeviceTensor x = device.Copy(DType::kBF16, {kTokens, cols}, Bf16s(Normals(kTokens * cols, 4)));
@@ -84,7 +85,7 @@ TEST(CudaManyTokens, GroupedLinearOfSomeTensOfTokensGivesTheBitsOfFewTokens) {
                                  {82, 146}, {146, 211}, {211, 340}, {340, kTokens}};
   constexpr int64_t kGroups = 3;
   constexpr int64_t kRank = 128;
-  for (const Format format : {Format::kBf16, Format::kFp8NaN}) {
+  for (const Format format : {Format::kBf16, Format::kFp8NaN, Format::kMxFp8NaN}) {
     for (const int64_t width : {1024, 2048}) {
       const Weight weight = RandomWeight(device, format, kGroups * kRank, width, 5);
       const DeviceTensor x =
@@ -188,6 +189,11 @@ TEST(CudaFewTokens, LinearsOfTheSameActivationsAreOneLaunchAndDoNotMeet) {
        {Format::kBf16, 256, DType::kF32},
        {Format::kBf16, 1024, DType::kF32},
        {Format::kBf16, 1024, DType::kF32}},
+      // V4.1's.
+      {{Format::kMxFp8, 1280, DType::kBF16},
+       {Format::kMxFp8, 512, DType::kBF16},
+       {Format::kBf16, 32, DType::kBF16},
+       {Format::kBf16, 512, DType::kF32}},
       {{Format::kBf16, 256, DType::kF32},
        {Format::kFp8, 2048, DType::kBF16},
        {Format::kFp8, 2048, DType::kBF16}},
@@ -208,6 +214,11 @@ TEST(CudaManyTokens, LinearsOfTheSameActivationsAreOneLaunchAndDoNotMeet) {
        {Format::kFp8, 512, DType::kBF16},
        {Format::kBf16, 80, DType::kBF16},
        {Format::kBf16, 256, DType::kF32}},
+      // V4.1's.
+      {{Format::kMxFp8, 1280, DType::kBF16},
+       {Format::kMxFp8, 512, DType::kBF16},
+       {Format::kBf16, 32, DType::kBF16},
+       {Format::kBf16, 512, DType::kF32}},
       {{Format::kBf16, 256, DType::kF32},
        {Format::kFp8, 2048, DType::kBF16},
        {Format::kFp8, 2048, DType::kBF16}},
@@ -230,7 +241,8 @@ TEST(CudaManyTokens, LinearOfAThousandTokensGivesTheBitsOfFewTokens) {
   };
   // Several tiles a block; rows and columns that leave tiles and segments in part empty; rows that are stored one by one.
   constexpr MatrixShape kShapes[] = {{4096, 1024}, {384, 1536}, {200, 4096}, {65, 1536}};
-  for (const Format format : {Format::kBf16, Format::kFp8, Format::kFp8NaN}) {
+  for (const Format format :
+       {Format::kBf16, Format::kFp8, Format::kFp8NaN, Format::kMxFp8, Format::kMxFp8NaN, Format::kFineFp8}) {
     for (const auto& [rows, cols] : kShapes) {
       const Weight weight = RandomWeight(device, format, rows, cols, 3);
       const DeviceTensor x = device.Copy(DType::kBF16, {kTokens, cols}, Bf16s(Normals(kTokens * cols, 4)));
@@ -253,7 +265,7 @@ TEST(CudaManyTokens, GroupedLinearGivesTheBitsOfFewTokens) {
   Device device;
   constexpr int64_t kGroups = 3;
   constexpr int64_t kWidth = 1024;
-  for (const Format format : {Format::kBf16, Format::kFp8NaN, Format::kNvFp4}) {
+  for (const Format format : {Format::kBf16, Format::kFp8NaN, Format::kNvFp4, Format::kMxFp8NaN}) {
     // Tiles of 128 rows end with a group or before.
     for (const auto& [rank, tokens] : {std::pair<int64_t, int64_t>{128, 200}, {128, 1060}, {144, 1060}}) {
       const Weight weight = RandomWeight(device, format, kGroups * rank, kWidth, 5);

@@ -82,8 +82,9 @@ class Mirror {
     }
     return nullptr;  // An operand without elements.
   }
+  // One without elements stays where it is: that it is there may count.
   TensorView At(TensorView view) const {
-    view.data = At(view.data);
+    if (void* const at = At(view.data); at != nullptr) view.data = at;
     view.device = memory_.device();
     return view;
   }

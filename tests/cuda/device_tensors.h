@@ -87,12 +87,24 @@ inline std::vector<uint16_t> Bf16s(const std::vector<float>& values) {
   return bits;
 }
 
-enum class Format : uint8_t { kBf16, kFp8, kFp8NaN, kMxFp4, kNvFp4, kNvFp4Divides };
+enum class Format : uint8_t {
+  kBf16,
+  kFp8,
+  kFp8NaN,
+  kMxFp4,
+  kNvFp4,
+  kNvFp4Divides,
+  kMxFp8,  // V4.1's: blocks of 32 x 32, and activations rounded by 32 columns,
+  kMxFp8NaN,
+  kFineMxFp4,  // as in front of these,
+  kFineFp8
+};
 inline std::string FormatText(Format format) { return "format " + std::to_string(static_cast<int>(format)); }
-inline constexpr Format kFormats[] = {Format::kBf16,  Format::kFp8,   Format::kFp8NaN,
-                                      Format::kMxFp4, Format::kNvFp4, Format::kNvFp4Divides};
+inline constexpr Format kFormats[] = {
+    Format::kBf16,         Format::kFp8,   Format::kFp8NaN,   Format::kMxFp4,     Format::kNvFp4,
+    Format::kNvFp4Divides, Format::kMxFp8, Format::kMxFp8NaN, Format::kFineMxFp4, Format::kFineFp8};
 
-// A random weight in host memory, its activations rounded where the release rounds them. kFp8NaN: one NaN, activations as they are.
+// A random weight in host memory, its activations rounded where the release rounds them. kFp8NaN, kMxFp8NaN: one NaN, activations as they are.
 struct HostWeight {
   std::vector<uint16_t> plain;
   QuantizedMatrix matrix;
@@ -111,17 +123,33 @@ inline HostWeight RandomHostWeight(Format format, int64_t rows, int64_t cols, ui
     return result;
   }
   QuantizedMatrix& matrix = result.matrix;
-  matrix = format == Format::kFp8 || format == Format::kFp8NaN
-               ? QuantizeFp8Block(values, rows, cols, 128, 128)
-               : (format == Format::kMxFp4 ? QuantizeMxFp4(values, rows, cols)
-                                           : QuantizeNvFp4(values, rows, cols));
-  if (format == Format::kFp8NaN) matrix.data[static_cast<size_t>(cols + 77)] = 0x7F;
+  switch (format) {
+    case Format::kFp8:
+    case Format::kFp8NaN:
+    case Format::kFineFp8:
+      matrix = QuantizeFp8Block(values, rows, cols, 128, 128);
+      break;
+    case Format::kMxFp8:
+    case Format::kMxFp8NaN:
+      matrix = QuantizeFp8Block(values, rows, cols, 32, 32);
+      break;
+    case Format::kMxFp4:
+    case Format::kFineMxFp4:
+      matrix = QuantizeMxFp4(values, rows, cols);
+      break;
+    default:
+      matrix = QuantizeNvFp4(values, rows, cols);
+  }
+  if (format == Format::kFp8NaN || format == Format::kMxFp8NaN)
+    matrix.data[static_cast<size_t>(cols + 77)] = 0x7F;
   weight = matrix.View();
   if (format == Format::kNvFp4Divides) {
     weight.global_scale = 1.0F / weight.global_scale;
     weight.global_scale_divides = true;
   }
   if (format == Format::kFp8 || format == Format::kMxFp4) weight.activation = ActivationQuant::kFp8Block;
+  if (format == Format::kMxFp8 || format == Format::kFineMxFp4 || format == Format::kFineFp8)
+    weight.activation = ActivationQuant::kFp8Columns32;
   return result;
 }
 

@@ -42,7 +42,7 @@ struct SyntheticOptions {
       false;  // A DSpark drafter there instead: three stages that tap the last three layers (or all), a block of five.
 };
 
-// "tiny", "mini", "flash", "pro" of V4; "mini41", "flash41" of V4.1.
+// "tiny", "mini", "flash", "pro" of V4; "mini41", "flash41" of V4.1, and "slim41", which is flash41 with few experts.
 std::span<const std::string_view> SyntheticShapes();
 // "bf16", "f32", "fp8", "fp8-base", "release", "nvfp4-experts", "nvfp4", "nvfp4-ct".
 std::vector<std::string_view> SyntheticFormatNames();

@@ -10,7 +10,7 @@
 
 namespace dsv4::model {
 
-inline constexpr std::array<std::string_view, 2> kShapeNames41 = {"mini41", "flash41"};
+inline constexpr std::array<std::string_view, 3> kShapeNames41 = {"mini41", "slim41", "flash41"};
 
 // config.json without `quantization_config`, nested as released. InvalidArgument for too many layers, or a draft block (MTP), which V4.1 has not.
 Result<Json> SyntheticConfig41(const SyntheticOptions& options);

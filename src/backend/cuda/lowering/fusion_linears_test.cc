@@ -23,6 +23,7 @@ DeviceWeight Fp8(int64_t rows, int64_t cols, bool quantized_x = true) {
           .block_cols_log2 = 7,
           .kind = MatmulKind::kMmaFp8,
           .quantized_x = quantized_x,
+          .x_group = quantized_x ? 128 : 0,
           .exact_x = true};
 }
 DeviceWeight NvFp4(int64_t rows, int64_t cols) {

@@ -251,7 +251,7 @@ RecordedOp Packed(OpKind kind, char x = 'x', int64_t cols = 4096, char y = 'y') 
                                .stride = cols,
                                .num_rows = 65,
                                .cols = cols,
-                               .quantize = true,
+                               .group = 128,
                                .kind = MatmulKind::kMmaFp8,
                                .packed = As<const uint16_t>('S'),
                                .packed_rows = 72}};
@@ -262,7 +262,7 @@ TEST(FusionRules, TokensThatTheLinearInFrontPacked) {
   const RecordedOp first = Packed(OpKind::kPackedLinear);
   const RecordedOp next = Packed(OpKind::kTokensToPack);
   RecordedOp as_they_are = next;
-  std::get<PackedTokensWork>(as_they_are.work).quantize = false;
+  std::get<PackedTokensWork>(as_they_are.work).group = 0;
   RecordedOp elsewhere = next;
   std::get<PackedTokensWork>(elsewhere.work).packed = As<const uint16_t>('T');
   Expect({{"the same", {first}, next, rule, true},

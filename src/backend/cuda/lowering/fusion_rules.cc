@@ -35,19 +35,21 @@ bool ShareActivations(const OpGroup& group, const RecordedOp& next, LinearPath p
          (first.num_tokens == 1 || linear.x_stride == first.x_stride) && IsApart(group, next);
 }
 
-// One kernel has one kind of weights, or the release's own mixture.
+// One kernel has one kind of weights, or a release's own mixture.
 bool HaveOneKernel(const OpGroup& group, const LinearWork& linear) {
   const StreamKind first = StreamKindOf(group.As<LinearWork>(0).weight);
   bool alike = true;
-  bool mixed = true;
+  bool fp8_or_bf16 = true;
+  bool mxfp8_or_bf16 = true;
   const auto add = [&](const LinearWork& work) {
     const StreamKind kind = StreamKindOf(work.weight);
     alike = alike && kind == first;
-    mixed = mixed && (kind == StreamKind::kFp8 || kind == StreamKind::kBf16);
+    fp8_or_bf16 = fp8_or_bf16 && (kind == StreamKind::kFp8 || kind == StreamKind::kBf16);
+    mxfp8_or_bf16 = mxfp8_or_bf16 && (kind == StreamKind::kMxFp8 || kind == StreamKind::kBf16);
   };
   for (size_t i = 0; i < group.ops.size(); ++i) add(group.As<LinearWork>(i));
   add(linear);
-  return alike || mixed;
+  return alike || fp8_or_bf16 || mxfp8_or_bf16;
 }
 
 bool FitsLinearsGemv(const OpGroup& group, const RecordedOp& next, const DeviceRoom& room) {
@@ -127,8 +129,8 @@ bool FitsExpertsAndLinear(const OpGroup& group, const RecordedOp& next, const De
   return experts.num_tokens <= kMaxFusedExpertsLinearTokens && linear.path == LinearPath::kGemvStream &&
          linear.num_tokens == experts.num_tokens &&
          (linear.num_tokens == 1 || linear.x_stride == linear.weight.cols) &&
-         (kind == StreamKindOf(experts.w1) || kind == StreamKind::kFp8) && IsBulkAligned(linear.weight) &&
-         IsApart(group, next) && room.HoldsExpertsAndLinear(experts, linear);
+         (kind == StreamKindOf(experts.w1) || kind == StreamKind::kFp8 || kind == StreamKind::kMxFp8) &&
+         IsBulkAligned(linear.weight) && IsApart(group, next) && room.HoldsExpertsAndLinear(experts, linear);
 }
 
 // The two do not depend on each other.

@@ -47,15 +47,21 @@ inline bool CanStreamRows(DType dtype, const void* x, int64_t cols, int64_t stri
          StreamRowsBytes(cols, num_rows) <= MaxStreamRowsBytes(shared_bytes);
 }
 
-// How a weight is multiplied: FP8 by activations that are rounded to FP8 too, or by any.
-enum class StreamKind : uint8_t { kBf16, kFp8, kFp8Plain, kMxFp4, kNvFp4 };
+// How a weight is multiplied: FP8 by activations that are rounded to FP8 by 128 columns too, or by any.
+enum class StreamKind : uint8_t { kBf16, kFp8, kFp8Plain, kMxFp8, kMxFp4, kNvFp4 };
+// Whether block scales are applied to sums, not to weights.
+constexpr bool HasScaledSums(StreamKind kind) {
+  return kind == StreamKind::kFp8 || kind == StreamKind::kFp8Plain;
+}
 
 constexpr bool IsFp4(StreamKind kind) { return kind == StreamKind::kMxFp4 || kind == StreamKind::kNvFp4; }
 
 inline StreamKind StreamKindOf(const DeviceWeight& weight) {
   switch (weight.kind) {
     case MatmulKind::kMmaFp8:
-      return weight.quantized_x ? StreamKind::kFp8 : StreamKind::kFp8Plain;
+      return weight.x_group == kActivationBlock ? StreamKind::kFp8 : StreamKind::kFp8Plain;
+    case MatmulKind::kMmaMxFp8:
+      return StreamKind::kMxFp8;
     case MatmulKind::kMmaMxFp4:
       return StreamKind::kMxFp4;
     case MatmulKind::kMmaNvFp4:
@@ -75,6 +81,8 @@ void ForStreamKind(StreamKind kind, F&& f) {
       return f.template operator()<StreamKind::kFp8>();
     case StreamKind::kFp8Plain:
       return f.template operator()<StreamKind::kFp8Plain>();
+    case StreamKind::kMxFp8:
+      return f.template operator()<StreamKind::kMxFp8>();
     case StreamKind::kMxFp4:
       return f.template operator()<StreamKind::kMxFp4>();
     case StreamKind::kNvFp4:
@@ -84,16 +92,19 @@ void ForStreamKind(StreamKind kind, F&& f) {
 
 // How a weight wants its activations.
 enum class StreamForm : uint8_t {
-  kPlain,         // As they are.
-  kTwos,          // In the order of FP8 (Unpack::kPairDistance),
-  kFours,         // of FP4.
-  kRoundedFours,  // The same, rounded to FP8.
-  kHalves,        // Rounded to FP8, as halves beside their scales.
+  kPlain,        // As they are.
+  kTwos,         // In the order of FP8 (Unpack::kPairDistance),
+  kFours,        // of FP4.
+  kRoundedTwos,  // The same, rounded to FP8 by 128 columns,
+  kRoundedFours,
+  kFineTwos,  // or by 32.
+  kFineFours,
+  kHalves,  // Rounded to FP8, as halves beside their scales.
 };
 
 // The forms that a launch needs.
 struct StreamForms {
-  static constexpr int kMax = 5;
+  static constexpr int kMax = 8;
   int count = 0;
   StreamForm forms[kMax] = {};
 
@@ -108,14 +119,18 @@ struct StreamForms {
 };
 
 inline StreamForm FormOf(const DeviceWeight& weight) {
+  const auto of_group = [&](StreamForm plain, StreamForm rounded, StreamForm fine) {
+    return weight.x_group == 0 ? plain : (RoundsFine(weight) ? fine : rounded);
+  };
   switch (StreamKindOf(weight)) {
     case StreamKind::kFp8:
       return StreamForm::kHalves;
     case StreamKind::kFp8Plain:
-      return StreamForm::kTwos;
+    case StreamKind::kMxFp8:
+      return of_group(StreamForm::kTwos, StreamForm::kRoundedTwos, StreamForm::kFineTwos);
     case StreamKind::kMxFp4:
     case StreamKind::kNvFp4:
-      return weight.quantized_x ? StreamForm::kRoundedFours : StreamForm::kFours;
+      return of_group(StreamForm::kFours, StreamForm::kRoundedFours, StreamForm::kFineFours);
     default:
       return StreamForm::kPlain;
   }
@@ -142,12 +157,13 @@ struct StreamShape {
   int segment_units;    // In a segment of columns; the last may have fewer.
   int num_segments;     // At most kSegments.
   int scale_row_bytes;  // FP4: between rows of scales.
-  int scale_cols;       // FP8: the blocks,
+  int scale_cols;       // FP8: the blocks, of kMxFp8 words of four of them,
   int block_rows_log2;
-  int block_units_log2;
+  int block_units_log2;  // Not of kMxFp8, whose units have two blocks.
   DType scale_dtype;
   StreamKind kind;
   bool global_scale_divides;
+  uint8_t x_group;  // DeviceWeight's.
 };
 
 // Whether the kernels for a few tokens know such a matrix: whole units and tiles (of rows_per_group rows), scales of FP8
@@ -155,13 +171,15 @@ struct StreamShape {
 inline constexpr int64_t kGemvTileRows = 16;
 inline bool CanStreamWeight(const DeviceWeight& weight, int64_t rows_per_group) {
   constexpr int64_t kMaxRowBytes = int64_t{1} << 20;
-  if (rows_per_group % kGemvTileRows != 0 || weight.cols * 2 > kMaxRowBytes || RoundsFine(weight))
-    return false;
+  if (rows_per_group % kGemvTileRows != 0 || weight.cols * 2 > kMaxRowBytes) return false;
   switch (weight.kind) {
     case MatmulKind::kMmaBf16:
       return weight.cols % 32 == 0 && !weight.quantized_x;
     case MatmulKind::kMmaFp8:
       return weight.cols % 64 == 0 && weight.block_rows % kGemvTileRows == 0;
+    case MatmulKind::kMmaMxFp8:
+      return weight.cols % 128 == 0 && weight.block_rows % kGemvTileRows == 0 &&
+             reinterpret_cast<uintptr_t>(weight.scale) % sizeof(uint32_t) == 0;
     case MatmulKind::kMmaMxFp4:
     case MatmulKind::kMmaNvFp4:
       return weight.cols % 128 == 0;
@@ -176,7 +194,7 @@ inline StreamShape ShapeOf(const DeviceWeight& weight) {
   constexpr int kSegments = 8;
   constexpr int kUnitBytes = 64;
   const bool fp4 = weight.kind == MatmulKind::kMmaMxFp4 || weight.kind == MatmulKind::kMmaNvFp4;
-  const bool fp8 = weight.kind == MatmulKind::kMmaFp8;
+  const bool fp8 = weight.kind == MatmulKind::kMmaFp8 || weight.kind == MatmulKind::kMmaMxFp8;
   const auto row_bytes = static_cast<int>(fp4 ? weight.cols / 2 : weight.cols * (fp8 ? 1 : 2));
   const int units = row_bytes / kUnitBytes;
   const int segment_units = (units + kSegments - 1) / kSegments;
@@ -185,12 +203,15 @@ inline StreamShape ShapeOf(const DeviceWeight& weight) {
           .segment_units = segment_units,
           .num_segments = (units + segment_units - 1) / segment_units,
           .scale_row_bytes = fp4 ? static_cast<int>(weight.scale_cols) : 0,
-          .scale_cols = fp8 ? static_cast<int>(weight.scale_cols) : 0,
+          .scale_cols = static_cast<int>(weight.kind == MatmulKind::kMmaMxFp8 ? weight.cols / 128
+                                         : fp8                                ? weight.scale_cols
+                                                                              : 0),
           .block_rows_log2 = fp8 ? weight.block_rows_log2 : 0,
-          .block_units_log2 = fp8 ? weight.block_cols_log2 - 6 : 0,
+          .block_units_log2 = weight.kind == MatmulKind::kMmaFp8 ? weight.block_cols_log2 - 6 : 0,
           .scale_dtype = weight.scale_dtype,
           .kind = StreamKindOf(weight),
-          .global_scale_divides = weight.global_scale_divides};
+          .global_scale_divides = weight.global_scale_divides,
+          .x_group = static_cast<uint8_t>(weight.x_group)};
 }
 
 }  // namespace dsv4::backend::cuda

@@ -36,6 +36,7 @@ std::vector<KernelRow> KernelTable() {
   add("compressor_pool", PoolRules());
   add("store_rows", StoreRules());
   add("steps on rows", RowsRules());
+  add("hadamard_fp4 without rotation", RoundRules());
   add("swiglu", SwigluRules());
   add("moe_combine", MoeCombineRules());
   add("sample", SampleRules());

@@ -34,11 +34,14 @@ bool FitsRegisters(const RowsOperand& rows, const RowStep& step) {
              rotated / kNarrowRowThreads == (rows.width - 1) / kNarrowRowThreads;
     }
     case RowStepKind::kSimulateFp8:
-      return step.group == kRegisterGroup && step.num_columns % kRegisterGroup == 0;
+      return IsRegisterE4m3Group(step.group) && step.num_columns % step.group == 0;
     case RowStepKind::kHadamardFp4:
       return rows.width == kRegisterHadamard;
+    case RowStepKind::kRoundFp4:
+      return step.group == kRegisterHalfGroup || step.group == kRegisterWarpGroup;
     case RowStepKind::kStore:
-      if (step.code == CacheCode::kE4m3) return step.group == kRegisterGroup;
+      if (step.code == CacheCode::kE4m3)
+        return IsRegisterE4m3Group(step.group) && step.num_columns % step.group == 0;
       return step.code == CacheCode::kNone ||
              (step.group == kRegisterE2m1Group && step.num_columns == rows.width);
     default:
@@ -50,9 +53,10 @@ bool FitsRegisters(const RowsOperand& rows, const RowStep& step) {
 bool FitsRegisters(const RowTrack& track) {
   const RowsOperand& rows = track.rows;
   if (!rows.in_is_bf16 || !rows.out_is_bf16 || rows.width > kMaxRegisterRow) return false;
-  constexpr RowStepKind kOrder[] = {RowStepKind::kPool,  RowStepKind::kRmsNorm,     RowStepKind::kHeadRmsNorm,
-                                    RowStepKind::kRope,  RowStepKind::kSimulateFp8, RowStepKind::kHadamardFp4,
-                                    RowStepKind::kScale, RowStepKind::kStore};
+  constexpr RowStepKind kOrder[] = {
+      RowStepKind::kPool,     RowStepKind::kRmsNorm,     RowStepKind::kHeadRmsNorm,
+      RowStepKind::kRope,     RowStepKind::kSimulateFp8, RowStepKind::kHadamardFp4,
+      RowStepKind::kRoundFp4, RowStepKind::kScale,       RowStepKind::kStore};
   const RowStepKind* next = std::begin(kOrder);
   for (const RowStep& step : StepsOf(track)) {
     next = std::find(next, std::end(kOrder), step.kind);

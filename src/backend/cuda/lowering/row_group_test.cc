@@ -199,7 +199,16 @@ TEST(RowGroup, WhereABlockHasItsRow) {
   EXPECT_EQ(place_of({{Rows('a'), Pool(), {}}, {Rows('a'), StoreFp8(), {}}}), RowPlace::kPooledInRegisters);
   EXPECT_EQ(place_of({{Rows('a', 1, 128), Hadamard(), {}}, {Rows('a', 1, 128), StoreFp4(), {}}}),
             RowPlace::kRegisters);
-  EXPECT_EQ(place_of({{Rows('a'), StoreFp8(512, 32), {}}}), RowPlace::kShared) << "another group of codes";
+  EXPECT_EQ(place_of({{Rows('a'), Fp8(512, 32), {}}, {Rows('a'), StoreFp8(512, 32), {}}}),
+            RowPlace::kRegisters);
+  EXPECT_EQ(place_of({{Rows('a'), StoreFp8(512, 16), {}}}), RowPlace::kShared) << "another group of codes";
+  const auto round = [](int group) {
+    return RowsWork{Rows('a'), {.kind = RowStepKind::kRoundFp4, .group = group}, {}};
+  };
+  EXPECT_EQ(place_of({{Rows('a'), Rope(), {}}, round(16)}), RowPlace::kRegisters);
+  EXPECT_EQ(place_of({{Rows('a'), Rope(), {}}, round(32)}), RowPlace::kRegisters);
+  EXPECT_EQ(place_of({round(64)}), RowPlace::kShared);
+  EXPECT_EQ(place_of({round(32), {Rows('a'), Rope(), {}}}), RowPlace::kShared) << "out of order";
   EXPECT_EQ(place_of({{Rows('a'), StoreFp4(448), {}}}), RowPlace::kShared) << "columns without codes";
   RowsOperand none = Rows('v');
   none.out = nullptr;

@@ -493,7 +493,8 @@ TEST(ChooseRows, ScalesPoolsAndStores) {
 
   EXPECT_TRUE(PacksInRegisters(CacheFormat::Fp8(448, 64), 512));
   EXPECT_FALSE(PacksInRegisters(CacheFormat::Fp8(448, 64), 513));
-  EXPECT_FALSE(PacksInRegisters(CacheFormat::Fp8(448, 32), 512));
+  EXPECT_TRUE(PacksInRegisters(CacheFormat::Fp8(448, 32), 512));
+  EXPECT_FALSE(PacksInRegisters(CacheFormat::Fp8(448, 16), 512));
   EXPECT_TRUE(PacksInRegisters(CacheFormat::Fp4(128, 32), 128));
   EXPECT_FALSE(PacksInRegisters(CacheFormat::Fp4(96, 32), 128)) << "columns that have no codes";
 }

@@ -3,8 +3,11 @@
 
 #include <vector>
 
+#include "backend/cuda/lowering/select/attention.h"
 #include "backend/cuda/lowering/select/experts.h"
+#include "backend/cuda/lowering/select/indexer.h"
 #include "backend/cuda/lowering/select/linear.h"
+#include "backend/cuda/lowering/select/rows.h"
 #include "backend/cuda/lowering/select_testing.h"
 
 namespace dsv4::backend::cuda {
@@ -46,14 +49,8 @@ Weight Stored(WeightFormat format, int64_t rows, int64_t cols) {
   return weight;
 }
 
-// The kernel's view of a weight behind prepare_weight, in front of activations that a launch of their own has rounded.
-DeviceWeight Prepared(Weight weight) {
-  if (WidensToBf16(weight)) {
-    weight.format = WeightFormat::kPlain;
-    weight.data.dtype = DType::kBF16;
-    weight.scale = {};
-  }
-  weight.activation = ActivationQuant::kNone;
+// A kernel's view of a weight.
+DeviceWeight OnDevice(const Weight& weight) {
   DeviceWeight device = MakeDeviceWeight(weight, DType::kBF16);
   device.data = WeightData();
   device.scale = WeightScale();
@@ -75,7 +72,7 @@ TEST(ChooseLinearOfV41, NoneTakesFp32) {
   for (const Weight& weight : weights) {
     for (const int64_t tokens : {1, 2, 8, 9, 64, 65, 512, 1023, 1024, 8192}) {
       for (const DeviceLimits& device : {kH200, Blackwell(), DeviceLimits{.compute_capability = 80}}) {
-        EXPECT_NE(ChooseLinear(Linear(Prepared(weight), tokens), device).kernel, LinearPath::kGemmFma)
+        EXPECT_NE(ChooseLinear(Linear(OnDevice(weight), tokens), device).kernel, LinearPath::kGemmFma)
             << "[" << weight.rows << ", " << weight.cols << "], " << tokens << " tokens, compute capability "
             << device.compute_capability;
       }
@@ -84,29 +81,62 @@ TEST(ChooseLinearOfV41, NoneTakesFp32) {
   // wo_a: eight groups.
   Weight wo_a = Stored(WeightFormat::kFp8Block, 8192, 4096);
   for (const int64_t tokens : {1, 64, 2048})
-    EXPECT_NE(ChooseLinear(Linear(Prepared(wo_a), tokens, 8), kH200).kernel, LinearPath::kGemmFma) << tokens;
-  // As stored it would.
-  EXPECT_EQ(KindOf(weights[0], DType::kBF16), MatmulKind::kGeneral);
+    EXPECT_NE(ChooseLinear(Linear(OnDevice(wo_a), tokens, 8), kH200).kernel, LinearPath::kGemmFma) << tokens;
 }
 
-// A kernel that rounds activations by 128 columns never meets those of 32.
-TEST(ChooseLinearOfV41, KernelsThatRoundBy128LeaveGroupsOf32Alone) {
+// FP8 stays FP8 in memory, and has the fast kernels; a row's products are the same in all of them.
+TEST(ChooseLinearOfV41, Fp8InBlocksOf32IsWidenedInRegisters) {
+  const DeviceWeight q_a = OnDevice(Stored(WeightFormat::kFp8Block, 1280, 5120));
+  EXPECT_EQ(q_a.kind, MatmulKind::kMmaMxFp8);
+  EXPECT_EQ(q_a.x_group, 32);
+  const auto kernel = [&](const DeviceWeight& weight, int64_t tokens, int64_t groups = 1) {
+    return ChooseLinear(Linear(weight, tokens, groups), kH200).kernel;
+  };
+  EXPECT_EQ(kernel(q_a, 1), LinearPath::kGemvStream);
+  EXPECT_EQ(kernel(q_a, 8), LinearPath::kGemvStream);
+  EXPECT_EQ(kernel(q_a, 9), LinearPath::kGemmSplitK);
+  EXPECT_EQ(kernel(q_a, 64), LinearPath::kGemmSplitK);
+  EXPECT_EQ(kernel(q_a, 1024), LinearPath::kGemmTmaBf16);
+  DeviceWeight wo_a = OnDevice(Stored(WeightFormat::kFp8Block, 8192, 4096));
+  wo_a.x_group = 0;
+  wo_a.quantized_x = false;
+  EXPECT_EQ(kernel(wo_a, 1, 8), LinearPath::kGemvStream);
+  EXPECT_EQ(kernel(wo_a, 64, 8), LinearPath::kGemmSplitK);
+  EXPECT_EQ(kernel(wo_a, 2048, 8), LinearPath::kGemmTmaBf16);
+  // Segments of three units: split-K takes them by two.
+  const DeviceWeight q_b = OnDevice(Stored(WeightFormat::kFp8Block, 32768, 1280));
+  EXPECT_EQ(kernel(q_b, 8), LinearPath::kGemvStream);
+  EXPECT_EQ(kernel(q_b, 9), LinearPath::kGemmMma);
+  EXPECT_EQ(kernel(q_b, 33), LinearPath::kGemmWgmma);
+  // Blocks of other sizes, other scales.
+  Weight odd = Stored(WeightFormat::kFp8Block, 1280, 5120);
+  odd.block_cols = 16;
+  EXPECT_EQ(KindOf(odd, DType::kBF16), MatmulKind::kGeneral);
+  odd = Stored(WeightFormat::kFp8Block, 1280, 5120);
+  odd.scale.dtype = DType::kF32;
+  EXPECT_EQ(KindOf(odd, DType::kBF16), MatmulKind::kGeneral);
+}
+
+// Products in FP8 round activations by 128 columns: they leave groups of 32 alone.
+TEST(ChooseLinearOfV41, ProductsInFp8LeaveGroupsOf32Alone) {
   Weight fp8 = Stored(WeightFormat::kFp8Block, 4096, 4096);
   fp8.block_rows = fp8.block_cols = 128;
   for (const Weight& weight : {fp8, Stored(WeightFormat::kMxFp4, 4096, 4096)}) {
-    DeviceWeight device = MakeDeviceWeight(weight, DType::kBF16);
-    device.data = WeightData();
-    device.scale = WeightScale();
+    const DeviceWeight device = OnDevice(weight);
     ASSERT_EQ(device.x_group, 32);
     for (const int64_t tokens : {1, 9, 65, 300, 2048}) {
-      for (const DeviceLimits& limits : {kH200, WithFp8(Fp8Products::kAll), Blackwell(BlockScaledMode::kFp8),
-                                         Blackwell(BlockScaledMode::kFp4)})
-        EXPECT_EQ(ChooseLinear(Linear(device, tokens), limits).kernel, LinearPath::kGemmMma) << tokens;
+      const auto kernel = ChooseLinear(Linear(device, tokens), kH200).kernel;
+      EXPECT_NE(kernel, LinearPath::kGemmFma);
+      for (const DeviceLimits& limits : {WithFp8(Fp8Products::kAll), WithFp8(Fp8Products::kMany)})
+        EXPECT_EQ(ChooseLinear(Linear(device, tokens), limits).kernel, kernel) << tokens;
+      for (const BlockScaledMode mode : {BlockScaledMode::kFp8, BlockScaledMode::kFp4})
+        EXPECT_NE(ChooseLinear(Linear(device, tokens), Blackwell(mode)).kernel, LinearPath::kBlockScaled);
     }
   }
 }
 
-TEST(ChooseExpertsOfV41, GroupsOf32AreRoundedInFront) {
+// As with groups of 128, but for the options.
+TEST(ChooseExpertsOfV41, HaveTheKernelsOfMxFp4) {
   for (const int64_t tokens : {1, 8, 64, 65, 4096}) {
     ExpertsShape shape = {.alike = true,
                           .bulk_aligned = true,
@@ -120,12 +150,64 @@ TEST(ChooseExpertsOfV41, GroupsOf32AreRoundedInFront) {
                           .x_dtype = DType::kBF16,
                           .terms = WeightData(),
                           .sums = true};
-    EXPECT_NE(ChooseExperts(shape, kH200).kernel, ExpertsPath::kRoutedExperts) << tokens;
+    const auto kernel = ChooseExperts(shape, kH200).kernel;
+    EXPECT_NE(kernel, ExpertsPath::kRoutedExperts) << tokens;
     shape.w1.x_group = shape.w2.x_group = 32;
-    for (const DeviceLimits& limits : {kH200, WithFp8(Fp8Products::kAll), Blackwell(BlockScaledMode::kFp8),
-                                       Blackwell(BlockScaledMode::kFp4)})
-      EXPECT_EQ(ChooseExperts(shape, limits).kernel, ExpertsPath::kRoutedExperts) << tokens;
+    for (const DeviceLimits& limits : {kH200, WithFp8(Fp8Products::kAll)})
+      EXPECT_EQ(ChooseExperts(shape, limits).kernel, kernel) << tokens;
+    for (const BlockScaledMode mode : {BlockScaledMode::kFp8, BlockScaledMode::kFp4})
+      EXPECT_NE(ChooseExperts(shape, Blackwell(mode)).kernel, ExpertsPath::kBlockScaled) << tokens;
   }
+}
+
+// A few tokens read rows as they are stored; Hopper's kernels want them widened in front.
+TEST(ChooseAttentionOfV41, RowsAreWidenedFromNineTokensOn) {
+  const auto widens = [](int64_t num_tokens, int64_t num_rows, int64_t num_reads) {
+    return WidensFirst(
+        {.rows = StoredForm::kV41, .num_tokens = num_tokens, .num_rows = num_rows, .num_reads = num_reads});
+  };
+  EXPECT_TRUE(widens(9, 640, 9 * 640));
+  EXPECT_FALSE(widens(8, 640, 8 * 640));
+  EXPECT_FALSE(widens(64, 64 * 640, 64 * 640)) << "a token of each of many sequences";
+  EXPECT_TRUE(widens(2048, 262144, 2048 * 640));
+  EXPECT_FALSE(widens(2048, 262145, 2048 * 640));
+  AttentionShape shape = {.num_tokens = 1, .num_heads = 64, .head_dim = 512, .max_keys = 640};
+  shape.rows = StoredForm::kV41;
+  EXPECT_EQ(ChooseAttention(shape, kH200).kernel, AttentionPath::kDecodeCluster);
+  shape.num_tokens = 2048;
+  EXPECT_EQ(ChooseAttention(shape, kH200).kernel, AttentionPath::kMma);
+}
+
+// One launch that scores and chooses knows no candidate blocks.
+TEST(ChooseIndexerOfV41, CandidateBlocksAreChosenBehindScores) {
+  IndexerShape shape = {.num_tokens = 1,
+                        .num_sequences = 1,
+                        .num_heads = 32,
+                        .width = 128,
+                        .max_visible = 4096,
+                        .top_k = 512,
+                        .keys = StoredForm::kRelease,
+                        .rows_per_page = 64,
+                        .clusters = [] { return int64_t{8}; }};
+  EXPECT_EQ(ChooseIndexer(shape, kH200).kernel, IndexerPath::kCluster);
+  shape.blocks = true;
+  EXPECT_EQ(ChooseIndexer(shape, kH200).kernel, IndexerPath::kMma);
+}
+
+TEST(ChooseRowsOfV41, RoundingOfManyRowsIsALaunch) {
+  const auto kernel = [](int64_t num_rows, int64_t group, DType dtype = DType::kBF16) {
+    return FirstFit(RoundRules(),
+                    {.dtype = dtype, .num_rows = num_rows, .width = 512, .group = group, .x = WeightData()},
+                    kH200)
+        .kernel;
+  };
+  EXPECT_EQ(kernel(1023, 32), RoundPath::kRows);
+  EXPECT_EQ(kernel(1024, 32), RoundPath::kEights);
+  EXPECT_EQ(kernel(1024, 16), RoundPath::kEights);
+  EXPECT_EQ(kernel(1024, 64), RoundPath::kRows);
+  EXPECT_EQ(kernel(1024, 32, DType::kF32), RoundPath::kRows);
+  EXPECT_TRUE(PacksInRegisters(CacheFormat::Fp8(512, 32), 512));
+  EXPECT_FALSE(PacksInRegisters(CacheFormat::Fp4WithE4m3Scales(512, 16), 512));
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ inline Slices SlicesOf(const StreamShape& shape, int64_t num_tokens) {
     slices = {.count = shape.num_segments, .chunks = segment_chunks};
   // Chunks are taken by twos, which share their scales; a segment of all columns is two of them.
   if (num_chunks % 2 != 0 || slices.chunks % 2 != 0 || (slices.count == 1 && segment_chunks != 2)) return {};
-  if (shape.kind != StreamKind::kBf16 && shape.block_units_log2 < 1) return {};
+  if (HasScaledSums(shape.kind) && shape.block_units_log2 < 1) return {};
   // 128 want two sums of each, so only those that are one segment's.
   for (const int tokens : {128, 64, 32}) {
     if ((tokens == 32 || num_tokens > tokens / 2) && (tokens < 128 || slices.count > 1) &&

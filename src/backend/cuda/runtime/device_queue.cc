@@ -88,6 +88,9 @@ Status Describe(const Fault& fault) {
       return InvalidArgument(
           fmt::format("op attention: selected[{}]: entry {} more than once, want no repeats", fault.place[0],
                       fault.value));
+    case FaultKind::kCandidateBlock:
+      return OutOfRange(fmt::format("op indexer_select: within[{}, {}]: block {}, want one of {} entries",
+                                    fault.place[0], fault.place[1], fault.value, fault.limit));
     case FaultKind::kCacheRow:
       return InvalidArgument(fmt::format(
           "op store_rows: row {}, column {}: {} is no number of the format that rows are packed in",

@@ -13,7 +13,7 @@ namespace dsv4::backend::cuda {
 
 // Weights times bf16 activations on tensor cores, weights widened in registers; or fp32 multiply-adds for whatever else
 // there is: fp32 activations, F32 and F16 weights, odd block sizes, NVFP4 in the order of the file.
-enum class MatmulKind : uint8_t { kMmaBf16, kMmaFp8, kMmaMxFp4, kMmaNvFp4, kGeneral };
+enum class MatmulKind : uint8_t { kMmaBf16, kMmaFp8, kMmaMxFp8, kMmaMxFp4, kMmaNvFp4, kGeneral };
 
 struct DeviceWeight {
   const uint8_t* data = nullptr;
@@ -52,18 +52,14 @@ inline bool IsExactInBf16(const Weight& weight, DType x_dtype) {
   return weight.activation != ActivationQuant::kNone || x_dtype == DType::kBF16;
 }
 
-// Whether rows of its activations share scales by fewer columns than the kernels round that do so as they load: V4.1's. These activations
-// are rounded by a launch of their own.
+// Whether rows of its activations share scales by fewer columns than products in FP8 can do with: V4.1's, of 32. Other kernels round them
+// as they load.
 inline bool RoundsFine(const DeviceWeight& weight) {
   return weight.x_group > 0 && weight.x_group != kActivationBlock;
 }
 
-// Whether prepare_weight makes bf16 of it: FP8 in blocks that a unit of 64 columns does not lie in, as V4.1's of 32 x 32. That is exact, as
-// scales are powers of two, and takes twice the memory.
-inline bool WidensToBf16(const Weight& weight) {
-  return weight.format == WeightFormat::kFp8Block && weight.block_cols % 64 != 0 && weight.cols % 8 == 0 &&
-         weight.scale.dtype == DType::kF8E8M0;
-}
+// Columns of a block of kMmaMxFp8, which a lane's 16 columns lie in; a unit of 64 has two, whose scales are applied to weights.
+inline constexpr int64_t kMxFp8Block = 32;
 
 inline MatmulKind KindOf(const Weight& weight, DType x_dtype) {
   if (!IsExactInBf16(weight, x_dtype)) return MatmulKind::kGeneral;
@@ -73,11 +69,13 @@ inline MatmulKind KindOf(const Weight& weight, DType x_dtype) {
       return weight.data.dtype == DType::kBF16 && weight.cols % 8 == 0 ? MatmulKind::kMmaBf16
                                                                        : MatmulKind::kGeneral;
     case WeightFormat::kFp8Block:
-      // The blocks of a position are found by shifts; a unit of 64 columns lies in one.
-      return weight.cols % 16 == 0 && weight.block_cols % 64 == 0 && IsPowerOfTwo(weight.block_cols) &&
-                     IsPowerOfTwo(weight.block_rows)
-                 ? MatmulKind::kMmaFp8
-                 : MatmulKind::kGeneral;
+      // The blocks of a position are found by shifts.
+      if (weight.cols % 16 != 0 || !IsPowerOfTwo(weight.block_cols) || !IsPowerOfTwo(weight.block_rows))
+        return MatmulKind::kGeneral;
+      // A unit of 64 columns lies in one.
+      if (weight.block_cols % 64 == 0) return MatmulKind::kMmaFp8;
+      return weight.block_cols == kMxFp8Block && weight.scale.dtype == DType::kF8E8M0 ? MatmulKind::kMmaMxFp8
+                                                                                      : MatmulKind::kGeneral;
     case WeightFormat::kMxFp4:
       return MatmulKind::kMmaMxFp4;
     case WeightFormat::kNvFp4:

@@ -27,20 +27,21 @@ template <>
 struct Eight<Bf16> {
   uint4 raw;
   __device__ void Load(const Bf16* x) { raw = *reinterpret_cast<const uint4*>(x); }
-  __device__ uint4 Words(bool quantize) const {
-    if (!quantize) return raw;
+  __device__ uint4 Words(int group) const {
+    if (group == 0) return raw;
     const auto larger = [](float max, uint32_t pair) {
       return fmaxf(max,
                    fmaxf(fabsf(__uint_as_float(pair << 16)), fabsf(__uint_as_float(pair & 0xFFFF0000U))));
     };
     const float scale =
-        Fp8GroupScale(HalfWarpMax(larger(larger(larger(larger(0.0F, raw.x), raw.y), raw.z), raw.w)));
+        Fp8GroupScale(GroupMax(larger(larger(larger(larger(0.0F, raw.x), raw.y), raw.z), raw.w), group));
     const float reciprocal = 1.0F / scale;
     return make_uint4(Round(raw.x, scale, reciprocal), Round(raw.y, scale, reciprocal),
                       Round(raw.z, scale, reciprocal), Round(raw.w, scale, reciprocal));
   }
-  static __device__ float HalfWarpMax(float value) {
-    for (int offset = 8; offset > 0; offset /= 2)
+  // The largest over lanes that have a group of 32 or 128 columns.
+  static __device__ float GroupMax(float value, int group) {
+    for (int offset = group / 16; offset > 0; offset /= 2)
       value = fmaxf(value, __shfl_xor_sync(kWholeWarp, value, offset));
     return value;
   }
@@ -61,13 +62,13 @@ struct Eight<float> {
     raw[0] = reinterpret_cast<const float4*>(x)[0];
     raw[1] = reinterpret_cast<const float4*>(x)[1];
   }
-  __device__ uint4 Words(bool quantize) const {
+  __device__ uint4 Words(int group) const {
     float values[8] = {raw[0].x, raw[0].y, raw[0].z, raw[0].w, raw[1].x, raw[1].y, raw[1].z, raw[1].w};
-    if (quantize) {
+    if (group != 0) {
       float max = 0.0F;
 #pragma unroll
       for (const float value : values) max = fmaxf(max, fabsf(value));
-      const float scale = Fp8GroupScale(Eight<Bf16>::HalfWarpMax(max));
+      const float scale = Fp8GroupScale(Eight<Bf16>::GroupMax(max, group));
 #pragma unroll
       for (float& value : values) value = RoundToFp8Grid(value, scale);
     }
@@ -87,7 +88,7 @@ template <>
 struct Eight<E4m3> {
   uint2 raw;
   __device__ void Load(const E4m3* x) { raw = *reinterpret_cast<const uint2*>(x); }
-  __device__ uint4 Words(bool) const {
+  __device__ uint4 Words(int) const {
     return make_uint4(Widen(raw.x), Widen(raw.x >> 16), Widen(raw.y), Widen(raw.y >> 16));
   }
   // Two codes; three bits of mantissa fit in the high half of a float.
@@ -110,7 +111,7 @@ enum class RowKind : uint8_t { kTokens, kGateAndUp, kWeights };
 
 template <MatmulKind kKind, typename T, RowKind kRow>
 __global__ void __launch_bounds__(32 * kWarps)
-    OperandLayoutPackKernel(const RowSource source, uint16_t* packed, int64_t packed_rows, bool quantize) {
+    OperandLayoutPackKernel(const RowSource source, uint16_t* packed, int64_t packed_rows, int group) {
   constexpr int kValues = Unpack<kKind>::kValues;
   constexpr int kUnit = 4 * kValues;
   __shared__ __align__(16) uint32_t shared[2 * kWarps][kGroup / 2];
@@ -148,6 +149,17 @@ __global__ void __launch_bounds__(32 * kWarps)
       if (exists[i]) pieces[i].raw = SwigluWords(pieces[i].raw, ups[i].raw, source.limit, row_weights[i]);
     }
   }
+  // Weights of kMmaMxFp8, eight columns of a row: scaled.
+  const auto scaled = [&](uint4 words, int64_t row) {
+    if constexpr (kRow == RowKind::kWeights && kKind == MatmulKind::kMmaMxFp8) {
+      const auto block = static_cast<int>(blockIdx.y * (kGroup / kMxFp8Block) + lane / 4);
+      const int64_t scale_row = (min(row, source.num_rows - 1) >> source.block_rows_log2) * source.scale_cols;
+      const PairScale scale = PairScale::OfE8m0(source.scales[scale_row + block]);
+      return make_uint4(MulBf16x2(words.x, scale.block), MulBf16x2(words.y, scale.block),
+                        MulBf16x2(words.z, scale.block), MulBf16x2(words.w, scale.block));
+    }
+    return words;
+  };
   // This lane's piece of eight elements of the steps: pair `pair` of each of the four lanes of unit `unit`.
   const int unit = lane / (kUnit / 8);
   const int pair = lane % (kUnit / 8);
@@ -155,7 +167,8 @@ __global__ void __launch_bounds__(32 * kWarps)
 #pragma unroll
   for (int i = 0; i < kRounds; ++i) {
     __syncwarp();
-    *reinterpret_cast<uint4*>(&shared[half_warp][lane * 4]) = InWeightOrder<kKind>(pieces[i].Words(quantize));
+    *reinterpret_cast<uint4*>(&shared[half_warp][lane * 4]) =
+        InWeightOrder<kKind>(scaled(pieces[i].Words(group), first + i * (2 * kWarps)));
     __syncwarp();
     const uint32_t* const words = shared[half_warp] + from;
     const uint4 piece =
@@ -171,85 +184,92 @@ __global__ void __launch_bounds__(32 * kWarps)
 
 template <MatmulKind kKind, typename T, RowKind kRow>
 void Launch(CudaContext& context, const RowSource& source, uint16_t* packed, int64_t packed_rows,
-            int64_t cols, bool quantize) {
+            int64_t cols, int group) {
   const dim3 grid(static_cast<unsigned>(CeilDiv(source.num_rows, kRowsPerBlock)),
                   static_cast<unsigned>(cols / kGroup));
   context.Launch(OperandLayoutPackKernel<kKind, T, kRow>, grid, 32 * kWarps, 0, source, packed, packed_rows,
-                 quantize);
+                 group);
 }
 
 }  // namespace
 
 namespace {
 
-PackedTokensWork PackedTokensOf(const RowSource& source, int64_t cols, bool quantize, MatmulKind kind,
+PackedTokensWork PackedTokensOf(const RowSource& source, int64_t cols, int group, MatmulKind kind,
                                 const PackedRows& packed) {
   return {.x = source.x,
           .dtype = source.dtype,
           .stride = source.stride,
           .num_rows = source.num_rows,
           .cols = cols,
-          .quantize = quantize,
+          .group = group,
           .kind = kind,
           .packed = packed.data,
           .packed_rows = packed.num_rows};
 }
 
 void LaunchPack(CudaContext& context, const RowSource& source, uint16_t* packed, int64_t rows, int64_t cols,
-                bool quantize, MatmulKind kind) {
+                int group, MatmulKind kind) {
   WithMmaKind(kind, [&]<MatmulKind kKind>() {
     if (source.row_weights != nullptr) {
-      Launch<kKind, Bf16, RowKind::kGateAndUp>(context, source, packed, rows, cols, quantize);
+      Launch<kKind, Bf16, RowKind::kGateAndUp>(context, source, packed, rows, cols, group);
       return;
     }
     WithElement(source.dtype, [&]<typename T>(T*) {
-      Launch<kKind, T, RowKind::kTokens>(context, source, packed, rows, cols, quantize);
+      Launch<kKind, T, RowKind::kTokens>(context, source, packed, rows, cols, group);
     });
   });
 }
 
 }  // namespace
 
-Result<PackedRows> Pack(CudaContext& context, const RowSource& source, int64_t cols, bool quantize,
+Result<PackedRows> Pack(CudaContext& context, const RowSource& source, int64_t cols, int group,
                         MatmulKind kind, int64_t row_multiple) {
   const int64_t rows = CeilDiv(source.num_rows, row_multiple) * row_multiple;
   DSV4_ASSIGN_OR_RETURN(uint16_t* const packed, context.Scratch<uint16_t>(rows * cols));
-  LaunchPack(context, source, packed, rows, cols, quantize, kind);
+  LaunchPack(context, source, packed, rows, cols, group, kind);
   return PackedRows{packed, rows};
 }
 
-Result<PackedRows> PackTokens(CudaContext& context, const RowSource& source, int64_t cols, bool quantize,
+Result<PackedRows> PackTokens(CudaContext& context, const RowSource& source, int64_t cols, int group,
                               MatmulKind kind, int64_t row_multiple) {
   const int64_t rows = CeilDiv(source.num_rows, row_multiple) * row_multiple;
   DSV4_ASSIGN_OR_RETURN(uint16_t* const packed, context.Scratch<uint16_t>(rows * cols));
   const PackedRows result = {packed, rows};
   if (!context.lowering().Fuse({.kind = OpKind::kTokensToPack,
                                 .accesses = {},
-                                .work = PackedTokensOf(source, cols, quantize, kind, result)})) {
-    LaunchPack(context, source, packed, rows, cols, quantize, kind);
+                                .work = PackedTokensOf(source, cols, group, kind, result)})) {
+    LaunchPack(context, source, packed, rows, cols, group, kind);
   }
   return result;
 }
 
-void KeepPackedTokens(CudaContext& context, const RowSource& source, int64_t cols, bool quantize,
-                      MatmulKind kind, const PackedRows& packed, const TensorView& y, int64_t y_stride) {
+void KeepPackedTokens(CudaContext& context, const RowSource& source, int64_t cols, int group, MatmulKind kind,
+                      const PackedRows& packed, const TensorView& y, int64_t y_stride) {
   const auto x_bytes = static_cast<size_t>(source.num_rows * source.stride * ElementBytes(source.dtype));
   const auto y_bytes = static_cast<size_t>(y.shape[0] * y_stride * ElementBytes(y.dtype));
   context.lowering().Note({.kind = OpKind::kPackedLinear,
                            .accesses = {.reads = {{{source.x, x_bytes}}}, .writes = {{{y.data, y_bytes}}}},
-                           .work = PackedTokensOf(source, cols, quantize, kind, packed)});
+                           .work = PackedTokensOf(source, cols, group, kind, packed)});
 }
 
 Result<PackedRows> PackWeight(CudaContext& context, const DeviceWeight& weight, int64_t num_rows) {
   constexpr int64_t kRowsTogether = 16;
   const int64_t rows = CeilDiv(std::max(num_rows, weight.rows), kRowsTogether) * kRowsTogether;
   DSV4_ASSIGN_OR_RETURN(uint16_t* const packed, context.Scratch<uint16_t>(rows * weight.cols));
-  const RowSource source = {
-      .x = weight.data, .dtype = weight.data_dtype, .stride = weight.cols, .num_rows = weight.rows};
-  if (weight.kind == MatmulKind::kMmaFp8) {
-    Launch<MatmulKind::kMmaFp8, E4m3, RowKind::kWeights>(context, source, packed, rows, weight.cols, false);
+  const RowSource source = {.x = weight.data,
+                            .dtype = weight.data_dtype,
+                            .stride = weight.cols,
+                            .num_rows = weight.rows,
+                            .scales = static_cast<const uint8_t*>(weight.scale),
+                            .scale_cols = static_cast<int>(weight.scale_cols),
+                            .block_rows_log2 = weight.block_rows_log2};
+  if (weight.kind == MatmulKind::kMmaMxFp8) {
+    Launch<MatmulKind::kMmaMxFp8, E4m3, RowKind::kWeights>(context, source, packed, rows, weight.cols, 0);
+  } else if (weight.kind == MatmulKind::kMmaFp8) {
+    Launch<MatmulKind::kMmaFp8, E4m3, RowKind::kWeights>(context, source, packed, rows, weight.cols, 0);
   } else {
-    Launch<MatmulKind::kMmaBf16, Bf16, RowKind::kWeights>(context, source, packed, rows, weight.cols, false);
+    Launch<MatmulKind::kMmaBf16, Bf16, RowKind::kWeights>(context, source, packed, rows, weight.cols, 0);
   }
   return PackedRows{packed, rows};
 }

@@ -33,6 +33,10 @@ struct RowSource {
   // (swiglu.cuh) with row weight row_weights[origins[r]].
   const float* row_weights = nullptr;
   float limit = 0.0F;
+  // Scales, where rows are kMmaMxFp8's weights.
+  const uint8_t* scales = nullptr;
+  int scale_cols = 0;
+  int block_rows_log2 = 0;
 };
 
 // Calls f<kKind>() for a kind that is not general.
@@ -43,6 +47,8 @@ void WithMmaKind(MatmulKind kind, F&& f) {
       return f.template operator()<MatmulKind::kMmaBf16>();
     case MatmulKind::kMmaFp8:
       return f.template operator()<MatmulKind::kMmaFp8>();
+    case MatmulKind::kMmaMxFp8:
+      return f.template operator()<MatmulKind::kMmaMxFp8>();
     case MatmulKind::kMmaMxFp4:
       return f.template operator()<MatmulKind::kMmaMxFp4>();
     case MatmulKind::kMmaNvFp4:
@@ -52,17 +58,17 @@ void WithMmaKind(MatmulKind kind, F&& f) {
   }
 }
 
-// Scratch of the op that runs. `kind` is not kGeneral; num_rows is a multiple of `row_multiple`, itself one of kPackedRows.
-Result<PackedRows> Pack(CudaContext& context, const RowSource& source, int64_t cols, bool quantize,
+// Scratch of the op that runs. `group`: columns that share a scale when rows are rounded to FP8, 32 or 128, or 0. `kind` is not kGeneral; num_rows is a multiple of `row_multiple`, itself one of kPackedRows.
+Result<PackedRows> Pack(CudaContext& context, const RowSource& source, int64_t cols, int group,
                         MatmulKind kind, int64_t row_multiple = kPackedRows);
 
 // The same of a linear's tokens, for an op that packs nothing before. If the last launch is a linear's that has read just these, they lie
 // where it found them, and nothing is packed: linears of the same tokens that follow each other pack them once.
-Result<PackedRows> PackTokens(CudaContext& context, const RowSource& source, int64_t cols, bool quantize,
+Result<PackedRows> PackTokens(CudaContext& context, const RowSource& source, int64_t cols, int group,
                               MatmulKind kind, int64_t row_multiple = kPackedRows);
 // The op's last launch reads them, and writes y, of rows y_stride elements apart. Arguments as PackTokens', and what it gave.
-void KeepPackedTokens(CudaContext& context, const RowSource& source, int64_t cols, bool quantize,
-                      MatmulKind kind, const PackedRows& packed, const TensorView& y, int64_t y_stride);
+void KeepPackedTokens(CudaContext& context, const RowSource& source, int64_t cols, int group, MatmulKind kind,
+                      const PackedRows& packed, const TensorView& y, int64_t y_stride);
 
 Result<PackedRows> PackWeight(CudaContext& context, const DeviceWeight& weight, int64_t num_rows);
 

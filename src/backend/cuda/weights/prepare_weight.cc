@@ -8,8 +8,6 @@
 #include "backend/cuda/kernels/sm100/block_scaled.h"
 #include "backend/cuda/tiers/expert_tiers.h"
 #include "backend/cuda/weights/e2m1_order.h"
-#include "backend/cuda/weights/widen_fp8.h"
-#include "formats/number_formats.h"
 
 namespace dsv4::backend::cuda {
 
@@ -21,54 +19,6 @@ bool WantsE2m1Order(const Weight& weight, BlockScaledMode mode) {
 }
 
 }  // namespace
-
-// Scales whose products with all codes are normal numbers of bf16. The least scale, 0, is what blocks of zeros have, and weights of which
-// only sizes are known.
-Status CheckScalesOfBf16(const Weight& weight) {
-  constexpr uint8_t kLeast = 20;
-  constexpr uint8_t kMost = 240;
-  const auto* const codes = weight.scale.as<const uint8_t>();
-  for (int64_t i = 0; i < weight.scale.num_elements(); ++i) {
-    if ((codes[i] != 0 && codes[i] < kLeast) || codes[i] > kMost) {
-      return Unimplemented(fmt::format(
-          "op prepare_weight: FP8 in blocks of {} x {}: scale {} is 2^{}; this backend takes 2^{} to 2^{}",
-          weight.block_rows, weight.block_cols, i, codes[i] - kE8m0Bias, kLeast - kE8m0Bias,
-          kMost - kE8m0Bias));
-    }
-  }
-  return {};
-}
-
-// FP8 as bf16, which WidensToBf16 takes.
-Result<Weight> Widened(CudaContext& context, const Weight& source) {
-  DSV4_TRY(CheckScalesOfBf16(source));
-  Memory& memory = context.memory();
-  const auto code_bytes = static_cast<size_t>(source.data.num_bytes());
-  const auto scale_bytes = static_cast<size_t>(source.scale.num_bytes());
-  DSV4_ASSIGN_OR_RETURN(Buffer stored, memory.Allocate(code_bytes + scale_bytes));
-  DSV4_ASSIGN_OR_RETURN(Buffer wide, memory.Allocate(2 * code_bytes));
-  auto* const codes = static_cast<uint8_t*>(stored.data());
-  DSV4_TRY(memory.CopyFromHost(codes, source.data.data, code_bytes, context.stream()));
-  DSV4_TRY(memory.CopyFromHost(codes + code_bytes, source.scale.data, scale_bytes, context.stream()));
-  DSV4_TRY(context.queue().CallOnStream("FP8 to bf16", [&](cudaStream_t on) {
-    return LaunchWidenFp8(on, {.codes = codes,
-                               .scales = codes + code_bytes,
-                               .values = static_cast<uint16_t*>(wide.data()),
-                               .rows = source.rows,
-                               .cols = source.cols,
-                               .block_rows = source.block_rows,
-                               .block_cols = source.block_cols,
-                               .scale_cols = source.scale.shape[1]});
-  }));
-  Weight prepared;
-  prepared.rows = source.rows;
-  prepared.cols = source.cols;
-  prepared.activation = source.activation;
-  prepared.data =
-      TensorView::Contiguous(wide.data(), DType::kBF16, {source.rows, source.cols}, memory.device());
-  prepared.owner = std::move(wide);
-  return prepared;
-}
 
 // Cached experts are copied behind the caller, those of a layer side by side. A weight of another tier waits for them, and so does an error: the
 // loader keeps what a layer lies in until its last weight, which is of no routed expert.
@@ -103,10 +53,6 @@ Status PrepareWeight(CudaContext& context, const ops::PrepareWeightArgs& args) {
       return kept.error();
     }
     *args.prepared = *std::move(kept);
-    return {};
-  }
-  if (WidensToBf16(source)) {
-    DSV4_ASSIGN_OR_RETURN_STATUS(*args.prepared, Widened(context, source));
     return {};
   }
   constexpr size_t kAlignment = 256;

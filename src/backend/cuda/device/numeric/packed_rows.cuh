@@ -1,7 +1,7 @@
 // Elements of packed cache rows (tensor/cache_format.h) as bf16, which holds them exactly.
 //
 // Codes become the bits of bf16 numbers whose exponents are those of the codes, too small by a power of two; a product by that power and
-// the group's scale is exact, subnormal codes included. The release's two formats have their own functions, of eight codes each; all others
+// the group's scale is exact, subnormal codes included. The releases' formats have their own functions, of eight codes each; all others
 // are read element by element.
 #pragma once
 
@@ -98,6 +98,33 @@ __device__ __forceinline__ uint4 WidenE2m1(uint32_t codes, uint32_t factors) {
   }
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
+
+// A lane's sixteen columns of a row of V4.1: codes, and their group's scale.
+struct SixteenColumns {
+  uint4 codes = {};
+  uint32_t scale = 0;
+
+  __device__ __forceinline__ void Load(const unsigned char* row, bool is_window, int lane) {
+    if (is_window) {
+      codes = *reinterpret_cast<const uint4*>(row + 16 * lane);
+      scale = row[kV41WindowScales + lane / 2];
+    } else {
+      const uint2 half = *reinterpret_cast<const uint2*>(row + 8 * lane);
+      codes = make_uint4(half.x, half.y, 0, 0);
+      scale = row[kV41EntryScales + lane];
+    }
+  }
+  __device__ __forceinline__ void Widen(bool is_window, uint4 (&wide)[2]) const {
+    if (is_window) {
+      wide[0] = WidenE4m3(make_uint2(codes.x, codes.y), scale);
+      wide[1] = WidenE4m3(make_uint2(codes.z, codes.w), scale);
+    } else {
+      const uint32_t factors = __byte_perm(__float_as_uint(FromE4m3(static_cast<uint8_t>(scale))), 0, 0x3232);
+      wide[0] = WidenE2m1(codes.x, factors);
+      wide[1] = WidenE2m1(codes.y, factors);
+    }
+  }
+};
 
 // The scale of a group.
 __device__ __forceinline__ float PackedScale(CacheScale scale, uint8_t code) {

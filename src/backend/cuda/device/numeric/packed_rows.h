@@ -1,4 +1,4 @@
-// The release's two forms of packed cache rows, for which kernels have code of their own.
+// The releases' forms of packed cache rows, for which kernels have code of their own.
 #pragma once
 
 #include "tensor/cache_format.h"
@@ -24,5 +24,14 @@ inline constexpr int kReleaseKeyBytes = 68;
 inline constexpr CacheFormat kReleaseKey = CacheFormat::Fp4(kReleaseKeyWidth, kReleaseKeyGroup);
 static_assert(kReleaseKey.ScaleBegin(kReleaseKeyWidth) == kReleaseKeyScales &&
               kReleaseKey.RowBytes(kReleaseKeyWidth) == kReleaseKeyBytes);
+
+// Window rows and entries of V4.1, of width 512 both. Sixteen columns are a lane's.
+inline constexpr int kV41RowWidth = 512;
+inline constexpr CacheFormat kV41WindowRow = CacheFormat::Fp8(kV41RowWidth, 32);
+inline constexpr CacheFormat kV41Entry = CacheFormat::Fp4WithE4m3Scales(kV41RowWidth, 16);
+inline constexpr int kV41WindowScales = 512;  // In bytes.
+inline constexpr int kV41EntryScales = 256;
+static_assert(kV41WindowRow.ScaleBegin(kV41RowWidth) == kV41WindowScales &&
+              kV41Entry.ScaleBegin(kV41RowWidth) == kV41EntryScales);
 
 }  // namespace dsv4::backend::cuda

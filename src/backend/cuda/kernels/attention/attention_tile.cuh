@@ -169,6 +169,38 @@ __device__ __forceinline__ void LoadReleaseKeys(AttentionTile<kReleaseRowWidth>&
   }
 }
 
+// The same of V4.1's rows: a row by a warp at a time, of which several are asked for together.
+__device__ __forceinline__ void LoadV41Keys(AttentionTile<kV41RowWidth>& m, const KeyRows& keys,
+                                            int64_t first_key, int num_keys) {
+  constexpr int kKeysOfWarp = kAttentionKeys / kAttentionWarps;
+  constexpr int kRowsAtOnce = 8;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int first = static_cast<int>(threadIdx.x) / 32 * kKeysOfWarp;
+  const unsigned char* const mine = lane < kKeysOfWarp && first + lane < num_keys
+                                        ? keys.template Row<unsigned char>(first_key + first + lane)
+                                        : nullptr;
+  const auto num_window =
+      static_cast<int>(max(int64_t{0}, min(keys.num_window - first_key - first, int64_t{kKeysOfWarp})));
+#pragma unroll 1
+  for (int begin = 0; begin < kKeysOfWarp; begin += kRowsAtOnce) {
+    SixteenColumns columns[kRowsAtOnce];
+#pragma unroll
+    for (int i = 0; i < kRowsAtOnce; ++i) {
+      const auto* const row = reinterpret_cast<const unsigned char*>(
+          __shfl_sync(kWholeWarp, reinterpret_cast<unsigned long long>(mine), begin + i));
+      if (row != nullptr) columns[i].Load(row, begin + i < num_window, lane);
+    }
+#pragma unroll
+    for (int i = 0; i < kRowsAtOnce; ++i) {
+      uint4 wide[2];
+      columns[i].Widen(begin + i < num_window, wide);
+      auto* const to = reinterpret_cast<uint4*>(&m.keys[first + begin + i][16 * lane]);
+      to[0] = wide[0];
+      to[1] = wide[1];
+    }
+  }
+}
+
 // The same of rows in any form, element by element.
 template <int kDim>
 __device__ __forceinline__ void LoadAnyKeys(AttentionTile<kDim>& m, const KeyRows& keys, int64_t first_key,
@@ -192,6 +224,13 @@ __device__ __forceinline__ void LoadKeys(AttentionTile<kDim>& m, const KeyRows& 
   if constexpr (kDim == kReleaseRowWidth) {
     if (keys.table.form == StoredForm::kRelease) {
       LoadReleaseKeys(m, keys, first_key, num_keys);
+      __syncthreads();
+      return;
+    }
+    if (keys.table.form == StoredForm::kV41) {
+      LoadV41Keys(m, keys, first_key, num_keys);
+      CommitCopies();  // Queries are asked for too.
+      WaitForCopies<0>();
       __syncthreads();
       return;
     }

@@ -18,8 +18,8 @@ struct SequenceRows {
 };
 
 // How rows are stored, for kernels that read some forms faster than others: in the queries' dtype; as the release rounds them
-// (kReleaseRow, kReleaseKey of device/numeric/packed_rows.cuh); any other form.
-enum class StoredForm : uint8_t { kWide, kRelease, kAny };
+// (kReleaseRow, kReleaseKey of device/numeric/packed_rows.cuh); as V4.1 rounds attention's (kV41WindowRow, kV41Entry); any other form.
+enum class StoredForm : uint8_t { kWide, kRelease, kV41, kAny };
 
 struct StoredRows {
   CacheFormat format;

@@ -78,9 +78,13 @@ Result<StoredForms> FormsOf(std::span<const Sequence> sequences, const SequenceT
     return count == 0 || (options.width == kReleaseRowWidth && format == kReleaseRow) ||
            (options.width == kReleaseKeyWidth && format == kReleaseKey);
   };
-  forms.form = is_release(forms.window, num_windows) && is_release(forms.entries, num_entries)
-                   ? StoredForm::kRelease
-                   : StoredForm::kAny;
+  const bool is_v41 = options.width == kV41RowWidth && (num_windows == 0 || forms.window == kV41WindowRow) &&
+                      (num_entries == 0 || forms.entries == kV41Entry);
+  if (is_release(forms.window, num_windows) && is_release(forms.entries, num_entries)) {
+    forms.form = StoredForm::kRelease;
+  } else {
+    forms.form = is_v41 ? StoredForm::kV41 : StoredForm::kAny;
+  }
   return forms;
 }
 

@@ -9,9 +9,41 @@
 namespace dsv4::backend::cuda {
 namespace {
 
+static_assert(kV41RowWidth == kReleaseRowWidth);
 constexpr int kThreads = 256;
 constexpr int kRowsOfWarp = 4;  // Asked for together.
 constexpr int kRowsOfBlock = kThreads / 32 * kRowsOfWarp;
+
+// Rows of V4.1, likewise.
+__global__ void __launch_bounds__(kThreads)
+    WidenRowsV41Kernel(const __grid_constant__ SequenceTable packed,
+                       const __grid_constant__ SequenceTable wide, const DeviceArray<RowsRead> all_rows) {
+  BeginKernel();
+  const SequenceRows& from = packed.sequences[blockIdx.y];
+  const SequenceRows& to = wide.sequences[blockIdx.y];
+  const RowsRead rows = all_rows[blockIdx.y];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t first = blockIdx.x * int64_t{kRowsOfBlock} + threadIdx.x / 32 * kRowsOfWarp;
+  const int64_t end = rows.num_window + rows.num_entries;
+  const auto row_of = [&](const SequenceTable& table, const SequenceRows& sequence, int64_t i) {
+    return i < rows.num_window ? table.RingRow<unsigned char>(sequence, rows.window_begin + i)
+                               : table.PagedRow<unsigned char>(sequence, i - rows.num_window);
+  };
+  SixteenColumns columns[kRowsOfWarp];
+#pragma unroll
+  for (int r = 0; r < kRowsOfWarp; ++r) {
+    if (first + r < end) columns[r].Load(row_of(packed, from, first + r), first + r < rows.num_window, lane);
+  }
+#pragma unroll
+  for (int r = 0; r < kRowsOfWarp; ++r) {
+    if (first + r >= end) break;
+    uint4 both[2];
+    columns[r].Widen(first + r < rows.num_window, both);
+    auto* const row = reinterpret_cast<uint4*>(const_cast<unsigned char*>(row_of(wide, to, first + r)));
+    row[2 * lane] = both[0];
+    row[2 * lane + 1] = both[1];
+  }
+}
 
 // Grid: rows, sequences.
 __global__ void __launch_bounds__(kThreads)
@@ -96,7 +128,8 @@ Result<SequenceTable> WidenRows(CudaContext& context, const SequenceTable& table
   DSV4_ASSIGN_OR_RETURN(const DeviceArray<RowsRead> staged_rows, context.Stage(rows));
   const dim3 grid(static_cast<unsigned>(CeilDiv(most_rows, int64_t{kRowsOfBlock})),
                   static_cast<unsigned>(rows.size()));
-  context.Launch(WidenRowsKernel, grid, kThreads, 0, table, wide, staged_rows);
+  context.Launch(table.form == StoredForm::kV41 ? WidenRowsV41Kernel : WidenRowsKernel, grid, kThreads, 0,
+                 table, wide, staged_rows);
   return wide;
 }
 

@@ -108,23 +108,48 @@ struct Unpack<MatmulKind::kMmaFp8> {
   static __device__ float Finish(bool, float, float sum) { return sum; }
 };
 
+// A power of two as it scales a pair of bf16.
+struct PairScale {
+  uint32_t block;
+  static __device__ PairScale OfE8m0(uint8_t code) {
+    return {Both(code == 0 ? uint16_t{0x0040} : static_cast<uint16_t>(code << 7))};
+  }
+};
+
+// FP8 in blocks of kMxFp8Block columns: a lane's 16 lie in one. Weights are scaled, which is exact.
+template <>
+struct Unpack<MatmulKind::kMmaMxFp8> {
+  using Codes8 = Unpack<MatmulKind::kMmaFp8>;
+  static constexpr int kValues = 16;
+  static constexpr bool kScaledSums = false;
+  static constexpr int kPairDistance = 2;
+  using Scales = PairScale;
+  using Codes = uint8_t;
+  static __device__ int64_t ScaleRow(const DeviceWeight& w, int row) { return Codes8::ScaleRow(w, row); }
+  static __device__ Codes LoadCodes(const DeviceWeight&, const void* scale, int64_t scale_row, int col) {
+    return __ldg(static_cast<const uint8_t*>(scale) + scale_row + col / static_cast<int>(kMxFp8Block));
+  }
+  static __device__ Scales Expand(Codes code) { return PairScale::OfE8m0(code); }
+  static __device__ uint32_t Widen(const uint32_t (&words)[4], const Scales& scales, int i) {
+    return MulBf16x2(Codes8::Widen(words, {}, i), scales.block);
+  }
+  static __device__ uint32_t Poison(const uint32_t (&words)[4]) { return Codes8::Poison(words); }
+  static __device__ float Finish(bool, float, float sum) { return sum; }
+};
+
 template <>
 struct Unpack<MatmulKind::kMmaMxFp4> {
   static constexpr int kValues = 32;
   static constexpr bool kScaledSums = false;
   static constexpr int kPairDistance = 4;
-  struct Scales {
-    uint32_t block;
-  };
+  using Scales = PairScale;
   using Codes = uint8_t;
   static __device__ int64_t ScaleRow(const DeviceWeight& w, int row) { return row * w.scale_cols; }
   // The lane's 32 columns are one block.
   static __device__ Codes LoadCodes(const DeviceWeight&, const void* scale, int64_t scale_row, int col) {
     return __ldg(static_cast<const uint8_t*>(scale) + scale_row + col / kMxFp4Block);
   }
-  static __device__ Scales Expand(Codes code) {
-    return {Both(code == 0 ? uint16_t{0x0040} : static_cast<uint16_t>(code << 7))};
-  }
+  static __device__ Scales Expand(Codes code) { return PairScale::OfE8m0(code); }
   // A pair as e2m1_order.h gives it.
   static __device__ uint32_t Scaled(uint32_t pair, const Scales& scales) {
     constexpr uint16_t kTwoTo126 = (126 + 127) << 7;

@@ -34,22 +34,27 @@ Kernel KernelOf(StreamKind kind) {
       return SplitkKernel<kTokens, kWhole, StreamKind::kFp8>;
     case StreamKind::kFp8Plain:
       return SplitkKernel<kTokens, kWhole, StreamKind::kFp8Plain>;
+    case StreamKind::kMxFp8:
+      return SplitkKernel<kTokens, kWhole, StreamKind::kMxFp8>;
     default:
       return SplitkKernel<kTokens, kWhole, StreamKind::kBf16>;
   }
 }
 
-// The kernel for these matrices; null where they do not go together. The release's own mixture is FP8 and BF16.
+// The kernel for these matrices; null where they do not go together. The releases' own mixtures are FP8 and BF16.
 template <int kTokens, bool kWhole>
 Kernel KernelOf(const Params& params) {
   bool alike = true;
   bool fp8_or_bf16 = true;
+  bool mxfp8_or_bf16 = true;
   for (int i = 0; i < params.num_matrices; ++i) {
     const StreamKind kind = params.matrices[i].shape.kind;
     alike = alike && kind == params.matrices[0].shape.kind;
     fp8_or_bf16 = fp8_or_bf16 && (kind == StreamKind::kFp8 || kind == StreamKind::kBf16);
+    mxfp8_or_bf16 = mxfp8_or_bf16 && (kind == StreamKind::kMxFp8 || kind == StreamKind::kBf16);
   }
   if (alike) return KernelOf<kTokens, kWhole>(params.matrices[0].shape.kind);
+  if (mxfp8_or_bf16) return SplitkKernel<kTokens, kWhole, StreamKind::kMxFp8, StreamKind::kBf16>;
   return fp8_or_bf16 ? static_cast<Kernel>(SplitkKernel<kTokens, kWhole, StreamKind::kFp8, StreamKind::kBf16>)
                      : nullptr;
 }
@@ -122,6 +127,7 @@ size_t SharedBytesOf(const Params& params, int tokens) {
     shared_bytes = std::max(
         shared_bytes, kind == StreamKind::kFp8        ? bytes.template operator()<StreamKind::kFp8>()
                       : kind == StreamKind::kFp8Plain ? bytes.template operator()<StreamKind::kFp8Plain>()
+                      : kind == StreamKind::kMxFp8    ? bytes.template operator()<StreamKind::kMxFp8>()
                                                       : bytes.template operator()<StreamKind::kBf16>());
   }
   return shared_bytes;

@@ -274,14 +274,13 @@ void Launch(CudaContext& context, const Params& params) {
 
 Status GemmTmaBf16(CudaContext& context, const GemmArgs& args) {
   const int64_t cols = args.weight.cols;
-  const bool fp8 = args.weight.kind == MatmulKind::kMmaFp8;
   constexpr int64_t kClusterTokens = kTokens * kCluster;
   const GemmTiles tiles =
       MakeGemmTiles(args, kRows, kClusterTokens, cols * static_cast<int64_t>(sizeof(uint16_t)));
   const RowSource source = {
       .x = args.x.data, .dtype = args.x.dtype, .stride = args.x_stride, .num_rows = tiles.num_tokens};
   DSV4_ASSIGN_OR_RETURN_STATUS(const PackedRows x,
-                               PackTokens(context, source, args.num_groups * cols, args.weight.quantized_x,
+                               PackTokens(context, source, args.num_groups * cols, args.weight.x_group,
                                           args.weight.kind, kClusterTokens));
   DSV4_ASSIGN_OR_RETURN_STATUS(const PackedRows packed,
                                PackWeight(context, args.weight, RowsOfTiles(tiles, kRows)));
@@ -290,9 +289,18 @@ Status GemmTmaBf16(CudaContext& context, const GemmArgs& args) {
                           .x = x,
                           .y = MakeLinearOutput(args.y, args.y_stride, tiles.rows_per_group)},
                          tiles};
-  fp8 ? Launch<MatmulKind::kMmaFp8>(context, params) : Launch<MatmulKind::kMmaBf16>(context, params);
-  KeepPackedTokens(context, source, args.num_groups * cols, args.weight.quantized_x, args.weight.kind, x,
-                   args.y, args.y_stride);
+  switch (args.weight.kind) {
+    case MatmulKind::kMmaFp8:
+      Launch<MatmulKind::kMmaFp8>(context, params);
+      break;
+    case MatmulKind::kMmaMxFp8:
+      Launch<MatmulKind::kMmaMxFp8>(context, params);
+      break;
+    default:
+      Launch<MatmulKind::kMmaBf16>(context, params);
+  }
+  KeepPackedTokens(context, source, args.num_groups * cols, args.weight.x_group, args.weight.kind, x, args.y,
+                   args.y_stride);
   return {};
 }
 

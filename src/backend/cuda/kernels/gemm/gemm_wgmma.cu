@@ -64,9 +64,9 @@ Status GemmWgmma(CudaContext& context, const GemmArgs& args) {
   const int64_t rows_per_group = args.weight.rows / args.num_groups;
   const RowSource source = {
       .x = args.x.data, .dtype = args.x.dtype, .stride = args.x_stride, .num_rows = num_tokens};
-  DSV4_ASSIGN_OR_RETURN_STATUS(const PackedRows x,
-                               PackTokens(context, source, args.num_groups * args.weight.cols,
-                                          args.weight.quantized_x, args.weight.kind));
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      const PackedRows x,
+      PackTokens(context, source, args.num_groups * args.weight.cols, args.weight.x_group, args.weight.kind));
   const int64_t token_tiles = CeilDiv(num_tokens, kWgmmaTokens);
   const int64_t tokens_per_tile = CeilDiv(CeilDiv(num_tokens, token_tiles), kPackedRows) * kPackedRows;
   const Params params = {.weight = args.weight,
@@ -83,8 +83,8 @@ Status GemmWgmma(CudaContext& context, const GemmArgs& args) {
   WithMmaKind(args.weight.kind, [&]<MatmulKind kKind>() {
     context.Launch(GemmWgmmaKernel<kKind>, blocks, kWgmmaThreads, sizeof(WgmmaMemory<kKind>), params);
   });
-  KeepPackedTokens(context, source, args.num_groups * args.weight.cols, args.weight.quantized_x,
-                   args.weight.kind, x, args.y, args.y_stride);
+  KeepPackedTokens(context, source, args.num_groups * args.weight.cols, args.weight.x_group, args.weight.kind,
+                   x, args.y, args.y_stride);
   return {};
 }
 

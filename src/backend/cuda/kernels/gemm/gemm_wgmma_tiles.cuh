@@ -48,8 +48,8 @@ struct WgmmaFormat {
   static constexpr int kUnit = 4 * kValues;
   static constexpr int kUnits = 128 / kUnit;  // A stage.
   static constexpr int kPieces = 2 * kUnits;  // Pieces of 16 bytes a thread and stage.
-  static constexpr bool kHasCodes =
-      kValues == 32;  // Block scales, four bytes a row and stage or two of them.
+  // Block scales of weights, four bytes a row and stage or two of them.
+  static constexpr bool kHasCodes = kValues == 32 || kKind == MatmulKind::kMmaMxFp8;
   static constexpr int kStageBytes = kWgmmaConsumers * (16 * kPieces + (kHasCodes ? 8 : 0));
   static constexpr int kStages = kValues == 8 ? 2 : (kValues == 16 ? 4 : 6);
 };
@@ -145,6 +145,8 @@ class WgmmaWeights {
             slot + Format::kPieces * kWgmmaConsumers * 16 + (half * kWgmmaConsumers + thread) * 4);
         if constexpr (kKind == MatmulKind::kMmaNvFp4) {
           scales = Unpacked::Expand(static_cast<uint16_t>(codes >> (thread % 2 * 16)));
+        } else if constexpr (kKind == MatmulKind::kMmaMxFp8) {
+          scales = Unpacked::Expand(static_cast<uint8_t>(codes >> ((block * 2 + thread % 4 / 2) * 8)));
         } else {
           scales = Unpacked::Expand(static_cast<uint8_t>(codes >> (thread % 4 * 8)));
         }
@@ -183,7 +185,8 @@ class WgmmaWeights {
       rows_[half] = item.data[half] + safe_row * row_bytes + lane * 16;
       if constexpr (Format::kHasCodes) {
         // NVFP4: the two codes of this lane and of its neighbour.
-        codes_[half] = static_cast<const uint8_t*>(item.scale[half]) + safe_row * shape_.scale_cols +
+        codes_[half] = static_cast<const uint8_t*>(item.scale[half]) +
+                       Unpack<kKind>::ScaleRow(shape_, static_cast<int>(safe_row)) +
                        (kKind == MatmulKind::kMmaNvFp4 ? lane / 2 * 4 : 0);
       }
     }

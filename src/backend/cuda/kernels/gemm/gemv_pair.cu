@@ -105,8 +105,8 @@ __global__ void __launch_bounds__(kStreamThreads, 1) GemvPairKernel(const __grid
   const auto load_scales = [&](const Matrix& m, float* to, int first_item, int count) {
     for (int n = t; n < count * m.shape.scale_cols; n += kStreamThreads) {
       const int row = row_of(first_item + n / m.shape.scale_cols);
-      to[n] = LoadScale(
-          m.scale, m.shape.scale_dtype,
+      to[n] = LoadBlockScale(
+          m.shape, m.scale,
           static_cast<int64_t>(row >> m.shape.block_rows_log2) * m.shape.scale_cols + n % m.shape.scale_cols);
     }
   };
@@ -192,6 +192,8 @@ template <int kStages>
 Kernel KernelOf(StreamKind first, StreamKind second) {
   if (first == StreamKind::kFp8Plain && second == StreamKind::kFp8)
     return GemvPairKernel<kStages, StreamKind::kFp8Plain, StreamKind::kFp8>;
+  if (first == StreamKind::kMxFp8 && second == StreamKind::kMxFp8)
+    return GemvPairKernel<kStages, StreamKind::kMxFp8, StreamKind::kMxFp8>;
   if (first == StreamKind::kBf16 && second == StreamKind::kBf16)
     return GemvPairKernel<kStages, StreamKind::kBf16, StreamKind::kBf16>;
   return nullptr;

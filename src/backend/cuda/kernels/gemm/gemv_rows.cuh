@@ -7,15 +7,17 @@
 
 namespace dsv4::backend::cuda {
 
-// Largest magnitude of eight columns of a group of 128, which half a warp holds.
-__device__ __forceinline__ float GroupMax(uint4 x) {
+// Largest magnitude of eight columns of a group of 128, which half a warp holds, or, fine, of 32, which four lanes hold.
+__device__ __forceinline__ float GroupMax(uint4 x, bool fine) {
   const unsigned half = 0xFFFFU << (threadIdx.x & 16U);
   const auto larger = [](float max, uint32_t pair) {
     return fmaxf(max, fmaxf(fabsf(__uint_as_float(pair << 16)), fabsf(__uint_as_float(pair & 0xFFFF0000U))));
   };
   float max = larger(larger(larger(larger(0.0F, x.x), x.y), x.z), x.w);
 #pragma unroll
-  for (int offset = 8; offset > 0; offset /= 2) max = fmaxf(max, __shfl_xor_sync(half, max, offset));
+  for (int offset = 1; offset <= 8; offset *= 2) {
+    if (offset <= 2 || !fine) max = fmaxf(max, __shfl_xor_sync(half, max, offset));
+  }
   return max;
 }
 
@@ -41,8 +43,14 @@ __device__ __forceinline__ float ReciprocalOfPower(float power) {
 
 // Eight columns from `col` on of a row in one of the forms; where a form has a scale, *scale is it.
 __device__ __forceinline__ uint4 InForm(uint4 value, StreamForm form, float* scale) {
-  if (form == StreamForm::kHalves || form == StreamForm::kRoundedFours) {
-    *scale = Fp8GroupScale(GroupMax(value));
+  const bool fine = form == StreamForm::kFineTwos || form == StreamForm::kFineFours;
+  const bool of_fp4 =
+      form == StreamForm::kFours || form == StreamForm::kRoundedFours || form == StreamForm::kFineFours;
+  const bool of_fp8 =
+      form == StreamForm::kTwos || form == StreamForm::kRoundedTwos || form == StreamForm::kFineTwos;
+  if (fine || form == StreamForm::kHalves || form == StreamForm::kRoundedFours ||
+      form == StreamForm::kRoundedTwos) {
+    *scale = Fp8GroupScale(GroupMax(value, fine));
     const float reciprocal = ReciprocalOfPower(*scale);
     uint32_t* const words = &value.x;
 #pragma unroll
@@ -52,9 +60,8 @@ __device__ __forceinline__ uint4 InForm(uint4 value, StreamForm form, float* sca
                                              : TimesPower(rounded, *scale);
     }
   }
-  if (form == StreamForm::kTwos) return InWeightOrder<MatmulKind::kMmaFp8>(value);
-  if (form == StreamForm::kFours || form == StreamForm::kRoundedFours)
-    return InWeightOrder<MatmulKind::kMmaNvFp4>(value);
+  if (of_fp8) return InWeightOrder<MatmulKind::kMmaFp8>(value);
+  if (of_fp4) return InWeightOrder<MatmulKind::kMmaNvFp4>(value);
   return value;
 }
 

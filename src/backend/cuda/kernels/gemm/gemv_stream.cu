@@ -126,8 +126,8 @@ __global__ void __launch_bounds__(kStreamThreads, 1) GemvStreamKernel(const __gr
     const Matrix& m = p.matrices[item.matrix];
     const int column = n % p.scales_stride;
     if (column < m.shape.scale_cols) {
-      fp8_scales[n] = LoadScale(
-          m.scale, m.shape.scale_dtype,
+      fp8_scales[n] = LoadBlockScale(
+          m.shape, m.scale,
           static_cast<int64_t>(item.first_row >> m.shape.block_rows_log2) * m.shape.scale_cols + column);
     }
   }
@@ -199,6 +199,8 @@ Kernel KernelOf(StreamKind kind) {
       return GemvStreamKernel<kStages, StreamKind::kFp8>;
     case StreamKind::kFp8Plain:
       return GemvStreamKernel<kStages, StreamKind::kFp8Plain>;
+    case StreamKind::kMxFp8:
+      return GemvStreamKernel<kStages, StreamKind::kMxFp8>;
     case StreamKind::kMxFp4:
       return GemvStreamKernel<kStages, StreamKind::kMxFp4>;
     case StreamKind::kNvFp4:
@@ -207,18 +209,21 @@ Kernel KernelOf(StreamKind kind) {
   return GemvStreamKernel<kStages, StreamKind::kNvFp4>;
 }
 
-// The kernel for these matrices; null where they do not go together. The release's own mixture is FP8 and BF16.
+// The kernel for these matrices; null where they do not go together. The releases' own mixtures are FP8 and BF16.
 template <int kStages>
 Kernel KernelOf(const Params& params) {
   const StreamKind first = params.matrices[0].shape.kind;
   bool alike = true;
   bool fp8_or_bf16 = true;
+  bool mxfp8_or_bf16 = true;
   for (int i = 0; i < params.num_matrices; ++i) {
     const StreamKind kind = params.matrices[i].shape.kind;
     alike = alike && kind == first;
     fp8_or_bf16 = fp8_or_bf16 && (kind == StreamKind::kFp8 || kind == StreamKind::kBf16);
+    mxfp8_or_bf16 = mxfp8_or_bf16 && (kind == StreamKind::kMxFp8 || kind == StreamKind::kBf16);
   }
   if (alike) return KernelOf<kStages>(first);
+  if (mxfp8_or_bf16) return GemvStreamKernel<kStages, StreamKind::kMxFp8, StreamKind::kBf16>;
   return fp8_or_bf16 ? static_cast<Kernel>(GemvStreamKernel<kStages, StreamKind::kFp8, StreamKind::kBf16>)
                      : nullptr;
 }

@@ -82,8 +82,8 @@ __device__ void LoadFp8Scales(float* scales, int stride, int num_items, Item&& i
     const StreamItem of = item(n / stride);
     const int block = n % stride;
     if (block < of.shape.scale_cols) {
-      scales[n] = LoadScale(
-          of.scale, of.shape.scale_dtype,
+      scales[n] = LoadBlockScale(
+          of.shape, of.scale,
           static_cast<int64_t>(of.first_row >> of.shape.block_rows_log2) * of.shape.scale_cols + block);
     }
   }

@@ -54,6 +54,8 @@ constexpr MatmulKind FormatOf(StreamKind kind) {
     case StreamKind::kFp8:
     case StreamKind::kFp8Plain:
       return MatmulKind::kMmaFp8;
+    case StreamKind::kMxFp8:
+      return MatmulKind::kMmaMxFp8;
     case StreamKind::kMxFp4:
       return MatmulKind::kMmaMxFp4;
     case StreamKind::kNvFp4:
@@ -129,6 +131,33 @@ __device__ __forceinline__ void MultiplyFp8PlainUnit(float (&sums)[4], const uin
   for (int i = 0; i < 4; ++i) sums[i] = fmaf(unit[i], scale, sums[i]);
 }
 
+// A block's scale as shared memory has it; of kMxFp8 a word of four blocks' codes.
+__device__ __forceinline__ float LoadBlockScale(const StreamShape& shape, const void* scale, int64_t i) {
+  if (shape.kind == StreamKind::kMxFp8)
+    return __uint_as_float(__ldg(static_cast<const uint32_t*>(scale) + i));
+  return LoadScale(scale, shape.scale_dtype, i);
+}
+
+// FP8 weights in blocks of kMxFp8Block columns, widened to bf16. `code`: of the lane's scale.
+__device__ __forceinline__ void MultiplyMxFp8Unit(float (&sums)[4], const uint4& low, const uint4& high,
+                                                  const uint16_t* x, bool exists, uint8_t code) {
+  using Format = Unpack<MatmulKind::kMmaMxFp8>;
+  const uint32_t words[2][4] = {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}};
+  const uint4 x0 = LoadTokenColumns(x, exists);
+  const uint4 x1 = LoadTokenColumns(x + 8, exists);
+  const uint32_t b[8] = {x0.x, x0.y, x0.z, x0.w, x1.x, x1.y, x1.z, x1.w};
+  const PairScale scales = PairScale::OfE8m0(code);
+  const uint32_t poison[2] = {Format::Poison(words[0]), Format::Poison(words[1])};
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    const uint32_t a[4] = {Format::Widen(words[0], scales, 2 * w) | (w == 0 ? poison[0] : 0U),
+                           Format::Widen(words[1], scales, 2 * w) | (w == 0 ? poison[1] : 0U),
+                           Format::Widen(words[0], scales, 2 * w + 1),
+                           Format::Widen(words[1], scales, 2 * w + 1)};
+    Mma(sums, a, b[2 * w], b[2 * w + 1]);
+  }
+}
+
 __device__ __forceinline__ void MultiplyBf16Unit(float (&sums)[4], const uint4& low, const uint4& high,
                                                  const uint16_t* x, bool exists) {
   const uint4 b = LoadTokenColumns(x, exists);
@@ -179,8 +208,8 @@ __device__ __forceinline__ void MultiplyFp4Unit(float (&sums)[4], const uint4& l
   }
 }
 
-// Scales of FP8 weights: the tile's blocks of columns, and where activations are rounded the groups of this
-// lane's two tokens.
+// Scales of FP8 weights: the tile's blocks of columns (LoadBlockScale), and where activations are rounded the groups of this lane's two
+// tokens.
 struct StreamScales {
   const float* blocks = nullptr;
   const float* token0 = nullptr;
@@ -198,6 +227,10 @@ __device__ __forceinline__ void MultiplyUnit(float (&sums)[4], const uint4& low,
     MultiplyFp8Unit(sums, low, high, x, exists, scale * by.token0[unit / 2], scale * by.token1[unit / 2]);
   } else if constexpr (kKind == StreamKind::kFp8Plain) {
     MultiplyFp8PlainUnit(sums, low, high, x, exists, by.blocks[unit >> block_units_log2]);
+  } else if constexpr (kKind == StreamKind::kMxFp8) {
+    const int block = unit % 2 * 2 + static_cast<int>(threadIdx.x) % 4 / 2;
+    const uint32_t codes = __float_as_uint(by.blocks[unit / 2]);
+    MultiplyMxFp8Unit(sums, low, high, x, exists, static_cast<uint8_t>(codes >> (8 * block)));
   } else if constexpr (kKind == StreamKind::kBf16) {
     MultiplyBf16Unit(sums, low, high, x, exists);
   } else {

@@ -87,6 +87,8 @@ void Launch(CudaContext& context, const MatmulParams& params, DType x_dtype, int
       return LaunchMma<MatmulKind::kMmaBf16>(context, params, num_groups);
     case MatmulKind::kMmaFp8:
       return LaunchMma<MatmulKind::kMmaFp8>(context, params, num_groups);
+    case MatmulKind::kMmaMxFp8:
+      return LaunchMma<MatmulKind::kMmaMxFp8>(context, params, num_groups);
     case MatmulKind::kMmaMxFp4:
       return LaunchMma<MatmulKind::kMmaMxFp4>(context, params, num_groups);
     case MatmulKind::kMmaNvFp4:

@@ -111,8 +111,10 @@ using TwoChunks = uint32_t[2][4][4];
 template <StreamKind kKind>
 struct NextChunks {
   uint4 raw[2][2][Format<kKind>::kPieces];
+  uint32_t codes;
   __device__ __forceinline__ explicit NextChunks(Weights<kKind>& weights) {
     weights.NextStage();
+    codes = weights.Codes();
     weights.Load(0, raw[0]);
     weights.Load(1, raw[1]);
   }
@@ -124,8 +126,8 @@ template <StreamKind kKind, int kTokens, bool kWhole>
 __device__ __forceinline__ void MultiplyTile(Weights<kKind>& weights, TwoChunks& a, int num_chunks,
                                              uint32_t x, const float* scales, const float* token_scales,
                                              float (&total)[kTokens / 2]) {
-  constexpr bool kScaled = kKind != StreamKind::kBf16;  // Sums of a chunk, that is.
-  constexpr int kPart = kTokens < 64 ? kTokens : 64;    // Tokens at a time.
+  constexpr bool kScaled = HasScaledSums(kKind);      // Sums of a chunk, that is.
+  constexpr int kPart = kTokens < 64 ? kTokens : 64;  // Tokens at a time.
   constexpr int kParts = kTokens / kPart;
   constexpr int kSums = kPart / 2;
   float sums[kTokens / 2];
@@ -203,11 +205,11 @@ __device__ __forceinline__ void MultiplyTile(Weights<kKind>& weights, TwoChunks&
     WaitForMatrixSteps<1>();
     FenceRegisters(a[0]);
     add(kParts - 1, 0);
-    Weights<kKind>::Widen(next.raw[0], a[0]);
+    Weights<kKind>::Widen(next.raw[0], next.codes, 0, a[0]);
     WaitForMatrixSteps<0>();
     FenceRegisters(a[1]);
     add(kParts - 1, 1);
-    Weights<kKind>::Widen(next.raw[1], a[1]);
+    Weights<kKind>::Widen(next.raw[1], next.codes, 1, a[1]);
     if constexpr (kWhole) {
       static_assert(kParts == 1);
 #pragma unroll
@@ -229,8 +231,9 @@ template <StreamKind kKind>
 __host__ __device__ constexpr size_t SharedBytes(int slice_chunks, int tokens, int tiles_per_block) {
   const auto chunks = static_cast<size_t>(slice_chunks);
   return chunks * static_cast<size_t>(tokens) * kChunk * sizeof(uint16_t) + sizeof(Ring<kKind>) +
+         (kKind == StreamKind::kMxFp8 ? sizeof(CodeRing<kKind>) : 0) +
          (kKind == StreamKind::kFp8 ? chunks / 2 * static_cast<size_t>(tokens) * sizeof(float) : 0) +
-         (kKind != StreamKind::kBf16 ? static_cast<size_t>(tiles_per_block) * chunks * sizeof(float) : 0);
+         (HasScaledSums(kKind) ? static_cast<size_t>(tiles_per_block) * chunks * sizeof(float) : 0);
 }
 
 template <StreamKind kKind, int kTokens, bool kWhole>
@@ -241,10 +244,12 @@ __device__ __forceinline__ void MultiplyBlock(const Params& p, const Block& bloc
   unsigned char* const behind_x =
       shared + p.slice_chunks * kTokens * kChunkWords * static_cast<int>(sizeof(uint32_t));
   auto& ring = *reinterpret_cast<Ring<kKind>*>(behind_x);
+  // A ring of kMxFp8 alone.
+  auto& codes = *reinterpret_cast<CodeRing<kKind>*>(behind_x + sizeof(ring));
   auto* const x_scales = reinterpret_cast<float*>(behind_x + sizeof(ring));
   float* const scales = x_scales + (kKind == StreamKind::kFp8 ? p.slice_chunks / 2 * kTokens : 0);
-  Weights<kKind> weights(ring, block);
-  if constexpr (kKind != StreamKind::kBf16) {
+  Weights<kKind> weights(ring, codes, block);
+  if constexpr (HasScaledSums(kKind)) {
     for (int i = static_cast<int>(threadIdx.x); i < block.num_tiles * block.num_chunks; i += kThreads) {
       const int row = block.first_row() + (block.first_tile + i / block.num_chunks) * kRows;
       const int chunk = i % block.num_chunks;
@@ -257,8 +262,8 @@ __device__ __forceinline__ void MultiplyBlock(const Params& p, const Block& bloc
   TwoChunks a;
   {
     const NextChunks<kKind> next(weights);
-    Weights<kKind>::Widen(next.raw[0], a[0]);
-    Weights<kKind>::Widen(next.raw[1], a[1]);
+    Weights<kKind>::Widen(next.raw[0], next.codes, 0, a[0]);
+    Weights<kKind>::Widen(next.raw[1], next.codes, 1, a[1]);
   }
   WaitForKernelsBefore();
   LoadSlice<kKind, kTokens>(p, block, x, x_scales);

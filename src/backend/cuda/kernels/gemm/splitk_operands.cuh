@@ -25,8 +25,8 @@ __device__ __forceinline__ int PlaceOfWord(int word, int token) {
   return (piece ^ token % 8) * 4 + of_lane;
 }
 
-// Sixteen lanes hold 128 columns of a token, eight each; `max` is that of the magnitudes of all.
-__device__ __forceinline__ float LargestOfGroup(uint4 x) {
+// Sixteen lanes hold 128 columns of a token, eight each; the largest magnitude of all, or of the four lanes of 32 columns.
+__device__ __forceinline__ float LargestOfGroup(uint4 x, bool fine) {
   const unsigned half = 0xFFFFU << (threadIdx.x & 16U);
   const auto larger = [](uint32_t a, uint32_t b) {
     uint32_t max;
@@ -37,7 +37,9 @@ __device__ __forceinline__ float LargestOfGroup(uint4 x) {
   uint32_t max =
       larger(larger(x.x & kMagnitudes, x.y & kMagnitudes), larger(x.z & kMagnitudes, x.w & kMagnitudes));
 #pragma unroll
-  for (int offset = 8; offset > 0; offset /= 2) max = larger(max, __shfl_xor_sync(half, max, offset));
+  for (int offset = 1; offset <= 8; offset *= 2) {
+    if (offset <= 2 || !fine) max = larger(max, __shfl_xor_sync(half, max, offset));
+  }
   return fmaxf(__uint_as_float(max << 16), __uint_as_float(max & 0xFFFF0000U));
 }
 
@@ -54,6 +56,7 @@ __device__ __forceinline__ void LoadSlice(const Params& p, const Block& block, u
   const uint16_t* const from = p.x + block.group * p.x_group_stride + (first_token + token) * p.x_stride +
                                static_cast<int64_t>(block.first_chunk) * kChunk + lane * 8;
   const int num_eights = block.num_chunks * (kChunk / 8);
+  [[maybe_unused]] const int x_group = block.matrix->shape.x_group;
   const auto load = [&](int eight, uint4(&values)[kAtOnce]) {
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
@@ -80,7 +83,7 @@ __device__ __forceinline__ void LoadSlice(const Params& p, const Block& block, u
     for (int k = 0; k < kAtOnce; ++k) {
       uint4 value = values[k];
       if constexpr (kKind == StreamKind::kFp8) {
-        const float scale = Fp8GroupScale(LargestOfGroup(value));
+        const float scale = Fp8GroupScale(LargestOfGroup(value, false));
         const float reciprocal = ReciprocalOfPower(scale);
         uint32_t* const words = &value.x;
 #pragma unroll
@@ -89,7 +92,14 @@ __device__ __forceinline__ void LoadSlice(const Params& p, const Block& block, u
           words[i] = *reinterpret_cast<const uint32_t*>(&rounded);
         }
         if (lane == 0) x_scales[group * kTokens + token + k * kHalfWarps] = scale;
-      } else if constexpr (kKind == StreamKind::kFp8Plain) {
+      } else if constexpr (kKind == StreamKind::kFp8Plain || kKind == StreamKind::kMxFp8) {
+        if (x_group != 0) {
+          const float scale = Fp8GroupScale(LargestOfGroup(value, x_group != kActivationBlock));
+          const float reciprocal = ReciprocalOfPower(scale);
+          uint32_t* const words = &value.x;
+#pragma unroll
+          for (int i = 0; i < 4; ++i) words[i] = TimesPower(RoundPairToFp8(words[i], reciprocal), scale);
+        }
         value = InWeightOrder<MatmulKind::kMmaFp8>(value);
       }
       // Half of the lanes have nothing behind an odd number of chunks.
@@ -114,6 +124,10 @@ struct Format {
 template <StreamKind kKind>
 using Ring = uint4[Format<kKind>::kStages][2][2][Format<kKind>::kPieces][kThreads];  // By chunk, row, piece.
 
+// Scales of kMxFp8: of both chunks of a stage, four blocks of columns of the thread's rows.
+template <StreamKind kKind>
+using CodeRing = uint32_t[kKind == StreamKind::kMxFp8 ? Format<kKind>::kStages : 1][kThreads];
+
 // A thread's copies, stage by stage through the row tiles of its warpgroup.
 template <StreamKind kKind>
 class Weights {
@@ -121,7 +135,8 @@ class Weights {
   static constexpr int kStages = Format<kKind>::kStages;
   static constexpr int kPieces = Format<kKind>::kPieces;
 
-  __device__ Weights(Ring<kKind>& ring, const Block& block) : ring_(ring), block_(block) {
+  __device__ Weights(Ring<kKind>& ring, CodeRing<kKind>& codes, const Block& block)
+      : ring_(ring), codes_(codes), block_(block) {
     tile_ = static_cast<int>(threadIdx.x) / kGroupThreads - kGroups;
     chunk_ = block.num_chunks;
 #pragma unroll 1
@@ -153,8 +168,16 @@ class Weights {
     }
   }
 
-  // Widens Load's result to A of wgmma.
-  static __device__ __forceinline__ void Widen(const uint4 (&raw)[2][kPieces], uint32_t (&a)[4][4]) {
+  // Scales of the stage.
+  __device__ __forceinline__ uint32_t Codes() const {
+    if constexpr (kKind == StreamKind::kMxFp8) return codes_[from_][threadIdx.x];
+    return 0;
+  }
+
+  // Makes wgmma's A of what Load gave, chunk `chunk` of a stage with these codes.
+  static __device__ __forceinline__ void Widen(const uint4 (&raw)[2][kPieces],
+                                               [[maybe_unused]] uint32_t codes, [[maybe_unused]] int chunk,
+                                               uint32_t (&a)[4][4]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -166,6 +189,16 @@ class Weights {
           for (int step = 0; step < 2; ++step) {
             a[piece * 2 + step][half] = words[step * 2];
             a[piece * 2 + step][half + 2] = words[step * 2 + 1];
+          }
+        } else if constexpr (kKind == StreamKind::kMxFp8) {
+          using Unpacked = Unpack<MatmulKind::kMmaMxFp8>;
+          const int block = chunk * 2 + static_cast<int>(threadIdx.x) % 4 / 2;
+          const PairScale scales = PairScale::OfE8m0(static_cast<uint8_t>(codes >> (8 * block)));
+#pragma unroll
+          for (int step = 0; step < 4; ++step) {
+            a[step][half] =
+                Unpacked::Widen(words, scales, 2 * step) | (step == 0 ? Unpacked::Poison(words) : 0U);
+            a[step][half + 2] = Unpacked::Widen(words, scales, 2 * step + 1);
           }
         } else if constexpr (kKind == StreamKind::kFp8Plain) {
           using Unpacked = Unpack<MatmulKind::kMmaFp8>;
@@ -205,6 +238,10 @@ class Weights {
       }
       rows_[0] += 2 * kPieces * kUnitBytes;
       rows_[1] += 2 * kPieces * kUnitBytes;
+      if constexpr (kKind == StreamKind::kMxFp8) {
+        CopyAsync4(SharedAddress(&codes_[to_][thread]), code_, exists_[0]);
+        code_ += sizeof(uint32_t);
+      }
       chunk_ += 2;
     }
     CommitCopies();  // Also where nothing was asked for: copies are counted.
@@ -225,9 +262,18 @@ class Weights {
           static_cast<int64_t>(block_.first_row() + (exists_[half] ? row : 0)) * matrix.shape.row_bytes +
           block_.first_chunk * kPieces * kUnitBytes + threadIdx.x % 4 * 16;
     }
+    if constexpr (kKind == StreamKind::kMxFp8) {
+      // The thread's rows are of 16 that share their scales.
+      const int row = block_.first_row() + (exists_[0] ? Row(block_.first_tile + tile_) : 0);
+      code_ = static_cast<const uint8_t*>(matrix.scale) +
+              static_cast<int64_t>(row >> matrix.shape.block_rows_log2) * matrix.shape.scale_cols * 4 +
+              block_.first_chunk * 2;
+    }
   }
 
   Ring<kKind>& ring_;
+  CodeRing<kKind>& codes_;
+  const uint8_t* code_ = nullptr;
   const Block& block_;
   int tile_;   // Tile of the block to be asked for.
   int chunk_;  // The tile's.

@@ -218,7 +218,8 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kHcMixRows / kRows *
     const double factor =
         NormFactor(SumOfParts<kBlocks>(m.parts[kHcMixRows]), p.params.dim * kHcMult, p.params.norm_eps);
     const double logit = HcLogit(factor, SumOfParts<kBlocks>(m.parts[thread]), scale, base);
-    m.pre[thread] = Sigmoid(logit) + static_cast<double>(p.params.hc_eps);
+    m.pre[thread] = StreamWeight(p.params, token, thread,
+                                 Sigmoid(logit) + static_cast<double>(p.params.hc_eps), rank == 0);
   }
   if (rank == 0 && thread >= 32 && thread < 32 + kHcMixRows + 1)
     p.dots[token * (kHcMixRows + 1) + thread - 32] = SumOfParts<kBlocks>(m.parts[thread - 32]);

@@ -42,7 +42,8 @@ __global__ void __launch_bounds__(kMixesThreads, 8)
   const double* const dots = p.dots + ((first + t / kHcMult) * (kHcMixRows + 1) + row) * p.num_parts;
   const double logit =
       HcLogit(memory.factors[t / kHcMult], SumOfParts(dots, p.num_parts), p.scale[0], p.base[row]);
-  pre[first * kHcMult + t] = Sigmoid(logit) + static_cast<double>(p.hc_eps);
+  pre[first * kHcMult + t] =
+      StreamWeight(p, first + t / kHcMult, row, Sigmoid(logit) + static_cast<double>(p.hc_eps), true);
 }
 
 // u. Grid: tokens, pieces of u.

@@ -11,6 +11,13 @@ namespace dsv4::backend::cuda {
 
 __device__ inline double Sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 
+// Stream i's weight in a token's u, where this hc_pre has made `own`. The caller that `keeps` stores that where it is asked for.
+__device__ __forceinline__ double StreamWeight(const HcPreParams& p, int64_t token, int i, double own,
+                                               bool keeps) {
+  if (p.pre != nullptr && keeps) p.pre[token * p.mult + i] = static_cast<float>(own);
+  return p.given != nullptr ? static_cast<double>(p.given[token * p.mult + i]) : own;
+}
+
 // The parts of a dot product, pairs of neighbours first.
 template <int kCount>
 __device__ __forceinline__ double SumOfParts(const double* parts) {

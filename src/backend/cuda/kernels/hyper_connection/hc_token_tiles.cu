@@ -324,7 +324,8 @@ __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
   __syncthreads();
   if (t < kHcMult) {
     const double factor = NormFactor(dots[kHcMult], p.params.dim * kHcMult, p.params.norm_eps);
-    pre[t] = Sigmoid(HcLogit(factor, dots[t], scale, base)) + static_cast<double>(p.params.hc_eps);
+    const double own = Sigmoid(HcLogit(factor, dots[t], scale, base)) + static_cast<double>(p.params.hc_eps);
+    pre[t] = StreamWeight(p.params, token, t, own, true);
   }
   __syncthreads();
 #pragma unroll 1

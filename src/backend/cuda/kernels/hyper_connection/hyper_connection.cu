@@ -309,7 +309,10 @@ __global__ void __launch_bounds__(kMixThreads)
   const int mult = p.mult;
   const int t = static_cast<int>(threadIdx.x);
   if (blockIdx.y > 0) {
-    if (t < mult) pre[t] = Sigmoid(HcLogit(p, token, t, 0)) + static_cast<double>(p.hc_eps);
+    if (t < mult) {
+      const double own = Sigmoid(HcLogit(p, token, t, 0)) + static_cast<double>(p.hc_eps);
+      pre[t] = StreamWeight(p, token, t, own, blockIdx.y == 1);
+    }
     __syncthreads();
     const int64_t begin = (blockIdx.y - 1) * kMixColumns;
     MixStreams(pre, streams + token * mult * p.dim, u + token * p.dim, mult, p.dim, begin,
@@ -319,17 +322,20 @@ __global__ void __launch_bounds__(kMixThreads)
   HcMixOfToken<kMixThreads>(p, token);
 }
 
-// Grid: tokens, pieces of y.
+// Grid: tokens, pieces of y. `given`: the streams' weights, else null and dot products tell them.
 template <typename T>
 __global__ void __launch_bounds__(kMixThreads)
     HyperConnectionHeadKernel(const T* streams, const double* all_dots, int num_parts, const float* scale,
-                              const float* base, T* y, int mult, int64_t dim, float norm_eps, float hc_eps) {
+                              const float* base, const float* given, T* y, int mult, int64_t dim,
+                              float norm_eps, float hc_eps) {
   __shared__ double pre[ops::kMaxHcMult];
   BeginKernel();
   const int64_t token = blockIdx.x;
-  const double* const dots = all_dots + token * (mult + 1) * num_parts;
   const int t = static_cast<int>(threadIdx.x);
-  if (t < mult) {
+  if (t < mult && given != nullptr) {
+    pre[t] = static_cast<double>(given[token * mult + t]);
+  } else if (t < mult) {
+    const double* const dots = all_dots + token * (mult + 1) * num_parts;
     const double factor = NormFactor(SumOfParts(dots + mult * num_parts, num_parts), mult * dim, norm_eps);
     pre[t] = Sigmoid(HcLogit(factor, SumOfParts(dots + t * num_parts, num_parts), scale[0], base[t])) +
              static_cast<double>(hc_eps);
@@ -399,8 +405,9 @@ void LaunchHcHead(CudaContext& context, const ops::HcHeadArgs& args, const HcDot
   WithElement(args.streams.dtype, [&]<typename T>(T*) {
     context.Launch(HyperConnectionHeadKernel<T>, grid, kMixThreads, 0, args.streams.as<const T>(),
                    static_cast<const double*>(dots.data), dots.num_parts, args.scale.as<const float>(),
-                   args.base.as<const float>(), args.y.as<T>(), static_cast<int>(args.streams.shape[1]),
-                   args.streams.shape[2], args.norm_eps, args.hc_eps);
+                   args.base.as<const float>(), args.given.as<const float>(), args.y.as<T>(),
+                   static_cast<int>(args.streams.shape[1]), args.streams.shape[2], args.norm_eps,
+                   args.hc_eps);
   });
 }
 

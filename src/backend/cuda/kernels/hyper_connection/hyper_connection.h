@@ -18,7 +18,7 @@ struct HcDots {
 void LaunchHcDots(CudaContext& context, HcDotsPath kernel, const TensorView& streams, const TensorView& fn,
                   const HcDots& to);
 
-// The mix of any number of tokens, and what hc_head makes of its dot products.
+// The mix of any number of tokens, and what hc_head makes of its dot products, or of given weights without any.
 void LaunchHcMix(CudaContext& context, const ops::HcPreArgs& args, const HcPreParams& params);
 void LaunchHcHead(CudaContext& context, const ops::HcHeadArgs& args, const HcDots& dots);
 

@@ -6,6 +6,8 @@
 
 #include "backend/cuda/device/numeric/ordered_key.cuh"
 #include "backend/cuda/device/numeric/reduce.cuh"
+#include "backend/cuda/device/sync/device_fault.cuh"
+#include "backend/cuda/kernels/indexer/top_k.h"
 
 namespace dsv4::backend::cuda {
 
@@ -74,10 +76,15 @@ __device__ Counts Count(KeyAt key_at, int begin, int end, uint32_t threshold) {
   return counts;
 }
 
-// Writes the chosen ones of keys [begin, end), which follow `before`, by one warp. `index`: of key 0.
-template <typename KeyAt>
+// Items are entries, or blocks of them.
+struct SameItems {
+  __device__ int operator()(int item) const { return item; }
+};
+
+// Writes the chosen ones of keys [begin, end), which follow `before`, by one warp. `index`: of key 0, an item; named(item) is written.
+template <typename KeyAt, typename Named = SameItems>
 __device__ void WriteChosen(KeyAt key_at, int begin, int end, int index, Threshold threshold, Counts before,
-                            int32_t* selected) {
+                            int32_t* selected, Named named = {}) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const unsigned lower = (1U << lane) - 1;
 #pragma unroll 4
@@ -86,7 +93,7 @@ __device__ void WriteChosen(KeyAt key_at, int begin, int end, int index, Thresho
     const Counts mine = before + Counts{__popc(seen.above & lower), __popc(seen.equal & lower)};
     const bool chosen =
         (seen.above >> lane & 1) != 0 || ((seen.equal >> lane & 1) != 0 && mine.equal < threshold.left);
-    if (chosen) selected[mine.above + min(mine.equal, threshold.left)] = index + first + lane;
+    if (chosen) selected[mine.above + min(mine.equal, threshold.left)] = named(index + first + lane);
     before = before + Counts{__popc(seen.above), __popc(seen.equal)};
   }
 }
@@ -118,9 +125,46 @@ __device__ int2 WarpShare(int count) {
   return make_int2(begin, min(count, begin + share));
 }
 
-// Every entry is chosen; `count` threads.
-__device__ inline void WriteAll(int visible, int top_k, int count, int32_t* selected) {
-  for (int i = static_cast<int>(threadIdx.x); i < top_k; i += count) selected[i] = i < visible ? i : -1;
+// Every item is chosen; `count` threads.
+template <typename Named = SameItems>
+__device__ inline void WriteAll(int num_items, int top_k, int count, int32_t* selected, Named named = {}) {
+  for (int i = static_cast<int>(threadIdx.x); i < top_k; i += count)
+    selected[i] = i < num_items ? named(i) : -1;
+}
+
+// The items that a token chooses from: the entries that it sees, blocks of them, or those in listed blocks.
+struct Items {
+  int count = 0;
+  int block_size = 1;
+  const int32_t* blocks = nullptr;  // Listed.
+
+  __device__ int operator()(int item) const {
+    return blocks == nullptr ? item : blocks[item / block_size] * block_size + item % block_size;
+  }
+};
+// By a block of kThreads, all of which call it.
+template <int kThreads>
+__device__ Items ItemsOf(const SequenceTable& table, const TopKParams& p, int64_t token) {
+  const int visible = static_cast<int>(NumVisible(table.Of(token), token, p.ratio));
+  if (p.within == nullptr) return {.count = (visible + p.block_size - 1) / p.block_size};
+  const int32_t* const blocks = p.within + token * p.num_blocks;
+  int num_blocks = 0;
+  for (int first = 0; first < p.num_blocks; first += kThreads) {
+    const int i = first + static_cast<int>(threadIdx.x);
+    num_blocks += __syncthreads_count(i < p.num_blocks && blocks[i] >= 0);
+  }
+  if (num_blocks == 0) return {};
+  // Blocks ascend, so the last one alone may be cut short, or lie where no entry is.
+  const int last = blocks[num_blocks - 1];
+  const int begin = last * p.block_size;
+  if (begin >= visible) {
+    if (threadIdx.x == 0)
+      ReportFault(p.fault, FaultKind::kCandidateBlock, token, num_blocks - 1, last, visible);
+    return {};
+  }
+  return {.count = (num_blocks - 1) * p.block_size + min(p.block_size, visible - begin),
+          .block_size = p.block_size,
+          .blocks = blocks};
 }
 
 }  // namespace dsv4::backend::cuda

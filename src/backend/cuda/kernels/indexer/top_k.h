@@ -1,5 +1,5 @@
-// The best `top_k` scores of each token, exactly: the highest, ties by lowest index, written in ascending order of index and
-// followed by -1.
+// The best `top_k` items of each token by their scores, exactly: the highest, ties by lowest index. They are written in ascending order of
+// index and followed by -1.
 #pragma once
 
 #include "backend/cuda/kernels/attention/sequence_table.h"
@@ -8,16 +8,24 @@
 namespace dsv4::backend::cuda {
 
 class CudaContext;
+struct Fault;
 
 struct TopKParams {
   const float* scores =
-      nullptr;  // [tokens of this launch, max_visible]; null when no token sees more than top_k entries.
+      nullptr;  // [tokens of this launch, stride]; null when no token has more than top_k items.
   int32_t* selected = nullptr;  // [all tokens, top_k]
   int64_t first_token = 0;
-  int64_t max_visible = 0;
+  int64_t stride = 0;
+  int64_t max_items = 0;
   int64_t top_k = 0;
   int64_t ratio = 1;
   bool rounded = false;  // Scores are bf16 numbers.
+  // Items are entries, or, of more than one entry each, blocks that have a score each. `within` [all tokens, num_blocks]: entries in these
+  // blocks, which ascend and are followed by -1.
+  int block_size = 1;
+  const int32_t* within = nullptr;
+  int num_blocks = 0;
+  Fault* fault = nullptr;
 };
 
 void LaunchTopK(CudaContext& context, const SequenceTable& table, const TopKParams& params, TopKPath kernel,
@@ -25,5 +33,19 @@ void LaunchTopK(CudaContext& context, const SequenceTable& table, const TopKPara
 // TopKPath::kCluster.
 void LaunchTopKCluster(CudaContext& context, const SequenceTable& table, const TopKParams& params,
                        int64_t num_tokens);
+
+// Scores of blocks of entries, which indexer_select's `best` are chosen by.
+struct BlockScoreParams {
+  const float* scores;  // [tokens of this launch, max_visible], of entries.
+  float* blocks;        // [tokens of this launch, max_blocks]
+  int64_t first_token;
+  int64_t max_visible;
+  int64_t max_blocks;
+  int64_t most_unscored;  // Blocks of a token that is left out.
+  int64_t ratio;
+  int block_size;
+};
+void LaunchBlockScores(CudaContext& context, const SequenceTable& table, const BlockScoreParams& params,
+                       unsigned num_tokens);
 
 }  // namespace dsv4::backend::cuda

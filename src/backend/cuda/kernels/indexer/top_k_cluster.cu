@@ -37,19 +37,21 @@ __global__ void __cluster_dims__(kClusterBlocks) __launch_bounds__(kThreads)
   const int rank = static_cast<int>(cluster.block_rank());
   const int64_t row = blockIdx.x / kClusterBlocks;
   const int64_t token = p.first_token + row;
-  const int visible = static_cast<int>(NumVisible(table.Of(token), token, p.ratio));
+  const Items items = ItemsOf<kThreads>(table, p, token);
   const int t = static_cast<int>(threadIdx.x);
   int32_t* const selected = p.selected + token * p.top_k;
-  if (visible <= p.top_k) {
-    if (rank == 0) WriteAll(visible, static_cast<int>(p.top_k), kThreads, selected);
+  if (items.count <= p.top_k) {
+    if (rank == 0) WriteAll(items.count, static_cast<int>(p.top_k), kThreads, selected, items);
     return;
   }
-  const int piece = (visible + kClusterBlocks - 1) / kClusterBlocks;
-  const int first = min(visible, rank * piece);
-  const int num_keys = min(visible - first, piece);
-  const float* const scores = p.scores + row * p.max_visible + first;
+  const int piece = (items.count + kClusterBlocks - 1) / kClusterBlocks;
+  const int first = min(items.count, rank * piece);
+  const int num_keys = min(items.count - first, piece);
+  const float* const scores = p.scores + row * p.stride;
   auto* const keys = reinterpret_cast<Key*>(shared_keys);
-  const auto make_key = [&](int j) { return static_cast<Key>(OrderedKey(scores[j]) >> (32 - kKeyBits)); };
+  const auto make_key = [&](int j) {
+    return static_cast<Key>(OrderedKey(scores[items(first + j)]) >> (32 - kKeyBits));
+  };
 #pragma unroll 8
   for (int j = t; j < min(num_keys, held); j += kThreads) keys[j] = make_key(j);
   __syncthreads();
@@ -93,7 +95,7 @@ __global__ void __cluster_dims__(kClusterBlocks) __launch_bounds__(kThreads)
   cluster.sync();
   Counts first_counts = before.warps;
   for (int r = 0; r < rank; ++r) first_counts = first_counts + *cluster.map_shared_rank(&my_counts, r);
-  WriteChosen(key_at, share.x, share.y, first, threshold, first_counts, selected);
+  WriteChosen(key_at, share.x, share.y, first, threshold, first_counts, selected, items);
   cluster.sync();  // No block leaves while its counts may still be read.
 }
 
@@ -107,7 +109,7 @@ int64_t MostBytes(const CudaContext& context) {
 template <typename Key, int kClusterBlocks>
 void LaunchCluster(CudaContext& context, const SequenceTable& table, const TopKParams& p,
                    int64_t num_tokens) {
-  const int64_t piece = (p.max_visible + kClusterBlocks - 1) / kClusterBlocks;
+  const int64_t piece = (p.max_items + kClusterBlocks - 1) / kClusterBlocks;
   const int64_t held = std::min(piece, MostBytes(context) / static_cast<int64_t>(sizeof(Key)));
   context.Launch(TopKClusterKernel<Key, kClusterBlocks>, static_cast<unsigned>(num_tokens * kClusterBlocks),
                  kThreads, static_cast<size_t>(held) * sizeof(Key), table, p, static_cast<int>(held));
@@ -120,7 +122,7 @@ void LaunchCluster(CudaContext& context, const SequenceTable& table, const TopKP
     return context.queue().MostClusters(reinterpret_cast<const void*>(TopKClusterKernel<Key, 16>), 16,
                                         kThreads, static_cast<size_t>(MostBytes(context)));
   };
-  switch (TopKClusterBlocks(num_tokens, p.max_visible, context.limits(), of_sixteen)) {
+  switch (TopKClusterBlocks(num_tokens, p.max_items, context.limits(), of_sixteen)) {
     case 2:
       return LaunchCluster<Key, 2>(context, table, p, num_tokens);
     case 4:

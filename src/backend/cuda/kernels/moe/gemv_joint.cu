@@ -248,8 +248,9 @@ __global__ void __launch_bounds__(kWholeTileThreads, 1) GemvJointKernel(const __
   const int* const num_items = known.num_items;
   for (int i = t; i < num_items[kLinear] * scale_cols; i += kStreamThreads) {
     const int row = (BlockOfAll() + i / scale_cols * NumOfAll()) * kTileRows;
-    fp8_scales[i] = LoadScale(p.linear.scale, p.parts[kLinear].shape.scale_dtype,
-                              (row >> p.parts[kLinear].shape.block_rows_log2) * scale_cols + i % scale_cols);
+    fp8_scales[i] =
+        LoadBlockScale(p.parts[kLinear].shape, p.linear.scale,
+                       (row >> p.parts[kLinear].shape.block_rows_log2) * scale_cols + i % scale_cols);
   }
   WaitForKernelsBefore();
   LoadRows(rows, x_scales, p.parts[kGateUp].form, p.x + token * p.dim, 1, p.dim);
@@ -304,7 +305,7 @@ __global__ void __launch_bounds__(kWholeTileThreads, 1) GemvJointKernel(const __
 #pragma unroll 1
           for (int i = batch; i < batch_end; ++i, tile += tile_bytes) {
             float of_segment[1][4] = {};
-            WithStreamKind<kKind, StreamKind::kFp8>(kind, [&]<StreamKind kOf>() {
+            WithStreamKind<kKind, StreamKind::kFp8, StreamKind::kMxFp8>(kind, [&]<StreamKind kOf>() {
               MultiplyTile<kOf>(tile, segment, block_units_log2, activations + items[begin + i].x, exists,
                                 {fp8_scales + i * scale_cols, x_scales0, x_scales1}, &spread[t / 32],
                                 of_segment);
@@ -319,7 +320,7 @@ __global__ void __launch_bounds__(kWholeTileThreads, 1) GemvJointKernel(const __
       if (part != kLinear) WaitForPhase(&known.listed, 0);
       const auto row_sum = [&](int item, int token, int row, float global_scale) {
         float sum = 0.0F;
-        WithStreamKind<kKind, StreamKind::kFp8>(kind, [&]<StreamKind kOf>() {
+        WithStreamKind<kKind, StreamKind::kFp8, StreamKind::kMxFp8>(kind, [&]<StreamKind kOf>() {
           sum =
               SumSegments<FormatOf(kOf)>(round_sums[item * tokens], tokens, token, row, shape, global_scale);
         });

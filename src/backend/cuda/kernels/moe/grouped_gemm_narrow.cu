@@ -310,7 +310,7 @@ void Launch(CudaContext& context, const Params& params) {
 Status GroupedGemmNarrow(CudaContext& context, const ExpertTable& table, const TermsWork& work) {
   const auto run = [&](const GroupedGemm& gemm) -> Status {
     DSV4_ASSIGN_OR_RETURN_STATUS(const PackedRows x,
-                                 Pack(context, gemm.x, gemm.cols, gemm.weight.quantized_x, gemm.weight.kind));
+                                 Pack(context, gemm.x, gemm.cols, gemm.weight.x_group, gemm.weight.kind));
     const Params params = {.shape = gemm.weight,
                            .weights = table.weights,
                            .first_matrix = gemm.first_matrix,

@@ -139,7 +139,7 @@ Status GroupedGemmWgmma(CudaContext& context, const ExpertTable& table, const Te
   const auto run = [&](const GroupedGemm& gemm) -> Status {
     const bool down = gemm.by_assignment;
     DSV4_ASSIGN_OR_RETURN_STATUS(const PackedRows x,
-                                 Pack(context, gemm.x, gemm.cols, gemm.weight.quantized_x, gemm.weight.kind));
+                                 Pack(context, gemm.x, gemm.cols, gemm.weight.x_group, gemm.weight.kind));
     // A tile of gate and up has half of its rows of each.
     const int64_t row_tiles =
         down ? CeilDiv(gemm.weight.rows, kWgmmaRows) : gemm.weight.rows / (kWgmmaRows / 2);

@@ -235,6 +235,10 @@ void LaunchTiles(CudaContext& context, MatmulKind kind, const ExpertMatmulParams
       context.Launch(RoutedExpertsMmaKernel<MatmulKind::kMmaFp8, kTokenTiles>, grid, kMatmulThreads, 0,
                      params);
       return;
+    case MatmulKind::kMmaMxFp8:
+      context.Launch(RoutedExpertsMmaKernel<MatmulKind::kMmaMxFp8, kTokenTiles>, grid, kMatmulThreads, 0,
+                     params);
+      return;
     case MatmulKind::kMmaMxFp4:
       context.Launch(RoutedExpertsMmaKernel<MatmulKind::kMmaMxFp4, kTokenTiles>, grid, kMatmulThreads, 0,
                      params);

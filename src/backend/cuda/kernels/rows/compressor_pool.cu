@@ -49,7 +49,8 @@ __global__ void __launch_bounds__(kThreads)
       values[i] = tokens.Values(p.values, p.width, token)[channel];
       // An fp32 sum, as it is in the history: an entry must not depend on where the chunks were cut.
       scores[i] = tokens.Scores(p.scores, p.width, token)[channel];
-      if (tokens.IsNew(token)) scores[i] += p.ape[tokens.RowOfApe(token) * p.width + channel];
+      if (tokens.IsNew(token) && p.ape != nullptr)
+        scores[i] += p.ape[tokens.RowOfApe(token) * p.width + channel];
     }
   };
   float max = -INFINITY;

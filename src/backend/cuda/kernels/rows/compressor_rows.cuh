@@ -93,6 +93,7 @@ class PooledRow {
 
   // Weights, before the kernels in front have ended.
   __device__ void AskForApe() const {
+    if (step_.weight == nullptr) return;
     ForQuarters([&](int t, int column, int place) {
       if (tokens_.IsNew(t)) Ask(ape_ + place, step_.weight + tokens_.RowOfApe(t) * rows_.in_stride + column);
     });
@@ -167,7 +168,7 @@ class PooledRow {
   // An fp32 sum, as it is in the rings: an entry must not depend on where the chunks were cut.
   __device__ float Score(int token, int k) const {
     const int i = token * width() + Column(k);
-    return tokens_.IsNew(token) ? scores_[i] + ape_[i] : scores_[i];
+    return tokens_.IsNew(token) && step_.weight != nullptr ? scores_[i] + ape_[i] : scores_[i];
   }
 
   const RowsOperand& rows_;
@@ -178,7 +179,7 @@ class PooledRow {
   float* const ape_;
 };
 
-// This step's last tokens into the compressors' rings, the scores with ape.
+// This step's last tokens into the compressors' rings, the scores with ape, where there is one.
 template <int kThreads>
 __device__ void StoreHistory(const RowsOperand& rows, const RowStep& step, int64_t token) {
   const CompressorHistory s = step.histories[LastUpTo(
@@ -195,15 +196,16 @@ __device__ void StoreHistory(const RowsOperand& rows, const RowStep& step, int64
   float* const kept_scores = s.scores + place(s.score_slot, s.score_capacity) * width;
   const float* const values = static_cast<const float*>(rows.in) + token * rows.in_stride;
   const float* const scores = step.scores + token * width;
-  const float* const ape = step.weight + place(s.phase, step.num_columns) * width;
+  const bool has_ape = step.weight != nullptr;
+  const float* const ape = has_ape ? step.weight + place(s.phase, step.num_columns) * width : nullptr;
   // Weights come from the host, and no kernel in flight writes them.
-  RowWeights bias;
-  AskForWeights<kThreads>(bias, ape, width);
+  RowWeights bias = {};
+  if (has_ape) AskForWeights<kThreads>(bias, ape, width);
   WaitForKernelsBefore();
 #pragma unroll 1
   for (int first = static_cast<int>(threadIdx.x); first < width; first += kRowAtOnce * kThreads) {
     const int skipped = first - static_cast<int>(threadIdx.x);
-    if (skipped > 0) AskForWeights<kThreads>(bias, ape + skipped, width - skipped);
+    if (skipped > 0 && has_ape) AskForWeights<kThreads>(bias, ape + skipped, width - skipped);
     float value[kRowAtOnce];
     float score[kRowAtOnce];
     LoadAtOnce<kThreads>(value, values, first, width);
@@ -213,7 +215,7 @@ __device__ void StoreHistory(const RowsOperand& rows, const RowStep& step, int64
       const int c = first + k * kThreads;
       if (c >= width) break;
       if (keeps_value) kept_values[c] = value[k];
-      if (keeps_score) kept_scores[c] = score[k] + bias.values[k];
+      if (keeps_score) kept_scores[c] = has_ape ? score[k] + bias.values[k] : score[k];
     }
   }
 }

@@ -1,4 +1,4 @@
-// engram_mix: a block a stream of a token, sums in fp32 by lanes, warps and then the block.
+// engram_mix: a block a stream of a token, sums in double by lanes, warps and then the block.
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/reduce.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
@@ -21,26 +21,33 @@ __global__ void __launch_bounds__(kThreads)
   const T* const in = streams + (token * mult + stream) * dim;
   const T* const key = mixed + (token * (mult + 1) + stream) * dim;
   const T* const value = mixed + (token * (mult + 1) + mult) * dim;
-  float dots = 0.0F;
-  float stream_squares = 0.0F;
-  float key_squares = 0.0F;
-  for (int d = static_cast<int>(threadIdx.x); d < dim; d += kThreads) {
-    const float s = ToFloat(in[d]);
-    const float k = ToFloat(key[d]);
-    dots = fmaf(s * k, q_weight[stream * dim + d] * k_weight[stream * dim + d], dots);
-    stream_squares = fmaf(s, s, stream_squares);
-    key_squares = fmaf(k, k, key_squares);
-  }
-  const auto width = static_cast<float>(dim);
-  const float stream_norm = 1.0F / sqrtf(BlockSum(stream_squares) / width + eps);
-  const float key_norm = 1.0F / sqrtf(BlockSum(key_squares) / width + eps);
-  const float similarity = BlockSum(dots) * stream_norm * key_norm / sqrtf(width);
-  const float root =
-      copysignf(sqrtf(fmaxf(fabsf(similarity), static_cast<float>(ops::kLeastEngramSimilarity))), similarity);
-  const float gate = is_image != nullptr && is_image[token] != 0 ? 0.0F : 1.0F / (1.0F + expf(-root));
   T* const to = out + (token * mult + stream) * dim;
+  if (is_image != nullptr && is_image[token] != 0) {
+    for (int d = static_cast<int>(threadIdx.x); d < dim; d += kThreads) to[d] = in[d];
+    return;
+  }
+  double dots = 0.0;
+  double stream_squares = 0.0;
+  double key_squares = 0.0;
+  for (int d = static_cast<int>(threadIdx.x); d < dim; d += kThreads) {
+    const double s = Load(in, d);
+    const double k = Load(key, d);
+    const double weights =
+        static_cast<double>(q_weight[stream * dim + d]) * static_cast<double>(k_weight[stream * dim + d]);
+    dots = fma(s * k, weights, dots);
+    stream_squares = fma(s, s, stream_squares);
+    key_squares = fma(k, k, key_squares);
+  }
+  const auto width = static_cast<double>(dim);
+  const auto norm = [&](double squares) {
+    return 1.0 / sqrt(BlockSum(squares) / width + static_cast<double>(eps));
+  };
+  const double stream_norm = norm(stream_squares);
+  const double similarity = BlockSum(dots) * stream_norm * norm(key_squares) / sqrt(width);
+  const double root = copysign(sqrt(fmax(fabs(similarity), ops::kLeastEngramSimilarity)), similarity);
+  const double gate = 1.0 / (1.0 + exp(-root));
   for (int d = static_cast<int>(threadIdx.x); d < dim; d += kThreads)
-    to[d] = FromFloat<T>(fmaf(gate, ToFloat(value[d]), ToFloat(in[d])));
+    Store(to, d, Load(in, d) + gate * Load(value, d));
 }
 
 }  // namespace

@@ -111,6 +111,43 @@ __global__ void __launch_bounds__(32 * kWarps) ManyHeadsRopeKernel(const RopePar
   }
 }
 
+// hadamard_fp4 without a rotation: eight columns a thread, two or four threads a group of 16 or 32.
+constexpr int kRoundThreads = 256;
+constexpr int kRoundColumns = 8;
+
+// A group's threads are neighbours in a warp.
+template <int kGroup>
+__global__ void __launch_bounds__(kRoundThreads)
+    ManyHeadsRoundFp4Kernel(uint16_t* x, int64_t count, CacheScale kind) {
+  BeginKernel();
+  const int64_t i = (blockIdx.x * int64_t{kRoundThreads} + threadIdx.x) * kRoundColumns;
+  auto* const at = reinterpret_cast<uint4*>(x + i);
+  const uint4 read = i < count ? *at : make_uint4(0, 0, 0, 0);
+  const uint32_t words[kRoundColumns / 2] = {read.x, read.y, read.z, read.w};
+  float values[kRoundColumns];
+  float max = 0.0F;
+  int has_nan = 0;
+#pragma unroll
+  for (int k = 0; k < kRoundColumns; ++k) {
+    values[k] = __uint_as_float(k % 2 == 0 ? words[k / 2] << 16 : words[k / 2] & 0xFFFF0000U);
+    max = fmaxf(max, fabsf(values[k]));
+    has_nan |= isnan(values[k]) ? 1 : 0;
+  }
+#pragma unroll
+  for (int offset = kGroup / kRoundColumns / 2; offset > 0; offset /= 2) {
+    max = fmaxf(max, __shfl_xor_sync(kWholeWarp, max, offset));
+    has_nan |= __shfl_xor_sync(kWholeWarp, has_nan, offset);
+  }
+  if (i >= count) return;
+  const float scale = Fp4GroupScale(max, kind);
+  uint32_t rounded[kRoundColumns / 2];
+#pragma unroll
+  for (int k = 0; k < kRoundColumns; k += 2)
+    rounded[k / 2] = Bf16Pair(RoundToFp4Grid(values[k], scale, has_nan != 0),
+                              RoundToFp4Grid(values[k + 1], scale, has_nan != 0));
+  *at = make_uint4(rounded[0], rounded[1], rounded[2], rounded[3]);
+}
+
 }  // namespace
 
 Status HeadRmsNormOfMany(CudaContext& context, const ops::HeadRmsNormArgs& args) {
@@ -132,6 +169,15 @@ Status RopeOfMany(CudaContext& context, const ops::RopeArgs& args) {
                              .inverse = args.inverse,
                              .fault = context.fault()};
   context.Launch(ManyHeadsRopeKernel, static_cast<unsigned>(args.x.shape[0]), 32 * kWarps, 0, params);
+  return {};
+}
+
+Status RoundFp4OfMany(CudaContext& context, const ops::HadamardFp4Args& args) {
+  const int64_t count = args.x.num_elements();
+  const auto blocks = static_cast<unsigned>(CeilDiv(count, int64_t{kRoundThreads} * kRoundColumns));
+  const auto kernel = args.group == kRegisterHalfGroup ? ManyHeadsRoundFp4Kernel<kRegisterHalfGroup>
+                                                       : ManyHeadsRoundFp4Kernel<kRegisterWarpGroup>;
+  context.Launch(kernel, blocks, kRoundThreads, 0, args.x.as<uint16_t>(), count, args.scale);
   return {};
 }
 

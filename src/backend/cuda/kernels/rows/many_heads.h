@@ -1,7 +1,9 @@
-// head_rms_norm and rope of many tokens with many heads, where a block a row (row_tracks.h) would spend most of its time on beginning.
+// head_rms_norm, rope and rounding to FP4 of many tokens with many heads. A block a row (row_tracks.h) would spend most of its time on
+// beginning.
 #pragma once
 
 #include "backend/cuda/runtime/cuda_context.h"
+#include "ops/hadamard_fp4.h"
 #include "ops/head_rms_norm.h"
 #include "ops/rope.h"
 
@@ -10,5 +12,8 @@ namespace dsv4::backend::cuda {
 Status HeadRmsNormOfMany(CudaContext& context, const ops::HeadRmsNormArgs& args);
 
 Status RopeOfMany(CudaContext& context, const ops::RopeArgs& args);
+
+// Without a rotation; what RoundPath::kEights takes.
+Status RoundFp4OfMany(CudaContext& context, const ops::HadamardFp4Args& args);
 
 }  // namespace dsv4::backend::cuda

@@ -133,6 +133,7 @@ class RegisterRow {
     }
     // The largest value stays it when it is rounded.
     num_largest_ = num_columns;
+    largest_group_ = kRegisterGroup;
     uint32_t grid_codes[kRegisterColumns / 2];
     uint32_t most_codes[kRegisterColumns / 2];
 #pragma unroll
@@ -152,6 +153,37 @@ class RegisterRow {
                   .scales = __float_as_uint(scale[0]) >> 23 | __float_as_uint(scale[1]) >> 15 |
                             __float_as_uint(scale[2]) >> 7 | __float_as_uint(scale[3]) << 1};
     most_ = __byte_perm(most_codes[0], most_codes[1], 0x5410);
+  }
+
+  // The same by groups of kRegisterWarpGroup columns, which are a warp's.
+  __device__ void SimulateFp8OfWarps(int num_columns) {
+    num_largest_ = num_columns;
+    largest_group_ = kRegisterWarpGroup;
+#pragma unroll
+    for (int k = 0; k < kRegisterColumns; ++k) {
+      const float max = LargestOfWarp(Column(k) < num_columns ? MagnitudeOf(values_[k]) : 0.0F);
+      const float scale = Fp8GroupScale(max);
+      const float inverse = InverseOf(scale);
+      Keep(k, num_columns, RoundToE4m3(values_[k] * inverse) * scale);
+      largest_[k] = RoundToE4m3(max * inverse) * scale;
+    }
+  }
+
+  // RoundFp4Row by groups of `group` columns: a warp's or half a warp's.
+  __device__ void RoundFp4(int group, CacheScale kind) {
+    num_largest_ = 0;
+#pragma unroll
+    for (int k = 0; k < kRegisterColumns; ++k) {
+      if (k * kThreads >= width_) break;
+      float max = MagnitudeOf(values_[k]);
+      int has_nan = isnan(values_[k]) ? 1 : 0;
+#pragma unroll 1
+      for (int offset = group / 2; offset > 0; offset /= 2) {
+        max = fmaxf(max, __shfl_xor_sync(kWholeWarp, max, offset));
+        has_nan |= __shfl_xor_sync(kWholeWarp, has_nan, offset);
+      }
+      values_[k] = RoundToBf16(RoundToFp4Grid(values_[k], Fp4GroupScale(max, kind), has_nan != 0));
+    }
   }
 
   // HadamardFp4Row of kRegisterHadamard columns: 32 of them meet in a warp, then the four warps.
@@ -191,10 +223,11 @@ class RegisterRow {
     for (int k = 0; k < kRegisterColumns; ++k) values_[k] = RoundToBf16(values_[k] * factor);
   }
 
-  // Rows that are stored packed, by groups of kRegisterGroup or kRegisterE2m1Group: first the codes, then wherever the row goes. Where things
+  // Rows that are stored packed, e4m3 by groups of kRegisterGroup or kRegisterWarpGroup, e2m1 by kRegisterE2m1Group: first the codes, then wherever the row goes. Where things
   // lie in such a row (tensor/cache_format.h), in bytes: its functions divide numbers of 64 bits, which takes as long as all else here.
   struct Places {
     bool e4m3;
+    int group;
     int width;
     int coded;  // Columns.
     int rest;
@@ -208,6 +241,7 @@ class RegisterRow {
   }
   __device__ static constexpr Places PlacesOfReleaseKey() {
     return {.e4m3 = false,
+            .group = kReleaseKeyGroup,
             .width = kReleaseKeyWidth,
             .coded = kReleaseKeyWidth,
             .rest = kReleaseKeyScales,
@@ -215,21 +249,23 @@ class RegisterRow {
             .end = kReleaseKeyBytes,
             .row_bytes = kReleaseKeyBytes};
   }
-  __device__ Places PlacesOf(CacheCode code, int num_coded) const {
+  __device__ Places PlacesOf(CacheCode code, int num_coded, int group) const {
     Places places;
     places.e4m3 = code == CacheCode::kE4m3;
+    places.group = group;
     places.width = width_;
     places.coded = num_coded;
     places.rest = places.e4m3 ? places.coded : places.coded / 2;
     places.scales = places.rest + 2 * (width_ - places.coded);
-    places.end =
-        places.scales + (places.e4m3 ? places.coded / kRegisterGroup : places.coded / kRegisterE2m1Group);
+    places.end = places.scales + (static_cast<uint32_t>(places.coded) >> Log2OfGroup(group));
     places.row_bytes = places.e4m3 ? (places.end + 15) / 16 * 16 : (places.end + 3) / 4 * 4;
     return places;
   }
+  // Groups are powers of two.
+  __device__ static int Log2OfGroup(int group) { return 31 - __clz(group); }
   __device__ __forceinline__ void Pack(const Places& places, int64_t row, Fault* fault) {
     // simulate_fp8 of the same columns has found the largest of their groups.
-    if (!places.e4m3 || num_largest_ != places.coded) FindLargest(places);
+    if (!places.e4m3 || num_largest_ != places.coded || largest_group_ != places.group) FindLargest(places);
     if (places.e4m3) {
       TakeAnyE4m3(places.coded, row, fault);
     } else {
@@ -241,13 +277,14 @@ class RegisterRow {
     static_assert(kThreads % kRegisterGroup == 0 && kThreads % kRegisterE2m1Group == 0);
     if (places.e4m3) {
       unsigned char* const codes = data + t;
-      unsigned char* const scales = data + places.scales + t / kRegisterGroup;
+      const int log2 = Log2OfGroup(places.group);
+      unsigned char* const scales = data + places.scales + (t >> log2);
 #pragma unroll
       for (int k = 0; k < kRegisterColumns; ++k) {
         const bool is_coded = Column(k) < places.coded;
         if (is_coded) codes[k * kThreads] = static_cast<unsigned char>(packed_.codes >> (8 * k));
-        if (is_coded && t % kRegisterGroup == 0)
-          scales[k * (kThreads / kRegisterGroup)] = static_cast<unsigned char>(packed_.scales >> (8 * k));
+        if (is_coded && (t & (places.group - 1)) == 0)
+          scales[k * (kThreads >> log2)] = static_cast<unsigned char>(packed_.scales >> (8 * k));
       }
     } else {
       unsigned char* const codes = data + t / 2;
@@ -277,9 +314,9 @@ class RegisterRow {
   // The same for rows of kReleaseRow that simulate_fp8 has rounded: its codes and scales are those that are stored, but for groups whose
   // largest value fits half the scale when it is rounded, and what is rare: NaNs, zeros and other tiny groups. A launch that runs once waits
   // for its instructions, and these are few.
-  __device__ bool HasReleaseCodes(CacheCode code, int num_coded) const {
-    return code == CacheCode::kE4m3 && num_coded == kReleaseRowCoded && width_ == kReleaseRowWidth &&
-           num_largest_ == kReleaseRowCoded;
+  __device__ bool HasReleaseCodes(CacheCode code, int num_coded, int group) const {
+    return group == kReleaseRowGroup && largest_group_ == kReleaseRowGroup && code == CacheCode::kE4m3 &&
+           num_coded == kReleaseRowCoded && width_ == kReleaseRowWidth && num_largest_ == kReleaseRowCoded;
   }
   __device__ __forceinline__ void TakeReleaseCodes(int64_t row, Fault* fault) {
     static_assert(kReleaseRowWidth == kRegisterColumns * kThreads && kRegisterColumns == 4 &&
@@ -353,8 +390,7 @@ class RegisterRow {
   __device__ void Keep(int k, int num_columns, float value) {
     if (Column(k) < num_columns) values_[k] = RoundToBf16(value);
   }
-  // Stored codes of a group depend on the largest of its finite values: those of e2m1 are a warp's, those of
-  // e4m3 two warps'.
+  // The largest of a group's finite values, on which depends what is stored. A group is a warp's, or e4m3 of two warps.
   __device__ void FindLargest(const Places& places) {
 #pragma unroll
     for (int k = 0; k < kRegisterColumns; ++k) {
@@ -362,7 +398,7 @@ class RegisterRow {
       const float magnitude = Column(k) < places.coded ? MagnitudeOf(values_[k]) : 0.0F;
       largest_[k] = LargestOfWarp(isinf(magnitude) ? 0.0F : magnitude);
     }
-    if (!places.e4m3) return;
+    if (places.group == kRegisterWarpGroup) return;
     __shared__ float4 of_warps[kThreads / 32];
     const int warp = static_cast<int>(threadIdx.x) / 32;
     if (threadIdx.x % 32 == 0)
@@ -413,7 +449,8 @@ class RegisterRow {
   Values values_;
   Packed packed_ = {};     // Pack, TakeReleaseCodes
   Values largest_ = {};    // Maxima of the finite values of a column's group,
-  int num_largest_ = 0;    // and the columns of which they are known.
+  int num_largest_ = 0;    // the columns of which they are known,
+  int largest_group_ = 0;  // and the columns of such a group.
   Packed simulated_ = {};  // SimulateFp8, whether columns have codes or not,
   uint32_t most_ = 0;      // and the codes of the largest.
   const int width_;

@@ -301,4 +301,45 @@ __device__ void HadamardFp4Row(float* row, double* wide, int width, bool is_bf16
   __syncthreads();
 }
 
+// The scale of a group of e2m1 (hadamard_fp4), from its largest magnitude.
+__device__ __forceinline__ float Fp4GroupScale(float max, CacheScale kind) {
+  if (kind == CacheScale::kE4m3) return RoundToE4m3(fminf(fmaxf(max, 6 * 0x1p-9F) / 6.0F, 448.0F));
+  return PowerOfTwoScale(fmaxf(max, 6 * 0x1p-126F), __uint_as_float(0x3E2AAAABU));
+}
+// A NaN in a group makes all of it NaN.
+__device__ __forceinline__ float RoundToFp4Grid(float value, float scale, bool has_nan) {
+  return has_nan ? __uint_as_float(0x7FC00000U) : RoundToE2m1(value / scale) * scale;
+}
+
+// hadamard_fp4 without a rotation: sixteen lanes a group.
+template <int kThreads>
+__device__ void RoundFp4Row(float* row, int width, int group, CacheScale kind, bool is_bf16) {
+  constexpr int kLanes = 16;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int num_groups = width / group;
+  // Both groups of a warp go around together.
+#pragma unroll 1
+  for (int first = static_cast<int>(threadIdx.x) / 32 * 2; first < num_groups; first += kThreads / kLanes) {
+    const int g = first + static_cast<int>(threadIdx.x) % 32 / kLanes;
+    float* const values = row + g * group;
+    const int count = g < num_groups ? group : 0;
+    float max = 0.0F;
+    int has_nan = 0;
+    for (int i = lane; i < count; i += kLanes) {
+      max = fmaxf(max, fabsf(values[i]));
+      has_nan |= isnan(values[i]) ? 1 : 0;
+    }
+    for (int offset = kLanes / 2; offset > 0; offset /= 2) {
+      max = fmaxf(max, __shfl_xor_sync(kWholeWarp, max, offset));
+      has_nan |= __shfl_xor_sync(kWholeWarp, has_nan, offset);
+    }
+    const float scale = Fp4GroupScale(max, kind);
+    for (int i = lane; i < count; i += kLanes) {
+      const float rounded = RoundToFp4Grid(values[i], scale, has_nan != 0);
+      values[i] = is_bf16 ? RoundToBf16(rounded) : rounded;
+    }
+  }
+  __syncthreads();
+}
+
 }  // namespace dsv4::backend::cuda

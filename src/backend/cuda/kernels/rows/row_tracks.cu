@@ -104,8 +104,16 @@ __device__ void StepsInRegisters(const RowTrack& track, int64_t r, Fault* fault)
       ReportFault(fault, FaultKind::kPosition, r / rope->group, 0, position, 0);
     }
   }
-  if (simulated > 0) row.SimulateFp8(simulated);
+  if (simulated > 0) {
+    if (simulate->group == kRegisterGroup) {
+      row.SimulateFp8(simulated);
+    } else {
+      row.SimulateFp8OfWarps(simulated);
+    }
+  }
   if (track.First(RowStepKind::kHadamardFp4) != nullptr) row.HadamardFp4();
+  if (const RowStep* const step = track.First(RowStepKind::kRoundFp4); step != nullptr)
+    row.RoundFp4(step->group, step->scale);
   if (const RowStep* const step = track.First(RowStepKind::kScale); step != nullptr) row.Scale(step->factor);
   if (store != nullptr && store->code != CacheCode::kNone) {
     const auto pack = [&](const RegisterRow::Places& places) {
@@ -115,7 +123,7 @@ __device__ void StepsInRegisters(const RowTrack& track, int64_t r, Fault* fault)
             places, reinterpret_cast<unsigned char*>(run.destination) + (r - run.begin) * places.row_bytes);
       });
     };
-    if (row.HasReleaseCodes(store->code, store->num_columns)) {
+    if (row.HasReleaseCodes(store->code, store->num_columns, store->group)) {
       row.TakeReleaseCodes(r, fault);
       runs.ForEach(*store, r, [&](const StoredRun& run) {
         row.WriteReleaseRow(reinterpret_cast<unsigned char*>(run.destination) +
@@ -124,7 +132,7 @@ __device__ void StepsInRegisters(const RowTrack& track, int64_t r, Fault* fault)
     } else if (row.IsReleaseKey(store->code, store->num_columns)) {
       pack(RegisterRow::PlacesOfReleaseKey());
     } else {
-      pack(row.PlacesOf(store->code, store->num_columns));
+      pack(row.PlacesOf(store->code, store->num_columns, store->group));
     }
   } else if (store != nullptr) {
     runs.ForEach(*store, r, [&](const StoredRun& run) {
@@ -194,6 +202,9 @@ __device__ void StepsInSharedMemory(const RowTracks& p, const RowTrack& track, i
         break;
       case RowStepKind::kHadamardFp4:
         HadamardFp4Row<kThreads>(row, wide, width, is_bf16);
+        break;
+      case RowStepKind::kRoundFp4:
+        RoundFp4Row<kThreads>(row, width, step.group, step.scale, is_bf16);
         break;
       case RowStepKind::kScale:
 #pragma unroll 1

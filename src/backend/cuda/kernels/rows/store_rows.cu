@@ -44,7 +44,8 @@ __global__ void __launch_bounds__(kNarrowRowThreads)
     if (in_registers) {
       RegisterRow in_block(width);
       in_block.Load(from);
-      const RegisterRow::Places places = in_block.PlacesOf(format.code, static_cast<int>(format.num_coded));
+      const RegisterRow::Places places =
+          in_block.PlacesOf(format.code, static_cast<int>(format.num_coded), static_cast<int>(format.group));
       in_block.Pack(places, row, fault);
       in_block.WritePacked(places, to);
       __syncthreads();  // Shared values of Pack have been read.

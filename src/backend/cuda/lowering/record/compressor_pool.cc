@@ -44,7 +44,6 @@ void AppendHistories(std::span<const ops::CompressorSequence> sequences, int64_t
 }  // namespace
 
 Status CompressorPool(CudaContext& context, const ops::CompressorPoolArgs& args) {
-  if (args.ape.is_null()) return Unimplemented("compressor_pool: scores without ape are not on CUDA yet");
   const int64_t num_tokens = args.values.shape[0];
   if (args.values.num_elements() == 0) return {};
   const int64_t num_entries = context.NumberFrom(

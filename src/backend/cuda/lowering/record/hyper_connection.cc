@@ -37,6 +37,8 @@ HcPreParams ParamsOf(const ops::HcPreArgs& args, const double* dots, int num_par
           .base = args.base.as<const float>(),
           .post = args.post.as<float>(),
           .comb = args.comb.as<float>(),
+          .given = args.given.as<const float>(),
+          .pre = args.pre.as<float>(),
           .num_parts = num_parts,
           .mult = static_cast<int>(args.streams.shape[1]),
           .dim = args.streams.shape[2],
@@ -146,8 +148,6 @@ Status HcPost(CudaContext& context, const ops::HcPostArgs& args) {
 }
 
 Status HcPre(CudaContext& context, const ops::HcPreArgs& args) {
-  if (!args.given.is_null() || !args.pre.is_null())
-    return Unimplemented("hc_pre: given weights are not on CUDA yet");
   if (args.streams.num_elements() == 0) return {};
   HcPreShape shape = ShapeOf(args.streams, args.fn, args.u.data);
   shape.cluster_fits = [&] { return HoldsHcCluster(context, args.streams.shape[2], false); };
@@ -159,9 +159,10 @@ Status HcPre(CudaContext& context, const ops::HcPreArgs& args) {
   context.lowering().Record(
       {.kind = OpKind::kHcPre,
        .accesses = {.reads = {AccessOf(args.streams, Division::kStreamColumns), AccessOf(args.fn),
-                              AccessOf(args.scale), AccessOf(args.base)},
+                              AccessOf(args.scale), AccessOf(args.base), AccessOf(args.given)},
                     .writes = {AccessOf(args.u, Division::kTokenColumns),
-                               AccessOf(args.post, Division::kPost), AccessOf(args.comb, Division::kComb)}},
+                               AccessOf(args.post, Division::kPost), AccessOf(args.comb, Division::kComb),
+                               AccessOf(args.pre)}},
        .work = HcPreWork{.streams = args.streams.data,
                          .fn = args.fn.as<const float>(),
                          .u = args.u.data,
@@ -179,8 +180,11 @@ Status EngramMix(CudaContext& context, const ops::EngramMixArgs& args) {
 }
 
 Status HcHead(CudaContext& context, const ops::HcHeadArgs& args) {
-  if (!args.given.is_null()) return Unimplemented("hc_head: given weights are not on CUDA yet");
   if (args.streams.num_elements() == 0) return {};
+  if (!args.given.is_null()) {
+    LaunchHcHead(context, args, {.data = nullptr, .num_parts = 1, .pre = nullptr});
+    return {};
+  }
   DSV4_ASSIGN_OR_RETURN_STATUS(const HcDots dots, ComputeDots(context, args.streams, args.fn));
   LaunchHcHead(context, args, dots);
   return {};

@@ -64,39 +64,79 @@ Status ScoreAndChoose(CudaContext& context, const SequenceTable& table, const Sc
   if (choice.scored) {
     DSV4_ASSIGN_OR_RETURN_STATUS(score.scores, context.Scratch<float>(at_once * score.max_visible));
   }
-  const Plan<TopKPath> top_k =
-      ChooseTopK({.has_scores = choice.scored, .max_visible = score.max_visible}, context.limits());
-  context.Chose(top_k);
+  const TopKParams entries = {
+      .scores = score.scores,
+      .selected = choice.selected,
+      .stride = score.max_visible,
+      .max_items = choice.within == nullptr
+                       ? score.max_visible
+                       : std::min(score.max_visible, choice.num_blocks * choice.block_size),
+      .top_k = choice.top_k,
+      .ratio = score.ratio,
+      .rounded = choice.dtype == DType::kBF16,
+      .block_size = choice.within == nullptr ? 1 : static_cast<int>(choice.block_size),
+      .within = choice.within,
+      .num_blocks = static_cast<int>(choice.num_blocks),
+      .fault = context.fault()};
+  TopKParams blocks = entries;
+  if (choice.best != nullptr) {
+    blocks.max_items = (score.max_visible + choice.block_size - 1) / choice.block_size;
+    blocks.stride = blocks.max_items;
+    blocks.selected = choice.best;
+    blocks.top_k = choice.num_blocks;
+    blocks.block_size = static_cast<int>(choice.block_size);
+    if (choice.scored) {
+      DSV4_ASSIGN_OR_RETURN_STATUS(float* const of_blocks, context.Scratch<float>(at_once * blocks.stride));
+      blocks.scores = of_blocks;
+    }
+  }
+  const auto choose = [&](TopKParams params, int64_t begin, unsigned count) {
+    if (params.top_k == 0) return;
+    params.first_token = begin;
+    const Plan<TopKPath> plan =
+        ChooseTopK({.has_scores = choice.scored, .max_visible = params.max_items}, context.limits());
+    context.Chose(plan);
+    LaunchTopK(context, table, params, plan.kernel, count);
+  };
   for (int64_t begin = 0; begin < choice.num_tokens; begin += at_once) {
     const auto count = static_cast<unsigned>(std::min(at_once, choice.num_tokens - begin));
     score.first_token = begin;
     if (choice.scored) ScoreEntries(context, table, score, choice.dtype, count);
-    LaunchTopK(context, table,
-               {.scores = score.scores,
-                .selected = choice.selected,
-                .first_token = begin,
-                .max_visible = score.max_visible,
-                .top_k = choice.top_k,
-                .ratio = score.ratio,
-                .rounded = choice.dtype == DType::kBF16},
-               top_k.kernel, count);
+    choose(entries, begin, count);
+    if (choice.best != nullptr) {
+      if (choice.scored) {
+        LaunchBlockScores(context, table,
+                          {.scores = score.scores,
+                           .blocks = const_cast<float*>(blocks.scores),
+                           .first_token = begin,
+                           .max_visible = score.max_visible,
+                           .max_blocks = blocks.stride,
+                           .most_unscored = choice.num_blocks,
+                           .ratio = score.ratio,
+                           .block_size = blocks.block_size},
+                          count);
+      }
+      choose(blocks, begin, count);
+    }
     if (then) then(score.scores, begin, count);
   }
   return {};
 }
 
 Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
-  if (!args.within.is_null() || !args.best.is_null())
-    return Unimplemented("indexer_select: blocks of entries are not on CUDA yet");
   const int64_t num_tokens = args.q.shape[0];
   const int64_t num_heads = args.q.shape[1];
   const int64_t width = args.q.shape[2];
   const int64_t top_k = args.selected.shape[1];
-  if (num_tokens == 0 || top_k == 0) return {};
+  if (num_tokens == 0 || (top_k == 0 && args.best.is_null())) return {};
+  const TensorView& blocks = args.best.is_null() ? args.within : args.best;
+  const int64_t num_blocks = blocks.is_null() ? 0 : blocks.shape[1];
+  // Tokens that see no more are not scored.
+  const int64_t unscored = args.best.is_null() ? top_k : std::min(top_k, num_blocks * args.block_size);
   // For as many as there may soon be: the launches of a sequence's steps stay the same.
   const int64_t max_visible = context.NumberFrom(
-      args.sequences, [top_k, ratio = args.ratio](std::span<const ops::IndexerSequence> sequences) {
-        return EntriesInSteps(MostVisible(sequences, ratio), top_k);
+      args.sequences, [unscored, ratio = args.ratio](std::span<const ops::IndexerSequence> sequences) {
+        return EntriesInSteps(MostVisible(sequences, ratio), unscored);
       });
   DSV4_ASSIGN_OR_RETURN_STATUS(
       const SequenceTable table,
@@ -112,12 +152,13 @@ Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
                              .scores = nullptr,
                              .first_token = 0,
                              .max_visible = max_visible,
-                             .top_k = top_k,
+                             .top_k = unscored,
                              .ratio = args.ratio,
                              .num_heads = static_cast<int>(num_heads),
                              .width = static_cast<int>(width)};
   IndexerShape shape = ShapeOf(table, score, args.q.dtype, num_tokens);
   shape.clusters = [&] { return IndexerClusters(context); };
+  shape.blocks = num_blocks > 0;
   const Plan<IndexerPath> plan = ChooseIndexer(shape, context.limits());
   if (plan.kernel == IndexerPath::kCluster) {
     context.Chose(plan);
@@ -127,11 +168,17 @@ Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
                                         {.score = score,
                                          .dtype = args.q.dtype,
                                          .num_tokens = num_tokens,
-                                         .scored = max_visible > top_k,
+                                         .scored = max_visible > unscored,
                                          .selected = args.selected.as<int32_t>(),
-                                         .top_k = top_k},
+                                         .top_k = top_k,
+                                         .within = args.within.as<const int32_t>(),
+                                         .best = args.best.as<int32_t>(),
+                                         .num_blocks = num_blocks,
+                                         .block_size = std::max<int64_t>(args.block_size, 1)},
                                         {}));
   }
+  // With blocks to choose from a list may be shorter than those that attention knows without.
+  if (!args.within.is_null()) return {};
   context.lowering().Note({.kind = OpKind::kIndexerList,
                            .accesses = {},
                            .work = EntryListWork{.selected = args.selected.data,

@@ -26,6 +26,11 @@ struct ScoredChoice {
   bool scored;
   int32_t* selected;  // [num_tokens, top_k]
   int64_t top_k;
+  // Blocks of entries (ops/indexer_select.h); null: none. [num_tokens, num_blocks] each.
+  const int32_t* within = nullptr;
+  int32_t* best = nullptr;
+  int64_t num_blocks = 0;
+  int64_t block_size = 1;
 };
 using ChosenOf = std::function<void(const float* scores, int64_t first_token, unsigned num_tokens)>;
 Status ScoreAndChoose(CudaContext& context, const SequenceTable& table, const ScoredChoice& choice,

@@ -8,7 +8,6 @@
 #include "backend/cuda/kernels/sm100/block_scaled.h"
 #include "backend/cuda/lowering/lowering.h"
 #include "backend/cuda/lowering/select/linear.h"
-#include "backend/cuda/weights/activations.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -89,30 +88,9 @@ Status Multiply(CudaContext& context, const Weight& stored, int64_t num_groups, 
   return LinearOfAny(context, gemm);
 }
 
-// Activations in groups of 32 columns are rounded by a launch in front, to memory that is this op's alone. So what is recorded is launched
-// before the op ends, and shares no launch with others.
-Status RoundAndMultiply(CudaContext& context, const ops::LinearArgs& args) {
-  const int64_t num_tokens = args.x.shape[0];
-  if (num_tokens == 0) return {};
-  Weight weight = *args.weight;
-  weight.activation = ActivationQuant::kNone;
-  DSV4_ASSIGN_OR_RETURN_STATUS(
-      const ActivationRows rows,
-      PrepareActivations(context, args.x.data, args.x.dtype, args.x.strides[0], num_tokens, weight.cols,
-                         static_cast<int>(ActivationGroup(args.weight->activation)),
-                         KindOf(weight, DType::kBF16)));
-  TensorView rounded = args.x;
-  rounded.data = const_cast<void*>(rows.data);
-  rounded.dtype = rows.dtype;
-  rounded.strides[0] = rows.stride;
-  DSV4_RETURN_IF_ERROR(Multiply(context, weight, 1, rounded, rows.stride, args.y, args.y.strides[0]));
-  return context.lowering().Launch();
-}
-
 }  // namespace
 
 Status Linear(CudaContext& context, const ops::LinearArgs& args) {
-  if (args.weight->activation == ActivationQuant::kFp8Columns32) return RoundAndMultiply(context, args);
   return Multiply(context, *args.weight, 1, args.x, args.x.strides[0], args.y, args.y.strides[0]);
 }
 

@@ -1,6 +1,8 @@
 // Records of ops that turn rows into rows.
 #include "backend/cuda/lowering/record/rows.h"
 
+#include <fmt/format.h>
+
 #include <string>
 #include <utility>
 
@@ -84,6 +86,22 @@ RecordedOp RecordRope(CudaContext& context, const ops::RopeArgs& args) {
                                         .inverse = args.inverse}}};
 }
 
+// hadamard_fp4 of rows that are not rotated.
+Status RoundFp4(CudaContext& context, const ops::HadamardFp4Args& args) {
+  const Plan<RoundPath> plan = FirstFit(RoundRules(),
+                                        {.dtype = args.x.dtype,
+                                         .num_rows = args.x.shape[0],
+                                         .width = args.x.shape[1],
+                                         .group = args.group,
+                                         .x = args.x.data},
+                                        context.limits());
+  context.Chose(plan);
+  if (plan.kernel == RoundPath::kEights) return RoundFp4OfMany(context, args);
+  return AddRowStep(
+      context, InPlace(args.x, args.x.shape[1]),
+      {.kind = RowStepKind::kRoundFp4, .scale = args.scale, .group = static_cast<int>(args.group)});
+}
+
 }  // namespace
 
 Status RmsNorm(CudaContext& context, const ops::RmsNormArgs& args) {
@@ -161,9 +179,13 @@ Status SimulateFp8(CudaContext& context, const ops::SimulateFp8Args& args) {
 }
 
 Status HadamardFp4(CudaContext& context, const ops::HadamardFp4Args& args) {
-  if (!args.rotate || args.group != ops::kIndexerFp4Group || args.scale != CacheScale::kE8m0)
-    return Unimplemented("hadamard_fp4: rows that are not rotated, and other scales, are not on CUDA yet");
   if (args.x.num_elements() == 0) return {};
+  if (!args.rotate) return RoundFp4(context, args);
+  if (args.group != ops::kIndexerFp4Group || args.scale != CacheScale::kE8m0) {
+    return Unimplemented(fmt::format(
+        "op hadamard_fp4: rotated rows in groups of {}{}, this backend takes groups of {} with e8m0 scales",
+        args.group, args.scale == CacheScale::kE4m3 ? " with e4m3 scales" : "", ops::kIndexerFp4Group));
+  }
   return AddRowStep(context, InPlace(args.x, args.x.shape[1]), {.kind = RowStepKind::kHadamardFp4});
 }
 

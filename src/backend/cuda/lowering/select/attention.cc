@@ -13,8 +13,8 @@ constexpr int64_t CeilOf(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Queries are copied by 16 bytes, and rows are those of the release, or wide.
 bool FitsHopper(const AttentionShape& s, const DeviceLimits& d) {
-  return d.has_wgmma() && s.rows != StoredForm::kAny && IsAligned(s.q, 16) && s.dtype == DType::kBF16 &&
-         s.head_dim == 512;
+  return d.has_wgmma() && (s.rows == StoredForm::kWide || s.rows == StoredForm::kRelease) &&
+         IsAligned(s.q, 16) && s.dtype == DType::kBF16 && s.head_dim == 512;
 }
 
 bool FitsColumns(const AttentionShape& s, const DeviceLimits& d) {
@@ -105,8 +105,11 @@ int BlocksOfAttentionOverRanks(int64_t tiles, int64_t clusters,
 }
 
 bool WidensFirst(const RowReads& reads) {
-  return reads.rows == StoredForm::kRelease && reads.num_tokens >= kMinWidenedTokens &&
-         reads.num_rows <= kMaxWidenedRows && reads.num_reads >= kMinReadsOfRow * reads.num_rows;
+  const bool is_v41 = reads.rows == StoredForm::kV41;
+  if (!is_v41 && reads.rows != StoredForm::kRelease) return false;
+  return reads.num_tokens >= (is_v41 ? kMinColumnsTokens : kMinWidenedTokens) &&
+         reads.num_rows <= (is_v41 ? 4 : 1) * kMaxWidenedRows &&
+         reads.num_reads >= kMinReadsOfRow * reads.num_rows;
 }
 
 int64_t InSteps(int64_t count) {

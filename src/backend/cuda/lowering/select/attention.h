@@ -85,9 +85,10 @@ struct RowReads {
   int64_t num_reads = 0;  // Reads of all tokens.
 };
 bool WidensFirst(const RowReads& reads);
-inline constexpr int64_t kMinWidenedTokens = 65;  // For fewer a launch more would cost what it saves.
+// For fewer a launch more would cost what it saves. Rows of V4.1, which Hopper's kernels read wide alone, from kMinColumnsTokens on.
+inline constexpr int64_t kMinWidenedTokens = 65;
 inline constexpr int64_t kMinReadsOfRow = 4;
-inline constexpr int64_t kMaxWidenedRows = int64_t{1} << 16;  // 64 MiB.
+inline constexpr int64_t kMaxWidenedRows = int64_t{1} << 16;  // 64 MiB; four times that of V4.1.
 
 // `count` or a little more: 1, 2, 3, 4, 6, 8, 12, 16, ... Launches whose size follows the context are made for such numbers, so that a
 // sequence's next step is launched as the one before it, and runs as the same graph.

@@ -29,9 +29,9 @@ bool FitsFp8(const DeviceWeight& w) {
 // grouped_gemm_wide and _narrow: FP4, rows for a cluster of two blocks of 128 or for a block of 256.
 bool FitsWide(const DeviceWeight& w) {
   const bool nvfp4 = w.kind == MatmulKind::kMmaNvFp4;
-  return (nvfp4 || w.kind == MatmulKind::kMmaMxFp4) && !RoundsFine(w) && w.rows % 256 == 0 &&
-         w.cols % 128 == 0 && w.scale_cols == w.cols / (nvfp4 ? kNvFp4Block : kMxFp4Block) &&
-         IsAligned(w.data, 16) && IsAligned(w.scale, nvfp4 ? 2 : 1);
+  return (nvfp4 || w.kind == MatmulKind::kMmaMxFp4) && w.rows % 256 == 0 && w.cols % 128 == 0 &&
+         w.scale_cols == w.cols / (nvfp4 ? kNvFp4Block : kMxFp4Block) && IsAligned(w.data, 16) &&
+         IsAligned(w.scale, nvfp4 ? 2 : 1);
 }
 
 bool AreFp4(const ExpertsShape& s) {

@@ -23,7 +23,7 @@ bool FitsMma(const IndexerShape& s, const DeviceLimits&) {
 }
 
 bool FitsCluster(const IndexerShape& s, const DeviceLimits& d) {
-  return d.has_clusters() && FitsMma(s, d) && s.max_visible > s.top_k &&
+  return d.has_clusters() && !s.blocks && FitsMma(s, d) && s.max_visible > s.top_k &&
          s.max_visible <= kIndexerClusterEntries && s.clusters && s.num_tokens <= s.clusters();
 }
 
@@ -46,7 +46,7 @@ bool FitsAll(const IndexerShape&, const DeviceLimits&) { return true; }
 
 constexpr std::array<Rule<IndexerPath, IndexerShape>, 5> kRules = {{
     {IndexerPath::kCluster, "indexer/indexer_cluster",
-     "up to 4096 entries, as long as all clusters are resident", FitsCluster},
+     "up to 4096 entries, as long as all clusters are resident; without candidate blocks", FitsCluster},
     {IndexerPath::kWgmma, "indexer/indexer_wgmma",
      "64 heads of 128, 8 tokens a sequence, 2^17 scores; then indexer/top_k", FitsWgmma},
     {IndexerPath::kDecode, "indexer/indexer_decode",

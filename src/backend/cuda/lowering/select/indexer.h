@@ -20,6 +20,7 @@ struct IndexerShape {
   int64_t top_k = 0;
   StoredForm keys = StoredForm::kWide;
   int64_t rows_per_page = 1;  // Keys'.
+  bool blocks = false;        // Candidate blocks are chosen, or chosen from.
   // Clusters of indexer_cluster that the device has room for.
   std::function<int64_t()> clusters;
 };

@@ -47,8 +47,11 @@ bool FitsSplitK(const LinearShape& s, const DeviceLimits& d) {
       s.x_stride % 8 != 0) {
     return false;
   }
+  // A thread's rows lie in one block of rows.
+  if (shape.kind == StreamKind::kMxFp8 && s.num_groups > 1 && s.rows_per_group() % kGemvTileRows != 0)
+    return false;
   // The rows of a tile share their scales.
-  if (shape.kind != StreamKind::kBf16 &&
+  if (HasScaledSums(shape.kind) &&
       (w.block_rows % kSplitKRows != 0 || (s.num_groups > 1 && s.rows_per_group() % kSplitKRows != 0))) {
     return false;
   }
@@ -72,7 +75,7 @@ bool FitsTmaBf16(const LinearShape& s, const DeviceLimits& d) {
   // Groups begin with tiles, whose rows are packed in groups of 16.
   if (s.num_groups > 1 && s.rows_per_group() % 16 != 0) return false;
   return w.kind == MatmulKind::kMmaFp8 ? w.block_rows % 2 == 0
-                                       : SegmentColsOf(MatmulKind::kMmaBf16, w.cols) % kSplitKChunk == 0;
+                                       : SegmentColsOf(w.kind, w.cols) % kSplitKChunk == 0;
 }
 
 bool FitsMma(const LinearShape& s, const DeviceLimits&) { return s.weight.kind != MatmulKind::kGeneral; }
@@ -118,6 +121,7 @@ bool HasBlockScaled(BlockScaledMode mode, const DeviceWeight& w) {
     case MatmulKind::kMmaMxFp4:
       return w.quantized_x && w.cols % 128 == 0 && IsAligned(w.scale, 4);
     case MatmulKind::kMmaBf16:
+    case MatmulKind::kMmaMxFp8:
     case MatmulKind::kMmaNvFp4:
     case MatmulKind::kGeneral:
       return false;
@@ -127,17 +131,17 @@ bool HasBlockScaled(BlockScaledMode mode, const DeviceWeight& w) {
 
 int SegmentColsOf(MatmulKind kind, int64_t cols) {
   constexpr int64_t kSegments = 8;
-  const int64_t unit = kind == MatmulKind::kMmaBf16 ? 32 : (kind == MatmulKind::kMmaFp8 ? 64 : 128);
+  const bool fp8 = kind == MatmulKind::kMmaFp8 || kind == MatmulKind::kMmaMxFp8;
+  const int64_t unit = kind == MatmulKind::kMmaBf16 ? 32 : (fp8 ? 64 : 128);
   return static_cast<int>(CeilOf(CeilOf(cols, unit), kSegments) * unit);
 }
 
 bool FitsWgmma(const DeviceWeight& w) {
-  if (w.kind == MatmulKind::kGeneral || w.cols % 128 != 0 || !IsAligned(w.data, 16) || RoundsFine(w))
-    return false;
+  if (w.kind == MatmulKind::kGeneral || w.cols % 128 != 0 || !IsAligned(w.data, 16)) return false;
   const bool fp4 = w.kind == MatmulKind::kMmaMxFp4 || w.kind == MatmulKind::kMmaNvFp4;
   const int64_t stages = w.kind == MatmulKind::kMmaBf16 ? 2 : (fp4 ? 6 : 4);
   return SegmentColsOf(w.kind, w.cols) % 64 == 0 && 2 * (w.cols / 128) >= stages - 1 &&
-         (!fp4 || IsAligned(w.scale, 4));
+         (!(fp4 || w.kind == MatmulKind::kMmaMxFp8) || IsAligned(w.scale, 4));
 }
 
 }  // namespace dsv4::backend::cuda

@@ -65,8 +65,9 @@ inline bool CanPack(const void* x, int64_t stride, int64_t cols) {
   return cols % 128 == 0 && stride % 8 == 0 && IsAligned(x, 16);
 }
 inline bool CanPackWeight(const DeviceWeight& weight) {
-  return (weight.kind == MatmulKind::kMmaBf16 || weight.kind == MatmulKind::kMmaFp8) &&
-         weight.cols % 128 == 0 && IsAligned(weight.data, 16) && !RoundsFine(weight);
+  return (weight.kind == MatmulKind::kMmaBf16 || weight.kind == MatmulKind::kMmaFp8 ||
+          weight.kind == MatmulKind::kMmaMxFp8) &&
+         weight.cols % 128 == 0 && IsAligned(weight.data, 16);
 }
 // weights/operand_layout_fp8.h: the same for FP8.
 inline bool CanPackFp8Weight(const DeviceWeight& weight) {

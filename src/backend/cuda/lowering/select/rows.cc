@@ -77,6 +77,16 @@ constexpr std::array<Rule<StorePath, StoreShape>, 3> kStoreRules = {{
     {StorePath::kPack, "rows/store_rows", "rows that are packed", FitsPack},
     {StorePath::kCopy, "rows/store_rows", "the rest: bytes are copied", FitsAll<StoreShape>},
 }};
+constexpr std::array<Rule<RoundPath, RoundShape>, 2> kRoundRules = {{
+    {RoundPath::kEights, "rows/many_heads",
+     "from 1024 rows in bf16, groups of 16 or 32: eight columns a thread",
+     [](const RoundShape& s, const DeviceLimits&) {
+       return s.dtype == DType::kBF16 && s.num_rows >= kManyHeadRows &&
+              (s.group == kRegisterHalfGroup || s.group == kRegisterWarpGroup) && s.width % s.group == 0 &&
+              IsAligned(s.x, 16);
+     }},
+    {RoundPath::kRows, "rows/row_tracks", "the rest: a step on rows", FitsAll<RoundShape>},
+}};
 constexpr std::array<Rule<PoolPath, PoolShape>, 2> kPoolRules = {{
     {PoolPath::kRows, "rows/row_tracks",
      "entries of up to 8 tokens, up to 512 columns by 4, in bf16: a step on rows", FitsPooledRows},
@@ -100,13 +110,15 @@ std::span<const Rule<HeadsPath, HeadsShape>> RopeRules() { return kRopeRules; }
 std::span<const Rule<RowsPath, RowsShape>> RowsRules() { return kRowsRules; }
 std::span<const Rule<ScalePath, ScaleShape>> ScaleRules() { return kScaleRules; }
 std::span<const Rule<StorePath, StoreShape>> StoreRules() { return kStoreRules; }
+std::span<const Rule<RoundPath, RoundShape>> RoundRules() { return kRoundRules; }
 std::span<const Rule<PoolPath, PoolShape>> PoolRules() { return kPoolRules; }
 std::span<const Rule<ElementsPath, ElementsShape>> SwigluRules() { return kSwigluRules; }
 std::span<const Rule<ElementsPath, ElementsShape>> MoeCombineRules() { return kCombineRules; }
 
 bool PacksInRegisters(const CacheFormat& format, int64_t width) {
   if (width > kMaxRegisterRow || format.scale != CacheScale::kE8m0) return false;
-  if (format.code == CacheCode::kE4m3) return format.group == kRegisterGroup;
+  if (format.code == CacheCode::kE4m3)
+    return IsRegisterE4m3Group(format.group) && format.num_coded % format.group == 0;
   return format.group == kRegisterE2m1Group && format.num_coded == width;
 }
 

@@ -93,10 +93,27 @@ inline constexpr size_t kMaxJoinedRuns = 64;
 inline constexpr int kRegisterColumns = 4;  // A thread's.
 inline constexpr int kMaxRegisterRow = kRegisterColumns * kNarrowRowThreads;
 inline constexpr int kRegisterGroup = 64;
+inline constexpr int kRegisterWarpGroup = 32;  // V4.1's: of a warp, e4m3 and e2m1 alike.
 inline constexpr int kRegisterE2m1Group = 32;
-// Limits of PooledRow (kernels/rows/compressor_rows.cuh): so many tokens of an entry, and columns.
+inline constexpr int kRegisterHalfGroup = 16;  // V4.1's entries: of half a warp.
+// Groups of e4m3 that are rounded and packed in registers.
+constexpr bool IsRegisterE4m3Group(int64_t group) {
+  return group == kRegisterGroup || group == kRegisterWarpGroup;
+}
+// Limits of PooledRow (kernels/rows/compressor_rows.cuh) takes: so many tokens of an entry, and columns.
 inline constexpr int kMaxPooledInRows = 8;
 inline constexpr int64_t kMaxPooledWidth = kMaxRegisterRow;
+
+// hadamard_fp4 without a rotation: a step on rows, or a launch of its own.
+struct RoundShape {
+  DType dtype = DType::kBF16;
+  int64_t num_rows = 0;
+  int64_t width = 0;
+  int64_t group = 0;
+  const void* x = nullptr;
+};
+enum class RoundPath : uint8_t { kEights, kRows };
+std::span<const Rule<RoundPath, RoundShape>> RoundRules();
 
 inline constexpr int64_t kManyElements = int64_t{1} << 20;
 inline constexpr int64_t kMaxRouterAndSwigluTokens = 8;  // More fill the device without sharing a launch.

@@ -51,6 +51,8 @@ struct HcPreParams {
   const float* base;
   float* post;
   float* comb;
+  const float* given;  // Weights of the streams in u; null: those that this hc_pre makes,
+  float* pre;          // which go here. Null: nowhere.
   int num_parts;
   int mult;
   int64_t dim;

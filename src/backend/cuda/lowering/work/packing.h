@@ -14,7 +14,7 @@ struct PackedTokensWork {
   int64_t stride;
   int64_t num_rows;
   int64_t cols;
-  bool quantize;
+  int group;
   MatmulKind kind;
   const uint16_t* packed;  // Scratch: where the op that runs would pack them.
   int64_t packed_rows;

@@ -23,11 +23,12 @@ enum class RowStepKind : uint8_t {
   kRope,
   kSimulateFp8,
   kHadamardFp4,
+  kRoundFp4,
   kScale,
   kStore,
   kHistory,
 };
-inline constexpr int kNumRowStepKinds = 9;
+inline constexpr int kNumRowStepKinds = 10;
 
 // Rows [begin, end) of the source go to `destination`.
 struct StoredRun {
@@ -54,10 +55,12 @@ struct CompressorHistory {
 // One step. What a kind does not name is unused and zero.
 struct RowStep {
   RowStepKind kind = RowStepKind::kScale;
-  bool inverse = false;               // kRope
-  CacheCode code = CacheCode::kNone;  // kStore: rows are packed, with e8m0 scales (PackedFormat).
-  int num_columns = 0;                // kSimulateFp8, kStore; kRope: frequencies; kPool, kHistory: ratio
-  int group = 0;  // kSimulateFp8, kStore: columns; kRope: rows that share a position; kPool: 1 with overlap
+  bool inverse = false;                  // kRope
+  CacheCode code = CacheCode::kNone;     // kStore: rows are packed, with e8m0 scales (PackedFormat).
+  CacheScale scale = CacheScale::kE8m0;  // kRoundFp4
+  int num_columns = 0;                   // kSimulateFp8, kStore; kRope: frequencies; kPool, kHistory: ratio
+  // kSimulateFp8, kRoundFp4, kStore: columns; kRope: rows that share a position; kPool: 1 with overlap
+  int group = 0;
   float factor = 0.0F;                            // kRmsNorm, kHeadRmsNorm: eps; kScale
   const float* weight = nullptr;                  // kRmsNorm; kRope: the frequencies; kPool, kHistory: ape
   const int32_t* positions = nullptr;             // kRope
