@@ -52,7 +52,7 @@ StateKeeper::StateKeeper(EngineCore& core)
 }
 
 void StateKeeper::Keep(const Sequence& sequence) {
-  if (store_.enabled() && sequence.state && !sequence.state->poisoned()) {
+  if (store_.enabled() && sequence.state && !sequence.state->poisoned() && sequence.state->whole()) {
     store_.Keep(sequence.request.cache_salt, sequence.Known(), *sequence.state);
     if (core_.options.prefix_disk != nullptr) {
       core_.options.prefix_disk->Offer(sequence.request.cache_salt, sequence.Known(), *sequence.state);
@@ -63,7 +63,7 @@ void StateKeeper::Keep(const Sequence& sequence) {
 void StateKeeper::KeepIfWanted(const Sequence& sequence) {
   if (sequence.IsKeptAt(sequence.length())) {
     Keep(sequence);
-  } else if (sequence.IsCheckpoint(sequence.length())) {
+  } else if (sequence.IsCheckpoint(sequence.length()) && sequence.state->whole()) {
     store_.Keep(sequence.request.cache_salt, sequence.Known(), *sequence.state);
   }
 }
