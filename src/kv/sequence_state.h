@@ -121,7 +121,7 @@ class SequenceState {
 
   // Takes the last num_tokens back. InvalidArgument when negative or more than length(); FailedPrecondition
   // when a ring no longer holds a row that is needed again (always possible up to max_rewind_tokens behind
-  // the longest length reached), or the shorter state would not be whole.
+  // the longest length reached). The same where the shorter state would not be whole.
   Status Rewind(int64_t num_tokens);
   // An empty sequence again, as after Create; also ends a poisoned state or an append.
   void Reset();
@@ -151,7 +151,7 @@ class SequenceState {
   SequenceState(const SequenceState&) = default;  // Shares memory; see Fork.
 
   bool Lacks(int64_t length) const { return length > left_out_from_ && length < whole_from_; }
-  // Where nothing is left out at or behind a length, nothing is remembered of it.
+  // Forgets it where nothing is left out in front of a length.
   void ForgetLeftOut(int64_t length);
   // Without the appending and the poisoned case, which callers check.
   Status CheckIdle(std::string_view action) const;

@@ -50,7 +50,7 @@ TEST(SequenceState, WhatLacksRowsIsNotWhole) {
   EXPECT_THAT(state.Rewind(2).message(),
               HasSubstr("rows of a prompt's beginning were left out, want 30 or more"));
   EXPECT_FALSE(state.Fork()->whole());
-  // A failed append changes nothing; one that is taken back to where nothing was left out ends it.
+  // A failed append changes nothing; a state that is taken back far enough is whole.
   ASSERT_TRUE(state.BeginAppend(3).ok());
   state.LeaveOut(50);
   state.AbandonAppend();
@@ -67,7 +67,7 @@ TEST(SequenceState, WhatLacksRowsIsNotWhole) {
   EXPECT_TRUE(state.Snapshot()->Serialize(1).has_value());
   EXPECT_EQ(state.Rewind(3).code(), StatusCode::kFailedPrecondition);
   EXPECT_TRUE(state.Rewind(2).ok());
-  // What comes behind may be left out again.
+  // Rows behind may be left out again.
   append(6, 0);
   append(6, 60);
   EXPECT_FALSE(state.whole());

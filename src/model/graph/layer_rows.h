@@ -1,4 +1,4 @@
-// What of a model's layers steps have run, in rows.
+// LayerRows: the part of a model's layers that steps have run.
 #pragma once
 
 #include <cstdint>

@@ -63,7 +63,7 @@ int64_t ExactFrom(const kv::SequenceState& state, int64_t count, int64_t num_wan
   const int64_t end = state.length() + count;
   int64_t exact_from = end + num_following - MostKeptRows(state.layout());
   if (num_wanted > 0) exact_from = std::min(exact_from, end - num_wanted);
-  // What an earlier step has left out cannot be made up for.
+  // Rows that an earlier step has left out cannot be made up for.
   return std::max(exact_from, state.whole() ? 0 : state.whole_from());
 }
 

@@ -113,7 +113,7 @@ struct SequenceChunk {
   kv::SequenceState* state = nullptr;  // Made by this model's NewSequence.
   std::span<const int32_t> tokens;     // They follow the state's length.
   LogitsRows logits = LogitsRows::kLast;
-  // Known tokens of a prompt that will follow in later steps, whatever happens: layers behind the last one that makes entries leave out what
+  // Known tokens of a prompt that will follow in later steps, whatever happens. Layers behind the last one that makes entries leave out what
   // only positions in front of these want (pass_tail.h). Until they have followed the state may not be whole (kv::SequenceState::whole).
   // It then has no logits and no draft, and goes on with the prompt alone.
   int64_t num_following = 0;
