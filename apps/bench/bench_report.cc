@@ -67,6 +67,8 @@ Json RowJson(const BenchRow& row) {
                {"weight_bytes", row.cost.weight_bytes},
                {"cache_bytes", row.cost.cache_bytes},
                {"multiply_adds", row.cost.multiply_adds},
+               {"layer_rows", row.layer_rows.run},
+               {"layer_rows_of_all", row.layer_rows.all},
                {"bytes_without_replication", row.bytes_without_replication},
                {"machine_read_bytes_per_second", row.Machine().read_bandwidth},
                {"machine_multiply_adds_per_second", row.Machine().multiply_adds},
@@ -146,6 +148,10 @@ std::vector<BenchSummary> Summarize(const BenchReport& report) {
       add(fmt::format(", of those at {:.2f} GB/s", row.disk_rate / 1e9),
           100.0 * read / row.disk_rate / row.Mean(), "% of the disk's bound");
     }
+    if (row.layer_rows.run < row.layer_rows.all)
+      add(fmt::format(", {} of {} rows of layers run", row.layer_rows.run, row.layer_rows.all),
+          100.0 * static_cast<double>(row.layer_rows.run) / static_cast<double>(row.layer_rows.all),
+          "% of all");
     if (!row.prefill) add(" / layer", row.Median() * 1e6 / static_cast<double>(report.num_layers), "us");
     // Beside ranks that divide a token's bytes evenly.
     if (row.bytes_without_replication > 0 && row.Machine().read_bandwidth > 0) {

@@ -182,7 +182,9 @@ Result<BenchRow> BenchRuns::Prefill(int64_t tokens) {
   diag::OpProfile profile(*backend_.inner().context);
   const diag::HookedBackend::Scope scope(backend_, profile.Hooks());
   const ExchangesInProfile exchanges(options_.exchanges, profile);
+  const model::LayerRows rows = model_.layer_rows();
   DSV4_ASSIGN_OR_RETURN(output, Step(state, 0, 1, ids));
+  row.layer_rows = {.run = model_.layer_rows().run - rows.run, .all = model_.layer_rows().all - rows.all};
   row.cost = profile.total_cost();
   row.profiled_steps = 1;
   if (options_.profile) row.ops = profile.ops();

@@ -35,6 +35,7 @@ struct BenchRow {
   diag::OpCost cost;  // Cost of one step, the mean of those timed.
   std::vector<diag::OpTime> ops;  // With profiling: sums over profiled_steps steps.
   int64_t profiled_steps = 0;
+  model::LayerRows layer_rows;  // A prefill's.
   // Counts over all timed steps: chosen experts of the tier `cached` that were on the GPU, and that were
   // brought.
   int64_t cache_hits = 0;

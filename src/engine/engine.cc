@@ -99,7 +99,8 @@ Result<RequestId> Engine::Submit(Request request) {
   if (request.publish && core.options.prefix_disk != nullptr)
     sequence->KeepAt(core.MostReusable(prompt_tokens));
   if (parts_->keeper.enabled() && core.options.checkpoint_tokens > 0) {
-    sequence->checkpoint_every = std::max(core.options.checkpoint_tokens, prompt_tokens / kMostCheckpoints);
+    sequence->checkpoint_every = std::max({core.options.checkpoint_tokens, prompt_tokens / kMostCheckpoints,
+                                           kTailsApart * core.model.tail_rows()});
   }
   sequence->sampler.SeePrompt(sequence->tokens);
   sequence->request = std::move(request);

@@ -80,5 +80,7 @@ struct EngineOptions {
 
 constexpr double kGapAim = 0.1;
 constexpr int64_t kMostCheckpoints = 8;  // In one prompt: their rings are not shared.
+// A state is kept whole at the price of a tail's rows (model::Model::tail_rows), which a prompt without it leaves out.
+constexpr int64_t kTailsApart = 8;
 
 }  // namespace dsv4::engine

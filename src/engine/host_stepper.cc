@@ -82,12 +82,17 @@ HostStepper::Plan HostStepper::MakePlan() {
       tokens = sequence.rows;
     }
     plan.num_rows += static_cast<int64_t>(tokens.size());
+    const model::LogitsRows logits = verifies || sequence.wants_scores() || core_.options.observer != nullptr
+                                         ? model::LogitsRows::kAll
+                                     : plan.IsLast(i) ? model::LogitsRows::kLast
+                                                      : model::LogitsRows::kNone;
+    const int64_t end = sequence.length() + chunk.num_tokens;
     plan.batch.push_back({.state = &*sequence.state,
                           .tokens = tokens,
-                          .logits = verifies || sequence.wants_scores() || core_.options.observer != nullptr
-                                        ? model::LogitsRows::kAll
-                                    : plan.IsLast(i) ? model::LogitsRows::kLast
-                                                     : model::LogitsRows::kNone});
+                          .logits = logits,
+                          .num_following = logits == model::LogitsRows::kNone
+                                               ? std::max<int64_t>(0, sequence.ReadsTo() - end)
+                                               : 0});
   }
   return plan;
 }
@@ -150,6 +155,7 @@ Result<bool> HostStepper::RunOnBackend(const Plan& plan) {
     const Sequence& sequence = *core_.running[plan.schedule[i].sequence];
     model::DecodeChunk chunk = {.state = plan.batch[i].state,
                                 .chooses = plan.IsLast(i) && sequence.max_tokens > 0,
+                                .num_following = plan.batch[i].num_following,
                                 .choice = sequence.sampler.ChoiceAfter(0),
                                 .biases = sequence.sampler.biases()};
     if (plan.pending[plan.schedule[i].sequence].num_tokens == 1 && sequence.num_output_tokens() > 0) {

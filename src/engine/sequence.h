@@ -90,6 +90,11 @@ struct Sequence {
     return checkpoint_every > 0 && position % checkpoint_every == 0 &&
            position + checkpoint_every <= num_prompt_tokens;
   }
+  // The length up to which it reads what it knows, whatever happens, without its state being looked at.
+  int64_t ReadsTo() const {
+    const int64_t kept = NextKept();
+    return kept > 0 ? kept : static_cast<int64_t>(tokens.size());
+  }
   // The next length at which the state is kept, or 0.
   int64_t NextKept() const {
     const auto next = std::upper_bound(keep_at.begin(), keep_at.end(), length());

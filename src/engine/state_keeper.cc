@@ -52,7 +52,7 @@ StateKeeper::StateKeeper(EngineCore& core)
 }
 
 void StateKeeper::Keep(Sequence& sequence) {
-  if (!store_.enabled() || !sequence.state || sequence.state->poisoned()) return;
+  if (!store_.enabled() || !sequence.state || sequence.state->poisoned() || !sequence.state->whole()) return;
   const uint64_t salt = sequence.request.cache_salt;
   store_.Keep(salt, sequence.Known(), *sequence.state);
   PrefixDisk* disk = core_.options.prefix_disk;
@@ -67,7 +67,7 @@ void StateKeeper::Keep(Sequence& sequence) {
 void StateKeeper::KeepIfWanted(Sequence& sequence) {
   if (sequence.IsKeptAt(sequence.length())) {
     Keep(sequence);
-  } else if (sequence.IsCheckpoint(sequence.length())) {
+  } else if (sequence.IsCheckpoint(sequence.length()) && sequence.state->whole()) {
     store_.Keep(sequence.request.cache_salt, sequence.Known(), *sequence.state);
   }
 }

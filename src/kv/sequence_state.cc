@@ -68,6 +68,7 @@ void SequenceState::Reset() {
   lineage_.Cut(0);
   num_appending_ = 0;
   append_begin_ = -1;
+  append_whole_from_ = left_out_from_ = whole_from_ = 0;
   num_draft_slots_ = 0;
   poisoned_ = false;
   classes_ = ClassHistory(layout_->look_back, layout_->max_rewind_tokens);
@@ -125,6 +126,11 @@ Status SequenceState::BeginDraft() {
     return FailedPrecondition("sequence state, draft: the layout has no drafter");
   }
   if (length_ == 0) return FailedPrecondition("sequence state, draft: got no tokens, want at least 1");
+  if (!whole()) {
+    return FailedPrecondition(fmt::format(
+        "sequence state, draft: at {} tokens of a prompt that is read to {} at least, want all of it",
+        length_, whole_from_));
+  }
   if (home_.here) DSV4_RETURN_IF_ERROR(OwnRings());
   drafting_ = true;
   return {};
@@ -189,6 +195,12 @@ void SequenceState::CommitAppend() {
   append_classes_.resize(static_cast<size_t>(num_appending_), kNoClass);
   classes_.Append(append_classes_);
   append_classes_.clear();
+  if (append_whole_from_ > 0) {
+    // As far as a state may be taken back, an older gap counts with this one.
+    if (whole_from_ == 0 || length_ >= whole_from_ + layout_->max_rewind_tokens) left_out_from_ = length_;
+    whole_from_ = std::max(whole_from_, append_whole_from_);
+    append_whole_from_ = 0;
+  }
   length_ += num_appending_;
   lineage_.Extend(length_);
   num_appending_ = 0;
@@ -206,8 +218,10 @@ void SequenceState::RollBack(int64_t length) {
   const int64_t end = length_ + num_appending_;
   num_appending_ = 0;
   append_begin_ = -1;
+  append_whole_from_ = 0;
   draft_count_ = 0;
   length_ = length;
+  ForgetLeftOut(length_);
   lineage_.Cut(length_);
   num_draft_slots_ = std::min(num_draft_slots_, layout_->MostDraftSlots(length));
   MarkOverwritten(end);
@@ -255,6 +269,15 @@ void SequenceState::UseAppendRows(int64_t first) {
   append_begin_ = first;
 }
 
+void SequenceState::LeaveOut(int64_t whole_from) {
+  DSV4_CHECK(appending()) << "length " << length_;
+  append_whole_from_ = whole_from;
+}
+
+void SequenceState::ForgetLeftOut(int64_t length) {
+  if (length <= left_out_from_) left_out_from_ = whole_from_ = 0;
+}
+
 void SequenceState::EntryRuns(int layer, PageKind kind, int64_t source_begin,
                               std::vector<RowRun>* runs) const {
   DSV4_CHECK(appending() && layout_->HasPages(layer, kind))
@@ -291,8 +314,14 @@ Status SequenceState::Rewind(int64_t num_tokens) {
         layer, RingKindName(kind), num_tokens, length_, needed, ring.first_row, layout_->max_rewind_tokens));
   });
   DSV4_RETURN_IF_ERROR(status);
+  if (num_tokens > 0 && Lacks(new_length)) {
+    return FailedPrecondition(fmt::format(
+        "sequence state, rewind: at {} tokens rows of a prompt's beginning were left out, want {} or more",
+        new_length, whole_from_));
+  }
   DSV4_RETURN_IF_ERROR(classes_.Cut(new_length).WithContext("sequence state, rewind"));
   length_ = new_length;
+  ForgetLeftOut(length_);
   lineage_.Cut(length_);
   num_draft_slots_ = std::min(num_draft_slots_, layout_->MostDraftSlots(length_));
   ForEachRing([&](int, RingKind, RingPlace& ring) { ring.first_row = std::min(ring.first_row, new_length); });

@@ -66,6 +66,10 @@ class SequenceState {
   // An abandoned append overwrote rows that the next token needs: only Reset and Restore help.
   bool poisoned() const { return poisoned_; }
   bool appending() const { return num_appending_ > 0; }
+  // Any token may follow. Otherwise a prompt is half read, rows of its end were not computed (LeaveOut), and its own tokens have to follow.
+  bool whole() const { return !Lacks(length_); }
+  // The length from which on the state is whole.
+  int64_t whole_from() const { return whole_from_; }
 
   // Whether the next num_tokens may follow, in appends of at most max_chunk_tokens: InvalidArgument when
   // there are none, OutOfRange past max_positions, FailedPrecondition when poisoned or appending.
@@ -96,6 +100,8 @@ class SequenceState {
   bool WindowFits() const;
   // The window rows of the append come from position `first` on alone, as WindowRuns and WindowFits then say; until it ends.
   void UseAppendRows(int64_t first);
+  // The append lacks window rows of some layers: once it is committed, no length in front of `whole_from` is whole.
+  void LeaveOut(int64_t whole_from);
   // Places of the append's window rows, the last of them that the ring keeps, and where those of its completed entries go that belong
   // here; source rows, one for every token or completed entry, count from `source_begin`. Appends to *runs.
   void WindowRuns(int layer, int64_t source_begin, std::vector<RowRun>* runs) const;
@@ -115,12 +121,12 @@ class SequenceState {
 
   // Takes the last num_tokens back. InvalidArgument when negative or more than length(); FailedPrecondition
   // when a ring no longer holds a row that is needed again (always possible up to max_rewind_tokens behind
-  // the longest length reached).
+  // the longest length reached). The same where the shorter state would not be whole.
   Status Rewind(int64_t num_tokens);
   // An empty sequence again, as after Create; also ends a poisoned state or an append.
   void Reset();
 
-  // FailedPrecondition when poisoned or appending.
+  // FailedPrecondition when poisoned or appending. The copy is whole where this one is.
   Result<SequenceState> Fork() const;
   Result<kv::Snapshot> Snapshot() const;
   // The first tokens whose rows this state and `other` have from one append, wherever they are: their whole pages are shared (WholePageBytes).
@@ -144,6 +150,9 @@ class SequenceState {
   SequenceState() = default;
   SequenceState(const SequenceState&) = default;  // Shares memory; see Fork.
 
+  bool Lacks(int64_t length) const { return length > left_out_from_ && length < whole_from_; }
+  // Forgets it where nothing is left out in front of a length.
+  void ForgetLeftOut(int64_t length);
   // Without the appending and the poisoned case, which callers check.
   Status CheckIdle(std::string_view action) const;
   // Calls visit(layer index, kind, ring) for every ring the layout has.
@@ -158,7 +167,10 @@ class SequenceState {
   Stream stream_ = nullptr;
   int64_t length_ = 0;
   int64_t num_appending_ = 0;
-  int64_t append_begin_ = -1;  // UseAppendRows
+  int64_t append_begin_ = -1;      // UseAppendRows
+  int64_t append_whole_from_ = 0;  // LeaveOut
+  int64_t left_out_from_ = 0;      // The lengths behind it and in front of whole_from_ are not whole.
+  int64_t whole_from_ = 0;
   int64_t num_draft_slots_ = 0;
   bool drafting_ = false;
   int64_t draft_begin_ = 0;

@@ -30,6 +30,51 @@ TEST(CacheLayout, CapacitiesAndNeededRows) {
   EXPECT_TRUE(layout.HasPages(1, PageKind::kIndexerKeys));
 }
 
+// A prompt that is half read, in steps of 6, until 30 tokens of it have been.
+TEST(SequenceState, WhatLacksRowsIsNotWhole) {
+  SequenceState state =
+      *SequenceState::Create(std::make_shared<CacheLayout>(testing::SmallLayout()), HostMemory(), nullptr);
+  const auto append = [&](int64_t count, int64_t whole_from) {
+    ASSERT_TRUE(state.BeginAppend(count).ok());
+    if (whole_from > 0) state.LeaveOut(whole_from);
+    state.CommitAppend();
+  };
+  append(5, 0);
+  EXPECT_TRUE(state.whole());
+  append(6, 30);
+  EXPECT_FALSE(state.whole());
+  EXPECT_EQ(state.whole_from(), 30);
+  const Result<std::vector<std::byte>> bytes = state.Snapshot()->Serialize(1);
+  ASSERT_FALSE(bytes.has_value());
+  EXPECT_THAT(bytes.error().message(), HasSubstr("at 11 tokens of a prompt that is read to 30"));
+  EXPECT_THAT(state.Rewind(2).message(),
+              HasSubstr("rows of a prompt's beginning were left out, want 30 or more"));
+  EXPECT_FALSE(state.Fork()->whole());
+  // A failed append changes nothing; a state that is taken back far enough is whole.
+  ASSERT_TRUE(state.BeginAppend(3).ok());
+  state.LeaveOut(50);
+  state.AbandonAppend();
+  EXPECT_EQ(state.whole_from(), 30);
+  SequenceState back = *state.Fork();
+  back.RollBack(5);
+  EXPECT_TRUE(back.whole());
+  append(6, 30);
+  append(6, 0);
+  append(6, 0);
+  append(3, 0);
+  EXPECT_EQ(state.length(), 32);
+  EXPECT_TRUE(state.whole());
+  EXPECT_TRUE(state.Snapshot()->Serialize(1).has_value());
+  EXPECT_EQ(state.Rewind(3).code(), StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(state.Rewind(2).ok());
+  // Rows behind may be left out again.
+  append(6, 0);
+  append(6, 60);
+  EXPECT_FALSE(state.whole());
+  state.Reset();
+  EXPECT_TRUE(state.whole());
+}
+
 // A draft block behind the layers.
 CacheLayout LayoutWithDrafts() {
   CacheLayout layout = testing::SmallLayout();

@@ -101,7 +101,7 @@ int64_t Snapshot::RewindableTokens(int64_t at_most) const {
   for (int64_t num_tokens = std::min({at_most, state.length(), layout.max_rewind_tokens}); num_tokens > 0;
        --num_tokens) {
     const int64_t length = state.length() - num_tokens;
-    bool present = state.classes_.CanCut(length);
+    bool present = state.classes_.CanCut(length) && !state.Lacks(length);
     for (int layer = 0; layer < static_cast<int>(layout.layers.size()); ++layer) {
       for (int i = 0; i < kNumRingKinds; ++i) {
         const auto kind = static_cast<RingKind>(i);
@@ -121,6 +121,12 @@ Result<std::vector<std::byte>> Snapshot::Serialize(uint64_t origin, int64_t max_
         Unimplemented("snapshot: other processes have the rest of this state; it cannot travel as bytes"));
   }
   const SequenceState& state = *state_;
+  if (!state.whole()) {
+    return Error(
+        FailedPrecondition(fmt::format("snapshot: at {} tokens of a prompt that is read to {} at least, only "
+                                       "its own tokens can follow; it cannot travel",
+                                       state.length(), state.whole_from())));
+  }
   const CacheLayout& layout = state.layout();
   Header header;
   header.geometry = layout.GeometryFingerprint();

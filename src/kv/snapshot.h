@@ -37,7 +37,7 @@ class Snapshot {
 
   // Copies the rows to the host. What is read back can be taken back by max_rewind_tokens, or by less where the state itself
   // cannot. Another thread than the state's may call this while no thread destroys the snapshot: what it holds never changes.
-  // ResourceExhausted or a device's error; Unimplemented for a state with a journal, whose copies in other processes have the
+  // ResourceExhausted or a device's error; FailedPrecondition for a state that is not whole; Unimplemented for a state with a journal, whose copies in other processes have the
   // rest of it.
   // `origin`: the producer of the rows, all that their numbers follow from (model::Model::Origin).
   Result<std::vector<std::byte>> Serialize(uint64_t origin, int64_t max_rewind_tokens = 0) const;

@@ -1,5 +1,6 @@
 // Any bytes as a file of the prefix cache, as they are and with the hashes that they should have, so that what stands behind the hashes
 // is reached too. Reading ends with an error that has a text, or with what the file says and no more.
+#include <fmt/format.h>
 #include <xxhash.h>
 
 #include <cstdlib>
@@ -15,13 +16,14 @@
 namespace dsv4::engine {
 namespace {
 
-// Places in the header, as prefix_file.h has them.
+// Offsets in the header, as prefix_file.h has them.
+constexpr size_t kOriginAt = 16;
 constexpr size_t kNumTokensAt = 32;
 constexpr size_t kTokensHashAt = 48;
-constexpr size_t kHeaderHashAt = 56;
-constexpr size_t kHeaderBytes = 64;
+constexpr size_t kHeaderHashAt = 136;
+constexpr size_t kHeaderBytes = 144;
 
-// A file in a folder of this process, gone with it.
+// A folder of this process, gone with it.
 class Place {
  public:
   Place() {
@@ -31,31 +33,41 @@ class Place {
   ~Place() { std::filesystem::remove_all(folder_); }
   Place(const Place&) = delete;
   Place& operator=(const Place&) = delete;
-  std::string path() const { return folder_ / "file.state"; }
+  std::filesystem::path folder() const { return folder_; }
 
  private:
   std::filesystem::path folder_;
 };
 
-const std::string& Path() {
+// The path whose name the header's fields ask for, so that what stands behind the check of the name is reached.
+std::string PathOf(const std::vector<char>& bytes) {
   static const Place place;
-  static const std::string path = place.path();
-  return path;
+  uint64_t content[4] = {};
+  if (bytes.size() >= kHeaderBytes) {
+    std::memcpy(content, bytes.data() + kOriginAt, 2 * sizeof(uint64_t));
+    std::memcpy(content + 2, bytes.data() + kTokensHashAt, 2 * sizeof(uint64_t));
+  }
+  const XXH128_hash_t hash = XXH3_128bits(content, sizeof content);
+  return place.folder() / fmt::format("{:016x}{:016x}.state", hash.high64, hash.low64);
 }
 
 bool Read(const std::vector<char>& bytes) {
-  std::ofstream(Path(), std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  const Result<PrefixKey> key = ReadPrefixKey(Path());
-  const Result<PrefixContent> content = ReadPrefixFile(Path());
-  DSV4_CHECK(key.has_value() == content.has_value());
+  const std::string path = PathOf(bytes);
+  std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  const Result<PrefixFileHead> head = ReadPrefixFileHead(path);
+  const Result<PrefixContent> content = ReadPrefixFile(path);
+  std::filesystem::remove(path);
   if (!content) {
-    DSV4_CHECK(!content.error().message().empty() && content.error().code() == key.error().code());
+    DSV4_CHECK(!content.error().message().empty());
+    DSV4_CHECK(head.has_value() || content.error().code() == head.error().code());
     return false;
   }
-  DSV4_CHECK(content->key.tokens == key->tokens && content->key.salt == key->salt);
-  const int64_t num_bytes = PrefixFileBytes(static_cast<int64_t>(content->key.tokens.size()),
-                                            static_cast<int64_t>(content->snapshot.size()));
+  DSV4_CHECK(head.has_value());
+  DSV4_CHECK(head->origin == content->key.origin && head->salt == content->key.salt);
+  DSV4_CHECK(head->num_tokens == static_cast<int64_t>(content->key.tokens.size()));
+  const int64_t num_bytes = PrefixFileBytes(head->num_tokens, static_cast<int64_t>(content->snapshot.size()));
   DSV4_CHECK(num_bytes == static_cast<int64_t>(bytes.size())) << num_bytes << " of " << bytes.size();
+  DSV4_CHECK(head->num_bytes == num_bytes);
   return true;
 }
 
@@ -64,9 +76,10 @@ void RepairHashes(std::vector<char>& bytes) {
   std::memcpy(&num_tokens, bytes.data() + kNumTokensAt, sizeof num_tokens);
   const auto room = static_cast<int64_t>((bytes.size() - kHeaderBytes) / sizeof(int32_t));
   if (num_tokens >= 0 && num_tokens <= room) {
-    const uint64_t hash =
-        XXH3_64bits(bytes.data() + kHeaderBytes, static_cast<size_t>(num_tokens) * sizeof(int32_t));
-    std::memcpy(bytes.data() + kTokensHashAt, &hash, sizeof hash);
+    const XXH128_hash_t hash =
+        XXH3_128bits(bytes.data() + kHeaderBytes, static_cast<size_t>(num_tokens) * sizeof(int32_t));
+    std::memcpy(bytes.data() + kTokensHashAt, &hash.low64, sizeof hash.low64);
+    std::memcpy(bytes.data() + kTokensHashAt + sizeof hash.low64, &hash.high64, sizeof hash.high64);
   }
   const uint64_t hash = XXH3_64bits(bytes.data(), kHeaderHashAt);
   std::memcpy(bytes.data() + kHeaderHashAt, &hash, sizeof hash);

@@ -253,6 +253,75 @@ TEST_P(V41, ThePromptsTailIsExact) {
   }
 }
 
+// Steps that are told what follows leave as much out as one step does, however the prompt is cut: the logits, the bytes of the state that
+// is left, and what follows it are those of a prompt of which nothing is left out.
+TEST_P(V41, APromptInStepsIsExact) {
+  for (const Numerics numerics : {Numerics::kPlain, Numerics::kRelease}) {
+    const std::unique_ptr<model::Model> model =
+        LoadV41(golden(), numerics, backend(), [&](model::ModelOptions& options) {
+          options.max_rewind_tokens = 3;
+          options.max_chunk_tokens = 40;
+        });
+    const int64_t tail = model->tail_rows();
+    const bool cuts = !model->config().layers.back().makes_entries();
+    EXPECT_EQ(tail > 0, cuts);
+    std::vector<int32_t> tokens;
+    for (int32_t i = 0; i < 232; ++i)
+      tokens.push_back((i * 37 + i * i / 7) % static_cast<int32_t>(model->config().vocab_size));
+    const std::span<const int32_t> all(tokens);
+    constexpr size_t kPrompt = 220;
+    kv::SequenceState whole = Must(model->NewSequence());
+    const std::vector<float> every = Step(*model, whole, all.first(kPrompt), model::LogitsRows::kAll);
+    const std::vector<float> last(every.end() - model->config().vocab_size, every.end());
+    const std::vector<std::byte> want_bytes = Must(Must(whole.Snapshot()).Serialize(1, 3));
+    const std::vector<float> behind = Step(*model, whole, all.subspan(kPrompt, 12), model::LogitsRows::kAll);
+    std::vector<std::vector<size_t>> cuts_of_prompt = {{64, 1, 3}, {210, 9, 1}};
+    if (backend() == "reference") cuts_of_prompt.insert(cuts_of_prompt.end(), {{100}, {7}, {219}, {1}});
+    for (const std::vector<size_t>& pieces : cuts_of_prompt) {
+      kv::SequenceState state = Must(model->NewSequence());
+      const model::LayerRows before = model->layer_rows();
+      std::vector<float> logits;
+      bool refused = false;
+      for (size_t begin = 0, i = 0; begin < kPrompt; ++i) {
+        const size_t count = std::min(pieces[i % pieces.size()], kPrompt - begin);
+        const size_t end = begin + count;
+        const model::SequenceChunk chunk{
+            .state = &state,
+            .tokens = all.subspan(begin, count),
+            .logits = end == kPrompt ? model::LogitsRows::kLast : model::LogitsRows::kNone,
+            .num_following = static_cast<int64_t>(kPrompt - end)};
+        const model::StepOutput output = Must(model->Step(std::span(&chunk, 1)));
+        logits.assign(output.logits.begin(), output.logits.end());
+        begin = end;
+        if (state.whole() || refused) continue;
+        refused = true;
+        model::SequenceChunk early{.state = &state, .tokens = all.first(1)};
+        EXPECT_EQ(model->Step(std::span(&early, 1)).error().code(), StatusCode::kFailedPrecondition);
+        EXPECT_EQ(Must(state.Snapshot()).Serialize(1).error().code(), StatusCode::kFailedPrecondition);
+      }
+      const model::LayerRows now = model->layer_rows();
+      const auto num_layers = static_cast<int64_t>(model->layers().size());
+      int64_t behind_sources = 0;
+      while (!model->layers()[static_cast<size_t>(num_layers - 1 - behind_sources)].makes_entries())
+        ++behind_sources;
+      EXPECT_EQ(now.all - before.all, static_cast<int64_t>(kPrompt) * num_layers);
+      EXPECT_EQ(now.all - now.run - (before.all - before.run),
+                cuts ? behind_sources * (static_cast<int64_t>(kPrompt) - tail) : 0);
+      EXPECT_EQ(refused, cuts && pieces[0] < 200);
+      ExpectBitEqual(logits, last, "the last row");
+      EXPECT_TRUE(state.whole());
+      EXPECT_EQ(Must(Must(state.Snapshot()).Serialize(1, 3)), want_bytes) << "in pieces of " << pieces[0];
+      kv::SequenceState fork = Must(state.Fork());
+      ExpectBitEqual(Step(*model, state, all.subspan(kPrompt, 12), model::LogitsRows::kAll), behind,
+                     "behind it");
+      ASSERT_TRUE(fork.Rewind(2).ok());
+      const std::vector<float> again =
+          Step(*model, fork, all.subspan(kPrompt - 2, 2), model::LogitsRows::kLast);
+      ExpectBitEqual(again, last, "rewound");
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Goldens, V41,
     ::testing::Combine(::testing::Values("shared", "plain16", "shallow", "engram", "deep", "dspark"),

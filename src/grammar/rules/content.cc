@@ -76,12 +76,12 @@ Result<RuleSet> ParseGrammar(std::string_view text) {
 }
 
 // Bytes of a rule as the request has it.
-constexpr size_t kMaxRuleBytes = size_t{1} << 20;
+constexpr size_t kMaxContentRuleBytes = size_t{1} << 20;
 
 Result<uint32_t> CompileContent(GrammarParts& parts, const ContentRule& rule, const std::string& closer) {
-  if (rule.text.size() > kMaxRuleBytes) {
+  if (rule.text.size() > kMaxContentRuleBytes) {
     return Error(InvalidArgument(
-        fmt::format("{}: {} bytes, at most {} are compiled", rule.label, rule.text.size(), kMaxRuleBytes)));
+        fmt::format("{}: {} bytes, at most {} are compiled", rule.label, rule.text.size(), kMaxContentRuleBytes)));
   }
   Result<uint32_t> entry = Compile(parts, rule, closer);
   if (!entry && !rule.label.empty()) return Error(entry.error().WithContext(rule.label));

@@ -11,11 +11,23 @@ namespace {
 
 // The layer behind the last one that makes entries; none where that is the last.
 std::optional<size_t> FirstLayerOfTail(const Graph& graph) {
-  if (!graph.config.trunk->cuts_tail || !graph.shards.alone()) return std::nullopt;
-  for (size_t i = graph.layers.size(); i > 0; --i) {
-    if (graph.layers[i - 1].makes_entries()) return i < graph.layers.size() ? std::optional(i) : std::nullopt;
+  const RankPlace& place = graph.weights.place;
+  if (!graph.config.trunk->cuts_tail || !graph.shards.alone() || !place.first_stage() || !place.last_stage())
+    return std::nullopt;
+  size_t first = graph.layers.size();
+  while (first > 0 && !graph.layers[first - 1].makes_entries()) --first;
+  if (first == 0 || first == graph.layers.size()) return std::nullopt;
+  if (graph.weights.dspark.has_value()) {
+    const DsparkConfig& dspark = graph.weights.dspark->config;
+    const int64_t first_tap = std::ranges::min(dspark.target_layer_ids);
+    if (!dspark.taps_inputs || first_tap < graph.layers[first].number) return std::nullopt;
   }
-  return std::nullopt;
+  return first;
+}
+
+// Rows in front of one that counts behind the last layer on which it depends.
+int64_t Reach(const Graph& graph, size_t first_layer) {
+  return (graph.config.sliding_window - 1) * std::ssize(graph.layers.subspan(first_layer));
 }
 
 template <typename T>
@@ -47,16 +59,24 @@ Result<TensorView> TakeRows(const LayerStep& step, const TensorView& all, std::s
 
 int64_t MostKeptRows(const kv::CacheLayout& layout) { return layout.DraftWindowRows() + kv::kDraftBlock; }
 
+int64_t ExactFrom(const kv::SequenceState& state, int64_t count, int64_t num_wanted, int64_t num_following) {
+  const int64_t end = state.length() + count;
+  int64_t exact_from = end + num_following - MostKeptRows(state.layout());
+  if (num_wanted > 0) exact_from = std::min(exact_from, end - num_wanted);
+  // Rows that an earlier step has left out cannot be made up for.
+  return std::max(exact_from, state.whole() ? 0 : state.whole_from());
+}
+
+int64_t TailRows(const Graph& graph, const kv::CacheLayout& layout) {
+  const std::optional<size_t> first_layer = FirstLayerOfTail(graph);
+  return first_layer.has_value() ? Reach(graph, *first_layer) + MostKeptRows(layout) : 0;
+}
+
 std::optional<PassTail> CutTail(const Graph& graph, std::span<const PassChunk> chunks, const PassPlan& plan) {
   const std::optional<size_t> first_layer = FirstLayerOfTail(graph);
   if (!first_layer.has_value() || plan.sequences.size() != chunks.size()) return std::nullopt;
-  if (graph.weights.dspark.has_value()) {
-    const DsparkConfig& dspark = graph.weights.dspark->config;
-    const int64_t first_tap = std::ranges::min(dspark.target_layer_ids);
-    if (!dspark.taps_inputs || first_tap < graph.layers[*first_layer].number) return std::nullopt;
-  }
-  PassTail tail{.first_layer = *first_layer, .rows = {}, .chunk_rows = {}, .plan = plan};
-  const int64_t reach = (graph.config.sliding_window - 1) * std::ssize(graph.layers.subspan(*first_layer));
+  PassTail tail{.first_layer = *first_layer, .rows = {}, .chunk_rows = {}, .whole_from = {}, .plan = plan};
+  const int64_t reach = Reach(graph, *first_layer);
   tail.plan.sequences.clear();
   tail.plan.num_tokens = 0;
   for (size_t i = 0; i < chunks.size(); ++i) {
@@ -66,6 +86,7 @@ std::optional<PassTail> CutTail(const Graph& graph, std::span<const PassChunk> c
     tail.rows.push_back(
         {sequence.token_begin + first - sequence.first_position, sequence.token_begin + sequence.num_tokens});
     tail.chunk_rows.push_back(end - first);
+    tail.whole_from.push_back(first > sequence.first_position ? chunks[i].exact_from : 0);
     if (first == end) continue;
     sequence.token_begin = tail.plan.num_tokens;
     sequence.first_position = first;

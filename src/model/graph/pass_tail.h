@@ -18,11 +18,16 @@ struct PassTail {
   size_t first_layer = 0;           // In the graph's layers.
   std::vector<Range> rows;          // The pass's rows that go on, by sequence; may be none.
   std::vector<int64_t> chunk_rows;  // How many of each chunk.
+  std::vector<int64_t> whole_from;  // SequenceState::LeaveOut of each sequence; 0: nothing is left out.
   PassPlan plan;
 };
 
 // Rows at a sequence's end that count behind the last layer, beside those of logits: what the next tokens, a rewind and a drafter read.
 int64_t MostKeptRows(const kv::CacheLayout& layout);
+// PassChunk::exact_from of an append of `count` tokens, of whose last `num_wanted` logits are wanted.
+int64_t ExactFrom(const kv::SequenceState& state, int64_t count, int64_t num_wanted, int64_t num_following);
+// Rows at a sequence's end with which all layers run, so that its state is whole; 0: all of them.
+int64_t TailRows(const Graph& graph, const kv::CacheLayout& layout);
 
 // The tail of a pass, or nothing where all of it goes on. Causes are a last layer that makes entries, a drafter that reads layers in front
 // of the tail, and rows that are all wanted.

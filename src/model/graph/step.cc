@@ -331,6 +331,15 @@ Status RunLayers(const StepContext& context, const Graph& graph, const Range& la
   return {};
 }
 
+void CountRows(const Graph& graph, const PassPlan& plan, const std::optional<PassTail>& tail,
+               LayerRows& rows) {
+  const auto num_layers = std::ssize(graph.layers);
+  const int64_t in_front = tail.has_value() ? static_cast<int64_t>(tail->first_layer) : num_layers;
+  rows.all += plan.num_tokens * num_layers;
+  rows.run += plan.num_tokens * in_front;
+  if (tail.has_value()) rows.run += tail->plan.num_tokens * (num_layers - in_front);
+}
+
 // Gives the trunk's state to the next stage, if there is one.
 Status LeaveStage(const Graph& graph, const TrunkState& state) {
   const RankPlace& place = graph.weights.place;
@@ -470,8 +479,14 @@ Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chun
   if (observer != nullptr) ObservePlan(outside, mine);
 
   DSV4_ASSIGN_OR_RETURN_STATUS(TrunkState state, EnterStage(outside, graph));
-  std::optional<PassTail> tail = chosen == nullptr ? CutTail(graph, mine, plan) : std::nullopt;
+  // A tail's token ids come from the host.
+  const bool follows = std::ranges::any_of(mine, [](const PassChunk& chunk) { return chunk.follows >= 0; });
+  std::optional<PassTail> tail = follows ? std::nullopt : CutTail(graph, mine, plan);
+  if (graph.layer_rows != nullptr) CountRows(graph, plan, tail, *graph.layer_rows);
   if (tail.has_value()) {
+    for (size_t i = 0; i < mine.size(); ++i) {
+      if (tail->whole_from[i] > 0) mine[i].state->LeaveOut(tail->whole_from[i]);
+    }
     const Range front = {0, static_cast<int64_t>(tail->first_layer)};
     DSV4_RETURN_IF_ERROR(RunLayers(context, graph, front, nullptr, state));
     DSV4_RETURN_IF_ERROR(EnterTail(outside, *tail, state));

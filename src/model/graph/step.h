@@ -13,6 +13,7 @@
 #include "comm/communicator.h"
 #include "io/chosen_reads.h"
 #include "model/checkpoint/weights.h"
+#include "model/graph/layer_rows.h"
 #include "model/graph/step_context.h"
 #include "sampling/choice.h"
 
@@ -33,6 +34,7 @@ struct Graph {
   Shards shards;                     // Shards in the stage.
   EngramLookup* engram = nullptr;    // For a model that has n-gram tables.
   io::ChosenReads* reads = nullptr;  // ModelOptions::experts_from_disk, where experts are not divided.
+  LayerRows* layer_rows = nullptr;   // Counts, unless it is null.
 };
 
 struct PassChunk {

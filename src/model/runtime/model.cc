@@ -381,6 +381,17 @@ Status Model::CheckChunks(std::span<const SequenceChunk> chunks) const {
     }
     DSV4_RETURN_IF_ERROR(
         chunk.state->CheckAppend(static_cast<int64_t>(chunk.tokens.size())).WithContext(where));
+    if (chunk.num_following < 0) {
+      return InvalidArgument(
+          fmt::format("{}: num_following: got {}, want 0 or more", where, chunk.num_following));
+    }
+    const int64_t num_logits = NumLogitsRows(chunk);
+    const int64_t first_logits = chunk.state->length() + std::ssize(chunk.tokens) - num_logits;
+    if (num_logits > 0 && !chunk.state->whole() && first_logits < chunk.state->whole_from()) {
+      return FailedPrecondition(fmt::format(
+          "{}: got logits wanted of position {}, but rows in front were left out: want none in front of {}",
+          where, first_logits, chunk.state->whole_from()));
+    }
     for (size_t t = 0; t < chunk.tokens.size(); ++t) {
       const int32_t token = chunk.tokens[t];
       if (token < 0 || token >= config_.vocab_size) {
@@ -468,8 +479,11 @@ Graph Model::MakeGraph() const {
                      .entries = place().entries(),
                      .max_gathered_terms = options_.max_gathered_terms},
           .engram = engram_.get(),
-          .reads = options_.placement.num_shards == 1 ? options_.experts_from_disk.get() : nullptr};
+          .reads = options_.placement.num_shards == 1 ? options_.experts_from_disk.get() : nullptr,
+          .layer_rows = &layer_rows_};
 }
+
+int64_t Model::tail_rows() const { return TailRows(MakeGraph(), *layout_); }
 
 Status Model::RunPasses(std::span<const SequenceChunk> chunks, const Status& ready, StepOutput& output,
                         Observer* observer) {
@@ -496,7 +510,6 @@ Status Model::RunPasses(std::span<const SequenceChunk> chunks, const Status& rea
       const int64_t num_here = std::max<int64_t>(0, static_cast<int64_t>(done[i]) - first_here);
       const int64_t output_row = output.row_begin[i] + first_here - first_wanted;
       const int64_t behind = std::ssize(chunk.tokens) - static_cast<int64_t>(begin);
-      const int64_t exact_rows = std::max(num_wanted, MostKeptRows(*layout_));
       pass.push_back({.state = chunk.state,
                       .tokens = chunk.tokens.subspan(begin, count),
                       .chunk = static_cast<int32_t>(i),
@@ -504,7 +517,7 @@ Status Model::RunPasses(std::span<const SequenceChunk> chunks, const Status& rea
                       .logits = output.logits.empty() ? nullptr
                                                       : static_cast<float*>(output.owner.data()) +
                                                             output_row * config_.vocab_size,
-                      .exact_from = std::max<int64_t>(0, chunk.state->length() + behind - exact_rows)});
+                      .exact_from = ExactFrom(*chunk.state, behind, num_wanted, chunk.num_following)});
     }
     if (status.ok() && pass.empty()) return {};
     SortByPlace(pass);

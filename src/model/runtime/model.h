@@ -27,6 +27,7 @@
 #include "model/config/cache_geometry.h"
 #include "model/config/config.h"
 #include "model/config/numerics.h"
+#include "model/graph/layer_rows.h"
 #include "model/graph/observer.h"
 #include "model/placement/expert_split.h"
 #include "model/runtime/queued_step.h"
@@ -115,6 +116,10 @@ struct SequenceChunk {
   kv::SequenceState* state = nullptr;  // Made by this model's NewSequence.
   std::span<const int32_t> tokens;     // They follow the state's length.
   LogitsRows logits = LogitsRows::kLast;
+  // Known tokens of a prompt that will follow in later steps, whatever happens. Layers behind the last one that makes entries leave out what
+  // only positions in front of these want (pass_tail.h). Until they have followed the state may not be whole (kv::SequenceState::whole).
+  // It then has no logits and no draft, and goes on with the prompt alone.
+  int64_t num_following = 0;
 };
 
 struct StepOutput {
@@ -193,12 +198,18 @@ class Model {
 
   // Runs all tokens of all chunks and moves each sequence on by its tokens.
   // Wrong arguments change nothing: InvalidArgument for an empty batch or chunk, a null, foreign, poisoned or repeated
-  // state, or a token id outside the vocabulary; OutOfRange past max_position_embeddings.
+  // state, or a token id outside the vocabulary; OutOfRange past max_position_embeddings; FailedPrecondition for logits of a row in front
+  // of that from which on its state is whole.
   // Any later error names the op and layer; each sequence is then back at its old length, or poisoned
   // (SequenceState::poisoned) if more tokens had been written than its rings keep.
   // In a group a rank that has no memory for the step is such an error, named; an error in the midst of a pass, or a rank that is
   // gone, ends the group: this step and all later ones return what ended it. An observer sees this rank's part.
   Result<StepOutput> Step(std::span<const SequenceChunk> chunks, Observer* observer = nullptr);
+
+  // Rows that steps have run since the model was loaded.
+  const LayerRows& layer_rows() const { return layer_rows_; }
+  // Rows at a prompt's end that go through all layers, where others do not; 0: all do.
+  int64_t tail_rows() const;
 
   // Whether QueueDecode works: the model is one stage, and its vocabulary is one that op `sample` takes.
   bool can_queue() const;
@@ -306,6 +317,7 @@ class Model {
   Arena arena_;
   int64_t num_layers_ = 0;
   std::unique_ptr<EngramLookup> engram_;
+  mutable LayerRows layer_rows_;
   std::unique_ptr<WeightFiles> files_;
   uint64_t group_recipe_ = 0;  // Hash of what all ranks must have alike, weights apart.
 

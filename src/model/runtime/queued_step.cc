@@ -9,6 +9,7 @@
 #include "comm/collectives.h"
 #include "model/graph/dspark.h"
 #include "model/graph/mtp.h"
+#include "model/graph/pass_tail.h"
 #include "model/graph/step.h"
 #include "model/runtime/model.h"
 #include "model/runtime/step_message.h"
@@ -88,7 +89,18 @@ Status Model::CheckDecode(std::span<const DecodeChunk> chunks, std::span<const i
       return InvalidArgument(
           fmt::format("queued step, chunk {}: got a draft where nothing is chosen, want none", i));
     }
-    sequences.push_back({.state = chunk.state, .tokens = tokens.subspan(begin, NumTokens(chunk))});
+    if (chunk.num_following != 0 && (chunk.prompt.empty() || chunk.chooses)) {
+      return InvalidArgument(fmt::format(
+          "queued step, chunk {}: got {} tokens that follow, want none but behind a piece of a prompt", i,
+          chunk.num_following));
+    }
+    const LogitsRows logits = !chunk.chooses        ? LogitsRows::kNone
+                              : chunk.draft.empty() ? LogitsRows::kLast
+                                                    : LogitsRows::kAll;
+    sequences.push_back({.state = chunk.state,
+                         .tokens = tokens.subspan(begin, NumTokens(chunk)),
+                         .logits = logits,
+                         .num_following = chunk.num_following});
     begin += NumTokens(chunk);
   }
   if (!chunks.empty() && std::ranges::none_of(chunks, &DecodeChunk::chooses))
@@ -335,18 +347,21 @@ Result<std::unique_ptr<QueuedStep>> Model::QueueDecode(std::span<const DecodeChu
   for (const DecodeChunk& chunk : chunks) {
     const std::span<const int32_t> read = left.first(NumTokens(chunk));
     left = left.subspan(read.size());
-    pass.push_back({.state = chunk.state,
-                    .tokens = read,
-                    .chunk = static_cast<int32_t>(pass.size()),
-                    .num_logits_rows = chunk.chooses ? 1 + std::ssize(chunk.draft) : 0,
-                    .follows = chunk.follows < 0
-                                   ? -1
-                                   : static_cast<int64_t>(chosen_rows_[static_cast<size_t>(chunk.follows)]),
-                    .choice = chunk.choice,
-                    .draft_choices = chunk.draft_choices,
-                    .biases = chunk.biases,
-                    .prompt = !chunk.prompt.empty(),
-                    .slots_later = chunk.drafts_next});
+    pass.push_back(
+        {.state = chunk.state,
+         .tokens = read,
+         .chunk = static_cast<int32_t>(pass.size()),
+         .num_logits_rows = chunk.chooses ? 1 + std::ssize(chunk.draft) : 0,
+         .follows =
+             chunk.follows < 0 ? -1 : static_cast<int64_t>(chosen_rows_[static_cast<size_t>(chunk.follows)]),
+         .choice = chunk.choice,
+         .draft_choices = chunk.draft_choices,
+         .biases = chunk.biases,
+         .prompt = !chunk.prompt.empty(),
+         .exact_from = chunk.prompt.empty() ? 0
+                                            : ExactFrom(*chunk.state, std::ssize(read), chunk.chooses ? 1 : 0,
+                                                        chunk.num_following),
+         .slots_later = chunk.drafts_next});
   }
   DSV4_ASSIGN_OR_RETURN(const ChosenTokens chosen, ReserveChosen(NumChosen(pass), allowed));
   SortByPlace(pass);

@@ -26,6 +26,7 @@ struct DecodeChunk {
   std::span<const int32_t> prompt = {};
   // Without it nothing is chosen: behind a piece of a prompt.
   bool chooses = true;
+  int64_t num_following = 0;  // As SequenceChunk, behind a piece of a prompt.
   sampling::ChoiceParams choice = {};
   std::span<const sampling::TokenBias> biases =
       {};                               // Added to all logits that it chooses from; by token, each once.
