@@ -68,7 +68,7 @@ bool Admission::WaitsForAnother(Sequence& sequence) {
           std::mismatch(read.begin(), read.end(), prompt.begin(), prompt.end()).first - read.begin();
       common = std::min<int64_t>(common, static_cast<int64_t>(prompt.size()) - 1);
       if (common <= other->length() || common < longest + kWorthWaitingFor) continue;
-      // What its state is not whole at cannot be kept.
+      // Positions at which its state is not whole are not kept.
       if (common < other->state->whole_from()) continue;
       longest = common;
       sequence.waits_for = other->id;
