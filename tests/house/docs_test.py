@@ -15,7 +15,7 @@ CODE_SUFFIXES = {".h", ".cc", ".py", ".cmake", ".txt", ".md", ".json", ".sh", ".
 # Those that people read; their sentences are short.
 MAIN_DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/*.md", "docs/clients/*.md", "docs/decisions/*.md", "docs/serving/*.md", "docs/cuda/overview.md",
                   "docs/cuda/fusion.md", "docs/cuda/numerics.md"]
-MOST_BYTES, MOST_BYTES_OF_A_PAGE = 330_000, 12_000
+MOST_BYTES, MOST_BYTES_OF_A_PAGE = 330 * 1024, 12_000
 # Built as pieces, so that this file is not its own finding.
 MACHINE_PATHS = re.compile("(?<![\\w.])/(" + "|".join(["wo" + "rk", "ro" + "ot", "ho" + "me"]) + ")/[a-z]")
 
