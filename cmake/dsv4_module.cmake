@@ -5,7 +5,9 @@ function(dsv4_join target)
     return()
   endif()
   find_package(Python3 REQUIRED COMPONENTS Interpreter)
-  execute_process(COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tools/joined_units.py 90000 ${ARGN}
+  set(sources ${ARGN})
+  list(FILTER sources INCLUDE REGEX "^[^$]*\\.cc$")  # Neither device code nor objects.
+  execute_process(COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tools/joined_units.py 90000 ${sources}
     WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} OUTPUT_VARIABLE lines COMMAND_ERROR_IS_FATAL ANY)
   string(REGEX MATCHALL "[^\n]+" lines "${lines}")
   foreach(line IN LISTS lines)
