@@ -147,7 +147,7 @@ TEST(KnownFields, EveryFieldOfTheOthersIsTakenRefusedOrChangesNothing) {
   const Json file =
       *ParseJson(*ReadFile("tests/fixtures/rival-fields.json", FileKind::kAny), "rival-fields.json");
   std::set<std::string> idle;
-  const std::string page = *ReadFile("docs/serving.md", FileKind::kAny);
+  const std::string page = *ReadFile("docs/serving/requests.md", FileKind::kAny);
   for (const IdleFields& group : FieldsWithoutEffect()) {
     for (const std::string_view name : group.names) {
       EXPECT_TRUE(idle.emplace(name).second) << name << " twice";
