@@ -63,7 +63,15 @@ class JsonValue {
 
  private:
   // One after another as Kind names them.
-  using Value = std::variant<std::monostate, bool, std::string, double, std::string, std::vector<JsonValue>,
+  // Not trivially copyable. Else libstdc++ 12 takes the variant for one that always has a value, and destroys what was never made where a copy
+  // runs out of memory.
+  struct Null {
+    Null() = default;
+    Null(const Null& /*other*/) noexcept {}
+    Null& operator=(const Null& /*other*/) noexcept { return *this; }
+    friend bool operator==(const Null& /*a*/, const Null& /*b*/) { return true; }
+  };
+  using Value = std::variant<Null, bool, std::string, double, std::string, std::vector<JsonValue>,
                              std::vector<Member>, std::vector<int32_t>>;
   template <size_t kIndex>
   const std::variant_alternative_t<kIndex, Value>& Get() const {
