@@ -63,8 +63,8 @@ class JsonValue {
 
  private:
   // One after another as Kind names them.
-  // Not trivially copyable. Else libstdc++ 12 takes the variant for one that always has a value, and destroys what was never made where a copy
-  // runs out of memory.
+  // Not trivially copyable: libstdc++ 12 takes a variant of such types for one that always has a value. A copy that runs out of memory would then
+  // destroy what was never made.
   struct Null {
     Null() = default;
     Null(const Null& /*other*/) noexcept {}
