@@ -80,8 +80,8 @@ constexpr size_t kMaxContentRuleBytes = size_t{1} << 20;
 
 Result<uint32_t> CompileContent(GrammarParts& parts, const ContentRule& rule, const std::string& closer) {
   if (rule.text.size() > kMaxContentRuleBytes) {
-    return Error(InvalidArgument(
-        fmt::format("{}: {} bytes, at most {} are compiled", rule.label, rule.text.size(), kMaxContentRuleBytes)));
+    return Error(InvalidArgument(fmt::format("{}: {} bytes, at most {} are compiled", rule.label,
+                                             rule.text.size(), kMaxContentRuleBytes)));
   }
   Result<uint32_t> entry = Compile(parts, rule, closer);
   if (!entry && !rule.label.empty()) return Error(entry.error().WithContext(rule.label));
