@@ -11,8 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from config import Config
 from drafter import DraftConfig, Drafter
-from model import Config, Model
+from model import Model
+from model41 import build
 
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "I64": torch.int64, "F8_E4M3": torch.float8_e4m3fn,
            "F8_E8M0": torch.uint8, "I8": torch.uint8, "U8": torch.uint8}
@@ -47,7 +49,8 @@ def decode(tensors: dict[str, Tensor], name: str) -> Tensor:
     base = name.removesuffix(".weight")
     if value.dtype == torch.float8_e4m3fn:
         scale = _power(tensors[f"{base}.scale"])
-        return value.float() * scale.repeat_interleave(128, 0).repeat_interleave(128, 1)
+        rows, columns = (-(-value.shape[axis] // scale.shape[axis]) for axis in (0, 1))
+        return value.float() * scale.repeat_interleave(rows, 0).repeat_interleave(columns, 1)
     if value.dtype == torch.uint8 and f"{base}.weight_scale" in tensors:
         scale = tensors[f"{base}.weight_scale"].float() * tensors[f"{base}.weight_scale_2"]
         return _unpack(value) * scale.repeat_interleave(16, 1)
@@ -63,7 +66,7 @@ def _state(tensors: dict[str, Tensor], rename: Callable[[str], str]) -> dict[str
     for name in tensors:
         hyper = re.search(r"hc_(attn|ffn|head)_(fn|base|scale)$", name)
         # the hyper-connections' own `scale` tensors end like a quantisation scale
-        if not hyper and name.endswith((".scale", ".weight_scale", ".weight_scale_2", ".input_scale")):
+        if not hyper and name.endswith((".bias_vl", ".scale", ".weight_scale", ".weight_scale_2", ".input_scale")):
             continue
         value = decode(tensors, name)
         key = rename(re.sub(r"_(fn|base|scale)$", r".\1", name) if hyper else name)
@@ -79,7 +82,7 @@ def _state(tensors: dict[str, Tensor], rename: Callable[[str], str]) -> dict[str
 
 def load_shipped(folder: Path, device: str = "cpu") -> Model:
     """The model of a folder, ready for the `release` numerics."""
-    model = Model(Config.load(folder / "config.json"))
+    model = build(Config.load(folder / "config.json"))
 
     def rename(key: str) -> str:
         return re.sub(r"^mtp\.0\.(?!e_proj|h_proj|enorm|hnorm|norm|hc_head)", "mtp.block.", key).replace("mtp.0.", "mtp.")
