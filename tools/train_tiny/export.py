@@ -39,6 +39,12 @@ class Stored:
         self.shape = list(value.shape)
         self.data = value.contiguous().cpu().view(view).numpy().tobytes()
 
+    @staticmethod
+    def of(dtype: str, shape: list[int], data: bytes) -> Stored:
+        made = Stored.__new__(Stored)
+        made.dtype, made.shape, made.data = dtype, shape, data
+        return made
+
 
 def _e8m0(scale: Tensor) -> Stored:
     exponent = torch.log2(scale).round().to(torch.int32) + 127
@@ -176,6 +182,24 @@ def stored_tensors(model: Model) -> dict[str, Stored]:
     return out
 
 
+def merge(model: Path, drafter: Path) -> None:
+    """Puts a drafter into the model's own files, where V4.1 has it."""
+    parts = [raw_safetensors(folder / "model.safetensors") for folder in (model, drafter)]
+    write_safetensors(model / "model.safetensors", {k: v for k, v in parts[0].items() if not k.startswith("mtp.")} | parts[1])
+    (model / "config.json").write_text((drafter / "config.json").read_text(encoding="utf-8"), encoding="utf-8")
+
+
+def raw_safetensors(path: Path) -> dict[str, Stored]:
+    """The tensors of a file as they are stored."""
+    raw, tensors = path.read_bytes(), {}
+    start = 8 + struct.unpack("<Q", raw[:8])[0]
+    for name, entry in json.loads(raw[8:start]).items():
+        if name != "__metadata__":
+            first, last = entry["data_offsets"]
+            tensors[name] = Stored.of(entry["dtype"], entry["shape"], raw[start + first:start + last])
+    return tensors
+
+
 def write_safetensors(path: Path, tensors: dict[str, Stored]) -> None:
     """One safetensors file. Wide dtypes come first, as the safetensors library orders them, so that all data is aligned."""
     widths = {"I64": 8, "F32": 4, "BF16": 2}
@@ -204,15 +228,23 @@ def write_drafter(drafter: Drafter, trunk: dict[str, object], folder: Path) -> i
     _norm(out, "mtp.0.main_norm", drafter.main_norm)
     for index, stage in enumerate(drafter.stages):
         _block(out, f"mtp.{index}", stage)
-    _hyper(out, f"{last}.hc_head", drafter.hc_head)
     _norm(out, f"{last}.norm", drafter.norm)
-    _norm(out, f"{last}.markov_head.markov_w1", drafter.markov_w1)
-    _norm(out, f"{last}.markov_head.markov_w2", drafter.markov_w2)
-    out[f"{last}.confidence_head.proj.weight"] = Stored(drafter.confidence.weight.detach())
+    first, second = ("embed", "head") if drafter.config.is_v41 else ("markov_w1", "markov_w2")
+    _norm(out, f"{last}.markov_head.{first}", drafter.markov_w1)
+    _norm(out, f"{last}.markov_head.{second}", drafter.markov_w2)
+    if drafter.config.is_v41:
+        _norm(out, f"{last}.confidence_head.proj", drafter.confidence)
+    else:
+        _hyper(out, f"{last}.hc_head", drafter.hc_head)
+        out[f"{last}.confidence_head.proj.weight"] = Stored(drafter.confidence.weight.detach())
     write_safetensors(folder / "model.safetensors", out)
-    layers = int(trunk["num_hidden_layers"])
-    ratios = [*trunk["compress_ratios"][:layers], *[0] * len(drafter.stages)]
-    text = {**trunk, **drafter.draft_config.keys(), "compress_ratios": ratios}
+    own = trunk.get("text_config", trunk)
+    layers = int(own["num_hidden_layers"])
+    ratios = [*own["compress_ratios"][:layers], *[0] * len(drafter.stages)]
+    text = {**own, **drafter.draft_config.keys(), "compress_ratios": ratios}
+    if drafter.config.is_v41:
+        text["num_nextn_predict_layers"] = len(drafter.stages)
+    text = {**trunk, "text_config": text} if own is not trunk else text
     (folder / "config.json").write_text(json.dumps(text, indent=2) + "\n", encoding="utf-8")
     return (folder / "model.safetensors").stat().st_size
 
@@ -231,10 +263,16 @@ def quantization_config(layers: int) -> dict[str, object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--weights", type=Path, required=True, help="folder that train.py --output wrote")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--weights", type=Path, help="folder that train.py --output wrote")
+    source.add_argument("--drafter", type=Path, help="folder that train_drafter.py wrote: put it into the model's files (V4.1)")
     parser.add_argument("--model", type=Path, required=True, help="model folder with config.json; files are written there")
     arguments = parser.parse_args()
     config_file = arguments.model / "config.json"
+    if arguments.drafter:
+        merge(arguments.model, arguments.drafter)
+        print(f"{(arguments.model / 'model.safetensors').stat().st_size} bytes with the drafter")
+        return
     config = Config.load(config_file)
     tensors = stored_tensors(load_weights(config, arguments.weights))
     write_safetensors(arguments.model / "model.safetensors", tensors)

@@ -244,6 +244,13 @@ class Engram(nn.Module):
         return engram_mix(streams, z[:, :-1], z[:, -1], weight, self.eps)
 
 
+def first_mix(streams: Tensor) -> Tensor:
+    """Weights [T,n] of the first mix of streams [T,n,D], which are all the same then: the first one alone."""
+    pre = torch.zeros(streams.shape[:2], device=streams.device)
+    pre[:, 0] = 1
+    return pre
+
+
 class Block41(nn.Module):
     """Attention then MoE. Each takes the streams mixed by the weights of the sub-layer before, and leaves its own."""
 
@@ -269,6 +276,10 @@ class Block41(nn.Module):
         own, post, comb = self.hc_attn.mix(streams, exact=numerics.exact)
         u = rms_norm(hc_apply_pre(streams, pre), self.attn_norm.weight, self.eps).view(*ids.shape, -1)
         streams = hc_apply_post(self.attn(u, rope, numerics, shared).flatten(0, 1), streams, post, comb)
+        return self.feed_forward(streams, own, ids, numerics)
+
+    def feed_forward(self, streams: Tensor, own: Tensor, ids: Tensor, numerics: Numerics) -> tuple[Tensor, Tensor]:
+        """The second half; `own` [B*S,n] are the weights that attention's mix left."""
         following, post, comb = self.hc_ffn.mix(streams, exact=numerics.exact)
         u = rms_norm(hc_apply_pre(streams, own), self.ffn_norm.weight, self.eps)
         return hc_apply_post(self.ffn(u, ids.flatten(), numerics), streams, post, comb), following
@@ -295,8 +306,7 @@ class Model41(Model):
         shared = Shared(self.hash(ids) if self.hash else [])
         rope = self.rope(ids.shape[1])
         streams = F.embedding(ids.flatten(), self.embed.weight.to(BF16))[:, None, :].expand(-1, self.config.hc_mult, -1).contiguous()
-        pre = torch.zeros(ids.numel(), self.config.hc_mult, device=ids.device)
-        pre[:, 0] = 1
+        pre = first_mix(streams)
         for layer in self.layers:
             streams, pre = layer(streams, pre, ids, rope, numerics, shared, trace)
         shared.finish()

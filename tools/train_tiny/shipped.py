@@ -87,13 +87,16 @@ def load_shipped(folder: Path, device: str = "cpu") -> Model:
     def rename(key: str) -> str:
         return re.sub(r"^mtp\.0\.(?!e_proj|h_proj|enorm|hnorm|norm|hc_head)", "mtp.block.", key).replace("mtp.0.", "mtp.")
 
-    model.load_state_dict(_state(read_safetensors(folder / "model.safetensors"), rename))
+    tensors = read_safetensors(folder / "model.safetensors")
+    if not hasattr(model, "mtp"):  # what is there of mtp.* is a drafter
+        tensors = {name: value for name, value in tensors.items() if not name.startswith("mtp.")}
+    model.load_state_dict(_state(tensors, rename))
     return model.to(device).eval()
 
 
 def load_drafter(folder: Path, config: Config, device: str = "cpu") -> Drafter:
-    """The drafter of a folder that export.write_drafter wrote, ready for the `release` numerics."""
-    tensors = read_safetensors(folder / "model.safetensors")
+    """The drafter of a folder that export.write_drafter wrote, or in the model's own files, ready for the `release` numerics."""
+    tensors = {name: value for name, value in read_safetensors(folder / "model.safetensors").items() if name.startswith("mtp.")}
     draft = DraftConfig.load(folder / "config.json")
     draft.stages = 1 + max(int(name.split(".")[1]) for name in tensors if name.startswith("mtp."))
     drafter = Drafter(config, draft)
@@ -103,6 +106,7 @@ def load_drafter(folder: Path, config: Config, device: str = "cpu") -> Drafter:
         _, stage, rest = key.split(".", 2)
         if rest.split(".")[0] not in whole:
             return f"stages.{stage}.{rest}"
+        rest = rest.replace("markov_head.embed", "markov_w1").replace("markov_head.head", "markov_w2")
         return rest.replace("markov_head.", "").replace("confidence_head.proj", "confidence")
 
     drafter.load_state_dict(_state(tensors, rename))

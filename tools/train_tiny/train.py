@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import multiprocessing
 import os
 import random
@@ -55,7 +56,8 @@ _PHASES = {"base": Phase((1024,), Numerics("train", sparse=False, indexes=False)
 _MTP_WEIGHT = 0.15
 _BIAS_SPEED = 1e-3
 _EAGER = 4  # steps of a kind before one is recorded
-_LOG, _KEEP = 20, 80  # seconds
+_LOG, _KEEP = 20, 60  # seconds; weights are kept after a line of the log
+_DIVERGED = 3  # exit code
 
 
 @compiled
@@ -297,19 +299,20 @@ def train(trainer: Trainer, feed: Feed, arguments: argparse.Namespace, report, b
             now = time.monotonic()
             if logged < 2 or now - mark > _LOG:
                 values = (trainer.sums / count).tolist()
+                if not math.isfinite(values[0]):
+                    print(f"step {step}: the loss is {values[0]}; the weights saved last stay", flush=True)
+                    raise SystemExit(_DIVERGED)
                 now = time.monotonic()
                 print(f"{name}, step {step} at {now - begin:.0f} s: loss {values[0]:.4f}, mtp {values[1]:.4f}, indexer {values[2]:.4f}, "
                       f"lr {lr:.2e}, {mark_tokens / (now - mark):.0f} tokens/s, queue {[q.qsize() for q in feed.queues.values()]}, "
                       f"load {balance(model, 0.0):.2f}, graphs {sorted(trainer.graphs)}", flush=True)
                 mark, mark_tokens, count, logged = now, 0, 0, logged + 1
                 trainer.sums.zero_()
-            if now - kept > _KEEP:  # what is there if the run is cut short
+            if count == 0 and now - kept > _KEEP:  # what is there if the run is cut short
                 save_weights(model, arguments.output)
                 report(phase.numerics)
                 model.train()
                 mark = kept = time.monotonic()
-                mark_tokens = count = 0
-                trainer.sums.zero_()
     if cuda:
         torch.cuda.synchronize()
     save_weights(model, arguments.output)
