@@ -20,8 +20,8 @@ from torch import Tensor
 
 import quant
 from checkpoint import load_weights
-from drafter import Drafter
 from config import Config
+from drafter import Drafter
 from linears import Linear
 from model import Block, Experts, Model
 from model41 import Block41, Model41

@@ -55,6 +55,7 @@ _PHASES = {"base": Phase((1024,), Numerics("train", sparse=False, indexes=False)
            "final": Phase(_LENGTHS, Numerics("qat", sparse=True))}
 _MTP_WEIGHT = 0.15
 _BIAS_SPEED = 1e-3
+_LONGEST = 8192  # tokens of a row
 _EAGER = 4  # steps of a kind before one is recorded
 _LOG, _KEEP = 20, 60  # seconds; weights are kept after a line of the log
 _DIVERGED = 3  # exit code
@@ -158,6 +159,7 @@ class Trainer:
         self.optimisers = optimisers(model)
         self.bias_speed = torch.zeros((), device=self.device)
         self.sums = torch.zeros(3, device=self.device)
+        model.rope(_LONGEST)  # recorded steps read these tables, which may not be exchanged for longer ones
         self.forget()
 
     def forget(self) -> None:
@@ -370,6 +372,8 @@ def main() -> None:
                 print(f"held-out loss {loss:.4f} per token, perplexity {np.exp(loss):.2f}, recall {recall_share(model, probe, numerics):.3f}, "
                       f"would say {shares} ({time.monotonic() - start:.1f} s)", flush=True)
 
+        if device.type == "cuda":
+            torch.cuda.synchronize()
         # the default stream cannot be recorded
         with torch.cuda.stream(torch.cuda.Stream()) if device.type == "cuda" else contextlib.nullcontext():
             train(Trainer(model, arguments.graph and device.type == "cuda"), feed, arguments, report, begin)
