@@ -13,4 +13,8 @@ namespace dsv4::backend::cuda {
 // that is more. CUDA's error where a block cannot have so much. Thread-safe.
 cudaError_t AllowSharedBytes(int device, const void* kernel, size_t num_bytes);
 
+// Has launches of `kernel` leave to L1 all memory of a SM that their blocks do not ask for, from the next AllowSharedBytes on. Otherwise the
+// split stays as the launch in front had it, and a kernel that loads its weights through L1 may have too few lines in flight. Thread-safe.
+void PreferL1(const void* kernel);
+
 }  // namespace dsv4::backend::cuda

@@ -17,6 +17,7 @@
 #include "backend/cuda/kernels/moe/grouped_gemm_weights.cuh"
 #include "backend/cuda/kernels/moe/grouped_gemms.h"
 #include "backend/cuda/kernels/persistent_clusters.h"
+#include "backend/cuda/runtime/shared_limits.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -29,7 +30,7 @@ constexpr int kThreads = kConsumers + 128;  // Registers are given up and taken 
 constexpr int kConsumerRegisters = 112;
 constexpr int kProducerRegisters = 32;
 constexpr int kItems = 8;
-constexpr int kSlots = 20;
+constexpr int kSlots = 6;
 using grouped_weights::Item;
 using grouped_weights::kAhead;
 using grouped_weights::kBlockCols;
@@ -301,6 +302,7 @@ __global__ void __launch_bounds__(kThreads, 1) GroupedGemmNarrowKernel(const __g
 
 template <MatmulKind kKind>
 void Launch(CudaContext& context, const Params& params) {
+  PreferL1(reinterpret_cast<const void*>(&GroupedGemmNarrowKernel<kKind>));
   LaunchPersistent(context, GroupedGemmNarrowKernel<kKind>,
                    {.blocks = 1, .threads = kThreads, .shared_bytes = sizeof(Memory)}, params);
 }
