@@ -69,12 +69,12 @@ def _load() -> c.CDLL:
     here = Path(__file__).resolve()
     beside = [here.parent / "libdsv4.so", here.parents[2] / "build" / "shared" / "libdsv4.so"]
     given = os.environ.get("DSV4_LIBRARY")
-    found = given or next((str(path) for path in beside if path.exists()), "libdsv4.so.1")
+    found = given or next((str(path) for path in beside if path.exists()), f"libdsv4.so.{ABI}")
     try:
         library = c.CDLL(found)
         abi = library.dsv4_abi()
     except (OSError, AttributeError) as error:
-        where = f"DSV4_LIBRARY={given}" if given else f"neither {' nor '.join(map(str, beside))} nor a libdsv4.so.1 of the system"
+        where = f"DSV4_LIBRARY={given}" if given else f"neither {' nor '.join(map(str, beside))} nor a libdsv4.so.{ABI} of the system"
         raise ImportError(f"dsv4 cannot load its library, {where}: {error}. `pip install .` in the source tree builds it for Python; "
                           "DSV4_LIBRARY names one that is built (./dev build --preset shared: build/shared/libdsv4.so)") from None
     if abi != ABI:
