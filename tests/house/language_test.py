@@ -36,7 +36,7 @@ KINDS = {
 
 def module(path: Path) -> str:
     """The two folders that a file is counted under."""
-    return "/".join(path.parts[:3] if path.parts[1] == "backend" else path.parts[:2])
+    return "/".join(path.parent.parts[:3] if path.parts[1] == "backend" else path.parent.parts[:2])
 
 
 def code_without_strings(line: str) -> str:
