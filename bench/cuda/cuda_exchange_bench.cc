@@ -255,7 +255,7 @@ int TimeLong(Ranks& ranks, Communicator& group, std::string_view way) {
   const int size = group.size();
   const int rank = group.rank();
   int failures = 0;
-  constexpr int64_t kRows = 64;  // Sizes of all-to-all, which takes columns.
+  constexpr int64_t kRows = 64;  // Rows of all-to-all, which takes columns.
   for (const int64_t bytes : {2 << 20, 4 << 20, 32 << 20, 64 << 20, 128 << 20}) {
     const int64_t count = bytes / 4 / (size - 1) / (kRows * 4) * (kRows * 4);  // Numbers for one other rank.
     const int64_t columns = count / kRows;

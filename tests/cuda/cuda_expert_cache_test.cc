@@ -24,7 +24,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// So many numbers that threads share them.
+// Tensors of so many numbers that threads share them.
 struct Stored {
   std::vector<uint8_t> data;
   std::vector<uint8_t> scale;

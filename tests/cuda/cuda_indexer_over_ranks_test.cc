@@ -184,7 +184,7 @@ class Rank {
   std::vector<int64_t> candidates() { return Read<int64_t>(device_, candidates_.view); }
   std::vector<int64_t> all() { return Read<int64_t>(device_, all_.view); }
   std::vector<int32_t> selected() { return Read<int32_t>(device_, selected_.view); }
-  // Kernel of the last choice of a token, if it was one launch.
+  // Rows of the last choice of a token, if it was one launch.
   std::vector<int32_t> rows(int64_t token) {
     const auto view = [&](const int32_t* data, int64_t count) {
       return TensorView::Contiguous(const_cast<int32_t*>(data), DType::kI32, {count},

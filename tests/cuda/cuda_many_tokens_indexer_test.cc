@@ -63,7 +63,7 @@ class Keys {
 struct Numbers {
   std::vector<uint16_t> q;
   std::vector<uint16_t> weights;
-  std::vector<std::vector<uint16_t>> keys;  // Entries of each sequence, as many as the last token sees.
+  std::vector<std::vector<uint16_t>> keys;  // Keys of each sequence, as many as the last token sees.
 };
 
 int64_t NumKeys(const Case& c, size_t sequence) {

@@ -87,7 +87,7 @@ class Steps {
     int32_t word = 0;
     EXPECT_TRUE(backend_.context->memory().CopyToHost(&word, word_.data(), sizeof(word), nullptr).ok());
     trace_.clear();
-    std::map<size_t, int64_t> rows;  // Trace of the step in front.
+    std::map<size_t, int64_t> rows;  // Rows of the step in front.
     std::unique_ptr<model::QueuedStep> now;
     for (size_t i = 0; i < script.size(); ++i) {
       const Step& step = script[i];
@@ -502,7 +502,7 @@ TEST(CudaStepReplay, AKeyThatLeavesOutTheOrderIsSeen) {
     const size_t b = steps.Add(2);
     std::vector<Step> script;
     for (size_t i = 0; i < kBlock; ++i)
-      script.push_back(i % 6 < 3 ? Step{a, b} : Step{b, a});  // Steps of none of their phases.
+      script.push_back(i % 6 < 3 ? Step{a, b} : Step{b, a});  // An order that follows none of their phases.
     const auto wrong = std::make_shared<WrongReplayer>(steps.context().MakeReplayer(), -1, one_key);
     std::string difference;
     for (int i = 0; i < 4; ++i) difference = CompareWith(steps, wrong, script);

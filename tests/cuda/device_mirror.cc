@@ -141,7 +141,7 @@ class Mirror {
 // Each op's operands are visited twice: first their memory is added, then each is replaced by the device's.
 struct Adder {
   Mirror& mirror;
-  // Bytes of a row of store_rows' source, which comes before its format and its runs.
+  // Width of store_rows' source, which comes before its format and its runs.
   int64_t run_width = 0;
   int64_t run_row_bytes = 0;
 

@@ -27,7 +27,7 @@ int FirstLayer(const model::ModelConfig& config, std::string_view attention) {
 }
 
 struct Fault {
-  std::string mistake;  // Mistakes of tests/golden/mistakes.json.
+  std::string mistake;  // Name in tests/golden/mistakes.json.
   std::string tensor;
   std::string op;
   std::optional<std::string_view> attention;  // In whose first layer it must be found; layer 0 without it.

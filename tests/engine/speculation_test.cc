@@ -339,7 +339,7 @@ TEST(Speculation, TheDraftBlockOfATrainedModelIsOftenRight) {
 TEST(Speculation, ARequestMayOnlyUseDraftersThatThereAre) {
   EngineOptions options;
   options.speculation.make_drafter = speculation::MakeSuffixDrafter;
-  options.speculation.mtp = true;  // Tokens that this model has never read.
+  options.speculation.mtp = true;  // A drafter that this model does not have.
   Engine engine(CpuModel(), options, {});
   Request request;
   request.prompt = {1, 2, 3};

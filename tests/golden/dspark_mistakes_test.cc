@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kGolden = "dspark";
 constexpr int64_t kBlock = 5;
 
-// Config of the drafter under test, for faulty ops.
+// Drafter under test, for faulty ops.
 struct Drafter {
   const void* main_norm = nullptr;
   const void* markov_w1 = nullptr;

@@ -221,7 +221,7 @@ TEST(LinearParity, GroupsOf32KeepWhatAnOutlierIn128Loses) {
   constexpr int64_t kCols = 256;
   std::vector<double> x(kCols, 0.0);
   for (int64_t i = 0; i < kCols; ++i) x[static_cast<size_t>(i)] = 0.5 + static_cast<double>(i % 7) / 16;
-  x[3] = 1048576.0;  // Columns of the first group of either size.
+  x[3] = 1048576.0;  // In the first group of either size.
   const TestTensor x_tensor(DType::kBF16, {1, kCols}, x);
   Random random(47);
   const auto w32 = Fp8(40, kCols, 32, false, random);

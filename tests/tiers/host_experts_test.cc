@@ -70,7 +70,7 @@ class FakeDevice {
 struct Problem {
   TestExperts experts;
   TestTensor x;
-  TestTensor indices;  // Experts of kSize.num_experts; the last of them is elsewhere.
+  TestTensor indices;  // Indices below kSize.num_experts; the last of them is elsewhere.
   TestTensor weights;
 };
 
