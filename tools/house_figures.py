@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Prints what the house measures itself by, one row a figure, beside its goal.
 
-The rows are include rules that are left, size of the classes that a reader must hold, lines of code, form of comments, and bytes of pages.
-tests/house checks those that only shrink; this table says how far all of them are.
+The rows are include rules that are left, sizes of large classes, lines of code, form of comments, and bytes of pages.
+tests/house checks those that only shrink. This table says how far all of them are.
 
   tools/house_figures.py [--json]
 """
@@ -44,7 +44,7 @@ def without_comments(text: str) -> str:
 
 
 def body(text: str, opening: str) -> str:
-    """What stands between the braces that the first match of `opening` ends with; an error without one."""
+    """The text between the braces that the first match of `opening` ends with; an error without one."""
     match = re.search(opening, text)
     if match is None:
         raise ValueError(f"no source matches {opening!r}: mend tools/house_figures.py")
