@@ -337,7 +337,7 @@ TEST(CudaFused, RoutedExpertsAndALinear) {
   constexpr int64_t kExperts = 12;
   constexpr int64_t kDifferent = 4;
   struct Rows {
-    int64_t cols;  // Of the linear.
+    int64_t cols;  // Columns of the linear.
     int64_t tokens;
   };
   struct Matrices {
