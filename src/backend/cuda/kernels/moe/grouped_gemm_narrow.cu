@@ -17,7 +17,6 @@
 #include "backend/cuda/kernels/moe/grouped_gemm_weights.cuh"
 #include "backend/cuda/kernels/moe/grouped_gemms.h"
 #include "backend/cuda/kernels/persistent_clusters.h"
-#include "backend/cuda/runtime/shared_limits.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -302,7 +301,6 @@ __global__ void __launch_bounds__(kThreads, 1) GroupedGemmNarrowKernel(const __g
 
 template <MatmulKind kKind>
 void Launch(CudaContext& context, const Params& params) {
-  PreferL1(reinterpret_cast<const void*>(&GroupedGemmNarrowKernel<kKind>));
   LaunchPersistent(context, GroupedGemmNarrowKernel<kKind>,
                    {.blocks = 1, .threads = kThreads, .shared_bytes = sizeof(Memory)}, params);
 }
