@@ -19,7 +19,7 @@ RanksRun RunOf(const std::string& golden, model::Numerics numerics) {
   return run;
 }
 
-// A prompt in uneven chunks, one token by one, a batch of two states of which one is a fork, and a state that went back.
+// A prompt in uneven chunks; then a batch of a state and its fork, and one that was taken back.
 std::vector<float> RunText(model::Model& model, const std::string& golden) {
   const std::vector<int32_t> tokens = GoldenTokens("../v41/" + golden);
   std::vector<float> logits = RunPieces(model, tokens, {23, 1, 1, 7, 12, 1});
