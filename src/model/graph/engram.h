@@ -17,7 +17,8 @@ namespace dsv4::model {
 // Finds and reads rows of n-gram tables.
 struct EngramLookup {
   EngramHash hash;
-  std::unique_ptr<EngramTables> tables;  // In order, for the layers that are loaded: consecutive ones of the hash's.
+  std::unique_ptr<EngramTables>
+      tables;  // In order, for the layers that are loaded: consecutive ones of the hash's.
   int first_table = 0;
   int num_tables = 0;
 };
