@@ -1,5 +1,5 @@
-// Whether what `dsv4 bench` is about to time computes the right numbers: the first layers of the model, once on its
-// backend and once on the reference backend, over the same weights.
+// Whether the model that `dsv4 bench` is about to time computes the right numbers. Its first layers run once
+// on its backend and once on the reference backend, over the same weights.
 #pragma once
 
 #include <cstdint>

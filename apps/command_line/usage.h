@@ -1,5 +1,5 @@
-// Texts of the command line about itself: examples behind every help text, the options that all commands
-// share, and errors that name the command, the option and what was probably meant.
+// Texts of the command line about itself: examples behind every help text, and the options that all commands
+// share. Errors name the command, the option and the probable intention.
 #pragma once
 
 #include <string>

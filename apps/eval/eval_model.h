@@ -62,8 +62,8 @@ struct RowScore {
 };
 RowScore ScoreRow(std::span<const float> logits, int32_t token);
 
-// Reads `tokens` with all models at once and calls `on_row` for each position from `first` (at least 1) on, with the logits of each model in
-// front of tokens[position]. Internal when a logit is no number.
+// Reads `tokens` with all models at once. Calls `on_row` for each position from `first` (at least 1) on, with
+// each model's logits in front of tokens[position]. Internal when a logit is no number.
 using OnRow = std::function<void(size_t position, std::span<const std::span<const float>> rows)>;
 Status ReadText(std::span<EvalModel* const> models, std::span<const int32_t> tokens, size_t first,
                 const OnRow& on_row);

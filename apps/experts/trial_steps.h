@@ -34,7 +34,8 @@ Result<model::SeenTrial> TimeSteps(model::Model& model, const TrialOptions& opti
 // Counts of this process, whose model is on `device`, the CUDA backend.
 TierCounts CountsOf(const ops::Backend& device);
 
-// Tokens of a prompt that fills the slots of cached experts, or those that the link fills in a second; too few for the prompt to be streamed.
+// Tokens of a prompt that fills the slots of cached experts, or the slots that the link fills in a second.
+// Too few for the prompt to be streamed.
 int64_t FillingTokens(const model::ExpertSplit& split, const model::ExpertCosts& costs);
 
 }  // namespace dsv4::apps

@@ -1,7 +1,7 @@
 // Commands that the user allowed to answer the calls of tools: "weather" is answered by "./weather.sh".
 //
-// A command runs in /bin/sh. It finds the arguments of the call, a JSON object, on standard input, never in its command line, so what the model writes is not
-// read by a shell. Its standard output is the result.
+// A command runs in /bin/sh. It finds the arguments of the call, a JSON object, on standard input, never in
+// its command line. So no shell reads the model's text. Its standard output is the result.
 #pragma once
 
 #include <functional>

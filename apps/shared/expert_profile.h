@@ -26,8 +26,9 @@ struct ExpertProfile {
 // nowhere), else below XDG_STATE_HOME or ~/.local/state. Empty without a home.
 std::string ExpertProfilePath(const ModelSource& source);
 
-// Folders on the way are made. Several processes may write one file: each does it alone, by a lock on a file beside it (PATH.lock), and waits
-// this long at most for others: a busy disk takes seconds to keep a file. Unavailable names that file then.
+// Folders on the way are made. Several processes may write one file. Each does it alone, by a lock on a file
+// beside it (PATH.lock), and waits this long at most for others. A busy disk takes seconds to keep a file.
+// Unavailable names that file then.
 inline constexpr std::chrono::milliseconds kProfilePatience{10'000};
 Status WriteExpertProfile(const std::string& path, const ExpertProfile& profile);
 // The same with what `change` makes of the profile that is there, null where none is. No other process writes in between, so what each of

@@ -105,8 +105,8 @@ int64_t PassTokens(const ModelFlags& flags);
 // are read or made. FailedPrecondition when this build lacks it.
 Result<ops::Backend> MakeBackend(const ModelFlags& flags);
 
-// The backend of the host that multiplies experts for --backend cuda: on --threads threads, by default one a core, less the one that queues the
-// device's work.
+// The backend of the host that multiplies experts for --backend cuda, on --threads threads. The default is
+// one a core, less the one that queues the device's work.
 Result<ops::Backend> MakeExpertBackend(const ModelFlags& flags);
 
 // How the rows of sequences are kept: what --cache-rows says, where the backend can.
@@ -118,12 +118,13 @@ model::DraftHead DraftHeadOf(const ModelFlags& flags);
 // Options of the flags for the model, without a progress callback and for one rank.
 model::ModelOptions MakeModelOptions(const ModelFlags& flags);
 
-// Loads the model of `source` on `backend`, in a group this rank's part. Logs in one line what was loaded, --max-layers included, and how fast it came to
-// a device. On a device the memory
-// for it and for the sequences of `memory` is planned first: ResourceExhausted with a table when it does not fit. Where `backend` wraps another
-// one, as diag::HookedBackend does, that is `wrapped`: ranks exchange what lies on its device, and experts are counted there. With --experts
-// auto a few steps say whether the split is as fast as planned, and another one may be loaded (model::VerifySplit); no other model is on the
-// backend then. Unless null, `left` becomes what is left beside all that has its place, and `verified` what those steps were.
+// Loads the model of `source` on `backend`, in a group this rank's part. Logs in one line the loaded model,
+// --max-layers included, and how fast it came to a device. On a device the memory for it and for the
+// sequences of `memory` is planned first: ResourceExhausted with a table when it does not fit. Where
+// `backend` wraps another one, as diag::HookedBackend does, that is `wrapped`. Ranks exchange tensors on its
+// device, and experts are counted there. With --experts auto a few steps say whether the split is as fast as
+// planned, and another one may be loaded (model::VerifySplit). No other model is on the backend then. Unless
+// null, `left` becomes the memory that is left, and `verified` the outcome of those steps.
 Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const ModelSource& source,
                                                 const ops::Backend& backend, const LoadCallback& progress,
                                                 const model::MemoryRequest& memory = {},
@@ -137,8 +138,8 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const M
 
 // Prints "dsv4: <status>" on stderr and returns `exit_code`.
 int Fail(const Status& status, int exit_code);
-// The exit code for a status met while reading a model or an input file: kExitBadInput, except for what a healthy file could
-// not have caused (out of memory, a bug).
+// The exit code for a status met while reading a model or an input file. It is kExitBadInput, except for
+// faults that no file causes (out of memory, a bug).
 int LoadExitCode(const Status& status);
 
 }  // namespace dsv4::apps

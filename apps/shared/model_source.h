@@ -16,7 +16,8 @@ namespace dsv4::apps {
 // The directory -m names, the snapshot of a checkpoint that `dsv4 pull` fetched (OWNER/NAME), or the default. NotFound lists what was tried.
 Result<std::string> ResolveModelDirectory(const ModelFlags& flags);
 
-// Raises the vocabulary of `options` to the ids of the tokenizer file, where these are more, and takes from it what begins and ends a text.
+// Raises the vocabulary of `options` to the ids of the tokenizer file, where these are more. Takes the tokens
+// that begin and end a text from it.
 Status FitTokenizer(const std::string& tokenizer_path, model::SyntheticOptions& options);
 
 class ModelSource {

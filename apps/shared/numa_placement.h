@@ -14,8 +14,8 @@ namespace dsv4::apps {
 // --numa interleave is refused by the kernel; auto says so on the log and goes on without.
 Result<std::vector<std::vector<int>>> PlaceOnNodes(const ModelFlags& flags);
 
-// Warns when most of the checkpoint's pages in memory lie on one node although --numa interleaves: an earlier process brought
-// them there, and pages of files do not move.
+// Warns when most of the checkpoint's pages in memory lie on one node although --numa interleaves. An earlier
+// process brought them there, and pages of files do not move.
 Status CheckPlacement(const ModelFlags& flags, const io::Checkpoint& checkpoint);
 
 }  // namespace dsv4::apps

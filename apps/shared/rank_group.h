@@ -12,10 +12,11 @@ namespace dsv4::apps {
 
 class RankGroup {
  public:
-  // Makes this process a rank where RANK and WORLD_SIZE are set, starts the other ranks of --ranks where they are not, and fills
-  // flags.group and flags.placement. Does nothing else for one rank. `arguments` are those of this process; `version` is part of
-  // what all ranks must have alike. InvalidArgument for flags or an environment that do not fit; otherwise the errors of
-  // comm::JoinRanks. Call it on the main thread before others are started.
+  // Makes this process a rank where RANK and WORLD_SIZE are set, and starts the other ranks of --ranks where
+  // they are not. Fills flags.group and flags.placement. Does nothing else for one rank. `arguments` are
+  // those of this process; `version` is part of what all ranks must have alike. InvalidArgument for flags or
+  // an environment that do not fit; otherwise the errors of comm::JoinRanks. Call it on the main thread
+  // before others are started.
   static Result<std::unique_ptr<RankGroup>> Enter(ModelFlags& flags, std::vector<std::string> arguments,
                                                   const std::string& version);
   RankGroup(const RankGroup&) = delete;

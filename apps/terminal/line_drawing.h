@@ -1,8 +1,9 @@
 // Drawing of an edited line on a terminal, and the bytes that bring it up to date.
 //
-// A line that is longer than the terminal is wide is written on without a break, so that the terminal wraps it and knows that its rows
-// belong together: it is selected as one line, and wrapped anew when the width changes. Not all terminals wrap anew: xterm and the
-// Linux console leave the rows as they are. The terminal's answer to where its cursor is tells which it did.
+// A line that is longer than the terminal is wide is written on without a break. The terminal wraps it and
+// knows that its rows belong together: it is selected as one line, and wrapped anew when the width changes.
+// Not all terminals wrap anew: xterm and the Linux console leave the rows as they are. The terminal's answer
+// to where its cursor is tells which it did.
 #pragma once
 
 #include <cstddef>

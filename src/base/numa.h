@@ -1,7 +1,8 @@
 // NUMA: which CPUs and which memory of the machine belong together, and where new pages go.
 //
-// Every thread reads every weight, so the weights of a machine with several nodes belong on all of them in turn
-// (interleaved): then each node's memory serves its share, whichever thread asks. docs/cpu-backend.md has the reasons.
+// Every thread reads every weight. The weights of a machine with several nodes are therefore interleaved over
+// all of them. Each node's memory then serves its share, whichever thread asks. docs/cpu-backend.md has the
+// reasons.
 #pragma once
 
 #include <cstddef>

@@ -31,8 +31,9 @@ class ThreadPool {
 
   int num_threads() const;
 
-  // Calls body(begin, end) on disjoint ranges that cover [0, count), none shorter than `grain` except the last; returns when all are
-  // done, and throws what `body` threw first. Ranges not begun by then are left out. One ParallelFor at a time per pool; no nesting.
+  // Calls body(begin, end) on disjoint ranges that cover [0, count), none shorter than `grain` except the
+  // last. Returns when all are done, and throws the first exception of `body`. Ranges not begun by then are
+  // left out. One ParallelFor at a time per pool; no nesting.
   void ParallelFor(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& body);
 
  private:

@@ -39,9 +39,9 @@ inline size_t NumCodePoints(std::string_view text) {
 // `code_point` must be a Unicode scalar value.
 void AppendUtf8(uint32_t code_point, std::string* out);
 
-// Turns a stream of arbitrary bytes into well-formed UTF-8. A character is written once its last byte is there. Every
-// maximal ill-formed subsequence becomes one U+FFFD, as Python's errors="replace" and Rust's from_utf8_lossy do, and
-// the result does not depend on where the stream is cut. Not thread-safe.
+// Turns a stream of arbitrary bytes into well-formed UTF-8. A character is written once its last byte is
+// there. Every maximal ill-formed subsequence becomes one U+FFFD, as Python's errors="replace" and Rust's
+// from_utf8_lossy do. The result does not depend on where the stream is cut. Not thread-safe.
 class Utf8Repairer {
  public:
   void Append(std::string_view bytes, std::string* out);

@@ -27,14 +27,15 @@ struct ApiConversation {
 // Makes of a request what the encoder renders without its hazards; render it with null_is_empty and api_rules.
 //   - where system messages are turns (V4.1) all keep their places, a developer message is one of them, and a reminder stays too; else:
 //   - a developer message at the front is a system message; leading system messages become one, joined by a blank line
-//   - a later system or developer message, and a latest_reminder, that stands in a user turn, right before or right behind
-//     one, becomes a latest_reminder in front of that whole turn; elsewhere it is a user turn of its own (ReminderText)
+//   - a later system or developer message, and a latest_reminder, is a user turn of its own (ReminderText).
+//     If it stands in a user turn, right before or right behind one, it becomes a latest_reminder in front of
+//     that turn
 //   - images, sounds and files become texts that name them (UnseenPart)
 //   - tools and the response schema go on the first message
 // A finished answer at the end is followed by another (RenderOptions::api_rules).
-// Errors (InvalidArgument) name the message: an unknown role, no messages, tools or a response format on a message, other
-// parts outside tool results, an unfinished answer that is not the last message, in V4 system messages alone, an unknown
-// response format.
+// Errors (InvalidArgument) name the message: an unknown role, no messages, tools or a response format on a
+// message, or other parts outside tool results. Further an unfinished answer that is not the last message, in
+// V4 system messages alone, and an unknown response format.
 Result<std::vector<Message>> NormalizeApiMessages(const ChatProfile& profile, ApiConversation conversation);
 
 // The JSON schema that a request's response_format asks for; null for free text. InvalidArgument as above.

@@ -1,9 +1,9 @@
-// A JSON value that survives a trip through Python's json module unchanged in meaning and spelling: prompts and tool
-// calls are byte-exact wire format, and the reference encoder is Python.
+// A JSON value that survives a trip through Python's json module unchanged in meaning and spelling. Prompts
+// and tool calls are a byte-exact wire format, and the reference encoder is Python.
 //
-// Differences from nlohmann's types, which are why this exists: integers of any size keep their digits, 1 and 1.0 stay
-// different, out-of-range doubles become infinities instead of errors, and a repeated key keeps its first position
-// and its last value. Source: chat-encoding.md section 2.8.
+// Differences from nlohmann's types are why this exists. Integers of any size keep their digits, and 1 and
+// 1.0 stay different. Out-of-range doubles become infinities instead of errors, and a repeated key keeps its
+// first position and its last value. Source: chat-encoding.md section 2.8.
 #pragma once
 
 #include <cstdint>

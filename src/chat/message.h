@@ -64,8 +64,8 @@ struct Message {
   std::vector<JsonValue> tools = {};          // of the message itself; objects with a member "function"
   std::vector<JsonValue> request_tools = {};  // AttachTools
   std::vector<ToolCall> tool_calls = {};
-  // Not from JSON. When not empty: the block exactly as the model wrote it (CompletionParser::sampled_calls), rendered
-  // instead of tool_calls, so that the prompt repeats the tokens already in the cache.
+  // Not from JSON. When not empty: the block exactly as the model wrote it (CompletionParser::sampled_calls).
+  // It is rendered instead of tool_calls, so that the prompt repeats the tokens already in the cache.
   std::string sampled_calls = {};
   std::string tool_call_id = {};         // of a tool message
   JsonValue response_format = {};        // a JSON schema; falsy: none

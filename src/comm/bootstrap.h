@@ -61,10 +61,12 @@ struct JoinOptions {
   std::function<Status()> still_wanted;
 };
 
-// The group of all ranks of `environment`: in shared memory where all run on one machine (comm/machine.h), else over TCP, of which rank 0
-// tells the log. Rank 0 passes the listener it opened, or none to open it here. What strangers say at the ports does no harm.
-// Errors, on all ranks that are there: DeadlineExceeded names ranks that did not come; InvalidArgument for two of one number, another
-// WORLD_SIZE or another agreement; Unavailable for a rank that ended, or that another does not reach.
+// The group of all ranks of `environment`, in shared memory where all run on one machine (comm/machine.h).
+// Else it is over TCP, and rank 0 logs that. Rank 0 passes the listener it opened, or none to open it here.
+// What strangers say at the ports does no harm.
+// Errors, on all ranks that are there: DeadlineExceeded names ranks that did not come. InvalidArgument for
+// two of one number, another WORLD_SIZE or another agreement. Unavailable for a rank that ended, or that
+// another does not reach.
 Result<std::unique_ptr<Communicator>> JoinRanks(const RankEnvironment& environment,
                                                 std::optional<RankListener> listener,
                                                 const JoinOptions& options);

@@ -1,6 +1,5 @@
-// Services that a communicator on device memory asks of the device: a stream in whose order everything
-// happens, and the little that is computed between exchanges. backend/cuda has one; tests have one on host
-// memory.
+// Services that a communicator on device memory asks of the device: a stream that orders everything, and
+// small computations between exchanges. The CUDA backend has one; tests have one on host memory.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
-// NCCL, opened when a group of GPUs is made: a binary then runs where NCCL is not installed, and its absence is an error with its name.
-// Declared here is the part that we call, by NCCL's stable C interface (from 2.18 on).
+// NCCL, opened when a group of GPUs is made. A binary thereby runs where NCCL is not installed, and its
+// absence is an error with its name. Declared here is the part that we call, by NCCL's stable C interface
+// (from 2.18 on).
 #pragma once
 
 #include <cstddef>

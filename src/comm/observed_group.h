@@ -1,5 +1,5 @@
-// A group whose exchanges are observed: what each was, of how many bytes, and how long this rank's call of it took, the waiting for
-// others included. The other ranks need not look.
+// A group whose exchanges are observed: the kind and bytes of each, and the time of this rank's call, waiting
+// for others included. The other ranks need not look.
 #pragma once
 
 #include <cstdint>

@@ -5,10 +5,11 @@
 //
 //   header    the group's failure, if any
 //   control   one per rank: how far it is, its bell (a futex), its process
-//   buffers   two per rank, used in turn: in round n a rank writes buffer n mod 2, announces n, and reads what the others
-//             announced. A rank that announces n + 1 has read everything of round n, so a buffer is free again when all
-//             announced the round after it was written: one wait a round, and no second one to say "read".
+//   buffers   two per rank, used in turn
 //   mailboxes one per ordered pair, rings of bytes for Send and Recv
+// In round n a rank writes buffer n mod 2, announces n, and reads the buffers that the others announced. A rank
+// that announces n + 1 has read everything of round n. A buffer is free again when all announced the round
+// after it was written. So a round has one wait, and no second one for "read".
 //
 // A waiting rank spins for a moment, then sleeps on its bell. Every 20 ms it looks whether all processes live (pidfd), which
 // is why a killed rank is noticed long before the deadline.

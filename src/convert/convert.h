@@ -1,9 +1,9 @@
 // Rewrites a checkpoint in other weight formats: any dialect the loader reads in, the release's names out.
 //
-// Memory does not grow with the checkpoint: a thread holds one row block (about 2^18 elements, or one row of FP8 blocks where
-// that is more) as fp32 and in the new format. Every written byte is read back and compared; the report says for each kind of
-// module whether its values are the source's bit for bit, and if not how far they are. Output and report do not depend on
-// the number of threads or on interruptions.
+// Memory does not grow with the checkpoint: a thread holds one row block as fp32 and in the new format. A row
+// block has about 2^18 elements, or one row of FP8 blocks where that is more. Every written byte is read back
+// and compared. The report says for each kind of module whether its values are the source's bit for bit, and
+// if not how far off they are. Output and report do not depend on the number of threads or on interruptions.
 #pragma once
 
 #include <cstdint>

@@ -28,8 +28,8 @@ class Destination {
   Status Create(int64_t num_bytes) const;
   // Opens the plan's files, headers written.
   Result<std::vector<io::RandomAccessFile>> OpenShards(const Plan& plan) const;
-  // Everything beside the shards: the index, config.json, hf_quant_config.json, and every other file of the source but weights
-  // (copied with its folder; hidden ones and links to folders are left out).
+  // Everything beside the shards: the index, config.json, hf_quant_config.json, and every other file of the
+  // source but weights. Files are copied with their folder; hidden ones and links to folders are left out.
   Status WriteOtherFiles(const Plan& plan, const std::string& config_json,
                          const std::string& hf_quant_config) const;
   // Gives the directory its name, once all has reached the disk, and removes the journal.

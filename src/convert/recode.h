@@ -1,8 +1,9 @@
 // Expressing rows of a stored weight in another format, and comparing what was written with what it came from.
 //
-// Exact wherever the target can hold the values: between MXFP4 and NVFP4 blocks with power-of-two scales the element codes
-// are copied and only the scales are rewritten (quantization.md 3.4 and 3.5); an NVFP4 target is written that way from any
-// source whose blocks allow it. Everything else goes through the quantisers of formats/quantize.h.
+// Exact wherever the target can hold the values. Between MXFP4 and NVFP4 blocks with power-of-two scales the
+// element codes are copied and only the scales are rewritten (quantization.md 3.4 and 3.5). An NVFP4 target
+// is written that way from any source whose blocks allow it. Everything else goes through the quantisers of
+// formats/quantize.h.
 #pragma once
 
 #include <cstddef>

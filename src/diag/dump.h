@@ -54,8 +54,9 @@ class DumpWriter final : public model::Observer {
 // Every *.safetensors of a directory, mapped.
 class DumpFiles final : public TensorSource {
  public:
-  // Hostile until checked: errors (NotFound, DataLoss, InvalidArgument) name file and tensor: a name twice, rank 0, a dtype other
-  // than F32, F16, BF16, I32 or I64, a layer number that is none.
+  // A directory is hostile until checked. Errors (NotFound, DataLoss, InvalidArgument) name file and tensor.
+  // Faults are a name twice, rank 0, a layer number that is none, or a dtype other than F32, F16, BF16, I32
+  // or I64.
   static Result<DumpFiles> Open(const std::string& directory);
 
   bool Has(int layer, std::string_view name) const override;

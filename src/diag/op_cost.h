@@ -41,8 +41,9 @@ class CallDetail {
   std::string text_;
 };
 
-// The cost of one call, by its arguments: before the call or after it, but for RoutedExperts, ExpertTerms, Attention and
-// AttentionPart, whose indices must have been computed. Errors are those of reading these back from the device.
+// The cost of one call, by its arguments, before the call or after it. RoutedExperts, ExpertTerms, Attention
+// and AttentionPart need indices that have been computed. Errors are those of reading these back from the
+// device.
 Result<OpCost> CostOf(ops::OpContext& context, const ops::EmbedArgs& args);
 Result<OpCost> CostOf(ops::OpContext& context, const ops::HcPreArgs& args);
 Result<OpCost> CostOf(ops::OpContext& context, const ops::HcHeadArgs& args);

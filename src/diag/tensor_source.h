@@ -1,5 +1,5 @@
-// TensorSource: the other side of a comparison. It hands out the tensors of a run piece by piece, so that two runs of a large
-// model are compared without either being kept in memory.
+// TensorSource: the other side of a comparison. It hands out the tensors of a run piece by piece. Two runs of
+// a large model are thereby compared without keeping either in memory.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,9 @@
-// Engine: requests in, events out. One thread calls Step in a loop; each call runs one ragged batch of prefill chunks and decode
-// tokens through the model and samples for the sequences that reached the end of what they know.
+// Engine: requests in, events out. One thread calls Step in a loop. Each call runs one ragged batch of
+// prefill chunks and decode tokens through the model. It samples for the sequences whose known tokens have
+// all been read.
 //
-// A sequence's tokens depend on its request alone: not on its batch neighbours, the chunk sizes, when it was admitted, whether
-// its prompt's beginning was reused, or whether it was preempted.
+// A sequence's tokens depend on its request alone. Batch neighbours, chunk sizes, the time of admission,
+// reuse of its prompt's beginning and preemption change nothing.
 // Not thread-safe except where noted: one owner calls all functions. The model outlives the engine.
 #pragma once
 
@@ -42,8 +43,9 @@ class Engine {
 
   // Runs one batch. Returns what happened, in order; an empty list when there is no work. A failing model step finishes the
   // requests of that batch with kError and its status, which names the op. Out of memory with several sequences running, the
-  // youngest is preempted instead. Where the host's memory runs out in the midst of it (std::bad_alloc), the requests that run are
-  // finished with kError and kUnavailable; it throws only if there is none for saying so, and the next call then says it.
+  // youngest is preempted instead. Where the host's memory runs out in the midst of it (std::bad_alloc), the
+  // requests that run are finished with kError and kUnavailable. It throws only if there is no memory for
+  // these events; the next call then returns them.
   std::vector<Event> Step();
 
   // Asks since when events of each request wait to be taken; none: they do not. Before a step while there are requests that wait for a place.

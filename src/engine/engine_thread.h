@@ -24,8 +24,8 @@ class Generation {
 };
 
 struct EngineThreadOptions {
-  // Requests that have not been admitted, of one owner alone. Beside others it may have fewer: owners share room for half as many again, and those that
-  // have none find room up to four times as many.
+  // Requests that have not been admitted, of one owner alone. Beside others it may have fewer: owners share
+  // room for half as many again. Owners that have none find room up to four times as many.
   int64_t max_waiting = 256;
 };
 

@@ -1,6 +1,6 @@
 // Prices of steps of several rows and of drafts of the block on this machine, measured before the first
-// request: prices that are learnt from requests begin with those of steps that a device meets for the first
-// time, and are tried ever more seldom where they seem not to pay.
+// request. Prices that are learnt from requests begin with steps that a device meets for the first time. Rows
+// that seem not to pay are then tried ever more seldom.
 #pragma once
 
 #include <cstdint>

@@ -2,13 +2,15 @@
 //
 // The directory may be other servers' too (prefix_directory.h): what one of them has written, all find.
 //
-// The engine's thread offers states and asks for them; it never waits for a file. One thread writes what was offered, as long as its
-// queue has room, and keeps the directory within its budget, the least recently used first. Another looks for what others have written, and reads.
-// A file that is not what it should be is removed, logged and counted, so that nothing is tried twice; a disk that fails costs reuse and
-// nothing else, and so does one that does not answer.
+// The engine's thread offers states and asks for them; it never waits for a file. One thread writes the
+// offered states, as long as its queue has room. It keeps the directory within its budget, and the least
+// recently used files go first. Another looks for files of others, and reads. A wrong file is removed, logged
+// and counted, so that nothing is tried twice. A disk that fails, or does not answer, costs reuse and nothing
+// else.
 //
-// A state goes to the disk when it holds enough tokens more than the longest on its path there (kMinGain), and a sixteenth of its
-// length: the files of a conversation of N tokens are then of some 16 N tokens together, not of N squared.
+// A state goes to the disk when it holds enough tokens more than the longest on its path there. Enough is
+// kMinGain and a sixteenth of its length. The files of a conversation of N tokens then have some 16 N tokens
+// together, not N squared.
 #pragma once
 
 #include <chrono>
@@ -86,7 +88,8 @@ class PrefixDisk {
 
   // The state of a whole prompt, on its way to the disk, for IsDone.
   struct Publication;
-  // The same for a state that other servers wait for: whenever it has kMinGain tokens more than others there, and in front of what else is queued.
+  // The same for a state that other servers wait for. It is written whenever it has kMinGain tokens more than
+  // others there, before all else that is queued.
   std::shared_ptr<Publication> Publish(uint64_t salt, std::span<const int32_t> tokens,
                                        const kv::SequenceState& state);
   // Tokens of it that all servers find, 0 where it could not be written; nullopt while that is not known.
@@ -94,9 +97,10 @@ class PrefixDisk {
   // Returns when another file is written, or after `at_most`.
   void WaitForWrite(std::chrono::milliseconds at_most);
 
-  // Starts to look for the state with the longest usable proper prefix of `prompt`, as PrefixStore::Find, if that is more than
-  // `longer_than` tokens, and to read it. What other servers have written up to now is found too. Null where nothing can be found: the prompt is
-  // too short, the origin is not known, or the disk does not answer. Several askers of one state share its load.
+  // Starts to look for the state with the longest usable proper prefix of `prompt`, as PrefixStore::Find, and
+  // to read it. It must have more than `longer_than` tokens. States that other servers have written up to now
+  // are found too. Null where nothing can be found: the prompt is too short, the origin is not known, or the
+  // disk does not answer. Several askers of one state share its load.
   std::shared_ptr<Load> Find(uint64_t salt, std::span<const int32_t> prompt, int64_t longer_than);
 
   // Whether there is something to take, or never will be: the state is not there, or the disk has not answered for long.

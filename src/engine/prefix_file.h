@@ -31,8 +31,8 @@
 
 namespace dsv4::engine {
 
-// Tokens by which a state that is read back can be taken back: a thinking turn's prompt ends with one token that the next turn
-// has not. More would cost rows in every file.
+// Tokens by which a state that is read back can be taken back. A thinking turn's prompt ends with one token
+// that the next turn has not. More would cost rows in every file.
 inline constexpr int64_t kDiskRewindTokens = 8;
 
 // PrefixHashes[i] is the hash of a state's tokens without the last i. Zeros for a state of kDiskRewindTokens or less, which is not used.

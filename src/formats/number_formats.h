@@ -80,8 +80,8 @@ constexpr float FloatFromE8m0(uint8_t code) {
   return std::bit_cast<float>(static_cast<uint32_t>(code) << 23);
 }
 
-// ceil(log2(value)) of a positive normal number, from its bits, as the release's kernels take it: log2() may fall on
-// either side of an exact power of two.
+// ceil(log2(value)) of a positive normal number, from its bits, as the release's kernels take it. The
+// function log2() may fall on either side of an exact power of two.
 constexpr int CeilLog2(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   return static_cast<int>((bits >> 23) & 0xFFU) - 127 + ((bits & 0x7FFFFFU) != 0 ? 1 : 0);

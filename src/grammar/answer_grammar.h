@@ -5,11 +5,12 @@
 //   calls   = LF invoke+ "</M tool_calls>"             one invoke only when calls may not be parallel
 //   invoke  = "<M invoke name=" DQ name DQ ">" LF ( parameter+ | LF ) "</M invoke>" LF
 //
-// M is the marker of tags, one token; in a call it is never spelled in letters. Parameters come in any order, each once, a string raw
-// (string="true"), everything else as JSON (string="false"), both as the parameter's schema says; such as are not listed come behind the
-// required ones. Of a tool with more than
-// kMostUnordered parameters only the required ones are counted, and others may come again (of a repeated one the first counts); with more
-// than that of them, parameters come in the order of `properties`. Source: chat-encoding.md 3.1 and 3.7.
+// M is the marker of tags, one token; in a call it is never spelled in letters. Parameters come in any order,
+// each once. A string is raw (string="true"), everything else JSON (string="false"), both as the parameter's
+// schema says. Unlisted parameters come behind the required ones. A tool may have more than kMostUnordered
+// parameters: then only the required ones are counted, and others may come again (the first one counts). If
+// more than that are required, parameters come in the order of `properties`. Source: chat-encoding.md 3.1 and
+// 3.7.
 #pragma once
 
 #include <memory>

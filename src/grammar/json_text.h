@@ -1,9 +1,9 @@
 // How JSON spells characters, strings and numbers, as expressions over bytes.
 //
 // Text is UTF-8. Where a schema says nothing about a string, every spelling JSON has is allowed (`\n`, `\u000a`; surrogates
-// only in pairs). Where it does, each character has one spelling (itself, or the shortest escape if it needs one), so that an
-// expression over characters becomes one over bytes. Numbers have at most 18 digits before the point, 18 behind it and
-// two in the exponent: every parser reads them, and no number goes on for ever.
+// only in pairs). Where it does, each character has one spelling: itself, or the shortest escape if it needs
+// one. An expression over characters thereby becomes one over bytes. Numbers have at most 18 digits before
+// the point, 18 behind it and two in the exponent. Every parser reads them, and no number goes on for ever.
 #pragma once
 
 #include <cstdint>

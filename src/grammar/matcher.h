@@ -27,8 +27,8 @@ class Matcher {
           std::vector<TokenId> stop_ids);
 
   // Clears `mask` (of at least the tokenizer's ids) and allows the ids that may come next; there is one unless a stop id was
-  // accepted. Of a grammar with more than kMaxThreads readings of the text so far, or tokens that end in more than kMaxSteps of
-  // them, some are left out: what is allowed always leads to a complete text.
+  // accepted. Some ids are left out if the text so far has more than kMaxThreads readings, or tokens end in
+  // more than kMaxSteps of them. What is allowed always leads to a complete text.
   void Mask(TokenMask& mask);
   // The same until `deadline`; true once it is whole. Called again with the same mask it goes on, up to the next token that is accepted.
   using TimePoint = std::chrono::steady_clock::time_point;

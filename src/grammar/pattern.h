@@ -9,9 +9,13 @@
 
 namespace dsv4::grammar {
 
-// The content of strings in which `pattern` is found, each character in its one spelling (json_text.h). Understood: characters,
-// `.`, classes, \d \w \s and their opposites, escapes of controls and punctuation, \xHH, \uHHHH, \u{H}, groups (plain, `(?:` and named), `|`, `*`,
-// `+`, `?`, `{m}`, `{m,}`, `{m,n}`, the same with a `?` behind (which texts fit does not change by it), and `^` and `$` at the ends of the pattern.
+// The content of strings in which `pattern` is found, each character in its one spelling (json_text.h).
+// Understood:
+//   characters, `.`, classes, \d \w \s and their opposites,
+//   escapes of controls and punctuation, \xHH, \uHHHH, \u{H},
+//   groups (plain, `(?:` and named), `|`, `*`, `+`, `?`, `{m}`, `{m,}`, `{m,n}`,
+//   the same with a `?` behind, which changes nothing about the texts that fit,
+//   `^` and `$` at the ends of the pattern.
 // InvalidArgument, with the place, for anything else (look-around, back references, \b, \p) and for what is malformed. `pattern` is UTF-8.
 Result<Regex> PatternContent(std::string_view pattern, Spelling spelling = Spelling::kJson);
 

@@ -21,9 +21,12 @@ inline constexpr const char* kNotPatterns =
 // The schema that "#/..." names.
 using ResolveSchema = std::function<Result<Json>(const std::string& reference)>;
 
-// The schema with `not`, `if`, `then`, `else`, `dependentRequired`, `dependentSchemas`, `nullable` and the words of older drafts (a list as `items`,
-// `additionalItems`, `dependencies`, true as `exclusiveMinimum`) said by allOf, anyOf and the keywords above. It may be stricter than the schema,
-// never looser. InvalidArgument names what cannot be said; ResourceExhausted when the limits are spent.
+// The schema in which allOf, anyOf and the keywords above say all others:
+//   `not`, `if`, `then`, `else`, `dependentRequired`, `dependentSchemas`, `nullable`,
+//   and the words of older drafts (a list as `items`, `additionalItems`, `dependencies`, true as
+//   `exclusiveMinimum`).
+// It may be stricter than the schema, never looser. InvalidArgument names what cannot be said;
+// ResourceExhausted when the limits are spent.
 Result<Json> Rewritten(const Json& schema, const std::string& pointer, const ResolveSchema& resolve,
                        DfaLimits& limits);
 

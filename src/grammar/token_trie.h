@@ -1,7 +1,8 @@
 // The vocabulary as a tree over bytes, and which tokens fit into a terminal.
 //
-// Made once for a tokenizer and shared by all grammars and sequences; thread-safe. Added tokens are no text: each stands in the tree as
-// one byte that no UTF-8 text has, so that a grammar can ask for the marker of a tag, and text can never be mistaken for one.
+// Made once for a tokenizer and shared by all grammars and sequences; thread-safe. Added tokens are no text:
+// each stands in the tree as one byte that no UTF-8 text has. A grammar can thereby ask for the marker of a
+// tag, and text can never be mistaken for one.
 #pragma once
 
 #include <algorithm>

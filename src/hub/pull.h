@@ -59,9 +59,15 @@ struct PullResult {
   int64_t bytes_fetched = 0;  // By this call.
 };
 
-// Errors name the file and the last cause: NotFound (repository, revision or file), FailedPrecondition (the token is missing or may not),
-// ResourceExhausted (space, checked before the first byte, or a full disk), DataLoss (a digest is wrong three times), Unavailable (retries
-// are used up), Cancelled, InvalidArgument (the hub's answers make no sense). What came stays and is used by the next call.
+// Errors name the file and the last cause:
+//   NotFound            no such repository, revision or file
+//   FailedPrecondition  the token is missing or may not
+//   ResourceExhausted   no space, which is checked before the first byte, or a full disk
+//   DataLoss            a digest is wrong three times
+//   Unavailable         retries are used up
+//   InvalidArgument     the hub's answers make no sense
+//   Cancelled
+// What came stays and is used by the next call.
 Result<PullResult> Pull(const PullOptions& options);
 
 }  // namespace dsv4::hub

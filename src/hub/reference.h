@@ -1,5 +1,5 @@
-// Names of checkpoints on a hub, and where downloads lie on this machine: the cache layout of huggingface_hub, so that files fetched by
-// one are found by the other.
+// Names of checkpoints on a hub, and where downloads lie on this machine. The cache layout is that of
+// huggingface_hub, so that each finds the files that the other fetched.
 //
 //   HUB/models--OWNER--NAME/refs/REVISION            the commit that the revision meant when it was fetched
 //   HUB/models--OWNER--NAME/snapshots/COMMIT/FILE    symbolic links into

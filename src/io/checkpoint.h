@@ -35,8 +35,8 @@ class NumberSource {
 
 class Checkpoint {
  public:
-  // Errors name the file and tensor: a missing directory, file or shard (NotFound), a corrupt file (DataLoss), an index
-  // that disagrees with its shards, a name in two shards (InvalidArgument).
+  // Errors name the file and tensor: a missing directory, file or shard (NotFound), or a corrupt file
+  // (DataLoss). InvalidArgument for an index that disagrees with its shards, or a name in two shards.
   static Result<std::shared_ptr<const Checkpoint>> Open(const std::string& directory);
 
   // The same from files that are mapped already, every one of them a shard. `name` stands for the directory in messages.
@@ -85,8 +85,9 @@ class Checkpoint {
   std::unordered_map<std::string_view, size_t> by_name_;  // Keys borrow from tensors_.
 };
 
-// A tensor's bytes as a view whose address suits `dtype`. The format promises no alignment: where a tensor lies badly its
-// bytes are copied into `copy`, which then must outlive the view; otherwise `copy` stays empty and the view borrows.
+// A tensor's bytes as a view whose address suits `dtype`. The format promises no alignment. Where a tensor
+// lies badly its bytes are copied into `copy`, which then must outlive the view. Otherwise `copy` stays empty
+// and the view borrows.
 struct AlignedTensor {
   TensorView view;
   Buffer copy;

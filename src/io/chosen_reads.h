@@ -1,6 +1,6 @@
-// ChosenReads: has weights that are chosen from step to step brought from disk before they are multiplied. For a model that is larger than
-// the memory it may use: the kernel keeps what was read lately, and a page that is touched before it was asked for is read by itself, with
-// what lies around it.
+// ChosenReads: has weights that are chosen from step to step brought from disk before they are multiplied. It
+// is for a model that is larger than the memory it may use. The kernel keeps the pages that were read lately.
+// A page that is touched before it was asked for is read alone, with its neighbours.
 #pragma once
 
 #include <atomic>

@@ -21,9 +21,9 @@ class MappedFile {
  public:
   // The errors of InputFile::Open. An empty file maps to an empty span.
   static Result<MappedFile> Open(const std::string& path);
-  // A file that exists only in this process. Its bytes begin zero and on a page, take memory, in huge pages where the kernel has them,
-  // when they are written, which is by way of `writable`, and give it back to AdviseDontNeed, after which they are zero again.
-  // ResourceExhausted without addresses.
+  // A file that exists only in this process. Its bytes begin zero and on a page. They take memory, in huge
+  // pages where the kernel has them, when they are written through `writable`. AdviseDontNeed gives the
+  // memory back, and the bytes are zero again. ResourceExhausted without addresses.
   static Result<MappedFile> InMemory(const std::string& name, size_t num_bytes,
                                      std::span<std::byte>& writable);
 
@@ -64,7 +64,7 @@ Status LostFile();
 
 // Hints to the kernel about a range of a read-only mapping; AdviseWillNeed widens it to whole pages. Failure changes speed only and is ignored.
 void AdviseWillNeed(std::span<const std::byte> range);
-// From now on a touch of a page that is not in memory reads what lies around it, and not as much as a huge page holds.
+// From now on a touch of a page that is not in memory reads its neighbours, but less than a huge page.
 void AdviseScattered(std::span<const std::byte> range);
 // From now on a touch of a page that is not in memory reads that page alone.
 void AdviseRandom(std::span<const std::byte> range);

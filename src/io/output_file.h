@@ -1,8 +1,8 @@
 // A file that a person named, written whole or not at all, that never replaces what is no ordinary file.
 //
-// A path where nothing or an ordinary file is gets its bytes by way of a partial file beside it and a rename, so a reader never
-// sees half of them. A symbolic link, a file with several names, a pipe and a character device (/dev/null, /dev/stdout) stay what
-// they are: the bytes go through them as they come.
+// A path of nothing or of an ordinary file gets its bytes by way of a partial file beside it and a rename. A
+// reader never sees half of them. A symbolic link, a file with several names, a pipe and a character device
+// (/dev/null, /dev/stdout) stay as they are. The bytes go through them as they come.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
 // The safetensors container: 8 bytes little-endian header length, a JSON header, then the tensors' bytes.
 //
-// ParseSafetensors checks everything the header claims before a byte of data is used: length, JSON, types, duplicate
-// names, shape times dtype against the offsets, and that the tensors cover the data exactly once (the format forbids
-// overlaps and gaps). What it returns can be read without further checks of bounds.
+// ParseSafetensors checks all claims of the header before a byte of data is used. These are length, JSON,
+// types, duplicate names, and shape times dtype against the offsets. The tensors must cover the data exactly
+// once, since the format forbids overlaps and gaps. Its result can be read without further checks of bounds.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Place of every tensor of a safetensors file, decided before a byte is written: writers may then fill the file in any
-// order, from several threads.
+// Offset of every tensor of a safetensors file, decided before a byte is written. Writers may then fill the
+// file in any order, from several threads.
 #pragma once
 
 #include <cstdint>

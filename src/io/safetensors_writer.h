@@ -1,7 +1,7 @@
 // Writes one safetensors file, streaming: the header first, then the tensors' bytes in order, in pieces of any size.
 //
-// The file appears under its name only when Finish succeeds (written beside it as "<path>.partial", then renamed), so a
-// crash or a full disk never leaves a file that looks whole.
+// The file is written as "<path>.partial" and renamed only when Finish succeeds. So a crash or a full disk
+// never leaves a file that looks whole.
 #pragma once
 
 #include <cstddef>

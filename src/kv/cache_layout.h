@@ -17,9 +17,10 @@
 //
 // Context parallel: several ranks may divide a sequence's entries and indexer keys (`shard`); every rank has all of the rings.
 //
-// A draft block (MTP) comes behind the layers of the model. Its window row of position p, slot p, is made of the model's residual streams
-// at p and of the token at p + 1, so it comes later than p. A sequence of `length` tokens has the slots below DraftSlots(length), and keeps
-// streams and tokens of the positions from there on, of which the rest can be made at any time.
+// A draft block (MTP) comes behind the layers of the model. Its window row of position p, slot p, needs the
+// model's residual streams at p and the token at p + 1. It therefore comes later than p. A sequence of
+// `length` tokens has the slots below DraftSlots(length). It keeps streams and tokens of the positions from
+// there on, so that the other slots can be made at any time.
 //
 // The stages of a drafter of blocks (DSpark) come there too. Their slots are made of the taps of their positions, without a token. A draft
 // writes the rows of its block behind the sequence's end, where slots overwrite them.

@@ -1,6 +1,6 @@
-// SequenceState: a sequence's KV cache, everything it remembers, for every layer: the window ring, the compressed entries,
-// the indexer's keys and the raw rows of both compressors (cache_layout.h). Nothing else may keep
-// per-sequence numbers.
+// SequenceState: a sequence's KV cache, which is all that it remembers. Every layer has the window ring, the
+// compressed entries, the indexer's keys and the raw rows of both compressors (cache_layout.h). Nothing else
+// may keep per-sequence numbers.
 //
 // A step appends in three acts: BeginAppend reserves room, the ops write through the pointers handed out,
 // CommitAppend moves the length. AbandonAppend takes the step back. Rings are keyed by absolute position, so
@@ -38,8 +38,8 @@ class Snapshot;
 void AppendRingRuns(const RingRows& ring, int64_t begin, int64_t end, int64_t source_begin,
                     std::vector<RowRun>* runs);
 
-// Home of a state where ranks divide whole sequences: which rank has a state's rows. On the others it has none, and is told the
-// same things, so that it is as long, and refuses what the one with the rows refuses.
+// Home of a state where ranks divide whole sequences: the rank that has its rows. On other ranks the state
+// has no rows but gets the same calls. It is as long there, and refuses the same calls.
 struct StateHome {
   int place = 0;
   bool here = true;
@@ -87,8 +87,8 @@ class SequenceState {
   // The append failed half-way. The length stays; the state is poisoned if rows the next token needs may be
   // overwritten (never after an append of at most max_rewind_tokens).
   void AbandonAppend();
-  // A failed step ends here, whatever it had reached: an open append is abandoned and the length goes back to
-  // `length` (at most length()), poisoned if rows that it needs are gone.
+  // A failed step ends here, however far it came. An open append is abandoned and the length goes back to
+  // `length` (at most length()). The state is poisoned if rows that it needs are gone.
   void RollBack(int64_t length);
 
   // During an append of a state whose rows are here (num_rows of a paged store counts the entries that the append completes). Pages have the rows of the layout's
@@ -102,8 +102,9 @@ class SequenceState {
   void UseAppendRows(int64_t first);
   // The append lacks window rows of some layers: once it is committed, no length in front of `whole_from` is whole.
   void LeaveOut(int64_t whole_from);
-  // Places of the append's window rows, the last of them that the ring keeps, and where those of its completed entries go that belong
-  // here; source rows, one for every token or completed entry, count from `source_begin`. Appends to *runs.
+  // Slots of the append's window rows (the last of them, as many as the ring keeps) and of its completed
+  // entries that belong here. Source rows, one for every token or completed entry, count from `source_begin`.
+  // Appends to *runs.
   void WindowRuns(int layer, int64_t source_begin, std::vector<RowRun>* runs) const;
   void EntryRuns(int layer, PageKind kind, int64_t source_begin, std::vector<RowRun>* runs) const;
   // Entries of a layer that the append completes, on this rank or another.

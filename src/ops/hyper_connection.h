@@ -1,13 +1,14 @@
-// The three manifold-constrained hyper-connection (mHC) ops: HcPre mixes the residual streams into a sub-layer's input,
-// HcPost spreads its output back over the streams, HcHead mixes the streams once more in front of the final norm.
+// The three manifold-constrained hyper-connection (mHC) ops. HcPre mixes the residual streams into a
+// sub-layer's input. HcPost spreads its output back over the streams. HcHead mixes the streams once more in
+// front of the final norm.
 //
-// With H = hc_mult, x = the streams of one token flattened stream-major, g = rsqrt(mean(x^2) + norm_eps) over all
-// H * dim values and m[k] = g * sum_j fn[k, j] x[j]; m, scale and base are split in the order pre, post, comb:
+// Let H = hc_mult, and x = the streams of one token flattened stream-major. With
+//   g    = rsqrt(mean(x^2) + norm_eps), m[k] = g * sum_j fn[k, j] x[j], both over all H * dim values
+// the split of m, scale and base is in the order pre, post, comb:
 //   pre[i]  = sigmoid(m[i] scale[0] + base[i]) + hc_eps
 //   post[i] = 2 sigmoid(m[H+i] scale[1] + base[H+i])
-//   C       = softmax over j of (m[2H + Hi + j] scale[2] + base[2H + Hi + j]) + hc_eps,
-//             columns normalised (/(sum_i + hc_eps)),
-//             then (sinkhorn_iters - 1) times: rows, then columns normalised (/(sum + hc_eps))
+//   C       = softmax over j of (m[2H + Hi + j] scale[2] + base[2H + Hi + j]) + hc_eps
+//   C is then normalised: columns (/(sum_i + hc_eps)); (sinkhorn_iters - 1) times rows, then columns (/(sum + hc_eps))
 //   u[d]    = round(sum_i pre[i] streams[i, d]), with the weights `given` in place of pre where there are some
 // All in fp32 or wider; pre, post and comb stay fp32.
 //

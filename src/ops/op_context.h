@@ -1,5 +1,5 @@
-// Common parts of every op: a context (memory, threads and a queue; backends derive from it to add handles
-// and scratch), and a list of its operands.
+// Common parts of every op: a context, and a list of its operands. The context has memory, threads and a
+// queue; backends derive from it to add handles and scratch.
 #pragma once
 
 #include <tuple>

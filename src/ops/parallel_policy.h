@@ -1,6 +1,7 @@
-// ParallelPolicy: from which sizes on several ranks of one layer divide work, or send one thing instead of another. The graph asks for it;
-// a backend gives it with its table, because what an exchange costs beside a launch is a matter of the device. All ranks must have the same:
-// they decide alike without a word. No result depends on it but for few_queries, which changes last bits.
+// ParallelPolicy: from which sizes on several ranks of one layer divide work, or send one thing instead of
+// another. The graph asks for it. A backend gives it with its table, because the cost of an exchange beside a
+// launch is a matter of the device. All ranks must have the same policy: they decide alike without a word. No
+// result depends on it but for few_queries, which changes last bits.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,8 @@ namespace dsv4::ops {
 // The defaults are those of Hopper GPUs joined by NVLink, seen on H200s. Backends of the host keep them, so that a run on CPUs takes the
 // ways that a run on GPUs takes.
 struct ParallelPolicy {
-  // Indexer, context parallel: ranks divide the tokens of a pass, not the keys, from so many tokens on, and while keys are at most so many
-  // bytes for a byte of the candidates that would be exchanged.
+  // Indexer, context parallel: ranks divide the tokens of a pass, not the keys, from so many tokens on. They
+  // do so while keys are at most so many bytes for a byte of the candidates that would be exchanged.
   int64_t min_index_tokens = 512;
   int64_t most_key_bytes = 8;
   // Cost of a token's queries and choice, in keys that it scores. It balances the tokens between ranks.

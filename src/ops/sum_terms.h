@@ -4,8 +4,9 @@
 //   begins   num_parts + 1 ids from 0 on, ascending, in host memory; borrowed for the call. Part p has the expert outputs of
 //            [begins[p], begins[p + 1])
 //   y        [num_tokens, dim]    f32, contiguous; overlaps no input
-// y[t] = ((0 + a) + b) + ... over t's assignments in ascending order of expert, those of one expert in the order of their places: a, b
-// are parts[p][t][k], p being the part of indices[t][k]. Sums in fp32. No other row of a part is read.
+// The sum is y[t] = ((0 + a) + b) + ... over t's assignments in ascending order of expert, those of one
+// expert in the order of their slots. Here a, b are parts[p][t][k], p being the part of indices[t][k]. Sums
+// in fp32. No other row of a part is read.
 // Errors: InvalidArgument if dims or dtypes disagree, or begins do not ascend; OutOfRange names an index outside.
 // num_tokens == 0 does nothing.
 #pragma once

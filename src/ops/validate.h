@@ -5,9 +5,9 @@
 //   check.Operand("weight", args.weight, {DType::kF32}, {args.x.shape[1]});
 //   return check.status();
 //
-// Messages say what, which, got, wanted: "op rms_norm: weight: shape [7], want [8]". After the first violation the rest
-// is skipped, so a later check may rely on an earlier one only for its meaning, never for memory safety: Shape holds 0
-// in dims past its rank.
+// Messages say what, which, got, wanted: "op rms_norm: weight: shape [7], want [8]". After the first
+// violation the rest is skipped. So a later check may rely on an earlier one only for its meaning, never for
+// memory safety. A Shape holds 0 in dims past its rank.
 #pragma once
 
 #include <cstdint>

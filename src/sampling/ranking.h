@@ -16,8 +16,8 @@ struct Ranked {
   }
 };
 
-// Loops over the vocabulary go in blocks, whose lanes stay apart and which have no way out, so that the compiler makes vector code of
-// them.
+// Loops over the vocabulary go in blocks. Their lanes stay apart and they have no early exit, so that the
+// compiler makes vector code of them.
 inline constexpr size_t kBlock = 64;
 
 // -infinity of none.

@@ -1,5 +1,6 @@
-// AnswerReader: one answer, from its tokens to what it says: deltas of text, counts of tokens, log-probabilities. A whole answer and a
-// streamed one go through the same reader, so they cannot differ; nor can those of `run`, `serve` and the C API.
+// AnswerReader: one answer, from its tokens to what it says: deltas of text, counts of tokens,
+// log-probabilities. A whole answer and a streamed one go through the same reader, so they cannot differ. Nor
+// can those of `run`, `serve` and the C API.
 #pragma once
 
 #include <cstdint>

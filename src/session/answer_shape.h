@@ -1,6 +1,9 @@
-// AnswerShape: what an answer must look like beside what it says, as a constraint on its tokens: how long it may reason, the grammar of
-// the whole of it (JSON of a schema, a call that must come) or of the calls in it once one has begun, texts and tokens that it may not have,
-// and how long it is at least. Source: chat-encoding.md 3.7 and 5.1.
+// AnswerShape: the form of an answer, as a constraint on its tokens.
+//   how long it may reason, and how long it is at least
+//   the grammar of the whole answer: JSON of a schema, a call that must come
+//   the grammar of its calls, once one has begun
+//   texts and tokens that it may not have
+// Source: chat-encoding.md 3.7 and 5.1.
 #pragma once
 
 #include <cstdint>

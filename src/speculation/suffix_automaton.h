@@ -19,8 +19,9 @@ class SuffixAutomaton {
 
   std::span<const int32_t> text() const { return text_; }
 
-  // The last `length` tokens are also the `length` tokens in front of text()[end], which is a recent place of that kind: the latest
-  // unless the repeated ends of many lengths nest. length 0: the last token has not occurred before.
+  // The last `length` tokens are also the `length` tokens in front of text()[end]. That occurrence is a
+  // recent one: the latest unless the repeated ends of many lengths nest. A length of 0: the last token has
+  // not occurred before.
   struct Repeat {
     int64_t length = 0;
     int64_t end = 0;  // Less than text().size() where length > 0.

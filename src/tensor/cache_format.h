@@ -1,5 +1,5 @@
-// CacheFormat: how the elements of a cached row are stored, as data, so that a cache, the ops that read it and its files share one
-// description. formats/cache_rows.h packs and unpacks such rows.
+// CacheFormat: how the elements of a cached row are stored, as data. A cache, the ops that read it and its
+// files share this one description. formats/cache_rows.h packs and unpacks such rows.
 //
 // A row of `width` elements has, in this order:
 //
@@ -10,8 +10,9 @@
 // | scales | NumScales()                        | of each `group` columns of codes a byte, e8m0 or e4m3                  |
 // | zeros  | up to a multiple of `alignment`    |                                                                        |
 //
-// A coded element is its code times its group's scale: exact in fp32 and in bf16, so a row whose elements lie on such a grid is stored
-// without loss. Source: the release's rounding of cache rows (model.md 2.3 and 12); the other groups and scales are those of V4.1.
+// A coded element is its code times its group's scale, exact in fp32 and in bf16. A row whose elements lie on
+// such a grid is stored without loss. Source: the release's rounding of cache rows (model.md 2.3 and 12); the
+// other groups and scales are those of V4.1.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,12 @@
 // HostExperts: routed experts that stay in host memory, multiplied there for a device that does the rest of the layer.
 //
 // Device and host meet in memory that both see, without a launch, a call or a wait in between. The device writes tokens, choices and
-// weights to a payload, and the number of its request to `asked`. A thread of the host that watches it multiplies (op expert_terms of a
-// backend of the host, on that backend's threads), writes the terms to the payload, and the number to `answered`. The device waits for
-// it as long as it likes.
+// weights to a payload, and the number of its request to `asked`. A thread of the host watches it and
+// multiplies, by op expert_terms of a backend of the host, on that backend's threads. It writes the terms to
+// the payload, and the number to `answered`. The device waits for it as long as it likes.
 //
-// A term is what the host's backend makes of it: the same bits from run to run, for any number of threads and whatever else is asked.
+// A term is the result of the host's backend. It has the same bits from run to run, for any number of threads
+// and with any other requests.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// The byte alphabet of byte-level BPE (GPT-2): every byte has one printable character that stands for it in the strings
-// of tokenizer.json. The bytes 21-7E, A1-AC and AE-FF stand for themselves as Latin-1; the other 68 bytes take
+// The byte alphabet of byte-level BPE (GPT-2): every byte has one printable character that stands for it in
+// tokenizer.json. The bytes 21-7E, A1-AC and AE-FF stand for themselves as Latin-1. The other 68 bytes take
 // U+0100, U+0101, ... in ascending order, so a blank is U+0120.
 #pragma once
 

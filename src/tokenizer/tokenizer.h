@@ -41,8 +41,8 @@ class Tokenizer {
   ~Tokenizer();
 
   // Ids of `text`, all of it template. Empty text has none.
-  // Errors: InvalidArgument when the text is not well-formed UTF-8 (with the offset), OutOfRange from 2 GiB on,
-  // or where there are more than `max_ids`, ResourceExhausted when a pattern of the file needs too many steps on it.
+  // Errors: InvalidArgument when the text is not well-formed UTF-8 (with the offset); OutOfRange from 2 GiB
+  // or `max_ids` on. ResourceExhausted when a pattern of the file needs too many steps on it.
   Result<std::vector<TokenId>> Encode(std::string_view text, size_t max_ids = SIZE_MAX) const;
   // Ids of the spans joined to one text. Pre-tokenization and BPE do not see the borders; an added token is recognised
   // only if all its bytes lie in template spans. A character may cross a border.

@@ -46,8 +46,9 @@ struct TokenizerFile {
 //   decoder        ByteLevel
 //   added_tokens   without lstrip, rstrip, single_word
 // truncation, padding and the post_processors that put tokens around an input work on whole inputs, and mean nothing here.
-// Errors: Unimplemented for anything else that would change ids or text, InvalidArgument for a malformed document
-// (duplicate keys and ids outside [0, kMaxNumTokenIds) included). Both name the key, what it holds and what is wanted.
+// Errors: Unimplemented for anything else that would change ids or text. InvalidArgument for a malformed
+// document, duplicate keys and ids outside [0, kMaxNumTokenIds) included. Both name the key, what it holds
+// and what is wanted.
 Result<TokenizerFile> ParseTokenizerFile(std::string_view json, std::string_view what);
 
 }  // namespace dsv4::tokenizer

@@ -1,9 +1,10 @@
-// The CPU backend: every op in every stored format at the speed of memory (decode) or of the vector units (prefill).
-// docs/cpu-backend.md says how the kernels work.
+// The CPU backend: every op in every stored format, at the speed of memory (decode) or of the vector units
+// (prefill). The page docs/cpu-backend.md says how the kernels work.
 //
-// Numerics: the contracts' rounding points, all of them; sums of GEMMs and attention in fp32 (exact products for
-// bf16 operands), everything else in double as the reference. A row's result depends neither on the other rows of the batch
-// nor on the number of threads; it may differ between instruction-set tiers in the last bits of fp32 sums.
+// Numerics keep all rounding points of the contracts. Sums of GEMMs and attention are in fp32 (exact products
+// for bf16 operands), all else in double as in the reference. A row's result depends neither on the other
+// rows of the batch nor on the number of threads. It may differ between instruction-set tiers in the last
+// bits of fp32 sums.
 #pragma once
 
 #include <chrono>

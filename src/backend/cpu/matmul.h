@@ -94,8 +94,8 @@ void MultiplyRange(const MatmulPlan& plan, const Weight& weight, int64_t begin, 
 void MultiplyRangeTo(const Kernels& kernels, const MatmulPlan& plan, const Weight& weight, int64_t begin,
                      int64_t end, const Activations& x, void* y, DType dtype, int64_t y_stride);
 
-// How many weight rows to hand a thread at a time: enough work to pay for handing it over, whole kernel blocks when there
-// are many tokens.
+// Weight rows to hand a thread at a time. They are enough work to pay for handing it over, and whole kernel
+// blocks when there are many tokens.
 int64_t RangeRows(const Weight& weight, int64_t num_tokens);
 
 // fp32 memory of the calling thread, kept between calls; at most one user at a time.

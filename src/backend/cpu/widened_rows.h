@@ -13,8 +13,9 @@ namespace dsv4::backend::cpu {
 
 class WidenedRows {
  public:
-  // Rows for the queries of one sequence, as many as see its rows several times over and as fit into memory
-  // that does not grow with the context; else none. Rows are still to be widened. `rows` holds them.
+  // Rows for the queries of one sequence, as many as see its rows several times over and as fit into memory.
+  // That memory does not grow with the context. Else there are none. Rows are still to be widened. `rows`
+  // holds them.
   static WidenedRows Of(const AttentionProblem& problem, std::span<const Query> queries, Scratch& rows);
 
   bool empty() const { return num_rows() == 0; }

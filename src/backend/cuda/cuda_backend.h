@@ -1,13 +1,14 @@
-// The CUDA backend: every op on one NVIDIA GPU since Ampere that the build has code for. docs/cuda/overview.md says how it is built, what
-// it promises, and on which GPUs it has run.
+// The CUDA backend: every op on one NVIDIA GPU since Ampere that the build has code for. The page
+// docs/cuda/overview.md says how it is built, what it promises, and on which GPUs it has run.
 //
 // Operands are device memory of the backend's own `Memory`; ops are queued on its stream and return before they are done.
-// What only the device can see (an index outside its table) and what only the device can suffer (a launch that fails) is
-// reported by the next call that waits for it: Memory::CopyToHost, or the op itself when `synchronous` is set.
+// The device alone sees an index outside its table or a launch that fails. The next call that waits for it
+// reports it: Memory::CopyToHost, or the op itself when `synchronous` is set.
 //
-// Numerics: the contracts' rounding points, all of them; sums of GEMMs and attention in fp32 (exact products for
-// bf16 operands), everything else in double as the reference. A row's result depends neither on the other rows of the
-// batch nor on how a prompt is cut. CudaOptions::block_scaled and fp8_products are other numerics.
+// Numerics keep all rounding points of the contracts. Sums of GEMMs and attention are in fp32 (exact products
+// for bf16 operands), all else in double as in the reference. A row's result depends neither on the other
+// rows of the batch nor on how a prompt is cut. CudaOptions::block_scaled and fp8_products are other
+// numerics.
 #pragma once
 
 #include <chrono>
@@ -26,8 +27,8 @@ namespace dsv4::backend {
 
 // Backend::packs_rows of this backend.
 inline constexpr bool kCudaPacksRows = true;
-// A pass with so many choices for each of a layer's experts brings the cached ones before the router has chosen: of so many at random one
-// expert in fifty is left out.
+// A pass with so many choices for each of a layer's experts brings the cached ones before the router has
+// chosen. With so many random choices one expert in fifty is left out.
 inline constexpr int64_t kStreamedChoicesOfExpert = 4;
 
 struct CudaOptions {
@@ -75,8 +76,8 @@ struct CudaCounters {
   int64_t lists = 0;            // They reach the device in lists,
   int64_t replayed_lists = 0;   // some of them as graphs.
   int64_t graphs_captured = 0;  // Graphs made.
-  // Layers whose MXFP4 experts products in FP8 would have taken, but whose scales in a row lie too far apart for e4m3: they are
-  // multiplied in bf16, and a warning says so once a layer.
+  // Layers whose MXFP4 experts would have gone through products in FP8, but whose scales in a row lie too far
+  // apart for e4m3. They are multiplied in bf16, and a warning says so once a layer.
   int64_t inexact_experts = 0;
 };
 
@@ -162,8 +163,9 @@ HostExpertCounters HostExpertCountersOf(const ops::Backend& backend);
 // the thread that queues them. ResourceExhausted where the device has no memory for them: then it has room for as many as before, or for none.
 Status SetExpertSlots(const ops::Backend& backend, int64_t slots);
 
-// No model is on the backend any more: what it keeps of weights goes, which else stays until others take their place, memory of host and
-// device with it. Counters of experts begin anew. Waits for the device.
+// No model is on the backend any more. Data that it keeps of weights goes, with its memory of host and
+// device. Else it would stay until other weights replace it. Counters of experts begin anew. Waits for the
+// device.
 Status ForgetWeights(const ops::Backend& backend);
 
 // From any thread.

@@ -10,8 +10,8 @@
 
 namespace dsv4::backend::reference {
 
-// Called once for every assignment (token * top_k + slot) of an expert that is here, with its row of dim numbers that x's dtype
-// holds; from several threads, in no order.
+// Called once for every assignment (token * top_k + slot) of an expert that is here, with its row of dim
+// numbers that x's dtype holds. Calls come from several threads, in no order.
 using StoreTerm = std::function<void(int64_t assignment, std::span<const float> row)>;
 
 // Takes valid args; ignores their `terms`. OutOfRange names `op` and an index outside the experts, before the first call.

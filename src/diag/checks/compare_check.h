@@ -22,8 +22,9 @@ struct CompareOptions {
   CompareMode mode = CompareMode::kAccumulated;
   // Both runs are ours and keep the same contracts: with shared inputs only rounding may differ, so the bounds are nearer.
   bool same_contract = false;
-  // ||a - b|| / ||b|| of a row that still passes, for every tensor. Absent: for fp32 runs 1e-3 accumulated, 1e-4 shared; with bf16
-  // on either side 0.2 and 0.02; with bf16 and the same contract shared by tensor (compare_check.cc).
+  // ||a - b|| / ||b|| of a row that still passes, for every tensor. Absent: 1e-3 accumulated and 1e-4 shared
+  // for fp32 runs, 0.2 and 0.02 with bf16 on either side. With bf16 and the same contract, shared bounds are
+  // by tensor (compare_check.cc).
   std::optional<double> bound;
 };
 
@@ -37,8 +38,8 @@ double AccumulatedBound(bool bf16);
 Result<CheckReport> CheckCompare(const Subject& subject, std::span<const int32_t> tokens, TensorSource& other,
                                  const CompareOptions& options);
 
-// The same in the way that tells most: with shared inputs if the dump holds every tensor that the model computes, and
-// accumulated in any case. options.mode does not count.
+// The same in the way that tells most. It compares accumulated errors, and shared inputs too if the dump
+// holds every tensor that the model computes. options.mode does not count.
 Result<CheckReport> CheckAgainstDump(const Subject& subject, std::span<const int32_t> tokens,
                                      TensorSource& dump, const CompareOptions& options);
 

@@ -16,8 +16,10 @@ struct DraftCheckOptions {
   int64_t num_drafts = 3;   // In a row at each of them; of DSpark a block.
 };
 
-// A finding for less than a third right at the first place, or where the block does better with the token of its own place than with the
-// next. Not applicable without a drafter: the headline says why there is none. Errors: those of Model::Step and Model::Draft.
+// A finding where less than a third of the first drafts is right. Also where the block does better with its
+// own position's token than with the next. Not applicable without a drafter: the headline says why there is
+// none.
+// Errors: those of Model::Step and Model::Draft.
 Result<CheckReport> CheckDraft(const Subject& subject, std::span<const int32_t> prompt,
                                const DraftCheckOptions& options);
 

@@ -1,11 +1,12 @@
-// knowledge: does the model say what every model knows? A text of facts (capitals of large countries) is read in one pass. Behind "The
-// capital of France is" the answer must be the likeliest continuation, and from the fourth sentence on a model foresees the words that all
-// sentences have in common. Weights that were damaged, read wrongly or put in the wrong place break one or the other, whatever their
-// statistics are. No reference is needed.
+// knowledge: does the model say what every model knows? A text of facts (capitals of large countries) is read
+// in one pass. Behind "The capital of France is" the answer must be the likeliest continuation. From the
+// fourth sentence on, a model foresees the words that all sentences have in common. Weights that were
+// damaged, read wrongly or exchanged break one or the other, whatever their statistics are. No reference is
+// needed.
 //
-// Search for the fault's place. Where answers are wrong, the text is read once more for every half-layer with
-// that half left out: its output is zero, and the residual streams go on without it. A half without which the
-// answers come back is where to look first.
+// Search for the faulty half-layer. Where answers are wrong, the text is read once more for every half-layer
+// with that half left out. Its output is zero, and the residual streams go on without it. A half without
+// which the answers come back is where to look first.
 #pragma once
 
 #include <cstdint>

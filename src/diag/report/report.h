@@ -1,5 +1,5 @@
-// CheckReport: what one check of `dsv4 diagnose` found, as data. The same report becomes text for people and JSON for
-// scripts; nothing is said in one that is not in the other. html_report.h makes a page of it, with drawings.
+// CheckReport: what one check of `dsv4 diagnose` found, as data. The same report becomes text for people and
+// JSON for scripts. Both say the same. html_report.h makes a page of it, with drawings.
 #pragma once
 
 #include <cstdint>

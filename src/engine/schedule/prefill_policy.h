@@ -1,9 +1,10 @@
 // PrefillPolicy: how many prompt tokens a step reads beside answers, and whether prompts wait for others to be read together. It knows prices of
 // steps (StepPrices) and plain numbers.
 //
-// A step with prompts has a fixed part, which small pieces pay as often as large ones. So a piece is the smallest that reads nearly as fast as
-// any in a step that keeps to an aim for the time between two tokens. Prompts that are less than such a piece wait for others. They wait until
-// their waiting, added up, is as long as all answers would be held up, and no longer than the aim.
+// A step with prompts has a fixed part, which small pieces pay as often as large ones. So a piece is the
+// smallest that reads nearly as fast as any. Its step keeps to a target for the time between two tokens.
+// Prompts that are less than such a piece wait for others. They wait until their added-up waiting is as long
+// as all answers would be held up. They wait no longer than the target.
 #pragma once
 
 #include <algorithm>

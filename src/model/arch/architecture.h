@@ -1,5 +1,6 @@
-// The architectures that this engine has. This folder is the only room that names a model: each subfolder reads a config.json and says in
-// plans and rows what its layers do and which tensors they have. All other rooms ask ModelConfig.
+// The architectures that this engine has. This folder is the only room that names a model. Each subfolder
+// reads a config.json and says in plans and rows what its layers do and which tensors they have. All other
+// rooms ask ModelConfig.
 #pragma once
 
 #include <string>

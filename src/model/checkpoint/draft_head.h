@@ -1,5 +1,6 @@
-// The head that drafts take in place of the model's: a copy of it in fewer bits. Of one row of logits nearly all the time goes into reading
-// the head, and a draft need not be exact, since each is verified with the model's own head.
+// The head that drafts take in place of the model's: a copy of it in fewer bits. For one row of logits nearly
+// all time goes into reading the head. A draft need not be exact, since each is verified with the model's own
+// head.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,8 @@
 // Which tensor of a checkpoint is which: the tensor table applied to the files' names, by headers alone.
 //
-// Resolving proves that the checkpoint holds every tensor of the table in the shape the config wants, and nothing else
-// outside the draft and vision parts. It reads no data, so it is cheap for any size; `inspect` needs no more.
+// Resolving proves that the checkpoint holds every tensor of the table in the shape the config wants. Outside
+// the draft and vision parts it holds nothing else. It reads no data, so it is cheap for any size; `inspect`
+// needs no more.
 #pragma once
 
 #include <array>
@@ -72,8 +73,9 @@ struct ResolvedDspark {
   std::vector<ResolvedLayer> stages;
 };
 
-// Counts the stages by their tensors, and proves that each has all it needs, as ResolveCheckpoint does for the trunk's; a part
-// of a drafter is no drafter. The trunk's tensors are not looked at, so the drafter may be in files of its own.
+// Counts the stages by their tensors, and proves that each has all it needs, as ResolveCheckpoint does for
+// the trunk's. A part of a drafter is no drafter. The trunk's tensors are not looked at, so the drafter may
+// be in files of its own.
 Result<ResolvedDspark> ResolveDspark(const io::Checkpoint& checkpoint, const ModelConfig& config,
                                      const DsparkConfig& dspark);
 

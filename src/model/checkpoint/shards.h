@@ -1,8 +1,8 @@
 // Tensor parallelism: what the shards of a stage exchange inside a layer, and which columns each of them computes.
 //
-// The rule is "rows of weights, never columns" wherever it can be: a shard computes some outputs of a linear from all of its
-// inputs, and the outputs are put together. No sum is cut, so the numbers are those of one rank, bit for bit. Only
-// ExpertPlacement::kByColumns cuts sums, those of w2.
+// The rule is "rows of weights, never columns" wherever possible. A shard computes some outputs of a linear
+// from all of its inputs, and the outputs are put together. No sum is cut, so the numbers are those of one
+// rank, bit for bit. Only ExpertPlacement::kByColumns cuts sums, those of w2.
 #pragma once
 
 #include <span>
@@ -62,8 +62,8 @@ Status ScatterColumns(const LayerStep& step, const TensorView& all, const Column
 // This shard's part of a sum over divided columns: x W^T in F32 [n, width], 0 where it has none of `weight`.
 Result<TensorView> PartOfSum(const LayerStep& step, std::string_view name, const TensorView& x,
                              const Weight& weight, int64_t width);
-// y = the sum of the shards' F32 parts in rank order, in the dtype of y: of all rows, or of those whose streams this shard keeps. `part` is
-// used up.
+// Stores in y the sum of the shards' F32 parts in rank order, in the dtype of y. It has all rows, or those
+// whose streams this shard keeps. `part` is used up.
 Status SumShards(const LayerStep& step, std::string_view name, const TensorView& part, const TensorView& y);
 
 }  // namespace dsv4::model

@@ -92,9 +92,9 @@ struct StoredLinear {
 Result<StoredLinear> DescribeLinear(const LinearParts& parts, int64_t rows, int64_t cols,
                                     const QuantizationConfig& quantization);
 
-// Whether an NVFP4 linear is an exact transcode of an MXFP4 one (quantization.md 2.7): the global scale and all block
-// scales are powers of two, and the two blocks of every 32 columns share theirs. Reads all scales. False for other
-// formats.
+// Whether an NVFP4 linear is an exact transcode of an MXFP4 one (quantization.md 2.7). The global scale and
+// all block scales are then powers of two, and the two blocks of every 32 columns share theirs. Reads all
+// scales. False for other formats.
 bool IsMxFp4Transcode(const StoredLinear& stored);
 
 // The weight over the file's bytes, wherever they lie: for readers that ask for no alignment, such as DequantizeRow.

@@ -1,9 +1,10 @@
 // The weights of a model as the graph wants them, borrowed from a mapped checkpoint.
 //
-// Linear layers are `Weight`s in whatever format the file stores them; they borrow the file's bytes. Small tensors
-// (norms, hyper-connections, sinks, ape, router bias) are contiguous F32 views: the file's bytes where these are aligned
-// F32 already, a converted copy otherwise. tid2eid is I32. All views are on the host and live as long as the
-// ModelWeights object, which owns the mapping and the copies. Thread-safe after loading: nothing changes.
+// Linear layers are `Weight`s in whatever format the file stores them; they borrow the file's bytes. Small
+// tensors (norms, hyper-connections, sinks, ape, router bias) are contiguous F32 views. They are the file's
+// bytes where these are aligned F32 already, a converted copy otherwise. tid2eid is I32. All views are on the
+// host and live as long as the ModelWeights object, which owns the mapping and the copies. Thread-safe after
+// loading: nothing changes.
 //
 // Shapes use the names of ModelConfig: D hidden_size, d head_dim, I moe_intermediate_size, H hc_mult.
 #pragma once
@@ -79,8 +80,9 @@ struct LayerSplits {
   ColumnSplit experts;        // kById: of the routed experts.
 };
 
-// A shard has a part of the rows of wq_b, attn_sink (the heads of its output groups), wo_a (its groups), wo_b and the shared
-// expert, and of the routed experts; kByColumns: columns of wo_b and of the shared w2. A weight of which it has none has 0 rows.
+// A shard has a part of the rows of wq_b, attn_sink (the heads of its output groups), wo_a (its groups), wo_b
+// and the shared expert. It also has a part of the routed experts. With kByColumns it has columns of wo_b and
+// of the shared w2. A weight without any row here has 0 rows.
 struct LayerWeights {
   TensorView attn_norm;  // F32 [D]
   TensorView ffn_norm;   // F32 [D]
@@ -110,8 +112,9 @@ struct LayerWeights {
   LayerSplits splits;
 };
 
-// The draft block of the preview's checkpoints (multi-token prediction): from the streams behind the last layer and the embedding of the
-// next token to the streams of the token behind that. One layer with a window and experts by score; embedding and head are the model's.
+// The draft block of the preview's checkpoints (multi-token prediction). It turns the streams behind the last
+// layer and the embedding of the next token into the streams of the token behind that. One layer with a
+// window and experts by score; embedding and head are the model's.
 struct MtpWeights {
   Weight e_proj;     // [D, D]
   Weight h_proj;     // [D, D]
@@ -198,8 +201,8 @@ struct LoadOptions {
   int rank = 0;
   // Called with what has been loaded so far when all but the layers is there, and after every layer. May be empty.
   std::function<Status(ModelWeights&)> loaded;
-  // Whether `loaded` reads the numbers, which are not read again: the next layer's are then brought from disk meanwhile (io/read_ahead.h),
-  // and a checkpoint may drop them after (Checkpoint::Release).
+  // Whether `loaded` reads the numbers, which are not read again. The next layer's are then brought from disk
+  // meanwhile (io/read_ahead.h). A checkpoint may drop them after (Checkpoint::Release).
   bool numbers_pass = false;
   // Routed experts stay in their files, which are larger than memory: of them only scales are read, to be checked.
   bool experts_from_disk = false;

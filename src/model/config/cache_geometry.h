@@ -17,7 +17,7 @@ enum class CacheRows : uint8_t { kPacked, kWide };
 
 // Cache of layers whose states are counted in this order; one that reads another's entries keeps none. Plain
 // numerics round nothing: rows are F32. With release numerics, packed, window rows and entries are FP8 in
-// groups of 64 but for the rotary columns, and indexer keys FP4 in groups of 32.
+// groups of 64 but for the rotary columns. Indexer keys are FP4 in groups of 32.
 kv::CacheLayout CacheGeometry(const ModelConfig& config, std::span<const LayerPlan> layers, Numerics numerics,
                               CacheRows rows, int64_t max_chunk_tokens, int64_t max_rewind_tokens);
 

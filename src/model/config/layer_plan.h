@@ -56,7 +56,8 @@ struct LayerPlan {
   int engram = -1;  // Its place among the layers with an Engram; -1: it has none.
   RouterKind router = RouterKind::kScores;
   RopeKind rope = RopeKind::kPlain;
-  // Rows of a block of a drafter: each sequence's rows are a block, all of which see one another and the window in front of the first.
+  // Rows of a block of a drafter. Each sequence's rows are a block: all see one another and the window in
+  // front of the first.
   int64_t block_rows = 0;
   // Routed experts of a drafter's layer and how many a token takes, where they are not the model's; 0: they are.
   int64_t num_experts = 0;
@@ -87,9 +88,9 @@ std::string Facts(const LayerPlan& plan);
 // The plan of a block that follows `state_layer` layers of a state: a window of its own, and experts by score.
 LayerPlan BlockPlan(int number, int state_layer);
 
-// Whether the plans of a whole model fit together: numbers and windows count up, owners are themselves makers and no later layer, ratios
-// of owner and reader agree, a layer that scores has keys, a choice is that of the last layer to choose, candidates are
-// of layers that choose. `what` names the document in errors.
+// Whether the plans of a whole model fit together. Numbers and windows count up. Owners are makers and no
+// later layer, and ratios of owner and reader agree. A layer that scores has keys. A selection is that of the
+// last layer to choose, and candidates are of layers that choose. `what` names the document in errors.
 Status CheckPlans(std::span<const LayerPlan> plans, std::string_view what);
 
 // The same layers as a stage that begins with `layers.begin` counts them. No layer reads rows of a layer outside.

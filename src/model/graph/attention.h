@@ -1,6 +1,6 @@
-// Attention of one layer: low-rank queries of many heads over one shared key-value row per token, through the sliding
-// window and, in compressed layers, the compressed entries; then the grouped low-rank output projection
-// (model.md 5).
+// Attention of one layer: low-rank queries of many heads over one shared key-value row per token. Keys are
+// the sliding window and, in compressed layers, the compressed entries. Then follows the grouped low-rank
+// output projection (model.md 5).
 #pragma once
 
 #include "model/checkpoint/weights.h"

@@ -1,6 +1,6 @@
-// Rows of a sequence that both drafters (mtp.h, dspark.h) keep, and their use. A pass of the model leaves in
-// rings what a slot is made of, where a slot is the window row of a position in the drafter's layers. Slots
-// are made in blocks, or when a draft wants them.
+// Rows of a sequence that both drafters (mtp.h, dspark.h) keep, and their use. A slot is the window row of a
+// position in the drafter's layers. A pass of the model leaves the inputs of slots in rings. Slots are made
+// in blocks, or when a draft wants them.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ struct DraftRow {
 };
 
 // Exchanges that shards do with a draft's rows. Where they divide the sequences, a row's hidden state is
-// where its sequence is, and the head, which is divided by vocabulary, wants all of them; rank 0 chooses the
-// tokens, and what it chose goes back. Elsewhere every shard has all rows.
+// where its sequence is. The head, which is divided by vocabulary, wants all of them. Rank 0 chooses the
+// tokens and sends them back. Elsewhere every shard has all rows.
 class DraftShards {
  public:
   DraftShards(const Graph& graph, std::span<const DraftRow> rows);
@@ -63,8 +63,8 @@ class DraftShards {
 int64_t NumRowsAt(std::span<const DraftRow> rows, int64_t place);
 // The first `num_rows` of one place: [num_rows] of [places, rows].
 TensorView AtPlace(const TensorView& all, int64_t place, int64_t num_rows);
-// Chooses the tokens of one place, logits [rows at the place, vocab_size] F32, and brings logits to the rows that want them. tokens, faults:
-// [places, rows], as of RunDraft (mtp.h).
+// Chooses the tokens of one step of a draft, logits [rows of the step, vocab_size] F32, and brings logits to
+// the rows that want them. Tensors tokens and faults are [steps, rows], as of RunDraft (mtp.h).
 Status SampleDrafts(const LayerStep& step, std::span<const DraftRow> rows, int64_t place,
                     const TensorView& logits, const TensorView& allowed, const TensorView& tokens,
                     const TensorView& faults);
@@ -91,7 +91,8 @@ Result<TensorView> GatherKept(const StepContext& context, const KeptRows& kept, 
 Result<TensorView> BringToFirstStage(const StepContext& context, const Graph& graph, int stage,
                                      const TensorView& mine, const Shape& shape);
 
-// The slots that a sequence is to have at the pass's end in any case, and lacks: those behind which no query looks are left out.
+// The slots that a sequence needs at the pass's end in any case, and lacks. Slots that no query sees are left
+// out.
 Range DraftSlotsToMake(const PassSequence& sequence, int64_t window);
 
 // Rows that lie together, on their way to one tensor.

@@ -28,8 +28,9 @@ class DsparkTaps {
   bool Taps(int64_t layer) const;
   // Behind layer `layer` of the model, if it is tapped.
   Status Tap(int64_t layer, const TrunkState& state);
-  // Behind the stage's last layer, between BeginAppend and CommitAppend: keeps them, and makes the slots that a sequence of its new length has in any
-  // case. Of several stages the first does, of what the others send it.
+  // Called behind the stage's last layer, between BeginAppend and CommitAppend. Keeps the rows, and makes the
+  // slots that a sequence of its new length has in any case. Of several stages the first does it, with the
+  // rows that the others send.
   Status Keep();
 
  private:
@@ -38,8 +39,8 @@ class DsparkTaps {
 
   // Which taps are of these layers.
   std::vector<int64_t> ColumnsOf(const Range& layers) const;
-  // Adds the rows that column `column` of `to`, which is as taps_, comes from: of kept row r, row first + r *
-  // step of a tensor, for the rows of `from`.
+  // Adds the rows that make column `column` of `to`, which is as taps_. For the rows of `from`, kept row r
+  // comes from row first + r * step of a tensor.
   void AddRuns(int64_t first, int64_t step, std::span<const Range> from, int64_t column, const TensorView& to,
                std::vector<RowRun>* runs) const;
   // The means over the streams of so many rows.

@@ -1,5 +1,5 @@
-// The lightning indexer of CSA layers: scores the compressed entries that a query may see with queries and keys of its
-// own, and keeps the best (model.md 7).
+// The lightning indexer of CSA layers. It scores the compressed entries that a query may see with queries and
+// keys of its own, and keeps the best (model.md 7).
 #pragma once
 
 #include "model/checkpoint/weights.h"
@@ -7,8 +7,8 @@
 
 namespace dsv4::model {
 
-// The tokens of the pass for which this shard scores keys, m of them: all, unless shards that divide the keys bring them together for a
-// long pass and divide its tokens instead.
+// The m tokens of the pass for which this shard scores keys. They are all tokens, unless shards bring divided
+// keys together for a long pass and divide its tokens instead.
 Range IndexerRows(const LayerStep& step);
 // The weights of the heads, of attention's input u [n, D]: [the rows of IndexerRows, index_n_heads], not yet scaled.
 Result<TensorView> ProjectHeadWeights(const LayerStep& step, const IndexerWeights& weights,

@@ -1,5 +1,5 @@
-// JudgeTrial: what a few whole steps say of a plan of experts (expert_choice.h): whether they take as long as it has, and if not which of its
-// rates was wrong, and what it is.
+// JudgeTrial: judges a plan of experts (expert_choice.h) by a few whole steps. It tells whether they take as
+// long as planned. If not, it tells which rate was wrong, and the right one.
 //
 // The plan is compared for what these steps asked of host and link, which is counted. So neither a cache that begins empty nor a model that
 // chooses some experts more often looks like a wrong rate.
@@ -68,8 +68,8 @@ struct TrialVerdict {
   double full = 0;                     // Time that a step takes once the cache is full.
 };
 
-// Rates are of bytes alone, and a step has latencies too: on an H200 steps took up to 1.6 times what bytes take, of which the plan's `rest` has
-// a part.
+// Rates are of bytes alone, and a step has latencies too. On an H200 steps took up to 1.6 times as long as
+// their bytes; the plan's `rest` has a part of that.
 inline constexpr double kTolerance = 1.5;
 
 // By stage, all of as many. The host's rates are each stage's own. The link's are what is left to explain, by one factor for all of them.

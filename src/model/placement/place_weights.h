@@ -15,8 +15,8 @@ struct PlaceOptions {
   std::vector<std::vector<int32_t>> expert_order;  // By layer, as TiersOf; empty: by id.
   const io::Checkpoint* checkpoint =
       nullptr;  // Source whose numbers stay for the experts of the host; null: they stay anyway.
-  // On the host, of a model larger than memory: what is not of a routed expert, nor the embedding, is copied to memory that the kernel does
-  // not take back, as it does a file's pages.
+  // On the host, for a model larger than memory: all but routed experts and the embedding is copied to
+  // memory. The kernel does not take that back, as it does a file's pages.
   bool copy_all_but_experts = false;
 };
 

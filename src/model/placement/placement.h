@@ -29,8 +29,8 @@ struct Placement {
   ExpertPlacement experts = ExpertPlacement::kById;
   // Context parallel: whether each shard keeps a part of the compressed entries and indexer keys of a sequence, or all of them.
   bool divide_entries = false;
-  // Data-parallel attention: whether each sequence is on one shard, which does all of its layers but the routed experts and the head; else every shard has a part of
-  // every sequence's work.
+  // Data-parallel attention: whether each sequence is on one shard, which does all of its layers but the
+  // routed experts and the head. Else every shard has a part of every sequence's work.
   bool divide_sequences = false;
 
   // In how many parts a layer is cut, its routed experts apart.
@@ -39,8 +39,9 @@ struct Placement {
   friend bool operator==(const Placement& a, const Placement& b) = default;
 };
 
-// "pipeline", "expert", "expert,entries", "expert,sequences", "tensor", "pipeline=2,expert": stages, and what is done with the ranks of a
-// stage, where "tensor" divides the entries too, and "expert" the entries or the sequences if it is said. `pipeline` alone makes every rank a stage; "auto" is
+// Words such as "pipeline", "expert", "expert,entries", "expert,sequences", "tensor" or "pipeline=2,expert"
+// name stages and the division inside a stage. There "tensor" divides the entries too, and "expert" divides
+// the entries or the sequences if the word follows. `pipeline` alone makes every rank a stage; "auto" is
 // "expert". InvalidArgument for other words, or for ranks that do not fill the stages.
 Result<Placement> ParsePlacement(std::string_view text, int num_ranks);
 // The same in words that ParsePlacement understands.

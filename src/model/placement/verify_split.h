@@ -1,5 +1,6 @@
-// VerifySplit: loads a model with the split that a plan chose, times a few steps, and where they are slower than the plan has corrects it by
-// what was seen: another split that then promises to be clearly faster is loaded and timed too, and the faster one stays.
+// VerifySplit: loads a model with the split that a plan chose, and times a few steps. Where they are slower
+// than planned, the measured times correct the plan. Another split that then promises to be clearly faster is
+// loaded and timed too, and the faster one stays.
 //
 // Loading and timing are the caller's (apps/shared/model_flags.cc); this decides.
 #pragma once

@@ -9,8 +9,9 @@
 
 namespace dsv4::server {
 
-// Whether a request may name the server so (its Host field, with or without a port): by an address, as localhost, by a name without a dot, or by one of
-// `names` ("*": any). A page whose own name was made to lead here (DNS rebinding) says its name, which has a dot as all public ones have.
+// Whether a request may name the server so (its Host field, with or without a port). It may be an address,
+// localhost, a name without a dot, or one of `names` ("*": any). A page whose own name was made to lead here
+// (DNS rebinding) says its name, which has a dot as all public ones have.
 bool IsAllowedHost(std::string_view host, std::span<const std::string> names);
 
 // Whether a page of the request's Origin may ask: none is said, it is the server's own page, or `allowed` ("*": any). A page of another site that hides its

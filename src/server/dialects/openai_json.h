@@ -20,8 +20,8 @@ Json TransferParams(const Usage& usage);
 Json OpenAiLogprob(const tokenizer::Tokenizer& tokenizer, const sampling::SampledToken& token);
 Json OpenAiLogprobs(const tokenizer::Tokenizer& tokenizer, const std::vector<sampling::SampledToken>& tokens);
 
-// vLLM's prompt_logprobs: null for the first token, then for each an object by token id of the most probable ones and the one that stands
-// there, each with its rank.
+// vLLM's prompt_logprobs: null for the first token, then an object by token id for each. It has the most
+// probable tokens and the one of the prompt, each with its rank.
 Json PromptLogprobs(const tokenizer::Tokenizer& tokenizer, const std::vector<sampling::ScoredToken>& scored);
 // prompt_logprobs, which whole answers have.
 void ReadPromptLogprobs(Fields& fields, bool streamed, SamplingCall& call);

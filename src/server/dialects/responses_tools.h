@@ -1,5 +1,6 @@
-// The tools of a /v1/responses request that are no functions, made to functions: the model is shown functions alone, and what it
-// calls goes back in the shape that the client declared. Also the items of a conversation that are calls of such tools.
+// The tools of a /v1/responses request that are no functions, made to functions. The model is shown functions
+// alone, and its calls go back in the shape that the client declared. Also the items of a conversation that
+// are calls of such tools.
 #pragma once
 
 #include <map>

@@ -29,8 +29,9 @@ class SharedRoom {
   std::unordered_map<uint64_t, uint64_t> by_owner_;
 };
 
-// The time that a client may still let pass in all. Each KiB that moves gives a second back, never more than there was at the beginning: a slow client is
-// served, and one that stands still is not, however much it sent before.
+// The time that a client may still let pass in all. Each KiB that moves gives a second back, never more than
+// there was at the beginning. A slow client is served. One that stands still is not, however much it sent
+// before.
 class Pace {
  public:
   using Duration = std::chrono::steady_clock::duration;

@@ -6,9 +6,10 @@
 
 namespace dsv4::server {
 
-// While it lives, operator new that finds no memory on a thread with an exception in flight takes a part of the reserve; when that is used
-// up, it waits for what other threads give back, for ten seconds at most. Everywhere else it throws std::bad_alloc at once, as without.
-// One at a time in a process: it is the process's new_handler.
+// While it lives, operator new that finds no memory on a thread with an exception in flight takes a part of
+// the reserve. When that is used up, it waits until other threads give memory back, for ten seconds at most.
+// Everywhere else it throws std::bad_alloc at once, as without. One at a time in a process: it is the
+// process's new_handler.
 class UnwindReserve {
  public:
   UnwindReserve();

@@ -22,8 +22,8 @@ struct WakeGate {
 // Wakes a connection that waits. Owns nothing of the server's, so its last holder may be any thread at any time.
 struct Wakeable : std::enable_shared_from_this<Wakeable> {
   explicit Wakeable(std::shared_ptr<WakeGate> of_server) : gate(std::move(of_server)) {}
-  // From any thread, the engine's among them, which a connection's lack of memory must not end: without memory it is `missed`, and the
-  // connection sees that when it looks next.
+  // May be called from any thread, the engine's among them, which a connection's lack of memory must not end.
+  // Without memory it is `missed`, and the connection sees that when it looks next.
   void Wake() noexcept {
     try {
       const std::lock_guard lock(gate->mutex);

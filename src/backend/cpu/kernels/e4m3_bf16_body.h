@@ -1,5 +1,5 @@
-// e4m3 codes as bf16 with AVX-512: look-up tables of the two bytes of a value, with a scale in them where that is a power of two. Included by
-// the units of bf16 products inside their namespaces.
+// Codes of e4m3 as bf16 with AVX-512, by look-up tables of the two bytes of a value. A scale is in them where
+// it is a power of two. Included by the units of bf16 products inside their namespaces.
 //
 // No include guard: one inclusion per unit.
 

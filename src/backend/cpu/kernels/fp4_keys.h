@@ -1,8 +1,9 @@
 // Scores of the indexer's keys as the release stores them (formats/cache_rows.h): 128 columns e2m1, a power of two for each 32. Codes are
 // multiplied as bytes, with queries whose rows are bytes times a power of two as well, which those on the FP4 grid are.
 //
-// A key's groups must lie within a factor of eight. Twice its values over the smallest group's power are then integers up to 96, a
-// head's up to 127, and a dot product has at most 21 bits. So does every part of it, for which a sum in fp32 in any order is the same.
+// A key's groups must lie within a factor of eight. Twice its values over the smallest group's power are then
+// integers up to 96, and a head's up to 127. A dot product and every part of it have at most 21 bits, so the
+// sum in fp32 is the same in any order.
 #pragma once
 
 #include <cstdint>

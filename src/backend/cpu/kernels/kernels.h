@@ -1,8 +1,10 @@
-// The functions that exist once per instruction-set tier. They take raw pointers and sizes: an ISA unit shares no inline
-// code with the rest, so the linker can never pick an AVX copy of a function for a machine without AVX.
+// The functions that exist once per instruction-set tier. They take raw pointers and sizes, since an ISA unit
+// shares no inline code with the rest. So the linker can never pick an AVX copy of a function for a machine
+// without AVX.
 //
-// Every tier computes the same sums; only the order inside a sum differs. Within a tier the order for a pair (row, token)
-// depends on the number of columns and the stored format alone: one token, many tokens, any thread.
+// Every tier computes the same sums; only the order inside a sum differs. Within a tier the order for a pair
+// (row, token) depends on the number of columns and the stored format alone. The number of tokens and the
+// thread do not matter.
 #pragma once
 
 #include <cstdint>

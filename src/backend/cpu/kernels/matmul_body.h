@@ -81,9 +81,10 @@ struct Source {
 };
 
 // Calls step(chunk, bytes, codes) for chunks [begin, end) of kRows rows from `row` on, side by side; `bytes` and `codes` have
-// one pointer a row. Rows past the end: the last one again. The last, shorter chunk of a row is padded with zeros. `ahead`: asks for
-// the memory of as many rows that come later, from end to end and a few lines at a time, which a memory serves faster than many lines of
-// several rows at once. They go to the second-level cache: the first has no places to spare for lines on their way from memory.
+// one pointer a row. Rows past the end: the last one again. The last, shorter chunk of a row is padded with
+// zeros. `ahead`: asks for the memory of as many rows that come later, from end to end and a few lines at a
+// time. A memory serves that faster than many lines of several rows at once. They go to the second-level
+// cache: the first has no buffers to spare for lines on their way from memory.
 template <class Format, int kRows, class Step>
 DSV4_INLINE void ForEachChunk(const Source<Format>& source, int64_t row, int64_t begin, int64_t end,
                               bool ahead, const Step& step) {
@@ -412,8 +413,9 @@ template <class Format>
   }
 }
 
-// Two rows of half a chunk, which lie side by side, as one row of a whole chunk. A lane belongs to one of the two, and meets the
-// activations of its place in the half: it adds what it would add of a row that is padded to a chunk.
+// Two rows of half a chunk, which lie side by side, as one row of a whole chunk. A lane belongs to one of the
+// two, and meets the activations of its columns in the half. It adds the same numbers as for a row that is
+// padded to a chunk.
 template <class Format>
 struct Paired : Format {
   static constexpr bool kPaired = true;

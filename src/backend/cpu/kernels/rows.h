@@ -1,9 +1,10 @@
 // The kernels of the ops that treat rows one by one, once per instruction-set tier. As in kernels.h they take raw pointers,
 // and the units of the tiers share no inline code with the rest.
 //
-// All arithmetic is double, eight lanes at a time, so that a result rounded to fp32 or bf16 is the reference's except where
-// the exact value lies within a few parts in 2^53 of the middle between two neighbours. The exponential has a relative error
-// below 2^-51; e^x is e^-700 for x < -700 and infinite for x > 709, which no fp32 result can tell from the truth.
+// All arithmetic is double, eight lanes at a time. A result rounded to fp32 or bf16 is therefore the
+// reference's. The exception is an exact value within a few parts in 2^53 of the middle between two
+// neighbours. The exponential has a relative error below 2^-51. It gives e^-700 for x < -700 and infinity for
+// x > 709, which no fp32 result can tell from the truth.
 //
 // Rows of activations are bf16 (`bf16` true) or fp32, at any address.
 #pragma once
@@ -42,8 +43,9 @@ struct RowKernels {
   // holds a NaN or an infinity.
   bool (*round_fp4)(float* row, int64_t count, int64_t group);
 
-  // Codes of a packed cache row as bf16 (formats/cache_rows.h): num_groups of `group` even codes, each times its group's scale, which is
-  // exact. e2m1: two in a byte. NaN codes and scales give NaN.
+  // Codes of a packed cache row as bf16 (formats/cache_rows.h): num_groups of `group` codes, an even number.
+  // Each is multiplied by its group's scale, which is exact. A byte has two e2m1 codes. NaN codes and scales
+  // give NaN.
   void (*widen_e4m3)(const uint8_t* codes, const float* scales, int64_t num_groups, int64_t group,
                      uint8_t* out);
   void (*widen_e2m1)(const uint8_t* codes, const float* scales, int64_t num_groups, int64_t group,

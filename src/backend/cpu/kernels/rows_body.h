@@ -279,8 +279,8 @@ static void DotRows(const uint8_t* rows, int64_t row_stride, int64_t num_rows, i
     DotTokens<1>(rows, row_stride, num_rows, width, x + t * width, out + t * num_rows);
 }
 
-// Sine and cosine for |angle| <= 2^24: n quarter turns are taken off in three parts, the first two so short
-// that n times them is exact; then series of both functions on |r| <= pi / 4.
+// Sine and cosine for |angle| <= 2^24. First n quarter turns are taken off in three parts, the first two so
+// short that n times them is exact. Then follow series of both functions on |r| <= pi / 4.
 DSV4_INLINE void SineCosine8(Doubles angle, double* sines, double* cosines) {
   constexpr double kTwoOverPi = 0x1.45f306dc9c883p-1;
   constexpr double kHalfPi1 = 0x1.921fb54p+0;
@@ -401,8 +401,8 @@ static void Hadamard(const float* x, int64_t width, double factor, bool bf16, do
   }
 }
 
-// To the nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6 with its sign, ties to even codes: adding a large number leaves the multiples
-// of the binade's step.
+// Rounds to the nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6 with its sign, ties to even codes. Adding a large
+// number leaves the multiples of the binade's step.
 static inline float NearestE2m1(float value) {
   const float magnitude = __builtin_fabsf(value);
   const float bounded = magnitude > 6.0F ? 6.0F : magnitude;

@@ -1,11 +1,12 @@
-// GEMMs by tiles of 16 rows: the unpacking of weights and the loops around it, included by a unit inside its own namespace after it has
-// defined Tiles (amx_tiles_body.h).
+// GEMMs by tiles of 16 rows: the unpacking of weights and the loops around it. A unit includes it inside its
+// own namespace after it has defined Tiles (amx_tiles_body.h).
 //
 // A step is 32 columns. Weights are unpacked with their scales, which bf16 holds exactly, and stand in front: sixteen rows of a step are a
 // tile. A tile of activations has sixteen pairs of columns, each of up to sixteen tokens (TileActivations). A sum gains the sum of a step's
 // even columns plus that of its odd ones, step after step, from zero. So one token and many have the same bits.
 //
-// Twelve instructions unpack what one multiplies, and the multiplier is a unit of its own: while it is at a step, the next ones are unpacked.
+// Twelve instructions unpack the operands of one multiplication. The multiplier is a unit of its own: while
+// it is at a step, the next ones are unpacked.
 //
 // No include guard: one inclusion per unit.
 
@@ -17,7 +18,7 @@ constexpr int64_t kUnpackedRows = 32;
 constexpr int64_t kStepColumns = 32;
 constexpr int64_t kRowStepBytes = 64;
 constexpr int64_t kBlockStepBytes = kUnpackedRows * kRowStepBytes;
-// Columns unpacked between two looks at the tiles: two of them and what else is in use stay in the
+// Columns unpacked between two uses of the tiles. Two such stages and the other data in use stay in the
 // first-level cache, which two threads may share.
 constexpr int64_t kStageColumns = 64;
 constexpr int kStageSteps = kStageColumns / kStepColumns;
@@ -27,7 +28,8 @@ constexpr int64_t kStreamTokens = 2 * kTileTokens;
 
 constexpr uint16_t kE2m1AsBf16[8] = {0, 0x3F00, 0x3F80, 0x3FC0, 0x4000, 0x4040, 0x4080, 0x40C0};
 
-// For every code of a scale the sixteen e2m1 values times that scale, as bf16, in which a product of two and four bits is exact.
+// For every code of a scale the sixteen e2m1 values times that scale, as bf16. A product of two and four bits
+// is exact there.
 struct NvFp4Values {
   constexpr NvFp4Values() {
     for (int signed_code = 0; signed_code < 256; ++signed_code) {
@@ -72,8 +74,8 @@ struct MxFp4Values {
   alignas(64) uint16_t words[256][16] = {};
 };
 
-// Sixteen bytes hold the columns of a step, a word four of them. Four copies of these words, shifted by a nibble each: element i of the
-// vector is column Column(i), and its low four bits are the code.
+// Sixteen bytes hold the columns of a step, a word four of them. These words are copied four times, shifted
+// by a nibble each. Element i of the vector is column Column(i), and its low four bits are the code.
 struct Fp4Step {
   static constexpr int Column(int i) { return i % 8 * 4 + i / 8; }
   static inline __m512i Codes(const uint8_t* bytes) {
@@ -84,7 +86,8 @@ struct Fp4Step {
   }
 };
 
-// Each format: bytes and scale codes of a stage of a row, bytes of tables for kTableColumns of all rows, and Unpack of step `step` of a row.
+// Each format has bytes and scale codes of a stage of a row, and bytes of tables for kTableColumns of all
+// rows. Unpack is for step `step` of a row.
 struct NvFp4 {
   static constexpr int64_t kBytes = kStageColumns / 2;
   static constexpr int64_t kScaleBytes = kStageColumns / 16;
@@ -206,8 +209,9 @@ DSV4_INLINE void UnpackRows(const MultiplyArgs& args, const uint8_t* tables, int
   }
 }
 
-// Asks for what rows [begin, end) of a stage stand for in the next block, which is as long: from end to end, since a memory serves that
-// better than lines of many rows. The first block of a call has come unasked for, so its rows ask for their own lines ahead.
+// Asks for the rows of the next block that correspond to rows [begin, end) of a stage; that block is as long.
+// It asks from end to end, since a memory serves that better than lines of many rows. The first block of a
+// call has come unasked for, so its rows ask for their own lines ahead.
 template <class Format>
 DSV4_INLINE void AskAhead(const MultiplyArgs& args, int64_t block, int64_t stage, int64_t begin,
                           int64_t end) {

@@ -72,9 +72,9 @@ static void WidenE2m1(const uint8_t* codes, const float* scales, int64_t num_gro
   }
 }
 
-// Faster ways have codes of e4m3 as words: a normal number's exponent and mantissa move to their places, with what lacks to bf16's exponent
-// and the exponent of the group's power of two added. Zero and the seven subnormal ones are looked up among these, and those get the
-// group's exponent too.
+// Faster ways have codes of e4m3 as words. A normal number's exponent and mantissa move to their bits. The
+// difference to bf16's exponent and the exponent of the group's power of two are added. Zero and the seven
+// subnormal ones are looked up among these, and those get the group's exponent too.
 constexpr uint16_t kSmallE4m3[8] = {0,        118 << 7,        119 << 7,        (119 << 7) + 64,
                                     120 << 7, (120 << 7) + 32, (120 << 7) + 64, (120 << 7) + 96};
 

@@ -285,7 +285,8 @@ struct Stream {
   }
 };
 
-// By a warp: a flag in every other mailbox for parts that all warps have done, several at once where they were faster than the fence.
+// A warp raises a flag in every other mailbox for parts that all warps have done. It raises several at once
+// where they were faster than the fence.
 __device__ void RaiseFlags(const StreamParams& p, uint64_t first_part, const uint32_t* done_of_warps,
                            uint64_t (MailboxFlags::*flags)[kMaxExchangeBlocks], const Progress& progress) {
   const int lane = static_cast<int>(threadIdx.x % 32);

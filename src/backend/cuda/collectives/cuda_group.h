@@ -1,5 +1,6 @@
-// A group whose data lies in the memory of CUDA devices, made of ranks that have met on their hosts: by kernels over peer memory where all
-// devices are of one machine and map each other, else by NCCL, which is opened only where it is needed.
+// A group whose data lies in the memory of CUDA devices, made of ranks that have met on their hosts. It works
+// by kernels over peer memory where all devices are of one machine and map each other. Else it works by NCCL,
+// which is opened only where it is needed.
 // See docs/scaling-design.md, "Exchanges between GPUs".
 #pragma once
 
@@ -19,8 +20,8 @@ struct CudaGroupOptions {
   bool sends = false;
   // Exchanges by kernels over peer memory; off: by NCCL.
   bool peers = true;
-  // The smallest of them with their round in every word, so that no reader waits for a flag (ll_exchange.h); with
-  // DSV4_CUDA_PACKED_EXCHANGE=0 on any rank they are like the others.
+  // The smallest of them have their round in every word, so that no reader waits for a flag (ll_exchange.h).
+  // With DSV4_CUDA_PACKED_EXCHANGE=0 on any rank they are like the others.
   bool packed = true;
   // Told why exchanges go by NCCL although `peers` is set. May be empty.
   std::function<void(const std::string&)> without_peers;

@@ -68,9 +68,10 @@ __device__ __forceinline__ bool WaitUntil(const PeerLinks& links, const Missing&
   }
 }
 
-// A sum over ranks in rank order, float by float, as part of a kernel. All threads of all blocks have one, which begins after
-// WaitForKernelsBefore; each float is pushed once, here or by the kernel in front, and taken once, by one thread, and every block ends its part. Where there is no
-// exchange (links.size is 0), or it is broken, sums are what this rank has.
+// A sum over ranks in rank order, float by float, as part of a kernel. All threads of all blocks have one,
+// which begins after WaitForKernelsBefore. Each float is pushed once, here or by the kernel in front, and
+// taken once, by one thread. Every block ends its part. Where there is no exchange (links.size is 0), or it
+// is broken, sums are what this rank has.
 class SumOverRanks {
  public:
   __device__ explicit SumOverRanks(const PeerLinks& links)

@@ -55,8 +55,9 @@ struct OpAccesses {
   AccessList writes;
 };
 
-// Whether blocks of the two ops may run in any order beside each other: neither writes what the other reads or writes, except where both
-// divide the very same bytes alike. Then a block that does first's part and next's part one after the other does what two launches do.
+// Whether blocks of the two ops may run in any order beside each other. Neither writes memory that the other
+// reads or writes, except where both divide the very same bytes alike. Then a block that does first's part
+// and next's part one after the other replaces two launches.
 bool MayShareLaunch(const OpAccesses& first, const OpAccesses& next);
 
 // Whether an op writes what any of its blocks reads. Such an op may run where each of its launches has all it reads before it writes, but not

@@ -1,5 +1,5 @@
-// Lowering: ops that may share a launch are recorded, and launched when it is known with what: when an op comes that does not go with
-// them, or when the list is handed to the device.
+// Lowering: ops that may share a launch are recorded, and launched when their partners are known. That is
+// when an op comes that does not go with them, or when the list is handed to the device.
 #pragma once
 
 #include <cstddef>

@@ -9,8 +9,8 @@
 
 namespace dsv4::backend::cuda {
 
-// The kernels for sizes of the release, and the ones for whatever else there is: a release-sized op that ends there is worth a
-// line in the log.
+// The kernels for sizes of the release, and the ones for all others. A release-sized op that ends there is
+// worth a line in the log.
 enum class RuleKind : uint8_t { kFast, kAny };
 
 template <typename Kernel, typename Shape>

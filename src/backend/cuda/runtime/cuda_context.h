@@ -74,8 +74,8 @@ class CudaContext final : public ops::OpContext {
     return status.ok() ? ended : status;
   }
 
-  // Notes which kernel the op that runs now takes, and why: for explain(), and in the log where an op of the release's size
-  // ends at the kernel for all the rest.
+  // Notes which kernel the op that runs now takes, and why. It is for explain(), and for the log where an op
+  // of the release's size ends at the kernel for all the rest.
   template <typename Kernel>
   void Chose(const Plan<Kernel>& plan) {
     if (explain_ != nullptr || plan.kind == RuleKind::kAny)
@@ -98,9 +98,9 @@ class CudaContext final : public ops::OpContext {
     return static_cast<T*>(data);
   }
 
-  // A device copy of what `make(source, &values)` makes of an array of the op's arguments, for launches of the op that runs now. In a
-  // step that is replayed `make` is called with the step's new array, and the rest of the op is not: all else that `make` knows must follow
-  // from the op's other arguments.
+  // A device copy of the values that `make(source, &values)` derives from an array of the op's arguments, for
+  // launches of the op that runs now. In a step that is replayed `make` is called with the step's new array,
+  // and the rest of the op is not. All else that `make` knows must follow from the op's other arguments.
   template <typename T, typename Source, typename Make>
   Result<DeviceArray<T>> StageFrom(std::span<const Source> source, const Make& make,
                                    StagedGrowth growth = StagedGrowth::kNone) {

@@ -43,8 +43,9 @@ class GraphCache {
   GraphCache(const GraphCache&) = delete;
   GraphCache& operator=(const GraphCache&) = delete;
 
-  // Queues the list's work on `stream`. On an error *failed is the launch that was refused, or list.size() if none can be
-  // named; nothing of a list that failed to become a graph has been queued. *graph is what ran, null where that was none.
+  // Queues the list's work on `stream`. On an error *failed is the launch that was refused, or list.size() if
+  // none can be named. Nothing of a list that failed to become a graph has been queued. *graph is what ran,
+  // null where that was none.
   cudaError_t Run(const LaunchList& list, bool use_graphs, cudaStream_t stream, size_t* failed,
                   std::shared_ptr<const CudaGraph>* graph);
   // Queues again what Run did for such a graph, or for a list that becomes none.

@@ -26,9 +26,10 @@ class LaunchList {
   void AddArgument(T value) {
     static_assert(std::is_trivially_copyable_v<T>);
     static_assert(alignof(T) <= kAlignment);
-    // Bytes between members would differ by chance. GCC (12.2 seen) clears the wrong bytes where padding stands behind an array of
-    // structures that have padding themselves: as far from the object's beginning as it is from the array's end. Such an array comes
-    // last, and its structure says so (lowering/work/rows.h).
+    // Bytes between members would differ by chance. GCC (12.2 seen) clears the wrong bytes where padding
+    // stands behind an array of structures that have padding themselves. They are as far from the object's
+    // beginning as the padding is from the array's end. Such an array comes last, and its structure says so
+    // (lowering/work/rows.h).
     if constexpr (std::is_class_v<T>) __builtin_clear_padding(&value);
     std::memcpy(NewArgument(sizeof(T)), &value, sizeof(T));
   }

@@ -1,5 +1,5 @@
 // Limit of a kernel's launches on shared memory. The limit belongs to a kernel on a device, for all queues of
-// the process, and the last call decides: a queue that asked for less would refuse the launches that another
+// the process, and the last call decides. A queue that asked for less would refuse the launches that another
 // one has collected.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Staging: small host arrays on their way to kernels. Each array gets a place in pinned memory and the same place in device
-// memory at once; the bytes travel when they are taken, all in one copy.
+// Staging: small host arrays on their way to kernels. Each array gets an offset in pinned memory and the same
+// offset in device memory at once. The bytes travel when they are taken, all in one copy.
 //
 // Memory comes in two halves that are filled in turn. Places are given out from the beginning again after Rewind, so that
 // the same work done twice finds its arrays at the same addresses.

@@ -28,8 +28,8 @@ class ArrayReader {
   ops::StepArrays::Array array_;
 };
 
-// Fills the half with the arrays of the step. False: a number steers otherwise than it did, or an array is of another size; what has been
-// written then is of no use, and nothing has taken it.
+// Fills the half with the arrays of the step. False: a number steers otherwise than it did, or an array has
+// another size. The written bytes are then of no use, and nothing has taken them.
 bool Refill(const StepRecord& record, Staging& staging) {
   ArrayReader arrays(*record.arrays);
   for (const StepRecord::Derived& derived : record.derived) {

@@ -1,5 +1,6 @@
-// StepRecord: what one decode step has queued, so that it can be queued again for other positions (ops/step_replay.h): its lists of launches
-// in order, how each staged array follows from the step's arrays, and the numbers that steered launches.
+// StepRecord: the queued work of one decode step, which can be queued again for other positions
+// (ops/step_replay.h). It has its lists of launches in order, how each staged array follows from the step's
+// arrays, and the numbers that steered launches.
 #pragma once
 
 #include <array>
@@ -87,7 +88,8 @@ class StepRecords {
   std::unique_ptr<Recording> recording;
   ops::ReplayCounters counters;
 
-  // Lists handed over, ever, when the last copy to the host had started, and when the last one of no bytes had handed over what was behind.
+  // Lists handed over, ever, when the last copy to the host had started. Then the same when the last copy of
+  // no bytes had handed over the lists behind it.
   int64_t lists_at_copy = -1;
   int64_t lists_behind = -1;
 

@@ -147,7 +147,8 @@ TEST(CachePolicy, ACallThatWantsEverySlotGetsThem) {
   EXPECT_FALSE(cache.Has(0));
 }
 
-// Prompts of all experts of 10 layers with 8 each, room for 4 layers: the first pass fills it, the next ones find three layers again.
+// Prompts of all experts of 10 layers with 8 each, room for 4 layers. The first pass fills it, and the next
+// ones find three layers again.
 TEST(CachePolicy, PromptsPassThroughTheSlotsOfOneLayer) {
   constexpr int kLayers = 10;
   constexpr int kExperts = 8;

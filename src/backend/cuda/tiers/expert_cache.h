@@ -1,5 +1,6 @@
-// ExpertCache: experts of ops::WeightTier::kCached. They stay in memory of the host that the device reads, as its kernels want them, and
-// are brought to slots in the device's memory when they are chosen (kernels/moe/expert_cache.h). What is in the cache changes no bit.
+// ExpertCache: experts of ops::WeightTier::kCached. They stay in memory of the host that the device reads, in
+// the layout of its kernels. They are brought to slots in the device's memory when they are chosen
+// (kernels/moe/expert_cache.h). The cache's content changes no bit.
 #pragma once
 
 #include <atomic>

@@ -1,9 +1,10 @@
-// ExpertStream: brings a layer's cached experts part by part while those of the part before are multiplied, on a stream of its own with the
-// device's DMA engine (tiers/stream_plan.h says which, and where to). The host queues passes faster than the device works: the first parts of
-// a layer come while the layer before and this one's attention are computed.
+// ExpertStream: brings a layer's cached experts part by part while those of the part before are multiplied.
+// It uses a stream of its own with the device's DMA engine (tiers/stream_plan.h says which experts, and where
+// to). The host queues passes faster than the device works. The first parts of a layer come while the layer
+// before and this one's attention are computed.
 //
-// Every copy is followed at once by a wait of the queue's stream for it: what is queued behind a part needs to know nothing of this, whatever
-// fails.
+// Every copy is followed at once by a wait of the queue's stream for it. Work that is queued behind a part
+// needs to know nothing of this, whatever fails.
 #pragma once
 
 #include <cuda_runtime_api.h>

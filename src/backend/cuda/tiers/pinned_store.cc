@@ -89,7 +89,8 @@ void PinnedStore::Stop() {
   ready_.clear();
 }
 
-// As many as load wait for a block that is wanted now; ahead of them as many as were wanted so far, up to kMostAhead: few weights pin one.
+// Makes as many blocks as loads wait for now. Ahead of them it makes as many as were wanted so far, up to
+// kMostAhead: few weights pin one.
 void PinnedStore::MakeBlocks() {
   ThreadPool threads(
       {.num_threads = std::max(1, num_threads_ / kMakers), .spin = std::chrono::microseconds(0)});

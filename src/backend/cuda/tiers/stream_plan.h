@@ -4,8 +4,9 @@
 // take slots that are free, and keep them. The rest goes through two buffers, which are the cache's last slots: one is filled
 // while what is in the other is multiplied. A layer is divided into parts, each with as many experts to bring, as a buffer has room for them.
 //
-// Free slots are shared out evenly among layers: where the first ones had them all, passes would bring nothing while those are computed, and
-// then everything of the others. Within a layer those that stay lie between those that come, so that parts are of a size to multiply, too.
+// Free slots are shared out evenly among layers. If the first ones had them all, passes would bring nothing
+// while those are computed, and then everything of the others. Within a layer experts that stay lie between
+// those that come, so that parts are large enough to multiply.
 #pragma once
 
 #include <cstdint>

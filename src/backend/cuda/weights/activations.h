@@ -1,5 +1,5 @@
-// Activations as the matrix kernels read them: rounded to FP8 where the weight asks for it, and for tensor cores as bf16 with
-// rows of whole tiles, padded with zeros.
+// Activations as the matrix kernels read them. They are rounded to FP8 where the weight asks for it. For
+// tensor cores they are bf16 with rows of whole tiles, padded with zeros.
 #pragma once
 
 #include "backend/cuda/runtime/cuda_context.h"

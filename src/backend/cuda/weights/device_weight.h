@@ -1,7 +1,8 @@
 // A stored weight as kernels see it, and the kind of products that it takes.
 //
-// The kind depends on the weight and on the activations' dtype alone. lowering/select/linear.cc then chooses a kernel of
-// that kind, also by the number of tokens. All of them give a row the same bits (docs/cuda/numerics.md has the exceptions).
+// The kind depends on the weight and on the activations' dtype alone. Then lowering/select/linear.cc chooses
+// a kernel of that kind, also by the number of tokens. All of them give a row the same bits
+// (docs/cuda/numerics.md has the exceptions).
 #pragma once
 
 #include <bit>
@@ -11,8 +12,8 @@
 
 namespace dsv4::backend::cuda {
 
-// Weights times bf16 activations on tensor cores, weights widened in registers; or fp32 multiply-adds for whatever else
-// there is: fp32 activations, F32 and F16 weights, odd block sizes, NVFP4 in the order of the file.
+// Weights times bf16 activations on tensor cores, weights widened in registers. All else takes fp32
+// multiply-adds: fp32 activations, F32 and F16 weights, odd block sizes, NVFP4 in the order of the file.
 enum class MatmulKind : uint8_t { kMmaBf16, kMmaFp8, kMmaMxFp8, kMmaMxFp4, kMmaNvFp4, kGeneral };
 
 struct DeviceWeight {

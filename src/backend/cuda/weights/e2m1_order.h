@@ -1,11 +1,12 @@
 // How codes of e2m1 become pairs of bf16, and an order of NVFP4's codes in which that takes fewer instructions.
 //
-// A code's bits as a bf16 are the value times 2^-126, subnormals and all: the sign, and its three bits as the lowest two of the exponent
-// and the highest of the mantissa. Two such bf16 are a word's bits kE2m1Pair. Of eight codes as they are stored, a word, sign and
-// magnitude of each pair want shifts of their own. As the device keeps NVFP4 (prepare_weight.cc), the 16 codes of a block of scales lie
-// where one shift or rotation serves both: of three pairs in each of two words, and of one more each once what those leave of the words is
-// put together. That is 16 instructions a block, where codes as they are stored take 26. An order in which every pair is one rotation and
-// one mask does not exist for 64 bits, nor for 128 (all were tried).
+// A code's bits as a bf16 are the value times 2^-126, subnormals and all. They are the sign, and its three
+// bits as the lowest two of the exponent and the highest of the mantissa. Two such bf16 are a word's bits
+// kE2m1Pair. In a word of eight codes as they are stored, sign and magnitude of each pair want shifts of
+// their own. The device keeps NVFP4 in another order (prepare_weight.cc). There one shift or rotation serves
+// both, for three pairs in each of two words of a block's 16 codes. The rest of both words is put together
+// for one more pair each. That is 16 instructions a block, where codes as they are stored take 26. An order
+// in which every pair is one rotation and one mask does not exist for 64 bits, nor for 128 (all were tried).
 #pragma once
 
 #include <cuda_runtime_api.h>

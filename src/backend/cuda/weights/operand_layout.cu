@@ -103,8 +103,9 @@ __device__ __forceinline__ int64_t PlaceOfWeightRow(int64_t row) {
   return row / 16 * 16 + row % 2 * 8 + row % 16 / 2;
 }
 
-// Pairs of columns, as Unpack<kKind>::Widen gives them, are words once eight columns are in its order; the steps want the first
-// pairs of the four lanes, then their second pairs. So sixteen lanes exchange words through shared memory.
+// Pairs of columns, as Unpack<kKind>::Widen gives them, are words once eight columns are in its order. The
+// steps want the first pairs of the four lanes, then their second pairs. So sixteen lanes exchange words
+// through shared memory.
 // Grid: rows by kRowsPerBlock, groups of columns.
 // What a row is.
 enum class RowKind : uint8_t { kTokens, kGateAndUp, kWeights };

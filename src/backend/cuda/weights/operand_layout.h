@@ -1,5 +1,6 @@
-// Activations, and weights, as the matrix kernels for many tokens read them (gemm_wgmma_tiles.cuh, gemm_tma_bf16.h): bf16, rounded to FP8 where the weight asks for
-// it, their columns in the order in which a format's weights are widened, in the layout of wgmma's B operand:
+// Activations, and weights, as the matrix kernels for many tokens read them (gemm_wgmma_tiles.cuh,
+// gemm_tma_bf16.h). They are bf16, rounded to FP8 where the weight asks for it. Their columns are in the
+// order in which a format's weights are widened, in the layout of wgmma's B operand:
 //   [columns / 64][rows][64], the eight 16-byte pieces of 64 columns permuted, piece i of row r at i ^ r % 8.
 // So many rows of 64 columns are one piece of memory, which TMA brings at once.
 #pragma once
@@ -29,7 +30,7 @@ struct RowSource {
   // where divisor is 0.
   const int32_t* origins = nullptr;
   int divisor = 1;
-  // Not null: rows of x, of bf16, are those of gate and up one behind the other, and what is packed is their activation
+  // Not null: rows of x, of bf16, are those of gate and up one behind the other. Packed is their activation
   // (swiglu.cuh) with row weight row_weights[origins[r]].
   const float* row_weights = nullptr;
   float limit = 0.0F;
@@ -62,8 +63,9 @@ void WithMmaKind(MatmulKind kind, F&& f) {
 Result<PackedRows> Pack(CudaContext& context, const RowSource& source, int64_t cols, int group,
                         MatmulKind kind, int64_t row_multiple = kPackedRows);
 
-// The same of a linear's tokens, for an op that packs nothing before. If the last launch is a linear's that has read just these, they lie
-// where it found them, and nothing is packed: linears of the same tokens that follow each other pack them once.
+// The same of a linear's tokens, for an op that packs nothing before. If the last launch is a linear's that
+// has read just these, they lie where it found them, and nothing is packed. Neighbouring linears of the same
+// tokens pack them once.
 Result<PackedRows> PackTokens(CudaContext& context, const RowSource& source, int64_t cols, int group,
                               MatmulKind kind, int64_t row_multiple = kPackedRows);
 // The op's last launch reads them, and writes y, of rows y_stride elements apart. Arguments as PackTokens', and what it gave.

@@ -20,8 +20,9 @@ bool WantsE2m1Order(const Weight& weight, BlockScaledMode mode) {
 
 }  // namespace
 
-// Cached experts are copied behind the caller, those of a layer side by side. A weight of another tier waits for them, and so does an error: the
-// loader keeps what a layer lies in until its last weight, which is of no routed expert.
+// Cached experts are copied behind the caller, those of a layer side by side. A weight of another tier waits
+// for them, and so does an error. The loader keeps a layer's memory until its last weight, which is of no
+// routed expert.
 //
 // Data and scales of the tier kHost stay where they are, and those of kCached go to memory of the host (ExpertCache). Others move to the device as they are stored but for the places of NVFP4's codes, in one allocation; the kernels unpack them in
 // registers.

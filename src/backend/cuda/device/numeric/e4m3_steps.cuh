@@ -1,5 +1,6 @@
-// Hopper's tensor cores (wgmma) in FP8, twice the rate of bf16. A product is exact; a step's 32 products and what they are added to are shifted
-// to the largest of them and cut off some 13 bits below it, so sums are taken out to fp32 after few steps.
+// Hopper's tensor cores (wgmma) in FP8, twice the rate of bf16. A product is exact. A step's 32 products and
+// the old sum are shifted to the largest of them and cut off some 13 bits below it. So sums are taken out to
+// fp32 after few steps.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // Elements of packed cache rows (tensor/cache_format.h) as bf16, which holds them exactly.
 //
-// Codes become the bits of bf16 numbers whose exponents are those of the codes, too small by a power of two; a product by that power and
-// the group's scale is exact, subnormal codes included. The releases' formats have their own functions, of eight codes each; all others
-// are read element by element.
+// Codes become the bits of bf16 numbers whose exponents are those of the codes, too small by a power of two.
+// A product by that power and the group's scale is exact, subnormal codes included. The releases' formats
+// have their own functions, of eight codes each. All others are read element by element.
 #pragma once
 
 #include <cstdint>
@@ -56,8 +56,9 @@ __device__ __forceinline__ uint4 WidenE4m3(uint2 codes, uint32_t e8m0) {
   return words;
 }
 
-// So many of them: store(i, eight numbers). What is rare, NaN and large scales, has one branch for all: a branch for each would keep the
-// compiler from letting their instructions run side by side, and a warp that widens waits for its own.
+// So many of them: store(i, eight numbers). The rare cases, NaN and large scales, have one branch for all. A
+// branch for each would keep the compiler from interleaving their instructions, and a warp that widens waits
+// for its own.
 template <int kCount, typename Store>
 __device__ __forceinline__ void WidenE4m3(const uint2 (&codes)[kCount], const uint32_t (&e8m0)[kCount],
                                           Store&& store) {

@@ -1,5 +1,6 @@
-// bf16 as doubles without conversions, of which an SM does 16 a clock, a quarter of its products: their bits are put where a double
-// has them, and what the exponent lacks then is a factor that products take along or make up for.
+// Numbers in bf16 as doubles without conversions, of which an SM does 16 a clock, a quarter of its products.
+// Their bits are put where a double has them. The missing part of the exponent is then a factor that products
+// take along or make up for.
 #pragma once
 
 #include <cstdint>

@@ -95,9 +95,10 @@ __device__ __forceinline__ void LoadQueries(AttentionQueries<kDim>& to, const ui
   }
 }
 
-// A warp's quarter of a tile's keys, of kReleaseRow. A packed row comes to the end of its place: what has no codes then lies where it
-// belongs, scales behind it, and codes widen from there to the beginning. A lane looks up a row; where those of the others lie is known to
-// all before anything is asked for, since compilers do not move that across copies.
+// A warp's quarter of a tile's keys, of kReleaseRow. A packed row comes to the end of its slot. Columns
+// without codes then lie where they belong, scales behind them, and codes widen from there to the beginning.
+// A lane looks up a row. All lanes know all addresses before anything is asked for, since compilers do not
+// move that across copies.
 __device__ __forceinline__ void LoadReleaseKeys(AttentionTile<kReleaseRowWidth>& m, const KeyRows& keys,
                                                 int64_t first_key, int num_keys) {
   constexpr int kKeysOfWarp = kAttentionKeys / kAttentionWarps;

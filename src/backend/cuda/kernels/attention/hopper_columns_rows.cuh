@@ -66,8 +66,8 @@ struct Cut {
 };
 
 // Position of a fill of slots, and how often the slot was filled before. Each bringing warpgroup has every
-// other fill and every other slot: a slot that changed hands would be waited for by a warpgroup that has not
-// seen its last phase, and parity does not tell two phases apart.
+// other fill and every other slot. If slots changed hands, a warpgroup would wait for one whose last phase it
+// has not seen. Parity does not tell two phases apart.
 struct FillPlace {
   int slot;
   int round;
@@ -280,8 +280,8 @@ __device__ __forceinline__ void WidenPacked(unsigned char* of, const uint32_t (&
 }
 
 // Producer of rows for a block: halves of its tiles, and slots. A warpgroup has every other of them. Packed
-// ones widen when they have come, a few behind those that are asked for; before a producer waits for room,
-// all that it has asked for is finished, since that may be what others wait for.
+// ones widen when they have come, a few behind those that are asked for. Before a producer waits for room, it
+// finishes all that it has asked for, since others may wait for that.
 template <int kBlocks, bool kPacked>
 class Bringing {
  public:
@@ -307,8 +307,8 @@ class Bringing {
     }
   }
 
-  // Everything but the first two tiles. There is one place where a kind of rows is asked for, and one where it is finished: four warpgroups
-  // fetch different code here, and it should stay in the caches of instructions.
+  // Everything but the first two tiles. Code that asks for a kind of rows stands once, and so does code that
+  // finishes it. Four warpgroups fetch different code here, and it should stay in the caches of instructions.
   __device__ __forceinline__ void Rest() {
     const int num_fills = item_.num_tiles * C::kGroups;
     // Copies that need not wait for keys to be used come before further tiles do.

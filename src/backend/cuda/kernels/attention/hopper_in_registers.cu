@@ -1,10 +1,13 @@
-// The arithmetic is that of hopper_two_pass.cu, in the same order: tiles of 64 keys, weights relative to the largest logit of all, a
-// tile's values summed by themselves, tiles added in order. Here the logits of all of a token's tiles stay in registers until the
-// largest is known; then their weights take the place of the queries in shared memory. Keys are read twice nevertheless, as keys and as
-// values, but for the two tiles that are still there: logits go from the last tile to the first, values from the first to the last.
+// The arithmetic is that of hopper_two_pass.cu, in the same order. There are tiles of 64 keys, and weights
+// are relative to the largest logit of all. A tile's values are summed by themselves, and tiles are added in
+// order. Here the logits of all of a token's tiles stay in registers until the largest is known. Then their
+// weights replace the queries in shared memory. Keys are read twice nevertheless, as keys and as values, but
+// for the two tiles that are still there. Logits go from the last tile to the first, values from the first to
+// the last.
 //
-// A warpgroup has every other tile's logits and half of the columns of the values; two warps of a third bring each of them its tiles,
-// through all tokens of the block. So while a token ends, the next one's keys and queries are on their way.
+// A warpgroup has every other tile's logits and half of the columns of the values. Two warps of a third bring
+// each of them its tiles, through all tokens of the block. So while a token ends, the next one's keys and
+// queries are on their way.
 #include <algorithm>
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"

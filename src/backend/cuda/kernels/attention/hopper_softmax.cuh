@@ -1,5 +1,6 @@
-// The softmax of the attentions by wgmma, on a warpgroup's sums where the unit leaves them (hopper_layout.cuh): logits and their largest,
-// weights as the second product's operand, their sums, that product, and the division by all weights.
+// The softmax of the attentions by wgmma, on a warpgroup's sums where the unit leaves them
+// (hopper_layout.cuh). It has logits and their largest, weights as the second product's operand, their sums,
+// that product, and the division by all weights.
 #pragma once
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"

@@ -7,8 +7,8 @@
 
 namespace dsv4::backend::cuda::hopper {
 
-// To `block` as a warpgroup that multiplies has them in registers, which is as this one has them: those of a step's 16 keys are
-// kStepBytes, and a thread's 16 bytes there.
+// Writes them to `block` in the order in which a warpgroup that multiplies has them in registers, which is
+// this one's order too. A step's 16 keys are kStepBytes, and a thread has 16 bytes there.
 inline constexpr int kStepBytes = 16 * kConsumers / 2;
 __device__ __forceinline__ void StoreWeightsOfThreads(unsigned char* block, const float (&weights)[kLogits],
                                                       int thread) {

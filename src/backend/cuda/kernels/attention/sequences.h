@@ -48,8 +48,8 @@ int64_t MostVisible(std::span<const Sequence> sequences, int64_t ratio) {
   return most;
 }
 
-// How rows of sequences are stored, which is the same in all steps of a model: the formats of windows and of entries, and what they are
-// together.
+// How rows of sequences are stored, which is the same in all steps of a model. It has the formats of windows
+// and of entries, and the form of both together.
 struct StoredForms {
   CacheFormat window;
   CacheFormat entries;

@@ -1,5 +1,6 @@
-// linear and grouped_linear for 9 to 64 tokens, on Hopper's tensor cores (wgmma), at the speed of reading weights: a block keeps a slice of
-// the activations' columns in shared memory and has row tiles of the weight go by.
+// Ops linear and grouped_linear for 9 to 64 tokens, on Hopper's tensor cores (wgmma), at the speed of reading
+// weights. A block keeps a slice of the activations' columns in shared memory and has row tiles of the weight
+// go by.
 #pragma once
 
 #include <span>

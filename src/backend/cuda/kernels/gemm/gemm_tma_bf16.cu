@@ -1,9 +1,9 @@
 // Tiles of 128 rows of weights and 128 tokens, worked off by as many blocks as there is room for. One thread has blocks of 64 columns
 // of both brought into a ring; two warpgroups multiply 64 rows each.
 //
-// The steps of 16 columns, their order, the segments and the order of all sums are those of gemm_mma.cuh: a token's result is the
-// same bits as in any other kernel (cuda_many_tokens_test). A unit's sums of FP8, the segment's and the total of those before take
-// 192 registers a thread, which is why tiles are no larger.
+// The steps of 16 columns, their order, the segments and the order of all sums are those of gemm_mma.cuh. A
+// token's result is the same bits as in any other kernel (cuda_many_tokens_test). A unit's sums of FP8, the
+// segment's and the total of those before take 192 registers a thread, which is why tiles are no larger.
 #include "backend/cuda/device/ptx/shared_address.cuh"
 #include "backend/cuda/device/ptx/wgmma_tma.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"

@@ -1,5 +1,5 @@
-// grouped_linear of a few tokens and the linear of what it gives, in one launch: all blocks meet between the two, with the second's weights
-// already on their way.
+// Op grouped_linear of a few tokens and the linear of its result, in one launch. All blocks meet between the
+// two, with the second's weights already on their way.
 #pragma once
 
 #include "backend/cuda/lowering/work/linear.h"

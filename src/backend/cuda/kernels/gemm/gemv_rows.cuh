@@ -65,8 +65,8 @@ __device__ __forceinline__ uint4 InForm(uint4 value, StreamForm form, float* sca
   return value;
 }
 
-// Calls emit(row, chunk, x) for every eight columns of rows of bf16, row(i) each, and of zeros up to StreamRow. cols is a multiple of
-// eight and rows are aligned to 16 bytes.
+// Calls emit(row, chunk, x) for every eight columns of rows of bf16, row(i) each, and of zeros up to
+// StreamRow. The number cols is a multiple of eight and rows are aligned to 16 bytes.
 //
 // A launch comes to this code once, and seldom finds it in a cache of instructions: it is short rather than unrolled.
 template <int kThreads, typename Row, typename Emit>

@@ -1,5 +1,5 @@
 // Common steps of the kernels for a few tokens on weights, whichever way these come to a warp
-// (gemv_tiles.cuh, gemv_warps.cuh, gemv_tma_tiles.cuh): a unit of any kind is multiplied by tokens that lie
+// (gemv_tiles.cuh, gemv_warps.cuh, gemv_tma_tiles.cuh). A unit of any kind is multiplied by tokens that lie
 // in shared memory (gemv_rows.cuh).
 //
 // The products and their order are those of gemm_mma.cuh; so are the bits.
@@ -78,8 +78,9 @@ __device__ __forceinline__ uint32_t HalvesOfE4m3(uint32_t word, int which) {
   return HalvesOfE4m3(static_cast<uint16_t>(which == 0 ? word : word >> 16));
 }
 
-// Eight columns of a lane's token, in shared memory. Lanes of tokens that do not exist read nothing and get anything: a token's
-// sums are its own lanes', and the unit that reads shared memory is busier than any other where weights are narrow.
+// Eight columns of a lane's token, in shared memory. Lanes of tokens that do not exist read nothing and get
+// anything, since a token's sums are its own lanes'. The unit that reads shared memory is busier than any
+// other where weights are narrow.
 __device__ __forceinline__ uint4 LoadTokenColumns(const uint16_t* x, bool exists) {
   uint4 columns;
   asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n}"

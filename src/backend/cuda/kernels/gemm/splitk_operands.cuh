@@ -1,6 +1,6 @@
-// Operands of a block of splitk_kernel.cuh: its slice of the activations, which it brings into shared memory
-// as wgmma's B operand, and weights, which every thread copies for itself, stages ahead, and widens into
-// wgmma's A operand.
+// Operands of a block of splitk_kernel.cuh. It brings its slice of the activations into shared memory as
+// wgmma's B operand. Every thread copies weights for itself, stages ahead, and widens them into wgmma's A
+// operand.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// The small outputs of hc_pre, post and comb, of one token: little work that takes long, since every step of the iteration waits
-// for the one before. Nothing needs them before the sub-layer's end, so a kernel that reads weights does them beside
-// (gemv_stream.cu).
+// The small outputs of hc_pre, post and comb, of one token. They are little work that takes long, since every
+// step of the iteration waits for the one before. Nothing needs them before the sub-layer's end, so a kernel
+// that reads weights does them beside (gemv_stream.cu).
 #pragma once
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"

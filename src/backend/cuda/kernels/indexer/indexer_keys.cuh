@@ -14,8 +14,8 @@ namespace dsv4::backend::cuda {
 inline constexpr int kScoreRow =
     kScoreWidth + 8;  // Elements between rows in shared memory, so that eight lie in different banks.
 
-// Packed keys (kReleaseKey) come to rows of kScoreRow at kPackedKeyBegin, from where they widen to the beginning: two threads of a warp a
-// key, `half` of its columns each, which both have asked for it.
+// Packed keys (kReleaseKey) come to rows of kScoreRow at kPackedKeyBegin, from where they widen to the
+// beginning. Two threads of a warp have a key, `half` of its columns each, and both have asked for it.
 inline constexpr int kPackedKeyBegin = 192;  // In bytes.
 static_assert(kPackedKeyBegin % 16 == 0 && kPackedKeyBegin + kReleaseKeyBytes <= kScoreRow * 2);
 __device__ __forceinline__ void CopyPackedKey(uint16_t (&row)[kScoreRow], const void* from, int half) {

@@ -1,5 +1,6 @@
-// Every block finds this rank's best by itself, puts a sixteenth of them in order and sends those, to the first block too; that one takes
-// the other ranks' and chooses. So no other block waits for one once all have all scores, and those that have sent leave.
+// Every block finds this rank's best by itself, puts a sixteenth of them in order and sends those, to the
+// first block too. That block takes the other ranks' entries and chooses. So no other block waits for one
+// once all have all scores, and those that have sent leave.
 #include <algorithm>
 #include <utility>
 
@@ -96,8 +97,9 @@ struct TokenPlaces {
         first_word(2 * token * p.top_k) {}
 };
 
-// One block's part of the list goes to its places here, where something is chosen to the first block, and where `sends` to every other
-// rank: eight lanes count together how many are greater than one, then each sends it to another rank.
+// One block's part of the list goes to its slots here. Where something is chosen it goes to the first block,
+// and where `sends` to every other rank. Eight lanes count together how many are greater than one, then each
+// sends it to another rank.
 template <int kMaxRows>
 __device__ void SendBest(Choice<kMaxRows>& m, uint64_t* best_came, const IndexerOverRanks& p,
                          const TokenPlaces& places, int block, int count, bool sends, uint64_t round) {
@@ -343,7 +345,8 @@ __device__ void ChooseOfAll(Choice<kMaxRows>& m, const IndexerOverRanks& p, cons
   if (t == 0) *places.num_rows = static_cast<int32_t>(total >> 16);
 }
 
-// Whether a token sees no more entries, of all ranks, than are chosen: the first of a few tokens may, whose last has something to choose from.
+// Whether a token sees no more entries, of all ranks, than are chosen. The first of a few tokens may,
+// although the last has something to choose from.
 __device__ __forceinline__ bool SeesNoMoreThanChosen(const IndexerOverRanks& p, const SequenceRows& sequence,
                                                      int64_t token) {
   // Positions here are later ones, for which the rows that are here can be counted (record/indexer.cc).
@@ -354,8 +357,8 @@ __device__ __forceinline__ bool SeesNoMoreThanChosen(const IndexerOverRanks& p, 
   return end < (p.top_k + 1) * ratio;
 }
 
-// Grid: blocks of a cluster, tokens. A cluster waits for those of the same token on other ranks only, so that they need not all be on the
-// device at once (attention_over_ranks.cuh).
+// Grid: blocks of a cluster, tokens. A cluster waits for those of the same token on other ranks only. So
+// clusters need not all be on the device at once (attention_over_ranks.cuh).
 template <int kMaxRows>
 __global__ void __cluster_dims__(kIndexerBlocks) __launch_bounds__(kThreads)
     IndexerOverRanksKernel(const __grid_constant__ IndexerOverRanks p) {

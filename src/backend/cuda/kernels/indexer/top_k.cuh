@@ -1,5 +1,5 @@
-// Radix selection by the threads of a block: passes of eight bits, the high ones first, find the k-th highest key; a last one writes
-// those above it and the first of those equal to it.
+// Radix selection by the threads of a block. Passes of eight bits, the high ones first, find the k-th highest
+// key. A last one writes those above it and the first of those equal to it.
 #pragma once
 
 #include <cub/warp/warp_scan.cuh>
@@ -13,11 +13,11 @@ namespace dsv4::backend::cuda {
 
 inline constexpr int kTopKBits = 8;
 inline constexpr int kTopKBuckets = 1 << kTopKBits;
-// Histograms for many keys, several a block, lane by lane in turn: scores have few exponents, and a warp that
-// counts in one place waits for itself.
+// Histograms for many keys, several a block, lane by lane in turn. Scores have few exponents, and a warp that
+// counts in one bin waits for itself.
 inline constexpr int kTopKHistograms = 16;
 
-// The high bits of the k-th highest key as far as they are known, and how many of the keys that begin with them are chosen.
+// The known high bits of the k-th highest key, and how many of the keys that begin with them are chosen.
 struct Threshold {
   uint32_t prefix = 0;
   int left = 0;

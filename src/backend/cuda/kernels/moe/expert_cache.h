@@ -1,5 +1,6 @@
-// Experts that lie in the host's memory and are brought to slots in the device's when they are chosen (tiers/expert_cache.h): which of a
-// call's are there, which slots the others take, and the copies, all on the device. The kernels that multiply find them in their table.
+// Experts that lie in the host's memory and are brought to slots in the device's when they are chosen
+// (tiers/expert_cache.h). The device finds which of a call's experts are there and which slots the others
+// take, and makes the copies. The kernels that multiply find them in their table.
 #pragma once
 
 #include <cstdint>

@@ -98,8 +98,9 @@ __host__ __device__ __forceinline__ int RowElements(const Params& p) {
 __device__ __forceinline__ int BlockOfAll() { return static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x); }
 __device__ __forceinline__ int NumOfAll() { return static_cast<int>(gridDim.y * gridDim.x); }
 
-// num_rows of `cols` elements into shared memory, by the threads that multiply. Not inlined, so that the second time finds its
-// instructions in a cache; a form by value, because what a reference names among a launch's arguments comes from far away.
+// Loads num_rows of `cols` elements into shared memory, by the threads that multiply. Not inlined, so that
+// the second call finds its instructions in a cache. The form is by value, because a reference into a
+// launch's arguments is slow to read.
 __device__ __noinline__ void LoadRows(uint16_t* to, float* scales, StreamForm form, const uint16_t* from,
                                       int num_rows, int cols) {
   ForStreamRows<kStreamThreads>(
@@ -135,8 +136,8 @@ __device__ __forceinline__ void BringWeights(const Params& p, Known& known, Item
   const int64_t token = blockIdx.y;
   const uint64_t policy = EvictFirst();
   float weight = 0.0F;
-  // Work that is wanted first where gate and up are added up: once, when the first weights are in flight, and
-  // before a stage is waited for that is free only behind that sum.
+  // Work that is wanted first where gate and up are added up. It is done once, when the first weights are in
+  // flight, before a wait for a stage that is free only behind that sum.
   const auto list = [&] {
     if (lane < p.top_k) {
       known.routing[lane] = weight;

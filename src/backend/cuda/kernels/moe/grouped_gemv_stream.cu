@@ -13,8 +13,8 @@ namespace {
 // 36 KB of weights that a block has in flight, of two an SM.
 constexpr int kStages = 2;
 constexpr int kBlocks = 2;
-// Row tiles that a block goes through at most: enough that a few microseconds at its beginning do not matter, and few enough that
-// blocks end at about one time.
+// The most row tiles of a block. They are enough that a few microseconds at its beginning do not matter, and
+// few enough that blocks end at about one time.
 constexpr int64_t kMaxPairRounds = 16;
 constexpr int64_t kMaxDownRounds = 32;
 

@@ -1,5 +1,5 @@
-// The device's side of experts that the host multiplies (tiers/host_experts.h): tokens go out, terms come back, through memory of the
-// host that kernels read and write.
+// The device's side of experts that the host multiplies (tiers/host_experts.h). Tokens go out and terms come
+// back through memory of the host that kernels read and write.
 #pragma once
 
 #include "backend/cuda/runtime/cuda_context.h"

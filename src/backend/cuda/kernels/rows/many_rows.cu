@@ -191,8 +191,9 @@ __device__ __forceinline__ bool HasNonFinite(uint2 words) {
   return ((((words.x & kExponents) + kLowest) | ((words.y & kExponents) + kLowest)) & 0x80008000U) != 0;
 }
 
-// Row r of a warp's, packed, to row `in_run` at `to`; sixteen lanes have a group. simulate_fp8 has rounded the columns that get codes, and
-// `scales` are those of a lane's pieces: so what is finite is on the grid.
+// Stores row r of a warp, packed, to row `in_run` at `to`. Sixteen lanes have a group. Op simulate_fp8 has
+// rounded the columns that get codes, and `scales` are those of a lane's pieces. So finite numbers are on the
+// grid.
 __device__ __forceinline__ void StorePacked(const WarpRows<kStoredWidth>& rows, int r, int lane,
                                             int num_packed, uint32_t scales, unsigned char* to,
                                             int64_t in_run, int64_t row, Fault* fault) {

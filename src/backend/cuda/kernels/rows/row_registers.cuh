@@ -1,6 +1,6 @@
-// The steps of lowering/work/rows.h on a row of bf16 that lies in the registers of a block: a thread has the columns that row_steps.cuh gives it, in the
-// same order, and so the bits are the same. Few tokens go through a launch's code once, so it is short, and only sums and maxima that
-// cross warps meet at a barrier.
+// The steps of lowering/work/rows.h on a row of bf16 that lies in the registers of a block. A thread has the
+// columns that row_steps.cuh gives it, in the same order. So the bits are the same. Few tokens go through a
+// launch's code once, so it is short, and only sums and maxima that cross warps meet at a barrier.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -311,9 +311,9 @@ class RegisterRow {
     if (places.end + t < places.row_bytes) data[places.end + t] = 0;
   }
 
-  // The same for rows of kReleaseRow that simulate_fp8 has rounded: its codes and scales are those that are stored, but for groups whose
-  // largest value fits half the scale when it is rounded, and what is rare: NaNs, zeros and other tiny groups. A launch that runs once waits
-  // for its instructions, and these are few.
+  // The same for rows of kReleaseRow that simulate_fp8 has rounded. Its codes and scales are those that are
+  // stored. Exceptions are groups whose largest value fits half the scale when it is rounded, and NaNs, zeros
+  // and other tiny groups. A launch that runs once waits for its instructions, and these are few.
   __device__ bool HasReleaseCodes(CacheCode code, int num_coded, int group) const {
     return group == kReleaseRowGroup && largest_group_ == kReleaseRowGroup && code == CacheCode::kE4m3 &&
            num_coded == kReleaseRowCoded && width_ == kReleaseRowWidth && num_largest_ == kReleaseRowCoded;

@@ -49,8 +49,8 @@ struct RunOfRow {
   }
 };
 
-// A row whose steps come in the order in which they stand here, each once (FitsRegisters). An entry that is pooled first goes the same way as
-// all other rows: code of its own for what follows would be fetched for it alone.
+// A row whose steps come in this order, each once (FitsRegisters). An entry that is pooled first goes the
+// same way as all other rows. Code of its own for the steps behind would be fetched for it alone.
 __device__ void StepsInRegisters(const RowTrack& track, int64_t r, Fault* fault) {
   extern __shared__ __align__(16) unsigned char shared[];
   const RowsOperand& rows = track.rows;

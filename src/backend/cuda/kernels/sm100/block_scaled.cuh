@@ -1,8 +1,9 @@
 // A tile of block_scaled.h: 128 rows of weights times up to 128 rows of activations, by one block. NEVER RUN.
 //
-// Weights are the A operand and activations the B operand, both in shared memory as tcgen05.cuh wants them. Four warps copy
-// what memory holds into a ring of stages, each thread pieces of its own, and tell the fifth when a stage is there; one thread of
-// that warp multiplies. It sums all columns in their order into 128 columns of tensor memory. Then the four warps store them.
+// Weights are the A operand and activations the B operand, both in shared memory as tcgen05.cuh wants them.
+// Four warps copy the memory's bytes into a ring of stages, each thread its own pieces. They tell the fifth
+// warp when a stage is there. One thread of that warp multiplies. It sums all columns in their order into 128
+// columns of tensor memory. Then the four warps store them.
 #pragma once
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"

@@ -5,9 +5,10 @@
 // Product y [rows of x, rows of W] = x W^T, all sums in the unit's fp32:
 //   FP8 and MXFP4 weights whose activations are rounded to FP8: e4m3 times e4m3 or e2m1, power-of-two scales of both per 32
 //     columns. The contract's rounding points, no others: the numerics of the release.
-//   NVFP4 weights, in BlockScaledMode::kFp4 alone: e2m1 times e2m1, e4m3 scales of both per 16 columns. Activations are rounded
-//     to NVFP4 with a factor of their own for every row, max / 2688: another result than W4A16, about 9.5 % off an activation
-//     where FP8 is 2.6 % off (quantization.md 1.6). A row with a NaN or an infinity gives NaN.
+//   NVFP4 weights, in BlockScaledMode::kFp4 alone: e2m1 times e2m1, e4m3 scales of both per 16 columns.
+//     Activations are rounded to NVFP4 with a factor of their own for every row, max / 2688. The result
+//     differs from W4A16: an activation is about 9.5 % off, where FP8 is 2.6 % off (quantization.md 1.6). A
+//     row with a NaN or an infinity gives NaN.
 // A result depends on its row of x and its row of W alone: there is one kernel for every number of tokens.
 #pragma once
 

@@ -21,8 +21,8 @@ struct HeadsShape {
   const void* x = nullptr;
   const void* y = nullptr;
 };
-// kManyHeads is a launch of its own. kRows becomes a step of the launch on rows in front of it, which runs as head_rows, many_rows or
-// row_tracks.
+// Path kManyHeads is a launch of its own. Path kRows becomes a step of the launch on rows in front of it,
+// which runs as head_rows, many_rows or row_tracks.
 enum class HeadsPath : uint8_t { kManyHeads, kRows };
 std::span<const Rule<HeadsPath, HeadsShape>> HeadNormRules();
 std::span<const Rule<HeadsPath, HeadsShape>> RopeRules();
@@ -63,8 +63,8 @@ struct ScaleShape {
 enum class ScalePath : uint8_t { kRows, kEach };
 std::span<const Rule<ScalePath, ScaleShape>> ScaleRules();
 
-// store_rows. A step on rows has an operand that the launch in front has too (Lowering::ContinuesRows); without one, and for rows that no
-// step takes, they are packed or copied by a launch of their own.
+// store_rows. A step on rows has an operand that the launch in front has too (Lowering::ContinuesRows).
+// Without one, and for rows that no step takes, they are packed or copied by a launch of their own.
 struct StoreShape {
   DType dtype = DType::kBF16;
   size_t num_runs = 0;
@@ -89,7 +89,8 @@ std::span<const Rule<PoolPath, PoolShape>> PoolRules();
 inline constexpr int64_t kMaxRowWidth = 16384;  // Width of steps on rows, in elements.
 // Runs of a step that stores: a block looks through them at once.
 inline constexpr size_t kMaxJoinedRuns = 64;
-// A row of bf16 that a block has in registers, and groups of it that are rounded or packed: of e4m3 two warps, of e2m1 one.
+// A row of bf16 that a block has in registers, and groups of it that are rounded or packed. A group of e4m3
+// has two warps, one of e2m1 has one.
 inline constexpr int kRegisterColumns = 4;  // A thread's.
 inline constexpr int kMaxRegisterRow = kRegisterColumns * kNarrowRowThreads;
 inline constexpr int kRegisterGroup = 64;

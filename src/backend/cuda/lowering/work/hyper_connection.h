@@ -1,5 +1,5 @@
-// Work of hyper-connections and of what stands around them, as ops record it and as kernels are told it: moe_combine, the sum over ranks,
-// hc_post, hc_pre, and the norm of what that gives.
+// Work of hyper-connections and of the ops around them, as ops record it and as kernels get it. Ops are
+// moe_combine, the sum over ranks, hc_post, hc_pre, and the norm of its result.
 #pragma once
 
 #include <cstdint>
@@ -85,8 +85,8 @@ struct NormWork {
   float eps;
 };
 
-// Work of a kernel of hc_pre on the ops in front of it: hc_post, and moe_combine (routed is not null) or the
-// sum over ranks (links.size is not 0).
+// Work of a kernel of hc_pre on the ops in front of it. These are hc_post, and moe_combine (routed is not
+// null) or the sum over ranks (links.size is not 0).
 struct HcPostBefore {
   void* y;
   const float* routed;
