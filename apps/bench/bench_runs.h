@@ -98,7 +98,7 @@ class BenchRuns {
   // A pass of random tokens, which choose every expert, so that an expert cache is full.
   Status FillCache();
 
-  // Puts `batch` sequences of `depth` random rows in place for Decode.
+  // Prepares `batch` sequences of `depth` random rows for Decode.
   Status SetDepth(int64_t depth, int64_t batch);
   // Steps of one random token for each of the first `batch` sequences; the sequences are then as before. Equal seeds give
   // equal tokens. Internal error when the logits of the first or the last sequence differ from those it gets alone.

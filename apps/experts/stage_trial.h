@@ -18,7 +18,8 @@ Result<model::SplitPlan> GatherPlans(comm::Communicator& group, const model::Sta
 
 // Actions of this rank.
 struct StageActions {
-  // Loads its part in place of what was loaded before. All ranks are in it together; an error of one is that of all, or ends the group.
+  // Loads its part instead of the part loaded before. All ranks are in it together; an error of one is that
+  // of all, or ends the group.
   std::function<Status(const model::ExpertSplit&)> load;
   // Model that is loaded.
   std::function<model::Model&()> model;

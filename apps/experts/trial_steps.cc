@@ -19,7 +19,7 @@ namespace {
 
 // As many steps as fit into the time, within bounds.
 struct Steps {
-  bool still = false;  // Each reads the token of the one before, at its place.
+  bool still = false;  // Each reads the token of the one before, at its position.
   int least = 0;
   int most = 0;
   double seconds = 0;

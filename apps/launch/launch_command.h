@@ -16,7 +16,7 @@ struct LaunchOptions {
   std::string api_key;  // Empty: none.
   bool print = false;
   double wait_seconds = 3600;  // For a server that starts.
-  std::string program;         // In place of the client's own; empty: that.
+  std::string program;         // Instead of the client's own; empty: that.
   // Words for a server that is started, beside host and port: the options of every command as typed.
   std::vector<std::string> serve_words;
 };

@@ -32,7 +32,7 @@ class ModelSource;  // apps/shared/model_source.h
 
 struct ModelFlags {
   std::string model;    // -m; empty: DSV4_MODEL, else the small model that ships with the source.
-  std::string weights;  // --weights, in place of -m: model::ParseSyntheticName. Empty: none.
+  std::string weights;  // --weights, instead of -m: model::ParseSyntheticName. Empty: none.
   // "cpu", "cuda" or "reference"; of a command line first "auto" too, until ChooseBackend (apps/shared/choose_backend.h).
   std::string backend = "cpu";
   std::string no_gpu;       // Why "auto" became "cpu"; empty where it did not.

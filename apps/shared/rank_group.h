@@ -31,7 +31,7 @@ class RankGroup {
   std::shared_ptr<comm::Communicator> group_;
 };
 
-// Work of a rank other than 0 in place of a command: loads its part and follows. Returns the exit code. What
+// Work of a rank other than 0 instead of a command: loads its part and follows. Returns the exit code. What
 // goes wrong is said by rank 0; here it is only logged.
 int RunFollower(const ModelFlags& flags);
 

@@ -43,7 +43,7 @@ class LineDrawing {
     bool joins =
         false;  // Widths of an emoji of several characters: terminals do not agree on how many cells it takes.
     bool clings =
-        false;  // To the one before it: a terminal that shows both in one cell has no place between them.
+        false;  // To the one before it: a terminal that shows both in one cell has no column between them.
     bool operator==(const Piece&) const = default;
   };
   struct Row {

@@ -25,7 +25,8 @@ struct ApiConversation {
 };
 
 // Makes of a request what the encoder renders without its hazards; render it with null_is_empty and api_rules.
-//   - where system messages are turns (V4.1) all keep their places, a developer message is one of them, and a reminder stays too; else:
+//   - where system messages are turns (V4.1) all keep their positions, a developer message is one of them,
+//     and a reminder stays too; else:
 //   - a developer message at the front is a system message; leading system messages become one, joined by a blank line
 //   - a later system or developer message, and a latest_reminder, is a user turn of its own (ReminderText).
 //     If it stands in a user turn, right before or right behind one, it becomes a latest_reminder in front of

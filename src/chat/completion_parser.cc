@@ -247,7 +247,7 @@ class CompletionParser::Impl {
   bool StepBlock() {
     const MarkerSet& set = state_ == State::kBlock ? markers_.block : markers_.after_block;
     const MarkerSet::Scan found = set.Find(rest(), at_end_);
-    Consume(found.plain);  // white space, or text that has no place here
+    Consume(found.plain);  // white space, or text that does not belong here
     if (found.length == 0) return false;
     EnterMarker(found);
     return true;

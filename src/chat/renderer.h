@@ -48,7 +48,7 @@ struct RenderOptions {
   // Rules of an API that the reference leaves to its caller. Every answer has an opener, also one that comes
   // first or behind another. Behind a finished last answer a further one is opened. An unfinished last answer
   // that has reasoning alone goes on in it. Call arguments that are JSON but no object become the string
-  // parameter "arguments". Where system messages are turns, a reminder stands in its place, and the opener
+  // parameter "arguments". Where system messages are turns, a reminder stays where it is, with the opener
   // behind it.
   bool api_rules = false;
   // Rewrites the '<' of a parameter closer inside a string argument, and of </tool_result> inside a tool result, to

@@ -26,10 +26,10 @@ constexpr std::chrono::milliseconds kLongestLook(
     500);  // As in shared memory: a stopped rank blames no other.
 // Looks at a call in flight are at first many: most calls are done in microseconds.
 constexpr std::chrono::microseconds kImpatient(100);
-// Exchanges on the stream at a time. A stream takes about a thousand launches before a launch waits for room, which is no place to wait
-// for a rank that is gone.
+// Exchanges on the stream at a time. A stream takes about a thousand launches before a launch waits for room,
+// where it must not wait for a rank that is gone.
 constexpr uint64_t kMostQueued = 64;
-// Up to here every rank adds up everything: one exchange in place of two.
+// Up to here every rank adds up everything: one exchange instead of two.
 constexpr int64_t kMaxGatheredSum = 16384;
 
 std::byte* Bytes(float* values) { return reinterpret_cast<std::byte*>(values); }

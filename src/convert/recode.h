@@ -67,8 +67,8 @@ struct RecodedRows {
 };
 
 // Recodes the rows [begin, end) of `source`, whose dequantised, finite values are `values`. For kFp8Block, `begin` is a
-// multiple of block_rows and `end` too or the last row. OutOfRange when a value is too large for bf16; the message names the
-// place and begins with `name`.
+// multiple of block_rows and `end` too or the last row. OutOfRange when a value is too large for bf16; the
+// message names the element and begins with `name`.
 Result<RecodedRows> RecodeRows(const Weight& source, int64_t begin, int64_t end,
                                std::span<const float> values, const RecodeTarget& target,
                                std::string_view name);

@@ -32,7 +32,7 @@ struct EngineStats {
   int64_t num_states_met = 0;       // Request::expects_state: the prompt's state was there,
   int64_t num_states_missing = 0;   // or the prompt had to be read.
   int64_t num_below_threshold = 0;  // FinishReason::kCacheThreshold
-  // Counts of drafts, by source and place: tokens that steps verified, and that were right.
+  // Counts of drafts, by source and position in the draft: tokens that steps verified, and that were right.
   using DraftCounts = std::array<std::array<int64_t, kDraftPlaces>, speculation::kNumSources>;
   DraftCounts num_draft_tokens = {};
   DraftCounts num_accepted_tokens = {};

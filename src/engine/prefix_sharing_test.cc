@@ -272,7 +272,7 @@ TEST_F(PrefixSharingTest, ADirectoryThatWentAwayIsNotMadeAgainAndComesBack) {
   EXPECT_EQ(a->stats().num_dropped, 1);
   EXPECT_FALSE(Get(*b, 2, 100));
   EXPECT_FALSE(fs::exists(root_ / "cache"));
-  fs::create_directory(root_ / "cache");  // As a place where nothing is mounted.
+  fs::create_directory(root_ / "cache");  // As a path where nothing is mounted.
   Keep(*a, 2, 100);
   EXPECT_EQ(a->stats().num_dropped, 2);
   EXPECT_TRUE(fs::is_empty(root_ / "cache"));
@@ -318,7 +318,7 @@ TEST_F(PrefixSharingTest, NoKillLeavesATornState) {
     const int32_t first = 1 + kill * kStates;
     const pid_t writers[] = {start(first), start(first + static_cast<int32_t>(random() % 4))};
     while (!fs::exists(root_ / "started")) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    // At any place of a write.
+    // At any byte of a write.
     for (const pid_t writer : writers) {
       std::this_thread::sleep_for(std::chrono::microseconds(random() % 30'000));
       ::kill(writer, SIGKILL);

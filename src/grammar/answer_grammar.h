@@ -39,7 +39,7 @@ struct CallableTool {
   // Every call satisfies the schema, and one that is not understood is an error. Else calls follow it as far as it is understood.
   bool strict = false;
   std::string label;  // Name by which errors call the schema: "tools[0].function.parameters".
-  // In place of `parameters`: the one parameter, a string, which the rule describes as it stands.
+  // Instead of `parameters`: the one parameter, a string, which the rule describes as it stands.
   struct Text {
     std::string parameter;
     ContentRule rule;
@@ -73,8 +73,9 @@ struct AnswerRules {
   bool operator==(const AnswerRules&) const = default;
 };
 
-// Errors begin with the label of the schema that is wrong: InvalidArgument names the place by its JSON pointer; ResourceExhausted
-// when the grammar becomes too large. Time and memory are bounded whatever the schemas say.
+// Errors begin with the label of the schema that is wrong: InvalidArgument names the position by its JSON
+// pointer; ResourceExhausted when the grammar becomes too large. Time and memory are bounded whatever the
+// schemas say.
 Result<std::shared_ptr<const Program>> CompileAnswer(const AnswerRules& rules);
 
 }  // namespace dsv4::grammar

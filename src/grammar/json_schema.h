@@ -21,8 +21,8 @@
 
 namespace dsv4::grammar {
 
-// The grammar of `schema`, a JSON text. InvalidArgument names the place in the schema by its JSON pointer; ResourceExhausted
-// when the grammar becomes too large. Time and memory are bounded whatever the schema says.
+// The grammar of `schema`, a JSON text. InvalidArgument names the position in the schema by its JSON pointer;
+// ResourceExhausted when the grammar becomes too large. Time and memory are bounded whatever the schema says.
 Result<std::shared_ptr<const Program>> CompileJsonSchema(std::string_view schema);
 
 // A schema that is not too large to compile, parsed.

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kMaxFrames = 1 << 14;
 constexpr size_t kMaxForcedBytes = 1024;
-// Places between terminals that one byte may lead to.
+// Nodes between terminals that one byte may lead to.
 constexpr size_t kMaxEntered = 1 << 17;
 
 uint64_t Pair(uint32_t high, uint32_t low) { return (uint64_t{high} << 32) | low; }

@@ -1,8 +1,8 @@
-// A place in a text that a grammar constrains: which tokens may come next.
+// A position in a text that a grammar constrains: which tokens may come next.
 //
 //   Grammar     what is allowed; made once from a schema, shared, immutable
 //   TokenTrie   the vocabulary; made once, shared
-//   Matcher     one sequence's place; a value: a copy is a snapshot
+//   Matcher     one sequence's state; a value: a copy is a snapshot
 #pragma once
 
 #include <chrono>
@@ -138,7 +138,7 @@ class Matcher {
   std::unordered_map<Frame, uint32_t, HashFrame> frame_ids_;
 
   Progress progress_;
-  // Scratch of a call; the places and the steps of a mask.
+  // Scratch of a call; the nodes and the steps of a mask.
   Seen seen_;
   std::vector<std::pair<uint32_t, uint32_t>> pending_;
   std::vector<Place> places_;

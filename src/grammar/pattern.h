@@ -16,7 +16,8 @@ namespace dsv4::grammar {
 //   groups (plain, `(?:` and named), `|`, `*`, `+`, `?`, `{m}`, `{m,}`, `{m,n}`,
 //   the same with a `?` behind, which changes nothing about the texts that fit,
 //   `^` and `$` at the ends of the pattern.
-// InvalidArgument, with the place, for anything else (look-around, back references, \b, \p) and for what is malformed. `pattern` is UTF-8.
+// InvalidArgument, with the position, for anything else (look-around, back references, \b, \p) and for what
+// is malformed. `pattern` is UTF-8.
 Result<Regex> PatternContent(std::string_view pattern, Spelling spelling = Spelling::kJson);
 
 struct PatternFlags {

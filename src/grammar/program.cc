@@ -120,7 +120,7 @@ void ProgramBuilder::ComputeNeeds() {
         const uint32_t inner = nodes[node.what].need;
         const uint32_t after = nodes[node.next].need;
         if (inner == kNever || after == kNever) return kNever;
-        // A call that returns at once needs no place on the stack.
+        // A call that returns at once needs no entry on the stack.
         const uint32_t need =
             nodes[node.next].kind == Node::Kind::kReturn ? inner : std::max(inner + 1, after);
         return need > program_.max_depth ? kNever : need;

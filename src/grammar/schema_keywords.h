@@ -11,7 +11,7 @@
 
 namespace dsv4::grammar {
 
-// A place in the schema document: a JSON pointer such as "/properties/a~1b/items"; "" is the document.
+// A position in the schema document: a JSON pointer such as "/properties/a~1b/items"; "" is the document.
 std::string Below(const std::string& pointer, std::string_view key);
 std::string Below(const std::string& pointer, size_t index);
 // "json schema, /items: <what>".
@@ -22,7 +22,7 @@ Status SchemaError(const std::string& pointer, const std::string& what);
 Status CheckKeywords(const Json& schema, const std::string& pointer);
 // The schema without the keywords that CheckKeywords complains of.
 Json Understood(const Json& schema);
-// The schema without annotations: equal for places that allow the same and are described differently.
+// The schema without annotations: equal for positions that allow the same and are described differently.
 Json WithoutAnnotations(const Json& schema);
 // A whole number from 0 on, however it is written (3, 3.0).
 bool IsCount(const Json& value);

@@ -24,7 +24,7 @@ bool IsPlainAscii(int byte) {
   return byte >= 0x20 && byte < 0x80 && byte != '"' && byte != '\\' && byte != '<';
 }
 
-// UTF-8, byte by byte: what may follow where inside a character. Place 0 is between characters.
+// UTF-8, byte by byte: what may follow where inside a character. State 0 is between characters.
 struct Utf8Edge {
   uint8_t from;
   uint8_t first;
@@ -86,7 +86,7 @@ PlainStep StepPlain(const Dfa& dfa, const std::vector<uint32_t>& states, std::ve
     list.erase(std::unique(list.begin(), list.end()), list.end());
   };
   step(0, 0x20, 0x7F, 0);
-  // Places in the order in which characters go through them: 0; then 4 to 7; then 2 and 3; then 1.
+  // States in the order in which characters go through them: 0; then 4 to 7; then 2 and 3; then 1.
   constexpr std::array<uint8_t, kUtf8Places> kOrder = {0, 4, 5, 6, 7, 2, 3, 1};
   for (const uint8_t from : kOrder) {
     sort(at[from]);

@@ -66,8 +66,8 @@ class Checkpoint {
   // Hash of the files' inodes, sizes and times, or of what made numbers follow from; none for files in memory. A change of weights by ordinary
   // means makes another; so may a copy.
   std::optional<uint64_t> stamp() const;
-  // Two checkpoints of equal places are the same files of one running machine, as they were when both were opened. None where only the
-  // bytes of files in memory can tell.
+  // Two checkpoints whose place() is equal are the same files of one running machine, as they were when both
+  // were opened. None where only the bytes of files in memory can tell.
   std::optional<uint64_t> place() const;
 
  private:

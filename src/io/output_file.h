@@ -24,7 +24,7 @@ class OutputFile {
   static Result<OutputFile> Create(const std::string& path);
 
   Status Append(std::span<const std::byte> bytes);
-  // Everything is in place after it. Without it a partial file is removed, and an old file stays as it was.
+  // Everything is written after it. Without it a partial file is removed, and an old file stays as it was.
   Status Finish();
 
  private:

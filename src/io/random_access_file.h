@@ -1,4 +1,4 @@
-// A file of known size that is written and read back at any place, from several threads at once.
+// A file of known size that is written and read back at any offset, from several threads at once.
 #pragma once
 
 #include <cstddef>

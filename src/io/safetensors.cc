@@ -58,7 +58,7 @@ class JsonReader : public nlohmann::json_sax<Json> {
   }
 
  protected:
-  // The reader's place, for messages: "tensor layers.0.attn.wkv.weight, key shape".
+  // The reader's position, for messages: "tensor layers.0.attn.wkv.weight, key shape".
   virtual std::string Place() const = 0;
   bool Fail(std::string_view got) { return Stop(fmt::format("{}: {} is not allowed here", Place(), got)); }
   bool Stop(std::string message) {

@@ -34,7 +34,8 @@ namespace dsv4::kv {
 
 class Snapshot;
 
-// Places of the rows of positions [begin, end), at most the ring's capacity, lie in it; source rows count from `source_begin`. Appends to *runs.
+// Slots of the rows of positions [begin, end), at most the ring's capacity, lie in it; source rows count from
+// `source_begin`. Appends to *runs.
 void AppendRingRuns(const RingRows& ring, int64_t begin, int64_t end, int64_t source_begin,
                     std::vector<RowRun>* runs);
 

@@ -9,7 +9,7 @@
 //   post[i] = 2 sigmoid(m[H+i] scale[1] + base[H+i])
 //   C       = softmax over j of (m[2H + Hi + j] scale[2] + base[2H + Hi + j]) + hc_eps
 //   C is then normalised: columns (/(sum_i + hc_eps)); (sinkhorn_iters - 1) times rows, then columns (/(sum + hc_eps))
-//   u[d]    = round(sum_i pre[i] streams[i, d]), with the weights `given` in place of pre where there are some
+//   u[d]    = round(sum_i pre[i] streams[i, d]), with the weights `given` instead of pre where there are some
 // All in fp32 or wider; pre, post and comb stay fp32.
 //
 // HcPre   streams [num_tokens, H, dim] bf16 or f32; fn [(2+H)H, H*dim], scale [3], base [(2+H)H], all f32;

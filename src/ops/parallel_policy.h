@@ -18,7 +18,8 @@ struct ParallelPolicy {
   // Cost of a token's queries and choice, in keys that it scores. It balances the tokens between ranks.
   int64_t index_token_cost = 700;
   // Attention, context parallel: of a sequence with at most so many queries these are sent, not the entries, whatever is fewer bytes. The
-  // shards' parts are then merged, so last bits are others than with the entries in one place: most_rows_like_steps of a model says so.
+  // shards' parts are then merged, so last bits are others than with the entries on one rank:
+  // most_rows_like_steps of a model says so.
   int64_t few_queries = 16;
   // At most so many queries are sent at a time, which bounds the arena: each takes 200 KB with its parts.
   int64_t most_sent_queries = 512;

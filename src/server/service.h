@@ -75,7 +75,8 @@ class Service {
   // neither; then the request's owner is set. From any thread.
   std::unique_ptr<Reply> AnswerAtOnce(HttpRequest& head);
 
-  // The keys that may ask from here on, in place of those of the options: at least one where those were. From any thread.
+  // The keys that may ask from here on, instead of those of the options: at least one where those were. From
+  // any thread.
   void SetApiKeys(const std::vector<std::string>& keys);
 
   // /ready says 503 from here on.

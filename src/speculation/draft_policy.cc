@@ -121,7 +121,7 @@ double AcceptanceRecord::Credit(int evidence) const {
 
 double DraftPolicy::Prior(int evidence, int64_t place) const {
   double prior = kFirstGuess[static_cast<size_t>(evidence)];
-  // Acceptance at one place is the first guess for the one behind it.
+  // Acceptance at one position is the first guess for the one behind it.
   for (int64_t i = 0; i <= std::min<int64_t>(place, 3); ++i)
     prior = record_.Probability(evidence, i, prior, kPriorWeight);
   return prior;

@@ -14,7 +14,8 @@
 
 namespace dsv4::speculation {
 
-// How often a draft's tokens were right, as it has been lately: one count for each evidence and place in the draft.
+// How often a draft's tokens were right, as it has been lately: one count for each evidence and position in
+// the draft.
 class AcceptanceRecord {
  public:
   // The first `accepted` of `verified` tokens were right.

@@ -32,7 +32,7 @@ class SuffixAutomaton {
   struct State {
     int32_t length;     // Length of its longest substring.
     int32_t link;       // The state of the longest suffix with other ends; -1: none.
-    int32_t end;        // Behind a place where its substrings occur.
+    int32_t end;        // Behind an occurrence of its substrings.
     int32_t last_edge;  // -1: none.
   };
   struct Edge {

@@ -45,7 +45,8 @@ class Arena {
   // Bytes held.
   size_t capacity_bytes() const;
   size_t num_blocks() const { return blocks_.size(); }
-  // Origin of all places: the same memory gives the same tensors out to the same work. Null where it is in several blocks, or none.
+  // Origin of all addresses: the same memory gives the same tensors out to the same work. Null where it is in
+  // several blocks, or none.
   const void* base() const { return blocks_.size() == 1 ? blocks_[0].data() : nullptr; }
 
  private:

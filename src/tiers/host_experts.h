@@ -44,7 +44,7 @@ struct Payload {
   int64_t top_k = 0;
   void* x = nullptr;  // [kMaxRows, dim] dtype
   int32_t* indices =
-      nullptr;  // [kMaxRows, top_k]: places in the layer's experts; as many as those: not the host's.
+      nullptr;  // [kMaxRows, top_k]: indices in the layer's experts; as many as those: not the host's.
   float* weights = nullptr;  // [kMaxRows, top_k]
   void* terms = nullptr;     // [kMaxRows, top_k, dim] dtype; rows of others' choices are left as they are.
 };
@@ -74,7 +74,8 @@ class HostExperts {
   HostExperts(const HostExperts&) = delete;
   HostExperts& operator=(const HostExperts&) = delete;
 
-  // Experts of a layer, by the places that requests name; at least one, in host memory. Gives the number of the layer.
+  // Experts of a layer, by the indices that requests name; at least one, in host memory. Gives the number of
+  // the layer.
   int32_t AddLayer(std::vector<ops::ExpertWeights> experts);
   // The same for the same shape.
   Result<Payload> PayloadFor(DType dtype, int64_t dim, int64_t top_k);

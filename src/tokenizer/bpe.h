@@ -18,7 +18,7 @@ class Bpe {
  public:
   struct Merge {
     uint32_t rank;   // kNoRank: the pair does not merge.
-    TokenId merged;  // The token that takes the pair's place.
+    TokenId merged;  // The token that replaces the pair.
   };
   static constexpr uint32_t kNoRank = ~uint32_t{0};
 

@@ -171,7 +171,7 @@ class Group {
     segments_.push_back({entries, begin, end, entries ? window_slots_ : 0, std::move(rows), num_panels});
   }
 
-  // From here on segments name the places of widened rows.
+  // From here on segments name the indices of widened rows.
   void PlaceWidenedRows() {
     if (coded_rows_.empty()) return;
     const uint8_t* next = scratch_.rows.Get(static_cast<int64_t>(coded_rows_.size()) * RowBytes());
@@ -302,7 +302,8 @@ class Group {
     }
   }
 
-  // The weights r(exp(l - M)) in place of the logits, 0 in the slots that share a step with the first and the last.
+  // The weights r(exp(l - M)) instead of the logits, 0 in the slots that share a step with the first and the
+  // last.
   void Softmax(int64_t row) {
     const int64_t i = row / num_heads_;
     const double scale = static_cast<double>(problem_.softmax_scale);

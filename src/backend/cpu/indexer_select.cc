@@ -194,7 +194,7 @@ void TopK(std::span<const float> scores, int64_t top_k, int32_t* selected) {
     uint32_t digit = digit_mask;
     while (counts[digit] < wanted) wanted -= counts[digit--];
     last |= digit << shift;
-    // In its place, where it is `sharing` that is read.
+    // Replaces it where it is `sharing` that is read.
     const auto num_sharing = static_cast<size_t>(counts[digit]);
     if (shift == kShifts[0]) sharing.resize(num_sharing);
     size_t next = 0;

@@ -39,7 +39,7 @@ class WidenedRows {
   int64_t num_window_ = 0;
   int64_t num_entries_ = 0;
   std::vector<int32_t> places_;   // By entry, -1: no query sees it; empty: all are seen.
-  std::vector<int32_t> entries_;  // By place; empty: as above.
+  std::vector<int32_t> entries_;  // By index; empty: as above.
 };
 
 }  // namespace dsv4::backend::cpu

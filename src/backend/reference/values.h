@@ -38,7 +38,7 @@ std::vector<double> LoadAll(const TensorView& view);
 // Entry of a contiguous integer tensor, I32 or I64.
 int64_t LoadInteger(const TensorView& view, int64_t index);
 
-// Place and contents of cached rows, packed or not; `out` is as wide as they are.
+// Addresses and contents of cached rows, packed or not; `out` is as wide as they are.
 inline int64_t RingSlot(const ops::RingRows& ring, int64_t position) { return position % ring.capacity; }
 void LoadRingRow(const ops::RingRows& ring, int64_t position, std::span<double> out);
 void LoadPagedRow(const ops::PagedRows& rows, int64_t index, std::span<double> out);

@@ -125,7 +125,7 @@ std::vector<int64_t> GuiltyExperts(const std::vector<Compared>& own, const Compa
   return {};
 }
 
-// Complaint about the first tensor past its bound, behind its place.
+// Complaint about the first tensor past its bound, behind its name.
 std::string Complaint(const Compared& first, std::span<const int32_t> tokens) {
   if (first.by_table) {
     return fmt::format(

@@ -1,6 +1,8 @@
-// draft: does the model's drafter, a draft block or one of DSpark, foresee what the model says? The model goes on greedily behind a prompt; at every place of what it said the
-// block drafts, with the model's own text in front. A block that is read rightly agrees at the first place most of the time. One whose
-// tensors are lost, exchanged or joined with the wrong token agrees hardly ever, while answers stay right: they are only slower.
+// draft: does the model's drafter, a draft block or one of DSpark, foresee what the model says? The model
+// goes on greedily behind a prompt; at every position of what it said the block drafts, with the model's own
+// text in front. A block that is read rightly agrees on the first token most of the time. One whose tensors
+// are lost, exchanged or joined with the wrong token agrees hardly ever, while answers stay right: they are
+// only slower.
 #pragma once
 
 #include <cstdint>

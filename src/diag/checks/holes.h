@@ -34,7 +34,7 @@ struct Holes {
   std::vector<Hole> found;
   std::string evidence;  // How much was looked at.
 };
-// Holes in the tensors that `weights` reads. Bytes past 8 GiB are looked at in places 64 KiB apart.
+// Holes in the tensors that `weights` reads. Bytes past 8 GiB are looked at in chunks 64 KiB apart.
 Holes LookForHoles(const model::ModelWeights& weights, const model::ResolvedCheckpoint& resolved);
 
 }  // namespace dsv4::diag

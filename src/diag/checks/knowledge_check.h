@@ -40,9 +40,9 @@ struct KnownText {
 //   logits that are not finite;
 //   more than one answer in sixteen that is not the likeliest continuation, or answers whose mean probability is below 0.8;
 //   words in common that take more than 1.2 nats each.
-// Its place is the output of the half-layer without which the answers lose most of their nats, where there is one and `leave_out` is set.
-// Not applicable where layers are left out (ModelOptions::max_layers) or the text is longer than one pass of the model. Errors: those of
-// Model::Step.
+// The fault is at the output of the half-layer without which the answers lose most of their nats, where there
+// is one and `leave_out` is set. Not applicable where layers are left out (ModelOptions::max_layers) or the
+// text is longer than one pass of the model. Errors: those of Model::Step.
 Result<CheckReport> CheckKnowledge(const Subject& subject, const KnownText& text, bool leave_out);
 
 }  // namespace dsv4::diag

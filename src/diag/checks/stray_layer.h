@@ -1,6 +1,6 @@
 // StrayLayers: statistics of each module over the layers, and the one layer that does not go along with the others.
 //
-// A file that was converted, repaired or exchanged in one place keeps the shapes and the magnitudes of its
+// A file that was converted, repaired or exchanged in part keeps the shapes and the magnitudes of its
 // tensors. But layers that were trained together resemble each other. They agree in size, in the sign of a
 // bias, and in the channels of the residual stream that they use most. Only a layer that stands out alone is
 // named; where layers differ among themselves nothing is said.

@@ -16,7 +16,8 @@ struct PageHead {
   // How the page came about, in this order: "command", "model", "backend", ... Texts, not HTML.
   std::vector<std::pair<std::string, std::string>> facts;
   bool stopped = false;  // The last report made those after it meaningless, and they were not run.
-  // The outcome of a measurement ("perplexity 12.3"), in place of a list of verdicts. Without a bound it is neither good nor bad.
+  // The outcome of a measurement ("perplexity 12.3"), instead of a list of verdicts. Without a bound it is
+  // neither good nor bad.
   std::string result = {};
   bool bounded = false;
 };

@@ -19,7 +19,7 @@ enum class Verdict : uint8_t {
 };
 std::string_view VerdictName(Verdict verdict);  // "pass", "finding", "not applicable"
 
-// Place of a finding in the graph, in the names of model/graph/observer.h.
+// Tensor of a finding in the graph, in the names of model/graph/observer.h.
 struct Place {
   int layer = -1;        // -1: before or behind the layers.
   std::string tensor;    // "attn.compressor.pooled"

@@ -1,5 +1,5 @@
-// The arithmetic of a plot's axis: a range that covers the values, round numbers to mark it with, and places for what no
-// range covers.
+// The arithmetic of a plot's axis: a range that covers the values, and round numbers to mark it with. Values
+// that no range covers have marks of their own.
 #pragma once
 
 #include <span>

@@ -12,8 +12,8 @@
 //   tags_with_separator tags, separator, at_least_one, stop_after_first
 //   dispatch rules ([[text, F], ...]), loop, excludes
 //
-// Free text is any characters, and no added token. In front of an end, free text does not contain it. What speaks of tokens, and styles of
-// json_schema other than json, are errors that name their place.
+// Free text is any characters, and no added token. In front of an end, free text does not contain it. Formats
+// of tokens, and styles of json_schema other than json, are errors that name their position.
 #pragma once
 
 #include <string_view>
@@ -23,7 +23,8 @@
 
 namespace dsv4::grammar {
 
-// `text` is JSON. InvalidArgument names the place by its JSON pointer; ResourceExhausted for what is too large.
+// `text` is JSON. InvalidArgument names the position by its JSON pointer; ResourceExhausted for what is too
+// large.
 Result<RuleSet> ParseStructuralTag(std::string_view text);
 
 }  // namespace dsv4::grammar

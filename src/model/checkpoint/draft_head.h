@@ -1,4 +1,4 @@
-// The head that drafts take in place of the model's: a copy of it in fewer bits. For one row of logits nearly
+// The head that drafts take instead of the model's: a copy of it in fewer bits. For one row of logits nearly
 // all time goes into reading the head. A draft need not be exact, since each is verified with the model's own
 // head.
 #pragma once

@@ -416,7 +416,7 @@ class Resolver {
     return sliced ? std::optional(parts) : std::nullopt;
   }
 
-  // The global scales of w1 and w3 may be two numbers: leaves the first in place and returns the second.
+  // The global scales of w1 and w3 may be two numbers: keeps the first and returns the second.
   static std::span<const std::byte> TakeSecondNumber(TensorPart& part) {
     if (part.dims != std::vector<int64_t>{2}) return {};
     const std::span<const std::byte> second = part.bytes.subspan(part.bytes.size() / 2);

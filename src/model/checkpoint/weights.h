@@ -151,7 +151,7 @@ struct ModelWeights {
   Weight head;      // [vocab_size, D]; the same as embed where embeddings are tied.
   TensorView norm;  // F32 [D]
   HyperConnectionWeights hc_head;
-  // Head for drafts, in place of `head`, of as many rows; none: they take that (draft_head.h).
+  // Head for drafts, instead of `head`, of as many rows; none: they take that (draft_head.h).
   Weight draft_head;
   ColumnSplit head_split;  // Rows of the vocabulary; empty where the stage is one rank.
   // num_hidden_layers, or fewer with LoadOptions::max_layers; of several stages those of this one.
@@ -192,7 +192,8 @@ struct LoadOptions {
   std::optional<int64_t> max_layers;
   // Loads the MTP block too, if the checkpoint has a whole one and all layers are loaded.
   bool mtp = false;
-  // Loads the DSpark drafter in place of the MTP block, if there is a whole one (dspark_source.h) and all layers are loaded.
+  // Loads the DSpark drafter instead of the MTP block, if there is a whole one (dspark_source.h) and all
+  // layers are loaded.
   bool dspark = false;
   // Head for drafts, where a drafter is loaded.
   DraftHead draft_head = DraftHead::kStored;

@@ -23,7 +23,7 @@ enum class RouterKind : uint8_t {
 
 // How tokens become an entry.
 enum class Pooling : uint8_t {
-  kBiased,  // By the softmax of a gate with a bias for the place in the group.
+  kBiased,  // By the softmax of a gate with a bias for the index in the group.
   kGated,   // By that of a gate alone.
   kSingle   // An entry is of one token, and there is no gate.
 };
@@ -53,7 +53,7 @@ struct LayerPlan {
       1;  // Groups of `ratio` tokens that meet in an entry; also the compressor's width in units of the entry's.
   Pooling pooling = Pooling::kBiased;
   KeySource key_source = KeySource::kCompressor;
-  int engram = -1;  // Its place among the layers with an Engram; -1: it has none.
+  int engram = -1;  // Its index among the layers with an Engram; -1: it has none.
   RouterKind router = RouterKind::kScores;
   RopeKind rope = RopeKind::kPlain;
   // Rows of a block of a drafter. Each sequence's rows are a block: all see one another and the window in
@@ -73,7 +73,7 @@ struct LayerPlan {
   bool has_engram() const { return engram >= 0; }
   // Entries that a query at this position may see.
   int64_t VisibleEntries(int64_t position) const { return sees_entries() ? (position + 1) / ratio : 0; }
-  // Steps before and after the layers have no plan, and this number in its place.
+  // Steps before and after the layers have no plan, and this number instead.
   bool is_layer() const { return number >= 0; }
 
   friend bool operator==(const LayerPlan& a, const LayerPlan& b) = default;

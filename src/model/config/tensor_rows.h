@@ -99,7 +99,7 @@ enum class TensorScope : uint8_t {
   kModel,
   kLayer,         // The layers that the row's predicate names.
   kExpert,        // Every routed expert of every layer.
-  kFusedExperts,  // Every layer, in place of the kExpert rows.
+  kFusedExperts,  // Every layer, instead of the kExpert rows.
   kVision,        // Every layer of a vision checkpoint.
   kMtp,           // The MTP block.
   kDsparkFirst,   // The first stage of a DSpark drafter.

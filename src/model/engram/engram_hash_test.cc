@@ -188,7 +188,7 @@ TEST(EngramHash, ChunksLookBackThroughTheState) {
 enum class Mistake : uint8_t {
   kNone,
   kPadIsClassZero,      // In front of the first token.
-  kFirstTokenRepeated,  // The same place.
+  kFirstTokenRepeated,  // The same index.
   kReversedLookBack,    // The farthest token by the nearest one's multiplier.
   kTokenLeftOut,        // N-grams of the tokens in front alone.
   kSumForXor,           // Products are added up.

@@ -20,7 +20,7 @@ struct DraftRow {
   // How the tokens behind it are chosen: one for every token that is drafted. None: the slots in front are made, and that is all.
   std::span<const sampling::ChoiceParams> choices;
   float* logits = nullptr;  // Written here unless null: host [choices.size(), vocab_size].
-  // Chances of a DSpark drafter: that the draft at each place is accepted if those before it were; host
+  // Chances of a DSpark drafter: that the draft at each position is accepted if those before it were; host
   // [choices.size()].
   float* confidence = nullptr;
   int64_t first_slot = -1;  // Slots that are not made; negative: the state knows.
@@ -61,7 +61,7 @@ class DraftShards {
 
 // How many rows want a draft at `place`. Those with most choices come first.
 int64_t NumRowsAt(std::span<const DraftRow> rows, int64_t place);
-// The first `num_rows` of one place: [num_rows] of [places, rows].
+// The first `num_rows` of one position: [num_rows] of [places, rows].
 TensorView AtPlace(const TensorView& all, int64_t place, int64_t num_rows);
 // Chooses the tokens of one step of a draft, logits [rows of the step, vocab_size] F32, and brings logits to
 // the rows that want them. Tensors tokens and faults are [steps, rows], as of RunDraft (mtp.h).

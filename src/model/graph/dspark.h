@@ -54,7 +54,7 @@ class DsparkTaps {
   std::vector<Range> here_;  // Among own_rows, those that are kept,
   int64_t num_here_ = 0;     // so many.
   std::vector<int64_t>
-      columns_;      // Which taps this stage has a place for: all in the first, elsewhere its own.
+      columns_;      // Which taps this stage keeps: all in the first, elsewhere its own.
   TensorView taps_;  // [num_here * columns, D]
   // With few rows, on one stage: the streams that taps_ is the mean of, in one go; null elsewhere. [num_here
   // * columns, H, D]

@@ -163,8 +163,8 @@ Status KeepForDrafts(const StepContext& context, const Graph& graph, const Trunk
 
 namespace {
 
-// Places of the plan's sequences, one token of each, for so many passes in which each goes on by one:
-// [passes, sequences] I32.
+// Rows of the plan's sequences, one token of each, for so many passes in which each goes on by one: [passes,
+// sequences] I32.
 Result<TensorView> UploadPlaces(const LayerStep& step, const PassPlan& plan, int64_t num_places) {
   std::vector<int32_t> positions;
   for (int64_t place = 0; place < num_places; ++place) {

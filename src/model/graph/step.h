@@ -71,7 +71,8 @@ struct ChosenTokens {
 // graph. Its arguments outlive it.
 StepContext ContextOf(const Graph& graph, Arena& arena, const PassPlan& plan, PassArrays& arrays);
 
-// The order in which RunPass wants chunks. States that are null, which do not run here, count as of the first place.
+// The order in which RunPass wants chunks. States that are null, which do not run here, count as of the first
+// shard.
 void SortByPlace(std::vector<PassChunk>& chunks);
 
 // Plan of the pass over these chunks, without tensors.

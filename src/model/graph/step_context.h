@@ -138,7 +138,7 @@ class LayerStep {
   Status RmsNorm(std::string_view name, const TensorView& x, const TensorView& weight) const;
   // In place, [rows, heads, width] with this layer's table; `positions` is [rows].
   Status Rope(std::string_view name, const TensorView& x, const TensorView& positions, bool inverse) const;
-  // Copies rows of `source` to the given places.
+  // Copies rows of `source` to the given rows.
   Status StoreRows(std::string_view name, const TensorView& source, std::span<const RowRun> runs) const;
   // The same to rows of the cache, in its format.
   Status StoreCacheRows(std::string_view name, const TensorView& source, std::span<const RowRun> runs,

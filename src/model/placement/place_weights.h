@@ -20,8 +20,8 @@ struct PlaceOptions {
   bool copy_all_but_experts = false;
 };
 
-// Places what has been loaded since the last call; where the backend's memory is a device's, copies on the
-// host end with it. Errors name the weight.
+// Places the weights loaded since the last call; where the backend's memory is a device's, copies on the host
+// end with it. Errors name the weight.
 Status PlaceLoaded(const ops::Backend& backend, const PlaceOptions& options, ModelWeights& weights);
 
 }  // namespace dsv4::model

@@ -58,7 +58,7 @@ Range PartOf(std::span<const int64_t> counts, int part);
 // least; the first stage has `first_extra` besides. At least as many layers as stages.
 std::vector<Range> BalanceLayers(std::span<const int64_t> costs, int64_t first_extra, int num_stages);
 
-// One rank's place.
+// One rank's stage and shard.
 struct RankPlace {
   Placement placement;
   int rank = 0;

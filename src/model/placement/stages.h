@@ -15,7 +15,7 @@ namespace dsv4::model {
 int64_t LayerBytes(const ResolvedLayer& layer);
 
 // The layers of each stage, of the first `num_layers`. A layer that reads rows of another is in its stage: rows do not travel.
-// InvalidArgument where there are fewer places to cut than the stages want.
+// InvalidArgument where there are fewer cuts than the stages want.
 Result<std::vector<Range>> StageLayers(const ResolvedCheckpoint& resolved, const ModelConfig& config,
                                        int64_t num_layers, int num_stages);
 

@@ -29,7 +29,7 @@ using SplitPlan = std::vector<StagePlan>;
 using StageSplits = std::vector<ExpertSplit>;
 
 struct SplitActions {
-  // Loads the model with these splits, in place of what was loaded before, which is gone even if this fails.
+  // Loads the model with these splits, instead of the model loaded before, which is gone even if this fails.
   std::function<Status(const StageSplits&)> load;
   // Times steps of what is loaded, which then is as it was before.
   std::function<Result<SeenTrial>()> time_steps;

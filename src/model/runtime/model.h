@@ -107,7 +107,8 @@ struct DraftChunk {
   // the model's.
   std::vector<sampling::ChoiceParams> choices = {};
   float* logits = nullptr;  // Unless null the logits come here: host [choices.size(), vocab_size].
-  // Unless null, of a DSpark drafter: the chance that the draft at each place is right if those before it are; host [choices.size()].
+  // Unless null, of a DSpark drafter: the chance that the draft at each position is right if those before it
+  // are; host [choices.size()].
   float* confidence = nullptr;
 };
 
@@ -183,7 +184,8 @@ class Model {
     return weights_.place.entries().count > 1 ? backend_.policy.few_queries : 0;
   }
 
-  // An empty sequence; where sequences are divided, at the place that has the fewest. ResourceExhausted without memory.
+  // An empty sequence; where sequences are divided, on the rank that has the fewest. ResourceExhausted
+  // without memory.
   Result<kv::SequenceState> NewSequence() const;
   // Reads a snapshot back; restore it into a sequence of NewSequence. Errors: kv::Snapshot::Deserialize;
   // Unimplemented in a group, whose ranks have a part of a state each.

@@ -22,7 +22,7 @@ struct DecodeChunk {
   // negative.
   int32_t token = 0;
   int64_t follows = -1;
-  // Read in place of `token`, if there are any; then there is no draft, and no chunk is followed.
+  // Read instead of `token`, if there are any; then there is no draft, and no chunk is followed.
   std::span<const int32_t> prompt = {};
   // Without it nothing is chosen: behind a piece of a prompt.
   bool chooses = true;

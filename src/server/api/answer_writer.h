@@ -1,6 +1,6 @@
 // AnswerWriter: what a call's answer looks like in one dialect, streamed or whole. GenerationReply calls it in this order: Begin,
-// then Write in any order of choices, each ending with a kDone delta, then End. Fail may take the place of any of them and is the
-// last call.
+// then Write in any order of choices, each ending with a kDone delta, then End. Fail may replace any of them
+// and is the last call.
 #pragma once
 
 #include <cstdint>

@@ -190,7 +190,8 @@ Result<std::vector<chat::Message>> ReadMessages(const chat::ChatProfile& profile
     DSV4_TRY(fields.status());
     const bool is_user = role == "user";
     if (role ==
-        "system") {  // The rule changes on the way, and keeps its place: what is in front of it stays in the cache.
+        // The rule changes on the way, and keeps its index: what is in front of it stays in the cache.
+        "system") {
       DSV4_ASSIGN_OR_RETURN(const std::string text, ReadText(*content, where + ".content"));
       if (profile.system_turns)
         messages.push_back({.role = chat::Role::kSystem, .content = text, .label = where});

@@ -19,7 +19,7 @@ struct OllamaRequest {
   OllamaKind kind = OllamaKind::kChat;
   OpenAiChatRequest chat;
   std::optional<CompletionsRequest>
-      text;  // In place of the chat: a prompt that is continued as it is, or a hole.
+      text;  // Instead of the chat: a prompt that is continued as it is, or a hole.
   bool stream = true;
 };
 

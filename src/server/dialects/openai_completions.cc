@@ -267,7 +267,7 @@ class CompletionsWriter final : public AnswerWriter {
   std::vector<ChoiceState> choices_;
 };
 
-// Here it constrains alone: a text has no place for a schema.
+// Here it constrains alone: a text has no room for a schema.
 void ReadFormat(Fields& fields, SamplingCall& sampling) {
   const chat::JsonValue* format = nullptr;
   if (!fields.ReadObject("response_format", &format) || ReadFormatRule(fields, *format, sampling.rule))

@@ -14,7 +14,7 @@ namespace dsv4::server {
 
 // How calls of a function go back to the client.
 struct ClientTool {
-  bool is_custom = false;       // One free text in place of arguments: "custom_tool_call".
+  bool is_custom = false;       // One free text instead of arguments: "custom_tool_call".
   std::string name;             // As the client has it, and
   std::string name_space = {};  // the namespace it is in; may be empty.
 };

@@ -126,7 +126,7 @@ Result<std::unique_ptr<BodyDecoder>> BodyDecoder::Make(std::string_view content_
   std::transform(coding.begin(), coding.end(), coding.begin(),
                  [](unsigned char c) { return std::tolower(c); });
   if (coding.empty() || coding == "identity") return nullptr;
-  constexpr int kGzip = 16;  // Its head and tail in place of zlib's.
+  constexpr int kGzip = 16;  // Its head and tail instead of zlib's.
   if (coding == "gzip" || coding == "x-gzip") return std::make_unique<ZlibDecoder>(kGzip + MAX_WBITS);
   if (coding == "deflate") return std::make_unique<DeflateDecoder>();
   if (coding == "zstd") return std::make_unique<ZstdDecoder>();

@@ -76,7 +76,7 @@ std::unique_ptr<Reply> WithHeader(std::unique_ptr<Reply> reply, std::string name
 struct HttpOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 8000;     // 0: one that is free.
-  std::string unix_socket;  // In place of host and port.
+  std::string unix_socket;  // Instead of host and port.
   // PEM files (TLS 1.2 and 1.3); both or none.
   std::string tls_certificate = {};
   std::string tls_key = {};

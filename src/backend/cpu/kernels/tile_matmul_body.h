@@ -41,7 +41,8 @@ struct NvFp4Values {
         word = static_cast<uint16_t>(sign);
         if (code == 127) word = 0x7FC0;
         if (code == 0 || code == 127 || value == 0) continue;
-        // The product of two integers, whose leading bit is found then: e4m3's with three places, e2m1's with one.
+        // The product of two integers, whose leading bit is found then: e4m3's with three bits, e2m1's with
+        // one.
         int exponent = (code >> 3) == 0 ? -6 : (code >> 3) - 7;
         int product = ((code >> 3) == 0 ? 0 : 8) + (code & 7);
         product *= (value & 0x40) != 0 ? 3 : 2;

@@ -107,7 +107,8 @@ __device__ Stretch StretchOf(const StreamParams& p, int64_t num_bytes, int k) {
   return {begin, static_cast<int>(min(p.share, num_bytes - begin))};
 }
 
-// The places of a piece, counted without its gaps, that are a thread's: every kStep bytes from `at` on, without a division each.
+// The words of a piece, counted without its gaps, that are a thread's: every kStep bytes from `at` on,
+// without a division each.
 template <int kStep>
 class Places {
  public:

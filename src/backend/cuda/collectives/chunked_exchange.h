@@ -15,7 +15,8 @@
 // write or read. So it depends on no other block. It writes to a rank
 //
 //   the first round   at once: a kernel that begins knows that all have done with that half, as ever;
-//   the second        when that rank's first part is there: so its kernel before has ended, which may have read from any place;
+//   the second        when that rank's first part is there: so its kernel before has ended, which may have
+//   read from any address;
 //   the others        a part, when that rank has taken the one which was there two rounds before,
 //
 // and ends when all have taken all rounds but the last, which is what the end of a round says of the one before.

@@ -60,8 +60,8 @@ struct OpAccesses {
 // and next's part one after the other replaces two launches.
 bool MayShareLaunch(const OpAccesses& first, const OpAccesses& next);
 
-// Whether an op writes what any of its blocks reads. Such an op may run where each of its launches has all it reads before it writes, but not
-// where blocks are at different places.
+// Whether an op writes what any of its blocks reads. Such an op may run where each of its launches has all it
+// reads before it writes, but not where blocks have got unequally far.
 bool WritesWhatItReads(const OpAccesses& op);
 
 }  // namespace dsv4::backend::cuda

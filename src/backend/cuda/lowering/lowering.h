@@ -53,7 +53,7 @@ class Lowering final : public PendingLaunches, public DeviceRoom {
   Buffer chosen_rows_;
 };
 
-// Makes the launches of a group (launch_group.cc): the only place that knows which kernel does which ops.
+// Makes the launches of a group (launch_group.cc): the only code that knows which kernel does which ops.
 Status LaunchGroup(CudaContext& context, const OpGroup& group);
 
 }  // namespace dsv4::backend::cuda

@@ -142,7 +142,7 @@ class CudaContext final : public ops::OpContext {
     return DeviceArray<T>{static_cast<const T*>(data), static_cast<int64_t>(values.size())};
   }
 
-  // kNumGridBarriers meeting places for the blocks of the launch that is added next.
+  // kNumGridBarriers barriers for the blocks of the launch that is added next.
   Result<GridBarrier*> GridBarriers();
 
   ExpertTables& expert_tables() { return expert_tables_; }

@@ -178,7 +178,8 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
 
   LaunchCounters counters() const;
 
-  // ops::StepReplayer. `scratch`: the memory that ops use beside their arguments, if all of it is in one place; null: no record.
+  // ops::StepReplayer. `scratch`: the memory that ops use beside their arguments, if all of it is one
+  // allocation; null: no record.
   Result<std::unique_ptr<PendingCopy>> Replay(std::string_view key, const ops::StepReplayer::End& end,
                                               const void* scratch,
                                               const std::function<void(ops::StepArrays&)>& pass);

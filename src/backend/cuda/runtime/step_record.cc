@@ -66,7 +66,7 @@ class QueueReplayer final : public ops::StepReplayer {
   ops::ReplayCounters replay_counters() const override { return queue_.replay_counters(); }
 
  private:
-  // A model whose ops use none has it in one place too.
+  // A model whose ops use none has it in one allocation too.
   const void* Scratch() const { return scratch_.num_blocks() == 0 ? &scratch_ : scratch_.base(); }
 
   DeviceQueue& queue_;

@@ -22,7 +22,8 @@ namespace dsv4::backend::cuda {
 size_t StagedCapacity(size_t num_bytes, StagedGrowth growth);
 
 struct StepRecord {
-  // How the queue was when the step began, as far as places and the lengths of lists follow from it, and where the step ends.
+  // How the queue was when the step began, as far as offsets and the lengths of lists follow from it, and
+  // where the step ends.
   struct Setting {
     Staging::Position staging;
     uint64_t list_growth = 0;       // DeviceQueue::ListGrowth.
@@ -94,7 +95,8 @@ class StepRecords {
   int64_t lists_behind = -1;
 
  private:
-  // Records of one key: places in staging memory and on the host take turns, and so do numbers that steer launches.
+  // Records of one key: halves of staging memory and of the host's take turns, and so do numbers that steer
+  // launches.
   static constexpr size_t kMaxOfKey = 16;
   // In all. Past it none is worth keeping: steps are ever new.
   static constexpr size_t kMaxRecords = 512;

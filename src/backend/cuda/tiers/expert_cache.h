@@ -20,7 +20,8 @@ class ExpertCache {
   explicit ExpertCache(CudaContext& context) : context_(context), store_(context.queue()), stream_(context) {}
 
   // Copies a weight to where it stays, behind the caller until Settle; weights of an expert one after the other. `slots`: how many experts the device is to have room for.
-  // `reorder`: NVFP4's codes change places as on the device (weights/e2m1_order.h). ResourceExhausted where no more memory can be pinned.
+  // `reorder`: NVFP4's codes are reordered as on the device (weights/e2m1_order.h). ResourceExhausted where
+  // no more memory can be pinned.
   Result<Weight> Keep(const Weight& source, int64_t slots, bool reorder);
   // Reads of what Keep was given are done.
   void Settle() { store_.Settle(); }

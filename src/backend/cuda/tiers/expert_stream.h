@@ -35,7 +35,7 @@ struct CachedExperts {
 
 class ExpertStream {
  public:
-  // Queues what multiplies the experts at the places [begin, end) of a table.
+  // Queues what multiplies the experts in rows [begin, end) of a table.
   using Multiply = std::function<Status(int begin, int end)>;
 
   explicit ExpertStream(CudaContext& context) : context_(context) {}

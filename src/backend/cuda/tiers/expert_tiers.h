@@ -47,7 +47,8 @@ class ExpertTiers {
   Result<const TieredLayer*> Find(std::span<const ops::ExpertWeights> experts);
   // Whether Find would not look at all of them again; they were valid when it did.
   bool Knows(std::span<const ops::ExpertWeights> experts) const;
-  // Brings the cached ones of those that `indices` names, by their places in `table`, which is of all that the device multiplies.
+  // Brings the cached ones of those that `indices` names, by their rows in `table`, which is of all that the
+  // device multiplies.
   void Bring(const TieredLayer& layer, const ExpertTable& table, int64_t num_places,
              const TensorView& indices);
   // Whether a pass with so many choices of a layer's experts brings the cached ones before it knows them.

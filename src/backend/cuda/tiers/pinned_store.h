@@ -29,7 +29,8 @@ class PinnedStore {
 
   // Room for a weight, which keeps the block that it lies in. Waits for one; ResourceExhausted where no more memory can be pinned.
   Result<Buffer> Place(size_t num_bytes);
-  // Queues a copy into it, and waits where too many are queued; the source stays until Settle. `reorder`: NVFP4's codes change places (weights/e2m1_order.h).
+  // Queues a copy into it, and waits where too many are queued; the source stays until Settle. `reorder`:
+  // NVFP4's codes are reordered (weights/e2m1_order.h).
   void Copy(std::byte* to, const std::byte* from, size_t num_bytes, bool reorder);
   // All copies are done.
   void Settle();

@@ -22,7 +22,7 @@ struct StreamedExpert {
   bool stays = false;  // The slot is no buffer's.
 };
 
-// The experts at the places [begin, end) of a layer's table.
+// The experts in rows [begin, end) of a layer's table.
 struct StreamedPart {
   int begin = 0;
   int end = 0;
@@ -31,8 +31,8 @@ struct StreamedPart {
 };
 
 struct StreamedLayer {
-  std::vector<StreamedPart> parts;  // One behind the other: all places.
-  std::vector<int32_t> slots;       // By place: where each cached one is to be found; -1 of others.
+  std::vector<StreamedPart> parts;  // One behind the other: all rows.
+  std::vector<int32_t> slots;       // By row: where each cached one is to be found; -1 of others.
   int64_t num_hits = 0;             // Hits: those that were there.
   int64_t num_brought = 0;
 };
@@ -53,7 +53,7 @@ class StreamPlan {
   // Begins with the cache's slots: 1 + the slot of each expert, 0: none. What is in the buffers' slots is
   // forgotten.
   void Begin(std::span<const int32_t> slot_of);
-  // The next layer of the pass, or of the one behind it: its experts by place, 0: one that is always there.
+  // The next layer of the pass, or of the one behind it: its experts by row, 0: one that is always there.
   StreamedLayer Next(std::span<const int32_t> experts);
 
  private:

@@ -10,7 +10,7 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-// Experts [first, first + count) at the places of a layer, behind `num_resident` others.
+// Experts [first, first + count) in the rows of a layer, behind `num_resident` others.
 std::vector<int32_t> Experts(int first, int count, int num_resident = 0) {
   std::vector<int32_t> experts(static_cast<size_t>(num_resident), 0);
   for (int i = 0; i < count; ++i) experts.push_back(first + i);

@@ -30,7 +30,8 @@ __host__ __device__ constexpr uint32_t StoredE2m1Pair(uint32_t word, int k) {
   return (magnitude & 0x01C001C0U) | (word << (12 - 4 * k) & 0x80008000U);
 }
 
-// The same where logical instructions are too many: a product, which runs beside them, puts sign and magnitude in their places at once.
+// The same where logical instructions are too many: a product, which runs beside them, puts sign and
+// magnitude at their bits at once.
 __host__ __device__ constexpr uint32_t StoredE2m1PairByProduct(uint32_t word, int k) {
   const uint32_t shifted = k < 2 ? word : word >> 8;
   const uint32_t codes = shifted & (k % 2 == 0 ? 0x000F000FU : 0x00F000F0U);

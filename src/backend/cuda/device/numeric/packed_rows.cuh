@@ -62,7 +62,7 @@ __device__ __forceinline__ uint4 WidenE4m3(uint2 codes, uint32_t e8m0) {
 template <int kCount, typename Store>
 __device__ __forceinline__ void WidenE4m3(const uint2 (&codes)[kCount], const uint32_t (&e8m0)[kCount],
                                           Store&& store) {
-  constexpr uint32_t kBoth = 0x10001U << 7;  // An exponent's place in both of a pair.
+  constexpr uint32_t kBoth = 0x10001U << 7;  // An exponent's bits in both of a pair.
   uint32_t rare = 0;
 #pragma unroll
   for (int i = 0; i < kCount; ++i)

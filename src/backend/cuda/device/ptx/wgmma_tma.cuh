@@ -233,7 +233,7 @@ __device__ __forceinline__ void TakeRegisters() {
 
 // --- TMA -------------------------------------------------------------------------------------------------------------
 
-// A place in a ring, and the parity of the round.
+// A slot in a ring, and the parity of the round.
 template <int kSize>
 struct RingPlace {
   int i = 0;

@@ -19,7 +19,7 @@ __device__ __forceinline__ void InitReceipts(uint64_t* barrier, uint32_t num_byt
       "r"(num_bytes)
       : "memory");
 }
-// To the same places of block `rank` of the cluster, which may be this one.
+// To the same addresses of block `rank` of the cluster, which may be this one.
 __device__ __forceinline__ void SendTo(double* place, double value, uint64_t* barrier, int rank) {
   asm volatile(
       "{\n.reg .u32 place, barrier;\n"

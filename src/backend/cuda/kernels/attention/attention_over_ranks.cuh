@@ -269,8 +269,8 @@ __device__ __forceinline__ bool MergeHeads(const AttentionOverRanks& p,
   return whole;
 }
 
-// Grid: blocks of a cluster, groups of all ranks' heads, tokens. What is taken is not cleared: places are written over at their next use, and
-// no mark comes again before two thousand million rounds.
+// Grid: blocks of a cluster, groups of all ranks' heads, tokens. What is taken is not cleared: words are
+// written over at their next use, and no mark comes again before two thousand million rounds.
 //
 // A cluster waits for clusters of the same token on other ranks only. So not all tokens need be on the device
 // at once. Clusters begin in the order of the grid. Those of the first token that is not through on all ranks
@@ -348,7 +348,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
       results[i].maxima[thread / 8] = max;
       results[i].sums[thread / 8] = sum;
     }
-    __syncthreads();  // Logits have been read: values may take their place.
+    __syncthreads();  // Logits have been read: values may replace them.
     SumValues(m.tile, [&](int of, int column, float first, float second) {
       *reinterpret_cast<float2*>(&results[i].values[of][column]) = make_float2(first, second);
     });

@@ -86,7 +86,8 @@ __device__ __forceinline__ void Consume(Shared<kBlocks, kPacked>& m, const Atten
     }
   }
 
-  // A block that has all largest logits knows that all have used their queries and keys: weights may come to their place.
+  // A block that has all largest logits knows that all have used their queries and keys: weights may replace
+  // them.
   ShareLargest(maxima);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {

@@ -119,7 +119,8 @@ struct Item {
 
 // --- Producers -------------------------------------------------------------------------------------------------------
 
-// Rows whose places are looked up before any of them is asked for: compilers do not move that across copies.
+// Rows whose addresses are looked up before any of them is asked for: compilers do not move that across
+// copies.
 inline constexpr int kLookedUp = 4;
 
 // Half of the columns of 64 rows by a warpgroup, 16 rows a warp; row_of(i) is null where there is none: zeros.
@@ -293,8 +294,8 @@ class Bringing {
         num_slots_(C::NumSlots(item.num_tiles)),
         bringer_(BringerOf(static_cast<int>(threadIdx.x))) {}
 
-  // This warpgroup's half of tile number i of the block's, to the place of the even or odd ones. Of packed ones only the first few may
-  // come before Rest.
+  // This warpgroup's half of tile number i of the block's, to the buffer of the even or odd ones. Of packed
+  // ones only the first few may come before Rest.
   template <typename RowOf>
   __device__ __forceinline__ void Tile(int i, const RowOf& row_of) {
     static_assert(kHalves == kBringers);
@@ -333,7 +334,7 @@ class Bringing {
       } else if (is_fill && round > 0) {
         used = {&m_.slot_empty[slot], (round - 1) & 1};
       } else if (is_fill) {
-        // Slots go down through the odd tiles' place to that of the even ones.
+        // Slots go down through the odd tiles' buffer to that of the even ones.
         const int begin = C::SlotBegin(slot);
         if (begin < kRoomBegin && num_odd > 0) used = {&m_.keys_empty[1], (num_odd - 1) & 1};
         if (begin < kRoomBegin - kRowsBytes && num_even > 0)

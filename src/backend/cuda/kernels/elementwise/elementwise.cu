@@ -1,4 +1,4 @@
-// scale, swiglu and moe_combine: one output from the elements at its place.
+// scale, swiglu and moe_combine: one output from the elements at its index.
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/swiglu.cuh"
 #include "backend/cuda/device/numeric/swiglu_words.cuh"

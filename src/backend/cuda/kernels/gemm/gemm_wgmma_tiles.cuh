@@ -123,7 +123,7 @@ class WgmmaWeights {
     if (++to_ == Format::kStages) to_ = 0;
   }
 
-  // The next stage is there; asks for the one that takes the place of the one before.
+  // The next stage is there; asks for the one that replaces the one before.
   __device__ __forceinline__ void NextStage() {
     WaitForCopies<Format::kStages - 2>();
     if (++from_ == Format::kStages) from_ = 0;

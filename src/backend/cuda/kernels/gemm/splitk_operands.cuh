@@ -151,7 +151,7 @@ class Weights {
 
   __device__ __forceinline__ bool done() const { return tile_ >= block_.num_tiles; }
 
-  // The next stage is there; asks for the one that takes the place of the one before.
+  // The next stage is there; asks for the one that replaces the one before.
   __device__ __forceinline__ void NextStage() {
     WaitForCopies<kStages - 2>();
     if (++from_ == kStages) from_ = 0;

@@ -20,7 +20,7 @@ constexpr int kWarps = kIndexerWarps;
 constexpr int kMaxTopK = static_cast<int>(kMaxOverRanksTopK);
 constexpr int kMaxScoredRows = static_cast<int>(kMaxOverRanksRows);
 
-// Address of number `place` of a list: places that a search by halves looks at lie in different banks.
+// Address of number `place` of a list: words that a search by halves looks at lie in different banks.
 __host__ __device__ constexpr int Spread(int place) { return place + (place >> 5); }
 
 template <int kMaxRows>
@@ -30,7 +30,8 @@ struct Choice {
   // This rank's best: rows in ascending order, and what Ordered gives for them.
   int32_t rows[kMaxTopK];
   alignas(16) uint32_t ordered[kMaxTopK];
-  // Every rank's best, each rank's by its own rows, highest first at Spread places; behind them 0, which is none.
+  // Every rank's best, each rank's by its own rows, highest first at Spread indices; behind them 0, which is
+  // none.
   uint32_t best[kMaxPeers][Spread(kMaxTopK)];
   int sampled[kMaxPeers];  // How many of a list's samples are chosen.
   // A bit for every entry that is chosen, and again for one that is here.
@@ -80,7 +81,7 @@ __device__ int ListBest(Choice<kMaxRows>& m, const IndexerKey* all, int visible,
   return count;
 }
 
-// A token's places in what one launch has of all.
+// A token's memory in that of one launch for all.
 struct TokenPlaces {
   uint64_t* candidates;  // [top_k]
   uint64_t* all;         // [ranks, top_k]; null: candidates are not exchanged.
@@ -135,9 +136,9 @@ __device__ void SendBest(Choice<kMaxRows>& m, uint64_t* best_came, const Indexer
   }
 }
 
-// The other ranks' best, by one block; whether they came, and none of them where they did not. What is taken is not cleared: places are
-// written over at their next use, and no mark comes again before two thousand million rounds. An entry that is not below `num_entries`,
-// which there cannot be, counts as none.
+// The other ranks' best, by one block; whether they came, and none of them where they did not. What is taken
+// is not cleared: words are written over at their next use, and no mark comes again before two thousand
+// million rounds. An entry that is not below `num_entries`, which there cannot be, counts as none.
 template <int kMaxRows>
 __device__ bool TakeBest(Choice<kMaxRows>& m, const IndexerOverRanks& p, const TokenPlaces& places,
                          uint64_t round, uint32_t num_entries) {

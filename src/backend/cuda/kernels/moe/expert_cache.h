@@ -62,9 +62,9 @@ inline constexpr int kMaxCachedPlaces = 4096;  // A table's.
 
 // Experts of a table that a call has chosen.
 struct ExpertCacheCall {
-  const int32_t* indices;  // [num_choices]: places in the table; others are left out.
+  const int32_t* indices;  // [num_choices]: rows of the table; others are left out.
   int64_t num_choices;
-  const int32_t* experts;  // [num_places]: cached experts by place; 0: one that is always there.
+  const int32_t* experts;  // [num_places]: cached experts by row; 0: one that is always there.
   int num_places;          // At most kMaxCachedPlaces.
   bool passing;            // It wants nearly all of them (tiers/cache_policy.h).
   DeviceWeight* table;     // [num_places, 3], written: where chosen experts are.
@@ -77,7 +77,8 @@ void LaunchBringExperts(CudaContext& context, const ExpertCacheState& cache, con
 //
 // Empties the slots from `first` on, and reserves them for the passes that may follow (tiers/cache_policy.h).
 void LaunchEmptySlots(CudaContext& context, const ExpertCacheState& cache, int first);
-// `table` [num_places, 3] says that its cached experts are in these slots, both by place. What is in which slot the cache does not learn.
+// `table` [num_places, 3] says that its cached experts are in these slots, both by row. What is in which slot
+// the cache does not learn.
 void LaunchPointExperts(CudaContext& context, const ExpertCacheState& cache, const int32_t* experts,
                         const int32_t* slots, int num_places, DeviceWeight* table);
 // These experts are in their slots, which were empty, and give way first. Counts what the layer has asked for.

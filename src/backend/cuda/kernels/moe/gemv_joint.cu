@@ -87,7 +87,8 @@ __host__ __device__ __forceinline__ int ItemsOfBlock(const PartShape& part, int 
   return block < part.tiles ? (part.tiles - block + num_blocks - 1) / num_blocks * part.step : 0;
 }
 
-// Elements of activations: a token's for gate and up, behind them the linear's of all tokens; or in their place the token's for down.
+// Elements of activations: a token's for gate and up, behind them the linear's of all tokens; or instead the
+// token's for down.
 __host__ __device__ __forceinline__ int RowElements(const Params& p) {
   const int before_down = static_cast<int>(StreamRow(p.dim) + p.linear.num_tokens * StreamRow(p.linear.cols));
   const auto down = p.top_k * static_cast<int>(StreamRow(p.width));
@@ -360,7 +361,7 @@ __global__ void __launch_bounds__(kWholeTileThreads, 1) GemvJointKernel(const __
           }
         }
       } else {
-        // An expert's rows each by a thread, in place of their first segment; then a token's.
+        // An expert's rows each by a thread, instead of their first segment; then a token's.
         for (int i = t; i < (end - first) * kTileRows; i += kStreamThreads) {
           const int item = i / kTileRows;
           const int row = i % kTileRows;

@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kMatmulThreads, kBlocks)
       });
 }
 
-// Row tiles of a block, so that there are some blocks for every place on the device.
+// Row tiles of a block, so that there are some blocks for each that the device runs at once.
 int64_t Rounds(CudaContext& context, int64_t num_tiles, int64_t num_experts, int64_t most) {
   constexpr int64_t kBlocksAPlace = 4;
   const int64_t places = context.queue().num_sms() * int64_t{kBlocks} * kBlocksAPlace;

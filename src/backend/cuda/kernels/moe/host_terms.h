@@ -20,9 +20,10 @@ struct HostTermsWork {
   const int32_t* indices;  // [num_rows, top_k]
   const float* weights;
   const int32_t*
-      places;  // [num_experts]: an expert's place among those of the device, or ~its place among the host's.
+      places;  // [num_experts]: an expert's index among those of the device, or ~its index among the host's.
   int32_t*
-      device_indices;  // [num_rows, top_k], written: places among those of the device, num_device for others.
+      // [num_rows, top_k], written: indices among those of the device, num_device for others.
+      device_indices;
   void* terms;         // [num_rows, top_k, dim], x's dtype.
   tiers::Payload payload;
   tiers::ExchangeWords* words;

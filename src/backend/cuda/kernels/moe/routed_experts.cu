@@ -46,7 +46,8 @@ __device__ RunningTotal BlockScan(int32_t value, int32_t (&warp_totals)[kGroupTh
 }
 static_assert(kGroupThreads == 32 * 32);
 
-// The experts with the ids [first, first + count) of num_experts; weights know them by their places among these.
+// The experts with the ids [first, first + count) of num_experts; weights know them by their indices among
+// these.
 struct ExpertsHere {
   int first;
   int count;
@@ -102,7 +103,7 @@ __global__ void __launch_bounds__(kGroupThreads)
   for (int t = tiles_before + thread; t < max_tiles; t += kGroupThreads) tiles[t] = {0, 0, 0};
   __syncthreads();
   if (thread >= 32) return;
-  // One warp gives the assignments their places, 32 at a time; loads are prefetched.
+  // One warp gives the assignments their rows, 32 at a time; loads are prefetched.
   constexpr int kAhead = 4;
   int32_t next[kAhead];
   const auto load = [&](int i) { return i < num_assignments ? here.PlaceOf(indices[i]) : -1; };

@@ -141,7 +141,7 @@ class PooledRow {
 
  private:
   __device__ int width() const { return static_cast<int>(rows_.width); }
-  // In place of those outside the row, its last.
+  // Indices outside the row become its last.
   __device__ int Column(int k) const { return min(RegisterRow::Column(k), width() - 1); }
 
   // Calls visit(token, column, place) for columns of the tokens' rows, four at a time and all threads side by

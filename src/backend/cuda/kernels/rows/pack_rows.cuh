@@ -45,8 +45,8 @@ __device__ __forceinline__ uint32_t E2m1Code(float scaled, bool& fits) {
   return (code & 7U) | __float_as_uint(scaled) >> 31 << 3;
 }
 
-// A group of any format, by one thread, to its place in `row`: the columns of `group`, which value_at gives. The first column that does
-// not fit, or -1.
+// A group of any format, by one thread, to its bytes in `row`: the columns of `group`, which value_at gives.
+// The first column that does not fit, or -1.
 template <typename ValueAt>
 __device__ int PackGroup(const CacheFormat& format, int group, int width, const ValueAt& value_at,
                          unsigned char* row) {

@@ -32,7 +32,8 @@ struct RunOfRow {
     __syncthreads();
     if (count == 1) run = found;
   }
-  // Calls write(destination's run) for all of them, in one place: what it does would be fetched again for another.
+  // Calls write(destination's run) for all of them, by one call: what it does would be fetched again for
+  // another.
   template <typename Write>
   __device__ __forceinline__ void ForEach(const RowStep& store, int64_t row, Write&& write) const {
     StoredRun next = run;

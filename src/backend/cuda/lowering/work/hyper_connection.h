@@ -76,7 +76,7 @@ struct HcMixWork {
   int num_tokens;
 };
 
-// rms_norm in place of contiguous rows.
+// rms_norm of contiguous rows, in place.
 struct NormWork {
   const void* x;
   DType dtype;
