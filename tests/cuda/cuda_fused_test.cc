@@ -339,7 +339,7 @@ TEST(CudaFused, RoutedExpertsAndALinear) {
   struct ExpertShape {
     int64_t dim;
     int64_t width;
-    int64_t cols;  // Of the linear.
+    int64_t cols;  // Columns of the linear.
     int64_t tokens;
   };
   // More tiles than SMs, and fewer; one token, and rows of a sequence.
