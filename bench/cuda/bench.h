@@ -117,7 +117,7 @@ class Bench {
     const auto round = [&](int calls) {
       Must(cudaEventRecord(begin, stream));
       for (int i = 0; i < calls; ++i) run(next++);
-      // What is collected reaches the stream before anything else does.
+      // Collected launches reach the stream before anything else does.
       Must(context().memory().Copy(flushed_.data(), flushed_.data(), 1, nullptr));
       Must(cudaEventRecord(end, stream));
       Must(cudaEventSynchronize(end));

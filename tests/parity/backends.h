@@ -17,16 +17,16 @@ const ops::Backend& Reference();
 // Backends whose results must be the judge's bits: the reference on several threads.
 const std::vector<ops::Backend>& Candidates();
 
-// Backends that sum matrix products in fp32, each made twice: results must be the same bits. On the host the CPU backend on
-// every instruction-set tier of this machine, with one thread and with three (fast_backends.cc); in the GPU's build of these
-// tests the CUDA backend (tests/cuda/fast_backends.cc).
+// Backends that sum matrix products in fp32, each made twice: results must be the same bits. On the host it
+// is the CPU backend on every instruction-set tier of this machine, with one thread and with three
+// (fast_backends.cc). In the GPU's build of these tests it is the CUDA backend (tests/cuda/fast_backends.cc).
 struct FastBackend {
   ops::Backend one_thread;
   ops::Backend three_threads;
 };
 const std::vector<FastBackend>& FastBackends();
 
-// What a fast backend's outputs are compared with: the judge's bits, or by the test, within a bound.
+// Outputs that a fast backend's are compared with: the judge's bits, or by the test, within a bound.
 enum class FastOutputs { kSameBits, kBounded };
 
 // Outputs of the judge and, if bounded, of the fast backends. A test that asks for them and never looks fails.
@@ -53,8 +53,8 @@ class Runs : public std::vector<TestTensor> {
   mutable bool compared_ = false;
 };
 
-// What a test calls: ops that every backend has, or those for ranks that divide a sequence's entries. Fast backends that have none
-// of the latter are left out.
+// Ops that a test calls: ops that every backend has, or those for ranks that divide a sequence's entries.
+// Fast backends that have none of the latter are left out.
 enum class OpsUsed { kOfEveryModel, kOfShards };
 
 // Calls `run`, which makes fresh outputs, runs one op and returns the outputs, on every backend, on the judge twice.

@@ -50,7 +50,8 @@ inline float RelativeError(const std::vector<float>& got, const std::vector<floa
   }
   return worst / largest;
 }
-// What placements that cut sums may differ by in plain numerics: a hundred roundings to fp32, of some ten a layer. Seen: 4e-7.
+// The most that placements that cut sums may differ by in plain numerics: a hundred roundings to fp32, of
+// some ten a layer. Seen: 4e-7.
 inline constexpr float kCutSums = 1e-5F;
 
 // A context with another memory.

@@ -63,9 +63,9 @@ __device__ __forceinline__ void LoadTensorColumns(uint32_t address, float (&colu
 
 // Descriptor of an operand in shared memory: rows of 128 bytes, eight rows a kilobyte. The 16-byte pieces of
 // a row are permuted: piece i of row r at i ^ r % 8. `address`: a kilobyte's beginning; a step further is 32
-// bytes further. The bits are address / 16, and from bit 32 the distance of groups of eight rows / 16. Bit 46
-// has 1, which tells this unit's descriptors from Hopper's. Bit 61 has 2 for the permutation. (The distance
-// from bit 16 is not used by this layout.)
+// bytes further. The bits are address / 16, and from bit 32 the distance of groups of eight rows / 16. From
+// bit 46 it has 1, which tells this unit's descriptors from Hopper's. From bit 61 it has 2 for the
+// permutation. (The distance from bit 16 is not used by this layout.)
 __device__ __forceinline__ uint64_t OperandDescriptor(uint32_t address) {
   return (uint64_t{2} << 61) | (uint64_t{1} << 46) | (uint64_t{1024 >> 4} << 32) | (uint64_t{1} << 16) |
          ((address & 0x3FFFFU) >> 4);
