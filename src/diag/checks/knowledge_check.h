@@ -40,8 +40,8 @@ struct KnownText {
 //   logits that are not finite;
 //   more than one answer in sixteen that is not the likeliest continuation, or answers whose mean probability is below 0.8;
 //   words in common that take more than 1.2 nats each.
-// With `leave_out` the fault is at the output of a half-layer: the one without which the answers lose most of
-// their nats, if there is one. Not applicable where layers are left out (ModelOptions::max_layers) or the
+// With `leave_out` the fault is at the output of a half-layer, if there is one. Without that half-layer the
+// answers lose most of their nats. Not applicable where layers are left out (ModelOptions::max_layers) or the
 // text is longer than one pass of the model. Errors: those of Model::Step.
 Result<CheckReport> CheckKnowledge(const Subject& subject, const KnownText& text, bool leave_out);
 
