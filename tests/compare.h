@@ -33,7 +33,8 @@ struct ElementBound {
 // a sum of `length` products, accumulated in fp32, whose magnitudes add up to at most `magnitude`.
 ElementBound RoundedSumBound(double epsilon, int roundings, int64_t length, double magnitude);
 
-// Sizes differ, nothing to compare, a NaN or infinity (with its sign) in other places, or an element past the bound: fails.
+// Sizes differ, nothing to compare, a NaN or infinity (with its sign) in other places, or an element past the
+// bound: fails.
 Comparison CompareElements(std::span<const float> got, std::span<const float> want, ElementBound bound);
 
 // For values on the bf16 grid. Each is at most one step from its golden value, or `tiny` apart for results

@@ -1,5 +1,6 @@
-// `dsv4 bench --speculation mtp[:K] --acceptance A,B,...`: whole steps of drafting and verifying, with the drafter's real cost, at an
-// acceptance that is given. For weights that cannot draft, such as random ones of a real shape.
+// `dsv4 bench --speculation mtp[:K] --acceptance A,B,...`: whole steps of drafting and verifying, with the
+// drafter's real cost, at an acceptance that is given. For weights that cannot draft, such as random ones of
+// a real shape.
 #pragma once
 
 #include <cstdint>

@@ -26,7 +26,8 @@ struct BenchOptions {
   bool json = false;
 };
 
-// Different numbers of at least `min`, separated by commas, "2k" for 2048; or "A..B" for all of them; "none" for none. InvalidArgument names the item.
+// Different numbers of at least `min`, separated by commas, "2k" for 2048; or "A..B" for all of them; "none"
+// for none. InvalidArgument names the item.
 Result<std::vector<int64_t>> ParseBenchList(const std::string& text, int64_t min);
 
 // Returns the process exit code.

@@ -1,4 +1,5 @@
-// The timed runs of `dsv4 bench`: prefills of new sequences, decode steps of batches at a depth, and steps of several rows of one sequence.
+// The timed runs of `dsv4 bench`: prefills of new sequences, decode steps of batches at a depth, and steps of
+// several rows of one sequence.
 #pragma once
 
 #include <cstdint>
@@ -91,8 +92,8 @@ class BenchRuns {
   BenchRuns(model::Model& model, diag::HookedBackend& backend, const BenchMeter& meter,
             const BenchRunOptions& options);
 
-  // `tokens` random tokens into an empty sequence, logits of the last. A pass of at most ModelOptions::max_chunk_tokens warms
-  // up. Two timed runs are enough when they take ten seconds.
+  // `tokens` random tokens into an empty sequence, logits of the last. A pass of at most
+  // ModelOptions::max_chunk_tokens warms up. Two timed runs are enough when they take ten seconds.
   Result<BenchRow> Prefill(int64_t tokens);
 
   // A pass of random tokens, which choose every expert, so that an expert cache is full.
@@ -100,11 +101,13 @@ class BenchRuns {
 
   // Prepares `batch` sequences of `depth` random rows for Decode.
   Status SetDepth(int64_t depth, int64_t batch);
-  // Steps of one random token for each of the first `batch` sequences; the sequences are then as before. Equal seeds give
-  // equal tokens. Internal error when the logits of the first or the last sequence differ from those it gets alone.
+  // Steps of one random token for each of the first `batch` sequences; the sequences are then as before.
+  // Equal seeds give equal tokens. Internal error when the logits of the first or the last sequence differ
+  // from those it gets alone.
   Result<BenchRow> Decode(int64_t batch);
-  // As many steps in async scheduling, where the backend gains by it (model::Model::asynchronous): they read what the ones in front chose,
-  // greedily. `decode`: the row that Decode has just made of this batch, whose bytes and machine count for this one too.
+  // As many steps in async scheduling, where the backend gains by it (model::Model::asynchronous): they read
+  // what the ones in front chose, greedily. `decode`: the row that Decode has just made of this batch, whose
+  // bytes and machine count for this one too.
   Result<BenchRow> DecodeAhead(const BenchRow& decode);
 
   // Steps of so many random tokens of the first sequence. All logits are read, as for a draft that is

@@ -1,4 +1,5 @@
-// The dsv4 binary: command line in, exit code out. Each command stands in its own folder; this file only parses.
+// The dsv4 binary: command line in, exit code out. Each command stands in its own folder; this file only
+// parses.
 #include <fmt/format.h>
 #include <unistd.h>
 

@@ -11,7 +11,8 @@
 
 namespace dsv4::apps {
 
-// Sets help and error texts of the program and its commands; both arguments must outlive its CLI::App. Call when all options are there.
+// Sets help and error texts of the program and its commands; both arguments must outlive its CLI::App. Call
+// when all options are there.
 void DescribeUsage(Commands& commands, const Settings& settings);
 
 // "; did you mean X?", where one of `names` is close.

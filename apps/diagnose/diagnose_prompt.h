@@ -1,5 +1,5 @@
-// prompt: is the prompt what the model was trained on? The first check of all: with a wrong prompt every kernel comparison
-// passes, because both sides get the same wrong prompt. Field lesson P1.
+// prompt: is the prompt what the model was trained on? The first check of all: with a wrong prompt every
+// kernel comparison passes, because both sides get the same wrong prompt. Field lesson P1.
 #pragma once
 
 #include <string>

@@ -25,8 +25,8 @@ struct TextSubject : session::TextModel {
   std::vector<tokenizer::TokenId> ids;  // and its ids.
 };
 
-// Reads config.json and tokenizer.json of `source` and renders the conversation of `options`. Errors name the file, marker
-// or message at fault.
+// Reads config.json and tokenizer.json of `source` and renders the conversation of `options`. Errors name the
+// file, marker or message at fault.
 Result<TextSubject> LoadTextSubject(const RunOptions& options, const ModelSource& source);
 
 // The rendering of the subject's conversation with another format or other options.

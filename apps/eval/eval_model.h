@@ -22,7 +22,8 @@ class EvalModel {
   static Result<std::unique_ptr<EvalModel>> Load(const ModelFlags& flags, const std::string& revision,
                                                  const LoadCallback& progress);
 
-  // Text to tokens as the completions API does it: special strings are their tokens. With `bos` behind the token that begins a sequence.
+  // Text to tokens as the completions API does it: special strings are their tokens. With `bos` behind the
+  // token that begins a sequence.
   Result<std::vector<int32_t>> Encode(std::string_view text, bool bos) const;
   // The prompt of a chat, from a JSON list of messages.
   Result<std::vector<int32_t>> EncodeMessages(const std::string& messages, const std::string& thinking_mode,

@@ -1,5 +1,6 @@
-// --experts auto: the split of a model is verified (model::VerifySplit). Where its stages are on several ranks, rank 0 verifies
-// the splits of all of them, and the others do as it says. All ranks call it together, each with its own part.
+// --experts auto: the split of a model is verified (model::VerifySplit). Where its stages are on several
+// ranks, rank 0 verifies the splits of all of them, and the others do as it says. All ranks call it together,
+// each with its own part.
 #pragma once
 
 #include <functional>

@@ -91,7 +91,8 @@ class Trial {
     return {};
   }
 
-  // As an engine does that schedules ahead. The model's own choices go on like text, and so do the experts that they choose.
+  // As an engine does that schedules ahead. The model's own choices go on like text, and so do the experts
+  // that they choose.
   Status Ahead(const Steps& steps, std::vector<double>& seconds) {
     const Stopwatch all;
     DSV4_ASSIGN_OR_RETURN_STATUS(std::unique_ptr<model::QueuedStep> now, Queue(steps.still, true));

@@ -1,4 +1,5 @@
-// `dsv4 launch CLIENT`: an agent or a command-line client on this machine's server, which is started where none runs.
+// `dsv4 launch CLIENT`: an agent or a command-line client on this machine's server, which is started where
+// none runs.
 #pragma once
 
 #include <string>

@@ -23,8 +23,9 @@ struct CommandResult {
   bool cancelled = false;
 };
 
-// Runs to the end of the command's output, in a process group of its own. At most 1 MiB counts; what follows is left out, and the text says so. `interrupted`
-// is asked while it runs; true ends the whole group. Errors: no process could be made.
+// Runs to the end of the command's output, in a process group of its own. At most 1 MiB counts; what follows
+// is left out, and the text says so. `interrupted` is asked while it runs; true ends the whole group. Errors:
+// no process could be made.
 Result<CommandResult> RunToolCommand(const std::string& command, const std::string& arguments,
                                      const std::function<bool()>& interrupted);
 

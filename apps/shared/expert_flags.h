@@ -14,7 +14,8 @@
 
 namespace dsv4::apps {
 
-// --experts of a backend of the host: routed experts are read from disk when they are chosen, whatever memory there is.
+// --experts of a backend of the host: routed experts are read from disk when they are chosen, whatever memory
+// there is.
 inline constexpr std::string_view kExpertsOnDisk = "disk";
 
 // --experts of a GPU: the split is made of rates that are measured.
@@ -73,13 +74,15 @@ Result<model::ExpertSplit> SplitOf(const ModelFlags& flags, const model::ModelCo
                                    const model::DeviceRoom& room, bool synthetic, const ops::Backend* device,
                                    std::optional<model::StagePlan>* plan = nullptr);
 
-// ModelFlags::host_share: the layers of this rank among those of the ranks on its machine. `options` have the placement.
+// ModelFlags::host_share: the layers of this rank among those of the ranks on its machine. `options` have the
+// placement.
 Result<double> ShareOfHost(const ModelFlags& flags, const model::ModelConfig& config,
                            const std::shared_ptr<const io::Checkpoint>& checkpoint,
                            const model::ModelOptions& options);
 
-// Before weights are made for which no file has room: ResourceExhausted names `source`, where what stays on the host of synthetic weights is more
-// than its memory. With several ranks, each of which has a part, nothing is known.
+// Before weights are made for which no file has room: ResourceExhausted names `source`, where what stays on
+// the host of synthetic weights is more than its memory. With several ranks, each of which has a part,
+// nothing is known.
 Status CheckSyntheticFits(const ModelFlags& flags, const ModelSource& source,
                           const model::MemoryRequest& request);
 

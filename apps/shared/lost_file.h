@@ -8,8 +8,8 @@ namespace dsv4::apps {
 // failed. Other SIGBUS end it as ever.
 void ReportLostFiles();
 
-// From now on such a touch finds zeros, and io::LostFile says which file it was. For a server, which has answers in flight that must
-// end with an error of their own: the model refuses every step from then on.
+// From now on such a touch finds zeros, and io::LostFile says which file it was. For a server, which has
+// answers in flight that must end with an error of their own: the model refuses every step from then on.
 void GoOnWithoutLostFiles();
 
 }  // namespace dsv4::apps

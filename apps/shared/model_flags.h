@@ -33,7 +33,8 @@ class ModelSource;  // apps/shared/model_source.h
 struct ModelFlags {
   std::string model;    // -m; empty: DSV4_MODEL, else the small model that ships with the source.
   std::string weights;  // --weights, instead of -m: model::ParseSyntheticName. Empty: none.
-  // "cpu", "cuda" or "reference"; of a command line first "auto" too, until ChooseBackend (apps/shared/choose_backend.h).
+  // "cpu", "cuda" or "reference"; of a command line first "auto" too, until ChooseBackend
+  // (apps/shared/choose_backend.h).
   std::string backend = "cpu";
   std::string no_gpu;       // Why "auto" became "cpu"; empty where it did not.
   std::string host_option;  // An option in force that only a host's backend has: "--isa".
@@ -51,7 +52,8 @@ struct ModelFlags {
   std::string
       experts;  // --experts, for --backend cuda: model::ParseExpertSplit, or "auto". Empty: all resident.
   double gpu_memory = 0;  // --gpu-memory, for --backend cuda: the most that is taken, in GB; 0: what is free.
-  // --expert-profile: a file of apps/shared/expert_profile.h, or "off"; empty: the model's own, if there is one.
+  // --expert-profile: a file of apps/shared/expert_profile.h, or "off"; empty: the model's own, if there is
+  // one.
   std::string expert_profile;
   double host_memory =
       0;  // --host-memory: the most of the host's for its experts, in GB; 0: what is available.
@@ -90,8 +92,8 @@ using LoadCallback = std::function<void(const model::LoadProgress&)>;
 // "45.1 GB in 8.3 s, 5.4 GB/s": what has been copied to a device.
 std::string LoadSpeed(int64_t num_bytes, double seconds);
 
-// InvalidArgument for options that are wrong together, or that ask for more than the model they name has. What is wrong with the model itself is
-// for the command to say, which reads it.
+// InvalidArgument for options that are wrong together, or that ask for more than the model they name has.
+// What is wrong with the model itself is for the command to say, which reads it.
 Status CheckModelFlags(const ModelFlags& flags);
 
 // Number of --threads, at least 1; by default the cores of the machine, divided among the ranks on it.
@@ -101,8 +103,8 @@ int NumThreads(const ModelFlags& flags);
 // faster, since each weight is read once a pass; a pass's scratch and each sequence's window grow with it.
 int64_t PassTokens(const ModelFlags& flags);
 
-// The backend --backend names, with memory and threads placed as --numa says (apps/shared/numa_placement.h): call it before weights
-// are read or made. FailedPrecondition when this build lacks it.
+// The backend --backend names, with memory and threads placed as --numa says (apps/shared/numa_placement.h):
+// call it before weights are read or made. FailedPrecondition when this build lacks it.
 Result<ops::Backend> MakeBackend(const ModelFlags& flags);
 
 // The backend of the host that multiplies experts for --backend cuda, on --threads threads. The default is

@@ -28,9 +28,11 @@ class LineDrawing {
 
   // The cursor is at the beginning of an empty row, and nothing is drawn.
   void Begin();
-  // Draws `text` with the cursor in front of its character `cursor`. Of a text with more rows than the screen, those around the cursor.
+  // Draws `text` with the cursor in front of its character `cursor`. Of a text with more rows than the
+  // screen, those around the cursor.
   std::string Update(std::wstring_view text, size_t cursor, int columns, int screen_rows);
-  // The terminal has another width. Clears what was drawn, and begins. `cursor`: where the terminal says it is on its screen, if it does.
+  // The terminal has another width. Clears what was drawn, and begins. `cursor`: where the terminal says it
+  // is on its screen, if it does.
   std::string Resize(int columns, const std::optional<Cell>& cursor);
   // Goes on behind the line, and begins.
   std::string End();

@@ -1,4 +1,5 @@
-// The message line of the terminal chat: UTF-8, several lines, bracketed paste, history over sessions with search (Ctrl-R).
+// The message line of the terminal chat: UTF-8, several lines, bracketed paste, history over sessions with
+// search (Ctrl-R).
 //
 // The library libedit edits; this file decodes the terminal's bytes for it. No character is lost in any
 // locale, unknown key sequences type nothing, and a paste is one text. LineDrawing draws: The library loses
@@ -24,8 +25,9 @@ class LineEditor {
   // The words that may stand where `line` ends, each as a whole line. Tab completes their common beginning.
   using Completer = std::function<std::vector<std::string>(std::string_view line)>;
 
-  // Between lines the terminal neither echoes nor edits: make a TypeAheadScope first. `history_path`: one JSON string a line, appended to; empty: the history is of this session only. A file that cannot be
-  // read or written is ignored: a chat does not end for it.
+  // Between lines the terminal neither echoes nor edits: make a TypeAheadScope first. `history_path`: one
+  // JSON string a line, appended to; empty: the history is of this session only. A file that cannot be read
+  // or written is ignored: a chat does not end for it.
   explicit LineEditor(std::string history_path, Completer completer = {});
   ~LineEditor();
   LineEditor(const LineEditor&) = delete;

@@ -106,7 +106,8 @@ class Bench {
     return weight.data.num_bytes() + (weight.scale.is_null() ? 0 : weight.scale.num_bytes());
   }
 
-  // Median microseconds of run(i), i counting the calls: of 7 rounds of calls that take a few milliseconds each.
+  // Median microseconds of run(i), i counting the calls: of 7 rounds of calls that take a few milliseconds
+  // each.
   double Microseconds(const std::function<void(int)>& run) {
     cudaEvent_t begin = nullptr;
     cudaEvent_t end = nullptr;

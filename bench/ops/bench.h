@@ -63,7 +63,8 @@ struct RandomWeight {
   int64_t num_bytes() const { return static_cast<int64_t>(data.size() + scale.size()); }
 };
 
-// format: nvfp4, nvfp4-subnormal (its scales below 2^-6), mxfp4, fp8 (blocks of 128 x 128) or bf16. `activation` of FP8 and MXFP4 weights is that of the release.
+// format: nvfp4, nvfp4-subnormal (its scales below 2^-6), mxfp4, fp8 (blocks of 128 x 128) or bf16.
+// `activation` of FP8 and MXFP4 weights is that of the release.
 RandomWeight MakeWeight(std::string_view format, int64_t rows, int64_t cols);
 
 // bf16 numbers, standard normal.

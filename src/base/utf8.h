@@ -1,4 +1,5 @@
-// UTF-8: validation of input, decoding of validated text, and repair of streamed output. Everything that makes bytes into text uses this.
+// UTF-8: validation of input, decoding of validated text, and repair of streamed output. Everything that
+// makes bytes into text uses this.
 //
 // Well-formed means Unicode table 3-7: shortest form, no surrogates, at most U+10FFFF.
 #pragma once
@@ -11,7 +12,8 @@
 
 namespace dsv4 {
 
-// Offset in bytes of the first ill-formed sequence (a truncated one included); npos when `text` is well-formed.
+// Offset in bytes of the first ill-formed sequence (a truncated one included); npos when `text` is
+// well-formed.
 size_t FindInvalidUtf8(std::string_view text);
 
 struct CodePoint {

@@ -20,11 +20,13 @@ struct ApiConversation {
   std::vector<JsonValue> tools = {};  // empty when the request has none or tool_choice is "none"
   // The request's response_format object: null, or type "text", "json_object" or "json_schema".
   JsonValue response_format = {};
-  // The last message is an unfinished answer (continue_final_message); a message's own "prefix" says the same.
+  // The last message is an unfinished answer (continue_final_message); a message's own "prefix" says the
+  // same.
   bool continue_final_message = false;
 };
 
-// Makes of a request what the encoder renders without its hazards; render it with null_is_empty and api_rules.
+// Makes of a request what the encoder renders without its hazards; render it with null_is_empty and
+// api_rules.
 //   - where system messages are turns (V4.1) all keep their positions, a developer message is one of them,
 //     and a reminder stays too; else:
 //   - a developer message at the front is a system message; leading system messages become one, joined by a blank line
@@ -59,10 +61,12 @@ struct ThinkingSettings {
   bool drop_thinking = true;                         // for RenderOptions::drop_thinking
 };
 
-// Reads a request's words on reasoning, in any of the spellings that servers and their clients have. They are a switch, an effort, a
-// budget, and whether the reasoning of earlier turns stays. Of each the first spelling that is present wins, in the order of the tables in
-// api_policy.cc; behind them come the model's alias and `defaults`. An effort may be a number where the revision has such. An effort "none" and a budget of 0 turn reasoning off (0 in
-// thinking.budget_tokens is no bound, and so is -1 anywhere). `request` is the body; a null member is absent. Errors (InvalidArgument) name the field.
+// Reads a request's words on reasoning, in any of the spellings that servers and their clients have. They are
+// a switch, an effort, a budget, and whether the reasoning of earlier turns stays. Of each the first spelling
+// that is present wins, in the order of the tables in api_policy.cc; behind them come the model's alias and
+// `defaults`. An effort may be a number where the revision has such. An effort "none" and a budget of 0 turn
+// reasoning off (0 in thinking.budget_tokens is no bound, and so is -1 anywhere). `request` is the body; a
+// null member is absent. Errors (InvalidArgument) name the field.
 Result<ThinkingSettings> ResolveThinking(const ChatProfile& profile, const JsonValue& request,
                                          const ThinkingSettings& defaults = {});
 

@@ -40,10 +40,12 @@ struct RenderOptions {
   ThinkingMode mode = ThinkingMode::kThinking;
   // Leave out the reasoning before the last user turn. Without effect when any message carries tools.
   bool drop_thinking = true;
-  // As ChatProfile::EffortText has it; checked always, written in thinking mode only. None: ChatProfile::encoder_effort.
+  // As ChatProfile::EffortText has it; checked always, written in thinking mode only. None:
+  // ChatProfile::encoder_effort.
   std::optional<std::string> effort = {};
   bool add_bos = true;
-  // The reference breaks on a null user text and prints "None" for a null tool result or reminder. True: null is "".
+  // The reference breaks on a null user text and prints "None" for a null tool result or reminder. True: null
+  // is "".
   bool null_is_empty = false;
   // Rules of an API that the reference leaves to its caller. Every answer has an opener, also one that comes
   // first or behind another. Behind a finished last answer a further one is opened. An unfinished last answer
@@ -51,10 +53,11 @@ struct RenderOptions {
   // parameter "arguments". Where system messages are turns, a reminder stays where it is, with the opener
   // behind it.
   bool api_rules = false;
-  // Rewrites the '<' of a parameter closer inside a string argument, and of </tool_result> inside a tool result, to
-  // "&lt;". The format has no escape for them, so otherwise such a text ends its element early.
+  // Rewrites the '<' of a parameter closer inside a string argument, and of </tool_result> inside a tool
+  // result, to "&lt;". The format has no escape for them, so otherwise such a text ends its element early.
   bool guard_closers = false;
-  // Earlier messages that are already encoded: they count for merging, dropping and positions but write nothing.
+  // Earlier messages that are already encoded: they count for merging, dropping and positions but write
+  // nothing.
   std::span<const Message> context = {};
 };
 

@@ -1,4 +1,5 @@
-// The attributes of a DSML tag: everything between its name and its ">". Source: chat-encoding.md 3.1 and 3.3.
+// The attributes of a DSML tag: everything between its name and its ">". Source: chat-encoding.md 3.1 and
+// 3.3.
 #pragma once
 
 #include <optional>

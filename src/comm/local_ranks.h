@@ -1,6 +1,7 @@
 // Ranks 1 to N - 1 on this machine, as processes of the same command line as rank 0, which starts them.
 //
-// They end with rank 0 in every case: told to by the group, by the kernel when rank 0 is killed, and by the destructor.
+// They end with rank 0 in every case: told to by the group, by the kernel when rank 0 is killed, and by the
+// destructor.
 #pragma once
 
 #include <sys/types.h>

@@ -1,5 +1,5 @@
-// A loopback communicator: what this rank sends to another is what it gets from that one. For timing a rank's own work where there is only
-// one process; numbers stay such as a model has, but are no model's.
+// A loopback communicator: what this rank sends to another is what it gets from that one. For timing a rank's
+// own work where there is only one process; numbers stay such as a model has, but are no model's.
 #pragma once
 
 #include <memory>

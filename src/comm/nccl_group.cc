@@ -278,7 +278,8 @@ class NcclGroup final : public Communicator {
     return {StatusCode::kUnavailable, fmt::format("{}: the NCCL group has ended", what)};
   }
 
-  // Sends to and receives from all other ranks at once, with mutex_ held. `pair` says what; nothing for 0 bytes.
+  // Sends to and receives from all other ranks at once, with mutex_ held. `pair` says what; nothing for 0
+  // bytes.
   template <typename PairOf>
   Status Together(void* stream, const PairOf& pair) {
     DSV4_RETURN_IF_ERROR(Describe("ncclGroupStart", nccl_.group_start()));

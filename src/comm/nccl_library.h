@@ -59,8 +59,8 @@ struct NcclLibrary {
   int (*group_start)() = nullptr;
   int (*group_end)() = nullptr;
 
-  // Opens `path`, or where it is empty DSV4_NCCL_LIBRARY, or else libnccl.so.2 where the system finds it. It stays open.
-  // NVLink multicast is off from then on, unless NCCL_NVLS_ENABLE says something of its own.
+  // Opens `path`, or where it is empty DSV4_NCCL_LIBRARY, or else libnccl.so.2 where the system finds it. It
+  // stays open. NVLink multicast is off from then on, unless NCCL_NVLS_ENABLE says something of its own.
   // FailedPrecondition says which file, and what it is not: there, NCCL, or new enough.
   static Result<NcclLibrary> Open(const std::string& path = {});
 };

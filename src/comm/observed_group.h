@@ -20,7 +20,8 @@ struct Exchange {
 // May be changed between two exchanges; without `seen` they are let through as they are.
 struct ExchangeHooks {
   std::function<void(const Exchange&)> seen;
-  // Called in front of an exchange and behind it: returns when what is queued on a device is done. May be empty.
+  // Called in front of an exchange and behind it: returns when what is queued on a device is done. May be
+  // empty.
   std::function<Status()> settle;
 };
 

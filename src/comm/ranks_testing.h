@@ -1,4 +1,5 @@
-// For tests: a group of ranks as threads of this process. What passes between them is the same as between processes.
+// For tests: a group of ranks as threads of this process. What passes between them is the same as between
+// processes.
 #pragma once
 
 #include <gtest/gtest.h>

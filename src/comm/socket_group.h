@@ -1,5 +1,5 @@
-// A group of processes of any machines that reach each other over TCP. What they say to each other is neither secret nor proof against
-// forgery on its way: the network has to be one's own.
+// A group of processes of any machines that reach each other over TCP. What they say to each other is neither
+// secret nor proof against forgery on its way: the network has to be one's own.
 #pragma once
 
 #include <chrono>

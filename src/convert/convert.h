@@ -58,7 +58,8 @@ struct ConvertReport {
 };
 
 // Converts the checkpoint in `source` into the new directory `destination`. What an interrupted run left in
-// "<destination>.partial" is checked against both checkpoints and continued; a run that found the source faulty leaves nothing.
+// "<destination>.partial" is checked against both checkpoints and continued; a run that found the source
+// faulty leaves nothing.
 //   NotFound, InvalidArgument, DataLoss, OutOfRange   the source, as the loader would say it, or what it cannot become
 //   FailedPrecondition   the destination is taken, or the interrupted run had another source or other options
 //   ResourceExhausted    no room on the disk; the partial directory stays

@@ -1,4 +1,5 @@
-// The directory a conversion fills: beside the final one as "<directory>.partial", and under its name only when complete.
+// The directory a conversion fills: beside the final one as "<directory>.partial", and under its name only
+// when complete.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +14,8 @@ namespace dsv4::convert {
 
 class Destination {
  public:
-  // FailedPrecondition when `directory` is there and not an empty directory, lies inside `source`, or has a ".partial" beside it
-  // without a journal of ours. Touches nothing.
+  // FailedPrecondition when `directory` is there and not an empty directory, lies inside `source`, or has a
+  // ".partial" beside it without a journal of ours. Touches nothing.
   static Result<Destination> Prepare(const std::string& source, const std::string& directory);
 
   const std::string& directory() const { return directory_; }
@@ -23,8 +24,8 @@ class Destination {
   // Whether an interrupted conversion waits to be resumed.
   bool is_resumed() const { return is_resumed_; }
 
-  // Creates the partial directory where there is none. ResourceExhausted when the disk has less room than the conversion still
-  // needs, and says how much.
+  // Creates the partial directory where there is none. ResourceExhausted when the disk has less room than the
+  // conversion still needs, and says how much.
   Status Create(int64_t num_bytes) const;
   // Opens the plan's files, headers written.
   Result<std::vector<io::RandomAccessFile>> OpenShards(const Plan& plan) const;

@@ -102,8 +102,8 @@ struct Plan {
   int64_t output_bytes() const;  // The shards'.
 };
 
-// `resolved` borrows from `checkpoint`, the plan from both. InvalidArgument when a format does not fit a tensor's columns, or
-// when two tensors would get one name.
+// `resolved` borrows from `checkpoint`, the plan from both. InvalidArgument when a format does not fit a
+// tensor's columns, or when two tensors would get one name.
 Result<Plan> MakePlan(const io::Checkpoint& checkpoint, const model::ModelConfig& config,
                       const model::ResolvedCheckpoint& resolved, const FormatRequest& request,
                       int64_t max_shard_bytes);

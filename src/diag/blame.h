@@ -14,8 +14,9 @@ namespace dsv4::diag {
 // same tensor in other layers. Null when nothing differs.
 const Compared* MostUnusual(const std::vector<Compared>& own);
 
-// The experts that explain which rows of ffn.routed are off: every row that chose one of them is, rows without them are not.
-// `row_errors` are own errors; `choices` is [rows, experts per token]. Empty when no few experts explain it.
+// The experts that explain which rows of ffn.routed are off: every row that chose one of them is, rows
+// without them are not. `row_errors` are own errors; `choices` is [rows, experts per token]. Empty when no
+// few experts explain it.
 std::vector<int64_t> ExpertsBehind(std::span<const double> row_errors, std::span<const float> choices);
 
 }  // namespace dsv4::diag

@@ -55,8 +55,8 @@ Result<OpCost> CostOf(ops::OpContext& context, const ops::IndexerSelectArgs& arg
 Result<OpCost> CostOf(ops::OpContext& context, const ops::IndexerCandidatesArgs& args);
 Result<OpCost> CostOf(ops::OpContext& context, const ops::GatherRowsArgs& args);
 Result<OpCost> CostOf(ops::OpContext& context, const ops::CompressorPoolArgs& args);
-// Every other op by its operands: each weight is read once, and multiplied by each row of the first tensor. Without a weight, nothing:
-// activations, small vectors and rows of tables.
+// Every other op by its operands: each weight is read once, and multiplied by each row of the first tensor.
+// Without a weight, nothing: activations, small vectors and rows of tables.
 template <typename Args>
 Result<OpCost> CostOf(ops::OpContext&, const Args& args) {
   OpCost cost;

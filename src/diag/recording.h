@@ -61,7 +61,8 @@ class Recording final : public model::Observer {
 
 // The bytes of a contiguous tensor, on the host.
 Result<std::vector<std::byte>> ToHostBytes(ops::OpContext& context, const TensorView& tensor);
-// The elements of a contiguous tensor of dtype F32, F16, BF16 or I32 as fp32 on the host. Unimplemented for another dtype.
+// The elements of a contiguous tensor of dtype F32, F16, BF16 or I32 as fp32 on the host. Unimplemented for
+// another dtype.
 Result<std::vector<float>> ToHostFloats(ops::OpContext& context, const TensorView& tensor);
 // The same backwards, rounding to nearest; F32, BF16 and I32. InvalidArgument for values
 // that I32 cannot hold.

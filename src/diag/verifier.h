@@ -3,8 +3,8 @@
 // the step's own error: ops, weights as the backend repacked them, reading the cache. Wrong rows that earlier
 // steps left in the state are on both sides. The checks decode-prefill and compare find those.
 //
-// The engine waits for one thing only: the copy of the state (StateBytes of it), made when there is room in the queue. A sample that finds the
-// queue full is dropped and counted.
+// The engine waits for one thing only: the copy of the state (StateBytes of it), made when there is room in
+// the queue. A sample that finds the queue full is dropped and counted.
 #pragma once
 
 #include <condition_variable>
@@ -72,7 +72,8 @@ std::string ToText(const VerifySummary& summary);
 
 class Verifier final : public engine::StepWatcher {
  public:
-  // `reference` has the weights and the recipe (model::Model::recipe) of the model under test, and has no other user. options.every and max_queued are at least 1.
+  // `reference` has the weights and the recipe (model::Model::recipe) of the model under test, and has no
+  // other user. options.every and max_queued are at least 1.
   Verifier(std::unique_ptr<model::Model> reference, const VerifierOptions& options);
   // Ends the step that is being computed, drops the rest.
   ~Verifier() override;

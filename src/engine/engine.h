@@ -25,7 +25,8 @@ namespace dsv4::engine {
 
 class Engine {
  public:
-  // `allowed_tokens`: one entry per vocabulary id, 0 for ids that have no string and must not be sampled; empty allows all.
+  // `allowed_tokens`: one entry per vocabulary id, 0 for ids that have no string and must not be sampled;
+  // empty allows all.
   Engine(model::Model& model, EngineOptions options, std::vector<uint8_t> allowed_tokens);
   ~Engine();  // A step in flight is waited for.
   Engine(const Engine&) = delete;
@@ -41,14 +42,15 @@ class Engine {
   // Finishes the request with kCancelled at the next Step; unknown or finished ids do nothing.
   void Cancel(RequestId id);
 
-  // Runs one batch. Returns what happened, in order; an empty list when there is no work. A failing model step finishes the
-  // requests of that batch with kError and its status, which names the op. Out of memory with several sequences running, the
-  // youngest is preempted instead. Where the host's memory runs out in the midst of it (std::bad_alloc), the
-  // requests that run are finished with kError and kUnavailable. It throws only if there is no memory for
-  // these events; the next call then returns them.
+  // Runs one batch. Returns what happened, in order; an empty list when there is no work. A failing model
+  // step finishes the requests of that batch with kError and its status, which names the op. Out of memory
+  // with several sequences running, the youngest is preempted instead. Where the host's memory runs out in
+  // the midst of it (std::bad_alloc), the requests that run are finished with kError and kUnavailable. It
+  // throws only if there is no memory for these events; the next call then returns them.
   std::vector<Event> Step();
 
-  // Asks since when events of each request wait to be taken; none: they do not. Before a step while there are requests that wait for a place.
+  // Asks since when events of each request wait to be taken; none: they do not. Before a step while there are
+  // requests that wait for a place.
   using UnreadSince = std::function<std::optional<std::chrono::steady_clock::time_point>(RequestId)>;
   void SetUnread(const UnreadSince& since);
   bool has_waiting() const;
@@ -59,7 +61,8 @@ class Engine {
   // PrefixStore::Blocks.
   std::vector<uint64_t> KeptBlocks() const;
 
-  // Gives back all memory that running sequences and kept states have. The next Step finishes the requests that ran, as above.
+  // Gives back all memory that running sequences and kept states have. The next Step finishes the requests
+  // that ran, as above.
   void Abandon();
 
   bool idle() const;

@@ -1,4 +1,5 @@
-// PrefixDisk: kept states on disk, for prompts that the memory has nothing for any more, above all after a restart.
+// PrefixDisk: kept states on disk, for prompts that the memory has nothing for any more, above all after a
+// restart.
 //
 // The directory may be other servers' too (prefix_directory.h): what one of them has written, all find.
 //
@@ -37,9 +38,10 @@ namespace dsv4::engine {
 struct PrefixDiskOptions {
   std::string directory;
   int64_t max_bytes = 0;  // Bytes of all files, other servers' too; > 0.
-  // The producer of the model's states (model::Model::Origin), asked without waiting. Unavailable: not known yet. Until it is known nothing is
-  // read, and what is offered waits. With any other error the disk takes no more part. States of another origin are not used, so that
-  // a hit always has the numbers of a cold run. They are removed when they are the least recently used.
+  // The producer of the model's states (model::Model::Origin), asked without waiting. Unavailable: not known
+  // yet. Until it is known nothing is read, and what is offered waits. With any other error the disk takes no
+  // more part. States of another origin are not used, so that a hit always has the numbers of a cold run.
+  // They are removed when they are the least recently used.
   std::function<Result<uint64_t>()> origin;
   int64_t max_queued_bytes = int64_t{256} << 20;  // Memory of states that wait to be written; one always may.
 };
@@ -69,7 +71,8 @@ class PrefixDisk {
     kv::SequenceState state;
   };
 
-  // `deserialize` is the model's, which outlives this. Errors: PrefixDirectory::Open; InvalidArgument for a budget of nothing.
+  // `deserialize` is the model's, which outlives this. Errors: PrefixDirectory::Open; InvalidArgument for a
+  // budget of nothing.
   static Result<std::unique_ptr<PrefixDisk>> Open(PrefixDiskOptions options, Deserialize deserialize);
   // Writes what is queued, if the origin is known. No thread may use an engine with this disk any more.
   ~PrefixDisk();
@@ -103,7 +106,8 @@ class PrefixDisk {
   // disk does not answer. Several askers of one state share its load.
   std::shared_ptr<Load> Find(uint64_t salt, std::span<const int32_t> prompt, int64_t longer_than);
 
-  // Whether there is something to take, or never will be: the state is not there, or the disk has not answered for long.
+  // Whether there is something to take, or never will be: the state is not there, or the disk has not
+  // answered for long.
   bool IsDone(const Load& load) const;
   // Nullopt when there is no such state after all.
   std::optional<Loaded> Take(const Load& load) const;

@@ -224,7 +224,8 @@ TEST_F(PrefixSharingTest, TheLeastRecentlyUsedOfAllGoesWhateverTheClocks) {
   for (const int32_t first : {2, 4, 5}) EXPECT_TRUE(Get(*a, first, 190)) << first;
 }
 
-// The lease of a file: while its writer lives no other writes or removes it; when it is dead, its room is free.
+// The lease of a file: while its writer lives no other writes or removes it; when it is dead, its room is
+// free.
 TEST_F(PrefixSharingTest, AFileHasOneWriterAndADeadOneLosesIt) {
   auto a = Open();
   Keep(*a, 1, 190);
@@ -292,7 +293,8 @@ TEST_F(PrefixSharingTest, DISABLED_Writer) {
   for (int32_t first = std::atoi(std::getenv(kWriterSeed));; ++first) Keep(*disk, first, kLength);
 }
 
-// Servers that are killed while they write leave nothing that another takes for a state. Two write at once, half of their states the same.
+// Servers that are killed while they write leave nothing that another takes for a state. Two write at once,
+// half of their states the same.
 TEST_F(PrefixSharingTest, NoKillLeavesATornState) {
   const char* wanted = std::getenv(kNumKills);
   const int num_kills = wanted != nullptr ? std::atoi(wanted) : 20;

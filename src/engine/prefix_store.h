@@ -23,8 +23,9 @@ namespace dsv4::engine {
 
 class PrefixStore {
  public:
-  // Keeps at most `max_bytes` of states, of each the bytes on the stage that keeps most of it (model::Model::stage_layouts); 0 keeps nothing.
-  // `watcher` is told of blocks of `block_tokens`, and outlives the store; null: there are none.
+  // Keeps at most `max_bytes` of states, of each the bytes on the stage that keeps most of it
+  // (model::Model::stage_layouts); 0 keeps nothing. `watcher` is told of blocks of `block_tokens`, and
+  // outlives the store; null: there are none.
   PrefixStore(int64_t max_bytes, std::vector<kv::CacheLayout> stages, int64_t block_tokens = 0,
               BlockWatcher* watcher = nullptr);
   ~PrefixStore();
@@ -37,8 +38,9 @@ class PrefixStore {
   // it when the state alone is over the budget.
   void Keep(uint64_t salt, std::span<const int32_t> tokens, const kv::SequenceState& state);
 
-  // A state that holds the longest usable proper prefix of `prompt`, or nullopt: the prompt's last token is always computed, its
-  // logits are wanted. A kept state that runs a little past the common part is taken back (SequenceState::Rewind).
+  // A state that holds the longest usable proper prefix of `prompt`, or nullopt: the prompt's last token is
+  // always computed, its logits are wanted. A kept state that runs a little past the common part is taken
+  // back (SequenceState::Rewind).
   std::optional<kv::SequenceState> Find(uint64_t salt, std::span<const int32_t> prompt);
 
   // How many tokens `prompt` shares with the tokens of any kept state, whether or not a state ends there.

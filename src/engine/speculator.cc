@@ -145,7 +145,8 @@ bool Speculator::Plan() {
       length =
           free > 0 ? speculation::Length{free, false} : speculation::Length{candidates[i].most_mtp, true};
     }
-    // A block costs the same whatever of it is wanted, and how much that is shows when it is there (ShortenBlocks).
+    // A block costs the same whatever of it is wanted, and how much that is shows when it is there
+    // (ShortenBlocks).
     if (options.dspark && length.by_mtp && length.tokens > 0) length.tokens = candidates[i].most_mtp;
     sequence.num_verified = std::min(room, length.tokens);
     room -= sequence.num_verified;

@@ -1,7 +1,7 @@
 // Cached rows in their stored form (tensor/cache_format.h), to and from fp32, and what makes a format valid.
 //
-// Storing is not rounding: ops round first (formats/quantize.h), and a row that is on its format's grid is stored without loss. A row
-// that is not is an error, never another row.
+// Storing is not rounding: ops round first (formats/quantize.h), and a row that is on its format's grid is
+// stored without loss. A row that is not is an error, never another row.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Rounding whole rows and matrices to the block formats: the simulated quantisation of activations and cache rows, and
-// the weight quantisers behind `synth` and `convert`. Host memory, fp32 in and out.
+// Rounding whole rows and matrices to the block formats: the simulated quantisation of activations and cache
+// rows, and the weight quantisers behind `synth` and `convert`. Host memory, fp32 in and out.
 //
 // A power-of-two scale is always 2^ceil(log2(t)), where t is the block's largest magnitude over the largest
 // value of the element format. It is computed as in the release's kernels: one fp32 product with the rounded
@@ -43,8 +43,8 @@ struct QuantizedMatrix {
 
 // `values` holds rows * cols finite numbers, row-major.
 
-// e4m3 elements with e8m0 scales: s = 2^ceil(log2(max|w| / 448)) per block, clamped to the range of e8m0; an all-zero
-// block gets s = 1. Any block size >= 1.
+// e4m3 elements with e8m0 scales: s = 2^ceil(log2(max|w| / 448)) per block, clamped to the range of e8m0; an
+// all-zero block gets s = 1. Any block size >= 1.
 QuantizedMatrix QuantizeFp8Block(std::span<const float> values, int64_t rows, int64_t cols,
                                  int64_t block_rows, int64_t block_cols);
 // How a quantiser chooses the scale of a 4-bit block.

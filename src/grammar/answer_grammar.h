@@ -36,7 +36,8 @@ struct CallTags {
 struct CallableTool {
   std::string name;
   std::string parameters;  // A JSON schema of an object.
-  // Every call satisfies the schema, and one that is not understood is an error. Else calls follow it as far as it is understood.
+  // Every call satisfies the schema, and one that is not understood is an error. Else calls follow it as far
+  // as it is understood.
   bool strict = false;
   std::string label;  // Name by which errors call the schema: "tools[0].function.parameters".
   // Instead of `parameters`: the one parameter, a string, which the rule describes as it stands.

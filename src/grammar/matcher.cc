@@ -236,7 +236,8 @@ bool Matcher::MaskUntil(TokenMask& mask, TimePoint deadline) {
   return true;
 }
 
-// A stop id may be a token of text too, or any marker. Where it alone could come next the text has to end at it.
+// A stop id may be a token of text too, or any marker. Where it alone could come next the text has to end at
+// it.
 void Matcher::ForbidStops(TokenMask& mask) const {
   std::vector<TokenId> forbidden;
   for (const TokenId id : stop_ids_) {

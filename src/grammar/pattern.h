@@ -1,4 +1,5 @@
-// Regular expressions as people write them, as expressions over bytes: the `pattern` keyword, and the regexes of requests and grammars.
+// Regular expressions as people write them, as expressions over bytes: the `pattern` keyword, and the regexes
+// of requests and grammars.
 #pragma once
 
 #include <string_view>
@@ -26,7 +27,8 @@ struct PatternFlags {
   bool newline_ends_lines =
       false;  // And nothing else does, for `.`: as Rust and Python have it, not ECMA-262.
 };
-// The texts that `pattern` matches from their first to their last character, as they are. Understood is the same, and `(?i)` and `(?s)` at its start.
+// The texts that `pattern` matches from their first to their last character, as they are. Understood is the
+// same, and `(?i)` and `(?s)` at its start.
 Result<Regex> WholePattern(std::string_view pattern, PatternFlags flags = {});
 
 }  // namespace dsv4::grammar

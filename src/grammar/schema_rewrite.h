@@ -1,4 +1,5 @@
-// Keywords of JSON Schema that are said by others: one step of rewriting a schema, before it is flattened. Internal to this module.
+// Keywords of JSON Schema that are said by others: one step of rewriting a schema, before it is flattened.
+// Internal to this module.
 #pragma once
 
 #include <functional>

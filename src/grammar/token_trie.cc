@@ -60,7 +60,8 @@ size_t PlainChars(std::span<const uint8_t> bytes) {
 // Whether the automaton takes the next plain character, whichever it is.
 enum class PlainStep : uint8_t { kNone, kSome, kEvery };
 
-// From any of `states` by one plain character, to `next` (sorted). Where the terminal may end it is kSome: that is no plain walk.
+// From any of `states` by one plain character, to `next` (sorted). Where the terminal may end it is kSome:
+// that is no plain walk.
 PlainStep StepPlain(const Dfa& dfa, const std::vector<uint32_t>& states, std::vector<uint32_t>& next) {
   std::array<std::vector<uint32_t>, kUtf8Places> at;
   at[0] = states;

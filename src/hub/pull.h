@@ -1,8 +1,9 @@
-// Downloads a checkpoint from a hub that speaks Hugging Face's resolve API, into the cache layout of huggingface_hub (hub/reference.h).
+// Downloads a checkpoint from a hub that speaks Hugging Face's resolve API, into the cache layout of
+// huggingface_hub (hub/reference.h).
 //
-// Several files at a time. A download that ends early goes on where it stopped, in this call or a later one. Every file's digest is
-// checked before it gets its name, so a snapshot has only whole files, and its ref is written last. Two processes that pull the same file
-// wait for each other.
+// Several files at a time. A download that ends early goes on where it stopped, in this call or a later one.
+// Every file's digest is checked before it gets its name, so a snapshot has only whole files, and its ref is
+// written last. Two processes that pull the same file wait for each other.
 #pragma once
 
 #include <cstdint>

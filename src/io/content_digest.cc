@@ -46,7 +46,8 @@ class DirectReads {
   }
   DirectReads(const DirectReads&) = delete;
   DirectReads& operator=(const DirectReads&) = delete;
-  // All of `bytes`, whose size may lie past the end of the file by less than the alignment; `wanted` of them are there.
+  // All of `bytes`, whose size may lie past the end of the file by less than the alignment; `wanted` of them
+  // are there.
   bool ReadAt(size_t offset, std::span<std::byte> bytes, size_t wanted) const {
     return descriptor_ >= 0 && ::pread(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset)) ==
                                    static_cast<ssize_t>(wanted);

@@ -22,7 +22,8 @@ struct DiskRate {
 // file has a piece; Unavailable for a file that cannot be opened or read.
 Result<DiskRate> MeasureDiskRate(std::span<const MappedFile> files, size_t piece_bytes);
 
-// Bytes that the disk has read for this process since it began, read-ahead included; nothing where /proc/self/io does not say.
+// Bytes that the disk has read for this process since it began, read-ahead included; nothing where
+// /proc/self/io does not say.
 std::optional<int64_t> BytesReadFromDisk();
 
 }  // namespace dsv4::io

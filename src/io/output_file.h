@@ -19,8 +19,8 @@ namespace dsv4::io {
 
 class OutputFile {
  public:
-  // InvalidArgument where a directory, a block device or a socket is; ResourceExhausted where the file cannot be made. Opening
-  // a pipe waits for its reader.
+  // InvalidArgument where a directory, a block device or a socket is; ResourceExhausted where the file cannot
+  // be made. Opening a pipe waits for its reader.
   static Result<OutputFile> Create(const std::string& path);
 
   Status Append(std::span<const std::byte> bytes);

@@ -30,8 +30,8 @@ std::optional<int64_t> ElementBits(std::string_view dtype_name) {
   return std::nullopt;
 }
 
-// A SAX reader: the DOM would silently keep one of two equal keys. Subclasses see values with their path depth and
-// stop the parse by Fail.
+// A SAX reader: the DOM would silently keep one of two equal keys. Subclasses see values with their path
+// depth and stop the parse by Fail.
 class JsonReader : public nlohmann::json_sax<Json> {
  public:
   const std::string& fault() const { return fault_; }

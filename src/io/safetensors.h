@@ -36,13 +36,13 @@ struct StoredTensor {
   std::string ShapeString() const;  // "[2, 3]"
 };
 
-// `file_bytes` is the whole file; `what` names it in errors. Tensors come in the header's order. DataLoss for truncated
-// or inconsistent files, InvalidArgument for headers that are not what the format allows.
+// `file_bytes` is the whole file; `what` names it in errors. Tensors come in the header's order. DataLoss for
+// truncated or inconsistent files, InvalidArgument for headers that are not what the format allows.
 Result<std::vector<StoredTensor>> ParseSafetensors(std::span<const std::byte> file_bytes,
                                                    std::string_view what);
 
-// The `weight_map` of a model.safetensors.index.json: (tensor, file name) in the file's order. Names a duplicate
-// tensor, a wrong type, and a file name that could leave the directory.
+// The `weight_map` of a model.safetensors.index.json: (tensor, file name) in the file's order. Names a
+// duplicate tensor, a wrong type, and a file name that could leave the directory.
 struct IndexEntry {
   std::string tensor;
   std::string file;

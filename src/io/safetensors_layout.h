@@ -25,7 +25,8 @@ struct SafetensorsLayout {
   int64_t file_bytes = 0;
 };
 
-// The order makes each tensor lie aligned for its dtype. InvalidArgument for a duplicate name; `path` is for messages.
+// The order makes each tensor lie aligned for its dtype. InvalidArgument for a duplicate name; `path` is for
+// messages.
 Result<SafetensorsLayout> LayOutSafetensors(const std::string& path, std::vector<LayoutEntry> tensors);
 
 }  // namespace dsv4::io

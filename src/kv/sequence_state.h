@@ -48,8 +48,8 @@ struct StateHome {
 
 class SequenceState {
  public:
-  // An empty sequence. InvalidArgument for a layout that Validate refuses; ResourceExhausted without memory. What happens to it
-  // and to its copies is written into `journal`, if there is one.
+  // An empty sequence. InvalidArgument for a layout that Validate refuses; ResourceExhausted without memory.
+  // What happens to it and to its copies is written into `journal`, if there is one.
   static Result<SequenceState> Create(std::shared_ptr<const CacheLayout> layout, Memory& memory,
                                       Stream stream, std::shared_ptr<StateJournal> journal = nullptr,
                                       const StateHome& home = {});
@@ -67,7 +67,8 @@ class SequenceState {
   // An abandoned append overwrote rows that the next token needs: only Reset and Restore help.
   bool poisoned() const { return poisoned_; }
   bool appending() const { return num_appending_ > 0; }
-  // Any token may follow. Otherwise a prompt is half read, rows of its end were not computed (LeaveOut), and its own tokens have to follow.
+  // Any token may follow. Otherwise a prompt is half read, rows of its end were not computed (LeaveOut), and
+  // its own tokens have to follow.
   bool whole() const { return !Lacks(length_); }
   // The length from which on the state is whole.
   int64_t whole_from() const { return whole_from_; }
@@ -78,8 +79,8 @@ class SequenceState {
   // Makes room for tokens length() .. length() + num_tokens - 1. The errors of CheckAppend; InvalidArgument
   // for more than max_chunk_tokens; ResourceExhausted without memory.
   Status BeginAppend(int64_t num_tokens);
-  // Classes of the append's tokens, before it is committed. Without them, as where a state is lengthened for a measurement, all are
-  // kNoClass. Nothing is kept where the layout looks back to none.
+  // Classes of the append's tokens, before it is committed. Without them, as where a state is lengthened for
+  // a measurement, all are kNoClass. Nothing is kept where the layout looks back to none.
   void SetClasses(std::span<const int32_t> classes);
   // Classes of the tokens in front of the append, or of the next one (ClassHistory::LookBack).
   void LookBack(std::span<int32_t> out) const { classes_.LookBack(out); }
@@ -92,16 +93,18 @@ class SequenceState {
   // `length` (at most length()). The state is poisoned if rows that it needs are gone.
   void RollBack(int64_t length);
 
-  // During an append of a state whose rows are here (num_rows of a paged store counts the entries that the append completes). Pages have the rows of the layout's
-  // shard.
+  // During an append of a state whose rows are here (num_rows of a paged store counts the entries that the
+  // append completes). Pages have the rows of the layout's shard.
   RingRows Ring(int layer, RingKind kind) const;
   PagedRows Pages(int layer, PageKind kind) const;
-  // Whether the window's ring has room for what the append's tokens see of each other. If not, the step keeps these rows elsewhere
-  // while it runs, with those before them that they see.
+  // Whether the window's ring has room for what the append's tokens see of each other. If not, the step keeps
+  // these rows elsewhere while it runs, with those before them that they see.
   bool WindowFits() const;
-  // The window rows of the append come from position `first` on alone, as WindowRuns and WindowFits then say; until it ends.
+  // The window rows of the append come from position `first` on alone, as WindowRuns and WindowFits then say;
+  // until it ends.
   void UseAppendRows(int64_t first);
-  // The append lacks window rows of some layers: once it is committed, no length in front of `whole_from` is whole.
+  // The append lacks window rows of some layers: once it is committed, no length in front of `whole_from` is
+  // whole.
   void LeaveOut(int64_t whole_from);
   // Slots of the append's window rows (the last of them, as many as the ring keeps) and of its completed
   // entries that belong here. Source rows, one for every token or completed entry, count from `source_begin`.
@@ -114,8 +117,9 @@ class SequenceState {
   // --- A draft block's rows (cache_layout.h), which come on their own -----------------------------------------------------------------
   // The slots that are made: at least those of CacheLayout::DraftSlots.
   int64_t num_draft_slots() const { return std::max(num_draft_slots_, CacheLayout::DraftSlots(length_)); }
-  // Between BeginDraft and EndDraft, or in an append, a draft block's rows may be written: Ring and WindowRuns are then of slots
-  // begin .. begin + count - 1, which UseDraftRows says (count 0: of the append again). ResourceExhausted without memory.
+  // Between BeginDraft and EndDraft, or in an append, a draft block's rows may be written: Ring and
+  // WindowRuns are then of slots begin .. begin + count - 1, which UseDraftRows says (count 0: of the append
+  // again). ResourceExhausted without memory.
   Status BeginDraft();
   void UseDraftRows(int64_t begin, int64_t count);
   // All slots are made (CacheLayout::MostDraftSlots); what was written behind is of no use any more.
@@ -131,7 +135,8 @@ class SequenceState {
   // FailedPrecondition when poisoned or appending. The copy is whole where this one is.
   Result<SequenceState> Fork() const;
   Result<kv::Snapshot> Snapshot() const;
-  // The first tokens whose rows this state and `other` have from one append, wherever they are: their whole pages are shared (WholePageBytes).
+  // The first tokens whose rows this state and `other` have from one append, wherever they are: their whole
+  // pages are shared (WholePageBytes).
   int64_t CommonLength(const SequenceState& other) const { return lineage_.CommonWith(other.lineage_); }
   // Becomes what the snapshot was. InvalidArgument when it belongs to another layout.
   Status Restore(const kv::Snapshot& snapshot);

@@ -35,10 +35,11 @@ class Snapshot {
  public:
   int64_t length() const { return state_->length(); }
 
-  // Copies the rows to the host. What is read back can be taken back by max_rewind_tokens, or by less where the state itself
-  // cannot. Another thread than the state's may call this while no thread destroys the snapshot: what it holds never changes.
-  // ResourceExhausted or a device's error; FailedPrecondition for a state that is not whole; Unimplemented for a state with a journal, whose copies in other processes have the
-  // rest of it.
+  // Copies the rows to the host. What is read back can be taken back by max_rewind_tokens, or by less where
+  // the state itself cannot. Another thread than the state's may call this while no thread destroys the
+  // snapshot: what it holds never changes. ResourceExhausted or a device's error; FailedPrecondition for a
+  // state that is not whole; Unimplemented for a state with a journal, whose copies in other processes have
+  // the rest of it.
   // `origin`: the producer of the rows, all that their numbers follow from (model::Model::Origin).
   Result<std::vector<std::byte>> Serialize(uint64_t origin, int64_t max_rewind_tokens = 0) const;
 

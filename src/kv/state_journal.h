@@ -1,5 +1,6 @@
-// StateJournal: what has happened to the states of sequences apart from appends, in order, so that copies of the states in other
-// processes can follow. A state's number is its own for ever; a copy (fork, snapshot, restore) gets a new one.
+// StateJournal: what has happened to the states of sequences apart from appends, in order, so that copies of
+// the states in other processes can follow. A state's number is its own for ever; a copy (fork, snapshot,
+// restore) gets a new one.
 //
 // Thread-safe: states may be destroyed on any thread.
 #pragma once
@@ -58,8 +59,8 @@ class StateJournal {
   std::vector<StateEvent> events_;
 };
 
-// A state's entry in a journal: being made, copied and destroyed are written down where they happen. Without a journal it does
-// nothing.
+// A state's entry in a journal: being made, copied and destroyed are written down where they happen. Without
+// a journal it does nothing.
 class JournalEntry {
  public:
   JournalEntry() = default;

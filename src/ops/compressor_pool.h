@@ -11,11 +11,11 @@
 //   ape             [ratio, channels * width]       f32, or null: b is the scores row alone
 //   pooled          [num_entries, width]            bf16 or f32: all sequences' entries, in order of sequence and j
 //   sequences       one for each sequence of the step, rows token_begin .. token_begin + num_tokens, consecutive
-// Earlier tokens of unfinished (and, with overlap, previous) blocks come from the sequence's history rings: f32 rows of
-// channels * width, the scores WITH ape. The op then writes this step's (a, b) into the rings; only the last `capacity`
-// tokens of a long chunk are written. A ring must hold what later blocks need: capacity >= ratio * channels - 1.
-// The number num_entries is the sum over sequences of floor(end / ratio) - floor(begin / ratio). There
-// begin = first_position and end = first_position + num_tokens.
+// Earlier tokens of unfinished (and, with overlap, previous) blocks come from the sequence's history rings:
+// f32 rows of channels * width, the scores WITH ape. The op then writes this step's (a, b) into the rings;
+// only the last `capacity` tokens of a long chunk are written. A ring must hold what later blocks need:
+// capacity >= ratio * channels - 1. The number num_entries is the sum over sequences of floor(end / ratio) -
+// floor(begin / ratio). There begin = first_position and end = first_position + num_tokens.
 // Softmax in fp32 or wider with the maximum subtracted. One rounding point: the store to pooled.
 // Errors: InvalidArgument if dims, dtypes, entry counts or capacities disagree.
 // Source: release inference code, class Compressor (model.md 6).

@@ -9,8 +9,8 @@
 // rounds. Rows of other assignments are left as they are. sum_terms over the parts of all experts is
 // routed_experts, bit for bit. Meant for up to about a thousand assignments: the rows of all are in `terms`,
 // and the host does not count which are here.
-// Errors: InvalidArgument if dims or dtypes disagree, or experts have ids outside [0, num_experts); OutOfRange names an index outside.
-// num_tokens == 0 or no experts: does nothing.
+// Errors: InvalidArgument if dims or dtypes disagree, or experts have ids outside [0, num_experts);
+// OutOfRange names an index outside. num_tokens == 0 or no experts: does nothing.
 #pragma once
 
 #include "ops/routed_experts.h"

@@ -15,14 +15,15 @@
 // HcPre   streams [num_tokens, H, dim] bf16 or f32; fn [(2+H)H, H*dim], scale [3], base [(2+H)H], all f32;
 //         u [num_tokens, dim] dtype of streams; post [num_tokens, H] f32; comb [num_tokens, H, H] f32
 //         (row i = source stream); given, pre [num_tokens, H] f32 or null, not the same memory: pre is stored where there is room
-// HcPost  y [num_tokens, dim]; residual, out [num_tokens, H, dim]; same dtype, residual and out may be the same memory;
+// HcPost  y [num_tokens, dim]; residual, out [num_tokens, H, dim]; same dtype, residual and out may be the
+// same memory;
 //         out[j, d] = round(post[j] y[d] + sum_i comb[i, j] residual[i, d]): the sum runs over comb's FIRST index
 // HcHead  fn [H, H*dim], scale [1], base [H];
 //         y[d] = round(sum_i (sigmoid(m[i] scale + base[i]) + hc_eps) streams[i, d])
 //         or, with `given` [num_tokens, H] f32 and without fn, scale and base, y[d] = round(sum_i given[i] streams[i, d])
 // Rounding points: the stores to u, out and y.
-// Errors: InvalidArgument if dims or dtypes disagree, hc_mult > kMaxHcMult or sinkhorn_iters < 1. num_tokens == 0 does
-// nothing. Source: release inference code, hc_pre, hc_post, hc_split_sinkhorn (model.md 4).
+// Errors: InvalidArgument if dims or dtypes disagree, hc_mult > kMaxHcMult or sinkhorn_iters < 1. num_tokens
+// == 0 does nothing. Source: release inference code, hc_pre, hc_post, hc_split_sinkhorn (model.md 4).
 #pragma once
 
 #include "ops/op_context.h"

@@ -10,7 +10,8 @@
 // no more than top_k entries of all ranks needs no scoring: the entries here are all candidates, with score
 // 0.
 // Rounding points: those of IndexerSelect, and the score to f32, which one in bf16 is already.
-// Errors: those of IndexerSelect; InvalidArgument for a shard that there cannot be. num_tokens == 0 does nothing.
+// Errors: those of IndexerSelect; InvalidArgument for a shard that there cannot be. num_tokens == 0 does
+// nothing.
 #pragma once
 
 #include <bit>

@@ -14,8 +14,8 @@
 // Rounding points: with bf16 the release holds the dot products, their weighted relu and the sum over heads
 // as bf16 tensors. Each is rounded to bf16 (sums inside in fp32 or wider). A fast backend may score in fp32,
 // says so, and reports near-ties. With f32 there is no rounding.
-// Errors: InvalidArgument if dims, dtypes or ranges disagree or a key row is missing. num_tokens == 0 does nothing.
-// A block of `within` that no visible entry is in is an error.
+// Errors: InvalidArgument if dims, dtypes or ranges disagree or a key row is missing. num_tokens == 0 does
+// nothing. A block of `within` that no visible entry is in is an error.
 // Source: release inference code, class Indexer (model.md 7); blocks are V4.1's.
 #pragma once
 

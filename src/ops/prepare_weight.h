@@ -4,7 +4,8 @@
 //   source    host memory, validated; stays mapped for as long as the model lives
 //   prepared  the backend's form: borrowing views (then `owner` stays empty) or views into `owner`
 //   tier      where a backend on a device keeps it; for a backend of the host all are one
-// The values do not change. Errors: ResourceExhausted when device memory runs out, or memory of the host that a device can read.
+// The values do not change. Errors: ResourceExhausted when device memory runs out, or memory of the host that
+// a device can read.
 #pragma once
 
 #include "formats/weight.h"

@@ -9,8 +9,8 @@
 // The reference is a composition: linear(w1), linear(w3) -> x's dtype; swiglu with the routing weight -> x's
 // dtype; linear(w2) -> x's dtype. Then comes an fp32 sum in ascending order of expert index. Rounding points
 // are those of the parts. Each expert's weights are read once per call however many tokens chose it.
-// Errors: InvalidArgument if dims or dtypes disagree; OutOfRange names an index outside the experts. num_tokens == 0
-// does nothing. Source: release inference code, MoE.forward (model.md 8.2 and 8.3).
+// Errors: InvalidArgument if dims or dtypes disagree; OutOfRange names an index outside the experts.
+// num_tokens == 0 does nothing. Source: release inference code, MoE.forward (model.md 8.2 and 8.3).
 #pragma once
 
 #include <span>

@@ -25,7 +25,8 @@ float Highest(std::span<const float> values);
 // The first of equals; `value` is among `values`.
 size_t FirstPlaceOf(float value, std::span<const float> values);
 
-// The entries of `logits`, which outlive this, from the best to the worst, ranked only as far as a caller looks; -inf is left out.
+// The entries of `logits`, which outlive this, from the best to the worst, ranked only as far as a caller
+// looks; -inf is left out.
 class Ranking {
  public:
   explicit Ranking(std::span<const float> logits);

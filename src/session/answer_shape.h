@@ -37,15 +37,17 @@ struct AnswerShape {
   std::vector<int32_t> stop_tokens = {};     // End the answer; under a grammar only where it is complete.
 };
 
-// Null when the shape constrains nothing. Where its parts together allow no token, an answer that may be whole there ends, and else
-// fails with InvalidArgument, which names the fields. `text` outlives it. Errors: those of TextModel::Trie, which a grammar needs.
+// Null when the shape constrains nothing. Where its parts together allow no token, an answer that may be
+// whole there ends, and else fails with InvalidArgument, which names the fields. `text` outlives it. Errors:
+// those of TextModel::Trie, which a grammar needs.
 Result<std::unique_ptr<sampling::TokenConstraint>> MakeConstraint(const TextModel& text,
                                                                   const AnswerShape& shape);
 
 // Rules that have the chat format's markers; content and tools are the caller's.
 grammar::AnswerRules RulesOf(const TextModel& text, bool starts_in_reasoning);
 
-// An answer whose content satisfies a rule; without a chat format nothing stands in front of it. Errors: those of CompileAnswer and Trie.
+// An answer whose content satisfies a rule; without a chat format nothing stands in front of it. Errors:
+// those of CompileAnswer and Trie.
 Result<std::unique_ptr<sampling::TokenConstraint>> MakeRuleConstraint(const TextModel& text,
                                                                       bool starts_in_reasoning,
                                                                       const grammar::ContentRule& rule);

@@ -26,11 +26,12 @@ class AcceptanceRecord {
 
   // A draft's first token was expected to be right with `probability`.
   void Expected(double probability, bool right);
-  // How much oftener first tokens were right than expected, over all evidence: what other texts have taught may not hold for this one. At
-  // most 1, and 0 until enough was seen.
+  // How much oftener first tokens were right than expected, over all evidence: what other texts have taught
+  // may not hold for this one. At most 1, and 0 until enough was seen.
   double Trust() const;
 
-  // A step gave the sequence `tokens`, of which `accepted` were a draft's that took so long, in steps of one token.
+  // A step gave the sequence `tokens`, of which `accepted` were a draft's that took so long, in steps of one
+  // token.
   void Paid(int64_t tokens, int64_t accepted, double cost);
   // Steps of one token that drafts of such evidence may lose from here on: all savings, and a small part of
   // all time. So a sequence whose drafts are wrong takes hardly longer than without any, however good the
@@ -70,7 +71,8 @@ class DraftPolicy {
   // not depend on how many of its tokens are wanted. Names with "mtp" below stand for either drafter.
   explicit DraftPolicy(bool drafts_blocks = false) : drafts_blocks_(drafts_blocks) {}
 
-  // A step of `rows` rows, of which `base_rows` were no drafts, took so long. Only steps that decode and nothing else.
+  // A step of `rows` rows, of which `base_rows` were no drafts, took so long. Only steps that decode and
+  // nothing else.
   void RecordStep(int64_t rows, int64_t base_rows, double seconds);
   // The same of a draft that was not verified: 1, and whether the token that came was its first.
   void RecordDraft(AcceptanceRecord& record, int evidence, int64_t verified, int64_t accepted);
@@ -78,7 +80,8 @@ class DraftPolicy {
   // The draft block made `tokens` tokens at most for each of `sequences` in so long.
   void RecordDraftTime(int64_t tokens, int64_t sequences, double seconds);
 
-  // How many tokens of each candidate's draft a step verifies that has `base_rows` rows without them and `most_rows` at most.
+  // How many tokens of each candidate's draft a step verifies that has `base_rows` rows without them and
+  // `most_rows` at most.
   std::vector<Length> Lengths(std::span<const Candidate> candidates, int64_t base_rows,
                               int64_t most_rows) const;
   // Whether the draft block is to be tried although it does not seem to pay: the text or the machine may have

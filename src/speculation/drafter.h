@@ -24,7 +24,8 @@ std::string_view SourceName(Source source);  // "suffix", "grammar", "mtp", "dsp
 
 struct Draft {
   std::vector<int32_t> tokens;
-  // How sure the drafter is, on a scale of its own that only grows: 0 to kMostEvidence - 1 (draft_policy.h learns what it is worth).
+  // How sure the drafter is, on a scale of its own that only grows: 0 to kMostEvidence - 1 (draft_policy.h
+  // learns what it is worth).
   int evidence = 0;
   Source source = Source::kSuffix;
 };

@@ -1,5 +1,6 @@
-// SuffixAutomaton: every substring of a text that grows token by token, in memory and time proportional to its length (Blumer
-// et al. 1985). It knows the longest end of the text that occurs earlier in it too, and where.
+// SuffixAutomaton: every substring of a text that grows token by token, in memory and time proportional to
+// its length (Blumer et al. 1985). It knows the longest end of the text that occurs earlier in it too, and
+// where.
 //
 // About 100 bytes a token. One thread at a time; texts of up to 2^30 tokens.
 #pragma once

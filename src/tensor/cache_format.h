@@ -37,8 +37,8 @@ struct CacheFormat {
   constexpr CacheFormat(DType element)
       : dtype(element) {}  // A dtype is a format: elements of it, one after the other.
 
-  // The first `num_coded` columns as e4m3 with e8m0 scales, the rest as bf16: window rows and entries. Rows of whole 16 bytes, what a
-  // device loads at once.
+  // The first `num_coded` columns as e4m3 with e8m0 scales, the rest as bf16: window rows and entries. Rows
+  // of whole 16 bytes, what a device loads at once.
   static constexpr CacheFormat Fp8(int64_t num_coded, int64_t group) {
     return Coded(CacheCode::kE4m3, CacheScale::kE8m0, num_coded, group, 16);
   }

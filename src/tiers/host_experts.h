@@ -1,9 +1,10 @@
-// HostExperts: routed experts that stay in host memory, multiplied there for a device that does the rest of the layer.
+// HostExperts: routed experts that stay in host memory, multiplied there for a device that does the rest of
+// the layer.
 //
-// Device and host meet in memory that both see, without a launch, a call or a wait in between. The device writes tokens, choices and
-// weights to a payload, and the number of its request to `asked`. A thread of the host watches it and
-// multiplies, by op expert_terms of a backend of the host, on that backend's threads. It writes the terms to
-// the payload, and the number to `answered`. The device waits for it as long as it likes.
+// Device and host meet in memory that both see, without a launch, a call or a wait in between. The device
+// writes tokens, choices and weights to a payload, and the number of its request to `asked`. A thread of the
+// host watches it and multiplies, by op expert_terms of a backend of the host, on that backend's threads. It
+// writes the terms to the payload, and the number to `answered`. The device waits for it as long as it likes.
 //
 // A term is the result of the host's backend. It has the same bits from run to run, for any number of threads
 // and with any other requests.
@@ -64,7 +65,8 @@ struct HostExpertsCounters {
 
 class HostExperts {
  public:
-  // Rows of a request at most. Four times as many would make a prompt read experts a quarter as often; no GPU has run that yet.
+  // Rows of a request at most. Four times as many would make a prompt read experts a quarter as often; no GPU
+  // has run that yet.
   static constexpr int64_t kMaxRows = 512;
 
   // Unimplemented without op expert_terms; the errors of `allocate`.

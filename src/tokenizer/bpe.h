@@ -26,8 +26,8 @@ class Bpe {
   // outside of the vocabulary.
   static Result<Bpe> Create(const Vocabulary& vocabulary, const std::vector<MergeRule>& merges);
 
-  // Appends the ids of `piece` (any bytes, below 2^31 of them). O(n^2) with a small constant for short pieces,
-  // O(n log n) for long ones.
+  // Appends the ids of `piece` (any bytes, below 2^31 of them). O(n^2) with a small constant for short
+  // pieces, O(n log n) for long ones.
   void Encode(std::string_view piece, std::vector<TokenId>* ids) const;
 
   Merge Find(TokenId left, TokenId right) const;

@@ -12,7 +12,8 @@ namespace dsv4::tokenizer {
 // The UTF-8 text of the character that stands for `byte`.
 std::string ByteToAlphabet(unsigned char byte);
 
-// The bytes that `text` (well-formed UTF-8) stands for; nullopt when one of its characters stands for no byte.
+// The bytes that `text` (well-formed UTF-8) stands for; nullopt when one of its characters stands for no
+// byte.
 std::optional<std::string> AlphabetToBytes(std::string_view text);
 
 }  // namespace dsv4::tokenizer

@@ -26,8 +26,8 @@ class Vocabulary {
   // The same among the base tokens alone.
   std::optional<TokenId> FindBase(std::string_view alphabet_text) const;
 
-  // The bytes that `id` decodes to; empty when no token has this id, whatever its value. The view lives as long as the
-  // vocabulary.
+  // The bytes that `id` decodes to; empty when no token has this id, whatever its value. The view lives as
+  // long as the vocabulary.
   std::string_view Bytes(TokenId id) const {
     return IsDefined(id) ? std::string_view(bytes_[Index(id)]) : "";
   }

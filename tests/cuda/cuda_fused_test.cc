@@ -147,7 +147,8 @@ TEST(CudaFused, TheIndexersListsNeedNoSorting) {
   }
 }
 
-// Norm, rotation, rounding and storing of a row, as the keys of a layer take them; rows of one block's width and of several.
+// Norm, rotation, rounding and storing of a row, as the keys of a layer take them; rows of one block's width
+// and of several.
 TEST(CudaFused, StepsOfARow) {
   constexpr int64_t kFrequencies = 32;
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
@@ -231,7 +232,8 @@ TEST(CudaFused, StepsOfHeads) {
   }
 }
 
-// A token that completes an entry of four: pooled, normed, rotated, rounded and stored beside the rings' new rows.
+// A token that completes an entry of four: pooled, normed, rotated, rounded and stored beside the rings' new
+// rows.
 TEST(CudaFused, AnEntryAndItsRow) {
   constexpr int64_t kRatio = 4;
   constexpr int64_t kFrequencies = 32;

@@ -1,5 +1,5 @@
-// DeviceMirror: runs the ops of a device backend on operands in host memory, so that tests written for host backends judge
-// it too.
+// DeviceMirror: runs the ops of a device backend on operands in host memory, so that tests written for host
+// backends judge it too.
 //
 // For each op the memory of every operand goes to the device as it is, surrounded by guards. Rows keep their
 // gaps, rings and pages their poison. Operands that share memory on the host share it there. Weights go

@@ -1,4 +1,5 @@
-// Models of the release's shape without numbers, for tests and benchmarks of what the host does (null_runtime.cc).
+// Models of the release's shape without numbers, for tests and benchmarks of what the host does
+// (null_runtime.cc).
 #pragma once
 
 #include <algorithm>

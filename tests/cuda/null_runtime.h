@@ -26,8 +26,9 @@ extern std::atomic<uint64_t> idle_pool_bytes;
 inline constexpr size_t kCountedCopy = 4096;
 extern std::atomic<int64_t> copied_to_device;
 
-// The device that it says it has: an H200 unless a test changes it before a backend is made. Launches with more shared memory are refused, as
-// a device refuses them, and so are those with more than their kernel was allowed last.
+// The device that it says it has: an H200 unless a test changes it before a backend is made. Launches with
+// more shared memory are refused, as a device refuses them, and so are those with more than their kernel was
+// allowed last.
 struct DeviceSaid {
   int capability = 90;  // 90 is 9.0.
   int code = 90;        // Capability that its code was compiled for.

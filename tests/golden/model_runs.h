@@ -37,9 +37,9 @@ struct ModelParts {
 };
 ModelParts LoadParts(const std::string& golden, model::Numerics numerics, bool drafter = false);
 
-// The backends that the goldens judge: "reference" and the CPU backend on every tier of this machine, "cpu_scalar",
-// "cpu_avx2", ... (golden_backends.cc); in the GPU's build of these tests "cuda" (tests/cuda/golden_backends.cc). Names
-// serve as names of tests. "reference" can always be made.
+// The backends that the goldens judge: "reference" and the CPU backend on every tier of this machine,
+// "cpu_scalar", "cpu_avx2", ... (golden_backends.cc); in the GPU's build of these tests "cuda"
+// (tests/cuda/golden_backends.cc). Names serve as names of tests. "reference" can always be made.
 std::vector<std::string> GoldenBackends();
 ops::Backend MakeGoldenBackend(const std::string& name, int num_threads = 2);
 // The same for ops on operands in host memory.

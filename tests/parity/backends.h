@@ -1,4 +1,5 @@
-// How parity tests run an op: on the reference with one thread, which is the judge, and on every other backend present.
+// How parity tests run an op: on the reference with one thread, which is the judge, and on every other
+// backend present.
 #pragma once
 
 #include <functional>
@@ -29,7 +30,8 @@ const std::vector<FastBackend>& FastBackends();
 // Outputs that a fast backend's are compared with: the judge's bits, or by the test, within a bound.
 enum class FastOutputs { kSameBits, kBounded };
 
-// Outputs of the judge and, if bounded, of the fast backends. A test that asks for them and never looks fails.
+// Outputs of the judge and, if bounded, of the fast backends. A test that asks for them and never looks
+// fails.
 class Runs : public std::vector<TestTensor> {
  public:
   struct Fast {
@@ -57,18 +59,19 @@ class Runs : public std::vector<TestTensor> {
 // Fast backends that have none of the latter are left out.
 enum class OpsUsed { kOfEveryModel, kOfShards };
 
-// Calls `run`, which makes fresh outputs, runs one op and returns the outputs, on every backend, on the judge twice.
-// Expects intact guards everywhere, and equal bits as said above.
+// Calls `run`, which makes fresh outputs, runs one op and returns the outputs, on every backend, on the judge
+// twice. Expects intact guards everywhere, and equal bits as said above.
 using RunOp = std::function<std::vector<TestTensor>(const ops::Backend&)>;
 Runs RunOnAll(const RunOp& run, FastOutputs fast = FastOutputs::kSameBits,
               OpsUsed ops = OpsUsed::kOfEveryModel);
 
-// Roundings that an fp32 sum of `num_terms` products may go through: every tier adds in at least sixteen chains, and 32
-// more for joining them.
+// Roundings that an fp32 sum of `num_terms` products may go through: every tier adds in at least sixteen
+// chains, and 32 more for joining them.
 double SumDepth(int64_t num_terms);
 
-// Expects output `index` of every fast backend to lie within ExpectRounded's bound plus the error of fp32 sums: SumDepth
-// roundings of values up to `magnitudes`, plus `slack` (may be empty) for what else the op may do.
+// Expects output `index` of every fast backend to lie within ExpectRounded's bound plus the error of fp32
+// sums: SumDepth roundings of values up to `magnitudes`, plus `slack` (may be empty) for what else the op may
+// do.
 void ExpectFast(const Runs& runs, size_t index, DType dtype, std::span<const double> want,
                 std::span<const double> magnitudes, int64_t num_terms, const std::string& what,
                 std::span<const double> slack = {});

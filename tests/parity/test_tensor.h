@@ -72,7 +72,8 @@ class Random {
 // a double sum. Where the value passes through fp32 on its way to bf16, fp32's own step is added.
 double RoundingBound(DType dtype, double exact, double magnitude);
 
-// Expects |got - want| <= RoundingBound everywhere; reports the worst place. `magnitudes` may be empty: then |want|.
+// Expects |got - want| <= RoundingBound everywhere; reports the worst place. `magnitudes` may be empty: then
+// |want|.
 void ExpectRounded(DType dtype, std::span<const double> got, std::span<const double> want,
                    std::span<const double> magnitudes, const std::string& what);
 

@@ -68,7 +68,8 @@ class MemoryContext final : public ops::OpContext {
   Memory& memory_;
 };
 
-// Loads the model on all ranks, calls work(model) on rank 0 while the others follow, and expects a clean end of all.
+// Loads the model on all ranks, calls work(model) on rank 0 while the others follow, and expects a clean end
+// of all.
 inline void RunModel(const RanksRun& run, const std::function<void(model::Model&)>& work) {
   if (run.num_ranks == 1) {
     auto model = LoadRank(run, MakeGoldenBackend(run.backend, 1), run.options);

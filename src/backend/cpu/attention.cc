@@ -360,8 +360,8 @@ class Group {
   // Columns [begin, end) of the outputs.
   void Values(int64_t begin, int64_t end) {
     if (begin >= end) return;
-    // Entries are taken so many at a time; a query's runs start with the first, so that no sum depends on it. The window's runs
-    // start with each query's own first slot, so it is one block.
+    // Entries are taken so many at a time; a query's runs start with the first, so that no sum depends on it.
+    // The window's runs start with each query's own first slot, so it is one block.
     constexpr int64_t kEntriesPerBlock = 2 * kPanelRun;
     if (!has_window()) {  // Values of the window come first.
       for (int64_t row = 0; row < NumRows(); ++row)
@@ -393,7 +393,8 @@ class Group {
     if (begin == end) return;
     PartScratch& memory = ThisThread();
     const int64_t num_panels = (end - begin + panels_.lanes - 1) / panels_.lanes;
-    // A line more, so that the panels' first lines, which are written one after the other, are of different sets of the cache.
+    // A line more, so that the panels' first lines, which are written one after the other, are of different
+    // sets of the cache.
     const int64_t panel_bytes = panels_.PanelBytes(last - first) + panels_.StepBytes();
     uint8_t* const values = memory.values.Get(num_panels * panel_bytes);
     panels_.pack_columns(segment.rows.data() + first, last - first, bf16_, begin, end - begin, values,

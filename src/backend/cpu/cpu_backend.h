@@ -24,13 +24,14 @@ struct CpuOptions {
   std::optional<cpu::Isa> isa = {};  // Default: DSV4_CPU_ISA, else the best tier of this machine.
   std::vector<std::vector<int>> cpus_of_nodes = {};    // As ThreadPoolOptions.
   std::optional<std::chrono::microseconds> spin = {};  // The same, where DSV4_SPIN_US says nothing.
-  // Is told which bytes of experts are multiplied next, in order, before they are touched; returns at once. False: it has no use for that,
-  // since all are in memory. May be empty, as the ranges may, which asks just that.
+  // Is told which bytes of experts are multiplied next, in order, before they are touched; returns at once.
+  // False: it has no use for that, since all are in memory. May be empty, as the ranges may, which asks just
+  // that.
   std::function<bool(std::span<const std::span<const std::byte>>)> will_read = {};
 };
 
-// The name is "cpu" and the tier: "cpu (avx512bf16)". Threads spin for DSV4_SPIN_US before they sleep. Errors: as ChooseIsa;
-// InvalidArgument when DSV4_SPIN_US is not a number of microseconds.
+// The name is "cpu" and the tier: "cpu (avx512bf16)". Threads spin for DSV4_SPIN_US before they sleep.
+// Errors: as ChooseIsa; InvalidArgument when DSV4_SPIN_US is not a number of microseconds.
 Result<ops::Backend> MakeCpuBackend(const CpuOptions& options);
 
 }  // namespace dsv4::backend

@@ -1,4 +1,5 @@
-// Expert outputs for the tokens that chose them, for the ops that keep these terms and the one that sums them.
+// Expert outputs for the tokens that chose them, for the ops that keep these terms and the one that sums
+// them.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,8 @@ namespace dsv4::backend::reference {
 // numbers that x's dtype holds. Calls come from several threads, in no order.
 using StoreTerm = std::function<void(int64_t assignment, std::span<const float> row)>;
 
-// Takes valid args; ignores their `terms`. OutOfRange names `op` and an index outside the experts, before the first call.
+// Takes valid args; ignores their `terms`. OutOfRange names `op` and an index outside the experts, before the
+// first call.
 Status ForEachTerm(ops::OpContext& context, std::string_view op, const ops::ExpertTermsArgs& args,
                    const StoreTerm& store);
 

@@ -1,5 +1,6 @@
-// compare: our run, op by op, against another run of the same tokens: an external dump, another backend, other numerics. Names
-// the first op past its bound instead of printing two thousand cosines. Field lessons F3 and N9.
+// compare: our run, op by op, against another run of the same tokens: an external dump, another backend,
+// other numerics. Names the first op past its bound instead of printing two thousand cosines. Field lessons
+// F3 and N9.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@ enum class CompareMode : uint8_t {
 
 struct CompareOptions {
   CompareMode mode = CompareMode::kAccumulated;
-  // Both runs are ours and keep the same contracts: with shared inputs only rounding may differ, so the bounds are nearer.
+  // Both runs are ours and keep the same contracts: with shared inputs only rounding may differ, so the
+  // bounds are nearer.
   bool same_contract = false;
   // ||a - b|| / ||b|| of a row that still passes, for every tensor. Absent: 1e-3 accumulated and 1e-4 shared
   // for fp32 runs, 0.2 and 0.02 with bf16 on either side. With bf16 and the same contract, shared bounds are
@@ -31,9 +33,9 @@ struct CompareOptions {
 // The bound of an accumulated comparison without options.bound.
 double AccumulatedBound(bool bf16);
 
-// Runs `tokens` in one prefill, as the other run did. Tensors that only one side has are left out (a dump may hold few).
-// Chosen experts and entries are compared as sets; more than 1 % of rows with another choice
-// (10 % accumulated with bf16) are past the bound. What store_rows wrote is read back, whatever the other run has.
+// Runs `tokens` in one prefill, as the other run did. Tensors that only one side has are left out (a dump may
+// hold few). Chosen experts and entries are compared as sets; more than 1 % of rows with another choice (10 %
+// accumulated with bf16) are past the bound. What store_rows wrote is read back, whatever the other run has.
 // Errors: InvalidArgument when nothing can be compared, or a tensor's rows have another size; the model's.
 Result<CheckReport> CheckCompare(const Subject& subject, std::span<const int32_t> tokens, TensorSource& other,
                                  const CompareOptions& options);

@@ -1,4 +1,5 @@
-// StrayLayers: statistics of each module over the layers, and the one layer that does not go along with the others.
+// StrayLayers: statistics of each module over the layers, and the one layer that does not go along with the
+// others.
 //
 // A file that was converted, repaired or exchanged in part keeps the shapes and the magnitudes of its
 // tensors. But layers that were trained together resemble each other. They agree in size, in the sign of a

@@ -22,9 +22,9 @@ struct VisibleOptions {
   std::optional<int64_t> position;  // Shown; the last without it. All positions are checked in any case.
 };
 
-// Runs one prefill of `tokens` (at most one pass of the model, ModelOptions::max_chunk_tokens). The indexer's choice is checked
-// as well: its scores computed anew, its best top_k compared with what it chose. Errors: OutOfRange for a layer or position
-// that does not exist, the model's.
+// Runs one prefill of `tokens` (at most one pass of the model, ModelOptions::max_chunk_tokens). The indexer's
+// choice is checked as well: its scores computed anew, its best top_k compared with what it chose. Errors:
+// OutOfRange for a layer or position that does not exist, the model's.
 Result<CheckReport> CheckVisible(const Subject& subject, std::span<const int32_t> tokens,
                                  const VisibleOptions& options);
 

@@ -1,6 +1,7 @@
-// The report as one page that people would rather look at than read: verdicts on top, then every check with its figures
-// drawn. It needs no network, no script and no other file, follows the reader's light or dark setting, prints, and fits a
-// phone. All of it is in the text and JSON reports too, but for the drawings, whose numbers stand in tables below them.
+// The report as one page that people would rather look at than read: verdicts on top, then every check with
+// its figures drawn. It needs no network, no script and no other file, follows the reader's light or dark
+// setting, prints, and fits a phone. All of it is in the text and JSON reports too, but for the drawings,
+// whose numbers stand in tables below them.
 #pragma once
 
 #include <string>

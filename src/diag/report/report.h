@@ -53,10 +53,11 @@ struct CheckReport {
 };
 
 std::string ToText(const CheckReport& report);
-// One line, what came of all of them: "nothing found: 8 checks passed, 1 not applicable (compare)"; the checks with findings, where the first lies and what to
-// do next.
+// One line, what came of all of them: "nothing found: 8 checks passed, 1 not applicable (compare)"; the
+// checks with findings, where the first lies and what to do next.
 std::string Summary(const std::vector<CheckReport>& reports);
-// One JSON document: {"checks": [{check, verdict, headline, place?, evidence, tables, rules_out, next_step, ends_run}]}.
+// One JSON document: {"checks": [{check, verdict, headline, place?, evidence, tables, rules_out, next_step,
+// ends_run}]}.
 std::string ToJson(const std::vector<CheckReport>& reports);
 
 // 0 when no report is a finding, else 1.

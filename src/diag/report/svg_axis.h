@@ -17,7 +17,8 @@ class Axis {
  public:
   // Covers every finite value; a logarithmic axis whole decades of the positive ones. Without any: 0..1.
   static Axis Linear(std::span<const double> values, int max_ticks);
-  // Has an edge below for zeros and negative values if there are some, as both kinds have one above for infinity and NaN.
+  // Has an edge below for zeros and negative values if there are some, as both kinds have one above for
+  // infinity and NaN.
   static Axis Log(std::span<const double> values, int max_ticks);
 
   // 0..1, also for values that only an edge can show.

@@ -15,7 +15,8 @@ struct PromptPiece {
   int64_t tokens = 0;  // and of them those that the step is to read, at least one.
 };
 
-// Whether a piece is of more than `few` tokens, and leaves none or more than `few`; of a prompt that has no more left, any.
+// Whether a piece is of more than `few` tokens, and leaves none or more than `few`; of a prompt that has no
+// more left, any.
 bool IsLargePiece(const PromptPiece& piece, int64_t few);
 
 // Changes the pieces of a step so that all are large. Together they have no more tokens than before, but the

@@ -1,4 +1,5 @@
-// Structural tags, as xgrammar, vLLM and SGLang take them: free text in which some openings must be followed by content of a form.
+// Structural tags, as xgrammar, vLLM and SGLang take them: free text in which some openings must be followed
+// by content of a form.
 //
 //   {"type": "structural_tag", "format": F}                                        the newer form
 //   {"structures": [{"begin": B, "schema": S, "end": E}, ...], "triggers": [T]}    the older one, with `type` or without

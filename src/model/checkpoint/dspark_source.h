@@ -8,7 +8,8 @@
 
 namespace dsv4::model {
 
-// A folder of this name in the model's directory may have a drafter of its own: a config.json with the dspark_* keys, and its tensors.
+// A folder of this name in the model's directory may have a drafter of its own: a config.json with the
+// dspark_* keys, and its tensors.
 inline constexpr const char* kDsparkFolder = "dspark";
 
 struct DsparkSource {

@@ -38,7 +38,8 @@ class FaultList {
   std::vector<std::string> named_;
 };
 
-// The spellings of one row and the one this checkpoint was last seen to use, tried first and quoted in errors.
+// The spellings of one row and the one this checkpoint was last seen to use, tried first and quoted in
+// errors.
 struct Spelling {
   std::vector<std::string> names;
   std::optional<size_t> used;
@@ -496,7 +497,8 @@ class Resolver {
                     fmt::join(parts, ", ")));
   }
 
-  // quantization.md 8, check 5. The tensors describe themselves; a config that says otherwise is worth a line, not a refusal.
+  // quantization.md 8, check 5. The tensors describe themselves; a config that says otherwise is worth a
+  // line, not a refusal.
   void CompareWithConfig(ResolvedCheckpoint& resolved) const {
     FaultList not_promised;
     FaultList not_kept;

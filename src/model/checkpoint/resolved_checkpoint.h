@@ -20,8 +20,8 @@
 
 namespace dsv4::model {
 
-// One row of the table, found. `linear` for kLinear and kEmbedding rows, `tensor` for the others; empty when the layer
-// has no such tensor.
+// One row of the table, found. `linear` for kLinear and kEmbedding rows, `tensor` for the others; empty when
+// the layer has no such tensor.
 struct ResolvedTensor {
   StoredLinear linear;
   const io::StoredTensor* tensor = nullptr;
@@ -46,8 +46,9 @@ struct ResolvedCheckpoint {
   std::array<ResolvedTensor, kNumTensorIds> model;
   std::vector<ResolvedLayer> layers;
   bool head_is_tied = false;  // There is no head tensor; the embedding serves.
-  // The MTP block, with its kMtp* tensors and its own kNorm and kHcHead*; nullopt, and why, where the checkpoint has none, or no whole one.
-  // No error: it is needed for drafts alone. Its tensors are among the skipped ones too, as far as the model is concerned.
+  // The MTP block, with its kMtp* tensors and its own kNorm and kHcHead*; nullopt, and why, where the
+  // checkpoint has none, or no whole one. No error: it is needed for drafts alone. Its tensors are among the
+  // skipped ones too, as far as the model is concerned.
   std::optional<ResolvedLayer> mtp;
   std::string no_mtp;
 
@@ -64,8 +65,8 @@ struct ResolvedCheckpoint {
   const ResolvedTensor& operator[](TensorId id) const { return model[static_cast<size_t>(id)]; }
 };
 
-// InvalidArgument counts the missing, extra and misshapen tensors and names the first few of each. The result borrows
-// from the checkpoint.
+// InvalidArgument counts the missing, extra and misshapen tensors and names the first few of each. The result
+// borrows from the checkpoint.
 Result<ResolvedCheckpoint> ResolveCheckpoint(const io::Checkpoint& checkpoint, const ModelConfig& config);
 
 // A DSpark drafter: mtp.0, mtp.1 and so on, the first with main_proj and main_norm, the last with the heads.

@@ -125,11 +125,12 @@ struct MtpWeights {
   TensorView norm;  // F32 [D]
 };
 
-// A DSpark drafter: blocks of tokens from what the trunk's last layers leave (model/graph/dspark.h). Embedding and head are the model's. Shards
-// divide its layers as they do the model's.
+// A DSpark drafter: blocks of tokens from what the trunk's last layers leave (model/graph/dspark.h).
+// Embedding and head are the model's. Shards divide its layers as they do the model's.
 struct DsparkWeights {
   DsparkConfig config;
-  // Mixes the streams of a tapped layer to their mean: a hyper-connection's head whose sigmoids are 0, to be run with hc_eps 1/H.
+  // Mixes the streams of a tapped layer to their mean: a hyper-connection's head whose sigmoids are 0, to be
+  // run with hc_eps 1/H.
   HyperConnectionWeights tap;
   Weight main_proj;      // [D, D * tapped layers]
   TensorView main_norm;  // F32 [D]
@@ -188,7 +189,8 @@ struct LoadProgress {
 
 struct LoadOptions {
   Numerics numerics = Numerics::kRelease;
-  // Loads only the first layers; the rest are checked by header alone. Beyond num_hidden_layers is InvalidArgument.
+  // Loads only the first layers; the rest are checked by header alone. Beyond num_hidden_layers is
+  // InvalidArgument.
   std::optional<int64_t> max_layers;
   // Loads the MTP block too, if the checkpoint has a whole one and all layers are loaded.
   bool mtp = false;
@@ -200,12 +202,14 @@ struct LoadOptions {
   // Loads the part of this rank; the rest is checked by header alone, and no byte of it is read.
   Placement placement;
   int rank = 0;
-  // Called with what has been loaded so far when all but the layers is there, and after every layer. May be empty.
+  // Called with what has been loaded so far when all but the layers is there, and after every layer. May be
+  // empty.
   std::function<Status(ModelWeights&)> loaded;
   // Whether `loaded` reads the numbers, which are not read again. The next layer's are then brought from disk
   // meanwhile (io/read_ahead.h). A checkpoint may drop them after (Checkpoint::Release).
   bool numbers_pass = false;
-  // Routed experts stay in their files, which are larger than memory: of them only scales are read, to be checked.
+  // Routed experts stay in their files, which are larger than memory: of them only scales are read, to be
+  // checked.
   bool experts_from_disk = false;
   // No number is fetched, read or checked; what would be copied has its size and no numbers.
   bool sizes_only = false;
@@ -215,10 +219,11 @@ struct LoadOptions {
   std::function<Status(const LoadProgress&)> progress;
 };
 
-// Resolves every tensor of the table (tensor_rows.h) in the checkpoint, validates formats and scales, and fills the
-// structs. Missing, extra or misshapen tensors, NaN scales and expert ids out of range are errors that name the tensor.
-// Weight::activation is kFp8Block in front of FP8 and MXFP4 linears with Numerics::kRelease, except for wo_a, the
-// compressors, the router and the head; otherwise kNone. InvalidArgument also for more stages than layers.
+// Resolves every tensor of the table (tensor_rows.h) in the checkpoint, validates formats and scales, and
+// fills the structs. Missing, extra or misshapen tensors, NaN scales and expert ids out of range are errors
+// that name the tensor. Weight::activation is kFp8Block in front of FP8 and MXFP4 linears with
+// Numerics::kRelease, except for wo_a, the compressors, the router and the head; otherwise kNone.
+// InvalidArgument also for more stages than layers.
 Result<ModelWeights> LoadWeights(std::shared_ptr<const io::Checkpoint> checkpoint, const ModelConfig& config,
                                  const LoadOptions& options);
 

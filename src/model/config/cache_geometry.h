@@ -1,4 +1,5 @@
-// The cache a configuration asks for, as kv lays it out. Needs no weights, so `inspect` can plan memory from headers.
+// The cache a configuration asks for, as kv lays it out. Needs no weights, so `inspect` can plan memory from
+// headers.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,8 @@
 
 namespace dsv4::model {
 
-// How rows are kept that release numerics round before they are stored: as the codes that they were rounded to, or widened to BF16. Either
-// way they are the same numbers.
+// How rows are kept that release numerics round before they are stored: as the codes that they were rounded
+// to, or widened to BF16. Either way they are the same numbers.
 enum class CacheRows : uint8_t { kPacked, kWide };
 
 // Cache of layers whose states are counted in this order; one that reads another's entries keeps none. Plain

@@ -1,7 +1,7 @@
-// LayerPlan: the one description of a layer: what it does, and whose rows of a sequence's state it reads and writes. The room of an
-// architecture (model/arch) makes the plans from config.json, and they are checked once. The graph, the cache's layout, placement, loader,
-// converter, diagnosis and reports ask the plan and nothing else. So the graph runs any list of plans: a stage's layers, or blocks that
-// follow the trunk.
+// LayerPlan: the one description of a layer: what it does, and whose rows of a sequence's state it reads and
+// writes. The room of an architecture (model/arch) makes the plans from config.json, and they are checked
+// once. The graph, the cache's layout, placement, loader, converter, diagnosis and reports ask the plan and
+// nothing else. So the graph runs any list of plans: a stage's layers, or blocks that follow the trunk.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,9 @@ enum class RopeKind : uint8_t { kPlain, kCompressed };
 
 struct LayerPlan {
   int number = -1;  // In the model, as errors, observers and checkpoints count.
-  // The owners of rows, as layers of a sequence's state (kv/cache_layout.h). In the plans of a whole model they are numbers of layers; in
-  // those of a stage they count from its first layer. A layer that is its own owner makes the rows; -1 reads none.
+  // The owners of rows, as layers of a sequence's state (kv/cache_layout.h). In the plans of a whole model
+  // they are numbers of layers; in those of a stage they count from its first layer. A layer that is its own
+  // owner makes the rows; -1 reads none.
   int window = 0;    // Its own.
   int entries = -1;  // Compressed entries that its queries read.
   int keys = -1;     // Indexer keys that it scores.
@@ -59,7 +60,8 @@ struct LayerPlan {
   // Rows of a block of a drafter. Each sequence's rows are a block: all see one another and the window in
   // front of the first.
   int64_t block_rows = 0;
-  // Routed experts of a drafter's layer and how many a token takes, where they are not the model's; 0: they are.
+  // Routed experts of a drafter's layer and how many a token takes, where they are not the model's; 0: they
+  // are.
   int64_t num_experts = 0;
   int64_t experts_per_token = 0;
 
@@ -85,7 +87,8 @@ std::string_view AttentionName(const LayerPlan& plan);
 // Every field as text: two plans have the same text when they are equal.
 std::string Facts(const LayerPlan& plan);
 
-// The plan of a block that follows `state_layer` layers of a state: a window of its own, and experts by score.
+// The plan of a block that follows `state_layer` layers of a state: a window of its own, and experts by
+// score.
 LayerPlan BlockPlan(int number, int state_layer);
 
 // Whether the plans of a whole model fit together. Numbers and windows count up. Owners are makers and no
@@ -93,7 +96,8 @@ LayerPlan BlockPlan(int number, int state_layer);
 // last layer to choose, and candidates are of layers that choose. `what` names the document in errors.
 Status CheckPlans(std::span<const LayerPlan> plans, std::string_view what);
 
-// The same layers as a stage that begins with `layers.begin` counts them. No layer reads rows of a layer outside.
+// The same layers as a stage that begins with `layers.begin` counts them. No layer reads rows of a layer
+// outside.
 std::vector<LayerPlan> PlansOfStage(std::span<const LayerPlan> plans, const Range& layers);
 
 // Whether a stage may begin with layer `begin`: no layer from there on reads rows of one before.

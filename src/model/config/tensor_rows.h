@@ -1,5 +1,5 @@
-// TensorRow: one tensor that a checkpoint holds: its names in all dialects, its shape and kind, and which layers have it. The table of a model
-// is its architecture's (model/arch).
+// TensorRow: one tensor that a checkpoint holds: its names in all dialects, its shape and kind, and which
+// layers have it. The table of a model is its architecture's (model/arch).
 //
 // A name is a pattern: "{attn|self_attn}.{wq_a|q_a_proj}" stands for every combination of one choice per
 // group. The first choices spell the release's name, the last ones transformers'. The names that
@@ -126,7 +126,8 @@ const TensorRow& RowOf(const ModelConfig& config, TensorId id);
 // Whether the model's table has the tensor at all.
 bool HasRow(const ModelConfig& config, TensorId id);
 
-// Whether a layer must have the row's tensor. Not for the rows of no layer, of drafters, kFusedExperts and kVision.
+// Whether a layer must have the row's tensor. Not for the rows of no layer, of drafters, kFusedExperts and
+// kVision.
 bool LayerHas(const TensorRow& row, const LayerPlan& layer);
 
 // Whether the MTP block has the row's tensor. It has those of a layer with a window and experts by score, its

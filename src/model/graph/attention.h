@@ -8,8 +8,9 @@
 
 namespace dsv4::model {
 
-// u [n, D], normed, gives [n, D], or what of it belongs to streams that are here (StepContext::own_rows). Appends this pass's rows to the sequences.
-// A layer that chooses among its entries leaves its choice in `state`; one that uses another's takes it from there.
+// u [n, D], normed, gives [n, D], or what of it belongs to streams that are here (StepContext::own_rows).
+// Appends this pass's rows to the sequences. A layer that chooses among its entries leaves its choice in
+// `state`; one that uses another's takes it from there.
 Result<TensorView> Attention(const LayerStep& step, const LayerWeights& weights, const TensorView& u,
                              TrunkState& state);
 

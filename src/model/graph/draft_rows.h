@@ -17,7 +17,8 @@ namespace dsv4::model {
 struct DraftRow {
   kv::SequenceState* state = nullptr;  // Between BeginDraft and EndDraft.
   int32_t token = 0;                   // At position state->length(), not yet read.
-  // How the tokens behind it are chosen: one for every token that is drafted. None: the slots in front are made, and that is all.
+  // How the tokens behind it are chosen: one for every token that is drafted. None: the slots in front are
+  // made, and that is all.
   std::span<const sampling::ChoiceParams> choices;
   float* logits = nullptr;  // Written here unless null: host [choices.size(), vocab_size].
   // Chances of a DSpark drafter: that the draft at each position is accepted if those before it were; host
@@ -46,7 +47,8 @@ class DraftShards {
                             int64_t size) const;
   // [n, head's part of the vocabulary] of this shard to [n, vocab_size].
   Result<TensorView> GatherLogits(const LayerStep& step, const TensorView& part) const;
-  // Rank 0's `tokens` [num_rows] to all shards. Those of the rows that are here, [NumHere(num_rows)]: in `ids`, where there are other shards.
+  // Rank 0's `tokens` [num_rows] to all shards. Those of the rows that are here, [NumHere(num_rows)]: in
+  // `ids`, where there are other shards.
   Result<TensorView> Share(const LayerStep& step, const TensorView& tokens, const TensorView& ids) const;
   // Whether this rank chooses.
   bool chooses() const { return chooses_; }
@@ -86,8 +88,8 @@ int64_t NumRows(std::span<const Range> ranges);
 // [kept.plan.num_tokens, width].
 Result<TensorView> GatherKept(const StepContext& context, const KeptRows& kept, const TensorView& mine);
 
-// The first stage drafts. Brings rows there that `stage` has, which gives them as `mine`: a tensor of `shape`, which both know. Called by both,
-// and by others for nothing.
+// The first stage drafts. Brings rows there that `stage` has, which gives them as `mine`: a tensor of
+// `shape`, which both know. Called by both, and by others for nothing.
 Result<TensorView> BringToFirstStage(const StepContext& context, const Graph& graph, int stage,
                                      const TensorView& mine, const Shape& shape);
 

@@ -1,12 +1,15 @@
-// The DSpark drafter: blocks of tokens, a block at a time, from what some of the model's layers leave (docs/speculation.md).
+// The DSpark drafter: blocks of tokens, a block at a time, from what some of the model's layers leave
+// (docs/speculation.md).
 //
-// Taps are the mean over the residual streams behind chosen layers. Projected and normed they are one row a token, main_x. It enters the
-// stages as rows of their windows, the slots, and as nothing else. A pass of the model leaves its taps in a ring; slots are made of them in
-// blocks, or when a draft wants them (draft_rows.h).
+// Taps are the mean over the residual streams behind chosen layers. Projected and normed they are one row a
+// token, main_x. It enters the stages as rows of their windows, the slots, and as nothing else. A pass of the
+// model leaves its taps in a ring; slots are made of them in blocks, or when a draft wants them
+// (draft_rows.h).
 //
-// A draft is one pass of the stages over a block: the token that is known and has not been read, and noise behind it. All rows of the block see one
-// another and the window in front of it. Their window rows lie behind the sequence's end, where the next pass writes its own. The head gives
-// each row's logits; the Markov head adds to them, row by row, what the token in front says.
+// A draft is one pass of the stages over a block: the token that is known and has not been read, and noise
+// behind it. All rows of the block see one another and the window in front of it. Their window rows lie
+// behind the sequence's end, where the next pass writes its own. The head gives each row's logits; the Markov
+// head adds to them, row by row, what the token in front says.
 #pragma once
 
 #include <cstdint>

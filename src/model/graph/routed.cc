@@ -67,7 +67,8 @@ Result<TensorView> Column(const LayerStep& step, DType dtype, const std::vector<
   return column;
 }
 
-// y = the sums of all ranks' rows [terms, D], which belong to the rows `targets` of y: in order of rank, then as they stand.
+// y = the sums of all ranks' rows [terms, D], which belong to the rows `targets` of y: in order of rank, then
+// as they stand.
 Status SumAll(const LayerStep& step, const TensorView& rows, std::vector<int32_t> targets,
               const TensorView& y) {
   const Shards& shards = step.context().expert_shards;

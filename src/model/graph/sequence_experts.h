@@ -1,5 +1,5 @@
-// Expert parallelism beside data-parallel attention (Placement::divide_sequences): tokens go to the shards of their experts (dispatch), and
-// the expert outputs come back (combine).
+// Expert parallelism beside data-parallel attention (Placement::divide_sequences): tokens go to the shards of
+// their experts (dispatch), and the expert outputs come back (combine).
 #pragma once
 
 #include <functional>

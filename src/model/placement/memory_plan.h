@@ -1,5 +1,5 @@
-// MemoryPlan: what a model, its sequences and a step occupy on a device that everything is copied to, known before anything
-// is copied.
+// MemoryPlan: what a model, its sequences and a step occupy on a device that everything is copied to, known
+// before anything is copied.
 //
 // Nothing is estimated. The model is made, and runs its largest pass, on a backend that computes nothing and
 // only counts its memory. Memory that the ops of a backend allocate for themselves is not in the plan; the
@@ -59,7 +59,8 @@ std::string MemoryTable(const MemoryPlan& plan, const DeviceRoom& room);
 int64_t LongestContext(const ModelConfig& config, const ModelOptions& options, const MemoryPlan& plan,
                        int64_t usable);
 
-// ResourceExhausted when the plan does not fit: the table, and what would fit (fewer tokens, fewer layers, several devices).
+// ResourceExhausted when the plan does not fit: the table, and what would fit (fewer tokens, fewer layers,
+// several devices).
 Status CheckRoom(const ModelConfig& config, const std::shared_ptr<const io::Checkpoint>& checkpoint,
                  const ModelOptions& options, const MemoryPlan& plan, const DeviceRoom& room);
 
@@ -71,8 +72,9 @@ Result<ExpertSplit> FitExperts(const ModelConfig& config,
                                const ModelOptions& options, const MemoryRequest& request,
                                const DeviceRoom& room);
 
-// `split`, whose slots are not decided, with as many as leave room for the rest of the plan, at most one for every cached expert.
-// ResourceExhausted where there is not even room for those of one layer; the errors of PlanMemory.
+// `split`, whose slots are not decided, with as many as leave room for the rest of the plan, at most one for
+// every cached expert. ResourceExhausted where there is not even room for those of one layer; the errors of
+// PlanMemory.
 Result<ExpertSplit> FitSlots(const ModelConfig& config,
                              const std::shared_ptr<const io::Checkpoint>& checkpoint,
                              const ModelOptions& options, const ExpertSplit& split,

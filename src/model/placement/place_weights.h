@@ -1,5 +1,5 @@
-// PlaceLoaded: hands weights to a backend as they are loaded. Linear weights go through its PrepareWeight op; small tensors move to its
-// memory (on the host they stay where they are).
+// PlaceLoaded: hands weights to a backend as they are loaded. Linear weights go through its PrepareWeight op;
+// small tensors move to its memory (on the host they stay where they are).
 #pragma once
 
 #include <vector>

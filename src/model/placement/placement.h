@@ -1,8 +1,9 @@
-// Placement: which rank of a group has which part of a model. docs/scaling-design.md says why and what it costs.
+// Placement: which rank of a group has which part of a model. docs/scaling-design.md says why and what it
+// costs.
 //
-// Ranks form a grid: `num_stages` stages (pipeline parallel), each with the same number of ranks (the shards). A stage has consecutive
-// layers; a shard has a part of every layer of its stage. Rank r is shard r mod num_shards of stage r / num_shards. The first
-// stage also has the embedding and the head.
+// Ranks form a grid: `num_stages` stages (pipeline parallel), each with the same number of ranks (the
+// shards). A stage has consecutive layers; a shard has a part of every layer of its stage. Rank r is shard r
+// mod num_shards of stage r / num_shards. The first stage also has the embedding and the head.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,8 @@
 
 namespace dsv4::model {
 
-// How the shards of a stage divide the routed experts. Attention and the shared expert they divide by columns, or not at all where they
-// divide the sequences.
+// How the shards of a stage divide the routed experts. Attention and the shared expert they divide by
+// columns, or not at all where they divide the sequences.
 enum class ExpertPlacement : uint8_t {
   kById,       // Expert parallel: each has whole experts.
   kByColumns,  // Tensor parallel: each has a part of every expert.
@@ -27,7 +28,8 @@ struct Placement {
   int num_stages = 1;
   int num_shards = 1;  // Shards of every stage.
   ExpertPlacement experts = ExpertPlacement::kById;
-  // Context parallel: whether each shard keeps a part of the compressed entries and indexer keys of a sequence, or all of them.
+  // Context parallel: whether each shard keeps a part of the compressed entries and indexer keys of a
+  // sequence, or all of them.
   bool divide_entries = false;
   // Data-parallel attention: whether each sequence is on one shard, which does all of its layers but the
   // routed experts and the head. Else every shard has a part of every sequence's work.
@@ -47,8 +49,8 @@ Result<Placement> ParsePlacement(std::string_view text, int num_ranks);
 // The same in words that ParsePlacement understands.
 std::string ToString(const Placement& placement);
 
-// Part `part` of `num_parts` of [0, count), cut at multiples of `unit`: as even as that allows, the first ones larger. There may
-// be empty parts.
+// Part `part` of `num_parts` of [0, count), cut at multiples of `unit`: as even as that allows, the first
+// ones larger. There may be empty parts.
 Range PartOf(int64_t count, int64_t unit, int part, int num_parts);
 
 // The same of parts that are as large as `counts` say, one behind the other.

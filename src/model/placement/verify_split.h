@@ -48,7 +48,8 @@ inline constexpr int kMostLoads = 3;  // The first split, another one, and the f
 // Another split has to promise to be so much faster: loading takes much longer than measuring did.
 inline constexpr double kClearlyFaster = 1.1;
 
-// Errors: of the first load and of its steps, and of loading it again. What goes wrong with another split is said, and the first one comes back.
+// Errors: of the first load and of its steps, and of loading it again. What goes wrong with another split is
+// said, and the first one comes back.
 Result<VerifiedSplit> VerifySplit(const SplitPlan& plan, const SplitActions& actions);
 
 }  // namespace dsv4::model

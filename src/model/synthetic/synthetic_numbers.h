@@ -14,8 +14,8 @@
 
 namespace dsv4::model {
 
-// Normal numbers encoded once for every dtype and standard deviation that a set of tensors needs. Immutable after
-// construction, so threads may share it.
+// Normal numbers encoded once for every dtype and standard deviation that a set of tensors needs. Immutable
+// after construction, so threads may share it.
 class CodeTables {
  public:
   explicit CodeTables(std::span<const SyntheticTensor> tensors);

@@ -1,4 +1,5 @@
-// Rules for the pages that ask through a browser: other people's pages must not make a server on this machine or network work.
+// Rules for the pages that ask through a browser: other people's pages must not make a server on this machine
+// or network work.
 #pragma once
 
 #include <span>
@@ -14,8 +15,8 @@ namespace dsv4::server {
 // (DNS rebinding) says its name, which has a dot as all public ones have.
 bool IsAllowedHost(std::string_view host, std::span<const std::string> names);
 
-// Whether a page of the request's Origin may ask: none is said, it is the server's own page, or `allowed` ("*": any). A page of another site that hides its
-// origin may look, but not post.
+// Whether a page of the request's Origin may ask: none is said, it is the server's own page, or `allowed`
+// ("*": any). A page of another site that hides its origin may look, but not post.
 bool IsAllowedOrigin(const HttpRequest& request, std::string_view allowed);
 
 // The name of this machine, as a request may spell it.

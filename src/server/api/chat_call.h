@@ -1,4 +1,5 @@
-// A request to generate, whatever dialect it came in: what every API reads its own fields into, and what becomes of it.
+// A request to generate, whatever dialect it came in: what every API reads its own fields into, and what
+// becomes of it.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +43,8 @@ struct SamplingCall : session::AnswerOptions {
 //   prompt_logprobs, priority, timeout, cache_salt
 void ReadSampling(Fields& fields, SamplingCall& call);
 
-// Reads kv_transfer_params and cache_hit_threshold, by which routers have one server read a prompt and another answer it.
+// Reads kv_transfer_params and cache_hit_threshold, by which routers have one server read a prompt and
+// another answer it.
 void ReadTransfer(Fields& fields, const ServedModel& model, SamplingCall& call);
 
 // The texts that end the answer, by the name that the dialect has for them.

@@ -30,7 +30,8 @@ void ReadLogprobs(Fields& fields, SamplingCall& call) {
   if (wanted) call.num_logprobs = top;
 }
 
-// include_reasoning (vLLM) and reasoning.exclude (OpenRouter): the model reasons, and the answer does not have it.
+// include_reasoning (vLLM) and reasoning.exclude (OpenRouter): the model reasons, and the answer does not
+// have it.
 void ReadShownReasoning(Fields& fields, const chat::JsonValue& body, OpenAiChatRequest& request) {
   fields.Read("include_reasoning", &request.shows_reasoning);
   const chat::JsonValue* const reasoning = body.Find("reasoning");

@@ -25,11 +25,13 @@ using ClientTools = std::map<std::string, ClientTool, std::less<>>;
 // The one parameter of a function that stands for a custom tool.
 inline constexpr std::string_view kCustomInput = "input";
 
-// The model's name of a tool: "namespace__name", with the chat format's mark (ChatProfile::namespace_mark) between them.
+// The model's name of a tool: "namespace__name", with the chat format's mark (ChatProfile::namespace_mark)
+// between them.
 std::string FunctionName(std::string_view mark, std::string_view name_space, std::string_view name);
 
-// Reads a list of tools into call.conversation.tools and call.tool_rules. Functions stay; those of a namespace get its name
-// in front; a custom tool becomes a function of one text. Tools that a server runs are left out, with a line in the log.
+// Reads a list of tools into call.conversation.tools and call.tool_rules. Functions stay; those of a
+// namespace get its name in front; a custom tool becomes a function of one text. Tools that a server runs are
+// left out, with a line in the log.
 // Errors name the field.
 Status ReadResponsesTools(std::string_view mark, const chat::JsonValue& list, ChatCall& call,
                           ClientTools& client_tools);

@@ -63,8 +63,8 @@ class ZlibDecoder final : public BodyDecoder {
   bool whole_ = false;
 };
 
-// By its name "deflate" is what zlib writes, but clients send the bare blocks too (RFC 9110, 8.4.1.2). Two bytes tell: bare blocks do not begin like
-// zlib's head.
+// By its name "deflate" is what zlib writes, but clients send the bare blocks too (RFC 9110, 8.4.1.2). Two
+// bytes tell: bare blocks do not begin like zlib's head.
 class DeflateDecoder final : public BodyDecoder {
  public:
   Status Decode(std::string_view& bytes, std::string& out) override {

@@ -1,4 +1,5 @@
-// HttpServer over Asio: accepts, hands connections on, drains. With connection.cc the files that include Beast and Asio.
+// HttpServer over Asio: accepts, hands connections on, drains. With connection.cc the files that include
+// Beast and Asio.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -320,7 +321,8 @@ void Server::Run(const std::function<void()>& on_stop) {
   shared_.context.run_for(std::chrono::seconds(2));
 }
 
-// With no more connections than the process may have besides what else it opens; it may have as many as the system lets it.
+// With no more connections than the process may have besides what else it opens; it may have as many as the
+// system lets it.
 HttpOptions WithinDescriptors(HttpOptions options) {
   constexpr int64_t kOthers = 128;
   rlimit files = {};

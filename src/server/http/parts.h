@@ -69,7 +69,8 @@ struct Refusal {
   std::string message;
 };
 
-// A line about something that a client can make happen as often as it likes: one in ten seconds, with how often it was.
+// A line about something that a client can make happen as often as it likes: one in ten seconds, with how
+// often it was.
 class RareWarning {
  public:
   void Say(std::string_view what) {

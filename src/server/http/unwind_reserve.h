@@ -1,5 +1,6 @@
-// UnwindReserve: memory for destructors that need some while an exception unwinds, and would end the process without. A part of the HTTP
-// server: Asio's awaitable_thread posts an operation in its destructor, and is destroyed where beginning an operation finds no memory.
+// UnwindReserve: memory for destructors that need some while an exception unwinds, and would end the process
+// without. A part of the HTTP server: Asio's awaitable_thread posts an operation in its destructor, and is
+// destroyed where beginning an operation finds no memory.
 #pragma once
 
 #include <new>

@@ -1,7 +1,8 @@
 // KvPublisher: tells routers which blocks of prompts are kept here, as vLLM does (KV events).
 //
-// A PUB socket sends messages of three parts: the topic, a number of 8 bytes (big-endian, from 0, one more each time), and a batch. It is
-// MessagePack: [time, [event], rank]. An event is an array that begins with its name.
+// A PUB socket sends messages of three parts: the topic, a number of 8 bytes (big-endian, from 0, one more
+// each time), and a batch. It is MessagePack: [time, [event], rank]. An event is an array that begins with
+// its name.
 // Newer versions of vLLM have maps instead of both: of ts, events, data_parallel_rank, and of type and the
 // names below.
 //
@@ -9,9 +10,10 @@
 // - `BlockRemoved`: block_hashes, medium
 // - `AllBlocksCleared`
 //
-// The first is AllBlocksCleared: what a reader knew of an earlier process is gone. A ROUTER socket takes a number in 8 bytes behind an empty
-// part. It sends the batches from that number on that are still at hand, each behind an empty part. The number -1 comes last. Source: vLLM's
-// kv_events.py (shared protocol of llm-d, Dynamo and AIBrix).
+// The first is AllBlocksCleared: what a reader knew of an earlier process is gone. A ROUTER socket takes a
+// number in 8 bytes behind an empty part. It sends the batches from that number on that are still at hand,
+// each behind an empty part. The number -1 comes last. Source: vLLM's kv_events.py (shared protocol of llm-d,
+// Dynamo and AIBrix).
 #pragma once
 
 #include <cstdint>

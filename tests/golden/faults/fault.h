@@ -1,5 +1,5 @@
-// Seeded mistakes: ops, weights and configurations that are wrong in exactly one way, by the ids of mistakes.json. The
-// mutation test runs the engine with each and demands that the golden comparison fails.
+// Seeded mistakes: ops, weights and configurations that are wrong in exactly one way, by the ids of
+// mistakes.json. The mutation test runs the engine with each and demands that the golden comparison fails.
 //
 // Ops are plain function pointers, so a faulty one finds what it needs to know about the model in TheScene().
 #pragma once
@@ -40,7 +40,8 @@ struct Scene {
   std::vector<double> saved;  // Notes that one faulty op leaves for the next.
 
   bool IsCompressTable(const TensorView& frequencies) const;
-  // One row for each token of the prompt, in the model's head width: queries, outputs (several heads), window rows (one).
+  // One row for each token of the prompt, in the model's head width: queries, outputs (several heads), window
+  // rows (one).
   bool IsTokenRows(const TensorView& x) const;
 };
 Scene& TheScene();

@@ -71,8 +71,9 @@ struct ScaleBits {
   alignas(64) uint8_t bytes[64] = {};
 };
 
-// e4m3 as fp32 with an exponent 8 too low. No subnormal fp32 comes up, which costs some cores a hundred cycles: subnormal codes first get
-// the exponent below theirs and a leading one. Doubled, without that one, they are right, and less than before; other numbers are not.
+// e4m3 as fp32 with an exponent 8 too low. No subnormal fp32 comes up, which costs some cores a hundred
+// cycles: subnormal codes first get the exponent below theirs and a leading one. Doubled, without that one,
+// they are right, and less than before; other numbers are not.
 struct NvFp4Scales : Fp4 {
   static constexpr int64_t kScaleBytes = 16;
   static constexpr float kUnit = 0x1p8F;

@@ -1,5 +1,5 @@
-// Sums of the lanes of vectors, included by both AVX-512 units inside their namespaces. Lanes are added at distances 8, 4, 2
-// and 1, alone and four at a time: the same bits.
+// Sums of the lanes of vectors, included by both AVX-512 units inside their namespaces. Lanes are added at
+// distances 8, 4, 2 and 1, alone and four at a time: the same bits.
 //
 // No include guard: one inclusion per unit.
 

@@ -1,5 +1,6 @@
-// The kernels of rows.h, included by the unit of every tier inside its own namespace. One source for all tiers: vectors are
-// the compiler's, of a fixed number of lanes, which it makes of what the unit's flags allow.
+// The kernels of rows.h, included by the unit of every tier inside its own namespace. One source for all
+// tiers: vectors are the compiler's, of a fixed number of lanes, which it makes of what the unit's flags
+// allow.
 //
 // The unit defines kDotTileRows and kDotTileTokens: what fits into its registers as sums of eight doubles.
 //
@@ -54,7 +55,8 @@ DSV4_INLINE void StoreRow(uint8_t* row, int64_t i, Floats x) {
   Store(row + 2 * i, UpperHalves(RoundBitsToBf16(x)));
 }
 
-// Runs step(first, count) over eight elements at a time; what is left at the end goes through `partial(first, rest)`.
+// Runs step(first, count) over eight elements at a time; what is left at the end goes through `partial(first,
+// rest)`.
 template <typename Whole, typename Partial>
 DSV4_INLINE void ForEachEight(int64_t count, const Whole& whole, const Partial& partial) {
   int64_t i = 0;
@@ -78,7 +80,8 @@ DSV4_INLINE double SumLanes(Doubles x) {
   return sum;
 }
 
-// e^x = 2^n e^r with |r| <= ln(2) / 2, where thirteen terms of the series leave less than a rounding of double. NaN stays.
+// e^x = 2^n e^r with |r| <= ln(2) / 2, where thirteen terms of the series leave less than a rounding of
+// double. NaN stays.
 DSV4_INLINE Doubles Exp(Doubles x) {
   constexpr double kLog2E = 0x1.71547652b82fep+0;
   constexpr double kLn2High = 0x1.62e42fefap-1;  // 36 bits: n times it is exact.

@@ -1,9 +1,10 @@
 // GEMMs by tiles of 16 rows: the unpacking of weights and the loops around it. A unit includes it inside its
 // own namespace after it has defined Tiles (amx_tiles_body.h).
 //
-// A step is 32 columns. Weights are unpacked with their scales, which bf16 holds exactly, and stand in front: sixteen rows of a step are a
-// tile. A tile of activations has sixteen pairs of columns, each of up to sixteen tokens (TileActivations). A sum gains the sum of a step's
-// even columns plus that of its odd ones, step after step, from zero. So one token and many have the same bits.
+// A step is 32 columns. Weights are unpacked with their scales, which bf16 holds exactly, and stand in front:
+// sixteen rows of a step are a tile. A tile of activations has sixteen pairs of columns, each of up to
+// sixteen tokens (TileActivations). A sum gains the sum of a step's even columns plus that of its odd ones,
+// step after step, from zero. So one token and many have the same bits.
 //
 // Twelve instructions unpack the operands of one multiplication. The multiplier is a unit of its own: while
 // it is at a step, the next ones are unpacked.
@@ -58,7 +59,8 @@ struct NvFp4Values {
   alignas(64) uint16_t words[256][16] = {};
 };
 
-// The same for scales that are powers of two. What bf16 would hold as a subnormal number the tiles take for zero.
+// The same for scales that are powers of two. What bf16 would hold as a subnormal number the tiles take for
+// zero.
 struct MxFp4Values {
   constexpr MxFp4Values() {
     for (int code = 0; code < 256; ++code) {
@@ -98,7 +100,8 @@ struct NvFp4 {
     const auto values = [&](int block) {
       return _mm256_load_si256(reinterpret_cast<const __m256i*>(kValues.words[codes[2 * step + block]]));
     };
-    // The fifth bit of an index chooses between the values of both blocks: words 0 to 3 of eight belong to the first.
+    // The fifth bit of an index chooses between the values of both blocks: words 0 to 3 of eight belong to
+    // the first.
     const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(values(0)), values(1), 1);
     const __m512i second = _mm512_set_epi64(0x0010001000100010, 0, 0x0010001000100010, 0, 0x0010001000100010,
                                             0, 0x0010001000100010, 0);
@@ -131,8 +134,8 @@ struct Bf16 {
   }
 };
 
-// `tables`: those of the bf16 values of the e4m3 codes times its scale (e4m3_bf16_body.h). Interleaving the bytes of 64
-// codes gives two steps.
+// `tables`: those of the bf16 values of the e4m3 codes times its scale (e4m3_bf16_body.h). Interleaving the
+// bytes of 64 codes gives two steps.
 struct Fp8 {
   static constexpr int64_t kBytes = kStageColumns;
   static constexpr int64_t kScaleBytes = 0;
@@ -173,8 +176,8 @@ DSV4_INLINE void UnpackRow(const uint8_t* bytes, const uint8_t* codes, const uin
     _mm512_store_si512(to + step * kBlockStepBytes, Format::Unpack(bytes, codes, tables, step));
 }
 
-// Rows [begin, end) of the block from `block` on, columns of stage `stage`. Row r of a step lies at kRowStepBytes * r of its kBlockStepBytes
-// of `to`.
+// Rows [begin, end) of the block from `block` on, columns of stage `stage`. Row r of a step lies at
+// kRowStepBytes * r of its kBlockStepBytes of `to`.
 template <class Format>
 DSV4_INLINE void UnpackRows(const MultiplyArgs& args, const uint8_t* tables, int64_t block, int64_t stage,
                             int64_t begin, int64_t end, uint8_t* to) {
@@ -318,7 +321,8 @@ DSV4_INLINE void StoreSums(Tiles& tiles, const MultiplyArgs& args, int64_t block
   }
 }
 
-// Few tokens: a stage is multiplied while the next one is unpacked, a step of it after each quarter of the rows.
+// Few tokens: a stage is multiplied while the next one is unpacked, a step of it after each quarter of the
+// rows.
 template <class Format, int kTokenTiles>
 __attribute__((noinline)) static void MultiplyStream(const MultiplyArgs& args, const uint8_t* tables) {
   const int64_t num_stages = NumStages(args.cols);
@@ -395,7 +399,8 @@ static void Multiply(const MultiplyArgs& args) {
   MultiplyWith<Format>(args, nullptr, static_cast<uint8_t*>(args.scratch));
 }
 
-// Scales that are no powers of two do not fit in front of the products. The choice depends on the weight alone, so that a row's sums do too.
+// Scales that are no powers of two do not fit in front of the products. The choice depends on the weight
+// alone, so that a row's sums do too.
 static void MultiplyFp8(const MultiplyArgs& args) {
   const int64_t num_chunks = (args.cols + kChunk - 1) / kChunk;
   if (!Foldable(args.chunk_scales, num_chunks))

@@ -2,8 +2,8 @@
 //
 // No include guard: one inclusion per unit.
 
-// Codes become fp32 with their own exponent; that of a subnormal one is taken for the smallest, whose leading one is then subtracted. So
-// no subnormal fp32 comes up, which costs some cores a hundred cycles.
+// Codes become fp32 with their own exponent; that of a subnormal one is taken for the smallest, whose leading
+// one is then subtracted. So no subnormal fp32 comes up, which costs some cores a hundred cycles.
 typedef uint32_t Words16 __attribute__((vector_size(64)));
 typedef float Floats16 __attribute__((vector_size(64)));
 typedef uint16_t Halves16 __attribute__((vector_size(32)));

@@ -65,8 +65,8 @@ __device__ int PartsTakenAtEnd(const StreamParams& p) {
   return static_cast<int>((p.num_parts - 1) / kPartsOfRound * kPartsOfRound);
 }
 
-// By a warp: looks at the flags that others raise, for all of the block. Were all warps to look, those of a rank that is early would keep
-// its second cache from what they wait for.
+// By a warp: looks at the flags that others raise, for all of the block. Were all warps to look, those of a
+// rank that is early would keep its second cache from what they wait for.
 __device__ void WatchFlags(const StreamParams& p, uint64_t first_part, Progress& progress) {
   constexpr int kFirstOfTaken = 16;
   const int lane = static_cast<int>(threadIdx.x % 32);

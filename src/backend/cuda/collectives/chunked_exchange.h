@@ -19,7 +19,8 @@
 //   read from any address;
 //   the others        a part, when that rank has taken the one which was there two rounds before,
 //
-// and ends when all have taken all rounds but the last, which is what the end of a round says of the one before.
+// and ends when all have taken all rounds but the last, which is what the end of a round says of the one
+// before.
 #pragma once
 
 #include "backend/cuda/collectives/ll_exchange.h"

@@ -27,15 +27,17 @@ struct CudaGroupOptions {
   std::function<void(const std::string&)> without_peers;
 };
 
-// All ranks of `hosts` call it, each with a backend of MakeCudaBackend, not wrapped by another, on a device of its own unless
-// DevicesAreShared. `hosts` outlives the group. Errors, the same on all ranks: those of comm::NcclLibrary::Open and comm::JoinNccl, if it
-// comes to them; FailedPrecondition in a build without CUDA.
+// All ranks of `hosts` call it, each with a backend of MakeCudaBackend, not wrapped by another, on a device
+// of its own unless DevicesAreShared. `hosts` outlives the group. Errors, the same on all ranks: those of
+// comm::NcclLibrary::Open and comm::JoinNccl, if it comes to them; FailedPrecondition in a build without
+// CUDA.
 Result<std::unique_ptr<comm::Communicator>> MakeCudaGroup(const ops::Backend& backend,
                                                           comm::Communicator& hosts,
                                                           const CudaGroupOptions& options);
 
-// DSV4_CUDA_SHARE_DEVICES=1: a machine's ranks take its devices in turn, so that more ranks than devices can be checked. Processes on one
-// device run one after the other, some milliseconds each, and every exchange waits for all: the same results, slowly. Peers only.
+// DSV4_CUDA_SHARE_DEVICES=1: a machine's ranks take its devices in turn, so that more ranks than devices can
+// be checked. Processes on one device run one after the other, some milliseconds each, and every exchange
+// waits for all: the same results, slowly. Peers only.
 bool DevicesAreShared();
 
 }  // namespace dsv4::backend

@@ -169,8 +169,8 @@ class SumOverRanks {
   }
   // Whether everything that this thread took was there.
   __device__ bool whole() const { return whole_; }
-  // When no thread of the block takes anything more; `whole`: for all of them. What it gives to thread 0 is for EndRound, which may
-  // be a good while later: it is on its way.
+  // When no thread of the block takes anything more; `whole`: for all of them. What it gives to thread 0 is
+  // for EndRound, which may be a good while later: it is on its way.
   __device__ int LeaveBlock(bool whole) const {
     if (threadIdx.x != 0 || !active_) return 0;
     if (!whole) atomicExch(&links_.state->broken, 1);

@@ -13,7 +13,8 @@
 // Kernels that sum clear the words that they have read. Others leave them, since no mark comes again. An LL
 // word also says that its sender's last kernel has ended. So every rank must have something for every other.
 //
-// A long piece goes by one launch of many rounds, whose parts are on their way one behind the other (chunked_exchange.h).
+// A long piece goes by one launch of many rounds, whose parts are on their way one behind the other
+// (chunked_exchange.h).
 //
 // A wait ends when the flag is there, when the host says so (the abort word, mapped host memory), or after
 // the deadline. The last two break the exchange for good: later kernels return at once, and the host finds
@@ -68,12 +69,13 @@ struct ExchangeWords {
 // The kernel that moves `unit` bytes at once (16, 8, 4 or 1; for sums 16 or 4). Every address, stride and
 // length is a multiple of `unit`.
 ExchangeKernel ExchangeKernelFor(int unit, bool sum);
-// The same with LL words, for rows of more than 0 bytes, multiples of 8, and pieces of at most kMaxLlRowsBytes. A sender with one
-// `unit` is understood by a receiver with another.
+// The same with LL words, for rows of more than 0 bytes, multiples of 8, and pieces of at most
+// kMaxLlRowsBytes. A sender with one `unit` is understood by a receiver with another.
 ExchangeKernel LlKernelFor(int unit);
 
-// The LL sum, in place, of up to kMaxLlSumBytes of floats: `routed` and, if it is not null, `added` on every rank. Kernels
-// behind it may do it as part of their own work (lowering/fusion_rules.h): a float travels as 64 bits at its number, from whichever rank.
+// The LL sum, in place, of up to kMaxLlSumBytes of floats: `routed` and, if it is not null, `added` on every
+// rank. Kernels behind it may do it as part of their own work (lowering/fusion_rules.h): a float travels as
+// 64 bits at its number, from whichever rank.
 struct LlSum {
   PeerLinks links = {};
   const float* routed = nullptr;

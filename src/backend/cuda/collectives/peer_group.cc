@@ -321,7 +321,8 @@ class PeerGroup final : public comm::Communicator {
     return queue_->EndOp();
   }
 
-  // By one launch, which also adds what would have been added in front of it, and which the op that reads the sum may fuse.
+  // By one launch, which also adds what would have been added in front of it, and which the op that reads the
+  // sum may fuse.
   Status SumByLl(std::span<float> values) {
     if (ended_.load(std::memory_order_relaxed)) return Check();
     const auto count = static_cast<int64_t>(values.size());

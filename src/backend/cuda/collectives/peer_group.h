@@ -1,5 +1,5 @@
-// A group of GPUs of one machine that map each other's memory: what all of them exchange goes by one kernel (ll_exchange.h,
-// chunked_exchange.h). One does not send to another: Send and Recv are Unimplemented.
+// A group of GPUs of one machine that map each other's memory: what all of them exchange goes by one kernel
+// (ll_exchange.h, chunked_exchange.h). One does not send to another: Send and Recv are Unimplemented.
 #pragma once
 
 #include <chrono>

@@ -10,8 +10,8 @@
 
 namespace dsv4::backend::cuda {
 
-// How the blocks of a launch divide a range among themselves. Of two ops that divide the same range in the same way, each block touches
-// only bytes that are its own in both.
+// How the blocks of a launch divide a range among themselves. Of two ops that divide the same range in the
+// same way, each block touches only bytes that are its own in both.
 enum class Division : uint8_t {
   kNone,           // Any block may touch any byte.
   kHeads,          // [tokens, heads, width] by token and head,

@@ -1,4 +1,5 @@
-// The shapes that the kernels for few tokens (GEMV and split-K) take, and how they cut a matrix. Host code, in every build.
+// The shapes that the kernels for few tokens (GEMV and split-K) take, and how they cut a matrix. Host code,
+// in every build.
 #pragma once
 
 #include <bit>
@@ -167,8 +168,8 @@ struct StreamShape {
   uint8_t x_group;  // DeviceWeight's.
 };
 
-// Whether the kernels for a few tokens know such a matrix: whole units and tiles (of rows_per_group rows), scales of FP8
-// that a tile shares.
+// Whether the kernels for a few tokens know such a matrix: whole units and tiles (of rows_per_group rows),
+// scales of FP8 that a tile shares.
 inline constexpr int64_t kGemvTileRows = 16;
 inline bool CanStreamWeight(const DeviceWeight& weight, int64_t rows_per_group) {
   constexpr int64_t kMaxRowBytes = int64_t{1} << 20;

@@ -1,5 +1,6 @@
-// A table of rules chooses a kernel: the first rule that fits the shape. The same table is printed by `dsv4 bench --explain` and as
-// docs/cuda/kernels.md, and its thresholds are pinned by lowering/select_test.cc, which needs no GPU.
+// A table of rules chooses a kernel: the first rule that fits the shape. The same table is printed by `dsv4
+// bench --explain` and as docs/cuda/kernels.md, and its thresholds are pinned by lowering/select_test.cc,
+// which needs no GPU.
 #pragma once
 
 #include <cstdint>

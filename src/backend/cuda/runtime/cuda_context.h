@@ -1,5 +1,5 @@
-// CudaContext: what the ops of this backend use beside their arguments: the queue, scratch memory, and the tables
-// of experts.
+// CudaContext: what the ops of this backend use beside their arguments: the queue, scratch memory, and the
+// tables of experts.
 #pragma once
 
 #include <cstddef>
@@ -60,7 +60,8 @@ class CudaContext final : public ops::OpContext {
     queue_->Launch(kernel, grid, block, shared_bytes, args...);
   }
 
-  // Runs `body`, which queues an op's work, between the checks that every op needs. `operand` is any operand of the op.
+  // Runs `body`, which queues an op's work, between the checks that every op needs. `operand` is any operand
+  // of the op.
   template <typename Body>
   Status RunOp(const OpRecord& record, const TensorView& operand, Body&& body) {
     DSV4_RETURN_IF_ERROR(CheckOperand(record, operand));
@@ -89,7 +90,8 @@ class CudaContext final : public ops::OpContext {
   Explanations* explain() { return explain_.get(); }
   void Explain(bool log) { explain_ = std::make_unique<Explanations>(log); }
 
-  // Memory for the op that runs now, or as long as this lives for what launches an op that ran before; contents unspecified.
+  // Memory for the op that runs now, or as long as this lives for what launches an op that ran before;
+  // contents unspecified.
   Arena::Scope ScratchScope() { return Arena::Scope(scratch_); }
   Result<void*> Scratch(size_t num_bytes);
   template <typename T>
@@ -118,8 +120,9 @@ class CudaContext final : public ops::OpContext {
     DSV4_ASSIGN_OR_RETURN(const void* data, queue_->Stage(values.data(), values.size() * sizeof(T), origin));
     return DeviceArray<T>{static_cast<const T*>(data), static_cast<int64_t>(values.size())};
   }
-  // A number that launches may depend on, of an array of the op's arguments: `number(source)`, an int64_t. Launches may depend on such an
-  // array in no other way; in a step that is replayed the number is still the same. `number` knows what `make` above may know.
+  // A number that launches may depend on, of an array of the op's arguments: `number(source)`, an int64_t.
+  // Launches may depend on such an array in no other way; in a step that is replayed the number is still the
+  // same. `number` knows what `make` above may know.
   template <typename Source, typename Number>
   int64_t NumberFrom(std::span<const Source> source, const Number& number) {
     const int64_t value = number(source);
@@ -134,8 +137,8 @@ class CudaContext final : public ops::OpContext {
     return value;
   }
 
-  // A device copy of `values` for launches of the op that runs now; the source is free at return. A step with such an array is always
-  // walked.
+  // A device copy of `values` for launches of the op that runs now; the source is free at return. A step with
+  // such an array is always walked.
   template <typename T>
   Result<DeviceArray<T>> Stage(std::span<const T> values) {
     DSV4_ASSIGN_OR_RETURN(const void* data, queue_->Stage(values.data(), values.size_bytes()));

@@ -1,5 +1,5 @@
-// GraphCache: runs lists of launches, from CUDA graphs once a list has come twice. A graph is replayed only for a list whose
-// bytes equal those it was made from, so a replay does what launching would do.
+// GraphCache: runs lists of launches, from CUDA graphs once a list has come twice. A graph is replayed only
+// for a list whose bytes equal those it was made from, so a replay does what launching would do.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -37,7 +37,8 @@ struct CudaGraph {
 
 class GraphCache {
  public:
-  // `prefetch`: weights are asked for ahead of the launches that read them (prefetch_plan.h), on a branch of the graph.
+  // `prefetch`: weights are asked for ahead of the launches that read them (prefetch_plan.h), on a branch of
+  // the graph.
   explicit GraphCache(bool prefetch) : prefetch_(prefetch) {}
   ~GraphCache();
   GraphCache(const GraphCache&) = delete;
@@ -70,7 +71,8 @@ class GraphCache {
   void Drop(Graphs::iterator graph);
 
   cudaError_t MakeStreams();
-  // Captures the list, its prefetches beside it. The branch waits for launches, no launch waits for the branch.
+  // Captures the list, its prefetches beside it. The branch waits for launches, no launch waits for the
+  // branch.
   cudaError_t CaptureLaunches(const LaunchList& list, size_t* failed);
 
   const bool prefetch_;

@@ -1,5 +1,6 @@
-// LaunchList: kernel launches that have not been handed to the device yet, as bytes: what is launched, how widely, with which
-// arguments. Two lists with equal bytes do the same work, which is how a list is found again in a GraphCache.
+// LaunchList: kernel launches that have not been handed to the device yet, as bytes: what is launched, how
+// widely, with which arguments. Two lists with equal bytes do the same work, which is how a list is found
+// again in a GraphCache.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,8 +19,8 @@ namespace dsv4::backend::cuda {
 
 class LaunchList {
  public:
-  // Adds a launch; its arguments follow in order. `overlaps`: it may start while the launch before it still runs, because the
-  // kernel itself waits before it reads what that one wrote (programmatic_launch.cuh).
+  // Adds a launch; its arguments follow in order. `overlaps`: it may start while the launch before it still
+  // runs, because the kernel itself waits before it reads what that one wrote (programmatic_launch.cuh).
   void BeginLaunch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, bool overlaps);
 
   template <typename T>
@@ -34,8 +35,8 @@ class LaunchList {
     std::memcpy(NewArgument(sizeof(T)), &value, sizeof(T));
   }
 
-  // The last launch reads these weights; without ranges: weights that only the device knows. They follow from its kernel and
-  // arguments, and are no part of bytes().
+  // The last launch reads these weights; without ranges: weights that only the device knows. They follow from
+  // its kernel and arguments, and are no part of bytes().
   void NoteReader(std::vector<ReadRange> ranges) { readers_.push_back({size() - 1, std::move(ranges)}); }
   std::span<const WeightReader> readers() const { return readers_; }
 
@@ -52,8 +53,8 @@ class LaunchList {
   std::span<const std::byte> bytes() const { return bytes_; }
   void Clear();
 
-  // Launches everything on `stream`, and calls in_front(i), if there is such a function, in front of launch i. On an error *failed is
-  // the number of the launch that was refused.
+  // Launches everything on `stream`, and calls in_front(i), if there is such a function, in front of launch
+  // i. On an error *failed is the number of the launch that was refused.
   cudaError_t Enqueue(cudaStream_t stream, size_t* failed,
                       const std::function<cudaError_t(size_t)>& in_front = {}) const;
 

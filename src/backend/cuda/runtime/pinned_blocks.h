@@ -1,5 +1,5 @@
-// PinnedBlocks: host memory that the device writes to at the full rate of its link, kept for the next time. To pin memory takes
-// the driver longer than a step takes, so blocks are never given back to it.
+// PinnedBlocks: host memory that the device writes to at the full rate of its link, kept for the next time.
+// To pin memory takes the driver longer than a step takes, so blocks are never given back to it.
 #pragma once
 
 #include <cstddef>

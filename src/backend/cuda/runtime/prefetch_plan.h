@@ -1,7 +1,8 @@
 // When a list's weights are asked for ahead of the launches that read them.
 //
-// A step is launches that read weights as fast as memory gives them, and between them launches so small that memory idles. Which
-// weights come next is known while those run (all but routed experts'), so they can be on their way into the L2 cache.
+// A step is launches that read weights as fast as memory gives them, and between them launches so small that
+// memory idles. Which weights come next is known while those run (all but routed experts'), so they can be on
+// their way into the L2 cache.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +24,8 @@ struct WeightReader {
   std::vector<ReadRange> ranges;
 };
 
-// Ranges to ask for when the launch in front of `before` has ended (0: at once), while those from `before` on run.
+// Ranges to ask for when the launch in front of `before` has ended (0: at once), while those from `before` on
+// run.
 struct Prefetch {
   size_t before = 0;
   std::vector<ReadRange> ranges;  // Ranges of whole kilobytes but for their ends; never empty.

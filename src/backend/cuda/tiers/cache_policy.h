@@ -1,4 +1,5 @@
-// Which cached expert goes when another one wants its slot. Shared by host and device code; a test without a device runs it on traces.
+// Which cached expert goes when another one wants its slot. Shared by host and device code; a test without a
+// device runs it on traces.
 //
 // The expert that goes is the one whose key is least. A key's upper bits are a rank. An expert begins above
 // the rank of the last one that went, and gains one each time it is chosen, up to kMostAhead. So an expert

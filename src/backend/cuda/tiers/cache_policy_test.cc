@@ -78,7 +78,8 @@ class Cache {
   int64_t misses_ = 0;
 };
 
-// Six of 256 experts of each of eight layers, layer after layer; expert i is chosen as often as (1 + i)^-skew.
+// Six of 256 experts of each of eight layers, layer after layer; expert i is chosen as often as (1 +
+// i)^-skew.
 double HitRate(double skew, double room) {
   constexpr int kLayers = 8;
   constexpr int kExperts = 256;

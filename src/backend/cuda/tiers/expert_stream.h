@@ -52,7 +52,8 @@ class ExpertStream {
   // The cache moves experts by itself.
   void Forget() { known_ = false; }
 
-  // Queues a layer: for each part what brings its experts, and then what `multiply` queues, which finds them by `table`.
+  // Queues a layer: for each part what brings its experts, and then what `multiply` queues, which finds them
+  // by `table`.
   Status Run(const CachedExperts& cache, const CachedLayer& layer, DeviceWeight* table,
              const Multiply& multiply);
 

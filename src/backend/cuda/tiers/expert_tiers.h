@@ -1,4 +1,5 @@
-// ExpertTiers: layers whose experts are not all in the device's memory (ops::WeightTier), and routed_experts over them.
+// ExpertTiers: layers whose experts are not all in the device's memory (ops::WeightTier), and routed_experts
+// over them.
 //
 // The choice of where an expert is multiplied is made when its weights are prepared, and stays. A term has
 // the same bits in every step.
@@ -64,7 +65,8 @@ class ExpertTiers {
 
   // Weights come or change.
   void WeightsChange() { ++generation_; }
-  // They are gone, and nothing is in flight: what was made of them goes too. The queue has no records of steps.
+  // They are gone, and nothing is in flight: what was made of them goes too. The queue has no records of
+  // steps.
   void Forget();
   // Null until a layer has experts on the host.
   const tiers::HostExperts* host() const { return host_.get(); }

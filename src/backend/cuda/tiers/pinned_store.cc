@@ -32,7 +32,8 @@ constexpr size_t kPieceBytes = size_t{512} << 10;
 constexpr size_t kMostPieces = 2048;
 constexpr int kMaxThreads = 32;
 
-// Pages of a file that are in memory come into the process many at a time; each by itself takes longer than its copy. Speed only.
+// Pages of a file that are in memory come into the process many at a time; each by itself takes longer than
+// its copy. Speed only.
 void MapPages(const std::byte* from, size_t num_bytes) {
 #ifdef MADV_POPULATE_READ
   static const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));

@@ -1,8 +1,10 @@
-// StreamPlan: which slots of the cache experts take while a pass of many tokens goes through it (tiers/expert_stream.h).
+// StreamPlan: which slots of the cache experts take while a pass of many tokens goes through it
+// (tiers/expert_stream.h).
 //
-// Such a pass wants nearly all experts of every layer, so they are known before the router chooses. Those that are in a slot stay there. Others
-// take slots that are free, and keep them. The rest goes through two buffers, which are the cache's last slots: one is filled
-// while what is in the other is multiplied. A layer is divided into parts, each with as many experts to bring, as a buffer has room for them.
+// Such a pass wants nearly all experts of every layer, so they are known before the router chooses. Those
+// that are in a slot stay there. Others take slots that are free, and keep them. The rest goes through two
+// buffers, which are the cache's last slots: one is filled while what is in the other is multiplied. A layer
+// is divided into parts, each with as many experts to bring, as a buffer has room for them.
 //
 // Free slots are shared out evenly among layers. If the first ones had them all, passes would bring nothing
 // while those are computed, and then everything of the others. Within a layer experts that stay lie between

@@ -53,13 +53,14 @@ inline bool IsExactInBf16(const Weight& weight, DType x_dtype) {
   return weight.activation != ActivationQuant::kNone || x_dtype == DType::kBF16;
 }
 
-// Whether rows of its activations share scales by fewer columns than products in FP8 can do with: V4.1's, of 32. Other kernels round them
-// as they load.
+// Whether rows of its activations share scales by fewer columns than products in FP8 can do with: V4.1's, of
+// 32. Other kernels round them as they load.
 inline bool RoundsFine(const DeviceWeight& weight) {
   return weight.x_group > 0 && weight.x_group != kActivationBlock;
 }
 
-// Columns of a block of kMmaMxFp8, which a lane's 16 columns lie in; a unit of 64 has two, whose scales are applied to weights.
+// Columns of a block of kMmaMxFp8, which a lane's 16 columns lie in; a unit of 64 has two, whose scales are
+// applied to weights.
 inline constexpr int64_t kMxFp8Block = 32;
 
 inline MatmulKind KindOf(const Weight& weight, DType x_dtype) {

@@ -1,4 +1,5 @@
-// How codes of e2m1 become pairs of bf16, and an order of NVFP4's codes in which that takes fewer instructions.
+// How codes of e2m1 become pairs of bf16, and an order of NVFP4's codes in which that takes fewer
+// instructions.
 //
 // A code's bits as a bf16 are the value times 2^-126, subnormals and all. They are the sign, and its three
 // bits as the lowest two of the exponent and the highest of the mantissa. Two such bf16 are a word's bits
@@ -82,7 +83,8 @@ __host__ __device__ constexpr uint64_t InE2m1Order(uint64_t stored) {
   return uint64_t{ordered[1]} << 32 | ordered[0];
 }
 
-// InE2m1Order of all blocks of device memory, in place. data: aligned to 16 bytes, num_bytes a multiple of 16.
+// InE2m1Order of all blocks of device memory, in place. data: aligned to 16 bytes, num_bytes a multiple of
+// 16.
 cudaError_t LaunchE2m1Order(cudaStream_t stream, void* data, size_t num_bytes);
 
 }  // namespace dsv4::backend::cuda

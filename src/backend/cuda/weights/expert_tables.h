@@ -1,4 +1,5 @@
-// ExpertTables: the weights of a layer's routed experts as its kernels see them, on the device, made once a layer.
+// ExpertTables: the weights of a layer's routed experts as its kernels see them, on the device, made once a
+// layer.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +47,8 @@ class ExpertTables {
   // how a model makes them.
   Result<const ExpertTable*> Find(std::span<const ops::ExpertWeights> experts, DType x_dtype);
 
-  // Whether Find would give the table of so many experts without reading them all; they were valid when it was made.
+  // Whether Find would give the table of so many experts without reading them all; they were valid when it
+  // was made.
   bool Knows(std::span<const ops::ExpertWeights> experts, DType x_dtype) const;
 
   // Weights come or change. Steps that were recorded know the tables they had.

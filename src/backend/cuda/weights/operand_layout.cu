@@ -19,7 +19,8 @@ static_assert(kGroup == 8 * 16 && kGroup == 2 * kPackedCols);
 constexpr int kRounds = 4;  // Rows of two rows a warp, whose loads are in flight together.
 constexpr int kRowsPerBlock = kWarps * kRounds * 2;
 
-// Eight columns as they are loaded, and as words of two bf16, rounded to FP8 with the other lanes of the half.
+// Eight columns as they are loaded, and as words of two bf16, rounded to FP8 with the other lanes of the
+// half.
 template <typename T>
 struct Eight;
 

@@ -11,7 +11,8 @@
 
 namespace dsv4::backend::cuda {
 
-// Columns of a block, and rows whose pieces are permuted together: a matrix's rows begin at multiples of them.
+// Columns of a block, and rows whose pieces are permuted together: a matrix's rows begin at multiples of
+// them.
 inline constexpr int64_t kPackedCols = 64;
 inline constexpr int64_t kPackedRows = 8;
 
@@ -26,8 +27,8 @@ struct RowSource {
   DType dtype;       // kBF16 or kF32.
   int64_t stride;    // Elements between rows.
   int64_t num_rows;  // To be packed.
-  // Null: row r is row r of x. Else rows with origins[r] < 0 are left out, and the others are row origins[r] / divisor, or row r
-  // where divisor is 0.
+  // Null: row r is row r of x. Else rows with origins[r] < 0 are left out, and the others are row origins[r]
+  // / divisor, or row r where divisor is 0.
   const int32_t* origins = nullptr;
   int divisor = 1;
   // Not null: rows of x, of bf16, are those of gate and up one behind the other. Packed is their activation
@@ -59,7 +60,8 @@ void WithMmaKind(MatmulKind kind, F&& f) {
   }
 }
 
-// Scratch of the op that runs. `group`: columns that share a scale when rows are rounded to FP8, 32 or 128, or 0. `kind` is not kGeneral; num_rows is a multiple of `row_multiple`, itself one of kPackedRows.
+// Scratch of the op that runs. `group`: columns that share a scale when rows are rounded to FP8, 32 or 128,
+// or 0. `kind` is not kGeneral; num_rows is a multiple of `row_multiple`, itself one of kPackedRows.
 Result<PackedRows> Pack(CudaContext& context, const RowSource& source, int64_t cols, int group,
                         MatmulKind kind, int64_t row_multiple = kPackedRows);
 
@@ -68,7 +70,8 @@ Result<PackedRows> Pack(CudaContext& context, const RowSource& source, int64_t c
 // tokens pack them once.
 Result<PackedRows> PackTokens(CudaContext& context, const RowSource& source, int64_t cols, int group,
                               MatmulKind kind, int64_t row_multiple = kPackedRows);
-// The op's last launch reads them, and writes y, of rows y_stride elements apart. Arguments as PackTokens', and what it gave.
+// The op's last launch reads them, and writes y, of rows y_stride elements apart. Arguments as PackTokens',
+// and what it gave.
 void KeepPackedTokens(CudaContext& context, const RowSource& source, int64_t cols, int group, MatmulKind kind,
                       const PackedRows& packed, const TensorView& y, int64_t y_stride);
 

@@ -19,8 +19,9 @@ struct PackedFp8 {
   int64_t num_rows = 0;  // Rows that nothing was packed into are unspecified, codes and scales.
 };
 
-// Rows that CanPack takes, rounded as the release rounds them in front of FP8 and MXFP4 weights (formats/quantize.h): the codes and scales
-// that RoundToFp8Groups multiplies. NaN stays NaN. Scratch of the op that runs; `row_multiple` is a multiple of kPackedRows.
+// Rows that CanPack takes, rounded as the release rounds them in front of FP8 and MXFP4 weights
+// (formats/quantize.h): the codes and scales that RoundToFp8Groups multiplies. NaN stays NaN. Scratch of the
+// op that runs; `row_multiple` is a multiple of kPackedRows.
 Result<PackedFp8> PackFp8(CudaContext& context, const RowSource& source, int64_t cols,
                           int64_t row_multiple = kPackedRows);
 

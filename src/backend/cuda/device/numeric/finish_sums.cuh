@@ -14,8 +14,8 @@ __device__ __forceinline__ double ReciprocalOfFloat(double x) {
   double y = approximation;
 #pragma unroll
   for (int i = 0; i < 3; ++i) y = fma(y, fma(-x, y, 1.0), y);
-  // For 0 and for infinity, which is what a matrix of zeros may divide by, the approximation is exact, and the
-  // steps are NaN.
+  // For 0 and for infinity, which is what a matrix of zeros may divide by, the approximation is exact, and
+  // the steps are NaN.
   return isnan(y) ? approximation : y;
 }
 // NVFP4: the exact product of two floats, rounded once, by way of double or not.

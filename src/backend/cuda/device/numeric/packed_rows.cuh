@@ -13,7 +13,8 @@
 
 namespace dsv4::backend::cuda {
 
-// A power of two or NaN as bf16, for both of a pair. `exponent`: that of bf16, 0 for the largest subnormal power, -7 at least.
+// A power of two or NaN as bf16, for both of a pair. `exponent`: that of bf16, 0 for the largest subnormal
+// power, -7 at least.
 __device__ __forceinline__ uint32_t PairOfExponent(int exponent) {
   return (exponent > 0 ? static_cast<uint32_t>(exponent) << 7 : 0x40U) * 0x10001U;
 }
@@ -39,7 +40,8 @@ __device__ __forceinline__ uint4 TimesFactors(uint2 codes, uint32_t factors) {
 }
 inline constexpr uint32_t kFirstLargeE8m0 = 135;  // A scale for which there are no such factors.
 
-// Eight e4m3 codes of one group. A NaN among them makes all eight NaN: a key with one is NaN in all that is computed from it.
+// Eight e4m3 codes of one group. A NaN among them makes all eight NaN: a key with one is NaN in all that is
+// computed from it.
 __device__ __forceinline__ uint4 WidenE4m3(uint2 codes, uint32_t e8m0) {
   constexpr int kTwoTo120 = 120;
   constexpr int kLargest = 254;
@@ -81,7 +83,8 @@ __device__ __forceinline__ uint32_t FactorsOfE8m0(uint32_t e8m0) {
   return e8m0 == 255 ? kPairOfNaN : PairOfExponent(static_cast<int>(e8m0));
 }
 
-// Eight e2m1 codes, the first in the lowest bits, of a group with these factors. Bytes of bf16 are looked up by a code's magnitude.
+// Eight e2m1 codes, the first in the lowest bits, of a group with these factors. Bytes of bf16 are looked up
+// by a code's magnitude.
 __device__ __forceinline__ uint4 WidenE2m1(uint32_t codes, uint32_t factors) {
   uint32_t words[4];
 #pragma unroll

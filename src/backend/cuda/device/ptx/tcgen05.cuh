@@ -1,5 +1,6 @@
-// Blackwell's tensor cores (sm_100a, `tcgen05`) with scales of blocks, as block_scaled.cuh uses it. NEVER RUN: there was no such
-// card; what is here was compiled, disassembled, and checked against the PTX ISA by reading.
+// Blackwell's tensor cores (sm_100a, `tcgen05`) with scales of blocks, as block_scaled.cuh uses it. NEVER
+// RUN: there was no such card; what is here was compiled, disassembled, and checked against the PTX ISA by
+// reading.
 //
 // One thread multiplies for the whole block. The product is D [128, N] += (A [128, K] * scales) (B [N, K] *
 // scales)^T. Operands A and B lie in shared memory. Tensor memory has D (a lane a row, a column of 32 bits a
@@ -16,8 +17,8 @@ namespace dsv4::backend::cuda {
 
 // --- Tensor memory ---------------------------------------------------------------------------------------------------
 
-// By one whole warp; the address comes to `shared`. kColumns: a power of two from 32 to 512. A block that asks for more than is
-// free waits until another block gives back what it has.
+// By one whole warp; the address comes to `shared`. kColumns: a power of two from 32 to 512. A block that
+// asks for more than is free waits until another block gives back what it has.
 template <int kColumns>
 __device__ __forceinline__ void AllocateTensorMemory(uint32_t* shared) {
   static_assert(kColumns >= 32 && kColumns <= 512 && (kColumns & (kColumns - 1)) == 0);
@@ -43,7 +44,8 @@ __device__ __forceinline__ void AfterThreadsMet() {
   asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
 }
 
-// Sixteen columns from `address` of the 32 lanes that belong to this warp, 32 (warp % 4) and following; a thread gets its lane's.
+// Sixteen columns from `address` of the 32 lanes that belong to this warp, 32 (warp % 4) and following; a
+// thread gets its lane's.
 __device__ __forceinline__ void LoadTensorColumns(uint32_t address, float (&columns)[16]) {
   uint32_t bits[16];
   asm volatile(
@@ -95,7 +97,8 @@ enum class BlockScaledStep : uint8_t {
 // Formats and sizes of a step, in 32 bits. Formats of A and B are at bits 7 and 10, N / 8 at 17. A flag for
 // e8m0 scales is at 23, 128 rows at 27.
 __host__ __device__ constexpr uint32_t StepDescriptor(BlockScaledStep step, int num_columns) {
-  // In the numbering of the steps of 8-bit operands e4m3 is 0 and e2m1 is 5, in that of 4-bit operands e2m1 is 1.
+  // In the numbering of the steps of 8-bit operands e4m3 is 0 and e2m1 is 5, in that of 4-bit operands e2m1
+  // is 1.
   const uint32_t a =
       step == BlockScaledStep::kE4m3ByE4m3 ? 0U : (step == BlockScaledStep::kE2m1ByE4m3 ? 5U : 1U);
   const uint32_t b = step == BlockScaledStep::kE2m1ByE2m1 ? 1U : 0U;
@@ -130,7 +133,8 @@ __device__ __forceinline__ void MultiplyBlockScaled(uint32_t d, uint64_t a, uint
   }
 }
 
-// `barrier` gets an arrival when everything that this thread has asked of the unit is done; what it read may then be overwritten.
+// `barrier` gets an arrival when everything that this thread has asked of the unit is done; what it read may
+// then be overwritten.
 __device__ __forceinline__ void ArriveWhenMultiplied(uint64_t* barrier) {
   asm volatile("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(
                    SharedAddress(barrier))

@@ -104,7 +104,8 @@ struct MatrixStep<64, kHalves> {
 
 #undef DSV4_STEP_64
 
-// The other sizes, of bf16 only: the sums' registers by name, then those of A, the descriptor and `adds` by number.
+// The other sizes, of bf16 only: the sums' registers by name, then those of A, the descriptor and `adds` by
+// number.
 #define DSV4_SUMS_4 "%0, %1, %2, %3"
 #define DSV4_SUMS_8 DSV4_SUMS_4 ", %4, %5, %6, %7"
 #define DSV4_SUMS_12 DSV4_SUMS_8 ", %8, %9, %10, %11"
@@ -246,7 +247,8 @@ struct RingPlace {
   }
 };
 
-// A barrier in shared memory: each phase ends when so many have arrived and the bytes that were announced have come.
+// A barrier in shared memory: each phase ends when so many have arrived and the bytes that were announced
+// have come.
 __device__ __forceinline__ void InitBarrier(uint64_t* barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedAddress(barrier)), "r"(arrivals)
                : "memory");
@@ -335,8 +337,8 @@ __device__ __forceinline__ void MeetInCluster() {
 
 // --- Copies of a thread's own ----------------------------------------------------------------------------------------
 
-// 16 or 4 bytes to shared memory, zeros where `exists` is false; the thread that copies waits, and only it may read without
-// a barrier.
+// 16 or 4 bytes to shared memory, zeros where `exists` is false; the thread that copies waits, and only it
+// may read without a barrier.
 __device__ __forceinline__ void CopyAsync16(uint32_t shared, const void* global, bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
                "r"(exists ? 16 : 0)
@@ -346,8 +348,8 @@ __device__ __forceinline__ void CopyAsync4(uint32_t shared, const void* global, 
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(global), "r"(exists ? 4 : 0)
                : "memory");
 }
-// Arrives once all that this thread has asked for so far is there; one of the barrier's arrivals. What came are ordinary writes:
-// the waiting thread publishes them to matrix steps (PublishToMatrixSteps).
+// Arrives once all that this thread has asked for so far is there; one of the barrier's arrivals. What came
+// are ordinary writes: the waiting thread publishes them to matrix steps (PublishToMatrixSteps).
 __device__ __forceinline__ void ArriveWhenCopied(uint64_t* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(SharedAddress(barrier))
                : "memory");

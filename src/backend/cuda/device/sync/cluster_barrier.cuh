@@ -9,8 +9,8 @@
 
 namespace dsv4::backend::cuda {
 
-// A barrier in shared memory, for one use, that waits for so many bytes from SendTo and SendBytesTo. By one thread; other blocks may send behind
-// WaitForCluster.
+// A barrier in shared memory, for one use, that waits for so many bytes from SendTo and SendBytesTo. By one
+// thread; other blocks may send behind WaitForCluster.
 __device__ __forceinline__ void InitReceipts(uint64_t* barrier, uint32_t num_bytes) {
   asm volatile(
       "mbarrier.init.shared::cta.b64 [%0], 1;\n"
@@ -73,7 +73,8 @@ __device__ __forceinline__ void WaitForReceipts(uint64_t* barrier) {
       : "memory");
 }
 
-// The cluster's barrier in halves, for all threads: all blocks have begun, and InitReceipts before the arrival is done.
+// The cluster's barrier in halves, for all threads: all blocks have begun, and InitReceipts before the
+// arrival is done.
 __device__ __forceinline__ void ArriveAtClusterRelaxed() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }

@@ -12,8 +12,8 @@ namespace dsv4::backend::cuda {
 __device__ __forceinline__ void LetNextKernelStart() {
   if constexpr (kIsHopperOrLater) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
-// Everything that was launched before has ended, and its writes are seen, by TMA too. A fence of all memory and not of
-// global memory would be a membar, which waits for what this kernel has asked for itself.
+// Everything that was launched before has ended, and its writes are seen, by TMA too. A fence of all memory
+// and not of global memory would be a membar, which waits for what this kernel has asked for itself.
 __device__ __forceinline__ void WaitForKernelsBefore() {
   if constexpr (kIsHopperOrLater)
     asm volatile("griddepcontrol.wait;\nfence.proxy.async.global;" ::: "memory");

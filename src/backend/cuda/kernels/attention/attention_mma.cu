@@ -123,7 +123,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-// All of the above in one launch. Logits of a block's first groups of heads are kept, and those of the last; others are computed again.
+// All of the above in one launch. Logits of a block's first groups of heads are kept, and those of the last;
+// others are computed again.
 template <int kDim>
 struct MmaOnceMemory {
   static constexpr int kLogits = 2;
@@ -132,7 +133,8 @@ struct MmaOnceMemory {
   AttentionLogits logits[kLogits];
 };
 
-// Grid: blocks of a token, tokens. Each has a tile and a share of the groups of heads; there are no fewer blocks than tiles.
+// Grid: blocks of a token, tokens. Each has a tile and a share of the groups of heads; there are no fewer
+// blocks than tiles.
 template <int kDim>
 __global__ void __launch_bounds__(kThreads, 2)
     AttentionMmaOnceKernel(const __grid_constant__ SequenceTable table, const AttentionParams p,
@@ -260,7 +262,8 @@ bool RunsOnce(CudaContext& context, int max_tiles, unsigned num_tokens) {
 template <int kDim, bool kAhead>
 Status Run(CudaContext& context, const SequenceTable& table, const AttentionParams& p, int64_t max_keys) {
   constexpr int kSharedBytes = static_cast<int>(sizeof(MmaMemory<kDim, kAhead>));
-  // Blocks that have all heads read, and widen, a tile's keys once; there are as many as fill the device twice, or more.
+  // Blocks that have all heads read, and widen, a tile's keys once; there are as many as fill the device
+  // twice, or more.
   const int64_t head_groups = CeilDiv(p.num_heads, kHeads);
   const auto shares_of = [&](int64_t blocks) {
     return static_cast<unsigned>(

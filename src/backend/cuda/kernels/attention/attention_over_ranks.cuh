@@ -44,7 +44,8 @@ struct Memory {
 template <int kDim>
 inline constexpr int kColumns = kDim / kAttentionThreads;
 
-// The heads that a block combines, of all this rank's keys: beside a thread's columns, maxima of logits and sums of weights.
+// The heads that a block combines, of all this rank's keys: beside a thread's columns, maxima of logits and
+// sums of weights.
 template <int kDim, int kHeads>
 struct JoinedHeads {
   float maxima[kHeads];

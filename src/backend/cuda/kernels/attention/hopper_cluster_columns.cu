@@ -10,7 +10,8 @@
 // which is while logits are computed. Barriers count them, and no thread that asks waits for them. All rows'
 // addresses are looked up in the beginning, by the threads that wait for the first.
 //
-// Two warpgroups have every other tile of the block's, then half of its columns each; two more bring everything.
+// Two warpgroups have every other tile of the block's, then half of its columns each; two more bring
+// everything.
 #include "backend/cuda/device/sync/cluster_reads.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/attention/hopper_cluster_columns.h"

@@ -1,4 +1,5 @@
-// hopper_cluster_columns.cu: how its shared memory is laid out, and what brings queries, keys and columns of values there.
+// hopper_cluster_columns.cu: how its shared memory is laid out, and what brings queries, keys and columns of
+// values there.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +18,8 @@ namespace dsv4::backend::cuda::columns {
 using namespace hopper;  // NOLINT(google-build-using-namespace): what this kernel shares with two others.
 
 inline constexpr int kMostTiles = static_cast<int>(kMaxColumnsTiles);
-// Two warpgroups bring rows: each half of those that come, in turns, and a share of the registers of 128 a thread.
+// Two warpgroups bring rows: each half of those that come, in turns, and a share of the registers of 128 a
+// thread.
 inline constexpr int kBringers = 2;
 inline constexpr int kThreads = kConsumers + kBringers * kProducers;
 inline constexpr int kRegistersOfBringer = 48;
@@ -33,9 +35,10 @@ static_assert(kConsumers % kProducers == 0);
 inline constexpr int kHalves = 2;  // Halves of 64 rows' columns: what comes by itself.
 inline constexpr int kSumBytes = kHeads * static_cast<int>(sizeof(float));
 
-// How shared memory is laid out. First: queries, two tiles of keys, and some room. When all logits are known: weights of the block's own tiles
-// (kBlockBytes each, StoreWeightsOfThreads), and behind them their sums, which other blocks read. Columns of values come to slots, which are
-// counted from the end; a slot that lies among keys waits for those to have been used.
+// How shared memory is laid out. First: queries, two tiles of keys, and some room. When all logits are known:
+// weights of the block's own tiles (kBlockBytes each, StoreWeightsOfThreads), and behind them their sums,
+// which other blocks read. Columns of values come to slots, which are counted from the end; a slot that lies
+// among keys waits for those to have been used.
 inline constexpr int kKeysBegin = kRowsBytes;
 inline constexpr int kRoomBegin = 3 * kRowsBytes;
 inline constexpr int kPlaceBytes = kRoomBegin + 2 * kBlockBytes;
@@ -123,7 +126,8 @@ struct Item {
 // copies.
 inline constexpr int kLookedUp = 4;
 
-// Half of the columns of 64 rows by a warpgroup, 16 rows a warp; row_of(i) is null where there is none: zeros.
+// Half of the columns of 64 rows by a warpgroup, 16 rows a warp; row_of(i) is null where there is none:
+// zeros.
 template <typename RowOf>
 __device__ __forceinline__ void CopyHalf(unsigned char* rows, int half, const RowOf& row_of,
                                          const void* any) {
@@ -173,8 +177,8 @@ __device__ __forceinline__ void CopyColumns(unsigned char* slot, const uint16_t*
   }
 }
 
-// Blocks [first_block, first_block + kCount) of 64 packed rows, 16 rows a warp, and the word of scales that has theirs. Where a
-// lane's rows lie is looked up first.
+// Blocks [first_block, first_block + kCount) of 64 packed rows, 16 rows a warp, and the word of scales that
+// has theirs. Where a lane's rows lie is looked up first.
 template <int kCount, typename RowOf>
 __device__ __forceinline__ void CopyPacked(unsigned char* to, uint32_t (&scales)[kKeys], int first_block,
                                            const RowOf& row_of, const void* any) {
@@ -231,8 +235,8 @@ __device__ __forceinline__ void StoreShared16(uint32_t address, const uint4& val
                : "memory");
 }
 
-// The same, by the warps that have brought them: eight lanes a row, four rows at once. Neighbouring groups of four rows differ in one bit of where
-// their pieces lie.
+// The same, by the warps that have brought them: eight lanes a row, four rows at once. Neighbouring groups of
+// four rows differ in one bit of where their pieces lie.
 template <int kCount>
 __device__ __forceinline__ void WidenPacked(unsigned char* of, const uint32_t (&scales)[kKeys],
                                             int first_block) {
@@ -318,7 +322,8 @@ class Bringing {
     const int num_odd = item_.num_own / 2;
     const int num_even = item_.num_own - num_odd;
     int tile = 2;
-    // Fills of slots: this block's columns of all tiles, those of one consumer after the other's (PlaceOfFill).
+    // Fills of slots: this block's columns of all tiles, those of one consumer after the other's
+    // (PlaceOfFill).
     int fill = bringer_;
     int slot = bringer_;
     int round = 0;

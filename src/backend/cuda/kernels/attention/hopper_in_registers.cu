@@ -50,7 +50,8 @@ __device__ __forceinline__ int HeadGroups(const AttentionParams& p) {
 constexpr int kLanesOfBlock = kCols / 8;
 constexpr int kRowsAtOnce = 32 / kLanesOfBlock;
 
-// Rows [first_row, first_row + 32) of `rows` by a warp; lane i knows where row i lies, or that there is none: zeros.
+// Rows [first_row, first_row + 32) of `rows` by a warp; lane i knows where row i lies, or that there is none:
+// zeros.
 __device__ __forceinline__ void CopyKeys(Rows& rows, int first_row, const uint16_t* row_of_lane,
                                          const void* any) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -245,7 +246,8 @@ __device__ __forceinline__ void Consume(Shared& m, const AttentionParams& p) {
     const uint32_t first_fill = half == 0 ? fills[0] : fills[1];
 
     float maxima[2] = {-INFINITY, -INFINITY};
-    // Set, although they are overwritten: what is written under a condition would be kept from token to token.
+    // Set, although they are overwritten: what is written under a condition would be kept from token to
+    // token.
     float logits[kMostTiles / 2][kLogits] = {};
     // The keys of this warpgroup's tile number i, which is one of all in two.
 #pragma unroll

@@ -29,7 +29,8 @@ __device__ __forceinline__ bool HasPhase(uint64_t* barrier, uint32_t parity) {
   return has != 0;
 }
 
-// Asks for a line's piece: of codes one of kCodePieces, else one of kLinePieces. `block`: shared memory; zeros where no row is.
+// Asks for a line's piece: of codes one of kCodePieces, else one of kLinePieces. `block`: shared memory;
+// zeros where no row is.
 __device__ __forceinline__ void CopyPieceOfBlock(uint32_t block, int row, int piece, int of_block,
                                                  const unsigned char* from, const void* any) {
   const bool exists = from != nullptr;

@@ -1,4 +1,5 @@
-// Weights of a tile as operands in registers, which threads of other blocks may have too: the unit's sums lie as its operands do.
+// Weights of a tile as operands in registers, which threads of other blocks may have too: the unit's sums lie
+// as its operands do.
 #pragma once
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
@@ -21,7 +22,8 @@ __device__ __forceinline__ void StoreWeightsOfThreads(unsigned char* block, cons
   }
 }
 
-// Begins the product of a tile's weights, [step]: those of its 16 keys, and kColumns columns of its keys in shared memory.
+// Begins the product of a tile's weights, [step]: those of its 16 keys, and kColumns columns of its keys in
+// shared memory.
 template <int kColumns>
 __device__ __forceinline__ void BeginValues(float (&values)[kColumns / 2], uint32_t (&weights)[kKeys / 16][4],
                                             uint32_t columns) {

@@ -1,4 +1,5 @@
-// The sequences of a step as kernels of attention and indexer see them: one descriptor each, and the page tables of all behind each other.
+// The sequences of a step as kernels of attention and indexer see them: one descriptor each, and the page
+// tables of all behind each other.
 #pragma once
 
 #include <cstdint>

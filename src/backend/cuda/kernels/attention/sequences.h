@@ -88,7 +88,8 @@ Result<StoredForms> FormsOf(std::span<const Sequence> sequences, const SequenceT
   return forms;
 }
 
-// Stages a descriptor for each sequence that has tokens, and the tables of the pages that their queries may read.
+// Stages a descriptor for each sequence that has tokens, and the tables of the pages that their queries may
+// read.
 template <typename Sequence>
 Result<SequenceTable> StageSequences(CudaContext& context, std::span<const Sequence> sequences,
                                      const SequenceTableOptions& options) {

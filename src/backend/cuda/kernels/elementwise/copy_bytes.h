@@ -1,4 +1,5 @@
-// Bytes between the host's pinned memory and the device's, by kernels: as launches of a list they cost TMA no turn.
+// Bytes between the host's pinned memory and the device's, by kernels: as launches of a list they cost TMA no
+// turn.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// A tile of W x on tensor cores: 16 rows of weights times 8 * kTokenTiles tokens, by one block of eight warps.
+// A tile of W x on tensor cores: 16 rows of weights times 8 * kTokenTiles tokens, by one block of eight
+// warps.
 //
 // The weights are the A operand (16 rows, 16 columns of a step), the tokens the B operand (8 tokens). One
 // token wastes seven columns of a unit that is idle anyway, and the weights are read once. Each lane reads 16
@@ -53,9 +54,10 @@ __device__ __forceinline__ float LoadScale(const void* scale, DType dtype, int64
   return static_cast<const float*>(scale)[i];
 }
 
-// How a format's 16 bytes become bf16. kValues: weights in 16 bytes; a unit is what four lanes read, 4 * kValues columns.
-// Widen gives the lane's pair of weights i: two that lie kPairDistance apart among eight.
-// kScaledSums: the block scale is applied to a unit's sums. Codes are scales as they are stored, Scales as they are applied.
+// How a format's 16 bytes become bf16. kValues: weights in 16 bytes; a unit is what four lanes read, 4 *
+// kValues columns. Widen gives the lane's pair of weights i: two that lie kPairDistance apart among eight.
+// kScaledSums: the block scale is applied to a unit's sums. Codes are scales as they are stored, Scales as
+// they are applied.
 template <MatmulKind kKind>
 struct Unpack;
 
@@ -169,7 +171,8 @@ struct Unpack<MatmulKind::kMmaNvFp4> {
   static constexpr int kValues = 32;
   static constexpr bool kScaledSums = false;
   static constexpr int kPairDistance = 4;
-  // e2m1 * 2^-126 times (scale * 2^100) is exact in bf16 for every e4m3 scale; the 2^26 that is missing comes last.
+  // e2m1 * 2^-126 times (scale * 2^100) is exact in bf16 for every e4m3 scale; the 2^26 that is missing comes
+  // last.
   struct Scales {
     uint32_t blocks[2];
   };
@@ -319,7 +322,8 @@ __device__ void MultiplySegment(const DeviceWeight& w, int64_t first_row, int64_
   }
 }
 
-// The whole tile. token_row(i) is the row of token i of the tile, null past the last; emit(i, row, sum) stores.
+// The whole tile. token_row(i) is the row of token i of the tile, null past the last; emit(i, row, sum)
+// stores.
 template <MatmulKind kKind, int kTokenTiles, typename TokenRow, typename Emit>
 __device__ void MultiplyTile(const DeviceWeight& w, int64_t first_row, int64_t row_end, int num_tokens,
                              TokenRow&& token_row, Emit&& emit) {

@@ -11,7 +11,8 @@ namespace dsv4::backend::cuda {
 
 class CudaContext;
 
-// One linear, or up to kMaxFusedMatrices of the same activations (FusionRule::kLinearsSplitK). The first may have a mix.
+// One linear, or up to kMaxFusedMatrices of the same activations (FusionRule::kLinearsSplitK). The first may
+// have a mix.
 Status LaunchGemmSplitK(CudaContext& context, std::span<const LinearWork* const> linears);
 
 }  // namespace dsv4::backend::cuda

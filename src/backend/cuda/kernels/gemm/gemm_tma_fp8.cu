@@ -1,5 +1,6 @@
-// Tiles of 128 tokens by 128 or 256 rows of weights, worked off by as many blocks as there is room for. One thread has blocks of 128
-// columns of both brought into a ring; two warpgroups multiply, 64 tokens each, 128 rows at a time.
+// Tiles of 128 tokens by 128 or 256 rows of weights, worked off by as many blocks as there is room for. One
+// thread has blocks of 128 columns of both brought into a ring; two warpgroups multiply, 64 tokens each, 128
+// rows at a time.
 //
 // Tokens are the A operand, so that a thread's sums are of two tokens and share two scales. The sums of 128
 // columns and 128 rows are 64 registers of a thread, the totals 64 or 128. While one warpgroup adds the
@@ -148,7 +149,8 @@ __device__ __forceinline__ void MultiplyTile(Memory<kParts>& memory, const Devic
     for (int part = 0; part < kParts; ++part) {
       const uint64_t b = MatrixDescriptor(SharedAddress(memory.weights[place.i]) + part * kRowBytes);
       float sums[kSums];
-      // One warpgroup's products at a time, or both would add up at the same time too: the other may begin when half are done.
+      // One warpgroup's products at a time, or both would add up at the same time too: the other may begin
+      // when half are done.
       WaitForPhase(&memory.turns[group], turn);
       turn ^= 1U;
       MultiplyE4m3Block<kRows>(sums, a, b);

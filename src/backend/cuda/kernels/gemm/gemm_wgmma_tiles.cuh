@@ -234,7 +234,8 @@ struct WgmmaTotal {
   }
 };
 
-// The tile of an item: sums[4 j + 2 half + e] is that of token 8 j + 2 (lane % 4) + e and the thread's row `half`.
+// The tile of an item: sums[4 j + 2 half + e] is that of token 8 j + 2 (lane % 4) + e and the thread's row
+// `half`.
 template <MatmulKind kKind, WgmmaRows kRows, int kTokens>
 __device__ __forceinline__ void WgmmaTile(WgmmaMemory<kKind>& memory, const DeviceWeight& shape,
                                           const WgmmaItem& item, WgmmaWeights<kKind, kRows>& weights,

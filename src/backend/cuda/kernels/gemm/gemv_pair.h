@@ -10,7 +10,8 @@ class CudaContext;
 
 // Whether there is a kernel for the two, and all its blocks run at once.
 bool HoldsGemvPair(CudaContext& context, const LinearWork& groups, const LinearWork& linear);
-// `links`: if they are not none, the second's results also go to the other ranks, as this rank's part of an LL sum (PeerLinks::pushed).
+// `links`: if they are not none, the second's results also go to the other ranks, as this rank's part of an
+// LL sum (PeerLinks::pushed).
 Status LaunchGemvPair(CudaContext& context, const LinearWork& groups, const LinearWork& linear,
                       const PeerLinks& links);
 

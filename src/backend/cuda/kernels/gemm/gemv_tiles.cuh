@@ -3,8 +3,8 @@
 // no registers wait for memory and no thread waits for another's copy. The first pieces are asked for before
 // the kernels in front have ended. Activations lie in shared memory too.
 //
-// The products, their order and the order of all sums are those of gemm_mma.cuh, so a token's result is the same bits in
-// either.
+// The products, their order and the order of all sums are those of gemm_mma.cuh, so a token's result is the
+// same bits in either.
 #pragma once
 
 #include "backend/cuda/device/ptx/cp_async.cuh"

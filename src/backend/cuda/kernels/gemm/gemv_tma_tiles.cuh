@@ -83,8 +83,8 @@ __device__ __forceinline__ TileSegment SegmentOf(const StreamShape& shape) {
           .scale_row_bytes = shape.scale_row_bytes};
 }
 
-// Scales of four units of a warp's rows, which lie where lanes do not meet in a bank. In the tile, rows are a multiple of 128 bytes
-// apart where there are many columns.
+// Scales of four units of a warp's rows, which lie where lanes do not meet in a bank. In the tile, rows are a
+// multiple of 128 bytes apart where there are many columns.
 struct SpreadScales {
   static constexpr int kUnits = 4;
   static constexpr int kRowBytes = 40;
@@ -121,8 +121,9 @@ __host__ __device__ __forceinline__ bool NeedsSpread(const StreamShape& shape) {
   return IsFp4(shape.kind) && shape.segment_units >= SpreadScales::kUnits;
 }
 
-// The warp's segment of kTiles row tiles times tokens, the lane's of which begins at x in shared memory, if it exists. Of several tiles,
-// which are FP4 and need no spreading, a unit's activations are read once for all. `spread` is for one tile of FP4.
+// The warp's segment of kTiles row tiles times tokens, the lane's of which begins at x in shared memory, if
+// it exists. Of several tiles, which are FP4 and need no spreading, a unit's activations are read once for
+// all. `spread` is for one tile of FP4.
 template <StreamKind kKind, int kTiles>
 __device__ __forceinline__ void MultiplyTile(const unsigned char* tile, const TileSegment& segment,
                                              int block_units_log2, const uint16_t* x, bool exists,

@@ -321,7 +321,8 @@ __device__ __forceinline__ void MultiplyBlock(const Params& p, const Block& bloc
   }
 }
 
-// Weights of kinds kKinds. Grid: blocks of the mix, then matrices, groups, slices, token tiles, runs of row tiles.
+// Weights of kinds kKinds. Grid: blocks of the mix, then matrices, groups, slices, token tiles, runs of row
+// tiles.
 template <int kTokens, bool kWhole, StreamKind... kKinds>
 __global__ void __launch_bounds__(kThreads, 1) SplitkKernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) unsigned char shared[];

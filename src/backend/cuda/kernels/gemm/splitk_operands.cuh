@@ -25,7 +25,8 @@ __device__ __forceinline__ int PlaceOfWord(int word, int token) {
   return (piece ^ token % 8) * 4 + of_lane;
 }
 
-// Sixteen lanes hold 128 columns of a token, eight each; the largest magnitude of all, or of the four lanes of 32 columns.
+// Sixteen lanes hold 128 columns of a token, eight each; the largest magnitude of all, or of the four lanes
+// of 32 columns.
 __device__ __forceinline__ float LargestOfGroup(uint4 x, bool fine) {
   const unsigned half = 0xFFFFU << (threadIdx.x & 16U);
   const auto larger = [](uint32_t a, uint32_t b) {
@@ -43,8 +44,9 @@ __device__ __forceinline__ float LargestOfGroup(uint4 x, bool fine) {
   return fmaxf(__uint_as_float(max << 16), __uint_as_float(max & 0xFFFF0000U));
 }
 
-// The slice of the block's tokens into shared memory, [chunks][kTokens][64] as wgmma wants it; of FP8 rounded, with scales
-// [groups of 128 columns][kTokens] beside it. Tokens that do not exist are zeros. A half-warp takes 128 columns of a token.
+// The slice of the block's tokens into shared memory, [chunks][kTokens][64] as wgmma wants it; of FP8
+// rounded, with scales [groups of 128 columns][kTokens] beside it. Tokens that do not exist are zeros. A
+// half-warp takes 128 columns of a token.
 template <StreamKind kKind, int kTokens>
 __device__ __forceinline__ void LoadSlice(const Params& p, const Block& block, uint32_t* x, float* x_scales) {
   constexpr int kHalfWarps = kThreads / 16;

@@ -71,7 +71,8 @@ constexpr size_t SharedBytes(int tiles, int runs) {
 }
 static_assert(SharedBytes(1, 8) == HcDotsSharedBytes(1, 8) && SharedBytes(3, 2) == HcDotsSharedBytes(3, 2));
 
-// Grid: tokens by tokens_per_block, parts, rows by Kind::kTiles * kRows, which are one block's where runs are known.
+// Grid: tokens by tokens_per_block, parts, rows by Kind::kTiles * kRows, which are one block's where runs are
+// known.
 template <typename Kind>
 __global__ void __launch_bounds__(Kind::kThreads, 1) HcDotsKernel(const __grid_constant__ Params p) {
   constexpr int kThreads = Kind::kThreads;

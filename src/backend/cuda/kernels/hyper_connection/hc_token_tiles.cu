@@ -279,7 +279,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-// Threads as the norm of such a row has them. Grid: blocks for post and comb if they are asked for, then tokens.
+// Threads as the norm of such a row has them. Grid: blocks for post and comb if they are asked for, then
+// tokens.
 template <int kRowThreads>
 __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
     HcTokenTilesMixAndNormKernel(const __grid_constant__ HcStep p, int mix_blocks) {
@@ -302,7 +303,8 @@ __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
   const float scale = p.params.scale[0];
   const float base = t < kHcMult ? p.params.base[t] : 0.0F;
   WaitForKernelsBefore();
-  // Parts of the first rows' products and of the squares, as many as a norm of such rows has warps: a thread each.
+  // Parts of the first rows' products and of the squares, as many as a norm of such rows has warps: a thread
+  // each.
   constexpr int kParts = kRowThreads / 32;
   const int of = t / kParts;
   double part = 0.0;

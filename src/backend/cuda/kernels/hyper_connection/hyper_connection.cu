@@ -48,7 +48,8 @@ __device__ __forceinline__ void LoadFour(const T* data, double (&values)[4]) {
   Four<T>(data).Widen(values);
 }
 
-// dots[token][k] = fn[k] . x for k < num_rows; x . x for k = num_rows, for streams of any shape, in one part. Grid: tokens, rows.
+// dots[token][k] = fn[k] . x for k < num_rows; x . x for k = num_rows, for streams of any shape, in one part.
+// Grid: tokens, rows.
 template <typename T>
 __global__ void __launch_bounds__(kDotThreads)
     HyperConnectionAnyDotsKernel(const T* streams, const float* fn, double* dots, int64_t width,
@@ -87,8 +88,8 @@ constexpr int kRowsAtOnce = 4;
 constexpr int kTokensAtOnce = 8;
 constexpr int kPartsOfBlock = 4;
 
-// A few tokens wait for the rows of the matrix run after run. They are weights: blocks of the same rows have them in L2 before the kernels in
-// front have ended.
+// A few tokens wait for the rows of the matrix run after run. They are weights: blocks of the same rows have
+// them in L2 before the kernels in front have ended.
 __device__ __forceinline__ void AskForMatrix(const float* fn, int first_row, int num_rows, int64_t width) {
   constexpr int kLine = 32;  // Floats.
   const float* const begin = fn + first_row * width;

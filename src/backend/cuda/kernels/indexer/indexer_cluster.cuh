@@ -116,7 +116,8 @@ struct KeyHistograms {
   Threshold threshold;
 };
 
-// The k-th highest of keys [0, count), of which there are so many, by all threads of a block, which have met before.
+// The k-th highest of keys [0, count), of which there are so many, by all threads of a block, which have met
+// before.
 template <typename KeyAt>
 __device__ __forceinline__ Threshold FindThreshold(KeyHistograms& m, KeyAt key_at, int count, int top_k) {
   const int t = static_cast<int>(threadIdx.x);

@@ -55,7 +55,8 @@ struct Memory {
 __device__ __forceinline__ uint32_t Ordered(uint32_t key, int row) {
   return key << 16 | (0xFFFFU - static_cast<uint32_t>(row));
 }
-// ops::MakeCandidate of it. Below the bits of a bf16 number are zeros, and ones where a negative number's are turned around.
+// ops::MakeCandidate of it. Below the bits of a bf16 number are zeros, and ones where a negative number's are
+// turned around.
 __device__ __forceinline__ uint64_t CandidateOf(uint32_t ordered, const IndexerOverRanks& p) {
   const uint32_t order = (ordered & 0x80000000U) != 0 ? ordered & 0xFFFF0000U : ordered | 0xFFFFU;
   const uint32_t row = 0xFFFFU - (ordered & 0xFFFFU);
@@ -196,7 +197,8 @@ __device__ bool TakeBest(Choice<kMaxRows>& m, const IndexerOverRanks& p, const T
   return whole;
 }
 
-// Which list a thread looks at: some warps have one together, and take every so many-th number of it as a sample.
+// Which list a thread looks at: some warps have one together, and take every so many-th number of it as a
+// sample.
 struct ListShare {
   int list;  // No rank's: none.
   int thread;
@@ -222,8 +224,9 @@ __device__ void ClearChoice(Choice<kMaxRows>& m, int num_words) {
   if (t < kMaxPeers) m.sampled[t] = 0;
 }
 
-// How many of numbers window_of(r) = [begin, end) of every rank's list, none of which has more than `longest`, are before `mine` of `list`.
-// Of equal keys and rows those of the lower rank are, whose entry is the lower one. Searches by halves, in several lists side by side.
+// How many of numbers window_of(r) = [begin, end) of every rank's list, none of which has more than
+// `longest`, are before `mine` of `list`. Of equal keys and rows those of the lower rank are, whose entry is
+// the lower one. Searches by halves, in several lists side by side.
 template <int kMaxRows, typename WindowOf>
 __device__ __forceinline__ int NumBefore(const Choice<kMaxRows>& m, uint32_t mine, int list, int num_ranks,
                                          int longest, WindowOf window_of) {
@@ -284,7 +287,8 @@ __device__ int NumChosen(Choice<kMaxRows>& m, const ListShare& share, int num_ra
   return open.x + __popc(__ballot_sync(kWholeWarp, chosen));
 }
 
-// The best of all ranks' best, in ascending order, by one block that has met behind ClearChoice: a bit for every entry puts them there.
+// The best of all ranks' best, in ascending order, by one block that has met behind ClearChoice: a bit for
+// every entry puts them there.
 template <int kMaxRows>
 __device__ void ChooseOfAll(Choice<kMaxRows>& m, const IndexerOverRanks& p, const TokenPlaces& places,
                             const ListShare& share, int num_words) {

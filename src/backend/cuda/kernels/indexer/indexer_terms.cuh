@@ -26,7 +26,8 @@ __device__ __forceinline__ uint32_t PositivePair(float low, float high) {
 // loses 2^-23 of the magnitudes for each of 16 and for the result, and two more even if eight are added at a
 // time. Four such sums are added in fp32: 2^-23 in all. 20 * 2^-23 is less than:
 inline constexpr float kDoubt = 0x1p-18F;
-// Sums of smaller magnitudes are in doubt (terms that are subnormal may count as 0), and those that are no finite number.
+// Sums of smaller magnitudes are in doubt (terms that are subnormal may count as 0), and those that are no
+// finite number.
 inline constexpr float kSmall = 0x1p-90F;
 inline constexpr float kLarge = 0x1p120F;
 
@@ -39,8 +40,9 @@ __device__ __forceinline__ bool RoundsClearly(float sum, float magnitudes, float
   return magnitudes > kSmall && magnitudes < kLarge && ends >> 16 == (ends & 0xFFFFU);
 }
 
-// The score of a key whose terms four lanes have, [j]: of heads 8 j + 2 place and the next. As ScoreSixteenKeys adds them: those of heads
-// that differ by 8 in order, then sums whose heads differ by 4, by 2 and by 1.
+// The score of a key whose terms four lanes have, [j]: of heads 8 j + 2 place and the next. As
+// ScoreSixteenKeys adds them: those of heads that differ by 8 in order, then sums whose heads differ by 4, by
+// 2 and by 1.
 __device__ __forceinline__ float ScoreInDouble(const uint32_t (&terms)[kTermHeads / 8]) {
   double even = 0.0;
   double odd = 0.0;

@@ -23,7 +23,8 @@ struct Threshold {
   int left = 0;
 };
 
-// The bucket in which, counted from the highest, the k-th key lies. One warp calls it, eight buckets a lane; one lane writes.
+// The bucket in which, counted from the highest, the k-th key lies. One warp calls it, eight buckets a lane;
+// one lane writes.
 __device__ inline void NextThreshold(const int* histogram, int shift, Threshold now, Threshold* next) {
   using Scan = cub::WarpScan<int>;
   __shared__ typename Scan::TempStorage storage;
@@ -81,7 +82,8 @@ struct SameItems {
   __device__ int operator()(int item) const { return item; }
 };
 
-// Writes the chosen ones of keys [begin, end), which follow `before`, by one warp. `index`: of key 0, an item; named(item) is written.
+// Writes the chosen ones of keys [begin, end), which follow `before`, by one warp. `index`: of key 0, an
+// item; named(item) is written.
 template <typename KeyAt, typename Named = SameItems>
 __device__ void WriteChosen(KeyAt key_at, int begin, int end, int index, Threshold threshold, Counts before,
                             int32_t* selected, Named named = {}) {

@@ -9,7 +9,8 @@
 
 namespace dsv4::backend::cuda {
 
-// A weight where it stays: the host's memory that the device reads. Data, and from `scale_begin` on scales, lie in a slot as they lie here.
+// A weight where it stays: the host's memory that the device reads. Data, and from `scale_begin` on scales,
+// lie in a slot as they lie here.
 struct CachedWeight {
   const uint8_t* source = nullptr;
   uint32_t num_bytes = 0;    // A multiple of 16.
@@ -43,7 +44,8 @@ struct CacheClock {
   int32_t num_jobs;
 };
 
-// The cache of a queue; device memory but for `words`, zero in the beginning. Experts have numbers from 1 on; 0 is none.
+// The cache of a queue; device memory but for `words`, zero in the beginning. Experts have numbers from 1 on;
+// 0 is none.
 struct ExpertCacheState {
   uint8_t* slots = nullptr;
   int64_t slot_bytes = 0;
@@ -70,7 +72,8 @@ struct ExpertCacheCall {
   DeviceWeight* table;     // [num_places, 3], written: where chosen experts are.
 };
 
-// Afterwards all chosen experts are where `table` says: in slots, or those that find none free of other chosen ones where they stay.
+// Afterwards all chosen experts are where `table` says: in slots, or those that find none free of other
+// chosen ones where they stay.
 void LaunchBringExperts(CudaContext& context, const ExpertCacheState& cache, const ExpertCacheCall& call);
 
 // A pass of many tokens, whose experts the host has brought (tiers/expert_stream.h).
@@ -81,7 +84,8 @@ void LaunchEmptySlots(CudaContext& context, const ExpertCacheState& cache, int f
 // the cache does not learn.
 void LaunchPointExperts(CudaContext& context, const ExpertCacheState& cache, const int32_t* experts,
                         const int32_t* slots, int num_places, DeviceWeight* table);
-// These experts are in their slots, which were empty, and give way first. Counts what the layer has asked for.
+// These experts are in their slots, which were empty, and give way first. Counts what the layer has asked
+// for.
 void LaunchKeepExperts(CudaContext& context, const ExpertCacheState& cache, const CacheJob* experts,
                        int num_experts, const ExpertCacheWords& counted);
 

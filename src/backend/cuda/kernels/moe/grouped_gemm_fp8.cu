@@ -147,7 +147,8 @@ __device__ __forceinline__ uint32_t AskForScale(const uint8_t* from) {
   return scale;
 }
 
-// A producer's part of the weights: kPieces pieces of every block of columns that is its group's, one block ahead, through all items.
+// A producer's part of the weights: kPieces pieces of every block of columns that is its group's, one block
+// ahead, through all items.
 class Weights {
  public:
   __device__ __forceinline__ Weights(Memory& memory, const DeviceWeight& shape, int group, int thread)
@@ -321,7 +322,8 @@ __device__ __forceinline__ void MultiplyTile(Memory& memory, int num_blocks, int
     const uint64_t a = MatrixDescriptor(SharedAddress(slot.weights));
     const uint64_t b = MatrixDescriptor(SharedAddress(slot.x + first_x * kE4m3Cols));
     float sums[kMost / 2];
-    // One warpgroup's products at a time, or both would add up at the same time too: the other may begin when half are done.
+    // One warpgroup's products at a time, or both would add up at the same time too: the other may begin when
+    // half are done.
     WaitForPhase(&memory.turns[warpgroup], turn);
     turn ^= 1U;
     MultiplyE4m3Block<kMost>(sums, a, b);

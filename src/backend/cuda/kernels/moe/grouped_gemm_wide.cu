@@ -1,4 +1,5 @@
-// Tiles of 128 rows of weights and up to 128 tokens of an expert, worked off by as many blocks as there are SMs.
+// Tiles of 128 rows of weights and up to 128 tokens of an expert, worked off by as many blocks as there are
+// SMs.
 //
 // Weights are the A operand and never leave registers. Two warpgroups take 64 rows each. Every thread loads
 // the bytes that it will itself widen, some stages ahead and past the end of its item. One warpgroup widens
@@ -206,8 +207,8 @@ class Consumer {
       MatrixStep<kMost>::Add(tile.sums, tile.a[block][step], x + 2 * step, step == 0 ? adds : 1);
     CommitMatrixSteps();
   }
-  // A stage, whose weights are at `kPlace` and its first block's in a[0]. False for the tile's last: its second block is still being
-  // multiplied.
+  // A stage, whose weights are at `kPlace` and its first block's in a[0]. False for the tile's last: its
+  // second block is still being multiplied.
   //
   // Each block is waited for before the next. With steps in flight from one to the next the compiler gives
   // every size of tile registers of its own for `a`. It then serializes all steps for want of registers

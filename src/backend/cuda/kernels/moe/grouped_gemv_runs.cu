@@ -174,8 +174,8 @@ __device__ __forceinline__ void RunItems(const Params& p) {
     }
     if (t < 32) PublishBarriers();
   }
-  // Down begins with weights while gate and up are not done. The groups of tokens were written two launches ago, and all of
-  // their blocks have waited for it before they let this launch start.
+  // Down begins with weights while gate and up are not done. The groups of tokens were written two launches
+  // ago, and all of their blocks have waited for it before they let this launch start.
   if constexpr (kMatrices == 2) WaitForKernelsBefore();
   int num_spans = 0;
   const int num_items = FindSpans<Of::kThreads, Of::kRows>(p, spans, &num_spans);

@@ -89,8 +89,8 @@ __device__ void FindExpert(const Params& p, const ExpertTile& tile, int first,
   __syncthreads();
 }
 
-// Both matrices of a row tile one after the other, then the activation of what they gave. Grid: blocks that share a tile's rows,
-// tiles.
+// Both matrices of a row tile one after the other, then the activation of what they gave. Grid: blocks that
+// share a tile's rows, tiles.
 template <StreamKind kKind>
 __global__ void __launch_bounds__(kMatmulThreads, kBlocks)
     GroupedGemvStreamGateUpKernel(const __grid_constant__ Params p) {

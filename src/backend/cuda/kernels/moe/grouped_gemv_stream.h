@@ -10,7 +10,8 @@
 
 namespace dsv4::backend::cuda {
 
-// The assignments (token * top_k + slot) of tile t are order[begin] and those behind it; tiles of no assignments come last.
+// The assignments (token * top_k + slot) of tile t are order[begin] and those behind it; tiles of no
+// assignments come last.
 struct ExpertGroups {
   const ExpertTile* tiles = nullptr;
   int max_tiles = 0;

@@ -41,7 +41,8 @@ struct HostTermsWork {
 void LaunchPlaces(CudaContext& context, const HostTermsWork& work);
 // Asks the host, if it has any of the chosen experts.
 void LaunchAskHost(CudaContext& context, const HostTermsWork& work);
-// Waits for the host and takes its terms; the rows of others are left as they are. After the deadline, or where the host failed, a fault.
+// Waits for the host and takes its terms; the rows of others are left as they are. After the deadline, or
+// where the host failed, a fault.
 void LaunchTakeHostTerms(CudaContext& context, const HostTermsWork& work);
 
 }  // namespace dsv4::backend::cuda

@@ -59,7 +59,8 @@ struct ExpertsHere {
   }
 };
 
-// One block. `order` receives the assignments of experts that are here, token * top_k + slot, by expert and then in their own order.
+// One block. `order` receives the assignments of experts that are here, token * top_k + slot, by expert and
+// then in their own order.
 __global__ void __launch_bounds__(kGroupThreads)
     RoutedExpertsGroupKernel(const int32_t* indices, int num_assignments, int top_k, const ExpertsHere here,
                              int tokens_per_tile, int max_tiles, int32_t* order, Tile* tiles,
@@ -195,8 +196,8 @@ __global__ void __launch_bounds__(kMatmulThreads) RoutedExpertsFmaKernel(const E
 
 // --- Between and behind them -----------------------------------------------------------------------------------------
 
-// gate and up [num_assignments, width], one behind the other; the routing weight belongs to the row. Rows of experts that are
-// elsewhere, which nothing has written, become zeros.
+// gate and up [num_assignments, width], one behind the other; the routing weight belongs to the row. Rows of
+// experts that are elsewhere, which nothing has written, become zeros.
 template <typename T>
 __global__ void RoutedExpertsSwigluKernel(const T* gate, const int32_t* indices, const ExpertsHere here,
                                           const float* weights, T* y, int64_t count, int64_t width,
@@ -279,7 +280,8 @@ Status MultiplyBlockScaledExperts(CudaContext& context, const TilePlan& plan, in
   return {};
 }
 
-// x [num_rows, cols] contiguous times matrices first_matrix .. first_matrix + num_matrices of every chosen expert.
+// x [num_rows, cols] contiguous times matrices first_matrix .. first_matrix + num_matrices of every chosen
+// expert.
 Status MultiplyExperts(CudaContext& context, const TilePlan& plan, std::span<const ExpertVariant> variants,
                        int first_matrix, int num_matrices, const void* x, DType dtype, int64_t num_rows,
                        int64_t cols, int x_divisor, void* y, int64_t num_assignments, int64_t rows) {

@@ -1,4 +1,5 @@
-// The ops indexer_select, indexer_candidates and merge_candidates: which kernels score and choose, and what attention behind them may know.
+// The ops indexer_select, indexer_candidates and merge_candidates: which kernels score and choose, and what
+// attention behind them may know.
 #include "backend/cuda/lowering/record/indexer.h"
 
 #include <algorithm>

@@ -50,7 +50,8 @@ inline Plan<AttentionPartPath> ChooseAttentionPart(const AttentionPartShape& sha
   return FirstFit(AttentionPartRules(), shape, device);
 }
 
-// Blocks that share a token and 64 heads in hopper_cluster_columns: as many as fill the device; 0: it has no room for all clusters.
+// Blocks that share a token and 64 heads in hopper_cluster_columns: as many as fill the device; 0: it has no
+// room for all clusters.
 int BlocksOfColumns(const AttentionShape& shape);
 
 // Blocks that share a token and 16 heads in decode_cluster, whose keys are `tiles` tiles: 8, or as many of 16
@@ -87,7 +88,8 @@ struct RowReads {
   int64_t num_reads = 0;  // Reads of all tokens.
 };
 bool WidensFirst(const RowReads& reads);
-// For fewer a launch more would cost what it saves. Rows of V4.1, which Hopper's kernels read wide alone, from kMinColumnsTokens on.
+// For fewer a launch more would cost what it saves. Rows of V4.1, which Hopper's kernels read wide alone,
+// from kMinColumnsTokens on.
 inline constexpr int64_t kMinWidenedTokens = 65;
 inline constexpr int64_t kMinReadsOfRow = 4;
 inline constexpr int64_t kMaxWidenedRows = int64_t{1} << 16;  // 64 MiB; four times that of V4.1.

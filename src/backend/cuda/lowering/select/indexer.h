@@ -61,14 +61,15 @@ inline Plan<TopKPath> ChooseTopK(const TopKShape& shape, const DeviceLimits& dev
   return FirstFit(TopKRules(), shape, device);
 }
 
-// Whether shared memory holds a list of candidates that is put in order, and all ranks' lists with what is chosen of them.
+// Whether shared memory holds a list of candidates that is put in order, and all ranks' lists with what is
+// chosen of them.
 bool HoldsCandidates(const DeviceLimits& device, int64_t top_k);
 bool HoldsMerge(const DeviceLimits& device, int64_t num_candidates, int64_t top_k);
 size_t CandidatesSharedBytes(int64_t top_k);
 size_t MergeSharedBytes(int64_t num_candidates, int64_t top_k);
 
-// Blocks of kCluster that a token gets: 8, or 4 or 2 where those of all tokens would not run at once. 16 for many entries, if there is room for
-// all such clusters: of_sixteen() says for how many.
+// Blocks of kCluster that a token gets: 8, or 4 or 2 where those of all tokens would not run at once. 16 for
+// many entries, if there is room for all such clusters: of_sixteen() says for how many.
 int64_t TopKClusterBlocks(int64_t num_tokens, int64_t max_visible, const DeviceLimits& device,
                           const std::function<int64_t()>& of_sixteen);
 // Blocks of kDecode that a token gets: so many that all run at once, if there are tiles for them.
@@ -77,7 +78,8 @@ int64_t DecodeScoreBlocks(int64_t num_tokens, int64_t max_visible, const DeviceL
 // Counts of a step's positions that launches may depend on: the most entries that a token sees. It is top_k
 // if that is no more, then goes in steps, so that the launches of a sequence's steps stay the same.
 int64_t EntriesInSteps(int64_t count, int64_t top_k);
-// The same for entries that so many ranks divide: in steps of whole tiles of each rank's rows, which all thresholds of rows are.
+// The same for entries that so many ranks divide: in steps of whole tiles of each rank's rows, which all
+// thresholds of rows are.
 int64_t SharedEntriesInSteps(int64_t count, int64_t top_k, int64_t num_ranks);
 
 // Tensor cores take so many heads of this width.

@@ -27,7 +27,8 @@ enum class HeadsPath : uint8_t { kManyHeads, kRows };
 std::span<const Rule<HeadsPath, HeadsShape>> HeadNormRules();
 std::span<const Rule<HeadsPath, HeadsShape>> RopeRules();
 
-// Steps on `num_rows` rows: the kernel of the launch that they share. `norm_first`: the first step is rms_norm.
+// Steps on `num_rows` rows: the kernel of the launch that they share. `norm_first`: the first step is
+// rms_norm.
 struct RowsShape {
   int64_t num_rows = 0;
   bool is_bf16 = true;
@@ -77,7 +78,8 @@ std::span<const Rule<StorePath, StoreShape>> StoreRules();
 // Whether a launch that packs has a row in the registers of its block.
 bool PacksInRegisters(const CacheFormat& format, int64_t width);
 
-// compressor_pool: entries of few tokens are rows, which later steps go on with; others have a launch of their own.
+// compressor_pool: entries of few tokens are rows, which later steps go on with; others have a launch of
+// their own.
 struct PoolShape {
   DType dtype = DType::kBF16;
   int64_t tokens_of_entry = 0;

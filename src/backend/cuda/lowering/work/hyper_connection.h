@@ -22,7 +22,8 @@ struct CombineWork {
   ElementsPath path;
 };
 
-// The sum over all ranks of what each has, `routed` and, if it is not null, `added`: the LL exchange of up to kMaxLlSumBytes.
+// The sum over all ranks of what each has, `routed` and, if it is not null, `added`: the LL exchange of up to
+// kMaxLlSumBytes.
 struct RankSumWork {
   PeerLinks links;
   const float* routed;
@@ -44,7 +45,8 @@ struct HcPostWork {
   HcPostPath path;
 };
 
-// hc_pre. dots: [num_tokens, rows of fn + 1, num_parts], of each row and of the streams themselves with the streams.
+// hc_pre. dots: [num_tokens, rows of fn + 1, num_parts], of each row and of the streams themselves with the
+// streams.
 struct HcPreParams {
   const double* dots;
   const float* scale;
