@@ -347,7 +347,8 @@ TEST(CudaFused, RoutedExpertsAndALinear) {
     int64_t width;
     std::vector<Rows> rows;
   };
-  // More tiles than SMs, and fewer; one token, and rows of a sequence. Matrices are made once: that takes longer than all else.
+  // More tiles than SMs, and fewer; one token, and rows of a sequence. Matrices are made once: that takes
+  // longer than all else.
   const std::vector<Matrices> shapes = {{4096, 2048, {{2048, 1}, {2048, 2}, {2048, 6}, {2048, 8}, {512, 3}}},
                                         {384, 256, {{1152, 1}, {1152, 5}}}};
   for (const Matrices& matrices : shapes) {
