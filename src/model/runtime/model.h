@@ -225,11 +225,12 @@ class Model {
   // moves each sequence on by the tokens that it reads, and by those of its draft too, where it has one.
   // Where the backend's memory is asynchronous it returns at once, and the step behind it may be queued
   // before this one has been waited for. Errors change nothing. They are those of Step, and Unimplemented
-  // where can_queue is false. InvalidArgument is for more than max_chunk_tokens rows, a draft that
-  // DecodeChunk does not allow, or a chunk to follow that the step queued last has not. None can follow a
-  // step with drafts. N-gram tables are read by tokens: with them, a chunk that follows waits for the step in
-  // front. The caller must still have that (FailedPrecondition). Wait tells the errors of the device, and in
-  // a group the error that ended it. `allowed`: of UploadAllowedTokens, or none, which allows all.
+  // where can_queue is false. InvalidArgument is for more than max_chunk_tokens rows or a draft that
+  // DecodeChunk does not allow. So it is for a chunk to follow that the step queued last does not have. None
+  // can follow a step with drafts. N-gram tables are read by tokens: with them, a chunk that follows waits
+  // for the step in front. The caller must still have that (FailedPrecondition). Wait tells the errors of the
+  // device, and in a group the error that ended it. `allowed`: of UploadAllowedTokens, or none, which allows
+  // all.
   Result<std::unique_ptr<QueuedStep>> QueueDecode(std::span<const DecodeChunk> chunks, const Buffer& allowed);
   // Counters of the backend: queued steps that were replayed, and walked. Zeros where it cannot replay.
   ops::ReplayCounters replay_counters() const;
