@@ -1,10 +1,9 @@
-// Async scheduling. While all sequences decode, and each token is a choice among its logits alone, a step
-// chooses its tokens on the backend. The step behind it is queued before the host has seen them. Positions
-// and lengths do not depend on them. The host is one step behind the device, which never waits for it.
+// Async scheduling: while all sequences decode, and each token is a choice among its logits alone, a step chooses its tokens on the
+// backend, and the step behind it is queued before the host has seen them. Positions and lengths do not depend on them. The host is one
+// step behind the device, which never waits for it.
 //
-// A sequence that turns out to have ended with a stop token has read that token in the step behind: it is
-// taken back. Decisions between two steps (a request that waits or is cancelled, memory that runs out) are
-// made with no step in flight.
+// A sequence that turns out to have ended with a stop token has read that token in the step behind: it is taken back. Whatever has to be
+// decided between two steps (a request that waits or is cancelled, memory that runs out) is decided with no step in flight.
 #include "engine/queued_stepper.h"
 
 #include <algorithm>

@@ -4,8 +4,8 @@
 //   choices  one for each row, in the host's memory
 //   biases   any number, in the host's memory, by row and then by token, each pair once: logits[row, token] += bias in fp32, before all else
 //   tokens   [num_rows]              i32; 0 where the row is wrong, so that a reader finds a token
-//   faults   [num_rows]              i32; -1, or the row's fault: the lowest id whose logit, allowed or
-//                                    not, is NaN or +infinity. It is vocab_size if no allowed logit is finite
+//   faults   [num_rows]              i32; -1, or what is wrong with the row: the lowest id whose logit, allowed or not, is NaN or
+//                                    +infinity; vocab_size if no allowed logit is finite
 // A wrong row is not the op's error: it is for one sequence to bear, not for its neighbours.
 // Errors: InvalidArgument if dims or dtypes disagree, operands overlap or a choice is out of its range. So for a bias of no token, one that
 // is NaN, and one out of order. num_rows == 0 does nothing.

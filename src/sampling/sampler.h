@@ -81,8 +81,8 @@ class Sampler {
   // or nothing finite is allowed. Samplers of different sequences may work at one time.
   Result<SampledToken> Sample(std::span<const float> logits, std::span<const uint64_t> permitted = {});
 
-  // Whether Sample without `permitted` is a choice among the allowed logits with only `biases` added, few of
-  // them, and nothing else. Others may then make the choice, with ChoiceAfter, and Record it.
+  // Whether Sample without `permitted` is a choice among the allowed logits with no more than `biases` added, few of them, and nothing else
+  // is asked for: others may then make it, with ChoiceAfter, and Record it.
   bool by_logits_alone() const;
   // By token, each once; live as long as the sampler.
   std::span<const TokenBias> biases() const { return biases_; }
