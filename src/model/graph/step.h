@@ -61,7 +61,12 @@ struct ChosenTokens {
       numbers;  // [2, rows of logits] I32, tokens and faults; may be where `previous` is, of which all has been read by then.
   // Where the stage has several ranks, of which rank 0 chooses: all ranks' numbers, [ranks, 2, rows of logits] I32, of which rank 0's count.
   TensorView everybodys;
+  // The pass ends with its logits, in PassArrays::logits; who runs it has them chosen from, and shares what was chosen (ShareChosen).
+  bool later = false;
 };
+
+// Brings what rank 0 has chosen to all.
+Status ShareChosen(const Shards& shards, const ChosenTokens& chosen);
 
 // What the sub-layers of a pass, or of a drafting one, share. Without an observer, and with the shards of the graph. Its arguments outlive it.
 StepContext ContextOf(const Graph& graph, Arena& arena, const PassPlan& plan, PassArrays& arrays);
