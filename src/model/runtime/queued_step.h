@@ -10,6 +10,7 @@
 
 #include "kv/sequence_state.h"
 #include "sampling/choice.h"
+#include "sampling/sampler.h"
 #include "tensor/tensor.h"
 
 namespace dsv4::model {
@@ -41,7 +42,12 @@ struct DecodeChunk {
 struct ChosenToken {
   int32_t id = 0;
   int32_t fault = 0;  // As op `sample` reports it: ops::kNoFault, or `id` is no choice.
+  // Where the token's rule asks for them: as of sampling::SampledToken.
+  float logprob = 0.0F;
+  std::vector<sampling::TokenLogprob> top = {};
 };
+
+struct LaterChoice;  // queued_step.cc
 
 class QueuedStep {
  public:
@@ -51,15 +57,29 @@ class QueuedStep {
              std::function<Status()> check)
       : host_(std::move(host)), copy_(std::move(copy)), rows_(std::move(rows)), check_(std::move(check)) {}
 
+  // Its tokens have yet to be chosen (Model::Choose).
+  bool waits_for_choice() const { return later_ != nullptr; }
+
   // Waits for the step: the tokens that were chosen, chunk after chunk: one where it chooses, and one for each of its draft. After an error its sequences hold rows that are of no use, and so do those of steps
   // queued behind it: reset them. The model must still be there.
   Result<std::vector<ChosenToken>> Wait();
 
  private:
+  friend class Model;
+
   Buffer host_;
   std::unique_ptr<PendingCopy> copy_;  // Goes before the memory that it writes.
   std::vector<size_t> rows_;
   std::function<Status()> check_;
+  // Of a step whose tokens are chosen later: until they are, what from.
+  std::shared_ptr<LaterChoice> later_;
+  // Behind that: the copy in front of theirs, and the scores of its rows, [rows, width].
+  Buffer front_host_;
+  std::unique_ptr<PendingCopy> front_copy_;
+  Buffer scores_;
+  size_t scores_width_ = 0;
+  std::unique_ptr<PendingCopy> scores_copy_;
+  std::vector<int> num_logprobs_;  // Of the caller's rows; empty: none has any.
 };
 
 }  // namespace dsv4::model

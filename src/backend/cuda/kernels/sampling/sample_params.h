@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "ops/sample.h"
+
 namespace dsv4::backend::cuda {
 
 class CudaContext;
@@ -18,8 +20,12 @@ struct RowChoice {
 
 struct SampleParams {
   const float* logits;
-  const uint8_t* allowed;  // May be null.
+  const uint8_t* allowed;  // May be null, as all below but choices.
   const RowChoice* choices;
+  const ops::RowRule* rules;
+  const uint64_t* masks;
+  const ops::RowChange* changes;
+  const int32_t* change_begin;  // [num_rows + 1], by row.
   int32_t* tokens;
   int32_t* faults;
   int vocab_size;
@@ -27,5 +33,8 @@ struct SampleParams {
 
 // A cluster of blocks a row (sample_cluster.cu).
 void LaunchSampleCluster(CudaContext& context, const SampleParams& params, int64_t num_rows);
+
+// Scores of the rows whose tokens have been chosen (sample_scores.cu).
+Status LaunchSampleScores(CudaContext& context, const ops::SampleArgs& args);
 
 }  // namespace dsv4::backend::cuda
