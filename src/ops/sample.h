@@ -1,17 +1,17 @@
-// Sample: chooses a token from every row of logits, as sampling/choice.h defines it to the last bit, and says what the model thought of it.
-//   logits   [num_rows, vocab_size]  f32, vocab_size 1 to sampling::kMaxChoices; only read
-//   allowed  [vocab_size]            u8 or null; a token whose byte is 0 counts as one of logit -infinity, in all rows
-//   choices  one for each row, in the host's memory
-//   changes  any number, in the host's memory, by row and then by token, each pair once: the row chooses by sampling::Adjusted of that
-//            token's logit, with the penalties of its rule
-//   rules    none, or one for each row, in the host's memory
-//   masks    any number of masks of (vocab_size + 63) / 64 words, in the host's memory. Of a row whose rule names a mask, a token counts as one
-//            of logit -infinity unless bit token % 64 of word token / 64 is 1
-//   tokens   [num_rows]              i32; 0 where the row is wrong, so that a reader finds a token
-//   faults   [num_rows]              i32; -1, or what is wrong with the row: the lowest id whose logit, allowed or not, is NaN or
-//                                    +infinity; vocab_size if no token is left that may be chosen and has a finite logit
-//   scores   [num_rows, width]       i32, or null where no rule asks for any: ScoresHead and TopScore are a row. Of logits as they are given, whatever is
-//                                    allowed or changed. Unspecified in rows that are wrong or ask for none
+// Sample: chooses a token from every row of logits, as sampling/choice.h defines it to the last bit. It scores the choice if a rule asks.
+//   logits   [num_rows, vocab_size]  f32, vocab_size 1 to sampling::kMaxChoices; only read.
+//   allowed  [vocab_size]            u8 or null; a token whose byte is 0 counts as one of logit -infinity, in all rows.
+//   choices  one for each row, in the host's memory.
+//   changes  any number, in the host's memory, by row and then by token, each pair once. The row chooses by sampling::Adjusted of that
+//            token's logit, with the penalties of its rule.
+//   rules    none, or one for each row, in the host's memory.
+//   masks    any number of masks of (vocab_size + 63) / 64 words, in the host's memory. A rule may name one. Its row leaves tokens out
+//            for which bit token % 64 of word token / 64 is 0.
+//   tokens   [num_rows]              i32; 0 where the row is wrong, so that a reader finds a token.
+//   faults   [num_rows]              i32; -1, or what is wrong with the row. A logit that is NaN or +infinity, allowed or not: the lowest id.
+//                                    No token left with a finite logit: vocab_size.
+//   scores   [num_rows, width]       i32, or null where no rule asks for any. A row is a ScoresHead and TopScores, of logits as they are given.
+//                                    Unspecified in rows that are wrong or ask for none.
 // A wrong row is not the op's error: it is for one sequence to bear, not for its neighbours.
 // Errors: InvalidArgument if dims or dtypes disagree, operands overlap or a choice or a rule is out of its range. So for a change of no token,
 // one that is NaN, and one out of order. num_rows == 0 does nothing.
@@ -42,8 +42,8 @@ struct RowRule {
 };
 inline constexpr int32_t kMostTopScores = 128;
 
-// A row of `scores`: the token's logit, the sum over the row, and the highest logits with their tokens, the lowest first of equals; -infinity
-// is not among them, and token -1 ends them early.
+// A row of `scores` begins with the token's logit and the sum over the row. Behind it are the highest logits with their tokens, of equals the
+// lowest token first. -infinity is not among them. Token -1 ends them early.
 struct ScoresHead {
   float logit;
   float highest;

@@ -59,8 +59,8 @@ struct TokenCount {
   int32_t count = 0;
 };
 
-// The logit that is chosen by, of a token with a bias that was seen `count` times. -infinity stays what it is, and what would become more
-// than a float is the largest one.
+// The logit by which a token is chosen that has a bias and was seen `count` times. -infinity stays. More than a float holds is the
+// largest float.
 constexpr float Adjusted(float logit, float bias, int32_t count, const Penalties& penalties) {
   constexpr float kMost = std::numeric_limits<float>::max();
   if (logit < -kMost) return logit;

@@ -1,8 +1,8 @@
-// LogSum: the sum that log-probabilities are of, defined to the last bit in whatever order it is made, so that every backend makes the same.
+// LogSum: the sum in log-probabilities, defined to the last bit in whatever order it is made. So every backend makes the same.
 //
-//   weight  e^(logit - highest) in double by ExpInSteps, cut to a multiple of 2^-63; 0 below e^-44
-//   sum     of all weights, as an integer of 2^-63, exact: the high and the low half of each weight are added up apart
-//   log     highest + ln(sum) in double, on the host; a log-probability is a logit less that, rounded to float
+//   weight  e^(logit - highest) in double by ExpInSteps, cut to a multiple of 2^-63; 0 below e^-44.
+//   sum     of all weights, as an integer of 2^-63, exact: the high and the low half of each weight are added up apart.
+//   log     highest + ln(sum) in double, on the host; a log-probability is a logit less that, rounded to float.
 //
 // The sum of a vocabulary is off by less than 2^-45 of it, and each exponential by less than 2^-51.
 #pragma once
@@ -51,7 +51,7 @@ struct LogSum {
   float LogprobOf(float logit) const { return static_cast<float>(static_cast<double>(logit) - Log()); }
 };
 
-// Of all of them; NaN or +infinity among them, or nothing finite, makes every log-probability NaN.
+// Sum of all of them; NaN or +infinity among them, or nothing finite, makes every log-probability NaN.
 LogSum SumOf(std::span<const float> logits);
 
 }  // namespace dsv4::sampling

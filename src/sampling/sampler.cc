@@ -111,7 +111,7 @@ Sampler::Sampler(SamplingParams params, std::span<const uint8_t> allowed, int nu
 }
 
 void Sampler::SeePrompt(std::span<const int32_t> prompt) {
-  // Of a window no more than its end is seen.
+  // A window shows no more than its end.
   const auto window = static_cast<size_t>(params_.penalty_window);
   if (window > 0 && prompt.size() > window) prompt = prompt.last(window);
   for (const int32_t token : prompt) See(token);

@@ -100,8 +100,8 @@ class Sampler {
   // or nothing finite is allowed. Samplers of different sequences may work at one time.
   Result<SampledToken> Sample(std::span<const float> logits, std::span<const uint64_t> permitted = {});
 
-  // Whether Sample without `permitted` is a choice among the allowed logits with no more than `biases` added, few of them, and nothing else
-  // is asked for: then ChoiceAfter and `biases` are all of its rule.
+  // Whether Sample without `permitted` is a choice among the allowed logits with a few `biases` added, and nothing else is asked for. Then
+  // ChoiceAfter and `biases` are all of its rule.
   bool by_logits_alone() const;
   // Whether others may choose by RuleAfter, and Record what they have chosen.
   bool has_rule() const { return num_logprobs_ <= kMostTopOnDevice; }

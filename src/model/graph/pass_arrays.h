@@ -58,7 +58,7 @@ class PassArrays final : public ops::StepArrays {
   // The arrays' memory goes; how they are made stays.
   void EndPass() { made_ = {}; }
 
-  // Where the pass ends with them (ChosenTokens::later): up to so many rows at a time as the head computes. In the arena, until the next pass.
+  // Logits of a pass that ends with them (ChosenTokens::later): up to so many rows at a time as the head computes. In the arena, until the next pass.
   std::vector<TensorView> logits;
 
   // Arrays are made of this pass from now on.

@@ -65,7 +65,7 @@ struct ChosenTokens {
   // If the stage has several ranks, of which rank 0 chooses: all ranks' numbers, [ranks, 2, rows of logits]
   // I32, of which rank 0's count.
   TensorView gathered;
-  // The pass ends with its logits, in PassArrays::logits; who runs it has them chosen from, and shares the choice (ShareChosen).
+  // The pass ends with its logits, in PassArrays::logits; its caller has the tokens chosen, and shares the choice (ShareChosen).
   bool later = false;
 };
 

@@ -302,8 +302,12 @@ class Model {
   Result<std::unique_ptr<PendingCopy>> QueuePass(std::span<const PassChunk> pass, const ChosenTokens& chosen,
                                                  const ops::StepReplayer::End& end,
                                                  std::vector<TensorView>* logits);
+  // No step waits for Choose. In a group that ends where one has gone without it: the others wait for its tokens.
+  Status CheckChosen();
   Result<std::unique_ptr<QueuedStep>> QueueRows(std::span<const DecodeChunk> chunks, const Buffer& allowed,
                                                 bool later);
+  Status ChooseBetween(QueuedStep& step, const LaterChoice& later,
+                       std::span<const sampling::TokenRule> rules);
   // Rows of op `sample`, by their numbers in the pass.
   Status ChooseRows(const LaterChoice& later, std::span<const sampling::TokenRule* const> rules,
                     const TensorView& scores);
@@ -346,6 +350,9 @@ class Model {
   Buffer scores_;                    // I32, of the rows that were scored last.
   size_t num_scores_bytes_ = 0;
   std::weak_ptr<LaterChoice> waits_for_choice_;
+  bool owes_choice_ = false;  // To the other ranks.
+  Buffer
+      end_of_logits_;  // Memory of the host, I32: destination of the copy that ends a pass with its logits. It is not read.
 
   // In a group.
   std::unique_ptr<comm::Communicator> shards_;  // This stage's; null where it is one rank.

@@ -18,16 +18,16 @@
 
 namespace dsv4::model {
 
-// What the tokens of a step are chosen from.
+// Source of the tokens of a step.
 struct LaterChoice {
-  std::vector<TensorView> logits;  // Of the pass's rows, in pieces; none but on rank 0.
+  std::vector<TensorView> logits;  // Logits of the pass's rows, in pieces; none but on rank 0.
   ChosenTokens chosen;
   std::vector<DraftRow> slots;  // Rows for drafts that are to be made behind the choice.
 };
 
 namespace {
 
-// Of a row of scores as op `sample` writes it.
+// Reads a row of scores as op `sample` writes it.
 void TakeScores(const int32_t* scores, int num_top, ChosenToken& token) {
   ops::ScoresHead head;
   std::memcpy(&head, scores, sizeof(head));
@@ -48,7 +48,7 @@ void TakeScores(const int32_t* scores, int num_top, ChosenToken& token) {
 }  // namespace
 
 Result<std::vector<ChosenToken>> QueuedStep::Wait() {
-  if (waits_for_choice()) return Error(FailedPrecondition("queued step: waited for before Choose"));
+  if (copy_ == nullptr) return Error(FailedPrecondition("queued step: its tokens have not been chosen"));
   Status copied = front_copy_ == nullptr ? Status() : front_copy_->Wait();
   if (const Status last = copy_->Wait(); copied.ok()) copied = last;
   if (scores_copy_ != nullptr) {
@@ -246,10 +246,14 @@ Result<std::unique_ptr<QueuedStep>> Model::RunQueued(std::span<PassChunk> pass, 
                  .WithContext(fmt::format("queued step, chunk {}", i));
   }
   const int64_t num_chosen = NumChosen(pass);
-  // Where tokens are chosen later there is nothing to bring but the end of the pass.
+  // If tokens are chosen later there is nothing to bring but the end of the pass.
   const size_t num_bytes = (chosen.later ? 1 : 2 * static_cast<size_t>(num_chosen)) * sizeof(int32_t);
   Result<Buffer> host = Buffer();
-  if (status.ok()) host = memory.AllocateOnHost(num_bytes);
+  if (status.ok() && (!chosen.later || !end_of_logits_)) host = memory.AllocateOnHost(num_bytes);
+  if (chosen.later && host) {
+    if (!end_of_logits_) end_of_logits_ = std::move(*host);
+    host = end_of_logits_;
+  }
   if (status.ok() && !host) status = host.error();
   if (in_group_) status = comm::Agree(*options_.group, status);
   const bool begun = status.ok();
@@ -310,11 +314,12 @@ Result<std::unique_ptr<QueuedStep>> Model::RunQueued(std::span<PassChunk> pass, 
   auto step =
       std::make_unique<QueuedStep>(std::move(*host), std::move(copy), std::move(rows), std::move(check));
   if (chosen.later) {
-    step->front_host_ = std::move(step->host_);
+    step->host_ = Buffer();
     step->front_copy_ = std::move(step->copy_);
     step->later_ = std::make_shared<LaterChoice>(
         LaterChoice{.logits = std::move(logits), .chosen = chosen, .slots = std::move(slots)});
     waits_for_choice_ = step->later_;
+    owes_choice_ = in_group_;
   }
   return step;
 }
@@ -394,47 +399,48 @@ Result<TensorView> Model::ReserveScores(int64_t num_rows, int64_t width) {
 
 Status Model::Choose(QueuedStep& step, std::span<const sampling::TokenRule> rules) {
   if (!step.waits_for_choice()) return FailedPrecondition("choice of tokens: the step has none to make");
-  const size_t num_rows = step.rows_.size();
-  Status status;
-  if (rules.size() != num_rows) {
-    status =
-        InvalidArgument(fmt::format("choice of tokens: got {} rules for {} rows", rules.size(), num_rows));
-  }
   const std::shared_ptr<LaterChoice> later = std::exchange(step.later_, nullptr);
+  owes_choice_ = false;
+  Status status = backend_.context->SetBetweenSteps(true);
+  if (status.ok()) status = ChooseBetween(step, *later, rules);
+  if (const Status ended = backend_.context->SetBetweenSteps(false); status.ok()) status = ended;
+  if (status.ok()) status = MakeSlotsBehind(std::move(later->slots));
+  return !status.ok() && in_group_ ? EndGroup(status) : status;
+}
+
+Status Model::ChooseBetween(QueuedStep& step, const LaterChoice& later,
+                            std::span<const sampling::TokenRule> rules) {
+  const size_t num_rows = step.rows_.size();
+  if (rules.size() != num_rows)
+    return InvalidArgument(fmt::format("choice of tokens: got {} rules for {} rows", rules.size(), num_rows));
   int most_top = -1;
   std::vector<const sampling::TokenRule*> of_rows(num_rows);
-  for (size_t i = 0; status.ok() && i < num_rows; ++i) {
+  for (size_t i = 0; i < num_rows; ++i) {
     of_rows[step.rows_[i]] = &rules[i];
     most_top = std::max(most_top, rules[i].num_logprobs);
   }
   Memory& memory = backend_.context->memory();
   const Stream stream = backend_.context->stream();
-  const auto choose = [&]() -> Status {
-    DSV4_RETURN_IF_ERROR(status);
-    const size_t num_bytes = 2 * num_rows * sizeof(int32_t);
-    DSV4_ASSIGN_OR_RETURN_STATUS(step.host_, memory.AllocateOnHost(num_bytes));
-    TensorView scores;
-    if (most_top >= 0) {
-      DSV4_ASSIGN_OR_RETURN_STATUS(scores,
-                                   ReserveScores(static_cast<int64_t>(num_rows), ops::ScoresWidth(most_top)));
-      DSV4_ASSIGN_OR_RETURN_STATUS(step.scores_,
-                                   memory.AllocateOnHost(static_cast<size_t>(scores.num_bytes())));
-      step.scores_width_ = static_cast<size_t>(scores.shape[1]);
-      for (const sampling::TokenRule& rule : rules) step.num_logprobs_.push_back(rule.num_logprobs);
-    }
-    DSV4_RETURN_IF_ERROR(ChooseRows(*later, of_rows, scores));
-    DSV4_RETURN_IF_ERROR(ShareChosen(MakeGraph().shards, later->chosen));
-    DSV4_ASSIGN_OR_RETURN_STATUS(
-        step.copy_, memory.StartCopyToHost(step.host_.data(), chosen_.data(), num_bytes, stream));
-    if (scores.is_null()) return {};
-    DSV4_ASSIGN_OR_RETURN_STATUS(step.scores_copy_,
-                                 memory.StartCopyToHost(step.scores_.data(), scores.data,
-                                                        static_cast<size_t>(scores.num_bytes()), stream));
-    return {};
-  };
-  status = choose();
-  if (status.ok()) status = MakeSlotsBehind(std::move(later->slots));
-  return !status.ok() && in_group_ ? EndGroup(status) : status;
+  const size_t num_bytes = 2 * num_rows * sizeof(int32_t);
+  DSV4_ASSIGN_OR_RETURN_STATUS(step.host_, memory.AllocateOnHost(num_bytes));
+  TensorView scores;
+  if (most_top >= 0) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(scores,
+                                 ReserveScores(static_cast<int64_t>(num_rows), ops::ScoresWidth(most_top)));
+    DSV4_ASSIGN_OR_RETURN_STATUS(step.scores_,
+                                 memory.AllocateOnHost(static_cast<size_t>(scores.num_bytes())));
+    step.scores_width_ = static_cast<size_t>(scores.shape[1]);
+    for (const sampling::TokenRule& rule : rules) step.num_logprobs_.push_back(rule.num_logprobs);
+  }
+  DSV4_RETURN_IF_ERROR(ChooseRows(later, of_rows, scores));
+  DSV4_RETURN_IF_ERROR(ShareChosen(MakeGraph().shards, later.chosen));
+  DSV4_ASSIGN_OR_RETURN_STATUS(step.copy_,
+                               memory.StartCopyToHost(step.host_.data(), chosen_.data(), num_bytes, stream));
+  if (scores.is_null()) return {};
+  DSV4_ASSIGN_OR_RETURN_STATUS(step.scores_copy_,
+                               memory.StartCopyToHost(step.scores_.data(), scores.data,
+                                                      static_cast<size_t>(scores.num_bytes()), stream));
+  return {};
 }
 
 // The copy of the step's tokens is on its way, and the device free behind it: until the host has seen them it makes the slots.
@@ -516,10 +522,16 @@ Result<std::unique_ptr<QueuedStep>> Model::QueueLogits(std::span<const DecodeChu
   return QueueRows(chunks, allowed, /*later=*/true);
 }
 
+Status Model::CheckChosen() {
+  if (!waits_for_choice_.expired())
+    return FailedPrecondition("step: the tokens of the queued one in front have yet to be chosen");
+  if (!std::exchange(owes_choice_, false)) return {};
+  return EndGroup(Internal("queued step: it was dropped before its tokens were chosen"));
+}
+
 Result<std::unique_ptr<QueuedStep>> Model::QueueRows(std::span<const DecodeChunk> chunks,
                                                      const Buffer& allowed, bool later) {
-  if (!waits_for_choice_.expired())
-    return Error(FailedPrecondition("queued step: the tokens of the one in front have yet to be chosen"));
+  DSV4_TRY(CheckChosen());
   std::vector<int32_t> tokens;
   for (const DecodeChunk& chunk : chunks) {
     if (chunk.prompt.empty()) tokens.push_back(chunk.follows < 0 ? chunk.token : 0);

@@ -42,7 +42,7 @@ struct DecodeChunk {
 struct ChosenToken {
   int32_t id = 0;
   int32_t fault = 0;  // As op `sample` reports it: ops::kNoFault, or `id` is no choice.
-  // Where the token's rule asks for them: as of sampling::SampledToken.
+  // If the token's rule asks for them: as of sampling::SampledToken.
   float logprob = 0.0F;
   std::vector<sampling::TokenLogprob> top = {};
 };
@@ -67,19 +67,19 @@ class QueuedStep {
  private:
   friend class Model;
 
+  // Copy that ends the logits of a step whose tokens are chosen later. Goes last of all copies, so that the next step finds what
+  // it gives back as this one did.
+  std::unique_ptr<PendingCopy> front_copy_;
   Buffer host_;
   std::unique_ptr<PendingCopy> copy_;  // Goes before the memory that it writes.
   std::vector<size_t> rows_;
   std::function<Status()> check_;
-  // Of a step whose tokens are chosen later: until they are, what from.
+  // Until its tokens are chosen, what from.
   std::shared_ptr<LaterChoice> later_;
-  // Behind that: the copy in front of theirs, and the scores of its rows, [rows, width].
-  Buffer front_host_;
-  std::unique_ptr<PendingCopy> front_copy_;
-  Buffer scores_;
+  Buffer scores_;  // Scores of its rows, [rows, width].
   size_t scores_width_ = 0;
   std::unique_ptr<PendingCopy> scores_copy_;
-  std::vector<int> num_logprobs_;  // Of the caller's rows; empty: none has any.
+  std::vector<int> num_logprobs_;  // By the caller's rows; empty: none has any.
 };
 
 }  // namespace dsv4::model

@@ -35,7 +35,7 @@ struct ScoresParams {
   int vocab_size;
   int num_pieces;
   int most_ranked;
-  int width;  // Of a row of scores.
+  int width;  // Width of a row of scores.
 
   __device__ uint64_t* Ranked(int row, int piece) const {
     return ranked + (int64_t{row} * num_pieces + piece) * most_ranked;
@@ -64,7 +64,7 @@ __device__ uint64_t WarpSum(uint64_t value) {
 }
 
 // A block a piece: its best tokens, one after the other.
-__global__ void __launch_bounds__(kThreads) SampleRankedKernel(const ScoresParams p) {
+__global__ void __launch_bounds__(kThreads) SampleScoresRankedKernel(const ScoresParams p) {
   __shared__ float piece[kPieceTokens];
   __shared__ uint64_t of_warp[2][kWarps];
   BeginKernel();
@@ -101,7 +101,7 @@ __device__ float HighestOf(const ScoresParams& p, int number, const float* logit
 }
 
 // A block a piece: the sum of its weights.
-__global__ void __launch_bounds__(kThreads) SampleSumsKernel(const ScoresParams p) {
+__global__ void __launch_bounds__(kThreads) SampleScoresSumsKernel(const ScoresParams p) {
   __shared__ uint64_t of_warp[2][kWarps];
   BeginKernel();
   const int number = static_cast<int>(blockIdx.x) / p.num_pieces;
@@ -201,8 +201,8 @@ Status LaunchSampleScores(CudaContext& context, const ops::SampleArgs& args) {
                                .most_ranked = most_ranked,
                                .width = static_cast<int>(args.scores.shape[1])};
   const auto blocks = static_cast<unsigned>(num_rows * num_pieces);
-  context.Launch(SampleRankedKernel, blocks, kThreads, 0, params);
-  context.Launch(SampleSumsKernel, blocks, kThreads, 0, params);
+  context.Launch(SampleScoresRankedKernel, blocks, kThreads, 0, params);
+  context.Launch(SampleScoresSumsKernel, blocks, kThreads, 0, params);
   context.Launch(SampleScoresKernel, static_cast<unsigned>(num_rows), 32, 0, params);
   return {};
 }
