@@ -19,8 +19,6 @@ class OpContext {
   virtual ThreadPool& threads() = 0;
   // Null on the host: ops are then done when they return.
   virtual Stream stream() = 0;
-  // Ops from now on are no part of a step, until it is set back: a backend that replays steps keeps their arrays apart.
-  virtual Status SetBetweenSteps(bool /*between*/) { return {}; }
   // Null where steps are walked: the backend cannot replay them, or an op is watched.
   virtual StepReplayer* replayer() { return nullptr; }
 };

@@ -401,9 +401,12 @@ Status Model::Choose(QueuedStep& step, std::span<const sampling::TokenRule> rule
   if (!step.waits_for_choice()) return FailedPrecondition("choice of tokens: the step has none to make");
   const std::shared_ptr<LaterChoice> later = std::exchange(step.later_, nullptr);
   owes_choice_ = false;
-  Status status = backend_.context->SetBetweenSteps(true);
+  ops::StepReplayer* const replayer = backend_.context->replayer();
+  Status status = replayer == nullptr ? Status() : replayer->SetBetweenSteps(true);
   if (status.ok()) status = ChooseBetween(step, *later, rules);
-  if (const Status ended = backend_.context->SetBetweenSteps(false); status.ok()) status = ended;
+  if (replayer != nullptr) {
+    if (const Status ended = replayer->SetBetweenSteps(false); status.ok()) status = ended;
+  }
   if (status.ok()) status = MakeSlotsBehind(std::move(later->slots));
   return !status.ok() && in_group_ ? EndGroup(status) : status;
 }

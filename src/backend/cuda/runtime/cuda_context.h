@@ -37,7 +37,6 @@ class CudaContext final : public ops::OpContext {
   Memory& memory() override { return memory_; }
   ThreadPool& threads() override { return threads_; }
   Stream stream() override { return queue_->stream(); }
-  Status SetBetweenSteps(bool between) override { return queue_->SetBetweenSteps(between); }
 
   ops::StepReplayer* replayer() override { return explain_ == nullptr ? replayer_.get() : nullptr; }
   // Null: steps are walked.
