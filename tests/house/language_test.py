@@ -23,7 +23,9 @@ MOST_WORDS = 25
 OPENING = re.compile(r"(Of|What|Those|Whose|That|Where)\b")
 # A comment's beginning, not one inside of a string or an address.
 COMMENT = re.compile(r'(?<![:"\w])//+!?<? ?(.*)$')
-SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z0-9`(])")
+# A row of a table or list ends a sentence too: comments() puts a line feed there.
+SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z0-9`(])|\n")
+ROW = re.compile(r" |[-*|] ")
 KINDS = {
     "opening": "comments that open with Of, What, Those, Whose, That or Where: open with a noun phrase or a verb",
     "long": f"sentences of more than {MOST_WORDS} words in comments: split them",
@@ -41,9 +43,12 @@ def code_without_strings(line: str) -> str:
 
 
 def comments(text: str) -> list[tuple[int, str]]:
-    """Every comment of a file, as its first line's number and its words. Full lines that follow each other are one."""
+    """Every comment of a file, as its first line's number and its words. Full lines that follow each other are one.
+
+    An indented line is a row of a table; lines that are indented further belong to it."""
     found: list[tuple[int, str]] = []
     goes_on = False
+    row = 0
     for number, line in enumerate(text.splitlines(), 1):
         match = COMMENT.search(code_without_strings(line))
         if not match:
@@ -51,10 +56,15 @@ def comments(text: str) -> list[tuple[int, str]]:
             continue
         whole_line = line.lstrip().startswith("//")
         words = match[1].strip()
+        indent = len(match[1]) - len(match[1].lstrip())
+        is_row = bool(ROW.match(match[1]))
         if whole_line and goes_on and words:
-            found[-1] = found[-1][0], f"{found[-1][1]} {words}"
+            ends = indent <= row if row else is_row
+            row = (max(indent, 1) if is_row else 0) if ends else row
+            found[-1] = found[-1][0], f"{found[-1][1]}{chr(10) if ends else ' '}{words}"
         else:
             found.append((number, words))
+            row = max(indent, 1) if is_row else 0
         goes_on = whole_line and bool(words)
     return found
 
@@ -117,6 +127,12 @@ class LanguageTest(unittest.TestCase):
         limits = json.loads(LIMITS.read_text())
         self.assertEqual(set(limits), {"about", *KINDS})
         self.assertEqual([name for kind in KINDS for name in limits[kind] if not (ROOT / name).is_dir()], [])
+
+    def test_rows_of_a_table_are_sentences(self) -> None:
+        few = "word " * 15
+        table = f"// {few}\n//   {few}\n//   {few}\n// {few}\n//   - {few}\n//     {few}\n//   - {few}\n"
+        self.assertEqual(comments(table)[0][1].count("\n"), 5)
+        self.assertEqual(len(faults_in("src/x/a.h", table)), 1, "one row has two lines")
 
     def test_rules_find_what_they_should(self) -> None:
         text = ('int a;  // Of the rows, the last.\n// Rows of a page. What is behind them\n// is free.\nconst char* b = "// What";\n'

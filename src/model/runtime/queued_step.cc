@@ -446,7 +446,8 @@ Status Model::ChooseBetween(QueuedStep& step, const LaterChoice& later,
   return {};
 }
 
-// The copy of the step's tokens is on its way, and the device free behind it: until the host has seen them it makes the slots.
+// The copy of the step's tokens is on its way, and the device is free behind it. It makes the slots until the
+// host has the tokens.
 Status Model::MakeSlotsBehind(std::vector<DraftRow> rows) {
   Status status;
   for (size_t i = 0; i < rows.size(); ++i) {
