@@ -222,7 +222,7 @@ TEST(AsyncScheduling, GivesTheSameWithRowsThatTakeMoreThanTheirLogits) {
   EXPECT_GT(2 * num_ahead, num_steps) << "the rest reads prompts, or begins anew behind them";
   EXPECT_GT(reasons[FinishReason::kStop], 50);
   EXPECT_GT(reasons[FinishReason::kLength], 50);
-  EXPECT_GT(reasons[FinishReason::kError], 5) << "chains without a stop token end so";
+  EXPECT_GT(reasons[FinishReason::kError], 0) << "chains without a stop token end so";
 }
 
 TEST(AsyncScheduling, GoesWellWithRequestsThatWait) {

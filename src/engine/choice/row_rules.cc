@@ -14,6 +14,11 @@ bool AllowsNone(std::span<const uint64_t> allowed) {
   return !allowed.empty() && std::ranges::all_of(allowed, [](uint64_t word) { return word == 0; });
 }
 
+bool Permits(std::span<const uint64_t> permitted, int32_t token) {
+  const auto id = static_cast<size_t>(token);
+  return permitted.empty() || (id / 64 < permitted.size() && (permitted[id / 64] >> (id % 64) & 1) != 0);
+}
+
 }  // namespace
 
 bool RowRules::AddNext(Sequence& sequence) {
@@ -37,8 +42,8 @@ size_t RowRules::AddDraft(const Sequence& sequence, std::span<const int32_t> dra
     constraint = sequence.request.constraint->Copy();
   size_t num_ready = 0;
   for (const int32_t token : draft) {
-    // Nothing comes behind a stop token, and a constraint is not told of it.
-    if (sequence.request.stop_tokens.contains(token)) break;
+    // Nothing comes behind a stop token or one that is forbidden, and a constraint is not told of them.
+    if (sequence.request.stop_tokens.contains(token) || !Permits(rules_.back().permitted, token)) break;
     std::span<const uint64_t> allowed;
     if (constraint != nullptr) {
       constraint->Accept(token);

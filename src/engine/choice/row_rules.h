@@ -17,7 +17,7 @@ class RowRules {
   // The row of the sequence's next token; its mask is ready. False: its constraint allows none. Then sequence.sampled says so, and the row is
   // an unwanted one.
   bool AddNext(Sequence& sequence);
-  // Rows behind the tokens of a draft, one for each. Returns how many tokens may be taken of them: the rest are behind a mask that is late, or
+  // Rows behind the tokens of a draft, one for each, behind AddNext of the sequence. Returns how many tokens may be taken of them: the rest are behind a mask that is late, or
   // one that allows nothing.
   size_t AddDraft(const Sequence& sequence, std::span<const int32_t> draft);
 
