@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Prints what the house measures itself by, one row a figure, beside its goal.
 
-The rows are include rules that are left, size of the classes that a reader must hold, lines of code, form of comments, and bytes of pages.
-tests/house checks those that only shrink; this table says how far all of them are.
+The rows are include rules that are left, sizes of large classes, lines of code, form of comments, and bytes of pages.
+tests/house checks those that only shrink. This table says how far all of them are.
 
   tools/house_figures.py [--json]
 """
@@ -44,7 +44,7 @@ def without_comments(text: str) -> str:
 
 
 def body(text: str, opening: str) -> str:
-    """What stands between the braces that the first match of `opening` ends with; an error without one."""
+    """The text between the braces that the first match of `opening` ends with; an error without one."""
     match = re.search(opening, text)
     if match is None:
         raise ValueError(f"no source matches {opening!r}: mend tools/house_figures.py")
@@ -108,7 +108,7 @@ def line_figures() -> list[Figure]:
 
 
 def comment_figures() -> list[Figure]:
-    """Comments of src and apps by the faults of their form, and sources without an opening line."""
+    """Comments by the faults of their form, tests and bench included, and sources without an opening line."""
     count = collections.Counter(kind for (kind, _), places in language_test.faults().items() for _ in places)
     comments = silent = 0
     for path in check_includes.source_files(ROOT):
@@ -116,10 +116,10 @@ def comment_figures() -> list[Figure]:
         comments += len(language_test.comments(text))
         silent += path.suffix in {".cc", ".cu"} and bool(language_test.opening_fault(str(path), text))
     return [
-        Figure("comments", comments),
-        Figure("  that open with Of, What, Those, Whose, That or Where", count["opening"], 0),
-        Figure(f"  sentences of more than {language_test.MOST_WORDS} words", count["long"], 0),
-        Figure("  sources without a line that says what they are", silent, 0),
+        Figure("comments of src and apps", comments),
+        Figure("comments that open with Of, What, Those, Whose, That or Where", count["opening"], 0),
+        Figure(f"sentences of more than {language_test.MOST_WORDS} words", count["long"], 0),
+        Figure("sources without a line that says what they are", silent, 0),
     ]
 
 
