@@ -82,7 +82,7 @@ TEST(CudaCopies, InFlightTellTheFaultsOfWhatWasInFront) {
 
 struct Outcome {
   std::vector<int32_t> tokens;
-  std::vector<float> logprobs;  // Of the tokens, and of the likeliest ones.
+  std::vector<float> logprobs;  // Log-probabilities of the tokens and of the likeliest ones.
   engine::FinishReason reason = engine::FinishReason::kError;
   int32_t stop_token = -1;
   int64_t num_cached_tokens = 0;

@@ -229,7 +229,7 @@ TEST(CudaStepReplay, OneSequenceIsWalkedOrReplayedWithTheSameBytes) {
   EXPECT_GE(steps.replayed() - before, num_steps * 9 / 10) << "of " << num_steps << " steps";
 }
 
-// What is staged for a choice, and how often it is copied, moves nothing of the steps.
+// Arrays and copies of a choice move nothing of the steps.
 TEST(CudaStepReplay, StepsWhoseTokensAreChosenLater) {
   Alone alone;
   Steps& steps = alone.steps;

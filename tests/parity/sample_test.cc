@@ -132,7 +132,7 @@ std::vector<TestTensor> SampleAll(int64_t vocab_size, const std::vector<double>&
   return RunOnAll([&](const ops::Backend& backend) {
     TestTensor tokens(DType::kI32, {num_rows});
     TestTensor faults(DType::kI32, {num_rows});
-    // Of the rows that ask for none, zeros.
+    // Scores; zeros of rows that ask for none.
     const Shape shape = {num_rows, ops::ScoresWidth(std::max(most_top, 0))};
     TestTensor scores(DType::kI32, shape, std::vector<double>(static_cast<size_t>(shape.num_elements())));
     ops::SampleArgs args{.logits = logits_tensor,

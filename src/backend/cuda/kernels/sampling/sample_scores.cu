@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <vector>
 
+#include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/numeric/ordered_key.cuh"
 #include "backend/cuda/device/numeric/reduce.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/sampling/sample_params.h"
-#include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
