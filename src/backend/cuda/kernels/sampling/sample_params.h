@@ -3,11 +3,10 @@
 
 #include <cstdint>
 
+#include "backend/cuda/runtime/cuda_context.h"
 #include "ops/sample.h"
 
 namespace dsv4::backend::cuda {
-
-class CudaContext;
 
 // A row's choice as the kernel wants it.
 struct RowChoice {

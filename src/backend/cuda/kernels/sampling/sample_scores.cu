@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/numeric/ordered_key.cuh"
 #include "backend/cuda/device/numeric/reduce.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
