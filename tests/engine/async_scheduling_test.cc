@@ -12,7 +12,9 @@
 #include <set>
 
 #include "backend/cpu/cpu_backend.h"
+#include "base/json.h"
 #include "engine/engine.h"
+#include "io/mapped_file.h"
 #include "tests/engine/outcomes.h"
 
 namespace dsv4::engine {
@@ -33,9 +35,25 @@ model::Model& SharedModel() {
   return *model;
 }
 
-std::vector<int32_t> RandomTokens(size_t count, std::mt19937& random) {
+// With n-gram tables, whose rows are found by tokens.
+model::Model& NgramModel() {
+  static const ops::Backend backend = *backend::MakeCpuBackend({.num_threads = 1});
+  static const std::unique_ptr<model::Model> model = [] {
+    const std::string directory = "tests/golden/v41/deep";
+    const Json info = *ParseJson(*io::ReadTextFile(directory + "/golden.json"), "golden.json");
+    auto loaded = model::Model::Load(
+        directory, backend,
+        {.max_rewind_tokens = 8, .token_classes = info.at("classes").get<std::vector<int32_t>>()});
+    EXPECT_TRUE(loaded.has_value()) << loaded.error().ToString();
+    return std::move(*loaded);
+  }();
+  return *model;
+}
+
+std::vector<int32_t> RandomTokens(size_t count, std::mt19937& random,
+                                  const model::Model& model = SharedModel()) {
   std::vector<int32_t> tokens(count);
-  const auto vocab_size = static_cast<uint32_t>(SharedModel().config().vocab_size);
+  const auto vocab_size = static_cast<uint32_t>(model.config().vocab_size);
   for (int32_t& token : tokens) token = static_cast<int32_t>(random() % vocab_size);
   return tokens;
 }
@@ -114,7 +132,7 @@ class Chained final : public sampling::TokenConstraint {
 };
 
 // Asks for more than a choice among logits, in one way or several.
-void AddRules(std::mt19937& random, Request& request) {
+void AddRules(std::mt19937& random, const model::Model& model, Request& request) {
   const auto unit = [&] { return static_cast<float>(random() % 1000) / 1000; };
   if (random() % 2 == 0) request.num_logprobs = static_cast<int>(random() % 21);
   if (random() % 2 == 0) {
@@ -125,7 +143,7 @@ void AddRules(std::mt19937& random, Request& request) {
   }
   if (random() % 2 == 0) {
     request.constraint = std::make_unique<Chained>(
-        Chained::Options{.vocab_size = SharedModel().config().vocab_size,
+        Chained::Options{.vocab_size = model.config().vocab_size,
                          .stop_tokens = request.stop_tokens,
                          .length = static_cast<int>(random() % 40),
                          .looks = random() % 3 == 0 ? static_cast<int>(random() % 4) : 0});
@@ -133,9 +151,9 @@ void AddRules(std::mt19937& random, Request& request) {
 }
 
 // A request of a mix; with the same numbers twice, the same request.
-Request RandomRequest(std::mt19937& random) {
+Request RandomRequest(std::mt19937& random, const model::Model& model) {
   Request request;
-  request.prompt = RandomTokens(1 + random() % 60, random);
+  request.prompt = RandomTokens(1 + random() % 60, random, model);
   request.max_tokens = 1 + random() % 40;
   request.sampling.seed = random();
   const auto unit = [&] { return static_cast<float>(random() % 1000) / 1000; };
@@ -156,32 +174,33 @@ Request RandomRequest(std::mt19937& random) {
       request.sampling.temperature = 0.3F + 2 * unit();
   }
   if (random() % 4 == 0) {
-    for (const int32_t token : RandomTokens(1 + random() % 40, random))
+    for (const int32_t token : RandomTokens(1 + random() % 40, random, model))
       request.sampling.logit_bias[token] =
           random() % 3 == 0 ? -std::numeric_limits<float>::infinity() : 8 * unit() - 4;
   }
-  if (random() % 3 == 0)
-    request.constraint = std::make_unique<AfterATrigger>(SharedModel().config().vocab_size);
+  if (random() % 3 == 0) request.constraint = std::make_unique<AfterATrigger>(model.config().vocab_size);
   // Tokens of a vocabulary of a few hundred: most answers end by one of them.
-  for (const int32_t token : RandomTokens(random() % 30, random)) request.stop_tokens.insert(token);
+  for (const int32_t token : RandomTokens(random() % 30, random, model)) request.stop_tokens.insert(token);
   return request;
 }
 
 // Every other one has rules.
-Request RandomRequestOfAll(std::mt19937& random) {
-  Request request = RandomRequest(random);
-  if (random() % 2 == 0) AddRules(random, request);
+Request RandomRequestOfAll(std::mt19937& random, const model::Model& model) {
+  Request request = RandomRequest(random, model);
+  if (random() % 2 == 0) AddRules(random, model, request);
   return request;
 }
 
 std::vector<Outcome> RunMix(uint32_t seed, EngineOptions options, EngineStats* stats,
-                            const std::function<Request(std::mt19937&)>& next = RandomRequest) {
+                            model::Model& model = SharedModel(),
+                            Request (*next)(std::mt19937&, const model::Model&) = RandomRequest) {
   std::mt19937 random(seed);
   options.prefix_cache_bytes = int64_t{1} << 30;
-  std::vector<uint8_t> allowed(static_cast<size_t>(SharedModel().config().vocab_size), 1);
+  std::vector<uint8_t> allowed(static_cast<size_t>(model.config().vocab_size), 1);
   for (int i = 0; i < 20; ++i) allowed[random() % allowed.size()] = 0;
-  Engine engine(SharedModel(), options, seed % 2 == 0 ? std::vector<uint8_t>() : allowed);
-  return RunMix(engine, random, next, stats);
+  Engine engine(model, options, seed % 2 == 0 ? std::vector<uint8_t>() : allowed);
+  return RunMix(
+      engine, random, [&](std::mt19937& draws) { return next(draws, model); }, stats);
 }
 
 TEST(AsyncScheduling, GivesTheTokensAndKeepsTheStatesOfAnEngineThatDoesNot) {
@@ -209,8 +228,10 @@ TEST(AsyncScheduling, GivesTheSameWithRowsThatTakeMoreThanTheirLogits) {
   std::map<FinishReason, int> reasons;
   for (uint32_t seed = 200; seed < 240; ++seed) {
     EngineStats stats;
-    const std::vector<Outcome> want = RunMix(seed, {.async_scheduling = false}, &stats, RandomRequestOfAll);
-    const std::vector<Outcome> got = RunMix(seed, {.async_scheduling = true}, &stats, RandomRequestOfAll);
+    const std::vector<Outcome> want =
+        RunMix(seed, {.async_scheduling = false}, &stats, SharedModel(), RandomRequestOfAll);
+    const std::vector<Outcome> got =
+        RunMix(seed, {.async_scheduling = true}, &stats, SharedModel(), RandomRequestOfAll);
     ExpectSame(got, want, seed);
     num_ahead += stats.num_steps_ahead;
     num_steps += stats.num_steps;
@@ -223,6 +244,35 @@ TEST(AsyncScheduling, GivesTheSameWithRowsThatTakeMoreThanTheirLogits) {
   EXPECT_GT(reasons[FinishReason::kStop], 50);
   EXPECT_GT(reasons[FinishReason::kLength], 50);
   EXPECT_GT(reasons[FinishReason::kError], 0) << "chains without a stop token end so";
+}
+
+TEST(AsyncScheduling, RowsOfNgramTablesAreThoseOfTheTokenThatWasChosen) {
+  int64_t num_ahead = 0;
+  for (uint32_t seed = 200; seed < 212; ++seed) {
+    EngineStats stats;
+    const std::vector<Outcome> want = RunMix(seed, {.async_scheduling = false}, &stats, NgramModel());
+    const std::vector<Outcome> got = RunMix(seed, {.async_scheduling = true}, &stats, NgramModel());
+    ExpectSame(got, want, seed);
+    num_ahead += stats.num_steps_ahead;
+  }
+  EXPECT_GT(num_ahead, 60);
+}
+
+TEST(AsyncScheduling, ATokenOfAStepThatIsGoneFindsNoRows) {
+  model::Model& model = NgramModel();
+  kv::SequenceState state = *model.NewSequence();
+  model::DecodeChunk chunk{.state = &state, .token = 3};
+  auto first = model.QueueDecode({&chunk, 1}, {});
+  ASSERT_TRUE(first.has_value()) << first.error().ToString();
+  chunk.follows = 0;
+  auto second = model.QueueDecode({&chunk, 1}, {});
+  ASSERT_TRUE(second.has_value()) << second.error().ToString();
+  first->reset();
+  second->reset();
+  const auto third = model.QueueDecode({&chunk, 1}, {});
+  EXPECT_EQ(third.error().code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(third.error().message(), HasSubstr("queued step, chunk 0: the step that it follows is gone"));
+  EXPECT_EQ(state.length(), 2);
 }
 
 TEST(AsyncScheduling, GoesWellWithRequestsThatWait) {

@@ -15,6 +15,7 @@
 #include "model/graph/step.h"
 #include "model/runtime/model.h"
 #include "model/runtime/step_message.h"
+#include "ops/sample.h"
 
 namespace dsv4::model {
 
@@ -48,15 +49,16 @@ void TakeScores(const int32_t* scores, int num_top, ChosenToken& token) {
 }  // namespace
 
 Result<std::vector<ChosenToken>> QueuedStep::Wait() {
-  if (copy_ == nullptr) return Error(FailedPrecondition("queued step: its tokens have not been chosen"));
-  Status copied = front_copy_ == nullptr ? Status() : front_copy_->Wait();
-  if (const Status last = copy_->Wait(); copied.ok()) copied = last;
+  if (numbers_->copy == nullptr)
+    return Error(FailedPrecondition("queued step: its tokens have not been chosen"));
+  Status copied = front_->copy == nullptr ? Status() : front_copy_->Wait();
+  if (const Status last = numbers_->copy->Wait(); copied.ok()) copied = last;
   if (scores_copy_ != nullptr) {
     if (const Status last = scores_copy_->Wait(); copied.ok()) copied = last;
   }
   if (check_) DSV4_TRY(check_());  // Names what made it fail.
   DSV4_TRY(copied);
-  const auto* const numbers = static_cast<const int32_t*>(host_.data());
+  const auto* const numbers = static_cast<const int32_t*>(numbers_->host.data());
   std::vector<ChosenToken> tokens;
   for (const size_t row : rows_) tokens.push_back({numbers[row], numbers[rows_.size() + row]});
   for (size_t i = 0; i < num_logprobs_.size(); ++i) {
@@ -215,9 +217,10 @@ Result<std::unique_ptr<PendingCopy>> Model::QueuePass(std::span<const PassChunk>
   ops::StepReplayer* const replayer = context.replayer();
   std::string key;
   if (replayer != nullptr) {
-    const PassPlan plan = PlanPass(graph, pass);
+    PassPlan plan = PlanPass(graph, pass);
     key = StepKey(graph, arena_, pass, plan, chosen);
     if (!key.empty()) {
+      DSV4_TRY(PlanEngram(graph, plan));
       DSV4_ASSIGN_OR_RETURN(std::unique_ptr<PendingCopy> copy,
                             replayer->Replay(key, end, [&](ops::StepArrays& arrays) {
                               static_cast<PassArrays&>(arrays).SetPass(&plan);  // Made below.
@@ -311,11 +314,14 @@ Result<std::unique_ptr<QueuedStep>> Model::RunQueued(std::span<PassChunk> pass, 
     for (size_t k = 0; k < of_chunk[i]; ++k) rows.push_back(first[i] + k);
   }
   chosen_rows_ = std::move(first);
-  auto step =
-      std::make_unique<QueuedStep>(std::move(*host), std::move(copy), std::move(rows), std::move(check));
-  if (chosen.later) {
-    step->host_ = Buffer();
-    step->front_copy_ = std::move(step->copy_);
+  const auto numbers = std::make_shared<QueuedNumbers>();
+  queued_numbers_ = numbers;
+  auto step = std::make_unique<QueuedStep>(numbers, std::move(rows), std::move(check));
+  if (!chosen.later) {
+    numbers->host = std::move(*host);
+    numbers->copy = std::move(copy);
+  } else {
+    step->front_copy_ = std::move(copy);
     step->later_ = std::make_shared<LaterChoice>(
         LaterChoice{.logits = std::move(logits), .chosen = chosen, .slots = std::move(slots)});
     waits_for_choice_ = step->later_;
@@ -425,7 +431,7 @@ Status Model::ChooseBetween(QueuedStep& step, const LaterChoice& later,
   Memory& memory = backend_.context->memory();
   const Stream stream = backend_.context->stream();
   const size_t num_bytes = 2 * num_rows * sizeof(int32_t);
-  DSV4_ASSIGN_OR_RETURN_STATUS(step.host_, memory.AllocateOnHost(num_bytes));
+  DSV4_ASSIGN_OR_RETURN_STATUS(step.numbers_->host, memory.AllocateOnHost(num_bytes));
   TensorView scores;
   if (most_top >= 0) {
     DSV4_ASSIGN_OR_RETURN_STATUS(scores,
@@ -437,8 +443,9 @@ Status Model::ChooseBetween(QueuedStep& step, const LaterChoice& later,
   }
   DSV4_RETURN_IF_ERROR(ChooseRows(later, of_rows, scores));
   DSV4_RETURN_IF_ERROR(ShareChosen(MakeGraph().shards, later.chosen));
-  DSV4_ASSIGN_OR_RETURN_STATUS(step.copy_,
-                               memory.StartCopyToHost(step.host_.data(), chosen_.data(), num_bytes, stream));
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      step.numbers_->copy,
+      memory.StartCopyToHost(step.numbers_->host.data(), chosen_.data(), num_bytes, stream));
   if (scores.is_null()) return {};
   DSV4_ASSIGN_OR_RETURN_STATUS(step.scores_copy_,
                                memory.StartCopyToHost(step.scores_.data(), scores.data,
@@ -516,6 +523,18 @@ Status Model::FollowQueued(std::span<const ChunkMessage> messages, const Status&
   return tokens ? Status() : EndGroup(tokens.error());
 }
 
+Result<int32_t> Model::AwaitChosen(int64_t row) const {
+  const std::shared_ptr<QueuedNumbers> step = queued_numbers_.lock();
+  if (step == nullptr || step->copy == nullptr)
+    return Error(FailedPrecondition("the step that it follows is gone; n-gram tables are read by its token"));
+  DSV4_TRY(step->copy->Wait());
+  const auto* const numbers = static_cast<const int32_t*>(step->host.data());
+  const int32_t token = numbers[row];
+  const int32_t fault = numbers[num_chosen_ + row];
+  if (fault == ops::kNoFault && token >= 0 && token < config_.vocab_size) return token;
+  return Error(FailedPrecondition("the step that it follows chose no token"));
+}
+
 Result<std::unique_ptr<QueuedStep>> Model::QueueDecode(std::span<const DecodeChunk> chunks,
                                                        const Buffer& allowed) {
   return QueueRows(chunks, allowed, /*later=*/false);
@@ -544,25 +563,31 @@ Result<std::unique_ptr<QueuedStep>> Model::QueueRows(std::span<const DecodeChunk
   }
   DSV4_TRY(CheckDecode(chunks, tokens));
   std::vector<PassChunk> pass;
-  std::span<const int32_t> left = tokens;
+  std::span<int32_t> left = tokens;
   for (const DecodeChunk& chunk : chunks) {
-    const std::span<const int32_t> read = left.first(NumTokens(chunk));
+    const std::span<int32_t> read = left.first(NumTokens(chunk));
     left = left.subspan(read.size());
-    pass.push_back(
-        {.state = chunk.state,
-         .tokens = read,
-         .chunk = static_cast<int32_t>(pass.size()),
-         .num_logits_rows = chunk.chooses ? 1 + std::ssize(chunk.draft) : 0,
-         .follows =
-             chunk.follows < 0 ? -1 : static_cast<int64_t>(chosen_rows_[static_cast<size_t>(chunk.follows)]),
-         .choice = chunk.choice,
-         .draft_choices = chunk.draft_choices,
-         .biases = later ? std::span<const sampling::TokenBias>() : chunk.biases,
-         .prompt = !chunk.prompt.empty(),
-         .exact_from = chunk.prompt.empty() ? 0
-                                            : ExactFrom(*chunk.state, std::ssize(read), chunk.chooses ? 1 : 0,
-                                                        chunk.num_following),
-         .slots_later = chunk.drafts_next});
+    const int64_t follows =
+        chunk.follows < 0 ? -1 : static_cast<int64_t>(chosen_rows_[static_cast<size_t>(chunk.follows)]);
+    if (engram_ != nullptr && follows >= 0) {
+      const Result<int32_t> token = AwaitChosen(follows);
+      if (!token) return Error(token.error().WithContext(fmt::format("queued step, chunk {}", pass.size())));
+      read.front() = *token;
+    }
+    pass.push_back({.state = chunk.state,
+                    .tokens = read,
+                    .chunk = static_cast<int32_t>(pass.size()),
+                    .num_logits_rows = chunk.chooses ? 1 + std::ssize(chunk.draft) : 0,
+                    .follows = engram_ != nullptr ? -1 : follows,
+                    .choice = chunk.choice,
+                    .draft_choices = chunk.draft_choices,
+                    .biases = later ? std::span<const sampling::TokenBias>() : chunk.biases,
+                    .prompt = !chunk.prompt.empty(),
+                    .exact_from = chunk.prompt.empty()
+                                      ? 0
+                                      : ExactFrom(*chunk.state, std::ssize(read), chunk.chooses ? 1 : 0,
+                                                  chunk.num_following),
+                    .slots_later = chunk.drafts_next});
   }
   DSV4_ASSIGN_OR_RETURN(ChosenTokens chosen, ReserveChosen(NumChosen(pass), allowed));
   chosen.later = later;

@@ -49,13 +49,18 @@ struct ChosenToken {
 
 struct LaterChoice;  // queued_step.cc
 
+// Memory of the host for tokens and their faults, [2, rows], and the copy that brings them there.
+struct QueuedNumbers {
+  Buffer host;
+  std::unique_ptr<PendingCopy> copy;  // Goes before the memory that it writes.
+};
+
 class QueuedStep {
  public:
-  // Memory of the host for tokens and their faults, [2, rows]; `copy` brings them there, the caller's row i as number rows[i]. `check` says,
-  // once they are there, whether they are worth anything: what several ranks have exchanged is not, if one of them is gone.
-  QueuedStep(Buffer host, std::unique_ptr<PendingCopy> copy, std::vector<size_t> rows,
-             std::function<Status()> check)
-      : host_(std::move(host)), copy_(std::move(copy)), rows_(std::move(rows)), check_(std::move(check)) {}
+  // The caller's row i is number rows[i]. `check` says, once they are there, whether they are worth anything: what several ranks have
+  // exchanged is not, if one of them is gone.
+  QueuedStep(std::shared_ptr<QueuedNumbers> numbers, std::vector<size_t> rows, std::function<Status()> check)
+      : numbers_(std::move(numbers)), rows_(std::move(rows)), check_(std::move(check)) {}
 
   // Its tokens have yet to be chosen (Model::Choose).
   bool waits_for_choice() const { return later_ != nullptr; }
@@ -70,8 +75,7 @@ class QueuedStep {
   // Copy that ends the logits of a step whose tokens are chosen later. Goes last of all copies, so that the next step finds what
   // it gives back as this one did.
   std::unique_ptr<PendingCopy> front_copy_;
-  Buffer host_;
-  std::unique_ptr<PendingCopy> copy_;  // Goes before the memory that it writes.
+  std::shared_ptr<QueuedNumbers> numbers_;
   std::vector<size_t> rows_;
   std::function<Status()> check_;
   // Until its tokens are chosen, what from.
