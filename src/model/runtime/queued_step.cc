@@ -51,7 +51,7 @@ void TakeScores(const int32_t* scores, int num_top, ChosenToken& token) {
 Result<std::vector<ChosenToken>> QueuedStep::Wait() {
   if (numbers_->copy == nullptr)
     return Error(FailedPrecondition("queued step: its tokens have not been chosen"));
-  Status copied = front_->copy == nullptr ? Status() : front_copy_->Wait();
+  Status copied = front_copy_ == nullptr ? Status() : front_copy_->Wait();
   if (const Status last = numbers_->copy->Wait(); copied.ok()) copied = last;
   if (scores_copy_ != nullptr) {
     if (const Status last = scores_copy_->Wait(); copied.ok()) copied = last;
