@@ -57,7 +57,9 @@ struct Sequence {
   std::shared_ptr<PrefixDisk::Publication> publication = nullptr;
   int64_t expected_reuse = -1;  // Tokens at most that a kept state has; -1: not looked up.
   std::chrono::steady_clock::time_point running_since = {};  // Admitted at last.
-  bool mask_late = false;                                    // It sits the step out.
+  int64_t gives_way_past = 0;  // Length that it passes before it gives way again.
+  double turn = 1.0;           // In those of an owner's only one.
+  bool mask_late = false;      // It sits the step out.
   std::optional<std::chrono::steady_clock::time_point> unread_since = {};
   bool cancelled = false;
   bool abandoned = false;  // Has no state: memory ran out.
