@@ -258,9 +258,7 @@ TEST(Dataset, NamesWhatCannotBeRead) {
 }
 
 TEST(Features, ARequestAsksForItsOwn) {
-  const auto body = [](Feature feature) {
-    return Json::parse(Workload::BodyOf(Json::array(), 50, feature));
-  };
+  const auto body = [](Feature feature) { return Json::parse(Workload::BodyOf(Json::array(), 50, feature)); };
   const Json plain = body(Feature::kNone);
   EXPECT_EQ(plain["ignore_eos"], true);
   const Json schema = body(Feature::kSchema);

@@ -174,9 +174,8 @@ struct Metrics::State {
   prometheus::Counter& preemptions =
       Counter("dsv4_preemptions_total", "Sequences that gave up their state for others.");
   prometheus::Counter& steps = Counter("dsv4_steps_total", "Steps.");
-  prometheus::Counter& steps_ahead =
-      Counter("dsv4_steps_ahead_total",
-              "Steps that were queued before the tokens of the step in front were known.");
+  prometheus::Counter& steps_ahead = Counter(
+      "dsv4_steps_ahead_total", "Steps that were queued before the tokens of the step in front were known.");
   prometheus::Counter& replayed_steps =
       Counter("dsv4_replayed_steps_total",
               "Steps that were queued as an earlier one was, without a walk through the model.");
