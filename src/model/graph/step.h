@@ -65,7 +65,12 @@ struct ChosenTokens {
   // If the stage has several ranks, of which rank 0 chooses: all ranks' numbers, [ranks, 2, rows of logits]
   // I32, of which rank 0's count.
   TensorView gathered;
+  // The pass ends with its logits, in PassArrays::logits; its caller has the tokens chosen, and shares the choice (ShareChosen).
+  bool later = false;
 };
+
+// Brings what rank 0 has chosen to all.
+Status ShareChosen(const Shards& shards, const ChosenTokens& chosen);
 
 // Context of the sub-layers of a pass, or of a drafting one. Without an observer, and with the shards of the
 // graph. Its arguments outlive it.
