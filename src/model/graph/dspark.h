@@ -54,11 +54,10 @@ class DsparkTaps {
   const StepContext* context_;
   const Graph* graph_;
   KeptRows kept_;
-  std::vector<Range> here_;  // Among own_rows, those that are kept,
-  int64_t num_here_ = 0;     // so many.
-  std::vector<int64_t>
-      columns_;      // Which taps this stage keeps: all in the first, elsewhere its own.
-  TensorView taps_;  // [num_here * columns, D]
+  std::vector<Range> here_;       // Among own_rows, those that are kept,
+  int64_t num_here_ = 0;          // so many.
+  std::vector<int64_t> columns_;  // Which taps this stage keeps: all in the first, elsewhere its own.
+  TensorView taps_;               // [num_here * columns, D]
   // With few rows, on one stage: the streams that taps_ is the mean of, in one go; null elsewhere. [num_here
   // * columns, H, D]
   TensorView streams_;

@@ -24,7 +24,7 @@ struct HostTermsWork {
   int32_t*
       // [num_rows, top_k], written: indices among those of the device, num_device for others.
       device_indices;
-  void* terms;         // [num_rows, top_k, dim], x's dtype.
+  void* terms;  // [num_rows, top_k, dim], x's dtype.
   tiers::Payload payload;
   tiers::ExchangeWords* words;
   HostTermsState* state;
