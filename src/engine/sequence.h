@@ -76,7 +76,8 @@ struct Sequence {
   // Its tokens may be chosen without its constraint.
   bool GoesOn() const { return request.constraint == nullptr || request.constraint->IsWaiting(); }
   // Its next token takes no more than its logits.
-  bool MayChooseOnBackend() const { return GoesOn() && sampler.by_logits_alone() && !wants_scores(); }
+  bool IsPlain() const { return GoesOn() && sampler.by_logits_alone(); }
+  bool MayChooseOnBackend() const { return sampler.has_rule() && !wants_scores(); }
   // Rows of the prompt have to be computed for their logits.
   bool wants_scores() const { return request.num_prompt_logprobs >= 0 && num_scored < num_prompt_tokens; }
   std::span<const int32_t> Known() const { return std::span(tokens).first(static_cast<size_t>(length())); }

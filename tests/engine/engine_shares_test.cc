@@ -207,6 +207,9 @@ class LateConstraint final : public sampling::TokenConstraint {
   explicit LateConstraint(int looks) : looks_(looks), left_(looks) {}
   std::span<const uint64_t> Allowed() override { return {}; }
   bool Prepare(std::chrono::steady_clock::time_point) override { return left_ <= 0 || --left_ <= 0; }
+  std::unique_ptr<sampling::TokenConstraint> Copy() const override {
+    return std::make_unique<LateConstraint>(*this);
+  }
   void Accept(int32_t) override { left_ = looks_; }
 
  private:
