@@ -27,7 +27,10 @@ class GrammarParts {
   size_t rule_bytes = 0;  // Texts of the schemas that rules are made from.
   // By place and schema, the automata of its strings, numbers and words: most parameters of most tools are alike.
   std::unordered_map<std::string, std::vector<uint32_t>> scalars;
-  uint32_t end() const { return end_; }  // The return of every rule.
+  std::unordered_map<std::string, Dfa> with_text;  // Texts that have this one in them.
+  // Program::work so far.
+  int64_t work() const { return DfaLimits().work_left - limits.work_left; }
+  uint32_t end() const { return end_; }            // The return of every rule.
 
   Result<uint32_t> Terminal(const Dfa& dfa, uint32_t next);
   // `text` and nothing else, then `next`.
