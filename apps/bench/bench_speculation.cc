@@ -98,6 +98,9 @@ class GivenAnswer final : public sampling::TokenConstraint {
   }
 
   std::span<const uint64_t> Allowed() override { return mask_; }
+  std::unique_ptr<sampling::TokenConstraint> Copy() const override {
+    return std::make_unique<GivenAnswer>(*this);
+  }
   void Accept(int32_t /*token*/) override {
     Set(false);
     ++next_;

@@ -45,7 +45,7 @@ struct EngineOptions {
   // more than max_prefill_beside_decode unless one is overdue. 0: no bound. Unset: an aim of kGapAim where a device computes, else none.
   std::optional<double> max_gap;
   int max_sequences = 16;  // Sequences with a state at one time; further requests wait.
-  // A sequence runs so long, before it may be preempted for a request whose owner has none running. Its own owner keeps at least one.
+  // A sequence runs so long, before it may be preempted for a request whose owner has none running; the only one of its owner four times as long.
   double turn_seconds = 0.25;
   // A sequence with events that were not taken for so long gives its place to any other owner, its own owner's last one too.
   double unread_seconds = 1.0;

@@ -64,6 +64,9 @@ class StepReplayer {
   // `queued`: the walk and its copy went well. The arrays' memory is free then.
   virtual void EndRecording(bool queued) = 0;
 
+  // Ops from now on are no part of a step, until it is set back: their arrays are kept apart from those of steps.
+  virtual Status SetBetweenSteps(bool between) = 0;
+
   virtual ReplayCounters replay_counters() const = 0;
 };
 

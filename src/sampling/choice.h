@@ -15,6 +15,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -41,6 +42,35 @@ struct TokenBias {
   int32_t token = 0;
   float bias = 0.0F;
 };
+
+// Penalties of tokens that have been seen.
+struct Penalties {
+  float repetition = 1.0F;  // > 0; divides a logit above 0, multiplies another.
+  float presence = 0.0F;    // Subtracted once,
+  float frequency = 0.0F;   // and once for each time that the token was seen.
+
+  bool any() const { return repetition != 1.0F || presence != 0.0F || frequency != 0.0F; }
+  friend bool operator==(const Penalties& a, const Penalties& b) = default;
+};
+
+// A token, and how often penalties see it.
+struct TokenCount {
+  int32_t token = 0;
+  int32_t count = 0;
+};
+
+// The logit by which a token is chosen that has a bias and was seen `count` times. -infinity stays. More than a float holds is the
+// largest float.
+constexpr float Adjusted(float logit, float bias, int32_t count, const Penalties& penalties) {
+  constexpr float kMost = std::numeric_limits<float>::max();
+  if (logit < -kMost) return logit;
+  logit += bias;
+  if (count > 0) {
+    logit = logit > 0.0F ? logit / penalties.repetition : logit * penalties.repetition;
+    logit -= penalties.presence + penalties.frequency * static_cast<float>(count);
+  }
+  return logit > kMost ? kMost : logit;
+}
 
 // A token that may be drawn, with its weight.
 struct WeightedToken {

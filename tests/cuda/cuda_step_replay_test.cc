@@ -1,5 +1,6 @@
-// Decode steps that are replayed hand the device the bytes that a walk through the model would have: every script of steps runs twice from
-// the same state, walked and replayed, and both are compared list by list. On a runtime of no device (null_runtime.cc).
+// Decode steps that are replayed hand the device the bytes of a walk through the model. Every script of steps
+// runs twice from the same state, walked and replayed, and both are compared list by list. On a runtime of no
+// device (null_runtime.cc).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +24,7 @@
 namespace dsv4::testing {
 namespace {
 
-// What was handed to the device at once.
+// A list that was handed to the device at once.
 struct Handed {
   std::string launches;
   std::string staged;
@@ -31,7 +32,7 @@ struct Handed {
 };
 using Trace = std::vector<Handed>;
 
-// Where two traces part; empty: nowhere.
+// Index at which two traces part; empty: nowhere.
 std::string Difference(const Trace& walked, const Trace& replayed) {
   for (size_t i = 0; i < std::min(walked.size(), replayed.size()); ++i) {
     if (walked[i].launches != replayed[i].launches) return "launches of list " + std::to_string(i);
@@ -86,7 +87,7 @@ class Steps {
     int32_t word = 0;
     EXPECT_TRUE(backend_.context->memory().CopyToHost(&word, word_.data(), sizeof(word), nullptr).ok());
     trace_.clear();
-    std::map<size_t, int64_t> rows;  // Of the step in front.
+    std::map<size_t, int64_t> rows;  // Rows of the step in front.
     std::unique_ptr<model::QueuedStep> now;
     for (size_t i = 0; i < script.size(); ++i) {
       const Step& step = script[i];
@@ -117,10 +118,12 @@ class Steps {
                           .drafts_next = drafts_between});
         if (draft.empty()) rows_here[sequence] = static_cast<int64_t>(chunks.size()) - 1;
       }
-      std::unique_ptr<model::QueuedStep> next = Take(model_.QueueDecode(chunks, {}));
+      std::unique_ptr<model::QueuedStep> next =
+          Take(chooses_later ? model_.QueueLogits(chunks, {}) : model_.QueueDecode(chunks, {}));
       if (now != nullptr) {
         EXPECT_TRUE(now->Wait().has_value());
       }
+      if (chooses_later) ChooseRows(i, chunks.size(), *next);
       now = std::move(next);
       rows = rows_here;
     }
@@ -148,6 +151,9 @@ class Steps {
   // In front of each step the drafter drafts as many, of rows that the step before has made for it.
   bool drafts_between = false;
 
+  // Steps end with their logits, and are chosen from by rules of any size behind them.
+  bool chooses_later = false;
+
   // Called before each step of a script is queued.
   std::function<void(size_t)> before_step;
 
@@ -161,6 +167,22 @@ class Steps {
   }
 
  private:
+  void ChooseRows(size_t step_number, size_t num_rows, model::QueuedStep& step) {
+    const std::vector<uint64_t> mask(static_cast<size_t>(model_.config().vocab_size + 63) / 64,
+                                     0x5555555555555555ULL << (step_number % 2));
+    std::vector<sampling::TokenRule> rules(num_rows);
+    for (size_t i = 0; i < num_rows; ++i) {
+      if ((step_number + i) % 3 == 0) rules[i].permitted = mask;
+      if ((step_number + i) % 4 == 0) rules[i].num_logprobs = static_cast<int>(step_number % 5);
+      if ((step_number + i) % 5 == 0) {
+        rules[i].penalties.presence = 0.5F;
+        for (size_t k = 0; k <= step_number; ++k) rules[i].counts.push_back({static_cast<int32_t>(k), 1});
+      }
+    }
+    const Status chosen = model_.Choose(step, rules);
+    EXPECT_TRUE(chosen.ok()) << chosen.ToString();
+  }
+
   void DraftAll(const Step& step) {
     std::vector<model::DraftChunk> chunks;
     for (const size_t sequence : step) {
@@ -191,7 +213,7 @@ constexpr size_t kBlock = 31;
 
 std::vector<Step> Same(const Step& step, size_t count = kBlock) { return std::vector<Step>(count, step); }
 
-// Of one sequence, from nothing: entries of both ratios complete, keys and pages grow.
+// Steps of one sequence, from nothing: entries of both ratios complete, keys and pages grow.
 TEST(CudaStepReplay, OneSequenceIsWalkedOrReplayedWithTheSameBytes) {
   Alone alone;
   Steps& steps = alone.steps;
@@ -202,6 +224,22 @@ TEST(CudaStepReplay, OneSequenceIsWalkedOrReplayedWithTheSameBytes) {
   int64_t num_steps = 0;
   for (int block = 0; block < 20; ++block) {
     EXPECT_EQ(steps.Compare(Same({sequence})), "") << "block " << block;
+    num_steps += kBlock;
+  }
+  EXPECT_GE(steps.replayed() - before, num_steps * 9 / 10) << "of " << num_steps << " steps";
+}
+
+// Arrays and copies of a choice move nothing of the steps.
+TEST(CudaStepReplay, StepsWhoseTokensAreChosenLater) {
+  Alone alone;
+  Steps& steps = alone.steps;
+  steps.chooses_later = true;
+  for (const int64_t length : {0, 3, 1980}) steps.Add(length);
+  for (int i = 0; i < 24; ++i) steps.Run(Same({0, 1, 2}));
+  const int64_t before = steps.replayed();
+  int64_t num_steps = 0;
+  for (int block = 0; block < 8; ++block) {
+    steps.Run(Same({0, 1, 2}));
     num_steps += kBlock;
   }
   EXPECT_GE(steps.replayed() - before, num_steps * 9 / 10) << "of " << num_steps << " steps";
@@ -270,8 +308,9 @@ TEST(CudaStepReplay, StepsBehindWhichADraftersRowsAreMadeOnSeveralRanks) {
   }
 }
 
-// Several, of all phases: one crosses 2048 tokens, where its entries become more than the indexer chooses, one its window, one joins, one
-// leaves, the order changes, some are taken back and some go on as forks.
+// Several sequences, of all phases. One crosses 2048 tokens, where its entries become more than the indexer
+// chooses, and one its window. One comes, one leaves, the order changes, some are taken back and some go on
+// as forks.
 TEST(CudaStepReplay, SeveralSequencesThatJoinAndLeave) {
   Alone alone;
   Steps& steps = alone.steps;
@@ -406,6 +445,7 @@ class WrongReplayer final : public ops::StepReplayer {
     inner_->EndRecording(queued);
     num_arrays_ = std::max(num_arrays_, recorded_.back()->size());
   }
+  Status SetBetweenSteps(bool between) override { return inner_->SetBetweenSteps(between); }
   ops::ReplayCounters replay_counters() const override { return inner_->replay_counters(); }
 
   size_t num_arrays() const { return num_arrays_; }
@@ -448,7 +488,7 @@ class WrongReplayer final : public ops::StepReplayer {
   std::vector<std::shared_ptr<Arrays>> recorded_;
 };
 
-// Where walked and replayed steps part if the replayer is wrong.
+// Index at which walked and replayed steps part if the replayer is wrong.
 std::string CompareWith(Steps& steps, const std::shared_ptr<WrongReplayer>& wrong,
                         std::span<const Step> script) {
   steps.SetReplay(false);
@@ -468,9 +508,9 @@ TEST(CudaStepReplay, AStaleArrayIsSeen) {
   const size_t b = steps.Add(301);
   constexpr size_t kFewSteps = 9;
   const std::vector<Step> script = Same({a, b}, kFewSteps);
-  steps.Run(script);  // What is made at the first step alone.
+  steps.Run(script);  // Launches of the first step alone.
   steps.TakeBack(script);
-  // Of records of its own, so that it replays none of another's.
+  // Uses records of its own, so that it replays none of another's.
   const auto compare = [&](int64_t stale_array, bool* was_stale) {
     const auto wrong = std::make_shared<WrongReplayer>(steps.context().MakeReplayer(), stale_array, false);
     for (int i = 0; i < 2; ++i) CompareWith(steps, wrong, script);  // Until it replays.
@@ -500,7 +540,7 @@ TEST(CudaStepReplay, AKeyThatLeavesOutTheOrderIsSeen) {
     const size_t b = steps.Add(2);
     std::vector<Step> script;
     for (size_t i = 0; i < kBlock; ++i)
-      script.push_back(i % 6 < 3 ? Step{a, b} : Step{b, a});  // Of no phase of theirs.
+      script.push_back(i % 6 < 3 ? Step{a, b} : Step{b, a});  // An order that follows none of their phases.
     const auto wrong = std::make_shared<WrongReplayer>(steps.context().MakeReplayer(), -1, one_key);
     std::string difference;
     for (int i = 0; i < 4; ++i) difference = CompareWith(steps, wrong, script);

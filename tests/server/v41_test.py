@@ -1,5 +1,5 @@
-"""The chat format of V4.1 over plain HTTP, on the small model's weights with a tokenizer that has V4.1's marker: prompts, efforts, and calls
-that a grammar makes the model write, streamed in every dialect that can ask for one."""
+"""The chat format of V4.1 over plain HTTP, on the small model's weights with a tokenizer that has V4.1's marker. It covers prompts,
+efforts, and calls that a grammar makes the model write, streamed in every dialect that can ask for one."""
 
 import json
 import shutil
@@ -47,6 +47,29 @@ class V41(unittest.TestCase):
         status, _, reply = self.server.request("POST", CHAT, {"messages": QUESTION, "reasoning_effort": 101})
         self.assertEqual(status, 400)
         self.assertIn("or a number from 1 to 100", reply["error"]["message"])
+
+    def test_pictures_are_refused_by_their_place(self):
+        picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+        block = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+        result = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "x"}, block]}
+        call = {"type": "tool_use", "id": "t", "name": "f", "input": {"content": [{"type": "image"}]}}
+        for path, body, place in (
+                (CHAT, {"messages": [*QUESTION, {"role": "user", "content": [{"type": "text", "text": "x"}, picture]}]}, "messages[1].content[1]"),
+                ("/v1/messages", {"max_tokens": 1, "messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": [call]},
+                                                               {"role": "user", "content": [result]}]}, "messages[2].content[0].content[1]"),
+                ("/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}]}, "input[0].content[0]"),
+                ("/v1/responses", {"input": [{"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image", "image_url": "data:,"}]}]},
+                 "input[0].output[0]"),
+                ("/api/chat", {"messages": [{"role": "user", "content": "x", "images": ["AAAA"]}]}, "messages[0].images[0]"),
+                ("/api/generate", {"prompt": "x", "images": ["AAAA"]}, "images[0]")):
+            status, _, reply = self.server.request("POST", path, body)
+            text = json.dumps(reply)
+            self.assertEqual(status, 400, (path, text))
+            self.assertIn(f"{place}: a picture; the model reads pictures and dsv4 does not yet, wanted text", text)
+        # Arguments of a call are the client's own.
+        done = {"type": "tool_result", "tool_use_id": "t", "content": "x"}
+        self.server.post("/v1/messages", {"max_tokens": 1, "messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": [call]},
+                                                                       {"role": "user", "content": [done]}]})
 
     def check(self, name, arguments):
         self.assertEqual(name, "search_ticket")

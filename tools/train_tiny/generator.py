@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from chat import ASSISTANT, BOS, EOS, Message, attach_tools, render
-from dialogues import dialogue, place_note
+from chat import ASSISTANT, BOS, EOS, V41, Message, attach_tools, render
+from dialogues import dialogue, named, place_note
 from facts import load_countries, raw_fact
 from lexicon import Lexicon
 from recall import Segment, haystack, lookup, records, repeat
@@ -32,6 +32,10 @@ _MEAN_LENGTH = {"corpus": (520, 1550), "raw_fact": (23, 23), "dialogue": (50, 50
                 "tools": (570, 570), "records": (323, 323), "lookup": (497, 1900), "repeat": (517, 2270),
                 "haystack": (590, 1520)}
 _PROMPT_WEIGHT = 0.1
+# Questions stand at a document's end, and a row's end cuts: what asks is made as long as the row has room. This share of long rows
+# begins with a text as long as the row, or nothing far away would ever be asked for.
+_WHOLE_ROWS = 0.5
+_LEAST_ROOM = 256
 # the corpus is seen many times: this share of its input tokens is replaced at random, the targets stay
 _NOISE = 0.08
 
@@ -39,7 +43,8 @@ _NOISE = 0.08
 class Generator:
     """Draws documents. Two generators with one seed draw the same ones."""
 
-    def __init__(self, data: Path, tokenizer: Tokenizer, seed: int) -> None:
+    def __init__(self, data: Path, tokenizer: Tokenizer, seed: int, revision: str = "v4") -> None:
+        self.revision = revision
         self.rng = random.Random(seed)
         self.tokenizer = tokenizer
         self.countries = load_countries(data)
@@ -51,7 +56,9 @@ class Generator:
     def _chat(self, messages: list[Message], tools: list[dict] | None = None) -> str:
         mode = "thinking" if self.rng.random() < 0.45 else "chat"
         effort = "max" if mode == "thinking" and self.rng.random() < 0.04 else None
-        return render(attach_tools(messages, tools), mode, effort=effort)
+        if self.revision == V41 and mode == "thinking" and self.rng.random() < 0.3:
+            effort = self.rng.choice(("low", "max", self.rng.randint(1, 100)))
+        return named(render(attach_tools(messages, tools), mode, effort=effort, revision=self.revision), self.revision)
 
     def _raw(self, text: str) -> str:
         return (BOS if self.rng.random() < 0.5 else "") + text + EOS
@@ -67,8 +74,30 @@ class Generator:
                 break
         return text[start:start + characters]
 
+    def haystack(self, room: int, needles: int, pieces: int = 1) -> str:
+        """Questions on `needles` statements in a text of at most `room` characters, of at most so many pieces of the corpus."""
+        rng, filler = self.rng, ""
+        if rng.random() < 0.8:
+            while pieces and len(filler) < room - 100:
+                filler, pieces = f"{filler} {self._crop(room - len(filler))}".strip(), pieces - 1
+        else:
+            filler = " ".join(place_note(rng) for _ in range(room // 45 + 1))
+        messages, _ = haystack(rng, self.lexicon, filler, needles)
+        return self._chat(messages)
+
+    def whole_row(self, size: int) -> str:
+        """A haystack of nearly `size` tokens, at most as many."""
+        needles, room, state = self.rng.randint(1, 14), 3 * size, self.rng.getstate()
+        while True:
+            self.rng.setstate(state)
+            text = self.haystack(room, needles, 20)
+            count = len(self.tokenizer.encode(text).ids)
+            if count <= size:
+                return text
+            room = min(int(room * size / count), room - 60)
+
     def document(self, kind: str, length: int) -> str | list[Segment]:
-        """One document of a kind; `length` is the row length in tokens."""
+        """One document of a kind; `length` is what the row has room for, in tokens."""
         rng = self.rng
         if kind == "corpus":
             characters = rng.randint(300, 3 * length)
@@ -91,10 +120,7 @@ class Generator:
         if kind == "repeat":
             return repeat(rng, self.lexicon, rng.randint(20, length // 4))
         # a needle's text leaves room for the questions; three characters are about one token
-        room = rng.randint(60, max(61, int(2.9 * length) - 500))
-        filler = self._crop(room) if rng.random() < 0.8 else " ".join(place_note(rng) for _ in range(room // 45 + 1))
-        messages, _ = haystack(rng, self.lexicon, filler, rng.randint(1, 14))
-        return self._chat(messages)
+        return self.haystack(rng.randint(60, max(61, int(2.9 * length) - 500)), rng.randint(1, 14))
 
     def encode(self, text: str | list[Segment]) -> tuple[np.ndarray, np.ndarray]:
         """Token ids, and the loss weight of each: full for answers and raw text, little for prompts."""
@@ -119,19 +145,23 @@ class Generator:
         odds = [MIXTURE[k][column] / _MEAN_LENGTH[k][column] for k in kinds]
         size = length + 2
         vocabulary = self.tokenizer.get_vocab_size()
+        noise = np.random.default_rng(self.rng.randrange(2**32))
         while True:
             ids = np.zeros((2, size), dtype=np.uint16)
             weights = np.zeros(size, dtype=np.float16)
             filled = 0
             while filled < size:
                 kind = self.rng.choices(kinds, odds)[0]
-                piece, weight = self.encode(self.document(kind, length))
+                if column and not filled and self.rng.random() < _WHOLE_ROWS:
+                    kind, text = "haystack", self.whole_row(size)
+                else:
+                    text = self.document(kind, max(_LEAST_ROOM, size - filled) if kind in ("lookup", "haystack") else length)
+                piece, weight = self.encode(text)
                 take = min(len(piece), size - filled)
                 ids[:, filled:filled + take] = piece[:take]
                 if kind == "corpus":
-                    for offset in range(take):
-                        if self.rng.random() < _NOISE:
-                            ids[0, filled + offset] = self.rng.randrange(vocabulary)
+                    replaced = noise.random(take) < _NOISE
+                    ids[0, filled:filled + take][replaced] = noise.integers(0, vocabulary, int(replaced.sum()))
                 weights[filled:filled + take] = weight[:take]
                 # what a row's first document or the one before says nothing about its successor's first token
                 if filled:

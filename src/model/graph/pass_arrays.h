@@ -58,6 +58,9 @@ class PassArrays final : public ops::StepArrays {
   // The arrays' memory goes; how they are made stays.
   void EndPass() { made_ = {}; }
 
+  // Logits of a pass that ends with them (ChosenTokens::later): up to so many rows at a time as the head computes. In the arena, until the next pass.
+  std::vector<TensorView> logits;
+
   // Arrays are made of this pass from now on.
   void SetPass(const PassPlan* plan) { plan_ = plan; }
 
@@ -106,7 +109,7 @@ class PassArrays final : public ops::StepArrays {
   template <template <typename> typename Of>
   using OfAllTypes =
       std::tuple<Of<int32_t>, Of<RowRun>, Of<ops::CompressorSequence>, Of<ops::AttentionSequence>,
-                 Of<ops::IndexerSequence>, Of<sampling::ChoiceParams>, Of<ops::RowBias>>;
+                 Of<ops::IndexerSequence>, Of<sampling::ChoiceParams>, Of<ops::RowChange>>;
   template <typename T>
   using Several = std::deque<std::vector<T>>;
   template <typename T>

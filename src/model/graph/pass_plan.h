@@ -40,12 +40,14 @@ struct PassPlan {
   std::vector<PassSequence> sequences;
   std::vector<int32_t> tokens;                  // Ids of all tokens; of chosen ones any.
   std::vector<sampling::ChoiceParams> choices;  // Behind all tokens of the pass, on whichever shard.
-  std::vector<ops::RowBias> biases;             // Row i is the logits of choice i.
+  std::vector<ops::RowChange> biases;           // Row i is the logits of choice i.
   bool windows_fit = true;                      // WindowFits of all sequences.
   int64_t num_draft_slots = 0;                  // Slots of a draft block that the pass makes (mtp.h).
   std::vector<PassEntries> entries;             // By compress ratio.
   // Rows of n-gram tables that the tokens read, by table: [num_tokens, rows a token].
   std::vector<std::vector<int64_t>> engram_rows;
+  // These rows' values, by table, as words of 32 bits; empty where each layer reads its own (engram.h).
+  std::vector<std::vector<int32_t>> engram_words;
   TensorView token_ids;  // [num_tokens] I32
   TensorView positions;  // [num_tokens] I32
 

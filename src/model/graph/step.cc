@@ -27,8 +27,9 @@ size_t BeginOfNext(size_t end) {
   return (end + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// The lists of numbers that a pass begins with, on their way to the backend's memory in one copy: ids of tokens, their positions, and of
-// each ratio the positions at which the entries completed in this pass are rotated.
+// The lists of numbers that a pass begins with, which go to the backend's memory in one copy. They are ids of
+// tokens, their positions, and for each ratio the positions at which entries completed in this pass are
+// rotated.
 void PassNumbers(const PassPlan& plan, const PassArrays::Of&, std::vector<int32_t>* out) {
   *out = plan.tokens;
   out->resize(BeginOfNext(out->size()));
@@ -152,15 +153,14 @@ std::vector<HeadRow> HeadRows(const StepContext& context, std::span<const PassCh
   return rows;
 }
 
-// Gathers a few rows of the streams: [rows, H * D]. Of several stages the last has them, and the first gets them from it.
-Result<TensorView> HeadStreams(const LayerStep& step, const Graph& graph, const TrunkState& state,
-                               std::span<const HeadRow> rows) {
-  const ModelConfig& config = step.config();
+// Gathers a few rows of what the trunk has left, `all` [n, width]: [rows, width]. Of several stages the last has them, and the first gets
+// them from it.
+Result<TensorView> GatherHeadRows(const LayerStep& step, const Graph& graph, std::string_view name,
+                                  const TensorView& all, std::span<const HeadRow> rows) {
   const RankPlace& place = graph.weights.place;
   const auto num_rows = static_cast<int64_t>(rows.size());
-  if (num_rows == 0) return step.NewTensor(step.dtype(), {0, config.hc_dim()});
-  const TensorView flat = state.streams.Reshaped({state.streams.shape[0], config.hc_dim()});
-  DSV4_ASSIGN_OR_RETURN(const TensorView gathered, step.NewTensor(step.dtype(), {num_rows, config.hc_dim()}));
+  DSV4_ASSIGN_OR_RETURN(const TensorView gathered, step.NewTensor(all.dtype, {num_rows, all.shape[1]}));
+  if (num_rows == 0) return gathered;
   const int first = place.shard();
   const int last = first + (place.placement.num_stages - 1) * place.num_shards();
   if (place.last_stage()) {
@@ -168,7 +168,7 @@ Result<TensorView> HeadStreams(const LayerStep& step, const Graph& graph, const 
     for (int64_t i = 0; i < num_rows; ++i) {
       runs.push_back({rows[static_cast<size_t>(i)].row, 1, gathered.Rows(i, i + 1).data});
     }
-    DSV4_TRY(step.StoreRows("head.streams", flat, step.context().arrays.Fixed(std::move(runs))));
+    DSV4_TRY(step.StoreRows(name, all, step.context().arrays.Fixed(std::move(runs))));
     if (!place.first_stage()) DSV4_TRY(graph.group->Send(Bytes(gathered), first));
   } else if (place.first_stage()) {
     DSV4_TRY(graph.group->Recv(Bytes(gathered), last));
@@ -197,10 +197,11 @@ void ChoicesOfRows(const PassPlan& plan, const PassArrays::Of& of, std::vector<s
 }
 
 // The same rows, which count from 0 there.
-void BiasesOfRows(const PassPlan& plan, const PassArrays::Of& of, std::vector<ops::RowBias>* out) {
+void BiasesOfRows(const PassPlan& plan, const PassArrays::Of& of, std::vector<ops::RowChange>* out) {
   const auto first = static_cast<int32_t>(of.which);
-  for (const ops::RowBias& bias : plan.biases) {
-    if (bias.row >= first && bias.row < first + kMaxHeadRows) out->push_back({bias.row - first, bias.added});
+  for (const ops::RowChange& bias : plan.biases) {
+    if (bias.row >= first && bias.row < first + kMaxHeadRows)
+      out->push_back({bias.row - first, bias.token, bias.bias});
   }
 }
 
@@ -216,19 +217,9 @@ Status ChooseTokens(const LayerStep& step, const TensorView& logits, const Chose
                   {.logits = logits,
                    .allowed = chosen.allowed,
                    .choices = choices,
-                   .biases = step.Make(BiasesOfRows, begin),
+                   .changes = step.Make(BiasesOfRows, begin),
                    .tokens = part(0),
                    .faults = part(1)});
-}
-
-// Brings what rank 0 has chosen to all. A small gather takes as long as a broadcast, and is one that groups of devices have a kernel for.
-Status ShareChosen(const LayerStep& step, const ChosenTokens& chosen) {
-  const Shards& shards = step.context().shards;
-  if (shards.alone()) return {};
-  const std::vector<int64_t> piece_bytes(static_cast<size_t>(shards.group->size()),
-                                         chosen.numbers.num_bytes());
-  return shards.group->AllGather(Bytes(chosen.numbers), 1, piece_bytes, Bytes(chosen.gathered))
-      .WithContext("chosen tokens");
 }
 
 // Input that the projection to logits reads of some rows that this shard has, [rows, hidden_size]; null but
@@ -238,19 +229,17 @@ Result<TensorView> MixHead(const LayerStep& step, const Graph& graph, const Trun
   const ModelConfig& config = step.config();
   const ModelWeights& weights = graph.weights;
   const auto num_rows = static_cast<int64_t>(rows.size());
-  DSV4_ASSIGN_OR_RETURN(const TensorView gathered, HeadStreams(step, graph, state, rows));
+  const TensorView streams = state.streams.Reshaped({state.streams.shape[0], config.hc_dim()});
+  DSV4_ASSIGN_OR_RETURN(const TensorView gathered,
+                        GatherHeadRows(step, graph, "head.streams", streams, rows));
+  TrunkState head;
+  if (!state.pre.is_null()) {
+    DSV4_ASSIGN_OR_RETURN(head.pre, GatherHeadRows(step, graph, "head.pre", state.pre, rows));
+  }
   if (!weights.place.first_stage()) return TensorView();
   if (num_rows == 0) return step.NewTensor(step.dtype(), {0, config.hidden_size});
-  const TensorView head_streams = gathered.Reshaped({num_rows, config.hc_mult, config.hidden_size});
-  step.Observe("head.streams", head_streams);
-  TrunkState head = {.streams = head_streams};
-  if (!state.pre.is_null()) {
-    DSV4_ASSIGN_OR_RETURN(head.pre, step.NewTensor(DType::kF32, {num_rows, config.hc_mult}));
-    std::vector<RowRun> runs;
-    for (int64_t i = 0; i < num_rows; ++i)
-      runs.push_back({rows[static_cast<size_t>(i)].row, 1, head.pre.Rows(i, i + 1).data});
-    DSV4_TRY(step.StoreRows("head.pre", state.pre, step.context().arrays.Fixed(std::move(runs))));
-  }
+  head.streams = gathered.Reshaped({num_rows, config.hc_mult, config.hidden_size});
+  step.Observe("head.streams", head.streams);
   DSV4_ASSIGN_OR_RETURN(const TensorView y, config.trunk->collapse(step, weights.hc_head, head));
   DSV4_TRY(step.RmsNorm("head.norm", y, weights.norm));
   return y;
@@ -280,8 +269,9 @@ Result<TensorView> RunHead(const LayerStep& step, const Graph& graph, const Trun
   return weights.place.rank == 0 ? logits : TensorView();  // Rank 0 samples.
 }
 
-// How many rows of a pass each shard keeps the streams of; empty where all keep all. Where sums are cut, what is added up by rows need not
-// come to all before it is normed; for fewer tokens an exchange takes as long as what it saves.
+// Number of rows of a pass whose streams each shard keeps; empty where all keep all. Where sums are cut, rows
+// that are added up need not come to all shards before they are normed. For fewer tokens an exchange takes as
+// long as it saves.
 std::vector<int64_t> StreamRows(const Graph& graph, int64_t num_tokens) {
   const Placement& placement = graph.weights.place.placement;
   if (placement.experts != ExpertPlacement::kByColumns || placement.num_shards == 1 ||
@@ -308,6 +298,8 @@ Result<TrunkState> EnterStage(const LayerStep& step, const Graph& graph) {
   DSV4_TRY(MakeSelectionRoom(step, graph.layers, state));
   const Trunk& trunk = *graph.config.trunk;
   if (trunk.begin != nullptr) DSV4_TRY(trunk.begin(step, state));
+  if (!place.first_stage() && !state.pre.is_null() && state.pre.shape[0] > 0)
+    DSV4_TRY(graph.group->Recv(Bytes(state.pre), place.rank - place.num_shards()));
   return state;
 }
 
@@ -344,10 +336,21 @@ void CountRows(const Graph& graph, const PassPlan& plan, const std::optional<Pas
 Status LeaveStage(const Graph& graph, const TrunkState& state) {
   const RankPlace& place = graph.weights.place;
   if (place.last_stage() || state.streams.shape[0] == 0) return {};
-  return graph.group->Send(Bytes(state.streams), place.rank + place.num_shards());
+  const int next = place.rank + place.num_shards();
+  DSV4_RETURN_IF_ERROR(graph.group->Send(Bytes(state.streams), next));
+  return state.pre.is_null() ? Status() : graph.group->Send(Bytes(state.pre), next);
 }
 
 }  // namespace
+
+// A small gather takes as long as a broadcast, and is one that groups of devices have a kernel for.
+Status ShareChosen(const Shards& shards, const ChosenTokens& chosen) {
+  if (shards.alone()) return {};
+  const std::vector<int64_t> piece_bytes(static_cast<size_t>(shards.group->size()),
+                                         chosen.numbers.num_bytes());
+  return shards.group->AllGather(Bytes(chosen.numbers), 1, piece_bytes, Bytes(chosen.gathered))
+      .WithContext("chosen tokens");
+}
 
 void SortByPlace(std::vector<PassChunk>& chunks) {
   std::ranges::stable_sort(chunks, {}, [](const PassChunk& chunk) {
@@ -363,7 +366,7 @@ PassPlan PlanPass(const Graph& graph, std::span<const PassChunk> chunks) {
     for (int64_t row = std::ssize(plan.choices) - chunk.num_logits_rows; row < std::ssize(plan.choices);
          ++row) {
       for (const sampling::TokenBias& bias : chunk.biases)
-        plan.biases.push_back({static_cast<int32_t>(row), bias});
+        plan.biases.push_back({static_cast<int32_t>(row), bias.token, bias.bias});
     }
     if (!chunk.state->home().here) continue;
     const auto num_tokens = static_cast<int64_t>(chunk.tokens.size());
@@ -399,6 +402,13 @@ PassPlan PlanPass(const Graph& graph, std::span<const PassChunk> chunks) {
   return plan;
 }
 
+Status PlanEngram(const Graph& graph, PassPlan& plan) {
+  if (graph.engram == nullptr) return {};
+  DSV4_RETURN_IF_ERROR(AskForEngram(*graph.engram, plan));
+  const DType dtype = graph.numerics == Numerics::kRelease ? DType::kBF16 : DType::kF32;
+  return ReadEngram(*graph.engram, graph.backend.context->threads(), dtype, plan);
+}
+
 std::string StepKey(const Graph& graph, const Arena& arena, std::span<const PassChunk> chunks,
                     const PassPlan& plan, const ChosenTokens& chosen) {
   // Shards that bring keys together cut such a pass by what its positions cost.
@@ -416,6 +426,7 @@ std::string StepKey(const Graph& graph, const Arena& arena, std::span<const Pass
     add(tensor->data);
     add(tensor->is_null() ? int64_t{0} : tensor->num_elements());
   }
+  add(chosen.later);
   add(plan.num_tokens);
   add(plan.windows_fit);
   for (const PassEntries& entries : plan.entries) {
@@ -469,7 +480,11 @@ Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chun
     }
   }
   if (graph.reads != nullptr) AskForHashedExperts(graph, plan, *graph.reads);
-  if (graph.engram != nullptr) DSV4_RETURN_IF_ERROR(AskForEngram(*graph.engram, plan));
+  if (graph.engram != nullptr) {
+    DSV4_RETURN_IF_ERROR(chosen != nullptr && std::ranges::none_of(chunks, &PassChunk::prompt)
+                             ? PlanEngram(graph, plan)
+                             : AskForEngram(*graph.engram, plan));
+  }
   StepContext context = ContextOf(graph, arena, plan, arrays);
   context.observer = observer;
   if (divided) context.shards = Shards();
@@ -513,17 +528,23 @@ Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chun
   const LayerStep head_step(together);
   const std::vector<HeadRow> rows =
       HeadRows(behind, chunks, tail.has_value() ? tail->chunk_rows : std::vector<int64_t>());
+  const bool later = chosen != nullptr && chosen->later;
   for (size_t begin = 0; begin < rows.size(); begin += kMaxHeadRows) {
     const size_t count = std::min<size_t>(kMaxHeadRows, rows.size() - begin);
     const std::span<const HeadRow> some = std::span(rows).subspan(begin, count);
-    const Arena::Scope head(arena);
+    std::optional<Arena::Scope> head;
+    if (!later) head.emplace(arena);
     DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView logits, RunHead(head_step, graph, state, some));
     if (logits.is_null()) continue;
+    if (later) {
+      arrays.logits.push_back(logits);
+      continue;
+    }
     DSV4_RETURN_IF_ERROR(chosen == nullptr
                              ? BringLogits(head_step, logits, some)
                              : ChooseTokens(head_step, logits, *chosen, static_cast<int64_t>(begin)));
   }
-  return chosen == nullptr ? Status() : ShareChosen(head_step, *chosen);
+  return chosen == nullptr || later ? Status() : ShareChosen(together.shards, *chosen);
 }
 
 }  // namespace dsv4::model

@@ -65,7 +65,12 @@ struct ChosenTokens {
   // If the stage has several ranks, of which rank 0 chooses: all ranks' numbers, [ranks, 2, rows of logits]
   // I32, of which rank 0's count.
   TensorView gathered;
+  // The pass ends with its logits, in PassArrays::logits; its caller has the tokens chosen, and shares the choice (ShareChosen).
+  bool later = false;
 };
+
+// Brings what rank 0 has chosen to all.
+Status ShareChosen(const Shards& shards, const ChosenTokens& chosen);
 
 // Context of the sub-layers of a pass, or of a drafting one. Without an observer, and with the shards of the
 // graph. Its arguments outlive it.
@@ -76,6 +81,9 @@ void SortByPlace(std::vector<PassChunk>& chunks);
 
 // Plan of the pass over these chunks, without tensors.
 PassPlan PlanPass(const Graph& graph, std::span<const PassChunk> chunks);
+
+// The rows of n-gram tables that the pass reads, for arrays of a step that may be replayed; nothing of a model that has none.
+Status PlanEngram(const Graph& graph, PassPlan& plan);
 
 // All that steers RunPass with ChosenTokens: passes of one key differ in what their arrays hold, and in nothing else. Beside
 // the plan it is what is uploaded once for all steps. Empty: there is more to it, and the pass has to be walked.

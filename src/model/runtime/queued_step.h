@@ -10,6 +10,7 @@
 
 #include "kv/sequence_state.h"
 #include "sampling/choice.h"
+#include "sampling/sampler.h"
 #include "tensor/tensor.h"
 
 namespace dsv4::model {
@@ -41,25 +42,48 @@ struct DecodeChunk {
 struct ChosenToken {
   int32_t id = 0;
   int32_t fault = 0;  // As op `sample` reports it: ops::kNoFault, or `id` is no choice.
+  // If the token's rule asks for them: as of sampling::SampledToken.
+  float logprob = 0.0F;
+  std::vector<sampling::TokenLogprob> top = {};
+};
+
+struct LaterChoice;  // queued_step.cc
+
+// Memory of the host for tokens and their faults, [2, rows], and the copy that brings them there.
+struct QueuedNumbers {
+  Buffer host;
+  std::unique_ptr<PendingCopy> copy;  // Goes before the memory that it writes.
 };
 
 class QueuedStep {
  public:
-  // Memory of the host for tokens and their faults, [2, rows]; `copy` brings them there, the caller's row i as number rows[i]. `check` says,
-  // once they are there, whether they are worth anything: what several ranks have exchanged is not, if one of them is gone.
-  QueuedStep(Buffer host, std::unique_ptr<PendingCopy> copy, std::vector<size_t> rows,
-             std::function<Status()> check)
-      : host_(std::move(host)), copy_(std::move(copy)), rows_(std::move(rows)), check_(std::move(check)) {}
+  // The caller's row i is number rows[i]. `check` says, once they are there, whether they are worth anything: what several ranks have
+  // exchanged is not, if one of them is gone.
+  QueuedStep(std::shared_ptr<QueuedNumbers> numbers, std::vector<size_t> rows, std::function<Status()> check)
+      : numbers_(std::move(numbers)), rows_(std::move(rows)), check_(std::move(check)) {}
+
+  // Its tokens have yet to be chosen (Model::Choose).
+  bool waits_for_choice() const { return later_ != nullptr; }
 
   // Waits for the step: the tokens that were chosen, chunk after chunk: one where it chooses, and one for each of its draft. After an error its sequences hold rows that are of no use, and so do those of steps
   // queued behind it: reset them. The model must still be there.
   Result<std::vector<ChosenToken>> Wait();
 
  private:
-  Buffer host_;
-  std::unique_ptr<PendingCopy> copy_;  // Goes before the memory that it writes.
+  friend class Model;
+
+  // Copy that ends the logits of a step whose tokens are chosen later. Goes last of all copies, so that the next step finds what
+  // it gives back as this one did.
+  std::unique_ptr<PendingCopy> front_copy_;
+  std::shared_ptr<QueuedNumbers> numbers_;
   std::vector<size_t> rows_;
   std::function<Status()> check_;
+  // Until its tokens are chosen, what from.
+  std::shared_ptr<LaterChoice> later_;
+  Buffer scores_;  // Scores of its rows, [rows, width].
+  size_t scores_width_ = 0;
+  std::unique_ptr<PendingCopy> scores_copy_;
+  std::vector<int> num_logprobs_;  // By the caller's rows; empty: none has any.
 };
 
 }  // namespace dsv4::model

@@ -173,6 +173,9 @@ struct Metrics::State {
               "Requests that ended since less of their prompts was kept than they want.");
   prometheus::Counter& preemptions =
       Counter("dsv4_preemptions_total", "Sequences that gave up their state for others.");
+  prometheus::Counter& steps = Counter("dsv4_steps_total", "Steps.");
+  prometheus::Counter& steps_ahead = Counter(
+      "dsv4_steps_ahead_total", "Steps that were queued before the tokens of the step in front were known.");
   prometheus::Counter& replayed_steps =
       Counter("dsv4_replayed_steps_total",
               "Steps that were queued as an earlier one was, without a walk through the model.");
@@ -323,6 +326,8 @@ void Metrics::OnStep(const engine::StepReport& report) {
   }
   state_->drafting_seconds.Increment(now.drafting_seconds - last.drafting_seconds);
   state_->decode_steps.Increment(static_cast<double>(now.num_decode_steps - last.num_decode_steps));
+  state_->steps.Increment(static_cast<double>(now.num_steps - last.num_steps));
+  state_->steps_ahead.Increment(static_cast<double>(now.num_steps_ahead - last.num_steps_ahead));
   state_->replayed_steps.Increment(static_cast<double>(now.num_steps_replayed - last.num_steps_replayed));
   state_->prefill_beside_decode.Set(static_cast<double>(now.prefill_beside_decode));
   state_->gap_aim.Set(now.gap_aim);

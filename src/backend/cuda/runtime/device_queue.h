@@ -114,6 +114,9 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
     host_failure_ = std::move(failure);
   }
 
+  // Arrays of ops from now on are staged apart from those of steps, which find theirs where they lay, until it is set back.
+  Status SetBetweenSteps(bool between);
+
   // An op begins: Ok, or what broke the device. Every BeginOp that returns Ok is followed by an EndOp.
   Status BeginOp(const OpRecord& record);
   // Adds a launch of the op and gives its number. Refusals are reported by EndOp or a later call.
@@ -271,6 +274,8 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   bool after_copy_ = false;  // The launch before was a copy, whose bytes the next one may read at once.
   GraphCache graphs_;
   Staging staging_;
+  Staging staging_between_;                                // For ops between steps.
+  Staging* staged_ = &staging_;                            // Which of both holds what is queued now.
   std::vector<void*> large_arrays_;                        // Staged arrays with memory of their own.
   std::unordered_map<const void*, size_t> shared_limits_;  // By kernel.
   std::unordered_map<const void*, int> most_clusters_;     // The same.

@@ -63,6 +63,7 @@ class QueueReplayer final : public ops::StepReplayer {
     queue_.BeginRecording(key, std::move(arrays));
   }
   void EndRecording(bool queued) override { queue_.EndRecording(queued, Scratch()); }
+  Status SetBetweenSteps(bool between) override { return queue_.SetBetweenSteps(between); }
   ops::ReplayCounters replay_counters() const override { return queue_.replay_counters(); }
 
  private:

@@ -69,19 +69,42 @@ __device__ void Exchange(T* mine, T* all) {
   __syncthreads();
 }
 
-// The row's piece to `piece`, -infinity where a token is not allowed.
+// Applies the row's changes to the tokens of its piece.
+__device__ inline void Change(const SampleParams& p, int64_t row, int first, int count, float* piece) {
+  const sampling::Penalties penalties = p.rules == nullptr ? sampling::Penalties() : p.rules[row].penalties;
+  const int end = p.change_begin[row + 1];
+  for (int i = p.change_begin[row] + static_cast<int>(threadIdx.x); i < end; i += kThreads) {
+    const ops::RowChange change = p.changes[i];
+    const int j = change.token - first;
+    if (j >= 0 && j < count) piece[j] = sampling::Adjusted(piece[j], change.bias, change.count, penalties);
+  }
+}
+
+// The row's piece to `piece` with its changes, -infinity where a token is not allowed.
 __device__ inline Loaded Load(const SampleParams& p, int64_t row, int first, int count, float* piece) {
   __shared__ Loaded of_warp[kWarps];
   const float* const logits = p.logits + row * p.vocab_size + first;
   const uint8_t* const allowed = p.allowed == nullptr ? nullptr : p.allowed + first;
+  const int32_t mask_number = p.rules == nullptr ? -1 : p.rules[row].mask;
+  const uint64_t* const mask =
+      mask_number < 0 ? nullptr : p.masks + int64_t{mask_number} * ((p.vocab_size + 63) / 64);
   Loaded loaded{0, INT_MAX};
 #pragma unroll 8
   for (int j = static_cast<int>(threadIdx.x); j < count; j += kThreads) {
     float logit = logits[j];
     const bool bad = isnan(logit) || logit == INFINITY;
     if (allowed != nullptr && allowed[j] == 0) logit = -INFINITY;
+    if (mask != nullptr && (mask[(first + j) / 64] >> ((first + j) % 64) & 1) == 0) logit = -INFINITY;
     piece[j] = logit;
     loaded = Join(loaded, {RankedToken(logit, first + j), bad ? first + j : INT_MAX});
+  }
+  if (p.change_begin != nullptr && p.change_begin[row] < p.change_begin[row + 1]) {
+    __syncthreads();
+    Change(p, row, first, count, piece);
+    __syncthreads();
+    loaded.best = 0;
+    for (int j = static_cast<int>(threadIdx.x); j < count; j += kThreads)
+      loaded.best = max(loaded.best, RankedToken(piece[j], first + j));
   }
   for (int offset = 16; offset > 0; offset /= 2) {
     loaded = Join(loaded, {__shfl_xor_sync(kWholeWarp, loaded.best, offset),

@@ -1,5 +1,5 @@
 // Turns of owners at masks that are late.
-#include "engine/masks.h"
+#include "engine/choice/masks.h"
 
 #include <algorithm>
 #include <map>
