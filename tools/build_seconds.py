@@ -4,8 +4,8 @@ where nothing else ran and no compiler cache helped, as in tools/check_bare_debi
 
     build_seconds.py [BUILD] [--target TARGET] [--write FILE]
 
-BUILD is build/release by default. --target: of its units alone. --write: the table that tests/house/build_seconds_test.py compares with, from a
-build that had the machine and no cache.
+BUILD is build/release by default. --target: of its units alone. --write: the table of tests/house/build_seconds_test.py, from a build that
+had the machine and no cache.
 """
 import argparse
 import collections
@@ -30,12 +30,12 @@ def compilations(build: pathlib.Path) -> list[tuple[str, int, int]]:
 
 
 def seconds_of(build: pathlib.Path) -> dict[str, float]:
-    """Of each object that was compiled there, the last time."""
+    """Seconds of each object that was compiled there, the last time."""
     return {output: (end - begin) / 1000 for output, begin, end in compilations(build)}
 
 
 def seconds_of_one_run(build: pathlib.Path, outputs: set[str]) -> dict[str, float]:
-    """Of these objects, where one run of ninja compiled them all and none has compiled any of them since; else nothing."""
+    """Seconds of these objects, if one run of ninja compiled them all and none has compiled any of them since; else nothing."""
     found = [each for each in compilations(build) if each[0] in outputs]
     ends = [end for _, _, end in found]
     return seconds_of(build) if len(found) == len(outputs) and ends == sorted(ends) else {}

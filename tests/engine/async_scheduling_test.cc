@@ -1,5 +1,5 @@
-// An engine that queues decode steps before it has seen the tokens of the step in front gives what one gives that does not: the same
-// tokens, ends and kept states. On the CPU backend, where it gains nothing.
+// An engine that queues decode steps before it has seen the tokens of the step in front, against one that
+// does not. Both give the same tokens, ends and kept states. On the CPU backend, where it gains nothing.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -91,7 +91,7 @@ Request RandomRequest(std::mt19937& random) {
   }
   if (random() % 3 == 0)
     request.constraint = std::make_unique<AfterATrigger>(SharedModel().config().vocab_size);
-  // Of a vocabulary of some hundreds: most answers end by one of them.
+  // Tokens of a vocabulary of a few hundred: most answers end by one of them.
   for (const int32_t token : RandomTokens(random() % 30, random)) request.stop_tokens.insert(token);
   return request;
 }
@@ -238,7 +238,7 @@ TEST(AsyncScheduling, AStepThatNobodyWantsDoesNoHarm) {
   }
 }
 
-// What the next calls of `sample` report as row 0's fault, in turn.
+// Faults of row 0 that the next calls of `sample` report, in turn.
 std::vector<int32_t> g_faults;
 ops::OpFunction<ops::SampleArgs> g_sample = nullptr;
 Status FaultySample(ops::OpContext& context, const ops::SampleArgs& args) {

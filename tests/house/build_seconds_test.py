@@ -3,8 +3,9 @@
     build_seconds_test.py BUILD
 
 build_seconds.json has the figures of a bare Debian 12 on two processors, without a compiler cache (tools/check_bare_debian.sh prints them;
-`tools/build_seconds.py BUILD --target dsv4-run --write tests/house/build_seconds.json` writes them). Seconds of a log are wall-clock time, so they are
-judged only where one run of ninja compiled all, in about the table's time: a busy machine, a cache and a build in pieces say nothing. Then a module
+`tools/build_seconds.py BUILD --target dsv4-run --write tests/house/build_seconds.json` writes them). Seconds of a log are wall-clock time, so
+they are judged only where one run of ninja compiled all, in about the table's time. A busy machine, a cache and a build in pieces say
+nothing. Then a module
 has 1.6 times its seconds and 4 more.
 """
 import json

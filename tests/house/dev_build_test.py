@@ -1,4 +1,4 @@
-"""`./dev build` speaks while it works: on a terminal, in a log, and when it is interrupted; and what a newcomer's machine may lack is said. Ninja,
+"""`./dev build` speaks while it works: on a terminal, in a log, and when it is interrupted. It names what a newcomer's machine lacks. Ninja,
 CMake and apt are stand-ins.
 
     dev_build_test.py

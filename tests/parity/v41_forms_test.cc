@@ -1,5 +1,5 @@
-// Forms of ops that V4.1 wants and V4 does not: given weights of the streams, a pool without bias, roundings of index rows and entries,
-// candidate blocks.
+// Forms of ops that V4.1 wants and V4 does not. They are given weights of the streams, a pool without bias,
+// roundings of index rows and entries, and candidate blocks.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-"""What an operator does to a running server: SIGHUP, Ctrl-C, a host that others reach."""
+"""Acts of an operator on a running server: SIGHUP, Ctrl-C, a host that others reach."""
 
 import http.client
 import os
@@ -20,7 +20,7 @@ QUESTION = {"messages": [{"role": "user", "content": "What is the capital of Fra
 
 
 class Lines:
-    """What a server writes to standard error from now on."""
+    """Text that a server writes to standard error from now on."""
 
     def __init__(self, server):
         self.lines = server.log

@@ -71,8 +71,9 @@ void KeysOfSequences(const PassPlan& plan, const PassArrays::Of& of, std::vector
   }
 }
 
-// Whether shards divide the tokens of the pass, not the keys: so many that a shard's keep a device busy, and keys are not many more bytes
-// than the candidates that would be exchanged. All decide alike.
+// Whether shards divide the tokens of the pass, not the keys. A shard's tokens must be enough to keep a
+// device busy. Keys must not be many more bytes than the candidates that would be exchanged. All decide
+// alike.
 bool DividesTokens(const LayerStep& step) {
   const ModelConfig& config = step.config();
   const int64_t n = step.plan().num_tokens;

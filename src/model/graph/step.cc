@@ -27,8 +27,9 @@ size_t BeginOfNext(size_t end) {
   return (end + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// The lists of numbers that a pass begins with, on their way to the backend's memory in one copy: ids of tokens, their positions, and of
-// each ratio the positions at which the entries completed in this pass are rotated.
+// The lists of numbers that a pass begins with, which go to the backend's memory in one copy. They are ids of
+// tokens, their positions, and for each ratio the positions at which entries completed in this pass are
+// rotated.
 void PassNumbers(const PassPlan& plan, const PassArrays::Of&, std::vector<int32_t>* out) {
   *out = plan.tokens;
   out->resize(BeginOfNext(out->size()));
@@ -280,8 +281,9 @@ Result<TensorView> RunHead(const LayerStep& step, const Graph& graph, const Trun
   return weights.place.rank == 0 ? logits : TensorView();  // Rank 0 samples.
 }
 
-// How many rows of a pass each shard keeps the streams of; empty where all keep all. Where sums are cut, what is added up by rows need not
-// come to all before it is normed; for fewer tokens an exchange takes as long as what it saves.
+// Number of rows of a pass whose streams each shard keeps; empty where all keep all. Where sums are cut, rows
+// that are added up need not come to all shards before they are normed. For fewer tokens an exchange takes as
+// long as it saves.
 std::vector<int64_t> StreamRows(const Graph& graph, int64_t num_tokens) {
   const Placement& placement = graph.weights.place.placement;
   if (placement.experts != ExpertPlacement::kByColumns || placement.num_shards == 1 ||

@@ -262,7 +262,8 @@ Result<std::unique_ptr<QueuedStep>> Model::RunQueued(std::span<PassChunk> pass, 
   return std::make_unique<QueuedStep>(std::move(*host), std::move(copy), std::move(rows), std::move(check));
 }
 
-// The copy of the step's tokens is on its way, and the device free behind it: until the host has seen them it makes the slots.
+// The copy of the step's tokens is on its way, and the device is free behind it. It makes the slots until the
+// host has the tokens.
 Status Model::MakeSlotsBehind(std::span<const PassChunk> pass, std::span<const int64_t> first_slots) {
   std::vector<DraftRow> rows;
   Status status;
