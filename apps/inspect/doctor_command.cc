@@ -12,11 +12,11 @@
 #include <thread>
 #include <vector>
 
+#include "apps/inspect/where_it_runs.h"
 #include "apps/shared/choose_backend.h"
 #include "apps/shared/last_conversation.h"
 #include "apps/shared/model_source.h"
 #include "apps/shared/readable.h"
-#include "apps/shared/where_it_runs.h"
 #include "apps/terminal/printable.h"
 #include "backend/cpu/isa.h"
 #include "backend/cuda/gpu_survey.h"

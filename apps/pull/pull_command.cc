@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <chrono>
 
+#include "apps/inspect/where_it_runs.h"
 #include "apps/shared/model_flags.h"
 #include "apps/shared/readable.h"
-#include "apps/shared/where_it_runs.h"
 #include "apps/terminal/terminal.h"
 #include "backend/cuda/gpu_survey.h"
 #include "base/error_output.h"

@@ -20,7 +20,7 @@ constexpr int kMinCellWidth = 4;
 // OSC 8: what follows opens an address, until one without an address comes.
 constexpr std::string_view kLink = "\x1b]8;;";
 constexpr std::string_view kEndOfLink = "\x1b\\";
-// What opens a formula on lines of its own, and closes it.
+// Opening and end of a formula on lines of its own.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kFormulas = {
     {{"$$", "$$"}, {"\\[", "\\]"}, {"\\begin{", ""}}};
 
@@ -186,7 +186,7 @@ bool TextWriter::BeginLine(std::string_view line, bool whole) {
       if (!body.starts_with(open)) continue;
       if (!whole) return false;
       formula_end_ = close;
-      if (close.empty()) {  // Of an environment.
+      if (close.empty()) {  // An environment.
         const size_t end = body.find('}');
         if (end == std::string_view::npos) break;
         formula_end_ = "\\end" + std::string(body.substr(open.size() - 1, end + 2 - open.size()));
@@ -481,7 +481,7 @@ void TextWriter::FlushWord() {
   const bool at_start = column_ <= hanging_width_;
   std::string out;
   if (column_ + spaces_ + word_width_ > Columns() && !at_start) {
-    // What stands in front of a row has no look of the text.
+    // Bytes in front of a row have no look of the text.
     out = Change(before_word_, kPlain) + "\n" + hanging_ + Change(kPlain, word_look_);
     column_ = hanging_width_;
   } else if (spaces_ > 0) {

@@ -113,7 +113,7 @@ size_t TextWriter::Formula(std::string_view text, size_t at, bool whole, uint32_
   const size_t end = rest.find(close, open.size());
   if (end == kNone) return whole || rest.size() > kLongestMark ? 0 : kNone;
   const size_t used = end + close.size();
-  if (open.front() == '$' && used == rest.size() && !whole) return kNone;  // What follows decides.
+  if (open.front() == '$' && used == rest.size() && !whole) return kNone;  // The next character decides.
   const std::string_view tex = rest.substr(open.size(), end - open.size());
   if (Trimmed(tex).empty()) return 0;
   if (open == "$" &&
@@ -201,7 +201,7 @@ size_t TextWriter::Marked(std::string_view text, size_t at, bool whole, uint32_t
         std::string_view inner = text.substr(open_end, i - open_end);
         if (inner.size() > 2 && inner.front() == ' ' && inner.back() == ' ')
           inner = inner.substr(1, inner.size() - 2);
-        // Where no colour shows it, the marks do.
+        // Without colours the marks show it.
         const size_t marks = options_.colours ? 0 : run;
         Text(text.substr(at, marks), look);
         Text(inner, look | kCode);

@@ -85,7 +85,7 @@ bool HasUnknownWords(const tokenizer::Tokenizer& tokenizer, std::string_view tex
   }
   const Result<std::vector<tokenizer::TokenId>> ids = tokenizer.Encode(text);
   if (!ids) return false;
-  std::vector<bool> begins(text.size() + 1);  // Of a token.
+  std::vector<bool> begins(text.size() + 1);  // First bytes of tokens.
   size_t at = 0;
   for (const tokenizer::TokenId id : *ids) {
     begins[std::min(at, text.size())] = true;

@@ -1,4 +1,4 @@
-// ModelCard: what a model's own files say of its answers, beside its text side: how long they may be, and what to say where they are noise.
+// ModelCard: a model's own words on its answers, beside its text side. How long they may be, and what to say where they are noise.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Room of this machine for weights of a known size.
-#include "apps/shared/where_it_runs.h"
+#include "apps/inspect/where_it_runs.h"
 
 #include <fmt/format.h>
 
