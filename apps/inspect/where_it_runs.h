@@ -1,4 +1,4 @@
-// Where a model would run on this machine, by the size of its weights alone.
+// Room of this machine for a model, by the size of its weights alone.
 #pragma once
 
 #include <cstdint>
