@@ -281,9 +281,9 @@ std::string ProfileText(const BenchRow& row, bool narrow) {
     rest.detail = fmt::format("{} below {:g} % each", num_small, 100 * kSmallShare);
     add(rest);
   }
-  text += named("all ops", "") + fmt::format(" {:>6} {:>8.3f} ms, {:.1f} % of the median{}\n", "",
-                                             total / steps * 1e3, Percent(total / steps, row.Median()),
-                                             narrow ? "" : " step");
+  text += named("all ops", "") + fmt::format(" {:>6} {:>8.3f} ms, {:.1f} % of {}\n", "", total / steps * 1e3,
+                                             Percent(total / steps, row.Median()),
+                                             narrow ? "a step" : "the median step");
   return text;
 }
 

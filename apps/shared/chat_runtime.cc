@@ -20,9 +20,8 @@ constexpr int64_t kPrefixCacheBytes = int64_t{1} << 30;
 Result<std::unique_ptr<ChatRuntime>> ChatRuntime::Load(const Options& options, const LoadCallback& progress) {
   auto runtime = std::unique_ptr<ChatRuntime>(new ChatRuntime());
   DSV4_ASSIGN_OR_RETURN(const ModelSource source, ModelSource::Find(options.model));
-  // Another architecture is said before what its files lack.
-  if (const Result<model::ModelConfig> config = source.Config(); !config) return Error(config.error());
   DSV4_ASSIGN_OR_RETURN(const std::string directory, source.RequireTextDirectory());
+  DSV4_TRY(source.CheckHasText());
   DSV4_ASSIGN_OR_RETURN(runtime->text_, options.raw ? session::TextModel::LoadRaw(directory)
                                                     : session::TextModel::Load(directory, options.revision));
   if (!source.synthetic()) {
