@@ -154,8 +154,6 @@ class Bench {
     const double num_bytes = profile.total_cost().bytes() / kCounted;
     Report(fmt::format("decode, depth {}, batch {}", depth, batch), MedianOf(seconds), num_bytes, before,
            after, steps);
-    // Rows of n-gram tables are found by tokens, which a step that is queued ahead does not know.
-    if (!model_->can_queue()) return MedianOf(seconds);
     return DecodeAhead(states, tokens.back(), depth, num_bytes, steps);
   }
 

@@ -61,10 +61,6 @@ constexpr CosineBound kDsparkRelease = {.min = -1, .median = 0.9998, .p5 = 0.999
 // A backend, and a golden that has one of the drafters.
 class Drafter : public ::testing::TestWithParam<std::tuple<std::string, const char*>> {
  protected:
-  void SetUp() override {
-    if (golden() == kV41 && !MakeGoldenBackend(backend()).takes_options)
-      GTEST_SKIP() << backend() << " does not run V4.1";
-  }
   static std::string backend() { return std::get<0>(GetParam()); }
   static std::string golden() { return std::get<1>(GetParam()); }
   static std::unique_ptr<Model> LoadIt(Numerics numerics, bool drafter = true) {

@@ -49,7 +49,10 @@ void RefuseUnsupported(Fields& fields);
 // of them where the model's server refuses such. Members of messages, of their parts and of tools are not looked at.
 void NoteUnknown(Fields& fields, const chat::JsonValue& body, const ServedModel& model,
                  std::vector<std::string>& unknown);
-// Both, for the body of a request. The first of a reader is also checked against the table of fields (api_table.h).
+// InvalidArgument names the first picture in the messages or the input, where the model reads pictures and this engine does not yet. Other
+// models are given a text in its place (chat::UnseenPart).
+Status RefusePictures(const ServedModel& model, const chat::JsonValue& body);
+// All three, for the body of a request. The first of a reader is also checked against the table of fields (api_table.h).
 void CheckFields(Fields& fields, const chat::JsonValue& body, ApiReader reader, const ServedModel& model,
                  SamplingCall& call);
 
