@@ -12,7 +12,6 @@
 #include <thread>
 #include <vector>
 
-#include "apps/inspect/where_it_runs.h"
 #include "apps/shared/choose_backend.h"
 #include "apps/shared/last_conversation.h"
 #include "apps/shared/model_source.h"

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "apps/inspect/where_it_runs.h"
+#include "apps/shared/choose_backend.h"
 #include "apps/shared/model_flags.h"
 #include "apps/shared/readable.h"
 #include "apps/terminal/terminal.h"
