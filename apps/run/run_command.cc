@@ -35,7 +35,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kMaxCalls = 100;  // Calls for one question: a model that goes round in circles ends.
 
-// Before it stands in a prompt, where the place would be another.
+// Before it stands in a prompt, where the position would be another.
 Status CheckUtf8(std::string_view name, std::string_view text) {
   const size_t offset = FindInvalidUtf8(text);
   if (offset == std::string_view::npos) return {};

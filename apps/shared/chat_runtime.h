@@ -46,7 +46,7 @@ class ChatRuntime {
     chat::ThinkingMode mode = chat::ThinkingMode::kThinking;
     std::optional<std::string> effort;
     std::optional<grammar::ContentRule> rule;  // Rule for the content, behind the reasoning.
-    // Makes what limits every token, in place of a rule. May be empty.
+    // Makes what limits every token, instead of a rule. May be empty.
     std::function<std::unique_ptr<sampling::TokenConstraint>()> make_constraint;
     // Each may be empty; see session::GenerationCallbacks. In raw mode everything is content.
     std::function<void(int64_t, int64_t)> on_prefill;

@@ -1,5 +1,5 @@
-// The choice of `--backend auto`: a GPU that the build can compute on, where the model has room, else the CPU. A line says of idle GPUs why
-// they are. A backend that is named is never replaced.
+// The choice of `--backend auto`: a GPU that the build can compute on, where the model has room, else the
+// CPU. A line says of idle GPUs why they are. A backend that is named is never replaced.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct GpuFit {
   Room room = Room::kWhole;
   std::string text;  // "20.10 GB are free and 156.02 GB are wanted"; empty for kWhole.
 };
-// Room for one sequence of the usual length. kWhole too where that is not known. Weights that are made are not there yet, and a model that
-// cannot be read is for its load to refuse.
+// Room for one sequence of the usual length. kWhole too where that is not known. Weights that are made are
+// not there yet, and a model that cannot be read is for its load to refuse.
 GpuFit FitOnGpu(const ModelFlags& flags);
 
 // Tests ask other machines.
@@ -31,8 +31,9 @@ struct BackendProbe {
   std::function<GpuFit(const ModelFlags&)> fit = FitOnGpu;
 };
 
-// Makes flags.backend "cpu" or "cuda" where it is "auto", with flags.device, flags.no_gpu, and --experts auto where a GPU has no room for
-// all of them. Returns a line for people: a GPU is idle, or has not all experts; empty where nothing is to say.
+// Makes flags.backend "cpu" or "cuda" where it is "auto", with flags.device, flags.no_gpu, and --experts auto
+// where a GPU has no room for all of them. Returns a line for people: a GPU is idle, or has not all experts;
+// empty where nothing is to say.
 std::string ChooseBackend(ModelFlags& flags, const BackendProbe& probe = {});
 // The same for a plan that loads nothing: options of a GPU's memory stand for a GPU.
 std::string ChoosePlannedBackend(ModelFlags& flags, const BackendProbe& probe = {});

@@ -44,8 +44,9 @@ Result<std::optional<std::string>> FindTokenizer(const std::string& asked) {
   return fs::is_regular_file(path, error) ? std::optional(path.string()) : std::nullopt;
 }
 
-// tokenizer.json with the tokens that the model's chat format wants and the file to copy lacks, as V4's lacks V4.1's.
-Status CopyTokenizer(const std::string& from, const std::string& directory) {
+// tokenizer.json with the tokens that the model's chat format wants and the file to copy lacks, as V4's lacks V4.1's. None has an id that
+// the vocabulary has not.
+Status CopyTokenizer(const std::string& from, const std::string& directory, int64_t vocab_size) {
   DSV4_ASSIGN_OR_RETURN_STATUS(const std::string text, io::ReadTextFile(from));
   DSV4_ASSIGN_OR_RETURN_STATUS(Json tokenizer, ParseJson(text, from));
   DSV4_ASSIGN_OR_RETURN_STATUS(const chat::ChatProfile* profile, session::FindProfile(directory, ""));
@@ -54,7 +55,7 @@ Status CopyTokenizer(const std::string& from, const std::string& directory) {
   bool added = false;
   int64_t next = made.num_ids();
   for (const std::string_view marker : profile->RequiredTokens()) {
-    if (made.FindToken(marker)) continue;
+    if (made.FindToken(marker) || next >= vocab_size) continue;
     tokenizer["added_tokens"].push_back({{"id", next++},
                                          {"content", marker},
                                          {"single_word", false},
@@ -119,7 +120,8 @@ int RunSynthCommand(const SynthOptions& options) {
     PrintError("dsv4: no tokenizer.json: none was given and there is no small model\n");
     return Summarize(options, /*with_tokenizer=*/false);
   }
-  if (const Status copied = CopyTokenizer(**tokenizer, options.directory); !copied.ok())
+  if (const Status copied = CopyTokenizer(**tokenizer, options.directory, *synthetic.vocab_size);
+      !copied.ok())
     return Fail(copied.WithContext("the tokenizer's copy"), kExitRunFailed);
   return Summarize(options, /*with_tokenizer=*/true);
 }

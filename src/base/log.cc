@@ -22,7 +22,7 @@ thread_local const LogSink::Callback* log_sink = nullptr;
 std::atomic<LogLevel> g_level = LogLevel::kWarning;
 std::atomic<bool> g_times = false;
 
-// "2026-11-25T21:48:09.123+01:00 ", by the clock of this place.
+// "2026-11-25T21:48:09.123+01:00 ", in local time.
 std::string Time() {
   const auto now = std::chrono::system_clock::now();
   const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
