@@ -1,6 +1,7 @@
-// Rows of an n-gram table per second: engram_rows_bench [DIRECTORY [MILLIONS_OF_ROWS]]. A table of the release's width is written to a file in
-// DIRECTORY (default /tmp). Random rows are then read as a decoded token and as a prompt of 512 tokens want
-// them. They come from memory, from the disk asked for ahead, and from the disk touched row by row.
+// Rows of an n-gram table per second: engram_rows_bench [DIRECTORY [MILLIONS_OF_ROWS]]. A table of the
+// release's width is written to a file in DIRECTORY (default /tmp). Random rows are then read as a decoded
+// token and as a prompt of 512 tokens want them. They come from memory, from the disk asked for ahead, and
+// from the disk touched row by row.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>

@@ -232,7 +232,7 @@ bool Admission::Enter(size_t chosen, std::vector<Event>& events) {
     }
     next.state = std::move(*state);
   }
-  // A third prompt may leave the path of an earlier one at this prompt's place.
+  // A third prompt may leave the path of an earlier one at this prompt's node.
   const int64_t shared = std::min(keeper_.SharedLength(next), next.num_prompt_tokens);
   if (shared >= next.length() + kWorthWaitingFor) next.KeepAt(shared);
   // Else most of the time would go into reading a long prompt, of which nothing is kept, again and again.

@@ -1,5 +1,5 @@
-// Admission: which waiting requests run, and which running sequences give way: fair shares of owners, priorities, memory, states that are on
-// their way, and prompts that are read together.
+// Admission: which waiting requests run, and which running sequences give way. It weighs fair shares of
+// owners, priorities, memory, states that are being loaded, and prompts that are read together.
 #pragma once
 
 #include <cstdint>

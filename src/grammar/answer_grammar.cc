@@ -101,7 +101,7 @@ class ToolCompiler {
     return InOrder(members, additional, pointer);
   }
 
-  // A place for every set of parameters that were given, of those that are counted.
+  // A node for every set of parameters that were given, of those that are counted.
   Result<uint32_t> InAnyOrder(const std::vector<SchemaCompiler::Member>& members, const Json& additional,
                               const std::string& pointer) {
     const bool counts_all = members.size() <= kMostUnordered;

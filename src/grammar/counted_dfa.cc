@@ -180,9 +180,10 @@ bool Dfa::LeadsOn(const Block& block) const {
   return false;
 }
 
-// A place is a state within a copy of a block and a state of the plain automaton, as far as any count leads there. Blocks that lead on to one
-// another have the same places. From the last copy to the first it is found out where a text can still be ended. A copy that is like the
-// next one of its block is like all copies in front, and their rows are one.
+// A pair is a state within a copy of a block and a state of the plain automaton, as far as any count leads
+// there. Blocks that lead on to one another have the same pairs. From the last copy to the first it is found
+// out where a text can still be ended. A copy that is like the next one of its block is like all copies in
+// front, and their rows are one.
 Result<Dfa> Dfa::CountedProduct(const Dfa& counted, const Dfa& plain, bool subtract, DfaLimits& limits) {
   Classes classes = {};
   std::vector<uint8_t> bytes;
@@ -205,11 +206,11 @@ Result<Dfa> Dfa::CountedProduct(const Dfa& counted, const Dfa& plain, bool subtr
   struct Way {
     enum class To : uint8_t { kNowhere, kHere, kNextCopy, kBlock } to = To::kNowhere;
     size_t block = 0;
-    uint32_t id = 0;  // The place there.
+    uint32_t id = 0;  // The pair there.
   };
   std::vector<std::map<Place, uint32_t>> ids(blocks.size());  // By chain.
   std::vector<std::vector<Place>> places(blocks.size());
-  std::vector<std::pair<size_t, uint32_t>> pending;  // Chain, and the place's id.
+  std::vector<std::pair<size_t, uint32_t>> pending;  // Chain, and the pair's id.
   const auto id_of = [&](size_t block, Place place) {
     const size_t at = chain[block];
     const auto [found, is_new] = ids[at].try_emplace(place, static_cast<uint32_t>(places[at].size()));
@@ -254,7 +255,7 @@ Result<Dfa> Dfa::CountedProduct(const Dfa& counted, const Dfa& plain, bool subtr
     num_states += uint64_t{places[chain[i]].size()} * blocks[i].copies;
     if (num_states >= kMostStates) return Error(limits.TooLarge());
   }
-  using Live = std::vector<uint8_t>;            // By place.
+  using Live = std::vector<uint8_t>;            // By pair.
   std::vector<Live> first_live(blocks.size());  // By block: its first copy.
   std::vector<Block> made;                      // From the last to the first.
   Live behind;                                  // The copy behind the one at hand.

@@ -23,8 +23,8 @@ struct DfaLimits {
   Status TooLarge() const;
 };
 
-// Immutable after it is made. From every state some text leads to acceptance, so a live state is never a dead end; the one
-// exception is an automaton of no text at all, IsEmpty().
+// Immutable after it is made. From every state some text leads to acceptance, so a live state is never a dead
+// end. The one exception is an automaton of no text at all, IsEmpty().
 class Dfa {
  public:
   static constexpr uint32_t kDead = UINT32_MAX;

@@ -362,7 +362,7 @@ Regex NumberValue(std::string_view text, bool integer) {
 
 Result<Dfa> Multiples(std::string_view divisor, DfaLimits& limits) {
   const Decimal value = ParseDecimal(divisor);
-  // As a whole number of the last place.
+  // As a whole number of the last digit.
   const std::string digits = (value.whole == "0" ? "" : value.whole) + value.fraction;
   const size_t first = digits.find_first_not_of('0');
   constexpr size_t kMostDigits = 4;

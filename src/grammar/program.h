@@ -1,7 +1,7 @@
 // A grammar as a pushdown automaton whose terminals are automata over bytes.
 //
-// A node is a place between terminals. A thread of a run stands inside a terminal and knows the node that comes after it
-// and a stack of nodes to return to.
+// A node lies between terminals. A thread of a run stands inside a terminal and knows the node that comes
+// after it and a stack of nodes to return to.
 #pragma once
 
 #include <algorithm>

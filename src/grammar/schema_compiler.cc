@@ -19,7 +19,7 @@ constexpr size_t kMaxRuleBytes = size_t{16} << 20;
 
 std::string Dump(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-// The value, not the keyword's place: where it is absent, nothing.
+// The value, not the keyword's position: where it is absent, nothing.
 const Json* Find(const Json& schema, const char* key) {
   const auto found = schema.find(key);
   return found == schema.end() ? nullptr : &*found;
@@ -317,7 +317,7 @@ Result<SchemaCompiler::Nodes> SchemaCompiler::OfTypes(const Json& schema, const 
   for (const std::string& type : Types(schema)) {
     if (type != "object" && type != "array") continue;
     if (any) {
-      // All places that allow anything share the rules of any object and any array.
+      // All positions that allow anything share the rules of any object and any array.
       DSV4_ASSIGN_OR_RETURN(options.emplace_back(), Value(Json{{"type", type}}, pointer, parts_.end()));
     } else if (type == "object") {
       DSV4_ASSIGN_OR_RETURN(options.emplace_back(), Object(schema, pointer));

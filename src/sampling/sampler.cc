@@ -1,4 +1,4 @@
-// One sequence's sampler: bias, penalties, filters, draws by seed and place, and log-probabilities.
+// One sequence's sampler: bias, penalties, filters, draws by seed and position, and log-probabilities.
 #include "sampling/sampler.h"
 
 #include <fmt/format.h>

@@ -323,7 +323,7 @@ Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const mode
   }
   const std::vector<StrayLayer> strays = survey.strays().Find();
   for (const StrayLayer& stray : strays) {
-    // Several that are not of one layer have no place.
+    // Several that are not of one layer name no layer.
     const bool one_layer =
         std::ranges::all_of(strays, [&](const StrayLayer& other) { return other.layer == stray.layer; });
     const std::string name = fmt::format("layers.{}.{}", stray.layer, stray.module);

@@ -1,6 +1,7 @@
-// PassArrays: the arrays that ops of a pass take and that differ from one decode step to the next: where rows are and go, page tables,
-// positions, numbers drawn. Each is made by a function of the pass, a recipe, which a replay of the step calls again for its own pass
-// (ops/step_replay.h). A recipe is a plain function, so that it can know nothing else.
+// PassArrays: the arrays of a pass that ops take and that differ from one decode step to the next. They hold
+// slots of rows, page tables, positions, and numbers drawn. Each is made by a function of the pass, a recipe.
+// A replay of the step calls it again for its own pass (ops/step_replay.h). A recipe is a plain function, so
+// that it can know nothing else.
 #pragma once
 
 #include <cstdint>

@@ -176,7 +176,7 @@ Result<TensorView> GatherHeadRows(const LayerStep& step, const Graph& graph, std
   return gathered;
 }
 
-// To the host. Rows whose places follow each other are one copy.
+// To the host. Rows that lie one behind the other are one copy.
 Status BringLogits(const LayerStep& step, const TensorView& logits, std::span<const HeadRow> rows) {
   ops::OpContext& context = *step.context().backend.context;
   const int64_t vocab_size = step.config().vocab_size;
@@ -251,7 +251,7 @@ Result<TensorView> RunHead(const LayerStep& step, const Graph& graph, const Trun
   const ModelWeights& weights = graph.weights;
   TensorView y;
   if (step.context().divide_sequences() || step.context().divide_streams()) {
-    // Rows of a place are together, and places in order.
+    // Rows of a shard are together, and shards in order.
     std::vector<int64_t> num_rows(static_cast<size_t>(weights.place.num_shards()));
     for (const HeadRow& row : rows) ++num_rows[static_cast<size_t>(row.place)];
     const Range mine = PartOf(num_rows, weights.place.shard());

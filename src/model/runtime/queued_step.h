@@ -1,5 +1,5 @@
-// QueuedStep: a step that chooses the next tokens by itself, so that the step behind it can be queued before the host has seen
-// them (Model::QueueDecode).
+// QueuedStep: a step that chooses the next tokens by itself. The step behind it can thereby be queued before
+// the host has seen them (Model::QueueDecode).
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@
 
 namespace dsv4::model {
 
-// One sequence's part: it reads one token and chooses the next; with a draft it reads that too, and chooses the token behind each of its tokens.
-// Or it reads a prompt, or a piece of one.
+// One sequence's part: it reads one token and chooses the next. With a draft it reads that too, and chooses
+// the token behind each of its tokens. Or it reads a prompt, or a piece of one.
 struct DecodeChunk {
   kv::SequenceState* state = nullptr;  // Made by this model's NewSequence.
   // Token that it reads: `token`, or what chunk `follows` of the step queued last has chosen, if that is not
   // negative.
   int32_t token = 0;
   int64_t follows = -1;
-  // Read in place of `token`, if there are any; then there is no draft, and no chunk is followed.
+  // Read instead of `token`, if there are any; then there is no draft, and no chunk is followed.
   std::span<const int32_t> prompt = {};
   // Without it nothing is chosen: behind a piece of a prompt.
   bool chooses = true;

@@ -41,8 +41,8 @@ std::string FindPicture(const chat::JsonValue& list, const std::string& where) {
 
 constexpr std::string_view kBudgets = "reasoning_budget_tokens|reasoning_budget|thinking_budget_tokens";
 
-// Taken from the request schemas of those projects, 2026-11: tests/fixtures/rival-fields.json has their names, each of which is here, in the table of
-// fields, or below among those that change no answer.
+// Taken from the request schemas of those projects, 2026-11. tests/fixtures/rival-fields.json has their
+// names. Each is here, in the table of fields, or below among those that change no answer.
 constexpr KnownField kFields[] = {
     {"adaptive_target", "llama.cpp", "-1.0", ""},
     {"add_generation_prompt", "vllm", "true", "continue_final_message"},

@@ -215,7 +215,7 @@ class InputReader {
   std::set<std::string> skipped_;
 };
 
-// Puts the items in the place of the references to them.
+// Replaces references by their items.
 Status Dereference(chat::JsonValue& input, const FindItem& find) {
   for (size_t i = 0; i < input.items().size(); ++i) {
     chat::JsonValue& item = input.mutable_items()[i];

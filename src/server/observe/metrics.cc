@@ -192,7 +192,7 @@ struct Metrics::State {
       "Steps, once for every sequence that got tokens of it; output tokens by these are tokens a step.");
   using DraftCounters =
       std::array<std::array<prometheus::Counter*, engine::kDraftPlaces>, speculation::kNumSources>;
-  // By the drafter, and by the token's place in its draft, from 1; the last stands for all further ones.
+  // By the drafter, and by the token's position in its draft, from 1; the last stands for all further ones.
   DraftCounters ByPlace(const char* name, const char* help) {
     prometheus::Family<prometheus::Counter>& family = BuildCounter().Name(name).Help(help).Register(registry);
     DraftCounters counters;

@@ -22,7 +22,8 @@ constexpr size_t kLargeAllocation = size_t{256} << 20;
 // Less is kept for what comes next.
 constexpr uint64_t kIdle = uint64_t{64} << 20;
 
-// A pool keeps what it is given back, in pieces in which a larger allocation has no room: without this an arena that grew was there twice.
+// A pool keeps memory that it is given back, in pieces in which a larger allocation has no room. Without this
+// an arena that grew was there twice.
 cudaError_t GiveBackIdle(cudaMemPool_t pool, cudaStream_t stream) {
   uint64_t reserved = 0;
   uint64_t used = 0;

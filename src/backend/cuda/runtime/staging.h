@@ -1,8 +1,8 @@
-// Staging: small host arrays on their way to kernels. Each array gets a place in pinned memory and the same place in device
-// memory at once; the bytes travel when they are taken, all in one copy.
+// Staging: small host arrays on their way to kernels. Each array gets an offset in pinned memory and the same
+// offset in device memory at once. The bytes travel when they are taken, all in one copy.
 //
-// Memory comes in two halves that are filled in turn. Places are given out from the beginning again after Rewind, so that
-// the same work done twice finds its arrays at the same addresses.
+// Memory comes in two halves that are filled in turn. Offsets are given out from the beginning again after
+// Rewind, so that the same work done twice finds its arrays at the same addresses.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -58,7 +58,7 @@ class Staging {
   cudaError_t SwitchHalf(cudaStream_t stream);
   // Until the device has read what this half held before.
   cudaError_t AwaitHalf();
-  // Starts over: the device has read everything, and no writer waits for a place to be read.
+  // Starts over: the device has read everything, and no writer waits for an array to be read.
   void Rewind();
 
  private:

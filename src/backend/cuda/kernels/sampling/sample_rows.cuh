@@ -1,7 +1,9 @@
-// The blocks of a team choose the token of a row: each has a piece of the logits, and what the blocks found in theirs they read from each
-// other's. The team is a cluster, whose blocks keep their pieces in shared memory (sample_cluster.cu), or one block (sample.cu). Greedy rows are done when the highest logit is known. Filters are selections by digits of eight bits, the high
-// ones first, like top_k's: by how many tokens there are (top-k), and by how much they weigh (top-p). Sums of weights are exact
-// (sampling/choice.h), so that neither the pieces nor the order of atomic additions are seen in what is drawn.
+// The blocks of a team choose the token of a row. Each has a piece of the logits, and blocks read each
+// other's findings. The team is a cluster, whose blocks keep their pieces in shared memory
+// (sample_cluster.cu), or one block (sample.cu). Greedy rows are done when the highest logit is known.
+// Filters are selections by digits of eight bits, the high ones first, like top_k's. They go by the number of
+// tokens (top-k), and by their weight (top-p). Sums of weights are exact (sampling/choice.h), so that neither
+// the pieces nor the order of atomic additions change the draw.
 #pragma once
 
 #include <climits>
@@ -21,8 +23,8 @@ constexpr int kBits = 8;
 constexpr int kBuckets = 1 << kBits;
 // A block counts in several histograms, lane by lane in turn: logits have few exponents.
 constexpr int kHistograms = 16;
-// Weights are counted in steps of 2^-35, in two numbers of 18 bits each: a histogram gets a sixteenth of an eighth of the
-// vocabulary before it is added up, so no sum of either reaches 2^32.
+// Weights are counted in steps of 2^-35, in two numbers of 18 bits each. A histogram gets a sixteenth of an
+// eighth of the vocabulary before it is added up, so no sum of either reaches 2^32.
 constexpr double kWeightSteps = 0x1p35;
 constexpr int kLowBits = 18;
 constexpr int kCountedAtOnce = static_cast<int>(sampling::kMaxChoices / 8);
@@ -153,8 +155,8 @@ __device__ inline void NextDigit(const double* buckets, int shift, Selected now,
   }
 }
 
-// The highest key for which it and all above it come to `wanted`, which is more than 0 and at most what all keys come to: in
-// number, or in weight.
+// The highest key for which it and all above it add up to `wanted`, in number or in weight. `wanted` is more
+// than 0 and at most the sum of all keys.
 template <typename Team, bool kByWeight>
 __device__ Selected Select(Selection& s, const Piece& piece, double wanted) {
   const int t = static_cast<int>(threadIdx.x);
