@@ -31,7 +31,7 @@ class GrammarParts {
   std::unordered_map<std::string, Dfa> with_text;  // Texts that have this one in them.
   // Program::work so far.
   int64_t work() const { return DfaLimits().work_left - limits.work_left; }
-  uint32_t end() const { return end_; }            // The return of every rule.
+  uint32_t end() const { return end_; }  // The return of every rule.
 
   Result<uint32_t> Terminal(const Dfa& dfa, uint32_t next);
   // `text` and nothing else, then `next`.
