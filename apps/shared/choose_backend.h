@@ -2,6 +2,7 @@
 // CPU. A line says of idle GPUs why they are. A backend that is named is never replaced.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -36,6 +37,10 @@ struct BackendProbe {
 std::string ChooseBackend(ModelFlags& flags, const BackendProbe& probe = {});
 // The same for a plan that loads nothing: options of a GPU's memory stand for a GPU.
 std::string ChoosePlannedBackend(ModelFlags& flags, const BackendProbe& probe = {});
+
+// Room of this machine for weights of a known size: "it fits the 20 GB of memory that are available, and runs on the CPU". By arithmetic:
+// formats and shapes are not known here.
+std::string WhereItRuns(int64_t weights, const backend::GpuSurvey& survey);
 
 // `flags` on another backend that is named: options of a GPU's memory do not go to a host's.
 ModelFlags WithBackend(ModelFlags flags, const std::string& backend);

@@ -34,6 +34,8 @@ class ModelSource {
   const std::string& text_directory() const { return text_directory_; }
   // The same for what cannot do without: NotFound says why there is none.
   Result<std::string> RequireTextDirectory() const;
+  // A directory without a tokenizer is often one of another program: then the error of its config.json, if that has one.
+  Status CheckHasText() const;
   bool synthetic() const { return synthetic_.has_value(); }
   // Classes of the token ids, for a model with n-gram tables; empty for others.
   Result<std::vector<int32_t>> TokenClasses(const model::ModelConfig& config) const;

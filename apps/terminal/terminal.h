@@ -21,10 +21,11 @@ int TerminalColumns(int file);
 // The same; 24.
 int TerminalRows(int file);
 
-// ANSI styles; empty strings when `enabled` is false, so callers write them unconditionally.
+// ANSI styles; empty strings when `enabled` is false, so callers write them unconditionally. NO_COLOR takes colours and dimming, nothing else.
 struct Style {
   explicit Style(bool enabled);
   std::string_view dim, bold, reset;
+  bool colours = false;
 };
 
 // "8 s", "2 min 5 s", "1 h 2 min".

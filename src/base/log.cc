@@ -39,7 +39,9 @@ std::string Time() {
 bool HasColors() {
   static const bool has = [] {
     const char* const terminal = std::getenv("TERM");
-    return ::isatty(STDERR_FILENO) != 0 && terminal != nullptr && std::string_view(terminal) != "dumb";
+    const char* const no_color = std::getenv("NO_COLOR");
+    return ::isatty(STDERR_FILENO) != 0 && terminal != nullptr && std::string_view(terminal) != "dumb" &&
+           (no_color == nullptr || *no_color == '\0');
   }();
   return has;
 }
