@@ -227,7 +227,9 @@ class AnswerCompiler {
     if (rules_.starts_in_reasoning) {
       DSV4_ASSIGN_OR_RETURN(start, Reasoning(start));
     }
-    return std::move(parts_.builder).Build(start, live_);
+    DSV4_ASSIGN_OR_RETURN(Program program, std::move(parts_.builder).Build(start, live_));
+    program.work = parts_.work();
+    return program;
   }
 
  private:

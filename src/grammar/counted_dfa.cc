@@ -12,17 +12,6 @@ constexpr uint32_t kMostStates = uint32_t{1} << 31;
 // So many repetitions no answer has; that bound is left out where it would not go.
 constexpr int kEndless = 1 << 24;
 
-void Flatten(const Regex& regex, std::vector<Regex>& parts) {
-  const bool is_group = regex->kind != RegexNode::Kind::kBytes && regex->parts.size() == 1 &&
-                        (regex->kind != RegexNode::Kind::kRepeat || (regex->min == 1 && regex->max == 1));
-  if (regex->kind != RegexNode::Kind::kConcat && !is_group) return parts.push_back(regex);
-  for (const Regex& part : regex->parts) Flatten(part, parts);
-}
-
-bool IsLarge(const RegexNode& regex) {
-  return regex.kind == RegexNode::Kind::kRepeat && std::max(regex.min, regex.max) >= kLargeCount;
-}
-
 }  // namespace
 
 const Dfa::Block& Dfa::BlockOf(uint32_t state) const {
@@ -41,8 +30,7 @@ uint32_t Dfa::Alike(uint32_t state) const {
 }
 
 std::optional<Result<Dfa>> Dfa::CompileCounted(const Regex& regex, DfaLimits& limits) {
-  std::vector<Regex> parts;
-  Flatten(regex, parts);
+  const std::vector<Regex> parts = SequenceOf(regex);
   const auto is_large = [](const Regex& part) { return IsLarge(*part); };
   const auto found = std::find_if(parts.begin(), parts.end(), is_large);
   if (found == parts.end() || std::any_of(found + 1, parts.end(), is_large)) return std::nullopt;
@@ -51,7 +39,39 @@ std::optional<Result<Dfa>> Dfa::CompileCounted(const Regex& regex, DfaLimits& li
   const Result<Dfa> before = CompileStates(Concat({parts.begin(), found}), limits);
   const Result<Dfa> behind = CompileStates(Concat({found + 1, parts.end()}), limits);
   if (!unit || !before || !behind) return std::nullopt;
-  return Counted(*before, *unit, *behind, repeat->min, repeat->max, limits);
+  if (auto dfa = Counted(*before, *unit, *behind, repeat->min, repeat->max, limits)) return dfa;
+  return CompileSized(parts, limits);
+}
+
+// Between bytes that are not of characters, as quotes are.
+std::optional<Result<Dfa>> Dfa::CompileSized(const std::vector<Regex>& parts, DfaLimits& limits) {
+  const auto has_length = [](const Regex& part) { return LengthsOf(*part).has_value(); };
+  const auto first = std::find_if(parts.begin(), parts.end(), has_length);
+  const auto last = std::find_if(parts.rbegin(), parts.rend(), has_length).base();
+  if (first >= last) return std::nullopt;
+  const std::optional<SizedText> sized = AsSizedText({first, last});
+  if (!sized) return std::nullopt;
+  const Result<Dfa> before = CompileStates(Concat({parts.begin(), first}), limits);
+  const Result<Dfa> behind = CompileStates(Concat({last, parts.end()}), limits);
+  const Result<Dfa> character = CompileStates(Either(CharactersOf(*sized->endless)), limits);
+  const Result<Dfa> endless = CompileStates(
+      Concat({Concat({parts.begin(), first}), sized->endless, Concat({last, parts.end()})}), limits);
+  if (!before || !behind || !character || !endless) return std::nullopt;
+  const auto counted = Counted(*before, *character, *behind, sized->lengths.min, sized->lengths.max, limits);
+  if (!counted) return std::nullopt;
+  return *counted ? Intersect(**counted, *endless, limits) : *counted;
+}
+
+Dfa Dfa::Spread() const {
+  Dfa dfa(classes_, num_classes_);
+  for (const Block& block : blocks_) {
+    for (uint32_t state = block.first; state < block.first + block.width * block.copies; ++state) {
+      const size_t row = dfa.AddState(IsAccepting(state));
+      for (size_t c = 0; c < num_classes_; ++c) dfa.next_[row * num_classes_ + c] = Target(state, c);
+    }
+  }
+  dfa.Finish();
+  return dfa;
 }
 
 std::optional<Result<Dfa>> Dfa::Counted(const Dfa& before, const Dfa& unit, const Dfa& behind, int min,

@@ -280,7 +280,7 @@ Regex SpelledChar(const CharSet& set, Spelling spelling) {
     }
     add_plain(plain, last);
   }
-  return Either(std::move(options));
+  return Character(Either(std::move(options)));
 }
 
 Regex SpelledText(std::string_view text, Spelling spelling) {

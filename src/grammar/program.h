@@ -45,6 +45,7 @@ struct Program {
   std::vector<uint8_t> may_end_inside;
   uint32_t start = 0;
   uint32_t max_depth = kMaxDepth;
+  int64_t work = 0;  // Cost of its automata, as DfaLimits counts it.
 };
 
 // Adds nodes one by one; ids are indices. Parts of a program that cannot be reached cost memory only.

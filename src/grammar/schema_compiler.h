@@ -28,6 +28,9 @@ class GrammarParts {
   // By position and schema, the automata of its strings, numbers and words: most parameters of most tools are
   // alike.
   std::unordered_map<std::string, std::vector<uint32_t>> scalars;
+  std::unordered_map<std::string, Dfa> with_text;  // Texts that have this one in them.
+  // Program::work so far.
+  int64_t work() const { return DfaLimits().work_left - limits.work_left; }
   uint32_t end() const { return end_; }  // The return of every rule.
 
   Result<uint32_t> Terminal(const Dfa& dfa, uint32_t next);

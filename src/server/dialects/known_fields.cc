@@ -57,7 +57,7 @@ constexpr KnownField kFields[] = {
     {"context_management", "anthropic",
      "{\"edits\":[{\"type\":\"clear_thinking_20251015\",\"keep\":\"all\"}]}", ""},
     {"conversation", "openai", "", "the conversation as input"},
-    {"custom_logit_processor", "sglang", "", ""},
+    {"custom_logit_processor", "sglang", "", "thinking_budget or logit_bias"},
     {"custom_params", "sglang", "{}", ""},
     {"documents", "vllm", "", "a message"},
     {"dry_multiplier", "llama.cpp", "0", "repetition_penalty"},
