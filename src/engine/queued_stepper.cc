@@ -1,12 +1,12 @@
-// Async scheduling: while all sequences decode, a step chooses its tokens on the backend, and the step behind it is queued before the host
+// Async scheduling: while all sequences decode, a step chooses its tokens on the backend. The step behind it is queued before the host
 // has seen them. Positions and lengths do not depend on them. The host is one step behind the device, which never waits for it.
 //
 // A row that takes more than its logits (a grammar, penalties, log-probabilities) is queued as the others are, up to its logits. While the
 // device computes them the host looks at the tokens of the step in front and makes the masks. Then it queues the choice of all rows.
 //
 // A sequence that turns out to have ended with a stop token has read that token in the step behind: it is taken back. So is that of a
-// sequence whose mask is late, which sits out steps until it is there. Whatever has to be
-// decided between two steps (a request that waits or is cancelled, memory that runs out) is decided with no step in flight.
+// sequence whose mask is late, which sits out steps until it is there. No step is in flight while something is
+// decided between two steps: a request that waits or is cancelled, memory that runs out.
 #include "engine/queued_stepper.h"
 
 #include <algorithm>
