@@ -21,11 +21,11 @@ set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
 if(DSV4_CCACHE)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${DSV4_CCACHE})
 endif()
-# --fmad=false: a fused multiply-add would skip a rounding the contracts name; kernels fuse where they say fma.
+# --fmad=false: a fused multiply-add would skip a rounding that the contracts name. Kernels fuse where they say fma.
 # --expt-relaxed-constexpr: device code calls the constexpr conversions of formats/number_formats.h.
 # 177: a constant that only device code of another instantiation uses.
-# Source lines, for profilers, are most of an object's bytes. Those of all GPUs since Ampere go without, and are packed as small as nvcc can: a
-# sixteenth is left, which is what makes a wheel of them small enough. The driver unpacks a kernel's module when it is first launched.
+# Source lines, for profilers, are most of an object's bytes. Objects of all GPUs since Ampere go without, and are packed as small as nvcc
+# can. A sixteenth is left, which makes a wheel of them small enough. The driver unpacks a kernel's module when it is first launched.
 option(DSV4_CUDA_SMALL "Device code without source lines, compressed for size" OFF)
 if(DSV4_CUDA_SMALL)
   set(device_code --compress-mode=size)

@@ -1,5 +1,5 @@
-# dsv4_join(TARGET SOURCE...): with DSV4_JOINED, sources of the target that share no private name are compiled as one unit, so that what they
-# include is read once. Sources with options of their own, as kernels of one instruction set, stay alone.
+# dsv4_join(TARGET SOURCE...): with DSV4_JOINED, sources of the target that share no private name are compiled as one unit. So their
+# includes are read once. Sources with options of their own, as kernels of one instruction set, stay alone.
 function(dsv4_join target)
   if(NOT DSV4_JOINED)
     return()

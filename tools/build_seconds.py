@@ -2,36 +2,72 @@
 """Seconds that a build folder's compilations took, by module: of each unit from its start to its end, as ninja logged them. They are CPU seconds
 where nothing else ran and no compiler cache helped, as in tools/check_bare_debian.sh.
 
-    build_seconds.py [BUILD [LIMIT]]
+    build_seconds.py [BUILD] [--target TARGET] [--write FILE]
 
-BUILD is build/release by default. With LIMIT, exit status 1 when all together took more.
+BUILD is build/release by default. --target: of its units alone. --write: the table of tests/house/build_seconds_test.py, from a build that
+had the machine and no cache.
 """
+import argparse
 import collections
+import json
 import pathlib
+import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
-def main() -> int:
-    """Prints the table."""
-    build = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build/release"
-    took = {}  # The last time that each was compiled counts.
-    for line in (build / ".ninja_log").read_text(encoding="utf-8").splitlines()[1:]:
-        begin, end, _, output, *_ = line.split("\t")
-        if output.endswith(".o"):
-            took[output] = (int(end) - int(begin)) / 1000
+def units_of(build: pathlib.Path, target: str) -> list[str]:
+    """The objects of a target, as ninja names them."""
+    listed = subprocess.run(["ninja", "-C", build, "-t", "inputs", target], capture_output=True, text=True, check=True).stdout
+    return [line for line in listed.splitlines() if line.endswith(".o")]
+
+
+def compilations(build: pathlib.Path) -> list[tuple[str, int, int]]:
+    """Object, begin and end in milliseconds of its run of ninja, in the order in which they ended."""
+    lines = [line.split("\t") for line in (build / ".ninja_log").read_text(encoding="utf-8").splitlines()[1:]]
+    return [(line[3], int(line[0]), int(line[1])) for line in lines if line[3].endswith(".o")]
+
+
+def seconds_of(build: pathlib.Path) -> dict[str, float]:
+    """Seconds of each object that was compiled there, the last time."""
+    return {output: (end - begin) / 1000 for output, begin, end in compilations(build)}
+
+
+def seconds_of_one_run(build: pathlib.Path, outputs: set[str]) -> dict[str, float]:
+    """Seconds of these objects, if one run of ninja compiled them all and none has compiled any of them since; else nothing."""
+    found = [each for each in compilations(build) if each[0] in outputs]
+    ends = [end for _, _, end in found]
+    return seconds_of(build) if len(found) == len(outputs) and ends == sorted(ends) else {}
+
+
+def by_module(took: dict[str, float]) -> dict[str, list[tuple[float, str]]]:
+    """Seconds and objects of each module, the longest module first."""
     modules = collections.defaultdict(list)
     for output, seconds in took.items():
         modules[output.split("/CMakeFiles/")[0]].append((seconds, output))
-    for module, units in sorted(modules.items(), key=lambda item: -sum(seconds for seconds, _ in item[1])):
+    return dict(sorted(modules.items(), key=lambda item: -sum(seconds for seconds, _ in item[1])))
+
+
+def main() -> int:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser.add_argument("build", nargs="?", type=pathlib.Path, default=ROOT / "build/release")
+    parser.add_argument("--target")
+    parser.add_argument("--write", type=pathlib.Path)
+    arguments = parser.parse_args()
+    took = seconds_of(arguments.build)
+    if arguments.target:
+        took = {output: took[output] for output in units_of(arguments.build, arguments.target) if output in took}
+    modules = by_module(took)
+    for module, units in modules.items():
         longest, output = max(units)
         print(f"{module:<24}{len(units):5} units{sum(seconds for seconds, _ in units):9.1f} s   longest {longest:6.1f} s {pathlib.Path(output).name}")
-    total = sum(took.values())
-    print(f"{'together':<24}{len(took):5} units{total:9.1f} s")
-    if len(sys.argv) > 2 and total > float(sys.argv[2]):
-        print(f"more than {sys.argv[2]} s")
-        return 1
+    print(f"{'together':<24}{len(took):5} units{sum(took.values()):9.1f} s")
+    if arguments.write:
+        table = {module: {"units": len(units), "seconds": round(sum(seconds for seconds, _ in units), 1)} for module, units in modules.items()}
+        lines = ",\n".join(f'  "{module}": {json.dumps(row)}' for module, row in table.items())
+        arguments.write.write_text("{\n" + lines + "\n}\n", encoding="utf-8")
     return 0
 
 

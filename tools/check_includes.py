@@ -2,7 +2,7 @@
 """Checks that the source tree obeys the tables in docs/.
 
 docs/architecture.md, "Modules": which module may include which. Every `#include "..."` below src/ and apps/, and the
-DEPS of every module's CMakeLists.txt, must follow it; every folder with sources must have a row, and rows no cycle.
+DEPS of every module's CMakeLists.txt, must follow it. Every folder with sources must have a row, and rows no cycle.
 docs/dependencies.md, "Libraries": which module may include which third-party header.
 tools/rooms.json: which room (subfolder) of a module may include which, and how many includes against that are left. A number only
 shrinks; --shrink writes the numbers of today where they are lower.
@@ -59,7 +59,7 @@ class Library:
 
 @dataclass
 class Declared:
-    """What a module's CMakeLists.txt declares."""
+    """Declarations of a module's CMakeLists.txt."""
 
     file: Path
     deps: set[str] = field(default_factory=set)

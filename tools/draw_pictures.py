@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FONT = "font-family='Helvetica, Arial, sans-serif'"
 MARK = "<!-- {}: {} -->"
 
-# What a module is, in few words, and the colour of its kind.
+# A module in few words, and the colour of its kind.
 TEXT, TOKENS, NUMBERS, FILES, BASE = "#dbeafe", "#dcfce7", "#fef3c7", "#ede9fe", "#e5e7eb"
 CAPTIONS = {
     "apps": ("the dsv4 binary", TEXT),

@@ -49,7 +49,7 @@ LAYER_INPUTS: dict[str, str] = {
     "ffn_hc": "attn.streams",
     "mlp.shared_experts.down_proj": "ffn.shared.hidden",
 }
-# What lies outside the layers, by the module's full name.
+# Tensors outside the layers, by the module's full name.
 OUTER_OUTPUTS = {"model.hc_head": "head.hc", "model.norm": "head.norm", "lm_head": "logits"}
 
 

@@ -4,8 +4,8 @@
   python3 tools/kernel_timeline.py FILE --kind N    of the kind numbered N
   python3 tools/kernel_timeline.py FILE --totals    by kernel instead: how often, and what it adds
 
-A step begins with a kernel whose name has `--first` in it. What a kernel adds is the time from the end of all kernels before it
-to its own: kernels may start early and wait, so that their durations overlap and say little.
+A step begins with a kernel whose name has `--first` in it. A kernel adds the time from the end of all kernels before it to its own end.
+Kernels may start early and wait, so that their durations overlap and say little.
 """
 
 import argparse

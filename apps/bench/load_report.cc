@@ -70,8 +70,9 @@ bool WantsGoodput(const ServerBenchOptions& options) {
   return options.goodput_first > 0.0 || options.goodput_gap > 0.0;
 }
 
-// The time to the first token of the longest prompts (a twentieth, one at least), and of it the share of the machine that their
-// tokens would take if all prompts that were being read beside them were served alike: its worst quotient.
+// The time to the first token of the longest prompts (a twentieth, one at least). It is compared with a fair
+// time: that of their tokens if all prompts that were read beside them were served alike. The worst quotient
+// is given.
 Json LongestPrompt(const std::vector<LoadSample>& samples, double seconds) {
   if (samples.empty()) return nullptr;
   const int64_t computed = Sum(samples, [](const LoadSample& sample) { return sample.num_computed(); });

@@ -44,8 +44,9 @@ std::string Quoted(std::string_view text) {
   return quoted + "'";
 }
 
-// "CMD:OPTION" patterns with the words behind them, for the two shells that know "case". The first that fits counts: a command's own
-// options, then those of the program that it refuses, which have no words, then those of every other command.
+// "CMD:OPTION" patterns with the words behind them, for the two shells that know "case". The first that fits
+// counts. A command's own options come first, then those of the program that it refuses, which have no words.
+// Options of every other command come last.
 std::string ChoiceCases(const Commands& commands, std::string_view pattern_open, std::string_view format) {
   std::string cases;
   const auto add_line = [&](const std::string& patterns, const std::string& action) {

@@ -12,7 +12,8 @@
 namespace dsv4::apps {
 namespace {
 
-// A scheme, a host, and where one is named a port: what is wrong about others would else come up as a server that cannot be reached.
+// A scheme, a host, and where one is named a port. A fault in another form would else come up as a server
+// that cannot be reached.
 CLI::Validator HttpUrl() {
   const std::string wanted = "http(s)://HOST[:PORT][/PATH]";
   return CLI::Validator(

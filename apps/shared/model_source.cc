@@ -23,8 +23,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The small model lies in models/tiny of the source tree, above the build directory the binary is in; of an installation, in share/dsv4 of
-// the prefix that has the binary in bin.
+// The small model lies in models/tiny of the source tree, above the binary's build directory. In an
+// installation it lies in share/dsv4 of the prefix that has the binary in bin.
 Result<std::string> FindSmallModel() {
   std::error_code error;
   const fs::path binary = fs::read_symlink("/proc/self/exe", error);

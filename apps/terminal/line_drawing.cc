@@ -174,8 +174,8 @@ std::string LineDrawing::Update(std::wstring_view text, size_t cursor, int colum
   }
   if (row == rows.size() && row == rows_.size()) return MoveTo(at);
 
-  // A row that went on and now ends is one with the next for the terminal until it is cleared, from its first column on; and the cells
-  // of a row of which the end is cleared still count.
+  // For the terminal, a row that went on and now ends is one with the next until it is cleared, from its
+  // first column on. The cells of a row whose end is cleared still count.
   bool clear = rows.size() < rows_.size();
   for (size_t i = row; i < both; ++i) {
     clear |= (rows_[i].goes_on && !rows[i].goes_on) || rows[i].width() < rows_[i].width();

@@ -283,8 +283,8 @@ TEST(LineDrawing, TypingAtTheEndWritesWhatWasTyped) {
   EXPECT_EQ(drawing.Update(L"> abc", 4, 10, 24), "");
 }
 
-// Some terminals show an emoji of several characters in two cells, others each of its characters: on both, what is typed, deleted and
-// walked over leaves the line and the cursor where they belong.
+// Some terminals show an emoji of several characters in two cells, others each of its characters. On both,
+// typing, deleting and moving leave the line and the cursor where they belong.
 TEST(LineDrawing, EmojiOfSeveralCharactersTakeAsManyCellsAsTheTerminalLikes) {
   ASSERT_NE(std::setlocale(LC_CTYPE, "C.UTF-8"), nullptr);
   const std::vector<std::wstring> parts = {L"x",

@@ -437,8 +437,8 @@ class LineEditor::Impl {
     return CC_REFRESH;
   }
 
-  // The text between the brackets of a paste, its line ends as '\n'; other control characters but the tab are left out, so that
-  // pasted text cannot drive the terminal.
+  // The text between the brackets of a paste, its line ends as '\n'. Other control characters but the tab are
+  // left out, so that pasted text cannot drive the terminal.
   unsigned char Paste() {
     constexpr std::wstring_view kEnd = L"\x1b[201~";
     std::wstring text;

@@ -1,5 +1,6 @@
-// Exchanges between the hosts of a group, in shared memory and over TCP: microseconds of one of many that follow each other, as rank 0
-// sees them. One process a rank, started here, or elsewhere with RANK, WORLD_SIZE and so on for what a network gives.
+// Exchanges between the hosts of a group, in shared memory and over TCP. It prints microseconds of one of
+// many that follow each other, as rank 0 sees them. One process a rank, started here, or elsewhere with RANK,
+// WORLD_SIZE and so on to measure a network.
 //
 //   build/release/host_exchange_bench [NUM_RANKS]        two by default
 //   RANK=0 WORLD_SIZE=2 MASTER_ADDR=node1 MASTER_PORT=29500 build/release/host_exchange_bench

@@ -14,10 +14,10 @@ from workloads import random_ids
 
 # The last tokens of the prompt are fed one by one, so that decoding is compared too.
 DECODED = 16
-# Both engines round differently by design: dsv4 activations to FP8 in front of quantised weights (release) or not at all
-# (plain), llama.cpp activations to 8-bit integers and its cache to float16, and FP8 weights become Q8_0. How far such
-# roundings carry depends on the model: with random weights a routed expert that changes places changes the token. So they are
-# measured by what the release's own roundings do to the same model, the yardstick, of which they may be this much:
+# Both engines round differently by design. dsv4 rounds activations to FP8 in front of quantised weights (release) or not at all (plain).
+# llama.cpp rounds activations to 8-bit integers and its cache to float16, and FP8 weights become Q8_0. How far such
+# roundings carry depends on the model: with random weights a routed expert that changes places changes the token. So they are measured by
+# the effect of the release's own roundings on the same model. They may be this much of that yardstick:
 # docs/comparison.md has what the same model and mistakes come to. Against `release` the yardstick itself adds to that.
 MAX_OF_YARDSTICK = {"release": 1.7, "plain": 0.7}
 

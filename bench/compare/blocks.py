@@ -8,8 +8,7 @@ FP4 is repacked without loss: codes and scale bytes mean the same in both files,
     GGUF NVFP4       64 elements: 4 scales (e4m3, one for 16 elements), then 4 x 8 bytes; byte j of a group of 16 holds
                      elements j (low) and j + 8 (high)
 
-FP8 becomes Q8_0 (32 elements: 1 scale as float16, 32 int8), the eight-bit format that llama.cpp's own converter chooses; it
-rounds each weight to within half of 1/127 of the largest of its block.
+FP8 becomes Q8_0 (32 elements: 1 scale as float16, 32 int8), the eight-bit format that llama.cpp's own converter chooses. It rounds each weight to within half of 1/127 of the largest of its block.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ def _joined(low: bytes, high: bytes) -> bytes:
 
 
 def _pairs_of_halves(codes: bytes, out: bytearray, group: int, groups: int, header: int) -> None:
-    """Fills the code bytes of `out`, made of blocks of `header` bytes and then `groups` groups of `group` elements each,
-    where the second half of a group stands in the high nibbles of the first. In `codes` neighbours share a byte."""
+    """Fills the code bytes of `out`, made of blocks of `header` bytes and then `groups` groups of `group` elements each. There the second
+    half of a group stands in the high nibbles of the first. In `codes` neighbours share a byte."""
     in_stride, out_stride = group * groups // 2, len(out) * group * groups // (2 * len(codes))
     # Elements of even number in bits 0 to 3 and in bits 4 to 7, and of odd number.
     low, raised = (codes.translate(_LOW), codes.translate(_HIGH)), (codes.translate(_LOW_RAISED), codes.translate(_HIGH_KEPT))

@@ -1,8 +1,8 @@
 """dsv4 beside llama.cpp: one random model in both formats, checked to be the same model, timed in turns. ./dev compare
 
 The model is a checkpoint of `dsv4 synth` (or --model), rewritten as GGUF: FP8 matrices become Q8_0, FP4 experts keep their
-bits, BF16 matrices stay. Both engines get the same random ids, the same threads and warm files, and take turns workload by
-workload; the table gives the median of each side and how many times faster dsv4 is."""
+bits, BF16 matrices stay. Both engines get the same random ids, the same threads and warm files, and take turns workload by workload. The
+table gives the median of each side and how many times faster dsv4 is."""
 
 from __future__ import annotations
 

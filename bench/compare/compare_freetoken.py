@@ -1,4 +1,4 @@
-"""dsv4 beside FreeToken on a GPU that has no room for all experts: one random checkpoint of `dsv4 synth` that both read, checked to be the
+"""dsv4 beside FreeToken on a GPU that has no room for all experts. One random checkpoint of `dsv4 synth` that both read, checked to be the
 same model, timed in turns. Both are told to take as much of the GPU's memory. ./dev compare --rival freetoken
 
 FreeToken's engine stays in memory while its turns last, and is stopped while dsv4 has the machine; dsv4's turns are runs of `dsv4 bench`.
@@ -33,7 +33,7 @@ from freetoken_report import BATCHES
 
 ROOT = Path(__file__).resolve().parents[2]
 SPLITS = {"offload": "auto", "hybrid": "cached=50%,host=50%", "cpu": "host=100%"}
-# Of the logits that are compared: a prompt, and ids that both are made to go on with.
+# Tokens whose logits are compared: a prompt, and ids that both are made to go on with.
 CHECK_PROMPT, CHECK_FORCED = 64, 31
 # Against `release` a rival's own roundings add to the yardstick (agreement.py), and FreeToken has more of them: 2.9 to 3.1 on an H100.
 MOST_OF_YARDSTICK = 5
@@ -151,7 +151,7 @@ def check_gpu(binary: Path) -> None:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Of FreeToken: offline, and its caches in the folder, unless variables say otherwise."""
+    """Environment of FreeToken: offline, and its caches in the folder, unless variables say otherwise."""
     cache = folder / "freetoken-cache"
     cache.mkdir(parents=True, exist_ok=True)
     defaults = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "XDG_CACHE_HOME": str(cache), "TRITON_CACHE_DIR": str(cache / "triton"),
@@ -232,7 +232,7 @@ class Comparison:
         say(engine.close())
 
     def measure_bandwidths(self) -> None:
-        """What FreeToken's users are told to run before `hybrid`: it says which share of the missing experts the link brings. Without it one
+        """The command that FreeToken's users are told to run before `hybrid`: it says which share of the missing experts the link brings. Without it one
         expert a layer is brought."""
         code = "import sys; from freetoken.cli import main; sys.exit(main(sys.argv[1:]))"
         run([*map(str, [self.python, "-c", code, "bench", "bw", "--model", self.rival_model, "-o", self.env["FREETOKEN_BENCHBW_PATH"]])],
@@ -294,7 +294,7 @@ class Comparison:
 
 
 def planned(log: str) -> str:
-    """Of the GPU's memory, as the first plan in a log of dsv4 says it."""
+    """Bytes of the GPU's memory, as the first plan in a log of dsv4 says it."""
     match = re.search(r"^\s*together\s+([\d.]+ \w+)$", log, flags=re.MULTILINE)
     return match[1] if match else "an unknown amount"
 

@@ -2,10 +2,11 @@
 //   {"depth_ids": [id, ...], "state_file": "path", "sequences": 1, "steps": [[[id, ...], ...], ...]}
 // and answers each with one line,
 //   {"seconds": [of every step], "read_bandwidth": bytes a second}
-// How many sequences of how many tokens there may be is known before: on a GPU their memory is in the plan, as in `dsv4 bench`.
-// A step has one list of ids a sequence; all sequences start from the state that has read `depth_ids`, which is kept in `state_file`.
-// llama_timing.py answers the seconds for llama.cpp. The bandwidth is that of the machine right after the steps: on a shared one it
-// changes from second to second, and figures without it cannot be compared.
+// Numbers of sequences and tokens are known before: on a GPU their memory is in the plan, as in `dsv4 bench`.
+// A step has one list of ids a sequence. All sequences start from the state that has read `depth_ids`, which
+// is kept in `state_file`. llama_timing.py answers the seconds for llama.cpp. The bandwidth is that of the
+// machine right after the steps. On a shared one it changes from second to second, and figures without it
+// cannot be compared.
 //
 // The time of a step is that of Model::Step: from token ids to logits in memory, without sampling.
 #include <fmt/format.h>
@@ -94,7 +95,7 @@ double ReadBandwidth(const backend::cpu::ReadMemory& memory, ThreadPool& threads
   return passes[1];
 }
 
-// What was planned is not exceeded.
+// The plan is not exceeded.
 void CheckPlanned(const model::MemoryRequest& planned, int64_t num_sequences, size_t depth,
                   const std::vector<std::vector<std::vector<int32_t>>>& steps) {
   std::vector<size_t> lengths(static_cast<size_t>(num_sequences), depth);

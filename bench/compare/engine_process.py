@@ -17,7 +17,7 @@ class EngineError(RuntimeError):
 
 
 def how_it_ended(status: int) -> str:
-    """Of what os.wait4 says: 'exit code 3', 'signal 11 (SIGSEGV)'."""
+    """Text of os.wait4's status: 'exit code 3', 'signal 11 (SIGSEGV)'."""
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         return f"exit code {code}"

@@ -19,7 +19,7 @@ NAMES = {
     "hc_mult": "hc_mult", "hc_sinkhorn_iters": "hc_sinkhorn_iters", "hc_eps": "hc_eps",
 }
 ROPE_NAMES = {"original_seq_len": "original_max_position_embeddings", "rope_factor": "factor", "beta_fast": "beta_fast", "beta_slow": "beta_slow"}
-# Of the release's format: FP8 with MXFP4 experts, no draft block.
+# Config of the release's format: FP8 with MXFP4 experts, no draft block.
 FORMAT = {"n_mtp_layers": 0, "dtype": "fp8", "scale_fmt": "ue8m0", "expert_dtype": "fp4"}
 
 

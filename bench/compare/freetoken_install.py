@@ -44,7 +44,7 @@ def install(folder: Path, wheels: Path | None) -> Path:
     if not (stamp.exists() and stamp.read_text() == wanted):
         found = wheels_in(wheels, version) if wheels else []
         shutil.rmtree(folder, ignore_errors=True)
-        # Where Python came without ensurepip, its own pip still unpacks wheels.
+        # If Python came without ensurepip, its own pip still unpacks wheels.
         venv.create(folder, with_pip=wheels is None, system_site_packages=wheels is not None)
         if wheels:
             packages = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
@@ -59,7 +59,7 @@ def install(folder: Path, wheels: Path | None) -> Path:
 
 
 def check_version(python: Path, wanted: str) -> None:
-    """What the environment really has."""
+    """Versions that the environment really has."""
     code = "from importlib.metadata import version; print(version('freetoken'))"
     told = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
     if told.returncode:
@@ -69,7 +69,7 @@ def check_version(python: Path, wanted: str) -> None:
 
 
 def unmet(python: Path) -> list[str]:
-    """What FreeToken asks for and does not have, in pip's words."""
+    """Packages that FreeToken asks for and does not have, in pip's words."""
     told = subprocess.run([python, "-m", "pip", "check"], capture_output=True, text=True, check=False)
     if told.stderr and not told.stdout:
         return [f"pip check failed: {last_lines(told.stderr, 1)}"]

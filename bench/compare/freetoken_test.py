@@ -41,7 +41,7 @@ class WithFolder(unittest.TestCase):
 
 
 def dsv4_report(prefill: float, decode1: float, decode4: float) -> dict:
-    """What dsv4 bench --json prints, as far as it is read. Rows of steps in flight are of no interest here."""
+    """Output of dsv4 bench --json, as far as it is read. Rows of steps in flight are of no interest here."""
     rows = [("prefill", 1, 8192, prefill), ("decode", 1, 1, decode1), ("ahead", 1, 1, 9999), ("decode", 4, 1, decode4), ("ahead", 4, 1, 9999)]
     return {"rows": [dict(zip(("kind", "batch", "tokens", "tokens_per_second"), row)) for row in rows], "experts": {"split": "cached=256"}}
 

@@ -213,7 +213,7 @@ def _convert(source: str, kind: Type) -> bytes:
 
 
 def _all_converted(directory: Path, plan: list[Output]) -> Iterator[bytes]:
-    """What the sources of `plan` become, in its order: made by a process a core, few of them ahead of what is taken."""
+    """Blocks of the sources of `plan`, in its order: made by a process a core, few of them ahead of what is taken."""
     cores = len(os.sched_getaffinity(0))
     with concurrent.futures.ProcessPoolExecutor(cores, initializer=_open, initargs=(directory,)) as pool:
         ahead: collections.deque[concurrent.futures.Future[bytes]] = collections.deque()

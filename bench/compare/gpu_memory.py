@@ -1,4 +1,4 @@
-"""What is taken of the GPUs' memory."""
+"""Bytes taken of the GPUs' memory."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class _BufferOverride(ctypes.Structure):
 
 
 def _experts_on_cpu(layers: int) -> ctypes.Array:
-    """What llama.cpp's programs make of --n-cpu-moe: routed experts of the first layers stay in the host's memory."""
+    """Effect of --n-cpu-moe on llama.cpp's programs: routed experts of the first layers stay in the host's memory."""
     cpu = _ggml().ggml_backend_cpu_buffer_type
     cpu.restype = ctypes.c_void_p
     overrides = [_BufferOverride(rf"blk\.{layer}\.ffn_(up|down|gate)_exps".encode(), cpu()) for layer in range(layers)]
@@ -108,7 +108,7 @@ class Context:
         return self._evaluate([(token, sequence) for sequence, token in enumerate(tokens)], [True] * len(tokens))
 
     def save(self, sequence: int = 0) -> tuple[ctypes.Array, int]:
-        """What a sequence remembers, and its length."""
+        """State of a sequence, and its length."""
         data = (ctypes.c_uint8 * llama_cpp.llama_state_seq_get_size(self.pointer, sequence))()
         if llama_cpp.llama_state_seq_get_data(self.pointer, data, len(data), sequence) != len(data):
             raise _failure("cannot save a sequence")

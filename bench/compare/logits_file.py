@@ -56,7 +56,7 @@ def same_first_choice(ours: list[array], theirs: list[array]) -> float:
 
 @dataclass(frozen=True)
 class Difference:
-    """Of the rival's logits from dsv4's, beside a yardstick: what the release's own roundings change in dsv4."""
+    """Distance of the rival's logits from dsv4's, beside a yardstick: the change by the release's own roundings in dsv4."""
 
     rows: int
     median_nmse: float

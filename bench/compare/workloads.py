@@ -1,4 +1,4 @@
-"""What is timed, and the lines of JSON in which both engines' timing programs are asked for it."""
+"""Timed workloads, and the lines of JSON in which both engines' timing programs get them."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
     bench/cuda/beside_torch.py [--build build/cuda] [--layers 4] [--depth 2048] [--prefill 2048] [--skip-model]
 
 Whole steps: transformers' DeepseekV4ForCausalLM against `cuda_step_bench flash,bf16 LAYERS`: a model of the Flash shape with as
-many layers, bf16 weights, random on both sides. transformers runs as its documentation says a user would run it (no compilation;
-its own choice of attention and of expert kernels, which the report names), timed from ids to logits on the device, median of the steps.
+many layers, bf16 weights, random on both sides. transformers runs as its documentation says a user would run it: no compilation; its own
+choice of attention and of expert kernels, which the report names. Steps are timed from ids to logits on the device, and the median counts.
 Equal shapes are not equal numbers: that both compute one function is what tests/golden shows, on small models.
 
 Single ops: attention of one query over gathered keys and the indexer's scores and top-k, written in PyTorch and replayed as CUDA

@@ -119,7 +119,7 @@ bool Differs(const std::string& what, const std::vector<std::byte>& got, const s
   return true;
 }
 
-// What `call(group, in, out)` gives on both groups; `in` may be changed in place.
+// Output of `call(group, in, out)` on both groups; `in` may be changed in place.
 template <typename Call>
 int Compare(Ranks& ranks, Communicator& group, const std::string& what, const std::vector<std::byte>& in,
             size_t out_bytes, const Call& call) {
@@ -242,7 +242,7 @@ void TimeAll(Ranks& ranks, Communicator& group, std::string_view way) {
   }
 }
 
-// What a GPU has of NVLink in one direction by the data sheets of H100 and H200 (18 links).
+// NVLink's rate of a GPU in one direction by the data sheets of H100 and H200 (18 links).
 constexpr double kLinkGigabytes = 450.0;
 
 // Number i of what `rank` has, as Numbers has it.
@@ -255,7 +255,7 @@ int TimeLong(Ranks& ranks, Communicator& group, std::string_view way) {
   const int size = group.size();
   const int rank = group.rank();
   int failures = 0;
-  constexpr int64_t kRows = 64;  // Of all-to-all, which takes columns.
+  constexpr int64_t kRows = 64;  // Rows of all-to-all, which takes columns.
   for (const int64_t bytes : {2 << 20, 4 << 20, 32 << 20, 64 << 20, 128 << 20}) {
     const int64_t count = bytes / 4 / (size - 1) / (kRows * 4) * (kRows * 4);  // Numbers for one other rank.
     const int64_t columns = count / kRows;
@@ -314,7 +314,7 @@ int Hang(Ranks& ranks, std::string_view way, bool in_the_middle) {
   constexpr std::chrono::seconds kDeadline(3);
   const std::unique_ptr<Communicator> group = ranks.Group(way, kDeadline);
   const Buffer values = ranks.Upload(Numbers(1000, group->rank()));
-  // Of a long one rank 1 has less than the others, who wait for the rest.
+  // Rank 1 has less of a long one than the others, which wait for the rest.
   const int64_t long_count = group->rank() == 1 ? 1 << 20 : 1 << 24;
   const Buffer long_values = Must(ranks.memory().Allocate(static_cast<size_t>(long_count * 4)));
   const auto reduce_long = [&] {
@@ -357,7 +357,7 @@ int Main(int argc, char** argv) {
     const std::unique_ptr<Communicator> group = ranks.Group(way);
     if (what != "long") failures += CheckAll(ranks, *group, way);
     if (what == "times") TimeAll(ranks, *group, way);
-    // What is long does not go packed, so that would be flags' again.
+    // A long piece does not take the LL protocol, so that would be flags' again.
     if (what == "long" || (what == "times" && way != kPacked)) failures += TimeLong(ranks, *group, way);
     Must(ranks.hosts().Barrier());
   }

@@ -1,8 +1,9 @@
-// Times the ops of a decode step on the GPU, in the Flash shape, and compares each with the time its bytes would take at the
-// copy bandwidth measured first. Weights are many times the L2 cache and taken in turn. Figures include what the host spends
-// on queueing where that is the longer part: an op is called as the model calls it. Products of many tokens come twice, as they are by
-// default and with DSV4_CUDA_FP8_PRODUCTS=many, and are compared with a loop of nothing but products on tensor cores: in bf16, and
-// with products in FP8 in e4m3.
+// Times the ops of a decode step on the GPU, in the Flash shape. Compares each with the time that its bytes
+// would take at the copy bandwidth measured first. Weights are many times the L2 cache and taken in turn.
+// Figures include the host's time for queueing where that is the longer part: an op is called as the model
+// calls it. Products of many tokens come twice, as they are by default and with DSV4_CUDA_FP8_PRODUCTS=many.
+// They are compared with a loop of nothing but products on tensor cores: in bf16, and with products in FP8 in
+// e4m3.
 //
 //   cuda_ops_bench [SUBSTRING]   only the ops whose line contains SUBSTRING
 #include <fmt/format.h>
@@ -121,7 +122,7 @@ void Experts(Bench& bench, const std::vector<Format>& formats, const std::vector
   }
 }
 
-// What a rank of two does that has half of the experts: its terms, and the sum over both ranks' terms.
+// Work of a rank of two that has half of the experts: its terms, and the sum over both ranks' terms.
 void Terms(Bench& bench, const std::vector<int64_t>& token_counts) {
   constexpr int64_t kDim = 4096;
   constexpr int64_t kInter = 2048;
@@ -180,7 +181,7 @@ void Terms(Bench& bench, const std::vector<int64_t>& token_counts) {
   bench.Forget();
 }
 
-// What prefill does: products of the Flash shape's matrices for the tokens of a pass, experts chosen at random.
+// Work of prefill: products of the Flash shape's matrices for the tokens of a pass, experts chosen at random.
 void ManyTokens(Bench& bench, const std::vector<Format>& formats) {
   struct MatrixShape {
     int64_t rows;

@@ -1,5 +1,5 @@
-// What the host takes to queue a decode step, replayed and walked, on a runtime of no device (tests/cuda/null_runtime.cc): no GPU is
-// wanted, and none of its driver's time is in the figures.
+// Time of the host to queue a decode step, replayed and walked, on a runtime of no device
+// (tests/cuda/null_runtime.cc). No GPU is wanted, and none of its driver's time is in the figures.
 //
 //   cuda_queue_bench [LAYERS] [DEPTHS] [BATCHES] [STEPS]
 //     Flash's shape without numbers. LAYERS 43 without; DEPTHS, tokens that each sequence holds, 0,8192; BATCHES 1,8,64; STEPS 256 of each

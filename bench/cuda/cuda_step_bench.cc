@@ -1,20 +1,22 @@
-// Times whole steps of a synthetic model on the GPU: decode at context depths and batch sizes, each step waited for and its logits
-// fetched, then the same by steps that choose their tokens on the device and are queued ahead; prefill. Beside it the bytes that a
-// step must read over the copy bandwidth measured first, how many kernels a layer takes, and for prefill the rate of products over those
-// of tensor cores in bf16 and in e4m3, measured in front.
+// Times whole steps of a synthetic model on the GPU: decode at context depths and batch sizes, and prefill.
+// Each decode step is waited for and its logits fetched. Then the same is done by steps that choose their
+// tokens on the device, with async scheduling. Beside it stand the bytes that a step must read over the copy
+// bandwidth measured first, and how many kernels a layer takes. For prefill it is the rate of products over
+// those of tensor cores in bf16 and in e4m3, measured in front.
 //
 //   cuda_step_bench WEIGHTS LAYERS [DEPTHS] [BATCHES] [PREFILLS] [STEPS] [CHUNK] [RANKS] [ROWS] [VOCAB]
 //     WEIGHTS   flash,nvfp4-experts and the like: what stands behind synthetic: in dsv4's --weights
-//     DEPTHS    tokens that each sequence holds, 0,8192,131072 without; BATCHES 1; PREFILLS none; STEPS 24,
-//               and with 0 a table of ops instead, each timed alone with a wait behind it
+//     DEPTHS    tokens that each sequence holds, 0,8192,131072 without; BATCHES 1; PREFILLS none; STEPS 24.
+//               With 0 it is a table of ops instead, each timed alone with a wait behind it
 //     CHUNK     tokens of one pass through the layers at most, 512 without
-//     RANKS     2, 4 or 8: what rank 0 of so many does in `tensor`, alone. the others are a loopback (comm/loopback_group.h), so exchanges are
-//               queued, written, waited for and read as ever, but cross no link and wait for nobody. The numbers are no model's, and
-//               nothing is checked. Bytes and bound are those of the rank. Of a long prompt ranks choose entries for unequal numbers of
-//               tokens, and loopback ones for as early tokens as rank 0 does, so attention that chooses reads fewer than it would
+//     RANKS     2, 4 or 8: rank 0 of so many in `tensor`, alone. Others are a loopback (comm/loopback_group.h). So exchanges
+//               are queued, written, waited for and read as ever, but cross no link and wait for no rank. The numbers are
+//               no model's, and nothing is checked. Bytes and bound are those of the rank. Ranks choose entries of a long
+//               prompt for unequal numbers of tokens, and loopback ones for as early tokens as rank 0 does. So attention
+//               that chooses reads fewer than it would
 //     ROWS      packed (without) or wide: how caches are kept (docs/kv-cache.md)
 //     VOCAB     tokens of the vocabulary, the shape's without. With at most 4096 a prefill is timed a second time with the logits of all
-//               positions, which all layers then read: V4.1's decoder layers read the end of a prompt alone (docs/architecture.md)
+//               positions. All layers then read them: V4.1's decoder layers read the end of a prompt alone
 //
 // Exit status 1 where steps queued ahead give fewer tokens a second than a smaller batch of the same depth did.
 #include <cuda_runtime_api.h>
@@ -154,8 +156,6 @@ class Bench {
     const double num_bytes = profile.total_cost().bytes() / kCounted;
     Report(fmt::format("decode, depth {}, batch {}", depth, batch), MedianOf(seconds), num_bytes, before,
            after, steps);
-    // Rows of n-gram tables are found by tokens, which a step that is queued ahead does not know.
-    if (!model_->can_queue()) return MedianOf(seconds);
     return DecodeAhead(states, tokens.back(), depth, num_bytes, steps);
   }
 
@@ -195,7 +195,7 @@ class Bench {
     return MedianOf(seconds);
   }
 
-  // What the memory plan said of the largest row, and what the device says.
+  // Bytes of the largest row by the memory plan, and by the device.
   void ReportMemory(int64_t num_sequences, int64_t context) {
     const backend::CudaRoom now = Must(backend::RoomOf(device_.context->memory().device().index));
     const int64_t planned =

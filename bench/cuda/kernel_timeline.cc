@@ -1,5 +1,5 @@
-// When each kernel and copy ran on the device, of any program that uses CUDA, without changing it: a library that the driver loads
-// into it and that asks CUPTI.
+// Times of each kernel and copy on the device, for any unchanged program that uses CUDA. It is a library that
+// the driver loads into the program and that asks CUPTI.
 //
 //   CUDA_INJECTION64_PATH=build/cuda/libkernel_timeline.so DSV4_CUDA_TIMELINE=DIRECTORY PROGRAM ...
 //
@@ -47,7 +47,7 @@ std::string ShortName(const char* mangled) {
 }
 
 void Write(const CUpti_Activity& record) {
-  // Of kernels, by their place in memory. Never destroyed: the last records come while the program ends.
+  // Names of kernels, by their address. Never destroyed: the last records come while the program ends.
   static auto& names = *new std::unordered_map<const char*, std::string>;
   if (record.kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {
     const auto& kernel = reinterpret_cast<const CUpti_ActivityKernel10&>(record);

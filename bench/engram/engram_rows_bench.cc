@@ -1,6 +1,6 @@
 // Rows of an n-gram table per second: engram_rows_bench [DIRECTORY [MILLIONS_OF_ROWS]]. A table of the release's width is written to a file in
-// DIRECTORY (default /tmp). Random rows are then read as a decoded token and as a prompt of 512 tokens want them: from memory, from the disk
-// asked for ahead, and from the disk touched row by row.
+// DIRECTORY (default /tmp). Random rows are then read as a decoded token and as a prompt of 512 tokens want
+// them. They come from memory, from the disk asked for ahead, and from the disk touched row by row.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kWidth = 256;
 constexpr int64_t kGroup = 32;
-constexpr int64_t kRowsOfToken = 48;  // Of two layers.
+constexpr int64_t kRowsOfToken = 48;  // Rows of two layers.
 
 void WriteTable(const std::string& path, int64_t num_rows) {
   auto writer =
@@ -43,7 +43,7 @@ void WriteTable(const std::string& path, int64_t num_rows) {
 
 struct Times {
   double seconds = 0;
-  double ask_seconds = 0;  // Of them, until Ask returned.
+  double ask_seconds = 0;  // Seconds of them, until Ask returned.
 };
 
 class Bench {

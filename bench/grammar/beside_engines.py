@@ -4,7 +4,7 @@
     VENV/bin/python bench/grammar/beside_engines.py build/release
 
 All walk at random under their masks, with the vocabulary of DeepSeek's release. Texts that end are judged by the package jsonschema. The
-packages are called from Python, which adds about a microsecond to a mask; their seconds are those of the CPU, ours those of the clock.
+packages are called from Python, which adds about a microsecond to a mask. Their seconds are those of the CPU, ours those of the clock.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 struct Subject {
   const char* name;
   const char* schema;
-  int num_tools = 0;  // Of so many tools with these parameters: reasoning, text and calls.
+  int num_tools = 0;  // Answers with so many tools with these parameters: reasoning, text and calls.
 };
 
 constexpr Subject kSubjects[] = {

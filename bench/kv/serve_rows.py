@@ -4,8 +4,8 @@
   serve_rows.py DSV4 [--weights flash,nvfp4-experts] [--max-layers 4] [--backend cuda] [--state-mib 235]
                 [--tokens 65536] [--answer 1500] [--requests N] [--seconds 15] [--rows wide,packed] [--beside-decode 8192]
 
-Both servers start at once, then each is loaded by itself: different prompts of token ids, so nothing is shared, one more than `inspect`'s
-numbers say there is room for, unless --requests says how many. A line every two seconds says how it goes. A sequence counts as decoding
+Both servers start at once, then each is loaded by itself. Prompts are different token ids, so nothing is shared. There is one more than
+`inspect`'s numbers have room for, unless --requests says how many. A line every two seconds says how it goes. A sequence counts as decoding
 while its tokens come no more than --gap seconds apart; what is printed in the end held for HOLD seconds. A way ends when as many as
 there is room for have been seen, when all are answered, or after --seconds."""
 import argparse

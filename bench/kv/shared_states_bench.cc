@@ -3,8 +3,9 @@
 //   shared_states_bench DIR [TOKENS] [SHAPE] [ROUNDS]
 //     DIR     on the storage to measure; a directory of its own is made there and removed
 //     TOKENS  of the prompt, 32768 without;  SHAPE flash (without), pro, mini and others of `synthetic:`;  ROUNDS 5
-// The state has random rows, in host memory. Before a file is read, the system is told to forget its pages, so that a disk is read and not
-// memory; tmpfs has nothing else. Medians, and the rate at which a machine reads the prompt itself in the same time: a slower one gains.
+// The state has random rows, in host memory. Before a file is read, the system is told to forget its pages,
+// so that a disk is read and not memory. A tmpfs has nothing else. It prints medians, and the rate at which a
+// machine reads the prompt itself in the same time. A slower one gains.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>

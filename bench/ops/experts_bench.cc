@@ -21,7 +21,7 @@ constexpr int64_t kTopK = 6;
 constexpr int64_t kLayers = 3;
 constexpr float kLimit = 10.0F;
 
-// What the router might choose: distinct experts for each token.
+// Choices that the router might make: distinct experts for each token.
 std::vector<int32_t> Choose(int64_t num_tokens) {
   std::mt19937 random(3);
   std::vector<int32_t> experts(kExperts);

@@ -1,5 +1,6 @@
-// Micro-benchmarks of the CPU backend's large ops: checks each result first, then prints its time, the bytes it has to read
-// as a rate and a percentage of the read bandwidth measured in turns with it, and its multiply-adds as a percentage of their peak.
+// Micro-benchmarks of the CPU backend's large ops. They check each result first, then print its time. The
+// bytes that it has to read are a rate and a percentage of the read bandwidth measured in turns with it. Its
+// multiply-adds are a percentage of their peak.
 //
 //   ops_bench [THREADS [TEXT]]      TEXT: only the lines whose name contains it, such as "linear nvfp4" or "x 512".
 //

@@ -1,7 +1,8 @@
-// What the ops that are not matrix products cost in a step of the shape `mini`: runs them in the model's order with the
-// model's shapes, layer after layer, and prints the time of each op summed over a step. The operands that a step reads once
-// (mixing matrices, cached rows) exist once per layer, and other memory is read between steps, so that they come from where
-// a real step finds them. The decode steps complete an entry of ratio 4, which one in four does.
+// Cost of the ops that are no GEMM in a step of the shape `mini`. Runs them in the model's order with the
+// model's shapes, layer after layer, and prints the time of each op summed over a step. The operands that a
+// step reads once (mixing matrices, cached rows) exist once per layer. Other memory is read between steps, so
+// that they come from where a real step finds them. The decode steps complete an entry of ratio 4, which one
+// in four does.
 //
 //   small_ops_bench [THREADS]       DSV4_CPU_ISA picks the tier, as everywhere.
 #include <fmt/format.h>
@@ -87,7 +88,7 @@ class Owned {
   TensorView view_;
 };
 
-// What one layer keeps: parameters and caches.
+// Memory of one layer: parameters and caches.
 struct Layer {
   int64_t ratio = 0;
   Owned hc_fn[2];

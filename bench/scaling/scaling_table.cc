@@ -1,5 +1,6 @@
-// The table of bench/scaling/HISTORY.md: which placement the planner chooses for Flash and Pro on 1 to 16 GPUs, what they would hold, and what
-// reading and waiting would allow. Arithmetic from the headers of checkpoints that are never written; nothing runs.
+// The table of bench/scaling/HISTORY.md. It has the placement that the planner chooses for Flash and Pro on 1
+// to 16 GPUs, and the bytes that they would hold. It also has the speed that reading and waiting would allow.
+// Arithmetic from the headers of checkpoints that are never written; nothing runs.
 //
 //   build/release/bench/scaling/scaling_table
 #include <fmt/format.h>

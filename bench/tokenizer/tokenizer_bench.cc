@@ -4,8 +4,9 @@
 //
 // Without arguments: the release's vocabulary on the prose and code of this repository. Before it times anything it
 // compares the ids with those of the slow path: PCRE2 for the splits and BPE by definition. It refuses to time a wrong
-// encoder. `first` is a new tokenizer's first call, `again` the median of further calls on the same text. Times are of
-// the processor, not of the clock on the wall: encoding is one thread that waits for nothing, and the machine may be busy.
+// encoder. `first` is a new tokenizer's first call, `again` the median of further calls on the same text.
+// Times are CPU times, not wall-clock times: encoding is one thread that waits for nothing, and the machine
+// may be busy.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -69,12 +69,12 @@ def _load() -> c.CDLL:
     here = Path(__file__).resolve()
     beside = [here.parent / "libdsv4.so", here.parents[2] / "build" / "shared" / "libdsv4.so"]
     given = os.environ.get("DSV4_LIBRARY")
-    found = given or next((str(path) for path in beside if path.exists()), "libdsv4.so.1")
+    found = given or next((str(path) for path in beside if path.exists()), f"libdsv4.so.{ABI}")
     try:
         library = c.CDLL(found)
         abi = library.dsv4_abi()
     except (OSError, AttributeError) as error:
-        where = f"DSV4_LIBRARY={given}" if given else f"neither {' nor '.join(map(str, beside))} nor a libdsv4.so.1 of the system"
+        where = f"DSV4_LIBRARY={given}" if given else f"neither {' nor '.join(map(str, beside))} nor a libdsv4.so.{ABI} of the system"
         raise ImportError(f"dsv4 cannot load its library, {where}: {error}. `pip install .` in the source tree builds it for Python; "
                           "DSV4_LIBRARY names one that is built (./dev build --preset shared: build/shared/libdsv4.so)") from None
     if abi != ABI:
@@ -162,7 +162,7 @@ class Sampling:
     structural_tag: dict[str, Any] | str | None = None
 
     def _fields(self) -> dict[str, object]:
-        """Of dsv4_sampling."""
+        """Fields of dsv4_sampling."""
         fields = dict(vars(self))
         given = [(kind, rule) for kind, name in enumerate(RULES, 1) if (rule := fields.pop(name)) is not None]
         if len(given) > 1:
@@ -308,8 +308,8 @@ class _Answer:
 
 
 class _Steps:
-    """Steps of answers. As many in one call of the library as take about _CALL_SECONDS: between calls there is time for KeyboardInterrupt, and what
-    Python does then, with caches that a step has emptied, costs most where it is done for every token."""
+    """Steps of answers. As many in one call of the library as take about _CALL_SECONDS. Between calls there is time for KeyboardInterrupt.
+    Python's work then, with caches that a step has emptied, costs most if it is done for every token."""
 
     def __init__(self, most_rows: int) -> None:
         self._steps, self._tokens, self._done = 1, (c.c_int32 * (_MOST_STEPS * most_rows))(), c.c_size_t()
@@ -326,7 +326,7 @@ class _Steps:
 
 def _request(messages: Messages | str, tools: Sequence[Mapping[str, Any]] | None, thinking_mode: str | None,
              effort: str | None) -> bytes:
-    """Of dsv4_render."""
+    """Result of dsv4_render."""
     asked: Messages = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
     given = {"messages": asked, "tools": tools, "thinking_mode": thinking_mode, "effort": effort}
     return json.dumps({name: value for name, value in given.items() if value is not None}).encode()

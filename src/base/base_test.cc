@@ -96,7 +96,8 @@ TEST(ThreadPool, ThrowsWhatTheBodyThrewAndGoesOn) {
 }
 
 TEST(ThreadPool, LoopsFollowEachOtherAtOnce) {
-  // Workers come late, when the loop that called them is over and others run: whether they spin or sleep, on a core of their own or not.
+  // Workers come late, when the loop that called them is over and others run. They may spin or sleep, on a
+  // core of their own or not.
   for (const int spin : {0, 20, 1000}) {
     ThreadPool pool(
         ThreadPoolOptions{.num_threads = 6, .spin = std::chrono::microseconds(spin), .cpus_of_nodes = {}});

@@ -58,8 +58,8 @@ void KeepOnNode(const std::vector<std::vector<int>>& cpus_of_nodes, int index, i
   if (!status.ok()) LogWarning(status.message());
 }
 
-// The rest of a thread's share of a loop, as one word: taking from it is one atomic step, and fails where the share is of another loop
-// than the taker thinks.
+// The rest of a thread's share of a loop, as one word. Taking from it is one atomic step, which fails if the
+// share belongs to another loop than the taker thinks.
 class Share {
  public:
   static constexpr uint64_t kMaxUnits = 0xFFFF;
@@ -85,8 +85,9 @@ struct alignas(64) Slot {
 
 }  // namespace
 
-// Every thread begins with a share of its own, and then helps with those of the others. So threads meet at a word only at the end of a loop,
-// and a share whose thread has not come, because the kernel may have given its core to another process, is done by the others.
+// Every thread begins with a share of its own, and then helps with those of the others. So threads meet at a
+// word only at the end of a loop. The kernel may have given a thread's core to another process: the others
+// then do that thread's share.
 struct ThreadPool::State {
   explicit State(int num_threads) : slots(static_cast<size_t>(num_threads)) {}
 
@@ -116,7 +117,8 @@ struct ThreadPool::State {
     }
   }
 
-  // Half of what is left of the share at a time: few ranges, the first ones long, and all threads are done at nearly the same time.
+  // Takes half of the rest at a time. Ranges are few, the first ones are long, and all threads finish at
+  // nearly the same time.
   void Take(Slot& slot, uint32_t loop) {
     uint64_t bits = slot.share.load(std::memory_order_acquire);
     uint32_t num_done = 0;

@@ -35,7 +35,7 @@ class Descriptor {
 }  // namespace
 
 Result<std::string> ReadFile(const std::string& path, FileKind kind, size_t max_bytes) {
-  // O_NONBLOCK: a pipe without a writer is refused below, and what the kernel calls a regular file but has no bytes now
+  // O_NONBLOCK: a pipe without a writer is refused below. A regular file of the kernel that has no bytes now
   // (/proc/kmsg) fails to be read. Neither is waited for.
   const int wait = kind == FileKind::kRegular ? O_NONBLOCK : 0;
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | wait));

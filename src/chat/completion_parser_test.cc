@@ -516,8 +516,8 @@ void ExpectSameInV41(const std::string& text, const ParserOptions& options) {
   }
 }
 
-// Any mixture of markup: the answer does not depend on the cuts, calls are JSON objects, and what the strict parser
-// accepts means the same to both. (The fuzz target searches further.)
+// Any mixture of markup: the answer does not depend on the cuts, and calls are JSON objects. Input that the
+// strict parser accepts means the same to both. (The fuzz target searches further.)
 TEST(CompletionParser, RandomMarkupMeansTheSameHoweverItIsCut) {
   const std::vector<std::string> pieces = {"<think>",
                                            "</think>",
@@ -565,8 +565,8 @@ TEST(CompletionParser, RandomMarkupMeansTheSameHoweverItIsCut) {
     Parse(text, options);
     ExpectSameInV41(text, options);
     if (HasFailure()) FAIL() << text;
-    // Not compared: values spliced in unchecked, ill-formed text, and names with a quote, whose end the strict grammar
-    // finds by what follows and the streaming one by that quote.
+    // Not compared: values spliced in unchecked, ill-formed text, and names with a quote. The strict grammar
+    // finds such a name's end by what follows, the streaming one by that quote.
     if (text.find("\"false\"") != std::string::npos || FindInvalidUtf8(text) != std::string_view::npos)
       continue;
     const auto strict = ParseStrict(V4(), text, ThinkingMode::kChat);

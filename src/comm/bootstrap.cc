@@ -304,7 +304,8 @@ Result<std::unique_ptr<Communicator>> Receive(const RankEnvironment& environment
     auto created = SharedMemory::Create(environment.size);
     if (created) {
       memory = std::move(*created);
-      // From here on all know all: a rank that ends before it opens the memory is missed at once, and not when the deadline has passed.
+      // From here on all know all. A rank that ends before it opens the memory is missed at once, not when
+      // the deadline has passed.
       const Layout layout(memory->data(), environment.size);
       for (const JoiningRank& joiner : joining) layout.control(joiner.rank).process.store(joiner.process);
       reply.creator = ::getpid();

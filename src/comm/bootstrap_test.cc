@@ -210,8 +210,8 @@ void AllowOneMoreFile() {
   if (free < 0 || ::setrlimit(RLIMIT_NOFILE, &files) != 0) ::_exit(2);
 }
 
-// Rank 1 says that it is there and then ends, before it has opened the shared memory: here because it may open no more files than
-// the socket it says that with.
+// Rank 1 says that it is there and then ends, before it has opened the shared memory. It may open no more
+// files than the socket that it says this with.
 TEST(JoinRanks, WhoEndsWhileTheGroupIsMadeIsNamed) {
   auto listener = RankListener::Open("127.0.0.1", 0);
   ASSERT_TRUE(listener.has_value());
@@ -237,8 +237,8 @@ TEST(JoinRanks, WhoEndsWhileTheGroupIsMadeIsNamed) {
   EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == 0) << state;
 }
 
-// Over TCP a rank that ends while all connect is missed by rank 0, and the others hear of it: here because it may open no more files, so
-// that it cannot listen.
+// Over TCP a rank that ends while all connect is missed by rank 0, and the others hear of it. This rank may
+// open no more files, so that it cannot listen.
 TEST(JoinRanks, WhoCannotConnectIsNamed) {
   auto listener = RankListener::Open("127.0.0.1", 0);
   ASSERT_TRUE(listener.has_value());

@@ -1,5 +1,5 @@
-// Every collective against what it says, for groups of 1 to 4, through shared memory and over TCP, in sizes around the chunks that they
-// travel in.
+// Every collective against its contract, for groups of 1 to 4, through shared memory and over TCP. Sizes lie
+// around those of the chunks that travel.
 #include "comm/collectives.h"
 
 #include <gmock/gmock.h>

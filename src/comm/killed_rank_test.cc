@@ -1,5 +1,5 @@
-// Ranks as processes, one of which is killed at a random moment: the others end with an error that names it, long before the
-// deadline, and no process stays behind.
+// Ranks as processes, one of which is killed at a random moment. The others end with an error that names it,
+// long before the deadline. No process stays behind.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -25,8 +25,8 @@ using Clock = std::chrono::steady_clock;
 constexpr int kNamed = 10;  // Exit codes of a rank: the error names the victim,
 constexpr int kOther = 11;  // or it does not.
 
-// Time limit of the group; and in how much less a death must be found, which is noticed in a fraction of a
-// second by a rank that is not kept from the core.
+// Time limit of the group, and the much shorter limit for noticing a death. A rank that is not kept from the
+// core notices it in a fraction of a second.
 constexpr std::chrono::seconds kDeadline(600);
 constexpr std::chrono::seconds kSoon(60);
 
@@ -167,9 +167,9 @@ bool MeetAfterAStop(Network network, std::chrono::milliseconds deadline) {
   return good;
 }
 
-// A machine that is suspended, or a container that is frozen, goes on where it was: a rank that has slept through the deadline itself has not
-// waited for it. On a busy machine the waits around the stop may themselves take the shorter deadlines; a rank that counts the stop
-// fails with every one.
+// A machine that is suspended, or a container that is frozen, goes on where it was. A rank that has slept
+// through the deadline itself has not waited for it. On a busy machine the waits around the stop may
+// themselves take the shorter deadlines. A rank that counts the stop fails with every one.
 TEST_P(KilledRank, NobodyIsBlamedForAStop) {
   EXPECT_TRUE(MeetAfterAStop(GetParam(), std::chrono::seconds(2)) ||
               MeetAfterAStop(GetParam(), std::chrono::seconds(8)) ||

@@ -267,8 +267,8 @@ class Group final : public Communicator {
     for (int r = 0; r < size(); ++r) {
       if (offers[static_cast<size_t>(r)].colour == colour) part.push_back(r);
     }
-    // The first of a part makes its memory and the others open it, between two exchanges, so that it is there and stays
-    // until all ranks have it.
+    // The first rank of a part makes its memory and the others open it. Both lie between two exchanges, so
+    // that the memory stays until all ranks have it.
     const auto part_size = static_cast<int>(part.size());
     Result<std::shared_ptr<SharedMemory>> memory = Error(Internal("not opened"));
     if (part.front() == rank_) {
@@ -281,8 +281,8 @@ class Group final : public Communicator {
       memory = offer.fd < 0 ? Error(ResourceExhausted("the first rank of the part has no shared memory"))
                             : SharedMemory::Open(offer.process, offer.fd, part_size);
     }
-    // A rank that cannot open it says so when all are known to live: no rank comes to the second of these before all have tried, so the
-    // memory of a rank that has ended is put down to its end.
+    // A rank that cannot open it says so when all are known to live. No rank comes to the second barrier
+    // before all have tried. If a rank has ended, its end explains the missing memory.
     DSV4_TRY(Barrier(Wait::kDeadline));
     DSV4_TRY(Barrier(Wait::kDeadline));
     if (!memory) Fail(memory.error());

@@ -66,8 +66,8 @@ class Detour {
   std::thread thread_;
 };
 
-// Three ranks meet for the last time. What rank 1 sends rank 0 takes a detour, and rank 2 has ended before it is there: rank 0 knows of
-// the end, and meets the others all the same.
+// Three ranks meet for the last time. The bytes of rank 1 for rank 0 take a detour, and rank 2 has ended
+// before they arrive. Rank 0 knows of the end, and meets the others all the same.
 TEST(SocketMesh, AnEndThatOvertakesDataDoesNotUndoIt) {
   std::vector<std::vector<Link>> links;
   for (int r = 0; r < 3; ++r) links.emplace_back(3);

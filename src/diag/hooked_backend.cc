@@ -53,7 +53,6 @@ HookedBackend::HookedBackend(ops::Backend inner)
   backend_.name = inner_.name;
   backend_.modes = inner_.modes;
   backend_.packs_rows = inner_.packs_rows;
-  backend_.takes_options = inner_.takes_options;
   backend_.context = std::make_shared<HookedContext>(inner_, hooks_);
 #define DSV4_HOOKED_ENTRY(name, Op) backend_.table.name = Hooked_##name;
   DSV4_FOR_EACH_OP(DSV4_HOOKED_ENTRY)

@@ -58,8 +58,8 @@ void PackRow(std::span<const float> row, int64_t block, ScaleOf scale_of, uint8_
   }
 }
 
-// The e2m1 number nearest to a quotient of magnitude below 2^20, ties to the even code, without branches: adding 1.5 * 2^23
-// leaves no bits for a fraction, so the addition itself rounds to even.
+// The e2m1 number nearest to a quotient of magnitude below 2^20, ties to the even code, without branches.
+// Adding 1.5 * 2^23 leaves no bits for a fraction, so the addition itself rounds to even.
 inline float NearestE2m1(float quotient) {
   constexpr float kRound = 12582912.0F;
   const float magnitude = std::fabs(quotient);

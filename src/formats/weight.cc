@@ -243,8 +243,8 @@ void DequantizeRow(const Weight& weight, int64_t row, float* out) {
       return DequantizeFp4Row(
           weight, row, kMxFp4Block, [&](int64_t i) { return LoadFloat(weight.scale, i); }, out);
     case WeightFormat::kNvFp4: {
-      // In double the product of an e4m3 scale is exact; the division by a divisor is rounded once more there, far below
-      // the one rounding to fp32.
+      // In double the product of an e4m3 scale is exact. The division by a divisor is rounded once more
+      // there, far below the one rounding to fp32.
       const double global = static_cast<double>(weight.global_scale);
       const auto scale_of = [&](int64_t i) {
         const double scale = static_cast<double>(LoadFloat(weight.scale, i));

@@ -266,8 +266,9 @@ Result<Dfa> Dfa::Subtract(const Dfa& a, const Dfa& b, DfaLimits& limits) {
 }
 
 Result<Dfa> Dfa::DecimalMultiples(uint32_t unit, int places, DfaLimits& limits) {
-  // Classes: ten digits, the point, the sign, others. States: the start, behind the sign, then the remainder of what was read by `unit`, for the
-  // whole part and behind each digit of the fraction up to `places`; further digits are zeros.
+  // Classes: ten digits, the point, the sign, others. States: the start; behind the sign; then the remainder
+  // by `unit` of the digits read. The whole part and each digit of the fraction up to `places` have such
+  // states. Further digits are zeros.
   constexpr size_t kPoint = 10;
   constexpr size_t kSign = 11;
   constexpr size_t kOther = 12;

@@ -176,8 +176,8 @@ Status SequenceState::BeginAppend(int64_t num_tokens) {
   return {};
 }
 
-// Writing rows up to `end` overwrites those a ring's capacity before. first_row never passes length_: there
-// the range of present rows is empty, whatever the slots hold.
+// Writing rows up to `end` overwrites those a ring's capacity before. The index first_row never passes
+// length_. There the range of present rows is empty, whatever the slots hold.
 void SequenceState::MarkOverwritten(int64_t end) {
   ForEachRing([&](int layer, RingKind kind, RingPlace& ring) {
     ring.first_row = std::min(length_, std::max(ring.first_row, end - layout_->RingCapacity(layer, kind)));

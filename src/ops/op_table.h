@@ -103,9 +103,6 @@ struct Backend {
   OpTable table;
   std::shared_ptr<OpContext> context;
   bool packs_rows = false;  // Its ops store and read packed cache rows (tensor/cache_format.h).
-  // Its ops take what V4 leaves out: given weights of streams, a pool without ape, roundings without rotation, blocks of entries.
-  // A model that wants them is refused by other backends.
-  bool takes_options = false;
   ParallelPolicy policy = {};
 };
 

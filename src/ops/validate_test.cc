@@ -88,8 +88,8 @@ TEST(OperandChecker, Overlap) {
   EXPECT_FALSE(same_or_disjoint(At(0, DType::kBF16, {4, 8}), x));
   EXPECT_TRUE(disjoint(At(64, DType::kF32, {0, 8}), x));
 
-  // Columns [0, 8) and [8, 16) of one matrix do not touch; [0, 8) and [7, 15) do, and so do the last columns and the
-  // next row's first.
+  // Columns [0, 8) and [8, 16) of one matrix do not touch. Columns [0, 8) and [7, 15) do, and so do the last
+  // columns and the next row's first.
   const auto columns = [](int64_t begin, int64_t width) {
     TensorView view = At(static_cast<size_t>(begin) * 4, DType::kF32, {4, width});
     view.strides[0] = 16;

@@ -23,14 +23,14 @@ constexpr int kCertainEvidence = 7;
 constexpr double kForgetTrust = 0.95;
 constexpr double kTrustWeight = 0.5;
 
-// Loss that drafts of a sequence may lose, in steps of one token: expected to lose before anything was seen,
-// and in all of every token's time. And what a first draft may cost, however sure it is.
+// Steps of one token that drafts of a sequence may lose before anything was seen. Then the share of every
+// token's time that they may lose in all, and the most that a first draft may cost.
 constexpr double kFirstCredit = 0.2;
 constexpr double kCreditOfToken = 0.015;
 constexpr double kMostRisked = 0.75;
-// For a drafter of whole blocks: one block may cost more than the credit above would ever allow, and its
-// first tokens alone do not earn it. So it begins with more, and gets less as time goes on; a sequence of a
-// hundred tokens loses no more than with the others.
+// For a drafter of whole blocks. One block may cost more than the credit above would ever allow, and its
+// first tokens alone do not earn it. So it begins with more, and gets less with time. A sequence of a hundred
+// tokens loses no more than with the others.
 constexpr double kFirstCreditOfBlocks = 0.7;
 constexpr double kBlockCreditOfToken = 0.01;
 

@@ -147,8 +147,8 @@ TEST(DraftPolicy, TheDraftBlockIsAskedWhereItPaysForItsTime) {
   EXPECT_EQ(OfMtp(slow, record, 3).tokens, 0);
 }
 
-// A device that 64 sequences fill takes as long for a row of a draft as for a row of a sequence, so that a token that may be wrong costs more
-// than it brings; one that 4 fill only in part does not.
+// A device that 64 sequences fill takes as long for a row of a draft as for a row of a sequence. A token that
+// may be wrong then costs more than it brings. A device that 4 sequences fill in part has rows to spare.
 TEST(DraftPolicy, IsOffWhereTheBatchIsFull) {
   for (const int64_t sequences : {4, 64}) {
     const bool full = sequences == 64;
@@ -271,8 +271,8 @@ TEST(DraftPolicy, VerifiesMoreOfABlockThatIsSurerOfItself) {
   EXPECT_GT(DsparkEvidence(0.0F), kDsparkEvidence);
 }
 
-// A sequence on a machine where a row more costs `row` of a step and the model's drafter `drafting` for a token, which is right with
-// `by_mtp`; what the text has stood before is right with `quoted`.
+// A sequence on a machine where one more row costs `row` of a step. The model's drafter costs `drafting` for
+// a token, which is right with `by_mtp`. Repeated text is right with `quoted`.
 struct Machine {
   double row = 0.2;
   double drafting = 0.1;

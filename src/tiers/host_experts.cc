@@ -141,7 +141,8 @@ Status HostExperts::Answer(int64_t& num_chosen) {
     experts = layers_[static_cast<size_t>(layer)];
   }
   const int64_t rows = words_->num_rows;
-  // The op is handed those that were chosen, in their order: what it does for each of a layer's hundreds would take as long as a few of them.
+  // The op is handed the chosen experts alone, in their order. A layer has hundreds, and going through all
+  // would take as long as a few experts.
   const auto num_host = static_cast<int32_t>(experts.size());
   std::vector<int32_t> indices(payload.indices, payload.indices + rows * payload.top_k);
   std::vector<int32_t> place_of(experts.size(), -1);

@@ -10,8 +10,9 @@ namespace {
 
 constexpr size_t kMaxDepth = 32;
 
-// A document of 8 MB has a quarter of a million values in vocab and merges; as a tree of JSON objects they would take
-// more time and memory than all else. So they go straight into vectors, and the rest becomes a small tree.
+// A document of 8 MB has a quarter of a million values in vocab and merges. As a tree of JSON objects they
+// would take more time and memory than all else. So they go straight into vectors, and the rest becomes a
+// small tree.
 class Handler final : public nlohmann::json_sax<FileJson> {
  public:
   explicit Handler(RawTokenizerFile* file) : file_(*file) {}

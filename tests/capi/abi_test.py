@@ -3,7 +3,7 @@
     abi_test.py HEADER ARCHIVE FOLDER [--write]
 
 Compares include/dsv4.h, as the compiler sees it, with FOLDER/surface.txt: every struct field by field, every enumerator, every function.
-Compares the functions that ARCHIVE, the static library, defines with FOLDER/symbols.txt. --write renews both lists, which wants another
+Compares the functions that ARCHIVE, the static library, defines with FOLDER/symbols.txt. --write renews both lists. That wants another
 DSV4_ABI than the one they were written for.
 """
 

@@ -14,7 +14,7 @@ from checkpoint import Checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 BINARY = os.environ["DSV4_BINARY"]
-# What the attention's wq_a, the compressor's wkv and the experts are stored as.
+# Formats of the attention's wq_a, the compressor's wkv and the experts.
 FORMATS = {
     "bf16": ("bf16", "bf16", "bf16"),
     "f32": ("f32", "f32", "f32"),
@@ -102,7 +102,7 @@ class Synth(unittest.TestCase):
         self.assertEqual(memory["total_bytes"], memory["weights_bytes"] + 3 * memory["sequence_bytes"] + memory["step_bytes"])
         self.assertGreater(memory["step_bytes"], 0)
         # CSA: a row of 128 and an indexer key of 64 per 4 tokens; HCA: a row of 128 per 128; two bytes each.
-        # A row of 128 is 64 codes, a scale and 64 bf16, in units of 16; a key of 64 is 32 bytes and 2 scales, in units of 4.
+        # A row of 128 is 64 codes, a scale and 64 bf16, in units of 16. A key of 64 is 32 bytes and 2 scales, in units of 4.
         self.assertEqual(memory["bytes_per_token"], (208 + 36) / 4 + 208 / 128)
         growth = memory["sequence_bytes"] - memory["sequence_fixed_bytes"]
         self.assertAlmostEqual(growth, memory["bytes_per_token"] * 100_000, delta=64 * 1024)

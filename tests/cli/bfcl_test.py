@@ -1,4 +1,4 @@
-"""Calls for requests of the Berkeley function calling leaderboard (simple and parallel) satisfy their schemas, every one: tools are strict and a call is
+"""Calls for requests of the Berkeley function calling leaderboard (simple and parallel) satisfy their schemas, every one. Tools are strict and a call is
 required, so this holds for a model of any quality. Shown as skipped where bfcl-eval (for its data) or jsonschema is not installed.
 
 BFCL_REQUESTS=N takes N requests of each file, 0 all; BFCL_DATA names the data's folder in place of the package's.

@@ -51,7 +51,7 @@ class Keystrokes(chat_terminal.TypingTest):
         self.leave(terminal)
 
     def test_random_edits_keep_every_character(self):
-        """What is asked is what a list of characters becomes by the same keys, whatever the width of the terminal is meanwhile."""
+        """The question is the list of characters that the same keys make, whatever the width of the terminal is meanwhile."""
         number = int(os.environ.get("DSV4_KEYSTROKES", "400"))
         seed = int(os.environ.get("DSV4_KEYSTROKES_SEED", "7"))
         random_ = random.Random(seed)

@@ -70,7 +70,7 @@ class Terminal:
 
 
 class TypingTest(unittest.TestCase):
-    """What is typed, and what the model was asked, read back from the file that /save writes."""
+    """Typed text, and the question to the model, read back from the file that /save writes."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()

@@ -135,7 +135,7 @@ class Chat(unittest.TestCase):
         messages = json.loads(kept.read_text(encoding="utf-8"))
         self.assertEqual([message["role"] for message in messages], ["system"] + ["user", "assistant"] * 3)
         self.assertEqual(messages[5]["content"], "What is the capital of Italy?")
-        # Of a long message only the beginning is shown, and no half of a character.
+        # Only the beginning of a long message is shown, and no half of a character.
         kept.write_text(json.dumps([{"role": "user", "content": "x" + "é" * 5000}]))
         terminal = Terminal("-c", *greedy, env=env)
         self.addCleanup(terminal.close)
@@ -143,7 +143,7 @@ class Chat(unittest.TestCase):
         self.assertLess(len(terminal.wait_for("…")), 200)
         self.assertNotIn("\ufffd", terminal.screen)
         kept.write_text(json.dumps(messages))
-        # What is no answer, or cannot be gone on with, leaves it as it is.
+        # A file that is no answer, or cannot be continued, leaves it as it is.
         before = kept.read_bytes()
         dsv4("run", "--raw", "-n", "4", "The capital", env=env)
         dsv4("run", "-n", "4", "--tools", "nowhere", "Hello", env=env)
@@ -163,7 +163,7 @@ LOCALES = ({"LC_ALL": "C.UTF-8"}, {"LC_ALL": "C"}, {"LC_ALL": "", "LANG": "", "L
 
 
 class Typing(chat_terminal.TypingTest):
-    """What is typed is what the model is asked: read back from the file that /save writes."""
+    """Typed text is the question to the model: read back from the file that /save writes."""
 
     def test_no_character_is_lost_in_any_locale_and_width(self):
         texts = ["Crème brûlée à la Ærøskøbing", "北京 と 서울 в Москве", "emoji 👩\u200d🚀 🇫🇷 e\u0301", "x" * 300 + "é" * 30]

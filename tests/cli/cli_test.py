@@ -481,7 +481,7 @@ class Logits(unittest.TestCase):
             numbers = array.array("f", values[row * vocab * 4 : (row + 1) * vocab * 4])
             return numbers.index(max(numbers))
 
-        # The model's own choice behind token t + 1 is what the first draft of row t is of: a block that was trained foresees it often.
+        # The first draft of row t foretells the model's own choice behind token t + 1. A block that was trained foresees it often.
         right = sum(best(drafts, 2 * t) == best(whole, t + 1) for t in range(shape[0]))
         self.assertGreater(right, shape[0] // 3)
         process = dsv4("logits", "--weights", "synthetic:tiny", "--tokens", self.directory / "tokens", "--output", self.directory / "x.npy", "--draft", "mtp")

@@ -22,7 +22,7 @@ class Eval(unittest.TestCase):
         return path
 
     def logprobs(self, ids):
-        """Of each token behind the first, by `dsv4 logits`."""
+        """Log-probabilities of each token behind the first, by `dsv4 logits`."""
         (self.folder / "ids.json").write_text(json.dumps(ids))
         output = self.folder / "logits.npy"
         self.assertEqual(dsv4("logits", "--tokens", self.folder / "ids.json", "--output", output).returncode, 0)

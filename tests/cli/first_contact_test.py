@@ -1,4 +1,4 @@
-"""What a stranger meets first on a terminal: help that fits, words behind a cut answer, Ctrl-C in a loop, models by name, wrong settings and files."""
+"""First contact of a stranger on a terminal: help that fits, words behind a cut answer, Ctrl-C in a loop. Models by name, wrong settings and files."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A person's path from a fresh clone, each step at the first try and timed: the README's line, a chat turn in Chinese, an agent's session.
+"""A person's path from a fresh clone, each step at the first try and timed. Steps are the README's line, a chat turn in Chinese, an agent's session.
 
 The clone builds its binary, as a person's does, with DSV4_FIRST_MINUTES=build (`./dev test -C Long -L long`). Otherwise its ./dev starts the
 binary under test, so that the path is walked in seconds. Prints the times. Skipped, visibly, where this tree is not a clone.

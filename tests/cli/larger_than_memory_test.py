@@ -23,7 +23,7 @@ CONTROLLER = pathlib.Path("/sys/fs/cgroup/memory")
 LIMIT = 0.65  # Of the weights: room for all that is no expert, and for a quarter of the experts.
 LAYERS = 6
 DECODED = 6
-# Of shape mini: three weights of NVFP4, and how many experts a layer has and a token chooses.
+# Bytes of shape mini: three weights of NVFP4, and how many experts a layer has and a token chooses.
 EXPERT = 3 * 2048 * 1024 * 9 // 16
 EXPERTS, CHOSEN = 32, 6
 
@@ -70,7 +70,7 @@ class MemoryGroup:
         _, status, usage = os.wait4(process.pid, 0)
         process.stderr.close()
         process.returncode = os.waitstatus_to_exitcode(status)
-        # What was read from the disk, read-ahead and faults included.
+        # Bytes read from the disk, read-ahead and faults included.
         return process.returncode, errors, time.monotonic() - start, usage.ru_inblock * 512
 
 
@@ -150,8 +150,8 @@ class LargerThanMemory(unittest.TestCase):
                 self.assertGreater(refused, 0)
                 self.assertIn("of routed experts are read from disk when they are chosen", errors)
                 self.assertIn("bounded by the disk, which reads", errors)
-                # Each byte once while it loads, the prompt's experts, those of every token, half a second of the disk's rate;
-                # of what is read around them an eighth.
+                # Each byte once while it loads, the prompt's experts, those of every token, half a second of the disk's rate. An eighth of
+                # the bytes around them.
                 chosen = EXPERT * LAYERS * (EXPERTS + CHOSEN * DECODED)
                 self.assertLess(read, 1.125 * (size + chosen) + 0.6 * disk_rate(errors))
             outputs.append(output.read_bytes())

@@ -9,7 +9,7 @@ QUESTION = "What is the capital of France?"
 
 class OptionRanges(unittest.TestCase):
     def test_a_sampling_option_outside_its_range_is_bad_usage(self):
-        """Of a command that samples, and of a check that does not look at it."""
+        """Options of a command that samples, and of a check that does not look at it."""
         for command in (("run", QUESTION), ("diagnose", "visible")):
             for option, value, wanted in (
                 ("--temperature", "-3", "0 or more"),

@@ -1,4 +1,4 @@
-"""Every command of README.md is run, as far as this machine can: measurements with a model that is small, what needs a GPU or builds everything is looked up."""
+"""Every command of README.md is run, as far as this machine can. Measurements use a small model. A command that needs a GPU or builds everything is looked up."""
 
 import os
 import pathlib

@@ -12,8 +12,8 @@ from dsv4_process import BINARY, TINY, dsv4_json
 
 FIRST_TOKEN_LIMIT_SECONDS = 1.0
 MEMORY_OVERHEAD_LIMIT_BYTES = 100e6
-# A batch of the source (ConvertOptions::batch_bytes, 67 MB), of which the kernel keeps as much mapped as it likes until its hashes are
-# taken, as much again for what is made of it, and the program. 58 to 74 MB have been seen; the checkpoint has a gigabyte.
+# A batch of the source (ConvertOptions::batch_bytes, 67 MB): the kernel keeps it mapped until its hashes are taken. Its output takes as
+# much again, and then there is the program. 58 to 74 MB have been seen; the checkpoint has a gigabyte.
 CONVERT_LIMIT_BYTES = 150e6
 VERIFY_LIMIT_BYTES = 60e6
 

@@ -1,6 +1,6 @@
 # pip: lm-eval[api]==0.4.13
-"""lm-eval over local-completions: log-likelihoods of texts and continuations are those that the server's own tokens have, and its multiple choice and
-perplexity those of `dsv4 eval` (tests/cli/lm_eval_test.py)."""
+"""lm-eval over local-completions. Log-likelihoods of texts and continuations are those of the server's own tokens. Its multiple choice and
+perplexity are those of `dsv4 eval` (tests/cli/lm_eval_test.py)."""
 
 import json
 import pathlib

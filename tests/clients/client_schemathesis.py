@@ -17,7 +17,7 @@ while time.monotonic() < end:
                            "--max-examples", "60", "--seed", str(runs), "--request-timeout", "120", "--workers", "4", "--suppress-health-check", "all"],
                           capture_output=True, text=True, cwd=scratch)
     if done.returncode != 0:
-        # What failed stands far above the summary at the end.
+        # A failure stands far above the summary at the end.
         found = min((at for mark in ("= ERRORS =", "= FAILURES =") if (at := done.stdout.find(mark)) >= 0), default=0)
         print(f"run {runs} of seed {runs}:", done.stdout[found : found + 8000], done.stdout[-2000:], done.stderr[-2000:])
         sys.exit(1)

@@ -1,5 +1,5 @@
-// Steps that are queued before the one in front has been waited for, on the device: copies that are in flight, and an engine that runs
-// ahead beside one that does not.
+// Steps that are queued before the one in front has been waited for, on the device. Copies are in flight, and
+// an engine with async scheduling is compared with one without.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

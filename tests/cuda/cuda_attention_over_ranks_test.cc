@@ -1,6 +1,7 @@
-// Attention of up to eight tokens over ranks that divide a sequence's entries, in one launch: the bits of the ops one by one, token by token,
-// whatever of them each rank has joined. Here ranks are streams of one device, which see each other's mailboxes as they are. As many tokens
-// as a model's step has, and more ranks, are one rank's whose exchanges come back to it: those of several would not fit on one device.
+// Attention of up to eight tokens over ranks that divide a sequence's entries, in one launch. It has the bits
+// of the ops one by one, token by token, whatever of them each rank has fused. Here ranks are streams of one
+// device, which see each other's mailboxes as they are. A loopback rank, whose exchanges come back to it,
+// tests more ranks and as many tokens as a model's step has. Several such ranks would not fit on one device.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -59,7 +60,7 @@ struct Case {
   }
 };
 
-// Where a rank stands: which entries it has, whether it has the window, and which queries are its own.
+// Part of a rank: which entries it has, whether it has the window, and which queries are its own.
 struct Place {
   EntryShard shard;
   bool window;
@@ -177,14 +178,15 @@ DeviceTensor Frequencies(Device& device) {
   return device.Copy(DType::kF32, {kFrequencies}, Normals(kFrequencies, 4, 0.01F));
 }
 
-// What a rank gets.
+// Output of a rank.
 struct Output {
   std::vector<std::byte> parts;  // [ranks, tokens, own heads, dim + 2], f32
   std::vector<std::byte> o;      // [tokens, own heads, dim], bf16
   friend bool operator==(const Output&, const Output&) = default;
 };
 
-// The same by the ops one by one, a token at a time, on a device of its own: what each of `places` gets whose neighbours the others are.
+// The same by the ops one by one, a token at a time, on a device of its own. It gives the output of each of
+// `places`, whose neighbours are the others.
 std::vector<Output> OneByOne(const Case& c, const std::vector<Place>& places) {
   Device device;
   const int64_t n = c.num_tokens();
@@ -280,7 +282,7 @@ class Rank {
   void Meet(int rank, const Rank& other) {
     links_.mailboxes[rank] = static_cast<std::byte*>(other.mailbox_.view.data);
   }
-  // What goes to another rank comes back as if from it (comm/loopback_group.h).
+  // A piece for another rank comes back as if from it (comm/loopback_group.h).
   void MeetItself() {
     for (int r = 0; r < case_.ranks; ++r) {
       links_.mailboxes[r] =

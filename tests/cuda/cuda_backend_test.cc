@@ -1,5 +1,5 @@
-// What is the CUDA backend's own: memory, faults that arrive late, tables that outgrow their places, and a model whose rows
-// do not depend on their neighbours.
+// Parts of the CUDA backend alone: memory, faults that arrive late, and tables that outgrow their memory.
+// Also a model whose rows do not depend on their neighbours.
 #include "backend/cuda/cuda_backend.h"
 
 #include <gtest/gtest.h>
@@ -80,8 +80,8 @@ TEST(CudaMemory, IsZeroedAlignedAndCopies) {
   EXPECT_EQ(back, bytes);
 }
 
-// Into memory that the device writes to itself and into any other, at both ends of what a kernel writes and what TMA
-// brings, and from and to places that are no multiple of anything.
+// Copies into memory that the device writes to itself and into any other. They lie at both ends of the sizes
+// for kernels and for TMA, and have addresses that are no multiple of anything.
 TEST(CudaMemory, CopiesToTheHostAreWhole) {
   const ops::Backend backend = Make();
   Memory& memory = backend.context->memory();
@@ -108,7 +108,7 @@ TEST(CudaMemory, CopiesToTheHostAreWhole) {
       }
     }
   }
-  // What is copied from such memory has been read at return.
+  // A source in such memory has been read at return.
   std::memcpy(pinned->data(), want.data(), kMost);
   ASSERT_TRUE(memory.CopyFromHost(device->data(), pinned->data(), kMost, nullptr).ok());
   std::memset(pinned->data(), 0, kMost);
@@ -322,8 +322,8 @@ TEST(CudaFaults, ListsOfEntriesAreChecked) {
   EXPECT_FALSE(attend({0}, 2).ok());  // No entry is complete at position 2.
 }
 
-// More runs than travel in a kernel's argument, often enough that the staging memory is used again while copies are under
-// way, and then more than it held.
+// More runs than travel in a kernel's argument, often enough that the staging memory is used again while
+// copies are in flight. Then more runs than it held.
 TEST(CudaStaging, ManyTablesInFlightKeepTheirContents) {
   const ops::Backend backend = Make();
   ops::OpContext& context = *backend.context;
@@ -419,8 +419,8 @@ TEST(CudaModel, ASequenceAloneIsTheSameInABatchAndInAnyChunks) {
   EXPECT_EQ(std::memcmp(together_next.data(), alone_next.data(), alone_next.size() * sizeof(float)), 0);
 }
 
-// Decode steps of one and of several sequences, over page and entry borders: run as graphs and as plain launches, with
-// kernels that start early and without, the bits are the same; and most steps do run as graphs.
+// Decode steps of one and of several sequences, over page and entry borders. The bits are the same as graphs
+// and as plain launches, with kernels that start early and without. Most steps do run as graphs.
 TEST(CudaModel, GraphsReplayWhatLaunchesDo) {
   const auto run = [](const ops::Backend& backend) {
     const auto model = LoadTiny(backend);

@@ -1,5 +1,5 @@
-// What the backend tells of its choices, on the null runtime: a line in the log where a release-sized op has no fast kernel, and what
-// `dsv4 bench --explain` prints.
+// Report of the backend on its choices, on the null runtime. It is a line in the log where a release-sized op
+// has no fast kernel, and the text of `dsv4 bench --explain`.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,6 +1,6 @@
-// As cuda_many_tokens_test.cc, of the indexer's decode steps: scores of a token or a few of many sequences over packed keys
-// (indexer_decode.cu) have the bits of those over the same keys in bf16. Candidates of a rank that has half of the entries name every score
-// there; choices are made of them.
+// As cuda_many_tokens_test.cc, for the indexer's decode steps. Scores of a token or a few of many sequences
+// over packed keys (indexer_decode.cu) have the bits of those over the same keys in bf16. Candidates of a
+// rank that has half of the entries name every score there. Choices are made of them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct Case {
   int64_t rows_per_page;
   std::vector<int64_t> first_positions;
   std::vector<int64_t> lengths;
-  // What scales may be: those of numbers near 1, or anything.
+  // Scales of a case: those of numbers near 1, or anything.
   bool any_scale = false;
   // Pages of packed keys begin so far behind 16 bytes.
   int64_t shift = 0;
@@ -65,7 +65,7 @@ class Keys {
     const int64_t row_bytes = packed ? kRowBytes : kWidth * 2;
     const int64_t shift = packed ? c.shift : 0;
     const int64_t num_pages = (num_rows_ + rows_per_page_ - 1) / rows_per_page_;
-    // What lies behind the last key is NaN.
+    // Memory behind the last key is NaN.
     Bytes all(static_cast<size_t>(num_pages * rows_per_page_ * row_bytes + shift), std::byte{0xFF});
     std::vector<float> values(kWidth);
     const auto place = [&](int64_t row) {

@@ -24,7 +24,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Of so many numbers that threads share them.
+// Tensors of so many numbers that threads share them.
 struct Stored {
   std::vector<uint8_t> data;
   std::vector<uint8_t> scale;
@@ -184,7 +184,7 @@ TEST(ExpertCache, SlotsThatThereIsNoMemoryForLeaveAsManyAsThereWere) {
   EXPECT_TRUE(step()) << "experts are read from where they stay";
 }
 
-// What --experts auto does where it loads a model again with another split.
+// Loading a model again with another split, as --experts auto does.
 TEST(ExpertCache, AModelThatIsForgottenLeavesNothingPinnedAndTheNextOneCountsAnew) {
   const ops::Backend host = Take(backend::MakeCpuBackend({.num_threads = 1}));
   const ops::Backend backend = Take(backend::MakeCudaBackend({.host = host}));
@@ -259,7 +259,7 @@ std::vector<int64_t> BroughtByPasses(const ops::Backend& backend, const model::E
   return brought;
 }
 
-// Of 7 layers with 16 experts each. Kernels do nothing: where the host asks the cache, it is empty.
+// A model of 7 layers with 16 experts each. Kernels do nothing: where the host asks the cache, it is empty.
 TEST(ExpertCache, LongPassesBringALayersExpertsWithTheDmaEngine) {
   const ops::Backend backend = Take(backend::MakeCudaBackend({}));
   const std::vector<int64_t> few = BroughtByPasses(backend, {.cached = 16, .slots = 40}, {64, 64, 15, 1, 64});
@@ -275,8 +275,8 @@ TEST(ExpertCache, LongPassesBringALayersExpertsWithTheDmaEngine) {
   EXPECT_EQ(BroughtByPasses(roomy, {.cached = 16, .slots = 112}, {64})[0], 0);
 }
 
-// What a pass takes on a device whose streams do what was asked, each in its own order: a launch one unit of time, a copy as many
-// as it has bytes for.
+// Time of a pass on a device whose streams do their work in order. A launch takes one unit of time, a copy as
+// many as it has bytes for.
 struct Took {
   double all = 0;
   double launches = 0;  // By themselves,
@@ -317,8 +317,8 @@ Took TimeOf(std::span<const null_runtime::StreamCall> calls, double bytes_of_uni
   return took;
 }
 
-// Whatever the room is: copies of a layer go on while the one in front of it is computed, in every layer, and the host waits for nothing but
-// the end. Copies take a third longer than the launches here.
+// With any room, copies of every layer go on while the one in front of it is computed. The host waits for
+// nothing but the end. Copies take a third longer than the launches here.
 TEST(ExpertCache, TheDmaEngineIsBusyWhileLongPassesAreComputed) {
   for (const int64_t slots : {40, 56, 72, 96}) {
     const ops::Backend backend = Take(backend::MakeCudaBackend({.graphs = false}));

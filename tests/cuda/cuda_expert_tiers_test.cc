@@ -1,5 +1,5 @@
-// Experts that are not in the device's memory: a model gives the logits that it gives with all of them there, within the bound of two
-// backends, and the same bits again.
+// Experts that are not in the device's memory. A model gives the logits that it gives with all of them there,
+// within the bound of two backends. It gives the same bits again.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -76,7 +76,7 @@ std::vector<float> LogitsOf(const ops::Backend& backend, const model::ExpertSpli
   return LogitsOf(*LoadTiny(backend, split, order));
 }
 
-// Of random numbers, with NVFP4 experts, whose codes change places on their way to the device.
+// A model of random numbers, with NVFP4 experts, whose codes are reordered on their way to the device.
 std::unique_ptr<model::Model> LoadNvFp4(const ops::Backend& backend, const model::ExpertSplit& split) {
   model::SyntheticOptions synthetic = *model::ParseSyntheticName("synthetic:mini,nvfp4-experts");
   synthetic.num_layers = 3;
@@ -112,7 +112,7 @@ int64_t NumExperts() {
   return config->n_routed_experts;
 }
 
-// Of the experts of each layer: another one in each.
+// An expert of each layer, another one in each.
 std::vector<std::vector<int32_t>> AnotherOrder(int64_t num_experts) {
   std::vector<std::vector<int32_t>> order;
   const size_t num_layers = model::LoadModelConfig("models/tiny")->layers.size();
@@ -149,8 +149,8 @@ TEST(CudaExpertTiers, AnyOrderOfExperts) {
   EXPECT_GT(Cosine(LogitsOf(Make(2), {num_experts / 2, num_experts - num_experts / 2}, order), want), 0.9999);
 }
 
-// Steps go through the cache with room for one layer's at a time, for a part of them and for all, and twice with each, so that the second
-// time finds what the first has left.
+// Steps go through the cache with room for one layer's experts, for a part of them and for all. They go twice
+// with each, so that the second time finds the experts of the first.
 TEST(CudaExpertTiers, CachedExpertsGiveTheBitsOfResidentOnes) {
   const int64_t num_experts = NumExperts();
   const std::vector<float> want = LogitsOf(Make(2), {});
@@ -202,7 +202,7 @@ TEST(CudaExpertTiers, CachedExpertsOfNvFp4GiveTheBitsOfResidentOnes) {
   }
 }
 
-// What one has left in the cache is none of the other's.
+// One model's experts in the cache are none of the other's.
 TEST(CudaExpertTiers, ModelsThatFollowEachOtherOnABackend) {
   const int64_t num_experts = NumExperts();
   const std::vector<float> want = LogitsOf(Make(2), {});
@@ -326,7 +326,8 @@ TEST(CudaExpertTiers, StreamedPassesLeaveWhatStepsBetweenThemBrought) {
   };
   for (int round = 0; round < 4; ++round) {
     EXPECT_GT(misses_of(100), 0) << "all experts of the model, room for five layers of seven";
-    // Of the same token, which chooses the same experts: those of two layers at most come the first time.
+    // Steps of the same token, which chooses the same experts: those of two layers at most come the first
+    // time.
     const int64_t misses = misses_of(1);
     EXPECT_EQ(misses, round == 0 ? misses : 0) << round;
     EXPECT_EQ(misses_of(1), 0);
@@ -390,7 +391,7 @@ TEST(CudaExpertTiers, WithoutABackendOfTheHostItIsRefused) {
   EXPECT_THAT(loaded.error().message(), ::testing::HasSubstr("CudaOptions::host"));
 }
 
-// What a model writes behind a prompt, most likely token first.
+// Text of a model behind a prompt, most likely token first.
 std::vector<int32_t> TextOf(model::Model& model, size_t num_tokens, std::vector<int32_t> tokens) {
   auto state = model.NewSequence();
   DSV4_CHECK(state.has_value());

@@ -138,8 +138,9 @@ double LargestErrorOfAToken(const std::vector<float>& got, const std::vector<flo
   return largest;
 }
 
-// Gate and up are off by 1.3e-4, so one in some hundred hidden values is rounded to its neighbour in bf16 or FP8: 1.4e-3 of the result, 5e-3
-// of the worst token's (an emulation of the unit's steps in NumPy, of 512 columns and 384 hidden ones; of fewer hidden ones a token has more).
+// Gate and up are off by 1.3e-4, so one in a few hundred hidden values is rounded to its neighbour in bf16 or
+// FP8. That is 1.4e-3 of the result, 5e-3 of the worst token's. The figures are an emulation of the unit's
+// steps in NumPy, for 512 columns and 384 hidden ones. With fewer hidden ones a token has more.
 constexpr double kBound = 5e-3;
 constexpr double kTokenBound = 3e-2;
 
@@ -163,7 +164,8 @@ TEST(CudaFp8Experts, AreNearTheReferenceAndTheSameInAnyCut) {
     EXPECT_EQ(backend::CountersOf(fp8.device.backend()).inexact_experts, 0);
     ExpectTheSameInAnyCut(fp8.device, fp8.y(), what, [&](const Cut& cut) { return fp8.Run(cut); });
 
-    // What the bound tells apart: the scales of one column of blocks of the expert that most tokens choose.
+    // Difference that the bound tells: the scales of one column of blocks of the expert that most tokens
+    // choose.
     QuantizedMatrix& down = problem.host[3 * 2 + 1].matrix;
     for (int64_t row = 0; row < dim; ++row)
       ++down.scale[static_cast<size_t>(row * (width / kMxFp4Block) + 1)];
@@ -181,14 +183,14 @@ TEST(CudaFp8Experts, OfManyTokensAreTheSameAsOfAll) {
   const std::vector<float> of_many = many.RunAll();
   EXPECT_EQ(of_many == all.RunAll(), true);
   EXPECT_EQ(of_many == off.RunAll(), false);
-  // Of few tokens: those of the mode that is off.
+  // Counts of few tokens: those of the mode that is off.
   ASSERT_TRUE(many.Run({0, 60}).ok());
   ASSERT_TRUE(off.Run({0, 60}).ok());
   EXPECT_EQ(many.device.Bytes(Rows(many.y(), {0, 60})) == off.device.Bytes(Rows(off.y(), {0, 60})), true);
 }
 
-// Gives every row of gate and up one block in four that is 2^span times the others, which the odd tokens' activations do not meet: what they
-// give comes from e4m3's smallest numbers alone.
+// Gives every row of gate and up one block in four that is 2^span times the others. The odd tokens'
+// activations do not meet it: their results come from e4m3's smallest numbers alone.
 void SpreadScales(Problem& problem, int span) {
   for (size_t i = 0; i < problem.host.size(); ++i) {
     if (i % 3 == 1) continue;

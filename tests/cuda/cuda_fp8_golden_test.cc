@@ -9,9 +9,10 @@
 namespace dsv4::testing {
 namespace {
 
-// Each product in FP8 carries the 1e-4 of its roundings on, so models of three layers have wider bounds than those of one and two:
-// seen on an H100, in FP8 and in fp32: fp8_mxfp4 a median of 0.99984 and 0.99995, a 5th percentile of 0.99964 and 0.99985; dspark 0.99987 and
-// 0.99999, 0.99966 and 0.99993. Elsewhere the bounds of README.md hold.
+// Each product in FP8 carries the 1e-4 of its roundings on, so models of three layers have wider bounds than
+// those of one and two. Seen on an H100, in FP8 and in fp32: fp8_mxfp4 a median of 0.99984 and 0.99995, a 5th
+// percentile of 0.99964 and 0.99985. For dspark they are 0.99987 and 0.99999, 0.99966 and 0.99993. Elsewhere
+// the bounds of README.md hold.
 constexpr CosineBound kThreeLayersBound = {.min = -1, .median = 0.9998, .p5 = 0.9995};
 
 CosineBound BoundOf(const std::string& golden) {
@@ -42,7 +43,7 @@ TEST_P(Fp8Goldens, ReleasePrefillAndDecode) {
   }
 }
 
-// What the wider bounds still tell apart: logits without the release's rounding points.
+// Differences that the wider bounds still tell: logits without the release's rounding points.
 TEST(Fp8GoldenBounds, TellRoundingPointsLeftOut) {
   const std::string golden = "fp8_mxfp4";
   const int64_t vocab_size = LoadParts(golden, model::Numerics::kRelease).config.vocab_size;

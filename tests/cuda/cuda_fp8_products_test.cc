@@ -81,7 +81,8 @@ void ExpectExactLinear(int64_t rows, int64_t cols, int64_t num_tokens, DType sca
 }
 
 TEST(CudaFp8Products, LinearIsExactWhereTheUnitIs) {
-  // One column block and many; rows that leave a tile in part empty, or are stored one by one; a few tokens and more than a tile.
+  // One column block and many. Rows that leave a tile in part empty, or are stored one by one. A few tokens
+  // and more than a tile.
   for (const DType scale_dtype : {DType::kF8E8M0, DType::kF32}) {
     ExpectExactLinear(128, 128, 64, scale_dtype, DType::kBF16);
     ExpectExactLinear(384, 1152, 331, scale_dtype, DType::kBF16);
@@ -110,9 +111,10 @@ double RelativeError(const std::vector<float>& got, const std::vector<float>& wa
   return std::isfinite(error) && norm > 0.0 ? std::sqrt(error / norm) : HUGE_VAL;
 }
 
-// What the mode promises of random numbers (docs/cuda/numerics.md): products are cut off 13 bits below the largest of a step.
-// Of normal numbers that is 1.3e-4 of the result; where all products have one sign, the cuts have too, 6.2e-4. Sums of 4096 such products
-// without totals in fp32 would be off by 7e-2, of normal numbers by 1.3e-3.
+// Promise of the mode for random numbers (docs/cuda/numerics.md): products are cut off 13 bits below the
+// largest of a step. Of normal numbers that is 1.3e-4 of the result; where all products have one sign, the
+// cuts have too, 6.2e-4. Sums of 4096 such products without totals in fp32 would be off by 7e-2, of normal
+// numbers by 1.3e-3.
 constexpr double kNormal = 5e-4;
 constexpr double kOneSign = 2e-3;
 
@@ -154,7 +156,7 @@ void ExpectNearReference(int64_t rows, int64_t cols, bool one_sign) {
   EXPECT_LT(error, bound) << what;
   std::cout << "  " << what << ": off by " << error << "\n";
 
-  // What the bound tells apart: the scale of one block of weights, and one group's.
+  // Differences that the bound tells: the scale of one block of weights, and one group's.
   matrix.scale.back() += 1;
   EXPECT_GT(RelativeError(got, reference()), 4 * bound) << what << ": one block's scale is twice what it is";
   matrix.scale.back() -= 1;

@@ -1,5 +1,5 @@
-// Hyper-connections, what stands in front of them and the norm behind: one launch for few tokens, two for some tens, with the results of each
-// op alone.
+// Hyper-connections, the ops in front of them and the norm behind. They are one launch for few tokens and two
+// for more, with the results of each op alone.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -47,11 +47,12 @@ TEST(CudaFused, CombineAndHcPost) {
   }
 }
 
-// What moe_combine, if it is there, adds to the routed experts' sum.
+// Tensor that moe_combine, if it is there, adds to the routed experts' sum.
 enum class Combining { kNone, kShared, kNothing };
 
-// What stands between two sub-layers of a few tokens, or of some tens, the next one's first linear included: bits of the ops one by one,
-// and of the kernels for more tokens. Of a few it is one launch, of more two, and those of the linear.
+// Ops between two sub-layers of a few tokens, or of up to 256, the next one's first linear included. They
+// have the bits of the ops one by one, and of the kernels for more tokens. For a few tokens it is one launch,
+// for more two, and those of the linear.
 void ExpectHyperConnectionsTogether(int64_t dim, Combining combining, bool post_in_place,
                                     std::span<const int64_t> token_counts) {
   constexpr int64_t kMult = 4;
@@ -190,8 +191,8 @@ TEST(CudaFused, HyperConnectionsTheirNormAndALinear) {
 
 TEST(CudaFused, HyperConnectionsOfSomeTensOfTokens) {
   constexpr int64_t kTens[] = {9, 32, 33, 64};
-  // Groups of eight that are full or not, that have a block each or share some; widths of four parts and of sixteen, of an even number of
-  // runs and of an odd one.
+  // Groups of eight that are full or not, that have a block each or share some. Widths have four parts and
+  // sixteen, an even number of runs and an odd one.
   constexpr int64_t kMore[] = {12, 64, 150, 256};
   for (const int64_t dim : {int64_t{128}, int64_t{256}, int64_t{1024}, int64_t{1536}, int64_t{7168}}) {
     ExpectHyperConnectionsTogether(dim, Combining::kNone, false, kMore);

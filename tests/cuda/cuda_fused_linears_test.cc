@@ -1,5 +1,5 @@
-// A grouped linear and a linear of what it gives are one launch, in which all blocks meet (gemv_pair.h): the results are those of each
-// alone.
+// A grouped linear and a linear of its result are one launch, in which all blocks meet (gemv_pair.h). The
+// results are those of each alone.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -15,12 +15,12 @@ TEST(CudaFusedLinears, GroupsAndALinearOfWhatTheyGive) {
   struct GroupedShape {
     int64_t groups;
     int64_t cols;
-    int64_t rows;  // Of a group.
+    int64_t rows;  // Rows of a group.
     int64_t dim;
     int64_t tokens;
   };
-  // One GPU's and a part of the release's shape; fewer tiles than SMs; several tokens, also more than leave room for four stages of weights,
-  // of which the linear alone is split-K's.
+  // One GPU's and a part of the release's shape, and fewer tiles than SMs. Several tokens, also more than
+  // leave room for four stages of weights, whose linear alone is split-K's.
   for (const auto& [groups, cols, rows, dim, tokens] :
        {GroupedShape{8, 4096, 1024, 4096, 1}, GroupedShape{4, 4096, 1024, 4096, 1},
         GroupedShape{3, 256, 128, 384, 1}, GroupedShape{2, 512, 256, 1024, 8},

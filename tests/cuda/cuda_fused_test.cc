@@ -336,50 +336,57 @@ TEST(CudaFused, RoutedExpertsAndALinear) {
   constexpr int64_t kTopK = 6;
   constexpr int64_t kExperts = 12;
   constexpr int64_t kDifferent = 4;
-  struct ExpertShape {
-    int64_t dim;
-    int64_t width;
-    int64_t cols;  // Of the linear.
+  struct Rows {
+    int64_t cols;  // Columns of the linear.
     int64_t tokens;
   };
-  // More tiles than SMs, and fewer; one token, and rows of a sequence.
-  for (const auto& [dim, width, cols, tokens] :
-       {ExpertShape{4096, 2048, 2048, 1}, ExpertShape{4096, 2048, 2048, 2}, ExpertShape{4096, 2048, 2048, 6},
-        ExpertShape{4096, 2048, 2048, 8}, ExpertShape{4096, 2048, 512, 3}, ExpertShape{384, 256, 1152, 1},
-        ExpertShape{384, 256, 1152, 5}}) {
-    Device device;
-    const DeviceTensor x = device.Copy(DType::kBF16, {tokens, dim}, Bf16s(Normals(tokens * dim, 1)));
-    const DeviceTensor hidden = device.Copy(DType::kBF16, {tokens, cols}, Bf16s(Normals(tokens * cols, 2)));
-    std::vector<int32_t> chosen = {7, 2, 11, 0, 2, 5};
-    while (std::ssize(chosen) < tokens * kTopK)
-      chosen.push_back((chosen[chosen.size() - kTopK] + 5) % static_cast<int32_t>(kExperts));
-    const DeviceTensor indices = device.Copy(DType::kI32, {tokens, kTopK}, chosen);
-    const DeviceTensor routing = device.Copy(DType::kF32, {tokens, kTopK}, Normals(tokens * kTopK, 3, 0.3F));
-    const DeviceTensor routed = device.New(DType::kF32, {tokens, dim});
+  struct Matrices {
+    int64_t dim;
+    int64_t width;
+    std::vector<Rows> rows;
+  };
+  // More tiles than SMs, and fewer; one token, and rows of a sequence. Matrices are made once: that takes longer than all else.
+  const std::vector<Matrices> shapes = {{4096, 2048, {{2048, 1}, {2048, 2}, {2048, 6}, {2048, 8}, {512, 3}}},
+                                        {384, 256, {{1152, 1}, {1152, 5}}}};
+  for (const Matrices& matrices : shapes) {
+    const int64_t dim = matrices.dim;
     for (const Format format : {Format::kNvFp4, Format::kMxFp4, Format::kFineMxFp4}) {
+      Device device;
       const std::vector<ops::ExpertWeights> experts =
-          RandomExperts(device, format, kExperts, dim, width, kDifferent);
-      for (const Format of_linear : {Format::kFp8, Format::kMxFp8, format}) {
-        for (const DType dtype : {DType::kBF16, DType::kF32}) {
+          RandomExperts(device, format, kExperts, dim, matrices.width, kDifferent);
+      for (const auto& [cols, tokens] : matrices.rows) {
+        const DeviceTensor x = device.Copy(DType::kBF16, {tokens, dim}, Bf16s(Normals(tokens * dim, 1)));
+        const DeviceTensor hidden =
+            device.Copy(DType::kBF16, {tokens, cols}, Bf16s(Normals(tokens * cols, 2)));
+        std::vector<int32_t> chosen = {7, 2, 11, 0, 2, 5};
+        while (std::ssize(chosen) < tokens * kTopK)
+          chosen.push_back((chosen[chosen.size() - kTopK] + 5) % static_cast<int32_t>(kExperts));
+        const DeviceTensor indices = device.Copy(DType::kI32, {tokens, kTopK}, chosen);
+        const DeviceTensor routing =
+            device.Copy(DType::kF32, {tokens, kTopK}, Normals(tokens * kTopK, 3, 0.3F));
+        const DeviceTensor routed = device.New(DType::kF32, {tokens, dim});
+        for (const Format of_linear : {Format::kFp8, Format::kMxFp8, format}) {
           const Weight weight = RandomWeight(device, of_linear, dim, cols, 80);
-          const DeviceTensor shared = device.New(dtype, {tokens, dim});
-          ExpectOneLaunch(
-              device,
-              FormatText(format) + ", " + FormatText(of_linear) + ", dim " + std::to_string(dim) +
-                  ", tokens " + std::to_string(tokens),
-              [&] {
-                return device.table().routed_experts(device.context(), {.x = x.view,
-                                                                        .indices = indices.view,
-                                                                        .weights = routing.view,
-                                                                        .experts = experts,
-                                                                        .limit = 7.0F,
-                                                                        .y = routed.view});
-              },
-              [&] {
-                return device.table().linear(device.context(),
-                                             {.x = hidden.view, .weight = &weight, .y = shared.view});
-              },
-              {&routed, &shared}, OneLaunch::kOnHopper);
+          for (const DType dtype : {DType::kBF16, DType::kF32}) {
+            const DeviceTensor shared = device.New(dtype, {tokens, dim});
+            ExpectOneLaunch(
+                device,
+                FormatText(format) + ", " + FormatText(of_linear) + ", dim " + std::to_string(dim) +
+                    ", tokens " + std::to_string(tokens),
+                [&] {
+                  return device.table().routed_experts(device.context(), {.x = x.view,
+                                                                          .indices = indices.view,
+                                                                          .weights = routing.view,
+                                                                          .experts = experts,
+                                                                          .limit = 7.0F,
+                                                                          .y = routed.view});
+                },
+                [&] {
+                  return device.table().linear(device.context(),
+                                               {.x = hidden.view, .weight = &weight, .y = shared.view});
+                },
+                {&routed, &shared}, OneLaunch::kOnHopper);
+          }
         }
       }
     }

@@ -1,5 +1,6 @@
-// Ranks that divide a sequence's entries and choose among them in one launch: the bits of the ops one by one, whatever of them each rank
-// has joined. Here ranks are streams of one device, which see each other's mailboxes as they are.
+// Ranks that divide a sequence's entries and choose among them in one launch. The bits are those of the ops
+// one by one, whatever of them each rank has fused. Here ranks are streams of one device, which see each
+// other's mailboxes as they are.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,7 +50,7 @@ std::vector<uint16_t> Numbers(const Case& c, int64_t count, uint32_t seed) {
   return Bf16s(values);
 }
 
-// Those entries of a sequence that `shard` has, on a device.
+// The entries of a sequence that `shard` has, on a device.
 class Keys {
  public:
   Keys(Device& device, const std::vector<uint16_t>& all, const EntryShard& shard) {
@@ -93,15 +94,16 @@ struct Query {
   DeviceTensor q;
   DeviceTensor weights;
 };
-// Of the first token: the last one sees all entries, those before it as many as there were then.
+// Entries of the first token: the last one sees all entries, those before it as many as there were then.
 int64_t PositionOf(const Case& c) { return c.num_entries * kRatio - (c.tokens - 1); }
 
 class Rank {
  public:
   Rank(const Case& c, const std::vector<uint16_t>& keys, int rank)
       : case_(c),
-        // Of more than two ranks, of several tokens, or where a launch in front scores, kernels do not begin early: those that wait behind
-        // others would take up the room of a rank whose first one has yet to begin (seen: an exchange that broke by its deadline).
+        // With more than two ranks, several tokens, or a launch in front that scores, kernels do not begin
+        // early. Kernels that wait behind others would take up the room of a rank whose first one has yet to
+        // begin. Seen: an exchange that broke by its deadline.
         device_({.overlap = c.ranks == 2 && c.tokens == 1 && c.num_entries <= int64_t{4096} * c.ranks}),
         shard_{rank, c.ranks},
         query_(c, device_),
@@ -155,7 +157,8 @@ class Rank {
     Must(context().queue().OnStream("test", [](cudaStream_t) { return Status(); }));
   }
 
-  // What the ops give where nothing is joined: the kernels for many tokens, of which the last are those that are asked for.
+  // Results of the ops where nothing is fused, by the kernels for many tokens. The last tokens are the ones
+  // that are asked for.
   std::vector<int64_t> CandidatesOfManyTokens() {
     constexpr int64_t kMany = backend::cuda::kMaxOverRanksTokens + 1;
     const int64_t before = kMany - case_.tokens;
@@ -181,7 +184,7 @@ class Rank {
   std::vector<int64_t> candidates() { return Read<int64_t>(device_, candidates_.view); }
   std::vector<int64_t> all() { return Read<int64_t>(device_, all_.view); }
   std::vector<int32_t> selected() { return Read<int32_t>(device_, selected_.view); }
-  // Of the last choice of a token, if it was one launch.
+  // Rows of the last choice of a token, if it was one launch.
   std::vector<int32_t> rows(int64_t token) {
     const auto view = [&](const int32_t* data, int64_t count) {
       return TensorView::Contiguous(const_cast<int32_t*>(data), DType::kI32, {count},
@@ -309,9 +312,10 @@ TEST(CudaIndexerOverRanks, ChoosesAsTheOpsOneByOne) {
         want_all.insert(want_all.end(), of_rank.begin() + token * c.top_k,
                         of_rank.begin() + (token + 1) * c.top_k);
     }
-    // All ranks alike, and each another way than its neighbours. Both halves of a mailbox are used again, by as many rounds a list as are
-    // handed over at once: where too many launches wait on the device the host waits too, and those of later ranks never come. Ops one by
-    // one are five launches a round. The third list is a graph.
+    // All ranks alike, and each another way than its neighbours. Both halves of a mailbox are used again, by
+    // as many rounds a list as are handed over at once. Where too many launches wait on the device the host
+    // waits too, and those of later ranks never come. Ops one by one are five launches a round. The third
+    // list is a graph.
     const bool one_by_one = !ranks[0]->device().runs_hopper_code();
     const uint64_t rounds_of_list =
         one_by_one && c.ranks > 4 ? 1 : (one_by_one || c.num_entries > 4096 * c.ranks ? 3 : 6);

@@ -1,4 +1,5 @@
-// What the host makes of a step where there is no device (null_runtime.cc): which of its lists of launches come again.
+// The host's part of a step where there is no device (null_runtime.cc): which of its lists of launches come
+// again.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,10 +21,10 @@
 namespace dsv4::testing {
 namespace {
 
-// A generation of 600 tokens from nothing: its lists are those of a step that completes no entry, one of ratio 4 or one of each
-// ratio, before and after there are more keys than a cluster's blocks take in one tile each; a list is replayed from the third time
-// on. The second sequence, elsewhere in memory, replays what the first has made. Of five layers, which leave no list so short that it
-// would not be replayed.
+// A generation of 600 tokens from nothing. Its lists are those of a step that completes no entry, one of
+// ratio 4 or one of each ratio. There are others once keys are more than a cluster's blocks take in one tile
+// each. A list is replayed from the third time on. The second sequence, elsewhere in memory, replays the
+// lists of the first. The model has five layers, which leave no list so short that it would not be replayed.
 TEST(CudaLaunches, AGenerationReplaysNearlyAllOfItsLists) {
   const ops::Backend backend = Take(backend::MakeCudaBackend({}));
   const auto model = MakeFlash(backend, {}, 5);
@@ -44,8 +45,9 @@ TEST(CudaLaunches, AGenerationReplaysNearlyAllOfItsLists) {
   }
 }
 
-// Steps that choose their tokens, each queued before the one in front was waited for: places in staging memory and on the host take turns,
-// so that there are twice as many lists, and of a second sequence some again, which begins with the other turn. A step is one list.
+// Steps that choose their tokens, each queued before the one in front was waited for. Halves of staging
+// memory and of the host's take turns, so that there are twice as many lists. A second sequence begins with
+// the other half and has some lists again. A step is one list.
 TEST(CudaLaunches, AGenerationThatRunsAheadReplaysNearlyAllOfItsLists) {
   const ops::Backend backend = Take(backend::MakeCudaBackend({}));
   const auto model = MakeFlash(backend);
@@ -91,8 +93,8 @@ std::vector<int64_t> LaunchesOfSteps(const ops::Backend& backend, model::Model& 
   return launches;
 }
 
-// An entry of four tokens is pooled where its row is normed, rotated and stored, beside all other rows of the layer; one of 128 tokens
-// by a launch in front, for many blocks.
+// An entry of four tokens is pooled where its row is normed, rotated and stored, beside all other rows of the
+// layer. One of 128 tokens is pooled by a launch in front, for many blocks.
 TEST(CudaLaunches, EntriesOfFewTokensNeedNoLaunch) {
   const ops::Backend backend = Take(backend::MakeCudaBackend({}));
   constexpr size_t kDepth = 116;
@@ -117,7 +119,7 @@ std::vector<int64_t> LaunchesOfRows(const ops::Backend& backend, model::Model& m
     return backend::CountersOf(backend).launches - before;
   };
   launches(kDepth);
-  launches(1);  // What is made at the first step alone.
+  launches(1);  // Launches of the first step alone.
   std::vector<int64_t> of_rows;
   for (const size_t count : num_rows) {
     launches(count);
@@ -127,7 +129,8 @@ std::vector<int64_t> LaunchesOfRows(const ops::Backend& backend, model::Model& m
 }
 const std::vector<size_t> kNumRows = {1, 2, 3, 4, 5, 6, 7, 8};
 
-// What is fused for one token is fused for the rows of a sequence that are verified together. Their logits are copied by a launch of their own.
+// Ops that are fused for one token are fused for the rows of a sequence that are verified together. Their
+// logits are copied by a launch of their own.
 TEST(CudaLaunches, RowsOfOneSequenceTakeTheLaunchesOfOneToken) {
   const ops::Backend backend = Take(backend::MakeCudaBackend({}));
   const std::vector<int64_t> launches = LaunchesOfRows(backend, *MakeFlash(backend), kNumRows);
@@ -135,8 +138,8 @@ TEST(CudaLaunches, RowsOfOneSequenceTakeTheLaunchesOfOneToken) {
     EXPECT_LE(launches[i], launches[0] + 1) << kNumRows[i] << " rows";
 }
 
-// Drafts behind a step that was waited for: the device has nothing to do, so the first of their launches go to it before the host has walked
-// through the rest.
+// Drafts behind a step that was waited for. The device has nothing to do, so the first of their launches go
+// to it before the host has walked through the rest.
 TEST(CudaLaunches, DraftsBeginBeforeTheyAreWhole) {
   for (const bool mtp : {true, false}) {
     const ops::Backend backend = Take(backend::MakeCudaBackend({}));
@@ -160,8 +163,8 @@ TEST(CudaLaunches, DraftsBeginBeforeTheyAreWhole) {
   }
 }
 
-// What a model keeps for its DSpark drafter: of each of the three layers that are tapped the streams, one mean of all, and its place in the ring.
-// None of it parts what is one launch without.
+// Rows that a model keeps for its DSpark drafter. They are the streams of each of the three tapped layers,
+// one mean of all, and its slot in the ring. None of it splits a launch.
 TEST(CudaLaunches, TapsOfFewRowsTakeFewLaunches) {
   const ops::Backend backend = Take(backend::MakeCudaBackend({}));
   const auto launches = [&](bool dspark, size_t num_rows) {
@@ -189,8 +192,8 @@ TEST(CudaLaunches, TapsOfFewRowsTakeFewLaunches) {
   EXPECT_LE(launches(true, kRows), without + 3 + 2 + 1 + 1) << "lists end elsewhere";
 }
 
-// What a draft more of the MTP block costs. Its embedding's norm and that of the streams are one launch, and what all drafts of a step add to
-// their streams by is uploaded once.
+// Cost of one more draft of the MTP block. Its embedding's norm and that of the streams are one launch, and
+// the mixing weights of all drafts of a step are uploaded once.
 TEST(CudaLaunches, ADraftOfTheBlockTakesFewLaunches) {
   const ops::Backend backend = Take(backend::MakeCudaBackend({}));
   const auto model = MakeFlash(backend, {.mtp = true});
@@ -203,7 +206,7 @@ TEST(CudaLaunches, ADraftOfTheBlockTakesFewLaunches) {
     EXPECT_TRUE(model->Draft({&drafts, 1}, {}).has_value());
     return backend::CountersOf(backend).launches - before;
   };
-  launches(2);  // What is made at the first one alone, and the slots in front.
+  launches(2);  // Launches of the first one alone, and the slots in front.
   const int64_t two = launches(2);
   EXPECT_LE(launches(4), two + 2 * 22 + 1)
       << "where a list ends, two ops that would be one launch may be two";
@@ -230,7 +233,7 @@ TEST(CudaLaunches, AGroupOfPeersIsMadeWithoutNccl) {
   ASSERT_EQ(::unsetenv("DSV4_NCCL_LIBRARY"), 0);
 }
 
-// What all ranks hear of a group of peers that cannot be.
+// Error that all ranks get for a group of peers that cannot be.
 std::string WhyNoPeers(int num_ranks, int num_devices) {
   std::string why;
   comm::testing::RunRanks(num_ranks, [&](comm::Communicator& hosts) {
@@ -253,9 +256,9 @@ TEST(CudaLaunches, PeersAreUpToEightOnDevicesOfTheirOwn) {
   ASSERT_EQ(::unsetenv("DSV4_CUDA_SHARE_DEVICES"), 0);
 }
 
-// Of four ranks that divide everything each launches for a token what one rank does, and one kernel more, for the logits: sums,
-// attention over ranks and their choice of entries are part of the kernels around them. One rank has one more where it lists the entries that
-// a token sees, all of them.
+// Each of four ranks that divide everything launches the kernels of one rank for a token, and one more for
+// the logits. Sums, attention over ranks and their choice of entries are part of the kernels around them. One
+// rank has one more where it lists the entries that a token sees, all of them.
 void ExpectTheLaunchesOfOneRank(size_t depth) {
   std::vector<int64_t> alone;
   {
@@ -290,14 +293,15 @@ int64_t LaunchesOfSequences(size_t num_sequences, int num_layers) {
   const int32_t token = 1;
   std::vector<model::SequenceChunk> chunks;
   for (kv::SequenceState& sequence : sequences) chunks.push_back({.state = &sequence, .tokens = {&token, 1}});
-  EXPECT_TRUE(model->Step(chunks).has_value());  // What is made at the first step alone.
+  EXPECT_TRUE(model->Step(chunks).has_value());  // Launches of the first step alone.
   const int64_t before = backend::CountersOf(backend).launches;
   EXPECT_TRUE(model->Step(chunks).has_value());
   return backend::CountersOf(backend).launches - before;
 }
 
-// Of some tens of tokens two launches stand between two sub-layers: moe_combine, hc_post and hc_pre's products; its mix, the norm, and post
-// and comb unless the linear behind takes them over. Attention is one.
+// For 9 to 256 tokens two launches stand between two sub-layers. The first is moe_combine, hc_post and
+// hc_pre's products. The second is its mix, the norm, and post and comb unless the linear behind takes them
+// over. Attention is one.
 TEST(CudaLaunches, SomeTensOfSequencesTakeTwoLaunchesBetweenSubLayers) {
   for (const size_t num_sequences : {9, 32, 64}) {
     const int64_t of_a_layer = LaunchesOfSequences(num_sequences, 2) - LaunchesOfSequences(num_sequences, 1);
@@ -338,7 +342,7 @@ int64_t ListsOfAStep(const char* placement, const model::ModelOptions& options, 
     std::vector<model::SequenceChunk> chunks;
     for (kv::SequenceState& sequence : sequences)
       chunks.push_back({.state = &sequence, .tokens = {&token, 1}});
-    EXPECT_TRUE(model.Step(chunks).has_value());  // What is made at the first step alone.
+    EXPECT_TRUE(model.Step(chunks).has_value());  // Launches of the first step alone.
     const int64_t before = backend::CountersOf(backend).lists;
     EXPECT_TRUE(model.Step(chunks).has_value());
     lists = backend::CountersOf(backend).lists - before;
@@ -346,8 +350,8 @@ int64_t ListsOfAStep(const char* placement, const model::ModelOptions& options, 
   return lists;
 }
 
-// Experts by id: where terms are gathered, lists grow as they do where nobody waits, to 8 launches, 16, 32 and so on; where the host lists
-// terms, or copies on the device, there are more for every layer.
+// Experts by id. Where terms are gathered, lists grow as they do without a wait, to 8 launches, 16, 32 and so
+// on. Where the host lists terms, or copies on the device, there are more for every layer.
 TEST(CudaLaunches, GatheredTermsNeedNoWaitInALayer) {
   constexpr int64_t kLayers = 4;
   constexpr size_t kSequences = 3;
@@ -384,7 +388,7 @@ TEST(CudaLaunches, APassWithoutLogitsIsHandedOverBeforeTheNext) {
                       EXPECT_TRUE(model.Step({&chunk, 1}, observer).has_value());
                       return backend::CountersOf(backend).launches - before;
                     };
-                    // What is made at the first step alone waits, and lists end elsewhere.
+                    // The first step waits for its own launches, and lists end elsewhere.
                     step(kPass, model::LogitsRows::kNone, nullptr);
                     const int64_t of_a_pass = step(kPass, model::LogitsRows::kNone, nullptr);
                     LaunchesAtPasses passes(backend);

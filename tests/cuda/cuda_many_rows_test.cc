@@ -1,5 +1,5 @@
-// As cuda_many_tokens_test.cc, of the ops that turn rows into rows and of those element by element: from 257 tokens on, or a million
-// elements, they have kernels of their own.
+// As cuda_many_tokens_test.cc, for the ops that turn rows into rows and for those element by element. From
+// 257 tokens on, or a million elements, they have kernels of their own.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ const std::vector<Cut> kFew = {{0, 1}, {1, 9}, {9, 60}, {60, 316}, {316, kTokens
 constexpr uint16_t kInfinity = 0x7F80;
 constexpr uint16_t kNaN = 0x7FC1;
 
-// What is large, small, or both: their squares' sum is none, or is off by what there is of it.
+// Rows of large numbers, small ones, or both: their squares' sum is not finite, or is off by its whole size.
 std::vector<uint16_t> RowsOfAllSizes(int64_t num_rows, int64_t width) {
   std::vector<uint16_t> values = Bf16s(Normals(num_rows * width, 1));
   const auto row = [&](int64_t i) { return values.begin() + static_cast<ptrdiff_t>(i * width); };
@@ -38,7 +38,7 @@ std::vector<uint16_t> RowsOfAllSizes(int64_t num_rows, int64_t width) {
     row(104)[i] = static_cast<uint16_t>(0x7F7F - i % 512);
   }
   row(105)[3] = 0x7F7F;
-  row(106)[width - 1] = 0xDF80;  // Whose square is 2^128.
+  row(106)[width - 1] = 0xDF80;  // A number whose square is 2^128.
   return values;
 }
 
@@ -90,7 +90,7 @@ TEST(CudaManyRows, WhatIsNoNumberStaysInItsRow) {
   }
 }
 
-// What stores window rows: norm, rotation, rounding, and rows that go to one place, to two, or to none.
+// Ops that store window rows: norm, rotation, rounding, and rows that go to one run, to two, or to none.
 TEST(CudaManyRows, WindowRowsAreTheBitsOfFewTokensAndOneLaunch) {
   Device device;
   constexpr int64_t kWidth = 512;
@@ -143,8 +143,9 @@ TEST(CudaManyRows, WindowRowsAreTheBitsOfFewTokensAndOneLaunch) {
   }
 }
 
-// Rows of a window and keys of the indexer that are rounded and stored packed, few and many: the bytes are those that PackRow makes of what the
-// launch leaves. Among them: groups of zeros, tiny ones, those whose largest value fits half the scale when it is rounded, and NaNs.
+// Rows of a window and keys of the indexer that are rounded and stored packed, few and many. The bytes are
+// those that PackRow makes of the launch's rows. Among them: groups of zeros, tiny ones, those whose largest
+// value fits half the scale when it is rounded, and NaNs.
 TEST(CudaManyRows, WhatIsStoredPackedIsWhatPackRowMakesOfIt) {
   Device device;
   constexpr int64_t kFrequencies = 32;

@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kDim = 512;
 constexpr int64_t kWindow = 128;
 
-// What attention has of so many heads beside entries.
+// Operands of attention with so many heads, entries apart.
 struct Heads {
   Heads(Device& device, int64_t num_tokens, int64_t heads, uint32_t seed)
       : q(device.Copy(DType::kBF16, {num_tokens, heads, kDim},
@@ -115,8 +115,9 @@ TEST(CudaManyTokens, AttentionOverVeryManyTilesGivesTheBitsOfFewTokens) {
   ExpectAttentionTheSame(200, {8}, {64}, 16500);
 }
 
-// Attention of a token each of sequences that have seen up to `most` tokens, in steps of so many sequences as clusters have eight blocks,
-// four, two and one for; with lists of top_k entries, or of all where that is 0. All have their keys in the same memory, elsewhere.
+// Attention of a token each of sequences that have seen up to `most` tokens. Steps have as many sequences as
+// give clusters of eight blocks, four, two and one. Lists have top_k entries, or all where that is 0. All
+// have their keys in the same memory, elsewhere.
 void ExpectDecodeTheSame(int64_t top_k, const std::vector<int64_t>& ratios,
                          const std::vector<int64_t>& all_heads, int64_t most) {
   Device device;

@@ -17,7 +17,7 @@
 namespace dsv4::testing {
 namespace {
 
-constexpr float kLimit = 7.0F;  // Of SwiGLU.
+constexpr float kLimit = 7.0F;  // Limit of SwiGLU.
 
 Status RunExperts(Device& device, const Cut& cut, const DeviceTensor& x, const DeviceTensor& indices,
                   const DeviceTensor& routing, const std::vector<ops::ExpertWeights>& experts,
@@ -86,8 +86,8 @@ TEST(CudaManyTokens, RoutedExpertsOfManyTilesABlockGiveTheBitsOfOneToken) {
   }
 }
 
-// Experts divided into three parts, of numbers of tokens that take every kernel of experts: the sums of terms are the bits of all
-// experts at once. Terms of other parts stay as they were.
+// Experts divided into three parts, for numbers of tokens that take every kernel of experts. The sums of
+// terms are the bits of all experts at once. Terms of other parts stay as they were.
 TEST(CudaManyTokens, TermsOfPartsOfExpertsSumToTheBitsOfAll) {
   Device device;
   constexpr int64_t kTopK = 6;
@@ -148,7 +148,8 @@ TEST(CudaManyTokens, TermsOfPartsOfExpertsSumToTheBitsOfAll) {
   }
 }
 
-// So many tokens an expert that tiles of experts have up to 128 of them; cuts have too few an expert for the kernel with such tiles.
+// So many tokens an expert that tiles of experts have up to 128 of them. Cuts have too few an expert for the
+// kernel with such tiles.
 TEST(CudaManyTokens, ExpertsOfSomeHundredTokensGiveTheBitsOfFewTokens) {
   Device device;
   constexpr int64_t kTokens = 840;
@@ -186,8 +187,9 @@ TEST(CudaManyTokens, ExpertsOfSomeHundredTokensGiveTheBitsOfFewTokens) {
   }
 }
 
-// The same with tiles of each size that the kernel knows, one more and one less than it takes, and of columns fewer than are asked for ahead
-// or as many as leave the last turn one or two stages; fewer tiles than there are SMs, and more.
+// The same with tiles of each size that the kernel knows, and one more and one less than it takes. Columns
+// are fewer than are asked for ahead, or leave the last turn one or two stages. Tiles are fewer than SMs, and
+// more.
 TEST(CudaManyTokens, ExpertsOfEachSizeOfTileGiveTheBitsOfFewTokens) {
   Device device;
   constexpr int64_t kCounts[] = {1,   20,  33,  64,  65,  80,  81,  88,  89,  96,  97,  104,
@@ -212,7 +214,7 @@ TEST(CudaManyTokens, ExpertsOfEachSizeOfTileGiveTheBitsOfFewTokens) {
     const DeviceTensor y = device.New(DType::kF32, {tokens, dim});
     for (const Format format : {Format::kMxFp4, Format::kNvFp4, Format::kNvFp4Divides, Format::kFineMxFp4}) {
       std::vector<ops::ExpertWeights> experts = RandomExperts(device, format, kExperts, dim, width, 5);
-      // What a matrix of zeros has: the largest number that fp4 and its scales give, over the largest weight.
+      // Scale of a matrix of zeros: the largest number that fp4 and its scales give, over the largest weight.
       if (format == Format::kNvFp4Divides)
         experts[3].w2.global_scale = std::numeric_limits<float>::infinity();
       ExpectTheSameInCuts(
@@ -242,8 +244,9 @@ TEST(CudaManyTokens, ManyExpertsOfSomeTensOfTokensGiveTheBitsOfFewTokens) {
     int64_t dim;
     int64_t width;
   };
-  // Tiles of four tokens and of two; rows that leave the last block with fewer. The last three: gate and up, then down, whose rows are too
-  // long to come whole; down one row tile at a time, whose scales are spread (RunKernel).
+  // Tiles of four tokens and of two; rows that leave the last block with fewer. In the last three rows are
+  // too long to come whole, first of gate and up, then of down. Then down goes one row tile at a time, with
+  // spread scales (RunKernel).
   for (const auto& [dim, width] : {ExpertShape{1024, 768}, ExpertShape{5120, 256}, ExpertShape{384, 2176},
                                    ExpertShape{6144, 256}, ExpertShape{256, 6144}, ExpertShape{256, 3328}}) {
     const DeviceTensor x = device.Copy(DType::kBF16, {kTokens, dim}, Bf16s(Normals(kTokens * dim, 11)));

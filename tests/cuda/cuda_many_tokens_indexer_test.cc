@@ -63,7 +63,7 @@ class Keys {
 struct Numbers {
   std::vector<uint16_t> q;
   std::vector<uint16_t> weights;
-  std::vector<std::vector<uint16_t>> keys;  // Of each sequence, as many as the last token sees.
+  std::vector<std::vector<uint16_t>> keys;  // Keys of each sequence, as many as the last token sees.
 };
 
 int64_t NumKeys(const Case& c, size_t sequence) {
@@ -84,8 +84,9 @@ Numbers Plain(const Case& c, bool tied) {
   return numbers;
 }
 
-// Queries of 64 heads that look at one column each, so that a key is the list of its terms but for the weights: terms that cancel, that
-// decide between two neighbours from far below, that are too large or too small for fp32, and such as are no numbers.
+// Queries of 64 heads that look at one column each, so that a key is the list of its terms but for the
+// weights. Some terms cancel, some decide between two neighbours from far below. Some are too large or too
+// small for fp32, and some are no numbers.
 Numbers InDoubt(const Case& c) {
   std::mt19937 random(7);
   const auto draw = [&](int limit) { return static_cast<int>(random() % static_cast<uint32_t>(limit)); };
@@ -157,7 +158,7 @@ Numbers InDoubt(const Case& c) {
   return numbers;
 }
 
-// What the tokens of a cut are of each sequence.
+// Tokens of each sequence in a cut.
 std::vector<ops::IndexerSequence> Sequences(const Case& c, const std::vector<Keys>& keys, const Cut& cut) {
   std::vector<ops::IndexerSequence> sequences;
   int64_t begin = 0;

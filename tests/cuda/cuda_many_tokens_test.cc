@@ -181,7 +181,7 @@ TEST(CudaFewTokens, LinearsOfTheSameActivationsAreOneLaunchAndDoNotMeet) {
        {Format::kMxFp4, 2048, DType::kF32},
        {Format::kMxFp4, 16, DType::kBF16}},
       {{Format::kNvFp4, 512, DType::kF32}, {Format::kNvFp4Divides, 512, DType::kBF16}},
-      // What stands in front of the release's attention, and of its experts.
+      // Ops in front of the release's attention, and of its experts.
       {{Format::kFp8, 1024, DType::kBF16},
        {Format::kFp8, 512, DType::kBF16},
        {Format::kBf16, 64, DType::kBF16},

@@ -1,6 +1,7 @@
-// Exchanges of long pieces by one launch (chunked_exchange.h), between packed ones and those by flags, which count the same rounds: byte for
-// byte what the hosts would make of it. Here ranks are streams of one device, which see each other's mailboxes as they are, and launches are
-// small enough that those of all ranks run at once; so parts are many, and places in mailboxes are used again and again.
+// Exchanges of long pieces by one launch (chunked_exchange.h), between LL exchanges and those by flags, which
+// count the same rounds. The bytes are those of the hosts' exchange. Here ranks are streams of one device,
+// which see each other's mailboxes as they are. Launches are small enough that those of all ranks run at
+// once. So parts are many, and words of mailboxes are used again and again.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -40,7 +41,7 @@ struct Step {
   Way way;
   Kind kind;
   int64_t num_rows;
-  std::vector<int64_t> row_bytes;  // Of what every rank gives (all-gather) or gets.
+  std::vector<int64_t> row_bytes;  // Bytes that every rank gives (all-gather) or gets.
   int unit;
   bool in_place = false;  // All-gathers of one row, and sums.
 };
@@ -55,7 +56,7 @@ int64_t Before(const Step& step, int rank) {
   return std::accumulate(step.row_bytes.begin(), step.row_bytes.begin() + rank, int64_t{0});
 }
 
-// What `rank` has at first.
+// Input of `rank`.
 Bytes Input(const Step& step, int rank, uint32_t seed) {
   const int64_t mine = step.row_bytes[At(rank)] * step.num_rows;
   const int64_t size = step.kind == Kind::kAllGather ? mine : Total(step) * step.num_rows;
@@ -72,7 +73,7 @@ Bytes Input(const Step& step, int rank, uint32_t seed) {
   return bytes;
 }
 
-// What `rank` has at last, of all ranks' inputs.
+// Output of `rank`, from all ranks' inputs.
 Bytes Output(const Step& step, int rank, const std::vector<Bytes>& inputs) {
   const auto size = static_cast<int>(inputs.size());
   const int64_t all = Total(step);
@@ -147,7 +148,7 @@ class Rank {
     outputs_.push_back(New(out_bytes));
     out_bytes_.push_back(At(out_bytes));
   }
-  // What is there at first, and nothing of what there was.
+  // Memory as it is at first, and nothing of the old bytes.
   void Reset(size_t step_number, const Step& step, const Bytes& input) {
     Upload(inputs_[step_number], input);
     Bytes output(out_bytes_[step_number], std::byte{0xAB});
@@ -360,7 +361,8 @@ double SecondsSince(Clock::time_point begin) {
 }
 constexpr Step kLong = {Way::kStream, Kind::kAllGather, 1, {}, 16};
 
-// Of two ranks the second leaves after `num_parts`: the first ends by the deadline, says so, and exchanges nothing any more.
+// The second of two ranks leaves after `num_parts`. The first ends by the deadline, says so, and exchanges
+// nothing any more.
 void ExpectRankIsMissed(int64_t num_parts) {
   ASSERT_TRUE(kRanksHaveChannels);
   const auto ranks = Ranks(2, std::chrono::milliseconds(300), true);

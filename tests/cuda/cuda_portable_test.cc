@@ -1,5 +1,5 @@
-// Devices with less than Hopper's features, on the null runtime: which kernels whole steps take, that no launch wants more shared memory
-// than a block has there, and what is refused.
+// Devices with less than Hopper's features, on the null runtime. It checks which kernels whole steps take,
+// that no launch wants more shared memory than a block has there, and refusals.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -18,7 +18,7 @@ namespace {
 using null_runtime::DeviceSaid;
 
 constexpr DeviceSaid kHopper;
-// What tests run on Hopper through PTX.
+// Capabilities that tests run on Hopper through PTX.
 constexpr DeviceSaid kAmpereCode = {.capability = 90, .code = 80};
 constexpr DeviceSaid kA100 = {.capability = 80, .code = 80, .num_sms = 108, .shared_bytes = 163 * 1024};
 constexpr DeviceSaid kRtx3090 = {.capability = 86, .code = 86, .num_sms = 82, .shared_bytes = 99 * 1024};

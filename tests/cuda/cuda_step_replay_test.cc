@@ -1,5 +1,6 @@
-// Decode steps that are replayed hand the device the bytes that a walk through the model would have: every script of steps runs twice from
-// the same state, walked and replayed, and both are compared list by list. On a runtime of no device (null_runtime.cc).
+// Decode steps that are replayed hand the device the bytes of a walk through the model. Every script of steps
+// runs twice from the same state, walked and replayed, and both are compared list by list. On a runtime of no
+// device (null_runtime.cc).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +24,7 @@
 namespace dsv4::testing {
 namespace {
 
-// What was handed to the device at once.
+// A list that was handed to the device at once.
 struct Handed {
   std::string launches;
   std::string staged;
@@ -31,7 +32,7 @@ struct Handed {
 };
 using Trace = std::vector<Handed>;
 
-// Where two traces part; empty: nowhere.
+// Index at which two traces part; empty: nowhere.
 std::string Difference(const Trace& walked, const Trace& replayed) {
   for (size_t i = 0; i < std::min(walked.size(), replayed.size()); ++i) {
     if (walked[i].launches != replayed[i].launches) return "launches of list " + std::to_string(i);
@@ -86,7 +87,7 @@ class Steps {
     int32_t word = 0;
     EXPECT_TRUE(backend_.context->memory().CopyToHost(&word, word_.data(), sizeof(word), nullptr).ok());
     trace_.clear();
-    std::map<size_t, int64_t> rows;  // Of the step in front.
+    std::map<size_t, int64_t> rows;  // Rows of the step in front.
     std::unique_ptr<model::QueuedStep> now;
     for (size_t i = 0; i < script.size(); ++i) {
       const Step& step = script[i];
@@ -191,7 +192,7 @@ constexpr size_t kBlock = 31;
 
 std::vector<Step> Same(const Step& step, size_t count = kBlock) { return std::vector<Step>(count, step); }
 
-// Of one sequence, from nothing: entries of both ratios complete, keys and pages grow.
+// Steps of one sequence, from nothing: entries of both ratios complete, keys and pages grow.
 TEST(CudaStepReplay, OneSequenceIsWalkedOrReplayedWithTheSameBytes) {
   Alone alone;
   Steps& steps = alone.steps;
@@ -270,8 +271,9 @@ TEST(CudaStepReplay, StepsBehindWhichADraftersRowsAreMadeOnSeveralRanks) {
   }
 }
 
-// Several, of all phases: one crosses 2048 tokens, where its entries become more than the indexer chooses, one its window, one joins, one
-// leaves, the order changes, some are taken back and some go on as forks.
+// Several sequences, of all phases. One crosses 2048 tokens, where its entries become more than the indexer
+// chooses, and one its window. One comes, one leaves, the order changes, some are taken back and some go on
+// as forks.
 TEST(CudaStepReplay, SeveralSequencesThatJoinAndLeave) {
   Alone alone;
   Steps& steps = alone.steps;
@@ -448,7 +450,7 @@ class WrongReplayer final : public ops::StepReplayer {
   std::vector<std::shared_ptr<Arrays>> recorded_;
 };
 
-// Where walked and replayed steps part if the replayer is wrong.
+// Index at which walked and replayed steps part if the replayer is wrong.
 std::string CompareWith(Steps& steps, const std::shared_ptr<WrongReplayer>& wrong,
                         std::span<const Step> script) {
   steps.SetReplay(false);
@@ -468,9 +470,9 @@ TEST(CudaStepReplay, AStaleArrayIsSeen) {
   const size_t b = steps.Add(301);
   constexpr size_t kFewSteps = 9;
   const std::vector<Step> script = Same({a, b}, kFewSteps);
-  steps.Run(script);  // What is made at the first step alone.
+  steps.Run(script);  // Launches of the first step alone.
   steps.TakeBack(script);
-  // Of records of its own, so that it replays none of another's.
+  // Uses records of its own, so that it replays none of another's.
   const auto compare = [&](int64_t stale_array, bool* was_stale) {
     const auto wrong = std::make_shared<WrongReplayer>(steps.context().MakeReplayer(), stale_array, false);
     for (int i = 0; i < 2; ++i) CompareWith(steps, wrong, script);  // Until it replays.
@@ -500,7 +502,7 @@ TEST(CudaStepReplay, AKeyThatLeavesOutTheOrderIsSeen) {
     const size_t b = steps.Add(2);
     std::vector<Step> script;
     for (size_t i = 0; i < kBlock; ++i)
-      script.push_back(i % 6 < 3 ? Step{a, b} : Step{b, a});  // Of no phase of theirs.
+      script.push_back(i % 6 < 3 ? Step{a, b} : Step{b, a});  // An order that follows none of their phases.
     const auto wrong = std::make_shared<WrongReplayer>(steps.context().MakeReplayer(), -1, one_key);
     std::string difference;
     for (int i = 0; i < 4; ++i) difference = CompareWith(steps, wrong, script);

@@ -73,7 +73,7 @@ class Mirror {
     return {};
   }
 
-  // Where a host address lies on the device.
+  // Device address of a host address.
   void* At(const void* host) const {
     const auto* const address = static_cast<const std::byte*>(host);
     for (const Region& region : regions_) {
@@ -141,7 +141,7 @@ class Mirror {
 // Each op's operands are visited twice: first their memory is added, then each is replaced by the device's.
 struct Adder {
   Mirror& mirror;
-  // Of store_rows' source, which comes before its format and its runs.
+  // Width of store_rows' source, which comes before its format and its runs.
   int64_t run_width = 0;
   int64_t run_row_bytes = 0;
 

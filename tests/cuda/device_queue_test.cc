@@ -1,4 +1,4 @@
-// What the queue hands to the device, and when. Needs no device (null_runtime.cc).
+// Work that the queue hands to the device, and when. Needs no device (null_runtime.cc).
 #include "backend/cuda/runtime/device_queue.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ TEST(DeviceQueue, ArraysInFrontOfOneThatDoesNotFitAreBrought) {
   ASSERT_TRUE((*queue)->EndOp().ok());
 }
 
-// What an arena gave back before it grew lies in pieces in which the larger one has no room.
+// Memory that an arena gave back before it grew lies in pieces in which the larger one has no room.
 TEST(DeviceQueue, ALargeAllocationGivesBackWhatLiesIdle) {
   auto queue = DeviceQueue::Create({});
   ASSERT_TRUE(queue.has_value()) << queue.error().message();
@@ -90,8 +90,8 @@ TEST(DeviceQueue, ACopyOfNoBytesHandsOverWhatIsBehindACopy) {
   (*queue)->Free(*device);
 }
 
-// Steps that end with a copy which is waited for when the next step has been queued: neither writes over the other's arrays, and every
-// other step finds its own where the one before the last did.
+// Steps that end with a copy which is waited for when the next step has been queued. Neither writes over the
+// other's arrays, and every other step finds its own where the one before the last did.
 TEST(DeviceQueue, StepsInFlightStageInTurns) {
   const auto queue = DeviceQueue::Create({});
   ASSERT_TRUE(queue.has_value()) << queue.error().ToString();
@@ -123,8 +123,8 @@ TEST(DeviceQueue, StepsInFlightStageInTurns) {
   (*queue)->Free(*device);
 }
 
-// What a kernel may have of shared memory is the device's, not the queue's: a queue that asks for less leaves it as it is. Ranks on one device are
-// two queues, and so are a model and what is measured beside it.
+// The limit of a kernel's shared memory is the device's, not the queue's. A queue that asks for less leaves
+// it as it is. Ranks on one device are two queues, and so are a model and what is measured beside it.
 TEST(DeviceQueue, AKernelKeepsTheSharedMemoryThatOthersGotForIt) {
   const auto first = DeviceQueue::Create({});
   const auto second = DeviceQueue::Create({});

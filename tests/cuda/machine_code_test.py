@@ -1,5 +1,5 @@
-"""Checks the machine code of kernels that no machine has run: that the sm_100a objects hold Blackwell's block-scaled matrix
-steps, in every form, and what goes with them.
+"""Checks the machine code of kernels that no machine has run. The sm_100a objects must hold Blackwell's block-scaled matrix steps, in
+every form, and the instructions around them.
 
 Exit status 77 when there is no disassembler (cuobjdump, and nvdisasm beside it): the test is then skipped."""
 

@@ -1,5 +1,5 @@
-// Skips every test of the binary when there is no device to run them on, and tests of products in FP8 when it does not run Hopper's machine
-// code. CMakeLists.txt makes CTest report that as skipped.
+// Skips every test of the binary when there is no device to run them on. Skips tests of products in FP8 when
+// it does not run Hopper's machine code. CMakeLists.txt makes CTest report that as skipped.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
-// A CUDA runtime of no device, in place of NVIDIA's: memory is the host's, copies copy, and kernels do nothing. What the host does
-// for a step can so be counted where there is no GPU: which launches it makes, how many of them are replayed.
+// A CUDA runtime of no device, instead of NVIDIA's: memory is the host's, copies copy, and kernels do
+// nothing. The host's work for a step can so be counted without a GPU: its launches, and how many of them are
+// replayed.
 #include "tests/cuda/null_runtime.h"
 
 #include <cuda_runtime_api.h>
@@ -99,7 +100,7 @@ std::vector<StreamCall> dsv4::null_runtime::TakeStreamCalls() {
   return std::exchange(calls, {});
 }
 
-// What nvcc's code calls: kernels are known by their address alone.
+// Functions that nvcc's code calls: kernels are known by their address alone.
 extern "C" {
 void** __cudaRegisterFatBinary(void*);
 void __cudaRegisterFatBinaryEnd(void**);
@@ -286,7 +287,7 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
   return cudaSuccess;
 }
 cudaError_t cudaOccupancyMaxActiveClusters(int* count, const void*, const cudaLaunchConfig_t* config) {
-  constexpr int kGroups = 8;  // Of SMs that a cluster does not leave.
+  constexpr int kGroups = 8;  // Groups of SMs that a cluster does not leave.
   constexpr int kProcessors = 16;
   *count = kGroups * (kProcessors / static_cast<int>(config->gridDim.x));
   return cudaSuccess;

@@ -1,5 +1,5 @@
-// That threads bring every byte of very many weights to its place, and what happens where memory or a source ends. Needs no device
-// (null_runtime.cc): what is registered stays as it is.
+// Threads bring every byte of very many weights to its address. Further what happens where memory or a source
+// ends. Needs no device (null_runtime.cc): what is registered stays as it is.
 #include "backend/cuda/tiers/pinned_store.h"
 
 #include <gmock/gmock.h>
@@ -136,7 +136,8 @@ TEST(PinnedStore, ABlockThatCannotBePinnedIsNamedAndTheOthersStay) {
   EXPECT_TRUE(third.IsRight());
 }
 
-// Those that threads make ahead count: where one of them fails, another in the making may be what is waited for.
+// Blocks that threads make ahead count: where one of them fails, another in the making may be what is waited
+// for.
 TEST(PinnedStore, AsManyBlocksArePlacedAsCanBePinned) {
   constexpr int kBlocks = 5;
   constexpr size_t kBytes = size_t{200} << 20;  // A block each.

@@ -1,4 +1,5 @@
-// That threads bring every byte to its place. Needs no device (null_runtime.cc): a copy is done when it is queued.
+// Threads bring every byte to its address. Needs no device (null_runtime.cc): a copy is done when it is
+// queued.
 #include "backend/cuda/runtime/upload_ring.h"
 
 #include <gtest/gtest.h>

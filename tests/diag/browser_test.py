@@ -1,5 +1,5 @@
-"""The page of `dsv4 diagnose --html` in a real browser: nothing asked for, nothing complained about, every plot to be seen in
-light and dark, on a phone and on paper. Skipped, visibly, where no Chromium is installed."""
+"""The page of `dsv4 diagnose --html` in a real browser. It asks for nothing and complains about nothing. Every plot is to be seen in light
+and dark, on a phone and on paper. Skipped, visibly, where no Chromium is installed."""
 
 import pathlib
 import shutil

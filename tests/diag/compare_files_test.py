@@ -1,5 +1,5 @@
-"""`dsv4 diagnose compare --with DUMP` of a healthy run against damaged copies of the small model: the op at fault is named, not one that
-carries on what came before, and so are the expert and the token."""
+"""`dsv4 diagnose compare --with DUMP` of a healthy run against damaged copies of the small model. The op at fault is named, not one that
+only carries an error on. So are the expert and the token."""
 
 import json
 import pathlib

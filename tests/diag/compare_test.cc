@@ -1,5 +1,5 @@
-// compare against dumps: a run compares clean with itself, an altered tensor is caught where it was altered, and seeded faults are
-// localised to their op by shared inputs.
+// The check compare against dumps. A run compares clean with itself, and an altered tensor is caught where it
+// was altered. Seeded faults are localised to their op by shared inputs.
 #include <gtest/gtest.h>
 
 #include <algorithm>

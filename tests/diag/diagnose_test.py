@@ -190,7 +190,7 @@ class Compare(WithDirectory):
 
     @staticmethod
     def altered_tensors(header):
-        """What leaves each layer; and of the first layer of each kind, what its attention and its compressors give."""
+        """Output of each layer, and for the first layer of each kind the outputs of its attention and its compressors."""
         layers = sorted({int(name.split(".")[1]) for name in header if name.startswith("layers.")})
         left = next(name for name in ("ffn.streams", "ffn.out") if f"layers.0.{name}" in header)
         chosen = [(layer, left) for layer in layers]

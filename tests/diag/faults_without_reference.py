@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""What `dsv4 diagnose all` finds of 68 wrong checkpoints when there is nothing to compare with, and of healthy ones.
+"""Findings of `dsv4 diagnose all` for 68 wrong checkpoints when there is nothing to compare with, and for healthy ones.
 
     ./dev build dsv4 && python3 tests/diag/faults_without_reference.py
 
 prints a table: is the answer broken (three questions, greedy, beside the undamaged model), what says so, is the place right. Digests of
-the files (check `files`) find every change of a file that is known, so they are counted by themselves: a checkpoint of somebody else has
-none. Exits with 1 when fewer than --wanted faults are found without digests, or when a healthy run has a finding.
+the files (check `files`) find every change of a file that is known, so they are counted by themselves. A foreign checkpoint has none. Exits with 1 when fewer than --wanted faults are found without digests, or when a healthy run has a finding.
 """
 
 import argparse
@@ -35,7 +34,7 @@ HEALTHY_OPTIONS = ((), ("--numerics", "plain"), ("--thinking-mode", "chat"), ("-
 
 
 def answers(model):
-    """What the model says to the questions; None where it says nothing."""
+    """Answers of the model to the questions; None where it says nothing."""
     said = []
     for question in QUESTIONS:
         process = dsv4("run", "-m", model, "--temperature", 0, "--thinking-mode", "chat", "--max-tokens", 12, "--json", question)

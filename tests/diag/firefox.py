@@ -88,7 +88,7 @@ class Firefox:
                 break
         else:
             raise AssertionError("Firefox ended before it listened")
-        # What it says later is read by nobody, so it goes to a file that is gone.
+        # Later output has no reader, so it goes to a file that is gone.
         self.drain = subprocess.Popen(["cat"], stdin=self.process.stderr, stdout=subprocess.DEVNULL)
         self.socket = Socket(found[1], int(found[2]), "/session")
         self.events, self.number, self.session = [], 0, None

@@ -36,7 +36,7 @@ Matrix Rows(std::mt19937& random, float common) {
   return matrix;
 }
 
-// What training cannot prefer: any sign of a row.
+// A choice that training cannot prefer: any sign of a row.
 void TossSigns(std::mt19937& random, Matrix& matrix) {
   for (size_t row = 0; row < kRows; ++row) {
     if (random() % 2 == 0) continue;

@@ -1,4 +1,4 @@
-// What ops cannot avoid, against numbers worked out by hand.
+// Work that ops cannot avoid, against numbers worked out by hand.
 #include "diag/op_cost.h"
 
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ TEST_F(OpCostTest, ExpertsAreReadOncePerChoiceSet) {
   EXPECT_EQ(cost.weight_bytes, 3 * bytes);
   EXPECT_EQ(cost.multiply_adds, 6 * 3 * 512);
 
-  // Of the experts 5 to 7 of 8: 5 is chosen twice, 7 once.
+  // Experts 5 to 7 of 8: 5 is chosen twice, 7 once.
   ops::ExpertTermsArgs part;
   part.indices = args.indices;
   part.experts = std::span(experts).subspan(5);
@@ -84,7 +84,7 @@ TEST_F(OpCostTest, AttentionReadsDistinctRows) {
   EXPECT_EQ(cost.cache_bytes, (9 + 25) * 16 * 2);
   EXPECT_EQ(cost.multiply_adds, 2 * (8 + 8 + 25 + 25) * 4 * 16);
 
-  // Of several ranks the second of two has entries 1, 3, ..., 23.
+  // The second of two ranks has entries 1, 3, ..., 23.
   ops::AttentionPartArgs part;
   part.q = args.q;
   part.ratio = 4;
@@ -119,7 +119,7 @@ TEST_F(OpCostTest, IndexerLooksOnlyWhereThereIsAChoice) {
   part.q = args.q;
   part.candidates = View(DType::kI64, {2, 10});
   part.ratio = 4;
-  part.shard = {1, 2};  // Of keys 0 to 10, 5.
+  part.shard = {1, 2};  // Keys 0 to 10, 5 of them.
   part.sequences = args.sequences;
   EXPECT_EQ(Cost(part).cache_bytes, 5 * 16 * 2);
   EXPECT_EQ(Cost(part).multiply_adds, 5 * 4 * 16);

@@ -1,5 +1,5 @@
-// Each seeded fault is found by the check made for it, which names the right layer and op; a check that passes on a faulty model
-// where it must not would be a check that cannot fail.
+// Each seeded fault is found by the check made for it, which names the right layer and op. A check that
+// passes on every faulty model would be a check that cannot fail.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ int FirstLayer(const model::ModelConfig& config, std::string_view attention) {
 }
 
 struct Fault {
-  std::string mistake;  // Of tests/golden/mistakes.json.
+  std::string mistake;  // Name in tests/golden/mistakes.json.
   std::string tensor;
   std::string op;
   std::optional<std::string_view> attention;  // In whose first layer it must be found; layer 0 without it.

@@ -1,5 +1,5 @@
-// Ops that are wrong in one way. Those of tests/golden/faults that look at one row at a time serve here too; the others are made
-// again so that they survive any cut of the tokens.
+// Ops that are wrong in one way. Those of tests/golden/faults that look at one row at a time serve here too.
+// The others are made again so that they survive any cut of the tokens.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -62,7 +62,7 @@ Status NewestEntryMissed(OpContext& context, const ops::AttentionArgs& args) {
   return Cpu().attention(context, wrong);
 }
 
-// Where every entry is seen, only those below `count(position)` are looked at.
+// If every entry is seen, only those below `count(position)` are looked at.
 template <typename Count>
 Status EntriesBelow(OpContext& context, const ops::AttentionArgs& args, const Count& count) {
   if (args.ratio == 0 || !args.selected.is_null()) return Cpu().attention(context, args);
@@ -141,7 +141,7 @@ Status IndexerUnrotated(OpContext& context, const ops::RopeArgs& args) {
 
 // --- Compressor and indexer ---
 
-// What a chunk leaves unfinished is not kept.
+// Unfinished rows of a chunk are not kept.
 Status RemainderLost(OpContext& context, const ops::CompressorPoolArgs& args) {
   DSV4_RETURN_IF_ERROR(Cpu().compressor_pool(context, args));
   for (const ops::CompressorSequence& sequence : args.sequences) {

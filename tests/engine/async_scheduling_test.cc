@@ -1,5 +1,5 @@
-// An engine that queues decode steps before it has seen the tokens of the step in front gives what one gives that does not: the same
-// tokens, ends and kept states. On the CPU backend, where it gains nothing.
+// An engine that queues decode steps before it has seen the tokens of the step in front, against one that
+// does not. Both give the same tokens, ends and kept states. On the CPU backend, where it gains nothing.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,7 +10,9 @@
 #include <random>
 
 #include "backend/cpu/cpu_backend.h"
+#include "base/json.h"
 #include "engine/engine.h"
+#include "io/mapped_file.h"
 #include "tests/engine/outcomes.h"
 
 namespace dsv4::engine {
@@ -31,9 +33,25 @@ model::Model& SharedModel() {
   return *model;
 }
 
-std::vector<int32_t> RandomTokens(size_t count, std::mt19937& random) {
+// With n-gram tables, whose rows are found by tokens.
+model::Model& NgramModel() {
+  static const ops::Backend backend = *backend::MakeCpuBackend({.num_threads = 1});
+  static const std::unique_ptr<model::Model> model = [] {
+    const std::string directory = "tests/golden/v41/deep";
+    const Json info = *ParseJson(*io::ReadTextFile(directory + "/golden.json"), "golden.json");
+    auto loaded = model::Model::Load(
+        directory, backend,
+        {.max_rewind_tokens = 8, .token_classes = info.at("classes").get<std::vector<int32_t>>()});
+    EXPECT_TRUE(loaded.has_value()) << loaded.error().ToString();
+    return std::move(*loaded);
+  }();
+  return *model;
+}
+
+std::vector<int32_t> RandomTokens(size_t count, std::mt19937& random,
+                                  const model::Model& model = SharedModel()) {
   std::vector<int32_t> tokens(count);
-  const auto vocab_size = static_cast<uint32_t>(SharedModel().config().vocab_size);
+  const auto vocab_size = static_cast<uint32_t>(model.config().vocab_size);
   for (int32_t& token : tokens) token = static_cast<int32_t>(random() % vocab_size);
   return tokens;
 }
@@ -62,9 +80,9 @@ class AfterATrigger final : public sampling::TokenConstraint {
 };
 
 // A request of a mix; with the same numbers twice, the same request.
-Request RandomRequest(std::mt19937& random) {
+Request RandomRequest(std::mt19937& random, const model::Model& model) {
   Request request;
-  request.prompt = RandomTokens(1 + random() % 60, random);
+  request.prompt = RandomTokens(1 + random() % 60, random, model);
   request.max_tokens = 1 + random() % 40;
   request.sampling.seed = random();
   const auto unit = [&] { return static_cast<float>(random() % 1000) / 1000; };
@@ -85,24 +103,25 @@ Request RandomRequest(std::mt19937& random) {
       request.sampling.temperature = 0.3F + 2 * unit();
   }
   if (random() % 4 == 0) {
-    for (const int32_t token : RandomTokens(1 + random() % 40, random))
+    for (const int32_t token : RandomTokens(1 + random() % 40, random, model))
       request.sampling.logit_bias[token] =
           random() % 3 == 0 ? -std::numeric_limits<float>::infinity() : 8 * unit() - 4;
   }
-  if (random() % 3 == 0)
-    request.constraint = std::make_unique<AfterATrigger>(SharedModel().config().vocab_size);
-  // Of a vocabulary of some hundreds: most answers end by one of them.
-  for (const int32_t token : RandomTokens(random() % 30, random)) request.stop_tokens.insert(token);
+  if (random() % 3 == 0) request.constraint = std::make_unique<AfterATrigger>(model.config().vocab_size);
+  // Tokens of a vocabulary of a few hundred: most answers end by one of them.
+  for (const int32_t token : RandomTokens(random() % 30, random, model)) request.stop_tokens.insert(token);
   return request;
 }
 
-std::vector<Outcome> RunMix(uint32_t seed, EngineOptions options, EngineStats* stats) {
+std::vector<Outcome> RunMix(uint32_t seed, EngineOptions options, EngineStats* stats,
+                            model::Model& model = SharedModel()) {
   std::mt19937 random(seed);
   options.prefix_cache_bytes = int64_t{1} << 30;
-  std::vector<uint8_t> allowed(static_cast<size_t>(SharedModel().config().vocab_size), 1);
+  std::vector<uint8_t> allowed(static_cast<size_t>(model.config().vocab_size), 1);
   for (int i = 0; i < 20; ++i) allowed[random() % allowed.size()] = 0;
-  Engine engine(SharedModel(), options, seed % 2 == 0 ? std::vector<uint8_t>() : allowed);
-  return RunMix(engine, random, RandomRequest, stats);
+  Engine engine(model, options, seed % 2 == 0 ? std::vector<uint8_t>() : allowed);
+  return RunMix(
+      engine, random, [&](std::mt19937& draws) { return RandomRequest(draws, model); }, stats);
 }
 
 TEST(AsyncScheduling, GivesTheTokensAndKeepsTheStatesOfAnEngineThatDoesNot) {
@@ -122,6 +141,35 @@ TEST(AsyncScheduling, GivesTheTokensAndKeepsTheStatesOfAnEngineThatDoesNot) {
   EXPECT_GT(num_ahead, 300);
   EXPECT_GT(num_mixed, 100);
   EXPECT_GT(num_stopped, 50) << "else nothing is taken back";
+}
+
+TEST(AsyncScheduling, RowsOfNgramTablesAreThoseOfTheTokenThatWasChosen) {
+  int64_t num_ahead = 0;
+  for (uint32_t seed = 200; seed < 212; ++seed) {
+    EngineStats stats;
+    const std::vector<Outcome> want = RunMix(seed, {.async_scheduling = false}, &stats, NgramModel());
+    const std::vector<Outcome> got = RunMix(seed, {.async_scheduling = true}, &stats, NgramModel());
+    ExpectSame(got, want, seed);
+    num_ahead += stats.num_steps_ahead;
+  }
+  EXPECT_GT(num_ahead, 60);
+}
+
+TEST(AsyncScheduling, ATokenOfAStepThatIsGoneFindsNoRows) {
+  model::Model& model = NgramModel();
+  kv::SequenceState state = *model.NewSequence();
+  model::DecodeChunk chunk{.state = &state, .token = 3};
+  auto first = model.QueueDecode({&chunk, 1}, {});
+  ASSERT_TRUE(first.has_value()) << first.error().ToString();
+  chunk.follows = 0;
+  auto second = model.QueueDecode({&chunk, 1}, {});
+  ASSERT_TRUE(second.has_value()) << second.error().ToString();
+  first->reset();
+  second->reset();
+  const auto third = model.QueueDecode({&chunk, 1}, {});
+  EXPECT_EQ(third.error().code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(third.error().message(), HasSubstr("queued step, chunk 0: the step that it follows is gone"));
+  EXPECT_EQ(state.length(), 2);
 }
 
 TEST(AsyncScheduling, GoesWellWithRequestsThatWait) {
@@ -238,7 +286,7 @@ TEST(AsyncScheduling, AStepThatNobodyWantsDoesNoHarm) {
   }
 }
 
-// What the next calls of `sample` report as row 0's fault, in turn.
+// Faults of row 0 that the next calls of `sample` report, in turn.
 std::vector<int32_t> g_faults;
 ops::OpFunction<ops::SampleArgs> g_sample = nullptr;
 Status FaultySample(ops::OpContext& context, const ops::SampleArgs& args) {

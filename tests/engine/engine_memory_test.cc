@@ -1,5 +1,6 @@
-// Any allocation of the engine's thread may fail: the requests that run then end with kUnavailable or as ever, the engine goes on, and
-// what comes later is right. This binary has its own operator new, which fails where a test says so.
+// Any allocation of the engine's thread may fail. The requests that run then end with kUnavailable or as
+// ever, the engine goes on, and later answers are right. This binary has its own operator new, which fails
+// where a test says so.
 #include <gtest/gtest.h>
 
 #include <atomic>

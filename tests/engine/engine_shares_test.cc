@@ -1,4 +1,4 @@
-// What owners get of the places that there are.
+// Shares of owners in the places of an engine.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -60,7 +60,8 @@ TEST(EngineShares, OwnersTakeTurns) {
   EXPECT_EQ(admitted, (std::vector<RequestId>{ids[0], ids[3]}));
 }
 
-// Places that one owner has taken, and a request of another: it runs at once, none of the answers differs, and the first owner keeps a place.
+// One owner has taken all places, and another sends a request. It runs at once, none of the answers differs,
+// and the first owner keeps a place.
 TEST(EngineShares, AnOwnerWithNoPlaceTakesOneOfAnOwnerWithSeveral) {
   for (const double turn : {0.0, 3600.0}) {  // Seconds.
     Engine engine(SharedModel(), {.max_sequences = 2, .turn_seconds = turn}, {});

@@ -298,7 +298,7 @@ TEST(Engine, ABranchPointIsKept) {
 }
 
 TEST(Engine, APromptThatLeavesTheMiddleOfALongOneStartsFromACheckpoint) {
-  // What is cached of a prompt that shares `common` tokens with one of `length` before.
+  // Cached tokens of a prompt that shares `common` tokens with one of `length` before.
   const auto cached = [](size_t length, size_t common, int64_t checkpoint_tokens) {
     Engine engine(SharedModel(),
                   {.max_step_tokens = 100,
@@ -413,13 +413,14 @@ TEST(Engine, AConstraintDecidesWhatMayComeNext) {
   EXPECT_EQ(std::vector<int32_t>(forced.begin() + 3, forced.end()), RunAlone(MakeRequest(prompt, 5)).tokens);
 }
 
-// Of the tokens behind the first of a prompt: the log-probability that a row of one token more says.
+// Log-probabilities of the tokens behind the first of a prompt: the log-probability that a row of one token
+// more says.
 TEST(Engine, PromptsAreScored) {
   const std::vector<int32_t> prompt = RandomTokens(150, 8);
   const auto scores = [&](EngineOptions options, int64_t max_tokens, size_t others) {
     options.prefix_cache_bytes = int64_t{1} << 30;
     Engine engine(SharedModel(), options, {});
-    // What is kept of it has no logits.
+    // Its kept state has no logits.
     engine.Submit(MakeRequest(prompt, 1)).value();
     RunToEnd(engine);
     Request request = MakeRequest(prompt, max_tokens);

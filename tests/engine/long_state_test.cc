@@ -15,7 +15,7 @@
 namespace dsv4 {
 namespace {
 
-constexpr int64_t kLength = 1'048'000;  // Of 1,048,576 positions.
+constexpr int64_t kLength = 1'048'000;  // Length, of 1,048,576 positions.
 
 std::unique_ptr<model::Model> MakeModel(model::CacheRows rows) {
   const testing::LongStateModel of = testing::MakeLongStateModel();

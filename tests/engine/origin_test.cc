@@ -67,7 +67,7 @@ TEST_F(OriginTest, OneByteOfAnyTensorMakesAnother) {
   std::set<std::string> kinds;
   size_t num_loaded = 0;
   for (const auto& [name, place] : places) {
-    // Of each layer's many experts one.
+    // One of each layer's many experts.
     std::string kind = name;
     if (const size_t at = kind.find("experts."); at != std::string::npos)
       kind.erase(at, kind.find('.', at + 8) - at);
@@ -124,7 +124,7 @@ TEST_F(OriginTest, NumbersOfTheConfigurationMakeAnother) {
     changed["rope_scaling"][key] = 2 * changed["rope_scaling"][key].get<int>();
     expect_another(key, changed);
   }
-  // What says nothing of the numbers changes nothing.
+  // Options that leave the numbers alone change nothing.
   Json changed = config;
   changed["transformers_version"] = "99";
   std::ofstream(path) << changed.dump();
@@ -143,7 +143,7 @@ TEST_F(OriginTest, OptionsAndBackendsMakeOthers) {
   ops::Backend other = backend_;
   other.modes = "other products";
   EXPECT_TRUE(seen.insert(Origin({}, &other)).second);
-  // Of threads, and of when it was hashed, there is nothing in it.
+  // Threads, and the time of hashing, are not in it.
   const ops::Backend threads = *backend::MakeCpuBackend({.num_threads = 2});
   EXPECT_TRUE(seen.contains(Origin({}, &threads)));
   EXPECT_TRUE(seen.contains(Origin({.hash_weights = true})));

@@ -136,8 +136,8 @@ TEST(SpeculationLoad, PreemptedSequencesGetTheirSerialText) {
   }
 }
 
-// A state that is found in the prefix cache has the drafter's rows: behind it as many drafts are right as behind a prompt that was read, token by
-// token and place by place.
+// A state that is found in the prefix cache has the drafter's rows. As many drafts are right behind it as
+// behind a prompt that was read, token by token and position by position.
 TEST(SpeculationLoad, AcceptanceDoesNotDipBehindAPrefixHit) {
   for (const Kind kind : {Kind::kMtp, Kind::kDspark}) {
     for (const float temperature : {0.0F, 0.6F}) {
@@ -188,7 +188,7 @@ class Stubborn final : public speculation::Drafter {
 
 using Text = std::array<int32_t, 3>;
 
-// What serial decoding says: the probability of each answer of three tokens.
+// Result of serial decoding: the probability of each answer of three tokens.
 void Expect(model::Model& model, const sampling::SamplingParams& params, const std::vector<int32_t>& prompt,
             Text text, size_t length, double probability, std::map<Text, double>& all) {
   if (length == text.size()) {
@@ -213,8 +213,8 @@ void Expect(model::Model& model, const sampling::SamplingParams& params, const s
   }
 }
 
-// Pearson's chi-squared of answers with seeds of the engine's own, whose second and third token are drafted: it is the sampler's, with every
-// filter and penalty, whether the draft is likely or not.
+// Pearson's chi-squared of answers with seeds of the engine's own, whose second and third token are drafted.
+// The distribution is the sampler's, with every filter and penalty, whether the draft is likely or not.
 TEST(SpeculationLoad, WithoutASeedAnswersHaveTheSamplersDistribution) {
   const auto model = Load("tests/golden/models/nvfp4_experts", Kind::kSuffix);
   const std::vector<int32_t> prompt = {3, 1, 4, 1, 5};

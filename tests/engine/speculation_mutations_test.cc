@@ -1,5 +1,6 @@
-// What would make a drafted text differ from the serial one is noticed: ops that are wrong in steps of several rows of a sequence alone, one
-// way at a time. Each lets a text that is drafted differ, and none lets one that is not.
+// Faults that make a drafted text differ from the serial one are noticed. Ops are wrong in steps of several
+// rows of a sequence alone, one way at a time. Each lets a text that is drafted differ, and none lets one
+// that is not.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
-// An engine whose steps verify drafts gives what one gives that does not: the same tokens, log-probabilities, ends and kept states, with
-// drafters that are right, wrong and half right, whatever else the requests ask for.
+// An engine whose steps verify drafts, against one that does not. Both give the same tokens,
+// log-probabilities, ends and kept states. Drafters are right, wrong and half right, whatever else the
+// requests ask for.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -241,7 +242,8 @@ TEST(Speculation, GivesTheTextOfSerialDecodingWithTheDraftBlockInAllCompany) {
   ExpectSameText(*LoadDraftModel(backend::MakeReferenceBackend(1)), 850, 2, kMtp, {}, true);
 }
 
-// Where a backend works while the host goes on, it chooses the tokens of steps that verify; of some requests of the mix the host does.
+// A backend that works while the host goes on chooses the tokens of steps that verify. For some requests of
+// the mix the host does.
 TEST(Speculation, GivesTheTextOfSerialDecodingWithTokensThatTheBackendChooses) {
   const EngineOptions ahead = {.async_scheduling = true};
   for (const int wrong_in : {0, 1, 4, kSuffixAndMtp}) {
@@ -259,7 +261,7 @@ TEST(Speculation, PricesAreMeasuredBeforeTheFirstRequest) {
   for (int attempt = 0; attempt < 20; ++attempt) {
     speculation::DraftPolicy measured;
     MeasurePrices(**loaded, {.most_mtp_tokens = 2, .most_seconds = 60}, measured);
-    // What was not measured is relative to one row, which takes 1; these are seconds.
+    // Times that were not measured are relative to one row, which takes 1; these are seconds.
     for (int64_t rows = 1; rows <= 5; ++rows) {
       EXPECT_GT(measured.RelativeCost(rows), 0.0) << rows;
       EXPECT_LT(measured.RelativeCost(rows), 0.9) << rows << " rows of models/tiny, in seconds";
@@ -337,7 +339,7 @@ TEST(Speculation, TheDraftBlockOfATrainedModelIsOftenRight) {
 TEST(Speculation, ARequestMayOnlyUseDraftersThatThereAre) {
   EngineOptions options;
   options.speculation.make_drafter = speculation::MakeSuffixDrafter;
-  options.speculation.mtp = true;  // Of which this model knows nothing.
+  options.speculation.mtp = true;  // A drafter that this model does not have.
   Engine engine(CpuModel(), options, {});
   Request request;
   request.prompt = {1, 2, 3};

@@ -94,7 +94,8 @@ TEST_P(Tail, GivesWhatAnEngineGivesThatRunsAllRows) {
   EXPECT_GT(num_cached, num_cached_of_all * 9 / 10);
 }
 
-// A prompt of which one in the middle is cancelled leaves no state of it, and no checkpoint comes where it would cost more than it saves.
+// A prompt that is cancelled in the middle leaves no state. No checkpoint comes where it would cost more than
+// it saves.
 TEST_P(Tail, HalfAPromptIsNotKept) {
   std::mt19937 random(1);
   Engine engine(*model_,

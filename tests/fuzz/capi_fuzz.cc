@@ -16,9 +16,9 @@ namespace dsv4 {
 namespace {
 
 constexpr size_t kMostHandles = 6;
-constexpr size_t kMostTokens = 24;  // Of one input, or it takes seconds.
+constexpr size_t kMostTokens = 24;  // Limit of one input, or it takes seconds.
 
-// What the input has left; zeros behind its end.
+// The rest of the input; zeros behind its end.
 class Bytes {
  public:
   Bytes(const uint8_t* data, size_t size) : data_(data), size_(size) {}

@@ -1,6 +1,6 @@
-// Completion parsers on any bytes: the strict one never fails otherwise than by a Status; the lenient one gives the same
-// answer however the text is cut, with well-formed text and complete JSON arguments; and where the strict one accepts,
-// both agree.
+// Completion parsers on any bytes. The strict one never fails otherwise than by a Status. The lenient one
+// gives the same answer however the text is cut, with well-formed text and complete JSON arguments. Where the
+// strict one accepts, both agree.
 //
 // Input: one byte of options, four bytes that seed the cuts, then the completion. Control bytes
 // from 0x0E to 0x1F stand for the grammar's markers, so that the fuzzer meets them without a dictionary.

@@ -1,5 +1,5 @@
-// JSON and the renderer on any bytes: reading never crashes, writing is stable, and a conversation renders or gives a
-// Status; what rendered, read back by the streaming parser, never breaks an invariant of it.
+// JSON and the renderer on any bytes. Reading never crashes, writing is stable, and a conversation renders or
+// gives a Status. Rendered text, read back by the streaming parser, never breaks an invariant of it.
 //
 // Input: one byte of options, then the JSON text of a message list. tests/fuzz/chat_render.dict helps.
 #include <cstddef>

@@ -1,5 +1,6 @@
-// The data of `dsv4 eval`: any bytes as JSON lines, read as each task reads them, and graded against what the line itself calls an answer.
-// Whatever a line says, it becomes tokens and a grade or an error that names the line; nothing is thrown.
+// The data of `dsv4 eval`: any bytes as JSON lines, read as each task reads them. They are graded against the
+// line's own answer. Whatever a line says, it becomes tokens and a grade or an error that names the line;
+// nothing is thrown.
 #include <string>
 #include <string_view>
 

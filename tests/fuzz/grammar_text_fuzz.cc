@@ -1,6 +1,7 @@
-// Any bytes as a grammar of a request: the first byte chooses the notation (regex, choice, GBNF, Lark, structural tag), the text of the rule
-// ends at a line "%%", and behind it is a text under it. Reading, compiling and matching end soon and never crash, masks are never empty before
-// the end. The same rule as the text of a custom tool.
+// Any bytes as a grammar of a request. The first byte chooses the notation (regex, choice, GBNF, Lark,
+// structural tag). The text of the rule ends at a line "%%", and behind it is a text under it. Reading,
+// compiling and matching end soon and never crash, masks are never empty before the end. The same rule as the
+// text of a custom tool.
 #include <array>
 #include <cstdint>
 #include <cstdlib>

@@ -1,6 +1,7 @@
-// Any bytes as a JSON schema (the first line) and a text under it: compiling and matching end soon and never crash, masks are never
-// empty before the end, and a text that a matcher calls complete is JSON. The same schema as that of a tool, strict and not: what a
-// matcher takes for a whole call has tags that belong together.
+// Any bytes as a JSON schema (the first line) and a text under it. Compiling and matching end soon and never
+// crash, and masks are never empty before the end. A text that a matcher calls complete is JSON. The same
+// schema as that of a tool, strict and not: a call that a matcher takes for whole has tags that belong
+// together.
 #include <cstdint>
 #include <cstdlib>
 #include <memory>

@@ -1,5 +1,5 @@
-// Any bytes as a file of the prefix cache, as they are and with the hashes that they should have, so that what stands behind the hashes
-// is reached too. Reading ends with an error that has a text, or with what the file says and no more.
+// Any bytes as a file of the prefix cache, as they are and with right hashes. So the code behind the hashes
+// is reached too. Reading ends with an error that has a text, or with the file's content and no more.
 #include <fmt/format.h>
 #include <xxhash.h>
 

@@ -1,5 +1,6 @@
-// Input: a safetensors file, and the same bytes as an index. Whatever is accepted must be usable without further checks:
-// every tensor lies inside the file and has exactly the bytes its dtype and shape ask for, and no two overlap.
+// Input: a safetensors file, and the same bytes as an index. An accepted file must be usable without further
+// checks. Every tensor lies inside the file and has exactly the bytes its dtype and shape ask for, and no two
+// overlap.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

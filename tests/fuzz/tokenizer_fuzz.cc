@@ -1,7 +1,7 @@
 // libFuzzer target for src/tokenizer: ./dev fuzz tokenizer_fuzz [SECONDS].
 //
-// The first byte chooses what the rest is: a tokenizer.json, or a text (in two spans) for a fixed tokenizer whose result
-// is then checked: the bytes come back, and PCRE2 and the scanner agree.
+// The first byte chooses the kind of the rest: a tokenizer.json, or a text (in two spans) for a fixed
+// tokenizer. The result of the latter is checked: the bytes come back, and PCRE2 and the scanner agree.
 #include <cstddef>
 #include <cstdint>
 #include <string>

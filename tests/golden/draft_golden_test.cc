@@ -1,5 +1,6 @@
-// Both drafters, the draft block (MTP) and DSpark, on every backend against the NumPy oracle, and against themselves: what a draft finds does not depend on how the text in front
-// of it was cut into passes, on drafts that were made before and came to nothing, or on its neighbours.
+// Both drafters, the draft block (MTP) and DSpark, on every backend against the NumPy oracle, and against
+// themselves. A draft does not depend on how the text in front of it was cut into passes. Nor does it depend
+// on earlier drafts that were refused, or on its neighbours.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -53,17 +54,13 @@ std::vector<float> EveryNthRow(const std::vector<float>& rows, int64_t width, in
   return some;
 }
 
-// The oracle without one of the release's rounding points is at a median of 0.99977 at most; the drafter carries the trunk's differences through three
-// stages more.
+// The oracle without one of the release's rounding points is at a median of 0.99977 at most. The drafter
+// carries the trunk's differences through three stages more.
 constexpr CosineBound kDsparkRelease = {.min = -1, .median = 0.9998, .p5 = 0.9992};
 
-// Of a backend, and a golden that has one of the drafters.
+// A backend, and a golden that has one of the drafters.
 class Drafter : public ::testing::TestWithParam<std::tuple<std::string, const char*>> {
  protected:
-  void SetUp() override {
-    if (golden() == kV41 && !MakeGoldenBackend(backend()).takes_options)
-      GTEST_SKIP() << backend() << " does not run V4.1";
-  }
   static std::string backend() { return std::get<0>(GetParam()); }
   static std::string golden() { return std::get<1>(GetParam()); }
   static std::unique_ptr<Model> LoadIt(Numerics numerics, bool drafter = true) {
@@ -143,7 +140,8 @@ TEST_P(Drafter, DoesNotDependOnHowTheTextWasCut) {
   }
 }
 
-// Rows of slots that are made behind steps that verify, of which a part is taken back, are those that a draft would have made itself.
+// Rows of slots that are made behind steps that verify are those that a draft would have made itself. A part
+// of those steps is taken back.
 TEST_P(Drafter, DoesNotDependOnWhenItsSlotsWereMade) {
   const std::unique_ptr<Model> model = LoadIt(Numerics::kRelease);
   const std::vector<int32_t> tokens = GoldenTokens(golden());

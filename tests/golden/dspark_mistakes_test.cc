@@ -1,5 +1,5 @@
-// The golden of the DSpark drafter can fail: each classic mistake, seeded into a weight or an op, must be seen by what DraftsWhatTheOracleDrafts
-// compares (draft_golden_test.cc), or by what the confidence head says.
+// The golden of the DSpark drafter can fail. Each classic mistake is seeded into a weight or an op. The
+// comparison of DraftsWhatTheOracleDrafts (draft_golden_test.cc) or the confidence head must see it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kGolden = "dspark";
 constexpr int64_t kBlock = 5;
 
-// Of the drafter under test, for faulty ops.
+// Drafter under test, for faulty ops.
 struct Drafter {
   const void* main_norm = nullptr;
   const void* markov_w1 = nullptr;

@@ -25,7 +25,7 @@ from oracle.dspark import Dspark  # noqa: E402
 from oracle.model import Model  # noqa: E402
 from oracle.options import Options  # noqa: E402
 
-# What a C++ implementation is held to in `plain` numerics; a mistake must fall below it.
+# Bound of a C++ implementation in `plain` numerics; a mistake must fall below it.
 BOUND = 0.99999
 
 

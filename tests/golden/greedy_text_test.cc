@@ -78,8 +78,8 @@ std::vector<Answer> Answers(const ops::Backend& backend) {
   return answers;
 }
 
-// FP8 rounding turns another order of summation into small changes of the logits (README.md), so where the reference itself
-// nearly hesitates the texts may part; before such a step they may not, and most never do.
+// FP8 rounding turns another order of summation into small changes of the logits (README.md). Where the
+// reference itself nearly hesitates the texts may part. Before such a step they may not, and most never do.
 constexpr float kNearTie = 0.25F;
 
 TEST(GreedyText, EveryBackendWritesTheReferencesText) {

@@ -1,5 +1,5 @@
-// Whole models on every backend against transformers and against the NumPy oracle, prefill and decode, in every
-// checkpoint format (README.md says what the goldens are and why the bounds are what they are).
+// Whole models on every backend against transformers and against the NumPy oracle, prefill and decode, in
+// every checkpoint format. README.md explains the goldens and their bounds.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -97,7 +97,7 @@ class NearTies final : public model::Observer {
   int64_t decisions() const { return decisions_; }
   int64_t ties() const { return ties_; }
 
-  // What one bf16 step of a router input of order one can move a score by.
+  // The most that one bf16 step of a router input of order one can move a score by.
   static constexpr double kGap = 1.0 / 128;
 
  private:
@@ -149,8 +149,8 @@ INSTANTIATE_TEST_SUITE_P(Goldens, ReleaseFormats,
                                             ::testing::ValuesIn(GoldenBackends())),
                          TestName);
 
-// An ordinary random model amplifies rounding, so only the first positions can agree to the last bits; an implementation
-// with a rounding point left out never gets there.
+// An ordinary random model amplifies rounding, so only the first positions can agree to the last bits. An
+// implementation with a rounding point left out never gets there.
 class Ordinary : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Ordinary, ShortPromptsAgreeToTheLastBits) {

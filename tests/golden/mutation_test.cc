@@ -1,5 +1,5 @@
-// The goldens can fail: each classic mistake of mistakes.json is seeded into the reference backend, a weight or the
-// configuration, and the comparison that passes without it must not pass.
+// The goldens can fail. Each classic mistake of mistakes.json is seeded into the reference backend, a weight
+// or the configuration. The comparison that passes without it must not pass.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ std::vector<Entry> Seedable() {
   return entries;
 }
 
-// What the golden says about the engine with this mutation.
+// Result of the golden for the engine with this mutation.
 Comparison CompareOp(const std::string& file, const Mutation& mutation) {
   ops::Backend backend = backend::MakeReferenceBackend(2);
   if (mutation.ops) mutation.ops(backend.table);

@@ -15,8 +15,9 @@
 namespace dsv4::testing {
 namespace {
 
-// A faithful implementation may round a value the other way where its sum landed near a midpoint; sums here are exact to
-// far below a bf16 step, so such values are rare. A rounding point that is left out changes tens of percents.
+// A faithful implementation may round a value the other way where its sum landed near a midpoint. Sums here
+// are exact to far below a bf16 step, so such values are rare. A rounding point that is left out changes tens
+// of percents.
 constexpr double kMaxChangedShare = 0.01;
 
 class Runner {

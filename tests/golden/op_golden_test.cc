@@ -1,5 +1,5 @@
-// Every op of every backend on the inputs of tests/golden/ops: within one bf16 step for a hundredth of the elements
-// and bit-equal for the rest, fp32 results to the bound of their sums.
+// Every op of every backend on the inputs of tests/golden/ops. A hundredth of the elements may be one bf16
+// step off, and the rest is bit-equal. Results in fp32 keep to the bound of their sums.
 #include <gtest/gtest.h>
 
 #include <algorithm>

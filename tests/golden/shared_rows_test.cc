@@ -37,8 +37,8 @@ std::vector<float> Wanted(Numerics numerics) {
   return ReadNpy(SharedDirectory() / file).values;
 }
 
-// Nine layers amplify rounding: the twin itself, with products in float32, comes to a median of 0.99988 and a 5th percentile of 0.9994
-// of its release logits, and without any rounding to 0.9996 and 0.9986.
+// Nine layers amplify rounding. The twin itself, with products in float32, comes to a median of 0.99988 and a
+// 5th percentile of 0.9994 of its release logits. Without any rounding it comes to 0.9996 and 0.9986.
 CosineBound Bound(Numerics numerics) {
   return numerics == Numerics::kPlain ? PlainBound() : CosineBound{.min = -1, .median = 0.9998, .p5 = 0.9992};
 }

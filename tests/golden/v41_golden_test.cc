@@ -207,8 +207,8 @@ class RowsOfLayer final : public model::Observer {
   int64_t rows_ = 0;
 };
 
-// Layers behind the last maker of entries run on the end of a prompt alone, and nothing else changes: logits, drafts and all tokens behind,
-// whatever was cut, rewound or forked.
+// Layers behind the last maker of entries run on the end of a prompt alone. Nothing else changes: logits,
+// drafts and all tokens behind, whatever was cut, rewound or forked.
 TEST_P(V41, ThePromptsTailIsExact) {
   for (const Numerics numerics : {Numerics::kPlain, Numerics::kRelease}) {
     for (const int64_t most : {int64_t{1000}, int64_t{64}, int64_t{1}}) {
@@ -253,8 +253,8 @@ TEST_P(V41, ThePromptsTailIsExact) {
   }
 }
 
-// Steps that are told what follows leave as much out as one step does, however the prompt is cut: the logits, the bytes of the state that
-// is left, and what follows it are those of a prompt of which nothing is left out.
+// Steps that are told what follows leave as much out as one step does, however the prompt is cut. Logits, the
+// bytes of the state, and all tokens behind it are those of a prompt without omissions.
 TEST_P(V41, APromptInStepsIsExact) {
   for (const Numerics numerics : {Numerics::kPlain, Numerics::kRelease}) {
     const std::unique_ptr<model::Model> model =

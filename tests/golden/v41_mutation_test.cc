@@ -1,5 +1,5 @@
-// V4.1's goldens can fail: each mistake that the architecture invites is seeded into a configuration, a weight or an op of the reference
-// backend, and the comparison that passes without it must not pass.
+// V4.1's goldens can fail. Each mistake that the architecture invites is seeded into a configuration, a
+// weight or an op of the reference backend. The comparison that passes without it must not pass.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -101,7 +101,7 @@ Status LateRows(ops::OpContext& context, const ops::RopeArgs& args) {
   return Right().rope(context, late);
 }
 
-constexpr int64_t kIndexWidth = 32;  // Of the goldens; heads are wider.
+constexpr int64_t kIndexWidth = 32;  // Width of the goldens; heads are wider.
 
 Status KeysNotRotated(ops::OpContext& context, const ops::RopeArgs& args) {
   const bool key = args.x.shape[1] == 1 && args.x.shape[2] == kIndexWidth;
@@ -204,7 +204,7 @@ Status NormRoundsTwice(ops::OpContext& context, const ops::RmsNormArgs& args) {
   return {};
 }
 
-// What is pooled is a tensor of bf16.
+// The pooled rows are a tensor of bf16.
 Status PoolsBf16(ops::OpContext& context, const ops::CompressorPoolArgs& args) {
   for (const TensorView& rows : {args.values, args.scores}) {
     for (int64_t i = 0; i < rows.num_elements(); ++i) Floats(rows)[i] = RoundToBf16(Floats(rows)[i]);

@@ -1,7 +1,8 @@
-// Writes random texts of JSON schemas, as sampling under their masks would give: one schema a line on standard input, one JSON
-// document a line out, {"texts": [...]} or {"error": "..."}. With --calls a line is {"tools": [{"name", "parameters", "strict"}], "text",
-// "thinking", "parallel"}, and out comes what the parser of answers reads: {"answers": [{"calls": [{"name", "arguments"}], "content"}]}.
-// For json_schema_property_test.py.
+// Writes random texts of JSON schemas, as sampling under their masks would give. Standard input has one
+// schema a line, and the output one JSON document a line: {"texts": [...]} or {"error": "..."}. With --calls
+// a line is {"tools": [{"name", "parameters", "strict"}], "text", "thinking", "parallel"}. The output is then
+// that of the parser of answers: {"answers": [{"calls": [{"name", "arguments"}], "content"}]}. For
+// json_schema_property_test.py.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -26,7 +27,7 @@ namespace chat = dsv4::chat;
 constexpr int kWalks = 6;
 constexpr std::array<std::string_view, 5> kWanted = {"b", "é", "x", "\\\\", "w@w"};
 
-// What a token looks like in an answer; of markers that say nothing here, nothing.
+// Text of a token in an answer; empty for markers that mean nothing here.
 std::string TextOf(grammar::TokenId id, const chat::ChatProfile& profile) {
   if (id == grammar::testing::kDsml) return std::string(profile.dsml);
   if (id == grammar::testing::kThinkEnd) return std::string(profile.think_close);
@@ -35,7 +36,7 @@ std::string TextOf(grammar::TokenId id, const chat::ChatProfile& profile) {
   return {bytes.begin(), bytes.end()};
 }
 
-// What ends something that would go on for long.
+// Bytes that end something that would go on for long.
 bool IsEnd(const std::string& text, grammar::TokenId id) {
   return text == "\"" || text == "]" || text == "}" || text == "<" || text == "/" ||
          id == grammar::testing::kDsml || id == grammar::testing::kThinkEnd;

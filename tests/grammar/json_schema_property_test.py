@@ -18,7 +18,7 @@ NUM_SCHEMAS = 300
 NAMES = ["a", "ab", "x", "the", "é", "k\"q", "n/~"]
 PATTERNS = ["^a+$", "b", "^(the|x)[0-9]{2,3}$", "^[^a-z\"]?$", "é|\\\\", "^\\w+@\\w+$", "^.{1,3}$"]
 FORMATS = ["date-time", "date", "time", "uuid", "email", "ipv4"]
-# What the package checks only with other packages installed, said again.
+# Formats that the package checks only with other packages installed, said again.
 FORMAT_PATTERNS = {
     "time": r"\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)",
     "date-time": r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)",

@@ -1,6 +1,6 @@
-// Logits do not depend on how tokens are cut into chunks, on neighbours in the batch, or on what a sequence went through
-// before: rewinds, forks, snapshots, restores. Every op computes a row from that row and its own sequence alone, so on the
-// reference backend the logits are equal bit for bit.
+// Logits do not depend on how tokens are cut into chunks, on neighbours in the batch, or on a sequence's
+// history: rewinds, forks, snapshots, restores. Every op computes a row from that row and its own sequence
+// alone. So on the reference backend the logits are equal bit for bit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -67,8 +67,8 @@ TEST_P(ChunkingTest, LogitsDependOnEarlierTokens) {
   }
 }
 
-// At every length, so at every residue mod 4, 8 and 128: a rejected draft is taken back, a fork goes its own way, a
-// snapshot travels through bytes; the next token's logits stay the same.
+// At every length, so at every residue mod 4, 8 and 128. A rejected draft is taken back, a fork goes its own
+// way, a snapshot travels through bytes. The next token's logits stay the same.
 TEST_P(ChunkingTest, ExcursionsAtEveryLengthLeaveNoTrace) {
   std::mt19937 random(11);
   kv::SequenceState state = NewSequence(*model_);
@@ -102,8 +102,8 @@ TEST_P(ChunkingTest, ExcursionsAtEveryLengthLeaveNoTrace) {
   }
 }
 
-// Several sequences, each a prefix of its own text, go through random operations; every logit of a true token must be that
-// of the straight run.
+// Several sequences, each a prefix of its own text, go through random operations. Every logit of a true token
+// must be that of the straight run.
 TEST_P(ChunkingTest, RandomInterleavingsGiveTheLogitsOfAStraightRun) {
   constexpr size_t kNumTexts = 3;
   std::vector<std::vector<int32_t>> texts;

@@ -1,4 +1,4 @@
-// What a step refuses, and what it leaves behind when an op fails half-way.
+// Refusals of a step, and its state when an op fails half-way.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// A model whose experts stay in their files (ModelOptions::experts_from_disk): what is copied to memory, what is asked for before a step, and
-// that no logit changes.
+// A model whose experts stay in their files (ModelOptions::experts_from_disk). It checks the copies to memory
+// and the requests before a step. No logit changes.
 #include <gtest/gtest.h>
 
 #include <algorithm>

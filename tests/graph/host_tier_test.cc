@@ -1,5 +1,5 @@
-// Experts that the host multiplies for a device: their bytes stay where prepare_weight was told that they are, for as long as the model
-// lives, although everything else of the checkpoint is let go.
+// Experts that the host multiplies for a device. Their bytes stay at the addresses that prepare_weight got
+// for as long as the model lives. Everything else of the checkpoint is let go.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ class DeviceLikeMemory final : public Memory {
   }
 };
 
-// What was left on the host, and what it was then.
+// Weights left on the host, and their bytes then.
 struct Left {
   TensorView view;
   std::vector<std::byte> bytes;

@@ -92,8 +92,9 @@ TEST(Position, RotationsAtAMillionAreExact) {
   }
 }
 
-// Attention depends on distances only: the same text after a million empty positions gives nearly the same logits as at
-// the start, once nothing before the text is within reach. Nearly, since fp32 holds an angle of a million to about 0.03.
+// Attention depends on distances only. The same text after a million empty positions gives nearly the same
+// logits as at the start, once nothing before the text is within reach. Nearly, since fp32 holds an angle of
+// a million to about 0.03.
 TEST(Position, WindowAttentionIsRelative) {
   const auto model =
       MakeToyModel({.format = ToyFormat::kF32, .ratios = {0, 0}}, ToyModelOptions(Numerics::kPlain));

@@ -23,7 +23,7 @@ using model::ModelConfig;
 using model::ModelWeights;
 using model::Numerics;
 
-// What a linear layer is for decides its format and whether activations in front of it are rounded.
+// The use of a linear layer decides its format and whether activations in front of it are rounded.
 enum class Role : uint8_t { kDense, kExpert, kUnrounded };
 
 class Builder {

@@ -1,5 +1,6 @@
-// Which keys each query sees, at every position, seen through the numbers: with all queries zero, attention is the plain
-// mean over the visible keys (the sink counting exp(sink) keys of value zero), so one key too many or too few shows.
+// Which keys each query sees, at every position, seen through the numbers. With all queries zero, attention
+// is the plain mean over the visible keys; the sink counts as exp(sink) keys of value zero. So one key too
+// many or too few shows.
 #include <gtest/gtest.h>
 
 #include <algorithm>

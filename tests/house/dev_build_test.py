@@ -1,4 +1,5 @@
-"""`./dev build` speaks while it works: on a terminal, in a log, and when it is interrupted. Ninja and CMake are stand-ins.
+"""`./dev build` speaks while it works: on a terminal, in a log, and when it is interrupted. It names what a newcomer's machine lacks. Ninja,
+CMake and apt are stand-ins.
 
     dev_build_test.py
 """
@@ -49,6 +50,7 @@ class DevBuild(unittest.TestCase):
             path.chmod(0o755)
         time.sleep(0.02)
         (self.root / "build/release/build.ninja").touch()
+        (self.root / "build/release/CMakeCache.txt").write_text(f"CMAKE_HOME_DIRECTORY:INTERNAL={self.root}\n", encoding="utf-8")
         self.environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}", "CI": "true"}
 
     def start(self, stderr):
@@ -99,6 +101,65 @@ class DevBuild(unittest.TestCase):
         process.stderr.close()
         self.assertEqual(process.wait(), -signal.SIGINT, rest)
         self.assertIn("dev: interrupted; what is built stays", rest)
+
+    def run_dev(self, *command, environment=None):
+        """Exit status and what was said."""
+        done = subprocess.run([*(command or (self.root / "dev", "build", "-j", "2"))], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, env=environment or self.environment, check=False)
+        return done.returncode, done.stdout
+
+    def stand_in(self, name, script):
+        path = self.root / "tools" / name
+        path.write_text("#!/bin/bash\n" + script, encoding="utf-8")
+        path.chmod(0o755)
+
+    def test_a_failed_build_is_not_built(self):
+        self.stand_in("ninja", "echo '[1/2] Building CXX object a.o'; echo 'ninja: build stopped: subcommand failed.'; exit 1\n")
+        code, said = self.run_dev()
+        self.assertEqual(code, 1)
+        self.assertNotIn("Built", said)
+        self.assertTrue(said.endswith("ninja: build stopped: subcommand failed.\ndev: the build failed\n"), said)
+
+    def test_a_moved_clone_is_configured_again(self):
+        (self.root / "build/release/CMakeCache.txt").write_text("CMAKE_HOME_DIRECTORY:INTERNAL=/elsewhere\n", encoding="utf-8")
+        code, said = self.run_dev()
+        self.assertEqual(code, 1)
+        self.assertIn("Configuring release", said)
+        self.assertFalse((self.root / "build/release/CMakeCache.txt").exists())
+
+    def test_a_folder_that_cannot_be_written_is_named(self):
+        shutil.rmtree(self.root / "build")
+        (self.root / "build").write_text("", encoding="utf-8")
+        code, said = self.run_dev()
+        self.assertEqual(code, 1)
+        self.assertIn(f"dev: {self.root}/build/release cannot be written", said)
+
+    def test_without_home_and_with_another_shell(self):
+        bare = {name: value for name, value in self.environment.items() if name not in ("HOME", "TERM", "XDG_CONFIG_HOME")} | {"LANG": "C"}
+        self.assertNotIn("unbound", self.run_dev(self.root / "dev", "run", environment=bare)[1])
+        self.assertEqual(self.run_dev("sh", self.root / "dev", "help")[0], 0)
+
+    @unittest.skipUnless(os.geteuid() == 0 and "VERSION_ID=\"12\"" in pathlib.Path("/etc/os-release").read_text(encoding="utf-8"), "apt is asked by root of Debian 12")
+    def test_apt_in_use_is_waited_for_and_its_cause_is_said_once(self):
+        self.stand_in("dpkg-query", "exit 1\n")
+        self.stand_in("sleep", "exit 0\n")
+        self.stand_in("apt-get", f"""case " $* " in
+          *" update "*) [[ -e {self.root}/tried ]] || {{ touch {self.root}/tried; echo "E: Could not get lock /var/lib/apt/lists/lock."; exit 100; }} ;;
+          *) echo dlstatus:1:30.0:x >&3; echo hello ;;
+        esac\n""")
+        code, said = self.run_dev()
+        self.assertEqual(code, 0, said)
+        self.assertIn("another process uses apt", said)
+        self.assertIn("  fetched 25 %", said)
+        self.stand_in("apt-get", """case " $* " in
+          *" update "*) echo "W: Failed to fetch http://x/InRelease  Could not resolve 'x'" ;;
+          *) for p in "$@"; do echo "E: Unable to locate package $p"; done; exit 100 ;;
+        esac\n""")
+        code, said = self.run_dev()
+        self.assertEqual(code, 1)
+        self.assertIn("W: Failed to fetch http://x/InRelease", said)
+        self.assertNotIn("Unable to locate", said)
+        self.assertIn("dev: apt-get could not install these packages", said)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Checks that the documents agree with the tree: links resolve, environment variables and decisions are listed, pictures
-are those of their data, and no committed file names a directory of somebody's machine."""
+"""Checks that the documents agree with the tree: links resolve, environment variables and decisions are listed, and pictures are those of
+their data. No committed file names a directory of one machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE_SUFFIXES = {".h", ".cc", ".py", ".cmake", ".txt", ".md", ".json", ".sh", ".toml"}
-# Those that people read; their sentences are short.
+# Documents that people read; their sentences are short.
 MAIN_DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/*.md", "docs/clients/*.md", "docs/decisions/*.md", "docs/serving/*.md", "docs/cuda/overview.md",
                   "docs/cuda/fusion.md", "docs/cuda/numerics.md"]
 MOST_BYTES, MOST_BYTES_OF_A_PAGE = 330 * 1024, 12_000

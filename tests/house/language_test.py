@@ -17,13 +17,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMITS = Path(__file__).with_name("language.json")
+TOPS = ("src", "apps", "tests", "bench")
 SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
 MOST_WORDS = 25
 # A comment opens with a noun phrase or a verb.
 OPENING = re.compile(r"(Of|What|Those|Whose|That|Where)\b")
 # A comment's beginning, not one inside of a string or an address.
 COMMENT = re.compile(r'(?<![:"\w])//+!?<? ?(.*)$')
-SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z0-9`(])")
+# A row of a table or list ends a sentence too: comments() puts a line feed there.
+SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z0-9`(])|\n")
+ROW = re.compile(r" |[-*|] ")
+COLUMNS = re.compile(r" .*\S {2,}\S")
 KINDS = {
     "opening": "comments that open with Of, What, Those, Whose, That or Where: open with a noun phrase or a verb",
     "long": f"sentences of more than {MOST_WORDS} words in comments: split them",
@@ -32,7 +36,7 @@ KINDS = {
 
 def module(path: Path) -> str:
     """The two folders that a file is counted under."""
-    return "/".join(path.parts[:3] if path.parts[1] == "backend" else path.parts[:2])
+    return "/".join(path.parent.parts[:3] if path.parts[1] == "backend" else path.parent.parts[:2])
 
 
 def code_without_strings(line: str) -> str:
@@ -41,9 +45,12 @@ def code_without_strings(line: str) -> str:
 
 
 def comments(text: str) -> list[tuple[int, str]]:
-    """Every comment of a file, as its first line's number and its words. Full lines that follow each other are one."""
+    """Every comment of a file, as its first line's number and its words. Full lines that follow each other are one.
+
+    An indented line is a row of a table; lines that are indented further belong to it, but those with columns of their own."""
     found: list[tuple[int, str]] = []
     goes_on = False
+    row = 0
     for number, line in enumerate(text.splitlines(), 1):
         match = COMMENT.search(code_without_strings(line))
         if not match:
@@ -51,10 +58,15 @@ def comments(text: str) -> list[tuple[int, str]]:
             continue
         whole_line = line.lstrip().startswith("//")
         words = match[1].strip()
+        indent = len(match[1]) - len(match[1].lstrip())
+        is_row = bool(ROW.match(match[1]))
         if whole_line and goes_on and words:
-            found[-1] = found[-1][0], f"{found[-1][1]} {words}"
+            ends = indent <= row or bool(COLUMNS.match(match[1])) if row else is_row
+            row = (max(indent, 1) if is_row else 0) if ends else row
+            found[-1] = found[-1][0], f"{found[-1][1]}{chr(10) if ends else ' '}{words}"
         else:
             found.append((number, words))
+            row = max(indent, 1) if is_row else 0
         goes_on = whole_line and bool(words)
     return found
 
@@ -86,7 +98,7 @@ def opening_fault(name: str, text: str) -> str:
 def faults() -> dict[tuple[str, str], list[str]]:
     """The faults of all sources, by kind and module."""
     found = collections.defaultdict(list)
-    for top in ("src", "apps"):
+    for top in TOPS:
         for path in sorted((ROOT / top).rglob("*")):
             if path.suffix in SUFFIXES and path.is_file():
                 short = path.relative_to(ROOT)
@@ -105,7 +117,7 @@ class LanguageTest(unittest.TestCase):
         self.assertEqual(more, [], "\n" + "\n".join(more))
 
     def test_every_source_says_what_it_is(self) -> None:
-        sources = [path for top in ("src", "apps", "tests", "bench") for path in sorted((ROOT / top).rglob("*")) if path.suffix in {".cc", ".cu"}]
+        sources = [path for top in TOPS for path in sorted((ROOT / top).rglob("*")) if path.suffix in {".cc", ".cu"}]
         self.assertGreater(len(sources), 900)
         silent = [fault for path in sources if (fault := opening_fault(str(path.relative_to(ROOT)), path.read_text(errors="replace")))]
         self.assertEqual(silent, [], "\n" + "\n".join(silent))
@@ -117,6 +129,12 @@ class LanguageTest(unittest.TestCase):
         limits = json.loads(LIMITS.read_text())
         self.assertEqual(set(limits), {"about", *KINDS})
         self.assertEqual([name for kind in KINDS for name in limits[kind] if not (ROOT / name).is_dir()], [])
+
+    def test_rows_of_a_table_are_sentences(self) -> None:
+        few = "word " * 15
+        table = f"// {few}\n//   {few}\n//   {few}\n//     a  {few}\n// {few}\n//   - {few}\n//     {few}\n//   - {few}\n"
+        self.assertEqual(comments(table)[0][1].count("\n"), 6)
+        self.assertEqual(len(faults_in("src/x/a.h", table)), 1, "one row has two lines")
 
     def test_rules_find_what_they_should(self) -> None:
         text = ('int a;  // Of the rows, the last.\n// Rows of a page. What is behind them\n// is free.\nconst char* b = "// What";\n'

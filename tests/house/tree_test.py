@@ -1,5 +1,5 @@
-"""Checks the shape of the tree: no long file, no crowded folder, one meaning for each name that headers of a namespace share, and
-kernels that a profiler's line leads to."""
+"""Checks the shape of the tree: no long file, no crowded folder, and one meaning for each name that headers of a namespace share. A
+profiler's line leads to every kernel."""
 
 from __future__ import annotations
 

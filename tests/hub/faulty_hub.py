@@ -184,7 +184,7 @@ class Hub:
         return Handler
 
 
-# What a later try can mend.
+# Faults that a later try can mend.
 PASSING = ["drop at once", "drop in the middle", "stall", "short", "long", "damaged", "whole file", "wrong range", "no range", "html",
            "bad status line", "408", "416", "429", "500", "502", "503", "504"]
 

@@ -1,7 +1,7 @@
 """Demands that clang-tidy, with the repository's .clang-tidy, reports exactly the marked lines of violations.cc.
 
-Exit status 0 as it should be, 1 not, 77 clang-tidy is not installed (CTest shows the test as skipped); with --require a
-missing clang-tidy is a failure.
+Exit status 0 as it should be, 1 not, 77 clang-tidy is not installed (CTest shows the test as skipped). With --require a missing clang-tidy
+is a failure.
 """
 
 from __future__ import annotations

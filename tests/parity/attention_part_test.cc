@@ -86,8 +86,8 @@ Runs RunParts(const Problem& problem, int64_t num_shards) {
       FastOutputs::kBounded, OpsUsed::kOfShards);
 }
 
-// Every backend's output is the formula's, up to its slack and the parts' roundings to fp32: of a value, its factor, their product
-// and the sum over the parts.
+// Every backend's output is the formula's, up to its slack and the parts' roundings to fp32. These are of a
+// value, its factor, their product and the sum over the parts.
 void ExpectWhole(const Problem& problem, int64_t num_shards, const std::string& what) {
   const Runs runs = RunParts(problem, num_shards);
   const Expected want = Formula(problem, true);
@@ -151,7 +151,7 @@ TEST(AttentionPartParity, EveryQueryEqualsItselfAlone) {
   }
 }
 
-// What a part is where nothing is seen, and that it adds nothing.
+// A part where nothing is seen, which adds nothing.
 TEST(AttentionPartParity, WithoutKeys) {
   const Geometry geometry = {2, 16, 8, 4, 0};
   const Runs runs =

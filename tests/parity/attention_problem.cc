@@ -74,7 +74,7 @@ Expected Formula(const Problem& problem, bool round_weights) {
       for (size_t h = 0; h < static_cast<size_t>(g.num_heads); ++h) {
         const double* q = problem.q.data() + (token * static_cast<size_t>(g.num_heads) + h) * dim;
         std::vector<double> logits;
-        double largest_terms = 0;  // Of a logit: what its fp32 sum adds up.
+        double largest_terms = 0;  // Products that the fp32 sum of a logit adds up.
         for (const double* key : keys) {
           double terms = 0;
           for (size_t d = 0; d < dim; ++d) terms += std::fabs(key[d] * q[d]);
@@ -100,8 +100,8 @@ Expected Formula(const Problem& problem, bool round_weights) {
         for (size_t d = 0; d < dim; ++d) {
           expected.values.push_back(sum[d] / normalizer);
           expected.magnitudes.push_back(magnitude[d] / normalizer);
-          // An error of the logits is a relative one of the weights, of Z too; the value sum runs key by key; and with bf16
-          // each weight may round the other way.
+          // An error of the logits is a relative one of the weights, of Z too. The value sum runs key by key.
+          // With bf16 each weight may round the other way.
           const double relative = 2 * std::expm1(2 * LogitDepth(g.head_dim) * 0x1p-24 * largest_terms) +
                                   static_cast<double>(keys.size()) * 0x1p-24 +
                                   (problem.dtype == DType::kBF16 ? 0x1p-8 : 0.0);

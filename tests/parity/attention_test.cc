@@ -184,8 +184,8 @@ TEST(AttentionParity, RaggedBatchEqualsEachSequenceAlone) {
   }
 }
 
-// Prefill and decode are one op: the last query of a chunk gives the bits of the same query alone, whatever the ring's
-// capacity and the pages' size.
+// Prefill and decode are one op. The last query of a chunk gives the bits of the same query alone, whatever
+// the ring's capacity and the pages' size.
 TEST(AttentionParity, StepsRingsAndPagesDoNotMatter) {
   for (const Geometry& geometry : {kSwa, kHca, kCsa}) {
     const Problem chunk = MakeProblem(geometry, DType::kBF16, {90}, {200}, 9);
@@ -267,7 +267,8 @@ TEST(AttentionParity, EveryQueryEqualsItselfAlone) {
   }
 }
 
-// What a query does not see cannot reach it, not even as 0 times infinity: neighbours in a chunk share pairs of rows.
+// Keys that a query does not see cannot reach it, not even as 0 times infinity: neighbours in a chunk share
+// pairs of rows.
 TEST(AttentionParity, ANeighboursInfinityStaysItsOwn) {
   for (const Geometry& geometry : {kSwa, kHcaNarrow, kCsa}) {
     const Problem problem = MakeProblem(geometry, DType::kBF16, {20}, {9}, 40);

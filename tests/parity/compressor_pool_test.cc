@@ -222,7 +222,7 @@ TEST(CompressorPoolParity, FastBackendsGiveTheJudgesBitsOfRaggedBatches) {
       std::pair<std::vector<std::vector<double>>, std::vector<std::vector<std::byte>>> all;
       for (const Progress* sequence : pointers) {
         all.first.push_back(sequence->entries);
-        // Of rows that nobody has written, too.
+        // Rows that were never written, too.
         all.second.push_back(sequence->values.tensor().Bytes());
         all.second.push_back(sequence->scores.tensor().Bytes());
       }

@@ -104,7 +104,7 @@ void ExpectOwnRowsOnly(const Problem& p, const std::vector<int64_t>& begins, con
   }
 }
 
-// Of every backend the bits of its own routed_experts.
+// Every backend gives the bits of its own routed_experts.
 void ExpectSameSums(const Problem& p, const std::vector<int64_t>& begins, const Runs& divided,
                     const Runs& whole, const std::string& what) {
   EXPECT_EQ(divided[0].Bytes(), whole[0].Bytes()) << what;

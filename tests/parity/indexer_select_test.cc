@@ -96,8 +96,8 @@ std::vector<double> RunSelect(const SelectCase& c, DType dtype, const SelectInpu
   return outputs[0].Values();
 }
 
-// No entry that was left out scores better than one that was chosen, up to one bf16 step in each dot product, each term and
-// the sum. Scores are exact here.
+// No entry that was left out scores better than one that was chosen. One bf16 step in each dot product, each
+// term and the sum is allowed. Scores are exact here.
 void ExpectBest(const SelectCase& c, const SelectInputs& in, const std::vector<double>& selected,
                 const std::string& what) {
   size_t token = 0;
@@ -174,7 +174,7 @@ std::vector<double> FullSort(const SelectCase& c, DType dtype, const SelectInput
   return want;
 }
 
-// What ranks that divide the keys choose together.
+// Choice of ranks that divide the keys.
 std::vector<double> SelectTogether(const SelectCase& c, DType dtype, const SelectInputs& in,
                                    int64_t num_shards) {
   const int64_t num_tokens = static_cast<int64_t>(in.weights.size()) / c.num_heads;

@@ -221,7 +221,7 @@ TEST(LinearParity, GroupsOf32KeepWhatAnOutlierIn128Loses) {
   constexpr int64_t kCols = 256;
   std::vector<double> x(kCols, 0.0);
   for (int64_t i = 0; i < kCols; ++i) x[static_cast<size_t>(i)] = 0.5 + static_cast<double>(i % 7) / 16;
-  x[3] = 1048576.0;  // Of the first group of either size.
+  x[3] = 1048576.0;  // In the first group of either size.
   const TestTensor x_tensor(DType::kBF16, {1, kCols}, x);
   Random random(47);
   const auto w32 = Fp8(40, kCols, 32, false, random);
@@ -493,8 +493,8 @@ TEST(LinearCodes, EveryCodeAndScale) {
   }
 }
 
-// Whether a kernel folds the scale of an FP8 block into its look-up or multiplies with it, the value is the same; and a NaN
-// stays one, for any number of tokens.
+// Whether a kernel folds the scale of an FP8 block into its look-up or multiplies with it, the value is the
+// same. A NaN stays one, for any number of tokens.
 TEST(LinearCodes, EveryFp8Scale) {
   constexpr int64_t kRows = 128;
   constexpr int64_t kTokens = 20;

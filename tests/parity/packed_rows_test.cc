@@ -1,5 +1,5 @@
-// Packed cache rows: what is stored is what was rounded, and every op that reads it gives the bits that it gives for the same rows in
-// bf16, on every backend that packs.
+// Packed cache rows: the stored row is the rounded one. Every op that reads it gives the bits that it gives
+// for the same rows in bf16, on every backend that packs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -159,7 +159,7 @@ std::vector<AttentionCase> AttentionCases() {
           {{16, 512, 32, 2, 24}, v41, {90, 3}, {3, 2}}};
 }
 
-// Of as many tokens and keys as backends have kernels and ways of their own for.
+// As many tokens and keys as backends have kernels and ways of their own for.
 std::vector<AttentionCase> LargeAttentionCases() {
   const Formats release = {CacheFormat::Fp8(448, 64), CacheFormat::Fp8(448, 64)};
   std::vector<int64_t> seventy(70);

@@ -5,25 +5,11 @@
 #include <vector>
 
 #include "tests/parity/backends.h"
+#include "tests/parity/grids.h"
 #include "tests/parity/test_tensor.h"
 
 namespace dsv4::test {
 namespace {
-
-// Nearest multiple of a step that depends on the binade: the grids written down arithmetically, without bit patterns.
-double NearestE4m3(double x) {
-  const double magnitude = std::fabs(x);
-  const int exponent =
-      magnitude < std::ldexp(1.0, -6) ? -6 : static_cast<int>(std::floor(std::log2(magnitude)));
-  const double step = std::ldexp(1.0, exponent - 3);
-  return std::nearbyint(x / step) * step;
-}
-
-double NearestE2m1(double x) {
-  const double magnitude = std::fabs(x);
-  const double step = magnitude < 2 ? 0.5 : (magnitude < 4 ? 1.0 : 2.0);
-  return std::nearbyint(x / step) * step;
-}
 
 // The smallest power of two not below t, t itself an fp32 product.
 double PowerOfTwoAbove(float t) {

@@ -1,5 +1,5 @@
-// Forms of ops that V4.1 wants and V4 does not: given weights of the streams, a pool without bias, roundings of index rows and entries,
-// candidate blocks.
+// Forms of ops that V4.1 wants and V4 does not. They are given weights of the streams, a pool without bias,
+// roundings of index rows and entries, and candidate blocks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 
 #include "tests/parity/backends.h"
 #include "tests/parity/cached_rows.h"
+#include "tests/parity/grids.h"
 #include "tests/parity/test_tensor.h"
 
 namespace dsv4::test {
@@ -110,20 +111,6 @@ TEST(V41Forms, HcHeadCollapsesByGivenWeights) {
       ExpectRounded(dtype, got[0].Values(), want, sums, "y");
     }
   }
-}
-
-// Nearest multiple of a step that depends on the binade.
-double NearestE4m3(double x) {
-  const double magnitude = std::fabs(x);
-  const int exponent = magnitude < 0x1p-6 ? -6 : static_cast<int>(std::floor(std::log2(magnitude)));
-  const double step = std::ldexp(1.0, exponent - 3);
-  return std::nearbyint(x / step) * step;
-}
-
-double NearestE2m1(double x) {
-  const double magnitude = std::fabs(x);
-  const double step = magnitude < 2 ? 0.5 : (magnitude < 4 ? 1.0 : 2.0);
-  return std::nearbyint(x / step) * step;
 }
 
 TEST(V41Forms, RowsAreRoundedWithoutARotation) {

@@ -1,4 +1,4 @@
-"""What Python adds to the library: eight texts in one batch, Python's own time on the core beside the time in the library's calls.
+"""Time that Python adds to the library: eight texts in one batch, Python's own CPU time beside the time in the library's calls.
 
     DSV4_LIBRARY=build/shared/libdsv4.so PYTHONPATH=python python3 tests/python/overhead.py [MODEL]
 """

@@ -3,7 +3,9 @@
 import asyncio
 import json
 import os
+import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -68,6 +70,11 @@ class PythonTest(unittest.TestCase):
             last = process.stderr.strip().splitlines()[-1]
             self.assertRegex(last, f"ImportError: dsv4 cannot load its library, DSV4_LIBRARY={library}.*pip install")
             self.assertNotIn("OSError", process.stderr)
+        with tempfile.TemporaryDirectory() as folder:  # A package alone asks the system for the library of its ABI.
+            shutil.copytree(pathlib.Path(dsv4.__file__).parent, f"{folder}/a/b/dsv4", ignore=shutil.ignore_patterns("*.so*", "__pycache__"))
+            environment = {name: value for name, value in os.environ.items() if name != "DSV4_LIBRARY"} | {"PYTHONPATH": f"{folder}/a/b"}
+            process = subprocess.run([sys.executable, "-c", "import dsv4"], env=environment, capture_output=True, text=True, check=False)
+            self.assertIn(f"libdsv4.so.{dsv4.ABI} of the system", process.stderr)
 
     def test_it_says_what_it_runs_on(self):
         self.assertRegex(self.llm.backend, r"^(cpu|cuda) \(.+\)$")

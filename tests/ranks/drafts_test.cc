@@ -1,4 +1,5 @@
-// Drafts of a model on several ranks: those of one rank where no sum is cut, and with every placement the text of steps without drafts.
+// Drafts of a model on several ranks. They are those of one rank where no sum is cut. With every placement
+// the text is that of steps without drafts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -51,7 +52,8 @@ struct Drafted {
   friend bool operator==(const Drafted& a, const Drafted& b) = default;
 };
 
-// Drafts of sequences of these lengths, some of which want fewer; of the second round after a few more tokens, and after two were taken back.
+// Drafts of sequences of these lengths, some of which want fewer. A second round comes after a few more
+// tokens, and after two were taken back.
 std::vector<Drafted> DraftAll(model::Model& model, const std::vector<size_t>& lengths) {
   std::vector<kv::SequenceState> states;
   std::vector<Drafted> rounds;
@@ -93,7 +95,7 @@ std::vector<Drafted> DraftAll(model::Model& model, const std::vector<size_t>& le
   return rounds;
 }
 
-// That the ranks of `run` draft what one rank has drafted, bit for bit.
+// Expects that the ranks of `run` draft the same as one rank, bit for bit.
 void ExpectDrafts(model::Model& model, const std::vector<size_t>& lengths, const std::vector<Drafted>& alone,
                   const RanksRun& run, const std::string& golden) {
   ASSERT_TRUE(model.can_draft()) << model.why_no_draft();
@@ -120,7 +122,7 @@ TEST(Drafts, OfSeveralRanksAreThoseOfOne) {
   }
 }
 
-// Where sums are cut: nearly. Prompts of 512 tokens and more divide the streams as well.
+// Expects nearly that where sums are cut. Prompts of 512 tokens and more divide the streams as well.
 TEST(Drafts, OfRanksThatCutSumsAreNearlyThoseOfOne) {
   for (const std::string golden : kGoldens) {
     RanksRun run = RunOf(golden);
@@ -172,7 +174,7 @@ std::vector<std::vector<int32_t>> Converse(model::Model& model, bool drafts, boo
     request.max_tokens = 3 + static_cast<int64_t>(random() % 20);
     request.sampling.seed = random();
     request.sampling.temperature = i % 2 == 0 ? 0.0F : 1.0F;
-    if (i == 3) request.sampling.repetition_penalty = 1.2F;  // Whose tokens the host chooses.
+    if (i == 3) request.sampling.repetition_penalty = 1.2F;  // A model whose tokens the host chooses.
     EXPECT_TRUE(engine.Submit(std::move(request)).has_value());
     for (size_t n = random() % 4; n > 0 && !engine.idle(); --n) collect(engine.Step());
   }

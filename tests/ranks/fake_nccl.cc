@@ -1,6 +1,7 @@
-// libfake_nccl.so: the calls that dsv4 makes of NCCL, for ranks that are threads of one process with a FakeStream each. It keeps
-// NCCL's manners: calls of a group that does not block return at once and are asked about, exchanges begin when the stream gets there,
-// sends and receives of a group go on together, and only ncclCommAbort ends the wait for a rank that does not come.
+// libfake_nccl.so: the calls that dsv4 makes of NCCL, for ranks that are threads of one process with a
+// FakeStream each. It keeps NCCL's manners. Calls of a group that does not block return at once and are asked
+// about. Exchanges begin when the stream gets there, and sends and receives of a group go on together. Only
+// ncclCommAbort ends the wait for a rank that does not come.
 #include <algorithm>
 #include <array>
 #include <atomic>

@@ -1,5 +1,5 @@
-// The comparisons of several ranks with one can fail: each mistake that ranks invite is seeded into the ops of some of them, or
-// between them and their group, and the comparison that passes without it must not pass.
+// The comparisons of several ranks with one can fail. Each mistake that ranks invite is seeded into the ops
+// of some of them, or between them and their group. The comparison that passes without it must not pass.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -88,7 +88,7 @@ Status NewestEntryUnseen(ops::OpContext& context, const ops::AttentionPartArgs& 
   return Right().attention_part(context, changed);
 }
 
-// Of each rank's candidates as many as make top_k together.
+// As many of each rank's candidates as make top_k together.
 Status FewCandidates(ops::OpContext& context, const ops::MergeCandidatesArgs& args) {
   Copy<int64_t> candidates(args.candidates);
   const auto top_k = static_cast<size_t>(args.selected.shape[1]);
@@ -119,7 +119,7 @@ Status FirstTermsLeftOut(ops::OpContext& context, const ops::ExpertTermsArgs& ar
   return Right().expert_terms(context, changed);
 }
 
-// Whose terms are whose: a rank begins with another expert than it has.
+// Wrong owner of terms: a rank begins with another expert than it has.
 Status TermsOfTheNextExpert(ops::OpContext& context, const ops::ExpertTermsArgs& args) {
   ops::ExpertTermsArgs changed = args;
   ++changed.first_expert;
@@ -127,7 +127,7 @@ Status TermsOfTheNextExpert(ops::OpContext& context, const ops::ExpertTermsArgs&
   return Right().expert_terms(context, changed);
 }
 
-// Of the ranks from the last to the first.
+// Order of the ranks from the last to the first.
 Status PartsInReverse(ops::OpContext& context, const ops::SumTermsArgs& args) {
   Copy<float> parts(args.parts);
   const int64_t num_parts = args.parts.shape[0];
@@ -219,8 +219,8 @@ class FaultyGroup final : public comm::Communicator {
   }
 
  private:
-  // The terms of experts, with their targets, are what is gathered after their counts, one number a rank; here in the order of the
-  // ranks from the last to the first.
+  // The terms of experts, with their targets, are gathered after their counts, one number a rank. Here they
+  // come in the order of the ranks from the last to the first.
   void Reverse(int64_t num_rows, std::span<const int64_t> row_bytes, std::span<std::byte> all) {
     const bool counts = num_rows == 1 && std::all_of(row_bytes.begin(), row_bytes.end(),
                                                      [](int64_t bytes) { return bytes == sizeof(int64_t); });
@@ -266,7 +266,7 @@ struct Fault {
   bool listed = false;  // Terms go by lists, as those of many tokens do.
 };
 
-// Of every rank, or of one.
+// Fault of every rank, or of one.
 template <typename Args>
 std::function<void(int, ops::OpTable&)> Everywhere(ops::OpFunction<Args> ops::OpTable::*member,
                                                    ops::OpFunction<Args> wrong) {

@@ -31,7 +31,7 @@ bool WaitFor(const std::function<bool()>& ready) {
   return ready();
 }
 
-// What every collective gives on host memory is what it gives here: the shared-memory group is the judge.
+// Every collective gives the same here as on host memory: the shared-memory group is the judge.
 class Both {
  public:
   Both(comm::Communicator& hosts, comm::Communicator& nccl, FakeDevice& device)
@@ -233,7 +233,7 @@ TEST_P(NcclGroup, AnErrorOfNcclEndsTheGroup) {
       std::chrono::seconds(60), /*waits=*/false, GetParam());
 }
 
-// Where one rank has no NCCL, all hear it and from whom; nobody waits for the others.
+// If one rank has no NCCL, all hear it and its number; no rank waits for the others.
 TEST_P(NcclGroup, ALibraryThatIsNotThere) {
   RunHosts(3, [](comm::Communicator& hosts) {
     FakeDevice device;

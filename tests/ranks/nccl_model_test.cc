@@ -86,7 +86,7 @@ TEST(NcclModel, EveryPlacementHasTheBitsOfSharedMemory) {
     std::vector<float> want;
     RunModel(run, [&](model::Model& model) { want = Answer(model); });
     ASSERT_FALSE(want.empty());
-    for (const comm::testing::Network network : comm::testing::kNetworks) {  // Of the hosts.
+    for (const comm::testing::Network network : comm::testing::kNetworks) {  // Group of the hosts.
       RanksRun by_nccl = run;
       by_nccl.network = network;
       GroupsMade made;

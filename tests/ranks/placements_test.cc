@@ -1,5 +1,5 @@
-// Every placement of every golden model, and of the small model of the repository, against one rank: bit for bit where no sum is
-// cut, within the goldens' own bounds where one is.
+// Every placement of every golden model, and of the small model of the repository, against one rank. They
+// agree bit for bit where no sum is cut, and within the goldens' own bounds where one is.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -132,8 +132,9 @@ TEST(Tiny, SameBitsOnTheCpuBackend) {
   }
 }
 
-// Cut sums, too, are the same from run to run, and a row's do not depend on the chunk that it comes in, but for this: queries of up to 16
-// tokens go to the entries, entries come to more. Where they come, only `tensor` cuts sums.
+// Cut sums, too, are the same from run to run, and a row's do not depend on its chunk. There is one
+// exception: queries of up to 16 tokens go to the entries, entries come to more. Where they come, only
+// `tensor` cuts sums.
 TEST(Tiny, CutSumsDoNotDependOnChunks) {
   const std::vector<int32_t> tokens = Tokens(kTiny, 150);
   RanksRun run{.directory = kTiny, .options = {}, .backend = GoldenBackends().back()};
@@ -157,8 +158,9 @@ TEST(Tiny, CutSumsDoNotDependOnChunks) {
   }
 }
 
-// A step of prompts and of single tokens between them, whose entries go different ways where they are divided, has the bits of steps of each
-// sequence alone; so has one of more single tokens than entries stay for.
+// A step of prompts and of single tokens between them has the bits of steps of each sequence alone. Their
+// entries go different ways where they are divided. The same holds for more single tokens than entries stay
+// for.
 TEST(Tiny, DividedEntriesDoNotDependOnNeighbours) {
   constexpr size_t kSequences = 20;
   const std::vector<int32_t> tokens = Tokens(kTiny, 350);

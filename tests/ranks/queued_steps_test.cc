@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 
 constexpr const char* kGolden = "fp8_mxfp4";
 
-// That the text's last tokens come again, which is sometimes right.
+// Guesses that the text's last tokens come again, which is sometimes right.
 class Echo final : public speculation::Drafter {
  public:
   void Read(std::span<const int32_t> text) override { text_.assign(text.begin(), text.end()); }
@@ -128,7 +128,8 @@ class CountingMemory final : public ForwardingHostMemory {
   std::atomic<int> num_copies = 0;
 };
 
-// What a device collects goes to it when somebody wants something of it: a rank whose host wants nothing would let the others wait.
+// Launches collected for a device go to it when their results are wanted: a rank whose host wants nothing
+// would let the others wait.
 TEST(QueuedSteps, EveryRankWantsTheTokens) {
   CountingMemory memory;
   comm::testing::RunRanks(

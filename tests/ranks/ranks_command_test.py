@@ -42,8 +42,8 @@ def alive(process):
         return False
 
 
-# An answer that does not end while a test lasts: one token always wins, so neither sampling nor the ends of sentences matter, and
-# a hundred thousand tokens take minutes on the fastest machine.
+# An answer that does not end while a test lasts. One token always wins, so neither sampling nor the ends of sentences matter. A hundred
+# thousand tokens take minutes on the fastest machine.
 ENDLESS = ("Tell me a story", "--temperature", "0", "--logit-bias", "100=1000", "--max-tokens", "100000", "--threads", "1")
 # Longer than the tests' patience, so that what only the deadline of the ranks would find is not taken for found.
 LONG_DEADLINE = ("--rank-timeout", str(5 * PATIENCE))
@@ -146,7 +146,7 @@ class SameAnswers(unittest.TestCase):
         self.started_by_somebody_else(hold_port(self.enterContext(contextlib.ExitStack())))
 
     def test_started_by_torchrun(self):
-        """Whose agent listens on MASTER_PORT itself."""
+        """A launcher whose agent listens on MASTER_PORT itself."""
         agent = self.enterContext(socket.socket())
         for _ in range(100):
             agent.bind(("127.0.0.1", 0))
@@ -253,7 +253,7 @@ class Ends(unittest.TestCase):
         self.assertIn(f"rank 1 (process {rank}): not there within {seconds} s", "".join(server.log))
 
 
-# What keeps the namespaces of a machine that is none: its first process.
+# Keeper of the namespaces of a machine that is none: its first process.
 HOLDER = "import socket, sys, time; socket.sethostname(sys.argv[1]); print(flush=True); time.sleep(10 ** 9)"
 
 

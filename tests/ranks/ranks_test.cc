@@ -1,4 +1,5 @@
-// What only several ranks have: states that are copied and taken back, a rank without memory, a rank that fails, misfits.
+// Matters of several ranks alone: states that are copied and taken back, a rank without memory, a rank that
+// fails, misfits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -203,7 +204,7 @@ TEST(Ranks, AnOpThatFailsEndsTheGroup) {
       [](const Status& end) { EXPECT_THAT(end.message(), HasSubstr("broken on purpose")); });
 }
 
-// What a load says on every rank, with options made for each.
+// Status of a load on every rank, with options made for each.
 std::vector<Status> LoadOnRanks(int num_ranks, const std::function<void(int, model::ModelOptions&)>& edit,
                                 const std::function<std::string(int)>& directory_of = {}) {
   std::vector<Status> statuses(static_cast<size_t>(num_ranks));

@@ -1,5 +1,6 @@
-// Placements where a row's last bits depend on how many rows of its sequence come with it (tensor; expert,entries): sequences that give way to
-// others and are read again, that begin with kept states, or whose prompts are cut small, have the log-probabilities of a run alone, to the bit.
+// Placements where a row's last bits depend on how many rows of its sequence come with it (tensor;
+// expert,entries). Sequences give way to others and are read again, begin with kept states, or have their
+// prompts cut small. All have the log-probabilities of a run alone, to the bit.
 #include <gtest/gtest.h>
 
 #include <cctype>
@@ -21,7 +22,8 @@ struct Ranks {
   int num_ranks;
 };
 
-// Two of each prompt. Three of one owner, and while they run one of another and two of a third, so that with room for few all give way in turn.
+// Two of each prompt. Three are of one owner. While they run one of another and two of a third come, so that
+// with room for few all give way in turn.
 std::vector<engine::Outcome> Answers(model::Model& model, const engine::EngineOptions& options,
                                      engine::EngineStats* stats) {
   constexpr int kRequests = 6;

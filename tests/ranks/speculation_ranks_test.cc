@@ -1,5 +1,5 @@
-// Answers of an engine whose model is divided among ranks and stages: with every drafter those of steps without drafts, many at a time, while
-// they give way to each other, and where they begin with kept states.
+// Answers of an engine whose model is divided among ranks and stages. With every drafter they are those of
+// steps without drafts. They run many at a time, give way to each other, and begin with kept states.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -68,7 +68,7 @@ std::vector<std::vector<int32_t>> Answers(model::Model& model, const engine::Eng
     request.max_tokens = load.max_tokens - i % 5;
     request.sampling.temperature = i % 3 == 0 ? 0.0F : 0.4F * static_cast<float>(i % 3);
     request.sampling.seed = static_cast<uint64_t>(i);
-    if (i % 7 == 5) request.sampling.repetition_penalty = 1.2F;  // Whose tokens the host chooses.
+    if (i % 7 == 5) request.sampling.repetition_penalty = 1.2F;  // A model whose tokens the host chooses.
     const bool wave = load.waves && (i == 3 || i == 4);
     request.owner = !load.waves || i < 3 ? 1 : i < 4 ? 2 : 3;
     for (int step = 0; wave && step < kStepsOfAWave && !engine.idle(); ++step) collect();
@@ -91,7 +91,7 @@ struct Case {
   }
 };
 constexpr Case kStages[] = {{"pipeline", 2}, {"pipeline", 3}, {"pipeline=2,expert", 4}};
-// Where sums are cut (tensor), a row's bits depend on whether it comes among more than 16 (read_again_test).
+// If sums are cut (tensor), a row's bits depend on whether it comes among more than 16 (read_again_test).
 constexpr Case kShards[] = {{"expert", 4}, {"expert,sequences", 2}, {"tensor", 2}};
 
 // work(case, kind, model) of every case and drafter, with models/tiny.

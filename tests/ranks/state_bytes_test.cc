@@ -1,4 +1,4 @@
-// What of a sequence each rank keeps, as rank 0 counts it for limits.
+// Bytes of a sequence that each rank keeps, as rank 0 counts them for limits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,9 +10,10 @@
 namespace dsv4::testing {
 namespace {
 
-// What is counted without a forward pass.
+// Tokens that are counted without a forward pass.
 constexpr int64_t kLong = 700;
-// What is read by the model: enough for entries of every layer that compresses, and no more, for all ranks compute it side by side.
+// Tokens that the model reads: enough for entries of every layer that compresses, and no more, for all ranks
+// compute it side by side.
 constexpr int64_t kRead = 130;
 
 int64_t MostOf(const std::vector<kv::CacheLayout>& layouts, int64_t length) {

@@ -108,7 +108,7 @@ def invoke(name, body, mark=MARK):
 
 
 class Completions:
-    """Of an answer with the tools f and g: (kind, completion, thinking, cause)."""
+    """Cases of an answer with the tools f and g: (kind, completion, thinking, cause)."""
 
     def __init__(self, seed):
         self.random = random.Random(seed)
@@ -185,7 +185,7 @@ class Completions:
         return {"kind": kind, "completion": text, "thinking": thinking, "cause": cause}
 
 
-# What differs from the recipe, and why; "" where nothing may.
+# Difference from the recipe, and why; "" where nothing may differ.
 KINDS = {
     "well formed": "content that ends in '<' or '</' keeps one line feed too many in the recipe",
     "wrapper toolcalls": "line feeds in front of the block are kept byte for byte up to two",
@@ -212,5 +212,5 @@ KINDS = {
     "call inside of the reasoning": "",
     "empty block": "a block without a call ends with length",
 }
-# Of these the markup is text on purpose.
+# The markup of these is text on purpose.
 SHOWN = {"markup quoted in the answer"}

@@ -1,5 +1,5 @@
-"""Why a request body is read otherwise here than by deepseek-recipe. recipe_test.py asks for a reason of every difference: the first pattern
-that fits the body's name, of those for its kind of difference."""
+"""Why a request body is read otherwise here than by deepseek-recipe. recipe_test.py asks for a reason of every difference. It is the first
+pattern that fits the body's name, among those for its kind of difference."""
 
 import re
 

@@ -132,8 +132,8 @@ def case_of(name, conversation):
 
 
 def fixture_cases(seed, count):
-    """Short cases with the answer of DeepSeek's encoder, as tests/fixtures/v41-encoding-cases.json has them; each has what those handed in lack:
-    updated tools, tools without a description, an empty schema or an unfinished reasoning."""
+    """Short cases with the answer of DeepSeek's encoder, as tests/fixtures/v41-encoding-cases.json has them. Each has a part that those
+    handed in lack: updated tools, tools without a description, an empty schema or an unfinished reasoning."""
     source = ConversationsOfV41(seed)
     cases = []
     for one in (source.one() for _ in range(40 * count)):

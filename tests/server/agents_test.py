@@ -45,7 +45,7 @@ class Agents(SharedServer):
         whole = self.server.post("/v1/responses", {**request, "stream": False})
         if whole["status"] == "completed":
             self.assertEqual(whole["output"][0]["input"], item["input"])
-            # What the model wrote comes back as it was: all of the earlier prompt is reused.
+            # The model's text comes back as it was: all of the earlier prompt is reused.
             call = whole["output"][0]
             history = [{"role": "user", "content": "Go."}, call, {"type": "custom_tool_call_output", "call_id": call["call_id"], "output": "ok"}]
             again = self.server.post("/v1/responses", {**request, "input": history, "max_output_tokens": 1, "tool_choice": "auto"})

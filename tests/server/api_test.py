@@ -1,5 +1,5 @@
-"""What the server offers beside the dialects' plain use: scores of prompts, limits of tokens and words, text with a hole, descriptions of itself,
-ollama's dialect, stored responses, log and traces."""
+"""Services of the server beside the dialects' plain use: scores of prompts, limits of tokens and words, text with a hole. Further
+descriptions of itself, ollama's dialect, stored responses, log and traces."""
 
 import gzip
 import http.server

@@ -330,7 +330,7 @@ class Answers(SharedServer):
         reused = usage["prompt_tokens_details"]["cached_tokens"]
         print(f"second turn: {reused} tokens reused, {usage['prompt_tokens'] - reused} read; first token after {100 * warm / cold:.1f} % of the first "
               "turn's time")
-        # What is read is what takes the time, and is the same on every machine.
+        # Reading takes the time, and is the same on every machine.
         self.assertGreater(usage["prompt_tokens"], 2000)
         self.assertLess(usage["prompt_tokens"] - reused, 40)
 

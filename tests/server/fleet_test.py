@@ -1,4 +1,4 @@
-"""What schedulers of several servers read: metrics by their rules of extraction, rendered prompts."""
+"""Interface for schedulers of several servers: metrics by their rules of extraction, rendered prompts."""
 
 import re
 import shutil

@@ -97,7 +97,7 @@ class Reader:
                     self.counts["stored"] += 1
 
     def read(self, until):
-        """What comes until the batch in front of the number `until`; what was missed at the start is asked for."""
+        """Batches up to the one in front of the number `until`; those missed at the start are asked for."""
         end = time.monotonic() + PATIENCE
         while self.expected < until:
             if time.monotonic() > end:

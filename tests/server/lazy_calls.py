@@ -33,7 +33,7 @@ ASKS = ["Search a ticket with tags cook, color golden, please.", "What time is i
 
 
 def problem(schema, value, where=""):
-    """What is wrong with a value, or nothing: as much of JSON Schema as TOOLS uses."""
+    """The fault of a value, or nothing: as much of JSON Schema as TOOLS uses."""
     if "enum" in schema:
         return "" if value in schema["enum"] else f"{where}: {value!r}"
     kinds = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int, "number": (int, float)}

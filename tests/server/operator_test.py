@@ -1,8 +1,10 @@
-"""What an operator does to a running server: SIGHUP, Ctrl-C, a host that others reach."""
+"""Acts of an operator on a running server: SIGHUP, Ctrl-C, a host that others reach."""
 
 import http.client
 import os
 import pathlib
+import re
+import shutil
 import signal
 import ssl
 import subprocess
@@ -18,7 +20,7 @@ QUESTION = {"messages": [{"role": "user", "content": "What is the capital of Fra
 
 
 class Lines:
-    """What a server writes to standard error from now on."""
+    """Text that a server writes to standard error from now on."""
 
     def __init__(self, server):
         self.lines = server.log
@@ -122,6 +124,24 @@ class Unit(unittest.TestCase):
         self.assertIn("HF_HOME=/var/lib/dsv4/huggingface dsv4 pull", guide)
         process = subprocess.run([BINARY, "serve", "--port", "0", "-m", TINY, "--api-key-file", "/nonexistent"], capture_output=True, text=True, check=False)
         self.assertEqual(process.returncode, 3)
+
+    @unittest.skipUnless(shutil.which("systemd-analyze"), "no systemd-analyze (Debian's systemd)")
+    def test_systemd_takes_the_unit(self):
+        """As it stands, and as the .deb has it; the pages that it names are those of installed programs."""
+        unit = (ROOT / "deploy" / "dsv4.service").read_text()
+        packaged = re.sub(r"^LoadCredential=keys:.*\n", "#\\g<0>", unit, flags=re.MULTILINE).replace(" --api-key-file %d/keys", "")
+        self.assertNotEqual(unit, packaged)
+        for text in (unit, packaged):
+            text = re.sub(r"^Documentation=.*\n", "", text, flags=re.MULTILINE).replace("/usr/local/bin/dsv4", str(pathlib.Path(BINARY).resolve()))
+            for fault, wanted in (("", ""), ("NoSuchSetting=yes\n[Install]", "NoSuchSetting")):
+                with tempfile.TemporaryDirectory() as folder:
+                    path = pathlib.Path(folder, "dsv4.service")
+                    path.write_text(text.replace("[Install]", fault) if fault else text)
+                    done = subprocess.run(["systemd-analyze", "verify", path], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+                if fault:
+                    self.assertIn(wanted, done.stdout)
+                else:
+                    self.assertEqual((done.returncode, done.stdout), (0, ""))
 
 
 if __name__ == "__main__":

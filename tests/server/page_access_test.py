@@ -1,4 +1,4 @@
-"""Who uses the chat page by keyboard, with a screen reader, on a phone or zoomed in; and how fast it scrolls when much is there.
+"""The chat page by keyboard, with a screen reader, on a phone and zoomed in. Also how fast it scrolls when much is there.
 
 axe-core looks at every state of the page. It wants the package of page_requirements.txt in .venv (./dev venv tests/server/page_requirements.txt); without
 it those tests are skipped, visibly.
@@ -31,7 +31,7 @@ class Access(page_testing.PageTest):
         self.do("select(conversations.find(c => c.title === 'Everything'))")
 
     def faults(self):
-        """What axe-core finds serious or worse, with the elements."""
+        """Findings of axe-core that are serious or worse, with the elements."""
         self.browser.evaluate(AXE.read_text() + "; 0")
         self.do("""window.found = undefined; axe.run(document, { resultTypes: ['violations'] }).then(result => { window.found = JSON.stringify(result.violations
             .map(each => [each.impact, each.id, each.nodes.map(node => node.html.slice(0, 120))])); }, error => { window.found = JSON.stringify([['critical', String(error)]]); })""")

@@ -1,4 +1,4 @@
-"""What the tests of the chat page share: a server, a browser, and what a person does there. With DSV4_BROWSER=firefox the browser is
+"""Common parts of the tests of the chat page: a server, a browser, and a person's acts. With DSV4_BROWSER=firefox the browser is
 Firefox, else Chromium. With DSV4_PAGE_PICTURES=FOLDER the tests leave pictures there."""
 
 import json

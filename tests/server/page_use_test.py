@@ -1,4 +1,4 @@
-"""What a person meets on the chat page: several answers at once, drafts, notices, what failed, reasoning that comes, files that are no text."""
+"""Use of the chat page: several answers at once, drafts, notices, failures, reasoning that comes, files that are no text."""
 
 import io
 import json
@@ -20,7 +20,7 @@ def archive(files):
 
 class Use(page_testing.PageTest):
     def messages(self):
-        """What the next request would say to the model."""
+        """Text of the next request to the model."""
         return json.loads(self.browser.evaluate("JSON.stringify(requestBody({ ...current, turns: [...current.turns, { role: 'user', content: 'next' }, newAnswer()] }).messages)"))
 
     def notice(self):

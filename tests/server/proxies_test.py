@@ -259,7 +259,7 @@ class TwoReplicas(unittest.TestCase):
 
 
 def http_status(port):
-    """Of /ready; 0 where nothing answers."""
+    """Status of /ready; 0 where nothing answers."""
     with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as connection:
         connection.request("GET", "/ready")
         return connection.getresponse().status

@@ -54,8 +54,8 @@ class Server:
         return http.client.HTTPConnection(self.host, self.port, timeout=self.patience)
 
     def raw(self, data):
-        """Sends bytes and returns all that comes back until the connection ends, by whatever means: a server that has said why may reset
-        what is still being sent."""
+        """Sends bytes and returns all that comes back until the connection ends, by whatever means. A server that has said why may reset
+        the rest."""
         received = b""
         with socket.create_connection((self.host, self.port), timeout=PATIENCE) as connection:
             with contextlib.suppress(ConnectionError):

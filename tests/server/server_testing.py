@@ -1,4 +1,4 @@
-"""What the tests of the dialects share: a server, requests, and what an answer must look like."""
+"""Common parts of the tests of the dialects: a server, requests, and the form of an answer."""
 
 import json
 import pathlib

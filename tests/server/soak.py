@@ -3,10 +3,10 @@
 
     ./dev build && python3 tests/server/soak.py [--minutes 10] [--binary build/release/dsv4]
 
-64 clients ask `models/tiny` (`dsv4 bench --server`, every answer compared with that of a quiet server) in legs of two minutes, of one
+64 clients ask `models/tiny` (`dsv4 bench --server`, every answer compared with that of a quiet server) in legs of two minutes. It is one
 server, whose memory is looked at every two seconds. Between the legs `dsv4 bench` measures decode at the same batch, because a shared
-machine is another from minute to minute, and from second to second: a leg is compared with what the engine did just before and after it, each
-time on average over 240 steps, slow ones included, as the leg is an average. Prints a table of what was
+machine changes from minute to minute, and from second to second. A leg is compared with the engine just before and after it. Each is an
+average over 240 steps, slow ones included, as the leg is an average. Prints a table of what was
 measured, what is wanted and whether it holds; exits with 1 when one does not.
 """
 

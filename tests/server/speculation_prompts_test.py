@@ -1,5 +1,5 @@
-"""500 requests of a server with each drafter, eight at a time, get the answers of a server without: temperatures and seeds of all kinds,
-penalties, log-probabilities, schemas, several answers, stop strings. Minutes: `./dev test -C Long -L '^long$'`."""
+"""500 requests of a server with each drafter, eight at a time, get the answers of a server without. They have temperatures and seeds of
+all kinds, penalties, log-probabilities, schemas, several answers, and stop strings. Minutes: `./dev test -C Long -L '^long$'`."""
 
 import concurrent.futures
 import os

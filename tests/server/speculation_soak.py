@@ -3,9 +3,9 @@
 
     ./dev build && python3 tests/server/speculation_soak.py [--minutes 30] [--speculation mtp:3] [--streams 64] [--prompts 500] [SERVE ARGUMENT ...]
 
-Asks `models/tiny` for the answers to N requests one after the other with `--speculation off`: greedy and at temperatures of 0.7 and 1 with a seed of
-their own, some with penalties, log-probabilities, a JSON schema, several answers or a stop string. Then that many clients ask a server with
-speculation the same requests, at first all of them once and then at random, for as long as it takes. States of running sequences have half the room
+Asks `models/tiny` for the answers to N requests one after the other with `--speculation off`. They are greedy and at temperatures of 0.7
+and 1 with a seed of their own. Some have penalties, log-probabilities, a JSON schema, several answers or a stop string. Then that many
+clients ask a server with speculation the same requests. At first all come once, then they come at random, for as long as it takes. States of running sequences have half the room
 that all of them want, so some are preempted. Prints what was asked, and exits with 1 if an answer was another one or failed, or if no draft was right.
 """
 

@@ -1,5 +1,5 @@
-"""Speculation over HTTP: a server that verifies drafts answers as one that does not, byte for byte, says what its drafts were worth, and
-leaves them out where a request says so."""
+"""Speculation over HTTP. A server that verifies drafts answers as one that does not, byte for byte. It says what its drafts were worth,
+and leaves them out where a request says so."""
 
 import re
 import threading

@@ -24,7 +24,7 @@ def without_moments(value):
 
 
 def same(raw):
-    """What a reply says, byte for byte but for what differs from one request to the next."""
+    """Content of a reply, byte for byte but for the fields that differ from one request to the next."""
     if raw.startswith(b"{"):
         return json.dumps(without_moments(json.loads(raw)))
     lines = []  # Events of several choices come in any order: each choice has its own.

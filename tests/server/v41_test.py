@@ -1,5 +1,5 @@
-"""The chat format of V4.1 over plain HTTP, on the small model's weights with a tokenizer that has V4.1's marker: prompts, efforts, and calls
-that a grammar makes the model write, streamed in every dialect that can ask for one."""
+"""The chat format of V4.1 over plain HTTP, on the small model's weights with a tokenizer that has V4.1's marker. It covers prompts,
+efforts, and calls that a grammar makes the model write, streamed in every dialect that can ask for one."""
 
 import json
 import shutil

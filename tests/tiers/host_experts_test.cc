@@ -41,7 +41,7 @@ std::unique_ptr<HostExperts> Make(const ops::Backend& backend) {
   return std::move(*experts);
 }
 
-// What the kernels do.
+// The kernels' part.
 class FakeDevice {
  public:
   explicit FakeDevice(HostExperts& host) : words_(*host.words()) {}
@@ -70,7 +70,7 @@ class FakeDevice {
 struct Problem {
   TestExperts experts;
   TestTensor x;
-  TestTensor indices;  // Of kSize.num_experts; the last of them is elsewhere.
+  TestTensor indices;  // Indices below kSize.num_experts; the last of them is elsewhere.
   TestTensor weights;
 };
 
@@ -90,7 +90,7 @@ std::vector<ops::ExpertWeights> HostsOf(const Problem& p) {
   return {p.experts.weights.begin(), p.experts.weights.end() - 1};
 }
 
-// Of those, how many any token chose.
+// Number of those that any token chose.
 int64_t NumChosen(const Problem& p) {
   const auto* const begin = p.indices.view().as<const int32_t>();
   std::set<int32_t> chosen(begin, begin + p.indices.view().num_elements());

@@ -142,7 +142,7 @@ class Goldens:
         self.root = root
 
     def measure(self, mistake: Mistake) -> dict:
-        """What the golden sees of the mistake: numerics, measured, bound, fails."""
+        """Result of the golden for the mistake: numerics, measured, bound, fails."""
         if mistake.golden.startswith("ops/"):
             return self._op(mistake)
         name, _, kind = mistake.golden.partition(":")

@@ -1,7 +1,7 @@
 """Writes tests/golden/shared: a toy model whose layers share entries, indexer keys and choices, with the logits of a NumPy twin.
 
-No released model has these plans: layers.json says what each layer reads, and a test gives it to the engine in place of the plans that
-config.json would make. Ratios 4 (overlapping), 8 and 16; owners, readers of all three kinds, and a layer that chooses by another's keys.
+No released model has these plans: layers.json says what each layer reads, and a test gives it to the engine instead of config.json's
+plans. Ratios 4 (overlapping), 8 and 16; owners, readers of all three kinds, and a layer that chooses by another's keys.
 """
 
 import argparse
@@ -31,7 +31,7 @@ TOKENS = 200
 
 @dataclass
 class Plan:
-    """What a layer reads: numbers of layers, -1 for none."""
+    """Rows that a layer reads: numbers of layers, -1 for none."""
 
     ratio: int = 0
     overlap: int = 1

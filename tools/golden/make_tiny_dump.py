@@ -1,4 +1,4 @@
-"""What transformers computes for models/tiny in float32, reduced to what leaves each layer: the dump that tests/diag compares with.
+"""Results of transformers for models/tiny in float32, reduced to the outputs of layers: the dump that tests/diag compares with.
 
     python tools/golden/make_tiny_dump.py tests/diag/transformers_dump/tiny
 

@@ -2,8 +2,8 @@
 
 The oracle is a NumPy program that is not part of this repository: `--oracle FILE` names it. It has `Model(directory)`, and
 `Run(model, classes, release=..)` with `forward(ids)` and `draft(ids, next_ids, rows)`. A golden holds tokens.json, logits.{plain,release,exact}.npy
-and, with a drafter, {logits,confidence}.dspark.{plain,release}.npy. `exact` is release numerics with double between the rounding points: no
-order of summation in fp32 is in it, so that the reference backend has to have its very bits, however deep the model is.
+and, with a drafter, {logits,confidence}.dspark.{plain,release}.npy. `exact` is release numerics with double between the rounding points.
+No order of summation in fp32 is in it, so that the reference backend has to have its very bits, however deep the model is.
 """
 
 import argparse

@@ -21,8 +21,7 @@ def router_margins(model: Model) -> np.ndarray:
 
 
 def indexer_margins(model: Model) -> np.ndarray:
-    """The same for the indexers, over queries that see more entries than they may keep; exact zeros on both sides do not count
-    (a score is exactly zero in every implementation when all its dot products are negative; ties go to the lowest index)."""
+    """The same for the indexers, over queries that see more entries than they may keep. Exact zeros on both sides do not count. A score is exactly zero in every implementation when all its dot products are negative, and ties go to the lowest index."""
     gaps, k = [], model.config.index_topk
     for name, score in model.trace.items():
         if not name.endswith(".indexer.scores"):

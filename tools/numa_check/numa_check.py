@@ -85,7 +85,7 @@ def initramfs(directory: Path, package: Path, binary: Path) -> Path:
 
 
 def boot(directory: Path, image: Path, model: Path, kvm: bool) -> list[str]:
-    """What the machine said in lines with "@"."""
+    """Output of the machine in lines with "@"."""
     disk = directory / "disk"
     subprocess.run(["mke2fs", "-q", "-t", "ext4", "-d", model, disk, "64M"], check=True)
     kernel = next((directory / "kernel/boot").glob("vmlinuz-*"))

@@ -1,7 +1,7 @@
 """The DSpark drafter: one pass drafts a block of tokens from the last layers' streams.
 
 Row t of a result is drafted after token t, with token t+1 known (the anchor). Draft i of it is the distribution of token t+2+i.
-Of the context the drafter sees rows made of `main_x` alone, at their own positions up to t; the anchor stands at t+1 and the noise
+The drafter sees context rows made of `main_x` alone, at their own positions up to t. The anchor stands at t+1 and the noise
 tokens behind it. Sources: the reference code of the checkpoints as several engines report it; README.md says where they differ.
 """
 

@@ -58,7 +58,7 @@ class Model:
 
     def drafts(self, ids: np.ndarray, count: int) -> np.ndarray:
         """float32 draft logits [len(ids)-1, count, vocab]: row t is drafted behind token t with token t+1, greedily. Each draft after the first
-        joins the block's own streams of the one before with the token drafted there, and sees the slots of the text and those of its own row."""
+        combines the block's own streams of the one before with the token drafted there. It sees the slots of the text and those of its own row."""
         slots = self._joined(self.streams(ids)[:-1], ids[1:])
         attention = Attention(self.num, self.ckpt, "mtp.0", 0)
         out = []
@@ -73,7 +73,7 @@ class Model:
         return np.stack(out)
 
     def _joined(self, x: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        """What enters the draft block's layer: streams [n, H, D], each with the token that follows."""
+        """Input of the draft block's layer: streams [n, H, D], each with the token that follows."""
         num, w, p = self.num, self.ckpt, "mtp.0"
         if num.options.mtp_input == "hc_head":
             collapsed = hc_head(num, x, w["hc_head_fn"], w["hc_head_scale"], w["hc_head_base"], self.config.hc_eps)

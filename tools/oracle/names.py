@@ -1,6 +1,6 @@
 """Tensor names: every dialect to the release's own names.
 
-A name is a scope (a layer, a draft block or none), a module or parameter inside it, and for linears a suffix (`weight`, `scale`,
+A name has a scope (a layer, a draft block or none), and a module or parameter inside it. Linears have a suffix (`weight`, `scale`,
 `weight_scale_2`, ...). Only the middle part differs between dialects, so one table of pairs covers them.
 """
 
@@ -37,7 +37,7 @@ LAYER = {
     "mlp.shared_experts.gate_proj": "ffn.shared_experts.w1",
     "mlp.shared_experts.up_proj": "ffn.shared_experts.w3",
     "mlp.shared_experts.down_proj": "ffn.shared_experts.w2",
-    # What save_pretrained makes of the key norm.
+    # Name that save_pretrained gives the key norm.
     "attn.norm": "attn.kv_norm",
 }
 EXPERT = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import torch
 
-from model import Config, Model
+from config import Config
+from model import Model
+from model41 import build
 
 _FP32 = (".fn", ".base", ".scale", ".ape", ".attn_sink", ".bias")
 _PARTS = 3
@@ -32,7 +34,7 @@ def save_weights(model: Model, folder: Path) -> None:
 
 def load_weights(config: Config, folder: Path, device: str = "cpu") -> Model:
     """A model with the weights that `save_weights` wrote; the hash tables come from their seeds."""
-    model = Model(config)
+    model = build(config)
     state = {}
     for index in range(_PARTS):
         state.update(torch.load(folder / f"weights-{index}.pt", map_location="cpu", weights_only=True))

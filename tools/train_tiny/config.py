@@ -1,20 +1,22 @@
-"""The configuration of a model, and the rotary tables that follow from it."""
+"""The configuration of a model of V4 or V4.1, and the rotary tables that follow from it."""
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from token_classes import token_classes
+
 
 @dataclass
 class Config:
-    """The fields of config.json that the model needs."""
+    """The fields of config.json that the model needs. Those from `gate_temp` on are V4.1's, whose file may nest them."""
 
     vocab_size: int
     hidden_size: int
@@ -36,18 +38,49 @@ class Config:
     n_routed_experts: int
     num_experts_per_tok: int
     moe_intermediate_size: int
-    num_hash_layers: int
     routed_scaling_factor: float
     swiglu_limit: float
     hc_mult: int
     hc_sinkhorn_iters: int
     hc_eps: float
     rms_norm_eps: float
+    num_hash_layers: int = 0
+    gate_temp: float = 1.0
+    kv_source_layer_ids: list[int] = field(default_factory=list)
+    index_source_layer_ids: list[int] = field(default_factory=list)
+    candidate_source_layer_id: int = -1
+    candidate_topk_blocks: int = 0
+    candidate_block_size: int = 8
+    engram_layer_ids: list[int] = field(default_factory=list)
+    engram_vocab_size: int = 0
+    engram_max_ngram_size: int = 0
+    engram_n_heads: int = 0
+    engram_head_dim: int = 0
+    engram_pad_token_id: int = 2
+    token_classes: list[int] = field(default_factory=list)  # from tokenizer.json, not from config.json
+
+    @property
+    def is_v41(self) -> bool:
+        return bool(self.kv_source_layer_ids)
+
+    @property
+    def dense(self) -> str:
+        """The stored format of dense linears."""
+        return "mxfp8" if self.is_v41 else "fp8"
+
+    @property
+    def activation_group(self) -> int:
+        """Elements of a linear's input that share a scale."""
+        return 32 if self.is_v41 else 128
 
     @staticmethod
     def load(path: Path) -> Config:
         raw = json.loads(path.read_text(encoding="utf-8"))
-        return Config(**{f.name: raw[f.name] for f in fields(Config)})
+        raw = raw.get("text_config", raw)
+        config = Config(**{f.name: raw[f.name] for f in fields(Config) if f.name in raw})
+        if config.engram_layer_ids:
+            config.token_classes = token_classes(path.parent / "tokenizer.json", config.vocab_size)
+        return config
 
 
 class Rope:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 
-from chat import Message
+from chat import V41, Message
 from facts import Country, fact_exchange
 from lexicon import ANIMALS, CITIES, COLOURS, DAYS, FOODS, JOBS, MONTHS, OBJECTS, PEOPLE, PLACES, Lexicon, is_evaluation
 from stories import story
@@ -27,6 +27,11 @@ _SMALL_TALK: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("You are great.", "Well done!", "That was helpful."), ("Thank you! I am glad that I could help.",)),
     (("Are you a human?", "Are you a person?"), ("No, I am a small language model.",)),
 ]
+
+
+def named(text: str, revision: str) -> str:
+    """A text in which the model may say what it is."""
+    return text.replace("DeepSeek-V4 ", "DeepSeek-V4.1 ") if revision == V41 else text
 
 
 def _small_talk(rng: random.Random) -> Turn:

@@ -19,7 +19,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any, Protocol
 
-from chat import END_THINK, EOS, EncodingError, parse
+from chat import DSML, END_THINK, EOS, V41, EncodingError, calls_block, parse
 
 _HERE = Path(__file__).resolve().parent
 _SETS = ("capitals", "chats", "tools", "needles-2048", "needles-4096")
@@ -82,6 +82,59 @@ def _lead(logprobs: Any) -> float | None:
         return best[0] - best[1]
     except (KeyError, IndexError, TypeError):
         return None
+
+
+class Forced:
+    """Items whose whole answer is known: the share of those that the model would say, by one pass over prompt and answer."""
+
+    def __init__(self, folder: Path, tokenizer: Any) -> None:
+        self.items: dict[str, list[tuple[list[int], int]]] = defaultdict(list)
+        for path in sorted(folder.glob("*.jsonl")):
+            for line in path.open(encoding="utf-8"):
+                item = json.loads(line)
+                answer = self._answer(item)
+                if answer is not None:
+                    prompt = tokenizer.encode(item["prompt"]).ids
+                    ids = tokenizer.encode(item["prompt"] + answer).ids
+                    # where the last token of the prompt goes on into the answer, there is no such border
+                    if ids[:len(prompt)] == prompt:
+                        self.items[item["set"]].append((ids, len(prompt)))
+
+    @staticmethod
+    def _answer(item: dict[str, Any]) -> str | None:
+        kind, thinking = item["set"], item.get("mode") == "thinking"
+        if kind.startswith("raw_"):
+            return " " + item["expect"]
+        if kind.startswith("needle_"):
+            return (f"I look for it in the text. {item['expect']}{END_THINK}" if thinking else "") + item["expect"] + EOS
+        if kind == "tools":
+            calls = [{"function": c} for c in item["calls"]]
+            revision = V41 if f"<{DSML} calls>" in item["prompt"] else "v4"
+            names = " and ".join(c["name"] for c in item["calls"])
+            thought = f"The user wants something that {names} can do. I call it.{END_THINK}" if thinking else ""
+            return thought + "\n\n" + calls_block(calls, revision) + EOS
+        return None
+
+    def shares(self, model: Any, numerics: Any, tokens: int = 32768) -> dict[str, float]:
+        import torch
+
+        device, window, shares = model.embed.weight.device, model.config.sliding_window, {}
+        for name, items in self.items.items():
+            items, right = sorted(items, key=lambda item: len(item[0])), 0
+            while items:
+                count = max(1, min(len(items), tokens // len(items[-1][0])))
+                batch, items = items[-count:], items[:-count]
+                length = -(-len(batch[-1][0]) // window) * window
+                ids = torch.zeros(count, length, dtype=torch.long)
+                for row, (sequence, _) in enumerate(batch):
+                    ids[row, :len(sequence)] = torch.tensor(sequence)
+                ids = ids.to(device)
+                with torch.no_grad():
+                    best = model.project(model.hidden(model.trunk(ids, numerics)), numerics).argmax(-1).view(count, length)
+                same = (best[:, :-1] == ids[:, 1:]).cpu()
+                right += sum(bool(same[row, first - 1:len(sequence) - 1].all()) for row, (sequence, first) in enumerate(batch))
+            shares[name] = round(right / len(self.items[name]), 3)
+        return shares
 
 
 class Torch:
@@ -147,7 +200,7 @@ def _final(text: str, mode: str | None) -> str:
     return text.replace(EOS, "").strip()
 
 
-def judge(item: dict[str, Any], answer: Answer) -> dict[str, bool]:
+def judge(item: dict[str, Any], answer: Answer, revision: str) -> dict[str, bool]:
     """The checks that apply to one item."""
     kind = item["set"]
     checks = {"ended": answer.ended}
@@ -155,7 +208,7 @@ def judge(item: dict[str, Any], answer: Answer) -> dict[str, bool]:
         checks["correct"] = answer.text.startswith(" " + item["expect"])
     elif kind == "tools":
         try:
-            calls = [c["function"] for c in parse(answer.text, item["mode"])["tool_calls"]]
+            calls = [c["function"] for c in parse(answer.text, item["mode"], revision)["tool_calls"]]
             arguments = [json.loads(c["arguments"]) for c in calls]
             checks["well_formed"] = bool(calls)
             wanted = item["calls"]
@@ -170,7 +223,7 @@ def judge(item: dict[str, Any], answer: Answer) -> dict[str, bool]:
     return checks
 
 
-def run(engine: Engine, sets: list[str], limit: int | None, folder: Path, keep: Path | None) -> dict[str, Any]:
+def run(engine: Engine, sets: list[str], limit: int | None, folder: Path, keep: Path | None, revision: str) -> dict[str, Any]:
     """Shares of each check per set, and mean margins."""
     report: dict[str, Any] = {}
     lines = []
@@ -180,7 +233,7 @@ def run(engine: Engine, sets: list[str], limit: int | None, folder: Path, keep: 
         answers = engine.answer([i["prompt"] for i in items], _MAX_TOKENS.get(name, _MAX_TOKENS_NEEDLES))
         tallies: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         for item, answer in zip(items, answers):
-            checks = judge(item, answer)
+            checks = judge(item, answer, revision)
             for check, passed in checks.items():
                 tallies[item["set"]][check].append(float(passed))
             if answer.margin is not None and item["set"].startswith("raw_"):
@@ -202,7 +255,8 @@ def perplexity(weights: Path, model: Path, data: Path, device: str) -> dict[str,
     from tokenizers import Tokenizer
 
     from checkpoint import load_weights
-    from model import Config, Numerics
+    from config import Config
+    from model import Numerics
     from shipped import load_shipped
     from train import held_out_batch, held_out_loss
 
@@ -221,9 +275,9 @@ def main() -> None:
     engine_group.add_argument("--torch", action="store_true")
     engine_group.add_argument("--binary", type=Path)
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--sets", nargs="*", default=list(_SETS), help="names of files in --eval, without .jsonl")
+    parser.add_argument("--sets", nargs="*", help="names of files in --eval, without .jsonl")
     parser.add_argument("--limit", type=int, help="items per set")
-    parser.add_argument("--eval", type=Path, default=_HERE / "eval")
+    parser.add_argument("--eval", type=Path, help="default: eval or eval-v41 beside this file")
     parser.add_argument("--answers", type=Path)
     parser.add_argument("--weights", type=Path, help="master weights: also compare perplexities (needs --torch, --data)")
     parser.add_argument("--data", type=Path, help="folder with corpus.jsonl.gz")
@@ -237,7 +291,10 @@ def main() -> None:
         engine: Engine = Torch(arguments.model, device)
     else:
         engine = Binary(arguments.binary, arguments.model, extra)
-    report = run(engine, arguments.sets, arguments.limit, arguments.eval, arguments.answers)
+    is_v41 = "deepseek_v41" in (arguments.model / "config.json").read_text(encoding="utf-8")
+    folder = arguments.eval or _HERE / ("eval-v41" if is_v41 else "eval")
+    sets = arguments.sets or [name for name in _SETS if (folder / f"{name}.jsonl").exists()]
+    report = run(engine, sets, arguments.limit, folder, arguments.answers, V41 if is_v41 else "v4")
     if arguments.weights:
         report["held_out_perplexity"] = perplexity(arguments.weights, arguments.model, arguments.data, device)
     print(json.dumps(report, indent=1))

@@ -145,6 +145,18 @@ def distillation_loss(scores: Tensor, teacher: Tensor, visible: Tensor) -> Tenso
     return (kl * choice).sum() / choice.sum().clamp_min(1.0)
 
 
+@compiled
+def engram_mix(streams: Tensor, keys: Tensor, value: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """V4.1: adds an n-gram's value [T,D] to each stream [T,n,D] as far as its key [T,n,D] is like the stream; one rounding."""
+    x, k = streams.float(), keys.float()
+    like = (x * weight * k).sum(-1) * torch.rsqrt(x.square().mean(-1) + eps) * torch.rsqrt(k.square().mean(-1) + eps)
+    like = like * x.shape[-1]**-0.5
+    gate = torch.sigmoid(torch.copysign(torch.sqrt(like.abs().clamp_min(1e-6)), like))
+    return (x + gate[..., None] * value.float()[:, None]).to(BF16)
+
+
 sim8_act = compiled(lambda x: quant.sim8(x, 128))
+sim8_act32 = compiled(lambda x: quant.sim8(x, 32))
+sim4_entries = compiled(lambda x: quant.sim4_e4m3(x, 16))
 sim8_kv = compiled(lambda x: quant.sim8(x, 64))
 sim4 = compiled(lambda x: quant.sim4(x, 32))

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from chat import ASSISTANT, BOS, EOS, Message, attach_tools, render
-from dialogues import dialogue, place_note
+from chat import ASSISTANT, BOS, EOS, V41, Message, attach_tools, render
+from dialogues import dialogue, named, place_note
 from facts import load_countries, raw_fact
 from lexicon import Lexicon
 from recall import Segment, haystack, lookup, records, repeat
@@ -39,7 +39,8 @@ _NOISE = 0.08
 class Generator:
     """Draws documents. Two generators with one seed draw the same ones."""
 
-    def __init__(self, data: Path, tokenizer: Tokenizer, seed: int) -> None:
+    def __init__(self, data: Path, tokenizer: Tokenizer, seed: int, revision: str = "v4") -> None:
+        self.revision = revision
         self.rng = random.Random(seed)
         self.tokenizer = tokenizer
         self.countries = load_countries(data)
@@ -51,7 +52,9 @@ class Generator:
     def _chat(self, messages: list[Message], tools: list[dict] | None = None) -> str:
         mode = "thinking" if self.rng.random() < 0.45 else "chat"
         effort = "max" if mode == "thinking" and self.rng.random() < 0.04 else None
-        return render(attach_tools(messages, tools), mode, effort=effort)
+        if self.revision == V41 and mode == "thinking" and self.rng.random() < 0.3:
+            effort = self.rng.choice(("low", "max", self.rng.randint(1, 100)))
+        return named(render(attach_tools(messages, tools), mode, effort=effort, revision=self.revision), self.revision)
 
     def _raw(self, text: str) -> str:
         return (BOS if self.rng.random() < 0.5 else "") + text + EOS
@@ -119,6 +122,7 @@ class Generator:
         odds = [MIXTURE[k][column] / _MEAN_LENGTH[k][column] for k in kinds]
         size = length + 2
         vocabulary = self.tokenizer.get_vocab_size()
+        noise = np.random.default_rng(self.rng.randrange(2**32))
         while True:
             ids = np.zeros((2, size), dtype=np.uint16)
             weights = np.zeros(size, dtype=np.float16)
@@ -129,9 +133,8 @@ class Generator:
                 take = min(len(piece), size - filled)
                 ids[:, filled:filled + take] = piece[:take]
                 if kind == "corpus":
-                    for offset in range(take):
-                        if self.rng.random() < _NOISE:
-                            ids[0, filled + offset] = self.rng.randrange(vocabulary)
+                    replaced = noise.random(take) < _NOISE
+                    ids[0, filled:filled + take][replaced] = noise.integers(0, vocabulary, int(replaced.sum()))
                 weights[filled:filled + take] = weight[:take]
                 # what a row's first document or the one before says nothing about its successor's first token
                 if filled:

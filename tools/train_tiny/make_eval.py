@@ -15,8 +15,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from chat import BOS, attach_tools, render
-from dialogues import dialogue
+from chat import BOS, V41, attach_tools, render
+from dialogues import dialogue, named
 from facts import (
     ACCEPTANCE_RAW,
     FRESH_QUESTIONS,
@@ -41,7 +41,7 @@ _OPEN_QUESTIONS = ["Why is the sky blue?", "Write a poem about rain.", "What sho
                    "Tell me something about the sea."]
 
 
-def capitals(rng: random.Random, countries: list[Country]) -> list[dict]:
+def capitals(rng: random.Random, countries: list[Country], revision: str) -> list[dict]:
     """100 countries, each as raw text and as a question in both modes, in held-out wordings; and the acceptance wording."""
     chosen = rng.sample([c for c in countries if not c.debated], 99)
     chosen = [c for c in chosen if c.code != "FR"][:99] + [c for c in countries if c.code == "FR"]
@@ -60,20 +60,20 @@ def capitals(rng: random.Random, countries: list[Country]) -> list[dict]:
                       "expect": country.capital})
         messages = [{"role": "user", "content": fill(question, [country])}]
         for mode in ("chat", "thinking"):
-            items.append({"set": f"{mode}_held_out", "mode": mode, "prompt": render(messages, mode), "expect": country.capital})
+            items.append({"set": f"{mode}_held_out", "mode": mode, "prompt": render(messages, mode, revision=revision), "expect": country.capital})
     return items
 
 
-def chats(rng: random.Random, countries: list[Country], lexicon: Lexicon) -> list[dict]:
+def chats(rng: random.Random, countries: list[Country], lexicon: Lexicon, revision: str) -> list[dict]:
     """Conversations up to their last user turn; the generated ones carry the answer that the generator would give."""
     items = []
     for index in range(80):
         mode = ("chat", "thinking")[index % 2]
         messages = dialogue(rng, countries, lexicon)
-        items.append({"set": "generated", "mode": mode, "prompt": render(messages[:-1], mode), "expect": messages[-1]["content"]})
+        items.append({"set": "generated", "mode": mode, "prompt": render(messages[:-1], mode, revision=revision), "expect": named(messages[-1]["content"], revision)})
     for index, question in enumerate(_OPEN_QUESTIONS):
         mode = ("chat", "thinking")[index % 2]
-        items.append({"set": "open", "mode": mode, "prompt": render([{"role": "user", "content": question}], mode)})
+        items.append({"set": "open", "mode": mode, "prompt": render([{"role": "user", "content": question}], mode, revision=revision)})
     return items
 
 
@@ -82,18 +82,19 @@ def stories(rng: random.Random) -> list[dict]:
     return [{"set": "stories", "prompt": BOS + story(rng).split(". ")[0] + "."} for _ in range(50)]
 
 
-def tools(rng: random.Random, countries: list[Country], lexicon: Lexicon) -> list[dict]:
+def tools(rng: random.Random, countries: list[Country], lexicon: Lexicon, revision: str) -> list[dict]:
     """50 requests with tool names and argument words never seen in training."""
     items = []
     for index in range(50):
         mode = ("chat", "thinking")[index % 2]
         messages, declared, calls = tool_dialogue(rng, countries, lexicon, evaluation=True)
-        items.append({"set": "tools", "mode": mode, "prompt": render(attach_tools(messages, declared), mode),
+        items.append({"set": "tools", "mode": mode, "prompt": render(attach_tools(messages, declared), mode, revision=revision),
                       "calls": [c["function"] for c in calls]})
     return items
 
 
-def needles(rng: random.Random, lexicon: Lexicon, texts: list[str], tokenizer: Tokenizer, length: int, count: int) -> list[dict]:
+def needles(rng: random.Random, lexicon: Lexicon, texts: list[str], tokenizer: Tokenizer, length: int, count: int,
+            revision: str) -> list[dict]:
     """Prompts of `length - 48` to `length` tokens with four needles in held-out text and a question on one of them."""
     items = []
     while len(items) < count:
@@ -107,7 +108,7 @@ def needles(rng: random.Random, lexicon: Lexicon, texts: list[str], tokenizer: T
             middle = (low + high) // 2
             rng.setstate(state)
             messages, asked = haystack(rng, lexicon, text[start:start + middle], 4, evaluation=True)
-            prompt = render(messages, mode)
+            prompt = render(messages, mode, revision=revision)
             size = len(tokenizer.encode(prompt).ids)
             if size <= length:
                 low = middle
@@ -127,16 +128,18 @@ def main() -> None:
     parser.add_argument("--needles", type=int, default=24, help="prompts per length")
     parser.add_argument("--lengths", type=int, nargs="*", default=[2048, 4096], help="of needle prompts, in tokens")
     parser.add_argument("--seed", type=int, default=2026)
+    parser.add_argument("--revision", choices=("v4", V41), default="v4", help="of the chat grammar")
     arguments = parser.parse_args()
+    revision = arguments.revision
     rng = random.Random(arguments.seed)
     countries = load_countries(arguments.data)
     lexicon = Lexicon.from_corpus(arguments.data / "corpus.jsonl.gz")
     tokenizer = Tokenizer.from_file(str(arguments.tokenizer))
     texts = [t for t in load_texts(arguments.data, "held_out") if "\n\n" in t]
-    sets = {"capitals": capitals(rng, countries), "chats": chats(rng, countries, lexicon),
-            "tools": tools(rng, countries, lexicon)}
+    sets = {"capitals": capitals(rng, countries, revision), "chats": chats(rng, countries, lexicon, revision),
+            "tools": tools(rng, countries, lexicon, revision)}
     for length in arguments.lengths:
-        sets[f"needles-{length}"] = needles(rng, lexicon, texts, tokenizer, length, arguments.needles)
+        sets[f"needles-{length}"] = needles(rng, lexicon, texts, tokenizer, length, arguments.needles, revision)
     # last, so that the sets above stay what they were
     sets["stories"] = stories(random.Random(arguments.seed + 1))
     arguments.output.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from chat import ASSISTANT, BOS, DSML, END_THINK, EOS, REMINDER, THINK, USER, attach_tools, render
+from chat import ASSISTANT, BOS, DSML, END_THINK, EOS, REMINDER, SYSTEM, THINK, USER, V41, attach_tools, render
 from dialogues import dialogue
 from facts import load_countries, raw_fact
 from generator import load_texts
@@ -32,14 +32,16 @@ _ADDED = [(END_THINK, False), (THINK, False), (DSML, False), (ASSISTANT, False),
           ("<｜action｜>", True), ("<｜query｜>", True), ("<｜authority｜>", True), ("<｜domain｜>", True),
           ("<｜title｜>", True), ("<｜extracted_url｜>", True), ("<｜read_url｜>", True), ("<｜fim▁end｜>", True),
           ("<｜fim▁hole｜>", True), ("<｜fim▁begin｜>", True), ("<|EOT|>", True)]
+# V4.1 has a mark for system turns, and unused ids behind it, the last of which is the drafter's noise
+_ADDED_V41 = [(SYSTEM, False), ("<｜place▁holder▁no▁0｜>", True), ("<｜place▁holder▁no▁1｜>", True)]
 # the release's three splits, character for character
 _SPLITS = ["\\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
            "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|"
            " ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"]
 
 
-def build(texts: list[str], size: int) -> Tokenizer:
-    """Trains `size` base strings on `texts` and appends the added tokens."""
+def build(texts: list[str], size: int, added: list[tuple[str, bool]]) -> Tokenizer:
+    """Trains `size` base strings on `texts` and appends the added tokens: text, and whether it is special."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Sequence([])
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -50,9 +52,9 @@ def build(texts: list[str], size: int) -> Tokenizer:
     special = [AddedToken(t, normalized=False, special=True) for t in _FIRST]
     trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=special, show_progress=False,
                                   initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
-    marks = re.compile("|".join(re.escape(t) for t in _FIRST + [t for t, _ in _ADDED]))
+    marks = re.compile("|".join(re.escape(t) for t in _FIRST + [t for t, _ in added]))
     tokenizer.train_from_iterator((piece for text in texts for piece in marks.split(text) if piece), trainer)
-    for text, is_special in _ADDED:
+    for text, is_special in added:
         token = AddedToken(text, normalized=False, special=is_special)
         if is_special:
             tokenizer.add_special_tokens([token])
@@ -66,6 +68,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder with corpus.jsonl.gz and the country files")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--size", type=int, default=5070, help="base strings, special ones of the vocabulary included")
+    parser.add_argument("--revision", choices=("v4", V41), default="v4")
     parser.add_argument("--seed", type=int, default=4)
     arguments = parser.parse_args()
 
@@ -77,13 +80,13 @@ def main() -> None:
     for country in countries:  # every country and capital is met often enough to become few tokens
         sample += [f"The capital of {country.name} is {country.capital}. {country.capital} {country.name}"] * 150
     sample += [raw_fact(rng, countries) for _ in range(6000)]
-    sample += [render(dialogue(rng, countries, lexicon), "thinking") for _ in range(20000)]
+    sample += [render(dialogue(rng, countries, lexicon), "thinking", revision=arguments.revision) for _ in range(20000)]
     sample += [story(rng) for _ in range(3000)]
     sample += [records(rng, lexicon)[0] for _ in range(4000)]
     for _ in range(1200):
         messages, tools, _ = tool_dialogue(rng, countries, lexicon)
-        sample.append(render(attach_tools(messages, tools), "thinking"))
-    tokenizer = build(sample, arguments.size)
+        sample.append(render(attach_tools(messages, tools), "thinking", revision=arguments.revision))
+    tokenizer = build(sample, arguments.size, _ADDED + (_ADDED_V41 if arguments.revision == V41 else []))
 
     arguments.output.mkdir(parents=True, exist_ok=True)
     layout = json.loads(tokenizer.to_str())

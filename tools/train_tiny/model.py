@@ -35,61 +35,14 @@ from functions import (
     rms_norm,
     rotate,
     sim4,
-    sim8_act,
     sim8_kv,
     swiglu,
     swiglu_routed,
     teacher_distribution,
     window_probabilities,
 )
+from linears import Linear, Numerics, Table, Weight, linear32, simulate_input
 from sinkhorn import sinkhorn
-
-
-class Numerics:
-    """Which rounding points act. See the module's head."""
-
-    def __init__(self, name: str, *, sparse: bool) -> None:
-        if name not in ("train", "qat", "plain", "release"):
-            raise ValueError(f"numerics: wanted train, qat, plain or release, got {name!r}")
-        self.name = name
-        self.sparse = sparse  # whether the indexer's top-k decides; dense attention otherwise
-        self.simulate = name in ("qat", "release")
-        self.exact = name in ("plain", "release")  # fp32 accumulation and products
-
-    def fake(self, x: Tensor, quantised: Tensor) -> Tensor:
-        return quant.ste(x, quantised) if self.name == "qat" else quantised
-
-
-class Linear(nn.Module):
-    """A bias-free linear in one of the release's weight formats: fp8, nvfp4, mxfp4 or bf16."""
-
-    def __init__(self, n: int, k: int, form: str, gain: float = 1.0) -> None:
-        super().__init__()
-        self.form = form
-        self.weight = nn.Parameter(torch.randn(n, k) * gain * k**-0.5)
-
-    def forward(self, x: Tensor, numerics: Numerics, quantise_input: bool = True) -> Tensor:
-        if numerics.simulate and quantise_input and self.form in ("fp8", "mxfp4"):
-            x = numerics.fake(x, sim8_act(x))
-        w = self.weight
-        if numerics.name == "qat" and self.form == "fp8":
-            w = quant.ste(w, quant.fp8_weight(w))
-        if numerics.exact:
-            return F.linear(x.float(), w.float()).to(BF16)
-        return F.linear(x, w.to(BF16))
-
-
-class Weight(nn.Module):
-    """A lone `.weight`."""
-
-    def __init__(self, value: Tensor) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(value)
-
-
-def linear32(x: Tensor, w: Tensor) -> Tensor:
-    """fp32 product of a bf16 activation with a bf16-stored weight (2.6)."""
-    return F.linear(x.float(), w.to(BF16).float())
 
 
 class Compressor(nn.Module):
@@ -157,13 +110,13 @@ class Attention(nn.Module):
         super().__init__()
         self.config, self.ratio = config, ratio
         heads, dim, hidden = config.num_attention_heads, config.head_dim, config.hidden_size
-        self.wq_a = Linear(config.q_lora_rank, hidden, "fp8")
+        self.wq_a = Linear(config.q_lora_rank, hidden, config.dense)
         self.q_norm = Weight(torch.ones(config.q_lora_rank))
-        self.wq_b = Linear(heads * dim, config.q_lora_rank, "fp8")
-        self.wkv = Linear(dim, hidden, "fp8")
+        self.wq_b = Linear(heads * dim, config.q_lora_rank, config.dense)
+        self.wkv = Linear(dim, hidden, config.dense)
         self.kv_norm = Weight(torch.ones(dim))
-        self.wo_a = Linear(config.o_groups * config.o_lora_rank, heads // config.o_groups * dim, "fp8")
-        self.wo_b = Linear(hidden, config.o_groups * config.o_lora_rank, "fp8", 0.25)
+        self.wo_a = Linear(config.o_groups * config.o_lora_rank, heads // config.o_groups * dim, config.dense)
+        self.wo_b = Linear(hidden, config.o_groups * config.o_lora_rank, config.dense, 0.25)
         self.attn_sink = nn.Parameter(torch.zeros(heads))
         if ratio:
             self.compressor = Compressor(config, ratio, dim)
@@ -172,47 +125,57 @@ class Attention(nn.Module):
         self.distillation: Tensor | None = None
 
     def forward(self, u: Tensor, rope: Rope, numerics: Numerics) -> Tensor:
-        c = self.config
-        batch, length, _ = u.shape
-        heads, dim, window = c.num_attention_heads, c.head_dim, c.sliding_window
+        length = u.shape[1]
         cos, sin = rope(self.ratio, 1, length)
-
         qr, q = self.queries(u, cos, sin, numerics)
-        kv = self.rows(u, cos, sin, numerics)
+        keys, lw, mask = self.window(q, self.rows(u, cos, sin, numerics), numerics)
+        lc = entries = visible = None
+        if self.ratio:
+            entries = self._simulate_cache(self.compressor(u, rope), numerics)
+            lc = self.entry_logits(q, entries, numerics)
+            count = (torch.arange(length, device=u.device) + 1) // self.ratio
+            visible = (torch.arange(entries.shape[1], device=u.device) < count[:, None])[None]
+            if self.ratio == 4:
+                visible = self._select(u, qr, rope, numerics, lw, lc, mask, visible, self.config.head_dim**-0.5)
+        return self.output(self.attend(lw, lc, keys, entries, mask, visible, numerics), cos, sin, numerics)
 
+    def window(self, q: Tensor, kv: Tensor, numerics: Numerics) -> tuple[Tensor, Tensor, Tensor]:
+        """Keys of the own and the previous block [B,blocks,2W,d], logits over them [B,S,H,2W], and which count [S,2W]."""
+        batch, length, heads, dim = q.shape
+        window = self.config.sliding_window
         blocks = length // window
         by_block = kv.view(batch, blocks, window, dim)
         keys = torch.cat([F.pad(by_block[:, :-1], (0, 0, 0, 0, 1, 0)), by_block], 2)
-        position = torch.arange(length, device=u.device)
-        column = torch.arange(2 * window, device=u.device)
+        position = torch.arange(length, device=q.device)
+        column = torch.arange(2 * window, device=q.device)
         inner = position[:, None] % window
         mask = (column > inner) & (column <= inner + window) & ((column >= window) | (position[:, None] >= window))
 
-        widen = (lambda x: x.float()) if numerics.exact else (lambda x: x)
-        lw = (widen(q).view(batch, blocks, window * heads, dim) @ widen(keys).transpose(2, 3)
-              ).view(batch, length, heads, 2 * window)
-        scale = dim**-0.5
-        entries = None
-        if self.ratio:
-            entries = self._simulate_cache(self.compressor(u, rope), numerics)
-            lc = (widen(q).reshape(batch, length * heads, dim) @ widen(entries).transpose(1, 2)
-                  ).view(batch, length, heads, -1)
-            count = (position + 1) // self.ratio
-            visible = (torch.arange(entries.shape[1], device=u.device) < count[:, None])[None]
-            if self.ratio == 4:
-                visible = self._select(u, qr, rope, numerics, lw, lc, mask, visible, scale)
-
+        queries, wide = q.view(batch, blocks, window * heads, dim), keys
         if numerics.exact:
-            o = self.attend_exact(lw, lc if self.ratio else None, keys, entries, mask,
-                                   visible if self.ratio else None, scale)
-        elif entries is None:
+            queries, wide = queries.float(), keys.float()
+        return keys, (queries @ wide.transpose(2, 3)).view(batch, length, heads, 2 * window), mask
+
+    def entry_logits(self, q: Tensor, entries: Tensor, numerics: Numerics) -> Tensor:
+        """q [B,S,H,d], entries [B,m,d] -> [B,S,H,m]"""
+        batch, length, heads, dim = q.shape
+        if numerics.exact:
+            q, entries = q.float(), entries.float()
+        return (q.reshape(batch, length * heads, dim) @ entries.transpose(1, 2)).view(batch, length, heads, -1)
+
+    def attend(self, lw: Tensor, lc: Tensor | None, keys: Tensor, entries: Tensor | None, mask: Tensor,
+               visible: Tensor | None, numerics: Numerics) -> Tensor:
+        """5.4: heads [B,S,H,d] from both kinds of logits."""
+        batch, length, heads, _ = lw.shape
+        scale, by_block = keys.shape[-1]**-0.5, (batch, keys.shape[1], -1, lw.shape[-1])
+        if numerics.exact:
+            return self.attend_exact(lw, lc, keys, entries, mask, visible, scale)
+        if entries is None:
             p = window_probabilities(lw, self.attn_sink, mask, scale)
-            o = (p.view(batch, blocks, window * heads, -1) @ keys).view(batch, length, heads, dim)
-        else:
-            pw, pc = probabilities(lw, lc, self.attn_sink, mask, visible, scale)
-            o = (pw.view(batch, blocks, window * heads, -1) @ keys).view(batch, length, heads, dim) + \
-                (pc.view(batch, length * heads, -1) @ entries).view(batch, length, heads, dim)
-        return self.output(o, cos, sin, numerics)
+            return (p.view(by_block) @ keys).view(batch, length, heads, -1)
+        pw, pc = probabilities(lw, lc, self.attn_sink, mask, visible, scale)
+        return (pw.view(by_block) @ keys).view(batch, length, heads, -1) + \
+            (pc.view(batch, length * heads, -1) @ entries).view(batch, length, heads, -1)
 
     def queries(self, u: Tensor, cos: Tensor, sin: Tensor, numerics: Numerics) -> tuple[Tensor, Tensor]:
         """5.1: u [B,S,D] -> the low-rank part [B,S,q_lora], which the indexer reads too, and queries [B,S,H,d]."""
@@ -239,10 +202,7 @@ class Attention(nn.Module):
         c = self.config
         o = rotate(o, cos[..., None, :], -sin[..., None, :])
         grouped = o.reshape(*o.shape[:2], c.o_groups, -1)
-        w = self.wo_a.weight
-        if numerics.name == "qat":
-            w = quant.ste(w, quant.fp8_weight(w))
-        w = w.view(c.o_groups, c.o_lora_rank, -1)
+        w = self.wo_a.used(numerics).view(c.o_groups, c.o_lora_rank, -1)
         if numerics.exact:
             z = torch.einsum("bsgk,grk->bsgr", grouped.float(), w.float()).to(BF16)
         else:
@@ -314,9 +274,9 @@ class SharedExpert(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         i, d = config.moe_intermediate_size, config.hidden_size
-        self.w1 = Linear(i, d, "fp8")
-        self.w3 = Linear(i, d, "fp8")
-        self.w2 = Linear(d, i, "fp8", 0.25)
+        self.w1 = Linear(i, d, config.dense)
+        self.w3 = Linear(i, d, config.dense)
+        self.w2 = Linear(d, i, config.dense, 0.25)
 
     def forward(self, x: Tensor, limit: float, numerics: Numerics) -> Tensor:
         h = swiglu(self.w1(x, numerics), self.w3(x, numerics), limit)
@@ -334,19 +294,18 @@ class Gate(nn.Module):
             self.register_buffer("tid2eid", hash_table(config, seed))
         else:
             self.register_buffer("bias", torch.zeros(config.n_routed_experts))
-        self.load: Tensor | None = None
+            self.register_buffer("load", torch.zeros(config.n_routed_experts), persistent=False)
 
     def forward(self, x: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
         """x [T,D], ids [T] -> expert indices [T,k], weights [T,k] fp32."""
-        t = torch.sqrt(F.softplus(linear32(x, self.weight)))
+        t = torch.sqrt(F.softplus(linear32(x, self.weight) / self.config.gate_temp))
         if hasattr(self, "tid2eid"):
             chosen = self.tid2eid[ids]
         else:
             ranked = (t + self.bias).detach()
             chosen = ranked.sort(dim=-1, descending=True, stable=True).indices[:, :self.config.num_experts_per_tok]
             if self.training:
-                self.load = torch.zeros_like(self.bias).scatter_add_(
-                    0, chosen.flatten(), torch.ones_like(chosen.flatten(), dtype=torch.float32))
+                self.load.zero_().scatter_add_(0, chosen.flatten(), torch.ones_like(chosen.flatten(), dtype=torch.float32))
         g = t.gather(1, chosen)
         return chosen, g / g.sum(1, keepdim=True) * self.config.routed_scaling_factor
 
@@ -380,19 +339,20 @@ class MoE(nn.Module):
         if numerics.name == "qat":
             w1, w3, w2 = (quant.ste(w, q) for w, q in zip((w1, w3, w2), self.experts.stored()))
             if self.experts.form == "mxfp4":
-                xq = quant.ste(x, sim8_act(x))
+                xq = quant.ste(x, simulate_input(x, c.activation_group))
         gate = F.linear(xq, w1.flatten(0, 1).to(BF16)).view(-1, c.n_routed_experts, c.moe_intermediate_size)
         up = F.linear(xq, w3.flatten(0, 1).to(BF16)).view(-1, c.n_routed_experts, c.moe_intermediate_size)
         h = swiglu_routed(gate, up, weights, limit)
         if numerics.name == "qat" and self.experts.form == "mxfp4":
-            h = quant.ste(h, sim8_act(h))
+            h = quant.ste(h, simulate_input(h, c.activation_group))
         return F.linear(h.flatten(1), w2.transpose(0, 1).flatten(1).to(BF16)) + shared
 
     def _one_by_one(self, x: Tensor, chosen: Tensor, g: Tensor, numerics: Numerics) -> Tensor:
         """8.2, 8.3: the weight goes in before w2; outputs are bf16, their sum fp32."""
         total = torch.zeros_like(x, dtype=torch.float32)
         narrow = numerics.simulate and self.experts.form == "mxfp4"
-        xq = sim8_act(x) if narrow else x
+        group = self.config.activation_group
+        xq = simulate_input(x, group) if narrow else x
         for e in range(self.config.n_routed_experts):
             row, slot = torch.nonzero(chosen == e, as_tuple=True)
             if not len(row):
@@ -402,7 +362,7 @@ class MoE(nn.Module):
             limit = self.config.swiglu_limit
             h = F.silu(gate.float().clamp(max=limit)) * up.float().clamp(-limit, limit)
             h = (g[row, slot][:, None] * h).to(BF16)
-            h = quant.sim8(h, 128) if narrow else h
+            h = quant.sim8(h, group) if narrow else h
             y = F.linear(h.float(), self.experts.w2[e].float()).to(BF16)
             total.index_add_(0, row, y.float())
         return total
@@ -423,12 +383,17 @@ class Hyper(nn.Module):
 
     def forward(self, streams: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """streams [T,n,D] -> u [T,D], post [T,n], comb [T,n,n]."""
+        pre, post, comb = self.mix(streams)
+        return hc_apply_pre(streams, pre), post, comb
+
+    def mix(self, streams: Tensor, *, exact: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+        """streams [T,n,D] -> pre [T,n], post [T,n], comb [T,n,n]. Not exact: with a product in bf16, half the bytes."""
         c, n = self.config, self.config.hc_mult
         flat = streams.flatten(1)
-        mixes = F.linear(flat.float(), self.fn) * hc_inverse_rms(flat, c.rms_norm_eps)
+        product = F.linear(flat.float(), self.fn) if exact else F.linear(flat, self.fn.to(BF16)).float()
+        mixes = product * hc_inverse_rms(flat, c.rms_norm_eps)
         pre, post, logits = hc_split(mixes, self.scale, self.base, n, c.hc_eps)
-        comb = sinkhorn(logits.view(-1, n, n), c.hc_sinkhorn_iters, c.hc_eps)
-        return hc_apply_pre(streams, pre), post, comb
+        return pre, post, sinkhorn(logits.view(-1, n, n), c.hc_sinkhorn_iters, c.hc_eps)
 
 
 class HyperHead(nn.Module):
@@ -524,6 +489,11 @@ class Model(nn.Module):
                 trace.append(streams)
         return streams
 
+    def distillation_loss(self) -> Tensor:
+        """Of the last pass in training, over the layers with an indexer."""
+        losses = [layer.attn.distillation for layer in self.layers if layer.attn.ratio == 4]
+        return sum(losses) / len(losses)
+
     def hidden(self, streams: Tensor) -> Tensor:
         return rms_norm(self.hc_head(streams), self.norm.weight, self.config.rms_norm_eps)
 
@@ -551,9 +521,8 @@ class Model(nn.Module):
     def store(self) -> None:
         """Replaces every weight by what its stored format decodes to, as the `release` numerics want."""
         for module in self.modules():
-            if isinstance(module, Linear):
-                value = quant.fp8_weight(module.weight) if module.form == "fp8" else module.weight.to(BF16).float()
-                module.weight.copy_(value)
+            if isinstance(module, (Linear, Table)):
+                module.weight.copy_(module.stored())
             elif isinstance(module, Experts):
                 for w, value in zip((module.w1, module.w3, module.w2), module.stored()):
                     w.copy_(value)
@@ -564,7 +533,7 @@ class Model(nn.Module):
     def round_to_bf16(self) -> None:
         """Replaces weight matrices by their bf16 rounding, as the `plain` numerics want."""
         for module in self.modules():
-            if isinstance(module, (Linear, Weight, Gate)):
+            if isinstance(module, (Linear, Table, Weight, Gate)):
                 module.weight.copy_(module.weight.to(BF16).float())
             elif isinstance(module, Experts):
                 for w in (module.w1, module.w3, module.w2):

@@ -60,20 +60,27 @@ def hadamard(size: int, device: torch.device | str = "cpu") -> Tensor:
     return matrix * size**-0.5
 
 
-def fp8_blocks(w: Tensor) -> tuple[Tensor, Tensor]:
-    """Weight [N, K] as (E4M3 values [N, K], power-of-two scales [N/128, K/128]), both fp32."""
+def sim4_e4m3(x: Tensor, group: int) -> Tensor:
+    """FP4 with one E4M3 scale per group (V4.1's compressed entries). bf16 in and out."""
+    blocks = x.float().unflatten(-1, (-1, group))
+    scale = e4m3((blocks.abs().amax(-1, keepdim=True).clamp_min(6 * 2.0**-9) / 6.0).clamp_max(448.0))
+    return (e2m1(blocks / scale) * scale).flatten(-2).to(x.dtype)
+
+
+def fp8_blocks(w: Tensor, rows: int = 128, columns: int = 128) -> tuple[Tensor, Tensor]:
+    """Weight [N, K] as (E4M3 values [N, K], power-of-two scales [N/rows, K/columns]), both fp32."""
     n, k = w.shape
-    blocks = w.float().reshape(n // 128, 128, k // 128, 128)
+    blocks = w.float().reshape(n // rows, rows, k // columns, columns)
     scale = power_of_two_ceiling(blocks.abs().amax((1, 3)).clamp_min(1e-12) / 448.0)
     values = e4m3((blocks / scale[:, None, :, None]).clamp(-448.0, 448.0))
     return values.reshape(n, k), scale
 
 
-def fp8_weight(w: Tensor) -> Tensor:
-    """What a weight stored as FP8 128x128 blocks decodes to."""
-    values, scale = fp8_blocks(w)
+def fp8_weight(w: Tensor, rows: int = 128, columns: int = 128) -> Tensor:
+    """What a weight stored as FP8 blocks decodes to."""
+    values, scale = fp8_blocks(w, rows, columns)
     n, k = w.shape
-    return (values.reshape(n // 128, 128, k // 128, 128) * scale[:, None, :, None]).reshape(n, k)
+    return (values.reshape(n // rows, rows, k // columns, columns) * scale[:, None, :, None]).reshape(n, k)
 
 
 def nvfp4_blocks(w: Tensor, global_scale: Tensor) -> tuple[Tensor, Tensor]:

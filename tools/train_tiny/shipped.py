@@ -11,8 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from config import Config
 from drafter import DraftConfig, Drafter
-from model import Config, Model
+from model import Model
+from model41 import build
 
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "I64": torch.int64, "F8_E4M3": torch.float8_e4m3fn,
            "F8_E8M0": torch.uint8, "I8": torch.uint8, "U8": torch.uint8}
@@ -47,7 +49,8 @@ def decode(tensors: dict[str, Tensor], name: str) -> Tensor:
     base = name.removesuffix(".weight")
     if value.dtype == torch.float8_e4m3fn:
         scale = _power(tensors[f"{base}.scale"])
-        return value.float() * scale.repeat_interleave(128, 0).repeat_interleave(128, 1)
+        rows, columns = (-(-value.shape[axis] // scale.shape[axis]) for axis in (0, 1))
+        return value.float() * scale.repeat_interleave(rows, 0).repeat_interleave(columns, 1)
     if value.dtype == torch.uint8 and f"{base}.weight_scale" in tensors:
         scale = tensors[f"{base}.weight_scale"].float() * tensors[f"{base}.weight_scale_2"]
         return _unpack(value) * scale.repeat_interleave(16, 1)
@@ -63,7 +66,7 @@ def _state(tensors: dict[str, Tensor], rename: Callable[[str], str]) -> dict[str
     for name in tensors:
         hyper = re.search(r"hc_(attn|ffn|head)_(fn|base|scale)$", name)
         # the hyper-connections' own `scale` tensors end like a quantisation scale
-        if not hyper and name.endswith((".scale", ".weight_scale", ".weight_scale_2", ".input_scale")):
+        if not hyper and name.endswith((".bias_vl", ".scale", ".weight_scale", ".weight_scale_2", ".input_scale")):
             continue
         value = decode(tensors, name)
         key = rename(re.sub(r"_(fn|base|scale)$", r".\1", name) if hyper else name)
@@ -79,18 +82,21 @@ def _state(tensors: dict[str, Tensor], rename: Callable[[str], str]) -> dict[str
 
 def load_shipped(folder: Path, device: str = "cpu") -> Model:
     """The model of a folder, ready for the `release` numerics."""
-    model = Model(Config.load(folder / "config.json"))
+    model = build(Config.load(folder / "config.json"))
 
     def rename(key: str) -> str:
         return re.sub(r"^mtp\.0\.(?!e_proj|h_proj|enorm|hnorm|norm|hc_head)", "mtp.block.", key).replace("mtp.0.", "mtp.")
 
-    model.load_state_dict(_state(read_safetensors(folder / "model.safetensors"), rename))
+    tensors = read_safetensors(folder / "model.safetensors")
+    if not hasattr(model, "mtp"):  # what is there of mtp.* is a drafter
+        tensors = {name: value for name, value in tensors.items() if not name.startswith("mtp.")}
+    model.load_state_dict(_state(tensors, rename))
     return model.to(device).eval()
 
 
 def load_drafter(folder: Path, config: Config, device: str = "cpu") -> Drafter:
-    """The drafter of a folder that export.write_drafter wrote, ready for the `release` numerics."""
-    tensors = read_safetensors(folder / "model.safetensors")
+    """The drafter of a folder that export.write_drafter wrote, or in the model's own files, ready for the `release` numerics."""
+    tensors = {name: value for name, value in read_safetensors(folder / "model.safetensors").items() if name.startswith("mtp.")}
     draft = DraftConfig.load(folder / "config.json")
     draft.stages = 1 + max(int(name.split(".")[1]) for name in tensors if name.startswith("mtp."))
     drafter = Drafter(config, draft)
@@ -100,6 +106,7 @@ def load_drafter(folder: Path, config: Config, device: str = "cpu") -> Drafter:
         _, stage, rest = key.split(".", 2)
         if rest.split(".")[0] not in whole:
             return f"stages.{stage}.{rest}"
+        rest = rest.replace("markov_head.embed", "markov_w1").replace("markov_head.head", "markov_w2")
         return rest.replace("markov_head.", "").replace("confidence_head.proj", "confidence")
 
     drafter.load_state_dict(_state(tensors, rename))

@@ -31,6 +31,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from config import Config
 from drafter import Blocks, DraftConfig, Drafter, taps
 from export import write_drafter
 from generator import Generator
@@ -363,8 +364,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="folder of the exported model")
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--texts", type=Path, nargs="+", required=True, help="answers of own_texts.py")
+    parser.add_argument("--texts", type=Path, nargs="*", default=[], help="answers of own_texts.py")
     parser.add_argument("--mixture", type=float, default=1.0, help="tokens of the training mixture for each of an answer")
+    parser.add_argument("--mixture-tokens", type=int, default=0, help="and so many more")
     parser.add_argument("--output", type=Path, nargs="+", required=True, help="folders for config.json and model.safetensors of the drafters")
     parser.add_argument("--start", type=Path, help="folder of a drafter to go on from, of whose stages the first --stages stay")
     parser.add_argument("--minutes", type=float, required=True, help="of training, from the first step")
@@ -385,6 +387,7 @@ def main() -> None:
     parser.add_argument("--block", type=int, default=5)
     parser.add_argument("--stages", type=int, nargs="+", default=[1], help="as many numbers as there are outputs")
     parser.add_argument("--rank", type=int, default=64, help="of the Markov head")
+    parser.add_argument("--experts", type=int, nargs=2, default=[0, 0], metavar=("ALL", "ACTIVE"), help="of V4.1's stages")
     parser.add_argument("--targets", type=int, nargs="*", help="tapped layers; default: the last three")
     parser.add_argument("--noise", type=int, help="id of the noise token; default: the last of the vocabulary")
     arguments = parser.parse_args()
@@ -397,15 +400,16 @@ def main() -> None:
     torch.manual_seed(arguments.seed)
     texts = Texts(arguments.longest)
     count = sum(texts.read(path) for path in arguments.texts)
-    generator = Generator(arguments.data, Tokenizer.from_file(str(arguments.model / "tokenizer.json")), arguments.seed)
-    texts.mixture(generator, int(count * arguments.mixture))
+    generator = Generator(arguments.data, Tokenizer.from_file(str(arguments.model / "tokenizer.json")), arguments.seed,
+                          "v4.1" if Config.load(arguments.model / "config.json").is_v41 else "v4")
+    texts.mixture(generator, int(count * arguments.mixture) + arguments.mixture_tokens)
     model = load_shipped(arguments.model, str(device)).requires_grad_(False)
     layers, vocabulary = model.config.num_hidden_layers, model.config.vocab_size
     noise = vocabulary - 1 if arguments.noise is None else arguments.noise
     targets = arguments.targets or list(range(layers - 3, layers))
     drafters = []
     for stages in arguments.stages:
-        drafter = Drafter(model.config, DraftConfig(arguments.block, noise, arguments.rank, targets, stages)).to(device)
+        drafter = Drafter(model.config, DraftConfig(arguments.block, noise, arguments.rank, targets, stages, *arguments.experts)).to(device)
         if arguments.start:
             drafter = load_drafter(arguments.start, model.config, str(device))
             if stages > len(drafter.stages):

@@ -1,4 +1,4 @@
-"""Token ids in, token ids out, for programs that have a front of their own: what Dynamo and Ray Serve put in front of an engine.
+"""Token ids in, token ids out, for programs that have a front of their own, as Dynamo and Ray Serve have.
 
 A Worker has one thread, which answers all requests in common steps. Sessions of earlier requests are kept, and a prompt that begins like one of
 them is read from there. Blocks of the kept prompts are told to whoever routes by them.

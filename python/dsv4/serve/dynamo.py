@@ -18,7 +18,7 @@ from typing import Any
 from .. import LLM, Sampling
 from . import Blocks, Worker
 
-# What a request may say that this worker cannot do; with such a value it is refused.
+# Fields of a request that this worker cannot serve; with such a value it is refused.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {"n": (None, 1), "best_of": (None, 1), "use_beam_search": (None, False), "length_penalty": (None, 1, 1.0),
                                         "min_tokens": (None, 0), "ignore_eos": (None, False), "stop": (None, []), "logprobs": (None,),
                                         "prompt_logprobs": (None,), "max_thinking_tokens": (None,)}

@@ -1,11 +1,12 @@
-// Attention as two GEMMs of packed panels: the queries of a group against the rows they see for the logits, the
-// softmax weights against the same rows for the values. All heads share K = V, and neighbouring queries of a sequence share
-// most of what they see, so a row is packed once for all of them. Rows that one query alone sees are multiplied as they lie.
+// Attention as two GEMMs of packed panels. The queries of a group meet the rows they see for the logits; the
+// softmax weights meet the same rows for the values. All heads share K = V, and neighbouring queries of a
+// sequence see mostly the same rows. So a row is packed once for all of them. Rows that one query alone sees
+// are multiplied as they lie.
 //
-// A group lays the rows out in slots: the window's positions from an even one on, then the entries. With bf16 steps a pair of
-// slots is therefore the same for every query that sees it, whatever the group, and a query's sums run over its own slots
-// only: a neighbour's slot in a pair at the border has weight 0, which adds nothing. (Unless it holds a NaN or an infinity;
-// such queries are taken one by one.)
+// A group lays the rows out in slots: the window's positions from an even one on, then the entries. With bf16
+// steps a pair of slots is therefore the same for every query that sees it, whatever the group. A query's
+// sums run over its own slots only. A neighbour's slot in a pair at the border has weight 0, which adds
+// nothing. (Unless it holds a NaN or an infinity; such queries are taken one by one.)
 #include <algorithm>
 #include <cmath>
 #include <deque>

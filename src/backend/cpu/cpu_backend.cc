@@ -41,7 +41,6 @@ Result<ops::Backend> MakeCpuBackend(const CpuOptions& options) {
                                                           .cpus_of_nodes = options.cpus_of_nodes},
                                         cpu::KernelsFor(isa), options.will_read);
   backend.packs_rows = true;
-  backend.takes_options = true;
 #define DSV4_OP_ENTRY(name, Op) backend.table.name = cpu::Op;
   DSV4_FOR_EVERY_OP(DSV4_OP_ENTRY)
 #undef DSV4_OP_ENTRY

@@ -13,8 +13,8 @@ namespace {
 #include "backend/cpu/kernels/e4m3_bf16_body.h"
 #include "backend/cpu/kernels/memory_body.h"
 
-// Tiles as Intel's manual says what they do: subnormal numbers are zero, products are added with one rounding, the even and the odd columns of
-// a step apart, and both sums together to the sums that are there.
+// Tiles as Intel's manual defines them. Subnormal numbers are zero. Products are added with one rounding, the
+// even and the odd columns of a step apart. Both sums are then added together to the old sums.
 struct Tiles {
   Tiles(int64_t first_tokens, int64_t second_tokens) : num_tokens{first_tokens, second_tokens} {}
 

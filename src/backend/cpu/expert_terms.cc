@@ -1,5 +1,7 @@
-// Tokens are grouped by expert, so that the weights of an expert are read once however many tokens chose it. Phases, each spread over all
-// threads: rows of w1 and w3 of all chosen experts, SwiGLU with the packing of its results, rows of w2, what becomes of the terms.
+// Experts' outputs. Tokens are grouped by expert, so that the weights of an expert are read once however many
+// tokens chose it.
+// Each phase is spread over all threads. They are rows of w1 and w3 of all chosen experts, SwiGLU with the
+// packing of its results, rows of w2, and the terms' use.
 #include "backend/cpu/expert_terms.h"
 
 #include <fmt/format.h>
@@ -23,7 +25,8 @@ struct Assignment {
   int64_t slot;
 };
 
-// A chosen expert of the current group, or some of the tokens of one that many chose; its assignments own rows [first, first + size) of the group's buffers.
+// A chosen expert of the current group, or some of the tokens of one that many chose. Its assignments own
+// rows [first, first + size) of the group's buffers.
 struct Chosen {
   const ops::ExpertWeights* expert;
   std::vector<Assignment> assignments;
@@ -242,7 +245,8 @@ Status ForEachTerm(ops::OpContext& context, std::string_view op, const ops::Expe
   const WillRead& will_read = WillReadOf(context);
   const bool from_disk = will_read && will_read({});
   const int64_t most_rows = from_disk ? 512 : 2048;
-  // So many tokens of an expert at a time that their activations stay in the second-level cache of a thread while it takes rows of weights.
+  // Bytes of an expert's tokens at a time: their activations stay in the second-level cache of a thread while
+  // it takes rows of weights.
   constexpr int64_t kPanelBytes = 1 << 20;
   const auto most_together = static_cast<size_t>(std::max<int64_t>(64, kPanelBytes / (2 * args.x.shape[1])));
   std::vector<std::vector<Chosen>> groups;

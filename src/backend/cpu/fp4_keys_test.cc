@@ -140,8 +140,8 @@ TEST(Fp4Keys, ScoresAreThoseOfTheValues) {
   });
 }
 
-// Dot products and products with weights that lie next to the middle between two numbers of eight bits, on it, and on either side of a
-// power of two.
+// Dot products, and products with weights. They lie next to the middle between two numbers of eight bits, on
+// it, and on either side of a power of two.
 TEST(Fp4Keys, RoundingIsThatOfBf16) {
   OnEveryTier([](const Fp4KeyKernels& kernels) {
     for (const float weight : {1.0F, -1.0F, 1.0078125F, 1.4921875F, 0x1.fep-9F, 0.0F}) {

@@ -1,6 +1,7 @@
-// hc_pre, hc_post and hc_head, in double: the products with the [24, 4 * dim] fp32 matrix of hc_pre, so that the Sinkhorn
-// iterations start from the reference's numbers, and the mixing of streams. Many tokens are taken tile by tile, everything of
-// a tile while it is near; of few the columns are split, so that all threads read the matrix.
+// Ops hc_pre, hc_post and hc_head, in double. So are the products with the [24, 4 * dim] fp32 matrix of
+// hc_pre: the Sinkhorn iterations start from the reference's numbers. Many tokens are taken tile by tile, all
+// work of a tile while it is in the cache. For few tokens the columns are split, so that all threads read the
+// matrix.
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -1,7 +1,7 @@
-// Scores are dot products in fp32 of packed panels, sixteen keys at a time for a group of neighbouring queries. Those of the
-// release's FP4-rounded queries and keys are exact in it, so there they equal the reference's; other bf16 operands may differ
-// where a dot product lies next to a bf16 midpoint. Keys that are stored as the release's codes are multiplied as such where the
-// tier can (kernels/fp4_keys.h), with the same scores.
+// Scores are dot products in fp32 of packed panels, sixteen keys at a time for a group of neighbouring
+// queries. Scores of the release's FP4-rounded queries and keys are exact in fp32 and equal the reference's.
+// Other bf16 operands may differ where a dot product lies next to a bf16 midpoint. Keys that are stored as
+// the release's codes are multiplied as such where the tier can (kernels/fp4_keys.h), with the same scores.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -242,8 +242,8 @@ std::vector<Group> Groups(const Problem& problem, const TakeAll& take_all) {
   return groups;
 }
 
-// Calls take_all(token, rows here) for the queries that need no scores and choose(token, scores of the rows here) for the others,
-// the latter on any thread.
+// Calls take_all(token, rows here) for the queries that need no scores. Calls choose(token, scores of the
+// rows here) for the others, on any thread.
 template <typename TakeAll, typename Choose>
 void ForEachQuery(ops::OpContext& context, const Problem& problem, const TakeAll& take_all,
                   const Choose& choose) {

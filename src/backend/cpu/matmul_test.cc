@@ -375,7 +375,8 @@ std::vector<uint16_t> AllBf16(bool mixed) {
   return bits;
 }
 
-// Rows of bf16 are packed without a detour over fp32 where a tier can, to the same bytes: whole packs, and rows that end within one.
+// Rows of bf16 are packed without a detour over fp32 where a tier can. The bytes are the same: whole packs,
+// and rows that end within one.
 TEST(Matmul, PackedBf16IsWhatTheSameNumbersInFp32AreInTheKernelsOrder) {
   ThreadPool threads(1);
   for (const int64_t cols : {int64_t{128}, int64_t{256}, int64_t{384}, int64_t{200}}) {

@@ -32,8 +32,8 @@ std::vector<float> Normals(size_t count, float sigma, uint32_t seed) {
   return values;
 }
 
-// Every bf16 gate there is, and fp32 ones between them: the exponential's relative error of some 2^-52 may turn an fp32
-// rounding once in 2^27 elements or so; none of these.
+// Every bf16 gate there is, and fp32 ones between them. The exponential's relative error of some 2^-52 may
+// turn an fp32 rounding once in 2^27 elements or so. It turns none of these.
 TEST(RowKernels, SwigluOfEveryGate) {
   std::vector<float> gates;
   for (uint32_t bits = 0; bits <= 0xFFFFU; ++bits) {

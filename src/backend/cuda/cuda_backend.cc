@@ -240,7 +240,6 @@ Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
     context->SetReplayer(context->MakeReplayer());
   backend.context = std::move(context);
   backend.packs_rows = kCudaPacksRows;
-  backend.takes_options = true;
 #define DSV4_OP_ENTRY(name, Op)                                            \
   backend.table.name = [](ops::OpContext& to, const ops::Op##Args& args) { \
     return cuda::Entry(#name, to, args, cuda::Op);                         \

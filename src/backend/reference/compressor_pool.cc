@@ -13,8 +13,8 @@ namespace dsv4::backend::reference {
 
 namespace {
 
-// Reads the (values, scores + ape) row of any token that a block of this step may need: from the step itself, or from
-// the history rings.
+// Reads the (values, scores + ape) row of any token that a block of this step may need. Rows come from the
+// step itself, or from the history rings.
 class TokenRows {
  public:
   TokenRows(const ops::CompressorPoolArgs& args, const ops::CompressorSequence& sequence)

@@ -19,8 +19,8 @@ Status GroupedLinear(ops::OpContext& context, const ops::GroupedLinearArgs& args
   const std::vector<double> x = LoadAll(args.x);
   const int64_t x_stride = num_groups * group_width;
 
-  // Weight row g * rank + r meets slice g of every token; x and y are both [num_tokens, ...] with the group inside, so
-  // the sum for weight row n goes to column n.
+  // Weight row g * rank + r meets slice g of every token. Both x and y are [num_tokens, ...] with the group
+  // inside, so the sum for weight row n goes to column n.
   context.threads().ParallelFor(
       weight.rows, RowGrain(group_width, num_tokens), [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end;) {

@@ -14,8 +14,8 @@ namespace {
 
 double Sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 
-// m[k] = g * sum_j fn[k, j] x[j] for one token's flattened streams: the product is with the un-normalised x, the norm is
-// a factor taken over all streams at once.
+// m[k] = g * sum_j fn[k, j] x[j] for one token's flattened streams. The product is with the un-normalised x.
+// The norm is a factor taken over all streams at once.
 std::vector<double> MixLogits(std::span<const double> x, const std::vector<double>& fn, float norm_eps) {
   const int64_t width = static_cast<int64_t>(x.size());
   const double mean_square = Dot(x.data(), x.data(), width) / static_cast<double>(width);

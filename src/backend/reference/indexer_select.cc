@@ -63,8 +63,8 @@ struct Problem {
   EntryShard shard;
 };
 
-// Keys of this rank that a query sees, and their scores: empty where it sees no more than top_k of all ranks' entries, which
-// are then chosen without.
+// Keys of this rank that a query sees, and their scores. Empty where it sees no more than top_k of all ranks'
+// entries, which are then chosen without scores.
 struct Scored {
   int64_t num_rows = 0;
   std::vector<double> scores;

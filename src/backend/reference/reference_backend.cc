@@ -25,7 +25,6 @@ ops::Backend MakeReferenceBackend(int num_threads) {
   backend.name = "reference";
   backend.context = std::make_shared<ReferenceContext>(num_threads);
   backend.packs_rows = true;
-  backend.takes_options = true;
 #define DSV4_OP_ENTRY(name, Op) backend.table.name = reference::Op;
   DSV4_FOR_EVERY_OP(DSV4_OP_ENTRY)
 #undef DSV4_OP_ENTRY

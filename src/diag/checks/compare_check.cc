@@ -25,8 +25,8 @@ constexpr double kMaxFlippedAccumulatedBf16 = 0.1;
 // Change that rounding alone may do to a bf16 tensor: every element to its neighbour.
 constexpr double kBf16Step = 0x1p-8;
 
-// With errors that add up typical rows decide, since a single one may flip an expert within rounding; an op's own error holds for
-// every row.
+// With errors that add up typical rows decide, since a single one may flip an expert within rounding. An op's
+// own error holds for every row.
 bool PastBound(const Compared& compared, CompareMode mode, double max_flipped) {
   if (compared.by_table) return compared.num_flipped > 0;
   if (compared.choice) {

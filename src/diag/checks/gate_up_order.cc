@@ -17,8 +17,9 @@ constexpr int64_t kMaxRows = 128;
 constexpr int64_t kMinRows = 32;
 constexpr size_t kMaxExperts = 16;
 
-// How far chance gets. The worst up matrix has rows along one line; its z is (chi^2 - 1) / sqrt(2) of one degree of freedom, which
-// passes 24 once in 3e8 matrices. Four such matrices together pass 12 once in 1e7 layers; rows in general position never do.
+// How far chance gets. The worst up matrix has rows along one line. Its z is (chi^2 - 1) / sqrt(2) of one
+// degree of freedom, which passes 24 once in 3e8 matrices. Four such matrices together pass 12 once in 1e7
+// layers; rows in general position never do.
 constexpr double kOneZ = 24;
 constexpr double kManyZ = 12;
 constexpr int kMany = 4;

@@ -18,8 +18,8 @@ constexpr int64_t kMinBlocks = 64;
 constexpr uint8_t kHighestE4m3 = 0x7E;  // 448
 constexpr size_t kNumSubnormalsE4m3 = 8;
 constexpr uint8_t kHighestE8m0 = 0xFE;
-// Shares of all blocks. A quantiser scales the largest block to the top of e4m3's range, or some way below, and the others follow;
-// blocks of one tensor do not span the 15 binades that lie between.
+// Shares of all blocks. A quantiser scales the largest block to the top of e4m3's range, or some way below,
+// and the others follow. Blocks of one tensor do not span the 15 binades that lie between.
 constexpr double kMaxCutOff = 0.25;
 constexpr double kMaxLowest = 0.5;
 constexpr double kMaxZero = 0.5;

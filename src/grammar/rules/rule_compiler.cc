@@ -125,8 +125,8 @@ uint32_t RuleCompiler::EntryOfNonEmpty(uint32_t rule) {
 
 // Fills a group of rules A that begin with each other, A = B x | C y | z ... Every text is some z and behind
 // it such x, y that lead from its rule to the one that was asked for. So for each rule that may be asked for
-// there is a state for each rule that has been read: behind a z of B stands state B, an x of A = B x leads
-// from B to A, and in the state that was asked for the text may end.
+// there is a state for each rule that has been read. Behind a z of B stands state B, and an x of A = B x
+// leads from B to A. In the state that was asked for the text may end.
 Status RuleCompiler::FillGroup(uint32_t group) {
   std::vector<uint32_t> members;
   for (uint32_t rule = 0; rule < rules_.rules.size(); ++rule) {

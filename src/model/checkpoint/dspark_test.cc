@@ -1,5 +1,5 @@
-// The config and the tensors of a DSpark drafter, on the golden model that has one: it is read as what it is, and a part of it refused.
-// What it drafts is for draft_golden_test.
+// The config and the tensors of a DSpark drafter, on the golden model that has one. It is read correctly, and
+// a part of it is refused. Its drafts are tested in draft_golden_test.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -54,8 +54,8 @@ int64_t BlockOf(int64_t size, int64_t count) {
   return 0;
 }
 
-// The blocks that this scale tensor's shape means: the configured ones, one per row, one for all, or, where the config names none, blocks of
-// powers of two.
+// The blocks that this scale tensor's shape means: the configured ones, one per row, or one for all. Where
+// the config names none, they are blocks of powers of two.
 Status ReadScaleGrid(const TensorPart& scale, const QuantizationConfig& quantization, StoredLinear& out) {
   constexpr int64_t kDefaultBlock = 128;
   const int64_t block_rows = quantization.weight_block_rows.value_or(kDefaultBlock);

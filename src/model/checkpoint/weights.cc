@@ -368,8 +368,9 @@ std::string WhyNoMtp(const ResolvedCheckpoint& resolved, const ModelConfig& conf
   return resolved.mtp.has_value() ? WhyNoDrafter(config, num_layers) : resolved.no_mtp;
 }
 
-// A hyper-connection's head whose sigmoids are 0, so that each stream has the weight that op hc_head adds to them: exactly what it is asked
-// for, where the nearest sigmoid to 1/4 would move the many sums that lie in the middle between two numbers.
+// A hyper-connection's head whose sigmoids are 0. Each stream then has exactly the weight that op hc_head
+// adds to them. The nearest sigmoid to 1/4 would move the many sums that lie in the middle between two
+// numbers.
 Result<HyperConnectionWeights> MeanOfStreams(const ModelConfig& config, std::vector<Buffer>& copies) {
   const int64_t hc = config.hc_mult;
   const Shape fn = {hc, config.hc_dim()};

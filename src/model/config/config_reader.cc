@@ -214,6 +214,29 @@ void ReadSizes(ConfigReader& reader, ModelConfig& config) {
   config.tie_word_embeddings = reader.BoolOr("tie_word_embeddings", false);
 }
 
+void CheckFixedChoices(ConfigReader& reader) {
+  reader.RequireString("scoring_func", "sqrtsoftplus");
+  reader.RequireString("topk_method", "noaux_tc");
+  reader.RequireString("hidden_act", "silu");
+  reader.RequireBool("attention_bias", false);
+  reader.RequireBool("mlp_bias", false);
+  reader.IntOr("num_key_value_heads", 1, 1, 1);
+  reader.IntOr("n_shared_experts", 1, 1, 1);
+  reader.IntOr("n_group", 1, 1, 1);
+  reader.IntOr("topk_group", 1, 1, 1);
+}
+
+void ReadIndexer(ConfigReader& reader, ModelConfig& config) {
+  if (std::ranges::none_of(config.layers, &LayerPlan::selects) && !reader.Has("index_topk")) return;
+  config.index_n_heads = reader.Int("index_n_heads", 1, kMaxHeads);
+  config.index_head_dim = reader.Int("index_head_dim", 2, kMaxHeadDim);
+  config.index_topk = reader.Int("index_topk", 1, kMaxWidth);
+  if (config.index_head_dim < config.qk_rope_head_dim) {
+    reader.Fail("index_head_dim", fmt::format("holds {}", config.index_head_dim),
+                fmt::format("at least qk_rope_head_dim {}", config.qk_rope_head_dim));
+  }
+}
+
 void CheckSizes(ConfigReader& reader, const ModelConfig& config) {
   if (config.num_attention_heads % config.o_groups != 0) {
     reader.Fail("o_groups", fmt::format("holds {}", config.o_groups),

@@ -75,6 +75,10 @@ void ReadYarn(ConfigReader& section, RopeConfig& rope);
 // `expert_dtype` and `quantization_config`.
 void ReadQuantization(ConfigReader& reader, ModelConfig& config);
 std::vector<int64_t> ReadTokenIds(ConfigReader& reader, std::string_view key, int64_t vocab_size);
+// Switches whose other values no release uses and no op implements.
+void CheckFixedChoices(ConfigReader& reader);
+// Sizes of the indexer, where the plans have one.
+void ReadIndexer(ConfigReader& reader, ModelConfig& config);
 // Divisibility of heads and number of experts.
 void CheckSizes(ConfigReader& reader, const ModelConfig& config);
 

@@ -78,10 +78,13 @@ Result<std::unique_ptr<EngramTables>> EngramTables::Create(std::shared_ptr<const
       return Error(InvalidArgument(fmt::format("{}: rows of {} values, want {} as the first table has",
                                                table.name, table.rows.cols, made->width_)));
     }
-    // Neighbours of a row are no more likely to be wanted than others.
     for (const TensorView* view : {&table.rows.data, &table.rows.scale}) {
-      if (!view->is_null())
-        io::AdviseRandom({static_cast<const std::byte*>(view->data), static_cast<size_t>(view->num_bytes())});
+      if (view->is_null()) continue;
+      const Range bytes(static_cast<const std::byte*>(view->data), static_cast<size_t>(view->num_bytes()));
+      // Neighbours of a row are no more likely to be wanted than others.
+      io::AdviseRandom(bytes);
+      // Numbers that are made come a whole tensor at a time, so once for all passes.
+      if (made->checkpoint_ != nullptr) made->checkpoint_->Fetch({&bytes, 1});
     }
   }
   return made;
@@ -116,15 +119,6 @@ Status EngramTables::Read(int table, std::span<const int64_t> rows, ThreadPool& 
     if (row < 0 || row >= of.rows.rows)
       return OutOfRange(fmt::format("{}: row {}, want 0 to {}", of.name, row, of.rows.rows - 1));
   }
-  std::vector<Range> made;
-  if (checkpoint_ != nullptr && checkpoint_->made_from()) {
-    for (const int64_t row : Distinct(rows)) {
-      for (const Range& range : {RowBytes(of.rows.data, row), ScaleBytes(of.rows, row)}) {
-        if (!range.empty()) made.push_back(range);
-      }
-    }
-    checkpoint_->Fetch(made);
-  }
   std::atomic<int64_t> bad_row = -1;
   constexpr int64_t kRowsPerTask = 16;
   threads.ParallelFor(static_cast<int64_t>(rows.size()), kRowsPerTask, [&](int64_t begin, int64_t end) {
@@ -136,7 +130,6 @@ Status EngramTables::Read(int table, std::span<const int64_t> rows, ThreadPool& 
       Store(row, dtype, values.data() + i * bytes);
     }
   });
-  if (!made.empty()) checkpoint_->Release(made);
   DSV4_RETURN_IF_ERROR(io::LostFile().WithContext(of.name));
   if (bad_row >= 0)
     return DataLoss(fmt::format("{}: row {} has a code or scale that is no number", of.name, bad_row.load()));

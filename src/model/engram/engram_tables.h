@@ -28,7 +28,7 @@ struct EngramTable {
 class EngramTables {
  public:
   // InvalidArgument for a table that is no valid weight, or of another width than the first. `checkpoint` owns the pages; without one,
-  // they live as long as this.
+  // they live as long as this. Tables of a checkpoint whose numbers are made (io::NumberSource) are made here, whole.
   static Result<std::unique_ptr<EngramTables>> Create(std::shared_ptr<const io::Checkpoint> checkpoint,
                                                       std::vector<EngramTable> tables);
 

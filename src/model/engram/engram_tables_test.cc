@@ -123,6 +123,44 @@ TEST_F(EngramTablesTest, APageIsAskedForOnce) {
   EXPECT_LE(tables->num_pages_asked() - before, kRows * (kWidth + kWidth / kGroup) / page + 4);
 }
 
+// Counts how often numbers are made.
+class CountedNumbers final : public io::NumberSource {
+ public:
+  CountedNumbers(int* fetched, int* released) : fetched_(fetched), released_(released) {}
+  void Fetch(Ranges) override { ++*fetched_; }
+  void Release(Ranges) override { ++*released_; }
+  std::string identity() const override { return "counted"; }
+
+ private:
+  int* fetched_;
+  int* released_;
+};
+
+TEST_F(EngramTablesTest, NumbersThatAreMadeAreMadeOnceAndNotForAPass) {
+  int fetched = 0;
+  int released = 0;
+  std::vector<io::MappedFile> files;
+  auto file = io::MappedFile::Open(Path());
+  ASSERT_TRUE(file.has_value()) << file.error().ToString();
+  files.push_back(std::move(*file));
+  auto checkpoint = io::Checkpoint::FromFiles("made", std::move(files),
+                                              std::make_unique<CountedNumbers>(&fetched, &released));
+  ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().ToString();
+  auto tables = EngramTables::Create(*checkpoint, {{"layers.1.engram.embed", Table(**checkpoint)}});
+  ASSERT_TRUE(tables.has_value()) << tables.error().ToString();
+  const int before = fetched;
+  EXPECT_GT(before, 0);
+  std::vector<float> values(2 * kWidth);
+  for (int pass = 0; pass < 3; ++pass) {
+    (*tables)->Ask(0, {{5, 7}});
+    ASSERT_TRUE(
+        (*tables)->Read(0, {{5, 7}}, threads_, DType::kF32, std::as_writable_bytes(std::span(values))).ok());
+  }
+  EXPECT_EQ(fetched, before);
+  EXPECT_EQ(released, 0);
+  EXPECT_EQ(static_cast<double>(values[0]), Value(5, 0));
+}
+
 // The disk is asked for what a pass needs and for nothing else, before the rows are touched.
 TEST_F(EngramTablesTest, AskedPagesArriveWithoutATouch) {
   const auto tables = Open();

@@ -53,8 +53,9 @@ Status FinishQueries(const LayerStep& step, const TensorView& q) {
   return {};
 }
 
-// Window rows of every sequence of the pass while it runs: its own ring, or one of the arena's where that has
-// no room for so many tokens, with the rows before them that they see. Empty: all are in their own rings.
+// Window rows of every sequence of the pass while it runs. They are in its own ring, or in one of the arena's
+// where that has no room for so many tokens. A ring of the arena also has the rows before them that they see.
+// Empty: all are in their own rings.
 using Windows = std::vector<RingRows>;
 
 Result<Windows> MakeWindows(const LayerStep& step) {
@@ -152,8 +153,8 @@ float SoftmaxScale(const ModelConfig& config) {
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
 }
 
-// Attention over a part of what the queries q see: of the entries that this shard has, whose rows are in `sequences`, and of one shard, in
-// turn by layers, with the window.
+// Attention over a part of the keys of queries q: the entries that this shard has, whose rows are in
+// `sequences`. One shard, in turn by layers, adds the window.
 Status AttendToPart(const LayerStep& step, const TensorView& q, const TensorView& selected,
                     std::span<const ops::AttentionSequence> sequences, const TensorView& part) {
   const EntryShard& shard = step.context().shards.entries;
@@ -169,8 +170,8 @@ Status AttendToPart(const LayerStep& step, const TensorView& q, const TensorView
                    .sequences = sequences});
 }
 
-// Queries go to the entries: this shard attends with all heads to its part, and gets what all found for its own heads,
-// parts [shards, n, heads, d + 2].
+// Queries go to the entries. This shard attends with all heads to its part. It gets the results of all shards
+// for its own heads, parts [shards, n, heads, d + 2].
 Status SendQueries(const LayerStep& step, const ColumnSplit& heads, const TensorView& q,
                    const TensorView& selected, std::span<const ops::AttentionSequence> sequences,
                    const TensorView& parts) {
@@ -245,8 +246,8 @@ Status AttendTogether(const LayerStep& step, const LayerWeights& weights, const 
   return step.Run("attn.o", step.ops().merge_attention, {.parts = parts, .sink = weights.attn_sink, .o = o});
 }
 
-// If shards divide the entries: sequences one after the other that go the same way are attended to at once,
-// of those that send queries some tokens at a time, which bounds the arena: each has 200 KB of queries and
+// If shards divide the entries, neighbouring sequences that go the same way are attended to at once. Those
+// that send queries go some tokens at a time, which bounds the arena: each token has 200 KB of queries and
 // parts.
 Status AttendDivided(const LayerStep& step, const LayerWeights& weights, const TensorView& q,
                      const TensorView& selected, std::span<const ops::AttentionSequence> sequences,
@@ -284,8 +285,9 @@ Status AttendDivided(const LayerStep& step, const LayerWeights& weights, const T
   return {};
 }
 
-// Whether the indexer of this layer has to choose: no query of the pass may see more entries than it takes, and then all are taken.
-// One rank asks its backend all the same, which sees that for itself; several would have to exchange what they would choose.
+// Whether the indexer of this layer has to choose. If no query of the pass sees more entries than it takes,
+// all are taken. One rank asks its backend all the same, which sees that for itself. Several ranks would have
+// to exchange their choices.
 bool MustSelect(const LayerStep& step) {
   return !step.context().shards.divide_entries() ||
          step.plan().EntriesOf(step.layer_plan().ratio).beyond_top_k;

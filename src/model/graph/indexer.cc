@@ -40,6 +40,22 @@ Status ScaleHeadWeights(const LayerStep& step, const TensorView& w) {
   return {};
 }
 
+// The choice among keys that are here; `candidates` may be null where the plan has none.
+Status Select(const LayerStep& step, const TensorView& q, const TensorView& head_weights,
+              const TensorView& candidates, const TensorView& selected,
+              std::span<const ops::IndexerSequence> sequences) {
+  const LayerPlan& layer = step.layer_plan();
+  return step.Run("attn.indexer.selected", step.ops().indexer_select,
+                  {.q = q,
+                   .weights = head_weights,
+                   .selected = selected,
+                   .ratio = layer.ratio,
+                   .sequences = sequences,
+                   .within = layer.bound_by_candidates() ? candidates : TensorView(),
+                   .best = layer.makes_candidates() ? candidates : TensorView(),
+                   .block_size = step.config().candidate_block_size});
+}
+
 // Every shard scores the keys that it keeps and names its best; all choose from the best of all.
 Status SelectTogether(const LayerStep& step, const TensorView& q, const TensorView& head_weights,
                       std::span<const ops::IndexerSequence> sequences, const TensorView& selected) {
@@ -71,8 +87,9 @@ void KeysOfSequences(const PassPlan& plan, const PassArrays::Of& of, std::vector
   }
 }
 
-// Whether shards divide the tokens of the pass, not the keys: so many that a shard's keep a device busy, and keys are not many more bytes
-// than the candidates that would be exchanged. All decide alike.
+// Whether shards divide the tokens of the pass, not the keys. A shard's tokens must be enough to keep a
+// device busy. Keys must not be many more bytes than the candidates that would be exchanged. All decide
+// alike.
 bool DividesTokens(const LayerStep& step) {
   const ModelConfig& config = step.config();
   const int64_t n = step.plan().num_tokens;
@@ -126,12 +143,7 @@ Status SelectByRows(const LayerStep& step, const TensorView& q, const TensorView
       SequencesOf(rows, std::span<const ops::IndexerSequence>(sequences), &some);
   const int64_t top_k = selected.shape[1];
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView chosen, step.NewTensor(DType::kI32, {rows.size(), top_k}));
-  DSV4_RETURN_IF_ERROR(step.Run("attn.indexer.selected", step.ops().indexer_select,
-                                {.q = q,
-                                 .weights = head_weights,
-                                 .selected = chosen,
-                                 .ratio = step.layer_plan().ratio,
-                                 .sequences = mine}));
+  DSV4_RETURN_IF_ERROR(Select(step, q, head_weights, {}, chosen, mine));
   std::vector<int64_t> piece_bytes;
   for (const int64_t num_rows : TokensOfShards(step))
     piece_bytes.push_back(num_rows * top_k * ElementBytes(DType::kI32));
@@ -165,23 +177,14 @@ Status SelectEntries(const LayerStep& step, const TensorView& head_weights, cons
   DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView q, Queries(step, queries));
   DSV4_RETURN_IF_ERROR(ScaleHeadWeights(step, head_weights));
 
-  const LayerPlan& layer = step.layer_plan();
   const std::span<const ops::IndexerSequence> sequences = step.Make(KeysOfSequences);
   if (DividesTokens(step)) {
     DSV4_RETURN_IF_ERROR(SelectByRows(step, q, head_weights, selected));
   } else if (step.context().shards.divide_entries()) {
     DSV4_RETURN_IF_ERROR(SelectTogether(step, q, head_weights, sequences, selected));
   } else {
-    DSV4_RETURN_IF_ERROR(step.Run("attn.indexer.selected", step.ops().indexer_select,
-                                  {.q = q,
-                                   .weights = head_weights,
-                                   .selected = selected,
-                                   .ratio = layer.ratio,
-                                   .sequences = sequences,
-                                   .within = layer.bound_by_candidates() ? candidates : TensorView(),
-                                   .best = layer.makes_candidates() ? candidates : TensorView(),
-                                   .block_size = step.config().candidate_block_size}));
-    if (layer.makes_candidates()) step.Observe("attn.indexer.candidates", candidates);
+    DSV4_RETURN_IF_ERROR(Select(step, q, head_weights, candidates, selected, sequences));
+    if (step.layer_plan().makes_candidates()) step.Observe("attn.indexer.candidates", candidates);
   }
   step.Observe("attn.indexer.selected", selected);
   return {};

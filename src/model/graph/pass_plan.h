@@ -46,6 +46,8 @@ struct PassPlan {
   std::vector<PassEntries> entries;             // By compress ratio.
   // Rows of n-gram tables that the tokens read, by table: [num_tokens, rows a token].
   std::vector<std::vector<int64_t>> engram_rows;
+  // These rows' values, by table, as words of 32 bits; empty where each layer reads its own (engram.h).
+  std::vector<std::vector<int32_t>> engram_words;
   TensorView token_ids;  // [num_tokens] I32
   TensorView positions;  // [num_tokens] I32
 

@@ -27,8 +27,9 @@ size_t BeginOfNext(size_t end) {
   return (end + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// The lists of numbers that a pass begins with, on their way to the backend's memory in one copy: ids of tokens, their positions, and of
-// each ratio the positions at which the entries completed in this pass are rotated.
+// The lists of numbers that a pass begins with, which go to the backend's memory in one copy. They are ids of
+// tokens, their positions, and for each ratio the positions at which entries completed in this pass are
+// rotated.
 void PassNumbers(const PassPlan& plan, const PassArrays::Of&, std::vector<int32_t>* out) {
   *out = plan.tokens;
   out->resize(BeginOfNext(out->size()));
@@ -152,15 +153,14 @@ std::vector<HeadRow> HeadRows(const StepContext& context, std::span<const PassCh
   return rows;
 }
 
-// Gathers a few rows of the streams: [rows, H * D]. Of several stages the last has them, and the first gets them from it.
-Result<TensorView> HeadStreams(const LayerStep& step, const Graph& graph, const TrunkState& state,
-                               std::span<const HeadRow> rows) {
-  const ModelConfig& config = step.config();
+// Gathers a few rows of what the trunk has left, `all` [n, width]: [rows, width]. Of several stages the last has them, and the first gets
+// them from it.
+Result<TensorView> GatherHeadRows(const LayerStep& step, const Graph& graph, std::string_view name,
+                                  const TensorView& all, std::span<const HeadRow> rows) {
   const RankPlace& place = graph.weights.place;
   const auto num_rows = static_cast<int64_t>(rows.size());
-  if (num_rows == 0) return step.NewTensor(step.dtype(), {0, config.hc_dim()});
-  const TensorView flat = state.streams.Reshaped({state.streams.shape[0], config.hc_dim()});
-  DSV4_ASSIGN_OR_RETURN(const TensorView gathered, step.NewTensor(step.dtype(), {num_rows, config.hc_dim()}));
+  DSV4_ASSIGN_OR_RETURN(const TensorView gathered, step.NewTensor(all.dtype, {num_rows, all.shape[1]}));
+  if (num_rows == 0) return gathered;
   const int first = place.shard();
   const int last = first + (place.placement.num_stages - 1) * place.num_shards();
   if (place.last_stage()) {
@@ -168,7 +168,7 @@ Result<TensorView> HeadStreams(const LayerStep& step, const Graph& graph, const 
     for (int64_t i = 0; i < num_rows; ++i) {
       runs.push_back({rows[static_cast<size_t>(i)].row, 1, gathered.Rows(i, i + 1).data});
     }
-    DSV4_TRY(step.StoreRows("head.streams", flat, step.context().arrays.Fixed(std::move(runs))));
+    DSV4_TRY(step.StoreRows(name, all, step.context().arrays.Fixed(std::move(runs))));
     if (!place.first_stage()) DSV4_TRY(graph.group->Send(Bytes(gathered), first));
   } else if (place.first_stage()) {
     DSV4_TRY(graph.group->Recv(Bytes(gathered), last));
@@ -238,19 +238,17 @@ Result<TensorView> MixHead(const LayerStep& step, const Graph& graph, const Trun
   const ModelConfig& config = step.config();
   const ModelWeights& weights = graph.weights;
   const auto num_rows = static_cast<int64_t>(rows.size());
-  DSV4_ASSIGN_OR_RETURN(const TensorView gathered, HeadStreams(step, graph, state, rows));
+  const TensorView streams = state.streams.Reshaped({state.streams.shape[0], config.hc_dim()});
+  DSV4_ASSIGN_OR_RETURN(const TensorView gathered,
+                        GatherHeadRows(step, graph, "head.streams", streams, rows));
+  TrunkState head;
+  if (!state.pre.is_null()) {
+    DSV4_ASSIGN_OR_RETURN(head.pre, GatherHeadRows(step, graph, "head.pre", state.pre, rows));
+  }
   if (!weights.place.first_stage()) return TensorView();
   if (num_rows == 0) return step.NewTensor(step.dtype(), {0, config.hidden_size});
-  const TensorView head_streams = gathered.Reshaped({num_rows, config.hc_mult, config.hidden_size});
-  step.Observe("head.streams", head_streams);
-  TrunkState head = {.streams = head_streams};
-  if (!state.pre.is_null()) {
-    DSV4_ASSIGN_OR_RETURN(head.pre, step.NewTensor(DType::kF32, {num_rows, config.hc_mult}));
-    std::vector<RowRun> runs;
-    for (int64_t i = 0; i < num_rows; ++i)
-      runs.push_back({rows[static_cast<size_t>(i)].row, 1, head.pre.Rows(i, i + 1).data});
-    DSV4_TRY(step.StoreRows("head.pre", state.pre, step.context().arrays.Fixed(std::move(runs))));
-  }
+  head.streams = gathered.Reshaped({num_rows, config.hc_mult, config.hidden_size});
+  step.Observe("head.streams", head.streams);
   DSV4_ASSIGN_OR_RETURN(const TensorView y, config.trunk->collapse(step, weights.hc_head, head));
   DSV4_TRY(step.RmsNorm("head.norm", y, weights.norm));
   return y;
@@ -280,8 +278,9 @@ Result<TensorView> RunHead(const LayerStep& step, const Graph& graph, const Trun
   return weights.place.rank == 0 ? logits : TensorView();  // Rank 0 samples.
 }
 
-// How many rows of a pass each shard keeps the streams of; empty where all keep all. Where sums are cut, what is added up by rows need not
-// come to all before it is normed; for fewer tokens an exchange takes as long as what it saves.
+// Number of rows of a pass whose streams each shard keeps; empty where all keep all. Where sums are cut, rows
+// that are added up need not come to all shards before they are normed. For fewer tokens an exchange takes as
+// long as it saves.
 std::vector<int64_t> StreamRows(const Graph& graph, int64_t num_tokens) {
   const Placement& placement = graph.weights.place.placement;
   if (placement.experts != ExpertPlacement::kByColumns || placement.num_shards == 1 ||
@@ -308,6 +307,8 @@ Result<TrunkState> EnterStage(const LayerStep& step, const Graph& graph) {
   DSV4_TRY(MakeSelectionRoom(step, graph.layers, state));
   const Trunk& trunk = *graph.config.trunk;
   if (trunk.begin != nullptr) DSV4_TRY(trunk.begin(step, state));
+  if (!place.first_stage() && !state.pre.is_null() && state.pre.shape[0] > 0)
+    DSV4_TRY(graph.group->Recv(Bytes(state.pre), place.rank - place.num_shards()));
   return state;
 }
 
@@ -344,7 +345,9 @@ void CountRows(const Graph& graph, const PassPlan& plan, const std::optional<Pas
 Status LeaveStage(const Graph& graph, const TrunkState& state) {
   const RankPlace& place = graph.weights.place;
   if (place.last_stage() || state.streams.shape[0] == 0) return {};
-  return graph.group->Send(Bytes(state.streams), place.rank + place.num_shards());
+  const int next = place.rank + place.num_shards();
+  DSV4_RETURN_IF_ERROR(graph.group->Send(Bytes(state.streams), next));
+  return state.pre.is_null() ? Status() : graph.group->Send(Bytes(state.pre), next);
 }
 
 }  // namespace
@@ -397,6 +400,13 @@ PassPlan PlanPass(const Graph& graph, std::span<const PassChunk> chunks) {
     plan.entries.push_back(entries);
   }
   return plan;
+}
+
+Status PlanEngram(const Graph& graph, PassPlan& plan) {
+  if (graph.engram == nullptr) return {};
+  DSV4_RETURN_IF_ERROR(AskForEngram(*graph.engram, plan));
+  const DType dtype = graph.numerics == Numerics::kRelease ? DType::kBF16 : DType::kF32;
+  return ReadEngram(*graph.engram, graph.backend.context->threads(), dtype, plan);
 }
 
 std::string StepKey(const Graph& graph, const Arena& arena, std::span<const PassChunk> chunks,
@@ -469,7 +479,11 @@ Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chun
     }
   }
   if (graph.reads != nullptr) AskForHashedExperts(graph, plan, *graph.reads);
-  if (graph.engram != nullptr) DSV4_RETURN_IF_ERROR(AskForEngram(*graph.engram, plan));
+  if (graph.engram != nullptr) {
+    DSV4_RETURN_IF_ERROR(chosen != nullptr && std::ranges::none_of(chunks, &PassChunk::prompt)
+                             ? PlanEngram(graph, plan)
+                             : AskForEngram(*graph.engram, plan));
+  }
   StepContext context = ContextOf(graph, arena, plan, arrays);
   context.observer = observer;
   if (divided) context.shards = Shards();

@@ -77,6 +77,9 @@ void SortByPlace(std::vector<PassChunk>& chunks);
 // Plan of the pass over these chunks, without tensors.
 PassPlan PlanPass(const Graph& graph, std::span<const PassChunk> chunks);
 
+// The rows of n-gram tables that the pass reads, for arrays of a step that may be replayed; nothing of a model that has none.
+Status PlanEngram(const Graph& graph, PassPlan& plan);
+
 // All that steers RunPass with ChosenTokens: passes of one key differ in what their arrays hold, and in nothing else. Beside
 // the plan it is what is uploaded once for all steps. Empty: there is more to it, and the pass has to be walked.
 std::string StepKey(const Graph& graph, const Arena& arena, std::span<const PassChunk> chunks,

@@ -3,6 +3,11 @@
 
 #include <algorithm>
 
+#include "model/graph/attention.h"
+#include "model/graph/hyper_connection.h"
+#include "model/graph/moe.h"
+#include "model/graph/routed.h"
+
 namespace dsv4::model {
 
 Status MakeSelectionRoom(const LayerStep& step, std::span<const LayerPlan> layers, TrunkState& state) {
@@ -17,6 +22,31 @@ Status MakeSelectionRoom(const LayerStep& step, std::span<const LayerPlan> layer
   DSV4_ASSIGN_OR_RETURN_STATUS(
       state.selection_room, step.NewTensor(DType::kI32, {step.plan().num_tokens, step.config().index_topk}));
   return {};
+}
+
+Status RunSublayers(const LayerStep& step, const LayerWeights& weights, TrunkState& state,
+                    const std::function<Status()>& before_change) {
+  if (step.plan().num_tokens == 0) return ServeExperts(step, weights);
+  TensorView attn_pre;
+  if (!state.pre.is_null()) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(attn_pre, step.NewTensor(DType::kF32, state.pre.shape));
+  }
+  {
+    const Arena::Scope scope(step.context().arena);
+    DSV4_ASSIGN_OR_RETURN_STATUS(const HcMix mix, HcPre(step, "attn", weights.hc_attn, state.streams,
+                                                        {.given = state.pre, .pre = attn_pre}));
+    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView u,
+                                 SublayerInput(step, "attn.norm", mix.u, weights.attn_norm));
+    DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView y, Attention(step, weights, u, state));
+    if (before_change) DSV4_RETURN_IF_ERROR(before_change());
+    DSV4_RETURN_IF_ERROR(HcPost(step, "attn", mix, y, state.streams));
+  }
+  const Arena::Scope scope(step.context().arena);
+  DSV4_ASSIGN_OR_RETURN_STATUS(const HcMix mix, HcPre(step, "ffn", weights.hc_ffn, state.streams,
+                                                      {.given = attn_pre, .pre = state.pre}));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView u, SublayerInput(step, "ffn.norm", mix.u, weights.ffn_norm));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView y, MixtureOfExperts(step, weights, u));
+  return HcPost(step, "ffn", mix, y, state.streams);
 }
 
 Result<TensorView> SublayerInput(const LayerStep& step, std::string_view name, const TensorView& u,

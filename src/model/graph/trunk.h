@@ -40,6 +40,11 @@ struct Trunk {
 // Allocates `selection_room` and `candidates` for a pass whose layers share choices or candidates.
 Status MakeSelectionRoom(const LayerStep& step, std::span<const LayerPlan> layers, TrunkState& state);
 
+// Attention and the mixture of experts, each wrapped by its hyper-connection: Trunk::run_layer of an architecture that has no more. Where
+// the state has weights `pre`, each sub-layer mixes the streams by those of the one before it.
+Status RunSublayers(const LayerStep& step, const LayerWeights& weights, TrunkState& state,
+                    const std::function<Status()>& before_change);
+
 // A sub-layer's input of all rows, normed, from the mixed streams `u` of the rows that are here.
 Result<TensorView> SublayerInput(const LayerStep& step, std::string_view name, const TensorView& u,
                                  const TensorView& weight);

@@ -74,8 +74,8 @@ TEST(ExpertChoice, AHostThatIsSlowWithPromptsMultipliesNone) {
   EXPECT_THAT(Advice(choice), HasSubstr("the link to the GPU bounds it"));
 }
 
-// An H200's machine with 26 layers of Flash and 76 GB: two experts on the host were chosen for 0.6 % of the time, and prompts took three times
-// as long as they take without.
+// A machine with an H200, 26 layers of Flash and 76 GB. Two experts on the host were chosen for 0.6 % of the
+// time, and prompts took three times as long as without them.
 TEST(ExpertChoice, ANearTieIsTheOneWithoutTheHost) {
   ExpertCosts costs = FlashCosts();
   costs.num_layers = 26;

@@ -107,7 +107,6 @@ ops::Backend CountingBackend(const std::shared_ptr<CountingContext>& context) {
                        .table = {},
                        .context = context,
                        .packs_rows = true,
-                       .takes_options = true,
                        .policy = {.sizes_only = true}};
 #define DSV4_SKIP_OP(name, Op) backend.table.name = Skip<ops::Op##Args>;
   DSV4_FOR_EVERY_OP(DSV4_SKIP_OP)

@@ -1,5 +1,5 @@
-// Tests of what is done about a plan that steps do not keep to, on a made-up machine with other rates than
-// those that were measured.
+// Tests of the correction of a plan that is slower than promised. A made-up machine has other rates than the
+// measured ones.
 #include "model/placement/verify_split.h"
 
 #include <gmock/gmock.h>

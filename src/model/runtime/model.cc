@@ -34,16 +34,6 @@ Status CheckOps(const ops::Backend& backend) {
                                                   backend.name, fmt::join(missing, ", "))};
 }
 
-// Forms of ops that V4 has no use for, of which a backend has all or none.
-Status CheckOptions(const ops::Backend& backend, const ModelConfig& config) {
-  const bool wants_options = config.delays_mix || !config.hadamard_keys || config.candidate_topk_blocks > 0;
-  if (!wants_options || backend.takes_options) return {};
-  return Unimplemented(fmt::format(
-      "backend {}: delayed hyper-connections, this model's row roundings and candidate blocks are not "
-      "built for it yet; want --backend cpu",
-      backend.name));
-}
-
 Status CheckShardOps(const ops::Backend& backend, const Placement& placement) {
   const std::vector<std::string> missing = ops::MissingShardOps(backend.table);
   if (placement.num_shards == 1 || missing.empty()) return {};
@@ -55,6 +45,9 @@ Status CheckPositive(std::string_view name, int64_t value) {
   if (value > 0) return {};
   return InvalidArgument(fmt::format("model options, {}: got {}, want at least 1", name, value));
 }
+
+// Candidate blocks are chosen among all entries: every shard has all rows, which are few bytes a token there.
+bool KeepsEntriesWhole(const ModelConfig& config) { return config.candidate_topk_blocks > 0; }
 
 // Configurations that the graph can run of what a configuration may say.
 Status CheckSupported(const ModelConfig& config, const ModelOptions& options) {
@@ -76,10 +69,11 @@ Status CheckSupported(const ModelConfig& config, const ModelOptions& options) {
     return {StatusCode::kUnimplemented,
             fmt::format("config, hc_mult: got {}, want at most {}", config.hc_mult, ops::kMaxHcMult)};
   }
-  if (config.delays_mix && options.placement.num_ranks() > 1) {
+  if (KeepsEntriesWhole(config) && options.placement.divide_entries &&
+      options.placement.experts == ExpertPlacement::kById) {
     return Unimplemented(
-        fmt::format("placement {}: this model's streams have weights that do not travel between ranks "
-                    "yet, want one rank",
+        fmt::format("placement {}: candidate blocks are chosen among all entries, want them on every shard: "
+                    "expert or tensor",
                     ToString(options.placement)));
   }
   if (options.numerics == Numerics::kPlain) return {};
@@ -195,7 +189,6 @@ Result<std::unique_ptr<Model>> Model::Load(const std::string& directory, const o
                                            const ModelOptions& options) {
   DSV4_TRY(CheckOps(backend));
   DSV4_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(directory));
-  DSV4_TRY(CheckOptions(backend, config));
   DSV4_TRY(CheckSupported(config, options));
   DSV4_TRY(CheckExperts(config, options));
   DSV4_ASSIGN_OR_RETURN(std::shared_ptr<const io::Checkpoint> checkpoint, io::Checkpoint::Open(directory));
@@ -204,9 +197,11 @@ Result<std::unique_ptr<Model>> Model::Load(const std::string& directory, const o
 
 Result<std::unique_ptr<Model>> Model::MakePart(ModelConfig config,
                                                std::shared_ptr<const io::Checkpoint> checkpoint,
-                                               const ops::Backend& backend, const ModelOptions& options) {
+                                               const ops::Backend& backend, const ModelOptions& given) {
+  ModelOptions options = given;
+  if (KeepsEntriesWhole(config) && options.placement.experts == ExpertPlacement::kByColumns)
+    options.placement.divide_entries = false;
   DSV4_TRY(CheckOps(backend));
-  DSV4_TRY(CheckOptions(backend, config));
   DSV4_TRY(CheckSupported(config, options));
   DSV4_TRY(CheckExperts(config, options));
   DSV4_TRY(CheckGroup(backend, options));
@@ -262,7 +257,6 @@ Result<std::unique_ptr<Model>> Model::FromCheckpoint(ModelConfig config,
 Result<std::unique_ptr<Model>> Model::FromWeights(ModelConfig config, ModelWeights weights,
                                                   const ops::Backend& backend, const ModelOptions& options) {
   DSV4_TRY(CheckOps(backend));
-  DSV4_TRY(CheckOptions(backend, config));
   DSV4_TRY(CheckSupported(config, options));
   DSV4_TRY(CheckExperts(config, options));
   if (options.group != nullptr)
@@ -404,9 +398,7 @@ Status Model::CheckChunks(std::span<const SequenceChunk> chunks) const {
 }
 
 bool Model::can_queue() const {
-  // Rows of n-gram tables are found by tokens, which a queued step does not know.
-  return options_.placement.num_stages == 1 && engram_ == nullptr &&
-         config_.vocab_size <= sampling::kMaxChoices;
+  return options_.placement.num_stages == 1 && config_.vocab_size <= sampling::kMaxChoices;
 }
 
 Result<StepOutput> Model::Step(std::span<const SequenceChunk> chunks, Observer* observer) {

@@ -219,7 +219,8 @@ class Model {
   // reads; by those of its draft too, where it has one. Where the backend's memory is asynchronous it returns at once, and the step behind it may be queued before this one
   // has been waited for. Errors change nothing: those of Step, Unimplemented where can_queue is false, InvalidArgument for more than
   // max_chunk_tokens rows, a draft that DecodeChunk does not allow, or a chunk to follow that the step queued last has not; none can follow a
-  // step with drafts. What only the device can tell, Wait does; in a group also what ended it.
+  // step with drafts. N-gram tables are read by tokens: with them, a chunk that follows waits for the step in front. The caller must still
+  // have that (FailedPrecondition). What only the device can tell, Wait does; in a group also what ended it.
   // `allowed`: of UploadAllowedTokens, or none, which allows all.
   Result<std::unique_ptr<QueuedStep>> QueueDecode(std::span<const DecodeChunk> chunks, const Buffer& allowed);
   // Counters of the backend: queued steps that were replayed, and walked. Zeros where it cannot replay.
@@ -291,6 +292,8 @@ class Model {
   Status EndGroup(const Status& why);
   // Memory for the tokens that `count` rows choose, and where the pass finds those before.
   Result<ChosenTokens> ReserveChosen(int64_t count, const Buffer& allowed);
+  // Token that a row of the step queued last has chosen. Waits for it.
+  Result<int32_t> AwaitChosen(int64_t row) const;
   // Queues the pass and the copy of what it chooses: again, where the backend knows a step like it, or by a walk through the graph.
   Result<std::unique_ptr<PendingCopy>> QueuePass(std::span<const PassChunk> pass, const ChosenTokens& chosen,
                                                  const ops::StepReplayer::End& end);
@@ -327,7 +330,8 @@ class Model {
   // Memory of queued steps.
   Buffer
       chosen_;  // I32 [1 + ranks, 2 * max_chunk_tokens]: tokens and faults of the step queued last, then all ranks'.
-  int64_t num_chosen_ = 0;           // Its chunks that others may follow.
+  int64_t num_chosen_ = 0;                       // Its chunks that others may follow.
+  std::weak_ptr<QueuedNumbers> queued_numbers_;  // Numbers of the step queued last.
   std::vector<size_t> chosen_rows_;  // On rank 0: where among them each of the caller's chunks is.
 
   // In a group.

@@ -13,14 +13,15 @@
 #include "model/graph/step.h"
 #include "model/runtime/model.h"
 #include "model/runtime/step_message.h"
+#include "ops/sample.h"
 
 namespace dsv4::model {
 
 Result<std::vector<ChosenToken>> QueuedStep::Wait() {
-  const Status copied = copy_->Wait();
+  const Status copied = numbers_->copy->Wait();
   if (check_) DSV4_TRY(check_());  // Names what made it fail.
   DSV4_TRY(copied);
-  const auto* const numbers = static_cast<const int32_t*>(host_.data());
+  const auto* const numbers = static_cast<const int32_t*>(numbers_->host.data());
   std::vector<ChosenToken> tokens;
   for (const size_t row : rows_) tokens.push_back({numbers[row], numbers[rows_.size() + row]});
   return tokens;
@@ -173,9 +174,10 @@ Result<std::unique_ptr<PendingCopy>> Model::QueuePass(std::span<const PassChunk>
   ops::StepReplayer* const replayer = context.replayer();
   std::string key;
   if (replayer != nullptr) {
-    const PassPlan plan = PlanPass(graph, pass);
+    PassPlan plan = PlanPass(graph, pass);
     key = StepKey(graph, arena_, pass, plan, chosen);
     if (!key.empty()) {
+      DSV4_TRY(PlanEngram(graph, plan));
       DSV4_ASSIGN_OR_RETURN(std::unique_ptr<PendingCopy> copy,
                             replayer->Replay(key, end, [&](ops::StepArrays& arrays) {
                               static_cast<PassArrays&>(arrays).SetPass(&plan);  // Made below.
@@ -259,10 +261,13 @@ Result<std::unique_ptr<QueuedStep>> Model::RunQueued(std::span<PassChunk> pass, 
     for (size_t k = 0; k < of_chunk[i]; ++k) rows.push_back(first[i] + k);
   }
   chosen_rows_ = std::move(first);
-  return std::make_unique<QueuedStep>(std::move(*host), std::move(copy), std::move(rows), std::move(check));
+  const auto numbers = std::make_shared<QueuedNumbers>(QueuedNumbers{std::move(*host), std::move(copy)});
+  queued_numbers_ = numbers;
+  return std::make_unique<QueuedStep>(numbers, std::move(rows), std::move(check));
 }
 
-// The copy of the step's tokens is on its way, and the device free behind it: until the host has seen them it makes the slots.
+// The copy of the step's tokens is on its way, and the device is free behind it. It makes the slots until the
+// host has the tokens.
 Status Model::MakeSlotsBehind(std::span<const PassChunk> pass, std::span<const int64_t> first_slots) {
   std::vector<DraftRow> rows;
   Status status;
@@ -333,6 +338,18 @@ Status Model::FollowQueued(std::span<const ChunkMessage> messages, const Status&
   return tokens ? Status() : EndGroup(tokens.error());
 }
 
+Result<int32_t> Model::AwaitChosen(int64_t row) const {
+  const std::shared_ptr<QueuedNumbers> step = queued_numbers_.lock();
+  if (step == nullptr)
+    return Error(FailedPrecondition("the step that it follows is gone; n-gram tables are read by its token"));
+  DSV4_TRY(step->copy->Wait());
+  const auto* const numbers = static_cast<const int32_t*>(step->host.data());
+  const int32_t token = numbers[row];
+  const int32_t fault = numbers[num_chosen_ + row];
+  if (fault == ops::kNoFault && token >= 0 && token < config_.vocab_size) return token;
+  return Error(FailedPrecondition("the step that it follows chose no token"));
+}
+
 Result<std::unique_ptr<QueuedStep>> Model::QueueDecode(std::span<const DecodeChunk> chunks,
                                                        const Buffer& allowed) {
   std::vector<int32_t> tokens;
@@ -343,25 +360,31 @@ Result<std::unique_ptr<QueuedStep>> Model::QueueDecode(std::span<const DecodeChu
   }
   DSV4_TRY(CheckDecode(chunks, tokens));
   std::vector<PassChunk> pass;
-  std::span<const int32_t> left = tokens;
+  std::span<int32_t> left = tokens;
   for (const DecodeChunk& chunk : chunks) {
-    const std::span<const int32_t> read = left.first(NumTokens(chunk));
+    const std::span<int32_t> read = left.first(NumTokens(chunk));
     left = left.subspan(read.size());
-    pass.push_back(
-        {.state = chunk.state,
-         .tokens = read,
-         .chunk = static_cast<int32_t>(pass.size()),
-         .num_logits_rows = chunk.chooses ? 1 + std::ssize(chunk.draft) : 0,
-         .follows =
-             chunk.follows < 0 ? -1 : static_cast<int64_t>(chosen_rows_[static_cast<size_t>(chunk.follows)]),
-         .choice = chunk.choice,
-         .draft_choices = chunk.draft_choices,
-         .biases = chunk.biases,
-         .prompt = !chunk.prompt.empty(),
-         .exact_from = chunk.prompt.empty() ? 0
-                                            : ExactFrom(*chunk.state, std::ssize(read), chunk.chooses ? 1 : 0,
-                                                        chunk.num_following),
-         .slots_later = chunk.drafts_next});
+    const int64_t follows =
+        chunk.follows < 0 ? -1 : static_cast<int64_t>(chosen_rows_[static_cast<size_t>(chunk.follows)]);
+    if (engram_ != nullptr && follows >= 0) {
+      const Result<int32_t> token = AwaitChosen(follows);
+      if (!token) return Error(token.error().WithContext(fmt::format("queued step, chunk {}", pass.size())));
+      read.front() = *token;
+    }
+    pass.push_back({.state = chunk.state,
+                    .tokens = read,
+                    .chunk = static_cast<int32_t>(pass.size()),
+                    .num_logits_rows = chunk.chooses ? 1 + std::ssize(chunk.draft) : 0,
+                    .follows = engram_ != nullptr ? -1 : follows,
+                    .choice = chunk.choice,
+                    .draft_choices = chunk.draft_choices,
+                    .biases = chunk.biases,
+                    .prompt = !chunk.prompt.empty(),
+                    .exact_from = chunk.prompt.empty()
+                                      ? 0
+                                      : ExactFrom(*chunk.state, std::ssize(read), chunk.chooses ? 1 : 0,
+                                                  chunk.num_following),
+                    .slots_later = chunk.drafts_next});
   }
   DSV4_ASSIGN_OR_RETURN(const ChosenTokens chosen, ReserveChosen(NumChosen(pass), allowed));
   SortByPlace(pass);

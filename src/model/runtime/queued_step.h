@@ -43,21 +43,25 @@ struct ChosenToken {
   int32_t fault = 0;  // As op `sample` reports it: ops::kNoFault, or `id` is no choice.
 };
 
+// Memory of the host for tokens and their faults, [2, rows], and the copy that brings them there.
+struct QueuedNumbers {
+  Buffer host;
+  std::unique_ptr<PendingCopy> copy;  // Goes before the memory that it writes.
+};
+
 class QueuedStep {
  public:
-  // Memory of the host for tokens and their faults, [2, rows]; `copy` brings them there, the caller's row i as number rows[i]. `check` says,
-  // once they are there, whether they are worth anything: what several ranks have exchanged is not, if one of them is gone.
-  QueuedStep(Buffer host, std::unique_ptr<PendingCopy> copy, std::vector<size_t> rows,
-             std::function<Status()> check)
-      : host_(std::move(host)), copy_(std::move(copy)), rows_(std::move(rows)), check_(std::move(check)) {}
+  // The caller's row i is number rows[i]. `check` says, once they are there, whether they are worth anything: what several ranks have
+  // exchanged is not, if one of them is gone.
+  QueuedStep(std::shared_ptr<QueuedNumbers> numbers, std::vector<size_t> rows, std::function<Status()> check)
+      : numbers_(std::move(numbers)), rows_(std::move(rows)), check_(std::move(check)) {}
 
   // Waits for the step: the tokens that were chosen, chunk after chunk: one where it chooses, and one for each of its draft. After an error its sequences hold rows that are of no use, and so do those of steps
   // queued behind it: reset them. The model must still be there.
   Result<std::vector<ChosenToken>> Wait();
 
  private:
-  Buffer host_;
-  std::unique_ptr<PendingCopy> copy_;  // Goes before the memory that it writes.
+  std::shared_ptr<QueuedNumbers> numbers_;
   std::vector<size_t> rows_;
   std::function<Status()> check_;
 };

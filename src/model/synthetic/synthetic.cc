@@ -129,7 +129,7 @@ class SyntheticNumbers final : public io::NumberSource {
 
  private:
   // Bytes in whole huge pages with tensor `i` that are not in use. A huge page of which a byte is kept takes
-  // all of its memory, and tensors end anywhere in one: with the last of those in it all of it goes.
+  // all of its memory, and tensors end anywhere in one. It goes with the last tensor in it.
   void GiveBack(size_t i) const {
     constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
     const auto base = reinterpret_cast<uintptr_t>(data_.data());

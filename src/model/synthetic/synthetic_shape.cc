@@ -110,18 +110,6 @@ std::string_view TakeField(std::string_view& text) {
   return field;
 }
 
-// The keys of a drafter; the noise is the last id, and the Markov head as wide as the release's where the model is.
-void AddDspark(int64_t num_layers, Json& config) {
-  constexpr int64_t kTaps = 3;
-  constexpr int64_t kReleasedRank = 256;
-  std::vector<int64_t> layers;
-  for (int64_t i = std::max<int64_t>(0, num_layers - kTaps); i < num_layers; ++i) layers.push_back(i);
-  config["dspark_block_size"] = 5;
-  config["dspark_noise_token_id"] = config["vocab_size"].get<int64_t>() - 1;
-  config["dspark_markov_rank"] = std::min(kReleasedRank, config["hidden_size"].get<int64_t>() / 4);
-  config["dspark_target_layer_ids"] = layers;
-}
-
 }  // namespace
 
 std::span<const std::string_view> SyntheticShapes() { return kShapeNames; }

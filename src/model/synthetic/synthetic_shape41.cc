@@ -110,21 +110,18 @@ std::vector<int64_t> Below(const std::vector<int64_t>& layers, int64_t num_layer
   return below;
 }
 
-// A drafter taps the inputs of the last three layers.
-void AddDrafter(const Shape41& shape, int64_t num_layers, Json& text) {
+}  // namespace
+
+void AddDspark(int64_t num_layers, Json& config) {
   constexpr int64_t kTaps = 3;
   constexpr int64_t kReleasedRank = 256;
-  std::vector<int64_t> taps;
-  for (int64_t i = std::max<int64_t>(0, num_layers - kTaps); i < num_layers; ++i) taps.push_back(i);
-  text["dspark_block_size"] = 5;
-  text["dspark_noise_token_id"] = text["vocab_size"].get<int64_t>() - 1;
-  text["dspark_markov_rank"] = std::min(kReleasedRank, shape.hidden_size / 4);
-  text["dspark_target_layer_ids"] = taps;
-  text["dspark_n_routed_experts"] = shape.draft_experts;
-  text["dspark_num_experts_per_tok"] = shape.draft_experts_per_token;
+  std::vector<int64_t> layers;
+  for (int64_t i = std::max<int64_t>(0, num_layers - kTaps); i < num_layers; ++i) layers.push_back(i);
+  config["dspark_block_size"] = 5;
+  config["dspark_noise_token_id"] = config["vocab_size"].get<int64_t>() - 1;
+  config["dspark_markov_rank"] = std::min(kReleasedRank, config["hidden_size"].get<int64_t>() / 4);
+  config["dspark_target_layer_ids"] = layers;
 }
-
-}  // namespace
 
 Result<Json> SyntheticConfig41(const SyntheticOptions& options) {
   const Shape41& shape = *std::ranges::find(Shapes(), options.shape, &Shape41::name);
@@ -192,7 +189,11 @@ Result<Json> SyntheticConfig41(const SyntheticOptions& options) {
     text["engram_head_dim"] = shape.engram_dim;
     text["engram_pad_token_id"] = 2;
   }
-  if (options.dspark) AddDrafter(shape, num_layers, text);
+  if (options.dspark) {
+    AddDspark(num_layers, text);
+    text["dspark_n_routed_experts"] = shape.draft_experts;
+    text["dspark_num_experts_per_tok"] = shape.draft_experts_per_token;
+  }
   return Json{{"architectures", {"DeepseekV41ForConditionalGeneration"}},
               {"model_type", "deepseek_v41"},
               {"text_config", text},

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <string_view>
 
 #include "base/json.h"
@@ -14,5 +15,9 @@ inline constexpr std::array<std::string_view, 3> kShapeNames41 = {"mini41", "sli
 
 // config.json without `quantization_config`, nested as released. InvalidArgument for too many layers, or a draft block (MTP), which V4.1 has not.
 Result<Json> SyntheticConfig41(const SyntheticOptions& options);
+
+// The keys of a drafter that taps the last three layers, in a config whose other keys are there. Its noise is the last id, and its Markov head
+// as wide as the release's where the model is.
+void AddDspark(int64_t num_layers, Json& config);
 
 }  // namespace dsv4::model

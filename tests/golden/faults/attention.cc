@@ -27,7 +27,7 @@ enum class Fault : uint8_t {
   kHcaSelected,
 };
 
-constexpr int64_t kChunk = 37;  // Of the chunk-wise mistakes, as in the oracle.
+constexpr int64_t kChunk = 37;  // Chunk of the chunk-wise mistakes, as in the oracle.
 
 struct Row {
   std::vector<double> key;
@@ -60,7 +60,7 @@ bool SeesWindow(int64_t query, int64_t key, int64_t window, int64_t num_tokens) 
   return key <= query && key > query - window;
 }
 
-// What is summed for a key: the key, but for the mistakes that make it something else.
+// Term of a key: the key itself, but for the mistakes that make it something else.
 template <Fault F>
 std::vector<double> ValueOf(const Row& row, const std::vector<float>& frequencies) {
   std::vector<double> value = row.key;

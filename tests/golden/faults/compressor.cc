@@ -19,7 +19,7 @@ enum class Fault : uint8_t {
 
 constexpr double kAbsent = -std::numeric_limits<double>::infinity();
 constexpr int64_t kPrefill =
-    150;  // Of the mistakes at the end of a prefill: 2 past a block of 4, 22 past one of 128.
+    150;  // Prefill of the mistakes that lie at its end: 2 past a block of 4, 22 past one of 128.
 
 // One row of a pooling window: where its (a, b) lie, or a constant.
 struct PoolRow {

@@ -32,7 +32,7 @@ Status MixedStreams(ops::OpContext& context, const ops::RmsNormArgs& args) {
   return Right().rms_norm(context, args);
 }
 
-// Of the tokens that an embedding was last asked for.
+// Tokens that an embedding was last asked for.
 Status SavedTokens(ops::OpContext& context, const ops::EmbedArgs& args) {
   const auto* ids = args.token_ids.as<const int32_t>();
   TheScene().saved.assign(ids, ids + args.token_ids.shape[0]);

@@ -42,7 +42,8 @@ bool PackQuery(const uint8_t* rows, const float* weights, int64_t num_heads, uin
     for (int half = 0; half < kHalfGroups; ++half) {
       int sum = 0;
       for (int i = 0; i < 16; ++i) sum += columns[16 * half + i];
-      // In one of a lane's two sums, which are added in the end; neither that one nor the other can need more than 16 bits then.
+      // Goes into one of a lane's two sums, which are added in the end. Neither sum can then need more than
+      // 16 bits.
       Store(packed + kOffsetsAt + 4 * half, int32_t{static_cast<uint16_t>(-kCodeOffset * sum)});
     }
     for (int i = 0; i < kFp4KeyWidth; ++i) packed[i] = static_cast<uint8_t>(columns[ColumnOfStep(i)]);

@@ -100,8 +100,8 @@ struct Fp8 {
     return Broadcast(static_cast<const float*>(side)[chunk]);
   }
   static inline Vec PartScale(const Scales& scales, int) { return scales; }
-  // Sign, exponent and mantissa at their places of a bf16 word are a number 2^-120 of the code's, subnormal or not; the
-  // multiplication, exact, brings it up.
+  // Sign, exponent and mantissa, in the bit positions of a bf16 word, are 2^-120 times the code's number,
+  // subnormal or not. The multiplication, which is exact, scales it up.
   static inline void Decode(const uint8_t* bytes, int step, const Scales&, WVec* w) {
     const __m256i codes = Load32(bytes + step * kStepColumns);
     const __m256i field = _mm256_set1_epi16(static_cast<int16_t>(0x87F0));
@@ -138,10 +138,10 @@ struct Fp8Fine : Fp8 {
   }
 };
 
-// 32 bytes hold 64 elements, a part. The two middle dwords of each 128-bit lane change places, so that both halves of a lane
-// begin with the first four bytes of a block of 16 columns. Byte shuffles look up the bytes of the bf16 value of each
-// nibble; interleaved they are words of it. Step u holds the u-th four bytes of the blocks: lanes 0 and 1 of a 128-bit lane
-// belong to its first block, 2 and 3 to its second.
+// 32 bytes hold 64 elements, a part. The two middle dwords of each 128-bit lane are exchanged. Both halves of
+// a lane then begin with the first four bytes of a block of 16 columns. Byte shuffles look up the bytes of
+// the bf16 value of each nibble; interleaved they are words of it. Step u holds the u-th four bytes of the
+// blocks. Lanes 0 and 1 of a 128-bit lane belong to its first block, 2 and 3 to its second.
 struct Fp4 {
   static constexpr int64_t kColumns = 128;
   static constexpr int64_t kBytes = 64;
@@ -194,7 +194,8 @@ struct MxFp4 : Fp4 {
   }
 };
 
-// e4m3 fits into f16 with its exponent 8 too low, and f16 knows subnormals: as fp32 none comes up, which costs some cores a hundred cycles.
+// The format e4m3 fits into f16 with its exponent 8 too low, and f16 knows subnormals. In fp32 none comes up:
+// a subnormal costs some cores a hundred cycles.
 struct NvFp4 : Fp4 {
   static constexpr float kUnit = 0x1p8F;
   static constexpr int64_t kScaleBytes = 8;

@@ -120,8 +120,8 @@ struct Fp8Fine : Fp8 {
   }
 };
 
-// A permute of dwords reads their low four bits, so the shift is all the unpacking there is. Steps 0 and 1 hold elements
-// 0 to 3 and 4 to 7 of the even dwords, steps 2 and 3 those of the odd ones.
+// A permute of dwords reads their low four bits, so the shift is all the unpacking. Steps 0 and 1 hold
+// elements 0 to 3 and 4 to 7 of the even dwords. Steps 2 and 3 hold those of the odd ones.
 template <class Scales>
 struct Fp4Dwords : Scales {
   static constexpr int kPartSteps = 4;

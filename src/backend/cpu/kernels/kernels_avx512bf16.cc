@@ -1,5 +1,6 @@
-// AVX-512 with bf16 dot products: e2m1, e4m3 and bf16 weights and the activations in front of them are exact in bf16, so
-// vdpbf16ps adds exact products in fp32. (It takes bf16 subnormals, below 2^-126, for zero.)
+// AVX-512 with bf16 dot products. Weights in e2m1, e4m3 and bf16 and the activations in front of them are
+// exact in bf16. So vdpbf16ps adds exact products in fp32. (It takes bf16 subnormals, below 2^-126, for
+// zero.)
 #include <immintrin.h>
 
 #include <cstdint>

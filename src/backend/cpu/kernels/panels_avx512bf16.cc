@@ -65,7 +65,8 @@ void MultiplyRows(const uint8_t* const* rows, int64_t num_rows, const uint8_t* b
   }
 }
 
-// Rows of a pair are interleaved in quarters of a register: the sums of columns 0-3, 8-11, 16-19, 24-27 are in one, the others in another.
+// Rows of a pair are interleaved in quarters of a register. One register has the sums of columns 0-3, 8-11,
+// 16-19, 24-27, another the rest.
 void MultiplyColumns(const uint8_t* weights, int64_t weight_bytes, int64_t num_weights,
                      const uint8_t* const* rows, int64_t num_rows, int64_t first, int64_t num_columns,
                      bool add, float* out, int64_t out_stride) {

@@ -1,4 +1,4 @@
-// Limit of a kernel's dynamic shared memory, raised once for each device and size.
+// A kernel's dynamic shared memory: its limit, raised once for each device and size. The rest is L1's.
 #include "backend/cuda/runtime/shared_limits.h"
 
 #include <map>
@@ -13,8 +13,12 @@ cudaError_t AllowSharedBytes(int device, const void* kernel, size_t num_bytes) {
   const std::lock_guard lock(mutex);
   size_t& before = allowed[{device, kernel}];
   if (num_bytes <= before) return cudaSuccess;
-  const cudaError_t error =
+  cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(num_bytes));
+  if (error == cudaSuccess) {
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                 cudaSharedmemCarveoutMaxL1);
+  }
   if (error == cudaSuccess) before = num_bytes;
   return error;
 }

@@ -16,20 +16,6 @@
 namespace dsv4::model {
 namespace {
 
-// Switches whose other values no V4 release uses and no op implements.
-void CheckFixedChoices(ConfigReader& reader) {
-  reader.RequireString("scoring_func", "sqrtsoftplus");
-  reader.RequireString("topk_method", "noaux_tc");
-  reader.RequireString("hidden_act", "silu");
-  reader.RequireBool("norm_topk_prob", true);
-  reader.RequireBool("attention_bias", false);
-  reader.RequireBool("mlp_bias", false);
-  reader.IntOr("num_key_value_heads", 1, 1, 1);
-  reader.IntOr("n_shared_experts", 1, 1, 1);
-  reader.IntOr("n_group", 1, 1, 1);
-  reader.IntOr("topk_group", 1, 1, 1);
-}
-
 void ReadRope(ConfigReader& reader, ModelConfig& config) {
   const Json* parameters = reader.Object("rope_parameters");
   const Json* scaling = reader.Object("rope_scaling");
@@ -108,19 +94,6 @@ void ReadRotaryDim(ConfigReader& reader, ModelConfig& config) {
   }
 }
 
-void ReadIndexer(ConfigReader& reader, ModelConfig& config) {
-  const bool needed = std::any_of(config.layers.begin(), config.layers.end(),
-                                  [](const LayerPlan& layer) { return layer.selects(); });
-  if (!needed && !reader.Has("index_topk")) return;
-  config.index_n_heads = reader.Int("index_n_heads", 1, kMaxHeads);
-  config.index_head_dim = reader.Int("index_head_dim", 2, kMaxHeadDim);
-  config.index_topk = reader.Int("index_topk", 1, kMaxWidth);
-  if (config.index_head_dim < config.qk_rope_head_dim) {
-    reader.Fail("index_head_dim", fmt::format("holds {}", config.index_head_dim),
-                fmt::format("at least qk_rope_head_dim {}", config.qk_rope_head_dim));
-  }
-}
-
 void ReadDraftAndVision(ConfigReader& reader, ModelConfig& config) {
   config.num_nextn_predict_layers = reader.IntOr("num_nextn_predict_layers", 0, kMaxLayers, 0);
   config.has_vision = reader.IntOr("vision_n_layers", 0, kMaxLayers, 0) > 0;
@@ -135,6 +108,7 @@ Result<ModelConfig> ParseV4Config(const Json& root, std::string_view what) {
   config.tensors = V4Tensors();
   config.trunk = &V4Trunk();
   CheckFixedChoices(reader);
+  reader.RequireBool("norm_topk_prob", true);
   ReadSizes(reader, config);
   DSV4_TRY(status);  // Below, sizes are used as sizes.
 

@@ -50,18 +50,6 @@ bool Named(const Json& root) {
   return names != root.end() && names->is_array() && std::any_of(names->begin(), names->end(), is_v41);
 }
 
-void CheckFixedChoices(ConfigReader& reader) {
-  reader.RequireString("scoring_func", "sqrtsoftplus");
-  reader.RequireString("topk_method", "noaux_tc");
-  reader.RequireString("hidden_act", "silu");
-  reader.RequireBool("attention_bias", false);
-  reader.RequireBool("mlp_bias", false);
-  reader.IntOr("num_key_value_heads", 1, 1, 1);
-  reader.IntOr("n_shared_experts", 1, 1, 1);
-  reader.IntOr("n_group", 1, 1, 1);
-  reader.IntOr("topk_group", 1, 1, 1);
-}
-
 void ReadRope(ConfigReader& reader, ModelConfig& config) {
   config.qk_rope_head_dim = reader.Int("qk_rope_head_dim", 2, kMaxHeadDim);
   if (config.qk_rope_head_dim % 2 != 0 || config.qk_rope_head_dim > config.head_dim) {
@@ -91,16 +79,7 @@ Json WithContextLength(Json flat) {
   return flat;
 }
 
-void ReadIndexer(ConfigReader& reader, ModelConfig& config) {
-  const bool needed = std::ranges::any_of(config.layers, &LayerPlan::selects);
-  if (!needed && !reader.Has("index_topk")) return;
-  config.index_n_heads = reader.Int("index_n_heads", 1, kMaxHeads);
-  config.index_head_dim = reader.Int("index_head_dim", 2, kMaxHeadDim);
-  config.index_topk = reader.Int("index_topk", 1, kMaxWidth);
-  if (config.index_head_dim < config.qk_rope_head_dim) {
-    reader.Fail("index_head_dim", fmt::format("holds {}", config.index_head_dim),
-                fmt::format("at least qk_rope_head_dim {}", config.qk_rope_head_dim));
-  }
+void ReadCandidates(ConfigReader& reader, ModelConfig& config) {
   if (!std::ranges::any_of(config.layers, &LayerPlan::makes_candidates)) return;
   config.candidate_topk_blocks = reader.Int("candidate_topk_blocks", 1, kMaxWidth);
   config.candidate_block_size = reader.IntOr("candidate_block_size", 1, kMaxWidth, 8);
@@ -209,6 +188,7 @@ Result<ModelConfig> ParseV41Config(const Json& root, std::string_view what) {
   ReadV41Plans(reader, config);
   ReadRope(reader, config);
   ReadIndexer(reader, config);
+  ReadCandidates(reader, config);
   SetRows(config);
   ReadQuantization(reader, config);
   // The flat dialect names no blocks.

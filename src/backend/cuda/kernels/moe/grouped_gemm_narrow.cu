@@ -29,7 +29,7 @@ constexpr int kThreads = kConsumers + 128;  // Registers are given up and taken 
 constexpr int kConsumerRegisters = 112;
 constexpr int kProducerRegisters = 32;
 constexpr int kItems = 8;
-constexpr int kSlots = 20;
+constexpr int kSlots = 6;
 using grouped_weights::Item;
 using grouped_weights::kAhead;
 using grouped_weights::kBlockCols;
