@@ -41,7 +41,7 @@ void WriteStageTimes() {
     for (uint64_t i = count - std::min<uint64_t>(count, kWrittenRecords); i < count; ++i) {
       const StageRecord& record = records[i % kStageRecords];
       std::fprintf(file.get(), "%u %u %u %u %lld", static_cast<unsigned>(record.kernel), record.block,
-                   record.num_blocks, record.processor, static_cast<long long>(record.num_bytes));
+                   record.num_blocks, record.sm, static_cast<long long>(record.num_bytes));
       for (const uint64_t time : record.times)
         std::fprintf(file.get(), " %llu", static_cast<unsigned long long>(time));
       std::fprintf(file.get(), "\n");

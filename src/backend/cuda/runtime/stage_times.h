@@ -38,8 +38,8 @@ struct StageRecord {
   StageKernel kernel;
   uint32_t block;
   uint32_t num_blocks;
-  uint32_t processor;  // Number of the SM.
-  int64_t num_bytes;   // Bytes of weights that the block read.
+  uint32_t sm;
+  int64_t num_bytes;  // Bytes of weights that the block read.
 };
 inline constexpr uint64_t kStageRecords = uint64_t{1} << 17;
 

@@ -51,7 +51,7 @@ __device__ __forceinline__ void EndStages(StageKernel kernel, int64_t num_bytes)
   record.kernel = kernel;
   record.block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
   record.num_blocks = gridDim.x * gridDim.y * gridDim.z;
-  asm volatile("mov.u32 %0, %%smid;" : "=r"(record.processor));
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(record.sm));
   record.num_bytes = num_bytes;
 }
 
