@@ -1,8 +1,9 @@
 // Comparing numbers with golden ones, for every test that does.
 //
-// A comparison first asks for non-finite values in the same places, then for each element, then for the share of elements
-// that are not bit-equal: rounding points that are left out change many elements by one step, honest sums in another
-// order change few. Bounds follow from the dtype and the length of a sum, never from a typed constant.
+// A comparison first asks for non-finite values at the same indices, then for each element, then for the
+// share of elements that are not bit-equal. Rounding points that are left out change many elements by one
+// step. Honest sums in another order change few. Bounds follow from the dtype and the length of a sum, never
+// from a typed constant.
 #pragma once
 
 #include <cstdint>
@@ -28,15 +29,16 @@ struct ElementBound {
   double relative = 0;
 };
 
-// Bound of a value that went through `roundings` roundings of `epsilon`, half a step each, on top of a sum of `length`
-// products whose magnitudes add up to at most `magnitude`, accumulated in fp32.
+// Bound of a value that went through `roundings` roundings of `epsilon`, half a step each. They are on top of
+// a sum of `length` products, accumulated in fp32, whose magnitudes add up to at most `magnitude`.
 ElementBound RoundedSumBound(double epsilon, int roundings, int64_t length, double magnitude);
 
-// Sizes differ, nothing to compare, a NaN or infinity (with its sign) in other places, or an element past the bound: fails.
+// Sizes differ, nothing to compare, a NaN or infinity (with its sign) in other places, or an element past the
+// bound: fails.
 Comparison CompareElements(std::span<const float> got, std::span<const float> want, ElementBound bound);
 
-// For values on the bf16 grid: each at most one step from its golden value (or `tiny` apart, for results that cancelled)
-// and no more than `max_changed_share` of them changed.
+// For values on the bf16 grid. Each is at most one step from its golden value, or `tiny` apart for results
+// that cancelled. No more than `max_changed_share` of them changed.
 Comparison CompareBf16(std::span<const float> got, std::span<const float> want, double max_changed_share,
                        double tiny = 0);
 

@@ -1,4 +1,5 @@
-// The comparator must reject what golden tests exist to find. Each test here is a fault that some comparator let through.
+// The comparator must reject what golden tests exist to find. Each test here is a fault that some comparator
+// let through.
 #include "tests/compare.h"
 
 #include <gtest/gtest.h>

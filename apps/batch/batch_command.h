@@ -16,7 +16,8 @@ struct BatchOptions {
   bool json = false;      // One JSON document on stdout instead of the last line on stderr.
 };
 
-// Checks the whole input before the model is loaded. Returns the process exit code: kExitRunFailed also when answers are errors.
+// Checks the whole input before the model is loaded. Returns the process exit code: kExitRunFailed also when
+// answers are errors.
 int RunBatchCommand(const BatchOptions& options);
 
 }  // namespace dsv4::apps

@@ -1,5 +1,6 @@
-// `dsv4 bench --speculation mtp[:K] --acceptance A,B,...`: whole steps of drafting and verifying, with the drafter's real cost, at an
-// acceptance that is given. For weights that cannot draft, such as random ones of a real shape.
+// `dsv4 bench --speculation mtp[:K] --acceptance A,B,...`: whole steps of drafting and verifying, with the
+// drafter's real cost, at an acceptance that is given. For weights that cannot draft, such as random ones of
+// a real shape.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,9 @@ namespace dsv4::apps {
 struct AcceptanceBenchOptions {
   std::string drafter;  // "mtp" or "mtp:K"; K is by default as many as acceptances.
   std::vector<double>
-      acceptance;  // Chance that a draft is right at each place where those before were; the last is of all further places.
+      // Chance that a draft is right at each position where those before were; the last is of all further
+      // positions.
+      acceptance;
   int64_t depth = 0;  // Tokens that the sequence holds at the beginning.
   int64_t num_steps = 60;
   uint64_t seed = 0;

@@ -20,16 +20,17 @@
 namespace dsv4::apps {
 namespace {
 
-// Two window layers, one of each compressed kind: every op takes part. The reference backend takes some seconds for it.
+// Two window layers, one of each compressed kind: every op takes part. The reference backend takes some
+// seconds for it.
 constexpr int64_t kLayers = 4;
 constexpr int64_t kPrefillTokens = 16;
 constexpr int64_t kDecodeSteps = 2;
 constexpr int64_t kBatch = 2;
-// Each op alone keeps the bounds of diag/compare_check.h. Errors add up over the layers: FP8 rounding turns a last bit into
-// a step of the FP8 grid, and at depth into other chosen entries. Two correct runs of a random model of
-// Flash's shape agree to 0.990 on a CPU and 0.989 on an H200 at depth 8192. Those of a smaller shape agree to
-// 0.9997. So the bound is that of accumulated errors there, 0.2 of a row's length; without rounding they stay
-// together.
+// Each op alone keeps the bounds of diag/compare_check.h. Errors add up over the layers: FP8 rounding turns a
+// last bit into a step of the FP8 grid, and at depth into other chosen entries. Two correct runs of a random
+// model of Flash's shape agree to 0.990 on a CPU and 0.989 on an H200 at depth 8192. Those of a smaller shape
+// agree to 0.9997. So the bound is that of accumulated errors there, 0.2 of a row's length; without rounding
+// they stay together.
 constexpr double kMinCosineRelease = 0.98;
 constexpr double kMinCosinePlain = 0.99999;
 

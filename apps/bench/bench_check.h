@@ -1,5 +1,5 @@
-// Whether what `dsv4 bench` is about to time computes the right numbers: the first layers of the model, once on its
-// backend and once on the reference backend, over the same weights.
+// Whether the model that `dsv4 bench` is about to time computes the right numbers. Its first layers run once
+// on its backend and once on the reference backend, over the same weights.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,9 @@
 
 namespace dsv4::apps {
 
-// Compares a short prefill op by op, with shared inputs (diag/compare_check.h), and the logits of decode steps of two
-// sequences of `depth` random rows (kv/random_rows.h). Internal error when an op or the logits are past their bounds.
+// Compares a short prefill op by op, with shared inputs (diag/compare_check.h), and the logits of decode
+// steps of two sequences of `depth` random rows (kv/random_rows.h). Internal error when an op or the logits
+// are past their bounds.
 Result<BenchCheck> CheckAgainstReference(const ModelSource& source, const ModelFlags& flags,
                                          const ops::Backend& backend, int64_t depth);
 

@@ -2,6 +2,7 @@
 #include "apps/bench/bench_command.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -32,6 +33,9 @@
 
 namespace dsv4::apps {
 namespace {
+
+// A terminal with fewer gets the table of 80.
+constexpr int kWideColumns = 150;
 
 // Lets VmHWM begin again at what is resident now. Linux 4.0 and later; where it fails the peak is that of the whole run.
 void ForgetPeakMemory() { std::ofstream("/proc/self/clear_refs") << "5"; }
@@ -93,6 +97,7 @@ class Bench {
         plan_.prefill.size() + plan_.depths.size() * (plan_.batches.size() + plan_.rows.size());
     return static_cast<int64_t>(rows * targets_.size()) * options_.rounds;
   }
+  static bool Narrow() { return StdoutIsTerminal() && TerminalColumns(STDOUT_FILENO) < kWideColumns; }
   void Print(const std::string& text) const {
     if (options_.json) return;
     fmt::print("{}", text);
@@ -214,8 +219,8 @@ void Bench::Add(BenchRow row) {
 
 void Bench::Report(std::vector<BenchRow> measured) {
   report_.rows.push_back(Merge(std::move(measured)));
-  Print(RowText(report_.rows.back()));
-  if (options_.profile) Print(ProfileText(report_.rows.back()));
+  Print(RowText(report_.rows.back(), Narrow()));
+  if (options_.profile) Print(ProfileText(report_.rows.back(), Narrow()));
 }
 
 Status Bench::RunRound() {
@@ -326,7 +331,7 @@ Status Bench::Run() {
     DSV4_ASSIGN_OR_RETURN_STATUS(report_.experts, MeasureExperts(options_.model, model, *checkpoint,
                                                                  targets_.front().backend->inner()));
   }
-  Print(HeaderText(report_) + "\n" + RowHeading());
+  Print(HeaderText(report_) + "\n" + RowHeading(Narrow()));
   progress_.Update(0, NumRows(), fmt::format("row 0 of {}", NumRows()));
   for (int round = 0; round < options_.rounds; ++round) DSV4_RETURN_IF_ERROR(RunRound());
   progress_.Clear();
@@ -339,7 +344,7 @@ Status Bench::Run() {
     }
     Print("\n" + KernelsText(report_));
   }
-  Print("\n" + FooterText(report_));
+  Print("\n" + FooterText(report_, Narrow()));
   return {};
 }
 

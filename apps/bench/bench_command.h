@@ -15,7 +15,7 @@ struct BenchOptions {
   std::string prefill = "64,512,2048";
   std::string depth = "0,2k,8k,32k";
   std::string batch = "1,4,8,32";
-  std::string rows = "none";       // Rows of steps of one sequence, in place of batches.
+  std::string rows = "none";       // Rows of steps of one sequence, instead of batches.
   std::vector<std::string> tiers;  // Tiers of the cpu backend, by name; empty: the one that it takes.
   int repeat = 5;
   int rounds = 1;  // All rows in turn, so often.
@@ -26,7 +26,8 @@ struct BenchOptions {
   bool json = false;
 };
 
-// Different numbers of at least `min`, separated by commas, "2k" for 2048; or "A..B" for all of them; "none" for none. InvalidArgument names the item.
+// Different numbers of at least `min`, separated by commas, "2k" for 2048; or "A..B" for all of them; "none"
+// for none. InvalidArgument names the item.
 Result<std::vector<int64_t>> ParseBenchList(const std::string& text, int64_t min);
 
 // Returns the process exit code.

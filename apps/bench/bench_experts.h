@@ -24,14 +24,14 @@ struct BenchExperts {
   double Stages() const { return static_cast<double>(num_layers) / static_cast<double>(layers_here); }
   // Share of chosen cached experts that there is no room for, if all are chosen equally often.
   double MissShare() const;
-  // Bytes of experts that a step of so many sequences reads where all are chosen equally often: those that the host multiplies, those that are
-  // cached, and all.
+  // Bytes of experts that a step of so many sequences reads where all are chosen equally often. They are
+  // given for experts of the host, for cached ones, and for all.
   double HostBytes(int64_t batch) const;
   double CachedBytes(int64_t batch) const;
   double AllBytes(int64_t batch) const;
-  // The least time of a step that reads `bytes`, these experts among them, on a GPU of that bandwidth, where `miss_share` of the cached ones
-  // are brought: in each layer host, link and GPU read experts side by side, as choices fall on them, and
-  // the rest comes before or after.
+  // The least time of a step that reads `bytes`, these experts among them, on a GPU of that bandwidth. A
+  // `miss_share` of the cached ones is brought over the link. In each layer host, link and GPU read experts
+  // side by side, as choices fall on them. The rest comes before or after.
   double BoundSeconds(double bytes, int64_t batch, double gpu_bandwidth, double miss_share) const;
   // Seconds for the experts of a layer of it.
   double LayerSeconds(int64_t batch, double gpu_bandwidth, double miss_share) const;

@@ -31,7 +31,8 @@ Result<BenchMeter> BenchMeter::OfDevice(Memory& memory) {
 
 double BenchMeter::CopyBandwidth() const {
   using Clock = std::chrono::steady_clock;
-  // Seconds of so many copies, the wait for them included; negative after an error, which the next run will meet.
+  // Seconds of so many copies, the wait for them included; negative after an error, which the next run will
+  // meet.
   const auto copy = [&](int count) {
     std::byte byte = {};
     const Clock::time_point begin = Clock::now();

@@ -206,13 +206,31 @@ std::string HeaderText(const BenchReport& report) {
   return text;
 }
 
-std::string RowHeading() {
+std::string RowHeading(bool narrow) {
+  if (narrow) {
+    return fmt::format("{:<8} {:>6} {:>5} {:>6} {:>11} {:>7} {:>9} {:>7} {:>7}\n", "", "depth", "batch",
+                       "tokens", "time", "spread", "tokens/s", "reads", "peak");
+  }
   return fmt::format("{:<8} {:>6} {:>5} {:>6} {:>11} {:>7} {:>9} {:>9} {:>9} {:>7} {:>9} {:>7}   {}\n", "",
                      "depth", "batch", "tokens", "time", "spread", "tokens/s", "weights", "cache", "reads",
                      "G mul-add", "peak", "machine: GB/s, G mul-add/s");
 }
 
-std::string RowText(const BenchRow& row) {
+std::string RowText(const BenchRow& row, bool narrow) {
+  if (narrow) {
+    std::string text = fmt::format("{:<8} {:>6} {:>5} {:>6} {:>8.2f} ms {:>5.1f} % {:>9.2f} {:>7} {:>7}{}\n",
+                                   Kind(row), row.depth, row.batch, row.tokens, row.Median() * 1e3,
+                                   100 * row.Spread(), row.TokensPerSecond(), PercentText(ReadPercent(row)),
+                                   PercentText(MultiplyAddPercent(row)), row.busy ? " BUSY" : "");
+    text +=
+        fmt::format("         weights {:.0f} MB, cache {:.1f} MB, {:.2f} G mul-add",
+                    row.cost.weight_bytes / 1e6, row.cost.cache_bytes / 1e6, row.cost.multiply_adds / 1e9);
+    if (row.Machine().read_bandwidth > 0)
+      text += fmt::format("; {:.1f} GB/s", row.Machine().read_bandwidth / 1e9);
+    if (row.Machine().multiply_adds > 0)
+      text += fmt::format(", {:.0f} G/s", row.Machine().multiply_adds / 1e9);
+    return text + "\n";
+  }
   std::string text = fmt::format(
       "{:<8} {:>6} {:>5} {:>6} {:>8.2f} ms {:>5.1f} % {:>9.2f} {:>6.0f} MB {:>6.1f} MB {:>7} {:>9.2f} {:>7}",
       Kind(row), row.depth, row.batch, row.tokens, row.Median() * 1e3, 100 * row.Spread(),
@@ -225,20 +243,29 @@ std::string RowText(const BenchRow& row) {
   return text + fmt::format("   {}{}\n", row.backend, row.busy ? "   BUSY" : "");
 }
 
-std::string ProfileText(const BenchRow& row) {
+std::string ProfileText(const BenchRow& row, bool narrow) {
   std::vector<diag::OpTime> ops = row.ops;
   std::ranges::sort(ops, [](const diag::OpTime& a, const diag::OpTime& b) { return a.seconds > b.seconds; });
   const auto steps = static_cast<double>(row.profiled_steps);
   double total = 0;
   for (const diag::OpTime& op : ops) total += op.seconds;
-  std::string text = fmt::format("    {:<18} {:<36} {:>6} {:>11} {:>7} {:>9} {:>9} {:>9}\n", "op", "",
-                                 "calls", "time", "share", "reads", "G mul-add", "of bound");
+  // Narrow: op and detail share a column, or have a line of their own.
+  const auto named = [narrow](const std::string& op, const std::string& detail) {
+    if (!narrow) return fmt::format("    {:<18} {:<36}", op, detail);
+    const std::string name = detail.empty() ? op : op + " " + detail;
+    return name.size() <= 38 ? fmt::format("  {:<38}", name) : fmt::format("  {}\n{:40}", name, "");
+  };
+  std::string text = named("op", "") + fmt::format(" {:>6} {:>11} {:>7}", "calls", "time", "share");
+  text += narrow ? fmt::format(" {:>9}\n", "of bound")
+                 : fmt::format(" {:>9} {:>9} {:>9}\n", "reads", "G mul-add", "of bound");
   const auto add = [&](const diag::OpTime& op) {
-    text += fmt::format("    {:<18} {:<36} {:>6.0f} {:>8.3f} ms {:>5.1f} % {:>6.1f} MB {:>9.3f} {:>9}\n",
-                        op.op, op.detail, static_cast<double>(op.calls) / steps, op.seconds / steps * 1e3,
-                        Percent(op.seconds, total), op.cost.bytes() / steps / 1e6,
-                        op.cost.multiply_adds / steps / 1e9,
-                        PercentText(Percent(BoundSeconds(op.cost, row.Machine()), op.seconds)));
+    text += named(op.op, op.detail) + fmt::format(" {:>6.0f} {:>8.3f} ms {:>5.1f} %",
+                                                  static_cast<double>(op.calls) / steps,
+                                                  op.seconds / steps * 1e3, Percent(op.seconds, total));
+    if (!narrow)
+      text += fmt::format(" {:>6.1f} MB {:>9.3f}", op.cost.bytes() / steps / 1e6,
+                          op.cost.multiply_adds / steps / 1e9);
+    text += fmt::format(" {:>9}\n", PercentText(Percent(BoundSeconds(op.cost, row.Machine()), op.seconds)));
   };
   diag::OpTime rest = {.op = "others"};
   int64_t num_small = 0;
@@ -254,8 +281,9 @@ std::string ProfileText(const BenchRow& row) {
     rest.detail = fmt::format("{} below {:g} % each", num_small, 100 * kSmallShare);
     add(rest);
   }
-  text += fmt::format("    {:<18} {:<36} {:>6} {:>8.3f} ms, {:.1f} % of the median step\n", "all ops", "", "",
-                      total / steps * 1e3, Percent(total / steps, row.Median()));
+  text += named("all ops", "") + fmt::format(" {:>6} {:>8.3f} ms, {:.1f} % of {}\n", "", total / steps * 1e3,
+                                             Percent(total / steps, row.Median()),
+                                             narrow ? "a step" : "the median step");
   return text;
 }
 
@@ -268,22 +296,24 @@ std::string KernelsText(const BenchReport& report) {
   return text;
 }
 
-std::string FooterText(const BenchReport& report) {
+std::string FooterText(const BenchReport& report, bool narrow) {
   std::string text;
   if (report.experts.has_value()) text += ExpertsText(*report.experts);
   if (report.verified.has_value()) text += "experts  " + report.verified->text + "\n";
   for (const BenchSummary& line : Summarize(report)) {
-    text += fmt::format("{:<64} {:>7.2f} {}{}{}\n", line.what, line.value, line.unit,
+    text += fmt::format("{:<{}} {:>7.2f} {}{}{}\n", line.what, narrow ? 40 : 64, line.value, line.unit,
                         line.bound > 0 ? fmt::format(", by bytes alone {:.2f}", line.bound) : "",
                         line.busy ? ", BUSY" : "");
   }
   const BenchMemory& memory = report.memory;
   text += fmt::format(
-      "memory   peak {:.1f} MB = {:.3f} x the weights' {:.1f} MB with the largest row's {:.1f} MB of cache\n",
+      "memory   peak {:.1f} MB = {:.3f} x the weights' {:.1f} MB{}with the largest row's {:.1f} MB of "
+      "cache\n",
       static_cast<double>(memory.peak_bytes) / 1e6,
       static_cast<double>(memory.peak_bytes - memory.states_bytes) /
           static_cast<double>(memory.weights_bytes),
-      static_cast<double>(memory.weights_bytes) / 1e6, static_cast<double>(memory.states_bytes) / 1e6);
+      static_cast<double>(memory.weights_bytes) / 1e6, narrow ? "\n         " : " ",
+      static_cast<double>(memory.states_bytes) / 1e6);
   if (memory.device_bytes > 0) {
     text += fmt::format("memory   GPU {:.2f} GB with its context, {:.1f} % of the {:.2f} GB planned\n",
                         static_cast<double>(memory.device_bytes) / 1e9,

@@ -72,11 +72,12 @@ struct BenchSummary {
 std::vector<BenchSummary> Summarize(const BenchReport& report);
 
 std::string HeaderText(const BenchReport& report);
-std::string RowHeading();
-std::string RowText(const BenchRow& row);
-std::string ProfileText(const BenchRow& row);
+// `narrow`: at most 80 columns; what has no room in a row's line then stands in a second one.
+std::string RowHeading(bool narrow);
+std::string RowText(const BenchRow& row, bool narrow);
+std::string ProfileText(const BenchRow& row, bool narrow);
 std::string KernelsText(const BenchReport& report);
-std::string FooterText(const BenchReport& report);
+std::string FooterText(const BenchReport& report, bool narrow);
 Json ToJson(const BenchReport& report);
 
 }  // namespace dsv4::apps

@@ -1,4 +1,5 @@
-// The timed runs of `dsv4 bench`: prefills of new sequences, decode steps of batches at a depth, and steps of several rows of one sequence.
+// The timed runs of `dsv4 bench`: prefills of new sequences, decode steps of batches at a depth, and steps of
+// several rows of one sequence.
 #pragma once
 
 #include <cstdint>
@@ -43,15 +44,16 @@ struct BenchRow {
   int64_t cache_bytes = 0;  // Bytes of the latter.
   // Counts over all timed steps: what the host was asked for whose experts it multiplies.
   backend::HostExpertCounters host;
-  // Bytes of a model whose experts are on disk, of all timed steps: bytes of chosen experts, and what the
-  // disk read; and its rate behind them, in bytes a second. Zero: it is not such a model, or the system does
-  // not say.
+  // Bytes of all timed steps of a model whose experts are on disk: bytes of chosen experts, and bytes that
+  // the disk read. Behind them stands the disk's rate, in bytes a second. Zero: it is not such a model, or
+  // the system does not say.
   int64_t disk_chosen = 0;
   int64_t disk_read = 0;
   int64_t disk_steps = 0;
   double disk_rate = 0;
 
-  // Decode of one sequence on several ranks: what a rank would read if nothing were on two of them and all had as much; else 0.
+  // Decode of one sequence on several ranks: a rank's bytes if no byte were on two of them and all had as
+  // much; else 0.
   double bytes_without_replication = 0;
 
   // Share of misses among chosen cached experts; nothing where none was chosen.
@@ -68,8 +70,8 @@ struct BenchRow {
   double TokensPerSecond() const { return static_cast<double>(tokens * batch) / Median(); }
 };
 
-// One row of several measurements of the same one: the steps of all of them, but of those on a busy machine only if there
-// are no others. Not empty.
+// Merges several measurements of the same row into one, with the steps of all of them. Measurements on a busy
+// machine count only if there are no others. Not empty.
 BenchRow Merge(std::vector<BenchRow> rows);
 
 struct BenchRunOptions {
@@ -90,24 +92,27 @@ class BenchRuns {
   BenchRuns(model::Model& model, diag::HookedBackend& backend, const BenchMeter& meter,
             const BenchRunOptions& options);
 
-  // `tokens` random tokens into an empty sequence, logits of the last. A pass of at most ModelOptions::max_chunk_tokens warms
-  // up. Two timed runs are enough when they take ten seconds.
+  // `tokens` random tokens into an empty sequence, logits of the last. A pass of at most
+  // ModelOptions::max_chunk_tokens warms up. Two timed runs are enough when they take ten seconds.
   Result<BenchRow> Prefill(int64_t tokens);
 
   // A pass of random tokens, which choose every expert, so that an expert cache is full.
   Status FillCache();
 
-  // Puts `batch` sequences of `depth` random rows in place for Decode.
+  // Prepares `batch` sequences of `depth` random rows for Decode.
   Status SetDepth(int64_t depth, int64_t batch);
-  // Steps of one random token for each of the first `batch` sequences; the sequences are then as before. Equal seeds give
-  // equal tokens. Internal error when the logits of the first or the last sequence differ from those it gets alone.
+  // Steps of one random token for each of the first `batch` sequences; the sequences are then as before.
+  // Equal seeds give equal tokens. Internal error when the logits of the first or the last sequence differ
+  // from those it gets alone.
   Result<BenchRow> Decode(int64_t batch);
-  // As many steps in async scheduling, where the backend gains by it (model::Model::asynchronous): they read what the ones in front chose,
-  // greedily. `decode`: the row that Decode has just made of this batch, whose bytes and machine count for this one too.
+  // As many steps in async scheduling, where the backend gains by it (model::Model::asynchronous): they read
+  // what the ones in front chose, greedily. `decode`: the row that Decode has just made of this batch, whose
+  // bytes and machine count for this one too.
   Result<BenchRow> DecodeAhead(const BenchRow& decode);
 
-  // Steps of so many random tokens of the first sequence, whose logits are all read, as of a draft that is verified; every one is taken back.
-  // Internal error when a row's logits differ from those of a step of its own.
+  // Steps of so many random tokens of the first sequence. All logits are read, as for a draft that is
+  // verified. Every step is taken back. Internal error when a row's logits differ from those of a step of its
+  // own.
   Result<BenchRow> Verify(int64_t rows);
 
   void DropSequences() { states_.clear(); }

@@ -2,6 +2,7 @@
 #include "apps/bench/bench_server.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <atomic>
@@ -27,17 +28,23 @@ using Clock = std::chrono::steady_clock;
 
 class Load {
  public:
-  Load(const ServerBenchOptions& options, HostAndPort server, const Workload& workload)
-      : options_(options), server_(std::move(server)), workload_(workload) {}
+  // Streams ask for the features in turn. Prompts that no request had before begin with number `first`.
+  Load(const ServerBenchOptions& options, HostAndPort server, const Workload& workload,
+       std::vector<Feature> features, size_t first)
+      : options_(options),
+        server_(std::move(server)),
+        workload_(workload),
+        features_(std::move(features)),
+        next_(first) {}
 
   // The answers of a quiet server.
   Status LearnAnswers() {
     ProgressBar bar("Answers of the quiet server");
     const size_t count = workload_.num_prompts();
-    for (size_t i = 0; i < count; ++i) {
-      if (!options_.json) bar.Update(static_cast<int64_t>(i), static_cast<int64_t>(count));
-      DSV4_ASSIGN_OR_RETURN_STATUS(StreamedAnswer answer,
-                                   AskStreamed(server_, options_.api_key, workload_.Body(i)));
+    for (size_t i = 0; i < count * features_.size(); ++i) {
+      if (!options_.json) bar.Update(static_cast<int64_t>(i), static_cast<int64_t>(count * features_.size()));
+      const std::string body = workload_.Body(i % count, features_[i / count]);
+      DSV4_ASSIGN_OR_RETURN_STATUS(StreamedAnswer answer, AskStreamed(server_, options_.api_key, body));
       expected_.push_back(std::move(answer.text));
     }
     return {};
@@ -63,14 +70,14 @@ class Load {
       Clock::time_point next = start_;
       for (size_t i = 0; next < end_; ++i) {
         std::this_thread::sleep_until(next);
-        clients.emplace_back([this, i] { Ask(i); });
+        clients.emplace_back([this, i] { Ask(next_++, i); });
         next += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(gap(random)));
       }
     } else {
       for (int i = 0; i < options_.num_streams; ++i) {
         clients.emplace_back([this, i] {
           if (options_.agents) return RunAgent(i);
-          while (Clock::now() < end_) Ask(next_++);
+          while (Clock::now() < end_) Ask(next_++, static_cast<size_t>(i));
         });
       }
     }
@@ -83,6 +90,7 @@ class Load {
 
   Json Report() const { return LoadReport(options_, samples_, counts_); }
   bool clean() const { return counts_.failed == 0 && counts_.wrong == 0; }
+  size_t next() const { return next_; }
 
  private:
   // Sessions one after the other. The first of each client begins at another turn.
@@ -90,7 +98,7 @@ class Load {
     AgentSession session(workload_, options_, options_.seed + 1 + static_cast<uint64_t>(client),
                          client % options_.turns);
     while (Clock::now() < end_) {
-      const std::optional<std::string> answer = AskBody(session.NextBody(), nullptr, 0);
+      const std::optional<std::string> answer = AskBody(session.NextBody(), nullptr, 0, Feature::kNone);
       if (answer) {
         session.Take(*answer);
       } else {
@@ -133,17 +141,41 @@ class Load {
     }
   }
 
-  void Ask(size_t number) {
-    const size_t prompt = expected_.empty() ? 0 : number % expected_.size();
-    AskBody(workload_.Body(number), expected_.empty() ? nullptr : &expected_[prompt], prompt);
+  void Ask(size_t number, size_t client) {
+    const size_t count = workload_.num_prompts();
+    const size_t prompt = count == 0 ? 0 : number % count;
+    const size_t which = client % features_.size();
+    AskBody(workload_.Body(number, features_[which]),
+            expected_.empty() ? nullptr : &expected_[which * count + prompt], prompt, features_[which]);
+  }
+
+  // Whether the answer is what its request asked for.
+  static bool Has(const StreamedAnswer& answer, Feature feature) {
+    switch (feature) {
+      case Feature::kSchema:
+        return answer.text.starts_with("{\"events\":[") || answer.text.starts_with("{\"events\": [");
+      case Feature::kTool:
+        return answer.has_call;
+      case Feature::kLogprobs:
+        return answer.num_logprobs == answer.num_output_tokens;
+      case Feature::kNone:
+      case Feature::kPenalties:
+        break;
+    }
+    return true;
   }
 
   // The text of the answer, compared with `expected` unless that is null; nullopt if there was none.
-  std::optional<std::string> AskBody(const std::string& body, const std::string* expected, size_t prompt) {
+  std::optional<std::string> AskBody(const std::string& body, const std::string* expected, size_t prompt,
+                                     Feature feature) {
     ++num_open_;
     const Clock::time_point begin = Clock::now();
     Result<StreamedAnswer> answer = AskStreamed(server_, options_.api_key, body);
     --num_open_;
+    if (answer && !Has(*answer, feature)) {
+      answer = Error(
+          Internal(fmt::format("asked for {}, got '{}'", FeatureName(feature), answer->text.substr(0, 200))));
+    }
     {
       const std::lock_guard lock(mutex_);
       if (answer) {
@@ -151,8 +183,8 @@ class Load {
         if (begin >= counts_from_ && expected != nullptr && answer->text != *expected) {
           ++counts_.wrong;
           if (counts_.first_error.empty())
-            counts_.first_error =
-                fmt::format("prompt {}: got '{}', alone '{}'", prompt, answer->text, *expected);
+            counts_.first_error = fmt::format("prompt {} ({}): got '{}', alone '{}'", prompt,
+                                              FeatureName(feature), answer->text, *expected);
         }
         return std::move(answer->text);
       }
@@ -187,18 +219,38 @@ class Load {
   const ServerBenchOptions& options_;
   HostAndPort server_;
   const Workload& workload_;
-  std::vector<std::string> expected_;
+  const std::vector<Feature> features_;
+  std::vector<std::string> expected_;  // All prompts of the first feature, then of the next.
   Clock::time_point start_;
   Clock::time_point counts_from_;
   Clock::time_point end_;
   std::atomic<int64_t> num_open_ = 0;
-  std::atomic<size_t> next_ = 0;
+  std::atomic<size_t> next_;
 
   std::mutex mutex_;
   int64_t num_output_ = 0;
   std::vector<LoadSample> samples_;
   LoadCounts counts_;
 };
+
+// As JSON, or how the loads compare.
+void PrintReports(const ServerBenchOptions& options, const std::vector<Json>& reports) {
+  if (reports.size() == 1) {
+    fmt::print("{}\n", reports[0].dump());
+    return;
+  }
+  const auto rate = [&](size_t i) { return reports[i]["output_tokens_per_second"].get<double>(); };
+  const double part = rate(0) > 0.0 ? rate(1) / rate(0) : 0.0;
+  if (options.json) {
+    fmt::print("{}\n",
+               Json{{"plain", reports[0]}, {"features", reports[1]}, {"part_of_plain_rate", part}}.dump());
+    return;
+  }
+  std::vector<const char*> names;
+  for (const Feature feature : options.features) names.push_back(FeatureName(feature));
+  fmt::print("streams with {} in turn: {:.1f} of {:.1f} output tok/s, {:.0f} % of the plain rate\n",
+             fmt::join(names, ", "), rate(1), rate(0), 100.0 * part);
+}
 
 }  // namespace
 
@@ -211,19 +263,26 @@ int RunServerBench(const ServerBenchOptions& options) {
                            workload.error().code() == StatusCode::kInternal;
     return Fail(workload.error(), by_server ? kExitRunFailed : kExitBadInput);
   }
-  Load load(options, std::move(*server), *workload);
   const bool checks = options.check && !workload->unique() && options.dataset_path.empty();
-  if (checks) {
-    const Status learned = load.LearnAnswers();
-    if (!learned.ok()) return Fail(learned, kExitRunFailed);
+  std::vector<std::vector<Feature>> loads = {{Feature::kNone}};
+  if (!options.features.empty()) loads.push_back(options.features);
+  std::vector<Json> reports;
+  bool clean = true;
+  size_t next = 0;
+  for (const std::vector<Feature>& features : loads) {
+    Load load(options, *server, *workload, features, next);
+    if (checks) {
+      const Status learned = load.LearnAnswers();
+      if (!learned.ok()) return Fail(learned, kExitRunFailed);
+    }
+    load.Run();
+    reports.push_back(load.Report());
+    clean = clean && load.clean();
+    next = load.next();
+    if (!options.json) PrintLoadReport(reports.back(), options, checks);
   }
-  load.Run();
-  const Json report = load.Report();
-  if (options.json)
-    fmt::print("{}\n", report.dump());
-  else
-    PrintLoadReport(report, options, checks);
-  return load.clean() ? kExitOk : kExitRunFailed;
+  if (options.json || loads.size() > 1) PrintReports(options, reports);
+  return clean ? kExitOk : kExitRunFailed;
 }
 
 }  // namespace dsv4::apps

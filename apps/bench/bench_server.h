@@ -3,8 +3,19 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace dsv4::apps {
+
+// Demands of a request beside its prompt and the length of its answer. None of them ends an answer early.
+enum class Feature : uint8_t {
+  kNone,
+  kSchema,     // A JSON schema.
+  kTool,       // A call of a strict tool.
+  kPenalties,  // Penalties of all three kinds.
+  kLogprobs,   // Log-probabilities of the chosen token and five more.
+};
+const char* FeatureName(Feature feature);
 
 struct ServerBenchOptions {
   std::string url;
@@ -27,6 +38,8 @@ struct ServerBenchOptions {
   // Sessions of growing context, of `turns` turns with `input_tokens` on average.
   bool agents = false;
   int64_t turns = 19;
+  // A second load, in which each stream asks for one of these, in turn; empty: none. With its rate as a part of the plain one.
+  std::vector<Feature> features;
   double warm_up = 0.0;        // Seconds of load in front of the time that is measured.
   double goodput_first = 0.0;  // Seconds to the first token, and
   double goodput_gap = 0.0;    // on average between tokens, of an answer that is good; 0: any.

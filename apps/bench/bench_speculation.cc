@@ -34,7 +34,7 @@ struct Prompt {
   std::vector<int32_t> answer;  // Given; empty: the model's own.
 };
 
-// Tokens of drafts that were verified, by source and place.
+// Tokens of drafts that were verified, by source and position.
 struct Drafts {
   using Counts = engine::EngineStats::DraftCounts;
   Counts verified = {};
@@ -57,7 +57,8 @@ struct Drafts {
     for (const auto& counts : verified) sum = std::accumulate(counts.begin(), counts.end(), sum);
     return sum;
   }
-  // How often a draft was right at each place where those in front were; but for the last, which is of all further ones.
+  // How often a draft was right at each position where those in front were; but for the last, which is of all
+  // further ones.
   std::vector<double> Acceptance(size_t source) const {
     std::vector<double> shares;
     for (size_t place = 0; place + 1 < engine::kDraftPlaces && reached[source][place] > 0; ++place) {
@@ -98,6 +99,9 @@ class GivenAnswer final : public sampling::TokenConstraint {
   }
 
   std::span<const uint64_t> Allowed() override { return mask_; }
+  std::unique_ptr<sampling::TokenConstraint> Copy() const override {
+    return std::make_unique<GivenAnswer>(*this);
+  }
   void Accept(int32_t /*token*/) override {
     Set(false);
     ++next_;

@@ -1,4 +1,5 @@
-// `dsv4 bench --speculation DRAFTER --prompts FILE`: answers with and without drafts, in turns, and whether they are the same.
+// `dsv4 bench --speculation DRAFTER --prompts FILE`: answers with and without drafts, in turns, and whether
+// they are the same.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,8 @@ namespace dsv4::apps {
 
 struct SpeculationBenchOptions {
   std::string drafter;  // As --speculation of `run`; not off. Empty: another bench.
-  // One object a line: "messages", "kind" (a row of the table; default "prompts"), and for an answer that the model is made to give,
-  // "answer". The model's own answers are greedy.
+  // One object a line: "messages", "kind" (a row of the table; default "prompts"), and for an answer that the
+  // model is made to give, "answer". The model's own answers are greedy.
   std::string prompts_path;
   std::vector<double> acceptance;  // Not empty: another bench (bench_acceptance.h).
   int repeat = 5;                  // Answers of each prompt, each way; the fastest counts.

@@ -257,6 +257,22 @@ TEST(Dataset, NamesWhatCannotBeRead) {
   EXPECT_THAT(Dataset("{\"prompt\": \"A\"}\n{oops").error().message(), HasSubstr("data, line 2"));
 }
 
+TEST(Features, ARequestAsksForItsOwn) {
+  const auto body = [](Feature feature) { return Json::parse(Workload::BodyOf(Json::array(), 50, feature)); };
+  const Json plain = body(Feature::kNone);
+  EXPECT_EQ(plain["ignore_eos"], true);
+  const Json schema = body(Feature::kSchema);
+  EXPECT_FALSE(schema.contains("ignore_eos")) << "a grammar says where an answer ends";
+  const auto items = [](const Json& list) { return list["properties"]["events"]["minItems"]; };
+  EXPECT_EQ(items(schema["response_format"]["json_schema"]["schema"]), 50) << "no answer ends early";
+  const Json tool = body(Feature::kTool);
+  EXPECT_EQ(tool["tools"][0]["function"]["strict"], true);
+  EXPECT_EQ(items(tool["tools"][0]["function"]["parameters"]), 50);
+  EXPECT_EQ(tool["tool_choice"], "required");
+  EXPECT_EQ(body(Feature::kPenalties)["repetition_penalty"], 1.1);
+  EXPECT_EQ(body(Feature::kLogprobs)["top_logprobs"], 5);
+}
+
 TEST(LoadReport, HasTheFieldsNamesOfTheField) {
   ServerBenchOptions options;
   options.agents = true;

@@ -150,19 +150,26 @@ class Collector {
     }
     for (const Json& choice : chunk["choices"]) {
       const Json& delta = choice["delta"];
-      for (const char* name : {"reasoning_content", "content"}) {
-        if (!delta.contains(name) || !delta[name].is_string() ||
-            delta[name].get_ref<const std::string&>().empty())
-          continue;
-        answer_.text += delta[name].get_ref<const std::string&>();
-        const Clock::time_point now = Clock::now();
-        if (answer_.first_seconds == 0.0)
-          answer_.first_seconds = std::chrono::duration<double>(now - start_).count();
-        else
-          answer_.gap_seconds.push_back(std::chrono::duration<double>(now - last_).count());
-        last_ = now;
+      for (const char* name : {"reasoning_content", "content"}) TakeText(delta, name);
+      if (delta.contains("tool_calls")) {
+        answer_.has_call = true;
+        for (const Json& call : delta["tool_calls"]) TakeText(call["function"], "arguments");
       }
+      if (choice.contains("logprobs") && choice["logprobs"].is_object())
+        answer_.num_logprobs += static_cast<int64_t>(choice["logprobs"]["content"].size());
     }
+  }
+
+  void TakeText(const Json& from, const char* name) {
+    if (!from.contains(name) || !from[name].is_string() || from[name].get_ref<const std::string&>().empty())
+      return;
+    answer_.text += from[name].get_ref<const std::string&>();
+    const Clock::time_point now = Clock::now();
+    if (answer_.first_seconds == 0.0)
+      answer_.first_seconds = std::chrono::duration<double>(now - start_).count();
+    else
+      answer_.gap_seconds.push_back(std::chrono::duration<double>(now - last_).count());
+    last_ = now;
   }
 
   Clock::time_point start_;

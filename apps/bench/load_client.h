@@ -18,7 +18,9 @@ struct HostAndPort {
 Result<HostAndPort> ParseServerUrl(const std::string& url);
 
 struct StreamedAnswer {
-  std::string text;                 // Reasoning and content.
+  std::string text;  // Reasoning, content and arguments of calls.
+  bool has_call = false;
+  int64_t num_logprobs = 0;         // Tokens that came with them.
   double first_seconds = 0.0;       // From the request to the first piece of text.
   std::vector<double> gap_seconds;  // Between one piece of text and the next.
   double seconds = 0.0;             // To the end.

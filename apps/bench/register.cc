@@ -84,6 +84,20 @@ void AddServerBench(CLI::App& bench, ServerBenchOptions& options) {
       ->check(CLI::Range(1, 1000))
       ->needs(agents)
       ->capture_default_str();
+  bench
+      .add_option_function<std::string>(
+          "--features",
+          [&options](const std::string& name) {
+            for (const Feature feature :
+                 {Feature::kSchema, Feature::kTool, Feature::kPenalties, Feature::kLogprobs})
+              if (name == "mixed" || name == FeatureName(feature)) options.features.push_back(feature);
+          },
+          "Then the same load with a JSON schema, a strict tool, penalties or log-probabilities, or with "
+          "each "
+          "of them in a quarter of the streams")
+      ->check(CLI::IsMember({"mixed", "schema", "tool", "penalties", "logprobs"}))
+      ->needs(server)
+      ->excludes(agents);
   bench.add_option("--warm-up", options.warm_up, "Seconds of load in front of the time that is measured")
       ->check(NonNegative())
       ->needs(server);

@@ -68,6 +68,21 @@ Result<std::vector<LoadPrompt>> ParsePrompts(const std::string& text, const std:
   return prompts;
 }
 
+// A schema whose texts have more items than `tokens`.
+Json LongList(int64_t tokens) {
+  const Json event = {{"type", "object"},
+                      {"properties",
+                       {{"day", {{"type", "integer"}}},
+                        {"kind", {{"enum", {"meeting", "journey", "holiday"}}}},
+                        {"title", {{"type", "string"}, {"maxLength", 40}}}}},
+                      {"required", {"day", "kind", "title"}},
+                      {"additionalProperties", false}};
+  return {{"type", "object"},
+          {"properties", {{"events", {{"type", "array"}, {"minItems", tokens}, {"items", event}}}}},
+          {"required", Json::array({"events"})},
+          {"additionalProperties", false}};
+}
+
 // Objects of an array, or of lines.
 Result<std::vector<Json>> ParseObjects(const std::string& text, const std::string& name) {
   const size_t first = text.find_first_not_of(" \t\r\n");
@@ -194,16 +209,63 @@ std::string Workload::RandomTokens(std::mt19937_64& random, int64_t tokens) cons
   return RandomText(random, static_cast<size_t>(std::max(1.0, words)));
 }
 
-std::string Workload::BodyOf(const Json& messages, int64_t output_tokens) {
-  return Json{{"messages", messages}, {"temperature", 0}, {"max_tokens", output_tokens},
-              {"ignore_eos", true},   {"stream", true},   {"stream_options", {{"include_usage", true}}}}
-      .dump();
+const char* FeatureName(Feature feature) {
+  switch (feature) {
+    case Feature::kNone:
+      break;
+    case Feature::kSchema:
+      return "schema";
+    case Feature::kTool:
+      return "tool";
+    case Feature::kPenalties:
+      return "penalties";
+    case Feature::kLogprobs:
+      return "logprobs";
+  }
+  return "plain";
 }
 
-std::string Workload::Body(size_t number) const {
+std::string Workload::BodyOf(const Json& messages, int64_t output_tokens, Feature feature) {
+  Json body = {{"messages", messages},
+               {"temperature", 0},
+               {"max_tokens", output_tokens},
+               {"stream", true},
+               {"stream_options", {{"include_usage", true}}}};
+  // A grammar says where the answer ends: behind a list that is longer.
+  switch (feature) {
+    case Feature::kNone:
+      break;
+    case Feature::kSchema:
+      body["response_format"] = {
+          {"type", "json_schema"},
+          {"json_schema", {{"name", "events"}, {"strict", true}, {"schema", LongList(output_tokens)}}}};
+      return body.dump();
+    case Feature::kTool:
+      body["tools"] = Json::array(
+          {{{"type", "function"},
+            {"function",
+             {{"name", "save_events"}, {"strict", true}, {"parameters", LongList(output_tokens)}}}}});
+      body["tool_choice"] = "required";
+      return body.dump();
+    case Feature::kPenalties:
+      body["presence_penalty"] = 0.3;
+      body["frequency_penalty"] = 0.3;
+      body["repetition_penalty"] = 1.1;
+      break;
+    case Feature::kLogprobs:
+      body["logprobs"] = true;
+      body["top_logprobs"] = 5;
+      break;
+  }
+  body["ignore_eos"] = true;
+  return body.dump();
+}
+
+std::string Workload::Body(size_t number, Feature feature) const {
   if (!prompts_.empty()) {
     const LoadPrompt& prompt = prompts_[number % prompts_.size()];
-    return BodyOf(prompt.messages, prompt.output_tokens > 0 ? prompt.output_tokens : options_->output_tokens);
+    return BodyOf(prompt.messages, prompt.output_tokens > 0 ? prompt.output_tokens : options_->output_tokens,
+                  feature);
   }
   std::mt19937_64 random(options_->seed ^ (0x9e3779b97f4a7c15ULL * (number + 1)));
   const auto first = random() % 1'000'000;
@@ -216,7 +278,7 @@ std::string Workload::Body(size_t number) const {
     text = RandomText(random, std::max<size_t>(words - 1, 1));
   }
   return BodyOf(Json::array({Message("user", fmt::format("{} {}", first, text))}),
-                Length(random, options_->output_tokens));
+                Length(random, options_->output_tokens), feature);
 }
 
 AgentSession::AgentSession(const Workload& workload, const ServerBenchOptions& options, uint64_t seed,

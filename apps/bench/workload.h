@@ -34,12 +34,12 @@ class Workload {
   // Every prompt has its number of the list below; without a list each is one that no request had before.
   bool unique() const { return prompts_.empty(); }
   size_t num_prompts() const { return prompts_.size(); }
-  std::string Body(size_t number) const;
+  std::string Body(size_t number, Feature feature) const;
 
   // Text of about so many tokens.
   std::string RandomTokens(std::mt19937_64& random, int64_t tokens) const;
   // A greedy request, so that an answer is the same whenever it is asked for.
-  static std::string BodyOf(const Json& messages, int64_t output_tokens);
+  static std::string BodyOf(const Json& messages, int64_t output_tokens, Feature feature = Feature::kNone);
 
  private:
   explicit Workload(const ServerBenchOptions& options) : options_(&options) {}

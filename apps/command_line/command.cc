@@ -22,8 +22,8 @@ namespace {
 constexpr std::array<std::string_view, 6> kOfEveryCommand = {"help",   "help-all",  "version",
                                                              "config", "log-level", "verbose"};
 
-// Whether the words name this option of the program, not one of the same name that `command` has. A value from a settings file or the
-// environment is for whichever command takes it.
+// Whether the words name this option of the program, not one of the same name that `command` has. A value
+// from a settings file or the environment is for whichever command takes it.
 bool Named(const CLI::Option& option, const CLI::App& command, const std::vector<std::string>& words) {
   const bool own = command.get_option_no_throw("--" + option.get_lnames().front()) != nullptr;
   for (const std::string& word : words) {

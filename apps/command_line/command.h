@@ -30,11 +30,12 @@ class Commands {
   CLI::App& Add(const std::string& name, const std::string& help, Run run);
   // The same for one that plans a model and loads none: options of a GPU's memory stand for a GPU.
   CLI::App& AddPlan(const std::string& name, const std::string& help, Run run);
-  // The same for one that runs no model: of the options of every model it takes those in `takes` ("threads"), others are errors.
+  // The same for one that runs no model: of the options of every model it takes those in `takes` ("threads"),
+  // others are errors.
   CLI::App& AddWithoutModel(const std::string& name, const std::string& help, Run run,
                             std::vector<std::string> takes = {});
-  // The same for one that runs a model over ranks: it takes their options too, and enters their group first where
-  // `over_ranks` says so after parsing; empty: always.
+  // The same for a command that runs a model over ranks. It takes their options too, and enters their group
+  // first where `over_ranks` says so after parsing; empty: always.
   CLI::App& AddOverRanks(const std::string& name, const std::string& help, Run run,
                          Predicate over_ranks = {});
 

@@ -8,7 +8,8 @@ namespace dsv4::apps {
 class Commands;
 using Register = void (*)(Commands& commands);
 
-// The commands of this program, in the order of the help text: all (all_commands.cc), or `run` alone (run_alone.cc).
+// The commands of this program, in the order of the help text: all (all_commands.cc), or `run` alone
+// (run_alone.cc).
 std::span<const Register> RegisterFunctions();
 
 // One for each folder of commands.

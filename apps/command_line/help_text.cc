@@ -18,7 +18,8 @@ namespace {
 
 struct CommandHelp {
   std::string_view command;
-  // tests/cli/help_test.py runs each line that begins with "dsv4" or a pipe into it, in a folder with the files that they name.
+  // tests/cli/help_test.py runs each line that begins with "dsv4" or a pipe into it, in a folder with the
+  // files that they name.
   std::string_view examples;
   // Options that --help shows, with a blank on either side; empty: all of the command's own.
   std::string_view usual = {};

@@ -9,8 +9,9 @@
 
 namespace dsv4::apps {
 
-// Examples first, then options of the command, then shared ones. --help leaves out what is rarely needed and counts it.
-// --help-all has every option. No line is longer than the terminal of standard output; elsewhere than COLUMNS, or 80.
+// Examples first, then options of the command, then shared ones. --help leaves out what is rarely needed and
+// counts it. --help-all has every option. No line is longer than the terminal of standard output; elsewhere
+// than COLUMNS, or 80.
 class HelpText : public CLI::FormatterBase {
  public:
   // `commands` must outlive this.

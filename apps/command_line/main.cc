@@ -1,4 +1,5 @@
-// The dsv4 binary: command line in, exit code out. Each command stands in its own folder; this file only parses.
+// The dsv4 binary: command line in, exit code out. Each command stands in its own folder; this file only
+// parses.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -77,7 +78,7 @@ int Main(int argc, char** argv) {
 
 namespace {
 
-// Exceptions: only two may come from any place and any thread: this one, and that of a thread that cannot be
+// Exceptions: only two may come from any code and any thread: this one, and that of a thread that cannot be
 // started. Says so without asking for memory.
 void Say(std::string_view text) { static_cast<void>(dsv4::WriteQuietly(STDERR_FILENO, text, 1000)); }
 void SayThatMemoryRanOut() { Say("dsv4: memory ran out\n"); }

@@ -1,5 +1,5 @@
-// Options that stand in a file or in the environment instead of the command line. An option has the first value of: command line,
-// environment, file, default.
+// Options that stand in a file or in the environment instead of the command line. An option has the first
+// value of: command line, environment, file, default.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -12,8 +12,8 @@ namespace dsv4::apps {
 
 class Settings {
  public:
-  // Gives `app` the option --config, and every option that has a long name its variable: DSV4_BACKEND for one that all commands take,
-  // DSV4_SERVE_PORT for one of a command. Made when all options are there.
+  // Gives `app` the option --config, and every option that has a long name its variable: DSV4_BACKEND for one
+  // that all commands take, DSV4_SERVE_PORT for one of a command. Made when all options are there.
   explicit Settings(CLI::App& app);
 
   // Before anything is parsed: the command line, without the program's name.

@@ -15,8 +15,9 @@ struct Setting {
   int line = 0;  // From 1.
 };
 
-// Reads [tables], dotted and quoted keys, strings, numbers, true and false, and lists of them over any lines. InvalidArgument begins with
-// "line N: " and says what is there and what was wanted. A key that comes twice is one too.
+// Reads [tables], dotted and quoted keys, strings, numbers, true and false, and lists of them over any lines.
+// InvalidArgument begins with "line N: " and says what is there and what was wanted. A key that comes twice
+// is one too.
 Result<std::vector<Setting>> ReadSettings(std::string_view text);
 
 }  // namespace dsv4::apps

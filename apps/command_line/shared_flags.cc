@@ -165,7 +165,8 @@ void AddRankFlags(CLI::App& app, ModelFlags& flags) {
          "As many ranks, each on a GPU of this machine")
       ->check(CLI::Range(1, 64))
       ->excludes("--ranks");
-  // The other way round too, by the parser; said once in the help of --backend, which all these commands share.
+  // The other way round too, by the parser; said once in the help of --backend, which all these commands
+  // share.
   CLI::Option* backend = app.get_parent()->get_option("--backend");
   CLI::Option* gpus = app.get_option("--gpus");
   const std::set<CLI::Option*> named = backend->get_excludes();

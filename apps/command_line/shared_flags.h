@@ -1,4 +1,5 @@
-// Options that more than one subcommand takes. What is parsed goes into the structs, which must outlive the parser.
+// Options that more than one subcommand takes. What is parsed goes into the structs, which must outlive the
+// parser.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -9,7 +9,8 @@
 
 namespace dsv4::apps {
 
-// A completion script; `shell` is "bash", "zsh" or "fish". It offers a command what that takes (Commands::Takes).
+// A completion script; `shell` is "bash", "zsh" or "fish". It offers a command what that takes
+// (Commands::Takes).
 std::string CompletionScript(const Commands& commands, std::string_view shell);
 
 // The manual page, section 1, of `command`; of dsv4 itself where it is null.

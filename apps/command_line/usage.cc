@@ -105,7 +105,7 @@ std::string ValueComplaint(const Complaint& complaint) {
     return fmt::format("got '{}', wanted {}", text.substr(0, at), wanted);
   if (const size_t at = text.find(" not in range "); at != std::string::npos && text.starts_with("Value ")) {
     std::string range = text.substr(at + 14);
-    // Bounds that are no whole numbers have six places.
+    // Bounds that are no whole numbers have six digits.
     for (size_t zeros = range.find(".000000"); zeros != std::string::npos; zeros = range.find(".000000"))
       range.erase(zeros, 7);
     return fmt::format("got {}, wanted {}", text.substr(6, at - 6), range);

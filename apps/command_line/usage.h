@@ -1,5 +1,5 @@
-// Texts of the command line about itself: examples behind every help text, the options that all commands
-// share, and errors that name the command, the option and what was probably meant.
+// Texts of the command line about itself: examples behind every help text, and the options that all commands
+// share. Errors name the command, the option and the probable intention.
 #pragma once
 
 #include <string>
@@ -11,7 +11,8 @@
 
 namespace dsv4::apps {
 
-// Sets help and error texts of the program and its commands; both arguments must outlive its CLI::App. Call when all options are there.
+// Sets help and error texts of the program and its commands; both arguments must outlive its CLI::App. Call
+// when all options are there.
 void DescribeUsage(Commands& commands, const Settings& settings);
 
 // "; did you mean X?", where one of `names` is close.

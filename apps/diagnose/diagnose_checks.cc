@@ -17,6 +17,7 @@
 #include "diag/checks/decode_prefill_check.h"
 #include "diag/checks/draft_check.h"
 #include "diag/checks/file_digests.h"
+#include "diag/checks/ngram_check.h"
 #include "diag/checks/residual_check.h"
 #include "diag/checks/sampler_check.h"
 #include "diag/checks/scale_invariance_check.h"
@@ -124,23 +125,41 @@ Result<diag::CheckReport> RunDraft(DiagnoseSession& session) {
   return diag::CheckDraft(subject, prompt, {});
 }
 
-Result<diag::CheckReport> RunCheckpoint(DiagnoseSession& session) {
-  DSV4_ASSIGN_OR_RETURN(const model::ModelConfig config, session.source().Config());
+// Weights of the file that the model under test maps too.
+Result<model::ModelWeights> WeightsOf(const DiagnoseSession& session, const model::ModelConfig& config) {
   DSV4_ASSIGN_OR_RETURN(const std::shared_ptr<const io::Checkpoint> checkpoint,
                         session.source().Checkpoint());
   model::LoadOptions options;
   const ModelFlags& flags = session.options().run.model;
   if (flags.numerics == "plain") options.numerics = model::Numerics::kPlain;
   if (flags.max_layers > 0 && !session.source().synthetic()) options.max_layers = flags.max_layers;
-  // The file that the model under test maps too.
-  DSV4_ASSIGN_OR_RETURN(const model::ModelWeights weights, model::LoadWeights(checkpoint, config, options));
+  return model::LoadWeights(checkpoint, config, options);
+}
+
+Result<diag::CheckReport> RunCheckpoint(DiagnoseSession& session) {
+  DSV4_ASSIGN_OR_RETURN(const model::ModelConfig config, session.source().Config());
+  DSV4_ASSIGN_OR_RETURN(const model::ModelWeights weights, WeightsOf(session, config));
   return diag::CheckCheckpoint(config, weights);
+}
+
+Result<diag::CheckReport> RunNgram(DiagnoseSession& session) {
+  DSV4_ASSIGN_OR_RETURN(const model::ModelConfig config, session.source().Config());
+  if (!config.engram.has_value()) {
+    return diag::CheckReport{.check = "ngram",
+                             .verdict = diag::Verdict::kNotApplicable,
+                             .headline = "the model has no n-gram tables"};
+  }
+  DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, session.LongPrompt());
+  DSV4_ASSIGN_OR_RETURN(const diag::Subject subject, session.Model());
+  DSV4_ASSIGN_OR_RETURN(const model::ModelWeights weights, WeightsOf(session, config));
+  return diag::CheckNgramRows(subject, tokens, weights);
 }
 
 struct NamedCheck {
   std::string name;
   Result<diag::CheckReport> (*run)(DiagnoseSession&) = nullptr;
-  bool in_all = true;  // The others look at the model alone, which is loaded once.
+  bool in_all = true;         // The others look at the model alone, which is loaded once.
+  bool wants_engram = false;  // In `all` of a model with n-gram tables alone.
 };
 
 // In the order of `all`: whatever makes a later check meaningless comes before it.
@@ -152,6 +171,7 @@ const std::vector<NamedCheck>& Checks() {
                                                  {"scale-invariance", RunScaleInvariance},
                                                  {"residual", RunResidual},
                                                  {"visible", RunVisible},
+                                                 {"ngram", RunNgram, /*in_all=*/true, /*wants_engram=*/true},
                                                  {"decode-prefill", RunDecodePrefill},
                                                  {"compare", RunCompare},
                                                  {"knowledge", RunKnowledge},
@@ -175,12 +195,17 @@ const std::vector<std::string>& DiagnoseChecks() {
 Result<std::vector<diag::CheckReport>> Diagnose(DiagnoseSession& session,
                                                 const std::function<void(const diag::CheckReport&)>& show) {
   const bool all = session.options().check == "all";
+  const Result<model::ModelConfig> config = session.source().Config();
+  const bool has_engram = config.has_value() && config->engram.has_value();
+  const auto in_all = [&](const NamedCheck& check) {
+    return check.in_all && (has_engram || !check.wants_engram);
+  };
   std::vector<diag::CheckReport> reports;
   for (const NamedCheck& check : Checks()) {
-    if (all ? !check.in_all : session.options().check != check.name) continue;
+    if (all ? !in_all(check) : session.options().check != check.name) continue;
     Result<diag::CheckReport> report = [&] {
       const ElapsedLine line(all ? fmt::format("{} (check {} of {})", check.name, reports.size() + 1,
-                                               std::ranges::count_if(Checks(), &NamedCheck::in_all))
+                                               std::ranges::count_if(Checks(), in_all))
                                  : check.name);
       return check.run(session);
     }();

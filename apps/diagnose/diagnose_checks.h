@@ -10,7 +10,8 @@
 
 namespace dsv4::apps {
 
-// Runs the check that the options name, or all of them until a finding makes the rest meaningless. Calls `show` after each.
+// Runs the check that the options name, or all of them until a finding makes the rest meaningless. Calls
+// `show` after each.
 // Errors begin with the check's name.
 Result<std::vector<diag::CheckReport>> Diagnose(DiagnoseSession& session,
                                                 const std::function<void(const diag::CheckReport&)>& show);

@@ -1,4 +1,5 @@
-// `dsv4 diagnose CHECK`: the cheap decisive experiments, prompt first. docs/troubleshooting.md says which to run when.
+// `dsv4 diagnose CHECK`: the cheap decisive experiments, prompt first. docs/troubleshooting.md says which to
+// run when.
 #pragma once
 
 #include <cstdint>

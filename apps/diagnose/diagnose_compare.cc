@@ -70,7 +70,8 @@ double WorkPerToken(const model::Model& model) {
 
 namespace {
 
-// The reference backend is slow. This much takes it some ten seconds on two cores, and the small model's prompt a tenth of that.
+// The reference backend is slow. This much takes it some ten seconds on two cores, and the small model's
+// prompt a tenth of that.
 constexpr double kReferenceWork = 3e10;
 constexpr double kMinReferenceTokens = 8;  // Two blocks of the finest compressor.
 

@@ -58,7 +58,7 @@ Status WritePage(const DiagnoseSession& session, const std::vector<diag::CheckRe
 std::string CommandLine(const std::vector<std::string>& words) {
   std::string line;
   for (const std::string& word : words) {
-    // The program's place stays private.
+    // The program's path stays private.
     line += line.empty() ? Quoted(fs::path(word).filename().string()) : " " + Quoted(word);
   }
   return line;

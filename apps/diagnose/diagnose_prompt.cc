@@ -160,7 +160,8 @@ void CompareIds(const TextSubject& subject, const std::vector<TokenId>& theirs, 
   for (const std::string& suspect : Suspects(subject, text)) report.evidence.push_back("suspect: " + suspect);
 }
 
-// The verdict on a prompt that is ours and one new line more: only the other engine's user knows whether it is the file's.
+// The verdict on a prompt that is ours and one new line more: only the other engine's user knows whether it
+// is the file's.
 void ReportLastNewLine(const TextSubject& subject, diag::CheckReport& report) {
   report.verdict = diag::Verdict::kFinding;
   report.headline = fmt::format("the other prompt is ours with one new line more, at its end ({} bytes here)",
@@ -196,8 +197,8 @@ void CompareTexts(const TextSubject& subject, const std::string& theirs, diag::C
     report.evidence.push_back("suspect: " + suspect);
 }
 
-// How many merges stand in front of or behind where the ids of their tokens say. Training numbers tokens as it finds their merges, so all
-// stand in one order. A file whose merges were edited keeps the ids.
+// How many merges stand in front of or behind where the ids of their tokens say. Training numbers tokens as
+// it finds their merges, so all stand in one order. A file whose merges were edited keeps the ids.
 size_t NumMergesOutOfOrder(const tokenizer::TokenizerFile& file) {
   std::unordered_map<std::string_view, TokenId> ids;
   for (const tokenizer::VocabEntry& entry : file.vocab) ids.emplace(entry.text, entry.id);

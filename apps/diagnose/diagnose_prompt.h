@@ -1,5 +1,5 @@
-// prompt: is the prompt what the model was trained on? The first check of all: with a wrong prompt every kernel comparison
-// passes, because both sides get the same wrong prompt. Field lesson P1.
+// prompt: is the prompt what the model was trained on? The first check of all: with a wrong prompt every
+// kernel comparison passes, because both sides get the same wrong prompt. Field lesson P1.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace dsv4::apps {
 
-// Shows the rendering with its ids, and compares it with `against` (empty: nothing to compare with), a file's text that holds
-// another engine's rendering or ids (ReadIdList). Without `against` the finding can only be that the tokenizer does not carry the
-// template. `what` names the file in errors.
+// Shows the rendering with its ids, and compares it with `against`. That is a file's text with another
+// engine's rendering or ids (ReadIdList); empty: nothing to compare with. Without `against` the finding can
+// only be that the tokenizer does not carry the template. `what` names the file in errors.
 Result<diag::CheckReport> CheckPrompt(const TextSubject& subject, const std::string& against,
                                       const std::string& what);
 

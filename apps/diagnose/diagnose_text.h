@@ -25,17 +25,18 @@ struct TextSubject : session::TextModel {
   std::vector<tokenizer::TokenId> ids;  // and its ids.
 };
 
-// Reads config.json and tokenizer.json of `source` and renders the conversation of `options`. Errors name the file, marker
-// or message at fault.
+// Reads config.json and tokenizer.json of `source` and renders the conversation of `options`. Errors name the
+// file, marker or message at fault.
 Result<TextSubject> LoadTextSubject(const RunOptions& options, const ModelSource& source);
 
 // The rendering of the subject's conversation with another format or other options.
 Result<std::string> RenderText(const chat::ChatProfile& profile, const std::vector<chat::Message>& messages,
                                const chat::RenderOptions& options);
 
-// Token ids from a file's text: a JSON list, an object with such a list under `tokens` (a vLLM /tokenize reply),
-// `prompt_token_ids`, `token_ids` or `input_ids` (lists of one list are opened), or numbers separated by white space. nullopt for
-// anything else: that is a text. InvalidArgument for JSON that holds none of these.
+// Token ids from a file's text: a JSON list, an object with such a list, or numbers separated by white space.
+// An object has the list under `tokens` (a vLLM /tokenize reply), `prompt_token_ids`, `token_ids` or
+// `input_ids`; lists of one list are opened. Returns nullopt for anything else: that is a text.
+// InvalidArgument for JSON that holds none of these.
 Result<std::optional<std::vector<tokenizer::TokenId>>> ReadIdList(const std::string& text,
                                                                   const std::string& what);
 

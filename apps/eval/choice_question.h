@@ -18,8 +18,8 @@ struct ChoiceQuestion {
   size_t answer = 0;
 };
 
-// As lm-eval cuts them: white space at the end of the prompt belongs to the choices, and a choice's tokens are those that prompt and choice
-// together have more than the prompt alone.
+// Cuts as lm-eval does: white space at the end of the prompt belongs to the choices. A choice's tokens are
+// those that prompt and choice together have more than the prompt alone.
 Result<ChoiceQuestion> ReadChoiceQuestion(const DataLine& line, const EvalModel& model, bool bos);
 
 }  // namespace dsv4::apps

@@ -83,7 +83,8 @@ class AnswersTask {
     return {};
   }
 
-  // A text of about "tokens" tokens made of "haystack", again and again, with "needle" at "depth" of it, then "question".
+  // A text of about "tokens" tokens made of "haystack", again and again, with "needle" at "depth" of it, then
+  // "question".
   Status Needle(const DataLine& line) {
     DSV4_ASSIGN_OR_RETURN_STATUS(const std::string haystack, TextOf(line, "haystack"));
     DSV4_ASSIGN_OR_RETURN_STATUS(const std::string needle, TextOf(line, "needle"));
@@ -121,7 +122,8 @@ class AnswersTask {
     return {};
   }
 
-  // "tools" as in an API request, and "expect": calls {"name", "arguments"}, [] for none; without it calls are only judged by their schemas.
+  // "tools" as in an API request, and "expect": calls {"name", "arguments"}, [] for none; without it calls
+  // are only judged by their schemas.
   Status Call(const DataLine& line) {
     DSV4_ASSIGN_OR_RETURN_STATUS(std::vector<chat::Message> messages, Messages(line));
     const auto found = line.json.find("tools");

@@ -1,4 +1,5 @@
-// `dsv4 eval TASK`: what a model, a format, a backend or another engine makes of quality, in numbers with intervals (docs/evaluation.md).
+// `dsv4 eval TASK`: what a model, a format, a backend or another engine makes of quality, in numbers with
+// intervals (docs/evaluation.md).
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,8 @@ struct DataLine {
   std::string label;  // "data.jsonl, line 3"
 };
 
-// At most `limit` lines (0: all); empty lines are none. InvalidArgument names the line that is no JSON object, or the file that has none.
+// At most `limit` lines (0: all); empty lines are none. InvalidArgument names the line that is no JSON
+// object, or the file that has none.
 Result<std::vector<DataLine>> ReadJsonLines(const std::string& path, int64_t limit);
 // The same of the text of such a file.
 Result<std::vector<DataLine>> ParseJsonLines(std::string_view text, const std::string& path, int64_t limit);

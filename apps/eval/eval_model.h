@@ -22,7 +22,8 @@ class EvalModel {
   static Result<std::unique_ptr<EvalModel>> Load(const ModelFlags& flags, const std::string& revision,
                                                  const LoadCallback& progress);
 
-  // Text to tokens as the completions API does it: special strings are their tokens. With `bos` behind the token that begins a sequence.
+  // Text to tokens as the completions API does it: special strings are their tokens. With `bos` behind the
+  // token that begins a sequence.
   Result<std::vector<int32_t>> Encode(std::string_view text, bool bos) const;
   // The prompt of a chat, from a JSON list of messages.
   Result<std::vector<int32_t>> EncodeMessages(const std::string& messages, const std::string& thinking_mode,
@@ -62,8 +63,8 @@ struct RowScore {
 };
 RowScore ScoreRow(std::span<const float> logits, int32_t token);
 
-// Reads `tokens` with all models at once and calls `on_row` for each position from `first` (at least 1) on, with the logits of each model in
-// front of tokens[position]. Internal when a logit is no number.
+// Reads `tokens` with all models at once. Calls `on_row` for each position from `first` (at least 1) on, with
+// each model's logits in front of tokens[position]. Internal when a logit is no number.
 using OnRow = std::function<void(size_t position, std::span<const std::span<const float>> rows)>;
 Status ReadText(std::span<EvalModel* const> models, std::span<const int32_t> tokens, size_t first,
                 const OnRow& on_row);

@@ -1,4 +1,5 @@
-// Teacher-forced perplexity, and how far another distribution over the same texts is: of a model, a format, a backend, another engine.
+// Teacher-forced perplexity, and how far another distribution over the same texts is: of a model, a format, a
+// backend, another engine.
 #include <fmt/format.h>
 
 #include <algorithm>

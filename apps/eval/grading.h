@@ -13,7 +13,8 @@ namespace dsv4::apps {
 // Whether `content` is one of the line's answers, by its "match" ("contains").
 Result<bool> IsRight(const DataLine& line, const std::string& content);
 
-// A call is {"name", "arguments"}. The calls that the line's "expect", which must be there, asks for; empty: none.
+// A call is {"name", "arguments"}. The calls that the line's "expect", which must be there, asks for; empty:
+// none.
 Result<std::vector<Json>> ExpectedCalls(const DataLine& line);
 // In any order of calls and of members.
 bool SameCalls(const std::vector<Json>& made, const std::vector<Json>& expected);

@@ -1,4 +1,5 @@
-// Confidence intervals of 95 %. They say what other documents of the same kind would give; the run itself repeats exactly.
+// Confidence intervals of 95 %. They say what other documents of the same kind would give; the run itself
+// repeats exactly.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,8 @@ Json ToJson(const Interval& interval);
 // Interval of a share of successes, by Wilson's formula.
 Interval ShareInterval(int64_t successes, int64_t trials);
 
-// A sum and how many terms it has: neighbours in a text depend on each other, so blocks of them are drawn, not tokens.
+// A sum and how many terms it has: neighbours in a text depend on each other, so blocks of them are drawn,
+// not tokens.
 struct Block {
   double sum = 0;
   double count = 0;

@@ -1,4 +1,5 @@
-// Texts with what another engine found probable in them, from JSON lines (docs/evaluation.md has the layouts), and lines of our own.
+// Texts with what another engine found probable in them, from JSON lines (docs/evaluation.md has the
+// layouts), and lines of our own.
 #pragma once
 
 #include <cstdint>
@@ -50,8 +51,8 @@ class TextReader {
 // {"tokens", "first", "logprobs", "top"}: what --write-logprobs writes.
 Json LogprobLine(const ScoredText& text, const std::vector<OtherToken>& found);
 
-// How far `found` is from `other`, in nats: sum over the candidates of `other` and, as one, all the rest. It is at most that of the whole
-// distributions. `logits` and `log_sum` are the model's.
+// How far `found` is from `other`, in nats: sum over the candidates of `other` and, as one, all the rest. It
+// is at most that of the whole distributions. `logits` and `log_sum` are the model's.
 double CandidateKl(const OtherToken& other, std::span<const float> logits, double log_sum);
 
 }  // namespace dsv4::apps

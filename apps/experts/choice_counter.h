@@ -1,4 +1,5 @@
-// ChoiceCounter: counts which routed experts a model's tokens choose, for a profile (apps/shared/expert_profile.h).
+// ChoiceCounter: counts which routed experts a model's tokens choose, for a profile
+// (apps/shared/expert_profile.h).
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,8 @@ class ChoiceCounter {
   ChoiceCounter(diag::HookedBackend& backend, size_t num_layers, size_t num_experts)
       : backend_(backend), counts_(num_layers, std::vector<int64_t>(num_experts)) {}
 
-  // While they are set choices come to the host as the router makes them, which waits for the device in every layer.
+  // While they are set choices come to the host as the router makes them, which waits for the device in every
+  // layer.
   diag::OpHooks Hooks();
 
   // By layer and expert, and the tokens that chose; since Reset.

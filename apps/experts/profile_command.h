@@ -1,4 +1,5 @@
-// `dsv4 experts profile`: counts which routed experts a text chooses, for the tiers of a later start (docs/expert-tiers.md).
+// `dsv4 experts profile`: counts which routed experts a text chooses, for the tiers of a later start
+// (docs/expert-tiers.md).
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// --experts auto: the split of a model is verified (model::VerifySplit). Where its stages are on several ranks, rank 0 verifies
-// the splits of all of them, and the others do as it says. All ranks call it together, each with its own part.
+// --experts auto: the split of a model is verified (model::VerifySplit). Where its stages are on several
+// ranks, rank 0 verifies the splits of all of them, and the others do as it says. All ranks call it together,
+// each with its own part.
 #pragma once
 
 #include <functional>
@@ -18,7 +19,8 @@ Result<model::SplitPlan> GatherPlans(comm::Communicator& group, const model::Sta
 
 // Actions of this rank.
 struct StageActions {
-  // Loads its part in place of what was loaded before. All ranks are in it together; an error of one is that of all, or ends the group.
+  // Loads its part instead of the part loaded before. All ranks are in it together; an error of one is that
+  // of all, or ends the group.
   std::function<Status(const model::ExpertSplit&)> load;
   // Model that is loaded.
   std::function<model::Model&()> model;

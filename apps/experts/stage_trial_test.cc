@@ -1,5 +1,5 @@
-// Ranks that verify the splits of their stages together: what each loads and counts, and that the group is whole behind it. The model is on
-// the host, which knows no split; its tiers are made up.
+// Ranks that verify the splits of their stages together: what each loads and counts, and that the group is
+// whole behind it. The model is on the host, which knows no split; its tiers are made up.
 #include "apps/experts/stage_trial.h"
 
 #include <gmock/gmock.h>
@@ -24,7 +24,8 @@ using ::testing::HasSubstr;
 constexpr int kRanks = 2;
 const std::vector<int32_t> kTokens = {288, 4495, 1938, 3333};
 
-// A machine as it was measured, with experts so small that they take no time. Of `rest` seconds a step of the small model has few or many.
+// A machine as it was measured, with experts so small that they take no time. Of `rest` seconds a step of the
+// small model has few or many.
 constexpr double kExpertBytes = 1416;
 model::StagePlan StageOf(int64_t room, double rest) {
   model::ExpertCosts costs = model::FlashCosts();

@@ -19,7 +19,7 @@ namespace {
 
 // As many steps as fit into the time, within bounds.
 struct Steps {
-  bool still = false;  // Each reads the token of the one before, at its place.
+  bool still = false;  // Each reads the token of the one before, at its position.
   int least = 0;
   int most = 0;
   double seconds = 0;
@@ -91,7 +91,8 @@ class Trial {
     return {};
   }
 
-  // As an engine does that schedules ahead. The model's own choices go on like text, and so do the experts that they choose.
+  // As an engine does that schedules ahead. The model's own choices go on like text, and so do the experts
+  // that they choose.
   Status Ahead(const Steps& steps, std::vector<double>& seconds) {
     const Stopwatch all;
     DSV4_ASSIGN_OR_RETURN_STATUS(std::unique_ptr<model::QueuedStep> now, Queue(steps.still, true));

@@ -1,5 +1,6 @@
-// Times a few whole steps of a model whose experts are not all resident (model/placement/expert_trial.h), as an answer of one sequence takes
-// them. No state, no number and no bit of a later answer depends on it; what is in the cache of experts may.
+// Times a few whole steps of a model whose experts are not all resident (model/placement/expert_trial.h), as
+// an answer of one sequence takes them. No state, no number and no bit of a later answer depends on it; what
+// is in the cache of experts may.
 #pragma once
 
 #include <cstdint>
@@ -23,18 +24,20 @@ struct TierCounts {
 struct TrialOptions {
   std::function<Result<std::vector<TierCounts>>()> counts;  // By stage; the same ones each time.
   int64_t prompt_tokens = 1;                                // Tokens that come first.
-  // Steps that choose their tokens on the backend, each queued before the one in front has ended; Model::can_queue.
+  // Steps that choose their tokens on the backend, each queued before the one in front has ended;
+  // Model::can_queue.
   bool ahead = false;
 };
 
-// About a second where a step takes 20 ms, most of it the prompt; few steps where they are slow. Errors: of the model's steps, and Internal
-// where one chooses no token.
+// About a second where a step takes 20 ms, most of it the prompt; few steps where they are slow. Errors: of
+// the model's steps, and Internal where one chooses no token.
 Result<model::SeenTrial> TimeSteps(model::Model& model, const TrialOptions& options);
 
 // Counts of this process, whose model is on `device`, the CUDA backend.
 TierCounts CountsOf(const ops::Backend& device);
 
-// Tokens of a prompt that fills the slots of cached experts, or those that the link fills in a second; too few for the prompt to be streamed.
+// Tokens of a prompt that fills the slots of cached experts, or the slots that the link fills in a second.
+// Too few for the prompt to be streamed.
 int64_t FillingTokens(const model::ExpertSplit& split, const model::ExpertCosts& costs);
 
 }  // namespace dsv4::apps

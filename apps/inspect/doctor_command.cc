@@ -142,6 +142,24 @@ Finding Model(const ModelFlags& flags) {
   return {"model", Verdict::kOk, text};
 }
 
+// Weights of the releases in the formats of their files, as `dsv4 inspect --weights synthetic:flash` counts them.
+struct Release {
+  std::string_view name;
+  int64_t bytes;
+};
+constexpr std::array kReleases = {Release{"Flash", 156'020'000'000}, Release{"Pro", 851'050'000'000}};
+
+std::vector<Finding> Releases(const backend::GpuSurvey& survey) {
+  std::vector<Finding> findings;
+  for (const Release& release : kReleases) {
+    findings.push_back(
+        {std::string(release.name), Verdict::kOk,
+         fmt::format("DeepSeek-V4-{}, {}: {}", release.name,
+                     ReadableBytes(static_cast<double>(release.bytes)), WhereItRuns(release.bytes, survey))});
+  }
+  return findings;
+}
+
 // The closest folder above `path` that is there, which says whether it could be made.
 std::filesystem::path Existing(std::filesystem::path path) {
   std::error_code error;
@@ -172,6 +190,7 @@ int RunDoctorCommand(const DoctorOptions& options) {
     findings.push_back(std::move(finding));
   findings.push_back(Backend(options.model, survey));
   findings.push_back(Model(options.model));
+  for (Finding& finding : Releases(survey)) findings.push_back(std::move(finding));
   findings.push_back(
       Folder("pulled models", hub::SettingsFromEnvironment().cache.string(), "what `dsv4 pull` fetches"));
   findings.push_back(Folder("conversations", LastConversationPath(), "the last conversation"));

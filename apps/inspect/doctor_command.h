@@ -13,7 +13,8 @@ struct DoctorOptions {
   bool json = false;
 };
 
-// Reads only, and loads no model. Returns the process exit code: 1 when something is missing that the options ask for.
+// Reads only, and loads no model. Returns the process exit code: 1 when something is missing that the options
+// ask for.
 int RunDoctorCommand(const DoctorOptions& options);
 
 }  // namespace dsv4::apps

@@ -23,7 +23,8 @@ struct ExpertPlan {
   int64_t longest_context = 0;  // Context of the sequences that were asked for.
 };
 
-// The GPU is that of the flags, or, where there is none, --gpu-memory. FailedPrecondition without either; the errors of SplitOf.
+// The GPU is that of the flags, or, where there is none, --gpu-memory. FailedPrecondition without either; the
+// errors of SplitOf.
 Result<ExpertPlan> PlanExperts(const ModelFlags& flags, const ModelSource& source,
                                const model::MemoryRequest& request);
 

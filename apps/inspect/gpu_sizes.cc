@@ -13,7 +13,8 @@
 namespace dsv4::apps {
 namespace {
 
-// Bytes of experts count once a token; with the many tokens of a prompt the host's kernels read each once for several.
+// Bytes of experts count once a token; with the many tokens of a prompt the host's kernels read each once for
+// several.
 constexpr double kPromptReuse = 10;
 
 }  // namespace

@@ -27,9 +27,9 @@ struct GpuSize {
   std::string missing;
   model::ExpertSplit split;
   int64_t longest_context = 0;  // Context of the sequences that were asked for.
-  // Rest of a token of one sequence, seconds by bytes alone: what is no routed expert, on the GPU; then, side
-  // by side, experts that the GPU has, that the link brings, and that the host multiplies. `both` is the
-  // latter two by how choices fall on layers.
+  // Times of a token of one sequence, seconds by bytes alone. `rest` is all but routed experts, on the GPU.
+  // Then experts of the GPU, of the link and of the host run side by side. `both` is link and host together,
+  // by how choices fall on layers.
   double rest = 0;
   double gpu = 0;
   model::ExpertTimes experts;

@@ -151,7 +151,8 @@ Status PlanMemory(const InspectRequest& request, const std::shared_ptr<const io:
   return {};
 }
 
-// Loads the weights, which proves what headers cannot: that scales are numbers a run can use. Random weights are.
+// Loads the weights, which proves what headers cannot: that scales are numbers a run can use. Random weights
+// are.
 Status ProveNumbers(const InspectRequest& request, const std::shared_ptr<const io::Checkpoint>& checkpoint,
                     const InspectReport& report) {
   model::LoadOptions options = {.numerics = request.numerics, .max_layers = report.num_layers};
@@ -199,7 +200,8 @@ Status PlanRanks(const InspectRequest& request, const std::shared_ptr<const io::
   return {};
 }
 
-// All placements of as many ranks, and the planner's choice; for the numerics' rows and the context asked for.
+// All placements of as many ranks, and the planner's choice; for the numerics' rows and the context asked
+// for.
 void ForecastPlacements(const InspectRequest& request, const model::ResolvedCheckpoint& resolved,
                         InspectReport& report) {
   const int num_ranks = request.placement.num_ranks();

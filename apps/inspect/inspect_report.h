@@ -1,6 +1,6 @@
 // Report of `dsv4 inspect` about a checkpoint, made without running it: from config, headers and tokenizer.
-// Of the data it reads what loading reads (scales, small tensors, expert ids), so a checkpoint that passes
-// can be run, and the block scales of NVFP4 tensors tell exact transcodes of MXFP4 from lossy ones.
+// It reads the same data as loading does (scales, small tensors, expert ids), so a checkpoint that passes can
+// be run. The block scales of NVFP4 tensors tell exact transcodes of MXFP4 from lossy ones.
 #pragma once
 
 #include <cstdint>

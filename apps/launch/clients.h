@@ -1,4 +1,5 @@
-// How each client that `dsv4 launch` knows is pointed at a server: environment, arguments, files. Tried settings: docs/agents.md.
+// How each client that `dsv4 launch` knows is pointed at a server: environment, arguments, files. Tried
+// settings: docs/agents.md.
 #pragma once
 
 #include <string>
@@ -25,7 +26,8 @@ struct ClientSetup {
 
 // "aider", "claude", "codex", "llm", "opencode".
 std::vector<std::string> ClientNames();
-// `folder`: where a client may keep what is only of this server; llm's user folder. InvalidArgument when `client` is unknown.
+// `folder`: where a client may keep what is only of this server; llm's user folder. InvalidArgument when
+// `client` is unknown.
 Result<ClientSetup> SetupOf(std::string_view client, const ServerAddress& server, const std::string& folder);
 
 // The setup as lines for a POSIX shell, which do the same by hand.

@@ -1,4 +1,5 @@
-// `dsv4 launch CLIENT`: an agent or a command-line client on this machine's server, which is started where none runs.
+// `dsv4 launch CLIENT`: an agent or a command-line client on this machine's server, which is started where
+// none runs.
 #pragma once
 
 #include <string>
@@ -16,7 +17,7 @@ struct LaunchOptions {
   std::string api_key;  // Empty: none.
   bool print = false;
   double wait_seconds = 3600;  // For a server that starts.
-  std::string program;         // In place of the client's own; empty: that.
+  std::string program;         // Instead of the client's own; empty: that.
   // Words for a server that is started, beside host and port: the options of every command as typed.
   std::vector<std::string> serve_words;
 };

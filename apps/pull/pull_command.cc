@@ -6,13 +6,13 @@
 #include <algorithm>
 #include <chrono>
 
+#include "apps/shared/choose_backend.h"
 #include "apps/shared/model_flags.h"
 #include "apps/shared/readable.h"
 #include "apps/terminal/terminal.h"
 #include "backend/cuda/gpu_survey.h"
 #include "base/error_output.h"
 #include "base/json.h"
-#include "base/machine_memory.h"
 #include "base/read_file.h"
 #include "hub/pull.h"
 #include "model/config/config.h"
@@ -29,35 +29,6 @@ int ExitCodeOf(const Status& status) {
     default:
       return kExitRunFailed;
   }
-}
-
-// This machine and weights of so many bytes: by arithmetic, since their formats and shapes are not here yet.
-std::string WhereItRuns(int64_t weights) {
-  const backend::GpuSurvey survey = backend::SurveyGpus();
-  const Result<MachineMemory> memory = ReadMachineMemory();
-  const int64_t available = memory ? memory->available : 0;
-  // States, activations and the KV cache stand beside the weights.
-  const auto wanted = static_cast<int64_t>(1.05 * static_cast<double>(weights));
-  if (const auto usable = backend::FirstUsable(survey); usable.has_value()) {
-    const auto& gpu = survey.gpus[static_cast<size_t>(*usable)].info;
-    const auto total = static_cast<int64_t>(gpu.total_bytes);
-    if (wanted <= total) return fmt::format("it fits {} with {}", gpu.name, ReadableBytes(total));
-    const auto count = static_cast<int64_t>(survey.gpus.size());
-    if (count > 1 && wanted <= count * total)
-      return fmt::format("it wants several GPUs: --gpus {}", (wanted + total - 1) / total);
-    if (wanted <= total + available)
-      return fmt::format("larger than {}'s {}: with --experts auto a part of it is in the host's memory",
-                         gpu.name, ReadableBytes(total));
-  }
-  if (!memory) return memory.error().message();
-  if (wanted <= available)
-    return fmt::format("it fits the {} of memory that are available, and runs on the CPU",
-                       ReadableBytes(available));
-  return fmt::format(
-      "more than the {} of memory that are available: it would run, and read about {} from the disk again "
-      "and again, "
-      "many seconds a token",
-      ReadableBytes(available), ReadableBytes(wanted - available));
 }
 
 // Says what will come, and refuses what does not run.
@@ -80,7 +51,8 @@ Status CheckPlan(const PullCommandOptions& options, const hub::Reference& refere
       "{}: {} in {} files, {} to come{}\n", reference.ToString(), ReadableBytes(plan.num_bytes),
       plan.num_files, ReadableBytes(plan.bytes_to_come),
       plan.bytes_free >= 0 ? fmt::format(", {} free on the disk", ReadableBytes(plan.bytes_free)) : "");
-  if (plan.weight_bytes > 0) PrintError("On this machine: {}\n", WhereItRuns(plan.weight_bytes));
+  if (plan.weight_bytes > 0)
+    PrintError("On this machine: {}\n", WhereItRuns(plan.weight_bytes, backend::SurveyGpus()));
   return {};
 }
 

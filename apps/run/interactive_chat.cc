@@ -417,6 +417,7 @@ class Chat {
     const std::vector<chat::Message> before = messages_;
     const std::string attached = std::exchange(attached_, {});
     messages_.push_back({.role = chat::Role::kUser, .content = attached + text});
+    if (const std::string note = runtime_.NoteOn(text); !note.empty()) Say(Printable(note));
     // The chat goes on as if the message had not been sent.
     const auto take_back = [&] {
       messages_ = before;

@@ -1,4 +1,5 @@
-// The chat on a terminal: an edited line, history, commands, streaming; Ctrl-C stops an answer and keeps the chat.
+// The chat on a terminal: an edited line, history, commands, streaming; Ctrl-C stops an answer and keeps the
+// chat.
 #pragma once
 
 #include <string>
@@ -10,9 +11,11 @@
 
 namespace dsv4::apps {
 
-// Runs until /exit or the end of input; returns the process exit code. `first` is answered at once; empty: the reader begins. `ask` carries mode and sampling; its callbacks are replaced.
-// `last`: a conversation that goes on; may be empty. `quiet`: neither speed nor what is in force is said.
-// When the model calls one of `tools`, the command that is allowed for it gives the result, else the reader is asked. `reasoning` is as for MakeAnswerPrinter.
+// Runs until /exit or the end of input; returns the process exit code. `first` is answered at once; empty:
+// the reader begins. `ask` carries mode and sampling; its callbacks are replaced. `last`: a conversation that
+// goes on; may be empty. `quiet`: neither speed nor what is in force is said. When the model calls one of
+// `tools`, the command that is allowed for it gives the result, else the reader is asked. `reasoning` is as
+// for MakeAnswerPrinter.
 int RunInteractiveChat(ChatRuntime& runtime, ChatRuntime::Ask ask, const std::string& system,
                        std::vector<chat::Message> last, std::vector<chat::JsonValue> tools,
                        ToolCommands commands, std::string_view reasoning, const std::string& first,

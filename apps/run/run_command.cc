@@ -35,7 +35,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kMaxCalls = 100;  // Calls for one question: a model that goes round in circles ends.
 
-// Before it stands in a prompt, where the place would be another.
+// Before it stands in a prompt, where the position would be another.
 Status CheckUtf8(std::string_view name, std::string_view text) {
   const size_t offset = FindInvalidUtf8(text);
   if (offset == std::string_view::npos) return {};
@@ -95,7 +95,7 @@ Status AppendPiped(std::string& prompt) {
 
 namespace {
 
-ChatRuntime::Ask MakeAsk(const RunOptions& options) {
+ChatRuntime::Ask MakeAsk(const RunOptions& options, const session::ModelCard& card) {
   ChatRuntime::Ask ask;
   ask.mode = options.thinking_mode == "chat" ? chat::ThinkingMode::kChat : chat::ThinkingMode::kThinking;
   if (!options.effort.empty()) ask.effort = options.effort;
@@ -109,6 +109,8 @@ ChatRuntime::Ask MakeAsk(const RunOptions& options) {
       options.raw ? kMostRawTokens
                   : session::DefaultMaxTokens(
                         {}, ask.mode, options.effort.empty() ? std::nullopt : std::optional(options.effort)));
+  if (card.max_new_tokens && !options.max_tokens)
+    ask.max_tokens = std::min(*ask.max_tokens, *card.max_new_tokens);
   // As DeepSeek's own service has it.
   if (!options.top_p_given && !options.tools_path.empty() && ask.mode == chat::ThinkingMode::kThinking)
     ask.sampling.top_p = session::AnswerDefaults().top_p_thinking_with_tools;
@@ -191,6 +193,9 @@ int RunOnce(ChatRuntime& runtime, const RunOptions& options, const ToolCommands&
   } else {
     Result<std::vector<chat::Message>> messages = MakeMessages(options, *prompt);
     if (!messages) return Fail(messages.error(), kExitBadInput);
+    const std::string note =
+        messages->empty() ? std::string() : runtime.NoteOn(messages->back().content.text);
+    if (!note.empty() && !options.quiet && !options.json) PrintError("dsv4: {}\n", Printable(note));
     answer = runtime.Respond(*messages, ask);
     int64_t num_calls = 0;
     while (answer && AllAllowed(*answer, commands)) {
@@ -328,7 +333,7 @@ int RunRunCommand(const RunOptions& options,
   const Status valid =
       sampling::ValidateSamplingParams(options.sampling, (*runtime)->model().config().vocab_size);
   if (!valid.ok()) return Fail(valid, kExitBadUsage);
-  ChatRuntime::Ask ask = MakeAsk(options);
+  ChatRuntime::Ask ask = MakeAsk(options, (*runtime)->card());
   ask.rule = std::move(*rule);
   if (has_prompt && !options.interactive) {
     return RunOnce(**runtime, options, *commands, std::move(ask), load_seconds);

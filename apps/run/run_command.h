@@ -23,7 +23,7 @@ struct RunOptions {
   bool go_on = false;                 // With the last conversation.
   bool raw = false;                   // The prompt goes to the tokenizer as it is, without the chat grammar.
   std::string system;
-  std::string messages_path;  // A conversation as a JSON list of messages, in place of PROMPT and --system.
+  std::string messages_path;  // A conversation as a JSON list of messages, instead of PROMPT and --system.
   std::string tools_path;     // A JSON list of tools, as in an API request.
   std::vector<std::string> tool_commands;  // NAME=COMMAND: commands that may answer the calls of tools.
   std::string thinking_mode = "thinking";  // "thinking" or "chat".

@@ -1,7 +1,7 @@
 // Commands that the user allowed to answer the calls of tools: "weather" is answered by "./weather.sh".
 //
-// A command runs in /bin/sh. It finds the arguments of the call, a JSON object, on standard input, never in its command line, so what the model writes is not
-// read by a shell. Its standard output is the result.
+// A command runs in /bin/sh. It finds the arguments of the call, a JSON object, on standard input, never in
+// its command line. So no shell reads the model's text. Its standard output is the result.
 #pragma once
 
 #include <functional>
@@ -23,8 +23,9 @@ struct CommandResult {
   bool cancelled = false;
 };
 
-// Runs to the end of the command's output, in a process group of its own. At most 1 MiB counts; what follows is left out, and the text says so. `interrupted`
-// is asked while it runs; true ends the whole group. Errors: no process could be made.
+// Runs to the end of the command's output, in a process group of its own. At most 1 MiB counts; what follows
+// is left out, and the text says so. `interrupted` is asked while it runs; true ends the whole group. Errors:
+// no process could be made.
 Result<CommandResult> RunToolCommand(const std::string& command, const std::string& arguments,
                                      const std::function<bool()>& interrupted);
 

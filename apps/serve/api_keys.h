@@ -9,7 +9,8 @@
 
 namespace dsv4::apps {
 
-// Refuses a key that no client can send or that was not meant: InvalidArgument says why, and begins with `where`.
+// Refuses a key that no client can send or that was not meant: InvalidArgument says why, and begins with
+// `where`.
 Status CheckApiKey(std::string_view key, std::string_view where);
 
 // One key a line, lines ended by LF or CRLF; empty lines are none. InvalidArgument names the file's line.

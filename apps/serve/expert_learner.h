@@ -1,7 +1,8 @@
-// ExpertLearner: counts which routed experts a server's requests choose, and keeps the counts as the model's profile (docs/expert-tiers.md).
+// ExpertLearner: counts which routed experts a server's requests choose, and keeps the counts as the model's
+// profile (docs/expert-tiers.md).
 //
-// Some steps are watched, the first one among them: their choices come to the host as the router makes them. A watched step is not replayed
-// and waits for the device in every layer, which is why the others are not.
+// Some steps are watched, the first one among them: their choices come to the host as the router makes them.
+// A watched step is not replayed and waits for the device in every layer, which is why the others are not.
 #pragma once
 
 #include <atomic>
@@ -18,8 +19,8 @@
 
 namespace dsv4::apps {
 
-// `older` and what was counted since; of the older one at most kMostOlderTokens weigh, so that a profile follows what a model is used for.
-// Counts of other weights do not weigh.
+// `older` and what was counted since; of the older one at most kMostOlderTokens weigh, so that a profile
+// follows what a model is used for. Counts of other weights do not weigh.
 // InvalidArgument for one of other sizes.
 inline constexpr int64_t kMostOlderTokens = 1'000'000;
 Result<ExpertProfile> Joined(const ExpertProfile& older, const ExpertProfile& since);
@@ -42,8 +43,8 @@ class ExpertLearner {
 
   // Behind each step.
   void OnStep();
-  // Joins what was counted with the file, where there is one; other servers may do so with the same file. Nothing where nothing was counted
-  // since. What an error has left out is in the next one.
+  // Joins what was counted with the file, where there is one; other servers may do so with the same file.
+  // Nothing where nothing was counted since. What an error has left out is in the next one.
   Status Keep();
   // Whether the file can be written and, where there is one, is a profile that counts can be joined with.
   Status CheckFile() const;

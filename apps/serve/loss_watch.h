@@ -14,7 +14,8 @@
 
 namespace dsv4::apps {
 
-// Looks after the other ranks, while no step does, and the files of weights: a server that has lost one can answer nothing and ends.
+// Looks after the other ranks, while no step does, and the files of weights: a server that has lost one can
+// answer nothing and ends.
 class LossWatch {
  public:
   // `group` may be null. `on_loss` is called once, on a thread of this object.

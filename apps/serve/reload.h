@@ -1,4 +1,5 @@
-// Changes to a server that runs (API keys, TLS files, the access log), and a warning of one that anyone may ask.
+// Changes to a server that runs (API keys, TLS files, the access log), and a warning of one that anyone may
+// ask.
 #pragma once
 
 #include <string>
@@ -14,7 +15,8 @@ namespace dsv4::apps {
 // Keys of the options and of the file that they name. Errors name the option, or the file and the line.
 Result<std::vector<std::string>> ApiKeys(const ServeOptions& options);
 
-// On SIGHUP: reads keys and TLS files again and reopens the access log (may be null). What cannot be read stays as it was, with a warning.
+// On SIGHUP: reads keys and TLS files again and reopens the access log (may be null). What cannot be read
+// stays as it was, with a warning.
 void Reload(const ServeOptions& options, server::Service& service, server::AccessLog* access_log,
             server::HttpServer& http);
 

@@ -34,6 +34,7 @@
 #include "server/http/http.h"
 #include "server/observe/kv_publisher.h"
 #include "server/service.h"
+#include "session/model_card.h"
 
 namespace dsv4::apps {
 namespace {
@@ -501,9 +502,16 @@ int RunServeCommand(const ServeOptions& options) {
   }
   const Result<ModelSource> source = ModelSource::Find(options.model);
   if (!source) return Fail(source.error(), LoadExitCode(source.error()));
+  if (const auto config = source->Config(); !config)
+    return Fail(config.error(), LoadExitCode(config.error()));
   Result<server::ServedModel> served = LoadServedModel(options, *source);
   if (!served) return Fail(served.error(), LoadExitCode(served.error()));
   if (const Status status = SetDefaults(options, *served); !status.ok()) return Fail(status, kExitBadUsage);
+  if (!source->synthetic()) {
+    const Result<session::ModelCard> card = session::ModelCard::Read(source->text_directory());
+    if (!card) return Fail(card.error(), LoadExitCode(card.error()));
+    served->defaults = card->Limit(options.defaults);
+  }
   const Result<ops::Backend> backend = MakeBackend(options.model);
   if (!backend) return Fail(backend.error(), LoadExitCode(backend.error()));
   if (const Status status = CheckLearning(options); !status.ok()) return Fail(status, kExitBadUsage);

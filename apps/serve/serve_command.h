@@ -90,7 +90,7 @@ struct ServeOptions {
   std::vector<std::string> trusted_proxies;      // TrustedProxies
   std::string learn_experts =
       "auto";  // "on", "off" or "auto": whether choices of experts become the model's profile.
-  // In place of listening; returns the exit code.
+  // Instead of listening; returns the exit code.
   std::function<int(const ServedEngine&)> run = {};
   int64_t verify_every = 0;  // > 0: every so many-th decode token is computed again on the reference backend.
 };

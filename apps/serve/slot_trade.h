@@ -1,5 +1,5 @@
-// SlotTrade: memory of a GPU that slots of cached experts and states of sequences share while a server runs (docs/expert-tiers.md). States have
-// what they want, down to the least number of slots; slots have the rest.
+// SlotTrade: memory of a GPU that slots of cached experts and states of sequences share while a server runs
+// (docs/expert-tiers.md). States have what they want, down to the least number of slots; slots have the rest.
 #pragma once
 
 #include <cstdint>

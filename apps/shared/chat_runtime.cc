@@ -21,8 +21,12 @@ Result<std::unique_ptr<ChatRuntime>> ChatRuntime::Load(const Options& options, c
   auto runtime = std::unique_ptr<ChatRuntime>(new ChatRuntime());
   DSV4_ASSIGN_OR_RETURN(const ModelSource source, ModelSource::Find(options.model));
   DSV4_ASSIGN_OR_RETURN(const std::string directory, source.RequireTextDirectory());
+  DSV4_TRY(source.CheckHasText());
   DSV4_ASSIGN_OR_RETURN(runtime->text_, options.raw ? session::TextModel::LoadRaw(directory)
                                                     : session::TextModel::Load(directory, options.revision));
+  if (!source.synthetic()) {
+    DSV4_ASSIGN_OR_RETURN(runtime->card_, session::ModelCard::Read(directory));
+  }
   session::TextModel& text = *runtime->text_;
   DSV4_ASSIGN_OR_RETURN(const ops::Backend backend, options.make_backend(options.model));
   runtime->backend_name_ = backend.name;
@@ -47,6 +51,10 @@ Result<std::unique_ptr<ChatRuntime>> ChatRuntime::Load(const Options& options, c
                             .observer = runtime->dump_.get()},
       text.AllowedTokens());
   return runtime;
+}
+
+std::string ChatRuntime::NoteOn(std::string_view text) const {
+  return !card_.notice.empty() && session::HasUnknownWords(tokenizer(), text) ? card_.notice : std::string();
 }
 
 Status ChatRuntime::FinishDump() { return dump_ != nullptr ? dump_->Finish() : Status(); }

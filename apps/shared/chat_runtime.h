@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "apps/shared/model_flags.h"
@@ -17,6 +18,7 @@
 #include "sampling/token_constraint.h"
 #include "session/answer_options.h"
 #include "session/generate.h"
+#include "session/model_card.h"
 #include "session/text_model.h"
 
 namespace dsv4::apps {
@@ -44,7 +46,7 @@ class ChatRuntime {
     chat::ThinkingMode mode = chat::ThinkingMode::kThinking;
     std::optional<std::string> effort;
     std::optional<grammar::ContentRule> rule;  // Rule for the content, behind the reasoning.
-    // Makes what limits every token, in place of a rule. May be empty.
+    // Makes what limits every token, instead of a rule. May be empty.
     std::function<std::unique_ptr<sampling::TokenConstraint>()> make_constraint;
     // Each may be empty; see session::GenerationCallbacks. In raw mode everything is content.
     std::function<void(int64_t, int64_t)> on_prefill;
@@ -65,6 +67,10 @@ class ChatRuntime {
   // Null in raw mode.
   const chat::ChatProfile* profile() const { return text_->profile; }
   const session::TextModel& text() const { return *text_; }
+  // Card of the checkpoint; empty for random weights.
+  const session::ModelCard& card() const { return card_; }
+  // The card's notice where `text` has words that the model does not know; else empty.
+  std::string NoteOn(std::string_view text) const;
   // Null without verify_every.
   diag::Verifier* verifier() const { return verifier_.get(); }
   // Completes the files of dump_path; nothing is to do without it. Errors name the file.
@@ -75,6 +81,7 @@ class ChatRuntime {
   Result<Generation> Run(std::vector<int32_t> prompt, const session::AnswerFormat& format, const Ask& ask);
 
   std::optional<session::TextModel> text_;
+  session::ModelCard card_;
   std::string backend_name_;
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<diag::Verifier> verifier_;

@@ -26,7 +26,8 @@ struct ContentFlags {
   bool any() const { return from_file() || json_object || !regex.empty() || !choices.empty(); }
 };
 
-// Reads the file and checks the rule, which needs no model; empty where none is given. Errors name the file or the option.
+// Reads the file and checks the rule, which needs no model; empty where none is given. Errors name the file
+// or the option.
 Result<std::optional<grammar::ContentRule>> ReadContentRule(const ContentFlags& flags);
 
 }  // namespace dsv4::apps

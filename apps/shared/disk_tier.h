@@ -1,5 +1,5 @@
-// A model on the host that is larger than the memory it may use: its routed experts are read from disk when they are chosen
-// (docs/expert-tiers.md, "From disk").
+// A model on the host that is larger than the memory it may use. Its routed experts are read from disk when
+// they are chosen (docs/expert-tiers.md, "From disk").
 #pragma once
 
 #include <cstdint>
@@ -46,11 +46,12 @@ Result<DiskTier> PlanDiskTier(const model::ModelConfig& config,
                               const model::ModelOptions& options, const model::MemoryRequest& request,
                               int64_t available);
 
-// Whether the model of `source` reads its experts from disk, on a backend of the host: where it is larger than the memory that this
-// machine or its control group has left, or the flags say so. Then a warning says so, with the rate of the disk, which takes half a
-// second to measure. Null otherwise, and where not even the rest fits, which is a warning too. Where memory is so scarce that a plan
-// was made, `left` is told what it leaves, unless null. Errors: those of PlanDiskTier; InvalidArgument where the flags ask for what is
-// in no file; Unimplemented with ranks.
+// Whether the model of `source` reads its experts from disk, on a backend of the host. It does where it is
+// larger than the memory that this machine or its control group has left, or where the flags say so. A
+// warning then says so, with the disk's rate, which takes half a second to measure. Null otherwise, and where
+// not even the rest fits, which is a warning too. Where memory is so scarce that a plan was made, `left` is
+// told what it leaves, unless null. Errors: those of PlanDiskTier; InvalidArgument where the flags ask for
+// what is in no file; Unimplemented with ranks.
 Result<std::shared_ptr<io::ChosenReads>> ReadsFromDisk(
     const ModelFlags& flags, const ModelSource& source, const model::ModelConfig& config,
     const std::shared_ptr<const io::Checkpoint>& checkpoint, const model::ModelOptions& options,

@@ -91,8 +91,8 @@ Result<std::vector<int64_t>> LayersOfRanks(const model::ModelConfig& config,
 // it with all experts resident (docs/expert-tiers.md, "Where a step goes").
 constexpr double kLatencyOfLayer = 75e-6;
 
-// ExpertCosts::rest of `here` layers: all that a token reads there, at the device's rate. That the host reads some of it is less than rates are
-// sure of.
+// ExpertCosts::rest of `here` layers: all that a token reads there, at the device's rate. That the host reads
+// some of it is less than rates are sure of.
 Result<double> RestOfStep(const model::ResolvedCheckpoint& resolved, const model::ModelConfig& config,
                           const model::ModelOptions& options, int64_t here, const ops::Backend& device) {
   DSV4_ASSIGN_OR_RETURN(const double rate, MeasureDeviceRate(device));

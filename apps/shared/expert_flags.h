@@ -1,5 +1,5 @@
-// --experts and --gpu-memory: which of a layer's routed experts a GPU keeps, which it brings from the host when they are chosen, and which
-// the host multiplies (docs/expert-tiers.md).
+// --experts and --gpu-memory: the split of a layer's routed experts (docs/expert-tiers.md). A GPU keeps some,
+// brings some from the host when they are chosen, and the host multiplies some.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,8 @@
 
 namespace dsv4::apps {
 
-// --experts of a backend of the host: routed experts are read from disk when they are chosen, whatever memory there is.
+// --experts of a backend of the host: routed experts are read from disk when they are chosen, whatever memory
+// there is.
 inline constexpr std::string_view kExpertsOnDisk = "disk";
 
 // --experts of a GPU: the split is made of rates that are measured.
@@ -54,18 +55,18 @@ std::string HostMemoryTable(const HostPlan& plan);
 // HostPlan::numbers of a checkpoint of so many layers.
 int64_t NumbersOfLayer(const io::Checkpoint& checkpoint, bool synthetic, int64_t num_layers);
 
-// ResourceExhausted where the plan is more than the host has memory for: what is available, at most --host-memory. Logs the plan, and what the
-// host's experts have too little of, which then are read from disk each time; where they are `synthetic` there is no file, and that is an error
-// too.
+// ResourceExhausted where the plan is more than the host has memory for: what is available, at most
+// --host-memory. Logs the plan. Experts of the host that do not fit are read from disk each time, which is
+// logged too. Where they are `synthetic` there is no file, and that is an error.
 Status CheckHostMemory(const ModelFlags& flags, const model::MemoryPlan& plan, int64_t numbers,
                        bool synthetic);
 
-// Split of --experts for a model. "auto" is what model::ChooseExperts makes of rates that are measured on
-// `device`, the CUDA backend, which takes some seconds, and logs them; without one, the most residents that
-// leave room for the rest of the plan. Cached experts without slots have as many as it leaves room for. All
-// are resident without the flag. `synthetic`: numbers are made while they load. Unless null, `plan` becomes
-// what "auto" made of measured rates, for model::VerifySplit; without such a plan nothing. With several ranks
-// it is of this one's layers, and options.group stands for them without exchanging anything. The errors of
+// Split of --experts for a model. "auto" measures rates on `device`, the CUDA backend, which takes some
+// seconds, logs them, and asks model::ChooseExperts. Without a device it is the most residents that leave
+// room for the rest of the plan. Cached experts without slots have as many as it leaves room for. All are
+// resident without the flag. `synthetic`: numbers are made while they load. Unless null, `plan` becomes the
+// plan that "auto" made of measured rates, for model::VerifySplit; else it stays empty. With several ranks it
+// is of this one's layers, and options.group stands for them without exchanging anything. The errors of
 // model::ParseExpertSplit, model::FitExperts and model::FitSlots.
 Result<model::ExpertSplit> SplitOf(const ModelFlags& flags, const model::ModelConfig& config,
                                    const std::shared_ptr<const io::Checkpoint>& checkpoint,
@@ -73,13 +74,15 @@ Result<model::ExpertSplit> SplitOf(const ModelFlags& flags, const model::ModelCo
                                    const model::DeviceRoom& room, bool synthetic, const ops::Backend* device,
                                    std::optional<model::StagePlan>* plan = nullptr);
 
-// ModelFlags::host_share: the layers of this rank among those of the ranks on its machine. `options` have the placement.
+// ModelFlags::host_share: the layers of this rank among those of the ranks on its machine. `options` have the
+// placement.
 Result<double> ShareOfHost(const ModelFlags& flags, const model::ModelConfig& config,
                            const std::shared_ptr<const io::Checkpoint>& checkpoint,
                            const model::ModelOptions& options);
 
-// Before weights are made for which no file has room: ResourceExhausted names `source`, where what stays on the host of synthetic weights is more
-// than its memory. With several ranks, each of which has a part, nothing is known.
+// Before weights are made for which no file has room: ResourceExhausted names `source`, where what stays on
+// the host of synthetic weights is more than its memory. With several ranks, each of which has a part,
+// nothing is known.
 Status CheckSyntheticFits(const ModelFlags& flags, const ModelSource& source,
                           const model::MemoryRequest& request);
 

@@ -1,4 +1,5 @@
-// ExpertProfile: how often each routed expert was chosen, kept in a file between runs. `dsv4 experts profile` writes it; --experts reads it.
+// ExpertProfile: how often each routed expert was chosen, kept in a file between runs. `dsv4 experts profile`
+// writes it; --experts reads it.
 #pragma once
 
 #include <chrono>
@@ -26,12 +27,13 @@ struct ExpertProfile {
 // nowhere), else below XDG_STATE_HOME or ~/.local/state. Empty without a home.
 std::string ExpertProfilePath(const ModelSource& source);
 
-// Folders on the way are made. Several processes may write one file: each does it alone, by a lock on a file beside it (PATH.lock), and waits
-// this long at most for others: a busy disk takes seconds to keep a file. Unavailable names that file then.
+// Folders on the way are made. Several processes may write one file. Each does it alone, by a lock on a file
+// beside it (PATH.lock), and waits this long at most for others. A busy disk takes seconds to keep a file.
+// Unavailable names that file then.
 inline constexpr std::chrono::milliseconds kProfilePatience{10'000};
 Status WriteExpertProfile(const std::string& path, const ExpertProfile& profile);
-// The same with what `change` makes of the profile that is there, null where none is. No other process writes in between, so what each of
-// several adds is kept.
+// The same with what `change` makes of the profile that is there, null where none is. No other process writes
+// in between, so what each of several adds is kept.
 using ProfileChange = std::function<Result<ExpertProfile>(const ExpertProfile* kept)>;
 Status ChangeExpertProfile(const std::string& path, const ProfileChange& change,
                            std::chrono::milliseconds patience = kProfilePatience);
@@ -46,9 +48,9 @@ bool OfOtherWeights(const ExpertProfile& profile, const std::string& weights);
 // By layer the experts that were chosen most often first, the lower id of equals (model::TiersOf).
 std::vector<std::vector<int32_t>> OrderByCounts(const ExpertProfile& profile);
 
-// The profile of --expert-profile, or the model's own profile, which is logged. Empty without one. One of other weights is not used, with a
-// warning, unless a flag names it. InvalidArgument for one of another number of layers or experts; a file that --expert-profile names must be
-// there.
+// The profile of --expert-profile, or the model's own profile, which is logged. Empty without one. One of
+// other weights is not used, with a warning, unless a flag names it. InvalidArgument for one of another
+// number of layers or experts; a file that --expert-profile names must be there.
 Result<std::vector<std::vector<int32_t>>> ExpertOrderOf(const ModelFlags& flags, const ModelSource& source,
                                                         const model::ModelConfig& config);
 

@@ -69,7 +69,8 @@ TEST_F(ExpertProfileTest, WhatSeveralServersAddIsAllThere) {
         return changed;
       });
       EXPECT_TRUE(status.ok()) << status.ToString();
-      // Servers add a sum once in a while. One that took the lock again at once would leave the other no moment.
+      // Servers add a sum once in a while. One that took the lock again at once would leave the other no
+      // moment.
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
   };

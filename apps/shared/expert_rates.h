@@ -22,7 +22,8 @@ struct ExpertRates {
 Result<ExpertRates> MeasureExpertRates(const ModelFlags& flags, const ops::Backend& device,
                                        WeightFormat format, int64_t cols, const model::ExpertSplit& split);
 
-// Bytes a second that the device reads and writes where it copies within its memory, of which a gigabyte is free.
+// Bytes a second that the device reads and writes where it copies within its memory, of which a gigabyte is
+// free.
 Result<double> MeasureDeviceRate(const ops::Backend& device);
 
 }  // namespace dsv4::apps

@@ -1,4 +1,5 @@
-// SIGBUS handler for mapped files that were cut: the process ends at once, or reads zeros until it ends in order.
+// SIGBUS handler for mapped files that were cut: the process ends at once, or reads zeros until it ends in
+// order.
 #include "apps/shared/lost_file.h"
 
 #include <unistd.h>

@@ -3,12 +3,13 @@
 
 namespace dsv4::apps {
 
-// From now on a touch of a mapped file's bytes that cannot be read (another process truncated it, the disk failed) ends the
-// process with kExitBadInput and a line on standard error that names the file. Other SIGBUS end it as ever.
+// From now on a touch of a mapped file's unreadable bytes ends the process with kExitBadInput. A line on
+// standard error names the file. Bytes are unreadable when another process truncated the file or the disk
+// failed. Other SIGBUS end it as ever.
 void ReportLostFiles();
 
-// From now on such a touch finds zeros, and io::LostFile says which file it was. For a server, which has answers in flight that must
-// end with an error of their own: the model refuses every step from then on.
+// From now on such a touch finds zeros, and io::LostFile says which file it was. For a server, which has
+// answers in flight that must end with an error of their own: the model refuses every step from then on.
 void GoOnWithoutLostFiles();
 
 }  // namespace dsv4::apps

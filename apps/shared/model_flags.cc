@@ -42,7 +42,8 @@ model::ModelOptions PlannedOptions(model::ModelOptions options) {
   return options;
 }
 
-// Before anything is copied to a device: does it fit? Host memory needs no such check, since weights stay in their file.
+// Before anything is copied to a device: does it fit? Host memory needs no such check, since weights stay in
+// their file.
 Status CheckMemory(const ModelFlags& flags, const model::ModelConfig& config,
                    const std::shared_ptr<const io::Checkpoint>& checkpoint,
                    const model::ModelOptions& options, const model::MemoryRequest& request,
@@ -173,7 +174,8 @@ Status AgreeOnRequest(comm::Communicator& group, model::MemoryRequest& request) 
   return {};
 }
 
-// Which drafter the model is to have, and with which head, is rank 0's to say: the others run no command of their own.
+// Which drafter the model is to have, and with which head, is rank 0's to say: the others run no command of
+// their own.
 Status AgreeOnDrafter(comm::Communicator& group, ModelFlags& flags) {
   const auto bytes_of = [](bool flag) { return flag ? std::byte{1} : std::byte{0}; };
   std::vector<std::byte> wanted = {bytes_of(flags.mtp), bytes_of(flags.dspark),

@@ -32,8 +32,9 @@ class ModelSource;  // apps/shared/model_source.h
 
 struct ModelFlags {
   std::string model;    // -m; empty: DSV4_MODEL, else the small model that ships with the source.
-  std::string weights;  // --weights, in place of -m: model::ParseSyntheticName. Empty: none.
-  // "cpu", "cuda" or "reference"; of a command line first "auto" too, until ChooseBackend (apps/shared/choose_backend.h).
+  std::string weights;  // --weights, instead of -m: model::ParseSyntheticName. Empty: none.
+  // "cpu", "cuda" or "reference"; of a command line first "auto" too, until ChooseBackend
+  // (apps/shared/choose_backend.h).
   std::string backend = "cpu";
   std::string no_gpu;       // Why "auto" became "cpu"; empty where it did not.
   std::string host_option;  // An option in force that only a host's backend has: "--isa".
@@ -51,7 +52,8 @@ struct ModelFlags {
   std::string
       experts;  // --experts, for --backend cuda: model::ParseExpertSplit, or "auto". Empty: all resident.
   double gpu_memory = 0;  // --gpu-memory, for --backend cuda: the most that is taken, in GB; 0: what is free.
-  // --expert-profile: a file of apps/shared/expert_profile.h, or "off"; empty: the model's own, if there is one.
+  // --expert-profile: a file of apps/shared/expert_profile.h, or "off"; empty: the model's own, if there is
+  // one.
   std::string expert_profile;
   double host_memory =
       0;  // --host-memory: the most of the host's for its experts, in GB; 0: what is available.
@@ -90,8 +92,8 @@ using LoadCallback = std::function<void(const model::LoadProgress&)>;
 // "45.1 GB in 8.3 s, 5.4 GB/s": what has been copied to a device.
 std::string LoadSpeed(int64_t num_bytes, double seconds);
 
-// InvalidArgument for options that are wrong together, or that ask for more than the model they name has. What is wrong with the model itself is
-// for the command to say, which reads it.
+// InvalidArgument for options that are wrong together, or that ask for more than the model they name has.
+// What is wrong with the model itself is for the command to say, which reads it.
 Status CheckModelFlags(const ModelFlags& flags);
 
 // Number of --threads, at least 1; by default the cores of the machine, divided among the ranks on it.
@@ -101,12 +103,12 @@ int NumThreads(const ModelFlags& flags);
 // faster, since each weight is read once a pass; a pass's scratch and each sequence's window grow with it.
 int64_t PassTokens(const ModelFlags& flags);
 
-// The backend --backend names, with memory and threads placed as --numa says (apps/shared/numa_placement.h): call it before weights
-// are read or made. FailedPrecondition when this build lacks it.
+// The backend --backend names, with memory and threads placed as --numa says (apps/shared/numa_placement.h):
+// call it before weights are read or made. FailedPrecondition when this build lacks it.
 Result<ops::Backend> MakeBackend(const ModelFlags& flags);
 
-// The backend of the host that multiplies experts for --backend cuda: on --threads threads, by default one a core, less the one that queues the
-// device's work.
+// The backend of the host that multiplies experts for --backend cuda, on --threads threads. The default is
+// one a core, less the one that queues the device's work.
 Result<ops::Backend> MakeExpertBackend(const ModelFlags& flags);
 
 // How the rows of sequences are kept: what --cache-rows says, where the backend can.
@@ -118,12 +120,13 @@ model::DraftHead DraftHeadOf(const ModelFlags& flags);
 // Options of the flags for the model, without a progress callback and for one rank.
 model::ModelOptions MakeModelOptions(const ModelFlags& flags);
 
-// Loads the model of `source` on `backend`, in a group this rank's part. Logs in one line what was loaded, --max-layers included, and how fast it came to
-// a device. On a device the memory
-// for it and for the sequences of `memory` is planned first: ResourceExhausted with a table when it does not fit. Where `backend` wraps another
-// one, as diag::HookedBackend does, that is `wrapped`: ranks exchange what lies on its device, and experts are counted there. With --experts
-// auto a few steps say whether the split is as fast as planned, and another one may be loaded (model::VerifySplit); no other model is on the
-// backend then. Unless null, `left` becomes what is left beside all that has its place, and `verified` what those steps were.
+// Loads the model of `source` on `backend`, in a group this rank's part. Logs in one line the loaded model,
+// --max-layers included, and how fast it came to a device. On a device the memory for it and for the
+// sequences of `memory` is planned first: ResourceExhausted with a table when it does not fit. Where
+// `backend` wraps another one, as diag::HookedBackend does, that is `wrapped`. Ranks exchange tensors on its
+// device, and experts are counted there. With --experts auto a few steps say whether the split is as fast as
+// planned, and another one may be loaded (model::VerifySplit). No other model is on the backend then. Unless
+// null, `left` becomes the memory that is left, and `verified` the outcome of those steps.
 Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const ModelSource& source,
                                                 const ops::Backend& backend, const LoadCallback& progress,
                                                 const model::MemoryRequest& memory = {},
@@ -137,8 +140,8 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& flags, const M
 
 // Prints "dsv4: <status>" on stderr and returns `exit_code`.
 int Fail(const Status& status, int exit_code);
-// The exit code for a status met while reading a model or an input file: kExitBadInput, except for what a healthy file could
-// not have caused (out of memory, a bug).
+// The exit code for a status met while reading a model or an input file. It is kExitBadInput, except for
+// faults that no file causes (out of memory, a bug).
 int LoadExitCode(const Status& status);
 
 }  // namespace dsv4::apps

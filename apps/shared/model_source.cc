@@ -166,6 +166,13 @@ Result<ModelSource> ModelSource::Find(const ModelFlags& flags) {
   return source;
 }
 
+Status ModelSource::CheckHasText() const {
+  std::error_code error;
+  if (synthetic() || std::filesystem::exists(text_directory_ + "/tokenizer.json", error)) return {};
+  const Result<model::ModelConfig> config = Config();
+  return config ? Status() : config.error();
+}
+
 Result<std::string> ModelSource::RequireTextDirectory() const {
   if (text_directory_.empty() && !no_text_.ok()) return Error(no_text_);
   return text_directory_;

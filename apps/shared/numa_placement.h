@@ -9,13 +9,14 @@
 
 namespace dsv4::apps {
 
-// From here on this thread, and those it starts, take new pages from the nodes in turn, where --numa says so and there are
-// several. Returns the CPUs of those nodes for the threads of a backend; empty when nothing is placed. FailedPrecondition when
-// --numa interleave is refused by the kernel; auto says so on the log and goes on without.
+// From here on this thread, and those it starts, take new pages from the nodes in turn, where --numa says so
+// and there are several. Returns the CPUs of those nodes for the threads of a backend; empty when nothing is
+// placed. FailedPrecondition when --numa interleave is refused by the kernel; auto says so on the log and
+// goes on without.
 Result<std::vector<std::vector<int>>> PlaceOnNodes(const ModelFlags& flags);
 
-// Warns when most of the checkpoint's pages in memory lie on one node although --numa interleaves: an earlier process brought
-// them there, and pages of files do not move.
+// Warns when most of the checkpoint's pages in memory lie on one node although --numa interleaves. An earlier
+// process brought them there, and pages of files do not move.
 Status CheckPlacement(const ModelFlags& flags, const io::Checkpoint& checkpoint);
 
 }  // namespace dsv4::apps

@@ -12,10 +12,11 @@ namespace dsv4::apps {
 
 class RankGroup {
  public:
-  // Makes this process a rank where RANK and WORLD_SIZE are set, starts the other ranks of --ranks where they are not, and fills
-  // flags.group and flags.placement. Does nothing else for one rank. `arguments` are those of this process; `version` is part of
-  // what all ranks must have alike. InvalidArgument for flags or an environment that do not fit; otherwise the errors of
-  // comm::JoinRanks. Call it on the main thread before others are started.
+  // Makes this process a rank where RANK and WORLD_SIZE are set, and starts the other ranks of --ranks where
+  // they are not. Fills flags.group and flags.placement. Does nothing else for one rank. `arguments` are
+  // those of this process; `version` is part of what all ranks must have alike. InvalidArgument for flags or
+  // an environment that do not fit; otherwise the errors of comm::JoinRanks. Call it on the main thread
+  // before others are started.
   static Result<std::unique_ptr<RankGroup>> Enter(ModelFlags& flags, std::vector<std::string> arguments,
                                                   const std::string& version);
   RankGroup(const RankGroup&) = delete;
@@ -30,7 +31,7 @@ class RankGroup {
   std::shared_ptr<comm::Communicator> group_;
 };
 
-// Work of a rank other than 0 in place of a command: loads its part and follows. Returns the exit code. What
+// Work of a rank other than 0 instead of a command: loads its part and follows. Returns the exit code. What
 // goes wrong is said by rank 0; here it is only logged.
 int RunFollower(const ModelFlags& flags);
 

@@ -20,10 +20,12 @@ inline constexpr const char* kSpeculationHelp =
 // `verifies` (--verify looks at steps of one row), for others than auto, which is off then, and off.
 Result<speculation::Choice> ParseSpeculation(const std::string& value, bool verifies);
 
-// Has the model's drafter loaded for it, a draft block or one of DSpark; for auto only where a device has room for it.
+// Has the model's drafter loaded for it, a draft block or one of DSpark; for auto only where a device has
+// room for it.
 void WantDrafter(const speculation::Choice& choice, ModelFlags& flags);
 
-// The engine's options for it. Says in one line why a drafter of the model that was asked for is not there; drafts are then the suffix drafter's.
+// The engine's options for it. Says in one line why a drafter of the model that was asked for is not there;
+// drafts are then the suffix drafter's.
 engine::SpeculationOptions SpeculationOf(const speculation::Choice& choice, const model::Model& model);
 
 }  // namespace dsv4::apps

@@ -6,8 +6,8 @@
 
 namespace dsv4::apps {
 
-// The variable's value where it is set (empty: nowhere), else `file` in dsv4/ below XDG_STATE_HOME or ~/.local/state; empty without
-// a home.
+// The variable's value where it is set (empty: nowhere), else `file` in dsv4/ below XDG_STATE_HOME or
+// ~/.local/state; empty without a home.
 std::string StatePath(const char* variable, std::string_view file);
 
 }  // namespace dsv4::apps

@@ -10,8 +10,8 @@
 
 namespace dsv4::apps {
 
-// Loads the reference of `model` and samples every `every`-th decode step. Errors: those of LoadModel; FailedPrecondition where the files
-// have changed since `model` was loaded.
+// Loads the reference of `model` and samples every `every`-th decode step. Errors: those of LoadModel;
+// FailedPrecondition where the files have changed since `model` was loaded.
 Result<std::unique_ptr<diag::Verifier>> MakeVerifier(const ModelFlags& flags, const ModelSource& source,
                                                      const model::Model& model, int64_t every);
 

@@ -43,6 +43,7 @@ std::optional<TextWriter> AnswerPrinter::MakeWriter(bool markdown) {
   std::FILE* out = sink().file;
   if (out == nullptr || !sink().terminal) return std::nullopt;
   return TextWriter({.markdown = markdown && !sink().style.bold.empty(),
+                     .colours = sink().style.colours,
                      .columns = [out] { return TerminalColumns(fileno(out)); },
                      .write = [this](std::string_view text) { WriteRaw(text); }});
 }

@@ -54,8 +54,8 @@ class AnswerPrinter {
 };
 
 // Sinks to which the parts of an answer go. `reasoning` is "show" (beside the answer on a terminal, else on
-// standard error), "hide" or "only". Calls belong to the answer, but a file or a pipe gets what the model
-// says and not how it came to it: those that commands answer go to standard error.
+// standard error), "hide" or "only". Calls belong to the answer. But a file or a pipe gets the model's words
+// only: calls that commands answer go to standard error.
 AnswerPrinter MakeAnswerPrinter(std::string_view reasoning, AnswerPrinter::IsAnswered is_answered);
 
 }  // namespace dsv4::apps

@@ -1,5 +1,6 @@
-// Which parts of a line of source text are comments, strings, numbers and keywords: enough to read an answer by, for many languages
-// at once. Not a parser: what it takes for one thing may be another, and no byte is left out or moved.
+// Which parts of a line of source text are comments, strings, numbers and keywords: enough to read an answer
+// by, for many languages at once. Not a parser: what it takes for one thing may be another, and no byte is
+// left out or moved.
 #pragma once
 
 #include <string>

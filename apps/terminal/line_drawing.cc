@@ -14,7 +14,8 @@ namespace {
 
 constexpr int kTab = 8;
 constexpr int kMinColumns = 2;  // The widest character.
-// From the first column on. Some terminals keep a screen that is cleared from its first cell on among the lines above it.
+// From the first column on. Some terminals keep a screen that is cleared from its first cell on among the
+// lines above it.
 constexpr std::string_view kClearFromHere = "\x1b[C\x1b[J\r\x1b[K";
 constexpr std::string_view kReplacement = "\xef\xbf\xbd";  // U+FFFD
 

@@ -1,8 +1,9 @@
 // Drawing of an edited line on a terminal, and the bytes that bring it up to date.
 //
-// A line that is longer than the terminal is wide is written on without a break, so that the terminal wraps it and knows that its rows
-// belong together: it is selected as one line, and wrapped anew when the width changes. Not all terminals wrap anew: xterm and the
-// Linux console leave the rows as they are. The terminal's answer to where its cursor is tells which it did.
+// A line that is longer than the terminal is wide is written on without a break. The terminal wraps it and
+// knows that its rows belong together: it is selected as one line, and wrapped anew when the width changes.
+// Not all terminals wrap anew: xterm and the Linux console leave the rows as they are. The terminal's answer
+// to where its cursor is tells which it did.
 #pragma once
 
 #include <cstddef>
@@ -27,9 +28,11 @@ class LineDrawing {
 
   // The cursor is at the beginning of an empty row, and nothing is drawn.
   void Begin();
-  // Draws `text` with the cursor in front of its character `cursor`. Of a text with more rows than the screen, those around the cursor.
+  // Draws `text` with the cursor in front of its character `cursor`. Of a text with more rows than the
+  // screen, those around the cursor.
   std::string Update(std::wstring_view text, size_t cursor, int columns, int screen_rows);
-  // The terminal has another width. Clears what was drawn, and begins. `cursor`: where the terminal says it is on its screen, if it does.
+  // The terminal has another width. Clears what was drawn, and begins. `cursor`: where the terminal says it
+  // is on its screen, if it does.
   std::string Resize(int columns, const std::optional<Cell>& cursor);
   // Goes on behind the line, and begins.
   std::string End();
@@ -42,7 +45,7 @@ class LineDrawing {
     bool joins =
         false;  // Widths of an emoji of several characters: terminals do not agree on how many cells it takes.
     bool clings =
-        false;  // To the one before it: a terminal that shows both in one cell has no place between them.
+        false;  // To the one before it: a terminal that shows both in one cell has no column between them.
     bool operator==(const Piece&) const = default;
   };
   struct Row {

@@ -21,7 +21,8 @@ enum class Rewraps {
   kCursorStays,  // Behind a row that is full then, the cursor stays in it, as in tmux.
 };
 
-// As much of a terminal as LineDrawing uses. A row has a character a cell; the second cell of a wide one is L'\0'.
+// As much of a terminal as LineDrawing uses. A row has a character a cell; the second cell of a wide one is
+// L'\0'.
 class Screen {
  public:
   // `joins`: an emoji of several characters is one, two cells wide.
@@ -206,7 +207,8 @@ class LineDrawingTest : public testing::TestWithParam<Rewraps> {
   void SetUp() override { ASSERT_NE(std::setlocale(LC_CTYPE, "C.UTF-8"), nullptr); }
 };
 
-// Typing, pasting, deleting, walking and resizing in random order: the screen always has the text above, then the line, once.
+// Typing, pasting, deleting, walking and resizing in random order: the screen always has the text above, then
+// the line, once.
 TEST_P(LineDrawingTest, NothingOfAnOldDrawingStays) {
   const std::vector<std::wstring> parts = {
       L"x", L"w\xf6rter und mehr ", L"\x5317\x4eac", L"abcdefghij", L"\n", L" ", L"e\x301"};

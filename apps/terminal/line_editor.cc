@@ -123,7 +123,8 @@ std::wstring FromUtf8(std::string_view text) {
   return characters;
 }
 
-// libedit measures and draws characters by the locale. The "C" locale of a bare machine has none but ASCII, though its terminal has.
+// libedit measures and draws characters by the locale. The "C" locale of a bare machine has none but ASCII,
+// though its terminal has.
 void UseLocaleOfTerminal() {
   std::setlocale(LC_CTYPE, "");
   if (MB_CUR_MAX == 1 && std::string_view(nl_langinfo(CODESET)) == "ANSI_X3.4-1968") {
@@ -197,7 +198,8 @@ class LineEditor::Impl {
     HistEventW event = {};
     history_w(history_, &event, H_SETSIZE, kHistoryLines);
     el_wset(editor_, EL_CLIENTDATA, this);
-    // Between lines libedit would turn on what a TypeAheadScope turned off: keys that come then would be edited by the terminal.
+    // Between lines libedit would turn on what a TypeAheadScope turned off: keys that come then would be
+    // edited by the terminal.
     el_wset(editor_, EL_SETTY, L"-x", L"-icanon", L"-echo", nullptr);
     el_wset(editor_, EL_EDITOR, L"emacs");
     el_wset(
@@ -300,7 +302,8 @@ class LineEditor::Impl {
     keys_.insert(keys_.end(), sequence.begin(), sequence.end());
   }
 
-  // A character of the terminal; nullopt at its end, or when none comes for so long (-1: waits). Handles what signals left to do.
+  // A character of the terminal; nullopt at its end, or when none comes for so long (-1: waits). Handles what
+  // signals left to do.
   std::optional<wchar_t> ReadCharacter(int milliseconds) {
     for (;;) {
       if (!characters_.empty()) {
@@ -446,7 +449,8 @@ class LineEditor::Impl {
     while (!text.ends_with(kEnd)) {
       const std::optional<wchar_t> character = ReadCharacter(dropped ? kRestOfPasteMilliseconds : -1);
       if (!character) return dropped ? Interrupt() : CC_EOF;
-      // Ctrl-C, which has the terminal drop what it had, the paste's end perhaps: what still comes is not for typing.
+      // Ctrl-C, which has the terminal drop what it had, the paste's end perhaps: what still comes is not for
+      // typing.
       dropped = dropped || *character == kInterruptKey;
       text += *character;
     }

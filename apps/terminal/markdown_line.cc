@@ -2,11 +2,14 @@
 #include "apps/terminal/markdown_line.h"
 
 namespace dsv4::apps {
-namespace {
 
 bool IsSpace(char c) { return c == ' ' || c == '\t' || c == '\n'; }
 
-}  // namespace
+size_t RunLength(std::string_view text, size_t at) {
+  size_t end = at;
+  while (end < text.size() && text[end] == text[at]) ++end;
+  return end - at;
+}
 
 std::string_view Trimmed(std::string_view text) {
   while (!text.empty() && IsSpace(text.front())) text.remove_prefix(1);

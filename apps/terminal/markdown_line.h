@@ -1,11 +1,17 @@
 // Kind of a line of Markdown, by itself.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace dsv4::apps {
+
+bool IsSpace(char c);
+
+// How often the byte at `at` stands there in a row.
+size_t RunLength(std::string_view text, size_t at);
 
 // Without blanks, tabs and line ends around it.
 std::string_view Trimmed(std::string_view text);

@@ -156,9 +156,10 @@ int TerminalRows(int file) {
 }
 
 Style::Style(bool enabled) {
+  if (!enabled || !TerminalCanMoveCursor()) return;
   const char* no_color = std::getenv("NO_COLOR");
-  if (!enabled || !TerminalCanMoveCursor() || (no_color != nullptr && *no_color != '\0')) return;
-  dim = "\x1b[2m";
+  colours = no_color == nullptr || *no_color == '\0';
+  if (colours) dim = "\x1b[2m";
   bold = "\x1b[1m";
   reset = "\x1b[0m";
 }

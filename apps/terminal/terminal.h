@@ -21,10 +21,11 @@ int TerminalColumns(int file);
 // The same; 24.
 int TerminalRows(int file);
 
-// ANSI styles; empty strings when `enabled` is false, so callers write them unconditionally.
+// ANSI styles; empty strings when `enabled` is false, so callers write them unconditionally. NO_COLOR takes colours and dimming, nothing else.
 struct Style {
   explicit Style(bool enabled);
   std::string_view dim, bold, reset;
+  bool colours = false;
 };
 
 // "8 s", "2 min 5 s", "1 h 2 min".
@@ -78,8 +79,9 @@ class ElapsedLine {
   std::thread thread_;
 };
 
-// While one lives, Ctrl-C sets a flag instead of ending the process. One that comes a second or more later, while the flag has not been taken,
-// ends it, except as SetAnswering says; sooner it is the same one, since people press it twice.
+// While one lives, Ctrl-C sets a flag instead of ending the process. One that comes a second or more later,
+// while the flag has not been taken, ends it, except as SetAnswering says. An earlier one counts as the same,
+// since people press it twice.
 class InterruptScope {
  public:
   InterruptScope();
@@ -99,9 +101,10 @@ class InterruptScope {
 // At once, past the buffers of standard output: to standard output where it is a terminal, else to standard error.
 void WriteToTerminal(std::string_view text);
 
-// While one lives, the terminal of standard input hands over bytes as they are typed, without echo: what is typed while an
-// answer streams waits for the next line, and pasted text keeps its brackets. A signal that ends the process restores the
-// terminal first. Nothing happens without a terminal that can move its cursor. One at a time.
+// While one lives, the terminal of standard input hands over bytes as they are typed, without echo. Text that
+// is typed while an answer streams waits for the next line, and pasted text keeps its brackets. A signal that
+// ends the process restores the terminal first. Nothing happens without a terminal that can move its cursor.
+// One at a time.
 class TypeAheadScope {
  public:
   TypeAheadScope();

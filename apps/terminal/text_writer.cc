@@ -5,29 +5,24 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
+#include <optional>
+#include <utility>
 
+#include "apps/terminal/formula_text.h"
 #include "apps/terminal/markdown_line.h"
 
 namespace dsv4::apps {
 namespace {
 
-// Marked text that is not closed after so many bytes is none.
-constexpr size_t kLongestMark = 400;
 // A line whose first bytes may still turn out to be a heading, a fence or a rule; never longer.
 constexpr size_t kLongestOpening = 12;
 constexpr int kMinCellWidth = 4;
-
-bool IsSpace(char c) { return c == ' ' || c == '\t' || c == '\n'; }
-bool IsAlnum(char c) {
-  return std::isalnum(static_cast<unsigned char>(c)) != 0 || static_cast<unsigned char>(c) >= 0x80;
-}
-
-size_t RunLength(std::string_view text, size_t at) {
-  size_t end = at;
-  while (end < text.size() && text[end] == text[at]) ++end;
-  return end - at;
-}
+// OSC 8: what follows opens an address, until one without an address comes.
+constexpr std::string_view kLink = "\x1b]8;;";
+constexpr std::string_view kEndOfLink = "\x1b\\";
+// Opening and end of a formula on lines of its own.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kFormulas = {
+    {{"$$", "$$"}, {"\\[", "\\]"}, {"\\begin{", ""}}};
 
 // Wide punctuation that belongs to the character in front of it.
 bool IsClosing(utf8proc_int32_t point) {
@@ -104,6 +99,7 @@ void TextWriter::Write(std::string_view text) {
 void TextWriter::Finish() {
   Advance(/*finish=*/true);
   FlushTable();
+  FlushFormula();
   FlushWord();
   std::string reset;
   SetLook(reset, kPlain);
@@ -124,6 +120,9 @@ void TextWriter::Advance(bool finish) {
     if (code_) {
       if (!whole) return;
       CodeLine(line);
+    } else if (!formula_.empty()) {
+      if (!whole) return;
+      FormulaLine(line);
     } else if (!begun_ && !BeginLine(line, whole)) {
       return;
     }
@@ -181,6 +180,26 @@ bool TextWriter::BeginLine(std::string_view line, bool whole) {
   FlushTable();
   if (body.empty()) return begin(indent, "", kPlain);
   const char first = body.front();
+  if (first == '$' || first == '\\') {
+    for (const auto& [open, close] : kFormulas) {
+      if (!whole && open.starts_with(body)) return false;
+      if (!body.starts_with(open)) continue;
+      if (!whole) return false;
+      formula_end_ = close;
+      if (close.empty()) {  // An environment.
+        const size_t end = body.find('}');
+        if (end == std::string_view::npos) break;
+        formula_end_ = "\\end" + std::string(body.substr(open.size() - 1, end + 2 - open.size()));
+      }
+      const size_t end = body.find(formula_end_, open.size());
+      const std::string_view behind =
+          body.substr(std::min(end, body.size() - formula_end_.size()) + formula_end_.size());
+      const bool alone = Trimmed(end == std::string_view::npos ? body.substr(open.size()) : behind).empty();
+      if (!alone && !(close.empty() && end == std::string_view::npos)) break;  // It stands within the line.
+      FormulaLine(line);
+      return true;
+    }
+  }
   if (first == '`' || first == '~') {
     const size_t run = RunLength(body, 0);
     if (run == body.size() && run < 3 && !whole) return false;
@@ -224,7 +243,7 @@ bool TextWriter::BeginLine(std::string_view line, bool whole) {
   if (first == '>') {
     const size_t used = body.size() > 1 && body[1] == ' ' ? 2 : 1;
     begin(indent + used, "│ ", kDim);
-    hanging_ = std::string(indent, ' ') + "\x1b[2m│ \x1b[0m";
+    hanging_ = std::string(indent, ' ') + Dimmed("│ ");
     return true;
   }
   const size_t digits = std::min(body.find_first_not_of("0123456789"), body.size());
@@ -262,6 +281,51 @@ void TextWriter::CodeLine(std::string_view line) {
   EndLine();
 }
 
+// One more line of a formula, the first with what opens it.
+void TextWriter::FormulaLine(std::string_view line) {
+  constexpr size_t kMostLines = 60;
+  const bool first = formula_.empty();
+  const std::string_view body = Trimmed(line);
+  if (body.empty() || formula_.size() == kMostLines) {
+    FlushFormula();
+    Text(line, kPlain);
+    EndLine();
+    return;
+  }
+  formula_.emplace_back(line);
+  const bool environment = formula_end_.starts_with("\\end");
+  const size_t open = first && !environment ? formula_end_.size() : 0;
+  if (body.size() < open + formula_end_.size() || !body.ends_with(formula_end_)) return;
+  std::string tex;
+  for (const std::string& each : formula_) tex += each + "\n";
+  std::string_view inner = Trimmed(tex);
+  if (!environment) inner = inner.substr(formula_end_.size(), inner.size() - 2 * formula_end_.size());
+  DrawFormula(inner);
+}
+
+void TextWriter::DrawFormula(std::string_view tex) {
+  const std::optional<std::string> drawn = FormulaText(tex);
+  if (!drawn) return FlushFormula();
+  formula_.clear();
+  for (size_t at = 0; at <= drawn->size();) {
+    const size_t end = std::min(drawn->find('\n', at), drawn->size());
+    hanging_ = "  ";
+    hanging_width_ = 2;
+    Raw(hanging_, hanging_width_);
+    Text(std::string_view(*drawn).substr(at, end - at), kPlain);
+    EndLine();
+    at = end + 1;
+  }
+}
+
+// Writes a formula that has no form as text as it came.
+void TextWriter::FlushFormula() {
+  for (const std::string& line : std::exchange(formula_, {})) {
+    Text(line, kPlain);
+    EndLine();
+  }
+}
+
 void TextWriter::FlushTable() {
   if (table_.empty()) return;
   if (table_.size() < 2 || !IsDelimiterRow(table_[1]) || !DrawTable()) {
@@ -285,6 +349,7 @@ bool TextWriter::DrawTable() {
   const auto draw = [&](const std::string& cell, int width, bool bold) {
     std::string out;
     TextWriter writer({.markdown = true,
+                       .colours = options_.colours,
                        .columns = [width] { return width; },
                        .write = [&out](std::string_view text) { out += text; }});
     writer.begun_ = true;  // A cell is no block.
@@ -304,7 +369,8 @@ bool TextWriter::DrawTable() {
     int width = 0;
     for (size_t at = 0; at < line.size();) {
       if (line[at] == '\x1b') {
-        at = line.find('m', at) + 1;
+        const bool link = line.substr(at).starts_with("\x1b]");
+        at = line.find(link ? kEndOfLink : "m", at) + (link ? kEndOfLink.size() : 1);
         continue;
       }
       const Point point = NextPoint(line.substr(at));
@@ -348,18 +414,18 @@ bool TextWriter::DrawTable() {
         const int left = right ? (rule.starts_with(':') ? blanks / 2 : blanks) : 0;
         out += std::string(static_cast<size_t>(left), ' ') + text;
         if (i + 1 < num_columns)
-          out += std::string(static_cast<size_t>(blanks - left), ' ') + " \x1b[2m│\x1b[0m ";
+          out += std::string(static_cast<size_t>(blanks - left), ' ') + " " + Dimmed("│") + " ";
       }
       Raw(out, 1);
       EndLine();
     }
     if (r > 0) continue;
-    std::string rule = "\x1b[2m";
+    std::string rule;
     for (size_t i = 0; i < num_columns; ++i) {
       for (int n = 0; n < widths[i]; ++n) rule += "─";
       if (i + 1 < num_columns) rule += "─┼─";
     }
-    Raw(rule + "\x1b[0m", 1);
+    Raw(Dimmed(rule), 1);
     EndLine();
   }
   return true;
@@ -377,113 +443,13 @@ void TextWriter::EndLine() {
   break_after_ = joined_ = false;
 }
 
-// ---- Inside a line
-
-// Writes what is certain of `text`, and returns how many bytes that is.
-size_t TextWriter::Inline(std::string_view text, bool whole, uint32_t look) {
-  size_t at = 0;
-  while (at < text.size()) {
-    const char c = text[at];
-    if (options_.markdown && (c == '`' || c == '*' || c == '_' || c == '~')) {
-      const size_t marked = Marked(text, at, whole, look);
-      if (marked == std::string_view::npos) return at;
-      if (marked > 0) {
-        at += marked;
-        continue;
-      }
-      const size_t run = RunLength(text, at);  // They mark nothing.
-      Text(text.substr(at, run), look);
-      at += run;
-      continue;
-    }
-    if (options_.markdown && c == '\\') {
-      if (at + 1 == text.size() && !whole) return at;
-      constexpr std::string_view kEscapable = "*_`#|~>-+.!";
-      if (at + 1 < text.size() && kEscapable.find(text[at + 1]) != std::string_view::npos) ++at;
-      Text(text.substr(at, 1), look);
-      ++at;
-      continue;
-    }
-    const size_t end =
-        std::min(options_.markdown ? text.find_first_of("`*_~\\", at) : text.size(), text.size());
-    Text(text.substr(at, end - at), look);
-    at = end;
-  }
-  return at;
-}
-
-size_t TextWriter::Marked(std::string_view text, size_t at, bool whole, uint32_t look) {
-  const char c = text[at];
-  const size_t run = RunLength(text, at);
-  const size_t open_end = at + run;
-  if (open_end == text.size()) return whole ? 0 : std::string_view::npos;
-  const size_t waits = whole || text.size() - at > kLongestMark ? 0 : std::string_view::npos;
-  if (c == '`') {
-    for (size_t i = open_end; i < text.size();) {
-      if (text[i] != '`') {
-        ++i;
-        continue;
-      }
-      const size_t close = RunLength(text, i);
-      if (i + close == text.size() && !whole) return std::string_view::npos;  // The run may go on.
-      if (close == run) {
-        std::string_view inner = text.substr(open_end, i - open_end);
-        if (inner.size() > 2 && inner.front() == ' ' && inner.back() == ' ')
-          inner = inner.substr(1, inner.size() - 2);
-        Text(inner, look | kCode);
-        return i + close - at;
-      }
-      i += close;
-    }
-    return waits;
-  }
-  if (run > 3 || (c == '~' && run != 2) || IsSpace(text[open_end])) return 0;
-  const char before = at > 0 ? text[at - 1] : before_;
-  const bool inside_word = IsAlnum(before) && (c == '_' || (run == 1 && IsAlnum(text[open_end])));
-  if (inside_word) return 0;
-  uint32_t mark = kStruck;
-  if (c != '~') mark = run == 1 ? kItalic : run == 2 ? kBold : kBold | kItalic;
-  for (size_t i = open_end; i < text.size();) {
-    if (text[i] == '\\') {
-      i += 2;
-      continue;
-    }
-    if (text[i] == '`' && c != '`') {
-      const size_t ticks = RunLength(text, i);
-      const size_t close = text.find(std::string(ticks, '`'), i + ticks);
-      if (close != std::string_view::npos) {
-        i = close + ticks;
-        continue;
-      }
-    }
-    if (text[i] != c) {
-      ++i;
-      continue;
-    }
-    const size_t close = RunLength(text, i);
-    if (i + close == text.size() && !whole)
-      return std::string_view::npos;  // The run, and what follows it, may come.
-    const bool word_goes_on = i + close < text.size() && IsAlnum(text[i + close]);
-    if (close == run && !IsSpace(text[i - 1]) && !(word_goes_on && (c == '_' || run == 1))) {
-      const std::string_view inner = text.substr(open_end, i - open_end);
-      if (c == '_' && run == 2 && std::all_of(inner.begin(), inner.end(), IsAlnum)) return 0;  // __init__
-      const char outer = before_;
-      before_ = c;
-      Inline(inner, /*whole=*/true, look | mark);
-      before_ = outer;
-      return i + close - at;
-    }
-    i += close;
-  }
-  return waits;
-}
-
 // ---- Words
 
 void TextWriter::Text(std::string_view text, uint32_t look) {
   for (size_t at = 0; at < text.size();) {
     if (text[at] == ' ' || text[at] == '\t') {
       FlushWord();
+      if (spaces_ == 0) spaces_look_ = look;
       spaces_ += text[at] == '\t' ? 4 : 1;
       ++at;
       continue;
@@ -501,8 +467,11 @@ void TextWriter::Character(std::string_view bytes, int width, bool closing, uint
   if (width > 0 && !joined_ && !closing && (width == 2 || break_after_)) FlushWord();
   if (width > 0) break_after_ = width == 2;
   if (word_width_ + width > Columns() - hanging_width_) FlushWord();
-  if (word_.empty()) word_look_ = look_;
-  if (look != look_) SetLook(word_, look);
+  if (word_.empty()) {
+    before_word_ = look_;
+    word_look_ = look_ = look;
+  }
+  SetLook(word_, look);
   word_ += bytes;
   word_width_ += width;
 }
@@ -512,12 +481,15 @@ void TextWriter::FlushWord() {
   const bool at_start = column_ <= hanging_width_;
   std::string out;
   if (column_ + spaces_ + word_width_ > Columns() && !at_start) {
-    out = "\n" + hanging_;
-    if (hanging_.find('\x1b') != std::string::npos) out += Escape(word_look_);
+    // Bytes in front of a row have no look of the text.
+    out = Change(before_word_, kPlain) + "\n" + hanging_ + Change(kPlain, word_look_);
     column_ = hanging_width_;
-  } else {
-    out = std::string(static_cast<size_t>(std::max(spaces_, 0)), ' ');
+  } else if (spaces_ > 0) {
+    out = Change(before_word_, spaces_look_) + std::string(static_cast<size_t>(spaces_), ' ') +
+          Change(spaces_look_, word_look_);
     column_ += spaces_;
+  } else {
+    out = Change(before_word_, word_look_);
   }
   out += word_;
   column_ += word_width_;
@@ -527,7 +499,7 @@ void TextWriter::FlushWord() {
   options_.write(out);
 }
 
-std::string TextWriter::Escape(uint32_t look) {
+std::string TextWriter::Change(uint32_t from, uint32_t to) const {
   struct Code {
     uint32_t bit;
     std::string_view code;
@@ -536,18 +508,33 @@ std::string TextWriter::Escape(uint32_t look) {
                                  Code{kStruck, "9"},  Code{kDim, "2"},     Code{kCode, "36"},
                                  Code{kString, "32"}, Code{kNumber, "33"}, Code{kKeyword, "35"},
                                  Code{kAdded, "32"},  Code{kRemoved, "31"}};
-  std::string out = "\x1b[0";
-  for (const Code& code : kCodes) {
-    if ((look & code.bit) != 0) {
+  constexpr uint32_t kWithoutColours = kBold | kItalic | kUnderline | kStruck;
+  const uint32_t styles = options_.colours ? (1U << kLinkShift) - 1 : kWithoutColours;
+  std::string out;
+  if ((from & styles) != (to & styles)) {
+    out = "\x1b[0";
+    for (const Code& code : kCodes) {
+      if ((to & styles & code.bit) == 0) continue;
       out += ';';
       out += code.code;
     }
+    out += 'm';
   }
-  return out + 'm';
+  const uint32_t link = to >> kLinkShift;
+  if (from >> kLinkShift != link) {
+    out += kLink;
+    if (link != 0) out += links_[link - 1];
+    out += kEndOfLink;
+  }
+  return out;
+}
+
+std::string TextWriter::Dimmed(std::string_view text) const {
+  return Change(kPlain, kDim) + std::string(text) + Change(kDim, kPlain);
 }
 
 void TextWriter::SetLook(std::string& out, uint32_t look) {
-  if (look != look_) out += Escape(look);
+  out += Change(look_, look);
   look_ = look;
 }
 
@@ -558,9 +545,9 @@ void TextWriter::Raw(std::string_view text, int width) {
 }
 
 void TextWriter::Rule(int width) {
-  std::string out = "\x1b[2m";
+  std::string out;
   for (int i = 0; i < width; ++i) out += "─";
-  Raw(out + "\x1b[0m", width);
+  Raw(Dimmed(out), width);
 }
 
 int TextWriter::Columns() const { return std::max(options_.columns(), 2); }

@@ -1,5 +1,5 @@
 // Text of an answer on a terminal, as it streams: words wrap whole, and Markdown is drawn (emphasis, headings, lists, quotes, code,
-// tables). What is not complete yet (a word, an emphasis, a line of code, a table) waits for its end; Finish writes it as it is.
+// tables, links, formulas). What is not complete yet (a word, an emphasis, a line of code, a table) waits for its end; Finish writes it as it is.
 // Control characters are replaced: an answer must not drive the terminal.
 #pragma once
 
@@ -18,6 +18,7 @@ class TextWriter {
  public:
   struct Options {
     bool markdown = false;                        // Else only words wrap, and no escape sequence is written.
+    bool colours = true;                          // Else Markdown is drawn without colours and dimming.
     std::function<int()> columns;                 // Asked for every line; a terminal may be resized.
     std::function<void(std::string_view)> write;  // Gets UTF-8 and escape sequences.
   };
@@ -46,9 +47,12 @@ class TextWriter {
     kAdded = 512,
     kRemoved = 1024,
   };
+  // Bits above: one more than the index of the address in links_ that a click opens; 0: none.
+  static constexpr int kLinkShift = 16;
   static uint32_t LookOf(CodeKind kind);
-  // The sequence that sets exactly `look`.
-  static std::string Escape(uint32_t look);
+  // The sequences that bring the look `from` to `to`.
+  std::string Change(uint32_t from, uint32_t to) const;
+  std::string Dimmed(std::string_view text) const;
 
   // Blocks
   void Advance(bool finish);
@@ -56,12 +60,17 @@ class TextWriter {
   void CodeLine(std::string_view line);
   void FlushTable();
   bool DrawTable();
+  void FormulaLine(std::string_view line);
+  void DrawFormula(std::string_view tex);
+  void FlushFormula();
   void EndLine();
 
   // Inside a line
   size_t Inline(std::string_view text, bool whole, uint32_t look);
   // The length of the marked text that begins at `at`, having written it; 0: there is none; npos: its end may still come.
   size_t Marked(std::string_view text, size_t at, bool whole, uint32_t look);
+  size_t Formula(std::string_view text, size_t at, bool whole, uint32_t look);
+  size_t Link(std::string_view text, size_t at, bool whole, uint32_t look);
 
   // Words
   void Text(std::string_view text, uint32_t look);
@@ -84,12 +93,17 @@ class TextWriter {
   std::optional<CodeHighlighter> code_;
   std::string fence_;
   std::vector<std::string> table_;
+  std::vector<std::string> formula_;  // Lines of a formula that stands on lines of its own.
+  std::string formula_end_;
+  std::vector<std::string> links_;  // Addresses so far.
 
   std::string word_;
   int word_width_ = 0;
-  uint32_t word_look_ = kPlain;  // In front of word_.
-  uint32_t look_ = kPlain;       // At its end.
-  int spaces_ = 0;               // In front of word_.
+  uint32_t before_word_ = kPlain;  // Look of what was written last,
+  uint32_t word_look_ = kPlain;    // at the beginning of word_,
+  uint32_t look_ = kPlain;         // and at its end.
+  int spaces_ = 0;                 // In front of word_.
+  uint32_t spaces_look_ = kPlain;
   bool break_after_ = false;
   bool joined_ = false;
   int column_ = 0;

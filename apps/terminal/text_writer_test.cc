@@ -9,9 +9,10 @@
 namespace dsv4::apps {
 namespace {
 
-std::string Draw(std::string_view text, int columns, bool markdown, size_t piece) {
+std::string Draw(std::string_view text, int columns, bool markdown, size_t piece, bool colours = true) {
   std::string out;
   TextWriter writer({.markdown = markdown,
+                     .colours = colours,
                      .columns = [columns] { return columns; },
                      .write = [&out](std::string_view each) { out += each; }});
   for (size_t at = 0; at < text.size();) {
@@ -27,7 +28,9 @@ std::string Draw(std::string_view text, int columns, bool markdown, size_t piece
 std::string Plain(std::string_view text) {
   std::string out;
   for (size_t at = 0; at < text.size(); ++at) {
-    if (text[at] == '\x1b') {
+    if (text.substr(at).starts_with("\x1b]")) {
+      at = text.find('\\', at);
+    } else if (text[at] == '\x1b') {
       at = text.find('m', at);
     } else {
       out += text[at];
@@ -56,7 +59,8 @@ TEST(TextWriter, WordsWrapWhole) {
 TEST(TextWriter, MarkdownKeepsWhatIsNone) {
   for (const char* text :
        {"2 * 3 * 4 and 3*4*5", "*args and **kwargs", "snake_case_name __init__.py is_a", "a ` b", "100 ~ 200",
-        "\\(x^2\\) \\alpha", "#hashtag", "-5 degrees", "1.5 times", "**open", "a | b", "5 > 3", "C:\\dir"}) {
+        "\\alpha", "$5 and $6, or $7-$8", "US$5", "[1] and [x](y) [a](javascript:b)", "a < b > c", "hey! [a]",
+        "\\(\\foo_a_b_c\\)", "#hashtag", "-5 degrees", "1.5 times", "**open", "a | b", "5 > 3", "C:\\dir"}) {
     EXPECT_EQ(Drawn(text, 80), text);
   }
 }
@@ -89,6 +93,44 @@ TEST(TextWriter, Tables) {
             "a           │ b\n────────────┼──\nmany words  │ x\nin here     │ \n");
   EXPECT_EQ(Drawn("| not a table\nx"), "| not a table\nx");
   EXPECT_EQ(Drawn("|a|b|c|d|\n|-|-|-|-|\n|1|2|3|4|", 8).find("|a|b|c|d"), 0U);  // No room: as it is.
+}
+
+TEST(TextWriter, LinksOpenAndShowTheirAddress) {
+  EXPECT_EQ(Draw("[a *b*](https://x.org/c) d", 80, true, 1),
+            "\x1b[0;4m\x1b]8;;https://x.org/c\x1b\\a \x1b[0;3;4mb\x1b[0m\x1b]8;;\x1b\\ "
+            "(\x1b[0;2m\x1b]8;;https://x.org/c\x1b\\"
+            "https://x.org/c\x1b[0m\x1b]8;;\x1b\\) d");
+  EXPECT_EQ(
+      Drawn("see [the page](http://x.org/a_(b)_c \"t\"), <https://y.org>, ![pic](https://z.org/p.png)!", 80),
+      "see the page (http://x.org/a_(b)_c), https://y.org, pic (https://z.org/p.png)!");
+  EXPECT_EQ(Drawn("[https://x.org](https://x.org)"), "https://x.org");
+  // A row that begins in a link has nothing of it in front.
+  EXPECT_NE(Draw("- [one two three](https://x.org)\n", 12, true, 64)
+                .find("two\x1b[0m\x1b]8;;\x1b\\\n  \x1b[0;4m\x1b]8;;https://x.org\x1b\\three"),
+            std::string::npos)
+      << Draw("- [one two three](https://x.org)\n", 12, true, 64);
+  EXPECT_EQ(Drawn("| [a](https://x.org) |\n|---|\n| b |\n"), "a (https://x.org)\n─────────────────\nb\n");
+  EXPECT_EQ(Draw("[a](https://x.org/\x1b[2J)", 80, true, 64).find("\x1b"), std::string::npos);
+  EXPECT_NE(Draw("[a](https://x.org/é)", 80, true, 64).find(";https://x.org/%C3%A9\x1b"), std::string::npos);
+}
+
+TEST(TextWriter, FormulasAreWritten) {
+  EXPECT_EQ(Drawn("so \\(x_i^2\\), $E = mc^2$ and $$\\frac{1}{2}$$.", 80), "so xᵢ², E = mc² and 1/2.");
+  EXPECT_EQ(Drawn("a\n\\[\n\\sqrt{b^2-4ac}\n\\]\n$$ x $$\nb"), "a\n  √(b² - 4ac)\n  x\nb");
+  EXPECT_EQ(Drawn("\\begin{align} a &= b \\\\\n c &= d \\end{align}\n"), "  a = b\n  c = d\n");
+  // Whatever has no form, and whatever does not end, is as it came.
+  for (const char* text : {"\\[ \\binom{a_1}{*b*} \\]\n", "$$\n\\binom{a_1}{a_2}\n$$\nb\n",
+                           "\\[\nopen _a_\n\nb\n", "$a_1 b_1", "$$\nx"}) {
+    const std::string shown = Drawn(text, 80);
+    EXPECT_EQ(shown.substr(0, std::string_view(text).size()), text);
+  }
+}
+
+TEST(TextWriter, WithoutColoursTheLayoutStays) {
+  EXPECT_EQ(Draw("**b** `c`\n> q\n", 40, true, 64, false), "\x1b[0;1mb\x1b[0m `c`\n│ q\n");
+  EXPECT_EQ(Draw("| a | b |\n|---|---|\n| 1 | 2 |\n", 40, true, 64, false),
+            "\x1b[0;1ma\x1b[0m │ \x1b[0;1mb\x1b[0m\n──┼──\n1 │ 2\n");
+  EXPECT_EQ(Draw("```c\nint x;\n```\n", 40, true, 64, false), "```c\nint x;\n```\n");
 }
 
 TEST(TextWriter, AnAnswerCannotDriveTheTerminal) {

@@ -14,8 +14,8 @@ using chat::JsonValue;
 
 namespace {
 
-// One line of JSON. Readers that split at Unicode's line separators must find one object per line too, so those are
-// escaped here; they stand in strings only.
+// One line of JSON. Readers that split at Unicode's line separators must find one object per line too, so
+// those are escaped here; they stand in strings only.
 std::string Line(const JsonValue& value) {
   std::string line = chat::WriteJson(value);
   constexpr std::pair<std::string_view, std::string_view> kSeparators[] = {

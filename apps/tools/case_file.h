@@ -16,7 +16,8 @@ Result<chat::JsonValue> ReadCases(const std::string& path);
 // The member as text; an error, naming the case, when it is missing or not a string.
 Result<std::string> CaseText(const chat::JsonValue& test, std::string_view key);
 
-// Runs `run` on every case and writes its result under `key`, or its message under "error". Returns the exit code.
+// Runs `run` on every case and writes its result under `key`, or its message under "error". Returns the exit
+// code.
 int RunCases(const std::string& path, std::string_view key,
              const std::function<Result<chat::JsonValue>(const chat::JsonValue&)>& run, std::ostream& out);
 

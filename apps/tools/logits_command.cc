@@ -15,6 +15,7 @@
 #include "apps/shared/model_source.h"
 #include "apps/terminal/terminal.h"
 #include "apps/tools/npy.h"
+#include "base/error_output.h"
 #include "base/json.h"
 #include "base/read_file.h"
 #include "diag/checks/first_non_finite.h"
@@ -220,6 +221,12 @@ int RunLogitsCommand(const LogitsOptions& options) {
                       : WriteDrafts(**model, *tokens, options);
   if (status.ok() && dump != nullptr) status = dump->Finish();
   if (!status.ok()) return Fail(status, kExitRunFailed);
+  if (options.model.group != nullptr && options.model.group->rank() != 0) return kExitOk;
+  const auto rows = static_cast<int64_t>(tokens->size());
+  const int64_t vocab_size = (*model)->config().vocab_size;
+  PrintError("dsv4: {}: {} of float32\n", options.output_path,
+             options.draft.empty() ? fmt::format("{} x {}", rows, vocab_size)
+                                   : fmt::format("{} x {} x {}", rows - 1, options.num_drafts, vocab_size));
   return kExitOk;
 }
 

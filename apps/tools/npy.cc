@@ -17,7 +17,8 @@ static_assert(std::endian::native == std::endian::little, "the header below says
 
 Result<NpyWriter> NpyWriter::Create(const std::string& path, std::span<const int64_t> shape) {
   DSV4_ASSIGN_OR_RETURN(io::OutputFile file, io::OutputFile::Create(path));
-  // Magic, version 1.0, header length; the header is padded with blanks so that the values start at a multiple of 64.
+  // Magic, version 1.0, header length; the header is padded with blanks so that the values start at a
+  // multiple of 64.
   std::string header =
       fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}), }}", fmt::join(shape, ", "));
   constexpr size_t kPreambleBytes = 10;

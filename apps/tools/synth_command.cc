@@ -14,8 +14,14 @@
 #include "apps/shared/readable.h"
 #include "apps/terminal/terminal.h"
 #include "base/error_output.h"
+#include "base/json.h"
+#include "chat/profile.h"
 #include "io/checkpoint.h"
+#include "io/mapped_file.h"
+#include "io/output_file.h"
 #include "model/synthetic/synthetic.h"
+#include "session/text_model.h"
+#include "tokenizer/tokenizer.h"
 
 namespace dsv4::apps {
 namespace {
@@ -36,6 +42,30 @@ Result<std::optional<std::string>> FindTokenizer(const std::string& asked) {
   if (!directory) return std::optional<std::string>();
   const fs::path path = fs::path(*directory) / "tokenizer.json";
   return fs::is_regular_file(path, error) ? std::optional(path.string()) : std::nullopt;
+}
+
+// tokenizer.json with the tokens that the model's chat format wants and the file to copy lacks, as V4's lacks V4.1's. None has an id that
+// the vocabulary has not.
+Status CopyTokenizer(const std::string& from, const std::string& directory, int64_t vocab_size) {
+  DSV4_ASSIGN_OR_RETURN_STATUS(const std::string text, io::ReadTextFile(from));
+  DSV4_ASSIGN_OR_RETURN_STATUS(Json tokenizer, ParseJson(text, from));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const chat::ChatProfile* profile, session::FindProfile(directory, ""));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const tokenizer::Tokenizer made, tokenizer::Tokenizer::Load(from));
+  const std::string to = directory + "/tokenizer.json";
+  bool added = false;
+  int64_t next = made.num_ids();
+  for (const std::string_view marker : profile->RequiredTokens()) {
+    if (made.FindToken(marker) || next >= vocab_size) continue;
+    tokenizer["added_tokens"].push_back({{"id", next++},
+                                         {"content", marker},
+                                         {"single_word", false},
+                                         {"lstrip", false},
+                                         {"rstrip", false},
+                                         {"normalized", false},
+                                         {"special", true}});
+    added = true;
+  }
+  return io::WriteTextFile(to, added ? tokenizer.dump() : text);
 }
 
 // The last line: what there is now, as it is read back.
@@ -90,12 +120,9 @@ int RunSynthCommand(const SynthOptions& options) {
     PrintError("dsv4: no tokenizer.json: none was given and there is no small model\n");
     return Summarize(options, /*with_tokenizer=*/false);
   }
-  std::error_code error;
-  if (!fs::copy_file(**tokenizer, fs::path(options.directory) / "tokenizer.json", error)) {
-    return Fail(ResourceExhausted(
-                    fmt::format("{}: cannot copy the tokenizer: {}", options.directory, error.message())),
-                kExitRunFailed);
-  }
+  if (const Status copied = CopyTokenizer(**tokenizer, options.directory, *synthetic.vocab_size);
+      !copied.ok())
+    return Fail(copied.WithContext("the tokenizer's copy"), kExitRunFailed);
   return Summarize(options, /*with_tokenizer=*/true);
 }
 

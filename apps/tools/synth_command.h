@@ -14,8 +14,9 @@ struct SynthOptions {
   uint64_t seed = 0;
   bool mtp = false;     // With a draft block,
   bool dspark = false;  // or a DSpark drafter.
-  // tokenizer.json, or a directory with one, to copy beside the weights; the vocabulary grows to fit it. Empty: the small
-  // model's where the source tree has it, else none (the checkpoint then serves `logits` and benchmarks only).
+  // tokenizer.json, or a directory with one, to copy beside the weights; the vocabulary grows to fit it.
+  // Empty: the small model's where the source tree has it, else none (the checkpoint then serves `logits` and
+  // benchmarks only).
   std::string tokenizer;
 };
 

@@ -16,9 +16,9 @@ struct TokenizeOptions {
   std::string cases_path;           // A file in the layout of tests/fixtures/tokenizer-cases.json.
 };
 
-// Prints a line for each token of a text: its id, a tab, the piece as a JSON string (bytes that are no
-// character as <0xC3>). Control tokens in it are read as such. With cases, prints one JSON object per case on
-// stdout (see tokenizer/tokenize_cases.h). Returns the process exit code; a case that cannot be encoded is a
+// Prints a line for each token of a text: its id, a tab, the piece as a JSON string. Bytes that are no
+// character become <0xC3>. Control tokens in it are read as such. With cases, prints one JSON object per case
+// on stdout (tokenizer/tokenize_cases.h). Returns the process exit code. A case that cannot be encoded is a
 // line of its own and no failure of the command.
 int RunTokenizeCommand(const TokenizeOptions& options);
 

@@ -84,7 +84,8 @@ int Main(int argc, char** argv) {
   const comm::JoinOptions options{
       .timeout = std::chrono::seconds(60), .agreement = "exchanges", .still_wanted = {}};
   const auto hosts = Must(comm::JoinRanks(*environment, std::move(listener), options));
-  // The way they have met, and TCP, which may be the same: rank 0 opens another listener, and they meet once more.
+  // The way they have met, and TCP, which may be the same: rank 0 opens another listener, and they meet once
+  // more.
   comm::JoinOptions over_tcp = options;
   over_tcp.always_tcp = true;
   int32_t port = 0;

@@ -64,7 +64,8 @@ double TimedStep(model::Model& model, std::vector<kv::SequenceState>& sequences,
   return elapsed.count();
 }
 
-// The state that has read `ids`: from `file` when that holds one of this model and length, else computed and written there.
+// The state that has read `ids`: from `file` when that holds one of this model and length, else computed and
+// written there.
 kv::Snapshot StateAfter(model::Model& model, const std::vector<int32_t>& ids, const std::string& file) {
   const uint64_t origin = Require(model.Origin(io::ContentDigest::kForever));
   if (std::ifstream in(file, std::ios::binary); in) {
@@ -143,7 +144,8 @@ int Main(int argc, char** argv) {
         "MEMORY]]], with workloads of at most SEQUENCES sequences of CONTEXT tokens on standard input");
   }
   flags.model = argv[1];
-  // The bandwidth's: a device's backend has none. A thread launches what the GPU does, beside those that multiply experts.
+  // The bandwidth's: a device's backend has none. A thread launches what the GPU does, beside those that
+  // multiply experts.
   ThreadPool threads(flags.num_threads);
   if (flags.backend == "cuda") flags.num_threads = std::max(1, flags.num_threads - 1);
   const apps::ModelSource source = Require(apps::ModelSource::Find(flags));

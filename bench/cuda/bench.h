@@ -106,7 +106,8 @@ class Bench {
     return weight.data.num_bytes() + (weight.scale.is_null() ? 0 : weight.scale.num_bytes());
   }
 
-  // Median microseconds of run(i), i counting the calls: of 7 rounds of calls that take a few milliseconds each.
+  // Median microseconds of run(i), i counting the calls: of 7 rounds of calls that take a few milliseconds
+  // each.
   double Microseconds(const std::function<void(int)>& run) {
     cudaEvent_t begin = nullptr;
     cudaEvent_t end = nullptr;
@@ -117,7 +118,7 @@ class Bench {
     const auto round = [&](int calls) {
       Must(cudaEventRecord(begin, stream));
       for (int i = 0; i < calls; ++i) run(next++);
-      // What is collected reaches the stream before anything else does.
+      // Collected launches reach the stream before anything else does.
       Must(context().memory().Copy(flushed_.data(), flushed_.data(), 1, nullptr));
       Must(cudaEventRecord(end, stream));
       Must(cudaEventSynchronize(end));

@@ -1,5 +1,5 @@
-// Exchanges between GPUs: every kind is compared with the hosts' group, byte for byte, then timed as a decode step uses it. One process a
-// GPU, started here.
+// Exchanges between GPUs: every kind is compared with the hosts' group, byte for byte, then timed as a decode
+// step uses it. One process a GPU, started here.
 //
 //   cuda_exchange_bench NUM_GPUS [check|times|long|hang|hang-long] [nccl|flags|packed]
 //     check      compares only
@@ -8,8 +8,8 @@
 //     hang       rank 1 does not come: the others must end within the deadline of 3 s, by peer memory with its name
 //     hang-long  rank 1 leaves in the middle of a long exchange: the same
 //
-// The ways, all of which are taken where none is named: by NCCL; over peer memory, with flags; the smallest of them packed. Microseconds
-// are those of one of a hundred that follow each other.
+// The ways, all of which are taken where none is named: by NCCL; over peer memory, with flags; the smallest
+// of them packed. Microseconds are those of one of a hundred that follow each other.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -129,7 +129,8 @@ int Compare(Ranks& ranks, Communicator& group, const std::string& what, const st
   const Buffer device_in = ranks.Upload(in);
   const Buffer device_out = ranks.Upload(std::vector<std::byte>(out_bytes, std::byte{2}));
   int failures = 0;
-  // Three times from the same input: a second list of launches equal to the first becomes a graph, the third replays it.
+  // Three times from the same input: a second list of launches equal to the first becomes a graph, the third
+  // replays it.
   for (int round = 0; round < 3; ++round) {
     Must(ranks.memory().CopyFromHost(device_in.data(), in.data(), in.size(), nullptr));
     Must(call(group, static_cast<std::byte*>(device_in.data()), static_cast<std::byte*>(device_out.data())));

@@ -7,8 +7,8 @@
 //
 //   begin_ns end_ns name grid
 //
-// tools/kernel_timeline.py reads it. Kernels that may start early begin before they can do anything, so it is their ends that tell
-// what takes long. Recording costs some per cent of a step.
+// tools/kernel_timeline.py reads it. Kernels that may start early begin before they can do anything, so it is
+// their ends that tell what takes long. Recording costs some per cent of a step.
 #include <cupti.h>
 #include <cxxabi.h>
 

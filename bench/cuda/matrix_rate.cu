@@ -21,8 +21,8 @@ constexpr int kTokens = 128;
 constexpr int kSteps = 4;  // Over and over, each of 32 bytes of a row: 16 columns of bf16, 32 of e4m3.
 constexpr int kRounds = 20000;
 
-// A register's worth of numbers between 1 and 2 in magnitude, of either sign: products of every mantissa, sums that stay small. Add: a
-// step, with A in registers.
+// A register's worth of numbers between 1 and 2 in magnitude, of either sign: products of every mantissa,
+// sums that stay small. Add: a step, with A in registers.
 struct Bf16Step {
   static constexpr int kColumns = 16;
   static __device__ uint32_t Random(uint32_t bits) { return (bits & 0x807F807FU) | 0x3F803F80U; }

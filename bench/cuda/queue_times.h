@@ -1,4 +1,5 @@
-// How long the host takes to queue a decode step that chooses its tokens on the device: replayed and walked in turns, in one run.
+// How long the host takes to queue a decode step that chooses its tokens on the device: replayed and walked
+// in turns, in one run.
 #pragma once
 
 #include <algorithm>
@@ -41,8 +42,8 @@ inline double MedianOf(std::vector<double> values) {
   return *middle;
 }
 
-// Each step reads what the one in front chose, and is queued before that has been waited for. Every sequence grows by `warm_up` and twice
-// `steps` tokens; replay is on at the end.
+// Each step reads what the one in front chose, and is queued before that has been waited for. Every sequence
+// grows by `warm_up` and twice `steps` tokens; replay is on at the end.
 inline QueueTimes MeasureQueue(const ops::Backend& device, model::Model& model,
                                std::vector<kv::SequenceState>& states, int warm_up, int steps) {
   using Clock = std::chrono::steady_clock;

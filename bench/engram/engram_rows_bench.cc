@@ -1,11 +1,13 @@
-// Rows of an n-gram table per second: engram_rows_bench [DIRECTORY [MILLIONS_OF_ROWS]]. A table of the release's width is written to a file in
-// DIRECTORY (default /tmp). Random rows are then read as a decoded token and as a prompt of 512 tokens want
-// them. They come from memory, from the disk asked for ahead, and from the disk touched row by row.
+// Rows of an n-gram table per second: engram_rows_bench [DIRECTORY [MILLIONS_OF_ROWS]]. A table of the
+// release's width is written to a file in DIRECTORY (default /tmp). Random rows are then read as a decoded
+// token and as a prompt of 512 tokens want them. They come from memory, from the disk asked for ahead, and
+// from the disk touched row by row.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <random>
 
@@ -20,7 +22,9 @@ namespace {
 
 constexpr int64_t kWidth = 256;
 constexpr int64_t kGroup = 32;
-constexpr int64_t kRowsOfToken = 48;  // Rows of two layers.
+constexpr int64_t kRowsOfToken = 48;  // For two layers.
+constexpr double kTokensPerSecond =
+    10;  // Speed of a CPU, beside which the time of a token's rows is printed.
 
 void WriteTable(const std::string& path, int64_t num_rows) {
   auto writer =
@@ -105,19 +109,25 @@ void Run(const std::string& directory, int64_t num_rows) {
     constexpr int kRounds = 20;
     double seconds = 0;
     double ask_seconds = 0;
+    double cpu_seconds = 0;
     const int64_t disk_before = io::BytesReadFromDisk().value_or(0);
     for (int round = 0; round < kRounds; ++round) {
       const std::vector<int64_t> rows = bench.Draw(tokens * kRowsOfToken);
       if (cold) bench.Forget();
       if (!cold) bench.Read(rows, ask);
+      const std::clock_t cpu_before = std::clock();
       const Times times = bench.Read(rows, ask);
+      cpu_seconds += static_cast<double>(std::clock() - cpu_before) / CLOCKS_PER_SEC / kRounds;
       seconds += times.seconds / kRounds;
       ask_seconds += times.ask_seconds / kRounds;
     }
     const auto disk_bytes = static_cast<double>(io::BytesReadFromDisk().value_or(0) - disk_before) / kRounds;
-    fmt::print("{:<34}{:>6} tokens {:>10.3f} ms a pass {:>12.0f} rows/s  ask {:>7.3f} ms  disk {:>7.2f} MB\n",
-               name, tokens, 1e3 * seconds, static_cast<double>(tokens * kRowsOfToken) / seconds,
-               1e3 * ask_seconds, disk_bytes / 1e6);
+    const auto share = [&](double s) { return 100 * s * kTokensPerSecond / static_cast<double>(tokens); };
+    fmt::print(
+        "{:<34}{:>6} tokens {:>10.3f} ms a pass, {:>7.3f}% of tokens at 10/s, of the CPUs' time {:>7.3f}% "
+        "{:>10.0f} rows/s  ask {:>7.3f} ms  disk {:>7.2f} MB\n",
+        name, tokens, 1e3 * seconds, share(seconds), share(cpu_seconds),
+        static_cast<double>(tokens * kRowsOfToken) / seconds, 1e3 * ask_seconds, disk_bytes / 1e6);
   };
   const auto rate = io::MeasureDiskRate(bench.checkpoint().files(), 1 << 20);
   if (rate)

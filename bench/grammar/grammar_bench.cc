@@ -1,5 +1,6 @@
-// grammar_bench: what constrained decoding costs. For each schema: compile once, then walk at random under the masks of the release's
-// vocabulary, and time every mask. The first walk also fills the cache of the vocabulary ("cold").
+// grammar_bench: what constrained decoding costs. For each schema: compile once, then walk at random under
+// the masks of the release's vocabulary, and time every mask. The first walk also fills the cache of the
+// vocabulary ("cold").
 //
 //   build/release/grammar_bench [--step-ms N]    N: a decode step, to print masks as a part of it
 #include <fmt/format.h>
@@ -109,7 +110,8 @@ int main(int argc, char** argv) {
     if (!program) return 1;
     const double compile = MillisecondsSince(start);
     grammar::Matcher matcher(*program, *trie, {stop});
-    // Nobody writes a tag by chance: walks begin behind it, and what reasoning and text in front of it cost comes on top once.
+    // Nobody writes a tag by chance: walks begin behind it, and what reasoning and text in front of it cost
+    // comes on top once.
     double cold = 0;
     if (subject.num_tools > 0) {
       grammar::TokenMask mask(matcher.num_ids());

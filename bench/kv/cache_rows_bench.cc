@@ -1,12 +1,14 @@
-// Packed cache rows beside wide ones (docs/kv-cache.md): decode steps, a chunk of a prompt, and a state saved and restored, at depths of
-// the context. One checkpoint, a model for each way to keep rows; they take turns, run by run, so that whatever else the machine does
-// hits both. Depths are filled with random rows. Before anything is timed both models' logits are compared, bit for bit.
+// Packed cache rows beside wide ones (docs/kv-cache.md): decode steps, a chunk of a prompt, and a state saved
+// and restored, at depths of the context. One checkpoint, a model for each way to keep rows; they take turns,
+// run by run, so that whatever else the machine does hits both. Depths are filled with random rows. Before
+// anything is timed both models' logits are compared, bit for bit.
 //
 //   cache_rows_bench WEIGHTS LAYERS [DEPTHS] [CHUNK] [ROUNDS] [BACKEND] [THREADS]
 //     WEIGHTS   mini, flash,nvfp4-experts and the like: what stands behind synthetic: in dsv4's --weights
 //     DEPTHS    0,8192,32768 without;  CHUNK 128: tokens of the prompt's chunk;  ROUNDS 15
 //     BACKEND   cpu (without) or cuda;  THREADS of the CPU's backend, 1
-// Medians, and of every pair of runs the quotient of wide by packed: more than 1 is for packed rows. Half of those lie in the range.
+// Medians, and of every pair of runs the quotient of wide by packed: more than 1 is for packed rows. Half of
+// those lie in the range.
 #include <fmt/format.h>
 
 #include <algorithm>

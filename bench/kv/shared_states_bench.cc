@@ -1,4 +1,5 @@
-// States that servers share (docs/fleet.md): seconds to write one, to find it and to read it back, by two PrefixDisks of one directory.
+// States that servers share (docs/fleet.md): seconds to write one, to find it and to read it back, by two
+// PrefixDisks of one directory.
 //
 //   shared_states_bench DIR [TOKENS] [SHAPE] [ROUNDS]
 //     DIR     on the storage to measure; a directory of its own is made there and removed

@@ -1,4 +1,4 @@
-// What the op benchmarks share: the machine with its bounds, timing, printing, random operands.
+// Common parts of the op benchmarks: the machine with its bounds, timing, printing, random operands.
 #pragma once
 
 #include <sys/mman.h>
@@ -26,13 +26,13 @@ struct Machine {
 [[noreturn]] void Fail(const std::string& message);
 void Require(const Status& status);
 
-// What calls took, and what the machine read meanwhile.
+// Time of calls, and the machine's reading rate meanwhile.
 struct Timing {
   double seconds;         // The median call.
   double read_bandwidth;  // Bytes a second, of the median pass.
 };
-// Calls and passes over the machine's memory in turns, so that a bandwidth that changes from second to second changes for both: at least
-// half a second of calls and five of them, after one that is not counted.
+// Calls and passes over the machine's memory in turns, so that a bandwidth that changes from second to second
+// changes for both. It makes at least half a second of calls and five of them, after one that is not counted.
 Timing Time(const Machine& machine, const std::function<void()>& run);
 
 // One line: time, bytes and their rate, multiply-adds and theirs, each in percent of the machine's.
@@ -63,7 +63,8 @@ struct RandomWeight {
   int64_t num_bytes() const { return static_cast<int64_t>(data.size() + scale.size()); }
 };
 
-// format: nvfp4, nvfp4-subnormal (its scales below 2^-6), mxfp4, fp8 (blocks of 128 x 128) or bf16. `activation` of FP8 and MXFP4 weights is that of the release.
+// format: nvfp4, nvfp4-subnormal (its scales below 2^-6), mxfp4, fp8 (blocks of 128 x 128) or bf16.
+// `activation` of FP8 and MXFP4 weights is that of the release.
 RandomWeight MakeWeight(std::string_view format, int64_t rows, int64_t cols);
 
 // bf16 numbers, standard normal.

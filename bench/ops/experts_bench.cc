@@ -1,5 +1,5 @@
-// routed_experts with the shape of `mini`: every call uses the experts of another layer, so that their weights come from
-// memory.
+// routed_experts with the shape of `mini`: every call uses the experts of another layer, so that their
+// weights come from memory.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -4,7 +4,8 @@
 //
 //   ops_bench [THREADS [TEXT]]      TEXT: only the lines whose name contains it, such as "linear nvfp4" or "x 512".
 //
-// DSV4_CPU_ISA picks the tier, as everywhere; "all" runs every tier of the machine, so that one run compares them.
+// DSV4_CPU_ISA picks the tier, as everywhere; "all" runs every tier of the machine, so that one run compares
+// them.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -62,7 +62,8 @@ class Owned {
     if (sigma == 0.0) return;
     std::mt19937 random(seed);
     std::normal_distribution<float> normal(0.0F, static_cast<float>(sigma));
-    // A table of normals, read from a random place for every row: drawing all of them would take longer than the bench.
+    // A table of normals, read from a random place for every row: drawing all of them would take longer than
+    // the bench.
     std::vector<float> table(4099);
     for (float& value : table) value = normal(random);
     size_t at = random() % table.size();

@@ -25,7 +25,8 @@ namespace {
 // Beside weights and states: a CUDA context, a step's activations, scratch. An assumption.
 constexpr double kOther = 4e9;
 constexpr int64_t kContext = 131072;
-// NCCL's all-reduce of 8 KB on four H200 (measured, in a graph), and what a one-shot exchange over peer memory should take.
+// NCCL's all-reduce of 8 KB on four H200 (measured, in a graph), and what a one-shot exchange over peer
+// memory should take.
 constexpr double kNcclSeconds = 20.4e-6;
 constexpr double kOneShotSeconds = 4e-6;
 
@@ -34,7 +35,8 @@ struct Gpu {
   double memory;
   double bytes_per_second;
 };
-// H200: copies measured at 4.3 of its nominal 4.8 TB/s; H100 and B200 at 90 % of their nominal 3.35 and 8 TB/s, like it.
+// H200: copies measured at 4.3 of its nominal 4.8 TB/s; H100 and B200 at 90 % of their nominal 3.35 and 8
+// TB/s, like it.
 constexpr Gpu kGpus[] = {{"H100", 80e9, 3.0e12}, {"H200", 141e9, 4.3e12}, {"B200", 192e9, 7.2e12}};
 
 template <typename T>

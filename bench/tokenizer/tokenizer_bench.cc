@@ -2,11 +2,11 @@
 //
 //   tokenizer_bench [--tokenizer tokenizer.json] [TEXT...]
 //
-// Without arguments: the release's vocabulary on the prose and code of this repository. Before it times anything it
-// compares the ids with those of the slow path: PCRE2 for the splits and BPE by definition. It refuses to time a wrong
-// encoder. `first` is a new tokenizer's first call, `again` the median of further calls on the same text.
-// Times are CPU times, not wall-clock times: encoding is one thread that waits for nothing, and the machine
-// may be busy.
+// Without arguments: the release's vocabulary on the prose and code of this repository. Before it times
+// anything it compares the ids with those of the slow path: PCRE2 for the splits and BPE by definition. It
+// refuses to time a wrong encoder. `first` is a new tokenizer's first call, `again` the median of further
+// calls on the same text. Times are CPU times, not wall-clock times: encoding is one thread that waits for
+// nothing, and the machine may be busy.
 #include <fmt/format.h>
 
 #include <algorithm>

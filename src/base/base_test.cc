@@ -146,7 +146,8 @@ TEST(ReadFile, ReadsAllBytesAndNamesWhatItCannotRead) {
   EXPECT_THAT(ReadFile("/dev/null/file").error().message(), HasSubstr("cannot open: Not a directory"));
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);  // It has no writer: opening it must not wait.
   EXPECT_THAT(ReadFile(path).error().message(), HasSubstr("not a regular file"));
-  // A regular file to fstat, but reading it waits for the kernel's next message; without the right to, it is not opened.
+  // A regular file to fstat, but reading it waits for the kernel's next message; without the right to, it is
+  // not opened.
   EXPECT_FALSE(ReadFile("/proc/kmsg").has_value());
 }
 

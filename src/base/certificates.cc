@@ -1,4 +1,4 @@
-// Places of certificates.
+// Paths of certificates.
 #include "base/certificates.h"
 
 #include <unistd.h>

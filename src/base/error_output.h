@@ -1,4 +1,5 @@
-// Standard error, for messages to people. It may be full, closed, or a pipe that is not read: no program fails or hangs for that.
+// Standard error, for messages to people. It may be full, closed, or a pipe that is not read: no program
+// fails or hangs for that.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,7 +18,8 @@ void PrintError(fmt::format_string<Args...> format, Args&&... args) {
   WriteError(fmt::format(format, std::forward<Args>(args)...));
 }
 
-// While it lives a thread writes what goes to standard error, and callers never wait (base/line_writer.h). For servers.
+// While it lives a thread writes what goes to standard error, and callers never wait (base/line_writer.h).
+// For servers.
 class BackgroundErrors {
  public:
   BackgroundErrors();

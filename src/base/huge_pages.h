@@ -9,7 +9,8 @@
 
 namespace dsv4 {
 
-// Owns zeros that take memory as they are touched. They begin on a huge page: one that holds bytes of other memory too would be a small one.
+// Owns zeros that take memory as they are touched. They begin on a huge page: one that holds bytes of other
+// memory too would be a small one.
 class HugePages {
  public:
   static constexpr size_t kBytes = size_t{2} << 20;  // Size of a huge page on x86-64.

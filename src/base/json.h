@@ -7,12 +7,14 @@
 
 #include "base/status.h"
 
-// A value that was to become an object when memory ran out says that it is one and has none. Its destructor must not mind: it runs next.
+// A value that was to become an object when memory ran out says that it is one and has none. Its destructor
+// must not mind: it runs next.
 template <>
 inline void nlohmann::ordered_json::assert_invariant(bool) const noexcept {}
 
-// nlohmann's destructor takes memory, to go without recursion through a document of any depth. Where there is none, that ends the
-// process: a destructor may not throw. Ours are at most ParseJson's `max_depth` deep, so they are destroyed level by level.
+// nlohmann's destructor takes memory, to go without recursion through a document of any depth. Where there is
+// none, that ends the process: a destructor may not throw. Ours are at most ParseJson's `max_depth` deep, so
+// they are destroyed level by level.
 template <>
 inline void nlohmann::ordered_json::json_value::destroy(nlohmann::detail::value_t type) {
   switch (type) {

@@ -1,7 +1,8 @@
 // LineWriter: lines for a file, pipe or terminal that may be full, closed, gone, or read by no one.
 //
-// A thread of its own writes. A caller never waits, and no failure reaches it: neither an exception nor SIGPIPE. Lines for which there is no
-// room, in the queue or at the far end, are lost and counted. When writing works again a line says how many.
+// A thread of its own writes. A caller never waits, and no failure reaches it: neither an exception nor
+// SIGPIPE. Lines for which there is no room, in the queue or at the far end, are lost and counted. When
+// writing works again a line says how many.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +30,8 @@ class LineWriter {
   std::shared_ptr<Shared> shared_;
 };
 
-// Writes all of `text` at once, with neither exception nor SIGPIPE; false where the far end did not take all of it. `patience_ms`: for which it
-// waits for a pipe or terminal to have room; negative: for ever.
+// Writes all of `text` at once, with neither exception nor SIGPIPE; false where the far end did not take all
+// of it. `patience_ms`: for which it waits for a pipe or terminal to have room; negative: for ever.
 bool WriteQuietly(int descriptor, std::string_view text, int patience_ms);
 
 }  // namespace dsv4

@@ -1,4 +1,5 @@
-// Lines for places that do not take them: the caller never waits, and is never told by an exception or a signal.
+// Lines for outputs that do not take them: the caller never waits, and is never told by an exception or a
+// signal.
 #include "base/line_writer.h"
 
 #include <fcntl.h>

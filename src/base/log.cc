@@ -22,7 +22,7 @@ thread_local const LogSink::Callback* log_sink = nullptr;
 std::atomic<LogLevel> g_level = LogLevel::kWarning;
 std::atomic<bool> g_times = false;
 
-// "2026-11-25T21:48:09.123+01:00 ", by the clock of this place.
+// "2026-11-25T21:48:09.123+01:00 ", in local time.
 std::string Time() {
   const auto now = std::chrono::system_clock::now();
   const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
@@ -39,7 +39,9 @@ std::string Time() {
 bool HasColors() {
   static const bool has = [] {
     const char* const terminal = std::getenv("TERM");
-    return ::isatty(STDERR_FILENO) != 0 && terminal != nullptr && std::string_view(terminal) != "dumb";
+    const char* const no_color = std::getenv("NO_COLOR");
+    return ::isatty(STDERR_FILENO) != 0 && terminal != nullptr && std::string_view(terminal) != "dumb" &&
+           (no_color == nullptr || *no_color == '\0');
   }();
   return has;
 }

@@ -1,4 +1,5 @@
-// LogSink: messages that a thread logs go to a callback instead of stderr while it lives. For libraries that may print nothing.
+// LogSink: messages that a thread logs go to a callback instead of stderr while it lives. For libraries that
+// may print nothing.
 #pragma once
 
 #include <functional>

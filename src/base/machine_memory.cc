@@ -70,7 +70,8 @@ Result<MachineMemory> ReadMachineMemory(const std::string& root) {
   }
   MachineMemory memory{.total = *total * 1024, .available = *available * 1024};
   const std::string groups = root + "/sys/fs/cgroup";
-  // The group of this process, as its namespace shows it, and those around it. In a container it may stand at the top, whatever it is called.
+  // The group of this process, as its namespace shows it, and those around it. In a container it may stand at
+  // the top, whatever it is called.
   std::ifstream own(root + "/proc/self/cgroup");
   bool first_version = false;
   for (std::string line; std::getline(own, line);) {

@@ -103,7 +103,8 @@ TEST_F(SysfsTree, InterleavesOverNodesWithCpusAndMemoryOfThisProcess) {
   EXPECT_EQ(PlanNuma({}, {}).reason, "one node");
 }
 
-// The rest asks this machine's kernel, in threads of their own, which take policy and affinity with them when they end.
+// The rest asks this machine's kernel, in threads of their own, which take policy and affinity with them when
+// they end.
 TEST(Numa, TheKernelTakesThePolicyAndThreadsInheritIt) {
   const NumaLimits limits = ProcessNumaLimits();
   ASSERT_FALSE(limits.cpus.empty());

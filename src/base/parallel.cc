@@ -19,8 +19,9 @@ namespace dsv4 {
 
 namespace {
 
-// The loops of a decode step follow each other within microseconds, and waking a thread costs more than many of them. Two steps are up to a
-// millisecond apart, and sixteen threads that slept in between cost a fifth of a step.
+// The loops of a decode step follow each other within microseconds, and waking a thread costs more than many
+// of them. Two steps are up to a millisecond apart, and sixteen threads that slept in between cost a fifth of
+// a step.
 constexpr std::chrono::microseconds kDefaultSpin(2000);
 
 // Tells the core that this is a spinning loop.
@@ -77,7 +78,8 @@ class Share {
   uint64_t bits_;
 };
 
-// A thread's own cache line: what others write is not in its way. Units of a loop are ranges of `shortest` iterations.
+// A thread's own cache line: what others write is not in its way. Units of a loop are ranges of `shortest`
+// iterations.
 struct alignas(64) Slot {
   std::atomic<uint64_t> share{0};
   std::atomic<uint32_t> done{0};  // Units of the share, by any thread.
@@ -96,7 +98,8 @@ struct ThreadPool::State {
   std::mutex mutex;
   std::condition_variable work_ready;
   std::condition_variable work_done;
-  // Body of the open loop, published by its shares: read only by a thread that has taken units of it, for which the loop waits.
+  // Body of the open loop, published by its shares: read only by a thread that has taken units of it, for
+  // which the loop waits.
   const std::function<void(int64_t, int64_t)>* body = nullptr;
   int64_t count = 0;
   int64_t shortest = 1;    // Iterations of a unit; the last unit may be shorter.

@@ -17,8 +17,8 @@ size_t SequenceLength(uint8_t lead) {
   return lead <= 0xF4 ? 4 : 0;
 }
 
-// Whether `byte` may stand at `index` (1 to 3) of a sequence that starts with `lead`. Only the second byte depends on
-// the lead: it excludes overlong forms, surrogates and values past U+10FFFF.
+// Whether `byte` may stand at `index` (1 to 3) of a sequence that starts with `lead`. Only the second byte
+// depends on the lead: it excludes overlong forms, surrogates and values past U+10FFFF.
 bool MayContinue(uint8_t lead, size_t index, uint8_t byte) {
   uint8_t low = 0x80;
   uint8_t high = 0xBF;

@@ -1,4 +1,5 @@
-// UTF-8: validation of input, decoding of validated text, and repair of streamed output. Everything that makes bytes into text uses this.
+// UTF-8: validation of input, decoding of validated text, and repair of streamed output. Everything that
+// makes bytes into text uses this.
 //
 // Well-formed means Unicode table 3-7: shortest form, no surrogates, at most U+10FFFF.
 #pragma once
@@ -11,7 +12,8 @@
 
 namespace dsv4 {
 
-// Offset in bytes of the first ill-formed sequence (a truncated one included); npos when `text` is well-formed.
+// Offset in bytes of the first ill-formed sequence (a truncated one included); npos when `text` is
+// well-formed.
 size_t FindInvalidUtf8(std::string_view text);
 
 struct CodePoint {
@@ -39,9 +41,9 @@ inline size_t NumCodePoints(std::string_view text) {
 // `code_point` must be a Unicode scalar value.
 void AppendUtf8(uint32_t code_point, std::string* out);
 
-// Turns a stream of arbitrary bytes into well-formed UTF-8. A character is written once its last byte is there. Every
-// maximal ill-formed subsequence becomes one U+FFFD, as Python's errors="replace" and Rust's from_utf8_lossy do, and
-// the result does not depend on where the stream is cut. Not thread-safe.
+// Turns a stream of arbitrary bytes into well-formed UTF-8. A character is written once its last byte is
+// there. Every maximal ill-formed subsequence becomes one U+FFFD, as Python's errors="replace" and Rust's
+// from_utf8_lossy do. The result does not depend on where the stream is cut. Not thread-safe.
 class Utf8Repairer {
  public:
   void Append(std::string_view bytes, std::string* out);

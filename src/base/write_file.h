@@ -1,4 +1,5 @@
-// Whole files that readers see at once or never, and all bytes to an open file. The same words for a full disk everywhere.
+// Whole files that readers see at once or never, and all bytes to an open file. The same words for a full
+// disk everywhere.
 #pragma once
 
 #include <sys/types.h>
@@ -19,11 +20,13 @@ struct WriteFileOptions {
   mode_t mode = 0600;
 };
 
-// Writes `text` under a name of its own (PATH.RANDOM.part), and gives it the name `path` when it is whole. After an error nothing is left of
-// it. A kill can leave the part. A symbolic link at `path` is replaced. Unavailable with the system's reason.
+// Writes `text` under a name of its own (PATH.RANDOM.part), and gives it the name `path` when it is whole.
+// After an error nothing is left of it. A kill can leave the part. A symbolic link at `path` is replaced.
+// Unavailable with the system's reason.
 Status WriteFile(const std::string& path, std::string_view text, WriteFileOptions options = {});
 
-// Writes all bytes where the file stands. Unavailable, with `name`, how many bytes are written and the system's reason.
+// Writes all bytes where the file stands. Unavailable, with `name`, how many bytes are written and the
+// system's reason.
 Status WriteAll(int descriptor, std::span<const std::byte> bytes, const std::string& name);
 Status WriteAll(int descriptor, std::string_view text, const std::string& name);
 

@@ -24,7 +24,8 @@
 namespace dsv4::capi {
 namespace {
 
-// The backend that "auto" is: a usable GPU where the model has room on it, else the CPU. A warning says why not.
+// The backend that "auto" is: a usable GPU where the model has room on it, else the CPU. A warning says why
+// not.
 struct Choice {
   std::string_view name = "cpu";
   int device = 0;

@@ -26,8 +26,8 @@ struct dsv4_buffer {
 };
 
 struct dsv4_model {
-  // States and steps of one model belong to one thread at a time. Threads take turns in the order in which they came: a plain mutex may
-  // let one of them have it over and over.
+  // States and steps of one model belong to one thread at a time. Threads take turns in the order in which
+  // they came: a plain mutex may let one of them have it over and over.
   class Turn {
    public:
     explicit Turn(const dsv4_model& model) : model_(model) {

@@ -133,13 +133,15 @@ constexpr std::string_view kSwitches[] = {"thinking",
                                           "chat_template_kwargs.thinking",
                                           "chat_template_kwargs.enable_thinking",
                                           "chat_template_kwargs.thinking_mode",
-                                          "enable_thinking"};
+                                          "enable_thinking",
+                                          "thinking_mode"};
 constexpr std::string_view kEfforts[] = {"reasoning_effort",
                                          "reasoning.effort",
                                          "output_config.effort",
                                          "chat_template_kwargs.reasoning_effort",
                                          "think",
-                                         "thinking"};
+                                         "thinking",
+                                         "reasoning"};
 constexpr std::string_view kBudgets[] = {"thinking.budget_tokens",
                                          "thinking_budget",
                                          "thinking_token_budget",
@@ -152,9 +154,10 @@ constexpr std::string_view kBudgets[] = {"thinking.budget_tokens",
                                          "chat_template_kwargs.thinking_budget",
                                          "chat_template_kwargs.thinking_token_budget",
                                          "chat_template_kwargs.reasoning_budget"};
-constexpr std::string_view kDropped[] = {"drop_thinking", "chat_template_kwargs.drop_thinking",
+constexpr std::string_view kDropped[] = {"drop_thinking", "clear_thinking", "thinking.clear_thinking",
+                                         "chat_template_kwargs.drop_thinking",
                                          "chat_template_kwargs.clear_thinking"};
-constexpr std::string_view kKept[] = {"chat_template_kwargs.preserve_thinking"};
+constexpr std::string_view kKept[] = {"preserve_thinking", "chat_template_kwargs.preserve_thinking"};
 
 bool IsOneOf(std::string_view name, std::initializer_list<std::string_view> names) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -178,7 +181,11 @@ Result<std::optional<bool>> ReadSwitch(const ChatProfile& profile, const JsonVal
                                        std::string_view path) {
   using Found = std::optional<bool>;
   if (value.is_bool()) return Found(value.boolean());
-  if (path == "reasoning") return Found();  // An object of settings, each of which is looked at.
+  // Objects of settings, each of which is looked at.
+  if (path == "reasoning" && value.is_object()) return Found();
+  if (path == "thinking" && value.is_object() && value.Find("type") == nullptr &&
+      value.Find("enabled") == nullptr)
+    return Found();
   if (value.is_string()) {
     if (const Found found = SwitchOf(value.text())) return found;
     if (FindEffort(profile, value)) return Found(true);
@@ -221,7 +228,7 @@ Status ReadEffort(const ChatProfile& profile, const JsonValue& request, Thinking
       if (!effort->empty()) settings.effort = effort;
       return {};
     }
-    if (IsOneOf(path, {"think", "thinking"})) continue;  // A switch, which has been read.
+    if (IsOneOf(path, {"think", "thinking", "reasoning"})) continue;  // A switch, which has been read.
     const std::optional<bool> on = value->is_string() ? SwitchOf(value->text()) : std::nullopt;
     if (on == false) settings.mode = ThinkingMode::kChat;
     if (on || *value == JsonValue::String("default")) return {};

@@ -20,21 +20,25 @@ struct ApiConversation {
   std::vector<JsonValue> tools = {};  // empty when the request has none or tool_choice is "none"
   // The request's response_format object: null, or type "text", "json_object" or "json_schema".
   JsonValue response_format = {};
-  // The last message is an unfinished answer (continue_final_message); a message's own "prefix" says the same.
+  // The last message is an unfinished answer (continue_final_message); a message's own "prefix" says the
+  // same.
   bool continue_final_message = false;
 };
 
-// Makes of a request what the encoder renders without its hazards; render it with null_is_empty and api_rules.
-//   - where system messages are turns (V4.1) all keep their places, a developer message is one of them, and a reminder stays too; else:
+// Makes of a request what the encoder renders without its hazards; render it with null_is_empty and
+// api_rules.
+//   - where system messages are turns (V4.1) all keep their positions, a developer message is one of them,
+//     and a reminder stays too; else:
 //   - a developer message at the front is a system message; leading system messages become one, joined by a blank line
-//   - a later system or developer message, and a latest_reminder, that stands in a user turn, right before or right behind
-//     one, becomes a latest_reminder in front of that whole turn; elsewhere it is a user turn of its own (ReminderText)
+//   - a later system or developer message, and a latest_reminder, is a user turn of its own (ReminderText).
+//     If it stands in a user turn, right before or right behind one, it becomes a latest_reminder in front of
+//     that turn
 //   - images, sounds and files become texts that name them (UnseenPart)
 //   - tools and the response schema go on the first message
 // A finished answer at the end is followed by another (RenderOptions::api_rules).
-// Errors (InvalidArgument) name the message: an unknown role, no messages, tools or a response format on a message, other
-// parts outside tool results, an unfinished answer that is not the last message, in V4 system messages alone, an unknown
-// response format.
+// Errors (InvalidArgument) name the message: an unknown role, no messages, tools or a response format on a
+// message, or other parts outside tool results. Further an unfinished answer that is not the last message, in
+// V4 system messages alone, and an unknown response format.
 Result<std::vector<Message>> NormalizeApiMessages(const ChatProfile& profile, ApiConversation conversation);
 
 // The JSON schema that a request's response_format asks for; null for free text. InvalidArgument as above.
@@ -57,10 +61,12 @@ struct ThinkingSettings {
   bool drop_thinking = true;                         // for RenderOptions::drop_thinking
 };
 
-// Reads a request's words on reasoning, in any of the spellings that servers and their clients have. They are a switch, an effort, a
-// budget, and whether the reasoning of earlier turns stays. Of each the first spelling that is present wins, in the order of the tables in
-// api_policy.cc; behind them come the model's alias and `defaults`. An effort may be a number where the revision has such. An effort "none" and a budget of 0 turn reasoning off (0 in
-// thinking.budget_tokens is no bound, and so is -1 anywhere). `request` is the body; a null member is absent. Errors (InvalidArgument) name the field.
+// Reads a request's words on reasoning, in any of the spellings that servers and their clients have. They are
+// a switch, an effort, a budget, and whether the reasoning of earlier turns stays. Of each the first spelling
+// that is present wins, in the order of the tables in api_policy.cc; behind them come the model's alias and
+// `defaults`. An effort may be a number where the revision has such. An effort "none" and a budget of 0 turn
+// reasoning off (0 in thinking.budget_tokens is no bound, and so is -1 anywhere). `request` is the body; a
+// null member is absent. Errors (InvalidArgument) name the field.
 Result<ThinkingSettings> ResolveThinking(const ChatProfile& profile, const JsonValue& request,
                                          const ThinkingSettings& defaults = {});
 

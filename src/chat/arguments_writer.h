@@ -1,5 +1,5 @@
-// Writes the arguments of one call as JSON text while its parameters arrive. Whatever the model wrote, the fragments of
-// an ended call join to one JSON object. Source: chat-encoding.md 3.3 and 3.4.
+// Writes the arguments of one call as JSON text while its parameters arrive. Whatever the model wrote, the
+// fragments of an ended call join to one JSON object. Source: chat-encoding.md 3.3 and 3.4.
 #pragma once
 
 #include <optional>
@@ -21,16 +21,16 @@ class ArgumentsWriter {
   // `schema` may be null (the tool is not in the request) and must outlive the writer.
   explicit ArgumentsWriter(const ToolSchema* schema) : schema_(schema) {}
 
-  // Each call appends a fragment, which may be empty, to `out`. Order: parameters, each begun, fed and ended; then End.
-  // Of a repeated name the first counts. String values are written as they come, others when they are complete; one
-  // that is not JSON becomes a string.
+  // Each call appends a fragment, which may be empty, to `out`. Order: parameters, each begun, fed and ended;
+  // then End. Of a repeated name the first counts. String values are written as they come, others when they
+  // are complete; one that is not JSON becomes a string.
   void BeginParameter(std::string name, bool is_string, std::string& out);
   void Value(std::string_view piece, std::string& out);
   void EndParameter(std::string& out);
   void End(std::string& out);
 
-  // Instead of parameters: the whole body of a call. A JSON object is taken as it stands; anything else becomes the
-  // string parameter "arguments", as the encoder writes arguments that it cannot read.
+  // Instead of parameters: the whole body of a call. A JSON object is taken as it stands; anything else
+  // becomes the string parameter "arguments", as the encoder writes arguments that it cannot read.
   void WriteBody(std::string_view body, std::string& out);
 
  private:
@@ -46,7 +46,8 @@ class ArgumentsWriter {
   std::set<std::string, std::less<>> names_;
   Mode mode_ = Mode::kSkip;
   bool has_members_ = false;
-  // A first parameter whose name hints that it wraps the real arguments is kept back until it is known to be the only one.
+  // A first parameter whose name hints that it wraps the real arguments is kept back until it is known to be
+  // the only one.
   bool has_wrapper_ = false;
   std::string name_;
   bool is_string_ = false;

@@ -192,7 +192,8 @@ class CompletionParser::Impl {
       }
       return Guess::kText;
     }
-    // No further than that is looked, however much is there already: what a header is must not depend on how the text is cut.
+    // No further than that is looked, however much is there already: what a header is must not depend on how
+    // the text is cut.
     behind = behind.substr(0, kMostHeader);
     TagHeaderScanner header(markers_.tag_starts);
     switch (header.Scan(behind)) {
@@ -247,13 +248,14 @@ class CompletionParser::Impl {
   bool StepBlock() {
     const MarkerSet& set = state_ == State::kBlock ? markers_.block : markers_.after_block;
     const MarkerSet::Scan found = set.Find(rest(), at_end_);
-    Consume(found.plain);  // white space, or text that has no place here
+    Consume(found.plain);  // white space, or text that does not belong here
     if (found.length == 0) return false;
     EnterMarker(found);
     return true;
   }
 
-  // The header's attributes once it is complete; nothing while it is not. A malformed one leaves `header` empty.
+  // The header's attributes once it is complete; nothing while it is not. A malformed one leaves `header`
+  // empty.
   bool ScanHeader(std::optional<std::string>& header) {
     const TagHeaderScanner::State scanned = header_.Scan(rest());
     if (scanned == TagHeaderScanner::State::kMore) return false;

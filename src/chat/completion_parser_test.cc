@@ -501,7 +501,8 @@ std::string Spaced(std::string text) {
   return text;
 }
 
-// V4.1 is the same machine with other tags. A tag that a dropped marker cut in two may come out in either spelling.
+// V4.1 is the same machine with other tags. A tag that a dropped marker cut in two may come out in either
+// spelling.
 void ExpectSameInV41(const std::string& text, const ParserOptions& options) {
   const CollectedCompletion v4 = ParseLenient(V4(), text, options);
   const CollectedCompletion v41 = ParseLenient(*FindChatProfile("v4.1").value(), Spaced(text), options);

@@ -29,8 +29,8 @@ struct Delta {
   std::string text = {};
   // kDone only:
   FinishReason finish_reason = FinishReason::kStop;
-  // A call was begun and not ended, or a block has none: finish_reason is then kLength, so that a client neither runs a part of a call
-  // nor takes the answer for one that ended well.
+  // A call was begun and not ended, or a block has none. The finish_reason is then kLength: a client neither
+  // runs a part of a call nor takes the answer for one that ended well.
   bool has_cut_call = false;
 
   friend bool operator==(const Delta&, const Delta&) = default;

@@ -1,9 +1,9 @@
-// A JSON value that survives a trip through Python's json module unchanged in meaning and spelling: prompts and tool
-// calls are byte-exact wire format, and the reference encoder is Python.
+// A JSON value that survives a trip through Python's json module unchanged in meaning and spelling. Prompts
+// and tool calls are a byte-exact wire format, and the reference encoder is Python.
 //
-// Differences from nlohmann's types, which are why this exists: integers of any size keep their digits, 1 and 1.0 stay
-// different, out-of-range doubles become infinities instead of errors, and a repeated key keeps its first position
-// and its last value. Source: chat-encoding.md section 2.8.
+// Differences from nlohmann's types are why this exists. Integers of any size keep their digits, and 1 and
+// 1.0 stay different. Out-of-range doubles become infinities instead of errors, and a repeated key keeps its
+// first position and its last value. Source: chat-encoding.md section 2.8.
 #pragma once
 
 #include <cstdint>
@@ -63,8 +63,8 @@ class JsonValue {
 
  private:
   // One after another as Kind names them.
-  // Not trivially copyable: libstdc++ 12 takes a variant of such types for one that always has a value. A copy that runs out of memory would then
-  // destroy what was never made.
+  // Not trivially copyable: libstdc++ 12 takes a variant of such types for one that always has a value. A
+  // copy that runs out of memory would then destroy what was never made.
   struct Null {
     Null() = default;
     Null(const Null& /*other*/) noexcept {}
@@ -96,22 +96,24 @@ struct JsonLimits {
   static constexpr size_t kMaxTokens = size_t{1} << 24;
 
   size_t max_values = size_t{1} << 19;  // Members and items, each once.
-  // Members of the whole document whose lists of integers, also those in a list, become kTokens. They do not count as values;
-  // kMaxTokens integers of them are at most read.
+  // Members of the whole document whose lists of integers, also those in a list, become kTokens. They do not
+  // count as values; kMaxTokens integers of them are at most read.
   std::span<const std::string_view> token_lists = {};
 };
 
-// Reads one JSON text. `what` names it in the error. Errors (InvalidArgument): syntax, invalid UTF-8, a lone surrogate
-// escape, nesting past kMaxJsonDepth, more than the limits, text after the value.
+// Reads one JSON text. `what` names it in the error. Errors (InvalidArgument): syntax, invalid UTF-8, a lone
+// surrogate escape, nesting past kMaxJsonDepth, more than the limits, text after the value.
 Result<JsonValue> ReadJson(std::string_view text, std::string_view what,
                            JsonDialect dialect = JsonDialect::kRfc8259, const JsonLimits& limits = {});
 
-// Equals Python's json.dumps(value, ensure_ascii=False): ", " and ": ", shortest round-trip doubles, no other spaces.
+// Equals Python's json.dumps(value, ensure_ascii=False): ", " and ": ", shortest round-trip doubles, no other
+// spaces.
 std::string WriteJson(const JsonValue& value);
 
 // `text` between double quotes, escaped as above.
 std::string QuoteJson(std::string_view text);
-// Appends the escaped text without the quotes. Escaping works byte by byte, so pieces may be escaped separately.
+// Appends the escaped text without the quotes. Escaping works byte by byte, so pieces may be escaped
+// separately.
 void AppendJsonEscaped(std::string_view text, std::string& out);
 
 }  // namespace dsv4::chat

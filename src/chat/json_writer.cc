@@ -10,7 +10,8 @@
 namespace dsv4::chat {
 namespace {
 
-// Python's repr of a float: the shortest digits that read back equal; exponent form below 1e-4 and from 1e16 up.
+// Python's repr of a float: the shortest digits that read back equal; exponent form below 1e-4 and from 1e16
+// up.
 void AppendDouble(double value, std::string& out) {
   if (std::isnan(value)) {
     out += "NaN";

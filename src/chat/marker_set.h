@@ -1,5 +1,5 @@
-// Finds the first of several marker strings in a text that arrives in pieces, and says how much of what has arrived may
-// still become one.
+// Finds the first of several marker strings in a text that arrives in pieces. It also says how much of the
+// text so far may still become a marker.
 #pragma once
 
 #include <array>
@@ -19,9 +19,9 @@ class MarkerSet {
     size_t length = 0;  // of the marker that stands at `plain`; 0: none is complete
     int id = -1;
   };
-  // The leftmost marker, the longest at that place. When a marker may still begin or grow at `plain`, length is 0 and the
-  // bytes from there must be kept for the next call; with `at_end` nothing follows and nothing is kept. The answer does
-  // not depend on how the text was cut.
+  // The leftmost marker, the longest at that position. When a marker may still begin or grow at `plain`,
+  // length is 0 and the bytes from there must be kept for the next call. With `at_end` nothing follows and
+  // nothing is kept. The answer does not depend on how the text was cut.
   Scan Find(std::string_view text, bool at_end) const;
 
  private:

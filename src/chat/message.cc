@@ -142,7 +142,8 @@ void AppendPart(const std::string& text, std::string& joined) {
   joined += text;
 }
 
-// The text of a list of reasoning parts, whatever their form: OpenRouter's reasoning_details, LiteLLM's thinking_blocks.
+// The text of a list of reasoning parts, whatever their form: OpenRouter's reasoning_details, LiteLLM's
+// thinking_blocks.
 std::string ReasoningOf(const JsonValue* parts) {
   std::string joined;
   if (parts == nullptr) return joined;
@@ -151,7 +152,8 @@ std::string ReasoningOf(const JsonValue* parts) {
   return joined;
 }
 
-// A call that stands among the parts of a content: Anthropic's tool_use, the AI SDK's tool-call, LangChain's tool_call.
+// A call that stands among the parts of a content: Anthropic's tool_use, the AI SDK's tool-call, LangChain's
+// tool_call.
 Result<ToolCall> ParseCallPart(const JsonValue& part, const std::string& where) {
   ToolCall call = {.id = FirstText(part, {"id", "call_id", "toolCallId"}),
                    .name = FirstText(part, {"name", "toolName"})};

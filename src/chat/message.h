@@ -64,8 +64,8 @@ struct Message {
   std::vector<JsonValue> tools = {};          // of the message itself; objects with a member "function"
   std::vector<JsonValue> request_tools = {};  // AttachTools
   std::vector<ToolCall> tool_calls = {};
-  // Not from JSON. When not empty: the block exactly as the model wrote it (CompletionParser::sampled_calls), rendered
-  // instead of tool_calls, so that the prompt repeats the tokens already in the cache.
+  // Not from JSON. When not empty: the block exactly as the model wrote it (CompletionParser::sampled_calls).
+  // It is rendered instead of tool_calls, so that the prompt repeats the tokens already in the cache.
   std::string sampled_calls = {};
   std::string tool_call_id = {};         // of a tool message
   JsonValue response_format = {};        // a JSON schema; falsy: none
@@ -78,27 +78,30 @@ struct Message {
 
 enum class MessageForm : unsigned char {
   kEncoder,  // As the reference encoder takes them.
-  // As clients send histories that other servers wrote too. Those have calls without arguments (CallArguments), `function_call` and the
-  // role `function`, `refusal` as the content, and reasoning under its other names. An assistant's content has parts of all types: those that
-  // are neither text nor reasoning nor a call are left out.
+  // As clients send histories that other servers wrote too. Those have calls without arguments
+  // (CallArguments), `function_call` and the role `function`, `refusal` as the content, and reasoning under
+  // its other names. An assistant's content has parts of all types: those that are neither text nor reasoning
+  // nor a call are left out.
   kClients,
 };
 
-// Reads a list of messages as they stand in a request; `what` names it in errors ("messages"). `reasoning` is read where
-// `reasoning_content` is absent or empty, and `prefix` means the same as `wo_eos`. An unknown role is not an error here:
-// the encoder drops some of them. Errors (InvalidArgument) name the field: "messages[2].tool_calls[0].function.name: ...".
+// Reads a list of messages as they stand in a request; `what` names it in errors ("messages"). `reasoning` is
+// read where `reasoning_content` is absent or empty, and `prefix` means the same as `wo_eos`. An unknown role
+// is not an error here: the encoder drops some of them. Errors (InvalidArgument) name the field:
+// "messages[2].tool_calls[0].function.name: ...".
 Result<std::vector<Message>> ParseMessages(const JsonValue& json, std::string_view what,
                                            MessageForm form = MessageForm::kEncoder);
 
-// The arguments of a call in a history, as a JSON text. All that says "none" is the empty object: no value (null pointer), null, "", [],
-// and the texts of these. Other values than texts are their JSON text.
+// The arguments of a call in a history, as a JSON text. All that says "none" is the empty object: no value
+// (null pointer), null, "", [], and the texts of these. Other values than texts are their JSON text.
 std::string CallArguments(const JsonValue* value);
 
 // Reads a tool list; null is an empty one. Every entry is an object with an object member "function".
 Result<std::vector<JsonValue>> ParseTools(const JsonValue& json, std::string_view what);
 
-// Puts request-level tools on message 0 if that is a system or developer message, else on an empty system message inserted
-// before it. No tools: nothing changes. V4 renders them instead of the message's own, V4.1 a system message's own besides.
+// Puts request-level tools on message 0 if that is a system or developer message, else on an empty system
+// message inserted before it. No tools: nothing changes. V4 renders them instead of the message's own, V4.1 a
+// system message's own besides.
 void AttachTools(std::vector<Message>& messages, std::vector<JsonValue> tools);
 
 }  // namespace dsv4::chat

@@ -44,7 +44,8 @@ constexpr std::array<EffortLevel, 2> kEffortsV4 = {{{"high", ""}, {"max", kAbsol
 constexpr std::array<EffortLevel, 3> kEffortsV40731 = {
     {{"low", ""}, {"high", kAbsoluteMaximum}, {"max", kBeyondMaximum}}};
 
-// Our own mapping of what clients send (chat-encoding.md 5.1); anything else is refused, never mapped silently.
+// Our own mapping of what clients send (chat-encoding.md 5.1); anything else is refused, never mapped
+// silently.
 constexpr std::array<ApiEffort, 7> kApiEffortsV4 = {{{"minimal", ""},
                                                      {"low", ""},
                                                      {"medium", ""},
@@ -225,7 +226,8 @@ Result<const ChatProfile*> DetectChatProfile(const RevisionFacts& facts) {
     const std::string& source = *facts.encoder_source;
     // Its encoder alone writes this marker.
     if (source.find(kV41.system_marker) != std::string::npos) return &kV41;
-    // The three-level effort table came with the second text. Its dash may be spelt as an escape in the source.
+    // The three-level effort table came with the second text. Its dash may be spelt as an escape in the
+    // source.
     constexpr std::string_view kSecondText = "Reasoning Effort: Beyond maximum";
     if (source.find(kSecondText) != std::string::npos) return FindChatProfile("v4-0731");
   }

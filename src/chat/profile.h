@@ -1,5 +1,6 @@
-// Differences between the wire revisions of the chat format of V4 and V4.1, as one object. It has markers, DSML tag names, tasks, the
-// effort table and rules of rendering. The renderer and both parsers write and recognise nothing that is not named here.
+// Differences between the wire revisions of the chat format of V4 and V4.1, as one object. It has markers,
+// DSML tag names, tasks, the effort table and rules of rendering. The renderer and both parsers write and
+// recognise nothing that is not named here.
 // Source: chat-encoding.md sections 0, 1, 2.6 and 2.9.
 #pragma once
 
@@ -16,8 +17,8 @@ namespace dsv4::chat {
 
 enum class ThinkingMode : unsigned char { kChat, kThinking };
 
-// A reasoning effort the encoder knows, and the text it puts in front of the prompt (may be empty). Of a revision with numeric
-// efforts: the number.
+// A reasoning effort the encoder knows, and the text it puts in front of the prompt (may be empty). Of a
+// revision with numeric efforts: the number.
 struct EffortLevel {
   std::string_view name;
   std::string_view prefix;
@@ -29,7 +30,8 @@ struct ApiEffort {
   std::string_view level;
 };
 
-// A quick task and its token. `after_opener`: the token follows the assistant's opener instead of replacing it.
+// A quick task and its token. `after_opener`: the token follows the assistant's opener instead of replacing
+// it.
 struct TaskToken {
   std::string_view name;
   std::string_view token;
@@ -60,7 +62,8 @@ struct ChatProfile {
   // Rules of V4.1 (2.9).
   std::string_view encoder_effort = {};  // Level where the encoder is given none; empty: no text.
   bool numeric_efforts = false;          // Efforts are numbers from 1 to 100, some of which have names.
-  // A system message is a turn: it stands where it is, asks for an answer, and ends the reasoning before it. Tools of its own are an update.
+  // A system message is a turn: it stands where it is, asks for an answer, and ends the reasoning before it.
+  // Tools of its own are an update.
   bool system_turns = false;
   bool shows_signatures =
       false;                     // The prompt shows name, description and parameters of a tool, nothing else.
@@ -82,8 +85,8 @@ struct ChatProfile {
   const TaskToken* FindTask(std::string_view name) const;
   // The text in front of a prompt at this effort. InvalidArgument names the efforts there are.
   Result<std::string> EffortText(std::string_view effort) const;
-  // The level that a public API's effort means, empty for none: a name, or a number where efforts are numbers, also as a text.
-  // Nothing for others.
+  // The level that a public API's effort means, empty for none: a name, or a number where efforts are
+  // numbers, also as a text. Nothing for others.
   std::optional<std::string> FindApiEffort(std::string_view effort) const;
   // "low, high, max", for errors; of numeric efforts also " or a number from 1 to 100".
   std::string ApiEffortNames() const;

@@ -379,8 +379,8 @@ class Renderer {
     return {};
   }
 
-  // Whether the answer's opener stands behind a reminder that is at `index` or follows it, and not in front. Never in V4; in V4.1 where no
-  // user turn comes before it, and everywhere for an API.
+  // Whether the answer's opener stands behind a reminder that is at `index` or follows it, and not in front.
+  // Never in V4; in V4.1 where no user turn comes before it, and everywhere for an API.
   bool OpensBehindReminders(size_t index) const {
     if (!profile_.system_turns || options_.api_rules) return profile_.system_turns;
     while (index > 0 && conversation_.turns[index].role == Role::kLatestReminder) --index;

@@ -15,7 +15,8 @@ class StopFilter {
   // False: text passes, and stop strings in it mean nothing (min_tokens). True at first.
   void SetActive(bool active) { active_ = active; }
 
-  // Appends to `out` what can no longer be part of a stop string. True when one is found: `out` ends before it.
+  // Appends to `out` what can no longer be part of a stop string. True when one is found: `out` ends before
+  // it.
   bool Feed(std::string_view text, std::string& out);
   // The text is over: what was held back is ordinary.
   void Flush(std::string& out);

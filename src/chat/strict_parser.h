@@ -1,5 +1,5 @@
-// The reference parser: accepts only what the model was taught to write, and says what is wrong otherwise. For tests and
-// tools; a server uses CompletionParser. Source: chat-encoding.md 3.1 and 3.2.
+// The reference parser: accepts only what the model was taught to write, and says what is wrong otherwise.
+// For tests and tools; a server uses CompletionParser. Source: chat-encoding.md 3.1 and 3.2.
 #pragma once
 
 #include <string_view>
@@ -10,8 +10,9 @@
 
 namespace dsv4::chat {
 
-// `text` is a whole completion with its end-of-sentence string, which may be missing only after a closed tool block.
-// Values flagged string="false" go into the arguments unchanged and unchecked. Errors: InvalidArgument with the byte.
+// `text` is a whole completion with its end-of-sentence string, which may be missing only after a closed tool
+// block. Values flagged string="false" go into the arguments unchanged and unchecked. Errors: InvalidArgument
+// with the byte.
 Result<ParsedCompletion> ParseStrict(const ChatProfile& profile, std::string_view text, ThinkingMode mode);
 
 }  // namespace dsv4::chat

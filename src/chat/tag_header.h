@@ -1,4 +1,5 @@
-// The attributes of a DSML tag: everything between its name and its ">". Source: chat-encoding.md 3.1 and 3.3.
+// The attributes of a DSML tag: everything between its name and its ">". Source: chat-encoding.md 3.1 and
+// 3.3.
 #pragma once
 
 #include <optional>
@@ -15,8 +16,8 @@ class TagHeaderScanner {
   explicit TagHeaderScanner(std::vector<std::string> tag_starts) : tag_starts_(std::move(tag_starts)) {}
 
   enum class State : unsigned char { kMore, kComplete, kMalformed };
-  // `text` starts where the header does and grows from call to call. kComplete: length() bytes, ">" included, are the
-  // header. kMalformed: another tag begins after length() bytes.
+  // `text` starts where the header does and grows from call to call. For kComplete the first length() bytes
+  // are the header, ">" included. For kMalformed another tag begins after length() bytes.
   State Scan(std::string_view text);
   size_t length() const { return position_; }
   // Before the next header.

@@ -1,5 +1,5 @@
-// The conversation after the encoder's first steps: tool results merged into user turns and put in call order, old
-// reasoning dropped. Internal to the renderer. Source: chat-encoding.md 2.2 to 2.4.
+// The conversation after the encoder's first steps: tool results merged into user turns and put in call
+// order, old reasoning dropped. Internal to the renderer. Source: chat-encoding.md 2.2 to 2.4.
 #pragma once
 
 #include <span>

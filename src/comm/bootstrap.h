@@ -1,5 +1,6 @@
-// How ranks find each other: the usual environment gives each its number, and rank 0 takes the others in over TCP. Ranks of one machine
-// then share memory and need the network no more; ranks of several connect to each other.
+// How ranks find each other: the usual environment gives each its number, and rank 0 takes the others in over
+// TCP. Ranks of one machine then share memory and need the network no more; ranks of several connect to each
+// other.
 //
 // | Variable     | Meaning                                                                   |
 // | RANK         | this process, 0 to WORLD_SIZE - 1                                         |
@@ -30,8 +31,8 @@ struct RankEnvironment {
   int port = 0;
 };
 
-// nullopt without RANK and WORLD_SIZE, or for a world of one. InvalidArgument names the variable, what it holds and what is
-// wanted.
+// nullopt without RANK and WORLD_SIZE, or for a world of one. InvalidArgument names the variable, what it
+// holds and what is wanted.
 Result<std::optional<RankEnvironment>> ReadRankEnvironment();
 
 // Rank 0's open listener.
@@ -53,7 +54,8 @@ class RankListener {
 
 struct JoinOptions {
   std::chrono::milliseconds timeout{120000};  // Time limit of joining, and of every wait of the group.
-  // Whatever must be the same everywhere, spelt out (version, model, options): other words end the group at once.
+  // Whatever must be the same everywhere, spelt out (version, model, options): other words end the group at
+  // once.
   std::string agreement;
   // TCP on one machine too. That of rank 0 counts.
   bool always_tcp = false;
@@ -61,10 +63,12 @@ struct JoinOptions {
   std::function<Status()> still_wanted;
 };
 
-// The group of all ranks of `environment`: in shared memory where all run on one machine (comm/machine.h), else over TCP, of which rank 0
-// tells the log. Rank 0 passes the listener it opened, or none to open it here. What strangers say at the ports does no harm.
-// Errors, on all ranks that are there: DeadlineExceeded names ranks that did not come; InvalidArgument for two of one number, another
-// WORLD_SIZE or another agreement; Unavailable for a rank that ended, or that another does not reach.
+// The group of all ranks of `environment`, in shared memory where all run on one machine (comm/machine.h).
+// Else it is over TCP, and rank 0 logs that. Rank 0 passes the listener it opened, or none to open it here.
+// What strangers say at the ports does no harm.
+// Errors, on all ranks that are there: DeadlineExceeded names ranks that did not come. InvalidArgument for
+// two of one number, another WORLD_SIZE or another agreement. Unavailable for a rank that ended, or that
+// another does not reach.
 Result<std::unique_ptr<Communicator>> JoinRanks(const RankEnvironment& environment,
                                                 std::optional<RankListener> listener,
                                                 const JoinOptions& options);

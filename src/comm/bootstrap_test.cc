@@ -275,7 +275,8 @@ int OpenSocket(int port) {
   return socket;
 }
 
-// A rank may be kept from speaking for seconds (a busy machine, a frozen container) and is then heard; meanwhile the others are.
+// A rank may be kept from speaking for seconds (a busy machine, a frozen container) and is then heard;
+// meanwhile the others are.
 TEST(JoinRanks, WhoIsSilentIsNotSentAwayAndKeepsNobodyWaiting) {
   auto listener = RankListener::Open("127.0.0.1", 0);
   ASSERT_TRUE(listener.has_value());

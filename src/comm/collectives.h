@@ -27,7 +27,8 @@ Result<std::vector<T>> GatherValues(Communicator& group, const T& mine) {
   return all;
 }
 
-// Every rank brings a status and gets the same one: Ok, or that of the lowest rank that has an error, "rank 2: ...".
+// Every rank brings a status and gets the same one: Ok, or that of the lowest rank that has an error, "rank
+// 2: ...".
 Status Agree(Communicator& group, const Status& mine);
 
 }  // namespace dsv4::comm

@@ -1,6 +1,5 @@
-// Services that a communicator on device memory asks of the device: a stream in whose order everything
-// happens, and the little that is computed between exchanges. backend/cuda has one; tests have one on host
-// memory.
+// Services that a communicator on device memory asks of the device: a stream that orders everything, and
+// small computations between exchanges. The CUDA backend has one; tests have one on host memory.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +14,12 @@ class DeviceStream {
  public:
   virtual ~DeviceStream() = default;
 
-  // Calls queue(stream), a cudaStream_t, with the device current; everything asked for before is on the stream by then, and nothing
-  // else gets onto it meanwhile.
+  // Calls queue(stream), a cudaStream_t, with the device current; everything asked for before is on the
+  // stream by then, and nothing else gets onto it meanwhile.
   virtual Status Queue(const char* what, const std::function<Status(void* stream)>& queue) = 0;
 
-  // Memory of the device for one exchange, contents unspecified. The next call may give the same: the stream keeps them apart.
+  // Memory of the device for one exchange, contents unspecified. The next call may give the same: the stream
+  // keeps them apart.
   virtual Result<std::byte*> Scratch(size_t num_bytes) = 0;
 
   // These only inside Queue, with memory of the device.

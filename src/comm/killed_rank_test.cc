@@ -127,8 +127,8 @@ TEST_P(KilledRank, EndsTheGroupWithItsName) {
   }
 }
 
-// Whether two ranks meet when both are stopped for longer than their deadline while one waits for the other. Rank 0 wakes first, when
-// rank 1 cannot have come.
+// Whether two ranks meet when both are stopped for longer than their deadline while one waits for the other.
+// Rank 0 wakes first, when rank 1 cannot have come.
 bool MeetAfterAStop(Network network, std::chrono::milliseconds deadline) {
   testing::Meeting meeting(2, network);
   std::array<int, 2> joined = {};

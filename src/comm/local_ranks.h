@@ -1,6 +1,7 @@
 // Ranks 1 to N - 1 on this machine, as processes of the same command line as rank 0, which starts them.
 //
-// They end with rank 0 in every case: told to by the group, by the kernel when rank 0 is killed, and by the destructor.
+// They end with rank 0 in every case: told to by the group, by the kernel when rank 0 is killed, and by the
+// destructor.
 #pragma once
 
 #include <sys/types.h>
@@ -15,9 +16,9 @@ namespace dsv4::comm {
 
 class LocalRanks {
  public:
-  // Runs `arguments` (arguments[0] is only a name) as the program of this process, with RANK, WORLD_SIZE, LOCAL_RANK,
-  // MASTER_ADDR and MASTER_PORT set; without input, and with standard output going nowhere. Call it on the main thread,
-  // before others are started. ResourceExhausted when a process cannot be made.
+  // Runs `arguments` (arguments[0] is only a name) as the program of this process, with RANK, WORLD_SIZE,
+  // LOCAL_RANK, MASTER_ADDR and MASTER_PORT set. It has no input, and its standard output goes nowhere. Call
+  // it on the main thread, before others are started. ResourceExhausted when a process cannot be made.
   static Result<std::unique_ptr<LocalRanks>> Start(int size, int port,
                                                    const std::vector<std::string>& arguments);
   LocalRanks(const LocalRanks&) = delete;

@@ -9,14 +9,16 @@
 
 namespace dsv4::comm {
 
-// The same for processes of one boot of one machine and of one process namespace, so two containers count as two machines.
+// The same for processes of one boot of one machine and of one process namespace, so two containers count as
+// two machines.
 using MachineId = std::array<char, 64>;
 MachineId ThisMachine();
 
 // The name by which people know it.
 std::string HostName();
 
-// Which ranks of the group run on this rank's machine, itself included, in ascending order. All ranks call it.
+// Which ranks of the group run on this rank's machine, itself included, in ascending order. All ranks call
+// it.
 Result<std::vector<int>> RanksHere(Communicator& group);
 
 }  // namespace dsv4::comm

@@ -26,10 +26,10 @@ constexpr std::chrono::milliseconds kLongestLook(
     500);  // As in shared memory: a stopped rank blames no other.
 // Looks at a call in flight are at first many: most calls are done in microseconds.
 constexpr std::chrono::microseconds kImpatient(100);
-// Exchanges on the stream at a time. A stream takes about a thousand launches before a launch waits for room, which is no place to wait
-// for a rank that is gone.
+// Exchanges on the stream at a time. A stream takes about a thousand launches before a launch waits for room,
+// where it must not wait for a rank that is gone.
 constexpr uint64_t kMostQueued = 64;
-// Up to here every rank adds up everything: one exchange in place of two.
+// Up to here every rank adds up everything: one exchange instead of two.
 constexpr int64_t kMaxGatheredSum = 16384;
 
 std::byte* Bytes(float* values) { return reinterpret_cast<std::byte*>(values); }
@@ -278,7 +278,8 @@ class NcclGroup final : public Communicator {
     return {StatusCode::kUnavailable, fmt::format("{}: the NCCL group has ended", what)};
   }
 
-  // Sends to and receives from all other ranks at once, with mutex_ held. `pair` says what; nothing for 0 bytes.
+  // Sends to and receives from all other ranks at once, with mutex_ held. `pair` says what; nothing for 0
+  // bytes.
   template <typename PairOf>
   Status Together(void* stream, const PairOf& pair) {
     DSV4_RETURN_IF_ERROR(Describe("ncclGroupStart", nccl_.group_start()));

@@ -1,5 +1,6 @@
-// NCCL, opened when a group of GPUs is made: a binary then runs where NCCL is not installed, and its absence is an error with its name.
-// Declared here is the part that we call, by NCCL's stable C interface (from 2.18 on).
+// NCCL, opened when a group of GPUs is made. A binary thereby runs where NCCL is not installed, and its
+// absence is an error with its name. Declared here is the part that we call, by NCCL's stable C interface
+// (from 2.18 on).
 #pragma once
 
 #include <cstddef>
@@ -58,8 +59,8 @@ struct NcclLibrary {
   int (*group_start)() = nullptr;
   int (*group_end)() = nullptr;
 
-  // Opens `path`, or where it is empty DSV4_NCCL_LIBRARY, or else libnccl.so.2 where the system finds it. It stays open.
-  // NVLink multicast is off from then on, unless NCCL_NVLS_ENABLE says something of its own.
+  // Opens `path`, or where it is empty DSV4_NCCL_LIBRARY, or else libnccl.so.2 where the system finds it. It
+  // stays open. NVLink multicast is off from then on, unless NCCL_NVLS_ENABLE says something of its own.
   // FailedPrecondition says which file, and what it is not: there, NCCL, or new enough.
   static Result<NcclLibrary> Open(const std::string& path = {});
 };

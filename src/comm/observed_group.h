@@ -1,5 +1,5 @@
-// A group whose exchanges are observed: what each was, of how many bytes, and how long this rank's call of it took, the waiting for
-// others included. The other ranks need not look.
+// A group whose exchanges are observed: the kind and bytes of each, and the time of this rank's call, waiting
+// for others included. The other ranks need not look.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@ struct Exchange {
 // May be changed between two exchanges; without `seen` they are let through as they are.
 struct ExchangeHooks {
   std::function<void(const Exchange&)> seen;
-  // Called in front of an exchange and behind it: returns when what is queued on a device is done. May be empty.
+  // Called in front of an exchange and behind it: returns when what is queued on a device is done. May be
+  // empty.
   std::function<Status()> settle;
 };
 

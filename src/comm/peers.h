@@ -1,4 +1,5 @@
-// Peers: the processes of a group, watched through pidfds, which unlike a number cannot come to mean another process.
+// Peers: the processes of a group, watched through pidfds, which unlike a number cannot come to mean another
+// process.
 #pragma once
 
 #include <sys/types.h>

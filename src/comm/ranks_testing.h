@@ -1,4 +1,5 @@
-// For tests: a group of ranks as threads of this process. What passes between them is the same as between processes.
+// For tests: a group of ranks as threads of this process. What passes between them is the same as between
+// processes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -56,8 +57,8 @@ class Meeting {
     }
   }
 
-  // All ranks are threads of this process: no thread waits for them at first, so that a short timeout is not spent on threads that a
-  // busy machine starts late.
+  // All ranks are threads of this process. No thread waits for them at first: a short timeout is not spent on
+  // threads that a busy machine starts late.
   void AllAreHere() {
     for (int r = 0; memory_ != nullptr && r < size_; ++r) {
       Layout(memory_->data(), size_).control(r).process.store(::getpid());

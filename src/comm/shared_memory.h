@@ -1,17 +1,19 @@
 // A group of processes (or threads) of one machine that meet in shared memory.
 //
-// The memory is an anonymous file (memfd): it has no name, so nothing is left behind however the ranks end. The others open
-// it through /proc/PID/fd of the rank that made it, so they run under the same user and in the same process namespace.
+// The memory is an anonymous file (memfd): it has no name, so nothing is left behind however the ranks end.
+// The others open it through /proc/PID/fd of the rank that made it, so they run under the same user and in
+// the same process namespace.
 //
 //   header    the group's failure, if any
 //   control   one per rank: how far it is, its bell (a futex), its process
-//   buffers   two per rank, used in turn: in round n a rank writes buffer n mod 2, announces n, and reads what the others
-//             announced. A rank that announces n + 1 has read everything of round n, so a buffer is free again when all
-//             announced the round after it was written: one wait a round, and no second one to say "read".
+//   buffers   two per rank, used in turn
 //   mailboxes one per ordered pair, rings of bytes for Send and Recv
+// In round n a rank writes buffer n mod 2, announces n, and reads the buffers that the others announced. A
+// rank that announces n + 1 has read everything of round n. A buffer is free again when all announced the
+// round after it was written. So a round has one wait, and no second one for "read".
 //
-// A waiting rank spins for a moment, then sleeps on its bell. Every 20 ms it looks whether all processes live (pidfd), which
-// is why a killed rank is noticed long before the deadline.
+// A waiting rank spins for a moment, then sleeps on its bell. Every 20 ms it looks whether all processes live
+// (pidfd), which is why a killed rank is noticed long before the deadline.
 #pragma once
 
 #include <sys/types.h>
@@ -26,7 +28,8 @@ inline constexpr int kMaxSharedMemoryRanks = 64;
 
 class SharedMemory {
  public:
-  // For `size` ranks. ResourceExhausted without memory, InvalidArgument for a size outside 1 to kMaxSharedMemoryRanks.
+  // For `size` ranks. ResourceExhausted without memory, InvalidArgument for a size outside 1 to
+  // kMaxSharedMemoryRanks.
   static Result<std::shared_ptr<SharedMemory>> Create(int size);
   // Memory that process `creator` made and has open as `fd`. Unavailable when it is gone or may not be
   // opened; InvalidArgument when it is not such memory or for another number of ranks.
@@ -47,8 +50,9 @@ class SharedMemory {
   size_t num_bytes_;
 };
 
-// Takes part as `rank`, and waits until the processes of all ranks are known. `timeout` is the deadline of this and of every later wait, from the
-// moment that the waiting begins. Errors: DeadlineExceeded names the ranks that did not come.
+// Takes part as `rank`, and waits until the processes of all ranks are known. `timeout` is the deadline of
+// this and of every later wait, from the moment that the waiting begins. Errors: DeadlineExceeded names the
+// ranks that did not come.
 Result<std::unique_ptr<Communicator>> JoinSharedMemory(std::shared_ptr<SharedMemory> memory, int rank,
                                                        int size, std::chrono::milliseconds timeout);
 

@@ -25,8 +25,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A few microseconds: with more ranks than cores, longer spinning keeps the others waiting. Where every rank has two cores, up to a
-// millisecond, which a step is worth that would begin by waking all ranks.
+// A few microseconds: with more ranks than cores, longer spinning keeps the others waiting. Where every rank
+// has two cores, up to a millisecond, which a step is worth that would begin by waking all ranks.
 constexpr int kSpins = 200;
 constexpr int kPatientSpins = 20000;
 

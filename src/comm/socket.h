@@ -1,4 +1,5 @@
-// TCP as ranks use it: sockets that close themselves, addresses that one rank can tell another, callers that introduce themselves.
+// TCP as ranks use it: sockets that close themselves, addresses that one rank can tell another, callers that
+// introduce themselves.
 #pragma once
 
 #include <netdb.h>
@@ -65,8 +66,8 @@ struct Endpoint {
 std::optional<Endpoint> LocalEnd(const Socket& socket);
 std::optional<Endpoint> FarEnd(const Socket& socket);
 
-// Calls use(socket, address) for every address that `name` stands for, until one works. InvalidArgument for a name that stands for
-// nothing, Unavailable with the last error otherwise.
+// Calls use(socket, address) for every address that `name` stands for, until one works. InvalidArgument for a
+// name that stands for nothing, Unavailable with the last error otherwise.
 Result<Socket> ForAddress(const std::string& name, int port, bool passive,
                           const std::function<bool(const Socket&, const addrinfo&)>& use);
 // Connections of a listener: two connections of every rank, and some more.
@@ -118,8 +119,8 @@ class PartialRead {
   int error_ = 0;
 };
 
-// All of a record, which is waited for until `end`. `still_wanted` is asked meanwhile. DeadlineExceeded, Unavailable when the other
-// side is gone, or what `still_wanted` says.
+// All of a record, which is waited for until `end`. `still_wanted` is asked meanwhile. DeadlineExceeded,
+// Unavailable when the other side is gone, or what `still_wanted` says.
 template <typename Record>
 Result<Record> Await(const Socket& socket, std::chrono::steady_clock::time_point end,
                      const std::function<Status()>& still_wanted) {
@@ -135,8 +136,8 @@ Result<Record> Await(const Socket& socket, std::chrono::steady_clock::time_point
   }
 }
 
-// Takes in callers at a listening socket that send a record. A silent or slow one holds up no other and is sent away only
-// when very many come after.
+// Takes in callers at a listening socket that send a record. A silent or slow one holds up no other and is
+// sent away only when very many come after.
 template <typename Record>
 class AcceptQueue {
  public:
@@ -144,7 +145,8 @@ class AcceptQueue {
 
   explicit AcceptQueue(int listener) : listener_(listener) {}
 
-  // The next caller that has sent a whole record; nullopt where there is none within `wait`, or a caller came or left meanwhile.
+  // The next caller that has sent a whole record; nullopt where there is none within `wait`, or a caller came
+  // or left meanwhile.
   std::optional<std::pair<Socket, Record>> Next(std::chrono::milliseconds wait) {
     std::vector<pollfd> wanted = {{.fd = listener_, .events = POLLIN, .revents = 0}};
     for (const Caller& caller : callers_)

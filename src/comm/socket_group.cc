@@ -17,7 +17,7 @@ namespace {
 
 using Piece = SocketMesh::Piece;
 
-// Up to so many bytes every rank adds up everything: one exchange in place of two.
+// Up to so many bytes every rank adds up everything: one exchange instead of two.
 constexpr size_t kMaxGatheredSum = size_t{32} << 10;
 
 std::byte* Writable(const std::byte* data) {

@@ -30,9 +30,11 @@ struct RankMap {
   std::array<RankPlace, kMaxSharedMemoryRanks> ranks = {};
 };
 
-// Connects `rank` to all others of `size`: it calls those before it and is called, at the socket `listener`, by those after it. All do
-// so at once, until `end`; meanwhile `still_wanted` is asked, whose error ends it. Callers without the token are sent away.
-// Errors: Unavailable names a rank that cannot be reached and where, DeadlineExceeded those that did not call.
+// Connects `rank` to all others of `size`: it calls those before it and is called, at the socket `listener`,
+// by those after it. All do so at once, until `end`; meanwhile `still_wanted` is asked, whose error ends it.
+// Callers without the token are sent away.
+// Errors: Unavailable names a rank that cannot be reached and where, DeadlineExceeded those that did not
+// call.
 Result<std::vector<Link>> ConnectRanks(const RankMap& map, int rank, int size, int listener,
                                        std::chrono::steady_clock::time_point end,
                                        const std::function<Status()>& still_wanted);

@@ -64,7 +64,8 @@ std::string Describe(const FrameHeader& header) {
 void Set(const Socket& socket, int level, int option, int value) {
   (void)::setsockopt(socket.fd(), level, option, &value, sizeof(value));
 }
-// Frames are whole when they are sent; and a rank that has vanished with its machine is noticed within `timeout`.
+// Frames are whole when they are sent; and a rank that has vanished with its machine is noticed within
+// `timeout`.
 void SetUp(const Link& link, std::chrono::milliseconds timeout) {
   for (const Socket* socket : {&link.data, &link.notices}) Set(*socket, IPPROTO_TCP, TCP_NODELAY, 1);
   const auto seconds = static_cast<int>(std::chrono::duration_cast<std::chrono::seconds>(timeout).count());
@@ -93,7 +94,8 @@ class SocketMesh::Transfer {
   }
   const FrameHeader& wanted() const { return want_; }
 
-  // Moves as much as the socket takes or has; adds to `moved`. Returns an error number, kEnded where nothing more comes.
+  // Moves as much as the socket takes or has; adds to `moved`. Returns an error number, kEnded where nothing
+  // more comes.
   static constexpr int kEnded = -1;
   int Move(int fd, int64_t& moved) {
     while (!complete() && Stray() == nullptr) {

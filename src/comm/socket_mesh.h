@@ -1,12 +1,14 @@
 // The connections of a rank to all others of its group, and what travels over them (socket_group.h).
 //
-// Every two ranks have two TCP connections. One carries *data*: frames, in the order in which both make their calls, so a call reads what it
-// wants and nothing is kept for later; every frame begins with what it is, so ranks that call different things are found out. The
-// other carries *notices*: how a rank ends, at most one each way. It is read by every rank that waits or asks, whatever data lies unread, and it is where a
-// process that is gone is missed: at once when it ended, after the deadline when its machine vanished (keep-alive).
+// Every two ranks have two TCP connections. One carries *data*: frames, in the order in which both make their
+// calls. So a call reads its own frame and nothing is kept for later. Every frame begins with its kind, so
+// ranks that make different calls are found out. The other carries *notices*: how a rank ends, at most one
+// each way. It is read by every rank that waits or asks, whatever data lies unread. It tells that a process
+// is gone: at once when it ended, after the deadline when its machine vanished (keep-alive).
 //
-// Notices and data come by different ways and pass each other. So the notice of an end tells how many exchanges with this rank were done:
-// a rank that is in one of these has everything on its way to it and waits for it, as in memory, where what was written is there.
+// Notices and data come by different ways and pass each other. So the notice of an end tells how many
+// exchanges with this rank were done. A rank that is in one of these has everything on its way to it and
+// waits for it. In shared memory it is the same: the written bytes are there.
 #pragma once
 
 #include <sys/types.h>
@@ -73,9 +75,9 @@ class SocketMesh {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(peers_.size()); }
 
-  // Sends and receives all pieces, at most one each way with a rank, at the same time; both sides of each call it with the same kind,
-  // group and size. Memory that is sent is not written to. With Wait::kForever the deadline holds for what has begun only. One
-  // thread at a time.
+  // Sends and receives all pieces at the same time, at most one each way with a rank. Both sides of each call
+  // it with the same kind, group and size. Memory that is sent is not written to. With Wait::kForever the
+  // deadline holds for what has begun only. One thread at a time.
   Status Exchange(FrameKind kind, uint64_t group, std::span<const Piece> out, std::span<const Piece> in,
                   Wait wait);
 
@@ -116,8 +118,8 @@ class SocketMesh {
   Status DataEnded(int rank, int error);
   Status Late(const Work& work);
 
-  // Reason for the group's end, as this rank tells the others when it takes no more part: those that end
-  // without a word are then those that something else has ended.
+  // Reason for the group's end, as this rank tells the others when it takes no more part. Ranks that end
+  // without a word were then ended by something else.
   Status GiveUp();
   void ReadNotices();
   // With mutex_ held.

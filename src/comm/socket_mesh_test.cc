@@ -1,5 +1,5 @@
-// Behaviour that only sockets have: calls that differ, notices that overtake data, callers that are not of the
-// group.
+// Behaviour that only sockets have: calls that differ, notices that overtake data, callers that are not of
+// the group.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -6,13 +6,15 @@
 
 namespace dsv4::comm {
 
-// Whether this process may use two cores for each of `num_ranks` ranks: a rank that spins then keeps no other from working.
+// Whether this process may use two cores for each of `num_ranks` ranks: a rank that spins then keeps no other
+// from working.
 bool HasTwoCoresEach(int num_ranks);
 
 // How often a sleeper looks around.
 inline constexpr std::chrono::milliseconds kLook(20);
 
-// Time in which this rank looked: one that was itself stopped (a frozen container, a suspended machine) blames no other.
+// Time in which this rank looked: one that was itself stopped (a frozen container, a suspended machine)
+// blames no other.
 class WaitingTime {
  public:
   // To be called every kLook; returns what has been waited since the beginning or the last Restart.

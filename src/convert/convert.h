@@ -1,9 +1,9 @@
 // Rewrites a checkpoint in other weight formats: any dialect the loader reads in, the release's names out.
 //
-// Memory does not grow with the checkpoint: a thread holds one row block (about 2^18 elements, or one row of FP8 blocks where
-// that is more) as fp32 and in the new format. Every written byte is read back and compared; the report says for each kind of
-// module whether its values are the source's bit for bit, and if not how far they are. Output and report do not depend on
-// the number of threads or on interruptions.
+// Memory does not grow with the checkpoint: a thread holds one row block as fp32 and in the new format. A row
+// block has about 2^18 elements, or one row of FP8 blocks where that is more. Every written byte is read back
+// and compared. The report says for each kind of module whether its values are the source's bit for bit, and
+// if not how far off they are. Output and report do not depend on the number of threads or on interruptions.
 #pragma once
 
 #include <cstdint>
@@ -58,7 +58,8 @@ struct ConvertReport {
 };
 
 // Converts the checkpoint in `source` into the new directory `destination`. What an interrupted run left in
-// "<destination>.partial" is checked against both checkpoints and continued; a run that found the source faulty leaves nothing.
+// "<destination>.partial" is checked against both checkpoints and continued; a run that found the source
+// faulty leaves nothing.
 //   NotFound, InvalidArgument, DataLoss, OutOfRange   the source, as the loader would say it, or what it cannot become
 //   FailedPrecondition   the destination is taken, or the interrupted run had another source or other options
 //   ResourceExhausted    no room on the disk; the partial directory stays

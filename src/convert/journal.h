@@ -1,8 +1,8 @@
 // The record of an interrupted conversion: which units are done, and hashes of what they read and wrote.
 //
-// A text file of JSON lines: first what is being converted and how, then one line for each finished unit. Lines are appended
-// whole; one that a crash cut short is dropped. Nothing is believed for being written here: a run that resumes compares the
-// hashes with the files.
+// A text file of JSON lines: first what is being converted and how, then one line for each finished unit.
+// Lines are appended whole; one that a crash cut short is dropped. Nothing is believed for being written
+// here: a run that resumes compares the hashes with the files.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ struct UnitRecord {
 
 class Journal {
  public:
-  // Creates the journal, or reads the one that is there. FailedPrecondition: it belongs to another source or other options
-  // (says which), or another process is using it; InvalidArgument: not a journal of ours.
+  // Creates the journal, or reads the one that is there. FailedPrecondition: it belongs to another source or
+  // other options (says which), or another process is using it; InvalidArgument: not a journal of ours.
   static Result<Journal> Open(const std::string& path, const JournalIdentity& identity);
 
   Journal(Journal&& other) noexcept;

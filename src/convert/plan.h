@@ -1,11 +1,11 @@
-// Plan of a conversion, decided from headers alone: every tensor of the output with its place in a file, and
-// the units of work that fill them.
+// Plan of a conversion, decided from headers alone. It has every tensor of the output with its file and
+// offset, and the units of work that fill them.
 //
 // Names are the release's (tensor_rows.h), the suffixes those of the format:
 //   plain .weight; FP8 and MXFP4 .weight, .scale; NVFP4 .weight, .weight_scale, .weight_scale_2
-// A tensor that keeps its format keeps its bytes. Two things follow the source even so: NVFP4 whose global scale divides
-// (compressed-tensors) keeps that suffix, since its reciprocal is another number; and draft and vision tensors are copied under
-// their own names (less "model.") in their own formats.
+// A tensor that keeps its format keeps its bytes. Two things follow the source even so. NVFP4 whose global
+// scale divides (compressed-tensors) keeps that suffix, since its reciprocal is another number. Draft and
+// vision tensors are copied under their own names (less "model.") in their own formats.
 #pragma once
 
 #include <cstddef>
@@ -30,9 +30,9 @@ using RequestedFormat = std::optional<WeightFormat>;
 
 struct FormatRequest {
   RequestedFormat experts;  // Routed experts.
-  // Attention, shared experts and the indexer's wq_b: what the release stores as FP8. The linears that it stores as bf16
-  // (compressors, weights_proj, router, head) stay as they are, except that stored in 8 or 4 bits they become bf16 when FP8
-  // or bf16 is asked for.
+  // Attention, shared experts and the indexer's wq_b, which the release stores as FP8. The linears that it
+  // stores as bf16 (compressors, weights_proj, router, head) stay as they are. Only where they are stored in
+  // 8 or 4 bits they become bf16, when FP8 or bf16 is asked for.
   RequestedFormat dense;
   BlockScaleRule rule = BlockScaleRule::kLeastSquares;
 };
@@ -102,8 +102,8 @@ struct Plan {
   int64_t output_bytes() const;  // The shards'.
 };
 
-// `resolved` borrows from `checkpoint`, the plan from both. InvalidArgument when a format does not fit a tensor's columns, or
-// when two tensors would get one name.
+// `resolved` borrows from `checkpoint`, the plan from both. InvalidArgument when a format does not fit a
+// tensor's columns, or when two tensors would get one name.
 Result<Plan> MakePlan(const io::Checkpoint& checkpoint, const model::ModelConfig& config,
                       const model::ResolvedCheckpoint& resolved, const FormatRequest& request,
                       int64_t max_shard_bytes);

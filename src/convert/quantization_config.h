@@ -9,8 +9,8 @@
 
 namespace dsv4::convert {
 
-// The source's config.json with `quantization_config` and `expert_dtype` as the plan's tensors have it; all other keys stay as
-// they are. The section is gone where nothing is quantised.
+// The source's config.json with `quantization_config` and `expert_dtype` as the plan's tensors have it; all
+// other keys stay as they are. The section is gone where nothing is quantised.
 //
 //   quant_method       "fp8" where FP8 or MXFP4 remains (as in the release), else "modelopt"
 //   weight_block_size  of FP8 linears, those of draft modules included

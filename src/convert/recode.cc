@@ -150,7 +150,8 @@ std::optional<int> BlockScaleExponent(uint8_t code) {
   return PowerOfTwoExponent(static_cast<double>(FloatFromE4m3(code)));
 }
 
-// Two NVFP4 blocks side by side as one MXFP4 block with the same codes; false when their scales do not allow it.
+// Two NVFP4 blocks side by side as one MXFP4 block with the same codes; false when their scales do not allow
+// it.
 bool JoinNvFp4Blocks(const uint8_t* codes, const uint8_t* scales, std::optional<int> global_exponent,
                      std::byte* data, std::byte& scale) {
   constexpr int64_t kHalfBytes = kNvFp4Block / 2;
@@ -274,7 +275,8 @@ int64_t BlockColumns(const RecodeTarget& target) {
   return 1;
 }
 
-// Whether element i is the format's largest, and by which factor past it a number would round to the next one.
+// Whether element i is the format's largest, and by which factor past it a number would round to the next
+// one.
 bool IsLargest(const RecodedRows& rows, size_t i, WeightFormat format) {
   switch (format) {
     case WeightFormat::kPlain:
@@ -389,8 +391,8 @@ Comparison CompareRows(std::span<const float> values, int64_t cols, const Recode
   const int64_t num_rows = static_cast<int64_t>(values.size()) / cols;
   const Weight weight = ViewOf(written, num_rows, cols, target);
   const int64_t block = BlockColumns(target);
-  // Past the largest element, a longer grid would go on with 8 after 6 and 480 after 448. The borders themselves, 7 and 464,
-  // round down; scales are rounded numbers, so there is a little slack.
+  // Past the largest element, a longer grid would go on with 8 after 6 and 480 after 448. The borders
+  // themselves, 7 and 464, round down; scales are rounded numbers, so there is a little slack.
   const float clip_factor =
       (target.format == WeightFormat::kFp8Block ? 464.0F / 448.0F : 7.0F / 6.0F) * 1.00001F;
   Comparison comparison;

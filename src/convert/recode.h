@@ -1,8 +1,10 @@
-// Expressing rows of a stored weight in another format, and comparing what was written with what it came from.
+// Expressing rows of a stored weight in another format, and comparing what was written with what it came
+// from.
 //
-// Exact wherever the target can hold the values: between MXFP4 and NVFP4 blocks with power-of-two scales the element codes
-// are copied and only the scales are rewritten (quantization.md 3.4 and 3.5); an NVFP4 target is written that way from any
-// source whose blocks allow it. Everything else goes through the quantisers of formats/quantize.h.
+// Exact wherever the target can hold the values. Between MXFP4 and NVFP4 blocks with power-of-two scales the
+// element codes are copied and only the scales are rewritten (quantization.md 3.4 and 3.5). An NVFP4 target
+// is written that way from any source whose blocks allow it. Everything else goes through the quantisers of
+// formats/quantize.h.
 #pragma once
 
 #include <cstddef>
@@ -46,17 +48,19 @@ struct RecodeTarget {
   int64_t block_rows = 1;                      // kFp8Block only.
   int64_t block_cols = 1;
   BlockScaleRule rule = BlockScaleRule::kLeastSquares;  // Rule for 4-bit blocks that cannot be exact.
-  // kNvFp4 only: the number to store, and its exponent where every block is written exactly with a power-of-two scale.
+  // kNvFp4 only: the number to store, and its exponent where every block is written exactly with a
+  // power-of-two scale.
   float global_scale = 1.0F;
   std::optional<int> global_exponent;
 
-  // Bytes of a row of elements, of a row of scales (0 when there are none), and rows that share a row of scales.
+  // Bytes of a row of elements, of a row of scales (0 when there are none), and rows that share a row of
+  // scales.
   int64_t DataRowBytes(int64_t cols) const;
   int64_t ScaleRowBytes(int64_t cols) const;
 };
 
-// Chooses the global scale of `target` (kNvFp4) for tensors with this survey: 2^(greatest exponent - 8) where all blocks
-// then are e4m3 powers of two, else max_magnitude / 2688.
+// Chooses the global scale of `target` (kNvFp4) for tensors with this survey: 2^(greatest exponent - 8) where
+// all blocks then are e4m3 powers of two, else max_magnitude / 2688.
 void ChooseGlobalScale(const ScaleSurvey& survey, RecodeTarget& target);
 
 // The bytes of some rows in the target format, laid out as in the file.
@@ -65,9 +69,9 @@ struct RecodedRows {
   std::vector<std::byte> scale;
 };
 
-// Recodes the rows [begin, end) of `source`, whose dequantised, finite values are `values`. For kFp8Block, `begin` is a
-// multiple of block_rows and `end` too or the last row. OutOfRange when a value is too large for bf16; the message names the
-// place and begins with `name`.
+// Recodes the rows [begin, end) of `source`, whose dequantised, finite values are `values`. For kFp8Block,
+// `begin` is a multiple of block_rows and `end` too or the last row. OutOfRange when a value is too large for
+// bf16; the message names the element and begins with `name`.
 Result<RecodedRows> RecodeRows(const Weight& source, int64_t begin, int64_t end,
                                std::span<const float> values, const RecodeTarget& target,
                                std::string_view name);

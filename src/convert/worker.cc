@@ -18,8 +18,8 @@
 namespace dsv4::convert {
 namespace {
 
-// Elements of a row block, and bytes of a range that is copied or hashed in one go. The journal's hashes depend on the
-// latter.
+// Elements of a row block, and bytes of a range that is copied or hashed in one go. The journal's hashes
+// depend on the latter.
 constexpr int64_t kBlockElements = int64_t{1} << 18;
 constexpr int64_t kRangeBytes = int64_t{1} << 20;
 

@@ -1,8 +1,8 @@
 // Fills the files of a plan: reads, recodes, writes, reads back and compares, unit by unit.
 //
-// Work is cut into row blocks and byte ranges whose borders depend on shapes alone, so neither files nor reports depend on
-// the number of threads. A thread holds one row block at a time: its fp32 values and their bytes in the target format, written
-// and read back. Source pages are handed back as soon as they were read.
+// Work is cut into row blocks and byte ranges whose borders depend on shapes alone. So neither files nor
+// reports depend on the number of threads. A thread holds one row block at a time: its fp32 values and their
+// bytes in the target format, written and read back. Source pages are handed back as soon as they were read.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,9 @@ class Worker {
          ThreadPool& pool)
       : plan_(plan), config_(config), files_(files), pool_(pool) {}
 
-  // Does the units [begin, end) and reports on each in order. DataLoss and InvalidArgument for a source that cannot be
-  // believed (NaN, infinities, bad scales or expert ids), OutOfRange for a value bf16 cannot hold; all name the tensor.
+  // Does the units [begin, end) and reports on each in order. DataLoss and InvalidArgument for a source that
+  // cannot be believed (NaN, infinities, bad scales or expert ids). OutOfRange for a value that bf16 cannot
+  // hold. All name the tensor.
   Result<std::vector<UnitRecord>> Convert(size_t begin, size_t end);
 
   // Hashes of what the units read and wrote, from the files as they are now. `comparisons` stays empty.

@@ -1,4 +1,4 @@
-// Observer that compares each tensor of a run with another run's and may put the other's in its place.
+// Observer that compares each tensor of a run with another run's and may replace it by the other's.
 #include "diag/comparer.h"
 
 #include <fmt/format.h>

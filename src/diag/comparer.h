@@ -1,5 +1,5 @@
-// Comparer: the observer behind compare_check.h. Compares every tensor as it arises with the other run's and, with shared inputs,
-// puts the other run's numbers in its place.
+// Comparer: the observer behind compare_check.h. Compares every tensor as it arises with the other run's and,
+// with shared inputs, replaces it by the other run's numbers.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,9 @@
-// A dump: the tensors of one run as a directory of safetensors, so that any engine can be compared with ours. The format is
-// docs/dump-format.md; names and shapes are those of model/graph/observer.h, "layers.<N>." in front of what lies in a layer.
+// A dump: the tensors of one run as a directory of safetensors, so that any engine can be compared with ours.
+// The format is docs/dump-format.md; names and shapes are those of model/graph/observer.h, "layers.<N>." in
+// front of what lies in a layer.
 //
-// Neither side of it keeps a run in memory: tensors are written as they arise and read where they are asked for.
+// Neither side of it keeps a run in memory: tensors are written as they arise and read where they are asked
+// for.
 #pragma once
 
 #include <cstddef>
@@ -21,16 +23,17 @@
 
 namespace dsv4::diag {
 
-// Writes what it observes into one file a layer and `outside.safetensors`. The rows of later passes go behind those of earlier
-// ones, as in recording.h, so the runs it is made for have one sequence.
+// Writes what it observes into one file a layer and `outside.safetensors`. The rows of later passes go behind
+// those of earlier ones, as in recording.h, so the runs it is made for have one sequence.
 //
-// How many rows a tensor gets is known at the end only. Until then each layer's bytes lie in a spool file in the order in which
-// they came; Finish turns one spool after the other into its safetensors. Memory: one tensor at a time. Disk: the dump and its
-// largest layer once more. Without Finish the directory is left as it was.
+// How many rows a tensor gets is known at the end only. Until then each layer's bytes lie in a spool file in
+// the order in which they came; Finish turns one spool after the other into its safetensors. Memory: one
+// tensor at a time. Disk: the dump and its largest layer once more. Without Finish the directory is left as
+// it was.
 class DumpWriter final : public model::Observer {
  public:
-  // `context` of the backend the model runs on; outlives this object. `directory` is made if need be and must hold no
-  // safetensors: InvalidArgument for one that does; errors of the file system name the path.
+  // `context` of the backend the model runs on; outlives this object. `directory` is made if need be and must
+  // hold no safetensors: InvalidArgument for one that does; errors of the file system name the path.
   static Result<std::unique_ptr<DumpWriter>> Create(ops::OpContext& context, const std::string& directory);
   ~DumpWriter() override;
   DumpWriter(const DumpWriter&) = delete;
@@ -54,8 +57,9 @@ class DumpWriter final : public model::Observer {
 // Every *.safetensors of a directory, mapped.
 class DumpFiles final : public TensorSource {
  public:
-  // Hostile until checked: errors (NotFound, DataLoss, InvalidArgument) name file and tensor: a name twice, rank 0, a dtype other
-  // than F32, F16, BF16, I32 or I64, a layer number that is none.
+  // A directory is hostile until checked. Errors (NotFound, DataLoss, InvalidArgument) name file and tensor.
+  // Faults are a name twice, rank 0, a layer number that is none, or a dtype other than F32, F16, BF16, I32
+  // or I64.
   static Result<DumpFiles> Open(const std::string& directory);
 
   bool Has(int layer, std::string_view name) const override;

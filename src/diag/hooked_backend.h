@@ -1,6 +1,6 @@
-// HookedBackend: a backend whose every op can be watched, changed or replaced while a model runs on it. The model is made
-// on it once; hooks come and go. Without a hook an op is called as it is, so nothing that is measured differs from a
-// model on the bare backend.
+// HookedBackend: a backend whose every op can be watched, changed or replaced while a model runs on it. The
+// model is made on it once; hooks come and go. Without a hook an op is called as it is, so nothing that is
+// measured differs from a model on the bare backend.
 #pragma once
 
 #include <functional>

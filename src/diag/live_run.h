@@ -1,5 +1,5 @@
-// LiveRun: another run of the same tokens, computed in step with ours on a thread of its own. A tensor is handed over when it
-// arises and waits until it is asked for, so two runs are compared in the memory of one.
+// LiveRun: another run of the same tokens, computed in step with ours on a thread of its own. A tensor is
+// handed over when it arises and waits until it is asked for, so two runs are compared in the memory of one.
 #pragma once
 
 #include <condition_variable>

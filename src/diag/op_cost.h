@@ -41,8 +41,9 @@ class CallDetail {
   std::string text_;
 };
 
-// The cost of one call, by its arguments: before the call or after it, but for RoutedExperts, ExpertTerms, Attention and
-// AttentionPart, whose indices must have been computed. Errors are those of reading these back from the device.
+// The cost of one call, by its arguments, before the call or after it. RoutedExperts, ExpertTerms, Attention
+// and AttentionPart need indices that have been computed. Errors are those of reading these back from the
+// device.
 Result<OpCost> CostOf(ops::OpContext& context, const ops::EmbedArgs& args);
 Result<OpCost> CostOf(ops::OpContext& context, const ops::HcPreArgs& args);
 Result<OpCost> CostOf(ops::OpContext& context, const ops::HcHeadArgs& args);
@@ -54,8 +55,8 @@ Result<OpCost> CostOf(ops::OpContext& context, const ops::IndexerSelectArgs& arg
 Result<OpCost> CostOf(ops::OpContext& context, const ops::IndexerCandidatesArgs& args);
 Result<OpCost> CostOf(ops::OpContext& context, const ops::GatherRowsArgs& args);
 Result<OpCost> CostOf(ops::OpContext& context, const ops::CompressorPoolArgs& args);
-// Every other op by its operands: each weight is read once, and multiplied by each row of the first tensor. Without a weight, nothing:
-// activations, small vectors and rows of tables.
+// Every other op by its operands: each weight is read once, and multiplied by each row of the first tensor.
+// Without a weight, nothing: activations, small vectors and rows of tables.
 template <typename Args>
 Result<OpCost> CostOf(ops::OpContext&, const Args& args) {
   OpCost cost;

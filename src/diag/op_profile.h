@@ -1,4 +1,5 @@
-// Time and cost of every op of the steps that run while its hooks act, added up by op and by what tells its calls apart.
+// Time and cost of every op of the steps that run while its hooks act. They are added up by op and by the
+// shapes that tell its calls apart.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // Recording: an observer that keeps the tensors of a run as fp32 on the host, in the order of the graph.
 //
-// It is made for runs of ONE sequence. The rows of later passes go behind those of earlier ones, so that row i of a
-// token-wise tensor is position i of the run and row j of an entry-wise one (the compressors') is the run's j-th entry,
-// however the tokens were cut. Integers up to 2^24 are exact.
+// It is made for runs of ONE sequence. The rows of later passes go behind those of earlier ones, however the
+// tokens were cut. Row i of a token-wise tensor is position i of the run. Row j of an entry-wise tensor (the
+// compressors') is the run's j-th entry. Integers up to 2^24 are exact.
 #pragma once
 
 #include <cstddef>
@@ -61,7 +61,8 @@ class Recording final : public model::Observer {
 
 // The bytes of a contiguous tensor, on the host.
 Result<std::vector<std::byte>> ToHostBytes(ops::OpContext& context, const TensorView& tensor);
-// The elements of a contiguous tensor of dtype F32, F16, BF16 or I32 as fp32 on the host. Unimplemented for another dtype.
+// The elements of a contiguous tensor of dtype F32, F16, BF16 or I32 as fp32 on the host. Unimplemented for
+// another dtype.
 Result<std::vector<float>> ToHostFloats(ops::OpContext& context, const TensorView& tensor);
 // The same backwards, rounding to nearest; F32, BF16 and I32. InvalidArgument for values
 // that I32 cannot hold.

@@ -13,6 +13,9 @@ Result<std::vector<float>> RunTokens(const Subject& subject, std::span<const int
                                      std::span<const int64_t> pieces, model::LogitsRows logits,
                                      model::Observer* observer) {
   DSV4_ASSIGN_OR_RETURN(kv::SequenceState state, subject.model.NewSequence());
+  // Logits of all rows keep all rows in all layers (model/graph/pass_tail.h).
+  const bool whole = logits == model::LogitsRows::kNone && subject.model.tail_rows() > 0;
+  const model::LogitsRows wanted = whole ? model::LogitsRows::kAll : logits;
   std::vector<float> all;
   for (size_t begin = 0, turn = 0; begin < tokens.size(); ++turn) {
     size_t count = tokens.size() - begin;
@@ -22,9 +25,9 @@ Result<std::vector<float>> RunTokens(const Subject& subject, std::span<const int
       count = std::min(count, static_cast<size_t>(piece));
     }
     const model::SequenceChunk chunk = {
-        .state = &state, .tokens = tokens.subspan(begin, count), .logits = logits};
+        .state = &state, .tokens = tokens.subspan(begin, count), .logits = wanted};
     DSV4_ASSIGN_OR_RETURN(const model::StepOutput output, subject.model.Step(std::span(&chunk, 1), observer));
-    all.insert(all.end(), output.logits.begin(), output.logits.end());
+    if (wanted == logits) all.insert(all.end(), output.logits.begin(), output.logits.end());
     begin += count;
   }
   return all;
@@ -41,7 +44,7 @@ Result<Recording> Record(const Subject& subject, std::span<const int32_t> tokens
 }
 
 std::string_view OpBehind(std::string_view tensor_name) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 48> kOps = {{
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 52> kOps = {{
       {"embed", "embed"},
       {"head.streams", "store_rows"},
       {"head.hc", "hc_head"},
@@ -77,6 +80,10 @@ std::string_view OpBehind(std::string_view tensor_name) {
       {"attn.indexer.q", "rope"},
       {"attn.indexer.weights", "linear"},
       {"attn.indexer.selected", "indexer_select"},
+      {"attn.indexer.candidates", "indexer_select"},
+      {"attn.indexer.k", "linear"},
+      {"attn.indexer.k_norm", "rms_norm"},
+      {"engram.streams", "engram_mix"},
       {"attn.o", "attention"},
       {"attn.o_unrotated", "rope"},
       {"attn.o_lora", "grouped_linear"},

@@ -19,8 +19,8 @@ struct Subject {
   ops::OpContext& context() const { return *backend.inner().context; }
 };
 
-// Feeds `tokens` to a new sequence, pieces[i] of them at a time (the last size repeats; empty: all at once), and returns
-// the logits of the rows that each piece was asked for, one behind the other.
+// Feeds `tokens` to a new sequence, pieces[i] of them at a time (the last size repeats; empty: all at once).
+// Returns the logits of the rows that each piece was asked for, one behind the other.
 Result<std::vector<float>> RunTokens(const Subject& subject, std::span<const int32_t> tokens,
                                      std::span<const int64_t> pieces, model::LogitsRows logits,
                                      model::Observer* observer = nullptr);

@@ -1,10 +1,10 @@
-// Verifier: computes sampled decode steps of a running engine once more on a reference model, in a thread of its own, and measures
-// how far the logits are off. It starts from a copy of the sequence's state, so what it measures is the step's own error: ops,
-// weights as the backend repacked them, reading the cache. What earlier steps left in the state wrongly is on both sides;
-// that is decode-prefill's and compare's.
+// Verifier: computes sampled decode steps of a running engine once more on a reference model, in a thread of
+// its own. It measures how far the logits are off. It starts from a copy of the sequence's state. It measures
+// the step's own error: ops, weights as the backend repacked them, reading the cache. Wrong rows that earlier
+// steps left in the state are on both sides. The checks decode-prefill and compare find those.
 //
-// The engine waits for one thing only: the copy of the state (StateBytes of it), made when there is room in the queue. A sample that finds the
-// queue full is dropped and counted.
+// The engine waits for one thing only: the copy of the state (StateBytes of it), made when there is room in
+// the queue. A sample that finds the queue full is dropped and counted.
 #pragma once
 
 #include <condition_variable>
@@ -38,8 +38,9 @@ struct VerifiedStep {
 
 enum class VerifyVerdict : uint8_t {
   kClean,
-  // More than half of the steps are past the bound (one alone may be: rounding that flips an expert in a near-tie), or one has nothing
-  // in common with the reference (an error of 1, not finite), or the reference failed.
+  // More than half of the steps are past the bound, or the reference failed. Or one step has nothing in
+  // common with the reference (an error of 1, not finite). One step alone may be past the bound: rounding
+  // flips an expert in a near-tie.
   kDrift,
   kTooFewSteps,  // Neither: fewer than kMinVerified.
 };
@@ -71,7 +72,8 @@ std::string ToText(const VerifySummary& summary);
 
 class Verifier final : public engine::StepWatcher {
  public:
-  // `reference` has the weights and the recipe (model::Model::recipe) of the model under test, and has no other user. options.every and max_queued are at least 1.
+  // `reference` has the weights and the recipe (model::Model::recipe) of the model under test, and has no
+  // other user. options.every and max_queued are at least 1.
   Verifier(std::unique_ptr<model::Model> reference, const VerifierOptions& options);
   // Ends the step that is being computed, drops the rest.
   ~Verifier() override;
@@ -79,8 +81,8 @@ class Verifier final : public engine::StepWatcher {
   void BeforeDecode(engine::RequestId request, const kv::SequenceState& state, int32_t token) override;
   void AfterDecode(engine::RequestId request, std::span<const float> logits) override;
 
-  // Waits until the queue is empty, or `interrupted` (asked several times a second; may be empty) says that the wait is over: then
-  // what waits is dropped. More steps may follow.
+  // Waits until the queue is empty, or `interrupted` says that the wait is over; then the queue is dropped.
+  // `interrupted` may be empty and is asked several times a second. More steps may follow.
   VerifySummary Finish(const std::function<bool()>& interrupted = {});
   // Findings so far. From any thread.
   VerifySummary Summary();

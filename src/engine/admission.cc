@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <unordered_map>
+#include <tuple>
 #include <utility>
 
 namespace dsv4::engine {
@@ -12,6 +12,12 @@ namespace {
 // Steps that found what they needed, until one sequence more may run.
 constexpr int64_t kTrustWindow = 16;
 
+// How much longer an owner's only sequence runs than one of several, before it gives way.
+constexpr double kOnlyTurn = 4.0;
+
+// Owners whose turns are remembered. Forgetting them favours those that wait.
+constexpr size_t kMostTurns = 4096;
+
 }  // namespace
 
 Admission::Admission(EngineCore& core, StateKeeper& keeper, Answers& answers)
@@ -19,6 +25,11 @@ Admission::Admission(EngineCore& core, StateKeeper& keeper, Answers& answers)
 
 void Admission::Add(std::unique_ptr<Sequence> sequence) {
   if (core_.waiting.empty() && core_.running.empty()) most_running_ = core_.options.max_sequences;
+  const uint64_t owner = sequence->request.owner;
+  const auto is_its = [&](const auto& other) { return other->request.owner == owner; };
+  if (turns_.size() > kMostTurns) turns_.clear();
+  if (std::ranges::none_of(core_.waiting, is_its) && std::ranges::none_of(core_.running, is_its))
+    turns_[owner] = turn_;
   core_.waiting.push_back(std::move(sequence));
 }
 
@@ -86,7 +97,7 @@ bool Admission::WaitsForAnother(Sequence& sequence) {
 }
 
 size_t Admission::ChooseWaiting() {
-  // The first of each owner by priority, at the turn of the owner's oldest: a number passes no other owner.
+  // The first of each owner by priority, at the owner's turn: a number passes no other owner.
   struct Turn {
     size_t first = 0;
     size_t oldest = 0;
@@ -103,9 +114,11 @@ size_t Admission::ChooseWaiting() {
       turn->second.first = i;
   }
   size_t best = core_.waiting.size();
-  std::pair<int64_t, size_t> best_turn;
+  std::tuple<int64_t, uint64_t, size_t> best_turn;
   for (const auto& [owner, turn] : turns) {
-    const std::pair<int64_t, size_t> its_turn = {RunningOf(owner), turn.oldest};
+    const auto had = turns_.find(owner);
+    const std::tuple<int64_t, uint64_t, size_t> its_turn = {
+        RunningOf(owner), had == turns_.end() ? 0 : had->second, turn.oldest};
     if (best != core_.waiting.size() && its_turn >= best_turn) continue;
     best = turn.first;
     best_turn = its_turn;
@@ -135,6 +148,11 @@ int64_t Admission::RunningOf(uint64_t owner) const {
                                [&](const auto& sequence) { return sequence->request.owner == owner; });
 }
 
+void Admission::CountTurn() {
+  ++turn_;
+  for (const auto& sequence : core_.running) turns_[sequence->request.owner] = turn_;
+}
+
 size_t Admission::ChooseToGiveWay() const {
   const bool any_has_none = std::ranges::any_of(core_.waiting, [&](const auto& sequence) {
     return !IsUnread(*sequence) && RunningOf(sequence->request.owner) == 0;
@@ -144,20 +162,30 @@ size_t Admission::ChooseToGiveWay() const {
   if (const size_t unread = LongestUnread(); unread < core_.running.size()) return unread;
   const auto now = std::chrono::steady_clock::now();
   int64_t most = 1;
+  bool all_have_one = true;
+  size_t only = core_.running.size();
+  double longest = 0.0;
   for (size_t i = core_.running.size(); i-- > 0;) {
-    if (std::chrono::duration<double>(now - core_.running[i]->running_since).count() <
-        core_.options.turn_seconds)
-      continue;
-    const int64_t num_running = RunningOf(core_.running[i]->request.owner);
-    if (num_running <= most) continue;
-    most = num_running;
-    chosen = i;
+    const Sequence& sequence = *core_.running[i];
+    const double seconds = std::chrono::duration<double>(now - sequence.running_since).count();
+    const int64_t num_running = RunningOf(sequence.request.owner);
+    all_have_one = all_have_one && num_running == 1;
+    if (num_running > most && seconds >= core_.options.turn_seconds) {
+      most = num_running;
+      chosen = i;
+    }
+    if (sequence.length() > sequence.gives_way_past &&
+        seconds >= kOnlyTurn * core_.options.turn_seconds * sequence.turn && seconds >= longest) {
+      longest = seconds;
+      only = i;
+    }
   }
-  return chosen;
+  return all_have_one ? only : chosen;
 }
 
 void Admission::Admit(std::vector<Event>& events) {
   MakeRoom();
+  if (!core_.waiting.empty()) CountTurn();
   if (HoldsPrompts()) {
     ++core_.stats.num_steps_holding;
     return;
@@ -204,9 +232,12 @@ bool Admission::Enter(size_t chosen, std::vector<Event>& events) {
     }
     next.state = std::move(*state);
   }
-  // A third prompt may leave the path of an earlier one at this prompt's place.
+  // A third prompt may leave the path of an earlier one at this prompt's node.
   const int64_t shared = std::min(keeper_.SharedLength(next), next.num_prompt_tokens);
   if (shared >= next.length() + kWorthWaitingFor) next.KeepAt(shared);
+  // Else most of the time would go into reading a long prompt, of which nothing is kept, again and again.
+  if (next.length() + kWorthWaitingFor < next.gives_way_past) next.turn *= 2.0;
+  next.gives_way_past = std::max(next.gives_way_past, next.length());
   if (!next.admitted) {
     next.admitted = true;
     core_.stats.num_prompt_tokens += next.num_prompt_tokens;
@@ -242,6 +273,7 @@ void Admission::LimitTo(int64_t num_running) {
 void Admission::Preempt(size_t index) {
   Sequence& sequence = *core_.running[index];
   keeper_.Keep(sequence);
+  sequence.gives_way_past = std::max(sequence.gives_way_past, sequence.length());
   sequence.state.reset();
   sequence.waits_for = 0;
   sequence.asked_disk = false;

@@ -1,9 +1,10 @@
-// Admission: which waiting requests run, and which running sequences give way: fair shares of owners, priorities, memory, states that are on
-// their way, and prompts that are read together.
+// Admission: which waiting requests run, and which running sequences give way. It weighs fair shares of
+// owners, priorities, memory, states that are being loaded, and prompts that are read together.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "engine/answers.h"
@@ -36,12 +37,15 @@ class Admission {
   // Index of the waiting sequence to run next, or the number of those that wait.
   size_t ChooseWaiting();
   int64_t RunningOf(uint64_t owner) const;
+  // Begins a turn: notes which owners have places.
+  void CountTurn();
   // Its client does not take what there is for it.
   bool IsUnread(const Sequence& sequence) const;
   // Index of the running sequence that has not been read for longest, or the number of those that run.
   size_t LongestUnread() const;
   // Index of the running sequence that gives way when an owner with none running waits: the youngest, of those that have had their turn. Its
-  // owner has most. One that is not read goes first, its owner's last one too. The number of those that run when there is none, or no such owner.
+  // owner has most. One that is not read goes first, its owner's last one too. Where all owners have one, that which has run for longest. The
+  // number of those that run when there is none, or no such owner.
   size_t ChooseToGiveWay() const;
   // Whether a running sequence is just computing what this one could reuse.
   bool WaitsForAnother(Sequence& sequence);
@@ -53,6 +57,8 @@ class Admission {
   Answers& answers_;
   int64_t most_running_;  // Fewer than max_sequences after memory ran out.
   int64_t num_good_steps_ = 0;
+  uint64_t turn_ = 0;
+  std::unordered_map<uint64_t, uint64_t> turns_;  // By owner: when it had a place at last, else when it came.
 };
 
 }  // namespace dsv4::engine

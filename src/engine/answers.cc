@@ -31,11 +31,11 @@ bool Answers::Take(Sequence& sequence, const model::ChosenToken& token) const {
     return false;
   }
   sequence.sampler.Record(token.id);
-  sequence.sampled.emplace_back(sampling::SampledToken{.id = token.id});
+  sequence.sampled.emplace_back(
+      sampling::SampledToken{.id = token.id, .logprob = token.logprob, .top = token.top});
   if (sequence.request.stop_tokens.contains(token.id)) return false;
   if (sequence.request.constraint != nullptr) sequence.request.constraint->Accept(token.id);
-  // The token may have ended the waiting of a constraint: what comes behind it has been chosen without.
-  return sequence.GoesOn();
+  return true;
 }
 
 void Answers::Finish(Sequence& sequence, FinishReason reason, Status status, int32_t stop_token,

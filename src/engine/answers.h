@@ -15,7 +15,8 @@ class Answers {
   Answers(EngineCore& core, StateKeeper& keeper, Speculator& speculator)
       : core_(core), keeper_(keeper), speculator_(speculator) {}
 
-  // Puts a token that the backend has chosen into sequence.sampled; whether the one behind it may be taken too.
+  // Puts a token that the backend has chosen into sequence.sampled; whether the one behind it may be taken
+  // too.
   bool Take(Sequence& sequence, const model::ChosenToken& token) const;
   // Takes what was sampled and decides whether the sequence goes on.
   void Advance(Sequence& sequence, std::vector<Event>& events);

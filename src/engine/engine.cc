@@ -7,8 +7,8 @@
 #include <new>
 #include <utility>
 
+#include "engine/choice/masks.h"
 #include "engine/host_stepper.h"
-#include "engine/masks.h"
 #include "engine/queued_stepper.h"
 
 namespace dsv4::engine {
@@ -24,7 +24,7 @@ struct Engine::Parts {
   Admission admission{core, keeper, answers};
   Masks masks{core};
   HostStepper on_host{core, keeper, admission, answers, speculator};
-  QueuedStepper queued{core, admission, answers, speculator};
+  QueuedStepper queued{core, admission, answers, speculator, masks};
 };
 
 Engine::Engine(model::Model& model, EngineOptions options, std::vector<uint8_t> allowed_tokens)

@@ -1,8 +1,9 @@
-// Engine: requests in, events out. One thread calls Step in a loop; each call runs one ragged batch of prefill chunks and decode
-// tokens through the model and samples for the sequences that reached the end of what they know.
+// Engine: requests in, events out. One thread calls Step in a loop. Each call runs one ragged batch of
+// prefill chunks and decode tokens through the model. It samples for the sequences whose known tokens have
+// all been read.
 //
-// A sequence's tokens depend on its request alone: not on its batch neighbours, the chunk sizes, when it was admitted, whether
-// its prompt's beginning was reused, or whether it was preempted.
+// A sequence's tokens depend on its request alone. Batch neighbours, chunk sizes, the time of admission,
+// reuse of its prompt's beginning and preemption change nothing.
 // Not thread-safe except where noted: one owner calls all functions. The model outlives the engine.
 #pragma once
 
@@ -24,7 +25,8 @@ namespace dsv4::engine {
 
 class Engine {
  public:
-  // `allowed_tokens`: one entry per vocabulary id, 0 for ids that have no string and must not be sampled; empty allows all.
+  // `allowed_tokens`: one entry per vocabulary id, 0 for ids that have no string and must not be sampled;
+  // empty allows all.
   Engine(model::Model& model, EngineOptions options, std::vector<uint8_t> allowed_tokens);
   ~Engine();  // A step in flight is waited for.
   Engine(const Engine&) = delete;
@@ -40,13 +42,15 @@ class Engine {
   // Finishes the request with kCancelled at the next Step; unknown or finished ids do nothing.
   void Cancel(RequestId id);
 
-  // Runs one batch. Returns what happened, in order; an empty list when there is no work. A failing model step finishes the
-  // requests of that batch with kError and its status, which names the op. Out of memory with several sequences running, the
-  // youngest is preempted instead. Where the host's memory runs out in the midst of it (std::bad_alloc), the requests that run are
-  // finished with kError and kUnavailable; it throws only if there is none for saying so, and the next call then says it.
+  // Runs one batch. Returns what happened, in order; an empty list when there is no work. A failing model
+  // step finishes the requests of that batch with kError and its status, which names the op. Out of memory
+  // with several sequences running, the youngest is preempted instead. Where the host's memory runs out in
+  // the midst of it (std::bad_alloc), the requests that run are finished with kError and kUnavailable. It
+  // throws only if there is no memory for these events; the next call then returns them.
   std::vector<Event> Step();
 
-  // Asks since when events of each request wait to be taken; none: they do not. Before a step while there are requests that wait for a place.
+  // Asks since when events of each request wait to be taken; none: they do not. Before a step while there are
+  // requests that wait for a place.
   using UnreadSince = std::function<std::optional<std::chrono::steady_clock::time_point>(RequestId)>;
   void SetUnread(const UnreadSince& since);
   bool has_waiting() const;
@@ -57,7 +61,8 @@ class Engine {
   // PrefixStore::Blocks.
   std::vector<uint64_t> KeptBlocks() const;
 
-  // Gives back all memory that running sequences and kept states have. The next Step finishes the requests that ran, as above.
+  // Gives back all memory that running sequences and kept states have. The next Step finishes the requests
+  // that ran, as above.
   void Abandon();
 
   bool idle() const;

@@ -1,4 +1,5 @@
-// EngineCore: the model, the options and the sequences, which all parts of an engine look at. One thread at a time.
+// EngineCore: the model, the options and the sequences, which all parts of an engine look at. One thread at a
+// time.
 #pragma once
 
 #include <algorithm>
@@ -23,8 +24,8 @@ struct EngineCore {
   // allowed_on_backend, where there is anything to allow.
   Status UploadAllowed();
   void DropFinished();
-  // Tokens of a prompt that a state can have for another run of the same prompt. One of all tokens is taken back by one, where so few rows
-  // have the bits that they have with others.
+  // Tokens of a prompt that a state can have for another run of the same prompt. One of all tokens is taken
+  // back by one, where so few rows have the bits that they have with others.
   int64_t MostReusable(int64_t num_prompt_tokens) const {
     return few_rows == 0 ? num_prompt_tokens : std::max<int64_t>(num_prompt_tokens - few_rows - 1, 0);
   }

@@ -38,14 +38,15 @@ struct EngineOptions {
   // Prefill tokens of a batch that also decodes; prompts then read slower and answers run smoother. 0: by the prices of steps
   // (schedule/prefill_policy.h).
   int64_t max_prefill_beside_decode = 0;
-  // Seconds from a request's arrival to its first token that are aimed at: a prompt that is older gets what prompts may have before
-  // younger ones. 0: no aim.
+  // Target of seconds from a request's arrival to its first token. A prompt that is older gets the prompts'
+  // tokens of a step before younger ones. 0: no target.
   double first_token_target = 0.0;
   // Seconds that a step with answers may take. Prompts get as many tokens beside them as keep to it, as far as former steps tell. They get no
   // more than max_prefill_beside_decode unless one is overdue. 0: no bound. Unset: an aim of kGapAim where a device computes, else none.
   std::optional<double> max_gap;
   int max_sequences = 16;  // Sequences with a state at one time; further requests wait.
-  // A sequence runs so long, before it may be preempted for a request whose owner has none running. Its own owner keeps at least one.
+  // A sequence runs so long before it may be preempted for a request whose owner has none running. The only
+  // one of its owner runs four times as long.
   double turn_seconds = 0.25;
   // A sequence with events that were not taken for so long gives its place to any other owner, its own owner's last one too.
   double unread_seconds = 1.0;
@@ -55,8 +56,9 @@ struct EngineOptions {
   int64_t max_state_bytes = 0;
   int64_t prefix_cache_bytes =
       0;  // Bytes of states kept for reuse, on the rank that max_state_bytes counts; 0: none is kept.
-  // A long prompt's state is kept after every so many tokens too, or every kMostCheckpoints-th part where that is more, for prompts that
-  // leave its path at a place that nothing foretold. In memory only. 0: nowhere but at the ends and branches.
+  // A long prompt's state is kept after every so many tokens too, or every kMostCheckpoints-th part where
+  // that is more. It serves prompts that leave its path at a token that no one could predict. In memory only.
+  // 0: nowhere but at the ends and branches.
   int64_t checkpoint_tokens = 0;
   // Tokens of a block, in which routers count what a prompt shares with kept states; > 0. States themselves are kept at any length.
   int64_t block_tokens = 64;

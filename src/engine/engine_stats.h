@@ -32,7 +32,7 @@ struct EngineStats {
   int64_t num_states_met = 0;       // Request::expects_state: the prompt's state was there,
   int64_t num_states_missing = 0;   // or the prompt had to be read.
   int64_t num_below_threshold = 0;  // FinishReason::kCacheThreshold
-  // Counts of drafts, by source and place: tokens that steps verified, and that were right.
+  // Counts of drafts, by source and position in the draft: tokens that steps verified, and that were right.
   using DraftCounts = std::array<std::array<int64_t, kDraftPlaces>, speculation::kNumSources>;
   DraftCounts num_draft_tokens = {};
   DraftCounts num_accepted_tokens = {};
@@ -40,9 +40,11 @@ struct EngineStats {
   double drafting_seconds = 0;          // Time of the model's drafter.
   int64_t num_decode_steps = 0;         // A step counts once for every sequence that gets tokens of it.
   int64_t state_bytes = 0;  // Bytes of running sequences, as EngineOptions::max_state_bytes counts.
-  // Their room: that budget. Without one the longest sequences in all places, or what memory there was at the start.
+  // Their room: that budget. Without one the longest sequences in all places, or what memory there was at the
+  // start.
   int64_t state_room_bytes = 0;
-  // EngineOptions::block_tokens, and how many of these blocks running and kept states have room for; 0: a token adds nothing to a state.
+  // EngineOptions::block_tokens, and how many of these blocks running and kept states have room for; 0: a
+  // token adds nothing to a state.
   int64_t block_tokens = 0;
   int64_t num_blocks = 0;
   // Bytes of a sequence on the rank that has most: what does not grow, and what a token adds to entries and
@@ -53,8 +55,8 @@ struct EngineStats {
   int64_t cache_bytes = 0;
   int64_t cache_states = 0;
   int64_t cache_evictions = 0;
-  // Prompt tokens that the latest step with prompts and answers could read, and the seconds that it could take (schedule/prefill_policy.h); 0:
-  // no limit was known.
+  // Prompt tokens that the latest step with prompts and answers could read, and the seconds that it could
+  // take (schedule/prefill_policy.h); 0: no limit was known.
   int64_t prefill_beside_decode = 0;
   double gap_aim = 0;
 };

@@ -324,7 +324,8 @@ Result<std::vector<std::unique_ptr<Generation>>> EngineThread::SubmitAll(std::ve
     const auto found = shared_->num_unadmitted_of.find(owner);
     const int64_t mine = found == shared_->num_unadmitted_of.end() ? 0 : found->second;
     const int64_t most = shared_->options.max_waiting;
-    // An owner may have twice what it leaves of room for half as many again: alone `most`. One that has none finds room longer.
+    // An owner may have twice what it leaves of room for half as many again: alone `most`. One that has none
+    // finds room longer.
     const int64_t others = shared_->num_unadmitted - mine;
     const int64_t may = std::clamp<int64_t>(2 * ((3 * most + 1) / 2 - others) / 3, 0, most);
     if (mine + count > may && (mine > 0 || shared_->num_unadmitted + count > 4 * most)) {

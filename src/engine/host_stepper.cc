@@ -6,7 +6,8 @@
 #include <utility>
 
 #include "base/parallel.h"
-#include "engine/masks.h"
+#include "engine/choice/masks.h"
+#include "engine/choice/row_rules.h"
 #include "model/runtime/queued_step.h"
 
 namespace dsv4::engine {
@@ -151,8 +152,9 @@ bool HostStepper::MayChooseOnBackend(const Plan& plan) const {
 Result<bool> HostStepper::RunOnBackend(const Plan& plan) {
   if (!MayChooseOnBackend(plan) || !core_.UploadAllowed().ok()) return false;
   std::vector<model::DecodeChunk> chunks;
+  std::vector<Sequence*> choosing;
   for (size_t i = 0; i < plan.batch.size(); ++i) {
-    const Sequence& sequence = *core_.running[plan.schedule[i].sequence];
+    Sequence& sequence = *core_.running[plan.schedule[i].sequence];
     model::DecodeChunk chunk = {.state = plan.batch[i].state,
                                 .chooses = plan.IsLast(i) && sequence.max_tokens > 0,
                                 .num_following = plan.batch[i].num_following,
@@ -163,19 +165,30 @@ Result<bool> HostStepper::RunOnBackend(const Plan& plan) {
     } else {
       chunk.prompt = plan.batch[i].tokens;
     }
+    if (chunk.chooses) choosing.push_back(&sequence);
     chunks.push_back(chunk);
   }
+  const bool plain =
+      std::ranges::all_of(choosing, [](const Sequence* sequence) { return sequence->IsPlain(); });
   // An error changes nothing; a step on the host will meet it and say so.
-  const auto step = core_.model.QueueDecode(chunks, core_.allowed_on_backend);
+  const auto step = plain ? core_.model.QueueDecode(chunks, core_.allowed_on_backend)
+                          : core_.model.QueueLogits(chunks, core_.allowed_on_backend);
   if (!step) return false;
-  const Result<std::vector<model::ChosenToken>> tokens = (*step)->Wait();
+  Status chosen;
+  if (!plain) {
+    RowRules rules;
+    for (Sequence* const sequence : choosing) rules.AddNext(*sequence);
+    chosen = core_.model.Choose(**step, rules.rules());
+  }
+  const Result<std::vector<model::ChosenToken>> tokens =
+      chosen.ok() ? (*step)->Wait() : Result<std::vector<model::ChosenToken>>(Error(chosen));
   ++core_.stats.num_steps;
   ++core_.stats.num_mixed_steps_on_backend;
   // The states hold rows of no use: the step cannot be tried again, whatever it lacked.
   if (!tokens) return Error(Internal(tokens.error().message()));
-  size_t row = 0;
-  for (size_t i = 0; i < chunks.size(); ++i) {
-    if (chunks[i].chooses) answers_.Take(*core_.running[plan.schedule[i].sequence], (*tokens)[row++]);
+  for (size_t row = 0; row < choosing.size(); ++row) {
+    // There is an error already where a constraint allows no token.
+    if (choosing[row]->sampled.empty()) answers_.Take(*choosing[row], (*tokens)[row]);
   }
   return true;
 }

@@ -1,5 +1,6 @@
-// HostStepper: steps of any mix of prompts and answers, which are waited for. Tokens are chosen on the backend where none takes more than its
-// logits. Else the logits come to the host, which samples (host_stepper.cc, reading.cc).
+// HostStepper: steps of any mix of prompts and answers, which are waited for. Tokens are chosen on the
+// backend where none takes more than its logits. Else the logits come to the host, which samples
+// (host_stepper.cc, reading.cc).
 #pragma once
 
 #include <cstddef>
@@ -41,9 +42,11 @@ class HostStepper final : public Stepper {
   // Rows that each running sequence has to read.
   std::vector<Pending> Wanted() const;
   StepBudget Budget(std::span<const Pending> pending) const;
-  // Tokens of each sequence. Where few rows have other bits than many, in pieces that have those of a run alone (schedule/reading_pieces.h).
+  // Tokens of each sequence. Where few rows have other bits than many, in pieces that have those of a run
+  // alone (schedule/reading_pieces.h).
   std::vector<ScheduledChunk> Schedule(std::span<const Pending> pending) const;
-  // Runs the step and chooses the tokens on the backend; false if that is not for these sequences, or cannot be queued.
+  // Runs the step and chooses the tokens on the backend; false if that is not for these sequences, or cannot
+  // be queued.
   Result<bool> RunOnBackend(const Plan& plan);
   bool MayChooseOnBackend(const Plan& plan) const;
   // Runs it, and samples on the host.

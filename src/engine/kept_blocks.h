@@ -1,7 +1,8 @@
 // KeptBlocks: the prefix store as routers see it, in blocks of tokens, and what changes of it.
 //
-// A state is kept at any length. The blocks of a store are all whole blocks of the texts that its states hold. Block i of a text begins
-// at token i * block_tokens. A block's hash stands for all tokens up to its end, and for the salt; so equal beginnings have equal hashes.
+// A state is kept at any length. The blocks of a store are all whole blocks of the texts that its states
+// hold. Block i of a text begins at token i * block_tokens. A block's hash stands for all tokens up to its
+// end, and for the salt; so equal beginnings have equal hashes.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,8 @@ class BlockWatcher {
   virtual void OnCleared() = 0;
 };
 
-// The hash of the block of `tokens`; `before` is that of the block in front of it, and of the first one the salt.
+// The hash of the block of `tokens`; `before` is that of the block in front of it, and of the first one the
+// salt.
 uint64_t HashBlock(uint64_t before, std::span<const int32_t> tokens);
 
 }  // namespace dsv4::engine

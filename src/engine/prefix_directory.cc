@@ -37,7 +37,8 @@ Status SystemError(const std::string& path, std::string_view action, int error =
   return {StatusCode::kUnavailable, fmt::format("{}: {}: {}", path, action, std::strerror(error))};
 }
 
-// The lock of the directory, held while this lives. The file is opened anew each time: a directory that went away is not written to.
+// The lock of the directory, held while this lives. The file is opened anew each time: a directory that went
+// away is not written to.
 class DirectoryLock {
  public:
   static Result<DirectoryLock> Take(const std::string& path, int flags) {
@@ -139,7 +140,8 @@ Status PrefixDirectory::ReadSecret() {
     secret_.resize(kSecretBytes);
     if (::getrandom(secret_.data(), secret_.size(), 0) != static_cast<ssize_t>(secret_.size()))
       return SystemError(path, "no random bytes");
-    // Servers that come at once all take the first one's, also where locks do not hold. A damaged one is replaced.
+    // Servers that come at once all take the first one's, also where locks do not hold. A damaged one is
+    // replaced.
     DSV4_RETURN_IF_ERROR(
         WriteFile(path, secret_, {.keep_first = !text && text.error().code() == StatusCode::kNotFound}));
     text = ReadFile(path, FileKind::kRegular, kSecretBytes);

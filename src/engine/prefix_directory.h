@@ -1,17 +1,20 @@
-// PrefixDirectory: a directory of prefix files that any number of servers use at once, on one machine or on storage that several have in common.
+// PrefixDirectory: a directory of prefix files that any number of servers use at once, on one machine or on
+// storage that several have in common.
 //
-// DIR/states holds the files; nothing else says which there are. Each file has one writer, and all servers read it. Names are the contents', so
-// two servers that write one state write the same bytes. What keeps the directory in order are locks (flock), which a process loses when it
-// dies, whatever clocks say:
+// DIR/states holds the files; nothing else says which there are. Each file has one writer, and all servers
+// read it. Names are the contents', so two servers that write one state write the same bytes. What keeps the
+// directory in order are locks (flock), which a process loses when it dies, whatever clocks say:
 //
 //   DIR/lock           held for a moment by a server that makes room and starts a file, or gives one its name. An unfinished file counts with the
 //                      size that it will have. So all together stay within the bytes that each server allows.
 //   an unfinished file held by its writer. One that can be locked is a dead server's, and is removed by the next that makes room.
 //
-// A lost lock costs room and nothing else: a file is whole or absent, and is checked by hash when it is read. The least recently used goes first.
-// When a file was used stands in its time of modification, which grows with every use also when a clock goes back.
+// A lost lock costs room and nothing else: a file is whole or absent, and is checked by hash when it is read.
+// The least recently used goes first. When a file was used stands in its time of modification, which grows
+// with every use also when a clock goes back.
 //
-// DIR/secret has 32 random bytes. The directory is its owner's alone (0700): the files hold what people have said to the model.
+// DIR/secret has 32 random bytes. The directory is its owner's alone (0700): the files hold what people have
+// said to the model.
 //
 // Two threads: one calls Look, another Publish and Touch; Remove and num_bytes are for both.
 #pragma once
@@ -50,8 +53,9 @@ class PrefixDirectory {
     std::vector<std::string> evicted;
   };
 
-  // Makes the directory where it is missing, removes what dead servers have left, and the least recently used files past `max_bytes`.
-  // Unavailable with the system's reason, also where the file system has no locks; DeadlineExceeded where another program holds the lock.
+  // Makes the directory where it is missing, removes what dead servers have left, and the least recently used
+  // files past `max_bytes`. Unavailable with the system's reason, also where the file system has no locks;
+  // DeadlineExceeded where another program holds the lock.
   static Result<std::unique_ptr<PrefixDirectory>> Open(const std::string& directory, int64_t max_bytes);
 
   const Findings& findings() const { return findings_; }

@@ -21,7 +21,8 @@ constexpr std::chrono::milliseconds kAskAgain(20);
 // How often the files of other servers are looked at while no prompt asks.
 constexpr std::chrono::milliseconds kLookAgain(500);
 
-// A disk that has not answered for so long, and for a file as long as a slow network takes, is not waited for.
+// A disk that has not answered for so long, and for a file as long as a slow network takes, is not waited
+// for.
 constexpr std::chrono::seconds kDiskPatience(10);
 constexpr int64_t kSlowBytesPerSecond = 20'000'000;
 
@@ -542,7 +543,8 @@ std::shared_ptr<PrefixDisk::Content> PrefixDisk::ReadFor(const ReadJob& job,
   return nullptr;
 }
 
-// Under the mutex: where this is the last owner the state's pages are not shared; else the engine's thread drops it.
+// Under the mutex: where this is the last owner the state's pages are not shared; else the engine's thread
+// drops it.
 void PrefixDisk::EndLoad(ReadJob& job, std::shared_ptr<Content> content) {
   job.load->content = std::move(content);
   job.load->done = true;

@@ -1,14 +1,17 @@
-// PrefixDisk: kept states on disk, for prompts that the memory has nothing for any more, above all after a restart.
+// PrefixDisk: kept states on disk, for prompts that the memory has nothing for any more, above all after a
+// restart.
 //
 // The directory may be other servers' too (prefix_directory.h): what one of them has written, all find.
 //
-// The engine's thread offers states and asks for them; it never waits for a file. One thread writes what was offered, as long as its
-// queue has room, and keeps the directory within its budget, the least recently used first. Another looks for what others have written, and reads.
-// A file that is not what it should be is removed, logged and counted, so that nothing is tried twice; a disk that fails costs reuse and
-// nothing else, and so does one that does not answer.
+// The engine's thread offers states and asks for them; it never waits for a file. One thread writes the
+// offered states, as long as its queue has room. It keeps the directory within its budget, and the least
+// recently used files go first. Another looks for files of others, and reads. A wrong file is removed, logged
+// and counted, so that nothing is tried twice. A disk that fails, or does not answer, costs reuse and nothing
+// else.
 //
-// A state goes to the disk when it holds enough tokens more than the longest on its path there (kMinGain), and a sixteenth of its
-// length: the files of a conversation of N tokens are then of some 16 N tokens together, not of N squared.
+// A state goes to the disk when it holds enough tokens more than the longest on its path there. Enough is
+// kMinGain and a sixteenth of its length. The files of a conversation of N tokens then have some 16 N tokens
+// together, not N squared.
 #pragma once
 
 #include <chrono>
@@ -35,9 +38,10 @@ namespace dsv4::engine {
 struct PrefixDiskOptions {
   std::string directory;
   int64_t max_bytes = 0;  // Bytes of all files, other servers' too; > 0.
-  // The producer of the model's states (model::Model::Origin), asked without waiting. Unavailable: not known yet. Until it is known nothing is
-  // read, and what is offered waits. With any other error the disk takes no more part. States of another origin are not used, so that
-  // a hit always has the numbers of a cold run. They are removed when they are the least recently used.
+  // The producer of the model's states (model::Model::Origin), asked without waiting. Unavailable: not known
+  // yet. Until it is known nothing is read, and what is offered waits. With any other error the disk takes no
+  // more part. States of another origin are not used, so that a hit always has the numbers of a cold run.
+  // They are removed when they are the least recently used.
   std::function<Result<uint64_t>()> origin;
   int64_t max_queued_bytes = int64_t{256} << 20;  // Memory of states that wait to be written; one always may.
 };
@@ -67,7 +71,8 @@ class PrefixDisk {
     kv::SequenceState state;
   };
 
-  // `deserialize` is the model's, which outlives this. Errors: PrefixDirectory::Open; InvalidArgument for a budget of nothing.
+  // `deserialize` is the model's, which outlives this. Errors: PrefixDirectory::Open; InvalidArgument for a
+  // budget of nothing.
   static Result<std::unique_ptr<PrefixDisk>> Open(PrefixDiskOptions options, Deserialize deserialize);
   // Writes what is queued, if the origin is known. No thread may use an engine with this disk any more.
   ~PrefixDisk();
@@ -86,7 +91,8 @@ class PrefixDisk {
 
   // The state of a whole prompt, on its way to the disk, for IsDone.
   struct Publication;
-  // The same for a state that other servers wait for: whenever it has kMinGain tokens more than others there, and in front of what else is queued.
+  // The same for a state that other servers wait for. It is written whenever it has kMinGain tokens more than
+  // others there, before all else that is queued.
   std::shared_ptr<Publication> Publish(uint64_t salt, std::span<const int32_t> tokens,
                                        const kv::SequenceState& state);
   // Tokens of it that all servers find, 0 where it could not be written; nullopt while that is not known.
@@ -94,12 +100,14 @@ class PrefixDisk {
   // Returns when another file is written, or after `at_most`.
   void WaitForWrite(std::chrono::milliseconds at_most);
 
-  // Starts to look for the state with the longest usable proper prefix of `prompt`, as PrefixStore::Find, if that is more than
-  // `longer_than` tokens, and to read it. What other servers have written up to now is found too. Null where nothing can be found: the prompt is
-  // too short, the origin is not known, or the disk does not answer. Several askers of one state share its load.
+  // Starts to look for the state with the longest usable proper prefix of `prompt`, as PrefixStore::Find, and
+  // to read it. It must have more than `longer_than` tokens. States that other servers have written up to now
+  // are found too. Null where nothing can be found: the prompt is too short, the origin is not known, or the
+  // disk does not answer. Several askers of one state share its load.
   std::shared_ptr<Load> Find(uint64_t salt, std::span<const int32_t> prompt, int64_t longer_than);
 
-  // Whether there is something to take, or never will be: the state is not there, or the disk has not answered for long.
+  // Whether there is something to take, or never will be: the state is not there, or the disk has not
+  // answered for long.
   bool IsDone(const Load& load) const;
   // Nullopt when there is no such state after all.
   std::optional<Loaded> Take(const Load& load) const;

@@ -1,6 +1,7 @@
 // PrefixFile: one kept state on disk, with the tokens it holds.
 //
-// A file is complete or absent: it is written under another name, flushed to the disk, and renamed. All numbers are little-endian:
+// A file is complete or absent: it is written under another name, flushed to the disk, and renamed. All
+// numbers are little-endian:
 //
 // | offset | bytes | field                                                                         |
 // | 0      | 8     | magic "DSV4PRFX"                                                              |
@@ -31,11 +32,12 @@
 
 namespace dsv4::engine {
 
-// Tokens by which a state that is read back can be taken back: a thinking turn's prompt ends with one token that the next turn
-// has not. More would cost rows in every file.
+// Tokens by which a state that is read back can be taken back. A thinking turn's prompt ends with one token
+// that the next turn has not. More would cost rows in every file.
 inline constexpr int64_t kDiskRewindTokens = 8;
 
-// PrefixHashes[i] is the hash of a state's tokens without the last i. Zeros for a state of kDiskRewindTokens or less, which is not used.
+// PrefixHashes[i] is the hash of a state's tokens without the last i. Zeros for a state of kDiskRewindTokens
+// or less, which is not used.
 using PrefixHashes = std::array<uint64_t, kDiskRewindTokens + 1>;
 PrefixHashes HashPrefixes(uint64_t salt, std::span<const int32_t> tokens);
 
@@ -75,19 +77,20 @@ struct PrefixFileHead {
 std::string PrefixFileName(uint64_t origin, uint64_t salt, std::span<const int32_t> tokens);
 // Whether `name` could be one of PrefixFileName.
 bool IsPrefixFileName(const std::string& name);
-// Whether a file of that name is being written, or was left behind by a process that was killed. It has the name that it was to have, and a
-// number of its writer's.
+// Whether a file of that name is being written, or was left behind by a process that was killed. It has the
+// name that it was to have, and a number of its writer's.
 bool IsUnfinishedName(const std::string& name);
 bool IsUnfinishedNameOf(const std::string& name, const std::string& prefix_file_name);
 
 int64_t PrefixFileBytes(int64_t num_tokens, int64_t num_snapshot_bytes);
 
-// A file that is being written, which no server takes for a state. While this lives the process holds a lock (flock) on it, which a process
-// that dies loses. So an unfinished file that can be locked has no writer. Unless it is finished it is removed.
+// A file that is being written, which no server takes for a state. While this lives the process holds a lock
+// (flock) on it, which a process that dies loses. So an unfinished file that can be locked has no writer.
+// Unless it is finished it is removed.
 class UnfinishedPrefixFile {
  public:
-  // Creates one of that size in `directory`, so that others see what it will take. NotFound where the directory is missing; Unavailable with the
-  // system's reason.
+  // Creates one of that size in `directory`, so that others see what it will take. NotFound where the
+  // directory is missing; Unavailable with the system's reason.
   static Result<UnfinishedPrefixFile> Create(const std::string& directory, const std::string& name,
                                              int64_t num_bytes);
   UnfinishedPrefixFile(UnfinishedPrefixFile&& other) noexcept
@@ -119,8 +122,8 @@ class UnfinishedPrefixFile {
   int fd_ = -1;
 };
 
-// Reads and checks the header, the file's length and its name. NotFound when there is no file; Unavailable when it cannot be read;
-// DataLoss for what no Finish has written; Unimplemented for another version.
+// Reads and checks the header, the file's length and its name. NotFound when there is no file; Unavailable
+// when it cannot be read; DataLoss for what no Finish has written; Unimplemented for another version.
 Result<PrefixFileHead> ReadPrefixFileHead(const std::string& path);
 
 struct PrefixContent {

@@ -224,7 +224,8 @@ TEST_F(PrefixSharingTest, TheLeastRecentlyUsedOfAllGoesWhateverTheClocks) {
   for (const int32_t first : {2, 4, 5}) EXPECT_TRUE(Get(*a, first, 190)) << first;
 }
 
-// The lease of a file: while its writer lives no other writes or removes it; when it is dead, its room is free.
+// The lease of a file: while its writer lives no other writes or removes it; when it is dead, its room is
+// free.
 TEST_F(PrefixSharingTest, AFileHasOneWriterAndADeadOneLosesIt) {
   auto a = Open();
   Keep(*a, 1, 190);
@@ -272,7 +273,7 @@ TEST_F(PrefixSharingTest, ADirectoryThatWentAwayIsNotMadeAgainAndComesBack) {
   EXPECT_EQ(a->stats().num_dropped, 1);
   EXPECT_FALSE(Get(*b, 2, 100));
   EXPECT_FALSE(fs::exists(root_ / "cache"));
-  fs::create_directory(root_ / "cache");  // As a place where nothing is mounted.
+  fs::create_directory(root_ / "cache");  // As a path where nothing is mounted.
   Keep(*a, 2, 100);
   EXPECT_EQ(a->stats().num_dropped, 2);
   EXPECT_TRUE(fs::is_empty(root_ / "cache"));
@@ -292,7 +293,8 @@ TEST_F(PrefixSharingTest, DISABLED_Writer) {
   for (int32_t first = std::atoi(std::getenv(kWriterSeed));; ++first) Keep(*disk, first, kLength);
 }
 
-// Servers that are killed while they write leave nothing that another takes for a state. Two write at once, half of their states the same.
+// Servers that are killed while they write leave nothing that another takes for a state. Two write at once,
+// half of their states the same.
 TEST_F(PrefixSharingTest, NoKillLeavesATornState) {
   const char* wanted = std::getenv(kNumKills);
   const int num_kills = wanted != nullptr ? std::atoi(wanted) : 20;
@@ -318,7 +320,7 @@ TEST_F(PrefixSharingTest, NoKillLeavesATornState) {
     const int32_t first = 1 + kill * kStates;
     const pid_t writers[] = {start(first), start(first + static_cast<int32_t>(random() % 4))};
     while (!fs::exists(root_ / "started")) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    // At any place of a write.
+    // At any byte of a write.
     for (const pid_t writer : writers) {
       std::this_thread::sleep_for(std::chrono::microseconds(random() % 30'000));
       ::kill(writer, SIGKILL);

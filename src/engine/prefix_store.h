@@ -1,8 +1,9 @@
 // PrefixStore: states of sequences, kept for prompts that begin with the same tokens.
 //
-// A radix tree over token ids, one per salt: a state is found by the very tokens it holds, never by a hash alone, so a hit is a
-// hit. A kept state is whole (kv::SequenceState): what continues it computes the numbers of a cold run. States on one path share
-// the pages of their common beginning, and the budget counts shared pages once.
+// A radix tree over token ids, one per salt. A state is found by the very tokens it holds, never by a hash
+// alone, so a hit is a hit. A kept state is whole (kv::SequenceState): a sequence that continues it computes
+// the numbers of a cold run. States on one path share the pages of their common beginning, and the budget
+// counts shared pages once.
 //
 // Not thread-safe: used by the thread that runs the engine. States must not outlive their model.
 #pragma once
@@ -22,8 +23,9 @@ namespace dsv4::engine {
 
 class PrefixStore {
  public:
-  // Keeps at most `max_bytes` of states, of each the bytes on the stage that keeps most of it (model::Model::stage_layouts); 0 keeps nothing.
-  // `watcher` is told of blocks of `block_tokens`, and outlives the store; null: there are none.
+  // Keeps at most `max_bytes` of states, of each the bytes on the stage that keeps most of it
+  // (model::Model::stage_layouts); 0 keeps nothing. `watcher` is told of blocks of `block_tokens`, and
+  // outlives the store; null: there are none.
   PrefixStore(int64_t max_bytes, std::vector<kv::CacheLayout> stages, int64_t block_tokens = 0,
               BlockWatcher* watcher = nullptr);
   ~PrefixStore();
@@ -31,12 +33,14 @@ class PrefixStore {
 
   bool enabled() const { return max_bytes_ > 0; }
 
-  // Keeps a copy of `state`, which holds exactly `tokens`; the least recently used go when there is no room. Nothing is kept when
-  // it would save less than kMinGain tokens over a kept state of the same path, or when the state alone is over the budget.
+  // Keeps a copy of `state`, which holds exactly `tokens`. The least recently used go when there is no room.
+  // Nothing is kept when it would save less than kMinGain tokens over a kept state of the same path. Nor is
+  // it when the state alone is over the budget.
   void Keep(uint64_t salt, std::span<const int32_t> tokens, const kv::SequenceState& state);
 
-  // A state that holds the longest usable proper prefix of `prompt`, or nullopt: the prompt's last token is always computed, its
-  // logits are wanted. A kept state that runs a little past the common part is taken back (SequenceState::Rewind).
+  // A state that holds the longest usable proper prefix of `prompt`, or nullopt: the prompt's last token is
+  // always computed, its logits are wanted. A kept state that runs a little past the common part is taken
+  // back (SequenceState::Rewind).
   std::optional<kv::SequenceState> Find(uint64_t salt, std::span<const int32_t> prompt);
 
   // How many tokens `prompt` shares with the tokens of any kept state, whether or not a state ends there.

@@ -230,7 +230,8 @@ TEST_F(PrefixStoreTest, WithoutABudgetNothingIsKept) {
   EXPECT_EQ(store.num_states(), 0);
 }
 
-// Against a list of all that was kept: the store finds exactly what is there, whatever was split, joined and evicted.
+// Against a list of all that was kept: the store finds exactly what is there, whatever was split, joined and
+// evicted.
 TEST_F(PrefixStoreTest, RandomTrafficAgreesWithAPlainList) {
   std::mt19937 random(4);
   const auto tokens_of = [&](size_t length) {

@@ -25,7 +25,8 @@ std::vector<Pending> HostStepper::Wanted() const {
     // Chosen tokens are read again as steps read them.
     if (core_.few_rows > 0 && !sequence->reading())
       max_chunk = max_chunk > 0 ? std::min(max_chunk, core_.few_rows) : core_.few_rows;
-    // Without its mask nothing can be sampled. A prompt goes on up to its last pieces, for others may wait for it.
+    // Without its mask nothing can be sampled. A prompt goes on up to its last pieces, for others may wait
+    // for it.
     int64_t num_tokens = sequence->num_pending();
     if (sequence->mask_late && core_.few_rows == 0 && num_tokens > 1)
       max_chunk = max_chunk > 0 ? std::min(max_chunk, num_tokens - 1) : num_tokens - 1;

@@ -37,8 +37,9 @@ struct Request {
   std::vector<int64_t> branch_points = {};
   // Which drafts of this answer steps may verify, of those that the engine has (EngineOptions::speculation). The answer is the same.
   speculation::Choice speculation = {};
-  // Waiting requests of the owner with the fewest running ones go first. While all places are taken, one of an owner that has none takes
-  // the place of an owner that has several (EngineOptions::turn_seconds).
+  // Waiting requests of the owner with the fewest running ones go first, then those of the owner that has had
+  // none for longest. While all places are taken, a request of an owner that has none gets a place of another
+  // owner. That owner has several, or has had one for long (EngineOptions::turn_seconds).
   uint64_t owner = 0;
   // Lower numbers are started and read before those of a higher one; answers that are being made are not
   // touched.

@@ -57,7 +57,9 @@ struct Sequence {
   std::shared_ptr<PrefixDisk::Publication> publication = nullptr;
   int64_t expected_reuse = -1;  // Tokens at most that a kept state has; -1: not looked up.
   std::chrono::steady_clock::time_point running_since = {};  // Admitted at last.
-  bool mask_late = false;                                    // It sits the step out.
+  int64_t gives_way_past = 0;  // Length that it passes before it gives way again.
+  double turn = 1.0;           // In those of an owner's only one.
+  bool mask_late = false;      // It sits the step out.
   std::optional<std::chrono::steady_clock::time_point> unread_since = {};
   bool cancelled = false;
   bool abandoned = false;  // Has no state: memory ran out.
@@ -74,7 +76,8 @@ struct Sequence {
   // Its tokens may be chosen without its constraint.
   bool GoesOn() const { return request.constraint == nullptr || request.constraint->IsWaiting(); }
   // Its next token takes no more than its logits.
-  bool MayChooseOnBackend() const { return GoesOn() && sampler.by_logits_alone() && !wants_scores(); }
+  bool IsPlain() const { return GoesOn() && sampler.by_logits_alone(); }
+  bool MayChooseOnBackend() const { return sampler.has_rule() && !wants_scores(); }
   // Rows of the prompt have to be computed for their logits.
   bool wants_scores() const { return request.num_prompt_logprobs >= 0 && num_scored < num_prompt_tokens; }
   std::span<const int32_t> Known() const { return std::span(tokens).first(static_cast<size_t>(length())); }

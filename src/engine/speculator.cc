@@ -1,9 +1,11 @@
-// Speculation: a step reads, behind a sequence's last token, a draft of the tokens that may follow, and samples from its rows one after the
-// other for as long as the token that was sampled is the one that the draft had. What was read beyond that is taken back.
+// Speculation: a step reads, behind a sequence's last token, a draft of the tokens that may follow. It
+// samples from its rows one after the other for as long as the sampled token is the draft's. Rows beyond that
+// are taken back.
 //
-// A row's logits do not depend on the rows behind it, nor on how a text is cut into steps (model.h), and a sampled token depends on the
-// logits in front of it and on its number in the answer alone (sampling::Sampler). So every token is the one that would have come without
-// a draft, whatever the sampling, the constraint or the drafter; and as nothing is sampled twice, its distribution is the sampler's.
+// A row's logits do not depend on the rows behind it, nor on how a text is cut into steps (model.h). A
+// sampled token depends on the logits in front of it and on its number in the answer alone
+// (sampling::Sampler). So every token is the one that would have come without a draft, whatever the sampling,
+// the constraint or the drafter. Nothing is sampled twice, so its distribution is the sampler's.
 #include "engine/speculator.h"
 
 #include <algorithm>
@@ -143,7 +145,8 @@ bool Speculator::Plan() {
       length =
           free > 0 ? speculation::Length{free, false} : speculation::Length{candidates[i].most_mtp, true};
     }
-    // A block costs the same whatever of it is wanted, and how much that is shows when it is there (ShortenBlocks).
+    // A block costs the same whatever of it is wanted, and how much that is shows when it is there
+    // (ShortenBlocks).
     if (options.dspark && length.by_mtp && length.tokens > 0) length.tokens = candidates[i].most_mtp;
     sequence.num_verified = std::min(room, length.tokens);
     room -= sequence.num_verified;

@@ -10,8 +10,8 @@
 
 namespace dsv4::engine {
 
-// A request whose prompt shares at least so much with one that is being read waits for that state instead of computing it too.
-// Nor is an extra cut of a prompt worth less.
+// A request whose prompt shares at least so much with one that is being read waits for that state instead of
+// computing it too. Nor is an extra cut of a prompt worth less.
 constexpr int64_t kWorthWaitingFor = 64;
 
 class StateKeeper {
@@ -28,7 +28,8 @@ class StateKeeper {
   std::optional<kv::SequenceState> Find(const Sequence& sequence);
   // Tokens that the sequence shares with any kept state.
   int64_t SharedLength(const Sequence& sequence) const;
-  // Whether a state that this one could start from is on its way from the disk. One that has come is in the store.
+  // Whether a state that this one could start from is on its way from the disk. One that has come is in the
+  // store.
   bool WaitsForDisk(Sequence& sequence);
   // Looks after the disk, between steps.
   void Tidy();

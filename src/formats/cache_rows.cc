@@ -22,7 +22,8 @@ float ScaleOf(const CacheFormat& format, std::byte code) {
   return format.scale == CacheScale::kE8m0 ? FloatFromE8m0(bits) : FloatFromE4m3(bits);
 }
 
-// The e8m0 code of the smallest power of two of which `largest` times it is at least `max` > 0. Subnormal numbers included.
+// The e8m0 code of the smallest power of two of which `largest` times it is at least `max` > 0. Subnormal
+// numbers included.
 uint8_t SmallestE8m0(float max, float largest) {
   int exponent = 0;
   const float mantissa = std::frexp(max, &exponent);  // In [1/2, 1).
@@ -35,7 +36,8 @@ uint8_t SmallestE8m0(float max, float largest) {
 // 1 / scale, exact for a power of two.
 float Inverse(uint8_t e8m0) { return FloatFromE8m0(static_cast<uint8_t>(2 * kE8m0Bias - e8m0)); }
 
-// Codes of one group, `values` times `inverse` being what they stand for; the number of the first value that has none, or the group's size.
+// Codes of one group, `values` times `inverse` being what they stand for; the number of the first value that
+// has none, or the group's size.
 size_t EncodeE4m3(std::span<const float> values, float inverse, std::byte* codes) {
   constexpr float kSmallestNormal = 0x1p-6F;
   constexpr float kSubnormalsPerUnit = 512.0F;

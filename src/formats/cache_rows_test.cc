@@ -120,7 +120,8 @@ TEST(CacheRows, RowBytes) {
   EXPECT_EQ(ToString(Cases()[0].format), "448 x E4M3 / 64 E8M0 + BF16");
 }
 
-// Values after the release's rounding are stored without loss, at any magnitude, sparse rows and zeros included.
+// Values after the release's rounding are stored without loss, at any magnitude, sparse rows and zeros
+// included.
 TEST(CacheRows, RoundedRowsComeBackBitForBit) {
   std::mt19937 random(5);
   std::normal_distribution<float> normal;

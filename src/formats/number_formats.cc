@@ -30,13 +30,14 @@ constexpr float PowerOfTwo(int exponent) {
   return std::bit_cast<float>(static_cast<uint32_t>(exponent + 127) << 23);
 }
 
-// The code, without sign, of a magnitude that does not overflow. A carry out of the mantissa lands in the exponent by
-// itself, since codes are in magnitude order.
+// The code, without sign, of a magnitude that does not overflow. A carry out of the mantissa lands in the
+// exponent by itself, since codes are in magnitude order.
 template <int kMantissaBits, int kBias>
 uint32_t EncodeMagnitude(float magnitude) {
   constexpr float kSmallestNormal = PowerOfTwo(1 - kBias);
   if (magnitude < kSmallestNormal) {
-    // Counted in subnormal steps: adding 2^23 leaves no bits for a fraction, so the addition itself rounds to even.
+    // Counted in subnormal steps: adding 2^23 leaves no bits for a fraction, so the addition itself rounds to
+    // even.
     constexpr float kStepsPerUnit = PowerOfTwo(kBias + kMantissaBits - 1);
     return std::bit_cast<uint32_t>(magnitude * kStepsPerUnit + 0x1p23F) - std::bit_cast<uint32_t>(0x1p23F);
   }

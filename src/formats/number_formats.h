@@ -1,5 +1,5 @@
-// The narrow number formats, bit by bit, with their conversions from and to fp32. Every other module says "bf16" or
-// "e4m3" by calling these.
+// The narrow number formats, bit by bit, with their conversions from and to fp32. Every other module says
+// "bf16" or "e4m3" by calling these.
 //
 //   format  bits (high to low)                    bias  largest   specials
 //   bf16    1 sign, 8 exponent, 7 mantissa        127   3.39e38   as fp32
@@ -8,8 +8,9 @@
 //   e2m1    1 sign, 2 exponent, 1 mantissa        1     6         none; code order is magnitude order
 //   e8m0    8 exponent, no sign                   127   2^127     255: NaN; the value is 2^(byte - 127)
 //
-// All have subnormals where the exponent field is 0, except e8m0, which has no mantissa. Encoding rounds to nearest,
-// ties to the even code. Source: the OCP Microscaling and FP8 formats (quantization.md 1.1, 1.3 and 3.1).
+// All have subnormals where the exponent field is 0, except e8m0, which has no mantissa. Encoding rounds to
+// nearest, ties to the even code. Source: the OCP Microscaling and FP8 formats (quantization.md 1.1, 1.3 and
+// 3.1).
 #pragma once
 
 #include <array>
@@ -80,8 +81,8 @@ constexpr float FloatFromE8m0(uint8_t code) {
   return std::bit_cast<float>(static_cast<uint32_t>(code) << 23);
 }
 
-// ceil(log2(value)) of a positive normal number, from its bits, as the release's kernels take it: log2() may fall on
-// either side of an exact power of two.
+// ceil(log2(value)) of a positive normal number, from its bits, as the release's kernels take it. The
+// function log2() may fall on either side of an exact power of two.
 constexpr int CeilLog2(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   return static_cast<int>((bits >> 23) & 0xFFU) - 127 + ((bits & 0x7FFFFFU) != 0 ? 1 : 0);

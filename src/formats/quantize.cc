@@ -85,14 +85,16 @@ float SquaredError(const float* values, float scale) {
   return ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
 }
 
-// From 7 on, an element would be rounded up to 8 if there were one: a scale that small clips instead of rounding.
+// From 7 on, an element would be rounded up to 8 if there were one: a scale that small clips instead of
+// rounding.
 constexpr double kLargestQuotient = 7.0 * (1 - 1e-6);
 
 // The best code among [first, last], `start` where none is better; value_of(code) is the scale itself.
 template <int64_t kBlock, typename ValueOf>
 uint8_t LeastSquaresScale(std::span<const float> block, float max, int start, int first, int last,
                           ValueOf value_of) {
-  // Squares of tiny or huge numbers leave fp32's range, so the search works on the block brought to a maximum near 1.
+  // Squares of tiny or huge numbers leave fp32's range, so the search works on the block brought to a maximum
+  // near 1.
   int exponent = 0;
   std::frexp(max, &exponent);
   const double unit = std::ldexp(1.0, -exponent);

@@ -1,9 +1,9 @@
-// Rounding whole rows and matrices to the block formats: the simulated quantisation of activations and cache rows, and
-// the weight quantisers behind `synth` and `convert`. Host memory, fp32 in and out.
+// Rounding whole rows and matrices to the block formats: the simulated quantisation of activations and cache
+// rows, and the weight quantisers behind `synth` and `convert`. Host memory, fp32 in and out.
 //
-// A power-of-two scale is always 2^ceil(log2(t)), where t is the block's largest magnitude over the largest value of
-// the element format, computed as the release's kernels do: one fp32 product with the rounded reciprocal
-// (fl32(1/448), fl32(1/6)), the logarithm from the bits.
+// A power-of-two scale is always 2^ceil(log2(t)), where t is the block's largest magnitude over the largest
+// value of the element format. It is computed as in the release's kernels: one fp32 product with the rounded
+// reciprocal (fl32(1/448), fl32(1/6)), the logarithm from the bits.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace dsv4 {
 void RoundToFp8Groups(std::span<const float> in, int64_t group, std::span<float> out);
 
 // SIM4 (model.md 2.3): as above with s = 2^ceil(log2(max(max|x|, 6 * 2^-126) * fl32(1/6))) and e2m1 elements.
-// e2m1 cannot hold NaN: a group with one becomes NaN as a whole.
+// The format cannot hold NaN: a group with one becomes NaN as a whole.
 void RoundToFp4Groups(std::span<const float> in, int64_t group, std::span<float> out);
 
 // The same with e4m3 scales: s = e4m3(min(max(max|x|, 6 * 2^-9) / 6, 448)), in fp32.
@@ -43,16 +43,16 @@ struct QuantizedMatrix {
 
 // `values` holds rows * cols finite numbers, row-major.
 
-// e4m3 elements with e8m0 scales: s = 2^ceil(log2(max|w| / 448)) per block, clamped to the range of e8m0; an all-zero
-// block gets s = 1. Any block size >= 1.
+// e4m3 elements with e8m0 scales: s = 2^ceil(log2(max|w| / 448)) per block, clamped to the range of e8m0; an
+// all-zero block gets s = 1. Any block size >= 1.
 QuantizedMatrix QuantizeFp8Block(std::span<const float> values, int64_t rows, int64_t cols,
                                  int64_t block_rows, int64_t block_cols);
 // How a quantiser chooses the scale of a 4-bit block.
 enum class BlockScaleRule : uint8_t {
   kAmax,  // From the block's largest magnitude, which then meets the largest element: what other writers do.
-  // The scale that gives the least sum of squared errors, among those for which the block's largest magnitude lands between
-  // the elements 4 and 6 or a little past (never so far that it would round past 6 on a longer grid); of equally good ones
-  // the kAmax scale, then the smallest. Never a larger error than kAmax.
+  // The scale that gives the least sum of squared errors. Candidates put the block's largest magnitude
+  // between the elements 4 and 6 or a little past. It never goes so far that a longer grid would round past
+  // 6. Of equally good ones it is the kAmax scale, then the smallest. Never a larger error than kAmax.
   kLeastSquares,
 };
 
@@ -67,8 +67,8 @@ QuantizedMatrix QuantizeNvFp4(std::span<const float> values, int64_t rows, int64
 float NvFp4GlobalScale(float max_magnitude);
 // The same with a given global scale > 0 (w1 and w3 of an expert share one). Per 16 columns with kAmax:
 //   sr = e4m3(min(max|w| / (6 global), 448)),  codes = e2m1(w / (sr global)), all 0 when sr is 0.
-// The elements are divided by the ROUNDED block scale, the one that is stored (quantization.md 1.4). kLeastSquares tries the
-// e4m3 numbers from two below that sr to one above max|w| / (4 global).
+// The elements are divided by the ROUNDED block scale, the one that is stored (quantization.md 1.4). With
+// kLeastSquares it tries the e4m3 numbers from two below that sr to one above max|w| / (4 global).
 QuantizedMatrix QuantizeNvFp4(std::span<const float> values, int64_t rows, int64_t cols, float global_scale,
                               BlockScaleRule rule = BlockScaleRule::kAmax);
 

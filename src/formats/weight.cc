@@ -213,7 +213,8 @@ Status ValidateScaleValues(const Weight& weight, std::string_view name) {
   }
   const int64_t count = weight.scale.num_elements();
   if (ElementBytes(weight.scale.dtype) == 1) {
-    // The common case in one pass over the bytes: e8m0 has one bad code, 255; an e4m3 scale may be 0x00 to 0x7E.
+    // The common case in one pass over the bytes: e8m0 has one bad code, 255; an e4m3 scale may be 0x00 to
+    // 0x7E.
     const uint8_t first_bad = weight.scale.dtype == DType::kF8E8M0 ? kE8m0NaN : kE4m3NaN;
     const uint8_t* codes = weight.scale.as<const uint8_t>();
     uint32_t bad = 0;

@@ -1,8 +1,8 @@
 // The stored form of a linear layer's weight, and its exact expansion to fp32.
 //
-// Every checkpoint format the engine reads is one of four (quantization.md, sections 1 and 3). The
-// logical matrix is [rows, cols] = [out_features, in_features], y = W x. Packed 4-bit formats hold element 2j of a row in
-// the low nibble of byte j and element 2j + 1 in the high nibble.
+// Every checkpoint format the engine reads is one of four (quantization.md, sections 1 and 3). The logical
+// matrix is [rows, cols] = [out_features, in_features], y = W x. Packed 4-bit formats hold element 2j of a
+// row in the low nibble of byte j and element 2j + 1 in the high nibble.
 //
 // | format    | data                       | scale                                         | value                       |
 // | kPlain    | [rows, cols] F32 F16 BF16  | absent                                        | data                        |
@@ -31,8 +31,8 @@ std::string_view WeightFormatName(WeightFormat format);
 inline constexpr int64_t kMxFp4Block = 32;
 inline constexpr int64_t kNvFp4Block = 16;
 
-// How the activations in front of a weight are rounded (model.md 2.2). A property of the weight and of the chosen
-// numerics, fixed at load.
+// How the activations in front of a weight are rounded (model.md 2.2). A property of the weight and of the
+// chosen numerics, fixed at load.
 enum class ActivationQuant : uint8_t {
   kNone,         // As they are.
   kFp8Block,     // Per row and 128 columns: e4m3 with a power-of-two scale.
@@ -65,9 +65,9 @@ struct Weight {
 // Ok when dims, dtypes and scale shapes agree; the message begins with `name`.
 Status ValidateWeight(const Weight& weight, std::string_view name);
 
-// Ok when every scale is a number the format allows: e8m0 not 255; NVFP4 block scales neither negative nor NaN; F32 and
-// BF16 scales finite and not negative; the global scale finite and positive. Reads all scales: for load time. Host memory
-// only; the weight must be valid.
+// Ok when every scale is a number the format allows: e8m0 not 255; NVFP4 block scales neither negative nor
+// NaN; F32 and BF16 scales finite and not negative; the global scale finite and positive. Reads all scales:
+// for load time. Host memory only; the weight must be valid.
 Status ValidateScaleValues(const Weight& weight, std::string_view name);
 
 // Writes the `cols` values of one row as fp32. Host memory only; the weight must be valid.

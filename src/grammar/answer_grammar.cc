@@ -101,7 +101,7 @@ class ToolCompiler {
     return InOrder(members, additional, pointer);
   }
 
-  // A place for every set of parameters that were given, of those that are counted.
+  // A node for every set of parameters that were given, of those that are counted.
   Result<uint32_t> InAnyOrder(const std::vector<SchemaCompiler::Member>& members, const Json& additional,
                               const std::string& pointer) {
     const bool counts_all = members.size() <= kMostUnordered;
@@ -227,7 +227,9 @@ class AnswerCompiler {
     if (rules_.starts_in_reasoning) {
       DSV4_ASSIGN_OR_RETURN(start, Reasoning(start));
     }
-    return std::move(parts_.builder).Build(start, live_);
+    DSV4_ASSIGN_OR_RETURN(Program program, std::move(parts_.builder).Build(start, live_));
+    program.work = parts_.work();
+    return program;
   }
 
  private:

@@ -5,11 +5,12 @@
 //   calls   = LF invoke+ "</M tool_calls>"             one invoke only when calls may not be parallel
 //   invoke  = "<M invoke name=" DQ name DQ ">" LF ( parameter+ | LF ) "</M invoke>" LF
 //
-// M is the marker of tags, one token; in a call it is never spelled in letters. Parameters come in any order, each once, a string raw
-// (string="true"), everything else as JSON (string="false"), both as the parameter's schema says; such as are not listed come behind the
-// required ones. Of a tool with more than
-// kMostUnordered parameters only the required ones are counted, and others may come again (of a repeated one the first counts); with more
-// than that of them, parameters come in the order of `properties`. Source: chat-encoding.md 3.1 and 3.7.
+// M is the marker of tags, one token; in a call it is never spelled in letters. Parameters come in any order,
+// each once. A string is raw (string="true"), everything else JSON (string="false"), both as the parameter's
+// schema says. Unlisted parameters come behind the required ones. A tool may have more than kMostUnordered
+// parameters: then only the required ones are counted, and others may come again (the first one counts). If
+// more than that are required, parameters come in the order of `properties`. Source: chat-encoding.md 3.1 and
+// 3.7.
 #pragma once
 
 #include <memory>
@@ -35,10 +36,11 @@ struct CallTags {
 struct CallableTool {
   std::string name;
   std::string parameters;  // A JSON schema of an object.
-  // Every call satisfies the schema, and one that is not understood is an error. Else calls follow it as far as it is understood.
+  // Every call satisfies the schema, and one that is not understood is an error. Else calls follow it as far
+  // as it is understood.
   bool strict = false;
   std::string label;  // Name by which errors call the schema: "tools[0].function.parameters".
-  // In place of `parameters`: the one parameter, a string, which the rule describes as it stands.
+  // Instead of `parameters`: the one parameter, a string, which the rule describes as it stands.
   struct Text {
     std::string parameter;
     ContentRule rule;
@@ -72,8 +74,9 @@ struct AnswerRules {
   bool operator==(const AnswerRules&) const = default;
 };
 
-// Errors begin with the label of the schema that is wrong: InvalidArgument names the place by its JSON pointer; ResourceExhausted
-// when the grammar becomes too large. Time and memory are bounded whatever the schemas say.
+// Errors begin with the label of the schema that is wrong: InvalidArgument names the position by its JSON
+// pointer; ResourceExhausted when the grammar becomes too large. Time and memory are bounded whatever the
+// schemas say.
 Result<std::shared_ptr<const Program>> CompileAnswer(const AnswerRules& rules);
 
 }  // namespace dsv4::grammar

@@ -12,17 +12,6 @@ constexpr uint32_t kMostStates = uint32_t{1} << 31;
 // So many repetitions no answer has; that bound is left out where it would not go.
 constexpr int kEndless = 1 << 24;
 
-void Flatten(const Regex& regex, std::vector<Regex>& parts) {
-  const bool is_group = regex->kind != RegexNode::Kind::kBytes && regex->parts.size() == 1 &&
-                        (regex->kind != RegexNode::Kind::kRepeat || (regex->min == 1 && regex->max == 1));
-  if (regex->kind != RegexNode::Kind::kConcat && !is_group) return parts.push_back(regex);
-  for (const Regex& part : regex->parts) Flatten(part, parts);
-}
-
-bool IsLarge(const RegexNode& regex) {
-  return regex.kind == RegexNode::Kind::kRepeat && std::max(regex.min, regex.max) >= kLargeCount;
-}
-
 }  // namespace
 
 const Dfa::Block& Dfa::BlockOf(uint32_t state) const {
@@ -41,8 +30,7 @@ uint32_t Dfa::Alike(uint32_t state) const {
 }
 
 std::optional<Result<Dfa>> Dfa::CompileCounted(const Regex& regex, DfaLimits& limits) {
-  std::vector<Regex> parts;
-  Flatten(regex, parts);
+  const std::vector<Regex> parts = SequenceOf(regex);
   const auto is_large = [](const Regex& part) { return IsLarge(*part); };
   const auto found = std::find_if(parts.begin(), parts.end(), is_large);
   if (found == parts.end() || std::any_of(found + 1, parts.end(), is_large)) return std::nullopt;
@@ -51,7 +39,39 @@ std::optional<Result<Dfa>> Dfa::CompileCounted(const Regex& regex, DfaLimits& li
   const Result<Dfa> before = CompileStates(Concat({parts.begin(), found}), limits);
   const Result<Dfa> behind = CompileStates(Concat({found + 1, parts.end()}), limits);
   if (!unit || !before || !behind) return std::nullopt;
-  return Counted(*before, *unit, *behind, repeat->min, repeat->max, limits);
+  if (auto dfa = Counted(*before, *unit, *behind, repeat->min, repeat->max, limits)) return dfa;
+  return CompileSized(parts, limits);
+}
+
+// Between bytes that are not of characters, as quotes are.
+std::optional<Result<Dfa>> Dfa::CompileSized(const std::vector<Regex>& parts, DfaLimits& limits) {
+  const auto has_length = [](const Regex& part) { return LengthsOf(*part).has_value(); };
+  const auto first = std::find_if(parts.begin(), parts.end(), has_length);
+  const auto last = std::find_if(parts.rbegin(), parts.rend(), has_length).base();
+  if (first >= last) return std::nullopt;
+  const std::optional<SizedText> sized = AsSizedText({first, last});
+  if (!sized) return std::nullopt;
+  const Result<Dfa> before = CompileStates(Concat({parts.begin(), first}), limits);
+  const Result<Dfa> behind = CompileStates(Concat({last, parts.end()}), limits);
+  const Result<Dfa> character = CompileStates(Either(CharactersOf(*sized->endless)), limits);
+  const Result<Dfa> endless = CompileStates(
+      Concat({Concat({parts.begin(), first}), sized->endless, Concat({last, parts.end()})}), limits);
+  if (!before || !behind || !character || !endless) return std::nullopt;
+  const auto counted = Counted(*before, *character, *behind, sized->lengths.min, sized->lengths.max, limits);
+  if (!counted) return std::nullopt;
+  return *counted ? Intersect(**counted, *endless, limits) : *counted;
+}
+
+Dfa Dfa::Spread() const {
+  Dfa dfa(classes_, num_classes_);
+  for (const Block& block : blocks_) {
+    for (uint32_t state = block.first; state < block.first + block.width * block.copies; ++state) {
+      const size_t row = dfa.AddState(IsAccepting(state));
+      for (size_t c = 0; c < num_classes_; ++c) dfa.next_[row * num_classes_ + c] = Target(state, c);
+    }
+  }
+  dfa.Finish();
+  return dfa;
 }
 
 std::optional<Result<Dfa>> Dfa::Counted(const Dfa& before, const Dfa& unit, const Dfa& behind, int min,
@@ -160,9 +180,10 @@ bool Dfa::LeadsOn(const Block& block) const {
   return false;
 }
 
-// A place is a state within a copy of a block and a state of the plain automaton, as far as any count leads there. Blocks that lead on to one
-// another have the same places. From the last copy to the first it is found out where a text can still be ended. A copy that is like the
-// next one of its block is like all copies in front, and their rows are one.
+// A pair is a state within a copy of a block and a state of the plain automaton, as far as any count leads
+// there. Blocks that lead on to one another have the same pairs. From the last copy to the first it is found
+// out where a text can still be ended. A copy that is like the next one of its block is like all copies in
+// front, and their rows are one.
 Result<Dfa> Dfa::CountedProduct(const Dfa& counted, const Dfa& plain, bool subtract, DfaLimits& limits) {
   Classes classes = {};
   std::vector<uint8_t> bytes;
@@ -185,11 +206,11 @@ Result<Dfa> Dfa::CountedProduct(const Dfa& counted, const Dfa& plain, bool subtr
   struct Way {
     enum class To : uint8_t { kNowhere, kHere, kNextCopy, kBlock } to = To::kNowhere;
     size_t block = 0;
-    uint32_t id = 0;  // The place there.
+    uint32_t id = 0;  // The pair there.
   };
   std::vector<std::map<Place, uint32_t>> ids(blocks.size());  // By chain.
   std::vector<std::vector<Place>> places(blocks.size());
-  std::vector<std::pair<size_t, uint32_t>> pending;  // Chain, and the place's id.
+  std::vector<std::pair<size_t, uint32_t>> pending;  // Chain, and the pair's id.
   const auto id_of = [&](size_t block, Place place) {
     const size_t at = chain[block];
     const auto [found, is_new] = ids[at].try_emplace(place, static_cast<uint32_t>(places[at].size()));
@@ -234,7 +255,7 @@ Result<Dfa> Dfa::CountedProduct(const Dfa& counted, const Dfa& plain, bool subtr
     num_states += uint64_t{places[chain[i]].size()} * blocks[i].copies;
     if (num_states >= kMostStates) return Error(limits.TooLarge());
   }
-  using Live = std::vector<uint8_t>;            // By place.
+  using Live = std::vector<uint8_t>;            // By pair.
   std::vector<Live> first_live(blocks.size());  // By block: its first copy.
   std::vector<Block> made;                      // From the last to the first.
   Live behind;                                  // The copy behind the one at hand.

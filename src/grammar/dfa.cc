@@ -222,10 +222,11 @@ Result<Dfa> Dfa::Product(const Dfa& a, const Dfa& b, DfaLimits& limits, const Ac
     classes[byte] = found->second;
   }
   Dfa dfa(classes, representatives.size());
-  std::map<std::pair<uint32_t, uint32_t>, uint32_t> ids;
+  std::unordered_map<uint64_t, uint32_t> ids;
   std::vector<std::pair<uint32_t, uint32_t>> pairs;
   const auto id_of = [&](uint32_t state_a, uint32_t state_b) {
-    const auto [found, is_new] = ids.try_emplace({state_a, state_b}, static_cast<uint32_t>(pairs.size()));
+    const uint64_t key = uint64_t{state_a} << 32 | state_b;
+    const auto [found, is_new] = ids.try_emplace(key, static_cast<uint32_t>(pairs.size()));
     if (is_new) {
       pairs.emplace_back(state_a, state_b);
       dfa.AddState(accepts(a.IsAccepting(state_a), state_b != kDead && b.IsAccepting(state_b)));
@@ -245,7 +246,7 @@ Result<Dfa> Dfa::Product(const Dfa& a, const Dfa& b, DfaLimits& limits, const Ac
         dfa.next_[state * dfa.num_classes_ + c] = next;
       }
     }
-    limits.work_left -= static_cast<int64_t>(representatives.size());
+    limits.work_left -= static_cast<int64_t>(4 * representatives.size());
     if (pairs.size() > 4 * limits.max_states || limits.work_left < 0) return Error(limits.TooLarge());
   }
   dfa.Finish();
@@ -257,6 +258,11 @@ Result<Dfa> Dfa::Intersect(const Dfa& a, const Dfa& b, DfaLimits& limits) {
   const auto both = [](bool in_a, bool in_b) { return in_a && in_b; };
   if (a.counts() && !b.counts()) return CountedProduct(a, b, false, limits);
   if (b.counts() && !a.counts()) return CountedProduct(b, a, false, limits);
+  if (a.counts() && b.counts()) {
+    constexpr uint64_t kFew = 2048;
+    if (a.num_places() > b.num_places()) return Intersect(b, a, limits);
+    if (a.num_places() <= kFew) return CountedProduct(b, a.Spread(), false, limits);
+  }
   return Product(a, b, limits, both);
 }
 

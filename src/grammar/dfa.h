@@ -23,8 +23,8 @@ struct DfaLimits {
   Status TooLarge() const;
 };
 
-// Immutable after it is made. From every state some text leads to acceptance, so a live state is never a dead end; the one
-// exception is an automaton of no text at all, IsEmpty().
+// Immutable after it is made. From every state some text leads to acceptance, so a live state is never a dead
+// end. The one exception is an automaton of no text at all, IsEmpty().
 class Dfa {
  public:
   static constexpr uint32_t kDead = UINT32_MAX;
@@ -34,7 +34,8 @@ class Dfa {
   Dfa() = default;
   // ResourceExhausted when that takes more than the limits, or a few times as many intermediate states.
   static Result<Dfa> Compile(const Regex& regex, DfaLimits& limits);
-  // The texts of both; those of `a` that are not of `b`. ResourceExhausted as Compile. Of two that count both counts become states.
+  // The texts of both; those of `a` that are not of `b`. ResourceExhausted as Compile. Of two that count the smaller count becomes states, and
+  // both where it is large.
   static Result<Dfa> Intersect(const Dfa& a, const Dfa& b, DfaLimits& limits);
   static Result<Dfa> Subtract(const Dfa& a, const Dfa& b, DfaLimits& limits);
   // `min` to `max` (kUnbounded) texts of `unit` between a text of `before` and one of `behind`, by a counter. None where a byte
@@ -79,6 +80,15 @@ class Dfa {
   static Result<Dfa> CountedProduct(const Dfa& counted, const Dfa& plain, bool subtract, DfaLimits& limits);
   // By a counter, where the expression has one large count; none: it has not, or Counted cannot.
   static std::optional<Result<Dfa>> CompileCounted(const Regex& regex, DfaLimits& limits);
+  // The same of expressions whose repetition ends where the next part begins, by the length of their texts.
+  static std::optional<Result<Dfa>> CompileSized(const std::vector<Regex>& parts, DfaLimits& limits);
+  // The same automaton without counts.
+  Dfa Spread() const;
+  // States that are told apart.
+  uint64_t num_places() const {
+    return counts() ? blocks_.back().first + uint64_t{blocks_.back().width} * blocks_.back().copies
+                    : num_states();
+  }
   static Result<Dfa> CompileStates(const Regex& regex, DfaLimits& limits);
 
   bool counts() const { return !blocks_.empty(); }

@@ -1,4 +1,5 @@
-// Texts that have none of certain words in them, as a grammar. The words are found in the text, however tokens spell it.
+// Texts that have none of certain words in them, as a grammar. The words are found in the text, however
+// tokens spell it.
 #pragma once
 
 #include <memory>
@@ -10,7 +11,8 @@
 
 namespace dsv4::grammar {
 
-// The text may end anywhere. InvalidArgument for an empty word; ResourceExhausted when the words are too many or too long.
+// The text may end anywhere. InvalidArgument for an empty word; ResourceExhausted when the words are too many
+// or too long.
 Result<std::shared_ptr<const Program>> CompileWithoutWords(const std::vector<std::string>& words);
 
 }  // namespace dsv4::grammar

@@ -1,4 +1,5 @@
-// GrammarCache: grammars that were compiled lately. An agent asks with the same tools turn after turn, and compiling takes milliseconds.
+// GrammarCache: grammars that were compiled lately. An agent asks with the same tools turn after turn, and
+// compiling takes milliseconds.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +14,12 @@ namespace dsv4::grammar {
 
 class GrammarCache {
  public:
-  // Keeps what was made of rules, `max_states` automaton states and nodes together, the least recently used go first. Texts of rules count too, 64 bytes
-  // as a state.
+  // Keeps what was made of rules, `max_states` automaton states and nodes together, the least recently used
+  // go first. Texts of rules count too, 64 bytes as a state.
   explicit GrammarCache(size_t max_states = 100'000) : max_states_(max_states) {}
 
-  // CompileAnswer of the rules, or what it made of equal ones before: an error too. From any thread; two that ask at one time may both compile.
+  // CompileAnswer of the rules, or what it made of equal ones before: an error too. From any thread; two that
+  // ask at one time may both compile.
   Result<std::shared_ptr<const Program>> Compile(const AnswerRules& rules);
   // Whether Compile has nothing to compile.
   bool Knows(const AnswerRules& rules);

@@ -27,6 +27,7 @@ Result<std::shared_ptr<const Program>> CompileJsonSchema(std::string_view schema
   DSV4_TRY(compiler.Finish());
   Result<Program> program = std::move(parts.builder).Build(start);
   if (!program) return Error(program.error().WithContext("json schema"));
+  program->work = parts.work();
   return std::make_shared<const Program>(std::move(*program));
 }
 

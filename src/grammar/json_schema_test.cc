@@ -504,5 +504,35 @@ TEST(JsonSchema, HostileSchemasEndSoon) {
   }
 }
 
+// Counts of patterns whose repetition runs into what is behind it, and lengths beside counts.
+TEST(JsonSchemaTest, CountsOfPatternsAndLengthsAreKeptTogether) {
+  const auto quoted = [](size_t count, const std::string& first, const std::string& last) {
+    return "\"" + first + std::string(count, 'a') + last + "\"";
+  };
+  const std::string ends = R"({"type":"string","pattern":"^[a-z][a-z0-9-]{3,300}[a-z0-9]$"})";
+  for (const size_t count : {3, 4, 150, 299, 300})
+    EXPECT_TRUE(Accepts(ends, quoted(count, "b", "9"))) << count;
+  for (const size_t count : {0, 2, 301, 302}) EXPECT_FALSE(Accepts(ends, quoted(count, "b", "9"))) << count;
+  EXPECT_FALSE(Accepts(ends, quoted(10, "b", "-")));
+  EXPECT_FALSE(Accepts(ends, quoted(10, "9", "9")));
+  const std::string both = R"({"type":"string","pattern":"^b[a-z]{2,400}$","minLength":10,"maxLength":250})";
+  for (const size_t count : {9, 100, 249}) EXPECT_TRUE(Accepts(both, quoted(count, "b", ""))) << count;
+  for (const size_t count : {2, 8, 250, 300}) EXPECT_FALSE(Accepts(both, quoted(count, "b", ""))) << count;
+  // A bound that the pattern keeps by itself, and one that it never reaches.
+  const std::string kept = R"({"type":"string","pattern":"^[a-z]{0,300}$","maxLength":65536})";
+  EXPECT_TRUE(Accepts(kept, quoted(300, "", "")));
+  EXPECT_FALSE(Accepts(kept, quoted(301, "", "")));
+  const std::string pairs =
+      R"({"type":"string","pattern":"^([0-9a-f]{2}){1,300}$","maxLength":401,"minLength":3})";
+  for (const size_t count : {4, 400}) EXPECT_TRUE(Accepts(pairs, quoted(count, "", ""))) << count;
+  for (const size_t count : {2, 3, 401, 402}) EXPECT_FALSE(Accepts(pairs, quoted(count, "", ""))) << count;
+  // Escapes and characters of several bytes count as one.
+  const std::string any = R"({"type":"string","pattern":"^\\S.{0,250}\\S$"})";
+  EXPECT_TRUE(Accepts(any, "\"é" + std::string(100, ' ') + "\\\"ü€\""));
+  EXPECT_FALSE(Accepts(any, "\"é" + std::string(252, 'x') + "€\""));
+  EXPECT_TRUE(Accepts(any, "\"é" + std::string(250, 'x') + "€\""));
+  EXPECT_FALSE(Accepts(any, "\"é" + std::string(10, 'x') + " \""));
+}
+
 }  // namespace
 }  // namespace dsv4::grammar

@@ -280,7 +280,7 @@ Regex SpelledChar(const CharSet& set, Spelling spelling) {
     }
     add_plain(plain, last);
   }
-  return Either(std::move(options));
+  return Character(Either(std::move(options)));
 }
 
 Regex SpelledText(std::string_view text, Spelling spelling) {
@@ -362,7 +362,7 @@ Regex NumberValue(std::string_view text, bool integer) {
 
 Result<Dfa> Multiples(std::string_view divisor, DfaLimits& limits) {
   const Decimal value = ParseDecimal(divisor);
-  // As a whole number of the last place.
+  // As a whole number of the last digit.
   const std::string digits = (value.whole == "0" ? "" : value.whole) + value.fraction;
   const size_t first = digits.find_first_not_of('0');
   constexpr size_t kMostDigits = 4;

@@ -1,9 +1,10 @@
 // How JSON spells characters, strings and numbers, as expressions over bytes.
 //
-// Text is UTF-8. Where a schema says nothing about a string, every spelling JSON has is allowed (`\n`, `\u000a`; surrogates
-// only in pairs). Where it does, each character has one spelling (itself, or the shortest escape if it needs one), so that an
-// expression over characters becomes one over bytes. Numbers have at most 18 digits before the point, 18 behind it and
-// two in the exponent: every parser reads them, and no number goes on for ever.
+// Text is UTF-8. Where a schema says nothing about a string, every spelling JSON has is allowed (`\n`,
+// `\u000a`; surrogates only in pairs). Where it does, each character has one spelling: itself, or the
+// shortest escape if it needs one. An expression over characters thereby becomes one over bytes. Numbers have
+// at most 18 digits before the point, 18 behind it and two in the exponent. Every parser reads them, and no
+// number goes on for ever.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,8 @@ bool ToCodePoints(std::string_view text, std::u32string& out);
 CharSet Normalized(CharSet set);
 CharSet Complement(const CharSet& set);
 
-// How the characters of a string are written: as JSON does, or as they are, which is how a tool call writes a string parameter.
+// How the characters of a string are written: as JSON does, or as they are, which is how a tool call writes a
+// string parameter.
 enum class Spelling : uint8_t { kJson, kRaw };
 
 // One character of the set in its one spelling, inside a string.
@@ -38,11 +40,12 @@ Regex SpelledText(std::string_view text, Spelling spelling);
 // Any character in any spelling of JSON, inside a string.
 Regex AnyChar();
 Regex Quoted(Regex content);
-// A raw string between what stands around it in a call: the `>` of the parameter's tag, and "</" with the marker's byte.
+// A raw string between what stands around it in a call: the `>` of the parameter's tag, and "</" with the
+// marker's byte.
 Regex Tagged(Regex content);
 
-// White space that may stand between two tokens: nothing, a blank, or a new line and its indentation. Bounded, so that no
-// answer is blank for ever.
+// White space that may stand between two tokens: nothing, a blank, or a new line and its indentation.
+// Bounded, so that no answer is blank for ever.
 Regex Space();
 
 // Any number; any integer.
@@ -57,13 +60,13 @@ struct NumberBounds {
   bool exclusive_maximum = false;
   bool integer = false;
 };
-// The numbers between the bounds, without exponents. InvalidArgument when a bound is out of the reach of 18 digits on the side
-// where it binds.
+// The numbers between the bounds, without exponents. InvalidArgument when a bound is out of the reach of 18
+// digits on the side where it binds.
 Result<Dfa> BoundedNumber(const NumberBounds& bounds, DfaLimits& limits);
 // The spellings of the number that `text` spells, without exponents.
 Regex NumberValue(std::string_view text, bool integer);
-// Numbers that are a whole multiple of `divisor`, a number as JSON spells it. InvalidArgument where it is not above 0, or has more than four
-// digits beside zeros.
+// Numbers that are a whole multiple of `divisor`, a number as JSON spells it. InvalidArgument where it is not
+// above 0, or has more than four digits beside zeros.
 Result<Dfa> Multiples(std::string_view divisor, DfaLimits& limits);
 
 // The content of a string of a JSON Schema format; null for formats that are not supported.

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kMaxFrames = 1 << 14;
 constexpr size_t kMaxForcedBytes = 1024;
-// Places between terminals that one byte may lead to.
+// Nodes between terminals that one byte may lead to.
 constexpr size_t kMaxEntered = 1 << 17;
 
 uint64_t Pair(uint32_t high, uint32_t low) { return (uint64_t{high} << 32) | low; }
@@ -236,7 +236,8 @@ bool Matcher::MaskUntil(TokenMask& mask, TimePoint deadline) {
   return true;
 }
 
-// A stop id may be a token of text too, or any marker. Where it alone could come next the text has to end at it.
+// A stop id may be a token of text too, or any marker. Where it alone could come next the text has to end at
+// it.
 void Matcher::ForbidStops(TokenMask& mask) const {
   std::vector<TokenId> forbidden;
   for (const TokenId id : stop_ids_) {

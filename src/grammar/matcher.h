@@ -1,8 +1,8 @@
-// A place in a text that a grammar constrains: which tokens may come next.
+// A position in a text that a grammar constrains: which tokens may come next.
 //
 //   Grammar     what is allowed; made once from a schema, shared, immutable
 //   TokenTrie   the vocabulary; made once, shared
-//   Matcher     one sequence's place; a value: a copy is a snapshot
+//   Matcher     one sequence's state; a value: a copy is a snapshot
 #pragma once
 
 #include <chrono>
@@ -22,15 +22,17 @@ namespace dsv4::grammar {
 // Not thread-safe by itself: one sequence, one thread at a time.
 class Matcher {
  public:
-  // At the beginning of a text. `stop_ids` end it, and are allowed only where it is complete, or where nothing else is.
+  // At the beginning of a text. `stop_ids` end it, and are allowed only where it is complete, or where
+  // nothing else is.
   Matcher(std::shared_ptr<const Program> grammar, std::shared_ptr<const TokenTrie> trie,
           std::vector<TokenId> stop_ids);
 
-  // Clears `mask` (of at least the tokenizer's ids) and allows the ids that may come next; there is one unless a stop id was
-  // accepted. Of a grammar with more than kMaxThreads readings of the text so far, or tokens that end in more than kMaxSteps of
-  // them, some are left out: what is allowed always leads to a complete text.
+  // Clears `mask` (of at least the tokenizer's ids) and allows the ids that may come next; there is one
+  // unless a stop id was accepted. Some ids are left out if the text so far has more than kMaxThreads
+  // readings, or tokens end in more than kMaxSteps of them. What is allowed always leads to a complete text.
   void Mask(TokenMask& mask);
-  // The same until `deadline`; true once it is whole. Called again with the same mask it goes on, up to the next token that is accepted.
+  // The same until `deadline`; true once it is whole. Called again with the same mask it goes on, up to the
+  // next token that is accepted.
   using TimePoint = std::chrono::steady_clock::time_point;
   bool MaskUntil(TokenMask& mask, TimePoint deadline);
 
@@ -49,7 +51,8 @@ class Matcher {
   // Bytes that must come next, whatever is sampled; maybe cut. Not accepted yet. Tokens that cross its end
   // are excluded by writing it: a caller that skips ahead decides that.
   std::string ForcedBytes();
-  // The same as tokens, up to `most`: the longest that fit, one after the other. Sampled ones may differ, and spell the same.
+  // The same as tokens, up to `most`: the longest that fit, one after the other. Sampled ones may differ, and
+  // spell the same.
   std::vector<TokenId> ForcedTokens(size_t most);
   // How many of the first tokens could be accepted, one after the other. None is.
   size_t CountAllowed(std::span<const TokenId> tokens) const;
@@ -74,7 +77,8 @@ class Matcher {
       complete = false;
     }
   };
-  // Stacks of nodes to return to share their lower parts; frame 0 is the empty stack. Equal stacks are one frame.
+  // Stacks of nodes to return to share their lower parts; frame 0 is the empty stack. Equal stacks are one
+  // frame.
   struct Frame {
     uint32_t node;
     uint32_t parent;
@@ -138,7 +142,7 @@ class Matcher {
   std::unordered_map<Frame, uint32_t, HashFrame> frame_ids_;
 
   Progress progress_;
-  // Scratch of a call; the places and the steps of a mask.
+  // Scratch of a call; the nodes and the steps of a mask.
   Seen seen_;
   std::vector<std::pair<uint32_t, uint32_t>> pending_;
   std::vector<Place> places_;

@@ -36,8 +36,8 @@ class Partition {
     std::swap(place_[elements_[place_[element]]], place_[element]);
   }
 
-  // Makes a group of the marked elements of each group that has others too, and forgets the marks. Calls on_split(the group with the
-  // others, which keeps its number, the new one). The time is that of the marks.
+  // Makes a group of the marked elements of each group that has others too, and forgets the marks. Calls
+  // on_split(the group with the others, which keeps its number, the new one). The time is that of the marks.
   template <typename OnSplit>
   void SplitMarked(const OnSplit& on_split) {
     for (const uint32_t kept : touched_) {

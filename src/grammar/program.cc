@@ -55,8 +55,8 @@ Status ProgramBuilder::CheckSize() const {
 }
 
 Status ProgramBuilder::CheckLoops() const {
-  // Depth-first over the ways that read nothing: splits and calls. Terminals read at least a byte, so what follows a call is
-  // no such way.
+  // Depth-first over the ways that read nothing: splits and calls. Terminals read at least a byte, so what
+  // follows a call is no such way.
   enum : uint8_t { kNew, kOpen, kDone };
   std::vector<uint8_t> seen(program_.nodes.size(), kNew);
   for (uint32_t root = 0; root < program_.nodes.size(); ++root) {
@@ -88,7 +88,8 @@ Status ProgramBuilder::CheckLoops() const {
 }
 
 void ProgramBuilder::ComputeNeeds() {
-  // The least fixed point: a node's need falls when a better way is found, and what leads to it is looked at again.
+  // The least fixed point: a node's need falls when a better way is found, and what leads to it is looked at
+  // again.
   std::vector<Node>& nodes = program_.nodes;
   std::vector<std::vector<uint32_t>> before(nodes.size());
   std::vector<uint32_t> pending;
@@ -120,7 +121,7 @@ void ProgramBuilder::ComputeNeeds() {
         const uint32_t inner = nodes[node.what].need;
         const uint32_t after = nodes[node.next].need;
         if (inner == kNever || after == kNever) return kNever;
-        // A call that returns at once needs no place on the stack.
+        // A call that returns at once needs no entry on the stack.
         const uint32_t need =
             nodes[node.next].kind == Node::Kind::kReturn ? inner : std::max(inner + 1, after);
         return need > program_.max_depth ? kNever : need;

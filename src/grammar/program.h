@@ -1,7 +1,7 @@
 // A grammar as a pushdown automaton whose terminals are automata over bytes.
 //
-// A node is a place between terminals. A thread of a run stands inside a terminal and knows the node that comes after it
-// and a stack of nodes to return to.
+// A node lies between terminals. A thread of a run stands inside a terminal and knows the node that comes
+// after it and a stack of nodes to return to.
 #pragma once
 
 #include <algorithm>
@@ -45,6 +45,7 @@ struct Program {
   std::vector<uint8_t> may_end_inside;
   uint32_t start = 0;
   uint32_t max_depth = kMaxDepth;
+  int64_t work = 0;  // Cost of its automata, as DfaLimits counts it.
 };
 
 // Adds nodes one by one; ids are indices. Parts of a program that cannot be reached cost memory only.

@@ -4,6 +4,7 @@
 #include <bitset>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct RegexNode {
   std::vector<Regex> parts;  // kConcat (of none: the empty text), kEither; the one part of kRepeat.
   int min = 0;               // kRepeat.
   int max = 0;               // kRepeat; kUnbounded.
+  bool character = false;    // One character of a text, however many bytes spell it.
 };
 
 Regex OneOf(const ByteSet& bytes);
@@ -33,6 +35,8 @@ Regex Literal(std::string_view text);
 Regex Concat(std::vector<Regex> parts);
 Regex Either(std::vector<Regex> parts);
 Regex Repeat(Regex part, int min, int max);
+// The same as one character of a text. No text of it begins another.
+Regex Character(Regex part);
 inline Regex Optional(Regex part) { return Repeat(std::move(part), 0, 1); }
 
 // States of an automaton that has one for every part of every repetition, roughly.
@@ -45,5 +49,26 @@ inline constexpr int kMostRepeats = 1'000'000;
 
 // Whether the empty text matches.
 bool MayBeEmpty(const RegexNode& regex);
+bool IsLarge(const RegexNode& regex);
+// Whether some repetition in it is large.
+bool HasLargeCount(const RegexNode& regex);
+// Parts that stand one behind the other, groups around them left out.
+std::vector<Regex> SequenceOf(const Regex& regex);
+
+struct Lengths {
+  int min = 0;
+  int max = 0;  // kUnbounded.
+};
+// Characters of its texts; none where it has bytes that are not of characters.
+std::optional<Lengths> LengthsOf(const RegexNode& regex);
+
+// One repetition of at least `least` times a known number of characters, beside others of known numbers, as what it is without a count: `endless`, and so long.
+struct SizedText {
+  Regex endless;
+  Lengths lengths;
+};
+std::optional<SizedText> AsSizedText(const std::vector<Regex>& sequence, int least = kLargeCount);
+// The characters that it is made of, each once.
+std::vector<Regex> CharactersOf(const RegexNode& regex);
 
 }  // namespace dsv4::grammar

@@ -19,7 +19,7 @@ constexpr size_t kMaxRuleBytes = size_t{16} << 20;
 
 std::string Dump(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-// The value, not the keyword's place: where it is absent, nothing.
+// The value, not the keyword's position: where it is absent, nothing.
 const Json* Find(const Json& schema, const char* key) {
   const auto found = schema.find(key);
   return found == schema.end() ? nullptr : &*found;
@@ -143,9 +143,13 @@ Result<Dfa> SchemaCompiler::CompileTerminal(const Regex& regex, const std::strin
 }
 
 Result<Dfa> SchemaCompiler::Without(const Dfa& dfa, const std::string& text, const std::string& pointer) {
-  const Regex any = Repeat(AnyByte(), 0, kUnbounded);
-  DSV4_ASSIGN_OR_RETURN(const Dfa with, CompileTerminal(Concat({any, Literal(text), any}), pointer));
-  return At(Dfa::Subtract(dfa, with, parts_.limits), pointer);
+  auto with = parts_.with_text.find(text);
+  if (with == parts_.with_text.end()) {
+    const Regex any = Repeat(AnyByte(), 0, kUnbounded);
+    DSV4_ASSIGN_OR_RETURN(Dfa made, CompileTerminal(Concat({any, Literal(text), any}), pointer));
+    with = parts_.with_text.emplace(text, std::move(made)).first;
+  }
+  return At(Dfa::Subtract(dfa, with->second, parts_.limits), pointer);
 }
 
 // As JSON, in a spelling that does not end the parameter it stands in.
@@ -313,7 +317,7 @@ Result<SchemaCompiler::Nodes> SchemaCompiler::OfTypes(const Json& schema, const 
   for (const std::string& type : Types(schema)) {
     if (type != "object" && type != "array") continue;
     if (any) {
-      // All places that allow anything share the rules of any object and any array.
+      // All positions that allow anything share the rules of any object and any array.
       DSV4_ASSIGN_OR_RETURN(options.emplace_back(), Value(Json{{"type", type}}, pointer, parts_.end()));
     } else if (type == "object") {
       DSV4_ASSIGN_OR_RETURN(options.emplace_back(), Object(schema, pointer));
@@ -394,9 +398,9 @@ Result<Dfa> SchemaCompiler::Number(const Json& schema, const std::string& pointe
 Result<Dfa> SchemaCompiler::String(const Json& schema, const std::string& pointer, Spelling spelling) {
   const Json* pattern = Find(schema, "pattern");
   const Json* format = Find(schema, "format");
-  const int min = static_cast<int>(CountOf(schema, "minLength").value_or(0));
+  int min = static_cast<int>(CountOf(schema, "minLength").value_or(0));
   const std::optional<size_t> most = CountOf(schema, "maxLength");
-  const int max = most ? static_cast<int>(*most) : kUnbounded;
+  int max = most ? static_cast<int>(*most) : kUnbounded;
   if (max != kUnbounded && max < min) {
     return Error(SchemaError(pointer, fmt::format("maxLength {} below minLength {}", max, min)));
   }
@@ -406,7 +410,6 @@ Result<Dfa> SchemaCompiler::String(const Json& schema, const std::string& pointe
     if (place_.closer.empty()) return dfa;
     return Without(dfa, place_.closer, pointer);
   };
-  const bool sized = min > 0 || max != kUnbounded;
   std::vector<Regex> excluded;  // Contents.
   if (const Json* values = Find(schema, kNotValues)) {
     for (const Json& value : *values) {
@@ -445,6 +448,33 @@ Result<Dfa> SchemaCompiler::String(const Json& schema, const std::string& pointe
       DSV4_ASSIGN_OR_RETURN(excluded.emplace_back(), pattern_content(text.get<std::string>()));
     }
   }
+  const std::string bounds =
+      fmt::format("minLength {} and maxLength {}", min, max == kUnbounded ? "none" : fmt::format("{}", max));
+  // Bounds that a pattern keeps by itself ask for nothing; beside others its own large count is one of them.
+  const auto keeps = [&](const Regex& content) {
+    const std::optional<Lengths> lengths = LengthsOf(*content);
+    return lengths && lengths->min >= min &&
+           (max == kUnbounded || (lengths->max != kUnbounded && lengths->max <= max));
+  };
+  if (std::any_of(contents.begin(), contents.end(), keeps)) {
+    min = 0;
+    max = kUnbounded;
+  }
+  const auto is_sized = [&] { return min > 0 || max != kUnbounded; };
+  // A raw string ends with a character that may be one of its own: a count would be states. The length has it instead.
+  constexpr int kManyInCalls = 16;
+  for (Regex& content : contents) {
+    if (!is_sized() && !raw) break;
+    const std::optional<SizedText> counted =
+        AsSizedText(SequenceOf(content), raw ? kManyInCalls : kLargeCount);
+    if (!counted) continue;
+    content = counted->endless;
+    min = std::max(min, counted->lengths.min);
+    if (counted->lengths.max != kUnbounded)
+      max = max == kUnbounded ? counted->lengths.max : std::min(max, counted->lengths.max);
+  }
+  const bool sized = is_sized();
+  if (max != kUnbounded && max < min) return Dfa();
   if (contents.empty() && excluded.empty() && !sized) {
     return enclosed(Repeat(raw ? SpelledChar(AllChars(), spelling) : AnyChar(), 0, kUnbounded));
   }
@@ -464,8 +494,7 @@ Result<Dfa> SchemaCompiler::String(const Json& schema, const std::string& pointe
     Result<Dfa> both = Dfa::Intersect(dfa, parts[i], parts_.limits);
     if (!both && sized) {
       return Error(SchemaError(
-          pointer, fmt::format("minLength {} and maxLength {} beside pattern or format: {}", min,
-                               max == kUnbounded ? "none" : fmt::format("{}", max), both.error().message())));
+          pointer, fmt::format("{} beside pattern or format: {}", bounds, both.error().message())));
     }
     DSV4_ASSIGN_OR_RETURN(dfa, At(std::move(both), pointer));
   }

@@ -25,8 +25,12 @@ class GrammarParts {
   ProgramBuilder builder;
   DfaLimits limits;
   size_t rule_bytes = 0;  // Texts of the schemas that rules are made from.
-  // By place and schema, the automata of its strings, numbers and words: most parameters of most tools are alike.
+  // By position and schema, the automata of its strings, numbers and words: most parameters of most tools are
+  // alike.
   std::unordered_map<std::string, std::vector<uint32_t>> scalars;
+  std::unordered_map<std::string, Dfa> with_text;  // Texts that have this one in them.
+  // Program::work so far.
+  int64_t work() const { return DfaLimits().work_left - limits.work_left; }
   uint32_t end() const { return end_; }  // The return of every rule.
 
   Result<uint32_t> Terminal(const Dfa& dfa, uint32_t next);
@@ -40,7 +44,7 @@ class GrammarParts {
   std::unordered_map<std::string, uint32_t> known_;  // Automata by what they are made of.
 };
 
-// Place of a value: an answer's content, or an argument of a call.
+// Position of a value: an answer's content, or an argument of a call.
 struct ValuePlace {
   // The text that ends a parameter ("</", the marker's text, the tag's name, ">"): no value can have it. Empty outside of calls.
   std::string closer = {};

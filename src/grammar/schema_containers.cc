@@ -1,4 +1,5 @@
-// Objects and arrays of a schema: their members and items one by one, as far as these differ or are counted, then in a loop.
+// Objects and arrays of a schema: their members and items one by one, as far as these differ or are counted,
+// then in a loop.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -151,7 +152,8 @@ Result<std::vector<SchemaCompiler::OtherMembers>> SchemaCompiler::Others(const J
   return others;
 }
 
-// Members in order, each after a comma but the first; `count` of them so far, as far as minProperties and maxProperties count:
+// Members in order, each after a comma but the first; `count` of them so far, as far as minProperties and
+// maxProperties count:
 //   open ( from 0, 0 | close if none is required )
 //   from i, count   = ( member i, then after i + 1, count + 1 | from i + 1, count if i may be left out )
 //   after i, count  = ( comma, from i, count | close if none from i on is required and there are enough )
@@ -315,7 +317,8 @@ Result<uint32_t> SchemaCompiler::Array(const Json& schema, const std::string& po
   return parts_.Punctuation("[", min == 0 ? parts_.builder.Split({item, close}) : item);
 }
 
-// Some items, as many as minContains, satisfy another schema too. States: items so far, and such items so far, as far as they count.
+// Some items, as many as minContains, satisfy another schema too. States: items so far, and such items so
+// far, as far as they count.
 Result<uint32_t> SchemaCompiler::Containing(const Json& schema, const std::string& pointer, const Json& items,
                                             size_t min, std::optional<size_t> max) {
   if (schema.contains("prefixItems"))

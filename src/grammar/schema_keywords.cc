@@ -338,7 +338,8 @@ Result<const Json*> SchemaFlattener::Resolve(const std::string& reference, const
   const size_t hash = std::min(reference.find('#'), reference.size());
   const std::string base = reference.substr(0, hash);
   const std::string fragment = hash < reference.size() ? reference.substr(hash + 1) : std::string();
-  // The schema that the fragment is looked for in: this one, also by its own name, or one of its definitions by theirs.
+  // The schema that the fragment is looked for in: this one, also by its own name, or one of its definitions
+  // by theirs.
   const Json* root = base.empty() || HasId(document_, base) ? &document_ : nullptr;
   const auto find = [&](const auto& fits) -> const Json* {
     for (const char* holder : {"$defs", "definitions"}) {

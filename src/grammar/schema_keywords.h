@@ -11,18 +11,18 @@
 
 namespace dsv4::grammar {
 
-// A place in the schema document: a JSON pointer such as "/properties/a~1b/items"; "" is the document.
+// A position in the schema document: a JSON pointer such as "/properties/a~1b/items"; "" is the document.
 std::string Below(const std::string& pointer, std::string_view key);
 std::string Below(const std::string& pointer, size_t index);
 // "json schema, /items: <what>".
 Status SchemaError(const std::string& pointer, const std::string& what);
 
-// InvalidArgument that names the first keyword which is not understood or has a value of the wrong type. Annotations, `x-...` and
-// values that constrain nothing (`"uniqueItems": false`) pass.
+// InvalidArgument that names the first keyword which is not understood or has a value of the wrong type.
+// Annotations, `x-...` and values that constrain nothing (`"uniqueItems": false`) pass.
 Status CheckKeywords(const Json& schema, const std::string& pointer);
 // The schema without the keywords that CheckKeywords complains of.
 Json Understood(const Json& schema);
-// The schema without annotations: equal for places that allow the same and are described differently.
+// The schema without annotations: equal for positions that allow the same and are described differently.
 Json WithoutAnnotations(const Json& schema);
 // A whole number from 0 on, however it is written (3, 3.0).
 bool IsCount(const Json& value);
@@ -31,8 +31,8 @@ std::optional<size_t> CountOf(const Json& schema, const char* keyword);
 // Whether any keyword but `except` narrows what is allowed.
 bool Constrains(const Json& schema, std::string_view except);
 
-// Takes from the limits what it costs to look at the schema and to copy it a few times: rewriting and automata have one budget. ResourceExhausted when it
-// is spent.
+// Takes from the limits what it costs to look at the schema and to copy it a few times: rewriting and
+// automata have one budget. ResourceExhausted when it is spent.
 Status Spend(const Json& schema, const std::string& pointer, DfaLimits& limits);
 
 // Replaces $ref and allOf by what they stand for (anyOf stays).
@@ -44,7 +44,8 @@ class SchemaFlattener {
 
   // The part of the document that "#/..." names.
   Result<const Json*> Resolve(const std::string& reference, const std::string& pointer) const;
-  // InvalidArgument when parts contradict each other in a way that is not understood; `false` stands for nothing.
+  // InvalidArgument when parts contradict each other in a way that is not understood; `false` stands for
+  // nothing.
   Result<Json> Flatten(const Json& schema, const std::string& pointer, int depth = 0);
   // The schema with what other keywords can say said by them (schema_rewrite.h).
   Result<Json> Rewrite(const Json& schema, const std::string& pointer) const;

@@ -1,4 +1,5 @@
-// Keywords of JSON Schema that are said by others: one step of rewriting a schema, before it is flattened. Internal to this module.
+// Keywords of JSON Schema that are said by others: one step of rewriting a schema, before it is flattened.
+// Internal to this module.
 #pragma once
 
 #include <functional>
@@ -21,9 +22,12 @@ inline constexpr const char* kNotPatterns =
 // The schema that "#/..." names.
 using ResolveSchema = std::function<Result<Json>(const std::string& reference)>;
 
-// The schema with `not`, `if`, `then`, `else`, `dependentRequired`, `dependentSchemas`, `nullable` and the words of older drafts (a list as `items`,
-// `additionalItems`, `dependencies`, true as `exclusiveMinimum`) said by allOf, anyOf and the keywords above. It may be stricter than the schema,
-// never looser. InvalidArgument names what cannot be said; ResourceExhausted when the limits are spent.
+// The schema in which allOf, anyOf and the keywords above say all others:
+//   `not`, `if`, `then`, `else`, `dependentRequired`, `dependentSchemas`, `nullable`,
+//   and the words of older drafts (a list as `items`, `additionalItems`, `dependencies`, true as
+//   `exclusiveMinimum`).
+// It may be stricter than the schema, never looser. InvalidArgument names what cannot be said;
+// ResourceExhausted when the limits are spent.
 Result<Json> Rewritten(const Json& schema, const std::string& pointer, const ResolveSchema& resolve,
                        DfaLimits& limits);
 

@@ -24,7 +24,7 @@ bool IsPlainAscii(int byte) {
   return byte >= 0x20 && byte < 0x80 && byte != '"' && byte != '\\' && byte != '<';
 }
 
-// UTF-8, byte by byte: what may follow where inside a character. Place 0 is between characters.
+// UTF-8, byte by byte: what may follow where inside a character. State 0 is between characters.
 struct Utf8Edge {
   uint8_t from;
   uint8_t first;
@@ -60,7 +60,8 @@ size_t PlainChars(std::span<const uint8_t> bytes) {
 // Whether the automaton takes the next plain character, whichever it is.
 enum class PlainStep : uint8_t { kNone, kSome, kEvery };
 
-// From any of `states` by one plain character, to `next` (sorted). Where the terminal may end it is kSome: that is no plain walk.
+// From any of `states` by one plain character, to `next` (sorted). Where the terminal may end it is kSome:
+// that is no plain walk.
 PlainStep StepPlain(const Dfa& dfa, const std::vector<uint32_t>& states, std::vector<uint32_t>& next) {
   std::array<std::vector<uint32_t>, kUtf8Places> at;
   at[0] = states;
@@ -86,7 +87,7 @@ PlainStep StepPlain(const Dfa& dfa, const std::vector<uint32_t>& states, std::ve
     list.erase(std::unique(list.begin(), list.end()), list.end());
   };
   step(0, 0x20, 0x7F, 0);
-  // Places in the order in which characters go through them: 0; then 4 to 7; then 2 and 3; then 1.
+  // States in the order in which characters go through them: 0; then 4 to 7; then 2 and 3; then 1.
   constexpr std::array<uint8_t, kUtf8Places> kOrder = {0, 4, 5, 6, 7, 2, 3, 1};
   for (const uint8_t from : kOrder) {
     sort(at[from]);

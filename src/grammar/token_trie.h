@@ -1,7 +1,8 @@
 // The vocabulary as a tree over bytes, and which tokens fit into a terminal.
 //
-// Made once for a tokenizer and shared by all grammars and sequences; thread-safe. Added tokens are no text: each stands in the tree as
-// one byte that no UTF-8 text has, so that a grammar can ask for the marker of a tag, and text can never be mistaken for one.
+// Made once for a tokenizer and shared by all grammars and sequences; thread-safe. Added tokens are no text:
+// each stands in the tree as one byte that no UTF-8 text has. A grammar can thereby ask for the marker of a
+// tag, and text can never be mistaken for one.
 #pragma once
 
 #include <algorithm>
@@ -97,8 +98,8 @@ class TokenTrie {
   };
   TokenTrie() = default;
   void SortOutPlainTokens();
-  // How many plain characters in a row fit in a terminal, whichever they are: kAllPlain, or so many and not one more. 0: it is not as
-  // simple as that.
+  // How many plain characters in a row fit in a terminal, whichever they are: kAllPlain, or so many and not
+  // one more. 0: it is not as simple as that.
   static constexpr uint32_t kAllPlain = UINT32_MAX;
   uint32_t PlainReach(const Dfa& dfa, uint32_t state) const;
   Fit Walk(const Dfa& dfa, uint32_t state) const;
@@ -107,8 +108,8 @@ class TokenTrie {
   std::vector<TokenId> tokens_;
   size_t longest_ = 0;                       // Bytes of a token.
   std::vector<std::vector<uint8_t>> bytes_;  // By id; empty for ids without a token.
-  // Plain tokens are whole characters that almost every string takes alike: none that JSON or a tag gives a meaning. By their number of
-  // characters; plain_ends_[n] is one behind the last of at most n.
+  // Plain tokens are whole characters that almost every string takes alike: none that JSON or a tag gives a
+  // meaning. By their number of characters; plain_ends_[n] is one behind the last of at most n.
   std::vector<TokenId> plain_;
   std::vector<size_t> plain_ends_;
   std::vector<RestNode> rest_;  // In depth-first order; the first is the root.

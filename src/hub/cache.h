@@ -1,4 +1,5 @@
-// Repositories that lie in the cache of this machine (hub/reference.h has its layout): which there are, and how one is removed.
+// Repositories that lie in the cache of this machine (hub/reference.h has its layout): which there are, and
+// how one is removed.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +33,8 @@ struct CachedRepository {
 // By name. A cache that is not there holds nothing. Errors: a folder that cannot be read.
 Result<std::vector<CachedRepository>> ListCache(const std::filesystem::path& cache);
 
-// The reference that `text` means among `repositories`: OWNER/NAME[@REVISION], an address, or NAME alone where it has one owner. NotFound, or
-// InvalidArgument that lists the owners.
+// The reference that `text` means among `repositories`: OWNER/NAME[@REVISION], an address, or NAME alone
+// where it has one owner. NotFound, or InvalidArgument that lists the owners.
 Result<Reference> FindInCache(const std::vector<CachedRepository>& repositories, const std::string& text);
 
 struct Removal {
@@ -41,8 +42,9 @@ struct Removal {
   int64_t num_bytes = 0;  // More room on the disk afterwards.
 };
 
-// The paths that go with `reference`: the whole repository for `all`, and where nothing else of it is there. Else its snapshot, the names that mean
-// it, and bytes that no other snapshot has. NotFound without it; FailedPrecondition while a file of it is being fetched.
+// The paths that go with `reference`: the whole repository for `all`, and where nothing else of it is there.
+// Else its snapshot, the names that mean it, and bytes that no other snapshot has. NotFound without it;
+// FailedPrecondition while a file of it is being fetched.
 Result<Removal> PlanRemoval(const CachedRepository& repository, const Reference& reference, bool all);
 Status Remove(const Removal& removal);
 

@@ -1,4 +1,5 @@
-// The digest that a hub gives for a file: SHA-256 of the bytes for large files, git's object id (SHA-1 behind a header) for small ones.
+// The digest that a hub gives for a file: SHA-256 of the bytes for large files, git's object id (SHA-1 behind
+// a header) for small ones.
 #pragma once
 
 #include <cstdint>

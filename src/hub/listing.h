@@ -28,10 +28,12 @@ std::string ListingUrl(std::string_view endpoint, const Reference& reference);
 std::string FileUrl(std::string_view endpoint, const Reference& reference, std::string_view commit,
                     std::string_view file);
 
-// Reads the answer to ListingUrl. The bytes are hostile: InvalidArgument names what is missing, doubled or unsafe.
+// Reads the answer to ListingUrl. The bytes are hostile: InvalidArgument names what is missing, doubled or
+// unsafe.
 Result<Listing> ParseListing(std::string_view json);
 
-// Whether a checkpoint needs the file to run: JSON, safetensors, chat templates, licence and card in the top folder.
+// Whether a checkpoint needs the file to run: JSON, safetensors, chat templates, licence and card in the top
+// folder.
 bool IsNeeded(std::string_view file);
 
 }  // namespace dsv4::hub

@@ -1,4 +1,5 @@
-// A file of the cache while it comes: ETAG.incomplete, locked, hashed as it grows, renamed to ETAG when its digest is right.
+// A file of the cache while it comes: ETAG.incomplete, locked, hashed as it grows, renamed to ETAG when its
+// digest is right.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,8 @@ namespace dsv4::hub {
 
 class PartialFile final : public BodySink {
  public:
-  // In `repository`, the folder of RepositoryFolder. Null when another process has it. `again`: a whole file is taken back and hashed anew.
+  // In `repository`, the folder of RepositoryFolder. Null when another process has it. `again`: a whole file
+  // is taken back and hashed anew.
   static Result<std::unique_ptr<PartialFile>> Open(const std::filesystem::path& repository,
                                                    const RemoteFile& file, bool again);
   ~PartialFile() override;
@@ -34,7 +36,8 @@ class PartialFile final : public BodySink {
 
   // Empties the file.
   Status Restart();
-  // Ok: the file has its name. Unavailable: bytes are missing. DataLoss: the digest is wrong; the file is empty again.
+  // Ok: the file has its name. Unavailable: bytes are missing. DataLoss: the digest is wrong; the file is
+  // empty again.
   Status Finish();
 
  private:

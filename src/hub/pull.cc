@@ -26,7 +26,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMaxListingBytes = size_t{32} << 20;
 constexpr int kMaxWrongDigests = 3;
-// Retries of a name without an address, before anything has come: a machine without a network, or a name that is wrong. Later it was there once.
+// Retries of a name without an address, before anything has come: a machine without a network, or a name that
+// is wrong. Later it was there once.
 constexpr int kRetriesOfNames = 1;
 constexpr int kFailuresToTell = 3;  // In a row: before, most are mended by the next try.
 constexpr double kLongestWait = 30, kLongestRetryAfter = 300;  // Seconds.
@@ -74,7 +75,8 @@ Result<Listing> FetchListing(const PullOptions& options, Transfers& transfers) {
     std::vector<Transfers::Finished> finished;
     while (finished.empty()) {
       finished = transfers.Run(0.2);
-      // The sink goes with this call, so a transfer that is still running must not outlive it: the caller drops `transfers`.
+      // The sink goes with this call, so a transfer that is still running must not outlive it: the caller
+      // drops `transfers`.
       if (finished.empty() && IsCancelled(options)) return Error(Cancelled("pull: cancelled"));
     }
     const TransferOutcome& outcome = finished.front().outcome;

@@ -1,8 +1,9 @@
-// Downloads a checkpoint from a hub that speaks Hugging Face's resolve API, into the cache layout of huggingface_hub (hub/reference.h).
+// Downloads a checkpoint from a hub that speaks Hugging Face's resolve API, into the cache layout of
+// huggingface_hub (hub/reference.h).
 //
-// Several files at a time. A download that ends early goes on where it stopped, in this call or a later one. Every file's digest is
-// checked before it gets its name, so a snapshot has only whole files, and its ref is written last. Two processes that pull the same file
-// wait for each other.
+// Several files at a time. A download that ends early goes on where it stopped, in this call or a later one.
+// Every file's digest is checked before it gets its name, so a snapshot has only whole files, and its ref is
+// written last. Two processes that pull the same file wait for each other.
 #pragma once
 
 #include <cstdint>
@@ -59,9 +60,15 @@ struct PullResult {
   int64_t bytes_fetched = 0;  // By this call.
 };
 
-// Errors name the file and the last cause: NotFound (repository, revision or file), FailedPrecondition (the token is missing or may not),
-// ResourceExhausted (space, checked before the first byte, or a full disk), DataLoss (a digest is wrong three times), Unavailable (retries
-// are used up), Cancelled, InvalidArgument (the hub's answers make no sense). What came stays and is used by the next call.
+// Errors name the file and the last cause:
+//   NotFound            no such repository, revision or file
+//   FailedPrecondition  the token is missing or may not
+//   ResourceExhausted   no space, which is checked before the first byte, or a full disk
+//   DataLoss            a digest is wrong three times
+//   Unavailable         retries are used up
+//   InvalidArgument     the hub's answers make no sense
+//   Cancelled
+// What came stays and is used by the next call.
 Result<PullResult> Pull(const PullOptions& options);
 
 }  // namespace dsv4::hub

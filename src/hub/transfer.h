@@ -15,7 +15,8 @@ namespace dsv4::hub {
 class BodySink {
  public:
   virtual ~BodySink() = default;
-  // Before the first byte of a 200 (from 0) or a 206. `total` is the length of the whole file, -1 where the server does not say.
+  // Before the first byte of a 200 (from 0) or a 206. `total` is the length of the whole file, -1 where the
+  // server does not say.
   virtual Status Begin(int64_t from, int64_t total) = 0;
   virtual Status Write(std::string_view bytes) = 0;
 };

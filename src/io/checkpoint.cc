@@ -24,7 +24,8 @@ std::string Join(const std::string& directory, std::string_view name) {
   return fmt::format("{}/{}", directory, name);
 }
 
-// Tells whether something lies behind a name, errors (a cyclic link) counted as absent: opening reports them with their cause.
+// Tells whether something lies behind a name, errors (a cyclic link) counted as absent: opening reports them
+// with their cause.
 bool Exists(const std::string& path) {
   std::error_code error;
   return std::filesystem::symlink_status(path, error).type() != std::filesystem::file_type::not_found &&

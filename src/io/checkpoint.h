@@ -1,7 +1,7 @@
 // A checkpoint directory: its safetensors files mapped read-only, and every tensor by name.
 //
-// Sharded when the directory has model.safetensors.index.json, else the one file model.safetensors. Names are the files'
-// own; what they mean is the model's business. Immutable and thread-safe after Open.
+// Sharded when the directory has model.safetensors.index.json, else the one file model.safetensors. Names are
+// the files' own; what they mean is the model's business. Immutable and thread-safe after Open.
 #pragma once
 
 #include <cstdint>
@@ -35,12 +35,12 @@ class NumberSource {
 
 class Checkpoint {
  public:
-  // Errors name the file and tensor: a missing directory, file or shard (NotFound), a corrupt file (DataLoss), an index
-  // that disagrees with its shards, a name in two shards (InvalidArgument).
+  // Errors name the file and tensor: a missing directory, file or shard (NotFound), or a corrupt file
+  // (DataLoss). InvalidArgument for an index that disagrees with its shards, or a name in two shards.
   static Result<std::shared_ptr<const Checkpoint>> Open(const std::string& directory);
 
-  // The same from files that are mapped already, every one of them a shard. `name` stands for the directory in messages.
-  // With a `source` their headers are there, and numbers when they were fetched.
+  // The same from files that are mapped already, every one of them a shard. `name` stands for the directory
+  // in messages. With a `source` their headers are there, and numbers when they were fetched.
   static Result<std::shared_ptr<const Checkpoint>> FromFiles(const std::string& name,
                                                              std::vector<MappedFile> files,
                                                              std::unique_ptr<NumberSource> source = nullptr);
@@ -63,11 +63,11 @@ class Checkpoint {
   int64_t num_bytes() const;
   // Hash of all that numbers which are made follow from. None: they are the files' bytes.
   std::optional<uint64_t> made_from() const;
-  // Hash of the files' inodes, sizes and times, or of what made numbers follow from; none for files in memory. A change of weights by ordinary
-  // means makes another; so may a copy.
+  // Hash of the files' inodes, sizes and times, or of what made numbers follow from; none for files in
+  // memory. A change of weights by ordinary means makes another; so may a copy.
   std::optional<uint64_t> stamp() const;
-  // Two checkpoints of equal places are the same files of one running machine, as they were when both were opened. None where only the
-  // bytes of files in memory can tell.
+  // Two checkpoints whose place() is equal are the same files of one running machine, as they were when both
+  // were opened. None where only the bytes of files in memory can tell.
   std::optional<uint64_t> place() const;
 
  private:
@@ -85,13 +85,15 @@ class Checkpoint {
   std::unordered_map<std::string_view, size_t> by_name_;  // Keys borrow from tensors_.
 };
 
-// A tensor's bytes as a view whose address suits `dtype`. The format promises no alignment: where a tensor lies badly its
-// bytes are copied into `copy`, which then must outlive the view; otherwise `copy` stays empty and the view borrows.
+// A tensor's bytes as a view whose address suits `dtype`. The format promises no alignment. Where a tensor
+// lies badly its bytes are copied into `copy`, which then must outlive the view. Otherwise `copy` stays empty
+// and the view borrows.
 struct AlignedTensor {
   TensorView view;
   Buffer copy;
 };
-// `bytes` holds exactly `shape` of `dtype` (the caller has checked). ResourceExhausted when a copy finds no memory.
+// `bytes` holds exactly `shape` of `dtype` (the caller has checked). ResourceExhausted when a copy finds no
+// memory.
 Result<AlignedTensor> AlignTensor(std::span<const std::byte> bytes, DType dtype, Shape shape);
 
 }  // namespace dsv4::io

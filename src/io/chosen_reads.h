@@ -1,6 +1,6 @@
-// ChosenReads: has weights that are chosen from step to step brought from disk before they are multiplied. For a model that is larger than
-// the memory it may use: the kernel keeps what was read lately, and a page that is touched before it was asked for is read by itself, with
-// what lies around it.
+// ChosenReads: has weights that are chosen from step to step brought from disk before they are multiplied. It
+// is for a model that is larger than the memory it may use. The kernel keeps the pages that were read lately.
+// A page that is touched before it was asked for is read alone, with its neighbours.
 #pragma once
 
 #include <atomic>
@@ -24,10 +24,11 @@ class ChosenReads {
   void Start() { started_.store(true, std::memory_order_release); }
   bool started() const { return started_.load(std::memory_order_acquire); }
 
-  // Ranges of mapped files in the order in which they will be read. Returns at once. The files stay mapped as long as this lives.
+  // Ranges of mapped files in the order in which they will be read. Returns at once. The files stay mapped as
+  // long as this lives.
   void Ask(Ranges ranges);
-  // Ranges that Ask will be called with in the step that begins, as they are here. They are read from now on, and counted when Ask names
-  // them, which does not read them again. Forgets those of the step before.
+  // Ranges that Ask will be called with in the step that begins, as they are here. They are read from now on,
+  // and counted when Ask names them, which does not read them again. Forgets those of the step before.
   void AskAhead(Ranges ranges);
 
   // Named by Ask so far. What of them was in memory is not read again.

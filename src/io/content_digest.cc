@@ -21,7 +21,7 @@ namespace {
 
 constexpr size_t kPieceBytes = size_t{8} << 20;
 constexpr size_t kReadBytes = size_t{1} << 20;  // At a time, which stays in a core's cache.
-constexpr size_t kAlignment = 4096;             // Places and sizes of reads past the file cache.
+constexpr size_t kAlignment = 4096;             // Offsets and sizes of reads past the file cache.
 constexpr unsigned kMostThreads = 4;            // As fast as the disks that models come from.
 
 // Yields to the threads that load and compute. It can only fail to be nicer.
@@ -46,7 +46,8 @@ class DirectReads {
   }
   DirectReads(const DirectReads&) = delete;
   DirectReads& operator=(const DirectReads&) = delete;
-  // All of `bytes`, whose size may lie past the end of the file by less than the alignment; `wanted` of them are there.
+  // All of `bytes`, whose size may lie past the end of the file by less than the alignment; `wanted` of them
+  // are there.
   bool ReadAt(size_t offset, std::span<std::byte> bytes, size_t wanted) const {
     return descriptor_ >= 0 && ::pread(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset)) ==
                                    static_cast<ssize_t>(wanted);

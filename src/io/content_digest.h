@@ -1,10 +1,12 @@
-// ContentDigest: a hash of every byte of a checkpoint, made by threads of low priority while the model loads or runs.
+// ContentDigest: a hash of every byte of a checkpoint, made by threads of low priority while the model loads
+// or runs.
 //
-// Files are hashed in pieces, several at a time and in any order. A piece that a loader has just read can so come first, while it is in
-// memory. Bytes are read by way of the open files, past the mappings. A digest is a function of the files' bytes alone.
+// Files are hashed in pieces, several at a time and in any order. A piece that a loader has just read can so
+// come first, while it is in memory. Bytes are read by way of the open files, past the mappings. A digest is
+// a function of the files' bytes alone.
 //
-// It is known when all bytes were read and no file was changed since it was opened. A later change makes it unknown for good: nothing
-// says then which bytes the model was computed with.
+// It is known when all bytes were read and no file was changed since it was opened. A later change makes it
+// unknown for good: nothing says then which bytes the model was computed with.
 #pragma once
 
 #include <chrono>
@@ -26,7 +28,8 @@ namespace dsv4::io {
 
 class ContentDigest {
  public:
-  // Reads nothing before Follow or Start. `past_cache`: files are larger than memory, so what is read must not push out what is in it.
+  // Reads nothing before Follow or Start. `past_cache`: files are larger than memory, so what is read must
+  // not push out what is in it.
   explicit ContentDigest(const std::shared_ptr<const Checkpoint>& checkpoint, bool past_cache = false);
   // Leaves what was not begun.
   ~ContentDigest();
@@ -39,7 +42,8 @@ class ContentDigest {
   void Start();
 
   static constexpr std::chrono::milliseconds kForever = std::chrono::milliseconds::max();
-  // Starts, and waits at most so long. Unavailable: not known yet; DataLoss: it never will be, and which file is at fault.
+  // Starts, and waits at most so long. Unavailable: not known yet; DataLoss: it never will be, and which file
+  // is at fault.
   Result<uint64_t> Wait(std::chrono::milliseconds at_most);
 
  private:

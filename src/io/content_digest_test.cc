@@ -125,7 +125,7 @@ TEST_F(ContentDigestTest, AChangeAfterTheFileWasOpenedIsFoundWheneverItComes) {
   expect_lost(late);
   KeepTimes([&] { Flip(FileBytes() - 1); });
   expect_lost(late);  // For good.
-  // A file that takes its place is no change: what was opened is still there.
+  // A file that replaces it is no change: what was opened is still there.
   ContentDigest replaced(Open());
   const uint64_t digest = *replaced.Wait(kForever);
   Write(directory_ / "new");

@@ -93,7 +93,8 @@ Result<DiskRate> MeasureDiskRate(std::span<const MappedFile> files, size_t piece
         readers.emplace_back([&] {
           const std::unique_ptr<void, Freed> memory(::operator new (bytes, std::align_val_t{kAlignment}));
           while (!failed && Clock::now() - begin < kTime) {
-            // Far from the one before: a prime that is larger than any number of pieces walks over all of them.
+            // Far from the one before: a prime that is larger than any number of pieces walks over all of
+            // them.
             constexpr size_t kStride = 2'654'435'761;
             const ssize_t got = open.Read(next++ * kStride % open.num_pieces(), bytes, memory.get());
             if (got < 0) failed = true;

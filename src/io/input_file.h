@@ -11,8 +11,8 @@
 
 namespace dsv4::io {
 
-// Which file it is, and when it was changed last. The kernel moves `ctime` on with every write and every change of the other times, so
-// that a program cannot put it back.
+// Which file it is, and when it was changed last. The kernel moves `ctime` on with every write and every
+// change of the other times, so that a program cannot put it back.
 struct FileStamp {
   uint64_t device = 0;
   uint64_t inode = 0;
@@ -26,8 +26,8 @@ struct FileStamp {
 // Immutable and thread-safe.
 class InputFile {
  public:
-  // NotFound when there is no such file; InvalidArgument when it is not a regular file or cannot be opened (a symbolic
-  // link that leads back to itself, missing permission).
+  // NotFound when there is no such file; InvalidArgument when it is not a regular file or cannot be opened (a
+  // symbolic link that leads back to itself, missing permission).
   static Result<std::shared_ptr<const InputFile>> Open(const std::string& path);
   ~InputFile();
   InputFile(const InputFile&) = delete;

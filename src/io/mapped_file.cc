@@ -100,8 +100,9 @@ Result<MappedFile> MappedFile::Open(const std::string& path) {
     return Error(
         ResourceExhausted(fmt::format("{}: cannot map {} bytes: {}", path, size, std::strerror(errno))));
   }
-  // Weights are read from end to end for every token: with small pages, looking up addresses can cost as much as reading.
-  // Speed only: what is in the page cache already stays in the pages it is in, and a file system may have small ones only.
+  // Weights are read from end to end for every token: with small pages, looking up addresses can cost as much
+  // as reading. Speed only: what is in the page cache already stays in the pages it is in, and a file system
+  // may have small ones only.
   ::madvise(data, size, MADV_HUGEPAGE);
   Register({static_cast<const std::byte*>(data), size}, path);
   return MappedFile(path, {static_cast<const std::byte*>(data), size}, std::move(file));

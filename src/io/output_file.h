@@ -1,8 +1,8 @@
 // A file that a person named, written whole or not at all, that never replaces what is no ordinary file.
 //
-// A path where nothing or an ordinary file is gets its bytes by way of a partial file beside it and a rename, so a reader never
-// sees half of them. A symbolic link, a file with several names, a pipe and a character device (/dev/null, /dev/stdout) stay what
-// they are: the bytes go through them as they come.
+// A path of nothing or of an ordinary file gets its bytes by way of a partial file beside it and a rename. A
+// reader never sees half of them. A symbolic link, a file with several names, a pipe and a character device
+// (/dev/null, /dev/stdout) stay as they are. The bytes go through them as they come.
 #pragma once
 
 #include <cstddef>
@@ -19,12 +19,12 @@ namespace dsv4::io {
 
 class OutputFile {
  public:
-  // InvalidArgument where a directory, a block device or a socket is; ResourceExhausted where the file cannot be made. Opening
-  // a pipe waits for its reader.
+  // InvalidArgument where a directory, a block device or a socket is; ResourceExhausted where the file cannot
+  // be made. Opening a pipe waits for its reader.
   static Result<OutputFile> Create(const std::string& path);
 
   Status Append(std::span<const std::byte> bytes);
-  // Everything is in place after it. Without it a partial file is removed, and an old file stays as it was.
+  // Everything is written after it. Without it a partial file is removed, and an old file stays as it was.
   Status Finish();
 
  private:

@@ -76,7 +76,8 @@ Status RandomAccessFile::ReadAt(int64_t offset, std::span<std::byte> bytes) cons
 
 Status RandomAccessFile::Sync() const {
   if (::fsync(descriptor_) != 0) return FileError(path_, "write", errno);
-  // Speed only: written piece by piece, the file lies in small pages of the cache; what maps it reads it into huge ones.
+  // Speed only: written piece by piece, the file lies in small pages of the cache; what maps it reads it into
+  // huge ones.
   ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED);
   return {};
 }

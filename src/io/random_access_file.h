@@ -1,4 +1,4 @@
-// A file of known size that is written and read back at any place, from several threads at once.
+// A file of known size that is written and read back at any offset, from several threads at once.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +12,9 @@ namespace dsv4::io {
 
 class RandomAccessFile {
  public:
-  // Opens the file, which is created or brought to `num_bytes` where needed. Its room on the disk is reserved where the file
-  // system can, so that a full disk shows now and not half-way: ResourceExhausted. InvalidArgument when the path is
-  // something else than a regular file.
+  // Opens the file, which is created or brought to `num_bytes` where needed. Its room on the disk is reserved
+  // where the file system can, so that a full disk shows now and not half-way: ResourceExhausted.
+  // InvalidArgument when the path is something else than a regular file.
   static Result<RandomAccessFile> Open(const std::string& path, int64_t num_bytes);
 
   RandomAccessFile(RandomAccessFile&& other) noexcept;

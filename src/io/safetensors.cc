@@ -30,8 +30,8 @@ std::optional<int64_t> ElementBits(std::string_view dtype_name) {
   return std::nullopt;
 }
 
-// A SAX reader: the DOM would silently keep one of two equal keys. Subclasses see values with their path depth and
-// stop the parse by Fail.
+// A SAX reader: the DOM would silently keep one of two equal keys. Subclasses see values with their path
+// depth and stop the parse by Fail.
 class JsonReader : public nlohmann::json_sax<Json> {
  public:
   const std::string& fault() const { return fault_; }
@@ -58,7 +58,7 @@ class JsonReader : public nlohmann::json_sax<Json> {
   }
 
  protected:
-  // The reader's place, for messages: "tensor layers.0.attn.wkv.weight, key shape".
+  // The reader's position, for messages: "tensor layers.0.attn.wkv.weight, key shape".
   virtual std::string Place() const = 0;
   bool Fail(std::string_view got) { return Stop(fmt::format("{}: {} is not allowed here", Place(), got)); }
   bool Stop(std::string message) {

@@ -1,8 +1,8 @@
 // The safetensors container: 8 bytes little-endian header length, a JSON header, then the tensors' bytes.
 //
-// ParseSafetensors checks everything the header claims before a byte of data is used: length, JSON, types, duplicate
-// names, shape times dtype against the offsets, and that the tensors cover the data exactly once (the format forbids
-// overlaps and gaps). What it returns can be read without further checks of bounds.
+// ParseSafetensors checks all claims of the header before a byte of data is used. These are length, JSON,
+// types, duplicate names, and shape times dtype against the offsets. The tensors must cover the data exactly
+// once, since the format forbids overlaps and gaps. Its result can be read without further checks of bounds.
 #pragma once
 
 #include <cstddef>
@@ -36,13 +36,13 @@ struct StoredTensor {
   std::string ShapeString() const;  // "[2, 3]"
 };
 
-// `file_bytes` is the whole file; `what` names it in errors. Tensors come in the header's order. DataLoss for truncated
-// or inconsistent files, InvalidArgument for headers that are not what the format allows.
+// `file_bytes` is the whole file; `what` names it in errors. Tensors come in the header's order. DataLoss for
+// truncated or inconsistent files, InvalidArgument for headers that are not what the format allows.
 Result<std::vector<StoredTensor>> ParseSafetensors(std::span<const std::byte> file_bytes,
                                                    std::string_view what);
 
-// The `weight_map` of a model.safetensors.index.json: (tensor, file name) in the file's order. Names a duplicate
-// tensor, a wrong type, and a file name that could leave the directory.
+// The `weight_map` of a model.safetensors.index.json: (tensor, file name) in the file's order. Names a
+// duplicate tensor, a wrong type, and a file name that could leave the directory.
 struct IndexEntry {
   std::string tensor;
   std::string file;

@@ -1,5 +1,5 @@
-// Place of every tensor of a safetensors file, decided before a byte is written: writers may then fill the file in any
-// order, from several threads.
+// Offset of every tensor of a safetensors file, decided before a byte is written. Writers may then fill the
+// file in any order, from several threads.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,8 @@ struct SafetensorsLayout {
   int64_t file_bytes = 0;
 };
 
-// The order makes each tensor lie aligned for its dtype. InvalidArgument for a duplicate name; `path` is for messages.
+// The order makes each tensor lie aligned for its dtype. InvalidArgument for a duplicate name; `path` is for
+// messages.
 Result<SafetensorsLayout> LayOutSafetensors(const std::string& path, std::vector<LayoutEntry> tensors);
 
 }  // namespace dsv4::io

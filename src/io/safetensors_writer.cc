@@ -80,7 +80,8 @@ Status SafetensorsWriter::Finish() {
   }
   const int descriptor = ::fileno(file_.get());
   if (std::fflush(file_.get()) != 0 || ::fsync(descriptor) != 0) return FileError(path_, "write");
-  // Speed only: written piece by piece, the file lies in small pages of the cache; what maps it reads it into huge ones.
+  // Speed only: written piece by piece, the file lies in small pages of the cache; what maps it reads it into
+  // huge ones.
   ::posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED);
   if (std::rename(file_.get_deleter().partial_path.c_str(), path_.c_str()) != 0)
     return FileError(path_, "rename");

@@ -1,7 +1,8 @@
-// Writes one safetensors file, streaming: the header first, then the tensors' bytes in order, in pieces of any size.
+// Writes one safetensors file, streaming: the header first, then the tensors' bytes in order, in pieces of
+// any size.
 //
-// The file appears under its name only when Finish succeeds (written beside it as "<path>.partial", then renamed), so a
-// crash or a full disk never leaves a file that looks whole.
+// The file is written as "<path>.partial" and renamed only when Finish succeeds. So a crash or a full disk
+// never leaves a file that looks whole.
 #pragma once
 
 #include <cstddef>
@@ -25,14 +26,14 @@ struct TensorSpec {
   int64_t num_bytes() const;
 };
 
-// Puts `specs` into the order of the data section (see safetensors_layout.h) and returns what stands before it: length
-// bytes and header. InvalidArgument for a duplicate name; `path` is for messages.
+// Puts `specs` into the order of the data section (see safetensors_layout.h) and returns what stands before
+// it: length bytes and header. InvalidArgument for a duplicate name; `path` is for messages.
 Result<std::string> LayOutSpecs(const std::string& path, std::vector<TensorSpec>& specs);
 
 class SafetensorsWriter {
  public:
-  // Lays the tensors out as LayOutSpecs: specs() says in which order Append expects them. InvalidArgument for a
-  // duplicate name; errors of the file system name the path.
+  // Lays the tensors out as LayOutSpecs: specs() says in which order Append expects them. InvalidArgument for
+  // a duplicate name; errors of the file system name the path.
   static Result<SafetensorsWriter> Create(const std::string& path, std::vector<TensorSpec> specs);
 
   SafetensorsWriter(SafetensorsWriter&&) = default;

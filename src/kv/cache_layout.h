@@ -15,14 +15,17 @@
 // Values that the model rounds are stored as the codes they were rounded to (tensor/cache_format.h). Raw rows
 // are not rounded, and stay fp32.
 //
-// Context parallel: several ranks may divide a sequence's entries and indexer keys (`shard`); every rank has all of the rings.
+// Context parallel: several ranks may divide a sequence's entries and indexer keys (`shard`); every rank has
+// all of the rings.
 //
-// A draft block (MTP) comes behind the layers of the model. Its window row of position p, slot p, is made of the model's residual streams
-// at p and of the token at p + 1, so it comes later than p. A sequence of `length` tokens has the slots below DraftSlots(length), and keeps
-// streams and tokens of the positions from there on, of which the rest can be made at any time.
+// A draft block (MTP) comes behind the layers of the model. Its window row of position p, slot p, needs the
+// model's residual streams at p and the token at p + 1. It therefore comes later than p. A sequence of
+// `length` tokens has the slots below DraftSlots(length). It keeps streams and tokens of the positions from
+// there on, so that the other slots can be made at any time.
 //
-// The stages of a drafter of blocks (DSpark) come there too. Their slots are made of the taps of their positions, without a token. A draft
-// writes the rows of its block behind the sequence's end, where slots overwrite them.
+// The stages of a drafter of blocks (DSpark) come there too. Their slots are made of the taps of their
+// positions, without a token. A draft writes the rows of its block behind the sequence's end, where slots
+// overwrite them.
 //
 // channels is 2 with `overlap` and 1 otherwise. Rings hold the row of position p at slot p mod capacity, so
 // nothing ever moves, and taking tokens back is a change of length.
@@ -91,8 +94,8 @@ struct CacheLayout {
   EntryShard shard;       // Share of every paged store.
   int num_places = 1;     // Ranks that divide the sequences, each whole to one (StateHome).
 
-  // Fingerprint of the geometry alone: two layouts with equal fingerprints can exchange rows. Capacities and page sizes
-  // do not count.
+  // Fingerprint of the geometry alone: two layouts with equal fingerprints can exchange rows. Capacities and
+  // page sizes do not count.
   uint64_t GeometryFingerprint() const;
 
   bool HasRing(int layer, RingKind kind) const;

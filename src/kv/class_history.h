@@ -1,5 +1,5 @@
-// ClassHistory: the classes of a sequence's last tokens (tokenizer/token_classes.h), by which rows of n-gram tables are found before a pass.
-// They lie in the host's memory: a few numbers a sequence.
+// ClassHistory: the classes of a sequence's last tokens (tokenizer/token_classes.h), by which rows of n-gram
+// tables are found before a pass. They lie in the host's memory: a few numbers a sequence.
 //
 // A sequence keeps what its next token looks back to, and what it looks back to when tokens are taken back.
 #pragma once
@@ -23,7 +23,8 @@ class ClassHistory {
   int64_t length() const { return length_; }
   // Adds a sequence's next tokens. Without a look-back their number alone counts.
   void Append(std::span<const int32_t> classes);
-  // Whether it can go back to `length`, which is at most length(): always by max_rewind from the longest length reached.
+  // Whether it can go back to `length`, which is at most length(): always by max_rewind from the longest
+  // length reached.
   bool CanCut(int64_t length) const {
     return look_back_ == 0 || length == 0 || FirstNeeded(length) >= first();
   }

@@ -1,8 +1,8 @@
-// Lineage: which tokens copies of a state have in common, whatever became of the copies since. It follows lengths alone, so it is the same on
-// every rank, whether a sequence's rows are there or not.
+// Lineage: which tokens copies of a state have in common, whatever became of the copies since. It follows
+// lengths alone, so it is the same on every rank, whether a sequence's rows are there or not.
 //
-// Every token has a writer. A state is its tokens' writer until it is copied: a copy that goes on is another one, and so is a state that writes
-// again what a copy may have.
+// Every token has a writer. A state is its tokens' writer until it is copied. A copy that goes on is another
+// writer, and so is a state that writes rows again that a copy may have.
 #pragma once
 
 #include <cstdint>

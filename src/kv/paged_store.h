@@ -24,7 +24,7 @@ class PagedStore {
   // rows before `begin`. Rows before `begin` keep their values. On an error the rows are as they were.
   Status Reserve(Memory& memory, Stream stream, int64_t begin, int64_t end);
 
-  // Places of rows [begin, end), one run a page; source_begin counts from `source_begin`. The rows must be
+  // Addresses of rows [begin, end), one run a page; source_begin counts from `source_begin`. The rows must be
   // reserved.
   void AppendRuns(int64_t begin, int64_t end, int64_t source_begin, std::vector<RowRun>* runs) const;
 

@@ -26,7 +26,8 @@ uint64_t Mixed(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Rows of one width as they are stored, of which a sequence's are copies: to make each row anew would take longer than most measurements.
+// Rows of one width as they are stored, of which a sequence's are copies: to make each row anew would take
+// longer than most measurements.
 class RowTable {
  public:
   // Normal numbers, `rounded` one by one.

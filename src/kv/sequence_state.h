@@ -1,6 +1,6 @@
-// SequenceState: a sequence's KV cache, everything it remembers, for every layer: the window ring, the compressed entries,
-// the indexer's keys and the raw rows of both compressors (cache_layout.h). Nothing else may keep
-// per-sequence numbers.
+// SequenceState: a sequence's KV cache, which is all that it remembers. Every layer has the window ring, the
+// compressed entries, the indexer's keys and the raw rows of both compressors (cache_layout.h). Nothing else
+// may keep per-sequence numbers.
 //
 // A step appends in three acts: BeginAppend reserves room, the ops write through the pointers handed out,
 // CommitAppend moves the length. AbandonAppend takes the step back. Rings are keyed by absolute position, so
@@ -34,12 +34,13 @@ namespace dsv4::kv {
 
 class Snapshot;
 
-// Places of the rows of positions [begin, end), at most the ring's capacity, lie in it; source rows count from `source_begin`. Appends to *runs.
+// Slots of the rows of positions [begin, end), at most the ring's capacity, lie in it; source rows count from
+// `source_begin`. Appends to *runs.
 void AppendRingRuns(const RingRows& ring, int64_t begin, int64_t end, int64_t source_begin,
                     std::vector<RowRun>* runs);
 
-// Home of a state where ranks divide whole sequences: which rank has a state's rows. On the others it has none, and is told the
-// same things, so that it is as long, and refuses what the one with the rows refuses.
+// Home of a state where ranks divide whole sequences: the rank that has its rows. On other ranks the state
+// has no rows but gets the same calls. It is as long there, and refuses the same calls.
 struct StateHome {
   int place = 0;
   bool here = true;
@@ -47,8 +48,8 @@ struct StateHome {
 
 class SequenceState {
  public:
-  // An empty sequence. InvalidArgument for a layout that Validate refuses; ResourceExhausted without memory. What happens to it
-  // and to its copies is written into `journal`, if there is one.
+  // An empty sequence. InvalidArgument for a layout that Validate refuses; ResourceExhausted without memory.
+  // What happens to it and to its copies is written into `journal`, if there is one.
   static Result<SequenceState> Create(std::shared_ptr<const CacheLayout> layout, Memory& memory,
                                       Stream stream, std::shared_ptr<StateJournal> journal = nullptr,
                                       const StateHome& home = {});
@@ -66,7 +67,8 @@ class SequenceState {
   // An abandoned append overwrote rows that the next token needs: only Reset and Restore help.
   bool poisoned() const { return poisoned_; }
   bool appending() const { return num_appending_ > 0; }
-  // Any token may follow. Otherwise a prompt is half read, rows of its end were not computed (LeaveOut), and its own tokens have to follow.
+  // Any token may follow. Otherwise a prompt is half read, rows of its end were not computed (LeaveOut), and
+  // its own tokens have to follow.
   bool whole() const { return !Lacks(length_); }
   // The length from which on the state is whole.
   int64_t whole_from() const { return whole_from_; }
@@ -77,8 +79,8 @@ class SequenceState {
   // Makes room for tokens length() .. length() + num_tokens - 1. The errors of CheckAppend; InvalidArgument
   // for more than max_chunk_tokens; ResourceExhausted without memory.
   Status BeginAppend(int64_t num_tokens);
-  // Classes of the append's tokens, before it is committed. Without them, as where a state is lengthened for a measurement, all are
-  // kNoClass. Nothing is kept where the layout looks back to none.
+  // Classes of the append's tokens, before it is committed. Without them, as where a state is lengthened for
+  // a measurement, all are kNoClass. Nothing is kept where the layout looks back to none.
   void SetClasses(std::span<const int32_t> classes);
   // Classes of the tokens in front of the append, or of the next one (ClassHistory::LookBack).
   void LookBack(std::span<int32_t> out) const { classes_.LookBack(out); }
@@ -87,23 +89,26 @@ class SequenceState {
   // The append failed half-way. The length stays; the state is poisoned if rows the next token needs may be
   // overwritten (never after an append of at most max_rewind_tokens).
   void AbandonAppend();
-  // A failed step ends here, whatever it had reached: an open append is abandoned and the length goes back to
-  // `length` (at most length()), poisoned if rows that it needs are gone.
+  // A failed step ends here, however far it came. An open append is abandoned and the length goes back to
+  // `length` (at most length()). The state is poisoned if rows that it needs are gone.
   void RollBack(int64_t length);
 
-  // During an append of a state whose rows are here (num_rows of a paged store counts the entries that the append completes). Pages have the rows of the layout's
-  // shard.
+  // During an append of a state whose rows are here (num_rows of a paged store counts the entries that the
+  // append completes). Pages have the rows of the layout's shard.
   RingRows Ring(int layer, RingKind kind) const;
   PagedRows Pages(int layer, PageKind kind) const;
-  // Whether the window's ring has room for what the append's tokens see of each other. If not, the step keeps these rows elsewhere
-  // while it runs, with those before them that they see.
+  // Whether the window's ring has room for what the append's tokens see of each other. If not, the step keeps
+  // these rows elsewhere while it runs, with those before them that they see.
   bool WindowFits() const;
-  // The window rows of the append come from position `first` on alone, as WindowRuns and WindowFits then say; until it ends.
+  // The window rows of the append come from position `first` on alone, as WindowRuns and WindowFits then say;
+  // until it ends.
   void UseAppendRows(int64_t first);
-  // The append lacks window rows of some layers: once it is committed, no length in front of `whole_from` is whole.
+  // The append lacks window rows of some layers: once it is committed, no length in front of `whole_from` is
+  // whole.
   void LeaveOut(int64_t whole_from);
-  // Places of the append's window rows, the last of them that the ring keeps, and where those of its completed entries go that belong
-  // here; source rows, one for every token or completed entry, count from `source_begin`. Appends to *runs.
+  // Slots of the append's window rows (the last of them, as many as the ring keeps) and of its completed
+  // entries that belong here. Source rows, one for every token or completed entry, count from `source_begin`.
+  // Appends to *runs.
   void WindowRuns(int layer, int64_t source_begin, std::vector<RowRun>* runs) const;
   void EntryRuns(int layer, PageKind kind, int64_t source_begin, std::vector<RowRun>* runs) const;
   // Entries of a layer that the append completes, on this rank or another.
@@ -112,8 +117,9 @@ class SequenceState {
   // --- A draft block's rows (cache_layout.h), which come on their own -----------------------------------------------------------------
   // The slots that are made: at least those of CacheLayout::DraftSlots.
   int64_t num_draft_slots() const { return std::max(num_draft_slots_, CacheLayout::DraftSlots(length_)); }
-  // Between BeginDraft and EndDraft, or in an append, a draft block's rows may be written: Ring and WindowRuns are then of slots
-  // begin .. begin + count - 1, which UseDraftRows says (count 0: of the append again). ResourceExhausted without memory.
+  // Between BeginDraft and EndDraft, or in an append, a draft block's rows may be written: Ring and
+  // WindowRuns are then of slots begin .. begin + count - 1, which UseDraftRows says (count 0: of the append
+  // again). ResourceExhausted without memory.
   Status BeginDraft();
   void UseDraftRows(int64_t begin, int64_t count);
   // All slots are made (CacheLayout::MostDraftSlots); what was written behind is of no use any more.
@@ -129,7 +135,8 @@ class SequenceState {
   // FailedPrecondition when poisoned or appending. The copy is whole where this one is.
   Result<SequenceState> Fork() const;
   Result<kv::Snapshot> Snapshot() const;
-  // The first tokens whose rows this state and `other` have from one append, wherever they are: their whole pages are shared (WholePageBytes).
+  // The first tokens whose rows this state and `other` have from one append, wherever they are: their whole
+  // pages are shared (WholePageBytes).
   int64_t CommonLength(const SequenceState& other) const { return lineage_.CommonWith(other.lineage_); }
   // Becomes what the snapshot was. InvalidArgument when it belongs to another layout.
   Status Restore(const kv::Snapshot& snapshot);

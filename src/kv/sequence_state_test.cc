@@ -176,7 +176,8 @@ TEST(CacheLayout, FingerprintSeesGeometryOnly) {
   EXPECT_NE(layout.GeometryFingerprint(), testing::SmallLayout({1, 2}).GeometryFingerprint());
 }
 
-// Ranks that divide a sequence have all its rows together, none of them more than one row more than another, at every length.
+// Ranks that divide a sequence have all its rows together, none of them more than one row more than another,
+// at every length.
 TEST(CacheLayout, ShardsAreEvenAtEveryLength) {
   for (const int64_t count : {2, 3, 4, 7}) {
     for (int64_t length = 0; length <= 200; ++length) {

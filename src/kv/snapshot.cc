@@ -34,8 +34,8 @@ struct Header {
 };
 static_assert(sizeof(Header) == 72);
 
-// Calls visit_ring(layer, kind, begin) and visit_pages(layer, kind, num_rows) in the order of the payload. The ring rows are those
-// that a sequence needs which is taken back to `ring_length`.
+// Calls visit_ring(layer, kind, begin) and visit_pages(layer, kind, num_rows) in the order of the payload.
+// The ring rows are those that a sequence needs which is taken back to `ring_length`.
 template <typename VisitRing, typename VisitPages>
 Status ForEachPart(const CacheLayout& layout, int64_t length, int64_t ring_length, VisitRing visit_ring,
                    VisitPages visit_pages) {

@@ -1,8 +1,8 @@
-// Snapshot: an immutable copy of a SequenceState, cheap to make (it shares memory with the state) and able to
-// travel as bytes, so that a prefix can be kept on disk.
+// Snapshot: an immutable copy of a SequenceState. It is cheap to make, since it shares memory with the state.
+// It can travel as bytes, so that a prefix can be kept on disk.
 //
-// The bytes hold only the rows that continuing needs, and those that taking back as many tokens as Serialize was asked for needs:
-// far fewer than the rings have slots. All numbers are little-endian:
+// The bytes hold only the rows that are needed to continue, and to take back the tokens that Serialize was
+// asked for. They are far fewer than the rings have slots. All numbers are little-endian:
 //
 // | offset | bytes | field                                                              |
 // | 0      | 8     | magic "DSV4STAT"                                                   |
@@ -35,10 +35,11 @@ class Snapshot {
  public:
   int64_t length() const { return state_->length(); }
 
-  // Copies the rows to the host. What is read back can be taken back by max_rewind_tokens, or by less where the state itself
-  // cannot. Another thread than the state's may call this while no thread destroys the snapshot: what it holds never changes.
-  // ResourceExhausted or a device's error; FailedPrecondition for a state that is not whole; Unimplemented for a state with a journal, whose copies in other processes have the
-  // rest of it.
+  // Copies the rows to the host. What is read back can be taken back by max_rewind_tokens, or by less where
+  // the state itself cannot. Another thread than the state's may call this while no thread destroys the
+  // snapshot: what it holds never changes. ResourceExhausted or a device's error; FailedPrecondition for a
+  // state that is not whole; Unimplemented for a state with a journal, whose copies in other processes have
+  // the rest of it.
   // `origin`: the producer of the rows, all that their numbers follow from (model::Model::Origin).
   Result<std::vector<std::byte>> Serialize(uint64_t origin, int64_t max_rewind_tokens = 0) const;
 
@@ -46,8 +47,8 @@ class Snapshot {
   SequenceState Continue() const { return SequenceState(*state_); }
 
   // `bytes` may come from anywhere. DataLoss for damaged bytes, Unimplemented for another version,
-  // InvalidArgument for a state of another origin or geometry, OutOfRange for one that is longer, or can be taken back further,
-  // than the layout allows.
+  // InvalidArgument for a state of another origin or geometry. OutOfRange for one that is longer, or can be
+  // taken back further, than the layout allows.
   static Result<Snapshot> Deserialize(std::span<const std::byte> bytes, uint64_t origin,
                                       std::shared_ptr<const CacheLayout> layout, Memory& memory,
                                       Stream stream);

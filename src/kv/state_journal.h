@@ -1,5 +1,6 @@
-// StateJournal: what has happened to the states of sequences apart from appends, in order, so that copies of the states in other
-// processes can follow. A state's number is its own for ever; a copy (fork, snapshot, restore) gets a new one.
+// StateJournal: what has happened to the states of sequences apart from appends, in order, so that copies of
+// the states in other processes can follow. A state's number is its own for ever; a copy (fork, snapshot,
+// restore) gets a new one.
 //
 // Thread-safe: states may be destroyed on any thread.
 #pragma once
@@ -19,15 +20,15 @@ struct StateEvent {
   uint64_t state = 0;
   uint64_t source = 0;     // kCopied: the state it was copied from. kFilled: the rows' seed.
   int64_t num_tokens = 0;  // kRewound: taken back. kFilled: the new length.
-  int64_t place = 0;       // kCreated, kCopied: where its rows are, if places divide the states.
+  int64_t place = 0;       // kCreated, kCopied: where its rows are, if ranks divide the states.
 };
 
 class StateJournal {
  public:
-  // Places among which states are divided, each whole to one.
+  // Ranks among which states are divided, each whole to one.
   explicit StateJournal(int num_places = 1) : num_states_(static_cast<size_t>(num_places)) {}
 
-  // The place with the fewest states, the first of several: where the next should go.
+  // The rank with the fewest states, the first of several: where the next should go.
   int FreestPlace() const {
     const std::lock_guard lock(mutex_);
     return static_cast<int>(std::ranges::min_element(num_states_) - num_states_.begin());
@@ -53,13 +54,13 @@ class StateJournal {
 
  private:
   mutable std::mutex mutex_;
-  std::vector<int64_t> num_states_;  // At every place.
+  std::vector<int64_t> num_states_;  // At every rank.
   uint64_t last_number_ = 0;
   std::vector<StateEvent> events_;
 };
 
-// A state's entry in a journal: being made, copied and destroyed are written down where they happen. Without a journal it does
-// nothing.
+// A state's entry in a journal: being made, copied and destroyed are written down where they happen. Without
+// a journal it does nothing.
 class JournalEntry {
  public:
   JournalEntry() = default;

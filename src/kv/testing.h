@@ -1,5 +1,5 @@
-// For tests: a layout with every kind of layer in small, a shadow of a sequence that keeps every row in plain
-// vectors, and functions that write and compare recognisable rows.
+// For tests: a small layout with every kind of layer, and functions that write and compare recognisable rows.
+// A shadow of a sequence keeps every row in plain vectors.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// Contracts of what attention is made of: rotation, cache rounding, row stores, compressor, indexer, attention.
+// Contracts of what attention is made of: rotation, cache rounding, row stores, compressor, indexer,
+// attention.
 #include <cstdint>
 #include <limits>
 #include <vector>

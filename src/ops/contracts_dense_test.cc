@@ -365,7 +365,11 @@ TEST_F(ContractTest, Sample) {
   SampleArgs all_allowed = valid;
   all_allowed.allowed = {};
   ExpectOk(all_allowed);
-  ExpectOk(SampleArgs{New(kF32, {0, 40}), {}, {}, {}, New(kI32, {0}), New(kI32, {0})});
+  ExpectOk(SampleArgs{.logits = New(kF32, {0, 40}),
+                      .allowed = {},
+                      .choices = {},
+                      .tokens = New(kI32, {0}),
+                      .faults = New(kI32, {0})});
   using A = SampleArgs;
   ExpectViolation<A>(
       valid,
@@ -401,23 +405,51 @@ TEST_F(ContractTest, Sample) {
   expect_choice([](auto& c) { c.top_p = 0.0F; }, "top_p: 0");
   expect_choice([](auto& c) { c.min_p = 1.0F; }, "min_p: 1");
   expect_choice([](auto& c) { c.uniform = 1.0; }, "uniform: 1");
-  const auto biased = [&](std::vector<RowBias> all, const std::string& message) {
-    const std::vector<sampling::ChoiceParams> drawn(3);
+  const std::vector<sampling::ChoiceParams> drawn(3);
+  const auto expect = [&](auto change, const std::string& message) {
     SampleArgs args = valid;
     args.choices = drawn;
-    args.biases = all;
+    change(args);
     if (message.empty()) {
       ExpectOk(args);
     } else {
       EXPECT_THAT(Validate(args).message(), ::testing::HasSubstr(message));
     }
   };
-  biased({{0, {39, 1.0F}}, {1, {3, -INFINITY}}, {1, {4, 2.0F}}}, "");
-  biased({{3, {0, 1.0F}}}, "biases[0].row: 3, want 0 to 2");
-  biased({{0, {40, 1.0F}}}, "biases[0].added.token: 40, want 0 to 39");
-  biased({{0, {1, NAN}}}, "biases[0].added.bias: nan, want a number");
-  biased({{0, {1, 1.0F}}, {0, {1, 1.0F}}}, "biases[1]: 1, want an order by row and token");
-  biased({{1, {1, 1.0F}}, {0, {2, 1.0F}}}, "biases[1]: 2, want an order by row and token");
+  const auto changed = [&](std::vector<RowChange> all, const std::string& message) {
+    expect([&](A& a) { a.changes = all; }, message);
+  };
+  changed({{0, 39, 1.0F}, {1, 3, -INFINITY, 7}, {1, 4, 2.0F}}, "");
+  changed({{3, 0, 1.0F}}, "changes[0].row: 3, want 0 to 2");
+  changed({{0, 40, 1.0F}}, "changes[0].token: 40, want 0 to 39");
+  changed({{0, 1, NAN}}, "changes[0].bias: nan, want a number");
+  changed({{0, 1, 0.0F, -1}}, "changes[0].count: -1, want 0 or more");
+  changed({{0, 1, 1.0F}, {0, 1, 1.0F}}, "changes[1]: 1, want an order by row and token");
+  changed({{1, 1, 1.0F}, {0, 2, 1.0F}}, "changes[1]: 2, want an order by row and token");
+  std::vector<RowRule> rules(3);
+  const std::vector<uint64_t> masks(2);
+  const auto ruled = [&](auto change, const std::string& message) {
+    rules[1] = {};
+    change(rules[1]);
+    expect(
+        [&](A& a) {
+          a.rules = rules;
+          a.masks = masks;
+          a.scores = New(kI32, {3, ScoresWidth(2)});
+        },
+        message);
+  };
+  ruled([](auto& r) { r = {.penalties = {2.0F, 1.0F, -1.0F}, .mask = 1, .num_top = 2}; }, "");
+  ruled([](auto& r) { r.penalties.repetition = 0.0F; },
+        "rules[1].penalties.repetition: 0, want a number > 0");
+  ruled([](auto& r) { r.penalties.presence = NAN; }, "rules[1].penalties.presence: nan");
+  ruled([](auto& r) { r.penalties.frequency = INFINITY; }, "rules[1].penalties.frequency: inf");
+  ruled([](auto& r) { r.mask = 2; }, "rules[1].mask: 2, want less than 2");
+  ruled([](auto& r) { r.num_top = 129; }, "rules[1].num_top: 129, want at most 128");
+  ruled([](auto& r) { r.num_top = 3; }, "scores: width 10, want 12 or more");
+  expect([&](A& a) { a.rules = std::span(rules).first(2); }, "rules: 2, want none or 3");
+  rules[1] = {.num_top = 0};
+  expect([&](A& a) { a.rules = rules; }, "scores: ");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Common parts of the contract tests. Every op's Validate: a valid call passes, an empty one too, and each
-// violation is reported with what, which, got and wanted (field-lessons.md N7 and N8).
+// Common parts of the contract tests. Every op's Validate passes a valid call and an empty one. It reports
+// each violation with what, which, got and wanted (field-lessons.md N7 and N8).
 #pragma once
 
 #include <gmock/gmock.h>

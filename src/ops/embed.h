@@ -3,8 +3,8 @@
 //   table     [vocab_size, dim]             bf16, f16 or f32
 //   streams   [num_tokens, hc_mult, dim]    bf16 or f32
 // One rounding point: the store to streams (none when bf16 goes to bf16).
-// Errors: InvalidArgument if dims or dtypes disagree; OutOfRange names an id outside the table. num_tokens == 0 does
-// nothing. Source: release inference code, Transformer.forward.
+// Errors: InvalidArgument if dims or dtypes disagree; OutOfRange names an id outside the table. num_tokens ==
+// 0 does nothing. Source: release inference code, Transformer.forward.
 #pragma once
 
 #include "ops/op_context.h"

@@ -1,4 +1,5 @@
-// EngramMix: adds the value that a token's n-gram rows give to its residual streams, through a gate of each stream.
+// EngramMix: adds the value that a token's n-gram rows give to its residual streams, through a gate of each
+// stream.
 //   `streams`   [num_tokens, H, dim]   bf16 or f32.
 //   `mixed`     [num_tokens, (H + 1) dim]   dtype of streams: keys k_0 .. k_{H-1}, then the value v; wkv times the rows.
 //   `q_weight`  [H, dim]   f32.

@@ -5,11 +5,12 @@
 //   experts  those with the ids [first_expert, first_expert + experts.size()), as in routed_experts.h
 //   limit    as in swiglu.h
 //   terms    [num_tokens, top_k, dim]  x's dtype, contiguous; overlaps no input
-// terms[t][k] = linear(w2) of x[t] for the expert indices[t][k], rounded where routed_experts rounds, if that expert is here; rows of
-// other assignments are left as they are. sum_terms over the parts of all experts is routed_experts, bit for bit. Meant for up to
-// about a thousand assignments: the rows of all are in `terms`, and the host does not count which are here.
-// Errors: InvalidArgument if dims or dtypes disagree, or experts have ids outside [0, num_experts); OutOfRange names an index outside.
-// num_tokens == 0 or no experts: does nothing.
+// If the expert indices[t][k] is here, terms[t][k] = its linear(w2) of x[t], rounded where routed_experts
+// rounds. Rows of other assignments are left as they are. sum_terms over the parts of all experts is
+// routed_experts, bit for bit. Meant for up to about a thousand assignments: the rows of all are in `terms`,
+// and the host does not count which are here.
+// Errors: InvalidArgument if dims or dtypes disagree, or experts have ids outside [0, num_experts);
+// OutOfRange names an index outside. num_tokens == 0 or no experts: does nothing.
 #pragma once
 
 #include "ops/routed_experts.h"

@@ -1,8 +1,10 @@
-// GatherRows: cached rows of some sequences, one sequence behind the other: what StoreRows wrote, for other ranks to see, or for another pass of the model.
+// GatherRows: cached rows of some sequences, one sequence behind the other. StoreRows wrote them; they are
+// for other ranks, or for another pass of the model.
 //   sources  of each the first num_rows rows; of one width and format
 //   rows     [sum of their num_rows, width]  bf16, f32 or i32, contiguous, in the sources' order; overlaps no source. Of packed rows
 //            [.., RowBytes]  u8: they travel as they are stored
-// No rounding. Errors: InvalidArgument if dims or formats disagree, or a page that is wanted is missing. No rows: does nothing.
+// No rounding. Errors: InvalidArgument if dims or formats disagree, or a page that is wanted is missing. No
+// rows: does nothing.
 #pragma once
 
 #include <algorithm>

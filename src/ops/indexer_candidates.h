@@ -1,14 +1,17 @@
-// IndexerCandidates: what a rank that has some of the entries knows of IndexerSelect: its own best, with their scores, for
-// MergeCandidates to choose from.
+// IndexerCandidates: the part of IndexerSelect that a rank with some of the entries can do. It finds the
+// rank's own best entries, with their scores, for MergeCandidates to choose from.
 //   q, weights  as in IndexerSelect
 //   sequences   as there, but keys are the rows of those entries that `shard` says are here
-//   candidates  [num_tokens, top_k]  i64: the top_k best of the visible entries that are here (equal scores: lowest index; NaN
-//               last), as numbers whose order is theirs: best first, then 0, which stands for none
-// A candidate is an unsigned number: in the high half the score's bits, mapped so that their order is that of the scores (both
-// zeros the same, NaN as -infinity); in the low half 2^32 - 1 - entry. Of entries that all ranks have, no more than top_k are
-// chosen without scoring: when a query sees so few, those here are all candidates, with score 0.
+//   candidates  [num_tokens, top_k]  i64, best first, then 0, which stands for none. They are the
+//               top_k best of the visible entries that are here (equal scores: lowest index; NaN last), as
+//               numbers of the same order
+// A candidate is an unsigned number. The high half has the score's bits, mapped so that their order is that
+// of the scores (both zeros the same, NaN as -infinity). The low half is 2^32 - 1 - entry. A query that sees
+// no more than top_k entries of all ranks needs no scoring: the entries here are all candidates, with score
+// 0.
 // Rounding points: those of IndexerSelect, and the score to f32, which one in bf16 is already.
-// Errors: those of IndexerSelect; InvalidArgument for a shard that there cannot be. num_tokens == 0 does nothing.
+// Errors: those of IndexerSelect; InvalidArgument for a shard that there cannot be. num_tokens == 0 does
+// nothing.
 #pragma once
 
 #include <bit>

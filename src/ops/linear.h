@@ -4,9 +4,10 @@
 //           first
 //   y       [num_tokens, out_features]   bf16 or f32, last dim contiguous, no overlap with x
 // Rounding points: x per weight->activation (per row and ActivationGroup columns, model.md 2.2; the last
-// group may be shorter), and the store to y. Sums in fp32 or wider; the order is free, but the result for a row never depends
-// on the other rows of the batch.
-// Errors: InvalidArgument if dims, dtypes, strides or the weight's scale layout disagree. num_tokens == 0 does nothing.
+// group may be shorter), and the store to y. Sums in fp32 or wider; the order is free, but the result for a
+// row never depends on the other rows of the batch.
+// Errors: InvalidArgument if dims, dtypes, strides or the weight's scale layout disagree. num_tokens == 0
+// does nothing.
 // Source: release inference code, linear() and class Linear (model.md 2.4 to 2.6).
 #pragma once
 

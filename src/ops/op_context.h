@@ -1,5 +1,5 @@
-// Common parts of every op: a context (memory, threads and a queue; backends derive from it to add handles
-// and scratch), and a list of its operands.
+// Common parts of every op: a context, and a list of its operands. The context has memory, threads and a
+// queue; backends derive from it to add handles and scratch.
 #pragma once
 
 #include <tuple>
@@ -23,8 +23,9 @@ class OpContext {
   virtual StepReplayer* replayer() { return nullptr; }
 };
 
-// In every Args: its members that lie in memory (tensors, weights, experts, rows of caches), those that tell calls apart first. What
-// is kept of a call, what it costs, and where its operands are is read from this list.
+// In every Args: its members that lie in memory (tensors, weights, experts, rows of caches), those that tell
+// calls apart first. What is kept of a call, what it costs, and where its operands are is read from this
+// list.
 #define DSV4_OPERANDS(...)                          \
   auto Operands() { return std::tie(__VA_ARGS__); } \
   auto Operands() const { return std::tie(__VA_ARGS__); }

@@ -1,9 +1,11 @@
-// PrepareWeight: turns a weight as it lies in the mapped checkpoint into the form a backend's linear ops read (moved to
-// a device, repacked for an architecture). The loader calls it once for every weight and knows nothing of tiles.
+// PrepareWeight: turns a weight of the mapped checkpoint into the form that a backend's linear ops read. It
+// is moved to a device, or repacked for an architecture. The loader calls it once for every weight and knows
+// nothing of tiles.
 //   source    host memory, validated; stays mapped for as long as the model lives
 //   prepared  the backend's form: borrowing views (then `owner` stays empty) or views into `owner`
 //   tier      where a backend on a device keeps it; for a backend of the host all are one
-// The values do not change. Errors: ResourceExhausted when device memory runs out, or memory of the host that a device can read.
+// The values do not change. Errors: ResourceExhausted when device memory runs out, or memory of the host that
+// a device can read.
 #pragma once
 
 #include "formats/weight.h"

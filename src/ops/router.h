@@ -5,12 +5,13 @@
 //   token_ids   [num_tokens]               i32; null without hash_table
 //   indices     [num_tokens, top_k]        i32
 //   weights     [num_tokens, top_k]        f32
-// t = sqrt(softplus(logit / temperature)), with softplus(x) = x above 20. The choice is hash_table[token_id], or the top_k highest
-// t + bias, equal values by lowest index, NaN last, in descending order.
-// `weights` = t[indices] / (sum(t[indices]) + sum_eps) * route_scale; without `normalise` t[indices] * route_scale.
-// All in fp32 or wider.
-// Errors: InvalidArgument if dims, dtypes or numbers disagree, both or neither of a consistent pair is given, or
-// top_k > num_experts; OutOfRange names a token id outside the table or an expert in it that does not exist. Without tokens: nothing.
+// t = sqrt(softplus(logit / temperature)), with softplus(x) = x above 20. The choice is hash_table[token_id],
+// or the top_k highest t + bias, equal values by lowest index, NaN last, in descending order.
+// `weights` = t[indices] / (sum(t[indices]) + sum_eps) * route_scale; without `normalise` t[indices] *
+// route_scale. All in fp32 or wider.
+// Errors: InvalidArgument if dims, dtypes or numbers disagree, both or neither of a consistent pair is given,
+// or top_k > num_experts; OutOfRange names a token id outside the table or an expert in it that does not
+// exist. Without tokens: nothing.
 // Source: release inference code, class Gate (model.md 8.1).
 #pragma once
 

@@ -1,11 +1,12 @@
 // Replaying a step: what a model's walk through the graph queued once is queued again without calling an op.
 //
-// From one decode step to the next the same launches come again, but for some small arrays: positions, places of rows, page tables,
-// numbers drawn. The walk makes each of them by a function of the pass, a recipe, and a replay makes it by the same function from the new
-// pass. An op that reads numbers of such an array on the host derives them by functions of the array alone, which a replay calls too: to
-// fill the device's copy again, and to see whether a number that steers launches is still the same. So what reaches the device is what the
-// walk would have sent, and whatever is not known to be so (an array without a recipe, a wait, memory that was allocated) makes the step one
-// that is walked.
+// From one decode step to the next the same launches come again, but for some small arrays. These are
+// positions, slots of rows, page tables, and numbers drawn. The walk makes each of them by a function of the
+// pass, a recipe. A replay makes it by the same function from the new pass. An op that reads numbers of such
+// an array on the host derives them by functions of the array alone. A replay calls these too. It fills the
+// device's copy again, and sees whether a number that steers launches is still the same. So the device gets
+// the numbers that the walk would have sent. An array without a recipe, a wait, or memory that was allocated
+// leaves this unknown, and the step is walked.
 #pragma once
 
 #include <cstddef>
@@ -63,6 +64,9 @@ class StepReplayer {
   virtual void BeginRecording(std::string_view key, std::shared_ptr<StepArrays> arrays) = 0;
   // `queued`: the walk and its copy went well. The arrays' memory is free then.
   virtual void EndRecording(bool queued) = 0;
+
+  // Ops from now on are no part of a step, until it is set back: their arrays are kept apart from those of steps.
+  virtual Status SetBetweenSteps(bool between) = 0;
 
   virtual ReplayCounters replay_counters() const = 0;
 };

@@ -2,7 +2,8 @@
 //   rows     [num_rows, dim]  f32, contiguous
 //   targets  num_rows row numbers of `out`, in host memory; borrowed for the call
 //   out      [num_targets, dim]  f32, contiguous, no overlap with rows
-// out[t] = ((0 + a) + b) + ... over the rows whose target is t, in their order; 0 where there is none. Sums in fp32.
+// out[t] = ((0 + a) + b) + ... over the rows whose target is t, in their order; 0 where there is none. Sums
+// in fp32.
 // Errors: InvalidArgument if dims or dtypes disagree; OutOfRange names a target outside `out`.
 #pragma once
 

@@ -5,9 +5,9 @@
 //   check.Operand("weight", args.weight, {DType::kF32}, {args.x.shape[1]});
 //   return check.status();
 //
-// Messages say what, which, got, wanted: "op rms_norm: weight: shape [7], want [8]". After the first violation the rest
-// is skipped, so a later check may rely on an earlier one only for its meaning, never for memory safety: Shape holds 0
-// in dims past its rank.
+// Messages say what, which, got, wanted: "op rms_norm: weight: shape [7], want [8]". After the first
+// violation the rest is skipped. So a later check may rely on an earlier one only for its meaning, never for
+// memory safety. A Shape holds 0 in dims past its rank.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +34,8 @@ class OperandChecker {
  public:
   explicit OperandChecker(std::string_view op) : op_(op) {}
 
-  // Rank, dims (kAnyDim fits every size), dtype (one of `dtypes`), layout, memory (null only when there are no elements)
-  // and device (all operands share one).
+  // Rank, dims (kAnyDim fits every size), dtype (one of `dtypes`), layout, memory (null only when there are
+  // no elements) and device (all operands share one).
   void Operand(std::string_view name, const TensorView& view, std::initializer_list<DType> dtypes,
                const Shape& want, Layout layout = Layout::kContiguous);
 
@@ -44,14 +44,16 @@ class OperandChecker {
 
   void SameDType(std::string_view name, const TensorView& view, std::string_view other_name,
                  const TensorView& other);
-  // No byte belongs to both. Column slices of one allocation are recognised as disjoint when their row strides agree.
+  // No byte belongs to both. Column slices of one allocation are recognised as disjoint when their row
+  // strides agree.
   void Disjoint(std::string_view name, const TensorView& view, std::string_view other_name,
                 const TensorView& other);
   // Either exactly the same elements or no common byte.
   void SameOrDisjoint(std::string_view name, const TensorView& view, std::string_view other_name,
                       const TensorView& other);
 
-  // Cached rows as an op reads or writes them, in any format that unpacks to `dtype`; `min_capacity` and `min_rows` as its contract says.
+  // Cached rows as an op reads or writes them, in any format that unpacks to `dtype`; `min_capacity` and
+  // `min_rows` as its contract says.
   void Ring(std::string_view name, const RingRows& ring, int64_t width, DType dtype, int64_t min_capacity);
   void Pages(std::string_view name, const PagedRows& rows, int64_t width, DType dtype, int64_t min_rows);
 

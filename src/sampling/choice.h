@@ -1,5 +1,5 @@
-// Choice: which token is taken, given the logits of all. It is defined to the last bit, so that every maker of it (the sampler on the host,
-// the op `sample` on any device) takes the same token:
+// Choice: which token is taken, given the logits of all. It is defined to the last bit: the sampler on the
+// host and the op `sample` on any device take the same token.
 //
 //   highest   the highest logit; +0 and -0 are equal
 //   exponent  (logit - highest) / temperature, each step rounded to float
@@ -7,14 +7,17 @@
 //             exact doubles, in whatever order they are made.
 //   rank      by logit, the highest first, the lowest id first on ties; -infinity has none
 //
-// Kept are, in rank, the first top_k; of these the fewest whose weights sum to at least top_p times the sum of all of them (in double);
-// of these the ones whose exponent is at least log(min_p), rounded to float. Drawn is, in the order of ids, the first kept token with which
-// the sum of the kept weights is more than uniform times the sum of all kept ones (in double). Temperature 0 takes the first in rank.
+// Three limits choose the kept tokens, one after the other. The first top_k in rank are kept. The fewest of
+// these are kept whose weights sum to at least top_p times the sum of all of them (in double). Of these,
+// tokens are kept whose exponent is at least log(min_p), rounded to float. The sum of kept weights in the
+// order of ids decides the draw. The first token with which it is more than uniform times the sum of all kept
+// ones (in double) is drawn. Temperature 0 takes the first in rank.
 #pragma once
 
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -41,6 +44,35 @@ struct TokenBias {
   int32_t token = 0;
   float bias = 0.0F;
 };
+
+// Penalties of tokens that have been seen.
+struct Penalties {
+  float repetition = 1.0F;  // > 0; divides a logit above 0, multiplies another.
+  float presence = 0.0F;    // Subtracted once,
+  float frequency = 0.0F;   // and once for each time that the token was seen.
+
+  bool any() const { return repetition != 1.0F || presence != 0.0F || frequency != 0.0F; }
+  friend bool operator==(const Penalties& a, const Penalties& b) = default;
+};
+
+// A token, and how often penalties see it.
+struct TokenCount {
+  int32_t token = 0;
+  int32_t count = 0;
+};
+
+// The logit by which a token is chosen that has a bias and was seen `count` times. -infinity stays. More than a float holds is the
+// largest float.
+constexpr float Adjusted(float logit, float bias, int32_t count, const Penalties& penalties) {
+  constexpr float kMost = std::numeric_limits<float>::max();
+  if (logit < -kMost) return logit;
+  logit += bias;
+  if (count > 0) {
+    logit = logit > 0.0F ? logit / penalties.repetition : logit * penalties.repetition;
+    logit -= penalties.presence + penalties.frequency * static_cast<float>(count);
+  }
+  return logit > kMost ? kMost : logit;
+}
 
 // A token that may be drawn, with its weight.
 struct WeightedToken {
@@ -75,9 +107,10 @@ constexpr float WeightOf(float logit, float highest, float temperature) {
                               (std::bit_cast<uint32_t>(weight) & ~fine));
 }
 
-// The logits to choose among: -infinity where `allowed` (one entry a token; empty allows all) is 0, or bit id % 64 of word id / 64 of
-// `permitted` (empty permits all) is. `choices` is as long as `logits`. The id of the first logit that is NaN or +infinity, allowed or
-// not: `choices` is then of no use.
+// The logits to choose among. A logit becomes -infinity where `allowed` (one entry a token; empty allows all)
+// is 0. So it does where bit id % 64 of word id / 64 of `permitted` (empty permits all) is 0. `choices` is as
+// long as `logits`. The id of the first logit that is NaN or +infinity, allowed or not: `choices` is then of
+// no use.
 std::optional<int32_t> TakeAllowed(std::span<const float> logits, std::span<const uint8_t> allowed,
                                    std::span<const uint64_t> permitted, std::span<float> choices);
 

@@ -16,8 +16,8 @@ struct Ranked {
   }
 };
 
-// Loops over the vocabulary go in blocks, whose lanes stay apart and which have no way out, so that the compiler makes vector code of
-// them.
+// Loops over the vocabulary go in blocks. Their lanes stay apart and they have no early exit, so that the
+// compiler makes vector code of them.
 inline constexpr size_t kBlock = 64;
 
 // -infinity of none.
@@ -25,7 +25,8 @@ float Highest(std::span<const float> values);
 // The first of equals; `value` is among `values`.
 size_t FirstPlaceOf(float value, std::span<const float> values);
 
-// The entries of `logits`, which outlive this, from the best to the worst, ranked only as far as a caller looks; -inf is left out.
+// The entries of `logits`, which outlive this, from the best to the worst, ranked only as far as a caller
+// looks; -inf is left out.
 class Ranking {
  public:
   explicit Ranking(std::span<const float> logits);

@@ -1,4 +1,4 @@
-// One sequence's sampler: bias, penalties, filters, draws by seed and place, and log-probabilities.
+// One sequence's sampler: bias, penalties, filters, draws by seed and position, and log-probabilities.
 #include "sampling/sampler.h"
 
 #include <fmt/format.h>
@@ -7,33 +7,25 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "sampling/log_sum.h"
 #include "sampling/ranking.h"
 
 namespace dsv4::sampling {
 namespace {
 
-double LogSumExp(std::span<const float> logits) {
-  const double highest = Highest(logits);
-  double sum = 0.0;
-  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - highest);
-  return highest + std::log(sum);
-}
-
 SampledToken WithLogprobs(std::span<const float> logits, int32_t token, int num_top) {
-  SampledToken scored{.id = token};
-  const double normaliser = LogSumExp(logits);
-  const auto logprob = [&](float logit) { return static_cast<float>(logit - normaliser); };
-  scored.logprob = logprob(logits[static_cast<size_t>(token)]);
+  std::vector<TokenLogprob> top;
   Ranking ranking(logits);
   for (size_t i = 0; i < static_cast<size_t>(num_top) && ranking.At(i) != nullptr; ++i)
-    scored.top.push_back({ranking.At(i)->id, logprob(ranking.At(i)->value)});
-  return scored;
+    top.push_back({ranking.At(i)->id, ranking.At(i)->value});
+  return sampling::WithLogprobs(token, logits[static_cast<size_t>(token)], SumOf(logits), top);
 }
 
-bool HasPenalties(const SamplingParams& params) {
-  return params.repetition_penalty != 1.0F || params.presence_penalty != 0.0F ||
-         params.frequency_penalty != 0.0F;
+Penalties PenaltiesOf(const SamplingParams& params) {
+  return {params.repetition_penalty, params.presence_penalty, params.frequency_penalty};
 }
+
+bool HasPenalties(const SamplingParams& params) { return PenaltiesOf(params).any(); }
 
 ChoiceParams Choice(const SamplingParams& params, double uniform) {
   return {.temperature = params.temperature,
@@ -44,6 +36,15 @@ ChoiceParams Choice(const SamplingParams& params, double uniform) {
 }
 
 }  // namespace
+
+SampledToken WithLogprobs(int32_t token, float logit, const LogSum& sum,
+                          std::span<const TokenLogprob> top_logits) {
+  const double log = sum.Log();
+  const auto logprob = [&](float value) { return static_cast<float>(static_cast<double>(value) - log); };
+  SampledToken scored{.id = token, .logprob = logprob(logit)};
+  for (const TokenLogprob& top : top_logits) scored.top.push_back({top.id, logprob(top.logprob)});
+  return scored;
+}
 
 ScoredToken ScoreToken(std::span<const float> logits, int32_t token, int num_top) {
   const float own = logits[static_cast<size_t>(token)];
@@ -63,15 +64,18 @@ void PenaltyWindow::Add(int32_t token) {
 }
 
 void ApplyLogitBias(const SamplingParams& params, std::span<float> logits) {
-  for (const auto& [id, bias] : params.logit_bias) logits[static_cast<size_t>(id)] += bias;
+  for (const auto& [id, bias] : params.logit_bias) {
+    float& logit = logits[static_cast<size_t>(id)];
+    logit = Adjusted(logit, bias, 0, {});
+  }
 }
 
 void ApplyPenalties(const SamplingParams& params, const PenaltyWindow& seen, std::span<float> logits) {
-  if (!HasPenalties(params)) return;
+  const Penalties penalties = PenaltiesOf(params);
+  if (!penalties.any()) return;
   for (const auto& [id, count] : seen.counts()) {
     float& logit = logits[static_cast<size_t>(id)];
-    logit = logit > 0.0F ? logit / params.repetition_penalty : logit * params.repetition_penalty;
-    logit -= params.presence_penalty + params.frequency_penalty * static_cast<float>(count);
+    logit = Adjusted(logit, 0.0F, count, penalties);
   }
 }
 
@@ -107,6 +111,9 @@ Sampler::Sampler(SamplingParams params, std::span<const uint8_t> allowed, int nu
 }
 
 void Sampler::SeePrompt(std::span<const int32_t> prompt) {
+  // A window shows no more than its end.
+  const auto window = static_cast<size_t>(params_.penalty_window);
+  if (window > 0 && prompt.size() > window) prompt = prompt.last(window);
   for (const int32_t token : prompt) See(token);
 }
 
@@ -118,6 +125,23 @@ bool Sampler::by_logits_alone() const {
   // More are dearer to bring to a device in each step than the logits are to bring here.
   constexpr size_t kFewBiases = 1024;
   return num_logprobs_ < 0 && biases_.size() <= kFewBiases && !HasPenalties(params_);
+}
+
+TokenRule Sampler::RuleAfter(std::span<const int32_t> tokens) const {
+  TokenRule rule = {.choice = ChoiceAfter(tokens.size()), .biases = biases_, .num_logprobs = num_logprobs_};
+  if (!HasPenalties(params_)) return rule;
+  rule.penalties = PenaltiesOf(params_);
+  const auto take = [&](const PenaltyWindow& seen) {
+    for (const auto& [token, count] : seen.counts()) rule.counts.push_back({token, count});
+  };
+  if (tokens.empty()) {
+    take(seen_);
+    return rule;
+  }
+  PenaltyWindow seen = seen_;
+  for (const int32_t token : tokens) seen.Add(token);
+  take(seen);
+  return rule;
 }
 
 ChoiceParams Sampler::ChoiceAfter(uint64_t num_tokens) const {

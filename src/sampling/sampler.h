@@ -2,20 +2,21 @@
 //
 // Stages, each a free function so that `diagnose sampler` can show the logits between them:
 //   mask (ids without a string, and what a constraint forbids) -> logit bias -> penalties -> temperature -> top-k -> top-p -> min-p -> draw.
-// The last five are a choice (choice.h), which a device may make as well when nothing else was asked for.
+// A device makes all of it as well, of what RuleAfter says and the constraint permits (op `sample`).
 // Log-probabilities are those of the model: log-softmax of the raw logits, before bias, penalties and
-// temperature.
+// temperature (log_sum.h).
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <span>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "base/status.h"
 #include "sampling/choice.h"
+#include "sampling/log_sum.h"
 #include "sampling/sampling_params.h"
 
 namespace dsv4::sampling {
@@ -45,12 +46,13 @@ class PenaltyWindow {
  public:
   explicit PenaltyWindow(int window) : window_(window) {}
   void Add(int32_t token);
-  const std::unordered_map<int32_t, int>& counts() const { return counts_; }
+  // By token.
+  const std::map<int32_t, int>& counts() const { return counts_; }
 
  private:
   int window_;
   std::deque<int32_t> recent_;
-  std::unordered_map<int32_t, int> counts_;
+  std::map<int32_t, int> counts_;
 };
 
 void ApplyLogitBias(const SamplingParams& params, std::span<float> logits);
@@ -67,6 +69,23 @@ std::vector<Candidate> FilterCandidates(const SamplingParams& params, std::span<
 // The uniform number in [0, 1) for output token `index` of a sequence with `seed`.
 double UniformDraw(uint64_t seed, uint64_t index);
 
+// How a token is chosen from its logits, for choosers elsewhere.
+struct TokenRule {
+  ChoiceParams choice = {};
+  std::span<const TokenBias> biases = {};  // By token, each once.
+  Penalties penalties = {};
+  std::vector<TokenCount> counts = {};       // The same; what the penalties see.
+  std::span<const uint64_t> permitted = {};  // As TokenConstraint::Allowed.
+  int num_logprobs = -1;                     // As Sampler's.
+};
+
+// More are chosen on the host.
+inline constexpr int kMostTopOnDevice = 128;
+
+// The token with its log-probabilities, of what a chooser elsewhere knows: the logits of the token and of the most probable ones.
+SampledToken WithLogprobs(int32_t token, float logit, const LogSum& sum,
+                          std::span<const TokenLogprob> top_logits);
+
 class Sampler {
  public:
   // `allowed` has one entry per vocabulary id and outlives the sampler: ids with allowed[id] == 0 (no string
@@ -81,11 +100,15 @@ class Sampler {
   // or nothing finite is allowed. Samplers of different sequences may work at one time.
   Result<SampledToken> Sample(std::span<const float> logits, std::span<const uint64_t> permitted = {});
 
-  // Whether Sample without `permitted` is a choice among the allowed logits with no more than `biases` added, few of them, and nothing else
-  // is asked for: others may then make it, with ChoiceAfter, and Record it.
+  // Whether Sample without `permitted` is a choice among the allowed logits with a few `biases` added, and nothing else is asked for. Then
+  // ChoiceAfter and `biases` are all of its rule.
   bool by_logits_alone() const;
+  // Whether others may choose by RuleAfter, and Record what they have chosen.
+  bool has_rule() const { return num_logprobs_ <= kMostTopOnDevice; }
   // By token, each once; live as long as the sampler.
   std::span<const TokenBias> biases() const { return biases_; }
+  // How the token behind `tokens` more is chosen, its constraint apart. Borrows from the sampler.
+  TokenRule RuleAfter(std::span<const int32_t> tokens) const;
   // How the token is chosen that comes behind `num_tokens` more.
   ChoiceParams ChoiceAfter(uint64_t num_tokens) const;
   // The next token was chosen elsewhere.

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -28,6 +29,9 @@ class TokenConstraint {
   // Whether Allowed() is empty until a token comes that ends this (a grammar that waits for its first marker). Tokens can then be chosen
   // by logits alone, without asking.
   virtual bool IsWaiting() const { return false; }
+
+  // Another at the same place, for what may come behind tokens that have not been sampled.
+  virtual std::unique_ptr<TokenConstraint> Copy() const = 0;
 
   // `token` was sampled; a stop token ends the sequence and is not told.
   virtual void Accept(int32_t token) = 0;

@@ -301,7 +301,7 @@ TEST(ClientShapes, ReasoningIsAskedForInEverySpelling) {
     for (const char* field :
          {R"("thinking_budget": 5)", R"("thinking_token_budget": 5)", R"("reasoning_budget": 5)",
           R"("reasoning": {"max_tokens": 5})", R"("chat_template_kwargs": {"thinking_budget": 5})",
-          R"("thinking": {"type": "enabled", "budget_tokens": 5})"}) {
+          R"("thinking": {"type": "enabled", "budget_tokens": 5})", R"("thinking": {"budget_tokens": 5})"}) {
       const auto call = Read(api, *chat::ReadJson(body + field + "}", "test"));
       ASSERT_TRUE(call) << field << call.error().ToString();
       EXPECT_EQ(call->thinking.max_reasoning_tokens, 5) << field;
@@ -310,7 +310,7 @@ TEST(ClientShapes, ReasoningIsAskedForInEverySpelling) {
     for (const char* field :
          {R"("reasoning": {"enabled": false})", R"("reasoning": {"effort": "none"})",
           R"("thinking_budget": 0)", R"("chat_template_kwargs": {"thinking_mode": "chat"})",
-          R"("enable_thinking": false)"}) {
+          R"("enable_thinking": false)", R"("thinking_mode": "chat")", R"("reasoning": "none")"}) {
       const auto call = Read(api, *chat::ReadJson(body + field + "}", "test"));
       ASSERT_TRUE(call) << field << call.error().ToString();
       EXPECT_EQ(call->thinking.mode, chat::ThinkingMode::kChat) << field;
@@ -318,7 +318,8 @@ TEST(ClientShapes, ReasoningIsAskedForInEverySpelling) {
     }
     for (const char* field :
          {R"("drop_thinking": false)", R"("chat_template_kwargs": {"drop_thinking": false})",
-          R"("chat_template_kwargs": {"preserve_thinking": true})"}) {
+          R"("chat_template_kwargs": {"preserve_thinking": true})", R"("preserve_thinking": true)",
+          R"("clear_thinking": false)", R"("thinking": {"type": "enabled", "clear_thinking": false})"}) {
       const auto call = Read(api, *chat::ReadJson(body + field + "}", "test"));
       ASSERT_TRUE(call) << field << call.error().ToString();
       EXPECT_FALSE(call->thinking.drop_thinking) << field;

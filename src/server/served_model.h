@@ -37,7 +37,8 @@ struct ServedModel : session::TextModel {
   int64_t context_length = 0;                    // Prompt and answer together.
   chat::ThinkingSettings default_thinking = {};  // For requests that say nothing of it.
   session::AnswerDefaults defaults = {};
-  // While thinking, the model's own sampling counts and not what requests say of temperature and top_p, as DeepSeek's service has it.
+  // While thinking, the model's own sampling counts and not what requests say of temperature and top_p, as
+  // DeepSeek's service has it.
   bool own_sampling_while_thinking = false;
   // In chat completions the reasoning is `reasoning` too, as other servers and their clients call it.
   bool both_reasoning_fields = false;
@@ -47,7 +48,8 @@ struct ServedModel : session::TextModel {
   bool shares_states = false;  // Kept states are in files that other servers may read.
 
   bool AnswersTo(std::string_view name) const;
-  // OutOfRange for a text that has more tokens than the context, whatever it says: reading 60 MiB into tokens takes half a minute.
+  // OutOfRange for a text that has more tokens than the context, whatever it says: reading 60 MiB into tokens
+  // takes half a minute.
   Status CheckLength(size_t text_bytes) const;
 };
 

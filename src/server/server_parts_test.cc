@@ -1,4 +1,5 @@
-// Pieces of the server that HTTP tests reach only by chance: bounds of memory, constraints token by token, fields.
+// Pieces of the server that HTTP tests reach only by chance: bounds of memory, constraints token by token,
+// fields.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -259,7 +259,9 @@ Service::Admission Service::Admit(const HttpRequest& request) const {
     if (fits && (route == nullptr || candidate.method == method)) route = &candidate;
     if (fits && candidate.method == method) break;
   }
-  if (route == nullptr) {
+  const bool is_action =
+      method == "POST" && route != nullptr && route->method != method && route->path == "/v1/responses/";
+  if (route == nullptr || is_action) {
     const std::string_view why = WhyAbsent(path);
     admission.refusal =
         Fail(404, why.empty() ? fmt::format("{}: no such endpoint", path) : fmt::format("{}: {}", path, why),

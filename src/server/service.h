@@ -42,7 +42,7 @@ struct ServiceOptions {
   double default_timeout_seconds = 0.0;  // Limit of a request that names none; 0: none.
   // State for /health and /metrics; from several threads. Empty: nothing is verified.
   std::function<Verification()> verification = {};
-  // Secret that the caches of API keys are separated with: random bytes that are not known outside, the same
+  // Secret that separates the caches of API keys. It is random bytes that are not known outside, the same
   // after a restart where the caches outlive one. Empty: drawn now.
   std::string cache_secret = {};
   std::string model_path = {};  // For /props.
@@ -70,11 +70,13 @@ class Service {
   // A request of a batch, for the client whose batch it is (Caller::batch_owner). It has a share beside other requests. Null: its key is not
   // known any more.
   std::unique_ptr<Reply> HandleOfBatch(HttpRequest request, uint64_t batch_owner);
-  // By the head alone: a refusal (no such endpoint or method, an origin or a key that may not ask), or what says whether the server lives, which never waits
-  // for work of others. Null: neither; then the request's owner is set. From any thread.
+  // Answers by the head alone: with a refusal or with the health of the server. Refused are an unknown
+  // endpoint or method, and an origin or a key that may not ask. It never waits for work of others. Null:
+  // neither; then the request's owner is set. From any thread.
   std::unique_ptr<Reply> AnswerAtOnce(HttpRequest& head);
 
-  // The keys that may ask from here on, in place of those of the options: at least one where those were. From any thread.
+  // The keys that may ask from here on, instead of those of the options: at least one where those were. From
+  // any thread.
   void SetApiKeys(const std::vector<std::string>& keys);
 
   // /ready says 503 from here on.
@@ -142,7 +144,8 @@ class Service {
                                                   std::unique_ptr<AnswerWriter> writer, const Caller& caller,
                                                   const HttpRequest& request,
                                                   std::vector<std::string> unknown_fields);
-  // The reply with a header that lists these fields of its request, which are counted and said in the log once; as it is where there are none.
+  // The reply with a header that lists these fields of its request, which are counted and logged once.
+  // Without such fields the reply is unchanged.
   std::unique_ptr<Reply> Tell(std::unique_ptr<Reply> reply, const HttpRequest& request,
                               std::span<const std::string> unknown_fields);
   // Starts the choices of one or several prompts. Errors are those of the engine: the queue is full, the prompt too long.

@@ -23,7 +23,7 @@ std::string CanonicalPath(std::string_view path);
 // Why there is no such endpoint, where it is one of other servers; else empty.
 std::string_view WhyAbsent(std::string_view path);
 
-// The body's object, in place of its text; an unknown model is NotFound.
+// The body's object, instead of its text; an unknown model is NotFound.
 Result<chat::JsonValue> ReadBody(HttpRequest& request, const ServedModel& model);
 
 }  // namespace dsv4::server

@@ -76,6 +76,8 @@ constexpr std::pair<std::string_view, std::string_view> kAbsent[] = {
     {"/api/push", kOneModel},
     {"/classify", kNoEmbeddings},
     {"/embeddings", kNoEmbeddings},
+    {"/encode", kNoEmbeddings},
+    {"/generate", "SGLang's own form is not here; see /v1/completions"},
     {"/is_sleeping", "the server does not sleep: its weights stay where they are"},
     {"/pooling", kNoEmbeddings},
     {"/rerank", kNoEmbeddings},
@@ -85,6 +87,7 @@ constexpr std::pair<std::string_view, std::string_view> kAbsent[] = {
     {"/user/balance", "nothing is billed here"},
     {"/v1/assistants", "OpenAI's assistants are not here; see /v1/responses"},
     {"/v1/audio/", kNoMedia},
+    {"/v1/conversations", "conversations are kept as responses; see previous_response_id"},
     {"/v1/embeddings", kNoEmbeddings},
     {"/v1/fine_tuning/", "the server trains nothing"},
     {"/v1/images/", kNoMedia},
@@ -96,6 +99,8 @@ constexpr std::pair<std::string_view, std::string_view> kAbsent[] = {
     {"/v1/score", kNoEmbeddings},
     {"/v1/threads", "OpenAI's assistants are not here; see /v1/responses"},
     {"/v1/unload_lora_adapter", "adapters are not loaded"},
+    {"/v1/vector_stores", "texts are not stored for search"},
+    {"/v1/videos", kNoMedia},
     {"/wake_up", "the server does not sleep: its weights stay where they are"},
 };
 
@@ -113,6 +118,8 @@ std::string CanonicalPath(std::string_view path) {
 }
 
 std::string_view WhyAbsent(std::string_view path) {
+  if (path.starts_with("/v1/responses/") && path.ends_with("/cancel"))
+    return "answers are not made in the background, so none can be cancelled";
   for (const auto& [absent, why] : kAbsent) {
     if (Fits(absent, path)) return why;
   }

@@ -104,7 +104,8 @@ std::unique_ptr<Reply> Service::Tokenize(HttpRequest& request, const Caller&) {
   return OrFail(run(), request.path);
 }
 
-// Routers ask for token ids to find the replica that has read them. They take `token_ids`, or /tokenize's `tokens`.
+// Routers ask for token ids to find the replica that has read them. They take `token_ids`, or /tokenize's
+// `tokens`.
 std::unique_ptr<Reply> Service::Render(HttpRequest& request, const Caller&) {
   const auto rendered = [&](std::span<const int32_t> ids) -> Result<std::string> {
     DSV4_ASSIGN_OR_RETURN(std::string text, TokensText(model_.tokenizer, ids, engine_.context_length(),

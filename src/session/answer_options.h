@@ -47,11 +47,12 @@ struct AnswerDefaults {
 int64_t DefaultMaxTokens(const AnswerDefaults& defaults, chat::ThinkingMode mode,
                          const std::optional<std::string>& effort);
 
-// InvalidArgument, which names `name`, where one of AnswerOptions::stop is empty: every answer has such a text in front of it.
+// InvalidArgument, which names `name`, where one of AnswerOptions::stop is empty: every answer has such a
+// text in front of it.
 Status CheckStop(std::string_view name, std::span<const std::string> stop);
 
-// `owner` is the client, for fairness and for the separation of caches. The constraint is left to the caller (answer_shape.h).
-// InvalidArgument for a stop token that the model does not have.
+// `owner` is the client, for fairness and for the separation of caches. The constraint is left to the caller
+// (answer_shape.h). InvalidArgument for a stop token that the model does not have.
 Result<engine::Request> MakeRequest(const TextModel& text, std::vector<int32_t> prompt,
                                     const AnswerOptions& options, uint64_t owner = 0);
 

@@ -1,5 +1,6 @@
-// AnswerReader: one answer, from its tokens to what it says: deltas of text, counts of tokens, log-probabilities. A whole answer and a
-// streamed one go through the same reader, so they cannot differ; nor can those of `run`, `serve` and the C API.
+// AnswerReader: one answer, from its tokens to what it says: deltas of text, counts of tokens,
+// log-probabilities. A whole answer and a streamed one go through the same reader, so they cannot differ. Nor
+// can those of `run`, `serve` and the C API.
 #pragma once
 
 #include <cstdint>
@@ -50,11 +51,13 @@ class AnswerReader {
   // The same from the engine's events.
   std::vector<chat::Delta> Read(engine::Event event);
 
-  // The last delta (kDone) is out, or the generation failed or was cancelled (Read). The engine may still be at work: cancel it.
+  // The last delta (kDone) is out, or the generation failed or was cancelled (Read). The engine may still be
+  // at work: cancel it.
   bool done() const { return done_; }
   // Why it failed. Cancelled: Unavailable.
   const Status& status() const { return status_; }
-  // The text of the tool block as sampled; see CompletionParser::sampled_calls. Empty where its spelling is not the model's format.
+  // The text of the tool block as sampled; see CompletionParser::sampled_calls. Empty where its spelling is
+  // not the model's format.
   const std::string& sampled_calls() const;
   // Tokens since the last call, where AnswerFormat::wants_tokens.
   AnswerTokens TakeTokens() { return std::exchange(tokens_, {}); }

@@ -111,6 +111,10 @@ class ShapeConstraint final : public sampling::TokenConstraint {
                                        fields.size() > 1 ? "all of them allow" : "it allows", num_accepted_));
   }
 
+  std::unique_ptr<sampling::TokenConstraint> Copy() const override {
+    return std::make_unique<ShapeConstraint>(*this);
+  }
+
   void Accept(int32_t token) override {
     --tokens_needed_;
     ++num_accepted_;

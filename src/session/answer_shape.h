@@ -1,6 +1,9 @@
-// AnswerShape: what an answer must look like beside what it says, as a constraint on its tokens: how long it may reason, the grammar of
-// the whole of it (JSON of a schema, a call that must come) or of the calls in it once one has begun, texts and tokens that it may not have,
-// and how long it is at least. Source: chat-encoding.md 3.7 and 5.1.
+// AnswerShape: the form of an answer, as a constraint on its tokens.
+//   how long it may reason, and how long it is at least
+//   the grammar of the whole answer: JSON of a schema, a call that must come
+//   the grammar of its calls, once one has begun
+//   texts and tokens that it may not have
+// Source: chat-encoding.md 3.7 and 5.1.
 #pragma once
 
 #include <cstdint>
@@ -34,15 +37,17 @@ struct AnswerShape {
   std::vector<int32_t> stop_tokens = {};     // End the answer; under a grammar only where it is complete.
 };
 
-// Null when the shape constrains nothing. Where its parts together allow no token, an answer that may be whole there ends, and else
-// fails with InvalidArgument, which names the fields. `text` outlives it. Errors: those of TextModel::Trie, which a grammar needs.
+// Null when the shape constrains nothing. Where its parts together allow no token, an answer that may be
+// whole there ends, and else fails with InvalidArgument, which names the fields. `text` outlives it. Errors:
+// those of TextModel::Trie, which a grammar needs.
 Result<std::unique_ptr<sampling::TokenConstraint>> MakeConstraint(const TextModel& text,
                                                                   const AnswerShape& shape);
 
 // Rules that have the chat format's markers; content and tools are the caller's.
 grammar::AnswerRules RulesOf(const TextModel& text, bool starts_in_reasoning);
 
-// An answer whose content satisfies a rule; without a chat format nothing stands in front of it. Errors: those of CompileAnswer and Trie.
+// An answer whose content satisfies a rule; without a chat format nothing stands in front of it. Errors:
+// those of CompileAnswer and Trie.
 Result<std::unique_ptr<sampling::TokenConstraint>> MakeRuleConstraint(const TextModel& text,
                                                                       bool starts_in_reasoning,
                                                                       const grammar::ContentRule& rule);

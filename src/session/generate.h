@@ -39,8 +39,8 @@ struct GenerationCallbacks {
   std::function<bool()> interrupted = {};                 // Asked between steps; true ends it as kCancelled.
 };
 
-// Runs `request` to its end, which the text may reach before the engine (kStop then). The engine must be idle. A kError finish is
-// returned as its status.
+// Runs `request` to its end, which the text may reach before the engine (kStop then). The engine must be
+// idle. A kError finish is returned as its status.
 Result<Generation> Generate(engine::Engine& engine, const TextModel& text, engine::Request request,
                             const AnswerFormat& format, const GenerationCallbacks& callbacks);
 

@@ -1,4 +1,4 @@
-// Prompts from conversations: spans encoded safely, and places where states are worth keeping.
+// Prompts from conversations: spans encoded safely, and lengths at which states are worth keeping.
 #include "session/prompt.h"
 
 #include <algorithm>

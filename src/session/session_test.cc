@@ -1,5 +1,5 @@
-// Prompts, requests and readers on the tokenizer of models/tiny. What drives an engine (generate.h) is tested where there are weights:
-// tests/cli and tests/server.
+// Prompts, requests and readers on the tokenizer of models/tiny. What drives an engine (generate.h) is tested
+// where there are weights: tests/cli and tests/server.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

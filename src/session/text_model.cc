@@ -25,7 +25,7 @@ Result<std::optional<std::string>> ReadIfThere(const std::string& path) {
   return Error(text.error());
 }
 
-// The name of the architecture, in any of the places where a config.json has it.
+// The name of the architecture, under any of the keys that a config.json has it.
 std::optional<std::string> ModelType(const Json& config) {
   if (!config.is_object()) return std::nullopt;
   for (const char* key : {"model_type", "architectures"}) {

@@ -13,7 +13,8 @@
 
 namespace dsv4::session {
 
-// `tokenizer_path` names its tokenizer.json, which gets the marker that V4.1 needs besides; `revision` its chat format.
+// `tokenizer_path` names its tokenizer.json, which gets the marker that V4.1 needs besides; `revision` its
+// chat format.
 inline TextModel MakeTinyTextModel(const std::string& tokenizer_path, std::string_view revision) {
   const auto text_of_file = ReadFile(tokenizer_path, FileKind::kRegular, kMaxModelDocumentBytes);
   DSV4_CHECK(text_of_file) << text_of_file.error().ToString();

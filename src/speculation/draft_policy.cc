@@ -17,7 +17,8 @@ constexpr std::array<double, kMostEvidence> kFirstGuess = {0.15, 0.25, 0.35, 0.4
                                                            0.75, 0.25, 0.5,  0.75, 0.93};
 constexpr double kPriorWeight = 4.0;
 
-// A sequence's drafts are watched, which costs nothing, before the first is verified, but for repeats so long that they are no accident.
+// A sequence's drafts are watched, which costs nothing, before the first is verified, but for repeats so long
+// that they are no accident.
 constexpr int kLeastSeen = 5;
 constexpr int kCertainEvidence = 7;
 constexpr double kForgetTrust = 0.95;
@@ -34,9 +35,11 @@ constexpr double kMostRisked = 0.75;
 constexpr double kFirstCreditOfBlocks = 0.7;
 constexpr double kBlockCreditOfToken = 0.01;
 
-// A row more costs this part of a row alone until it was measured. Too little rather than too much: what is tried is measured.
+// A row more costs this part of a row alone until it was measured. Too little rather than too much: what is
+// tried is measured.
 constexpr double kUnknownRow = 0.15;
-// A token of the draft block until it was measured: this part of a step of one row. And a whole block of DSpark.
+// A token of the draft block until it was measured: this part of a step of one row. And a whole block of
+// DSpark.
 constexpr double kUnknownDrafting = 0.1;
 constexpr double kUnknownBlock = 0.25;
 constexpr double kNewStep = 0.2;  // Weight of the newest step.
@@ -121,7 +124,7 @@ double AcceptanceRecord::Credit(int evidence) const {
 
 double DraftPolicy::Prior(int evidence, int64_t place) const {
   double prior = kFirstGuess[static_cast<size_t>(evidence)];
-  // Acceptance at one place is the first guess for the one behind it.
+  // Acceptance at one position is the first guess for the one behind it.
   for (int64_t i = 0; i <= std::min<int64_t>(place, 3); ++i)
     prior = record_.Probability(evidence, i, prior, kPriorWeight);
   return prior;

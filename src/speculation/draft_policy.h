@@ -1,5 +1,6 @@
-// DraftPolicy: how many tokens of each draft a step verifies. It learns what a row more costs on this machine and how often drafts of
-// which evidence have been right, and adds rows as long as they raise the tokens a second that are to be expected.
+// DraftPolicy: how many tokens of each draft a step verifies. It learns the cost of one more row on this
+// machine, and how often drafts of each evidence were right. It adds rows as long as they raise the expected
+// tokens a second.
 //
 // Decisions here change when tokens come, never which.
 #pragma once
@@ -13,7 +14,8 @@
 
 namespace dsv4::speculation {
 
-// How often a draft's tokens were right, as it has been lately: one count for each evidence and place in the draft.
+// How often a draft's tokens were right, as it has been lately: one count for each evidence and position in
+// the draft.
 class AcceptanceRecord {
  public:
   // The first `accepted` of `verified` tokens were right.
@@ -24,14 +26,16 @@ class AcceptanceRecord {
 
   // A draft's first token was expected to be right with `probability`.
   void Expected(double probability, bool right);
-  // How much oftener first tokens were right than expected, over all evidence: what other texts have taught may not hold for this one. At
-  // most 1, and 0 until enough was seen.
+  // How much oftener first tokens were right than expected, over all evidence: what other texts have taught
+  // may not hold for this one. At most 1, and 0 until enough was seen.
   double Trust() const;
 
-  // A step gave the sequence `tokens`, of which `accepted` were a draft's that took so long, in steps of one token.
+  // A step gave the sequence `tokens`, of which `accepted` were a draft's that took so long, in steps of one
+  // token.
   void Paid(int64_t tokens, int64_t accepted, double cost);
-  // Steps of one token that drafts of such evidence may lose from here on: what all have saved, and a small part of all the time there was.
-  // So a sequence whose drafts are wrong takes hardly longer than without any, however sure other texts made of them.
+  // Steps of one token that drafts of such evidence may lose from here on: all savings, and a small part of
+  // all time. So a sequence whose drafts are wrong takes hardly longer than without any, however good the
+  // drafts of others are.
   double Credit(int evidence) const;
 
  private:
@@ -47,7 +51,7 @@ class AcceptanceRecord {
   int64_t num_tokens_ = 0;
 };
 
-// Tokens of a sequence that a step may verify: tokens of a draft that is there, or of one that the model's
+// Tokens of a sequence that a step may verify. They are of a draft that is there, or of one that the model's
 // draft block would make first.
 struct Candidate {
   const Draft* draft = nullptr;
@@ -63,11 +67,12 @@ struct Length {
 
 class DraftPolicy {
  public:
-  // `drafts_blocks`: the model's drafter makes a whole block in one pass (DSpark), whose time does not depend on how many of its tokens are
-  // wanted; "mtp" below stands for either.
+  // `drafts_blocks`: the model's drafter makes a whole block in one pass (DSpark). The time of that pass does
+  // not depend on how many of its tokens are wanted. Names with "mtp" below stand for either drafter.
   explicit DraftPolicy(bool drafts_blocks = false) : drafts_blocks_(drafts_blocks) {}
 
-  // A step of `rows` rows, of which `base_rows` were no drafts, took so long. Only steps that decode and nothing else.
+  // A step of `rows` rows, of which `base_rows` were no drafts, took so long. Only steps that decode and
+  // nothing else.
   void RecordStep(int64_t rows, int64_t base_rows, double seconds);
   // The same of a draft that was not verified: 1, and whether the token that came was its first.
   void RecordDraft(AcceptanceRecord& record, int evidence, int64_t verified, int64_t accepted);
@@ -75,11 +80,12 @@ class DraftPolicy {
   // The draft block made `tokens` tokens at most for each of `sequences` in so long.
   void RecordDraftTime(int64_t tokens, int64_t sequences, double seconds);
 
-  // How many tokens of each candidate's draft a step verifies that has `base_rows` rows without them and `most_rows` at most.
+  // How many tokens of each candidate's draft a step verifies that has `base_rows` rows without them and
+  // `most_rows` at most.
   std::vector<Length> Lengths(std::span<const Candidate> candidates, int64_t base_rows,
                               int64_t most_rows) const;
-  // Whether the draft block is to be tried although it does not seem to pay, which a text or a machine that changes may prove wrong:
-  // seldom, and ever more seldom.
+  // Whether the draft block is to be tried although it does not seem to pay: the text or the machine may have
+  // changed. True seldom, and ever more seldom.
   bool ShouldTryMtp() const { return steps_without_mtp_ >= patience_; }
   // A step for which it could have drafted, and has not.
   void RecordStepWithoutMtp() { ++steps_without_mtp_; }
@@ -104,19 +110,21 @@ class DraftPolicy {
   // Chance that token `place` of a draft is right, as all sequences have it.
   double Prior(int evidence, int64_t place) const;
   double Probability(const AcceptanceRecord& record, int evidence, int64_t place) const;
-  // The most tokens per second that a step of `base_rows` rows besides gives with up to `most` tokens of a draft, and how many of them are
-  // expected to be right. `drafters`: sequences that the model's drafter makes one for; 0: none.
+  // The most tokens per second of a step that has `base_rows` other rows and up to `most` tokens of a draft.
+  // Also how many of these are expected to be right. `drafters`: sequences that the model's drafter makes one
+  // for; 0: none.
   struct Worth {
     double rate = 0.0;
     double tokens = 0.0;
   };
   Worth WorthOf(const AcceptanceRecord& record, int evidence, int64_t most, int64_t base_rows,
                 int64_t drafters) const;
-  // How long a draft may be for what its sequence can afford to lose: what it is expected to cost where it does not pay for itself.
+  // The length of a draft that its sequence can afford: the expected cost, where it does not pay for itself,
+  // is at most its credit.
   int64_t Affordable(const AcceptanceRecord& record, int evidence, int64_t most, int64_t base_rows,
                      int64_t drafters) const;
-  // Whether to ask the model's drafter rather than to take the draft that is there: the one that makes the step quicker, or else the one of
-  // which more is expected to be right.
+  // Whether to ask the model's drafter rather than to take the draft that is there. The one that makes the
+  // step quicker wins, else the one with more tokens expected to be right.
   bool PrefersMtp(const Candidate& candidate, int64_t base_rows, int64_t drafters) const;
 
   AcceptanceRecord record_;                           // Record of all sequences.

@@ -229,7 +229,8 @@ TEST(DraftPolicy, ASlowDraftIsDoubtedAndBelievedWhenItWasSlowAgain) {
   EXPECT_FALSE(AsksTheBlock(policy));
 }
 
-// Drafts that were timed while another process had the cores cost what steps cost: both are quick again at the same time.
+// Drafts that were timed while another process had the cores cost what steps cost: both are quick again at
+// the same time.
 TEST(DraftPolicy, DraftsBecomeCheaperWithSteps) {
   DraftPolicy policy;
   for (int i = 0; i < 50; ++i) {
@@ -400,7 +401,8 @@ TEST(DraftPolicy, IsHardlySlowerThanTheBestLengthWhereDraftsAreRight) {
   }
 }
 
-// A block costs much before its first token is there, and is worth it with several. In an answer of 63 tokens, after ten of others.
+// A block costs much before its first token is there, and is worth it with several. In an answer of 63
+// tokens, after ten of others.
 TEST(DraftPolicy, ABlockIsTriedInAShortAnswerToo) {
   for (const double drafting : {0.45, 0.72}) {
     const Machine machine = {.row = 0.23, .drafting = drafting, .blocks = true};

@@ -1,5 +1,6 @@
-// Drafter: guesses how a sequence's text goes on. A guess costs rows of a step, never a token of the answer: the engine samples
-// each token as if there were no guess, and keeps a guess's rows as far as it was right (engine.h).
+// Drafter: guesses how a sequence's text goes on. A guess costs rows of a step, never a token of the answer.
+// The engine samples each token as if there were no guess, and keeps a guess's rows as far as it was right
+// (engine.h).
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,8 @@ std::string_view SourceName(Source source);  // "suffix", "grammar", "mtp", "dsp
 
 struct Draft {
   std::vector<int32_t> tokens;
-  // How sure the drafter is, on a scale of its own that only grows: 0 to kMostEvidence - 1 (draft_policy.h learns what it is worth).
+  // How sure the drafter is, on a scale of its own that only grows: 0 to kMostEvidence - 1 (draft_policy.h
+  // learns what it is worth).
   int evidence = 0;
   Source source = Source::kSuffix;
 };
@@ -34,9 +36,9 @@ inline constexpr int kMtpEvidence = 13;
 // on, by DsparkEvidence.
 inline constexpr int kDsparkEvidence = 14;
 inline constexpr int kMostEvidence = 19;
-// Evidence from the chance that the first draft of a block is right. It depends on what was known before the
-// draft, and on none of its tokens: so a length that is chosen by it does not depend on a number that was
-// drawn for the tokens which it admits.
+// Evidence from the chance that the first draft of a block is right. It depends on facts that precede the
+// draft, and on none of its tokens. A length that is chosen by it does not depend on numbers drawn for the
+// tokens that it admits.
 int DsparkEvidence(float chance_of_first);
 
 // Which drafters may be asked, and how much of what they say is verified.
@@ -50,8 +52,9 @@ struct Choice {
   bool all() const { return suffix && mtp && dspark; }
   static Choice Off() { return {.suffix = false, .mtp = false, .dspark = false}; }
 };
-// "auto", "off", "suffix", "mtp" or "dspark", the last three with ":K" for Choice::always, 1 to kMostAlways of suffix and to kMostMtp of the
-// others; a block that is shorter has its own length. InvalidArgument says what was got and wanted.
+// "auto", "off", "suffix", "mtp" or "dspark", the last three with ":K" for Choice::always. K is 1 to
+// kMostAlways for suffix and 1 to kMostMtp for the others. A block that is shorter has its own length.
+// InvalidArgument says what was got and wanted.
 Result<Choice> ParseChoice(std::string_view text);
 // The drafters that a choice names, for messages: "mtp", "suffix", "auto", "off".
 std::string_view ChoiceName(const Choice& choice);

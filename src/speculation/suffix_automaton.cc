@@ -4,7 +4,8 @@
 namespace dsv4::speculation {
 namespace {
 
-// States on the way to the root that learn of a new end. The longest come first and are those that are asked for.
+// States on the way to the root that learn of a new end. The longest come first and are those that are asked
+// for.
 constexpr int kMostRefreshed = 32;
 
 constexpr size_t kFirstSlots = 256;

@@ -1,5 +1,6 @@
-// SuffixAutomaton: every substring of a text that grows token by token, in memory and time proportional to its length (Blumer
-// et al. 1985). It knows the longest end of the text that occurs earlier in it too, and where.
+// SuffixAutomaton: every substring of a text that grows token by token, in memory and time proportional to
+// its length (Blumer et al. 1985). It knows the longest end of the text that occurs earlier in it too, and
+// where.
 //
 // About 100 bytes a token. One thread at a time; texts of up to 2^30 tokens.
 #pragma once
@@ -19,8 +20,9 @@ class SuffixAutomaton {
 
   std::span<const int32_t> text() const { return text_; }
 
-  // The last `length` tokens are also the `length` tokens in front of text()[end], which is a recent place of that kind: the latest
-  // unless the repeated ends of many lengths nest. length 0: the last token has not occurred before.
+  // The last `length` tokens are also the `length` tokens in front of text()[end]. That occurrence is a
+  // recent one: the latest unless the repeated ends of many lengths nest. A length of 0: the last token has
+  // not occurred before.
   struct Repeat {
     int64_t length = 0;
     int64_t end = 0;  // Less than text().size() where length > 0.
@@ -31,7 +33,7 @@ class SuffixAutomaton {
   struct State {
     int32_t length;     // Length of its longest substring.
     int32_t link;       // The state of the longest suffix with other ends; -1: none.
-    int32_t end;        // Behind a place where its substrings occur.
+    int32_t end;        // Behind an occurrence of its substrings.
     int32_t last_edge;  // -1: none.
   };
   struct Edge {

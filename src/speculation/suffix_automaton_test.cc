@@ -1,4 +1,4 @@
-// Tests of the suffix automaton: longest repeats, latest places, quotes, and evidence.
+// Tests of the suffix automaton: longest repeats, latest occurrences, quotes, and evidence.
 #include "speculation/suffix_automaton.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace dsv4::speculation {
 namespace {
 
-// By comparing every earlier place.
+// By comparing every earlier position.
 int64_t LongestRepeatOf(std::span<const int32_t> text) {
   const auto size = static_cast<int64_t>(text.size());
   int64_t longest = 0;

@@ -23,7 +23,8 @@ Result<TensorView> Arena::Allocate(DType dtype, Shape shape) {
     offset_ = 0;
   }
   if (block_ == blocks_.size()) {
-    // Doubling keeps the number of small blocks small. Large ones would be twice what is wanted, and Recycle keeps them all.
+    // Doubling keeps the number of small blocks small. Large ones would be twice what is wanted, and Recycle
+    // keeps them all.
     DSV4_ASSIGN_OR_RETURN(
         Buffer block,
         memory_.Allocate(std::max({rounded, kMinBlockBytes, std::min(capacity_bytes(), kMostAhead)})));
@@ -40,7 +41,8 @@ Status Arena::Recycle() {
   if (blocks_.size() <= 1) return {};
   const size_t total = capacity_bytes();
   {
-    // A queue hands over what waits in it before memory is freed, and what waits may want memory of this arena.
+    // A queue hands over what waits in it before memory is freed, and what waits may want memory of this
+    // arena.
     const std::vector<Buffer> freed = std::exchange(blocks_, {});
   }
   DSV4_ASSIGN_OR_RETURN_STATUS(Buffer block, memory_.Allocate(total));

@@ -1,8 +1,10 @@
-// Arena: short-lived tensors of one step, given out in stack order from memory that is reused step after step.
+// Arena: short-lived tensors of one step, given out in stack order from memory that is reused step after
+// step.
 //
-// Tensors made inside an Arena::Scope are gone when it ends; the memory itself stays for the next. The first steps may add
-// blocks; Recycle merges them into one, so that the same work later gets the same addresses without allocating. Contents
-// of new tensors are unspecified. Not thread-safe. The Memory must outlive the arena.
+// Tensors made inside an Arena::Scope are gone when it ends; the memory itself stays for the next. The first
+// steps may add blocks; Recycle merges them into one, so that the same work later gets the same addresses
+// without allocating. Contents of new tensors are unspecified. Not thread-safe. The Memory must outlive the
+// arena.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +20,8 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // A contiguous tensor, 256-byte aligned within its block; never null, also when it has no elements. ResourceExhausted
-  // when the device is out of memory.
+  // A contiguous tensor, 256-byte aligned within its block; never null, also when it has no elements.
+  // ResourceExhausted when the device is out of memory.
   Result<TensorView> Allocate(DType dtype, Shape shape);
 
   // Gives back everything allocated since it was made.
@@ -45,7 +47,8 @@ class Arena {
   // Bytes held.
   size_t capacity_bytes() const;
   size_t num_blocks() const { return blocks_.size(); }
-  // Origin of all places: the same memory gives the same tensors out to the same work. Null where it is in several blocks, or none.
+  // Origin of all addresses: the same memory gives the same tensors out to the same work. Null where it is in
+  // several blocks, or none.
   const void* base() const { return blocks_.size() == 1 ? blocks_[0].data() : nullptr; }
 
  private:

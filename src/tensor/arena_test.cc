@@ -78,7 +78,8 @@ TEST(Arena, HoldsLittleMoreThanTheLargestWorkWants) {
   EXPECT_LE(arena.capacity_bytes(), kWanted + size_t{5 * kLarge / 4} + (size_t{16} << 20));
 }
 
-// Memory of a device: before some of it is freed, work that waited is handed over, which takes memory of the same arena.
+// Memory of a device: before some of it is freed, work that waited is handed over, which takes memory of the
+// same arena.
 class BusyMemory final : public Memory {
  public:
   Device device() const override { return {}; }

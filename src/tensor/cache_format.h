@@ -1,5 +1,5 @@
-// CacheFormat: how the elements of a cached row are stored, as data, so that a cache, the ops that read it and its files share one
-// description. formats/cache_rows.h packs and unpacks such rows.
+// CacheFormat: how the elements of a cached row are stored, as data. A cache, the ops that read it and its
+// files share this one description. formats/cache_rows.h packs and unpacks such rows.
 //
 // A row of `width` elements has, in this order:
 //
@@ -10,8 +10,9 @@
 // | scales | NumScales()                        | of each `group` columns of codes a byte, e8m0 or e4m3                  |
 // | zeros  | up to a multiple of `alignment`    |                                                                        |
 //
-// A coded element is its code times its group's scale: exact in fp32 and in bf16, so a row whose elements lie on such a grid is stored
-// without loss. Source: the release's rounding of cache rows (model.md 2.3 and 12); the other groups and scales are those of V4.1.
+// A coded element is its code times its group's scale, exact in fp32 and in bf16. A row whose elements lie on
+// such a grid is stored without loss. Source: the release's rounding of cache rows (model.md 2.3 and 12); the
+// other groups and scales are those of V4.1.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +37,8 @@ struct CacheFormat {
   constexpr CacheFormat(DType element)
       : dtype(element) {}  // A dtype is a format: elements of it, one after the other.
 
-  // The first `num_coded` columns as e4m3 with e8m0 scales, the rest as bf16: window rows and entries. Rows of whole 16 bytes, what a
-  // device loads at once.
+  // The first `num_coded` columns as e4m3 with e8m0 scales, the rest as bf16: window rows and entries. Rows
+  // of whole 16 bytes, what a device loads at once.
   static constexpr CacheFormat Fp8(int64_t num_coded, int64_t group) {
     return Coded(CacheCode::kE4m3, CacheScale::kE8m0, num_coded, group, 16);
   }

@@ -1,7 +1,8 @@
 // How cached rows are laid out in memory, as plain pointers: what `kv` hands to the ops.
 //
-// A RingRows holds the row of absolute position p at slot p mod capacity: the sliding window and the compressors' raw
-// rows. A PagedRows holds entry j in page j / rows_per_page: compressed and indexer entries, which only grow.
+// A RingRows holds the row of absolute position p at slot p mod capacity: the sliding window and the
+// compressors' raw rows. A PagedRows holds entry j in page j / rows_per_page: compressed and indexer entries,
+// which only grow.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +41,8 @@ struct PagedRows {
   int64_t RowBytes() const { return format.RowBytes(width); }
 };
 
-// Which entries of a sequence lie here when several ranks share them: every `count`th, from `index` on. Each rank then has as many
-// as any other, up to one, at every length, and an entry never moves.
+// Which entries of a sequence lie here when several ranks share them: every `count`th, from `index` on. Each
+// rank then has as many as any other, up to one, at every length, and an entry never moves.
 struct EntryShard {
   int64_t index = 0;
   int64_t count = 1;

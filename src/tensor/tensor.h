@@ -105,7 +105,8 @@ class PendingCopy {
   PendingCopy(const PendingCopy&) = delete;
   PendingCopy& operator=(const PendingCopy&) = delete;
 
-  // Returns when the bytes are there, with what went wrong in all work queued before the copy. Later work may still run.
+  // Returns when the bytes are there, with what went wrong in all work queued before the copy. Later work may
+  // still run.
   virtual Status Wait() = 0;
 };
 
@@ -122,11 +123,14 @@ class Memory {
   virtual Status CopyFromHost(void* destination, const void* source, size_t num_bytes, Stream stream) = 0;
   // Returns when the bytes are in `destination`.
   virtual Status CopyToHost(void* destination, const void* source, size_t num_bytes, Stream stream) = 0;
-  // Memory of the host that CopyToHost reaches fastest, at least 64-byte aligned; contents unspecified. May outlive this.
+  // Memory of the host that CopyToHost reaches fastest, at least 64-byte aligned; contents unspecified. May
+  // outlive this.
   virtual Result<Buffer> AllocateOnHost(size_t num_bytes);
-  // Whether the device works while the host goes on, so that it pays to queue work before one has seen what earlier work gave.
+  // Whether the device works while the host goes on, so that it pays to queue work before one has seen what
+  // earlier work gave.
   virtual bool asynchronous() const { return false; }
-  // CopyToHost for a host that does not wait yet: `destination` is memory of AllocateOnHost and lives until Wait has returned.
+  // CopyToHost for a host that does not wait yet: `destination` is memory of AllocateOnHost and lives until
+  // Wait has returned.
   virtual Result<std::unique_ptr<PendingCopy>> StartCopyToHost(void* destination, const void* source,
                                                                size_t num_bytes, Stream stream);
 };

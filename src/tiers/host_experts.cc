@@ -78,8 +78,8 @@ HostExpertsCounters HostExperts::counters() const {
   return counters_;
 }
 
-// Requests of a step follow each other within a millisecond. What comes after a pause waits for the end of a short sleep, since a device
-// cannot wake a thread.
+// Requests of a step follow each other within a millisecond. What comes after a pause waits for the end of a
+// short sleep, since a device cannot wake a thread.
 bool HostExperts::AwaitRequest(const std::stop_token& stop, uint32_t seen) const {
   constexpr std::chrono::milliseconds kSpin(3);
   constexpr std::chrono::seconds kBusy(1);

@@ -1,11 +1,13 @@
-// HostExperts: routed experts that stay in host memory, multiplied there for a device that does the rest of the layer.
+// HostExperts: routed experts that stay in host memory, multiplied there for a device that does the rest of
+// the layer.
 //
-// Device and host meet in memory that both see, without a launch, a call or a wait in between. The device writes tokens, choices and
-// weights to a payload, and the number of its request to `asked`. A thread of the host that watches it multiplies (op expert_terms of a
-// backend of the host, on that backend's threads), writes the terms to the payload, and the number to `answered`. The device waits for
-// it as long as it likes.
+// Device and host meet in memory that both see, without a launch, a call or a wait in between. The device
+// writes tokens, choices and weights to a payload, and the number of its request to `asked`. A thread of the
+// host watches it and multiplies, by op expert_terms of a backend of the host, on that backend's threads. It
+// writes the terms to the payload, and the number to `answered`. The device waits for it as long as it likes.
 //
-// A term is what the host's backend makes of it: the same bits from run to run, for any number of threads and whatever else is asked.
+// A term is the result of the host's backend. It has the same bits from run to run, for any number of threads
+// and with any other requests.
 #pragma once
 
 #include <atomic>
@@ -43,7 +45,7 @@ struct Payload {
   int64_t top_k = 0;
   void* x = nullptr;  // [kMaxRows, dim] dtype
   int32_t* indices =
-      nullptr;  // [kMaxRows, top_k]: places in the layer's experts; as many as those: not the host's.
+      nullptr;  // [kMaxRows, top_k]: indices in the layer's experts; as many as those: not the host's.
   float* weights = nullptr;  // [kMaxRows, top_k]
   void* terms = nullptr;     // [kMaxRows, top_k, dim] dtype; rows of others' choices are left as they are.
 };
@@ -63,7 +65,8 @@ struct HostExpertsCounters {
 
 class HostExperts {
  public:
-  // Rows of a request at most. Four times as many would make a prompt read experts a quarter as often; no GPU has run that yet.
+  // Rows of a request at most. Four times as many would make a prompt read experts a quarter as often; no GPU
+  // has run that yet.
   static constexpr int64_t kMaxRows = 512;
 
   // Unimplemented without op expert_terms; the errors of `allocate`.
@@ -73,7 +76,8 @@ class HostExperts {
   HostExperts(const HostExperts&) = delete;
   HostExperts& operator=(const HostExperts&) = delete;
 
-  // Experts of a layer, by the places that requests name; at least one, in host memory. Gives the number of the layer.
+  // Experts of a layer, by the indices that requests name; at least one, in host memory. Gives the number of
+  // the layer.
   int32_t AddLayer(std::vector<ops::ExpertWeights> experts);
   // The same for the same shape.
   Result<Payload> PayloadFor(DType dtype, int64_t dim, int64_t top_k);

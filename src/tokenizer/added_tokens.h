@@ -28,9 +28,9 @@ class AddedTokenMatcher {
  public:
   explicit AddedTokenMatcher(const std::vector<AddedToken>& tokens);
 
-  // All matches in `text` that lie inside one of `regions` (ascending, disjoint), in order of position. Leftmost first,
-  // longest at each position. Tokens marked `normalized` are looked for in a second pass, between the matches of the
-  // first: with no normalizer that is the only thing the mark means.
+  // All matches in `text` that lie inside one of `regions` (ascending, disjoint), in order of position.
+  // Leftmost first, longest at each position. Tokens marked `normalized` are looked for in a second pass,
+  // between the matches of the first. With no normalizer that is the only thing the mark means.
   std::vector<AddedTokenMatch> FindAll(std::string_view text, const std::vector<ByteRange>& regions) const;
 
  private:

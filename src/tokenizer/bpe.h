@@ -1,5 +1,5 @@
-// Byte-pair encoding of one piece: start from one token per byte, then merge the adjacent pair of lowest rank, leftmost
-// first, until no pair is in the table.
+// Byte-pair encoding of one piece. It starts from one token per byte and merges the adjacent pair of lowest
+// rank, leftmost first, until no pair is in the table.
 #pragma once
 
 #include <array>
@@ -18,16 +18,16 @@ class Bpe {
  public:
   struct Merge {
     uint32_t rank;   // kNoRank: the pair does not merge.
-    TokenId merged;  // The token that takes the pair's place.
+    TokenId merged;  // The token that replaces the pair.
   };
   static constexpr uint32_t kNoRank = ~uint32_t{0};
 
-  // Errors: InvalidArgument when a byte has no token, when a merge names or makes a token that is not in the vocabulary,
-  // or when a pair is given twice.
+  // InvalidArgument when a byte has no token, a pair is given twice, or a merge names or makes a token
+  // outside of the vocabulary.
   static Result<Bpe> Create(const Vocabulary& vocabulary, const std::vector<MergeRule>& merges);
 
-  // Appends the ids of `piece` (any bytes, below 2^31 of them). O(n^2) with a small constant for short pieces,
-  // O(n log n) for long ones.
+  // Appends the ids of `piece` (any bytes, below 2^31 of them). O(n^2) with a small constant for short
+  // pieces, O(n log n) for long ones.
   void Encode(std::string_view piece, std::vector<TokenId>* ids) const;
 
   Merge Find(TokenId left, TokenId right) const;

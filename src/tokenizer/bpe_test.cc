@@ -68,7 +68,8 @@ TEST(Bpe, AWholePieceIsNotLookedUp) {
   EXPECT_THAT(Encode(model, "abc"), ElementsAre("a", "bc"));
 }
 
-// Random merge tables over four letters, on pieces shorter and longer than the border between the two algorithms.
+// Random merge tables over four letters, on pieces shorter and longer than the border between the two
+// algorithms.
 TEST(Bpe, EqualsTheDefinition) {
   for (unsigned seed = 0; seed < 60; ++seed) {
     std::mt19937 random(seed);

@@ -1,6 +1,7 @@
 // The distinctions between characters that V4's pre-tokenizer makes, as one table over all code points.
 //
-// Built once per process from utf8proc's Unicode data, in two stages (blocks of 256 code points, equal blocks shared).
+// Built once per process from utf8proc's Unicode data, in two stages (blocks of 256 code points, equal blocks
+// shared).
 #pragma once
 
 #include <array>

@@ -1,4 +1,5 @@
-// tokenizer.json files that are wrong: each one an error that names the place, never a crash or a silent default.
+// tokenizer.json files that are wrong: each one an error that names the position, never a crash or a silent
+// default.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -15,7 +15,8 @@
 
 namespace dsv4::tokenizer {
 
-// Direct-mapped and of fixed size: a new piece takes the slot of the old one with its hash. 2 MiB. Not thread-safe.
+// Direct-mapped and of fixed size: a new piece takes the slot of the old one with its hash. 2 MiB. Not
+// thread-safe.
 class PieceCache {
  public:
   PieceCache() : slots_(kNumSlots) {}

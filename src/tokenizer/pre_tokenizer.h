@@ -1,7 +1,8 @@
 // Pre-tokenization: cutting text into the pieces that BPE works on, none of which a token ever crosses.
 //
-// Two implementations of one contract: a generic one that runs any list of Split rules with PCRE2, and a hand-written
-// scanner for the three rules of V4, chosen when a file's rules are exactly those. The first is the judge of the second.
+// One contract has two implementations. The generic one runs any list of Split rules with PCRE2. A
+// hand-written scanner does the three rules of V4, and is chosen when a file's rules are exactly those. The
+// first is the judge of the second.
 #pragma once
 
 #include <functional>
@@ -40,10 +41,10 @@ class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
 
-  // Hands the non-empty pieces of `text` to `sink` in order; they point into it. The rules apply one after the other,
-  // each to every piece of the one before, so that a look-ahead sees the end of its piece as the end of the text.
-  // `text` must be well-formed UTF-8 without added tokens.
-  // Errors: ResourceExhausted when a generic pattern needs more than PCRE2's match limits on this text.
+  // Hands the non-empty pieces of `text` to `sink` in order; they point into it. The rules apply one after
+  // the other, each to every piece of the one before. A look-ahead therefore sees the end of its piece as the
+  // end of the text. `text` must be well-formed UTF-8 without added tokens.
+  // ResourceExhausted when a generic pattern needs more than PCRE2's match limits on this text.
   virtual Status Split(std::string_view text, const PieceSink& sink) const = 0;
 };
 
@@ -56,9 +57,9 @@ Result<std::unique_ptr<PreTokenizer>> MakePreTokenizer(const std::vector<SplitRu
 // The hand-written scanner for V4SplitRules(). Linear in the length of the text.
 std::unique_ptr<PreTokenizer> MakeV4PreTokenizer();
 
-// The generic engine: PCRE2 with Unicode properties, compiled to machine code where PCRE2 can. As in Oniguruma, which
-// tokenizer.json patterns are written for, \s is Unicode White_Space and ^ and $ match at line ends. \w and \h mean
-// different things in the two and are refused.
+// The generic engine: PCRE2 with Unicode properties, compiled to machine code where PCRE2 can. Patterns of
+// tokenizer.json are written for Oniguruma. As there, \s is Unicode White_Space and ^ and $ match at line
+// ends. \w and \h mean different things in the two and are refused.
 // Errors: InvalidArgument for a pattern PCRE2 does not compile, Unimplemented for \w, \W, \h, \H.
 Result<std::unique_ptr<PreTokenizer>> MakeRegexPreTokenizer(const std::vector<SplitRule>& rules);
 

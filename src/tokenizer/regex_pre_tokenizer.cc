@@ -102,8 +102,8 @@ Result<CompiledRule> Compile(const SplitRule& rule) {
   return CompiledRule{std::move(code), rule};
 }
 
-// All matches in `text` and the stretches between them, in order. An empty match cuts where it stands, except directly
-// behind the match before it.
+// All matches in `text` and the stretches between them, in order. An empty match cuts where it stands, except
+// directly behind the match before it.
 Status FindSegments(const CompiledRule& rule, std::string_view text, pcre2_match_data* match_data,
                     pcre2_match_context* context, std::vector<Segment>* segments) {
   segments->clear();

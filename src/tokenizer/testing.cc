@@ -141,8 +141,8 @@ std::vector<TokenId> NaiveBpe(const Bpe& bpe, std::string_view piece) {
 }
 
 std::string RandomText(std::mt19937* random, size_t num_chars) {
-  // Ranges of code points, each drawn with the same probability: the classes of the scanner, their borders, and text
-  // that looks like text.
+  // Ranges of code points, each drawn with the same probability: the classes of the scanner, their borders,
+  // and text that looks like text.
   static constexpr std::pair<uint32_t, uint32_t> kRanges[] = {
       {'a', 'z'},         {'A', 'Z'},         {'a', 'd'},         {'0', '9'},         {' ', ' '},
       {' ', ' '},         {'\n', '\n'},       {'\r', '\r'},       {'\t', '\r'},       {0x00, 0x1F},

@@ -12,8 +12,8 @@
 
 namespace dsv4::tokenizer::testing {
 
-// A small tokenizer.json in V4's form whose ids are nothing like the release's: markers from 300 down, byte b at
-// (7 * b) % 256, a few merges from 400 on, and id 290 without a token.
+// A small tokenizer.json in V4's form whose ids are nothing like the release's. Markers go from 300 down,
+// byte b at (7 * b) % 256, a few merges from 400 on, and id 290 without a token.
 nlohmann::json ToyFile();
 Tokenizer ParseOrDie(const nlohmann::json& file);
 

@@ -1,5 +1,5 @@
-// Classes of token ids: ids whose text differs in case, marks, compatibility form or blanks alone have one class. N-gram tables
-// (model/engram) are looked up by classes. So the classes must be those of training.
+// Classes of token ids: ids whose text differs in case, marks, compatibility form or blanks alone have one
+// class. N-gram tables (model/engram) are looked up by classes. So the classes must be those of training.
 //
 // Classes count up from 0 by first appearance, ids in order. An id's class follows from its key:
 //   Text: bytes that the id stands for; added tokens that are all of the byte alphabet stand for bytes too.

@@ -66,7 +66,8 @@ TEST(ClassKey, TextOfWhichNothingIsLeftStaysAsItWas) {
 
 class ToyClasses : public ::testing::Test {
  protected:
-  // Ids 0 .. n - 1 are the tokens of `base` as the alphabet spells them, behind all single bytes; then those of `added`.
+  // Ids 0 .. n - 1 are the tokens of `base` as the alphabet spells them, behind all single bytes; then those
+  // of `added`.
   static Result<TokenClasses> Make(const std::vector<std::string>& base,
                                    const std::vector<std::string>& added, int num_missing = 0) {
     nlohmann::json file = testing::ToyFile();
@@ -103,7 +104,8 @@ TEST_F(ToyClasses, CountUpByFirstAppearance) {
   EXPECT_EQ(classes->count, tail[5] + 1);
 }
 
-// Parts of characters keep their spelling: two of them are never one class, whatever case the alphabet's letters have.
+// Parts of characters keep their spelling: two of them are never one class, whatever case the alphabet's
+// letters have.
 TEST_F(ToyClasses, PartsOfCharactersAreTheirSpelling) {
   const auto classes = Make({"Ãł", "ãł", "ï¿½", "ï¿½a", "ï¿½A"}, {});
   ASSERT_TRUE(classes) << classes.error().ToString();

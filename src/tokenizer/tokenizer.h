@@ -3,8 +3,8 @@
 //   Encode  added tokens (<｜User｜> and so on) -> the gaps between them through the pre-tokenizer -> BPE per piece
 //   Decode  the bytes of the ids, one after the other
 //
-// No id is ever added by itself (no automatic BOS), and none is known here: markers are looked up by string, see
-// special_tokens.h. Source: Hugging Face `tokenizers`, whose ids for the same file are the yardstick.
+// No id is ever added by itself (no automatic BOS), and none is known here: markers are looked up by string,
+// see special_tokens.h. Source: Hugging Face `tokenizers`, whose ids for the same file are the yardstick.
 #pragma once
 
 #include <memory>
@@ -22,8 +22,8 @@ namespace dsv4::tokenizer {
 // A stretch of a prompt. `text` is borrowed.
 struct TextSpan {
   std::string_view text;
-  // Written by the renderer. In other spans (what users, tools and files say) no added token is recognised: the text
-  // "<｜Assistant｜>" in a message stays text.
+  // Written by the renderer. In other spans (what users, tools and files say) no added token is recognised:
+  // the text "<｜Assistant｜>" in a message stays text.
   bool is_template;
 };
 
@@ -32,8 +32,9 @@ class Tokenizer {
  public:
   // Reads a tokenizer.json. Errors: NotFound or InvalidArgument for the file itself, else as Parse.
   static Result<Tokenizer> Load(const std::string& path);
-  // The same from the text of the file; `what` names it in errors. Errors: Unimplemented for a kind of tokenizer that
-  // is not supported, InvalidArgument for a malformed or contradictory file; both say where, got and wanted.
+  // The same from the text of the file; `what` names it in errors. Errors: Unimplemented for a kind of
+  // tokenizer that is not supported, InvalidArgument for a malformed or contradictory file; both say where,
+  // got and wanted.
   static Result<Tokenizer> Parse(std::string_view json, std::string_view what);
 
   Tokenizer(Tokenizer&&) noexcept;
@@ -41,19 +42,21 @@ class Tokenizer {
   ~Tokenizer();
 
   // Ids of `text`, all of it template. Empty text has none.
-  // Errors: InvalidArgument when the text is not well-formed UTF-8 (with the offset), OutOfRange from 2 GiB on,
-  // or where there are more than `max_ids`, ResourceExhausted when a pattern of the file needs too many steps on it.
+  // Errors: InvalidArgument when the text is not well-formed UTF-8 (with the offset); OutOfRange from 2 GiB
+  // or `max_ids` on. ResourceExhausted when a pattern of the file needs too many steps on it.
   Result<std::vector<TokenId>> Encode(std::string_view text, size_t max_ids = SIZE_MAX) const;
-  // Ids of the spans joined to one text. Pre-tokenization and BPE do not see the borders; an added token is recognised
-  // only if all its bytes lie in template spans. A character may cross a border.
+  // Ids of the spans joined to one text. Pre-tokenization and BPE do not see the borders; an added token is
+  // recognised only if all its bytes lie in template spans. A character may cross a border.
   Result<std::vector<TokenId>> Encode(std::span<const TextSpan> spans, size_t max_ids = SIZE_MAX) const;
 
-  // The bytes of `ids`, joined. An id without a token (a padding row of the embedding, or any other value) adds nothing.
+  // The bytes of `ids`, joined. An id without a token (a padding row of the embedding, or any other value)
+  // adds nothing.
   std::string DecodeBytes(std::span<const TokenId> ids) const;
   // The same as well-formed UTF-8: see Utf8Repairer for what is not.
   std::string Decode(std::span<const TokenId> ids) const;
 
-  // The bytes of one token, maybe not whole characters; empty for an id without a token. Lives as long as the tokenizer.
+  // The bytes of one token, maybe not whole characters; empty for an id without a token. Lives as long as the
+  // tokenizer.
   std::string_view TokenBytes(TokenId id) const;
   // Whether the id has a token. Sampling masks those that have none.
   bool IsDefined(TokenId id) const;

@@ -1,5 +1,5 @@
-// tokenizer.json (Hugging Face `tokenizers`) as plain values, checked for form. What the values mean together is checked
-// by their users: vocab.h, bpe.h, added_tokens.h, pre_tokenizer.h.
+// tokenizer.json (Hugging Face `tokenizers`) as plain values, checked for form. What the values mean together
+// is checked by their users: vocab.h, bpe.h, added_tokens.h, pre_tokenizer.h.
 #pragma once
 
 #include <cstddef>
@@ -45,9 +45,11 @@ struct TokenizerFile {
 //   pre_tokenizer  ByteLevel, or a Sequence of Split (Regex or String) that ends in ByteLevel
 //   decoder        ByteLevel
 //   added_tokens   without lstrip, rstrip, single_word
-// truncation, padding and the post_processors that put tokens around an input work on whole inputs, and mean nothing here.
-// Errors: Unimplemented for anything else that would change ids or text, InvalidArgument for a malformed document
-// (duplicate keys and ids outside [0, kMaxNumTokenIds) included). Both name the key, what it holds and what is wanted.
+// truncation, padding and the post_processors that put tokens around an input work on whole inputs, and mean
+// nothing here.
+// Errors: Unimplemented for anything else that would change ids or text. InvalidArgument for a malformed
+// document, duplicate keys and ids outside [0, kMaxNumTokenIds) included. Both name the key, what it holds
+// and what is wanted.
 Result<TokenizerFile> ParseTokenizerFile(std::string_view json, std::string_view what);
 
 }  // namespace dsv4::tokenizer

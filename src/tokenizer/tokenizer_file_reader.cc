@@ -171,7 +171,8 @@ class Handler final : public nlohmann::json_sax<FileJson> {
 
   RawTokenizerFile& file_;
   Mode mode_ = Mode::kTree;
-  // Containers that are open. An element of a list stays where it is while it is open: the list cannot grow then.
+  // Containers that are open. An element of a list stays where it is while it is open: the list cannot grow
+  // then.
   std::vector<FileJson*> stack_;
   bool in_model_ = false;  // The open member of the top level is "model".
   std::string key_;

@@ -1,5 +1,5 @@
-// The reading half of tokenizer_file.cc: one streaming pass that keeps the two big members apart. Internal to the module;
-// include it only in .cc files, the JSON header is heavy.
+// The reading half of tokenizer_file.cc: one streaming pass that keeps the two big members apart. Internal to
+// the module; include it only in .cc files, the JSON header is heavy.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,7 +12,8 @@
 
 namespace dsv4::tokenizer {
 
-// Key order means nothing in tokenizer.json, and this type finds a key in logarithmic time where ordered_json searches.
+// Key order means nothing in tokenizer.json, and this type finds a key in logarithmic time where ordered_json
+// searches.
 using FileJson = nlohmann::json;
 
 struct RawTokenizerFile {

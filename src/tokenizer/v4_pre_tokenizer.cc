@@ -1,5 +1,5 @@
-// The scanner for V4's three rules, character by character. V4SplitRules() below is the definition; the functions carry
-// the alternative of the third rule that they stand for:
+// The scanner for V4's three rules, character by character. V4SplitRules() below is the definition; the
+// functions carry the alternative of the third rule that they stand for:
 //   (a) one ASCII punctuation character, then ASCII letters
 //   (b) at most one character that is not CR, LF, letter, punctuation or symbol, then letters and marks
 //   (c) at most one blank, then punctuation and symbols, then CRs and LFs
@@ -27,8 +27,8 @@ class Scanner {
  public:
   explicit Scanner(const PieceSink& sink) : table_(CharClassTable::Get()), sink_(sink) {}
 
-  // Rules one and two: runs of numbers in threes, runs of CJK, and what lies between; the latter two go on to rule
-  // three. Numbers do not: no alternative of rule three can match in a piece of numbers alone.
+  // Rules one and two: runs of numbers in threes, runs of CJK, and what lies between; the latter two go on to
+  // rule three. Numbers do not: no alternative of rule three can match in a piece of numbers alone.
   void Scan(std::string_view text) {
     const char* const end = text.data() + text.size();
     for (const char* p = text.data(); p < end;) {

@@ -17,8 +17,8 @@ namespace dsv4::tokenizer {
 // Immutable after Create; safe to share between threads.
 class Vocabulary {
  public:
-  // Errors: InvalidArgument when two entries share a text or an id, or an added token contradicts the base vocabulary
-  // (the same text and id in both is fine: the first tokens of real files are).
+  // Errors: InvalidArgument when two entries share a text or an id, or an added token contradicts the base
+  // vocabulary. The same text and id in both is fine: real files have it.
   static Result<Vocabulary> Create(const std::vector<VocabEntry>& base, const std::vector<AddedToken>& added);
 
   // Id of a token by its text: added tokens as they stand in text, then base tokens in the byte alphabet.
@@ -26,8 +26,8 @@ class Vocabulary {
   // The same among the base tokens alone.
   std::optional<TokenId> FindBase(std::string_view alphabet_text) const;
 
-  // The bytes that `id` decodes to; empty when no token has this id, whatever its value. The view lives as long as the
-  // vocabulary.
+  // The bytes that `id` decodes to; empty when no token has this id, whatever its value. The view lives as
+  // long as the vocabulary.
   std::string_view Bytes(TokenId id) const {
     return IsDefined(id) ? std::string_view(bytes_[Index(id)]) : "";
   }

@@ -252,6 +252,13 @@ class Models(unittest.TestCase):
             self.assertIn("GGUF, the format of llama.cpp", process.stderr)
             self.assertIn("dsv4 pull", process.stderr)
 
+    def test_another_architecture_is_said_first(self):
+        (self.home / "config.json").write_text('{"model_type": "llama"}')
+        for command in (("run", QUESTION), ("serve", "--port", "0")):
+            process = dsv4(*command, "-m", self.home)
+            self.assertEqual(process.returncode, 3, process.stderr)
+            self.assertIn('model_type: "llama"', process.stderr)
+
     def test_ps_shows_a_server(self):
         server = subprocess.Popen([BINARY, "serve", "--port", "0", "-m", TINY], stderr=subprocess.PIPE, text=True)
         try:
@@ -280,6 +287,98 @@ class Progress(unittest.TestCase):
             text, code = shown("synth", f"{folder}/x", "--shape", "tiny")
             self.assertEqual(code, 0, text)
             self.assertRegex(text, r"writing .*MB of [\d.]+ MB")
+
+
+class SmallModel(unittest.TestCase):
+    """models/tiny says what it is where it cannot answer, and ends."""
+
+    NOTICE = "This model is a demonstration of 21 million weights and knows English alone"
+
+    def test_other_languages_and_nonsense(self):
+        for question in ("Was ist die Hauptstadt von Frankreich?", "Raconte-moi une histoire", "法国的首都是哪里？", "日本 😀", "Привет, как дела?", "asdf qwer zxcv",
+                         "blorp fnord gurgle"):
+            process = dsv4("run", *QUICK, question)
+            self.assertEqual(process.returncode, 0, process.stderr)
+            self.assertIn(self.NOTICE, process.stderr, question)
+            tokens = int(re.search(r"answer (\d+) tokens", process.stderr)[1])
+            self.assertLessEqual(tokens, 512, question)
+        for question in (QUESTION, "hello", "Who wrote Moby Dick?", "Write a haiku about autumn leaves", "What is 17 * 23?", "Tell me a joke about a café."):
+            self.assertNotIn(self.NOTICE, dsv4("run", *QUICK, "-n", "8", question).stderr, question)
+        self.assertEqual(dsv4("run", "-q", "--weights", "synthetic:tiny", "-n", "2", *QUICK, "日本").stderr.count("demonstration"), 0)
+
+    def test_its_limit_is_a_default(self):
+        def answer(*arguments, directory=TINY):
+            return json.loads(dsv4("run", "--json", "--raw", "-m", directory, *arguments, "Once").stdout)
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            for file in CHECKPOINT:
+                if (TINY / file).exists():
+                    (folder / file).symlink_to(TINY / file)
+            config = json.loads((TINY / "generation_config.json").read_text())
+            for limit, wanted in ((7, 7), (None, None), (0, "got 0, wanted a whole number from 1 on"), ("x", "got \"x\", wanted")):
+                (folder / "generation_config.json").unlink()
+                (folder / "generation_config.json").write_text(json.dumps(config | {"max_new_tokens": limit}))
+                if isinstance(wanted, str):
+                    process = dsv4("run", "-m", folder, QUESTION)
+                    self.assertEqual(process.returncode, 3)
+                    self.assertIn("max_new_tokens: " + wanted, process.stderr)
+                elif wanted:
+                    self.assertEqual(len(answer(directory=folder)["token_ids"]), wanted)
+                    self.assertEqual(len(answer("-n", "9", directory=folder)["token_ids"]), 9)
+                else:
+                    self.assertGreater(len(answer("-n", "600", "--seed", "5", directory=folder)["token_ids"]), 0)
+
+
+class Drawn(unittest.TestCase):
+    """Markdown on a terminal, of an answer that the grammar forces."""
+
+    TEXT = "- **bold** [page](https://example.org/a) and \\(x_i^2\\)"
+
+    def drawn(self, **env):
+        return shown("run", "-q", "--thinking-mode", "chat", "--choice", self.TEXT, QUESTION, env=env)[0]
+
+    def test_links_and_formulas(self):
+        out = self.drawn(TERM="xterm")
+        self.assertIn("\x1b]8;;https://example.org/a\x1b\\page", out)
+        text = re.sub(r"\x1b\]8;;[^\x1b]*\x1b\\|\x1b\[[0-9;?]*[A-Za-z]", "", out)
+        self.assertIn("• bold page (https://example.org/a) and xᵢ²", text)
+
+    def test_no_color_takes_colours_alone(self):
+        out = self.drawn(TERM="xterm", NO_COLOR="1")
+        self.assertIn("• \x1b[0;1mbold", out)
+        self.assertEqual(set(re.findall(r"\x1b\[([0-9;]*)m", out)) & {"2", "0;2", "0;36"}, set())
+        self.assertIn(self.TEXT, self.drawn(TERM="dumb"))
+        with Hub({"config.json": b"{}"}) as hub:
+            warned = shown("pull", "o/n", "--retries", "1", env={"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": "/nonexistent", "NO_COLOR": "1"})[0]
+            self.assertIn("warning: ", warned)
+            self.assertNotIn("\x1b[3", warned, hub.url)
+
+
+class Reports(unittest.TestCase):
+    def test_the_table_of_bench_fits_the_terminal(self):
+        text, code = shown("bench", "--prefill", "16", "--depth", "0", "--batch", "1", "--repeat", "1", "--profile")
+        self.assertEqual(code, 0, text)
+        table = text[text.index("depth batch"):]
+        lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", table[:table.index("memory ")]).replace("\r", "\n").splitlines()
+        self.assertGreater(len(lines), 10)
+        for line in lines:
+            self.assertLessEqual(len(line), 80, line)
+
+    def test_logits_says_what_it_wrote(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ids = pathlib.Path(folder, "ids.json")
+            ids.write_text("[2, 100, 200]")
+            process = dsv4("logits", "--tokens", ids, "--output", f"{folder}/l.npy")
+            self.assertEqual((process.returncode, process.stdout), (0, ""))
+            self.assertEqual(process.stderr, f"dsv4: {folder}/l.npy: 3 x 5120 of float32\n")
+
+    def test_doctor_says_what_would_run(self):
+        report = {each["subject"]: each for each in json.loads(dsv4("doctor", "--json").stdout)["findings"]}
+        self.assertRegex(report["Flash"]["text"], r"^DeepSeek-V4-Flash, 156\.02 GB: ")
+        self.assertRegex(report["Pro"]["text"], r"^DeepSeek-V4-Pro, 851\.05 GB: ")
+        # Of the sizes that inspect counts.
+        flash = json.loads(dsv4("inspect", "--weights", "synthetic:flash", "--json").stdout)
+        self.assertAlmostEqual(flash["file_bytes"] / 156.02e9, 1, delta=0.01)
 
 
 class FirstProgram(unittest.TestCase):

@@ -82,6 +82,7 @@ TEST(CudaCopies, InFlightTellTheFaultsOfWhatWasInFront) {
 
 struct Outcome {
   std::vector<int32_t> tokens;
+  std::vector<float> logprobs;  // Log-probabilities of the tokens and of the likeliest ones.
   engine::FinishReason reason = engine::FinishReason::kError;
   int32_t stop_token = -1;
   int64_t num_cached_tokens = 0;
@@ -94,6 +95,31 @@ std::vector<int32_t> RandomTokens(size_t count, std::mt19937& random, int64_t vo
   return tokens;
 }
 
+// Each token says of which rest by 7 the next one is.
+class Striped final : public sampling::TokenConstraint {
+ public:
+  explicit Striped(int64_t vocab_size)
+      : vocab_size_(vocab_size), words_(static_cast<size_t>(vocab_size + 63) / 64) {}
+  std::span<const uint64_t> Allowed() override {
+    std::ranges::fill(words_, 0);
+    for (int64_t id = rest_; id < vocab_size_; id += 7)
+      words_[static_cast<size_t>(id) / 64] |= uint64_t{1} << (id % 64);
+    return words_;
+  }
+  std::unique_ptr<sampling::TokenConstraint> Copy() const override {
+    return std::make_unique<Striped>(*this);
+  }
+  void Accept(int32_t token) override {
+    EXPECT_EQ(token % 7, rest_);
+    rest_ = token / 7 % 7;
+  }
+
+ private:
+  int64_t vocab_size_;
+  std::vector<uint64_t> words_;
+  int64_t rest_ = 0;
+};
+
 engine::Request RandomRequest(std::mt19937& random, int64_t vocab_size) {
   engine::Request request;
   request.prompt = RandomTokens(1 + random() % 200, random, vocab_size);
@@ -105,6 +131,13 @@ engine::Request RandomRequest(std::mt19937& random, int64_t vocab_size) {
   if (random() % 3 == 0) request.sampling.min_p = 0.1F;
   for (const int32_t token : RandomTokens(random() % 400, random, vocab_size))
     request.stop_tokens.insert(token);
+  if (random() % 3 == 0) request.num_logprobs = static_cast<int>(random() % 21);
+  if (random() % 3 == 0) {
+    request.sampling.repetition_penalty = 1.2F;
+    request.sampling.frequency_penalty = 0.1F * static_cast<float>(random() % 9);
+    request.sampling.logit_bias[static_cast<int32_t>(random() % static_cast<uint64_t>(vocab_size))] = 5.0F;
+  }
+  if (random() % 3 == 0) request.constraint = std::make_unique<Striped>(vocab_size);
   return request;
 }
 
@@ -122,7 +155,11 @@ std::vector<Outcome> RunMix(model::Model& model, uint32_t seed, std::optional<bo
     for (const engine::Event& event : engine.Step()) {
       Outcome& outcome = outcomes[event.request];
       if (event.kind == engine::Event::Kind::kAdmitted) outcome.num_cached_tokens = event.num_cached_tokens;
-      if (event.kind == engine::Event::Kind::kToken) outcome.tokens.push_back(event.token.id);
+      if (event.kind == engine::Event::Kind::kToken) {
+        outcome.tokens.push_back(event.token.id);
+        outcome.logprobs.push_back(event.token.logprob);
+        for (const auto& top : event.token.top) outcome.logprobs.push_back(top.logprob);
+      }
       if (event.kind != engine::Event::Kind::kFinished) continue;
       EXPECT_NE(event.finish_reason, engine::FinishReason::kError) << event.status.ToString();
       outcome.reason = event.finish_reason;

@@ -372,7 +372,8 @@ class Rank {
   PeerLinks links_;
 };
 
-// Three lists of so many steps that both halves of a mailbox are used again; the third one is a graph. Whether all came out as `want`.
+// Three lists of so many steps that both halves of a mailbox are used again; the third one is a graph.
+// Whether all came out as `want`.
 constexpr uint64_t kSteps = 3;
 bool ExpectOutputs(const Case& c, const std::vector<std::unique_ptr<Rank>>& ranks,
                    const std::vector<Output>& want) {
@@ -412,7 +413,8 @@ bool ExpectOutputs(const Case& c, const std::vector<std::unique_ptr<Rank>>& rank
   return true;
 }
 
-// Not more ranks times tokens than run at once: a token's clusters of the last rank must find room beside all of the others.
+// Not more ranks times tokens than run at once: a token's clusters of the last rank must find room beside all
+// of the others.
 TEST(CudaAttentionOverRanks, HasTheBitsOfTheOpsOneByOneTokenByToken) {
   ASSERT_TRUE(kRanksHaveChannels);
   const Case cases[] = {

@@ -168,7 +168,8 @@ TEST(CudaBackend, OperandsInHostMemoryAreRefused) {
       << status.message();
 }
 
-// An id outside the table is seen on the device only: queued, the next wait names it, once; op by op, the op does.
+// An id outside the table is seen on the device only: queued, the next wait names it, once; op by op, the op
+// does.
 TEST(CudaFaults, ArriveWithTheNextWaitAndAreTakenOnce) {
   for (const bool synchronous : {false, true}) {
     const ops::Backend backend = Make(synchronous);

@@ -1,4 +1,5 @@
-// Products on Blackwell's block-scaled tensor cores against the reference. Never run: no such card has been at hand.
+// Products on Blackwell's block-scaled tensor cores against the reference. Never run: no such card has been
+// at hand.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -46,8 +47,8 @@ double RelativeError(const std::vector<float>& got, const std::vector<float>& wa
   return std::isfinite(error) && norm > 0.0 ? std::sqrt(error / norm) : HUGE_VAL;
 }
 
-// A sum of some thousand products in fp32 is off by about 1e-6 of itself. Hopper's tensor cores (wgmma), which keeps about 13 bits of FP8
-// sums, would be off by 1e-4.
+// A sum of some thousand products in fp32 is off by about 1e-6 of itself. Hopper's tensor cores (wgmma),
+// which keeps about 13 bits of FP8 sums, would be off by 1e-4.
 constexpr double kFp32Sums = 1e-5;
 
 // Rows of x as block_scaled.h rounds them in front of NVFP4 weights: a factor of its own for every row.
@@ -115,7 +116,8 @@ TEST(CudaBlockScaled, LinearWithActivationsInNvFp4) {
 }
 
 TEST(CudaBlockScaled, ScalesOfEveryRowAndBlockAreTheirOwn) {
-  // Weights of 1 with scales that all differ, times rows of which one block of 32 columns is 1: each result is one scale.
+  // Weights of 1 with scales that all differ, times rows of which one block of 32 columns is 1: each result
+  // is one scale.
   constexpr int64_t kRows = 160;
   constexpr int64_t kCols = 512;
   constexpr int64_t kBlocks = kCols / kMxFp4Block;

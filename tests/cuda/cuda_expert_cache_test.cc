@@ -1,5 +1,6 @@
-// Experts of ops::WeightTier::kCached without a device (null_runtime.cc): where their numbers lie, what is refused, and which launches
-// a step makes. That the bits are those of resident experts a device must tell (cuda_expert_tiers_test.cc).
+// Experts of ops::WeightTier::kCached without a device (null_runtime.cc): where their numbers lie, what is
+// refused, and which launches a step makes. That the bits are those of resident experts a device must tell
+// (cuda_expert_tiers_test.cc).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -133,7 +133,8 @@ TEST(CudaExpertTiers, EverySplitGivesTheLogitsOfAllResident) {
     ASSERT_EQ(got.size(), want.size());
     // A sum in another order may turn a near tie of the router: 0.999895 was seen with AMX.
     EXPECT_GT(Cosine(got, want), 0.999) << host << " experts on the host";
-    // The host sums in another order. Of few experts 90 tokens need not show it: seen on an H100 with 1 and 4 of 16.
+    // The host sums in another order. Of few experts 90 tokens need not show it: seen on an H100 with 1 and 4
+    // of 16.
     if (2 * host >= num_experts) {
       EXPECT_FALSE(SameBits(got, want)) << host << " experts on the host: did it multiply any?";
     }
@@ -240,7 +241,8 @@ TEST(CudaExpertTiers, AModelThatIsLoadedAgainWithAnotherSplit) {
   }
 }
 
-// Logits of prompts that come in long passes, while a sequence decodes between them; one prompt is given up behind its first pass.
+// Logits of prompts that come in long passes, while a sequence decodes between them; one prompt is given up
+// behind its first pass.
 class Prompts {
  public:
   explicit Prompts(model::Model& model) : model_(model) {}
@@ -411,7 +413,8 @@ TEST(CudaExpertTiers, GreedyTextIsTheSameOnEverySplitOfAGrid) {
   const int64_t num_experts = NumExperts();
   constexpr size_t kTokens = 40;
   constexpr int64_t kLayers = 7;
-  // Each token of the answers is ahead of the next one by 0.17 of log probability at least: the host's sums have another order.
+  // Each token of the answers is ahead of the next one by 0.17 of log probability at least: the host's sums
+  // have another order.
   const std::vector<std::vector<int32_t>> prompts = {
       {288, 4495, 1938, 3333},                       // "The quick brown fox"
       {53, 39, 3165, 4569, 1460, 455, 52, 49, 47}};  // "SELECT * FROM"

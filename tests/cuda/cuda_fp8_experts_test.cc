@@ -1,4 +1,5 @@
-// Routed experts of MXFP4 as e4m3 (Fp8Products): near the reference, the same in any company, and in bf16 where e4m3 cannot hold them.
+// Routed experts of MXFP4 as e4m3 (Fp8Products): near the reference, the same in any company, and in bf16
+// where e4m3 cannot hold them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -50,7 +51,8 @@ Problem MakeProblem(Format format, int64_t num_tokens, int64_t dim, int64_t widt
     const auto expert = static_cast<int32_t>(random() % (2 * kExperts));
     problem.chosen.push_back(expert >= kExperts || expert == 5 || (expert == 6 && i % 16 != 0) ? 2 : expert);
   }
-  // Positive, as a router's are: many tokens choose the same expert three times, and terms that cancel leave only what they are off by.
+  // Positive, as a router's are: many tokens choose the same expert three times, and terms that cancel leave
+  // only what they are off by.
   problem.routing = Normals(num_tokens * kTopK, 10, 0.3F);
   for (float& weight : problem.routing) weight = 0.1F + std::abs(weight);
   problem.x = Bf16s(Normals(num_tokens * dim, 11));

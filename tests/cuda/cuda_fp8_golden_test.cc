@@ -1,4 +1,5 @@
-// Goldens of the release's formats with products in FP8 of any number of tokens: bounds of their own, the same bits in any cut.
+// Goldens of the release's formats with products in FP8 of any number of tokens: bounds of their own, the
+// same bits in any cut.
 #include <gtest/gtest.h>
 
 #include <cstring>

@@ -1,4 +1,5 @@
-// Products in FP8 on Hopper's tensor cores (wgmma) (Fp8Products): exact where the unit is, near the reference elsewhere, and the same in any company.
+// Products in FP8 on Hopper's tensor cores (wgmma) (Fp8Products): exact where the unit is, near the reference
+// elsewhere, and the same in any company.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -163,7 +163,8 @@ void ExpectHyperConnectionsTogether(int64_t dim, Combining combining, bool post_
       EXPECT_EQ(together[i] == alone[i], true) << what << ", together, " << names[i];
       EXPECT_EQ(alone[i] == of_many[i], true) << what << ", of many, " << names[i];
     }
-    // A list that comes again is the same list: captured the second time, replayed from then on. Twice, since short ones never are.
+    // A list that comes again is the same list: captured the second time, replayed from then on. Twice, since
+    // short ones never are.
     run(cut, false, 2);
     const auto twice = all(cut);
     for (int again = 0; again < 2; ++again) {
@@ -180,7 +181,8 @@ void ExpectHyperConnectionsTogether(int64_t dim, Combining combining, bool post_
 
 TEST(CudaFused, HyperConnectionsTheirNormAndALinear) {
   constexpr int64_t kFew[] = {1, 3, 8};
-  // Clusters of 4 blocks, and of 16 with few runs of columns, with eight, and with as many as the largest release has.
+  // Clusters of 4 blocks, and of 16 with few runs of columns, with eight, and with as many as the largest
+  // release has.
   for (const int64_t dim : {int64_t{256}, int64_t{1024}, int64_t{1536}, int64_t{4096}, int64_t{7168}}) {
     ExpectHyperConnectionsTogether(dim, Combining::kNone, false, kFew);
     ExpectHyperConnectionsTogether(dim, Combining::kShared, true, kFew);

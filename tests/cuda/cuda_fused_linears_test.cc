@@ -10,7 +10,8 @@
 namespace dsv4::testing {
 namespace {
 
-// The output of groups of heads, and what follows it: FP8 whose activations stay as they are, then FP8 whose are rounded.
+// The output of groups of heads, and what follows it: FP8 whose activations stay as they are, then FP8 whose
+// are rounded.
 TEST(CudaFusedLinears, GroupsAndALinearOfWhatTheyGive) {
   struct GroupedShape {
     int64_t groups;

@@ -147,7 +147,8 @@ TEST(CudaFused, TheIndexersListsNeedNoSorting) {
   }
 }
 
-// Norm, rotation, rounding and storing of a row, as the keys of a layer take them; rows of one block's width and of several.
+// Norm, rotation, rounding and storing of a row, as the keys of a layer take them; rows of one block's width
+// and of several.
 TEST(CudaFused, StepsOfARow) {
   constexpr int64_t kFrequencies = 32;
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
@@ -231,7 +232,8 @@ TEST(CudaFused, StepsOfHeads) {
   }
 }
 
-// A token that completes an entry of four: pooled, normed, rotated, rounded and stored beside the rings' new rows.
+// A token that completes an entry of four: pooled, normed, rotated, rounded and stored beside the rings' new
+// rows.
 TEST(CudaFused, AnEntryAndItsRow) {
   constexpr int64_t kRatio = 4;
   constexpr int64_t kFrequencies = 32;
@@ -345,7 +347,8 @@ TEST(CudaFused, RoutedExpertsAndALinear) {
     int64_t width;
     std::vector<Rows> rows;
   };
-  // More tiles than SMs, and fewer; one token, and rows of a sequence. Matrices are made once: that takes longer than all else.
+  // More tiles than SMs, and fewer; one token, and rows of a sequence. Matrices are made once: that takes
+  // longer than all else.
   const std::vector<Matrices> shapes = {{4096, 2048, {{2048, 1}, {2048, 2}, {2048, 6}, {2048, 8}, {512, 3}}},
                                         {384, 256, {{1152, 1}, {1152, 5}}}};
   for (const Matrices& matrices : shapes) {

@@ -282,8 +282,8 @@ constexpr Case kCases[] = {
     {4, 40000, 1, false},
     {4, 65536, 1024, true},
     {8, 3, 2, true},
-    // Rows of one sequence: the first see as many entries as are chosen, or one row less on some ranks. Not more ranks times tokens
-    // than one device has room for.
+    // Rows of one sequence: the first see as many entries as are chosen, or one row less on some ranks. Not
+    // more ranks times tokens than one device has room for.
     {2, 2048, 512, false, 8},
     {2, 514, 512, true, 8},
     {2, 513, 512, false, 2},

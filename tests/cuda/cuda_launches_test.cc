@@ -332,7 +332,8 @@ TEST(CudaLaunches, StepsOfManySequencesAndOfOneInTurnsAreReplayed) {
   EXPECT_LE(lists - replayed, 1) << "of " << lists << " lists";
 }
 
-// Lists of launches that rank 0 hands to the device for a step of `num_sequences` tokens: one more wherever the host waits.
+// Lists of launches that rank 0 hands to the device for a step of `num_sequences` tokens: one more wherever
+// the host waits.
 int64_t ListsOfAStep(const char* placement, const model::ModelOptions& options, size_t num_sequences) {
   int64_t lists = 0;
   RunFlashOnRanks(placement, options, [&](const ops::Backend& backend, model::Model& model) {
@@ -374,7 +375,8 @@ class LaunchesAtPasses final : public model::Observer {
   std::vector<int64_t> launches_;
 };
 
-// A rank that agrees to the next pass before it has handed over the last one keeps the others waiting for good.
+// A rank that agrees to the next pass before it has handed over the last one keeps the others waiting for
+// good.
 TEST(CudaLaunches, APassWithoutLogitsIsHandedOverBeforeTheNext) {
   constexpr size_t kPass = 16;
   RunFlashOnRanks("tensor", {.max_chunk_tokens = kPass},

@@ -303,8 +303,8 @@ TEST(CudaManyRows, ActivationsGiveTheBitsOfFewTokens) {
   }
 }
 
-// Tokens that linears read one after the other are packed once; not where they have changed, or other ones have been packed, in between.
-// Two of the formats follow each other as they are.
+// Tokens that linears read one after the other are packed once; not where they have changed, or other ones
+// have been packed, in between. Two of the formats follow each other as they are.
 void ExpectOnePackLess(const std::vector<Format>& formats, int64_t tokens) {
   const std::string what = std::to_string(formats.size()) + " linears, " + std::to_string(tokens) + " tokens";
   Device device;
@@ -323,7 +323,8 @@ void ExpectOnePackLess(const std::vector<Format>& formats, int64_t tokens) {
     Results results;
     int64_t launches;
   };
-  // Each alone, since reading its result hands its launches to the device; or one after the other, with something behind the first.
+  // Each alone, since reading its result hands its launches to the device; or one after the other, with
+  // something behind the first.
   const auto run = [&](bool alone, auto&& between) {
     device.Bytes(x.view);
     const int64_t before = device.launches();
@@ -372,7 +373,8 @@ TEST(CudaManyRows, TokensAreNotPackedAgainForTheNextLinear) {
   }
 }
 
-// hc_post alone and with moe_combine in front of it; numbers from subnormal to so large that a stream's sum is infinite.
+// hc_post alone and with moe_combine in front of it; numbers from subnormal to so large that a stream's sum
+// is infinite.
 TEST(CudaManyRows, StreamsGiveTheBitsOfFewTokens) {
   Device device;
   constexpr int64_t kMult = 4;

@@ -42,7 +42,8 @@ struct Heads {
   DeviceTensor o;
 };
 
-// Attention of tokens that follow `before` others, over a window and top_k compressed entries in pages, or those that there are.
+// Attention of tokens that follow `before` others, over a window and top_k compressed entries in pages, or
+// those that there are.
 void ExpectAttentionTheSame(int64_t top_k, const std::vector<int64_t>& ratios,
                             const std::vector<int64_t>& all_heads, int64_t before = 8200,
                             int64_t num_tokens = 150) {
@@ -102,13 +103,15 @@ TEST(CudaManyTokens, AttentionFromTheBeginningGivesTheBitsOfFewTokens) {
   ExpectAttentionTheSame(200, {0, 4, 128}, {64, 24}, 0, 1100);
 }
 
-// A cluster's blocks take one to four tiles of 64 keys each; more keys than that are for the kernels without clusters.
+// A cluster's blocks take one to four tiles of 64 keys each; more keys than that are for the kernels without
+// clusters.
 TEST(CudaManyTokens, AttentionOverAnyNumberOfTilesGivesTheBitsOfFewTokens) {
   for (const int64_t top_k : {320, 384, 448, 512, 832, 1344, 1408, 1920, 1984})
     ExpectAttentionTheSame(top_k, {4}, {64, 20});
 }
 
-// Up to 141 tiles a token, of all entries. A block of a few tokens has a tile and one, two or four groups of heads.
+// Up to 141 tiles a token, of all entries. A block of a few tokens has a tile and one, two or four groups of
+// heads.
 TEST(CudaManyTokens, AttentionOverVeryManyTilesGivesTheBitsOfFewTokens) {
   ExpectAttentionTheSame(200, {8}, {64, 24}, 70000);
   ExpectAttentionTheSame(200, {8}, {64, 24}, 35000);
@@ -196,7 +199,8 @@ TEST(CudaManyTokens, AttentionOfManySequencesGivesTheBitsOfFewTokens) {
   ExpectDecodeTheSame(0, {0, 4, 128}, {64, 24, 128}, 2048);
 }
 
-// As many tiles as clusters of a token take, which are then nearly all that shared memory holds; and one more, which others take.
+// As many tiles as clusters of a token take, which are then nearly all that shared memory holds; and one
+// more, which others take.
 TEST(CudaManyTokens, AttentionOfManySequencesOverManyTilesGivesTheBitsOfFewTokens) {
   ExpectDecodeTheSame(1024, {4}, {64}, 5000);
   ExpectDecodeTheSame(1152, {4}, {64, 128}, 6000);

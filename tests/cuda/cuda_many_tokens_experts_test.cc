@@ -1,4 +1,5 @@
-// Experts of many tokens against those of few: a token's result is the same bits whatever it shares a call with.
+// Experts of many tokens against those of few: a token's result is the same bits whatever it shares a call
+// with.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -59,7 +60,8 @@ TEST(CudaManyTokens, RoutedExpertsGiveTheBitsOfFewTokens) {
   }
 }
 
-// So few blocks for a token that each adds up several rounds of row tiles, and waits for more weights than it has room for.
+// So few blocks for a token that each adds up several rounds of row tiles, and waits for more weights than it
+// has room for.
 TEST(CudaManyTokens, RoutedExpertsOfManyTilesABlockGiveTheBitsOfOneToken) {
   Device device;
   constexpr int64_t kTokens = 8;
@@ -224,7 +226,8 @@ TEST(CudaManyTokens, ExpertsOfEachSizeOfTileGiveTheBitsOfFewTokens) {
   }
 }
 
-// A few dozen tokens, most of whose experts are chosen once or twice: experts are streamed past the tokens that chose them.
+// A few dozen tokens, most of whose experts are chosen once or twice: experts are streamed past the tokens
+// that chose them.
 TEST(CudaManyTokens, ManyExpertsOfSomeTensOfTokensGiveTheBitsOfFewTokens) {
   Device device;
   constexpr int64_t kTokens = 150;

@@ -1,5 +1,6 @@
-// As cuda_many_tokens_test.cc, of the indexer: the scores of many tokens of few sequences (indexer_wgmma.cu) have the bits of those of a
-// few. Candidates of a rank that has half of the entries name every score there; choices are made of them.
+// As cuda_many_tokens_test.cc, of the indexer: the scores of many tokens of few sequences (indexer_wgmma.cu)
+// have the bits of those of a few. Candidates of a rank that has half of the entries name every score there;
+// choices are made of them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,7 +34,8 @@ struct Case {
   }
 };
 
-// The keys of a sequence, pages from the last to the first, with NaN, which nobody may look at, behind the last key.
+// The keys of a sequence, pages from the last to the first, with NaN, which nobody may look at, behind the
+// last key.
 class Keys {
  public:
   Keys(Device& device, const std::vector<uint16_t>& keys, int64_t rows_per_page)

@@ -1,4 +1,5 @@
-// Kernels for many tokens against those for few: a token's result is the same bits whatever it shares a call with.
+// Kernels for many tokens against those for few: a token's result is the same bits whatever it shares a call
+// with.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +26,8 @@ TEST(CudaManyTokens, LinearGivesTheBitsOfFewTokens) {
     int64_t rows;
     int64_t cols;
   };
-  // Rows by sixteens for the kernel of a few tokens, in part without whole tiles of many; and rows that it does not take.
+  // Rows by sixteens for the kernel of a few tokens, in part without whole tiles of many; and rows that it
+  // does not take.
   constexpr MatrixShape kShapes[] = {{208, 1024}, {384, 1536}, {65, 1536},
                                      {208, 4096}, {200, 4096}, {256, 512}};
   for (const Format format : kFormats) {
@@ -47,7 +49,8 @@ TEST(CudaManyTokens, LinearGivesTheBitsOfFewTokens) {
   }
 }
 
-// Nine to 256 tokens: columns that are one slice and columns that are eight, rows that leave tiles in part empty.
+// Nine to 256 tokens: columns that are one slice and columns that are eight, rows that leave tiles in part
+// empty.
 TEST(CudaManyTokens, LinearsOfSomeTensOfTokensGiveTheBitsOfFewTokens) {
   Device device;
   constexpr int64_t kTokens = 8 + 9 + 32 + 33 + 64 + 65 + 129 + 256;
@@ -124,7 +127,8 @@ struct Product {
   DType y;
 };
 
-// Linears that follow each other and read the same activations are one launch; each gives what it gives alone.
+// Linears that follow each other and read the same activations are one launch; each gives what it gives
+// alone.
 void ExpectLinearsInOneLaunch(const std::vector<Product>& products, int64_t cols, int64_t tokens,
                               OneLaunch where) {
   const std::string what = std::to_string(products.size()) + " linears, the first " +
@@ -239,7 +243,8 @@ TEST(CudaManyTokens, LinearOfAThousandTokensGivesTheBitsOfFewTokens) {
     int64_t rows;
     int64_t cols;
   };
-  // Several tiles a block; rows and columns that leave tiles and segments in part empty; rows that are stored one by one.
+  // Several tiles a block; rows and columns that leave tiles and segments in part empty; rows that are stored
+  // one by one.
   constexpr MatrixShape kShapes[] = {{4096, 1024}, {384, 1536}, {200, 4096}, {65, 1536}};
   for (const Format format :
        {Format::kBf16, Format::kFp8, Format::kFp8NaN, Format::kMxFp8, Format::kMxFp8NaN, Format::kFineFp8}) {

@@ -118,10 +118,12 @@ class Steps {
                           .drafts_next = drafts_between});
         if (draft.empty()) rows_here[sequence] = static_cast<int64_t>(chunks.size()) - 1;
       }
-      std::unique_ptr<model::QueuedStep> next = Take(model_.QueueDecode(chunks, {}));
+      std::unique_ptr<model::QueuedStep> next =
+          Take(chooses_later ? model_.QueueLogits(chunks, {}) : model_.QueueDecode(chunks, {}));
       if (now != nullptr) {
         EXPECT_TRUE(now->Wait().has_value());
       }
+      if (chooses_later) ChooseRows(i, chunks.size(), *next);
       now = std::move(next);
       rows = rows_here;
     }
@@ -149,6 +151,9 @@ class Steps {
   // In front of each step the drafter drafts as many, of rows that the step before has made for it.
   bool drafts_between = false;
 
+  // Steps end with their logits, and are chosen from by rules of any size behind them.
+  bool chooses_later = false;
+
   // Called before each step of a script is queued.
   std::function<void(size_t)> before_step;
 
@@ -162,6 +167,22 @@ class Steps {
   }
 
  private:
+  void ChooseRows(size_t step_number, size_t num_rows, model::QueuedStep& step) {
+    const std::vector<uint64_t> mask(static_cast<size_t>(model_.config().vocab_size + 63) / 64,
+                                     0x5555555555555555ULL << (step_number % 2));
+    std::vector<sampling::TokenRule> rules(num_rows);
+    for (size_t i = 0; i < num_rows; ++i) {
+      if ((step_number + i) % 3 == 0) rules[i].permitted = mask;
+      if ((step_number + i) % 4 == 0) rules[i].num_logprobs = static_cast<int>(step_number % 5);
+      if ((step_number + i) % 5 == 0) {
+        rules[i].penalties.presence = 0.5F;
+        for (size_t k = 0; k <= step_number; ++k) rules[i].counts.push_back({static_cast<int32_t>(k), 1});
+      }
+    }
+    const Status chosen = model_.Choose(step, rules);
+    EXPECT_TRUE(chosen.ok()) << chosen.ToString();
+  }
+
   void DraftAll(const Step& step) {
     std::vector<model::DraftChunk> chunks;
     for (const size_t sequence : step) {
@@ -203,6 +224,22 @@ TEST(CudaStepReplay, OneSequenceIsWalkedOrReplayedWithTheSameBytes) {
   int64_t num_steps = 0;
   for (int block = 0; block < 20; ++block) {
     EXPECT_EQ(steps.Compare(Same({sequence})), "") << "block " << block;
+    num_steps += kBlock;
+  }
+  EXPECT_GE(steps.replayed() - before, num_steps * 9 / 10) << "of " << num_steps << " steps";
+}
+
+// Arrays and copies of a choice move nothing of the steps.
+TEST(CudaStepReplay, StepsWhoseTokensAreChosenLater) {
+  Alone alone;
+  Steps& steps = alone.steps;
+  steps.chooses_later = true;
+  for (const int64_t length : {0, 3, 1980}) steps.Add(length);
+  for (int i = 0; i < 24; ++i) steps.Run(Same({0, 1, 2}));
+  const int64_t before = steps.replayed();
+  int64_t num_steps = 0;
+  for (int block = 0; block < 8; ++block) {
+    steps.Run(Same({0, 1, 2}));
     num_steps += kBlock;
   }
   EXPECT_GE(steps.replayed() - before, num_steps * 9 / 10) << "of " << num_steps << " steps";
@@ -408,6 +445,7 @@ class WrongReplayer final : public ops::StepReplayer {
     inner_->EndRecording(queued);
     num_arrays_ = std::max(num_arrays_, recorded_.back()->size());
   }
+  Status SetBetweenSteps(bool between) override { return inner_->SetBetweenSteps(between); }
   ops::ReplayCounters replay_counters() const override { return inner_->replay_counters(); }
 
   size_t num_arrays() const { return num_arrays_; }

@@ -27,7 +27,8 @@ class MirrorContext final : public ops::OpContext {
   ops::Backend inner_;
 };
 
-// The memory of one op's operands on both sides. First every operand is added, then Upload, then addresses translate.
+// The memory of one op's operands on both sides. First every operand is added, then Upload, then addresses
+// translate.
 class Mirror {
  public:
   explicit Mirror(const ops::Backend& backend) : backend_(backend), memory_(backend.context->memory()) {}
@@ -259,7 +260,8 @@ struct Translator {
   }
 };
 
-// Validation on the host's operands first: errors of a contract read the same, and only sound operands are copied.
+// Validation on the host's operands first: errors of a contract read the same, and only sound operands are
+// copied.
 template <typename Args>
 Status RunMirrored(const ops::Backend& inner, ops::OpFunction<Args> op, const Args& args) {
   DSV4_RETURN_IF_ERROR(Validate(args));

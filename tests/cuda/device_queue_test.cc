@@ -12,8 +12,8 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-// An op may stage several arrays before it makes the launch that reads them. Those that are already there travel when the next one does
-// not fit any more, also where no launch waits.
+// An op may stage several arrays before it makes the launch that reads them. Those that are already there
+// travel when the next one does not fit any more, also where no launch waits.
 TEST(DeviceQueue, ArraysInFrontOfOneThatDoesNotFitAreBrought) {
   const auto queue = DeviceQueue::Create({});
   ASSERT_TRUE(queue.has_value()) << queue.error().ToString();
@@ -49,8 +49,8 @@ TEST(DeviceQueue, ALargeAllocationGivesBackWhatLiesIdle) {
 
 void NoKernel(int) {}
 
-// Little that is behind a copy in flight goes to the device with a copy of no bytes. Who waits for the one in front then hands over soon, as
-// if nothing were behind it.
+// Little that is behind a copy in flight goes to the device with a copy of no bytes. Who waits for the one in
+// front then hands over soon, as if nothing were behind it.
 TEST(DeviceQueue, ACopyOfNoBytesHandsOverWhatIsBehindACopy) {
   const auto queue = DeviceQueue::Create({});
   ASSERT_TRUE(queue.has_value()) << queue.error().ToString();

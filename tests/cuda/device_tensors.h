@@ -1,4 +1,5 @@
-// Tensors and weights on the device, for tests that call the CUDA backend's table directly, and what many of them check.
+// Tensors and weights on the device, for tests that call the CUDA backend's table directly, and what many of
+// them check.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -104,7 +105,8 @@ inline constexpr Format kFormats[] = {
     Format::kBf16,         Format::kFp8,   Format::kFp8NaN,   Format::kMxFp4,     Format::kNvFp4,
     Format::kNvFp4Divides, Format::kMxFp8, Format::kMxFp8NaN, Format::kFineMxFp4, Format::kFineFp8};
 
-// A random weight in host memory, its activations rounded where the release rounds them. kFp8NaN, kMxFp8NaN: one NaN, activations as they are.
+// A random weight in host memory, its activations rounded where the release rounds them. kFp8NaN, kMxFp8NaN:
+// one NaN, activations as they are.
 struct HostWeight {
   std::vector<uint16_t> plain;
   QuantizedMatrix matrix;
@@ -183,7 +185,8 @@ inline std::vector<Cut> CutsOfAllSizes(int64_t num_tokens) {
 
 inline TensorView Rows(const TensorView& view, const Cut& cut) { return view.Rows(cut.begin, cut.end); }
 
-// `run(cut)` computes the rows of a cut of y; y in pieces must be y at once. What was there before must not matter.
+// `run(cut)` computes the rows of a cut of y; y in pieces must be y at once. What was there before must not
+// matter.
 template <typename Run>
 void ExpectTheSameInCuts(Device& device, const TensorView& y, const std::vector<Cut>& cuts,
                          const std::string& what, Run&& run) {

@@ -1,4 +1,5 @@
-// Models of the release's shape without numbers, for tests and benchmarks of what the host does (null_runtime.cc).
+// Models of the release's shape without numbers, for tests and benchmarks of what the host does
+// (null_runtime.cc).
 #pragma once
 
 #include <algorithm>
@@ -22,7 +23,8 @@ T Take(Result<T> result) {
   return std::move(*result);
 }
 
-// Of four layers: two of the window alone, one of each ratio; and the drafter that the options load.
+// A model of four layers, two of the window alone and one of each ratio, and the drafter that the options
+// load.
 inline std::unique_ptr<model::Model> MakeFlash(const ops::Backend& backend,
                                                model::ModelOptions model_options = {}, int num_layers = 4) {
   model::SyntheticOptions options = Take(model::ParseSyntheticName("synthetic:flash,nvfp4-experts"));
@@ -35,8 +37,8 @@ inline std::unique_ptr<model::Model> MakeFlash(const ops::Backend& backend,
       std::move(config), Take(model::MakeSyntheticCheckpoint("flash", options, 1)), backend, model_options));
 }
 
-// The model on four ranks, each a thread with a device: work(backend, model) on rank 0, whose backend is made with `cuda_options`, while the
-// others follow.
+// The model on four ranks, each a thread with a device. Rank 0, whose backend is made with `cuda_options`,
+// calls work(backend, model), while the others follow.
 constexpr int kRanks = 4;
 inline void RunFlashOnRanks(const char* placement, const model::ModelOptions& model_options,
                             const std::function<void(const ops::Backend&, model::Model&)>& work,

@@ -1,4 +1,5 @@
-// Problems for products in FP8 whose sums tensor cores holds exactly: whatever it is given that it should not be, shows.
+// Problems for products in FP8 whose sums tensor cores holds exactly: whatever it is given that it should not
+// be, shows.
 #pragma once
 
 #include <array>
@@ -14,7 +15,8 @@ namespace dsv4::testing {
 
 inline constexpr int64_t kScaleBlock = 128;
 
-// e4m3 weights of small integers in blocks of 128 x 128, each block with another scale: E8M0, or F32 of all mantissas.
+// e4m3 weights of small integers in blocks of 128 x 128, each block with another scale: E8M0, or F32 of all
+// mantissas.
 struct IntegerWeight {
   int64_t rows;
   int64_t cols;
@@ -69,8 +71,8 @@ inline std::vector<float> IntegerRows(int64_t rows, int64_t cols, uint32_t seed)
   return x;
 }
 
-// The result as gemm_tma_fp8.h defines it, from columns [first_col, first_col + weight.cols) of rows of x. No sum of integers here reaches
-// 2^13 times the smallest, so the unit's are exact.
+// The result as gemm_tma_fp8.h defines it, from columns [first_col, first_col + weight.cols) of rows of x. No
+// sum of integers here reaches 2^13 times the smallest, so the unit's are exact.
 inline std::vector<float> ExactFp8Product(const std::vector<float>& x, int64_t x_cols, int64_t first_col,
                                           const IntegerWeight& weight, int64_t first_row, int64_t num_rows) {
   const int64_t num_tokens = std::ssize(x) / x_cols;

@@ -12,7 +12,8 @@ namespace dsv4::testing {
 
 std::vector<std::string> GoldenBackends() { return {"cuda"}; }
 
-// One thread means op by op: results must not depend on either. "cuda, products in FP8" is for goldens of its own.
+// One thread means op by op: results must not depend on either. "cuda, products in FP8" is for goldens of its
+// own.
 ops::Backend MakeGoldenBackend(const std::string& name, int num_threads) {
   if (name == "reference") return backend::MakeReferenceBackend(num_threads);
   const auto fp8_products =

@@ -67,7 +67,8 @@ cudaError_t Free(void* data) {
 
 thread_local int current_device = 0;
 
-// Dynamic shared memory of a block that a kernel's launches may have on a device: what was said last, up or down.
+// Dynamic shared memory of a block that a kernel's launches may have on a device: what was said last, up or
+// down.
 class SharedLimits {
  public:
   void Set(const void* kernel, int num_bytes) {

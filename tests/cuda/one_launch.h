@@ -11,7 +11,7 @@
 
 namespace dsv4::testing {
 
-// Where two ops are one launch. Elsewhere they are as many as they are one by one, or fewer.
+// Whether two ops are one launch. Elsewhere they are as many as they are one by one, or fewer.
 enum class OneLaunch : uint8_t { kEverywhere, kOnHopper };
 
 // `first` and `second`, one launch if nothing comes between, must write what they write one by one.

@@ -51,7 +51,8 @@ TEST(PrefetchPlan, WhatIsLeftOfAGapGoesToLaunchesBehindTheNextAndIsNotAskedForAg
                                              {3, {Megabytes(200, 20)}},
                                              {5, {Megabytes(300, 8)}},
                                              {6, {Megabytes(400, 8)}}};
-  // 24 in front of the first: all of its own and 14 of the second's. The second reads the rest itself, so the gap behind it is the third's.
+  // 24 in front of the first: all of its own and 14 of the second's. The second reads the rest itself, so the
+  // gap behind it is the third's.
   EXPECT_EQ(PlanPrefetches(readers), (std::vector<Prefetch>{{0, {Megabytes(100, 10), Megabytes(200, 14)}},
                                                             {4, {Megabytes(300, 8), Megabytes(400, 4)}}}));
 }

@@ -1,5 +1,6 @@
-// For tests whose ranks are streams of one device, with kernels that wait for each other: each stream has a channel to it, since the second
-// of two on one channel waits for the first, and no code is loaded while one runs. Set before anything asks for the device.
+// For tests whose ranks are streams of one device, with kernels that wait for each other. Each stream has a
+// channel to it, since the second of two on one channel waits for the first. No code is loaded while one
+// runs. Set before anything asks for the device.
 #pragma once
 
 #include <cstdlib>

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "diag/checks/checkpoint_check.h"
 #include "diag/checks/decode_prefill_check.h"
+#include "diag/checks/ngram_check.h"
 #include "diag/checks/residual_check.h"
 #include "diag/checks/scale_invariance_check.h"
 #include "diag/checks/statistics.h"
@@ -57,6 +59,90 @@ INSTANTIATE_TEST_SUITE_P(Goldens, HealthyModels, ::testing::ValuesIn(AllHealthy(
 });
 
 TEST(TinyModelTest, HasNoFinding) { ExpectHealthy(DiagnoseTiny(model::Numerics::kRelease, 300)); }
+
+constexpr const char* kV41Goldens[] = {"../v41/shared", "../v41/engram", "../v41/deep", "../v41/plain16"};
+
+TEST(V41Test, HasNoFinding) {
+  for (const std::string golden : kV41Goldens) {
+    for (const model::Numerics numerics : {model::Numerics::kPlain, model::Numerics::kRelease}) {
+      SCOPED_TRACE(golden);
+      const DiagnosedModel model = DiagnoseGolden(golden, numerics);
+      ExpectHealthy(model);
+      ModelParts parts = LoadParts(golden, numerics);
+      parts.config.sliding_window = 128;  // As the family has it, whose only other number is a toy's.
+      const auto checkpoint = diag::CheckCheckpoint(parts.config, parts.weights);
+      ExpectPass(checkpoint);
+      const auto rows = diag::CheckNgramRows(model.subject(), model.tokens, parts.weights);
+      ASSERT_TRUE(rows.has_value()) << rows.error().message();
+      EXPECT_EQ(rows->verdict, parts.config.engram.has_value() ? Verdict::kPass : Verdict::kNotApplicable)
+          << ToText(*rows);
+    }
+  }
+}
+
+std::string Found(const Result<CheckReport>& report) {
+  EXPECT_TRUE(report.has_value()) << report.error().message();
+  EXPECT_EQ(report->verdict, Verdict::kFinding) << ToText(*report);
+  return report->headline;
+}
+
+TEST(V41Test, RowsOfAnotherTableAreFound) {
+  Mutation mutation;
+  mutation.parts = [](ModelParts& parts) {
+    parts.weights.layers[1].engram->table = parts.weights.layers[3].engram->table;  // It has more rows.
+  };
+  const DiagnosedModel model = DiagnoseGolden("../v41/engram", model::Numerics::kRelease, mutation);
+  const ModelParts parts = LoadParts("../v41/engram", model::Numerics::kRelease);
+  const std::string found = Found(diag::CheckNgramRows(model.subject(), model.tokens, parts.weights));
+  EXPECT_NE(found.find("of layers.1.engram.embed, which the formula gives"), std::string::npos) << found;
+}
+
+// The plans are changed behind the model's back, so that the graph reads other rows than they say.
+TEST(V41Test, RowsOfAnotherLayerAreFound) {
+  const DiagnosedModel model = DiagnoseGolden("../v41/plain16", model::Numerics::kPlain);
+  auto& config = const_cast<model::ModelConfig&>(model.model->config());
+  config.layers[3].entries = 1;
+  const std::string found = Found(diag::CheckVisible(model.subject(), model.tokens, {}));
+  EXPECT_NE(found.find("reads entries that are not those of layer 1"), std::string::npos) << found;
+  config.layers[3].entries = 3;
+  config.layers[5].keys = 3;
+  const std::string keys = Found(diag::CheckVisible(model.subject(), model.tokens, {}));
+  EXPECT_NE(keys.find("reads indexer keys that are not those of layer 3"), std::string::npos) << keys;
+}
+
+ops::OpFunction<ops::IndexerSelectArgs> g_select = nullptr;
+bool g_of_maker = false;
+// The oldest block in place of the newest one, at the layer that makes the list or at one that it binds.
+Status WrongBlocks(ops::OpContext& context, const ops::IndexerSelectArgs& args) {
+  ops::IndexerSelectArgs free = args;
+  if (!g_of_maker) free.within = {};
+  DSV4_RETURN_IF_ERROR(g_select(context, free));
+  if (!g_of_maker || args.best.is_null()) return {};
+  const int64_t room = args.best.shape[1];
+  for (int64_t t = 0; t < args.best.shape[0]; ++t) {
+    int32_t* const blocks = args.best.as<int32_t>() + t * room;
+    const auto newest = std::max_element(blocks, blocks + room);
+    int32_t other = *newest - 1;
+    while (other >= 0 && std::find(blocks, blocks + room, other) != blocks + room) --other;
+    if (other >= 0) *newest = other;
+  }
+  return {};
+}
+
+TEST(V41Test, WrongCandidateBlocksAreFound) {
+  Mutation mutation;
+  mutation.ops = [](ops::OpTable& table) {
+    g_select = table.indexer_select;
+    table.indexer_select = WrongBlocks;
+  };
+  const DiagnosedModel model = DiagnoseGolden("../v41/shared", model::Numerics::kPlain, mutation);
+  g_of_maker = true;
+  std::string found = Found(diag::CheckVisible(model.subject(), model.tokens, {}));
+  EXPECT_NE(found.find("is no candidate"), std::string::npos) << found;
+  g_of_maker = false;
+  found = Found(diag::CheckVisible(model.subject(), model.tokens, {}));
+  EXPECT_NE(found.find("is no candidate"), std::string::npos) << found;
+}
 
 TEST(VisibleTest, ShowsTheRuleAtTheAskedPlace) {
   const DiagnosedModel model = DiagnoseTiny(model::Numerics::kRelease, 200);

@@ -1,4 +1,5 @@
-// The page: nothing hostile gets into it, every number of a plot is in its table, every measure has a place in the drawing.
+// The page: nothing hostile gets into it, every number of a plot is in its table, every measure has a place
+// in the drawing.
 #include "diag/report/html_report.h"
 
 #include <gmock/gmock.h>

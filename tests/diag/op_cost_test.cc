@@ -66,7 +66,8 @@ TEST_F(OpCostTest, ExpertsAreReadOncePerChoiceSet) {
 }
 
 TEST_F(OpCostTest, AttentionReadsDistinctRows) {
-  // Two queries at positions 99 and 100 with a window of 8: 9 ring rows; they choose entries 3, 4 and 4, none.
+  // Two queries at positions 99 and 100 with a window of 8: 9 ring rows; they choose entries 3, 4 and 4,
+  // none.
   std::vector<int32_t> chosen = {3, 4, 4, -1};
   const ops::AttentionSequence sequence = {.num_tokens = 2, .first_position = 99};
   ops::AttentionArgs args;

@@ -1,5 +1,5 @@
-// Faults that `diagnose all` must find, and where. Ops are wrong in one way whatever the tokens are cut into, so a fault shows in
-// prefill and decode alike unless decode is what it spoils.
+// Faults that `diagnose all` must find, and where. Ops are wrong in one way whatever the tokens are cut into.
+// So a fault shows in prefill and decode alike unless it spoils decode alone.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace dsv4::testing {
 
-// What the finding must say. Absent or empty: does not matter.
+// Text of the finding. Absent or empty: does not matter.
 struct Expected {
   std::string check;
   std::optional<int> layer;

@@ -1,5 +1,5 @@
-// `diagnose all`, the real sequence, on a suspect with one fault: it must say which check, layer and op. And on healthy runs: it
-// must say nothing.
+// `diagnose all`, the real sequence, on a suspect with one fault: it must say which check, layer and op. And
+// on healthy runs: it must say nothing.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -235,7 +235,8 @@ Status OneActivationScale(OpContext& context, const ops::LinearArgs& args) {
   return {};
 }
 
-// The checkpoint's input_scale, met by few activations, in place of one from the data: what lies above its range is cut off.
+// The checkpoint's input_scale, met by few activations, in place of one from the data: what lies above its
+// range is cut off.
 Status StaticActivationScale(OpContext& context, const ops::LinearArgs& args) {
   if (args.weight->activation == ActivationQuant::kNone) return Cpu().linear(context, args);
   std::vector<double> x = Values(args.x);

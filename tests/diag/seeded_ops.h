@@ -11,7 +11,7 @@
 namespace dsv4::testing {
 
 struct SeededOp {
-  std::string mistake;  // Of AllSeededMistakes().
+  std::string mistake;  // Name of one of AllSeededMistakes().
   std::string golden;   // A model it shows on.
   model::Numerics numerics = model::Numerics::kPlain;
 };

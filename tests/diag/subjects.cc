@@ -24,6 +24,8 @@ DiagnosedModel DiagnoseGolden(const std::string& golden, model::Numerics numeric
   ops::Backend backend = backend::MakeReferenceBackend(2);
   model::ModelOptions options;
   options.numerics = numerics;
+  const Json info = ReadJson(ModelDirectory(golden) / "golden.json");
+  if (info.contains("classes")) options.token_classes = info.at("classes").get<std::vector<int32_t>>();
   SetScene(parts, static_cast<int64_t>(made.tokens.size()));
   if (mutation.parts) mutation.parts(parts);
   if (mutation.ops) mutation.ops(backend.table);

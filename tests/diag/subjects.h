@@ -1,4 +1,5 @@
-// Models under diagnosis: golden models and models/tiny, healthy or with a seeded mistake, on a hooked reference backend.
+// Models under diagnosis: golden models and models/tiny, healthy or with a seeded mistake, on a hooked
+// reference backend.
 #pragma once
 
 #include <memory>

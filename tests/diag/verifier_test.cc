@@ -1,4 +1,5 @@
-// The engine's verify mode: healthy runs are clean, faults in the backend's ops are reported, and the engine waits for nothing.
+// The engine's verify mode: healthy runs are clean, faults in the backend's ops are reported, and the engine
+// waits for nothing.
 #include "diag/verifier.h"
 
 #include <fmt/format.h>

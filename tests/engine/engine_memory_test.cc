@@ -36,7 +36,8 @@ void* operator new(size_t size) {
   if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
   throw std::bad_alloc();
 }
-// std::stable_sort asks for its buffer with this one. AddressSanitizer brings its own where it is not replaced too.
+// std::stable_sort asks for its buffer with this one. AddressSanitizer brings its own where it is not
+// replaced too.
 void* operator new(size_t size, const std::nothrow_t&) noexcept {
   return Fails() ? nullptr : std::malloc(size == 0 ? 1 : size);
 }

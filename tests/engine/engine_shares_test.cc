@@ -81,16 +81,19 @@ TEST(EngineShares, AnOwnerWithNoPlaceTakesOneOfAnOwnerWithSeveral) {
     };
     for (int i = 0; i < 4; ++i) step();
     const RequestId other = submit(2, 4);
-    const RequestId third =
-        submit(3, 5, -1);  // Whatever its priority: no owner has several any more, so it waits.
+    // Whatever its priority: no owner has several any more, so it waits for a turn of an only one.
+    const RequestId third = submit(3, 5, -1);
     seeds[other] = 4;
     seeds[third] = 5;
     step();
     EXPECT_EQ(tokens[other].size(), turn == 0.0 ? 1U : 0U);
-    EXPECT_EQ(engine.stats().num_preemptions, turn == 0.0 ? 1 : 0);
+    EXPECT_EQ(tokens[third].size(), turn == 0.0 ? 1U : 0U);
+    EXPECT_EQ(engine.stats().num_preemptions, turn == 0.0 ? 2 : 0);
     EXPECT_EQ(engine.stats().num_running, 2);
     for (int i = 0; i < 4; ++i) step();
-    EXPECT_EQ(engine.stats().num_preemptions, turn == 0.0 ? 1 : 0);
+    if (turn > 0.0) {
+      EXPECT_EQ(engine.stats().num_preemptions, 0);
+    }
     while (!engine.idle()) step();
     for (const auto& [id, seed] : seeds)
       EXPECT_EQ(tokens[id], RunAlone(MakeRequest(RandomTokens(6, seed), 12))) << seed;
@@ -115,7 +118,56 @@ TEST(EngineShares, APriorityPassesOnesOwnRequestsOnly) {
       if (event.kind == Event::Kind::kAdmitted) admitted.push_back(event.request);
     }
   }
-  EXPECT_EQ(admitted, (std::vector<RequestId>{urgent, first, greedy}));  // As the owners came.
+  EXPECT_EQ(admitted, (std::vector<RequestId>{urgent, greedy, first}));  // The owners in turn.
+}
+
+// Requests that an owner has long had in the queue do not pass the first of another.
+TEST(EngineShares, AQueueOfOneOwnerHoldsUpNoOther) {
+  Engine engine(SharedModel(), {.max_sequences = 1}, {});
+  std::vector<uint64_t> admitted;
+  std::map<RequestId, uint64_t> owners;
+  const auto submit = [&](uint64_t owner) {
+    Request request = MakeRequest(RandomTokens(4, 1), 2);
+    request.owner = owner;
+    owners[*engine.Submit(std::move(request))] = owner;
+  };
+  for (int i = 0; i < 5; ++i) submit(1);
+  while (!engine.idle()) {
+    for (const Event& event : engine.Step()) {
+      if (event.kind == Event::Kind::kAdmitted) admitted.push_back(owners[event.request]);
+      if (event.kind == Event::Kind::kAdmitted && admitted.size() == 2) {
+        for (const uint64_t owner : {2, 2, 3}) submit(owner);
+      }
+    }
+  }
+  EXPECT_EQ(admitted, (std::vector<uint64_t>{1, 1, 2, 3, 1, 2, 1, 1}));
+}
+
+// More owners than places, all of whom read: they have the places in turn, and no answer differs. Where nothing is kept turns grow, so all end.
+TEST(EngineShares, MoreOwnersThanPlacesHaveThemInTurn) {
+  for (const int64_t cache : {int64_t{0}, int64_t{8} << 20}) {
+    Engine engine(SharedModel(), {.max_sequences = 2, .turn_seconds = 2.5e-5, .prefix_cache_bytes = cache},
+                  {});
+    std::map<RequestId, std::vector<int32_t>> tokens;
+    std::map<RequestId, uint32_t> seeds;
+    for (const uint32_t seed : {1U, 2U, 3U, 4U, 5U}) {
+      Request request = MakeRequest(RandomTokens(100, seed), 12);
+      request.owner = seed;
+      seeds[*engine.Submit(std::move(request))] = seed;
+    }
+    size_t begun_before_the_first_end = 0;
+    while (!engine.idle()) {
+      for (const Event& event : engine.Step()) {
+        if (event.kind == Event::Kind::kToken) tokens[event.request].push_back(event.token.id);
+        if (event.kind == Event::Kind::kFinished && begun_before_the_first_end == 0)
+          begun_before_the_first_end = tokens.size();
+      }
+    }
+    EXPECT_GT(begun_before_the_first_end, 2U);
+    EXPECT_GT(engine.stats().num_preemptions, 0);
+    for (const auto& [id, seed] : seeds)
+      EXPECT_EQ(tokens[id], RunAlone(MakeRequest(RandomTokens(100, seed), 12))) << seed;
+  }
 }
 
 // More owners than places: the one whose events nobody takes gives its only place up, and goes on when they are taken.
@@ -155,6 +207,9 @@ class LateConstraint final : public sampling::TokenConstraint {
   explicit LateConstraint(int looks) : looks_(looks), left_(looks) {}
   std::span<const uint64_t> Allowed() override { return {}; }
   bool Prepare(std::chrono::steady_clock::time_point) override { return left_ <= 0 || --left_ <= 0; }
+  std::unique_ptr<sampling::TokenConstraint> Copy() const override {
+    return std::make_unique<LateConstraint>(*this);
+  }
   void Accept(int32_t) override { left_ = looks_; }
 
  private:

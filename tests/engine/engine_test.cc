@@ -391,6 +391,9 @@ class OnlyTokens final : public sampling::TokenConstraint {
     words_[static_cast<size_t>(tokens_[next_]) / 64] |= uint64_t{1} << (tokens_[next_] % 64);
     return words_;
   }
+  std::unique_ptr<sampling::TokenConstraint> Copy() const override {
+    return std::make_unique<OnlyTokens>(*this);
+  }
   void Accept(int32_t token) override {
     if (next_ == tokens_.size()) return;
     EXPECT_EQ(token, tokens_[next_++]);

@@ -1,4 +1,5 @@
-// A sequence of a million tokens: filled, saved, restored and continued with the same bits, whichever way its rows are kept.
+// A sequence of a million tokens: filled, saved, restored and continued with the same bits, whichever way its
+// rows are kept.
 #include "tests/engine/long_state.h"
 
 #include <gtest/gtest.h>

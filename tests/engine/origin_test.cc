@@ -162,7 +162,8 @@ TEST_F(OriginTest, WeightsThatAreMadeHaveTheirSeedsOrigin) {
             origin({.shape = "tiny", .num_layers = 2, .format = model::SyntheticFormat::kFp8}));
 }
 
-// A model that runs from its files goes on with what was written there: nothing it computes has an origin then.
+// A model that runs from its files goes on with what was written there: nothing it computes has an origin
+// then.
 TEST_F(OriginTest, AFileChangedUnderTheModelEndsItsOrigin) {
   const auto model = Load();
   ASSERT_TRUE(model.has_value());

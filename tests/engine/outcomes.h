@@ -1,4 +1,5 @@
-// What became of requests, and mixes of them that come while others run: for tests that compare an engine with another.
+// Outcomes of requests, and mixes of them that come while others run. For tests that compare an engine with
+// another.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,9 +14,9 @@
 namespace dsv4::engine {
 
 struct Outcome {
-  std::vector<int32_t> prompt;  // Of RunMix.
+  std::vector<int32_t> prompt;  // For RunMix.
   std::vector<int32_t> tokens;
-  std::vector<float> chosen_logprobs;  // Of the tokens,
+  std::vector<float> chosen_logprobs;  // Log-probabilities of the tokens,
   std::vector<float> logprobs;         // and of the likeliest ones, as many as were asked for.
   FinishReason reason = FinishReason::kError;
   int32_t stop_token = -1;
@@ -48,8 +49,8 @@ inline std::map<RequestId, Outcome> RunToEnd(Engine& engine) {
   return outcomes;
 }
 
-// Runs a mix, some of it submitted while the rest runs, then every conversation once more with a token behind it, which shows what was
-// kept of it. Of the outcomes the odd ones are those.
+// Runs a mix, some of it submitted while the rest runs. Then runs every conversation once more with a token
+// behind it, which shows its kept state. The odd outcomes are those of the second run.
 inline std::vector<Outcome> RunMix(Engine& engine, std::mt19937& random,
                                    const std::function<Request(std::mt19937&)>& next_request,
                                    EngineStats* stats) {
@@ -83,7 +84,7 @@ inline std::vector<Outcome> RunMix(Engine& engine, std::mt19937& random,
   return all;
 }
 
-// Of two runs of one mix.
+// Outcomes of two runs of one mix.
 inline void ExpectSame(const std::vector<Outcome>& got, const std::vector<Outcome>& want, uint32_t seed) {
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < got.size(); ++i) {
@@ -94,7 +95,7 @@ inline void ExpectSame(const std::vector<Outcome>& got, const std::vector<Outcom
     EXPECT_EQ(got[i].chosen_logprobs, want[i].chosen_logprobs);
     EXPECT_EQ(got[i].logprobs, want[i].logprobs);
     EXPECT_EQ(got[i].num_finishes, 1);
-    // Those that follow up a conversation: as much of it was kept.
+    // Requests that follow up a conversation: as much of it was kept.
     if (i % 2 == 1) {
       EXPECT_EQ(got[i].num_cached_tokens, want[i].num_cached_tokens);
     }

@@ -1,5 +1,5 @@
-// Drafts under load: batches of 64, preemption, prompts found in the prefix cache, and requests without a seed of their own. With each drafter of
-// models/tiny, whose drafts are often right.
+// Drafts under load: batches of 64, preemption, prompts found in the prefix cache, and requests without a
+// seed of their own. With each drafter of models/tiny, whose drafts are often right.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -157,7 +157,8 @@ TEST(SpeculationLoad, AcceptanceDoesNotDipBehindAPrefixHit) {
       static_cast<void>(*cold.Submit(Ask(conversation, 60, temperature, 2)));
       const std::map<RequestId, std::vector<int32_t>> of_cold = RunAll(cold);
       EXPECT_EQ(of_cold.begin()->second, of_warm.begin()->second) << NameOf(kind);
-      // Some, or the comparison says nothing: 6 or more with every tier of the CPU's, whose last bits and so whose answers differ.
+      // Some, or the comparison says nothing: 6 or more with every tier of the CPU's, whose last bits and so
+      // whose answers differ.
       EXPECT_GT(Sum(cold.stats().num_accepted_tokens), 0) << NameOf(kind);
       for (size_t source = 0; source < speculation::kNumSources; ++source) {
         for (size_t place = 0; place < kDraftPlaces; ++place) {

@@ -199,7 +199,8 @@ class MostlyRight final : public speculation::Drafter {
   size_t length_ = 0;
 };
 
-// The prompt and what comes; drafted where `drafts` says how it goes on, with the draft block where it is empty.
+// The prompt and what comes; drafted where `drafts` says how it goes on, with the draft block where it is
+// empty.
 std::vector<int32_t> Text(model::Model& model, uint32_t seed, const std::vector<int32_t>* drafts) {
   EngineOptions options;
   options.async_scheduling = false;

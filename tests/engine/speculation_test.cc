@@ -72,6 +72,9 @@ class EveryOther final : public sampling::TokenConstraint {
     words_.assign(64, odd_ ? 0xAAAAAAAAAAAAAAAAULL : 0x5555555555555555ULL);
     return words_;
   }
+  std::unique_ptr<sampling::TokenConstraint> Copy() const override {
+    return std::make_unique<EveryOther>(*this);
+  }
   void Accept(int32_t token) override {
     ++num_accepted;
     odd_ = token % 3 == 0;

@@ -1,5 +1,6 @@
-// An engine leaves the rows of a prompt's front out behind the last layer that makes entries (model/graph/pass_tail.h), over steps, branches and
-// kept states. It gives what an engine gives that leaves none out: one with an observer, for which all rows are wanted.
+// An engine leaves the rows of a prompt's front out behind the last layer that makes entries
+// (model/graph/pass_tail.h), over steps, branches and kept states. It gives what an engine gives that leaves
+// none out: one with an observer, for which all rows are wanted.
 #include <gtest/gtest.h>
 
 #include <memory>

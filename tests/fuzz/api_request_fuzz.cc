@@ -1,5 +1,5 @@
-// The readers of API requests, in every dialect, down to the prompt's tokens. Whatever the body says, it becomes a prompt or an error that
-// has a text; nothing else happens.
+// The readers of API requests, in every dialect, down to the prompt's tokens. Whatever the body says, it
+// becomes a prompt or an error that has a text; nothing else happens.
 #include "base/check.h"
 #include "server/dialects/anthropic_messages.h"
 #include "server/dialects/openai_chat.h"

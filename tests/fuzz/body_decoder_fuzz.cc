@@ -1,5 +1,6 @@
-// Bodies of requests that come compressed: the first byte names the coding and the length of the pieces in which the rest arrives. Decoding
-// ends, appends no more at once than it says, and what was read does not depend on the pieces.
+// Bodies of requests that come compressed: the first byte names the coding and the length of the pieces in
+// which the rest arrives. Decoding ends, appends no more at once than it says, and what was read does not
+// depend on the pieces.
 #include <array>
 #include <string>
 #include <string_view>

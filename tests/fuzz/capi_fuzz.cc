@@ -1,5 +1,5 @@
-// The C API in random order: every byte chooses a call, the next ones its arguments. Whatever is called, it succeeds or gives an error
-// with a message, and the state stays one that other calls can go on with.
+// The C API in random order: every byte chooses a call, the next ones its arguments. Whatever is called, it
+// succeeds or gives an error with a message, and the state stays one that other calls can go on with.
 #include <algorithm>
 #include <array>
 #include <cstdint>

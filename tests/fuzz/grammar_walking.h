@@ -12,8 +12,8 @@
 
 namespace dsv4::grammar::testing {
 
-// The part of `text` that the grammar takes; what does not fit is skipped, so that most texts go somewhere. Aborts where a mask is empty
-// or what must come is not taken.
+// The part of `text` that the grammar takes; what does not fit is skipped, so that most texts go somewhere.
+// Aborts where a mask is empty or what must come is not taken.
 struct Walked {
   std::string text;
   bool complete;

@@ -1,5 +1,5 @@
-// Input: a config.json. Whatever is accepted must have sizes that can be multiplied, and the divisibility rules that the
-// graph relies on.
+// Input: a config.json. Whatever is accepted must have sizes that can be multiplied, and the divisibility
+// rules that the graph relies on.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

@@ -39,7 +39,8 @@ class Place {
   std::filesystem::path folder_;
 };
 
-// The path whose name the header's fields ask for, so that what stands behind the check of the name is reached.
+// The path whose name the header's fields ask for, so that what stands behind the check of the name is
+// reached.
 std::string PathOf(const std::vector<char>& bytes) {
   static const Place place;
   uint64_t content[4] = {};

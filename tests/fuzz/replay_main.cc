@@ -1,5 +1,6 @@
-// Runs a fuzz target without libFuzzer: on every seed file as it is, cut at many places, and damaged in many ways, always the
-// same. So the tests, and the sanitizer presets, try hostile input with every compiler; libFuzzer searches further.
+// Runs a fuzz target without libFuzzer: on every seed file as it is, cut at many places, and damaged in many
+// ways, always the same. So the tests, and the sanitizer presets, try hostile input with every compiler;
+// libFuzzer searches further.
 //
 //   NAME_replay FILE_OR_FOLDER...
 #include <algorithm>
@@ -13,7 +14,8 @@
 #include <vector>
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
-// A target may define it to say which inputs it accepts; seeds then must be among them, or they would reach nothing.
+// A target may define it to say which inputs it accepts; seeds then must be among them, or they would reach
+// nothing.
 extern "C" __attribute__((weak)) bool FuzzInputIsAccepted(const uint8_t* data, size_t size);
 
 namespace {

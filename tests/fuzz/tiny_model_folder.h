@@ -1,4 +1,4 @@
-// Where models/tiny is: the replay runs in tests/fuzz, libFuzzer in a folder of its own.
+// Path of models/tiny: the replay runs in tests/fuzz, libFuzzer in a folder of its own.
 #pragma once
 
 #include <filesystem>

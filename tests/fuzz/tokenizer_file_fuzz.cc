@@ -1,5 +1,5 @@
-// Input: a tokenizer.json. With whatever is accepted, text that can be encoded decodes to itself, and every id that is
-// handed out is a defined one.
+// Input: a tokenizer.json. With whatever is accepted, text that can be encoded decodes to itself, and every
+// id that is handed out is a defined one.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Reading tests/golden: op files, .npy arrays and token lists (README.md there says what they hold). Broken fixtures are
-// test failures, so these throw.
+// Reading tests/golden: op files, .npy arrays and token lists (README.md there says what they hold). Broken
+// fixtures are test failures, so these throw.
 #pragma once
 
 #include <cstdint>

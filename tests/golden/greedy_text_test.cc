@@ -1,5 +1,5 @@
-// Greedy text of the small model in the repository: every backend, tier and number of threads writes what the reference
-// writes.
+// Greedy text of the small model in the repository: every backend, tier and number of threads writes what the
+// reference writes.
 #include <gtest/gtest.h>
 
 #include <algorithm>

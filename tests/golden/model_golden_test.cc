@@ -69,8 +69,8 @@ INSTANTIATE_TEST_SUITE_P(Goldens, Transformers,
                                             ::testing::ValuesIn(GoldenBackends())),
                          TestName);
 
-// Counts tokens whose last chosen and first rejected expert score almost the same: where two correct implementations may
-// choose differently.
+// Counts tokens whose last chosen and first rejected expert score almost the same: where two correct
+// implementations may choose differently.
 class NearTies final : public model::Observer {
  public:
   explicit NearTies(const ModelParts& parts) : parts_(parts) {}

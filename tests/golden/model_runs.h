@@ -16,7 +16,7 @@ namespace dsv4::testing {
 
 // "tf_wide", "fp8_mxfp4", ...: every folder below models/, sorted.
 std::vector<std::string> GoldenModels();
-// Those of transformers, those with a long prompt in the release's formats.
+// Goldens of transformers, and those with a long prompt in the release's formats.
 std::vector<std::string> TransformersGoldens();
 std::vector<std::string> ReleaseGoldens();
 
@@ -37,9 +37,9 @@ struct ModelParts {
 };
 ModelParts LoadParts(const std::string& golden, model::Numerics numerics, bool drafter = false);
 
-// The backends that the goldens judge: "reference" and the CPU backend on every tier of this machine, "cpu_scalar",
-// "cpu_avx2", ... (golden_backends.cc); in the GPU's build of these tests "cuda" (tests/cuda/golden_backends.cc). Names
-// serve as names of tests. "reference" can always be made.
+// The backends that the goldens judge: "reference" and the CPU backend on every tier of this machine,
+// "cpu_scalar", "cpu_avx2", ... (golden_backends.cc); in the GPU's build of these tests "cuda"
+// (tests/cuda/golden_backends.cc). Names serve as names of tests. "reference" can always be made.
 std::vector<std::string> GoldenBackends();
 ops::Backend MakeGoldenBackend(const std::string& name, int num_threads = 2);
 // The same for ops on operands in host memory.
@@ -61,8 +61,8 @@ std::unique_ptr<model::Model> LoadGolden(const std::string& golden, model::Numer
 std::vector<float> RunPieces(model::Model& model, std::span<const int32_t> tokens,
                              std::vector<int64_t> pieces, model::Observer* observer = nullptr);
 
-// Logits of drafts, [tokens - 1, num_drafted, vocab]: the tokens are read one by one, and row t is drafted greedily behind token t with
-// token t + 1, which is known.
+// Logits of drafts, [tokens - 1, num_drafted, vocab]. The tokens are read one by one. Row t is drafted
+// greedily behind token t with token t + 1, which is known.
 std::vector<float> RunDrafts(model::Model& model, std::span<const int32_t> tokens, int64_t num_drafted);
 
 // The bounds of README.md.

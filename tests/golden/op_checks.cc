@@ -38,7 +38,8 @@ class Runner {
     if (!status.ok()) throw std::runtime_error(fmt::format("case {}: {}", c_.name(), status.ToString()));
   }
 
-  // `tiny`: what a cancelled sum may be off by. One changed element is always allowed: small outputs have few.
+  // `tiny`: what a cancelled sum may be off by. One changed element is always allowed: small outputs have
+  // few.
   void ExpectBf16(const std::string& operand, const TensorView& got, double tiny = 0) {
     const std::vector<float> want = c_.Floats(operand);
     const double share =
@@ -168,7 +169,8 @@ void HyperConnection(Runner& r) {
                            .hc_eps = r.Float("hc_eps"),
                            .sinkhorn_iters = static_cast<int>(r.Int("iterations"))});
   r.ExpectBf16("u", u);
-  // The mixing products add h * d terms of order one; the sigmoids and the Sinkhorn steps do not enlarge their error.
+  // The mixing products add h * d terms of order one; the sigmoids and the Sinkhorn steps do not enlarge
+  // their error.
   r.ExpectFp32("post", post, h * d, 1);
   r.ExpectFp32("comb", comb, h * d, 1);
   const TensorView out = r.c().New(DType::kBF16, streams.shape);

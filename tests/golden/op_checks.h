@@ -1,5 +1,5 @@
-// Runs an op on the inputs of its golden file and compares every output. Used by the golden tests, and by the mutation
-// tests with one op replaced by a wrong one.
+// Runs an op on the inputs of its golden file and compares every output. Used by the golden tests, and by the
+// mutation tests with one op replaced by a wrong one.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// A model whose layers share entries, indexer keys and choices, on every backend against its NumPy twin (tools/golden/make_shared.py).
+// A model whose layers share entries, indexer keys and choices, on every backend against its NumPy twin
+// (tools/golden/make_shared.py).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

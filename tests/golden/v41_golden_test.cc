@@ -110,14 +110,16 @@ class V41 : public ::testing::TestWithParam<std::tuple<std::string, std::string>
 
 TEST_P(V41, Plain) { ExpectGolden(Numerics::kPlain, "logits.plain.npy", PlainBound()); }
 
-// One bit of one number of the first layer's attention moves "engram" to a median of 0.9992, and a GPU rounds some there the other way.
+// One bit of one number of the first layer's attention moves "engram" to a median of 0.9992, and a GPU rounds
+// some there the other way.
 TEST_P(V41, Release) {
   const bool moves = backend() == "cuda" && golden() == At("engram");
   ExpectGolden(Numerics::kRelease, "logits.release.npy",
                moves ? CosineBound{.min = 0.95, .median = 0.999, .p5 = 0.985} : ReleaseBound());
 }
 
-// The oracle in double between the rounding points: a rounding in another place, or of another kind, shows in the first row that it changes.
+// The oracle in double between the rounding points: a rounding in another place, or of another kind, shows in
+// the first row that it changes.
 // Sums of experts are in fp32 here alone, and sums of products on the CPU too, so that a row may differ.
 TEST_P(V41, ReleaseToTheBit) {
   if (backend() == "cuda") GTEST_SKIP() << "a GPU's ops are in fp32";

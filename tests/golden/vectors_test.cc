@@ -1,4 +1,5 @@
-// The test vectors that the specification prints (vectors.json), on the formats, the rotary table and the reference ops.
+// The test vectors that the specification prints (vectors.json), on the formats, the rotary table and the
+// reference ops.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -19,8 +20,8 @@ TensorView View(std::vector<float>& values, Shape shape) {
   return TensorView::Contiguous(values.data(), DType::kF32, shape);
 }
 
-// The vector gives the mixing products m themselves. Streams of ones have the norm factor 1 / sqrt(1 + eps), so a diagonal
-// fn of m times its inverse makes hc_pre compute them.
+// The vector gives the mixing products m themselves. Streams of ones have the norm factor 1 / sqrt(1 + eps),
+// so a diagonal fn of m times its inverse makes hc_pre compute them.
 TEST(SpecificationVectors, HyperConnectionSplit) {
   const Json vector = Vectors("hyper_connection_split");
   const auto mixed = vector.at("mixed").get<std::vector<float>>();

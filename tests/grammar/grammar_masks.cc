@@ -1,6 +1,7 @@
-// Walks at random under grammars with the vocabulary of a tokenizer, for mask_oracle_test.py: a line {"kind", "rule", "walks", "steps"} on standard
-// input gives a line {"walks": [[{"mask", "token"}, ...]]} or {"error"}. A mask is hexadecimal, bit id % 4 of digit id / 4; the token is what was
-// chosen of it; stop ids are -1. The one argument is tokenizer.json.
+// Walks at random under grammars with the vocabulary of a tokenizer, for mask_oracle_test.py: a line {"kind",
+// "rule", "walks", "steps"} on standard input gives a line {"walks": [[{"mask", "token"}, ...]]} or
+// {"error"}. A mask is hexadecimal, bit id % 4 of digit id / 4; the token is what was chosen of it; stop ids
+// are -1. The one argument is tokenizer.json.
 #include <cstdio>
 #include <iostream>
 #include <map>

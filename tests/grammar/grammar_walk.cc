@@ -42,7 +42,8 @@ bool IsEnd(const std::string& text, grammar::TokenId id) {
          id == grammar::testing::kDsml || id == grammar::testing::kThinkEnd;
 }
 
-// Ends are chosen more often the longer the text is; nothing when it never ended. With `calls` free text usually gets to one.
+// Ends are chosen more often the longer the text is; nothing when it never ended. With `calls` free text
+// usually gets to one.
 std::optional<std::string> Walk(grammar::Matcher matcher, bool calls, std::mt19937& random) {
   const chat::ChatProfile& profile = **chat::FindChatProfile("v4");
   std::string text;

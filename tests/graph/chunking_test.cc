@@ -56,7 +56,8 @@ TEST_P(ChunkingTest, EveryChunkSizeGivesTheSameLogits) {
   EXPECT_EQ(FirstDifference(RunInChunks(*one_pass, tokens_, tokens_.size()), straight_), -1);
 }
 
-// The model is not so dull that equality would mean nothing: every earlier token within reach changes the logits.
+// The model is not so dull that equality would mean nothing: every earlier token within reach changes the
+// logits.
 TEST_P(ChunkingTest, LogitsDependOnEarlierTokens) {
   for (const size_t changed : {0, 3, 100, 140, 270}) {
     std::vector<int32_t> other = tokens_;

@@ -134,7 +134,8 @@ TEST(Numerics, ThreadsDoNotChangeABit) {
   EXPECT_EQ(RunInChunks(*one_thread, tokens, 64), RunInChunks(*three_threads, tokens, 64));
 }
 
-// Every op of a step, one after the other, fails once. The error names layer and op; the sequences are as they were.
+// Every op of a step, one after the other, fails once. The error names layer and op; the sequences are as
+// they were.
 TEST(FailingOps, ShortStepsLeaveEverySequenceAsItWas) {
   const auto model = MakeToyModel({}, ToyModelOptions(Numerics::kRelease), InjectedBackend());
   const auto tokens = RandomTokens(60, 8);
@@ -205,7 +206,8 @@ TEST(FailingOps, TokensOfEarlierPassesAreTakenBack) {
   EXPECT_EQ(RunTokens(*model, b, tokens), straight);
 }
 
-// A long chunk overwrites more rows than the rings keep for going back: the sequence says so until it is reset.
+// A long chunk overwrites more rows than the rings keep for going back: the sequence says so until it is
+// reset.
 TEST(FailingOps, LongStepsPoisonTheSequenceUntilReset) {
   const auto model = MakeToyModel({}, ToyModelOptions(Numerics::kRelease), InjectedBackend());
   const auto tokens = RandomTokens(140, 8);
@@ -237,7 +239,8 @@ TEST(FailingOps, LongStepsPoisonTheSequenceUntilReset) {
   EXPECT_EQ(RunTokens(*model, state, tokens), straight);
 }
 
-// Rows computed with other numerics or options are not mistaken for this model's; of other weights, tests/engine/origin_test.cc.
+// Rows computed with other numerics or options are not mistaken for this model's; of other weights,
+// tests/engine/origin_test.cc.
 TEST(Snapshots, OfAnotherModelAreRefused) {
   const auto tokens = RandomTokens(30, 8);
   const auto model = MakeToyModel({}, ToyModelOptions(Numerics::kPlain));

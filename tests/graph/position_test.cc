@@ -1,5 +1,5 @@
-// Rotation at position 1,000,000, through the whole graph. The state is brought there by empty appends: all earlier rows
-// are zero, which costs no computation.
+// Rotation at position 1,000,000, through the whole graph. The state is brought there by empty appends: all
+// earlier rows are zero, which costs no computation.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,5 @@
-// Steps that choose their tokens on the backend, each queued before the tokens of the one in front were looked at.
+// Steps that choose their tokens on the backend, each queued before the tokens of the one in front were
+// looked at.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -106,7 +107,8 @@ TEST_F(QueuedStepTest, OnlyAllowedTokensAreChosen) {
               HasSubstr("got 3, want 61"));
 }
 
-// Rows of a draft choose what steps of their own would, whatever the draft is right about, beside others of their own lengths.
+// Rows of a draft choose what steps of their own would, whatever the draft is right about, beside others of
+// their own lengths.
 TEST_F(QueuedStepTest, DraftsAreVerifiedInOneStep) {
   constexpr int kTokens = 14;
   const std::vector<int32_t> of_5 = GreedyTokens(*model_, 5, kTokens);

@@ -1,4 +1,5 @@
-// Recorder: an observer that keeps every tensor of a run as fp32, rows of later passes behind those of earlier ones.
+// Recorder: an observer that keeps every tensor of a run as fp32, rows of later passes behind those of
+// earlier ones.
 #pragma once
 
 #include <gtest/gtest.h>

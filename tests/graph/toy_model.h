@@ -1,6 +1,6 @@
-// A random DeepSeek-V4 in memory, small enough for thousands of steps on the reference backend, with every kind of layer:
-// SWA, CSA and HCA (at two ratios), hash and scored routing, two residual streams, a shared expert. The window is smaller
-// than the largest ratio and index_topk narrower than the visible set.
+// A random DeepSeek-V4 in memory, small enough for thousands of steps on the reference backend, with every
+// kind of layer: SWA, CSA and HCA (at two ratios), hash and scored routing, two residual streams, a shared
+// expert. The window is smaller than the largest ratio and index_topk narrower than the visible set.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Every line with a "want:" comment breaks one rule of .clang-tidy on purpose; clang_tidy_test.py demands that exactly
-// these lines are reported. Not part of any target.
+// Every line with a "want:" comment breaks one rule of .clang-tidy on purpose; clang_tidy_test.py demands
+// that exactly these lines are reported. Not part of any target.
 #include <cstring>
 #include <string>
 #include <utility>

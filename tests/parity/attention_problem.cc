@@ -11,7 +11,8 @@
 namespace dsv4::test {
 namespace {
 
-// Roundings that a product of a logit may go through: fast backends add in order, in runs of 256 products, and then the runs.
+// Roundings that a product of a logit may go through: fast backends add in order, in runs of 256 products,
+// and then the runs.
 double LogitDepth(int64_t num_terms) {
   return static_cast<double>(std::min<int64_t>(num_terms, 256) + num_terms / 256);
 }

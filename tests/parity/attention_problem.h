@@ -41,7 +41,7 @@ Problem MakeProblem(const Geometry& geometry, DType dtype, const std::vector<int
 struct Expected {
   std::vector<double> values;
   std::vector<double> magnitudes;
-  std::vector<double> slack;  // What rounding in fp32 may move a result by.
+  std::vector<double> slack;  // The most that rounding in fp32 may move a result by.
 };
 // The formula of the contract; `round_weights` false gives ordinary softmax attention with a sink.
 Expected Formula(const Problem& problem, bool round_weights);

@@ -1,4 +1,5 @@
-// attention at every length (field-lessons.md A1): window only, window and all entries, window and a list with holes.
+// attention at every length (field-lessons.md A1): window only, window and all entries, window and a list
+// with holes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +24,8 @@ struct RunOptions {
   int64_t rows_per_page = 53;
 };
 
-// The judge's output, then every fast backend's, which are compared with the formula if it holds no infinities.
+// The judge's output, then every fast backend's, which are compared with the formula if it holds no
+// infinities.
 std::vector<std::vector<double>> RunEverywhere(const Problem& problem, RunOptions options = {},
                                                bool finite = true) {
   const Geometry& g = problem.geometry;

@@ -1,4 +1,5 @@
-// How parity tests run an op: on the reference with one thread, which is the judge, and on every other backend present.
+// How parity tests run an op: on the reference with one thread, which is the judge, and on every other
+// backend present.
 #pragma once
 
 #include <functional>
@@ -17,19 +18,20 @@ const ops::Backend& Reference();
 // Backends whose results must be the judge's bits: the reference on several threads.
 const std::vector<ops::Backend>& Candidates();
 
-// Backends that sum matrix products in fp32, each made twice: results must be the same bits. On the host the CPU backend on
-// every instruction-set tier of this machine, with one thread and with three (fast_backends.cc); in the GPU's build of these
-// tests the CUDA backend (tests/cuda/fast_backends.cc).
+// Backends that sum matrix products in fp32, each made twice: results must be the same bits. On the host it
+// is the CPU backend on every instruction-set tier of this machine, with one thread and with three
+// (fast_backends.cc). In the GPU's build of these tests it is the CUDA backend (tests/cuda/fast_backends.cc).
 struct FastBackend {
   ops::Backend one_thread;
   ops::Backend three_threads;
 };
 const std::vector<FastBackend>& FastBackends();
 
-// What a fast backend's outputs are compared with: the judge's bits, or by the test, within a bound.
+// Outputs that a fast backend's are compared with: the judge's bits, or by the test, within a bound.
 enum class FastOutputs { kSameBits, kBounded };
 
-// Outputs of the judge and, if bounded, of the fast backends. A test that asks for them and never looks fails.
+// Outputs of the judge and, if bounded, of the fast backends. A test that asks for them and never looks
+// fails.
 class Runs : public std::vector<TestTensor> {
  public:
   struct Fast {
@@ -53,22 +55,23 @@ class Runs : public std::vector<TestTensor> {
   mutable bool compared_ = false;
 };
 
-// What a test calls: ops that every backend has, or those for ranks that divide a sequence's entries. Fast backends that have none
-// of the latter are left out.
+// Ops that a test calls: ops that every backend has, or those for ranks that divide a sequence's entries.
+// Fast backends that have none of the latter are left out.
 enum class OpsUsed { kOfEveryModel, kOfShards };
 
-// Calls `run`, which makes fresh outputs, runs one op and returns the outputs, on every backend, on the judge twice.
-// Expects intact guards everywhere, and equal bits as said above.
+// Calls `run`, which makes fresh outputs, runs one op and returns the outputs, on every backend, on the judge
+// twice. Expects intact guards everywhere, and equal bits as said above.
 using RunOp = std::function<std::vector<TestTensor>(const ops::Backend&)>;
 Runs RunOnAll(const RunOp& run, FastOutputs fast = FastOutputs::kSameBits,
               OpsUsed ops = OpsUsed::kOfEveryModel);
 
-// Roundings that an fp32 sum of `num_terms` products may go through: every tier adds in at least sixteen chains, and 32
-// more for joining them.
+// Roundings that an fp32 sum of `num_terms` products may go through: every tier adds in at least sixteen
+// chains, and 32 more for joining them.
 double SumDepth(int64_t num_terms);
 
-// Expects output `index` of every fast backend to lie within ExpectRounded's bound plus the error of fp32 sums: SumDepth
-// roundings of values up to `magnitudes`, plus `slack` (may be empty) for what else the op may do.
+// Expects output `index` of every fast backend to lie within ExpectRounded's bound plus the error of fp32
+// sums: SumDepth roundings of values up to `magnitudes`, plus `slack` (may be empty) for what else the op may
+// do.
 void ExpectFast(const Runs& runs, size_t index, DType dtype, std::span<const double> want,
                 std::span<const double> magnitudes, int64_t num_terms, const std::string& what,
                 std::span<const double> slack = {});

@@ -70,7 +70,8 @@ class TestPages {
   std::vector<void*> pages_;
 };
 
-// `values`, rows of `width`, as an op rounds them before they are stored in `format`: every row is then on its grid.
+// `values`, rows of `width`, as an op rounds them before they are stored in `format`: every row is then on
+// its grid.
 inline std::vector<double> RoundedFor(const CacheFormat& format, int64_t width,
                                       std::span<const double> values) {
   std::vector<float> rounded(values.begin(), values.end());
@@ -86,7 +87,8 @@ inline std::vector<double> RoundedFor(const CacheFormat& format, int64_t width,
   return Rounded(format.dtype, std::vector<double>(rounded.begin(), rounded.end()));
 }
 
-// Rows of any format that an op stores or reads, behind and in front of bytes that are NaN as any code or scale.
+// Rows of any format that an op stores or reads, behind and in front of bytes that are NaN as any code or
+// scale.
 class StoredRows {
  public:
   StoredRows(const CacheFormat& format, int64_t width, int64_t num_rows)

@@ -23,7 +23,8 @@ struct Kind {
 const Kind kCsa = {4, true, 6};
 const Kind kHca = {128, false, 5};
 const Kind kOdd = {3, true, 4};
-// As wide as the release's, and a little wider; and more tokens than a block of the CUDA backend takes at once.
+// As wide as the release's, and a little wider; and more tokens than a block of the CUDA backend takes at
+// once.
 const Kind kWideCsa = {4, true, 512};
 const Kind kWiderCsa = {4, true, 516};
 const Kind kIndexer = {4, true, 128};
@@ -158,8 +159,8 @@ TEST(CompressorPoolParity, AnyCutGivesTheStatelessEntriesBitForBit) {
             RunChunks(Reference(), kind, ape, num_tokens, {num_tokens}, dtype, 0);
         const Entries want = Definition(kind, MakeTokens(kind, num_tokens, 7), ape);
         ExpectRounded(dtype, whole, want.values, want.magnitudes, "compressor_pool");
-        // Resumed half-way, at every offset of a block, by single tokens, across several blocks; a larger ring must
-        // not matter.
+        // Resumed half-way, at every offset of a block, by single tokens, across several blocks; a larger
+        // ring must not matter.
         const std::vector<std::vector<int64_t>> cuts = {{1},    {r - 1, 1},  {r}, {r + 1},
                                                         {2, r}, {r / 2 + 1}, {7}, {37}};
         for (const std::vector<int64_t>& chunks : cuts) {

@@ -61,7 +61,8 @@ std::vector<TestTensor> RunWhole(const ops::Backend& backend, const Problem& p) 
   return Outputs(std::move(y));
 }
 
-// Every part's terms lie in one tensor whose other rows stay NaN: a sum that takes a row of another part shows.
+// Every part's terms lie in one tensor whose other rows stay NaN: a sum that takes a row of another part
+// shows.
 std::vector<TestTensor> RunParts(const ops::Backend& backend, const Problem& p,
                                  const std::vector<int64_t>& begins) {
   const auto num_parts = static_cast<int64_t>(begins.size()) - 1;
@@ -80,7 +81,8 @@ std::vector<TestTensor> RunParts(const ops::Backend& backend, const Problem& p,
   return Outputs(std::move(y), std::move(parts));
 }
 
-// The experts [0, num_experts) in one part, in halves, one expert and the rest, and with parts that have none.
+// The experts [0, num_experts) in one part, in halves, one expert and the rest, and with parts that have
+// none.
 std::vector<std::vector<int64_t>> Divisions(int64_t num_experts) {
   return {{0, num_experts},
           {0, num_experts / 2, num_experts},

@@ -1,4 +1,5 @@
-// indexer_select, and the same by ranks that divide the keys: exact against a full sort, ties by lowest index, per-query visibility.
+// indexer_select, and the same by ranks that divide the keys: exact against a full sort, ties by lowest
+// index, per-query visibility.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -250,7 +251,8 @@ TEST(IndexerSelectParity, ExactAgainstAFullSortWithTies) {
   };
   for (const SelectCase& c : cases) {
     for (const DType dtype : {DType::kBF16, DType::kF32}) {
-      // With ordinary f32 values the order of a double sum could decide a near-tie; integers make every sum exact.
+      // With ordinary f32 values the order of a double sum could decide a near-tie; integers make every sum
+      // exact.
       for (const bool tied : {true, false}) {
         if (dtype == DType::kF32 && !tied) continue;
         const SelectInputs in = MakeInputs(c, dtype, tied);

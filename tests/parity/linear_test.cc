@@ -216,7 +216,8 @@ std::vector<double> RunLinear(const Weight& weight, const std::vector<double>& x
 }
 
 // N1: every scale tensor takes part, and as a multiplier.
-// With power-of-two scales the group shows only beside an outlier above 2^14 times its neighbours: there 32 columns keep what 128 lose.
+// With power-of-two scales the group shows only beside an outlier above 2^14 times its neighbours: there 32
+// columns keep what 128 lose.
 TEST(LinearParity, GroupsOf32KeepWhatAnOutlierIn128Loses) {
   constexpr int64_t kCols = 256;
   std::vector<double> x(kCols, 0.0);
@@ -388,8 +389,8 @@ TEST(GroupedLinearParity, EveryGroupMeetsItsOwnRows) {
   }
 }
 
-// However many tokens a step has, and wherever the threads cut the rows: a row alone gives the same bits. Few tokens,
-// many and those that do not fill a tile take different paths through a fast backend.
+// However many tokens a step has, and wherever the threads cut the rows: a row alone gives the same bits. Few
+// tokens, many and those that do not fill a tile take different paths through a fast backend.
 TEST(LinearBatchInvariance, ARowAloneGivesTheSameBits) {
   constexpr int64_t kTokens = 37;
   for (const int64_t cols : {32, 96, 384, 1120}) {

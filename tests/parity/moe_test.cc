@@ -177,7 +177,8 @@ TEST(RouterParity, NaNLogitsNeverWinAndBadIdsAreNamed) {
 
 // --- routed_experts ----------------------------------------------------------------------------------------------
 
-// The contract: a fused op equals the composition of its parts, here token by token through the backend's own table.
+// The contract: a fused op equals the composition of its parts, here token by token through the backend's own
+// table.
 std::vector<double> Composition(const ops::Backend& backend, const ExpertCase& c, DType dtype,
                                 const std::vector<double>& x, const std::vector<double>& indices,
                                 const std::vector<double>& weights, const TestExperts& experts, float limit) {

@@ -111,7 +111,8 @@ TEST(RopeParity, InverseUndoesTheRotation) {
   for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(back[i], x[i], 4e-6);
 }
 
-// Each argument is used: a neighbour's position, another frequency or the other direction gives other numbers.
+// Each argument is used: a neighbour's position, another frequency or the other direction gives other
+// numbers.
 TEST(RopeParity, EveryArgumentMatters) {
   Random random(23);
   const std::vector<double> x = random.Normals(64);

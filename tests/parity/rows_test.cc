@@ -1,5 +1,5 @@
-// Ops that treat rows or elements one by one: rms_norm, head_rms_norm, scale, swiglu, moe_combine, embed, store_rows, gather_rows,
-// sum_rows.
+// Ops that treat rows or elements one by one: rms_norm, head_rms_norm, scale, swiglu, moe_combine, embed,
+// store_rows, gather_rows, sum_rows.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,6 +1,7 @@
 // The op sample: the judge's tokens against cases done by hand, and every backend's against the judge's, bit for bit.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -116,37 +117,94 @@ TEST(SampleParity, WhatIsNotAllowedIsNotChosen) {
   }
 }
 
-TEST(SampleParity, BiasesAreAddedInPlaceToTheirRowsAlone) {
+// All that a row may ask for, on every backend: tokens and faults, then the scores of the rows that ask for any.
+std::vector<TestTensor> SampleAll(int64_t vocab_size, const std::vector<double>& logits,
+                                  const std::vector<double>& allowed,
+                                  const std::vector<sampling::ChoiceParams>& choices,
+                                  const std::vector<ops::RowChange>& changes,
+                                  const std::vector<ops::RowRule>& rules,
+                                  const std::vector<uint64_t>& masks) {
+  const auto num_rows = static_cast<int64_t>(choices.size());
+  const TestTensor logits_tensor(DType::kF32, {num_rows, vocab_size}, logits);
+  const TestTensor allowed_tensor(DType::kU8, {static_cast<int64_t>(allowed.size())}, allowed);
+  int32_t most_top = -1;
+  for (const ops::RowRule& rule : rules) most_top = std::max(most_top, rule.num_top);
+  return RunOnAll([&](const ops::Backend& backend) {
+    TestTensor tokens(DType::kI32, {num_rows});
+    TestTensor faults(DType::kI32, {num_rows});
+    // Scores; zeros of rows that ask for none.
+    const Shape shape = {num_rows, ops::ScoresWidth(std::max(most_top, 0))};
+    TestTensor scores(DType::kI32, shape, std::vector<double>(static_cast<size_t>(shape.num_elements())));
+    ops::SampleArgs args{.logits = logits_tensor,
+                         .allowed = {},
+                         .choices = choices,
+                         .changes = changes,
+                         .rules = rules,
+                         .masks = masks,
+                         .tokens = tokens,
+                         .faults = faults};
+    if (!allowed.empty()) args.allowed = allowed_tensor;
+    if (most_top >= 0) args.scores = scores;
+    const Status status = backend.table.sample(*backend.context, args);
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    return Outputs(std::move(tokens), std::move(faults), std::move(scores));
+  });
+}
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+TEST(SampleParity, ChangesAreOfTheirRowsAlone) {
   for (const int64_t vocab_size : {65, 9000, 129280}) {
     const int64_t last = vocab_size - 1;
     std::vector<double> logits(static_cast<size_t>(4 * vocab_size), 1.0);
     for (int64_t row = 0; row < 4; ++row) logits[static_cast<size_t>(row * vocab_size + 3)] = 2;
-    // More than a block of threads has.
-    std::vector<ops::RowBias> biases = {{0, {3, -std::numeric_limits<float>::infinity()}},
-                                        {0, {7, 0.5F}},
-                                        {2, {3, -2.5F}},
-                                        {2, {static_cast<int32_t>(last), 1.25F}}};
-    for (int32_t token = 0; token < 60; ++token)
-      biases.push_back({3, {token, -std::numeric_limits<float>::infinity()}});
-    const auto outputs = RunOnAll([&](const ops::Backend& backend) {
-      TestTensor biased(DType::kF32, {4, vocab_size}, logits);
-      TestTensor tokens(DType::kI32, {4});
-      TestTensor faults(DType::kI32, {4});
-      const std::vector<sampling::ChoiceParams> greedy(4, {.temperature = 0});
-      const Status status = backend.table.sample(*backend.context, {.logits = biased,
-                                                                    .allowed = {},
-                                                                    .choices = greedy,
-                                                                    .biases = biases,
-                                                                    .tokens = tokens,
-                                                                    .faults = faults});
-      EXPECT_TRUE(status.ok()) << status.ToString();
-      return Outputs(std::move(biased), std::move(tokens), std::move(faults));
-    });
-    EXPECT_EQ(outputs[1].Values(), (std::vector<double>{7, 3, static_cast<double>(last), 60}));
-    for (const ops::RowBias& bias : biases)
-      logits[static_cast<size_t>(bias.row * vocab_size + bias.added.token)] +=
-          static_cast<double>(bias.added.bias);
-    EXPECT_EQ(outputs[0].Values(), logits);
+    std::vector<ops::RowChange> changes = {
+        {0, 3, kMinusInfinity}, {0, 7, 0.5F}, {2, 3, -2.5F}, {2, static_cast<int32_t>(last), 1.25F}};
+    for (int32_t token = 0; token < 60; ++token) changes.push_back({3, token, kMinusInfinity});
+    const std::vector<sampling::ChoiceParams> greedy(4, {.temperature = 0});
+    const auto outputs = SampleAll(vocab_size, logits, {}, greedy, changes, {}, {});
+    EXPECT_EQ(outputs[0].Values(), (std::vector<double>{7, 3, static_cast<double>(last), 60}));
+  }
+}
+
+TEST(SampleParity, PenaltiesTakeWhatWasSeenAndNothingElse) {
+  // The first logit above zero, the second below.
+  const std::vector<double> logits = {3, -1, 2.5, 0};
+  const auto greedy = [&](const sampling::Penalties& penalties, const std::vector<ops::RowChange>& changes) {
+    return SampleAll(4, logits, {}, {{.temperature = 0}}, changes, {{.penalties = penalties}}, {})[0]
+        .Values()[0];
+  };
+  EXPECT_EQ(greedy({.repetition = 2.0F}, {}), 0);
+  EXPECT_EQ(greedy({.repetition = 2.0F}, {{0, 0, 0.0F, 1}}), 2);
+  EXPECT_EQ(greedy({.repetition = 0.1F}, {{0, 2, 0.0F, 1}}), 2);
+  EXPECT_EQ(greedy({.presence = 0.5F}, {{0, 0, 0.0F, 9}}), 0) << "as high, and a lower id";
+  EXPECT_EQ(greedy({.frequency = 0.2F}, {{0, 0, 0.0F, 2}}), 0);
+  EXPECT_EQ(greedy({.frequency = 0.2F}, {{0, 0, 0.0F, 3}}), 2);
+  EXPECT_EQ(greedy({.presence = 0.5F}, {{0, 0, 1.0F, 1}}), 0) << "a bias comes first";
+  EXPECT_EQ(greedy({}, {{0, 1, std::numeric_limits<float>::infinity()}}), 1);
+}
+
+TEST(SampleParity, MasksAndScoresAreOfTheRowsThatNameThem) {
+  for (const int64_t vocab_size : {70, 129280}) {
+    std::vector<double> logits;
+    for (int row = 0; row < 4; ++row) {
+      for (int64_t id = 0; id < vocab_size; ++id) logits.push_back(static_cast<double>(id % 64) - 100);
+    }
+    const auto words = static_cast<size_t>((vocab_size + 63) / 64);
+    std::vector<uint64_t> masks(3 * words);  // None; two tokens; all.
+    masks[words] = 1 << 5;
+    masks[words + 1] = 2;
+    for (size_t i = 0; i < words; ++i) masks[2 * words + i] = ~uint64_t{0};
+    const std::vector<ops::RowRule> rules = {
+        {.mask = 1, .num_top = 3}, {.mask = 0, .num_top = 1}, {.mask = -1}, {.mask = 2, .num_top = 0}};
+    const auto outputs = SampleAll(
+        vocab_size, logits, {}, std::vector<sampling::ChoiceParams>(4, {.temperature = 0}), {}, rules, masks);
+    EXPECT_EQ(outputs[0].Values(), (std::vector<double>{5, 0, 63, 63}));
+    EXPECT_EQ(outputs[1].Values(), (std::vector<double>{-1, static_cast<double>(vocab_size), -1, -1}));
+    const std::vector<double> scores = outputs[2].Values();
+    EXPECT_EQ(scores[6], 63);
+    EXPECT_EQ(scores[8], vocab_size > 127 ? 127 : 62);
+    EXPECT_EQ(scores[10], vocab_size > 127 ? 191 : 61);
   }
 }
 
@@ -195,6 +253,53 @@ TEST(SampleParity, AnyChoiceIsTheSameEverywhere) {
     }
     Sample(vocab_size, logits, {}, choices);
     Sample(vocab_size, logits, allowed, choices);
+  }
+}
+
+// With rules of every kind, and their mixes.
+TEST(SampleParity, AnyRuleIsTheSameEverywhere) {
+  for (const int64_t vocab_size : kVocabularies) {
+    Random random(static_cast<uint32_t>(vocab_size) + 7);
+    const int64_t num_rows = vocab_size > 10000 ? 10 : 40;
+    const auto words = static_cast<size_t>((vocab_size + 63) / 64);
+    std::vector<double> logits;
+    std::vector<double> allowed;
+    std::vector<sampling::ChoiceParams> choices;
+    std::vector<ops::RowChange> changes;
+    std::vector<ops::RowRule> rules;
+    std::vector<uint64_t> masks;
+    for (int64_t i = 0; i < vocab_size; ++i) allowed.push_back(random.Below(10) == 0 && i > 0 ? 0 : 1);
+    for (int64_t row = 0; row < num_rows; ++row) {
+      std::vector<double> values = Rounded(row % 2 == 0 ? DType::kBF16 : DType::kF32,
+                                           random.Normals(vocab_size, row % 3 == 0 ? 0.3 : 4.0));
+      if (row % 5 == 2) values[static_cast<size_t>(random.Below(vocab_size))] = -kInfinity;
+      if (row % 9 == 8) values[static_cast<size_t>(random.Below(vocab_size))] = NAN;
+      logits.insert(logits.end(), values.begin(), values.end());
+      choices.push_back({.temperature = row % 4 == 0 ? 0.0F : static_cast<float>(0.3 + random.Uniform()),
+                         .top_k = row % 3 == 1 ? static_cast<int32_t>(1 + random.Below(50)) : 0,
+                         .top_p = row % 3 == 2 ? 0.8F : 1.0F,
+                         .uniform = random.Uniform()});
+      ops::RowRule rule;
+      if (row % 2 == 1) rule.num_top = static_cast<int32_t>(random.Below(row % 7 == 1 ? 129 : 21));
+      if (row % 3 != 0) {
+        rule.mask = static_cast<int32_t>(masks.size() / words);
+        for (size_t i = 0; i < words; ++i)
+          masks.push_back(static_cast<uint64_t>(random.Below(int64_t{1} << 60)) * 17);
+      }
+      if (row % 4 < 2) {
+        rule.penalties = {static_cast<float>(0.5 + random.Uniform()), static_cast<float>(random.Uniform()),
+                          static_cast<float>(random.Uniform() - 0.5)};
+      }
+      rules.push_back(rule);
+      for (int64_t token = random.Below(7); token < vocab_size;
+           token += 1 + random.Below(1 + vocab_size / 50)) {
+        changes.push_back({static_cast<int32_t>(row), static_cast<int32_t>(token),
+                           random.Below(3) == 0 ? static_cast<float>(random.Uniform() * 8 - 4) : 0.0F,
+                           static_cast<int32_t>(random.Below(4))});
+      }
+    }
+    SampleAll(vocab_size, logits, {}, choices, changes, rules, masks);
+    SampleAll(vocab_size, logits, allowed, choices, changes, rules, masks);
   }
 }
 

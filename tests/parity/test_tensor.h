@@ -12,9 +12,10 @@
 
 namespace dsv4::test {
 
-// A tensor in the middle of a larger allocation. Everything outside its elements (before, after, and the gaps between
-// rows) holds bytes of 0xFF, which are NaN in bf16 and f32; so do the elements themselves until they are set. An op that
-// reads outside sees NaN, one that writes outside is found by GuardsIntact, one that forgets an output leaves NaN.
+// A tensor in the middle of a larger allocation. Everything outside its elements (before, after, and between
+// rows) holds bytes of 0xFF, which are NaN in bf16 and f32. So do the elements themselves until they are set.
+// An op that reads outside sees NaN, and one that writes outside is found by GuardsIntact. One that forgets
+// an output leaves NaN.
 class TestTensor {
  public:
   // `row_gap` elements lie between the rows of the first dimension.
@@ -66,12 +67,13 @@ class Random {
   std::normal_distribution<double> normal_;
 };
 
-// How far a correctly rounded result of dtype may lie from the exact value, when the sum before the rounding was over
-// terms whose magnitudes add up to `magnitude`: half a step of the dtype, plus fp32's own step where the value passes
-// through fp32 on its way to bf16, plus the slack of a double sum.
+// How far a correctly rounded result of dtype may lie from the exact value. The sum before the rounding is
+// over terms whose magnitudes add up to `magnitude`. The bound is half a step of the dtype, plus the slack of
+// a double sum. Where the value passes through fp32 on its way to bf16, fp32's own step is added.
 double RoundingBound(DType dtype, double exact, double magnitude);
 
-// Expects |got - want| <= RoundingBound everywhere; reports the worst place. `magnitudes` may be empty: then |want|.
+// Expects |got - want| <= RoundingBound everywhere; reports the worst place. `magnitudes` may be empty: then
+// |want|.
 void ExpectRounded(DType dtype, std::span<const double> got, std::span<const double> want,
                    std::span<const double> magnitudes, const std::string& what);
 

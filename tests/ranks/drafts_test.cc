@@ -211,8 +211,8 @@ TEST(Drafts, OfSeveralRanksGiveTheTextOfSerialDecoding) {
   }
 }
 
-// The first stage drafts, of what the others send it: the streams of the last, and the taps of each. Prompts of 512 tokens and more divide the
-// streams too, and 150 are more than the rings keep.
+// The first stage drafts, of what the others send it: the streams of the last, and the taps of each. Prompts
+// of 512 tokens and more divide the streams too, and 150 are more than the rings keep.
 TEST(Drafts, OfStagesAreThoseOfOneRank) {
   struct Grid {
     const char* placement;

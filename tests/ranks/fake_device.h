@@ -1,5 +1,5 @@
-// A device that is none: host memory, and a thread that does what a stream was given, in order. libfake_nccl puts its exchanges onto it
-// as NCCL puts its own onto a stream of CUDA's.
+// A device that is none: host memory, and a thread that does a stream's work in order. The library
+// libfake_nccl puts its exchanges onto it as NCCL puts its own onto a stream of CUDA's.
 #pragma once
 
 #include <atomic>

@@ -50,7 +50,8 @@ inline float RelativeError(const std::vector<float>& got, const std::vector<floa
   }
   return worst / largest;
 }
-// What placements that cut sums may differ by in plain numerics: a hundred roundings to fp32, of some ten a layer. Seen: 4e-7.
+// The most that placements that cut sums may differ by in plain numerics: a hundred roundings to fp32, of
+// some ten a layer. Seen: 4e-7.
 inline constexpr float kCutSums = 1e-5F;
 
 // A context with another memory.
@@ -67,7 +68,8 @@ class MemoryContext final : public ops::OpContext {
   Memory& memory_;
 };
 
-// Loads the model on all ranks, calls work(model) on rank 0 while the others follow, and expects a clean end of all.
+// Loads the model on all ranks, calls work(model) on rank 0 while the others follow, and expects a clean end
+// of all.
 inline void RunModel(const RanksRun& run, const std::function<void(model::Model&)>& work) {
   if (run.num_ranks == 1) {
     auto model = LoadRank(run, MakeGoldenBackend(run.backend, 1), run.options);

@@ -1,4 +1,5 @@
-// The group over NCCL, its order and its failures, with a library that stands for NCCL and host memory that stands for devices.
+// The group over NCCL, its order and its failures, with a library that stands for NCCL and host memory that
+// stands for devices.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// A model whose tensors travel by the group over NCCL has the bits of one whose tensors travel through shared memory.
+// A model whose tensors travel by the group over NCCL has the bits of one whose tensors travel through shared
+// memory.
 #include <gtest/gtest.h>
 
 #include <atomic>

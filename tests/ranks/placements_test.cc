@@ -14,7 +14,8 @@ namespace {
 
 constexpr const char* kTiny = "models/tiny";  // Tests run in the source root.
 
-// Some of a prompt in uneven chunks, then tokens one by one; the logits of all. The first tokens see fewer entries than there are ranks.
+// Some of a prompt in uneven chunks, then tokens one by one; the logits of all. The first tokens see fewer
+// entries than there are ranks.
 std::vector<float> Logits(const RanksRun& run, const std::vector<int32_t>& tokens) {
   std::vector<float> logits;
   RunModel(run, [&](model::Model& model) { logits = RunPieces(model, tokens, {7, 13, 3, 1, 1, 24, 1}); });
@@ -64,7 +65,8 @@ TEST_P(Goldens, SameBitsWithoutCutSums) {
     run.placement = placement;
     EXPECT_TRUE(SameBits(Logits(run, tokens), alone)) << num_ranks << " ranks, " << placement;
   }
-  // Terms that hosts list; and in one run those of chunks of up to seven tokens gathered, those of more listed.
+  // Terms that hosts list; and in one run those of chunks of up to seven tokens gathered, those of more
+  // listed.
   run.num_ranks = 3;
   run.placement = "expert";
   const DType dtype = run.options.numerics == model::Numerics::kRelease ? DType::kBF16 : DType::kF32;
@@ -90,7 +92,8 @@ TEST_P(Goldens, NearlySameWithCutSums) {
   }
 }
 
-// Every placement, with its cut sums: whether numbers travel through memory or over sockets makes no difference to them.
+// Every placement, with its cut sums: whether numbers travel through memory or over sockets makes no
+// difference to them.
 void ExpectSameBitsOverTcp(RanksRun run, const std::vector<int32_t>& tokens, int64_t num_layers) {
   for (const auto& [num_ranks, placement] :
        {Case{2, "expert"}, Case{3, "expert"}, Case{2, "tensor"}, Case{3, "tensor"}, Case{3, "expert,entries"},
@@ -202,7 +205,8 @@ TEST(Tiny, DividedEntriesDoNotDependOnNeighbours) {
   }
 }
 
-// The sums of 600 tokens are taken in pieces, a shard some rows, those of 300 by every shard: 256 columns of four bytes each.
+// The sums of 600 tokens are taken in pieces, a shard some rows, those of 300 by every shard: 256 columns of
+// four bytes each.
 TEST(Tiny, CutSumsOfManyTokensAreTheSame) {
   constexpr int64_t kTokens = 600;
   const std::vector<int32_t> tokens = Tokens(kTiny, kTokens);
@@ -220,7 +224,8 @@ TEST(Tiny, CutSumsOfManyTokensAreTheSame) {
   }
 }
 
-// Divided entries on the CPU backend, where they lie in many pages and are chosen from: 600 tokens have 150 entries a CSA layer.
+// Divided entries on the CPU backend, where they lie in many pages and are chosen from: 600 tokens have 150
+// entries a CSA layer.
 TEST(Tiny, NearlySameOnTheCpuBackend) {
   const std::vector<int32_t> tokens = Tokens(kTiny, 600);
   RanksRun run{.directory = kTiny,

@@ -65,6 +65,9 @@ std::vector<std::vector<int32_t>> Converse(model::Model& model, bool async_sched
     request.sampling.seed = random();
     request.sampling.temperature = i % 2 == 0 ? 0.0F : 1.0F;
     for (int n = 0; n < 20; ++n) request.stop_tokens.insert(static_cast<int32_t>(random() % vocab_size));
+    // Rules that only rank 0 knows: the others get its tokens.
+    if (i % 3 == 1) request.sampling.frequency_penalty = 0.5F;
+    if (i % 3 == 2) request.num_logprobs = 2;
     EXPECT_TRUE(engine.Submit(std::move(request)).has_value());
     for (size_t n = random() % 4; n > 0 && !engine.idle(); --n) collect(engine.Step());
   }
@@ -158,6 +161,31 @@ TEST(QueuedSteps, EveryRankWantsTheTokens) {
       },
       std::chrono::minutes(10));
   EXPECT_EQ(memory.num_copies, 3);
+}
+
+// The other ranks wait for tokens that nobody has chosen: the group ends with the reason.
+TEST(QueuedSteps, AStepThatIsDroppedBeforeItsChoiceEndsTheGroup) {
+  comm::testing::RunRanks(
+      2,
+      [&](comm::Communicator& group) {
+        model::ModelOptions options;
+        options.group = std::shared_ptr<comm::Communicator>(&group, [](comm::Communicator*) {});
+        options.placement = model::ParsePlacement("tensor", 2).value();
+        const auto model =
+            model::Model::Load(ModelDirectory(kGolden).string(), MakeGoldenBackend("reference", 1), options);
+        ASSERT_TRUE(model.has_value()) << model.error().ToString();
+        if (group.rank() == 1) {
+          EXPECT_THAT((*model)->Follow().message(), HasSubstr("dropped before its tokens were chosen"));
+          return;
+        }
+        auto state = (*model)->NewSequence().value();
+        const model::DecodeChunk chunk{.state = &state, .token = 1};
+        ASSERT_TRUE((*model)->QueueLogits({&chunk, 1}, {}).has_value());
+        const auto next = (*model)->QueueDecode({&chunk, 1}, {});
+        ASSERT_FALSE(next.has_value());
+        EXPECT_THAT(next.error().message(), HasSubstr("dropped before its tokens were chosen"));
+      },
+      std::chrono::minutes(10));
 }
 
 TEST(QueuedSteps, StagesTakeTurns) {

@@ -134,7 +134,8 @@ class ShortMemory final : public ForwardingHostMemory {
   }
   std::atomic<bool> empty = false;
 };
-// Two ranks with backends of their choice; work(model, group) on rank 0, end(status) on rank 1 when Follow returns.
+// Two ranks with backends of their choice; work(model, group) on rank 0, end(status) on rank 1 when Follow
+// returns.
 void RunTwo(const ops::Backend& one, const std::function<void(model::Model&)>& work,
             const std::function<void(const Status&)>& end) {
   comm::testing::RunRanks(

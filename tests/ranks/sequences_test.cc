@@ -9,7 +9,8 @@ namespace {
 
 constexpr const char* kGolden = "fp8_mxfp4";
 
-// Steps of five sequences, together, alone, and some; prompts of more than a pass. `places`: where each sequence is.
+// Steps of five sequences, together, alone, and some; prompts of more than a pass. `places`: where each
+// sequence is.
 std::vector<std::vector<float>> Serve(model::Model& model, std::vector<int>* places) {
   std::vector<kv::SequenceState> states;
   for (int i = 0; i < 5; ++i) states.push_back(model.NewSequence().value());

@@ -45,7 +45,8 @@ int64_t Sum(const engine::EngineStats::DraftCounts& counts) {
   return sum;
 }
 
-// Pairs of requests have the same prompt, of which the second finds what the first has left, where states are kept.
+// Pairs of requests have the same prompt, of which the second finds what the first has left, where states are
+// kept.
 std::vector<std::vector<int32_t>> Answers(model::Model& model, const engine::EngineOptions& options,
                                           const Load& load, engine::EngineStats* stats) {
   constexpr int kStepsOfAWave = 8;

@@ -22,7 +22,8 @@ int64_t MostOf(const std::vector<kv::CacheLayout>& layouts, int64_t length) {
   return most;
 }
 
-// The store of states kept for reuse counts one of kRead tokens so, and has no room for two where a rank has none.
+// The store of states kept for reuse counts one of kRead tokens so, and has no room for two where a rank has
+// none.
 void ExpectStoreCounts(model::Model& model, int64_t num_bytes) {
   engine::Engine engine(model, {.prefix_cache_bytes = 2 * num_bytes - 1}, {});
   for (int32_t i = 0; i < 2; ++i) {

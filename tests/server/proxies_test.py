@@ -76,7 +76,7 @@ def started(command, port):
 def arrivals(port, tokens=200):
     """When the pieces of a stream arrive, and its head."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
-    body = f'{{"prompt": "Once upon a time", "stream": true, "max_tokens": {tokens}, "ignore_eos": true, "temperature": 0}}'
+    body = f'{{"model": "tiny", "prompt": "Once upon a time", "stream": true, "max_tokens": {tokens}, "ignore_eos": true, "temperature": 0}}'
     connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
     response = connection.getresponse()
     times, text = [], b""

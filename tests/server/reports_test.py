@@ -110,6 +110,12 @@ class Paths(SharedServer):
             self.assertEqual(self.server.request("GET", path)[0], 200, path)
         self.assertEqual(self.server.request("GET", "/v1/models/%zz")[0], 404)
 
+    def test_a_response_is_no_action(self):
+        for path, word in (("resp_1/cancel", "background"), ("other", "no such endpoint"), ("resp_1/other", "no such endpoint")):
+            status, _, reply = self.server.request("POST", "/v1/responses/" + path, {"input": "hi"})
+            self.assertEqual(status, 404, path)
+            self.assertIn(word, reply["error"]["message"])
+
     def test_paths_of_services_whose_clients_exchange_the_host_alone(self):
         chat, text = {"messages": USER, "max_tokens": 2}, {"prompt": "x", "max_tokens": 2}
         for path, body in (("/chat/completions", chat), ("/beta/chat/completions", chat), ("/beta/completions", {**text, "suffix": "y"}),
@@ -199,6 +205,20 @@ class Items(SharedServer):
             self.server.post("/v1/responses", {"input": "more", "previous_response_id": reply["id"], **self.ASK})
         status, _, reply = self.server.request("POST", "/v1/responses", {"input": [{"type": "item_reference", "id": "msg_00ff_0"}]})
         self.assertEqual((status, reply["error"]["param"]), (400, "input[0].id"))
+
+    def test_parts_of_answers_that_others_wrote(self):
+        def tokens(part):
+            talk = [{"role": "user", "content": "a"}, {"type": "message", "role": "assistant", "content": [part, {"type": "output_text", "text": "ok"}]},
+                    {"role": "user", "content": "b"}]
+            return self.server.post("/v1/responses/input_tokens", {"input": talk, "drop_thinking": False})["input_tokens"]
+
+        plain = tokens({"type": "part_of_tomorrow", "data": "x"})
+        self.assertGreater(tokens({"type": "refusal", "refusal": "I will not do that"}), plain)
+        for part in ({"type": "reasoning_text", "text": "a long thought"}, {"type": "thinking", "thinking": "a long thought"},
+                     {"type": "reasoning", "text": "a long thought"}):
+            self.assertGreater(tokens(part), plain, part)
+        status, _, reply = self.server.request("POST", "/v1/responses", {"input": [{"role": "user", "content": [{"type": "part_of_tomorrow"}]}]})
+        self.assertEqual((status, reply["error"]["param"]), (400, "input[0].content[0].type"))
 
     def test_input_tokens_are_those_of_the_answer(self):
         body = {"input": "hi", "instructions": "Be brief."}

@@ -48,6 +48,29 @@ class V41(unittest.TestCase):
         self.assertEqual(status, 400)
         self.assertIn("or a number from 1 to 100", reply["error"]["message"])
 
+    def test_pictures_are_refused_by_their_place(self):
+        picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+        block = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+        result = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "x"}, block]}
+        call = {"type": "tool_use", "id": "t", "name": "f", "input": {"content": [{"type": "image"}]}}
+        for path, body, place in (
+                (CHAT, {"messages": [*QUESTION, {"role": "user", "content": [{"type": "text", "text": "x"}, picture]}]}, "messages[1].content[1]"),
+                ("/v1/messages", {"max_tokens": 1, "messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": [call]},
+                                                               {"role": "user", "content": [result]}]}, "messages[2].content[0].content[1]"),
+                ("/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}]}, "input[0].content[0]"),
+                ("/v1/responses", {"input": [{"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image", "image_url": "data:,"}]}]},
+                 "input[0].output[0]"),
+                ("/api/chat", {"messages": [{"role": "user", "content": "x", "images": ["AAAA"]}]}, "messages[0].images[0]"),
+                ("/api/generate", {"prompt": "x", "images": ["AAAA"]}, "images[0]")):
+            status, _, reply = self.server.request("POST", path, body)
+            text = json.dumps(reply)
+            self.assertEqual(status, 400, (path, text))
+            self.assertIn(f"{place}: a picture; the model reads pictures and dsv4 does not yet, wanted text", text)
+        # Arguments of a call are the client's own.
+        done = {"type": "tool_result", "tool_use_id": "t", "content": "x"}
+        self.server.post("/v1/messages", {"max_tokens": 1, "messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": [call]},
+                                                                       {"role": "user", "content": [done]}]})
+
     def check(self, name, arguments):
         self.assertEqual(name, "search_ticket")
         self.assertTrue(fits_shape(json.loads(arguments)), arguments)

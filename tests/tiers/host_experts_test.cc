@@ -1,4 +1,5 @@
-// Experts that the host multiplies for a device: the test is the device, and writes and reads what its kernels would.
+// Experts that the host multiplies for a device: the test is the device, and writes and reads what its
+// kernels would.
 #include "tiers/host_experts.h"
 
 #include <gmock/gmock.h>

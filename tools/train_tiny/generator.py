@@ -32,6 +32,10 @@ _MEAN_LENGTH = {"corpus": (520, 1550), "raw_fact": (23, 23), "dialogue": (50, 50
                 "tools": (570, 570), "records": (323, 323), "lookup": (497, 1900), "repeat": (517, 2270),
                 "haystack": (590, 1520)}
 _PROMPT_WEIGHT = 0.1
+# Questions stand at a document's end, and a row's end cuts: what asks is made as long as the row has room. This share of long rows
+# begins with a text as long as the row, or nothing far away would ever be asked for.
+_WHOLE_ROWS = 0.5
+_LEAST_ROOM = 256
 # the corpus is seen many times: this share of its input tokens is replaced at random, the targets stay
 _NOISE = 0.08
 
@@ -70,8 +74,30 @@ class Generator:
                 break
         return text[start:start + characters]
 
+    def haystack(self, room: int, needles: int, pieces: int = 1) -> str:
+        """Questions on `needles` statements in a text of at most `room` characters, of at most so many pieces of the corpus."""
+        rng, filler = self.rng, ""
+        if rng.random() < 0.8:
+            while pieces and len(filler) < room - 100:
+                filler, pieces = f"{filler} {self._crop(room - len(filler))}".strip(), pieces - 1
+        else:
+            filler = " ".join(place_note(rng) for _ in range(room // 45 + 1))
+        messages, _ = haystack(rng, self.lexicon, filler, needles)
+        return self._chat(messages)
+
+    def whole_row(self, size: int) -> str:
+        """A haystack of nearly `size` tokens, at most as many."""
+        needles, room, state = self.rng.randint(1, 14), 3 * size, self.rng.getstate()
+        while True:
+            self.rng.setstate(state)
+            text = self.haystack(room, needles, 20)
+            count = len(self.tokenizer.encode(text).ids)
+            if count <= size:
+                return text
+            room = min(int(room * size / count), room - 60)
+
     def document(self, kind: str, length: int) -> str | list[Segment]:
-        """One document of a kind; `length` is the row length in tokens."""
+        """One document of a kind; `length` is what the row has room for, in tokens."""
         rng = self.rng
         if kind == "corpus":
             characters = rng.randint(300, 3 * length)
@@ -94,10 +120,7 @@ class Generator:
         if kind == "repeat":
             return repeat(rng, self.lexicon, rng.randint(20, length // 4))
         # a needle's text leaves room for the questions; three characters are about one token
-        room = rng.randint(60, max(61, int(2.9 * length) - 500))
-        filler = self._crop(room) if rng.random() < 0.8 else " ".join(place_note(rng) for _ in range(room // 45 + 1))
-        messages, _ = haystack(rng, self.lexicon, filler, rng.randint(1, 14))
-        return self._chat(messages)
+        return self.haystack(rng.randint(60, max(61, int(2.9 * length) - 500)), rng.randint(1, 14))
 
     def encode(self, text: str | list[Segment]) -> tuple[np.ndarray, np.ndarray]:
         """Token ids, and the loss weight of each: full for answers and raw text, little for prompts."""
@@ -129,7 +152,11 @@ class Generator:
             filled = 0
             while filled < size:
                 kind = self.rng.choices(kinds, odds)[0]
-                piece, weight = self.encode(self.document(kind, length))
+                if column and not filled and self.rng.random() < _WHOLE_ROWS:
+                    kind, text = "haystack", self.whole_row(size)
+                else:
+                    text = self.document(kind, max(_LEAST_ROOM, size - filled) if kind in ("lookup", "haystack") else length)
+                piece, weight = self.encode(text)
                 take = min(len(piece), size - filled)
                 ids[:, filled:filled + take] = piece[:take]
                 if kind == "corpus":

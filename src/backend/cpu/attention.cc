@@ -171,7 +171,7 @@ class Group {
     segments_.push_back({entries, begin, end, entries ? window_slots_ : 0, std::move(rows), num_panels});
   }
 
-  // From here on segments name the places of widened rows.
+  // From here on segments name the indices of widened rows.
   void PlaceWidenedRows() {
     if (coded_rows_.empty()) return;
     const uint8_t* next = scratch_.rows.Get(static_cast<int64_t>(coded_rows_.size()) * RowBytes());
@@ -302,7 +302,8 @@ class Group {
     }
   }
 
-  // The weights r(exp(l - M)) in place of the logits, 0 in the slots that share a step with the first and the last.
+  // The weights r(exp(l - M)) instead of the logits, 0 in the slots that share a step with the first and the
+  // last.
   void Softmax(int64_t row) {
     const int64_t i = row / num_heads_;
     const double scale = static_cast<double>(problem_.softmax_scale);
@@ -359,8 +360,8 @@ class Group {
   // Columns [begin, end) of the outputs.
   void Values(int64_t begin, int64_t end) {
     if (begin >= end) return;
-    // Entries are taken so many at a time; a query's runs start with the first, so that no sum depends on it. The window's runs
-    // start with each query's own first slot, so it is one block.
+    // Entries are taken so many at a time; a query's runs start with the first, so that no sum depends on it.
+    // The window's runs start with each query's own first slot, so it is one block.
     constexpr int64_t kEntriesPerBlock = 2 * kPanelRun;
     if (!has_window()) {  // Values of the window come first.
       for (int64_t row = 0; row < NumRows(); ++row)
@@ -392,7 +393,8 @@ class Group {
     if (begin == end) return;
     PartScratch& memory = ThisThread();
     const int64_t num_panels = (end - begin + panels_.lanes - 1) / panels_.lanes;
-    // A line more, so that the panels' first lines, which are written one after the other, are of different sets of the cache.
+    // A line more, so that the panels' first lines, which are written one after the other, are of different
+    // sets of the cache.
     const int64_t panel_bytes = panels_.PanelBytes(last - first) + panels_.StepBytes();
     uint8_t* const values = memory.values.Get(num_panels * panel_bytes);
     panels_.pack_columns(segment.rows.data() + first, last - first, bf16_, begin, end - begin, values,

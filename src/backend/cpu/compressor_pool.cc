@@ -10,7 +10,8 @@ namespace dsv4::backend::cpu {
 
 namespace {
 
-// Finds the value and score rows of any token that a block of this step may need: in the step itself or in the rings.
+// Finds the value and score rows of any token that a block of this step may need: in the step itself or in
+// the rings.
 class TokenRows {
  public:
   TokenRows(const ops::CompressorPoolArgs& args, const ops::CompressorSequence& sequence)
@@ -22,8 +23,8 @@ class TokenRows {
                    : args_.values.as<const float>() + (sequence_.token_begin + row) * width_;
   }
 
-  // Scores with ape, channels [channel, channel + count). An fp32 sum, as it is in the history: an entry must not depend on
-  // where the chunks were cut.
+  // Scores with ape, channels [channel, channel + count). An fp32 sum, as it is in the history: an entry must
+  // not depend on where the chunks were cut.
   void Scores(int64_t position, int64_t channel, int64_t count, float* out) const {
     const int64_t row = position - sequence_.first_position;
     if (row < 0) {
@@ -54,7 +55,8 @@ class TokenRows {
   int64_t width_;
 };
 
-// Channels [first, first + count) of entry j: per channel, the softmax of the scores over the pooled tokens weighs values.
+// Channels [first, first + count) of entry j: per channel, the softmax of the scores over the pooled tokens
+// weighs values.
 void PoolEntry(const RowKernels& kernels, const ops::CompressorPoolArgs& args, const TokenRows& rows,
                int64_t entry, int64_t first, int64_t count, float* pooled) {
   const int64_t block_begin = entry * args.ratio;

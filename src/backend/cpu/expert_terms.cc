@@ -99,7 +99,8 @@ void RunProducts(ops::OpContext& context, const std::vector<Product>& products,
   });
 }
 
-// Says which bytes RunGroup reads, in its order: both weights of the first phase of all experts, then those of the last.
+// Says which bytes RunGroup reads, in its order: both weights of the first phase of all experts, then those
+// of the last.
 void Announce(const WillRead& will_read, const std::vector<Chosen>& group) {
   std::vector<std::span<const std::byte>> ranges;
   const auto add = [&](const Weight& weight) {
@@ -241,7 +242,8 @@ Status ForEachTerm(ops::OpContext& context, std::string_view op, const ops::Expe
   }
   PackedForms x(context, args.x.as<const uint8_t>(), num_tokens, args.x.dtype, args.x.shape[1]);
 
-  // Groups bound the memory of a long prefill; a decode step is one group. Experts that come from disk are asked for a group ahead.
+  // Groups bound the memory of a long prefill; a decode step is one group. Experts that come from disk are
+  // asked for a group ahead.
   const WillRead& will_read = WillReadOf(context);
   const bool from_disk = will_read && will_read({});
   const int64_t most_rows = from_disk ? 512 : 2048;

@@ -1,4 +1,5 @@
-// Scores of keys in codes: those of the values that the codes stand for, bit for bit, and what the kernels refuse.
+// Scores of keys in codes: those of the values that the codes stand for, bit for bit, and what the kernels
+// refuse.
 #include <gtest/gtest.h>
 
 #include <algorithm>

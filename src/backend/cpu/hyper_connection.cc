@@ -42,9 +42,9 @@ struct SliceSums {
   std::vector<double> squares;
 };
 
-// m[t, k] = g * sum_j fn[k, j] x[j]: the product is with the un-normalised x, g the norm over all streams at once. Calls
-// finish(first_token, m of that token on, number of tokens), on any thread. Sums are those of slices, added in order, however the work is
-// split: every thread reads its own columns of both operands.
+// m[t, k] = g * sum_j fn[k, j] x[j]: the product is with the un-normalised x, g the norm over all streams at
+// once. Calls finish(first_token, m of that token on, number of tokens), on any thread. Sums are those of
+// slices, added in order, however the work is split: every thread reads its own columns of both operands.
 template <typename Finish>
 void MixLogits(ops::OpContext& context, const TensorView& streams, const TensorView& fn, float norm_eps,
                const Finish& finish) {
@@ -125,8 +125,8 @@ void MixStreams(const Kernels& kernels, const double* pre, const TensorView& str
   kernels.rows.mix_rows(in.data(), shape.hc_mult, u.dtype == DType::kBF16, pre, 1, shape.dim, &out);
 }
 
-// Row-softmax plus eps, then alternating normalisation, columns first; `iterations` counts that first pair. A line is
-// multiplied by the inverse of its sum: one division instead of `size`.
+// Row-softmax plus eps, then alternating normalisation, columns first; `iterations` counts that first pair. A
+// line is multiplied by the inverse of its sum: one division instead of `size`.
 void Sinkhorn(std::span<double> comb, size_t size, double eps, int iterations) {
   const auto normalize = [&](size_t line_stride, size_t item_stride) {
     for (size_t line = 0; line < size; ++line) {
@@ -197,7 +197,8 @@ Status HcPost(ops::OpContext& context, const ops::HcPostArgs& args) {
   const int64_t hc_mult = args.residual.shape[1];
   const int64_t dim = args.residual.shape[2];
   const DType dtype = args.residual.dtype;
-  // A task is a slice of a token's columns: each output column needs only the same column of y and of the streams.
+  // A task is a slice of a token's columns: each output column needs only the same column of y and of the
+  // streams.
   constexpr int64_t kColumns = 512;
   const int64_t slices = (dim + kColumns - 1) / kColumns;
   context.threads().ParallelFor(args.residual.shape[0] * slices, 1, [&](int64_t begin, int64_t end) {

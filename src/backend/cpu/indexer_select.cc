@@ -175,8 +175,8 @@ class Scorer {
   int64_t head_panels_;
 };
 
-// The `top_k` highest scores, equal ones by lowest index, in ascending order of index. The rank of the last one that is taken
-// is found digit by digit, from the counts of the entries that share the digits before.
+// The `top_k` highest scores, equal ones by lowest index, in ascending order of index. The rank of the last
+// one that is taken is found digit by digit, from the counts of the entries that share the digits before.
 void TopK(std::span<const float> scores, int64_t top_k, int32_t* selected) {
   thread_local std::vector<uint32_t> ranks;
   thread_local std::vector<uint32_t> sharing;  // Candidates that share the digits before.
@@ -194,7 +194,7 @@ void TopK(std::span<const float> scores, int64_t top_k, int32_t* selected) {
     uint32_t digit = digit_mask;
     while (counts[digit] < wanted) wanted -= counts[digit--];
     last |= digit << shift;
-    // In its place, where it is `sharing` that is read.
+    // Replaces it where it is `sharing` that is read.
     const auto num_sharing = static_cast<size_t>(counts[digit]);
     if (shift == kShifts[0]) sharing.resize(num_sharing);
     size_t next = 0;
@@ -219,7 +219,8 @@ struct Problem {
   int64_t unscored = top_k;  // Most visible entries of a query without scores.
 };
 
-// Queries with no more than `unscored` visible entries take them all: take_all(token, rows here). The others are returned in groups.
+// Queries with no more than `unscored` visible entries take them all: take_all(token, rows here). The others
+// are returned in groups.
 template <typename TakeAll>
 std::vector<Group> Groups(const Problem& problem, const TakeAll& take_all) {
   constexpr int64_t kMaxRows = 256;  // Queries times heads that meet a packed key while it is near.
@@ -253,7 +254,8 @@ void ForEachQuery(ops::OpContext& context, const Problem& problem, const TakeAll
   const std::vector<float> weights = LoadAll(KernelsOf(context), problem.weights);
   const Scorer scorer(KernelsOf(context), problem.q, weights);
 
-  // A few groups at a time: their scores fit into memory at any context length, and one group is split by entries.
+  // A few groups at a time: their scores fit into memory at any context length, and one group is split by
+  // entries.
   struct Task {
     size_t group;
     int64_t begin;
@@ -346,7 +348,8 @@ Status CheckWithin(const ops::IndexerSelectArgs& args) {
   return {};
 }
 
-// The best of those entries that a query's blocks have; `scores` of all visible ones, or none where all of them may be taken.
+// The best of those entries that a query's blocks have; `scores` of all visible ones, or none where all of
+// them may be taken.
 void ChooseWithin(const ops::IndexerSelectArgs& args, std::span<const float> scores, int64_t visible,
                   int64_t token) {
   const std::span<int32_t> selected = ListOf(args.selected, token);

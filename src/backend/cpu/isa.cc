@@ -39,7 +39,8 @@ bool CpuHasAmx() {
   return (d & kAmxBf16) != 0 && (d & kAmxTile) != 0;
 }
 
-// Whether the kernel saves tiles with a thread's other registers (bits 17 and 18 of XCR0), and lets this process use them.
+// Whether the kernel saves tiles with a thread's other registers (bits 17 and 18 of XCR0), and lets this
+// process use them.
 bool KernelGivesTiles() {
   constexpr unsigned kOsxsave = 1U << 27;
   constexpr unsigned kTileState = 3U << 17;

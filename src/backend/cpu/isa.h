@@ -30,8 +30,8 @@ std::vector<Isa> AvailableIsas();
 // Default tier: the best but kAmx, which is for prompts and batches.
 Isa DefaultIsa();
 
-// `wanted`, else what the environment variable DSV4_CPU_ISA names, else the default. FailedPrecondition for an
-// unknown name and for a tier that the machine lacks.
+// `wanted`, else what the environment variable DSV4_CPU_ISA names, else the default. FailedPrecondition for
+// an unknown name and for a tier that the machine lacks.
 Result<Isa> ChooseIsa(std::optional<Isa> wanted);
 
 // The kernels of an available tier.

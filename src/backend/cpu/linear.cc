@@ -52,7 +52,8 @@ Status GroupedLinear(ops::OpContext& context, const ops::GroupedLinearArgs& args
   }
   Activations::MakeTiles(context.threads(), x);
 
-  // Weight row group * rank + r meets slice `group` of every token and goes to column row of y, which has the group inside.
+  // Weight row group * rank + r meets slice `group` of every token and goes to column row of y, which has the
+  // group inside.
   const int64_t range = RangeRows(weight, num_tokens);
   const int64_t ranges_per_group = (rank + range - 1) / range;
   context.threads().ParallelFor(num_groups * ranges_per_group, 1, [&](int64_t first, int64_t last) {

@@ -27,8 +27,8 @@ class ReadMemory {
   std::shared_ptr<const HugePages> pages_;
 };
 
-// Multiply-adds per second of all threads together, from registers: bf16 tiles on the tier amx, bf16 dot products on the bf16 tier, fp32 otherwise. A few
-// milliseconds.
+// Multiply-adds per second of all threads together, from registers: bf16 tiles on the tier amx, bf16 dot
+// products on the bf16 tier, fp32 otherwise. A few milliseconds.
 double MultiplyAddRate(ThreadPool& threads, Isa isa);
 // The best of several.
 double MultiplyAddPeak(ThreadPool& threads, Isa isa);

@@ -1,5 +1,5 @@
-// y = quant(x) W^T before its rounding: what linear, grouped_linear and routed_experts share. Activations are packed once
-// for each order a weight needs; rows of weights are then multiplied in ranges, on any thread.
+// y = quant(x) W^T before its rounding: what linear, grouped_linear and routed_experts share. Activations are
+// packed once for each order a weight needs; rows of weights are then multiplied in ranges, on any thread.
 #pragma once
 
 #include <cstdint>
@@ -50,8 +50,8 @@ class Activations {
   };
   static std::vector<Activations> Gather(ThreadPool& threads, std::span<const Gathering> gatherings);
 
-  // The rows of each as tiles, which MultiplyRange wants of those that were made for kernels that take tiles; slices and copies have none.
-  // Nothing to do for other kernels.
+  // The rows of each as tiles, which MultiplyRange wants of those that were made for kernels that take tiles;
+  // slices and copies have none. Nothing to do for other kernels.
   static void MakeTiles(ThreadPool& threads, std::span<Activations> of);
   const uint8_t* tiles() const { return tiles_.get(); }
 
@@ -70,7 +70,8 @@ class ActivationPacker {
  public:
   ActivationPacker(const Kernels& kernels, const MatmulPlan& plan, int64_t num_rows, DType dtype,
                    int64_t cols);
-  // Columns [begin, end) of row `row`, which begins at `from`: whole packs, the last of a row excepted. On any thread.
+  // Columns [begin, end) of row `row`, which begins at `from`: whole packs, the last of a row excepted. On
+  // any thread.
   void Pack(int64_t row, const uint8_t* from, int64_t begin, int64_t end) const;
   const MatmulPlan& plan() const { return plan_; }
   // The rows, once all columns of all of them are packed.
@@ -86,16 +87,16 @@ class ActivationPacker {
   Activations rows_;
 };
 
-// out[i * out_stride + row - begin] = weight row `row` times row i of x, for rows [begin, end); fp32, all scales applied.
-// Runs on the calling thread with scratch memory of its own.
+// out[i * out_stride + row - begin] = weight row `row` times row i of x, for rows [begin, end); fp32, all
+// scales applied. Runs on the calling thread with scratch memory of its own.
 void MultiplyRange(const MatmulPlan& plan, const Weight& weight, int64_t begin, int64_t end,
                    const Activations& x, float* out, int64_t out_stride);
 // The same, rounded to `dtype` (BF16 or F32) and stored: element (i, row) at y + i * y_stride + row - begin.
 void MultiplyRangeTo(const Kernels& kernels, const MatmulPlan& plan, const Weight& weight, int64_t begin,
                      int64_t end, const Activations& x, void* y, DType dtype, int64_t y_stride);
 
-// How many weight rows to hand a thread at a time: enough work to pay for handing it over, whole kernel blocks when there
-// are many tokens.
+// Weight rows to hand a thread at a time. They are enough work to pay for handing it over, and whole kernel
+// blocks when there are many tokens.
 int64_t RangeRows(const Weight& weight, int64_t num_tokens);
 
 // fp32 memory of the calling thread, kept between calls; at most one user at a time.

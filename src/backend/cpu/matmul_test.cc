@@ -77,8 +77,8 @@ std::vector<float> ProductsOfBf16(const Kernels& kernels, const Weight& weight,
   return ProductsOf(kernels, weight, 0, weight.rows, tokens, DType::kBF16);
 }
 
-// Every cut into rows and tokens: 128 columns are half a chunk of 4 bits, of which kernels may take two rows at a time, and an odd row
-// is left. 43 tokens are more than meet a tile as it comes from memory.
+// Every cut into rows and tokens: 128 columns are half a chunk of 4 bits, of which kernels may take two rows
+// at a time, and an odd row is left. 43 tokens are more than meet a tile as it comes from memory.
 TEST(Matmul, ResultsDoNotDependOnTheCut) {
   constexpr int64_t kTokens = 43;
   for (const int64_t cols : {int64_t{128}, int64_t{256}, int64_t{384}}) {
@@ -197,8 +197,8 @@ TEST(Matmul, SumsOfEveryFormat) {
   }
 }
 
-// Scales that bf16 products cannot carry in front, beside ordinary ones. The largest leaves every weight a number in fp32. Zero and NaN
-// codes are among them.
+// Scales that bf16 products cannot carry in front, beside ordinary ones. The largest leaves every weight a
+// number in fp32. Zero and NaN codes are among them.
 TEST(Matmul, FineScalesOfAnySizeAndEveryCode) {
   constexpr int64_t kRows = 32;
   constexpr int64_t kTokens = 18;
@@ -251,8 +251,8 @@ TEST(Matmul, FineScalesOfAnySizeAndEveryCode) {
   }
 }
 
-// Sums of few enough bits that no rounding happens: every scale a block may have, subnormal ones among others and alone. Activations times
-// a large or a small power of two give sums times that power.
+// Sums of few enough bits that no rounding happens: every scale a block may have, subnormal ones among others
+// and alone. Activations times a large or a small power of two give sums times that power.
 TEST(Matmul, EveryNvFp4ScaleIsExact) {
   constexpr int64_t kTokens = 9;
   constexpr int64_t kBlock = 16;
@@ -319,7 +319,8 @@ TEST(Matmul, TilesInSoftwareHaveTheBitsOfTheMachine) {
   }
 }
 
-// bf16 rows shorter than a chunk (the Markov head of models/tiny has 64 columns) have the sums of rows that zeros fill up.
+// bf16 rows shorter than a chunk (the Markov head of models/tiny has 64 columns) have the sums of rows that
+// zeros fill up.
 TEST(Matmul, ShortRowsAreRowsPaddedWithZeros) {
   constexpr int64_t kRows = 37;
   constexpr int64_t kTokens = 9;
@@ -366,7 +367,8 @@ TEST(Matmul, ShortRowsAreRowsPaddedWithZeros) {
   }
 }
 
-// Every bf16 number, NaN and infinities too: in groups of like size, and in a mixed order, where large ones leave small ones nothing.
+// Every bf16 number, NaN and infinities too: in groups of like size, and in a mixed order, where large ones
+// leave small ones nothing.
 std::vector<uint16_t> AllBf16(bool mixed) {
   std::vector<uint16_t> bits(size_t{1} << 16);
   std::iota(bits.begin(), bits.end(), uint16_t{0});

@@ -1,4 +1,5 @@
-// The panel kernels of every tier: both ways of packing, every remainder, and sums that depend on nothing but their vectors.
+// The panel kernels of every tier: both ways of packing, every remainder, and sums that depend on nothing but
+// their vectors.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -75,7 +75,8 @@ Status HeadRmsNorm(ops::OpContext& context, const ops::HeadRmsNormArgs& args) {
         std::vector<float> x(static_cast<size_t>(head_dim));
         for (int64_t row = begin; row < end; ++row) {
           LoadFloats(kernels, At(args.x.data, dtype, row * head_dim), dtype, head_dim, x.data());
-          // As the release: with bf16, the square, the mean, + eps, the root and the product are tensors of their own.
+          // As the release: with bf16, the square, the mean, + eps, the root and the product are tensors of
+          // their own.
           const double sum = kernels.rows.sum_squares(x.data(), head_dim, dtype == DType::kBF16);
           const double mean = HeldAs(dtype, sum / static_cast<double>(head_dim));
           const double shifted = HeldAs(dtype, mean + static_cast<double>(args.eps));

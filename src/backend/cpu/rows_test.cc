@@ -1,4 +1,5 @@
-// The row kernels of every tier against double and the library: densely, since parity tests meet only some values.
+// The row kernels of every tier against double and the library: densely, since parity tests meet only some
+// values.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -12,7 +12,7 @@
 namespace dsv4::backend::cpu {
 namespace {
 
-// Rows of `parts`, one for each of a token's places, in the order in which they are added up.
+// Rows of `parts`, one for each of a token's slots, in the order in which they are added up.
 Result<std::vector<int64_t>> RowsInOrder(const ops::SumTermsArgs& args) {
   const int64_t top_k = args.indices.shape[1];
   const int64_t num_assignments = args.indices.num_elements();

@@ -1,4 +1,5 @@
-// Reading and writing tensors as fp32, which holds every bf16 and f16 number exactly. A store is a rounding point.
+// Reading and writing tensors as fp32, which holds every bf16 and f16 number exactly. A store is a rounding
+// point.
 #pragma once
 
 #include <cstdint>

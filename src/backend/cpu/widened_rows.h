@@ -13,8 +13,9 @@ namespace dsv4::backend::cpu {
 
 class WidenedRows {
  public:
-  // Rows for the queries of one sequence, as many as see its rows several times over and as fit into memory
-  // that does not grow with the context; else none. Rows are still to be widened. `rows` holds them.
+  // Rows for the queries of one sequence, as many as see its rows several times over and as fit into memory.
+  // That memory does not grow with the context. Else there are none. Rows are still to be widened. `rows`
+  // holds them.
   static WidenedRows Of(const AttentionProblem& problem, std::span<const Query> queries, Scratch& rows);
 
   bool empty() const { return num_rows() == 0; }
@@ -38,7 +39,7 @@ class WidenedRows {
   int64_t num_window_ = 0;
   int64_t num_entries_ = 0;
   std::vector<int32_t> places_;   // By entry, -1: no query sees it; empty: all are seen.
-  std::vector<int32_t> entries_;  // By place; empty: as above.
+  std::vector<int32_t> entries_;  // By index; empty: as above.
 };
 
 }  // namespace dsv4::backend::cpu

@@ -1,13 +1,14 @@
-// The CUDA backend: every op on one NVIDIA GPU since Ampere that the build has code for. docs/cuda/overview.md says how it is built, what
-// it promises, and on which GPUs it has run.
+// The CUDA backend: every op on one NVIDIA GPU since Ampere that the build has code for. The page
+// docs/cuda/overview.md says how it is built, what it promises, and on which GPUs it has run.
 //
-// Operands are device memory of the backend's own `Memory`; ops are queued on its stream and return before they are done.
-// What only the device can see (an index outside its table) and what only the device can suffer (a launch that fails) is
-// reported by the next call that waits for it: Memory::CopyToHost, or the op itself when `synchronous` is set.
+// Operands are device memory of the backend's own `Memory`; ops are queued on its stream and return before
+// they are done. The device alone sees an index outside its table or a launch that fails. The next call that
+// waits for it reports it: Memory::CopyToHost, or the op itself when `synchronous` is set.
 //
-// Numerics: the contracts' rounding points, all of them; sums of GEMMs and attention in fp32 (exact products for
-// bf16 operands), everything else in double as the reference. A row's result depends neither on the other rows of the
-// batch nor on how a prompt is cut. CudaOptions::block_scaled and fp8_products are other numerics.
+// Numerics keep all rounding points of the contracts. Sums of GEMMs and attention are in fp32 (exact products
+// for bf16 operands), all else in double as in the reference. A row's result depends neither on the other
+// rows of the batch nor on how a prompt is cut. CudaOptions::block_scaled and fp8_products are other
+// numerics.
 #pragma once
 
 #include <chrono>
@@ -26,33 +27,37 @@ namespace dsv4::backend {
 
 // Backend::packs_rows of this backend.
 inline constexpr bool kCudaPacksRows = true;
-// A pass with so many choices for each of a layer's experts brings the cached ones before the router has chosen: of so many at random one
-// expert in fifty is left out.
+// A pass with so many choices for each of a layer's experts brings the cached ones before the router has
+// chosen. With so many random choices one expert in fifty is left out.
 inline constexpr int64_t kStreamedChoicesOfExpert = 4;
 
 struct CudaOptions {
   int device = 0;
-  // Every op waits for itself, so that a fault names the op that made it. DSV4_CUDA_SYNC=1 sets it from outside.
+  // Every op waits for itself, so that a fault names the op that made it. DSV4_CUDA_SYNC=1 sets it from
+  // outside.
   bool synchronous = false;
   // Launches that come again run as CUDA graphs. DSV4_CUDA_GRAPHS=0 turns it off from outside.
   bool graphs = true;
-  // A decode step like an earlier one is queued without a walk through the model (ops/step_replay.h). DSV4_CUDA_REPLAY=0 turns it off from
-  // outside; a backend that is synchronous or explains does not do it.
+  // A decode step like an earlier one is queued without a walk through the model (ops/step_replay.h).
+  // DSV4_CUDA_REPLAY=0 turns it off from outside; a backend that is synchronous or explains does not do it.
   bool replay = true;
   // Kernels start while the one in front of them ends. DSV4_CUDA_OVERLAP=0 turns it off from outside.
   bool overlap = true;
-  // Products on Blackwell's block-scaled tensor cores (never run). Where it is kOff DSV4_CUDA_BLOCK_SCALED=fp8 or fp4 sets it
-  // from outside. A device of another compute capability than 10.0 is refused with it.
+  // Products on Blackwell's block-scaled tensor cores (never run). Where it is kOff
+  // DSV4_CUDA_BLOCK_SCALED=fp8 or fp4 sets it from outside. A device of another compute capability than 10.0
+  // is refused with it.
   cuda::BlockScaledMode block_scaled = cuda::BlockScaledMode::kOff;
-  // Products in FP8 on Hopper's tensor cores (wgmma). Where it is kOff DSV4_CUDA_FP8_PRODUCTS=many or all sets it from outside. A device of
-  // another compute capability than 9.0 is refused with it.
+  // Products in FP8 on Hopper's tensor cores (wgmma). Where it is kOff DSV4_CUDA_FP8_PRODUCTS=many or all
+  // sets it from outside. A device of another compute capability than 9.0 is refused with it.
   cuda::Fp8Products fp8_products = cuda::Fp8Products::kOff;
-  // Keeps which kernel every op and shape takes, and why, for ChoicesOf. DSV4_CUDA_EXPLAIN=1 does, and writes each to the log when it
-  // first comes.
+  // Keeps which kernel every op and shape takes, and why, for ChoicesOf. DSV4_CUDA_EXPLAIN=1 does, and writes
+  // each to the log when it first comes.
   bool explain = false;
-  // Sees the bytes of every list of launches that is handed to the device, and the staged arrays that they bring first. For tests.
+  // Sees the bytes of every list of launches that is handed to the device, and the staged arrays that they
+  // bring first. For tests.
   std::function<void(std::span<const std::byte> launches, std::span<const std::byte> staged)> watch = {};
-  // Multiplies experts that stay on the host (ops::WeightTier::kHost): a backend of the host, this one's alone. Without one they are refused.
+  // Multiplies experts that stay on the host (ops::WeightTier::kHost): a backend of the host, this one's
+  // alone. Without one they are refused.
   std::optional<ops::Backend> host = {};
   // How long the device waits for the host's terms of one layer.
   std::chrono::milliseconds host_deadline = std::chrono::minutes(2);
@@ -75,12 +80,13 @@ struct CudaCounters {
   int64_t lists = 0;            // They reach the device in lists,
   int64_t replayed_lists = 0;   // some of them as graphs.
   int64_t graphs_captured = 0;  // Graphs made.
-  // Layers whose MXFP4 experts products in FP8 would have taken, but whose scales in a row lie too far apart for e4m3: they are
-  // multiplied in bf16, and a warning says so once a layer.
+  // Layers whose MXFP4 experts would have gone through products in FP8, but whose scales in a row lie too far
+  // apart for e4m3. They are multiplied in bf16, and a warning says so once a layer.
   int64_t inexact_experts = 0;
 };
 
-// Cached experts (ops::WeightTier::kCached) since their weights came: a call counts each expert once, however many tokens chose it.
+// Cached experts (ops::WeightTier::kCached) since their weights came: a call counts each expert once, however
+// many tokens chose it.
 struct ExpertCacheCounters {
   int64_t slots = 0;   // Slots that the device has.
   int64_t hits = 0;    // Chosen experts that were there,
@@ -95,8 +101,8 @@ struct HostExpertCounters {
   double seconds = 0;    // From seeing requests to answering them.
 };
 
-// How cached experts came to pinned memory since the backend was made. Threads copy, and others touch and pin memory, side by side and beside
-// the one that loads.
+// How cached experts came to pinned memory since the backend was made. Threads copy, and others touch and pin
+// memory, side by side and beside the one that loads.
 struct PinnedLoad {
   int64_t bytes = 0;             // Copied.
   int threads = 0;               // Threads that copied,
@@ -118,17 +124,19 @@ struct CudaDeviceInfo {
 // Devices the driver shows, the unfit included; empty without a driver.
 std::vector<CudaDeviceInfo> CudaDevices();
 
-// Whether this build has machine code for the device, or PTX where CUDA_FORCE_PTX_JIT=1 asks for it. docs/cuda/overview.md has the GPUs.
+// Whether this build has machine code for the device, or PTX where CUDA_FORCE_PTX_JIT=1 asks for it.
+// docs/cuda/overview.md has the GPUs.
 bool HasCodeFor(const CudaDeviceInfo& device);
-// The compute capabilities that this build has machine code for, "8.0, 8.6 and 9.0"; empty in a build without the backend.
+// The compute capabilities that this build has machine code for, "8.0, 8.6 and 9.0"; empty in a build without
+// the backend.
 std::string MachineCodeOfBuild();
 // Why the driver shows no device, in CUDA's words; empty where it shows one.
 std::string CudaFault();
 
-// The name is "cuda" and the card's: "cuda (NVIDIA H200)", and what its code was compiled for where that is an older generation.
-// FailedPrecondition without a driver, without that device, or
-// when the build has no code for the device's compute capability; the message says which it is. InvalidArgument for a value of
-// DSV4_CUDA_BLOCK_SCALED or DSV4_CUDA_FP8_PRODUCTS that is none.
+// The name is "cuda" and the card's: "cuda (NVIDIA H200)", and what its code was compiled for where that is
+// an older generation. FailedPrecondition without a driver, without that device, or
+// when the build has no code for the device's compute capability; the message says which it is.
+// InvalidArgument for a value of DSV4_CUDA_BLOCK_SCALED or DSV4_CUDA_FP8_PRODUCTS that is none.
 Result<ops::Backend> MakeCudaBackend(const CudaOptions& options);
 
 // Memory of a device, in bytes.
@@ -136,7 +144,8 @@ struct CudaRoom {
   int64_t total = 0;  // Memory that is not free is also the context's, and other processes'.
   int64_t free = 0;
   // Share of the latter that this backend may take beside weights, states and the step's arena. It is for
-  // scratch of the largest op, staging, graphs and tables of experts. An allowance; cuda_step_bench prints what was taken.
+  // scratch of the largest op, staging, graphs and tables of experts. An allowance; cuda_step_bench prints
+  // what was taken.
   int64_t scratch = 0;
 };
 
@@ -158,19 +167,21 @@ ExpertCacheCounters ExpertCacheCountersOf(const ops::Backend& backend);
 // loads.
 HostExpertCounters HostExpertCountersOf(const ops::Backend& backend);
 
-// From the next step on the device has room for so many cached experts, which come again as they are chosen; no bit changes. Between steps, by
-// the thread that queues them. ResourceExhausted where the device has no memory for them: then it has room for as many as before, or for none.
+// From the next step on the device has room for so many cached experts, which come again as they are chosen;
+// no bit changes. Between steps, by the thread that queues them. ResourceExhausted where the device has no
+// memory for them: then it has room for as many as before, or for none.
 Status SetExpertSlots(const ops::Backend& backend, int64_t slots);
 
-// No model is on the backend any more: what it keeps of weights goes, which else stays until others take their place, memory of host and
-// device with it. Counters of experts begin anew. Waits for the device.
+// No model is on the backend any more. Data that it keeps of weights goes, with its memory of host and
+// device. Else it would stay until other weights replace it. Counters of experts begin anew. Waits for the
+// device.
 Status ForgetWeights(const ops::Backend& backend);
 
 // From any thread.
 PinnedLoad PinnedLoadOf(const ops::Backend& backend);
 
-// Bytes a second that cudaMemcpyAsync brings from pinned memory of the host: the best of five passes of 256 MB. Waits for the device;
-// ResourceExhausted without memory for it.
+// Bytes a second that cudaMemcpyAsync brings from pinned memory of the host: the best of five passes of 256
+// MB. Waits for the device; ResourceExhausted without memory for it.
 Result<double> HostToDeviceRate(const ops::Backend& backend);
 
 // In the order in which they first came; empty unless the backend explains (CudaOptions).

@@ -1,5 +1,5 @@
-// The op functions of the CUDA backend: each queues its kernels and returns. Arguments have passed the contract's Validate
-// (cuda_backend.cc). Ops that have several kernels, or may share a launch, are in
+// The op functions of the CUDA backend: each queues its kernels and returns. Arguments have passed the
+// contract's Validate (cuda_backend.cc). Ops that have several kernels, or may share a launch, are in
 // lowering/record/, the others beside their kernel.
 #pragma once
 

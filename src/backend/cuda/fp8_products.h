@@ -1,6 +1,6 @@
-// Which products of FP8 and MXFP4 weights multiply in FP8 on Hopper's tensor cores (wgmma) (gemm_tma_fp8.h, grouped_gemm_fp8.h).
-// Its sums keep some 13 bits: 128 columns are added up there, and all else in fp32. Other results than by default, which widens
-// weights and activations to bf16.
+// Which products of FP8 and MXFP4 weights multiply in FP8 on Hopper's tensor cores (wgmma) (gemm_tma_fp8.h,
+// grouped_gemm_fp8.h). Its sums keep some 13 bits: 128 columns are added up there, and all else in fp32.
+// Other results than by default, which widens weights and activations to bf16.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Which GPUs a machine shows, and why a build can or cannot compute on them: what a default backend is chosen by. In every build.
+// Which GPUs a machine shows, and why a build can or cannot compute on them: what a default backend is chosen
+// by. In every build.
 #pragma once
 
 #include <optional>
@@ -25,8 +26,8 @@ struct GpuSurvey {
 // Starts CUDA's driver, which takes a part of a second.
 GpuSurvey SurveyGpus();
 
-// Names of the GPUs that NVIDIA's kernel module shows below `root` and this process may open; none where CUDA_VISIBLE_DEVICES hides them
-// all. Starts nothing.
+// Names of the GPUs that NVIDIA's kernel module shows below `root` and this process may open; none where
+// CUDA_VISIBLE_DEVICES hides them all. Starts nothing.
 std::vector<std::string> SeenGpus(const std::string& root = "");
 
 // The first device that the build can compute on. nullopt: WhyNoGpu says why.
@@ -36,7 +37,8 @@ bool UsableByRanks(const GpuSurvey& survey, int count, bool shared);
 // `ranks`: as many devices are wanted; 0: one.
 std::string WhyNoGpu(const GpuSurvey& survey, int ranks = 0);
 
-// "GPU NVIDIA H200" or "2 GPUs (NVIDIA H200, NVIDIA H200)": those of CUDA, else the seen ones; empty without any.
+// "GPU NVIDIA H200" or "2 GPUs (NVIDIA H200, NVIDIA H200)": those of CUDA, else the seen ones; empty without
+// any.
 std::string NameGpus(const GpuSurvey& survey);
 
 }  // namespace dsv4::backend

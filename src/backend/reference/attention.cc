@@ -28,7 +28,8 @@ struct Problem {
   std::span<const ops::AttentionSequence> sequences;
 };
 
-// Rows that one query sees: window positions [window_begin, window_end) and some compressed entries, by their rows.
+// Rows that one query sees: window positions [window_begin, window_end) and some compressed entries, by their
+// rows.
 struct VisibleSet {
   int64_t window_begin = 0;
   int64_t window_end = 0;
@@ -94,8 +95,8 @@ struct Sums {
   std::vector<double> sum;     // Sum of the weights, the sink's included.
 };
 
-// The keys are shared by the heads, so each is read once for the logits and once as a value. Without keys the largest logit is
-// -infinity. `sink` is empty for a part.
+// The keys are shared by the heads, so each is read once for the logits and once as a value. Without keys the
+// largest logit is -infinity. `sink` is empty for a part.
 Sums Attend(const Problem& problem, const ops::AttentionSequence& sequence, const VisibleSet& visible,
             int64_t token, const std::vector<double>& sink) {
   const int64_t head_dim = problem.q.shape[2];

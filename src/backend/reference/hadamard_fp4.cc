@@ -12,7 +12,8 @@ namespace dsv4::backend::reference {
 
 namespace {
 
-// x = H x with H in natural (Sylvester) order, H_2n = [[H_n, H_n], [H_n, -H_n]]: log2(width) rounds of butterflies.
+// x = H x with H in natural (Sylvester) order, H_2n = [[H_n, H_n], [H_n, -H_n]]: log2(width) rounds of
+// butterflies.
 void WalshHadamard(std::span<double> x) {
   for (size_t half = 1; half < x.size(); half *= 2) {
     for (size_t block = 0; block < x.size(); block += 2 * half) {

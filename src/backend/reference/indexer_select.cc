@@ -38,8 +38,8 @@ std::vector<double> Scores(std::span<const double> q, std::span<const double> we
   return scores;
 }
 
-// The `top_k` highest scores, equal ones by lowest index, in ascending order of index. NaN counts as lowest, so that the
-// order stays one.
+// The `top_k` highest scores, equal ones by lowest index, in ascending order of index. NaN counts as lowest,
+// so that the order stays one.
 std::vector<int32_t> TopK(const std::vector<double>& scores, int64_t top_k) {
   const auto rank = [&](int32_t i) {
     const double score = scores[static_cast<size_t>(i)];

@@ -1,5 +1,5 @@
-// The op functions of the reference backend, one file each (hyper_connection.cc holds the three of mHC). Contracts are in
-// ops/<op>.h.
+// The op functions of the reference backend, one file each (hyper_connection.cc holds the three of mHC).
+// Contracts are in ops/<op>.h.
 #pragma once
 
 #include "ops/op_table.h"

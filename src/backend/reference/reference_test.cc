@@ -1,5 +1,5 @@
-// The reference ops on cases small enough to check by hand, and on the vectors of the specification. The general cases
-// are in tests/parity.
+// The reference ops on cases small enough to check by hand, and on the vectors of the specification. The
+// general cases are in tests/parity.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -165,7 +165,8 @@ TEST_F(ReferenceTest, RopeTurnsInterleavedPairsOfTheTail) {
 }
 
 TEST_F(ReferenceTest, RopeAtPositionOneMillion) {
-  // cos and sin of exactly 1e6 rad and of the fp32 product 1e6 * fl32(0.1), to 10 digits (computed with 50 digits).
+  // cos and sin of exactly 1e6 rad and of the fp32 product 1e6 * fl32(0.1), to 10 digits (computed with 50
+  // digits).
   std::vector<float> x = {1, 0, 1, 0};
   std::vector<int32_t> positions = {1000000};
   std::vector<float> frequencies = {1.0F, 0.1F};
@@ -198,8 +199,8 @@ TEST_F(ReferenceTest, Scale) {
   EXPECT_EQ(x, Bf16({0.3F, -0.6F}));
 }
 
-// model.md 4.4. With one stream value x = (1, 0, ...) the norm's factor is known, so fn can be chosen to give the
-// vector's m exactly.
+// model.md 4.4. With one stream value x = (1, 0, ...) the norm's factor is known, so fn can be chosen to give
+// the vector's m exactly.
 class HyperConnectionVector : public ReferenceTest {
  protected:
   static constexpr std::array<float, 4> kPre = {.268942F, .562178F, .531210F, .622460F};
@@ -287,7 +288,8 @@ TEST_F(ReferenceTest, CompressorPoolWithOverlap) {
 }
 
 TEST_F(ReferenceTest, IndexerSelect) {
-  // Scores of entries 0..3: relu(q . k) * w = 0, 2, 2, 3: the best two of four are 3 and, of the equal ones, 1.
+  // Scores of entries 0..3: relu(q . k) * w = 0, 2, 2, 3: the best two of four are 3 and, of the equal ones,
+  // 1.
   std::vector<uint16_t> q = Bf16({1, 0});
   std::vector<uint16_t> weights = Bf16({1});
   std::vector<uint16_t> keys = Bf16({-9, 1, 2, 5, 2, -7, 3, 0});

@@ -6,7 +6,8 @@
 
 namespace dsv4::backend::reference {
 
-// row_weight * silu(min(gate, limit)) * clamp(up, -limit, limit): the gate is clamped from above only, before silu.
+// row_weight * silu(min(gate, limit)) * clamp(up, -limit, limit): the gate is clamped from above only, before
+// silu.
 inline double ClampedSwiglu(double gate, double up, double limit, double row_weight) {
   const double g = std::min(gate, limit);
   const double u = std::clamp(up, -limit, limit);

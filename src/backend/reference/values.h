@@ -1,5 +1,5 @@
-// How the reference ops read and write tensors: values widen to double on the way in, and every store is a rounding
-// point, to fp32 first (the release's accumulators) and then to the dtype of the memory.
+// How the reference ops read and write tensors. Values widen to double on the way in. Every store is a
+// rounding point: to fp32 first (the release's accumulators), then to the dtype of the memory.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace dsv4::backend::reference {
 
-// An intermediate that the release holds as a tensor of the activations' dtype: bf16 rounds it, f32 (the `plain`
-// numerics, where nothing is rounded) keeps it wide.
+// An intermediate that the release holds as a tensor of the activations' dtype. With bf16 it is rounded. With
+// f32 (the `plain` numerics, where nothing is rounded) it stays wide.
 inline double HeldAs(DType dtype, double value) {
   return dtype == DType::kBF16 ? static_cast<double>(RoundToBf16(static_cast<float>(value))) : value;
 }
@@ -38,7 +38,7 @@ std::vector<double> LoadAll(const TensorView& view);
 // Entry of a contiguous integer tensor, I32 or I64.
 int64_t LoadInteger(const TensorView& view, int64_t index);
 
-// Place and contents of cached rows, packed or not; `out` is as wide as they are.
+// Addresses and contents of cached rows, packed or not; `out` is as wide as they are.
 inline int64_t RingSlot(const ops::RingRows& ring, int64_t position) { return position % ring.capacity; }
 void LoadRingRow(const ops::RingRows& ring, int64_t position, std::span<double> out);
 void LoadPagedRow(const ops::PagedRows& rows, int64_t index, std::span<double> out);

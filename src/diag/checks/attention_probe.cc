@@ -98,6 +98,9 @@ class CodedCall {
   std::vector<void*> page_pointers_;
 };
 
+// An exact number of every format: groups of FP4 round others.
+constexpr float kCode = 6;
+
 // Half a step of bf16 on either side.
 bool SameWeight(float a, float b) { return std::abs(a - b) <= 0.01F * std::max(a, b); }
 
@@ -118,20 +121,23 @@ Result<std::vector<SeenKeys>> ProbeAttention(ops::OpContext& context,
                              0.0F);  // Weight of a key, by query and head.
   for (int64_t begin = 0; begin < candidates.size(); begin += code_width) {
     const int64_t end = std::min(begin + code_width, candidates.size());
-    for (int64_t key = begin; key < end; ++key) DSV4_TRY(call.Set(candidates, key, key - begin, 1.0F));
+    for (int64_t key = begin; key < end; ++key) DSV4_TRY(call.Set(candidates, key, key - begin, kCode));
     DSV4_ASSIGN_OR_RETURN(const std::vector<float> o, call.Run(attention));
     for (int64_t key = begin; key < end; ++key) DSV4_TRY(call.Set(candidates, key, key - begin, 0.0F));
+    const auto weight_of = [&](int64_t t, int64_t head, int64_t key) {
+      return o[static_cast<size_t>((t * num_heads + head) * head_dim + key - begin)] / kCode;
+    };
     for (int64_t t = 0; t < num_tokens; ++t) {
       SeenKeys& query = seen[static_cast<size_t>(t)];
       for (int64_t key = begin; key < end; ++key) {
         bool any = false;
         for (int64_t head = 0; head < num_heads; ++head) {
-          const float weight = o[static_cast<size_t>((t * num_heads + head) * head_dim + key - begin)];
+          const float weight = weight_of(t, head, key);
           any = any || weight != 0.0F;
         }
         if (!any) continue;
         for (int64_t head = 0; head < num_heads; ++head) {
-          const float weight = o[static_cast<size_t>((t * num_heads + head) * head_dim + key - begin)];
+          const float weight = weight_of(t, head, key);
           float& usual = weights[static_cast<size_t>(t * num_heads + head)];
           if (usual == 0.0F) usual = weight;
           query.uneven = query.uneven || !SameWeight(weight, usual);

@@ -16,8 +16,8 @@ struct SeenKeys {
   bool uneven = false;           // Keys or heads did not weigh the same.
 };
 
-// `args` is a call with one sequence; `code_width` <= head_dim is how many elements of a row carry codes (not the rotary ones,
-// which an op may treat on its own). One result a query.
+// `args` is a call with one sequence; `code_width` <= head_dim is how many elements of a row carry codes (not
+// the rotary ones, which an op may treat on its own). One result a query.
 Result<std::vector<SeenKeys>> ProbeAttention(ops::OpContext& context,
                                              const InnerOp<ops::AttentionArgs>& attention,
                                              const ops::AttentionArgs& args, int64_t code_width);

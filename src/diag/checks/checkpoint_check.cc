@@ -79,6 +79,16 @@ class Survey {
     all_.push_back(std::move(measured));
   }
 
+  // A table larger than memory: some of its rows.
+  void Rows(int layer, const std::string& module, const Weight& table) {
+    Measured measured{.module = module,
+                      .name = fmt::format("layers.{}.{}", layer, module),
+                      .format = std::string(WeightFormatName(table.format)),
+                      .layer = layer};
+    MeasureLinear(table, measured);
+    all_.push_back(std::move(measured));
+  }
+
   // Norms may be constant, but not zero.
   void Norm(int layer, const std::string& module, const std::string& place, const TensorView& norm) {
     const std::span<const float> values(norm.as<const float>(), static_cast<size_t>(norm.num_elements()));
@@ -101,7 +111,8 @@ class Survey {
     };
     const auto compressor = [&](const std::string& module, const model::CompressorWeights& weights) {
       linear(module + ".wkv", weights.wkv);
-      linear(module + ".wgate", weights.wgate);
+      if (weights.wgate.rows > 0)
+        linear(module + ".wgate", weights.wgate);  // Entries of one token have no gate.
       norm(module + ".norm", weights.norm);
     };
     norm("attn_norm", layer.attn_norm);
@@ -119,6 +130,16 @@ class Survey {
       linear("attn.indexer.weights_proj", layer.indexer->weights_proj);
     }
     if (layer.key_compressor) compressor("attn.indexer.compressor", *layer.key_compressor);
+    if (layer.key_latents) {
+      linear("attn.indexer.wk", layer.key_latents->wk);
+      norm("attn.indexer.k_norm", layer.key_latents->norm);
+    }
+    if (layer.engram) {
+      Rows(index, "engram.embed", layer.engram->table);
+      linear("engram.wkv", layer.engram->wkv);
+      norm("engram.q_weight", layer.engram->q_weight);
+      norm("engram.k_weight", layer.engram->k_weight);
+    }
     // Layers that route by token have a gate that only weighs.
     if (layer.tid2eid.is_null()) {
       linear("ffn.gate", layer.gate);
@@ -220,7 +241,7 @@ std::string OddNumber(const model::ModelConfig& config) {
   expect("routed_scaling_factor", config.routed_scaling_factor, {1.5, 2.5});
   expect("hc_sinkhorn_iters", static_cast<double>(config.hc_sinkhorn_iters), {20});
   expect("hc_eps", config.hc_eps, {1e-6});
-  expect("rms_norm_eps", config.rms_norm_eps, {1e-6});
+  expect("rms_norm_eps", config.rms_norm_eps, {config.delays_mix ? 1e-20 : 1e-6});
   if (config.compress_rope.yarn) {
     expect("rope_scaling.factor", config.compress_rope.factor, {16});
     expect("rope_scaling.original_max_position_embeddings",
@@ -302,7 +323,7 @@ Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const mode
   }
   const std::vector<StrayLayer> strays = survey.strays().Find();
   for (const StrayLayer& stray : strays) {
-    // Several that are not of one layer have no place.
+    // Several that are not of one layer name no layer.
     const bool one_layer =
         std::ranges::all_of(strays, [&](const StrayLayer& other) { return other.layer == stray.layer; });
     const std::string name = fmt::format("layers.{}.{}", stray.layer, stray.module);

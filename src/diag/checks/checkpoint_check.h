@@ -1,6 +1,6 @@
-// checkpoint: do the stored numbers look like weights? Zero and constant tensors, magnitudes that no training leaves, one tensor
-// out of line with its siblings, block scales that no quantiser writes, gate and up of the experts exchanged, activation scales
-// that cannot be. Field lessons N1 and N2.
+// checkpoint: do the stored numbers look like weights? Zero and constant tensors, magnitudes that no training
+// leaves, and one tensor out of line with its siblings. Block scales that no quantiser writes, gate and up of
+// the experts exchanged, and activation scales that cannot be. Field lessons N1 and N2.
 #pragma once
 
 #include "diag/report/report.h"
@@ -9,8 +9,9 @@
 
 namespace dsv4::diag {
 
-// Looks at every linear layer and norm of `weights` (of linears at up to 16 rows, spread evenly; a tensor is called zero or
-// constant only after all of it was read), at all of their block scales, and at the input scales of its checkpoint. A finding for
+// Looks at every linear layer and norm of `weights`, at all of their block scales, and at the input scales of
+// its checkpoint. Linears are read at up to 16 rows, spread evenly. A tensor is called zero or constant only
+// after all of it was read. A finding for
 //   a zero, constant or not finite tensor; RMS above 4 or below 1e-5;
 //   a linear whose RMS is more than 8 times off the median of the same module in other layers and experts;
 //   parts that were never written, in any tensor that is read; tables and biases without content (holes.h);

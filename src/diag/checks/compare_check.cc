@@ -17,8 +17,8 @@
 namespace dsv4::diag {
 namespace {
 
-// The share of rows with another choice that near-ties may explain. Rounding that adds up flips more of them: a release-format
-// model's CPU and reference runs differ in 3 %.
+// The share of rows with another choice that near-ties may explain. Rounding that adds up flips more of them:
+// a release-format model's CPU and reference runs differ in 3 %.
 constexpr double kMaxFlipped = 0.01;
 constexpr double kMaxFlippedAccumulatedBf16 = 0.1;
 
@@ -35,7 +35,8 @@ bool PastBound(const Compared& compared, CompareMode mode, double max_flipped) {
   return (mode == CompareMode::kSharedInputs ? compared.worst_error : compared.error()) > compared.bound;
 }
 
-// Tensors behind a rounding to 8 or 4 bits of something that was rounded to bf16 before: a neighbour there is a whole step here.
+// Tensors behind a rounding to 8 or 4 bits of something that was rounded to bf16 before: a neighbour there is
+// a whole step here.
 bool IsRoundedTwice(std::string_view name) {
   return name == "attn.kv" || name == "attn.compressed" || name == "attn.indexer.compressed" ||
          name == "attn.indexer.q" || name == "ffn.routed";
@@ -125,7 +126,7 @@ std::vector<int64_t> GuiltyExperts(const std::vector<Compared>& own, const Compa
   return {};
 }
 
-// Complaint about the first tensor past its bound, behind its place.
+// Complaint about the first tensor past its bound, behind its name.
 std::string Complaint(const Compared& first, std::span<const int32_t> tokens) {
   if (first.by_table) {
     return fmt::format(

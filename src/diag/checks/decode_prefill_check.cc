@@ -19,7 +19,8 @@ struct Difference {
   double error = 0;
 };
 
-// The first tensor in graph order with a row past the tolerance; pass.* says how the run was cut and always differs.
+// The first tensor in graph order with a row past the tolerance; pass.* says how the run was cut and always
+// differs.
 Result<std::optional<Difference>> FirstDifference(const Recording& prefill, const Recording& other,
                                                   double tolerance) {
   for (const RecordedTensor& tensor : prefill.tensors()) {
@@ -63,7 +64,8 @@ int64_t PositionOf(const model::ModelConfig& config, const RecordedTensor& tenso
   return entry ? row * config.layers[static_cast<size_t>(tensor.layer)].ratio : row;
 }
 
-// The ops that may be at fault: the one that wrote the tensor and, where it reads rows that another op stored, that one.
+// The ops that may be at fault: the one that wrote the tensor and, where it reads rows that another op
+// stored, that one.
 std::string Candidates(std::string_view tensor) {
   const std::string op(OpBehind(tensor));
   return op == "attention" || op == "indexer_select" ? op + ", store_rows" : op;

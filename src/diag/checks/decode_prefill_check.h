@@ -1,5 +1,5 @@
-// decode-prefill: the same positions computed by one prefill, in chunks, and token by token must be the same numbers. Names
-// the first layer and tensor where they are not. Field lesson A5.
+// decode-prefill: the same positions computed by one prefill, in chunks, and token by token must be the same
+// numbers. Names the first layer and tensor where they are not. Field lesson A5.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Check `draft`: agreement of a drafter's guesses with the model's greedy text, by place, and its confidence.
+// Check `draft`: agreement of a drafter's guesses with the model's greedy text, by position in the draft, and
+// its confidence.
 #include "diag/checks/draft_check.h"
 
 #include <fmt/format.h>
@@ -101,7 +102,8 @@ Result<CheckReport> CheckDraft(const Subject& subject, std::span<const int32_t> 
     if (dspark) {
       confidence.Saw(drafted, std::span(text).subspan(n + 1), chances);
     } else {
-      // The other pairing that engines have tried: the streams of a place with its own token, which foretell the next.
+      // The other pairing that engines have tried: the streams of a position with its own token, which
+      // foretell the next.
       DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> other,
                             DraftBehind(model, state, text[n - 1], 1, nullptr));
       with_own_token.Saw(other, std::span(text).subspan(n));

@@ -34,8 +34,8 @@ class FirstNonFinite final : public model::Observer {
   Status status_;
 };
 
-// Computes `tokens` of a new sequence in one step and says where it goes wrong: "layer 2, ffn.routed (op routed_experts),
-// position 3". Empty when all that is computed is finite.
+// Computes `tokens` of a new sequence in one step and says where it goes wrong: "layer 2, ffn.routed (op
+// routed_experts), position 3". Empty when all that is computed is finite.
 Result<std::string> WhereNotFinite(model::Model& model, ops::OpContext& context,
                                    std::span<const int32_t> tokens);
 

@@ -23,7 +23,8 @@ constexpr size_t kMaxExperts = 16;
 constexpr double kOneZ = 24;
 constexpr double kManyZ = 12;
 constexpr int kMany = 4;
-// The second measure is a weighted sum of signs: beyond 6 once in 1e8 experts, however the weights lie (Hoeffding).
+// The second measure is a weighted sum of signs: beyond 6 once in 1e8 experts, however the weights lie
+// (Hoeffding).
 constexpr double kAlignedZ = 6;
 constexpr double kNoZ = 3;  // Measure that up rows give by chance.
 

@@ -1,12 +1,15 @@
-// Are gate (w1) and up (w3) of the experts where they belong? Both have one shape and nearly one size, so a loader or converter
-// that swaps them leaves files and statistics of single weights healthy. What tells them apart:
+// Are gate (w1) and up (w3) of the experts where they belong? Both have one shape and nearly one size, so a
+// loader or converter that swaps them leaves files and statistics of single weights healthy. What tells them
+// apart:
 //
-// y = w2 (silu(w1 x) * (w3 x)) is the same function when any row of w3 changes sign together with its column of w2. So nothing in
-// training prefers one sign of an up row to the other, and the signs of up rows are those of coin tosses: their sum is as long as
-// chance makes it. silu is not even, so gate rows have signs that matter; where a model learnt to keep most of its gates closed,
-// or open, they share a direction and their sum is longer than chance allows.
+// y = w2 (silu(w1 x) * (w3 x)) is the same function when any row of w3 changes sign together with its column
+// of w2. So nothing in training prefers one sign of an up row to the other. The signs of up rows are those of
+// coin tosses, and their sum is as long as chance makes it. The function silu is not even, so gate rows have
+// signs that matter. A model that learnt to keep most gates closed, or open, has gate rows of one direction.
+// Their sum is longer than chance allows.
 //
-// Two measures, both in standard deviations over all choices of signs, so that up rows give chance's few, whatever was trained:
+// Two measures, both in standard deviations over all choices of signs, so that up rows give chance's few,
+// whatever was trained:
 // - z of |sum of rows|^2, of a matrix by itself. Gate rows may give any z; a large one under the name of up, and none under the name
 //   of gate, is a swap.
 // - z of (sum of rows) . v, where v is the direction of the layer's other gates. For one expert among siblings in order.
@@ -21,12 +24,12 @@
 
 namespace dsv4::diag {
 
-// The first measure over at most 128 rows, spread evenly; 0 for fewer than 32 rows or when no two rows meet. Infinite or NaN weights
-// give 0.
+// The first measure over at most 128 rows, spread evenly; 0 for fewer than 32 rows or when no two rows meet.
+// Infinite or NaN weights give 0.
 double CommonDirection(const Weight& weight);
 
-// One SwiGLU by the second measure, or all of one kind that were looked at in a layer by the first: z of independent weights add up
-// to sum / sqrt(count).
+// One SwiGLU by the second measure, or all of one kind in a layer by the first. The z of independent weights
+// add up to sum / sqrt(count).
 struct GateUp {
   int layer = 0;
   bool shared = false;

@@ -13,7 +13,8 @@ namespace {
 
 constexpr int64_t kReadWhole = int64_t{8} << 30;
 constexpr int64_t kSampledStride = int64_t{64} << 10;
-// Shorter runs happen: 64 bf16 numbers that are exactly 0, 1024 codes of 8 bits or 2048 of 4, scales of 128 blocks.
+// Shorter runs happen: 64 bf16 numbers that are exactly 0, 1024 codes of 8 bits or 2048 of 4, scales of 128
+// blocks.
 constexpr int64_t kPlainRun = 128;
 constexpr int64_t kCodeRun = 1024;
 constexpr int64_t kScaleRun = 128;

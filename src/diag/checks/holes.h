@@ -1,5 +1,6 @@
-// Parts of a checkpoint that were never written: runs of zero bytes as a broken download, a full disk or a tool that died leaves
-// them, and tables and biases without content. Magnitudes (checkpoint_check.h) cannot see them: what is left looks as it should.
+// Parts of a checkpoint that were never written: runs of zero bytes, and tables and biases without content. A
+// broken download, a full disk or a tool that died leaves them. Magnitudes (checkpoint_check.h) cannot see
+// them: the rest looks as it should.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +20,8 @@ struct ZeroRuns {
   int64_t longest = 0;
   int64_t begin = 0;  // The longest's.
 };
-// Looks at one chunk of min_run / 2 bytes every `stride` bytes (at least as many), and around it where it is zero: with a stride of
-// one chunk no run is missed, else those shorter than the stride may be.
+// Looks at one chunk of min_run / 2 bytes every `stride` bytes (at least as many), and around it where it is
+// zero. A stride of one chunk misses no run; a longer stride may miss runs that are shorter than it.
 ZeroRuns FindZeroRuns(std::span<const std::byte> bytes, int64_t min_run, int64_t stride);
 
 struct Hole {
@@ -33,7 +34,7 @@ struct Holes {
   std::vector<Hole> found;
   std::string evidence;  // How much was looked at.
 };
-// Holes in the tensors that `weights` reads. Bytes past 8 GiB are looked at in places 64 KiB apart.
+// Holes in the tensors that `weights` reads. Bytes past 8 GiB are looked at in chunks 64 KiB apart.
 Holes LookForHoles(const model::ModelWeights& weights, const model::ResolvedCheckpoint& resolved);
 
 }  // namespace dsv4::diag

@@ -1,11 +1,12 @@
-// knowledge: does the model say what every model knows? A text of facts (capitals of large countries) is read in one pass. Behind "The
-// capital of France is" the answer must be the likeliest continuation, and from the fourth sentence on a model foresees the words that all
-// sentences have in common. Weights that were damaged, read wrongly or put in the wrong place break one or the other, whatever their
-// statistics are. No reference is needed.
+// knowledge: does the model say what every model knows? A text of facts (capitals of large countries) is read
+// in one pass. Behind "The capital of France is" the answer must be the likeliest continuation. From the
+// fourth sentence on, a model foresees the words that all sentences have in common. Weights that were
+// damaged, read wrongly or exchanged break one or the other, whatever their statistics are. No reference is
+// needed.
 //
-// Search for the fault's place. Where answers are wrong, the text is read once more for every half-layer with
-// that half left out: its output is zero, and the residual streams go on without it. A half without which the
-// answers come back is where to look first.
+// Search for the faulty half-layer. Where answers are wrong, the text is read once more for every half-layer
+// with that half left out. Its output is zero, and the residual streams go on without it. A half without
+// which the answers come back is where to look first.
 #pragma once
 
 #include <cstdint>
@@ -39,9 +40,9 @@ struct KnownText {
 //   logits that are not finite;
 //   more than one answer in sixteen that is not the likeliest continuation, or answers whose mean probability is below 0.8;
 //   words in common that take more than 1.2 nats each.
-// Its place is the output of the half-layer without which the answers lose most of their nats, where there is one and `leave_out` is set.
-// Not applicable where layers are left out (ModelOptions::max_layers) or the text is longer than one pass of the model. Errors: those of
-// Model::Step.
+// With `leave_out` the fault is at the output of a half-layer, if there is one. Without that half-layer the
+// answers lose most of their nats. Not applicable where layers are left out (ModelOptions::max_layers) or the
+// text is longer than one pass of the model. Errors: those of Model::Step.
 Result<CheckReport> CheckKnowledge(const Subject& subject, const KnownText& text, bool leave_out);
 
 }  // namespace dsv4::diag

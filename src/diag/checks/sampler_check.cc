@@ -159,8 +159,8 @@ Table FilterTable(const SamplingParams& params, std::span<const float> logits) {
   return table;
 }
 
-// An experiment whose outcome a penalty decides: one prompt token is lifted by a bias above all others and taken down again by
-// the penalty. With the penalty the path must not choose it, without the penalty it must.
+// An experiment whose outcome a penalty decides: one prompt token is lifted by a bias above all others and
+// taken down again by the penalty. With the penalty the path must not choose it, without the penalty it must.
 struct Duel {
   SamplingParams with;
   SamplingParams without;
@@ -206,7 +206,8 @@ Result<std::string> DuelComplaint(const SamplerInput& input, bool presence) {
   return std::string();
 }
 
-// Pearson's chi-squared of `kNumDraws` seeded draws against the softmax; the expected value is the degrees of freedom.
+// Pearson's chi-squared of `kNumDraws` seeded draws against the softmax; the expected value is the degrees of
+// freedom.
 struct Fit {
   double chi_squared = 0;
   int degrees = 0;

@@ -1,5 +1,6 @@
-// sampler: what happens to the logits between the model and the token. Shows every stage, proves that the penalties see the
-// prompt and reach the logits, and tests the distribution of the random path. Field lesson P3.
+// sampler: what happens to the logits between the model and the token. Shows every stage, proves that the
+// penalties see the prompt and reach the logits, and tests the distribution of the random path. Field lesson
+// P3.
 #pragma once
 
 #include <cstdint>

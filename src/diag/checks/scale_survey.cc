@@ -23,10 +23,11 @@ constexpr uint8_t kHighestE8m0 = 0xFE;
 constexpr double kMaxCutOff = 0.25;
 constexpr double kMaxLowest = 0.5;
 constexpr double kMaxZero = 0.5;
-// Elements at the largest code, per block of 16. A block that fits has one or two, or three of evenly spread values; one that was cut
-// to half its size has seven.
+// Elements at the largest code, per block of 16. A block that fits has one or two, or three of evenly spread
+// values; one that was cut to half its size has seven.
 constexpr double kMaxSaturated = 6;
-// The largest block against the median one. Outliers of trained weights are a hundred times their neighbours, not this.
+// The largest block against the median one. Outliers of trained weights are a hundred times their neighbours,
+// not this.
 constexpr double kMaxSpread = 1024;
 
 double Share(int64_t part, int64_t count) { return static_cast<double>(part) / static_cast<double>(count); }
@@ -73,7 +74,8 @@ std::map<double, int64_t> CountScales(const Weight& weight, ScaleStatistics& sta
   return counts;
 }
 
-// Quantisers give blocks of zeros whatever scale they like, 1 for one, so a large scale counts where something was scaled.
+// Quantisers give blocks of zeros whatever scale they like, 1 for one, so a large scale counts where
+// something was scaled.
 bool HoldsValuesOf(const Weight& weight, double scale) {
   // Share of the largest code: no quantiser leaves the largest element of a block below half of the range.
   const double least = scale / 4 * (weight.format == WeightFormat::kFp8Block ? 448 : 6);

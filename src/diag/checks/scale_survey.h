@@ -1,4 +1,5 @@
-// The scales of quantised linears, block by block: how they are spread, and whether they could be what a quantiser wrote.
+// The scales of quantised linears, block by block: how they are spread, and whether they could be what a
+// quantiser wrote.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,8 @@ double MaxAbs(std::span<const float> values);
 bool AllFinite(std::span<const float> values);
 // 1 for two zero vectors, 0 when only one is zero.
 double Cosine(std::span<const float> a, std::span<const float> b);
-// max |a - b| / max(rms(a), rms(b)); 0 when they are equal bit for bit or both zero, infinity when only one is finite.
+// max |a - b| / max(rms(a), rms(b)); 0 when they are equal bit for bit or both zero, infinity when only one
+// is finite.
 double RelativeError(std::span<const float> a, std::span<const float> b);
 // The upper one of two; 0 without values. None is NaN.
 double Median(std::vector<double> values);

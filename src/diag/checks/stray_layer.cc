@@ -20,7 +20,8 @@ constexpr size_t kBeside = 2;  // Layers on each side that are neighbours.
 // A size stands out when it is off by this factor, and by five times as many powers of it as any other layer.
 const double kMinSize = std::log(1.65);
 constexpr double kTimesOthers = 5;
-// The first and the last layer of a model may differ by training; a scale that was lost there is a power of two.
+// The first and the last layer of a model may differ by training; a scale that was lost there is a power of
+// two.
 constexpr double kNearPower = 0.15;
 // Standard deviations from chance by which a layer's profile goes along with the mean of the others'.
 constexpr double kAlike = 3.2;

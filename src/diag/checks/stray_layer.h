@@ -1,8 +1,10 @@
-// StrayLayers: statistics of each module over the layers, and the one layer that does not go along with the others.
+// StrayLayers: statistics of each module over the layers, and the one layer that does not go along with the
+// others.
 //
-// A file that was converted, repaired or exchanged in one place keeps the shapes and the magnitudes of its tensors. But layers that were trained
-// together resemble each other: in size, in the channels of the residual stream that they use most, in the sign of a bias. Only a layer
-// that stands out alone is named; where layers differ among themselves nothing is said.
+// A file that was converted, repaired or exchanged in part keeps the shapes and the magnitudes of its
+// tensors. But layers that were trained together resemble each other. They agree in size, in the sign of a
+// bias, and in the channels of the residual stream that they use most. Only a layer that stands out alone is
+// named; where layers differ among themselves nothing is said.
 #pragma once
 
 #include <cstdint>

@@ -25,8 +25,11 @@ struct Complaint {
 struct LayerView {
   std::vector<SeenKeys> seen;  // By query.
   std::vector<std::vector<int64_t>>
-      allowed;             // By query: the entries that the indexer left; empty without an indexer.
-  double sink_weight = 0;  // exp(sink) of head 0.
+      allowed;                    // By query: the entries that the indexer left; empty without an indexer.
+  double sink_weight = 0;         // exp(sink) of head 0.
+  const void* entries = nullptr;  // First pages of the entries that its queries read,
+  const void* keys = nullptr;     // and of the keys that it scores.
+  std::vector<std::vector<int64_t>> blocks;  // By query: its candidate blocks, where it makes any.
 };
 
 std::vector<int64_t> Range(int64_t begin, int64_t end) {
@@ -130,6 +133,27 @@ class Watcher {
   }
 
  private:
+  // An entry's score as computed here, and how far off another correct computation may be.
+  struct Score {
+    double value = 0;
+    double slack = 0;
+  };
+
+  static int64_t candidates_room(const ops::IndexerSelectArgs& args) {
+    return args.best.is_null() ? args.within.shape[1] : args.best.shape[1];
+  }
+  // A query's candidate blocks, ascending.
+  static std::vector<int64_t> BlocksOf(const std::vector<float>& candidates, int64_t t, int64_t num_tokens) {
+    const auto room = std::ssize(candidates) / std::max<int64_t>(1, num_tokens);
+    std::vector<int64_t> blocks;
+    for (int64_t i = 0; i < room; ++i) {
+      const auto block = static_cast<int64_t>(candidates[static_cast<size_t>(t * room + i)]);
+      if (block >= 0) blocks.push_back(block);
+    }
+    std::ranges::sort(blocks);
+    return blocks;
+  }
+
   std::vector<int64_t> WindowRule(int64_t position) const {
     return Range(std::max<int64_t>(0, position - config().sliding_window + 1), position + 1);
   }
@@ -151,8 +175,47 @@ class Watcher {
     complaints_.push_back({Place{layer_, std::move(tensor), std::move(op), position}, std::move(text)});
   }
 
+  // Rows of another layer than the plan's owner: `mine` and `owners` are where they lie.
+  void CheckOwner(std::string_view what, const void* mine, int owner, const void* owners,
+                  std::string_view tensor, std::string_view op) {
+    if (owners == nullptr || mine == owners) return;
+    Complain(std::string(tensor), std::string(op), 0,
+             fmt::format("reads {} that are not those of layer {}", what, owner));
+  }
+
+  static const void* FirstPage(const PagedRows& rows) { return rows.pages.empty() ? nullptr : rows.pages[0]; }
+
+  // The blocks of a query: the newest visible one, and the best of the others by their best entry.
+  std::string BlocksComplaint(const std::vector<int64_t>& blocks, const std::vector<Score>& scores,
+                              int64_t block_size, int64_t most) const {
+    std::vector<Score> best;
+    for (size_t j = 0; j < scores.size(); ++j) {
+      const size_t block = j / static_cast<size_t>(block_size);
+      if (block == best.size()) best.push_back(scores[j]);
+      if (scores[j].value > best[block].value) best[block] = scores[j];
+    }
+    if (best.empty()) return blocks.empty() ? "" : "has candidate blocks and sees no entry";
+    const auto newest = static_cast<int64_t>(best.size()) - 1;
+    if (std::ranges::find(blocks, newest) == blocks.end())
+      return fmt::format("the newest block {} is no candidate", newest);
+    best.pop_back();
+    std::vector<int64_t> others = blocks;
+    std::erase(others, newest);
+    const std::string text = SelectionComplaint(others, best, most - 1);
+    return text.empty() ? text : "candidate blocks: " + text;
+  }
+
   Status WatchIndexer(const ops::IndexerSelectArgs& args) {
     ops::OpContext& context = subject_.context();
+    const model::LayerPlan& plan = config().layers[static_cast<size_t>(layer_)];
+    view().keys = FirstPage(args.sequences[0].keys);
+    CheckOwner("indexer keys", view().keys, plan.keys, views_[static_cast<size_t>(plan.keys)].keys,
+               "attn.indexer.selected", "indexer_select");
+    std::vector<float> candidates;
+    if (!args.best.is_null() || !args.within.is_null()) {
+      DSV4_ASSIGN_OR_RETURN_STATUS(candidates,
+                                   ToHostFloats(context, args.best.is_null() ? args.within : args.best));
+    }
     DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<float> selected, ToHostFloats(context, args.selected));
     DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<float> q, ToHostFloats(context, args.q));
     DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<float> weights, ToHostFloats(context, args.weights));
@@ -179,6 +242,8 @@ class Watcher {
       }
       std::sort(chosen.begin(), chosen.end());
       view().allowed.push_back(chosen);
+      const std::vector<int64_t> blocks = BlocksOf(candidates, t, num_tokens);
+      if (!args.best.is_null()) view().blocks.push_back(blocks);
       if (complained) continue;
       std::vector<Score> scores(static_cast<size_t>(visible));
       for (int64_t j = 0; j < visible; ++j) {
@@ -190,19 +255,36 @@ class Watcher {
           scores[static_cast<size_t>(j)].slack += unit * std::abs(term);
         }
       }
-      const std::string text = SelectionComplaint(chosen, scores, top_k);
+      std::string text;
+      if (!args.best.is_null()) {
+        text = BlocksComplaint(blocks, scores, args.block_size, candidates_room(args));
+      } else if (!args.within.is_null()) {
+        // Candidates of the layer that makes them, and nothing outside of them.
+        const LayerView& maker = views_[static_cast<size_t>(plan.candidates)];
+        if (!maker.blocks.empty() && maker.blocks[static_cast<size_t>(t)] != blocks)
+          text = fmt::format("has candidate blocks that are not those of layer {}", plan.candidates);
+        std::vector<Score> within;
+        std::vector<int64_t> places(static_cast<size_t>(visible), -1);
+        for (int64_t j = 0; j < visible; ++j) {
+          if (!std::ranges::binary_search(blocks, j / args.block_size)) continue;
+          places[static_cast<size_t>(j)] = std::ssize(within);
+          within.push_back(scores[static_cast<size_t>(j)]);
+        }
+        for (int64_t& entry : chosen) {
+          if (entry < visible && places[static_cast<size_t>(entry)] < 0 && text.empty())
+            text = fmt::format("entry {} is chosen, whose block {} is no candidate", entry,
+                               entry / args.block_size);
+          if (entry < visible) entry = places[static_cast<size_t>(entry)];
+        }
+        scores = std::move(within);
+      }
+      if (text.empty()) text = SelectionComplaint(chosen, scores, top_k);
       if (text.empty()) continue;
       complained = true;
       Complain("attn.indexer.selected", "indexer_select", position, text);
     }
     return {};
   }
-
-  // An entry's score as computed here, and how far off another correct computation may be.
-  struct Score {
-    double value = 0;
-    double slack = 0;
-  };
 
   // The best min(top_k, visible) entries by score, whichever way ties within rounding fall.
   static std::string SelectionComplaint(const std::vector<int64_t>& chosen, const std::vector<Score>& scores,
@@ -233,6 +315,12 @@ class Watcher {
 
   Status WatchAttention(const InnerOp<ops::AttentionArgs>& inner, const ops::AttentionArgs& args) {
     ops::OpContext& context = subject_.context();
+    const model::LayerPlan& plan = config().layers[static_cast<size_t>(layer_)];
+    if (plan.sees_entries()) {
+      view().entries = FirstPage(args.sequences[0].entries);
+      CheckOwner("entries", view().entries, plan.entries, views_[static_cast<size_t>(plan.entries)].entries,
+                 "attn.o", "attention");
+    }
     DSV4_ASSIGN_OR_RETURN_STATUS(view().seen, ProbeAttention(context, inner, args, config().nope_head_dim()));
     DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<float> sink, ToHostFloats(context, args.sink));
     view().sink_weight = std::exp(static_cast<double>(sink[0]));

@@ -17,7 +17,8 @@ double Share(const Compared& compared) {
              : static_cast<double>(compared.num_flipped) / static_cast<double>(compared.num_rows);
 }
 
-// Every tensor in the order of the graph. Bounds differ by tensor, so the picture shows errors as parts of their bound.
+// Every tensor in the order of the graph. Bounds differ by tensor, so the picture shows errors as parts of
+// their bound.
 Plot EveryTensor(const std::vector<Compared>& compared, bool shared_inputs) {
   Plot plot{
       .title = "Error of every tensor, as a part of its bound",

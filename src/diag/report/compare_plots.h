@@ -8,7 +8,8 @@
 
 namespace dsv4::diag {
 
-// With shared inputs errors are each op's own and do not grow from layer to layer, and the logits say nothing.
+// With shared inputs errors are each op's own and do not grow from layer to layer, and the logits say
+// nothing.
 std::vector<Plot> ComparePlots(const std::vector<Compared>& compared, const LogitsAgreement& logits,
                                bool shared_inputs);
 

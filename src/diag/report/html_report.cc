@@ -128,7 +128,8 @@ std::string Summary(const PageHead& head, const std::vector<CheckReport>& report
 }  // namespace
 
 std::string ToHtml(const PageHead& head, const std::vector<CheckReport>& reports) {
-  // The policy makes the browser itself refuse scripts and requests, should a text ever get past the escaping.
+  // The policy makes the browser itself refuse scripts and requests, should a text ever get past the
+  // escaping.
   std::string html = fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "

@@ -1,5 +1,6 @@
-// The style of the page that html_report.h writes. Every colour is a variable, so that dark mode and print change them in one place;
-// the series' colours are Okabe and Ito's, which people with any kind of colour vision tell apart.
+// The style of the page that html_report.h writes. Every colour is a variable, so that dark mode and print
+// change them once. The series' colours are Okabe and Ito's, which people with any kind of colour vision tell
+// apart.
 #pragma once
 
 #include <string_view>

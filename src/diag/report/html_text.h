@@ -6,8 +6,9 @@
 
 namespace dsv4::diag {
 
-// For element content and double-quoted attributes. What a browser would not show as it is (control characters but new lines
-// and tabs, direction overrides, bytes that are no UTF-8) becomes "\u{202e}", "\x{ff}".
+// For element content and double-quoted attributes. What a browser would not show as it is (control
+// characters but new lines and tabs, direction overrides, bytes that are no UTF-8) becomes "\u{202e}",
+// "\x{ff}".
 std::string EscapeHtml(std::string_view text);
 
 }  // namespace dsv4::diag

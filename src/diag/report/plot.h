@@ -1,5 +1,5 @@
-// Figures of a check as data, drawn by svg_plot.h. Numbers that are not finite and, on a logarithmic axis,
-// zeros have a place of their own at the edge, so nothing that was measured is left out of a picture.
+// Figures of a check as data, drawn by svg_plot.h. Numbers that are not finite are drawn at the edge, as are
+// zeros on a logarithmic axis. Nothing that was measured is left out of a picture.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// CheckReport: what one check of `dsv4 diagnose` found, as data. The same report becomes text for people and JSON for
-// scripts; nothing is said in one that is not in the other. html_report.h makes a page of it, with drawings.
+// CheckReport: what one check of `dsv4 diagnose` found, as data. The same report becomes text for people and
+// JSON for scripts. Both say the same. html_report.h makes a page of it, with drawings.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ enum class Verdict : uint8_t {
 };
 std::string_view VerdictName(Verdict verdict);  // "pass", "finding", "not applicable"
 
-// Place of a finding in the graph, in the names of model/graph/observer.h.
+// Tensor of a finding in the graph, in the names of model/graph/observer.h.
 struct Place {
   int layer = -1;        // -1: before or behind the layers.
   std::string tensor;    // "attn.compressor.pooled"
@@ -53,10 +53,11 @@ struct CheckReport {
 };
 
 std::string ToText(const CheckReport& report);
-// One line, what came of all of them: "nothing found: 8 checks passed, 1 not applicable (compare)"; the checks with findings, where the first lies and what to
-// do next.
+// One line, what came of all of them: "nothing found: 8 checks passed, 1 not applicable (compare)"; the
+// checks with findings, where the first lies and what to do next.
 std::string Summary(const std::vector<CheckReport>& reports);
-// One JSON document: {"checks": [{check, verdict, headline, place?, evidence, tables, rules_out, next_step, ends_run}]}.
+// One JSON document: {"checks": [{check, verdict, headline, place?, evidence, tables, rules_out, next_step,
+// ends_run}]}.
 std::string ToJson(const std::vector<CheckReport>& reports);
 
 // 0 when no report is a finding, else 1.

@@ -1,5 +1,5 @@
-// The arithmetic of a plot's axis: a range that covers the values, round numbers to mark it with, and places for what no
-// range covers.
+// The arithmetic of a plot's axis: a range that covers the values, and round numbers to mark it with. Values
+// that no range covers have marks of their own.
 #pragma once
 
 #include <span>
@@ -17,7 +17,8 @@ class Axis {
  public:
   // Covers every finite value; a logarithmic axis whole decades of the positive ones. Without any: 0..1.
   static Axis Linear(std::span<const double> values, int max_ticks);
-  // Has an edge below for zeros and negative values if there are some, as both kinds have one above for infinity and NaN.
+  // Has an edge below for zeros and negative values if there are some, as both kinds have one above for
+  // infinity and NaN.
   static Axis Log(std::span<const double> values, int max_ticks);
 
   // 0..1, also for values that only an edge can show.

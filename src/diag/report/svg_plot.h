@@ -1,5 +1,6 @@
-// Plots as HTML figures: a heading, an inline SVG that needs nothing but the page's style (html_style.h), a legend, how to read it,
-// and every number of it in a table for readers that cannot or will not look. No script, nothing to load.
+// Plots as HTML figures: a heading, an inline SVG that needs only the page's style (html_style.h), a legend,
+// and how to read it. A table has every number, for readers that cannot or will not look. No script, nothing
+// to load.
 #pragma once
 
 #include <string>

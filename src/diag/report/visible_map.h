@@ -24,8 +24,9 @@ struct LayerKeys {
   std::vector<QueryKeys> queries;
 };
 
-// One map for all layers that agree in everything. Of many queries about 200 are drawn, those against the rule always; of many
-// different layers the first 12, those with a query against the rule first. `note` says what was left out; empty if nothing was.
+// One map for all layers that agree in everything. About 200 of many queries are drawn, and always those
+// against the rule. The first 12 of many different layers are drawn, those with a query against the rule
+// first. `note` says what was left out; empty if nothing was.
 struct VisibleMaps {
   std::vector<KeyMap> maps;
   std::string note;

@@ -1,5 +1,5 @@
-// LoadSimulation: clients in a closed loop before a machine whose steps have given prices, scheduled as the engine does. For tests: it judges the
-// policy without a device.
+// LoadSimulation: clients in a closed loop before a machine whose steps have given prices, scheduled as the
+// engine does. For tests: it judges the policy without a device.
 #pragma once
 
 #include <cstdint>
@@ -41,11 +41,13 @@ struct Figures {
   int64_t num_answers = 0;
 };
 
-// The clients' figures behind the first `warm_up` seconds. `measured`: the policy knows the machine's prices when it begins.
+// The clients' figures behind the first `warm_up` seconds. `measured`: the policy knows the machine's prices
+// when it begins.
 Figures Simulate(const Machine& machine, PrefillPolicy policy, const std::vector<Client>& clients,
                  double seconds, bool measured);
 
-// Output tokens a second of clients that send `prompt` tokens and take `answer`, where all read at once and then answer at once.
+// Output tokens a second of clients that send `prompt` tokens and take `answer`, where all read at once and
+// then answer at once.
 double Bound(const Machine& machine, int64_t streams, int64_t prompt, int64_t answer);
 
 }  // namespace dsv4::engine::testing

@@ -16,7 +16,8 @@ constexpr double kNextPiece = 1.19;
 // A step may take so many times as long as its answers alone: where there is an aim, and where there is none.
 constexpr double kStretchOfAim = 2.0;
 constexpr double kStretch = 3.0;
-// And so many times as long as with the first piece, whose price is mostly its fixed part where that is beyond the aim.
+// And so many times as long as with the first piece, whose price is mostly its fixed part where that is
+// beyond the aim.
 constexpr double kStretchOfPiece = 1.5;
 
 }  // namespace

@@ -1,9 +1,10 @@
-// PrefillPolicy: how many prompt tokens a step reads beside answers, and whether prompts wait for others to be read together. It knows prices of
-// steps (StepPrices) and plain numbers.
+// PrefillPolicy: how many prompt tokens a step reads beside answers, and whether prompts wait for others to
+// be read together. It knows prices of steps (StepPrices) and plain numbers.
 //
-// A step with prompts has a fixed part, which small pieces pay as often as large ones. So a piece is the smallest that reads nearly as fast as
-// any in a step that keeps to an aim for the time between two tokens. Prompts that are less than such a piece wait for others. They wait until
-// their waiting, added up, is as long as all answers would be held up, and no longer than the aim.
+// A step with prompts has a fixed part, which small pieces pay as often as large ones. So a piece is the
+// smallest that reads nearly as fast as any. Its step keeps to a target for the time between two tokens.
+// Prompts that are less than such a piece wait for others. They wait until their added-up waiting is as long
+// as all answers would be held up. They wait no longer than the target.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +19,8 @@ struct PrefillLimits {
   int64_t max_step_tokens = 512;
   // Prompt tokens beside answers at most; 0: by the prices of steps.
   int64_t max_beside_decode = 0;
-  // Seconds that a step with answers may take: a bound if it was asked for, else an aim, which slow answers stretch. 0: none.
+  // Seconds that a step with answers may take: a bound if it was asked for, else an aim, which slow answers
+  // stretch. 0: none.
   double max_gap = 0.0;
   bool gap_is_bound = false;
 };
@@ -60,7 +62,8 @@ class PrefillPolicy {
 
   // The smallest piece beside so many answers that reads nearly as fast as any within the gap.
   int64_t EconomicalPiece(int64_t answering) const;
-  // Tokens with which a step beside so many answers takes no longer than `seconds`; none while nothing is known.
+  // Tokens with which a step beside so many answers takes no longer than `seconds`; none while nothing is
+  // known.
   std::optional<int64_t> PieceWithin(int64_t answering, double seconds) const;
   // Seconds that steps with so many answers may take; 0: no limit is known.
   double Gap(int64_t answering) const;

@@ -81,7 +81,8 @@ TEST(PrefillPolicy, APieceReadsNearlyAsFastAsAnyWithinTheAim) {
   };
   EXPECT_GE(rate(piece), 0.85 * rate(within));
   EXPECT_EQ(policy.Piece({.answering = 16, .tokens = 100000, .num_prompts = 2}), piece);
-  // As many as the aim allows: for a backlog, an overdue prompt, more prompts than answers, a rest that would be a step of its own.
+  // Pieces are as large as the target allows. Cases: a backlog, an overdue prompt, more prompts than answers,
+  // a rest that would be a step of its own.
   EXPECT_EQ(policy.Piece({.answering = 16, .tokens = 100000, .num_prompts = 2, .longest_wait = 1.0}), within);
   EXPECT_EQ(policy.Piece({.answering = 16, .tokens = 100000, .num_prompts = 2, .overdue = true}), within);
   EXPECT_EQ(policy.Piece({.answering = 16, .tokens = 100000, .num_prompts = 17}), within);

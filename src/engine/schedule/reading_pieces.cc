@@ -7,7 +7,8 @@
 namespace dsv4::engine {
 namespace {
 
-// The large piece as near below piece.tokens as can be, else above, of at most `most`; piece.tokens where there is none.
+// The large piece as near below piece.tokens as can be, else above, of at most `most`; piece.tokens where
+// there is none.
 int64_t LargePiece(const PromptPiece& piece, int64_t most, int64_t few) {
   if (IsLargePiece(piece, few)) return piece.tokens;
   const int64_t largest_part = piece.left - few - 1;  // Part that leaves enough.

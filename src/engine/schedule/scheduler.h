@@ -1,4 +1,5 @@
-// Scheduler: decides which sequences run in a step and how many tokens of each. Plain numbers; it never sees a tensor.
+// Scheduler: decides which sequences run in a step and how many tokens of each. Plain numbers; it never sees
+// a tensor.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +27,12 @@ struct StepBudget {
   int64_t max_prefill_beside_decode = 512;
 };
 
-// Decoding sequences (one pending token) come first, each gets its token, so that no prefill stops them. Of what is left, prompts of the
-// lowest priority number get all that they want, then those of the next. Among prompts of one number half goes by age, the oldest first,
-// and half by how little they lack, the shortest first: a short prompt passes a long one, and a long one is as fast as
-// half a machine that serves in order of arrival. Once one of them is overdue, all goes by age. At least one token is scheduled when any
-// is pending. Chunks come in the order of `pending`, decoding ones first.
+// Decoding sequences (one pending token) come first, each gets its token, so that no prefill stops them. Of
+// what is left, prompts of the lowest priority number get all that they want, then those of the next. Among
+// prompts of one number half goes by age, the oldest first, and half by how little they lack, the shortest
+// first. So a short prompt passes a long one. A long one is as fast as on half a machine that serves in order
+// of arrival. Once one of them is overdue, all goes by age. At least one token is scheduled when any is
+// pending. Chunks come in the order of `pending`, decoding ones first.
 std::vector<ScheduledChunk> ScheduleStep(std::span<const Pending> pending, const StepBudget& budget);
 
 }  // namespace dsv4::engine

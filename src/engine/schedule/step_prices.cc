@@ -11,7 +11,8 @@ namespace {
 // Weight of the newest step. It weighs more, the longer ago the one before was.
 constexpr double kNewest = 0.2;
 constexpr double kOfAge = 0.01;
-// Part of a step's deviation that holds for steps of other sizes too: a longer context makes all of them slower.
+// Part of a step's deviation that holds for steps of other sizes too: a longer context makes all of them
+// slower.
 constexpr double kShared = 0.5;
 
 }  // namespace

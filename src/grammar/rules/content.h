@@ -14,7 +14,8 @@ namespace dsv4::grammar {
 // GBNF if any rule is written with `::=`, else Lark.
 Result<RuleSet> ParseGrammar(std::string_view text);
 
-// The entry of texts that satisfy the rule; none of them has `closer` within a terminal of its own (empty: no such text). Errors begin with the label.
+// The entry of texts that satisfy the rule; none of them has `closer` within a terminal of its own (empty: no
+// such text). Errors begin with the label.
 Result<uint32_t> CompileContent(GrammarParts& parts, const ContentRule& rule, const std::string& closer = {});
 
 // For ProgramBuilder::Build: what to say where no text satisfies the rule.

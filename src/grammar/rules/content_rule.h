@@ -24,7 +24,8 @@ struct ContentRule {
   bool operator==(const ContentRule&) const = default;
 };
 
-// Whether a grammar can be made of the rule alone; the same errors as CompileAnswer, and one where no text satisfies it.
+// Whether a grammar can be made of the rule alone; the same errors as CompileAnswer, and one where no text
+// satisfies it.
 Status CheckContent(const ContentRule& rule);
 
 }  // namespace dsv4::grammar

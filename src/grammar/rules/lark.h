@@ -8,8 +8,9 @@
 //   json: %json { "type": "object" }        a value of a schema; %regex as llguidance has it is not understood
 //   // a comment, # too
 //
-// Priorities, aliases (`-> name`), `?` and `!` in front of a rule are read and change no text. There is no lexer: a terminal is a rule like others, so
-// two names may stand side by side. The text begins with the rule `start`. A line `%llguidance {...}` at the top is passed over.
+// Priorities, aliases (`-> name`), `?` and `!` in front of a rule are read and change no text. There is no
+// lexer: a terminal is a rule like others, so two names may stand side by side. The text begins with the rule
+// `start`. A line `%llguidance {...}` at the top is passed over.
 #pragma once
 
 #include <string_view>
@@ -19,7 +20,8 @@
 
 namespace dsv4::grammar {
 
-// InvalidArgument with the line, for what is malformed or names no rule; ResourceExhausted for what is too large to read.
+// InvalidArgument with the line, for what is malformed or names no rule; ResourceExhausted for what is too
+// large to read.
 Result<RuleSet> ParseLark(std::string_view text);
 
 }  // namespace dsv4::grammar

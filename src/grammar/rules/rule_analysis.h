@@ -14,7 +14,8 @@ namespace dsv4::grammar {
 
 class RuleAnalysis {
  public:
-  // `rules` outlives this. Errors: more of anything than is compiled (ResourceExhausted), before any of it is made.
+  // `rules` outlives this. Errors: more of anything than is compiled (ResourceExhausted), before any of it is
+  // made.
   static Result<RuleAnalysis> Of(const RuleSet& rules);
 
   bool MayBeEmpty(const ExprNode& expr) const;
@@ -42,7 +43,8 @@ class RuleAnalysis {
   void FindGroups();
   std::optional<Regular> RegularOf(const ExprNode& expr) const;
   void AddCalled(const ExprNode& expr, bool first_only, std::vector<uint32_t>& out) const;
-  // Rules in an order in which each comes behind those it leads to, as far as that goes; strongly connected ones share a number.
+  // Rules in an order in which each comes behind those it leads to, as far as that goes; strongly connected
+  // ones share a number.
   std::vector<uint32_t> Components(bool first_only, std::vector<uint32_t>& order) const;
 
   const RuleSet* rules_;

@@ -13,6 +13,9 @@ using Kind = ExprNode::Kind;
 
 // Parts of sequences that were copied because what is in front of them may be empty.
 constexpr size_t kMaxMade = 1'000'000;
+// Limits of an automaton for which there is another way.
+constexpr size_t kTrialStates = 20'000;
+constexpr int64_t kTrialWork = 2'000'000;
 
 Regex NonEmptyRegex(const Regex& regex);
 
@@ -285,30 +288,48 @@ Result<uint32_t> RuleCompiler::Node(const Expr& expr, uint32_t next) {
   if (const std::optional<Regex> regex = analysis_->AsRegex(*expr)) {
     // Subsets may be many though the expression is small; then its parts are automata of their own.
     Result<uint32_t> node = RegexNodeOf(*regex, next);
-    if (node || expr->kind == Kind::kRegex || parts_.limits.work_left < 0) return node;
+    const Expr parts = expr->kind == Kind::kRegex ? Unfolded(*regex) : expr;
+    if (node || parts == nullptr || parts_.limits.work_left < 0) return node;
+    return NodeOfParts(*parts, next);
   }
-  switch (expr->kind) {
+  return NodeOfParts(*expr, next);
+}
+
+Result<uint32_t> RuleCompiler::NodeOfParts(const ExprNode& expr, uint32_t next) {
+  switch (expr.kind) {
     case Kind::kRegex:
       return Error(ResourceExhausted("grammar: an expression of too many states"));
     case Kind::kRule:
-      return parts_.builder.Call(expr->min == 1 ? EntryOfNonEmpty(expr->rule) : Entry(expr->rule), next);
+      return parts_.builder.Call(expr.min == 1 ? EntryOfNonEmpty(expr.rule) : Entry(expr.rule), next);
     case Kind::kJsonSchema:
-      return JsonSchema(expr->schema, next);
+      return JsonSchema(expr.schema, next);
     case Kind::kFreeText:
-      return FreeText(*expr, next);
+      return FreeText(expr, next);
     case Kind::kSequence:
-      return SequenceNode(*expr, next);
+      return SequenceNode(expr, next);
     case Kind::kEither: {
       std::vector<uint32_t> options;
-      for (const Expr& part : expr->parts) {
+      for (const Expr& part : expr.parts) {
         DSV4_ASSIGN_OR_RETURN(options.emplace_back(), Node(part, next));
       }
       return parts_.builder.Split(std::move(options));
     }
     case Kind::kRepeat:
-      return RepeatNode(*expr, next);
+      return RepeatNode(expr, next);
   }
   return Error(Internal("no such expression"));
+}
+
+// Parts of a regular expression one of which has a large count, so that they are counted on the stack; null: it has none.
+Expr RuleCompiler::Unfolded(const Regex& regex) {
+  if (!closer_.empty() || !HasLargeCount(*regex)) return nullptr;
+  const std::vector<Regex> sequence = SequenceOf(regex);
+  const RegexNode& only = *sequence[0];
+  std::vector<Expr> parts;
+  for (const Regex& part : sequence.size() > 1 ? sequence : only.parts) parts.push_back(RegexExpr(part));
+  if (sequence.size() > 1) return SequenceExpr(std::move(parts));
+  if (only.kind == RegexNode::Kind::kEither) return EitherExpr(std::move(parts));
+  return RepeatExpr(parts[0], only.min, only.max);
 }
 
 // From the end; what is regular in a row is one automaton.
@@ -364,7 +385,17 @@ Result<uint32_t> RuleCompiler::RepeatNode(const ExprNode& expr, uint32_t next) {
 }
 
 Result<uint32_t> RuleCompiler::RegexNodeOf(const Regex& regex, uint32_t next) {
-  DSV4_ASSIGN_OR_RETURN(Dfa dfa, Dfa::Compile(regex, parts_.limits));
+  // With a large count the expression has parts that can be counted otherwise: not much is spent on its states.
+  DfaLimits limits = parts_.limits;
+  if (closer_.empty() && HasLargeCount(*regex)) {
+    limits.max_states = kTrialStates;
+    limits.work_left = std::min(limits.work_left, kTrialWork);
+  }
+  const int64_t work = limits.work_left;
+  Result<Dfa> made = Dfa::Compile(regex, limits);
+  parts_.limits.work_left -= work - std::max<int64_t>(0, limits.work_left);
+  if (!made) return Error(made.error());
+  Dfa dfa = std::move(*made);
   if (!closer_.empty()) {
     const Regex any = Repeat(ByteRange(0, 255), 0, kUnbounded);
     DSV4_ASSIGN_OR_RETURN(const Dfa with, Dfa::Compile(Concat({any, Literal(closer_), any}), parts_.limits));

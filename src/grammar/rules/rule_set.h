@@ -1,4 +1,5 @@
-// A context-free grammar as a request or a file gives it, whatever its notation: rules of expressions over the bytes of a text.
+// A context-free grammar as a request or a file gives it, whatever its notation: rules of expressions over
+// the bytes of a text.
 //
 //   gbnf.h, lark.h, structural_tag.h   read a notation
 //   rule_compiler.h                    makes nodes of a grammar of it

@@ -314,5 +314,34 @@ TEST(Rules, TextsOfCalls) {
   EXPECT_FALSE(takes(call("SELECT </｜DSML｜parameter> ;")));
 }
 
+// Counts that no automaton has but by its states, which would be too many.
+TEST(RulesTest, LargeCountsBesideAndInsideEachOther) {
+  const auto text = [](std::initializer_list<std::pair<std::string, int>> parts) {
+    std::string all;
+    for (const auto& [part, count] : parts)
+      for (int i = 0; i < count; ++i) all += part;
+    return all;
+  };
+  const std::string ends = "[a-z]{300,60000}[a-z0-9]";
+  EXPECT_TRUE(Takes(Kind::kRegex, ends, text({{"a", 300}, {"9", 1}})));
+  EXPECT_TRUE(Takes(Kind::kRegex, ends, text({{"a", 301}})));
+  EXPECT_FALSE(Takes(Kind::kRegex, ends, text({{"a", 300}})));
+  EXPECT_FALSE(Takes(Kind::kRegex, ends, text({{"a", 299}, {"9", 1}})));
+  const std::string names = "(?:[a-z]{1,200}\\.){300,500}[a-z]{2,63}";
+  EXPECT_TRUE(Takes(Kind::kRegex, names, text({{"ab.", 300}, {"c", 2}})));
+  EXPECT_FALSE(Takes(Kind::kRegex, names, text({{"ab.", 299}, {"c", 2}})));
+  EXPECT_FALSE(Takes(Kind::kRegex, names, text({{"ab.", 501}, {"c", 2}})));
+  EXPECT_FALSE(Takes(Kind::kRegex, names, text({{"ab.", 300}, {"c", 64}})));
+  const std::string two = "[a-x]{250,50000}x{300,9000}";
+  EXPECT_TRUE(Takes(Kind::kRegex, two, text({{"a", 250}, {"x", 300}})));
+  EXPECT_FALSE(Takes(Kind::kRegex, two, text({{"a", 249}, {"x", 300}})));
+  EXPECT_TRUE(Takes(Kind::kRegex, two, text({{"a", 249}, {"x", 301}})));
+  EXPECT_FALSE(Takes(Kind::kRegex, two, text({{"a", 300}, {"x", 299}})));
+  const std::string inside = "((ab{1,300}){200,1000}c){1,300}";
+  EXPECT_TRUE(Takes(Kind::kRegex, inside, text({{"abb", 200}, {"c", 1}, {"ab", 999}, {"c", 1}})));
+  EXPECT_FALSE(Takes(Kind::kRegex, inside, text({{"abb", 199}, {"c", 1}})));
+  EXPECT_TRUE(Takes(Kind::kGbnf, "root ::= [a-z]{1,50000} (\"x\"){300,9000}", text({{"a", 1}, {"x", 300}})));
+}
+
 }  // namespace
 }  // namespace dsv4::grammar

@@ -1,4 +1,5 @@
-// Reads the text of a grammar, whatever its notation: characters, white space, names, and the sets of characters that become expressions.
+// Reads the text of a grammar, whatever its notation: characters, white space, names, and the sets of
+// characters that become expressions.
 #pragma once
 
 #include <map>

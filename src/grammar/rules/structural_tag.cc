@@ -100,7 +100,7 @@ class TagParser {
     return JsonSchemaExpr(schema.dump(-1, ' ', false, Json::error_handler_t::replace));
   }
 
-  // `ends`: what free text in this place must not contain, because it ends it.
+  // `ends`: what free text here must not contain, because it ends it.
   Result<Expr> Format(const Json& format, const std::string& pointer, const Texts& ends, int depth) {
     if (depth > kMaxNesting) return Error(Bad(pointer, "nested too deeply"));
     if (!format.is_object()) return Error(Bad(pointer, "wanted an object"));

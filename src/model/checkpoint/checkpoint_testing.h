@@ -1,5 +1,5 @@
-// Helpers that tests of checkpoints share: directories that vanish, and a checkpoint in memory whose tensors
-// a test can rename, drop, reshape or damage before writing it again.
+// Helpers that tests of checkpoints share: directories that vanish, and a checkpoint in memory. A test can
+// rename, drop, reshape or damage its tensors before writing it again.
 #pragma once
 
 #include <gtest/gtest.h>

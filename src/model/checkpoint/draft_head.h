@@ -1,5 +1,6 @@
-// The head that drafts take in place of the model's: a copy of it in fewer bits. Of one row of logits nearly all the time goes into reading
-// the head, and a draft need not be exact, since each is verified with the model's own head.
+// The head that drafts take instead of the model's: a copy of it in fewer bits. For one row of logits nearly
+// all time goes into reading the head. A draft need not be exact, since each is verified with the model's own
+// head.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +21,9 @@ enum class DraftHead : uint8_t {
 // "stored", "fp8", "nvfp4"; InvalidArgument for others.
 Result<DraftHead> ParseDraftHead(std::string_view text);
 
-// The copy of `head`, which lies on the host; its memory goes to `copies`. No rows where there is nothing to win: kStored, a head that is not
-// plain, or one whose columns the format cannot hold. `sizes_only`: no number is read, nor of any worth. DataLoss for a number that is not
-// finite.
+// The copy of `head`, which lies on the host; its memory goes to `copies`. No rows where there is nothing to
+// win: kStored, a head that is not plain, or one whose columns the format cannot hold. `sizes_only`: no
+// number is read, nor of any worth. DataLoss for a number that is not finite.
 Result<Weight> MakeDraftHead(const Weight& head, DraftHead format, bool sizes_only,
                              std::vector<Buffer>& copies);
 

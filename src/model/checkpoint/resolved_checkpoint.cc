@@ -38,7 +38,8 @@ class FaultList {
   std::vector<std::string> named_;
 };
 
-// The spellings of one row and the one this checkpoint was last seen to use, tried first and quoted in errors.
+// The spellings of one row and the one this checkpoint was last seen to use, tried first and quoted in
+// errors.
 struct Spelling {
   std::vector<std::string> names;
   std::optional<size_t> used;
@@ -416,7 +417,7 @@ class Resolver {
     return sliced ? std::optional(parts) : std::nullopt;
   }
 
-  // The global scales of w1 and w3 may be two numbers: leaves the first in place and returns the second.
+  // The global scales of w1 and w3 may be two numbers: keeps the first and returns the second.
   static std::span<const std::byte> TakeSecondNumber(TensorPart& part) {
     if (part.dims != std::vector<int64_t>{2}) return {};
     const std::span<const std::byte> second = part.bytes.subspan(part.bytes.size() / 2);
@@ -496,7 +497,8 @@ class Resolver {
                     fmt::join(parts, ", ")));
   }
 
-  // quantization.md 8, check 5. The tensors describe themselves; a config that says otherwise is worth a line, not a refusal.
+  // quantization.md 8, check 5. The tensors describe themselves; a config that says otherwise is worth a
+  // line, not a refusal.
   void CompareWithConfig(ResolvedCheckpoint& resolved) const {
     FaultList not_promised;
     FaultList not_kept;

@@ -1,7 +1,8 @@
 // Which tensor of a checkpoint is which: the tensor table applied to the files' names, by headers alone.
 //
-// Resolving proves that the checkpoint holds every tensor of the table in the shape the config wants, and nothing else
-// outside the draft and vision parts. It reads no data, so it is cheap for any size; `inspect` needs no more.
+// Resolving proves that the checkpoint holds every tensor of the table in the shape the config wants. Outside
+// the draft and vision parts it holds nothing else. It reads no data, so it is cheap for any size; `inspect`
+// needs no more.
 #pragma once
 
 #include <array>
@@ -19,8 +20,8 @@
 
 namespace dsv4::model {
 
-// One row of the table, found. `linear` for kLinear and kEmbedding rows, `tensor` for the others; empty when the layer
-// has no such tensor.
+// One row of the table, found. `linear` for kLinear and kEmbedding rows, `tensor` for the others; empty when
+// the layer has no such tensor.
 struct ResolvedTensor {
   StoredLinear linear;
   const io::StoredTensor* tensor = nullptr;
@@ -45,8 +46,9 @@ struct ResolvedCheckpoint {
   std::array<ResolvedTensor, kNumTensorIds> model;
   std::vector<ResolvedLayer> layers;
   bool head_is_tied = false;  // There is no head tensor; the embedding serves.
-  // The MTP block, with its kMtp* tensors and its own kNorm and kHcHead*; nullopt, and why, where the checkpoint has none, or no whole one.
-  // No error: it is needed for drafts alone. Its tensors are among the skipped ones too, as far as the model is concerned.
+  // The MTP block, with its kMtp* tensors and its own kNorm and kHcHead*; nullopt, and why, where the
+  // checkpoint has none, or no whole one. No error: it is needed for drafts alone. Its tensors are among the
+  // skipped ones too, as far as the model is concerned.
   std::optional<ResolvedLayer> mtp;
   std::string no_mtp;
 
@@ -63,8 +65,8 @@ struct ResolvedCheckpoint {
   const ResolvedTensor& operator[](TensorId id) const { return model[static_cast<size_t>(id)]; }
 };
 
-// InvalidArgument counts the missing, extra and misshapen tensors and names the first few of each. The result borrows
-// from the checkpoint.
+// InvalidArgument counts the missing, extra and misshapen tensors and names the first few of each. The result
+// borrows from the checkpoint.
 Result<ResolvedCheckpoint> ResolveCheckpoint(const io::Checkpoint& checkpoint, const ModelConfig& config);
 
 // A DSpark drafter: mtp.0, mtp.1 and so on, the first with main_proj and main_norm, the last with the heads.
@@ -72,8 +74,9 @@ struct ResolvedDspark {
   std::vector<ResolvedLayer> stages;
 };
 
-// Counts the stages by their tensors, and proves that each has all it needs, as ResolveCheckpoint does for the trunk's; a part
-// of a drafter is no drafter. The trunk's tensors are not looked at, so the drafter may be in files of its own.
+// Counts the stages by their tensors, and proves that each has all it needs, as ResolveCheckpoint does for
+// the trunk's. A part of a drafter is no drafter. The trunk's tensors are not looked at, so the drafter may
+// be in files of its own.
 Result<ResolvedDspark> ResolveDspark(const io::Checkpoint& checkpoint, const ModelConfig& config,
                                      const DsparkConfig& dspark);
 

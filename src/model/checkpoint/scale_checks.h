@@ -1,4 +1,5 @@
-// ScaleChecks: whether the scales of weights are numbers, on all cores. A release has tens of gigabytes of them.
+// ScaleChecks: whether the scales of weights are numbers, on all cores. A release has tens of gigabytes of
+// them.
 #pragma once
 
 #include <memory>

@@ -6,7 +6,7 @@
 namespace dsv4::model {
 namespace {
 
-// Bytes of a sum up to which every shard adds up everything: one wait in place of two.
+// Bytes of a sum up to which every shard adds up everything: one wait instead of two.
 constexpr int64_t kMaxSummedByAll = int64_t{512} << 10;
 
 std::vector<int64_t> RowBytes(const ColumnSplit& split, DType dtype, int num_shards) {

@@ -1,8 +1,9 @@
-// Tensor parallelism: what the shards of a stage exchange inside a layer, and which columns each of them computes.
+// Tensor parallelism: what the shards of a stage exchange inside a layer, and which columns each of them
+// computes.
 //
-// The rule is "rows of weights, never columns" wherever it can be: a shard computes some outputs of a linear from all of its
-// inputs, and the outputs are put together. No sum is cut, so the numbers are those of one rank, bit for bit. Only
-// ExpertPlacement::kByColumns cuts sums, those of w2.
+// The rule is "rows of weights, never columns" wherever possible. A shard computes some outputs of a linear
+// from all of its inputs, and the outputs are put together. No sum is cut, so the numbers are those of one
+// rank, bit for bit. Only ExpertPlacement::kByColumns cuts sums, those of w2.
 #pragma once
 
 #include <span>
@@ -50,20 +51,22 @@ inline std::span<std::byte> Bytes(const TensorView& tensor) {
   return {tensor.as<std::byte>(), static_cast<size_t>(tensor.num_bytes())};
 }
 
-// Puts the shards' columns [n, their part of `split`] together: [n, split.total()]. `mine` itself where the stage is one rank.
+// Puts the shards' columns [n, their part of `split`] together: [n, split.total()]. `mine` itself where the
+// stage is one rank.
 Result<TensorView> GatherColumns(const LayerStep& step, std::string_view name, const TensorView& mine,
                                  const ColumnSplit& split);
 // The shards' rows [num_rows[shard], width] one behind the other, of one width: [sum of num_rows, width].
 Result<TensorView> GatherRows(const LayerStep& step, const TensorView& mine,
                               std::span<const int64_t> num_rows);
-// The way back of GatherColumns: of `all` [n, split.total()] every shard gets its columns of all shards', [shards, n, its part of `split`].
+// The way back of GatherColumns: of `all` [n, split.total()] every shard gets its columns of all shards',
+// [shards, n, its part of `split`].
 Status ScatterColumns(const LayerStep& step, const TensorView& all, const ColumnSplit& split,
                       const TensorView& parts);
 // This shard's part of a sum over divided columns: x W^T in F32 [n, width], 0 where it has none of `weight`.
 Result<TensorView> PartOfSum(const LayerStep& step, std::string_view name, const TensorView& x,
                              const Weight& weight, int64_t width);
-// y = the sum of the shards' F32 parts in rank order, in the dtype of y: of all rows, or of those whose streams this shard keeps. `part` is
-// used up.
+// Stores in y the sum of the shards' F32 parts in rank order, in the dtype of y. It has all rows, or those
+// whose streams this shard keeps. `part` is used up.
 Status SumShards(const LayerStep& step, std::string_view name, const TensorView& part, const TensorView& y);
 
 }  // namespace dsv4::model

@@ -46,7 +46,8 @@ Status DescribePlain(const LinearParts& parts, StoredLinear& out) {
   return CheckShape(parts.weight, out.rows, out.cols, "config");
 }
 
-// The power of two of which `count` blocks cover `size`; 0: there is none. Other than where one block covers all, no two are alike.
+// The power of two of which `count` blocks cover `size`; 0: there is none. Other than where one block covers
+// all, no two are alike.
 int64_t BlockOf(int64_t size, int64_t count) {
   for (int64_t block = 1; block < 2 * size; block *= 2) {
     if (CeilDiv(size, block) == count) return block;
@@ -238,7 +239,8 @@ int64_t StoredLinear::column_unit() const {
   return 1;
 }
 
-// `take` makes of bytes of `num_rows` rows the part of every row that columns [from, to) of `total` are: count bytes from byte `first` on.
+// `take` makes of bytes of `num_rows` rows the part of every row that columns [from, to) of `total` are:
+// count bytes from byte `first` on.
 template <typename Take>
 Result<StoredLinear> StoredLinear::ColumnsBy(int64_t begin, int64_t end, const Take& take) const {
   if (begin % column_unit() != 0) {

@@ -1,6 +1,8 @@
-// How one linear layer lies in a checkpoint: its format, decided from dtypes, shapes and sibling tensors alone.
+// How one linear layer lies in a checkpoint: its format, decided from dtypes, shapes and sibling tensors
+// alone.
 //
-// Names of the parts of a linear called X (quantization.md 8; the suffixes of all writers are accepted on any name):
+// Names of the parts of a linear called X (quantization.md 8; the suffixes of all writers are accepted on any
+// name):
 //   elements      X.weight, X.weight_packed
 //   block scales  X.scale (release), X.weight_scale (ModelOpt, compressed-tensors), X.weight_scale_inv (transformers;
 //                 a multiplier in spite of its name)
@@ -37,8 +39,8 @@ struct TensorPart {
   std::span<const std::byte> bytes;
 
   static TensorPart Whole(const io::StoredTensor* tensor);
-  // Entry `index` of `count` along the first dimension, which is dropped. A tensor of one element belongs to all.
-  // InvalidArgument when the first dimension is not `count`.
+  // Entry `index` of `count` along the first dimension, which is dropped. A tensor of one element belongs to
+  // all. InvalidArgument when the first dimension is not `count`.
   static Result<TensorPart> Slice(const io::StoredTensor* tensor, int64_t index, int64_t count);
 };
 
@@ -75,7 +77,8 @@ struct StoredLinear {
   Result<StoredLinear> Rows(int64_t begin, int64_t end) const;
   // The same with scales for smaller blocks where `begin` lies inside one; `copies` then owns them.
   Result<StoredLinear> RowsFrom(int64_t begin, int64_t end, std::vector<Buffer>& copies) const;
-  // Columns [begin, end), copied; `copies` then owns them. InvalidArgument where `begin` lies inside a scale block or a byte.
+  // Columns [begin, end), copied; `copies` then owns them. InvalidArgument where `begin` lies inside a scale
+  // block or a byte.
   Result<StoredLinear> Columns(int64_t begin, int64_t end, std::vector<Buffer>& copies) const;
   // The same as far as sizes go; its numbers are others.
   Result<StoredLinear> SizesOfColumns(int64_t begin, int64_t end) const;
@@ -88,20 +91,22 @@ struct StoredLinear {
   Result<StoredLinear> ColumnsBy(int64_t begin, int64_t end, const Take& take) const;
 };
 
-// Decides the format of a linear of [rows, cols]. Errors name the tensor, what it holds and what the format wants.
+// Decides the format of a linear of [rows, cols]. Errors name the tensor, what it holds and what the format
+// wants.
 Result<StoredLinear> DescribeLinear(const LinearParts& parts, int64_t rows, int64_t cols,
                                     const QuantizationConfig& quantization);
 
-// Whether an NVFP4 linear is an exact transcode of an MXFP4 one (quantization.md 2.7): the global scale and all block
-// scales are powers of two, and the two blocks of every 32 columns share theirs. Reads all scales. False for other
-// formats.
+// Whether an NVFP4 linear is an exact transcode of an MXFP4 one (quantization.md 2.7). The global scale and
+// all block scales are then powers of two, and the two blocks of every 32 columns share theirs. Reads all
+// scales. False for other formats.
 bool IsMxFp4Transcode(const StoredLinear& stored);
 
-// The weight over the file's bytes, wherever they lie: for readers that ask for no alignment, such as DequantizeRow.
+// The weight over the file's bytes, wherever they lie: for readers that ask for no alignment, such as
+// DequantizeRow.
 Weight WeightOf(const StoredLinear& stored);
 
-// The weight over the file's bytes. Parts that lie badly for their dtype are copied; `copies` then owns them. `checks` is given its scales;
-// elements are not touched.
+// The weight over the file's bytes. Parts that lie badly for their dtype are copied; `copies` then owns them.
+// `checks` is given its scales; elements are not touched.
 Result<Weight> LoadLinear(const StoredLinear& stored, ActivationQuant activation, std::vector<Buffer>& copies,
                           ScaleChecks& checks);
 // The same without a look at its numbers.

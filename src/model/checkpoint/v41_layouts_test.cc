@@ -1,5 +1,5 @@
-// V4.1 in the layouts of its conversions: experts in NVFP4 (NVIDIA's names, compressed-tensors' names), dense linears in NVFP4, the tensors
-// of the vision tower.
+// V4.1 in the layouts of its conversions: experts in NVFP4 (NVIDIA's names, compressed-tensors' names), dense
+// linears in NVFP4, the tensors of the vision tower.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

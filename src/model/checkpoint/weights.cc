@@ -319,8 +319,8 @@ class Loader {
     }
   }
 
-  // Release numerics round activations in front of the formats the release multiplies in FP8. NVFP4 takes them as they
-  // are: its checkpoints were made from the release afterwards (decisions.md 5).
+  // Release numerics round activations in front of the formats the release multiplies in FP8. NVFP4 takes
+  // them as they are: its checkpoints were made from the release afterwards (decisions.md 5).
   ActivationQuant ActivationOf(const TensorRow& row, WeightFormat format) const {
     const bool fp8_operand = format == WeightFormat::kFp8Block || format == WeightFormat::kMxFp4;
     if (options_.numerics != Numerics::kRelease || !row.quantised_activations || !fp8_operand)
@@ -532,7 +532,8 @@ Result<ModelWeights> LoadWeights(std::shared_ptr<const io::Checkpoint> checkpoin
     }
   }
   if (options.mtp) weights.no_mtp = WhyNoMtp(resolved, config, num_layers);
-  // One drafter is enough. A checkpoint's own files have one or the other; a folder beside them is there for its drafter's sake.
+  // One drafter is enough. A checkpoint's own files have one or the other; a folder beside them is there for
+  // its drafter's sake.
   const bool loads_mtp = options.mtp && weights.no_mtp.empty() && !dspark.has_value();
   LogFindings(resolved, loads_mtp || (dspark.has_value() && dspark->checkpoint == checkpoint));
   DSV4_ASSIGN_OR_RETURN(weights.place, PlaceRank(resolved, config, options, num_layers));

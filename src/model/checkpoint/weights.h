@@ -1,9 +1,10 @@
 // The weights of a model as the graph wants them, borrowed from a mapped checkpoint.
 //
-// Linear layers are `Weight`s in whatever format the file stores them; they borrow the file's bytes. Small tensors
-// (norms, hyper-connections, sinks, ape, router bias) are contiguous F32 views: the file's bytes where these are aligned
-// F32 already, a converted copy otherwise. tid2eid is I32. All views are on the host and live as long as the
-// ModelWeights object, which owns the mapping and the copies. Thread-safe after loading: nothing changes.
+// Linear layers are `Weight`s in whatever format the file stores them; they borrow the file's bytes. Small
+// tensors (norms, hyper-connections, sinks, ape, router bias) are contiguous F32 views. They are the file's
+// bytes where these are aligned F32 already, a converted copy otherwise. tid2eid is I32. All views are on the
+// host and live as long as the ModelWeights object, which owns the mapping and the copies. Thread-safe after
+// loading: nothing changes.
 //
 // Shapes use the names of ModelConfig: D hidden_size, d head_dim, I moe_intermediate_size, H hc_mult.
 #pragma once
@@ -79,8 +80,9 @@ struct LayerSplits {
   ColumnSplit experts;        // kById: of the routed experts.
 };
 
-// A shard has a part of the rows of wq_b, attn_sink (the heads of its output groups), wo_a (its groups), wo_b and the shared
-// expert, and of the routed experts; kByColumns: columns of wo_b and of the shared w2. A weight of which it has none has 0 rows.
+// A shard has a part of the rows of wq_b, attn_sink (the heads of its output groups), wo_a (its groups), wo_b
+// and the shared expert. It also has a part of the routed experts. With kByColumns it has columns of wo_b and
+// of the shared w2. A weight without any row here has 0 rows.
 struct LayerWeights {
   TensorView attn_norm;  // F32 [D]
   TensorView ffn_norm;   // F32 [D]
@@ -110,8 +112,9 @@ struct LayerWeights {
   LayerSplits splits;
 };
 
-// The draft block of the preview's checkpoints (multi-token prediction): from the streams behind the last layer and the embedding of the
-// next token to the streams of the token behind that. One layer with a window and experts by score; embedding and head are the model's.
+// The draft block of the preview's checkpoints (multi-token prediction). It turns the streams behind the last
+// layer and the embedding of the next token into the streams of the token behind that. One layer with a
+// window and experts by score; embedding and head are the model's.
 struct MtpWeights {
   Weight e_proj;     // [D, D]
   Weight h_proj;     // [D, D]
@@ -122,11 +125,12 @@ struct MtpWeights {
   TensorView norm;  // F32 [D]
 };
 
-// A DSpark drafter: blocks of tokens from what the trunk's last layers leave (model/graph/dspark.h). Embedding and head are the model's. Shards
-// divide its layers as they do the model's.
+// A DSpark drafter: blocks of tokens from what the trunk's last layers leave (model/graph/dspark.h).
+// Embedding and head are the model's. Shards divide its layers as they do the model's.
 struct DsparkWeights {
   DsparkConfig config;
-  // Mixes the streams of a tapped layer to their mean: a hyper-connection's head whose sigmoids are 0, to be run with hc_eps 1/H.
+  // Mixes the streams of a tapped layer to their mean: a hyper-connection's head whose sigmoids are 0, to be
+  // run with hc_eps 1/H.
   HyperConnectionWeights tap;
   Weight main_proj;      // [D, D * tapped layers]
   TensorView main_norm;  // F32 [D]
@@ -148,7 +152,7 @@ struct ModelWeights {
   Weight head;      // [vocab_size, D]; the same as embed where embeddings are tied.
   TensorView norm;  // F32 [D]
   HyperConnectionWeights hc_head;
-  // Head for drafts, in place of `head`, of as many rows; none: they take that (draft_head.h).
+  // Head for drafts, instead of `head`, of as many rows; none: they take that (draft_head.h).
   Weight draft_head;
   ColumnSplit head_split;  // Rows of the vocabulary; empty where the stage is one rank.
   // num_hidden_layers, or fewer with LoadOptions::max_layers; of several stages those of this one.
@@ -185,23 +189,27 @@ struct LoadProgress {
 
 struct LoadOptions {
   Numerics numerics = Numerics::kRelease;
-  // Loads only the first layers; the rest are checked by header alone. Beyond num_hidden_layers is InvalidArgument.
+  // Loads only the first layers; the rest are checked by header alone. Beyond num_hidden_layers is
+  // InvalidArgument.
   std::optional<int64_t> max_layers;
   // Loads the MTP block too, if the checkpoint has a whole one and all layers are loaded.
   bool mtp = false;
-  // Loads the DSpark drafter in place of the MTP block, if there is a whole one (dspark_source.h) and all layers are loaded.
+  // Loads the DSpark drafter instead of the MTP block, if there is a whole one (dspark_source.h) and all
+  // layers are loaded.
   bool dspark = false;
   // Head for drafts, where a drafter is loaded.
   DraftHead draft_head = DraftHead::kStored;
   // Loads the part of this rank; the rest is checked by header alone, and no byte of it is read.
   Placement placement;
   int rank = 0;
-  // Called with what has been loaded so far when all but the layers is there, and after every layer. May be empty.
+  // Called with what has been loaded so far when all but the layers is there, and after every layer. May be
+  // empty.
   std::function<Status(ModelWeights&)> loaded;
-  // Whether `loaded` reads the numbers, which are not read again: the next layer's are then brought from disk meanwhile (io/read_ahead.h),
-  // and a checkpoint may drop them after (Checkpoint::Release).
+  // Whether `loaded` reads the numbers, which are not read again. The next layer's are then brought from disk
+  // meanwhile (io/read_ahead.h). A checkpoint may drop them after (Checkpoint::Release).
   bool numbers_pass = false;
-  // Routed experts stay in their files, which are larger than memory: of them only scales are read, to be checked.
+  // Routed experts stay in their files, which are larger than memory: of them only scales are read, to be
+  // checked.
   bool experts_from_disk = false;
   // No number is fetched, read or checked; what would be copied has its size and no numbers.
   bool sizes_only = false;
@@ -211,10 +219,11 @@ struct LoadOptions {
   std::function<Status(const LoadProgress&)> progress;
 };
 
-// Resolves every tensor of the table (tensor_rows.h) in the checkpoint, validates formats and scales, and fills the
-// structs. Missing, extra or misshapen tensors, NaN scales and expert ids out of range are errors that name the tensor.
-// Weight::activation is kFp8Block in front of FP8 and MXFP4 linears with Numerics::kRelease, except for wo_a, the
-// compressors, the router and the head; otherwise kNone. InvalidArgument also for more stages than layers.
+// Resolves every tensor of the table (tensor_rows.h) in the checkpoint, validates formats and scales, and
+// fills the structs. Missing, extra or misshapen tensors, NaN scales and expert ids out of range are errors
+// that name the tensor. Weight::activation is kFp8Block in front of FP8 and MXFP4 linears with
+// Numerics::kRelease, except for wo_a, the compressors, the router and the head; otherwise kNone.
+// InvalidArgument also for more stages than layers.
 Result<ModelWeights> LoadWeights(std::shared_ptr<const io::Checkpoint> checkpoint, const ModelConfig& config,
                                  const LoadOptions& options);
 

@@ -1,4 +1,5 @@
-// The cache a configuration asks for, as kv lays it out. Needs no weights, so `inspect` can plan memory from headers.
+// The cache a configuration asks for, as kv lays it out. Needs no weights, so `inspect` can plan memory from
+// headers.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +12,13 @@
 
 namespace dsv4::model {
 
-// How rows are kept that release numerics round before they are stored: as the codes that they were rounded to, or widened to BF16. Either
-// way they are the same numbers.
+// How rows are kept that release numerics round before they are stored: as the codes that they were rounded
+// to, or widened to BF16. Either way they are the same numbers.
 enum class CacheRows : uint8_t { kPacked, kWide };
 
 // Cache of layers whose states are counted in this order; one that reads another's entries keeps none. Plain
 // numerics round nothing: rows are F32. With release numerics, packed, window rows and entries are FP8 in
-// groups of 64 but for the rotary columns, and indexer keys FP4 in groups of 32.
+// groups of 64 but for the rotary columns. Indexer keys are FP4 in groups of 32.
 kv::CacheLayout CacheGeometry(const ModelConfig& config, std::span<const LayerPlan> layers, Numerics numerics,
                               CacheRows rows, int64_t max_chunk_tokens, int64_t max_rewind_tokens);
 

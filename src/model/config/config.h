@@ -1,8 +1,8 @@
-// The hyperparameters of one checkpoint. The room of its architecture reads them from config.json (model/arch/architecture.h). Field names
-// are the release's config keys.
+// The hyperparameters of one checkpoint. The room of its architecture reads them from config.json
+// (model/arch/architecture.h). Field names are the release's config keys.
 //
-// Every number is finite and inside a range that lets sizes be multiplied in int64 without overflow, and the divisibility rules of the
-// architecture hold.
+// Every number is finite and inside a range that lets sizes be multiplied in int64 without overflow, and the
+// divisibility rules of the architecture hold.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,8 @@ struct RopeConfig {
   friend bool operator==(const RopeConfig& a, const RopeConfig& b) = default;
 };
 
-// `quantization_config` as written. What a tensor is stored as follows from its dtype, shape and siblings; this is
-// compared with it afterwards.
+// `quantization_config` as written. What a tensor is stored as follows from its dtype, shape and siblings;
+// this is compared with it afterwards.
 struct QuantizationConfig {
   std::string quant_method;    // The tool's name; empty when the file has no such section.
   std::string quant_algo;      // "NVFP4", "MIXED_PRECISION" or empty.
@@ -47,8 +47,8 @@ struct QuantizationConfig {
   std::vector<std::string> ignore;            // Module name patterns left in the source format.
 };
 
-// A DSpark drafter: the `dspark_*` keys of the releases from July 2026 on (dspark_config.h). How many stages there are is shown by the
-// tensors alone: num_nextn_predict_layers stayed 1 when there were three.
+// A DSpark drafter: the `dspark_*` keys of the releases from July 2026 on (dspark_config.h). How many stages
+// there are is shown by the tensors alone: num_nextn_predict_layers stayed 1 when there were three.
 struct DsparkConfig {
   int64_t block_size = 0;      // Tokens that one pass drafts.
   int64_t noise_token_id = 0;  // Token that stands behind the anchor in a block.
@@ -62,7 +62,8 @@ struct DsparkConfig {
   int64_t num_experts_per_tok = 0;
 };
 
-// Tables of n-grams whose rows are mixed into the streams in front of some layers: the `engram_*` keys of V4.1.
+// Tables of n-grams whose rows are mixed into the streams in front of some layers: the `engram_*` keys of
+// V4.1.
 struct EngramConfig {
   std::vector<int64_t> layer_ids;       // Ascending.
   std::vector<int64_t> num_embeddings;  // Rows of each layer's table.
@@ -137,7 +138,8 @@ struct ModelConfig {
   std::span<const TensorRow> tensors;  // The architecture's table of tensors (tensor_rows.h),
   const Trunk* trunk = nullptr;        // and its layer (graph/trunk.h).
 
-  // Drafters and vision parts. The model runs without them, so a fault of their keys is no error of the configuration.
+  // Drafters and vision parts. The model runs without them, so a fault of their keys is no error of the
+  // configuration.
   int64_t num_nextn_predict_layers = 0;
   std::optional<DsparkConfig> dspark;
   std::string dspark_fault;  // Why there is none although some of its keys are there.

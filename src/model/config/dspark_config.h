@@ -10,8 +10,8 @@
 
 namespace dsv4::model {
 
-// nullopt where there is none of the keys. `what` names the document in errors; InvalidArgument names the key, what it holds and
-// what is wanted, one of them missing included.
+// nullopt where there is none of the keys. `what` names the document in errors; InvalidArgument names the
+// key, what it holds and what is wanted, one of them missing included.
 Result<std::optional<DsparkConfig>> ParseDsparkConfig(const Json& root, std::string_view what,
                                                       const ModelConfig& config);
 

@@ -1,7 +1,7 @@
-// LayerPlan: the one description of a layer: what it does, and whose rows of a sequence's state it reads and writes. The room of an
-// architecture (model/arch) makes the plans from config.json, and they are checked once. The graph, the cache's layout, placement, loader,
-// converter, diagnosis and reports ask the plan and nothing else. So the graph runs any list of plans: a stage's layers, or blocks that
-// follow the trunk.
+// LayerPlan: the one description of a layer: what it does, and whose rows of a sequence's state it reads and
+// writes. The room of an architecture (model/arch) makes the plans from config.json, and they are checked
+// once. The graph, the cache's layout, placement, loader, converter, diagnosis and reports ask the plan and
+// nothing else. So the graph runs any list of plans: a stage's layers, or blocks that follow the trunk.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ enum class RouterKind : uint8_t {
 
 // How tokens become an entry.
 enum class Pooling : uint8_t {
-  kBiased,  // By the softmax of a gate with a bias for the place in the group.
+  kBiased,  // By the softmax of a gate with a bias for the index in the group.
   kGated,   // By that of a gate alone.
   kSingle   // An entry is of one token, and there is no gate.
 };
@@ -39,8 +39,9 @@ enum class RopeKind : uint8_t { kPlain, kCompressed };
 
 struct LayerPlan {
   int number = -1;  // In the model, as errors, observers and checkpoints count.
-  // The owners of rows, as layers of a sequence's state (kv/cache_layout.h). In the plans of a whole model they are numbers of layers; in
-  // those of a stage they count from its first layer. A layer that is its own owner makes the rows; -1 reads none.
+  // The owners of rows, as layers of a sequence's state (kv/cache_layout.h). In the plans of a whole model
+  // they are numbers of layers; in those of a stage they count from its first layer. A layer that is its own
+  // owner makes the rows; -1 reads none.
   int window = 0;    // Its own.
   int entries = -1;  // Compressed entries that its queries read.
   int keys = -1;     // Indexer keys that it scores.
@@ -53,12 +54,14 @@ struct LayerPlan {
       1;  // Groups of `ratio` tokens that meet in an entry; also the compressor's width in units of the entry's.
   Pooling pooling = Pooling::kBiased;
   KeySource key_source = KeySource::kCompressor;
-  int engram = -1;  // Its place among the layers with an Engram; -1: it has none.
+  int engram = -1;  // Its index among the layers with an Engram; -1: it has none.
   RouterKind router = RouterKind::kScores;
   RopeKind rope = RopeKind::kPlain;
-  // Rows of a block of a drafter: each sequence's rows are a block, all of which see one another and the window in front of the first.
+  // Rows of a block of a drafter. Each sequence's rows are a block: all see one another and the window in
+  // front of the first.
   int64_t block_rows = 0;
-  // Routed experts of a drafter's layer and how many a token takes, where they are not the model's; 0: they are.
+  // Routed experts of a drafter's layer and how many a token takes, where they are not the model's; 0: they
+  // are.
   int64_t num_experts = 0;
   int64_t experts_per_token = 0;
 
@@ -72,7 +75,7 @@ struct LayerPlan {
   bool has_engram() const { return engram >= 0; }
   // Entries that a query at this position may see.
   int64_t VisibleEntries(int64_t position) const { return sees_entries() ? (position + 1) / ratio : 0; }
-  // Steps before and after the layers have no plan, and this number in its place.
+  // Steps before and after the layers have no plan, and this number instead.
   bool is_layer() const { return number >= 0; }
 
   friend bool operator==(const LayerPlan& a, const LayerPlan& b) = default;
@@ -84,15 +87,17 @@ std::string_view AttentionName(const LayerPlan& plan);
 // Every field as text: two plans have the same text when they are equal.
 std::string Facts(const LayerPlan& plan);
 
-// The plan of a block that follows `state_layer` layers of a state: a window of its own, and experts by score.
+// The plan of a block that follows `state_layer` layers of a state: a window of its own, and experts by
+// score.
 LayerPlan BlockPlan(int number, int state_layer);
 
-// Whether the plans of a whole model fit together: numbers and windows count up, owners are themselves makers and no later layer, ratios
-// of owner and reader agree, a layer that scores has keys, a choice is that of the last layer to choose, candidates are
-// of layers that choose. `what` names the document in errors.
+// Whether the plans of a whole model fit together. Numbers and windows count up. Owners are makers and no
+// later layer, and ratios of owner and reader agree. A layer that scores has keys. A selection is that of the
+// last layer to choose, and candidates are of layers that choose. `what` names the document in errors.
 Status CheckPlans(std::span<const LayerPlan> plans, std::string_view what);
 
-// The same layers as a stage that begins with `layers.begin` counts them. No layer reads rows of a layer outside.
+// The same layers as a stage that begins with `layers.begin` counts them. No layer reads rows of a layer
+// outside.
 std::vector<LayerPlan> PlansOfStage(std::span<const LayerPlan> plans, const Range& layers);
 
 // Whether a stage may begin with layer `begin`: no layer from there on reads rows of one before.

@@ -26,8 +26,8 @@ ModelConfig Flash() {
   return *config;
 }
 
-// Layer 0 sees the window; 1 makes entries, keys and a choice; 2 uses all three; 3 uses the entries and chooses by 1's keys; 4 makes its own
-// of another ratio.
+// Layer 0 sees the window; 1 makes entries, keys and a choice; 2 uses all three; 3 uses the entries and
+// chooses by 1's keys; 4 makes its own of another ratio.
 std::vector<LayerPlan> Shared() {
   std::vector<LayerPlan> plans;
   for (int i = 0; i < 5; ++i) plans.push_back(BlockPlan(i, i));
@@ -125,7 +125,8 @@ TEST(LayerPlan, PlansThatDoNotFitTogetherAreRefused) {
   }
 }
 
-// A layer that reads another's entries keeps none, and a draft block behind the trunk has a window of its own.
+// A layer that reads another's entries keeps none, and a draft block behind the trunk has a window of its
+// own.
 TEST(LayerPlan, TheCacheHasWhatTheLayersOwn) {
   const ModelConfig config = Flash();
   std::vector<LayerPlan> plans = Shared();

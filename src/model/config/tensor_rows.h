@@ -1,11 +1,11 @@
-// TensorRow: one tensor that a checkpoint holds: its names in all dialects, its shape and kind, and which layers have it. The table of a model
-// is its architecture's (model/arch).
+// TensorRow: one tensor that a checkpoint holds: its names in all dialects, its shape and kind, and which
+// layers have it. The table of a model is its architecture's (model/arch).
 //
-// A name is a pattern: "{attn|self_attn}.{wq_a|q_a_proj}" stands for every combination of one choice per group. The
-// first choices spell the release's name, the last ones transformers'; what `save_pretrained` writes is a mixture of the
-// two, so every combination is accepted. "#" stands for the expert's number. Names of layer tensors follow
-// "layers.<N>.", those of an MTP block "mtp.0."; every name may have "model." in front. The name of a linear is the module's: its parts are found by
-// suffix (stored_linear.h).
+// A name is a pattern: "{attn|self_attn}.{wq_a|q_a_proj}" stands for every combination of one choice per
+// group. The first choices spell the release's name, the last ones transformers'. The names that
+// `save_pretrained` writes mix the two, so every combination is accepted. "#" stands for the expert's number.
+// Names of layer tensors follow "layers.<N>.", those of an MTP block "mtp.0."; every name may have "model."
+// in front. The name of a linear is the module's: its parts are found by suffix (stored_linear.h).
 #pragma once
 
 #include <array>
@@ -99,7 +99,7 @@ enum class TensorScope : uint8_t {
   kModel,
   kLayer,         // The layers that the row's predicate names.
   kExpert,        // Every routed expert of every layer.
-  kFusedExperts,  // Every layer, in place of the kExpert rows.
+  kFusedExperts,  // Every layer, instead of the kExpert rows.
   kVision,        // Every layer of a vision checkpoint.
   kMtp,           // The MTP block.
   kDsparkFirst,   // The first stage of a DSpark drafter.
@@ -126,10 +126,12 @@ const TensorRow& RowOf(const ModelConfig& config, TensorId id);
 // Whether the model's table has the tensor at all.
 bool HasRow(const ModelConfig& config, TensorId id);
 
-// Whether a layer must have the row's tensor. Not for the rows of no layer, of drafters, kFusedExperts and kVision.
+// Whether a layer must have the row's tensor. Not for the rows of no layer, of drafters, kFusedExperts and
+// kVision.
 bool LayerHas(const TensorRow& row, const LayerPlan& layer);
 
-// Whether the MTP block has the row's tensor: those of a layer with a window and experts by score, its own norm and hc_head, and kMtp.
+// Whether the MTP block has the row's tensor. It has those of a layer with a window and experts by score, its
+// own norm and hc_head, and kMtp.
 bool IsOfMtp(const TensorRow& row);
 
 // Whether a stage of a DSpark drafter has the row's tensor; the only stage is the first and the last.

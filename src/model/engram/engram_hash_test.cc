@@ -76,7 +76,8 @@ TEST(IsPrime, KnowsPrimesAndWhatLooksLikeThem) {
   int count = 0;
   for (int64_t n = -3; n < 1000; ++n) count += IsPrime(n) ? 1 : 0;
   EXPECT_EQ(count, 168);
-  // Carmichael numbers, strong pseudoprimes to the bases 2 to 7 and 2 to 31, squares of primes, and the largest prime of 63 bits.
+  // Carmichael numbers, strong pseudoprimes to the bases 2 to 7 and 2 to 31, squares of primes, and the
+  // largest prime of 63 bits.
   for (const int64_t n : {561L, 41041L, 3215031751L, 3825123056546413051L, 16000057L * 16000057L})
     EXPECT_FALSE(IsPrime(n)) << n;
   for (const int64_t n : {16000057L, 16000889L, 1000000007L, 9223372036854775783L})
@@ -188,7 +189,7 @@ TEST(EngramHash, ChunksLookBackThroughTheState) {
 enum class Mistake : uint8_t {
   kNone,
   kPadIsClassZero,      // In front of the first token.
-  kFirstTokenRepeated,  // The same place.
+  kFirstTokenRepeated,  // The same index.
   kReversedLookBack,    // The farthest token by the nearest one's multiplier.
   kTokenLeftOut,        // N-grams of the tokens in front alone.
   kSumForXor,           // Products are added up.

@@ -1,5 +1,6 @@
-// The integers that NumPy's default_rng(seed).integers(0, bound) draws: PCG64 (XSL-RR 128/64), seeded by SeedSequence, bounded by
-// Lemire's method. The release took the multipliers of its n-gram hash from there, and no file has them.
+// The integers that NumPy's default_rng(seed).integers(0, bound) draws: PCG64 (XSL-RR 128/64), seeded by
+// SeedSequence, bounded by Lemire's method. The release took the multipliers of its n-gram hash from there,
+// and no file has them.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The compressed entries or indexer keys of some of a pass's sequences where shards divide them, brought together: for many tokens,
-// beside whose work they are few bytes.
+// The compressed entries or indexer keys of some of a pass's sequences where shards divide them, brought
+// together. It is done for many tokens: beside their work these are few bytes.
 #pragma once
 
 #include <span>

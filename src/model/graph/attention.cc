@@ -207,8 +207,8 @@ Status AttendAlone(const LayerStep& step, const LayerWeights& weights, const Ten
                    .sequences = sequences});
 }
 
-// Entries come to the queries: this shard gets all shards' entries and attends to all of them with its own heads, with one rank's numbers.
-// `rows`: the same sequences in the plan.
+// Entries come to the queries: this shard gets all shards' entries and attends to all of them with its own
+// heads, with one rank's numbers. `rows`: the same sequences in the plan.
 Status FetchEntries(const LayerStep& step, const LayerWeights& weights, const TensorView& q,
                     const TensorView& selected, std::span<const PassSequence> rows,
                     std::span<const ops::AttentionSequence> sequences, const TensorView& o) {
@@ -220,9 +220,10 @@ Status FetchEntries(const LayerStep& step, const LayerWeights& weights, const Te
   return AttendAlone(step, weights, q, selected, gathered, o);
 }
 
-// Whether a sequence's entries come to its queries: where these are many, and more bytes with what else would be sent. All shards decide
-// alike, and for each sequence alone, so that its numbers do not depend on the others of the pass. With few queries it is exchanges and
-// launches that count. Entries count in the width of activations however they are stored, on which no number may depend either.
+// Whether a sequence's entries come to its queries: where these are many, and more bytes with what else would
+// be sent. All shards decide alike, and for each sequence alone, so that its numbers do not depend on the
+// others of the pass. With few queries it is exchanges and launches that count. Entries count in the width of
+// activations however they are stored, on which no number may depend either.
 bool EntriesTravel(const LayerStep& step, const ops::AttentionSequence& sequence) {
   const ModelConfig& config = step.config();
   const int64_t query = config.num_attention_heads * (config.head_dim * ElementBytes(step.dtype()) +
@@ -293,7 +294,8 @@ bool MustSelect(const LayerStep& step) {
          step.plan().EntriesOf(step.layer_plan().ratio).beyond_top_k;
 }
 
-// Softmax over the visible set of every query, rotated back. `selected` is null where every visible entry takes part.
+// Softmax over the visible set of every query, rotated back. `selected` is null where every visible entry
+// takes part.
 Result<TensorView> Attend(const LayerStep& step, const LayerWeights& weights, const TensorView& q,
                           const TensorView& selected, const Windows& windows) {
   const LayerPlan& plan = step.layer_plan();
@@ -345,7 +347,8 @@ Result<TensorView> Attention(const LayerStep& step, const LayerWeights& weights,
                              TrunkState& state) {
   const ModelConfig& config = step.config();
   const int64_t n = u.shape[0];
-  // A shard may have no output group, and then no heads; its part of the output projection it has all the same.
+  // A shard may have no output group, and then no heads; its part of the output projection it has all the
+  // same.
   const int64_t num_heads = weights.wq_b.rows / config.head_dim;
   DSV4_ASSIGN_OR_RETURN(const TensorView q, step.NewTensor(step.dtype(), {n, num_heads, config.head_dim}));
   const LayerPlan& layer = step.layer_plan();

@@ -1,5 +1,6 @@
-// The compressor: pools every `compress_ratio` tokens to one entry and stores it. CSA layers run it twice, once for the
-// entries that attention reads and once, with other weights, for the indexer's keys (model.md 6).
+// The compressor: pools every `compress_ratio` tokens to one entry and stores it. CSA layers run it twice,
+// once for the entries that attention reads and once, with other weights, for the indexer's keys (model.md
+// 6).
 #pragma once
 
 #include "model/checkpoint/weights.h"
@@ -9,7 +10,8 @@ namespace dsv4::model {
 
 enum class CompressorPart : uint8_t { kMain, kIndexer };
 
-// The raw rows of a pass, [n, channels * width] F32; where an entry is of one token, values of the activations' dtype and no scores.
+// The raw rows of a pass, [n, channels * width] F32; where an entry is of one token, values of the
+// activations' dtype and no scores.
 struct CompressorRows {
   TensorView values;
   TensorView scores;
@@ -19,8 +21,9 @@ struct CompressorRows {
 Result<CompressorRows> ProjectRows(const LayerStep& step, CompressorPart part,
                                    const CompressorWeights& weights, const TensorView& u);
 
-// Runs a pass's rows through the compressor: they go to the sequences' rings, completed entries to their pages. Entries stay in the
-// arena, elsewhere than those of the layer's other compressor, so that a backend may make both at once.
+// Runs a pass's rows through the compressor: they go to the sequences' rings, completed entries to their
+// pages. Entries stay in the arena, elsewhere than those of the layer's other compressor, so that a backend
+// may make both at once.
 Status Compress(const LayerStep& step, CompressorPart part, const CompressorWeights& weights,
                 const CompressorRows& rows);
 

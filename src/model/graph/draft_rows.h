@@ -1,6 +1,6 @@
-// Rows of a sequence that both drafters (mtp.h, dspark.h) keep, and their use. A pass of the model leaves in
-// rings what a slot is made of, where a slot is the window row of a position in the drafter's layers. Slots
-// are made in blocks, or when a draft wants them.
+// Rows of a sequence that both drafters (mtp.h, dspark.h) keep, and their use. A slot is the window row of a
+// position in the drafter's layers. A pass of the model leaves the inputs of slots in rings. Slots are made
+// in blocks, or when a draft wants them.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,11 @@ namespace dsv4::model {
 struct DraftRow {
   kv::SequenceState* state = nullptr;  // Between BeginDraft and EndDraft.
   int32_t token = 0;                   // At position state->length(), not yet read.
-  // How the tokens behind it are chosen: one for every token that is drafted. None: the slots in front are made, and that is all.
+  // How the tokens behind it are chosen: one for every token that is drafted. None: the slots in front are
+  // made, and that is all.
   std::span<const sampling::ChoiceParams> choices;
   float* logits = nullptr;  // Written here unless null: host [choices.size(), vocab_size].
-  // Chances of a DSpark drafter: that the draft at each place is accepted if those before it were; host
+  // Chances of a DSpark drafter: that the draft at each position is accepted if those before it were; host
   // [choices.size()].
   float* confidence = nullptr;
   int64_t first_slot = -1;  // Slots that are not made; negative: the state knows.
@@ -29,8 +30,8 @@ struct DraftRow {
 };
 
 // Exchanges that shards do with a draft's rows. Where they divide the sequences, a row's hidden state is
-// where its sequence is, and the head, which is divided by vocabulary, wants all of them; rank 0 chooses the
-// tokens, and what it chose goes back. Elsewhere every shard has all rows.
+// where its sequence is. The head, which is divided by vocabulary, wants all of them. Rank 0 chooses the
+// tokens and sends them back. Elsewhere every shard has all rows.
 class DraftShards {
  public:
   DraftShards(const Graph& graph, std::span<const DraftRow> rows);
@@ -46,7 +47,8 @@ class DraftShards {
                             int64_t size) const;
   // [n, head's part of the vocabulary] of this shard to [n, vocab_size].
   Result<TensorView> GatherLogits(const LayerStep& step, const TensorView& part) const;
-  // Rank 0's `tokens` [num_rows] to all shards. Those of the rows that are here, [NumHere(num_rows)]: in `ids`, where there are other shards.
+  // Rank 0's `tokens` [num_rows] to all shards. Those of the rows that are here, [NumHere(num_rows)]: in
+  // `ids`, where there are other shards.
   Result<TensorView> Share(const LayerStep& step, const TensorView& tokens, const TensorView& ids) const;
   // Whether this rank chooses.
   bool chooses() const { return chooses_; }
@@ -61,10 +63,10 @@ class DraftShards {
 
 // How many rows want a draft at `place`. Those with most choices come first.
 int64_t NumRowsAt(std::span<const DraftRow> rows, int64_t place);
-// The first `num_rows` of one place: [num_rows] of [places, rows].
+// The first `num_rows` of one position: [num_rows] of [places, rows].
 TensorView AtPlace(const TensorView& all, int64_t place, int64_t num_rows);
-// Chooses the tokens of one place, logits [rows at the place, vocab_size] F32, and brings logits to the rows that want them. tokens, faults:
-// [places, rows], as of RunDraft (mtp.h).
+// Chooses the tokens of one step of a draft, logits [rows of the step, vocab_size] F32, and brings logits to
+// the rows that want them. Tensors tokens and faults are [steps, rows], as of RunDraft (mtp.h).
 Status SampleDrafts(const LayerStep& step, std::span<const DraftRow> rows, int64_t place,
                     const TensorView& logits, const TensorView& allowed, const TensorView& tokens,
                     const TensorView& faults);
@@ -86,12 +88,13 @@ int64_t NumRows(std::span<const Range> ranges);
 // [kept.plan.num_tokens, width].
 Result<TensorView> GatherKept(const StepContext& context, const KeptRows& kept, const TensorView& mine);
 
-// The first stage drafts. Brings rows there that `stage` has, which gives them as `mine`: a tensor of `shape`, which both know. Called by both,
-// and by others for nothing.
+// The first stage drafts. Brings rows there that `stage` has, which gives them as `mine`: a tensor of
+// `shape`, which both know. Called by both, and by others for nothing.
 Result<TensorView> BringToFirstStage(const StepContext& context, const Graph& graph, int stage,
                                      const TensorView& mine, const Shape& shape);
 
-// The slots that a sequence is to have at the pass's end in any case, and lacks: those behind which no query looks are left out.
+// The slots that a sequence needs at the pass's end in any case, and lacks. Slots that no query sees are left
+// out.
 Range DraftSlotsToMake(const PassSequence& sequence, int64_t window);
 
 // Rows that lie together, on their way to one tensor.

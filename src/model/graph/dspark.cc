@@ -184,7 +184,8 @@ Status DsparkTaps::Keep() {
 
 namespace {
 
-// The head's input of the first `most` rows of every block, those of one place together: [most * blocks, D].
+// The head's input of the first `most` rows of every block, those of one position together: [most * blocks,
+// D].
 Result<TensorView> ByPlace(const LayerStep& step, const TensorView& y, int64_t num_blocks, int64_t block,
                            int64_t most) {
   if (num_blocks == 1) return y.Rows(0, most);

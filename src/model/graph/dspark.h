@@ -1,12 +1,15 @@
-// The DSpark drafter: blocks of tokens, a block at a time, from what some of the model's layers leave (docs/speculation.md).
+// The DSpark drafter: blocks of tokens, a block at a time, from what some of the model's layers leave
+// (docs/speculation.md).
 //
-// Taps are the mean over the residual streams behind chosen layers. Projected and normed they are one row a token, main_x. It enters the
-// stages as rows of their windows, the slots, and as nothing else. A pass of the model leaves its taps in a ring; slots are made of them in
-// blocks, or when a draft wants them (draft_rows.h).
+// Taps are the mean over the residual streams behind chosen layers. Projected and normed they are one row a
+// token, main_x. It enters the stages as rows of their windows, the slots, and as nothing else. A pass of the
+// model leaves its taps in a ring; slots are made of them in blocks, or when a draft wants them
+// (draft_rows.h).
 //
-// A draft is one pass of the stages over a block: the token that is known and has not been read, and noise behind it. All rows of the block see one
-// another and the window in front of it. Their window rows lie behind the sequence's end, where the next pass writes its own. The head gives
-// each row's logits; the Markov head adds to them, row by row, what the token in front says.
+// A draft is one pass of the stages over a block: the token that is known and has not been read, and noise
+// behind it. All rows of the block see one another and the window in front of it. Their window rows lie
+// behind the sequence's end, where the next pass writes its own. The head gives each row's logits; the Markov
+// head adds to them, row by row, what the token in front says.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +31,9 @@ class DsparkTaps {
   bool Taps(int64_t layer) const;
   // Behind layer `layer` of the model, if it is tapped.
   Status Tap(int64_t layer, const TrunkState& state);
-  // Behind the stage's last layer, between BeginAppend and CommitAppend: keeps them, and makes the slots that a sequence of its new length has in any
-  // case. Of several stages the first does, of what the others send it.
+  // Called behind the stage's last layer, between BeginAppend and CommitAppend. Keeps the rows, and makes the
+  // slots that a sequence of its new length has in any case. Of several stages the first does it, with the
+  // rows that the others send.
   Status Keep();
 
  private:
@@ -38,8 +42,8 @@ class DsparkTaps {
 
   // Which taps are of these layers.
   std::vector<int64_t> ColumnsOf(const Range& layers) const;
-  // Adds the rows that column `column` of `to`, which is as taps_, comes from: of kept row r, row first + r *
-  // step of a tensor, for the rows of `from`.
+  // Adds the rows that make column `column` of `to`, which is as taps_. For the rows of `from`, kept row r
+  // comes from row first + r * step of a tensor.
   void AddRuns(int64_t first, int64_t step, std::span<const Range> from, int64_t column, const TensorView& to,
                std::vector<RowRun>* runs) const;
   // The means over the streams of so many rows.
@@ -50,11 +54,10 @@ class DsparkTaps {
   const StepContext* context_;
   const Graph* graph_;
   KeptRows kept_;
-  std::vector<Range> here_;  // Among own_rows, those that are kept,
-  int64_t num_here_ = 0;     // so many.
-  std::vector<int64_t>
-      columns_;      // Which taps this stage has a place for: all in the first, elsewhere its own.
-  TensorView taps_;  // [num_here * columns, D]
+  std::vector<Range> here_;       // Among own_rows, those that are kept,
+  int64_t num_here_ = 0;          // so many.
+  std::vector<int64_t> columns_;  // Which taps this stage keeps: all in the first, elsewhere its own.
+  TensorView taps_;               // [num_here * columns, D]
   // With few rows, on one stage: the streams that taps_ is the mean of, in one go; null elsewhere. [num_here
   // * columns, H, D]
   TensorView streams_;

@@ -6,8 +6,8 @@
 
 namespace dsv4::model {
 
-// Asks ahead for the experts of all such layers, in order. Of a pass of few tokens on the host: one of many chooses most experts of a layer, which are
-// more than a memory has room for.
+// Asks ahead for the experts of all such layers, in order. It is for a pass of few tokens on the host. A pass
+// of many chooses most experts of a layer, which are more than memory has room for.
 void AskForHashedExperts(const Graph& graph, const PassPlan& plan, io::ChosenReads& reads);
 
 }  // namespace dsv4::model

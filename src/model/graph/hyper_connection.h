@@ -1,5 +1,5 @@
-// Manifold-constrained hyper-connections around a sub-layer: the residual streams are mixed to one input, and the output
-// is spread back over them (ops/hyper_connection.h).
+// Manifold-constrained hyper-connections around a sub-layer: the residual streams are mixed to one input, and
+// the output is spread back over them (ops/hyper_connection.h).
 #pragma once
 
 #include "model/checkpoint/weights.h"
@@ -13,7 +13,8 @@ struct HcMix {
   TensorView comb;  // [n, H, H] F32
 };
 
-// Weights of the streams where a sub-layer's input is mixed by those of the one before: taken from `given`, left in `pre`.
+// Weights of the streams where a sub-layer's input is mixed by those of the one before: taken from `given`,
+// left in `pre`.
 struct DelayedMix {
   TensorView given;  // [n, H] F32
   TensorView pre;    // [n, H] F32, other memory.

@@ -78,7 +78,8 @@ Result<TensorView> MixtureOfExperts(const LayerStep& step, const LayerWeights& w
   DSV4_ASSIGN_OR_RETURN(const TensorView y,
                         step.NewTensor(step.dtype(), {step.context().own_rows().size(), u.shape[1]}));
   const Arena::Scope scope(step.context().arena);
-  // Products of the same tokens follow each other, and the activation stands beside the router, so that a backend can do them at once.
+  // Products of the same tokens follow each other, and the activation stands beside the router, so that a
+  // backend can do them at once.
   DSV4_ASSIGN_OR_RETURN(const TensorView logits,
                         step.Linear("ffn.router.logits", u, weights.gate, DType::kF32));
   DSV4_ASSIGN_OR_RETURN(const TensorView shared, SharedHidden(step, weights.shared_expert, u));

@@ -1,5 +1,5 @@
-// The feed-forward sub-layer: a router (by score, or by token id in hash layers) chooses a few of many SwiGLU experts, and
-// one shared expert sees every token (model.md 8).
+// The feed-forward sub-layer. A router (by score, or by token id in hash layers) chooses a few of many SwiGLU
+// experts. One shared expert sees every token (model.md 8).
 #pragma once
 
 #include "model/checkpoint/weights.h"

@@ -38,8 +38,8 @@ Result<Adding> MakeAdding(const LayerStep& step, int64_t n) {
   return Adding{post, comb};
 }
 
-// out = h_proj(hnorm(streams)) + e_proj(enorm(embedding)), the latter in every stream. `streams` [n, H, D] are overwritten. `adding`: of n
-// tokens or more.
+// out = h_proj(hnorm(streams)) + e_proj(enorm(embedding)), the latter in every stream. `streams` [n, H, D]
+// are overwritten. `adding`: of n tokens or more.
 Status Join(const LayerStep& step, const Graph& graph, const TensorView& streams, const TensorView& token_ids,
             const Adding& adding, const TensorView& out) {
   const ModelConfig& config = step.config();
@@ -95,7 +95,8 @@ Status MakeSlots(const Graph& graph, Arena& arena, PassArrays& arrays, Slots& sl
 
 namespace {
 
-// The streams that are kept and are here, [rows, H * D]; all are, of a pass that is not long, and then `streams` themselves.
+// The streams that are kept and are here, [rows, H * D]; all are, of a pass that is not long, and then
+// `streams` themselves.
 Result<TensorView> KeptStreams(const StepContext& context, std::span<const Range> here,
                                const TensorView& streams) {
   const TensorView own = streams.Reshaped({streams.shape[0], context.config.hc_dim()});
@@ -163,8 +164,8 @@ Status KeepForDrafts(const StepContext& context, const Graph& graph, const Trunk
 
 namespace {
 
-// Places of the plan's sequences, one token of each, for so many passes in which each goes on by one:
-// [passes, sequences] I32.
+// Rows of the plan's sequences, one token of each, for so many passes in which each goes on by one: [passes,
+// sequences] I32.
 Result<TensorView> UploadPlaces(const LayerStep& step, const PassPlan& plan, int64_t num_places) {
   std::vector<int32_t> positions;
   for (int64_t place = 0; place < num_places; ++place) {

@@ -1,9 +1,9 @@
 // Observer: sees every intermediate of a step, for tests and the `diagnose` command. None is attached by
 // default.
 //
-// A step runs as one or more passes through the layers (a long chunk takes several); each pass reports its
-// tensors in the order in which they arise. n is the number of tokens of the pass, all sequences together; T
-// is the activations' dtype (BF16 in release numerics, F32 in plain); the other letters are those of
+// A step runs as one or more passes through the layers (a long chunk takes several). Each pass reports its
+// tensors in the order in which they arise. Letter n is the number of tokens of the pass, all sequences
+// together. Letter T is the activations' dtype (BF16 in release numerics, F32 in plain). Others are those of
 // weights.h. In layer -1:
 //
 // | name                    | shape, dtype               | what                                                            |

@@ -1,6 +1,7 @@
-// PassArrays: the arrays that ops of a pass take and that differ from one decode step to the next: where rows are and go, page tables,
-// positions, numbers drawn. Each is made by a function of the pass, a recipe, which a replay of the step calls again for its own pass
-// (ops/step_replay.h). A recipe is a plain function, so that it can know nothing else.
+// PassArrays: the arrays of a pass that ops take and that differ from one decode step to the next. They hold
+// slots of rows, page tables, positions, and numbers drawn. Each is made by a function of the pass, a recipe.
+// A replay of the step calls it again for its own pass (ops/step_replay.h). A recipe is a plain function, so
+// that it can know nothing else.
 #pragma once
 
 #include <cstdint>
@@ -58,6 +59,9 @@ class PassArrays final : public ops::StepArrays {
   // The arrays' memory goes; how they are made stays.
   void EndPass() { made_ = {}; }
 
+  // Logits of a pass that ends with them (ChosenTokens::later): up to so many rows at a time as the head computes. In the arena, until the next pass.
+  std::vector<TensorView> logits;
+
   // Arrays are made of this pass from now on.
   void SetPass(const PassPlan* plan) { plan_ = plan; }
 
@@ -106,7 +110,7 @@ class PassArrays final : public ops::StepArrays {
   template <template <typename> typename Of>
   using OfAllTypes =
       std::tuple<Of<int32_t>, Of<RowRun>, Of<ops::CompressorSequence>, Of<ops::AttentionSequence>,
-                 Of<ops::IndexerSequence>, Of<sampling::ChoiceParams>, Of<ops::RowBias>>;
+                 Of<ops::IndexerSequence>, Of<sampling::ChoiceParams>, Of<ops::RowChange>>;
   template <typename T>
   using Several = std::deque<std::vector<T>>;
   template <typename T>

@@ -51,7 +51,7 @@ TEST(PassArrays, APartOfAnArrayIsNotFound) {
   EXPECT_EQ(arrays.Find(std::as_bytes(std::span(other))), -1);
 }
 
-// Each has a place of its own, be it empty.
+// Each has an entry of its own, be it empty.
 TEST(PassArrays, EmptyArraysAreToldApart) {
   PassArrays arrays;
   const auto first = arrays.Fixed(std::vector<int32_t>());

@@ -40,7 +40,7 @@ struct PassPlan {
   std::vector<PassSequence> sequences;
   std::vector<int32_t> tokens;                  // Ids of all tokens; of chosen ones any.
   std::vector<sampling::ChoiceParams> choices;  // Behind all tokens of the pass, on whichever shard.
-  std::vector<ops::RowBias> biases;             // Row i is the logits of choice i.
+  std::vector<ops::RowChange> biases;           // Row i is the logits of choice i.
   bool windows_fit = true;                      // WindowFits of all sequences.
   int64_t num_draft_slots = 0;                  // Slots of a draft block that the pass makes (mtp.h).
   std::vector<PassEntries> entries;             // By compress ratio.

@@ -1,8 +1,10 @@
-// The tail of a pass. Layers behind the last one that makes entries leave nothing of a position but its window row and its output. So they
-// run on the end of a long prompt alone: on the positions that a wanted row depends on. Bits are the same there (v4.1 forward, section 7).
+// The tail of a pass. Layers behind the last one that makes entries leave nothing of a position but its
+// window row and its output. So they run on the end of a long prompt alone: on the positions that a wanted
+// row depends on. Bits are the same there (v4.1 forward, section 7).
 //
-// A wanted row depends, layer by layer, on the window in front of it. Rows in front of the cut are absent in these layers' windows. What
-// is made from them is wrong. It reaches one window further in each layer, which is not as far as a wanted row.
+// A wanted row depends, layer by layer, on the window in front of it. Rows in front of the cut are absent in
+// these layers' windows. What is made from them is wrong. It reaches one window further in each layer, which
+// is not as far as a wanted row.
 #pragma once
 
 #include <optional>
@@ -22,18 +24,20 @@ struct PassTail {
   PassPlan plan;
 };
 
-// Rows at a sequence's end that count behind the last layer, beside those of logits: what the next tokens, a rewind and a drafter read.
+// Rows at a sequence's end that count behind the last layer, beside those of logits: what the next tokens, a
+// rewind and a drafter read.
 int64_t MostKeptRows(const kv::CacheLayout& layout);
 // PassChunk::exact_from of an append of `count` tokens, of whose last `num_wanted` logits are wanted.
 int64_t ExactFrom(const kv::SequenceState& state, int64_t count, int64_t num_wanted, int64_t num_following);
 // Rows at a sequence's end with which all layers run, so that its state is whole; 0: all of them.
 int64_t TailRows(const Graph& graph, const kv::CacheLayout& layout);
 
-// The tail of a pass, or nothing where all of it goes on. Causes are a last layer that makes entries, a drafter that reads layers in front
-// of the tail, and rows that are all wanted.
+// The tail of a pass, or nothing where all of it goes on. Causes are a last layer that makes entries, a
+// drafter that reads layers in front of the tail, and rows that are all wanted.
 std::optional<PassTail> CutTail(const Graph& graph, std::span<const PassChunk> chunks, const PassPlan& plan);
 
-// Uploads the tail's numbers, and leaves in `state` its rows alone. The sequences' appends are then of these rows.
+// Uploads the tail's numbers, and leaves in `state` its rows alone. The sequences' appends are then of these
+// rows.
 Status EnterTail(const LayerStep& step, PassTail& tail, TrunkState& state);
 
 }  // namespace dsv4::model

@@ -1,4 +1,4 @@
-// Routed experts over ranks: outputs gathered by place or by list, or sums cut by columns.
+// Routed experts over ranks: outputs gathered by assignment or by list, or sums cut by columns.
 #include "model/graph/routed.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ Status RunExperts(const LayerStep& step, const LayerWeights& weights, const Tens
 
 // --- Many tokens: the host lists the terms -----------------------------------------------------------------------------
 
-// One of a token's places that a shard's expert fills.
+// One of a token's slots that a shard's expert fills.
 struct Term {
   int32_t expert = 0;
   int32_t token = 0;
@@ -67,7 +67,8 @@ Result<TensorView> Column(const LayerStep& step, DType dtype, const std::vector<
   return column;
 }
 
-// y = the sums of all ranks' rows [terms, D], which belong to the rows `targets` of y: in order of rank, then as they stand.
+// y = the sums of all ranks' rows [terms, D], which belong to the rows `targets` of y: in order of rank, then
+// as they stand.
 Status SumAll(const LayerStep& step, const TensorView& rows, std::vector<int32_t> targets,
               const TensorView& y) {
   const Shards& shards = step.context().expert_shards;
@@ -96,7 +97,7 @@ Status SumListedTerms(const LayerStep& step, const LayerWeights& weights, const 
   const Arena::Scope scope(step.context().arena);
   const Range experts = weights.splits.experts.Of(group.rank());
   const bool dry_run = step.policy().sizes_only;
-  // Then the worst case counts: all places of all tokens want this shard.
+  // Then the worst case counts: all assignments of all tokens want this shard.
   std::vector<Term> terms(dry_run ? static_cast<size_t>(routing.indices.num_elements()) : 0);
   if (!dry_run) {
     DSV4_ASSIGN_OR_RETURN_STATUS(terms, TermsOf(step, experts, routing));
@@ -125,7 +126,8 @@ Status SumListedTerms(const LayerStep& step, const LayerWeights& weights, const 
   return SumAll(step, out, targets, y);
 }
 
-// --- Few tokens: terms of all places, on whichever rank ----------------------------------------------------------------
+// --- Few tokens: terms of all assignments, on whichever rank
+// ----------------------------------------------------------------
 
 Status SumGatheredTerms(const LayerStep& step, const LayerWeights& weights, const TensorView& u,
                         const Routing& routing, const TensorView& y) {

@@ -176,7 +176,7 @@ Result<TensorView> GatherHeadRows(const LayerStep& step, const Graph& graph, std
   return gathered;
 }
 
-// To the host. Rows whose places follow each other are one copy.
+// To the host. Rows that lie one behind the other are one copy.
 Status BringLogits(const LayerStep& step, const TensorView& logits, std::span<const HeadRow> rows) {
   ops::OpContext& context = *step.context().backend.context;
   const int64_t vocab_size = step.config().vocab_size;
@@ -197,10 +197,11 @@ void ChoicesOfRows(const PassPlan& plan, const PassArrays::Of& of, std::vector<s
 }
 
 // The same rows, which count from 0 there.
-void BiasesOfRows(const PassPlan& plan, const PassArrays::Of& of, std::vector<ops::RowBias>* out) {
+void BiasesOfRows(const PassPlan& plan, const PassArrays::Of& of, std::vector<ops::RowChange>* out) {
   const auto first = static_cast<int32_t>(of.which);
-  for (const ops::RowBias& bias : plan.biases) {
-    if (bias.row >= first && bias.row < first + kMaxHeadRows) out->push_back({bias.row - first, bias.added});
+  for (const ops::RowChange& bias : plan.biases) {
+    if (bias.row >= first && bias.row < first + kMaxHeadRows)
+      out->push_back({bias.row - first, bias.token, bias.bias});
   }
 }
 
@@ -216,19 +217,9 @@ Status ChooseTokens(const LayerStep& step, const TensorView& logits, const Chose
                   {.logits = logits,
                    .allowed = chosen.allowed,
                    .choices = choices,
-                   .biases = step.Make(BiasesOfRows, begin),
+                   .changes = step.Make(BiasesOfRows, begin),
                    .tokens = part(0),
                    .faults = part(1)});
-}
-
-// Brings what rank 0 has chosen to all. A small gather takes as long as a broadcast, and is one that groups of devices have a kernel for.
-Status ShareChosen(const LayerStep& step, const ChosenTokens& chosen) {
-  const Shards& shards = step.context().shards;
-  if (shards.alone()) return {};
-  const std::vector<int64_t> piece_bytes(static_cast<size_t>(shards.group->size()),
-                                         chosen.numbers.num_bytes());
-  return shards.group->AllGather(Bytes(chosen.numbers), 1, piece_bytes, Bytes(chosen.gathered))
-      .WithContext("chosen tokens");
 }
 
 // Input that the projection to logits reads of some rows that this shard has, [rows, hidden_size]; null but
@@ -260,7 +251,7 @@ Result<TensorView> RunHead(const LayerStep& step, const Graph& graph, const Trun
   const ModelWeights& weights = graph.weights;
   TensorView y;
   if (step.context().divide_sequences() || step.context().divide_streams()) {
-    // Rows of a place are together, and places in order.
+    // Rows of a shard are together, and shards in order.
     std::vector<int64_t> num_rows(static_cast<size_t>(weights.place.num_shards()));
     for (const HeadRow& row : rows) ++num_rows[static_cast<size_t>(row.place)];
     const Range mine = PartOf(num_rows, weights.place.shard());
@@ -352,6 +343,15 @@ Status LeaveStage(const Graph& graph, const TrunkState& state) {
 
 }  // namespace
 
+// A small gather takes as long as a broadcast, and is one that groups of devices have a kernel for.
+Status ShareChosen(const Shards& shards, const ChosenTokens& chosen) {
+  if (shards.alone()) return {};
+  const std::vector<int64_t> piece_bytes(static_cast<size_t>(shards.group->size()),
+                                         chosen.numbers.num_bytes());
+  return shards.group->AllGather(Bytes(chosen.numbers), 1, piece_bytes, Bytes(chosen.gathered))
+      .WithContext("chosen tokens");
+}
+
 void SortByPlace(std::vector<PassChunk>& chunks) {
   std::ranges::stable_sort(chunks, {}, [](const PassChunk& chunk) {
     return chunk.state == nullptr ? 0 : chunk.state->home().place;
@@ -366,7 +366,7 @@ PassPlan PlanPass(const Graph& graph, std::span<const PassChunk> chunks) {
     for (int64_t row = std::ssize(plan.choices) - chunk.num_logits_rows; row < std::ssize(plan.choices);
          ++row) {
       for (const sampling::TokenBias& bias : chunk.biases)
-        plan.biases.push_back({static_cast<int32_t>(row), bias});
+        plan.biases.push_back({static_cast<int32_t>(row), bias.token, bias.bias});
     }
     if (!chunk.state->home().here) continue;
     const auto num_tokens = static_cast<int64_t>(chunk.tokens.size());
@@ -426,6 +426,7 @@ std::string StepKey(const Graph& graph, const Arena& arena, std::span<const Pass
     add(tensor->data);
     add(tensor->is_null() ? int64_t{0} : tensor->num_elements());
   }
+  add(chosen.later);
   add(plan.num_tokens);
   add(plan.windows_fit);
   for (const PassEntries& entries : plan.entries) {
@@ -527,17 +528,23 @@ Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chun
   const LayerStep head_step(together);
   const std::vector<HeadRow> rows =
       HeadRows(behind, chunks, tail.has_value() ? tail->chunk_rows : std::vector<int64_t>());
+  const bool later = chosen != nullptr && chosen->later;
   for (size_t begin = 0; begin < rows.size(); begin += kMaxHeadRows) {
     const size_t count = std::min<size_t>(kMaxHeadRows, rows.size() - begin);
     const std::span<const HeadRow> some = std::span(rows).subspan(begin, count);
-    const Arena::Scope head(arena);
+    std::optional<Arena::Scope> head;
+    if (!later) head.emplace(arena);
     DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView logits, RunHead(head_step, graph, state, some));
     if (logits.is_null()) continue;
+    if (later) {
+      arrays.logits.push_back(logits);
+      continue;
+    }
     DSV4_RETURN_IF_ERROR(chosen == nullptr
                              ? BringLogits(head_step, logits, some)
                              : ChooseTokens(head_step, logits, *chosen, static_cast<int64_t>(begin)));
   }
-  return chosen == nullptr ? Status() : ShareChosen(head_step, *chosen);
+  return chosen == nullptr || later ? Status() : ShareChosen(together.shards, *chosen);
 }
 
 }  // namespace dsv4::model

@@ -1,8 +1,8 @@
 // One pass of tokens through all layers: a ragged batch of prefill chunks and decode tokens. Token-wise ops run over all
 // rows at once; attention, compressors and indexer work per sequence.
 //
-// Every op computes a row from that row and its own sequence alone, so a result does not depend on how tokens are cut into
-// chunks or on the neighbours in the batch; on the reference backend it is the same bit for bit.
+// Every op computes a row from that row and its own sequence alone. A result does not depend on how tokens
+// are cut into chunks or on the neighbours in the batch. On the reference backend it is the same bit for bit.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +43,8 @@ struct PassChunk {
   int32_t chunk = 0;                   // Its number in the caller's batch, for the observer.
   int64_t num_logits_rows = 0;         // How many of the last tokens want logits,
   float* logits = nullptr;  // written here: host [num_logits_rows, vocab_size]. Null except on rank 0.
-  // In a pass with ChosenTokens the logits stay on the device, and choose the token behind each: row i of ChosenTokens is that of the pass's
-  // i-th row of logits.
+  // In a pass with ChosenTokens the logits stay on the device, and choose the token behind each. Row i of
+  // ChosenTokens belongs to the pass's i-th row of logits.
   int64_t follows = -1;                // >= 0: the one token is what this row of the pass before has chosen.
   sampling::ChoiceParams choice = {};  // For what comes behind the first row of logits,
   std::span<const sampling::ChoiceParams> draft_choices = {};  // and behind the others.
@@ -65,13 +65,19 @@ struct ChosenTokens {
   // If the stage has several ranks, of which rank 0 chooses: all ranks' numbers, [ranks, 2, rows of logits]
   // I32, of which rank 0's count.
   TensorView gathered;
+  // The pass ends with its logits, in PassArrays::logits; its caller has the tokens chosen, and shares the choice (ShareChosen).
+  bool later = false;
 };
+
+// Brings what rank 0 has chosen to all.
+Status ShareChosen(const Shards& shards, const ChosenTokens& chosen);
 
 // Context of the sub-layers of a pass, or of a drafting one. Without an observer, and with the shards of the
 // graph. Its arguments outlive it.
 StepContext ContextOf(const Graph& graph, Arena& arena, const PassPlan& plan, PassArrays& arrays);
 
-// The order in which RunPass wants chunks. States that are null, which do not run here, count as of the first place.
+// The order in which RunPass wants chunks. States that are null, which do not run here, count as of the first
+// shard.
 void SortByPlace(std::vector<PassChunk>& chunks);
 
 // Plan of the pass over these chunks, without tensors.
@@ -85,12 +91,12 @@ Status PlanEngram(const Graph& graph, PassPlan& plan);
 std::string StepKey(const Graph& graph, const Arena& arena, std::span<const PassChunk> chunks,
                     const PassPlan& plan, const ChosenTokens& chosen);
 
-// With several stages, the streams come from the stage before and go on to the next, and the rows whose
-// logits are wanted back to the first, which has the head; and those of which drafts are made, which are made
-// there. Where shards divide the sequences, all are given all chunks in one order, those of a place together
-// and places in order, and each runs those whose rows it has. Errors name the layer and the op; rows of the
-// appends may then be partly written. `arena` is empty before and after. `chosen` may be null: then nothing
-// is chosen. `arrays` are empty before, and must live until the backend has been given all of the pass.
+// With several stages, the streams come from the stage before and go on to the next. Rows whose logits are
+// wanted go back to the first, which has the head. So do rows for drafts, which are made there. Where shards
+// divide the sequences, all get all chunks in one order: by shard, shards in order. Each shard runs the
+// chunks whose rows it has. Errors name the layer and the op; rows of the appends may then be partly written.
+// `arena` is empty before and after. `chosen` may be null: then nothing is chosen. `arrays` are empty before,
+// and must live until the backend has been given all of the pass.
 Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chunks,
                const ChosenTokens* chosen, PassArrays& arrays, Observer* observer);
 

@@ -1,7 +1,7 @@
 // Common state of the sub-layers of one pass: the configuration, the backend, the arena, the plan of the pass
-// and its arrays; and the few phrases they are written in (a linear, a norm, a rotation), each of which
-// allocates its output, runs its op, names itself in errors ("layer 3, attn.q_a: ...") and shows its result
-// to the observer.
+// and its arrays. It also has the few steps that sub-layers are written in: a linear, a norm, a rotation.
+// Each allocates its output, runs its op, names itself in errors ("layer 3, attn.q_a: ...") and shows its
+// result to the observer.
 #pragma once
 
 #include <algorithm>
@@ -138,7 +138,7 @@ class LayerStep {
   Status RmsNorm(std::string_view name, const TensorView& x, const TensorView& weight) const;
   // In place, [rows, heads, width] with this layer's table; `positions` is [rows].
   Status Rope(std::string_view name, const TensorView& x, const TensorView& positions, bool inverse) const;
-  // Copies rows of `source` to the given places.
+  // Copies rows of `source` to the given rows.
   Status StoreRows(std::string_view name, const TensorView& source, std::span<const RowRun> runs) const;
   // The same to rows of the cache, in its format.
   Status StoreCacheRows(std::string_view name, const TensorView& source, std::span<const RowRun> runs,

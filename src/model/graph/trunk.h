@@ -28,8 +28,8 @@ struct Trunk {
   // Completes the state in front of the first layer, streams being there; null where they are all of it.
   Status (*begin)(const LayerStep& step, TrunkState& state) = nullptr;
   // Runs a decoder layer: attention and the mixture of experts, each wrapped by its hyper-connection. `weights` are those of the step's plan.
-  // `before_change`, unless empty, is called while the streams are still those in front of the layer, where a backend fuses nothing with
-  // the ops that follow.
+  // `before_change`, unless empty, is called while the streams are still those in front of the layer. A
+  // backend fuses nothing there with the ops that follow.
   Status (*run_layer)(const LayerStep& step, const LayerWeights& weights, TrunkState& state,
                       const std::function<Status()>& before_change);
   // The streams mixed to one row in front of the final norm, [n, D].

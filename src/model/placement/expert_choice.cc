@@ -60,8 +60,8 @@ ExpertChoice ChooseExperts(const ExpertCosts& costs) {
                     .cached = cached,
                     .slots = std::min(costs.room, cached * costs.num_layers)};
     choice.times = TimesOf(choice.split, costs);
-    // The last one is without the host where all fit. It is taken in a near tie: rates are estimates, prompts are faster, and bits
-    // are those of residents.
+    // The last one is without the host where all fit. It is taken in a near tie: rates are estimates, prompts
+    // are faster, and bits are those of residents.
     constexpr double kNearTie = 1.1;
     const double wants = choice.split.host == 0 ? choice.times.judged() / kNearTie : choice.times.judged();
     if (wants < best.times.judged()) best = choice;

@@ -1,5 +1,5 @@
-// ChooseExperts: the split of a layer's routed experts that takes least time, by arithmetic from measured rates (docs/expert-tiers.md). Every
-// expert counts as chosen equally often.
+// ChooseExperts: the split of a layer's routed experts that takes least time, by arithmetic from measured
+// rates (docs/expert-tiers.md). Every expert counts as chosen equally often.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@ struct ExpertCosts {
   double expert_bytes = 0;
   int64_t room = 0;      // Experts of all layers that the device has room for.
   int64_t pinnable = 0;  // Experts of all layers that fit into the host's memory.
-  // Bytes a second of one token's experts: with the host's kernels, and from the host's memory to the device; alone, and while both run.
+  // Bytes a second of one token's experts: with the host's kernels, and from the host's memory to the device;
+  // alone, and while both run.
   double host = 0;
   double link = 0;
   double host_beside = 0;
@@ -24,9 +25,11 @@ struct ExpertCosts {
   double host_prompt =
       0;  // Bytes a second of experts, each multiplied with many tokens: bytes count once a token.
   int64_t chunk_tokens = 8192;  // Tokens in a prompt's pass.
-  // A pass with so many choices for each of a layer's experts brings the cached ones before the router has chosen.
+  // A pass with so many choices for each of a layer's experts brings the cached ones before the router has
+  // chosen.
   int64_t streamed_choices = 0;
-  // Seconds of a token's step beside what it waits for experts that are not on the device. No choice depends on it.
+  // Seconds of a token's step beside what it waits for experts that are not on the device. No choice depends
+  // on it.
   double rest = 0;
 };
 
@@ -52,7 +55,8 @@ struct ExpertChoice {
   ExpertTimes times;
 };
 
-// Among: residents beside experts of the host, and cached ones, beside which the host has the others or none. Without room for all.
+// Among: residents beside experts of the host, and cached ones, beside which the host has the others or none.
+// Without room for all.
 ExpertChoice ChooseExperts(const ExpertCosts& costs);
 
 // How passes of a prompt get a layer's experts, by the number of their tokens.

@@ -1,4 +1,5 @@
-// MeanSlowestTier: what a layer waits for its routed experts, as choices fall on the tiers. Counted over all choices, not sampled.
+// MeanSlowestTier: what a layer waits for its routed experts, as choices fall on the tiers. Counted over all
+// choices, not sampled.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,8 @@ struct TierSeconds {
   double device = 0;  // that the device reads it, brought or not.
 };
 
-// The expectation of the slowest of the three, which work side by side. An expert that several tokens choose counts once.
+// The expectation of the slowest of the three, which work side by side. An expert that several tokens choose
+// counts once.
 double MeanSlowestTier(const ExpertDraws& draws, const TierSeconds& seconds);
 
 }  // namespace dsv4::model

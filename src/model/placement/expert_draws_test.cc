@@ -19,8 +19,8 @@ std::vector<unsigned> Subsets(int64_t num_experts, int64_t count) {
   return subsets;
 }
 
-// The same by trying every choice of up to three tokens and every set of cached experts that are not there. Experts by bit: the host's,
-// cached ones, residents.
+// The same by trying every choice of up to three tokens and every set of cached experts that are not there.
+// Experts by bit: the host's, cached ones, residents.
 double ByTryingAll(const ExpertDraws& draws, const TierSeconds& seconds) {
   const std::vector<unsigned> choices = Subsets(draws.num_experts, draws.top_k);
   const std::vector<unsigned> none = {0};

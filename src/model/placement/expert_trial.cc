@@ -10,7 +10,8 @@
 namespace dsv4::model {
 namespace {
 
-// Pages of a file that are not in memory, of all that the host's experts take: below, they are something else's.
+// Pages of a file that are not in memory, of all that the host's experts take: below, they are something
+// else's.
 constexpr double kFewFromDisk = 0.05;
 // Still steps bring nothing, unless a cache has hardly room for one step.
 constexpr double kFewMissed = 0.1;
@@ -35,7 +36,8 @@ double ChosenOf(int64_t num_experts, const ExpertCosts& costs) {
 ExpertCosts WithHost(ExpertCosts costs, double factor) {
   costs.host *= factor;
   costs.host_beside *= factor;
-  // A trial has no prompt. A host that is slower with a token is so with many; one that is faster need not be.
+  // A trial has no prompt. A host that is slower with a token is so with many; one that is faster need not
+  // be.
   costs.host_prompt *= std::min(1.0, factor);
   return costs;
 }
@@ -70,7 +72,8 @@ std::vector<ExpertCosts> WithLinks(std::span<const ExpertCosts> costs, double fa
   return Changed(costs, [&](const ExpertCosts& of, size_t) { return WithLink(of, factor); });
 }
 
-// By what the links' rates were, with all else corrected. They are at most as fast as was measured: that is the best of several copies.
+// By what the links' rates were, with all else corrected. They are at most as fast as was measured: that is
+// the best of several copies.
 double LinkFactor(std::span<const ExpertSplit> splits, std::span<const ExpertCosts> costs,
                   std::span<const AskedExperts> asked, double seconds) {
   if (StepSeconds(splits, costs, asked) >= seconds || Sum(asked).missed <= 0) return 1;

@@ -1,10 +1,11 @@
-// JudgeTrial: what a few whole steps say of a plan of experts (expert_choice.h): whether they take as long as it has, and if not which of its
-// rates was wrong, and what it is.
+// JudgeTrial: judges a plan of experts (expert_choice.h) by a few whole steps. It tells whether they take as
+// long as planned. If not, it tells which rate was wrong, and the right one.
 //
-// The plan is compared for what these steps asked of host and link, which is counted. So neither a cache that begins empty nor a model that
-// chooses some experts more often looks like a wrong rate.
+// The plan is compared for what these steps asked of host and link, which is counted. So neither a cache that
+// begins empty nor a model that chooses some experts more often looks like a wrong rate.
 //
-// A model may be in several stages (placement.h), each with its own device, split and rates. A step goes through one after the other.
+// A model may be in several stages (placement.h), each with its own device, split and rates. A step goes
+// through one after the other.
 #pragma once
 
 #include <cstdint>
@@ -68,18 +69,19 @@ struct TrialVerdict {
   double full = 0;                     // Time that a step takes once the cache is full.
 };
 
-// Rates are of bytes alone, and a step has latencies too: on an H200 steps took up to 1.6 times what bytes take, of which the plan's `rest` has
-// a part.
+// Rates are of bytes alone, and a step has latencies too. On an H200 steps took up to 1.6 times as long as
+// their bytes; the plan's `rest` has a part of that.
 inline constexpr double kTolerance = 1.5;
 
-// By stage, all of as many. The host's rates are each stage's own. The link's are what is left to explain, by one factor for all of them.
+// By stage, all of as many. The host's rates are each stage's own. The link's are what is left to explain, by
+// one factor for all of them.
 TrialVerdict JudgeTrial(std::span<const ExpertSplit> splits, std::span<const ExpertCosts> costs,
                         const SeenTrial& trial);
 
 // "25.1 ms a step, the plan had 22.0 for the 95 experts of the host and 210 that were brought".
 std::string VerdictText(const TrialVerdict& verdict);
-// "the host's kernels read 7.5 GB/s where 60.0 were measured"; of the slowest part, with "stage 1: " in front where there are several.
-// `costs`: of the plan.
+// "the host's kernels read 7.5 GB/s where 60.0 were measured"; of the slowest part, with "stage 1: " in front
+// where there are several. `costs`: of the plan.
 std::string SlowestText(const TrialVerdict& verdict, std::span<const ExpertCosts> costs);
 
 }  // namespace dsv4::model

@@ -135,12 +135,14 @@ double StateRead(const LayerPlan& layer, const ModelConfig& config, const kv::Ca
   return bytes;
 }
 
-// Collectives of a layer among shards, as attention.cc, indexer.cc, moe.cc and routed.cc call them one after another.
+// Collectives of a layer among shards, as attention.cc, indexer.cc, moe.cc and routed.cc call them one after
+// another.
 int ExchangesOf(const LayerPlan& layer, const Placement& placement) {
   if (placement.num_shards == 1) return 0;
   // Sequences: the tokens and their routing to all, terms to the tokens.
   if (placement.divide_sequences) return 3;
-  // Columns: a sum of attention's parts, and one of the experts'. Else attention's two gathers, the shared expert's, and the terms.
+  // Columns: a sum of attention's parts, and one of the experts'. Else attention's two gathers, the shared
+  // expert's, and the terms.
   int exchanges = placement.experts == ExpertPlacement::kByColumns ? 2 : 7;
   if (placement.divide_entries && layer.sees_entries()) exchanges += layer.reads_selection() ? 3 : 2;
   return exchanges;

@@ -19,8 +19,9 @@ struct Forecast {
   int64_t weights = 0;   // Bytes,
   int64_t fixed = 0;     // of a sequence before its first token,
   double per_token = 0;  // and by which it grows a token; in data-parallel attention a rank's share.
-  // Bytes of weights and of `context` tokens of state that are read one after another: of the fullest shard, in all stages. Of experts
-  // divided by id the expected most that one shard has of a token's, chosen evenly and independently.
+  // Bytes of weights and of `context` tokens of state that are read one after another: of the fullest shard,
+  // in all stages. Of experts divided by id the expected most that one shard has of a token's, chosen evenly
+  // and independently.
   double read = 0;
   int exchanges = 0;  // Times that a token's way waits for other ranks.
 
@@ -42,7 +43,8 @@ struct ForecastRequest {
 Forecast MakeForecast(const ResolvedCheckpoint& resolved, const ModelConfig& config,
                       const Placement& placement, const ForecastRequest& request);
 
-// All placements of so many ranks, in the order: expert; expert,entries; expert,sequences; tensor; the same behind 2, 3, ... stages; pipeline.
+// All placements of so many ranks, in the order: expert; expert,entries; expert,sequences; tensor; the same
+// behind 2, 3, ... stages; pipeline.
 std::vector<Placement> AllPlacements(int num_ranks, std::span<const LayerPlan> layers);
 
 // Kind of ranks.
@@ -57,8 +59,8 @@ struct PlacementChoice {
   std::string why;
 };
 
-// Among the placements whose weights and one sequence of `context` tokens fit, the one whose token takes least time; the first of
-// equals. Where none fits the one that lacks least, and `why` says that.
+// Among the placements whose weights and one sequence of `context` tokens fit, the one whose token takes
+// least time; the first of equals. Where none fits the one that lacks least, and `why` says that.
 PlacementChoice ChoosePlacement(const std::vector<Forecast>& forecasts, const RankKind& ranks,
                                 int64_t context);
 

@@ -1,8 +1,9 @@
-// MemoryPlan: what a model, its sequences and a step occupy on a device that everything is copied to, known before anything
-// is copied.
+// MemoryPlan: what a model, its sequences and a step occupy on a device that everything is copied to, known
+// before anything is copied.
 //
-// Nothing is estimated: the model is made, and runs its largest pass, on a backend that computes nothing and only counts what
-// is asked of it. What the ops of a backend allocate for themselves is not in the plan; the backend knows it.
+// Nothing is estimated. The model is made, and runs its largest pass, on a backend that computes nothing and
+// only counts its memory. Memory that the ops of a backend allocate for themselves is not in the plan; the
+// backend knows it.
 #pragma once
 
 #include <cstdint>
@@ -53,24 +54,27 @@ struct DeviceRoom {
 // The table of a plan beside a device's room, one line a part.
 std::string MemoryTable(const MemoryPlan& plan, const DeviceRoom& room);
 
-// Tokens that each sequence of the plan may have where all of it takes at most `usable` bytes; at most the model's positions, 0 where not
-// even empty ones fit. `options` are those of the plan.
+// Tokens that each sequence of the plan may have where all of it takes at most `usable` bytes. At most the
+// model's positions, and 0 where not even empty sequences fit. `options` are those of the plan.
 int64_t LongestContext(const ModelConfig& config, const ModelOptions& options, const MemoryPlan& plan,
                        int64_t usable);
 
-// ResourceExhausted when the plan does not fit: the table, and what would fit (fewer tokens, fewer layers, several devices).
+// ResourceExhausted when the plan does not fit: the table, and what would fit (fewer tokens, fewer layers,
+// several devices).
 Status CheckRoom(const ModelConfig& config, const std::shared_ptr<const io::Checkpoint>& checkpoint,
                  const ModelOptions& options, const MemoryPlan& plan, const DeviceRoom& room);
 
-// The most residents of every layer that leave room for the rest of the plan; the host has the others (ModelOptions::experts, which
-// `options` does not name). ResourceExhausted where not even a model without residents fits; the errors of PlanMemory.
+// The most residents of every layer that leave room for the rest of the plan. The host has the others
+// (ModelOptions::experts, which `options` does not name). ResourceExhausted where not even a model without
+// residents fits; the errors of PlanMemory.
 Result<ExpertSplit> FitExperts(const ModelConfig& config,
                                const std::shared_ptr<const io::Checkpoint>& checkpoint,
                                const ModelOptions& options, const MemoryRequest& request,
                                const DeviceRoom& room);
 
-// `split`, whose slots are not decided, with as many as leave room for the rest of the plan, at most one for every cached expert.
-// ResourceExhausted where there is not even room for those of one layer; the errors of PlanMemory.
+// `split`, whose slots are not decided, with as many as leave room for the rest of the plan, at most one for
+// every cached expert. ResourceExhausted where there is not even room for those of one layer; the errors of
+// PlanMemory.
 Result<ExpertSplit> FitSlots(const ModelConfig& config,
                              const std::shared_ptr<const io::Checkpoint>& checkpoint,
                              const ModelOptions& options, const ExpertSplit& split,

@@ -16,8 +16,8 @@
 namespace dsv4::model {
 namespace {
 
-// Calls visit(name, tensor) for every small tensor and visit(name, weight) for every linear weight, naming each after its
-// place in the structs. The embedding is a table for rows, not a linear weight.
+// Calls visit(name, tensor) for every small tensor and visit(name, weight) for every linear weight, naming
+// each after its member in the structs. The embedding is a table for rows, not a linear weight.
 template <typename Weights, typename Visit>
 Status VisitHyperConnection(const std::string& name, Weights& hc, Visit& visit) {
   DSV4_RETURN_IF_ERROR(visit(name + ".fn", hc.fn));

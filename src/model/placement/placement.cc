@@ -100,7 +100,8 @@ std::vector<Range> BalanceLayers(std::span<const int64_t> costs, int64_t first_e
   const size_t num_layers = costs.size();
   const auto stages = static_cast<size_t>(num_stages);
   DSV4_CHECK(stages >= 1 && stages <= num_layers) << num_layers << " layers, " << num_stages << " stages";
-  // best[s][l]: the dearest stage when the first s stages have the first l layers; cut[s][l]: where the last of them begins.
+  // best[s][l]: the dearest stage when the first s stages have the first l layers; cut[s][l]: where the last
+  // of them begins.
   constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
   std::vector<std::vector<int64_t>> best(stages + 1, std::vector<int64_t>(num_layers + 1, kNever));
   std::vector<std::vector<size_t>> cut(stages + 1, std::vector<size_t>(num_layers + 1, 0));

@@ -1,8 +1,9 @@
-// Placement: which rank of a group has which part of a model. docs/scaling-design.md says why and what it costs.
+// Placement: which rank of a group has which part of a model. docs/scaling-design.md says why and what it
+// costs.
 //
-// Ranks form a grid: `num_stages` stages (pipeline parallel), each with the same number of ranks (the shards). A stage has consecutive
-// layers; a shard has a part of every layer of its stage. Rank r is shard r mod num_shards of stage r / num_shards. The first
-// stage also has the embedding and the head.
+// Ranks form a grid: `num_stages` stages (pipeline parallel), each with the same number of ranks (the
+// shards). A stage has consecutive layers; a shard has a part of every layer of its stage. Rank r is shard r
+// mod num_shards of stage r / num_shards. The first stage also has the embedding and the head.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,8 @@
 
 namespace dsv4::model {
 
-// How the shards of a stage divide the routed experts. Attention and the shared expert they divide by columns, or not at all where they
-// divide the sequences.
+// How the shards of a stage divide the routed experts. Attention and the shared expert they divide by
+// columns, or not at all where they divide the sequences.
 enum class ExpertPlacement : uint8_t {
   kById,       // Expert parallel: each has whole experts.
   kByColumns,  // Tensor parallel: each has a part of every expert.
@@ -27,10 +28,11 @@ struct Placement {
   int num_stages = 1;
   int num_shards = 1;  // Shards of every stage.
   ExpertPlacement experts = ExpertPlacement::kById;
-  // Context parallel: whether each shard keeps a part of the compressed entries and indexer keys of a sequence, or all of them.
+  // Context parallel: whether each shard keeps a part of the compressed entries and indexer keys of a
+  // sequence, or all of them.
   bool divide_entries = false;
-  // Data-parallel attention: whether each sequence is on one shard, which does all of its layers but the routed experts and the head; else every shard has a part of
-  // every sequence's work.
+  // Data-parallel attention: whether each sequence is on one shard, which does all of its layers but the
+  // routed experts and the head. Else every shard has a part of every sequence's work.
   bool divide_sequences = false;
 
   // In how many parts a layer is cut, its routed experts apart.
@@ -39,15 +41,16 @@ struct Placement {
   friend bool operator==(const Placement& a, const Placement& b) = default;
 };
 
-// "pipeline", "expert", "expert,entries", "expert,sequences", "tensor", "pipeline=2,expert": stages, and what is done with the ranks of a
-// stage, where "tensor" divides the entries too, and "expert" the entries or the sequences if it is said. `pipeline` alone makes every rank a stage; "auto" is
+// Words such as "pipeline", "expert", "expert,entries", "expert,sequences", "tensor" or "pipeline=2,expert"
+// name stages and the division inside a stage. There "tensor" divides the entries too, and "expert" divides
+// the entries or the sequences if the word follows. `pipeline` alone makes every rank a stage; "auto" is
 // "expert". InvalidArgument for other words, or for ranks that do not fill the stages.
 Result<Placement> ParsePlacement(std::string_view text, int num_ranks);
 // The same in words that ParsePlacement understands.
 std::string ToString(const Placement& placement);
 
-// Part `part` of `num_parts` of [0, count), cut at multiples of `unit`: as even as that allows, the first ones larger. There may
-// be empty parts.
+// Part `part` of `num_parts` of [0, count), cut at multiples of `unit`: as even as that allows, the first
+// ones larger. There may be empty parts.
 Range PartOf(int64_t count, int64_t unit, int part, int num_parts);
 
 // The same of parts that are as large as `counts` say, one behind the other.
@@ -57,7 +60,7 @@ Range PartOf(std::span<const int64_t> counts, int part);
 // least; the first stage has `first_extra` besides. At least as many layers as stages.
 std::vector<Range> BalanceLayers(std::span<const int64_t> costs, int64_t first_extra, int num_stages);
 
-// One rank's place.
+// One rank's stage and shard.
 struct RankPlace {
   Placement placement;
   int rank = 0;

@@ -1,4 +1,5 @@
-// Which layers each stage of a placement has, from the bytes of the checkpoint's headers and the plans of layers.
+// Which layers each stage of a placement has, from the bytes of the checkpoint's headers and the plans of
+// layers.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,8 @@ namespace dsv4::model {
 // Bytes of a layer's linears: what a stage pays for it.
 int64_t LayerBytes(const ResolvedLayer& layer);
 
-// The layers of each stage, of the first `num_layers`. A layer that reads rows of another is in its stage: rows do not travel.
-// InvalidArgument where there are fewer places to cut than the stages want.
+// The layers of each stage, of the first `num_layers`. A layer that reads rows of another is in its stage:
+// rows do not travel. InvalidArgument where there are fewer cuts than the stages want.
 Result<std::vector<Range>> StageLayers(const ResolvedCheckpoint& resolved, const ModelConfig& config,
                                        int64_t num_layers, int num_stages);
 

@@ -1,5 +1,6 @@
-// VerifySplit: loads a model with the split that a plan chose, times a few steps, and where they are slower than the plan has corrects it by
-// what was seen: another split that then promises to be clearly faster is loaded and timed too, and the faster one stays.
+// VerifySplit: loads a model with the split that a plan chose, and times a few steps. Where they are slower
+// than planned, the measured times correct the plan. Another split that then promises to be clearly faster is
+// loaded and timed too, and the faster one stays.
 //
 // Loading and timing are the caller's (apps/shared/model_flags.cc); this decides.
 #pragma once
@@ -28,7 +29,7 @@ using SplitPlan = std::vector<StagePlan>;
 using StageSplits = std::vector<ExpertSplit>;
 
 struct SplitActions {
-  // Loads the model with these splits, in place of what was loaded before, which is gone even if this fails.
+  // Loads the model with these splits, instead of the model loaded before, which is gone even if this fails.
   std::function<Status(const StageSplits&)> load;
   // Times steps of what is loaded, which then is as it was before.
   std::function<Result<SeenTrial>()> time_steps;
@@ -47,7 +48,8 @@ inline constexpr int kMostLoads = 3;  // The first split, another one, and the f
 // Another split has to promise to be so much faster: loading takes much longer than measuring did.
 inline constexpr double kClearlyFaster = 1.1;
 
-// Errors: of the first load and of its steps, and of loading it again. What goes wrong with another split is said, and the first one comes back.
+// Errors: of the first load and of its steps, and of loading it again. What goes wrong with another split is
+// said, and the first one comes back.
 Result<VerifiedSplit> VerifySplit(const SplitPlan& plan, const SplitActions& actions);
 
 }  // namespace dsv4::model

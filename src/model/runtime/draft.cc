@@ -55,6 +55,7 @@ Status Model::CheckDraft(std::span<const DraftChunk> chunks) const {
 
 Result<std::vector<std::vector<int32_t>>> Model::Draft(std::span<const DraftChunk> chunks,
                                                        const Buffer& allowed) {
+  DSV4_TRY(CheckChosen());
   DSV4_TRY(CheckDraft(chunks));
   std::vector<std::vector<int32_t>> drafts(chunks.size());
   if (chunks.empty()) return drafts;

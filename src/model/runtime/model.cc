@@ -402,6 +402,7 @@ bool Model::can_queue() const {
 }
 
 Result<StepOutput> Model::Step(std::span<const SequenceChunk> chunks, Observer* observer) {
+  DSV4_TRY(CheckChosen());
   DSV4_TRY(CheckChunks(chunks));
   if (in_group_) DSV4_TRY(Announce(chunks));
   return RunStep(chunks, {}, observer);

@@ -223,6 +223,12 @@ class Model {
   // have that (FailedPrecondition). What only the device can tell, Wait does; in a group also what ended it.
   // `allowed`: of UploadAllowedTokens, or none, which allows all.
   Result<std::unique_ptr<QueuedStep>> QueueDecode(std::span<const DecodeChunk> chunks, const Buffer& allowed);
+  // The same up to the logits, which the device computes while the caller finds out how tokens are chosen from them. Choices and biases of
+  // chunks are not looked at. Until Choose no other step, and no draft, may be queued: FailedPrecondition.
+  Result<std::unique_ptr<QueuedStep>> QueueLogits(std::span<const DecodeChunk> chunks, const Buffer& allowed);
+  // Queues the choice: of each token that Wait will report, by a rule, in the same order; `permitted` and all else is read before it returns.
+  // After an error the sequences are as after one of Wait.
+  Status Choose(QueuedStep& step, std::span<const sampling::TokenRule> rules);
   // Counters of the backend: queued steps that were replayed, and walked. Zeros where it cannot replay.
   ops::ReplayCounters replay_counters() const;
   // Whether it has a drafter (ModelOptions::mtp, dspark); if not, why.
@@ -295,8 +301,20 @@ class Model {
   // Token that a row of the step queued last has chosen. Waits for it.
   Result<int32_t> AwaitChosen(int64_t row) const;
   // Queues the pass and the copy of what it chooses: again, where the backend knows a step like it, or by a walk through the graph.
+  // `logits`: where the pass ends with them.
   Result<std::unique_ptr<PendingCopy>> QueuePass(std::span<const PassChunk> pass, const ChosenTokens& chosen,
-                                                 const ops::StepReplayer::End& end);
+                                                 const ops::StepReplayer::End& end,
+                                                 std::vector<TensorView>* logits);
+  // No step waits for Choose. In a group that ends where one has gone without it: the others wait for its tokens.
+  Status CheckChosen();
+  Result<std::unique_ptr<QueuedStep>> QueueRows(std::span<const DecodeChunk> chunks, const Buffer& allowed,
+                                                bool later);
+  Status ChooseBetween(QueuedStep& step, const LaterChoice& later,
+                       std::span<const sampling::TokenRule> rules);
+  // Rows of op `sample`, by their numbers in the pass.
+  Status ChooseRows(const LaterChoice& later, std::span<const sampling::TokenRule* const> rules,
+                    const TensorView& scores);
+  Result<TensorView> ReserveScores(int64_t num_rows, int64_t width);
   // Begins the appends, runs the pass and ends them; `ready`: why this rank cannot, which then no rank does. An error changes nothing,
   // or has ended the group.
   Result<std::unique_ptr<QueuedStep>> RunQueued(std::span<PassChunk> pass, const ChosenTokens& chosen,
@@ -325,7 +343,7 @@ class Model {
   uint64_t group_recipe_ = 0;  // Hash of what all ranks must have alike, weights apart.
 
   // Slots that a draft will want of the rows of a step that was queued, with the device at once.
-  Status MakeSlotsBehind(std::span<const PassChunk> pass, std::span<const int64_t> first_slots);
+  Status MakeSlotsBehind(std::vector<DraftRow> rows);
 
   // Memory of queued steps.
   Buffer
@@ -333,6 +351,12 @@ class Model {
   int64_t num_chosen_ = 0;                       // Its chunks that others may follow.
   std::weak_ptr<QueuedNumbers> queued_numbers_;  // Numbers of the step queued last.
   std::vector<size_t> chosen_rows_;  // On rank 0: where among them each of the caller's chunks is.
+  Buffer scores_;                    // I32, of the rows that were scored last.
+  size_t num_scores_bytes_ = 0;
+  std::weak_ptr<LaterChoice> waits_for_choice_;
+  bool owes_choice_ = false;  // To the other ranks.
+  Buffer
+      end_of_logits_;  // Memory of the host, I32: destination of the copy that ends a pass with its logits. It is not read.
 
   // In a group.
   std::unique_ptr<comm::Communicator> shards_;  // This stage's; null where it is one rank.

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
+#include <limits>
 #include <utility>
 
 #include "comm/collectives.h"
@@ -17,13 +19,53 @@
 
 namespace dsv4::model {
 
+// Source of the tokens of a step.
+struct LaterChoice {
+  std::vector<TensorView> logits;  // Logits of the pass's rows, in pieces; none but on rank 0.
+  ChosenTokens chosen;
+  std::vector<DraftRow> slots;  // Rows for drafts that are to be made behind the choice.
+};
+
+namespace {
+
+// Reads a row of scores as op `sample` writes it.
+void TakeScores(const int32_t* scores, int num_top, ChosenToken& token) {
+  ops::ScoresHead head;
+  std::memcpy(&head, scores, sizeof(head));
+  const auto whole = [](const uint32_t(&halves)[2]) { return uint64_t{halves[1]} << 32 | halves[0]; };
+  const sampling::LogSum sum = {.highest = head.highest, .high = whole(head.high), .low = whole(head.low)};
+  std::vector<sampling::TokenLogprob> top;
+  for (int i = 0; i < num_top; ++i) {
+    ops::TopScore score;
+    std::memcpy(&score, scores + ops::ScoresWidth(i), sizeof(score));
+    if (score.token < 0) break;
+    top.push_back({score.token, score.logit});
+  }
+  sampling::SampledToken scored = sampling::WithLogprobs(token.id, head.logit, sum, top);
+  token.logprob = scored.logprob;
+  token.top = std::move(scored.top);
+}
+
+}  // namespace
+
 Result<std::vector<ChosenToken>> QueuedStep::Wait() {
-  const Status copied = numbers_->copy->Wait();
+  if (numbers_->copy == nullptr)
+    return Error(FailedPrecondition("queued step: its tokens have not been chosen"));
+  Status copied = front_copy_ == nullptr ? Status() : front_copy_->Wait();
+  if (const Status last = numbers_->copy->Wait(); copied.ok()) copied = last;
+  if (scores_copy_ != nullptr) {
+    if (const Status last = scores_copy_->Wait(); copied.ok()) copied = last;
+  }
   if (check_) DSV4_TRY(check_());  // Names what made it fail.
   DSV4_TRY(copied);
   const auto* const numbers = static_cast<const int32_t*>(numbers_->host.data());
   std::vector<ChosenToken> tokens;
   for (const size_t row : rows_) tokens.push_back({numbers[row], numbers[rows_.size() + row]});
+  for (size_t i = 0; i < num_logprobs_.size(); ++i) {
+    if (num_logprobs_[i] < 0 || tokens[i].fault != ops::kNoFault) continue;
+    TakeScores(static_cast<const int32_t*>(scores_.data()) + rows_[i] * scores_width_, num_logprobs_[i],
+               tokens[i]);
+  }
   return tokens;
 }
 
@@ -164,7 +206,8 @@ ops::ReplayCounters Model::replay_counters() const {
 
 Result<std::unique_ptr<PendingCopy>> Model::QueuePass(std::span<const PassChunk> pass,
                                                       const ChosenTokens& chosen,
-                                                      const ops::StepReplayer::End& end) {
+                                                      const ops::StepReplayer::End& end,
+                                                      std::vector<TensorView>* logits) {
   const Graph graph = MakeGraph();
   ops::OpContext& context = *backend_.context;
   const auto walk = [&](PassArrays& arrays) -> Result<std::unique_ptr<PendingCopy>> {
@@ -181,14 +224,16 @@ Result<std::unique_ptr<PendingCopy>> Model::QueuePass(std::span<const PassChunk>
       DSV4_ASSIGN_OR_RETURN(std::unique_ptr<PendingCopy> copy,
                             replayer->Replay(key, end, [&](ops::StepArrays& arrays) {
                               static_cast<PassArrays&>(arrays).SetPass(&plan);  // Made below.
+                              *logits = static_cast<PassArrays&>(arrays).logits;
                             }));
       if (copy != nullptr) return copy;
     }
   }
   const auto arrays = std::make_shared<PassArrays>();
-  if (key.empty()) return walk(*arrays);
-  replayer->BeginRecording(key, arrays);
+  if (!key.empty()) replayer->BeginRecording(key, arrays);
   Result<std::unique_ptr<PendingCopy>> copy = walk(*arrays);
+  *logits = arrays->logits;
+  if (key.empty()) return copy;
   replayer->EndRecording(copy.has_value());
   arrays->EndPass();
   return copy;
@@ -204,16 +249,22 @@ Result<std::unique_ptr<QueuedStep>> Model::RunQueued(std::span<PassChunk> pass, 
                  .WithContext(fmt::format("queued step, chunk {}", i));
   }
   const int64_t num_chosen = NumChosen(pass);
-  const size_t num_bytes = 2 * static_cast<size_t>(num_chosen) * sizeof(int32_t);
+  // If tokens are chosen later there is nothing to bring but the end of the pass.
+  const size_t num_bytes = (chosen.later ? 1 : 2 * static_cast<size_t>(num_chosen)) * sizeof(int32_t);
   Result<Buffer> host = Buffer();
-  if (status.ok()) host = memory.AllocateOnHost(num_bytes);
+  if (status.ok() && (!chosen.later || !end_of_logits_)) host = memory.AllocateOnHost(num_bytes);
+  if (chosen.later && host) {
+    if (!end_of_logits_) end_of_logits_ = std::move(*host);
+    host = end_of_logits_;
+  }
   if (status.ok() && !host) status = host.error();
   if (in_group_) status = comm::Agree(*options_.group, status);
   const bool begun = status.ok();
   std::unique_ptr<PendingCopy> copy;
+  std::vector<TensorView> logits;
   if (begun) {
     num_chosen_ = 0;  // Tokens of a step that was begun may be partly written.
-    auto queued = QueuePass(pass, chosen, {host->data(), chosen_.data(), num_bytes});
+    auto queued = QueuePass(pass, chosen, {host->data(), chosen_.data(), num_bytes}, &logits);
     if (queued) {
       copy = std::move(*queued);
     } else {
@@ -226,12 +277,14 @@ Result<std::unique_ptr<QueuedStep>> Model::RunQueued(std::span<PassChunk> pass, 
     }
     return Error(begun && in_group_ ? EndGroup(status) : status);
   }
-  std::vector<int64_t> first_slots;
+  std::vector<DraftRow> slots;
   for (const PassChunk& chunk : pass) {
-    first_slots.push_back(chunk.state->num_draft_slots());
+    if (chunk.slots_later)
+      slots.push_back({.state = chunk.state, .first_slot = chunk.state->num_draft_slots()});
     chunk.state->CommitAppend();
   }
-  if (status = MakeSlotsBehind(pass, first_slots); !status.ok()) {
+  if (!chosen.later) status = MakeSlotsBehind(slots);
+  if (!status.ok()) {
     for (const PassChunk& chunk : pass) {
       if (!chunk.state->Rewind(std::ssize(chunk.tokens)).ok()) chunk.state->Reset();
     }
@@ -261,21 +314,153 @@ Result<std::unique_ptr<QueuedStep>> Model::RunQueued(std::span<PassChunk> pass, 
     for (size_t k = 0; k < of_chunk[i]; ++k) rows.push_back(first[i] + k);
   }
   chosen_rows_ = std::move(first);
-  const auto numbers = std::make_shared<QueuedNumbers>(QueuedNumbers{std::move(*host), std::move(copy)});
+  const auto numbers = std::make_shared<QueuedNumbers>();
   queued_numbers_ = numbers;
-  return std::make_unique<QueuedStep>(numbers, std::move(rows), std::move(check));
+  auto step = std::make_unique<QueuedStep>(numbers, std::move(rows), std::move(check));
+  if (!chosen.later) {
+    numbers->host = std::move(*host);
+    numbers->copy = std::move(copy);
+  } else {
+    step->front_copy_ = std::move(copy);
+    step->later_ = std::make_shared<LaterChoice>(
+        LaterChoice{.logits = std::move(logits), .chosen = chosen, .slots = std::move(slots)});
+    waits_for_choice_ = step->later_;
+    owes_choice_ = in_group_;
+  }
+  return step;
+}
+
+namespace {
+
+// The changes of a row's logits: biases and counts of a token are one.
+void AddChanges(const sampling::TokenRule& rule, int32_t row, std::vector<ops::RowChange>& changes) {
+  size_t bias = 0;
+  size_t count = 0;
+  while (bias < rule.biases.size() || count < rule.counts.size()) {
+    const int32_t of_bias =
+        bias < rule.biases.size() ? rule.biases[bias].token : std::numeric_limits<int32_t>::max();
+    const int32_t of_count =
+        count < rule.counts.size() ? rule.counts[count].token : std::numeric_limits<int32_t>::max();
+    ops::RowChange change = {.row = row, .token = std::min(of_bias, of_count)};
+    if (of_bias == change.token) change.bias = rule.biases[bias++].bias;
+    if (of_count == change.token) change.count = rule.counts[count++].count;
+    changes.push_back(change);
+  }
+}
+
+}  // namespace
+
+Status Model::ChooseRows(const LaterChoice& later, std::span<const sampling::TokenRule* const> rules,
+                         const TensorView& scores) {
+  const auto num_words = static_cast<size_t>((config_.vocab_size + 63) / 64);
+  int64_t begin = 0;
+  for (const TensorView& logits : later.logits) {
+    const int64_t end = begin + logits.shape[0];
+    std::vector<sampling::ChoiceParams> choices;
+    std::vector<ops::RowChange> changes;
+    std::vector<ops::RowRule> of_rows;
+    std::vector<uint64_t> masks;
+    for (int64_t row = begin; row < end; ++row) {
+      const sampling::TokenRule& rule = *rules[static_cast<size_t>(row)];
+      choices.push_back(rule.choice);
+      AddChanges(rule, static_cast<int32_t>(row - begin), changes);
+      of_rows.push_back({.penalties = rule.penalties, .num_top = rule.num_logprobs});
+      if (rule.permitted.empty()) continue;
+      of_rows.back().mask = static_cast<int32_t>(masks.size() / num_words);
+      const std::span<const uint64_t> words =
+          rule.permitted.first(std::min(rule.permitted.size(), num_words));
+      masks.insert(masks.end(), words.begin(), words.end());
+      masks.resize((static_cast<size_t>(of_rows.back().mask) + 1) * num_words);
+    }
+    const auto part = [&](int64_t which) {
+      const TensorView& numbers = later.chosen.numbers;
+      return numbers.Rows(which, which + 1).Reshaped({numbers.shape[1]}).Rows(begin, end);
+    };
+    DSV4_RETURN_IF_ERROR(
+        backend_.table
+            .sample(*backend_.context, {.logits = logits,
+                                        .allowed = later.chosen.allowed,
+                                        .choices = choices,
+                                        .changes = changes,
+                                        .rules = of_rows,
+                                        .masks = masks,
+                                        .tokens = part(0),
+                                        .faults = part(1),
+                                        .scores = scores.is_null() ? scores : scores.Rows(begin, end)})
+            .WithContext("choice of tokens"));
+    begin = end;
+  }
+  return {};
+}
+
+Result<TensorView> Model::ReserveScores(int64_t num_rows, int64_t width) {
+  const size_t num_bytes = static_cast<size_t>(num_rows * width) * sizeof(int32_t);
+  if (num_scores_bytes_ < num_bytes) {
+    num_scores_bytes_ = 0;
+    DSV4_ASSIGN_OR_RETURN(scores_, backend_.context->memory().Allocate(num_bytes));
+  }
+  num_scores_bytes_ = std::max(num_scores_bytes_, num_bytes);
+  return TensorView::Contiguous(scores_.data(), DType::kI32, {num_rows, width}, scores_.device());
+}
+
+Status Model::Choose(QueuedStep& step, std::span<const sampling::TokenRule> rules) {
+  if (!step.waits_for_choice()) return FailedPrecondition("choice of tokens: the step has none to make");
+  const std::shared_ptr<LaterChoice> later = std::exchange(step.later_, nullptr);
+  owes_choice_ = false;
+  ops::StepReplayer* const replayer = backend_.context->replayer();
+  Status status = replayer == nullptr ? Status() : replayer->SetBetweenSteps(true);
+  if (status.ok()) status = ChooseBetween(step, *later, rules);
+  if (replayer != nullptr) {
+    if (const Status ended = replayer->SetBetweenSteps(false); status.ok()) status = ended;
+  }
+  if (status.ok()) status = MakeSlotsBehind(std::move(later->slots));
+  return !status.ok() && in_group_ ? EndGroup(status) : status;
+}
+
+Status Model::ChooseBetween(QueuedStep& step, const LaterChoice& later,
+                            std::span<const sampling::TokenRule> rules) {
+  const size_t num_rows = step.rows_.size();
+  if (rules.size() != num_rows)
+    return InvalidArgument(fmt::format("choice of tokens: got {} rules for {} rows", rules.size(), num_rows));
+  int most_top = -1;
+  std::vector<const sampling::TokenRule*> of_rows(num_rows);
+  for (size_t i = 0; i < num_rows; ++i) {
+    of_rows[step.rows_[i]] = &rules[i];
+    most_top = std::max(most_top, rules[i].num_logprobs);
+  }
+  Memory& memory = backend_.context->memory();
+  const Stream stream = backend_.context->stream();
+  const size_t num_bytes = 2 * num_rows * sizeof(int32_t);
+  DSV4_ASSIGN_OR_RETURN_STATUS(step.numbers_->host, memory.AllocateOnHost(num_bytes));
+  TensorView scores;
+  if (most_top >= 0) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(scores,
+                                 ReserveScores(static_cast<int64_t>(num_rows), ops::ScoresWidth(most_top)));
+    DSV4_ASSIGN_OR_RETURN_STATUS(step.scores_,
+                                 memory.AllocateOnHost(static_cast<size_t>(scores.num_bytes())));
+    step.scores_width_ = static_cast<size_t>(scores.shape[1]);
+    for (const sampling::TokenRule& rule : rules) step.num_logprobs_.push_back(rule.num_logprobs);
+  }
+  DSV4_RETURN_IF_ERROR(ChooseRows(later, of_rows, scores));
+  DSV4_RETURN_IF_ERROR(ShareChosen(MakeGraph().shards, later.chosen));
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      step.numbers_->copy,
+      memory.StartCopyToHost(step.numbers_->host.data(), chosen_.data(), num_bytes, stream));
+  if (scores.is_null()) return {};
+  DSV4_ASSIGN_OR_RETURN_STATUS(step.scores_copy_,
+                               memory.StartCopyToHost(step.scores_.data(), scores.data,
+                                                      static_cast<size_t>(scores.num_bytes()), stream));
+  return {};
 }
 
 // The copy of the step's tokens is on its way, and the device is free behind it. It makes the slots until the
 // host has the tokens.
-Status Model::MakeSlotsBehind(std::span<const PassChunk> pass, std::span<const int64_t> first_slots) {
-  std::vector<DraftRow> rows;
+Status Model::MakeSlotsBehind(std::vector<DraftRow> rows) {
   Status status;
-  for (size_t i = 0; i < pass.size() && status.ok(); ++i) {
-    if (!pass[i].slots_later) continue;
-    rows.push_back({.state = pass[i].state, .first_slot = first_slots[i]});
-    status = rows.back().state->BeginDraft();
-    if (!status.ok()) rows.pop_back();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    status = rows[i].state->BeginDraft();
+    if (status.ok()) continue;
+    rows.resize(i);
   }
   if (rows.empty()) return status;
   if (status.ok()) {
@@ -340,7 +525,7 @@ Status Model::FollowQueued(std::span<const ChunkMessage> messages, const Status&
 
 Result<int32_t> Model::AwaitChosen(int64_t row) const {
   const std::shared_ptr<QueuedNumbers> step = queued_numbers_.lock();
-  if (step == nullptr)
+  if (step == nullptr || step->copy == nullptr)
     return Error(FailedPrecondition("the step that it follows is gone; n-gram tables are read by its token"));
   DSV4_TRY(step->copy->Wait());
   const auto* const numbers = static_cast<const int32_t*>(step->host.data());
@@ -352,6 +537,24 @@ Result<int32_t> Model::AwaitChosen(int64_t row) const {
 
 Result<std::unique_ptr<QueuedStep>> Model::QueueDecode(std::span<const DecodeChunk> chunks,
                                                        const Buffer& allowed) {
+  return QueueRows(chunks, allowed, /*later=*/false);
+}
+
+Result<std::unique_ptr<QueuedStep>> Model::QueueLogits(std::span<const DecodeChunk> chunks,
+                                                       const Buffer& allowed) {
+  return QueueRows(chunks, allowed, /*later=*/true);
+}
+
+Status Model::CheckChosen() {
+  if (!waits_for_choice_.expired())
+    return FailedPrecondition("step: the tokens of the queued one in front have yet to be chosen");
+  if (!std::exchange(owes_choice_, false)) return {};
+  return EndGroup(Internal("queued step: it was dropped before its tokens were chosen"));
+}
+
+Result<std::unique_ptr<QueuedStep>> Model::QueueRows(std::span<const DecodeChunk> chunks,
+                                                     const Buffer& allowed, bool later) {
+  DSV4_TRY(CheckChosen());
   std::vector<int32_t> tokens;
   for (const DecodeChunk& chunk : chunks) {
     if (chunk.prompt.empty()) tokens.push_back(chunk.follows < 0 ? chunk.token : 0);
@@ -378,7 +581,7 @@ Result<std::unique_ptr<QueuedStep>> Model::QueueDecode(std::span<const DecodeChu
                     .follows = engram_ != nullptr ? -1 : follows,
                     .choice = chunk.choice,
                     .draft_choices = chunk.draft_choices,
-                    .biases = chunk.biases,
+                    .biases = later ? std::span<const sampling::TokenBias>() : chunk.biases,
                     .prompt = !chunk.prompt.empty(),
                     .exact_from = chunk.prompt.empty()
                                       ? 0
@@ -386,7 +589,8 @@ Result<std::unique_ptr<QueuedStep>> Model::QueueDecode(std::span<const DecodeChu
                                                   chunk.num_following),
                     .slots_later = chunk.drafts_next});
   }
-  DSV4_ASSIGN_OR_RETURN(const ChosenTokens chosen, ReserveChosen(NumChosen(pass), allowed));
+  DSV4_ASSIGN_OR_RETURN(ChosenTokens chosen, ReserveChosen(NumChosen(pass), allowed));
+  chosen.later = later;
   SortByPlace(pass);
   if (in_group_) DSV4_TRY(AnnounceQueued(pass));
   return RunQueued(pass, chosen, {});

@@ -1,5 +1,5 @@
-// QueuedStep: a step that chooses the next tokens by itself, so that the step behind it can be queued before the host has seen
-// them (Model::QueueDecode).
+// QueuedStep: a step that chooses the next tokens by itself. The step behind it can thereby be queued before
+// the host has seen them (Model::QueueDecode).
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,20 @@
 
 #include "kv/sequence_state.h"
 #include "sampling/choice.h"
+#include "sampling/sampler.h"
 #include "tensor/tensor.h"
 
 namespace dsv4::model {
 
-// One sequence's part: it reads one token and chooses the next; with a draft it reads that too, and chooses the token behind each of its tokens.
-// Or it reads a prompt, or a piece of one.
+// One sequence's part: it reads one token and chooses the next. With a draft it reads that too, and chooses
+// the token behind each of its tokens. Or it reads a prompt, or a piece of one.
 struct DecodeChunk {
   kv::SequenceState* state = nullptr;  // Made by this model's NewSequence.
   // Token that it reads: `token`, or what chunk `follows` of the step queued last has chosen, if that is not
   // negative.
   int32_t token = 0;
   int64_t follows = -1;
-  // Read in place of `token`, if there are any; then there is no draft, and no chunk is followed.
+  // Read instead of `token`, if there are any; then there is no draft, and no chunk is followed.
   std::span<const int32_t> prompt = {};
   // Without it nothing is chosen: behind a piece of a prompt.
   bool chooses = true;
@@ -41,7 +42,12 @@ struct DecodeChunk {
 struct ChosenToken {
   int32_t id = 0;
   int32_t fault = 0;  // As op `sample` reports it: ops::kNoFault, or `id` is no choice.
+  // If the token's rule asks for them: as of sampling::SampledToken.
+  float logprob = 0.0F;
+  std::vector<sampling::TokenLogprob> top = {};
 };
+
+struct LaterChoice;  // queued_step.cc
 
 // Memory of the host for tokens and their faults, [2, rows], and the copy that brings them there.
 struct QueuedNumbers {
@@ -56,14 +62,28 @@ class QueuedStep {
   QueuedStep(std::shared_ptr<QueuedNumbers> numbers, std::vector<size_t> rows, std::function<Status()> check)
       : numbers_(std::move(numbers)), rows_(std::move(rows)), check_(std::move(check)) {}
 
+  // Its tokens have yet to be chosen (Model::Choose).
+  bool waits_for_choice() const { return later_ != nullptr; }
+
   // Waits for the step: the tokens that were chosen, chunk after chunk: one where it chooses, and one for each of its draft. After an error its sequences hold rows that are of no use, and so do those of steps
   // queued behind it: reset them. The model must still be there.
   Result<std::vector<ChosenToken>> Wait();
 
  private:
+  friend class Model;
+
+  // Copy that ends the logits of a step whose tokens are chosen later. Goes last of all copies, so that the next step finds what
+  // it gives back as this one did.
+  std::unique_ptr<PendingCopy> front_copy_;
   std::shared_ptr<QueuedNumbers> numbers_;
   std::vector<size_t> rows_;
   std::function<Status()> check_;
+  // Until its tokens are chosen, what from.
+  std::shared_ptr<LaterChoice> later_;
+  Buffer scores_;  // Scores of its rows, [rows, width].
+  size_t scores_width_ = 0;
+  std::unique_ptr<PendingCopy> scores_copy_;
+  std::vector<int> num_logprobs_;  // By the caller's rows; empty: none has any.
 };
 
 }  // namespace dsv4::model

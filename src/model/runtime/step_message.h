@@ -1,5 +1,5 @@
-// Message that rank 0 tells the others before a step: what has happened to the states of sequences since the
-// last one, and which tokens of which follow.
+// Message that rank 0 sends the others before a step. It has the changes to the states of sequences since the
+// last one, and each sequence's next tokens.
 #pragma once
 
 #include <cstddef>

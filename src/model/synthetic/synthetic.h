@@ -1,8 +1,8 @@
 // Random checkpoints of a real or small shape, in every format the loader reads: for benchmarks and tests.
 //
-// The numbers are random but calm: norms are 1 and linears keep the size of what they are given, so that logits stay
-// finite. Each tensor's numbers depend on the seed and its name only, not on shards, on how many layers there are, or on
-// whether they are written or made in memory.
+// The numbers are random but calm: norms are 1 and linears keep the size of their inputs, so that logits stay
+// finite. Each tensor's numbers depend on the seed and its name only. Shards, the number of layers, and
+// writing or making them in memory change nothing.
 #pragma once
 
 #include <cstdint>
@@ -24,15 +24,16 @@ struct SyntheticFiles {
   SyntheticProgress progress;
 };
 
-// Writes config.json and the weights into `directory`, which must be empty or absent. Memory stays bounded whatever the
-// shape. Everything is written beside it, in "<directory>.partial", and renamed at the end.
+// Writes config.json and the weights into `directory`, which must be empty or absent. Memory stays bounded
+// whatever the shape. Everything is written beside it, in "<directory>.partial", and renamed at the end.
 Status WriteSyntheticCheckpoint(const std::string& directory, const SyntheticOptions& options,
                                 const SyntheticFiles& files = {});
 
-// The same weights as one file that exists in this process only, byte for byte what WriteSyntheticCheckpoint writes into
-// one shard; its configuration is SyntheticConfig. Numbers are made when they are fetched, on `num_threads` threads, so that a model
-// may be larger than memory where only a part of it is loaded, or where what is loaded goes to a device. `name` stands for the file in
-// messages. The errors of SyntheticConfig; ResourceExhausted without addresses.
+// The same weights as one file that exists in this process only, byte for byte what WriteSyntheticCheckpoint
+// writes into one shard; its configuration is SyntheticConfig. Numbers are made when they are fetched, on
+// `num_threads` threads. So a model may be larger than memory where only a part of it is loaded, or where it
+// goes to a device. `name` stands for the file in messages. The errors of SyntheticConfig; ResourceExhausted
+// without addresses.
 Result<std::shared_ptr<const io::Checkpoint>> MakeSyntheticCheckpoint(const std::string& name,
                                                                       const SyntheticOptions& options,
                                                                       int num_threads);

@@ -13,12 +13,12 @@
 namespace dsv4::model {
 namespace {
 
-// Tensors are filled with random pieces of a table of normal numbers, which is as fast as copying memory. The table is
-// long enough that no two rows of a layer are alike in practice.
+// Tensors are filled with random pieces of a table of normal numbers, which is as fast as copying memory. The
+// table is long enough that no two rows of a layer are alike in practice.
 constexpr size_t kTableElements = size_t{1} << 16;
 
-// Standard normal numbers. Box-Muller by hand: std::normal_distribution may differ between libraries, and checkpoints
-// must not.
+// Standard normal numbers. Box-Muller by hand: std::normal_distribution may differ between libraries, and
+// checkpoints must not.
 std::vector<float> Normals() {
   std::mt19937_64 generator(0x5eed);
   std::vector<float> values(kTableElements);

@@ -1,5 +1,5 @@
-// The random bytes of synthetic tensors, at the speed of copying memory. A tensor's bytes are a function of the seed, its
-// name and how it is filled: not of the tensors around it, of threads or of where the bytes go.
+// The random bytes of synthetic tensors, at the speed of copying memory. A tensor's bytes are a function of
+// the seed, its name and its fill. They do not depend on other tensors, on threads or on their address.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@
 
 namespace dsv4::model {
 
-// Normal numbers encoded once for every dtype and standard deviation that a set of tensors needs. Immutable after
-// construction, so threads may share it.
+// Normal numbers encoded once for every dtype and standard deviation that a set of tensors needs. Immutable
+// after construction, so threads may share it.
 class CodeTables {
  public:
   explicit CodeTables(std::span<const SyntheticTensor> tensors);

@@ -42,14 +42,15 @@ struct SyntheticOptions {
       false;  // A DSpark drafter there instead: three stages that tap the last three layers (or all), a block of five.
 };
 
-// "tiny", "mini", "flash", "pro" of V4; "mini41", "flash41" of V4.1, and "slim41", which is flash41 with few experts.
+// "tiny", "mini", "flash", "pro" of V4; "mini41", "flash41" of V4.1, and "slim41", which is flash41 with few
+// experts.
 std::span<const std::string_view> SyntheticShapes();
 // "bf16", "f32", "fp8", "fp8-base", "release", "nvfp4-experts", "nvfp4", "nvfp4-ct".
 std::vector<std::string_view> SyntheticFormatNames();
 std::optional<SyntheticFormat> SyntheticFormatFromName(std::string_view name);
 
-// "synthetic:SHAPE[,FORMAT][,seed=N][,mtp|dspark]", as --weights takes it; the fields behind SHAPE in any order, at most once.
-// InvalidArgument says which field is wrong.
+// "synthetic:SHAPE[,FORMAT][,seed=N][,mtp|dspark]", as --weights takes it; the fields behind SHAPE in any
+// order, at most once. InvalidArgument says which field is wrong.
 Result<SyntheticOptions> ParseSyntheticName(std::string_view text);
 
 // config.json in the release's dialect. InvalidArgument for an unknown shape or too many layers.

@@ -26,8 +26,8 @@ inline bool LaidOutAs(const ExpertWeights& expert, const ExpertWeights& other) {
   return LaidOutAs(expert.w1, other.w1) && LaidOutAs(expert.w2, other.w2) && LaidOutAs(expert.w3, other.w3);
 }
 
-// Experts of rows of `dim` numbers, all of one width, each matrix in its own format, on the device of x or (WeightTier::kHost) on the host.
-// None: nothing to check.
+// Experts of rows of `dim` numbers, all of one width, each matrix in its own format. They are on the device
+// of x or (WeightTier::kHost) on the host. None: nothing to check.
 inline Status CheckExperts(std::string_view op, std::span<const ExpertWeights> experts, int64_t dim,
                            Device device) {
   for (size_t i = 0; i < experts.size(); ++i) {

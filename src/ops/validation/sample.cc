@@ -1,6 +1,7 @@
 // Checks of sample's logits, allowed tokens, biases and parameters by row.
 #include "ops/sample.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -8,6 +9,46 @@
 #include "ops/validate.h"
 
 namespace dsv4::ops {
+namespace {
+
+void CheckRules(const SampleArgs& args, OperandChecker& check) {
+  if (!check.ok()) return;
+  const int64_t num_rows = args.logits.shape[0];
+  const auto words = static_cast<size_t>(args.mask_words());
+  check.Require(args.rules.empty() || static_cast<int64_t>(args.rules.size()) == num_rows, "rules",
+                std::to_string(args.rules.size()), "none or " + std::to_string(num_rows));
+  check.Require(args.masks.size() % words == 0, "masks", std::to_string(args.masks.size()) + " words",
+                "a multiple of " + std::to_string(words));
+  int32_t most_top = -1;
+  for (size_t i = 0; check.ok() && i < args.rules.size(); ++i) {
+    const RowRule& rule = args.rules[i];
+    const auto require = [&](bool ok, const char* field, float got, const std::string& want) {
+      check.Require(ok, "rules[" + std::to_string(i) + "]." + field, got, want);
+    };
+    require(std::isfinite(rule.penalties.repetition) && rule.penalties.repetition > 0.0F,
+            "penalties.repetition", rule.penalties.repetition, "a number > 0");
+    require(std::isfinite(rule.penalties.presence), "penalties.presence", rule.penalties.presence,
+            "a finite number");
+    require(std::isfinite(rule.penalties.frequency), "penalties.frequency", rule.penalties.frequency,
+            "a finite number");
+    const size_t num_masks = args.masks.size() / words;
+    require(rule.mask < 0 || static_cast<size_t>(rule.mask) < num_masks, "mask",
+            static_cast<float>(rule.mask), "less than " + std::to_string(num_masks));
+    require(rule.num_top <= kMostTopScores, "num_top", static_cast<float>(rule.num_top),
+            "at most " + std::to_string(kMostTopScores));
+    most_top = std::max(most_top, rule.num_top);
+  }
+  if (!check.ok() || (most_top < 0 && args.scores.is_null())) return;
+  check.Operand("scores", args.scores, {DType::kI32}, {num_rows, kAnyDim});
+  check.Disjoint("scores", args.scores, "logits", args.logits);
+  check.Disjoint("scores", args.scores, "tokens", args.tokens);
+  check.Disjoint("scores", args.scores, "faults", args.faults);
+  const int64_t wanted = ScoresWidth(std::max<int64_t>(most_top, 0));
+  check.Require(args.scores.shape[1] >= wanted, "scores", "width " + std::to_string(args.scores.shape[1]),
+                std::to_string(wanted) + " or more");
+}
+
+}  // namespace
 
 Status Validate(const SampleArgs& args) {
   OperandChecker check("sample");
@@ -39,23 +80,24 @@ Status Validate(const SampleArgs& args) {
             "a number in [0, 1)");
     require(choice.uniform >= 0.0 && choice.uniform < 1.0, "uniform", choice.uniform, "a number in [0, 1)");
   }
-  const RowBias* before = nullptr;
-  for (size_t i = 0; check.ok() && i < args.biases.size(); ++i) {
-    const RowBias& bias = args.biases[i];
-    const std::string name = "biases[" + std::to_string(i) + "]";
+  const RowChange* before = nullptr;
+  for (size_t i = 0; check.ok() && i < args.changes.size(); ++i) {
+    const RowChange& change = args.changes[i];
+    const std::string name = "changes[" + std::to_string(i) + "]";
     const auto require = [&](bool ok, const char* field, float got, const std::string& want) {
       check.Require(ok, name + field, got, want);
     };
-    require(bias.row >= 0 && bias.row < num_rows, ".row", static_cast<float>(bias.row),
+    require(change.row >= 0 && change.row < num_rows, ".row", static_cast<float>(change.row),
             "0 to " + std::to_string(num_rows - 1));
-    require(bias.added.token >= 0 && bias.added.token < vocab_size, ".added.token",
-            static_cast<float>(bias.added.token), "0 to " + std::to_string(vocab_size - 1));
-    require(!std::isnan(bias.added.bias), ".added.bias", bias.added.bias, "a number");
-    require(before == nullptr ||
-                std::pair(before->row, before->added.token) < std::pair(bias.row, bias.added.token),
-            "", static_cast<float>(bias.added.token), "an order by row and token, each pair once");
-    before = &bias;
+    require(change.token >= 0 && change.token < vocab_size, ".token", static_cast<float>(change.token),
+            "0 to " + std::to_string(vocab_size - 1));
+    require(!std::isnan(change.bias), ".bias", change.bias, "a number");
+    require(change.count >= 0, ".count", static_cast<float>(change.count), "0 or more");
+    require(before == nullptr || std::pair(before->row, before->token) < std::pair(change.row, change.token),
+            "", static_cast<float>(change.token), "an order by row and token, each pair once");
+    before = &change;
   }
+  CheckRules(args, check);
   return check.status();
 }
 

@@ -68,8 +68,8 @@ Extent ExtentOf(const TensorView& view) {
   return {begin, begin + static_cast<uintptr_t>((last + 1) * ElementBytes(view.dtype))};
 }
 
-// Two column slices of one row-major allocation: equal row strides, and the columns of one fall into the gap of the
-// other.
+// Two column slices of one row-major allocation: equal row strides, and the columns of one fall into the gap
+// of the other.
 bool InterleavedWithoutTouching(const TensorView& a, const TensorView& b) {
   if (a.shape.rank() != 2 || b.shape.rank() != 2) return false;
   const int64_t stride = a.strides[0] * ElementBytes(a.dtype);
@@ -170,7 +170,8 @@ void OperandChecker::Ring(std::string_view name, const RingRows& ring, int64_t w
   if (ring.data == nullptr) Fail(name, "null", "memory");
 }
 
-// Messages are made when there is something to say: a long sequence has thousands of pages, in every layer of every step.
+// Messages are made when there is something to say: a long sequence has thousands of pages, in every layer of
+// every step.
 void OperandChecker::Pages(std::string_view name, const PagedRows& rows, int64_t width, DType dtype,
                            int64_t min_rows) {
   if (!ok()) return;

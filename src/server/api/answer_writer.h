@@ -1,6 +1,6 @@
-// AnswerWriter: what a call's answer looks like in one dialect, streamed or whole. GenerationReply calls it in this order: Begin,
-// then Write in any order of choices, each ending with a kDone delta, then End. Fail may take the place of any of them and is the
-// last call.
+// AnswerWriter: what a call's answer looks like in one dialect, streamed or whole. GenerationReply calls it
+// in this order: Begin, then Write in any order of choices, each ending with a kDone delta, then End. Fail
+// may replace any of them and is the last call.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,8 @@ class AnswerWriter {
   virtual void TakePrompt(std::span<const int32_t> /*prompt*/) {}
   // Each appends to `out` what can be sent; a whole answer appends all of it in End.
   virtual void Begin(const Usage& usage, std::string& out) = 0;
-  // `tokens`: those since the last Write of this choice, when log-probabilities were asked for. `reader` is the choice's.
+  // `tokens`: those since the last Write of this choice, when log-probabilities were asked for. `reader` is
+  // the choice's.
   virtual void Write(size_t choice, const chat::Delta& delta, session::AnswerTokens tokens,
                      const session::AnswerReader& reader, std::string& out) = 0;
   virtual void End(const Usage& usage, std::string& out) = 0;

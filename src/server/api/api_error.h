@@ -12,11 +12,12 @@ namespace dsv4::server {
 // The status of an answer that the end of the server cuts: Unavailable.
 Status ServerStopping();
 
-// InvalidArgument and OutOfRange 400, NotFound 404, ResourceExhausted 429, Cancelled 499, Unimplemented 501, Unavailable 503,
-// DeadlineExceeded 504, all else 500.
+// InvalidArgument and OutOfRange 400, NotFound 404, ResourceExhausted 429, Cancelled 499, Unimplemented 501,
+// Unavailable 503, DeadlineExceeded 504, all else 500.
 int HttpStatus(const Status& status);
 
-// {"error": {"message", "type", "param", "code"}}; `param` is the field that the message names, `code` may be empty (null).
+// {"error": {"message", "type", "param", "code"}}; `param` is the field that the message names, `code` may be
+// empty (null).
 std::string OpenAiError(int http_status, std::string_view message, std::string_view param = {},
                         std::string_view code = {});
 std::string OpenAiError(const Status& status);

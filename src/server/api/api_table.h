@@ -1,5 +1,6 @@
-// The table of the fields that requests may have, and the form of the table of routes (service_routes.cc). /openapi.json is made of both.
-// The service finds its endpoints in the one; the readers of requests are checked against the other.
+// The table of the fields that requests may have, and the form of the table of routes (service_routes.cc).
+// /openapi.json is made of both. The service finds its endpoints in the one; the readers of requests are
+// checked against the other.
 #pragma once
 
 #include <cstdint>

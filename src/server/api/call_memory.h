@@ -1,5 +1,6 @@
-// CallMemory: the text of tool calls as the model wrote it, by call id. A client sends calls back re-spelled (other blanks in the
-// JSON), which would make other tokens of them and lose what has been computed; with the id the exact text is found again.
+// CallMemory: the text of tool calls as the model wrote it, by call id. A client sends calls back re-spelled,
+// with other blanks in the JSON. They would become other tokens and lose the computed state. With the id the
+// exact text is found again.
 // Source: chat-encoding.md 3.6.
 #pragma once
 

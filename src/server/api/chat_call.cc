@@ -110,7 +110,8 @@ Result<std::vector<grammar::CallableTool>> CallableTools(const ChatCall& call) {
   return callable;
 }
 
-// The rules of calls. Of schemas that no grammar takes, or that are too large together, calls keep to names alone, but for strict tools.
+// The rules of calls. Of schemas that no grammar takes, or that are too large together, calls keep to names
+// alone, but for strict tools.
 Result<std::shared_ptr<const grammar::Program>> Calls(const ServedModel& model, grammar::AnswerRules& rules) {
   auto program = model.grammars->Compile(rules);
   const auto is_free = [](const grammar::CallableTool& tool) { return !tool.strict && !tool.text; };
@@ -122,7 +123,8 @@ Result<std::shared_ptr<const grammar::Program>> Calls(const ServedModel& model, 
   return model.grammars->Compile(rules);
 }
 
-// Rules of calls that a free answer may come to. Null where no grammar takes them: the parser alone then looks after calls.
+// Rules of calls that a free answer may come to. Null where no grammar takes them: the parser alone then
+// looks after calls.
 Result<std::shared_ptr<const grammar::Program>> FreeCalls(const ServedModel& model,
                                                           grammar::AnswerRules rules, bool must) {
   auto program = Calls(model, rules);

@@ -1,4 +1,5 @@
-// A request to generate, whatever dialect it came in: what every API reads its own fields into, and what becomes of it.
+// A request to generate, whatever dialect it came in: what every API reads its own fields into, and what
+// becomes of it.
 #pragma once
 
 #include <cstdint>
@@ -36,11 +37,14 @@ struct SamplingCall : session::AnswerOptions {
   std::vector<std::string> unknown_fields;
 };
 
-// Reads temperature, top_p, top_k, min_p, the penalties, penalty_window, logit_bias, seed, n, stop_token_ids, ignore_eos,
-// min_tokens, bad_words, allowed_token_ids, prompt_logprobs, priority, timeout and cache_salt: the fields whose names all dialects share. Mistakes stay in `fields`.
+// Reads the fields whose names all dialects share. Mistakes stay in `fields`.
+//   temperature, top_p, top_k, min_p, the penalties, penalty_window, logit_bias, seed, n
+//   stop_token_ids, ignore_eos, min_tokens, bad_words, allowed_token_ids
+//   prompt_logprobs, priority, timeout, cache_salt
 void ReadSampling(Fields& fields, SamplingCall& call);
 
-// Reads kv_transfer_params and cache_hit_threshold, by which routers have one server read a prompt and another answer it.
+// Reads kv_transfer_params and cache_hit_threshold, by which routers have one server read a prompt and
+// another answer it.
 void ReadTransfer(Fields& fields, const ServedModel& model, SamplingCall& call);
 
 // The texts that end the answer, by the name that the dialect has for them.

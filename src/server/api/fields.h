@@ -1,5 +1,5 @@
-// Reads the members of a JSON object from a request, by type. The first mistake is kept and names the field; what follows it reads
-// nothing. A null member is an absent one.
+// Reads the members of a JSON object from a request, by type. The first mistake is kept and names the field;
+// what follows it reads nothing. A null member is an absent one.
 #pragma once
 
 #include <cstdint>
@@ -63,7 +63,8 @@ Status ToTokens(const chat::JsonValue& value, std::string_view name, std::vector
 // The members of a request that ToTokens reads.
 inline constexpr std::string_view kTokenLists[] = {"prompt", "tokens", "stop_token_ids", "allowed_token_ids"};
 
-// The field that an error message names: "temperature: got ..." gives "temperature"; empty when it names none.
+// The field that an error message names: "temperature: got ..." gives "temperature"; empty when it names
+// none.
 std::string FieldOf(const Status& status);
 
 }  // namespace dsv4::server

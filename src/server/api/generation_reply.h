@@ -1,5 +1,5 @@
-// GenerationReply: a reply that is being generated. Joins the engine's events, the readers of the choices and the writer of the
-// dialect. Destroying it cancels what is unfinished.
+// GenerationReply: a reply that is being generated. Joins the engine's events, the readers of the choices and
+// the writer of the dialect. Destroying it cancels what is unfinished.
 #pragma once
 
 #include <chrono>
@@ -22,7 +22,8 @@ class GenerationReply final : public Reply {
     std::chrono::steady_clock::time_point last_token = {};
     int64_t num_tokens_seen = 0;
   };
-  // `metrics` and `traces` (may be null) outlive this. `trace` has what is known of the request; its id is for the log.
+  // `metrics` and `traces` (may be null) outlive this. `trace` has what is known of the request; its id is
+  // for the log.
   GenerationReply(std::vector<Choice> choices, std::unique_ptr<AnswerWriter> writer,
                   int64_t num_prompt_tokens, Metrics& metrics, TraceExporter* traces, RequestTrace trace);
   ~GenerationReply() override;

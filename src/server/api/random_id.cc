@@ -7,7 +7,8 @@
 
 namespace dsv4::server {
 
-// Made anew for each use: it holds nothing, and one for each thread would need memory that glibc does not do without.
+// Made anew for each use: it holds nothing, and one for each thread would need memory that glibc does not do
+// without.
 std::string RandomId(std::string_view prefix) {
   std::random_device source;
   return fmt::format("{}{:08x}{:08x}{:08x}", prefix, source(), source(), source());

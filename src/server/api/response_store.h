@@ -1,5 +1,6 @@
-// Responses that were asked to be kept (/v1/responses with `store`), so that a later request can go on from one by its id. Bounded: the
-// ones that were used longest ago go. In memory, or in files of a directory, which outlive the process.
+// Responses that were asked to be kept (/v1/responses with `store`), so that a later request can go on from
+// one by its id. Bounded: the ones that were used longest ago go. In memory, or in files of a directory,
+// which outlive the process.
 #pragma once
 
 #include <cstdint>
@@ -37,15 +38,17 @@ class ResponseStore {
   ~ResponseStore();
 
   bool enabled() const;
-  // Keys of clients are mixed with it to what tells their responses apart; the same for a directory at every start.
+  // Keys of clients are mixed with it to what tells their responses apart; the same for a directory at every
+  // start.
   const std::string& secret() const;
 
-  // Keeps it for `owner`. Files are written by a thread of the store. What a disk does not take stays in memory, is tried again, and
-  // costs one line in the log.
+  // Keeps it for `owner`. Files are written by a thread of the store. What a disk does not take stays in
+  // memory, is tried again, and costs one line in the log.
   void Put(uint64_t owner, const std::string& id, const StoredResponse& response);
   // NotFound also for another owner's.
   Result<StoredResponse> Get(uint64_t owner, const std::string& id);
-  // An item of a stored response's output, by its id, which names the response (ItemId). NotFound where it is not stored here.
+  // An item of a stored response's output, by its id, which names the response (ItemId). NotFound where it is
+  // not stored here.
   Result<chat::JsonValue> Item(uint64_t owner, const std::string& id);
   Status Erase(uint64_t owner, const std::string& id);
   // All items of a conversation, up to and with the output of `id`. NotFound names the response that is gone.

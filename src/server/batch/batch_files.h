@@ -1,4 +1,5 @@
-// The two files of a batch: which requests there are, which have their answers, and answers on their way to the disk.
+// The two files of a batch: which requests there are, which have their answers, and answers on their way to
+// the disk.
 #pragma once
 
 #include <chrono>
@@ -16,9 +17,10 @@ namespace dsv4::server {
 
 class BatchFiles {
  public:
-  // Reads both files whole. The end of an answer that a killed run has left is cut off. Errors: InvalidArgument names the line of the input, a repeated
-  // custom_id, or an answer to no request of the input; NotFound; FailedPrecondition when another run writes the output.
-  // With an `endpoint` all requests are its.
+  // Reads both files whole. The end of an answer that a killed run has left is cut off. Errors:
+  // InvalidArgument names the line of the input, a repeated custom_id, or an answer to no request of the
+  // input; NotFound; FailedPrecondition when another run writes the output. With an `endpoint` all requests
+  // are its.
   static Result<BatchFiles> Open(const std::string& input, const std::string& output,
                                  std::string_view endpoint = {});
   BatchFiles(BatchFiles&& other) noexcept;

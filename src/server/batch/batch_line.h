@@ -30,8 +30,8 @@ struct BatchAnswer {
 // Whether it is the url of what generates. InvalidArgument names `field`.
 Status CheckBatchUrl(std::string_view field, std::string_view url);
 
-// A line {"custom_id", "method": "POST", "url", "body"}. `url` is of what generates: chat and text completions, responses, messages. Errors
-// (InvalidArgument) name the file's line.
+// A line {"custom_id", "method": "POST", "url", "body"}. `url` is of what generates: chat and text
+// completions, responses, messages. Errors (InvalidArgument) name the file's line.
 Result<BatchLine> ReadBatchLine(std::string_view text, int64_t number);
 
 // {"id", "custom_id", "response": {"status_code", "request_id", "body"}, "error": null}, and a line's end.

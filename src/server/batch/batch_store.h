@@ -1,4 +1,5 @@
-// Uploaded files, and batches of requests that they hold (/v1/files, /v1/batches), in a directory that outlives the process.
+// Uploaded files, and batches of requests that they hold (/v1/files, /v1/batches), in a directory that
+// outlives the process.
 //
 // One server uses it at a time (DIR/lock). A file is DIR/files/ID.data, and ID.json says what it is.
 // A batch is DIR/batches/ID.json, and ID.answers has its answers so far.
@@ -43,7 +44,8 @@ enum class BatchEnd : uint8_t { kCompleted, kCancelled, kExpired };
 // From any thread. Objects are OpenAI's, as JSON in one line. Ids of others' files and batches are NotFound.
 class BatchStore {
  public:
-  // Makes the directory, for its owner alone. FailedPrecondition when another server uses it; Unavailable with the system's reason.
+  // Makes the directory, for its owner alone. FailedPrecondition when another server uses it; Unavailable
+  // with the system's reason.
   static Result<std::unique_ptr<BatchStore>> Open(BatchStoreOptions options);
   ~BatchStore();
   BatchStore(const BatchStore&) = delete;

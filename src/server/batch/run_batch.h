@@ -24,8 +24,9 @@ struct BatchWork {
   int64_t in_flight = 1;  // Requests that are asked at one time.
 };
 
-// Calls all of them on this thread. A request that finds the queue full, or the server without memory, is asked again when others have
-// their answers. Returns when all are answered, or with Cancelled when it was stopped.
+// Calls all of them on this thread. A request that finds the queue full, or the server without memory, is
+// asked again when others have their answers. Returns when all are answered, or with Cancelled when it was
+// stopped.
 Status RunBatch(const BatchWork& work);
 
 }  // namespace dsv4::server

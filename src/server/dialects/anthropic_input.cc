@@ -33,8 +33,8 @@ Result<std::string> ReadText(const chat::JsonValue& content, const std::string& 
   return fmt::format("{}", fmt::join(texts, "\n\n"));
 }
 
-// Claude Code begins its system blocks with one that says which version asks, and a number that changes with every request. It
-// is for a vendor's bill, and would keep every prompt from the cache.
+// Claude Code begins its system blocks with one that says which version asks, and a number that changes with
+// every request. It is for a vendor's bill, and would keep every prompt from the cache.
 bool IsBillingHeader(const chat::JsonValue& block) {
   constexpr std::string_view kStart = "x-anthropic-billing-header";
   const chat::JsonValue* text = block.Find("text");
@@ -167,8 +167,8 @@ Status ReadAssistantBlock(const chat::JsonValue& json, const std::string& where,
     call.arguments = chat::CallArguments(block.Find("input"));
     message.tool_calls.push_back(std::move(call));
   } else if (block.status().ok() && type != "redacted_thinking") {
-    // Another server's: redacted_thinking is a model's that this one cannot read; server_tool_use, web_search_tool_result
-    // and the like were run there.
+    // Another server's: redacted_thinking is a model's that this one cannot read; server_tool_use,
+    // web_search_tool_result and the like were run there.
     LogInfo(fmt::format("messages: {}: a block of type {} is left out, which this server does not know",
                         where, type));
   }
@@ -190,7 +190,8 @@ Result<std::vector<chat::Message>> ReadMessages(const chat::ChatProfile& profile
     DSV4_TRY(fields.status());
     const bool is_user = role == "user";
     if (role ==
-        "system") {  // The rule changes on the way, and keeps its place: what is in front of it stays in the cache.
+        // The rule changes on the way, and keeps its index: what is in front of it stays in the cache.
+        "system") {
       DSV4_ASSIGN_OR_RETURN(const std::string text, ReadText(*content, where + ".content"));
       if (profile.system_turns)
         messages.push_back({.role = chat::Role::kSystem, .content = text, .label = where});

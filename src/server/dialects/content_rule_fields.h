@@ -19,7 +19,8 @@ namespace dsv4::server {
 // Mistakes stay in `fields`: a value of another type, and two of these fields in one request.
 void ReadContentRule(Fields& fields, std::optional<grammar::ContentRule>& rule);
 
-// A format of `response_format` that is no schema of a prompt. Returns whether it is one; mistakes stay in `fields`.
+// A format of `response_format` that is no schema of a prompt. Returns whether it is one; mistakes stay in
+// `fields`.
 bool ReadFormatRule(Fields& fields, const chat::JsonValue& format, std::optional<grammar::ContentRule>& rule);
 
 }  // namespace dsv4::server

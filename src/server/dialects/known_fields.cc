@@ -15,10 +15,34 @@ namespace {
 
 constexpr std::string_view kNoSound = "this model reads and writes text alone";
 
+// The revision whose models read pictures.
+constexpr std::string_view kReadsPictures = "v4.1";
+
+// The place of the first picture in a list of messages, items or parts; empty where there is none. Arguments of calls are not looked into.
+std::string FindPicture(const chat::JsonValue& list, const std::string& where) {
+  for (size_t i = 0; i < list.items().size(); ++i) {
+    const chat::JsonValue& item = list.items()[i];
+    const std::string place = fmt::format("{}[{}]", where, i);
+    if (!item.is_object()) {
+      if (where.ends_with("images")) return place;
+      continue;
+    }
+    const chat::JsonValue* type = item.Find("type");
+    if (type != nullptr && type->is_string() && type->text().find("image") != std::string::npos) return place;
+    for (const std::string_view name : {"content", "output", "images"}) {
+      const chat::JsonValue* inner = item.Find(name);
+      if (inner == nullptr || !inner->is_array()) continue;
+      if (std::string found = FindPicture(*inner, fmt::format("{}.{}", place, name)); !found.empty())
+        return found;
+    }
+  }
+  return {};
+}
+
 constexpr std::string_view kBudgets = "reasoning_budget_tokens|reasoning_budget|thinking_budget_tokens";
 
-// Taken from the request schemas of those projects, 2026-11: tests/fixtures/rival-fields.json has their names, each of which is here, in the table of
-// fields, or below among those that change no answer.
+// Taken from the request schemas of those projects, 2026-11. tests/fixtures/rival-fields.json has their
+// names. Each is here, in the table of fields, or below among those that change no answer.
 constexpr KnownField kFields[] = {
     {"adaptive_target", "llama.cpp", "-1.0", ""},
     {"add_generation_prompt", "vllm", "true", "continue_final_message"},
@@ -33,7 +57,7 @@ constexpr KnownField kFields[] = {
     {"context_management", "anthropic",
      "{\"edits\":[{\"type\":\"clear_thinking_20251015\",\"keep\":\"all\"}]}", ""},
     {"conversation", "openai", "", "the conversation as input"},
-    {"custom_logit_processor", "sglang", "", ""},
+    {"custom_logit_processor", "sglang", "", "thinking_budget or logit_bias"},
     {"custom_params", "sglang", "{}", ""},
     {"documents", "vllm", "", "a message"},
     {"dry_multiplier", "llama.cpp", "0", "repetition_penalty"},
@@ -309,6 +333,20 @@ void CheckFields(Fields& fields, const chat::JsonValue& body, ApiReader reader, 
   CheckTable(fields, reader);
   RefuseUnsupported(fields);
   NoteUnknown(fields, body, model, call.unknown_fields);
+  fields.Adopt(RefusePictures(model, body));
+}
+
+Status RefusePictures(const ServedModel& model, const chat::JsonValue& body) {
+  if (model.profile == nullptr || model.profile->revision != kReadsPictures) return {};
+  for (const std::string_view name : {"messages", "input", "images"}) {
+    const chat::JsonValue* list = body.Find(name);
+    if (list == nullptr || !list->is_array()) continue;
+    const std::string found = FindPicture(*list, std::string(name));
+    if (found.empty()) continue;
+    return InvalidArgument(
+        fmt::format("{}: a picture; the model reads pictures and dsv4 does not yet, wanted text", found));
+  }
+  return {};
 }
 
 void NoteUnknown(Fields& fields, const chat::JsonValue& body, const ServedModel& model,

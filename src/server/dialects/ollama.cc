@@ -326,6 +326,7 @@ Result<OllamaRequest> ReadOllamaChat(const ServedModel& model, const JsonValue& 
   if (!fields.ReadList("messages", &messages)) fields.Fail("messages", "missing, wanted a list of messages");
   fields.Read("stream", &request.stream);
   DSV4_TRY(fields.status());
+  DSV4_TRY(RefusePictures(model, body));
   MessageReader reader;
   std::vector<JsonValue> list;
   for (size_t i = 0; i < messages->items().size(); ++i) {
@@ -357,6 +358,7 @@ Result<OllamaRequest> ReadOllamaGenerate(const ServedModel& model, const JsonVal
   const JsonValue* images = nullptr;
   fields.ReadList("images", &images);
   DSV4_TRY(fields.status());
+  DSV4_TRY(RefusePictures(model, body));
   std::vector<JsonValue::Member> members;
   if (raw || !suffix.empty()) {
     members.emplace_back("prompt", JsonValue::String(prompt));

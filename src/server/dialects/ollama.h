@@ -1,5 +1,5 @@
-// The endpoints below /api: ollama's dialect, for clients that speak nothing else. A request becomes one of chat completions, or of
-// completions; a streamed reply is lines of JSON.
+// The endpoints below /api: ollama's dialect, for clients that speak nothing else. A request becomes one of
+// chat completions, or of completions; a streamed reply is lines of JSON.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct OllamaRequest {
   OllamaKind kind = OllamaKind::kChat;
   OpenAiChatRequest chat;
   std::optional<CompletionsRequest>
-      text;  // In place of the chat: a prompt that is continued as it is, or a hole.
+      text;  // Instead of the chat: a prompt that is continued as it is, or a hole.
   bool stream = true;
 };
 
@@ -30,7 +30,8 @@ std::string WithoutTag(const std::string& name);
 Result<OllamaRequest> ReadOllamaChat(const ServedModel& model, const chat::JsonValue& body);
 Result<OllamaRequest> ReadOllamaGenerate(const ServedModel& model, const chat::JsonValue& body);
 
-// The reply to a request that only wants the model loaded (no messages, no prompt), or unloaded (`keep_alive` 0); empty for any other.
+// The reply to a request that only wants the model loaded (no messages, no prompt), or unloaded (`keep_alive`
+// 0); empty for any other.
 std::string OllamaLoad(const ServedModel& model, const chat::JsonValue& body, OllamaKind kind);
 
 std::unique_ptr<AnswerWriter> MakeOllamaWriter(const ServedModel& model, const OllamaRequest& request);

@@ -30,7 +30,8 @@ void ReadLogprobs(Fields& fields, SamplingCall& call) {
   if (wanted) call.num_logprobs = top;
 }
 
-// include_reasoning (vLLM) and reasoning.exclude (OpenRouter): the model reasons, and the answer does not have it.
+// include_reasoning (vLLM) and reasoning.exclude (OpenRouter): the model reasons, and the answer does not
+// have it.
 void ReadShownReasoning(Fields& fields, const chat::JsonValue& body, OpenAiChatRequest& request) {
   fields.Read("include_reasoning", &request.shows_reasoning);
   const chat::JsonValue* const reasoning = body.Find("reasoning");
@@ -268,8 +269,9 @@ class WholeChat final : public ChatWriter {
   Json prompt_logprobs_;
 };
 
-// Whether a message says something beside its content: OpenAI's protocol lets an answer of calls, or of a refusal, go without, and an answer
-// that was cut while it was thinking has none to send back. The other members are this format's own.
+// Whether a message says something beside its content. OpenAI's protocol lets an answer of calls, or of a
+// refusal, go without. An answer that was cut while it was thinking has no content to send back. The other
+// members are this format's own.
 bool SaysMoreThanContent(const chat::JsonValue& message) {
   const chat::JsonValue* const role = message.Find("role");
   const auto has = [&](std::string_view name) {

@@ -52,7 +52,8 @@ Result<std::vector<std::vector<int32_t>>> ReadPrompts(const ServedModel& model,
   return prompts;
 }
 
-// The format of text around a hole: <fim begin> prompt <fim hole> suffix <fim end>, and the answer is what is missing.
+// The format of text around a hole: <fim begin> prompt <fim hole> suffix <fim end>, and the answer is what is
+// missing.
 Status FillTheHole(const ServedModel& model, const std::string& suffix, CompletionsRequest& request) {
   const auto token = [&](const char* text) { return model.tokenizer.FindToken(text); };
   const auto begin = token("<｜fim▁begin｜>");
@@ -267,7 +268,7 @@ class CompletionsWriter final : public AnswerWriter {
   std::vector<ChoiceState> choices_;
 };
 
-// Here it constrains alone: a text has no place for a schema.
+// Here it constrains alone: a text has no room for a schema.
 void ReadFormat(Fields& fields, SamplingCall& sampling) {
   const chat::JsonValue* format = nullptr;
   if (!fields.ReadObject("response_format", &format) || ReadFormatRule(fields, *format, sampling.rule))

@@ -1,6 +1,6 @@
-// POST /v1/completions: text that is continued as it is, without the chat template. Special strings in a prompt are their tokens;
-// no token is added, unless there is a suffix: then prompt and suffix stand around a hole that the model was trained to fill, behind the
-// beginning of sentence. Source: chat-encoding.md 5.5.
+// POST /v1/completions: text that is continued as it is, without the chat template. Special strings in a
+// prompt are their tokens. No token is added, unless there is a suffix. Then prompt and suffix stand around a
+// hole that the model was trained to fill, behind the beginning of sentence. Source: chat-encoding.md 5.5.
 #pragma once
 
 #include <cstdint>

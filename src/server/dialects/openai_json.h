@@ -12,16 +12,17 @@ namespace dsv4::server {
 
 // {"prompt_tokens", "completion_tokens", "total_tokens", details, and the hosted API's cache hit and miss}.
 Json OpenAiUsage(const Usage& usage);
-// kv_transfer_params of an answer, which a router sends to the server that is to go on. Where that one has to read the prompt itself,
-// do_remote_prefill is false.
+// kv_transfer_params of an answer, which a router sends to the server that is to go on. Where that one has to
+// read the prompt itself, do_remote_prefill is false.
 Json TransferParams(const Usage& usage);
 
-// {"token", "logprob", "bytes", "top_logprobs"}; a token may end inside a character, so `bytes` is exact and `token` a best effort.
+// {"token", "logprob", "bytes", "top_logprobs"}; a token may end inside a character, so `bytes` is exact and
+// `token` a best effort.
 Json OpenAiLogprob(const tokenizer::Tokenizer& tokenizer, const sampling::SampledToken& token);
 Json OpenAiLogprobs(const tokenizer::Tokenizer& tokenizer, const std::vector<sampling::SampledToken>& tokens);
 
-// vLLM's prompt_logprobs: null for the first token, then for each an object by token id of the most probable ones and the one that stands
-// there, each with its rank.
+// vLLM's prompt_logprobs: null for the first token, then an object by token id for each. It has the most
+// probable tokens and the one of the prompt, each with its rank.
 Json PromptLogprobs(const tokenizer::Tokenizer& tokenizer, const std::vector<sampling::ScoredToken>& scored);
 // prompt_logprobs, which whole answers have.
 void ReadPromptLogprobs(Fields& fields, bool streamed, SamplingCall& call);

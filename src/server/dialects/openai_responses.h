@@ -22,7 +22,8 @@ struct ResponsesRequest {
   std::string previous;       // previous_response_id; or empty.
   chat::JsonValue own_input;  // The items of the request itself: a list.
   bool store = true;          // The client wants to go on from it by its id.
-  // The answer is a summary of the conversation, as an item that stands for it (compaction_trigger, /v1/responses/compact).
+  // The answer is a summary of the conversation, as an item that stands for it (compaction_trigger,
+  // /v1/responses/compact).
   bool compacts = false;
   bool compacts_alone = false;  // /v1/responses/compact: the reply has another shape.
 };
@@ -33,8 +34,9 @@ constexpr std::string_view kOwnCompaction = "dsv4:";
 // An item that is stored here, by its id.
 using FindItem = std::function<Result<chat::JsonValue>(const std::string& id)>;
 
-// Errors name the field. `history` is the conversation up to and with the response that the request follows: see PreviousResponse. `find`
-// may be empty: nothing is stored. `compacts`: as if a compaction_trigger stood at the end of the input.
+// Errors name the field. `history` is the conversation up to and with the response that the request follows:
+// see PreviousResponse. `find` may be empty: nothing is stored. `compacts`: as if a compaction_trigger stood
+// at the end of the input.
 Result<ResponsesRequest> ReadResponses(const ServedModel& model, const chat::JsonValue& body,
                                        std::vector<chat::JsonValue> history = {}, const FindItem& find = {},
                                        bool compacts = false);

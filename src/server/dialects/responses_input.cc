@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "base/log.h"
@@ -23,7 +24,9 @@ constexpr std::string_view kCompactionTask =
     "results), what is open, and the next step. Write the summary alone.";
 
 // A text, or a list of parts. Clients mix up the types of texts (input_text, output_text, text); images and files are named to the model.
-Result<std::string> ReadParts(const chat::JsonValue& content, const std::string& where) {
+// An assistant's parts may be of other servers: its reasoning goes to `reasoning`, and what is not known is left out. Null: a user's.
+Result<std::string> ReadParts(const chat::JsonValue& content, const std::string& where,
+                              std::string* reasoning = nullptr) {
   if (content.is_string()) return content.text();
   if (!content.is_array()) {
     return Error(InvalidArgument(
@@ -35,11 +38,23 @@ Result<std::string> ReadParts(const chat::JsonValue& content, const std::string&
     std::string type;
     std::string text;
     part.Read("type", &type);
+    constexpr std::array kReasoning = {"reasoning_text", "summary_text", "thinking", "reasoning"};
+    if (reasoning != nullptr && std::ranges::find(kReasoning, type) != kReasoning.end()) {
+      if (!part.Read("text", &text)) part.Read(type == "thinking" ? "thinking" : "reasoning", &text);
+      DSV4_TRY(part.status());
+      *reasoning += reasoning->empty() || text.empty() ? text : "\n\n" + text;
+      continue;
+    }
     if (type == "refusal") {
       if (!part.Read("refusal", &text)) part.Fail("refusal", "missing");
     } else if (type == "text" || type.ends_with("_text")) {
       if (!part.Read("text", &text)) part.Fail("text", "missing");
     } else if (text = chat::UnseenPart(type); text.empty()) {
+      if (reasoning != nullptr && !type.empty() && part.status().ok()) {
+        LogInfo(fmt::format("{}[{}]: a part of type '{}' is left out, which this server does not know", where,
+                            i, type));
+        continue;
+      }
       part.Fail("type", fmt::format("got '{}', wanted input_text, output_text, refusal, input_image, "
                                     "input_audio or input_file",
                                     type));
@@ -103,8 +118,10 @@ class InputReader {
     if (content == nullptr) fields.Fail("content", "missing");
     DSV4_RETURN_IF_ERROR(fields.status());
     if (role == "assistant") {
-      DSV4_ASSIGN_OR_RETURN_STATUS(const std::string text, ReadParts(*content, where + ".content"));
-      chat::Content& said = Assistant(where).content;
+      chat::Message& message = Assistant(where);
+      DSV4_ASSIGN_OR_RETURN_STATUS(const std::string text,
+                                   ReadParts(*content, where + ".content", &message.reasoning_content));
+      chat::Content& said = message.content;
       said = said.text.empty() || text.empty() ? said.text + text : fmt::format("{}\n\n{}", said.text, text);
       return {};
     }
@@ -198,7 +215,7 @@ class InputReader {
   std::set<std::string> skipped_;
 };
 
-// Puts the items in the place of the references to them.
+// Replaces references by their items.
 Status Dereference(chat::JsonValue& input, const FindItem& find) {
   for (size_t i = 0; i < input.items().size(); ++i) {
     chat::JsonValue& item = input.mutable_items()[i];

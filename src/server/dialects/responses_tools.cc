@@ -148,8 +148,8 @@ class ToolsReader {
   std::set<std::string> left_out_;
 };
 
-// The length of the JSON string characters at the front of `text` that are whole; the rest is the beginning of one.
-// Ends before a quote that closes the string.
+// The length of the JSON string characters at the front of `text` that are whole; the rest is the beginning
+// of one. Ends before a quote that closes the string.
 size_t WholeCharacters(std::string_view text) {
   size_t i = 0;
   while (i < text.size() && text[i] != '"') {

@@ -1,5 +1,6 @@
-// The tools of a /v1/responses request that are no functions, made to functions: the model is shown functions alone, and what it
-// calls goes back in the shape that the client declared. Also the items of a conversation that are calls of such tools.
+// The tools of a /v1/responses request that are no functions, made to functions. The model is shown functions
+// alone, and its calls go back in the shape that the client declared. Also the items of a conversation that
+// are calls of such tools.
 #pragma once
 
 #include <map>
@@ -13,7 +14,7 @@ namespace dsv4::server {
 
 // How calls of a function go back to the client.
 struct ClientTool {
-  bool is_custom = false;       // One free text in place of arguments: "custom_tool_call".
+  bool is_custom = false;       // One free text instead of arguments: "custom_tool_call".
   std::string name;             // As the client has it, and
   std::string name_space = {};  // the namespace it is in; may be empty.
 };
@@ -24,11 +25,13 @@ using ClientTools = std::map<std::string, ClientTool, std::less<>>;
 // The one parameter of a function that stands for a custom tool.
 inline constexpr std::string_view kCustomInput = "input";
 
-// The model's name of a tool: "namespace__name", with the chat format's mark (ChatProfile::namespace_mark) between them.
+// The model's name of a tool: "namespace__name", with the chat format's mark (ChatProfile::namespace_mark)
+// between them.
 std::string FunctionName(std::string_view mark, std::string_view name_space, std::string_view name);
 
-// Reads a list of tools into call.conversation.tools and call.tool_rules. Functions stay; those of a namespace get its name
-// in front; a custom tool becomes a function of one text. Tools that a server runs are left out, with a line in the log.
+// Reads a list of tools into call.conversation.tools and call.tool_rules. Functions stay; those of a
+// namespace get its name in front; a custom tool becomes a function of one text. Tools that a server runs are
+// left out, with a line in the log.
 // Errors name the field.
 Status ReadResponsesTools(std::string_view mark, const chat::JsonValue& list, ChatCall& call,
                           ClientTools& client_tools);

@@ -63,8 +63,8 @@ class ZlibDecoder final : public BodyDecoder {
   bool whole_ = false;
 };
 
-// By its name "deflate" is what zlib writes, but clients send the bare blocks too (RFC 9110, 8.4.1.2). Two bytes tell: bare blocks do not begin like
-// zlib's head.
+// By its name "deflate" is what zlib writes, but clients send the bare blocks too (RFC 9110, 8.4.1.2). Two
+// bytes tell: bare blocks do not begin like zlib's head.
 class DeflateDecoder final : public BodyDecoder {
  public:
   Status Decode(std::string_view& bytes, std::string& out) override {
@@ -126,7 +126,7 @@ Result<std::unique_ptr<BodyDecoder>> BodyDecoder::Make(std::string_view content_
   std::transform(coding.begin(), coding.end(), coding.begin(),
                  [](unsigned char c) { return std::tolower(c); });
   if (coding.empty() || coding == "identity") return nullptr;
-  constexpr int kGzip = 16;  // Its head and tail in place of zlib's.
+  constexpr int kGzip = 16;  // Its head and tail instead of zlib's.
   if (coding == "gzip" || coding == "x-gzip") return std::make_unique<ZlibDecoder>(kGzip + MAX_WBITS);
   if (coding == "deflate") return std::make_unique<DeflateDecoder>();
   if (coding == "zstd") return std::make_unique<ZstdDecoder>();

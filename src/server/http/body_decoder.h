@@ -17,12 +17,13 @@ class BodyDecoder {
   static constexpr size_t kMostAtOnce = size_t{256} << 10;
   static constexpr std::string_view kCodings = "gzip, deflate or zstd";
 
-  // For one coding, in any case of letters; null for none ("" and "identity"). InvalidArgument: another, or several.
+  // For one coding, in any case of letters; null for none ("" and "identity"). InvalidArgument: another, or
+  // several.
   static Result<std::unique_ptr<BodyDecoder>> Make(std::string_view content_encoding);
   virtual ~BodyDecoder() = default;
 
-  // Moves `bytes` on and appends what they stand for. InvalidArgument: they are not of this coding. Again as long as bytes are left or
-  // kMostAtOnce bytes were appended.
+  // Moves `bytes` on and appends what they stand for. InvalidArgument: they are not of this coding. Again as
+  // long as bytes are left or kMostAtOnce bytes were appended.
   virtual Status Decode(std::string_view& bytes, std::string& out) = 0;
   // Whether the body may end here.
   virtual bool whole() const = 0;

@@ -115,7 +115,8 @@ TaskOf<bool> Connection::Greet() {
   co_return !error;
 }
 
-// A reply should arrive before the connection is reset by what the client may still be sending: as much as a body may have, as long as it comes.
+// A reply should arrive before the connection is reset by bytes that the client may still be sending. So as
+// much as a body may have is read, as long as it comes.
 TaskOf<void> Connection::Part() {
   error_code ignored;
   stream_.plain().expires_after(std::chrono::seconds(1));
@@ -356,8 +357,9 @@ std::string Connection::HeadText(const HttpHead& head, Framing framing, size_t l
   return text;
 }
 
-// Writes what the socket takes without waiting, and moves `bytes` on. A token of a stream is a few bytes: nearly always that is all of
-// it, and costs neither a timer nor a turn of the event loop. False when the connection is broken.
+// Writes what the socket takes without waiting, and moves `bytes` on. A token of a stream is a few bytes.
+// Nearly always all are taken, which costs neither a timer nor a turn of the event loop. False when the
+// connection is broken.
 bool Connection::WriteAtOnce(std::string_view* bytes) {
   if (stream_.tls() != nullptr || bytes->empty()) return true;
   error_code error;

@@ -40,7 +40,7 @@ constexpr asio::use_awaitable_t<asio::io_context::executor_type> kAwait;
 // asio::redirect_error with our awaitable.
 inline auto AwaitInto(error_code& error) { return asio::redirect_error(kAwait, error); }
 
-// For places that must go on without memory too: then nothing is said.
+// For code that must go on without memory too: then nothing is said.
 template <typename... Args>
 void WarnNoThrow(fmt::format_string<Args...> format, Args&&... args) noexcept {
   try {

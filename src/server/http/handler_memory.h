@@ -1,4 +1,5 @@
-// HandlerMemory: room that is set aside for one operation of Asio, so that beginning it needs no memory. A part of the HTTP server.
+// HandlerMemory: room that is set aside for one operation of Asio, so that beginning it needs no memory. A
+// part of the HTTP server.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// HttpServer over Asio: accepts, hands connections on, drains. With connection.cc the files that include Beast and Asio.
+// HttpServer over Asio: accepts, hands connections on, drains. With connection.cc the files that include
+// Beast and Asio.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -57,8 +58,8 @@ class Server final : public HttpServer {
   }
 
  private:
-  // Counted while it lives. It lives with the operation that accepts, or pauses before it accepts again, and dies with it where there was
-  // no memory for the operation's end.
+  // Counted while it lives. It lives with the operation that accepts, or that pauses before it accepts again.
+  // It dies with it where there was no memory for the operation's end.
   class Accepting {
    public:
     explicit Accepting(int& count) : count_(&count) { ++*count_; }
@@ -74,8 +75,9 @@ class Server final : public HttpServer {
   void Accept();
   void Accepted(const error_code& error, Socket socket);
   void Serve(Socket socket);
-  // Closes a connection of the owner that has most, if those are more than `owner` has: the one that has waited longest for a request, else the last that
-  // came. Else any that waits. False when there is none.
+  // Closes a connection of the owner that has most, if those are more than `owner` has. It is the one that
+  // has waited longest for a request, else the last that came. Else any that waits is closed. False when
+  // there is none.
   bool MakeRoomFor(uint64_t owner);
   void WaitForSignal();
   // One after the other, each once: for the lame-duck time, for the drain time, for last words.
@@ -319,7 +321,8 @@ void Server::Run(const std::function<void()>& on_stop) {
   shared_.context.run_for(std::chrono::seconds(2));
 }
 
-// With no more connections than the process may have besides what else it opens; it may have as many as the system lets it.
+// With no more connections than the process may have besides what else it opens; it may have as many as the
+// system lets it.
 HttpOptions WithinDescriptors(HttpOptions options) {
   constexpr int64_t kOthers = 128;
   rlimit files = {};

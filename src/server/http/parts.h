@@ -37,8 +37,8 @@ inline bool PeerHasLeft(int fd) {
   return ::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
-// Each token is written at once. A client that has vanished without a word, which a stream's few bytes would not notice for a quarter
-// of an hour, is given up after `patience`. These can only fail to help.
+// Each token is written at once. A client that has vanished without a word is given up after `patience`. A
+// stream's few bytes would not notice it for a quarter of an hour. These can only fail to help.
 inline void SetTcpOptions(int fd, std::chrono::milliseconds patience) {
   const auto set = [fd](int level, int option, int value) {
     (void)::setsockopt(fd, level, option, &value, sizeof value);
@@ -69,7 +69,8 @@ struct Refusal {
   std::string message;
 };
 
-// A line about something that a client can make happen as often as it likes: one in ten seconds, with how often it was.
+// A line about something that a client can make happen as often as it likes: one in ten seconds, with how
+// often it was.
 class RareWarning {
  public:
   void Say(std::string_view what) {

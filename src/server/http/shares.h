@@ -1,4 +1,5 @@
-// Shares: which part of a room one owner may take, and at which pace a client must move. Parts of the HTTP server.
+// Shares: which part of a room one owner may take, and at which pace a client must move. Parts of the HTTP
+// server.
 #pragma once
 
 #include <algorithm>
@@ -10,11 +11,13 @@
 
 namespace dsv4::server {
 
-// The owner that a client without a key is: its address. A client of IPv6 often has a whole /56 of them, so that is one owner. 0 on a unix socket.
+// The owner that a client without a key is: its address. A client of IPv6 often has a whole /56 of them, so
+// that is one owner. 0 on a unix socket.
 uint64_t OwnerOfAddress(const std::string& address);
 
-// A room for bytes, not for several threads. An owner may have twice what it leaves to others: alone two thirds of the room. However many owners take
-// all they can, there is as much left for the next as the last one got.
+// A room for bytes, not for several threads. An owner may have twice what it leaves to others: alone two
+// thirds of the room. However many owners take all they can, there is as much left for the next as the last
+// one got.
 class SharedRoom {
  public:
   explicit SharedRoom(uint64_t size) : size_(size) {}
@@ -29,8 +32,9 @@ class SharedRoom {
   std::unordered_map<uint64_t, uint64_t> by_owner_;
 };
 
-// The time that a client may still let pass in all. Each KiB that moves gives a second back, never more than there was at the beginning: a slow client is
-// served, and one that stands still is not, however much it sent before.
+// The time that a client may still let pass in all. Each KiB that moves gives a second back, never more than
+// there was at the beginning. A slow client is served. One that stands still is not, however much it sent
+// before.
 class Pace {
  public:
   using Duration = std::chrono::steady_clock::duration;

@@ -1,4 +1,5 @@
-// Transport: the bytes of a connection, as they are or through TLS. A part of the HTTP server, which alone includes it, and Asio.
+// Transport: the bytes of a connection, as they are or through TLS. A part of the HTTP server, which alone
+// includes it, and Asio.
 #pragma once
 
 #include <openssl/err.h>

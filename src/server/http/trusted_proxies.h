@@ -13,13 +13,14 @@ namespace dsv4::server {
 
 class TrustedProxies {
  public:
-  // Whether it is a network ("10.0.0.0/8", "::1") or "unix", the server's own socket. InvalidArgument says what was got.
+  // Whether it is a network ("10.0.0.0/8", "::1") or "unix", the server's own socket. InvalidArgument says
+  // what was got.
   static Status Check(const std::string& name);
   // Names that Check takes.
   explicit TrustedProxies(const std::vector<std::string>& names);
 
-  // The client's address: the peer's, or behind trusted ones the last in the list that is not trusted. Words that are no address end
-  // the search.
+  // The client's address: the peer's, or behind trusted ones the last in the list that is not trusted. Words
+  // that are no address end the search.
   std::string ClientOf(const std::string& peer, std::string_view forwarded_for) const;
 
  private:

@@ -1,14 +1,16 @@
-// UnwindReserve: memory for destructors that need some while an exception unwinds, and would end the process without. A part of the HTTP
-// server: Asio's awaitable_thread posts an operation in its destructor, and is destroyed where beginning an operation finds no memory.
+// UnwindReserve: memory for destructors that need some while an exception unwinds, and would end the process
+// without. A part of the HTTP server: Asio's awaitable_thread posts an operation in its destructor, and is
+// destroyed where beginning an operation finds no memory.
 #pragma once
 
 #include <new>
 
 namespace dsv4::server {
 
-// While it lives, operator new that finds no memory on a thread with an exception in flight takes a part of the reserve; when that is used
-// up, it waits for what other threads give back, for ten seconds at most. Everywhere else it throws std::bad_alloc at once, as without.
-// One at a time in a process: it is the process's new_handler.
+// While it lives, operator new that finds no memory on a thread with an exception in flight takes a part of
+// the reserve. When that is used up, it waits until other threads give memory back, for ten seconds at most.
+// Everywhere else it throws std::bad_alloc at once, as without. One at a time in a process: it is the
+// process's new_handler.
 class UnwindReserve {
  public:
   UnwindReserve();

@@ -1,4 +1,5 @@
-// Wakeable: how other threads wake a connection. A part of the HTTP server, which alone includes it, and Asio.
+// Wakeable: how other threads wake a connection. A part of the HTTP server, which alone includes it, and
+// Asio.
 #pragma once
 
 #include <atomic>
@@ -19,11 +20,12 @@ struct WakeGate {
   boost::asio::io_context* context = nullptr;  // Null: the server is gone.
 };
 
-// Wakes a connection that waits. Owns nothing of the server's, so its last holder may be any thread at any time.
+// Wakes a connection that waits. Owns nothing of the server's, so its last holder may be any thread at any
+// time.
 struct Wakeable : std::enable_shared_from_this<Wakeable> {
   explicit Wakeable(std::shared_ptr<WakeGate> of_server) : gate(std::move(of_server)) {}
-  // From any thread, the engine's among them, which a connection's lack of memory must not end: without memory it is `missed`, and the
-  // connection sees that when it looks next.
+  // May be called from any thread, the engine's among them, which a connection's lack of memory must not end.
+  // Without memory it is `missed`, and the connection sees that when it looks next.
   void Wake() noexcept {
     try {
       const std::lock_guard lock(gate->mutex);

@@ -25,14 +25,15 @@ struct AccessLine {
   double seconds = 0.0;
 };
 
-// From any thread, which never waits for the file: lines that it does not take are lost (base/line_writer.h). Lines are appended whole, so that
-// the file may be copied and cut while the server runs.
+// From any thread, which never waits for the file: lines that it does not take are lost (base/line_writer.h).
+// Lines are appended whole, so that the file may be copied and cut while the server runs.
 class AccessLog {
  public:
   // "-": standard output. InvalidArgument names a file that cannot be opened.
   static Result<std::unique_ptr<AccessLog>> Open(const std::string& path);
   void Write(const AccessLine& line);
-  // Goes on in the file that now has the path: the old one was renamed or removed. An error leaves the old one.
+  // Goes on in the file that now has the path: the old one was renamed or removed. An error leaves the old
+  // one.
   Status Reopen();
 
  private:

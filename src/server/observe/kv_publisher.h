@@ -1,16 +1,19 @@
 // KvPublisher: tells routers which blocks of prompts are kept here, as vLLM does (KV events).
 //
-// A PUB socket sends messages of three parts: the topic, a number of 8 bytes (big-endian, from 0, one more each time), and a batch. It is
-// MessagePack: [time, [event], rank]. An event is an array that begins with its name.
-// Newer versions of vLLM have maps in place of both: of ts, events, data_parallel_rank, and of type and the names below.
+// A PUB socket sends messages of three parts: the topic, a number of 8 bytes (big-endian, from 0, one more
+// each time), and a batch. It is MessagePack: [time, [event], rank]. An event is an array that begins with
+// its name.
+// Newer versions of vLLM have maps instead of both: of ts, events, data_parallel_rank, and of type and the
+// names below.
 //
 // - `BlockStored`: block_hashes, parent_block_hash or nil, token_ids, block_size, lora_id nil, medium, lora_name nil
 // - `BlockRemoved`: block_hashes, medium
 // - `AllBlocksCleared`
 //
-// The first is AllBlocksCleared: what a reader knew of an earlier process is gone. A ROUTER socket takes a number in 8 bytes behind an empty
-// part. It sends the batches from that number on that are still at hand, each behind an empty part. The number -1 comes last. Source: vLLM's
-// kv_events.py (shared protocol of llm-d, Dynamo and AIBrix).
+// The first is AllBlocksCleared: what a reader knew of an earlier process is gone. A ROUTER socket takes a
+// number in 8 bytes behind an empty part. It sends the batches from that number on that are still at hand,
+// each behind an empty part. The number -1 comes last. Source: vLLM's kv_events.py (shared protocol of llm-d,
+// Dynamo and AIBrix).
 #pragma once
 
 #include <cstdint>
@@ -28,7 +31,7 @@ struct KvPublisherOptions {
   std::string topic;
   int64_t block_tokens = 0;
   std::string medium;            // "GPU" or "CPU".
-  bool named_members = false;    // Maps in place of arrays.
+  bool named_members = false;    // Maps instead of arrays.
   size_t num_replayed = 10'000;  // Batches that a reader can ask for again.
   int most_unsent =
       100'000;  // Messages for a slow reader. It misses further ones, and sees that by their numbers.

@@ -10,8 +10,9 @@
 
 namespace dsv4::server {
 
-// The families under these names. A copy under a name of vLLM's has the labels `model_name` and `engine` in front of its own. With kVllm
-// a family that has such a name goes out under that alone; one that has none keeps its own.
+// The families under these names. A copy under a name of vLLM's has the labels `model_name` and `engine` in
+// front of its own. With kVllm a family that has such a name goes out under that alone; one that has none
+// keeps its own.
 std::vector<prometheus::MetricFamily> Named(std::vector<prometheus::MetricFamily> families, MetricNames names,
                                             const std::string& model_id);
 

@@ -173,6 +173,9 @@ struct Metrics::State {
               "Requests that ended since less of their prompts was kept than they want.");
   prometheus::Counter& preemptions =
       Counter("dsv4_preemptions_total", "Sequences that gave up their state for others.");
+  prometheus::Counter& steps = Counter("dsv4_steps_total", "Steps.");
+  prometheus::Counter& steps_ahead = Counter(
+      "dsv4_steps_ahead_total", "Steps that were queued before the tokens of the step in front were known.");
   prometheus::Counter& replayed_steps =
       Counter("dsv4_replayed_steps_total",
               "Steps that were queued as an earlier one was, without a walk through the model.");
@@ -189,7 +192,7 @@ struct Metrics::State {
       "Steps, once for every sequence that got tokens of it; output tokens by these are tokens a step.");
   using DraftCounters =
       std::array<std::array<prometheus::Counter*, engine::kDraftPlaces>, speculation::kNumSources>;
-  // By the drafter, and by the token's place in its draft, from 1; the last stands for all further ones.
+  // By the drafter, and by the token's position in its draft, from 1; the last stands for all further ones.
   DraftCounters ByPlace(const char* name, const char* help) {
     prometheus::Family<prometheus::Counter>& family = BuildCounter().Name(name).Help(help).Register(registry);
     DraftCounters counters;
@@ -323,6 +326,8 @@ void Metrics::OnStep(const engine::StepReport& report) {
   }
   state_->drafting_seconds.Increment(now.drafting_seconds - last.drafting_seconds);
   state_->decode_steps.Increment(static_cast<double>(now.num_decode_steps - last.num_decode_steps));
+  state_->steps.Increment(static_cast<double>(now.num_steps - last.num_steps));
+  state_->steps_ahead.Increment(static_cast<double>(now.num_steps_ahead - last.num_steps_ahead));
   state_->replayed_steps.Increment(static_cast<double>(now.num_steps_replayed - last.num_steps_replayed));
   state_->prefill_beside_decode.Set(static_cast<double>(now.prefill_beside_decode));
   state_->gap_aim.Set(now.gap_aim);

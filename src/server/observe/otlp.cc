@@ -221,7 +221,8 @@ Status ReadSampler(const std::string& name, const char* argument, TraceOptions& 
 
 Result<TraceOptions> TraceOptions::Read(const std::string& endpoint,
                                         const std::function<const char*(const char*)>& variable) {
-  // An empty one is unset. Of two names the first that is set counts: what is said of traces, then what is said of all signals.
+  // An empty one is unset. Of two names the first that is set counts: what is said of traces, then what is
+  // said of all signals.
   const auto get = [&](const char* name) -> const char* {
     const char* const value = variable(name);
     return value == nullptr || *value == '\0' ? nullptr : value;

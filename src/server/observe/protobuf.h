@@ -1,4 +1,5 @@
-// ProtobufWriter: the wire format of protocol buffers, as far as OTLP needs it: four kinds of fields, and messages in messages.
+// ProtobufWriter: the wire format of protocol buffers, as far as OTLP needs it: four kinds of fields, and
+// messages in messages.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// Traces of requests for an OpenTelemetry collector (OTLP over HTTP, protobuf), under the names of the conventions for generative models.
-// They say how long a request waited, how long its prompt was read and how long its answer took.
+// Traces of requests for an OpenTelemetry collector (OTLP over HTTP, protobuf), under the names of the
+// conventions for generative models. They say how long a request waited, how long its prompt was read and how
+// long its answer took.
 #pragma once
 
 #include <chrono>
@@ -46,13 +47,15 @@ struct TraceOptions {
   double ratio = 1.0;          // Share of the requests without a traceparent, or of all.
   bool follows_parent = true;  // A traceparent decides for its request.
   bool is_off = false;         // OTEL_SDK_DISABLED, or an exporter or sampler that is none.
-  // `endpoint` is --otlp-endpoint's, "http(s)://HOST:PORT" with or without the path, or empty. `variable` gives those of the environment, null
-  // where unset. InvalidArgument names the one that says what is not understood.
+  // `endpoint` is --otlp-endpoint's, "http(s)://HOST:PORT" with or without the path, or empty. `variable`
+  // gives those of the environment, null where unset. InvalidArgument names the one that says what is not
+  // understood.
   static Result<TraceOptions> Read(const std::string& endpoint,
                                    const std::function<const char*(const char*)>& variable);
 };
 
-// Sends in the background; a collector that is slow or gone costs traces and a line in the log, never a request.
+// Sends in the background; a collector that is slow or gone costs traces and a line in the log, never a
+// request.
 class TraceExporter {
  public:
   TraceExporter(TraceOptions options, std::string model, std::string version);
@@ -66,7 +69,8 @@ class TraceExporter {
   std::unique_ptr<Impl> impl_;
 };
 
-// Whether the request's spans are sent: as the client's trace says, or by chance, the same for all spans of a trace.
+// Whether the request's spans are sent: as the client's trace says, or by chance, the same for all spans of a
+// trace.
 bool IsSampled(const RequestTrace& trace, const TraceOptions& options);
 
 // A body of /v1/traces: of each request the whole of it, then queue, prefill and decode as far as it came.

@@ -1,5 +1,6 @@
-// The functions of libzmq that we call, out of the library that the machine has. It is opened when it is asked for: no build needs it, and no
-// server that publishes nothing. Source: ZeroMQ's reference of version 4.
+// The functions of libzmq that we call, out of the library that the machine has. It is opened when it is
+// asked for: no build needs it, and no server that publishes nothing. Source: ZeroMQ's reference of version
+// 4.
 #pragma once
 
 #include <cstddef>

@@ -78,8 +78,8 @@ std::vector<double> ValueOf(const Row& row, const std::vector<float>& frequencie
   return value;
 }
 
-// Which of the visible entries the indexer chose; all without one. The right selection is redone for a wrong count: the
-// newest entries that it could not know are added.
+// Which of the visible entries the indexer chose; all without one. The right selection is redone for a wrong
+// count: the newest entries that it could not know are added.
 bool Chosen(const ops::AttentionArgs& args, int64_t token, int64_t position, int64_t entry) {
   if (args.selected.is_null() || entry >= (position + 1) / args.ratio) return true;
   const int64_t top_k = args.selected.shape[1];

@@ -1,5 +1,5 @@
-// Seeded mistakes: ops, weights and configurations that are wrong in exactly one way, by the ids of mistakes.json. The
-// mutation test runs the engine with each and demands that the golden comparison fails.
+// Seeded mistakes: ops, weights and configurations that are wrong in exactly one way, by the ids of
+// mistakes.json. The mutation test runs the engine with each and demands that the golden comparison fails.
 //
 // Ops are plain function pointers, so a faulty one finds what it needs to know about the model in TheScene().
 #pragma once
@@ -26,7 +26,7 @@ const std::map<std::string, std::string>& UnseedableMistakes();
 // The model under test, for faulty ops. Set by SetScene before a run.
 struct Scene {
   model::ModelConfig config;
-  int64_t num_tokens = 0;            // Of the prompt, which runs as one pass.
+  int64_t num_tokens = 0;            // Length of the prompt, which runs as one pass.
   const void* final_norm = nullptr;  // Addresses of weights, to tell calls of one op apart.
   std::vector<const void*> wq_a;     // By layer.
   std::vector<const void*> q_norm;
@@ -37,10 +37,11 @@ struct Scene {
   TensorView tid2eid;
   const void* mtp_hnorm = nullptr;
   const void* mtp_gate_bias = nullptr;
-  std::vector<double> saved;  // What one faulty op leaves for the next.
+  std::vector<double> saved;  // Notes that one faulty op leaves for the next.
 
   bool IsCompressTable(const TensorView& frequencies) const;
-  // One row for each token of the prompt, in the model's head width: queries, outputs (several heads), window rows (one).
+  // One row for each token of the prompt, in the model's head width: queries, outputs (several heads), window
+  // rows (one).
   bool IsTokenRows(const TensorView& x) const;
 };
 Scene& TheScene();

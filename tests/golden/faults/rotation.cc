@@ -18,7 +18,8 @@ Status RopeAt(ops::OpContext& context, ops::RopeArgs args, const std::vector<int
   return Rope(context, args);
 }
 
-// Rotates a copy whose elements were moved by `place` (rotated element k of a row lies at place(k) there), and moves back.
+// Rotates a copy whose elements were moved by `place` (rotated element k of a row lies at place(k) there),
+// and moves back.
 template <typename Place>
 Status RopePlaced(ops::OpContext& context, const ops::RopeArgs& args, const Place& place) {
   const auto width = static_cast<size_t>(args.x.shape[2]);

@@ -2,7 +2,8 @@
 //
 // No include guard: one inclusion per unit.
 
-// Registers 0 to 3 are sums, 4 and 5 weights, 6 and 7 activations; of two tiles of tokens 0, 1 and 6 belong to the first.
+// Registers 0 to 3 are sums, 4 and 5 weights, 6 and 7 activations. Registers 0, 1 and 6 belong to the first
+// of two tiles of tokens.
 struct Tiles {
   // How many tokens each tile of tokens has.
   Tiles(int64_t first_tokens, int64_t second_tokens) {

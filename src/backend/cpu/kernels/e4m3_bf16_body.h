@@ -1,5 +1,5 @@
-// e4m3 codes as bf16 with AVX-512: look-up tables of the two bytes of a value, with a scale in them where that is a power of two. Included by
-// the units of bf16 products inside their namespaces.
+// Codes of e4m3 as bf16 with AVX-512, by look-up tables of the two bytes of a value. A scale is in them where
+// it is a power of two. Included by the units of bf16 products inside their namespaces.
 //
 // No include guard: one inclusion per unit.
 
@@ -29,7 +29,8 @@ struct E4m3Tables {
 };
 constexpr E4m3Tables kE4m3Tables;
 
-// The column that is element i of packed activations: unpacking bytes to words takes the low, then the high half of every 128-bit lane.
+// The column that is element i of packed activations: unpacking bytes to words takes the low, then the high
+// half of every 128-bit lane.
 constexpr int E4m3Column(int i) { return i / 64 * 64 + i % 32 / 8 * 16 + i / 32 % 2 * 8 + i % 8; }
 
 // Whether every scale is a power of two that keeps e4m3 numbers normal in bf16.
@@ -43,7 +44,8 @@ bool Foldable(const float* scales, int64_t count) {
   return true;
 }
 
-// Words of the e4m3 numbers of interleaved codes (E4m3Column), with `add` on the fields of their exponents; zero and NaN stay.
+// Words of the e4m3 numbers of interleaved codes (E4m3Column), with `add` on the fields of their exponents;
+// zero and NaN stay.
 inline __m512i WithExponents(__m512i words, __m512i add) {
   const __m512i magnitude = _mm512_and_si512(words, _mm512_set1_epi16(0x7FFF));
   const __mmask32 finite =
@@ -51,8 +53,8 @@ inline __m512i WithExponents(__m512i words, __m512i add) {
   return _mm512_mask_add_epi16(words, finite, words, add);
 }
 
-// Scales of kFineColumns as what WithExponents adds: 128 bytes a chunk, a vector for each 64 codes. The first group of the two is in the
-// lower half of the vector, as unpacking leaves it.
+// Scales of kFineColumns as what WithExponents adds: 128 bytes a chunk, a vector for each 64 codes. The first
+// group of the two is in the lower half of the vector, as unpacking leaves it.
 constexpr int64_t kFineBytes = 128;
 void FoldFineScales(const float* scales, int64_t num_chunks, uint8_t* adds) {
   for (int64_t i = 0; i < 2 * num_chunks; ++i, scales += 2, adds += 64) {

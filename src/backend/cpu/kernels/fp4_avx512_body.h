@@ -1,7 +1,8 @@
 // 4-bit weights as both AVX-512 units read them, included inside their namespaces.
 //
-// A chunk of 256 columns is two vectors of 16 dwords, eight elements each. The even dwords of both make one vector, the odd
-// dwords another, and in both a lane belongs to the same block of 16 columns: one scale vector serves the chunk.
+// A chunk of 256 columns is two vectors of 16 dwords, eight elements each. The even dwords of both make one
+// vector, the odd dwords another. In both a lane belongs to the same block of 16 columns: one scale vector
+// serves the chunk.
 //
 // No include guard: one inclusion per unit.
 
@@ -40,9 +41,10 @@ struct Fp4 {
   }
 };
 
-// Lane i of the scales of a chunk has the bits of the code of its columns, from bit kPlace on, which is in the third byte; other bits are
-// anything. One code for each kBlock columns, eight of them in a qword: all of the chunk's, or those of the half that the lane belongs
-// to. With VBMI it is one shift by a different number of bits for each byte, else a look-up of bytes and a shift.
+// Lane i of the scales of a chunk has the bits of the code of its columns. They begin at bit kPlace, which is
+// in the third byte. Other bits are anything. There is one code for each kBlock columns, and a qword has
+// eight: the chunk's, or those of the lane's half. With VBMI it is one shift by a different number of bits
+// for each byte, else a look-up of bytes and a shift.
 template <int kBlock, int kPlace>
 struct ScaleBits {
   static_assert(kPlace / 8 == 2);
@@ -69,8 +71,9 @@ struct ScaleBits {
   alignas(64) uint8_t bytes[64] = {};
 };
 
-// e4m3 as fp32 with an exponent 8 too low. No subnormal fp32 comes up, which costs some cores a hundred cycles: subnormal codes first get
-// the exponent below theirs and a leading one. Doubled, without that one, they are right, and less than before; other numbers are not.
+// e4m3 as fp32 with an exponent 8 too low. No subnormal fp32 comes up, which costs some cores a hundred
+// cycles: subnormal codes first get the exponent below theirs and a leading one. Doubled, without that one,
+// they are right, and less than before; other numbers are not.
 struct NvFp4Scales : Fp4 {
   static constexpr int64_t kScaleBytes = 16;
   static constexpr float kUnit = 0x1p8F;

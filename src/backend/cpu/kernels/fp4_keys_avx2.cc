@@ -1,5 +1,5 @@
-// The kernels of fp4_keys.h with AVX2, whose products of bytes are summed in 16 bits. Twice the values of codes, up to 12, are multiplied as
-// such; the sums of sixteen columns are then shifted as their group asks.
+// The kernels of fp4_keys.h with AVX2, whose products of bytes are summed in 16 bits. Twice the values of
+// codes, up to 12, are multiplied as such; the sums of sixteen columns are then shifted as their group asks.
 #include <immintrin.h>
 
 #include "backend/cpu/kernels/fp4_keys.h"

@@ -131,7 +131,8 @@ void Score(const uint8_t* query, const uint8_t* keys, int64_t num_heads, float* 
         for (int p = 0; p < kPanels; ++p) AddProducts(dots[h][p], step[p], head);
       }
     }
-    // Heads in order. Their dot products are rounded as the integers that they are: powers of two do not change what is rounded.
+    // Heads in order. Their dot products are rounded as the integers that they are: powers of two do not
+    // change what is rounded.
 #pragma GCC unroll 8
     for (int h = 0; h < kHeads; ++h) {
       const __m512 weight = _mm512_set1_ps(Load<float>(rest + 4 * (kHeads + h)));

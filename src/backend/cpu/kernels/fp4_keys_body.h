@@ -23,10 +23,12 @@ DSV4_INLINE float PowerOfTwo(int exponent) {
   return Load<float>(&bits);
 }
 
-// The order in which steps of four bytes take columns: the even ones of eight, which are the low nibbles of a word, then the odd ones.
+// The order in which steps of four bytes take columns. The even ones of eight come first, which are the low
+// nibbles of a word, then the odd ones.
 constexpr int ColumnOfStep(int i) { return i / 8 * 8 + i % 4 * 2 + i / 4 % 2; }
 
-// A head's row of bf16 as bytes, in the order of its columns, and its weight times their power of two. False where fp4_keys.h says so.
+// A head's row of bf16 as bytes, in the order of its columns, and its weight times their power of two. False
+// where fp4_keys.h says so.
 static inline bool BytesOfHead(const uint8_t* row, float weight, int8_t* bytes, float* factor) {
   float values[kFp4KeyWidth];
   uint32_t largest = 0;

@@ -1,8 +1,10 @@
-// The functions that exist once per instruction-set tier. They take raw pointers and sizes: an ISA unit shares no inline
-// code with the rest, so the linker can never pick an AVX copy of a function for a machine without AVX.
+// The functions that exist once per instruction-set tier. They take raw pointers and sizes, since an ISA unit
+// shares no inline code with the rest. So the linker can never pick an AVX copy of a function for a machine
+// without AVX.
 //
-// Every tier computes the same sums; only the order inside a sum differs. Within a tier the order for a pair (row, token)
-// depends on the number of columns and the stored format alone: one token, many tokens, any thread.
+// Every tier computes the same sums; only the order inside a sum differs. Within a tier the order for a pair
+// (row, token) depends on the number of columns and the stored format alone. The number of tokens and the
+// thread do not matter.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +24,8 @@ inline constexpr int64_t kPackColumns = 256;
 // Kernels that multiply by tiles meet so many tokens in one.
 inline constexpr int64_t kTileTokens = 16;
 
-// How the elements of a stored row lie in memory (formats/weight.h). kFp8 means one scale per row and chunk, kFp8Fine one per
-// row and kFineColumns.
+// How the elements of a stored row lie in memory (formats/weight.h). kFp8 means one scale per row and chunk,
+// kFp8Fine one per row and kFineColumns.
 enum class RowFormat : uint8_t { kF32, kF16, kBf16, kFp8, kMxFp4, kNvFp4, kFp8Fine };
 inline constexpr int kNumRowFormats = 7;
 
@@ -60,8 +62,9 @@ struct FormatKernel {
 struct MatmulKernels {
   // Packed activations are bf16 (they must be exact in it) or fp32.
   bool bf16_activations = false;
-  // The kernels take activations as tiles: packed rows, at most kTileTokens of them `row_bytes` apart and `num_bytes` long, to at most
-  // kTileTokens * num_bytes at `to`. A single row is its tile as it lies. Null: the kernels take rows.
+  // The kernels take activations as tiles: packed rows, at most kTileTokens of them `row_bytes` apart and
+  // `num_bytes` long, to at most kTileTokens * num_bytes at `to`. A single row is its tile as it lies. Null:
+  // the kernels take rows.
   void (*tile_activations)(const uint8_t* rows, int64_t row_bytes, int64_t num_rows, int64_t num_bytes,
                            uint8_t* to) = nullptr;
   FormatKernel formats[kNumRowFormats] = {};  // By RowFormat.
@@ -77,9 +80,11 @@ struct Kernels {
   PanelKernels bf16_panels;  // `lanes` 0: the tier has no bf16 dot products.
   Fp4KeyKernels fp4_keys;
 
-  // SIM8 of one row: groups of `group` columns, the last may be shorter (formats/quantize.h RoundToFp8Groups, same bits).
+  // SIM8 of one row: groups of `group` columns, the last may be shorter (formats/quantize.h RoundToFp8Groups,
+  // same bits).
   void (*round_fp8)(const float* in, int64_t count, int64_t group, float* out);
-  // The same of bf16 at any address, into bf16, which holds the results exactly; null: by way of fp32. Whole groups, of 128 or of 32.
+  // The same of bf16 at any address, into bf16, which holds the results exactly; null: by way of fp32. Whole
+  // groups, of 128 or of 32.
   void (*round_fp8_bf16)(const uint8_t* in, int64_t count, int64_t group, uint8_t* out) = nullptr;
   // bf16, at any address, <-> fp32.
   void (*widen_bf16)(const uint8_t* in, int64_t count, float* out);

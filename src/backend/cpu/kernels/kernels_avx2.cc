@@ -66,7 +66,7 @@ struct F32 : Unscaled {
   }
 };
 
-// The fp32 values of 16 bf16 numbers: those at even places, then those at odd places.
+// The fp32 values of 16 bf16 numbers: those with even indices, then those with odd ones.
 inline void WidenWords(__m256i words, WVec* even, WVec* odd) {
   *even = _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
   *odd = _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(static_cast<int>(0xFFFF0000U))));

@@ -87,8 +87,8 @@ struct Fp8 {
     return Broadcast(static_cast<const float*>(side)[chunk]);
   }
   static inline Vec PartScale(const Scales& scales, int) { return scales; }
-  // e4m3 fits into f16 with its exponent 8 too low: a factor of 256. f16 knows subnormals. (The scale could not carry the
-  // factor: it may be as large as fp32 allows.)
+  // e4m3 fits into f16 with its exponent 8 too low: a factor of 256. f16 knows subnormals. (The scale could
+  // not carry the factor: it may be as large as fp32 allows.)
   static inline void Decode(const uint8_t* bytes, int step, const Scales&, WVec* w) {
     for (int v = 0; v < kVecs; v += 2) {
       const __m512i code = _mm512_cvtepu8_epi16(Load32(bytes + step * kStepColumns + v * kLanes));
@@ -104,7 +104,8 @@ struct Fp8 {
   }
 };
 
-// A step has two groups, so the scale is in the weights; codes come first, for the scale can be as large as fp32 allows.
+// A step has two groups, so the scale is in the weights; codes come first, for the scale can be as large as
+// fp32 allows.
 struct Fp8Fine : Fp8 {
   static constexpr bool kScaled = false;
   using Scales = const float*;
@@ -142,7 +143,8 @@ using MxFp4 = Fp4Dwords<MxFp4Scales>;
 #include "backend/cpu/kernels/matmul_body.h"
 #include "backend/cpu/kernels/row_kernels_body.h"
 
-// RoundFp8 of groups that stay in registers: of results, which have four significant bits, bf16 is the upper half.
+// RoundFp8 of groups that stay in registers: of results, which have four significant bits, bf16 is the upper
+// half.
 template <int64_t kGroup>
 void RoundFp8Bf16Groups(const uint8_t* in, int64_t count, uint8_t* out) {
   constexpr int kVectors = kGroup / kLanes;

@@ -87,7 +87,8 @@ struct Fp8 {
   }
 };
 
-// Powers of two: they only add to the exponents, so the look-up tables can carry them. `side`: 256 bytes of tables a chunk.
+// Powers of two: they only add to the exponents, so the look-up tables can carry them. `side`: 256 bytes of
+// tables a chunk.
 struct Fp8Folded {
   static constexpr int64_t kColumns = kChunk;
   static constexpr int64_t kBytes = 128;
@@ -133,8 +134,8 @@ struct E2m1Table {
   alignas(64) uint16_t words[32] = {};
 };
 
-// A permute of words reads their low five bits; a table of 16 values, twice. Vector v of a step holds elements v and 4 + v
-// of the lanes.
+// A permute of words reads their low five bits; a table of 16 values, twice. Vector v of a step holds
+// elements v and 4 + v of the lanes.
 template <class Scales>
 struct Fp4Words : Scales {
   static constexpr int kPartSteps = 2;
@@ -169,7 +170,8 @@ inline float FloatOfBf16(uint32_t word) {
   return value;
 }
 
-// Scales that bf16 cannot carry: element by element, which no real weight comes to. A sum for each group, in order of packed elements.
+// Scales that bf16 cannot carry: element by element, which no real weight comes to. A sum for each group, in
+// order of packed elements.
 void MultiplyFineSlowly(const MultiplyArgs& args) {
   for (int64_t t = 0; t < args.num_tokens; ++t) {
     const X* const x = static_cast<const X*>(args.x) + t * args.x_stride;
@@ -202,7 +204,8 @@ void MultiplyFp8Fine(const MultiplyArgs& args) {
   MultiplyUnpacked<Fp8Fine>(args, adds, adds + (num_chunks + 1) / 2 * kTableBytesPerPack);
 }
 
-// Rows shorter than a chunk, kVectors long, against kTokens tokens that stay in registers. What a chunk is padded with adds zeros.
+// Rows shorter than a chunk, kVectors long, against kTokens tokens that stay in registers. What a chunk is
+// padded with adds zeros.
 template <int kVectors, int kTokens>
 void MultiplyShortRows(const MultiplyArgs& args, int64_t token) {
   const X* const x = static_cast<const X*>(args.x) + token * args.x_stride;

@@ -47,9 +47,9 @@ inline Vec LoadBf16s(const uint8_t* from) {
   return FloatFrom(static_cast<uint32_t>(Load<uint16_t>(from)) << 16);
 }
 
-// e4m3 without its sign, at first with an exponent 8 too low. No subnormal fp32 comes up, which costs some cores a hundred cycles:
-// subnormal codes first get the exponent below theirs and a leading one. Doubled, without that one, they are right, and less than
-// before; other numbers are not.
+// e4m3 without its sign, at first with an exponent 8 too low. No subnormal fp32 comes up, which costs some
+// cores a hundred cycles: subnormal codes first get the exponent below theirs and a leading one. Doubled,
+// without that one, they are right, and less than before; other numbers are not.
 inline float E4m3Magnitude(uint32_t code) {
   const float number = FloatFrom((code & 0x7FU) << 20 | (127U - 15U) << 23);
   const float doubled = 2.0F * number - 0x1p-14F;

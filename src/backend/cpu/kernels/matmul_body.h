@@ -1,4 +1,5 @@
-// The loops around a tier's chunk decoders, included by every matmul translation unit inside its own namespace after it has defined
+// The loops around a tier's chunk decoders, included by every matmul translation unit inside its own
+// namespace after it has defined
 //
 //   Vec, WVec        an accumulator of fp32 lanes; a vector of unpacked weights
 //   X                element of packed activations
@@ -21,12 +22,13 @@
 //   Scales LoadScales(codes, side, chunk), Vec PartScale(scales, part)
 //   void Decode(bytes, step, scales, WVec*)
 //
-// Weights are unpacked in registers: a few rows meet a few tokens there, and when there are more tokens the rows are unpacked
-// again. A format for which that costs more than loads of unpacked weights uses MultiplyUnpacked for many tokens.
+// Weights are unpacked in registers: a few rows meet a few tokens there, and when there are more tokens the
+// rows are unpacked again. A format for which that costs more than loads of unpacked weights uses
+// MultiplyUnpacked for many tokens.
 //
-// The sum of a pair (row, token) is always the same sequence. Scaled formats have a fresh sum for each part, added with one
-// fused multiply-add with the scale. Others have one chain from end to end, unless its lanes are so few that the error of a
-// long chain would show.
+// The sum of a pair (row, token) is always the same sequence. Scaled formats have a fresh sum for each part,
+// added with one fused multiply-add with the scale. Others have one chain from end to end, unless its lanes
+// are so few that the error of a long chain would show.
 //
 // No include guard: one inclusion per unit.
 
@@ -80,10 +82,11 @@ struct Source {
   int64_t num_chunks;
 };
 
-// Calls step(chunk, bytes, codes) for chunks [begin, end) of kRows rows from `row` on, side by side; `bytes` and `codes` have
-// one pointer a row. Rows past the end: the last one again. The last, shorter chunk of a row is padded with zeros. `ahead`: asks for
-// the memory of as many rows that come later, from end to end and a few lines at a time, which a memory serves faster than many lines of
-// several rows at once. They go to the second-level cache: the first has no places to spare for lines on their way from memory.
+// Calls step(chunk, bytes, codes) for chunks [begin, end) of kRows rows from `row` on, side by side; `bytes`
+// and `codes` have one pointer a row. Rows past the end: the last one again. The last, shorter chunk of a row
+// is padded with zeros. `ahead`: asks for the memory of as many rows that come later, from end to end and a
+// few lines at a time. A memory serves that faster than many lines of several rows at once. They go to the
+// second-level cache: the first has no buffers to spare for lines on their way from memory.
 template <class Format, int kRows, class Step>
 DSV4_INLINE void ForEachChunk(const Source<Format>& source, int64_t row, int64_t begin, int64_t end,
                               bool ahead, const Step& step) {
@@ -138,7 +141,8 @@ DSV4_INLINE void ForEachChunk(const Source<Format>& source, int64_t row, int64_t
 template <class Format, int kRows, int kTokens>
 DSV4_INLINE void AddStep(const uint8_t* const* bytes, int step, const typename Format::Scales* scales,
                          const X* x, int64_t x_stride, Vec (&sum)[kRows][kTokens]) {
-  // Hidden from the compiler, which would keep a pointer for every token and vector and have no registers left.
+  // Hidden from the compiler, which would keep a pointer for every token and vector and have no registers
+  // left.
   asm("" : "+r"(x));
   constexpr int64_t kVecBytes = static_cast<int64_t>(sizeof(WVec));
   if constexpr (sizeof(Vec) < 64) {
@@ -252,8 +256,9 @@ struct Visit {
   int64_t turns;
 };
 
-// Adds chunks of a visit: sums[tile][t * kTileRows + r] is that of row r of the tile and token t of the group. The first
-// chunks begin the sums, the last ones make them results. A visit of whole rows keeps no sums between tiles.
+// Adds chunks of a visit: sums[tile][t * kTileRows + r] is that of row r of the tile and token t of the
+// group. The first chunks begin the sums, the last ones make them results. A visit of whole rows keeps no
+// sums between tiles.
 template <class Format, int kTokens, bool kWholeRows>
 __attribute__((noinline)) static void AddTiles(const Source<Format>& source, const Visit& visit,
                                                Vec (*sums)[Shape<Format>::kMostTokens * kTileRows]) {
@@ -381,7 +386,8 @@ struct Unpacked {
   static Vec PartScale(const Scales&, int) { return Zero(); }
 };
 
-// MultiplyWith for many tokens: blocks of rows are unpacked to `scratch`, which stays in the second-level cache.
+// MultiplyWith for many tokens: blocks of rows are unpacked to `scratch`, which stays in the second-level
+// cache.
 template <class Format>
 [[maybe_unused]] static void MultiplyUnpacked(const MultiplyArgs& args, const void* side, uint8_t* scratch) {
   const Source<Format> source(args, side);
@@ -412,8 +418,9 @@ template <class Format>
   }
 }
 
-// Two rows of half a chunk, which lie side by side, as one row of a whole chunk. A lane belongs to one of the two, and meets the
-// activations of its place in the half: it adds what it would add of a row that is padded to a chunk.
+// Two rows of half a chunk, which lie side by side, as one row of a whole chunk. A lane belongs to one of the
+// two, and meets the activations of its columns in the half. It adds the same numbers as for a row that is
+// padded to a chunk.
 template <class Format>
 struct Paired : Format {
   static constexpr bool kPaired = true;

@@ -1,4 +1,5 @@
-// Loads and stores of vectors at any address, included by rows_body.h and panels_body.h inside the namespace of a tier.
+// Loads and stores of vectors at any address, included by rows_body.h and panels_body.h inside the namespace
+// of a tier.
 //
 // No include guard: one inclusion per unit.
 

@@ -25,7 +25,7 @@ DSV4_INLINE Words LoadElements(const uint8_t* from) {
   return Load<Words>(from);
 }
 
-// Blocks of kStage x kStage off the diagonal change places.
+// Blocks of kStage x kStage off the diagonal are exchanged.
 template <int kStage, int... kLane>
 DSV4_INLINE void ExchangePair(Words& a, Words& b, std::integer_sequence<int, kLane...>) {
   const Words low =

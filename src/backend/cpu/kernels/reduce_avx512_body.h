@@ -1,5 +1,5 @@
-// Sums of the lanes of vectors, included by both AVX-512 units inside their namespaces. Lanes are added at distances 8, 4, 2
-// and 1, alone and four at a time: the same bits.
+// Sums of the lanes of vectors, included by both AVX-512 units inside their namespaces. Lanes are added at
+// distances 8, 4, 2 and 1, alone and four at a time: the same bits.
 //
 // No include guard: one inclusion per unit.
 
@@ -30,8 +30,8 @@ inline void Reduce4(const __m512* v, float* out) {
   _mm_storeu_ps(out, _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, by1)));
 }
 
-// out[2 * i] and out[2 * i + 1]: Reduce of v[i] with nothing but lanes 0 and 1 of every four, and with lanes 2 and 3 in their place. Adding
-// the zeros of the other lanes turns a negative zero around.
+// out[2 * i] and out[2 * i + 1]: Reduce of v[i] with nothing but lanes 0 and 1 of every four, and with lanes
+// 2 and 3 instead. Adding the zeros of the other lanes turns a negative zero around.
 inline void ReducePairs4(const __m512* v, float* out) {
   const __m512 by2 = _mm512_add_ps(Quarters4(v), _mm512_setzero_ps());
   const __m512 by1 = _mm512_add_ps(by2, _mm512_movehdup_ps(by2));

@@ -1,5 +1,5 @@
-// Roundings of rows, included by every fp32 unit inside its own namespace. Plain loops are left to the compiler's vectoriser
-// under the unit's flags; they give the same bits in every tier.
+// Roundings of rows, included by every fp32 unit inside its own namespace. Plain loops are left to the
+// compiler's vectoriser under the unit's flags; they give the same bits in every tier.
 //
 // No include guard: one inclusion per unit.
 

@@ -1,5 +1,6 @@
-// The kernels of rows.h, included by the unit of every tier inside its own namespace. One source for all tiers: vectors are
-// the compiler's, of a fixed number of lanes, which it makes of what the unit's flags allow.
+// The kernels of rows.h, included by the unit of every tier inside its own namespace. One source for all
+// tiers: vectors are the compiler's, of a fixed number of lanes, which it makes of what the unit's flags
+// allow.
 //
 // The unit defines kDotTileRows and kDotTileTokens: what fits into its registers as sums of eight doubles.
 //
@@ -54,7 +55,8 @@ DSV4_INLINE void StoreRow(uint8_t* row, int64_t i, Floats x) {
   Store(row + 2 * i, UpperHalves(RoundBitsToBf16(x)));
 }
 
-// Runs step(first, count) over eight elements at a time; what is left at the end goes through `partial(first, rest)`.
+// Runs step(first, count) over eight elements at a time; what is left at the end goes through `partial(first,
+// rest)`.
 template <typename Whole, typename Partial>
 DSV4_INLINE void ForEachEight(int64_t count, const Whole& whole, const Partial& partial) {
   int64_t i = 0;
@@ -78,7 +80,8 @@ DSV4_INLINE double SumLanes(Doubles x) {
   return sum;
 }
 
-// e^x = 2^n e^r with |r| <= ln(2) / 2, where thirteen terms of the series leave less than a rounding of double. NaN stays.
+// e^x = 2^n e^r with |r| <= ln(2) / 2, where thirteen terms of the series leave less than a rounding of
+// double. NaN stays.
 DSV4_INLINE Doubles Exp(Doubles x) {
   constexpr double kLog2E = 0x1.71547652b82fep+0;
   constexpr double kLn2High = 0x1.62e42fefap-1;  // 36 bits: n times it is exact.
@@ -279,8 +282,8 @@ static void DotRows(const uint8_t* rows, int64_t row_stride, int64_t num_rows, i
     DotTokens<1>(rows, row_stride, num_rows, width, x + t * width, out + t * num_rows);
 }
 
-// Sine and cosine for |angle| <= 2^24: n quarter turns are taken off in three parts, the first two so short
-// that n times them is exact; then series of both functions on |r| <= pi / 4.
+// Sine and cosine for |angle| <= 2^24. First n quarter turns are taken off in three parts, the first two so
+// short that n times them is exact. Then follow series of both functions on |r| <= pi / 4.
 DSV4_INLINE void SineCosine8(Doubles angle, double* sines, double* cosines) {
   constexpr double kTwoOverPi = 0x1.45f306dc9c883p-1;
   constexpr double kHalfPi1 = 0x1.921fb54p+0;
@@ -401,8 +404,8 @@ static void Hadamard(const float* x, int64_t width, double factor, bool bf16, do
   }
 }
 
-// To the nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6 with its sign, ties to even codes: adding a large number leaves the multiples
-// of the binade's step.
+// Rounds to the nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6 with its sign, ties to even codes. Adding a large
+// number leaves the multiples of the binade's step.
 static inline float NearestE2m1(float value) {
   const float magnitude = __builtin_fabsf(value);
   const float bounded = magnitude > 6.0F ? 6.0F : magnitude;

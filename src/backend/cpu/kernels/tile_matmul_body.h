@@ -1,11 +1,13 @@
-// GEMMs by tiles of 16 rows: the unpacking of weights and the loops around it, included by a unit inside its own namespace after it has
-// defined Tiles (amx_tiles_body.h).
+// GEMMs by tiles of 16 rows: the unpacking of weights and the loops around it. A unit includes it inside its
+// own namespace after it has defined Tiles (amx_tiles_body.h).
 //
-// A step is 32 columns. Weights are unpacked with their scales, which bf16 holds exactly, and stand in front: sixteen rows of a step are a
-// tile. A tile of activations has sixteen pairs of columns, each of up to sixteen tokens (TileActivations). A sum gains the sum of a step's
-// even columns plus that of its odd ones, step after step, from zero. So one token and many have the same bits.
+// A step is 32 columns. Weights are unpacked with their scales, which bf16 holds exactly, and stand in front:
+// sixteen rows of a step are a tile. A tile of activations has sixteen pairs of columns, each of up to
+// sixteen tokens (TileActivations). A sum gains the sum of a step's even columns plus that of its odd ones,
+// step after step, from zero. So one token and many have the same bits.
 //
-// Twelve instructions unpack what one multiplies, and the multiplier is a unit of its own: while it is at a step, the next ones are unpacked.
+// Twelve instructions unpack the operands of one multiplication. The multiplier is a unit of its own: while
+// it is at a step, the next ones are unpacked.
 //
 // No include guard: one inclusion per unit.
 
@@ -17,7 +19,7 @@ constexpr int64_t kUnpackedRows = 32;
 constexpr int64_t kStepColumns = 32;
 constexpr int64_t kRowStepBytes = 64;
 constexpr int64_t kBlockStepBytes = kUnpackedRows * kRowStepBytes;
-// Columns unpacked between two looks at the tiles: two of them and what else is in use stay in the
+// Columns unpacked between two uses of the tiles. Two such stages and the other data in use stay in the
 // first-level cache, which two threads may share.
 constexpr int64_t kStageColumns = 64;
 constexpr int kStageSteps = kStageColumns / kStepColumns;
@@ -27,7 +29,8 @@ constexpr int64_t kStreamTokens = 2 * kTileTokens;
 
 constexpr uint16_t kE2m1AsBf16[8] = {0, 0x3F00, 0x3F80, 0x3FC0, 0x4000, 0x4040, 0x4080, 0x40C0};
 
-// For every code of a scale the sixteen e2m1 values times that scale, as bf16, in which a product of two and four bits is exact.
+// For every code of a scale the sixteen e2m1 values times that scale, as bf16. A product of two and four bits
+// is exact there.
 struct NvFp4Values {
   constexpr NvFp4Values() {
     for (int signed_code = 0; signed_code < 256; ++signed_code) {
@@ -39,7 +42,8 @@ struct NvFp4Values {
         word = static_cast<uint16_t>(sign);
         if (code == 127) word = 0x7FC0;
         if (code == 0 || code == 127 || value == 0) continue;
-        // The product of two integers, whose leading bit is found then: e4m3's with three places, e2m1's with one.
+        // The product of two integers, whose leading bit is found then: e4m3's with three bits, e2m1's with
+        // one.
         int exponent = (code >> 3) == 0 ? -6 : (code >> 3) - 7;
         int product = ((code >> 3) == 0 ? 0 : 8) + (code & 7);
         product *= (value & 0x40) != 0 ? 3 : 2;
@@ -55,7 +59,8 @@ struct NvFp4Values {
   alignas(64) uint16_t words[256][16] = {};
 };
 
-// The same for scales that are powers of two. What bf16 would hold as a subnormal number the tiles take for zero.
+// The same for scales that are powers of two. What bf16 would hold as a subnormal number the tiles take for
+// zero.
 struct MxFp4Values {
   constexpr MxFp4Values() {
     for (int code = 0; code < 256; ++code) {
@@ -72,8 +77,8 @@ struct MxFp4Values {
   alignas(64) uint16_t words[256][16] = {};
 };
 
-// Sixteen bytes hold the columns of a step, a word four of them. Four copies of these words, shifted by a nibble each: element i of the
-// vector is column Column(i), and its low four bits are the code.
+// Sixteen bytes hold the columns of a step, a word four of them. These words are copied four times, shifted
+// by a nibble each. Element i of the vector is column Column(i), and its low four bits are the code.
 struct Fp4Step {
   static constexpr int Column(int i) { return i % 8 * 4 + i / 8; }
   static inline __m512i Codes(const uint8_t* bytes) {
@@ -84,7 +89,8 @@ struct Fp4Step {
   }
 };
 
-// Each format: bytes and scale codes of a stage of a row, bytes of tables for kTableColumns of all rows, and Unpack of step `step` of a row.
+// Each format has bytes and scale codes of a stage of a row, and bytes of tables for kTableColumns of all
+// rows. Unpack is for step `step` of a row.
 struct NvFp4 {
   static constexpr int64_t kBytes = kStageColumns / 2;
   static constexpr int64_t kScaleBytes = kStageColumns / 16;
@@ -94,7 +100,8 @@ struct NvFp4 {
     const auto values = [&](int block) {
       return _mm256_load_si256(reinterpret_cast<const __m256i*>(kValues.words[codes[2 * step + block]]));
     };
-    // The fifth bit of an index chooses between the values of both blocks: words 0 to 3 of eight belong to the first.
+    // The fifth bit of an index chooses between the values of both blocks: words 0 to 3 of eight belong to
+    // the first.
     const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(values(0)), values(1), 1);
     const __m512i second = _mm512_set_epi64(0x0010001000100010, 0, 0x0010001000100010, 0, 0x0010001000100010,
                                             0, 0x0010001000100010, 0);
@@ -127,8 +134,8 @@ struct Bf16 {
   }
 };
 
-// `tables`: those of the bf16 values of the e4m3 codes times its scale (e4m3_bf16_body.h). Interleaving the bytes of 64
-// codes gives two steps.
+// `tables`: those of the bf16 values of the e4m3 codes times its scale (e4m3_bf16_body.h). Interleaving the
+// bytes of 64 codes gives two steps.
 struct Fp8 {
   static constexpr int64_t kBytes = kStageColumns;
   static constexpr int64_t kScaleBytes = 0;
@@ -169,8 +176,8 @@ DSV4_INLINE void UnpackRow(const uint8_t* bytes, const uint8_t* codes, const uin
     _mm512_store_si512(to + step * kBlockStepBytes, Format::Unpack(bytes, codes, tables, step));
 }
 
-// Rows [begin, end) of the block from `block` on, columns of stage `stage`. Row r of a step lies at kRowStepBytes * r of its kBlockStepBytes
-// of `to`.
+// Rows [begin, end) of the block from `block` on, columns of stage `stage`. Row r of a step lies at
+// kRowStepBytes * r of its kBlockStepBytes of `to`.
 template <class Format>
 DSV4_INLINE void UnpackRows(const MultiplyArgs& args, const uint8_t* tables, int64_t block, int64_t stage,
                             int64_t begin, int64_t end, uint8_t* to) {
@@ -206,8 +213,9 @@ DSV4_INLINE void UnpackRows(const MultiplyArgs& args, const uint8_t* tables, int
   }
 }
 
-// Asks for what rows [begin, end) of a stage stand for in the next block, which is as long: from end to end, since a memory serves that
-// better than lines of many rows. The first block of a call has come unasked for, so its rows ask for their own lines ahead.
+// Asks for the rows of the next block that correspond to rows [begin, end) of a stage; that block is as long.
+// It asks from end to end, since a memory serves that better than lines of many rows. The first block of a
+// call has come unasked for, so its rows ask for their own lines ahead.
 template <class Format>
 DSV4_INLINE void AskAhead(const MultiplyArgs& args, int64_t block, int64_t stage, int64_t begin,
                           int64_t end) {
@@ -313,7 +321,8 @@ DSV4_INLINE void StoreSums(Tiles& tiles, const MultiplyArgs& args, int64_t block
   }
 }
 
-// Few tokens: a stage is multiplied while the next one is unpacked, a step of it after each quarter of the rows.
+// Few tokens: a stage is multiplied while the next one is unpacked, a step of it after each quarter of the
+// rows.
 template <class Format, int kTokenTiles>
 __attribute__((noinline)) static void MultiplyStream(const MultiplyArgs& args, const uint8_t* tables) {
   const int64_t num_stages = NumStages(args.cols);
@@ -390,7 +399,8 @@ static void Multiply(const MultiplyArgs& args) {
   MultiplyWith<Format>(args, nullptr, static_cast<uint8_t*>(args.scratch));
 }
 
-// Scales that are no powers of two do not fit in front of the products. The choice depends on the weight alone, so that a row's sums do too.
+// Scales that are no powers of two do not fit in front of the products. The choice depends on the weight
+// alone, so that a row's sums do too.
 static void MultiplyFp8(const MultiplyArgs& args) {
   const int64_t num_chunks = (args.cols + kChunk - 1) / kChunk;
   if (!Foldable(args.chunk_scales, num_chunks))

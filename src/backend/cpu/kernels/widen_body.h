@@ -2,8 +2,8 @@
 //
 // No include guard: one inclusion per unit.
 
-// Codes become fp32 with their own exponent; that of a subnormal one is taken for the smallest, whose leading one is then subtracted. So
-// no subnormal fp32 comes up, which costs some cores a hundred cycles.
+// Codes become fp32 with their own exponent; that of a subnormal one is taken for the smallest, whose leading
+// one is then subtracted. So no subnormal fp32 comes up, which costs some cores a hundred cycles.
 typedef uint32_t Words16 __attribute__((vector_size(64)));
 typedef float Floats16 __attribute__((vector_size(64)));
 typedef uint16_t Halves16 __attribute__((vector_size(32)));
@@ -72,9 +72,9 @@ static void WidenE2m1(const uint8_t* codes, const float* scales, int64_t num_gro
   }
 }
 
-// Faster ways have codes of e4m3 as words: a normal number's exponent and mantissa move to their places, with what lacks to bf16's exponent
-// and the exponent of the group's power of two added. Zero and the seven subnormal ones are looked up among these, and those get the
-// group's exponent too.
+// Faster ways have codes of e4m3 as words. A normal number's exponent and mantissa move to their bits. The
+// difference to bf16's exponent and the exponent of the group's power of two are added. Zero and the seven
+// subnormal ones are looked up among these, and those get the group's exponent too.
 constexpr uint16_t kSmallE4m3[8] = {0,        118 << 7,        119 << 7,        (119 << 7) + 64,
                                     120 << 7, (120 << 7) + 32, (120 << 7) + 64, (120 << 7) + 96};
 

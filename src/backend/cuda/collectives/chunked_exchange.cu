@@ -65,8 +65,8 @@ __device__ int PartsTakenAtEnd(const StreamParams& p) {
   return static_cast<int>((p.num_parts - 1) / kPartsOfRound * kPartsOfRound);
 }
 
-// By a warp: looks at the flags that others raise, for all of the block. Were all warps to look, those of a rank that is early would keep
-// its second cache from what they wait for.
+// By a warp: looks at the flags that others raise, for all of the block. Were all warps to look, those of a
+// rank that is early would keep its second cache from what they wait for.
 __device__ void WatchFlags(const StreamParams& p, uint64_t first_part, Progress& progress) {
   constexpr int kFirstOfTaken = 16;
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -107,7 +107,8 @@ __device__ Stretch StretchOf(const StreamParams& p, int64_t num_bytes, int k) {
   return {begin, static_cast<int>(min(p.share, num_bytes - begin))};
 }
 
-// The places of a piece, counted without its gaps, that are a thread's: every kStep bytes from `at` on, without a division each.
+// The words of a piece, counted without its gaps, that are a thread's: every kStep bytes from `at` on,
+// without a division each.
 template <int kStep>
 class Places {
  public:
@@ -285,7 +286,8 @@ struct Stream {
   }
 };
 
-// By a warp: a flag in every other mailbox for parts that all warps have done, several at once where they were faster than the fence.
+// A warp raises a flag in every other mailbox for parts that all warps have done. It raises several at once
+// where they were faster than the fence.
 __device__ void RaiseFlags(const StreamParams& p, uint64_t first_part, const uint32_t* done_of_warps,
                            uint64_t (MailboxFlags::*flags)[kMaxExchangeBlocks], const Progress& progress) {
   const int lane = static_cast<int>(threadIdx.x % 32);

@@ -1,22 +1,26 @@
-// The exchange of long pieces by one launch: what ll_exchange.h has, where its blocks would write, wait and read in turn, and the link
-// would stand still while they do. Here a block's warps have one task each, and no task waits for another of its rank:
+// The exchange of long pieces by one launch. In ll_exchange.h blocks write, wait and read in turn, and the
+// link would stand still meanwhile. Here a block's warps have one task each, and no task waits for another of
+// its rank:
 //
 //   send   writes part after part of this block's bytes into the others' slots
 //   take   waits for the others' parts, and copies or adds them up
-//   there  raises the block's flag in the others' mailboxes for parts that all warps have sent: the fence that this takes, until
-//          everything before it has crossed the link, is waited for by no writer
+//   there  raises the block's flag in the others' mailboxes for parts that all warps have sent. Its
+//          fence lasts until everything before it has crossed the link, and no writer waits for it
 //   taken  the same for parts that all warps have taken
 //   watch  looks at the flags that others raise, and tells the others of the block
 //
-// A round is kPartsOfRound parts, and takes turns with the halves of slots as any: a launch counts as many as it needs, alike on all
-// ranks. Parts are numbered over all launches, round * kPartsOfRound on, so flags only grow. In a half a block has a place of its own,
-// which only its namesakes of other ranks write or read, so it depends on no other block. It writes to a rank
+// A round is kPartsOfRound parts, and uses the halves of slots in turn like any other. A launch counts as
+// many rounds as it needs, alike on all ranks. Parts are numbered over all launches, round * kPartsOfRound
+// on, so flags only grow. In a half a block has a region of its own, which only its namesakes of other ranks
+// write or read. So it depends on no other block. It writes to a rank
 //
 //   the first round   at once: a kernel that begins knows that all have done with that half, as ever;
-//   the second        when that rank's first part is there: so its kernel before has ended, which may have read from any place;
+//   the second        when that rank's first part is there: so its kernel before has ended, which may have
+//   read from any address;
 //   the others        a part, when that rank has taken the one which was there two rounds before,
 //
-// and ends when all have taken all rounds but the last, which is what the end of a round says of the one before.
+// and ends when all have taken all rounds but the last, which is what the end of a round says of the one
+// before.
 #pragma once
 
 #include "backend/cuda/collectives/ll_exchange.h"

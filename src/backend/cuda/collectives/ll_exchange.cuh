@@ -68,9 +68,10 @@ __device__ __forceinline__ bool WaitUntil(const PeerLinks& links, const Missing&
   }
 }
 
-// A sum over ranks in rank order, float by float, as part of a kernel. All threads of all blocks have one, which begins after
-// WaitForKernelsBefore; each float is pushed once, here or by the kernel in front, and taken once, by one thread, and every block ends its part. Where there is no
-// exchange (links.size is 0), or it is broken, sums are what this rank has.
+// A sum over ranks in rank order, float by float, as part of a kernel. All threads of all blocks have one,
+// which begins after WaitForKernelsBefore. Each float is pushed once, here or by the kernel in front, and
+// taken once, by one thread. Every block ends its part. Where there is no exchange (links.size is 0), or it
+// is broken, sums are what this rank has.
 class SumOverRanks {
  public:
   __device__ explicit SumOverRanks(const PeerLinks& links)
@@ -168,8 +169,8 @@ class SumOverRanks {
   }
   // Whether everything that this thread took was there.
   __device__ bool whole() const { return whole_; }
-  // When no thread of the block takes anything more; `whole`: for all of them. What it gives to thread 0 is for EndRound, which may
-  // be a good while later: it is on its way.
+  // When no thread of the block takes anything more; `whole`: for all of them. What it gives to thread 0 is
+  // for EndRound, which may be a good while later: it is on its way.
   __device__ int LeaveBlock(bool whole) const {
     if (threadIdx.x != 0 || !active_) return 0;
     if (!whole) atomicExch(&links_.state->broken, 1);

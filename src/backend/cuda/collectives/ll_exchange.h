@@ -1,21 +1,24 @@
-// One-shot exchange: every rank writes what it has for each of the others into memory of theirs, raises a flag there, and waits for
-// the flags in its own. A kernel like any other: collected, and replayed in graphs.
+// One-shot exchange. Every rank writes its pieces for the others into their memory, raises a flag there, and
+// waits for the flags in its own. A kernel like any other: collected, and replayed in graphs.
 //
-//   mailbox  one a rank, mapped by all: for every source, side by side, a flag a block, and two halves of a slot, used in
-//            turn. A rank raises the flags of round n + 1 after its kernel of round n has ended, so a rank that sees them may write again
-//            what was read in round n: one wait a round, as in shared memory on the host.
+//   mailbox  one a rank, mapped by all. Every source has, side by side, a flag a block, and two
+//            halves of a slot, used in turn. A rank raises the flags of round n + 1 after its kernel of round
+//            n has ended. So a rank that sees them may overwrite the words of round n: one wait a round, as
+//            in shared memory on the host.
 //   round    counted in device memory, so that the kernel's arguments are the same every time
 //
 // Small pieces take the LL protocol: every four bytes with their round beside them, as one 64-bit store that
-// arrives as a whole, so a reader needs no flag, and a writer no fence, which would wait until everything
-// before it had crossed the link. LL words have slots of their own, where nothing else is ever written;
-// kernels that sum clear what they have read, others leave it, since no mark comes again. Since an LL word is
-// also what says that its sender's last kernel has ended, every rank must have something for every other.
+// arrives as a whole. So a reader needs no flag, and a writer no fence, which would wait until everything
+// before it had crossed the link. LL words have slots of their own, where nothing else is ever written.
+// Kernels that sum clear the words that they have read. Others leave them, since no mark comes again. An LL
+// word also says that its sender's last kernel has ended. So every rank must have something for every other.
 //
-// A long piece goes by one launch of many rounds, whose parts are on their way one behind the other (chunked_exchange.h).
+// A long piece goes by one launch of many rounds, whose parts are on their way one behind the other
+// (chunked_exchange.h).
 //
-// A wait ends when the flag is there, when the host says so (the abort word, mapped host memory), or after the deadline; the
-// last two break the exchange for good: later kernels return at once, and the host finds the late word written.
+// A wait ends when the flag is there, when the host says so (the abort word, mapped host memory), or after
+// the deadline. The last two break the exchange for good: later kernels return at once, and the host finds
+// the late word written.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -63,14 +66,16 @@ struct ExchangeWords {
   uint32_t late = 0;   // The device's: 1 + the rank that was not there within the deadline.
 };
 
-// The kernel that moves `unit` bytes at once (16, 8, 4 or 1; for sums 16 or 4), which every address, stride and length is a multiple of.
+// The kernel that moves `unit` bytes at once (16, 8, 4 or 1; for sums 16 or 4). Every address, stride and
+// length is a multiple of `unit`.
 ExchangeKernel ExchangeKernelFor(int unit, bool sum);
-// The same with LL words, for rows of more than 0 bytes, multiples of 8, and pieces of at most kMaxLlRowsBytes. A sender with one
-// `unit` is understood by a receiver with another.
+// The same with LL words, for rows of more than 0 bytes, multiples of 8, and pieces of at most
+// kMaxLlRowsBytes. A sender with one `unit` is understood by a receiver with another.
 ExchangeKernel LlKernelFor(int unit);
 
-// The LL sum, in place, of up to kMaxLlSumBytes of floats: `routed` and, if it is not null, `added` on every rank. Kernels
-// behind it may do it as part of their own work (lowering/fusion_rules.h): a float travels as 64 bits at its number, from whichever rank.
+// The LL sum, in place, of up to kMaxLlSumBytes of floats: `routed` and, if it is not null, `added` on every
+// rank. Kernels behind it may do it as part of their own work (lowering/fusion_rules.h): a float travels as
+// 64 bits at its number, from whichever rank.
 struct LlSum {
   PeerLinks links = {};
   const float* routed = nullptr;

@@ -30,7 +30,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kLook(20);
 constexpr int64_t kMinShare = 4096;  // Bytes of a piece a block, unless there would be too many blocks.
-// Up to here every rank adds up everything: one wait in place of two.
+// Up to here every rank adds up everything: one wait instead of two.
 constexpr int64_t kMaxGatheredSum = int64_t{512} << 10;
 static_assert(kMaxGatheredSum <= kMaxUnstreamedBytes);  // They are added up where what is sent to all lies.
 
@@ -239,7 +239,7 @@ class PeerGroup final : public comm::Communicator {
     for (const int64_t piece : counts) piece_bytes.push_back(piece * static_cast<int64_t>(sizeof(float)));
     return AllGather(std::as_bytes(mine), 1, piece_bytes, std::as_writable_bytes(values));
   }
-  // `mine` may be its place in `values`.
+  // `mine` may be its part of `values`.
   Status ReduceScatterSum(std::span<const float> values, std::span<const int64_t> counts,
                           std::span<float> mine) override {
     DSV4_CHECK(static_cast<int64_t>(values.size()) == Total(counts)) << values.size();
@@ -321,7 +321,8 @@ class PeerGroup final : public comm::Communicator {
     return queue_->EndOp();
   }
 
-  // By one launch, which also adds what would have been added in front of it, and which the op that reads the sum may fuse.
+  // By one launch, which also adds what would have been added in front of it, and which the op that reads the
+  // sum may fuse.
   Status SumByLl(std::span<float> values) {
     if (ended_.load(std::memory_order_relaxed)) return Check();
     const auto count = static_cast<int64_t>(values.size());

@@ -44,8 +44,9 @@ static_assert(
     std::has_unique_object_representations_v<ExchangeParams>);  // No padding (LaunchList::AddArgument).
 using ExchangeKernel = void (*)(ExchangeParams);
 
-// Bytes of a piece that goes by LL words: of any; of a sum, which kernels around it do of up to 8 tokens 7168 wide; and of a few rows, which
-// they exchange too: of 8 tokens attention's parts of 32 heads.
+// The most bytes of a piece that goes by LL words. First any piece; then a sum, which kernels around it do
+// for up to 8 tokens of 7168. Last a few rows, which kernels exchange too: attention's parts of 32 heads for
+// 8 tokens.
 inline constexpr int64_t kMaxLlBytes = int64_t{72} << 10;
 inline constexpr int64_t kMaxLlSumBytes = int64_t{224} << 10;
 inline constexpr int64_t kMaxLlRowsBytes = int64_t{520} << 10;

@@ -5,8 +5,8 @@
 
 namespace dsv4::backend::cuda {
 
-// A flag of another rank's: what this thread has written before, and what others have that it has met at a barrier, is seen by a thread that
-// sees the flag; and what they have read before is read.
+// Stores a flag of another rank. A thread that sees the flag sees all that this thread has written before,
+// and threads that it has met at a barrier. All that they have read before is read.
 __device__ __forceinline__ void StoreRelease(uint64_t* flag, uint64_t value) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(flag), "l"(value) : "memory");
 }

@@ -1,4 +1,5 @@
-// Launches kernels whose blocks work off tiles until there are none: as many clusters as the device has room for at once.
+// Launches kernels whose blocks work off tiles until there are none: as many clusters as the device has room
+// for at once.
 #pragma once
 
 #include <algorithm>

@@ -10,8 +10,8 @@
 
 namespace dsv4::backend::cuda {
 
-// How the blocks of a launch divide a range among themselves. Of two ops that divide the same range in the same way, each block touches
-// only bytes that are its own in both.
+// How the blocks of a launch divide a range among themselves. Of two ops that divide the same range in the
+// same way, each block touches only bytes that are its own in both.
 enum class Division : uint8_t {
   kNone,           // Any block may touch any byte.
   kHeads,          // [tokens, heads, width] by token and head,
@@ -55,12 +55,13 @@ struct OpAccesses {
   AccessList writes;
 };
 
-// Whether blocks of the two ops may run in any order beside each other: neither writes what the other reads or writes, except where both
-// divide the very same bytes alike. Then a block that does first's part and next's part one after the other does what two launches do.
+// Whether blocks of the two ops may run in any order beside each other. Neither writes memory that the other
+// reads or writes, except where both divide the very same bytes alike. Then a block that does first's part
+// and next's part one after the other replaces two launches.
 bool MayShareLaunch(const OpAccesses& first, const OpAccesses& next);
 
-// Whether an op writes what any of its blocks reads. Such an op may run where each of its launches has all it reads before it writes, but not
-// where blocks are at different places.
+// Whether an op writes what any of its blocks reads. Such an op may run where each of its launches has all it
+// reads before it writes, but not where blocks have got unequally far.
 bool WritesWhatItReads(const OpAccesses& op);
 
 }  // namespace dsv4::backend::cuda

@@ -20,7 +20,8 @@ struct CodeTarget {
 std::vector<CodeTarget> ParseCodeTargets(std::string_view architectures);
 
 enum class CodeFor { kNone, kPtx, kMachineCode };
-// The best that there is for a device. Machine code runs on later devices of the same major number too, PTX on all later ones.
+// The best that there is for a device. Machine code runs on later devices of the same major number too, PTX
+// on all later ones.
 CodeFor FindCode(const std::vector<CodeTarget>& targets, int capability);
 
 // Targets with machine code, "8.0, 9.0 and 12.0", or "none".

@@ -12,8 +12,8 @@ namespace dsv4::backend::cuda {
 
 struct DeviceLimits {
   int compute_capability = 90;  // 90 is 9.0.
-  // Capability that the code that the device runs was compiled for: less than its own where it has code for
-  // older devices, which knows none of what came later.
+  // Capability that the device's code was compiled for. It is less than the device's own where it runs code
+  // for older devices, without later features.
   int code_capability = 90;
   int num_sms = 132;
   size_t shared_bytes = size_t{227} * 1024;  // Shared memory that one block may have.
@@ -24,7 +24,8 @@ struct DeviceLimits {
   bool has_wgmma() const { return compute_capability == 90 && code_capability == 90; }
   // So are block-scaled products (tcgen05) of Blackwell's.
   bool has_block_scaled() const { return compute_capability == 100 && code_capability == 100; }
-  // Since Hopper: clusters of blocks, TMA with its barriers, and kernels that start before the one in front of them has ended.
+  // Since Hopper: clusters of blocks, TMA with its barriers, and kernels that start before the one in front
+  // of them has ended.
   bool has_clusters() const { return code_capability >= 90; }
   bool has_tma() const { return code_capability >= 90; }
   bool has_programmatic_launch() const { return code_capability >= 90; }

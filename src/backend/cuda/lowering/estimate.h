@@ -1,6 +1,7 @@
-// Microseconds that kernels take by estimate, where the best one changes with the number of tokens. An estimate counts rounds
-// of row tiles and waves of blocks, at their times on an H200 (bench/cuda/HISTORY.md). They choose, and explain()
-// prints them. Host code, in every build; select_test.cc pins what follows from them.
+// Microseconds that kernels take by estimate, where the best one changes with the number of tokens. An
+// estimate counts rounds of row tiles and waves of blocks, at their times on an H200 (bench/cuda/HISTORY.md).
+// They choose, and explain() prints them. Host code, in every build; select_test.cc pins what follows from
+// them.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +16,8 @@ namespace dsv4::backend::cuda {
 
 // --- Experts ---------------------------------------------------------------------------------------------------------
 
-// Tiles of at most `tokens_per_tile` assignments that an expert has on average. Experts are chosen alike: chances are
-// Poisson's of mean `mean`.
+// Tiles of at most `tokens_per_tile` assignments that an expert has on average. Experts are chosen alike:
+// chances are Poisson's of mean `mean`.
 inline double TilesOfExpert(double mean, int tokens_per_tile) {
   double tiles = 0.0;
   double chance = std::exp(-mean);
@@ -31,7 +32,8 @@ inline double TilesOfExpert(double mean, int tokens_per_tile) {
 inline constexpr int kNarrowTokens = 32;  // A tile of grouped_gemm_narrow,
 inline constexpr int kWideTokens = 128;   // and one of grouped_gemm_wide.
 
-// The three kernels of FP4 for experts that have a few tokens up to some hundred. A tile reads an expert's three matrices.
+// The three kernels of FP4 for experts that have a few tokens up to some hundred. A tile reads an expert's
+// three matrices.
 inline double ExpertsMicroseconds(ExpertsPath path, const ExpertsShape& s, const DeviceLimits& d) {
   // Bytes a microsecond that all SMs of an H200 get through, and what packing takes.
   struct Rate {

@@ -8,7 +8,8 @@ namespace dsv4::backend::cuda::over_ranks_rules {
 // indexer_candidates, its all-gather, merge_candidates.
 bool FitsGatherOfCandidates(const OpGroup& group, const RecordedOp& next, const DeviceRoom& room);
 bool FitsMergeCandidates(const OpGroup& group, const RecordedOp& next, const DeviceRoom& room);
-// Behind them: what they have chosen is known to the exchange that follows, and to attention_part's list behind either.
+// Behind them: what they have chosen is known to the exchange that follows, and to attention_part's list
+// behind either.
 bool FitsAnyGather(const OpGroup& group, const RecordedOp& next, const DeviceRoom& room);
 void HandOverChosen(OpGroup& group, RecordedOp& next);
 bool FitsRowsHere(const OpGroup& group, const RecordedOp& next, const DeviceRoom& room);

@@ -76,7 +76,8 @@ bool FitsLinearsSplitK(const OpGroup& group, const RecordedOp& next, const Devic
   return can_count && HaveOneKernel(group, linear);
 }
 
-// Whether gemv_pair takes it. Alone, many columns of many tokens leave gemv_stream too little room for weights, and split-K has them.
+// Whether gemv_pair takes it. Alone, many columns of many tokens leave gemv_stream too little room for
+// weights, and split-K has them.
 bool StreamsInPair(const LinearWork& linear) {
   return linear.path == LinearPath::kGemvStream ||
          (linear.path == LinearPath::kGemmSplitK && linear.num_tokens <= kMaxGemvTokens &&
@@ -84,8 +85,8 @@ bool StreamsInPair(const LinearWork& linear) {
           IsAligned(linear.x, 16) && (linear.num_tokens == 1 || linear.x_stride % 8 == 0));
 }
 
-// The linear of what a grouped one gives, behind a barrier of all blocks. Blocks that are through with the second write while others
-// still read its activations; those of the first they have all read.
+// The linear of what a grouped one gives, behind a barrier of all blocks. Blocks that are through with the
+// second write while others still read its activations; those of the first they have all read.
 bool FitsPair(const OpGroup& group, const RecordedOp& next, const DeviceRoom& room) {
   const auto& groups = group.Last<LinearWork>();
   const auto& linear = std::get<LinearWork>(next.work);

@@ -1,9 +1,9 @@
-// Which ops become one launch: the one table of rules. The bits are those of the ops one by one, and DSV4_CUDA_SYNC=1 runs them one by
-// one. docs/cuda/fusion.md is made of this table.
+// Which ops become one launch: the one table of rules. The bits are those of the ops one by one, and
+// DSV4_CUDA_SYNC=1 runs them one by one. docs/cuda/fusion.md is made of this table.
 //
-// Ops are recorded in the order of calls (recorded_op.h). A rule names two kinds of op that may follow each other, and says whether these
-// two fit. Whether the blocks of one launch get in each other's way is decided in one place, from what ops declare that they read and
-// write (MayShareLaunch in accesses.h).
+// Ops are recorded in the order of calls (recorded_op.h). A rule names two kinds of op that may follow each
+// other, and says whether these two fit. Blocks of one launch may get in each other's way. One function
+// decides that from the declared reads and writes of ops (MayShareLaunch in accesses.h).
 #pragma once
 
 #include <array>
@@ -44,7 +44,7 @@ enum class Effect : uint8_t {
 };
 
 // Answers that the rules ask of the device: its shared memory (DeviceLimits), and how many blocks of a kernel
-// it runs at once depends on what the compiler made of it.
+// it runs at once. The latter depends on the compiled kernel.
 class DeviceRoom {
  public:
   virtual ~DeviceRoom() = default;

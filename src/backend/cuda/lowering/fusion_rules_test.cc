@@ -1,4 +1,5 @@
-// Which ops share a launch: every rule from both sides, of ops that are described and memory that is not there.
+// Which ops share a launch: every rule from both sides, of ops that are described and memory that is not
+// there.
 #include "backend/cuda/lowering/fusion_rules.h"
 
 #include "backend/cuda/lowering/fusion_rules_testing.h"

@@ -1,4 +1,5 @@
-// The shapes that the kernels for few tokens (GEMV and split-K) take, and how they cut a matrix. Host code, in every build.
+// The shapes that the kernels for few tokens (GEMV and split-K) take, and how they cut a matrix. Host code,
+// in every build.
 #pragma once
 
 #include <bit>
@@ -11,16 +12,17 @@ namespace dsv4::backend::cuda {
 
 // --- Activations -----------------------------------------------------------------------------------------------------
 
-// Elements of a row of activations in shared memory: whole tiles of zeros behind the last column, and 16 bytes more so that
-// the rows of eight tokens lie in different banks.
+// Elements of a row of activations in shared memory. Zeros behind the last column fill whole tiles, and 16
+// bytes more put the rows of eight tokens in different banks.
 constexpr int64_t StreamRow(int64_t cols) { return (cols + 127) / 128 * 128 + 8; }
 
 constexpr size_t StreamRowsBytes(int64_t cols, int64_t num_rows) {
   return static_cast<size_t>(num_rows * StreamRow(cols)) * sizeof(uint16_t);
 }
 
-// Rings of weights of a block's 16 warps, of so many stages (WarpRing in gemv_warps.cuh). Three or four cover what an H200 reads before
-// the first weight has come; one is enough for half that rate an SM, and leaves room where a block has 99 KB of shared memory.
+// Rings of weights of a block's 16 warps, of so many stages (WarpRing in gemv_warps.cuh). Three or four cover
+// the bytes that an H200 reads before the first weight has come. One is enough for half that rate an SM, and
+// leaves room where a block has 99 KB of shared memory.
 constexpr size_t WarpRingsBytes(int stages) { return static_cast<size_t>(stages) * 16 * 2304; }
 
 // Bytes of activations where a block may have so much shared memory: beside the smallest rings, sums, and
@@ -31,8 +33,8 @@ constexpr size_t MaxStreamRowsBytes(size_t shared_bytes) {
   return shared_bytes >= kMost + kOthers ? kMost : shared_bytes - kOthers;
 }
 
-// Bytes of the forms together in which matrices of one launch want the same activations: what two forms of
-// eight tokens of 4096 columns take, where two stages of rings fit beside them.
+// Bytes of all forms in which matrices of one launch want the same activations. It is the room of two forms
+// of eight tokens of 4096 columns, where two stages of rings fit beside them.
 constexpr size_t MaxStreamFormsBytes(size_t shared_bytes) {
   constexpr size_t kMost = size_t{132} * 1024;
   constexpr size_t kOthers = WarpRingsBytes(2) + size_t{16 + 6} * 1024;
@@ -166,8 +168,8 @@ struct StreamShape {
   uint8_t x_group;  // DeviceWeight's.
 };
 
-// Whether the kernels for a few tokens know such a matrix: whole units and tiles (of rows_per_group rows), scales of FP8
-// that a tile shares.
+// Whether the kernels for a few tokens know such a matrix: whole units and tiles (of rows_per_group rows),
+// scales of FP8 that a tile shares.
 inline constexpr int64_t kGemvTileRows = 16;
 inline bool CanStreamWeight(const DeviceWeight& weight, int64_t rows_per_group) {
   constexpr int64_t kMaxRowBytes = int64_t{1} << 20;

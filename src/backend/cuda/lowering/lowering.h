@@ -1,5 +1,5 @@
-// Lowering: ops that may share a launch are recorded, and launched when it is known with what: when an op comes that does not go with
-// them, or when the list is handed to the device.
+// Lowering: ops that may share a launch are recorded, and launched when their partners are known. That is
+// when an op comes that does not go with them, or when the list is handed to the device.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,8 @@ class Lowering final : public PendingLaunches, public DeviceRoom {
   Lowering(const Lowering&) = delete;
   Lowering& operator=(const Lowering&) = delete;
 
-  // Whether a rule takes the op of what was recorded before: it is part of that launch, or knows what it left (Effect). If not, nothing has
-  // changed. Not for ops that a rule hands work to: Record.
+  // Whether a rule takes the op of what was recorded before: it is part of that launch, or knows what it left
+  // (Effect). If not, nothing has changed. Not for ops that a rule hands work to: Record.
   bool Fuse(RecordedOp op);
   // The same, or it begins a group: what was recorded before is launched in front of it.
   void Record(RecordedOp op);
@@ -31,10 +31,12 @@ class Lowering final : public PendingLaunches, public DeviceRoom {
   // Whether what was recorded last leaves these rows, so that another step on them costs no launch.
   bool ContinuesRows(const RowsOperand& rows) const;
 
-  // Memory for hc_pre's dot products of kMaxHcStepTokens: the launch that takes post and comb over belongs to another op.
+  // Memory for hc_pre's dot products of kMaxHcStepTokens: the launch that takes post and comb over belongs to
+  // another op.
   Result<double*> HcDots();
 
-  // Memory for a list that is chosen over ranks: attention_part reads it. The same for as many numbers as before, or fewer.
+  // Memory for a list that is chosen over ranks: attention_part reads it. The same for as many numbers as
+  // before, or fewer.
   Result<int32_t*> ChosenRows(int64_t count);
 
   // PendingLaunches
@@ -53,7 +55,7 @@ class Lowering final : public PendingLaunches, public DeviceRoom {
   Buffer chosen_rows_;
 };
 
-// Makes the launches of a group (launch_group.cc): the only place that knows which kernel does which ops.
+// Makes the launches of a group (launch_group.cc): the only code that knows which kernel does which ops.
 Status LaunchGroup(CudaContext& context, const OpGroup& group);
 
 }  // namespace dsv4::backend::cuda

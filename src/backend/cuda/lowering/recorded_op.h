@@ -1,5 +1,5 @@
-// An op as it is recorded: what it is, what it works on, and what it reads and writes. Ops that may share a launch wait here until it is
-// known which (fusion_rules.h); all others are launched at once.
+// An op as it is recorded: what it is, what it works on, and what it reads and writes. Ops that may share a
+// launch wait here until it is known which (fusion_rules.h); all others are launched at once.
 #pragma once
 
 #include <cstdint>

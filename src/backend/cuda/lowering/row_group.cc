@@ -49,7 +49,8 @@ bool FitsRegisters(const RowsOperand& rows, const RowStep& step) {
   }
 }
 
-// Whether each step comes once, in the order of StepsInRegisters (row_tracks.cu), and is one of RegisterRow's.
+// Whether each step comes once, in the order of StepsInRegisters (row_tracks.cu), and is one of
+// RegisterRow's.
 bool FitsRegisters(const RowTrack& track) {
   const RowsOperand& rows = track.rows;
   if (!rows.in_is_bf16 || !rows.out_is_bf16 || rows.width > kMaxRegisterRow) return false;

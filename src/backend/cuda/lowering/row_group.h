@@ -1,4 +1,5 @@
-// The steps on rows that are one launch: tracks, which are rows with all that is done to each of them. Host code, in every build.
+// The steps on rows that are one launch: tracks, which are rows with all that is done to each of them. Host
+// code, in every build.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// A table of rules chooses a kernel: the first rule that fits the shape. The same table is printed by `dsv4 bench --explain` and as
-// docs/cuda/kernels.md, and its thresholds are pinned by lowering/select_test.cc, which needs no GPU.
+// A table of rules chooses a kernel: the first rule that fits the shape. The same table is printed by `dsv4
+// bench --explain` and as docs/cuda/kernels.md, and its thresholds are pinned by lowering/select_test.cc,
+// which needs no GPU.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +10,8 @@
 
 namespace dsv4::backend::cuda {
 
-// The kernels for sizes of the release, and the ones for whatever else there is: a release-sized op that ends there is worth a
-// line in the log.
+// The kernels for sizes of the release, and the ones for all others. A release-sized op that ends there is
+// worth a line in the log.
 enum class RuleKind : uint8_t { kFast, kAny };
 
 template <typename Kernel, typename Shape>

@@ -1,4 +1,5 @@
-// Which kernels the indexer takes, how large their launches are, and what they hold: every threshold from both sides.
+// Which kernels the indexer takes, how large their launches are, and what they hold: every threshold from
+// both sides.
 #include <gtest/gtest.h>
 
 #include "backend/cuda/lowering/select/indexer.h"

@@ -1,4 +1,5 @@
-// Which kernels devices take that have less than Hopper: code without clusters, TMA and wgmma, and blocks with less shared memory.
+// Which kernels devices take that have less than Hopper: code without clusters, TMA and wgmma, and blocks
+// with less shared memory.
 #include <gtest/gtest.h>
 
 #include "backend/cuda/lowering/fusion_rules_testing.h"
@@ -154,7 +155,8 @@ TEST(ChooseWithoutHopper, Samples) {
   EXPECT_EQ(ChooseSample({65536}, kRtx5090).kernel, SamplePath::kCluster);
 }
 
-// wgmma and block-scaled products are machine code of one generation, and modes that want them are refused elsewhere.
+// wgmma and block-scaled products are machine code of one generation, and modes that want them are refused
+// elsewhere.
 TEST(ChooseWithoutHopper, FeaturesAreThoseOfTheCode) {
   EXPECT_TRUE(kH200.has_wgmma() && kH200.has_clusters() && kH200.has_tma());
   EXPECT_FALSE(kAmpereCode.has_wgmma() || kAmpereCode.has_clusters() || kAmpereCode.has_tma() ||

@@ -25,7 +25,7 @@ inline int64_t SplitKTiles(int64_t rows_per_group) {
 inline int64_t SplitKTokenTiles(const Slices& slices, int64_t num_tokens) {
   return (num_tokens + slices.tokens - 1) / slices.tokens;
 }
-// Places in device memory where slices of a tile count each other.
+// Counters in device memory by which slices of a tile count each other.
 inline constexpr int64_t kMaxSplitKArrivals = int64_t{kNumGridBarriers} * kArrivalsOfBarrier;
 
 inline int ChunkUnits(const StreamShape& shape) { return shape.kind == StreamKind::kBf16 ? 2 : 1; }

@@ -114,7 +114,7 @@ Result<std::unique_ptr<PendingCopy>> DeviceQueue::CopyStarted(Buffer fault) {
   }
   records_->lists_at_copy = graphs_.counters().lists;
   // No copy has yet to read what was staged.
-  if (num_open_ops_ == 0) DSV4_TRY(Check(staging_.SwitchHalf(stream_), kCopyToHost));
+  if (num_open_ops_ == 0) DSV4_TRY(Check(staged_->SwitchHalf(stream_), kCopyToHost));
   return std::make_unique<QueuedCopy>(shared_from_this(), std::move(fault), done, num_recorded_,
                                       graphs_.counters().lists);
 }

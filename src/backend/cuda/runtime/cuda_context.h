@@ -1,5 +1,5 @@
-// CudaContext: what the ops of this backend use beside their arguments: the queue, scratch memory, and the tables
-// of experts.
+// CudaContext: what the ops of this backend use beside their arguments: the queue, scratch memory, and the
+// tables of experts.
 #pragma once
 
 #include <cstddef>
@@ -60,7 +60,8 @@ class CudaContext final : public ops::OpContext {
     queue_->Launch(kernel, grid, block, shared_bytes, args...);
   }
 
-  // Runs `body`, which queues an op's work, between the checks that every op needs. `operand` is any operand of the op.
+  // Runs `body`, which queues an op's work, between the checks that every op needs. `operand` is any operand
+  // of the op.
   template <typename Body>
   Status RunOp(const OpRecord& record, const TensorView& operand, Body&& body) {
     DSV4_RETURN_IF_ERROR(CheckOperand(record, operand));
@@ -74,8 +75,8 @@ class CudaContext final : public ops::OpContext {
     return status.ok() ? ended : status;
   }
 
-  // Notes which kernel the op that runs now takes, and why: for explain(), and in the log where an op of the release's size
-  // ends at the kernel for all the rest.
+  // Notes which kernel the op that runs now takes, and why. It is for explain(), and for the log where an op
+  // of the release's size ends at the kernel for all the rest.
   template <typename Kernel>
   void Chose(const Plan<Kernel>& plan) {
     if (explain_ != nullptr || plan.kind == RuleKind::kAny)
@@ -89,7 +90,8 @@ class CudaContext final : public ops::OpContext {
   Explanations* explain() { return explain_.get(); }
   void Explain(bool log) { explain_ = std::make_unique<Explanations>(log); }
 
-  // Memory for the op that runs now, or as long as this lives for what launches an op that ran before; contents unspecified.
+  // Memory for the op that runs now, or as long as this lives for what launches an op that ran before;
+  // contents unspecified.
   Arena::Scope ScratchScope() { return Arena::Scope(scratch_); }
   Result<void*> Scratch(size_t num_bytes);
   template <typename T>
@@ -98,9 +100,9 @@ class CudaContext final : public ops::OpContext {
     return static_cast<T*>(data);
   }
 
-  // A device copy of what `make(source, &values)` makes of an array of the op's arguments, for launches of the op that runs now. In a
-  // step that is replayed `make` is called with the step's new array, and the rest of the op is not: all else that `make` knows must follow
-  // from the op's other arguments.
+  // A device copy of the values that `make(source, &values)` derives from an array of the op's arguments, for
+  // launches of the op that runs now. In a step that is replayed `make` is called with the step's new array,
+  // and the rest of the op is not. All else that `make` knows must follow from the op's other arguments.
   template <typename T, typename Source, typename Make>
   Result<DeviceArray<T>> StageFrom(std::span<const Source> source, const Make& make,
                                    StagedGrowth growth = StagedGrowth::kNone) {
@@ -118,8 +120,9 @@ class CudaContext final : public ops::OpContext {
     DSV4_ASSIGN_OR_RETURN(const void* data, queue_->Stage(values.data(), values.size() * sizeof(T), origin));
     return DeviceArray<T>{static_cast<const T*>(data), static_cast<int64_t>(values.size())};
   }
-  // A number that launches may depend on, of an array of the op's arguments: `number(source)`, an int64_t. Launches may depend on such an
-  // array in no other way; in a step that is replayed the number is still the same. `number` knows what `make` above may know.
+  // A number that launches may depend on, of an array of the op's arguments: `number(source)`, an int64_t.
+  // Launches may depend on such an array in no other way; in a step that is replayed the number is still the
+  // same. `number` knows what `make` above may know.
   template <typename Source, typename Number>
   int64_t NumberFrom(std::span<const Source> source, const Number& number) {
     const int64_t value = number(source);
@@ -134,15 +137,15 @@ class CudaContext final : public ops::OpContext {
     return value;
   }
 
-  // A device copy of `values` for launches of the op that runs now; the source is free at return. A step with such an array is always
-  // walked.
+  // A device copy of `values` for launches of the op that runs now; the source is free at return. A step with
+  // such an array is always walked.
   template <typename T>
   Result<DeviceArray<T>> Stage(std::span<const T> values) {
     DSV4_ASSIGN_OR_RETURN(const void* data, queue_->Stage(values.data(), values.size_bytes()));
     return DeviceArray<T>{static_cast<const T*>(data), static_cast<int64_t>(values.size())};
   }
 
-  // kNumGridBarriers meeting places for the blocks of the launch that is added next.
+  // kNumGridBarriers barriers for the blocks of the launch that is added next.
   Result<GridBarrier*> GridBarriers();
 
   ExpertTables& expert_tables() { return expert_tables_; }

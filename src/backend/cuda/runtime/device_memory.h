@@ -1,8 +1,9 @@
 // DeviceMemory: the Memory of a CUDA device, allocated in stream order from the queue's pool.
 //
-// Allocate, Copy and CopyFromHost return at once and are ordered on the queue's stream, the only one there is: a Stream
-// argument must be null or that stream. CopyFromHost has read its source when it returns: small ones travel with the launches around them,
-// large ones through pinned blocks (upload_ring.h). CopyToHost waits, and so is where late errors and faults are reported.
+// Allocate, Copy and CopyFromHost return at once and are ordered on the queue's stream. It is the only one: a
+// Stream argument must be null or that stream. CopyFromHost has read its source when it returns. Small
+// sources travel with the launches around them, large ones through pinned blocks (upload_ring.h). CopyToHost
+// waits, and so it reports late errors and faults.
 #pragma once
 
 #include <memory>

@@ -23,7 +23,8 @@ constexpr size_t kLargeAllocation = size_t{256} << 20;
 // Less is kept for what comes next.
 constexpr uint64_t kIdle = uint64_t{64} << 20;
 
-// A pool keeps what it is given back, in pieces in which a larger allocation has no room: without this an arena that grew was there twice.
+// A pool keeps memory that it is given back, in pieces in which a larger allocation has no room. Without this
+// an arena that grew was there twice.
 cudaError_t GiveBackIdle(cudaMemPool_t pool, cudaStream_t stream) {
   uint64_t reserved = 0;
   uint64_t used = 0;
@@ -169,7 +170,9 @@ Result<std::shared_ptr<DeviceQueue>> DeviceQueue::Create(const QueueOptions& opt
   *queue->host_fault_ = {};
   DSV4_TRY(queue->Check(cudaMemsetAsync(queue->device_fault_, 0, sizeof(Fault), queue->stream_),
                         "cudaMemsetAsync"));
-  DSV4_TRY(queue->Check(queue->staging_.Allocate(), "allocating staging memory"));
+  DSV4_TRY(queue->Check(queue->staging_.Allocate(Staging::kHalfBytes), "allocating staging memory"));
+  DSV4_TRY(queue->Check(queue->staging_between_.Allocate(Staging::kHalfBytesBetween),
+                        "allocating staging memory"));
   return queue;
 }
 
@@ -305,14 +308,22 @@ Result<const void*> DeviceQueue::Stage(const void* source, size_t num_bytes, con
                    "staging of an op's tables"));
     return data;
   }
-  if (!staging_.Fits(capacity)) {
+  if (!staged_->Fits(capacity)) {
     Spoil("more arrays than staging memory holds");
     DSV4_TRY(Flush());
-    DSV4_TRY(Check(staging_.SwitchHalf(stream_), "staging of an op's tables"));
+    DSV4_TRY(Check(staged_->SwitchHalf(stream_), "staging of an op's tables"));
   }
-  DSV4_TRY(Check(staging_.AwaitHalf(), "staging of an op's tables"));
-  NoteStaged(staging_.position().used, num_bytes, origin);
-  return staging_.Put(source, num_bytes, capacity);
+  DSV4_TRY(Check(staged_->AwaitHalf(), "staging of an op's tables"));
+  NoteStaged(staged_->position().used, num_bytes, origin);
+  return staged_->Put(source, num_bytes, capacity);
+}
+
+Status DeviceQueue::SetBetweenSteps(bool between) {
+  const std::lock_guard lock(mutex_);
+  Spoil("work between steps");
+  DSV4_RETURN_IF_ERROR(FlushOfOp());
+  staged_ = between ? &staging_between_ : &staging_;
+  return {};
 }
 
 Status DeviceQueue::EndOp() {
@@ -346,12 +357,12 @@ Status DeviceQueue::Flush() {
   if (list_.size() == 0) {
     list_ops_.clear();
     launches_before_.clear();
-    if (!staging_.HasNew()) return {};
+    if (!staged_->HasNew()) return {};
     // Ranges of an op that has yet to make the launches that read them.
     BeginUpload(list_);
   }
   // The list begins with the bytes that its launches find in staging memory, if there are any.
-  const Staging::Bytes staged = staging_.TakeNew();
+  const Staging::Bytes staged = staged_->TakeNew();
   SetUpload(list_, staged);
   const size_t without_upload = staged.num_bytes == 0 ? 1 : 0;
   if (without_upload != 0) list_.SkipFirst();
@@ -477,7 +488,10 @@ Status DeviceQueue::FinishWait(std::string_view what, uint64_t lists) {
   // Lists that another thread has handed over meanwhile may still be read.
   if (lists_since_wait_ == lists) {
     lists_since_wait_ = 0;
-    if (num_open_ops_ == 0 && ListSize() == 0) staging_.Rewind();
+    if (num_open_ops_ == 0 && ListSize() == 0) {
+      staging_.Rewind();
+      staging_between_.Rewind();
+    }
   }
   return EndWait(*host_fault_);
 }

@@ -1,15 +1,16 @@
 // DeviceQueue: one stream of one device with everything that can go wrong on it.
 //
-// Launches are collected and handed to the device some hundred at a time, or when a caller wants to see what they did; a
-// list of launches that comes again runs as a CUDA graph (graph_cache.h). Small host arrays travel along (staging.h).
-// Everything else that is queued on the stream hands over what was collected first, so that order is never lost.
+// Launches are collected and handed to the device some hundred at a time, or when a caller wants their
+// results. A list of launches that comes again runs as a CUDA graph (graph_cache.h). Small host arrays travel
+// along (staging.h). Everything else that is queued on the stream hands over what was collected first, so
+// that order is never lost.
 //
 // CUDA reports late: a launch that reads wild memory fails the call that next waits. The queue therefore keeps a journal of
 // the ops since it last waited, and every error that arrives asynchronously is told with it. A context that CUDA has given
 // up ("sticky" errors) refuses further work with the first error's text.
 //
-// Kernels report wrong *data* (an id outside its table) through a fault record: the first fault wins, is read when the
-// queue waits, and becomes the Status that the contract asks for.
+// Kernels report wrong *data* (an id outside its table) through a fault record. The first fault wins, is read
+// when the queue waits, and becomes the Status that the contract asks for.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -70,8 +71,9 @@ struct QueueOptions {
 
 class StepRecords;
 
-// How the bytes of a staged array follow from an array of the step (ops/step_replay.h), borrowed until the next call; and a number that
-// steers launches, in the same way. Both are functions of the array alone: what else they know is the same in all steps of a key.
+// How the bytes of a staged array follow from an array of the step (ops/step_replay.h), borrowed until the
+// next call. A number that steers launches follows in the same way. Both are functions of the array alone:
+// all else that they know is the same in all steps of a key.
 using StagedFill = std::function<std::span<const std::byte>(const void* array, size_t count)>;
 using StagedNumber = std::function<int64_t(const void* array, size_t count)>;
 // kInSteps: an array that grows with the context, with room for some more, so that the arrays behind it stay where they are.
@@ -113,6 +115,9 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
     const std::lock_guard lock(mutex_);
     host_failure_ = std::move(failure);
   }
+
+  // Arrays of ops from now on are staged apart from those of steps, which find theirs where they lay, until it is set back.
+  Status SetBetweenSteps(bool between);
 
   // An op begins: Ok, or what broke the device. Every BeginOp that returns Ok is followed by an EndOp.
   Status BeginOp(const OpRecord& record);
@@ -159,8 +164,9 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   Status CopyFromHost(void* destination, const void* source, size_t num_bytes);
   // Waits for it, and reports faults and errors of everything before. Fastest into memory of AllocateOnHost.
   Status CopyToHost(void* destination, const void* source, size_t num_bytes);
-  // The same without waiting, into memory of AllocateOnHost; the device goes on meanwhile. One step of a model ends with one, so that
-  // staging memory is given out from the beginning of its other half: steps that follow each other find their arrays in turns.
+  // The same without waiting, into memory of AllocateOnHost; the device goes on meanwhile. One step of a
+  // model ends with one. Staging memory is then given out from the beginning of its other half, and
+  // neighbouring steps find their arrays in turns.
   Result<std::unique_ptr<PendingCopy>> StartCopyToHost(void* destination, const void* source,
                                                        size_t num_bytes);
   // Whether ops return before they are done.
@@ -175,7 +181,8 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
 
   LaunchCounters counters() const;
 
-  // ops::StepReplayer. `scratch`: the memory that ops use beside their arguments, if all of it is in one place; null: no record.
+  // ops::StepReplayer. `scratch`: the memory that ops use beside their arguments, if all of it is one
+  // allocation; null: no record.
   Result<std::unique_ptr<PendingCopy>> Replay(std::string_view key, const ops::StepReplayer::End& end,
                                               const void* scratch,
                                               const std::function<void(ops::StepArrays&)>& pass);
@@ -223,8 +230,9 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   Status TransferToHost(void* destination, const void* source, size_t num_bytes);
   Status FinishWait(std::string_view what, uint64_t lists);
 
-  // As many launches at most as the device is kept waiting for: half a layer where it has nothing to do, since a caller has just
-  // waited for it, then as many as the host has made by the time the device has done those before.
+  // The most launches that the device is kept waiting for. They are half a layer where it has nothing to do,
+  // since a caller has just waited for it. Then they are as many as the host has made by the time the device
+  // has done those before.
   static constexpr size_t kFirstListLaunches = 8;
   static constexpr size_t kMaxListLaunches = 320;
   size_t MaxListLaunches() const { return std::min(kMaxListLaunches, kFirstListLaunches << ListGrowth()); }
@@ -271,6 +279,8 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   bool after_copy_ = false;  // The launch before was a copy, whose bytes the next one may read at once.
   GraphCache graphs_;
   Staging staging_;
+  Staging staging_between_;                                // For ops between steps.
+  Staging* staged_ = &staging_;                            // Which of both holds what is queued now.
   std::vector<void*> large_arrays_;                        // Staged arrays with memory of their own.
   std::unordered_map<const void*, size_t> shared_limits_;  // By kernel.
   std::unordered_map<const void*, int> most_clusters_;     // The same.

@@ -19,7 +19,8 @@ enum class FaultKind : int32_t {
   kRepeatedEntry,   // attention: place[0] token, value
   kCandidateBlock,  // indexer_select: place[0] token, place[1] slot, value block, limit visible entries
   kCacheRow,        // store_rows: place[0] row, place[1] column, value bits of an fp32 number
-  // routed_experts whose experts the host multiplies: place[0] layer with such experts, place[1] rows, value number of the request
+  // routed_experts whose experts the host multiplies: place[0] layer with such experts, place[1] rows, value
+  // number of the request
   kHostExpertsLate,  // limit ms
   kHostExpertsFailed,
 };

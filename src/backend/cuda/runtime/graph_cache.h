@@ -1,5 +1,5 @@
-// GraphCache: runs lists of launches, from CUDA graphs once a list has come twice. A graph is replayed only for a list whose
-// bytes equal those it was made from, so a replay does what launching would do.
+// GraphCache: runs lists of launches, from CUDA graphs once a list has come twice. A graph is replayed only
+// for a list whose bytes equal those it was made from, so a replay does what launching would do.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -37,14 +37,16 @@ struct CudaGraph {
 
 class GraphCache {
  public:
-  // `prefetch`: weights are asked for ahead of the launches that read them (prefetch_plan.h), on a branch of the graph.
+  // `prefetch`: weights are asked for ahead of the launches that read them (prefetch_plan.h), on a branch of
+  // the graph.
   explicit GraphCache(bool prefetch) : prefetch_(prefetch) {}
   ~GraphCache();
   GraphCache(const GraphCache&) = delete;
   GraphCache& operator=(const GraphCache&) = delete;
 
-  // Queues the list's work on `stream`. On an error *failed is the launch that was refused, or list.size() if none can be
-  // named; nothing of a list that failed to become a graph has been queued. *graph is what ran, null where that was none.
+  // Queues the list's work on `stream`. On an error *failed is the launch that was refused, or list.size() if
+  // none can be named. Nothing of a list that failed to become a graph has been queued. *graph is what ran,
+  // null where that was none.
   cudaError_t Run(const LaunchList& list, bool use_graphs, cudaStream_t stream, size_t* failed,
                   std::shared_ptr<const CudaGraph>* graph);
   // Queues again what Run did for such a graph, or for a list that becomes none.
@@ -69,7 +71,8 @@ class GraphCache {
   void Drop(Graphs::iterator graph);
 
   cudaError_t MakeStreams();
-  // Captures the list, its prefetches beside it. The branch waits for launches, no launch waits for the branch.
+  // Captures the list, its prefetches beside it. The branch waits for launches, no launch waits for the
+  // branch.
   cudaError_t CaptureLaunches(const LaunchList& list, size_t* failed);
 
   const bool prefetch_;

@@ -42,7 +42,7 @@ cudaError_t LaunchList::Enqueue(cudaStream_t stream, size_t* failed,
   pointers.reserve(arguments_.size());
   // CUDA takes the arguments as pointers to what it only reads.
   for (const size_t place : arguments_) pointers.push_back(const_cast<std::byte*>(bytes_.data() + place));
-  pointers.push_back(nullptr);  // So that a launch without arguments has a place to point at.
+  pointers.push_back(nullptr);  // So that a launch without arguments has an address to point at.
   for (size_t i = 0; i < launches_.size(); ++i) {
     Header header;
     std::memcpy(&header, bytes_.data() + launches_[i].header, sizeof(Header));

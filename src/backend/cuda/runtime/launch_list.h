@@ -1,5 +1,6 @@
-// LaunchList: kernel launches that have not been handed to the device yet, as bytes: what is launched, how widely, with which
-// arguments. Two lists with equal bytes do the same work, which is how a list is found again in a GraphCache.
+// LaunchList: kernel launches that have not been handed to the device yet, as bytes: what is launched, how
+// widely, with which arguments. Two lists with equal bytes do the same work, which is how a list is found
+// again in a GraphCache.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,23 +19,24 @@ namespace dsv4::backend::cuda {
 
 class LaunchList {
  public:
-  // Adds a launch; its arguments follow in order. `overlaps`: it may start while the launch before it still runs, because the
-  // kernel itself waits before it reads what that one wrote (programmatic_launch.cuh).
+  // Adds a launch; its arguments follow in order. `overlaps`: it may start while the launch before it still
+  // runs, because the kernel itself waits before it reads what that one wrote (programmatic_launch.cuh).
   void BeginLaunch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, bool overlaps);
 
   template <typename T>
   void AddArgument(T value) {
     static_assert(std::is_trivially_copyable_v<T>);
     static_assert(alignof(T) <= kAlignment);
-    // Bytes between members would differ by chance. GCC (12.2 seen) clears the wrong bytes where padding stands behind an array of
-    // structures that have padding themselves: as far from the object's beginning as it is from the array's end. Such an array comes
-    // last, and its structure says so (lowering/work/rows.h).
+    // Bytes between members would differ by chance. GCC (12.2 seen) clears the wrong bytes where padding
+    // stands behind an array of structures that have padding themselves. They are as far from the object's
+    // beginning as the padding is from the array's end. Such an array comes last, and its structure says so
+    // (lowering/work/rows.h).
     if constexpr (std::is_class_v<T>) __builtin_clear_padding(&value);
     std::memcpy(NewArgument(sizeof(T)), &value, sizeof(T));
   }
 
-  // The last launch reads these weights; without ranges: weights that only the device knows. They follow from its kernel and
-  // arguments, and are no part of bytes().
+  // The last launch reads these weights; without ranges: weights that only the device knows. They follow from
+  // its kernel and arguments, and are no part of bytes().
   void NoteReader(std::vector<ReadRange> ranges) { readers_.push_back({size() - 1, std::move(ranges)}); }
   std::span<const WeightReader> readers() const { return readers_; }
 
@@ -51,8 +53,8 @@ class LaunchList {
   std::span<const std::byte> bytes() const { return bytes_; }
   void Clear();
 
-  // Launches everything on `stream`, and calls in_front(i), if there is such a function, in front of launch i. On an error *failed is
-  // the number of the launch that was refused.
+  // Launches everything on `stream`, and calls in_front(i), if there is such a function, in front of launch
+  // i. On an error *failed is the number of the launch that was refused.
   cudaError_t Enqueue(cudaStream_t stream, size_t* failed,
                       const std::function<cudaError_t(size_t)>& in_front = {}) const;
 

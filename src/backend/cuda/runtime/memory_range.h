@@ -17,7 +17,8 @@ inline bool Overlap(const MemoryRange& a, const MemoryRange& b) {
          begin(b) < begin(a) + a.num_bytes;
 }
 
-// Rows of bf16 or fp32, `stride` elements apart: from the first element of the first behind the last of the last.
+// Rows of bf16 or fp32, `stride` elements apart: from the first element of the first behind the last of the
+// last.
 inline MemoryRange RangeOfRows(const void* data, int64_t stride, int64_t columns, bool is_bf16,
                                int64_t num_rows) {
   if (data == nullptr || num_rows == 0) return {};

@@ -19,7 +19,7 @@ Result<Buffer> PinnedBlocks::Allocate(size_t num_bytes) {
   void* data = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    // The one used last first: a step that comes again then finds its logits in the same place.
+    // The one used last first: a step that comes again then finds its logits at the same address.
     if (std::vector<void*>& unused = unused_[rounded]; !unused.empty()) {
       data = unused.back();
       unused.pop_back();

@@ -1,5 +1,5 @@
-// PinnedBlocks: host memory that the device writes to at the full rate of its link, kept for the next time. To pin memory takes
-// the driver longer than a step takes, so blocks are never given back to it.
+// PinnedBlocks: host memory that the device writes to at the full rate of its link, kept for the next time.
+// To pin memory takes the driver longer than a step takes, so blocks are never given back to it.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ namespace dsv4::backend::cuda {
 // Thread-safe. Buffers keep it alive.
 class PinnedBlocks : public std::enable_shared_from_this<PinnedBlocks> {
  public:
-  // Beyond that, and where the driver pins no more, memory is the host's ordinary one, which works and is slower: logits of a
-  // prompt's rows take gigabytes, those of a step of 256 sequences 126 MB.
+  // Beyond that, and where the driver pins no more, memory is the host's ordinary one, which works and is
+  // slower. Logits of a prompt's rows take gigabytes, those of a step of 256 sequences 126 MB.
   static constexpr size_t kMaxBlockBytes = size_t{256} << 20;
 
   PinnedBlocks() = default;

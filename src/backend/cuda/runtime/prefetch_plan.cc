@@ -6,7 +6,8 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-// How far the bytes of readers have been asked for: reader `reader`, `range` of its ranges, `done` bytes of that.
+// How far the bytes of readers have been asked for: reader `reader`, `range` of its ranges, `done` bytes of
+// that.
 struct Progress {
   size_t reader = 0;
   size_t range = 0;

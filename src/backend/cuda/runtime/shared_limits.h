@@ -1,6 +1,6 @@
-// Limit of a kernel's launches on shared memory, and what is left to L1. The limit belongs to a kernel on a device, for all queues of
-// the process, and the last call decides: a queue that asked for less would refuse the launches that another
-// one has collected.
+// Limit of a kernel's launches on shared memory, and what is left to L1. The limit belongs to a kernel on a
+// device, for all queues of the process, and the last call decides. A queue that asked for less would refuse
+// the launches that another one has collected.
 #pragma once
 
 #include <cuda_runtime_api.h>

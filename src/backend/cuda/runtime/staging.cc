@@ -15,10 +15,11 @@ Staging::~Staging() {
   }
 }
 
-cudaError_t Staging::Allocate() {
+cudaError_t Staging::Allocate(size_t half_bytes) {
+  half_bytes_ = half_bytes;
   for (Half& half : halves_) {
-    cudaError_t error = cudaMallocHost(reinterpret_cast<void**>(&half.host), kHalfBytes);
-    if (error == cudaSuccess) error = cudaMalloc(reinterpret_cast<void**>(&half.device), kHalfBytes);
+    cudaError_t error = cudaMallocHost(reinterpret_cast<void**>(&half.host), half_bytes);
+    if (error == cudaSuccess) error = cudaMalloc(reinterpret_cast<void**>(&half.device), half_bytes);
     if (error == cudaSuccess) error = cudaEventCreateWithFlags(&half.read, cudaEventDisableTiming);
     if (error != cudaSuccess) return error;
   }
@@ -44,6 +45,7 @@ Staging::Bytes Staging::TakeNew() {
 
 cudaError_t Staging::SwitchHalf(cudaStream_t stream) {
   DSV4_CHECK(!HasNew()) << used_ - taken_ << " bytes have not been taken";
+  if (used_ == 0) return cudaSuccess;
   const cudaError_t error = cudaEventRecord(halves_[half_].read, stream);
   if (error != cudaSuccess) return error;
   half_ ^= 1;

@@ -1,8 +1,8 @@
-// Staging: small host arrays on their way to kernels. Each array gets a place in pinned memory and the same place in device
-// memory at once; the bytes travel when they are taken, all in one copy.
+// Staging: small host arrays on their way to kernels. Each array gets an offset in pinned memory and the same
+// offset in device memory at once. The bytes travel when they are taken, all in one copy.
 //
-// Memory comes in two halves that are filled in turn. Places are given out from the beginning again after Rewind, so that
-// the same work done twice finds its arrays at the same addresses.
+// Memory comes in two halves that are filled in turn. Offsets are given out from the beginning again after
+// Rewind, so that the same work done twice finds its arrays at the same addresses.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,6 +15,8 @@ class Staging {
  public:
   // The page tables of a step of 64 sequences of 131072 tokens, two for each of 21 layers, are 11 MB.
   static constexpr size_t kHalfBytes = size_t{16} << 20;
+  // The same of ops between steps, of which one chooses tokens: masks of 128 rows are 2 MB.
+  static constexpr size_t kHalfBytesBetween = size_t{4} << 20;
   // The largest array that is taken; bigger ones get an allocation of their own, and steps with them are always walked.
   static constexpr size_t kMaxArrayBytes = size_t{2} << 20;
 
@@ -23,10 +25,10 @@ class Staging {
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  // Before anything else.
-  cudaError_t Allocate();
+  // Before anything else. `half_bytes`: of each half.
+  cudaError_t Allocate(size_t half_bytes);
 
-  bool Fits(size_t num_bytes) const { return used_ + Rounded(num_bytes) <= kHalfBytes; }
+  bool Fits(size_t num_bytes) const { return used_ + Rounded(num_bytes) <= half_bytes_; }
   // Copies num_bytes and zeros up to `capacity`, which fits, and says where they will be. After AwaitHalf.
   void* Put(const void* source, size_t num_bytes, size_t capacity);
   void* Put(const void* source, size_t num_bytes) { return Put(source, num_bytes, num_bytes); }
@@ -52,11 +54,11 @@ class Staging {
   static size_t Rounded(size_t num_bytes) { return (num_bytes + kAlignment - 1) / kAlignment * kAlignment; }
   // Whether there is any.
   bool HasNew() const { return used_ != taken_; }
-  // Goes on in the other half. Everything put has been taken.
+  // Goes on in the other half, unless nothing was put into this one. Everything put has been taken.
   cudaError_t SwitchHalf(cudaStream_t stream);
   // Until the device has read what this half held before.
   cudaError_t AwaitHalf();
-  // Starts over: the device has read everything, and no writer waits for a place to be read.
+  // Starts over: the device has read everything, and no writer waits for an array to be read.
   void Rewind();
 
  private:
@@ -67,6 +69,7 @@ class Staging {
     cudaEvent_t read = nullptr;
   };
   Half halves_[2];
+  size_t half_bytes_ = 0;
   int half_ = 0;
   size_t used_ = 0;
   size_t taken_ = 0;

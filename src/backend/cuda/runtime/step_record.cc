@@ -28,8 +28,8 @@ class ArrayReader {
   ops::StepArrays::Array array_;
 };
 
-// Fills the half with the arrays of the step. False: a number steers otherwise than it did, or an array is of another size; what has been
-// written then is of no use, and nothing has taken it.
+// Fills the half with the arrays of the step. False: a number steers otherwise than it did, or an array has
+// another size. The written bytes are then of no use, and nothing has taken them.
 bool Refill(const StepRecord& record, Staging& staging) {
   ArrayReader arrays(*record.arrays);
   for (const StepRecord::Derived& derived : record.derived) {
@@ -63,10 +63,11 @@ class QueueReplayer final : public ops::StepReplayer {
     queue_.BeginRecording(key, std::move(arrays));
   }
   void EndRecording(bool queued) override { queue_.EndRecording(queued, Scratch()); }
+  Status SetBetweenSteps(bool between) override { return queue_.SetBetweenSteps(between); }
   ops::ReplayCounters replay_counters() const override { return queue_.replay_counters(); }
 
  private:
-  // A model whose ops use none has it in one place too.
+  // A model whose ops use none has it in one allocation too.
   const void* Scratch() const { return scratch_.num_blocks() == 0 ? &scratch_ : scratch_.base(); }
 
   DeviceQueue& queue_;

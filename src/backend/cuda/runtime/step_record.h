@@ -1,5 +1,6 @@
-// StepRecord: what one decode step has queued, so that it can be queued again for other positions (ops/step_replay.h): its lists of launches
-// in order, how each staged array follows from the step's arrays, and the numbers that steered launches.
+// StepRecord: the queued work of one decode step, which can be queued again for other positions
+// (ops/step_replay.h). It has its lists of launches in order, how each staged array follows from the step's
+// arrays, and the numbers that steered launches.
 #pragma once
 
 #include <array>
@@ -21,7 +22,8 @@ namespace dsv4::backend::cuda {
 size_t StagedCapacity(size_t num_bytes, StagedGrowth growth);
 
 struct StepRecord {
-  // How the queue was when the step began, as far as places and the lengths of lists follow from it, and where the step ends.
+  // How the queue was when the step began, as far as offsets and the lengths of lists follow from it, and
+  // where the step ends.
   struct Setting {
     Staging::Position staging;
     uint64_t list_growth = 0;       // DeviceQueue::ListGrowth.
@@ -87,12 +89,14 @@ class StepRecords {
   std::unique_ptr<Recording> recording;
   ops::ReplayCounters counters;
 
-  // Lists handed over, ever, when the last copy to the host had started, and when the last one of no bytes had handed over what was behind.
+  // Lists handed over, ever, when the last copy to the host had started. Then the same when the last copy of
+  // no bytes had handed over the lists behind it.
   int64_t lists_at_copy = -1;
   int64_t lists_behind = -1;
 
  private:
-  // Records of one key: places in staging memory and on the host take turns, and so do numbers that steer launches.
+  // Records of one key: halves of staging memory and of the host's take turns, and so do numbers that steer
+  // launches.
   static constexpr size_t kMaxOfKey = 16;
   // In all. Past it none is worth keeping: steps are ever new.
   static constexpr size_t kMaxRecords = 512;

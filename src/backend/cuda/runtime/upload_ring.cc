@@ -36,7 +36,8 @@ cudaError_t UploadRing::Copy(void* destination, const void* source, size_t num_b
   const size_t num_pieces = (num_bytes + kPieceBytes - 1) / kPieceBytes;
   std::atomic<size_t> next_piece = 0;
   std::atomic<cudaError_t> failed = cudaSuccess;
-  // Pieces in order, to the next free thread: a disk likes that, and threads whose pages are far do not keep the others.
+  // Pieces in order, to the next free thread: a disk likes that, and threads whose pages are far do not keep
+  // the others.
   pool_.ParallelFor(pool_.num_threads(), 1, [&](int64_t, int64_t) {
     cudaError_t error = cudaSetDevice(device_);
     for (size_t i = next_piece++; error == cudaSuccess && i < num_pieces; i = next_piece++) {

@@ -1,6 +1,6 @@
-// UploadRing: brings bytes from the host's ordinary memory to a device. Threads copy pieces into pinned blocks side by side, which
-// for the pages of a mapped checkpoint means that they are read from disk side by side; the device fetches a block as soon as it is full,
-// while others are being filled.
+// UploadRing: brings bytes from the host's ordinary memory to a device. Threads copy pieces into pinned
+// blocks side by side. Pages of a mapped checkpoint are thereby read from disk side by side. The device
+// fetches a block as soon as it is full, while others are being filled.
 #pragma once
 
 #include <cuda_runtime_api.h>

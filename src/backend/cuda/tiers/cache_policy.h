@@ -1,14 +1,18 @@
-// Which cached expert goes when another one wants its slot. Shared by host and device code; a test without a device runs it on traces.
+// Which cached expert goes when another one wants its slot. Shared by host and device code; a test without a
+// device runs it on traces.
 //
-// The expert that goes is the one whose key is least. A key's upper bits are a rank: an expert begins above the rank of the last one that
-// went, and gains one each time it is chosen, up to kMostAhead. So one that is chosen often stays through choices of many that are not, and
-// one that was chosen often long ago goes (LFU with dynamic ageing). The lower bits are the number of the call that chose it last: of
-// equals the one goes that has not been used for longest.
+// The expert that goes is the one whose key is least. A key's upper bits are a rank. An expert begins above
+// the rank of the last one that went, and gains one each time it is chosen, up to kMostAhead. So an expert
+// that is chosen often stays while many others are chosen once. One that was chosen often long ago goes (LFU
+// with dynamic ageing). The lower bits are the number of the call that chose it last: the least recently used
+// of equals goes.
 //
-// A call of many tokens wants nearly every expert of its layer, and the next one those of the next. Experts that it brings have no rank, and the
-// last ones go first: a prompt passes through the slots of one layer, and leaves the others as they are. Those that it finds keep their keys.
-// Passes that are streamed (expert_stream.h) take the last slots besides, and what is in those goes. While such passes follow each other, the
-// calls between them leave these slots alone as long as another one may go: what they brought there the next pass would send away again.
+// A call of many tokens wants nearly every expert of its layer, and the next one those of the next. Experts
+// that it brings have no rank, and the last ones go first. A prompt thereby passes through the slots of one
+// layer, and leaves the others as they are. Those that it finds keep their keys. Passes that are streamed
+// (expert_stream.h) take the last slots besides, and experts in those go. While such passes follow each
+// other, the calls between them leave these slots alone as long as another one may go. The next pass would
+// send away the experts that they brought there.
 #pragma once
 
 #include <cstdint>

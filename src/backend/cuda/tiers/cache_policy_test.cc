@@ -78,7 +78,8 @@ class Cache {
   int64_t misses_ = 0;
 };
 
-// Six of 256 experts of each of eight layers, layer after layer; expert i is chosen as often as (1 + i)^-skew.
+// Six of 256 experts of each of eight layers, layer after layer; expert i is chosen as often as (1 +
+// i)^-skew.
 double HitRate(double skew, double room) {
   constexpr int kLayers = 8;
   constexpr int kExperts = 256;
@@ -147,7 +148,8 @@ TEST(CachePolicy, ACallThatWantsEverySlotGetsThem) {
   EXPECT_FALSE(cache.Has(0));
 }
 
-// Prompts of all experts of 10 layers with 8 each, room for 4 layers: the first pass fills it, the next ones find three layers again.
+// Prompts of all experts of 10 layers with 8 each, room for 4 layers. The first pass fills it, and the next
+// ones find three layers again.
 TEST(CachePolicy, PromptsPassThroughTheSlotsOfOneLayer) {
   constexpr int kLayers = 10;
   constexpr int kExperts = 8;

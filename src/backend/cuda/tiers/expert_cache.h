@@ -1,5 +1,6 @@
-// ExpertCache: experts of ops::WeightTier::kCached. They stay in memory of the host that the device reads, as its kernels want them, and
-// are brought to slots in the device's memory when they are chosen (kernels/moe/expert_cache.h). What is in the cache changes no bit.
+// ExpertCache: experts of ops::WeightTier::kCached. They stay in memory of the host that the device reads, in
+// the layout of its kernels. They are brought to slots in the device's memory when they are chosen
+// (kernels/moe/expert_cache.h). The cache's content changes no bit.
 #pragma once
 
 #include <atomic>
@@ -18,8 +19,9 @@ class ExpertCache {
  public:
   explicit ExpertCache(CudaContext& context) : context_(context), store_(context.queue()), stream_(context) {}
 
-  // Copies a weight to where it stays, behind the caller until Settle; weights of an expert one after the other. `slots`: how many experts the device is to have room for.
-  // `reorder`: NVFP4's codes change places as on the device (weights/e2m1_order.h). ResourceExhausted where no more memory can be pinned.
+  // Copies a weight to where it stays, behind the caller until Settle; weights of an expert one after the
+  // other. `slots`: how many experts the device is to have room for. `reorder`: NVFP4's codes are reordered
+  // as on the device (weights/e2m1_order.h). ResourceExhausted where no more memory can be pinned.
   Result<Weight> Keep(const Weight& source, int64_t slots, bool reorder);
   // Reads of what Keep was given are done.
   void Settle() { store_.Settle(); }
@@ -28,10 +30,12 @@ class ExpertCache {
   bool Has(const ops::ExpertWeights& expert) const;
   bool empty() const { return num_weights_ == 0; }
 
-  // Forgets which experts are where, and makes room; ResourceExhausted where the device has none. Before the first layer after Keep.
+  // Forgets which experts are where, and makes room; ResourceExhausted where the device has none. Before the
+  // first layer after Keep.
   Status Restart();
-  // From now on the device has room for so many, and they come again as they are chosen. ResourceExhausted where it has no memory for them: then
-  // for as many as there were, or none, which are read from where they stay. The queue has no records of steps.
+  // From now on the device has room for so many, and they come again as they are chosen. ResourceExhausted
+  // where it has no memory for them: then for as many as there were, or none, which are read from where they
+  // stay. The queue has no records of steps.
   Status Resize(int64_t slots);
   // No weight is left, and nothing is in flight: as before the first one, counters too.
   void Forget();
@@ -42,8 +46,8 @@ class ExpertCache {
     stream_.Forget();
     LaunchBringExperts(context_, state_, call);
   }
-  // Whether a call with so many choices brings all of a layer's experts ahead of the router. Not where all have room: then they are
-  // brought once.
+  // Whether a call with so many choices brings all of a layer's experts ahead of the router. Not where all
+  // have room: then they are brought once.
   bool Streams(int64_t num_choices, int64_t num_places) const;
   // Queues that (ExpertStream::Run).
   Status Stream(const CachedLayer& layer, DeviceWeight* table,

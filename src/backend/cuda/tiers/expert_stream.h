@@ -1,9 +1,10 @@
-// ExpertStream: brings a layer's cached experts part by part while those of the part before are multiplied, on a stream of its own with the
-// device's DMA engine (tiers/stream_plan.h says which, and where to). The host queues passes faster than the device works: the first parts of
-// a layer come while the layer before and this one's attention are computed.
+// ExpertStream: brings a layer's cached experts part by part while those of the part before are multiplied.
+// It uses a stream of its own with the device's DMA engine (tiers/stream_plan.h says which experts, and where
+// to). The host queues passes faster than the device works. The first parts of a layer come while the layer
+// before and this one's attention are computed.
 //
-// Every copy is followed at once by a wait of the queue's stream for it: what is queued behind a part needs to know nothing of this, whatever
-// fails.
+// Every copy is followed at once by a wait of the queue's stream for it. Work that is queued behind a part
+// needs to know nothing of this, whatever fails.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -34,7 +35,7 @@ struct CachedExperts {
 
 class ExpertStream {
  public:
-  // Queues what multiplies the experts at the places [begin, end) of a table.
+  // Queues what multiplies the experts in rows [begin, end) of a table.
   using Multiply = std::function<Status(int begin, int end)>;
 
   explicit ExpertStream(CudaContext& context) : context_(context) {}
@@ -51,7 +52,8 @@ class ExpertStream {
   // The cache moves experts by itself.
   void Forget() { known_ = false; }
 
-  // Queues a layer: for each part what brings its experts, and then what `multiply` queues, which finds them by `table`.
+  // Queues a layer: for each part what brings its experts, and then what `multiply` queues, which finds them
+  // by `table`.
   Status Run(const CachedExperts& cache, const CachedLayer& layer, DeviceWeight* table,
              const Multiply& multiply);
 

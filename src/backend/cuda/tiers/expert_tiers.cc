@@ -227,7 +227,8 @@ Status ExpertTiers::RoutedExperts(const TieredLayer& layer, const ops::RoutedExp
   if (num_device > 0) {
     DSV4_ASSIGN_OR_RETURN_STATUS(table, context_.expert_tables().Find(layer.device, args.x.dtype));
   }
-  // The device multiplies its own while the host does: all rows at once, part by part, or as many as the host takes.
+  // The device multiplies its own while the host does: all rows at once, part by part, or as many as the host
+  // takes.
   const bool streams = num_device > 0 && Streams(layer, args.indices.num_elements(), num_experts);
   if (streams) {
     LaunchPlaces(context_, all);

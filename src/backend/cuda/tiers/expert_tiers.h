@@ -1,6 +1,8 @@
-// ExpertTiers: layers whose experts are not all in the device's memory (ops::WeightTier), and routed_experts over them.
+// ExpertTiers: layers whose experts are not all in the device's memory (ops::WeightTier), and routed_experts
+// over them.
 //
-// The choice of where an expert is multiplied is made when its weights are prepared, and stays: a term has the same bits in every step.
+// The choice of where an expert is multiplied is made when its weights are prepared, and stays. A term has
+// the same bits in every step.
 #pragma once
 
 #include <chrono>
@@ -46,11 +48,12 @@ class ExpertTiers {
   Result<const TieredLayer*> Find(std::span<const ops::ExpertWeights> experts);
   // Whether Find would not look at all of them again; they were valid when it did.
   bool Knows(std::span<const ops::ExpertWeights> experts) const;
-  // Brings the cached ones of those that `indices` names, by their places in `table`, which is of all that the device multiplies.
+  // Brings the cached ones of those that `indices` names, by their rows in `table`, which is of all that the
+  // device multiplies.
   void Bring(const TieredLayer& layer, const ExpertTable& table, int64_t num_places,
              const TensorView& indices);
-  // Whether a pass with so many choices of a layer's experts brings the cached ones before it knows them: then StreamTerms is for it, and else
-  // Bring.
+  // Whether a pass with so many choices of a layer's experts brings the cached ones before it knows them.
+  // Then StreamTerms is for it, and else Bring.
   bool Streams(const TieredLayer& layer, int64_t num_choices, int64_t num_experts) const;
   // Terms of all that the device multiplies, which are those of the table: part by part, while others come.
   Status StreamTerms(const TieredLayer& layer, const ExpertTable& table, const TermsWork& work) {
@@ -62,7 +65,8 @@ class ExpertTiers {
 
   // Weights come or change.
   void WeightsChange() { ++generation_; }
-  // They are gone, and nothing is in flight: what was made of them goes too. The queue has no records of steps.
+  // They are gone, and nothing is in flight: what was made of them goes too. The queue has no records of
+  // steps.
   void Forget();
   // Null until a layer has experts on the host.
   const tiers::HostExperts* host() const { return host_.get(); }

@@ -32,7 +32,8 @@ constexpr size_t kPieceBytes = size_t{512} << 10;
 constexpr size_t kMostPieces = 2048;
 constexpr int kMaxThreads = 32;
 
-// Pages of a file that are in memory come into the process many at a time; each by itself takes longer than its copy. Speed only.
+// Pages of a file that are in memory come into the process many at a time; each by itself takes longer than
+// its copy. Speed only.
 void MapPages(const std::byte* from, size_t num_bytes) {
 #ifdef MADV_POPULATE_READ
   static const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
@@ -89,7 +90,8 @@ void PinnedStore::Stop() {
   ready_.clear();
 }
 
-// As many as load wait for a block that is wanted now; ahead of them as many as were wanted so far, up to kMostAhead: few weights pin one.
+// Makes as many blocks as loads wait for now. Ahead of them it makes as many as were wanted so far, up to
+// kMostAhead: few weights pin one.
 void PinnedStore::MakeBlocks() {
   ThreadPool threads(
       {.num_threads = std::max(1, num_threads_ / kMakers), .spin = std::chrono::microseconds(0)});

@@ -1,5 +1,6 @@
-// PinnedStore: pinned memory for very many weights, and the copies into it. Both go on behind the thread that loads: some threads touch and
-// pin blocks ahead of it, others copy, many weights side by side. So a start takes as long as the slowest of the three.
+// PinnedStore: pinned memory for very many weights, and the copies into it. Both go on behind the thread that
+// loads: some threads touch and pin blocks ahead of it, others copy, many weights side by side. So a start
+// takes as long as the slowest of the three.
 #pragma once
 
 #include <condition_variable>
@@ -27,9 +28,11 @@ class PinnedStore {
   PinnedStore(const PinnedStore&) = delete;
   PinnedStore& operator=(const PinnedStore&) = delete;
 
-  // Room for a weight, which keeps the block that it lies in. Waits for one; ResourceExhausted where no more memory can be pinned.
+  // Room for a weight, which keeps the block that it lies in. Waits for one; ResourceExhausted where no more
+  // memory can be pinned.
   Result<Buffer> Place(size_t num_bytes);
-  // Queues a copy into it, and waits where too many are queued; the source stays until Settle. `reorder`: NVFP4's codes change places (weights/e2m1_order.h).
+  // Queues a copy into it, and waits where too many are queued; the source stays until Settle. `reorder`:
+  // NVFP4's codes are reordered (weights/e2m1_order.h).
   void Copy(std::byte* to, const std::byte* from, size_t num_bytes, bool reorder);
   // All copies are done.
   void Settle();

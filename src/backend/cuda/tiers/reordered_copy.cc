@@ -13,8 +13,8 @@ constexpr size_t kBlocks = 4;  // At once.
 typedef uint64_t Blocks __attribute__((vector_size(kBlocks * sizeof(uint64_t))));
 typedef uint32_t Words __attribute__((vector_size(kBlocks * sizeof(uint64_t))));
 
-// As InE2m1Order, whose lines these are: a block's two words are neighbours, the first one the lower half. One by one blocks take four times as
-// long as a copy, and so would a start.
+// As InE2m1Order, whose lines these are: a block's two words are neighbours, the first one the lower half.
+// One by one blocks take four times as long as a copy, and so would a start.
 [[gnu::always_inline]] inline void Copy(std::byte* to, const std::byte* from, size_t num_bytes) {
   size_t i = 0;
   for (; i + sizeof(Words) <= num_bytes; i += sizeof(Words)) {

@@ -43,7 +43,8 @@ StreamedLayer StreamPlan::Next(std::span<const int32_t> experts) {
     return std::max<int64_t>(1, (count + buffer_slots_ - 1) / buffer_slots_);
   };
   const int64_t most_brought = (num_missing + parts_of(num_missing) - 1) / parts_of(num_missing);
-  // Groups of missing experts, as many as the next pass will have parts, each with as many that stay behind as many that do not.
+  // Groups of missing experts, as many as the next pass will have parts, each with as many that stay behind
+  // as many that do not.
   const int64_t num_groups = parts_of(num_missing - num_staying);
   const auto stays = [&](int64_t missing) {
     const int64_t group = ((missing + 1) * num_groups - 1) / num_missing;

@@ -1,11 +1,14 @@
-// StreamPlan: which slots of the cache experts take while a pass of many tokens goes through it (tiers/expert_stream.h).
+// StreamPlan: which slots of the cache experts take while a pass of many tokens goes through it
+// (tiers/expert_stream.h).
 //
-// Such a pass wants nearly all experts of every layer, so they are known before the router chooses. Those that are in a slot stay there. Others
-// take slots that are free, and keep them. The rest goes through two buffers, which are the cache's last slots: one is filled
-// while what is in the other is multiplied. A layer is divided into parts, each with as many experts to bring, as a buffer has room for them.
+// Such a pass wants nearly all experts of every layer, so they are known before the router chooses. Those
+// that are in a slot stay there. Others take slots that are free, and keep them. The rest goes through two
+// buffers, which are the cache's last slots: one is filled while what is in the other is multiplied. A layer
+// is divided into parts, each with as many experts to bring, as a buffer has room for them.
 //
-// Free slots are shared out evenly among layers: where the first ones had them all, passes would bring nothing while those are computed, and
-// then everything of the others. Within a layer those that stay lie between those that come, so that parts are of a size to multiply, too.
+// Free slots are shared out evenly among layers. If the first ones had them all, passes would bring nothing
+// while those are computed, and then everything of the others. Within a layer experts that stay lie between
+// those that come, so that parts are large enough to multiply.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +24,7 @@ struct StreamedExpert {
   bool stays = false;  // The slot is no buffer's.
 };
 
-// The experts at the places [begin, end) of a layer's table.
+// The experts in rows [begin, end) of a layer's table.
 struct StreamedPart {
   int begin = 0;
   int end = 0;
@@ -30,8 +33,8 @@ struct StreamedPart {
 };
 
 struct StreamedLayer {
-  std::vector<StreamedPart> parts;  // One behind the other: all places.
-  std::vector<int32_t> slots;       // By place: where each cached one is to be found; -1 of others.
+  std::vector<StreamedPart> parts;  // One behind the other: all rows.
+  std::vector<int32_t> slots;       // By row: where each cached one is to be found; -1 of others.
   int64_t num_hits = 0;             // Hits: those that were there.
   int64_t num_brought = 0;
 };
@@ -52,7 +55,7 @@ class StreamPlan {
   // Begins with the cache's slots: 1 + the slot of each expert, 0: none. What is in the buffers' slots is
   // forgotten.
   void Begin(std::span<const int32_t> slot_of);
-  // The next layer of the pass, or of the one behind it: its experts by place, 0: one that is always there.
+  // The next layer of the pass, or of the one behind it: its experts by row, 0: one that is always there.
   StreamedLayer Next(std::span<const int32_t> experts);
 
  private:

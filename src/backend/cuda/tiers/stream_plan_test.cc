@@ -10,16 +10,15 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-// Experts [first, first + count) at the places of a layer, behind `num_resident` others.
+// Experts [first, first + count) in the rows of a layer, behind `num_resident` others.
 std::vector<int32_t> Experts(int first, int count, int num_resident = 0) {
   std::vector<int32_t> experts(static_cast<size_t>(num_resident), 0);
   for (int i = 0; i < count; ++i) experts.push_back(first + i);
   return experts;
 }
 
-// Properties that every layer must be: parts cover all places once, no two experts of a part share a slot,
-// parts that follow each other share none of a buffer, and each cached expert's slot is the one it was
-// brought to.
+// Properties of every layer. Parts cover all experts once, and no two experts of a part share a slot.
+// Neighbouring parts share no slot of a buffer. Each cached expert's slot is the one it was brought to.
 void Check(const StreamPlan& plan, const StreamedLayer& layer, const std::vector<int32_t>& experts) {
   int end = 0;
   int64_t brought = 0;
@@ -118,8 +117,8 @@ TEST(StreamPlan, LayersShareFreeSlotsEvenly) {
   EXPECT_EQ(hits, 30);
 }
 
-// Time that a pass takes by arithmetic, with the times of Flash's 26 layers for 8192 tokens on an H200:
-// copies come one behind the other, each into a buffer that has been read, and products wait for theirs.
+// Time that a pass takes by arithmetic, with the times of Flash's 26 layers for 8192 tokens on an H200.
+// Copies come one behind the other, each into a buffer that has been read, and products wait for theirs.
 struct Times {
   double attention = 7.5;  // In milliseconds.
   double expert = 7.0 / 256;

@@ -11,8 +11,8 @@ constexpr int kWarps = 4;
 constexpr int kGroup = static_cast<int>(kActivationBlock);
 static_assert(kActivationPadding % kGroup == 0);
 
-// One warp a run of 128 columns of a row, which is a group or, each lane's i-th value being one's, four of them (kFine). Columns past the
-// end are zero.
+// One warp a run of 128 columns of a row, which is a group or, each lane's i-th value being one's, four of
+// them (kFine). Columns past the end are zero.
 template <typename In, bool kFine>
 __global__ void ActivationsPackKernel(const In* x, int64_t stride, uint16_t* packed, int64_t num_rows,
                                       int64_t cols, int64_t padded_cols, bool quantize) {

@@ -1,5 +1,5 @@
-// Activations as the matrix kernels read them: rounded to FP8 where the weight asks for it, and for tensor cores as bf16 with
-// rows of whole tiles, padded with zeros.
+// Activations as the matrix kernels read them. They are rounded to FP8 where the weight asks for it. For
+// tensor cores they are bf16 with rows of whole tiles, padded with zeros.
 #pragma once
 
 #include "backend/cuda/runtime/cuda_context.h"
@@ -17,8 +17,8 @@ struct ActivationRows {
 // Columns that a matrix kernel may read of a row: its tile width.
 inline constexpr int64_t kActivationPadding = 128;
 
-// `x`: [num_rows, cols] of bf16 or f32 with `stride` elements between rows. `group`: columns that share a scale, 128 or 32; 0: they are not
-// rounded. The result is x itself where it will do, else
+// `x`: [num_rows, cols] of bf16 or f32 with `stride` elements between rows. `group`: columns that share a
+// scale, 128 or 32; 0: they are not rounded. The result is x itself where it will do, else
 // scratch of the op that runs.
 Result<ActivationRows> PrepareActivations(CudaContext& context, const void* x, DType dtype, int64_t stride,
                                           int64_t num_rows, int64_t cols, int group, MatmulKind kind);

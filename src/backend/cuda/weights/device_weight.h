@@ -1,7 +1,8 @@
 // A stored weight as kernels see it, and the kind of products that it takes.
 //
-// The kind depends on the weight and on the activations' dtype alone. lowering/select/linear.cc then chooses a kernel of
-// that kind, also by the number of tokens. All of them give a row the same bits (docs/cuda/numerics.md has the exceptions).
+// The kind depends on the weight and on the activations' dtype alone. Then lowering/select/linear.cc chooses
+// a kernel of that kind, also by the number of tokens. All of them give a row the same bits
+// (docs/cuda/numerics.md has the exceptions).
 #pragma once
 
 #include <bit>
@@ -11,8 +12,8 @@
 
 namespace dsv4::backend::cuda {
 
-// Weights times bf16 activations on tensor cores, weights widened in registers; or fp32 multiply-adds for whatever else
-// there is: fp32 activations, F32 and F16 weights, odd block sizes, NVFP4 in the order of the file.
+// Weights times bf16 activations on tensor cores, weights widened in registers. All else takes fp32
+// multiply-adds: fp32 activations, F32 and F16 weights, odd block sizes, NVFP4 in the order of the file.
 enum class MatmulKind : uint8_t { kMmaBf16, kMmaFp8, kMmaMxFp8, kMmaMxFp4, kMmaNvFp4, kGeneral };
 
 struct DeviceWeight {
@@ -52,13 +53,14 @@ inline bool IsExactInBf16(const Weight& weight, DType x_dtype) {
   return weight.activation != ActivationQuant::kNone || x_dtype == DType::kBF16;
 }
 
-// Whether rows of its activations share scales by fewer columns than products in FP8 can do with: V4.1's, of 32. Other kernels round them
-// as they load.
+// Whether rows of its activations share scales by fewer columns than products in FP8 can do with: V4.1's, of
+// 32. Other kernels round them as they load.
 inline bool RoundsFine(const DeviceWeight& weight) {
   return weight.x_group > 0 && weight.x_group != kActivationBlock;
 }
 
-// Columns of a block of kMmaMxFp8, which a lane's 16 columns lie in; a unit of 64 has two, whose scales are applied to weights.
+// Columns of a block of kMmaMxFp8, which a lane's 16 columns lie in; a unit of 64 has two, whose scales are
+// applied to weights.
 inline constexpr int64_t kMxFp8Block = 32;
 
 inline MatmulKind KindOf(const Weight& weight, DType x_dtype) {

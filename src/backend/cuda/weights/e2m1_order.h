@@ -1,11 +1,13 @@
-// How codes of e2m1 become pairs of bf16, and an order of NVFP4's codes in which that takes fewer instructions.
+// How codes of e2m1 become pairs of bf16, and an order of NVFP4's codes in which that takes fewer
+// instructions.
 //
-// A code's bits as a bf16 are the value times 2^-126, subnormals and all: the sign, and its three bits as the lowest two of the exponent
-// and the highest of the mantissa. Two such bf16 are a word's bits kE2m1Pair. Of eight codes as they are stored, a word, sign and
-// magnitude of each pair want shifts of their own. As the device keeps NVFP4 (prepare_weight.cc), the 16 codes of a block of scales lie
-// where one shift or rotation serves both: of three pairs in each of two words, and of one more each once what those leave of the words is
-// put together. That is 16 instructions a block, where codes as they are stored take 26. An order in which every pair is one rotation and
-// one mask does not exist for 64 bits, nor for 128 (all were tried).
+// A code's bits as a bf16 are the value times 2^-126, subnormals and all. They are the sign, and its three
+// bits as the lowest two of the exponent and the highest of the mantissa. Two such bf16 are a word's bits
+// kE2m1Pair. In a word of eight codes as they are stored, sign and magnitude of each pair want shifts of
+// their own. The device keeps NVFP4 in another order (prepare_weight.cc). There one shift or rotation serves
+// both, for three pairs in each of two words of a block's 16 codes. The rest of both words is put together
+// for one more pair each. That is 16 instructions a block, where codes as they are stored take 26. An order
+// in which every pair is one rotation and one mask does not exist for 64 bits, nor for 128 (all were tried).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -29,7 +31,8 @@ __host__ __device__ constexpr uint32_t StoredE2m1Pair(uint32_t word, int k) {
   return (magnitude & 0x01C001C0U) | (word << (12 - 4 * k) & 0x80008000U);
 }
 
-// The same where logical instructions are too many: a product, which runs beside them, puts sign and magnitude in their places at once.
+// The same where logical instructions are too many: a product, which runs beside them, puts sign and
+// magnitude at their bits at once.
 __host__ __device__ constexpr uint32_t StoredE2m1PairByProduct(uint32_t word, int k) {
   const uint32_t shifted = k < 2 ? word : word >> 8;
   const uint32_t codes = shifted & (k % 2 == 0 ? 0x000F000FU : 0x00F000F0U);
@@ -80,7 +83,8 @@ __host__ __device__ constexpr uint64_t InE2m1Order(uint64_t stored) {
   return uint64_t{ordered[1]} << 32 | ordered[0];
 }
 
-// InE2m1Order of all blocks of device memory, in place. data: aligned to 16 bytes, num_bytes a multiple of 16.
+// InE2m1Order of all blocks of device memory, in place. data: aligned to 16 bytes, num_bytes a multiple of
+// 16.
 cudaError_t LaunchE2m1Order(cudaStream_t stream, void* data, size_t num_bytes);
 
 }  // namespace dsv4::backend::cuda

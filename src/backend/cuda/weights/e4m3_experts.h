@@ -1,5 +1,5 @@
-// MXFP4 experts as weights of e4m3: e2m1 times 2^s is an e4m3 for s from -8 to 6, so a row whose scales lie within 2^14 of each other is a
-// row of e4m3 times one power of two. That it is one is found on the device, not believed.
+// MXFP4 experts as weights of e4m3. A code of e2m1 times 2^s is an e4m3 for s from -8 to 6. So a row whose
+// scales lie within 2^14 of each other is a row of e4m3 times one power of two. The device checks that.
 #pragma once
 
 #include "backend/cuda/runtime/cuda_context.h"
@@ -15,8 +15,8 @@ struct E4m3Experts {
   const uint8_t* largest_scales =
       nullptr;           // Device memory, [num_experts, w1, w3, w2][max_rows]: of a row, e8m0.
   int64_t max_rows = 0;  // Rows of w1 and w2.
-  // No row's scales lie further apart, disregarding blocks that are all zero, nor is one NaN or so small that its power of two is no normal
-  // number.
+  // No row's scales lie further apart, disregarding blocks that are all zero. No scale is NaN or so small
+  // that its power of two is no normal number.
   bool exact = false;
 };
 

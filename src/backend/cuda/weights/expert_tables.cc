@@ -9,7 +9,7 @@ namespace {
 
 // Descriptors of up to so many are read again at every call.
 constexpr size_t kFewExperts = 32;
-// A model has one table for each layer; more than this many places are tests, or leaks.
+// A model has one table for each layer; more than this many addresses are tests, or leaks.
 constexpr size_t kMaxEntries = 1024;
 
 void AddOnce(std::vector<ExpertVariant>& variants, const DeviceWeight& weight) {

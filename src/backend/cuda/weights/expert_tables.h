@@ -1,4 +1,5 @@
-// ExpertTables: the weights of a layer's routed experts as its kernels see them, on the device, made once a layer.
+// ExpertTables: the weights of a layer's routed experts as its kernels see them, on the device, made once a
+// layer.
 #pragma once
 
 #include <cstdint>
@@ -39,13 +40,15 @@ class ExpertTables {
  public:
   explicit ExpertTables(DeviceMemory& memory) : memory_(memory) {}
 
-  // The table of `experts`, which the span's address names. Few experts are compared with what the table was made of, many
-  // only at both ends, as long as no weight has been prepared since: reading the descriptors of hundreds of experts would
-  // take the host as long as the device needs for the layer. Many experts at one address therefore must not change in
-  // place without prepare_weight, which is how a model makes them.
+  // The table of `experts`, which the span's address names. Few experts are compared with those that the
+  // table was made of. Many are compared only at both ends, as long as no weight has been prepared since.
+  // Reading the descriptors of hundreds of experts would take the host as long as the device needs for the
+  // layer. Many experts at one address therefore must not change in place without prepare_weight, which is
+  // how a model makes them.
   Result<const ExpertTable*> Find(std::span<const ops::ExpertWeights> experts, DType x_dtype);
 
-  // Whether Find would give the table of so many experts without reading them all; they were valid when it was made.
+  // Whether Find would give the table of so many experts without reading them all; they were valid when it
+  // was made.
   bool Knows(std::span<const ops::ExpertWeights> experts, DType x_dtype) const;
 
   // Weights come or change. Steps that were recorded know the tables they had.

@@ -19,7 +19,8 @@ static_assert(kGroup == 8 * 16 && kGroup == 2 * kPackedCols);
 constexpr int kRounds = 4;  // Rows of two rows a warp, whose loads are in flight together.
 constexpr int kRowsPerBlock = kWarps * kRounds * 2;
 
-// Eight columns as they are loaded, and as words of two bf16, rounded to FP8 with the other lanes of the half.
+// Eight columns as they are loaded, and as words of two bf16, rounded to FP8 with the other lanes of the
+// half.
 template <typename T>
 struct Eight;
 
@@ -103,8 +104,9 @@ __device__ __forceinline__ int64_t PlaceOfWeightRow(int64_t row) {
   return row / 16 * 16 + row % 2 * 8 + row % 16 / 2;
 }
 
-// Pairs of columns, as Unpack<kKind>::Widen gives them, are words once eight columns are in its order; the steps want the first
-// pairs of the four lanes, then their second pairs. So sixteen lanes exchange words through shared memory.
+// Pairs of columns, as Unpack<kKind>::Widen gives them, are words once eight columns are in its order. The
+// steps want the first pairs of the four lanes, then their second pairs. So sixteen lanes exchange words
+// through shared memory.
 // Grid: rows by kRowsPerBlock, groups of columns.
 // What a row is.
 enum class RowKind : uint8_t { kTokens, kGateAndUp, kWeights };

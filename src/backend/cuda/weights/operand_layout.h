@@ -1,5 +1,6 @@
-// Activations, and weights, as the matrix kernels for many tokens read them (gemm_wgmma_tiles.cuh, gemm_tma_bf16.h): bf16, rounded to FP8 where the weight asks for
-// it, their columns in the order in which a format's weights are widened, in the layout of wgmma's B operand:
+// Activations, and weights, as the matrix kernels for many tokens read them (gemm_wgmma_tiles.cuh,
+// gemm_tma_bf16.h). They are bf16, rounded to FP8 where the weight asks for it. Their columns are in the
+// order in which a format's weights are widened, in the layout of wgmma's B operand:
 //   [columns / 64][rows][64], the eight 16-byte pieces of 64 columns permuted, piece i of row r at i ^ r % 8.
 // So many rows of 64 columns are one piece of memory, which TMA brings at once.
 #pragma once
@@ -10,7 +11,8 @@
 
 namespace dsv4::backend::cuda {
 
-// Columns of a block, and rows whose pieces are permuted together: a matrix's rows begin at multiples of them.
+// Columns of a block, and rows whose pieces are permuted together: a matrix's rows begin at multiples of
+// them.
 inline constexpr int64_t kPackedCols = 64;
 inline constexpr int64_t kPackedRows = 8;
 
@@ -25,11 +27,11 @@ struct RowSource {
   DType dtype;       // kBF16 or kF32.
   int64_t stride;    // Elements between rows.
   int64_t num_rows;  // To be packed.
-  // Null: row r is row r of x. Else rows with origins[r] < 0 are left out, and the others are row origins[r] / divisor, or row r
-  // where divisor is 0.
+  // Null: row r is row r of x. Else rows with origins[r] < 0 are left out, and the others are row origins[r]
+  // / divisor, or row r where divisor is 0.
   const int32_t* origins = nullptr;
   int divisor = 1;
-  // Not null: rows of x, of bf16, are those of gate and up one behind the other, and what is packed is their activation
+  // Not null: rows of x, of bf16, are those of gate and up one behind the other. Packed is their activation
   // (swiglu.cuh) with row weight row_weights[origins[r]].
   const float* row_weights = nullptr;
   float limit = 0.0F;
@@ -58,15 +60,18 @@ void WithMmaKind(MatmulKind kind, F&& f) {
   }
 }
 
-// Scratch of the op that runs. `group`: columns that share a scale when rows are rounded to FP8, 32 or 128, or 0. `kind` is not kGeneral; num_rows is a multiple of `row_multiple`, itself one of kPackedRows.
+// Scratch of the op that runs. `group`: columns that share a scale when rows are rounded to FP8, 32 or 128,
+// or 0. `kind` is not kGeneral; num_rows is a multiple of `row_multiple`, itself one of kPackedRows.
 Result<PackedRows> Pack(CudaContext& context, const RowSource& source, int64_t cols, int group,
                         MatmulKind kind, int64_t row_multiple = kPackedRows);
 
-// The same of a linear's tokens, for an op that packs nothing before. If the last launch is a linear's that has read just these, they lie
-// where it found them, and nothing is packed: linears of the same tokens that follow each other pack them once.
+// The same of a linear's tokens, for an op that packs nothing before. If the last launch is a linear's that
+// has read just these, they lie where it found them, and nothing is packed. Neighbouring linears of the same
+// tokens pack them once.
 Result<PackedRows> PackTokens(CudaContext& context, const RowSource& source, int64_t cols, int group,
                               MatmulKind kind, int64_t row_multiple = kPackedRows);
-// The op's last launch reads them, and writes y, of rows y_stride elements apart. Arguments as PackTokens', and what it gave.
+// The op's last launch reads them, and writes y, of rows y_stride elements apart. Arguments as PackTokens',
+// and what it gave.
 void KeepPackedTokens(CudaContext& context, const RowSource& source, int64_t cols, int group, MatmulKind kind,
                       const PackedRows& packed, const TensorView& y, int64_t y_stride);
 

@@ -1,5 +1,5 @@
-// Activations, and weights, as the matrix kernels in FP8 read them (gemm_tma_fp8.h, grouped_gemm_fp8.h): codes of e4m3 in the layout of
-// wgmma's operands, columns in their own order:
+// Activations, and weights, as the matrix kernels in FP8 read them (gemm_tma_fp8.h, grouped_gemm_fp8.h). They
+// are codes of e4m3 in the layout of wgmma's operands, columns in their own order:
 //   [columns / 128][rows][128], the eight 16-byte pieces of 128 columns permuted, piece i of row r at i ^ r % 8.
 // So many rows of 128 columns, which share a scale, are one piece of memory, which TMA brings at once.
 #pragma once
@@ -19,8 +19,9 @@ struct PackedFp8 {
   int64_t num_rows = 0;  // Rows that nothing was packed into are unspecified, codes and scales.
 };
 
-// Rows that CanPack takes, rounded as the release rounds them in front of FP8 and MXFP4 weights (formats/quantize.h): the codes and scales
-// that RoundToFp8Groups multiplies. NaN stays NaN. Scratch of the op that runs; `row_multiple` is a multiple of kPackedRows.
+// Rows that CanPack takes, rounded as the release rounds them in front of FP8 and MXFP4 weights
+// (formats/quantize.h): the codes and scales that RoundToFp8Groups multiplies. NaN stays NaN. Scratch of the
+// op that runs; `row_multiple` is a multiple of kPackedRows.
 Result<PackedFp8> PackFp8(CudaContext& context, const RowSource& source, int64_t cols,
                           int64_t row_multiple = kPackedRows);
 

@@ -13,18 +13,21 @@ namespace dsv4::backend::cuda {
 
 namespace {
 
-// Whether codes of e2m1 change places (weights/e2m1_order.h): where 16 bytes are of one row, as the kernels that gain by it read them.
+// Whether codes of e2m1 are reordered (weights/e2m1_order.h): where 16 bytes are of one row, as the kernels
+// that gain by it read them.
 bool WantsE2m1Order(const Weight& weight, BlockScaledMode mode) {
   return weight.format == WeightFormat::kNvFp4 && weight.cols % 32 == 0 && !WantsNvFp4AsStored(mode, weight);
 }
 
 }  // namespace
 
-// Cached experts are copied behind the caller, those of a layer side by side. A weight of another tier waits for them, and so does an error: the
-// loader keeps what a layer lies in until its last weight, which is of no routed expert.
+// Cached experts are copied behind the caller, those of a layer side by side. A weight of another tier waits
+// for them, and so does an error. The loader keeps a layer's memory until its last weight, which is of no
+// routed expert.
 //
-// Data and scales of the tier kHost stay where they are, and those of kCached go to memory of the host (ExpertCache). Others move to the device as they are stored but for the places of NVFP4's codes, in one allocation; the kernels unpack them in
-// registers.
+// Data and scales of the tier kHost stay where they are, and those of kCached go to memory of the host
+// (ExpertCache). Others move to the device as they are stored but for the order of NVFP4's codes, in one
+// allocation; the kernels unpack them in registers.
 Status PrepareWeight(CudaContext& context, const ops::PrepareWeightArgs& args) {
   context.expert_tables().WeightsChange();
   context.expert_tiers().WeightsChange();

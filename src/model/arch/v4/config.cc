@@ -25,7 +25,7 @@ void ReadRope(ConfigReader& reader, ModelConfig& config) {
     const auto found = parameters->find(name);
     return found != parameters->end() && found->is_object() ? &*found : nullptr;
   };
-  // transformers 5 keeps it in the section, and some tools in both places.
+  // transformers 5 keeps it in the section, and some tools in both.
   const auto read_theta = [&](std::string_view key) {
     for (const auto& [section, name] :
          {std::pair{parameters, "rope_parameters"}, std::pair{scaling, "rope_scaling"}}) {

@@ -67,13 +67,15 @@ std::vector<Attends> ReadAttention(ConfigReader& reader, const ModelConfig& conf
   return layers;
 }
 
-// Layers routed by token ids, from `num_hash_layers` (release: the first ones) or `mlp_layer_types` (transformers: a list).
+// Layers routed by token ids, from `num_hash_layers` (release: the first ones) or `mlp_layer_types`
+// (transformers: a list).
 std::vector<RouterKind> ReadRouters(ConfigReader& reader, const ModelConfig& config) {
   std::vector<RouterKind> routers(static_cast<size_t>(config.num_hidden_layers), RouterKind::kScores);
   const Json* types = reader.Array("mlp_layer_types", routers.size());
   if (!reader.ok()) return routers;
   if (types == nullptr) {
-    // The draft tail may count too, so the number can exceed the layers; there is no reason for it to be huge.
+    // The draft tail may count too, so the number can exceed the layers; there is no reason for it to be
+    // huge.
     const int64_t num_hash = reader.Int("num_hash_layers", 0, kMaxLayers);
     std::fill_n(routers.begin(), std::min(num_hash, config.num_hidden_layers), RouterKind::kTokenIds);
     return routers;

@@ -16,8 +16,8 @@ struct Trunk;
 // Whether a config.json is of V4.1, by its names or by keys that no other model has.
 bool IsV41Config(const Json& root);
 
-// A config.json as one object with the release's key names. The nested dialect has a `text_config` and more beside it, the flat one
-// (`inference/config.json`) other names. Where both names occur they must agree.
+// A config.json as one object with the release's key names. The nested dialect has a `text_config` and more
+// beside it, the flat one (`inference/config.json`) other names. Where both names occur they must agree.
 Result<Json> FlattenV41Config(const Json& root, std::string_view what);
 
 // Plans from `compress_ratios`, the lists of source layers and `engram_layer_ids`. Faults stay in the reader.

@@ -3,8 +3,8 @@
 
 namespace dsv4::backend::cuda {
 
-// `padded` values, a power of two from 2 on; kDescending: the largest first. The block has met before, and after, the list is
-// sorted for all.
+// `padded` values, a power of two from 2 on; kDescending: the largest first. The block has met before, and
+// after, the list is sorted for all.
 template <bool kDescending, typename T>
 __device__ void BitonicSort(T* list, int padded) {
   for (int size = 2; size <= padded; size *= 2) {

@@ -1,5 +1,5 @@
-// How kernels read and write tensors: values widen on the way in, and every store is a rounding point, to fp32 first and
-// then to the dtype of the memory, with the bits of formats/number_formats.h.
+// How kernels read and write tensors. Values widen on the way in. Every store is a rounding point: to fp32
+// first, then to the dtype of the memory, with the bits of formats/number_formats.h.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -1,5 +1,6 @@
-// Hopper's tensor cores (wgmma) in FP8, twice the rate of bf16. A product is exact; a step's 32 products and what they are added to are shifted
-// to the largest of them and cut off some 13 bits below it, so sums are taken out to fp32 after few steps.
+// Hopper's tensor cores (wgmma) in FP8, twice the rate of bf16. A product is exact. A step's 32 products and
+// the old sum are shifted to the largest of them and cut off some 13 bits below it. So sums are taken out to
+// fp32 after few steps.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,8 @@
 
 namespace dsv4::backend::cuda {
 
-// Columns of one row that lie together in shared memory (128 bytes, as MatrixDescriptor wants them), and are added up in the unit.
+// Columns of one row that lie together in shared memory (128 bytes, as MatrixDescriptor wants them), and are
+// added up in the unit.
 inline constexpr int kE4m3Cols = 128;
 inline constexpr int kE4m3Steps = kE4m3Cols / 32;
 
@@ -16,8 +18,8 @@ inline constexpr int kE4m3Steps = kE4m3Cols / 32;
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
 
-// One step of 32 columns: d += A B^T, or d = A B^T where `adds` is 0; 64 rows of A, kColumns of B, both in shared memory, a step 32 bytes
-// behind the one before. d as MatrixStep has it.
+// One step of 32 columns: d += A B^T, or d = A B^T where `adds` is 0; 64 rows of A, kColumns of B, both in
+// shared memory, a step 32 bytes behind the one before. d as MatrixStep has it.
 template <int kColumns>
 struct E4m3Step;
 

@@ -6,16 +6,16 @@
 
 namespace dsv4::backend::cuda {
 
-// 1 / x to 2^-52, without a call: a quotient of two floats is that far from all halves between floats, so
-// what is multiplied by this and then rounded to fp32 is the quotient's rounding.
+// Computes 1 / x to 2^-52, without a call. A quotient of two floats is that far from all halves between
+// floats. So a product with this that is rounded to fp32 is the rounded quotient.
 __device__ __forceinline__ double ReciprocalOfFloat(double x) {
   double approximation;
   asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(approximation) : "d"(x));
   double y = approximation;
 #pragma unroll
   for (int i = 0; i < 3; ++i) y = fma(y, fma(-x, y, 1.0), y);
-  // For 0 and for infinity, which is what a matrix of zeros may divide by, the approximation is exact, and the
-  // steps are NaN.
+  // For 0 and for infinity, which is what a matrix of zeros may divide by, the approximation is exact, and
+  // the steps are NaN.
   return isnan(y) ? approximation : y;
 }
 // NVFP4: the exact product of two floats, rounded once, by way of double or not.

@@ -1,5 +1,5 @@
-// Rows by warps instead of blocks, with the bits of RowSum (row_steps.cuh): lane l has columns 4 l to 4 l + 3 of every 128, which are those
-// of four threads of a block of 128, and their sums whole.
+// Rows by warps instead of blocks, with the bits of RowSum (row_steps.cuh). Lane l has columns 4 l to 4 l + 3
+// of every 128. They are those of four threads of a block of 128, with their whole sums.
 #pragma once
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
@@ -16,8 +16,9 @@ __device__ __forceinline__ double WideFourColumn(uint2 words, int e) {
   return WideBf16(e < 2 ? words.x : words.y, e % 2) * kWideUnit;
 }
 
-// sums[g][e]: of group g (a row, or columns of one), what thread 4 lane + e has. Lane l gets the WarpSum of warp l / 8 of group
-// l / 2 % 4: lanes go on with half of what they have, as long as that is several.
+// The input sums[g][e] is that of thread 4 lane + e for group g (a row, or columns of one). Lane l gets the
+// WarpSum of warp l / 8 of group l / 2 % 4. Lanes go on with half of their sums, as long as they have
+// several.
 __device__ __forceinline__ double SumOfFourGroups(const double (&sums)[4][4], int lane) {
   const auto met = [](bool upper, double a, double b, int with) {
     return (upper ? b : a) + __shfl_xor_sync(kWholeWarp, upper ? a : b, with);

@@ -1,8 +1,8 @@
 // Elements of packed cache rows (tensor/cache_format.h) as bf16, which holds them exactly.
 //
-// Codes become the bits of bf16 numbers whose exponents are those of the codes, too small by a power of two; a product by that power and
-// the group's scale is exact, subnormal codes included. The releases' formats have their own functions, of eight codes each; all others
-// are read element by element.
+// Codes become the bits of bf16 numbers whose exponents are those of the codes, too small by a power of two.
+// A product by that power and the group's scale is exact, subnormal codes included. The releases' formats
+// have their own functions, of eight codes each. All others are read element by element.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@
 
 namespace dsv4::backend::cuda {
 
-// A power of two or NaN as bf16, for both of a pair. `exponent`: that of bf16, 0 for the largest subnormal power, -7 at least.
+// A power of two or NaN as bf16, for both of a pair. `exponent`: that of bf16, 0 for the largest subnormal
+// power, -7 at least.
 __device__ __forceinline__ uint32_t PairOfExponent(int exponent) {
   return (exponent > 0 ? static_cast<uint32_t>(exponent) << 7 : 0x40U) * 0x10001U;
 }
@@ -39,7 +40,8 @@ __device__ __forceinline__ uint4 TimesFactors(uint2 codes, uint32_t factors) {
 }
 inline constexpr uint32_t kFirstLargeE8m0 = 135;  // A scale for which there are no such factors.
 
-// Eight e4m3 codes of one group. A NaN among them makes all eight NaN: a key with one is NaN in all that is computed from it.
+// Eight e4m3 codes of one group. A NaN among them makes all eight NaN: a key with one is NaN in all that is
+// computed from it.
 __device__ __forceinline__ uint4 WidenE4m3(uint2 codes, uint32_t e8m0) {
   constexpr int kTwoTo120 = 120;
   constexpr int kLargest = 254;
@@ -56,12 +58,13 @@ __device__ __forceinline__ uint4 WidenE4m3(uint2 codes, uint32_t e8m0) {
   return words;
 }
 
-// So many of them: store(i, eight numbers). What is rare, NaN and large scales, has one branch for all: a branch for each would keep the
-// compiler from letting their instructions run side by side, and a warp that widens waits for its own.
+// So many of them: store(i, eight numbers). The rare cases, NaN and large scales, have one branch for all. A
+// branch for each would keep the compiler from interleaving their instructions, and a warp that widens waits
+// for its own.
 template <int kCount, typename Store>
 __device__ __forceinline__ void WidenE4m3(const uint2 (&codes)[kCount], const uint32_t (&e8m0)[kCount],
                                           Store&& store) {
-  constexpr uint32_t kBoth = 0x10001U << 7;  // An exponent's place in both of a pair.
+  constexpr uint32_t kBoth = 0x10001U << 7;  // An exponent's bits in both of a pair.
   uint32_t rare = 0;
 #pragma unroll
   for (int i = 0; i < kCount; ++i)
@@ -80,7 +83,8 @@ __device__ __forceinline__ uint32_t FactorsOfE8m0(uint32_t e8m0) {
   return e8m0 == 255 ? kPairOfNaN : PairOfExponent(static_cast<int>(e8m0));
 }
 
-// Eight e2m1 codes, the first in the lowest bits, of a group with these factors. Bytes of bf16 are looked up by a code's magnitude.
+// Eight e2m1 codes, the first in the lowest bits, of a group with these factors. Bytes of bf16 are looked up
+// by a code's magnitude.
 __device__ __forceinline__ uint4 WidenE2m1(uint32_t codes, uint32_t factors) {
   uint32_t words[4];
 #pragma unroll

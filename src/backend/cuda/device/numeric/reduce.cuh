@@ -1,4 +1,5 @@
-// Sums and maxima over a warp or a block, in an order that depends on the block's size alone; every thread gets the result.
+// Sums and maxima over a warp or a block, in an order that depends on the block's size alone; every thread
+// gets the result.
 #pragma once
 
 #include <cstdint>

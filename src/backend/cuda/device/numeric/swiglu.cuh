@@ -5,8 +5,8 @@
 
 namespace dsv4::backend::cuda {
 
-// row_weight * silu(min(gate, limit)) * clamp(up, -limit, limit): the gate is clamped from above only, before silu.
-// Comparisons as std::min and std::clamp make them, so that NaN goes the way it goes in the reference.
+// row_weight * silu(min(gate, limit)) * clamp(up, -limit, limit): the gate is clamped from above only, before
+// silu. Comparisons as std::min and std::clamp make them, so that NaN goes the way it goes in the reference.
 __device__ __forceinline__ double ClampedSwiglu(double gate, double up, double limit, double row_weight) {
   const double g = limit < gate ? limit : gate;
   const double u = up < -limit ? -limit : (limit < up ? limit : up);

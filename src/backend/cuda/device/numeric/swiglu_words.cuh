@@ -21,9 +21,9 @@ inline __device__ __noinline__ uint32_t SwigluWordInDouble(uint32_t gates, uint3
   return word;
 }
 
-// One in fp32, off by less than 2^-20: 2^-22 for ex2.approx, 2^-23 for the reciprocal, and 2^-24 each for what the exponential is rounded
-// to, the sum and the three products: 11 * 2^-24 in all. So it is where `is_sure` stays; where something overflows, underflows or is
-// NaN it does not.
+// One in fp32, off by less than 2^-20: 2^-22 for ex2.approx, 2^-23 for the reciprocal, and 2^-24 each for
+// what the exponential is rounded to, the sum and the three products: 11 * 2^-24 in all. So it is where
+// `is_sure` stays; where something overflows, underflows or is NaN it does not.
 __device__ __forceinline__ float FastSwiglu(float gate, float up, float limit, float row_weight,
                                             bool& is_sure) {
   constexpr float kLog2E = 0x1.715476p+0F;

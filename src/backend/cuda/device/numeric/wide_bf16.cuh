@@ -1,12 +1,14 @@
-// bf16 as doubles without conversions, of which an SM does 16 a clock, a quarter of its products: their bits are put where a double
-// has them, and what the exponent lacks then is a factor that products take along or make up for.
+// Numbers in bf16 as doubles without conversions, of which an SM does 16 a clock, a quarter of its products.
+// Their bits are put where a double has them. The missing part of the exponent is then a factor that products
+// take along or make up for.
 #pragma once
 
 #include <cstdint>
 
 namespace dsv4::backend::cuda {
 
-// Element e (0 is the lower) of a pair, divided by kWideUnit. What is infinite or NaN becomes 2^128 and more of that.
+// Element e (0 is the lower) of a pair, divided by kWideUnit. What is infinite or NaN becomes 2^128 and more
+// of that.
 inline constexpr double kWideUnit = 0x1p896;
 __device__ __forceinline__ double WideBf16(uint32_t pair, int e) {
   const int high = e == 0 ? (static_cast<int>(pair << 16) >> 3) & static_cast<int>(0x8FFFFFFF)
@@ -35,7 +37,8 @@ class FinitePairs {
   uint32_t largest_ = 0;
 };
 
-// Eight elements to sixteen aligned bytes: of a store of a uint4 whose words are made one by one, the compiler makes four.
+// Eight elements to sixteen aligned bytes: of a store of a uint4 whose words are made one by one, the
+// compiler makes four.
 __device__ __forceinline__ void StorePairs(uint16_t* data, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(data), "r"(a), "r"(b), "r"(c), "r"(d)
                : "memory");

@@ -10,7 +10,8 @@ inline constexpr int kCodeCapability = __CUDA_ARCH__ / 10;  // 90 is 9.0.
 inline constexpr int kCodeCapability = 90;  // Host code, which is only checked.
 #endif
 
-// Clusters, TMA and its barriers, programmatic launch, elect.sync, products in bf16, FP64 tensor cores of step m16n8k8.
+// Clusters, TMA and its barriers, programmatic launch, elect.sync, products in bf16, FP64 tensor cores of
+// step m16n8k8.
 inline constexpr bool kIsHopperOrLater = kCodeCapability >= 90;
 // Conversions of e4m3.
 inline constexpr bool kConvertsE4m3 = kCodeCapability >= 89;

@@ -5,7 +5,8 @@
 
 namespace dsv4::backend::cuda {
 
-// d += a b of step m16n8k8, which adds the eight products of an element one by one in ascending order, with fma's rounding.
+// d += a b of step m16n8k8, which adds the eight products of an element one by one in ascending order, with
+// fma's rounding.
 __device__ __forceinline__ void AddDoubleProducts(double (&d)[4], const double (&a)[4], double b0,
                                                   double b1) {
   if constexpr (kIsHopperOrLater) {

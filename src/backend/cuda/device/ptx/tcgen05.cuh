@@ -1,10 +1,12 @@
-// Blackwell's tensor cores (sm_100a, `tcgen05`) with scales of blocks, as block_scaled.cuh uses it. NEVER RUN: there was no such
-// card; what is here was compiled, disassembled, and checked against the PTX ISA by reading.
+// Blackwell's tensor cores (sm_100a, `tcgen05`) with scales of blocks, as block_scaled.cuh uses it. NEVER
+// RUN: there was no such card; what is here was compiled, disassembled, and checked against the PTX ISA by
+// reading.
 //
-// One thread multiplies for the whole block: D [128, N] += (A [128, K] * scales) (B [N, K] * scales)^T. A and B lie in shared
-// memory, D (a lane a row, a column of 32 bits a column) and the scales in tensor memory, 512 columns of 128 lanes an SM.
-// Steps are 32 bytes of K, and work in the order in which one thread issues them; copies of scales into tensor memory join that
-// order. Barriers and copies are wgmma_tma.cuh's.
+// One thread multiplies for the whole block. The product is D [128, N] += (A [128, K] * scales) (B [N, K] *
+// scales)^T. Operands A and B lie in shared memory. Tensor memory has D (a lane a row, a column of 32 bits a
+// column) and the scales. It has 512 columns of 128 lanes an SM. Steps are 32 bytes of K, and work in the
+// order in which one thread issues them. Copies of scales into tensor memory are part of that order. Barriers
+// and copies are wgmma_tma.cuh's.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +17,8 @@ namespace dsv4::backend::cuda {
 
 // --- Tensor memory ---------------------------------------------------------------------------------------------------
 
-// By one whole warp; the address comes to `shared`. kColumns: a power of two from 32 to 512. A block that asks for more than is
-// free waits until another block gives back what it has.
+// By one whole warp; the address comes to `shared`. kColumns: a power of two from 32 to 512. A block that
+// asks for more than is free waits until another block gives back what it has.
 template <int kColumns>
 __device__ __forceinline__ void AllocateTensorMemory(uint32_t* shared) {
   static_assert(kColumns >= 32 && kColumns <= 512 && (kColumns & (kColumns - 1)) == 0);
@@ -42,7 +44,8 @@ __device__ __forceinline__ void AfterThreadsMet() {
   asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
 }
 
-// Sixteen columns from `address` of the 32 lanes that belong to this warp, 32 (warp % 4) and following; a thread gets its lane's.
+// Sixteen columns from `address` of the 32 lanes that belong to this warp, 32 (warp % 4) and following; a
+// thread gets its lane's.
 __device__ __forceinline__ void LoadTensorColumns(uint32_t address, float (&columns)[16]) {
   uint32_t bits[16];
   asm volatile(
@@ -60,11 +63,11 @@ __device__ __forceinline__ void LoadTensorColumns(uint32_t address, float (&colu
 
 // --- Operands --------------------------------------------------------------------------------------------------------
 
-// Descriptor of an operand in shared memory: rows of 128 bytes, eight rows a kilobyte, 16-byte pieces
-// permuted: piece i of row r at i ^ r % 8. `address`: a kilobyte's beginning; a step further is 32 bytes
-// further. Bits: address / 16; the distance of groups of eight rows / 16 from bit 32; 1 from bit 46, which
-// tells this unit's descriptors from Hopper's; 2 from bit 61 for the permutation. (The distance from bit 16
-// is not used by this layout.)
+// Descriptor of an operand in shared memory: rows of 128 bytes, eight rows a kilobyte. The 16-byte pieces of
+// a row are permuted: piece i of row r at i ^ r % 8. `address`: a kilobyte's beginning; a step further is 32
+// bytes further. The bits are address / 16, and from bit 32 the distance of groups of eight rows / 16. From
+// bit 46 it has 1, which tells this unit's descriptors from Hopper's. From bit 61 it has 2 for the
+// permutation. (The distance from bit 16 is not used by this layout.)
 __device__ __forceinline__ uint64_t OperandDescriptor(uint32_t address) {
   return (uint64_t{2} << 61) | (uint64_t{1} << 46) | (uint64_t{1024 >> 4} << 32) | (uint64_t{1} << 16) |
          ((address & 0x3FFFFU) >> 4);
@@ -76,8 +79,8 @@ inline constexpr uint64_t kOperandStep = 32 >> 4;
 __device__ __forceinline__ uint64_t ScalesDescriptor(uint32_t address) {
   return (uint64_t{1} << 46) | (uint64_t{128 >> 4} << 32) | (uint64_t{1} << 16) | ((address & 0x3FFFFU) >> 4);
 }
-// Brings them to four columns from `address`: lane l has the scales of rows l, l + 32, l + 64, l + 96, and so have lanes l + 32,
-// l + 64 and l + 96. One thread; in order with its steps.
+// Brings them to four columns from `address`. Lane l has the scales of rows l, l + 32, l + 64, l + 96. So
+// have lanes l + 32, l + 64 and l + 96. One thread; in order with its steps.
 __device__ __forceinline__ void CopyScales(uint32_t address, uint64_t descriptor) {
   asm volatile("tcgen05.cp.cta_group::1.32x128b.warpx4 [%0], %1;" ::"r"(address), "l"(descriptor) : "memory");
 }
@@ -91,10 +94,11 @@ enum class BlockScaledStep : uint8_t {
   kE2m1ByE2m1,  // 64 columns; e4m3 scales of 16 columns, of which the step takes four a row.
 };
 
-// Formats and sizes of a step, in 32 bits: formats of A and B from bits 7 and 10, N / 8 from 17, whether
-// scales are e8m0 at 23, 128 rows at 27.
+// Formats and sizes of a step, in 32 bits. Formats of A and B are at bits 7 and 10, N / 8 at 17. A flag for
+// e8m0 scales is at 23, 128 rows at 27.
 __host__ __device__ constexpr uint32_t StepDescriptor(BlockScaledStep step, int num_columns) {
-  // In the numbering of the steps of 8-bit operands e4m3 is 0 and e2m1 is 5, in that of 4-bit operands e2m1 is 1.
+  // In the numbering of the steps of 8-bit operands e4m3 is 0 and e2m1 is 5, in that of 4-bit operands e2m1
+  // is 1.
   const uint32_t a =
       step == BlockScaledStep::kE4m3ByE4m3 ? 0U : (step == BlockScaledStep::kE2m1ByE4m3 ? 5U : 1U);
   const uint32_t b = step == BlockScaledStep::kE2m1ByE2m1 ? 1U : 0U;
@@ -102,7 +106,8 @@ __host__ __device__ constexpr uint32_t StepDescriptor(BlockScaledStep step, int 
   return (a << 7) | (b << 10) | (static_cast<uint32_t>(num_columns) >> 3 << 17) | (e8m0 << 23) |
          (128U >> 7 << 27);
 }
-// The step takes scale `i` of the four that a column of tensor memory holds of a row: bits 4 for B and 29 for A.
+// The step takes scale `i` of the four that a column of tensor memory holds for a row. It is at bit 4 for B
+// and at bit 29 for A.
 __host__ __device__ constexpr uint32_t WithScale(uint32_t descriptor, uint32_t i) {
   return descriptor | (i << 4) | (i << 29);
 }
@@ -128,7 +133,8 @@ __device__ __forceinline__ void MultiplyBlockScaled(uint32_t d, uint64_t a, uint
   }
 }
 
-// `barrier` gets an arrival when everything that this thread has asked of the unit is done; what it read may then be overwritten.
+// `barrier` gets an arrival when everything that this thread has asked of the unit is done; what it read may
+// then be overwritten.
 __device__ __forceinline__ void ArriveWhenMultiplied(uint64_t* barrier) {
   asm volatile("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(
                    SharedAddress(barrier))

@@ -1,6 +1,6 @@
-// Hopper's tensor cores (wgmma) and its TMA in the forms that kernels here use. A warpgroup (four warps) multiplies 64 rows of A,
-// held in registers, by up to 128 rows of B in shared memory, asynchronously: registers of A and of the sums are not touched
-// between issue and wait.
+// Hopper's tensor cores (wgmma) and its TMA in the forms that kernels here use. A warpgroup (four warps)
+// multiplies 64 rows of A, held in registers, by up to 128 rows of B in shared memory. It works
+// asynchronously: registers of A and of the sums are not touched between issue and wait.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@ namespace dsv4::backend::cuda {
 
 // --- Tensor cores ----------------------------------------------------------------------------------------------------
 
-// Descriptor of B: rows of 128 bytes (64 columns of bf16), eight rows a kilobyte, its 16-byte pieces
-// permuted: piece i of row r at i ^ r % 8. `address` is that of the first step's columns in shared memory, a
-// kilobyte's beginning plus 32 bytes a step.
+// Descriptor of B: rows of 128 bytes (64 columns of bf16), eight rows a kilobyte. The 16-byte pieces of a row
+// are permuted: piece i of row r at i ^ r % 8. `address` is that of the first step's columns in shared
+// memory, a kilobyte's beginning plus 32 bytes a step.
 __device__ __forceinline__ uint64_t MatrixDescriptor(uint32_t address) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   constexpr uint64_t kEightRows = uint64_t{1024 >> 4} << 32;
@@ -48,8 +48,9 @@ __device__ __forceinline__ void WaitForMatrixSteps() {
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
 
-// One step of 16 columns: d += A B^T, or d = A B^T where `adds` is 0. A as mma.m16n8k16 has it, 16 rows a warp; d too: its
-// four floats j are columns 8 j + 2 (lane % 4) and the next of rows lane / 4 and lane / 4 + 8.
+// One step of 16 columns: d += A B^T, or d = A B^T where `adds` is 0. A is as in mma.m16n8k16, 16 rows a
+// warp, and so is d. Its four floats j are columns 8 j + 2 (lane % 4) and the next of rows lane / 4 and lane
+// / 4 + 8.
 // Both operands are bf16, or halves.
 template <int kColumns, bool kHalves = false>
 struct MatrixStep;
@@ -103,7 +104,8 @@ struct MatrixStep<64, kHalves> {
 
 #undef DSV4_STEP_64
 
-// The other sizes, of bf16 only: the sums' registers by name, then those of A, the descriptor and `adds` by number.
+// The other sizes, of bf16 only: the sums' registers by name, then those of A, the descriptor and `adds` by
+// number.
 #define DSV4_SUMS_4 "%0, %1, %2, %3"
 #define DSV4_SUMS_8 DSV4_SUMS_4 ", %4, %5, %6, %7"
 #define DSV4_SUMS_12 DSV4_SUMS_8 ", %8, %9, %10, %11"
@@ -232,7 +234,7 @@ __device__ __forceinline__ void TakeRegisters() {
 
 // --- TMA -------------------------------------------------------------------------------------------------------------
 
-// A place in a ring, and the parity of the round.
+// A slot in a ring, and the parity of the round.
 template <int kSize>
 struct RingPlace {
   int i = 0;
@@ -245,7 +247,8 @@ struct RingPlace {
   }
 };
 
-// A barrier in shared memory: each phase ends when so many have arrived and the bytes that were announced have come.
+// A barrier in shared memory: each phase ends when so many have arrived and the bytes that were announced
+// have come.
 __device__ __forceinline__ void InitBarrier(uint64_t* barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedAddress(barrier)), "r"(arrivals)
                : "memory");
@@ -304,8 +307,8 @@ __device__ __forceinline__ void CopyBulkBy(uint64_t policy, void* shared, const 
       : "memory");
 }
 
-// CopyBulk to as many blocks of the cluster as `blocks` has bits, to the same place of each; the barrier of each, at the same place
-// too, counts the bytes that it gets.
+// CopyBulk to as many blocks of the cluster as `blocks` has bits, to the same address of each. The barrier of
+// each, at the same address too, counts the bytes that it gets.
 __device__ __forceinline__ void CopyBulkToCluster(void* shared, const void* global, uint32_t num_bytes,
                                                   uint64_t* barrier, uint16_t blocks) {
   asm volatile(
@@ -334,8 +337,8 @@ __device__ __forceinline__ void MeetInCluster() {
 
 // --- Copies of a thread's own ----------------------------------------------------------------------------------------
 
-// 16 or 4 bytes to shared memory, zeros where `exists` is false; the thread that copies waits, and only it may read without
-// a barrier.
+// 16 or 4 bytes to shared memory, zeros where `exists` is false; the thread that copies waits, and only it
+// may read without a barrier.
 __device__ __forceinline__ void CopyAsync16(uint32_t shared, const void* global, bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
                "r"(exists ? 16 : 0)
@@ -345,8 +348,8 @@ __device__ __forceinline__ void CopyAsync4(uint32_t shared, const void* global, 
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(global), "r"(exists ? 4 : 0)
                : "memory");
 }
-// Arrives once all that this thread has asked for so far is there; one of the barrier's arrivals. What came are ordinary writes:
-// the waiting thread publishes them to matrix steps (PublishToMatrixSteps).
+// Arrives once all that this thread has asked for so far is there; one of the barrier's arrivals. What came
+// are ordinary writes: the waiting thread publishes them to matrix steps (PublishToMatrixSteps).
 __device__ __forceinline__ void ArriveWhenCopied(uint64_t* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(SharedAddress(barrier))
                : "memory");

@@ -11,7 +11,8 @@ namespace dsv4::backend::cuda {
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
 
-// d += A B, or d = A B where `adds` is 0, of bf16: A as MatrixStep has it, B's descriptor is TransposedDescriptor's.
+// d += A B, or d = A B where `adds` is 0, of bf16: A as MatrixStep has it, B's descriptor is
+// TransposedDescriptor's.
 template <int kColumns>
 struct TransposedMatrixStep;
 

@@ -1,5 +1,6 @@
-// How blocks of a cluster tell each other numbers. The cluster's own barrier with release and acquire would wait for everything that
-// a thread has in flight, to global memory too; here stores to other blocks count themselves at the receiver.
+// How blocks of a cluster tell each other numbers. The cluster's own barrier with release and acquire would
+// wait for everything that a thread has in flight, to global memory too. Here stores to other blocks count
+// themselves at the receiver.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +9,8 @@
 
 namespace dsv4::backend::cuda {
 
-// A barrier in shared memory, for one use, that waits for so many bytes from SendTo and SendBytesTo. By one thread; other blocks may send behind
-// WaitForCluster.
+// A barrier in shared memory, for one use, that waits for so many bytes from SendTo and SendBytesTo. By one
+// thread; other blocks may send behind WaitForCluster.
 __device__ __forceinline__ void InitReceipts(uint64_t* barrier, uint32_t num_bytes) {
   asm volatile(
       "mbarrier.init.shared::cta.b64 [%0], 1;\n"
@@ -18,7 +19,7 @@ __device__ __forceinline__ void InitReceipts(uint64_t* barrier, uint32_t num_byt
       "r"(num_bytes)
       : "memory");
 }
-// To the same places of block `rank` of the cluster, which may be this one.
+// To the same addresses of block `rank` of the cluster, which may be this one.
 __device__ __forceinline__ void SendTo(double* place, double value, uint64_t* barrier, int rank) {
   asm volatile(
       "{\n.reg .u32 place, barrier;\n"
@@ -49,9 +50,9 @@ __device__ __forceinline__ void SendTo(uint32_t* place, uint32_t value, uint64_t
       "r"(value), "r"(SharedAddress(barrier)), "r"(rank)
       : "memory");
 }
-// Sends the bytes at `place` here, `num_bytes` (a multiple of 16, as is the address), to the same place of
-// block `rank`, by TMA: what ordinary stores wrote is published to it before (PublishToMatrixSteps), and
-// stays until the receiver has all.
+// Sends the `num_bytes` bytes at `place` (both multiples of 16) to the same address of block `rank`, by TMA.
+// Bytes of ordinary stores are published to it before (PublishToMatrixSteps), and stay until the receiver has
+// all.
 __device__ __forceinline__ void SendBytesTo(const void* place, uint32_t num_bytes, uint64_t* barrier,
                                             int rank) {
   asm volatile(
@@ -72,7 +73,8 @@ __device__ __forceinline__ void WaitForReceipts(uint64_t* barrier) {
       : "memory");
 }
 
-// The cluster's barrier in halves, for all threads: all blocks have begun, and InitReceipts before the arrival is done.
+// The cluster's barrier in halves, for all threads: all blocks have begun, and InitReceipts before the
+// arrival is done.
 __device__ __forceinline__ void ArriveAtClusterRelaxed() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }

@@ -1,4 +1,5 @@
-// How blocks of a cluster read what others keep in shared memory: it is announced by barriers, and stays until all have read it.
+// How blocks of a cluster read what others keep in shared memory: it is announced by barriers, and stays
+// until all have read it.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +8,8 @@
 
 namespace dsv4::backend::cuda {
 
-// An arrival at the same barrier of block `rank`. A thread that waits there by WaitForReceipts sees what this thread wrote before, and what
-// threads wrote that it has met since.
+// An arrival at the same barrier of block `rank`. A thread that waits there by WaitForReceipts sees what this
+// thread wrote before, and what threads wrote that it has met since.
 __device__ __forceinline__ void ArriveAtBlock(uint64_t* barrier, int rank) {
   asm volatile(
       "{\n.reg .u32 barrier;\n"

@@ -50,7 +50,8 @@ __device__ __forceinline__ void WaitForBlocks(GridBarrier* barrier, uint32_t num
   MeetThreads<kThreads>();
 }
 
-// This block waits no more. One thread asks how many have left before; only CloseBarrier wants the answer, so that no thread waits for it.
+// This block waits no more. One thread asks how many have left before; only CloseBarrier wants the answer, so
+// that no thread waits for it.
 template <int kThreads = 0>
 __device__ __forceinline__ uint32_t LeaveBarrier(GridBarrier* barrier) {
   uint32_t left = 0;

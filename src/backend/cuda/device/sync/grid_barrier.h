@@ -1,4 +1,5 @@
-// A meeting place of blocks in device memory (grid_barrier.cuh). Zero at first; it is left as the next launch needs it.
+// A barrier of blocks in device memory (grid_barrier.cuh). Zero at first; it is left as the next launch needs
+// it.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,8 @@ struct GridBarrier {
   uint32_t arrived;
   uint32_t left;
   uint32_t arrivals
-      [kArrivalsOfBarrier];  // For kernels that count blocks at other places than this one; zero between launches.
+      // For kernels that count blocks in other words than this one; zero between launches.
+      [kArrivalsOfBarrier];
 };
 
 // Barriers of a context: a launch uses as many as it has groups of blocks that meet.

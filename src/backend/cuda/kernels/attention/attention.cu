@@ -1,5 +1,5 @@
-// attention of any shape, one head of one token a block; and, in front of every kernel, lists of chosen entries put in order. Which kernel
-// attends is lowering/select/attention.cc.
+// attention of any shape, one head of one token a block; and, in front of every kernel, lists of chosen
+// entries put in order. Which kernel attends is lowering/select/attention.cc.
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/packed_rows.cuh"
 #include "backend/cuda/device/numeric/reduce.cuh"
@@ -17,8 +17,8 @@ namespace {
 
 constexpr int kSortThreads = 256;
 
-// One block a token: checks the list, drops its holes and sorts it (bitonic, in shared memory). Results then do not depend
-// on the order of the list.
+// One block a token: checks the list, drops its holes and sorts it (bitonic, in shared memory). Results then
+// do not depend on the order of the list.
 __global__ void AttentionSortEntriesKernel(const __grid_constant__ SequenceTable table,
                                            const int32_t* all_selected, int32_t* all_entries,
                                            int32_t* num_entries, int64_t top_k, int64_t ratio, int padded,

@@ -1,4 +1,5 @@
-// attention of any head width up to kMaxAttentionHeadDim, without tensor cores; and the lists of chosen entries, for all its kernels.
+// attention of any head width up to kMaxAttentionHeadDim, without tensor cores; and the lists of chosen
+// entries, for all its kernels.
 #pragma once
 
 #include "backend/cuda/kernels/attention/attention_params.h"

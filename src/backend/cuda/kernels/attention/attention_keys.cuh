@@ -1,4 +1,5 @@
-// Which keys a query sees, for every attention kernel: window positions in order, then entries in order, numbered from 0.
+// Which keys a query sees, for every attention kernel: window positions in order, then entries in order,
+// numbered from 0.
 #pragma once
 
 #include "backend/cuda/kernels/attention/attention_params.h"
@@ -18,7 +19,8 @@ struct KeyRows {
   __device__ const T* Row(int64_t key) const {
     return RowAt<T>(key, Place(key));
   }
-  // The same in two steps, each of which may wait for memory: which position or entry it is, and where that lies.
+  // The same in two steps, each of which may wait for memory: which position or entry it is, and where that
+  // lies.
   __device__ int64_t Place(int64_t key) const {
     if (key < num_window) return window_begin + key;
     const int64_t i = key - num_window;

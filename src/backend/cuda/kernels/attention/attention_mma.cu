@@ -1,11 +1,13 @@
-// The keys of a query are cut into tiles of 64; a block takes one tile and 16 heads after the other, as many as leave the device full. A first kernel finds each tile's largest
-// logit, a second takes weights relative to the largest of all tiles, which is where the contract's formula rounds them, and
-// sums the tile's values, a third combines a head's tiles in order. The cut depends on the query's own keys alone, so a query
-// gives the same bits alone, in a batch and in any chunk; and a single query at a long context still fills the device.
+// The keys of a query are cut into tiles of 64. A block takes one tile and 16 heads after the other, as many
+// as leave the device full. A first kernel finds each tile's largest logit. A second takes weights relative
+// to the largest of all tiles, where the contract's formula rounds them, and sums the tile's values. A third
+// combines a head's tiles in order. The cut depends on the query's own keys alone, so a query gives the same
+// bits alone, in a batch and in any chunk. A single query at a long context still fills the device.
 //
-// The second kernel computes the logits again: it needs the keys anyway, since they are the values, and no buffer of logits
-// grows with the context. Where a block for each tile runs at once, which is one query at a long context, the first two are one: the keys
-// stay where they are, and blocks tell each other their maxima.
+// The second kernel computes the logits again. It needs the keys anyway, since they are the values, and no
+// buffer of logits grows with the context. One query at a long context has a block for each tile that runs at
+// once. The first two kernels are then one: the keys stay where they are, and blocks tell each other their
+// maxima.
 #include <algorithm>
 
 #include "backend/cuda/device/sync/grid_barrier.cuh"
@@ -121,7 +123,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-// All of the above in one launch. Logits of a block's first groups of heads are kept, and those of the last; others are computed again.
+// All of the above in one launch. Logits of a block's first groups of heads are kept, and those of the last;
+// others are computed again.
 template <int kDim>
 struct MmaOnceMemory {
   static constexpr int kLogits = 2;
@@ -130,7 +133,8 @@ struct MmaOnceMemory {
   AttentionLogits logits[kLogits];
 };
 
-// Grid: blocks of a token, tokens. Each has a tile and a share of the groups of heads; there are no fewer blocks than tiles.
+// Grid: blocks of a token, tokens. Each has a tile and a share of the groups of heads; there are no fewer
+// blocks than tiles.
 template <int kDim>
 __global__ void __launch_bounds__(kThreads, 2)
     AttentionMmaOnceKernel(const __grid_constant__ SequenceTable table, const AttentionParams p,
@@ -258,7 +262,8 @@ bool RunsOnce(CudaContext& context, int max_tiles, unsigned num_tokens) {
 template <int kDim, bool kAhead>
 Status Run(CudaContext& context, const SequenceTable& table, const AttentionParams& p, int64_t max_keys) {
   constexpr int kSharedBytes = static_cast<int>(sizeof(MmaMemory<kDim, kAhead>));
-  // Blocks that have all heads read, and widen, a tile's keys once; there are as many as fill the device twice, or more.
+  // Blocks that have all heads read, and widen, a tile's keys once; there are as many as fill the device
+  // twice, or more.
   const int64_t head_groups = CeilDiv(p.num_heads, kHeads);
   const auto shares_of = [&](int64_t blocks) {
     return static_cast<unsigned>(

@@ -1,6 +1,6 @@
-// The kernel of attention_over_ranks.h: a cluster of blocks takes 16 heads through this rank's keys, tile by tile as attention_part.cu
-// does, and combines the tiles through shared memory. Which of the two exchanges around it belong to the launch, and what follows them, its
-// parameters say.
+// The kernel of attention_over_ranks.h. A cluster of blocks takes 16 heads through this rank's keys, tile by
+// tile as attention_part.cu does, and combines the tiles through shared memory. Its parameters say which of
+// the two exchanges around it belong to the launch, and what follows them.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -44,7 +44,8 @@ struct Memory {
 template <int kDim>
 inline constexpr int kColumns = kDim / kAttentionThreads;
 
-// The heads that a block combines, of all this rank's keys: beside a thread's columns, maxima of logits and sums of weights.
+// The heads that a block combines, of all this rank's keys: beside a thread's columns, maxima of logits and
+// sums of weights.
 template <int kDim, int kHeads>
 struct JoinedHeads {
   float maxima[kHeads];
@@ -52,9 +53,9 @@ struct JoinedHeads {
   float values[kHeads][kColumns<kDim>] = {};
 };
 
-// The queries of another rank's 16 heads, from the `sent`th word on of what `owner` sends: each block takes its share of them, leaves it
-// where all are wanted, and gives it to those blocks of the cluster that have tiles, which must be there and have no queries in use. The
-// cluster meets. Whether they came.
+// Takes the queries of another rank's 16 heads, from word `sent` of the words of `owner`. Each block takes
+// its share, leaves it where all are wanted, and gives it to those blocks of the cluster that have tiles.
+// These must be there and have no queries in use. The cluster meets. Returns whether the queries came.
 template <int kDim, int kBlocks>
 __device__ __forceinline__ bool TakeQueries(const cooperative_groups::cluster_group& cluster,
                                             AttentionTile<kDim>& m, const PeerLinks& links, uint64_t round,
@@ -171,8 +172,8 @@ struct Turn {
   double2 by;
 };
 
-// Takes the other ranks' parts of kCount heads of a token, `joined`'s from `first` on, which are this rank's from own_head on; merges and
-// rotates them as far as p says. Whether they came.
+// Takes the other ranks' parts of kCount heads of a token, `joined`'s from `first` on, which are this rank's
+// from own_head on. Merges and rotates them as far as p says. Returns whether they came.
 template <int kDim, int kRanks, int kCount, int kHeads>
 __device__ __forceinline__ bool MergeHeads(const AttentionOverRanks& p,
                                            const JoinedHeads<kDim, kHeads>& joined, int first, int64_t token,
@@ -269,11 +270,12 @@ __device__ __forceinline__ bool MergeHeads(const AttentionOverRanks& p,
   return whole;
 }
 
-// Grid: blocks of a cluster, groups of all ranks' heads, tokens. What is taken is not cleared: places are written over at their next use, and
-// no mark comes again before two thousand million rounds.
+// Grid: blocks of a cluster, groups of all ranks' heads, tokens. What is taken is not cleared: words are
+// written over at their next use, and no mark comes again before two thousand million rounds.
 //
-// A cluster waits for clusters of the same token on other ranks only. So not all tokens need be on the device at once: clusters begin in
-// the order of the grid, and those of the first token that is not through on all ranks have begun on all.
+// A cluster waits for clusters of the same token on other ranks only. So not all tokens need be on the device
+// at once. Clusters begin in the order of the grid. Those of the first token that is not through on all ranks
+// have begun on all.
 template <int kDim, int kRanks, int kBlocks>
 __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
     AttentionOverRanksKernel(const __grid_constant__ AttentionOverRanks p) {
@@ -347,7 +349,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
       results[i].maxima[thread / 8] = max;
       results[i].sums[thread / 8] = sum;
     }
-    __syncthreads();  // Logits have been read: values may take their place.
+    __syncthreads();  // Logits have been read: values may replace them.
     SumValues(m.tile, [&](int of, int column, float first, float second) {
       *reinterpret_cast<float2*>(&results[i].values[of][column]) = make_float2(first, second);
     });

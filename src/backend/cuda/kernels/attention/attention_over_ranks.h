@@ -1,6 +1,7 @@
-// Attention of a few tokens over ranks that divide its entries, in one launch: queries to the entries, parts of what they find back to
-// their heads, merged and rotated. It does what five launches do (attention_part, merge_attention and rope between an all-gather and an
-// all-to-all of LL words), whose bits are the same, and whose words travel as theirs: what another rank has fused does not matter.
+// Attention of a few tokens over ranks that divide its entries, in one launch. Queries go to the entries, and
+// parts go back to their heads, merged and rotated. It does the work of five launches: attention_part,
+// merge_attention and rope between an all-gather and an all-to-all of LL words. Bits and words are the same,
+// so other ranks may have fused differently.
 #pragma once
 
 #include "backend/cuda/lowering/work/over_ranks.h"

@@ -11,8 +11,8 @@ struct AttentionParams {
   const void* q;
   const float* sink;
   void* o;
-  // With a list: the chosen entries of each token in ascending order, [num_tokens, top_k], and how many; else null. A list of as
-  // many as are visible, up to top_k, needs no numbers.
+  // With a list: the chosen entries of each token in ascending order, [num_tokens, top_k], and how many; else
+  // null. A list of as many as are visible, up to top_k, needs no numbers.
   const int32_t* entries;
   const int32_t* num_entries;
   int64_t top_k;

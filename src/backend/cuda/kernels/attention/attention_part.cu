@@ -1,8 +1,9 @@
 // attention_part and merge_attention: attention over some of the keys, left open, and parts put together.
 //
-// Keys of a part are numbered window first, entries after, and cut into tiles of 64; a block takes a tile and 16 heads. Weights are
-// taken, and rounded, relative to the tile's largest logit, as the contract allows; a second kernel combines a head's tiles in order.
-// The cut depends on the query's own keys alone. fp32 and other head widths take a plain kernel, one block a head.
+// Keys of a part are numbered window first, entries after, and cut into tiles of 64; a block takes a tile and
+// 16 heads. Weights are taken, and rounded, relative to the tile's largest logit, as the contract allows; a
+// second kernel combines a head's tiles in order. The cut depends on the query's own keys alone. fp32 and
+// other head widths take a plain kernel, one block a head.
 #include <algorithm>
 
 #include "backend/cuda/device/numeric/bitonic.cuh"
@@ -22,8 +23,8 @@ namespace {
 
 constexpr int kListThreads = 256;
 
-// One block a token: checks the list and keeps the rows of those entries that are here, in order. Wrong lists are reported as
-// attention's.
+// One block a token: checks the list and keeps the rows of those entries that are here, in order. Wrong lists
+// are reported as attention's.
 __global__ void AttentionPartRowsKernel(const __grid_constant__ SequenceTable table, const PartParams p,
                                         const int32_t* all_selected, int32_t* all_rows, int32_t* num_rows,
                                         const int padded, Fault* fault) {

@@ -1,5 +1,5 @@
-// A tile of 64 keys and 16 heads by a block of four warps, on tensor cores: logits, weights, values. Keys are the values too. What is
-// computed, in which order, is the same for every kernel that uses it.
+// A tile of 64 keys and 16 heads by a block of four warps, on tensor cores: logits, weights, values. Keys are
+// the values too. What is computed, in which order, is the same for every kernel that uses it.
 #pragma once
 
 #include <algorithm>
@@ -49,8 +49,8 @@ struct PartialResults {
   int max_tiles;
 };
 
-// As many tokens of `num_tokens` at a time as keep partial results of max_keys keys in bounds: run(partial, count) for those that begin
-// at partial.first_token.
+// As many tokens of `num_tokens` at a time as keep partial results of max_keys keys in bounds: run(partial,
+// count) for those that begin at partial.first_token.
 template <int kDim, typename Run>
 Status RunTiles(CudaContext& context, int num_heads, int64_t num_tokens, int64_t max_keys, Run&& run) {
   const int64_t max_tiles = InSteps(CeilDiv(max_keys, kAttentionKeys));
@@ -80,7 +80,8 @@ __device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&r)[4], const v
                : "memory");
 }
 
-// Asks for the queries of num_heads heads, one behind the other at `q`; the others are zero. They are there after LoadKeys.
+// Asks for the queries of num_heads heads, one behind the other at `q`; the others are zero. They are there
+// after LoadKeys.
 template <int kDim>
 __device__ __forceinline__ void LoadQueries(AttentionQueries<kDim>& to, const uint16_t* q, int num_heads) {
   constexpr int kPieces = kDim / 8;  // Pieces of 16 bytes in a row.
@@ -95,9 +96,10 @@ __device__ __forceinline__ void LoadQueries(AttentionQueries<kDim>& to, const ui
   }
 }
 
-// A warp's quarter of a tile's keys, of kReleaseRow. A packed row comes to the end of its place: what has no codes then lies where it
-// belongs, scales behind it, and codes widen from there to the beginning. A lane looks up a row; where those of the others lie is known to
-// all before anything is asked for, since compilers do not move that across copies.
+// A warp's quarter of a tile's keys, of kReleaseRow. A packed row comes to the end of its slot. Columns
+// without codes then lie where they belong, scales behind them, and codes widen from there to the beginning.
+// A lane looks up a row. All lanes know all addresses before anything is asked for, since compilers do not
+// move that across copies.
 __device__ __forceinline__ void LoadReleaseKeys(AttentionTile<kReleaseRowWidth>& m, const KeyRows& keys,
                                                 int64_t first_key, int num_keys) {
   constexpr int kKeysOfWarp = kAttentionKeys / kAttentionWarps;
@@ -215,7 +217,8 @@ __device__ __forceinline__ void LoadAnyKeys(AttentionTile<kDim>& m, const KeyRow
   }
 }
 
-// Keys [first_key, first_key + num_keys) of the query; rows past them are zero. No warp may be reading the tile's keys.
+// Keys [first_key, first_key + num_keys) of the query; rows past them are zero. No warp may be reading the
+// tile's keys.
 template <int kDim>
 __device__ __forceinline__ void LoadKeys(AttentionTile<kDim>& m, const KeyRows& keys, int64_t first_key,
                                          int num_keys) {
@@ -312,8 +315,8 @@ __device__ __forceinline__ float LargestLogit(const AttentionLogits& logits) {
   return max;
 }
 
-// Eight threads a head, thread / 8, and eight keys a thread: the tile's weights relative to `max`, rounded for the value product
-// only. Their sum comes back to all eight threads.
+// Eight threads a head, thread / 8, and eight keys a thread: the tile's weights relative to `max`, rounded
+// for the value product only. Their sum comes back to all eight threads.
 template <int kDim>
 __device__ __forceinline__ float WeighKeys(AttentionTile<kDim>& m, const AttentionLogits& logits, float max) {
   const int head = static_cast<int>(threadIdx.x) / 8;
@@ -328,7 +331,8 @@ __device__ __forceinline__ float WeighKeys(AttentionTile<kDim>& m, const Attenti
   return sum;
 }
 
-// store(head, column, first, second): the weighted sums of two columns of values. A quarter of the columns a warp.
+// store(head, column, first, second): the weighted sums of two columns of values. A quarter of the columns a
+// warp.
 template <int kDim, typename Store>
 __device__ __forceinline__ void SumValues(const AttentionTile<kDim>& m, Store&& store) {
   constexpr int kColumns = kDim / kAttentionWarps;

@@ -118,7 +118,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
     if (i + 1 < mine) load_keys(i);
     const float sum = WeighKeys(m.tile, results[i].logits, max);
     if (thread % 8 == 0) results[i].sums[head] = sum;
-    __syncthreads();  // Logits have been read: values may take their place.
+    __syncthreads();  // Logits have been read: values may replace them.
     SumValues(m.tile, [&](int of, int column, float first, float second) {
       *reinterpret_cast<float2*>(&results[i].values[of][column]) = make_float2(first, second);
     });

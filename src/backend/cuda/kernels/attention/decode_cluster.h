@@ -1,5 +1,6 @@
-// attention of a few tokens in one launch: a cluster of blocks takes 16 heads of a token through its tiles of keys and combines them
-// through shared memory. Tiles, formula and the order of all sums are those of attention_mma.h, and so are the bits.
+// Op attention of a few tokens in one launch. A cluster of blocks takes 16 heads of a token through its tiles
+// of keys and combines them through shared memory. Tiles, formula and the order of all sums are those of
+// attention_mma.h, and so are the bits.
 #pragma once
 
 #include "backend/cuda/lowering/work/attention.h"

@@ -1,14 +1,17 @@
-// The arithmetic is that of hopper_two_pass.cu, in the same order: tiles of 64 keys, weights relative to the largest logit of all, a
-// tile's values summed by themselves, tiles added in order. Here a token has a cluster of blocks. Each computes the logits of every
-// n-th tile and keeps them in registers; all tell each other their largest; then each goes through all tiles for its share of the
-// columns, so that nothing need be joined. Weights stay in the block whose tile it is, as operands are in registers, and others read them
-// from there: the room that they would take is that of columns on their way.
+// The arithmetic is that of hopper_two_pass.cu, in the same order. There are tiles of 64 keys, and weights
+// are relative to the largest logit of all. A tile's values are summed by themselves, and tiles are added in
+// order. Here a token has a cluster of blocks. Each computes the logits of every n-th tile and keeps them in
+// registers. All tell each other their largest. Then each goes through all tiles for its share of the
+// columns, so that nothing need be combined. Weights stay in the block of their tile, in the layout of
+// register operands, and others read them from there. Their room elsewhere is that of columns on their way.
 //
-// Every key is read twice from beyond shared memory, once whole and once in pieces, and queries once a block. Three things keep copies
-// in flight all the time: columns are asked for as soon as there is room for them, which is while logits are computed; they are counted by
-// barriers, and no thread that asks waits for what comes; and where all rows lie is looked up in the beginning, by the threads that wait for the first.
+// Every key is read twice from beyond shared memory, once whole and once in pieces, and queries once a block.
+// Three things keep copies in flight all the time. Columns are asked for as soon as there is room for them,
+// which is while logits are computed. Barriers count them, and no thread that asks waits for them. All rows'
+// addresses are looked up in the beginning, by the threads that wait for the first.
 //
-// Two warpgroups have every other tile of the block's, then half of its columns each; two more bring everything.
+// Two warpgroups have every other tile of the block's, then half of its columns each; two more bring
+// everything.
 #include "backend/cuda/device/sync/cluster_reads.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/attention/hopper_cluster_columns.h"
@@ -84,7 +87,8 @@ __device__ __forceinline__ void Consume(Shared<kBlocks, kPacked>& m, const Atten
     }
   }
 
-  // A block that has all largest logits knows that all have used their queries and keys: weights may come to their place.
+  // A block that has all largest logits knows that all have used their queries and keys: weights may replace
+  // them.
   ShareLargest(maxima);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {

@@ -1,5 +1,5 @@
-// attention for 9 to 64 tokens and the release's head width, on tensor cores: a cluster's blocks divide the tiles of 64 heads of a
-// token where logits are computed, and the columns where values are.
+// Op attention for 9 to 64 tokens and the release's head width, on tensor cores. A cluster's blocks divide
+// the tiles of 64 heads of a token for logits, and the columns for values.
 #pragma once
 
 #include "backend/cuda/kernels/attention/attention_params.h"

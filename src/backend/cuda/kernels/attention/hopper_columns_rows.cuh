@@ -1,4 +1,5 @@
-// hopper_cluster_columns.cu: how its shared memory is laid out, and what brings queries, keys and columns of values there.
+// hopper_cluster_columns.cu: how its shared memory is laid out, and what brings queries, keys and columns of
+// values there.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +18,8 @@ namespace dsv4::backend::cuda::columns {
 using namespace hopper;  // NOLINT(google-build-using-namespace): what this kernel shares with two others.
 
 inline constexpr int kMostTiles = static_cast<int>(kMaxColumnsTiles);
-// Two warpgroups bring rows: each half of those that come, in turns, and a share of the registers of 128 a thread.
+// Two warpgroups bring rows: each half of those that come, in turns, and a share of the registers of 128 a
+// thread.
 inline constexpr int kBringers = 2;
 inline constexpr int kThreads = kConsumers + kBringers * kProducers;
 inline constexpr int kRegistersOfBringer = 48;
@@ -33,9 +35,10 @@ static_assert(kConsumers % kProducers == 0);
 inline constexpr int kHalves = 2;  // Halves of 64 rows' columns: what comes by itself.
 inline constexpr int kSumBytes = kHeads * static_cast<int>(sizeof(float));
 
-// How shared memory is laid out. First: queries, two tiles of keys, and some room. When all logits are known: weights of the block's own tiles
-// (kBlockBytes each, StoreWeightsOfThreads), and behind them their sums, which other blocks read. Columns of values come to slots, which are
-// counted from the end; a slot that lies among keys waits for those to have been used.
+// How shared memory is laid out. First: queries, two tiles of keys, and some room. When all logits are known:
+// weights of the block's own tiles (kBlockBytes each, StoreWeightsOfThreads), and behind them their sums,
+// which other blocks read. Columns of values come to slots, which are counted from the end; a slot that lies
+// among keys waits for those to have been used.
 inline constexpr int kKeysBegin = kRowsBytes;
 inline constexpr int kRoomBegin = 3 * kRowsBytes;
 inline constexpr int kPlaceBytes = kRoomBegin + 2 * kBlockBytes;
@@ -66,8 +69,8 @@ struct Cut {
 };
 
 // Position of a fill of slots, and how often the slot was filled before. Each bringing warpgroup has every
-// other fill and every other slot: a slot that changed hands would be waited for by a warpgroup that has not
-// seen its last phase, and parity does not tell two phases apart.
+// other fill and every other slot. If slots changed hands, a warpgroup would wait for one whose last phase it
+// has not seen. Parity does not tell two phases apart.
 struct FillPlace {
   int slot;
   int round;
@@ -119,10 +122,12 @@ struct Item {
 
 // --- Producers -------------------------------------------------------------------------------------------------------
 
-// Rows whose places are looked up before any of them is asked for: compilers do not move that across copies.
+// Rows whose addresses are looked up before any of them is asked for: compilers do not move that across
+// copies.
 inline constexpr int kLookedUp = 4;
 
-// Half of the columns of 64 rows by a warpgroup, 16 rows a warp; row_of(i) is null where there is none: zeros.
+// Half of the columns of 64 rows by a warpgroup, 16 rows a warp; row_of(i) is null where there is none:
+// zeros.
 template <typename RowOf>
 __device__ __forceinline__ void CopyHalf(unsigned char* rows, int half, const RowOf& row_of,
                                          const void* any) {
@@ -172,8 +177,8 @@ __device__ __forceinline__ void CopyColumns(unsigned char* slot, const uint16_t*
   }
 }
 
-// Blocks [first_block, first_block + kCount) of 64 packed rows, 16 rows a warp, and the word of scales that has theirs. Where a
-// lane's rows lie is looked up first.
+// Blocks [first_block, first_block + kCount) of 64 packed rows, 16 rows a warp, and the word of scales that
+// has theirs. Where a lane's rows lie is looked up first.
 template <int kCount, typename RowOf>
 __device__ __forceinline__ void CopyPacked(unsigned char* to, uint32_t (&scales)[kKeys], int first_block,
                                            const RowOf& row_of, const void* any) {
@@ -230,8 +235,8 @@ __device__ __forceinline__ void StoreShared16(uint32_t address, const uint4& val
                : "memory");
 }
 
-// The same, by the warps that have brought them: eight lanes a row, four rows at once. Neighbouring groups of four rows differ in one bit of where
-// their pieces lie.
+// The same, by the warps that have brought them: eight lanes a row, four rows at once. Neighbouring groups of
+// four rows differ in one bit of where their pieces lie.
 template <int kCount>
 __device__ __forceinline__ void WidenPacked(unsigned char* of, const uint32_t (&scales)[kKeys],
                                             int first_block) {
@@ -280,8 +285,8 @@ __device__ __forceinline__ void WidenPacked(unsigned char* of, const uint32_t (&
 }
 
 // Producer of rows for a block: halves of its tiles, and slots. A warpgroup has every other of them. Packed
-// ones widen when they have come, a few behind those that are asked for; before a producer waits for room,
-// all that it has asked for is finished, since that may be what others wait for.
+// ones widen when they have come, a few behind those that are asked for. Before a producer waits for room, it
+// finishes all that it has asked for, since others may wait for that.
 template <int kBlocks, bool kPacked>
 class Bringing {
  public:
@@ -293,8 +298,8 @@ class Bringing {
         num_slots_(C::NumSlots(item.num_tiles)),
         bringer_(BringerOf(static_cast<int>(threadIdx.x))) {}
 
-  // This warpgroup's half of tile number i of the block's, to the place of the even or odd ones. Of packed ones only the first few may
-  // come before Rest.
+  // This warpgroup's half of tile number i of the block's, to the buffer of the even or odd ones. Of packed
+  // ones only the first few may come before Rest.
   template <typename RowOf>
   __device__ __forceinline__ void Tile(int i, const RowOf& row_of) {
     static_assert(kHalves == kBringers);
@@ -307,8 +312,8 @@ class Bringing {
     }
   }
 
-  // Everything but the first two tiles. There is one place where a kind of rows is asked for, and one where it is finished: four warpgroups
-  // fetch different code here, and it should stay in the caches of instructions.
+  // Everything but the first two tiles. Code that asks for a kind of rows stands once, and so does code that
+  // finishes it. Four warpgroups fetch different code here, and it should stay in the caches of instructions.
   __device__ __forceinline__ void Rest() {
     const int num_fills = item_.num_tiles * C::kGroups;
     // Copies that need not wait for keys to be used come before further tiles do.
@@ -317,7 +322,8 @@ class Bringing {
     const int num_odd = item_.num_own / 2;
     const int num_even = item_.num_own - num_odd;
     int tile = 2;
-    // Fills of slots: this block's columns of all tiles, those of one consumer after the other's (PlaceOfFill).
+    // Fills of slots: this block's columns of all tiles, those of one consumer after the other's
+    // (PlaceOfFill).
     int fill = bringer_;
     int slot = bringer_;
     int round = 0;
@@ -333,7 +339,7 @@ class Bringing {
       } else if (is_fill && round > 0) {
         used = {&m_.slot_empty[slot], (round - 1) & 1};
       } else if (is_fill) {
-        // Slots go down through the odd tiles' place to that of the even ones.
+        // Slots go down through the odd tiles' buffer to that of the even ones.
         const int begin = C::SlotBegin(slot);
         if (begin < kRoomBegin && num_odd > 0) used = {&m_.keys_empty[1], (num_odd - 1) & 1};
         if (begin < kRoomBegin - kRowsBytes && num_even > 0)

@@ -1,10 +1,13 @@
-// The arithmetic is that of hopper_two_pass.cu, in the same order: tiles of 64 keys, weights relative to the largest logit of all, a
-// tile's values summed by themselves, tiles added in order. Here the logits of all of a token's tiles stay in registers until the
-// largest is known; then their weights take the place of the queries in shared memory. Keys are read twice nevertheless, as keys and as
-// values, but for the two tiles that are still there: logits go from the last tile to the first, values from the first to the last.
+// The arithmetic is that of hopper_two_pass.cu, in the same order. There are tiles of 64 keys, and weights
+// are relative to the largest logit of all. A tile's values are summed by themselves, and tiles are added in
+// order. Here the logits of all of a token's tiles stay in registers until the largest is known. Then their
+// weights replace the queries in shared memory. Keys are read twice nevertheless, as keys and as values, but
+// for the two tiles that are still there. Logits go from the last tile to the first, values from the first to
+// the last.
 //
-// A warpgroup has every other tile's logits and half of the columns of the values; two warps of a third bring each of them its tiles,
-// through all tokens of the block. So while a token ends, the next one's keys and queries are on their way.
+// A warpgroup has every other tile's logits and half of the columns of the values. Two warps of a third bring
+// each of them its tiles, through all tokens of the block. So while a token ends, the next one's keys and
+// queries are on their way.
 #include <algorithm>
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
@@ -47,7 +50,8 @@ __device__ __forceinline__ int HeadGroups(const AttentionParams& p) {
 constexpr int kLanesOfBlock = kCols / 8;
 constexpr int kRowsAtOnce = 32 / kLanesOfBlock;
 
-// Rows [first_row, first_row + 32) of `rows` by a warp; lane i knows where row i lies, or that there is none: zeros.
+// Rows [first_row, first_row + 32) of `rows` by a warp; lane i knows where row i lies, or that there is none:
+// zeros.
 __device__ __forceinline__ void CopyKeys(Rows& rows, int first_row, const uint16_t* row_of_lane,
                                          const void* any) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -242,7 +246,8 @@ __device__ __forceinline__ void Consume(Shared& m, const AttentionParams& p) {
     const uint32_t first_fill = half == 0 ? fills[0] : fills[1];
 
     float maxima[2] = {-INFINITY, -INFINITY};
-    // Set, although they are overwritten: what is written under a condition would be kept from token to token.
+    // Set, although they are overwritten: what is written under a condition would be kept from token to
+    // token.
     float logits[kMostTiles / 2][kLogits] = {};
     // The keys of this warpgroup's tile number i, which is one of all in two.
 #pragma unroll

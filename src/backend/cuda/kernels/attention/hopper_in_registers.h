@@ -1,5 +1,5 @@
-// attention for many tokens of up to 640 visible keys and the release's head width, on tensor cores: logits are computed once and
-// stay in registers until the largest is known.
+// Op attention for many tokens of up to 640 visible keys and the release's head width, on tensor cores.
+// Logits are computed once and stay in registers until the largest is known.
 #pragma once
 
 #include "backend/cuda/kernels/attention/attention_params.h"

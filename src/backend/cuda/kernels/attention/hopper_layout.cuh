@@ -11,7 +11,8 @@ inline constexpr int kHeads = 64;          // Sizes of a block or cluster,
 inline constexpr int kKeys = 64;           // and keys of a tile.
 inline constexpr int kLogits = kKeys / 2;  // A thread's of a tile, where a warpgroup has it.
 
-// 64 rows of kDim, [kRowBlocks][64][kCols]: blocks of columns, in each a line for every row, whose pieces of 16 bytes are permuted.
+// 64 rows of kDim, [kRowBlocks][64][kCols]: blocks of columns, in each a line for every row, whose pieces of
+// 16 bytes are permuted.
 inline constexpr int kCols = 64;
 inline constexpr int kLineBytes = 2 * kCols;
 inline constexpr int kLinePieces = kLineBytes / 16;

@@ -1,6 +1,7 @@
-// Rows of kReleaseRow on their way into the layout of wgmma_tma.cuh: blocks of 64 columns, in each a line of 128 bytes for every row, its
-// eight pieces permuted. A block is a group of codes, which have one scale. They come to the first four pieces of their line and widen
-// there; the last block's columns have no codes and come as they are.
+// Rows of kReleaseRow on their way into the layout of wgmma_tma.cuh. Blocks have 64 columns, and in each a
+// line of 128 bytes for every row, its eight pieces permuted. A block is a group of codes, which have one
+// scale. They come to the first four pieces of their line and widen there; the last block's columns have no
+// codes and come as they are.
 #pragma once
 
 #include "backend/cuda/device/numeric/packed_rows.cuh"
@@ -28,7 +29,8 @@ __device__ __forceinline__ bool HasPhase(uint64_t* barrier, uint32_t parity) {
   return has != 0;
 }
 
-// Asks for a line's piece: of codes one of kCodePieces, else one of kLinePieces. `block`: shared memory; zeros where no row is.
+// Asks for a line's piece: of codes one of kCodePieces, else one of kLinePieces. `block`: shared memory;
+// zeros where no row is.
 __device__ __forceinline__ void CopyPieceOfBlock(uint32_t block, int row, int piece, int of_block,
                                                  const unsigned char* from, const void* any) {
   const bool exists = from != nullptr;

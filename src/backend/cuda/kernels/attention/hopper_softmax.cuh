@@ -1,5 +1,6 @@
-// The softmax of the attentions by wgmma, on a warpgroup's sums where the unit leaves them (hopper_layout.cuh): logits and their largest,
-// weights as the second product's operand, their sums, that product, and the division by all weights.
+// The softmax of the attentions by wgmma, on a warpgroup's sums where the unit leaves them
+// (hopper_layout.cuh). It has logits and their largest, weights as the second product's operand, their sums,
+// that product, and the division by all weights.
 #pragma once
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
@@ -8,7 +9,8 @@
 
 namespace dsv4::backend::cuda::hopper {
 
-// The logit of a thread's sum number k of a tile, -inf behind the last key. Key: an integer type that holds their number.
+// The logit of a thread's sum number k of a tile, -inf behind the last key. Key: an integer type that holds
+// their number.
 template <typename Key>
 __device__ __forceinline__ float LogitOf(float sum, int k, Key first_key, Key num_keys, int place,
                                          float softmax_scale) {
@@ -43,7 +45,8 @@ __device__ __forceinline__ void StoreWeights(unsigned char* block, const float (
   }
 }
 
-// Begins the product of a tile's weights and kColumns columns of its keys; `weights` and `columns`: shared memory.
+// Begins the product of a tile's weights and kColumns columns of its keys; `weights` and `columns`: shared
+// memory.
 template <int kColumns>
 __device__ __forceinline__ void BeginValues(float (&values)[kColumns / 2], uint32_t weights,
                                             uint32_t columns) {
@@ -76,8 +79,8 @@ __device__ __forceinline__ void ExchangeOfFour(T (&things)[4], int place) {
   exchange(place / 2 == 0, things[1], things[3], 2);
 }
 
-// A tile's weights added up, eight keys at a time in order, for all four lanes of a row. Element 4 j + 2 r + e of `weights` is that of key
-// 8 j + 2 (lane % 4) + e and row lane / 4 + 8 r.
+// A tile's weights added up, eight keys at a time in order, for all four lanes of a row. Element 4 j + 2 r +
+// e of `weights` is that of key 8 j + 2 (lane % 4) + e and row lane / 4 + 8 r.
 __device__ __forceinline__ float SumOfTile(const float (&weights)[32], int r, int place) {
   float both = 0.0F;  // This lane's groups of eight, `place` and `place` + 4.
 #pragma unroll
@@ -133,7 +136,8 @@ __device__ __forceinline__ bool ArePlain(const float (&o)[kCount], int r) {
   return smallest > 0x1p-60F && largest < 0x1p60F;
 }
 
-// Calls `store` with what divides a row's values by the sum of its weights: without doubt about the bits, or in double.
+// Calls `store` with what divides a row's values by the sum of its weights: without doubt about the bits, or
+// in double.
 template <int kCount, typename Store>
 __device__ __forceinline__ void DivideRow(const float (&o)[kCount], int r, float normalizer, Store store) {
   const Divisor divisor(normalizer);

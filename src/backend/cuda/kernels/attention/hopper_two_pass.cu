@@ -1,7 +1,8 @@
-// The arithmetic is that of attention_mma.cu, in the same order, so that a token's bits do not depend on which of the two ran:
-// tiles of 64 keys; a first pass for the largest logit; weights relative to it; a tile's values summed by themselves, in steps of
-// 16 keys; tiles added in order. Here a block goes through all tiles of a token for 64 heads, twice, while the next tiles
-// are on their way into shared memory: keys are read once for 64 heads, and no partial results leave the block.
+// The arithmetic is that of attention_mma.cu, in the same order, so that a token's bits do not depend on
+// which of the two ran. There are tiles of 64 keys, a first pass for the largest logit, and weights relative
+// to it. A tile's values are summed by themselves, in steps of 16 keys, and tiles are added in order. Here a
+// block goes through all tiles of a token for 64 heads, twice, while the next tiles are on their way into
+// shared memory. Keys are read once for 64 heads, and no partial results leave the block.
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/attention/attention_keys.cuh"

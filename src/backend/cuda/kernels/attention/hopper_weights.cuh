@@ -1,4 +1,5 @@
-// Weights of a tile as operands in registers, which threads of other blocks may have too: the unit's sums lie as its operands do.
+// Weights of a tile as operands in registers, which threads of other blocks may have too: the unit's sums lie
+// as its operands do.
 #pragma once
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
@@ -7,8 +8,8 @@
 
 namespace dsv4::backend::cuda::hopper {
 
-// To `block` as a warpgroup that multiplies has them in registers, which is as this one has them: those of a step's 16 keys are
-// kStepBytes, and a thread's 16 bytes there.
+// Writes them to `block` in the order in which a warpgroup that multiplies has them in registers, which is
+// this one's order too. A step's 16 keys are kStepBytes, and a thread has 16 bytes there.
 inline constexpr int kStepBytes = 16 * kConsumers / 2;
 __device__ __forceinline__ void StoreWeightsOfThreads(unsigned char* block, const float (&weights)[kLogits],
                                                       int thread) {
@@ -21,7 +22,8 @@ __device__ __forceinline__ void StoreWeightsOfThreads(unsigned char* block, cons
   }
 }
 
-// Begins the product of a tile's weights, [step]: those of its 16 keys, and kColumns columns of its keys in shared memory.
+// Begins the product of a tile's weights, [step]: those of its 16 keys, and kColumns columns of its keys in
+// shared memory.
 template <int kColumns>
 __device__ __forceinline__ void BeginValues(float (&values)[kColumns / 2], uint32_t (&weights)[kKeys / 16][4],
                                             uint32_t columns) {

@@ -8,7 +8,8 @@ namespace dsv4::backend::cuda {
 struct PartParams {
   const void* q;
   float* part;
-  // With a list: rows of the chosen entries that are here, ascending, [num_tokens, top_k], and how many; else null.
+  // With a list: rows of the chosen entries that are here, ascending, [num_tokens, top_k], and how many; else
+  // null.
   const int32_t* rows;
   const int32_t* num_rows;
   int64_t top_k;

@@ -1,4 +1,5 @@
-// The sequences of a step as kernels of attention and indexer see them: one descriptor each, and the page tables of all behind each other.
+// The sequences of a step as kernels of attention and indexer see them: one descriptor each, and the page
+// tables of all behind each other.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +18,11 @@ struct SequenceRows {
   int64_t page_begin = 0;  // In `pages`.
 };
 
-// How rows are stored, for kernels that read some forms faster than others: in the queries' dtype; as the release rounds them
-// (kReleaseRow, kReleaseKey of device/numeric/packed_rows.cuh); as V4.1 rounds attention's (kV41WindowRow, kV41Entry); any other form.
+// How rows are stored, for kernels that read some forms faster than others.
+//   kWide     in the queries' dtype
+//   kRelease  as the release rounds them (kReleaseRow, kReleaseKey of device/numeric/packed_rows.cuh)
+//   kV41      as V4.1 rounds attention's (kV41WindowRow, kV41Entry)
+//   kAny      any other form
 enum class StoredForm : uint8_t { kWide, kRelease, kV41, kAny };
 
 struct StoredRows {
@@ -36,8 +40,8 @@ struct SequenceTable {
   StoredForm form = StoredForm::kWide;  // Both's.
 
 #ifdef __CUDACC__
-  // Each has a token at least, so the one of a token is not behind its number; in a decode step, whose sequences have one each, and
-  // where there is one sequence, it is the first that is looked at.
+  // Each has a token at least, so a token's sequence is not behind its number. In a decode step each sequence
+  // has one token: the first guess is right. So it is where there is one sequence.
   __device__ const SequenceRows& Of(int64_t token) const {
     int64_t begin = 0;
     int64_t last = min(token, sequences.size - 1);
@@ -48,8 +52,8 @@ struct SequenceTable {
     }
     return sequences[begin];
   }
-  // T: elements of a row, or anything if it is packed. Rows and positions are below 2^31 (lists and steps have them as int32), and 32 bits
-  // are divided in much less time than 64, which every copy of a row would wait for.
+  // T: elements of a row, or anything if it is packed. Rows and positions are below 2^31 (lists and steps
+  // have them as int32). Dividing 32 bits is much faster than 64, and every copy of a row would wait for it.
   template <typename T>
   __device__ const T* PagedRow(const SequenceRows& sequence, int64_t row) const {
     const auto of_page = static_cast<uint32_t>(rows_per_page);

@@ -48,8 +48,8 @@ int64_t MostVisible(std::span<const Sequence> sequences, int64_t ratio) {
   return most;
 }
 
-// How rows of sequences are stored, which is the same in all steps of a model: the formats of windows and of entries, and what they are
-// together.
+// How rows of sequences are stored, which is the same in all steps of a model. It has the formats of windows
+// and of entries, and the form of both together.
 struct StoredForms {
   CacheFormat window;
   CacheFormat entries;
@@ -88,7 +88,8 @@ Result<StoredForms> FormsOf(std::span<const Sequence> sequences, const SequenceT
   return forms;
 }
 
-// Stages a descriptor for each sequence that has tokens, and the tables of the pages that their queries may read.
+// Stages a descriptor for each sequence that has tokens, and the tables of the pages that their queries may
+// read.
 template <typename Sequence>
 Result<SequenceTable> StageSequences(CudaContext& context, std::span<const Sequence> sequences,
                                      const SequenceTableOptions& options) {

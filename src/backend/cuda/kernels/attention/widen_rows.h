@@ -1,5 +1,5 @@
-// Packed rows of the release (kReleaseRow) in bf16 in front of attention of many tokens, which read each of them several times: what they are
-// then, a kernel need not find out again. select/attention.h says for which calls.
+// Packed rows of the release (kReleaseRow) in bf16 in front of attention of many tokens, which read each of
+// them several times. Kernels need not widen them again. The calls are in select/attention.h.
 #pragma once
 
 #include <cstdint>

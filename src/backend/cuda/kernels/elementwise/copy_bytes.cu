@@ -15,7 +15,8 @@ __global__ void CopyBytesKernel(const uint8_t* source, uint8_t* destination, int
   for (int64_t i = threadIdx.x; i < num_bytes; i += kThreads) destination[i] = source[i];
 }
 
-// The host's memory is far away: a megabyte is asked for before any of it is waited for. A step of 64 long sequences brings two, of page tables.
+// The host's memory is far away: a megabyte is asked for before any of it is waited for. A step of 64 long
+// sequences brings two, of page tables.
 constexpr int kUploadBlocks = 16;
 constexpr int kUploadThreads = 512;
 constexpr int kUploadAtOnce = 8;

@@ -1,4 +1,5 @@
-// Bytes between the host's pinned memory and the device's, by kernels: as launches of a list they cost TMA no turn.
+// Bytes between the host's pinned memory and the device's, by kernels: as launches of a list they cost TMA no
+// turn.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,8 @@ struct Fault;
 // Copies of staging memory to where a step wants them.
 void LaunchCopyBytes(DeviceQueue& queue, void* destination, const void* source, size_t num_bytes);
 
-// Into staging memory, as a list's first launch: it is added before it is known what there will be to bring, and told behind the last.
+// Copies into staging memory, as a list's first launch. It is added before the bytes are known, and gets them
+// behind the last launch.
 void BeginUpload(LaunchList& list);
 void SetUpload(LaunchList& list, const Staging::Bytes& staged);
 

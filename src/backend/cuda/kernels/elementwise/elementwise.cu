@@ -1,4 +1,4 @@
-// scale, swiglu and moe_combine: one output from the elements at its place.
+// scale, swiglu and moe_combine: one output from the elements at its index.
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/swiglu.cuh"
 #include "backend/cuda/device/numeric/swiglu_words.cuh"
@@ -36,7 +36,8 @@ __global__ void ElementwiseMoeCombineKernel(const float* routed, const T* shared
   if (i < count) Store(y, i, (shared == nullptr ? 0.0F : Load(shared, i)) + Load(routed, i));
 }
 
-// The same for so many elements that bytes in flight count: several groups of four a thread, all asked for at once. A sum of two fp32 is rounded alike
+// The same for so many elements that bytes in flight count: several groups of four a thread, all asked for at
+// once. A sum of two fp32 is rounded alike
 constexpr int kAtOnce = 4;
 
 __device__ __forceinline__ float4 ReadFour(const float* data) {

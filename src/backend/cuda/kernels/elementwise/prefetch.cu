@@ -7,7 +7,7 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-// Few and small blocks, which find a place beside any kernel's.
+// Few and small blocks, which find room beside any kernel's.
 constexpr int kBlocks = 32;
 constexpr int kThreads = 32;
 constexpr size_t kPieceBytes = 4096;  // One request's.

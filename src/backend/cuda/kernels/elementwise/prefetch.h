@@ -9,7 +9,8 @@
 
 namespace dsv4::backend::cuda {
 
-// Queues it on `stream`, in as many launches as the ranges need. Ranges begin and end at multiples of 16 bytes.
+// Queues it on `stream`, in as many launches as the ranges need. Ranges begin and end at multiples of 16
+// bytes.
 cudaError_t LaunchPrefetch(std::span<const ReadRange> ranges, cudaStream_t stream);
 
 }  // namespace dsv4::backend::cuda

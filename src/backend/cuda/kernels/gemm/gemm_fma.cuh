@@ -1,5 +1,5 @@
-// W x in fp32 multiply-adds, for what the tensor cores do not take: one warp a row of weights, up to kGeneralTokens tokens.
-// A lane adds every 32nd pair of columns; the lanes' sums meet in a fixed order.
+// W x in fp32 multiply-adds, for what the tensor cores do not take: one warp a row of weights, up to
+// kGeneralTokens tokens. A lane adds every 32nd pair of columns; the lanes' sums meet in a fixed order.
 #pragma once
 
 #include "backend/cuda/device/numeric/reduce.cuh"
@@ -49,7 +49,8 @@ __device__ inline float Dequantize(const DeviceWeight& w, int64_t row, int64_t c
   return value * static_cast<float>(w.global_scale_divides ? scale / global : scale * global);
 }
 
-// X is Bf16 or float. token_row(i) is the row of token i < num_tokens; emit(i, sum) stores, called by one lane.
+// X is Bf16 or float. token_row(i) is the row of token i < num_tokens; emit(i, sum) stores, called by one
+// lane.
 template <typename X, typename TokenRow, typename Emit>
 __device__ void MultiplyRow(const DeviceWeight& w, int64_t row, int num_tokens, TokenRow&& token_row,
                             Emit&& emit) {

@@ -1,12 +1,15 @@
-// A tile of W x on tensor cores: 16 rows of weights times 8 * kTokenTiles tokens, by one block of eight warps.
+// A tile of W x on tensor cores: 16 rows of weights times 8 * kTokenTiles tokens, by one block of eight
+// warps.
 //
-// The weights are the A operand (16 rows, 16 columns of a step), the tokens the B operand (8 tokens): one token wastes
-// seven columns of a unit that is idle anyway, and the weights are read once. Each lane reads 16 bytes of its two rows at a
-// time, whatever they hold (8 to 32 weights), and widens them to bf16 in registers; the columns of a row are dealt to the
-// lanes of a group in that order, for weights and activations alike, so nothing is shuffled.
+// The weights are the A operand (16 rows, 16 columns of a step), the tokens the B operand (8 tokens). One
+// token wastes seven columns of a unit that is idle anyway, and the weights are read once. Each lane reads 16
+// bytes of its two rows at a time, which hold 8 to 32 weights, and widens them in registers. The columns of a
+// row are dealt to the lanes of a group in that order, for weights and activations alike. So nothing is
+// shuffled.
 //
-// The order of summation is fixed by the number of columns: they are cut into at most eight segments, one a warp; a
-// segment's products are added in order; the segments' sums are added in order. The number of tokens does not enter.
+// The order of summation is fixed by the number of columns. They are cut into at most eight segments, one a
+// warp. A segment's products are added in order, and so are the segments' sums. The number of tokens does not
+// enter.
 #pragma once
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
@@ -51,9 +54,10 @@ __device__ __forceinline__ float LoadScale(const void* scale, DType dtype, int64
   return static_cast<const float*>(scale)[i];
 }
 
-// How a format's 16 bytes become bf16. kValues: weights in 16 bytes; a unit is what four lanes read, 4 * kValues columns.
-// Widen gives the lane's pair of weights i: two that lie kPairDistance apart among eight.
-// kScaledSums: the block scale is applied to a unit's sums. Codes are scales as they are stored, Scales as they are applied.
+// How a format's 16 bytes become bf16. kValues: weights in 16 bytes; a unit is what four lanes read, 4 *
+// kValues columns. Widen gives the lane's pair of weights i: two that lie kPairDistance apart among eight.
+// kScaledSums: the block scale is applied to a unit's sums. Codes are scales as they are stored, Scales as
+// they are applied.
 template <MatmulKind kKind>
 struct Unpack;
 
@@ -167,7 +171,8 @@ struct Unpack<MatmulKind::kMmaNvFp4> {
   static constexpr int kValues = 32;
   static constexpr bool kScaledSums = false;
   static constexpr int kPairDistance = 4;
-  // e2m1 * 2^-126 times (scale * 2^100) is exact in bf16 for every e4m3 scale; the 2^26 that is missing comes last.
+  // e2m1 * 2^-126 times (scale * 2^100) is exact in bf16 for every e4m3 scale; the 2^26 that is missing comes
+  // last.
   struct Scales {
     uint32_t blocks[2];
   };
@@ -222,8 +227,9 @@ __host__ __device__ constexpr int NumSegments(int cols) {
 template <int kTokenTiles>
 using PartialSums = float[kSegments][kTokenTiles * kTokensPerTile][kTileRows];
 
-// Adds this warp's segment of columns into `partial`. x_rows: the lane's token of each tile, number lane / 4, null where
-// there is none; rows hold zeros up to the next multiple of kActivationPadding.
+// Adds this warp's segment of columns into `partial`. The pointers x_rows are those of the lane's token of
+// each tile, number lane / 4, null where there is none. Rows hold zeros up to the next multiple of
+// kActivationPadding.
 template <MatmulKind kKind, int kTokenTiles>
 __device__ void MultiplySegment(const DeviceWeight& w, int64_t first_row, int64_t row_end,
                                 const uint16_t* const (&x_rows)[kTokenTiles],
@@ -316,7 +322,8 @@ __device__ void MultiplySegment(const DeviceWeight& w, int64_t first_row, int64_
   }
 }
 
-// The whole tile. token_row(i) is the row of token i of the tile, null past the last; emit(i, row, sum) stores.
+// The whole tile. token_row(i) is the row of token i of the tile, null past the last; emit(i, row, sum)
+// stores.
 template <MatmulKind kKind, int kTokenTiles, typename TokenRow, typename Emit>
 __device__ void MultiplyTile(const DeviceWeight& w, int64_t first_row, int64_t row_end, int num_tokens,
                              TokenRow&& token_row, Emit&& emit) {

@@ -41,7 +41,8 @@ Kernel KernelOf(StreamKind kind) {
   }
 }
 
-// The kernel for these matrices; null where they do not go together. The releases' own mixtures are FP8 and BF16.
+// The kernel for these matrices; null where they do not go together. The releases' own mixtures are FP8 and
+// BF16.
 template <int kTokens, bool kWhole>
 Kernel KernelOf(const Params& params) {
   bool alike = true;

@@ -1,5 +1,6 @@
-// linear and grouped_linear for 9 to 64 tokens, on Hopper's tensor cores (wgmma), at the speed of reading weights: a block keeps a slice of
-// the activations' columns in shared memory and has row tiles of the weight go by.
+// Ops linear and grouped_linear for 9 to 64 tokens, on Hopper's tensor cores (wgmma), at the speed of reading
+// weights. A block keeps a slice of the activations' columns in shared memory and has row tiles of the weight
+// go by.
 #pragma once
 
 #include <span>
@@ -10,7 +11,8 @@ namespace dsv4::backend::cuda {
 
 class CudaContext;
 
-// One linear, or up to kMaxFusedMatrices of the same activations (FusionRule::kLinearsSplitK). The first may have a mix.
+// One linear, or up to kMaxFusedMatrices of the same activations (FusionRule::kLinearsSplitK). The first may
+// have a mix.
 Status LaunchGemmSplitK(CudaContext& context, std::span<const LinearWork* const> linears);
 
 }  // namespace dsv4::backend::cuda

@@ -1,9 +1,9 @@
-// Tiles of 128 rows of weights and 128 tokens, worked off by as many blocks as there is room for. One thread has blocks of 64 columns
-// of both brought into a ring; two warpgroups multiply 64 rows each.
+// Tiles of 128 rows of weights and 128 tokens, worked off by as many blocks as there is room for. One thread
+// has blocks of 64 columns of both brought into a ring; two warpgroups multiply 64 rows each.
 //
-// The steps of 16 columns, their order, the segments and the order of all sums are those of gemm_mma.cuh: a token's result is the
-// same bits as in any other kernel (cuda_many_tokens_test). A unit's sums of FP8, the segment's and the total of those before take
-// 192 registers a thread, which is why tiles are no larger.
+// The steps of 16 columns, their order, the segments and the order of all sums are those of gemm_mma.cuh. A
+// token's result is the same bits as in any other kernel (cuda_many_tokens_test). A unit's sums of FP8, the
+// segment's and the total of those before take 192 registers a thread, which is why tiles are no larger.
 #include "backend/cuda/device/ptx/shared_address.cuh"
 #include "backend/cuda/device/ptx/wgmma_tma.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
@@ -78,8 +78,8 @@ __device__ __forceinline__ void BringTiles(Memory& memory, const Params& p) {
   }
 }
 
-// The scale of the next block, as it is stored; a thread's neighbouring rows have the same. It is asked for a block ahead, and looked
-// at while products run.
+// The scale of the next block, as it is stored; a thread's neighbouring rows have the same. It is asked for a
+// block ahead, and looked at while products run.
 template <MatmulKind kKind>
 class Scales {
  public:
@@ -123,7 +123,8 @@ class Multiplier {
         num_blocks_(static_cast<int>(weight.cols) / kBlockCols),
         segment_blocks_(SegmentCols<kKind>(static_cast<int>(weight.cols)) / kBlockCols) {}
 
-  // Sums of the next tile; its first scale has been asked for. meanwhile() is called once, while products run.
+  // Sums of the next tile; its first scale has been asked for. meanwhile() is called once, while products
+  // run.
   template <typename Meanwhile>
   __device__ __forceinline__ void MultiplyTile(Scales<kKind>& scales, Meanwhile&& meanwhile,
                                                float (&total)[kTokens / 2]) {

@@ -1,9 +1,10 @@
-// Tiles of 128 tokens by 128 or 256 rows of weights, worked off by as many blocks as there is room for. One thread has blocks of 128
-// columns of both brought into a ring; two warpgroups multiply, 64 tokens each, 128 rows at a time.
+// Tiles of 128 tokens by 128 or 256 rows of weights, worked off by as many blocks as there is room for. One
+// thread has blocks of 128 columns of both brought into a ring; two warpgroups multiply, 64 tokens each, 128
+// rows at a time.
 //
-// Tokens are the A operand, so that a thread's sums are of two tokens and share two scales. The sums of 128 columns and 128 rows are 64
-// registers of a thread, the totals 64 or 128: while one warpgroup adds the former to the latter, tensor cores has the other's
-// products, which therefore take turns.
+// Tokens are the A operand, so that a thread's sums are of two tokens and share two scales. The sums of 128
+// columns and 128 rows are 64 registers of a thread, the totals 64 or 128. While one warpgroup adds the
+// former to the latter, tensor cores work on the other's products. Warpgroups take turns.
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/e4m3_steps.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
@@ -125,8 +126,8 @@ class Scales {
   uint32_t stored_[kParts];
 };
 
-// The tile of a warpgroup: totals[part][4 j + 2 half + e] is that of this thread's token `half` and row 8 j + 2 (lane % 4) + e of the
-// part, as it is packed.
+// The tile of a warpgroup. Element totals[part][4 j + 2 half + e] belongs to this thread's token `half`. Its
+// row is 8 j + 2 (lane % 4) + e of the part, as it is packed.
 template <int kParts, int kCluster>
 __device__ __forceinline__ void MultiplyTile(Memory<kParts>& memory, const DeviceWeight& weight,
                                              Scales<kParts>& scales, Place<kParts>& place, uint32_t& turn,
@@ -148,7 +149,8 @@ __device__ __forceinline__ void MultiplyTile(Memory<kParts>& memory, const Devic
     for (int part = 0; part < kParts; ++part) {
       const uint64_t b = MatrixDescriptor(SharedAddress(memory.weights[place.i]) + part * kRowBytes);
       float sums[kSums];
-      // One warpgroup's products at a time, or both would add up at the same time too: the other may begin when half are done.
+      // One warpgroup's products at a time, or both would add up at the same time too: the other may begin
+      // when half are done.
       WaitForPhase(&memory.turns[group], turn);
       turn ^= 1U;
       MultiplyE4m3Block<kRows>(sums, a, b);

@@ -6,8 +6,8 @@
 
 namespace dsv4::backend::cuda {
 
-// One matrix, or one a group of columns of x: rows [g, g + 1) * rows_per_group of the weight multiply columns
-// [g, g + 1) * weight.cols of x into columns [g, g + 1) * rows_per_group of y.
+// One matrix, or one for a group of columns of x. Rows [g, g + 1) * rows_per_group of the weight multiply
+// columns [g, g + 1) * weight.cols of x. Results go to columns [g, g + 1) * rows_per_group of y.
 struct GemmArgs {
   DeviceWeight weight;
   int64_t num_groups = 1;

@@ -1,12 +1,14 @@
-// W x for many tokens, on Hopper's tensor cores (wgmma): tiles of 128 rows of weights and up to 128 tokens, worked off by as many blocks
-// as there are SMs.
+// W x for many tokens, on Hopper's tensor cores (wgmma). Tiles have 128 rows of weights and up to 128 tokens,
+// and as many blocks as there are SMs work on them.
 //
-// Weights are the A operand and stay in registers: two warpgroups take 64 rows each, every thread copies the bytes that it will
-// itself widen through shared memory, some stages ahead. Tokens are the B operand, packed beforehand (operand_layout.h): a warp of
-// its own looks for work and has blocks of 64 columns brought by TMA, into a ring that both warpgroups read.
+// Weights are the A operand and stay in registers. Two warpgroups take 64 rows each. Every thread copies the
+// bytes that it will itself widen through shared memory, some stages ahead. Tokens are the B operand, packed
+// beforehand (operand_layout.h). A warp of its own looks for work and has blocks of 64 columns brought by
+// TMA, into a ring that both warpgroups read.
 //
-// The steps of 16 columns, their order, the segments and the order of all sums are those of gemm_mma.cuh, and wgmma adds the
-// products of a step as mma.sync does, bit for bit (cuda_many_tokens_test compares them): a token's result is the same bits in either.
+// The steps of 16 columns, their order, the segments and the order of all sums are those of gemm_mma.cuh.
+// Instruction wgmma adds the products of a step as mma.sync does, bit for bit (cuda_many_tokens_test compares
+// them). A token's result is the same bits in either.
 #pragma once
 
 #include "backend/cuda/device/ptx/wgmma_tma.cuh"
@@ -121,7 +123,7 @@ class WgmmaWeights {
     if (++to_ == Format::kStages) to_ = 0;
   }
 
-  // The next stage is there; asks for the one that takes the place of the one before.
+  // The next stage is there; asks for the one that replaces the one before.
   __device__ __forceinline__ void NextStage() {
     WaitForCopies<Format::kStages - 2>();
     if (++from_ == Format::kStages) from_ = 0;
@@ -232,7 +234,8 @@ struct WgmmaTotal {
   }
 };
 
-// The tile of an item: sums[4 j + 2 half + e] is that of token 8 j + 2 (lane % 4) + e and the thread's row `half`.
+// The tile of an item: sums[4 j + 2 half + e] is that of token 8 j + 2 (lane % 4) + e and the thread's row
+// `half`.
 template <MatmulKind kKind, WgmmaRows kRows, int kTokens>
 __device__ __forceinline__ void WgmmaTile(WgmmaMemory<kKind>& memory, const DeviceWeight& shape,
                                           const WgmmaItem& item, WgmmaWeights<kKind, kRows>& weights,
@@ -354,9 +357,10 @@ struct WgmmaTokenNotes {
   float* factors;   // [num_tokens]
 };
 
-// The whole of a block. find(i, item) describes tile i of all, false past the last; it is called by one thread.
-// note(item, notes, lane) writes what store will want to know, a warp together. store.operator()<kTokens>(item, notes, sums, own)
-// takes a tile's sums; own[i * kWgmmaConsumers], i < kTokens / 8, is shared memory of the thread's own. x: the packed rows.
+// The whole of a block. One thread calls find(i, item), which describes tile i of all, false past the last. A
+// warp together calls note(item, notes, lane), which writes the notes that store needs. Function
+// store.operator()<kTokens>(item, notes, sums, own) takes a tile's sums. There own[i * kWgmmaConsumers], i <
+// kTokens / 8, is shared memory of the thread's own. Argument x has the packed rows.
 template <MatmulKind kKind, WgmmaRows kRows, typename Find, typename Note, typename Store>
 __device__ __forceinline__ void WgmmaTiles(const DeviceWeight& shape, const PackedRows& x, Find&& find,
                                            Note&& note, Store&& store) {
@@ -399,8 +403,9 @@ __device__ __forceinline__ void WgmmaTiles(const DeviceWeight& shape, const Pack
       item_place.Next();
       return item;
     };
-    // Two items are told before the tokens of the one in front of them are fetched: their weights are asked for meanwhile, kStages - 1
-    // stages ahead, which with few columns is past the next item (FitsWgmma).
+    // Two items are announced before the tokens of the one in front of them are fetched. Their weights are
+    // asked for meanwhile, kStages - 1 stages ahead, which with few columns is past the next item
+    // (FitsWgmma).
     int64_t i = blockIdx.x;
     WgmmaItem item = publish(i);
     WgmmaItem next = item.num_tokens > 0 ? publish(i += gridDim.x) : item;

@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(kStreamThreads, 1) GemvPairKernel(const __grid
 
 using Kernel = void (*)(Params);
 
-// The release's own, and what takes their place without quantization; null: others.
+// The release's own, and their substitutes without quantization; null: others.
 template <int kStages>
 Kernel KernelOf(StreamKind first, StreamKind second) {
   if (first == StreamKind::kFp8Plain && second == StreamKind::kFp8)

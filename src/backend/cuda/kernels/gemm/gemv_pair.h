@@ -1,5 +1,5 @@
-// grouped_linear of a few tokens and the linear of what it gives, in one launch: all blocks meet between the two, with the second's weights
-// already on their way.
+// Op grouped_linear of a few tokens and the linear of its result, in one launch. All blocks meet between the
+// two, with the second's weights already on their way.
 #pragma once
 
 #include "backend/cuda/lowering/work/linear.h"
@@ -10,7 +10,8 @@ class CudaContext;
 
 // Whether there is a kernel for the two, and all its blocks run at once.
 bool HoldsGemvPair(CudaContext& context, const LinearWork& groups, const LinearWork& linear);
-// `links`: if they are not none, the second's results also go to the other ranks, as this rank's part of an LL sum (PeerLinks::pushed).
+// `links`: if they are not none, the second's results also go to the other ranks, as this rank's part of an
+// LL sum (PeerLinks::pushed).
 Status LaunchGemvPair(CudaContext& context, const LinearWork& groups, const LinearWork& linear,
                       const PeerLinks& links);
 

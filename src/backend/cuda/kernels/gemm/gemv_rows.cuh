@@ -1,5 +1,5 @@
-// Activations for gemv_units.cuh: rows of bf16 come into shared memory in the forms that weights want (StreamForm), rounded to FP8
-// where they are to be.
+// Activations for gemv_units.cuh: rows of bf16 come into shared memory in the forms that weights want
+// (StreamForm), rounded to FP8 where they are to be.
 #pragma once
 
 #include "backend/cuda/kernels/gemm/gemm_mma.cuh"
@@ -7,7 +7,8 @@
 
 namespace dsv4::backend::cuda {
 
-// Largest magnitude of eight columns of a group of 128, which half a warp holds, or, fine, of 32, which four lanes hold.
+// Largest magnitude of eight columns of a group of 128, which half a warp holds, or, fine, of 32, which four
+// lanes hold.
 __device__ __forceinline__ float GroupMax(uint4 x, bool fine) {
   const unsigned half = 0xFFFFU << (threadIdx.x & 16U);
   const auto larger = [](float max, uint32_t pair) {
@@ -28,7 +29,8 @@ __device__ __forceinline__ __half2 RoundPairToFp8(uint32_t pair, float reciproca
   const __nv_fp8x2_storage_t codes = __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, __NV_E4M3);
   return __half2(__nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3));
 }
-// Halves times the power of two that they were divided by, which is exact in bf16: the high half of the float.
+// Halves times the power of two that they were divided by, which is exact in bf16: the high half of the
+// float.
 __device__ __forceinline__ uint32_t TimesPower(__half2 rounded, float power) {
   const float2 wide = __half22float2(rounded);
   return __byte_perm(__float_as_uint(wide.x * power), __float_as_uint(wide.y * power), 0x7632);
@@ -65,10 +67,11 @@ __device__ __forceinline__ uint4 InForm(uint4 value, StreamForm form, float* sca
   return value;
 }
 
-// Calls emit(row, chunk, x) for every eight columns of rows of bf16, row(i) each, and of zeros up to StreamRow. cols is a multiple of
-// eight and rows are aligned to 16 bytes.
+// Calls emit(row, chunk, x) for every eight columns of rows of bf16, row(i) each, and of zeros up to
+// StreamRow. The number cols is a multiple of eight and rows are aligned to 16 bytes.
 //
-// A launch comes to this code once, and seldom finds it in a cache of instructions: it is short rather than unrolled.
+// A launch comes to this code once, and seldom finds it in a cache of instructions: it is short rather than
+// unrolled.
 template <int kThreads, typename Row, typename Emit>
 __device__ __forceinline__ void ForStreamRows(int num_rows, int cols, Row&& row, Emit&& emit) {
   const int chunks = static_cast<int>(StreamRow(cols) - 8) / 8;  // A multiple of 16: half a warp is a group.
@@ -97,7 +100,8 @@ __device__ __forceinline__ void ForStreamRows(int num_rows, int cols, Row&& row,
   }
 }
 
-// Eight columns of a row into shared memory in a form; of StreamForm::kHalves also the scale, to [rows, groups of 128].
+// Eight columns of a row into shared memory in a form; of StreamForm::kHalves also the scale, to [rows,
+// groups of 128].
 __device__ __forceinline__ void StoreInForm(uint16_t* shared, float* scales, int row, int chunk, int cols,
                                             StreamForm form, uint4 x) {
   const auto stride = static_cast<int>(StreamRow(cols));

@@ -9,7 +9,8 @@ namespace dsv4::backend::cuda {
 
 class CudaContext;
 
-// One linear, or up to kMaxFusedMatrices of the same activations (FusionRule::kLinearsGemv). The first may have a mix.
+// One linear, or up to kMaxFusedMatrices of the same activations (FusionRule::kLinearsGemv). The first may
+// have a mix.
 void LaunchGemvStream(CudaContext& context, std::span<const LinearWork* const> linears);
 
 }  // namespace dsv4::backend::cuda

@@ -1,10 +1,10 @@
-// W x for a few tokens at the speed of reading W. A block works through row tiles of one or more matrices; every thread copies
-// the weights that it will multiply into shared memory of its own, many pieces ahead, so that no registers wait for memory
-// and no thread waits for another's copy. The first pieces are asked for before the kernels in front have ended.
-// Activations lie in shared memory too.
+// W x for a few tokens at the speed of reading W. A block works through row tiles of one or more matrices.
+// Every thread copies the weights that it will multiply into shared memory of its own, many pieces ahead. So
+// no registers wait for memory and no thread waits for another's copy. The first pieces are asked for before
+// the kernels in front have ended. Activations lie in shared memory too.
 //
-// The products, their order and the order of all sums are those of gemm_mma.cuh, so a token's result is the same bits in
-// either.
+// The products, their order and the order of all sums are those of gemm_mma.cuh, so a token's result is the
+// same bits in either.
 #pragma once
 
 #include "backend/cuda/device/ptx/cp_async.cuh"
@@ -96,10 +96,11 @@ struct StreamTokens {
   int groups;  // 128 columns'.
 };
 
-// Works through items 0 to num_items - 1, item(i) each, of kind kKind. prepare() is called once, by all threads, when the
-// first weights are in flight: it waits for the kernels before and fills shared memory, that of LoadFp8Scales included. emit(i, item, token, row, sum) is called for
-// every result. Results of items_in_order items that follow each other, counted from the first, are the same thread's for a
-// token and row of a tile, in order. A kernel behind this one is let start when the last weights have been asked for.
+// Works through items 0 to num_items - 1, item(i) each, of kind kKind. All threads call prepare() once, when
+// the first weights are in flight. It waits for the kernels before and fills shared memory, that of
+// LoadFp8Scales included. For every result emit(i, item, token, row, sum) is called. Items go in runs of
+// items_in_order, counted from the first. One thread has the results of a run for a token and row of a tile,
+// in order. A kernel behind this one is let start when the last weights have been asked for.
 template <int kStages, StreamKind kKind, typename Item, typename Prepare, typename Emit>
 __device__ void StreamItems(StreamRing<kStages>& ring, const float* fp8_scales, int fp8_scale_stride,
                             int num_items, int items_in_order, const StreamTokens& tokens, Item&& item,

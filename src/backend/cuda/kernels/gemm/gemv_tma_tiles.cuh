@@ -1,7 +1,8 @@
-// W x for a few tokens whose row tiles come whole: TMA brings 16 rows or some times as many, and of FP4 their scales, as they lie in memory, into
-// shared memory, and eight warps have a segment of their columns each. Beside gemv_warps.cuh, whose threads each ask for what
-// they multiply, no warp is held up by asking: requests of 16 bytes a thread went out for 9 us of an expert launch, by which time all
-// of its weights could have been there.
+// W x for a few tokens whose row tiles come whole. TMA brings 16 rows or some times as many into shared
+// memory, as they lie in memory, for FP4 with their scales. Eight warps have a segment of their columns each.
+// In gemv_warps.cuh each thread asks for the weights that it multiplies; here asking holds up no warp.
+// Requests of 16 bytes a thread went out for 9 us of an expert launch. By that time all of its weights could
+// have been there.
 //
 // Products, their order and that of all sums are those of gemm_mma.cuh.
 #pragma once
@@ -51,9 +52,10 @@ __device__ __forceinline__ void CopyTile(unsigned char* to, const StreamTile& ti
   }
 }
 
-// Until what comes into a stage in the phase of this parity is there. With an odd number of stages the phase before is the other
-// group's of warps, and as long as its tiles have not come a wait for `full` alone would pass, since the phase before that had this
-// parity too. When the other group has left the stage, they had.
+// Waits until the bytes of a stage in the phase of this parity are there. With an odd number of stages the
+// phase before belongs to the other group of warps. As long as its tiles have not come a wait for `full`
+// alone would pass, since the phase before that had this parity too. When the other group has left the stage,
+// its tiles have come.
 __device__ __forceinline__ void WaitForTiles(uint64_t* full, uint64_t* empty, uint32_t parity) {
   WaitForPhase(empty, parity ^ 1U);
   WaitForPhase(full, parity);
@@ -81,8 +83,8 @@ __device__ __forceinline__ TileSegment SegmentOf(const StreamShape& shape) {
           .scale_row_bytes = shape.scale_row_bytes};
 }
 
-// Scales of four units of a warp's rows, which lie where lanes do not meet in a bank. In the tile, rows are a multiple of 128 bytes
-// apart where there are many columns.
+// Scales of four units of a warp's rows, which lie where lanes do not meet in a bank. In the tile, rows are a
+// multiple of 128 bytes apart where there are many columns.
 struct SpreadScales {
   static constexpr int kUnits = 4;
   static constexpr int kRowBytes = 40;
@@ -119,8 +121,9 @@ __host__ __device__ __forceinline__ bool NeedsSpread(const StreamShape& shape) {
   return IsFp4(shape.kind) && shape.segment_units >= SpreadScales::kUnits;
 }
 
-// The warp's segment of kTiles row tiles times tokens, the lane's of which begins at x in shared memory, if it exists. Of several tiles,
-// which are FP4 and need no spreading, a unit's activations are read once for all. `spread` is for one tile of FP4.
+// The warp's segment of kTiles row tiles times tokens, the lane's of which begins at x in shared memory, if
+// it exists. Of several tiles, which are FP4 and need no spreading, a unit's activations are read once for
+// all. `spread` is for one tile of FP4.
 template <StreamKind kKind, int kTiles>
 __device__ __forceinline__ void MultiplyTile(const unsigned char* tile, const TileSegment& segment,
                                              int block_units_log2, const uint16_t* x, bool exists,

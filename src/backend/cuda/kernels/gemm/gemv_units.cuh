@@ -1,5 +1,5 @@
 // Common steps of the kernels for a few tokens on weights, whichever way these come to a warp
-// (gemv_tiles.cuh, gemv_warps.cuh, gemv_tma_tiles.cuh): a unit of any kind is multiplied by tokens that lie
+// (gemv_tiles.cuh, gemv_warps.cuh, gemv_tma_tiles.cuh). A unit of any kind is multiplied by tokens that lie
 // in shared memory (gemv_rows.cuh).
 //
 // The products and their order are those of gemm_mma.cuh; so are the bits.
@@ -13,8 +13,8 @@
 
 namespace dsv4::backend::cuda {
 
-// A unit is what a warp multiplies at a time: 64 bytes of each of 16 rows, 16 bytes of two rows a lane. Two are copied
-// together.
+// A unit is what a warp multiplies at a time: 64 bytes of each of 16 rows, 16 bytes of two rows a lane. Two
+// are copied together.
 inline constexpr int kUnitBytes = 64;
 
 // Data that is read once makes room in L2 before anything else does: activations and instructions stay there.
@@ -78,8 +78,9 @@ __device__ __forceinline__ uint32_t HalvesOfE4m3(uint32_t word, int which) {
   return HalvesOfE4m3(static_cast<uint16_t>(which == 0 ? word : word >> 16));
 }
 
-// Eight columns of a lane's token, in shared memory. Lanes of tokens that do not exist read nothing and get anything: a token's
-// sums are its own lanes', and the unit that reads shared memory is busier than any other where weights are narrow.
+// Eight columns of a lane's token, in shared memory. Lanes of tokens that do not exist read nothing and get
+// anything, since a token's sums are its own lanes'. The unit that reads shared memory is busier than any
+// other where weights are narrow.
 __device__ __forceinline__ uint4 LoadTokenColumns(const uint16_t* x, bool exists) {
   uint4 columns;
   asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
@@ -88,8 +89,9 @@ __device__ __forceinline__ uint4 LoadTokenColumns(const uint16_t* x, bool exists
   return columns;
 }
 
-// FP8 weights and activations, both as halves without their scales; factors are the products of both scales, by token. The
-// columns of a step are those of Unpack<kMmaFp8>, and powers of two in scales of activations move no bit.
+// FP8 weights and activations, both as halves without their scales; factors are the products of both scales,
+// by token. The columns of a step are those of Unpack<kMmaFp8>, and powers of two in scales of activations
+// move no bit.
 __device__ __forceinline__ void MultiplyFp8Unit(float (&sums)[4], const uint4& low, const uint4& high,
                                                 const uint16_t* x, bool exists, float factor0,
                                                 float factor1) {
@@ -208,16 +210,16 @@ __device__ __forceinline__ void MultiplyFp4Unit(float (&sums)[4], const uint4& l
   }
 }
 
-// Scales of FP8 weights: the tile's blocks of columns (LoadBlockScale), and where activations are rounded the groups of this lane's two
-// tokens.
+// Scales of FP8 weights: the tile's blocks of columns (LoadBlockScale), and where activations are rounded the
+// groups of this lane's two tokens.
 struct StreamScales {
   const float* blocks = nullptr;
   const float* token0 = nullptr;
   const float* token1 = nullptr;
 };
 
-// A unit of any kind, which is number `unit` of the row. FP4: the lane's scales of its lower row, and how far from them those of the
-// upper one are.
+// A unit of any kind, which is number `unit` of the row. FP4: the lane's scales of its lower row, and how far
+// from them those of the upper one are.
 template <StreamKind kKind>
 __device__ __forceinline__ void MultiplyUnit(float (&sums)[4], const uint4& low, const uint4& high,
                                              const uint16_t* x, bool exists, const StreamScales& by, int unit,

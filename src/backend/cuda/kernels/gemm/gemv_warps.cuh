@@ -1,10 +1,11 @@
-// W x for a few tokens at the speed of reading W, warp by warp. A block of 16 warps works through items, row tiles of one or
-// more matrices. A warp has the same segment of columns of every other item, and waits for no other warp: what it will
-// multiply it copies into a ring of its own, some stages ahead; sums of segments are left in shared memory and added when
-// many are there. Products, their order and that of all sums are those of gemm_mma.cuh.
+// W x for a few tokens at the speed of reading W, warp by warp. A block of 16 warps works through items, row
+// tiles of one or more matrices. A warp has the same segment of columns of every other item, and waits for no
+// other warp. It copies its weights into a ring of its own, some stages ahead. Sums of segments are left in
+// shared memory and added when many are there. Products, their order and that of all sums are those of
+// gemm_mma.cuh.
 //
-// Aim: few instructions and few wavefronts of shared memory, of which widening leaves no more to spare than
-// memory leaves time: a warp's item costs it no barrier, and activations are read for the tokens that exist.
+// The kernel needs few instructions and few wavefronts of shared memory, since widening leaves little of both
+// to spare. So a warp's item costs no barrier, and activations are read only for the tokens that exist.
 #pragma once
 
 #include "backend/cuda/device/ptx/cp_async.cuh"
@@ -113,7 +114,8 @@ class WarpReader {
   const uint8_t* scale_[2] = {};
 };
 
-// The warp's segment of an item times the tokens whose rows begin at x in shared memory, the lane's own among them.
+// The warp's segment of an item times the tokens whose rows begin at x in shared memory, the lane's own among
+// them.
 template <StreamKind kKind, int kStages, typename Reader>
 __device__ __forceinline__ void MultiplyWarpSegment(const WarpRing<kStages>& ring, uint32_t& slot,
                                                     Reader& reader, const StreamShape& shape,

@@ -8,7 +8,8 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-// One matrix, or one a group: group g multiplies rows [g, g + 1) * rows_per_group of the weight with its own slice of x.
+// One matrix, or one a group: group g multiplies rows [g, g + 1) * rows_per_group of the weight with its own
+// slice of x.
 struct MatmulParams {
   DeviceWeight weight;
   const void* x;

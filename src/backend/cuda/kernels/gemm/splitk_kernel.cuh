@@ -1,9 +1,10 @@
 // The kernel of gemm_splitk_wgmma.h.
 //
-// A slice is one of the segments of columns in which products are summed (gemm_mma.cuh), or all columns where they are few. A block
-// rounds and keeps its slice of up to 128 tokens, wgmma's B operand, and takes a run of row tiles, of 64 rows a warpgroup: every thread
-// copies the weights that it will itself widen into wgmma's A operand, some stages ahead. Sums of a segment that is not all go to
-// device memory, where the warpgroup that comes last to a row tile adds them up in order.
+// A slice is one of the segments of columns in which products are summed (gemm_mma.cuh), or all columns where
+// they are few. A block rounds and keeps its slice of up to 128 tokens, wgmma's B operand. It takes a run of
+// row tiles, of 64 rows a warpgroup. Every thread copies the weights that it will itself widen into wgmma's A
+// operand, some stages ahead. Sums of a segment that is not all go to device memory. The warpgroup that comes
+// last to a row tile adds them up in order.
 //
 // Steps, segments and the order of all sums are those of gemm_mma.cuh; so are the bits.
 #pragma once
@@ -120,8 +121,9 @@ struct NextChunks {
   }
 };
 
-// A row tile's columns of the block's slice times the tokens, from the two chunks `a` on, which leaves those that follow. kWhole: all
-// columns, in segments of two chunks; else a segment. More than 64 tokens are multiplied 64 at a time by the same widened chunks.
+// A row tile's columns of the block's slice times the tokens, from the two chunks `a` on, which becomes the
+// chunks that follow. With kWhole it is all columns, in segments of two chunks; else a segment. More than 64
+// tokens are multiplied 64 at a time by the same widened chunks.
 template <StreamKind kKind, int kTokens, bool kWhole>
 __device__ __forceinline__ void MultiplyTile(Weights<kKind>& weights, TwoChunks& a, int num_chunks,
                                              uint32_t x, const float* scales, const float* token_scales,
@@ -319,7 +321,8 @@ __device__ __forceinline__ void MultiplyBlock(const Params& p, const Block& bloc
   }
 }
 
-// Weights of kinds kKinds. Grid: blocks of the mix, then matrices, groups, slices, token tiles, runs of row tiles.
+// Weights of kinds kKinds. Grid: blocks of the mix, then matrices, groups, slices, token tiles, runs of row
+// tiles.
 template <int kTokens, bool kWhole, StreamKind... kKinds>
 __global__ void __launch_bounds__(kThreads, 1) SplitkKernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) unsigned char shared[];

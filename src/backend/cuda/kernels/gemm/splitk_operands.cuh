@@ -1,6 +1,6 @@
-// Operands of a block of splitk_kernel.cuh: its slice of the activations, which it brings into shared memory
-// as wgmma's B operand, and weights, which every thread copies for itself, stages ahead, and widens into
-// wgmma's A operand.
+// Operands of a block of splitk_kernel.cuh. It brings its slice of the activations into shared memory as
+// wgmma's B operand. Every thread copies weights for itself, stages ahead, and widens them into wgmma's A
+// operand.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,8 @@ __device__ __forceinline__ int PlaceOfWord(int word, int token) {
   return (piece ^ token % 8) * 4 + of_lane;
 }
 
-// Sixteen lanes hold 128 columns of a token, eight each; the largest magnitude of all, or of the four lanes of 32 columns.
+// Sixteen lanes hold 128 columns of a token, eight each; the largest magnitude of all, or of the four lanes
+// of 32 columns.
 __device__ __forceinline__ float LargestOfGroup(uint4 x, bool fine) {
   const unsigned half = 0xFFFFU << (threadIdx.x & 16U);
   const auto larger = [](uint32_t a, uint32_t b) {
@@ -43,8 +44,9 @@ __device__ __forceinline__ float LargestOfGroup(uint4 x, bool fine) {
   return fmaxf(__uint_as_float(max << 16), __uint_as_float(max & 0xFFFF0000U));
 }
 
-// The slice of the block's tokens into shared memory, [chunks][kTokens][64] as wgmma wants it; of FP8 rounded, with scales
-// [groups of 128 columns][kTokens] beside it. Tokens that do not exist are zeros. A half-warp takes 128 columns of a token.
+// The slice of the block's tokens into shared memory, [chunks][kTokens][64] as wgmma wants it; of FP8
+// rounded, with scales [groups of 128 columns][kTokens] beside it. Tokens that do not exist are zeros. A
+// half-warp takes 128 columns of a token.
 template <StreamKind kKind, int kTokens>
 __device__ __forceinline__ void LoadSlice(const Params& p, const Block& block, uint32_t* x, float* x_scales) {
   constexpr int kHalfWarps = kThreads / 16;
@@ -151,7 +153,7 @@ class Weights {
 
   __device__ __forceinline__ bool done() const { return tile_ >= block_.num_tiles; }
 
-  // The next stage is there; asks for the one that takes the place of the one before.
+  // The next stage is there; asks for the one that replaces the one before.
   __device__ __forceinline__ void NextStage() {
     WaitForCopies<kStages - 2>();
     if (++from_ == kStages) from_ = 0;

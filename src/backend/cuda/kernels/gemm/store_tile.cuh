@@ -1,4 +1,5 @@
-// How products of many tokens are stored: a thread has sums of two neighbouring rows of the weight, which are columns of y.
+// How products of many tokens are stored: a thread has sums of two neighbouring rows of the weight, which are
+// columns of y.
 #pragma once
 
 #include <cstdint>

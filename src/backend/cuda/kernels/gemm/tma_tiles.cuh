@@ -48,8 +48,8 @@ struct GemmTile {
   int first_token;
 };
 
-// Blocks of a cluster take the same rows, and tokens beside each other; i is a number of the cluster's tiles. Params: GemmTiles and `weight`,
-// whose columns are packed in blocks of kBlockCols.
+// Blocks of a cluster take the same rows, and tokens beside each other; i is a number of the cluster's tiles.
+// Params: GemmTiles and `weight`, whose columns are packed in blocks of kBlockCols.
 template <int kTileRows, int kTileTokens, int kCluster, int kBlockCols, typename Params>
 __device__ __forceinline__ GemmTile FindGemmTile(const Params& p, int i) {
   const int band_tiles = p.row_tiles * p.num_groups * p.token_tiles_together;

@@ -1,6 +1,7 @@
-// A cluster of blocks holds a token: each block some columns of all streams, from hc_post to the norm of what hc_pre makes of them.
-// Columns are dealt out as the norm's kernel deals them to its warps (RmsNormRow), in runs of 32, and a block's dot products are a part
-// of hyper_connection.cu's: so sums are added in the same order there and here.
+// A cluster of blocks holds a token. Each block has some columns of all streams, from hc_post to the norm of
+// hc_pre's result. Columns are dealt out in runs of 32, as the norm's kernel deals them to its warps
+// (RmsNormRow). A block's dot products are a part of hyper_connection.cu's. So sums are added in the same
+// order there and here.
 #include <cooperative_groups.h>
 
 #include "backend/cuda/collectives/ll_exchange.cuh"

@@ -1,11 +1,12 @@
-// A dot product is what a warp of hyper_connection.cu sums in a part of the columns: each of 32 lanes has four columns of every run and
-// adds their products one by one; the lanes' sums meet as a tree. The unit's step m16n8k8 adds eight products of a row one by one too,
-// in ascending order and with fma's rounding, so a lane's sum of 16 tokens and eight rows is as many steps as it has pairs of runs.
+// A dot product is the sum of a warp of hyper_connection.cu over a part of the columns. Each of 32 lanes has
+// four columns of every run and adds their products one by one. The lanes' sums are then added as a tree. The
+// unit's step m16n8k8 adds eight products of a row one by one too, in ascending order and with fma's
+// rounding. So a lane's sum of 16 tokens and eight rows is as many steps as it has pairs of runs.
 //
-// A block has a part, the matrix there as doubles in shared memory, in the order in which steps read it. Four warps, or twice four that
-// share the rows, take 16 tokens: of each four lanes that follow each other one is a warp's, so a warp goes through eight lanes, in the
-// order in which a tree of them needs the fewest sums at once. The tokens are also the second operand of two more steps, whose diagonals
-// are their squares.
+// A block has a part, the matrix there as doubles in shared memory, in the order in which steps read it. Four
+// warps, or twice four that share the rows, take 16 tokens. A warp has one of each four neighbouring lanes,
+// so it goes through eight lanes. Their order is the one in which a tree needs the fewest sums at once. The
+// tokens are also the second operand of two more steps, whose diagonals are their squares.
 #include <algorithm>
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
@@ -44,9 +45,9 @@ struct Params {
   int tokens_per_block;
 };
 
-// Variants of the kernel: so many tiles of the matrix, a block's; runs of a part, so that it is known what
-// lies where, or 0, then Params has them; and whether the last tile and the squares are for warps of their
-// own, twice as many, of half as many registers.
+// Variants of the kernel have three parameters. The first is a block's tiles of the matrix. The second is the
+// runs of a part, which fixes the layout, or 0: then Params has them. The third tells whether the last tile
+// and the squares are for warps of their own, twice as many, of half as many registers.
 template <int kTilesOfBlock, int kRunsOfPart, bool kShared>
 struct Kind {
   static constexpr int kTiles = kTilesOfBlock;
@@ -70,7 +71,8 @@ constexpr size_t SharedBytes(int tiles, int runs) {
 }
 static_assert(SharedBytes(1, 8) == HcDotsSharedBytes(1, 8) && SharedBytes(3, 2) == HcDotsSharedBytes(3, 2));
 
-// Grid: tokens by tokens_per_block, parts, rows by Kind::kTiles * kRows, which are one block's where runs are known.
+// Grid: tokens by tokens_per_block, parts, rows by Kind::kTiles * kRows, which are one block's where runs are
+// known.
 template <typename Kind>
 __global__ void __launch_bounds__(Kind::kThreads, 1) HcDotsKernel(const __grid_constant__ Params p) {
   constexpr int kThreads = Kind::kThreads;

@@ -5,7 +5,8 @@
 
 namespace dsv4::backend::cuda {
 
-// dots: [num_tokens, num_rows + 1, HcParts(dim)], as hyper_connection.cu's other kernels give them, bit for bit.
+// dots: [num_tokens, num_rows + 1, HcParts(dim)], as hyper_connection.cu's other kernels give them, bit for
+// bit.
 void LaunchHcDotsMma(CudaContext& context, const TensorView& streams, const TensorView& fn, double* dots);
 
 }  // namespace dsv4::backend::cuda

@@ -1,5 +1,6 @@
-// Hyper-connections of many tokens with four streams of bf16, apart from hc_pre's dot products. The bits are those of hyper_connection.cu
-// and hc_post.cu, whose kernels for any number of tokens wait for conversions to double where these wait for memory.
+// Hyper-connections of many tokens with four streams of bf16, apart from hc_pre's dot products. The bits are
+// those of hyper_connection.cu and hc_post.cu, whose kernels for any number of tokens wait for conversions to
+// double where these wait for memory.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// The small outputs of hc_pre, post and comb, of one token: little work that takes long, since every step of the iteration waits
-// for the one before. Nothing needs them before the sub-layer's end, so a kernel that reads weights does them beside
-// (gemv_stream.cu).
+// The small outputs of hc_pre, post and comb, of one token. They are little work that takes long, since every
+// step of the iteration waits for the one before. Nothing needs them before the sub-layer's end, so a kernel
+// that reads weights does them beside (gemv_stream.cu).
 #pragma once
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
@@ -11,7 +11,8 @@ namespace dsv4::backend::cuda {
 
 __device__ inline double Sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 
-// Stream i's weight in a token's u, where this hc_pre has made `own`. The caller that `keeps` stores that where it is asked for.
+// Stream i's weight in a token's u, where this hc_pre has made `own`. The caller that `keeps` stores that
+// where it is asked for.
 __device__ __forceinline__ double StreamWeight(const HcPreParams& p, int64_t token, int i, double own,
                                                bool keeps) {
   if (p.pre != nullptr && keeps) p.pre[token * p.mult + i] = static_cast<float>(own);
@@ -51,15 +52,17 @@ __device__ inline double HcLogit(const HcPreParams& p, int64_t token, int k, int
   return HcLogit(factor, SumOfParts(dots + k * p.num_parts, p.num_parts), p.scale[part], p.base[k]);
 }
 
-// 1 / x for x of ordinary size, to 2^-40: the unit's 20 bits, improved once. By way of single precision, which has more of them, two
-// conversions would come into a chain of which everything behind waits for each step.
+// 1 / x for x of ordinary size, to 2^-40: the unit's 20 bits, improved once. By way of single precision,
+// which has more of them, two conversions would come into a chain of which everything behind waits for each
+// step.
 __device__ __forceinline__ double Reciprocal(double x) {
   double r = 0.0;
   asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(r) : "d"(x));
   return fma(fma(-x, r, 1.0), r, r);
 }
 
-// The release's four streams: one thread holds the matrix, whose sums and quotients are independent of each other.
+// The release's four streams: one thread holds the matrix, whose sums and quotients are independent of each
+// other.
 __device__ inline void SinkhornOfFour(double* comb, double eps, int iterations) {
   double c[4][4];
 #pragma unroll
@@ -98,8 +101,8 @@ __device__ inline void SinkhornOfFour(double* comb, double eps, int iterations) 
   }
 }
 
-// Row-softmax plus eps, then alternating normalisation, columns first; `iterations` counts that first pair. One thread an
-// element; sums in the reference's order.
+// Row-softmax plus eps, then alternating normalisation, columns first; `iterations` counts that first pair.
+// One thread an element; sums in the reference's order.
 __device__ inline void Sinkhorn(double* comb, int size, double eps, int iterations) {
   const int i = static_cast<int>(threadIdx.x) / size;
   const int j = static_cast<int>(threadIdx.x) % size;

@@ -1,5 +1,5 @@
-// post and comb (hc_mix.cuh) of many tokens by one block: iterations that wait for themselves all the time run beside each other, a lane
-// a token.
+// Outputs post and comb (hc_mix.cuh) of many tokens by one block. Iterations that wait for themselves all the
+// time run beside each other, a lane a token.
 #pragma once
 
 #include "backend/cuda/kernels/hyper_connection/hc_mix.cuh"

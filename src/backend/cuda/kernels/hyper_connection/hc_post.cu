@@ -11,7 +11,8 @@ namespace {
 
 constexpr int kPostThreads = 128;
 
-// One thread a column of a token: it reads all streams there before it writes them, so residual and out may be the same.
+// One thread a column of a token: it reads all streams there before it writes them, so residual and out may
+// be the same.
 template <typename T>
 __global__ void HcPostKernel(const T* y, const T* residual, const float* post, const float* comb, T* out,
                              int mult, int64_t dim) {
@@ -47,8 +48,8 @@ struct Combined {
 
 enum class Before { kNothing, kCombine, kSumOverRanks };
 
-// The same for the release's four streams, eight columns a thread. Unless nothing was before, y is what moe_combine gives, and is
-// written too. Grid: tokens, pieces of y.
+// The same for the release's four streams, eight columns a thread. Unless nothing was before, y is what
+// moe_combine gives, and is written too. Grid: tokens, pieces of y.
 template <typename T, Before kBefore>
 __global__ void __launch_bounds__(kPostThreads)
     HcPostOfFourKernel(const T* y, const T* residual, const float* post, const float* comb, T* out,

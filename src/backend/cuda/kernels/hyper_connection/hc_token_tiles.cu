@@ -1,8 +1,10 @@
-// hc_pre of 9 to 256 tokens. In the first launch a block has a part of the columns of all streams (hyper_connection.h) and takes eight tokens at
-// a time: their hc_post, then dot products on tensor cores for doubles, whose steps m16n8k8 add eight products one by one as a lane of
-// hyper_connection.cu's kernels does (hc_dots.cu). Rows of the matrix are the first operand's, tokens the second's; the first has eight rows
-// to spare, which are the tokens once more, so that their squares are a diagonal. In the second launch a block has a token: it adds up the
-// parts, mixes the streams and norms what comes out. Sums are made in the order of the kernels for fewer tokens and for more.
+// hc_pre of 9 to 256 tokens. In the first launch a block has a part of the columns of all streams
+// (hyper_connection.h) and takes eight tokens at a time. It does their hc_post, then dot products on tensor
+// cores for doubles. Their steps m16n8k8 add eight products one by one as a lane of hyper_connection.cu's
+// kernels does (hc_dots.cu). Rows of the matrix are the first operand's, tokens the second's. The first has
+// eight rows to spare: they are the tokens once more, so that their squares are a diagonal. In the second
+// launch a block has a token. It adds up the parts, mixes the streams and norms the result. Sums are made in
+// the order of the kernels for fewer tokens and for more.
 #include <algorithm>
 
 #include "backend/cuda/device/numeric/eight_columns.cuh"
@@ -26,8 +28,8 @@ constexpr int kWarps = kTokens;  // A warp has a token, then groups of four colu
 constexpr int kThreads = 32 * kWarps;
 static_assert(kWarps == kFours);
 
-// Shared memory of a block: the matrix, [stream][run][row] of 128 bytes each; bf16 streams, [stream][token] of TokenColumns, and in their
-// place what warps tell each other; factors of hc_post.
+// Shared memory of a block. It has the matrix, [stream][run][row] of 128 bytes each; bf16 streams,
+// [stream][token] of TokenColumns; and factors of hc_post. Messages between warps reuse the streams' memory.
 constexpr int kMatrixFloats = kHcMixRows * kHcRunColumns;  // Floats of a stream and run.
 // With a gap that spreads tokens over banks.
 __host__ __device__ constexpr int TokenColumns(int runs) { return runs * kHcRunColumns + 8; }
@@ -277,7 +279,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-// Threads as the norm of such a row has them. Grid: blocks for post and comb if they are asked for, then tokens.
+// Threads as the norm of such a row has them. Grid: blocks for post and comb if they are asked for, then
+// tokens.
 template <int kRowThreads>
 __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
     HcTokenTilesMixAndNormKernel(const __grid_constant__ HcStep p, int mix_blocks) {
@@ -300,7 +303,8 @@ __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
   const float scale = p.params.scale[0];
   const float base = t < kHcMult ? p.params.base[t] : 0.0F;
   WaitForKernelsBefore();
-  // Parts of the first rows' products and of the squares, as many as a norm of such rows has warps: a thread each.
+  // Parts of the first rows' products and of the squares, as many as a norm of such rows has warps: a thread
+  // each.
   constexpr int kParts = kRowThreads / 32;
   const int of = t / kParts;
   double part = 0.0;

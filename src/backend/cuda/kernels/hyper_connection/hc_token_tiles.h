@@ -1,4 +1,5 @@
-// hc_pre of 9 to 256 tokens in two launches, the first with hc_post in front of it, the second with the norm behind it.
+// hc_pre of 9 to 256 tokens in two launches, the first with hc_post in front of it, the second with the norm
+// behind it.
 #pragma once
 
 #include "backend/cuda/lowering/work/hyper_connection.h"

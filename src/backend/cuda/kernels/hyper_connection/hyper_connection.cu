@@ -1,5 +1,5 @@
-// hc_pre and hc_head. Each row of the mixing matrix is a dot product of hc_mult * dim terms, read by a few blocks of
-// its own; a second kernel turns a token's few numbers into its mix.
+// Ops hc_pre and hc_head. Each row of the mixing matrix is a dot product of hc_mult * dim terms, read by a
+// few blocks of its own. A second kernel turns a token's few numbers into its mix.
 #include <algorithm>
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
@@ -48,7 +48,8 @@ __device__ __forceinline__ void LoadFour(const T* data, double (&values)[4]) {
   Four<T>(data).Widen(values);
 }
 
-// dots[token][k] = fn[k] . x for k < num_rows; x . x for k = num_rows, for streams of any shape, in one part. Grid: tokens, rows.
+// dots[token][k] = fn[k] . x for k < num_rows; x . x for k = num_rows, for streams of any shape, in one part.
+// Grid: tokens, rows.
 template <typename T>
 __global__ void __launch_bounds__(kDotThreads)
     HyperConnectionAnyDotsKernel(const T* streams, const float* fn, double* dots, int64_t width,
@@ -79,15 +80,16 @@ __device__ __forceinline__ void SumOverLanes(double (&sums)[32]) {
   if constexpr (kOffset > 1) SumOverLanes<kOffset / 2>(sums);
 }
 
-// The same in parts (HasHcRuns), which hc_cluster.cu's blocks sum too. A warp has a part: of each of its runs a lane has four columns of
-// one stream. A block keeps four rows of the matrix in its first-level cache while tokens go by, eight at a time, two groups of eight beside each
-// other. Grid: tokens by tokens_per_block, rows by four, parts by four.
+// The same in parts (HasHcRuns), which hc_cluster.cu's blocks sum too. A warp has a part: a lane has four
+// columns of one stream of each of its runs. A block keeps four rows of the matrix in its first-level cache
+// while tokens go by. They come eight at a time, two groups of eight beside each other. Grid: tokens by
+// tokens_per_block, rows by four, parts by four.
 constexpr int kRowsAtOnce = 4;
 constexpr int kTokensAtOnce = 8;
 constexpr int kPartsOfBlock = 4;
 
-// A few tokens wait for the rows of the matrix run after run. They are weights: blocks of the same rows have them in L2 before the kernels in
-// front have ended.
+// A few tokens wait for the rows of the matrix run after run. They are weights: blocks of the same rows have
+// them in L2 before the kernels in front have ended.
 __device__ __forceinline__ void AskForMatrix(const float* fn, int first_row, int num_rows, int64_t width) {
   constexpr int kLine = 32;  // Floats.
   const float* const begin = fn + first_row * width;
@@ -170,8 +172,9 @@ __global__ void __launch_bounds__(kDotThreads, 1)
   }
 }
 
-// The same for more tokens. A block has a part and eight rows of the matrix, which lie in shared memory as doubles: conversions take as
-// long as products do, and tokens' are then shared by eight rows. A warp takes eight tokens at a time.
+// The same for more tokens. A block has a part and eight rows of the matrix, which lie in shared memory as
+// doubles. Conversions take as long as products do, and those of tokens are then shared by eight rows. A warp
+// takes eight tokens at a time.
 // Grid: tokens by tokens_per_block, rows by eight, parts.
 constexpr int kManyRowsAtOnce = 8;
 

@@ -1,4 +1,5 @@
-// hc_pre in two launches, of whatever hc_cluster and hc_token_tiles do not take, and hc_head: dot products, then the mix of the streams.
+// hc_pre in two launches, of whatever hc_cluster and hc_token_tiles do not take, and hc_head: dot products,
+// then the mix of the streams.
 #pragma once
 
 #include "backend/cuda/lowering/select/hyper_connection.h"
@@ -18,7 +19,8 @@ struct HcDots {
 void LaunchHcDots(CudaContext& context, HcDotsPath kernel, const TensorView& streams, const TensorView& fn,
                   const HcDots& to);
 
-// The mix of any number of tokens, and what hc_head makes of its dot products, or of given weights without any.
+// The mix of any number of tokens, and what hc_head makes of its dot products, or of given weights without
+// any.
 void LaunchHcMix(CudaContext& context, const ops::HcPreArgs& args, const HcPreParams& params);
 void LaunchHcHead(CudaContext& context, const ops::HcHeadArgs& args, const HcDots& dots);
 

@@ -17,7 +17,8 @@ __device__ uint32_t DeviceScoreOrder(float score) {
   return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
 }
 
-// Grid: parts of the list, tokens. Candidates are put in order by counting, for each, those that are greater; a block counts for its part.
+// Grid: parts of the list, tokens. Candidates are put in order by counting, for each, those that are greater;
+// a block counts for its part.
 constexpr int kParts = 8;
 constexpr int kLanes = 8;  // Threads that count for one candidate.
 __global__ void __launch_bounds__(kThreads)
@@ -84,7 +85,8 @@ constexpr int kMergeThreads = 1024;
 constexpr int kWords = kMergeWords;
 constexpr int64_t kWindow = int64_t{kWords} * 32;
 
-// One block a token. A candidate is chosen if fewer than top_k are greater: those before it in its own list, and of the others'.
+// One block a token. A candidate is chosen if fewer than top_k are greater: those before it in its own list,
+// and of the others'.
 __global__ void __launch_bounds__(kMergeThreads)
     IndexerCandidatesMergeKernel(const uint64_t* candidates, int32_t* all_selected, const int num_lists,
                                  const int top_k) {

@@ -1,4 +1,5 @@
-// indexer_candidates behind scores and choice, and merge_candidates: what ranks choose together that have a part of the entries each.
+// indexer_candidates behind scores and choice, and merge_candidates: what ranks choose together that have a
+// part of the entries each.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@ struct CandidateParams {
   int64_t first_token;
   int64_t max_visible;
   int64_t top_k;
-  // The table says what a query sees as rows that are here: its positions are `shift` further on, for `ratio` times `count`.
+  // The table says what a query sees as rows that are here: its positions are `shift` further on, for `ratio`
+  // times `count`.
   int64_t shift;
   int64_t ratio;
   int64_t shard_index;

@@ -1,5 +1,5 @@
-// Steps of a cluster of blocks that chooses among a few thousand entries of one token: it scores them, a
-// piece a block, and sends every block the scores; then every block finds the k-th highest of all by itself.
+// Steps of a cluster of blocks that chooses among a few thousand entries of one token. It scores them, a
+// piece a block, and sends every block the scores. Then every block finds the k-th highest of all by itself.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -50,8 +50,9 @@ __device__ __forceinline__ void LoadScoreRows(uint16_t (*to)[kScoreRow], int num
   }
 }
 
-// The keys of a token's entries [0, visible) to `all` of every block, at the same place of each; all threads of the cluster's
-// blocks call it, and meet at its end. `all` has room for kIndexerMaxEntries and is not in `m`.
+// Sends the keys of a token's entries [0, visible) to `all` of every block, at the same index of each. All
+// threads of the cluster's blocks call it, and meet at its end. `all` has room for kIndexerMaxEntries and is
+// not in `m`.
 __device__ __forceinline__ void ScoreInCluster(IndexerScoring& m, IndexerKey* all, const SequenceTable& table,
                                                const SequenceRows& sequence, const ScoreParams& p,
                                                int64_t token, int visible) {
@@ -115,7 +116,8 @@ struct KeyHistograms {
   Threshold threshold;
 };
 
-// The k-th highest of keys [0, count), of which there are so many, by all threads of a block, which have met before.
+// The k-th highest of keys [0, count), of which there are so many, by all threads of a block, which have met
+// before.
 template <typename KeyAt>
 __device__ __forceinline__ Threshold FindThreshold(KeyHistograms& m, KeyAt key_at, int count, int top_k) {
   const int t = static_cast<int>(threadIdx.x);

@@ -1,5 +1,6 @@
-// Scores and selection of a few tokens with a few thousand entries in one launch: a cluster of blocks scores the entries, a piece
-// each, sends its scores to every block and selects from all of them. Scores and choice are those of indexer_select.h and top_k.h.
+// Scores and selection of a few tokens with a few thousand entries in one launch. A cluster of blocks scores
+// the entries, a piece each, sends its scores to every block and selects from all of them. Scores and choice
+// are those of indexer_select.h and top_k.h.
 #pragma once
 
 #include "backend/cuda/kernels/attention/sequence_table.h"

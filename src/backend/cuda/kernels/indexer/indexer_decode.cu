@@ -1,10 +1,12 @@
-// The scores of few tokens a sequence over packed keys (kReleaseKey), those of ScoreSixteenKeys (indexer_keys.cuh), bit for bit. Tokens share
-// no keys, so each key is read once, and what bounds the kernel is how many instructions a key takes. A block keeps its token's query in
-// shared memory. Every warp has sixteen keys of a tile of its warpgroup's: one copy by TMA brings them as they are stored, several tiles
-// ahead, for this warp alone. Codes are read from there in the places that an A operand has, and widened in registers.
+// The scores of few tokens a sequence over packed keys (kReleaseKey), those of ScoreSixteenKeys
+// (indexer_keys.cuh), bit for bit. Tokens share no keys, so each key is read once, and the instructions of a
+// key bound the kernel. A block keeps its token's query in shared memory. Every warp has sixteen keys of a
+// tile of its warpgroup. One copy by TMA brings them as they are stored, several tiles ahead, for this warp
+// alone. Codes are read from there in the layout of an A operand, and widened in registers.
 //
-// A lane of an operand has four of a step's 16 columns. Which ones is free as long as queries agree: here those whose codes lie in two bytes
-// of one word, so that a mask picks two codes at once. How dot products become scores: indexer_terms.cuh.
+// A lane of an operand has four of a step's 16 columns. Any choice of columns will do as long as queries
+// agree. Here their codes lie in two bytes of one word, so that a mask picks two codes at once. How dot
+// products become scores: indexer_terms.cuh.
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/packed_rows.cuh"
 #include "backend/cuda/device/numeric/reduce.cuh"
@@ -54,7 +56,8 @@ __device__ __forceinline__ uint32_t TinyPair(uint32_t codes) {
   return ((codes << (12 - kAt)) & 0x80008000U) | ((codes << (6 - kAt)) & 0x01C001C0U);
 }
 
-// The power by which such codes of a group with scale 2^(e8m0 - 127) are multiplied, for both of a pair, if the scale is 2 at most.
+// The power that such codes of a group with scale 2^(e8m0 - 127) are multiplied by. It is for both of a pair,
+// if the scale is 2 at most.
 constexpr uint32_t kLargestScale = 128;
 __device__ __forceinline__ uint32_t FactorsOfTiny(uint32_t scales, int group) {
   const uint32_t twice = __byte_perm(scales, 0, 0x4040 + group * 0x0101);

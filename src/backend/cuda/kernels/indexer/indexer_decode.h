@@ -1,4 +1,5 @@
-// The indexer's scores of decode steps over packed keys, on Hopper's tensor cores (wgmma): keys go from their codes to operands in registers.
+// The indexer's scores of decode steps over packed keys, on Hopper's tensor cores (wgmma): keys go from their
+// codes to operands in registers.
 #pragma once
 
 #include "backend/cuda/kernels/attention/sequence_table.h"
@@ -8,7 +9,8 @@ namespace dsv4::backend::cuda {
 
 class CudaContext;
 
-// As LaunchIndexerScoresMma, and with its bits; 64 heads, kReleaseKey in pages of whole kIndexerDecodePage, `num_blocks` a token.
+// As LaunchIndexerScoresMma, and with its bits; 64 heads, kReleaseKey in pages of whole kIndexerDecodePage,
+// `num_blocks` a token.
 void LaunchIndexerScoresDecode(CudaContext& context, const SequenceTable& table, const ScoreParams& params,
                                int64_t num_tokens, int64_t num_blocks);
 

@@ -1,5 +1,6 @@
-// Scores of 16 keys by a warp on tensor cores, for the release's width and whole groups of 16 heads. A dot product's sum does not depend on
-// which keys stand beside it, so every kernel that uses this gives the same bits.
+// Scores of 16 keys by a warp on tensor cores, for the release's width and whole groups of 16 heads. A dot
+// product's sum does not depend on which keys stand beside it, so every kernel that uses this gives the same
+// bits.
 #pragma once
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
@@ -14,8 +15,8 @@ namespace dsv4::backend::cuda {
 inline constexpr int kScoreRow =
     kScoreWidth + 8;  // Elements between rows in shared memory, so that eight lie in different banks.
 
-// Packed keys (kReleaseKey) come to rows of kScoreRow at kPackedKeyBegin, from where they widen to the beginning: two threads of a warp a
-// key, `half` of its columns each, which both have asked for it.
+// Packed keys (kReleaseKey) come to rows of kScoreRow at kPackedKeyBegin, from where they widen to the
+// beginning. Two threads of a warp have a key, `half` of its columns each, and both have asked for it.
 inline constexpr int kPackedKeyBegin = 192;  // In bytes.
 static_assert(kPackedKeyBegin % 16 == 0 && kPackedKeyBegin + kReleaseKeyBytes <= kScoreRow * 2);
 __device__ __forceinline__ void CopyPackedKey(uint16_t (&row)[kScoreRow], const void* from, int half) {
@@ -56,8 +57,8 @@ __device__ __forceinline__ uint32_t Positive(uint32_t pair) {
   return positive;
 }
 
-// store(key, score): the scores of keys 0 to 15, of rows of kScoreRow at `keys`. `q`: [num_heads, kScoreRow], in shared memory too;
-// `head_weights`: each twice, for two keys.
+// store(key, score): the scores of keys 0 to 15, of rows of kScoreRow at `keys`. `q`: [num_heads, kScoreRow],
+// in shared memory too; `head_weights`: each twice, for two keys.
 template <typename Store>
 __device__ __forceinline__ void ScoreSixteenKeys(const uint16_t* keys, const uint16_t* q,
                                                  const uint32_t* head_weights, int num_heads, Store&& store) {

@@ -1,5 +1,6 @@
-// Every block finds this rank's best by itself, puts a sixteenth of them in order and sends those, to the first block too; that one takes
-// the other ranks' and chooses. So no other block waits for one once all have all scores, and those that have sent leave.
+// Every block finds this rank's best by itself, puts a sixteenth of them in order and sends those, to the
+// first block too. That block takes the other ranks' entries and chooses. So no other block waits for one
+// once all have all scores, and those that have sent leave.
 #include <algorithm>
 #include <utility>
 
@@ -19,7 +20,7 @@ constexpr int kWarps = kIndexerWarps;
 constexpr int kMaxTopK = static_cast<int>(kMaxOverRanksTopK);
 constexpr int kMaxScoredRows = static_cast<int>(kMaxOverRanksRows);
 
-// Address of number `place` of a list: places that a search by halves looks at lie in different banks.
+// Address of number `place` of a list: words that a search by halves looks at lie in different banks.
 __host__ __device__ constexpr int Spread(int place) { return place + (place >> 5); }
 
 template <int kMaxRows>
@@ -29,7 +30,8 @@ struct Choice {
   // This rank's best: rows in ascending order, and what Ordered gives for them.
   int32_t rows[kMaxTopK];
   alignas(16) uint32_t ordered[kMaxTopK];
-  // Every rank's best, each rank's by its own rows, highest first at Spread places; behind them 0, which is none.
+  // Every rank's best, each rank's by its own rows, highest first at Spread indices; behind them 0, which is
+  // none.
   uint32_t best[kMaxPeers][Spread(kMaxTopK)];
   int sampled[kMaxPeers];  // How many of a list's samples are chosen.
   // A bit for every entry that is chosen, and again for one that is here.
@@ -53,7 +55,8 @@ struct Memory {
 __device__ __forceinline__ uint32_t Ordered(uint32_t key, int row) {
   return key << 16 | (0xFFFFU - static_cast<uint32_t>(row));
 }
-// ops::MakeCandidate of it. Below the bits of a bf16 number are zeros, and ones where a negative number's are turned around.
+// ops::MakeCandidate of it. Below the bits of a bf16 number are zeros, and ones where a negative number's are
+// turned around.
 __device__ __forceinline__ uint64_t CandidateOf(uint32_t ordered, const IndexerOverRanks& p) {
   const uint32_t order = (ordered & 0x80000000U) != 0 ? ordered & 0xFFFF0000U : ordered | 0xFFFFU;
   const uint32_t row = 0xFFFFU - (ordered & 0xFFFFU);
@@ -79,7 +82,7 @@ __device__ int ListBest(Choice<kMaxRows>& m, const IndexerKey* all, int visible,
   return count;
 }
 
-// A token's places in what one launch has of all.
+// A token's memory in that of one launch for all.
 struct TokenPlaces {
   uint64_t* candidates;  // [top_k]
   uint64_t* all;         // [ranks, top_k]; null: candidates are not exchanged.
@@ -96,8 +99,9 @@ struct TokenPlaces {
         first_word(2 * token * p.top_k) {}
 };
 
-// One block's part of the list goes to its places here, where something is chosen to the first block, and where `sends` to every other
-// rank: eight lanes count together how many are greater than one, then each sends it to another rank.
+// One block's part of the list goes to its slots here. Where something is chosen it goes to the first block,
+// and where `sends` to every other rank. Eight lanes count together how many are greater than one, then each
+// sends it to another rank.
 template <int kMaxRows>
 __device__ void SendBest(Choice<kMaxRows>& m, uint64_t* best_came, const IndexerOverRanks& p,
                          const TokenPlaces& places, int block, int count, bool sends, uint64_t round) {
@@ -133,9 +137,9 @@ __device__ void SendBest(Choice<kMaxRows>& m, uint64_t* best_came, const Indexer
   }
 }
 
-// The other ranks' best, by one block; whether they came, and none of them where they did not. What is taken is not cleared: places are
-// written over at their next use, and no mark comes again before two thousand million rounds. An entry that is not below `num_entries`,
-// which there cannot be, counts as none.
+// The other ranks' best, by one block; whether they came, and none of them where they did not. What is taken
+// is not cleared: words are written over at their next use, and no mark comes again before two thousand
+// million rounds. An entry that is not below `num_entries`, which there cannot be, counts as none.
 template <int kMaxRows>
 __device__ bool TakeBest(Choice<kMaxRows>& m, const IndexerOverRanks& p, const TokenPlaces& places,
                          uint64_t round, uint32_t num_entries) {
@@ -193,7 +197,8 @@ __device__ bool TakeBest(Choice<kMaxRows>& m, const IndexerOverRanks& p, const T
   return whole;
 }
 
-// Which list a thread looks at: some warps have one together, and take every so many-th number of it as a sample.
+// Which list a thread looks at: some warps have one together, and take every so many-th number of it as a
+// sample.
 struct ListShare {
   int list;  // No rank's: none.
   int thread;
@@ -219,8 +224,9 @@ __device__ void ClearChoice(Choice<kMaxRows>& m, int num_words) {
   if (t < kMaxPeers) m.sampled[t] = 0;
 }
 
-// How many of numbers window_of(r) = [begin, end) of every rank's list, none of which has more than `longest`, are before `mine` of `list`.
-// Of equal keys and rows those of the lower rank are, whose entry is the lower one. Searches by halves, in several lists side by side.
+// How many of numbers window_of(r) = [begin, end) of every rank's list, none of which has more than
+// `longest`, are before `mine` of `list`. Of equal keys and rows those of the lower rank are, whose entry is
+// the lower one. Searches by halves, in several lists side by side.
 template <int kMaxRows, typename WindowOf>
 __device__ __forceinline__ int NumBefore(const Choice<kMaxRows>& m, uint32_t mine, int list, int num_ranks,
                                          int longest, WindowOf window_of) {
@@ -281,7 +287,8 @@ __device__ int NumChosen(Choice<kMaxRows>& m, const ListShare& share, int num_ra
   return open.x + __popc(__ballot_sync(kWholeWarp, chosen));
 }
 
-// The best of all ranks' best, in ascending order, by one block that has met behind ClearChoice: a bit for every entry puts them there.
+// The best of all ranks' best, in ascending order, by one block that has met behind ClearChoice: a bit for
+// every entry puts them there.
 template <int kMaxRows>
 __device__ void ChooseOfAll(Choice<kMaxRows>& m, const IndexerOverRanks& p, const TokenPlaces& places,
                             const ListShare& share, int num_words) {
@@ -343,7 +350,8 @@ __device__ void ChooseOfAll(Choice<kMaxRows>& m, const IndexerOverRanks& p, cons
   if (t == 0) *places.num_rows = static_cast<int32_t>(total >> 16);
 }
 
-// Whether a token sees no more entries, of all ranks, than are chosen: the first of a few tokens may, whose last has something to choose from.
+// Whether a token sees no more entries, of all ranks, than are chosen. The first of a few tokens may,
+// although the last has something to choose from.
 __device__ __forceinline__ bool SeesNoMoreThanChosen(const IndexerOverRanks& p, const SequenceRows& sequence,
                                                      int64_t token) {
   // Positions here are later ones, for which the rows that are here can be counted (record/indexer.cc).
@@ -354,8 +362,8 @@ __device__ __forceinline__ bool SeesNoMoreThanChosen(const IndexerOverRanks& p, 
   return end < (p.top_k + 1) * ratio;
 }
 
-// Grid: blocks of a cluster, tokens. A cluster waits for those of the same token on other ranks only, so that they need not all be on the
-// device at once (attention_over_ranks.cuh).
+// Grid: blocks of a cluster, tokens. A cluster waits for those of the same token on other ranks only. So
+// clusters need not all be on the device at once (attention_over_ranks.cuh).
 template <int kMaxRows>
 __global__ void __cluster_dims__(kIndexerBlocks) __launch_bounds__(kThreads)
     IndexerOverRanksKernel(const __grid_constant__ IndexerOverRanks p) {

@@ -1,6 +1,7 @@
-// indexer_candidates of a few tokens that have something to choose from, in one launch of a cluster a token, with what follows it: the all-gather of
-// candidates by LL words, merge_candidates, and the lists of those chosen that lie here, which attention_part would make. It does what six
-// launches do, whose bits are the same, and whose words travel as theirs: what another rank has fused does not matter. Where a rank has more
+// Op indexer_candidates of a few tokens that have something to choose from, in one launch of a cluster a
+// token, with the steps behind it. These are the all-gather of candidates by LL words, merge_candidates, and
+// the lists of chosen entries that lie here, which attention_part would make. It does the work of six
+// launches. Bits and words are the same, so other ranks may have fused differently. Where a rank has more
 // entries than a cluster scores, they are scored by a launch in front.
 #pragma once
 

@@ -1,4 +1,5 @@
-// indexer_select: scores of all visible entries, token by token, in fp32 and on tensor cores. top_k.h chooses from them.
+// indexer_select: scores of all visible entries, token by token, in fp32 and on tensor cores. top_k.h chooses
+// from them.
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/packed_rows.cuh"
 #include "backend/cuda/device/numeric/reduce.cuh"
@@ -14,8 +15,8 @@ constexpr int kKeysPerBlock = kScoreKeys;
 constexpr int kHeadGroups = kScoreHeadGroups;
 constexpr int kScoreThreads = kKeysPerBlock * kHeadGroups;
 
-// 32 keys of one token a block; a thread scores one key for an eighth of the heads. Every dot product runs over the width
-// in one order, the heads' terms are added in double.
+// 32 keys of one token a block; a thread scores one key for an eighth of the heads. Every dot product runs
+// over the width in one order, the heads' terms are added in double.
 template <typename T>
 __global__ void IndexerSelectScoreKernel(const __grid_constant__ SequenceTable table, const ScoreParams p) {
   BeginKernel();
@@ -64,9 +65,9 @@ __global__ void IndexerSelectScoreKernel(const __grid_constant__ SequenceTable t
   }
 }
 
-// The same on tensor cores, for the release's width and whole groups of 16 heads: 16 keys a warp. A dot product's sum does not
-// depend on which keys stand beside it. A block keeps its token's query and goes through tiles of keys, the next one on its way
-// to registers while this one is multiplied.
+// The same on tensor cores, for the release's width and whole groups of 16 heads: 16 keys a warp. A dot
+// product's sum does not depend on which keys stand beside it. A block keeps its token's query and goes
+// through tiles of keys, the next one on its way to registers while this one is multiplied.
 constexpr int kMmaWarps = 4;
 constexpr int kMmaKeys = kScoreMmaKeys;
 static_assert(kMmaKeys == 16 * kMmaWarps);

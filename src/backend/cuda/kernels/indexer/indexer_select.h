@@ -1,4 +1,5 @@
-// The indexer's scores of a step's queries: what a query sees are the first NumVisible(...) rows of its sequence.
+// The indexer's scores of a step's queries: what a query sees are the first NumVisible(...) rows of its
+// sequence.
 #pragma once
 
 #include "backend/cuda/kernels/attention/sequence_table.h"

@@ -1,7 +1,8 @@
-// The scores are those of ScoreSixteenKeys (indexer_keys.cuh), bit for bit. A block keeps the queries of four neighbouring tokens in
-// shared memory. Its warpgroups go through tiles of 64 keys, each through its own, with a tile as A operand in registers while it is
-// multiplied by one query after the other; the tile after it is on its way meanwhile. Warpgroups of an SM take turns: one's dot
-// products are on tensor cores while others sum theirs up.
+// The scores are those of ScoreSixteenKeys (indexer_keys.cuh), bit for bit. A block keeps the queries of four
+// neighbouring tokens in shared memory. Its warpgroups go through tiles of 64 keys, each through its own. A
+// tile is the A operand in registers while it is multiplied by one query after the other. The tile after it
+// is on its way meanwhile. Warpgroups of an SM take turns: one's dot products are on tensor cores while
+// others sum theirs up.
 // How dot products become scores: indexer_terms.cuh.
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/reduce.cuh"

@@ -1,4 +1,5 @@
-// The indexer's scores of many tokens of few sequences, on Hopper's tensor cores (wgmma): keys are fetched once for several queries.
+// The indexer's scores of many tokens of few sequences, on Hopper's tensor cores (wgmma): keys are fetched
+// once for several queries.
 #pragma once
 
 #include "backend/cuda/kernels/attention/sequence_table.h"

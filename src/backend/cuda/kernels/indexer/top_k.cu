@@ -1,4 +1,5 @@
-// Few entries are the work of one block, and where there are no clusters all; else many are divided over one (top_k_cluster.cu).
+// Few entries are the work of one block, and where there are no clusters all; else many are divided over one
+// (top_k_cluster.cu).
 #include <cfloat>
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
@@ -54,7 +55,8 @@ __global__ void __launch_bounds__(kThreads)
   WriteChosen(key_at, share.x, share.y, 0, threshold, before.warps, selected, items);
 }
 
-// Scores of blocks: the highest of a block's visible entries; that of the newest visible entry is above all. A thread a block.
+// Scores of blocks: the highest of a block's visible entries; that of the newest visible entry is above all.
+// A thread a block.
 constexpr int kScoreThreads = 256;
 
 // Grid: tokens, blocks by kScoreThreads.

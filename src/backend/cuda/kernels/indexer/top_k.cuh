@@ -1,5 +1,5 @@
-// Radix selection by the threads of a block: passes of eight bits, the high ones first, find the k-th highest key; a last one writes
-// those above it and the first of those equal to it.
+// Radix selection by the threads of a block. Passes of eight bits, the high ones first, find the k-th highest
+// key. A last one writes those above it and the first of those equal to it.
 #pragma once
 
 #include <cub/warp/warp_scan.cuh>
@@ -13,17 +13,18 @@ namespace dsv4::backend::cuda {
 
 inline constexpr int kTopKBits = 8;
 inline constexpr int kTopKBuckets = 1 << kTopKBits;
-// Histograms for many keys, several a block, lane by lane in turn: scores have few exponents, and a warp that
-// counts in one place waits for itself.
+// Histograms for many keys, several a block, lane by lane in turn. Scores have few exponents, and a warp that
+// counts in one bin waits for itself.
 inline constexpr int kTopKHistograms = 16;
 
-// The high bits of the k-th highest key as far as they are known, and how many of the keys that begin with them are chosen.
+// The known high bits of the k-th highest key, and how many of the keys that begin with them are chosen.
 struct Threshold {
   uint32_t prefix = 0;
   int left = 0;
 };
 
-// The bucket in which, counted from the highest, the k-th key lies. One warp calls it, eight buckets a lane; one lane writes.
+// The bucket in which, counted from the highest, the k-th key lies. One warp calls it, eight buckets a lane;
+// one lane writes.
 __device__ inline void NextThreshold(const int* histogram, int shift, Threshold now, Threshold* next) {
   using Scan = cub::WarpScan<int>;
   __shared__ typename Scan::TempStorage storage;
@@ -81,7 +82,8 @@ struct SameItems {
   __device__ int operator()(int item) const { return item; }
 };
 
-// Writes the chosen ones of keys [begin, end), which follow `before`, by one warp. `index`: of key 0, an item; named(item) is written.
+// Writes the chosen ones of keys [begin, end), which follow `before`, by one warp. `index`: of key 0, an
+// item; named(item) is written.
 template <typename KeyAt, typename Named = SameItems>
 __device__ void WriteChosen(KeyAt key_at, int begin, int end, int index, Threshold threshold, Counts before,
                             int32_t* selected, Named named = {}) {

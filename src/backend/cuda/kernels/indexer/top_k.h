@@ -1,5 +1,5 @@
-// The best `top_k` items of each token by their scores, exactly: the highest, ties by lowest index. They are written in ascending order of
-// index and followed by -1.
+// The best `top_k` items of each token by their scores, exactly: the highest, ties by lowest index. They are
+// written in ascending order of index and followed by -1.
 #pragma once
 
 #include "backend/cuda/kernels/attention/sequence_table.h"
@@ -20,8 +20,8 @@ struct TopKParams {
   int64_t top_k = 0;
   int64_t ratio = 1;
   bool rounded = false;  // Scores are bf16 numbers.
-  // Items are entries, or, of more than one entry each, blocks that have a score each. `within` [all tokens, num_blocks]: entries in these
-  // blocks, which ascend and are followed by -1.
+  // Items are entries, or, of more than one entry each, blocks that have a score each. `within` [all tokens,
+  // num_blocks]: entries in these blocks, which ascend and are followed by -1.
   int block_size = 1;
   const int32_t* within = nullptr;
   int num_blocks = 0;

@@ -1,4 +1,5 @@
-// A cluster of blocks divides the entries of a token; they keep their part in shared memory and add up their counts through each other's.
+// A cluster of blocks divides the entries of a token; they keep their part in shared memory and add up their
+// counts through each other's.
 #include <cooperative_groups.h>
 
 #include <algorithm>
@@ -76,7 +77,8 @@ __global__ void __cluster_dims__(kClusterBlocks) __launch_bounds__(kThreads)
       for (int i = 0; i < kTopKHistograms; ++i) sum += histograms[i][t];
       mine[pass][t] = sum;
     }
-    // A block that comes out of this has written its histogram of the pass and has read all of the pass before.
+    // A block that comes out of this has written its histogram of the pass and has read all of the pass
+    // before.
     cluster.sync();
     if (t < kTopKBuckets) {
       int sum = 0;

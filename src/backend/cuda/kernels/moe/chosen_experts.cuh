@@ -5,8 +5,8 @@
 
 namespace dsv4::backend::cuda {
 
-// The expert of a slot of indices, [num_tokens, top_k]; one that does not exist is reported by block 0, and some other takes its
-// place.
+// The expert of a slot of indices, [num_tokens, top_k]; one that does not exist is reported by block 0, and
+// some other replaces it.
 __device__ __forceinline__ int ChosenExpert(const int32_t* indices, int64_t token, int top_k, int slot,
                                             int num_experts, Fault* fault) {
   const int expert = indices[token * top_k + slot];

@@ -1,5 +1,6 @@
-// Experts that lie in the host's memory and are brought to slots in the device's when they are chosen (tiers/expert_cache.h): which of a
-// call's are there, which slots the others take, and the copies, all on the device. The kernels that multiply find them in their table.
+// Experts that lie in the host's memory and are brought to slots in the device's when they are chosen
+// (tiers/expert_cache.h). The device finds which of a call's experts are there and which slots the others
+// take, and makes the copies. The kernels that multiply find them in their table.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,8 @@
 
 namespace dsv4::backend::cuda {
 
-// A weight where it stays: the host's memory that the device reads. Data, and from `scale_begin` on scales, lie in a slot as they lie here.
+// A weight where it stays: the host's memory that the device reads. Data, and from `scale_begin` on scales,
+// lie in a slot as they lie here.
 struct CachedWeight {
   const uint8_t* source = nullptr;
   uint32_t num_bytes = 0;    // A multiple of 16.
@@ -42,7 +44,8 @@ struct CacheClock {
   int32_t num_jobs;
 };
 
-// The cache of a queue; device memory but for `words`, zero in the beginning. Experts have numbers from 1 on; 0 is none.
+// The cache of a queue; device memory but for `words`, zero in the beginning. Experts have numbers from 1 on;
+// 0 is none.
 struct ExpertCacheState {
   uint8_t* slots = nullptr;
   int64_t slot_bytes = 0;
@@ -61,25 +64,28 @@ inline constexpr int kMaxCachedPlaces = 4096;  // A table's.
 
 // Experts of a table that a call has chosen.
 struct ExpertCacheCall {
-  const int32_t* indices;  // [num_choices]: places in the table; others are left out.
+  const int32_t* indices;  // [num_choices]: rows of the table; others are left out.
   int64_t num_choices;
-  const int32_t* experts;  // [num_places]: cached experts by place; 0: one that is always there.
+  const int32_t* experts;  // [num_places]: cached experts by row; 0: one that is always there.
   int num_places;          // At most kMaxCachedPlaces.
   bool passing;            // It wants nearly all of them (tiers/cache_policy.h).
   DeviceWeight* table;     // [num_places, 3], written: where chosen experts are.
 };
 
-// Afterwards all chosen experts are where `table` says: in slots, or those that find none free of other chosen ones where they stay.
+// Afterwards all chosen experts are where `table` says: in slots, or those that find none free of other
+// chosen ones where they stay.
 void LaunchBringExperts(CudaContext& context, const ExpertCacheState& cache, const ExpertCacheCall& call);
 
 // A pass of many tokens, whose experts the host has brought (tiers/expert_stream.h).
 //
 // Empties the slots from `first` on, and reserves them for the passes that may follow (tiers/cache_policy.h).
 void LaunchEmptySlots(CudaContext& context, const ExpertCacheState& cache, int first);
-// `table` [num_places, 3] says that its cached experts are in these slots, both by place. What is in which slot the cache does not learn.
+// `table` [num_places, 3] says that its cached experts are in these slots, both by row. What is in which slot
+// the cache does not learn.
 void LaunchPointExperts(CudaContext& context, const ExpertCacheState& cache, const int32_t* experts,
                         const int32_t* slots, int num_places, DeviceWeight* table);
-// These experts are in their slots, which were empty, and give way first. Counts what the layer has asked for.
+// These experts are in their slots, which were empty, and give way first. Counts what the layer has asked
+// for.
 void LaunchKeepExperts(CudaContext& context, const ExpertCacheState& cache, const CacheJob* experts,
                        int num_experts, const ExpertCacheWords& counted);
 

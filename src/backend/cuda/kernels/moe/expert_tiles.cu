@@ -57,8 +57,8 @@ struct Step {
   }
 };
 
-// One block an expert: finds its place behind the experts before it, its assignments in order, and cuts them into tiles of
-// about equal size. Each warp has a stretch of the assignments, which it counts first.
+// One block an expert: finds its offset behind the experts before it, its assignments in order, and cuts them
+// into tiles of about equal size. Each warp has a stretch of the assignments, which it counts first.
 __global__ void __launch_bounds__(kGroupThreads)
     ExpertTilesPlaceKernel(const int32_t* indices, const ExpertGrouping g) {
   BeginKernel();

@@ -1,4 +1,5 @@
-// Assignments of tokens to experts, sorted by expert and cut into tiles for the matrix kernels for many tokens.
+// Assignments of tokens to experts, sorted by expert and cut into tiles for the matrix kernels for many
+// tokens.
 #pragma once
 
 #include "backend/cuda/kernels/moe/expert_tile.h"
@@ -7,7 +8,8 @@
 
 namespace dsv4::backend::cuda {
 
-// Assignments by expert that is here, each expert's in their own order and beginning at a multiple of kPackedRows; all in device memory.
+// Assignments by expert that is here, each expert's in their own order and beginning at a multiple of
+// kPackedRows; all in device memory.
 struct ExpertGrouping {
   int32_t* counts;    // [num_here]
   int32_t* order;     // [max_rows], the assignment of a packed row, -1 where there is none

@@ -45,7 +45,8 @@ __device__ __forceinline__ void PrefetchShare(const uint8_t* data, uint32_t num_
     PrefetchToL2(data + i * kPiece, min(kPiece, num_bytes - i * kPiece));
 }
 
-// Both matrices of a row tile one after the other, then the activation of what they gave. Grid: blocks, tokens.
+// Both matrices of a row tile one after the other, then the activation of what they gave. Grid: blocks,
+// tokens.
 template <StreamKind kKind>
 __global__ void __launch_bounds__(kMatmulThreads, kBlocks)
     GemvExpertsGateUpKernel(const __grid_constant__ Params p) {
@@ -86,7 +87,8 @@ __global__ void __launch_bounds__(kMatmulThreads, kBlocks)
       [&] {
         LoadFp8Scales(fp8_scales, p.shape.scale_cols, 2 * rounds, item);
         LoadStreamRows(shared_x, x_scales, 1, p.cols, p.forms, [&](int) { return p.x + token * p.x_stride; });
-        // Memory has time beside the widening of four bits, and only here is it known early which experts come next.
+        // Memory has time beside the widening of four bits, and only here is it known early which experts
+        // come next.
         for (int slot = t / 32; slot < p.top_k; slot += kMatmulThreads / 32) {
           const auto lane = static_cast<uint32_t>(t % 32 * num_blocks + block);
           const auto lanes = static_cast<uint32_t>(num_blocks * 32);
@@ -176,7 +178,8 @@ void LaunchDown(CudaContext& context, const Params& params, dim3 grid, size_t sh
 }
 
 // As many blocks as run at once, each with as many pieces of work as the others, for each token.
-// `shared_bytes`: of a block, as far as it is known; an SM has as much as one block may have, and a little more.
+// `shared_bytes`: of a block, as far as it is known; an SM has as much as one block may have, and a little
+// more.
 dim3 Grid(CudaContext& context, int64_t pieces, int64_t num_tokens, size_t shared_bytes) {
   const auto of_sm = std::clamp<int64_t>(
       static_cast<int64_t>(context.limits().shared_bytes / (shared_bytes + size_t{1} * 1024)), 1, kBlocks);

@@ -1,5 +1,5 @@
-// routed_experts for a few tokens: two launches, each of which reads the chosen experts' weights once for each token that
-// chose them.
+// routed_experts for a few tokens: two launches, each of which reads the chosen experts' weights once for
+// each token that chose them.
 #pragma once
 
 #include "backend/cuda/runtime/cuda_context.h"

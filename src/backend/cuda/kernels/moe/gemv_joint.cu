@@ -88,7 +88,8 @@ __host__ __device__ __forceinline__ int ItemsOfBlock(const PartShape& part, int 
   return block < part.tiles ? (part.tiles - block + num_blocks - 1) / num_blocks * part.step : 0;
 }
 
-// Elements of activations: a token's for gate and up, behind them the linear's of all tokens; or in their place the token's for down.
+// Elements of activations: a token's for gate and up, behind them the linear's of all tokens; or instead the
+// token's for down.
 __host__ __device__ __forceinline__ int RowElements(const Params& p) {
   const int before_down = static_cast<int>(StreamRow(p.dim) + p.linear.num_tokens * StreamRow(p.linear.cols));
   const auto down = p.top_k * static_cast<int>(StreamRow(p.width));
@@ -99,8 +100,9 @@ __host__ __device__ __forceinline__ int RowElements(const Params& p) {
 __device__ __forceinline__ int BlockOfAll() { return static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x); }
 __device__ __forceinline__ int NumOfAll() { return static_cast<int>(gridDim.y * gridDim.x); }
 
-// num_rows of `cols` elements into shared memory, by the threads that multiply. Not inlined, so that the second time finds its
-// instructions in a cache; a form by value, because what a reference names among a launch's arguments comes from far away.
+// Loads num_rows of `cols` elements into shared memory, by the threads that multiply. Not inlined, so that
+// the second call finds its instructions in a cache. The form is by value, because a reference into a
+// launch's arguments is slow to read.
 __device__ __noinline__ void LoadRows(uint16_t* to, float* scales, StreamForm form, const uint16_t* from,
                                       int num_rows, int cols) {
   ForStreamRows<kStreamThreads>(
@@ -136,8 +138,8 @@ __device__ __forceinline__ void BringWeights(const Params& p, Known& known, Item
   const int64_t token = blockIdx.y;
   const uint64_t policy = EvictFirst();
   float weight = 0.0F;
-  // Work that is wanted first where gate and up are added up: once, when the first weights are in flight, and
-  // before a stage is waited for that is free only behind that sum.
+  // Work that is wanted first where gate and up are added up. It is done once, when the first weights are in
+  // flight, before a wait for a stage that is free only behind that sum.
   const auto list = [&] {
     if (lane < p.top_k) {
       known.routing[lane] = weight;
@@ -370,7 +372,7 @@ __global__ void __launch_bounds__(kWholeTileThreads, 1) GemvJointKernel(const __
           }
         }
       } else {
-        // An expert's rows each by a thread, in place of their first segment; then a token's.
+        // An expert's rows each by a thread, instead of their first segment; then a token's.
         for (int i = t; i < (end - first) * kTileRows; i += kStreamThreads) {
           const int item = i / kTileRows;
           const int row = i % kTileRows;

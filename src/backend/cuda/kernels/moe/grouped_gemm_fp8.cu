@@ -1,8 +1,9 @@
-// Tiles of 64 rows of weights and up to 256 tokens of an expert. Two warpgroups turn weights into e4m3 in a ring of blocks of 128 columns
-// and have the tokens brought there by TMA, which gives them to both blocks of a cluster: those take the same tokens and
-// neighbouring rows. Two warps fill a slot, one slot of the ring and no other, so that four blocks of columns are in the making at a time
-// and a thread has four pieces of each: one after the other, a piece a thread, they would wait for themselves. Two warpgroups multiply, each with half of the tokens, and take turns, so that one adds up while the other's
-// products are on tensor cores.
+// Tiles of 64 rows of weights and up to 256 tokens of an expert. Two warpgroups turn weights into e4m3 in a
+// ring of blocks of 128 columns. TMA brings the tokens there, to both blocks of a cluster, which take the
+// same tokens and neighbouring rows. Two warps fill one slot of the ring and no other. So four blocks of
+// columns are in the making at a time and a thread has four pieces of each. One after the other, a piece a
+// thread, they would wait for themselves. Two warpgroups multiply, each with half of the tokens, and take
+// turns, so that one adds up while the other's products are on tensor cores.
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/e4m3_steps.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
@@ -28,8 +29,8 @@ constexpr int kGroupThreads = kProducers / kSlots;  // The producers of a slot.
 constexpr int kPieces =
     kRows * 4 / kGroupThreads;  // Elements of each lane: 32 columns of a row, which share a scale.
 constexpr int kPieceRows = kRows / kPieces;  // From one to the next.
-// Told ahead of the one that is worked on, so that the blocks of columns that are asked for are those of items that are known, be a block the
-// only one of its item.
+// Items announced ahead of the current one. The blocks of columns that are asked for thereby belong to known
+// items, even if a block is the only one of its item.
 constexpr int kItemsAhead = kSlots;
 constexpr int kItems = 2 * kItemsAhead;
 constexpr int kBlockBytes = kE4m3Cols / 2;  // Bytes of a block of MXFP4: four lanes' 16 bytes, a scale each.
@@ -114,8 +115,9 @@ __device__ __forceinline__ uint32_t MagnitudesAsE4m3(int first, float scale) {
   return codes;
 }
 
-// Eight codes of e2m1 as e4m3 on a grid of Memory::grids: magnitudes are looked up among the grid's eight bytes, four at a time, and signs
-// are those bits of the codes, which stand at the top of a byte in `word` or four to the left.
+// Eight codes of e2m1 as e4m3 on a grid of Memory::grids. Magnitudes are looked up among the grid's eight
+// bytes, four at a time. Signs are the codes' own bits, which stand at the top of a byte in `word` or four to
+// the left.
 __device__ __forceinline__ uint2 E4m3FromE2m1(uint32_t word, uint2 grid) {
   constexpr uint32_t kSigns = 0x80808080U;
   const uint32_t magnitudes = word & 0x77777777U;
@@ -145,7 +147,8 @@ __device__ __forceinline__ uint32_t AskForScale(const uint8_t* from) {
   return scale;
 }
 
-// A producer's part of the weights: kPieces pieces of every block of columns that is its group's, one block ahead, through all items.
+// A producer's part of the weights: kPieces pieces of every block of columns that is its group's, one block
+// ahead, through all items.
 class Weights {
  public:
   __device__ __forceinline__ Weights(Memory& memory, const DeviceWeight& shape, int group, int thread)
@@ -302,8 +305,8 @@ __device__ __forceinline__ void Produce(Memory& memory, const Params& p) {
 
 // --- Consumers -------------------------------------------------------------------------------------------------------
 
-// This warpgroup's part of a tile: kMost tokens at most, from row `first_x` of the slots' tokens on. total[4 j + 2 half + e] is that of token
-// 8 j + 2 (lane % 4) + e and this thread's row `half`.
+// This warpgroup's part of a tile: kMost tokens at most, from row `first_x` of the slots' tokens on. Element
+// total[4 j + 2 half + e] is that of token 8 j + 2 (lane % 4) + e and this thread's row `half`.
 template <int kMost, typename Release>
 __device__ __forceinline__ void MultiplyTile(Memory& memory, int num_blocks, int first_x,
                                              RingPlace<kSlots>& place, uint32_t& turn, Release&& release,
@@ -319,7 +322,8 @@ __device__ __forceinline__ void MultiplyTile(Memory& memory, int num_blocks, int
     const uint64_t a = MatrixDescriptor(SharedAddress(slot.weights));
     const uint64_t b = MatrixDescriptor(SharedAddress(slot.x + first_x * kE4m3Cols));
     float sums[kMost / 2];
-    // One warpgroup's products at a time, or both would add up at the same time too: the other may begin when half are done.
+    // One warpgroup's products at a time, or both would add up at the same time too: the other may begin when
+    // half are done.
     WaitForPhase(&memory.turns[warpgroup], turn);
     turn ^= 1U;
     MultiplyE4m3Block<kMost>(sums, a, b);

@@ -1,8 +1,9 @@
-// Tiles of 256 rows of FP4 weights and up to 32 tokens of an expert, worked off by as many blocks as there are SMs.
+// Tiles of 256 rows of FP4 weights and up to 32 tokens of an expert, worked off by as many blocks as there
+// are SMs.
 //
-// Beside grouped_gemm_wide: four warpgroups of 64 rows in place of two. One widens while the others' steps are in flight.
-// Tiles have 8, 16, 24 or 32 tokens. A thread has the tokens, packed beforehand (operand_layout.h), brought by TMA into a ring that
-// all warpgroups read, and another looks for work.
+// Beside grouped_gemm_wide: four warpgroups of 64 rows instead of two. One widens while the others' steps are
+// in flight. Tiles have 8, 16, 24 or 32 tokens. A thread has the tokens, packed beforehand
+// (operand_layout.h), brought by TMA into a ring that all warpgroups read, and another looks for work.
 //
 // Steps of 16 columns, segments and the order of all sums are those of gemm_mma.cuh. A token's result is the
 // same bits as in any other kernel (cuda_many_tokens_test).
@@ -190,7 +191,8 @@ class Consumer {
       MatrixStep<kMost>::Add(tile.sums, tile.a[block][step], x + 2 * step, step == 0 ? adds : 1);
     CommitMatrixSteps();
   }
-  // A stage, whose weights are at `kPlace`. Other warpgroups' steps and widening fill the gap while its own are waited for.
+  // A stage, whose weights are at `kPlace`. Other warpgroups' steps and widening fill the gap while its own
+  // are waited for.
   template <int kMost, int kPlace>
   __device__ __forceinline__ bool MultiplyStage(Tile<kMost>& tile) {
     weights_.template Widen<kPlace>(0, tile.a[0]);

@@ -1,4 +1,5 @@
-// routed_experts where an expert has 7 to 29 tokens on average: FP4 weights are widened in registers, for up to 32 tokens at a time.
+// routed_experts where an expert has 7 to 29 tokens on average: FP4 weights are widened in registers, for up
+// to 32 tokens at a time.
 #pragma once
 
 #include "backend/cuda/kernels/moe/terms_work.h"

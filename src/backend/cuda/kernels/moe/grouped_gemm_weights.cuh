@@ -1,5 +1,5 @@
-// FP4 weights of grouped_gemm_wide and grouped_gemm_narrow. A thread loads the bytes that it will itself widen into wgmma's A
-// operand. It does so some stages ahead, and past the end of its item.
+// FP4 weights of grouped_gemm_wide and grouped_gemm_narrow. A thread loads the bytes that it will itself
+// widen into wgmma's A operand. It does so some stages ahead, and past the end of its item.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// routed_experts for many tokens, on tensor cores (gemm_wgmma_tiles.cuh): assignments are grouped by expert, their rows of x
-// packed; gate, up and their activation are one launch, down is another.
+// Op routed_experts for many tokens, on tensor cores (gemm_wgmma_tiles.cuh). Assignments are grouped by
+// expert, their rows of x packed. Gate, up and their activation are one launch, down is another.
 #pragma once
 
 #include "backend/cuda/kernels/moe/terms_work.h"

@@ -1,12 +1,14 @@
-// Tiles of 128 rows of weights and up to 128 tokens of an expert, worked off by as many blocks as there are SMs.
+// Tiles of 128 rows of weights and up to 128 tokens of an expert, worked off by as many blocks as there are
+// SMs.
 //
-// Weights are the A operand and never leave registers: two warpgroups take 64 rows each, every thread loads the bytes that it will itself
-// widen, some stages ahead and past the end of its item; one warpgroup widens while the other one's steps are in flight. Tokens are the B
-// operand, packed beforehand (operand_layout.h): a thread has them brought by TMA into a ring that both warpgroups read, and
-// another looks for work. The blocks of a cluster take the same tokens and neighbouring rows: each brings its share to all.
+// Weights are the A operand and never leave registers. Two warpgroups take 64 rows each. Every thread loads
+// the bytes that it will itself widen, some stages ahead and past the end of its item. One warpgroup widens
+// while the other one's steps are in flight. Tokens are the B operand, packed beforehand (operand_layout.h).
+// A thread has them brought by TMA into a ring that both warpgroups read, and another looks for work. The
+// blocks of a cluster take the same tokens and neighbouring rows: each brings its share to all.
 //
-// The steps of 16 columns, their order, the segments and the order of all sums are those of gemm_mma.cuh: a token's result is the
-// same bits as in any other kernel (cuda_many_tokens_test).
+// The steps of 16 columns, their order, the segments and the order of all sums are those of gemm_mma.cuh. A
+// token's result is the same bits as in any other kernel (cuda_many_tokens_test).
 #include <utility>
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
@@ -205,11 +207,12 @@ class Consumer {
       MatrixStep<kMost>::Add(tile.sums, tile.a[block][step], x + 2 * step, step == 0 ? adds : 1);
     CommitMatrixSteps();
   }
-  // A stage, whose weights are at `kPlace` and its first block's in a[0]. False for the tile's last: its second block is still being
-  // multiplied.
+  // A stage, whose weights are at `kPlace` and its first block's in a[0]. False for the tile's last: its
+  // second block is still being multiplied.
   //
-  // Each block is waited for before the next: with steps in flight from one to the next the compiler gives every size of tile registers of
-  // its own for `a`, and serializes all steps for want of registers (ptxas of CUDA 13). The other warpgroup's steps fill the gap.
+  // Each block is waited for before the next. With steps in flight from one to the next the compiler gives
+  // every size of tile registers of its own for `a`. It then serializes all steps for want of registers
+  // (ptxas of CUDA 13). The other warpgroup's steps fill the gap.
   template <int kMost, int kPlace>
   __device__ __forceinline__ bool MultiplyStage(Tile<kMost>& tile) {
     WaitForPhase(&memory_.full[slot_.i], slot_.parity);

@@ -1,4 +1,5 @@
-// routed_experts where an expert has some hundred tokens: FP4 weights are widened in registers, for up to 128 tokens at a time.
+// routed_experts where an expert has some hundred tokens: FP4 weights are widened in registers, for up to 128
+// tokens at a time.
 #pragma once
 
 #include "backend/cuda/kernels/moe/terms_work.h"

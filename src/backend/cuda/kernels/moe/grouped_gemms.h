@@ -1,5 +1,5 @@
-// Steps of the grouped GEMMs of routed experts around their products (grouped_gemm_wgmma, _wide, _fp8):
-// assignments are grouped by expert, gate and up multiply their tokens' rows, down multiplies the activations
+// Steps of the grouped GEMMs of routed experts around their products (grouped_gemm_wgmma, _wide, _fp8).
+// Assignments are grouped by expert. Gate and up multiply their tokens' rows. Down multiplies the activations
 // and writes terms by assignment.
 #pragma once
 

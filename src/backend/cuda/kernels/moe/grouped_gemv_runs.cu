@@ -1,7 +1,8 @@
-// Gate and up with their activation are one launch, down is another. All row tiles of all chosen experts, one expert behind the other,
-// are cut into as many runs as there are SMs, so that all blocks end at about one time and begin once. Warps go through a run
-// on their own; weights of the next expert are in flight while the last one's tiles are multiplied. One warp more asks for whole tiles
-// (gemv_tma_tiles.cuh), of down two at a time if there is room, or where three of them do not fit each warp for its segments (gemv_warps.cuh).
+// Gate and up with their activation are one launch, down is another. All row tiles of all chosen experts, one
+// expert behind the other, are cut into as many runs as there are SMs. So all blocks begin once and end at
+// about one time. Warps go through a run on their own. Weights of the next expert are in flight while the
+// last one's tiles are multiplied. One warp more asks for whole tiles (gemv_tma_tiles.cuh), for down two at a
+// time if there is room. Where three tiles do not fit, each warp asks for its segments (gemv_warps.cuh).
 #include <algorithm>
 
 #include "backend/cuda/device/numeric/swiglu.cuh"
@@ -173,8 +174,8 @@ __device__ __forceinline__ void RunItems(const Params& p) {
     }
     if (t < 32) PublishBarriers();
   }
-  // Down begins with weights while gate and up are not done. The groups of tokens were written two launches ago, and all of
-  // their blocks have waited for it before they let this launch start.
+  // Down begins with weights while gate and up are not done. The groups of tokens were written two launches
+  // ago, and all of their blocks have waited for it before they let this launch start.
   if constexpr (kMatrices == 2) WaitForKernelsBefore();
   int num_spans = 0;
   const int num_items = FindSpans<Of::kThreads, Of::kRows>(p, spans, &num_spans);

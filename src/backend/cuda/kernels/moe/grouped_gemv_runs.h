@@ -1,5 +1,5 @@
-// Routed experts of FP4 for 9 to 64 tokens whose assignments are grouped by expert (grouped_gemv_stream.h): a block a
-// SM takes an equal run of all row tiles of all chosen experts.
+// Routed experts of FP4 for 9 to 64 tokens whose assignments are grouped by expert (grouped_gemv_stream.h). A
+// block an SM takes an equal run of all row tiles of all chosen experts.
 #pragma once
 
 #include "backend/cuda/kernels/moe/grouped_gemv_stream.h"

@@ -13,8 +13,8 @@ namespace {
 // 36 KB of weights that a block has in flight, of two an SM.
 constexpr int kStages = 2;
 constexpr int kBlocks = 2;
-// Row tiles that a block goes through at most: enough that a few microseconds at its beginning do not matter, and few enough that
-// blocks end at about one time.
+// The most row tiles of a block. They are enough that a few microseconds at its beginning do not matter, and
+// few enough that blocks end at about one time.
 constexpr int64_t kMaxPairRounds = 16;
 constexpr int64_t kMaxDownRounds = 32;
 
@@ -89,8 +89,8 @@ __device__ void FindExpert(const Params& p, const ExpertTile& tile, int first,
   __syncthreads();
 }
 
-// Both matrices of a row tile one after the other, then the activation of what they gave. Grid: blocks that share a tile's rows,
-// tiles.
+// Both matrices of a row tile one after the other, then the activation of what they gave. Grid: blocks that
+// share a tile's rows, tiles.
 template <StreamKind kKind>
 __global__ void __launch_bounds__(kMatmulThreads, kBlocks)
     GroupedGemvStreamGateUpKernel(const __grid_constant__ Params p) {
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kMatmulThreads, kBlocks)
       });
 }
 
-// Row tiles of a block, so that there are some blocks for every place on the device.
+// Row tiles of a block, so that there are some blocks for each that the device runs at once.
 int64_t Rounds(CudaContext& context, int64_t num_tiles, int64_t num_experts, int64_t most) {
   constexpr int64_t kBlocksAPlace = 4;
   const int64_t places = context.queue().num_sms() * int64_t{kBlocks} * kBlocksAPlace;

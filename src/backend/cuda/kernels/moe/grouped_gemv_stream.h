@@ -1,5 +1,6 @@
-// routed_experts for 9 to 64 tokens: assignments are grouped by expert, and the blocks of an expert's tile stream its weights
-// (gemv_tiles.cuh) past the few tokens that chose it. Most experts are read once, at the speed of reading.
+// Op routed_experts for 9 to 64 tokens. Assignments are grouped by expert, and the blocks of an expert's tile
+// stream its weights (gemv_tiles.cuh) past the few tokens that chose it. Most experts are read once, at the
+// speed of reading.
 #pragma once
 
 #include "backend/cuda/kernels/moe/expert_tile.h"
@@ -9,7 +10,8 @@
 
 namespace dsv4::backend::cuda {
 
-// The assignments (token * top_k + slot) of tile t are order[begin] and those behind it; tiles of no assignments come last.
+// The assignments (token * top_k + slot) of tile t are order[begin] and those behind it; tiles of no
+// assignments come last.
 struct ExpertGroups {
   const ExpertTile* tiles = nullptr;
   int max_tiles = 0;

@@ -32,7 +32,8 @@ struct AskParams {
   float limit;
 };
 
-// Bytes of a row, all threads of a block; words of 16 bytes where both sides allow them. A row of the host is read past the caches.
+// Bytes of a row, all threads of a block; words of 16 bytes where both sides allow them. A row of the host is
+// read past the caches.
 __device__ __forceinline__ void CopyRow(const uint8_t* from, uint8_t* to, int64_t num_bytes) {
   const bool wide =
       (reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to) | num_bytes) % sizeof(uint4) == 0;

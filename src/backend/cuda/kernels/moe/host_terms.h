@@ -1,5 +1,5 @@
-// The device's side of experts that the host multiplies (tiers/host_experts.h): tokens go out, terms come back, through memory of the
-// host that kernels read and write.
+// The device's side of experts that the host multiplies (tiers/host_experts.h). Tokens go out and terms come
+// back through memory of the host that kernels read and write.
 #pragma once
 
 #include "backend/cuda/runtime/cuda_context.h"
@@ -20,10 +20,11 @@ struct HostTermsWork {
   const int32_t* indices;  // [num_rows, top_k]
   const float* weights;
   const int32_t*
-      places;  // [num_experts]: an expert's place among those of the device, or ~its place among the host's.
+      places;  // [num_experts]: an expert's index among those of the device, or ~its index among the host's.
   int32_t*
-      device_indices;  // [num_rows, top_k], written: places among those of the device, num_device for others.
-  void* terms;         // [num_rows, top_k, dim], x's dtype.
+      // [num_rows, top_k], written: indices among those of the device, num_device for others.
+      device_indices;
+  void* terms;  // [num_rows, top_k, dim], x's dtype.
   tiers::Payload payload;
   tiers::ExchangeWords* words;
   HostTermsState* state;
@@ -40,7 +41,8 @@ struct HostTermsWork {
 void LaunchPlaces(CudaContext& context, const HostTermsWork& work);
 // Asks the host, if it has any of the chosen experts.
 void LaunchAskHost(CudaContext& context, const HostTermsWork& work);
-// Waits for the host and takes its terms; the rows of others are left as they are. After the deadline, or where the host failed, a fault.
+// Waits for the host and takes its terms; the rows of others are left as they are. After the deadline, or
+// where the host failed, a fault.
 void LaunchTakeHostTerms(CudaContext& context, const HostTermsWork& work);
 
 }  // namespace dsv4::backend::cuda

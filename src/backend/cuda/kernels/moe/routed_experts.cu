@@ -46,7 +46,8 @@ __device__ RunningTotal BlockScan(int32_t value, int32_t (&warp_totals)[kGroupTh
 }
 static_assert(kGroupThreads == 32 * 32);
 
-// The experts with the ids [first, first + count) of num_experts; weights know them by their places among these.
+// The experts with the ids [first, first + count) of num_experts; weights know them by their indices among
+// these.
 struct ExpertsHere {
   int first;
   int count;
@@ -58,7 +59,8 @@ struct ExpertsHere {
   }
 };
 
-// One block. `order` receives the assignments of experts that are here, token * top_k + slot, by expert and then in their own order.
+// One block. `order` receives the assignments of experts that are here, token * top_k + slot, by expert and
+// then in their own order.
 __global__ void __launch_bounds__(kGroupThreads)
     RoutedExpertsGroupKernel(const int32_t* indices, int num_assignments, int top_k, const ExpertsHere here,
                              int tokens_per_tile, int max_tiles, int32_t* order, Tile* tiles,
@@ -102,7 +104,7 @@ __global__ void __launch_bounds__(kGroupThreads)
   for (int t = tiles_before + thread; t < max_tiles; t += kGroupThreads) tiles[t] = {0, 0, 0};
   __syncthreads();
   if (thread >= 32) return;
-  // One warp gives the assignments their places, 32 at a time; loads are prefetched.
+  // One warp gives the assignments their rows, 32 at a time; loads are prefetched.
   constexpr int kAhead = 4;
   int32_t next[kAhead];
   const auto load = [&](int i) { return i < num_assignments ? here.PlaceOf(indices[i]) : -1; };
@@ -194,8 +196,8 @@ __global__ void __launch_bounds__(kMatmulThreads) RoutedExpertsFmaKernel(const E
 
 // --- Between and behind them -----------------------------------------------------------------------------------------
 
-// gate and up [num_assignments, width], one behind the other; the routing weight belongs to the row. Rows of experts that are
-// elsewhere, which nothing has written, become zeros.
+// gate and up [num_assignments, width], one behind the other; the routing weight belongs to the row. Rows of
+// experts that are elsewhere, which nothing has written, become zeros.
 template <typename T>
 __global__ void RoutedExpertsSwigluKernel(const T* gate, const int32_t* indices, const ExpertsHere here,
                                           const float* weights, T* y, int64_t count, int64_t width,
@@ -278,7 +280,8 @@ Status MultiplyBlockScaledExperts(CudaContext& context, const TilePlan& plan, in
   return {};
 }
 
-// x [num_rows, cols] contiguous times matrices first_matrix .. first_matrix + num_matrices of every chosen expert.
+// x [num_rows, cols] contiguous times matrices first_matrix .. first_matrix + num_matrices of every chosen
+// expert.
 Status MultiplyExperts(CudaContext& context, const TilePlan& plan, std::span<const ExpertVariant> variants,
                        int first_matrix, int num_matrices, const void* x, DType dtype, int64_t num_rows,
                        int64_t cols, int x_divisor, void* y, int64_t num_assignments, int64_t rows) {

@@ -1,6 +1,7 @@
-// expert_terms of experts of any formats: the assignments (token, slot) of the experts that are here are grouped by expert on the device;
-// gate and up, activation and down follow, each one launch for all experts. The host never learns which experts were chosen: it launches
-// as many tiles as there could be, and those left over end at once.
+// Op expert_terms of experts of any formats. The assignments (token, slot) of the experts that are here are
+// grouped by expert on the device. Gate and up, activation and down follow, each one launch for all experts.
+// The host never learns which experts were chosen. It launches as many tiles as there could be, and those
+// left over end at once.
 #pragma once
 
 #include "backend/cuda/kernels/moe/grouped_gemv_stream.h"

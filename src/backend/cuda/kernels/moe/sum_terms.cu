@@ -1,4 +1,5 @@
-// sum_terms: a block has some columns of one token; its threads find the token's rows first, in the order of the sum.
+// sum_terms: a block has some columns of one token; its threads find the token's rows first, in the order of
+// the sum.
 #include <algorithm>
 #include <string>
 

@@ -1,4 +1,5 @@
-// compressor_pool of entries that are no step on rows (compressor_rows.cuh): an entry by many blocks, a few channels each.
+// compressor_pool of entries that are no step on rows (compressor_rows.cuh): an entry by many blocks, a few
+// channels each.
 #include <algorithm>
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
@@ -30,7 +31,7 @@ __global__ void __launch_bounds__(kThreads)
   const int t = static_cast<int>(threadIdx.x);
   const int64_t index = blockIdx.x;
   const int first_channel = static_cast<int>(blockIdx.y) * kChannels;
-  // In place of those outside the row, its last.
+  // Indices outside the row become its last.
   const int c = min(first_channel + t % kChannels, p.pooled_width - 1);
   const EntryTokens tokens(sequences, index, p.ratio, p.overlap);
   const int own_channel = c + (p.overlap ? p.pooled_width : 0);

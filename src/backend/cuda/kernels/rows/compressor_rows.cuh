@@ -11,8 +11,9 @@
 
 namespace dsv4::backend::cuda {
 
-// The last element of an ascending list that is at most `number`, of those that element(i) gives; the first is. All threads of the block
-// look, one element each: one after the other the lists of many sequences would take longer than what they are for.
+// The last element of an ascending list that is at most `number`; element(i) gives the list, and its first
+// is. All threads of the block look, one element each. One after the other the lists of many sequences would
+// take longer than the pooling itself.
 template <typename Element>
 __device__ __forceinline__ int64_t LastUpTo(int64_t size, int64_t number, Element&& element) {
   int64_t count = 0;
@@ -23,8 +24,8 @@ __device__ __forceinline__ int64_t LastUpTo(int64_t size, int64_t number, Elemen
   return count - 1;
 }
 
-// The raw rows that an entry is made of: with overlap those of the block in front, of which it takes the first channels, then the
-// block's own.
+// The raw rows that an entry is made of. With overlap they are those of the block in front, whose first
+// channels it takes, then the block's own.
 class EntryTokens {
  public:
   // Tokens of entry `entry` of the step, a block's.
@@ -140,11 +141,11 @@ class PooledRow {
 
  private:
   __device__ int width() const { return static_cast<int>(rows_.width); }
-  // In place of those outside the row, its last.
+  // Indices outside the row become its last.
   __device__ int Column(int k) const { return min(RegisterRow::Column(k), width() - 1); }
 
-  // visit(token, column, place): columns of the tokens' rows, four at a time and all threads side by side, from the first channel that the
-  // entry takes; `place` is of [tokens, width].
+  // Calls visit(token, column, place) for columns of the tokens' rows, four at a time and all threads side by
+  // side. Columns begin at the first channel that the entry takes; `place` is an index into [tokens, width].
   template <typename Visit>
   __device__ __forceinline__ void ForQuarters(Visit&& visit) const {
     const int quarters = width() / 4;

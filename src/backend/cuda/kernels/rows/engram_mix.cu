@@ -9,7 +9,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Grid: tokens, streams. A block reads all of its stream before it writes any of it, so streams and out may be the same.
+// Grid: tokens, streams. A block reads all of its stream before it writes any of it, so streams and out may
+// be the same.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     EngramMixKernel(const T* streams, const T* mixed, const float* q_weight, const float* k_weight,

@@ -13,8 +13,8 @@ constexpr int kWarps = 4;
 template <int kPieces>
 using Row = float[kPieces][2];
 
-// Sum that RowSum of kNarrowRowThreads threads gives, each with the columns that are congruent to it: of
-// thread 64 i + 2 l + e lane l holds the sum, sums[i][e]. The threads' sums meet in the order of WarpSum,
+// Sum that RowSum of kNarrowRowThreads threads gives, each with the columns that are congruent to it. Lane l
+// holds the sum of thread 64 i + 2 l + e in sums[i][e]. The threads' sums are added in the order of WarpSum,
 // then those of the four warps.
 __device__ double SumOfThreads(const double (&sums)[2][2], int lane) {
   static_assert(kNarrowRowThreads == 128);

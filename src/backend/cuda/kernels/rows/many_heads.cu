@@ -14,9 +14,9 @@ __device__ __forceinline__ uint16_t ToBits(float rounded) {
   return static_cast<uint16_t>(__float_as_uint(rounded) >> 16);
 }
 
-// HeadRmsNormRow of a block of kNarrowRowThreads threads, by warps of four rows each: one sum's tree, mean and factor are for all of them.
-// Squares of bf16 and products with a factor of bf16 are exact in double, so that fp32 rounds them as it does. In place: a warp has read
-// its rows before it writes them.
+// HeadRmsNormRow of a block of kNarrowRowThreads threads, by warps of four rows each: one sum's tree, mean
+// and factor are for all of them. Squares of bf16 and products with a factor of bf16 are exact in double, so
+// that fp32 rounds them as it does. In place: a warp has read its rows before it writes them.
 constexpr int kRowsOfWarp = 4;
 template <int kWidth>
 __global__ void __launch_bounds__(32 * kWarps)

@@ -1,5 +1,5 @@
-// head_rms_norm, rope and rounding to FP4 of many tokens with many heads. A block a row (row_tracks.h) would spend most of its time on
-// beginning.
+// head_rms_norm, rope and rounding to FP4 of many tokens with many heads. A block a row (row_tracks.h) would
+// spend most of its time on beginning.
 #pragma once
 
 #include "backend/cuda/runtime/cuda_context.h"

@@ -169,8 +169,8 @@ __global__ void __launch_bounds__(32 * kWarps, kWidth <= 4096 ? 3 : 2)
 // The same, then rope, simulate_fp8 and store_rows, as RegisterRow does them.
 constexpr int kStoredWidth = 512;
 
-// The codes of any four values over their group's scale, a byte each: columns from `column` on of a row. A function of its own, so that what
-// is rare does not lie among what is not.
+// The codes of any four values over their group's scale, a byte each: columns from `column` on of a row. A
+// function of its own, so that what is rare does not lie among what is not.
 __device__ __noinline__ uint32_t CodesOfAny(uint2 words, uint32_t e8m0, int64_t row, int column,
                                             Fault* fault) {
   const float inverse = InverseOfE8m0(e8m0);
@@ -191,8 +191,9 @@ __device__ __forceinline__ bool HasNonFinite(uint2 words) {
   return ((((words.x & kExponents) + kLowest) | ((words.y & kExponents) + kLowest)) & 0x80008000U) != 0;
 }
 
-// Row r of a warp's, packed, to row `in_run` at `to`; sixteen lanes have a group. simulate_fp8 has rounded the columns that get codes, and
-// `scales` are those of a lane's pieces: so what is finite is on the grid.
+// Stores row r of a warp, packed, to row `in_run` at `to`. Sixteen lanes have a group. Op simulate_fp8 has
+// rounded the columns that get codes, and `scales` are those of a lane's pieces. So finite numbers are on the
+// grid.
 __device__ __forceinline__ void StorePacked(const WarpRows<kStoredWidth>& rows, int r, int lane,
                                             int num_packed, uint32_t scales, unsigned char* to,
                                             int64_t in_run, int64_t row, Fault* fault) {
@@ -231,7 +232,8 @@ __global__ void __launch_bounds__(32 * kWarps, 4)
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t first = FirstRow(Rows::kRows);
   if (first >= p.num_rows) return;
-  // Positions, frequencies and lists of runs come from the host, and no kernel in flight writes them. Lane i has frequency i.
+  // Positions, frequencies and lists of runs come from the host, and no kernel in flight writes them. Lane i
+  // has frequency i.
   constexpr int kLastPiece = Rows::kPieces - 1;
   constexpr int kFirstLane = 32 - kManyRowsRotated / 4;
   int32_t positions[Rows::kRows];

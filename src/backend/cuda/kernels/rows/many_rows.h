@@ -1,5 +1,6 @@
-// rms_norm of many tokens, with what follows where their window rows are stored: a warp goes through its rows and keeps them in registers.
-// What it gives are the bits of the same steps in row_tracks.cu, where a block a row would spend most of its time on beginning and meeting.
+// Op rms_norm of many tokens, with the steps behind it where their window rows are stored. A warp goes
+// through its rows and keeps them in registers. Its bits are those of the same steps in row_tracks.cu. There
+// a block a row would spend most of its time on its start and on barriers.
 #pragma once
 
 #include "backend/cuda/lowering/work/rows.h"

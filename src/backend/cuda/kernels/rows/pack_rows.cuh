@@ -1,5 +1,5 @@
-// Rows in their packed form (tensor/cache_format.h), with the bytes of formats/cache_rows.h: values on a format's grid become codes and
-// scales, without rounding. A value that is not on it is a fault.
+// Rows in their packed form (tensor/cache_format.h), with the bytes of formats/cache_rows.h: values on a
+// format's grid become codes and scales, without rounding. A value that is not on it is a fault.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -12,7 +12,8 @@
 
 namespace dsv4::backend::cuda {
 
-// The e8m0 code of the smallest power of two of which the largest code's value times it is at least `largest`, which is not negative.
+// The e8m0 code of the smallest power of two of which the largest code's value times it is at least
+// `largest`, which is not negative.
 __device__ __forceinline__ uint32_t SmallestE8m0(float largest, CacheCode code) {
   if (largest == 0.0F) return 127;
   // 448 is 1.75 * 2^8, 6 is 1.5 * 2^2: what is larger than that times a power of two has the next.
@@ -27,7 +28,8 @@ __device__ __forceinline__ float InverseOfE8m0(uint32_t e8m0) {
   return __uint_as_float(e8m0 == 254 ? 0x00400000U : (254 - e8m0) << 23);
 }
 
-// The code of a value over its group's scale, of which `inverse` is the reciprocal; `fits`: it has one. NaN has one.
+// The code of a value over its group's scale, of which `inverse` is the reciprocal; `fits`: it has one. NaN
+// has one.
 __device__ __forceinline__ uint32_t E4m3Code(float value, float inverse, bool& fits) {
   if (isnan(value)) return 0x7FU | __float_as_uint(value) >> 31 << 7;
   const float scaled = value * inverse;
@@ -45,8 +47,8 @@ __device__ __forceinline__ uint32_t E2m1Code(float scaled, bool& fits) {
   return (code & 7U) | __float_as_uint(scaled) >> 31 << 3;
 }
 
-// A group of any format, by one thread, to its place in `row`: the columns of `group`, which value_at gives. The first column that does
-// not fit, or -1.
+// A group of any format, by one thread, to its bytes in `row`: the columns of `group`, which value_at gives.
+// The first column that does not fit, or -1.
 template <typename ValueAt>
 __device__ int PackGroup(const CacheFormat& format, int group, int width, const ValueAt& value_at,
                          unsigned char* row) {

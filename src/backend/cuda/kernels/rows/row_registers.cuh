@@ -1,6 +1,6 @@
-// The steps of lowering/work/rows.h on a row of bf16 that lies in the registers of a block: a thread has the columns that row_steps.cuh gives it, in the
-// same order, and so the bits are the same. Few tokens go through a launch's code once, so it is short, and only sums and maxima that
-// cross warps meet at a barrier.
+// The steps of lowering/work/rows.h on a row of bf16 that lies in the registers of a block. A thread has the
+// columns that row_steps.cuh gives it, in the same order. So the bits are the same. Few tokens go through a
+// launch's code once, so it is short, and only sums and maxima that cross warps meet at a barrier.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -18,7 +18,8 @@ __device__ __forceinline__ float LargestOfWarp(float value) {
 // |value|, or 0 of a NaN.
 __device__ __forceinline__ float MagnitudeOf(float value) { return fmaxf(0.0F, fabsf(value)); }
 
-// 1 / scale of a PowerOfTwoScale between 2^-126 and 2^126, or infinity: a product with it gives the bits of the quotient.
+// 1 / scale of a PowerOfTwoScale between 2^-126 and 2^126, or infinity: a product with it gives the bits of
+// the quotient.
 __device__ __forceinline__ float InverseOf(float scale) {
   const int exponent = static_cast<int>(__float_as_uint(scale) >> 23);
   return __uint_as_float(static_cast<uint32_t>(max(254 - exponent, 0)) << 23);
@@ -33,7 +34,8 @@ __device__ __forceinline__ float2 FromE4m3Pair(uint32_t codes) {
       __half2(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes), __NV_E4M3)));
 }
 
-// Thread t has columns t + k * kThreads. Every step but Load and Write is for whole blocks, and none is called twice.
+// Thread t has columns t + k * kThreads. Every step but Load and Write is for whole blocks, and none is
+// called twice.
 class RegisterRow {
  public:
   static constexpr int kThreads = kNarrowRowThreads;
@@ -93,8 +95,8 @@ class RegisterRow {
     for (int k = 0; k < kRegisterColumns; ++k) values_[k] = RoundToBf16(values_[k] * factor);
   }
 
-  // RopeRow of the last 2 * num_frequencies columns, which are the threads' columns of one k. `rotation`: of the pair that the
-  // thread's one belongs to; neighbours have a pair.
+  // RopeRow of the last 2 * num_frequencies columns, which are the threads' columns of one k. `rotation`: of
+  // the pair that the thread's one belongs to; neighbours have a pair.
   __device__ void Rope(double2 rotation, int num_frequencies) {
     const int begin = width_ - 2 * num_frequencies;
     const int of = begin / kThreads;
@@ -223,8 +225,10 @@ class RegisterRow {
     for (int k = 0; k < kRegisterColumns; ++k) values_[k] = RoundToBf16(values_[k] * factor);
   }
 
-  // Rows that are stored packed, e4m3 by groups of kRegisterGroup or kRegisterWarpGroup, e2m1 by kRegisterE2m1Group: first the codes, then wherever the row goes. Where things
-  // lie in such a row (tensor/cache_format.h), in bytes: its functions divide numbers of 64 bits, which takes as long as all else here.
+  // Rows that are stored packed, e4m3 by groups of kRegisterGroup or kRegisterWarpGroup, e2m1 by
+  // kRegisterE2m1Group: first the codes, then wherever the row goes. Where things lie in such a row
+  // (tensor/cache_format.h), in bytes: its functions divide numbers of 64 bits, which takes as long as all
+  // else here.
   struct Places {
     bool e4m3;
     int group;
@@ -311,9 +315,9 @@ class RegisterRow {
     if (places.end + t < places.row_bytes) data[places.end + t] = 0;
   }
 
-  // The same for rows of kReleaseRow that simulate_fp8 has rounded: its codes and scales are those that are stored, but for groups whose
-  // largest value fits half the scale when it is rounded, and what is rare: NaNs, zeros and other tiny groups. A launch that runs once waits
-  // for its instructions, and these are few.
+  // The same for rows of kReleaseRow that simulate_fp8 has rounded. Its codes and scales are those that are
+  // stored. Exceptions are groups whose largest value fits half the scale when it is rounded, and NaNs, zeros
+  // and other tiny groups. A launch that runs once waits for its instructions, and these are few.
   __device__ bool HasReleaseCodes(CacheCode code, int num_coded, int group) const {
     return group == kReleaseRowGroup && largest_group_ == kReleaseRowGroup && code == CacheCode::kE4m3 &&
            num_coded == kReleaseRowCoded && width_ == kReleaseRowWidth && num_largest_ == kReleaseRowCoded;
@@ -352,7 +356,8 @@ class RegisterRow {
       reinterpret_cast<uint16_t*>(data + kReleaseRowCoded)[kLast + t - kReleaseRowCoded] =
           static_cast<uint16_t>(__float_as_uint(values_[kRegisterColumns - 1]) >> 16);
     }
-    // Scales of every other group by one thread, and of the others by one, whose last is the first of the zeros behind them.
+    // Scales of every other group by one thread, and of the others by one, whose last is the first of the
+    // zeros behind them.
     if (t % kReleaseRowGroup == 0) {
       unsigned char* const scales = data + kReleaseRowScales + t / kReleaseRowGroup;
 #pragma unroll
@@ -390,7 +395,8 @@ class RegisterRow {
   __device__ void Keep(int k, int num_columns, float value) {
     if (Column(k) < num_columns) values_[k] = RoundToBf16(value);
   }
-  // The largest of a group's finite values, on which depends what is stored. A group is a warp's, or e4m3 of two warps.
+  // The largest of a group's finite values, on which depends what is stored. A group is a warp's, or e4m3 of
+  // two warps.
   __device__ void FindLargest(const Places& places) {
 #pragma unroll
     for (int k = 0; k < kRegisterColumns; ++k) {

@@ -20,7 +20,8 @@ __device__ __forceinline__ double HeldIn(double value, bool is_bf16) {
   return is_bf16 ? static_cast<double>(RoundToBf16(static_cast<float>(value))) : value;
 }
 
-// Eight values a thread, on their way from memory to a row: they are asked for by Ask, and Keep waits for them.
+// Eight values a thread, on their way from memory to a row: they are asked for by Ask, and Keep waits for
+// them.
 template <int kThreads>
 struct RowOnTheWay {
   static constexpr int kBlock = 8 * kThreads;  // Elements.
@@ -109,7 +110,8 @@ __device__ void WriteRow(const float* row, void* data, bool is_bf16, int width) 
   }
 }
 
-// As BlockSum (reduce.cuh), and by the same order, for steps: there is a barrier between what one reads and the next one writes.
+// As BlockSum (reduce.cuh), and by the same order, for steps: there is a barrier between what one reads and
+// the next one writes.
 template <int kThreads>
 __device__ double RowSum(double value) {
   __shared__ __align__(16) double partial[kThreads / 32];
@@ -122,7 +124,8 @@ __device__ double RowSum(double value) {
   return total;
 }
 
-// sum / width. Where width is a power of two its reciprocal is exact, and a product gives the bits of the quotient.
+// sum / width. Where width is a power of two its reciprocal is exact, and a product gives the bits of the
+// quotient.
 __device__ __forceinline__ double MeanOf(double sum, int width) {
   if ((width & (width - 1)) == 0) return sum * __hiloint2double((1023 - (31 - __clz(width))) << 20, 0);
   return sum / static_cast<double>(width);

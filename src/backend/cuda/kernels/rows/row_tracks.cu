@@ -33,7 +33,8 @@ struct RunOfRow {
     __syncthreads();
     if (count == 1) run = found;
   }
-  // Calls write(destination's run) for all of them, in one place: what it does would be fetched again for another.
+  // Calls write(destination's run) for all of them, by one call: what it does would be fetched again for
+  // another.
   template <typename Write>
   __device__ __forceinline__ void ForEach(const RowStep& store, int64_t row, Write&& write) const {
     StoredRun next = run;
@@ -50,8 +51,8 @@ struct RunOfRow {
   }
 };
 
-// A row whose steps come in the order in which they stand here, each once (FitsRegisters). An entry that is pooled first goes the same way as
-// all other rows: code of its own for what follows would be fetched for it alone.
+// A row whose steps come in this order, each once (FitsRegisters). An entry that is pooled first goes the
+// same way as all other rows. Code of its own for the steps behind would be fetched for it alone.
 __device__ void StepsInRegisters(const RowTrack& track, int64_t r, Fault* fault) {
   extern __shared__ __align__(16) unsigned char shared[];
   const RowsOperand& rows = track.rows;

@@ -1,4 +1,5 @@
-// store_rows and gather_rows: runs of bytes copied, and rows packed. Stores that share a launch are steps on rows (row_tracks.cu).
+// store_rows and gather_rows: runs of bytes copied, and rows packed. Stores that share a launch are steps on
+// rows (row_tracks.cu).
 #include <algorithm>
 #include <span>
 #include <vector>

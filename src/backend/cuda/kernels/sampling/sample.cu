@@ -26,27 +26,34 @@ __global__ void __launch_bounds__(sampling_rows::kThreads)
   sampling_rows::SampleRow<BlockTeam>(p, blockIdx.x, rows + int64_t{blockIdx.x} * p.vocab_size);
 }
 
-// A thread a bias. `logits`: [num_rows, vocab_size].
-__global__ void SampleBiasesKernel(const ops::RowBias* biases, int num_biases, float* logits,
-                                   int vocab_size) {
-  BeginKernel();
-  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (i < num_biases)
-    logits[int64_t{biases[i].row} * vocab_size + biases[i].added.token] += biases[i].added.bias;
-}
-
-Status AddBiases(CudaContext& context, const ops::SampleArgs& args) {
-  constexpr unsigned kThreads = 128;
-  DSV4_ASSIGN_OR_RETURN_STATUS(
-      const DeviceArray<ops::RowBias> staged,
-      context.StageFrom<ops::RowBias>(
-          args.biases, [](std::span<const ops::RowBias> all, std::vector<ops::RowBias>* biases) {
-            biases->assign(all.begin(), all.end());
-          }));
-  const auto num_biases = static_cast<unsigned>(args.biases.size());
-  context.Launch(SampleBiasesKernel, (num_biases + kThreads - 1) / kThreads, kThreads, 0, staged.data,
-                 static_cast<int>(num_biases), args.logits.as<float>(),
-                 static_cast<int>(args.logits.shape[1]));
+// Changes, rules and masks, where there are any.
+Status StageRules(CudaContext& context, const ops::SampleArgs& args, SampleParams* params) {
+  if (!args.changes.empty()) {
+    using Changes = std::span<const ops::RowChange>;
+    DSV4_ASSIGN_OR_RETURN_STATUS(
+        const DeviceArray<ops::RowChange> changes,
+        context.StageFrom<ops::RowChange>(args.changes, [](Changes all, std::vector<ops::RowChange>* out) {
+          out->assign(all.begin(), all.end());
+        }));
+    const int64_t num_rows = args.logits.shape[0];
+    DSV4_ASSIGN_OR_RETURN_STATUS(
+        const DeviceArray<int32_t> begin,
+        context.StageFrom<int32_t>(args.changes, [num_rows](Changes all, std::vector<int32_t>* out) {
+          out->assign(static_cast<size_t>(num_rows) + 1, 0);
+          for (const ops::RowChange& change : all) ++(*out)[static_cast<size_t>(change.row) + 1];
+          for (size_t i = 1; i < out->size(); ++i) (*out)[i] += (*out)[i - 1];
+        }));
+    params->changes = changes.data;
+    params->change_begin = begin.data;
+  }
+  if (!args.rules.empty()) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(const DeviceArray<ops::RowRule> rules, context.Stage(args.rules));
+    params->rules = rules.data;
+  }
+  if (!args.masks.empty()) {
+    DSV4_ASSIGN_OR_RETURN_STATUS(const DeviceArray<uint64_t> masks, context.Stage(args.masks));
+    params->masks = masks.data;
+  }
   return {};
 }
 
@@ -56,7 +63,6 @@ Status Sample(CudaContext& context, const ops::SampleArgs& args) {
   const int64_t num_rows = args.logits.shape[0];
   const int64_t vocab_size = args.logits.shape[1];
   if (num_rows == 0) return {};
-  if (!args.biases.empty()) DSV4_RETURN_IF_ERROR(AddBiases(context, args));
   DSV4_ASSIGN_OR_RETURN_STATUS(
       const DeviceArray<RowChoice> staged,
       context.StageFrom<RowChoice>(
@@ -69,21 +75,27 @@ Status Sample(CudaContext& context, const ops::SampleArgs& args) {
                                   .top_k = choice.top_k});
             }
           }));
-  const SampleParams params = {.logits = args.logits.as<const float>(),
-                               .allowed = args.allowed.as<const uint8_t>(),
-                               .choices = staged.data,
-                               .tokens = args.tokens.as<int32_t>(),
-                               .faults = args.faults.as<int32_t>(),
-                               .vocab_size = static_cast<int>(vocab_size)};
+  SampleParams params = {.logits = args.logits.as<const float>(),
+                         .allowed = args.allowed.as<const uint8_t>(),
+                         .choices = staged.data,
+                         .rules = nullptr,
+                         .masks = nullptr,
+                         .changes = nullptr,
+                         .change_begin = nullptr,
+                         .tokens = args.tokens.as<int32_t>(),
+                         .faults = args.faults.as<int32_t>(),
+                         .vocab_size = static_cast<int>(vocab_size)};
+  DSV4_RETURN_IF_ERROR(StageRules(context, args, &params));
   const Plan<SamplePath> plan = ChooseSample({.vocab_size = vocab_size}, context.limits());
   context.Chose(plan);
   if (plan.kernel == SamplePath::kCluster) {
     LaunchSampleCluster(context, params, num_rows);
-    return {};
+  } else {
+    DSV4_ASSIGN_OR_RETURN_STATUS(float* const rows, context.Scratch<float>(num_rows * vocab_size));
+    context.Launch(SampleRowKernel, static_cast<unsigned>(num_rows), sampling_rows::kThreads, 0, params,
+                   rows);
   }
-  DSV4_ASSIGN_OR_RETURN_STATUS(float* const rows, context.Scratch<float>(num_rows * vocab_size));
-  context.Launch(SampleRowKernel, static_cast<unsigned>(num_rows), sampling_rows::kThreads, 0, params, rows);
-  return {};
+  return LaunchSampleScores(context, args);
 }
 
 }  // namespace dsv4::backend::cuda

@@ -4,7 +4,6 @@
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/sampling/sample_rows.cuh"
 #include "backend/cuda/lowering/select/sampling.h"
-#include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {

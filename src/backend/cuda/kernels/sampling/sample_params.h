@@ -3,9 +3,10 @@
 
 #include <cstdint>
 
-namespace dsv4::backend::cuda {
+#include "backend/cuda/runtime/cuda_context.h"
+#include "ops/sample.h"
 
-class CudaContext;
+namespace dsv4::backend::cuda {
 
 // A row's choice as the kernel wants it.
 struct RowChoice {
@@ -18,8 +19,12 @@ struct RowChoice {
 
 struct SampleParams {
   const float* logits;
-  const uint8_t* allowed;  // May be null.
+  const uint8_t* allowed;  // May be null, as all below but choices.
   const RowChoice* choices;
+  const ops::RowRule* rules;
+  const uint64_t* masks;
+  const ops::RowChange* changes;
+  const int32_t* change_begin;  // [num_rows + 1], by row.
   int32_t* tokens;
   int32_t* faults;
   int vocab_size;
@@ -27,5 +32,8 @@ struct SampleParams {
 
 // A cluster of blocks a row (sample_cluster.cu).
 void LaunchSampleCluster(CudaContext& context, const SampleParams& params, int64_t num_rows);
+
+// Scores of the rows whose tokens have been chosen (sample_scores.cu).
+Status LaunchSampleScores(CudaContext& context, const ops::SampleArgs& args);
 
 }  // namespace dsv4::backend::cuda

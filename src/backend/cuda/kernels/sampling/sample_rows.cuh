@@ -1,7 +1,9 @@
-// The blocks of a team choose the token of a row: each has a piece of the logits, and what the blocks found in theirs they read from each
-// other's. The team is a cluster, whose blocks keep their pieces in shared memory (sample_cluster.cu), or one block (sample.cu). Greedy rows are done when the highest logit is known. Filters are selections by digits of eight bits, the high
-// ones first, like top_k's: by how many tokens there are (top-k), and by how much they weigh (top-p). Sums of weights are exact
-// (sampling/choice.h), so that neither the pieces nor the order of atomic additions are seen in what is drawn.
+// The blocks of a team choose the token of a row. Each has a piece of the logits, and blocks read each
+// other's findings. The team is a cluster, whose blocks keep their pieces in shared memory
+// (sample_cluster.cu), or one block (sample.cu). Greedy rows are done when the highest logit is known.
+// Filters are selections by digits of eight bits, the high ones first, like top_k's. They go by the number of
+// tokens (top-k), and by their weight (top-p). Sums of weights are exact (sampling/choice.h), so that neither
+// the pieces nor the order of atomic additions change the draw.
 #pragma once
 
 #include <climits>
@@ -21,8 +23,8 @@ constexpr int kBits = 8;
 constexpr int kBuckets = 1 << kBits;
 // A block counts in several histograms, lane by lane in turn: logits have few exponents.
 constexpr int kHistograms = 16;
-// Weights are counted in steps of 2^-35, in two numbers of 18 bits each: a histogram gets a sixteenth of an eighth of the
-// vocabulary before it is added up, so no sum of either reaches 2^32.
+// Weights are counted in steps of 2^-35, in two numbers of 18 bits each. A histogram gets a sixteenth of an
+// eighth of the vocabulary before it is added up, so no sum of either reaches 2^32.
 constexpr double kWeightSteps = 0x1p35;
 constexpr int kLowBits = 18;
 constexpr int kCountedAtOnce = static_cast<int>(sampling::kMaxChoices / 8);
@@ -69,19 +71,42 @@ __device__ void Exchange(T* mine, T* all) {
   __syncthreads();
 }
 
-// The row's piece to `piece`, -infinity where a token is not allowed.
+// Applies the row's changes to the tokens of its piece.
+__device__ inline void Change(const SampleParams& p, int64_t row, int first, int count, float* piece) {
+  const sampling::Penalties penalties = p.rules == nullptr ? sampling::Penalties() : p.rules[row].penalties;
+  const int end = p.change_begin[row + 1];
+  for (int i = p.change_begin[row] + static_cast<int>(threadIdx.x); i < end; i += kThreads) {
+    const ops::RowChange change = p.changes[i];
+    const int j = change.token - first;
+    if (j >= 0 && j < count) piece[j] = sampling::Adjusted(piece[j], change.bias, change.count, penalties);
+  }
+}
+
+// The row's piece to `piece` with its changes, -infinity where a token is not allowed.
 __device__ inline Loaded Load(const SampleParams& p, int64_t row, int first, int count, float* piece) {
   __shared__ Loaded of_warp[kWarps];
   const float* const logits = p.logits + row * p.vocab_size + first;
   const uint8_t* const allowed = p.allowed == nullptr ? nullptr : p.allowed + first;
+  const int32_t mask_number = p.rules == nullptr ? -1 : p.rules[row].mask;
+  const uint64_t* const mask =
+      mask_number < 0 ? nullptr : p.masks + int64_t{mask_number} * ((p.vocab_size + 63) / 64);
   Loaded loaded{0, INT_MAX};
 #pragma unroll 8
   for (int j = static_cast<int>(threadIdx.x); j < count; j += kThreads) {
     float logit = logits[j];
     const bool bad = isnan(logit) || logit == INFINITY;
     if (allowed != nullptr && allowed[j] == 0) logit = -INFINITY;
+    if (mask != nullptr && (mask[(first + j) / 64] >> ((first + j) % 64) & 1) == 0) logit = -INFINITY;
     piece[j] = logit;
     loaded = Join(loaded, {RankedToken(logit, first + j), bad ? first + j : INT_MAX});
+  }
+  if (p.change_begin != nullptr && p.change_begin[row] < p.change_begin[row + 1]) {
+    __syncthreads();
+    Change(p, row, first, count, piece);
+    __syncthreads();
+    loaded.best = 0;
+    for (int j = static_cast<int>(threadIdx.x); j < count; j += kThreads)
+      loaded.best = max(loaded.best, RankedToken(piece[j], first + j));
   }
   for (int offset = 16; offset > 0; offset /= 2) {
     loaded = Join(loaded, {__shfl_xor_sync(kWholeWarp, loaded.best, offset),
@@ -130,8 +155,8 @@ __device__ inline void NextDigit(const double* buckets, int shift, Selected now,
   }
 }
 
-// The highest key for which it and all above it come to `wanted`, which is more than 0 and at most what all keys come to: in
-// number, or in weight.
+// The highest key for which it and all above it add up to `wanted`, in number or in weight. `wanted` is more
+// than 0 and at most the sum of all keys.
 template <typename Team, bool kByWeight>
 __device__ Selected Select(Selection& s, const Piece& piece, double wanted) {
   const int t = static_cast<int>(threadIdx.x);

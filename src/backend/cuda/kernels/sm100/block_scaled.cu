@@ -15,7 +15,8 @@ namespace {
 
 constexpr int kRoundWarps = 4;
 
-// One warp a group of 128 columns of a row, four columns a lane. A group has one scale, which is written for every 32 columns.
+// One warp a group of 128 columns of a row, four columns a lane. A group has one scale, which is written for
+// every 32 columns.
 template <typename T>
 __global__ void __launch_bounds__(32 * kRoundWarps)
     BlockScaledRoundToFp8Kernel(const T* x, int64_t stride, int64_t num_rows, int64_t cols, uint32_t* codes,
@@ -50,7 +51,8 @@ __global__ void __launch_bounds__(32 * kRoundWarps)
 
 constexpr int kNvFp4Threads = 256;
 
-// One block a row. Per 16 columns: scale = e4m3(max / (6 factor)), codes = e2m1(x / (scale factor)); factor = max of the row / 2688.
+// One block a row. Per 16 columns: scale = e4m3(max / (6 factor)), codes = e2m1(x / (scale factor)); factor =
+// max of the row / 2688.
 template <typename T>
 __global__ void __launch_bounds__(kNvFp4Threads)
     BlockScaledRoundToNvFp4Kernel(const T* x, int64_t stride, int64_t cols, uint64_t* codes, uint8_t* scales,

@@ -1,8 +1,9 @@
 // A tile of block_scaled.h: 128 rows of weights times up to 128 rows of activations, by one block. NEVER RUN.
 //
-// Weights are the A operand and activations the B operand, both in shared memory as tcgen05.cuh wants them. Four warps copy
-// what memory holds into a ring of stages, each thread pieces of its own, and tell the fifth when a stage is there; one thread of
-// that warp multiplies. It sums all columns in their order into 128 columns of tensor memory. Then the four warps store them.
+// Weights are the A operand and activations the B operand, both in shared memory as tcgen05.cuh wants them.
+// Four warps copy the memory's bytes into a ring of stages, each thread its own pieces. They tell the fifth
+// warp when a stage is there. One thread of that warp multiplies. It sums all columns in their order into 128
+// columns of tensor memory. Then the four warps store them.
 #pragma once
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
@@ -41,8 +42,8 @@ struct BlockScaledMemory {
   int32_t y_rows[kBlockScaledColumns];  // and where the results go.
 };
 
-// Columns of tensor memory: sums, then the scales of each stage, which are so never overwritten while a step reads them. Two
-// blocks share an SM's 512.
+// Columns of tensor memory: sums, then the scales of each stage, which are so never overwritten while a step
+// reads them. Two blocks share an SM's 512.
 inline constexpr int kTensorColumns = 256;
 inline constexpr int kTensorScales = kBlockScaledColumns;  // 16 columns of A's and 16 of B's a stage.
 static_assert(kTensorScales + kBlockScaledStages * 32 <= kTensorColumns);
@@ -154,7 +155,8 @@ class BlockScaledCopier {
   uint32_t shared_scale_ = 0;
 };
 
-// The whole of a block; memory.x_rows and y_rows are filled by all threads before. emit(column, row, sum) stores, row of the matrix.
+// The whole of a block; memory.x_rows and y_rows are filled by all threads before. emit(column, row, sum)
+// stores, row of the matrix.
 template <BlockScaledStep kStep, typename Emit>
 __device__ void MultiplyBlockScaledTile(BlockScaledMemory<kStep>& memory, const DeviceWeight& shape,
                                         const BlockScaledTile& tile, const uint8_t* x_codes,

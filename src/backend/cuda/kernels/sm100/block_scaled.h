@@ -1,13 +1,14 @@
-// linear, grouped_linear and routed_experts on Blackwell's tensor cores, which takes FP4 and FP8 weights as they are stored and
-// applies their block scales itself (tcgen05.cuh). NEVER RUN: compiled for sm_100a and read, no more; off unless
-// CudaOptions::block_scaled asks for it on a device of compute capability 10.0.
+// linear, grouped_linear and routed_experts on Blackwell's tensor cores, which takes FP4 and FP8 weights as
+// they are stored and applies their block scales itself (tcgen05.cuh). NEVER RUN: compiled for sm_100a and
+// read, no more; off unless CudaOptions::block_scaled asks for it on a device of compute capability 10.0.
 //
 // Product y [rows of x, rows of W] = x W^T, all sums in the unit's fp32:
 //   FP8 and MXFP4 weights whose activations are rounded to FP8: e4m3 times e4m3 or e2m1, power-of-two scales of both per 32
 //     columns. The contract's rounding points, no others: the numerics of the release.
-//   NVFP4 weights, in BlockScaledMode::kFp4 alone: e2m1 times e2m1, e4m3 scales of both per 16 columns. Activations are rounded
-//     to NVFP4 with a factor of their own for every row, max / 2688: another result than W4A16, about 9.5 % off an activation
-//     where FP8 is 2.6 % off (quantization.md 1.6). A row with a NaN or an infinity gives NaN.
+//   NVFP4 weights, in BlockScaledMode::kFp4 alone: e2m1 times e2m1, e4m3 scales of both per 16 columns.
+//     Activations are rounded to NVFP4 with a factor of their own for every row, max / 2688. The result
+//     differs from W4A16: an activation is about 9.5 % off, where FP8 is 2.6 % off (quantization.md 1.6). A
+//     row with a NaN or an infinity gives NaN.
 // A result depends on its row of x and its row of W alone: there is one kernel for every number of tokens.
 #pragma once
 
@@ -26,7 +27,8 @@ struct BlockScaledRows {
 
 inline constexpr int kBlockScaledTokens = 128;  // At most, of a tile.
 
-// One launch. Weights are one matrix, of whose rows group g takes [g, g + 1) * rows, or matrix first_matrix + g of every expert.
+// One launch. Weights are one matrix, of whose rows group g takes [g, g + 1) * rows, or matrix first_matrix +
+// g of every expert.
 struct BlockScaledProduct {
   DeviceWeight weight;                    // Form of experts: what all have in common.
   const DeviceWeight* experts = nullptr;  // [num_experts, 3]; null: there is one matrix.
@@ -46,8 +48,8 @@ struct BlockScaledProduct {
   bool y_is_bf16 = false;
 };
 
-// Whether the mode takes a weight of NVFP4, whose codes prepare_weight then leaves in the order of the file; other kernels multiply it
-// slowly (MatmulKind::kGeneral).
+// Whether the mode takes a weight of NVFP4, whose codes prepare_weight then leaves in the order of the file;
+// other kernels multiply it slowly (MatmulKind::kGeneral).
 bool WantsNvFp4AsStored(BlockScaledMode mode, const Weight& weight);
 
 // x: [num_rows, cols] of bf16 or f32, rows `stride` elements apart, rounded as `weight` wants it.

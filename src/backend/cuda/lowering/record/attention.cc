@@ -1,5 +1,5 @@
-// The op attention: what its kernels are told of the sequences, lists of chosen entries put in order, rows widened where that pays; then
-// which kernel attends, and what the one for a few tokens records.
+// The op attention: the tables of sequences for its kernels, lists of chosen entries in order, and rows
+// widened where that pays. Then the choice of the kernel, and the record of the one for a few tokens.
 #include "backend/cuda/kernels/attention/attention.h"
 
 #include <algorithm>

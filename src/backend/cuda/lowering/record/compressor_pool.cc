@@ -1,4 +1,5 @@
-// The op compressor_pool: entries of few tokens are steps on rows, others a launch in front of the step that fills the rings.
+// The op compressor_pool: entries of few tokens are steps on rows, others a launch in front of the step that
+// fills the rings.
 #include "backend/cuda/kernels/rows/compressor_pool.h"
 
 #include <algorithm>
@@ -12,7 +13,8 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-// Whether no row that goes to a ring lies where the entries of this step read another: it may go there while they are pooled.
+// Whether no row that goes to a ring lies where the entries of this step read another: it may go there while
+// they are pooled.
 bool KeepsWhatIsRead(const ops::CompressorSequence& s, int64_t ratio, bool overlap) {
   if (ops::NumCompletedEntries(s.first_position, s.num_tokens, ratio) == 0) return true;
   const int64_t entry = s.first_position / ratio;

@@ -1,5 +1,5 @@
-// The ops between two sub-layers: what moe_combine, the sum over ranks, hc_post and hc_pre record, and which kernels run what is not
-// recorded: hc_pre in two launches, hc_head.
+// The ops between two sub-layers: the records of moe_combine, the sum over ranks, hc_post and hc_pre. Also
+// the kernels of ops that are not recorded: hc_pre in two launches, and hc_head.
 #include "backend/cuda/kernels/hyper_connection/hyper_connection.h"
 
 #include "backend/cuda/cuda_ops.h"

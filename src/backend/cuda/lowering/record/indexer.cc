@@ -1,4 +1,5 @@
-// The ops indexer_select, indexer_candidates and merge_candidates: which kernels score and choose, and what attention behind them may know.
+// The ops indexer_select, indexer_candidates and merge_candidates: which kernels score and choose, and what
+// attention behind them may know.
 #include "backend/cuda/lowering/record/indexer.h"
 
 #include <algorithm>
@@ -196,8 +197,9 @@ Status IndexerCandidates(CudaContext& context, const ops::IndexerCandidatesArgs&
   const int64_t top_k = args.candidates.shape[1];
   if (num_tokens == 0 || top_k == 0) return {};
   const EntryShard& shard = args.shard;
-  // Row j here is entry j * count + index, so of floor((p + 1) / ratio) entries as many rows are here as
-  // floor((p + shift + 1) / (ratio * count)): what the kernels for all entries count, told of later positions.
+  // Row j here is entry j * count + index. So of floor((p + 1) / ratio) entries floor((p + shift + 1) /
+  // (ratio * count)) rows are here. The kernels for all entries count these if they are given later
+  // positions.
   const int64_t shift = args.ratio * (shard.count - 1 - shard.index);
   // As in IndexerSelect: for as many as there may soon be. Of all ranks, and of those here.
   const int64_t max_entries = context.NumberFrom(

@@ -13,12 +13,13 @@ namespace dsv4::backend::cuda {
 
 class CudaContext;
 
-// Scores of `num_tokens` tokens from params.first_token on. What a query sees are the first NumVisible(...) rows of its sequence.
+// Scores of `num_tokens` tokens from params.first_token on. What a query sees are the first NumVisible(...)
+// rows of its sequence.
 void ScoreEntries(CudaContext& context, const SequenceTable& table, ScoreParams params, DType dtype,
                   unsigned num_tokens);
 
-// All tokens' best top_k entries, of as many tokens at a time as there is memory for scores. Without scores all that a token sees is
-// chosen. `then`, if not null, is called behind each time's launches.
+// All tokens' best top_k entries, of as many tokens at a time as there is memory for scores. Without scores
+// all that a token sees is chosen. `then`, if not null, is called behind each time's launches.
 struct ScoredChoice {
   ScoreParams score;
   DType dtype;

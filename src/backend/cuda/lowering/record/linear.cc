@@ -24,8 +24,9 @@ void RecordLinear(CudaContext& context, const LinearWork& work) {
                              .work = work});
 }
 
-// y = x W^T, or group by group: x [num_tokens, num_groups * cols] and y [num_tokens, num_groups * rows / num_groups] with rows
-// x_stride and y_stride apart. Rows of more than one group follow each other without gaps.
+// y = x W^T, or group by group: x [num_tokens, num_groups * cols] and y [num_tokens, num_groups * rows /
+// num_groups] with rows x_stride and y_stride apart. Rows of more than one group follow each other without
+// gaps.
 Status Multiply(CudaContext& context, const Weight& stored, int64_t num_groups, const TensorView& x,
                 int64_t x_stride, const TensorView& y, int64_t y_stride) {
   const int64_t num_tokens = x.shape[0];

@@ -19,8 +19,9 @@ void RecordRankSum(CudaContext& context, const PeerLinks& links, float* values, 
 void RecordGather(CudaContext& context, const ExchangeWork& work);
 bool FuseAllToAll(CudaContext& context, const ExchangeWork& work);
 
-// Whether indexer_candidates is recorded: a few tokens with something to choose from. `table` and `score` are those of the rows that are here
-// (`score.scores` is not used); `num_entries`: of all ranks. False: the cluster's kernel does not take it.
+// Whether indexer_candidates is recorded: a few tokens with something to choose from. `table` and `score` are
+// those of the rows that are here (`score.scores` is not used); `num_entries`: of all ranks. False: the
+// cluster's kernel does not take it.
 Result<bool> RecordCandidates(CudaContext& context, const ops::IndexerCandidatesArgs& args,
                               const SequenceTable& table, const ScoreParams& score, int64_t num_entries);
 // Whether they are part of what is in front of them.
@@ -28,7 +29,8 @@ bool FuseMergeCandidates(CudaContext& context, const ops::MergeCandidatesArgs& a
 bool FuseAttentionPart(CudaContext& context, const AttentionPartWork& work);
 bool FuseMergeAttention(CudaContext& context, const ops::MergeAttentionArgs& args);
 
-// The rows of `args.selected` that are here, if that is what has just been chosen: in ascending order, and how many. Null: not known.
+// The rows of `args.selected` that are here, if that is what has just been chosen: in ascending order, and
+// how many. Null: not known.
 struct RowsChosenHere {
   const int32_t* rows = nullptr;
   const int32_t* num_rows = nullptr;

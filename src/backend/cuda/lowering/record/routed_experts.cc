@@ -1,4 +1,5 @@
-// The ops routed_experts and expert_terms: which kernels multiply the chosen experts, and what the one for a few tokens records.
+// The ops routed_experts and expert_terms: which kernels multiply the chosen experts, and what the one for a
+// few tokens records.
 #include "backend/cuda/kernels/moe/routed_experts.h"
 
 #include <string>

@@ -1,4 +1,5 @@
-// The op store_rows: a step of the launch on rows in front of it, else a launch that packs rows or copies them.
+// The op store_rows: a step of the launch on rows in front of it, else a launch that packs rows or copies
+// them.
 #include "backend/cuda/kernels/rows/store_rows.h"
 
 #include <algorithm>

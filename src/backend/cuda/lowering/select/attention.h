@@ -19,8 +19,8 @@ struct AttentionShape {
   StoredForm rows = StoredForm::kWide;
   const void* q = nullptr;
   const void* o = nullptr;
-  // How many clusters of so many blocks of hopper_cluster_columns the device has room for: it is asked, since that depends on what the
-  // compiler made of the kernel.
+  // How many clusters of so many blocks of hopper_cluster_columns the device has room for. It is asked, since
+  // that depends on the compiled kernel.
   std::function<int64_t(int blocks)> column_clusters;
 };
 
@@ -50,12 +50,14 @@ inline Plan<AttentionPartPath> ChooseAttentionPart(const AttentionPartShape& sha
   return FirstFit(AttentionPartRules(), shape, device);
 }
 
-// Blocks that share a token and 64 heads in hopper_cluster_columns: as many as fill the device; 0: it has no room for all clusters.
+// Blocks that share a token and 64 heads in hopper_cluster_columns: as many as fill the device; 0: it has no
+// room for all clusters.
 int BlocksOfColumns(const AttentionShape& shape);
 
-// Blocks that share a token and 16 heads in decode_cluster, whose keys are `tiles` tiles: 8, or as many of 16 and 4 as take less time. A block
-// takes its tiles one after the other, and clusters that the device has no room for wait: rows of one sequence are often 16 clusters, of which
-// an H100 holds fewer where they are of 8 blocks. `room(blocks)`: of so many clusters; 0: of none.
+// Blocks that share a token and 16 heads in decode_cluster, whose keys are `tiles` tiles: 8, or as many of 16
+// and 4 as take less time. A block takes its tiles one after the other, and clusters that the device has no
+// room for wait. Rows of one sequence are often 16 clusters, of which an H100 holds fewer where they are of 8
+// blocks. `room(blocks)`: of so many clusters; 0: of none.
 int BlocksOfDecodeCluster(int64_t tiles, int64_t clusters, const std::function<int64_t(int blocks)>& room);
 // Tiles that a block's shared memory holds the results of.
 inline constexpr int64_t kMaxDecodeBlockTiles = 4;
@@ -76,8 +78,9 @@ constexpr size_t DecodeClusterSharedBytes(int64_t head_dim, int64_t tiles) {
   return tile + kHeads * sizeof(float) + static_cast<size_t>(tiles) * results;
 }
 
-// Whether packed rows of the release are widened in front of attention (kernels/attention/widen_rows.h), which then reads wide ones: of the
-// rows that all tokens together may read, each is read several times, and there is memory for them.
+// Whether packed rows of the release are widened in front of attention (kernels/attention/widen_rows.h),
+// which then reads wide ones. Each row that the tokens together may read must be read several times, and
+// there must be memory for them.
 struct RowReads {
   StoredForm rows = StoredForm::kWide;
   int64_t num_tokens = 0;
@@ -85,16 +88,18 @@ struct RowReads {
   int64_t num_reads = 0;  // Reads of all tokens.
 };
 bool WidensFirst(const RowReads& reads);
-// For fewer a launch more would cost what it saves. Rows of V4.1, which Hopper's kernels read wide alone, from kMinColumnsTokens on.
+// For fewer a launch more would cost what it saves. Rows of V4.1, which Hopper's kernels read wide alone,
+// from kMinColumnsTokens on.
 inline constexpr int64_t kMinWidenedTokens = 65;
 inline constexpr int64_t kMinReadsOfRow = 4;
 inline constexpr int64_t kMaxWidenedRows = int64_t{1} << 16;  // 64 MiB; four times that of V4.1.
 
-// `count` or a little more: 1, 2, 3, 4, 6, 8, 12, 16, ... Launches whose size follows the context are made for such numbers, so that a
-// sequence's next step is launched as the one before it, and runs as the same graph.
+// `count` or a little more: 1, 2, 3, 4, 6, 8, 12, 16, ... Launches whose size follows the context are made
+// for such numbers. A sequence's next step is thereby launched as the one before it, and runs as the same
+// graph.
 int64_t InSteps(int64_t count);
-// The same for keys, in tiles of kAttentionTileKeys, with a step at each threshold of the rules: what of a step's positions launches of
-// attention may depend on.
+// The same for keys, in tiles of kAttentionTileKeys, with a step at each threshold of the rules. Launches of
+// attention may depend on this function of a step's positions only.
 int64_t KeysInSteps(int64_t count);
 
 // Limit of every kernel: a block of 128 threads holds eight columns a thread, and sorts a list in 32 KB of

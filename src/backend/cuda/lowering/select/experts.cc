@@ -12,8 +12,8 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-// Conditions of every kernel for packed tokens: one format, rows that can be packed, terms that can be
-// written several at once, and no more assignments than its numbers hold.
+// Conditions of every kernel for packed tokens. These are one format, rows that can be packed, terms that can
+// be written several at once, and no more assignments than its numbers hold.
 bool CanGroupAndPack(const ExpertsShape& s) {
   return s.alike && s.x_dtype == DType::kBF16 && s.num_assignments() < int64_t{1} << 24 &&
          IsAligned(s.terms, 16) && CanPack(s.x, s.w1.cols, s.w1.cols);

@@ -46,7 +46,8 @@ Plan<ExpertsPath> ChooseExperts(const ExpertsShape& shape, const DeviceLimits& d
 // Whether exact_in_e4m3 decides: finding it out waits for the device, once a layer.
 bool WantsE4m3(const ExpertsShape& shape, const DeviceLimits& device);
 
-// Assignments of one tile of grouped_gemv_runs, or of grouped_gemv_stream; 0: experts that the kernel does not take.
+// Assignments of one tile of grouped_gemv_runs, or of grouped_gemv_stream; 0: experts that the kernel does
+// not take.
 int RunTokensPerTile(const DeviceWeight& w1, const DeviceWeight& w2, const DeviceLimits& device);
 int StreamTokensPerTile(const DeviceWeight& w1, const DeviceWeight& w2);
 

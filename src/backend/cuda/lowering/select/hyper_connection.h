@@ -13,8 +13,8 @@ namespace dsv4::backend::cuda {
 // The release's streams: four, and rows of fn for them (pre, post, comb).
 inline constexpr int kHcMult = 4;
 inline constexpr int kHcMixRows = (2 + kHcMult) * kHcMult;
-// Dot products of four streams are cut alike in every kernel: columns come in runs of 32, dealt out in turn to as many parts as the
-// norm of such a row has warps.
+// Dot products of four streams are cut alike in every kernel. Columns come in runs of 32, dealt out in turn
+// to as many parts as the norm of such a row has warps.
 inline constexpr int kHcRunColumns = 32;
 inline constexpr int64_t kMaxNarrowRow = 1024;
 inline constexpr int kNarrowRowThreads = 128;

@@ -27,7 +27,8 @@ bool FitsCluster(const IndexerShape& s, const DeviceLimits& d) {
          s.max_visible <= kIndexerClusterEntries && s.clusters && s.num_tokens <= s.clusters();
 }
 
-// Four tokens a block are mostly of one sequence; fewer, or with fewer entries, are too few blocks to pay for fetching four queries.
+// Four tokens a block are mostly of one sequence; fewer, or with fewer entries, are too few blocks to pay for
+// fetching four queries.
 bool FitsWgmma(const IndexerShape& s, const DeviceLimits& d) {
   return d.has_wgmma() && ScoresOnTensorCores(s.dtype, s.keys, s.num_heads, s.width) &&
          s.num_heads == kScoreMaxHeads && s.num_tokens >= kMinTokensOfSequence * s.num_sequences &&

@@ -34,16 +34,18 @@ inline Plan<IndexerPath> ChooseIndexer(const IndexerShape& shape, const DeviceLi
 // The same for scores alone.
 Plan<IndexerPath> ChooseScores(const IndexerShape& shape, const DeviceLimits& device);
 
-// Whether indexer_select has kernels for such queries and so many entries: those without tensor cores hold a query, a tile of keys and their
-// sums in shared memory, and have tiles of keys in a dimension of the grid.
+// Whether indexer_select has kernels for such queries and so many entries. Kernels without tensor cores hold
+// a query, a tile of keys and their sums in shared memory. They have tiles of keys in a dimension of the
+// grid.
 bool CanScore(const DeviceLimits& device, int64_t num_heads, int64_t width, int64_t max_visible);
 // Shared memory of the kernel without tensor cores.
 size_t ScoreSharedBytes(int64_t num_heads, int64_t width);
 // Tokens whose scores are made, and chosen from, at a time: memory must not grow with chunk times context.
 int64_t TokensScoredAtOnce(int64_t num_tokens, int64_t max_visible);
-// Tiles of keys that a block of the tensor-core kernels goes through. Of kMma: as many blocks as run at once, and tiles enough for a query
-// to be worth fetching. Of kWgmma, which has kWgmmaScoreTokens queries: blocks enough for all SMs, two at a time, to end at about the same time,
-// and tiles for each of its kWgmmaScoreGroups warpgroups.
+// Tiles of keys that a block of the tensor-core kernels goes through. For kMma there are as many blocks as
+// run at once, and tiles enough for a query to be worth fetching. For kWgmma, which has kWgmmaScoreTokens
+// queries, blocks suffice for all SMs, two at a time, to end at about the same time. Each of its
+// kWgmmaScoreGroups warpgroups has tiles.
 int ScoreTilesOfBlock(IndexerPath kernel, int64_t num_tokens, int64_t max_visible,
                       const DeviceLimits& device);
 
@@ -59,23 +61,25 @@ inline Plan<TopKPath> ChooseTopK(const TopKShape& shape, const DeviceLimits& dev
   return FirstFit(TopKRules(), shape, device);
 }
 
-// Whether shared memory holds a list of candidates that is put in order, and all ranks' lists with what is chosen of them.
+// Whether shared memory holds a list of candidates that is put in order, and all ranks' lists with what is
+// chosen of them.
 bool HoldsCandidates(const DeviceLimits& device, int64_t top_k);
 bool HoldsMerge(const DeviceLimits& device, int64_t num_candidates, int64_t top_k);
 size_t CandidatesSharedBytes(int64_t top_k);
 size_t MergeSharedBytes(int64_t num_candidates, int64_t top_k);
 
-// Blocks of kCluster that a token gets: 8, or 4 or 2 where those of all tokens would not run at once. 16 for many entries, if there is room for
-// all such clusters: of_sixteen() says for how many.
+// Blocks of kCluster that a token gets: 8, or 4 or 2 where those of all tokens would not run at once. 16 for
+// many entries, if there is room for all such clusters: of_sixteen() says for how many.
 int64_t TopKClusterBlocks(int64_t num_tokens, int64_t max_visible, const DeviceLimits& device,
                           const std::function<int64_t()>& of_sixteen);
 // Blocks of kDecode that a token gets: so many that all run at once, if there are tiles for them.
 int64_t DecodeScoreBlocks(int64_t num_tokens, int64_t max_visible, const DeviceLimits& device);
 
-// Counts of a step's positions that launches may depend on: how many entries a token sees at most, top_k if
-// that is no more, then in steps, so that the launches of a sequence's steps stay the same.
+// Counts of a step's positions that launches may depend on: the most entries that a token sees. It is top_k
+// if that is no more, then goes in steps, so that the launches of a sequence's steps stay the same.
 int64_t EntriesInSteps(int64_t count, int64_t top_k);
-// The same for entries that so many ranks divide: in steps of whole tiles of each rank's rows, which all thresholds of rows are.
+// The same for entries that so many ranks divide: in steps of whole tiles of each rank's rows, which all
+// thresholds of rows are.
 int64_t SharedEntriesInSteps(int64_t count, int64_t top_k, int64_t num_ranks);
 
 // Tensor cores take so many heads of this width.

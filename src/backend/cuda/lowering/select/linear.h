@@ -8,7 +8,8 @@
 
 namespace dsv4::backend::cuda {
 
-// x [num_tokens, num_groups * weight.cols], rows x_stride apart; group g multiplies rows [g, g + 1) * rows / num_groups.
+// x [num_tokens, num_groups * weight.cols], rows x_stride apart; group g multiplies rows [g, g + 1) * rows /
+// num_groups.
 struct LinearShape {
   DeviceWeight weight;
   int64_t num_groups = 1;
@@ -54,10 +55,12 @@ inline bool TakesNvFp4(BlockScaledMode mode, int64_t cols, bool quantized_x) {
   return mode == BlockScaledMode::kFp4 && !quantized_x && cols % 256 == 0;
 }
 
-// gemm_wgmma: whole stages of 128 columns, no more of them ahead than a tile has, and segments that end between blocks of 64.
+// gemm_wgmma: whole stages of 128 columns, no more of them ahead than a tile has, and segments that end
+// between blocks of 64.
 bool FitsWgmma(const DeviceWeight& weight);
 
-// The columns of a segment: a matrix is summed in eight of them, each in the order of its columns, in every kernel.
+// The columns of a segment: a matrix is summed in eight of them, each in the order of its columns, in every
+// kernel.
 int SegmentColsOf(MatmulKind kind, int64_t cols);
 
 // weights/operand_layout.h: activations and weights that can be packed as operands of wgmma.

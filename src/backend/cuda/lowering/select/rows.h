@@ -21,13 +21,14 @@ struct HeadsShape {
   const void* x = nullptr;
   const void* y = nullptr;
 };
-// kManyHeads is a launch of its own. kRows becomes a step of the launch on rows in front of it, which runs as head_rows, many_rows or
-// row_tracks.
+// Path kManyHeads is a launch of its own. Path kRows becomes a step of the launch on rows in front of it,
+// which runs as head_rows, many_rows or row_tracks.
 enum class HeadsPath : uint8_t { kManyHeads, kRows };
 std::span<const Rule<HeadsPath, HeadsShape>> HeadNormRules();
 std::span<const Rule<HeadsPath, HeadsShape>> RopeRules();
 
-// Steps on `num_rows` rows: the kernel of the launch that they share. `norm_first`: the first step is rms_norm.
+// Steps on `num_rows` rows: the kernel of the launch that they share. `norm_first`: the first step is
+// rms_norm.
 struct RowsShape {
   int64_t num_rows = 0;
   bool is_bf16 = true;
@@ -63,8 +64,8 @@ struct ScaleShape {
 enum class ScalePath : uint8_t { kRows, kEach };
 std::span<const Rule<ScalePath, ScaleShape>> ScaleRules();
 
-// store_rows. A step on rows has an operand that the launch in front has too (Lowering::ContinuesRows); without one, and for rows that no
-// step takes, they are packed or copied by a launch of their own.
+// store_rows. A step on rows has an operand that the launch in front has too (Lowering::ContinuesRows).
+// Without one, and for rows that no step takes, they are packed or copied by a launch of their own.
 struct StoreShape {
   DType dtype = DType::kBF16;
   size_t num_runs = 0;
@@ -77,7 +78,8 @@ std::span<const Rule<StorePath, StoreShape>> StoreRules();
 // Whether a launch that packs has a row in the registers of its block.
 bool PacksInRegisters(const CacheFormat& format, int64_t width);
 
-// compressor_pool: entries of few tokens are rows, which later steps go on with; others have a launch of their own.
+// compressor_pool: entries of few tokens are rows, which later steps go on with; others have a launch of
+// their own.
 struct PoolShape {
   DType dtype = DType::kBF16;
   int64_t tokens_of_entry = 0;
@@ -89,7 +91,8 @@ std::span<const Rule<PoolPath, PoolShape>> PoolRules();
 inline constexpr int64_t kMaxRowWidth = 16384;  // Width of steps on rows, in elements.
 // Runs of a step that stores: a block looks through them at once.
 inline constexpr size_t kMaxJoinedRuns = 64;
-// A row of bf16 that a block has in registers, and groups of it that are rounded or packed: of e4m3 two warps, of e2m1 one.
+// A row of bf16 that a block has in registers, and groups of it that are rounded or packed. A group of e4m3
+// has two warps, one of e2m1 has one.
 inline constexpr int kRegisterColumns = 4;  // A thread's.
 inline constexpr int kMaxRegisterRow = kRegisterColumns * kNarrowRowThreads;
 inline constexpr int kRegisterGroup = 64;

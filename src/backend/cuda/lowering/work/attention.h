@@ -52,8 +52,8 @@ std::vector<SequenceTokens> TokensOf(const Sequences& sequences) {
   return tokens;
 }
 
-// A list of entries: what indexer_select has written, in ascending order, of all visible entries up to top_k, then -1; and what attention
-// reads.
+// A list of entries: what indexer_select has written, in ascending order, of all visible entries up to top_k,
+// then -1; and what attention reads.
 struct EntryListWork {
   const void* selected;  // [num_tokens, top_k]
   int64_t num_tokens;

@@ -1,5 +1,5 @@
-// Work of hyper-connections and of what stands around them, as ops record it and as kernels are told it: moe_combine, the sum over ranks,
-// hc_post, hc_pre, and the norm of what that gives.
+// Work of hyper-connections and of the ops around them, as ops record it and as kernels get it. Ops are
+// moe_combine, the sum over ranks, hc_post, hc_pre, and the norm of its result.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ struct CombineWork {
   ElementsPath path;
 };
 
-// The sum over all ranks of what each has, `routed` and, if it is not null, `added`: the LL exchange of up to kMaxLlSumBytes.
+// The sum over all ranks of what each has, `routed` and, if it is not null, `added`: the LL exchange of up to
+// kMaxLlSumBytes.
 struct RankSumWork {
   PeerLinks links;
   const float* routed;
@@ -44,7 +45,8 @@ struct HcPostWork {
   HcPostPath path;
 };
 
-// hc_pre. dots: [num_tokens, rows of fn + 1, num_parts], of each row and of the streams themselves with the streams.
+// hc_pre. dots: [num_tokens, rows of fn + 1, num_parts], of each row and of the streams themselves with the
+// streams.
 struct HcPreParams {
   const double* dots;
   const float* scale;
@@ -76,7 +78,7 @@ struct HcMixWork {
   int num_tokens;
 };
 
-// rms_norm in place of contiguous rows.
+// rms_norm of contiguous rows, in place.
 struct NormWork {
   const void* x;
   DType dtype;
@@ -85,8 +87,8 @@ struct NormWork {
   float eps;
 };
 
-// Work of a kernel of hc_pre on the ops in front of it: hc_post, and moe_combine (routed is not null) or the
-// sum over ranks (links.size is not 0).
+// Work of a kernel of hc_pre on the ops in front of it. These are hc_post, and moe_combine (routed is not
+// null) or the sum over ranks (links.size is not 0).
 struct HcPostBefore {
   void* y;
   const float* routed;

@@ -1,4 +1,5 @@
-// Work of linear, grouped_linear and routed_experts of few tokens, as they record it and as kernels are told it.
+// Work of linear, grouped_linear and routed_experts of few tokens, as they record it and as kernels are told
+// it.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +10,8 @@
 
 namespace dsv4::backend::cuda {
 
-// linear or grouped_linear by gemv_stream or gemm_splitk_wgmma: group g multiplies rows [g, g + 1) * rows_per_group of the weight with its
-// own slice of x.
+// linear or grouped_linear by gemv_stream or gemm_splitk_wgmma: group g multiplies rows [g, g + 1) *
+// rows_per_group of the weight with its own slice of x.
 struct LinearWork {
   LinearPath path = LinearPath::kGemvStream;
   DeviceWeight weight;

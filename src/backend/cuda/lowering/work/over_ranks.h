@@ -1,5 +1,5 @@
-// Work of ranks that divide a sequence's entries: the indexer's candidates, exchanges by LL words, attention's parts. As ops record it and
-// as kernels are told it.
+// Work of ranks that divide a sequence's entries: the indexer's candidates, exchanges by LL words,
+// attention's parts. As ops record it and as kernels are told it.
 #pragma once
 
 #include <cstddef>
@@ -48,7 +48,8 @@ struct CandidatesWork {
   ChosenList chosen;        // Its list has yet to be written: `selected` is null.
 };
 
-// An all-gather or all-to-all of params.num_rows rows by LL words, as many bytes from every rank to every other.
+// An all-gather or all-to-all of params.num_rows rows by LL words, as many bytes from every rank to every
+// other.
 struct ExchangeWork {
   ExchangeParams params;
   ExchangeKernel kernel;

@@ -1,6 +1,6 @@
-// Work of ops that turn rows into rows: norms, rotary embedding, rounding, scaling, and storing rows where they are kept. Those called one
-// after the other run as one launch: steps on the same rows follow each other in the block that holds the row, steps on other rows are
-// other blocks.
+// Work of ops that turn rows into rows: norms, rotary embedding, rounding, scaling, and storing rows where
+// they are kept. Those called one after the other run as one launch. Steps on the same rows follow each other
+// in the block that holds the row. Steps on other rows are other blocks.
 #pragma once
 
 #include <cstddef>
@@ -82,8 +82,9 @@ constexpr CacheFormat PackedFormat(const RowStep& store) {
   return {};
 }
 
-// Rows that are read at `in` and left at `out`, which may be the same. Of kPool, which comes first, `in` are the step's values, one row a
-// token and not an entry, of fp32 whatever in_is_bf16 says: that of `out`.
+// Rows that are read at `in` and left at `out`, which may be the same. For kPool, which comes first, `in` has
+// the step's values, one row a token and not an entry. They are fp32 whatever in_is_bf16 says, which is that
+// of `out`.
 struct RowsOperand {
   const void* in = nullptr;
   int64_t in_stride = 0;  // Elements between rows.
@@ -101,8 +102,8 @@ struct RowsWork {
   RowStep step;
   // Ranges that it reads or writes beside its rows, if another step may write it.
   std::vector<MemoryRange> touches;
-  // The rows of another step that may run at the same time, though both touch the same memory, since neither writes what the other reads or
-  // writes.
+  // The rows of another step that may run at the same time although both touch the same memory. Neither
+  // writes bytes that the other reads or writes.
   const void* beside = nullptr;
 };
 

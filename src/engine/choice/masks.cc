@@ -1,5 +1,5 @@
 // Turns of owners at masks that are late.
-#include "engine/masks.h"
+#include "engine/choice/masks.h"
 
 #include <algorithm>
 #include <map>
@@ -12,7 +12,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Time beyond kMaskAtOnce in a step, for the masks of one owner one after the other, and for those of all owners.
+// Time beyond kMaskAtOnce in a step, for the masks of one owner one after the other, and for those of all
+// owners.
 constexpr std::chrono::microseconds kMaskOfOwner(2000);
 constexpr std::chrono::microseconds kMaskOfAll(4000);
 

@@ -1,4 +1,5 @@
-// Masks: what constraints allow next, worked out before a step within bounds of time. A sequence whose mask is late sits the step out.
+// Masks: what constraints allow next, worked out before a step within bounds of time. A sequence whose mask
+// is late sits the step out.
 #pragma once
 
 #include <chrono>
@@ -15,7 +16,8 @@ class Masks {
  public:
   // Outlives it.
   explicit Masks(EngineCore& core) : core_(core) {}
-  // Works on the masks of all that run, and sets Sequence::mask_late. Owners have turns, so that dear masks of one hold up no other.
+  // Works on the masks of all that run, and sets Sequence::mask_late. Owners have turns, so that dear masks
+  // of one hold up no other.
   void Prepare();
 
  private:
