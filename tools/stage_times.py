@@ -2,28 +2,31 @@
 
   cmake --preset cuda -B build/cuda_times -DDSV4_CUDA_STAGE_TIMES=ON && cmake --build build/cuda_times --target cuda_step_bench
   DSV4_CUDA_STAGE_TIMES=FILE build/cuda_times/cuda_step_bench flash,nvfp4-experts 12 8192 1 none 24
-  python3 tools/stage_times.py FILE [--layers 12] [--copy-rate 4.27]
+  python3 tools/stage_times.py FILE [--layers 12] [--copy-rate 4.27] [--blocks]
 
-A line is a kind of launch: a kernel, its blocks and the bytes of weights that it reads. Times are microseconds, medians over its launches; all but the first
-column of times count from the moment at which the launch in front had ended:
+A line is a kind of launch: a kernel and the one in front of it, its blocks and the bytes of weights that it reads. Times are microseconds, medians over its
+launches. All but the first two count from the moment at which the launch in front had ended:
 
   adds      time from the end of the launch in front to its own: what the launch costs
   bytes     the time that its weights take at the copy rate
-  input     all launches in front have ended, for its first block: the hop
-  late      blocks that began later than that, and how late the last of them
+  begin     the median block runs; the last one does
+  input     all launches in front have ended, for the first block: the hop
   ready     activations are in shared memory, median of the blocks
   first     the first weights have been multiplied, median
   streamed  the last weights have been multiplied: median and last block
   met, ready, streamed   the same of a second phase
+
+Notes cost some 20 % of a step, so that shares count and not sums. With --blocks: the slowest and the fastest blocks of launches that read 20 MB or more.
 """
 
 import argparse
-from collections import Counter, defaultdict
-from statistics import median
-from typing import NamedTuple
+from collections import defaultdict
+from statistics import fmean, median
+from typing import Callable, NamedTuple
 
 KERNELS = ["stream", "pair", "experts", "hyper-connection", "rows", "router", "attention", "indexer"]
 BEGIN, ASKED, INPUT, READY, FIRST, STREAMED, MET, READY_2, STREAMED_2, END = range(10)
+MOST_BETWEEN = 1_000_000  # ns: a step ended between launches that are farther apart.
 
 
 class Block(NamedTuple):
@@ -31,22 +34,35 @@ class Block(NamedTuple):
     kernel: int
     block: int
     num_blocks: int
+    sm: int
+    num_bytes: int
+
+
+class Kind(NamedTuple):
+    kernel: int
+    num_blocks: int
     num_bytes: int
 
 
 class Launch(NamedTuple):
-    kind: tuple[int, int, int]  # Kernel, blocks, bytes.
+    kind: Kind
     blocks: list[Block]
     end: int
 
 
 def read(path: str) -> list[Block]:
+    """The blocks of the time of which every log still has notes."""
     blocks = []
     with open(path, encoding="utf-8") as file:
         for line in file:
-            kernel, block, num_blocks, num_bytes, *times = map(int, line.split())
-            blocks.append(Block(times, kernel, block, num_blocks, num_bytes))
-    return blocks
+            kernel, block, num_blocks, sm, num_bytes, *times = map(int, line.split())
+            blocks.append(Block(times, kernel, block, num_blocks, sm, num_bytes))
+    inputs: dict[int, list[int]] = defaultdict(list)
+    for block in blocks:
+        inputs[block.kernel].append(block.times[INPUT])
+    begin = max(min(times) for times in inputs.values())
+    end = min(max(times) for times in inputs.values())
+    return [block for block in blocks if begin <= block.times[INPUT] <= end]
 
 
 def launches_of(blocks: list[Block]) -> list[Launch]:
@@ -61,52 +77,76 @@ def launches_of(blocks: list[Block]) -> list[Launch]:
         for block in [*of_kernel, None]:
             if block is None or block.block in now:
                 if len(now) == num_blocks:
-                    of_launch = list(now.values())
-                    launches.append(Launch((kernel, num_blocks, sum(b.num_bytes for b in of_launch)), of_launch,
-                                           max(b.times[END] for b in of_launch)))
+                    kind = Kind(kernel, num_blocks, sum(b.num_bytes for b in now.values()))
+                    launches.append(Launch(kind, list(now.values()), max(b.times[END] for b in now.values())))
                 now = {}
             if block is not None:
                 now[block.block] = block
     return sorted(launches, key=lambda launch: launch.end)
 
 
+COLUMNS: dict[str, tuple[int, Callable[[list[int]], float]]] = {
+    "begin": (BEGIN, median), "last": (BEGIN, max), "input": (INPUT, min), "ready": (READY, median), "first": (FIRST, median),
+    "streamed": (STREAMED, median), "by": (STREAMED, max), "met": (MET, median), "ready2": (READY_2, median),
+    "streamed2": (STREAMED_2, median), "by2": (STREAMED_2, max)}
+
+
 def row(launch: Launch, before: int) -> dict[str, float]:
-    def at(stage: int, choose) -> float:
-        times = [b.times[stage] for b in launch.blocks if b.times[stage] > 0]
-        return (choose(times) - before) / 1000 if times else float("nan")
-    first_input = min(b.times[INPUT] for b in launch.blocks)
-    late = [b.times[BEGIN] for b in launch.blocks if b.times[BEGIN] > first_input]
-    return {"adds": (launch.end - before) / 1000, "input": at(INPUT, min), "late": len(late),
-            "by": (max(late) - before) / 1000 if late else 0.0, "ready": at(READY, median), "first": at(FIRST, median),
-            "streamed": at(STREAMED, median), "last": at(STREAMED, max), "met": at(MET, median), "ready2": at(READY_2, median),
-            "streamed2": at(STREAMED_2, median), "last2": at(STREAMED_2, max)}
+    result = {"adds": (launch.end - before) / 1000}
+    for name, (stage, choose) in COLUMNS.items():
+        times = [block.times[stage] for block in launch.blocks if block.times[stage] > 0]
+        if times:
+            result[name] = (choose(times) - before) / 1000
+    return result
+
+
+def print_blocks(kind: Kind, pairs: list[tuple[Launch, int]]) -> None:
+    stage = STREAMED_2 if pairs[0][0].blocks[0].times[STREAMED_2] > 0 else STREAMED
+    by_block: dict[int, list[tuple[float, ...]]] = defaultdict(list)
+    for launch, before in pairs:
+        for block in launch.blocks:
+            by_block[block.block].append((*((block.times[s] - before) / 1000 for s in (BEGIN, FIRST, STREAMED, stage)), block.num_bytes / 1e3))
+    means = sorted(([fmean(column) for column in zip(*values)], number) for number, values in by_block.items())
+    means.sort(key=lambda item: -item[0][3])
+    print(f"\n{KERNELS[kind.kernel]}, {kind.num_bytes / 1e6:.1f} MB: block, begin, first, streamed, all streamed (us), KB")
+    for values, number in means[:8] + means[-8:]:
+        print(f"  {number:>4}" + "".join(f"{value:>9.1f}" for value in values))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file")
-    parser.add_argument("--layers", type=int, default=0, help="layers of the model: adds a column of microseconds a layer")
+    parser.add_argument("--layers", type=int, default=0, help="layers of the model: adds a line with microseconds a layer")
     parser.add_argument("--copy-rate", type=float, default=4.27, help="TB/s (default: %(default)s)")
+    parser.add_argument("--blocks", action="store_true", help="the slowest and the fastest blocks of large launches")
     options = parser.parse_args()
     launches = launches_of(read(options.file))
-    rows: dict[tuple[tuple[int, int, int], int], list[dict[str, float]]] = defaultdict(list)
+    rows: dict[tuple[Kind, int], list[dict[str, float]]] = defaultdict(list)
+    large: dict[Kind, list[tuple[Launch, int]]] = defaultdict(list)
     for front, launch in zip(launches, launches[1:]):
-        if launch.end - front.end < 1_000_000:  # Else a step ended between them.
-            rows[launch.kind, front.kind[0]].append(row(launch, front.end))
-    columns = ["input", "late", "by", "ready", "first", "streamed", "last", "met", "ready2", "streamed2", "last2"]
-    steps = max(Counter(launch.kind for launch in launches if launch.kind[2] > 4e8).values(), default=0)
-    print(f"{len(launches)} launches of {steps} steps" if steps else f"{len(launches)} launches")
-    print(f"{'kernel':<17}{'behind':<17}{'blocks':>7}{'MB':>8}{'count':>7}{'adds':>7}{'bytes':>7}" + "".join(f"{c:>10}" for c in columns))
+        if launch.end - front.end < MOST_BETWEEN:
+            rows[launch.kind, front.kind.kernel].append(row(launch, front.end))
+            if launch.kind.num_bytes >= 2e7:
+                large[launch.kind].append((launch, front.end))
+    if options.blocks:
+        for kind, pairs in sorted(large.items()):
+            print_blocks(kind, pairs)
+        return
+    most_bytes = max(launch.kind.num_bytes for launch in launches)
+    steps = sum(launch.kind.num_bytes == most_bytes for launch in launches)  # The head's.
+    print(f"{len(launches)} launches of {steps} steps")
+    print(f"{'kernel':<17}{'behind':<17}{'blocks':>6}{'MB':>8}{'count':>6}{'adds':>7}{'bytes':>7}" + "".join(f"{c:>9}" for c in COLUMNS))
     total = total_bytes = 0.0
     for (kind, front_kernel), of_kind in sorted(rows.items(), key=lambda item: -sum(r["adds"] for r in item[1])):
-        medians = {name: median(r[name] for r in of_kind) for name in of_kind[0]}
-        by_bytes = kind[2] / options.copy_rate / 1e6
-        total += sum(r["adds"] for r in of_kind)
-        total_bytes += by_bytes * len(of_kind)
-        print(f"{KERNELS[kind[0]]:<17}{KERNELS[front_kernel]:<17}{kind[1]:>7}{kind[2] / 1e6:>8.1f}{len(of_kind):>7}{medians['adds']:>7.1f}{by_bytes:>7.1f}"
-              + "".join(f"{medians[c]:>10.1f}" if medians[c] == medians[c] else f"{'':>10}" for c in columns))
+        by_bytes = kind.num_bytes / options.copy_rate / 1e6
+        if kind.num_bytes < most_bytes:
+            total += sum(r["adds"] for r in of_kind)
+            total_bytes += by_bytes * len(of_kind)
+        cells = "".join(f"{median(r[c] for r in of_kind):>9.1f}" if c in of_kind[0] else f"{'':>9}" for c in COLUMNS)
+        print(f"{KERNELS[kind.kernel]:<17}{KERNELS[front_kernel]:<17}{kind.num_blocks:>6}{kind.num_bytes / 1e6:>8.1f}{len(of_kind):>6}"
+              f"{median(r['adds'] for r in of_kind):>7.1f}{by_bytes:>7.1f}{cells}")
     if options.layers and steps:
-        print(f"{total / steps / options.layers:.1f} us a layer, {total_bytes / steps / options.layers:.1f} by bytes of weights")
+        print(f"{total / steps / options.layers:.1f} us a layer without the head, {total_bytes / steps / options.layers:.1f} by bytes of weights")
 
 
 if __name__ == "__main__":

@@ -300,7 +300,7 @@ class Bench {
   std::unique_ptr<model::Model> model_;
   std::mt19937_64 generator_{1};
   uint64_t digest_ =
-      0xCBF29CE484222325;  // Of what decode steps gave (FNV-1a): equal where two builds give the same bits.
+      0xCBF29CE484222325;  // FNV-1a of what decode steps gave: equal where two builds give the same bits.
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
-// Times of stages inside launches, of builds with DSV4_CUDA_STAGE_TIMES. Every block of the kernels of a decode step notes when it began,
-// when its input was there, when its first weights were. The environment variable of that name says to which file they go when the queue
-// ends; tools/stage_times.py makes a table of it. Device clocks alone: no profiler is needed.
+// Times of stages inside launches, of builds with DSV4_CUDA_STAGE_TIMES. Every block of the kernels of a
+// decode step notes when it began, when its input was there, when its first weights were. The environment
+// variable of that name says to which file they go when the queue ends; tools/stage_times.py makes a table of
+// it. Device clocks alone: no profiler is needed.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Times inside a launch, by its blocks. Builds with DSV4_CUDA_STAGE_TIMES write them (runtime/stage_times.h); in all others these calls are
-// nothing.
+// Times inside a launch, by its blocks. Builds with DSV4_CUDA_STAGE_TIMES write them
+// (runtime/stage_times.h); in all others these calls are nothing.
 #pragma once
 
 #include <cstddef>
