@@ -1,4 +1,4 @@
-"""Where the time of a decode step goes inside its launches, from a file of a build with DSV4_CUDA_STAGE_TIMES (src/backend/cuda/runtime/stage_times.h).
+"""Where the time of a decode step goes inside its launches, from a file of a build with DSV4_CUDA_STAGE_TIMES (src/backend/cuda/device/sync/stage_times.h).
 
   cmake --preset cuda -B build/cuda_times -DDSV4_CUDA_STAGE_TIMES=ON && cmake --build build/cuda_times --target cuda_step_bench
   DSV4_CUDA_STAGE_TIMES=FILE build/cuda_times/cuda_step_bench flash,nvfp4-experts 12 8192 1 none 24

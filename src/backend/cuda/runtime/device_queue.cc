@@ -11,7 +11,7 @@
 #include "backend/cuda/kernels/elementwise/copy_bytes.h"
 #include "backend/cuda/runtime/device_code.h"
 #include "backend/cuda/runtime/shared_limits.h"
-#include "backend/cuda/runtime/stage_times.h"
+#include "backend/cuda/device/sync/stage_times.h"
 #include "backend/cuda/runtime/step_record.h"
 #include "base/check.h"
 

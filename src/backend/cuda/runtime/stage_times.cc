@@ -1,5 +1,5 @@
 // List of the logs in which kernels note times of their stages, and the file to which they go.
-#include "backend/cuda/runtime/stage_times.h"
+#include "backend/cuda/device/sync/stage_times.h"
 
 #include <algorithm>
 #include <cstdio>

@@ -1,11 +1,11 @@
 // Times inside a launch, by its blocks. Builds with DSV4_CUDA_STAGE_TIMES write them
-// (runtime/stage_times.h); in all others these calls are nothing.
+// (device/sync/stage_times.h); in all others these calls are nothing.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#include "backend/cuda/runtime/stage_times.h"
+#include "backend/cuda/device/sync/stage_times.h"
 
 namespace dsv4::backend::cuda {
 
