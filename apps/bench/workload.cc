@@ -231,6 +231,8 @@ std::string Workload::BodyOf(const Json& messages, int64_t output_tokens, Featur
                {"max_tokens", output_tokens},
                {"stream", true},
                {"stream_options", {{"include_usage", true}}}};
+  // Thinking is free of rules, and has no log-probabilities.
+  if (feature != Feature::kNone) body["thinking"] = {{"type", "disabled"}};
   // A grammar says where the answer ends: behind a list that is longer.
   switch (feature) {
     case Feature::kNone:

@@ -45,6 +45,7 @@ class Reload(unittest.TestCase):
             def status(key):
                 return server.request("GET", "/v1/models", headers={"Authorization": f"Bearer {key}"})[0]
             self.assertEqual((status("first"), status("second")), (200, 401))
+            wait_until(lambda: log.exists() and log.read_text().count("/v1/models") == 2, "lines, which come behind the answers")
             keys.write_text("second\nthird\n")
             os.rename(log, self.folder / "access.log.1")
             server.process.send_signal(signal.SIGHUP)
