@@ -21,8 +21,9 @@ Notes cost some 20 % of a step, so that shares count and not sums. With --blocks
 
 import argparse
 from collections import defaultdict
+from collections.abc import Callable
 from statistics import fmean, median
-from typing import Callable, NamedTuple
+from typing import NamedTuple
 
 KERNELS = ["stream", "pair", "experts", "hyper-connection", "rows", "router", "attention", "indexer"]
 BEGIN, ASKED, INPUT, READY, FIRST, STREAMED, MET, READY_2, STREAMED_2, END = range(10)
