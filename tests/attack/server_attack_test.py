@@ -276,7 +276,7 @@ class Attacked(UnderAttack):
         print("200 slow senders: all closed")
 
     def test_many_large_bodies(self):
-        # What a client may send is read at the pace of the others.
+        # A client's bytes are read at the pace of the others.
         data = post("/tokenize", {"prompt": "a\n" * (2 << 20)}, "Connection: close\r\n")
 
         def send():

@@ -376,7 +376,7 @@ class Reports(unittest.TestCase):
         report = {each["subject"]: each for each in json.loads(dsv4("doctor", "--json").stdout)["findings"]}
         self.assertRegex(report["Flash"]["text"], r"^DeepSeek-V4-Flash, 156\.02 GB: ")
         self.assertRegex(report["Pro"]["text"], r"^DeepSeek-V4-Pro, 851\.05 GB: ")
-        # Of the sizes that inspect counts.
+        # The same sizes as inspect counts.
         flash = json.loads(dsv4("inspect", "--weights", "synthetic:flash", "--json").stdout)
         self.assertAlmostEqual(flash["file_bytes"] / 156.02e9, 1, delta=0.01)
 

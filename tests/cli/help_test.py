@@ -13,7 +13,7 @@ from faulty_hub import Hub
 from dsv4_process import BINARY, FIXTURES, PATIENCE, ROOT, dsv4
 
 # Until the server in the background serves, or has ended.
-# Of a log that is empty at first: that of the server before has the word too.
+# The log is empty at first: that of the server before has the word too.
 WAIT = "until grep -q ' serves ' log || ! kill -0 $server; do sleep 0.05; done"
 LINE = re.compile(r"^  ((?:dsv4|cat) .*?)(?:   +\(.*\))?$", re.MULTILINE)
 
