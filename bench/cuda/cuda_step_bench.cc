@@ -23,6 +23,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstdlib>
 #include <numeric>
@@ -135,8 +136,9 @@ class Bench {
       if (step == kWarmUp) before = backend::CountersOf(device_);
       tokens.push_back(RandomTokens(batch));
       const auto begin = Clock::now();
-      Step(states, tokens.back());
+      const model::StepOutput output = Step(states, tokens.back());
       if (step >= kWarmUp) seconds.push_back(Seconds(begin));
+      for (const float logit : output.logits) Digest(std::bit_cast<uint32_t>(logit));
     }
     const backend::CudaCounters after = backend::CountersOf(device_);
     // Once more, op by op, for the bytes.
@@ -173,9 +175,10 @@ class Bench {
       if (step == 2 * kWarmUp) before = backend::CountersOf(device_);
       const auto begin = Clock::now();
       std::unique_ptr<model::QueuedStep> next = Must(model_->QueueDecode(chunks, {}));
-      Must(now->Wait());
+      const std::vector<model::ChosenToken> chosen = Must(now->Wait());
       now = std::move(next);
       if (step >= 2 * kWarmUp) seconds.push_back(Seconds(begin));
+      for (const model::ChosenToken& token : chosen) Digest(static_cast<uint32_t>(token.id));
     }
     Must(now->Wait());
     now.reset();
@@ -185,9 +188,9 @@ class Bench {
     fmt::print(
         "  of which the host took {:.1f} us to queue a step that is replayed, {:.1f} one that is walked: "
         "{:.0f}%; "
-        "{} of {} steps were replayed\n",
+        "{} of {} steps were replayed; digest of all logits and tokens so far {:016x}\n",
         host.replayed_us, host.walked_us, 100 * host.replayed_us / host.walked_us, host.num_replayed,
-        host.num_steps);
+        host.num_steps, digest_);
     std::fflush(stdout);
     return MedianOf(seconds);
   }
@@ -256,13 +259,15 @@ class Bench {
     return tokens;
   }
 
-  void Step(std::vector<kv::SequenceState>& states, std::span<const int32_t> tokens,
-            model::LogitsRows rows = model::LogitsRows::kLast) {
+  void Digest(uint32_t value) { digest_ = (digest_ ^ value) * 0x100000001B3; }
+
+  model::StepOutput Step(std::vector<kv::SequenceState>& states, std::span<const int32_t> tokens,
+                         model::LogitsRows rows = model::LogitsRows::kLast) {
     const size_t each = tokens.size() / states.size();
     std::vector<model::SequenceChunk> chunks;
     for (size_t i = 0; i < states.size(); ++i)
       chunks.push_back({.state = &states[i], .tokens = tokens.subspan(i * each, each), .logits = rows});
-    Must(model_->Step(chunks));
+    return Must(model_->Step(chunks));
   }
 
   void Report(const std::string& name, double seconds, double num_bytes, const backend::CudaCounters& before,
@@ -294,6 +299,8 @@ class Bench {
   int64_t planned_without_states_ = 0;
   std::unique_ptr<model::Model> model_;
   std::mt19937_64 generator_{1};
+  // FNV-1a of all logits and tokens that decode steps gave: equal where two builds give the same bits.
+  uint64_t digest_ = 0xCBF29CE484222325;
 };
 
 }  // namespace

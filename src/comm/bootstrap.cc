@@ -64,7 +64,10 @@ Word ToWord(const Status& status) {
 }
 Status FromWord(const Word& word) {
   const auto last = static_cast<uint32_t>(StatusCode::kInternal);
-  return {static_cast<StatusCode>(std::min(word.code, last)), std::string(Get(word.message))};
+  const auto code = static_cast<StatusCode>(std::min(word.code, last));
+  if (code == StatusCode::kOk) return {};
+  const std::string_view message = Get(word.message);
+  return {code, std::string(message.empty() ? "another rank failed and does not say why" : message)};
 }
 double Seconds(std::chrono::milliseconds time) { return static_cast<double>(time.count()) / 1000.0; }
 

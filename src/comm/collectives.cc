@@ -53,8 +53,10 @@ Status Agree(Communicator& group, const Status& mine) {
   DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<StatusRecord> all, GatherValues(group, record));
   for (size_t r = 0; r < all.size(); ++r) {
     if (all[r].code == 0) continue;
-    return {static_cast<StatusCode>(all[r].code),
-            fmt::format("rank {}: {}", r, std::string_view(all[r].message.data(), all[r].length))};
+    // Bytes of another process: no longer than they are, and of a code that there is.
+    const size_t length = std::min<size_t>(all[r].length, all[r].message.size());
+    return {static_cast<StatusCode>(std::min(all[r].code, static_cast<uint8_t>(StatusCode::kInternal))),
+            fmt::format("rank {}: {}", r, std::string_view(all[r].message.data(), length))};
   }
   return {};
 }

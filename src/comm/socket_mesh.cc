@@ -336,8 +336,15 @@ void SocketMesh::ReadNotices() {
       Record({StatusCode::kUnavailable, fmt::format("rank {} of {} ({}) left the group", r, size(), Name(r))},
              r, notice.exchanges);
     } else {
-      const uint32_t code = std::min(notice.code, static_cast<uint32_t>(StatusCode::kInternal));
-      Record({static_cast<StatusCode>(code), std::string(Get(notice.message))}, r, notice.exchanges);
+      // Whatever it says, it has ended, and this is no success.
+      const auto code =
+          static_cast<StatusCode>(std::clamp(notice.code, static_cast<uint32_t>(StatusCode::kOk) + 1,
+                                             static_cast<uint32_t>(StatusCode::kInternal)));
+      const std::string_view message = Get(notice.message);
+      Record({code, message.empty()
+                        ? fmt::format("rank {} of {} ({}) failed and does not say why", r, size(), Name(r))
+                        : std::string(message)},
+             r, notice.exchanges);
     }
   }
 }

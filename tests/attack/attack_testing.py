@@ -23,8 +23,8 @@ REQUEST = {"messages": [{"role": "user", "content": "What is the capital of Fran
 SEED = int(os.environ.get("DSV4_ATTACK_SEED", "1"))
 SIZE = float(os.environ.get("DSV4_ATTACK_SIZE", "1"))
 MAX_SECONDS = 1.0  # Of an honest answer, beside any attack.
-# The whole attack is for a quiet machine. In the part of `./dev test` other tests may take the cores for a moment: one answer of a hundred may be
-# late, but by no more than this. What shuts a client out takes far longer, or is late all the time.
+# By CoreTime: what others do with the cores does not count. In the part of `./dev test` one answer of a hundred may be late even so, but by no more than
+# this: caches and memory are shared too. What shuts a client out takes far longer, or is late all the time.
 LATE_IN = math.inf if SIZE > 1 else 100
 MAX_LATE_SECONDS = 10 * MAX_SECONDS
 MAX_MIB = 256      # Of the server beyond its model and its caches.
@@ -68,19 +68,51 @@ def least(measure, bound):
     return seconds
 
 
-def slowest_of(count, ask):
-    """Seconds of the slowest of so many calls."""
+def slowest_of(count, ask, process=None):
+    """Seconds of the slowest of so many calls; with a server's process by CoreTime."""
     slowest = 0.0
     for _ in range(count):
         start = time.perf_counter()
+        clock = CoreTime(process) if process is not None else None
         ask()
-        slowest = max(slowest, time.perf_counter() - start)
+        slowest = max(slowest, clock.seconds() if clock is not None else time.perf_counter() - start)
     return slowest
 
 
 def busy():
     """By how much more work there is than cores: then seconds say little about the server."""
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+CORES = os.cpu_count() or 1
+
+
+class CoreTime:
+    """Seconds, without those in which a server's threads, and those of this process, waited for a core that others had. Threads that work are scaled to
+    the cores that they would have alone; threads that sleep or wait for each other count in full."""
+
+    def __init__(self, process):
+        self.folders = [pathlib.Path(f"/proc/{pid}/task") for pid in (process.pid, os.getpid())]
+        self.began, self.start = self.read(), time.perf_counter()
+
+    def read(self):
+        threads = {}
+        for folder in self.folders:
+            for thread in folder.iterdir():
+                try:
+                    ran, waited, _ = (thread / "schedstat").read_text().split()
+                    threads[thread.name] = (int(ran) / 1e9, int(waited) / 1e9)
+                except OSError:  # It has ended.
+                    continue
+        return threads
+
+    def seconds(self):
+        took, threads = time.perf_counter() - self.start, self.read()
+        ran, waited = (sum(now[i] - self.began.get(name, (0, 0))[i] for name, now in threads.items()) for i in (0, 1))
+        awake = min(took, ran + waited)
+        if awake <= 0:  # The kernel does not count it.
+            return took / busy()
+        return took - awake + ran / min(CORES, max(1.0, (ran + waited) / awake))
 
 
 class HonestClient(threading.Thread):
@@ -91,7 +123,7 @@ class HonestClient(threading.Thread):
         self.server, self.headers = server, headers
         self.expected = self.ask()
         self.ended = threading.Event()
-        self.problems, self.answers, self.late, self.slowest, self.slowest_at, self.busiest = [], 0, 0, 0.0, None, 1.0
+        self.problems, self.answers, self.late, self.slowest, self.slowest_at = [], 0, 0, 0.0, None
         self.doing = None  # What the attacker does just now.
 
     def ask(self):
@@ -99,19 +131,18 @@ class HonestClient(threading.Thread):
 
     def run(self):
         while not self.ended.is_set():
-            start = time.perf_counter()
+            clock = CoreTime(self.server.process)
             try:
                 text = self.ask()
             except Exception as error:  # Whatever it is, the test reports it.
                 if not self.ended.is_set():
                     self.problems.append(f"{self.doing}: {error!r}")
                 text = None
-            seconds = time.perf_counter() - start
+            seconds = clock.seconds()
             if text is not None and text != self.expected:
                 self.problems.append(f"{self.doing}: {text!r}")
             self.answers += 1
-            self.busiest = max(self.busiest, busy())
-            self.late += seconds > MAX_SECONDS * SLOWNESS * self.busiest
+            self.late += seconds > MAX_SECONDS * SLOWNESS
             if seconds > self.slowest:
                 self.slowest, self.slowest_at = seconds, self.doing
             time.sleep(0.02)
@@ -155,11 +186,11 @@ class UnderAttack(unittest.TestCase):
         peak = memory(cls.server.process, "VmHWM") - cls.model_mib - caches
         cls.server.__exit__()
         print(f"{cls.__name__}: {honest.answers} honest answers, slowest {honest.slowest:.2f} s ({honest.slowest_at}), {honest.late} late, load "
-              f"{honest.busiest:.1f} of the cores; memory at most {peak:.0f} MiB beyond model and caches")
+              f"{busy():.1f} of the cores; memory at most {peak:.0f} MiB beyond model and caches")
         assert honest.problems == [], honest.problems[:5]
         assert cls.server.process.returncode == 0, cls.server.process.returncode
         assert honest.late <= honest.answers / LATE_IN, f"{honest.late} late of {honest.answers}: {honest.slowest:.2f} s at {honest.slowest_at}"
-        assert honest.slowest < MAX_LATE_SECONDS * SLOWNESS * honest.busiest, f"{honest.slowest:.2f} s at {honest.slowest_at}"
+        assert honest.slowest < MAX_LATE_SECONDS * SLOWNESS, f"{honest.slowest:.2f} s at {honest.slowest_at}"
         assert peak < MAX_MIB * MEMORY_FACTOR, f"{peak:.0f} MiB"
 
     def connect(self):

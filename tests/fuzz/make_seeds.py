@@ -58,6 +58,20 @@ def tokenizer_file() -> str:
     }, separators=(",", ":"))
 
 
+def rank_frames() -> dict[str, bytes]:
+    """What ranks send each other, as src/comm has it: a byte for the place, then the bytes."""
+    frame = struct.pack("<IIQQ", 0x34465644, 1, 1, 8) + bytes(range(8))
+    notice = struct.pack("<QIIQ488s", 0x3453574E34565344, 13, 0, 1, b"rank 1: an op failed")
+    silent = struct.pack("<QIIQ488s", 0x3453574E34565344, 0, 0, 1, b"")  # Has ended, and says that nothing is wrong.
+    word = struct.pack("<I508s", 0, b"")
+    hello = struct.pack("<Qiii64s64s512s4x", 0x344F4C4C45485634, 2, 1, 77, b"boot", b"node2", b"fuzz")
+    place = word + struct.pack("<H2x", 29500)
+    link = struct.pack("<Q16siI", 0x344B4E494C345644, bytes([7] * 16), 1, 0)
+    return {"frames": b"\0" + bytes([4 * len(frame)]) + 4 * frame, "notice": b"\0" + bytes([len(frame)]) + frame + notice,
+            "silent": b"\0" + bytes([len(frame)]) + frame + silent,
+            "hello": b"\1" + hello, "place": b"\1" + hello + place + word, "link": b"\2" + link + link}
+
+
 def main() -> None:
     files = {
         "safetensors/two.safetensors": safetensors({"a": ("BF16", [2, 3], 12), "b.scale": ("F8_E8M0", [5], 5)},
@@ -85,6 +99,7 @@ def main() -> None:
                 {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"k\": 1.5}"}}]},
             {"role": "tool", "tool_call_id": "1", "content": "ok"}]).encode(),
     }
+    files |= {f"rank_frames/{name}": content for name, content in rank_frames().items()}
     for name, model in (("release", "ordinary"), ("transformers", "tf_narrow")):
         config = CORPUS.parent.parent / "golden" / "models" / model / "config.json"
         files[f"model_config/{name}.json"] = config.read_bytes()

@@ -46,14 +46,17 @@ class Shared:
         self.selected: Tensor | None = None    # [B,S,m]
         self.candidates: Tensor | None = None  # [B,S,m]
         self.scores: Tensor | None = None      # of the queries that teach, [B,S/stride,m]
+        self.candidate_scores: Tensor | None = None  # the same, of the source of candidates
         self.teachers: list[Tensor] = []
         self.losses: list[Tensor] = []
 
     def finish(self) -> None:
-        """An index source learns from all layers that use its selection."""
+        """An index source learns from all layers that use its selection, and the source of candidates from those that choose among them."""
         if self.teachers:
             teacher = sum(self.teachers) / len(self.teachers)
-            self.losses.append(distillation_loss(self.scores, teacher, self.visible[:, ::_STRIDE]))
+            for scores in (self.scores, self.candidate_scores):
+                if scores is not None:
+                    self.losses.append(distillation_loss(scores, teacher, self.visible[:, ::_STRIDE]))
         self.teachers = []
 
 
@@ -162,16 +165,19 @@ class Attention41(Attention):
 
     def _select(self, u: Tensor, qr: Tensor, cos: Tensor, sin: Tensor, numerics: Numerics, shared: Shared) -> None:
         shared.finish()
+        c = self.config
+        chooses = 0 <= c.candidate_source_layer_id < self.layer
+        if chooses and shared.candidate_scores is None:
+            shared.candidate_scores = shared.scores  # of the index source before the first that chooses among candidates
         if self.training and torch.is_grad_enabled() and numerics.indexes:
             shared.scores = self.indexer(u[:, ::_STRIDE], qr[:, ::_STRIDE], cos[::_STRIDE], sin[::_STRIDE], shared.keys, numerics)
         if not numerics.sparse:
             return
-        c = self.config
         with torch.no_grad():
             scores = torch.where(shared.visible, self.indexer(u, qr, cos, sin, shared.keys, numerics), float("-inf"))
             if self.layer == c.candidate_source_layer_id:
                 shared.candidates = self._candidates(scores, shared.visible, numerics.exact)
-            elif 0 <= c.candidate_source_layer_id < self.layer:
+            elif chooses:
                 scores = torch.where(shared.candidates, scores, float("-inf"))
             shared.selected = best(scores, c.index_topk, exact=numerics.exact) & (scores > float("-inf"))
 

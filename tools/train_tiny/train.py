@@ -167,6 +167,7 @@ class Trainer:
         self.inputs: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self.seen: dict[int, int] = {}
+        self.sums.zero_()
 
     def set_rate(self, lr: float) -> None:
         self.bias_speed.fill_(_BIAS_SPEED * lr / 4e-3)
@@ -331,6 +332,7 @@ def main() -> None:
     parser.add_argument("--shipped", type=Path, help="start from the weights of an exported model instead")
     parser.add_argument("--output", type=Path, required=True, help="folder for the bf16 weights")
     parser.add_argument("--phases", nargs="+", required=True, metavar="PHASE:MINUTES", help=f"of {', '.join(_PHASES)}")
+    parser.add_argument("--lengths", type=int, nargs="+", metavar="TOKENS", help=f"of rows, step after step, in long and final (default {_LENGTHS})")
     parser.add_argument("--tokens", type=int, default=32768, help="per step")
     parser.add_argument("--lr", type=float, default=4e-3)
     parser.add_argument("--lr-end", type=float, default=2e-5, help="linear fall over the last phase")
@@ -341,6 +343,9 @@ def main() -> None:
     arguments = parser.parse_args()
     begin = time.monotonic()
 
+    if arguments.lengths:
+        for name in ("long", "final"):
+            _PHASES[name] = Phase(tuple(arguments.lengths), _PHASES[name].numerics)
     lengths = sorted({length for text in arguments.phases for length in _PHASES[text.split(":")[0]].lengths})
     tokenizer = Tokenizer.from_file(str(arguments.config.parent / "tokenizer.json"))
     config = Config.load(arguments.config)

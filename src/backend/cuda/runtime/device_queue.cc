@@ -11,6 +11,7 @@
 #include "backend/cuda/kernels/elementwise/copy_bytes.h"
 #include "backend/cuda/runtime/device_code.h"
 #include "backend/cuda/runtime/shared_limits.h"
+#include "backend/cuda/device/sync/stage_times.h"
 #include "backend/cuda/runtime/step_record.h"
 #include "base/check.h"
 
@@ -179,6 +180,7 @@ Result<std::shared_ptr<DeviceQueue>> DeviceQueue::Create(const QueueOptions& opt
 DeviceQueue::~DeviceQueue() {
   if (cudaSetDevice(options_.device) != cudaSuccess) return;
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
+  WriteStageTimes();
   if (device_fault_ != nullptr) cudaFree(device_fault_);
   if (host_fault_ != nullptr) cudaFreeHost(host_fault_);
   for (const cudaEvent_t event : events_) cudaEventDestroy(event);

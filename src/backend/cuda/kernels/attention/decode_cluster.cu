@@ -4,6 +4,7 @@
 
 #include "backend/cuda/device/sync/device_fault.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/device/sync/stage_times.cuh"
 #include "backend/cuda/kernels/attention/attention_tile.cuh"
 #include "backend/cuda/kernels/attention/decode_cluster.h"
 #include "backend/cuda/kernels/rows/row_steps.cuh"
@@ -46,7 +47,11 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
     DecodeClusterKernel(const __grid_constant__ SequenceTable table, const AttentionParams p,
                         const OutputRotation rotation) {
   constexpr int kHeadsOfBlock = kAttentionHeads / kBlocks;  // Heads that it combines.
-  BeginKernel();
+  MarkStage(Stage::kBegin);
+  LetNextKernelStart();
+  MarkStage(Stage::kAsked);
+  WaitForKernelsBefore();
+  MarkStage(Stage::kInput);
   extern __shared__ __align__(16) unsigned char raw[];
   auto& m = *reinterpret_cast<ClusterMemory<kDim>*>(raw);
   TileResults<kDim>* const results = &m.first_results;
@@ -75,6 +80,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
   float max = -INFINITY;
   for (int i = 0; i < mine; ++i) {
     const int num_keys = load_keys(i);
+    MarkFirst(Stage::kReady);
     ComputeLogits(m.tile, results[i].logits, num_keys, p.softmax_scale);
     for (int key = 0; key < 8; ++key) max = fmaxf(max, results[i].logits[head][thread % 8 * 8 + key]);
   }
@@ -96,7 +102,9 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
     }
     if (rotates) turn = Rotation(position, rotation.frequencies[place / 2], rotation.inverse);
   }
+  MarkStage(Stage::kStreamed);
   cluster.barrier_wait();
+  MarkStage(Stage::kMet);
 
   // The largest logit of a head among all tiles.
   const auto max_of = [&](int of) {
@@ -116,7 +124,9 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
     });
     __syncthreads();
   }
+  MarkStage(Stage::kStreamedSecond);
   cluster.sync();
+  MarkStage(Stage::kReadySecond);
 
   // Tiles in order, all heads of this block beside each other. The sink is one more logit without value.
   const int first_of = rank * kHeadsOfBlock;
@@ -175,6 +185,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
     for (int i = 0; i < kColumns; ++i) row[i * kAttentionThreads + thread] = Bf16FromFloat(o[h][i]);
   }
   cluster.sync();  // No block leaves while its results may still be read.
+  EndStages(StageKernel::kAttention, 0);
 }
 
 dim3 Grid(const AttentionParams& p, int blocks) {

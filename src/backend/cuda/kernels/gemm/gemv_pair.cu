@@ -7,6 +7,7 @@
 #include "backend/cuda/collectives/ll_exchange.cuh"
 #include "backend/cuda/device/sync/grid_barrier.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/device/sync/stage_times.cuh"
 #include "backend/cuda/kernels/gemm/gemv_pair.h"
 #include "backend/cuda/kernels/gemm/gemv_rows.cuh"
 #include "backend/cuda/kernels/gemm/gemv_units.cuh"
@@ -65,6 +66,7 @@ __device__ __forceinline__ int NumItems(const Matrix& m, int block) {
 // Weights of kinds kFirst and kSecond. Grid: blocks of the first matrix, group by group, or more for the second.
 template <int kStages, StreamKind kFirst, StreamKind kSecond>
 __global__ void __launch_bounds__(kStreamThreads, 1) GemvPairKernel(const __grid_constant__ Params p) {
+  MarkStage(Stage::kBegin);
   constexpr bool kAnyFp4 = IsFp4(kFirst) || IsFp4(kSecond);
   const int t = static_cast<int>(threadIdx.x);
   const int block = static_cast<int>(blockIdx.x);
@@ -113,7 +115,9 @@ __global__ void __launch_bounds__(kStreamThreads, 1) GemvPairKernel(const __grid
   float* const second_scales = fp8_scales + p.first.max_items * p.first.shape.scale_cols;
   load_scales(p.first, fp8_scales, 0, first_items);
   load_scales(p.second, second_scales, first_items, num_items - first_items);
+  MarkStage(Stage::kAsked);
   WaitForKernelsBefore();
+  MarkStage(Stage::kInput);
   const SumOverRanks ranks(p.links);
 
   const int place = t % 4;
@@ -133,6 +137,7 @@ __global__ void __launch_bounds__(kStreamThreads, 1) GemvPairKernel(const __grid
       if (first_items > 0) ArriveAtBarrier(p.barrier);
       WaitForBlocks(p.barrier, static_cast<uint32_t>(p.num_groups * p.first.num_blocks));
       left = LeaveBarrier(p.barrier);
+      MarkStage(Stage::kMet);
     }
     if (first < phase_end) {
       const uint16_t* const x = m.x + (phase == 0 ? group : 0) * m.x_group_stride;
@@ -140,6 +145,7 @@ __global__ void __launch_bounds__(kStreamThreads, 1) GemvPairKernel(const __grid
                                      [&](int token) { return x + token * m.x_stride; });
       __syncthreads();
     }
+    MarkStage(phase == 0 ? Stage::kReady : Stage::kReadySecond);
     const auto groups = static_cast<int>(StreamGroups(m.cols));
     const float* const x_scales0 = x_scales + min(place * 2, p.num_tokens - 1) * groups;
     const float* const x_scales1 = x_scales + min(place * 2 + 1, p.num_tokens - 1) * groups;
@@ -156,7 +162,9 @@ __global__ void __launch_bounds__(kStreamThreads, 1) GemvPairKernel(const __grid
               {scales + (current - phase_begin) * m.shape.scale_cols, x_scales0, x_scales1}, segment);
         });
         StoreSegmentSums(sums + (current - first) * kSegments * p.num_tokens, p.num_tokens, segment);
+        MarkFirst(Stage::kFirst);
       }
+      MarkStage(phase == 0 ? Stage::kStreamed : Stage::kStreamedSecond);
       if (end == num_items) LetNextKernelStart();
       __syncthreads();
       for (int i = t; i < (end - first) * p.num_tokens * kTileRows; i += kStreamThreads) {
@@ -183,6 +191,8 @@ __global__ void __launch_bounds__(kStreamThreads, 1) GemvPairKernel(const __grid
     }
   }
   CloseBarrier(p.barrier, left, gridDim.x);
+  EndStages(StageKernel::kPair, int64_t{kTileRows} * (first_items * p.first.shape.row_bytes +
+                                                      (num_items - first_items) * p.second.shape.row_bytes));
 }
 
 using Kernel = void (*)(Params);

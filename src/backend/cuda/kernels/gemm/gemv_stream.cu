@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/device/sync/stage_times.cuh"
 #include "backend/cuda/kernels/gemm/gemv_rows.cuh"
 #include "backend/cuda/kernels/gemm/gemv_stream.h"
 #include "backend/cuda/kernels/gemm/gemv_units.cuh"
@@ -73,6 +74,7 @@ __host__ __device__ __forceinline__ int ItemsAtOnce(int num_tokens) {
 // Weights of kinds kKinds. Grid: blocks that share a group's row tiles, groups.
 template <int kStages, StreamKind... kKinds>
 __global__ void __launch_bounds__(kStreamThreads, 1) GemvStreamKernel(const __grid_constant__ Params p) {
+  MarkStage(Stage::kBegin);
   constexpr bool kAnyFp4 = (IsFp4(kKinds) || ...);
   const int t = static_cast<int>(threadIdx.x);
   const int64_t group = blockIdx.y;
@@ -131,11 +133,14 @@ __global__ void __launch_bounds__(kStreamThreads, 1) GemvStreamKernel(const __gr
           static_cast<int64_t>(item.first_row >> m.shape.block_rows_log2) * m.shape.scale_cols + column);
     }
   }
+  MarkStage(Stage::kAsked);
   WaitForKernelsBefore();
+  MarkStage(Stage::kInput);
   const uint16_t* const x = p.x + group * p.x_group_stride;
   LoadStreamRows<kStreamThreads>(shared_x, x_scales, p.num_tokens, p.cols, p.forms,
                                  [&](int token) { return x + token * p.x_stride; });
   __syncthreads();
+  MarkStage(Stage::kReady);
 
   const int place = t % 4;
   const int lane_token = t % 32 / 4;  // Token of B; of the sums place * 2 and the next.
@@ -158,7 +163,9 @@ __global__ void __launch_bounds__(kStreamThreads, 1) GemvStreamKernel(const __gr
             {fp8_scales + current * p.scales_stride, x_scales0, x_scales1}, segment);
       });
       StoreSegmentSums(sums + (current - first) * kSegments * p.num_tokens, p.num_tokens, segment);
+      MarkFirst(Stage::kFirst);
     }
+    MarkStage(Stage::kStreamed);
     if (!let_next && end == num_items) {
       let_next = true;
       LetNextKernelStart();
@@ -185,6 +192,9 @@ __global__ void __launch_bounds__(kStreamThreads, 1) GemvStreamKernel(const __gr
     }
     if (end < num_items) __syncthreads();
   }
+  int64_t num_bytes = 0;
+  for (int i = 0; i < num_items; ++i) num_bytes += kTileRows * shape_of(i).row_bytes;
+  EndStages(StageKernel::kStream, num_bytes);
 }
 
 using Kernel = void (*)(Params);

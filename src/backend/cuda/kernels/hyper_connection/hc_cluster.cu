@@ -8,6 +8,7 @@
 #include "backend/cuda/device/numeric/reduce.cuh"
 #include "backend/cuda/device/sync/cluster_barrier.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/device/sync/stage_times.cuh"
 #include "backend/cuda/kernels/hyper_connection/hc_cluster.h"
 #include "backend/cuda/kernels/hyper_connection/hc_mix.cuh"
 #include "backend/cuda/kernels/hyper_connection/hc_step.h"
@@ -48,6 +49,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kHcMixRows / kRows *
     HcClusterKernel(const __grid_constant__ HcStep p) {
   constexpr int kWarps = kHcMixRows / kRows;
   constexpr int kOwnRuns = (kRuns + kWarps - 1) / kWarps;  // A warp's, where a lane has a column.
+  MarkStage(Stage::kBegin);
   extern __shared__ __align__(16) unsigned char raw[];
   auto& m = *reinterpret_cast<HcMemory<kBlocks, kRuns>*>(raw);
   const cg::cluster_group cluster = cg::this_cluster();
@@ -90,7 +92,9 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kHcMixRows / kRows *
   const float scale = p.params.scale[0];
   const float base = thread < kHcMult ? p.params.base[thread] : 0.0F;
   LetNextKernelStart();
+  MarkStage(Stage::kAsked);
   WaitForKernelsBefore();
+  MarkStage(Stage::kInput);
 
   // The streams, from hc_post or as they are.
   const HcPostBefore& before = p.before;
@@ -168,6 +172,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kHcMixRows / kRows *
     __syncthreads();
   }
 
+  MarkStage(Stage::kReady);
   // Dot products of a warp's rows; the last warp sums squares too.
   const bool sums_squares = warp == kWarps - 1;
   double sums[kRows] = {};
@@ -194,6 +199,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kHcMixRows / kRows *
 #pragma unroll
   for (int r = 0; r < kRows; ++r) sums[r] = WarpSum(sums[r]);
   if (sums_squares) square = WarpSum(square);
+  MarkStage(Stage::kStreamed);
   WaitForCluster();
   if (lane < kBlocks) {
 #pragma unroll
@@ -214,6 +220,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kHcMixRows / kRows *
     }
   }
   WaitForReceipts(&m.parts_came);
+  MarkStage(Stage::kMet);
 
   if (thread < kHcMult) {
     const double factor =
@@ -268,6 +275,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kHcMixRows / kRows *
     Store(p.u, token * dim + run * kStep + first_column + lane, values[i]);
   }
   if constexpr (kOverRanks) ranks.EndRound(left_before);
+  EndStages(StageKernel::kHyperConnection, int64_t{kHcMixRows} * kHcMult * dim * 4 / kBlocks);
   // No thread reads the old post and comb any more.
   if (p.with_mix && rank == 0) {
     __syncthreads();

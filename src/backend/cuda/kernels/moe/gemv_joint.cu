@@ -5,6 +5,7 @@
 #include "backend/cuda/device/numeric/swiglu.cuh"
 #include "backend/cuda/device/sync/grid_barrier.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/device/sync/stage_times.cuh"
 #include "backend/cuda/kernels/gemm/gemv_rows.cuh"
 #include "backend/cuda/kernels/gemm/gemv_tma_tiles.cuh"
 #include "backend/cuda/kernels/gemm/gemv_units.cuh"
@@ -220,6 +221,7 @@ __global__ void __launch_bounds__(kWholeTileThreads, 1) GemvJointKernel(const __
   const int lane = t % 32;
   const int tiles_of_width = p.width / kTileRows;
   const int scale_cols = p.parts[kLinear].shape.scale_cols;
+  MarkStage(Stage::kBegin);
 
   extern __shared__ __align__(kTileAlignment) unsigned char shared[];  // Stages.
   auto* const rows = reinterpret_cast<uint16_t*>(shared + p.stages * p.stage_bytes);
@@ -254,11 +256,14 @@ __global__ void __launch_bounds__(kWholeTileThreads, 1) GemvJointKernel(const __
         LoadBlockScale(p.parts[kLinear].shape, p.linear.scale,
                        (row >> p.parts[kLinear].shape.block_rows_log2) * scale_cols + i % scale_cols);
   }
+  MarkStage(Stage::kAsked);
   WaitForKernelsBefore();
+  MarkStage(Stage::kInput);
   LoadRows(rows, x_scales, p.parts[kGateUp].form, p.x + token * p.dim, 1, p.dim);
   if (num_items[kLinear] > 0)
     LoadRows(linear_rows, x_scales, p.parts[kLinear].form, p.linear.x, p.linear.num_tokens, p.linear.cols);
   MeetThreads<kStreamThreads>();
+  MarkStage(Stage::kReady);
 
   auto* const hidden = p.hidden + token * p.top_k * p.width;
   uint32_t left = 0;  // The barrier's.
@@ -279,11 +284,13 @@ __global__ void __launch_bounds__(kWholeTileThreads, 1) GemvJointKernel(const __
       WaitForBlocks<kStreamThreads>(&p.barriers[token],
                                     static_cast<uint32_t>(min(num_blocks, p.parts[kGateUp].tiles)));
       left = LeaveBarrier<kStreamThreads>(&p.barriers[token]);
+      MarkStage(Stage::kMet);
       LetNextKernelStart();
       if (part_items > 0) {
         LoadRows(rows, x_scales, of.form, hidden, p.top_k, p.width);
         MeetThreads<kStreamThreads>();
       }
+      MarkStage(Stage::kReadySecond);
     }
     const TileSegment segment = SegmentOf(shape);
     const int tile_bytes = TileBytes(shape);
@@ -315,11 +322,15 @@ __global__ void __launch_bounds__(kWholeTileThreads, 1) GemvJointKernel(const __
             StoreSegmentSums(round_sums[(i - first) * tokens], tokens, of_segment[0]);
           }
           ArriveForWarp(&known.empty[stage.i]);
+          if (part == kGateUp) MarkFirst(Stage::kFirst);
         }
         stage.Next(p.stages);
       }
       MeetThreads<kStreamThreads>();
-      if (part != kLinear) WaitForPhase(&known.listed, 0);
+      if (part != kLinear) {
+        MarkStage(part == kGateUp ? Stage::kStreamed : Stage::kStreamedSecond);
+        WaitForPhase(&known.listed, 0);
+      }
       const auto row_sum = [&](int item, int token, int row, float global_scale) {
         float sum = 0.0F;
         WithStreamKind<kKind, StreamKind::kFp8, StreamKind::kMxFp8>(kind, [&]<StreamKind kOf>() {
@@ -382,6 +393,10 @@ __global__ void __launch_bounds__(kWholeTileThreads, 1) GemvJointKernel(const __
     begin += part_items;
   }
   CloseBarrier<kStreamThreads>(&p.barriers[token], left, static_cast<uint32_t>(num_blocks));
+  int64_t num_bytes = 0;
+  for (int part = 0; part < kNumParts; ++part)
+    num_bytes += int64_t{num_items[part]} * TileBytes(p.parts[part].shape);
+  EndStages(StageKernel::kExperts, num_bytes);
 }
 
 using Kernel = void (*)(Params);

@@ -4,6 +4,7 @@
 #include "backend/cuda/device/numeric/swiglu.cuh"
 #include "backend/cuda/device/sync/device_fault.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/device/sync/stage_times.cuh"
 #include "backend/cuda/kernels/moe/router.h"
 #include "backend/cuda/runtime/cuda_context.h"
 
@@ -181,15 +182,19 @@ __device__ void RouteToken(const Params& p, int64_t token, Fault* fault) {
 
 // The bias is a weight: it may be asked for before the kernels before have ended.
 __device__ __forceinline__ void BeginRouter(const Params& p) {
+  MarkStage(Stage::kBegin);
   LetNextKernelStart();
   const int e = static_cast<int>(threadIdx.x) * 32;  // A line of the cache.
   if (p.bias != nullptr && e < p.num_experts) asm volatile("prefetch.global.L1 [%0];" ::"l"(p.bias + e));
+  MarkStage(Stage::kAsked);
   WaitForKernelsBefore();
+  MarkStage(Stage::kInput);
 }
 
 __global__ void __launch_bounds__(kThreads) RouterKernel(const Params p, Fault* fault) {
   BeginRouter(p);
   RouteToken(p, blockIdx.x, fault);
+  EndStages(StageKernel::kRouter, 0);
 }
 
 // Blocks behind those of the tokens do a swiglu that was launched before.
@@ -198,10 +203,14 @@ __global__ void __launch_bounds__(kThreads)
     RouterAndSwigluKernel(const Params p, Fault* fault, const SwigluWork swiglu, int num_tokens) {
   BeginRouter(p);
   const int block = static_cast<int>(blockIdx.x);
-  if (block < num_tokens) return RouteToken(p, block, fault);
-  const int64_t i = int64_t{block - num_tokens} * kThreads + threadIdx.x;
-  SwigluElement(static_cast<const T*>(swiglu.gate), static_cast<const T*>(swiglu.up), swiglu.row_weights,
-                static_cast<T*>(swiglu.y), i, swiglu.count, swiglu.width, swiglu.limit);
+  if (block < num_tokens) {
+    RouteToken(p, block, fault);
+  } else {
+    const int64_t i = int64_t{block - num_tokens} * kThreads + threadIdx.x;
+    SwigluElement(static_cast<const T*>(swiglu.gate), static_cast<const T*>(swiglu.up), swiglu.row_weights,
+                  static_cast<T*>(swiglu.y), i, swiglu.count, swiglu.width, swiglu.limit);
+  }
+  EndStages(StageKernel::kRouter, 0);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "backend/cuda/device/sync/device_fault.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/device/sync/stage_times.cuh"
 #include "backend/cuda/kernels/rows/compressor_rows.cuh"
 #include "backend/cuda/kernels/rows/row_registers.cuh"
 #include "backend/cuda/kernels/rows/row_steps.cuh"
@@ -88,11 +89,15 @@ __device__ void StepsInRegisters(const RowTrack& track, int64_t r, Fault* fault)
   if (pools) {
     const PooledRow pooled(rows, track.steps[0], r, reinterpret_cast<float*>(shared));
     pooled.AskForApe();
+    MarkStage(Stage::kAsked);
     WaitForKernelsBefore();
+    MarkStage(Stage::kInput);
     const float4 entry = pooled.Pool();
     row.Fill({entry.x, entry.y, entry.z, entry.w});
   } else {
+    MarkStage(Stage::kAsked);
     WaitForKernelsBefore();
+    MarkStage(Stage::kInput);
     row.Load(static_cast<const uint16_t*>(rows.in) + r * rows.in_stride);
   }
   if (norm != nullptr) row.RmsNorm(weights, norm->factor);
@@ -167,7 +172,9 @@ __device__ void StepsInSharedMemory(const RowTracks& p, const RowTrack& track, i
   if (norm != nullptr) AskForWeights<kThreads>(weights, norm->weight, width);
   const RowStep* const store = track.First(RowStepKind::kStore);
   const RunOfRow runs(store, r);
+  MarkStage(Stage::kAsked);
   WaitForKernelsBefore();
+  MarkStage(Stage::kInput);
 
   const auto* const in =
       static_cast<const std::byte*>(rows.in) + r * rows.in_stride * (rows.in_is_bf16 ? 2 : 4);
@@ -237,6 +244,7 @@ __device__ void StepsInSharedMemory(const RowTracks& p, const RowTrack& track, i
 // One block a row.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads) RowTracksKernel(const __grid_constant__ RowTracks p) {
+  MarkStage(Stage::kBegin);
   LetNextKernelStart();
   const int block = static_cast<int>(blockIdx.x);
   int number = 0;
@@ -253,10 +261,12 @@ __global__ void __launch_bounds__(kThreads) RowTracksKernel(const __grid_constan
   if constexpr (kThreads == RegisterRow::kThreads) {
     if (track.place == RowPlace::kRegisters || track.place == RowPlace::kPooledInRegisters) {
       StepsInRegisters(track, r, p.fault);
+      EndStages(StageKernel::kRows, 0);
       return;
     }
   }
   StepsInSharedMemory<kThreads>(p, track, r);
+  EndStages(StageKernel::kRows, 0);
 }
 
 }  // namespace
