@@ -46,8 +46,8 @@ struct PassChunk;
 struct StepMessage;
 class WeightFiles;
 
-// Owner of the data that a group on devices moves: that of a stage's shards, which exchange, all at once, or
-// that of stages, which send to each other.
+// The ranks whose data a group on devices moves: a stage's shards, which all exchange at once, or stages,
+// which send to each other.
 enum class DeviceGroupOf : uint8_t { kShards, kStages };
 
 struct ModelOptions {
@@ -59,26 +59,27 @@ struct ModelOptions {
   int64_t max_rewind_tokens = 64;  // Tokens of a sequence that can always be taken back.
   // Loads the draft block (MTP) that a checkpoint may have: Draft. Sequences then keep rows for it.
   bool mtp = false;
-  // Loads the DSpark drafter that a checkpoint may have (checkpoint/dspark_source.h), for Draft; with `mtp` too, only where there is no draft
-  // block: a folder's drafter comes behind the checkpoint's own.
+  // Loads the DSpark drafter that a checkpoint may have (checkpoint/dspark_source.h), for Draft. With `mtp`
+  // too, it is loaded only where there is no draft block: the checkpoint's own comes before a folder's
+  // drafter.
   bool dspark = false;
   // Head that its drafts are projected with. A copy of the head in fewer bits is memory beside the drafter;
   // no answer changes.
   DraftHead draft_head = DraftHead::kStored;
   // A backend without Backend::packs_rows keeps them wide. The same on all ranks.
   CacheRows cache_rows = CacheRows::kPacked;
-  // If routed experts are divided by id: bytes of a pass's terms, of all ranks together, up to which every
-  // rank gathers rows of all places, whichever ranks have their experts; of more, hosts list which rows there
-  // are. The same on all ranks. 128 tokens of Flash on eight ranks, 64 of Pro.
+  // If routed experts are divided by id: the most bytes of a pass's terms for which every rank gathers rows
+  // of all assignments. Bytes are of all ranks together. Beyond that hosts list the rows that there are. The
+  // same on all ranks. 128 tokens of Flash on eight ranks, 64 of Pro.
   int64_t max_gathered_terms = int64_t{48} << 20;
   // On a device: experts that the host multiplies, or keeps for it (docs/expert-tiers.md). The split is of the experts of every layer, which
   // are on one rank; of none, all are resident. The order is by layer, as TiersOf takes it.
   ExpertSplit experts;
   std::vector<std::vector<int32_t>> expert_order;
   // Reader of experts of a model on the host that is larger than the memory it may use; null: it is not.
-  // Routed experts are read from their files when they are chosen, and those of layers that choose by token
-  // are asked for here before a step; all else is copied to memory. A backend that multiplies them asks for
-  // the others (backend::CpuOptions::will_read).
+  // Routed experts are read from their files when they are chosen. Those of layers that choose by token are
+  // asked for here before a step. All else is copied to memory. A backend that multiplies them asks for the
+  // others (backend::CpuOptions::will_read).
   std::shared_ptr<io::ChosenReads> experts_from_disk;
   // Every byte of the checkpoint is hashed while the model loads, and behind it: soon Model::Origin then need not wait.
   bool hash_weights = false;
@@ -91,8 +92,8 @@ struct ModelOptions {
   // The ranks that run the model together, each with its part; null: this process runs it alone.
   std::shared_ptr<comm::Communicator> group;
   Placement placement;  // Placement over as many ranks as the group has.
-  // Makes of ranks that have met on their hosts a group whose data lies in the backend's memory, and which does not outlive theirs; all
-  // of them call it together. Empty: the group reaches that memory itself.
+  // Makes a group whose data lies in the backend's memory, of ranks that have met on their hosts. It does not
+  // outlive the hosts' group. All ranks call it together. Empty: the group reaches that memory itself.
   std::function<Result<std::unique_ptr<comm::Communicator>>(comm::Communicator& hosts, DeviceGroupOf of)>
       make_device_group;
 };
@@ -101,11 +102,13 @@ struct ModelOptions {
 struct DraftChunk {
   kv::SequenceState* state = nullptr;  // Made by this model's NewSequence, of at least one token.
   int32_t token = 0;                   // Token that follows the state's length, and has not been read.
-  // How each token behind it is chosen: as many are drafted, at most Model::most_drafts. With the choice that the sampler will make at that
-  // place the draft is what it will choose, where the draft's logits are like the model's.
+  // The choice of each token behind it. As many are drafted, at most Model::most_drafts. With the sampler's
+  // own choice at that position the draft is the token that it will choose, where the draft's logits are like
+  // the model's.
   std::vector<sampling::ChoiceParams> choices = {};
   float* logits = nullptr;  // Unless null the logits come here: host [choices.size(), vocab_size].
-  // Unless null, of a DSpark drafter: the chance that the draft at each place is right if those before it are; host [choices.size()].
+  // Unless null, of a DSpark drafter: the chance that the draft at each position is right if those before it
+  // are; host [choices.size()].
   float* confidence = nullptr;
 };
 
@@ -136,13 +139,13 @@ struct StepOutput {
   }
 };
 
-// With ModelOptions::group, rank 0 is the model as callers know it, and the other ranks call Follow: they are told what
-// happens to the sequences and run their part of every step. Loading, too, all ranks do together.
+// With ModelOptions::group, rank 0 is the model as callers know it, and the other ranks call Follow. They are
+// told of all changes to the sequences and run their part of every step. Loading, too, all ranks do together.
 class Model {
  public:
-  // Reads `directory` (config.json and safetensors). Unimplemented names the ops that the backend lacks, before a weight is
-  // read; otherwise the errors of LoadModelConfig, io::Checkpoint and LoadWeights, and InvalidArgument for options or a
-  // configuration that the graph cannot run.
+  // Reads `directory` (config.json and safetensors). Unimplemented names the ops that the backend lacks,
+  // before a weight is read. Otherwise the errors of LoadModelConfig, io::Checkpoint and LoadWeights.
+  // InvalidArgument for options or a configuration that the graph cannot run.
   static Result<std::unique_ptr<Model>> Load(const std::string& directory, const ops::Backend& backend,
                                              const ModelOptions& options);
   // The same from a checkpoint that is open; `config` is its configuration.
@@ -174,13 +177,15 @@ class Model {
   // Bytes of a sequence of so many tokens on the rank that keeps most of it.
   int64_t MostStateBytes(int64_t length) const;
 
-  // So many rows of one sequence in a step have the bits of a step each; 0: any number. More of them may be computed another way where shards
-  // divide entries (ops::ParallelPolicy::few_queries), with other last bits, but all of them that come in such pieces alike.
+  // The most rows of one sequence in a step that have the bits of a step each; 0: any number. More of them
+  // may be computed another way where shards divide entries (ops::ParallelPolicy::few_queries), with other
+  // last bits. All pieces of more rows are alike.
   int64_t most_rows_like_steps() const {
     return weights_.place.entries().count > 1 ? backend_.policy.few_queries : 0;
   }
 
-  // An empty sequence; where sequences are divided, at the place that has the fewest. ResourceExhausted without memory.
+  // An empty sequence; where sequences are divided, on the rank that has the fewest. ResourceExhausted
+  // without memory.
   Result<kv::SequenceState> NewSequence() const;
   // Reads a snapshot back; restore it into a sequence of NewSequence. Errors: kv::Snapshot::Deserialize;
   // Unimplemented in a group, whose ranks have a part of a state each.
@@ -197,13 +202,14 @@ class Model {
   std::optional<uint64_t> weights_place() const;
 
   // Runs all tokens of all chunks and moves each sequence on by its tokens.
-  // Wrong arguments change nothing: InvalidArgument for an empty batch or chunk, a null, foreign, poisoned or repeated
-  // state, or a token id outside the vocabulary; OutOfRange past max_position_embeddings; FailedPrecondition for logits of a row in front
-  // of that from which on its state is whole.
-  // Any later error names the op and layer; each sequence is then back at its old length, or poisoned
+  // Wrong arguments change nothing. InvalidArgument is for an empty batch or chunk, a null, foreign, poisoned
+  // or repeated state, or an unknown token id. OutOfRange past max_position_embeddings. FailedPrecondition
+  // for logits of a row in front of the first from which on its state is whole.
+  // Any later error names the op and layer. Each sequence is then back at its old length, or poisoned
   // (SequenceState::poisoned) if more tokens had been written than its rings keep.
-  // In a group a rank that has no memory for the step is such an error, named; an error in the midst of a pass, or a rank that is
-  // gone, ends the group: this step and all later ones return what ended it. An observer sees this rank's part.
+  // In a group a rank that has no memory for the step is such an error, named. An error in the midst of a
+  // pass, or a rank that is gone, ends the group. This step and all later ones then return that error. An
+  // observer sees this rank's part.
   Result<StepOutput> Step(std::span<const SequenceChunk> chunks, Observer* observer = nullptr);
 
   // Rows that steps have run since the model was loaded.
@@ -215,13 +221,16 @@ class Model {
   bool can_queue() const;
   // One byte a token, for QueueDecode, which never chooses one whose byte is 0. InvalidArgument for another number of them.
   Result<Buffer> UploadAllowedTokens(std::span<const uint8_t> allowed) const;
-  // Queues a step that reads one token of every sequence, or tokens of its prompt, and chooses the next. It moves each sequence on by what it
-  // reads; by those of its draft too, where it has one. Where the backend's memory is asynchronous it returns at once, and the step behind it may be queued before this one
-  // has been waited for. Errors change nothing: those of Step, Unimplemented where can_queue is false, InvalidArgument for more than
-  // max_chunk_tokens rows, a draft that DecodeChunk does not allow, or a chunk to follow that the step queued last has not; none can follow a
-  // step with drafts. N-gram tables are read by tokens: with them, a chunk that follows waits for the step in front. The caller must still
-  // have that (FailedPrecondition). What only the device can tell, Wait does; in a group also what ended it.
-  // `allowed`: of UploadAllowedTokens, or none, which allows all.
+  // Queues a step that reads one token of every sequence, or tokens of its prompt, and chooses the next. It
+  // moves each sequence on by the tokens that it reads, and by those of its draft too, where it has one.
+  // Where the backend's memory is asynchronous it returns at once, and the step behind it may be queued
+  // before this one has been waited for. Errors change nothing. They are those of Step, and Unimplemented
+  // where can_queue is false. InvalidArgument is for more than max_chunk_tokens rows or a draft that
+  // DecodeChunk does not allow. So it is for a chunk to follow that the step queued last does not have. None
+  // can follow a step with drafts. N-gram tables are read by tokens: with them, a chunk that follows waits
+  // for the step in front. The caller must still have that (FailedPrecondition). Wait tells the errors of the
+  // device, and in a group the error that ended it. `allowed`: of UploadAllowedTokens, or none, which allows
+  // all.
   Result<std::unique_ptr<QueuedStep>> QueueDecode(std::span<const DecodeChunk> chunks, const Buffer& allowed);
   // The same up to the logits, which the device computes while the caller finds out how tokens are chosen from them. Choices and biases of
   // chunks are not looked at. Until Choose no other step, and no draft, may be queued: FailedPrecondition.
@@ -300,8 +309,8 @@ class Model {
   Result<ChosenTokens> ReserveChosen(int64_t count, const Buffer& allowed);
   // Token that a row of the step queued last has chosen. Waits for it.
   Result<int32_t> AwaitChosen(int64_t row) const;
-  // Queues the pass and the copy of what it chooses: again, where the backend knows a step like it, or by a walk through the graph.
-  // `logits`: where the pass ends with them.
+  // Queues the pass and the copy of its chosen tokens. It replays a step like it that the backend knows, or
+  // walks through the graph. `logits`: where the pass ends with them.
   Result<std::unique_ptr<PendingCopy>> QueuePass(std::span<const PassChunk> pass, const ChosenTokens& chosen,
                                                  const ops::StepReplayer::End& end,
                                                  std::vector<TensorView>* logits);
