@@ -125,14 +125,19 @@ server::Verification ToVerification(const diag::VerifySummary& summary) {
           .worst_error = summary.worst_error};
 }
 
-// For which a start waits for the hash of small weights, so that the first request finds what is kept.
-constexpr std::chrono::milliseconds kHashPatience(200);
+// For so long a start waits for the hash of small weights: a twentieth of the loading. So the first request finds what is kept. The least is
+// for toys, where others have the cores.
+std::chrono::milliseconds HashPatience(std::chrono::duration<double> loaded_in) {
+  constexpr std::chrono::milliseconds kLeast(20);
+  constexpr std::chrono::milliseconds kMost(200);
+  return std::clamp(std::chrono::duration_cast<std::chrono::milliseconds>(loaded_in / 20), kLeast, kMost);
+}
 
 // Null without --prefix-cache-dir.
 Result<std::unique_ptr<engine::PrefixDisk>> OpenPrefixDisk(const ServeOptions& options,
                                                            const model::Model& model) {
   if (options.prefix_cache_dir.empty()) return nullptr;
-  if (const auto origin = model.Origin(kHashPatience);
+  if (const auto origin = model.Origin(HashPatience(options.loaded_in));
       !origin && origin.error().code() != StatusCode::kUnavailable) {
     return Error(origin.error());
   }
@@ -524,6 +529,7 @@ int RunServeCommand(const ServeOptions& options) {
       (options.learn_experts == "auto" && !options.model.experts.empty() && SeesAllLayers(options));
   Result<std::unique_ptr<model::Model>> model = Error(Internal("not loaded"));
   RoomLeft left;
+  const auto began = std::chrono::steady_clock::now();
   {
     LoadBar load_bar;
     model::MemoryRequest memory;
@@ -537,6 +543,7 @@ int RunServeCommand(const ServeOptions& options) {
   if (!model) return Fail(model.error(), LoadExitCode(model.error()));
   // Requests that would not fit are refused when they come, and not when memory has run out.
   ServeOptions fitting = options;
+  fitting.loaded_in = std::chrono::steady_clock::now() - began;
   const int64_t wanted = options.context > 0 ? options.context : (*model)->config().max_position_embeddings;
   if (left.context < wanted) {
     LogWarning(fmt::format("context: {} tokens of one sequence fit beside the weights, of {}{}", left.context,

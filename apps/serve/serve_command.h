@@ -1,6 +1,7 @@
 // `dsv4 serve`: the HTTP API. docs/serving.md.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -30,6 +31,8 @@ struct ServedEngine {
 
 struct ServeOptions {
   ModelFlags model;
+  // How long the model took to load, which no option says.
+  std::chrono::duration<double> loaded_in{0.0};
   std::string version;
   std::string revision;  // Chat format; empty: detected.
   // Defaults for requests that do not say: thinking or chat; an effort as `reasoning_effort` has it, empty

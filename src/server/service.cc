@@ -4,7 +4,6 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <malloc.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -390,7 +389,6 @@ Result<std::unique_ptr<Reply>> Service::CompleteAndStart(std::vector<PreparedCal
     }
     promise->Set(std::move(reply));
     *work = {};
-    ::malloc_trim(0);  // A large grammar's making is not needed again.
   });
   return deferred;
 }

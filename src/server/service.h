@@ -170,7 +170,7 @@ class Service {
   std::shared_ptr<const Callers> callers_;  // Under callers_mutex_.
   CallMemory call_memory_;
   UnknownFields unknown_fields_;
-  FairPool grammar_threads_{{.num_threads = 2, .nice = 10}};
+  FairPool grammar_threads_{{.num_threads = 2, .nice = 10, .trims_heap = true}};
   std::atomic<bool> ready_ = true;
 };
 

@@ -251,7 +251,7 @@ class Owners(unittest.TestCase):
                 one.close()
 
     def test_three_at_once(self):
-        for mib, whole in ((24, False), (24, True), (64, False)):
+        for mib, whole in ((24, False), (24, True), (64, False), (64, True)):
             with self.subTest(mib=mib, whole=whole):
                 self.three_at_once(mib, whole)
 

@@ -1,8 +1,6 @@
 // Coroutine of one client's connection: TLS, headers, bodies, replies, deadlines and shares.
 #include "server/http/connection.h"
 
-#include <malloc.h>
-
 #include <algorithm>
 #include <array>
 
@@ -16,8 +14,17 @@ constexpr size_t kCopied = size_t{64} << 10;
 constexpr uint64_t kMostGrowth = 100;
 constexpr uint64_t kFreeGrowth = uint64_t{1} << 20;
 
+// A body that is shorter grows as strings do.
+constexpr size_t kReservedFrom = size_t{1} << 20;
+
 constexpr std::string_view kNoRoom =
     "the bodies and replies of other requests take all the room there is; try again later";
+
+// Room for all of a body, once a good part has come. As it grows nothing long is copied, for that holds up the connections' thread. Pages that are
+// not used are not there.
+void ReserveWhole(std::string& body, uint64_t most) {
+  if (body.size() >= kReservedFrom && body.size() >= most / 8 && body.capacity() < most) body.reserve(most);
+}
 
 // Bytes of a stream as they go out.
 std::string Piece(std::string_view bytes, bool chunked) {
@@ -167,6 +174,8 @@ TaskOf<Connection::BodyRead> Connection::ReadBody(Parser& parser, BodyShare& sha
     co_return read;
   }
   const std::unique_ptr<BodyDecoder> decoder = std::move(*made);
+  const auto stated = parser.content_length();
+  const uint64_t most = decoder == nullptr && stated ? *stated : shared_.options.max_body_bytes;
   std::string piece(size_t{16} << 10, '\0');
   Pace pace(shared_.options.client_timeout);
   uint64_t received = 0;
@@ -187,6 +196,7 @@ TaskOf<Connection::BodyRead> Connection::ReadBody(Parser& parser, BodyShare& sha
     }
     const size_t count = piece.size() - parser.get().body().size;
     received += count;
+    ReserveWhole(body, std::min(most, shared_.options.max_body_bytes));
     pace.Moved(count, std::chrono::steady_clock::now() - begin);
     read.refusal = decoder == nullptr ? TakePiece({piece.data(), count}, share, body) : Refusal();
     if (decoder != nullptr) {
@@ -298,7 +308,7 @@ TaskOf<std::unique_ptr<Reply>> Connection::Handle(HttpRequest& request) {
   const uint64_t size = work->request.body.size();
   const uint64_t owner = work->request.owner;
   FairPool& pool = size > shared_.options.large_body_bytes ? shared_.large_pool : shared_.pool;
-  std::function<void()> run = [&shared = shared_, &pool, work, done] {
+  std::function<void()> run = [&shared = shared_, work, done] {
     try {
       work->reply = shared.handler(std::move(work->request));
     } catch (const std::bad_alloc&) {
@@ -307,7 +317,6 @@ TaskOf<std::unique_ptr<Reply>> Connection::Handle(HttpRequest& request) {
       WarnNoThrow("http: a handler failed: {}", error.what());
       work->failed = true;
     }
-    if (&pool == &shared.large_pool) ::malloc_trim(0);  // The heap of a large request is not needed again.
     done->Wake();
   };
   pool.Post(owner, size, std::move(run));
@@ -423,7 +432,9 @@ TaskOf<bool> Connection::Send(std::unique_ptr<Reply>& reply, BodyShare& share, b
     // HTTP/1.0 knows no chunks: there the stream ends with the connection.
     const bool chunked = version >= 11;
     std::string bytes;
-    if (!streamed) {
+    if (!streamed && body.empty()) {
+      body = std::move(out.body);
+    } else if (!streamed) {
       body += out.body;
     } else {
       if (!std::exchange(head_sent, true)) {

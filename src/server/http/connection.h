@@ -66,7 +66,8 @@ struct ConnectionsShared {
         pool({.num_threads = options.num_handler_threads}),
         large_pool({.num_threads = 4,
                     .max_weight = options.max_body_bytes + (options.max_body_bytes >> 3),
-                    .nice = 5}) {
+                    .nice = 5,
+                    .trims_heap = true}) {
     wakes->context = &context;
   }
 

@@ -1,10 +1,12 @@
 // FairPool's threads and whose turn it is.
 #include "server/http/fair_pool.h"
 
+#include <malloc.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <tuple>
 #include <utility>
 
@@ -14,6 +16,7 @@ FairPool::FairPool(Options options) : options_(options), num_threads_(std::max(o
   // A thread that cannot be made ends those before it: a thread that is not joined would end the process.
   try {
     for (int i = 0; i < num_threads_; ++i) threads_.emplace_back([this] { Run(); });
+    if (options_.trims_heap) threads_.emplace_back([this] { TrimHeap(); });
   } catch (...) {
     Join();
     throw;
@@ -25,7 +28,7 @@ void FairPool::Post(uint64_t owner, uint64_t weight, std::function<void()> work)
     const std::lock_guard lock(mutex_);
     owners_[owner].waiting.push_back({weight, std::move(work)});
   }
-  changed_.notify_one();
+  changed_.notify_all();  // One may be the thread that trims.
 }
 
 void FairPool::Join() {
@@ -55,6 +58,19 @@ FairPool::Owners::iterator FairPool::Next() {
   return next;
 }
 
+void FairPool::TrimHeap() {
+  constexpr std::chrono::milliseconds kPause(100);  // Much work wants little trimming.
+  std::unique_lock lock(mutex_);
+  while (!joining_) {
+    changed_.wait(lock, [&] { return worked_ || joining_; });
+    worked_ = false;
+    lock.unlock();
+    ::malloc_trim(0);
+    lock.lock();
+    changed_.wait_for(lock, kPause, [&] { return joining_; });
+  }
+}
+
 void FairPool::Run() {
   // A thread's own: Linux keeps it by thread. Where it is not allowed nothing is lost.
   if (options_.nice > 0) (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), options_.nice);
@@ -81,6 +97,7 @@ void FairPool::Run() {
     lock.lock();
     weight_ -= work.weight;
     --running_;
+    worked_ = true;
     const auto done = owners_.find(owner);
     if (--done->second.running == 0 && done->second.waiting.empty()) owners_.erase(done);
     changed_.notify_all();

@@ -20,6 +20,8 @@ class FairPool {
     // Weight in progress together, in the unit of Post; one piece of work alone may be heavier. 0: any.
     uint64_t max_weight = 0;
     int nice = 0;  // By how much the threads stand back behind others of this process.
+    // After work what the heap has free goes back to the system. A thread of its own sees to it, which does not stand back: it holds the heap's locks.
+    bool trims_heap = false;
   };
   explicit FairPool(Options options);
   ~FairPool() { Join(); }
@@ -44,6 +46,7 @@ class FairPool {
   using Owners = std::map<uint64_t, Owner>;
 
   void Run();
+  void TrimHeap();
   Owners::iterator Next();
 
   const Options options_;
@@ -56,6 +59,7 @@ class FairPool {
   uint64_t weight_ = 0;  // In progress.
   int running_ = 0;
   bool joining_ = false;
+  bool worked_ = false;  // Since the heap was trimmed.
   std::vector<std::thread> threads_;
 };
 

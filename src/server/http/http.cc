@@ -11,7 +11,11 @@ class CompleteReply final : public Reply {
   CompleteReply(HttpHead head, std::string body) : head_(std::move(head)), body_(std::move(body)) {}
   void Advance(ReplyOutput& out) override {
     out.head = std::move(head_);
-    out.body += body_;
+    // A long one is not copied: the connections' thread has others to serve.
+    if (out.body.empty())
+      out.body = std::move(body_);
+    else
+      out.body += body_;
     out.done = true;
   }
   void OnProgress(std::function<void()>) override {}
