@@ -125,8 +125,8 @@ server::Verification ToVerification(const diag::VerifySummary& summary) {
           .worst_error = summary.worst_error};
 }
 
-// For so long a start waits for the hash of small weights: a twentieth of the loading. So the first request finds what is kept. The least is
-// for toys, where others have the cores.
+// Patience of a start with the hash of small weights, so that the first request finds what is kept: a twentieth
+// of the loading. The least is for toys, where others have the cores.
 std::chrono::milliseconds HashPatience(std::chrono::duration<double> loaded_in) {
   constexpr std::chrono::milliseconds kLeast(20);
   constexpr std::chrono::milliseconds kMost(200);

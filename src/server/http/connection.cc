@@ -20,8 +20,8 @@ constexpr size_t kReservedFrom = size_t{1} << 20;
 constexpr std::string_view kNoRoom =
     "the bodies and replies of other requests take all the room there is; try again later";
 
-// Room for all of a body, once a good part has come. As it grows nothing long is copied, for that holds up the connections' thread. Pages that are
-// not used are not there.
+// Room for all of a body, once a good part has come. Growth would copy it, and copies hold up the connections'
+// thread. Pages that are not used are not there.
 void ReserveWhole(std::string& body, uint64_t most) {
   if (body.size() >= kReservedFrom && body.size() >= most / 8 && body.capacity() < most) body.reserve(most);
 }

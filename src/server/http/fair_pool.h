@@ -20,7 +20,8 @@ class FairPool {
     // Weight in progress together, in the unit of Post; one piece of work alone may be heavier. 0: any.
     uint64_t max_weight = 0;
     int nice = 0;  // By how much the threads stand back behind others of this process.
-    // After work what the heap has free goes back to the system. A thread of its own sees to it, which does not stand back: it holds the heap's locks.
+    // Free heap goes back to the system after work. A thread of its own sees to it, which does not stand back:
+    // it holds the heap's locks.
     bool trims_heap = false;
   };
   explicit FairPool(Options options);
