@@ -151,7 +151,7 @@ void RegisterServe(Commands& commands) {
       ->needs(kv_events);
   serve
       .add_option("--kv-events-form", options.kv_events_form,
-                  "arrays: for readers of all versions; maps: vLLM's newer form")
+                  "Events as vLLM has them: maps since its 0.24, arrays before")
       ->check(CLI::IsMember({"arrays", "maps"}))
       ->needs(kv_events);
   serve

@@ -56,9 +56,9 @@ struct ServeOptions {
   bool open_metrics = false;          // /metrics needs no key.
   std::string kv_events;              // KvPublisherOptions::endpoint; empty: nothing is published.
   std::string kv_events_replay;
-  std::string kv_events_form = "arrays";  // Or "maps".
-  std::string kv_events_topic;            // Empty: kv@MACHINE:PORT@MODEL.
-  int64_t kv_block_tokens = 64;           // EngineOptions::block_tokens
+  std::string kv_events_form = "maps";  // Or "arrays".
+  std::string kv_events_topic;          // Empty: kv@MACHINE:PORT@MODEL.
+  int64_t kv_block_tokens = 64;         // EngineOptions::block_tokens
   std::string cors_origin;
   std::vector<std::string> allowed_hosts;  // Further names that requests may call the server; "*": any.
   std::string unknown_fields =

@@ -2,13 +2,12 @@
 
 import ctypes.util
 import itertools
-import os
-import random
 import sys
 import time
 import unittest
 
-from dsv4_process import PATIENCE, free_port, rerun_in_venv, wait_until
+from dsv4_process import PATIENCE, rerun_in_venv, wait_until
+from kv_testing import BLOCK, EVICTING, NUM_REQUESTS, TOPIC, blocks, load, publishing
 from server_process import Server
 
 try:
@@ -20,13 +19,11 @@ if ctypes.util.find_library("zmq") is None:
     print("skipped: libzmq5 is not installed")
     sys.exit(77)
 
-NUM_REQUESTS = int(os.environ.get("DSV4_KV_REQUESTS", "400"))
-BLOCK = 16
 END = (1 << 64) - 1
 
 
 def protocol(array_like):
-    """The protocol's structures, as its readers declare them: arrays, and since 2026 maps."""
+    """The protocol's structures, as its readers declare them. A batch is an array; events are arrays, and since vLLM 0.24 maps."""
     class Event(msgspec.Struct, array_like=array_like, tag=True):
         pass
 
@@ -46,7 +43,7 @@ def protocol(array_like):
     class AllBlocksCleared(Event):
         pass
 
-    class Batch(msgspec.Struct, array_like=array_like):
+    class Batch(msgspec.Struct, array_like=True):
         ts: float
         events: list[BlockStored | BlockRemoved | AllBlocksCleared]
         data_parallel_rank: int | None = None
@@ -56,13 +53,14 @@ def protocol(array_like):
 class Reader:
     """A router's index of one server."""
 
-    def __init__(self, events, replay, topic=b"", form="arrays"):
+    def __init__(self, events, replay, topic=b"", form="maps", batch=None):
         self.context = zmq.Context()
         self.subscription, self.replays = self.context.socket(zmq.SUB), self.context.socket(zmq.DEALER)
         self.subscription.connect(events)
         self.subscription.subscribe(topic)
         self.replays.connect(replay)
-        self.decoder = msgspec.msgpack.Decoder(protocol(form == "arrays"))
+        self.decoder = msgspec.msgpack.Decoder(batch or protocol(form == "arrays"))
+        self.replayed_parts = 2 if form == "arrays" else 3  # Without or with the topic.
         self.texts, self.expected, self.counts, self.topics = {}, 0, {"stored": 0, "removed": 0, "cleared": 0}, set()
 
     def close(self):
@@ -117,52 +115,45 @@ class Reader:
         while True:
             if not self.replays.poll(int(1000 * PATIENCE)):
                 raise AssertionError("no replay")
-            _, number, payload = self.replays.recv_multipart()
+            empty, *parts = self.replays.recv_multipart()
+            if empty or len(parts) != self.replayed_parts:
+                raise AssertionError(parts)
+            *topic, number, payload = parts
             number = int.from_bytes(number, "big")
             if number == END:
+                if payload or any(topic):
+                    raise AssertionError(parts)
                 return
+            self.topics.update(topic)
             self.apply(number, payload)
 
 
 class KvEvents(unittest.TestCase):
-    def server(self, *options, form="arrays"):
-        ports = f"tcp://127.0.0.1:{free_port()}", f"tcp://127.0.0.1:{free_port()}"
-        server = Server("--kv-events", ports[0], "--kv-events-replay", ports[1], "--kv-events-topic", "kv@pod-1:8000@tiny", "--kv-block-tokens", BLOCK,
-                        "--metric-names", "both", "--kv-events-form", form, *options)
+    def server(self, *options, form="maps"):
+        server, *endpoints = publishing("--kv-events-form", form, *options)
         self.addCleanup(server.__exit__)
         sources = server.request("GET", "/kv_event_sources")[2]
-        self.assertEqual(sources, [{"data_parallel_rank": 0, "endpoint": ports[0], "replay_endpoint": ports[1], "topic": "kv@pod-1:8000@tiny"}])
-        reader = Reader(*ports, b"kv@", form)
+        self.assertEqual(sources, [{"data_parallel_rank": 0, "endpoint": endpoints[0], "replay_endpoint": endpoints[1], "topic": TOPIC}])
+        reader = Reader(*endpoints, b"kv@", form)
         self.addCleanup(reader.close)
         return server, reader
 
     def compare(self, server, reader):
-        table = server.request("GET", "/kv_blocks")[2]
-        self.assertEqual(table["block_size"], BLOCK)
-        reader.read(table["next_number"])
-        self.assertEqual(sorted(reader.texts), table["hashes"])
-        return len(table["hashes"])
+        next_number, hashes = blocks(server)
+        reader.read(next_number)
+        self.assertEqual(sorted(reader.texts), hashes)
+        return len(hashes)
 
-    def test_a_reader_knows_every_block_through_evictions(self):
+    def test_a_reader_of_arrays_knows_every_block_through_evictions(self):
         self.knows_every_block("arrays")
 
     def test_a_reader_of_maps_knows_every_block(self):
         self.knows_every_block("maps")
 
     def knows_every_block(self, form):
-        server, reader = self.server("--prefix-cache-mib", 16, "--prefix-cache-every", 64, "--max-sequences", 4, form=form)
-        chance, stems = random.Random(7), [[100 + stem] * 40 for stem in range(6)]
-        lines = []
-        for number in range(NUM_REQUESTS):
-            prompt = [*chance.choice(stems)[:chance.randrange(17, 41)], *(chance.randrange(5, 900) for _ in range(chance.randrange(0, 90)))]
-            if lines and chance.random() < 0.3:
-                prompt = [*chance.choice(lines[-20:]), *prompt[:30]]
-            lines.append(prompt[:400])
-            server.post("/v1/completions", {"prompt": lines[-1], "max_tokens": chance.randrange(1, 4), "temperature": 0})
-            if number % 50 == 49:
-                self.compare(server, reader)
-        self.assertGreater(self.compare(server, reader), 10)
-        self.assertGreater(server.metric("dsv4_prefix_cache_evictions_total"), NUM_REQUESTS / 4)
+        server, reader = self.server(*EVICTING, form=form)
+        load(server, lambda: self.compare(server, reader))
+        self.assertGreater(len(reader.texts), 10)
         self.assertGreater(reader.counts["removed"], reader.counts["stored"] / 4)
         print(f"{NUM_REQUESTS} requests, {form}: {reader.counts}, {server.metric('dsv4_prefix_cache_evictions_total'):.0f} states evicted", file=sys.stderr)
         # A router finds by tokens what the server reuses.
@@ -172,14 +163,19 @@ class KvEvents(unittest.TestCase):
         self.assertEqual(server.request("POST", "/flush_cache")[0], 200)
         wait_until(lambda: server.request("GET", "/kv_blocks")[2]["hashes"] == [], "the cache is empty")
         self.assertEqual(self.compare(server, reader), 0)
-        self.assertEqual((reader.counts["cleared"], reader.topics), (2, {b"kv@pod-1:8000@tiny"}))
+        self.assertEqual((reader.counts["cleared"], reader.topics), (2, {TOPIC.encode()}))
 
     def test_a_late_reader_asks_for_what_it_missed(self):
-        server, early = self.server()
+        for form in ("maps", "arrays"):
+            with self.subTest(form=form):
+                self.asks_for_what_it_missed(form)
+
+    def asks_for_what_it_missed(self, form):
+        server, early = self.server(form=form)
         for number in range(20):
             server.post("/v1/completions", {"prompt": list(range(5 + number, 60 + number)), "max_tokens": 1})
         self.compare(server, early)
-        late = Reader(*(each for each in server.request("GET", "/kv_event_sources")[2][0].values() if str(each).startswith("tcp:")))
+        late = Reader(*(each for each in server.request("GET", "/kv_event_sources")[2][0].values() if str(each).startswith("tcp:")), form=form)
         self.addCleanup(late.close)
         self.compare(server, late)
         self.assertEqual(late.texts, early.texts)

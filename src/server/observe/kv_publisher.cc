@@ -33,7 +33,7 @@ struct Change {
   std::variant<engine::StoredBlocks, Removed, Cleared> what;
 };
 
-// The members of one object, in order: an array, or a map with their names.
+// The members of one event, in order: an array, or a map with their names.
 class Members {
  public:
   Members(MessagePack& out, bool named, size_t size) : out_(out), named_(named) {
@@ -57,9 +57,9 @@ void PutHashes(std::span<const uint64_t> hashes, MessagePack& out) {
 std::string Batch(const Change& change, const KvPublisherOptions& options) {
   MessagePack out;
   const bool named = options.named_members;
-  Members batch(out, named, 3);
-  batch["ts"].Double(change.time);
-  batch["events"].Array(1);
+  out.Array(3);
+  out.Double(change.time);
+  out.Array(1);
   if (const auto* stored = std::get_if<engine::StoredBlocks>(&change.what)) {
     Members event(out, named, 8);
     event["type"].String("BlockStored");
@@ -81,7 +81,7 @@ std::string Batch(const Change& change, const KvPublisherOptions& options) {
     Members event(out, named, 1);
     event["type"].String("AllBlocksCleared");
   }
-  batch["data_parallel_rank"].Unsigned(0);
+  out.Unsigned(0);  // The rank.
   return out.Take();
 }
 
@@ -216,16 +216,18 @@ struct KvPublisher::Impl {
       uint64_t from = 0;
       for (const char byte : asked) from = from << 8 | static_cast<unsigned char>(byte);
       for (const auto& [number, batch] : sent)
-        if (number >= from) Reply(parts.front(), number, batch);
-      Reply(parts.front(), kEnd, {});
+        if (number >= from) Reply(parts.front(), options.topic, number, batch);
+      Reply(parts.front(), {}, kEnd, {});
     }
   }
 
-  void Reply(const std::string& reader, uint64_t number, std::string_view batch) const {
+  void Reply(const std::string& reader, std::string_view topic, uint64_t number,
+             std::string_view batch) const {
     const std::array<char, 8> bytes = BigEndian(number);
     constexpr int kFlags = ZmqLibrary::kSendMore | ZmqLibrary::kDontWait;
     if (zmq.send(replay, reader.data(), reader.size(), kFlags) < 0) return;
     zmq.send(replay, "", 0, kFlags);
+    if (options.named_members) zmq.send(replay, topic.data(), topic.size(), kFlags);
     zmq.send(replay, bytes.data(), bytes.size(), kFlags);
     zmq.send(replay, batch.data(), batch.size(), ZmqLibrary::kDontWait);
   }
