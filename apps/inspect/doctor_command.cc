@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "apps/inspect/finding.h"
+#include "apps/inspect/shared_states.h"
 #include "apps/shared/choose_backend.h"
 #include "apps/shared/last_conversation.h"
 #include "apps/shared/model_source.h"
@@ -26,8 +28,6 @@
 namespace dsv4::apps {
 namespace {
 
-enum class Verdict { kOk, kNote, kMissing };
-
 std::string_view Name(Verdict verdict) {
   switch (verdict) {
     case Verdict::kOk:
@@ -39,12 +39,6 @@ std::string_view Name(Verdict verdict) {
   }
   return "";
 }
-
-struct Finding {
-  std::string subject;
-  Verdict verdict = Verdict::kOk;
-  std::string text;
-};
 
 // Text that stands behind `key` in the first line of a file that begins with it; empty without one.
 std::string Field(const std::string& path, std::string_view key, std::string_view separators) {
@@ -194,6 +188,10 @@ int RunDoctorCommand(const DoctorOptions& options) {
   findings.push_back(
       Folder("pulled models", hub::SettingsFromEnvironment().cache.string(), "what `dsv4 pull` fetches"));
   findings.push_back(Folder("conversations", LastConversationPath(), "the last conversation"));
+  if (!options.prefix_cache_dir.empty()) {
+    for (Finding& finding : CheckSharedStates(options.prefix_cache_dir, options.prefix_cache_disk_mib << 20))
+      findings.push_back(std::move(finding));
+  }
 
   const auto missing = std::count_if(findings.begin(), findings.end(), [](const Finding& finding) {
     return finding.verdict == Verdict::kMissing;

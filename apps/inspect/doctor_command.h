@@ -1,6 +1,7 @@
 // `dsv4 doctor`: what this machine has for the engine, and what is missing.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "apps/shared/model_flags.h"
@@ -9,11 +10,13 @@ namespace dsv4::apps {
 
 struct DoctorOptions {
   ModelFlags model;
-  std::string version;  // Version of this binary, as `dsv4 version` says it.
+  std::string version;           // Version of this binary, as `dsv4 version` says it.
+  std::string prefix_cache_dir;  // Folder of shared states; empty: not asked for.
+  int64_t prefix_cache_disk_mib = 10240;
   bool json = false;
 };
 
-// Reads only, and loads no model. Returns the process exit code: 1 when something is missing that the options
+// Loads no model, and writes nothing but what CheckSharedStates says. Returns the process exit code: 1 when something is missing that the options
 // ask for.
 int RunDoctorCommand(const DoctorOptions& options);
 

@@ -67,6 +67,12 @@ void RegisterInspect(Commands& commands) {
                                                 return RunDoctorCommand(*asked);
                                               },
                                               {"model", "weights", "backend", "max-layers"});
+  CLI::Option* states = doctor.add_option("--prefix-cache-dir", asked->prefix_cache_dir,
+                                          "Look at this folder of serve's shared states too");
+  doctor.add_option("--prefix-cache-disk-mib", asked->prefix_cache_disk_mib, "Room that they may take there")
+      ->check(Positive(1 << 30))
+      ->capture_default_str()
+      ->needs(states);
   doctor.add_flag("--json", asked->json, "One JSON document on standard output");
 }
 

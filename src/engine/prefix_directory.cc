@@ -83,15 +83,6 @@ Result<std::vector<std::string>> NamesIn(const std::string& directory) {
   return names;
 }
 
-// Whether the writer of an unfinished file is dead: its lock can be had.
-bool IsAbandoned(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  if (fd < 0) return errno == ELOOP;  // No file of ours.
-  const bool abandoned = ::flock(fd, LOCK_EX | LOCK_NB) == 0;
-  ::close(fd);
-  return abandoned;
-}
-
 int64_t Nanoseconds(const timespec& time) { return time.tv_sec * kSecond + time.tv_nsec; }
 
 }  // namespace

@@ -206,6 +206,14 @@ bool IsUnfinishedNameOf(const std::string& name, const std::string& prefix_file_
   return IsUnfinishedName(name) && name.starts_with(prefix_file_name);
 }
 
+bool IsAbandoned(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (fd < 0) return errno == ELOOP;  // No file of ours.
+  const bool abandoned = ::flock(fd, LOCK_EX | LOCK_NB) == 0;
+  ::close(fd);
+  return abandoned;
+}
+
 int64_t PrefixFileBytes(int64_t num_tokens, int64_t num_snapshot_bytes) {
   return static_cast<int64_t>(sizeof(Header) + sizeof(int32_t) * static_cast<size_t>(num_tokens)) +
          num_snapshot_bytes;

@@ -81,6 +81,8 @@ bool IsPrefixFileName(const std::string& name);
 // name that it was to have, and a number of its writer's.
 bool IsUnfinishedName(const std::string& name);
 bool IsUnfinishedNameOf(const std::string& name, const std::string& prefix_file_name);
+// Whether the writer of the unfinished file at `path` is dead: its lock can be had.
+bool IsAbandoned(const std::string& path);
 
 int64_t PrefixFileBytes(int64_t num_tokens, int64_t num_snapshot_bytes);
 
