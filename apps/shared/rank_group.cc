@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "apps/shared/expert_flags.h"
@@ -24,6 +26,15 @@ namespace {
 std::string ExpertsAgreed(const ModelFlags& flags) {
   if (flags.experts.empty()) return "all experts resident";
   return flags.experts == kExpertsByRates ? "--experts auto" : "--experts with a split";
+}
+
+// One rank of each machine says how it reaches the others.
+void WarnOfNetwork(const ModelFlags& flags, int rank, int size) {
+  if (flags.ranks_here.size() == static_cast<size_t>(size) || flags.ranks_here.front() != rank) return;
+  const char* const disabled = std::getenv("NCCL_IB_DISABLE");
+  const bool without_rdma = disabled != nullptr && std::string_view(disabled) != "0";
+  const std::string text = comm::SlowNetwork(flags.backend == "cuda", without_rdma, comm::RdmaDevices());
+  if (!text.empty()) LogWarning(fmt::format("{}: {}", comm::HostName(), text));
 }
 
 }  // namespace
@@ -75,6 +86,7 @@ Result<std::unique_ptr<RankGroup>> RankGroup::Enter(ModelFlags& flags, std::vect
   }
   DSV4_ASSIGN_OR_RETURN(ranks->group_, comm::JoinRanks(*environment, std::move(listener), options));
   DSV4_ASSIGN_OR_RETURN(flags.ranks_here, comm::RanksHere(*ranks->group_));
+  WarnOfNetwork(flags, ranks->group_->rank(), size);
   flags.group = ranks->group_;
   flags.device = environment->local_rank;
   if (shared_devices > 0) {

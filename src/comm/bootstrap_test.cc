@@ -13,9 +13,12 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "comm/machine.h"
 
 namespace dsv4::comm {
 namespace {
@@ -341,6 +344,23 @@ TEST(JoinRanks, RankZeroStopsWaitingWhenTold) {
       {.timeout = kLong, .agreement = "", .still_wanted = [] { return Cancelled("the child ended"); }});
   ASSERT_FALSE(group.has_value());
   EXPECT_EQ(group.error().message(), "the child ended");
+}
+
+TEST(SlowNetwork, IsSaidWhereRdmaIsNotUsed) {
+  EXPECT_THAT(SlowNetwork(false, false, {}),
+              HasSubstr("over TCP, not by RDMA (this machine has no RDMA device)"));
+  EXPECT_THAT(SlowNetwork(false, false, {"mlx5_0", "mlx5_1"}), HasSubstr("mlx5_0, mlx5_1, not used"));
+  EXPECT_THAT(SlowNetwork(true, false, {}), HasSubstr("over TCP, unless NCCL has a plugin"));
+  EXPECT_THAT(SlowNetwork(true, true, {"mlx5_0"}), HasSubstr("NCCL_IB_DISABLE forbids RDMA"));
+  EXPECT_EQ(SlowNetwork(true, false, {"mlx5_0"}), "");
+}
+
+TEST(RdmaDevices, AreTheNamesInTheFolder) {
+  const std::string folder = ::testing::TempDir() + "/infiniband";
+  std::filesystem::create_directories(folder + "/mlx5_1");
+  std::filesystem::create_directories(folder + "/mlx5_0");
+  EXPECT_EQ(RdmaDevices(folder), (std::vector<std::string>{"mlx5_0", "mlx5_1"}));
+  EXPECT_TRUE(RdmaDevices(folder + "/none").empty());
 }
 
 }  // namespace

@@ -1,8 +1,12 @@
 // Identity of this machine from boot id and process namespace, and the ranks that share it.
 #include "comm/machine.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <vector>
 
 #include "base/read_file.h"
@@ -35,6 +39,33 @@ Result<std::vector<int>> RanksHere(Communicator& group) {
     if (all[rank] == mine) here.push_back(static_cast<int>(rank));
   }
   return here;
+}
+
+std::vector<std::string> RdmaDevices(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+std::string SlowNetwork(bool by_nccl, bool nccl_without_rdma, const std::vector<std::string>& rdma_devices) {
+  const std::string devices = rdma_devices.empty()
+                                  ? "this machine has no RDMA device"
+                                  : fmt::format("RDMA devices here: {}", fmt::join(rdma_devices, ", "));
+  if (!by_nccl) {
+    return fmt::format("ranks of other machines are reached over TCP, not by RDMA ({}{})", devices,
+                       rdma_devices.empty() ? "" : ", not used");
+  }
+  if (nccl_without_rdma)
+    return fmt::format("GPUs of other machines are reached over TCP: NCCL_IB_DISABLE forbids RDMA ({})",
+                       devices);
+  if (!rdma_devices.empty()) return {};
+  return fmt::format(
+      "GPUs of other machines are reached over TCP, unless NCCL has a plugin for this network: {}", devices);
 }
 
 }  // namespace dsv4::comm

@@ -21,4 +21,11 @@ std::string HostName();
 // it.
 Result<std::vector<int>> RanksHere(Communicator& group);
 
+// Names of this machine's devices for RDMA, in order; none on most.
+std::vector<std::string> RdmaDevices(const std::string& folder = "/sys/class/infiniband");
+
+// How this machine's ranks reach those of others, said where it costs speed; empty where NCCL finds what it
+// wants. `by_nccl`: large data goes between GPUs. `nccl_without_rdma`: NCCL_IB_DISABLE forbids it.
+std::string SlowNetwork(bool by_nccl, bool nccl_without_rdma, const std::vector<std::string>& rdma_devices);
+
 }  // namespace dsv4::comm
