@@ -43,6 +43,23 @@ Status CheckUtf8(std::string_view name, std::string_view text) {
                                      static_cast<unsigned char>(text[offset])));
 }
 
+// A conversation from a file ends in something to answer.
+Status CheckAsked(std::span<const chat::Message> messages, const std::string& path) {
+  const bool asks = std::ranges::any_of(messages, [](const chat::Message& message) {
+    return message.role != chat::Role::kSystem && message.role != chat::Role::kAssistant;
+  });
+  if (!asks) return InvalidArgument(path + ": nothing is asked, want a message of the user");
+  const chat::Message& last = messages.back();
+  const bool is_empty = last.content.kind == chat::Content::Kind::kText &&
+                        last.content.text.find_first_not_of(" \t\r\n") == std::string::npos;
+  if (last.role == chat::Role::kUser && is_empty)
+    return InvalidArgument(
+        fmt::format("{}: [{}].content: empty, want what the user says", path, messages.size() - 1));
+  if (last.role == chat::Role::kAssistant && !last.wo_eos)
+    return InvalidArgument(path + ": ends with an answer, want a message of the user behind it");
+  return {};
+}
+
 }  // namespace
 
 Result<std::vector<chat::Message>> MakeMessages(const RunOptions& options, const std::string& prompt) {
@@ -52,6 +69,7 @@ Result<std::vector<chat::Message>> MakeMessages(const RunOptions& options, const
     messages.push_back({.role = chat::Role::kUser, .content = prompt});
   } else if (!options.messages_path.empty()) {
     DSV4_ASSIGN_OR_RETURN(messages, ReadChatFile(options.messages_path));
+    DSV4_TRY(CheckAsked(messages, options.messages_path));
   } else {
     if (!options.system.empty()) {
       messages.push_back({.role = chat::Role::kSystem, .content = options.system});
@@ -95,7 +113,7 @@ Status AppendPiped(std::string& prompt) {
 
 namespace {
 
-ChatRuntime::Ask MakeAsk(const RunOptions& options, const session::ModelCard& card) {
+ChatRuntime::Ask MakeAsk(const RunOptions& options, std::optional<int64_t> own_limit) {
   ChatRuntime::Ask ask;
   ask.mode = options.thinking_mode == "chat" ? chat::ThinkingMode::kChat : chat::ThinkingMode::kThinking;
   if (!options.effort.empty()) ask.effort = options.effort;
@@ -109,8 +127,7 @@ ChatRuntime::Ask MakeAsk(const RunOptions& options, const session::ModelCard& ca
       options.raw ? kMostRawTokens
                   : session::DefaultMaxTokens(
                         {}, ask.mode, options.effort.empty() ? std::nullopt : std::optional(options.effort)));
-  if (card.max_new_tokens && !options.max_tokens)
-    ask.max_tokens = std::min(*ask.max_tokens, *card.max_new_tokens);
+  if (own_limit && !options.max_tokens) ask.max_tokens = std::min(*ask.max_tokens, *own_limit);
   // As DeepSeek's own service has it.
   if (!options.top_p_given && !options.tools_path.empty() && ask.mode == chat::ThinkingMode::kThinking)
     ask.sampling.top_p = session::AnswerDefaults().top_p_thinking_with_tools;
@@ -187,15 +204,21 @@ int RunOnce(ChatRuntime& runtime, const RunOptions& options, const ToolCommands&
   };
   if (!options.json) ask.on_delta = [&](const chat::Delta& delta) { printer.Print(delta); };
 
+  std::string notice;
   Result<Generation> answer = Error(Internal("not run"));
   if (options.raw) {
     answer = runtime.Continue(*prompt, ask);
   } else {
     Result<std::vector<chat::Message>> messages = MakeMessages(options, *prompt);
     if (!messages) return Fail(messages.error(), kExitBadInput);
-    const std::string note =
-        messages->empty() ? std::string() : runtime.NoteOn(messages->back().content.text);
-    if (!note.empty() && !options.quiet && !options.json) PrintError("dsv4: {}\n", Printable(note));
+    notice = runtime.NoticeOn(*messages);
+    if (!notice.empty() && !options.json) {
+      if (!options.anyway) {
+        PrintError("dsv4: {} (--anyway answers all the same)\n", Printable(notice));
+        return kExitRunFailed;
+      }
+      if (!options.quiet) PrintError("dsv4: {}\n", Printable(notice));
+    }
     answer = runtime.Respond(*messages, ask);
     int64_t num_calls = 0;
     while (answer && AllAllowed(*answer, commands)) {
@@ -225,7 +248,7 @@ int RunOnce(ChatRuntime& runtime, const RunOptions& options, const ToolCommands&
   if (const Status dumped = runtime.FinishDump(); !dumped.ok()) return Fail(dumped, kExitRunFailed);
   bool interrupted = answer->cancelled();
   const std::optional<diag::VerifySummary> verify = Verified(runtime, interrupted);
-  if (options.json) fmt::print("{}\n", RunReportJson(runtime, *answer, ask, load_seconds, verify));
+  if (options.json) fmt::print("{}\n", RunReportJson(runtime, *answer, ask, load_seconds, notice, verify));
   if (interrupted) return kExitInterrupted;
   return Drifted(verify) ? kExitRunFailed : kExitOk;
 }
@@ -333,14 +356,15 @@ int RunRunCommand(const RunOptions& options,
   const Status valid =
       sampling::ValidateSamplingParams(options.sampling, (*runtime)->model().config().vocab_size);
   if (!valid.ok()) return Fail(valid, kExitBadUsage);
-  ChatRuntime::Ask ask = MakeAsk(options, (*runtime)->card());
+  ChatRuntime::Ask ask = MakeAsk(options, (*runtime)->text().card.max_new_tokens);
   ask.rule = std::move(*rule);
   if (has_prompt && !options.interactive) {
     return RunOnce(**runtime, options, *commands, std::move(ask), load_seconds);
   }
-  const int exit_code =
-      RunInteractiveChat(**runtime, std::move(ask), options.system, std::move(last), std::move(tools),
-                         *commands, options.reasoning, options.prompt.value_or(""), options.quiet);
+  const int exit_code = RunInteractiveChat(
+      **runtime, std::move(ask), options.system, std::move(last), std::move(tools), *commands,
+      {.reasoning = options.reasoning, .quiet = options.quiet, .anyway = options.anyway},
+      options.prompt.value_or(""));
   const InterruptScope interrupts;
   bool interrupted = false;
   const std::optional<diag::VerifySummary> verify = Verified(**runtime, interrupted);
