@@ -377,6 +377,7 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
                            .checks_host = checks_host,
                            .allowed_hosts = std::move(hosts),
                            .version = options.version,
+                           .max_reply_bytes = static_cast<size_t>(options.max_body_mib) << 20,
                            .default_timeout_seconds = options.timeout_seconds,
                            .verification = std::move(verification),
                            .cache_secret = *disk != nullptr ? (*disk)->secret() : std::string(),

@@ -132,8 +132,7 @@ std::unique_ptr<Reply> Fail(int http_status, std::string_view message, std::stri
 }
 
 Result<chat::JsonValue> ReadBody(HttpRequest& request, const ServedModel& model) {
-  const std::string text = std::exchange(request.body, {});
-  DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, chat::ReadJson(text, "body", chat::JsonDialect::kRfc8259,
+  DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, chat::TakeJson(std::exchange(request.body, {}), "body",
                                                              {.token_lists = kTokenLists}));
   Fields fields(body);
   std::string name;

@@ -39,6 +39,8 @@ struct ServiceOptions {
   bool checks_host = false;
   std::vector<std::string> allowed_hosts = {};
   std::string version;
+  // The longest reply that lists tokens or gives a text back: a client's share of the room (HttpOptions).
+  size_t max_reply_bytes = size_t{64} << 20;
   double default_timeout_seconds = 0.0;  // Limit of a request that names none; 0: none.
   // State for /health and /metrics; from several threads. Empty: nothing is verified.
   std::function<Verification()> verification = {};
