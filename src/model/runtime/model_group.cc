@@ -164,7 +164,8 @@ Status Model::Announce(std::span<const SequenceChunk> chunks) {
     message.chunks.push_back({.state = chunk.state->number(),
                               .length = chunk.state->length(),
                               .logits = static_cast<uint8_t>(chunk.logits),
-                              .tokens = {chunk.tokens.begin(), chunk.tokens.end()}});
+                              .tokens = {chunk.tokens.begin(), chunk.tokens.end()},
+                              .num_following = chunk.num_following});
   }
   return SendToRanks(message);
 }
@@ -267,7 +268,8 @@ Status Model::FollowStep(std::span<const ChunkMessage> messages, const Status& e
     if (!copy && ready.ok()) ready = copy.error();
     chunks.push_back({.state = copy ? *copy : nullptr,
                       .tokens = message.tokens,
-                      .logits = static_cast<LogitsRows>(message.logits)});
+                      .logits = static_cast<LogitsRows>(message.logits),
+                      .num_following = message.num_following});
   }
   const Result<StepOutput> output = RunStep(chunks, ready, nullptr);
   // Failures of rank 0 alone are its report; the group goes on.

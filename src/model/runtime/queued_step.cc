@@ -194,7 +194,8 @@ Status Model::AnnounceQueued(std::span<const PassChunk> chunks) {
                               .logits = static_cast<uint8_t>(RowsOf(chunk)),
                               .tokens = {chunk.tokens.begin(), chunk.tokens.end()},
                               .follows = chunk.follows,
-                              .slots_later = chunk.slots_later});
+                              .slots_later = chunk.slots_later,
+                              .exact_from = chunk.exact_from});
   }
   return SendToRanks(message);
 }
@@ -509,6 +510,7 @@ Status Model::FollowQueued(std::span<const ChunkMessage> messages, const Status&
                     .num_logits_rows = NumLogitsRows(message),
                     .follows = message.follows,
                     .prompt = NumLogitsRows(message) != std::ssize(message.tokens),
+                    .exact_from = message.exact_from,
                     .slots_later = message.slots_later});
   }
   Result<ChosenTokens> chosen = ReserveChosen(NumChosen(pass), {});
