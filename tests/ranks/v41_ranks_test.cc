@@ -83,7 +83,7 @@ INSTANTIATE_TEST_SUITE_P(Goldens, V41Ranks, ::testing::Values("shared", "engram"
 
 struct PromptsRun {
   std::vector<float> logits;
-  std::vector<int64_t> whole_from;  // Of the states between the steps.
+  std::vector<int64_t> whole_from;  // By state, behind each step.
   model::LayerRows rows;
 };
 

@@ -25,7 +25,7 @@ struct PassTail {
   std::vector<int64_t> whole_from;    // SequenceState::LeaveOut of each chunk; 0: nothing is left out.
   std::vector<int64_t> shard_tokens;  // As StepContext.
   int64_t num_tokens = 0;             // On all shards.
-  PassPlan plan;                      // Of the rows here.
+  PassPlan plan;                      // Plan of the rows here.
 };
 
 // Rows at a sequence's end that count behind the last layer, beside those of logits: what the next tokens, a
@@ -36,8 +36,8 @@ int64_t ExactFrom(const kv::SequenceState& state, int64_t count, int64_t num_wan
 // Rows at a sequence's end with which all layers run, so that its state is whole; 0: all of them.
 int64_t TailRows(const Graph& graph, const kv::CacheLayout& layout);
 
-// The tail of a pass, or nothing where all of it goes on. Causes are a last layer that makes entries, a
-// drafter that reads layers in front of the tail or is on several stages, and rows that are all wanted.
+// The tail of a pass, or nothing where all of it goes on: all rows are wanted, or the last layer makes
+// entries. A drafter is another cause, over several stages or where it reads layers in front.
 std::optional<PassTail> CutTail(const Graph& graph, std::span<const PassChunk> chunks, const PassPlan& plan);
 
 // Uploads the tail's numbers, and leaves in `state` its rows alone, of which `behind` says whose streams are
