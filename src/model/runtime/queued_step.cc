@@ -485,15 +485,9 @@ Status Model::MakeSlotsBehind(std::vector<DraftRow> rows) {
 namespace {
 
 int64_t NumLogitsRows(const ChunkMessage& message) {
-  switch (static_cast<LogitsRows>(message.logits)) {
-    case LogitsRows::kNone:
-      return 0;
-    case LogitsRows::kLast:
-      return 1;
-    case LogitsRows::kAll:
-      break;
-  }
-  return std::ssize(message.tokens);
+  const auto rows = static_cast<LogitsRows>(message.logits);
+  if (rows == LogitsRows::kAll) return std::ssize(message.tokens);
+  return rows == LogitsRows::kLast ? 1 : 0;
 }
 
 }  // namespace
