@@ -9,7 +9,7 @@
 #include <memory>
 #include <random>
 
-#include "apps/shared/load_bar.h"
+#include "apps/terminal/load_bar.h"
 #include "apps/shared/model_source.h"
 #include "apps/terminal/terminal.h"
 #include "base/json.h"

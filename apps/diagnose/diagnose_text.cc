@@ -5,7 +5,7 @@
 
 #include "apps/shared/model_source.h"
 #include "apps/terminal/printable.h"
-#include "apps/tools/logits_command.h"
+#include "apps/shared/chat_file.h"
 #include "base/json.h"
 #include "session/prompt.h"
 

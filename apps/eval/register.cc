@@ -4,7 +4,7 @@
 
 #include "apps/command_line/command.h"
 #include "apps/command_line/shared_flags.h"
-#include "apps/diagnose/diagnose_page.h"
+#include "apps/terminal/printable.h"
 #include "apps/eval/eval_command.h"
 
 namespace dsv4::apps {

@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
-#include "apps/experts/choice_counter.h"
+#include "apps/tiers/choice_counter.h"
 #include "apps/shared/expert_profile.h"
-#include "apps/shared/load_bar.h"
+#include "apps/terminal/load_bar.h"
 #include "apps/shared/model_source.h"
 #include "apps/terminal/terminal.h"
 #include "base/json.h"

@@ -15,7 +15,7 @@
 #include "apps/shared/choose_backend.h"
 #include "apps/shared/last_conversation.h"
 #include "apps/shared/model_source.h"
-#include "apps/shared/readable.h"
+#include "apps/terminal/readable.h"
 #include "apps/terminal/printable.h"
 #include "backend/cpu/isa.h"
 #include "backend/cuda/gpu_survey.h"

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "apps/serve/slot_trade.h"
+#include "apps/tiers/slot_trade.h"
 #include "apps/shared/expert_flags.h"
 #include "backend/cuda/cuda_backend.h"
 

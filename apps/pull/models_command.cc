@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "apps/shared/model_flags.h"
-#include "apps/shared/readable.h"
+#include "apps/terminal/readable.h"
 #include "apps/terminal/printable.h"
 #include "base/error_output.h"
 #include "base/json.h"

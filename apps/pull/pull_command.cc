@@ -8,7 +8,7 @@
 
 #include "apps/shared/choose_backend.h"
 #include "apps/shared/model_flags.h"
-#include "apps/shared/readable.h"
+#include "apps/terminal/readable.h"
 #include "apps/terminal/terminal.h"
 #include "backend/cuda/gpu_survey.h"
 #include "base/error_output.h"

@@ -14,7 +14,7 @@
 #include <span>
 #include <utility>
 
-#include "apps/run/run_report.h"
+#include "apps/shared/run_report.h"
 #include "apps/run/tool_commands.h"
 #include "apps/shared/chat_file.h"
 #include "apps/shared/last_conversation.h"

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/experts/choice_counter.h"
+#include "apps/tiers/choice_counter.h"
 #include "apps/shared/expert_profile.h"
 #include "base/status.h"
 #include "diag/hooked_backend.h"

@@ -12,12 +12,12 @@
 #include <filesystem>
 #include <functional>
 
-#include "apps/run/run_report.h"
+#include "apps/shared/run_report.h"
 #include "apps/serve/expert_learner.h"
 #include "apps/serve/loss_watch.h"
 #include "apps/serve/reload.h"
 #include "apps/shared/choose_backend.h"
-#include "apps/shared/load_bar.h"
+#include "apps/terminal/load_bar.h"
 #include "apps/shared/lost_file.h"
 #include "apps/shared/model_source.h"
 #include "apps/shared/sampling_threads.h"

@@ -14,8 +14,8 @@
 #include "base/machine_memory.h"
 #include "model/checkpoint/resolved_checkpoint.h"
 #include "model/placement/expert_choice.h"
-#include "model/placement/forecast.h"
-#include "model/placement/stages.h"
+#include "model/planning/forecast.h"
+#include "model/checkpoint/stages.h"
 
 namespace dsv4::apps {
 

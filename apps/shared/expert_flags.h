@@ -9,7 +9,7 @@
 
 #include "apps/shared/model_flags.h"
 #include "backend/cuda/cuda_backend.h"
-#include "model/placement/memory_plan.h"
+#include "model/planning/memory_plan.h"
 #include "model/placement/verify_split.h"
 
 namespace dsv4::apps {

@@ -17,7 +17,7 @@
 #include <thread>
 #include <utility>
 
-#include "apps/shared/state_path.h"
+#include "apps/terminal/state_path.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/read_file.h"

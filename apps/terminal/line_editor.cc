@@ -23,7 +23,7 @@
 #include <iostream>
 #include <optional>
 
-#include "apps/shared/state_path.h"
+#include "apps/terminal/state_path.h"
 #include "apps/terminal/line_drawing.h"
 #include "apps/terminal/terminal.h"
 #include "base/error_output.h"

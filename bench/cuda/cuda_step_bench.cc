@@ -43,7 +43,7 @@
 #include "diag/op_profile.h"
 #include "kv/random_rows.h"
 #include "model/arch/architecture.h"
-#include "model/placement/memory_plan.h"
+#include "model/planning/memory_plan.h"
 #include "model/runtime/model.h"
 #include "model/synthetic/synthetic.h"
 

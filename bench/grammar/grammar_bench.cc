@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "grammar/answer_grammar.h"
+#include "grammar/rules/answer_grammar.h"
 #include "grammar/json_schema.h"
 #include "grammar/matcher.h"
 #include "tokenizer/testing.h"

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/json.h"
-#include "grammar/answer_grammar.h"
+#include "grammar/rules/answer_grammar.h"
 #include "grammar/json_schema.h"
 #include "grammar/testing.h"
 

@@ -14,7 +14,7 @@
 #include "server/api/deferred_reply.h"
 #include "server/api/generation_reply.h"
 #include "server/api/json_text.h"
-#include "server/api/random_id.h"
+#include "server/observe/random_id.h"
 #include "server/batch/batch_store.h"
 #include "server/dialects/anthropic_messages.h"
 #include "server/dialects/known_fields.h"

@@ -5,7 +5,7 @@
 #include "server/dialects/openai_chat.h"
 #include "server/dialects/openai_completions.h"
 #include "server/dialects/openai_responses.h"
-#include "server/served_model_testing.h"
+#include "server/api/served_model_testing.h"
 #include "tiny_model_folder.h"
 
 namespace dsv4::server {

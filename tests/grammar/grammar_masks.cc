@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/json.h"
-#include "grammar/answer_grammar.h"
+#include "grammar/rules/answer_grammar.h"
 #include "grammar/matcher.h"
 #include "tokenizer/tokenizer.h"
 

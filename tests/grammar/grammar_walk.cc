@@ -14,7 +14,7 @@
 
 #include "base/json.h"
 #include "chat/completion_parser.h"
-#include "grammar/answer_grammar.h"
+#include "grammar/rules/answer_grammar.h"
 #include "grammar/json_schema.h"
 #include "grammar/testing.h"
 

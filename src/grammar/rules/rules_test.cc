@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "grammar/answer_grammar.h"
+#include "grammar/rules/answer_grammar.h"
 #include "grammar/matcher.h"
 #include "grammar/testing.h"
 

@@ -20,7 +20,7 @@
 #include "model/checkpoint/stored_linear.h"
 #include "model/config/dspark_config.h"
 #include "model/config/tensor_rows.h"
-#include "model/placement/stages.h"
+#include "model/checkpoint/stages.h"
 
 namespace dsv4::model {
 namespace {

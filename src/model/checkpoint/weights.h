@@ -19,7 +19,7 @@
 #include "base/status.h"
 #include "formats/weight.h"
 #include "model/checkpoint/draft_head.h"
-#include "model/checkpoint/shards.h"
+#include "model/placement/column_split.h"
 #include "model/config/config.h"
 #include "model/config/numerics.h"
 #include "model/placement/placement.h"

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "kv/sequence_state.h"
-#include "model/checkpoint/shards.h"
+#include "model/graph/shards.h"
 #include "model/config/config.h"
 #include "model/config/layer_plan.h"
 #include "model/config/numerics.h"

@@ -20,7 +20,7 @@
 #include "model/graph/engram.h"
 #include "model/graph/pass_tail.h"
 #include "model/graph/step.h"
-#include "model/placement/place_weights.h"
+#include "model/checkpoint/place_weights.h"
 #include "model/runtime/origin.h"
 #include "model/runtime/step_message.h"
 
