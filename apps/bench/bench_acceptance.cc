@@ -9,8 +9,8 @@
 #include <memory>
 #include <random>
 
-#include "apps/terminal/load_bar.h"
 #include "apps/shared/model_source.h"
+#include "apps/terminal/load_bar.h"
 #include "apps/terminal/terminal.h"
 #include "base/json.h"
 #include "base/stopwatch.h"

@@ -12,13 +12,13 @@
 #include <optional>
 
 #include "apps/bench/bench_check.h"
-#include "apps/shared/bench_machine.h"
 #include "apps/bench/bench_report.h"
 #include "apps/bench/bench_runs.h"
+#include "apps/shared/bench_machine.h"
 #include "apps/shared/choose_backend.h"
 #include "apps/shared/expert_flags.h"
-#include "apps/terminal/load_bar.h"
 #include "apps/shared/model_source.h"
+#include "apps/terminal/load_bar.h"
 #include "apps/terminal/terminal.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/machine_bounds.h"

@@ -16,8 +16,8 @@
 
 #include "apps/shared/chat_file.h"
 #include "apps/shared/chat_runtime.h"
-#include "apps/terminal/load_bar.h"
 #include "apps/shared/speculation_flag.h"
+#include "apps/terminal/load_bar.h"
 #include "apps/terminal/printable.h"
 #include "apps/terminal/terminal.h"
 #include "base/json.h"

@@ -10,8 +10,8 @@
 #include "apps/terminal/readable.h"
 #include "backend/cuda/cuda_backend.h"
 #include "comm/null_group.h"
-#include "model/planning/memory_plan.h"
 #include "model/placement/placement.h"
+#include "model/planning/memory_plan.h"
 
 namespace dsv4::apps {
 namespace {

@@ -107,8 +107,8 @@ std::string AsShell(const ClientSetup& setup) {
   std::string text;
   for (const auto& [path, content] : setup.files) {
     const size_t slash = path.rfind('/');
-    text += fmt::format("mkdir -p {}\nprintf %s {} > {}\n", ShellWord(path.substr(0, slash)), ShellWord(content),
-                        ShellWord(path));
+    text += fmt::format("mkdir -p {}\nprintf %s {} > {}\n", ShellWord(path.substr(0, slash)),
+                        ShellWord(content), ShellWord(path));
   }
   for (const auto& [name, value] : setup.environment)
     text += fmt::format("export {}={}\n", name, ShellWord(value));

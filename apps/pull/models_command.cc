@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "apps/shared/model_flags.h"
-#include "apps/terminal/readable.h"
 #include "apps/terminal/printable.h"
+#include "apps/terminal/readable.h"
 #include "base/error_output.h"
 #include "base/json.h"
 #include "base/read_file.h"

@@ -14,14 +14,14 @@
 #include <random>
 
 #include "apps/run/interactive_chat.h"
-#include "apps/shared/run_report.h"
 #include "apps/run/tool_commands.h"
 #include "apps/shared/chat_file.h"
 #include "apps/shared/chat_runtime.h"
 #include "apps/shared/last_conversation.h"
-#include "apps/terminal/load_bar.h"
+#include "apps/shared/run_report.h"
 #include "apps/shared/speculation_flag.h"
 #include "apps/terminal/answer_printer.h"
+#include "apps/terminal/load_bar.h"
 #include "apps/terminal/printable.h"
 #include "apps/terminal/terminal.h"
 #include "base/error_output.h"

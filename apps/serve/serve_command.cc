@@ -12,17 +12,17 @@
 #include <filesystem>
 #include <functional>
 
-#include "apps/shared/run_report.h"
 #include "apps/serve/expert_learner.h"
 #include "apps/serve/loss_watch.h"
 #include "apps/serve/reload.h"
 #include "apps/shared/choose_backend.h"
-#include "apps/terminal/load_bar.h"
 #include "apps/shared/lost_file.h"
 #include "apps/shared/model_source.h"
+#include "apps/shared/run_report.h"
 #include "apps/shared/sampling_threads.h"
 #include "apps/shared/speculation_flag.h"
 #include "apps/shared/verify.h"
+#include "apps/terminal/load_bar.h"
 #include "backend/cuda/cuda_backend.h"
 #include "base/error_output.h"
 #include "base/log.h"

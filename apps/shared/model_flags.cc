@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "apps/tiers/stage_trial.h"
 #include "apps/shared/disk_tier.h"
 #include "apps/shared/expert_flags.h"
 #include "apps/shared/expert_profile.h"
@@ -21,6 +20,7 @@
 #include "apps/shared/numa_placement.h"
 #include "apps/terminal/printable.h"
 #include "apps/terminal/readable.h"
+#include "apps/tiers/stage_trial.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/collectives/cuda_group.h"
 #include "backend/cuda/cuda_backend.h"

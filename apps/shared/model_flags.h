@@ -11,8 +11,8 @@
 #include "apps/tiers/slot_trade.h"
 #include "base/status.h"
 #include "io/chosen_reads.h"
-#include "model/planning/memory_plan.h"
 #include "model/placement/verify_split.h"
+#include "model/planning/memory_plan.h"
 #include "model/runtime/model.h"
 
 namespace dsv4::comm {

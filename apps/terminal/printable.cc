@@ -3,9 +3,8 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
-
 #include <algorithm>
+#include <filesystem>
 
 #include "base/utf8.h"
 
@@ -40,7 +39,8 @@ std::string InQuotes(std::string_view text) {
 }
 
 std::string ShellWord(std::string_view text) {
-  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789%+,-./:=@_";
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789%+,-./:=@_";
   const bool plain = !text.empty() && text.find_first_not_of(kPlain) == std::string_view::npos;
   return plain ? std::string(text) : InQuotes(text);
 }

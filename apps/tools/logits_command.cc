@@ -11,11 +11,11 @@
 #include <optional>
 #include <vector>
 
-#include "apps/terminal/load_bar.h"
+#include "apps/shared/chat_file.h"
 #include "apps/shared/model_source.h"
+#include "apps/terminal/load_bar.h"
 #include "apps/terminal/terminal.h"
 #include "apps/tools/npy.h"
-#include "apps/shared/chat_file.h"
 #include "base/error_output.h"
 #include "base/json.h"
 #include "base/read_file.h"

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "grammar/rules/answer_grammar.h"
 #include "grammar/program.h"
+#include "grammar/rules/answer_grammar.h"
 #include "sampling/token_constraint.h"
 #include "session/text_model.h"
 

@@ -9,8 +9,8 @@
 #include <numeric>
 
 #include "base/check.h"
-#include "model/config/cache_geometry.h"
 #include "model/checkpoint/stages.h"
+#include "model/config/cache_geometry.h"
 
 namespace dsv4::model {
 namespace {

@@ -15,12 +15,12 @@
 #include "io/checkpoint.h"
 #include "io/mapped_file.h"
 #include "model/arch/architecture.h"
+#include "model/checkpoint/place_weights.h"
 #include "model/config/cache_geometry.h"
 #include "model/config/rope_table.h"
 #include "model/graph/engram.h"
 #include "model/graph/pass_tail.h"
 #include "model/graph/step.h"
-#include "model/checkpoint/place_weights.h"
 #include "model/runtime/origin.h"
 #include "model/runtime/step_message.h"
 
