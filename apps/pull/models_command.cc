@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "base/read_file.h"
 #include "hub/cache.h"
+#include "model/arch/architecture.h"
 #include "model/config/config.h"
 
 namespace dsv4::apps {

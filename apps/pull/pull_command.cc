@@ -15,6 +15,7 @@
 #include "base/json.h"
 #include "base/read_file.h"
 #include "hub/pull.h"
+#include "model/arch/architecture.h"
 #include "model/config/config.h"
 
 namespace dsv4::apps {
