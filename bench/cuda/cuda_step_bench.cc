@@ -33,8 +33,8 @@
 #include <thread>
 #include <vector>
 
-#include "backend/cuda/collectives/cuda_group.h"
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/groups/cuda_group.h"
 #include "bench/cuda/matrix_rate.h"
 #include "bench/cuda/must.h"
 #include "bench/cuda/queue_times.h"

@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/collectives/peer_group.h"
 #include "backend/cuda/cuda_backend.h"
-#include "backend/cuda/lowering/lowering.h"
+#include "backend/cuda/groups/peer_group.h"
+#include "backend/cuda/lowering/launch/lowering.h"
 #include "backend/cuda/runtime/cuda_context.h"
 #include "comm/ranks_testing.h"
 #include "tests/cuda/flash_sizes.h"
@@ -367,7 +367,7 @@ TEST(CudaStepReplay, OnSeveralRanks) {
   }
 }
 
-// An op that waits for others to join it (lowering/lowering.h) is launched in front of the step that follows it, which is walked.
+// An op that waits for others to join it (lowering/launch/lowering.h) is launched in front of the step that follows it, which is walked.
 TEST(CudaStepReplay, WhatIsPendingIsInFrontOfTheStep) {
   Alone alone;
   Steps& steps = alone.steps;

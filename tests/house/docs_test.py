@@ -165,7 +165,7 @@ class DocsTest(unittest.TestCase):
             "docs/architecture.md": {"Eight": 8, "ops are needed only where ranks": shard_ops},
             "docs/cuda/overview.md": {"at 320 launches": count(r"kMaxListLaunches = 320;", "src/backend/cuda/runtime/device_queue.h") * 320},
             "docs/speculation.md": {"seeds 22 classic mistakes": count(r'^  (?:parts|ops)\("', "tests/golden/dspark_mistakes_test.cc")},
-            "docs/serving/design.md": {"rewind limit (64 tokens)": count(r"max_rewind_tokens = 64;", "src/model/runtime/model.h") * 64},
+            "docs/serving/design.md": {"rewind limit (64 tokens)": count(r"max_rewind_tokens = 64;", "src/model/runtime/model_options.h") * 64},
         }
         for page, claims in counted.items():
             text = (ROOT / page).read_text()

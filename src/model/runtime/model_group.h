@@ -46,12 +46,12 @@ class ModelGroup {
 
   // `status` of all ranks: Ok where it is on all. An error is one of them.
   Status Agree(const Status& status) const;
-  // What ended the group.
+  // The error that ended the group, or Ok.
   Status Check() const { return ranks_->Check(); }
   // Data exchanged on devices with ranks that are gone is worth nothing.
   Status CheckDevice() const;
-  // After a pass whose ranks exchange in the device's order: waits for the device, of whose memory `any` is a part, and says whether the
-  // groups are whole.
+  // After a pass whose ranks exchange in the device's order: waits for the device, and says whether the groups are whole. `any` is a part
+  // of the device's memory.
   Status EndOnDevice(ops::OpContext& context, const Buffer& any) const;
   // Ends the group, which this rank cannot go on with; returns what the others then hear. `why` itself alone.
   Status End(const Status& why) const;
@@ -69,7 +69,7 @@ class ModelGroup {
 
   std::shared_ptr<comm::Communicator> ranks_;
   std::unique_ptr<comm::Communicator> shards_;
-  // Where devices have groups of their own: of this stage, and of all ranks where there are several stages.
+  // Groups on devices, where there are such: of this stage, and of all ranks where there are several stages.
   std::unique_ptr<comm::Communicator> device_shards_;
   std::unique_ptr<comm::Communicator> device_ranks_;
   std::vector<kv::CacheLayout> stage_layouts_;

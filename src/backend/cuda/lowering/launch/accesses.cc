@@ -1,5 +1,5 @@
 // Proof that two ops may share a launch: ranges that ops read and write, and how blocks divide them.
-#include "backend/cuda/lowering/accesses.h"
+#include "backend/cuda/lowering/launch/accesses.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // Which cached expert goes: the keys on traces, as the kernel uses them.
-#include "backend/cuda/tiers/cache_policy.h"
+#include "backend/cuda/kernels/moe/cache_policy.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Group of GPUs that map each other's memory: mailboxes, rounds, deadlines, and the kernel that each exchange
 // takes.
-#include "backend/cuda/collectives/peer_group.h"
+#include "backend/cuda/groups/peer_group.h"
 
 #include <fmt/format.h>
 
@@ -16,10 +16,10 @@
 #include <vector>
 
 #include "backend/cuda/collectives/chunked_exchange.h"
-#include "backend/cuda/collectives/cuda_group.h"
 #include "backend/cuda/collectives/ll_exchange.h"
+#include "backend/cuda/groups/cuda_group.h"
+#include "backend/cuda/lowering/launch/recorded_op.h"
 #include "backend/cuda/lowering/record/over_ranks.h"
-#include "backend/cuda/lowering/recorded_op.h"
 #include "base/check.h"
 #include "comm/collectives.h"
 #include "comm/loopback_group.h"

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
-#include "backend/cuda/kernels/elementwise/copy_bytes.h"
+#include "backend/cuda/runtime/copy_bytes.h"
 #include "backend/cuda/runtime/device_queue.h"
 
 namespace dsv4::backend::cuda {

@@ -12,7 +12,7 @@
 #include <span>
 #include <string>
 
-#include "backend/cuda/lowering/recorded_op.h"
+#include "backend/cuda/lowering/launch/recorded_op.h"
 
 namespace dsv4::backend::cuda {
 

@@ -1,5 +1,5 @@
 // Table of all fusion rules, with the predicates on shapes and operands that each row names.
-#include "backend/cuda/lowering/fusion_rules.h"
+#include "backend/cuda/lowering/launch/fusion_rules.h"
 
 #include <fmt/format.h>
 
@@ -7,8 +7,8 @@
 #include <array>
 #include <iterator>
 
-#include "backend/cuda/lowering/fusion_over_ranks.h"
 #include "backend/cuda/lowering/gemv_shape.h"
+#include "backend/cuda/lowering/launch/fusion_over_ranks.h"
 #include "backend/cuda/lowering/select/attention.h"
 #include "backend/cuda/lowering/select/rows.h"
 #include "backend/cuda/lowering/splitk_shape.h"

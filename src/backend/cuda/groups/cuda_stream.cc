@@ -1,5 +1,5 @@
 // Device stream of a CUDA rank's group: row copies, sums of parts and marks on the queue's stream.
-#include "backend/cuda/runtime/cuda_stream.h"
+#include "backend/cuda/groups/cuda_stream.h"
 
 #include <algorithm>
 #include <bit>

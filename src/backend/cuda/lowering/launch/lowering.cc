@@ -1,5 +1,5 @@
 // Recorder in front of launches: ops fused with the pending group, or the group launched first.
-#include "backend/cuda/lowering/lowering.h"
+#include "backend/cuda/lowering/launch/lowering.h"
 
 #include <utility>
 

@@ -2,7 +2,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "backend/cuda/collectives/cuda_group.h"
+#include "backend/cuda/groups/cuda_group.h"
 
 namespace dsv4::backend {
 

@@ -20,8 +20,8 @@
 #include "backend/cuda/kernels/rows/head_rows.h"
 #include "backend/cuda/kernels/rows/many_rows.h"
 #include "backend/cuda/kernels/rows/row_tracks.h"
-#include "backend/cuda/lowering/fusion_over_ranks.h"
-#include "backend/cuda/lowering/lowering.h"
+#include "backend/cuda/lowering/launch/fusion_over_ranks.h"
+#include "backend/cuda/lowering/launch/lowering.h"
 #include "backend/cuda/runtime/cuda_context.h"
 
 namespace dsv4::backend::cuda {

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "backend/cuda/device/ptx/generation.cuh"
-#include "backend/cuda/kernels/elementwise/prefetch.h"
+#include "backend/cuda/runtime/prefetch.h"
 
 namespace dsv4::backend::cuda {
 namespace {

@@ -8,8 +8,8 @@
 #include <variant>
 #include <vector>
 
-#include "backend/cuda/lowering/accesses.h"
-#include "backend/cuda/lowering/row_group.h"
+#include "backend/cuda/lowering/launch/accesses.h"
+#include "backend/cuda/lowering/launch/row_group.h"
 #include "backend/cuda/lowering/work/attention.h"
 #include "backend/cuda/lowering/work/hyper_connection.h"
 #include "backend/cuda/lowering/work/linear.h"

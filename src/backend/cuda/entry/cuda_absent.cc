@@ -1,6 +1,6 @@
 // Stand-in for the CUDA backend in a build without it.
-#include "backend/cuda/collectives/cuda_group.h"
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/groups/cuda_group.h"
 
 namespace dsv4::backend {
 

@@ -4,8 +4,8 @@
 
 #include <cstddef>
 
-#include "backend/cuda/lowering/fusion_rules.h"
-#include "backend/cuda/lowering/recorded_op.h"
+#include "backend/cuda/lowering/launch/fusion_rules.h"
+#include "backend/cuda/lowering/launch/recorded_op.h"
 #include "backend/cuda/runtime/device_queue.h"
 
 namespace dsv4::backend::cuda {

@@ -11,9 +11,9 @@
 #include <string_view>
 #include <type_traits>
 
-#include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/lowering/code_targets.h"
 #include "backend/cuda/lowering/device_limits.h"
+#include "backend/cuda/runtime/cuda_ops.h"
 #include "backend/cuda/tiers/expert_tiers.h"
 
 namespace dsv4::backend {

@@ -1,8 +1,8 @@
 // Which ops share a launch: every rule from both sides, of ops that are described and memory that is not
 // there.
-#include "backend/cuda/lowering/fusion_rules.h"
+#include "backend/cuda/lowering/launch/fusion_rules.h"
 
-#include "backend/cuda/lowering/fusion_rules_testing.h"
+#include "backend/cuda/lowering/launch/fusion_rules_testing.h"
 
 namespace dsv4::backend::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // The predicates of rules over ranks that divide a sequence's entries (fusion_rules.cc has the table).
 #pragma once
 
-#include "backend/cuda/lowering/fusion_rules.h"
+#include "backend/cuda/lowering/launch/fusion_rules.h"
 
 namespace dsv4::backend::cuda::over_ranks_rules {
 

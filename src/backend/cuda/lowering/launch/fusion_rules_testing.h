@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "backend/cuda/lowering/device_limits.h"
-#include "backend/cuda/lowering/fusion_rules.h"
+#include "backend/cuda/lowering/launch/fusion_rules.h"
 
 namespace dsv4::backend::cuda {
 

@@ -1,5 +1,5 @@
 // The rules over ranks and of packed tokens, from both sides.
-#include "backend/cuda/lowering/fusion_rules_testing.h"
+#include "backend/cuda/lowering/launch/fusion_rules_testing.h"
 
 namespace dsv4::backend::cuda {
 namespace {

@@ -1,5 +1,5 @@
 // Predicates of the fusion rules for context-parallel ranks: shapes, room and operands that must be apart.
-#include "backend/cuda/lowering/fusion_over_ranks.h"
+#include "backend/cuda/lowering/launch/fusion_over_ranks.h"
 
 #include <algorithm>
 

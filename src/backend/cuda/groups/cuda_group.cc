@@ -1,5 +1,5 @@
 // Device group of a CUDA rank: kernels over peer memory where all GPUs are of one machine, else NCCL.
-#include "backend/cuda/collectives/cuda_group.h"
+#include "backend/cuda/groups/cuda_group.h"
 
 #include <fmt/format.h>
 
@@ -7,9 +7,9 @@
 #include <string_view>
 #include <utility>
 
-#include "backend/cuda/collectives/peer_group.h"
+#include "backend/cuda/groups/cuda_stream.h"
+#include "backend/cuda/groups/peer_group.h"
 #include "backend/cuda/runtime/cuda_context.h"
-#include "backend/cuda/runtime/cuda_stream.h"
 #include "comm/collectives.h"
 #include "comm/loopback_group.h"
 #include "comm/nccl_group.h"

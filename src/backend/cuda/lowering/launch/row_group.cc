@@ -1,6 +1,6 @@
 // Group of fused steps on rows: tracks, what they touch, and when a step continues a track, begins one or
 // stays alone.
-#include "backend/cuda/lowering/row_group.h"
+#include "backend/cuda/lowering/launch/row_group.h"
 
 #include <algorithm>
 #include <iterator>

@@ -4,8 +4,8 @@
 
 #include <utility>
 
-#include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/sm100/block_scaled.h"
+#include "backend/cuda/runtime/cuda_ops.h"
 #include "backend/cuda/tiers/expert_tiers.h"
 #include "backend/cuda/weights/e2m1_order.h"
 

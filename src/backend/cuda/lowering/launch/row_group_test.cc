@@ -1,9 +1,9 @@
 // Which steps on rows are one launch, and by which kernel.
-#include "backend/cuda/lowering/row_group.h"
+#include "backend/cuda/lowering/launch/row_group.h"
 
 #include <gtest/gtest.h>
 
-#include "backend/cuda/lowering/fusion_rules_testing.h"
+#include "backend/cuda/lowering/launch/fusion_rules_testing.h"
 
 namespace dsv4::backend::cuda {
 namespace {
