@@ -14,7 +14,7 @@
 #include "apps/terminal/terminal.h"
 #include "base/json.h"
 #include "base/stopwatch.h"
-#include "diag/checks/statistics.h"
+#include "diag/statistics.h"
 #include "kv/random_rows.h"
 #include "sampling/sampler.h"
 #include "speculation/drafter.h"

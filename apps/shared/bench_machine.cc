@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "diag/checks/statistics.h"
+#include "diag/statistics.h"
 
 namespace dsv4::apps {
 

@@ -12,7 +12,7 @@
 #include "apps/shared/bench_machine.h"
 #include "backend/cuda/cuda_backend.h"
 #include "base/stopwatch.h"
-#include "diag/checks/statistics.h"
+#include "diag/statistics.h"
 
 namespace dsv4::apps {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "base/stopwatch.h"
-#include "diag/checks/statistics.h"
+#include "diag/statistics.h"
 #include "io/disk_rate.h"
 #include "ops/sample.h"
 

@@ -20,8 +20,8 @@
 #include "base/json.h"
 #include "base/read_file.h"
 #include "diag/checks/first_non_finite.h"
-#include "diag/checks/statistics.h"
 #include "diag/dump.h"
+#include "diag/statistics.h"
 
 namespace dsv4::apps {
 namespace {

@@ -9,8 +9,8 @@
 #include <limits>
 
 #include "diag/checks/compare_check.h"
-#include "diag/checks/statistics.h"
 #include "diag/report/logit_plots.h"
+#include "diag/statistics.h"
 
 namespace dsv4::diag {
 namespace {

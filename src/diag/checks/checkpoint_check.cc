@@ -13,8 +13,8 @@
 #include "diag/checks/holes.h"
 #include "diag/checks/input_scales.h"
 #include "diag/checks/scale_survey.h"
-#include "diag/checks/statistics.h"
 #include "diag/checks/stray_layer.h"
+#include "diag/statistics.h"
 #include "io/checkpoint.h"
 #include "model/checkpoint/resolved_checkpoint.h"
 

@@ -10,9 +10,9 @@
 #include <limits>
 #include <utility>
 
-#include "diag/blame.h"
-#include "diag/comparer.h"
-#include "diag/report/compare_plots.h"
+#include "diag/checks/blame.h"
+#include "diag/checks/compare_plots.h"
+#include "diag/checks/comparer.h"
 
 namespace dsv4::diag {
 namespace {

@@ -6,9 +6,9 @@
 
 #include <optional>
 
-#include "diag/checks/statistics.h"
 #include "diag/recording.h"
 #include "diag/report/logit_plots.h"
+#include "diag/statistics.h"
 
 namespace dsv4::diag {
 namespace {

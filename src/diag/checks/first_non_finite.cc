@@ -3,8 +3,8 @@
 
 #include <fmt/format.h>
 
-#include "diag/checks/statistics.h"
 #include "diag/recording.h"
+#include "diag/statistics.h"
 #include "diag/subject.h"
 
 namespace dsv4::diag {

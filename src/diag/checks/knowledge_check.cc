@@ -7,8 +7,8 @@
 #include <cmath>
 #include <utility>
 
-#include "diag/checks/statistics.h"
 #include "diag/recording.h"
+#include "diag/statistics.h"
 
 namespace dsv4::diag {
 namespace {

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "diag/checks/statistics.h"
 #include "diag/recording.h"
+#include "diag/statistics.h"
 
 namespace dsv4::diag {
 namespace {

@@ -1,5 +1,5 @@
 // Turns of owners at masks that are late.
-#include "engine/choice/masks.h"
+#include "engine/masks.h"
 
 #include <algorithm>
 #include <map>

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "diag/comparer.h"
+#include "diag/checks/comparer.h"
 #include "diag/report/plot.h"
 
 namespace dsv4::diag {

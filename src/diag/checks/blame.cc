@@ -1,5 +1,5 @@
 // Blame for an error: the op whose own error is unusual for its kind, and experts or tokens behind bad rows.
-#include "diag/blame.h"
+#include "diag/checks/blame.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include <set>
 #include <string>
 
-#include "diag/checks/statistics.h"
+#include "diag/statistics.h"
 
 namespace dsv4::diag {
 namespace {

@@ -1,5 +1,5 @@
 // Observer that compares each tensor of a run with another run's and may replace it by the other's.
-#include "diag/comparer.h"
+#include "diag/checks/comparer.h"
 
 #include <fmt/format.h>
 
@@ -8,9 +8,9 @@
 #include <cstring>
 #include <limits>
 
-#include "diag/checks/statistics.h"
 #include "diag/recording.h"
 #include "diag/report/logit_plots.h"
+#include "diag/statistics.h"
 #include "formats/cache_rows.h"
 
 namespace dsv4::diag {

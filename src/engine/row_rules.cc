@@ -1,11 +1,11 @@
 // Rules of rows: what a sequence's sampler wants, and the mask of its constraint, in front of a draft and within it.
-#include "engine/choice/row_rules.h"
+#include "engine/row_rules.h"
 
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
-#include "engine/choice/masks.h"
+#include "engine/masks.h"
 
 namespace dsv4::engine {
 namespace {

@@ -1,5 +1,5 @@
 // Clients in a closed loop, scheduled as the engine does.
-#include "engine/schedule/load_simulation.h"
+#include "engine/schedule/load_simulation_testing.h"
 
 #include <algorithm>
 #include <random>

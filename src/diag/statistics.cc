@@ -1,5 +1,5 @@
 // RMS, cosine, relative error, median, margins and KL of float vectors.
-#include "diag/checks/statistics.h"
+#include "diag/statistics.h"
 
 #include <algorithm>
 #include <cmath>

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "diag/comparer.h"
+#include "diag/checks/comparer.h"
 
 namespace dsv4::diag {
 
