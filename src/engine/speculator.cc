@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "engine/measure_prices.h"
+#include "engine/schedule/measure_prices.h"
 
 namespace dsv4::engine {
 

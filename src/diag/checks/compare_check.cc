@@ -10,9 +10,9 @@
 #include <limits>
 #include <utility>
 
-#include "diag/checks/blame.h"
-#include "diag/checks/compare_plots.h"
-#include "diag/checks/comparer.h"
+#include "diag/compare/blame.h"
+#include "diag/compare/compare_plots.h"
+#include "diag/compare/comparer.h"
 
 namespace dsv4::diag {
 namespace {

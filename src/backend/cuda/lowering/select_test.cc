@@ -15,7 +15,7 @@
 #include "backend/cuda/lowering/select/estimate.h"
 #include "backend/cuda/lowering/select/experts.h"
 #include "backend/cuda/lowering/select/hyper_connection.h"
-#include "backend/cuda/lowering/select/kernel_table.h"
+#include "backend/cuda/lowering/select/kernel_table_testing.h"
 #include "backend/cuda/lowering/select/linear.h"
 #include "backend/cuda/lowering/select/rows.h"
 #include "backend/cuda/lowering/select_testing.h"

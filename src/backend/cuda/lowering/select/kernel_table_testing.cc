@@ -1,5 +1,5 @@
 // List of every op's kernel rules, from which the page of kernels and --explain are made.
-#include "backend/cuda/lowering/select/kernel_table.h"
+#include "backend/cuda/lowering/select/kernel_table_testing.h"
 
 #include <fmt/format.h>
 

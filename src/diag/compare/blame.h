@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "diag/checks/comparer.h"
+#include "diag/compare/comparer.h"
 
 namespace dsv4::diag {
 

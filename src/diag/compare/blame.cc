@@ -1,5 +1,5 @@
 // Blame for an error: the op whose own error is unusual for its kind, and experts or tokens behind bad rows.
-#include "diag/checks/blame.h"
+#include "diag/compare/blame.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // AMX tile instructions in software, bit for bit, so that tests run the tile kernels on any machine.
-#include "backend/cpu/emulated_tiles.h"
+#include "backend/cpu/emulated_tiles_testing.h"
 
 #include <immintrin.h>
 

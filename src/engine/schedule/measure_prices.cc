@@ -1,5 +1,5 @@
 // Timed steps and drafts before the first request, as first prices of rows and drafts.
-#include "engine/measure_prices.h"
+#include "engine/schedule/measure_prices.h"
 
 #include <algorithm>
 #include <chrono>

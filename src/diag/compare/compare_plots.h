@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "diag/checks/comparer.h"
+#include "diag/compare/comparer.h"
 #include "diag/report/plot.h"
 
 namespace dsv4::diag {

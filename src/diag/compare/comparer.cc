@@ -1,5 +1,5 @@
 // Observer that compares each tensor of a run with another run's and may replace it by the other's.
-#include "diag/checks/comparer.h"
+#include "diag/compare/comparer.h"
 
 #include <fmt/format.h>
 

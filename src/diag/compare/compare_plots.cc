@@ -1,5 +1,5 @@
 // Plots of a comparison: error of every tensor, error by layer, other choices, and divergence of the logits.
-#include "diag/checks/compare_plots.h"
+#include "diag/compare/compare_plots.h"
 
 #include <fmt/format.h>
 
