@@ -1,5 +1,4 @@
-// All rules of all ops, for people: docs/cuda/kernels.md is made of it (tests/cuda/kernel_table_test.cc fails
-// when it is stale).
+// All rules of all ops, for people: docs/cuda/kernels.md is made of it (select_test.cc fails when it is stale).
 #pragma once
 
 #include <string>
