@@ -240,11 +240,11 @@ Status CheckLearning(const ServeOptions& options) {
   }
   return {};
 }
-Status CheckLearnedPlace(const ServeOptions& options, const ModelSource& source) {
+Status CheckLearnedPath(const ServeOptions& options, const ModelSource& source) {
   if (options.learn_experts != "on") return {};
   const std::string path = LearnedPath(options, source);
   if (path.empty()) return InvalidArgument(fmt::format("serve --learn-experts on: {}", kNoPlace));
-  return CheckExpertProfilePlace(path).WithContext("serve --learn-experts on");
+  return CheckExpertProfilePath(path).WithContext("serve --learn-experts on");
 }
 
 // Null where nothing is to be learned; of "auto" where there is no place for it, too.
@@ -520,7 +520,7 @@ int RunServeCommand(const ServeOptions& options) {
   const Result<ops::Backend> backend = MakeBackend(options.model);
   if (!backend) return Fail(backend.error(), LoadExitCode(backend.error()));
   if (const Status status = CheckLearning(options); !status.ok()) return Fail(status, kExitBadUsage);
-  if (const Status status = CheckLearnedPlace(options, *source); !status.ok())
+  if (const Status status = CheckLearnedPath(options, *source); !status.ok())
     return Fail(status, kExitRunFailed);
   diag::HookedBackend watched(*backend);
   // Others run on the backend as it is.

@@ -142,7 +142,7 @@ Status ChangeExpertProfile(const std::string& path, const ProfileChange& change,
   return io::WriteTextFile(file, TextOf(changed));
 }
 
-Status CheckExpertProfilePlace(const std::string& path) {
+Status CheckExpertProfilePath(const std::string& path) {
   const std::string file = RealPath(path);
   std::error_code error;
   const std::filesystem::file_status there = std::filesystem::status(file, error);

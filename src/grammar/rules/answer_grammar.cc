@@ -129,20 +129,20 @@ class ToolCompiler {
       // Behind the required ones: in front of them they would have no end but for a model that spells a name that is listed.
       options.push_back({.entry = other, .bit = 0, .behind = required});
     }
-    std::vector<uint32_t> places(next_bit);  // By the set.
-    for (uint32_t& place : places) place = parts_.builder.Split({});
+    std::vector<uint32_t> nodes(next_bit);  // By the set.
+    for (uint32_t& node : nodes) node = parts_.builder.Split({});
     const auto ways = [&](uint32_t given) {
       std::vector<uint32_t> calls;
       for (const Option& option : options) {
         if ((given & option.bit) == 0 && (given & option.behind) == option.behind)
-          calls.push_back(parts_.builder.Call(option.entry, places[given | option.bit]));
+          calls.push_back(parts_.builder.Call(option.entry, nodes[given | option.bit]));
       }
       return calls;
     };
     for (uint32_t given = 0; given < next_bit; ++given) {
       std::vector<uint32_t> calls = ways(given);
       if ((given & required) == required) calls.push_back(close_);
-      parts_.builder.SetOptions(places[given], std::move(calls));
+      parts_.builder.SetOptions(nodes[given], std::move(calls));
     }
     std::vector<uint32_t> first = ways(0);
     if (required == 0) {
