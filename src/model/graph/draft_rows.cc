@@ -142,7 +142,7 @@ Result<TensorView> BringToFirstStage(const StepContext& context, const Graph& gr
   DSV4_ASSIGN_OR_RETURN(const TensorView rows,
                         LayerStep(context).NewTensor(context.activation_dtype(), shape));
   if (shape[0] > 0) {
-    DSV4_TRY(graph.group->Recv(Bytes(rows), depth.shard() + stage * depth.num_shards())
+    DSV4_TRY(graph.group->Recv(Bytes(rows), place.shard() + stage * place.num_shards())
                  .WithContext("rows for drafts"));
   }
   return rows;

@@ -113,7 +113,8 @@ Status Follower::Step(std::span<const ChunkMessage> messages, const Status& even
     if (!copy && ready.ok()) ready = copy.error();
     chunks.push_back({.state = copy ? *copy : nullptr,
                       .tokens = message.tokens,
-                      .logits = static_cast<LogitsRows>(message.logits)});
+                      .logits = static_cast<LogitsRows>(message.logits),
+                      .num_following = message.num_following});
   }
   const Result<StepOutput> output = RunStep(model_, chunks, ready, nullptr);
   // Failures of rank 0 alone are its report; the group goes on.
@@ -133,6 +134,7 @@ Status Follower::Queue(std::span<const ChunkMessage> messages, const Status& eve
                     .num_logits_rows = num_rows,
                     .follows = message.follows,
                     .prompt = num_rows != std::ssize(message.tokens),
+                    .exact_from = message.exact_from,
                     .slots_later = message.slots_later});
   }
   Result<std::unique_ptr<QueuedStep>> step = queue_.QueueOfRank0(pass, ready);

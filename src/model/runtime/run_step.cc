@@ -164,7 +164,8 @@ Status AnnounceStep(ModelParts& model, std::span<const SequenceChunk> chunks) {
     message.chunks.push_back({.state = chunk.state->number(),
                               .length = chunk.state->length(),
                               .logits = static_cast<uint8_t>(chunk.logits),
-                              .tokens = {chunk.tokens.begin(), chunk.tokens.end()}});
+                              .tokens = {chunk.tokens.begin(), chunk.tokens.end()},
+                              .num_following = chunk.num_following});
   }
   return model.group.Send(message);
 }

@@ -144,7 +144,8 @@ Status StepQueue::AnnounceQueued(std::span<const PassChunk> chunks) {
                               .logits = static_cast<uint8_t>(RowsOf(chunk)),
                               .tokens = {chunk.tokens.begin(), chunk.tokens.end()},
                               .follows = chunk.follows,
-                              .slots_later = chunk.slots_later});
+                              .slots_later = chunk.slots_later,
+                              .exact_from = chunk.exact_from});
   }
   return model_.group.Send(message);
 }
