@@ -255,8 +255,8 @@ std::string SchemaCompiler::SpelledName(const std::string& name) {
 Result<Dfa> SchemaCompiler::OtherNames(const std::vector<Member>& members, const std::string& pointer) {
   const Regex plain = SpelledChar(Complement({{0, 0x1F}, {'"', '"'}, {'\\', '\\'}}));
   DSV4_ASSIGN_OR_RETURN(Dfa any, CompileTerminal(Quoted(Repeat(plain, 0, kUnbounded)), pointer));
-  if (!place_.closer.empty()) {
-    DSV4_ASSIGN_OR_RETURN(any, Without(any, place_.closer, pointer));
+  if (!context_.closer.empty()) {
+    DSV4_ASSIGN_OR_RETURN(any, Without(any, context_.closer, pointer));
   }
   if (members.empty()) return any;
   std::vector<Regex> names;

@@ -5,12 +5,12 @@
 #include <fstream>
 #include <sstream>
 
+#include "server/api/served_model_testing.h"
 #include "server/dialects/anthropic_messages.h"
 #include "server/dialects/ollama.h"
 #include "server/dialects/openai_chat.h"
 #include "server/dialects/openai_completions.h"
 #include "server/dialects/openai_responses.h"
-#include "server/served_model_testing.h"
 
 namespace dsv4::server {
 namespace {

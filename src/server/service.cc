@@ -14,7 +14,6 @@
 #include "server/api/deferred_reply.h"
 #include "server/api/generation_reply.h"
 #include "server/api/json_text.h"
-#include "server/api/random_id.h"
 #include "server/batch/batch_store.h"
 #include "server/dialects/anthropic_messages.h"
 #include "server/dialects/known_fields.h"
@@ -22,6 +21,7 @@
 #include "server/dialects/openai_chat.h"
 #include "server/dialects/openai_completions.h"
 #include "server/dialects/openai_responses.h"
+#include "server/observe/random_id.h"
 #include "server/page/page.h"
 #include "server/service_parts.h"
 

@@ -1,6 +1,7 @@
 // V4.1 on several ranks against one: shared rows, n-gram tables, weights of streams that travel, and a drafter.
 #include <gtest/gtest.h>
 
+#include "model/arch/architecture.h"
 #include "tests/ranks/model_ranks.h"
 
 namespace dsv4::testing {

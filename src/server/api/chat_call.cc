@@ -8,10 +8,10 @@
 #include <cmath>
 
 #include "base/log.h"
-#include "grammar/answer_grammar.h"
 #include "grammar/forbidden_text.h"
-#include "server/api/random_id.h"
-#include "server/dialects/content_rule_fields.h"
+#include "grammar/rules/answer_grammar.h"
+#include "server/api/content_rule_fields.h"
+#include "server/observe/random_id.h"
 #include "session/answer_shape.h"
 #include "session/prompt.h"
 

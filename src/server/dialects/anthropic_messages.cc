@@ -3,7 +3,7 @@
 
 #include "server/api/api_error.h"
 #include "server/api/json_text.h"
-#include "server/api/random_id.h"
+#include "server/observe/random_id.h"
 
 namespace dsv4::server {
 namespace {

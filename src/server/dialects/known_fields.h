@@ -20,7 +20,7 @@
 #include "server/api/api_table.h"
 #include "server/api/chat_call.h"
 #include "server/api/fields.h"
-#include "server/served_model.h"
+#include "server/api/served_model.h"
 
 namespace dsv4::server {
 

@@ -10,11 +10,11 @@
 #include <optional>
 
 #include "server/api/api_error.h"
+#include "server/api/content_rule_fields.h"
 #include "server/api/json_text.h"
-#include "server/api/random_id.h"
-#include "server/dialects/content_rule_fields.h"
 #include "server/dialects/known_fields.h"
 #include "server/dialects/openai_json.h"
+#include "server/observe/random_id.h"
 
 namespace dsv4::server {
 namespace {

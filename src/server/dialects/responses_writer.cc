@@ -6,10 +6,10 @@
 
 #include "server/api/api_error.h"
 #include "server/api/json_text.h"
-#include "server/api/random_id.h"
 #include "server/api/response_store.h"
 #include "server/dialects/openai_json.h"
 #include "server/dialects/openai_responses.h"
+#include "server/observe/random_id.h"
 
 namespace dsv4::server {
 namespace {
