@@ -55,7 +55,7 @@ Status AppendPiped(std::string& prompt) {
 
 namespace {
 
-ChatRuntime::Ask MakeAsk(const RunOptions& options, const session::ModelCard& card) {
+ChatRuntime::Ask MakeAsk(const RunOptions& options, std::optional<int64_t> own_limit) {
   ChatRuntime::Ask ask;
   ask.mode = options.thinking_mode == "chat" ? chat::ThinkingMode::kChat : chat::ThinkingMode::kThinking;
   if (!options.effort.empty()) ask.effort = options.effort;
@@ -69,8 +69,7 @@ ChatRuntime::Ask MakeAsk(const RunOptions& options, const session::ModelCard& ca
       options.raw ? kMostRawTokens
                   : session::DefaultMaxTokens(
                         {}, ask.mode, options.effort.empty() ? std::nullopt : std::optional(options.effort)));
-  if (card.max_new_tokens && !options.max_tokens)
-    ask.max_tokens = std::min(*ask.max_tokens, *card.max_new_tokens);
+  if (own_limit && !options.max_tokens) ask.max_tokens = std::min(*ask.max_tokens, *own_limit);
   // As DeepSeek's own service has it.
   if (!options.top_p_given && !options.tools_path.empty() && ask.mode == chat::ThinkingMode::kThinking)
     ask.sampling.top_p = session::AnswerDefaults().top_p_thinking_with_tools;
@@ -147,15 +146,21 @@ int RunOnce(ChatRuntime& runtime, const RunOptions& options, const ToolCommands&
   };
   if (!options.json) ask.on_delta = [&](const chat::Delta& delta) { printer.Print(delta); };
 
+  std::string notice;
   Result<Generation> answer = Error(Internal("not run"));
   if (options.raw) {
     answer = runtime.Continue(*prompt, ask);
   } else {
     Result<std::vector<chat::Message>> messages = MakeMessages(options, *prompt);
     if (!messages) return Fail(messages.error(), kExitBadInput);
-    const std::string note =
-        messages->empty() ? std::string() : runtime.NoteOn(messages->back().content.text);
-    if (!note.empty() && !options.quiet && !options.json) PrintError("dsv4: {}\n", Printable(note));
+    notice = runtime.NoticeOn(*messages);
+    if (!notice.empty() && !options.json) {
+      if (!options.anyway) {
+        PrintError("dsv4: {} (--anyway answers all the same)\n", Printable(notice));
+        return kExitRunFailed;
+      }
+      if (!options.quiet) PrintError("dsv4: {}\n", Printable(notice));
+    }
     answer = runtime.Respond(*messages, ask);
     int64_t num_calls = 0;
     while (answer && AllAllowed(*answer, commands)) {
@@ -185,7 +190,7 @@ int RunOnce(ChatRuntime& runtime, const RunOptions& options, const ToolCommands&
   if (const Status dumped = runtime.FinishDump(); !dumped.ok()) return Fail(dumped, kExitRunFailed);
   bool interrupted = answer->cancelled();
   const std::optional<diag::VerifySummary> verify = Verified(runtime, interrupted);
-  if (options.json) fmt::print("{}\n", RunReportJson(runtime, *answer, ask, load_seconds, verify));
+  if (options.json) fmt::print("{}\n", RunReportJson(runtime, *answer, ask, load_seconds, notice, verify));
   if (interrupted) return kExitInterrupted;
   return Drifted(verify) ? kExitRunFailed : kExitOk;
 }
@@ -293,14 +298,15 @@ int RunRunCommand(const RunOptions& options,
   const Status valid =
       sampling::ValidateSamplingParams(options.sampling, (*runtime)->model().config().vocab_size);
   if (!valid.ok()) return Fail(valid, kExitBadUsage);
-  ChatRuntime::Ask ask = MakeAsk(options, (*runtime)->card());
+  ChatRuntime::Ask ask = MakeAsk(options, (*runtime)->text().card.max_new_tokens);
   ask.rule = std::move(*rule);
   if (has_prompt && !options.interactive) {
     return RunOnce(**runtime, options, *commands, std::move(ask), load_seconds);
   }
-  const int exit_code =
-      RunInteractiveChat(**runtime, std::move(ask), options.system, std::move(last), std::move(tools),
-                         *commands, options.reasoning, options.prompt.value_or(""), options.quiet);
+  const int exit_code = RunInteractiveChat(
+      **runtime, std::move(ask), options.system, std::move(last), std::move(tools), *commands,
+      {.reasoning = options.reasoning, .quiet = options.quiet, .anyway = options.anyway},
+      options.prompt.value_or(""));
   const InterruptScope interrupts;
   bool interrupted = false;
   const std::optional<diag::VerifySummary> verify = Verified(**runtime, interrupted);

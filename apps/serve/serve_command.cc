@@ -34,7 +34,6 @@
 #include "server/http/http.h"
 #include "server/observe/kv_publisher.h"
 #include "server/service.h"
-#include "session/model_card.h"
 
 namespace dsv4::apps {
 namespace {
@@ -512,11 +511,9 @@ int RunServeCommand(const ServeOptions& options) {
   Result<server::ServedModel> served = LoadServedModel(options, *source);
   if (!served) return Fail(served.error(), LoadExitCode(served.error()));
   if (const Status status = SetDefaults(options, *served); !status.ok()) return Fail(status, kExitBadUsage);
-  if (!source->synthetic()) {
-    const Result<session::ModelCard> card = session::ModelCard::Read(source->text_directory());
-    if (!card) return Fail(card.error(), LoadExitCode(card.error()));
-    served->defaults = card->Limit(options.defaults);
-  }
+  // Random weights borrow another model's text side, and have no words of their own.
+  if (source->synthetic()) served->card = {};
+  served->defaults = session::Limited(options.defaults, served->card.max_new_tokens);
   const Result<ops::Backend> backend = MakeBackend(options.model);
   if (!backend) return Fail(backend.error(), LoadExitCode(backend.error()));
   if (const Status status = CheckLearning(options); !status.ok()) return Fail(status, kExitBadUsage);

@@ -21,6 +21,7 @@ struct RunOptions {
   bool quiet = false;                 // No progress and no speed on standard error.
   bool interactive = false;           // A chat that PROMPT begins.
   bool go_on = false;                 // With the last conversation.
+  bool anyway = false;                // Also where the model says that it does not know the words.
   bool raw = false;                   // The prompt goes to the tokenizer as it is, without the chat grammar.
   std::string system;
   std::string messages_path;  // A conversation as a JSON list of messages, instead of PROMPT and --system.

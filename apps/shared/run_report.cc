@@ -80,7 +80,7 @@ std::string CutLine(const Generation& generation, std::optional<int64_t> max_tok
 }
 
 std::string RunReportJson(const ChatRuntime& runtime, const Generation& generation,
-                          const ChatRuntime::Ask& ask, double load_seconds,
+                          const ChatRuntime::Ask& ask, double load_seconds, const std::string& notice,
                           const std::optional<diag::VerifySummary>& verify) {
   const chat::ParsedCompletion& message = generation.completion.message;
   const BackendName ran_on = SplitBackendName(runtime.backend_name());
@@ -118,6 +118,7 @@ std::string RunReportJson(const ChatRuntime& runtime, const Generation& generati
         {"decode_tokens_per_second", PerSecond(num_output, generation.decode_seconds)},
         {"tokens_per_step",
          static_cast<double>(num_output) / static_cast<double>(std::max<int64_t>(1, generation.num_steps))}}},
+      {"notice", notice.empty() ? Json(nullptr) : Json(notice)},
       {"seed", ask.sampling.seed},
       {"backend", ran_on.backend},
       {"device", ran_on.device},

@@ -9,9 +9,9 @@
 namespace dsv4::apps {
 
 // {text, reasoning_content, content, tool_calls, token_ids, prompt_token_ids, finish_reason, logprobs, usage,
-// timings, seed, backend, device}, and `verify` where steps were verified.
+// timings, notice, seed, backend, device}, and `verify` where steps were verified. `notice`: ModelCard::NoticeOn.
 std::string RunReportJson(const ChatRuntime& runtime, const Generation& generation,
-                          const ChatRuntime::Ask& ask, double load_seconds,
+                          const ChatRuntime::Ask& ask, double load_seconds, const std::string& notice,
                           const std::optional<diag::VerifySummary>& verify);
 
 // "template v4-0731, effort: the model's own, temperature 1, top-p 1": what is in force. `profile` is null

@@ -190,6 +190,9 @@ int64_t dsv4_model_vocab_size(const dsv4_model* model) { return model->model->co
 int64_t dsv4_model_context_length(const dsv4_model* model) {
   return model->model->config().max_position_embeddings;
 }
+int64_t dsv4_model_max_tokens(const dsv4_model* model) {
+  return model->text->card.max_new_tokens.value_or(0);
+}
 int32_t dsv4_model_is_stop(const dsv4_model* model, int32_t token) {
   return model->text->stop_set.Contains(token) ? 1 : 0;
 }

@@ -335,9 +335,16 @@ std::string ReminderText(std::string_view text) {
   return fmt::format("<system-reminder>\n{}\n</system-reminder>", text);
 }
 
-JsonValue ResponseFormatOf(JsonValue schema) {
+JsonValue ResponseFormatOf(JsonValue schema, bool strict) {
   return JsonValue::Object({{"type", JsonValue::String("json_schema")},
-                            {"json_schema", JsonValue::Object({{"schema", std::move(schema)}})}});
+                            {"json_schema", JsonValue::Object({{"schema", std::move(schema)},
+                                                               {"strict", JsonValue::Bool(strict)}})}});
+}
+
+bool IsStrict(const JsonValue& response_format) {
+  const JsonValue* wrapper = response_format.Find("json_schema");
+  const JsonValue* strict = wrapper == nullptr ? nullptr : wrapper->Find("strict");
+  return strict != nullptr && strict->IsTruthy();
 }
 
 Result<std::vector<Message>> NormalizeApiMessages(const ChatProfile& profile, ApiConversation conversation) {

@@ -52,7 +52,9 @@ std::string UnseenPart(std::string_view type);
 std::string ReminderText(std::string_view text);
 
 // The response_format that asks for `schema`, for dialects that put it otherwise.
-JsonValue ResponseFormatOf(JsonValue schema);
+JsonValue ResponseFormatOf(JsonValue schema, bool strict = false);
+// Whether a response_format has a schema that is said to be strict.
+bool IsStrict(const JsonValue& response_format);
 
 struct ThinkingSettings {
   ThinkingMode mode = ThinkingMode::kThinking;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "grammar/rules/content_rule.h"
 #include "grammar/testing.h"
 
 namespace dsv4::grammar {
@@ -331,7 +332,6 @@ TEST(JsonSchema, ErrorsNameThePlace) {
       {R"({"pattern":"a$b"})", "not at an end"},
       {R"({"pattern":"\\bx"})", "escape is not supported"},
       {R"({"pattern":"a*+"})", "possessive"},
-      {R"({"format":"ulid"})", "/format: \"ulid\" is not supported; these are: date-time"},
       {R"({"$ref":"http://x/y"})", "/$ref: \"http://x/y\": only references into this schema"},
       {R"({"$ref":"#/$defs/x"})", "\"#/$defs/x\" names no schema"},
       {R"({"$ref":"#x/~3"})", "names no schema"},
@@ -356,6 +356,21 @@ TEST(JsonSchema, ErrorsNameThePlace) {
     const auto program = CompileJsonSchema(schema);
     ASSERT_FALSE(program.has_value()) << schema;
     EXPECT_THAT(program.error().message(), HasSubstr(message)) << schema;
+  }
+}
+
+TEST(JsonSchema, AnUnknownFormatIsAnAnnotationUnlessTheSchemaIsStrict) {
+  Check({{R"({"type":"string","format":"ulid","maxLength":3})", {"\"abc\"", "\"\""}, {"\"abcd\"", "5"}},
+         {R"({"allOf":[{"type":"string","format":"x"},{"pattern":"^a+$"}]})", {"\"aa\""}, {"\"ab\""}},
+         {R"({"type":"integer","format":"int32"})", {"7"}, {"\"7\""}}});
+  for (const bool strict : {false, true}) {
+    const Status status = CheckContent({.text = R"({"properties":{"a":{"type":"string","format":"ulid"}}})",
+                                        .label = "s",
+                                        .strict = strict});
+    EXPECT_EQ(status.ok(), !strict);
+    EXPECT_THAT(
+        status.message(),
+        HasSubstr(!strict ? "" : "/properties/a/format: \"ulid\" is not supported; these are: date-time"));
   }
 }
 

@@ -50,6 +50,8 @@ struct ValueContext {
   std::string closer = {};
   // Unknown keywords of the schema are left out, where otherwise it is an error.
   bool lenient = false;
+  // A `format` that is not known is an error. Otherwise it says nothing of the string: JSON Schema calls it an annotation.
+  bool strict_formats = false;
 };
 
 // Which part of a schema's values: a call writes strings raw and everything else as JSON.

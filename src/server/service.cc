@@ -34,6 +34,8 @@ bool IsOllama(std::string_view path) { return path.starts_with("/api/"); }
 
 // The header that lists what of a request is not known here.
 constexpr std::string_view kUnknownFields = "x-dsv4-unknown-fields";
+// The header of the model's own notice on words that it does not know (session::ModelCard).
+constexpr std::string_view kNotice = "x-dsv4-notice";
 
 // Takes as long for a wrong key as for a right one of the same length.
 bool Equal(std::string_view a, std::string_view b) {
@@ -100,7 +102,8 @@ class WrappedReply final : public Reply {
     headers.emplace_back("Access-Control-Allow-Origin", cors_origin_);
     headers.emplace_back("Access-Control-Allow-Methods", "GET, HEAD, POST, DELETE, OPTIONS");
     headers.emplace_back("Access-Control-Allow-Headers", "*, Authorization");
-    headers.emplace_back("Access-Control-Expose-Headers", fmt::format("x-request-id, {}", kUnknownFields));
+    headers.emplace_back("Access-Control-Expose-Headers",
+                         fmt::format("x-request-id, {}, {}", kUnknownFields, kNotice));
     headers.emplace_back("Vary", "Origin");
   }
 
@@ -351,7 +354,11 @@ Result<std::unique_ptr<Reply>> Service::StartChat(ChatCall call, std::unique_ptr
   std::vector<std::string> unknown = std::move(call.sampling.unknown_fields);
   std::vector<PreparedCall> calls(1);
   DSV4_ASSIGN_OR_RETURN(calls.front(), PrepareChat(model_, call_memory_, caller, std::move(call)));
-  return CompleteAndStart(std::move(calls), std::move(writer), caller, request, std::move(unknown));
+  std::string notice = std::move(calls.front().notice);
+  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Reply> reply, CompleteAndStart(std::move(calls), std::move(writer),
+                                                                       caller, request, std::move(unknown)));
+  if (notice.empty()) return reply;
+  return WithHeader(std::move(reply), std::string(kNotice), std::move(notice));
 }
 
 Result<std::unique_ptr<Reply>> Service::CompleteAndStart(std::vector<PreparedCall> calls,

@@ -149,6 +149,8 @@ std::unique_ptr<Reply> Service::Props(HttpRequest&, const Caller&) {
                          {"min_p", 0.0},
                          {"max_tokens", thinks ? defaults.max_tokens_thinking : defaults.max_tokens_chat}};
   const chat::ChatProfile& profile = *model_.profile;
+  Json examples = Json::array();
+  for (const auto& [title, ask] : model_.card.examples) examples.push_back({{"title", title}, {"ask", ask}});
   return MakeReply(
       {},
       JsonText({{"default_generation_settings", {{"n_ctx", engine_.context_length()}, {"params", sampling}}},
@@ -161,6 +163,7 @@ std::unique_ptr<Reply> Service::Props(HttpRequest&, const Caller&) {
                 {"eos_token", profile.eos},
                 {"backend", options_.backend},
                 {"device", options_.device},
+                {"examples", std::move(examples)},
                 {"build_info", options_.version}}));
 }
 

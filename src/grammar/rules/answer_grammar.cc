@@ -42,8 +42,9 @@ class ToolCompiler {
         tool_(tool),
         document_(document),
         schemas_(parts, document,
-                 {.closer = fmt::format("</{}{}>", tags_.marker, tags_.parameter), .lenient = !tool.strict}) {
-  }
+                 {.closer = fmt::format("</{}{}>", tags_.marker, tags_.parameter),
+                  .lenient = !tool.strict,
+                  .strict_formats = tool.strict}) {}
 
   // The entry of what stands behind the opening tag of an invoke, the closing one included.
   Result<uint32_t> Compile() {

@@ -278,7 +278,8 @@ void ReadFormat(Fields& fields, SamplingCall& sampling) {
   if (schema->is_null()) return;
   if (sampling.rule)
     return fields.Fail("response_format", fmt::format("beside {}, wanted one of them", sampling.rule->label));
-  sampling.rule = grammar::ContentRule{.text = chat::WriteJson(*schema), .label = "response_format"};
+  sampling.rule = grammar::ContentRule{
+      .text = chat::WriteJson(*schema), .label = "response_format", .strict = chat::IsStrict(*format)};
 }
 
 }  // namespace
