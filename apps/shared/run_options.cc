@@ -3,8 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iostream>
 #include <iterator>
+#include <span>
 
 #include "apps/shared/chat_file.h"
 #include "apps/shared/last_conversation.h"
@@ -19,6 +21,27 @@ Status CheckUtf8(std::string_view name, std::string_view text) {
                                      static_cast<unsigned char>(text[offset])));
 }
 
+namespace {
+
+// A conversation from a file ends in something to answer.
+Status CheckAsked(std::span<const chat::Message> messages, const std::string& path) {
+  const bool asks = std::ranges::any_of(messages, [](const chat::Message& message) {
+    return message.role != chat::Role::kSystem && message.role != chat::Role::kAssistant;
+  });
+  if (!asks) return InvalidArgument(path + ": nothing is asked, want a message of the user");
+  const chat::Message& last = messages.back();
+  const bool is_empty = last.content.kind == chat::Content::Kind::kText &&
+                        last.content.text.find_first_not_of(" \t\r\n") == std::string::npos;
+  if (last.role == chat::Role::kUser && is_empty)
+    return InvalidArgument(
+        fmt::format("{}: [{}].content: empty, want what the user says", path, messages.size() - 1));
+  if (last.role == chat::Role::kAssistant && !last.wo_eos)
+    return InvalidArgument(path + ": ends with an answer, want a message of the user behind it");
+  return {};
+}
+
+}  // namespace
+
 Result<std::vector<chat::Message>> MakeMessages(const RunOptions& options, const std::string& prompt) {
   std::vector<chat::Message> messages;
   if (options.go_on) {
@@ -26,6 +49,7 @@ Result<std::vector<chat::Message>> MakeMessages(const RunOptions& options, const
     messages.push_back({.role = chat::Role::kUser, .content = prompt});
   } else if (!options.messages_path.empty()) {
     DSV4_ASSIGN_OR_RETURN(messages, ReadChatFile(options.messages_path));
+    DSV4_TRY(CheckAsked(messages, options.messages_path));
   } else {
     if (!options.system.empty()) {
       messages.push_back({.role = chat::Role::kSystem, .content = options.system});

@@ -128,6 +128,8 @@ class SchemaCompiler {
   Result<uint32_t> Array(const Json& schema, const std::string& pointer);
   Result<uint32_t> Containing(const Json& schema, const std::string& pointer, const Json& items, size_t min,
                               std::optional<size_t> max);
+  Result<uint32_t> ContainingFirst(const Json& schema, const std::string& pointer, const Json& items,
+                                   size_t min, std::optional<size_t> max);
   Result<uint32_t> DifferentItems(const std::vector<Json>& values, size_t min, size_t max);
   // The texts of `dfa` that have not `text` in them.
   Result<Dfa> Without(const Dfa& dfa, const std::string& text, const std::string& pointer);

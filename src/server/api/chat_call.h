@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "chat/api_policy.h"
+#include "chat/thinking.h"
 #include "engine/request.h"
 #include "grammar/rules/answer_grammar.h"
 #include "server/api/call_memory.h"

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "chat/api_policy.h"
+#include "chat/thinking.h"
 #include "grammar/rules/grammar_cache.h"
 #include "session/answer_options.h"
 #include "session/text_model.h"
