@@ -423,7 +423,7 @@ Result<Dfa> SchemaCompiler::String(const Json& schema, const std::string& pointe
   };
   const auto format_content = [&](const std::string& name) -> Result<Regex> {
     std::optional<Regex> content = FormatContent(name, spelling);
-    if (!content && !place_.strict_formats) content = FormatContent("binary", spelling);
+    if (!content && !context_.strict_formats) content = FormatContent("binary", spelling);
     if (content) return *content;
     return Error(SchemaError(Below(pointer, "format"), fmt::format("\"{}\" is not supported; these are: {}",
                                                                    name, SupportedFormats())));
