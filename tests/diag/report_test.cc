@@ -16,7 +16,7 @@ CheckReport Example() {
           .tables = {{.title = "keys", .columns = {"id", "name"}, .rows = {{"5", "｜x｜"}, {"12", "y"}}}},
           .rules_out = {"nothing"},
           .next_step = "count",
-          .place = Location{3, "attn.o", "attention", 17},
+          .location = Location{3, "attn.o", "attention", 17},
           .ends_run = true};
 }
 
