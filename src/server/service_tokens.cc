@@ -91,7 +91,7 @@ std::unique_ptr<Reply> Service::Tokenize(HttpRequest& request, const Caller&) {
     } else {
       if (!fields.Read("prompt", &prompt)) fields.Fail("prompt", "missing, wanted a text (or messages)");
       fields.Expect({"model"});
-      NoteUnknown(fields, body, model_, unknown);
+      NoteUnknown(fields, body, kNoBody, model_, unknown);
       DSV4_TRY(fields.status());
       body = {};  // One copy of a long text is enough.
       DSV4_ASSIGN_OR_RETURN(ids, model_.tokenizer.Encode(prompt, kMaxTokensRead));
@@ -150,7 +150,7 @@ std::unique_ptr<Reply> Service::Detokenize(HttpRequest& request, const Caller&) 
     if (!fields.ReadTokens("tokens", &tokens)) fields.Fail("tokens", "missing, wanted a list of token ids");
     fields.Expect({"model"});
     std::vector<std::string> unknown;
-    NoteUnknown(fields, body, model_, unknown);
+    NoteUnknown(fields, body, kNoBody, model_, unknown);
     DSV4_TRY(fields.status());
     body = {};
     size_t num_bytes = 0;
