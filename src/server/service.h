@@ -15,7 +15,7 @@
 #include "server/api/call_memory.h"
 #include "server/api/chat_call.h"
 #include "server/api/response_store.h"
-#include "server/api/verification.h"
+#include "server/api/served_model.h"
 #include "server/dialects/openai_responses.h"
 #include "server/http/fair_pool.h"
 #include "server/http/http.h"
@@ -23,7 +23,7 @@
 #include "server/observe/metrics.h"
 #include "server/observe/trace_exporter.h"
 #include "server/observe/unknown_fields.h"
-#include "server/served_model.h"
+#include "server/observe/verification.h"
 
 namespace dsv4::server {
 

@@ -87,7 +87,7 @@ Result<std::vector<int32_t>> ReadTokens(const ServedModel& model, const CallMemo
   if (prompt != nullptr && !prompt->is_string())
     fields.Fail("prompt", fmt::format("got {}, wanted a string", prompt->kind_name()));
   fields.Expect({"model"});
-  NoteUnknown(fields, body, model, unknown);
+  NoteUnknown(fields, body, kNoBody, model, unknown);
   DSV4_TRY(fields.status());
   return model.tokenizer.Encode(prompt->text(), kMaxTokensRead);
 }
@@ -172,7 +172,7 @@ std::unique_ptr<Reply> Service::Detokenize(HttpRequest& request, const Caller&) 
     if (!fields.ReadTokens("tokens", &tokens)) fields.Fail("tokens", "missing, wanted a list of token ids");
     fields.Expect({"model"});
     std::vector<std::string> unknown;
-    NoteUnknown(fields, body, model_, unknown);
+    NoteUnknown(fields, body, kNoBody, model_, unknown);
     DSV4_TRY(fields.status());
     body = {};
     size_t num_bytes = 0;

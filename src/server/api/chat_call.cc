@@ -8,10 +8,10 @@
 #include <cmath>
 
 #include "base/log.h"
-#include "grammar/answer_grammar.h"
 #include "grammar/forbidden_text.h"
-#include "server/api/random_id.h"
-#include "server/dialects/content_rule_fields.h"
+#include "grammar/rules/answer_grammar.h"
+#include "server/api/content_rule_fields.h"
+#include "server/observe/random_id.h"
 #include "session/answer_shape.h"
 #include "session/prompt.h"
 
@@ -191,8 +191,10 @@ Status AddRules(const ServedModel& model, const ChatCall& call, GrammarWork& wor
     if (conversation.continue_final_message)
       return InvalidArgument(fmt::format("{}: an unfinished answer cannot be continued under it", field));
     rules.content = grammar::ContentKind::kRule;
-    rules.rule =
-        rule ? *rule : grammar::ContentRule{.text = chat::WriteJson(schema), .label = call.schema_label};
+    rules.rule = rule ? *rule
+                      : grammar::ContentRule{.text = chat::WriteJson(schema),
+                                             .label = call.schema_label,
+                                             .strict = chat::IsStrict(conversation.response_format)};
   }
   work.rules = std::move(rules);
   return {};
@@ -325,9 +327,10 @@ Result<PreparedCall> PrepareChat(const ServedModel& model, const CallMemory& mem
     return Error(
         InvalidArgument(fmt::format("max_tokens: got {}, wanted 1 or more", *call.sampling.max_tokens)));
   }
-  DSV4_ASSIGN_OR_RETURN(const session::Prompt prompt, MakePrompt(model, memory, call));
+  DSV4_ASSIGN_OR_RETURN(session::Prompt prompt, MakePrompt(model, memory, call));
   const bool starts_in_reasoning = prompt.rendered.ends_in_reasoning;
   PreparedCall prepared;
+  prepared.notice = std::move(prompt.notice);
   prepared.num_prompt_tokens = static_cast<int64_t>(prompt.ids.size());
   prepared.format = session::ChatFormat(prompt, call.conversation.tools, call.sampling.stop);
   prepared.format.parallel_calls = call.parallel_calls;

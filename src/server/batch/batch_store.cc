@@ -20,8 +20,8 @@
 #include "base/read_file.h"
 #include "base/write_file.h"
 #include "server/api/json_text.h"
-#include "server/api/random_id.h"
 #include "server/batch/batch_line.h"
+#include "server/observe/random_id.h"
 
 namespace dsv4::server {
 namespace {

@@ -8,11 +8,11 @@
 #include <utility>
 
 #include "server/api/api_error.h"
+#include "server/api/content_rule_fields.h"
 #include "server/api/json_text.h"
-#include "server/api/random_id.h"
-#include "server/dialects/content_rule_fields.h"
 #include "server/dialects/known_fields.h"
 #include "server/dialects/openai_json.h"
+#include "server/observe/random_id.h"
 
 namespace dsv4::server {
 namespace {
@@ -280,7 +280,8 @@ void ReadFormat(Fields& fields, SamplingCall& sampling) {
   if (schema->is_null()) return;
   if (sampling.rule)
     return fields.Fail("response_format", fmt::format("beside {}, wanted one of them", sampling.rule->label));
-  sampling.rule = grammar::ContentRule{.text = chat::WriteJson(*schema), .label = "response_format"};
+  sampling.rule = grammar::ContentRule{
+      .text = chat::WriteJson(*schema), .label = "response_format", .strict = chat::IsStrict(*format)};
 }
 
 }  // namespace
