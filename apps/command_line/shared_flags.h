@@ -4,7 +4,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "apps/run/run_command.h"
+#include "apps/shared/run_options.h"
 
 namespace dsv4::apps {
 

@@ -14,10 +14,10 @@
 #include <span>
 #include <utility>
 
-#include "apps/run/run_report.h"
 #include "apps/run/tool_commands.h"
 #include "apps/shared/chat_file.h"
 #include "apps/shared/last_conversation.h"
+#include "apps/shared/run_report.h"
 #include "apps/terminal/answer_printer.h"
 #include "apps/terminal/line_editor.h"
 #include "apps/terminal/printable.h"

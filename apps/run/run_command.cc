@@ -14,14 +14,14 @@
 #include <random>
 
 #include "apps/run/interactive_chat.h"
-#include "apps/run/run_report.h"
 #include "apps/run/tool_commands.h"
 #include "apps/shared/chat_file.h"
 #include "apps/shared/chat_runtime.h"
 #include "apps/shared/last_conversation.h"
-#include "apps/shared/load_bar.h"
+#include "apps/shared/run_report.h"
 #include "apps/shared/speculation_flag.h"
 #include "apps/terminal/answer_printer.h"
+#include "apps/terminal/load_bar.h"
 #include "apps/terminal/printable.h"
 #include "apps/terminal/terminal.h"
 #include "base/error_output.h"
@@ -34,64 +34,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kMaxCalls = 100;  // Calls for one question: a model that goes round in circles ends.
-
-// Before it stands in a prompt, where the position would be another.
-Status CheckUtf8(std::string_view name, std::string_view text) {
-  const size_t offset = FindInvalidUtf8(text);
-  if (offset == std::string_view::npos) return {};
-  return InvalidArgument(fmt::format("{}: not valid UTF-8 at byte {} (0x{:02X})", name, offset,
-                                     static_cast<unsigned char>(text[offset])));
-}
-
-// A conversation from a file ends in something to answer.
-Status CheckAsked(std::span<const chat::Message> messages, const std::string& path) {
-  const bool asks = std::ranges::any_of(messages, [](const chat::Message& message) {
-    return message.role != chat::Role::kSystem && message.role != chat::Role::kAssistant;
-  });
-  if (!asks) return InvalidArgument(path + ": nothing is asked, want a message of the user");
-  const chat::Message& last = messages.back();
-  const bool is_empty = last.content.kind == chat::Content::Kind::kText &&
-                        last.content.text.find_first_not_of(" \t\r\n") == std::string::npos;
-  if (last.role == chat::Role::kUser && is_empty)
-    return InvalidArgument(
-        fmt::format("{}: [{}].content: empty, want what the user says", path, messages.size() - 1));
-  if (last.role == chat::Role::kAssistant && !last.wo_eos)
-    return InvalidArgument(path + ": ends with an answer, want a message of the user behind it");
-  return {};
-}
-
-}  // namespace
-
-Result<std::vector<chat::Message>> MakeMessages(const RunOptions& options, const std::string& prompt) {
-  std::vector<chat::Message> messages;
-  if (options.go_on) {
-    DSV4_ASSIGN_OR_RETURN(messages, ReadLastConversation());
-    messages.push_back({.role = chat::Role::kUser, .content = prompt});
-  } else if (!options.messages_path.empty()) {
-    DSV4_ASSIGN_OR_RETURN(messages, ReadChatFile(options.messages_path));
-    DSV4_TRY(CheckAsked(messages, options.messages_path));
-  } else {
-    if (!options.system.empty()) {
-      messages.push_back({.role = chat::Role::kSystem, .content = options.system});
-    }
-    messages.push_back({.role = chat::Role::kUser, .content = prompt});
-  }
-  if (!options.tools_path.empty()) {
-    DSV4_ASSIGN_OR_RETURN(std::vector<chat::JsonValue> tools, ReadToolsFile(options.tools_path));
-    chat::AttachTools(messages, std::move(tools));
-  }
-  return messages;
-}
-
-Result<std::string> ReadPrompt(const RunOptions& options) {
-  if (!options.prompt) return std::string();
-  if (*options.prompt != "-") return *options.prompt;
-  std::string text(std::istreambuf_iterator<char>(std::cin), {});
-  DSV4_TRY(CheckUtf8("standard input", text));
-  return text;
-}
-
-namespace {
 
 // Text that comes through a pipe or from a file on standard input, behind PROMPT. A service or a cron job has
 // a device or a socket there, which is not meant to be read.

@@ -17,7 +17,8 @@
 #include "base/log.h"
 #include "capi/objects.h"
 #include "io/checkpoint.h"
-#include "model/placement/memory_plan.h"
+#include "model/arch/architecture.h"
+#include "model/planning/memory_plan.h"
 #include "ops/op_table.h"
 #include "session/token_classes.h"
 

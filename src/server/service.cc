@@ -14,7 +14,6 @@
 #include "server/api/deferred_reply.h"
 #include "server/api/generation_reply.h"
 #include "server/api/json_text.h"
-#include "server/api/random_id.h"
 #include "server/batch/batch_store.h"
 #include "server/dialects/anthropic_messages.h"
 #include "server/dialects/known_fields.h"
@@ -22,6 +21,7 @@
 #include "server/dialects/openai_chat.h"
 #include "server/dialects/openai_completions.h"
 #include "server/dialects/openai_responses.h"
+#include "server/observe/random_id.h"
 #include "server/page/page.h"
 #include "server/service_parts.h"
 
@@ -134,10 +134,34 @@ std::unique_ptr<Reply> Fail(int http_status, std::string_view message, std::stri
   return MakeReply(ErrorHead(http_status), std::move(body));
 }
 
+namespace {
+
+// OpenAI's SDK for Python puts the members of its argument extra_body into the body. Clients without such an
+// argument send it as it is written, and so does Google's example of it. They mean the same.
+Status LiftExtraBody(chat::JsonValue& body) {
+  constexpr std::string_view kName = "extra_body";
+  while (body.is_object() && body.Find(kName) != nullptr) {
+    std::vector<chat::JsonValue::Member>& members = body.mutable_members();
+    const auto found = std::ranges::find(members, kName, &chat::JsonValue::Member::first);
+    chat::JsonValue extra = std::move(found->second);
+    members.erase(found);
+    if (extra.is_null()) continue;
+    if (!extra.is_object())
+      return InvalidArgument(fmt::format("{}: got {}, wanted an object", kName, extra.kind_name()));
+    for (chat::JsonValue::Member& one : extra.mutable_members()) {
+      std::erase_if(members, [&](const chat::JsonValue::Member& other) { return other.first == one.first; });
+      members.push_back(std::move(one));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<chat::JsonValue> ReadBody(HttpRequest& request, const ServedModel& model) {
-  const std::string text = std::exchange(request.body, {});
-  DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, chat::ReadJson(text, "body", chat::JsonDialect::kRfc8259,
+  DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, chat::TakeJson(std::exchange(request.body, {}), "body",
                                                              {.token_lists = kTokenLists}));
+  DSV4_TRY(LiftExtraBody(body));
   Fields fields(body);
   std::string name;
   fields.Read("model", &name);
@@ -266,8 +290,7 @@ Service::Admission Service::Admit(const HttpRequest& request) const {
   if (route == nullptr || is_action) {
     const std::string_view why = WhyAbsent(path);
     admission.refusal =
-        Fail(404, why.empty() ? fmt::format("{}: no such endpoint", path) : fmt::format("{}: {}", path, why),
-             path);
+        Fail(404, fmt::format("{}: {}", request.path, why.empty() ? "no such endpoint" : why), path);
     return admission;
   }
   admission.route = route;

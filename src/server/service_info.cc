@@ -132,7 +132,8 @@ std::unique_ptr<Reply> Service::Models(HttpRequest& request, const Caller&) {
     }
     return MakeReply({}, JsonText({{"object", "list"}, {"data", Json::array({entry})}}));
   }
-  const std::string name = request.path.substr(kList.size() + 1);
+  std::string name = request.path.substr(kList.size() + 1);
+  if (name.ends_with('/')) name.pop_back();
   if (name == model_.id) return MakeReply({}, JsonText(entry));
   const std::string message = fmt::format("model: '{}' is not served here, only '{}'", name, model_.id);
   return MakeReply(ErrorHead(404),
