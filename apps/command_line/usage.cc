@@ -113,7 +113,7 @@ std::string ValueComplaint(const Complaint& complaint) {
   return text;
 }
 
-// What an option wants that cannot take `text` as its number.
+// The want of an option that cannot take `text` as its number.
 std::string_view WantedNumber(const std::string& text) {
   double value = 0.0;
   if (!CLI::detail::lexical_cast(text, value)) return "a number";
