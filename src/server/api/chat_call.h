@@ -89,7 +89,7 @@ struct PreparedCall {
   session::AnswerFormat format;
   int64_t num_prompt_tokens = 0;
   GrammarWork grammar;
-  std::string notice;  // Notice of the model on the conversation (session::ModelCard).
+  std::string notice;  // The model's, on the conversation (session::ModelCard).
 };
 
 // The client: for fairness and for the separation of caches.
