@@ -275,7 +275,7 @@ Status ReadMode(const ChatProfile& profile, const JsonValue& request, ThinkingSe
                      DSV4_ASSIGN_OR_RETURN(on, ReadSwitch(profile, value, one.path));
                    } else {
                      if (!value.is_bool()) return Error(WantsBoolean(one.path, value));
-                     if (value.boolean()) on = false;  // False is what clients send who ask for nothing.
+                     if (value.boolean()) on = false;  // Clients that ask for nothing send false.
                    }
                    if (on) settings.mode = *on ? ThinkingMode::kThinking : ThinkingMode::kChat;
                    return on.has_value();

@@ -206,7 +206,7 @@ constexpr IdleFields kIdle[] = {
 struct OptionObject {
   std::string_view path;
   std::array<std::string_view, 8> members;
-  uint32_t readers = kGenerate;  // The ApiReader bits of those who read the members.
+  uint32_t readers = kGenerate;  // The ApiReader bits of dialects that read the members.
 };
 constexpr std::array<std::string_view, 8> kSchemaMembers = {"type", "name", "description", "schema",
                                                             "strict"};
