@@ -15,7 +15,7 @@ extern "C" {
 #endif
 
 /* Changes with every change of a struct or of a function's meaning. */
-#define DSV4_ABI 4
+#define DSV4_ABI 5
 
 /* The ABI number of the library, to compare with DSV4_ABI, and its version. */
 uint32_t dsv4_abi(void);
@@ -78,6 +78,8 @@ void dsv4_model_free(dsv4_model* model);
 const char* dsv4_model_backend(const dsv4_model* model);
 int64_t dsv4_model_vocab_size(const dsv4_model* model);
 int64_t dsv4_model_context_length(const dsv4_model* model);
+/* Tokens of an answer at most that the model's folder names (max_new_tokens); 0: none. For callers that have no number of their own. */
+int64_t dsv4_model_max_tokens(const dsv4_model* model);
 /* Whether the token ends an answer: 1 or 0. */
 int32_t dsv4_model_is_stop(const dsv4_model* model, int32_t token);
 
@@ -97,6 +99,8 @@ dsv4_code dsv4_render(const dsv4_model* model, const char* request_json, dsv4_pr
                       dsv4_error* error);
 const char* dsv4_prompt_text(const dsv4_prompt* prompt);
 const int32_t* dsv4_prompt_ids(const dsv4_prompt* prompt, size_t* num_ids);
+/* What the model's folder says of a question in words that the model does not know, whose answer is noise. Empty for other conversations and models. */
+const char* dsv4_prompt_notice(const dsv4_prompt* prompt);
 void dsv4_prompt_free(dsv4_prompt* prompt);
 
 typedef enum dsv4_delta_kind {

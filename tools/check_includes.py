@@ -4,7 +4,7 @@
 docs/architecture.md, "Modules": which module may include which. Every `#include "..."` below src/ and apps/, and the
 DEPS of every module's CMakeLists.txt, must follow it. Every folder with sources must have a row, and rows no cycle.
 docs/dependencies.md, "Libraries": which module may include which third-party header.
-tools/rooms.json: which room (subfolder) of a module may include which, and how many includes against that are left. A number only
+tools/rooms.json: which room (folder) of a module may include which, and how many includes against that are left. A number only
 shrinks; --shrink writes the numbers of today where they are lower.
 
 Prints one line per violation: file:line: what, and what the table wants. Exit status 0 clean, 1 violations, 2 a table
@@ -225,19 +225,25 @@ def check_tree(root: Path) -> list[str]:
     return problems
 
 
-def room_of(path: Path, top: Path) -> str | None:
-    """The room of a file of a module: its first folder below, "." for files beside the rooms, None outside of the module."""
+def room_of(path: Path, top: Path, rooms: set[str]) -> str | None:
+    """The room of a file of a module: the deepest folder of `rooms` that it is in, else its first folder below the module.
+
+    "." for files beside the rooms, None outside of the module.
+    """
     if not path.is_relative_to(top):
         return None
-    parts = path.relative_to(top).parts
-    return parts[0] if len(parts) > 1 else "."
+    parts = path.relative_to(top).parts[:-1]
+    for length in range(len(parts), 1, -1):
+        if "/".join(parts[:length]) in rooms:
+            return "/".join(parts[:length])
+    return parts[0] if parts else "."
 
 
-def room_edges(root: Path, top: Path) -> dict[tuple[str, str], list[str]]:
+def room_edges(root: Path, top: Path, rooms: set[str]) -> dict[tuple[str, str], list[str]]:
     """The includes between rooms of a module, tests apart: places by (room, room it includes)."""
     edges: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
     for path in source_files(root):
-        room = room_of(path, top)
+        room = room_of(path, top, rooms)
         if room is None or TEST_FILE.search(path.name):
             continue
         for number, line in enumerate((root / path).read_text(errors="replace").splitlines(), 1):
@@ -247,7 +253,7 @@ def room_edges(root: Path, top: Path) -> dict[tuple[str, str], list[str]]:
             for base in ("src", ""):
                 target = Path(base) / match.group(2)
                 if (root / target).is_file():
-                    other = room_of(target, top)
+                    other = room_of(target, top, rooms)
                     if other is not None and other != room:
                         edges[room, other].append(f"{path}:{number}")
                     break
@@ -274,7 +280,8 @@ def check_rooms(root: Path, shrink: bool = False) -> list[str]:
     problems = []
     for module, rows in table.items():
         left = rows["left"]
-        for (room, other), places in sorted(room_edges(root, Path(module)).items()):
+        edges = room_edges(root, Path(module), set(rows["may_include"]))
+        for (room, other), places in sorted(edges.items()):
             if room not in rows["may_include"] or other not in rows["may_include"]:
                 problems.append(f"{places[0]}: room {room if room not in rows['may_include'] else other} of {module} has no row "
                                 "in tools/rooms.json")
@@ -282,7 +289,7 @@ def check_rooms(root: Path, shrink: bool = False) -> list[str]:
                 problems.append(f"{places[-1]}: {module}/{room} may not include {other} (tools/rooms.json): {len(places)} includes, "
                                 f"{left.get(f'{room} -> {other}', 0)} are left")
         if shrink:
-            found = {f"{room} -> {other}": len(places) for (room, other), places in room_edges(root, Path(module)).items()}
+            found = {f"{room} -> {other}": len(places) for (room, other), places in edges.items()}
             rows["left"] = {edge: min(count, found[edge]) for edge, count in left.items() if edge in found}
     if shrink:
         (root / "tools/rooms.json").write_text(json.dumps(table, indent=1) + "\n")

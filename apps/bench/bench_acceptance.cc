@@ -9,12 +9,12 @@
 #include <memory>
 #include <random>
 
-#include "apps/shared/load_bar.h"
 #include "apps/shared/model_source.h"
+#include "apps/terminal/load_bar.h"
 #include "apps/terminal/terminal.h"
 #include "base/json.h"
 #include "base/stopwatch.h"
-#include "diag/checks/statistics.h"
+#include "diag/statistics.h"
 #include "kv/random_rows.h"
 #include "sampling/sampler.h"
 #include "speculation/drafter.h"

@@ -12,8 +12,8 @@
 #include "apps/shared/expert_flags.h"
 #include "backend/reference/reference_backend.h"
 #include "diag/checks/compare_check.h"
-#include "diag/checks/statistics.h"
 #include "diag/live_run.h"
+#include "diag/statistics.h"
 #include "diag/subject.h"
 #include "kv/random_rows.h"
 

@@ -12,13 +12,13 @@
 #include <optional>
 
 #include "apps/bench/bench_check.h"
-#include "apps/bench/bench_machine.h"
 #include "apps/bench/bench_report.h"
 #include "apps/bench/bench_runs.h"
+#include "apps/shared/bench_machine.h"
 #include "apps/shared/choose_backend.h"
 #include "apps/shared/expert_flags.h"
-#include "apps/shared/load_bar.h"
 #include "apps/shared/model_source.h"
+#include "apps/terminal/load_bar.h"
 #include "apps/terminal/terminal.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/machine_bounds.h"
@@ -28,8 +28,8 @@
 #include "comm/observed_group.h"
 #include "io/disk_rate.h"
 #include "model/checkpoint/resolved_checkpoint.h"
-#include "model/placement/forecast.h"
-#include "model/placement/memory_plan.h"
+#include "model/planning/forecast.h"
+#include "model/planning/memory_plan.h"
 
 namespace dsv4::apps {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/bench/bench_machine.h"
+#include "apps/shared/bench_machine.h"
 #include "apps/shared/sampling_threads.h"
 #include "backend/cuda/cuda_backend.h"
 #include "base/status.h"

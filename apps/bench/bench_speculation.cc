@@ -16,8 +16,8 @@
 
 #include "apps/shared/chat_file.h"
 #include "apps/shared/chat_runtime.h"
-#include "apps/shared/load_bar.h"
 #include "apps/shared/speculation_flag.h"
+#include "apps/terminal/load_bar.h"
 #include "apps/terminal/printable.h"
 #include "apps/terminal/terminal.h"
 #include "base/json.h"
@@ -47,8 +47,8 @@ struct Drafts {
   void Add(const Drafts& other, int64_t times) {
     for (const auto counts : {&Drafts::verified, &Drafts::reached, &Drafts::accepted}) {
       for (size_t source = 0; source < speculation::kNumSources; ++source) {
-        for (size_t place = 0; place < engine::kDraftPlaces; ++place)
-          (this->*counts)[source][place] += times * (other.*counts)[source][place];
+        for (size_t depth = 0; depth < engine::kDraftDepths; ++depth)
+          (this->*counts)[source][depth] += times * (other.*counts)[source][depth];
       }
     }
   }
@@ -61,9 +61,9 @@ struct Drafts {
   // further ones.
   std::vector<double> Acceptance(size_t source) const {
     std::vector<double> shares;
-    for (size_t place = 0; place + 1 < engine::kDraftPlaces && reached[source][place] > 0; ++place) {
-      shares.push_back(static_cast<double>(accepted[source][place]) /
-                       static_cast<double>(reached[source][place]));
+    for (size_t depth = 0; depth + 1 < engine::kDraftDepths && reached[source][depth] > 0; ++depth) {
+      shares.push_back(static_cast<double>(accepted[source][depth]) /
+                       static_cast<double>(reached[source][depth]));
     }
     return shares;
   }
@@ -288,7 +288,7 @@ void PrintTable(const std::vector<Row>& rows) {
     for (size_t source = 0; source < speculation::kNumSources; ++source) {
       const std::vector<double> shares = row.drafts.Acceptance(source);
       if (shares.empty()) continue;
-      fmt::print("{:16} {} drafts right by place: {:.2f}\n", Printable(row.kind) + (row.given ? " *" : ""),
+      fmt::print("{:16} {} drafts right by depth: {:.2f}\n", Printable(row.kind) + (row.given ? " *" : ""),
                  speculation::SourceName(static_cast<speculation::Source>(source)), fmt::join(shares, ", "));
     }
   }

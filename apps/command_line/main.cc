@@ -1,9 +1,12 @@
 // The dsv4 binary: command line in, exit code out. Each command stands in its own folder; this file only
 // parses.
 #include <fmt/format.h>
+#include <pthread.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -118,6 +121,29 @@ int WithWhatWasWritten(int exit_code) {
   std::abort();
 }
 
+// A thread's stack is as long as the limit says; with one that is too short the program would end without a word.
+// So it is made longer. False, and a word, where the system does not let it.
+bool HasRoomForStacks() {
+  constexpr rlim_t kLeast = rlim_t{1} << 20;
+  constexpr rlim_t kUsual = rlim_t{8} << 20;
+  rlimit stack = {};
+  if (::getrlimit(RLIMIT_STACK, &stack) != 0 || stack.rlim_cur >= kLeast) return true;
+  const rlim_t got = stack.rlim_cur;
+  stack.rlim_cur = std::min(stack.rlim_max, kUsual);
+  pthread_attr_t threads;
+  if (stack.rlim_cur < kLeast || ::setrlimit(RLIMIT_STACK, &stack) != 0 ||
+      ::pthread_attr_init(&threads) != 0) {
+    Say("dsv4: stack: got a limit of ");
+    Say(std::to_string(got >> 10));
+    Say(" KiB, wanted at least 1024 (ulimit -s)\n");
+    return false;
+  }
+  (void)::pthread_attr_setstacksize(&threads, stack.rlim_cur);
+  (void)::pthread_setattr_default_np(&threads);
+  (void)::pthread_attr_destroy(&threads);
+  return true;
+}
+
 // Before the constructors of static objects, which may find no memory either; and for other threads.
 __attribute__((constructor(101))) void InstallTerminate() {
   default_terminate = std::set_terminate(Terminate);
@@ -126,6 +152,7 @@ __attribute__((constructor(101))) void InstallTerminate() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (!HasRoomForStacks()) return dsv4::apps::kExitRunFailed;
   dsv4::apps::ReportLostFiles();
   // A file that may not grow is an error of its write, as a full disk is.
   std::signal(SIGXFSZ, SIG_IGN);

@@ -4,7 +4,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "apps/run/run_command.h"
+#include "apps/shared/run_options.h"
 
 namespace dsv4::apps {
 
@@ -13,6 +13,14 @@ inline constexpr double kNoBound = 1e18;  // Infinity is refused all the same.
 CLI::Validator Positive(double max = kNoBound);
 CLI::Validator NonNegative(double max = kNoBound);
 CLI::Validator KnownRevision();
+// For a path or a name: an unset variable of a script is no wish for the default.
+CLI::Validator NotEmpty();
+<<<<<<< HEAD
+// Port of a listening socket; 0: a free one.
+=======
+// A port to listen on; 0: a free one.
+>>>>>>> integration
+CLI::Validator Port();
 
 // Options that every subcommand takes, before or after its name.
 void AddModelFlags(CLI::App& app, ModelFlags& flags);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "apps/command_line/help_text.h"
+#include "apps/terminal/printable.h"
 
 namespace dsv4::apps {
 namespace {
@@ -35,13 +36,6 @@ std::vector<std::string> Names(const CLI::Option& option) {
   for (const std::string& name : option.get_snames()) names.push_back("-" + name);
   for (const std::string& name : option.get_lnames()) names.push_back("--" + name);
   return names;
-}
-
-// In single quotes of a shell.
-std::string Quoted(std::string_view text) {
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
 }
 
 // "CMD:OPTION" patterns with the words behind them, for the two shells that know "case". The first that fits
@@ -172,7 +166,7 @@ std::string Zsh(const Commands& commands) {
     std::string all;
     for (const CLI::Option* option : options) {
       for (const std::string& name : Names(*option)) {
-        all += fmt::format("        {}\n", Quoted(name + ":" + option->get_description()));
+        all += fmt::format("        {}\n", InQuotes(name + ":" + option->get_description()));
       }
     }
     return all;
@@ -213,7 +207,7 @@ _dsv4() {{
     list=(
 )";
   for (const CLI::App* command : CommandsOf(app)) {
-    script += fmt::format("      {}\n", Quoted(command->get_name() + ":" + command->get_description()));
+    script += fmt::format("      {}\n", InQuotes(command->get_name() + ":" + command->get_description()));
   }
   return script + fmt::format(R"(    )
     _describe command list
@@ -246,19 +240,19 @@ std::string Fish(const Commands& commands) {
       for (const std::string& name : option->get_lnames()) script += " -l " + name;
       const std::vector<std::string> words = Choices(*option);
       if (!words.empty()) {
-        script += " -x -a " + Quoted(fmt::format("{}", fmt::join(words, " ")));
+        script += " -x -a " + InQuotes(fmt::format("{}", fmt::join(words, " ")));
       } else if (option->check_lname("model")) {
         script += " -r -a '(dsv4 list -q 2>/dev/null)'";
       } else if (TakesValue(*option)) {
         script += " -r";
       }
-      script += " -d " + Quoted(option->get_description()) + "\n";
+      script += " -d " + InQuotes(option->get_description()) + "\n";
     }
   };
   add(app, "");
   for (const CLI::App* command : CommandsOf(app)) {
     script += fmt::format("complete -c dsv4 -n __fish_use_subcommand -f -a {} -d {}\n", command->get_name(),
-                          Quoted(command->get_description()));
+                          InQuotes(command->get_description()));
     add(*command, fmt::format(" -n '__fish_seen_subcommand_from {}'", command->get_name()));
     if (const std::vector<std::string> words = FirstWords(*command); !words.empty()) {
       const std::string list = fmt::format("{}", fmt::join(words, " "));

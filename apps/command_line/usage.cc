@@ -113,6 +113,17 @@ std::string ValueComplaint(const Complaint& complaint) {
   return text;
 }
 
+<<<<<<< HEAD
+// The want of an option that cannot take `text` as its number.
+=======
+// The wish of an option that cannot take `text` as its number.
+>>>>>>> integration
+std::string_view WantedNumber(const std::string& text) {
+  double value = 0.0;
+  if (!CLI::detail::lexical_cast(text, value)) return "a number";
+  return text.find_first_of(".eE") == std::string::npos ? "a number that fits" : "a whole number, in digits";
+}
+
 std::string UsageError(const Commands& commands, const Settings& settings, const CLI::Error& error) {
   const CLI::App* app = &commands.app();
   const CLI::App* command = CommandOf(*app);
@@ -127,7 +138,7 @@ std::string UsageError(const Commands& commands, const Settings& settings, const
       const CLI::Option* found = FindComplaint(*app, command, settings, option + ":").option;
       const bool flag = found != nullptr && found->get_items_expected_max() == 0;
       what = fmt::format("{}: got '{}', wanted {}", option, what.substr(equals + 3),
-                         flag ? "true or false" : "a number that fits");
+                         flag ? "true or false" : WantedNumber(what.substr(equals + 3)));
     }
   }
   if (error.get_name() == "FileError") what = settings.FileOrigin() + ": " + what;

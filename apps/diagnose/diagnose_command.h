@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/run/run_command.h"
+#include "apps/shared/run_options.h"
 
 namespace dsv4::apps {
 

@@ -6,27 +6,13 @@
 
 #include <ctime>
 #include <filesystem>
-#include <string_view>
 
 #include "diag/report/html_report.h"
 #include "io/output_file.h"
 
 namespace dsv4::apps {
-namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::string_view kPlain =
-    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789%+,-./:=@_";
-
-std::string Quoted(std::string_view word) {
-  if (!word.empty() && word.find_first_not_of(kPlain) == std::string_view::npos) return std::string(word);
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
-}
-
-}  // namespace
 
 Status CheckPagePath(const std::string& path) {
   std::error_code error;
@@ -53,15 +39,6 @@ Status WritePage(const DiagnoseSession& session, const std::vector<diag::CheckRe
   head.stopped = options.check == "all" && !reports.empty() && reports.back().ends_run &&
                  reports.back().verdict == diag::Verdict::kFinding;
   return io::WriteTextFile(options.html_path, diag::ToHtml(head, reports)).WithContext("--html");
-}
-
-std::string CommandLine(const std::vector<std::string>& words) {
-  std::string line;
-  for (const std::string& word : words) {
-    // The program's path stays private.
-    line += line.empty() ? Quoted(fs::path(word).filename().string()) : " " + Quoted(word);
-  }
-  return line;
 }
 
 }  // namespace dsv4::apps

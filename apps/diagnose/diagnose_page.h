@@ -17,7 +17,4 @@ Status CheckPagePath(const std::string& path);
 // Writes the page of --html; it appears whole or not at all. Errors of the file system name the path.
 Status WritePage(const DiagnoseSession& session, const std::vector<diag::CheckReport>& reports);
 
-// The arguments as they would be typed into a shell.
-std::string CommandLine(const std::vector<std::string>& words);
-
 }  // namespace dsv4::apps

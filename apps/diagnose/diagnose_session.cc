@@ -6,8 +6,8 @@
 #include <optional>
 #include <utility>
 
-#include "apps/shared/load_bar.h"
-#include "apps/tools/logits_command.h"
+#include "apps/shared/chat_file.h"
+#include "apps/terminal/load_bar.h"
 #include "base/read_file.h"
 #include "engine/engine.h"
 

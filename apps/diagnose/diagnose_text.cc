@@ -3,9 +3,9 @@
 
 #include <fmt/format.h>
 
+#include "apps/shared/chat_file.h"
 #include "apps/shared/model_source.h"
 #include "apps/terminal/printable.h"
-#include "apps/tools/logits_command.h"
 #include "base/json.h"
 #include "session/prompt.h"
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "apps/run/run_command.h"
+#include "apps/shared/run_options.h"
 #include "chat/renderer.h"
 #include "model/config/config.h"
 #include "session/text_model.h"

@@ -5,7 +5,7 @@
 #include "apps/command_line/command.h"
 #include "apps/command_line/shared_flags.h"
 #include "apps/diagnose/diagnose_command.h"
-#include "apps/diagnose/diagnose_page.h"
+#include "apps/terminal/printable.h"
 
 namespace dsv4::apps {
 

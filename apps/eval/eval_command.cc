@@ -6,8 +6,8 @@
 #include "apps/eval/eval_report.h"
 #include "apps/eval/eval_tasks.h"
 #include "apps/shared/choose_backend.h"
-#include "apps/shared/load_bar.h"
 #include "apps/shared/model_source.h"
+#include "apps/terminal/load_bar.h"
 #include "session/answer_options.h"
 
 namespace dsv4::apps {

@@ -8,7 +8,7 @@
 
 #include "apps/shared/model_source.h"
 #include "chat/renderer.h"
-#include "diag/checks/statistics.h"
+#include "diag/statistics.h"
 #include "session/text_model.h"
 #include "tokenizer/special_tokens.h"
 

@@ -8,7 +8,7 @@
 
 #include "apps/eval/eval_tasks.h"
 #include "apps/eval/logprob_lines.h"
-#include "diag/checks/statistics.h"
+#include "diag/statistics.h"
 #include "io/output_file.h"
 
 namespace dsv4::apps {

@@ -7,11 +7,11 @@
 #include <span>
 #include <vector>
 
-#include "apps/experts/choice_counter.h"
 #include "apps/shared/expert_profile.h"
-#include "apps/shared/load_bar.h"
 #include "apps/shared/model_source.h"
+#include "apps/terminal/load_bar.h"
 #include "apps/terminal/terminal.h"
+#include "apps/tiers/choice_counter.h"
 #include "base/json.h"
 #include "base/read_file.h"
 #include "diag/hooked_backend.h"

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "apps/serve/slot_trade.h"
 #include "apps/shared/expert_flags.h"
+#include "apps/tiers/slot_trade.h"
 #include "backend/cuda/cuda_backend.h"
 
 namespace dsv4::apps {

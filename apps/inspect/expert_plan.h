@@ -7,7 +7,7 @@
 #include "apps/shared/model_flags.h"
 #include "apps/shared/model_source.h"
 #include "base/json.h"
-#include "model/placement/memory_plan.h"
+#include "model/planning/memory_plan.h"
 
 namespace dsv4::apps {
 

@@ -8,7 +8,7 @@
 #include "apps/inspect/expert_plan.h"
 #include "apps/shared/expert_flags.h"
 #include "model/checkpoint/resolved_checkpoint.h"
-#include "model/placement/forecast.h"
+#include "model/planning/forecast.h"
 
 namespace dsv4::apps {
 namespace {

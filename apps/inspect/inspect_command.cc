@@ -12,7 +12,7 @@
 #include "apps/inspect/inspect_report.h"
 #include "apps/shared/disk_tier.h"
 #include "apps/shared/expert_flags.h"
-#include "apps/shared/load_bar.h"
+#include "apps/terminal/load_bar.h"
 
 namespace dsv4::apps {
 

@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "apps/shared/readable.h"
+#include "apps/terminal/readable.h"
 #include "comm/null_group.h"
 #include "formats/cache_rows.h"
 #include "io/checkpoint.h"
@@ -18,7 +18,7 @@
 #include "model/checkpoint/resolved_checkpoint.h"
 #include "model/checkpoint/weights.h"
 #include "model/config/cache_geometry.h"
-#include "model/placement/memory_plan.h"
+#include "model/planning/memory_plan.h"
 #include "model/runtime/model.h"
 #include "session/text_model.h"
 #include "tokenizer/tokenizer.h"

@@ -16,8 +16,8 @@
 #include "base/status.h"
 #include "model/config/config.h"
 #include "model/config/numerics.h"
-#include "model/placement/forecast.h"
-#include "model/placement/memory_plan.h"
+#include "model/planning/forecast.h"
+#include "model/planning/memory_plan.h"
 
 namespace dsv4::apps {
 

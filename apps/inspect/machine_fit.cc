@@ -7,11 +7,11 @@
 #include <array>
 #include <cmath>
 
-#include "apps/shared/readable.h"
+#include "apps/terminal/readable.h"
 #include "backend/cuda/cuda_backend.h"
 #include "comm/null_group.h"
-#include "model/placement/memory_plan.h"
 #include "model/placement/placement.h"
+#include "model/planning/memory_plan.h"
 
 namespace dsv4::apps {
 namespace {

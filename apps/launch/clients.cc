@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 
+#include "apps/terminal/printable.h"
 #include "base/json.h"
 
 namespace dsv4::apps {
@@ -85,17 +86,6 @@ ClientSetup Opencode(const ServerAddress& server, const std::string&) {
 constexpr std::array kClients = {Client{"aider", Aider}, Client{"claude", Claude}, Client{"codex", Codex},
                                  Client{"llm", Llm}, Client{"opencode", Opencode}};
 
-std::string Quoted(std::string_view text) {
-  const bool plain = !text.empty() && std::ranges::all_of(text, [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           std::string_view("-_./:=@,+%").find(c) != std::string_view::npos;
-  });
-  if (plain) return std::string(text);
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
-}
-
 }  // namespace
 
 std::vector<std::string> ClientNames() {
@@ -117,13 +107,13 @@ std::string AsShell(const ClientSetup& setup) {
   std::string text;
   for (const auto& [path, content] : setup.files) {
     const size_t slash = path.rfind('/');
-    text += fmt::format("mkdir -p {}\nprintf %s {} > {}\n", Quoted(path.substr(0, slash)), Quoted(content),
-                        Quoted(path));
+    text += fmt::format("mkdir -p {}\nprintf %s {} > {}\n", ShellWord(path.substr(0, slash)),
+                        ShellWord(content), ShellWord(path));
   }
   for (const auto& [name, value] : setup.environment)
-    text += fmt::format("export {}={}\n", name, Quoted(value));
-  text += Quoted(setup.program);
-  for (const std::string& argument : setup.arguments) text += " " + Quoted(argument);
+    text += fmt::format("export {}={}\n", name, ShellWord(value));
+  text += ShellWord(setup.program);
+  for (const std::string& argument : setup.arguments) text += " " + ShellWord(argument);
   return text + "\n";
 }
 

@@ -54,6 +54,7 @@ void RegisterLaunch(Commands& commands) {
   launch.add_option("CLIENT", options.client, "Which one")->required()->check(CLI::IsMember(ClientNames()));
   launch.add_option("ARGUMENTS", options.client_arguments, "For the client, behind --");
   launch.add_option("--port", options.port, "Of the server on this machine")
+      ->check(Port())
       ->check(CLI::Range(1, 65535))
       ->capture_default_str();
   launch.add_option("--url", options.url, "Of a server elsewhere; none is started")->check(HttpUrl());

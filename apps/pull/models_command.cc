@@ -7,12 +7,13 @@
 #include <optional>
 
 #include "apps/shared/model_flags.h"
-#include "apps/shared/readable.h"
 #include "apps/terminal/printable.h"
+#include "apps/terminal/readable.h"
 #include "base/error_output.h"
 #include "base/json.h"
 #include "base/read_file.h"
 #include "hub/cache.h"
+#include "model/arch/architecture.h"
 #include "model/config/config.h"
 
 namespace dsv4::apps {

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "apps/shared/model_flags.h"
-#include "apps/shared/readable.h"
 #include "apps/terminal/printable.h"
+#include "apps/terminal/readable.h"
 #include "apps/terminal/terminal.h"
 #include "base/json.h"
 

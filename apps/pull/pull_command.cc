@@ -8,13 +8,14 @@
 
 #include "apps/shared/choose_backend.h"
 #include "apps/shared/model_flags.h"
-#include "apps/shared/readable.h"
+#include "apps/terminal/readable.h"
 #include "apps/terminal/terminal.h"
 #include "backend/cuda/gpu_survey.h"
 #include "base/error_output.h"
 #include "base/json.h"
 #include "base/read_file.h"
 #include "hub/pull.h"
+#include "model/arch/architecture.h"
 #include "model/config/config.h"
 
 namespace dsv4::apps {

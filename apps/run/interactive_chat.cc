@@ -14,10 +14,10 @@
 #include <span>
 #include <utility>
 
-#include "apps/run/run_report.h"
 #include "apps/run/tool_commands.h"
 #include "apps/shared/chat_file.h"
 #include "apps/shared/last_conversation.h"
+#include "apps/shared/run_report.h"
 #include "apps/terminal/answer_printer.h"
 #include "apps/terminal/line_editor.h"
 #include "apps/terminal/printable.h"
@@ -39,14 +39,15 @@ std::string UnderHome(std::string_view path) {
 class Chat {
  public:
   Chat(ChatRuntime& runtime, ChatRuntime::Ask ask, const std::string& system,
-       std::vector<chat::JsonValue> tools, ToolCommands commands, std::string_view reasoning, bool quiet)
+       std::vector<chat::JsonValue> tools, ToolCommands commands, ChatManner manner)
       : runtime_(runtime),
         ask_(std::move(ask)),
         tools_(std::move(tools)),
         commands_(std::move(commands)),
-        quiet_(quiet),
+        quiet_(manner.quiet),
+        anyway_(manner.anyway),
         printer_(MakeAnswerPrinter(
-            reasoning, [this](std::string_view tool) { return commands_.Find(tool) != nullptr; })),
+            manner.reasoning, [this](std::string_view tool) { return commands_.Find(tool) != nullptr; })),
         editor_(ChatHistoryPath(), [](std::string_view line) { return Completions(line); }) {
     Reset(system);
     ask_.on_delta = [this](const chat::Delta& delta) { printer_.Print(delta); };
@@ -106,6 +107,7 @@ class Chat {
         Command{"/system", "[TEXT]", "set the system message and start afresh", &Chat::System},
         Command{"/clear", "", "forget the conversation", &Chat::Clear},
         Command{"/regen", "", "answer the last message once more", &Chat::Regenerate},
+        Command{"/anyway", "", "answer a message that the model's own notice stopped", &Chat::Anyway},
         Command{"/undo", "", "take the last message and its answer back", &Chat::Undo},
         Command{"/edit", "", "change the last message and send it again", &Chat::Edit},
         Command{"/read", "FILE", "put a text file in front of the next message", &Chat::Read},
@@ -253,7 +255,14 @@ class Chat {
   }
 
   void Regenerate(const std::string&) {
-    if (const std::optional<std::string> text = TakeLastTurn()) Ask(*text);
+    if (const std::optional<std::string> text = TakeLastTurn()) Ask(*text, /*anyway=*/true);
+  }
+  void Anyway(const std::string&) {
+    if (stopped_.empty()) {
+      Say("No message was stopped.");
+    } else {
+      Ask(std::exchange(stopped_, {}), /*anyway=*/true);
+    }
   }
   void Undo(const std::string&) {
     if (TakeLastTurn()) Say("Taken back.");
@@ -413,16 +422,22 @@ class Chat {
     Say(fmt::format("{} messages, the last of yours: {}", messages_.size(), Printable(line)));
   }
 
-  void Ask(const std::string& text) {
+  void Ask(const std::string& text, bool anyway = false) {
     const std::vector<chat::Message> before = messages_;
     const std::string attached = std::exchange(attached_, {});
     messages_.push_back({.role = chat::Role::kUser, .content = attached + text});
-    if (const std::string note = runtime_.NoteOn(text); !note.empty()) Say(Printable(note));
     // The chat goes on as if the message had not been sent.
     const auto take_back = [&] {
       messages_ = before;
       attached_ = attached;
     };
+    if (const std::string notice = runtime_.NoticeOn(messages_); !notice.empty() && !anyway && !anyway_) {
+      take_back();
+      stopped_ = text;
+      failed_ = true;
+      Say(Printable(notice) + " /anyway answers all the same.");
+      return;
+    }
     for (;;) {
       std::vector<chat::Message> sent = messages_;
       chat::AttachTools(sent, tools_);
@@ -520,6 +535,7 @@ class Chat {
   std::vector<chat::JsonValue> tools_;
   ToolCommands commands_;
   bool quiet_;
+  bool anyway_;
   AnswerPrinter printer_;
   const TypeAheadScope type_ahead_;  // In front of the editor, which goes back to the modes that it found.
   LineEditor editor_;
@@ -527,6 +543,7 @@ class Chat {
   Style dim_{StderrIsTerminal()};
   std::vector<chat::Message> messages_;
   std::string attached_;  // Files in front of the next message.
+  std::string stopped_;   // Last message that the model's notice stopped.
   std::string initial_;   // Text that stands on the next line already.
   std::optional<Generation> last_;
   int64_t num_calls_ = 0;
@@ -538,9 +555,8 @@ class Chat {
 
 int RunInteractiveChat(ChatRuntime& runtime, ChatRuntime::Ask ask, const std::string& system,
                        std::vector<chat::Message> last, std::vector<chat::JsonValue> tools,
-                       ToolCommands commands, std::string_view reasoning, const std::string& first,
-                       bool quiet) {
-  return Chat(runtime, std::move(ask), system, std::move(tools), std::move(commands), reasoning, quiet)
+                       ToolCommands commands, ChatManner manner, const std::string& first) {
+  return Chat(runtime, std::move(ask), system, std::move(tools), std::move(commands), manner)
       .Run(std::move(last), first);
 }
 

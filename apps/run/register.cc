@@ -26,6 +26,7 @@ void RegisterRun(Commands& commands) {
       ->capture_default_str();
   run.add_flag("-i,--interactive", options.interactive, "A chat; PROMPT is its first message");
   run.add_flag("-c,--continue", options.go_on, "Go on with the last conversation, by PROMPT or in a chat");
+  run.add_flag("--anyway", options.anyway, "Answer where the model's notice would stop it");
   run.add_flag("-q,--quiet", options.quiet, "Nothing but the answer: no progress, no speed");
   run.add_flag("--raw", options.raw, "Continue PROMPT as it is, without the chat template");
   AddConversationFlags(run, options);

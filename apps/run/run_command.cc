@@ -14,14 +14,14 @@
 #include <random>
 
 #include "apps/run/interactive_chat.h"
-#include "apps/run/run_report.h"
 #include "apps/run/tool_commands.h"
 #include "apps/shared/chat_file.h"
 #include "apps/shared/chat_runtime.h"
 #include "apps/shared/last_conversation.h"
-#include "apps/shared/load_bar.h"
+#include "apps/shared/run_report.h"
 #include "apps/shared/speculation_flag.h"
 #include "apps/terminal/answer_printer.h"
+#include "apps/terminal/load_bar.h"
 #include "apps/terminal/printable.h"
 #include "apps/terminal/terminal.h"
 #include "base/error_output.h"
@@ -34,46 +34,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kMaxCalls = 100;  // Calls for one question: a model that goes round in circles ends.
-
-// Before it stands in a prompt, where the position would be another.
-Status CheckUtf8(std::string_view name, std::string_view text) {
-  const size_t offset = FindInvalidUtf8(text);
-  if (offset == std::string_view::npos) return {};
-  return InvalidArgument(fmt::format("{}: not valid UTF-8 at byte {} (0x{:02X})", name, offset,
-                                     static_cast<unsigned char>(text[offset])));
-}
-
-}  // namespace
-
-Result<std::vector<chat::Message>> MakeMessages(const RunOptions& options, const std::string& prompt) {
-  std::vector<chat::Message> messages;
-  if (options.go_on) {
-    DSV4_ASSIGN_OR_RETURN(messages, ReadLastConversation());
-    messages.push_back({.role = chat::Role::kUser, .content = prompt});
-  } else if (!options.messages_path.empty()) {
-    DSV4_ASSIGN_OR_RETURN(messages, ReadChatFile(options.messages_path));
-  } else {
-    if (!options.system.empty()) {
-      messages.push_back({.role = chat::Role::kSystem, .content = options.system});
-    }
-    messages.push_back({.role = chat::Role::kUser, .content = prompt});
-  }
-  if (!options.tools_path.empty()) {
-    DSV4_ASSIGN_OR_RETURN(std::vector<chat::JsonValue> tools, ReadToolsFile(options.tools_path));
-    chat::AttachTools(messages, std::move(tools));
-  }
-  return messages;
-}
-
-Result<std::string> ReadPrompt(const RunOptions& options) {
-  if (!options.prompt) return std::string();
-  if (*options.prompt != "-") return *options.prompt;
-  std::string text(std::istreambuf_iterator<char>(std::cin), {});
-  DSV4_TRY(CheckUtf8("standard input", text));
-  return text;
-}
-
-namespace {
 
 // Text that comes through a pipe or from a file on standard input, behind PROMPT. A service or a cron job has
 // a device or a socket there, which is not meant to be read.
@@ -95,7 +55,7 @@ Status AppendPiped(std::string& prompt) {
 
 namespace {
 
-ChatRuntime::Ask MakeAsk(const RunOptions& options, const session::ModelCard& card) {
+ChatRuntime::Ask MakeAsk(const RunOptions& options, std::optional<int64_t> own_limit) {
   ChatRuntime::Ask ask;
   ask.mode = options.thinking_mode == "chat" ? chat::ThinkingMode::kChat : chat::ThinkingMode::kThinking;
   if (!options.effort.empty()) ask.effort = options.effort;
@@ -109,8 +69,7 @@ ChatRuntime::Ask MakeAsk(const RunOptions& options, const session::ModelCard& ca
       options.raw ? kMostRawTokens
                   : session::DefaultMaxTokens(
                         {}, ask.mode, options.effort.empty() ? std::nullopt : std::optional(options.effort)));
-  if (card.max_new_tokens && !options.max_tokens)
-    ask.max_tokens = std::min(*ask.max_tokens, *card.max_new_tokens);
+  if (own_limit && !options.max_tokens) ask.max_tokens = std::min(*ask.max_tokens, *own_limit);
   // As DeepSeek's own service has it.
   if (!options.top_p_given && !options.tools_path.empty() && ask.mode == chat::ThinkingMode::kThinking)
     ask.sampling.top_p = session::AnswerDefaults().top_p_thinking_with_tools;
@@ -187,15 +146,21 @@ int RunOnce(ChatRuntime& runtime, const RunOptions& options, const ToolCommands&
   };
   if (!options.json) ask.on_delta = [&](const chat::Delta& delta) { printer.Print(delta); };
 
+  std::string notice;
   Result<Generation> answer = Error(Internal("not run"));
   if (options.raw) {
     answer = runtime.Continue(*prompt, ask);
   } else {
     Result<std::vector<chat::Message>> messages = MakeMessages(options, *prompt);
     if (!messages) return Fail(messages.error(), kExitBadInput);
-    const std::string note =
-        messages->empty() ? std::string() : runtime.NoteOn(messages->back().content.text);
-    if (!note.empty() && !options.quiet && !options.json) PrintError("dsv4: {}\n", Printable(note));
+    notice = runtime.NoticeOn(*messages);
+    if (!notice.empty() && !options.json) {
+      if (!options.anyway) {
+        PrintError("dsv4: {} (--anyway answers all the same)\n", Printable(notice));
+        return kExitRunFailed;
+      }
+      if (!options.quiet) PrintError("dsv4: {}\n", Printable(notice));
+    }
     answer = runtime.Respond(*messages, ask);
     int64_t num_calls = 0;
     while (answer && AllAllowed(*answer, commands)) {
@@ -225,7 +190,7 @@ int RunOnce(ChatRuntime& runtime, const RunOptions& options, const ToolCommands&
   if (const Status dumped = runtime.FinishDump(); !dumped.ok()) return Fail(dumped, kExitRunFailed);
   bool interrupted = answer->cancelled();
   const std::optional<diag::VerifySummary> verify = Verified(runtime, interrupted);
-  if (options.json) fmt::print("{}\n", RunReportJson(runtime, *answer, ask, load_seconds, verify));
+  if (options.json) fmt::print("{}\n", RunReportJson(runtime, *answer, ask, load_seconds, notice, verify));
   if (interrupted) return kExitInterrupted;
   return Drifted(verify) ? kExitRunFailed : kExitOk;
 }
@@ -333,14 +298,15 @@ int RunRunCommand(const RunOptions& options,
   const Status valid =
       sampling::ValidateSamplingParams(options.sampling, (*runtime)->model().config().vocab_size);
   if (!valid.ok()) return Fail(valid, kExitBadUsage);
-  ChatRuntime::Ask ask = MakeAsk(options, (*runtime)->card());
+  ChatRuntime::Ask ask = MakeAsk(options, (*runtime)->text().card.max_new_tokens);
   ask.rule = std::move(*rule);
   if (has_prompt && !options.interactive) {
     return RunOnce(**runtime, options, *commands, std::move(ask), load_seconds);
   }
-  const int exit_code =
-      RunInteractiveChat(**runtime, std::move(ask), options.system, std::move(last), std::move(tools),
-                         *commands, options.reasoning, options.prompt.value_or(""), options.quiet);
+  const int exit_code = RunInteractiveChat(
+      **runtime, std::move(ask), options.system, std::move(last), std::move(tools), *commands,
+      {.reasoning = options.reasoning, .quiet = options.quiet, .anyway = options.anyway},
+      options.prompt.value_or(""));
   const InterruptScope interrupts;
   bool interrupted = false;
   const std::optional<diag::VerifySummary> verify = Verified(**runtime, interrupted);

@@ -62,7 +62,7 @@ Result<ExpertProfile> ExpertLearner::JoinedWith(const ExpertProfile* older) cons
 }
 
 Status ExpertLearner::CheckFile() const {
-  DSV4_RETURN_IF_ERROR(CheckExpertProfilePlace(options_.path));
+  DSV4_RETURN_IF_ERROR(CheckExpertProfilePath(options_.path));
   const Result<ExpertProfile> older = ReadExpertProfile(options_.path);
   if (!older.has_value()) return older.error().code() == StatusCode::kNotFound ? Status() : older.error();
   const Result<ExpertProfile> joined = JoinedWith(&*older);

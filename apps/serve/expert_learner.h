@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/experts/choice_counter.h"
 #include "apps/shared/expert_profile.h"
+#include "apps/tiers/choice_counter.h"
 #include "base/status.h"
 #include "diag/hooked_backend.h"
 

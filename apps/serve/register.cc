@@ -51,7 +51,8 @@ void RegisterServe(Commands& commands) {
         ->default_str("auto");
   };
   CLI::Option* host = serve.add_option("--host", options.host, "Address to listen on")->capture_default_str();
-  CLI::Option* port = serve.add_option("--port", options.port, "Port (0: a free one)")->capture_default_str();
+  CLI::Option* port =
+      serve.add_option("--port", options.port, "Port (0: a free one)")->check(Port())->capture_default_str();
   serve.add_option("--unix-socket", options.unix_socket, "Listen here instead")
       ->excludes(host)
       ->excludes(port);

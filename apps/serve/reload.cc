@@ -14,7 +14,8 @@ Result<std::vector<std::string>> ApiKeys(const ServeOptions& options) {
   std::vector<std::string> keys = options.api_keys;
   for (const std::string& key : keys) DSV4_TRY(CheckApiKey(key, "--api-key"));
   if (options.api_key_file.empty()) return keys;
-  DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(options.api_key_file, FileKind::kAny));
+  DSV4_ASSIGN_OR_RETURN(const std::string text,
+                        ReadFile(options.api_key_file, FileKind::kAny, kMaxModelDocumentBytes));
   DSV4_ASSIGN_OR_RETURN(const std::vector<std::string> more, ParseApiKeys(text, options.api_key_file));
   keys.insert(keys.end(), more.begin(), more.end());
   return keys;

@@ -12,17 +12,17 @@
 #include <filesystem>
 #include <functional>
 
-#include "apps/run/run_report.h"
 #include "apps/serve/expert_learner.h"
 #include "apps/serve/loss_watch.h"
 #include "apps/serve/reload.h"
 #include "apps/shared/choose_backend.h"
-#include "apps/shared/load_bar.h"
 #include "apps/shared/lost_file.h"
 #include "apps/shared/model_source.h"
+#include "apps/shared/run_report.h"
 #include "apps/shared/sampling_threads.h"
 #include "apps/shared/speculation_flag.h"
 #include "apps/shared/verify.h"
+#include "apps/terminal/load_bar.h"
 #include "backend/cuda/cuda_backend.h"
 #include "base/error_output.h"
 #include "base/log.h"
@@ -34,7 +34,6 @@
 #include "server/http/http.h"
 #include "server/observe/kv_publisher.h"
 #include "server/service.h"
-#include "session/model_card.h"
 
 namespace dsv4::apps {
 namespace {
@@ -240,11 +239,11 @@ Status CheckLearning(const ServeOptions& options) {
   }
   return {};
 }
-Status CheckLearnedPlace(const ServeOptions& options, const ModelSource& source) {
+Status CheckLearnedPath(const ServeOptions& options, const ModelSource& source) {
   if (options.learn_experts != "on") return {};
   const std::string path = LearnedPath(options, source);
   if (path.empty()) return InvalidArgument(fmt::format("serve --learn-experts on: {}", kNoPlace));
-  return CheckExpertProfilePlace(path).WithContext("serve --learn-experts on");
+  return CheckExpertProfilePath(path).WithContext("serve --learn-experts on");
 }
 
 // Null where nothing is to be learned; of "auto" where there is no place for it, too.
@@ -377,6 +376,7 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
                            .checks_host = checks_host,
                            .allowed_hosts = std::move(hosts),
                            .version = options.version,
+                           .max_reply_bytes = static_cast<size_t>(options.max_body_mib) << 20,
                            .default_timeout_seconds = options.timeout_seconds,
                            .verification = std::move(verification),
                            .cache_secret = *disk != nullptr ? (*disk)->secret() : std::string(),
@@ -512,15 +512,13 @@ int RunServeCommand(const ServeOptions& options) {
   Result<server::ServedModel> served = LoadServedModel(options, *source);
   if (!served) return Fail(served.error(), LoadExitCode(served.error()));
   if (const Status status = SetDefaults(options, *served); !status.ok()) return Fail(status, kExitBadUsage);
-  if (!source->synthetic()) {
-    const Result<session::ModelCard> card = session::ModelCard::Read(source->text_directory());
-    if (!card) return Fail(card.error(), LoadExitCode(card.error()));
-    served->defaults = card->Limit(options.defaults);
-  }
+  // Random weights borrow another model's text side, and have no words of their own.
+  if (source->synthetic()) served->card = {};
+  served->defaults = session::Limited(options.defaults, served->card.max_new_tokens);
   const Result<ops::Backend> backend = MakeBackend(options.model);
   if (!backend) return Fail(backend.error(), LoadExitCode(backend.error()));
   if (const Status status = CheckLearning(options); !status.ok()) return Fail(status, kExitBadUsage);
-  if (const Status status = CheckLearnedPlace(options, *source); !status.ok())
+  if (const Status status = CheckLearnedPath(options, *source); !status.ok())
     return Fail(status, kExitRunFailed);
   diag::HookedBackend watched(*backend);
   // Others run on the backend as it is.

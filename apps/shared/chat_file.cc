@@ -3,6 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
+#include <limits>
+
 #include "base/json.h"
 #include "base/read_file.h"
 #include "io/output_file.h"
@@ -13,6 +17,21 @@ namespace {
 Result<chat::JsonValue> ReadJsonFile(const std::string& path) {
   DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, FileKind::kAny));
   return chat::ReadJson(text, path);
+}
+
+constexpr std::string_view kWhiteSpace = " \t\r\n";
+
+Result<std::vector<int32_t>> ParseJsonIds(const std::string& text, const std::string& what) {
+  DSV4_ASSIGN_OR_RETURN(const Json json, ParseJson(text, what));
+  std::vector<int32_t> ids;
+  for (const Json& item : json) {
+    if (!item.is_number_integer() || item < 0 || item > std::numeric_limits<int32_t>::max()) {
+      return Error(InvalidArgument(
+          fmt::format("{}: entry {}: got {}, wanted a token id", what, ids.size(), item.dump())));
+    }
+    ids.push_back(item.get<int32_t>());
+  }
+  return ids;
 }
 
 }  // namespace
@@ -69,6 +88,26 @@ std::string ChatFileText(std::span<const chat::Message> messages) {
 
 Status WriteChatFile(const std::string& path, std::span<const chat::Message> messages) {
   return io::WriteTextFile(path, ChatFileText(messages));
+}
+
+Result<std::vector<int32_t>> ParseTokenIds(const std::string& text, const std::string& what) {
+  const size_t first = text.find_first_not_of(kWhiteSpace);
+  if (first == std::string::npos) return Error(InvalidArgument(fmt::format("{}: no token ids", what)));
+  if (text[first] == '[') return ParseJsonIds(text, what);
+
+  std::vector<int32_t> ids;
+  for (size_t begin = first; begin != std::string::npos; begin = text.find_first_not_of(kWhiteSpace, begin)) {
+    const size_t end = std::min(text.find_first_of(kWhiteSpace, begin), text.size());
+    int32_t id = -1;
+    const auto [stop, error] = std::from_chars(text.data() + begin, text.data() + end, id);
+    if (error != std::errc() || stop != text.data() + end || id < 0) {
+      return Error(InvalidArgument(fmt::format("{}: entry {}: got '{}', wanted a token id", what, ids.size(),
+                                               text.substr(begin, std::min<size_t>(end - begin, 40)))));
+    }
+    ids.push_back(id);
+    begin = end;
+  }
+  return ids;
 }
 
 }  // namespace dsv4::apps

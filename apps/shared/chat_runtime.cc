@@ -24,10 +24,12 @@ Result<std::unique_ptr<ChatRuntime>> ChatRuntime::Load(const Options& options, c
   DSV4_TRY(source.CheckHasText());
   DSV4_ASSIGN_OR_RETURN(runtime->text_, options.raw ? session::TextModel::LoadRaw(directory)
                                                     : session::TextModel::Load(directory, options.revision));
-  if (!source.synthetic()) {
-    DSV4_ASSIGN_OR_RETURN(runtime->card_, session::ModelCard::Read(directory));
-  }
   session::TextModel& text = *runtime->text_;
+<<<<<<< HEAD
+  if (source.synthetic()) text.card = {};  // The card is of another model.
+=======
+  if (source.synthetic()) text.card = {};  // It is another model's.
+>>>>>>> integration
   DSV4_ASSIGN_OR_RETURN(const ops::Backend backend, options.make_backend(options.model));
   runtime->backend_name_ = backend.name;
   ModelFlags flags = options.model;
@@ -53,8 +55,8 @@ Result<std::unique_ptr<ChatRuntime>> ChatRuntime::Load(const Options& options, c
   return runtime;
 }
 
-std::string ChatRuntime::NoteOn(std::string_view text) const {
-  return !card_.notice.empty() && session::HasUnknownWords(tokenizer(), text) ? card_.notice : std::string();
+std::string ChatRuntime::NoticeOn(std::span<const chat::Message> messages) const {
+  return text_->card.NoticeOn(tokenizer(), messages);
 }
 
 Status ChatRuntime::FinishDump() { return dump_ != nullptr ? dump_->Finish() : Status(); }

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,7 +19,6 @@
 #include "sampling/token_constraint.h"
 #include "session/answer_options.h"
 #include "session/generate.h"
-#include "session/model_card.h"
 #include "session/text_model.h"
 
 namespace dsv4::apps {
@@ -67,10 +67,8 @@ class ChatRuntime {
   // Null in raw mode.
   const chat::ChatProfile* profile() const { return text_->profile; }
   const session::TextModel& text() const { return *text_; }
-  // Card of the checkpoint; empty for random weights.
-  const session::ModelCard& card() const { return card_; }
-  // The card's notice where `text` has words that the model does not know; else empty.
-  std::string NoteOn(std::string_view text) const;
+  // ModelCard::NoticeOn, empty in raw mode and for random weights.
+  std::string NoticeOn(std::span<const chat::Message> messages) const;
   // Null without verify_every.
   diag::Verifier* verifier() const { return verifier_.get(); }
   // Completes the files of dump_path; nothing is to do without it. Errors name the file.
@@ -81,7 +79,6 @@ class ChatRuntime {
   Result<Generation> Run(std::vector<int32_t> prompt, const session::AnswerFormat& format, const Ask& ask);
 
   std::optional<session::TextModel> text_;
-  session::ModelCard card_;
   std::string backend_name_;
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<diag::Verifier> verifier_;

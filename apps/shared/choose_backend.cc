@@ -8,11 +8,11 @@
 
 #include "apps/shared/expert_flags.h"
 #include "apps/shared/model_source.h"
-#include "apps/shared/readable.h"
-#include "backend/cuda/collectives/cuda_group.h"
+#include "apps/terminal/readable.h"
+#include "backend/cuda/groups/cuda_group.h"
 #include "base/machine_memory.h"
 #include "comm/bootstrap.h"
-#include "model/placement/memory_plan.h"
+#include "model/planning/memory_plan.h"
 
 namespace dsv4::apps {
 namespace {

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "apps/shared/expert_flags.h"
-#include "apps/shared/readable.h"
+#include "apps/terminal/readable.h"
 #include "base/log.h"
 #include "base/machine_memory.h"
 #include "model/checkpoint/resolved_checkpoint.h"

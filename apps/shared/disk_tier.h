@@ -12,7 +12,7 @@
 #include "io/checkpoint.h"
 #include "io/chosen_reads.h"
 #include "io/disk_rate.h"
-#include "model/placement/memory_plan.h"
+#include "model/planning/memory_plan.h"
 
 namespace dsv4::apps {
 

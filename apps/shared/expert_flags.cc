@@ -13,9 +13,9 @@
 #include "base/log.h"
 #include "base/machine_memory.h"
 #include "model/checkpoint/resolved_checkpoint.h"
+#include "model/checkpoint/stages.h"
 #include "model/placement/expert_choice.h"
-#include "model/placement/forecast.h"
-#include "model/placement/stages.h"
+#include "model/planning/forecast.h"
 
 namespace dsv4::apps {
 

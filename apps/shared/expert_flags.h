@@ -9,8 +9,8 @@
 
 #include "apps/shared/model_flags.h"
 #include "backend/cuda/cuda_backend.h"
-#include "model/placement/memory_plan.h"
 #include "model/placement/verify_split.h"
+#include "model/planning/memory_plan.h"
 
 namespace dsv4::apps {
 

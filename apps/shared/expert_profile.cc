@@ -17,7 +17,7 @@
 #include <thread>
 #include <utility>
 
-#include "apps/shared/state_path.h"
+#include "apps/terminal/state_path.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/read_file.h"
@@ -142,7 +142,7 @@ Status ChangeExpertProfile(const std::string& path, const ProfileChange& change,
   return io::WriteTextFile(file, TextOf(changed));
 }
 
-Status CheckExpertProfilePlace(const std::string& path) {
+Status CheckExpertProfilePath(const std::string& path) {
   const std::string file = RealPath(path);
   std::error_code error;
   const std::filesystem::file_status there = std::filesystem::status(file, error);

@@ -38,7 +38,7 @@ using ProfileChange = std::function<Result<ExpertProfile>(const ExpertProfile* k
 Status ChangeExpertProfile(const std::string& path, const ProfileChange& change,
                            std::chrono::milliseconds patience = kProfilePatience);
 // Whether a profile could be written there now; makes the folders on the way, and leaves the file as it is.
-Status CheckExpertProfilePlace(const std::string& path);
+Status CheckExpertProfilePath(const std::string& path);
 // InvalidArgument for what is no profile, or one of layers that differ in their experts; NotFound.
 Result<ExpertProfile> ReadExpertProfile(const std::string& path);
 

@@ -98,13 +98,13 @@ TEST_F(ExpertProfileTest, APlaceThatCannotBeWrittenIsNamedBeforeAnythingIsCounte
   Write(Path("file"), "");
   for (const std::string& place : {Path("file/x/profile.json"), Path("."),
                                    std::string("/proc/x/profile.json"), std::string("/dev/null")}) {
-    const Status status = CheckExpertProfilePlace(place);
+    const Status status = CheckExpertProfilePath(place);
     EXPECT_FALSE(status.ok()) << place;
     EXPECT_THAT(status.message(), HasSubstr(place.substr(0, 5))) << place;
   }
-  EXPECT_TRUE(CheckExpertProfilePlace(Path("new/folder/profile.json")).ok());
+  EXPECT_TRUE(CheckExpertProfilePath(Path("new/folder/profile.json")).ok());
   ASSERT_TRUE(WriteExpertProfile(Path("kept.json"), profile_).ok());
-  EXPECT_TRUE(CheckExpertProfilePlace(Path("kept.json")).ok());
+  EXPECT_TRUE(CheckExpertProfilePath(Path("kept.json")).ok());
   EXPECT_EQ(ReadExpertProfile(Path("kept.json"))->counts, profile_.counts);
   int files = 0;
   for (const auto& each : std::filesystem::directory_iterator(folder_)) {

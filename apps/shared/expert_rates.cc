@@ -9,10 +9,10 @@
 #include <thread>
 #include <vector>
 
-#include "apps/bench/bench_machine.h"
+#include "apps/shared/bench_machine.h"
 #include "backend/cuda/cuda_backend.h"
 #include "base/stopwatch.h"
-#include "diag/checks/statistics.h"
+#include "diag/statistics.h"
 
 namespace dsv4::apps {
 namespace {

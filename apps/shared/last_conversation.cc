@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "apps/shared/chat_file.h"
-#include "apps/shared/state_path.h"
+#include "apps/terminal/state_path.h"
 #include "base/log.h"
 #include "base/write_file.h"
 

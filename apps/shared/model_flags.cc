@@ -13,16 +13,17 @@
 #include <utility>
 #include <vector>
 
-#include "apps/experts/stage_trial.h"
 #include "apps/shared/disk_tier.h"
 #include "apps/shared/expert_flags.h"
 #include "apps/shared/expert_profile.h"
 #include "apps/shared/model_source.h"
 #include "apps/shared/numa_placement.h"
 #include "apps/terminal/printable.h"
+#include "apps/terminal/readable.h"
+#include "apps/tiers/stage_trial.h"
 #include "backend/cpu/cpu_backend.h"
-#include "backend/cuda/collectives/cuda_group.h"
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/groups/cuda_group.h"
 #include "backend/reference/reference_backend.h"
 #include "base/error_output.h"
 #include "base/log.h"
@@ -375,12 +376,6 @@ Result<std::unique_ptr<model::Model>> LoadModel(const ModelFlags& given, const M
                                                : VerifyAlone(plan, actions, say));
   if (verified != nullptr) *verified = found;
   return model;
-}
-
-std::string LoadSpeed(int64_t num_bytes, double seconds) {
-  const double gigabytes = static_cast<double>(num_bytes) / 1e9;
-  return fmt::format("{:.1f} GB in {:.1f} s, {:.1f} GB/s", gigabytes, seconds,
-                     gigabytes / std::max(seconds, 1e-9));
 }
 
 int Fail(const Status& status, int exit_code) {

@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "apps/serve/slot_trade.h"
+#include "apps/tiers/slot_trade.h"
 #include "base/status.h"
 #include "io/chosen_reads.h"
-#include "model/placement/memory_plan.h"
 #include "model/placement/verify_split.h"
+#include "model/planning/memory_plan.h"
 #include "model/runtime/model.h"
 
 namespace dsv4::comm {
@@ -88,9 +88,6 @@ struct RoomLeft {
 
 // Called while a model loads, after each layer. May be empty.
 using LoadCallback = std::function<void(const model::LoadProgress&)>;
-
-// "45.1 GB in 8.3 s, 5.4 GB/s": what has been copied to a device.
-std::string LoadSpeed(int64_t num_bytes, double seconds);
 
 // InvalidArgument for options that are wrong together, or that ask for more than the model they name has.
 // What is wrong with the model itself is for the command to say, which reads it.

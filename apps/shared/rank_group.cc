@@ -11,9 +11,9 @@
 
 #include "apps/shared/expert_flags.h"
 #include "apps/shared/model_source.h"
-#include "backend/cuda/collectives/cuda_group.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/gpu_survey.h"
+#include "backend/cuda/groups/cuda_group.h"
 #include "base/log.h"
 #include "comm/bootstrap.h"
 #include "comm/machine.h"

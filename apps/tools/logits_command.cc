@@ -11,34 +11,20 @@
 #include <optional>
 #include <vector>
 
-#include "apps/shared/load_bar.h"
+#include "apps/shared/chat_file.h"
 #include "apps/shared/model_source.h"
+#include "apps/terminal/load_bar.h"
 #include "apps/terminal/terminal.h"
 #include "apps/tools/npy.h"
 #include "base/error_output.h"
 #include "base/json.h"
 #include "base/read_file.h"
 #include "diag/checks/first_non_finite.h"
-#include "diag/checks/statistics.h"
 #include "diag/dump.h"
+#include "diag/statistics.h"
 
 namespace dsv4::apps {
 namespace {
-
-constexpr std::string_view kWhiteSpace = " \t\r\n";
-
-Result<std::vector<int32_t>> ParseJsonIds(const std::string& text, const std::string& what) {
-  DSV4_ASSIGN_OR_RETURN(const Json json, ParseJson(text, what));
-  std::vector<int32_t> ids;
-  for (const Json& item : json) {
-    if (!item.is_number_integer() || item < 0 || item > std::numeric_limits<int32_t>::max()) {
-      return Error(InvalidArgument(
-          fmt::format("{}: entry {}: got {}, wanted a token id", what, ids.size(), item.dump())));
-    }
-    ids.push_back(item.get<int32_t>());
-  }
-  return ids;
-}
 
 // Rows [0, prefill) in chunks, then a step's rows at a time: the ends of the steps in order.
 std::vector<int64_t> StepEnds(int64_t num_tokens, const LogitsOptions& options) {
@@ -147,26 +133,6 @@ Status CheckDraft(const LogitsOptions& options, const std::vector<int32_t>& toke
 }
 
 }  // namespace
-
-Result<std::vector<int32_t>> ParseTokenIds(const std::string& text, const std::string& what) {
-  const size_t first = text.find_first_not_of(kWhiteSpace);
-  if (first == std::string::npos) return Error(InvalidArgument(fmt::format("{}: no token ids", what)));
-  if (text[first] == '[') return ParseJsonIds(text, what);
-
-  std::vector<int32_t> ids;
-  for (size_t begin = first; begin != std::string::npos; begin = text.find_first_not_of(kWhiteSpace, begin)) {
-    const size_t end = std::min(text.find_first_of(kWhiteSpace, begin), text.size());
-    int32_t id = -1;
-    const auto [stop, error] = std::from_chars(text.data() + begin, text.data() + end, id);
-    if (error != std::errc() || stop != text.data() + end || id < 0) {
-      return Error(InvalidArgument(fmt::format("{}: entry {}: got '{}', wanted a token id", what, ids.size(),
-                                               text.substr(begin, std::min<size_t>(end - begin, 40)))));
-    }
-    ids.push_back(id);
-    begin = end;
-  }
-  return ids;
-}
 
 int RunLogitsCommand(const LogitsOptions& options) {
   if (options.model.group != nullptr && !options.dump_path.empty()) {

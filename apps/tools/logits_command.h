@@ -28,7 +28,4 @@ struct LogitsOptions {
 // Returns the process exit code.
 int RunLogitsCommand(const LogitsOptions& options);
 
-// Ids from text: JSON ("[1, 2]") or separated by white space. `what` names the source in errors.
-Result<std::vector<int32_t>> ParseTokenIds(const std::string& text, const std::string& what);
-
 }  // namespace dsv4::apps

@@ -11,7 +11,7 @@
 
 #include "apps/shared/model_flags.h"
 #include "apps/shared/model_source.h"
-#include "apps/shared/readable.h"
+#include "apps/terminal/readable.h"
 #include "apps/terminal/terminal.h"
 #include "base/error_output.h"
 #include "base/json.h"

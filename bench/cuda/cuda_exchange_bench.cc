@@ -20,8 +20,8 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/collectives/cuda_group.h"
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/groups/cuda_group.h"
 #include "bench/cuda/must.h"
 #include "comm/bootstrap.h"
 #include "comm/local_ranks.h"

@@ -33,8 +33,8 @@
 #include <thread>
 #include <vector>
 
-#include "backend/cuda/collectives/cuda_group.h"
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/groups/cuda_group.h"
 #include "bench/cuda/matrix_rate.h"
 #include "bench/cuda/must.h"
 #include "bench/cuda/queue_times.h"
@@ -43,7 +43,7 @@
 #include "diag/op_profile.h"
 #include "kv/random_rows.h"
 #include "model/arch/architecture.h"
-#include "model/placement/memory_plan.h"
+#include "model/planning/memory_plan.h"
 #include "model/runtime/model.h"
 #include "model/synthetic/synthetic.h"
 

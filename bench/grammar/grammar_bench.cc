@@ -14,9 +14,9 @@
 #include <string_view>
 #include <vector>
 
-#include "grammar/answer_grammar.h"
 #include "grammar/json_schema.h"
 #include "grammar/matcher.h"
+#include "grammar/rules/answer_grammar.h"
 #include "tokenizer/testing.h"
 
 namespace {

@@ -15,7 +15,7 @@
 
 #include "io/safetensors_writer.h"
 #include "model/arch/architecture.h"
-#include "model/placement/forecast.h"
+#include "model/planning/forecast.h"
 #include "model/synthetic/synthetic_shape.h"
 #include "model/synthetic/synthetic_tensors.h"
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ABI = 4
+ABI = 5
 RULES = ("json_schema", "regex", "choice", "grammar", "structural_tag")  # From 1.
 LEVELS = {1: logging.INFO, 2: logging.WARNING, 3: logging.ERROR}
 KINDS = ("reasoning", "content", "tool_call_begin", "arguments", "tool_call_end", "done")
@@ -79,13 +79,14 @@ def _load() -> c.CDLL:
                           "DSV4_LIBRARY names one that is built (./dev build --preset shared: build/shared/libdsv4.so)") from None
     if abi != ABI:
         raise ImportError(f"{found}: has ABI {abi}, wanted {ABI}: package and library are of different versions")
-    for name in ("dsv4_model_vocab_size", "dsv4_model_context_length", "dsv4_session_length"):
+    for name in ("dsv4_model_vocab_size", "dsv4_model_context_length", "dsv4_model_max_tokens", "dsv4_session_length"):
         getattr(library, name).restype = c.c_int64
         getattr(library, name).argtypes = [c.c_void_p]
     for name in ("dsv4_buffer_data", "dsv4_prompt_ids"):
         getattr(library, name).restype = c.c_void_p
-    library.dsv4_model_backend.restype = c.c_char_p
-    library.dsv4_model_backend.argtypes = [c.c_void_p]
+    for name in ("dsv4_model_backend", "dsv4_prompt_notice"):
+        getattr(library, name).restype = c.c_char_p
+        getattr(library, name).argtypes = [c.c_void_p]
     library.dsv4_buffer_size.restype = c.c_size_t
     return library
 
@@ -200,6 +201,7 @@ class Answer(str):
     finish_reason: str  # "stop", "length" (max_tokens) or "tool_calls".
     prompt_tokens: int
     completion_tokens: int
+    notice: str  # What the model's folder says of a question in words that the model does not know; else empty.
 
     @property
     def text(self) -> str:
@@ -217,7 +219,7 @@ class _Collected:
     def __init__(self) -> None:
         self.text, self.reasoning = "", ""
         self.calls: list[list[str]] = []  # Name and arguments of each.
-        self.finish_reason, self.prompt_tokens, self.completion_tokens = "length", 0, 0
+        self.finish_reason, self.prompt_tokens, self.completion_tokens, self.notice = "length", 0, 0, ""
 
     def add(self, delta: Delta) -> None:
         if delta.kind == "content":
@@ -233,7 +235,7 @@ class _Collected:
         answer = Answer(self.text)
         answer.reasoning, answer.tool_calls = self.reasoning, [ToolCall(name, arguments) for name, arguments in self.calls]
         answer.finish_reason = "tool_calls" if self.calls and self.finish_reason == "stop" else self.finish_reason
-        answer.prompt_tokens, answer.completion_tokens = self.prompt_tokens, self.completion_tokens
+        answer.prompt_tokens, answer.completion_tokens, answer.notice = self.prompt_tokens, self.completion_tokens, self.notice
         return answer
 
 
@@ -414,10 +416,10 @@ class LLM:
               prompt.handle if prompt else None, c.byref(out))
         return _Handle("sampler", out, self._model)
 
-    def generate(self, prompts: Sequence[str], sampling: Sampling | None = None, max_tokens: int = 1024,
+    def generate(self, prompts: Sequence[str], sampling: Sampling | None = None, max_tokens: int | None = None,
                  batch: int = 8) -> list[str]:
         """Continues every text as it is, without the chat template; `batch` of them in one step."""
-        return self._generate(prompts, sampling, max_tokens, batch, threading.Event())
+        return self._generate(prompts, sampling, self._most(max_tokens), batch, threading.Event())
 
     def _generate(self, prompts: Sequence[str], sampling: Sampling | None, max_tokens: int, batch: int,
                   cancelled: threading.Event) -> list[str]:
@@ -450,16 +452,16 @@ class LLM:
                 texts[answer.place] = self.detokenize(answer.ids) if answer.ids else ""
         return texts
 
-    async def agenerate(self, prompts: Sequence[str], sampling: Sampling | None = None, max_tokens: int = 1024,
+    async def agenerate(self, prompts: Sequence[str], sampling: Sampling | None = None, max_tokens: int | None = None,
                         batch: int = 8) -> list[str]:
         """As generate, in a thread. A cancelled task ends it between two steps."""
         cancelled = threading.Event()
         try:
-            return await asyncio.to_thread(self._generate, prompts, sampling, max_tokens, batch, cancelled)
+            return await asyncio.to_thread(self._generate, prompts, sampling, self._most(max_tokens), batch, cancelled)
         finally:
             cancelled.set()
 
-    async def astream(self, messages: Messages | str, *, sampling: Sampling | None = None, max_tokens: int = 1024,
+    async def astream(self, messages: Messages | str, *, sampling: Sampling | None = None, max_tokens: int | None = None,
                       stop: Sequence[str] = (), tools: Sequence[Mapping[str, Any]] | None = None,
                       thinking_mode: str | None = None, effort: str | None = None) -> AsyncIterator[Delta]:
         """As stream; every step runs in a thread. A cancelled task ends the answer at the next token."""
@@ -467,7 +469,7 @@ class LLM:
         async for delta in self._astream(request, sampling, max_tokens, stop, _Collected()):
             yield delta
 
-    async def achat(self, messages: Messages | str, *, sampling: Sampling | None = None, max_tokens: int = 1024,
+    async def achat(self, messages: Messages | str, *, sampling: Sampling | None = None, max_tokens: int | None = None,
                     stop: Sequence[str] = (), tools: Sequence[Mapping[str, Any]] | None = None,
                     thinking_mode: str | None = None, effort: str | None = None) -> Answer:
         """As chat."""
@@ -476,14 +478,14 @@ class LLM:
             pass
         return answer.answer()
 
-    def stream(self, messages: Messages | str, *, sampling: Sampling | None = None, max_tokens: int = 1024,
+    def stream(self, messages: Messages | str, *, sampling: Sampling | None = None, max_tokens: int | None = None,
                stop: Sequence[str] = (), tools: Sequence[Mapping[str, Any]] | None = None,
                thinking_mode: str | None = None, effort: str | None = None) -> Generator[Delta, None, None]:
         """Deltas of an answer. `messages`: a conversation, or the user's question alone. `thinking_mode`: "thinking" or "chat"; `effort` as the model's
         revision has it; `tools` as of the OpenAI API. KeyboardInterrupt ends it between tokens."""
         return self._stream(_request(messages, tools, thinking_mode, effort), sampling, max_tokens, stop, _Collected())
 
-    def chat(self, messages: Messages | str, *, sampling: Sampling | None = None, max_tokens: int = 1024,
+    def chat(self, messages: Messages | str, *, sampling: Sampling | None = None, max_tokens: int | None = None,
              stop: Sequence[str] = (), tools: Sequence[Mapping[str, Any]] | None = None,
              thinking_mode: str | None = None, effort: str | None = None) -> Answer:
         """An answer, with arguments as of stream: a str, its content, that knows reasoning, tool_calls, finish_reason and counts of tokens."""
@@ -492,7 +494,11 @@ class LLM:
             pass
         return answer.answer()
 
-    async def _astream(self, request: bytes, sampling: Sampling | None, max_tokens: int, stop: Sequence[str],
+    def _most(self, max_tokens: int | None) -> int:
+        own = int(_lib.dsv4_model_max_tokens(self._model.handle))
+        return max_tokens if max_tokens is not None else min(own or 1024, 1024)
+
+    async def _astream(self, request: bytes, sampling: Sampling | None, max_tokens: int | None, stop: Sequence[str],
                        answer: _Collected) -> AsyncIterator[Delta]:
         deltas = self._stream(request, sampling, max_tokens, stop, answer)
         worker = ThreadPoolExecutor(1, "dsv4-stream")
@@ -503,12 +509,15 @@ class LLM:
             worker.submit(deltas.close)  # Behind the step that runs.
             worker.shutdown(wait=False)
 
-    def _stream(self, request: bytes, sampling: Sampling | None, max_tokens: int, stop: Sequence[str],
+    def _stream(self, request: bytes, sampling: Sampling | None, max_tokens: int | None, stop: Sequence[str],
                 answer: _Collected) -> Generator[Delta, None, None]:
         """Adds each delta to `answer` too, and at the end how it ended."""
         model, out = self._model.handle, c.c_void_p()
         _call("dsv4_render", model, request, c.byref(out))
         prompt, out = _Handle("prompt", out, self._model), c.c_void_p()
+        answer.notice = _lib.dsv4_prompt_notice(prompt.handle).decode()
+        if answer.notice:
+            logging.getLogger("dsv4").warning(answer.notice)
         sampler = self._sampler(sampling, prompt)
         stops = (c.c_char_p * len(stop))(*(text.encode() for text in stop))
         _call("dsv4_parser_new", model, prompt.handle, stops, c.c_size_t(len(stop)), c.byref(out))
@@ -528,7 +537,7 @@ class LLM:
         for begin in range(0, len(ids), _PIECE):
             session.append(ids[begin:begin + _PIECE])
         token, done, cut = c.c_int32(), c.c_int32(), True
-        for _ in range(max_tokens):
+        for _ in range(self._most(max_tokens)):
             _call("dsv4_sample", sampler.handle, session._session.handle, c.byref(token))
             answer.completion_tokens += 1
             if token.value in self._stops:

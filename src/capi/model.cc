@@ -17,7 +17,8 @@
 #include "base/log.h"
 #include "capi/objects.h"
 #include "io/checkpoint.h"
-#include "model/placement/memory_plan.h"
+#include "model/arch/architecture.h"
+#include "model/planning/memory_plan.h"
 #include "ops/op_table.h"
 #include "session/token_classes.h"
 
@@ -188,6 +189,9 @@ const char* dsv4_model_backend(const dsv4_model* model) { return model->backend_
 int64_t dsv4_model_vocab_size(const dsv4_model* model) { return model->model->config().vocab_size; }
 int64_t dsv4_model_context_length(const dsv4_model* model) {
   return model->model->config().max_position_embeddings;
+}
+int64_t dsv4_model_max_tokens(const dsv4_model* model) {
+  return model->text->card.max_new_tokens.value_or(0);
 }
 int32_t dsv4_model_is_stop(const dsv4_model* model, int32_t token) {
   return model->text->stop_set.Contains(token) ? 1 : 0;

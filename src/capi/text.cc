@@ -115,6 +115,7 @@ const int32_t* dsv4_prompt_ids(const dsv4_prompt* prompt, size_t* num_ids) {
   *num_ids = prompt->made.ids.size();
   return prompt->made.ids.data();
 }
+const char* dsv4_prompt_notice(const dsv4_prompt* prompt) { return prompt->made.notice.c_str(); }
 void dsv4_prompt_free(dsv4_prompt* prompt) { delete prompt; }
 
 dsv4_code dsv4_parser_new(const dsv4_model* model, const dsv4_prompt* prompt, const char* const* stops,

@@ -2,9 +2,6 @@
 // its caller. Source: chat-encoding.md 2.4, 2.7, 5.1 and 5.2, the parts marked as policy.
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -52,29 +49,8 @@ std::string UnseenPart(std::string_view type);
 std::string ReminderText(std::string_view text);
 
 // The response_format that asks for `schema`, for dialects that put it otherwise.
-JsonValue ResponseFormatOf(JsonValue schema);
-
-struct ThinkingSettings {
-  ThinkingMode mode = ThinkingMode::kThinking;
-  std::optional<std::string> effort = {};            // for RenderOptions::effort
-  std::optional<int64_t> max_reasoning_tokens = {};  // of the answer
-  bool drop_thinking = true;                         // for RenderOptions::drop_thinking
-};
-
-// Reads a request's words on reasoning, in any of the spellings that servers and their clients have. They are
-// a switch, an effort, a budget, and whether the reasoning of earlier turns stays. Of each the first spelling
-// that is present wins, in the order of the tables in api_policy.cc; behind them come the model's alias and
-// `defaults`. An effort may be a number where the revision has such. An effort "none" and a budget of 0 turn
-// reasoning off (0 in thinking.budget_tokens is no bound, and so is -1 anywhere). `request` is the body; a
-// null member is absent. Errors (InvalidArgument) name the field.
-Result<ThinkingSettings> ResolveThinking(const ChatProfile& profile, const JsonValue& request,
-                                         const ThinkingSettings& defaults = {});
-
-// The members of a request that ResolveThinking looks at, and those of an object among them ("" for none).
-struct ThinkingField {
-  std::string_view name;
-  std::string_view inside;  // "reasoning" of "reasoning.effort"; empty: a member of the body.
-};
-std::span<const ThinkingField> ThinkingFields();
+JsonValue ResponseFormatOf(JsonValue schema, bool strict = false);
+// Whether a response_format has a schema that is said to be strict.
+bool IsStrict(const JsonValue& response_format);
 
 }  // namespace dsv4::chat

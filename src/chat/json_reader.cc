@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <cstring>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 
 #include "base/utf8.h"
 #include "chat/json_value.h"
@@ -39,6 +41,11 @@ class Reader {
  public:
   Reader(std::string_view text, JsonDialect dialect, const JsonLimits& limits)
       : text_(text), dialect_(dialect), limits_(limits) {}
+  // The text is the reader's own to take.
+  Reader(std::string text, const JsonLimits& limits)
+      : own_(std::move(text)), text_(own_), dialect_(JsonDialect::kRfc8259), limits_(limits) {}
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
 
   // Each Read... returns false after setting the error.
   bool ReadDocument(JsonValue& out) {
@@ -47,7 +54,7 @@ class Reader {
     SkipSpace();
     return pos_ == text_.size() || Fail("text after the value");
   }
-  std::string error() const { return fmt::format("{} at byte {}", error_, pos_); }
+  std::string error() const { return fmt::format("{} at byte {}", error_, base_ + pos_); }
 
  private:
   bool Fail(std::string_view what) {
@@ -177,8 +184,49 @@ class Reader {
     return true;
   }
 
+  // The quote that ends the string which begins at pos_; npos: none.
+  size_t EndOfString() const {
+    for (size_t i = pos_; i < text_.size(); ++i) {
+      if (text_[i] == '"') return i;
+      if (text_[i] == '\\') ++i;
+    }
+    return std::string_view::npos;
+  }
+
+  // A string up to `end` that is most of the text is read in place and takes the text's memory. The reader goes
+  // on in a copy of the rest.
+  bool TakeMost(size_t end, std::string& out) {
+    const size_t begin = pos_;
+    size_t size = 0;  // The meaning is never longer than what stands for it.
+    while (true) {
+      const size_t run = pos_;
+      while (pos_ < end && own_[pos_] != '\\' && static_cast<unsigned char>(own_[pos_]) >= 0x20) ++pos_;
+      std::memmove(own_.data() + begin + size, own_.data() + run, pos_ - run);
+      size += pos_ - run;
+      if (pos_ == end) break;
+      if (!Take('\\')) return Fail("raw control character inside a string");
+      std::string meaning;
+      if (!ReadEscape(meaning)) return false;
+      meaning.copy(own_.data() + begin + size, meaning.size());
+      size += meaning.size();
+    }
+    std::string rest = own_.substr(end + 1);
+    base_ += end + 1;
+    pos_ = 0;
+    own_.resize(begin + size);
+    own_.erase(0, begin);
+    out = std::exchange(own_, std::move(rest));
+    text_ = own_;
+    return true;
+  }
+
   bool ReadString(std::string& out) {
+    constexpr size_t kLong = size_t{1} << 20;
     ++pos_;
+    if (own_.size() >= kLong && pos_ <= own_.size() / 2) {
+      const size_t end = EndOfString();
+      if (end != std::string_view::npos && end - pos_ >= own_.size() / 2) return TakeMost(end, out);
+    }
     while (true) {
       const size_t run = pos_;
       while (pos_ < text_.size() && text_[pos_] != '"' && text_[pos_] != '\\' &&
@@ -276,7 +324,9 @@ class Reader {
     return true;
   }
 
+  std::string own_;  // Empty: the text is another's.
   std::string_view text_;
+  size_t base_ = 0;  // Bytes of the document in front of text_.
   JsonDialect dialect_;
   const JsonLimits& limits_;
   bool in_token_list_ = false;
@@ -286,19 +336,33 @@ class Reader {
   std::string error_;
 };
 
-}  // namespace
-
-Result<JsonValue> ReadJson(std::string_view text, std::string_view what, JsonDialect dialect,
-                           const JsonLimits& limits) {
-  if (const size_t bad = FindInvalidUtf8(text); bad != std::string_view::npos) {
-    return Error(InvalidArgument(fmt::format("{}: invalid UTF-8 at byte {}", what, bad)));
-  }
-  Reader reader(text, dialect, limits);
+Result<JsonValue> Read(Reader& reader, std::string_view what) {
   JsonValue value;
   if (!reader.ReadDocument(value)) {
     return Error(InvalidArgument(fmt::format("{}: not valid JSON: {}", what, reader.error())));
   }
   return value;
+}
+
+Status CheckUtf8(std::string_view text, std::string_view what) {
+  const size_t bad = FindInvalidUtf8(text);
+  if (bad == std::string_view::npos) return {};
+  return InvalidArgument(fmt::format("{}: invalid UTF-8 at byte {}", what, bad));
+}
+
+}  // namespace
+
+Result<JsonValue> ReadJson(std::string_view text, std::string_view what, JsonDialect dialect,
+                           const JsonLimits& limits) {
+  DSV4_TRY(CheckUtf8(text, what));
+  Reader reader(text, dialect, limits);
+  return Read(reader, what);
+}
+
+Result<JsonValue> TakeJson(std::string text, std::string_view what, const JsonLimits& limits) {
+  DSV4_TRY(CheckUtf8(text, what));
+  Reader reader(std::move(text), limits);
+  return Read(reader, what);
 }
 
 }  // namespace dsv4::chat

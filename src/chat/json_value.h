@@ -106,6 +106,10 @@ struct JsonLimits {
 Result<JsonValue> ReadJson(std::string_view text, std::string_view what,
                            JsonDialect dialect = JsonDialect::kRfc8259, const JsonLimits& limits = {});
 
+// The same of a text that is not needed any more. Where one string is most of it, the string takes its memory:
+// there are no two copies of a prompt of megabytes.
+Result<JsonValue> TakeJson(std::string text, std::string_view what, const JsonLimits& limits = {});
+
 // Equals Python's json.dumps(value, ensure_ascii=False): ", " and ": ", shortest round-trip doubles, no other
 // spaces.
 std::string WriteJson(const JsonValue& value);

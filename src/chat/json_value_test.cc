@@ -22,6 +22,28 @@ TEST(Json, WritesAsPythonDoes) {
             "\"/Aé𝄞\u2028\x7f\\u0000\\b\\f\\n\\r\\t\\\"\\\\\"");
 }
 
+// One string is most of the text, or nearly: what comes out, and every error with its place, is as without the text's memory.
+TEST(Json, AStringThatIsMostOfTheTextIsReadAsAnyOther) {
+  std::string large;
+  while (large.size() < (size_t{3} << 20)) large += R"(some \n text é \u0041\ud834\udd1e\\ and \" so on )";
+  const std::string half(large.size() * 3 / 4, 'x');
+  for (const std::string& text :
+       {"\"" + large + "\"", "{\"a\": [1, {\"b\": \"" + large + "\"}, 2], \"c\": \"d\"}",
+        "{\"" + large + "\": 1, \"b\": 2}", "[\"" + large + "\", \"" + half + "\", 3]",
+        "[\"" + half + "\", \"" + large + "\"]", "{\"a\": \"" + large + "\", \"a\": 1}",
+        "[\"" + large + "\", 01]", "[\"" + large + "\"", "\"" + large, "[\"" + large + "\\q\"]",
+        "[\"" + large + "\\u12\", 1]", "[\"" + large + "\\ud800\"]", "[\"" + large + "\n\"]",
+        "[\"" + large + "\"]]", "[\"" + large + "\xff\"]"}) {
+    const auto expected = ReadJson(text, "test");
+    const auto taken = TakeJson(text, "test");
+    ASSERT_EQ(taken.has_value(), expected.has_value()) << text.substr(0, 30);
+    if (expected)
+      EXPECT_TRUE(*taken == *expected) << text.substr(0, 30);
+    else
+      EXPECT_EQ(taken.error().message(), expected.error().message());
+  }
+}
+
 TEST(Json, KeepsIntegersOfAnySize) {
   const std::string big = "-1" + std::string(5000, '7');
   EXPECT_EQ(Rewritten(big), big);

@@ -55,6 +55,14 @@ bool IsOneOf(std::string_view name, std::initializer_list<std::string_view> name
 
 bool IsText(std::string_view type) { return IsOneOf(type, {"text", "input_text", "output_text"}); }
 
+// The text of a part that has no type: a string, or an object of a text, as other servers take them.
+std::optional<std::string> BareText(const JsonValue& item) {
+  if (item.is_string()) return item.text();
+  const JsonValue* const text = Given(item, "text");
+  if (text == nullptr || !text->is_string() || Given(item, "type") != nullptr) return std::nullopt;
+  return text->text();
+}
+
 Result<Content> ParseContent(const JsonValue* json, const std::string& where,
                              MessageForm form = MessageForm::kEncoder) {
   Content content;
@@ -68,6 +76,10 @@ Result<Content> ParseContent(const JsonValue* json, const std::string& where,
     for (size_t i = 0; i < json->items().size(); ++i) {
       const JsonValue& item = json->items()[i];
       const std::string part_where = fmt::format("{}[{}]", where, i);
+      if (std::optional<std::string> text = BareText(item); text && form == MessageForm::kClients) {
+        content.parts.push_back({.type = "text", .text = std::move(*text)});
+        continue;
+      }
       if (!item.is_object()) return WrongType(part_where, item, "an object");
       ContentPart part;
       DSV4_ASSIGN_OR_RETURN(part.type, RequiredString(item, "type", part_where));
@@ -173,13 +185,17 @@ Status ParseAnswerParts(const JsonValue& list, const std::string& where, bool ha
   for (size_t i = 0; i < list.items().size(); ++i) {
     const JsonValue& item = list.items()[i];
     const std::string part_where = fmt::format("{}[{}]", where, i);
+    if (std::optional<std::string> text = BareText(item)) {
+      message.content.parts.push_back({.type = "text", .text = std::move(*text)});
+      continue;
+    }
+    if (item.is_null()) continue;
     if (!item.is_object()) return WrongType(part_where, item, "an object").value();
     DSV4_ASSIGN_OR_RETURN_STATUS(const std::string type, RequiredString(item, "type", part_where));
-    if (IsText(type)) {
-      DSV4_ASSIGN_OR_RETURN_STATUS(std::string text, RequiredString(item, "text", part_where));
-      message.content.parts.push_back({.type = "text", .text = std::move(text)});
-    } else if (type == "refusal") {
-      DSV4_ASSIGN_OR_RETURN_STATUS(std::string text, RequiredString(item, "refusal", part_where));
+    if (IsText(type) || type == "refusal") {
+      const char* const key = type == "refusal" ? "refusal" : "text";
+      if (const JsonValue* text = item.Find(key); text != nullptr && text->is_null()) continue;
+      DSV4_ASSIGN_OR_RETURN_STATUS(std::string text, RequiredString(item, key, part_where));
       message.content.parts.push_back({.type = "text", .text = std::move(text)});
     } else if (IsOneOf(type, {"thinking", "reasoning", "reasoning_content", "reasoning_text"})) {
       const JsonValue* summary = Given(item, "summary");

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "diag/checks/statistics.h"
+#include "diag/statistics.h"
 #include "kv/snapshot.h"
 
 namespace dsv4::diag {

@@ -7,8 +7,8 @@
 #include <new>
 #include <utility>
 
-#include "engine/choice/masks.h"
 #include "engine/host_stepper.h"
+#include "engine/masks.h"
 #include "engine/queued_stepper.h"
 
 namespace dsv4::engine {

@@ -9,7 +9,7 @@
 
 namespace dsv4::engine {
 
-constexpr size_t kDraftPlaces = 8;  // Places in EngineStats; the last is for all further ones.
+constexpr size_t kDraftDepths = 8;  // Depths of drafts in EngineStats; the last is for all further ones.
 
 struct EngineStats {
   int64_t num_running = 0;
@@ -33,7 +33,7 @@ struct EngineStats {
   int64_t num_states_missing = 0;   // or the prompt had to be read.
   int64_t num_below_threshold = 0;  // FinishReason::kCacheThreshold
   // Counts of drafts, by source and position in the draft: tokens that steps verified, and that were right.
-  using DraftCounts = std::array<std::array<int64_t, kDraftPlaces>, speculation::kNumSources>;
+  using DraftCounts = std::array<std::array<int64_t, kDraftDepths>, speculation::kNumSources>;
   DraftCounts num_draft_tokens = {};
   DraftCounts num_accepted_tokens = {};
   DraftCounts num_reached_tokens = {};  // Verified behind tokens that were all right.

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/parallel.h"
-#include "engine/choice/masks.h"
-#include "engine/choice/row_rules.h"
+#include "engine/masks.h"
+#include "engine/row_rules.h"
 #include "model/runtime/queued_step.h"
 
 namespace dsv4::engine {

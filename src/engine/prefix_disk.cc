@@ -90,18 +90,18 @@ void PrefixDisk::Enter(const std::shared_ptr<Entry>& entry) {
 
 void PrefixDisk::EnterFile(const PrefixFileHead& head) {
   if (!origin_ || head.origin != *origin_ || disabled_) return;
-  const auto place = entries_.find(head.name);
-  if (place == entries_.end())
+  const auto found = entries_.find(head.name);
+  if (found == entries_.end())
     Enter(std::make_shared<Entry>(Entry{.state = head, .written = true}));
   else
-    place->second->written = true;  // Another server had it first.
+    found->second->written = true;  // Another server had it first.
 }
 
 void PrefixDisk::Leave(const std::string& name) {
-  const auto place = entries_.find(name);
-  if (place == entries_.end()) return;
-  const std::shared_ptr<Entry> entry = place->second;
-  entries_.erase(place);
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) return;
+  const std::shared_ptr<Entry> entry = found->second;
+  entries_.erase(found);
   const auto lengths = lengths_.find(entry->state.salt);
   for (size_t i = 0; i < entry->state.hashes.size(); ++i) {
     const auto [begin, end] = by_hash_.equal_range(entry->state.hashes[i]);
@@ -499,8 +499,8 @@ void PrefixDisk::Look() {
     stats_.num_rejected += changes->num_damaged;
     for (const std::string& name : changes->removed) {
       files_.erase(name);
-      const auto place = entries_.find(name);
-      if (place != entries_.end() && place->second->written) Leave(name);
+      const auto found = entries_.find(name);
+      if (found != entries_.end() && found->second->written) Leave(name);
     }
     for (const PrefixFileHead& head : changes->added) {
       files_[head.name] = head;

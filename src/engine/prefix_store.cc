@@ -25,7 +25,7 @@ struct PrefixStore::Node {
   std::optional<kv::SequenceState> state;             // State after `depth` tokens.
   std::vector<uint64_t> blocks;                       // Hashes of the blocks that end in the edge.
   int64_t num_bytes = 0;
-  std::list<Node*>::iterator place;  // In recent_, when there is a state.
+  std::list<Node*>::iterator recent;  // In recent_, when there is a state.
 
   // The nearest node above with a state, or null.
   Node* Ancestor() const {
@@ -35,7 +35,7 @@ struct PrefixStore::Node {
   }
 };
 
-struct PrefixStore::Place {
+struct PrefixStore::Match {
   Node* node = nullptr;  // The last node reached, or null.
   int64_t length =
       0;  // Tokens in common: node->depth, or more when the walk ends inside the edge to `below`.
@@ -53,53 +53,53 @@ PrefixStore::PrefixStore(int64_t max_bytes, std::vector<kv::CacheLayout> stages,
 PrefixStore::~PrefixStore() = default;
 PrefixStore::PrefixStore(PrefixStore&&) noexcept = default;
 
-PrefixStore::Place PrefixStore::Walk(uint64_t salt, std::span<const int32_t> tokens) const {
+PrefixStore::Match PrefixStore::Walk(uint64_t salt, std::span<const int32_t> tokens) const {
   const auto root = roots_.find(salt);
   if (root == roots_.end()) return {};
-  Place place = {.node = root->second.get()};
-  while (static_cast<size_t>(place.length) < tokens.size()) {
-    const std::span<const int32_t> rest = tokens.subspan(static_cast<size_t>(place.length));
-    const auto child = place.node->children.find(rest.front());
-    if (child == place.node->children.end()) break;
+  Match match = {.node = root->second.get()};
+  while (static_cast<size_t>(match.length) < tokens.size()) {
+    const std::span<const int32_t> rest = tokens.subspan(static_cast<size_t>(match.length));
+    const auto child = match.node->children.find(rest.front());
+    if (child == match.node->children.end()) break;
     const std::vector<int32_t>& edge = child->second->edge;
     const auto common =
         std::mismatch(edge.begin(), edge.end(), rest.begin(), rest.end()).first - edge.begin();
-    place.length += common;
+    match.length += common;
     if (static_cast<size_t>(common) < edge.size()) {
-      place.below = child->second.get();
+      match.below = child->second.get();
       break;
     }
-    place.node = child->second.get();
+    match.node = child->second.get();
   }
-  return place;
+  return match;
 }
 
 PrefixStore::Node& PrefixStore::MakeNode(uint64_t salt, std::span<const int32_t> tokens) {
   // Memory for each change is there before the change begins, so that a lack of it leaves a tree behind.
   if (!roots_.contains(salt)) roots_.emplace(salt, std::make_unique<Node>());
-  Place place = Walk(salt, tokens);
-  Node* node = place.node;
-  StoredBlocks stored = NewBlocks(salt, tokens, place.length, place.below != nullptr ? place.below : node);
+  Match match = Walk(salt, tokens);
+  Node* node = match.node;
+  StoredBlocks stored = NewBlocks(salt, tokens, match.length, match.below != nullptr ? match.below : node);
   std::vector<uint64_t> leaf_blocks = stored.hashes;
-  if (place.below != nullptr) {  // The edge is split where the tokens part.
-    std::unique_ptr<Node>& slot = node->children[place.below->edge.front()];
+  if (match.below != nullptr) {  // The edge is split where the tokens part.
+    std::unique_ptr<Node>& slot = node->children[match.below->edge.front()];
     auto middle = std::make_unique<Node>();
-    const auto cut = place.below->edge.begin() + (place.length - node->depth);
+    const auto cut = match.below->edge.begin() + (match.length - node->depth);
     middle->parent = node;
-    middle->edge.assign(place.below->edge.begin(), cut);
-    middle->depth = place.length;
-    const auto block_cut = place.below->blocks.begin() + BlocksBetween(node->depth, place.length);
-    middle->blocks.assign(place.below->blocks.begin(), block_cut);
+    middle->edge.assign(match.below->edge.begin(), cut);
+    middle->depth = match.length;
+    const auto block_cut = match.below->blocks.begin() + BlocksBetween(node->depth, match.length);
+    middle->blocks.assign(match.below->blocks.begin(), block_cut);
     std::unique_ptr<Node>& below = middle->children[*cut];
-    place.below->edge.erase(place.below->edge.begin(), cut);
-    place.below->blocks.erase(place.below->blocks.begin(), block_cut);
-    place.below->parent = middle.get();
+    match.below->edge.erase(match.below->edge.begin(), cut);
+    match.below->blocks.erase(match.below->blocks.begin(), block_cut);
+    match.below->parent = middle.get();
     below = std::move(slot);
     slot = std::move(middle);
     node = slot.get();
   }
-  if (static_cast<size_t>(place.length) < tokens.size()) {
-    const std::span<const int32_t> rest = tokens.subspan(static_cast<size_t>(place.length));
+  if (static_cast<size_t>(match.length) < tokens.size()) {
+    const std::span<const int32_t> rest = tokens.subspan(static_cast<size_t>(match.length));
     auto leaf = std::make_unique<Node>();
     leaf->parent = node;
     leaf->edge.assign(rest.begin(), rest.end());
@@ -148,7 +148,7 @@ int64_t PrefixStore::MostBytes(int64_t length, int64_t common) const {
   return most;
 }
 
-void PrefixStore::Touch(Node& node) { recent_.splice(recent_.begin(), recent_, node.place); }
+void PrefixStore::Touch(Node& node) { recent_.splice(recent_.begin(), recent_, node.recent); }
 
 void PrefixStore::Recount(Node& node) {
   const Node* ancestor = node.Ancestor();
@@ -171,8 +171,8 @@ void PrefixStore::Keep(uint64_t salt, std::span<const int32_t> tokens, const kv:
   DSV4_CHECK(static_cast<int64_t>(tokens.size()) == state.length())
       << tokens.size() << " tokens, state of " << state.length();
   if (tokens.empty() || MostBytes(state.length(), 0) > max_bytes_) return;
-  const Place place = Walk(salt, tokens);
-  Node* nearest = place.node;
+  const Match match = Walk(salt, tokens);
+  Node* nearest = match.node;
   while (nearest != nullptr && !nearest->state) nearest = nearest->parent;
   if (state.length() - (nearest != nullptr ? nearest->depth : 0) < kMinGain) {
     if (nearest != nullptr) Touch(*nearest);
@@ -182,7 +182,7 @@ void PrefixStore::Keep(uint64_t salt, std::span<const int32_t> tokens, const kv:
   if (!copy) return;  // In the middle of a failed step: nothing worth keeping.
   Node& node = MakeNode(salt, tokens);
   recent_.push_front(&node);
-  node.place = recent_.begin();
+  node.recent = recent_.begin();
   node.state = std::move(*copy);
   Recount(node);
   RecountBelow(node);
@@ -198,14 +198,14 @@ std::optional<kv::SequenceState> PrefixStore::TakeBack(Node& node, int64_t lengt
 }
 
 std::optional<kv::SequenceState> PrefixStore::Find(uint64_t salt, std::span<const int32_t> prompt) {
-  const Place place = Walk(salt, prompt);
-  if (place.node == nullptr) return std::nullopt;
-  const int64_t usable = std::min<int64_t>(place.length, static_cast<int64_t>(prompt.size()) - 1);
+  const Match match = Walk(salt, prompt);
+  if (match.node == nullptr) return std::nullopt;
+  const int64_t usable = std::min<int64_t>(match.length, static_cast<int64_t>(prompt.size()) - 1);
   if (usable <= 0) return std::nullopt;
 
   // States that run past the common part by no more than can always be taken back, the shortest first.
   std::vector<Node*> longer;  // On each branch only the first state can be short enough.
-  std::vector<Node*> open = {place.below != nullptr ? place.below : place.node};
+  std::vector<Node*> open = {match.below != nullptr ? match.below : match.node};
   while (!open.empty()) {
     Node* node = open.back();
     open.pop_back();
@@ -219,7 +219,7 @@ std::optional<kv::SequenceState> PrefixStore::Find(uint64_t salt, std::span<cons
   for (Node* node : longer) {
     if (std::optional<kv::SequenceState> state = TakeBack(*node, usable)) return state;
   }
-  for (Node* node = place.node; node != nullptr; node = node->parent) {
+  for (Node* node = match.node; node != nullptr; node = node->parent) {
     if (!node->state || node->depth > usable) continue;
     if (std::optional<kv::SequenceState> state = TakeBack(*node, node->depth)) return state;
   }
@@ -276,7 +276,7 @@ std::vector<uint64_t> PrefixStore::Blocks() const {
 }
 
 void PrefixStore::Evict(Node& node) {
-  recent_.erase(node.place);
+  recent_.erase(node.recent);
   num_bytes_ -= node.num_bytes;
   node.num_bytes = 0;
   node.state.reset();

@@ -62,9 +62,9 @@ class PrefixStore {
 
  private:
   struct Node;
-  struct Place;  // Node at which a walk along a prompt ends.
+  struct Match;  // Node at which a walk along a prompt ends.
 
-  Place Walk(uint64_t salt, std::span<const int32_t> tokens) const;
+  Match Walk(uint64_t salt, std::span<const int32_t> tokens) const;
   Node& MakeNode(uint64_t salt, std::span<const int32_t> tokens);
   void Touch(Node& node);
   void Evict(Node& node);

@@ -14,7 +14,7 @@
 #include <iterator>
 #include <utility>
 
-#include "engine/choice/row_rules.h"
+#include "engine/row_rules.h"
 #include "model/runtime/queued_step.h"
 
 namespace dsv4::engine {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/admission.h"
-#include "engine/choice/masks.h"
+#include "engine/masks.h"
 #include "engine/stepper.h"
 
 namespace dsv4::engine {

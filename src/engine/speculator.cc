@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "engine/measure_prices.h"
+#include "engine/schedule/measure_prices.h"
 
 namespace dsv4::engine {
 
@@ -289,7 +289,7 @@ Status Speculator::RecordSampled(Sequence& sequence, int64_t num_sampled) {
   RecordDraft(sequence, sequence.draft, sequence.num_verified, accepted);
   const auto source = static_cast<size_t>(sequence.draft.source);
   for (int64_t place = 0; place < sequence.num_verified; ++place) {
-    const size_t counted = std::min<size_t>(static_cast<size_t>(place), kDraftPlaces - 1);
+    const size_t counted = std::min<size_t>(static_cast<size_t>(place), kDraftDepths - 1);
     ++core_.stats.num_draft_tokens[source][counted];
     if (place < accepted) ++core_.stats.num_accepted_tokens[source][counted];
     if (place <= accepted) ++core_.stats.num_reached_tokens[source][counted];

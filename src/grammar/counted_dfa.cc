@@ -23,10 +23,10 @@ const Dfa::Block& Dfa::BlockOf(uint32_t state) const {
 uint32_t Dfa::Alike(uint32_t state) const {
   if (blocks_.empty()) return state;
   const Block& block = BlockOf(state);
-  const uint32_t place = state - block.first;
+  const uint32_t offset = state - block.first;
   // A short text ends before the last copy.
-  const bool far = block.copies - place / block.width > kAlikeBytes;
-  return far ? block.first + place % block.width : state;
+  const bool far = block.copies - offset / block.width > kAlikeBytes;
+  return far ? block.first + offset % block.width : state;
 }
 
 std::optional<Result<Dfa>> Dfa::CompileCounted(const Regex& regex, DfaLimits& limits) {
@@ -198,36 +198,36 @@ Result<Dfa> Dfa::CountedProduct(const Dfa& counted, const Dfa& plain, bool subtr
   std::vector<size_t> chain(blocks.size());  // By block, the first of those that lead on to it.
   for (size_t i = 0; i < blocks.size(); ++i)
     chain[i] = i > 0 && counted.LeadsOn(blocks[i - 1]) ? chain[i - 1] : i;
-  struct Place {
+  struct PairState {
     uint32_t inner;  // Within a copy.
     uint32_t other;  // kDead: the plain automaton has no such text.
-    auto operator<=>(const Place&) const = default;
+    auto operator<=>(const PairState&) const = default;
   };
   struct Way {
     enum class To : uint8_t { kNowhere, kHere, kNextCopy, kBlock } to = To::kNowhere;
     size_t block = 0;
     uint32_t id = 0;  // The pair there.
   };
-  std::vector<std::map<Place, uint32_t>> ids(blocks.size());  // By chain.
-  std::vector<std::vector<Place>> places(blocks.size());
+  std::vector<std::map<PairState, uint32_t>> ids(blocks.size());  // By chain.
+  std::vector<std::vector<PairState>> pairs(blocks.size());
   std::vector<std::pair<size_t, uint32_t>> pending;  // Chain, and the pair's id.
-  const auto id_of = [&](size_t block, Place place) {
+  const auto id_of = [&](size_t block, PairState pair) {
     const size_t at = chain[block];
-    const auto [found, is_new] = ids[at].try_emplace(place, static_cast<uint32_t>(places[at].size()));
+    const auto [found, is_new] = ids[at].try_emplace(pair, static_cast<uint32_t>(pairs[at].size()));
     if (is_new) {
-      places[at].push_back(place);
+      pairs[at].push_back(pair);
       pending.emplace_back(at, found->second);
     }
     return found->second;
   };
-  const auto way = [&](size_t block, const Place& place, uint8_t byte) -> Way {
+  const auto way = [&](size_t block, const PairState& pair, uint8_t byte) -> Way {
     const Block& here = blocks[block];
-    const size_t at = (here.first_row + place.inner) * counted.num_classes_ + counted.classes_[byte];
+    const size_t at = (here.first_row + pair.inner) * counted.num_classes_ + counted.classes_[byte];
     const uint32_t next = counted.next_[at];
-    const uint32_t other = place.other == kDead ? kDead : plain.Next(place.other, byte);
+    const uint32_t other = pair.other == kDead ? kDead : plain.Next(pair.other, byte);
     if (next == kDead || (other == kDead && !subtract)) return {};
     if (counted.relative_[at] != 0) {
-      const uint32_t to = place.inner + counted.Distance(at);
+      const uint32_t to = pair.inner + counted.Distance(at);
       if (to < here.width) return {Way::To::kHere, block, id_of(block, {to, other})};
       return {Way::To::kNextCopy, block, id_of(block, {to - here.width, other})};
     }
@@ -239,9 +239,9 @@ Result<Dfa> Dfa::CountedProduct(const Dfa& counted, const Dfa& plain, bool subtr
   id_of(0, {kStart, plain.IsEmpty() ? kDead : kStart});
   for (size_t i = 0; i < pending.size(); ++i) {
     const auto [from, id] = pending[i];
-    const Place place = places[from][id];
+    const PairState pair = pairs[from][id];
     for (size_t block = from; block < blocks.size() && chain[block] == from; ++block) {
-      for (const uint8_t byte : bytes) way(block, place, byte);
+      for (const uint8_t byte : bytes) way(block, pair, byte);
       limits.work_left -= static_cast<int64_t>(4 * bytes.size());
     }
     if (pending.size() > limits.max_states || limits.work_left < 0) return Error(limits.TooLarge());
@@ -252,7 +252,7 @@ Result<Dfa> Dfa::CountedProduct(const Dfa& counted, const Dfa& plain, bool subtr
   uint64_t num_states = 0;
   for (size_t i = 0; i < blocks.size(); ++i) {
     first[i] = static_cast<uint32_t>(num_states);
-    num_states += uint64_t{places[chain[i]].size()} * blocks[i].copies;
+    num_states += uint64_t{pairs[chain[i]].size()} * blocks[i].copies;
     if (num_states >= kMostStates) return Error(limits.TooLarge());
   }
   using Live = std::vector<uint8_t>;            // By pair.
@@ -261,14 +261,14 @@ Result<Dfa> Dfa::CountedProduct(const Dfa& counted, const Dfa& plain, bool subtr
   Live behind;                                  // The copy behind the one at hand.
   std::vector<Way> ways;
   for (size_t block = blocks.size(); block-- > 0;) {
-    const std::vector<Place>& here = places[chain[block]];
+    const std::vector<PairState>& here = pairs[chain[block]];
     const auto width = static_cast<uint32_t>(here.size());
     if (width == 0) continue;
     const bool leads_on = block + 1 < blocks.size() && chain[block + 1] == chain[block];
     if (!leads_on) behind.assign(width, 0);
     ways.clear();
-    for (const Place& place : here) {
-      for (const uint8_t byte : bytes) ways.push_back(way(block, place, byte));
+    for (const PairState& pair : here) {
+      for (const uint8_t byte : bytes) ways.push_back(way(block, pair, byte));
     }
     const auto lives = [&](const Way& to, const Live& live) {
       return (to.to == Way::To::kHere && live[to.id] != 0) ||

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "grammar/rules/content_rule.h"
 #include "grammar/testing.h"
 
 namespace dsv4::grammar {
@@ -307,8 +308,11 @@ TEST(JsonSchema, ErrorsNameThePlace) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"{", "not valid JSON"},
       {"3", "top level: wanted an object or a boolean"},
-      {R"({"properties":{"a":{"maxContains":3}}})",
-       "/properties/a/maxContains: this keyword is not supported"},
+      {R"({"properties":{"a":{"$dynamicRef":"#x"}}})",
+       "/properties/a/$dynamicRef: this keyword is not supported"},
+      {R"({"contains":{},"maxContains":1.5})", "/maxContains: wanted a count"},
+      {R"({"contains":{"uniqueItems":true},"maxContains":1})", "/contains/not/uniqueItems"},
+      {R"({"contains":{},"minContains":3,"maxContains":2})", "maxContains 2 below minContains 3"},
       {R"({"typo":1})", "/typo: this keyword is not supported"},
       {R"({"uniqueItems":1})", "/uniqueItems: wanted true or false"},
       {R"({"not":{}})", "no value satisfies"},
@@ -318,7 +322,7 @@ TEST(JsonSchema, ErrorsNameThePlace) {
       {R"({"multipleOf":12345})", "of at most 4 digits"},
       {R"({"minProperties":3,"maxProperties":2})", "maxProperties 2 below minProperties 3"},
       {R"({"patternProperties":{"(":{}}})", "/patternProperties/(: pattern, character"},
-      {R"({"prefixItems":[{}],"contains":{}})", "/contains: beside prefixItems"},
+      {R"({"prefixItems":[{}],"contains":{},"maxItems":20000})", "/contains: beside prefixItems"},
       {R"({"type":"str"})", "/type: wanted a type or a list of types, got \"str\""},
       {R"({"items":[3]})", "/items: wanted a schema"},
       {R"({"minLength":-1})", "/minLength: wanted a count"},
@@ -331,7 +335,6 @@ TEST(JsonSchema, ErrorsNameThePlace) {
       {R"({"pattern":"a$b"})", "not at an end"},
       {R"({"pattern":"\\bx"})", "escape is not supported"},
       {R"({"pattern":"a*+"})", "possessive"},
-      {R"({"format":"ulid"})", "/format: \"ulid\" is not supported; these are: date-time"},
       {R"({"$ref":"http://x/y"})", "/$ref: \"http://x/y\": only references into this schema"},
       {R"({"$ref":"#/$defs/x"})", "\"#/$defs/x\" names no schema"},
       {R"({"$ref":"#x/~3"})", "names no schema"},
@@ -349,13 +352,27 @@ TEST(JsonSchema, ErrorsNameThePlace) {
        "patternProperties"},
       {R"({"allOf":[{"contains":{"const":1}},{"contains":{"const":2}}]})", "different \"contains\""},
       {R"({"enum":[[1]],"minItems":1})", "objects and arrays in enum"},
-      {R"({"contains":{"type":"null"},"minContains":200,"maxItems":1000000,"items":{}})", "counted items"},
       {R"({"pattern":"^([ab]{1,700000}|c)$"})", "more than 100000 states"},
   };
   for (const auto& [schema, message] : cases) {
     const auto program = CompileJsonSchema(schema);
     ASSERT_FALSE(program.has_value()) << schema;
     EXPECT_THAT(program.error().message(), HasSubstr(message)) << schema;
+  }
+}
+
+TEST(JsonSchema, AnUnknownFormatIsAnAnnotationUnlessTheSchemaIsStrict) {
+  Check({{R"({"type":"string","format":"ulid","maxLength":3})", {"\"abc\"", "\"\""}, {"\"abcd\"", "5"}},
+         {R"({"allOf":[{"type":"string","format":"x"},{"pattern":"^a+$"}]})", {"\"aa\""}, {"\"ab\""}},
+         {R"({"type":"integer","format":"int32"})", {"7"}, {"\"7\""}}});
+  for (const bool strict : {false, true}) {
+    const Status status = CheckContent({.text = R"({"properties":{"a":{"type":"string","format":"ulid"}}})",
+                                        .label = "s",
+                                        .strict = strict});
+    EXPECT_EQ(status.ok(), !strict);
+    EXPECT_THAT(
+        status.message(),
+        HasSubstr(!strict ? "" : "/properties/a/format: \"ulid\" is not supported; these are: date-time"));
   }
 }
 
@@ -392,17 +409,48 @@ TEST(JsonSchema, MembersByTheirNamesAndNumber) {
 }
 
 TEST(JsonSchema, ItemsThatAreAskedForOrDiffer) {
-  Check({{R"({"items":{"type":"integer"},"contains":{"minimum":5},"maxItems":3})",
-          {"[7]", "[1,7]", "[7,1,1]"},
-          {"[]", "[1]", "[1,2,3,7]", "[1,2]"}},
-         {R"({"type":"array","contains":{"const":"x"},"minContains":2})", {R"(["x",1,"x"])"}, {R"(["x",1])"}},
-         {R"({"items":{"enum":["a","b","c"]},"uniqueItems":true,"minItems":1})",
-          {R"(["a"])", R"(["c","a","b"])"},
-          {"[]", R"(["a","a"])", R"(["a","b","a"])"}},
-         {R"({"type":"array","uniqueItems":true})", {"[1,2]"}, {}},
-         {R"({"items":[{"type":"integer"},{"type":"string"}],"additionalItems":false})",
-          {"[1,\"a\"]", "[1]"},
-          {"[1,\"a\",2]"}}});
+  Check(
+      {{R"({"items":{"type":"integer"},"contains":{"minimum":5},"maxItems":3})",
+        {"[7]", "[1,7]", "[7,1,1]"},
+        {"[]", "[1]", "[1,2,3,7]", "[1,2]"}},
+       {R"({"type":"array","contains":{"const":"x"},"minContains":2})", {R"(["x",1,"x"])"}, {R"(["x",1])"}},
+       {R"({"items":{"type":"integer"},"contains":{"minimum":5},"maxContains":2})",
+        {"[7]", "[1,7,7]", "[7,1,7,1,1,1]"},
+        {"[]", "[1]", "[7,7,7]", "[7,1,7,7]"}},
+       {R"({"items":{"type":"integer"},"contains":{"minimum":5},"minContains":0,"maxContains":1})",
+        {"[]", "[1,1]", "[1,7]"},
+        {"[7,7]", "[7,1,7]"}},
+       {R"({"type":"array","contains":{},"minContains":0,"maxContains":2})", {"[]", "[1,2]"}, {"[1,2,3]"}},
+       {R"({"items":{"type":"integer"},"maxContains":1})", {"[]", "[7,7]"}, {}},
+       {R"({"prefixItems":[{"type":"string"},{"type":"integer"}],"items":{"type":"integer"},"contains":{"const":7}})",
+        {R"(["a",7])", R"(["a",1,7,1])"},
+        {R"(["a"])", R"(["a",1])", R"([7,7])"}},
+       {R"({"prefixItems":[{"type":"string"},{"type":"integer"}],"items":false,"contains":{"type":"integer"}})",
+        {R"(["a",7])"},
+        {R"(["a"])", R"(["a",1,2])"}},
+       {R"({"type":"array","items":{"type":"integer"},"not":{"contains":{"minimum":5}}})",
+        {"[]", "[1]"},
+        {"[5]", "[1,7]"}},
+       {R"({"items":{"type":"integer"},"allOf":[{"contains":{"minimum":5}},{"contains":{"minimum":5},"minContains":0,"maxContains":1}]})",
+        {"[5,1]"},
+        {"[]", "[5,5]"}},
+       // Large bounds are counted, and what is asked for comes first.
+       {R"({"items":{"type":"integer"},"contains":{"minimum":5},"maxItems":1000000})",
+        {"[7]", "[7,1,1]", "[7,7]"},
+        {"[]", "[1]"}},
+       {R"({"items":{"type":"integer"},"contains":{"minimum":5},"maxContains":2,"minItems":3,"maxItems":100000})",
+        {"[7,1,1]", "[7,7,1,1]"},
+        {"[7,1]", "[7,7]", "[1,1,1]", "[7,7,7]", "[7,7,7,1]"}},
+       {R"({"items":{"type":"integer"},"contains":{"minimum":5},"minContains":0,"maxContains":1,"maxItems":100000})",
+        {"[]", "[1,1]", "[7]", "[7,1]"},
+        {"[7,7]"}},
+       {R"({"items":{"enum":["a","b","c"]},"uniqueItems":true,"minItems":1})",
+        {R"(["a"])", R"(["c","a","b"])"},
+        {"[]", R"(["a","a"])", R"(["a","b","a"])"}},
+       {R"({"type":"array","uniqueItems":true})", {"[1,2]"}, {}},
+       {R"({"items":[{"type":"integer"},{"type":"string"}],"additionalItems":false})",
+        {"[1,\"a\"]", "[1]"},
+        {"[1,\"a\",2]"}}});
 }
 
 TEST(JsonSchema, WhatAValueIsNot) {

@@ -60,8 +60,8 @@ Matcher::Matcher(std::shared_ptr<const Program> grammar, std::shared_ptr<const T
     : grammar_(std::move(grammar)), trie_(std::move(trie)), stop_ids_(std::move(stop_ids)) {
   frames_.push_back({.node = 0, .parent = 0, .depth = 0});
   seen_.Clear();
-  Enter(grammar_->start, 0, place_);
-  std::sort(place_.threads.begin(), place_.threads.end());
+  Enter(grammar_->start, 0, active_);
+  std::sort(active_.threads.begin(), active_.threads.end());
 }
 
 uint32_t Matcher::Push(uint32_t node, uint32_t frame, uint32_t count) {
@@ -71,7 +71,7 @@ uint32_t Matcher::Push(uint32_t node, uint32_t frame, uint32_t count) {
   return found->second;
 }
 
-void Matcher::Enter(uint32_t node, uint32_t frame, Place& out) {
+void Matcher::Enter(uint32_t node, uint32_t frame, ActiveSet& out) {
   pending_.clear();
   pending_.emplace_back(node, frame);
   while (!pending_.empty()) {
@@ -128,7 +128,7 @@ void Matcher::Enter(uint32_t node, uint32_t frame, Place& out) {
   }
 }
 
-void Matcher::Step(const Place& in, uint8_t byte, Place& out) {
+void Matcher::Step(const ActiveSet& in, uint8_t byte, ActiveSet& out) {
   out.Clear();
   seen_.Clear();
   for (const Thread& thread : in.threads) {
@@ -163,13 +163,13 @@ bool Matcher::MaskBelow(uint32_t exit, TokenMask& mask, TimePoint deadline) {
   while (node < nodes[exit].subtree_end && steps_left_ > 0) {
     const TokenTrie::Node& at = nodes[node];
     const size_t depth = at.depth - top;
-    if (places_.size() <= depth) places_.resize(depth + 1);
-    Step(depth == 1 ? progress_.after : places_[depth - 1], at.byte, places_[depth]);
-    const Place& place = places_[depth];
-    if (!place.threads.empty() || place.complete) {
+    if (sets_.size() <= depth) sets_.resize(depth + 1);
+    Step(depth == 1 ? progress_.after : sets_[depth - 1], at.byte, sets_[depth]);
+    const ActiveSet& set = sets_[depth];
+    if (!set.threads.empty() || set.complete) {
       for (const TokenId id : trie_->TokensOf(node)) mask.Allow(id);
     }
-    node = place.threads.empty() ? at.subtree_end : node + 1;
+    node = set.threads.empty() ? at.subtree_end : node + 1;
     if (IsLate(deadline)) return false;
   }
   node = 0;
@@ -177,7 +177,7 @@ bool Matcher::MaskBelow(uint32_t exit, TokenMask& mask, TimePoint deadline) {
 }
 
 bool Matcher::MaskGroup(TokenMask& mask, TimePoint deadline) {
-  const std::vector<Thread>& threads = place_.threads;
+  const std::vector<Thread>& threads = active_.threads;
   Progress& at = progress_;
   if (at.fit == nullptr) {
     at.end = at.begin;
@@ -222,12 +222,12 @@ bool Matcher::MaskUntil(TokenMask& mask, TimePoint deadline) {
     steps_left_ = kMaxSteps;
     progress_.begun = true;
   }
-  while (!finished_ && progress_.begin < place_.threads.size()) {
+  while (!finished_ && progress_.begin < active_.threads.size()) {
     if (!MaskGroup(mask, deadline)) return false;
   }
   progress_.done = true;
   if (finished_) return true;
-  if (place_.complete) {
+  if (active_.complete) {
     for (const TokenId id : stop_ids_) mask.Allow(id);
   } else {
     ForbidStops(mask);
@@ -252,10 +252,10 @@ void Matcher::ForbidStops(TokenMask& mask) const {
 Status Matcher::Accept(TokenId id) {
   if (finished_) return InvalidArgument(fmt::format("token {} after the end of the text", id));
   if (std::find(stop_ids_.begin(), stop_ids_.end(), id) != stop_ids_.end()) {
-    if (!place_.complete)
+    if (!active_.complete)
       return InvalidArgument(fmt::format("token {} ends a text that is not complete", id));
     finished_ = true;
-    place_.threads.clear();
+    active_.threads.clear();
     progress_ = {};
     return {};
   }
@@ -265,55 +265,54 @@ Status Matcher::Accept(TokenId id) {
       .WithContext(fmt::format("token {}", id));
 }
 
-bool Matcher::Advance(Place& place, std::string_view bytes, size_t* reached) {
-  Place next;
+bool Matcher::Advance(ActiveSet& set, std::string_view bytes, size_t* reached) {
+  ActiveSet next;
   for (size_t i = 0; i < bytes.size(); ++i) {
     *reached = i;
-    Step(place, static_cast<uint8_t>(bytes[i]), next);
+    Step(set, static_cast<uint8_t>(bytes[i]), next);
     if (next.threads.empty() && (!next.complete || i + 1 < bytes.size())) return false;
-    std::swap(place, next);
+    std::swap(set, next);
   }
   return true;
 }
 
 Status Matcher::AcceptBytes(std::string_view bytes) {
-  Place place = place_;
+  ActiveSet set = active_;
   size_t reached = 0;
   overflowed_ = false;
-  bool taken = Advance(place, bytes, &reached);
+  bool taken = Advance(set, bytes, &reached);
   // A mask looks at readings in smaller groups: one that had no room among all has it alone.
-  for (size_t i = 0; !taken && overflowed_ && i < place_.threads.size(); ++i) {
-    place = {.threads = {place_.threads[i]}};
+  for (size_t i = 0; !taken && overflowed_ && i < active_.threads.size(); ++i) {
+    set = {.threads = {active_.threads[i]}};
     size_t alone = 0;
-    taken = Advance(place, bytes, &alone);
+    taken = Advance(set, bytes, &alone);
     overflowed_ = true;
   }
   if (!taken) return InvalidArgument(fmt::format("the grammar does not allow byte {} of it here", reached));
   progress_ = {};
-  place_ = std::move(place);
+  active_ = std::move(set);
   DropFrames();
   return {};
 }
 
 std::string Matcher::ForcedBytes() {
   std::string forced;
-  Place place = place_;
-  Place next;
-  while (!place.complete && forced.size() < kMaxForcedBytes) {
+  ActiveSet set = active_;
+  ActiveSet next;
+  while (!set.complete && forced.size() < kMaxForcedBytes) {
     int only = -1;
     for (int byte = 0; byte < 256; ++byte) {
-      const bool possible =
-          std::any_of(place.threads.begin(), place.threads.end(), [&](const Thread& thread) {
-            return grammar_->dfas[thread.dfa].Next(thread.state, static_cast<uint8_t>(byte)) != Dfa::kDead;
-          });
+      const bool possible = std::any_of(set.threads.begin(), set.threads.end(), [&](const Thread& thread) {
+        return grammar_->dfas[thread.dfa].Next(thread.state, static_cast<uint8_t>(byte)) != Dfa::kDead;
+      });
       if (!possible) continue;
       if (only >= 0) return forced;
       only = byte;
     }
     if (only < 0) return forced;
     forced.push_back(static_cast<char>(only));
-    Step(place, static_cast<uint8_t>(only), next);
-    std::swap(place, next);
+    Step(set, static_cast<uint8_t>(only), next);
+    std::swap(set, next);
   }
   return forced;
 }
@@ -345,14 +344,14 @@ void Matcher::DropFrames() {
   frames_ = {old[0]};
   frame_ids_.clear();
   std::vector<uint32_t> path;
-  for (Thread& thread : place_.threads) {
+  for (Thread& thread : active_.threads) {
     path.clear();
     for (uint32_t frame = thread.frame; frame != 0; frame = old[frame].parent) path.push_back(frame);
     thread.frame = 0;
     for (auto frame = path.rbegin(); frame != path.rend(); ++frame)
       thread.frame = Push(old[*frame].node, thread.frame, old[*frame].count);
   }
-  std::sort(place_.threads.begin(), place_.threads.end());
+  std::sort(active_.threads.begin(), active_.threads.end());
 }
 
 }  // namespace dsv4::grammar

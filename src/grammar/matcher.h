@@ -45,7 +45,7 @@ class Matcher {
   const std::vector<TokenId>& stop_ids() const { return stop_ids_; }
   int64_t num_ids() const { return trie_->num_ids(); }
   // Whether the text so far is whole. It may still be allowed to go on: 12 is a number, and so is 123.
-  bool IsComplete() const { return place_.complete; }
+  bool IsComplete() const { return active_.complete; }
   // Whether a stop id was accepted: nothing is allowed any more.
   bool IsFinished() const { return finished_; }
   // Bytes that must come next, whatever is sampled; maybe cut. Not accepted yet. Tokens that cross its end
@@ -69,7 +69,7 @@ class Matcher {
     uint32_t frame;
     friend auto operator<=>(const Thread& a, const Thread& b) = default;
   };
-  struct Place {
+  struct ActiveSet {
     std::vector<Thread> threads;  // Sorted, each once.
     bool complete = false;
     void Clear() {
@@ -109,10 +109,10 @@ class Matcher {
 
   uint32_t Push(uint32_t node, uint32_t frame, uint32_t count = 0);
   // Adds the terminals that `node` leads to without a byte.
-  void Enter(uint32_t node, uint32_t frame, Place& out);
-  void Step(const Place& in, uint8_t byte, Place& out);
+  void Enter(uint32_t node, uint32_t frame, ActiveSet& out);
+  void Step(const ActiveSet& in, uint8_t byte, ActiveSet& out);
   // Steps over all bytes; false, and `reached` is the byte, where none of the readings goes on.
-  bool Advance(Place& place, std::string_view bytes, size_t* reached);
+  bool Advance(ActiveSet& set, std::string_view bytes, size_t* reached);
   void ForbidStops(TokenMask& mask) const;
   // How far a mask has come.
   struct Progress {
@@ -123,7 +123,7 @@ class Matcher {
     std::shared_ptr<const TokenTrie::Fit> fit = nullptr;  // tokens these are; null: not looked at.
     size_t exit = 0;                                      // Index into its exits, up to
     uint32_t node = 0;                                    // this node below it; 0: not begun.
-    Place after = {};                                     // Terminals that may follow.
+    ActiveSet after = {};                                 // Terminals that may follow.
     int64_t looked_at = 0;                                // Steps left when the time was looked at last.
   };
   // Both go on from progress_; false when the time is over.
@@ -136,7 +136,7 @@ class Matcher {
   std::shared_ptr<const Program> grammar_;
   std::shared_ptr<const TokenTrie> trie_;
   std::vector<TokenId> stop_ids_;
-  Place place_;
+  ActiveSet active_;
   bool finished_ = false;
   std::vector<Frame> frames_;
   std::unordered_map<Frame, uint32_t, HashFrame> frame_ids_;
@@ -145,7 +145,7 @@ class Matcher {
   // Scratch of a call; the nodes and the steps of a mask.
   Seen seen_;
   std::vector<std::pair<uint32_t, uint32_t>> pending_;
-  std::vector<Place> places_;
+  std::vector<ActiveSet> sets_;
   int64_t steps_left_ = 0;
   bool overflowed_ = false;  // Readings were left out.
 };

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/json.h"
-#include "grammar/answer_grammar.h"
 #include "grammar/json_schema.h"
+#include "grammar/rules/answer_grammar.h"
 #include "grammar/testing.h"
 
 namespace dsv4::grammar {

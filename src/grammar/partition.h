@@ -13,9 +13,9 @@ class Partition {
  public:
   // All elements in one group.
   explicit Partition(uint32_t num_elements)
-      : elements_(num_elements), place_(num_elements), group_(num_elements) {
+      : elements_(num_elements), index_(num_elements), group_(num_elements) {
     std::iota(elements_.begin(), elements_.end(), 0);
-    std::iota(place_.begin(), place_.end(), 0);
+    std::iota(index_.begin(), index_.end(), 0);
     groups_.push_back({0, num_elements, 0});
   }
 
@@ -30,10 +30,10 @@ class Partition {
   void Mark(uint32_t element) {
     Group& group = groups_[group_[element]];
     const uint32_t border = group.begin + group.marked;
-    if (place_[element] < border) return;
+    if (index_[element] < border) return;
     if (group.marked++ == 0) touched_.push_back(group_[element]);
-    std::swap(elements_[place_[element]], elements_[border]);
-    std::swap(place_[elements_[place_[element]]], place_[element]);
+    std::swap(elements_[index_[element]], elements_[border]);
+    std::swap(index_[elements_[index_[element]]], index_[element]);
   }
 
   // Makes a group of the marked elements of each group that has others too, and forgets the marks. Calls
@@ -60,7 +60,7 @@ class Partition {
     uint32_t marked;
   };
   std::vector<uint32_t> elements_;
-  std::vector<uint32_t> place_;  // By element, in elements_.
+  std::vector<uint32_t> index_;  // By element, in elements_.
   std::vector<uint32_t> group_;  // By element.
   std::vector<Group> groups_;
   std::vector<uint32_t> touched_;  // Groups with marks.

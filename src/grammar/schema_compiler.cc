@@ -92,11 +92,11 @@ Result<uint32_t> GrammarParts::Punctuation(const std::string& text, uint32_t nex
 // ---------------------------------------------------------------------------------------------------------------------
 // SchemaCompiler
 
-SchemaCompiler::SchemaCompiler(GrammarParts& parts, const Json& document, ValuePlace place)
+SchemaCompiler::SchemaCompiler(GrammarParts& parts, const Json& document, ValueContext context)
     : parts_(parts),
       document_(document),
-      place_(std::move(place)),
-      flattener_(document_, parts_.limits, place_.lenient) {}
+      context_(std::move(context)),
+      flattener_(document_, parts_.limits, context_.lenient) {}
 
 Result<uint32_t> SchemaCompiler::Rule(const Json& schema, const std::string& pointer, ValuePart part) {
   DSV4_TRY(Spend(schema, pointer, parts_.limits));
@@ -117,7 +117,7 @@ Status SchemaCompiler::Finish() {
   while (!pending_.empty()) {
     const PendingRule rule = std::move(pending_.front());
     pending_.pop_front();
-    DSV4_ASSIGN_OR_RETURN_STATUS(Nodes options, place_.lenient
+    DSV4_ASSIGN_OR_RETURN_STATUS(Nodes options, context_.lenient
                                                     ? LenientOptions(rule.schema, rule.pointer, rule.part)
                                                     : Options(rule.schema, rule.pointer, rule.part));
     parts_.builder.SetOptions(rule.entry, std::move(options));
@@ -155,8 +155,8 @@ Result<Dfa> SchemaCompiler::Without(const Dfa& dfa, const std::string& text, con
 // As JSON, in a spelling that does not end the parameter it stands in.
 std::string SchemaCompiler::Literally(const Json& value) const {
   std::string text = Dump(value);
-  if (place_.closer.empty()) return text;
-  for (size_t at = text.find(place_.closer); at != std::string::npos; at = text.find(place_.closer, at))
+  if (context_.closer.empty()) return text;
+  for (size_t at = text.find(context_.closer); at != std::string::npos; at = text.find(context_.closer, at))
     text.replace(at, 1, "\\u003c");  // "<" is nowhere but in strings and names.
   return text;
 }
@@ -260,7 +260,7 @@ Result<SchemaCompiler::Nodes> SchemaCompiler::OfValues(const Json& schema, const
     if (part != ValuePart::kAll && value.is_string() != (part == ValuePart::kRawString)) continue;
     if (part == ValuePart::kRawString) {
       const auto& text = value.get_ref<const std::string&>();
-      if (text.find(place_.closer) == std::string::npos) literals.push_back(Tagged(Literal(text)));
+      if (text.find(context_.closer) == std::string::npos) literals.push_back(Tagged(Literal(text)));
     } else {
       literals.push_back(Literal(Literally(value)));
     }
@@ -302,7 +302,7 @@ std::vector<std::string> SchemaCompiler::Types(const Json& schema) {
 
 Result<SchemaCompiler::Nodes> SchemaCompiler::OfTypes(const Json& schema, const std::string& pointer,
                                                       ValuePart part) {
-  const std::string key = fmt::format("{}{}{}", static_cast<int>(part), place_.closer, Dump(schema));
+  const std::string key = fmt::format("{}{}{}", static_cast<int>(part), context_.closer, Dump(schema));
   auto scalars = parts_.scalars.find(key);
   if (scalars == parts_.scalars.end()) {
     DSV4_ASSIGN_OR_RETURN(std::vector<Dfa> dfas, Scalars(schema, pointer, part));
@@ -407,8 +407,8 @@ Result<Dfa> SchemaCompiler::String(const Json& schema, const std::string& pointe
   const bool raw = spelling == Spelling::kRaw;
   const auto enclosed = [&](Regex content) -> Result<Dfa> {
     DSV4_ASSIGN_OR_RETURN(Dfa dfa, CompileTerminal(raw ? Tagged(content) : Quoted(content), pointer));
-    if (place_.closer.empty()) return dfa;
-    return Without(dfa, place_.closer, pointer);
+    if (context_.closer.empty()) return dfa;
+    return Without(dfa, context_.closer, pointer);
   };
   std::vector<Regex> excluded;  // Contents.
   if (const Json* values = Find(schema, kNotValues)) {
@@ -423,6 +423,7 @@ Result<Dfa> SchemaCompiler::String(const Json& schema, const std::string& pointe
   };
   const auto format_content = [&](const std::string& name) -> Result<Regex> {
     std::optional<Regex> content = FormatContent(name, spelling);
+    if (!content && !context_.strict_formats) content = FormatContent("binary", spelling);
     if (content) return *content;
     return Error(SchemaError(Below(pointer, "format"), fmt::format("\"{}\" is not supported; these are: {}",
                                                                    name, SupportedFormats())));
@@ -518,8 +519,8 @@ Result<Dfa> SchemaCompiler::CountedString(int min, int max, const std::string& p
   };
   if (spelling == Spelling::kJson) {
     DSV4_ASSIGN_OR_RETURN(Dfa dfa, counted('"', '"', min, max));
-    if (place_.closer.empty()) return dfa;
-    return Without(dfa, Beginning(place_.closer), pointer);
+    if (context_.closer.empty()) return dfa;
+    return Without(dfa, Beginning(context_.closer), pointer);
   }
   // The "</" in front of the marker is counted too, and then asked for.
   const int more = 2;
@@ -527,7 +528,7 @@ Result<Dfa> SchemaCompiler::CountedString(int min, int max, const std::string& p
       const Dfa dfa, counted('>', kCallMarkerByte, min + more, max == kUnbounded ? kUnbounded : max + more));
   DSV4_ASSIGN_OR_RETURN(const Dfa tagged, CompileTerminal(Tagged(Repeat(AnyByte(), 0, kUnbounded)), pointer));
   DSV4_ASSIGN_OR_RETURN(const Dfa both, At(Dfa::Intersect(dfa, tagged, limits), pointer));
-  return Without(both, Beginning(place_.closer), pointer);
+  return Without(both, Beginning(context_.closer), pointer);
 }
 
 }  // namespace dsv4::grammar

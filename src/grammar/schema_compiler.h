@@ -45,11 +45,13 @@ class GrammarParts {
 };
 
 // Position of a value: an answer's content, or an argument of a call.
-struct ValuePlace {
+struct ValueContext {
   // The text that ends a parameter ("</", the marker's text, the tag's name, ">"): no value can have it. Empty outside of calls.
   std::string closer = {};
   // Unknown keywords of the schema are left out, where otherwise it is an error.
   bool lenient = false;
+  // A `format` that is not known is an error. Otherwise it says nothing of the string: JSON Schema calls it an annotation.
+  bool strict_formats = false;
 };
 
 // Which part of a schema's values: a call writes strings raw and everything else as JSON.
@@ -59,7 +61,7 @@ enum class ValuePart : uint8_t { kAll, kRawString, kAllButString };
 class SchemaCompiler {
  public:
   // Both outlive this.
-  SchemaCompiler(GrammarParts& parts, const Json& document, ValuePlace place);
+  SchemaCompiler(GrammarParts& parts, const Json& document, ValueContext context);
 
   // The entry of the rule for values of `schema`. Equal schemas share one; an error is the first that Finish finds.
   Result<uint32_t> Rule(const Json& schema, const std::string& pointer, ValuePart part = ValuePart::kAll);
@@ -126,6 +128,8 @@ class SchemaCompiler {
   Result<uint32_t> Array(const Json& schema, const std::string& pointer);
   Result<uint32_t> Containing(const Json& schema, const std::string& pointer, const Json& items, size_t min,
                               std::optional<size_t> max);
+  Result<uint32_t> ContainingFirst(const Json& schema, const std::string& pointer, const Json& items,
+                                   size_t min, std::optional<size_t> max);
   Result<uint32_t> DifferentItems(const std::vector<Json>& values, size_t min, size_t max);
   // The texts of `dfa` that have not `text` in them.
   Result<Dfa> Without(const Dfa& dfa, const std::string& text, const std::string& pointer);
@@ -133,7 +137,7 @@ class SchemaCompiler {
 
   GrammarParts& parts_;
   const Json& document_;
-  ValuePlace place_;
+  ValueContext context_;
   SchemaFlattener flattener_;
   std::unordered_map<std::string, uint32_t> rules_;
   std::deque<PendingRule> pending_;

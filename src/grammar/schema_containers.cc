@@ -255,8 +255,8 @@ std::string SchemaCompiler::SpelledName(const std::string& name) {
 Result<Dfa> SchemaCompiler::OtherNames(const std::vector<Member>& members, const std::string& pointer) {
   const Regex plain = SpelledChar(Complement({{0, 0x1F}, {'"', '"'}, {'\\', '\\'}}));
   DSV4_ASSIGN_OR_RETURN(Dfa any, CompileTerminal(Quoted(Repeat(plain, 0, kUnbounded)), pointer));
-  if (!place_.closer.empty()) {
-    DSV4_ASSIGN_OR_RETURN(any, Without(any, place_.closer, pointer));
+  if (!context_.closer.empty()) {
+    DSV4_ASSIGN_OR_RETURN(any, Without(any, context_.closer, pointer));
   }
   if (members.empty()) return any;
   std::vector<Regex> names;
@@ -317,25 +317,30 @@ Result<uint32_t> SchemaCompiler::Array(const Json& schema, const std::string& po
   return parts_.Punctuation("[", min == 0 ? parts_.builder.Split({item, close}) : item);
 }
 
-// Some items, as many as minContains, satisfy another schema too. States: items so far, and such items so
-// far, as far as they count.
+// Some items, from minContains to maxContains, satisfy another schema too. States: items so far, and such items
+// so far, as far as they count.
 Result<uint32_t> SchemaCompiler::Containing(const Json& schema, const std::string& pointer, const Json& items,
                                             size_t min, std::optional<size_t> max) {
-  if (schema.contains("prefixItems"))
-    return Error(SchemaError(Below(pointer, "contains"), "beside prefixItems it is not supported"));
+  const Json prefix = schema.value("prefixItems", Json::array());
   const size_t wanted = CountOf(schema, "minContains").value_or(1);
-  const size_t last = max.value_or(std::max(min, wanted));
-  if (last >= kMaxUnrolled || (last + 1) * (wanted + 1) > kMaxUnrolled)
-    return Error(
-        SchemaError(pointer, fmt::format("minItems, maxItems and minContains beside contains: more than {} "
-                                         "counted items are not supported",
-                                         kMaxUnrolled)));
+  const std::optional<size_t> most = CountOf(schema, "maxContains");
+  if (most && *most < wanted)
+    return Error(SchemaError(pointer, fmt::format("maxContains {} below minContains {}", *most, wanted)));
+  if (items == false) max = std::min(max.value_or(prefix.size()), prefix.size());
+  if (max && *max < std::max(min, wanted)) return parts_.builder.Split({});
+  const size_t last = max.value_or(std::max({min, wanted, prefix.size()}));
+  const size_t counted = most.value_or(wanted);
+  if (last >= kMaxUnrolled || (last + 1) * (counted + 1) > kMaxUnrolled) {
+    if (prefix.empty()) return ContainingFirst(schema, pointer, items, min, max);
+    return Error(SchemaError(
+        Below(pointer, "contains"),
+        fmt::format("beside prefixItems more than {} counted items are not supported", kMaxUnrolled)));
+  }
   const std::string at = Below(pointer, "contains");
-  const Json both = Json{{"allOf", Json::array({items, schema["contains"]})}};
   DSV4_ASSIGN_OR_RETURN(const uint32_t close, parts_.Punctuation("]", parts_.end()));
   std::map<std::pair<size_t, size_t>, uint32_t> item;  // The next item, in front of it.
   for (size_t i = 0; i <= last; ++i) {
-    for (size_t found = 0; found <= wanted; ++found) item[{i, found}] = parts_.builder.Split({});
+    for (size_t found = 0; found <= counted; ++found) item[{i, found}] = parts_.builder.Split({});
   }
   const auto after = [&](size_t i, size_t found) -> Result<uint32_t> {
     std::vector<uint32_t> ways;
@@ -347,12 +352,18 @@ Result<uint32_t> SchemaCompiler::Containing(const Json& schema, const std::strin
   };
   for (size_t i = 0; i <= last; ++i) {
     if (max && i == last) break;
+    const bool in_prefix = i < prefix.size();
+    const Json& own = in_prefix ? prefix[i] : items;
+    const std::string own_at = in_prefix ? Below(Below(pointer, "prefixItems"), i) : Below(pointer, "items");
+    const Json both = Json{{"allOf", Json::array({own, schema["contains"]})}};
+    // Others, which are not such where such have an upper bound.
+    const Json other = most ? Json{{"allOf", Json::array({own, Json{{"not", schema["contains"]}}})}} : own;
     const size_t next = max ? i + 1 : std::min(i + 1, last);
-    for (size_t found = 0; found <= wanted; ++found) {
+    for (size_t found = 0; found <= counted; ++found) {
       std::vector<uint32_t> ways;
-      DSV4_ASSIGN_OR_RETURN(const uint32_t plain_after, after(next, found));
-      DSV4_ASSIGN_OR_RETURN(ways.emplace_back(), Value(items, Below(pointer, "items"), plain_after));
-      if (found < wanted) {
+      DSV4_ASSIGN_OR_RETURN(const uint32_t other_after, after(next, found));
+      DSV4_ASSIGN_OR_RETURN(ways.emplace_back(), Value(other, most ? at : own_at, other_after));
+      if (found < counted) {
         DSV4_ASSIGN_OR_RETURN(const uint32_t found_after, after(next, found + 1));
         DSV4_ASSIGN_OR_RETURN(ways.emplace_back(), Value(both, at, found_after));
       }
@@ -361,6 +372,51 @@ Result<uint32_t> SchemaCompiler::Containing(const Json& schema, const std::strin
   }
   const bool may_be_empty = min == 0 && wanted == 0;
   return parts_.Punctuation("[", may_be_empty ? parts_.builder.Split({item[{0, 0}], close}) : item[{0, 0}]);
+}
+
+// The same for large numbers, by counters: the items that are asked for come first.
+Result<uint32_t> SchemaCompiler::ContainingFirst(const Json& schema, const std::string& pointer,
+                                                 const Json& items, size_t min, std::optional<size_t> max) {
+  const std::string at = Below(pointer, "contains");
+  const size_t wanted = CountOf(schema, "minContains").value_or(1);
+  const std::optional<size_t> most = CountOf(schema, "maxContains");
+  const Json both = Json{{"allOf", Json::array({items, schema["contains"]})}};
+  const Json other = most ? Json{{"allOf", Json::array({items, Json{{"not", schema["contains"]}}})}} : items;
+  DSV4_ASSIGN_OR_RETURN(const uint32_t close, parts_.Punctuation("]", parts_.end()));
+  // From `least` to `many` values, each behind a comma.
+  const auto values = [&](const Json& value, const std::string& place, size_t least,
+                          std::optional<size_t> many, uint32_t next) -> Result<uint32_t> {
+    if (many && *many == 0) return next;
+    DSV4_ASSIGN_OR_RETURN(const uint32_t one, Value(value, place, parts_.end()));
+    DSV4_ASSIGN_OR_RETURN(const uint32_t turn, parts_.Punctuation(",", one));
+    return parts_.builder.Repeat(turn, static_cast<uint32_t>(least),
+                                 many ? static_cast<uint32_t>(*many) : Node::kEndless, next);
+  };
+  const auto rest = [&](size_t done) {
+    return values(other, most ? at : Below(pointer, "items"), Left(min, done),
+                  max ? std::optional(Left(*max, done)) : std::nullopt, close);
+  };
+  // More than are wanted, and how many more there may be in front of the others.
+  constexpr size_t kMaxMore = 64;
+  const size_t highest = std::min(most.value_or(wanted), max.value_or(wanted + kMaxMore));
+  const size_t first = std::max(wanted, size_t{1});
+  uint32_t behind = parts_.builder.Split({});
+  for (size_t count = std::min(highest, first + kMaxMore) + 1; count-- > first;) {
+    DSV4_ASSIGN_OR_RETURN(const uint32_t others, rest(count));
+    DSV4_ASSIGN_OR_RETURN(const uint32_t one_more, values(both, at, 1, 1, behind));
+    behind = parts_.builder.Split({others, one_more});
+  }
+  std::vector<uint32_t> ways;
+  if (highest >= first) {
+    DSV4_ASSIGN_OR_RETURN(const uint32_t such, values(both, at, first - 1, first - 1, behind));
+    DSV4_ASSIGN_OR_RETURN(ways.emplace_back(), Value(both, at, such));
+  }
+  if (wanted == 0) {
+    if (min == 0) ways.push_back(close);
+    DSV4_ASSIGN_OR_RETURN(const uint32_t others, rest(1));
+    DSV4_ASSIGN_OR_RETURN(ways.emplace_back(), Value(other, most ? at : Below(pointer, "items"), others));
+  }
+  return parts_.Punctuation("[", parts_.builder.Split(std::move(ways)));
 }
 
 // States: which values were written.

@@ -62,6 +62,7 @@ constexpr std::array kKeywords = {
     Keyword{"unevaluatedItems", Wants::kSchema},
     Keyword{"contains", Wants::kSchema},
     Keyword{"minContains", Wants::kCount},
+    Keyword{"maxContains", Wants::kCount},
     Keyword{"uniqueItems", Wants::kFlag},
     Keyword{"patternProperties", Wants::kSchemaMap},
     Keyword{"propertyNames", Wants::kSchema},
@@ -420,6 +421,15 @@ Result<Json> SchemaFlattener::Merge(const Json& a, const Json& b, const std::str
   }
   Json out = a;
   Json from_b = b;
+  // Bounds of what an array contains are said of the same items.
+  for (Json* side : {&out, &from_b}) {
+    if (!side->contains("contains")) {
+      side->erase("minContains");
+      side->erase("maxContains");
+    } else if (a.contains("contains") && b.contains("contains") && !side->contains("minContains")) {
+      (*side)["minContains"] = 1;
+    }
+  }
   // A member that one of them does not list is what that one's additionalProperties say.
   for (const auto& [closed, open] :
        {std::pair<const Json*, Json*>{&a, &from_b}, std::pair<const Json*, Json*>{&b, &out}}) {
@@ -447,10 +457,10 @@ Result<Json> SchemaFlattener::Merge(const Json& a, const Json& b, const std::str
       *found = CommonTypes(*found, value);
       if (found->empty()) return Json(false);
     } else if (name == "minimum" || name == "exclusiveMinimum" || name == "minLength" || name == "minItems" ||
-               name == "minProperties") {
+               name == "minProperties" || name == "minContains") {
       if (*found < value) *found = value;
     } else if (name == "maximum" || name == "exclusiveMaximum" || name == "maxLength" || name == "maxItems" ||
-               name == "maxProperties") {
+               name == "maxProperties" || name == "maxContains") {
       if (value < *found) *found = value;
     } else if (name == "required") {
       for (const Json& required : value) {

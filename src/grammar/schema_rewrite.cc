@@ -107,6 +107,19 @@ class Negation {
       DSV4_ASSIGN_OR_RETURN(Json other, Of(value, pointer));
       return other == false ? other : Json{{"type", "array"}, {"contains", std::move(other)}};
     }
+    if (name == "contains") {
+      // Too few, or too many.
+      std::vector<Json> options;
+      const size_t min = CountOf(schema, "minContains").value_or(1);
+      const auto counted = [&](const char* bound, size_t count) {
+        return Json{{"type", "array"}, {"contains", value}, {"minContains", 0}, {bound, count}};
+      };
+      if (min > 0) options.push_back(counted("maxContains", min - 1));
+      if (const std::optional<size_t> max = CountOf(schema, "maxContains"))
+        options.push_back(counted("minContains", *max + 1));
+      return AnyOf(std::move(options));
+    }
+    if (name == "minContains" || name == "maxContains") return Json(false);  // Said of contains.
     if (name == "anyOf" || name == "oneOf" || name == "allOf") {
       std::vector<Json> parts;
       for (size_t i = 0; i < value.size(); ++i) {

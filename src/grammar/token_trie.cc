@@ -36,25 +36,25 @@ constexpr Utf8Edge kUtf8Edges[] = {
     {0, 0xF0, 0xF0, 5}, {0, 0xF1, 0xF3, 6}, {0, 0xF4, 0xF4, 7}, {1, 0x80, 0xBF, 0}, {2, 0xA0, 0xBF, 1},
     {3, 0x80, 0xBF, 1}, {4, 0x80, 0x9F, 1}, {5, 0x90, 0xBF, 3}, {6, 0x80, 0xBF, 3}, {7, 0x80, 0x8F, 3},
 };
-constexpr size_t kUtf8Places = 8;
+constexpr size_t kUtf8States = 8;
 
 // The number of characters, if all are plain; 0 otherwise.
 size_t PlainChars(std::span<const uint8_t> bytes) {
   size_t chars = 0;
-  uint8_t place = 0;
+  uint8_t state = 0;
   for (const uint8_t byte : bytes) {
     if (byte < 0x80) {
-      if (place != 0 || !IsPlainAscii(byte)) return 0;
+      if (state != 0 || !IsPlainAscii(byte)) return 0;
     } else {
       const auto* edge = std::find_if(std::begin(kUtf8Edges), std::end(kUtf8Edges), [&](const Utf8Edge& e) {
-        return e.from == place && byte >= e.first && byte <= e.last;
+        return e.from == state && byte >= e.first && byte <= e.last;
       });
       if (edge == std::end(kUtf8Edges)) return 0;
-      place = edge->to;
+      state = edge->to;
     }
-    if (place == 0) ++chars;
+    if (state == 0) ++chars;
   }
-  return place == 0 ? chars : 0;
+  return state == 0 ? chars : 0;
 }
 
 // Whether the automaton takes the next plain character, whichever it is.
@@ -63,7 +63,7 @@ enum class PlainStep : uint8_t { kNone, kSome, kEvery };
 // From any of `states` by one plain character, to `next` (sorted). Where the terminal may end it is kSome:
 // that is no plain walk.
 PlainStep StepPlain(const Dfa& dfa, const std::vector<uint32_t>& states, std::vector<uint32_t>& next) {
-  std::array<std::vector<uint32_t>, kUtf8Places> at;
+  std::array<std::vector<uint32_t>, kUtf8States> at;
   at[0] = states;
   bool any_live = false;
   bool any_dead = false;
@@ -88,7 +88,7 @@ PlainStep StepPlain(const Dfa& dfa, const std::vector<uint32_t>& states, std::ve
   };
   step(0, 0x20, 0x7F, 0);
   // States in the order in which characters go through them: 0; then 4 to 7; then 2 and 3; then 1.
-  constexpr std::array<uint8_t, kUtf8Places> kOrder = {0, 4, 5, 6, 7, 2, 3, 1};
+  constexpr std::array<uint8_t, kUtf8States> kOrder = {0, 4, 5, 6, 7, 2, 3, 1};
   for (const uint8_t from : kOrder) {
     sort(at[from]);
     for (const Utf8Edge& edge : kUtf8Edges) {

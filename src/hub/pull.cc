@@ -47,7 +47,8 @@ double WaitAfter(const PullOptions& options, int failures, double retry_after) {
 }
 
 Status GivenUp(const Status& cause, int tries) {
-  return {cause.code(), fmt::format("gave up after {} tries: {}", tries, cause.message())};
+  return {cause.code(),
+          fmt::format("gave up after {} {}: {}", tries, tries == 1 ? "try" : "tries", cause.message())};
 }
 
 class TextSink final : public BodySink {

@@ -59,8 +59,8 @@ class JsonReader : public nlohmann::json_sax<Json> {
 
  protected:
   // The reader's position, for messages: "tensor layers.0.attn.wkv.weight, key shape".
-  virtual std::string Place() const = 0;
-  bool Fail(std::string_view got) { return Stop(fmt::format("{}: {} is not allowed here", Place(), got)); }
+  virtual std::string Where() const = 0;
+  bool Fail(std::string_view got) { return Stop(fmt::format("{}: {} is not allowed here", Where(), got)); }
   bool Stop(std::string message) {
     if (fault_.empty()) fault_ = std::move(message);
     return false;
@@ -81,54 +81,54 @@ class HeaderReader final : public JsonReader {
   std::vector<HeaderEntry>& entries() { return entries_; }
 
   bool start_object(size_t) override {
-    switch (place_) {
+    switch (section_) {
       case kStart:
-        place_ = kRoot;
+        section_ = kRoot;
         return true;
       case kRootValue:
-        place_ = kTensor;
+        section_ = kTensor;
         return true;
       case kMetadataValue:
-        place_ = kMetadata;
+        section_ = kMetadata;
         return true;
       default:
         return Fail("an object");
     }
   }
   bool end_object() override {
-    if (place_ == kTensor) {
+    if (section_ == kTensor) {
       const HeaderEntry& entry = entries_.back();
-      if (entry.tensor.dtype_name.empty()) return Stop(Place() + ": dtype is missing");
-      if (!entry.has_shape) return Stop(Place() + ": shape is missing");
-      if (!entry.offsets) return Stop(Place() + ": data_offsets is missing");
+      if (entry.tensor.dtype_name.empty()) return Stop(Where() + ": dtype is missing");
+      if (!entry.has_shape) return Stop(Where() + ": shape is missing");
+      if (!entry.offsets) return Stop(Where() + ": data_offsets is missing");
     }
-    place_ = place_ == kRoot ? kEnd : kRoot;
+    section_ = section_ == kRoot ? kEnd : kRoot;
     return true;
   }
   bool key(string_t& name) override {
-    if (place_ == kRoot) {
+    if (section_ == kRoot) {
       if (!names_.insert(name).second) return Stop(fmt::format("tensor {}: name used twice", Shorten(name)));
       if (name == "__metadata__") {
-        place_ = kMetadataValue;
+        section_ = kMetadataValue;
         return true;
       }
       entries_.emplace_back();
       entries_.back().tensor.name = name;
-      place_ = kRootValue;
+      section_ = kRootValue;
       return true;
     }
-    if (place_ == kMetadata) {
-      place_ = kMetadataText;
+    if (section_ == kMetadata) {
+      section_ = kMetadataText;
       return true;
     }
     HeaderEntry& entry = entries_.back();
     key_ = name;
     if (name == "dtype" && entry.tensor.dtype_name.empty()) {
-      place_ = kDtype;
+      section_ = kDtype;
     } else if (name == "shape" && !entry.has_shape) {
-      place_ = kShapeValue;
+      section_ = kShapeValue;
     } else if (name == "data_offsets" && !entry.offsets) {
-      place_ = kOffsetsValue;
+      section_ = kOffsetsValue;
     } else {
       return Stop(fmt::format("tensor {}: key {} is unknown or used twice", Shorten(entry.tensor.name),
                               Shorten(name)));
@@ -136,49 +136,49 @@ class HeaderReader final : public JsonReader {
     return true;
   }
   bool string(string_t& value) override {
-    if (place_ == kMetadataText) {
-      place_ = kMetadata;
+    if (section_ == kMetadataText) {
+      section_ = kMetadata;
       return true;
     }
-    if (place_ == kDtype && !value.empty()) {
+    if (section_ == kDtype && !value.empty()) {
       entries_.back().tensor.dtype_name = Shorten(value);
       entries_.back().tensor.dtype = DTypeFromName(value);
-      place_ = kTensor;
+      section_ = kTensor;
       return true;
     }
     return JsonReader::string(value);
   }
   bool start_array(size_t) override {
-    if (place_ != kShapeValue && place_ != kOffsetsValue) return Fail("an array");
-    place_ = place_ == kShapeValue ? kShape : kOffsets;
+    if (section_ != kShapeValue && section_ != kOffsetsValue) return Fail("an array");
+    section_ = section_ == kShapeValue ? kShape : kOffsets;
     numbers_.clear();
     return true;
   }
   bool number_unsigned(number_unsigned_t value) override {
-    if (place_ != kShape && place_ != kOffsets) return JsonReader::number_unsigned(value);
+    if (section_ != kShape && section_ != kOffsets) return JsonReader::number_unsigned(value);
     if (numbers_.size() == kMaxFileRank)
-      return Stop(fmt::format("{}: more than {} numbers", Place(), kMaxFileRank));
+      return Stop(fmt::format("{}: more than {} numbers", Where(), kMaxFileRank));
     if (value > static_cast<number_unsigned_t>(INT64_MAX)) return JsonReader::number_unsigned(value);
     numbers_.push_back(static_cast<int64_t>(value));
     return true;
   }
   bool end_array() override {
     HeaderEntry& entry = entries_.back();
-    if (place_ == kShape) {
+    if (section_ == kShape) {
       entry.tensor.dims = numbers_;
       entry.has_shape = true;
     } else {
       if (numbers_.size() != 2)
-        return Stop(fmt::format("{}: {} numbers, wanted 2", Place(), numbers_.size()));
+        return Stop(fmt::format("{}: {} numbers, wanted 2", Where(), numbers_.size()));
       entry.offsets = {static_cast<uint64_t>(numbers_[0]), static_cast<uint64_t>(numbers_[1])};
     }
-    place_ = kTensor;
+    section_ = kTensor;
     return true;
   }
 
  protected:
-  std::string Place() const override {
-    switch (place_) {
+  std::string Where() const override {
+    switch (section_) {
       case kStart:
         return "header";
       case kRoot:
@@ -197,7 +197,7 @@ class HeaderReader final : public JsonReader {
   }
 
  private:
-  enum PlaceInHeader : uint8_t {
+  enum Section : uint8_t {
     kStart,
     kRoot,
     kRootValue,
@@ -212,7 +212,7 @@ class HeaderReader final : public JsonReader {
     kOffsets,
     kEnd
   };
-  PlaceInHeader place_ = kStart;
+  Section section_ = kStart;
   std::string key_;
   std::vector<int64_t> numbers_;
   std::vector<HeaderEntry> entries_;
@@ -316,7 +316,7 @@ class IndexReader final : public JsonReader {
   bool number_float(number_float_t, const string_t&) override { return Skip("a number"); }
 
  protected:
-  std::string Place() const override {
+  std::string Where() const override {
     if (!in_map_) return "top level";
     return tensor_.empty() ? "weight_map" : "weight_map, tensor " + Shorten(tensor_);
   }

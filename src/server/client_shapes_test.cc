@@ -5,12 +5,12 @@
 #include <fstream>
 #include <sstream>
 
+#include "server/api/served_model_testing.h"
 #include "server/dialects/anthropic_messages.h"
 #include "server/dialects/ollama.h"
 #include "server/dialects/openai_chat.h"
 #include "server/dialects/openai_completions.h"
 #include "server/dialects/openai_responses.h"
-#include "server/served_model_testing.h"
 
 namespace dsv4::server {
 namespace {
@@ -246,7 +246,11 @@ TEST(ClientShapes, WhatAnAssistantSaidInPartsIsReadOrLeftOut) {
                            R"({"type": "reasoning", "text": "hm"})",
                            R"({"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]})"})
     EXPECT_EQ(prompt(R"("content": [)" + std::string(part) + text), thought) << part;
+  for (const char* content :
+       {R"(["ok"])", R"([{"text": "ok"}])", R"([null, {"type": "text", "text": "ok"}])"})
+    EXPECT_EQ(prompt(R"("content": )" + std::string(content)), plain) << content;
   for (const char* part : {R"({"type": "redacted_thinking", "data": "x"})", R"({"type": "thinking"})",
+                           R"({"type": "text", "text": null})", R"({"type": "refusal", "refusal": null})",
                            R"({"type": "server_tool_use", "id": "s"})"})
     EXPECT_EQ(prompt(R"("content": [)" + std::string(part) + text), plain) << part;
   for (const char* part : {R"({"type": "tool_use", "id": "c", "name": "f", "input": {"x": 1}})",
@@ -295,7 +299,7 @@ TEST(ClientShapes, HarmlessFieldsAreTaken) {
 }
 
 TEST(ClientShapes, ReasoningIsAskedForInEverySpelling) {
-  for (const std::string_view api : {"chat", "responses", "messages"}) {
+  for (const std::string_view api : {"chat", "responses", "messages", "ollama"}) {
     const std::string body =
         api == "responses" ? R"({"input": "q", )" : R"({"messages": [{"role": "user", "content": "q"}], )";
     for (const char* field :
@@ -309,6 +313,8 @@ TEST(ClientShapes, ReasoningIsAskedForInEverySpelling) {
     }
     for (const char* field :
          {R"("reasoning": {"enabled": false})", R"("reasoning": {"effort": "none"})",
+          R"("disable_reasoning": true)", R"("google": {"thinking_config": {"thinking_budget": 0}})",
+          R"("output_config": {"effort": "none"})", R"("chat_template_kwargs": {"think": false})",
           R"("thinking_budget": 0)", R"("chat_template_kwargs": {"thinking_mode": "chat"})",
           R"("enable_thinking": false)", R"("thinking_mode": "chat")", R"("reasoning": "none")"}) {
       const auto call = Read(api, *chat::ReadJson(body + field + "}", "test"));
@@ -324,6 +330,19 @@ TEST(ClientShapes, ReasoningIsAskedForInEverySpelling) {
       ASSERT_TRUE(call) << field << call.error().ToString();
       EXPECT_FALSE(call->thinking.drop_thinking) << field;
     }
+    for (const char* field : {R"("include_reasoning": false)", R"("reasoning": {"exclude": true})",
+                              R"("reasoning_format": "hidden")"}) {
+      const auto call = Read(api, *chat::ReadJson(body + field + "}", "test"));
+      ASSERT_TRUE(call) << field << call.error().ToString();
+      EXPECT_FALSE(call->thinking.shows_reasoning) << field;
+      EXPECT_THAT(call->sampling.unknown_fields, IsEmpty()) << field;
+    }
+    // Neighbours of a spelling are not known for it.
+    const auto call = Read(
+        api,
+        *chat::ReadJson(body + R"("google": {"thinking_config": {"a": 1}}, "nvext": {"b": 2}})", "test"));
+    ASSERT_TRUE(call) << call.error().ToString();
+    EXPECT_THAT(call->sampling.unknown_fields, ElementsAre("google.thinking_config.a", "nvext.b"));
   }
 }
 

@@ -14,7 +14,6 @@
 #include "server/api/deferred_reply.h"
 #include "server/api/generation_reply.h"
 #include "server/api/json_text.h"
-#include "server/api/random_id.h"
 #include "server/batch/batch_store.h"
 #include "server/dialects/anthropic_messages.h"
 #include "server/dialects/known_fields.h"
@@ -22,6 +21,7 @@
 #include "server/dialects/openai_chat.h"
 #include "server/dialects/openai_completions.h"
 #include "server/dialects/openai_responses.h"
+#include "server/observe/random_id.h"
 #include "server/page/page.h"
 #include "server/service_parts.h"
 
@@ -34,6 +34,8 @@ bool IsOllama(std::string_view path) { return path.starts_with("/api/"); }
 
 // The header that lists what of a request is not known here.
 constexpr std::string_view kUnknownFields = "x-dsv4-unknown-fields";
+// The header of the model's own notice on words that it does not know (session::ModelCard).
+constexpr std::string_view kNotice = "x-dsv4-notice";
 
 // Takes as long for a wrong key as for a right one of the same length.
 bool Equal(std::string_view a, std::string_view b) {
@@ -100,7 +102,8 @@ class WrappedReply final : public Reply {
     headers.emplace_back("Access-Control-Allow-Origin", cors_origin_);
     headers.emplace_back("Access-Control-Allow-Methods", "GET, HEAD, POST, DELETE, OPTIONS");
     headers.emplace_back("Access-Control-Allow-Headers", "*, Authorization");
-    headers.emplace_back("Access-Control-Expose-Headers", fmt::format("x-request-id, {}", kUnknownFields));
+    headers.emplace_back("Access-Control-Expose-Headers",
+                         fmt::format("x-request-id, {}, {}", kUnknownFields, kNotice));
     headers.emplace_back("Vary", "Origin");
   }
 
@@ -131,10 +134,34 @@ std::unique_ptr<Reply> Fail(int http_status, std::string_view message, std::stri
   return MakeReply(ErrorHead(http_status), std::move(body));
 }
 
+namespace {
+
+// OpenAI's SDK for Python puts the members of its argument extra_body into the body. Clients without such an
+// argument send it as it is written, and so does Google's example of it. They mean the same.
+Status LiftExtraBody(chat::JsonValue& body) {
+  constexpr std::string_view kName = "extra_body";
+  while (body.is_object() && body.Find(kName) != nullptr) {
+    std::vector<chat::JsonValue::Member>& members = body.mutable_members();
+    const auto found = std::ranges::find(members, kName, &chat::JsonValue::Member::first);
+    chat::JsonValue extra = std::move(found->second);
+    members.erase(found);
+    if (extra.is_null()) continue;
+    if (!extra.is_object())
+      return InvalidArgument(fmt::format("{}: got {}, wanted an object", kName, extra.kind_name()));
+    for (chat::JsonValue::Member& one : extra.mutable_members()) {
+      std::erase_if(members, [&](const chat::JsonValue::Member& other) { return other.first == one.first; });
+      members.push_back(std::move(one));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<chat::JsonValue> ReadBody(HttpRequest& request, const ServedModel& model) {
-  const std::string text = std::exchange(request.body, {});
-  DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, chat::ReadJson(text, "body", chat::JsonDialect::kRfc8259,
+  DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, chat::TakeJson(std::exchange(request.body, {}), "body",
                                                              {.token_lists = kTokenLists}));
+  DSV4_TRY(LiftExtraBody(body));
   Fields fields(body);
   std::string name;
   fields.Read("model", &name);
@@ -263,8 +290,7 @@ Service::Admission Service::Admit(const HttpRequest& request) const {
   if (route == nullptr || is_action) {
     const std::string_view why = WhyAbsent(path);
     admission.refusal =
-        Fail(404, why.empty() ? fmt::format("{}: no such endpoint", path) : fmt::format("{}: {}", path, why),
-             path);
+        Fail(404, fmt::format("{}: {}", request.path, why.empty() ? "no such endpoint" : why), path);
     return admission;
   }
   admission.route = route;
@@ -351,7 +377,11 @@ Result<std::unique_ptr<Reply>> Service::StartChat(ChatCall call, std::unique_ptr
   std::vector<std::string> unknown = std::move(call.sampling.unknown_fields);
   std::vector<PreparedCall> calls(1);
   DSV4_ASSIGN_OR_RETURN(calls.front(), PrepareChat(model_, call_memory_, caller, std::move(call)));
-  return CompleteAndStart(std::move(calls), std::move(writer), caller, request, std::move(unknown));
+  std::string notice = std::move(calls.front().notice);
+  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Reply> reply, CompleteAndStart(std::move(calls), std::move(writer),
+                                                                       caller, request, std::move(unknown)));
+  if (notice.empty()) return reply;
+  return WithHeader(std::move(reply), std::string(kNotice), std::move(notice));
 }
 
 Result<std::unique_ptr<Reply>> Service::CompleteAndStart(std::vector<PreparedCall> calls,

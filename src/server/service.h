@@ -15,7 +15,7 @@
 #include "server/api/call_memory.h"
 #include "server/api/chat_call.h"
 #include "server/api/response_store.h"
-#include "server/api/verification.h"
+#include "server/api/served_model.h"
 #include "server/dialects/openai_responses.h"
 #include "server/http/fair_pool.h"
 #include "server/http/http.h"
@@ -23,7 +23,7 @@
 #include "server/observe/metrics.h"
 #include "server/observe/trace_exporter.h"
 #include "server/observe/unknown_fields.h"
-#include "server/served_model.h"
+#include "server/observe/verification.h"
 
 namespace dsv4::server {
 
@@ -39,6 +39,8 @@ struct ServiceOptions {
   bool checks_host = false;
   std::vector<std::string> allowed_hosts = {};
   std::string version;
+  // The longest reply that lists tokens or gives a text back: a client's share of the room (HttpOptions).
+  size_t max_reply_bytes = size_t{64} << 20;
   double default_timeout_seconds = 0.0;  // Limit of a request that names none; 0: none.
   // State for /health and /metrics; from several threads. Empty: nothing is verified.
   std::function<Verification()> verification = {};

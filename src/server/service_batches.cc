@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <fstream>
+#include <stdexcept>
+#include <utility>
 
 #include "server/api/json_text.h"
 #include "server/batch/batch_line.h"
@@ -76,6 +79,32 @@ Result<NewBatch> ReadNewBatch(const chat::JsonValue& body) {
   return batch;
 }
 
+constexpr std::string_view kBytes = "application/octet-stream";
+
+// A file as its client takes it: the answers of a batch may be longer than any reply that is kept whole.
+class FileReply final : public Reply {
+ public:
+  explicit FileReply(std::ifstream file) : file_(std::move(file)) {}
+  void OnProgress(std::function<void()> wake) override { wake_ = std::move(wake); }
+  void Advance(ReplyOutput& out) override {
+    constexpr size_t kPiece = size_t{256} << 10;
+    if (!std::exchange(begun_, true))
+      out.head = HttpHead{.content_type = std::string(kBytes), .streamed = true};
+    out.body.resize(kPiece);
+    file_.read(out.body.data(), kPiece);
+    out.body.resize(static_cast<size_t>(file_.gcount()));
+    // The connection ends without the end of the reply, so the client sees that something is missing.
+    if (file_.bad()) throw std::runtime_error("a stored file could not be read to its end");
+    out.done = file_.eof();
+    if (!out.done) wake_();
+  }
+
+ private:
+  std::ifstream file_;
+  std::function<void()> wake_;
+  bool begun_ = false;
+};
+
 }  // namespace
 
 std::unique_ptr<Reply> Service::Files(HttpRequest& request, const Caller& caller) {
@@ -94,9 +123,10 @@ std::unique_ptr<Reply> Service::FileById(HttpRequest& request, const Caller& cal
     return MakeReply({}, JsonText({{"id", id}, {"object", "file"}, {"deleted", true}}));
   }
   if (!wants_content) return OrText(store.File(caller.batch_owner, id), request.path);
-  Result<std::string> content = store.Content(caller.batch_owner, id);
+  Result<std::ifstream> content = store.Content(caller.batch_owner, id);
   if (!content) return Fail(content.error(), request.path);
-  return MakeReply({.content_type = "application/octet-stream"}, std::move(*content));
+  if (request.method == "HEAD") return MakeReply({.content_type = std::string(kBytes)}, {});
+  return std::make_unique<FileReply>(std::move(*content));
 }
 
 std::unique_ptr<Reply> Service::Batches(HttpRequest& request, const Caller& caller) {

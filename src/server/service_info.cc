@@ -132,7 +132,8 @@ std::unique_ptr<Reply> Service::Models(HttpRequest& request, const Caller&) {
     }
     return MakeReply({}, JsonText({{"object", "list"}, {"data", Json::array({entry})}}));
   }
-  const std::string name = request.path.substr(kList.size() + 1);
+  std::string name = request.path.substr(kList.size() + 1);
+  if (name.ends_with('/')) name.pop_back();
   if (name == model_.id) return MakeReply({}, JsonText(entry));
   const std::string message = fmt::format("model: '{}' is not served here, only '{}'", name, model_.id);
   return MakeReply(ErrorHead(404),
@@ -149,6 +150,8 @@ std::unique_ptr<Reply> Service::Props(HttpRequest&, const Caller&) {
                          {"min_p", 0.0},
                          {"max_tokens", thinks ? defaults.max_tokens_thinking : defaults.max_tokens_chat}};
   const chat::ChatProfile& profile = *model_.profile;
+  Json examples = Json::array();
+  for (const auto& [title, ask] : model_.card.examples) examples.push_back({{"title", title}, {"ask", ask}});
   return MakeReply(
       {},
       JsonText({{"default_generation_settings", {{"n_ctx", engine_.context_length()}, {"params", sampling}}},
@@ -161,6 +164,7 @@ std::unique_ptr<Reply> Service::Props(HttpRequest&, const Caller&) {
                 {"eos_token", profile.eos},
                 {"backend", options_.backend},
                 {"device", options_.device},
+                {"examples", std::move(examples)},
                 {"build_info", options_.version}}));
 }
 

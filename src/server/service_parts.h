@@ -7,8 +7,8 @@
 
 #include "base/status.h"
 #include "chat/json_value.h"
+#include "server/api/served_model.h"
 #include "server/http/http.h"
-#include "server/served_model.h"
 
 namespace dsv4::server {
 

@@ -56,6 +56,7 @@ std::unique_ptr<Reply> Service::Compact(HttpRequest& request, const Caller& call
 std::unique_ptr<Reply> Service::InputTokens(HttpRequest& request, const Caller& caller) {
   const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
     DSV4_ASSIGN_OR_RETURN(ResponsesRequest responses, ReadStored(request, caller, /*compacts=*/false));
+    responses.own_input = {};  // Nothing is stored.
     const std::vector<std::string> unknown = std::move(responses.call.sampling.unknown_fields);
     DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
                           ChatPrompt(model_, call_memory_, std::move(responses.call)));

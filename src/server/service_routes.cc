@@ -49,6 +49,7 @@ constexpr ApiField kModelField[] = {{"model", "string", kNoBody, "a name that /a
 // Paths of services whose clients can exchange the host alone, and of routers: a final '/' stands for all below.
 constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
     {"/anthropic/v1/", "/v1/"},
+    {"/beta/v1/", "/v1/"},
     {"/beta/", "/v1/"},
     {"/chat/completions", "/v1/chat/completions"},
     {"/completions", "/v1/completions"},
@@ -56,6 +57,7 @@ constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
     {"/get_server_info", "/server_info"},
     {"/models", "/v1/models"},
     {"/models/", "/v1/models/"},
+    {"/ping", "/health"},
     {"/responses", "/v1/responses"},
 };
 
@@ -64,9 +66,14 @@ constexpr std::string_view kNoEmbeddings =
 constexpr std::string_view kNoMedia = "this model reads and writes text alone";
 constexpr std::string_view kOneModel =
     "one model is served, the one that the command named; dsv4 pull fetches others";
-constexpr std::string_view kNoBatches = "batches are run by dsv4 batch, and by /v1/batches in OpenAI's form";
+constexpr std::string_view kNoSleep = "the server does not sleep: its weights stay where they are";
+constexpr std::string_view kNoUpdates = "weights are read at the start alone";
+constexpr std::string_view kNoAdapters = "adapters are not loaded";
+constexpr std::string_view kNoAssistants = "OpenAI's assistants are not here; see /v1/responses";
+constexpr std::string_view kNoTraining = "the server trains and judges nothing";
+// Without a version in front ("/v1"), and with all that is below.
 constexpr std::pair<std::string_view, std::string_view> kAbsent[] = {
-    {"/api/blobs/", kOneModel},
+    {"/api/blobs", kOneModel},
     {"/api/copy", kOneModel},
     {"/api/create", kOneModel},
     {"/api/delete", kOneModel},
@@ -74,45 +81,55 @@ constexpr std::pair<std::string_view, std::string_view> kAbsent[] = {
     {"/api/embeddings", kNoEmbeddings},
     {"/api/pull", kOneModel},
     {"/api/push", kOneModel},
+    {"/assistants", kNoAssistants},
+    {"/audio", kNoMedia},
     {"/classify", kNoEmbeddings},
+    {"/complete", "Anthropic's text completions are not here; see /v1/messages"},
+    {"/completion", "llama.cpp's own form is not here; see /v1/completions"},
+    {"/containers", "the server runs no code of others"},
+    {"/conversations", "conversations are kept as responses; see previous_response_id"},
+    {"/embed", kNoEmbeddings},
+    {"/embedding", kNoEmbeddings},
     {"/embeddings", kNoEmbeddings},
     {"/encode", kNoEmbeddings},
+    {"/evals", kNoTraining},
+    {"/fine_tuning", kNoTraining},
     {"/generate", "SGLang's own form is not here; see /v1/completions"},
-    {"/is_sleeping", "the server does not sleep: its weights stay where they are"},
+    {"/images", kNoMedia},
+    {"/infill", "llama.cpp's own form is not here; see suffix of /v1/completions"},
+    {"/init_weights_update_group", kNoUpdates},
+    {"/is_sleeping", kNoSleep},
+    {"/load_lora_adapter", kNoAdapters},
+    {"/lora-adapters", kNoAdapters},
+    {"/messages/batches", "batches are run by dsv4 batch, and by /v1/batches in OpenAI's form"},
+    {"/moderations", "this model judges no texts for others"},
     {"/pooling", kNoEmbeddings},
+    {"/realtime", kNoMedia},
+    {"/release_memory_occupation", kNoSleep},
     {"/rerank", kNoEmbeddings},
+    {"/reranking", kNoEmbeddings},
+    {"/resume_memory_occupation", kNoSleep},
     {"/score", kNoEmbeddings},
-    {"/sleep", "the server does not sleep: its weights stay where they are"},
-    {"/update_weights", "weights are read at the start alone"},
+    {"/sleep", kNoSleep},
+    {"/threads", kNoAssistants},
+    {"/unload_lora_adapter", kNoAdapters},
+    {"/update_weights", kNoUpdates},
+    {"/update_weights_from_disk", kNoUpdates},
+    {"/update_weights_from_distributed", kNoUpdates},
+    {"/update_weights_from_tensor", kNoUpdates},
+    {"/uploads", "files are stored whole; see /v1/files"},
     {"/user/balance", "nothing is billed here"},
-    {"/v1/assistants", "OpenAI's assistants are not here; see /v1/responses"},
-    {"/v1/audio/", kNoMedia},
-    {"/v1/conversations", "conversations are kept as responses; see previous_response_id"},
-    {"/v1/embeddings", kNoEmbeddings},
-    {"/v1/fine_tuning/", "the server trains nothing"},
-    {"/v1/images/", kNoMedia},
-    {"/v1/load_lora_adapter", "adapters are not loaded"},
-    {"/v1/messages/batches", kNoBatches},
-    {"/v1/moderations", "this model judges no texts for others"},
-    {"/v1/realtime", kNoMedia},
-    {"/v1/rerank", kNoEmbeddings},
-    {"/v1/score", kNoEmbeddings},
-    {"/v1/threads", "OpenAI's assistants are not here; see /v1/responses"},
-    {"/v1/unload_lora_adapter", "adapters are not loaded"},
-    {"/v1/vector_stores", "texts are not stored for search"},
-    {"/v1/videos", kNoMedia},
-    {"/wake_up", "the server does not sleep: its weights stay where they are"},
+    {"/vector_stores", "texts are not stored for search"},
+    {"/videos", kNoMedia},
+    {"/wake_up", kNoSleep},
 };
-
-bool Fits(std::string_view name, std::string_view path) {
-  return name == path || (name.ends_with('/') && path.starts_with(name));
-}
 
 }  // namespace
 
 std::string CanonicalPath(std::string_view path) {
   for (const auto& [other, own] : kOtherNames) {
-    if (Fits(other, path)) return std::string(own) + std::string(path.substr(other.size()));
+    if (other == path || (other.ends_with('/') && path.starts_with(other)))
+      return std::string(own) + std::string(path.substr(other.size()));
   }
   return std::string(path);
 }
@@ -120,8 +137,13 @@ std::string CanonicalPath(std::string_view path) {
 std::string_view WhyAbsent(std::string_view path) {
   if (path.starts_with("/v1/responses/") && path.ends_with("/cancel"))
     return "answers are not made in the background, so none can be cancelled";
+  if (path.starts_with("/v1/v1/")) return "/v1 stands there twice; wanted a base address without it";
+  for (const std::string_view version : {"/v1", "/v2"}) {
+    if (path.starts_with(version) && path.substr(version.size()).starts_with('/'))
+      path.remove_prefix(version.size());
+  }
   for (const auto& [absent, why] : kAbsent) {
-    if (Fits(absent, path)) return why;
+    if (path.starts_with(absent) && (path.size() == absent.size() || path[absent.size()] == '/')) return why;
   }
   return {};
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "server/api/json_text.h"
 #include "server/dialects/anthropic_messages.h"
@@ -16,28 +17,32 @@
 namespace dsv4::server {
 namespace {
 
-// Bytes of a reply, and of a text that its JSON may make several times as long.
-constexpr size_t kMaxReply = size_t{64} << 20;
-constexpr size_t kMaxText = kMaxReply / 4;
-
 Status TooLong(std::string_view field, size_t most) {
   return InvalidArgument(
-      fmt::format("{}: the reply would be longer than {} MiB; send it in parts", field, most >> 20));
+      fmt::format("{}: the reply would be longer than {} MiB (serve --max-body-mib); send it in parts", field,
+                  most >> 20));
+}
+
+// Room for a reply that may be long: growth would need it twice for a moment. Pages that are not used are not
+// there.
+void ReserveReply(size_t least, size_t most, std::string& reply) {
+  constexpr size_t kLong = size_t{1} << 20;
+  reply.reserve(least < kLong ? least : most + kLong);
 }
 
 // Written as it comes: of a text of megabytes a document in memory would be a hundred.
 Result<std::string> TokensText(const tokenizer::Tokenizer& tokenizer, std::span<const int32_t> ids,
-                               int64_t context_length, bool with_strings) {
+                               int64_t context_length, bool with_strings, size_t most) {
   std::string text;
-  text.reserve(std::min(64 + ids.size() * 6, kMaxReply));
+  ReserveReply(64 + ids.size() * 6, most, text);
   const auto out = std::back_inserter(text);
   fmt::format_to(out, R"({{"count":{},"max_model_len":{},"tokens":[)", ids.size(), context_length);
-  for (size_t i = 0; i < ids.size() && text.size() <= kMaxReply; ++i)
+  for (size_t i = 0; i < ids.size() && text.size() <= most; ++i)
     fmt::format_to(out, "{}{}", i > 0 ? "," : "", ids[i]);
   text += ']';
   if (with_strings) {
     text += R"(,"token_strs":[)";
-    for (size_t i = 0; i < ids.size() && text.size() <= kMaxReply; ++i) {
+    for (size_t i = 0; i < ids.size() && text.size() <= most; ++i) {
       const int32_t one[] = {ids[i]};
       text += i > 0 ? ",\"" : "\"";
       chat::AppendJsonEscaped(tokenizer.Decode(one), text);
@@ -45,17 +50,55 @@ Result<std::string> TokensText(const tokenizer::Tokenizer& tokenizer, std::span<
     }
     text += ']';
   }
-  if (text.size() > kMaxReply) return Error(TooLong("prompt", kMaxReply));
+  if (text.size() > most) return Error(TooLong("prompt", most));
   text += '}';
   return text;
+}
+
+// The tokens of a text, or of the prompt of any dialect's request (/tokenize?api=messages, ?api=responses).
+// `unknown`: the members that are not known.
+Result<std::vector<int32_t>> ReadTokens(const ServedModel& model, const CallMemory& memory,
+                                        HttpRequest& request, bool* with_strings,
+                                        std::vector<std::string>& unknown) {
+  DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, ReadBody(request, model));
+  Fields fields(body);
+  fields.Read("return_token_strs", with_strings);
+  const auto render = [&](ChatCall call) {
+    body = {};  // The call has copies.
+    unknown = std::move(call.sampling.unknown_fields);
+    return ChatPrompt(model, memory, std::move(call));
+  };
+  if (request.query == "api=messages") {
+    DSV4_ASSIGN_OR_RETURN(AnthropicRequest messages, ReadAnthropic(model, body));
+    return render(std::move(messages.call));
+  }
+  if (request.query == "api=responses") {
+    DSV4_ASSIGN_OR_RETURN(ResponsesRequest responses, ReadResponses(model, body));
+    responses.own_input = {};
+    return render(std::move(responses.call));
+  }
+  const chat::JsonValue* const prompt = fields.Find("prompt");
+  if (fields.Find("messages") != nullptr) {
+    DSV4_TRY(fields.status());
+    DSV4_ASSIGN_OR_RETURN(OpenAiChatRequest chat, ReadOpenAiChat(model, body));
+    return render(std::move(chat.call));
+  }
+  if (prompt == nullptr) fields.Fail("prompt", "missing, wanted a text (or messages)");
+  if (prompt != nullptr && !prompt->is_string())
+    fields.Fail("prompt", fmt::format("got {}, wanted a string", prompt->kind_name()));
+  fields.Expect({"model"});
+  NoteUnknown(fields, body, kNoBody, model, unknown);
+  DSV4_TRY(fields.status());
+  return model.tokenizer.Encode(prompt->text(), kMaxTokensRead);
 }
 
 }  // namespace
 
 std::unique_ptr<Reply> Service::CountTokens(HttpRequest& request, const Caller&) {
   const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
-    DSV4_ASSIGN_OR_RETURN(const chat::JsonValue body, ReadBody(request, model_));
+    DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, ReadBody(request, model_));
     DSV4_ASSIGN_OR_RETURN(AnthropicRequest messages, ReadAnthropic(model_, body));
+    body = {};  // The call has copies.
     const std::vector<std::string> unknown = std::move(messages.call.sampling.unknown_fields);
     DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
                           ChatPrompt(model_, call_memory_, std::move(messages.call)));
@@ -66,39 +109,12 @@ std::unique_ptr<Reply> Service::CountTokens(HttpRequest& request, const Caller&)
 
 std::unique_ptr<Reply> Service::Tokenize(HttpRequest& request, const Caller&) {
   const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
-    DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, ReadBody(request, model_));
-    Fields fields(body);
-    std::string prompt;
     bool with_strings = false;
-    fields.Read("return_token_strs", &with_strings);
-    std::vector<int32_t> ids;
     std::vector<std::string> unknown;
-    const auto render = [&](ChatCall& call) {
-      unknown = std::move(call.sampling.unknown_fields);
-      return ChatPrompt(model_, call_memory_, std::move(call));
-    };
-    // The prompt of another dialect's request: /tokenize?api=messages, /tokenize?api=responses.
-    if (request.query == "api=messages") {
-      DSV4_ASSIGN_OR_RETURN(AnthropicRequest messages, ReadAnthropic(model_, body));
-      DSV4_ASSIGN_OR_RETURN(ids, render(messages.call));
-    } else if (request.query == "api=responses") {
-      DSV4_ASSIGN_OR_RETURN(ResponsesRequest responses, ReadResponses(model_, body));
-      DSV4_ASSIGN_OR_RETURN(ids, render(responses.call));
-    } else if (fields.Find("messages") != nullptr) {
-      DSV4_TRY(fields.status());
-      DSV4_ASSIGN_OR_RETURN(OpenAiChatRequest chat, ReadOpenAiChat(model_, body));
-      DSV4_ASSIGN_OR_RETURN(ids, render(chat.call));
-    } else {
-      if (!fields.Read("prompt", &prompt)) fields.Fail("prompt", "missing, wanted a text (or messages)");
-      fields.Expect({"model"});
-      NoteUnknown(fields, body, model_, unknown);
-      DSV4_TRY(fields.status());
-      body = {};  // One copy of a long text is enough.
-      DSV4_ASSIGN_OR_RETURN(ids, model_.tokenizer.Encode(prompt, kMaxTokensRead));
-      prompt = {};
-    }
-    DSV4_ASSIGN_OR_RETURN(std::string text,
-                          TokensText(model_.tokenizer, ids, engine_.context_length(), with_strings));
+    DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                          ReadTokens(model_, call_memory_, request, &with_strings, unknown));
+    DSV4_ASSIGN_OR_RETURN(std::string text, TokensText(model_.tokenizer, ids, engine_.context_length(),
+                                                       with_strings, options_.max_reply_bytes));
     return Tell(MakeReply({}, std::move(text)), request, unknown);
   };
   return OrFail(run(), request.path);
@@ -107,15 +123,19 @@ std::unique_ptr<Reply> Service::Tokenize(HttpRequest& request, const Caller&) {
 // Routers ask for token ids to find the replica that has read them. They take `token_ids`, or /tokenize's
 // `tokens`.
 std::unique_ptr<Reply> Service::Render(HttpRequest& request, const Caller&) {
+  const size_t most = options_.max_reply_bytes;
   const auto rendered = [&](std::span<const int32_t> ids) -> Result<std::string> {
     DSV4_ASSIGN_OR_RETURN(std::string text, TokensText(model_.tokenizer, ids, engine_.context_length(),
-                                                       /*with_strings=*/false));
-    if (2 * text.size() > kMaxReply) return Error(TooLong("prompt", kMaxReply));
+                                                       /*with_strings=*/false, most));
+    if (2 * text.size() > most) return Error(TooLong("prompt", most));
     const size_t list = text.find('[');
-    const std::string tokens = text.substr(list, text.rfind(']') + 1 - list);
+    const size_t list_size = text.rfind(']') + 1 - list;
     text.pop_back();
-    return fmt::format(R"({},"request_id":"{}","model":{},"token_ids":{}}})", text, request.id,
-                       JsonText(model_.id), tokens);
+    text += fmt::format(R"(,"request_id":"{}","model":{},"token_ids":)", request.id, JsonText(model_.id));
+    text.reserve(text.size() + list_size + 1);  // Then the list is not copied from where it was.
+    text.append(text, list, list_size);
+    text += '}';
+    return text;
   };
   const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
     DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, ReadBody(request, model_));
@@ -123,17 +143,19 @@ std::unique_ptr<Reply> Service::Render(HttpRequest& request, const Caller&) {
     std::vector<std::string> unknown;
     if (request.path.starts_with("/v1/chat/")) {
       DSV4_ASSIGN_OR_RETURN(OpenAiChatRequest chat, ReadOpenAiChat(model_, body));
+      body = {};
       unknown = std::move(chat.call.sampling.unknown_fields);
       DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
                             ChatPrompt(model_, call_memory_, std::move(chat.call)));
       DSV4_ASSIGN_OR_RETURN(text, rendered(ids));
     } else {
       DSV4_ASSIGN_OR_RETURN(CompletionsRequest completions, ReadCompletions(model_, body));
+      body = {};
       unknown = std::move(completions.sampling.unknown_fields);
       for (const std::vector<int32_t>& prompt : completions.prompts) {
         DSV4_ASSIGN_OR_RETURN(const std::string one, rendered(prompt));
         text += (text.empty() ? "[" : ",") + one;
-        if (text.size() > kMaxReply) return Error(TooLong("prompt", kMaxReply));
+        if (text.size() > most) return Error(TooLong("prompt", most));
       }
       text += ']';
     }
@@ -150,17 +172,23 @@ std::unique_ptr<Reply> Service::Detokenize(HttpRequest& request, const Caller&) 
     if (!fields.ReadTokens("tokens", &tokens)) fields.Fail("tokens", "missing, wanted a list of token ids");
     fields.Expect({"model"});
     std::vector<std::string> unknown;
-    NoteUnknown(fields, body, model_, unknown);
+    NoteUnknown(fields, body, kNoBody, model_, unknown);
     DSV4_TRY(fields.status());
     body = {};
     size_t num_bytes = 0;
     for (const int32_t token : tokens) num_bytes += model_.tokenizer.TokenBytes(token).size();
-    if (num_bytes > kMaxText) return Error(TooLong("tokens", kMaxText));
-    std::string text = model_.tokenizer.Decode(tokens);
-    tokens = {};
-    std::string reply = R"({"prompt":")";
-    chat::AppendJsonEscaped(text, reply);
-    return Tell(MakeReply({}, reply + "\"}"), request, unknown);
+    const size_t most = options_.max_reply_bytes;
+    if (num_bytes > most) return Error(TooLong("tokens", most));
+    const std::string text = model_.tokenizer.Decode(std::exchange(tokens, {}));
+    std::string reply;
+    ReserveReply(64 + text.size() * 2, most, reply);
+    reply = R"({"prompt":")";
+    constexpr size_t kPiece = size_t{64} << 10;
+    for (size_t i = 0; i < text.size() && reply.size() <= most; i += kPiece)
+      chat::AppendJsonEscaped(std::string_view(text).substr(i, kPiece), reply);
+    reply += "\"}";
+    if (reply.size() > most) return Error(TooLong("tokens", most));
+    return Tell(MakeReply({}, std::move(reply)), request, unknown);
   };
   return OrFail(run(), request.path);
 }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <chrono>
 #include <limits>
 #include <utility>
@@ -11,6 +12,16 @@
 #include "session/prompt.h"
 
 namespace dsv4::session {
+
+AnswerDefaults Limited(AnswerDefaults defaults, std::optional<int64_t> max_new_tokens) {
+  if (!max_new_tokens) return defaults;
+  const AnswerDefaults built_in;
+  for (const auto length : {&AnswerDefaults::max_tokens_chat, &AnswerDefaults::max_tokens_thinking,
+                            &AnswerDefaults::max_tokens_max_effort}) {
+    if (defaults.*length == built_in.*length) defaults.*length = std::min(defaults.*length, *max_new_tokens);
+  }
+  return defaults;
+}
 
 int64_t DefaultMaxTokens(const AnswerDefaults& defaults, chat::ThinkingMode mode,
                          const std::optional<std::string>& effort) {

@@ -43,6 +43,9 @@ struct AnswerDefaults {
   int64_t max_tokens_max_effort = 131072;
 };
 
+// The shorter of each length and the model's own (ModelCard). A default that was set to another value than the built-in one stays.
+AnswerDefaults Limited(AnswerDefaults defaults, std::optional<int64_t> max_new_tokens);
+
 // Bound of an answer in this mode; `effort` is the level that is rendered.
 int64_t DefaultMaxTokens(const AnswerDefaults& defaults, chat::ThinkingMode mode,
                          const std::optional<std::string>& effort);

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "grammar/answer_grammar.h"
 #include "grammar/program.h"
+#include "grammar/rules/answer_grammar.h"
 #include "sampling/token_constraint.h"
 #include "session/text_model.h"
 
@@ -24,7 +24,7 @@ struct AnswerShape {
   bool starts_in_reasoning = false;
   // The reasoning is closed after so many tokens; its closing marker counts as one more.
   std::optional<int64_t> max_reasoning_tokens;
-  // Grammar of the whole answer, reasoning included (grammar/answer_grammar.h); null: it is free.
+  // Grammar of the whole answer, reasoning included (grammar/rules/answer_grammar.h); null: it is free.
   std::shared_ptr<const grammar::Program> grammar = nullptr;
   std::string grammar_field = {};  // The request's field, for errors.
   // Grammar of what stands behind the first "<M" of an answer that is free so far (ContentKind::kOpenCall);

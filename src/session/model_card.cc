@@ -1,11 +1,10 @@
-// Reader of a model's card: its limit of generation and its notice.
+// Reader of a model's card, and its judgement of a text's words.
 #include "session/model_card.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cctype>
-#include <vector>
 
 #include "base/json.h"
 #include "base/read_file.h"
@@ -13,32 +12,86 @@
 namespace dsv4::session {
 namespace {
 
-constexpr std::string_view kNoticeKey = "dsv4_notice:";
-constexpr size_t kLongestNotice = 300;
-// Letters in words of one token, of all letters: below, a text has unknown words. English on the tokenizer of models/tiny has 0.27 and more.
-constexpr double kLeastKnown = 0.2;
-constexpr int kFewWords = 3;
+constexpr const char* kCardKey = "dsv4_card";
+constexpr size_t kLongestText = 300;
+constexpr size_t kMostExamples = 6;
+constexpr size_t kBytesRead = 2000;
+// Letters in words of one token, of all letters: below, the words are not those of the tokenizer. English prose has more.
+constexpr double kLeastKnown = 0.6;
+// Words of the card's list, of all words. English prose has one in three.
+constexpr int64_t kWordsForACommonOne = 12;
+constexpr int64_t kFewWords = 3;
+// Letters of a token: below, they follow each other as in no language of the tokenizer.
+constexpr double kLettersOfAToken = 1.3;
+constexpr int64_t kFewLetters = 4;
 
-std::string_view Trimmed(std::string_view text) {
-  const size_t begin = text.find_first_not_of(" \t\r\"'");
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(" \t\r\"'") + 1 - begin);
+bool IsBeyondAscii(char c) { return static_cast<unsigned char>(c) >= 0x80; }
+bool IsLetter(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0 || IsBeyondAscii(c); }
+bool IsLower(char c) { return c >= 'a' && c <= 'z'; }
+
+std::string Lower(std::string_view word) {
+  std::string lower(word);
+  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+  return lower;
 }
 
-std::string Notice(std::string_view card) {
-  if (!card.starts_with("---\n")) return {};
-  card.remove_prefix(4);
-  while (!card.empty() && !card.starts_with("---")) {
-    const std::string_view line = card.substr(0, card.find('\n'));
-    if (line.starts_with(kNoticeKey))
-      return std::string(Trimmed(line.substr(kNoticeKey.size())).substr(0, kLongestNotice));
-    card.remove_prefix(std::min(line.size() + 1, card.size()));
+// A text of the card.
+Result<std::string> TextOf(const Json& json, const std::string& name, size_t longest) {
+  if (json.is_string()) {
+    const auto text = json.get<std::string>();
+    const bool is_plain =
+        std::ranges::none_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
+    if (!text.empty() && text.size() <= longest && is_plain) return text;
   }
+  return Error(InvalidArgument(fmt::format("{}: got {}, wanted a text of one line and 1 to {} bytes", name,
+                                           json.dump().substr(0, 80), longest)));
+}
+
+Status ReadCard(const Json& json, const std::string& name, ModelCard& card) {
+  if (!json.is_object())
+    return InvalidArgument(fmt::format("{}: got {}, wanted an object", name, json.dump()));
+  for (const auto& [key, value] : json.items()) {
+    const std::string member = fmt::format("{}.{}", name, key);
+    if (key == "notice") {
+      DSV4_ASSIGN_OR_RETURN_STATUS(card.notice, TextOf(value, member, kLongestText));
+    } else if (key == "words") {
+      DSV4_ASSIGN_OR_RETURN_STATUS(const std::string words, TextOf(value, member, size_t{64} << 10));
+      for (size_t begin = 0; begin < words.size();) {
+        const size_t end = std::min(words.find(' ', begin), words.size());
+        if (end > begin) card.words.insert(Lower(std::string_view(words).substr(begin, end - begin)));
+        begin = end + 1;
+      }
+    } else if (key == "examples") {
+      if (!value.is_array() || value.size() > kMostExamples)
+        return InvalidArgument(fmt::format("{}: wanted a list of at most {}", member, kMostExamples));
+      for (const Json& each : value) {
+        const Json& example = each.is_object() && each.size() == 2 ? each : Json::object();
+        ModelCard::Example read;
+        DSV4_ASSIGN_OR_RETURN_STATUS(read.title,
+                                     TextOf(example.value("title", Json()), member + ".title", kLongestText));
+        DSV4_ASSIGN_OR_RETURN_STATUS(read.ask,
+                                     TextOf(example.value("ask", Json()), member + ".ask", kLongestText));
+        card.examples.push_back(std::move(read));
+      }
+    } else {
+      return InvalidArgument(fmt::format("{}: no such member, wanted notice, words or examples", member));
+    }
+  }
+  if (card.notice.empty() != card.words.empty())
+    return InvalidArgument(fmt::format("{}: wanted notice and words, or none of them", name));
   return {};
 }
 
-bool IsLetter(char c) {
-  return std::isalpha(static_cast<unsigned char>(c)) != 0 || static_cast<unsigned char>(c) >= 0x80;
+// A message's own text, without results of calls.
+std::string TextOf(const chat::Message& message) {
+  const chat::Content& content = message.content;
+  std::string text = content.text;
+  for (const chat::ContentPart& part : content.parts) text += part.text + "\n";
+  if (content.kind != chat::Content::Kind::kAbsent || !message.content_blocks) return text;
+  for (const chat::UserBlock& block : *message.content_blocks) {
+    if (block.type == "text") text += block.content.text + "\n";
+  }
+  return text;
 }
 
 }  // namespace
@@ -47,42 +100,37 @@ Result<ModelCard> ModelCard::Read(const std::string& directory) {
   ModelCard card;
   const std::string path = directory + "/generation_config.json";
   const Result<std::string> config = ReadFile(path, FileKind::kRegular, kMaxModelDocumentBytes);
-  if (!config && config.error().code() != StatusCode::kNotFound) return Error(config.error());
-  if (config) {
-    DSV4_ASSIGN_OR_RETURN(const Json json, ParseJson(*config, path));
-    const Json limit = json.is_object() ? json.value("max_new_tokens", Json()) : Json();
-    if (!limit.is_null()) {
-      if (!limit.is_number_integer() || limit < 1) {
-        return Error(InvalidArgument(
-            fmt::format("{}: max_new_tokens: got {}, wanted a whole number from 1 on", path, limit.dump())));
-      }
-      card.max_new_tokens = limit.get<int64_t>();
+  if (!config && config.error().code() == StatusCode::kNotFound) return card;
+  if (!config) return Error(config.error());
+  DSV4_ASSIGN_OR_RETURN(const Json json, ParseJson(*config, path));
+  if (!json.is_object()) return card;
+  const Json limit = json.value("max_new_tokens", Json());
+  if (!limit.is_null()) {
+    if (!limit.is_number_integer() || limit < 1) {
+      return Error(InvalidArgument(
+          fmt::format("{}: max_new_tokens: got {}, wanted a whole number from 1 on", path, limit.dump())));
     }
+    card.max_new_tokens = limit.get<int64_t>();
   }
-  // Words for people only: a card that cannot be read changes no answer.
-  if (const Result<std::string> text =
-          ReadFile(directory + "/README.md", FileKind::kRegular, kMaxModelDocumentBytes))
-    card.notice = Notice(*text);
+  if (json.contains(kCardKey))
+    DSV4_TRY(ReadCard(json[kCardKey], fmt::format("{}: {}", path, kCardKey), card));
   return card;
 }
 
-AnswerDefaults ModelCard::Limit(AnswerDefaults defaults) const {
-  if (!max_new_tokens) return defaults;
-  const AnswerDefaults built_in;
-  for (const auto length : {&AnswerDefaults::max_tokens_chat, &AnswerDefaults::max_tokens_thinking,
-                            &AnswerDefaults::max_tokens_max_effort}) {
-    if (defaults.*length == built_in.*length) defaults.*length = std::min(defaults.*length, *max_new_tokens);
-  }
-  return defaults;
+std::string ModelCard::NoticeOn(const tokenizer::Tokenizer& tokenizer,
+                                std::span<const chat::Message> messages) const {
+  if (notice.empty()) return {};
+  const auto last = std::find_if(messages.rbegin(), messages.rend(), [](const chat::Message& message) {
+    return message.role != chat::Role::kLatestReminder;
+  });
+  if (last == messages.rend() || last->role != chat::Role::kUser) return {};
+  return IsBeyond(tokenizer, TextOf(*last)) ? notice : std::string();
 }
 
-bool HasUnknownWords(const tokenizer::Tokenizer& tokenizer, std::string_view text) {
-  constexpr size_t kRead = 2000;
-  if (text.size() > kRead) {
-    size_t end = kRead;
-    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
-    text = text.substr(0, end);
-  }
+bool ModelCard::IsBeyond(const tokenizer::Tokenizer& tokenizer, std::string_view text) const {
+  // A question stands behind what is attached to it.
+  if (text.size() > kBytesRead) text.remove_prefix(text.size() - kBytesRead);
+  while (!text.empty() && (static_cast<unsigned char>(text.front()) & 0xc0) == 0x80) text.remove_prefix(1);
   const Result<std::vector<tokenizer::TokenId>> ids = tokenizer.Encode(text);
   if (!ids) return false;
   std::vector<bool> begins(text.size() + 1);  // First bytes of tokens.
@@ -91,25 +139,36 @@ bool HasUnknownWords(const tokenizer::Tokenizer& tokenizer, std::string_view tex
     begins[std::min(at, text.size())] = true;
     at += tokenizer.TokenBytes(id).size();
   }
-  int64_t words = 0;
+  int64_t num_words = 0;
+  int64_t num_common = 0;
   int64_t letters = 0;
   int64_t known = 0;
-  int64_t beyond_ascii = 0;
+  int64_t tokens = 0;
   for (size_t begin = 0; begin < text.size();) {
     size_t end = begin;
     bool whole = true;
     while (end < text.size() && IsLetter(text[end])) {
-      whole = whole && (end == begin || !begins[end]);
-      beyond_ascii += static_cast<unsigned char>(text[end]) >= 0x80 ? 1 : 0;
+      const bool is_first = end == begin;
+      whole = whole && (is_first || !begins[end]);
+      tokens += is_first || begins[end] ? 1 : 0;
       ++end;
     }
-    const auto length = static_cast<int64_t>(end - begin);
-    words += length > 0 ? 1 : 0;
-    letters += length;
-    known += whole ? length : 0;
+    if (end > begin) {
+      const auto length = static_cast<int64_t>(end - begin);
+      ++num_words;
+      letters += length;
+      known += whole ? length : 0;
+      num_common += words.contains(Lower(text.substr(begin, end - begin))) ? 1 : 0;
+    }
     begin = end + 1;
   }
-  if (letters == 0 || (words < kFewWords && 2 * beyond_ascii < letters)) return false;
+  if (letters == 0) return false;
+  if (2 * std::ranges::count_if(text, IsBeyondAscii) >= letters) return true;
+  if (num_common > 0 && num_common * kWordsForACommonOne >= num_words) return false;
+  if (num_words < kFewWords) {
+    return letters >= kFewLetters && std::ranges::any_of(text, IsLower) &&
+           static_cast<double>(letters) < kLettersOfAToken * static_cast<double>(tokens);
+  }
   return static_cast<double>(known) < kLeastKnown * static_cast<double>(letters);
 }
 

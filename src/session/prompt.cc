@@ -25,6 +25,7 @@ Result<Prompt> MakePrompt(const TextModel& text, std::span<const chat::Message> 
   }
   if (check_size) DSV4_TRY(check_size(num_bytes));
   DSV4_ASSIGN_OR_RETURN(prompt.ids, text.tokenizer.Encode(spans, max_tokens));
+  prompt.notice = text.card.NoticeOn(text.tokenizer, messages);
   return prompt;
 }
 

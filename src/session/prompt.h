@@ -18,6 +18,7 @@ namespace dsv4::session {
 struct Prompt {
   std::vector<int32_t> ids;
   chat::RenderedPrompt rendered;
+  std::string notice;  // ModelCard::NoticeOn the conversation.
 };
 
 // How a program renders that shows one conversation: the chat format's own effort where `effort` is none,

@@ -239,6 +239,134 @@ TEST(TextModel, TheModelTypeTellsTheChatFormat) {
               HasSubstr("no token \"<｜System｜>\"; a chat of revision v4.1 needs it"));
 }
 
+TEST(ModelCard, TellsTheWordsOfTheModelFromOthers) {
+  const auto text = TextModel::Load("models/tiny", "");
+  ASSERT_TRUE(text) << text.error().ToString();
+  ASSERT_FALSE(text->card.notice.empty());
+  EXPECT_EQ(text->card.examples.size(), 4u);
+  for (const char* known : {"What is the capital of France?",
+                            "capital of Burkina Faso?",
+                            "hello",
+                            "Hi there",
+                            "yes",
+                            "no",
+                            "ok",
+                            "PARIS?",
+                            "Tell me about Wolfgang Amadeus Mozart.",
+                            "WHAT IS THE CAPITAL OF FRANCE?",
+                            "How old is Björk Guðmundsdóttir?",
+                            "Tell me a joke about a café.",
+                            "Fibonacci",
+                            "Timbuktu",
+                            "What is 17 * 23?",
+                            "1+1",
+                            "!!!",
+                            "what does 日本 mean in English?",
+                            "Copy this text: essential likeness exhibits end threw fruit tossed",
+                            "Translate \"good morning\" to German",
+                            "I saw a mood at the place",
+                            "Antidisestablishmentarianism",
+                            "Was it a car or a cat I saw",
+                            ""}) {
+    EXPECT_FALSE(text->card.IsBeyond(text->tokenizer, known)) << known;
+  }
+  for (const char* other : {"Was ist die Hauptstadt von Frankreich?",
+                            "Hallo, wie geht es dir?",
+                            "Schreibe ein Gedicht",
+                            "Raconte-moi une histoire",
+                            "Quelle est la capitale de la France ?",
+                            "¿Cuál es la capital de Francia?",
+                            "Hola, ¿cómo estás?",
+                            "Qual è la capitale della Francia?",
+                            "Qual é a capital da França?",
+                            "Wat is de hoofdstad van Frankrijk?",
+                            "Vad heter huvudstaden i Frankrike?",
+                            "Jaka jest stolica Francji?",
+                            "Mikä on Ranskan pääkaupunki?",
+                            "Fransa'nın başkenti neresidir?",
+                            "Apa ibu kota Prancis?",
+                            "Thủ đô của Pháp là gì?",
+                            "法国的首都是哪里？",
+                            "你好",
+                            "日本 😀",
+                            "프랑스의 수도는?",
+                            "Привет",
+                            "Ποια είναι η πρωτεύουσα;",
+                            "ما هي عاصمة فرنسا؟",
+                            "मेरा नाम",
+                            "asdf qwer zxcv",
+                            "asdfghjkl",
+                            "blorp fnord gurgle",
+                            "Lorem ipsum dolor sit amet",
+                            "Quid est caput Galliae?",
+                            "😀😀😀"}) {
+    EXPECT_TRUE(text->card.IsBeyond(text->tokenizer, other)) << other;
+  }
+  // A question stands behind what is attached to it.
+  std::string attached;
+  for (int i = 0; i < 400; ++i) attached += "Das ist die Hauptstadt. ";
+  EXPECT_TRUE(text->card.IsBeyond(text->tokenizer, attached + "\n\nWhat is this?"));
+  EXPECT_FALSE(text->card.IsBeyond(text->tokenizer, attached + std::string(2000, '.') + "What is this?"));
+}
+
+TEST(ModelCard, JudgesTheLastMessageOfTheUser) {
+  const auto text = TextModel::Load("models/tiny", "");
+  ASSERT_TRUE(text);
+  const auto notice = [&](std::vector<chat::Message> messages) {
+    return text->card.NoticeOn(text->tokenizer, messages);
+  };
+  const chat::Message other = {.role = chat::Role::kUser, .content = "法国的首都是哪里？"};
+  const chat::Message plain = {.role = chat::Role::kUser, .content = "Hello"};
+  EXPECT_EQ(notice({}), "");
+  EXPECT_EQ(notice({other}), text->card.notice);
+  EXPECT_EQ(notice({plain, other}), text->card.notice);
+  EXPECT_EQ(notice({other, plain}), "");
+  EXPECT_EQ(notice({other, {.role = chat::Role::kLatestReminder, .content = "Today."}}), text->card.notice);
+  EXPECT_EQ(notice({other, {.role = chat::Role::kAssistant, .content = "巴黎"}}), "");
+  EXPECT_EQ(notice({other, {.role = chat::Role::kTool, .content = "巴黎"}}), "");
+  EXPECT_EQ(notice({{.role = chat::Role::kSystem, .content = "法国"}, plain}), "");
+  chat::Message blocks = {.role = chat::Role::kUser};
+  blocks.content_blocks = {{.type = "tool_result", .content = "法国的首都"},
+                           {.type = "text", .content = "Hello"}};
+  EXPECT_EQ(notice({blocks}), "");
+  blocks.content_blocks->back().content = "你好";
+  EXPECT_EQ(notice({blocks}), text->card.notice);
+  EXPECT_EQ(
+      MakePrompt(*text, std::vector{other}, RenderOptionsFor(*text, chat::ThinkingMode::kChat, {}))->notice,
+      text->card.notice);
+}
+
+TEST(ModelCard, IsReadOrRefusedByName) {
+  const auto read = [](const std::string& card) {
+    return ModelCard::Read(FolderOf("card", {{"generation_config.json", "{\"dsv4_card\": " + card + "}"}}));
+  };
+  const auto whole =
+      read(R"({"notice": "No.", "words": "The a", "examples": [{"title": "T", "ask": "A?"}]})");
+  ASSERT_TRUE(whole) << whole.error().ToString();
+  EXPECT_EQ(whole->notice, "No.");
+  EXPECT_THAT(whole->words, ElementsAre("a", "the"));
+  EXPECT_EQ(whole->examples.front().ask, "A?");
+  EXPECT_TRUE(read(R"({"examples": []})"));
+  EXPECT_TRUE(ModelCard::Read(FolderOf("none", {}))->notice.empty());
+  const std::pair<const char*, const char*> faults[] = {
+      {"[]", "dsv4_card: got [], wanted an object"},
+      {R"({"notice": "a\nb", "words": "a"})", "dsv4_card.notice: got \"a\\nb\", wanted a text of one line"},
+      {R"({"notice": "", "words": "a"})", "dsv4_card.notice: got \"\""},
+      {R"({"notice": "No."})", "wanted notice and words, or none of them"},
+      {R"({"words": "a"})", "wanted notice and words, or none of them"},
+      {R"({"notice": "No.", "words": " "})", "wanted notice and words, or none of them"},
+      {R"({"words": 5})", "dsv4_card.words: got 5"},
+      {R"({"examples": {}})", "dsv4_card.examples: wanted a list"},
+      {R"({"examples": [1]})", "dsv4_card.examples.title: got null"},
+      {R"({"examples": [{"title": "T", "ask": 1}]})", "dsv4_card.examples.ask: got 1"},
+      {R"({"colour": 1})", "dsv4_card.colour: no such member, wanted notice, words or examples"}};
+  for (const auto& [card, fault] : faults) {
+    const auto refused = read(card);
+    ASSERT_FALSE(refused) << card;
+    EXPECT_THAT(refused.error().message(), HasSubstr(fault)) << card;
+  }
+}
+
 TEST(TextModel, ASystemTurnOfV41EndsAnAnswer) {
   const TextModel text = MakeTinyTextModel("models/tiny/tokenizer.json", "v4.1");
   EXPECT_EQ(text.StopTokens().size(), 3u);

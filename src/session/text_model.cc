@@ -74,7 +74,9 @@ Result<TextModel> TextModel::Load(const std::string& directory, const std::strin
   DSV4_ASSIGN_OR_RETURN(tokenizer::Tokenizer tokenizer,
                         tokenizer::Tokenizer::Load(directory + "/tokenizer.json"));
   DSV4_ASSIGN_OR_RETURN(const chat::ChatProfile* profile, FindProfile(directory, revision));
-  return ForChat(std::move(tokenizer), profile);
+  DSV4_ASSIGN_OR_RETURN(TextModel text, ForChat(std::move(tokenizer), profile));
+  DSV4_ASSIGN_OR_RETURN(text.card, ModelCard::Read(directory));
+  return text;
 }
 
 Result<TextModel> TextModel::LoadRaw(const std::string& directory) {
@@ -84,6 +86,7 @@ Result<TextModel> TextModel::LoadRaw(const std::string& directory) {
   for (const std::string_view marker : {tokenizer::kEndOfSentence, tokenizer::kUser}) {
     if (text.tokenizer.FindToken(marker)) DSV4_TRY(text.stop_set.Add(text.tokenizer, marker));
   }
+  DSV4_ASSIGN_OR_RETURN(text.card, ModelCard::Read(directory));
   return text;
 }
 

@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "chat/profile.h"
 #include "grammar/token_trie.h"
+#include "session/model_card.h"
 #include "tokenizer/special_tokens.h"
 #include "tokenizer/stop_set.h"
 #include "tokenizer/tokenizer.h"
@@ -20,7 +21,7 @@
 namespace dsv4::session {
 
 struct TextModel {
-  // A chat model's files: tokenizer.json, what tells the chat format, and `revision`, which goes before what
+  // A chat model's files: tokenizer.json, its card, what tells the chat format, and `revision`, which goes before what
   // they tell (empty: they decide; see FindProfile). Errors name the file or marker at fault.
   static Result<TextModel> Load(const std::string& directory, const std::string& revision);
   // Text without a chat: the tokenizer may lack the chat's markers. `special` and `profile` stay empty.
@@ -45,6 +46,7 @@ struct TextModel {
   tokenizer::StopSet stop_set;
   const chat::ChatProfile* profile = nullptr;
   int64_t vocab_size = 0;  // 0: not known yet.
+  ModelCard card;          // Empty but for Load and LoadRaw.
 
  private:
   struct LazyTrie;

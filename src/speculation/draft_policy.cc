@@ -54,16 +54,16 @@ constexpr double kCheapestRow = 0.02;
 
 void AcceptanceRecord::Saw(int evidence, int64_t verified, int64_t accepted) {
   auto& counts = counts_[static_cast<size_t>(evidence)];
-  for (int64_t place = 0; place < verified && place <= accepted; ++place) {
-    Count& count = counts[static_cast<size_t>(std::min<int64_t>(place, kPlaces - 1))];
-    count.right = count.right * kForget + (place < accepted ? 1.0 : 0.0);
+  for (int64_t depth = 0; depth < verified && depth <= accepted; ++depth) {
+    Count& count = counts[static_cast<size_t>(std::min<int64_t>(depth, kDepths - 1))];
+    count.right = count.right * kForget + (depth < accepted ? 1.0 : 0.0);
     count.seen = count.seen * kForget + 1.0;
   }
 }
 
-double AcceptanceRecord::Probability(int evidence, int64_t place, double prior, double weight) const {
+double AcceptanceRecord::Probability(int evidence, int64_t depth, double prior, double weight) const {
   const Count& count =
-      counts_[static_cast<size_t>(evidence)][static_cast<size_t>(std::min<int64_t>(place, kPlaces - 1))];
+      counts_[static_cast<size_t>(evidence)][static_cast<size_t>(std::min<int64_t>(depth, kDepths - 1))];
   return (count.right + prior * weight) / (count.seen + weight);
 }
 
@@ -122,10 +122,10 @@ double AcceptanceRecord::Credit(int evidence) const {
   return saved_ + kFirstCredit + kCreditOfToken * num_tokens;
 }
 
-double DraftPolicy::Prior(int evidence, int64_t place) const {
+double DraftPolicy::Prior(int evidence, int64_t depth) const {
   double prior = kFirstGuess[static_cast<size_t>(evidence)];
   // Acceptance at one position is the first guess for the one behind it.
-  for (int64_t i = 0; i <= std::min<int64_t>(place, 3); ++i)
+  for (int64_t i = 0; i <= std::min<int64_t>(depth, 3); ++i)
     prior = record_.Probability(evidence, i, prior, kPriorWeight);
   return prior;
 }
@@ -182,9 +182,9 @@ double DraftPolicy::DraftingCost(int64_t tokens, int64_t sequences) const {
          RelativeCost(drafting.sequences);
 }
 
-double DraftPolicy::Probability(const AcceptanceRecord& record, int evidence, int64_t place) const {
-  const double trust = place == 0 && evidence < kCertainEvidence ? record.Trust() : 1.0;
-  return trust * record.Probability(evidence, place, Prior(evidence, place), kPriorWeight);
+double DraftPolicy::Probability(const AcceptanceRecord& record, int evidence, int64_t depth) const {
+  const double trust = depth == 0 && evidence < kCertainEvidence ? record.Trust() : 1.0;
+  return trust * record.Probability(evidence, depth, Prior(evidence, depth), kPriorWeight);
 }
 
 double DraftPolicy::Price(int64_t tokens, int64_t drafted, int64_t base_rows, int64_t made,
@@ -202,13 +202,13 @@ DraftPolicy::Worth DraftPolicy::WorthOf(const AcceptanceRecord& record, int evid
   const auto base = static_cast<double>(base_rows);
   Worth worth = {.rate = base / RelativeCost(base_rows)};
   double reaches = 1.0;
-  for (int64_t place = 0; place < most; ++place) {
-    reaches *= Probability(record, evidence, place);
+  for (int64_t depth = 0; depth < most; ++depth) {
+    reaches *= Probability(record, evidence, depth);
     worth.tokens += reaches;
     const double drafting =
-        drafters == 0 ? 0.0 : DraftingCost(place + 1, drafters) / static_cast<double>(drafters);
+        drafters == 0 ? 0.0 : DraftingCost(depth + 1, drafters) / static_cast<double>(drafters);
     worth.rate =
-        std::max(worth.rate, (base + worth.tokens) / (RelativeCost(base_rows + place + 1) + drafting));
+        std::max(worth.rate, (base + worth.tokens) / (RelativeCost(base_rows + depth + 1) + drafting));
   }
   return worth;
 }

@@ -20,9 +20,9 @@ class AcceptanceRecord {
  public:
   // The first `accepted` of `verified` tokens were right.
   void Saw(int evidence, int64_t verified, int64_t accepted);
-  // Probability of token `place` (from 0), where those before it were right; `prior` counts as much as
+  // Probability of token `depth` (from 0), where those before it were right; `prior` counts as much as
   // `weight` observations.
-  double Probability(int evidence, int64_t place, double prior, double weight) const;
+  double Probability(int evidence, int64_t depth, double prior, double weight) const;
 
   // A draft's first token was expected to be right with `probability`.
   void Expected(double probability, bool right);
@@ -39,12 +39,12 @@ class AcceptanceRecord {
   double Credit(int evidence) const;
 
  private:
-  static constexpr int kPlaces = 4;  // 0, 1, 2, and all further ones.
+  static constexpr int kDepths = 4;  // 0, 1, 2, and all further ones.
   struct Count {
     double right = 0.0;
     double seen = 0.0;
   };
-  std::array<std::array<Count, kPlaces>, kMostEvidence> counts_ = {};
+  std::array<std::array<Count, kDepths>, kMostEvidence> counts_ = {};
   Count trusted_;  // Right, and expected to be right.
   int num_expected_ = 0;
   double saved_ = 0.0;
@@ -107,9 +107,9 @@ class DraftPolicy {
 
   // Evidence of the drafts that the model's drafter would make.
   int HeadEvidence() const { return drafts_blocks_ ? kDsparkEvidence : kMtpEvidence; }
-  // Chance that token `place` of a draft is right, as all sequences have it.
-  double Prior(int evidence, int64_t place) const;
-  double Probability(const AcceptanceRecord& record, int evidence, int64_t place) const;
+  // Chance that token `depth` of a draft is right, as all sequences have it.
+  double Prior(int evidence, int64_t depth) const;
+  double Probability(const AcceptanceRecord& record, int evidence, int64_t depth) const;
   // The most tokens per second of a step that has `base_rows` other rows and up to `most` tokens of a draft.
   // Also how many of these are expected to be right. `drafters`: sequences that the model's drafter makes one
   // for; 0: none.

@@ -15,6 +15,11 @@ namespace {
 // Up to here scanning the ranks of all pairs beats a heap.
 constexpr size_t kMaxShortPieceBytes = 64;
 
+// A window of a long piece, and its end that is read again with the next window: there what follows may still
+// change the merges.
+constexpr size_t kWindowBytes = size_t{32} << 10;
+constexpr size_t kOverlapPart = 8;
+
 constexpr uint64_t kEmptyPair = ~uint64_t{0};  // Ids are not negative.
 
 uint64_t PairKey(TokenId left, TokenId right) {
@@ -35,6 +40,9 @@ Result<Bpe> Bpe::Create(const Vocabulary& vocabulary, const std::vector<MergeRul
     }
     bpe.byte_tokens_[static_cast<size_t>(byte)] = *id;
   }
+
+  for (TokenId id = 0; id < vocabulary.num_ids(); ++id)
+    bpe.num_bytes_.push_back(static_cast<uint32_t>(vocabulary.Bytes(id).size()));
 
   const size_t num_slots = std::bit_ceil(std::max<size_t>(2 * merges.size(), 2));
   bpe.slots_.assign(num_slots, {kEmptyPair, {kNoRank, 0}});
@@ -85,12 +93,64 @@ Bpe::Merge Bpe::Find(TokenId left, TokenId right) const {
   return slots_[i].merge;  // An empty slot holds kNoRank.
 }
 
-void Bpe::Encode(std::string_view piece, std::vector<TokenId>* ids) const {
+void Bpe::Encode(std::string_view piece, std::vector<TokenId>* ids, size_t max_ids) const {
   if (piece.size() <= kMaxShortPieceBytes) {
     EncodeShort(piece, ids);
   } else {
-    EncodeLong(piece, ids);
+    EncodeLong(piece, max_ids, ids);
   }
+}
+
+// Whether the two tokens, whose text is `text`, are what it is encoded to.
+//
+// A sequence of tokens whose neighbours all stand so is the encoding of its text. Suppose that a merge crosses a
+// border of it, and take the first one. The merges before it stayed within tokens. Those within the two at that
+// border were the merges of the two alone, in the same order. For the lowest of all is the lowest of these. The one
+// that crosses is the lowest of all too, so the two alone would merge across. By the same argument neighbours
+// in an encoding stand so.
+bool Bpe::StandSideBySide(TokenId left, TokenId right, std::string_view text) const {
+  std::vector<TokenId> ids;
+  if (text.size() <= kMaxShortPieceBytes)
+    EncodeShort(text, &ids);
+  else
+    EncodeWindow(text, &ids);
+  return ids.size() == 2 && ids[0] == left && ids[1] == right;
+}
+
+void Bpe::EncodeLong(std::string_view piece, size_t max_ids, std::vector<TokenId>* ids) const {
+  const size_t before = ids->size();
+  for (size_t window = kWindowBytes; !EncodeByWindows(piece, window, max_ids, ids); window *= 2)
+    ids->resize(before);
+}
+
+// Windows overlap. The ids of one are taken but for its end, and the next begins there. False where what is
+// taken and what follows do not stand side by side, so that longer windows are wanted.
+bool Bpe::EncodeByWindows(std::string_view piece, size_t window_bytes, size_t max_ids,
+                          std::vector<TokenId>* ids) const {
+  const auto length = [&](TokenId id) { return size_t{num_bytes_[static_cast<size_t>(id)]}; };
+  std::vector<TokenId> next;
+  for (size_t begin = 0; ids->size() <= max_ids;) {
+    const std::string_view window = piece.substr(begin, window_bytes);
+    next.clear();
+    EncodeWindow(window, &next);
+    if (begin > 0) {
+      const size_t left = length(ids->back());
+      const std::string_view text = piece.substr(begin - left, left + length(next.front()));
+      if (!StandSideBySide(ids->back(), next.front(), text)) return false;
+    }
+    if (begin + window.size() == piece.size()) {
+      ids->insert(ids->end(), next.begin(), next.end());
+      return true;
+    }
+    size_t taken = window.size();
+    while (next.size() > 1 && window.size() - taken < window_bytes / kOverlapPart) {
+      taken -= length(next.back());
+      next.pop_back();
+    }
+    ids->insert(ids->end(), next.begin(), next.end());
+    begin += taken;
+  }
+  return true;
 }
 
 void Bpe::EncodeShort(std::string_view piece, std::vector<TokenId>* ids) const {
@@ -116,7 +176,7 @@ void Bpe::EncodeShort(std::string_view piece, std::vector<TokenId>* ids) const {
   ids->insert(ids->end(), tokens.begin(), tokens.begin() + size);
 }
 
-void Bpe::EncodeLong(std::string_view piece, std::vector<TokenId>* ids) const {
+void Bpe::EncodeWindow(std::string_view piece, std::vector<TokenId>* ids) const {
   constexpr uint32_t kNone = ~uint32_t{0};
   struct Symbol {
     TokenId token;  // -1: merged into a symbol before it.

@@ -97,6 +97,52 @@ TEST(Bpe, EqualsTheDefinition) {
   }
 }
 
+// Pieces of several windows. The definition is quadratic, so the piece as one window is the judge.
+TEST(Bpe, WindowsChangeNoId) {
+  for (unsigned seed = 0; seed < 12; ++seed) {
+    std::mt19937 random(seed);
+    std::vector<std::string> tokens = {"a", "b", "c"};
+    std::vector<MergeRule> merges;
+    for (int i = 0; i < 60; ++i) {
+      const MergeRule rule{tokens[random() % tokens.size()], tokens[random() % tokens.size()]};
+      bool is_known = false;
+      for (const MergeRule& other : merges)
+        is_known = is_known || (other.left == rule.left && other.right == rule.right);
+      if (is_known || rule.left.size() + rule.right.size() > 40) continue;
+      merges.push_back(rule);
+      tokens.push_back(rule.left + rule.right);
+    }
+    if (seed % 2 == 1) std::shuffle(merges.begin(), merges.end(), random);
+    const Model model = MakeModel(merges);
+    for (const unsigned letters : {1u, 2u, 3u}) {
+      std::string piece;
+      for (size_t i = 0; i < 150001; ++i) piece.push_back(static_cast<char>('a' + random() % letters));
+      std::vector<TokenId> ids;
+      model.bpe.Encode(piece, &ids);
+      std::vector<TokenId> whole;
+      model.bpe.EncodeWindow(piece, &whole);
+      ASSERT_EQ(ids, whole) << "seed " << seed << ", " << letters << " letters";
+      std::vector<TokenId> some;
+      model.bpe.Encode(piece, &some, 10);
+      EXPECT_GT(some.size(), 10u);
+      EXPECT_LT(some.size(), 40000u);
+    }
+  }
+}
+
+// Tokens longer than a window: none of its borders stays, until the windows have grown.
+TEST(Bpe, WindowsGrowWithTheTokens) {
+  std::vector<MergeRule> merges;
+  for (std::string token = "a"; token.size() <= 65536; token += token) merges.push_back({token, token});
+  const Model model = MakeModel(merges);
+  std::vector<TokenId> ids;
+  model.bpe.Encode(std::string(200'000, 'a'), &ids);
+  std::vector<TokenId> whole;
+  model.bpe.EncodeWindow(std::string(200'000, 'a'), &whole);
+  EXPECT_EQ(ids, whole);
+  EXPECT_EQ(model.vocabulary.Bytes(ids.front()).size(), 131072u);
+}
+
 TEST(Bpe, NamesWhatTheVocabularyLacks) {
   std::vector<VocabEntry> vocab = ByteVocab();
   const auto vocabulary = Vocabulary::Create(vocab, {});

@@ -218,7 +218,8 @@ TEST(TokenizerFile, PartsThatWorkOnWholeInputsMeanNothing) {
       {"post_processor", {{"type", "TemplateProcessing"}, {"single", json::array()}}},
       {"post_processor", {{"type", "RobertaProcessing"}, {"sep", {"</s>", 2}}, {"cls", {"<s>", 0}}}},
       {"post_processor",
-       {{"type", "Sequence"}, {"processors", {{{"type", "ByteLevel"}}, {{"type", "TemplateProcessing"}}}}}}};
+       {{"type", "Sequence"}, {"processors", {{{"type", "ByteLevel"}}, {{"type", "TemplateProcessing"}}}}}},
+      {"decoder", {{"type", "Sequence"}, {"decoders", json::array({{{"type", "ByteLevel"}}})}}}};
   for (const auto& [key, value] : parts) {
     json file = testing::ToyFile();
     file[key] = value;

@@ -19,6 +19,7 @@ namespace dsv4::tokenizer {
 namespace {
 
 constexpr size_t kMaxFileBytes = size_t{256} << 20;
+constexpr size_t kLongText = size_t{1} << 20;
 constexpr size_t kMaxTextBytes = (size_t{1} << 31) - 1;  // Bpe counts bytes in 32 bits.
 
 // Lends caches to calls, so that calls at once do not share one. As many exist as there were calls at once.
@@ -118,6 +119,8 @@ Result<std::vector<TokenId>> Tokenizer::State::Encode(std::string_view text,
                                              static_cast<uint8_t>(text[offset]))));
   }
   std::vector<TokenId> ids;
+  // Growth of a long list would need it twice for a moment. Pages that are not used are not there.
+  if (text.size() >= kLongText && max_ids < text.size()) ids.reserve(max_ids + kLongText);
   std::unique_ptr<PieceCache> cache = caches.Take();
   const auto encode_all = [&]() -> Status {
     size_t position = 0;
@@ -142,7 +145,9 @@ Status Tokenizer::State::EncodeGap(std::string_view text, size_t max_ids, PieceC
     return OutOfRange(fmt::format("text to encode: more than {} tokens", max_ids));
   };
   if (text.empty()) return check();
-  const auto compute = [this](std::string_view piece, std::vector<TokenId>* out) { bpe.Encode(piece, out); };
+  const auto compute = [&](std::string_view piece, std::vector<TokenId>* out) {
+    bpe.Encode(piece, out, max_ids);
+  };
   DSV4_RETURN_IF_ERROR(pre_tokenizer->Split(text, [&](std::string_view piece) {
     if (ids->size() <= max_ids) cache->Append(piece, ids, compute);  // Else it is an error already.
   }));

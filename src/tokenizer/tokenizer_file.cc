@@ -115,7 +115,10 @@ Status CheckPipeline(const FileJson& root) {
         "null, ByteLevel, TemplateProcessing, RobertaProcessing, BertProcessing or a Sequence of these");
   }
   const FileJson& decoder = Member(root, "decoder");
-  if (!HasType(decoder, "ByteLevel")) return Unsupported("decoder", decoder, "ByteLevel");
+  const FileJson& chain = Member(decoder, "decoders");
+  const bool is_chain_of_one = HasType(decoder, "Sequence") && chain.is_array() && chain.size() == 1;
+  if (!HasType(is_chain_of_one ? chain[0] : decoder, "ByteLevel"))
+    return Unsupported("decoder", decoder, "ByteLevel");
   return {};
 }
 

@@ -1,5 +1,8 @@
 """Options, files and memory at their limits: each is refused by name, nothing hangs, nothing is lost, and no program aborts."""
 
+import functools
+import http.client
+import re
 import resource
 import signal
 import subprocess
@@ -76,6 +79,35 @@ class AddressSpace(unittest.TestCase):
                                          capture_output=True, text=True, timeout=PATIENCE, check=False, stdin=subprocess.DEVNULL,
                                          preexec_fn=lambda count=count: resource.setrlimit(resource.RLIMIT_NOFILE, (count, count)))
                 self.assertGreater(process.returncode, 0, process.stderr)
+
+    def test_a_server_that_starts_answers(self):
+        for count in range(8, 40, 3):
+            limit = functools.partial(resource.setrlimit, resource.RLIMIT_NOFILE, (count, count))
+            with self.subTest(count=count), subprocess.Popen([BINARY, "serve", "-m", str(TINY), "--context", "512", "--port", "0"], stderr=subprocess.PIPE,
+                                                             stdin=subprocess.DEVNULL, text=True, preexec_fn=limit) as process:
+                lines = []
+                for line in process.stderr:
+                    lines.append(line)
+                    if found := re.search(r" at http://([\d.]+):(\d+)", line):
+                        connection = http.client.HTTPConnection(found.group(1), int(found.group(2)), timeout=PATIENCE)
+                        connection.request("GET", "/health")
+                        self.assertEqual(connection.getresponse().status, 200)
+                        connection.close()
+                        process.send_signal(signal.SIGTERM)
+                self.assertIn(process.wait(PATIENCE), (0, 1, 2, 3), lines)
+                if process.returncode:
+                    self.assertTrue(lines and lines[-1].strip())
+
+    def test_stacks(self):
+        short = 64 << 10
+        for limits, code in (((short, short), 1), ((short, resource.RLIM_INFINITY), 0), ((short, 2 << 20), 0)):
+            if resource.getrlimit(resource.RLIMIT_STACK)[1] != resource.RLIM_INFINITY:
+                self.skipTest("stacks are limited here already")
+            process = subprocess.run([BINARY, "run", "-m", str(TINY), "--max-tokens", "2", "--temperature", "0", "--thinking-mode", "chat", "hi"], capture_output=True,
+                                     text=True, timeout=PATIENCE, check=False, preexec_fn=functools.partial(resource.setrlimit, resource.RLIMIT_STACK, limits))
+            self.assertEqual(process.returncode, code, (limits, process.stderr))
+            if code:
+                self.assertEqual(process.stderr, "dsv4: stack: got a limit of 64 KiB, wanted at least 1024 (ulimit -s)\n")
 
 
 if __name__ == "__main__":

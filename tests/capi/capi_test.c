@@ -137,7 +137,12 @@ static void test_stops(const dsv4_model* model) {
   static const char* const stops[] = {"is", ""};
   dsv4_prompt* prompt;
   dsv4_parser* parser;
+  OK(dsv4_render(model, "{\"messages\": [{\"role\": \"user\", \"content\": \"Was ist die Hauptstadt?\"}]}", &prompt, &error));
+  EXPECT(strstr(dsv4_prompt_notice(prompt), "English") != NULL);
+  dsv4_prompt_free(prompt);
+  EXPECT(dsv4_model_max_tokens(model) == 512);
   OK(dsv4_render(model, "{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}", &prompt, &error));
+  EXPECT(dsv4_prompt_notice(prompt)[0] == 0);
   EXPECT(dsv4_parser_new(model, prompt, stops, 2, &parser, &error) == DSV4_INVALID_ARGUMENT);
   EXPECT(strstr(error.message, "stops: got an empty text") != NULL);
   OK(dsv4_parser_new(model, prompt, stops, 1, &parser, &error));

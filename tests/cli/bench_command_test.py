@@ -162,7 +162,7 @@ class Bench(unittest.TestCase):
             process = dsv4("bench", "--speculation", "auto", "--prompts", prompts, "--repeat", "1")
             self.assertEqual(process.returncode, 0, process.stderr)
             self.assertIn("All answers are the same", process.stdout)
-            self.assertRegex(process.stdout, r"drafts right by place: [01]\.\d\d")
+            self.assertRegex(process.stdout, r"drafts right by depth: [01]\.\d\d")
             for wrong, said in (('{"messages": [], "x": 1}', "'x'"), ("{}", "no messages"), ("[]", "object"), ("", "no prompt"),
                                 ('{"messages": [{"role": "user", "content": "a"}], "answer": "a"}', "two tokens")):
                 prompts.write_text(wrong, encoding="utf-8")

@@ -80,7 +80,8 @@ class Bfcl(unittest.TestCase):
             if choice["finish_reason"] != "length":
                 self.assertTrue(made, line["id"])
             self.assertFalse((choice["message"].get("content") or "").strip(), line["id"])
-            for call in made:
+            # An answer that was cut shows the part of its last call that there is.
+            for call in made[:-1] if choice["finish_reason"] == "length" else made:
                 calls += 1
                 self.assertIn(call["function"]["name"], schemas)
                 arguments = json.loads(call["function"]["arguments"])

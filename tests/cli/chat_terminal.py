@@ -16,7 +16,7 @@ import unittest
 
 from dsv4_process import BINARY, PATIENCE
 
-QUICK = ("--temperature", "0", "--thinking-mode", "chat", "--max-tokens", "6")
+QUICK = ("--anyway", "--temperature", "0", "--thinking-mode", "chat", "--max-tokens", "6")
 
 
 class Terminal:
@@ -31,7 +31,7 @@ class Terminal:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
         self.process = subprocess.Popen(
-            program or [BINARY, "run", *arguments], stdin=slave, stdout=slave, stderr=slave, preexec_fn=own_terminal,
+            program or [BINARY, "run", *(() if "--anyway" in arguments else ("--anyway",)), *arguments], stdin=slave, stdout=slave, stderr=slave, preexec_fn=own_terminal,
             env={**os.environ, "TERM": "xterm", "DSV4_HISTORY": "", **(env or {})})
         os.close(slave)
         self.screen = ""

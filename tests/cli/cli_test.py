@@ -62,7 +62,7 @@ class Arguments(unittest.TestCase):
                 (("serve", "--host", "no.such.host.invalid", "--port", "0"), "--host no.such.host.invalid"),
                 (("serve", "--learn-experts", "on", "--max-layers", "1", "--port", "0"), "want no --max-layers"),
                 (("run", QUESTION, "--seed", "-1"), "--seed: got -1, wanted 0 or more"),
-                (("serve", "--port", "99999"), "--port: got '99999', wanted a number that fits"), (("serve", "--port", "abc"), "--port: got 'abc', wanted a number that fits"),
+                (("serve", "--port", "99999"), "--port: got '99999', wanted a port: 0 to 65535"), (("serve", "--port", "abc"), "--port: got 'abc', wanted a port: 0 to 65535"),
                 (("help", "rnu"), "unknown command 'rnu'; did you mean run?"), (("rnu", "--help"), "unknown command 'rnu'; did you mean run?"),
                 (("run", b"caf\xe9"), "PROMPT: not valid UTF-8 at byte 3 (0xE9)"), (("run", QUESTION, "--system", b"\xff"), "--system: not valid UTF-8 at byte 0 (0xFF)"),
                 (("synth", "/"), "not an empty directory")):

@@ -117,10 +117,19 @@ class Answers(unittest.TestCase):
             messages.write('[{"role": "user"}]')
             messages.flush()
             for arguments, wanted, code in (((" ",), "PROMPT: empty", 2), (("",), "PROMPT: empty", 2), (("-",), "standard input: empty", 2),
-                                            (("--messages", messages.name), "[0].content: missing", 3)):
+                                            (("--messages", messages.name), "[0].content: missing", 3), (("-m", "", "x"), "--model: got an empty text, wanted a name", 2),
+                                            (("--messages", ""), "--messages: got an empty text", 2), (("--tools", "", "x"), "--tools: got an empty text", 2)):
                 process = dsv4("run", *arguments)
                 self.assertEqual(process.returncode, code, arguments)
                 self.assertIn(wanted, process.stderr)
+        for text, wanted in (("[]", "nothing is asked, want a message of the user"), ('[{"role": "user", "content": " "}]', "[0].content: empty, want what the user says"),
+                             ('[{"role": "system", "content": "x"}]', "nothing is asked, want a message of the user"),
+                             ('[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]', "ends with an answer, want a message of the user behind it")):
+            with tempfile.NamedTemporaryFile("w", suffix=".json") as messages:
+                messages.write(text)
+                messages.flush()
+                process = dsv4("run", "--messages", messages.name)
+                self.assertEqual((process.returncode, process.stderr), (3, f"dsv4: {messages.name}: {wanted}\n"), text)
 
 
 class Settings(unittest.TestCase):
@@ -131,7 +140,7 @@ class Settings(unittest.TestCase):
                     ("threads = 1\n\n[run]\ntemprature = 1\n", "line 4: run.temprature: no option of dsv4 run; did you mean temperature?"),
                     ("[rum]\nseed = 1\n", "line 2: rum.seed: no command 'rum'; did you mean run?"),
                     ("[run]\ntemperature = -1\n", "line 2: --temperature: got -1, wanted 0 or more"),
-                    ("[serve]\nport = 99999999\n", "line 2: --port: got"),
+                    ("[serve]\nport = 99999999\n", "line 2: --port: got '99999999', wanted a port: 0 to 65535"),
                     ("backend = \"gpu\"\n", "line 1: --backend: got 'gpu', wanted auto, reference, cpu or cuda"),
                     ("backend = cpu\n", "line 1: got cpu, wanted a number, true, false, or a text in quotes"),
                     ("backend \"cpu\"\n", "line 1: no '=' behind backend"),
@@ -292,19 +301,34 @@ class Progress(unittest.TestCase):
 class SmallModel(unittest.TestCase):
     """models/tiny says what it is where it cannot answer, and ends."""
 
-    NOTICE = "This model is a demonstration of 21 million weights and knows English alone"
+    NOTICE = "This model is a demonstration of 21 million weights and knows simple English alone: its answer to this would be noise."
+    STOPPED = f"dsv4: {NOTICE} (--anyway answers all the same)\n"
 
     def test_other_languages_and_nonsense(self):
-        for question in ("Was ist die Hauptstadt von Frankreich?", "Raconte-moi une histoire", "法国的首都是哪里？", "日本 😀", "Привет, как дела?", "asdf qwer zxcv",
-                         "blorp fnord gurgle"):
-            process = dsv4("run", *QUICK, question)
-            self.assertEqual(process.returncode, 0, process.stderr)
-            self.assertIn(self.NOTICE, process.stderr, question)
-            tokens = int(re.search(r"answer (\d+) tokens", process.stderr)[1])
-            self.assertLessEqual(tokens, 512, question)
-        for question in (QUESTION, "hello", "Who wrote Moby Dick?", "Write a haiku about autumn leaves", "What is 17 * 23?", "Tell me a joke about a café."):
+        for question in ("Was ist die Hauptstadt von Frankreich?", "日本 😀", "asdf qwer zxcv"):
+            process = dsv4("run", "-q", *QUICK, question)
+            self.assertEqual((process.returncode, process.stdout, process.stderr), (1, "", self.STOPPED), question)
+        for question in (QUESTION, "hello"):
             self.assertNotIn(self.NOTICE, dsv4("run", *QUICK, "-n", "8", question).stderr, question)
         self.assertEqual(dsv4("run", "-q", "--weights", "synthetic:tiny", "-n", "2", *QUICK, "日本").stderr.count("demonstration"), 0)
+        process = dsv4("run", "--anyway", "-n", "8", *QUICK, "日本")
+        self.assertIn(f"dsv4: {self.NOTICE}\n", process.stderr)
+        self.assertIn("cut at its limit of 8 tokens", process.stderr)
+        self.assertEqual(process.returncode, 0)
+        for question, notice in (("日本", self.NOTICE), (QUESTION, None)):
+            process = dsv4("run", "--json", "-n", "4", *QUICK, question)
+            self.assertEqual((json.loads(process.stdout)["notice"], process.returncode, process.stderr), (notice, 0, ""))
+
+    def test_in_a_chat(self):
+        process = dsv4("run", "-q", *QUICK, stdin="Comment ça va ?\n/anyway\n/anyway\n" + QUESTION + "\n")
+        self.assertEqual(process.stderr.count(f"{self.NOTICE} /anyway answers all the same."), 1)
+        self.assertIn("No message was stopped.", process.stderr)
+        self.assertIn("Paris", process.stdout)
+        # A conversation that ends in a result or an answer is not judged by it.
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "chat.json")
+            path.write_text(json.dumps([{"role": "user", "content": "日本"}, {"role": "assistant", "content": "Tokyo."}, {"role": "user", "content": QUESTION}]))
+            self.assertNotIn("demonstration", dsv4("run", "-q", *QUICK, "--messages", path).stderr)
 
     def test_its_limit_is_a_default(self):
         def answer(*arguments, directory=TINY):

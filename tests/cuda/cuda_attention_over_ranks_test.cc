@@ -323,7 +323,7 @@ class Rank {
 
  private:
   CudaContext& context() { return static_cast<CudaContext&>(device_.context()); }
-  // As collectives/peer_group.cc makes it.
+  // As groups/peer_group.cc makes it.
   void Exchange(bool gathers, const TensorView& mine, const TensorView& all) {
     ExchangeParams p = {{links_}};
     p.num_rows = case_.num_tokens();

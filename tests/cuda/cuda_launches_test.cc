@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "backend/cuda/collectives/cuda_group.h"
-#include "backend/cuda/collectives/peer_group.h"
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/groups/cuda_group.h"
+#include "backend/cuda/groups/peer_group.h"
 #include "comm/ranks_testing.h"
 #include "tests/cuda/flash_sizes.h"
 

@@ -7,8 +7,8 @@
 #include <memory>
 #include <utility>
 
-#include "backend/cuda/collectives/peer_group.h"
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/groups/peer_group.h"
 #include "base/check.h"
 #include "comm/ranks_testing.h"
 #include "model/arch/architecture.h"

@@ -59,7 +59,7 @@ TEST(EachOpTest, AWrongVariantIsNamed) {
     mutation.ops(wrong.table);
     const CheckReport report = EachOp(healthy, wrong);
     ASSERT_EQ(report.verdict, Verdict::kFinding) << fault.mistake << ": " << report.headline;
-    EXPECT_EQ(report.place->op, *replaced.begin()) << fault.mistake;
+    EXPECT_EQ(report.location->op, *replaced.begin()) << fault.mistake;
     EXPECT_EQ(report.tables[0].rows[0][0], *replaced.begin());
     EXPECT_EQ(report.tables[0].rows[1][2], "0") << "ops that are right change nothing";
   }
@@ -78,7 +78,7 @@ TEST(EachOpTest, AVariantThatGivesNaNIsNamed) {
   };
   const CheckReport report = EachOp(model, broken);
   ASSERT_EQ(report.verdict, Verdict::kFinding);
-  EXPECT_EQ(report.place->op, "swiglu");
+  EXPECT_EQ(report.location->op, "swiglu");
   EXPECT_NE(report.headline.find("inf"), std::string::npos) << report.headline;
 }
 

@@ -1,5 +1,5 @@
 // Which op and which experts figures point at, from figures made by hand.
-#include "diag/blame.h"
+#include "diag/compare/blame.h"
 
 #include <gtest/gtest.h>
 

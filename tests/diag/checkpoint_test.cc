@@ -63,8 +63,8 @@ TEST(CheckpointTest, OneExpertOutOfLineIsNamed) {
   weight.global_scale *= weight.global_scale_divides ? 1 / 20.0F : 20.0F;
   const CheckReport report = Check(parts);
   ASSERT_EQ(report.verdict, Verdict::kFinding);
-  EXPECT_EQ(report.place->tensor, "layers.1.ffn.experts.2.w3");
-  EXPECT_EQ(report.place->layer, 1);
+  EXPECT_EQ(report.location->tensor, "layers.1.ffn.experts.2.w3");
+  EXPECT_EQ(report.location->layer, 1);
 }
 
 // A weight of the same size whose every value is `value`.

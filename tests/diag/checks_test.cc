@@ -9,8 +9,8 @@
 #include "diag/checks/ngram_check.h"
 #include "diag/checks/residual_check.h"
 #include "diag/checks/scale_invariance_check.h"
-#include "diag/checks/statistics.h"
 #include "diag/checks/visible_check.h"
+#include "diag/statistics.h"
 #include "tests/diag/subjects.h"
 
 namespace dsv4::testing {

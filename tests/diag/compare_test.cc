@@ -184,8 +184,8 @@ TEST(CompareTest, AnAlteredTensorIsCaughtAtItsPlace) {
     }
     const CheckReport report = Compare(model, altered, CompareMode::kAccumulated);
     ASSERT_EQ(report.verdict, Verdict::kFinding) << layer << " " << name;
-    EXPECT_EQ(report.place->layer, layer) << report.headline;
-    EXPECT_EQ(report.place->tensor, name) << report.headline;
+    EXPECT_EQ(report.location->layer, layer) << report.headline;
+    EXPECT_EQ(report.location->tensor, name) << report.headline;
   }
 }
 
@@ -255,7 +255,7 @@ TEST(SeededOpsTest, SharedInputsNameTheFaultyOp) {
     const DiagnosedModel faulty = DiagnoseGolden(fault.golden, fault.numerics, mutation);
     // Backends differ by rounding; here both sides run the same arithmetic, so the bound can be sharp.
     const CheckReport report = Compare(faulty, healthy, CompareMode::kSharedInputs, 1e-4);
-    const bool right = report.place && NamesOneOf(report.place->op, ReplacedOps(mutation));
+    const bool right = report.location && NamesOneOf(report.location->op, ReplacedOps(mutation));
     found += report.verdict == Verdict::kFinding ? 1 : 0;
     localised += right ? 1 : 0;
     if (!right) std::cout << "  " << fault.mistake << " not localised: " << report.headline << "\n";

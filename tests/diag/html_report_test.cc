@@ -186,7 +186,7 @@ TEST(PageTest, SaysWhatTheReportsSay) {
                      .tables = {{.title = "keys", .columns = {"id"}, .rows = {{"</td><script>"}}}},
                      .rules_out = {"nothing"},
                      .next_step = "count",
-                     .place = Place{3, "attn.o", "attention", 17},
+                     .location = Location{3, "attn.o", "attention", 17},
                      .ends_run = true};
   report.plots = {Example()};
   const std::string html =

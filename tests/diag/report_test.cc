@@ -16,7 +16,7 @@ CheckReport Example() {
           .tables = {{.title = "keys", .columns = {"id", "name"}, .rows = {{"5", "｜x｜"}, {"12", "y"}}}},
           .rules_out = {"nothing"},
           .next_step = "count",
-          .place = Place{3, "attn.o", "attention", 17},
+          .location = Location{3, "attn.o", "attention", 17},
           .ends_run = true};
 }
 
@@ -57,7 +57,7 @@ TEST(ReportTest, OnlyFindingsFail) {
 }
 
 TEST(ReportTest, PlaceOutsideTheLayersHasNoLayer) {
-  EXPECT_EQ((Place{-1, "head.norm", "rms_norm", 4}).ToString(), "head.norm (op rms_norm), position 4");
+  EXPECT_EQ((Location{-1, "head.norm", "rms_norm", 4}).ToString(), "head.norm (op rms_norm), position 4");
 }
 
 }  // namespace

@@ -77,8 +77,8 @@ bool Says(const CheckReport& report, const std::string& text) {
 
 bool Matches(const CheckReport& report, const Expected& expected) {
   if (report.check != expected.check || !Says(report, expected.text)) return false;
-  if (expected.layer && (!report.place || report.place->layer != *expected.layer)) return false;
-  return expected.op.empty() || (report.place && Names(report.place->op, expected.op));
+  if (expected.layer && (!report.location || report.location->layer != *expected.layer)) return false;
+  return expected.op.empty() || (report.location && Names(report.location->op, expected.op));
 }
 
 // The faults of a test: prints the table, and lets no fault be missed without a reason.
@@ -94,9 +94,10 @@ struct Score {
     bool localised = false;
     for (const CheckReport& report : reports ? *reports : std::vector<CheckReport>()) {
       if (report.verdict != Verdict::kFinding) continue;
-      said = fmt::format("{}: {}", report.check, report.place ? report.place->ToString() : report.headline);
+      said = fmt::format("{}: {}", report.check,
+                         report.location ? report.location->ToString() : report.headline);
       localised = Matches(report, expected);
-      if (localised || (report.place && !report.place->op.empty())) break;
+      if (localised || (report.location && !report.location->op.empty())) break;
     }
     std::cout << fmt::format("  {:45} {}{}\n", fault, said,
                              expected.missed_because.empty() ? "" : " (" + expected.missed_because + ")");

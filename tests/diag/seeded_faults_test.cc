@@ -37,11 +37,11 @@ struct Fault {
 void ExpectFound(const Result<CheckReport>& report, const DiagnosedModel& model, const Fault& fault) {
   ASSERT_TRUE(report.has_value()) << report.error().message();
   ASSERT_EQ(report->verdict, Verdict::kFinding) << ToText(*report);
-  ASSERT_TRUE(report->place.has_value());
-  EXPECT_EQ(report->place->tensor, fault.tensor) << report->headline;
-  EXPECT_EQ(report->place->op, fault.op) << report->headline;
+  ASSERT_TRUE(report->location.has_value());
+  EXPECT_EQ(report->location->tensor, fault.tensor) << report->headline;
+  EXPECT_EQ(report->location->op, fault.op) << report->headline;
   const int layer = fault.attention ? FirstLayer(model.model->config(), *fault.attention) : 0;
-  EXPECT_EQ(report->place->layer, layer) << report->headline;
+  EXPECT_EQ(report->location->layer, layer) << report->headline;
   std::cout << "  " << fault.mistake << ": " << report->headline << "\n";
 }
 
@@ -96,8 +96,8 @@ TEST(ScaleInvarianceFaults, AMissingFinalNormIsFound) {
       diag::CheckScaleInvariance(model.subject(), std::span(model.tokens).first(40));
   ASSERT_TRUE(report.has_value());
   EXPECT_EQ(report->verdict, Verdict::kFinding) << ToText(*report);
-  ASSERT_TRUE(report->place.has_value());
-  EXPECT_EQ(report->place->tensor, "head.norm");
+  ASSERT_TRUE(report->location.has_value());
+  EXPECT_EQ(report->location->tensor, "head.norm");
 }
 
 // A copy of a weight with every value changed.
@@ -121,8 +121,8 @@ TEST(ResidualFaults, ANormThatOverflowsIsFoundInItsLayer) {
   const Result<CheckReport> report = diag::CheckResidual(model.subject(), std::span(model.tokens).first(40));
   ASSERT_TRUE(report.has_value()) << report.error().message();
   EXPECT_EQ(report->verdict, Verdict::kFinding);
-  EXPECT_EQ(report->place->layer, 1);
-  EXPECT_EQ(report->place->tensor, "ffn.streams");
+  EXPECT_EQ(report->location->layer, 1);
+  EXPECT_EQ(report->location->tensor, "ffn.streams");
   EXPECT_TRUE(report->ends_run);
 }
 
@@ -144,8 +144,8 @@ TEST(ResidualFaults, DecodeThatLosesMagnitudeIsFoundInItsLayer) {
   const Result<CheckReport> report = diag::CheckResidual(model.subject(), std::span(model.tokens).first(40));
   ASSERT_TRUE(report.has_value());
   EXPECT_EQ(report->verdict, Verdict::kFinding) << ToText(*report);
-  EXPECT_EQ(report->place->layer, 0);
-  EXPECT_EQ(report->place->tensor, "ffn.streams");
+  EXPECT_EQ(report->location->layer, 0);
+  EXPECT_EQ(report->location->tensor, "ffn.streams");
 }
 
 TEST(SelectionFaults, AChoiceThatIsNotTheBestIsFound) {
@@ -167,8 +167,8 @@ TEST(SelectionFaults, AChoiceThatIsNotTheBestIsFound) {
   const Result<CheckReport> report = diag::CheckVisible(faulty.subject(), faulty.tokens, {});
   ASSERT_TRUE(report.has_value()) << report.error().message();
   EXPECT_EQ(report->verdict, Verdict::kFinding);
-  EXPECT_EQ(report->place->op, "indexer_select");
-  EXPECT_EQ(report->place->layer, FirstLayer(model.model->config(), "csa"));
+  EXPECT_EQ(report->location->op, "indexer_select");
+  EXPECT_EQ(report->location->layer, FirstLayer(model.model->config(), "csa"));
 }
 
 }  // namespace

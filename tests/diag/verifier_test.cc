@@ -21,7 +21,7 @@
 #include "engine/engine_thread.h"
 #include "io/checkpoint.h"
 #include "model/arch/architecture.h"
-#include "server/served_model_testing.h"
+#include "server/api/served_model_testing.h"
 #include "server/service.h"
 #include "tests/diag/seeded_faults.h"
 #include "tests/golden/faults/fault.h"

@@ -13,6 +13,7 @@
 #include "base/read_file.h"
 #include "base/temporary_directory_testing.h"
 #include "io/content_digest.h"
+#include "model/arch/architecture.h"
 #include "model/runtime/model.h"
 #include "model/synthetic/synthetic.h"
 

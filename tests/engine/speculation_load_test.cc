@@ -161,7 +161,7 @@ TEST(SpeculationLoad, AcceptanceDoesNotDipBehindAPrefixHit) {
       // whose answers differ.
       EXPECT_GT(Sum(cold.stats().num_accepted_tokens), 0) << NameOf(kind);
       for (size_t source = 0; source < speculation::kNumSources; ++source) {
-        for (size_t place = 0; place < kDraftPlaces; ++place) {
+        for (size_t place = 0; place < kDraftDepths; ++place) {
           EXPECT_EQ(after.num_draft_tokens[source][place] - before.num_draft_tokens[source][place],
                     cold.stats().num_draft_tokens[source][place])
               << NameOf(kind) << ", place " << place;

@@ -13,7 +13,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "engine/engine.h"
-#include "engine/measure_prices.h"
+#include "engine/schedule/measure_prices.h"
 #include "tests/engine/outcomes.h"
 
 namespace dsv4::engine {

@@ -1,11 +1,11 @@
 // The readers of API requests, in every dialect, down to the prompt's tokens. Whatever the body says, it
 // becomes a prompt or an error that has a text; nothing else happens.
 #include "base/check.h"
+#include "server/api/served_model_testing.h"
 #include "server/dialects/anthropic_messages.h"
 #include "server/dialects/openai_chat.h"
 #include "server/dialects/openai_completions.h"
 #include "server/dialects/openai_responses.h"
-#include "server/served_model_testing.h"
 #include "tiny_model_folder.h"
 
 namespace dsv4::server {

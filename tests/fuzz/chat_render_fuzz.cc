@@ -11,6 +11,7 @@
 #include "chat/api_policy.h"
 #include "chat/completion_parser.h"
 #include "chat/renderer.h"
+#include "chat/thinking.h"
 
 namespace dsv4::chat {
 namespace {

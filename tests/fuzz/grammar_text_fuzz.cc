@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "grammar/answer_grammar.h"
+#include "grammar/rules/answer_grammar.h"
 #include "grammar/testing.h"
 #include "grammar_walking.h"
 

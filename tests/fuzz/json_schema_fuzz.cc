@@ -9,8 +9,8 @@
 #include <string_view>
 
 #include "base/json.h"
-#include "grammar/answer_grammar.h"
 #include "grammar/json_schema.h"
+#include "grammar/rules/answer_grammar.h"
 #include "grammar/testing.h"
 #include "grammar_walking.h"
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/json.h"
-#include "grammar/answer_grammar.h"
 #include "grammar/matcher.h"
+#include "grammar/rules/answer_grammar.h"
 #include "tokenizer/tokenizer.h"
 
 namespace {

@@ -103,6 +103,10 @@ class Schemas:
                 {"type": "array", "items": {"enum": values}, "uniqueItems": True, "minItems": self.random.randint(0, 3)},
                 {"type": "array", "items": {"enum": values}, "contains": {"const": values[0]}, "maxItems": self.random.randint(1, 4)},
                 {"type": "array", "contains": {"type": "integer", "minimum": 3}, "minContains": self.random.randint(0, 2)},
+                {"type": "array", "items": {"type": ["integer", "string"]}, "contains": {"type": "integer", "minimum": 3},
+                 "minContains": self.random.randint(0, 2), "maxContains": self.random.randint(2, 3)},
+                {"type": "array", "items": {"enum": values}, "contains": {"const": values[0]}, "minContains": 0, "maxContains": 1, "maxItems": 20000},
+                {"type": "array", "prefixItems": [{"enum": values}, {"type": "string"}], "items": {"type": "integer"}, "contains": {"type": "integer"}},
             ])
         self.maybe(schema, "items", self.random.choice([self.any(depth - 1), self.any(depth - 1), False]), 0.8)
         prefix = [self.any(depth - 1) for _ in range(self.random.randint(1, 2))]

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "model/arch/architecture.h"
-#include "model/placement/place_weights.h"
+#include "model/checkpoint/place_weights.h"
 #include "model/runtime/model.h"
 #include "model/synthetic/synthetic.h"
 #include "tests/graph/runs.h"

@@ -1,5 +1,5 @@
 // Tests of the memory plan: what a load and a step really hold, against what was planned.
-#include "model/placement/memory_plan.h"
+#include "model/planning/memory_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

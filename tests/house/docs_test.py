@@ -165,7 +165,7 @@ class DocsTest(unittest.TestCase):
             "docs/architecture.md": {"Eight": 8, "ops are needed only where ranks": shard_ops},
             "docs/cuda/overview.md": {"at 320 launches": count(r"kMaxListLaunches = 320;", "src/backend/cuda/runtime/device_queue.h") * 320},
             "docs/speculation.md": {"seeds 22 classic mistakes": count(r'^  (?:parts|ops)\("', "tests/golden/dspark_mistakes_test.cc")},
-            "docs/serving/design.md": {"rewind limit (64 tokens)": count(r"max_rewind_tokens = 64;", "src/model/runtime/model.h") * 64},
+            "docs/serving/design.md": {"rewind limit (64 tokens)": count(r"max_rewind_tokens = 64;", "src/model/runtime/model_options.h") * 64},
         }
         for page, claims in counted.items():
             text = (ROOT / page).read_text()
@@ -178,6 +178,24 @@ class DocsTest(unittest.TestCase):
         named = {path.relative_to(ROOT / "src").parts[0] for path in files("src/**/*.h", "src/**/*.cc")
                  if not re.search("_test|testing", path.name) and re.search(r'#include "backend/(cpu|cuda|reference)/', path.read_text(errors="replace"))}
         self.assertEqual(named, {"backend", "capi"})
+        overview = (ROOT / "docs/cuda/overview.md").read_text()
+        folders = {path.name for path in (ROOT / "src/backend/cuda").iterdir() if path.is_dir()}
+        self.assertEqual([folder for folder in sorted(folders) if f"`{folder}/" not in overview], [], "folders that the overview leaves out")
+        contributing, ci = (ROOT / "CONTRIBUTING.md").read_text(), (ROOT / ".ci/run").read_text()
+        words = re.findall(r"`\./dev (\w+)", contributing.split("CI runs")[1].split("`.ci/run`")[0])
+        self.assertEqual([word for word in words if f"./dev {word}" not in ci], [], "words that CI does not run")
+        self.assertGreaterEqual(len(words), 3)
+
+    def test_kernel_headers_include_no_launch_of_another_family(self) -> None:
+        """docs/adding-a-kernel.md, row 2: a header includes layouts that kernels share, and no other op's launch."""
+        kernels = ROOT / "src/backend/cuda/kernels"
+        strangers = []
+        for header in sorted(kernels.glob("*/*.h")):
+            for other in re.findall(r'#include "backend/cuda/kernels/([^"]+)"', header.read_text()):
+                launches = re.search(r"^\w[\w:<> ]* Launch\w*\(", (kernels / other).read_text(), flags=re.MULTILINE)
+                if other.split("/")[0] != header.parent.name and launches:
+                    strangers.append(f"{header.parent.name}/{header.name}: {other}")
+        self.assertEqual(strangers, [])
 
     def test_cuda_pages_are_short(self) -> None:
         pages = files("docs/cuda/*.md")

@@ -150,7 +150,7 @@ class Faults(Pull):
         self.assertIn("try 1 of 2 failed: Could not resolve host: hub.invalid", process.stderr)
         self.assertRegex(process.stderr, r"o/n: http://hub.invalid/\S*: gave up after 2 tries: Could not resolve host: hub.invalid\n")
         once = dsv4("pull", "o/n", "--retries", "0", env={"HF_ENDPOINT": "http://hub.invalid", "HF_HOME": str(self.home), "no_proxy": "*"})
-        self.assertIn("gave up after 1 tries", once.stderr)
+        self.assertIn("gave up after 1 try", once.stderr)
 
     def test_what_no_retry_mends_is_named_at_once(self):
         files = some_files(5)

@@ -55,6 +55,18 @@ class PythonTest(unittest.TestCase):
         with self.assertRaises(TypeError):
             self.llm.chat(QUESTION, temprature=0)
 
+    def test_the_model_s_notice_and_its_limit(self):
+        with self.assertLogs("dsv4", "WARNING") as log:
+            answer = self.llm.chat("Was ist die Hauptstadt von Frankreich?", sampling=GREEDY, max_tokens=4)
+        self.assertIn("knows simple English alone", answer.notice)
+        self.assertEqual([record.getMessage() for record in log.records], [answer.notice])
+        with self.assertNoLogs("dsv4"):
+            self.assertEqual(self.llm.chat(QUESTION, sampling=GREEDY).notice, "")
+        config = json.loads(pathlib.Path("models/tiny/generation_config.json").read_text())
+        token = self.llm.tokenize(" house")[-1]
+        text = self.llm.generate([" house" * 3], dsv4.Sampling(grammar='root ::= " house"{2000}', temperature=0))[0]
+        self.assertEqual(self.llm.tokenize(text), [token] * config["max_new_tokens"])
+
     def test_with_gives_the_memory_back(self):
         with dsv4.LLM("models/tiny") as llm, llm.session() as session:
             session.append([1, 2, 3])

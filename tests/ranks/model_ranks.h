@@ -26,6 +26,8 @@ struct RanksRun {
   comm::testing::Network network = comm::testing::Network::kSharedMemory;
   // Seeds of mistakes: may change a rank's ops, and stand between a rank and its group.
   std::function<void(int rank, ops::OpTable&)> edit_ops;
+  // Tokens from which ranks that cut sums divide the streams; 0: the backend's.
+  int64_t min_stream_tokens = 0;
   std::function<std::shared_ptr<comm::Communicator>(comm::Communicator&)> wrap_group;
   // The configuration in place of config.json's; may be empty.
   std::function<model::ModelConfig()> config = {};
@@ -88,6 +90,7 @@ inline void RunModel(const RanksRun& run, const std::function<void(model::Model&
         options.placement = model::ParsePlacement(run.placement, run.num_ranks).value();
         ops::Backend backend = MakeGoldenBackend(run.backend, 1);
         if (run.edit_ops) run.edit_ops(group.rank(), backend.table);
+        if (run.min_stream_tokens > 0) backend.policy.min_stream_tokens = run.min_stream_tokens;
         auto model = LoadRank(run, backend, options);
         ASSERT_TRUE(model.has_value()) << model.error().ToString();
         if (group.rank() == 0) {

@@ -84,6 +84,22 @@ class Answers(SharedServer):
         content = self.chat(thinking=False, response_format={"type": "json_object"}, max_tokens=20)["choices"][0]["message"]["content"]
         self.assertTrue(content.startswith("{"), content)
 
+    def test_an_unknown_format_is_an_annotation_unless_the_schema_is_strict(self):
+        schema = {"type": "object", "properties": {"id": {"type": "string", "format": "ulid", "enum": ["x"]}}, "required": ["id"], "additionalProperties": False}
+        free = {"type": "string", "format": "ulid", "maxLength": 4}
+        for strict in ({}, {"strict": False}, {"strict": True}):
+            wanted = 400 if strict.get("strict") else 200
+            for path, body in ((CHAT, {"messages": QUESTION, "thinking": False, "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": free, **strict}}}),
+                               ("/v1/completions", {"prompt": "a", "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": free, **strict}}}),
+                               ("/v1/responses", {"input": "a", "thinking": False, "text": {"format": {"type": "json_schema", "name": "a", "schema": free, **strict}}})):
+                with self.subTest(path=path, **strict):
+                    status, _, reply = self.server.request("POST", path, body)
+                    self.assertEqual(status, wanted, reply)
+                    if wanted == 400:
+                        self.assertIn('/format: "ulid" is not supported', reply["error"]["message"])
+        content = self.chat(thinking=False, response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": schema}})["choices"][0]["message"]["content"]
+        self.assertEqual(json.loads(content), {"id": "x"})
+
     def test_a_stop_string_ends_the_answer_before_it(self):
         whole = self.chat(thinking=False)["choices"][0]["message"]["content"]
         word = whole.split()[2]

@@ -6,7 +6,7 @@ import unittest
 import zipfile
 
 import page_testing
-from dsv4_process import wait_until
+from dsv4_process import ROOT, wait_until
 from server_process import Server
 
 
@@ -22,6 +22,9 @@ class Use(page_testing.PageTest):
     def messages(self):
         """Text of the next request to the model."""
         return json.loads(self.browser.evaluate("JSON.stringify(requestBody({ ...current, turns: [...current.turns, { role: 'user', content: 'next' }, newAnswer()] }).messages)"))
+
+    def click_example(self, ask):
+        self.do(f"[...document.querySelectorAll('#examples button')].find(b => b.dataset.ask === {json.dumps(ask)}).click()")
 
     def notice(self):
         return self.browser.evaluate("document.getElementById('notice').hidden ? '' : document.getElementById('notice-text').innerText")
@@ -237,12 +240,55 @@ class Use(page_testing.PageTest):
         # One button is the main one.
         solid = "[...document.querySelectorAll('main button, nav button')].filter(b => b.checkVisibility() && b.classList.contains('primary')).map(b => b.id).join()"
         self.assertEqual(self.browser.evaluate(solid), "send")
+        # The questions are those that the model's folder offers, and it has an answer to each.
+        offered = json.loads((ROOT / "models/tiny/generation_config.json").read_text())["dsv4_card"]["examples"]
+        self.assertEqual(json.loads(self.browser.evaluate("JSON.stringify([...document.querySelectorAll('#examples button')].map(b => ({ title: b.querySelector('b').innerText, ask: b.dataset.ask })))")), offered)
+        self.assertEqual(self.browser.evaluate("getComputedStyle(document.getElementById('examples')).visibility"), "visible")
         self.settings(temperature=0, thinking=False)
+        for example, words in zip(offered, ("Paris", "42", "fox", "Kenya"), strict=True):
+            self.do("select(null)")
+            self.click_example(example["ask"])
+            self.assertIn(words, json.loads(self.wait_for_answer())["content"])
+        self.do("select(null)")
         self.do("document.querySelector('#examples button').click()")
         self.assertIn("Paris", json.loads(self.wait_for_answer())["content"])
         self.assertEqual(self.browser.evaluate("document.querySelector('.said').innerText"), "What is the capital of France?")
         self.click("New conversation")
         self.assertTrue(self.browser.evaluate("document.getElementById('first').checkVisibility()"))
+
+    def test_without_examples_of_the_model_the_page_has_its_own(self):
+        self.do("window.plainFetch = fetch; fetch = (path, ...all) => path === 'props' ? Promise.resolve(new Response('{}')) : plainFetch(path, ...all); askModels().then(() => { window.asked = true })")
+        self.wait("window.asked")
+        self.assertEqual(self.browser.evaluate("[...document.querySelectorAll('#examples b')].map(b => b.innerText).join()"), "Ask a question,Write code,Derive a formula,Compare")
+        self.do("showExamples([{ title: '<b>x</b>', ask: '<i>y</i>' }])")  # A folder's words are no markup.
+        self.assertEqual(self.browser.evaluate("document.querySelectorAll('#examples button *').length + document.querySelector('#examples').innerText"), "2<b>x</b>\n<i>y</i>")
+
+    def test_words_that_the_model_does_not_know_stop_at_its_notice(self):
+        wanted = json.loads((ROOT / "models/tiny/generation_config.json").read_text())["dsv4_card"]["notice"]
+        self.settings(temperature=0, max_tokens=8)
+        self.ask("Was ist die Hauptstadt von Frankreich?")
+        turn = json.loads(self.wait_for_answer())
+        self.assertEqual((turn["error"], turn["content"] + turn["reasoning"]), (wanted, ""))
+        self.assertEqual(self.browser.evaluate("document.querySelector('.fault.mild .error').innerText"), wanted)
+        self.assertIn("noise", self.browser.evaluate("document.getElementById('said').textContent"))
+        self.assertEqual(self.notice(), "")
+        self.assertEqual(self.browser.evaluate("document.getElementById('model').dataset.state"), "ready")
+        self.picture("use-notice")
+        # What was stopped is no part of the next question, and stays so after a reload.
+        self.assertEqual(self.messages(), [{"role": "user", "content": "next"}])
+        self.show(1200)
+        self.wait("current !== null")
+        self.click("Answer all the same")
+        self.wait("runs.size === 0 && current.turns.at(-1).reasoning.length > 0")
+        self.assertEqual(self.browser.evaluate("current.turns.length"), 2)
+        self.assertEqual(self.browser.evaluate("[...document.querySelectorAll('.fault')].at(-1).innerText.includes('length limit')"), True)
+        # Another answer to it needs no second word.
+        self.click("Again")
+        self.wait("runs.size === 0 && current.turns.at(-1).branches?.tails.length === 2 && current.turns.at(-1).reasoning.length > 0")
+        # One in its own words is answered.
+        self.settings(thinking=False, max_tokens=64)
+        self.ask("What is the capital of Spain?")
+        self.assertIn("Madrid", json.loads(self.wait_for_answer())["content"])
 
     def test_every_button_has_a_name(self):
         self.force("Fine.")
@@ -318,7 +364,8 @@ class Use(page_testing.PageTest):
         self.browser.type("ما هي عاصمة فرنسا؟")
         self.assertEqual(self.browser.evaluate("getComputedStyle(document.getElementById('ask')).direction"), "rtl")
         self.browser.press("Enter")
-        self.wait_for_answer()
+        self.click("Answer all the same")
+        self.wait("runs.size === 0 && current.turns.at(-1).content")
         self.assertEqual(self.browser.evaluate("[...document.querySelectorAll('.said, .text p')].map(node => getComputedStyle(node).direction).join()"), "rtl,rtl")
 
     @unittest.skipIf(page_testing.FIREFOX, "pictures are compared in one browser")

@@ -119,15 +119,18 @@ class Paths(SharedServer):
     def test_paths_of_services_whose_clients_exchange_the_host_alone(self):
         chat, text = {"messages": USER, "max_tokens": 2}, {"prompt": "x", "max_tokens": 2}
         for path, body in (("/chat/completions", chat), ("/beta/chat/completions", chat), ("/beta/completions", {**text, "suffix": "y"}),
-                           ("/completions", text), ("/anthropic/v1/messages", chat), ("/anthropic/v1/messages/count_tokens", {"messages": USER})):
+                           ("/completions", text), ("/beta/v1/chat/completions", chat), ("/anthropic/v1/messages", chat), ("/anthropic/v1/messages/count_tokens", {"messages": USER})):
             self.assertEqual(self.server.request("POST", path, body)[0], 200, path)
-        for path in ("/models", f"/models/{self.server.model}", "/beta/models"):
+        for path in ("/models", f"/models/{self.server.model}", f"/v1/models/{self.server.model}/", "/beta/models", "/ping"):
             self.assertEqual(self.server.request("GET", path)[0], 200, path)
         self.assertEqual(self.server.request("POST", "/anthropic/v1/messages", {})[2]["type"], "error")
 
     def test_what_is_not_here_says_why(self):
         for path, word in (("/v1/embeddings", "embedding server"), ("/v1/audio/speech", "text alone"), ("/sleep", "does not sleep"),
-                           ("/v1/load_lora_adapter", "adapters"), ("/v1/messages/batches", "dsv4 batch"), ("/api/embed", "embedding server"), ("/api/pull", "dsv4 pull")):
+                           ("/v1/load_lora_adapter", "adapters"), ("/load_lora_adapter", "adapters"), ("/v2/rerank", "embedding server"), ("/embed", "embedding server"),
+                           ("/v1/audio/transcriptions", "text alone"), ("/v1/uploads", "/v1/files"), ("/infill", "suffix"), ("/release_memory_occupation", "does not sleep"),
+                           ("/v1/v1/chat/completions", "twice"), ("/v1/nowhere", "/v1/nowhere: no such endpoint"), ("/beta/nowhere", "/beta/nowhere: no such"),
+                            ("/v1/messages/batches", "dsv4 batch"), ("/api/embed", "embedding server"), ("/api/pull", "dsv4 pull")):
             status, _, reply = self.server.request("POST", path, {})
             self.assertEqual(status, 404)
             message = reply["error"] if path.startswith("/api/") else reply["error"]["message"]

@@ -28,6 +28,7 @@ def result(identity="c", content="12:00"):
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
 HISTORIES = {
     "a result in parts": [call(), result(content=[{"type": "text", "text": "12:00"}])], "a result of no parts": [call(), result(content=[])],
+    "a result of null": [call(), result(content=None)], "a result without content": [call(), {"role": "tool", "tool_call_id": "c"}],
     "a picture as result": [call(), result(content=[PICTURE])], "an orphan result": [result("x")], "a missing result": [call()],
     "a result twice": [call(), result(), result()], "results in another order": [call("a"), call("b"), result("b"), result("a")],
     "a result without an id": [call(), {"role": "tool", "content": "12:00"}], "a user between": [call(), USER[0], result()],
@@ -47,7 +48,7 @@ NOTHING = [
     {"skip_special_tokens": True}, {"spaces_between_special_tokens": True}, {"echo": False}, {"typical_p": 1}, {"n_predict": -1}, {"use_beam_search": False},
     {"length_penalty": 1.0}, {"early_stopping": False}, {"repetition_penalty": 1}, {"min_p": 0}, {"top_k": -1}, {"top_k": 0}, {"top_p": 1}, {"logit_bias": {}},
     {"presence_penalty": 0}, {"stop": None}, {"stop": []}, {"n": 1}, {"logprobs": False}, {"functions": []}, {"function_call": "auto"}, {"tools": []},
-    {"tools": [], "tool_choice": "auto"}, {"response_format": {"type": "text"}}, {"response_format": None}, {"modalities": ["text"]}, {"user": "me"},
+    {"tools": [], "tool_choice": "auto"}, {"tool_choice": {"type": "auto"}}, {"tool_choice": {"type": "none"}}, {"extra_body": {}}, {"disable_reasoning": False}, {"response_format": {"type": "text"}}, {"response_format": None}, {"modalities": ["text"]}, {"user": "me"},
     {"metadata": {}}, {"service_tier": "auto"}, {"parallel_tool_calls": True}, {"guided_decoding_backend": "auto"}, {"mirostat": 0}, {"documents": []},
     {"add_generation_prompt": True}, {"separate_reasoning": True}, {"seed": -1}, {"seed": 2**63}, {"best_of": 1}, {"max_tokens": None}, {"stream_options": None},
 ]

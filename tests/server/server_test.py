@@ -59,6 +59,23 @@ class Errors(SharedServer):
         self.assertEqual(self.server.request("GET", CHAT)[0], 405)
         self.assertEqual(self.server.request("GET", "/v1/models/other")[0], 404)
 
+    def test_the_model_s_notice_is_a_header(self):
+        wanted = json.loads((ROOT / "models/tiny/generation_config.json").read_text())["dsv4_card"]
+        other, plain = [{"role": "user", "content": "法国的首都是哪里？"}], QUESTION
+        tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+        for path, body in ((CHAT, {"max_tokens": 1}), (CHAT, {"max_tokens": 1, "stream": True}), (CHAT, {"max_tokens": 1, "tools": [tool], "tool_choice": "required"}),
+                           ("/v1/messages", {"max_tokens": 1}), ("/api/chat", {"stream": False, "options": {"num_predict": 1}}), ("/v1/responses", {"max_output_tokens": 1})):
+            name = "input" if "responses" in path else "messages"
+            for messages, notice in ((other, wanted["notice"]), ([*other, *plain], None), ([*plain, *other], wanted["notice"])):
+                with self.subTest(path=path, messages=messages):
+                    status, headers, _ = self.server.request("POST", path, {**body, name: messages})
+                    self.assertEqual((status, headers["x-dsv4-notice"]), (200, notice))
+        self.assertEqual(self.server.request("POST", "/v1/completions", {"prompt": "日本", "max_tokens": 1})[1]["x-dsv4-notice"], None)
+        self.assertEqual(self.server.request("GET", "/props")[2]["examples"], wanted["examples"])
+        with Server("--cors-origin", "https://page.example") as server:
+            exposed = server.request("POST", CHAT, {"messages": other, "max_tokens": 1}, headers={"Origin": "https://page.example"})[1]["Access-Control-Expose-Headers"]
+            self.assertIn("x-dsv4-notice", exposed)
+
     def test_unknown_fields_are_named(self):
         shapes = ((CHAT, {"messages": QUESTION}), (CHAT, {"messages": QUESTION, "stream": True}), ("/v1/completions", {"prompt": "a"}),
                   ("/v1/responses", {"input": "a"}), ("/v1/messages", {"messages": QUESTION}), ("/tokenize", {"prompt": "a"}),

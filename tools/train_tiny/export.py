@@ -277,9 +277,11 @@ def main() -> None:
     tensors = stored_tensors(load_weights(config, arguments.weights))
     write_safetensors(arguments.model / "model.safetensors", tensors)
     text = json.loads(config_file.read_text(encoding="utf-8"))
-    generation = {"_from_model_config": True, "bos_token_id": text["bos_token_id"], "eos_token_id": text["eos_token_id"],
+    generation_file = arguments.model / "generation_config.json"  # Its card and its limit stay.
+    kept = json.loads(generation_file.read_text(encoding="utf-8")) if generation_file.exists() else {}
+    generation = {**kept, "_from_model_config": True, "bos_token_id": text["bos_token_id"], "eos_token_id": text["eos_token_id"],
                   "do_sample": True, "temperature": 1.0, "top_p": 1.0}
-    (arguments.model / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
+    generation_file.write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
     if not config.is_v41:
         text["quantization_config"] = quantization_config(config.num_hidden_layers)
         config_file.write_text(json.dumps(text, indent=2) + "\n", encoding="utf-8")

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cpu/emulated_tiles.h"
+#include "backend/cpu/emulated_tiles_testing.h"
 #include "backend/cpu/isa.h"
 #include "formats/number_formats.h"
 #include "formats/quantize.h"

@@ -9,8 +9,8 @@
 #include <limits>
 
 #include "diag/checks/compare_check.h"
-#include "diag/checks/statistics.h"
 #include "diag/report/logit_plots.h"
+#include "diag/statistics.h"
 
 namespace dsv4::diag {
 namespace {
@@ -180,7 +180,7 @@ Result<CheckReport> CheckEachOp(const Subject& subject, std::span<const int32_t>
   const Effect& most = effects.front();
   if (most.error > limit) {
     report.verdict = Verdict::kFinding;
-    report.place = Place{-1, "logits", most.op, std::max<int64_t>(most.first_other_top1, 0)};
+    report.location = Location{-1, "logits", most.op, std::max<int64_t>(most.first_other_top1, 0)};
     report.headline = fmt::format("{} of {} instead of ours moves the logits most: relative error {:.3g}",
                                   most.op, variant_name, most.error);
     report.next_step =

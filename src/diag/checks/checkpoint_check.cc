@@ -13,8 +13,8 @@
 #include "diag/checks/holes.h"
 #include "diag/checks/input_scales.h"
 #include "diag/checks/scale_survey.h"
-#include "diag/checks/statistics.h"
 #include "diag/checks/stray_layer.h"
+#include "diag/statistics.h"
 #include "io/checkpoint.h"
 #include "model/checkpoint/resolved_checkpoint.h"
 
@@ -63,9 +63,9 @@ void MeasureLinear(const Weight& weight, Measured& measured) {
 
 class Survey {
  public:
-  void Linear(int layer, const std::string& module, const std::string& place, const Weight& weight) {
+  void Linear(int layer, const std::string& module, const std::string& name, const Weight& weight) {
     Measured measured{.module = module,
-                      .name = place,
+                      .name = name,
                       .format = std::string(WeightFormatName(weight.format)),
                       .layer = layer};
     MeasureLinear(weight, measured);
@@ -90,10 +90,10 @@ class Survey {
   }
 
   // Norms may be constant, but not zero.
-  void Norm(int layer, const std::string& module, const std::string& place, const TensorView& norm) {
+  void Norm(int layer, const std::string& module, const std::string& name, const TensorView& norm) {
     const std::span<const float> values(norm.as<const float>(), static_cast<size_t>(norm.num_elements()));
     norms_.push_back({.module = module,
-                      .name = place,
+                      .name = name,
                       .format = "norm",
                       .layer = layer,
                       .rms = Rms(values),
@@ -149,11 +149,11 @@ class Survey {
     } else {
       Linear(index, "ffn.gate by token", fmt::format("layers.{}.ffn.gate", index), layer.gate);
     }
-    const auto expert = [&](const std::string& module, const std::string& place,
+    const auto expert = [&](const std::string& module, const std::string& name,
                             const model::ExpertWeights& weights) {
-      Linear(index, module + ".w1", place + ".w1", weights.w1);
-      Linear(index, module + ".w2", place + ".w2", weights.w2);
-      Linear(index, module + ".w3", place + ".w3", weights.w3);
+      Linear(index, module + ".w1", name + ".w1", weights.w1);
+      Linear(index, module + ".w2", name + ".w2", weights.w2);
+      Linear(index, module + ".w3", name + ".w3", weights.w3);
     };
     for (size_t i = 0; i < layer.experts.size(); ++i) {
       expert("ffn.experts", fmt::format("layers.{}.ffn.experts.{}", index, i), layer.experts[i]);
@@ -302,7 +302,7 @@ Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const mode
   const auto judge = [&](const Measured& measured, double median) {
     const std::string text = Complaint(measured, median);
     if (text.empty()) return;
-    if (complaints.empty()) report.place = Place{measured.layer, measured.name, "", 0};
+    if (complaints.empty()) report.location = Location{measured.layer, measured.name, "", 0};
     complaints.push_back(fmt::format("{} {}", measured.name, text));
   };
   for (const Measured& norm : survey.norms()) judge(norm, 1);
@@ -311,14 +311,14 @@ Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const mode
                         model::ResolveCheckpoint(*weights.checkpoint, config));
   const Holes holes = LookForHoles(weights, resolved);
   for (const Hole& hole : holes.found) {
-    if (complaints.empty()) report.place = Place{hole.layer, hole.name, "", 0};
+    if (complaints.empty()) report.location = Location{hole.layer, hole.name, "", 0};
     complaints.push_back(fmt::format("{} {}", hole.name, hole.text));
   }
   const InputScales inputs = LookAtInputScales(*weights.checkpoint, resolved);
   complaints.insert(complaints.end(), inputs.findings.begin(), inputs.findings.end());
   const GateUpOrder order = LookAtGateUpOrder(weights.layers);
   for (const GateUp& swapped : order.swapped) {
-    if (complaints.empty()) report.place = Place{swapped.layer, GateUpName(swapped), "", 0};
+    if (complaints.empty()) report.location = Location{swapped.layer, GateUpName(swapped), "", 0};
     complaints.push_back(SwapComplaint(swapped));
   }
   const std::vector<StrayLayer> strays = survey.strays().Find();
@@ -327,7 +327,7 @@ Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const mode
     const bool one_layer =
         std::ranges::all_of(strays, [&](const StrayLayer& other) { return other.layer == stray.layer; });
     const std::string name = fmt::format("layers.{}.{}", stray.layer, stray.module);
-    if (complaints.empty() && one_layer) report.place = Place{stray.layer, name, "", 0};
+    if (complaints.empty() && one_layer) report.location = Location{stray.layer, name, "", 0};
     complaints.push_back(fmt::format("{} {}", name, stray.text));
   }
   // A toy of a few layers is no member of the family, whatever its weights look like.

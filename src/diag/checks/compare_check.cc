@@ -10,9 +10,9 @@
 #include <limits>
 #include <utility>
 
-#include "diag/blame.h"
-#include "diag/comparer.h"
-#include "diag/report/compare_plots.h"
+#include "diag/compare/blame.h"
+#include "diag/compare/compare_plots.h"
+#include "diag/compare/comparer.h"
 
 namespace dsv4::diag {
 namespace {
@@ -111,7 +111,7 @@ struct Comparison {
   std::vector<Compared> compared;
 };
 
-Place PlaceOf(const Compared& tensor) {
+Location LocationOf(const Compared& tensor) {
   return {tensor.layer, tensor.name, tensor.ops,
           std::max<int64_t>(tensor.first_bad_row < 0 ? tensor.worst_row : tensor.first_bad_row, 0)};
 }
@@ -183,9 +183,9 @@ Result<Comparison> Run(const Subject& subject, std::span<const int32_t> tokens, 
   report.plots = ComparePlots(comparer.compared(), comparer.logits(), shared);
   if (first != nullptr) {
     report.verdict = Verdict::kFinding;
-    report.place = PlaceOf(*first);
-    if (shared) report.place->experts = GuiltyExperts(comparer.compared(), *first);
-    report.headline = fmt::format("{} is the first past its bound: {}", report.place->ToString(),
+    report.location = LocationOf(*first);
+    if (shared) report.location->experts = GuiltyExperts(comparer.compared(), *first);
+    report.headline = fmt::format("{} is the first past its bound: {}", report.location->ToString(),
                                   Complaint(*first, tokens));
     report.next_step =
         shared ? "this op computes something else from the same inputs: read its contract in src/ops"
@@ -210,10 +210,11 @@ void BlameWhatErrsByItself(const std::vector<Compared>& own, CheckReport& report
     report.headline = added_up + "; no op errs by itself: the difference is in what feeds the layers' state";
     return;
   }
-  report.place = PlaceOf(*suspect);
-  report.place->experts = GuiltyExperts(own, *suspect);
+  report.location = LocationOf(*suspect);
+  report.location->experts = GuiltyExperts(own, *suspect);
   report.headline = fmt::format(
-      "{} errs by itself beside what is usual ({}), under its bound; added up, {}", report.place->ToString(),
+      "{} errs by itself beside what is usual ({}), under its bound; added up, {}",
+      report.location->ToString(),
       suspect->choice
           ? fmt::format("{} of {} rows choose otherwise", suspect->num_flipped, suspect->num_rows)
           : fmt::format("relative error {:.3g}, worst row {:.3g}", suspect->error(), suspect->worst_error),

@@ -6,9 +6,9 @@
 
 #include <optional>
 
-#include "diag/checks/statistics.h"
 #include "diag/recording.h"
 #include "diag/report/logit_plots.h"
+#include "diag/statistics.h"
 
 namespace dsv4::diag {
 namespace {
@@ -73,7 +73,7 @@ std::string Candidates(std::string_view tensor) {
 
 // The cut's verdict: nothing, or where it first leaves prefill.
 struct CutResult {
-  std::optional<Place> place;
+  std::optional<Location> location;
   double error = 0;
   PositionLogits logits;              // The prefill's,
   std::vector<double> logit_changes;  // and how far the pieces' are off.
@@ -103,8 +103,8 @@ Result<CutResult> CompareCut(const Subject& subject, std::span<const int32_t> to
     first = exact;
   }
   const RecordedTensor& tensor = *first->tensor;
-  result.place = Place{layer, tensor.name, Candidates(tensor.name),
-                       PositionOf(subject.model.config(), tensor, first->row)};
+  result.location = Location{layer, tensor.name, Candidates(tensor.name),
+                             PositionOf(subject.model.config(), tensor, first->row)};
   result.error = first->error;
   return result;
 }
@@ -152,18 +152,18 @@ Result<CheckReport> CheckDecodePrefill(const Subject& subject, std::span<const i
     DSV4_ASSIGN_OR_RETURN(CutResult result, CompareCut(subject, tokens, cut.piece, options.tolerance));
     logits = std::move(result.logits);  // The same prefill each time.
     changes.push_back({cut.name, std::move(result.logit_changes)});
-    if (!result.place) {
+    if (!result.location) {
       report.evidence.push_back(fmt::format("{}: the same as one prefill", cut.name));
       continue;
     }
     report.evidence.push_back(fmt::format("{}: first differs from one prefill at {}, relative error {:.3g}",
-                                          cut.name, result.place->ToString(), result.error));
+                                          cut.name, result.location->ToString(), result.error));
     if (report.verdict == Verdict::kFinding) continue;
     report.verdict = Verdict::kFinding;
-    report.place = result.place;
+    report.location = result.location;
     report.headline =
-        fmt::format("{} differs from one prefill, first at {}", cut.name, result.place->ToString());
-    report.next_step = Advice(result.place->op);
+        fmt::format("{} differs from one prefill, first at {}", cut.name, result.location->ToString());
+    report.next_step = Advice(result.location->op);
   }
   if (!logits.margin.empty()) report.plots = {MarginPlot(logits, changes), TopPlot(logits)};
   if (report.verdict == Verdict::kPass) {

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "diag/checks/statistics.h"
+#include "diag/statistics.h"
 
 namespace dsv4::diag {
 namespace {

@@ -43,7 +43,7 @@ constexpr std::array<KnownFile, 6> kKnownFiles = {{
     {"models/tiny of this repository", "tokenizer.json",
      "42d87db6c25199a49a75eb6bb9e69e9094705e7f165e35bb7abc3da6f1674a67"},
     {"models/tiny of this repository", "generation_config.json",
-     "4115b64ba8a051bb1f022be895ac02f2a237eaf7069c8f088b560a94e9c69ab0"},
+     "139c07faa02b8cc79c2d47309033774cf83b70b1673a68e3a40146a9d7ee6089"},
     // deepseek-ai/deepseek-recipe, static/tokenizers.
     {"DeepSeek-V4", "tokenizer.json", "97d2f31b020d18b5aee5c9b3d5b4efb10ea210f3fe3f7dffe3f1cd90542d6b19"},
     {"DeepSeek-V4.1", "tokenizer.json", "81f64d1248a68ce3663e07ab3ee48b851e5df0e32d27cb98e4c9a268151e8d99"},

@@ -3,14 +3,14 @@
 
 #include <fmt/format.h>
 
-#include "diag/checks/statistics.h"
 #include "diag/recording.h"
+#include "diag/statistics.h"
 #include "diag/subject.h"
 
 namespace dsv4::diag {
 
 void FirstNonFinite::OnTensor(int layer, std::string_view name, const TensorView& tensor) {
-  if (place_ || !status_.ok() || (tensor.dtype == DType::kI32 && name != "pass.positions")) return;
+  if (location_ || !status_.ok() || (tensor.dtype == DType::kI32 && name != "pass.positions")) return;
   Result<std::vector<float>> values = ToHostFloats(context_, tensor);
   if (!values) {
     status_ = values.error().WithContext(fmt::format("layer {}, {}", layer, name));
@@ -29,10 +29,10 @@ void FirstNonFinite::OnTensor(int layer, std::string_view name, const TensorView
     // Entries of compressors are fewer than tokens: then the pass's first position has to do.
     const bool by_token = num_rows == static_cast<int64_t>(positions_.size());
     const size_t at = by_token ? static_cast<size_t>(row) : 0;
-    place_ = Place{.layer = layer,
-                   .tensor = std::string(name),
-                   .op = std::string(OpBehind(name)),
-                   .position = at < positions_.size() ? static_cast<int64_t>(positions_[at]) : row};
+    location_ = Location{.layer = layer,
+                         .tensor = std::string(name),
+                         .op = std::string(OpBehind(name)),
+                         .position = at < positions_.size() ? static_cast<int64_t>(positions_[at]) : row};
     return;
   }
 }
@@ -45,7 +45,7 @@ Result<std::string> WhereNotFinite(model::Model& model, ops::OpContext& context,
   DSV4_ASSIGN_OR_RETURN(const model::StepOutput output, model.Step(std::span(&chunk, 1), &first));
   static_cast<void>(output);
   DSV4_TRY(first.status());
-  return first.place() ? first.place()->ToString() : std::string();
+  return first.location() ? first.location()->ToString() : std::string();
 }
 
 }  // namespace dsv4::diag

@@ -23,14 +23,14 @@ class FirstNonFinite final : public model::Observer {
   void OnTensor(int layer, std::string_view name, const TensorView& tensor) override;
 
   // Absent while everything is finite.
-  const std::optional<Place>& place() const { return place_; }
+  const std::optional<Location>& location() const { return location_; }
   // The first thing that went wrong while copying.
   const Status& status() const { return status_; }
 
  private:
   ops::OpContext& context_;
   std::vector<float> positions_;  // The pass's.
-  std::optional<Place> place_;
+  std::optional<Location> location_;
   Status status_;
 };
 

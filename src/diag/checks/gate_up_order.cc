@@ -8,7 +8,7 @@
 #include <array>
 #include <cmath>
 
-#include "diag/checks/statistics.h"
+#include "diag/statistics.h"
 
 namespace dsv4::diag {
 namespace {

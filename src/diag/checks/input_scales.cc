@@ -13,7 +13,7 @@
 #include <string_view>
 #include <utility>
 
-#include "diag/checks/statistics.h"
+#include "diag/statistics.h"
 
 namespace dsv4::diag {
 namespace {

@@ -7,8 +7,8 @@
 #include <cmath>
 #include <utility>
 
-#include "diag/checks/statistics.h"
 #include "diag/recording.h"
+#include "diag/statistics.h"
 
 namespace dsv4::diag {
 namespace {
@@ -203,7 +203,7 @@ Result<CheckReport> CheckKnowledge(const Subject& subject, const KnownText& text
         fmt::format("layer {}, {}: leaving it out helps most, {:.3g} nats in place of {:.3g}", layer,
                     HalfName(best), left, whole.answer_nats);
     if (gain > kStandsOut * (whole.answer_nats - second)) {
-      report.place = Place{layer, HalfName(best), "", 0};
+      report.location = Location{layer, HalfName(best), "", 0};
       finding(helps);
     } else {
       // A fault elsewhere can be hidden by leaving out one of several halves.

@@ -47,7 +47,7 @@ struct LayerResult {
 };
 
 struct Mismatch {
-  Place place;
+  Location location;
   std::string text;
 };
 
@@ -61,7 +61,7 @@ std::optional<Mismatch> Compare(const RecordedTensor& got, const Weight& table, 
       const auto values = got.Row(static_cast<int64_t>(token)).subspan(i * row.size(), row.size());
       if (std::ranges::equal(values, row)) continue;
       return Mismatch{
-          Place{layer, std::string(kRows), "", static_cast<int64_t>(token)},
+          Location{layer, std::string(kRows), "", static_cast<int64_t>(token)},
           fmt::format("{}: row {} of the token's {} is not row {} of layers.{}.engram.embed, which the "
                       "formula gives",
                       cut, i, wanted[token].size(), wanted[token][i], layer)};
@@ -141,7 +141,7 @@ Result<CheckReport> CheckNgramRows(const Subject& subject, std::span<const int32
   }
   report.verdict = Verdict::kFinding;
   if (!mismatches.empty()) {
-    report.place = mismatches.front().place;
+    report.location = mismatches.front().location;
     report.headline = mismatches.front().text;
     report.next_step = "the history of a sequence (kv/class_history.h), then the table's name in the file";
   } else {

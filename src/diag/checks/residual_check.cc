@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "diag/checks/statistics.h"
 #include "diag/recording.h"
+#include "diag/statistics.h"
 
 namespace dsv4::diag {
 namespace {
@@ -129,7 +129,7 @@ Result<CheckReport> CheckResidual(const Subject& subject, std::span<const int32_
       report.headline =
           fmt::format("layer {}, {}, stream {}: {}", tensor.layer, tensor.name, stream, complaint);
       // A stream shows its whole layer, so no op is named.
-      report.place = Place{tensor.layer, tensor.name, "", num_tokens - count};
+      report.location = Location{tensor.layer, tensor.name, "", num_tokens - count};
       report.ends_run = !a.finite || !b.finite;
     }
   }

@@ -11,7 +11,7 @@
 #include <optional>
 #include <vector>
 
-#include "diag/checks/statistics.h"
+#include "diag/statistics.h"
 #include "sampling/sampler.h"
 
 namespace dsv4::diag {

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "diag/checks/statistics.h"
 #include "diag/recording.h"
+#include "diag/statistics.h"
 
 namespace dsv4::diag {
 namespace {
@@ -109,12 +109,12 @@ Result<CheckReport> CheckScaleInvariance(const Subject& subject, std::span<const
   } else if (std::abs(ratio - with_norm) > 0.05 * with_norm) {
     report.verdict = Verdict::kFinding;
     report.headline = "the final norm is not applied: the logits follow the scale of the residual";
-    report.place = Place{-1, "head.norm", "rms_norm", static_cast<int64_t>(tokens.size()) - 1};
+    report.location = Location{-1, "head.norm", "rms_norm", static_cast<int64_t>(tokens.size()) - 1};
     report.next_step = "look at the op between head.hc and logits; norm.weight must be loaded and multiplied";
   } else if (cosine <= kMinCosine) {
     report.verdict = Verdict::kFinding;
     report.headline = "the logits turn with the scale of the residual; something behind it is not linear";
-    report.place = Place{-1, "head.hc", "hc_head", static_cast<int64_t>(tokens.size()) - 1};
+    report.location = Location{-1, "head.hc", "hc_head", static_cast<int64_t>(tokens.size()) - 1};
     report.next_step = "compare hc_head, the norm and the head with another backend: dsv4 diagnose compare";
   } else {
     // If two logits lie closer than the rounding of X/100, either may win.

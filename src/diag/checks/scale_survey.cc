@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "diag/checks/statistics.h"
+#include "diag/statistics.h"
 #include "formats/number_formats.h"
 
 namespace dsv4::diag {

@@ -10,7 +10,7 @@
 #include <numeric>
 #include <utility>
 
-#include "diag/checks/statistics.h"
+#include "diag/statistics.h"
 
 namespace dsv4::diag {
 namespace {

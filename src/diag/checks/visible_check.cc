@@ -17,7 +17,7 @@ namespace {
 
 // A complaint about one query of one layer.
 struct Complaint {
-  Place place;
+  Location location;
   std::string text;
 };
 
@@ -172,7 +172,7 @@ class Watcher {
   const model::ModelConfig& config() const { return subject_.model.config(); }
 
   void Complain(std::string tensor, std::string op, int64_t position, std::string text) {
-    complaints_.push_back({Place{layer_, std::move(tensor), std::move(op), position}, std::move(text)});
+    complaints_.push_back({Location{layer_, std::move(tensor), std::move(op), position}, std::move(text)});
   }
 
   // Rows of another layer than the plan's owner: `mine` and `owners` are where they lie.
@@ -407,13 +407,13 @@ Result<CheckReport> CheckVisible(const Subject& subject, std::span<const int32_t
                   options.layer ? fmt::format("layer {}", *options.layer) : "every layer", num_tokens - 1));
   if (!drawn.note.empty()) report.evidence.push_back(std::move(drawn.note));
   for (const Complaint& complaint : watcher.complaints()) {
-    report.evidence.push_back(fmt::format("{}: {}", complaint.place.ToString(), complaint.text));
+    report.evidence.push_back(fmt::format("{}: {}", complaint.location.ToString(), complaint.text));
   }
   if (!watcher.complaints().empty()) {
     const Complaint& first = watcher.complaints().front();
     report.verdict = Verdict::kFinding;
-    report.place = first.place;
-    report.headline = fmt::format("{} {}", first.place.ToString(), first.text);
+    report.location = first.location;
+    report.headline = fmt::format("{} {}", first.location.ToString(), first.text);
     report.next_step =
         "the rule: window max(0, p - w + 1) .. p, entries below floor((p + 1) / ratio), counted per query";
   } else {

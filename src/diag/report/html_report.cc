@@ -62,7 +62,8 @@ std::string Section(const CheckReport& report, bool judged) {
       fmt::format("<section id=\"{}\" class=\"{}\">\n<h2>{} {}</h2>\n<p class=\"headline\">{}</p>\n", name,
                   judged ? VerdictClass(report.verdict) : "none", name, judged ? Badge(report.verdict) : "",
                   EscapeHtml(report.headline));
-  if (report.place) html += fmt::format("<p><b>Where:</b> {}</p>\n", EscapeHtml(report.place->ToString()));
+  if (report.location)
+    html += fmt::format("<p><b>Where:</b> {}</p>\n", EscapeHtml(report.location->ToString()));
   if (!report.rules_out.empty()) html += "<p><b>Rules out:</b></p>\n" + List(report.rules_out);
   if (!report.next_step.empty())
     html += fmt::format("<p><b>Next:</b> {}</p>\n", EscapeHtml(report.next_step));

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "diag/checks/statistics.h"
+#include "diag/statistics.h"
 
 namespace dsv4::diag {
 namespace {

@@ -50,12 +50,12 @@ Json ReportJson(const CheckReport& report) {
   json["check"] = report.check;
   json["verdict"] = VerdictName(report.verdict);
   json["headline"] = report.headline;
-  if (report.place) {
-    json["place"] = {{"layer", report.place->layer},
-                     {"tensor", report.place->tensor},
-                     {"op", report.place->op},
-                     {"position", report.place->position}};
-    if (!report.place->experts.empty()) json["place"]["experts"] = report.place->experts;
+  if (report.location) {
+    json["place"] = {{"layer", report.location->layer},
+                     {"tensor", report.location->tensor},
+                     {"op", report.location->op},
+                     {"position", report.location->position}};
+    if (!report.location->experts.empty()) json["place"]["experts"] = report.location->experts;
   }
   json["evidence"] = report.evidence;
   json["tables"] = Json::array();
@@ -82,7 +82,7 @@ std::string_view VerdictName(Verdict verdict) {
   return "";
 }
 
-std::string Place::ToString() const {
+std::string Location::ToString() const {
   std::string text = layer < 0 ? tensor : fmt::format("layer {}, {}", layer, tensor);
   if (!op.empty()) text += fmt::format(" (op {})", op);
   text += fmt::format(", position {}", position);
@@ -92,7 +92,7 @@ std::string Place::ToString() const {
 
 std::string ToText(const CheckReport& report) {
   std::string text = fmt::format("{}: {}: {}\n", report.check, VerdictName(report.verdict), report.headline);
-  if (report.place) text += fmt::format("  where: {}\n", report.place->ToString());
+  if (report.location) text += fmt::format("  where: {}\n", report.location->ToString());
   for (const std::string& line : report.evidence) text += fmt::format("  {}\n", line);
   for (const Table& table : report.tables) text += TableText(table);
   for (const std::string& line : report.rules_out) text += fmt::format("  rules out: {}\n", line);
@@ -116,7 +116,7 @@ std::string Summary(const std::vector<CheckReport>& reports) {
     counts += fmt::format(", {} not applicable ({})", silent.size(), fmt::join(silent, ", "));
   if (first == nullptr) return fmt::format("nothing found: {}", counts);
   std::string line = fmt::format("found by {}", fmt::join(found, ", "));
-  if (first->place) line += fmt::format(", first at {}", first->place->ToString());
+  if (first->location) line += fmt::format(", first at {}", first->location->ToString());
   line += fmt::format("; {}", counts);
   if (reports.back().ends_run && reports.back().verdict == Verdict::kFinding)
     line += "; the checks behind it say nothing then";

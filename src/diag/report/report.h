@@ -20,7 +20,7 @@ enum class Verdict : uint8_t {
 std::string_view VerdictName(Verdict verdict);  // "pass", "finding", "not applicable"
 
 // Tensor of a finding in the graph, in the names of model/graph/observer.h.
-struct Place {
+struct Location {
   int layer = -1;        // -1: before or behind the layers.
   std::string tensor;    // "attn.compressor.pooled"
   std::string op;        // The op of ops/op_table.h that wrote it; empty when several are possible.
@@ -47,7 +47,7 @@ struct CheckReport {
   std::vector<KeyMap> key_maps;
   std::vector<std::string> rules_out;  // Causes that are ruled out, given the verdict.
   std::string next_step;
-  std::optional<Place> place;
+  std::optional<Location> location;
   // A finding that makes the checks after it meaningless: `all` stops here.
   bool ends_run = false;
 };

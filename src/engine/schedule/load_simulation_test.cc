@@ -1,5 +1,5 @@
 // PrefillPolicy before machines of known prices: what clients would see, against what the machine allows.
-#include "engine/schedule/load_simulation.h"
+#include "engine/schedule/load_simulation_testing.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

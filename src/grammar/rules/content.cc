@@ -60,7 +60,7 @@ Result<RuleSet> Parse(const ContentRule& rule) {
 Result<uint32_t> Compile(GrammarParts& parts, const ContentRule& rule, const std::string& closer) {
   if (rule.kind == ContentRule::Kind::kJsonSchema) {
     DSV4_ASSIGN_OR_RETURN(const Json document, ParseSchema(rule.text));
-    SchemaCompiler schemas(parts, document, {.closer = closer});
+    SchemaCompiler schemas(parts, document, {.closer = closer, .strict_formats = rule.strict});
     DSV4_ASSIGN_OR_RETURN(const uint32_t entry, schemas.Rule(document, ""));
     DSV4_TRY(schemas.Finish());
     return entry;

@@ -21,6 +21,8 @@ struct ContentRule {
   Kind kind = Kind::kJsonSchema;
   std::string text;
   std::string label;  // Name by which errors call it: "guided_regex".
+  bool strict =
+      false;  // kJsonSchema: a `format` that is not known is an error, where otherwise it says nothing.
   bool operator==(const ContentRule&) const = default;
 };
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "grammar/answer_grammar.h"
 #include "grammar/matcher.h"
+#include "grammar/rules/answer_grammar.h"
 #include "grammar/testing.h"
 
 namespace dsv4::grammar {

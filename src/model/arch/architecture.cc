@@ -19,8 +19,8 @@ constexpr Architecture kV4 = {"deepseek_v4", ParseV4Config};
 constexpr Architecture kV41 = {"deepseek_v41", ParseV41Config};
 
 constexpr std::string_view kSupported =
-    "this engine reads model_type deepseek_v4 (DeepseekV4ForCausalLM: V4 Flash, Pro and models of their "
-    "shape) and deepseek_v41 (V4.1 Flash)";
+    "deepseek_v4 (DeepseekV4ForCausalLM: V4 Flash, Pro and models of their shape) or deepseek_v41 (V4.1 "
+    "Flash)";
 
 }  // namespace
 

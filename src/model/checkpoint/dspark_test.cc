@@ -57,6 +57,22 @@ TEST(DsparkConfig, IsReadFromTheKeys) {
   EXPECT_THAT(config.dspark->target_layer_ids, ElementsAre(0, 1, 2));
 }
 
+// A folder beside the checkpoint says nothing of it.
+TEST(DsparkConfig, TapsAreTheTrunks) {
+  const auto tap = [](const std::string& golden) {
+    const std::string directory = "tests/golden/" + golden;
+    ModelConfig trunk = *LoadModelConfig(directory);
+    trunk.dspark.reset();
+    const Json keys = {{"dspark_block_size", 4},
+                       {"dspark_noise_token_id", 1},
+                       {"dspark_markov_rank", 8},
+                       {"dspark_target_layer_ids", {1}}};
+    return (*ParseDsparkConfig(keys, "dspark/config.json", trunk))->taps_inputs;
+  };
+  EXPECT_TRUE(tap("v41/shared"));
+  EXPECT_FALSE(tap("models/dspark"));
+}
+
 TEST(DsparkConfig, NoKeyIsNoDrafter) {
   const ModelConfig config = *LoadModelConfig("tests/golden/models/fp8_mxfp4");
   EXPECT_FALSE(config.dspark.has_value());

@@ -17,10 +17,10 @@
 #include "model/checkpoint/dspark_source.h"
 #include "model/checkpoint/resolved_checkpoint.h"
 #include "model/checkpoint/small_tensors.h"
+#include "model/checkpoint/stages.h"
 #include "model/checkpoint/stored_linear.h"
 #include "model/config/dspark_config.h"
 #include "model/config/tensor_rows.h"
-#include "model/placement/stages.h"
 
 namespace dsv4::model {
 namespace {

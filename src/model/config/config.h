@@ -141,6 +141,7 @@ struct ModelConfig {
   // Drafters and vision parts. The model runs without them, so a fault of their keys is no error of the
   // configuration.
   int64_t num_nextn_predict_layers = 0;
+  bool drafter_taps_inputs = false;  // DsparkConfig::taps_inputs, wherever the drafter lies.
   std::optional<DsparkConfig> dspark;
   std::string dspark_fault;  // Why there is none although some of its keys are there.
   bool has_vision = false;

@@ -46,6 +46,7 @@ Result<std::optional<DsparkConfig>> ParseDsparkConfig(const Json& root, std::str
     if (!has(key)) return Error(Wanted(what, key, "missing", "all of dspark_* or none"));
   }
   DsparkConfig dspark;
+  dspark.taps_inputs = config.drafter_taps_inputs;
   DSV4_ASSIGN_OR_RETURN(dspark.block_size, Integer(what, kKeys[0], root[kKeys[0]], 1, kMaxBlock));
   DSV4_ASSIGN_OR_RETURN(dspark.noise_token_id,
                         Integer(what, kKeys[1], root[kKeys[1]], 0, config.vocab_size - 1));

@@ -148,16 +148,16 @@ Result<TensorView> BringToFirstStage(const StepContext& context, const Graph& gr
   return rows;
 }
 
-int64_t NumRowsAt(std::span<const DraftRow> rows, int64_t place) {
-  const auto ends_before = [&](const DraftRow& row) { return std::ssize(row.choices) <= place; };
+int64_t NumRowsAt(std::span<const DraftRow> rows, int64_t depth) {
+  const auto ends_before = [&](const DraftRow& row) { return std::ssize(row.choices) <= depth; };
   return std::ranges::find_if(rows, ends_before) - rows.begin();
 }
 
-TensorView AtPlace(const TensorView& all, int64_t place, int64_t num_rows) {
-  return all.Rows(place, place + 1).Reshaped({all.shape[1]}).Rows(0, num_rows);
+TensorView AtDepth(const TensorView& all, int64_t depth, int64_t num_rows) {
+  return all.Rows(depth, depth + 1).Reshaped({all.shape[1]}).Rows(0, num_rows);
 }
 
-Status SampleDrafts(const LayerStep& step, std::span<const DraftRow> rows, int64_t place,
+Status SampleDrafts(const LayerStep& step, std::span<const DraftRow> rows, int64_t depth,
                     const TensorView& logits, const TensorView& allowed, const TensorView& tokens,
                     const TensorView& faults) {
   const int64_t num_rows = logits.shape[0];
@@ -166,18 +166,18 @@ Status SampleDrafts(const LayerStep& step, std::span<const DraftRow> rows, int64
   std::vector<sampling::ChoiceParams> choices;
   for (int64_t i = 0; i < num_rows; ++i) {
     const DraftRow& row = rows[static_cast<size_t>(i)];
-    choices.push_back(row.choices[static_cast<size_t>(place)]);
+    choices.push_back(row.choices[static_cast<size_t>(depth)]);
     if (row.logits == nullptr) continue;
     const TensorView from = logits.Rows(i, i + 1);
     DSV4_RETURN_IF_ERROR(context.memory().CopyToHost(
-        row.logits + place * vocab_size, from.data, static_cast<size_t>(from.num_bytes()), context.stream()));
+        row.logits + depth * vocab_size, from.data, static_cast<size_t>(from.num_bytes()), context.stream()));
   }
   return step.Run("sample", step.ops().sample,
                   {.logits = logits,
                    .allowed = allowed,
                    .choices = choices,
-                   .tokens = AtPlace(tokens, place, num_rows),
-                   .faults = AtPlace(faults, place, num_rows)});
+                   .tokens = AtDepth(tokens, depth, num_rows),
+                   .faults = AtDepth(faults, depth, num_rows)});
 }
 
 RingRows DraftRing(const kv::SequenceState& state, kv::RingKind kind) {

@@ -61,13 +61,13 @@ class DraftShards {
   std::vector<int> place_;  // Shard of every row.
 };
 
-// How many rows want a draft at `place`. Those with most choices come first.
-int64_t NumRowsAt(std::span<const DraftRow> rows, int64_t place);
-// The first `num_rows` of one position: [num_rows] of [places, rows].
-TensorView AtPlace(const TensorView& all, int64_t place, int64_t num_rows);
+// How many rows want a draft at `depth`. Those with most choices come first.
+int64_t NumRowsAt(std::span<const DraftRow> rows, int64_t depth);
+// The first `num_rows` of one position: [num_rows] of [depths, rows].
+TensorView AtDepth(const TensorView& all, int64_t depth, int64_t num_rows);
 // Chooses the tokens of one step of a draft, logits [rows of the step, vocab_size] F32, and brings logits to
 // the rows that want them. Tensors tokens and faults are [steps, rows], as of RunDraft (mtp.h).
-Status SampleDrafts(const LayerStep& step, std::span<const DraftRow> rows, int64_t place,
+Status SampleDrafts(const LayerStep& step, std::span<const DraftRow> rows, int64_t depth,
                     const TensorView& logits, const TensorView& allowed, const TensorView& tokens,
                     const TensorView& faults);
 

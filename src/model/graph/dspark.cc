@@ -89,8 +89,8 @@ void DsparkTaps::AddRuns(int64_t first, int64_t step, std::span<const Range> fro
   int64_t kept = 0;
   for (const Range& range : from) {
     for (int64_t row = range.begin; row < range.end; ++row) {
-      const int64_t place = kept++ * width + column;
-      runs->push_back({first + row * step, 1, to.Rows(place, place + 1).data});
+      const int64_t at = kept++ * width + column;
+      runs->push_back({first + row * step, 1, to.Rows(at, at + 1).data});
     }
   }
 }
@@ -186,15 +186,15 @@ namespace {
 
 // The head's input of the first `most` rows of every block, those of one position together: [most * blocks,
 // D].
-Result<TensorView> ByPlace(const LayerStep& step, const TensorView& y, int64_t num_blocks, int64_t block,
+Result<TensorView> ByDepth(const LayerStep& step, const TensorView& y, int64_t num_blocks, int64_t block,
                            int64_t most) {
   if (num_blocks == 1) return y.Rows(0, most);
   DSV4_ASSIGN_OR_RETURN(const TensorView ordered, step.NewTensor(y.dtype, {most * num_blocks, y.shape[1]}));
   std::vector<RowRun> runs;
-  for (int64_t place = 0; place < most; ++place) {
+  for (int64_t depth = 0; depth < most; ++depth) {
     for (int64_t i = 0; i < num_blocks; ++i) {
-      const int64_t row = place * num_blocks + i;
-      runs.push_back({i * block + place, 1, ordered.Rows(row, row + 1).data});
+      const int64_t row = depth * num_blocks + i;
+      runs.push_back({i * block + depth, 1, ordered.Rows(row, row + 1).data});
     }
   }
   DSV4_TRY(step.StoreRows("dspark.head", y, runs));
@@ -219,9 +219,9 @@ Status BringConfidence(const LayerStep& step, const Confidence& confidence, std:
                                                    both.size() * sizeof(float), context.stream()));
   for (int64_t i = 0; i < num_blocks; ++i) {
     const DraftRow& row = rows[static_cast<size_t>(i)];
-    for (size_t place = 0; row.confidence != nullptr && place < row.choices.size(); ++place) {
-      const size_t at = place * static_cast<size_t>(num_blocks) + static_cast<size_t>(i);
-      row.confidence[place] =
+    for (size_t depth = 0; row.confidence != nullptr && depth < row.choices.size(); ++depth) {
+      const size_t at = depth * static_cast<size_t>(num_blocks) + static_cast<size_t>(i);
+      row.confidence[depth] =
           static_cast<float>(1 / (1 + std::exp(-static_cast<double>(hidden[at]) - markov[at])));
     }
   }
@@ -300,7 +300,7 @@ Status RunDsparkDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std:
     DSV4_ASSIGN_OR_RETURN_STATUS(mixed, step.NewTensor(step.dtype(), {0, graph.config.hidden_size}));
   }
   DSV4_ASSIGN_OR_RETURN_STATUS(mixed, shards.Gather(step, mixed, num_blocks, size));
-  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView y, ByPlace(step, mixed, num_blocks, size, most));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView y, ByDepth(step, mixed, num_blocks, size, most));
 
   const bool confident =
       std::ranges::any_of(rows, [](const DraftRow& row) { return row.confidence != nullptr; });
@@ -325,10 +325,10 @@ Status RunDsparkDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std:
   DSV4_ASSIGN_OR_RETURN_STATUS(TensorView previous,
                                UploadToStep(step, DType::kI32, {num_blocks}, anchors.data()));
   const int64_t rank = dspark.config.markov_rank;
-  for (int64_t place = 0; place < most; ++place) {
+  for (int64_t depth = 0; depth < most; ++depth) {
     const Arena::Scope scope(arena);
-    const int64_t n = NumRowsAt(rows, place);
-    const TensorView logits = base.Rows(place * num_blocks, place * num_blocks + n);
+    const int64_t n = NumRowsAt(rows, depth);
+    const TensorView logits = base.Rows(depth * num_blocks, depth * num_blocks + n);
     DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView embedded, step.NewTensor(step.dtype(), {n, 1, rank}));
     DSV4_RETURN_IF_ERROR(
         step.Run("dspark.markov", step.ops().embed,
@@ -343,10 +343,10 @@ Status RunDsparkDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std:
       DSV4_RETURN_IF_ERROR(step.Run("dspark.confidence", step.ops().linear,
                                     {.x = in_front,
                                      .weight = &dspark.confidence_markov,
-                                     .y = AtPlace(confidence.markov, place, n).Reshaped({n, 1})}));
+                                     .y = AtDepth(confidence.markov, depth, n).Reshaped({n, 1})}));
     }
-    DSV4_RETURN_IF_ERROR(SampleDrafts(step, rows, place, logits, allowed, tokens, faults));
-    previous = AtPlace(tokens, place, n);
+    DSV4_RETURN_IF_ERROR(SampleDrafts(step, rows, depth, logits, allowed, tokens, faults));
+    previous = AtDepth(tokens, depth, n);
   }
   return confident ? BringConfidence(step, confidence, rows) : Status();
 }

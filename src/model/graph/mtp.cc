@@ -166,13 +166,13 @@ namespace {
 
 // Rows of the plan's sequences, one token of each, for so many passes in which each goes on by one: [passes,
 // sequences] I32.
-Result<TensorView> UploadPlaces(const LayerStep& step, const PassPlan& plan, int64_t num_places) {
+Result<TensorView> UploadDepths(const LayerStep& step, const PassPlan& plan, int64_t num_depths) {
   std::vector<int32_t> positions;
-  for (int64_t place = 0; place < num_places; ++place) {
+  for (int64_t depth = 0; depth < num_depths; ++depth) {
     for (const PassSequence& sequence : plan.sequences)
-      positions.push_back(static_cast<int32_t>(sequence.first_position + place));
+      positions.push_back(static_cast<int32_t>(sequence.first_position + depth));
   }
-  return UploadToStep(step, DType::kI32, {num_places, plan.num_tokens}, positions.data());
+  return UploadToStep(step, DType::kI32, {num_depths, plan.num_tokens}, positions.data());
 }
 
 // Behind the block: what the head reads, [n, D].
@@ -230,15 +230,15 @@ Status RunDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std::span<
                                  step.NewTensor(step.dtype(), {0, config.hc_mult, config.hidden_size}));
   }
   DSV4_ASSIGN_OR_RETURN_STATUS(TensorView joined, step.NewTensor(step.dtype(), streams.shape));
-  const int64_t num_places = std::ssize(rows[0].choices);
+  const int64_t num_depths = std::ssize(rows[0].choices);
   Adding adding;
   TensorView positions;
   if (count > 0) {
     DSV4_ASSIGN_OR_RETURN_STATUS(adding, MakeAdding(step, count));
-    DSV4_ASSIGN_OR_RETURN_STATUS(positions, UploadPlaces(step, plan, num_places));
+    DSV4_ASSIGN_OR_RETURN_STATUS(positions, UploadDepths(step, plan, num_depths));
   }
-  for (int64_t place = 0; place < num_places; ++place) {
-    const int64_t all = NumRowsAt(rows, place);
+  for (int64_t depth = 0; depth < num_depths; ++depth) {
+    const int64_t all = NumRowsAt(rows, depth);
     const int64_t n = shards.NumHere(all);
     plan.sequences.resize(static_cast<size_t>(n));
     plan.num_tokens = n;
@@ -246,11 +246,11 @@ Status RunDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std::span<
     const Arena::Scope scope(arena);
     for (size_t i = 0; i < plan.sequences.size(); ++i) {
       PassSequence& sequence = plan.sequences[i];
-      sequence.first_position = sequence.state->length() - 1 + place;
+      sequence.first_position = sequence.state->length() - 1 + depth;
       sequence.state->UseDraftRows(sequence.first_position, 1);
     }
     if (n > 0) {
-      plan.positions = AtPlace(positions, place, n);
+      plan.positions = AtDepth(positions, depth, n);
       plan.token_ids = ids.Rows(0, n);
       DSV4_RETURN_IF_ERROR(Join(step, graph, streams.Rows(0, n), plan.token_ids, adding, joined.Rows(0, n)));
     }
@@ -263,9 +263,9 @@ Status RunDraft(const Graph& graph, Arena& arena, PassArrays& arrays, std::span<
                                  step.Linear("logits", y, DraftHeadOf(graph.weights), DType::kF32));
     DSV4_ASSIGN_OR_RETURN_STATUS(const TensorView logits, shards.GatherLogits(step, part));
     if (shards.chooses())
-      DSV4_RETURN_IF_ERROR(SampleDrafts(step, rows, place, logits, allowed, tokens, faults));
-    if (place + 1 < num_places) {
-      DSV4_ASSIGN_OR_RETURN_STATUS(ids, shards.Share(step, AtPlace(tokens, place, all), ids.Rows(0, n)));
+      DSV4_RETURN_IF_ERROR(SampleDrafts(step, rows, depth, logits, allowed, tokens, faults));
+    if (depth + 1 < num_depths) {
+      DSV4_ASSIGN_OR_RETURN_STATUS(ids, shards.Share(step, AtDepth(tokens, depth, all), ids.Rows(0, n)));
     }
     std::swap(streams, joined);
   }

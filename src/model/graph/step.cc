@@ -485,49 +485,51 @@ Status RunPass(const Graph& graph, Arena& arena, std::span<const PassChunk> chun
                              ? PlanEngram(graph, plan)
                              : AskForEngram(*graph.engram, plan));
   }
+  const auto divide = [&](StepContext& context, std::vector<int64_t> tokens) {
+    context.observer = observer;
+    if (divided) context.shards = Shards();
+    context.shard_tokens = std::move(tokens);
+    context.stream_rows = StreamRows(graph, context.plan.num_tokens);
+  };
   StepContext context = ContextOf(graph, arena, plan, arrays);
-  context.observer = observer;
-  if (divided) context.shards = Shards();
-  context.shard_tokens = shard_tokens;
-  context.stream_rows = StreamRows(graph, plan.num_tokens);
+  divide(context, shard_tokens);
   const LayerStep outside(context);
   if (observer != nullptr) ObservePlan(outside, mine);
 
   DSV4_ASSIGN_OR_RETURN_STATUS(TrunkState state, EnterStage(outside, graph));
-  // A tail's token ids come from the host.
-  const bool follows = std::ranges::any_of(mine, [](const PassChunk& chunk) { return chunk.follows >= 0; });
-  std::optional<PassTail> tail = follows ? std::nullopt : CutTail(graph, mine, plan);
+  std::optional<PassTail> tail = CutTail(graph, chunks, plan);
   if (graph.layer_rows != nullptr) CountRows(graph, plan, tail, *graph.layer_rows);
-  if (tail.has_value()) {
-    for (size_t i = 0; i < mine.size(); ++i) {
-      if (tail->whole_from[i] > 0) mine[i].state->LeaveOut(tail->whole_from[i]);
-    }
-    const Range front = {0, static_cast<int64_t>(tail->first_layer)};
-    DSV4_RETURN_IF_ERROR(RunLayers(context, graph, front, nullptr, state));
-    DSV4_RETURN_IF_ERROR(EnterTail(outside, *tail, state));
-    // No row of this pass counts behind these layers.
-    if (tail->plan.num_tokens == 0) return {};
+  for (size_t i = 0; tail.has_value() && i < chunks.size(); ++i) {
+    if (tail->whole_from[i] > 0) chunks[i].state->LeaveOut(tail->whole_from[i]);
   }
   StepContext of_tail = ContextOf(graph, arena, tail.has_value() ? tail->plan : plan, arrays);
-  of_tail.observer = observer;
-  StepContext& behind = tail.has_value() ? of_tail : context;
+  divide(of_tail, tail.has_value() ? tail->shard_tokens : shard_tokens);
+  Range layers = {0, std::ssize(graph.weights.layers)};
+  const bool cuts = tail.has_value() && place.last_stage();
+  if (cuts) {
+    layers.begin = static_cast<int64_t>(tail->first_layer);
+    DSV4_RETURN_IF_ERROR(RunLayers(context, graph, {0, layers.begin}, nullptr, state));
+    DSV4_RETURN_IF_ERROR(EnterTail(outside, of_tail, *tail, state));
+    // No row of this pass counts behind these layers.
+    if (tail->num_tokens == 0) return {};
+  }
+  const StepContext& behind = cuts ? of_tail : context;
   std::optional<DsparkTaps> taps;
   if (graph.weights.dspark.has_value()) {
     DSV4_ASSIGN_OR_RETURN_STATUS(taps, DsparkTaps::Begin(behind, graph));
   }
-  const Range layers = {tail.has_value() ? static_cast<int64_t>(tail->first_layer) : 0,
-                        std::ssize(graph.weights.layers)};
   DSV4_RETURN_IF_ERROR(RunLayers(behind, graph, layers, taps.has_value() ? &*taps : nullptr, state));
   // The next stage has its state before this one waits for another.
   DSV4_RETURN_IF_ERROR(LeaveStage(graph, state));
   if (taps.has_value()) DSV4_RETURN_IF_ERROR(taps->Keep());
   if (graph.weights.mtp.has_value()) DSV4_RETURN_IF_ERROR(KeepForDrafts(context, graph, state));
-  // The head is divided by vocabulary, whatever divides the layers.
-  StepContext together = behind;
+  // The head is divided by vocabulary, whatever divides the layers. All stages name rows as the last one has
+  // them.
+  StepContext together = of_tail;
   together.shards = behind.expert_shards;
   const LayerStep head_step(together);
   const std::vector<HeadRow> rows =
-      HeadRows(behind, chunks, tail.has_value() ? tail->chunk_rows : std::vector<int64_t>());
+      HeadRows(of_tail, chunks, tail.has_value() ? tail->chunk_rows : std::vector<int64_t>());
   const bool later = chosen != nullptr && chosen->later;
   for (size_t begin = 0; begin < rows.size(); begin += kMaxHeadRows) {
     const size_t count = std::min<size_t>(kMaxHeadRows, rows.size() - begin);

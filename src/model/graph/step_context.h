@@ -13,13 +13,13 @@
 #include <vector>
 
 #include "kv/sequence_state.h"
-#include "model/checkpoint/shards.h"
 #include "model/config/config.h"
 #include "model/config/layer_plan.h"
 #include "model/config/numerics.h"
 #include "model/graph/observer.h"
 #include "model/graph/pass_arrays.h"
 #include "model/graph/pass_plan.h"
+#include "model/graph/shards.h"
 #include "ops/op_table.h"
 #include "tensor/arena.h"
 

@@ -1,4 +1,4 @@
-// Members of Model that load, check and step: options, groups, memory and states.
+// Loading of a model, with the checks of its options; what its functions are put together from.
 #include "model/runtime/model.h"
 
 #include <fmt/format.h>
@@ -6,7 +6,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 
 #include "base/program.h"
@@ -15,14 +14,14 @@
 #include "io/checkpoint.h"
 #include "io/mapped_file.h"
 #include "model/arch/architecture.h"
-#include "model/config/cache_geometry.h"
-#include "model/config/rope_table.h"
-#include "model/graph/engram.h"
+#include "model/checkpoint/place_weights.h"
 #include "model/graph/pass_tail.h"
 #include "model/graph/step.h"
-#include "model/placement/place_weights.h"
+#include "model/runtime/draft.h"
+#include "model/runtime/follower.h"
 #include "model/runtime/origin.h"
-#include "model/runtime/step_message.h"
+#include "model/runtime/run_step.h"
+#include "model/runtime/step_queue.h"
 
 namespace dsv4::model {
 namespace {
@@ -139,51 +138,12 @@ Status CheckGroup(const ops::Backend& backend, const ModelOptions& options) {
   return Unimplemented(fmt::format("backend {}: runs on one rank, got {}", backend.name, size));
 }
 
-std::shared_ptr<const kv::CacheLayout> MakeCacheLayout(const ModelConfig& config,
-                                                       std::span<const LayerPlan> layers,
-                                                       const ModelWeights& weights,
-                                                       const ModelOptions& options) {
-  auto layout =
-      std::make_shared<kv::CacheLayout>(CacheGeometry(config, layers, options.numerics, options.cache_rows,
-                                                      options.max_chunk_tokens, options.max_rewind_tokens));
-  if (weights.mtp.has_value() && weights.place.first_stage())
-    layout->layers.push_back(DraftBlockGeometry(config));
-  for (size_t i = 0; weights.dspark.has_value() && i < weights.dspark->stages.size(); ++i)
-    layout->layers.push_back(DsparkStageGeometry(config, weights.dspark->config, i == 0));
-  if (config.engram.has_value()) layout->look_back = config.engram->max_ngram_size - 1;
-  layout->shard = weights.place.entries();
-  if (options.placement.divide_sequences) layout->num_places = options.placement.num_shards;
-  return layout;
-}
-
-uint64_t NextModelNumber() {
-  static std::atomic<uint64_t> last = 0;
-  return ++last;
-}
-
-int64_t NumLogitsRows(const SequenceChunk& chunk) {
-  switch (chunk.logits) {
-    case LogitsRows::kNone:
-      return 0;
-    case LogitsRows::kLast:
-      return 1;
-    case LogitsRows::kAll:
-      return static_cast<int64_t>(chunk.tokens.size());
-  }
-  return 0;
-}
-
 }  // namespace
 
-Model::Model(ModelConfig config, ModelWeights weights, const ops::Backend& backend,
-             const ModelOptions& options)
-    : number_(NextModelNumber()),
-      config_(std::move(config)),
-      weights_(std::move(weights)),
-      backend_(backend),
-      options_(options),
-      arena_(backend.context->memory()),
-      files_(std::make_unique<WeightFiles>()) {}
+Model::Model(std::unique_ptr<ModelParts> parts)
+    : parts_(std::move(parts)),
+      queue_(std::make_unique<StepQueue>(*parts_)),
+      follower_(std::make_unique<Follower>(*parts_, *queue_)) {}
 
 Result<std::unique_ptr<Model>> Model::Load(const std::string& directory, const ops::Backend& backend,
                                            const ModelOptions& options) {
@@ -228,17 +188,17 @@ Result<std::unique_ptr<Model>> Model::MakePart(ModelConfig config,
       .sizes_only = options.sizes_only,
       .progress = options.progress};
   if (options.max_layers > 0) load.max_layers = options.max_layers;
-  auto files = std::make_unique<WeightFiles>();
-  files->Add(checkpoint, options.experts_from_disk != nullptr);
-  if (options.hash_weights) load.digest = &files->first();
+  WeightFiles files;
+  files.Add(checkpoint, options.experts_from_disk != nullptr);
+  if (options.hash_weights) load.digest = &files.first();
   DSV4_ASSIGN_OR_RETURN(ModelWeights weights, LoadWeights(checkpoint, config, load));
   if (weights.dspark.has_value() && weights.dspark->checkpoint != checkpoint)
-    files->Add(weights.dspark->checkpoint, /*past_cache=*/false);
-  if (options.hash_weights) files->Start();
-  std::unique_ptr<Model> model(new Model(std::move(config), std::move(weights), backend, options));
-  model->files_ = std::move(files);
-  DSV4_TRY(model->Prepare());
-  return model;
+    files.Add(weights.dspark->checkpoint, /*past_cache=*/false);
+  if (options.hash_weights) files.Start();
+  auto parts = std::make_unique<ModelParts>(std::move(config), std::move(weights), backend, options);
+  parts->files = std::move(files);
+  DSV4_TRY(parts->Prepare());
+  return std::unique_ptr<Model>(new Model(std::move(parts)));
 }
 
 Result<std::unique_ptr<Model>> Model::FromCheckpoint(ModelConfig config,
@@ -250,7 +210,11 @@ Result<std::unique_ptr<Model>> Model::FromCheckpoint(ModelConfig config,
   // Reading weights takes as long as it takes; then one that failed fails all.
   DSV4_TRY(options.group->Barrier(comm::Wait::kForever));
   DSV4_TRY(comm::Agree(*options.group, model ? Status() : model.error()));
-  if (model) DSV4_TRY((*model)->EnterGroup());
+  if (!model) return model;
+  ModelParts& part = *(*model)->parts_;
+  DSV4_TRY(part.group.Enter(
+      part.options, part.place(), *part.layout,
+      GroupRecipeOf(part.config, part.weights, part.num_layers, part.options, backend.policy), part.files));
   return model;
 }
 
@@ -271,262 +235,100 @@ Result<std::unique_ptr<Model>> Model::FromWeights(ModelConfig config, ModelWeigh
   DSV4_TRY(PlaceLoaded(
       backend, {.experts = options.experts, .expert_order = options.expert_order, .checkpoint = nullptr},
       weights));
-  std::unique_ptr<Model> model(new Model(std::move(config), std::move(weights), backend, options));
-  DSV4_TRY(model->Prepare());
-  return model;
+  auto parts = std::make_unique<ModelParts>(std::move(config), std::move(weights), backend, options);
+  DSV4_TRY(parts->Prepare());
+  return std::unique_ptr<Model>(new Model(std::move(parts)));
 }
 
 Model::~Model() {
   // An error here means that the others know by themselves.
-  if (in_group_ && journal_ != nullptr) (void)Dismiss();
+  if (parts_->group.leads()) (void)Dismiss();
 }
 
-Status Model::Prepare() {
-  num_layers_ = options_.max_layers > 0 ? options_.max_layers : config_.num_hidden_layers;
-  if (!backend_.packs_rows) options_.cache_rows = CacheRows::kWide;
-  layers_ = PlansOfStage(config_.layers, weights_.place.layers);
-  if (config_.engram.has_value() && !options_.sizes_only) {
-    if (options_.token_classes.empty()) {
-      return InvalidArgument(
-          "config, engram_layer_ids: rows of n-gram tables are found by classes of tokens, got no tokenizer");
-    }
-    DSV4_ASSIGN_OR_RETURN_STATUS(engram_, MakeEngramLookup(config_, weights_, options_.token_classes));
-  }
-  layout_ = MakeCacheLayout(config_, layers_, weights_, options_);
-  if (options_.group != nullptr) {
-    group_recipe_ = GroupRecipeOf(config_, weights_, num_layers_, options_, backend_.policy);
-  }
-  DSV4_RETURN_IF_ERROR(kv::Validate(*layout_));
-  stage_layouts_ = {*layout_};
-  DSV4_RETURN_IF_ERROR(UploadRopeTables());
-  // On a device all weights are copies, but for those of experts on the host, which borrow from the mapping.
-  const bool on_device = backend_.context->memory().device().type != DeviceType::kHost;
-  if (on_device && options_.experts.host == 0) weights_.checkpoint.reset();
-  return {};
-}
-
-Status Model::UploadRopeTables() {
-  Memory& memory = backend_.context->memory();
-  std::vector<float> tables = RopeFrequencies(config_.rope, config_.qk_rope_head_dim);
-  const auto count = static_cast<int64_t>(tables.size());
-  const std::vector<float> compress = RopeFrequencies(config_.compress_rope, config_.qk_rope_head_dim);
-  tables.insert(tables.end(), compress.begin(), compress.end());
-  const size_t num_bytes = tables.size() * sizeof(float);
-  DSV4_ASSIGN_OR_RETURN_STATUS(rope_buffer_, memory.Allocate(num_bytes));
-  DSV4_RETURN_IF_ERROR(
-      memory.CopyFromHost(rope_buffer_.data(), tables.data(), num_bytes, backend_.context->stream()));
-  const TensorView both =
-      TensorView::Contiguous(rope_buffer_.data(), DType::kF32, {2 * count}, memory.device());
-  rope_plain_ = both.Rows(0, count);
-  rope_compress_ = both.Rows(count, 2 * count);
-  return {};
+std::span<const kv::CacheLayout> Model::stage_layouts() const {
+  return parts_->group.entered() ? parts_->group.stage_layouts() : std::span(parts_->layout.get(), 1);
 }
 
 int64_t Model::MostStateBytes(int64_t length) const {
   int64_t most = 0;
-  for (const kv::CacheLayout& layout : stage_layouts_) most = std::max(most, kv::StateBytes(layout, length));
+  for (const kv::CacheLayout& layout : stage_layouts()) most = std::max(most, kv::StateBytes(layout, length));
   return most;
 }
 
 Result<kv::SequenceState> Model::NewSequence() const {
   // A plan has all sequences.
-  return NewSequenceAt(journal_ == nullptr ? place().shard() : journal_->FreestPlace());
+  const ModelGroup& group = parts_->group;
+  return parts_->NewSequenceAt(group.leads() ? group.journal()->FreestPlace() : place().shard());
 }
 
-Result<kv::SequenceState> Model::NewSequenceAt(int64_t place) const {
-  const kv::StateHome home = layout_->num_places == 1
-                                 ? kv::StateHome()
-                                 : kv::StateHome{static_cast<int>(place), place == this->place().shard()};
-  return kv::SequenceState::Create(layout_, backend_.context->memory(), backend_.context->stream(), journal_,
-                                   home);
-}
+uint64_t Model::recipe() const { return RecipeOf(parts_->config, parts_->options, parts_->num_layers); }
 
-uint64_t Model::recipe() const { return RecipeOf(config_, options_, num_layers_); }
-
-std::optional<uint64_t> Model::weights_place() const { return files_->place(); }
+std::optional<uint64_t> Model::weights_place() const { return parts_->files.place(); }
 
 Result<uint64_t> Model::Origin(std::chrono::milliseconds at_most) const {
-  DSV4_ASSIGN_OR_RETURN(const uint64_t weights, files_->Wait(at_most));
-  const std::string facts =
-      fmt::format("{:016x}|{:016x}|{:016x}|{:016x}|{}|{}", weights, recipe(), layout_->GeometryFingerprint(),
-                  ProgramHash(), backend_.name, backend_.modes);
+  DSV4_ASSIGN_OR_RETURN(const uint64_t weights, parts_->files.Wait(at_most));
+  const std::string facts = fmt::format("{:016x}|{:016x}|{:016x}|{:016x}|{}|{}", weights, recipe(),
+                                        parts_->layout->GeometryFingerprint(), ProgramHash(),
+                                        parts_->backend.name, parts_->backend.modes);
   return XXH3_64bits(facts.data(), facts.size());
 }
 
 Result<kv::Snapshot> Model::DeserializeSnapshot(std::span<const std::byte> bytes, uint64_t origin) const {
-  if (in_group_) return Error(Unimplemented("snapshot: this rank of several has a part of the state only"));
-  return kv::Snapshot::Deserialize(bytes, origin, layout_, backend_.context->memory(),
-                                   backend_.context->stream());
-}
-
-Status Model::CheckChunks(std::span<const SequenceChunk> chunks) const {
-  if (chunks.empty()) return InvalidArgument("step: got no chunks, want at least one");
-  for (size_t i = 0; i < chunks.size(); ++i) {
-    const SequenceChunk& chunk = chunks[i];
-    const std::string where = fmt::format("step, chunk {}", i);
-    if (chunk.state == nullptr) return InvalidArgument(where + ": the sequence state is null");
-    if (&chunk.state->layout() != layout_.get()) {
-      return InvalidArgument(where + ": the sequence state was made by another model");
-    }
-    for (size_t k = 0; k < i; ++k) {
-      if (chunks[k].state == chunk.state) {
-        return InvalidArgument(fmt::format("{}: the sequence state is already in chunk {}", where, k));
-      }
-    }
-    DSV4_RETURN_IF_ERROR(
-        chunk.state->CheckAppend(static_cast<int64_t>(chunk.tokens.size())).WithContext(where));
-    if (chunk.num_following < 0) {
-      return InvalidArgument(
-          fmt::format("{}: num_following: got {}, want 0 or more", where, chunk.num_following));
-    }
-    const int64_t num_logits = NumLogitsRows(chunk);
-    const int64_t first_logits = chunk.state->length() + std::ssize(chunk.tokens) - num_logits;
-    if (num_logits > 0 && !chunk.state->whole() && first_logits < chunk.state->whole_from()) {
-      return FailedPrecondition(fmt::format(
-          "{}: got logits wanted of position {}, but rows in front were left out: want none in front of {}",
-          where, first_logits, chunk.state->whole_from()));
-    }
-    for (size_t t = 0; t < chunk.tokens.size(); ++t) {
-      const int32_t token = chunk.tokens[t];
-      if (token < 0 || token >= config_.vocab_size) {
-        return InvalidArgument(
-            fmt::format("{}, token {}: got id {}, want 0 to {}", where, t, token, config_.vocab_size - 1));
-      }
-    }
-  }
-  return {};
-}
-
-bool Model::can_queue() const {
-  return options_.placement.num_stages == 1 && config_.vocab_size <= sampling::kMaxChoices;
+  if (parts_->group.entered())
+    return Error(Unimplemented("snapshot: this rank of several has a part of the state only"));
+  return kv::Snapshot::Deserialize(bytes, origin, parts_->layout, parts_->backend.context->memory(),
+                                   parts_->backend.context->stream());
 }
 
 Result<StepOutput> Model::Step(std::span<const SequenceChunk> chunks, Observer* observer) {
-  DSV4_TRY(CheckChosen());
-  DSV4_TRY(CheckChunks(chunks));
-  if (in_group_) DSV4_TRY(Announce(chunks));
-  return RunStep(chunks, {}, observer);
+  DSV4_TRY(queue_->CheckChosen());
+  DSV4_TRY(CheckChunks(*parts_, chunks));
+  if (parts_->group.entered()) DSV4_TRY(AnnounceStep(*parts_, chunks));
+  return RunStep(*parts_, chunks, {}, observer);
 }
 
-Result<StepOutput> Model::RunStep(std::span<const SequenceChunk> chunks, const Status& ready,
-                                  Observer* observer) {
-  StepOutput output;
-  output.vocab_size = config_.vocab_size;
-  std::vector<int64_t> lengths;
-  int64_t num_rows = 0;
-  for (const SequenceChunk& chunk : chunks) {
-    lengths.push_back(chunk.state == nullptr ? 0 : chunk.state->length());
-    output.row_begin.push_back(num_rows);
-    num_rows += NumLogitsRows(chunk);
-  }
-  output.row_begin.push_back(num_rows);
-  Status status = ready;
-  if (place().rank == 0 && num_rows > 0 && status.ok()) {  // Rank 0 samples.
-    const auto count = static_cast<size_t>(num_rows * config_.vocab_size);
-    Result<Buffer> owner = backend_.context->memory().AllocateOnHost(count * sizeof(float));
-    if (owner) {
-      output.owner = std::move(*owner);
-      output.logits = {static_cast<const float*>(output.owner.data()), count};
-    } else {
-      status = owner.error();  // Error that the other ranks hear of before they begin.
-    }
-  }
+int64_t Model::tail_rows() const { return TailRows(parts_->MakeGraph(), *parts_->layout); }
 
-  // The host's own memory runs out as the device's does: what was begun is taken back, and others may give some back.
-  try {
-    status = RunPasses(chunks, status, output, observer);
-  } catch (const std::bad_alloc&) {
-    status = ResourceExhausted("step: memory ran out");
-    if (in_group_) status = EndGroup(status);
+bool Model::can_queue() const { return queue_->works(); }
+
+Result<Buffer> Model::UploadAllowedTokens(std::span<const uint8_t> allowed) const {
+  if (static_cast<int64_t>(allowed.size()) != parts_->config.vocab_size) {
+    return Error(InvalidArgument(
+        fmt::format("allowed tokens: got {}, want {}", allowed.size(), parts_->config.vocab_size)));
   }
-  if (status.ok() && !io::LostFile().ok()) {
-    // Zeros stood in for weights. The file's name is for the log, not for the client.
-    status = Status(StatusCode::kUnavailable, "step: the model's weights cannot be read any more");
-    if (in_group_) status = EndGroup(status);
-  }
-  if (status.ok()) return output;
-  std::vector<size_t> poisoned;
-  for (size_t i = 0; i < chunks.size(); ++i) {
-    if (chunks[i].state == nullptr) continue;
-    chunks[i].state->RollBack(lengths[i]);
-    if (chunks[i].state->poisoned()) poisoned.push_back(i);
-  }
-  if (poisoned.empty()) return Error(std::move(status));
-  return Error(
-      Status(status.code(), fmt::format("{} (the sequences of chunks {} lost history and must be reset)",
-                                        status.message(), fmt::join(poisoned, ", "))));
+  ops::OpContext& context = *parts_->backend.context;
+  DSV4_ASSIGN_OR_RETURN(Buffer buffer, context.memory().Allocate(allowed.size()));
+  DSV4_TRY(context.memory().CopyFromHost(buffer.data(), allowed.data(), allowed.size(), context.stream()));
+  return buffer;
 }
 
-Graph Model::MakeGraph() const {
-  return {.number = number_,
-          .config = config_,
-          .weights = weights_,
-          .layers = layers_,
-          .backend = backend_,
-          .rope = {.plain = rope_plain_, .compress = rope_compress_},
-          .numerics = options_.numerics,
-          .clamp_shared_expert = options_.clamp_shared_expert,
-          .group = device_group_ != nullptr ? device_group_.get() : options_.group.get(),
-          .shards = {.group = device_shards_ != nullptr ? device_shards_.get() : shards_.get(),
-                     .hosts = shards_.get(),
-                     .entries = place().entries(),
-                     .max_gathered_terms = options_.max_gathered_terms},
-          .engram = engram_.get(),
-          .reads = options_.placement.num_shards == 1 ? options_.experts_from_disk.get() : nullptr,
-          .layer_rows = &layer_rows_};
+Result<std::unique_ptr<QueuedStep>> Model::QueueDecode(std::span<const DecodeChunk> chunks,
+                                                       const Buffer& allowed) {
+  return queue_->Queue(chunks, allowed, /*later=*/false);
 }
 
-int64_t Model::tail_rows() const { return TailRows(MakeGraph(), *layout_); }
-
-Status Model::RunPasses(std::span<const SequenceChunk> chunks, const Status& ready, StepOutput& output,
-                        Observer* observer) {
-  const Graph graph = MakeGraph();
-  std::vector<size_t> done(chunks.size(), 0);
-  for (;;) {
-    // Fills a pass with the tokens that are left, in order of the chunks.
-    std::vector<PassChunk> pass;
-    auto room = static_cast<size_t>(options_.max_chunk_tokens);
-    Status status = ready;
-    for (size_t i = 0; i < chunks.size() && room > 0 && status.ok(); ++i) {
-      const SequenceChunk& chunk = chunks[i];
-      const size_t begin = done[i];
-      const size_t count = std::min(room, chunk.tokens.size() - begin);
-      if (count == 0) continue;
-      status =
-          chunk.state->BeginAppend(static_cast<int64_t>(count)).WithContext(fmt::format("step, chunk {}", i));
-      done[i] += count;
-      room -= count;
-      // Logits are wanted of the chunk's last rows, and of those the ones that fall into this pass.
-      const int64_t num_wanted = NumLogitsRows(chunk);
-      const auto first_wanted = static_cast<int64_t>(chunk.tokens.size()) - num_wanted;
-      const int64_t first_here = std::max(first_wanted, static_cast<int64_t>(begin));
-      const int64_t num_here = std::max<int64_t>(0, static_cast<int64_t>(done[i]) - first_here);
-      const int64_t output_row = output.row_begin[i] + first_here - first_wanted;
-      const int64_t behind = std::ssize(chunk.tokens) - static_cast<int64_t>(begin);
-      pass.push_back({.state = chunk.state,
-                      .tokens = chunk.tokens.subspan(begin, count),
-                      .chunk = static_cast<int32_t>(i),
-                      .num_logits_rows = num_here,
-                      .logits = output.logits.empty() ? nullptr
-                                                      : static_cast<float*>(output.owner.data()) +
-                                                            output_row * config_.vocab_size,
-                      .exact_from = ExactFrom(*chunk.state, behind, num_wanted, chunk.num_following)});
-    }
-    if (status.ok() && pass.empty()) return {};
-    SortByPlace(pass);
-    // Memory is asked for before anything is computed, so a rank without it loses no work.
-    if (in_group_) status = comm::Agree(*options_.group, status);
-    DSV4_RETURN_IF_ERROR(status);
-    PassArrays arrays;
-    status = RunPass(graph, arena_, pass, nullptr, arrays, observer);
-    const bool has_waited = std::ranges::any_of(
-        pass, [](const PassChunk& chunk) { return chunk.num_logits_rows > 0 && chunk.logits != nullptr; });
-    // A host that has read logits has waited for the device.
-    if (status.ok()) status = has_waited ? CheckDeviceGroups() : EndOnDevice();
-    if (!status.ok() && in_group_) return EndGroup(status);
-    DSV4_RETURN_IF_ERROR(status);
-    for (const PassChunk& chunk : pass) chunk.state->CommitAppend();
-  }
+Result<std::unique_ptr<QueuedStep>> Model::QueueLogits(std::span<const DecodeChunk> chunks,
+                                                       const Buffer& allowed) {
+  return queue_->Queue(chunks, allowed, /*later=*/true);
 }
+
+Status Model::Choose(QueuedStep& step, std::span<const sampling::TokenRule> rules) {
+  return queue_->Choose(step, rules);
+}
+
+ops::ReplayCounters Model::replay_counters() const {
+  const ops::StepReplayer* const replayer = parts_->backend.context->replayer();
+  return replayer == nullptr ? ops::ReplayCounters() : replayer->replay_counters();
+}
+
+Result<std::vector<std::vector<int32_t>>> Model::Draft(std::span<const DraftChunk> chunks,
+                                                       const Buffer& allowed) {
+  DSV4_TRY(queue_->CheckChosen());
+  return DraftOnward(*parts_, chunks, allowed);
+}
+
+Status Model::Follow() { return follower_->Run(); }
+
+Status Model::Dismiss() { return parts_->group.Dismiss(); }
 
 }  // namespace dsv4::model

@@ -10,7 +10,8 @@
 
 #include "io/content_digest.h"
 #include "model/config/config.h"
-#include "model/runtime/model.h"
+#include "model/runtime/model_options.h"
+#include "ops/op_table.h"
 
 namespace dsv4::model {
 

@@ -47,7 +47,7 @@ struct ChosenToken {
   std::vector<sampling::TokenLogprob> top = {};
 };
 
-struct LaterChoice;  // queued_step.cc
+struct LaterChoice;  // step_queue.cc
 
 // Memory of the host for tokens and their faults, [2, rows], and the copy that brings them there.
 struct QueuedNumbers {
@@ -65,12 +65,13 @@ class QueuedStep {
   // Its tokens have yet to be chosen (Model::Choose).
   bool waits_for_choice() const { return later_ != nullptr; }
 
-  // Waits for the step: the tokens that were chosen, chunk after chunk: one where it chooses, and one for each of its draft. After an error its sequences hold rows that are of no use, and so do those of steps
-  // queued behind it: reset them. The model must still be there.
+  // Waits for the step: the tokens that were chosen, chunk after chunk: one where it chooses, and one for each
+  // of its draft. After an error its sequences hold rows that are of no use, and so do those of steps queued
+  // behind it: reset them. The model must still be there.
   Result<std::vector<ChosenToken>> Wait();
 
  private:
-  friend class Model;
+  friend class StepQueue;
 
   // Copy that ends the logits of a step whose tokens are chosen later. Goes last of all copies, so that the next step finds what
   // it gives back as this one did.

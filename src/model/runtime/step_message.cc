@@ -68,6 +68,8 @@ std::vector<std::byte> Encode(const StepMessage& message) {
     writer.Put(chunk.follows);
     writer.Put<uint8_t>(chunk.slots_later ? 1 : 0);
     writer.Put(chunk.num_drafts);
+    writer.Put(chunk.num_following);
+    writer.Put(chunk.exact_from);
     writer.Put<uint64_t>(chunk.tokens.size());
     for (const int32_t token : chunk.tokens) writer.Put(token);
   }
@@ -82,7 +84,7 @@ Result<StepMessage> DecodeStepMessage(std::span<const std::byte> bytes) {
   for (uint64_t n = reader.Count(sizeof(kv::StateEvent)); n > 0; --n) {
     message.events.push_back(reader.Get<kv::StateEvent>());
   }
-  for (uint64_t n = reader.Count(5 * sizeof(uint64_t) + 2); n > 0; --n) {
+  for (uint64_t n = reader.Count(7 * sizeof(uint64_t) + 2); n > 0; --n) {
     ChunkMessage chunk;
     chunk.state = reader.Get<uint64_t>();
     chunk.length = reader.Get<int64_t>();
@@ -90,6 +92,8 @@ Result<StepMessage> DecodeStepMessage(std::span<const std::byte> bytes) {
     chunk.follows = reader.Get<int64_t>();
     chunk.slots_later = reader.Get<uint8_t>() != 0;
     chunk.num_drafts = reader.Get<int64_t>();
+    chunk.num_following = reader.Get<int64_t>();
+    chunk.exact_from = reader.Get<int64_t>();
     for (uint64_t t = reader.Count(sizeof(int32_t)); t > 0; --t)
       chunk.tokens.push_back(reader.Get<int32_t>());
     message.chunks.push_back(std::move(chunk));

@@ -17,9 +17,11 @@ struct ChunkMessage {
   int64_t length = 0;  // Before the step: where the others' copies must be too.
   uint8_t logits = 0;  // LogitsRows.
   std::vector<int32_t> tokens;
-  int64_t follows = -1;      // Reference of a queued step: DecodeChunk,
-  bool slots_later = false;  // and PassChunk.
-  int64_t num_drafts = 0;    // Count of drafts: tokens that are drafted behind the one of `tokens`.
+  int64_t follows = -1;       // Reference of a queued step: DecodeChunk,
+  bool slots_later = false;   // and PassChunk.
+  int64_t num_drafts = 0;     // Count of drafts: tokens that are drafted behind the one of `tokens`.
+  int64_t num_following = 0;  // Field of SequenceChunk, in a step that is waited for.
+  int64_t exact_from = 0;     // Field of PassChunk, in a queued one.
 };
 
 enum class StepKind : uint8_t {

@@ -4,11 +4,13 @@
 #include <algorithm>
 
 #include "base/json.h"
+#include "chat/thinking.h"
 #include "server/api/json_text.h"
 
 namespace dsv4::server {
 namespace {
 
+// Beside chat::ThinkingFields.
 constexpr ApiField kFields[] = {
     {"allowed_token_ids", "array:integer", kGenerate, "only these tokens are sampled"},
     {"background", "boolean", kResponses, "only false: answers are not made without a client"},
@@ -17,14 +19,9 @@ constexpr ApiField kFields[] = {
     {"cache_hit_threshold", "number", kChat | kCompletions,
      "part of the prompt that kept states must have, or the answer ends with cache_threshold"},
     {"cache_salt", "string", kGenerate, "separates what requests reuse"},
-    {"chat_template_kwargs", "object", kTurns,
-     "thinking, reasoning_effort, thinking_budget, drop_thinking and others"},
-    {"clear_thinking", "boolean", kTurns, "false keeps the reasoning of earlier turns"},
     {"continue_final_message", "boolean", kChat, "the last message is the beginning of the answer"},
-    {"drop_thinking", "boolean", kTurns, "false keeps the reasoning of earlier turns"},
     {"ebnf", "string", kGenerate, "a GBNF grammar of the content"},
     {"echo", "boolean", kCompletions, "the prompt in front of the answer"},
-    {"enable_thinking", "boolean", kTurns, "reason before answering"},
     {"frequency_penalty", "number", kGenerate, "subtracted for every occurrence of a token"},
     {"grammar", "string", kGenerate, "a GBNF or Lark grammar of the content"},
     {"guided_choice", "array:string", kGenerate, "texts, one of which the content is"},
@@ -34,7 +31,6 @@ constexpr ApiField kFields[] = {
     {"guided_regex", "string", kGenerate, "a regular expression that all of the content matches"},
     {"ignore_eos", "boolean", kGenerate, "no end of sentence: for measurements"},
     {"include", "array:string", kResponses, "message.output_text.logprobs"},
-    {"include_reasoning", "boolean", kChat, "false: the answer goes without its reasoning"},
     {"input", "string|array:object", kResponses, "the conversation"},
     {"instructions", "string", kResponses, "the system message"},
     {"json_schema", "object|string|boolean", kGenerate, "a JSON schema of the content"},
@@ -45,7 +41,6 @@ constexpr ApiField kFields[] = {
     {"logprobs", "integer", kCompletions, "log-probabilities of the tokens, and of so many others"},
     {"max_completion_tokens", "integer", kChat, "tokens of the answer at most, reasoning included"},
     {"max_output_tokens", "integer", kResponses, "tokens of the answer at most, reasoning included"},
-    {"max_thinking_tokens", "integer", kTurns, "tokens of reasoning at most; 0: none, -1: no bound"},
     {"max_tokens", "integer", kChat | kCompletions | kMessages,
      "tokens of the answer at most, reasoning included"},
     {"messages", "array:object", kChat | kMessages, "the conversation"},
@@ -54,20 +49,15 @@ constexpr ApiField kFields[] = {
     {"min_tokens", "integer", kGenerate, "tokens of the answer at least"},
     {"model", "string", kGenerate, "a name that /v1/models lists"},
     {"n", "integer", kGenerate, "answers; 1 in responses and messages"},
-    {"output_config", "object", kMessages, "format, effort"},
+    {"output_config", "object", kTurns, "effort; format, for messages"},
     {"output_format", "object", kMessages, "a JSON schema for the answer"},
     {"parallel_tool_calls", "boolean", kChat | kResponses, "false: the first call ends the answer"},
     {"penalty_window", "integer", kGenerate, "tokens that penalties see"},
     {"presence_penalty", "number", kGenerate, "subtracted once from tokens that were seen"},
-    {"preserve_thinking", "boolean", kTurns, "true keeps the reasoning of earlier turns"},
     {"previous_response_id", "string", kResponses, "a stored response that the input follows"},
     {"priority", "integer", kGenerate, "a lower number is read first"},
     {"prompt", "string|array", kCompletions, "a text, token ids, or a list of either"},
     {"prompt_logprobs", "integer", kChat | kCompletions, "log-probabilities of the prompt's tokens"},
-    {"reasoning", "object|boolean|string", kTurns, "effort, enabled, max_tokens, exclude"},
-    {"reasoning_budget", "integer", kTurns, "tokens of reasoning at most; 0: none, -1: no bound"},
-    {"reasoning_budget_tokens", "integer", kTurns, "tokens of reasoning at most; 0: none, -1: no bound"},
-    {"reasoning_effort", "string|integer", kTurns, "how much to reason; a number from 1 to 100 for V4.1"},
     {"regex", "string", kGenerate, "a regular expression that all of the content matches"},
     {"repetition_penalty", "number", kGenerate, "divides the logits of tokens that were seen"},
     {"response_format", "object", kChat | kCompletions,
@@ -89,12 +79,6 @@ constexpr ApiField kFields[] = {
     {"system", "string|array:object", kMessages, "the system message"},
     {"temperature", "number", kGenerate, "0: greedy"},
     {"text", "object", kResponses, "format"},
-    {"think", "boolean|string", kTurns, "reason before answering"},
-    {"thinking", "boolean|object|string", kTurns, "reason before answering"},
-    {"thinking_budget", "integer", kTurns, "tokens of reasoning at most; 0: none, -1: no bound"},
-    {"thinking_budget_tokens", "integer", kTurns, "tokens of reasoning at most; 0: none, -1: no bound"},
-    {"thinking_mode", "string", kTurns, "thinking or chat"},
-    {"thinking_token_budget", "integer", kTurns, "tokens of reasoning at most; 0: none, -1: no bound"},
     {"timeout", "number", kGenerate, "seconds"},
     {"tool_choice", "string|object", kChat | kResponses, "auto, none, required or a function"},
     {"tool_choice", "object", kMessages, "auto, any, tool or none"},
@@ -133,7 +117,7 @@ Json BodySchema(const ApiRoute& route) {
     properties[std::string(name)] = std::move(schema);
     if (needed) required.push_back(name);
   };
-  for (const ApiField& field : kFields) {
+  for (const ApiField& field : ApiFields()) {
     if ((field.readers & route.reader) != 0)
       add(field.name, field.type, field.says, IsRequired(field.name, route.reader));
   }
@@ -169,16 +153,29 @@ Json Operation(const ApiRoute& route) {
 
 }  // namespace
 
-std::span<const ApiField> ApiFields() { return kFields; }
+std::span<const ApiField> ApiFields() {
+  static const std::vector<ApiField> all = [] {
+    std::vector<ApiField> fields(std::begin(kFields), std::end(kFields));
+    for (const chat::ThinkingField& field : chat::ThinkingFields()) {
+      const bool has_own = std::ranges::find(kFields, field.name, &ApiField::name) != std::end(kFields);
+      if (field.inside.empty() && !has_own)
+        fields.push_back({.name = field.name, .type = field.type, .readers = kTurns, .says = field.says});
+    }
+    std::ranges::stable_sort(fields, {}, &ApiField::name);
+    return fields;
+  }();
+  return all;
+}
 
 std::vector<std::string> TableFaults(ApiReader reader, const std::vector<std::string>& asked_for) {
   std::vector<std::string> faults;
   for (const std::string& name : asked_for) {
-    const bool known = std::ranges::any_of(
-        kFields, [&](const ApiField& field) { return field.name == name && (field.readers & reader) != 0; });
+    const bool known = std::ranges::any_of(ApiFields(), [&](const ApiField& field) {
+      return field.name == name && (field.readers & reader) != 0;
+    });
     if (!known) faults.push_back(name + " is read and not in the table");
   }
-  for (const ApiField& field : kFields) {
+  for (const ApiField& field : ApiFields()) {
     if ((field.readers & reader) != 0 && std::ranges::find(asked_for, field.name) == asked_for.end())
       faults.push_back(std::string(field.name) + " is in the table and not read");
   }

@@ -8,10 +8,10 @@
 #include <cmath>
 
 #include "base/log.h"
-#include "grammar/answer_grammar.h"
 #include "grammar/forbidden_text.h"
-#include "server/api/random_id.h"
-#include "server/dialects/content_rule_fields.h"
+#include "grammar/rules/answer_grammar.h"
+#include "server/api/content_rule_fields.h"
+#include "server/observe/random_id.h"
 #include "session/answer_shape.h"
 #include "session/prompt.h"
 
@@ -49,8 +49,15 @@ void ReadLogitBias(Fields& fields, sampling::SamplingParams& params) {
 Result<session::Prompt> MakePrompt(const ServedModel& model, const CallMemory& memory, ChatCall& call) {
   if (call.tool_choice == ToolChoice::kNone) call.conversation.tools.clear();
   memory.Restore(call.conversation.messages);
+  chat::ApiConversation& conversation = call.conversation;
+  conversation.continue_final_message |=
+      !conversation.messages.empty() && conversation.messages.back().wo_eos;
+  // Texts of megabytes are moved; what else the conversation says is asked again.
+  std::vector<chat::Message> given = std::exchange(conversation.messages, {});
+  chat::ApiConversation rest = conversation;
+  rest.messages = std::move(given);
   DSV4_ASSIGN_OR_RETURN(const std::vector<chat::Message> messages,
-                        chat::NormalizeApiMessages(*model.profile, call.conversation));
+                        chat::NormalizeApiMessages(*model.profile, std::move(rest)));
   const chat::RenderOptions options = {.mode = call.thinking.mode,
                                        .drop_thinking = call.thinking.drop_thinking,
                                        .effort = call.thinking.effort,
@@ -181,11 +188,13 @@ Status AddRules(const ServedModel& model, const ChatCall& call, GrammarWork& wor
     work.of_calls = true;
     rules.content = grammar::ContentKind::kCall;
   } else {
-    if (conversation.continue_final_message || conversation.messages.back().wo_eos)
+    if (conversation.continue_final_message)
       return InvalidArgument(fmt::format("{}: an unfinished answer cannot be continued under it", field));
     rules.content = grammar::ContentKind::kRule;
-    rules.rule =
-        rule ? *rule : grammar::ContentRule{.text = chat::WriteJson(schema), .label = call.schema_label};
+    rules.rule = rule ? *rule
+                      : grammar::ContentRule{.text = chat::WriteJson(schema),
+                                             .label = call.schema_label,
+                                             .strict = chat::IsStrict(conversation.response_format)};
   }
   work.rules = std::move(rules);
   return {};
@@ -318,9 +327,10 @@ Result<PreparedCall> PrepareChat(const ServedModel& model, const CallMemory& mem
     return Error(
         InvalidArgument(fmt::format("max_tokens: got {}, wanted 1 or more", *call.sampling.max_tokens)));
   }
-  DSV4_ASSIGN_OR_RETURN(const session::Prompt prompt, MakePrompt(model, memory, call));
+  DSV4_ASSIGN_OR_RETURN(session::Prompt prompt, MakePrompt(model, memory, call));
   const bool starts_in_reasoning = prompt.rendered.ends_in_reasoning;
   PreparedCall prepared;
+  prepared.notice = std::move(prompt.notice);
   prepared.num_prompt_tokens = static_cast<int64_t>(prompt.ids.size());
   prepared.format = session::ChatFormat(prompt, call.conversation.tools, call.sampling.stop);
   prepared.format.parallel_calls = call.parallel_calls;

@@ -9,11 +9,12 @@
 #include <vector>
 
 #include "chat/api_policy.h"
+#include "chat/thinking.h"
 #include "engine/request.h"
-#include "grammar/answer_grammar.h"
+#include "grammar/rules/answer_grammar.h"
 #include "server/api/call_memory.h"
 #include "server/api/fields.h"
-#include "server/served_model.h"
+#include "server/api/served_model.h"
 #include "session/answer_options.h"
 #include "session/answer_reader.h"
 #include "session/answer_shape.h"
@@ -88,6 +89,7 @@ struct PreparedCall {
   session::AnswerFormat format;
   int64_t num_prompt_tokens = 0;
   GrammarWork grammar;
+  std::string notice;  // The model's, on the conversation (session::ModelCard).
 };
 
 // The client: for fairness and for the separation of caches.

@@ -19,7 +19,7 @@
 #include "base/log.h"
 #include "base/read_file.h"
 #include "base/write_file.h"
-#include "server/api/random_id.h"
+#include "server/observe/random_id.h"
 
 namespace dsv4::server {
 namespace {

@@ -20,8 +20,8 @@
 #include "base/read_file.h"
 #include "base/write_file.h"
 #include "server/api/json_text.h"
-#include "server/api/random_id.h"
 #include "server/batch/batch_line.h"
+#include "server/observe/random_id.h"
 
 namespace dsv4::server {
 namespace {
@@ -179,11 +179,14 @@ std::string BatchStore::Files(uint64_t owner) const {
   return ListOf(ReadFolder(FilesOf(options_), owner));
 }
 
-Result<std::string> BatchStore::Content(uint64_t owner, const std::string& id) const {
+Result<std::ifstream> BatchStore::Content(uint64_t owner, const std::string& id) const {
   const std::lock_guard lock(mutex_);
   if (const Result<Json> file = Owned(FilesOf(options_), kFilePrefix, owner, id); !file)
     return Error(file.error());
-  return ReadFile(FilesOf(options_) + "/" + id + ".data");
+  const std::string path = FilesOf(options_) + "/" + id + ".data";
+  std::ifstream content(path, std::ios::binary);
+  if (!content) return Error(NotFound(fmt::format("{}: {}", path, std::strerror(errno))));
+  return content;
 }
 
 Status BatchStore::EraseFile(uint64_t owner, const std::string& id) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <fstream>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -59,7 +60,7 @@ class BatchStore {
                               std::string_view content);
   Result<std::string> File(uint64_t owner, const std::string& id) const;
   std::string Files(uint64_t owner) const;  // A list, the newest first.
-  Result<std::string> Content(uint64_t owner, const std::string& id) const;
+  Result<std::ifstream> Content(uint64_t owner, const std::string& id) const;
   Status EraseFile(uint64_t owner, const std::string& id);
 
   Result<std::string> AddBatch(uint64_t owner, const NewBatch& batch);

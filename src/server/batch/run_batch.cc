@@ -10,7 +10,7 @@
 #include <thread>
 #include <utility>
 
-#include "server/api/random_id.h"
+#include "server/observe/random_id.h"
 
 namespace dsv4::server {
 namespace {

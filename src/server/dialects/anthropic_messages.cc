@@ -3,7 +3,7 @@
 
 #include "server/api/api_error.h"
 #include "server/api/json_text.h"
-#include "server/api/random_id.h"
+#include "server/observe/random_id.h"
 
 namespace dsv4::server {
 namespace {
@@ -37,7 +37,10 @@ Json CompleteMembers(std::string_view text) {
 class AnthropicWriter final : public AnswerWriter {
  public:
   AnthropicWriter(const ServedModel& model, const AnthropicRequest& request, CallMemory& memory)
-      : model_(model), memory_(memory), streamed_(request.stream) {}
+      : model_(model),
+        memory_(memory),
+        streamed_(request.stream),
+        shows_reasoning_(request.call.thinking.shows_reasoning) {}
 
   bool streamed() const override { return streamed_; }
   std::string_view KeepAlive() const override { return "event: ping\ndata: {\"type\": \"ping\"}\n\n"; }
@@ -52,6 +55,7 @@ class AnthropicWriter final : public AnswerWriter {
              std::string& out) override {
     switch (delta.kind) {
       case chat::Delta::Kind::kReasoning:
+        if (!shows_reasoning_) return;
         Open("thinking", {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}}, out);
         content_.back()["thinking"].get_ref<std::string&>() += delta.text;
         return EmitDelta({{"type", "thinking_delta"}, {"thinking", delta.text}}, out);
@@ -168,6 +172,7 @@ class AnthropicWriter final : public AnswerWriter {
   const ServedModel& model_;
   CallMemory& memory_;
   bool streamed_;
+  bool shows_reasoning_;
   std::string id_ = RandomId("msg_");
   Json content_ = Json::array();
   std::string open_;  // The type of the last block while it grows.

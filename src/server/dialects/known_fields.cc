@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <map>
 
 #include "base/check.h"
+#include "chat/thinking.h"
 
 namespace dsv4::server {
 namespace {
@@ -54,7 +56,7 @@ constexpr KnownField kFields[] = {
     {"chat_template", "vllm", "", "serve --revision"},
     {"compaction", "anthropic", "", ""},
     {"container", "anthropic", "", ""},
-    {"context_management", "anthropic",
+    {"context_management", "anthropic and openai",
      "{\"edits\":[{\"type\":\"clear_thinking_20251015\",\"keep\":\"all\"}]}", ""},
     {"conversation", "openai", "", "the conversation as input"},
     {"custom_logit_processor", "sglang", "", "thinking_budget or logit_bias"},
@@ -85,6 +87,7 @@ constexpr KnownField kFields[] = {
     {"mcp_servers", "anthropic", "", "tools"},
     {"min_keep", "llama.cpp", "0", ""},
     {"min_new_tokens", "sglang", "0", ""},
+    {"min_thinking_tokens", "nim", "0", ""},
     {"mirostat", "llama.cpp", "0", "min_p"},
     {"mm_processor_kwargs", "vllm", "{}", ""},
     {"modalities", "openai", "[\"text\"]", kNoSound},
@@ -110,6 +113,7 @@ constexpr KnownField kFields[] = {
     {"reasoning_budget_start_tag", "llama.cpp", "", "", kBudgets},
     {"reasoning_budget_tokens", "llama.cpp", "-1", "thinking.budget_tokens"},
     {"reasoning_format", "llama.cpp", "\"auto\"", ""},
+    {"reasoning_split", "minimax", "true", ""},
     {"repeat_last_n", "llama.cpp", "64", "penalty_window"},
     {"repeat_penalty", "llama.cpp", "1", "repetition_penalty"},
     {"repetition_detection", "vllm", "", "repetition_penalty"},
@@ -198,28 +202,27 @@ constexpr IdleFields kIdle[] = {
     {"the finer setting of a switch that is refused", kFiner},
 };
 
-// Members read of objects of options, wherever that is done. Objects that are missing here are not looked
-// into.
+// Members read of objects of options beside those of chat::ThinkingFields. Objects in neither are not looked into.
 struct OptionObject {
   std::string_view path;
   std::array<std::string_view, 8> members;
+  uint32_t readers = kGenerate;  // The ApiReader bits of dialects that read the members.
 };
 constexpr std::array<std::string_view, 8> kSchemaMembers = {"type", "name", "description", "schema",
                                                             "strict"};
 constexpr OptionObject kOptionObjects[] = {
-    {"chat_template_kwargs", {}},
-    {"output_config", {"format", "effort"}},
+    {"output_config", {"format"}, kMessages},
     {"output_config.format", kSchemaMembers},
     {"output_format", kSchemaMembers},
     // Responses have the whole reasoning as its summary.
-    {"reasoning", {"summary", "generate_summary", "exclude"}},
+    {"reasoning", {"summary", "generate_summary"}},
     {"response_format.json_schema", kSchemaMembers},
     // Nothing pads the events of a stream.
     {"stream_options", {"include_usage", "include_obfuscation"}},
     {"text", {"format"}},
     {"text.format", kSchemaMembers},
     // display: the thinking is shown whatever it says, since the next request must bring it back.
-    {"thinking", {"type", "enabled", "display"}},
+    {"thinking", {"display"}},
     {"tool_choice",
      {"type", "name", "function", "namespace", "allowed_tools", "mode", "tools",
       "disable_parallel_tool_use"}},
@@ -309,6 +312,21 @@ const chat::JsonValue* At(const chat::JsonValue& body, std::string_view path) {
   return value;
 }
 
+// Members that are read of each object of options, with the bits of their readers.
+const std::map<std::string_view, std::map<std::string_view, uint32_t>>& KnownMembers() {
+  static const auto all = [] {
+    std::map<std::string_view, std::map<std::string_view, uint32_t>> members;
+    for (const OptionObject& object : kOptionObjects) {
+      for (const std::string_view name : object.members) members[object.path][name] |= object.readers;
+    }
+    for (const chat::ThinkingField& field : chat::ThinkingFields()) {
+      if (!field.inside.empty()) members[field.inside][field.name] |= kTurns;
+    }
+    return members;
+  }();
+  return all;
+}
+
 // Once for each reader: what it asks for does not depend on the body.
 void CheckTable(const Fields& fields, ApiReader reader) {
   static std::atomic<uint32_t> checked = 0;
@@ -332,7 +350,7 @@ void CheckFields(Fields& fields, const chat::JsonValue& body, ApiReader reader, 
                  SamplingCall& call) {
   CheckTable(fields, reader);
   RefuseUnsupported(fields);
-  NoteUnknown(fields, body, model, call.unknown_fields);
+  NoteUnknown(fields, body, reader, model, call.unknown_fields);
   fields.Adopt(RefusePictures(model, body));
 }
 
@@ -349,22 +367,18 @@ Status RefusePictures(const ServedModel& model, const chat::JsonValue& body) {
   return {};
 }
 
-void NoteUnknown(Fields& fields, const chat::JsonValue& body, const ServedModel& model,
+void NoteUnknown(Fields& fields, const chat::JsonValue& body, ApiReader reader, const ServedModel& model,
                  std::vector<std::string>& unknown) {
   for (std::string& name : fields.Unknown()) {
     if (!IsIdle(name)) unknown.push_back(std::move(name));
   }
-  for (const OptionObject& object : kOptionObjects) {
-    const chat::JsonValue* value = At(body, object.path);
+  for (const auto& [path, known] : KnownMembers()) {
+    const chat::JsonValue* value = At(body, path);
     if (value == nullptr || !value->is_object()) continue;
     for (const auto& [name, member] : value->members()) {
-      const bool of_thinking =
-          std::ranges::any_of(chat::ThinkingFields(), [&, &key = name](const chat::ThinkingField& field) {
-            return field.inside == object.path && field.name == key;
-          });
-      if (!member.is_null() && !of_thinking &&
-          std::ranges::find(object.members, name) == object.members.end())
-        unknown.push_back(fmt::format("{}.{}", object.path, name));
+      const auto found = known.find(name);
+      if (!member.is_null() && (found == known.end() || (found->second & reader) == 0))
+        unknown.push_back(fmt::format("{}.{}", path, name));
     }
   }
   if (model.refuse_unknown_fields && !unknown.empty())

@@ -20,7 +20,7 @@
 #include "server/api/api_table.h"
 #include "server/api/chat_call.h"
 #include "server/api/fields.h"
-#include "server/served_model.h"
+#include "server/api/served_model.h"
 
 namespace dsv4::server {
 
@@ -51,7 +51,7 @@ void RefuseUnsupported(Fields& fields);
 // Keeps the members of a body that are in no list in `unknown`, those of its objects of options too
 // ("text.verbosity"). Fails for the first of them where the model's server refuses such. Members of messages,
 // of their parts and of tools are not looked at.
-void NoteUnknown(Fields& fields, const chat::JsonValue& body, const ServedModel& model,
+void NoteUnknown(Fields& fields, const chat::JsonValue& body, ApiReader reader, const ServedModel& model,
                  std::vector<std::string>& unknown);
 // InvalidArgument names the first picture in the messages or the input, where the model reads pictures and this engine does not yet. Other
 // models are given a text in its place (chat::UnseenPart).

@@ -164,7 +164,10 @@ Json OllamaDocument(const ServedModel& model, bool generates, Json message) {
 class OllamaWriter final : public AnswerWriter {
  public:
   OllamaWriter(const ServedModel& model, const OllamaRequest& request)
-      : model_(model), generates_(request.kind == OllamaKind::kGenerate), streamed_(request.stream) {}
+      : model_(model),
+        generates_(request.kind == OllamaKind::kGenerate),
+        streamed_(request.stream),
+        shows_reasoning_(request.chat.call.thinking.shows_reasoning) {}
 
   bool streamed() const override { return streamed_; }
   std::string_view content_type() const override {
@@ -179,7 +182,8 @@ class OllamaWriter final : public AnswerWriter {
     if (!first_token_ && delta.kind != chat::Delta::Kind::kDone) first_token_ = Clock::now();
     switch (delta.kind) {
       case chat::Delta::Kind::kReasoning:
-        return Say("thinking", delta.text, out);
+        if (shows_reasoning_) Say("thinking", delta.text, out);
+        return;
       case chat::Delta::Kind::kContent:
         return Say("content", delta.text, out);
       case chat::Delta::Kind::kToolCallBegin:
@@ -247,6 +251,7 @@ class OllamaWriter final : public AnswerWriter {
   const ServedModel& model_;
   bool generates_;
   bool streamed_;
+  bool shows_reasoning_;
   std::string content_;
   std::string thinking_;
   std::string name_;  // Name of the call that grows, and its
@@ -272,24 +277,31 @@ void ReadFormat(Fields& fields, std::vector<JsonValue::Member>& members) {
 }
 
 // The other members of both kinds of requests, and those of no dialect, which the request names.
-Status ReadOthers(const ServedModel& model, const JsonValue& body, Fields& fields,
-                  std::vector<JsonValue::Member>& members, std::vector<std::string>& unknown) {
+Status ReadOthers(const ServedModel& model, Fields& fields, std::vector<JsonValue::Member>& members,
+                  std::vector<std::string>& unknown) {
   ReadFormat(fields, members);
   const JsonValue* options = nullptr;
   if (fields.ReadObject("options", &options)) fields.Adopt(ReadOptions(*options, members));
   fields.Expect({"model", "keep_alive"});
-  // Its options are looked at as what they become.
-  NoteUnknown(fields, body, model, unknown);
+  // Members of its objects are looked at as what they become.
+  NoteUnknown(fields, JsonValue(), kChat, model, unknown);
   return fields.status();
 }
 
-Result<OllamaRequest> FinishChat(const ServedModel& model, const JsonValue& body, Fields& fields,
+Result<OllamaRequest> FinishChat(const ServedModel& model, Fields& fields,
                                  std::vector<JsonValue::Member> members, OllamaRequest request) {
   if (const JsonValue* tools = fields.Find("tools")) members.emplace_back("tools", *tools);
   if (const JsonValue* think = fields.Find("think"))
     members.emplace_back(think->is_string() ? "reasoning_effort" : "think", *think);
+  // Spellings of other servers.
+  for (const chat::ThinkingField& field : chat::ThinkingFields()) {
+    const JsonValue* value = field.inside.empty() ? fields.Find(field.name) : nullptr;
+    const bool is_said = std::ranges::any_of(
+        members, [&](const JsonValue::Member& member) { return member.first == field.name; });
+    if (value != nullptr && field.name != "think" && !is_said) members.emplace_back(field.name, *value);
+  }
   std::vector<std::string> unknown;
-  DSV4_TRY(ReadOthers(model, body, fields, members, unknown));
+  DSV4_TRY(ReadOthers(model, fields, members, unknown));
   DSV4_ASSIGN_OR_RETURN(request.chat, ReadOpenAiChat(model, JsonValue::Object(std::move(members))));
   std::ranges::move(unknown, std::back_inserter(request.chat.call.sampling.unknown_fields));
   if (request.chat.call.sampling.num_choices != 1)
@@ -297,10 +309,10 @@ Result<OllamaRequest> FinishChat(const ServedModel& model, const JsonValue& body
   return request;
 }
 
-Result<OllamaRequest> FinishText(const ServedModel& model, const JsonValue& body, Fields& fields,
+Result<OllamaRequest> FinishText(const ServedModel& model, Fields& fields,
                                  std::vector<JsonValue::Member> members, OllamaRequest request) {
   std::vector<std::string> unknown;
-  DSV4_TRY(ReadOthers(model, body, fields, members, unknown));
+  DSV4_TRY(ReadOthers(model, fields, members, unknown));
   const bool is_bounded =
       std::ranges::any_of(members, [](const auto& member) { return member.first == "max_tokens"; });
   DSV4_ASSIGN_OR_RETURN(request.text, ReadCompletions(model, JsonValue::Object(std::move(members))));
@@ -334,7 +346,7 @@ Result<OllamaRequest> ReadOllamaChat(const ServedModel& model, const JsonValue& 
                           reader.Read(messages->items()[i], fmt::format("messages[{}].", i)));
   }
   members.emplace_back("messages", JsonValue::Array(std::move(list)));
-  return FinishChat(model, body, fields, std::move(members), std::move(request));
+  return FinishChat(model, fields, std::move(members), std::move(request));
 }
 
 Result<OllamaRequest> ReadOllamaGenerate(const ServedModel& model, const JsonValue& body) {
@@ -364,7 +376,7 @@ Result<OllamaRequest> ReadOllamaGenerate(const ServedModel& model, const JsonVal
     members.emplace_back("prompt", JsonValue::String(prompt));
     if (!suffix.empty()) members.emplace_back("suffix", JsonValue::String(suffix));
     fields.Expect({"think"});
-    return FinishText(model, body, fields, std::move(members), std::move(request));
+    return FinishText(model, fields, std::move(members), std::move(request));
   }
   for (size_t i = 0; images != nullptr && i < images->items().size(); ++i)
     prompt += (prompt.empty() ? "" : "\n\n") + chat::UnseenPart("image");
@@ -375,7 +387,7 @@ Result<OllamaRequest> ReadOllamaGenerate(const ServedModel& model, const JsonVal
   if (!system.empty()) messages.push_back(message("system", system));
   messages.push_back(message("user", prompt));
   members.emplace_back("messages", JsonValue::Array(std::move(messages)));
-  return FinishChat(model, body, fields, std::move(members), std::move(request));
+  return FinishChat(model, fields, std::move(members), std::move(request));
 }
 
 std::string OllamaLoad(const ServedModel& model, const JsonValue& body, OllamaKind kind) {

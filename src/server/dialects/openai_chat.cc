@@ -10,11 +10,11 @@
 #include <optional>
 
 #include "server/api/api_error.h"
+#include "server/api/content_rule_fields.h"
 #include "server/api/json_text.h"
-#include "server/api/random_id.h"
-#include "server/dialects/content_rule_fields.h"
 #include "server/dialects/known_fields.h"
 #include "server/dialects/openai_json.h"
+#include "server/observe/random_id.h"
 
 namespace dsv4::server {
 namespace {
@@ -30,17 +30,6 @@ void ReadLogprobs(Fields& fields, SamplingCall& call) {
   if (wanted) call.num_logprobs = top;
 }
 
-// include_reasoning (vLLM) and reasoning.exclude (OpenRouter): the model reasons, and the answer does not
-// have it.
-void ReadShownReasoning(Fields& fields, const chat::JsonValue& body, OpenAiChatRequest& request) {
-  fields.Read("include_reasoning", &request.shows_reasoning);
-  const chat::JsonValue* const reasoning = body.Find("reasoning");
-  if (reasoning == nullptr || !reasoning->is_object()) return;
-  Fields inner(*reasoning, "reasoning.");
-  if (bool exclude = false; inner.Read("exclude", &exclude)) request.shows_reasoning = !exclude;
-  fields.Adopt(inner.status());
-}
-
 // Both kinds of writer: what they have in common.
 class ChatWriter : public AnswerWriter {
  public:
@@ -51,7 +40,7 @@ class ChatWriter : public AnswerWriter {
         wants_logprobs_(request.call.sampling.num_logprobs >= 0),
         wants_token_ids_(request.call.sampling.wants_token_ids),
         wants_transfer_(request.call.sampling.wants_transfer),
-        shows_reasoning_(request.shows_reasoning),
+        shows_reasoning_(request.call.thinking.shows_reasoning),
         call_ids_(num_choices_),
         token_ids_(num_choices_) {}
 
@@ -279,7 +268,9 @@ bool SaysMoreThanContent(const chat::JsonValue& message) {
     return value != nullptr && !value->is_null();
   };
   if (has("content_blocks") || has("tools")) return true;
-  if (role == nullptr || !role->is_string() || role->text() != "assistant") return false;
+  if (role == nullptr || !role->is_string()) return false;
+  if (role->text() == "tool" || role->text() == "function") return true;  // It ran, and returned nothing.
+  if (role->text() != "assistant") return false;
   constexpr std::array kOfAnswers = {"tool_calls", "function_call",     "refusal",
                                      "audio",      "reasoning_content", "reasoning",
                                      "thinking",   "reasoning_details", "thinking_blocks"};
@@ -293,11 +284,10 @@ Status CheckContents(const chat::JsonValue& messages) {
     if (!message.is_object()) continue;  // ParseMessages names it.
     const chat::JsonValue* const content = message.Find("content");
     if ((content != nullptr && !content->is_null()) || SaysMoreThanContent(message)) continue;
-    return InvalidArgument(
-        fmt::format("messages[{}].content: {}, wanted a string or a list of parts; only an assistant's "
-                    "message with tool_calls, "
-                    "reasoning_content or a refusal goes without",
-                    i, content == nullptr ? "missing" : "got null"));
+    return InvalidArgument(fmt::format(
+        "messages[{}].content: {}, wanted a string or a list of parts; only a tool's result and an "
+        "assistant's message with tool_calls, reasoning_content or a refusal go without",
+        i, content == nullptr ? "missing" : "got null"));
   }
   return {};
 }
@@ -323,7 +313,6 @@ Result<OpenAiChatRequest> ReadOpenAiChat(const ServedModel& model, const chat::J
   ReadPromptLogprobs(fields, request.stream, sampling);
   ReadToolChoice(fields, FunctionLayout::kNested, model.profile->namespace_mark, call);
   ExpectThinking(fields);
-  ReadShownReasoning(fields, body, request);
   fields.Read("continue_final_message", &call.conversation.continue_final_message);
   fields.Read("parallel_tool_calls", &call.parallel_calls);
   const chat::JsonValue* format = nullptr;

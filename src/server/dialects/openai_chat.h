@@ -14,7 +14,6 @@ struct OpenAiChatRequest {
   ChatCall call;
   bool stream = false;
   bool include_usage = false;
-  bool shows_reasoning = true;
 };
 
 // Errors name the field.

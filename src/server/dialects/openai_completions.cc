@@ -8,11 +8,11 @@
 #include <utility>
 
 #include "server/api/api_error.h"
+#include "server/api/content_rule_fields.h"
 #include "server/api/json_text.h"
-#include "server/api/random_id.h"
-#include "server/dialects/content_rule_fields.h"
 #include "server/dialects/known_fields.h"
 #include "server/dialects/openai_json.h"
+#include "server/observe/random_id.h"
 
 namespace dsv4::server {
 namespace {
@@ -27,7 +27,8 @@ Result<std::vector<std::vector<int32_t>>> ReadPrompts(const ServedModel& model,
   const auto add = [&](const chat::JsonValue& item) -> Status {
     if (item.is_string()) {
       DSV4_RETURN_IF_ERROR(model.CheckLength(item.text().size()));
-      DSV4_ASSIGN_OR_RETURN_STATUS(std::vector<int32_t> ids, model.tokenizer.Encode(item.text()));
+      DSV4_ASSIGN_OR_RETURN_STATUS(std::vector<int32_t> ids,
+                                   model.tokenizer.Encode(item.text(), kMaxTokensRead));
       prompts.push_back(std::move(ids));
       return {};
     }
@@ -62,7 +63,8 @@ Status FillTheHole(const ServedModel& model, const std::string& suffix, Completi
   if (!begin || !hole || !end)
     return InvalidArgument("suffix: this model's tokenizer has no tokens for text with a hole");
   DSV4_RETURN_IF_ERROR(model.CheckLength(suffix.size()));
-  DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<int32_t> behind, model.tokenizer.Encode(suffix));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<int32_t> behind,
+                               model.tokenizer.Encode(suffix, kMaxTokensRead));
   for (std::vector<int32_t>& prompt : request.prompts) {
     const bool has_bos = !prompt.empty() && prompt.front() == model.special->begin_of_sentence;
     std::vector<int32_t> ids = {model.special->begin_of_sentence, *begin};
@@ -278,7 +280,8 @@ void ReadFormat(Fields& fields, SamplingCall& sampling) {
   if (schema->is_null()) return;
   if (sampling.rule)
     return fields.Fail("response_format", fmt::format("beside {}, wanted one of them", sampling.rule->label));
-  sampling.rule = grammar::ContentRule{.text = chat::WriteJson(*schema), .label = "response_format"};
+  sampling.rule = grammar::ContentRule{
+      .text = chat::WriteJson(*schema), .label = "response_format", .strict = chat::IsStrict(*format)};
 }
 
 }  // namespace

@@ -89,36 +89,39 @@ Status ReadStreaming(Fields& fields, bool* stream, bool* include_usage) {
 void ReadToolChoice(Fields& fields, FunctionLayout layout, std::string_view mark, ChatCall& call) {
   const chat::JsonValue* choice = fields.Find("tool_choice");
   if (choice == nullptr) return;
-  // Name of a function as the layout has it; null when it has none.
+  // Name of a function, in either layout; empty where it has none.
   const auto name_of = [&](const chat::JsonValue& function) {
-    const chat::JsonValue* holder = layout == FunctionLayout::kNested ? function.Find("function") : &function;
-    const chat::JsonValue* name = holder == nullptr ? nullptr : holder->Find("name");
-    const chat::JsonValue* name_space = holder == nullptr ? nullptr : holder->Find("namespace");
+    const chat::JsonValue* inner = function.Find("function");
+    const chat::JsonValue* holder = inner == nullptr ? &function : inner;
+    const chat::JsonValue* name = holder->Find("name");
+    const chat::JsonValue* name_space = holder->Find("namespace");
     std::string full = name == nullptr ? std::string() : name->text();
     if (layout == FunctionLayout::kFlat && name_space != nullptr)
       full = FunctionName(mark, name_space->text(), full);
     return full;
   };
   const auto read_mode = [&](const chat::JsonValue* mode, std::string_view field) {
-    const std::string& name = mode == nullptr ? std::string() : mode->text();
-    if (name == "required")
+    const std::string name = mode == nullptr ? std::string() : mode->text();
+    if (name == "required" || name == "any")
       call.tool_choice = ToolChoice::kRequired;
     else if (name != "auto")
       fields.Fail(field, fmt::format("got {}, wanted auto or required",
                                      mode == nullptr ? "nothing" : chat::WriteJson(*mode)));
   };
-  if (choice->is_string() && choice->text() == "none") {
+  const chat::JsonValue* type = choice->Find("type");
+  // A mode is a word, or an object that has nothing but the word, as Anthropic writes it.
+  const chat::JsonValue* mode = choice->is_object() ? type : choice;
+  const std::string word = mode == nullptr || !mode->is_string() ? std::string() : mode->text();
+  if (word == "none") {
     call.tool_choice = ToolChoice::kNone;
     return;
   }
+  if (word == "auto" || word == "required" || word == "any") return read_mode(mode, "tool_choice");
   if (!choice->is_object()) {
-    const std::string& name = choice->text();
-    if (name == "auto" || name == "required") return read_mode(choice, "tool_choice");
     return fields.Fail("tool_choice", fmt::format("got {}, wanted auto, none, required or a function",
                                                   chat::WriteJson(*choice)));
   }
-  const chat::JsonValue* type = choice->Find("type");
-  if (type != nullptr && type->text() == "allowed_tools") {
+  if (word == "allowed_tools") {
     const std::string path =
         layout == FunctionLayout::kNested ? "tool_choice.allowed_tools." : "tool_choice.";
     const chat::JsonValue* allowed =

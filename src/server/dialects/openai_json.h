@@ -6,7 +6,7 @@
 #include "server/api/answer_writer.h"
 #include "server/api/chat_call.h"
 #include "server/api/fields.h"
-#include "server/served_model.h"
+#include "server/api/served_model.h"
 
 namespace dsv4::server {
 

@@ -258,13 +258,15 @@ chat::JsonValue ReadFormat(Fields& fields) {
     std::string type;
     const chat::JsonValue* schema = nullptr;
     members.Read("type", &type);
+    bool strict = false;
     if (type == "json_schema") {
+      members.Read("strict", &strict);
       if (!members.ReadObject("schema", &schema)) members.Fail("schema", "missing, wanted an object");
     } else if (type != "text" && type != "json_object") {
       members.Fail("type", fmt::format("got '{}', wanted text, json_object or json_schema", type));
     }
     fields.Adopt(members.status());
-    if (schema != nullptr) return chat::ResponseFormatOf(*schema);
+    if (schema != nullptr) return chat::ResponseFormatOf(*schema, strict);
   }
   fields.Adopt(inner.status());
   return format == nullptr ? chat::JsonValue() : *format;

@@ -6,10 +6,10 @@
 
 #include "server/api/api_error.h"
 #include "server/api/json_text.h"
-#include "server/api/random_id.h"
 #include "server/api/response_store.h"
 #include "server/dialects/openai_json.h"
 #include "server/dialects/openai_responses.h"
+#include "server/observe/random_id.h"
 
 namespace dsv4::server {
 namespace {
@@ -36,6 +36,7 @@ class ResponsesWriter final : public AnswerWriter {
         client_tools_(request.client_tools),
         wants_logprobs_(request.call.sampling.num_logprobs >= 0),
         compacts_(request.compacts),
+        shows_reasoning_(request.call.thinking.shows_reasoning && !request.compacts),
         kept_input_(request.compacts_alone ? UserItems(request.own_input) : Json()),
         keep_(std::move(keep)) {
     const SamplingCall& sampling = request.call.sampling;
@@ -86,7 +87,7 @@ class ResponsesWriter final : public AnswerWriter {
              const session::AnswerReader& reader, std::string& out) override {
     switch (delta.kind) {
       case chat::Delta::Kind::kReasoning:
-        if (compacts_) return;
+        if (!shows_reasoning_) return;
         OpenReasoning(out);
         text_ += delta.text;
         return EmitPart("response.reasoning_summary_text.delta", "summary_index", {{"delta", delta.text}},
@@ -300,6 +301,7 @@ class ResponsesWriter final : public AnswerWriter {
   ClientTools client_tools_;
   bool wants_logprobs_;
   bool compacts_;
+  bool shows_reasoning_;
   Json kept_input_;  // Messages in front of the summary of a compaction alone; else null.
   std::function<void(const std::string&, const std::string&)> keep_;
   Json logprobs_ = Json::array();   // Log-probabilities of the message that grows.

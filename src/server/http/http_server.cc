@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <map>
 #include <thread>
 
@@ -321,10 +323,17 @@ void Server::Run(const std::function<void()>& on_stop) {
   shared_.context.run_for(std::chrono::seconds(2));
 }
 
+int64_t OpenDescriptors() {
+  std::error_code failed;
+  const std::filesystem::directory_iterator open("/proc/self/fd", failed);
+  return failed ? 0 : std::distance(begin(open), end(open));
+}
+
 // With no more connections than the process may have besides what else it opens; it may have as many as the
-// system lets it.
-HttpOptions WithinDescriptors(HttpOptions options) {
+// system lets it. FailedPrecondition where hardly any is left.
+Result<HttpOptions> WithinDescriptors(HttpOptions options) {
   constexpr int64_t kOthers = 128;
+  constexpr int64_t kLeast = 16;  // The server's own, and some clients'.
   rlimit files = {};
   if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return options;
   const auto wanted = static_cast<rlim_t>(options.max_connections + kOthers);
@@ -332,6 +341,11 @@ HttpOptions WithinDescriptors(HttpOptions options) {
     files.rlim_cur = std::min(files.rlim_max, wanted);
     (void)::setrlimit(RLIMIT_NOFILE, &files);
     (void)::getrlimit(RLIMIT_NOFILE, &files);
+  }
+  const int64_t needed = OpenDescriptors() + kLeast;
+  if (files.rlim_cur < static_cast<rlim_t>(needed)) {
+    return Error(FailedPrecondition(fmt::format(
+        "descriptors: got a limit of {}, wanted at least {} (ulimit -n)", files.rlim_cur, needed)));
   }
   const auto most = static_cast<int64_t>(std::min<rlim_t>(files.rlim_cur, wanted)) - kOthers;
   options.max_connections = std::min(options.max_connections, std::max<int64_t>(most, 8));
@@ -347,8 +361,9 @@ Status CheckTlsFiles(const std::string& certificate, const std::string& key) {
 
 Result<std::unique_ptr<HttpServer>> HttpServer::Listen(HttpOptions options, HttpHandler handler,
                                                        HttpGate gate, HttpErrorBody error_body) {
-  auto server = std::make_unique<Server>(WithinDescriptors(std::move(options)), std::move(handler),
-                                         std::move(gate), std::move(error_body));
+  DSV4_ASSIGN_OR_RETURN(HttpOptions fitting, WithinDescriptors(std::move(options)));
+  auto server = std::make_unique<Server>(std::move(fitting), std::move(handler), std::move(gate),
+                                         std::move(error_body));
   DSV4_TRY(server->LoadTls());
   DSV4_TRY(server->Bind());
   return server;

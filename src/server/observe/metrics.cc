@@ -191,23 +191,23 @@ struct Metrics::State {
       "dsv4_decode_steps_total",
       "Steps, once for every sequence that got tokens of it; output tokens by these are tokens a step.");
   using DraftCounters =
-      std::array<std::array<prometheus::Counter*, engine::kDraftPlaces>, speculation::kNumSources>;
+      std::array<std::array<prometheus::Counter*, engine::kDraftDepths>, speculation::kNumSources>;
   // By the drafter, and by the token's position in its draft, from 1; the last stands for all further ones.
-  DraftCounters ByPlace(const char* name, const char* help) {
+  DraftCounters ByDepth(const char* name, const char* help) {
     prometheus::Family<prometheus::Counter>& family = BuildCounter().Name(name).Help(help).Register(registry);
     DraftCounters counters;
     for (size_t source = 0; source < counters.size(); ++source) {
       const std::string drafter(speculation::SourceName(static_cast<speculation::Source>(source)));
-      for (size_t place = 0; place < engine::kDraftPlaces; ++place) {
-        const char* const more = place + 1 == engine::kDraftPlaces ? "+" : "";
-        counters[source][place] =
-            &family.Add({{"drafter", drafter}, {"position", std::to_string(place + 1) + more}});
+      for (size_t depth = 0; depth < engine::kDraftDepths; ++depth) {
+        const char* const more = depth + 1 == engine::kDraftDepths ? "+" : "";
+        counters[source][depth] =
+            &family.Add({{"drafter", drafter}, {"position", std::to_string(depth + 1) + more}});
       }
     }
     return counters;
   }
-  DraftCounters draft = ByPlace("dsv4_draft_tokens_total", "Guessed tokens that steps have verified.");
-  DraftCounters accepted = ByPlace("dsv4_accepted_draft_tokens_total", "Guessed tokens that were right.");
+  DraftCounters draft = ByDepth("dsv4_draft_tokens_total", "Guessed tokens that steps have verified.");
+  DraftCounters accepted = ByDepth("dsv4_accepted_draft_tokens_total", "Guessed tokens that were right.");
   prometheus::Counter& drafting_seconds =
       Counter("dsv4_drafting_seconds_total", "Time that the model's drafter has taken.");
   prometheus::Histogram& step_seconds =
@@ -315,13 +315,13 @@ void Metrics::OnStep(const engine::StepReport& report) {
   state_->cached.Increment(static_cast<double>(now.num_cached_tokens - last.num_cached_tokens));
   state_->output.Increment(static_cast<double>(now.num_output_tokens - last.num_output_tokens));
   for (size_t source = 0; source < speculation::kNumSources; ++source) {
-    for (size_t place = 0; place < engine::kDraftPlaces; ++place) {
+    for (size_t depth = 0; depth < engine::kDraftDepths; ++depth) {
       const auto more = [&](const engine::EngineStats::DraftCounts& a,
                             const engine::EngineStats::DraftCounts& b) {
-        return static_cast<double>(a[source][place] - b[source][place]);
+        return static_cast<double>(a[source][depth] - b[source][depth]);
       };
-      state_->draft[source][place]->Increment(more(now.num_draft_tokens, last.num_draft_tokens));
-      state_->accepted[source][place]->Increment(more(now.num_accepted_tokens, last.num_accepted_tokens));
+      state_->draft[source][depth]->Increment(more(now.num_draft_tokens, last.num_draft_tokens));
+      state_->accepted[source][depth]->Increment(more(now.num_accepted_tokens, last.num_accepted_tokens));
     }
   }
   state_->drafting_seconds.Increment(now.drafting_seconds - last.drafting_seconds);

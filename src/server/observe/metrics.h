@@ -10,7 +10,7 @@
 
 #include "engine/engine_thread.h"
 #include "engine/prefix_disk.h"
-#include "server/api/verification.h"
+#include "server/observe/verification.h"
 
 namespace dsv4::server {
 

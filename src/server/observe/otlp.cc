@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "base/percent.h"
-#include "server/api/random_id.h"
 #include "server/observe/protobuf.h"
+#include "server/observe/random_id.h"
 #include "server/observe/trace_exporter.h"
 
 namespace dsv4::server {

@@ -57,12 +57,12 @@ async function edit(conversation, turn, text) {
 }
 
 // Another answer to the same question; the answer that was stays as a branch.
-async function regenerate(turn = current?.turns.at(-1)) {
+async function regenerate(turn = current?.turns.at(-1), anyway = turn?.anyway) {
   const conversation = current;
   if (!conversation || turn?.role !== "assistant" || !await isFree(conversation)) return;
   const i = conversation.turns.indexOf(turn);
   if (i < 0) return;
-  const next = newAnswer();
+  const next = { ...newAnswer(), ...(anyway && { anyway }) };
   if (hasFailed(turn) && turn === conversation.turns.at(-1)) {  // There is nothing that a branch would keep.
     if (turn.branches) next.branches = turn.branches;
     conversation.turns[i] = next;

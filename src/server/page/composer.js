@@ -144,6 +144,21 @@ addEventListener("drop", event => {
   event.preventDefault();
   addFiles([...event.dataTransfer.files]);
 });
-for (const example of document.querySelectorAll("#examples button")) {
-  example.addEventListener("click", () => { $("ask").value = example.dataset.ask; send(); });
+const kExampleList = $("examples");  // Out of the document while a conversation is shown.
+kExampleList.addEventListener("click", event => {
+  const example = event.target.closest("button");
+  if (example) { $("ask").value = example.dataset.ask; send(); }
+});
+
+// Questions that the model's folder offers, else those of the page.
+const kExamples = [...kExampleList.children];
+function showExamples(offered = []) {
+  const made = offered.map(({ title, ask }) => {
+    const example = button("", null);
+    example.dataset.ask = ask;
+    example.append(make("b", {}, title), make("span", {}, ask));
+    return example;
+  });
+  kExampleList.replaceChildren(...(made.length ? made : kExamples));
+  kExampleList.classList.remove("unknown");
 }

@@ -84,7 +84,7 @@ function exportAll() {
 
 const isText = value => value === undefined || typeof value === "string";
 const isNumber = value => value === undefined || Number.isFinite(value);
-const isTurn = turn => typeof turn?.content === "string" && [turn.tokens, turn.thought, turn.thoughtTokens].every(isNumber) && isBranches(turn.branches) && isText(turn.error) && isText(turn.note) && isText(turn.speed) && (turn.role === "user"
+const isTurn = turn => typeof turn?.content === "string" && [turn.tokens, turn.thought, turn.thoughtTokens].every(isNumber) && isBranches(turn.branches) && isText(turn.error) && isText(turn.note) && isText(turn.notice) && isText(turn.speed) && (turn.role === "user"
   ? turn.files === undefined || (Array.isArray(turn.files) && turn.files.every(file => typeof file?.name === "string" && typeof file.text === "string"))
   : turn.role === "assistant" && typeof turn.reasoning === "string" && Array.isArray(turn.calls) &&
     turn.calls.every(call => typeof call?.name === "string" && typeof call.arguments === "string"));

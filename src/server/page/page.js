@@ -50,9 +50,10 @@ function showModel() {
   kFirst.querySelector("#first-model").textContent = modelName || "The model";
 }
 
-// Asks the server for its model: the name, and how much context it has.
+// Asks the server for its model: the name, how much context it has, and what to ask it first.
 async function askModels() {
-  const reply = await fetch("v1/models", { headers: requestHeaders() }).catch(() => null);
+  const [reply, properties] = await Promise.all(["v1/models", "props"].map(path => fetch(path, { headers: requestHeaders() }).catch(() => null)));
+  showExamples(properties?.ok ? (await properties.json()).examples : []);
   if (!reply) {
     if ($("model").dataset.state !== "away") notice(`${kNoServer} The page tries again by itself.`, { action: "Try now", run: askModels, about: "server", stays: true });
     setState("away");

@@ -68,6 +68,9 @@ async function refusal(response) {
   return { text: /^\s*</.test(text) ? `The answer was an error page: ${what}. Something between this browser and the server sent it.` : `${what}: ${text.slice(0, 200)}`, about: "refusal" };
 }
 
+// The model's own notice on words that it does not know. A header's bytes are UTF-8 here, and a browser reads them as Latin-1.
+const noticeOf = response => new TextDecoder().decode(Uint8Array.from(response.headers.get("x-dsv4-notice") ?? "", letter => letter.charCodeAt(0)));
+
 const kNoServer = "The server cannot be reached.";
 const kClosed = "interrupted: the page was closed during this answer";
 const kBusy = "This answer is still being written. Stop it first (Escape).";
@@ -170,6 +173,7 @@ async function answer(conversation, turn = null, closing = false) {
     turn.effort ||= body.reasoning_effort;
     if (!closing) turn.budget ||= body.thinking.budget_tokens;
     show();
+    if (document.activeElement === document.body) $("log").focus({ preventScroll: true });  // The button that asked for it has gone.
     hear("Answering");
     keep(conversation);
     const response = await fetch("v1/chat/completions",
@@ -180,6 +184,11 @@ async function answer(conversation, turn = null, closing = false) {
       throw Object.assign(new Error(text), { about });
     }
     setState("ready");
+    turn.notice = noticeOf(response) || undefined;
+    if (turn.notice && !turn.anyway) {
+      run.controller.abort();
+      throw Object.assign(new Error(turn.notice), { about: "model" });
+    }
     for await (const chunk of events(response)) {
       addChunk(turn, chunk, times, run);
       refresh();
@@ -190,7 +199,7 @@ async function answer(conversation, turn = null, closing = false) {
     if (error.about && !leaving) turn.about = error.about;
     if (run.pieces) Object.assign(turn, { tokens: before + run.pieces, estimated: true });
     if (error.about === "server" || error.about === "key") setState(error.about === "key" ? "key" : "away");
-    else if (error.name !== "AbortError" && !leaving) askModels();  // Whether there is a server at all.
+    else if (error.name !== "AbortError" && error.about !== "model" && !leaving) askModels();  // Whether there is a server at all.
   }
   clearTimeout(saving);
   delete turn.active;

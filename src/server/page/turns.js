@@ -27,11 +27,13 @@ function showTurn(turn) {
 
 // A fault of an answer, and what can be done about it.
 function drawFault(turn, last) {
-  const node = make("div", { className: turn.error === kCut || turn.error === "stopped" ? "fault mild" : "fault" });
+  const node = make("div", { className: turn.error === kCut || turn.error === "stopped" || turn.about === "model" ? "fault mild" : "fault" });
   const said = { [kCut]: "Cut at the length limit", stopped: hasFailed(turn) ? "Stopped before the answer began" : "Stopped" }[turn.error] ?? turn.error;
   node.append(make("span", { className: "error", textContent: said }));
   if (turn.about === "key") node.append(button("Settings", openSettings));
-  if (hasFailed(turn)) {
+  if (hasFailed(turn) && turn.about === "model" && last) {
+    node.append(button("Answer all the same", () => regenerate(turn, true)));
+  } else if (hasFailed(turn)) {
     if (last) node.append(button("Send again", () => regenerate(turn), { className: "strong" }));
     else node.append(make("span", { textContent: "The model has not read this question." }));
   } else if (canGoOn(turn) && last) {
@@ -53,6 +55,7 @@ function drawFoot(turn, startEdit) {
     foot.replaceChildren();
     if (turn.active) return;
     if (turn.error) foot.append(drawFault(turn, last));
+    else if (turn.notice) foot.append(make("div", { className: "fault mild" }, turn.notice));
     const tools = make("div", { className: "tools" });
     foot.append(tools);
     if (turn.branches) {

@@ -2,7 +2,7 @@
 // with less shared memory.
 #include <gtest/gtest.h>
 
-#include "backend/cuda/lowering/fusion_rules_testing.h"
+#include "backend/cuda/lowering/launch/fusion_rules_testing.h"
 #include "backend/cuda/lowering/select/attention.h"
 #include "backend/cuda/lowering/select/experts.h"
 #include "backend/cuda/lowering/select/hyper_connection.h"

@@ -10,12 +10,12 @@
 #include <string_view>
 #include <vector>
 
-#include "backend/cuda/lowering/estimate.h"
-#include "backend/cuda/lowering/fusion_rules.h"
-#include "backend/cuda/lowering/kernel_table.h"
+#include "backend/cuda/lowering/launch/fusion_rules.h"
 #include "backend/cuda/lowering/select/attention.h"
+#include "backend/cuda/lowering/select/estimate.h"
 #include "backend/cuda/lowering/select/experts.h"
 #include "backend/cuda/lowering/select/hyper_connection.h"
+#include "backend/cuda/lowering/select/kernel_table_testing.h"
 #include "backend/cuda/lowering/select/linear.h"
 #include "backend/cuda/lowering/select/rows.h"
 #include "backend/cuda/lowering/select_testing.h"

@@ -2,7 +2,7 @@
 #include <cstring>
 #include <utility>
 
-#include "backend/cuda/kernels/elementwise/copy_bytes.h"
+#include "backend/cuda/runtime/copy_bytes.h"
 #include "backend/cuda/runtime/device_queue.h"
 #include "backend/cuda/runtime/step_record.h"
 

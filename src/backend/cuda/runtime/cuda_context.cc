@@ -5,8 +5,6 @@
 
 #include <algorithm>
 
-#include "backend/cuda/lowering/lowering.h"
-#include "backend/cuda/tiers/expert_tiers.h"
 #include "base/log.h"
 
 namespace dsv4::backend::cuda {
@@ -21,30 +19,6 @@ int64_t WidestOf(const OpRecord& record) {
 }
 
 }  // namespace
-
-CudaContext::CudaContext(std::shared_ptr<DeviceQueue> queue, BlockScaledMode block_scaled,
-                         Fp8Products fp8_products, HostTierOptions host)
-    : queue_(std::move(queue)),
-      memory_(queue_),
-      scratch_(memory_),
-      expert_tables_(memory_),
-      limits_{.compute_capability = queue_->compute_capability(),
-              .code_capability = queue_->code_capability(),
-              .num_sms = queue_->num_sms(),
-              .shared_bytes = queue_->shared_bytes(),
-              .block_scaled = block_scaled,
-              .fp8_products = fp8_products},
-      expert_tiers_(std::make_unique<ExpertTiers>(*this, std::move(host))),
-      lowering_(std::make_unique<Lowering>(*this)) {}
-
-// Work of the host for what is in flight is waited for: its thread is still there.
-CudaContext::~CudaContext() {
-  queue_->DropRecords();
-  if (expert_tiers_->host() == nullptr) return;
-  queue_->DescribeHostFaults({});
-  (void)queue_->CallOnStream("the end of the backend",
-                             [](cudaStream_t stream) { return cudaStreamSynchronize(stream); });
-}
 
 Status CudaContext::CheckOperand(const OpRecord& record, const TensorView& operand) const {
   if (operand.num_elements() == 0 || operand.device == queue_->device()) return {};
@@ -66,8 +40,6 @@ void CudaContext::NoteChoice(const char* kernel, const char* reason, RuleKind ki
                         record_->ToString(), kernel, reason));
   }
 }
-
-void CudaContext::NoteFusion(FusionRule rule) { NoteChoice("", RowOf(rule).name, RuleKind::kFast); }
 
 Result<GridBarrier*> CudaContext::GridBarriers() {
   if (grid_barriers_.data() == nullptr) {

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "backend/cuda/device/sync/stage_times.h"
-#include "backend/cuda/kernels/elementwise/copy_bytes.h"
+#include "backend/cuda/runtime/copy_bytes.h"
 #include "backend/cuda/runtime/device_code.h"
 #include "backend/cuda/runtime/shared_limits.h"
 #include "backend/cuda/runtime/step_record.h"

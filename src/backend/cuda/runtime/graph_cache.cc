@@ -6,7 +6,7 @@
 #include <cstring>
 #include <iterator>
 
-#include "backend/cuda/kernels/elementwise/prefetch.h"
+#include "backend/cuda/runtime/prefetch.h"
 
 namespace dsv4::backend::cuda {
 namespace {

@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "backend/cuda/cuda_ops.h"
-#include "backend/cuda/lowering/record/expert_terms.h"
+#include "backend/cuda/runtime/cuda_ops.h"
 #include "backend/cuda/runtime/pinned_memory.h"
+#include "backend/cuda/tiers/expert_terms.h"
 
 namespace dsv4::backend::cuda {
 namespace {

@@ -7,7 +7,7 @@
 #include "backend/cuda/device/numeric/swiglu_words.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/gemm/gemm_mma.cuh"
-#include "backend/cuda/lowering/lowering.h"
+#include "backend/cuda/lowering/launch/lowering.h"
 #include "backend/cuda/weights/operand_layout.h"
 
 namespace dsv4::backend::cuda {

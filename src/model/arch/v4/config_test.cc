@@ -201,7 +201,7 @@ TEST(ModelConfig, RefusesOtherArchitecturesByName) {
   EXPECT_THAT(ErrorOf(Json{{"model_type", "deepseek_v41"}, {"text_config", Json::object()}}),
               HasSubstr("vocab_size: missing"));
   EXPECT_THAT(ErrorWith("kv_source_layer_ids", {2, 3}), HasSubstr("index_source_layer_ids: missing"));
-  EXPECT_THAT(ErrorWith("model_type", "llama"), HasSubstr("this engine reads model_type deepseek_v4"));
+  EXPECT_THAT(ErrorWith("model_type", "llama"), HasSubstr("wanted deepseek_v4 ("));
   EXPECT_THAT(ErrorWith("architectures", {"LlamaForCausalLM"}), HasSubstr("LlamaForCausalLM"));
   EXPECT_THAT(ErrorOf(Json::object()), HasSubstr("model_type: missing"));
   EXPECT_THAT(ErrorOf(Json::array()), HasSubstr("not a JSON object"));

@@ -202,9 +202,9 @@ Result<ModelConfig> ParseV41Config(const Json& root, std::string_view what) {
   CheckSizes(reader, config);
   DSV4_TRY(status);
   DSV4_TRY(CheckPlans(config.layers, what));
+  config.drafter_taps_inputs = true;
   if (auto dspark = ParseDsparkConfig(flat, what, config); dspark) {
     config.dspark = *std::move(dspark);
-    if (config.dspark.has_value()) config.dspark->taps_inputs = true;
   } else {
     config.dspark_fault = dspark.error().message();
   }

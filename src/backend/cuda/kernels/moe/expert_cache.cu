@@ -1,8 +1,8 @@
 // Kernels of the expert cache: slots for chosen experts, copies of missing ones over the link, and tables of
 // pointers.
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/kernels/moe/cache_policy.h"
 #include "backend/cuda/kernels/moe/expert_cache.h"
-#include "backend/cuda/tiers/cache_policy.h"
 
 namespace dsv4::backend::cuda {
 namespace {

@@ -36,7 +36,7 @@ struct CacheJob {
 };
 struct CacheClock {
   uint64_t call;  // Number of calls.
-  uint64_t age;   // The rank of the expert that went last (tiers/cache_policy.h).
+  uint64_t age;   // The rank of the expert that went last (kernels/moe/cache_policy.h).
   // Slots from `first_reserved` on are reserved while `call` is less than `reserved_until`.
   uint64_t reserved_until;
   int32_t first_reserved;
@@ -50,7 +50,7 @@ struct ExpertCacheState {
   uint8_t* slots = nullptr;
   int64_t slot_bytes = 0;
   int num_slots = 0;
-  uint64_t* keys = nullptr;         // [num_slots]: tiers/cache_policy.h.
+  uint64_t* keys = nullptr;         // [num_slots]: kernels/moe/cache_policy.h.
   uint32_t* used = nullptr;         // [num_slots]: the call that used it last, its lowest bits.
   int32_t* owners = nullptr;        // [num_slots]: the expert there.
   int32_t* slot_of = nullptr;       // [experts], the first is number 1: 1 + its slot; 0: none.
@@ -68,7 +68,7 @@ struct ExpertCacheCall {
   int64_t num_choices;
   const int32_t* experts;  // [num_places]: cached experts by row; 0: one that is always there.
   int num_places;          // At most kMaxCachedPlaces.
-  bool passing;            // It wants nearly all of them (tiers/cache_policy.h).
+  bool passing;            // It wants nearly all of them (kernels/moe/cache_policy.h).
   DeviceWeight* table;     // [num_places, 3], written: where chosen experts are.
 };
 
@@ -78,7 +78,7 @@ void LaunchBringExperts(CudaContext& context, const ExpertCacheState& cache, con
 
 // A pass of many tokens, whose experts the host has brought (tiers/expert_stream.h).
 //
-// Empties the slots from `first` on, and reserves them for the passes that may follow (tiers/cache_policy.h).
+// Empties the slots from `first` on, and reserves them for the passes that may follow (kernels/moe/cache_policy.h).
 void LaunchEmptySlots(CudaContext& context, const ExpertCacheState& cache, int first);
 // `table` [num_places, 3] says that its cached experts are in these slots, both by row. What is in which slot
 // the cache does not learn.

@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
-#include "backend/cuda/device/numeric/finish_sums.cuh"
 #include "backend/cuda/device/ptx/wgmma_tma.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/gemm/gemm_mma.cuh"
+#include "backend/cuda/kernels/moe/finish_sums.cuh"
 #include "backend/cuda/kernels/moe/grouped_gemm_narrow.h"
 #include "backend/cuda/kernels/moe/grouped_gemm_weights.cuh"
 #include "backend/cuda/kernels/moe/grouped_gemms.h"
@@ -24,7 +24,7 @@ namespace {
 
 constexpr int kGroups = 4;  // Warpgroups that multiply.
 constexpr int kRows = 64 * kGroups;
-constexpr int kTokens = 32;  // lowering/estimate.h counts such tiles.
+constexpr int kTokens = 32;  // lowering/select/estimate.h counts such tiles.
 constexpr int kConsumers = 128 * kGroups;
 constexpr int kThreads = kConsumers + 128;  // Registers are given up and taken by whole warpgroups.
 constexpr int kConsumerRegisters = 112;

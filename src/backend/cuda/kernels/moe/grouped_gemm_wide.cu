@@ -12,10 +12,10 @@
 #include <utility>
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
-#include "backend/cuda/device/numeric/finish_sums.cuh"
 #include "backend/cuda/device/ptx/wgmma_tma.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/gemm/gemm_mma.cuh"
+#include "backend/cuda/kernels/moe/finish_sums.cuh"
 #include "backend/cuda/kernels/moe/grouped_gemm_weights.cuh"
 #include "backend/cuda/kernels/moe/grouped_gemm_wide.h"
 #include "backend/cuda/kernels/moe/grouped_gemms.h"
@@ -25,7 +25,7 @@ namespace dsv4::backend::cuda {
 namespace {
 
 constexpr int kRows = 128;
-constexpr int kTokens = 128;  // lowering/estimate.h counts such tiles.
+constexpr int kTokens = 128;  // lowering/select/estimate.h counts such tiles.
 constexpr int kCluster = 2;
 constexpr int kConsumers = 256;
 constexpr int kThreads = kConsumers + 128;  // Registers are given up and taken by whole warpgroups.

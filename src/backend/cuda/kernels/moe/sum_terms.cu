@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <string>
 
-#include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/moe/chosen_experts.cuh"
 #include "backend/cuda/kernels/moe/gemv_experts.h"
+#include "backend/cuda/runtime/cuda_ops.h"
 
 namespace dsv4::backend::cuda {
 namespace {

@@ -1,5 +1,5 @@
 // The launch of row steps (lowering/work/rows.h), a block a row: of tracks, which are rows with all that is
-// done to each of them. Which steps come to which launch is decided in lowering/row_group.cc.
+// done to each of them. Which steps come to which launch is decided in lowering/launch/row_group.cc.
 #pragma once
 
 #include "backend/cuda/lowering/work/rows.h"

@@ -4,11 +4,11 @@
 #include <span>
 #include <vector>
 
-#include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/rows/row_registers.cuh"
 #include "backend/cuda/kernels/rows/store_rows.h"
+#include "backend/cuda/runtime/cuda_ops.h"
 
 namespace dsv4::backend::cuda {
 namespace {

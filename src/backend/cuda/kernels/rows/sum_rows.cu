@@ -2,9 +2,9 @@
 #include <numeric>
 #include <vector>
 
-#include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
+#include "backend/cuda/runtime/cuda_ops.h"
 
 namespace dsv4::backend::cuda {
 namespace {

@@ -1,10 +1,10 @@
 // The op sample, and its kernel for devices without clusters, or whose blocks have too little shared memory.
 #include <vector>
 
-#include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/sampling/sample_rows.cuh"
 #include "backend/cuda/lowering/select/sampling.h"
+#include "backend/cuda/runtime/cuda_ops.h"
 
 namespace dsv4::backend::cuda {
 namespace {

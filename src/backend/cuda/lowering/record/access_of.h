@@ -1,7 +1,7 @@
 // Range that an op reads or writes of a tensor.
 #pragma once
 
-#include "backend/cuda/lowering/accesses.h"
+#include "backend/cuda/lowering/launch/accesses.h"
 #include "tensor/tensor.h"
 
 namespace dsv4::backend::cuda {

@@ -6,16 +6,16 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/attention/attention_mma.h"
 #include "backend/cuda/kernels/attention/hopper_cluster_columns.h"
 #include "backend/cuda/kernels/attention/hopper_in_registers.h"
 #include "backend/cuda/kernels/attention/hopper_two_pass.h"
 #include "backend/cuda/kernels/attention/sequences.h"
 #include "backend/cuda/kernels/attention/widen_rows.h"
-#include "backend/cuda/lowering/lowering.h"
+#include "backend/cuda/lowering/launch/lowering.h"
 #include "backend/cuda/lowering/record/access_of.h"
 #include "backend/cuda/lowering/select/attention.h"
+#include "backend/cuda/runtime/cuda_ops.h"
 
 namespace dsv4::backend::cuda {
 namespace {

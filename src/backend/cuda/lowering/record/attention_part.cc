@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <string>
 
-#include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/attention/sequences.h"
 #include "backend/cuda/lowering/record/over_ranks.h"
+#include "backend/cuda/runtime/cuda_ops.h"
 
 namespace dsv4::backend::cuda {
 

@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
-#include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/lowering/record/rows.h"
 #include "backend/cuda/lowering/select/rows.h"
+#include "backend/cuda/runtime/cuda_ops.h"
 
 namespace dsv4::backend::cuda {
 namespace {

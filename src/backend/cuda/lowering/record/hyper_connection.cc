@@ -2,15 +2,15 @@
 // the kernels of ops that are not recorded: hc_pre in two launches, and hc_head.
 #include "backend/cuda/kernels/hyper_connection/hyper_connection.h"
 
-#include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/hyper_connection/hc_cluster.h"
 #include "backend/cuda/kernels/hyper_connection/hc_many.h"
 #include "backend/cuda/kernels/hyper_connection/hc_post.h"
 #include "backend/cuda/kernels/rows/engram_mix.h"
-#include "backend/cuda/lowering/lowering.h"
+#include "backend/cuda/lowering/launch/lowering.h"
 #include "backend/cuda/lowering/record/access_of.h"
 #include "backend/cuda/lowering/record/over_ranks.h"
 #include "backend/cuda/lowering/select/rows.h"
+#include "backend/cuda/runtime/cuda_ops.h"
 
 namespace dsv4::backend::cuda {
 namespace {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <string>
 
-#include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/attention/sequences.h"
 #include "backend/cuda/kernels/indexer/indexer_candidates.h"
 #include "backend/cuda/kernels/indexer/indexer_cluster.h"
@@ -13,9 +12,10 @@
 #include "backend/cuda/kernels/indexer/indexer_select.h"
 #include "backend/cuda/kernels/indexer/indexer_wgmma.h"
 #include "backend/cuda/kernels/indexer/top_k.h"
-#include "backend/cuda/lowering/lowering.h"
+#include "backend/cuda/lowering/launch/lowering.h"
 #include "backend/cuda/lowering/record/over_ranks.h"
 #include "backend/cuda/lowering/select/indexer.h"
+#include "backend/cuda/runtime/cuda_ops.h"
 
 namespace dsv4::backend::cuda {
 namespace {

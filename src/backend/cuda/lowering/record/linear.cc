@@ -1,13 +1,13 @@
 // The ops linear and grouped_linear: which kernel multiplies, and what those for a few tokens record.
 #include "backend/cuda/kernels/gemm/linear.h"
 
-#include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/gemm/gemm_tma_bf16.h"
 #include "backend/cuda/kernels/gemm/gemm_tma_fp8.h"
 #include "backend/cuda/kernels/gemm/gemm_wgmma.h"
 #include "backend/cuda/kernels/sm100/block_scaled.h"
-#include "backend/cuda/lowering/lowering.h"
+#include "backend/cuda/lowering/launch/lowering.h"
 #include "backend/cuda/lowering/select/linear.h"
+#include "backend/cuda/runtime/cuda_ops.h"
 
 namespace dsv4::backend::cuda {
 namespace {

@@ -1,9 +1,9 @@
 // The ops swiglu and router: what they record.
-#include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/elementwise/elementwise.h"
-#include "backend/cuda/lowering/lowering.h"
+#include "backend/cuda/lowering/launch/lowering.h"
 #include "backend/cuda/lowering/record/access_of.h"
 #include "backend/cuda/lowering/select/rows.h"
+#include "backend/cuda/runtime/cuda_ops.h"
 
 namespace dsv4::backend::cuda {
 

@@ -2,7 +2,7 @@
 #include "backend/cuda/lowering/record/over_ranks.h"
 
 #include "backend/cuda/kernels/indexer/indexer_over_ranks.h"
-#include "backend/cuda/lowering/lowering.h"
+#include "backend/cuda/lowering/launch/lowering.h"
 #include "backend/cuda/lowering/record/access_of.h"
 #include "backend/cuda/lowering/record/indexer.h"
 #include "backend/cuda/lowering/select/attention.h"

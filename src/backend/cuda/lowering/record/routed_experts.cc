@@ -4,7 +4,6 @@
 
 #include <string>
 
-#include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/moe/gemv_experts.h"
 #include "backend/cuda/kernels/moe/gemv_joint.h"
 #include "backend/cuda/kernels/moe/grouped_gemm_fp8.h"
@@ -13,9 +12,10 @@
 #include "backend/cuda/kernels/moe/grouped_gemm_wide.h"
 #include "backend/cuda/kernels/moe/grouped_gemv_runs.h"
 #include "backend/cuda/kernels/moe/grouped_gemv_stream.h"
-#include "backend/cuda/lowering/lowering.h"
-#include "backend/cuda/lowering/record/expert_terms.h"
+#include "backend/cuda/lowering/launch/lowering.h"
 #include "backend/cuda/lowering/select/experts.h"
+#include "backend/cuda/runtime/cuda_ops.h"
+#include "backend/cuda/tiers/expert_terms.h"
 #include "backend/cuda/tiers/expert_tiers.h"
 #include "backend/cuda/weights/e4m3_experts.h"
 

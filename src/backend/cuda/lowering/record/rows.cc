@@ -6,11 +6,11 @@
 #include <string>
 #include <utility>
 
-#include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kernels/elementwise/elementwise.h"
 #include "backend/cuda/kernels/rows/many_heads.h"
-#include "backend/cuda/lowering/lowering.h"
+#include "backend/cuda/lowering/launch/lowering.h"
 #include "backend/cuda/lowering/select/rows.h"
+#include "backend/cuda/runtime/cuda_ops.h"
 
 namespace dsv4::backend::cuda {
 

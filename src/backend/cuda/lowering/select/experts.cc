@@ -5,8 +5,8 @@
 #include <array>
 
 #include "backend/cuda/device/sync/grid_barrier.h"
-#include "backend/cuda/lowering/estimate.h"
 #include "backend/cuda/lowering/gemv_shape.h"
+#include "backend/cuda/lowering/select/estimate.h"
 #include "backend/cuda/lowering/select/linear.h"
 
 namespace dsv4::backend::cuda {

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "backend/cuda/device/sync/grid_barrier.h"
-#include "backend/cuda/lowering/estimate.h"
+#include "backend/cuda/lowering/select/estimate.h"
 #include "backend/cuda/lowering/splitk_shape.h"
 
 namespace dsv4::backend::cuda {

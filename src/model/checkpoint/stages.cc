@@ -1,0 +1,48 @@
+// Stages of whole groups of layers, balanced by bytes.
+#include "model/checkpoint/stages.h"
+
+#include <fmt/format.h>
+
+#include <span>
+
+namespace dsv4::model {
+
+int64_t LayerBytes(const ResolvedLayer& layer) {
+  int64_t num_bytes = 0;
+  for (const ResolvedTensor& tensor : layer.tensors) num_bytes += tensor.linear.num_bytes();
+  for (const ResolvedExpert& expert : layer.experts) {
+    num_bytes += expert.w1.num_bytes() + expert.w2.num_bytes() + expert.w3.num_bytes();
+  }
+  return num_bytes;
+}
+
+Result<std::vector<Range>> StageLayers(const ResolvedCheckpoint& resolved, const ModelConfig& config,
+                                       int64_t num_layers, int num_stages) {
+  const std::span<const LayerPlan> plans = std::span(config.layers).first(static_cast<size_t>(num_layers));
+  // Layers that stay together are cut as one.
+  std::vector<int64_t> begins;
+  std::vector<int64_t> costs;
+  for (int64_t i = 0; i < num_layers; ++i) {
+    if (MayBeginStage(plans, i)) {
+      begins.push_back(i);
+      costs.push_back(0);
+    }
+    costs.back() += LayerBytes(resolved.layers[static_cast<size_t>(i)]);
+  }
+  if (num_stages < 1 || static_cast<size_t>(num_stages) > costs.size()) {
+    return Error(InvalidArgument(fmt::format(
+        "{} stages of {} layers, wanted 1 to {}: a stage has at least a layer, and layers that read rows of "
+        "another are in its stage",
+        num_stages, num_layers, costs.size())));
+  }
+  // A token's row of the embedding costs nothing; the table takes memory and the head is read whole.
+  const int64_t ends = (resolved.head_is_tied ? 0 : resolved[TensorId::kHead].linear.num_bytes()) +
+                       resolved[TensorId::kEmbed].linear.num_bytes();
+  begins.push_back(num_layers);
+  std::vector<Range> stages = BalanceLayers(costs, ends, num_stages);
+  for (Range& stage : stages)
+    stage = {begins[static_cast<size_t>(stage.begin)], begins[static_cast<size_t>(stage.end)]};
+  return stages;
+}
+
+}  // namespace dsv4::model
