@@ -21,7 +21,7 @@
 #include <string_view>
 #include <thread>
 
-#include "apps/shared/readable.h"
+#include "apps/terminal/readable.h"
 #include "base/write_file.h"
 #include "engine/prefix_file.h"
 
