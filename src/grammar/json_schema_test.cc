@@ -311,7 +311,7 @@ TEST(JsonSchema, ErrorsNameThePlace) {
       {R"({"properties":{"a":{"$dynamicRef":"#x"}}})",
        "/properties/a/$dynamicRef: this keyword is not supported"},
       {R"({"contains":{},"maxContains":1.5})", "/maxContains: wanted a count"},
-      {R"({"contains":{"uniqueItems":true},"maxContains":1})", "/contains/not/uniqueItems"},
+      {R"({"contains":{"uniqueItems":true},"maxContains":1})", "/contains/allOf/1/not/uniqueItems"},
       {R"({"contains":{},"minContains":3,"maxContains":2})", "maxContains 2 below minContains 3"},
       {R"({"typo":1})", "/typo: this keyword is not supported"},
       {R"({"uniqueItems":1})", "/uniqueItems: wanted true or false"},

@@ -427,7 +427,7 @@ Result<Json> SchemaFlattener::Merge(const Json& a, const Json& b, const std::str
       side->erase("minContains");
       side->erase("maxContains");
     } else if (a.contains("contains") && b.contains("contains") && !side->contains("minContains")) {
-      (*side)["minContains"] = 1;
+      (*side)["minContains"] = size_t{1};
     }
   }
   // A member that one of them does not list is what that one's additionalProperties say.

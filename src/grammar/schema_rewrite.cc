@@ -112,7 +112,9 @@ class Negation {
       std::vector<Json> options;
       const size_t min = CountOf(schema, "minContains").value_or(1);
       const auto counted = [&](const char* bound, size_t count) {
-        return Json{{"type", "array"}, {"contains", value}, {"minContains", 0}, {bound, count}};
+        Json other{{"type", "array"}, {"contains", value}, {"minContains", size_t{0}}};
+        other[bound] = count;
+        return other;
       };
       if (min > 0) options.push_back(counted("maxContains", min - 1));
       if (const std::optional<size_t> max = CountOf(schema, "maxContains"))

@@ -378,10 +378,10 @@ class Run(unittest.TestCase):
                 self.assertEqual(set(content), {"city", "sure"})
                 self.assertIn(content["city"], ["Paris", "Rome"])
                 self.assertEqual(answer["finish_reason"], "stop")
-            path.write_text('{"items": {"maxContains": 3}}')
+            path.write_text('{"items": {"$dynamicRef": "#x"}}')
             process = dsv4("run", QUESTION, "--json-schema", path)
             self.assertEqual(process.returncode, 3)
-            self.assertIn("/items/maxContains", process.stderr)
+            self.assertIn("/items/$dynamicRef", process.stderr)
         answer = dsv4_json("run", QUESTION, "--json", "--seed", "3", "--json-object", "--thinking-mode", "chat",
                            "--max-tokens", "60")
         self.assertTrue(answer["content"].startswith("{"), answer["content"])
