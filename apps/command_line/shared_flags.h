@@ -15,11 +15,7 @@ CLI::Validator NonNegative(double max = kNoBound);
 CLI::Validator KnownRevision();
 // For a path or a name: an unset variable of a script is no wish for the default.
 CLI::Validator NotEmpty();
-<<<<<<< HEAD
 // Port of a listening socket; 0: a free one.
-=======
-// A port to listen on; 0: a free one.
->>>>>>> integration
 CLI::Validator Port();
 
 // Options that every subcommand takes, before or after its name.

@@ -113,11 +113,7 @@ std::string ValueComplaint(const Complaint& complaint) {
   return text;
 }
 
-<<<<<<< HEAD
 // The want of an option that cannot take `text` as its number.
-=======
-// The wish of an option that cannot take `text` as its number.
->>>>>>> integration
 std::string_view WantedNumber(const std::string& text) {
   double value = 0.0;
   if (!CLI::detail::lexical_cast(text, value)) return "a number";

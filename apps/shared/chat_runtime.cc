@@ -25,11 +25,7 @@ Result<std::unique_ptr<ChatRuntime>> ChatRuntime::Load(const Options& options, c
   DSV4_ASSIGN_OR_RETURN(runtime->text_, options.raw ? session::TextModel::LoadRaw(directory)
                                                     : session::TextModel::Load(directory, options.revision));
   session::TextModel& text = *runtime->text_;
-<<<<<<< HEAD
   if (source.synthetic()) text.card = {};  // The card is of another model.
-=======
-  if (source.synthetic()) text.card = {};  // It is another model's.
->>>>>>> integration
   DSV4_ASSIGN_OR_RETURN(const ops::Backend backend, options.make_backend(options.model));
   runtime->backend_name_ = backend.name;
   ModelFlags flags = options.model;
