@@ -1,10 +1,7 @@
 // Record of a decode step's launch lists and staged arrays, and its replay with arrays made anew.
 #include "backend/cuda/runtime/step_record.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -54,53 +51,6 @@ bool Refill(const StepRecord& record, Staging& staging) {
   return true;
 }
 
-// The record's step as Refill has just filled it in.
-std::unique_ptr<StepRecords::Check> MakeCheck(const StepRecord& record, Staging& staging) {
-  auto check = std::make_unique<StepRecords::Check>();
-  check->lists = record.lists;
-  check->derived = record.derived;
-  for (const StepRecord::Derived& derived : record.derived) {
-    const size_t num_bytes = derived.number ? 0 : StagedCapacity(derived.num_bytes, derived.growth);
-    const std::byte* const begin = staging.HostBytes(derived.offset);
-    check->bytes.emplace_back(begin, begin + num_bytes);
-  }
-  return check;
-}
-
-std::span<const std::byte> LaunchBytes(const StepRecord::List& list) {
-  return list.graph != nullptr ? std::span<const std::byte>(list.graph->bytes) : list.launches->bytes();
-}
-
-// InternalError for the first thing that the walk has made otherwise than a replay would have.
-Status CompareWith(const StepRecords::Check& check, const StepRecord& walked, Staging& staging) {
-  const auto fail = [](std::string_view what) {
-    return Internal(
-        fmt::format("a step that comes again makes another {} than its record: an op's host code "
-                    "knows more than the array that it was given (ops/step_replay.h)",
-                    what));
-  };
-  for (size_t i = 0; i < std::min(check.derived.size(), walked.derived.size()); ++i) {
-    const StepRecord::Derived& wanted = check.derived[i];
-    const StepRecord::Derived& got = walked.derived[i];
-    const std::string op = fmt::format("of op {}, array {} of the step", got.op, got.array);
-    if (wanted.array != got.array || static_cast<bool>(wanted.number) != static_cast<bool>(got.number))
-      return fail("order of arrays, at one " + op);
-    if (wanted.value != got.value) return fail("number " + op);
-    if (got.number) continue;
-    const bool alike =
-        wanted.offset == got.offset && check.bytes[i].size() == StagedCapacity(got.num_bytes, got.growth) &&
-        std::ranges::equal(check.bytes[i], std::span(staging.HostBytes(got.offset), check.bytes[i].size()));
-    if (!alike) return fail("staged array " + op);
-  }
-  if (check.derived.size() != walked.derived.size()) return fail("number of arrays");
-  if (check.lists.size() != walked.lists.size()) return fail("number of lists of launches");
-  for (size_t i = 0; i < walked.lists.size(); ++i) {
-    if (!std::ranges::equal(LaunchBytes(check.lists[i]), LaunchBytes(walked.lists[i])))
-      return fail(fmt::format("list {} of launches", i));
-  }
-  return {};
-}
-
 class QueueReplayer final : public ops::StepReplayer {
  public:
   QueueReplayer(DeviceQueue& queue, const Arena& scratch) : queue_(queue), scratch_(scratch) {}
@@ -125,12 +75,6 @@ class QueueReplayer final : public ops::StepReplayer {
 };
 
 }  // namespace
-
-StepRecords::StepRecords()
-    : checks([] {
-        const char* const said = std::getenv("DSV4_CUDA_REPLAY");
-        return said != nullptr && std::string_view(said) == "check";
-      }()) {}
 
 std::shared_ptr<ops::StepReplayer> CudaContext::MakeReplayer() {
   if (!queue_->asynchronous()) return nullptr;
@@ -200,7 +144,6 @@ void DeviceQueue::NoteStaged(size_t offset, size_t num_bytes, const StagedOrigin
   const int64_t array = origin.array.data() == nullptr ? -1 : record.arrays->Find(origin.array);
   if (array < 0 || !origin.fill) return Spoil("an array that is made in no known way");
   record.derived.push_back({.array = static_cast<size_t>(array),
-                            .op = journal_[(num_recorded_ - 1) % kJournalLength].name,
                             .fill = origin.fill,
                             .offset = offset,
                             .num_bytes = num_bytes,
@@ -213,10 +156,8 @@ void DeviceQueue::NoteNumber(std::span<const std::byte> array, StagedNumber numb
   StepRecord& record = *records_->recording->record;
   const int64_t found = record.arrays->Find(array);
   if (found < 0) return Spoil("a number of an array that is made in no known way");
-  record.derived.push_back({.array = static_cast<size_t>(found),
-                            .op = journal_[(num_recorded_ - 1) % kJournalLength].name,
-                            .number = std::move(number),
-                            .value = value});
+  record.derived.push_back(
+      {.array = static_cast<size_t>(found), .number = std::move(number), .value = value});
 }
 
 void DeviceQueue::Keep(const Buffer& buffer) {
@@ -257,9 +198,6 @@ void DeviceQueue::NoteEnd(const ops::StepReplayer::End& end, const void* fault) 
   record.num_launches = num_launches_ - recording.first_launch;
   record.num_moves = num_moves_ - recording.first_move;
   record.staging_end = staging_.position().used;
-  if (records_->check == nullptr || recording.spoiled != nullptr) return;
-  if (const Status alike = CompareWith(*records_->check, record, staging_); !alike.ok() && refused_.ok())
-    refused_ = alike;
 }
 
 void DeviceQueue::BeginRecording(std::string_view key, std::shared_ptr<ops::StepArrays> arrays) {
@@ -289,7 +227,6 @@ void DeviceQueue::EndRecording(bool queued, const void* scratch) {
   ops::ReplayCounters& counters = records_->counters;
   ++counters.walked;
   if (records_->recording == nullptr || records_->recording->thread != std::this_thread::get_id()) return;
-  records_->check.reset();
   recording = std::move(records_->recording);
   recording_ = false;
   if (!queued) recording->spoiled = "an error";
@@ -334,10 +271,6 @@ Result<std::unique_ptr<PendingCopy>> DeviceQueue::Replay(std::string_view key,
   });
   if (found == candidates.end()) return std::unique_ptr<PendingCopy>();
   const StepRecord& record = **found;
-  if (records_->checks) {
-    records_->check = MakeCheck(record, staging_);
-    return std::unique_ptr<PendingCopy>();
-  }
   candidates.splice(candidates.begin(), candidates, found);
 
   staging_.GoOnFrom(record.staging_end);

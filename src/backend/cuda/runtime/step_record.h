@@ -41,7 +41,6 @@ struct StepRecord {
   // Value derived from an array of the step: a number that steers launches, or staged bytes.
   struct Derived {
     size_t array = 0;
-    const char* op = "";  // Name of the op that asked for it.
     StagedNumber number;
     int64_t value = 0;
     StagedFill fill;    // Without `number`.
@@ -78,8 +77,6 @@ class StepRecords {
     int64_t first_move = 0;
   };
 
-  StepRecords();
-
   using Candidates = std::list<std::unique_ptr<StepRecord>>;
   // Records of `key`, the one used last first.
   Candidates& Of(std::string_view key);
@@ -89,19 +86,8 @@ class StepRecords {
                                                              std::unique_ptr<StepRecord> record);
   [[nodiscard]] std::vector<std::unique_ptr<StepRecord>> TakeAll();
 
-  // A step that a record fits and that is walked all the same, so that both can be compared.
-  struct Check {
-    std::vector<StepRecord::List> lists;  // Lists of the record.
-    std::vector<StepRecord::Derived> derived;
-    std::vector<std::vector<std::byte>> bytes;  // Staged bytes that the replay would have made of each.
-  };
-
   std::unique_ptr<Recording> recording;
   ops::ReplayCounters counters;
-
-  // DSV4_CUDA_REPLAY=check: no step is replayed, and one that makes other launches, numbers or bytes than its record fails.
-  const bool checks;
-  std::unique_ptr<Check> check;
 
   // Lists handed over, ever, when the last copy to the host had started. Then the same when the last copy of
   // no bytes had handed over the lists behind it.
