@@ -92,8 +92,7 @@ class Renderer {
     const bool has_opener = std::exchange(has_opener_, false);
     switch (turn.role) {
       case Role::kSystem: {
-        DSV4_ASSIGN_OR_RETURN_STATUS(const std::string text, PlainText(turn.message->content, ""));
-        builder_.Data(text);
+        DSV4_RETURN_IF_ERROR(WritePlainText(turn.message->content));
         DSV4_RETURN_IF_ERROR(RenderToolsAndFormat(*turn.message));
         break;
       }
@@ -149,6 +148,17 @@ class Renderer {
       texts.push_back(part.text);
     }
     return fmt::format("{}", fmt::join(texts, kBlankLine));
+  }
+
+  // A text of megabytes is written without a copy between.
+  Status WritePlainText(const Content& content) {
+    if (content.kind == Content::Kind::kText) {
+      builder_.Data(content.text);
+      return {};
+    }
+    DSV4_ASSIGN_OR_RETURN_STATUS(const std::string text, PlainText(content, ""));
+    builder_.Data(text);
+    return {};
   }
 
   Status RenderToolsAndFormat(const Message& message) {
@@ -239,8 +249,7 @@ class Renderer {
         if (block.content.kind == Content::Kind::kNull && !options_.null_is_empty) {
           return InvalidArgument("content: got null, a user message wants text");
         }
-        DSV4_ASSIGN_OR_RETURN_STATUS(const std::string text, PlainText(block.content, ""));
-        builder_.Data(text);
+        DSV4_RETURN_IF_ERROR(WritePlainText(block.content));
       } else if (block.type == "tool_result") {
         RenderToolResult(block.content);
       } else {
@@ -289,8 +298,7 @@ class Renderer {
       }
       builder_.Template(profile_.think_close);
     }
-    DSV4_ASSIGN_OR_RETURN_STATUS(const std::string text, PlainText(message.content, ""));
-    builder_.Data(text);
+    DSV4_RETURN_IF_ERROR(WritePlainText(message.content));
     if (!message.sampled_calls.empty()) {
       builder_.Template(message.sampled_calls);
     } else if (!message.tool_calls.empty()) {

@@ -1,6 +1,8 @@
 // The endpoints below /v1/responses: answers, compactions, counts, and what is stored.
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "server/api/json_text.h"
 #include "server/service.h"
 #include "server/service_parts.h"
@@ -34,12 +36,13 @@ Result<std::unique_ptr<Reply>> Service::RunResponses(HttpRequest& request, const
   ResponseStore* const store = options_.responses;
   std::function<void(const std::string&, const std::string&)> keep;
   if (store != nullptr && store->enabled() && responses.store && !compacts) {
-    keep = [store, owner = caller.store_owner, previous = responses.previous, input = responses.own_input](
+    keep = [store, owner = caller.store_owner, previous = responses.previous, input = std::exchange(responses.own_input, {})](
                const std::string& id, const std::string& text) {
       if (Result<chat::JsonValue> reply = chat::ReadJson(text, "reply"))
         store->Put(owner, id, {.previous = previous, .input = input, .reply = std::move(*reply)});
     };
   }
+  if (!compacts) responses.own_input = {};  // The call has copies.
   std::unique_ptr<AnswerWriter> writer =
       MakeResponsesWriter(model_, responses, call_memory_, std::move(keep));
   return StartChat(std::move(responses.call), std::move(writer), caller, request);
