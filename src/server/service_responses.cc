@@ -36,8 +36,8 @@ Result<std::unique_ptr<Reply>> Service::RunResponses(HttpRequest& request, const
   ResponseStore* const store = options_.responses;
   std::function<void(const std::string&, const std::string&)> keep;
   if (store != nullptr && store->enabled() && responses.store && !compacts) {
-    keep = [store, owner = caller.store_owner, previous = responses.previous, input = std::exchange(responses.own_input, {})](
-               const std::string& id, const std::string& text) {
+    keep = [store, owner = caller.store_owner, previous = responses.previous,
+            input = std::exchange(responses.own_input, {})](const std::string& id, const std::string& text) {
       if (Result<chat::JsonValue> reply = chat::ReadJson(text, "reply"))
         store->Put(owner, id, {.previous = previous, .input = input, .reply = std::move(*reply)});
     };
