@@ -1,10 +1,10 @@
 // PrefillPolicy before machines of known prices: what clients would see, against what the machine allows.
-#include "engine/schedule/load_simulation_testing.h"
-
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+
+#include "engine/schedule/load_simulation_testing.h"
 
 namespace dsv4::engine {
 namespace {
