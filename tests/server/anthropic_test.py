@@ -111,11 +111,11 @@ class Messages(SharedServer):
                          self.server.post("/tokenize", theirs)["count"])
 
     def test_errors_have_its_shape(self):
-        bad = {**ANTHROPIC_STRICT, "input_schema": {"type": "object", "properties": {"a": {"type": "array", "maxContains": 1}}}}
-        for change, needle in (({"tools": [bad]}, "tools[0].input_schema: json schema, /properties/a/maxContains"), ({"tools": [{**bad, "strict": 1}]}, "tools[0].strict"),
+        bad = {**ANTHROPIC_STRICT, "input_schema": {"type": "object", "properties": {"a": {"type": "array", "$dynamicRef": "#x"}}}}
+        for change, needle in (({"tools": [bad]}, "tools[0].input_schema: json schema, /properties/a/$dynamicRef"), ({"tools": [{**bad, "strict": 1}]}, "tools[0].strict"),
                                ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
                                ({"output_config": {"format": {"type": "yaml"}}}, "output_config.format.type"),
-                               ({"output_config": {"format": {"type": "json_schema", "schema": {"type": "array", "maxContains": 1}}}}, "output_config.format.schema: json schema, /maxContains"),
+                               ({"output_config": {"format": {"type": "json_schema", "schema": {"type": "array", "$dynamicRef": "#x"}}}}, "output_config.format.schema: json schema, /$dynamicRef"),
                                ({"max_tokens": "x"}, "max_tokens"), ({"stop_sequences": [""]}, "stop_sequences: got an empty text, wanted at least one character"),
                                ({"stop_sequences": ["a"] * 17}, "stop_sequences: got 17 strings"), ({"messages": [{"role": "critic", "content": "x"}]}, "messages[0].role"),
                                ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),

@@ -130,13 +130,12 @@ class Answers(SharedServer):
             return self.server.request("POST", CHAT, {"messages": [*QUESTION, *messages], "max_tokens": 1, "thinking": False})[::2]
         call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
         for message, got in (({"role": "user"}, "missing"), ({"role": "user", "content": None}, "got null"), ({"role": "system"}, "missing"),
-                             ({"role": "user", "tool_calls": [call]}, "missing"), ({"role": "tool", "tool_call_id": "c"}, "missing"),
-                             ({"role": "assistant"}, "missing"), ({"role": "assistant", "content": None, "tool_calls": None}, "got null")):
+                             ({"role": "user", "tool_calls": [call]}, "missing"), ({"role": "assistant"}, "missing"), ({"role": "assistant", "content": None, "tool_calls": None}, "got null")):
             status, refused = send(message)
             self.assertEqual(status, 400, message)
             self.assertIn(f"messages[{len(QUESTION)}].content: {got}, wanted a string or a list of parts", json.dumps(refused))
         result = {"role": "tool", "tool_call_id": "c", "content": ""}
-        for messages in (({"role": "assistant", "tool_calls": [call]}, result), ({"role": "assistant", "content": None, "tool_calls": [call]}, result),
+        for messages in (({"role": "assistant", "tool_calls": [call]}, result), ({"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "c"}), ({"role": "assistant", "content": None, "tool_calls": [call]}, result),
                          ({"role": "assistant", "content": None, "reasoning_content": "Hm."}, *QUESTION),
                          ({"role": "assistant", "content": None, "refusal": "No."}, *QUESTION), ({"role": "assistant", "content": ""}, *QUESTION)):
             self.assertEqual(send(*messages)[0], 200, messages)
@@ -249,7 +248,7 @@ class Answers(SharedServer):
     def test_no_field_that_changes_an_answer_is_ignored(self):
         for path, rest in ((CHAT, {"messages": QUESTION}), ("/v1/completions", {"prompt": "a"}),
                            ("/v1/responses", {"input": "a"}), ("/v1/messages", {"messages": QUESTION})):
-            for field, value in (("guided_json", {"maxContains": 1}), ("grammar", "root ::= x"), ("structured_outputs", {"regex": "(?=a)"}), ("stop_regex", "x"), ("top_a", 0.5),
+            for field, value in (("guided_json", {"$dynamicRef": "#x"}), ("grammar", "root ::= x"), ("structured_outputs", {"regex": "(?=a)"}), ("stop_regex", "x"), ("top_a", 0.5),
                                  ("use_beam_search", True), ("mirostat", 2)):
                 status, _, reply = self.server.request("POST", path, {**rest, "max_tokens": 1, field: value})
                 self.assertEqual(status, 400, (path, field))

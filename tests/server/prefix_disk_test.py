@@ -77,6 +77,8 @@ class PrefixDisk(unittest.TestCase):
                 self.kill(server)
             second = [*messages, {"role": "assistant", "content": text}, {"role": "user", "content": "And of Spain?"}]
             with self.serve() as server:
+                # A start waits a twentieth of its loading for the weights' hash, which a busy machine needs longer for.
+                wait_until(lambda: server.metric("dsv4_prefix_disk_states") >= 1, "what is kept is known")
                 warm, answer, second_usage = first_token_seconds(server, second, thinking)
             with Server("--context", 4096) as server:
                 self.assertEqual(answer, first_token_seconds(server, second, thinking)[1])
@@ -172,6 +174,7 @@ class PrefixDisk(unittest.TestCase):
         with self.serve("--numerics", "plain") as server:
             self.assertEqual(self.cached(self.ask(server, question(1))), 0)
         with self.serve() as server:
+            wait_until(lambda: server.metric("dsv4_prefix_disk_states") >= 1, "what is kept is known")
             self.assertGreater(self.cached(self.ask(server, question(1))), 100)
 
     def test_a_full_or_broken_disk_costs_only_reuse(self):
