@@ -1,4 +1,4 @@
-# pip: --no-deps ai-dynamo-runtime==1.6.1
+# pip: --no-deps ai-dynamo-runtime==1.6.1 annotated-types==0.8.0 pydantic==2.13.5 pydantic_core==2.46.5 typing-inspection==0.4.5 typing_extensions==4.16.0
 """Dynamo's index of kept blocks: through evictions and replays it has the server's own table, in both forms of events, and finds prompts by their tokens."""
 
 import contextlib
