@@ -111,14 +111,15 @@ class Negation {
       // Too few, or too many.
       std::vector<Json> options;
       const size_t min = CountOf(schema, "minContains").value_or(1);
-      const auto counted = [&](const char* bound, size_t count) {
-        Json other{{"type", "array"}, {"contains", value}, {"minContains", size_t{0}}};
-        other[bound] = count;
-        return other;
-      };
-      if (min > 0) options.push_back(counted("maxContains", min - 1));
-      if (const std::optional<size_t> max = CountOf(schema, "maxContains"))
-        options.push_back(counted("minContains", *max + 1));
+      const Json counted = {{"type", "array"}, {"contains", value}, {"minContains", size_t{0}}};
+      if (min > 0) {
+        options.push_back(counted);
+        options.back()["maxContains"] = min - 1;
+      }
+      if (const std::optional<size_t> max = CountOf(schema, "maxContains")) {
+        options.push_back(counted);
+        options.back()["minContains"] = *max + 1;
+      }
       return AnyOf(std::move(options));
     }
     if (name == "minContains" || name == "maxContains") return Json(false);  // Said of contains.
