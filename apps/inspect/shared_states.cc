@@ -22,6 +22,7 @@
 #include <thread>
 
 #include "apps/terminal/readable.h"
+#include "base/descriptor.h"
 #include "base/write_file.h"
 #include "engine/prefix_file.h"
 
@@ -34,23 +35,6 @@ constexpr int64_t kSecond = 1'000'000'000;
 // Servers hold the lock while they list files; an older version's server holds it as long as it runs.
 constexpr std::chrono::seconds kLockPatience(2);
 constexpr std::chrono::milliseconds kLockTick(5);
-
-// A descriptor that closes itself.
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() { Close(); }
-  void Close() {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = -1;
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 std::string Reason(std::string_view action) { return fmt::format("{}: {}", action, std::strerror(errno)); }
 

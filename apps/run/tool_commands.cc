@@ -16,6 +16,7 @@
 #include <csignal>
 #include <cstring>
 
+#include "base/descriptor.h"
 #include "base/utf8.h"
 
 namespace dsv4::apps {
@@ -27,23 +28,6 @@ constexpr size_t kMaxOutputBytes = size_t{1} << 20;
 constexpr int kPollMilliseconds = 50;
 constexpr std::chrono::seconds kPatience(
     2);  // Between the signal that asks a command to end and the one that ends it.
-
-// A file descriptor that is closed.
-class File {
- public:
-  explicit File(int file = -1) : file_(file) {}
-  ~File() { Close(); }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  int get() const { return file_; }
-  void Close() {
-    if (file_ >= 0) ::close(file_);
-    file_ = -1;
-  }
-
- private:
-  int file_;
-};
 
 Status NoProcess(const std::string& command, int error) {
   return {StatusCode::kResourceExhausted,
@@ -95,11 +79,11 @@ int Spawn(const std::string& command, int input, int output, pid_t& process) {
 
 Result<CommandResult> RunToolCommand(const std::string& command, const std::string& arguments,
                                      const std::function<bool()>& interrupted) {
-  const File input(OpenInput(arguments));
+  const Descriptor input(OpenInput(arguments));
   std::array<int, 2> pipe = {-1, -1};
   if (input.get() < 0 || ::pipe2(pipe.data(), O_CLOEXEC) != 0) return Error(NoProcess(command, errno));
-  const File output(pipe[0]);
-  File write_end(pipe[1]);
+  const Descriptor output(pipe[0]);
+  Descriptor write_end(pipe[1]);
   pid_t process = 0;
   if (const int error = Spawn(command, input.get(), write_end.get(), process); error != 0)
     return Error(NoProcess(command, error));

@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/descriptor.h"
+
 namespace dsv4 {
 namespace {
 
@@ -17,20 +19,6 @@ Status OpenError(const std::string& path, int error) {
   if (error == ENOENT) return NotFound(fmt::format("{}: no such file", path));
   return InvalidArgument(fmt::format("{}: cannot open: {}", path, std::strerror(error)));
 }
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 }  // namespace
 

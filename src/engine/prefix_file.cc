@@ -18,6 +18,7 @@
 #include <ctime>
 
 #include "base/check.h"
+#include "base/descriptor.h"
 #include "base/write_file.h"
 
 namespace dsv4::engine {
@@ -48,20 +49,6 @@ struct Header {
   uint64_t Hash() const { return XXH3_64bits(this, offsetof(Header, header_hash)); }
 };
 static_assert(sizeof(Header) == 144);
-
-class File {
- public:
-  explicit File(int fd) : fd_(fd) {}
-  ~File() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  int fd() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 Status SystemError(const std::string& path, std::string_view action) {
   const int error = errno;
@@ -279,9 +266,9 @@ Status UnfinishedPrefixFile::Finish() {
 }
 
 Result<PrefixFileHead> ReadPrefixFileHead(const std::string& path) {
-  const File file(Open(path));
-  if (file.fd() < 0) return Error(OpenError(path));
-  DSV4_ASSIGN_OR_RETURN(const Header header, ReadHeader(path, file.fd()));
+  const Descriptor file(Open(path));
+  if (file.get() < 0) return Error(OpenError(path));
+  DSV4_ASSIGN_OR_RETURN(const Header header, ReadHeader(path, file.get()));
   return PrefixFileHead{
       .name = NameOf(header),
       .origin = header.origin,
@@ -292,18 +279,18 @@ Result<PrefixFileHead> ReadPrefixFileHead(const std::string& path) {
 }
 
 Result<PrefixContent> ReadPrefixFile(const std::string& path) {
-  const File file(Open(path));
-  if (file.fd() < 0) return Error(OpenError(path));
-  DSV4_ASSIGN_OR_RETURN(const Header header, ReadHeader(path, file.fd()));
+  const Descriptor file(Open(path));
+  if (file.get() < 0) return Error(OpenError(path));
+  DSV4_ASSIGN_OR_RETURN(const Header header, ReadHeader(path, file.get()));
   PrefixContent content = {.key = {.origin = header.origin, .salt = header.salt, .tokens = {}},
                            .snapshot = {}};
   content.key.tokens.resize(static_cast<size_t>(header.num_tokens));
-  DSV4_TRY(ReadInto(path, file.fd(), std::as_writable_bytes(std::span(content.key.tokens))));
+  DSV4_TRY(ReadInto(path, file.get(), std::as_writable_bytes(std::span(content.key.tokens))));
   const XXH128_hash_t hash = HashTokens(content.key.tokens);
   if (hash.low64 != header.tokens_hash[0] || hash.high64 != header.tokens_hash[1])
     return Error(DataLoss(path + ": the tokens do not have their hash"));
   content.snapshot.resize(header.num_snapshot_bytes);
-  DSV4_TRY(ReadInto(path, file.fd(), content.snapshot));
+  DSV4_TRY(ReadInto(path, file.get(), content.snapshot));
   return content;
 }
 

@@ -96,7 +96,7 @@ def texts():
             yield f"text of {unit!r} in {path} {head[1:12]}", path, functools.partial(filled, head, unit, tail)
 
 
-# What a request of a kind needs beside the field that grows.
+# Fields that a request of a kind needs beside the one that grows.
 LEAST = {"/v1/messages": {"max_tokens": 1, "messages": REQUEST["messages"]}, "/v1/messages/count_tokens": {"messages": REQUEST["messages"]},
          "/tokenize": {"prompt": "x"}, "/detokenize": {"tokens": [1]}, "/api/generate": {"prompt": "x"}, "/api/chat": {"messages": REQUEST["messages"]},
          "/api/show": {}, "/v1/files": {}, "/v1/batches": {"input_file_id": "file-1", "endpoint": CHAT, "completion_window": "24h"}}

@@ -289,7 +289,7 @@ class Machine:
 
 
 class TwoMachines(unittest.TestCase):
-    """Ranks on two machines, started by the variables alone: nobody tells them how they reach each other. The line between them has 10 Gbit/s."""
+    """Ranks on two machines, started by the variables alone, which do not say how they reach each other. The line between them has 10 Gbit/s."""
 
     def setUp(self):
         for program in ("unshare", "nsenter", "ip"):

@@ -274,7 +274,7 @@ class Use(page_testing.PageTest):
         self.assertEqual(self.notice(), "")
         self.assertEqual(self.browser.evaluate("document.getElementById('model').dataset.state"), "ready")
         self.picture("use-notice")
-        # What was stopped is no part of the next question, and stays so after a reload.
+        # A stopped message is no part of the next question, and stays so after a reload.
         self.assertEqual(self.messages(), [{"role": "user", "content": "next"}])
         self.show(1200)
         self.wait("current !== null")

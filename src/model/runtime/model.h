@@ -114,7 +114,7 @@ class Model {
   Result<Buffer> UploadAllowedTokens(std::span<const uint8_t> allowed) const;
   // Queues a step that reads one token of every sequence, or tokens of its prompt, and chooses the next. It
   // moves each sequence on by the tokens that it reads, and by those of its draft too, where it has one.
-  // Where the backend's memory is asynchronous it returns at once, and the step behind it may be queued
+  // With asynchronous memory of the backend it returns at once. The step behind it may then be queued
   // before this one has been waited for. Errors change nothing. They are those of Step, and Unimplemented
   // where can_queue is false. InvalidArgument is for more than max_chunk_tokens rows or a draft that
   // DecodeChunk does not allow. So it is for a chunk to follow that the step queued last does not have. None
