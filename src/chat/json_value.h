@@ -75,9 +75,9 @@ class JsonValue {
                              std::vector<Member>, std::vector<int32_t>>;
   template <size_t kIndex>
   const std::variant_alternative_t<kIndex, Value>& Get() const {
-    static const std::variant_alternative_t<kIndex, Value> kNone{};
+    static const std::variant_alternative_t<kIndex, Value> none{};
     const auto* found = std::get_if<kIndex>(&value_);
-    return found == nullptr ? kNone : *found;
+    return found == nullptr ? none : *found;
   }
 
   Value value_;
