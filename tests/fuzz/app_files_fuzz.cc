@@ -43,7 +43,7 @@ bool Keys(std::string_view text) {
   if (!Check(keys)) return false;
   for (const std::string& key : *keys) {
     DSV4_CHECK(!key.empty() && CheckApiKey(key, "key").ok()) << key;
-    DSV4_CHECK(key.find_first_of("\r\n\t ") == std::string::npos) << key;
+    DSV4_CHECK(key.find_first_of("\r\n") == std::string::npos) << key;
   }
   return true;
 }
