@@ -301,7 +301,7 @@ bool PrefixDisk::LearnOrigin() {
   const std::lock_guard lock(mutex_);
   try {
     EnterAll(*origin);
-  } catch (const std::bad_alloc&) {  // What was offered is lost; the files are entered at the next try.
+  } catch (const std::bad_alloc&) {  // Offered states are lost; the files are entered at the next try.
     ForgetAll();
     origin_.reset();
     return false;
