@@ -146,12 +146,6 @@ std::vector<std::string_view> ChatProfile::RequiredTokens() const {
   return tokens;
 }
 
-std::vector<std::string_view> ChatProfile::OptionalTokens() const {
-  std::vector<std::string_view> tokens = {latest_reminder};
-  for (const TaskToken& task : tasks) tokens.push_back(task.token);
-  return tokens;
-}
-
 std::vector<std::string_view> ChatProfile::StopTokens() const {
   std::vector<std::string_view> tokens = {eos, user};
   if (system_turns) tokens.push_back(system_marker);

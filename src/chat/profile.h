@@ -77,8 +77,6 @@ struct ChatProfile {
 
   // Strings a tokenizer must have as single tokens; without one of them the model cannot be used for chat.
   std::vector<std::string_view> RequiredTokens() const;
-  // Strings whose absence only disables the feature that writes them.
-  std::vector<std::string_view> OptionalTokens() const;
   // Strings whose tokens end an answer: the end of sentence and, defensively, the next user turn.
   std::vector<std::string_view> StopTokens() const;
 
