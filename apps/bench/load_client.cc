@@ -6,11 +6,16 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <limits>
+#include <optional>
 
 #include "base/json.h"
 
@@ -70,6 +75,33 @@ class Socket {
   int fd_ = -1;
 };
 
+// Bytes of a reply's head at most.
+constexpr size_t kMostHead = size_t{1} << 20;
+
+// Names of fields and codings have any case.
+bool IsChunked(std::string_view head) {
+  constexpr std::string_view kField = "\r\ntransfer-encoding:";
+  const auto same = [](char a, char b) { return std::tolower(static_cast<unsigned char>(a)) == b; };
+  const auto field = std::search(head.begin(), head.end(), kField.begin(), kField.end(), same);
+  if (field == head.end()) return false;
+  std::string_view value(&*field, static_cast<size_t>(head.end() - field));
+  value.remove_prefix(kField.size());
+  value = value.substr(0, value.find("\r\n"));
+  constexpr std::string_view kCoding = "chunked";
+  return std::search(value.begin(), value.end(), kCoding.begin(), kCoding.end(), same) != value.end();
+}
+
+// The length in front of a chunk, and in front of its extensions. None where it is no number, or one that no server of ours sends.
+std::optional<size_t> ChunkSize(std::string_view line) {
+  constexpr size_t kMost = size_t{1} << 40;
+  size_t size = 0;
+  const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), size, 16);
+  const std::string_view behind = line.substr(static_cast<size_t>(end - line.data()));
+  if (error != std::errc() || size > kMost) return std::nullopt;
+  if (!behind.empty() && behind.front() != ';' && behind.front() != ' ') return std::nullopt;
+  return size;
+}
+
 // A reply's body, unchunked as it comes. `on_body` gets each piece. Returns the HTTP status, 0 when there was none.
 int Exchange(const Socket& socket, const std::string& request,
              const std::function<void(std::string_view)>& on_body) {
@@ -77,12 +109,12 @@ int Exchange(const Socket& socket, const std::string& request,
   std::string bytes;
   size_t head_end = std::string::npos;
   while ((head_end = bytes.find("\r\n\r\n")) == std::string::npos) {
-    if (!socket.Receive(bytes)) return 0;
+    if (bytes.size() > kMostHead || !socket.Receive(bytes)) return 0;
   }
   const std::string head = bytes.substr(0, head_end);
   bytes.erase(0, head_end + 4);
   const int status = head.size() > 12 ? std::atoi(head.c_str() + 9) : 0;
-  if (head.find("Transfer-Encoding: chunked") == std::string::npos) {
+  if (!IsChunked(head)) {
     do {
       on_body(bytes);
       bytes.clear();
@@ -92,7 +124,9 @@ int Exchange(const Socket& socket, const std::string& request,
   for (;;) {
     const size_t line = bytes.find("\r\n");
     if (line != std::string::npos) {
-      const size_t size = std::strtoul(bytes.c_str(), nullptr, 16);
+      const std::optional<size_t> announced = ChunkSize(std::string_view(bytes).substr(0, line));
+      if (!announced) return 0;
+      const size_t size = *announced;
       if (size == 0) return status;
       if (bytes.size() >= line + 2 + size + 2) {
         on_body(std::string_view(bytes).substr(line + 2, size));
@@ -111,6 +145,21 @@ std::string Head(const char* method, const std::string& path, const HostAndPort&
       "application/json\r\nContent-Length: {}\r\n{}\r\n",
       method, path, server.host, server.port, length,
       api_key.empty() ? "" : fmt::format("Authorization: Bearer {}\r\n", api_key));
+}
+
+// Members of any server's JSON. One that is missing, or of what has none, is null. A list that is none is empty, a count that is none is 0.
+const Json& At(const Json& from, const char* name) {
+  static const Json none;
+  const auto found = from.is_object() ? from.find(name) : from.end();
+  return from.is_object() && found != from.end() ? *found : none;
+}
+const Json& Items(const Json& list) {
+  static const Json none = Json::array();
+  return list.is_array() ? list : none;
+}
+int64_t Count(const Json& number) {
+  return number.is_number_unsigned() && number <= std::numeric_limits<int32_t>::max() ? number.get<int64_t>()
+                                                                                      : 0;
 }
 
 // Puts the events of a stream together.
@@ -138,32 +187,32 @@ class Collector {
       done_ = true;
       return;
     }
-    const Json chunk = Json::parse(data, nullptr, false);
-    if (chunk.is_discarded() || chunk.contains("error")) {
+    const Result<Json> read = ParseJson(data, "event");
+    if (!read || !read->is_object() || read->contains("error")) {
       error_ = std::string(data);
       return;
     }
-    if (chunk.contains("usage") && chunk["usage"].is_object()) {
-      answer_.num_prompt_tokens = chunk["usage"]["prompt_tokens"];
-      answer_.num_output_tokens = chunk["usage"]["completion_tokens"];
-      answer_.num_cached_tokens = chunk["usage"]["prompt_tokens_details"]["cached_tokens"];
+    const Json& chunk = *read;
+    if (const Json& usage = At(chunk, "usage"); usage.is_object()) {
+      answer_.num_prompt_tokens = Count(At(usage, "prompt_tokens"));
+      answer_.num_output_tokens = Count(At(usage, "completion_tokens"));
+      answer_.num_cached_tokens = Count(At(At(usage, "prompt_tokens_details"), "cached_tokens"));
     }
-    for (const Json& choice : chunk["choices"]) {
-      const Json& delta = choice["delta"];
+    for (const Json& choice : Items(At(chunk, "choices"))) {
+      const Json& delta = At(choice, "delta");
       for (const char* name : {"reasoning_content", "content"}) TakeText(delta, name);
-      if (delta.contains("tool_calls")) {
+      if (const Json& calls = At(delta, "tool_calls"); !calls.is_null()) {
         answer_.has_call = true;
-        for (const Json& call : delta["tool_calls"]) TakeText(call["function"], "arguments");
+        for (const Json& call : Items(calls)) TakeText(At(call, "function"), "arguments");
       }
-      if (choice.contains("logprobs") && choice["logprobs"].is_object())
-        answer_.num_logprobs += static_cast<int64_t>(choice["logprobs"]["content"].size());
+      answer_.num_logprobs += static_cast<int64_t>(Items(At(At(choice, "logprobs"), "content")).size());
     }
   }
 
   void TakeText(const Json& from, const char* name) {
-    if (!from.contains(name) || !from[name].is_string() || from[name].get_ref<const std::string&>().empty())
-      return;
-    answer_.text += from[name].get_ref<const std::string&>();
+    const Json& text = At(from, name);
+    if (!text.is_string() || text.get_ref<const std::string&>().empty()) return;
+    answer_.text += text.get_ref<const std::string&>();
     const Clock::time_point now = Clock::now();
     if (answer_.first_seconds == 0.0)
       answer_.first_seconds = std::chrono::duration<double>(now - start_).count();

@@ -541,9 +541,9 @@ class LineEditor::Impl {
     std::ifstream file(history_path_);
     std::deque<std::string> texts;
     for (std::string line; std::getline(file, line);) {
-      const Json json = Json::parse(line, nullptr, false);
-      if (!json.is_string()) continue;
-      texts.push_back(json.get<std::string>());
+      const Result<Json> json = ParseJson(line, history_path_);
+      if (!json || !json->is_string()) continue;
+      texts.push_back(json->get<std::string>());
       if (texts.size() > kHistoryLines) texts.pop_front();
     }
     for (const std::string& text : texts) Remember(text);

@@ -120,6 +120,10 @@ TEST(ParseJson, KeepsKeyOrderAndReportsFaults) {
   EXPECT_EQ(ParseJson(R"({"b":1,"a":2})", "doc")->dump(), R"({"b":1,"a":2})");
   EXPECT_THAT(ParseJson("{", "config.json").error().message(), HasSubstr("config.json: not valid JSON"));
   EXPECT_FALSE(ParseJson("\"\xff\"", "doc").has_value());
+  for (const std::string_view text :
+       {std::string_view("{}\0", 3), std::string_view("{}\0{}", 5), std::string_view("1 \0\0x", 5)})
+    EXPECT_THAT(ParseJson(text, "doc").error().message(),
+                HasSubstr("doc: not valid JSON: a zero byte at byte 2"));
 }
 
 TEST(ParseJson, RefusesDeepNestingButNotBracketsInStrings) {

@@ -8,6 +8,9 @@
 namespace dsv4 {
 
 Result<Json> ParseJson(std::string_view text, std::string_view what, int max_depth) {
+  // The parser takes a zero byte for the end, whatever follows.
+  if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
+    return Error(InvalidArgument(fmt::format("{}: not valid JSON: a zero byte at byte {}", what, zero)));
   // The parser recurses per level, so depth is bounded before it starts. Brackets inside strings do not
   // count.
   int depth = 0;

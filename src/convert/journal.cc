@@ -52,8 +52,8 @@ std::optional<UnitRecord> ParseRecord(const Json& line) {
   record.output_hash = *output;
   for (const Json& entry : *comparisons) {
     if (!entry.is_array() || entry.size() != 6) return std::nullopt;
-    for (const Json& value : entry) {
-      if (!value.is_number()) return std::nullopt;
+    for (size_t i = 0; i < entry.size(); ++i) {
+      if (!(i < 4 ? entry[i].is_number_integer() : entry[i].is_number())) return std::nullopt;
     }
     record.comparisons.push_back({entry[0].get<int64_t>(), entry[1].get<int64_t>(), entry[2].get<int64_t>(),
                                   entry[3].get<int64_t>(), entry[4].get<double>(), entry[5].get<double>()});

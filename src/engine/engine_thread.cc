@@ -363,7 +363,8 @@ std::vector<uint64_t> EngineThread::KeptBlocks(std::function<void()> beside) {
   {
     const std::lock_guard lock(shared_->mutex);
     if (shared_->stopping) return {};
-    kept = shared_->blocks_asked.emplace_back(std::move(beside)).blocks.get_future();
+    shared_->blocks_asked.push_back({.beside = std::move(beside), .blocks = {}});
+    kept = shared_->blocks_asked.back().blocks.get_future();
   }
   shared_->changed.notify_all();
   return kept.get();

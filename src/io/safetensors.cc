@@ -341,6 +341,13 @@ class IndexReader final : public JsonReader {
   std::unordered_set<std::string> names_;
 };
 
+// The parser takes a zero byte for the end, whatever follows.
+Status CheckZeroBytes(std::string_view json, std::string_view what) {
+  const size_t zero = json.find('\0');
+  if (zero == std::string_view::npos) return {};
+  return InvalidArgument(fmt::format("{}: a zero byte at byte {}, which JSON has not", what, zero));
+}
+
 }  // namespace
 
 std::string StoredTensor::ShapeString() const { return fmt::format("[{}]", fmt::join(dims, ", ")); }
@@ -368,6 +375,7 @@ Result<std::vector<StoredTensor>> ParseSafetensors(std::span<const std::byte> fi
   const auto* header = reinterpret_cast<const char*>(file_bytes.data() + kLengthBytes);
   const std::span<const std::byte> data = file_bytes.subspan(kLengthBytes + header_size);
 
+  DSV4_TRY(CheckZeroBytes({header, header_size}, fmt::format("{}: header", what)));
   HeaderReader reader;
   if (!Json::sax_parse(header, header + header_size, &reader)) {
     return Error(InvalidArgument(fmt::format("{}: header: {}", what, reader.fault())));
@@ -385,6 +393,7 @@ Result<std::vector<StoredTensor>> ParseSafetensors(std::span<const std::byte> fi
 }
 
 Result<std::vector<IndexEntry>> ParseSafetensorsIndex(std::string_view json, std::string_view what) {
+  DSV4_TRY(CheckZeroBytes(json, what));
   IndexReader reader;
   if (!Json::sax_parse(json.begin(), json.end(), &reader)) {
     return Error(InvalidArgument(fmt::format("{}: {}", what, reader.fault())));

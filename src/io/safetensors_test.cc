@@ -113,6 +113,13 @@ TEST(Safetensors, LengthFieldIsCheckedBeforeTheHeader) {
   EXPECT_EQ(Parse(std::string(8, '\xff') + "{}").error().code(), StatusCode::kDataLoss);
 }
 
+TEST(Safetensors, AZeroByteIsNoEnd) {
+  using namespace std::string_literals;
+  EXPECT_THAT(Parse(File("{}\0garbage"s, 0)).error().message(), HasSubstr("header: a zero byte at byte 2"));
+  EXPECT_THAT(ParseSafetensorsIndex("{\"weight_map\":{}}\0x"s, "i").error().message(),
+              HasSubstr("i: a zero byte at byte 17"));
+}
+
 TEST(Safetensors, DeeplyNestedHeaderDoesNotExhaustTheStack) {
   EXPECT_FALSE(Parse(File("{\"a\":" + std::string(1000000, '['), 0)).has_value());
 }

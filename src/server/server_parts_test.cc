@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <future>
 #include <map>
@@ -17,10 +19,12 @@
 
 #include "base/json.h"
 #include "base/read_file.h"
+#include "base/temporary_directory_testing.h"
 #include "server/api/api_error.h"
 #include "server/api/api_table.h"
 #include "server/api/call_memory.h"
 #include "server/api/fields.h"
+#include "server/batch/batch_store.h"
 #include "server/dialects/known_fields.h"
 #include "server/http/http.h"
 #include "server/observe/metrics.h"
@@ -63,6 +67,45 @@ TEST(CallMemory, ForgetsTheLeastRecentlyUsed) {
   EXPECT_TRUE(knows("d"));
   memory.Remember({"huge"}, {{.name = "f", .arguments = "{}"}}, std::string(9000, 'x'));
   EXPECT_FALSE(knows("huge"));
+}
+
+// A folder that a disk, or a person, has damaged: the thread of batches goes on, and the others are there.
+TEST(BatchStore, WhatIsDamagedIsLeftOut) {
+  const TemporaryDirectory folder;
+  const auto open = [&] { return BatchStore::Open({.directory = folder.path(), .max_bytes = 1000}); };
+  std::string file_id;
+  std::string batch_id;
+  {
+    auto store = *open();
+    file_id = ParseJson(*store->AddFile(7, "f", "batch", "{}"), "file")->at("id").get<std::string>();
+    const NewBatch batch{.endpoint = "/v1/responses", .input_file = file_id};
+    batch_id = ParseJson(*store->AddBatch(7, batch), "batch")->at("id").get<std::string>();
+  }
+  const std::string path = folder / ("batches/" + batch_id + ".json");
+  const std::string whole = *ReadFile(path);
+  std::vector<std::string> damaged = {"[]", "7", "null", "\"a\"", "{}", "{", ""};
+  for (const char* name :
+       {"id", "owner", "status", "endpoint", "input_file_id", "created_at", "expires_at"}) {
+    for (const Json& value : {Json(), Json(-1), Json("../x"), Json::array(), Json(1e300)}) {
+      Json object = *ParseJson(whole, "batch");
+      if (value.is_string() && (object[name] == "validating" || object[name] == "/v1/responses")) continue;
+      object[name] = value;
+      damaged.push_back(object.dump());
+    }
+  }
+  for (const std::string& text : damaged) {
+    std::ofstream(path) << text;
+    auto opened = open();
+    ASSERT_TRUE(opened.has_value()) << text;
+    BatchStore& store = **opened;
+    EXPECT_FALSE(store.Oldest().has_value()) << text;
+    EXPECT_EQ(store.Batch(7, batch_id).error().code(), StatusCode::kNotFound) << text;
+    EXPECT_THAT(store.Batches(7), HasSubstr(R"("data":[])")) << text;
+    EXPECT_FALSE(store.End(batch_id, BatchEnd::kCompleted).ok()) << text;
+    EXPECT_TRUE(store.File(7, file_id).has_value());
+  }
+  std::ofstream(path) << whole;
+  EXPECT_EQ((*open())->Oldest()->id, batch_id);
 }
 
 TEST(Fields, TheFirstMistakeIsKeptAndNamesTheField) {

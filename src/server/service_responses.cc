@@ -1,6 +1,8 @@
 // The endpoints below /v1/responses: answers, compactions, counts, and what is stored.
 #include <fmt/format.h>
 
+#include <map>
+#include <memory>
 #include <utility>
 
 #include "server/api/json_text.h"
@@ -9,8 +11,30 @@
 
 namespace dsv4::server {
 
+namespace {
+
+// The items of stored responses, by their ids. Each response is read once, however many of its items are asked for.
+FindItem ItemsOf(ResponseStore* store, uint64_t owner) {
+  const auto replies = std::make_shared<std::map<std::string, chat::JsonValue>>();
+  return [store, owner, replies](const std::string& id) -> Result<chat::JsonValue> {
+    const auto [place, is_new] = replies->try_emplace(ResponseOfItem(id));
+    if (is_new && !place->first.empty()) {
+      if (Result<StoredResponse> response = store->Get(owner, place->first))
+        place->second = std::move(response->reply);
+    }
+    if (const chat::JsonValue* output = place->second.Find("output")) {
+      for (const chat::JsonValue& item : output->items()) {
+        if (const chat::JsonValue* name = item.Find("id"); name != nullptr && name->text() == id) return item;
+      }
+    }
+    return Error(NotFound(fmt::format("item '{}' is not stored here (any more)", id)));
+  };
+}
+
+}  // namespace
+
 Result<ResponsesRequest> Service::ReadStored(HttpRequest& request, const Caller& caller, bool compacts) {
-  DSV4_ASSIGN_OR_RETURN(const chat::JsonValue body, ReadBody(request, model_));
+  DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, ReadBody(request, model_));
   ResponseStore* const store = options_.responses;
   const bool stores = store != nullptr && store->enabled();
   std::vector<chat::JsonValue> history;
@@ -24,10 +48,8 @@ Result<ResponsesRequest> Service::ReadStored(HttpRequest& request, const Caller&
     if (!found) return Error(found.error().WithContext("previous_response_id"));
     history = std::move(*found);
   }
-  FindItem find;
-  if (stores)
-    find = [store, owner = caller.store_owner](const std::string& id) { return store->Item(owner, id); };
-  return ReadResponses(model_, body, std::move(history), find, compacts);
+  const FindItem find = stores ? ItemsOf(store, caller.store_owner) : FindItem();
+  return ReadResponses(model_, std::move(body), std::move(history), find, compacts);
 }
 
 Result<std::unique_ptr<Reply>> Service::RunResponses(HttpRequest& request, const Caller& caller,

@@ -73,7 +73,7 @@ Result<std::vector<int32_t>> ReadTokens(const ServedModel& model, const CallMemo
     return render(std::move(messages.call));
   }
   if (request.query == "api=responses") {
-    DSV4_ASSIGN_OR_RETURN(ResponsesRequest responses, ReadResponses(model, body));
+    DSV4_ASSIGN_OR_RETURN(ResponsesRequest responses, ReadResponses(model, std::move(body)));
     responses.own_input = {};
     return render(std::move(responses.call));
   }

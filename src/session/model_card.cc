@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <limits>
 
 #include "base/json.h"
 #include "base/read_file.h"
@@ -106,7 +107,7 @@ Result<ModelCard> ModelCard::Read(const std::string& directory) {
   if (!json.is_object()) return card;
   const Json limit = json.value("max_new_tokens", Json());
   if (!limit.is_null()) {
-    if (!limit.is_number_integer() || limit < 1) {
+    if (!limit.is_number_unsigned() || limit < 1 || limit > std::numeric_limits<int64_t>::max()) {
       return Error(InvalidArgument(
           fmt::format("{}: max_new_tokens: got {}, wanted a whole number from 1 on", path, limit.dump())));
     }

@@ -165,6 +165,7 @@ TEST(HostileTokenizerFile, Text) {
   ExpectError("{\"model\": {}, \"model\": {}}", kBad, "key \"model\" twice");
   ExpectError("{\"model\": {\"vocab\": {}, \"vocab\": {}}}", kBad, "key \"vocab\" twice");
   ExpectError(testing::ToyFile().dump() + "x", kBad, "not valid JSON");
+  ExpectError(testing::ToyFile().dump() + std::string("\0x", 2), kBad, "not valid JSON: a zero byte");
   // The same token twice cannot be had from a tree.
   std::string twice = testing::ToyFile().dump();
   const size_t at = twice.find("\"the\":");

@@ -1,5 +1,6 @@
 """A prefix cache that was damaged while the server was away: the answers stay, or the start is refused and the path named."""
 
+import collections
 import os
 import pathlib
 import shutil
@@ -12,6 +13,9 @@ from dsv4_process import wait_until
 from server_process import Server
 
 PROMPTS = [[{"role": "system", "content": " ".join(f"Fact {n}.{i}: a house is blue." for i in range(12))}, *REQUEST["messages"]] for n in range(3)]
+
+
+NUM_DAMAGED = int(os.environ.get("DSV4_DAMAGED_STATES", sized(12, 500)))
 
 
 def all_states(cache):
@@ -62,7 +66,72 @@ def damages(cache, chance):
             yield f"{name}: {kind}", lambda make=make, name=name: make(cache / name) if (cache / name).exists() else None
 
 
+def damaged_state(data, other, chance):
+    """(kind, the bytes of a state after one damage). They always differ from before."""
+    def cut(end):
+        return data[:end]
+
+    def over(begin, piece):
+        return data[:begin] + piece + data[begin + len(piece):]
+
+    def block(size, make):
+        begin = chance.randrange(max(1, len(data) // size)) * size
+        return over(begin, make(begin, min(size, len(data) - begin)))
+    kinds = {
+        "a bit": lambda: over(at := chance.randrange(len(data)), bytes([data[at] ^ 1 << chance.randrange(8)])),
+        "a bit of the head": lambda: over(at := chance.randrange(144), bytes([data[at] ^ 1 << chance.randrange(8)])),
+        "a number of the head": lambda: over(8 * chance.randrange(18), chance.choice((bytes(8), b"\xff" * 8, chance.randbytes(8)))),
+        "cut": lambda: cut(chance.randrange(len(data))),
+        "cut at a block": lambda: cut(chance.randrange(1 + len(data) // 4096) * 4096),
+        "longer": lambda: data + chance.randbytes(1 + chance.randrange(5000)),
+        "a sector of zeros": lambda: block(512, lambda begin, size: bytes(size)),
+        "a page of zeros": lambda: block(4096, lambda begin, size: bytes(size)),
+        "a page of noise": lambda: block(4096, lambda begin, size: chance.randbytes(size)),
+        "a page of another state": lambda: block(4096, lambda begin, size: other[begin:begin + size].ljust(size, b"\0")),
+        "a page of another place": lambda: block(4096, lambda begin, size: data[(from_ := chance.randrange(len(data) - size + 1)):from_ + size]),
+        "the head of another state": lambda: over(0, other[:144]),
+        "another state": lambda: other,
+        "bytes exchanged": lambda: over(at := chance.randrange(len(data) - 1), data[at + 1:at + 2] + data[at:at + 1]),
+    }
+    while True:
+        kind = chance.choice(list(kinds))
+        if (changed := kinds[kind]()) != data:
+            return kind, changed
+
+
 class Caches(unittest.TestCase):
+    def test_no_damaged_state_is_used(self):
+        """Every state has a damage of its own: none is read, and the answers are those of a server without them."""
+        chance, left, kinds = dice("states"), NUM_DAMAGED, collections.Counter()
+        prompts = [[{"role": "system", "content": " ".join(f"Fact {n}.{i}: a house is blue." for i in range(12))}, *REQUEST["messages"]] for n in range(12)]
+        with tempfile.TemporaryDirectory() as name:
+            root = pathlib.Path(name)
+            pristine, cache = root / "pristine", root / "cache"
+
+            def answers(server):
+                return [server.post(CHAT, {**REQUEST, "messages": prompt})["choices"][0]["message"] for prompt in prompts]
+            with Server("--prefix-cache-dir", pristine, "--context", 4096) as server:
+                expected = answers(server)
+                wait_until(lambda: server.metric("dsv4_prefix_disk_written_total") >= len(prompts), "the states are written")
+            with Server("--prefix-cache-dir", pristine, "--context", 4096) as server:
+                self.assertEqual(answers(server), expected)
+                self.assertEqual(server.metric("dsv4_prefix_disk_read_total"), len(prompts))  # Undamaged ones are.
+            while left > 0:
+                shutil.copytree(pristine, cache)
+                states = all_states(cache)
+                contents = [path.read_bytes() for path in states]
+                for number, path in enumerate(states):
+                    kind, data = damaged_state(contents[number], contents[number - 1], chance)
+                    path.write_bytes(data)
+                    kinds[kind] += 1
+                    left -= 1
+                with Server("--prefix-cache-dir", cache, "--context", 4096) as server:
+                    self.assertEqual(answers(server), expected)
+                    self.assertEqual(server.metric("dsv4_prefix_disk_read_total"), 0)
+                self.assertEqual(server.process.returncode, 0)
+                shutil.rmtree(cache)
+        print(f"{kinds.total()} damaged states, 0 read, 0 wrong answers: {dict(kinds)}")
+
     def test_damage_changes_no_answer(self):
         chance = dice("caches")
         right, refused = 0, 0

@@ -14,6 +14,7 @@ from attack_testing import CHAT, dice, sized
 from dsv4_process import TINY, wait_until
 from server_process import Server
 
+NUM_CHANGED = int(os.environ.get("DSV4_CHANGED_CHECKPOINTS", sized(4, 200)))
 PROMPTS = [f"Tell me of the {word}. " + f"Of what else do the {word} speak? " * 20 for word in ("bee", "ship", "night")]
 
 
@@ -75,10 +76,11 @@ class OtherWeights(unittest.TestCase):
         first, second = self.places["layers.2.attn.wo_b.weight"], self.places["layers.4.attn.wo_b.weight"]
         yield "wo_b of two layers exchanged", {first[0]: data[second[0]:second[1]], second[0]: data[first[0]:first[1]]}
         random = dice("weights")
-        for name in random.sample(sorted(self.places), sized(4, len(self.places))):
+        names = sorted(self.places)
+        for name in random.sample(names, min(NUM_CHANGED, len(names))) + random.choices(names, k=max(0, NUM_CHANGED - len(names))):
             begin, end = self.places[name]
             offset = random.randrange(begin, end)
-            yield f"a bit of {name}", {offset: bytes([data[offset] ^ 1])}
+            yield f"a bit of {name}", {offset: bytes([data[offset] ^ 1 << random.randrange(8)])}
 
     def test_no_state_of_other_weights_is_read(self):
         self.keep()
@@ -99,6 +101,7 @@ class OtherWeights(unittest.TestCase):
                     tried += 1
                 finally:
                     self.write(old, keep_times=number % 2 == 0)
+        print(f"{number + 1} changed checkpoints, {number + 1 - tried} refused by name, 0 states read, 0 wrong answers")
         self.assertGreaterEqual(tried, 2)
         # The first weights find theirs again, whatever the times say.
         self.assertEqual(self.read_with_cache(), (len(PROMPTS), known))

@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "server/api/served_model_testing.h"
 #include "server/dialects/anthropic_messages.h"
+#include "server/dialects/ollama.h"
 #include "server/dialects/openai_chat.h"
 #include "server/dialects/openai_completions.h"
 #include "server/dialects/openai_responses.h"
@@ -18,11 +19,21 @@ const ServedModel& Tiny() {
 }
 
 template <typename Request>
-void Prepare(Result<Request> request) {
-  if (!request) {
-    DSV4_CHECK(!request.error().message().empty());
-    return;
+bool HasText(const Result<Request>& request) {
+  DSV4_CHECK(request.has_value() || !request.error().message().empty());
+  return request.has_value();
+}
+
+void Prepare(const Result<CompletionsRequest>& request) {
+  if (!HasText(request)) return;
+  for (const std::vector<int32_t>& prompt : request->prompts) {
+    static_cast<void>(PrepareText(Tiny(), {}, prompt, request->sampling));
   }
+}
+
+template <typename Request>
+void Prepare(Result<Request> request) {
+  if (!HasText(request)) return;
   static const CallMemory memory;
   const Result<PreparedCall> call = PrepareChat(Tiny(), memory, {}, std::move(request->call));
   if (!call) {
@@ -42,10 +53,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   server::Prepare(server::ReadOpenAiChat(server::Tiny(), *body));
   server::Prepare(server::ReadAnthropic(server::Tiny(), *body));
   server::Prepare(server::ReadResponses(server::Tiny(), *body));
-  const Result<server::CompletionsRequest> completions = server::ReadCompletions(server::Tiny(), *body);
-  if (completions) {
-    for (const std::vector<int32_t>& prompt : completions->prompts) {
-      static_cast<void>(server::PrepareText(server::Tiny(), {}, prompt, completions->sampling));
+  server::Prepare(server::ReadCompletions(server::Tiny(), *body));
+  for (const auto kind : {server::OllamaKind::kChat, server::OllamaKind::kGenerate}) {
+    (void)server::OllamaLoad(server::Tiny(), *body, kind);
+    auto request = kind == server::OllamaKind::kChat ? server::ReadOllamaChat(server::Tiny(), *body)
+                                                     : server::ReadOllamaGenerate(server::Tiny(), *body);
+    if (!server::HasText(request)) continue;
+    if (request->text) {
+      server::Prepare(dsv4::Result<server::CompletionsRequest>(std::move(*request->text)));
+    } else {
+      server::Prepare(dsv4::Result<server::OpenAiChatRequest>(std::move(request->chat)));
     }
   }
   return 0;
@@ -56,5 +73,6 @@ extern "C" bool FuzzInputIsAccepted(const uint8_t* data, size_t size) {
   const Result<chat::JsonValue> body = chat::ReadJson({reinterpret_cast<const char*>(data), size}, "seed");
   return body &&
          (server::ReadOpenAiChat(server::Tiny(), *body) || server::ReadAnthropic(server::Tiny(), *body) ||
-          server::ReadResponses(server::Tiny(), *body) || server::ReadCompletions(server::Tiny(), *body));
+          server::ReadResponses(server::Tiny(), *body) || server::ReadCompletions(server::Tiny(), *body) ||
+          server::ReadOllamaGenerate(server::Tiny(), *body));
 }

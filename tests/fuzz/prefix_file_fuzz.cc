@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +11,7 @@
 
 #include "base/check.h"
 #include "engine/prefix_file.h"
+#include "folder.h"
 
 namespace dsv4::engine {
 namespace {
@@ -23,33 +23,17 @@ constexpr size_t kTokensHashAt = 48;
 constexpr size_t kHeaderHashAt = 136;
 constexpr size_t kHeaderBytes = 144;
 
-// A folder of this process, gone with it.
-class Place {
- public:
-  Place() {
-    std::string pattern = std::filesystem::temp_directory_path() / "dsv4_XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
-  }
-  ~Place() { std::filesystem::remove_all(folder_); }
-  Place(const Place&) = delete;
-  Place& operator=(const Place&) = delete;
-  std::filesystem::path folder() const { return folder_; }
-
- private:
-  std::filesystem::path folder_;
-};
-
 // The path whose name the header's fields ask for, so that what stands behind the check of the name is
 // reached.
 std::string PathOf(const std::vector<char>& bytes) {
-  static const Place place;
+  static const testing::Folder folder;
   uint64_t content[4] = {};
   if (bytes.size() >= kHeaderBytes) {
     std::memcpy(content, bytes.data() + kOriginAt, 2 * sizeof(uint64_t));
     std::memcpy(content + 2, bytes.data() + kTokensHashAt, 2 * sizeof(uint64_t));
   }
   const XXH128_hash_t hash = XXH3_128bits(content, sizeof content);
-  return place.folder() / fmt::format("{:016x}{:016x}.state", hash.high64, hash.low64);
+  return fmt::format("{}/{:016x}{:016x}.state", folder.path(), hash.high64, hash.low64);
 }
 
 bool Read(const std::vector<char>& bytes) {

@@ -40,11 +40,11 @@ void ChooseRow(const ops::SampleArgs& args, size_t row, std::span<float> chosen)
     permitted = args.masks.subspan(static_cast<size_t>(rule.mask) * words, words);
   }
   const std::optional<int32_t> bad = sampling::TakeAllowed(logits, allowed, permitted, chosen);
-  const auto changes =
-      std::ranges::equal_range(args.changes, static_cast<int32_t>(row), {}, &ops::RowChange::row);
-  for (const ops::RowChange& change : changes) {
-    float& logit = chosen[static_cast<size_t>(change.token)];
-    logit = sampling::Adjusted(logit, change.bias, change.count, rule.penalties);
+  const auto number = static_cast<int32_t>(row);
+  auto change = std::ranges::lower_bound(args.changes, number, {}, &ops::RowChange::row);
+  for (; change != args.changes.end() && change->row == number; ++change) {
+    float& logit = chosen[static_cast<size_t>(change->token)];
+    logit = sampling::Adjusted(logit, change->bias, change->count, rule.penalties);
   }
   const std::optional<int32_t> token = bad ? std::nullopt : sampling::Choose(args.choices[row], chosen);
   args.tokens.as<int32_t>()[row] = token.value_or(0);

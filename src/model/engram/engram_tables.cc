@@ -31,7 +31,7 @@ Range ScaleBytes(const Weight& weight, int64_t row) {
 std::vector<int64_t> Distinct(std::span<const int64_t> rows) {
   std::vector<int64_t> distinct(rows.begin(), rows.end());
   std::ranges::sort(distinct);
-  distinct.erase(std::ranges::unique(distinct).begin(), distinct.end());
+  distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
   return distinct;
 }
 

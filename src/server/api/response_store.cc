@@ -12,6 +12,7 @@
 #include <list>
 #include <mutex>
 #include <new>
+#include <set>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -30,7 +31,7 @@ using chat::JsonValue;
 constexpr std::string_view kPrefix = "resp_";
 constexpr std::string_view kSuffix = ".json";
 constexpr const char* kSecretFile = "secret";
-// Turns of a conversation: a loop in damaged files ends too.
+// Turns of a conversation.
 constexpr size_t kMostTurns = 10'000;
 
 // Ids are names of files: only those that RandomId makes.
@@ -40,23 +41,26 @@ bool IsId(std::string_view id) {
                              [](unsigned char c) { return std::isxdigit(c) != 0; });
 }
 
+// Text by text: a document would be a second copy of what has megabytes.
 std::string WriteRecord(uint64_t owner, const StoredResponse& response) {
-  return chat::WriteJson(JsonValue::Object({{"owner", JsonValue::String(fmt::format("{:016x}", owner))},
-                                            {"previous", JsonValue::String(response.previous)},
-                                            {"input", response.input},
-                                            {"reply", response.reply}}));
+  std::string record = fmt::format(R"({{"owner": "{:016x}", "previous": {}, "input": )", owner,
+                                   chat::QuoteJson(response.previous));
+  const std::string input = chat::WriteJson(response.input);
+  const std::string reply = chat::WriteJson(response.reply);
+  record.reserve(record.size() + input.size() + reply.size() + 16);
+  return record.append(input).append(R"(, "reply": )").append(reply).append("}");
 }
 
 // Nothing when it is another owner's, or damaged.
-std::optional<StoredResponse> ReadRecord(uint64_t owner, const std::string& text) {
-  Result<JsonValue> json = chat::ReadJson(text, "stored response");
-  if (!json) return std::nullopt;
-  const auto member = [&](const char* name) {
-    const JsonValue* found = json->Find(name);
-    return found == nullptr ? JsonValue() : *found;
+std::optional<StoredResponse> ReadRecord(uint64_t owner, std::string text) {
+  Result<JsonValue> json = chat::TakeJson(std::move(text), "stored response");
+  if (!json || !json->is_object()) return std::nullopt;
+  const auto take = [&](std::string_view name) {
+    const auto found = std::ranges::find(json->mutable_members(), name, &JsonValue::Member::first);
+    return found == json->members().end() ? JsonValue() : std::exchange(found->second, {});
   };
-  if (member("owner").text() != fmt::format("{:016x}", owner)) return std::nullopt;
-  return StoredResponse{member("previous").text(), member("input"), member("reply")};
+  if (take("owner").text() != fmt::format("{:016x}", owner)) return std::nullopt;
+  return StoredResponse{take("previous").text(), take("input"), take("reply")};
 }
 
 // How long a disk that failed is left alone.
@@ -66,6 +70,13 @@ constexpr std::chrono::seconds kTryAgain(1);
 
 std::string ItemId(std::string_view prefix, std::string_view response, size_t index) {
   return fmt::format("{}{}_{}", prefix, response.substr(kPrefix.size()), index);
+}
+
+std::string ResponseOfItem(std::string_view item) {
+  const size_t begin = item.find('_') + 1;
+  const size_t end = item.rfind('_');
+  if (begin == 0 || end == std::string_view::npos || end < begin) return {};
+  return fmt::format("{}{}", kPrefix, item.substr(begin, end - begin));
 }
 
 class ResponseStore::Impl {
@@ -133,7 +144,7 @@ class ResponseStore::Impl {
       std::error_code ignored;
       fs::last_write_time(PathOf(id), fs::file_time_type::clock::now(), ignored);  // When it was used.
     }
-    std::optional<StoredResponse> response = ReadRecord(owner, text);
+    std::optional<StoredResponse> response = ReadRecord(owner, std::move(text));
     if (!response) return missing();
     return std::move(*response);
   }
@@ -302,26 +313,12 @@ Result<StoredResponse> ResponseStore::Get(uint64_t owner, const std::string& id)
 }
 Status ResponseStore::Erase(uint64_t owner, const std::string& id) { return impl_->Erase(owner, id); }
 
-Result<JsonValue> ResponseStore::Item(uint64_t owner, const std::string& id) {
-  const auto missing = [&] {
-    return Error(NotFound(fmt::format("item '{}' is not stored here (any more)", id)));
-  };
-  const size_t begin = id.find('_') + 1;
-  const size_t end = id.rfind('_');
-  if (begin == 0 || end == std::string::npos || end < begin) return missing();
-  const Result<StoredResponse> response = Get(owner, std::string(kPrefix) + id.substr(begin, end - begin));
-  if (!response) return missing();
-  if (const JsonValue* output = response->reply.Find("output")) {
-    for (const JsonValue& item : output->items()) {
-      if (const JsonValue* name = item.Find("id"); name != nullptr && name->text() == id) return item;
-    }
-  }
-  return missing();
-}
-
 Result<std::vector<JsonValue>> ResponseStore::Conversation(uint64_t owner, const std::string& id) {
   std::vector<StoredResponse> turns;
+  std::set<std::string> seen;
   for (std::string next = id; !next.empty(); next = turns.back().previous) {
+    if (!seen.insert(next).second)
+      return Error(InvalidArgument(fmt::format("response '{}' leads back to itself", next)));
     if (turns.size() == kMostTurns)
       return Error(InvalidArgument(fmt::format("more than {} turns lead to response '{}'", kMostTurns, id)));
     DSV4_ASSIGN_OR_RETURN(turns.emplace_back(), Get(owner, next));
@@ -329,9 +326,11 @@ Result<std::vector<JsonValue>> ResponseStore::Conversation(uint64_t owner, const
   std::vector<JsonValue> items;
   for (auto turn = turns.rbegin(); turn != turns.rend(); ++turn) {
     if (turn->input.is_array()) std::ranges::move(turn->input.mutable_items(), std::back_inserter(items));
-    const JsonValue* output = turn->reply.Find("output");
-    if (output == nullptr) continue;
-    items.insert(items.end(), output->items().begin(), output->items().end());
+    if (!turn->reply.is_object()) continue;
+    for (auto& [name, output] : turn->reply.mutable_members()) {
+      if (name == "output" && output.is_array())
+        std::ranges::move(output.mutable_items(), std::back_inserter(items));
+    }
   }
   return items;
 }

@@ -28,6 +28,8 @@ struct StoredResponse {
 
 // The id of an item of the output of `response`: "msg_", what follows "resp_" there, and the item's number.
 std::string ItemId(std::string_view prefix, std::string_view response, size_t index);
+// The response that the item's id names; empty: none.
+std::string ResponseOfItem(std::string_view item);
 
 // From any thread.
 class ResponseStore {
@@ -47,9 +49,6 @@ class ResponseStore {
   void Put(uint64_t owner, const std::string& id, const StoredResponse& response);
   // NotFound also for another owner's.
   Result<StoredResponse> Get(uint64_t owner, const std::string& id);
-  // An item of a stored response's output, by its id, which names the response (ItemId). NotFound where it is
-  // not stored here.
-  Result<chat::JsonValue> Item(uint64_t owner, const std::string& id);
   Status Erase(uint64_t owner, const std::string& id);
   // All items of a conversation, up to and with the output of `id`. NotFound names the response that is gone.
   Result<std::vector<chat::JsonValue>> Conversation(uint64_t owner, const std::string& id);

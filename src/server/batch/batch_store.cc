@@ -8,15 +8,19 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <utility>
 #include <vector>
 
 #include "base/json.h"
+#include "base/log.h"
 #include "base/read_file.h"
 #include "base/write_file.h"
 #include "server/api/json_text.h"
@@ -31,6 +35,8 @@ namespace fs = std::filesystem;
 constexpr int64_t kWindowSeconds = 24 * 3600;
 constexpr std::string_view kFilePrefix = "file-";
 constexpr std::string_view kBatchPrefix = "batch_";
+// Bytes and seconds of an object at most, so that many of them can be added.
+constexpr int64_t kMostNumber = int64_t{1} << 48;
 
 Status SystemError(const std::string& path, std::string_view action) {
   return {StatusCode::kUnavailable, fmt::format("{}: {}: {}", path, action, std::strerror(errno))};
@@ -50,12 +56,47 @@ void RemoveParts(const std::string& folder) {
   }
 }
 
-Result<Json> ReadObject(const std::string& path) {
-  DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, FileKind::kRegular, kMaxModelDocumentBytes));
-  return ParseJson(text, path);
+std::string OwnerText(uint64_t owner) { return fmt::format("{:016x}", owner); }
+
+bool IsOwner(std::string_view text) {
+  return text.size() == OwnerText(0).size() &&
+         std::ranges::all_of(text, [](unsigned char c) { return std::isxdigit(c) != 0; });
 }
 
-std::string OwnerText(uint64_t owner) { return fmt::format("{:016x}", owner); }
+// The first member of a file's or a batch's object that is not as it is written here; empty: all are.
+std::string_view WrongMember(const Json& object, std::string_view id) {
+  if (!object.is_object()) return "object";
+  const auto is_text = [&](std::string_view name) {
+    return object.contains(name) && object[name].is_string();
+  };
+  const auto is_number = [&](std::string_view name) {
+    return object.contains(name) && object[name].is_number_unsigned() && object[name] <= kMostNumber;
+  };
+  if (!is_text("id") || object["id"] != id) return "id";
+  if (!is_text("owner") || !IsOwner(object["owner"].get_ref<const std::string&>())) return "owner";
+  const bool is_file = IsId(id, kFilePrefix);
+  for (const std::string_view name :
+       is_file ? std::array{"purpose", "filename"} : std::array{"status", "endpoint"})
+    if (!is_text(name)) return name;
+  if (!is_file && (!is_text("input_file_id") ||
+                   !IsId(object["input_file_id"].get_ref<const std::string&>(), kFilePrefix)))
+    return "input_file_id";
+  for (const std::string_view name :
+       is_file ? std::array{"bytes", "created_at"} : std::array{"expires_at", "created_at"})
+    if (!is_number(name)) return name;
+  return {};
+}
+
+// DataLoss for what is none of ours.
+Result<Json> ReadObject(const std::string& folder, std::string_view id) {
+  const std::string path = fmt::format("{}/{}.json", folder, id);
+  DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, FileKind::kRegular, kMaxModelDocumentBytes));
+  Result<Json> object = ParseJson(text, path);
+  if (!object) return object;
+  if (const std::string_view wrong = WrongMember(*object, id); !wrong.empty())
+    return Error(StatusCode::kDataLoss, fmt::format("{}: '{}' is damaged", path, wrong));
+  return object;
+}
 
 // The object that clients see: without the owner.
 std::string Shown(Json object) {
@@ -63,20 +104,21 @@ std::string Shown(Json object) {
   return JsonText(object);
 }
 
-// All objects of the folder, or of one owner; the newest first.
-std::vector<Json> ReadFolder(const std::string& folder, std::optional<uint64_t> owner) {
+// Objects of the folder, all or those of one owner, the newest first. What is damaged is left out, and told to `damaged`.
+std::vector<Json> ReadFolder(const std::string& folder, std::optional<uint64_t> owner,
+                             const std::function<void(const Status&)>& damaged = {}) {
   std::vector<Json> objects;
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
     if (entry->path().extension() != ".json") continue;
-    Result<Json> object = ReadObject(entry->path());
-    if (object && (!owner || object->value("owner", "") == OwnerText(*owner)))
-      objects.push_back(std::move(*object));
+    Result<Json> object = ReadObject(folder, entry->path().stem().native());
+    if (!object && damaged) damaged(object.error());
+    if (object && (!owner || (*object)["owner"] == OwnerText(*owner))) objects.push_back(std::move(*object));
   }
-  std::ranges::sort(objects, [](const Json& a, const Json& b) {
-    return std::pair(a.value("created_at", int64_t{0}), a.value("id", "")) >
-           std::pair(b.value("created_at", int64_t{0}), b.value("id", ""));
-  });
+  const auto age = [](const Json& object) {
+    return std::pair(object["created_at"].get<int64_t>(), object["id"].get<std::string>());
+  };
+  std::ranges::sort(objects, [&](const Json& a, const Json& b) { return age(a) > age(b); });
   return objects;
 }
 
@@ -90,7 +132,7 @@ std::string ListOf(std::vector<Json> objects) {
 }
 
 bool HasEnded(const Json& batch) {
-  const std::string status = batch.value("status", "");
+  const Json& status = batch["status"];
   return status != "validating" && status != "in_progress" && status != "cancelling";
 }
 
@@ -98,8 +140,8 @@ Result<Json> Owned(const std::string& folder, std::string_view prefix, uint64_t 
                    const std::string& id) {
   const Status missing = NotFound(fmt::format("'{}' is not stored here", id));
   if (!IsId(id, prefix)) return Error(missing);
-  Result<Json> object = ReadObject(folder + "/" + id + ".json");
-  if (!object || object->value("owner", "") != OwnerText(owner)) return Error(missing);
+  Result<Json> object = ReadObject(folder, id);
+  if (!object || (*object)["owner"] != OwnerText(owner)) return Error(missing);
   return object;
 }
 
@@ -137,6 +179,9 @@ Status BatchStore::Prepare() {
     return FailedPrecondition(options_.directory + ": another server uses this directory; give each its own");
   for (const std::string& path : {options_.directory, FilesOf(options_), BatchesOf(options_)})
     RemoveParts(path);
+  for (const std::string& path : {FilesOf(options_), BatchesOf(options_)})
+    ReadFolder(path, std::nullopt,
+               [](const Status& status) { LogWarning(fmt::format("{}; it is left out", status.message())); });
   const std::string secret = options_.directory + "/secret";
   if (Result<std::string> text = ReadFile(secret, FileKind::kRegular, 1024); text && !text->empty()) {
     secret_ = std::move(*text);
@@ -153,7 +198,7 @@ Result<std::string> BatchStore::AddFile(uint64_t owner, std::string_view name, s
                                         std::string_view content) {
   const std::lock_guard lock(mutex_);
   int64_t had = 0;
-  for (const Json& file : ReadFolder(FilesOf(options_), std::nullopt)) had += file.value("bytes", int64_t{0});
+  for (const Json& file : ReadFolder(FilesOf(options_), std::nullopt)) had += file["bytes"].get<int64_t>();
   if (had + static_cast<int64_t>(content.size()) > options_.max_bytes) {
     return Error(
         InvalidArgument(fmt::format("file: {} bytes, and {} are stored of {} (--batches-mib); delete some",
@@ -278,13 +323,13 @@ std::optional<BatchJob> BatchStore::Oldest() const {
 
 bool BatchStore::IsCancelling(const std::string& id) const {
   const std::lock_guard lock(mutex_);
-  const Result<Json> batch = ReadObject(BatchesOf(options_) + "/" + id + ".json");
+  const Result<Json> batch = ReadObject(BatchesOf(options_), id);
   return !batch || (*batch)["status"] == "cancelling";
 }
 
 Status BatchStore::Begin(const std::string& id) {
   const std::lock_guard lock(mutex_);
-  DSV4_ASSIGN_OR_RETURN_STATUS(Json batch, ReadObject(BatchesOf(options_) + "/" + id + ".json"));
+  DSV4_ASSIGN_OR_RETURN_STATUS(Json batch, ReadObject(BatchesOf(options_), id));
   if (batch["status"] != "validating") return {};
   batch["status"] = "in_progress";
   batch["in_progress_at"] = std::time(nullptr);
@@ -293,14 +338,14 @@ Status BatchStore::Begin(const std::string& id) {
 
 Status BatchStore::Count(const std::string& id, int64_t total, int64_t answered, int64_t failed) {
   const std::lock_guard lock(mutex_);
-  DSV4_ASSIGN_OR_RETURN_STATUS(Json batch, ReadObject(BatchesOf(options_) + "/" + id + ".json"));
+  DSV4_ASSIGN_OR_RETURN_STATUS(Json batch, ReadObject(BatchesOf(options_), id));
   batch["request_counts"] = {{"total", total}, {"completed", answered - failed}, {"failed", failed}};
   return WriteObject(BatchesOf(options_), batch);
 }
 
 Status BatchStore::Fail(const std::string& id, std::string_view message) {
   const std::lock_guard lock(mutex_);
-  DSV4_ASSIGN_OR_RETURN_STATUS(Json batch, ReadObject(BatchesOf(options_) + "/" + id + ".json"));
+  DSV4_ASSIGN_OR_RETURN_STATUS(Json batch, ReadObject(BatchesOf(options_), id));
   batch["status"] = "failed";
   batch["failed_at"] = std::time(nullptr);
   batch["errors"] = {{"object", "list"},
@@ -315,7 +360,7 @@ Status BatchStore::End(const std::string& id, BatchEnd end) {
   Json batch;
   {
     const std::lock_guard lock(mutex_);
-    DSV4_ASSIGN_OR_RETURN_STATUS(batch, ReadObject(BatchesOf(options_) + "/" + id + ".json"));
+    DSV4_ASSIGN_OR_RETURN_STATUS(batch, ReadObject(BatchesOf(options_), id));
   }
   const uint64_t owner = std::stoull(batch["owner"].get<std::string>(), nullptr, 16);
   const std::string answers_path = BatchesOf(options_) + "/" + id + ".answers";

@@ -37,15 +37,15 @@ using FindItem = std::function<Result<chat::JsonValue>(const std::string& id)>;
 // Errors name the field. `history` is the conversation up to and with the response that the request follows:
 // see PreviousResponse. `find` may be empty: nothing is stored. `compacts`: as if a compaction_trigger stood
 // at the end of the input.
-Result<ResponsesRequest> ReadResponses(const ServedModel& model, const chat::JsonValue& body,
+Result<ResponsesRequest> ReadResponses(const ServedModel& model, chat::JsonValue body,
                                        std::vector<chat::JsonValue> history = {}, const FindItem& find = {},
                                        bool compacts = false);
 // previous_response_id; empty without one.
 std::string PreviousResponse(const chat::JsonValue& body);
 
-// `memory` outlives the writer. `keep` (may be empty) sees the reply's id and text once it is complete.
+// `memory` outlives the writer. Of a request that compacts alone its own_input is taken. `keep` (may be empty) sees the reply's id and text once it is complete.
 std::unique_ptr<AnswerWriter> MakeResponsesWriter(
-    const ServedModel& model, const ResponsesRequest& request, CallMemory& memory,
+    const ServedModel& model, ResponsesRequest& request, CallMemory& memory,
     std::function<void(const std::string& id, const std::string& reply)> keep = {});
 
 }  // namespace dsv4::server

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <utility>
 
 #include "base/log.h"
 #include "server/dialects/known_fields.h"
@@ -62,7 +63,13 @@ Result<std::string> ReadParts(const chat::JsonValue& content, const std::string&
     DSV4_TRY(part.status());
     texts.push_back(std::move(text));
   }
-  return fmt::format("{}", fmt::join(texts, "\n\n"));
+  if (texts.size() == 1) return std::move(texts[0]);
+  std::string joined;
+  size_t num_bytes = 0;
+  for (const std::string& text : texts) num_bytes += text.size() + 2;
+  joined.reserve(num_bytes);
+  for (size_t i = 0; i < texts.size(); ++i) joined.append(i > 0 ? "\n\n" : "").append(texts[i]);
+  return joined;
 }
 
 // The items of the input, put together to messages: reasoning, text and calls that follow one another are one assistant turn.
@@ -125,8 +132,8 @@ class InputReader {
       said = said.text.empty() || text.empty() ? said.text + text : fmt::format("{}\n\n{}", said.text, text);
       return {};
     }
-    DSV4_ASSIGN_OR_RETURN_STATUS(const std::string text, ReadParts(*content, where + ".content"));
-    chat::Message message = {.content = text, .label = where};
+    DSV4_ASSIGN_OR_RETURN_STATUS(std::string text, ReadParts(*content, where + ".content"));
+    chat::Message message = {.content = std::move(text), .label = where};
     if (role == "user") {
       message.role = chat::Role::kUser;
     } else if (role == "system") {
@@ -215,8 +222,18 @@ class InputReader {
   std::set<std::string> skipped_;
 };
 
-// Replaces references by their items.
+// Bytes that a value has in memory, about.
+size_t SizeOf(const chat::JsonValue& value) {
+  size_t size = sizeof(value) + value.text().size() + value.tokens().size() * sizeof(int32_t);
+  for (const chat::JsonValue& item : value.items()) size += SizeOf(item);
+  for (const auto& [name, member] : value.members()) size += name.size() + SizeOf(member);
+  return size;
+}
+
+// Replaces references by their items. A reference of fifty bytes may stand for megabytes, and many for the same.
 Status Dereference(chat::JsonValue& input, const FindItem& find) {
+  constexpr size_t kMostBytes = size_t{32} << 20;
+  size_t num_bytes = 0;
   for (size_t i = 0; i < input.items().size(); ++i) {
     chat::JsonValue& item = input.mutable_items()[i];
     const chat::JsonValue* const type = item.Find("type");
@@ -228,9 +245,28 @@ Status Dereference(chat::JsonValue& input, const FindItem& find) {
       return InvalidArgument(fmt::format("input[{}].id: missing, wanted the id of an item", i));
     Result<chat::JsonValue> found = find(id->text());
     if (!found) return InvalidArgument(fmt::format("input[{}].id: {}", i, found.error().message()));
+    num_bytes += SizeOf(*found);
+    if (num_bytes > kMostBytes)
+      return InvalidArgument(fmt::format("input[{}].id: the items so far have more than {} MiB; send less", i,
+                                         kMostBytes >> 20));
     item = std::move(*found);
   }
   return {};
+}
+
+// The items of the input, taken out of the body: there is no second copy of a text of megabytes.
+chat::JsonValue TakeItems(chat::JsonValue& body) {
+  using chat::JsonValue;
+  const auto member = std::ranges::find(body.mutable_members(), "input", &JsonValue::Member::first);
+  JsonValue input = std::exchange(member->second, JsonValue());
+  if (input.is_array()) return input;
+  std::vector<JsonValue::Member> message;
+  message.emplace_back("type", JsonValue::String("message"));
+  message.emplace_back("role", JsonValue::String("user"));
+  message.emplace_back("content", std::move(input));
+  std::vector<JsonValue> items;
+  items.push_back(JsonValue::Object(std::move(message)));
+  return JsonValue::Array(std::move(items));
 }
 
 // Takes the wish for a compaction from the end of the input; false: there is none.
@@ -291,7 +327,7 @@ std::string PreviousResponse(const chat::JsonValue& body) {
   return previous == nullptr ? std::string() : previous->text();
 }
 
-Result<ResponsesRequest> ReadResponses(const ServedModel& model, const chat::JsonValue& body,
+Result<ResponsesRequest> ReadResponses(const ServedModel& model, chat::JsonValue body,
                                        std::vector<chat::JsonValue> history, const FindItem& find,
                                        bool compacts) {
   Fields fields(body);
@@ -338,12 +374,8 @@ Result<ResponsesRequest> ReadResponses(const ServedModel& model, const chat::Jso
   CheckFields(fields, body, kResponses, model, call.sampling);
   DSV4_TRY(fields.status());
 
-  request.own_input =
-      input->is_array()
-          ? *input
-          : chat::JsonValue::Array({chat::JsonValue::Object({{"type", chat::JsonValue::String("message")},
-                                                             {"role", chat::JsonValue::String("user")},
-                                                             {"content", *input}})});
+  const bool is_text = input->is_string();
+  request.own_input = TakeItems(body);
   DSV4_TRY(Dereference(request.own_input, find));
   DSV4_ASSIGN_OR_RETURN(const bool triggered, TakeTrigger(request.own_input));
   request.compacts_alone = compacts;
@@ -354,7 +386,7 @@ Result<ResponsesRequest> ReadResponses(const ServedModel& model, const chat::Jso
   for (const chat::JsonValue& item : history) DSV4_TRY(reader.Read(item, "previous_response_id"));
   for (size_t i = 0; i < request.own_input.items().size(); ++i) {
     DSV4_TRY(reader.Read(request.own_input.items()[i],
-                         input->is_string() ? std::string("input") : fmt::format("input[{}]", i)));
+                         is_text ? std::string("input") : fmt::format("input[{}]", i)));
   }
   call.conversation.messages = reader.Take();
   if (request.compacts && !call.conversation.messages.empty()) {

@@ -17,18 +17,18 @@ namespace {
 Json FromChat(const chat::JsonValue& value) { return Json::parse(chat::WriteJson(value), nullptr, false); }
 
 // Messages of the user, which a compaction keeps as they are.
-Json UserItems(const chat::JsonValue& input) {
-  Json items = Json::array();
-  for (const chat::JsonValue& item : input.items()) {
+std::vector<chat::JsonValue> TakeUserItems(chat::JsonValue input) {
+  std::vector<chat::JsonValue> items = std::move(input.mutable_items());
+  std::erase_if(items, [](const chat::JsonValue& item) {
     const chat::JsonValue* const role = item.Find("role");
-    if (role != nullptr && role->text() == "user") items.push_back(FromChat(item));
-  }
+    return role == nullptr || role->text() != "user";
+  });
   return items;
 }
 
 class ResponsesWriter final : public AnswerWriter {
  public:
-  ResponsesWriter(const ServedModel& model, const ResponsesRequest& request, CallMemory& memory,
+  ResponsesWriter(const ServedModel& model, ResponsesRequest& request, CallMemory& memory,
                   std::function<void(const std::string&, const std::string&)> keep)
       : model_(model),
         memory_(memory),
@@ -37,7 +37,9 @@ class ResponsesWriter final : public AnswerWriter {
         wants_logprobs_(request.call.sampling.num_logprobs >= 0),
         compacts_(request.compacts),
         shows_reasoning_(request.call.thinking.shows_reasoning && !request.compacts),
-        kept_input_(request.compacts_alone ? UserItems(request.own_input) : Json()),
+        compacts_alone_(request.compacts_alone),
+        kept_input_(compacts_alone_ ? TakeUserItems(std::exchange(request.own_input, {}))
+                                    : std::vector<chat::JsonValue>()),
         keep_(std::move(keep)) {
     const SamplingCall& sampling = request.call.sampling;
     document_ = {
@@ -135,8 +137,9 @@ class ResponsesWriter final : public AnswerWriter {
                           {"total_tokens", usage.num_prompt_tokens + usage.num_output_tokens}};
     document_["completed_at"] = document_["status"] == "completed" ? Json(std::time(nullptr)) : Json(nullptr);
     if (keep_ != nullptr) keep_(document_["id"], JsonText(document_));
-    if (!kept_input_.is_null()) {
-      Json output = kept_input_;
+    if (compacts_alone_) {
+      Json output = Json::array();
+      for (const chat::JsonValue& item : kept_input_) output.push_back(FromChat(item));
       for (const Json& one : document_["output"]) output.push_back(one);
       out += JsonText({{"id", document_["id"]},
                        {"object", "response.compaction"},
@@ -302,7 +305,8 @@ class ResponsesWriter final : public AnswerWriter {
   bool wants_logprobs_;
   bool compacts_;
   bool shows_reasoning_;
-  Json kept_input_;  // Messages in front of the summary of a compaction alone; else null.
+  bool compacts_alone_;
+  std::vector<chat::JsonValue> kept_input_;  // Messages in front of the summary of a compaction alone.
   std::function<void(const std::string&, const std::string&)> keep_;
   Json logprobs_ = Json::array();   // Log-probabilities of the message that grows.
   CustomInputReader custom_input_;  // Input of the call that grows.
@@ -317,7 +321,7 @@ class ResponsesWriter final : public AnswerWriter {
 }  // namespace
 
 std::unique_ptr<AnswerWriter> MakeResponsesWriter(
-    const ServedModel& model, const ResponsesRequest& request, CallMemory& memory,
+    const ServedModel& model, ResponsesRequest& request, CallMemory& memory,
     std::function<void(const std::string& id, const std::string& reply)> keep) {
   return std::make_unique<ResponsesWriter>(model, request, memory, std::move(keep));
 }
