@@ -116,6 +116,7 @@ constexpr ChatProfile MakeV41() {
   profile.wraps_arguments = true;
   profile.continues_reasoning = true;
   profile.namespace_mark = "::";
+  profile.describes_namespaces = true;
   return profile;
 }
 

@@ -70,6 +70,7 @@ struct ChatProfile {
   bool wraps_arguments = false;  // Call arguments that are JSON but no object are a text parameter, no error.
   bool continues_reasoning = false;        // An unfinished answer without content goes on in its reasoning.
   std::string_view namespace_mark = "__";  // Between a tool's namespace and its name.
+  bool describes_namespaces = false;       // A tool's description begins with its namespace's.
 
   // "<" + dsml + name and "</" + dsml + name, without the closing ">".
   std::string OpenTag(std::string_view name) const;
