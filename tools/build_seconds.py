@@ -2,17 +2,22 @@
 """Seconds that a build folder's compilations took, by module: of each unit from its start to its end, as ninja logged them. They are CPU seconds
 where nothing else ran and no compiler cache helped, as in tools/check_bare_debian.sh.
 
-    build_seconds.py [BUILD] [--target TARGET] [--write FILE]
+    build_seconds.py [BUILD] [--target TARGET] [--measure [PATTERN]] [--write FILE]
 
-BUILD is build/release by default. --target: of its units alone. --write: the table of tests/house/build_seconds_test.py, from a build that
-had the machine and no cache.
+BUILD is build/release by default. --target: of its units alone. --measure: compiles them once more, without a cache and beside the build's
+objects, and counts CPU seconds, which a busy machine does not change much; of units whose name has PATTERN alone. --write: the table of
+tests/house/build_seconds_test.py, from a build that had the machine and no cache.
 """
 import argparse
 import collections
+import concurrent.futures
 import json
+import os
 import pathlib
+import shlex
 import subprocess
 import sys
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -41,6 +46,33 @@ def seconds_of_one_run(build: pathlib.Path, outputs: set[str]) -> dict[str, floa
     return seconds_of(build) if len(found) == len(outputs) and ends == sorted(ends) else {}
 
 
+def measured_seconds(build: pathlib.Path, outputs: set[str] | None, pattern: str = "") -> dict[str, float]:
+    """CPU seconds of each of these objects, or of all, compiled now as the build would, without a cache."""
+    commands = {}
+    for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
+        words = shlex.split(entry["command"])
+        commands[words[words.index("-o") + 1]] = (words[pathlib.Path(words[0]).name == "ccache":], entry["directory"])
+    wanted = sorted(output for output in commands if pattern in output and (outputs is None or output in outputs))
+    with tempfile.TemporaryDirectory() as scratch:
+
+        def seconds(output: str) -> float:
+            words, folder = commands[output]
+            place = pathlib.Path(scratch) / str(wanted.index(output))
+            words[words.index("-o") + 1] = f"{place}.o"
+            if "-MF" in words:
+                words[words.index("-MF") + 1] = f"{place}.d"
+            compiler = subprocess.Popen(words, cwd=folder, env={**os.environ, "CCACHE_DISABLE": "1"})  # noqa: S603
+            _, status, usage = os.wait4(compiler.pid, 0)  # With what it started.
+            compiler.returncode = os.waitstatus_to_exitcode(status)
+            if compiler.returncode != 0:
+                sys.exit(f"build_seconds: {output} does not compile")
+            place.with_name(f"{place.name}.o").unlink()
+            return usage.ru_utime + usage.ru_stime
+
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            return dict(zip(wanted, pool.map(seconds, wanted), strict=True))
+
+
 def by_module(took: dict[str, float]) -> dict[str, list[tuple[float, str]]]:
     """Seconds and objects of each module, the longest module first."""
     modules = collections.defaultdict(list)
@@ -54,11 +86,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("build", nargs="?", type=pathlib.Path, default=ROOT / "build/release")
     parser.add_argument("--target")
+    parser.add_argument("--measure", nargs="?", const="", metavar="PATTERN")
     parser.add_argument("--write", type=pathlib.Path)
     arguments = parser.parse_args()
-    took = seconds_of(arguments.build)
-    if arguments.target:
-        took = {output: took[output] for output in units_of(arguments.build, arguments.target) if output in took}
+    outputs = set(units_of(arguments.build, arguments.target)) if arguments.target else None
+    if arguments.measure is None:
+        took = {output: seconds for output, seconds in seconds_of(arguments.build).items() if outputs is None or output in outputs}
+    else:
+        took = measured_seconds(arguments.build, outputs, arguments.measure)
     modules = by_module(took)
     for module, units in modules.items():
         longest, output = max(units)

@@ -352,6 +352,7 @@ Result<InspectReport> Inspect(const InspectRequest& request) {
     report.skipped[what] = {counts.num_tensors, counts.num_bytes};
   report.drafter = DescribeDrafter(checkpoint, report.config, resolved);
   report.disagreements = resolved.disagreements;
+  if (!report.config.unknown_keys.empty()) report.disagreements.push_back(model::UnknownKeys(report.config));
   if (!request.source.synthetic()) DSV4_TRY(ProveNumbers(request, checkpoint, report));
   DSV4_TRY(PlanMemory(request, checkpoint, report));
   DSV4_TRY(PlanRanks(request, checkpoint, report));

@@ -28,8 +28,6 @@ class TextWriter {
   void Write(std::string_view text);
   // Writes what waits and forgets all state, so that another text may follow. Ends no line.
   void Finish();
-  // Nothing stands in the line of the cursor.
-  bool at_line_start() const { return column_ == 0; }
 
  private:
   // Look of a character: bits.

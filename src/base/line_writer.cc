@@ -98,13 +98,17 @@ void LineWriter::Shared::Run() {
     changed.wait(lock, [this] { return stopping || !queued.empty(); });
     if (queued.empty()) return;
     std::string text = std::exchange(queued, {});
-    const int64_t lost = num_lost - num_told;
+    int64_t lost = num_lost - num_told;
     writing = true;
     lock.unlock();
     const auto num_lines = std::ranges::count(text, '\n');
-    if (lost > 0)
-      text = (cut ? "\n" : "") + name + ": " + std::to_string(lost) + " lines before this one were lost\n" +
-             text;
+    try {
+      if (lost > 0)
+        text = (cut ? "\n" : "") + name + ": " + std::to_string(lost) + " lines before this one were lost\n" +
+               text;
+    } catch (const std::bad_alloc&) {  // Told by a later line.
+      lost = 0;
+    }
     const bool written = WriteQuietly(descriptor, text, -1);
     cut = !written;
     lock.lock();

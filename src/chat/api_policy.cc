@@ -103,6 +103,30 @@ void KeepSystems(std::vector<Message>& messages) {
   }
 }
 
+std::string NameOf(const JsonValue& tool) {
+  const JsonValue* function = tool.Find("function");
+  const JsonValue* name = function == nullptr ? nullptr : function->Find("name");
+  return name == nullptr ? "" : name->text();
+}
+
+// The tools that messages show, and the others at the front.
+void ShowTools(ApiConversation& conversation) {
+  std::vector<JsonValue>& tools = conversation.tools;
+  for (Message& message : conversation.messages) {
+    for (const std::string& name : message.shows) {
+      const auto tool =
+          std::ranges::find_if(tools, [&](const JsonValue& each) { return NameOf(each) == name; });
+      if (tool != tools.end()) message.tools.push_back(*tool);
+    }
+  }
+  std::erase_if(conversation.messages,
+                [](const Message& message) { return !message.shows.empty() && message.tools.empty(); });
+  const auto is_deferred = [&](const JsonValue& tool) {
+    return conversation.deferred_tools.contains(NameOf(tool));
+  };
+  if (!std::ranges::all_of(tools, is_deferred)) std::erase_if(tools, is_deferred);
+}
+
 void AttachResponseSchema(std::vector<Message>& messages, JsonValue schema) {
   if (messages[0].role != Role::kSystem) {
     messages.insert(messages.begin(), Message{.role = Role::kSystem, .content = ""});
@@ -175,6 +199,7 @@ Result<std::vector<Message>> NormalizeApiMessages(const ChatProfile& profile, Ap
   DSV4_ASSIGN_OR_RETURN(JsonValue schema, ResponseSchema(conversation.response_format));
   if (profile.system_turns) {
     KeepSystems(messages);
+    ShowTools(conversation);
     // The model is shown the form itself. The answer is constrained as in V4.
     const JsonValue* type = conversation.response_format.Find("type");
     if (type != nullptr && type->text() == "json_object") schema = JsonValue::Object({{"type", *type}});

@@ -2,6 +2,7 @@
 // its caller. Source: chat-encoding.md 2.4, 2.7, 5.1 and 5.2, the parts marked as policy.
 #pragma once
 
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,9 @@ namespace dsv4::chat {
 struct ApiConversation {
   std::vector<Message> messages;
   std::vector<JsonValue> tools = {};  // empty when the request has none or tool_choice is "none"
+  // Names of tools that stand in the prompt only where a message shows them. In V4, or if they are all of
+  // them, they stand with the others.
+  std::set<std::string> deferred_tools = {};
   // The request's response_format object: null, or type "text", "json_object" or "json_schema".
   JsonValue response_format = {};
   // The last message is an unfinished answer (continue_final_message); a message's own "prefix" says the
@@ -31,7 +35,8 @@ struct ApiConversation {
 //     If it stands in a user turn, right before or right behind one, it becomes a latest_reminder in front of
 //     that turn
 //   - images, sounds and files become texts that name them (UnseenPart)
-//   - tools and the response schema go on the first message
+//   - tools and the response schema go on the first message; Message::shows becomes an update of tools, and a
+//     message that shows none of the request's is left out
 // A finished answer at the end is followed by another (RenderOptions::api_rules).
 // Errors (InvalidArgument) name the message: an unknown role, no messages, tools or a response format on a
 // message, or other parts outside tool results. Further an unfinished answer that is not the last message, in

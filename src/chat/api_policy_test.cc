@@ -5,6 +5,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <initializer_list>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "chat/renderer.h"
 
 namespace dsv4::chat {
@@ -39,6 +45,40 @@ TEST(NormalizeApiMessages, LeadingSystemsBecomeOne) {
       Prompt(
           R"([{"role": "developer", "content": "a"}, {"role": "system", "content": null}, {"role": "user", "content": "q"}])"),
       "a\n\n<｜User｜>q<｜Assistant｜></think>");
+}
+
+// A tool that a message shows is an update there. A deferred one stands nowhere else.
+TEST(NormalizeApiMessages, MessagesShowToolsOfTheRequest) {
+  const auto tools = [](std::initializer_list<const char*> names) {
+    std::vector<JsonValue> list;
+    for (const char* name : names)
+      list.push_back(JsonValue::Object(
+          {{"function",
+            JsonValue::Object({{"name", JsonValue::String(name)}, {"parameters", JsonValue::Object({})}})}}));
+    return list;
+  };
+  const auto prompt = [&](std::string_view revision, std::vector<std::string> shows,
+                          std::set<std::string> deferred) {
+    const ChatProfile& profile = *FindChatProfile(revision).value();
+    ApiConversation conversation = {.messages = {{.role = Role::kUser, .content = "q"},
+                                                 {.role = Role::kSystem, .content = "", .shows = shows}},
+                                    .tools = tools({"f", "g"}),
+                                    .deferred_tools = std::move(deferred)};
+    const auto normal = NormalizeApiMessages(profile, std::move(conversation));
+    return normal
+               ? RenderPrompt(profile, *normal, {.add_bos = false, .null_is_empty = true, .api_rules = true})
+                     ->text()
+               : normal.error().message();
+  };
+  const std::string update =
+      "<｜User｜>q<｜System｜>\n\n### Updated Tool Schemas\n\n{\"name\": \"g\", \"parameters\": "
+      "{}}<｜Assistant｜>";
+  const std::string shown = prompt("v4.1", {"g"}, {"g"});
+  EXPECT_THAT(shown, HasSubstr(update));
+  EXPECT_EQ(shown.find("\"g\""), shown.rfind("\"g\"")) << shown;
+  EXPECT_THAT(prompt("v4.1", {"g"}, {}), HasSubstr("{\"name\": \"g\", \"parameters\": {}}\n\nYou MUST"));
+  EXPECT_THAT(prompt("v4.1", {"h"}, {"g"}), HasSubstr("<｜User｜>q<｜Assistant｜>"));
+  EXPECT_THAT(prompt("v4.1", {"g"}, {"f", "g"}), HasSubstr("{\"name\": \"f\""));  // All: none is.
 }
 
 TEST(NormalizeApiMessages, LaterSystemsBecomeRemindersInFrontOfTheUserTurn) {

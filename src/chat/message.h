@@ -67,6 +67,8 @@ struct Message {
   // Not from JSON. When not empty: the block exactly as the model wrote it (CompletionParser::sampled_calls).
   // It is rendered instead of tool_calls, so that the prompt repeats the tokens already in the cache.
   std::string sampled_calls = {};
+  // Not from JSON. Names of the request's tools that this message shows the model (NormalizeApiMessages).
+  std::vector<std::string> shows = {};
   std::string tool_call_id = {};         // of a tool message
   JsonValue response_format = {};        // a JSON schema; falsy: none
   std::optional<std::string> task = {};  // a name in ChatProfile::tasks

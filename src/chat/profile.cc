@@ -116,6 +116,7 @@ constexpr ChatProfile MakeV41() {
   profile.wraps_arguments = true;
   profile.continues_reasoning = true;
   profile.namespace_mark = "::";
+  profile.describes_namespaces = true;
   return profile;
 }
 
@@ -143,12 +144,6 @@ std::string ChatProfile::CloseTag(std::string_view name) const { return fmt::for
 std::vector<std::string_view> ChatProfile::RequiredTokens() const {
   std::vector<std::string_view> tokens = {bos, eos, user, assistant, think_open, think_close, dsml};
   if (!system_marker.empty()) tokens.push_back(system_marker);
-  return tokens;
-}
-
-std::vector<std::string_view> ChatProfile::OptionalTokens() const {
-  std::vector<std::string_view> tokens = {latest_reminder};
-  for (const TaskToken& task : tasks) tokens.push_back(task.token);
   return tokens;
 }
 

@@ -70,6 +70,7 @@ struct ChatProfile {
   bool wraps_arguments = false;  // Call arguments that are JSON but no object are a text parameter, no error.
   bool continues_reasoning = false;        // An unfinished answer without content goes on in its reasoning.
   std::string_view namespace_mark = "__";  // Between a tool's namespace and its name.
+  bool describes_namespaces = false;       // A tool's description begins with its namespace's.
 
   // "<" + dsml + name and "</" + dsml + name, without the closing ">".
   std::string OpenTag(std::string_view name) const;
@@ -77,8 +78,6 @@ struct ChatProfile {
 
   // Strings a tokenizer must have as single tokens; without one of them the model cannot be used for chat.
   std::vector<std::string_view> RequiredTokens() const;
-  // Strings whose absence only disables the feature that writes them.
-  std::vector<std::string_view> OptionalTokens() const;
   // Strings whose tokens end an answer: the end of sentence and, defensively, the next user turn.
   std::vector<std::string_view> StopTokens() const;
 

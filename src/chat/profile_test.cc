@@ -61,8 +61,6 @@ TEST(Profile, NamesTheTokensThatATokenizerMustHave) {
   EXPECT_THAT(v4.RequiredTokens(), ::testing::UnorderedElementsAre(
                                        "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>",
                                        "<｜Assistant｜>", "<think>", "</think>", "｜DSML｜"));
-  EXPECT_THAT(v4.OptionalTokens(), Contains("<｜latest_reminder｜>"));
-  EXPECT_THAT(v4.OptionalTokens(), Contains("<｜read_url｜>"));
   EXPECT_THAT(v4.StopTokens(), ::testing::ElementsAre("<｜end▁of▁sentence｜>", "<｜User｜>"));
   const ChatProfile& v41 = *FindChatProfile("v4.1").value();
   EXPECT_THAT(v41.RequiredTokens(), Contains("<｜System｜>"));

@@ -245,14 +245,14 @@ void PrefixDisk::WaitForLoad(std::chrono::milliseconds at_most) {
 }
 
 void PrefixDisk::Tidy() {
-  std::vector<WriteJob> spent;
+  std::list<WriteJob> spent;
   const std::lock_guard lock(mutex_);
   spent.swap(spent_);
 }
 
 bool PrefixDisk::DropQueue() {
-  std::deque<WriteJob> dropped;
-  std::vector<WriteJob> spent;
+  std::list<WriteJob> dropped;
+  std::list<WriteJob> spent;
   const std::lock_guard lock(mutex_);
   spent.swap(spent_);
   dropped.swap(writes_);
@@ -269,6 +269,7 @@ PrefixDiskStats PrefixDisk::stats() const {
   const std::lock_guard lock(mutex_);
   PrefixDiskStats stats = stats_;
   stats.num_bytes = directory_->num_bytes();
+  stats.is_ready = origin_.has_value() && !disabled_;
   return stats;
 }
 
@@ -298,37 +299,51 @@ bool PrefixDisk::LearnOrigin() {
     return false;
   }
   const std::lock_guard lock(mutex_);
-  origin_ = *origin;
-  std::deque<WriteJob> offered = std::exchange(writes_, {});
-  for (const WriteJob& job : offered) Leave(job.entry->state.name);
-  for (const auto& [name, head] : files_) EnterFile(head);
-  for (WriteJob& job : offered) {
-    PrefixFileHead& state = job.entry->state;
-    state.origin = *origin;
-    state.name = PrefixFileName(*origin, state.salt, job.tokens);
-    if (entries_.contains(state.name)) {  // It is there from an earlier run.
-      job.entry->written = true;
-      queued_bytes_ -= job.num_bytes;
-      spent_.push_back(std::move(job));
-      continue;
-    }
-    Enter(job.entry);
-    writes_.push_back(std::move(job));
+  try {
+    EnterAll(*origin);
+  } catch (const std::bad_alloc&) {  // Offered states are lost; the files are entered at the next try.
+    ForgetAll();
+    origin_.reset();
+    return false;
   }
   LogInfo(
       fmt::format("prefix cache on disk: the weights are hashed; {} states are theirs", stats_.num_states));
   return true;
 }
 
+void PrefixDisk::EnterAll(uint64_t origin) {
+  origin_ = origin;
+  for (const WriteJob& job : writes_) Leave(job.entry->state.name);
+  for (const auto& [name, head] : files_) EnterFile(head);
+  for (auto job = writes_.begin(); job != writes_.end();) {
+    const auto next = std::next(job);
+    PrefixFileHead& state = job->entry->state;
+    state.origin = origin;
+    state.name = PrefixFileName(origin, state.salt, job->tokens);
+    if (entries_.contains(state.name)) {  // It is there from an earlier run.
+      job->entry->written = true;
+      queued_bytes_ -= job->num_bytes;
+      spent_.splice(spent_.end(), writes_, job);
+    } else {
+      Enter(job->entry);
+    }
+    job = next;
+  }
+}
+
+void PrefixDisk::ForgetAll() {
+  entries_.clear();
+  by_hash_.clear();
+  lengths_.clear();
+  stats_.num_states = 0;
+  DropWrites();
+}
+
 void PrefixDisk::Disable(const Status& why) {
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(disabled_, true)) return;
-    entries_.clear();
-    by_hash_.clear();
-    lengths_.clear();
-    stats_.num_states = 0;
-    DropWrites();
+    ForgetAll();
   }
   write_done_.notify_all();
   LogWarning(fmt::format("prefix cache on disk: {}; no state is kept or reused until the next start",
@@ -337,11 +352,8 @@ void PrefixDisk::Disable(const Status& why) {
 
 void PrefixDisk::DropWrites() {
   stats_.num_dropped += static_cast<int64_t>(writes_.size());
-  for (WriteJob& job : writes_) {
-    job.entry->failed = true;
-    spent_.push_back(std::move(job));
-  }
-  writes_.clear();
+  for (const WriteJob& job : writes_) job.entry->failed = true;
+  spent_.splice(spent_.end(), writes_);
   queued_bytes_ = 0;
 }
 
@@ -407,34 +419,32 @@ void PrefixDisk::WriteLoop() {
     write_wanted_.wait(lock, [&] { return stopping_ || !writes_.empty() || !chores_.empty(); });
     if (writes_.empty() && chores_.empty()) return;
     writing_ = true;
-    const std::deque<Chore> chores = std::exchange(chores_, {});
-    std::optional<WriteJob> job;
-    if (!writes_.empty()) {
-      job = std::move(writes_.front());
-      writes_.pop_front();
-    }
+    const std::list<Chore> chores = std::exchange(chores_, {});
+    std::list<WriteJob> taken;  // One, or none.
+    if (!writes_.empty()) taken.splice(taken.end(), writes_, writes_.begin());
+    const WriteJob* const job = taken.empty() ? nullptr : &taken.front();
     lock.unlock();
-    bool written = !job;
+    bool written = job == nullptr;
     try {
       for (const auto& [name, remove] : chores) remove ? directory_->Remove(name) : directory_->Touch(name);
       // The files are looked at for every state: one of other bytes is never written.
       const Result<uint64_t> origin = options_.origin();
       if (!origin) Disable(origin.error());
-      const Status status = job && origin ? Write(*job, *origin) : Status();
+      const Status status = job != nullptr && origin ? Write(*job, *origin) : Status();
       if (!status.ok()) WarnOnce(status);
-      written = !job || (origin && status.ok());
+      written = job == nullptr || (origin && status.ok());
     } catch (const std::bad_alloc&) {  // Costs reuse, as a full disk does.
     }
     lock.lock();
     writing_ = false;
-    if (job) {
+    if (job != nullptr) {
       queued_bytes_ = std::max<int64_t>(0, queued_bytes_ - job->num_bytes);
       if (!written) {
         if (!job->entry->written) Leave(job->entry->state.name);
         job->entry->failed = true;
         ++stats_.num_dropped;
       }
-      spent_.push_back(std::move(*job));
+      spent_.splice(spent_.end(), taken);
     }
     write_done_.notify_all();
   }
@@ -575,7 +585,10 @@ void PrefixDisk::ReadLoop() {
     reads_.pop_front();
     if (job.load == nullptr) continue;  // Another's state was its own.
     std::shared_ptr<Content> content;
-    if (job.load.use_count() > 1) content = ReadFor(job, lock);  // Else the caller has left.
+    try {
+      if (job.load.use_count() > 1) content = ReadFor(job, lock);  // Else the caller has left.
+    } catch (const std::bad_alloc&) {                              // Under the lock. Costs reuse.
+    }
     EndLoad(job, std::move(content));
   }
 }

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -47,6 +48,7 @@ struct PrefixDiskOptions {
 };
 
 struct PrefixDiskStats {
+  bool is_ready = false;   // The weights are hashed, and the disk is not given up.
   int64_t num_states = 0;  // States that this model can use.
   int64_t num_bytes = 0;   // All files'.
   int64_t num_written = 0;
@@ -180,6 +182,8 @@ class PrefixDisk {
 
   // With the mutex held.
   void DropWrites();
+  void EnterAll(uint64_t origin);
+  void ForgetAll();
   void Enter(const std::shared_ptr<Entry>& entry);
   void EnterFile(const PrefixFileHead& head);
   bool IsStuck() const;
@@ -206,10 +210,11 @@ class PrefixDisk {
   std::unordered_multimap<uint64_t, std::shared_ptr<Entry>> by_hash_;  // By each of PrefixHashes.
   std::unordered_map<uint64_t, std::map<int64_t, int64_t>>
       lengths_;  // By salt: of the hashed prefixes, with counts.
-  std::deque<WriteJob> writes_;
-  std::vector<WriteJob> spent_;  // Written; destroyed on the engine's thread, which owns the pages.
+  // Lists, whose nodes move without memory: a job must reach the engine's thread, which owns its pages.
+  std::list<WriteJob> writes_;
+  std::list<WriteJob> spent_;  // Written; destroyed there.
   std::deque<ReadJob> reads_;
-  std::deque<Chore> chores_;
+  std::list<Chore> chores_;
   int64_t queued_bytes_ = 0;
   int64_t num_asked_ = 0;   // Reads that were ever queued,
   int64_t num_looked_ = 0;  // and those that the last look came after.

@@ -31,8 +31,4 @@ Result<std::shared_ptr<const Program>> CompileJsonSchema(std::string_view schema
   return std::make_shared<const Program>(std::move(*program));
 }
 
-Result<std::shared_ptr<const Program>> CompileJsonObject() {
-  return CompileJsonSchema(R"({"type": "object"})");
-}
-
 }  // namespace dsv4::grammar

@@ -28,7 +28,4 @@ Result<std::shared_ptr<const Program>> CompileJsonSchema(std::string_view schema
 // A schema that is not too large to compile, parsed.
 Result<Json> ParseSchema(std::string_view schema);
 
-// Any JSON object.
-Result<std::shared_ptr<const Program>> CompileJsonObject();
-
 }  // namespace dsv4::grammar

@@ -21,6 +21,7 @@
 #include "server/dialects/openai_chat.h"
 #include "server/dialects/openai_completions.h"
 #include "server/dialects/openai_responses.h"
+#include "server/http/warn_no_throw.h"
 #include "server/observe/random_id.h"
 #include "server/page/page.h"
 #include "server/service_parts.h"
@@ -393,9 +394,10 @@ Result<std::unique_ptr<Reply>> Service::CompleteAndStart(std::vector<PreparedCal
     std::unique_ptr<AnswerWriter> writer;
     HttpRequest request;
     std::vector<std::string> unknown_fields;
+    std::unique_ptr<Reply> without_memory, failed;  // Made while there is memory.
   };
-  const auto work =
-      std::make_shared<Work>(Work{std::move(calls), std::move(writer), request, std::move(unknown_fields)});
+  const auto work = std::make_shared<Work>(
+      Work{std::move(calls), std::move(writer), request, std::move(unknown_fields), nullptr, nullptr});
   const auto run = [this, work]() -> Result<std::unique_ptr<Reply>> {
     for (PreparedCall& call : work->calls) DSV4_TRY(Complete(model_, call));
     DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Reply> reply,
@@ -405,6 +407,9 @@ Result<std::unique_ptr<Reply>> Service::CompleteAndStart(std::vector<PreparedCal
   const bool at_hand = std::ranges::all_of(
       work->calls, [&](const PreparedCall& call) { return IsAtHand(model_, call.grammar); });
   if (at_hand) return run();
+  work->without_memory =
+      OrFail(Error(StatusCode::kUnavailable, "memory ran out; try again later"), request.path);
+  work->failed = Fail(500, "internal error", request.path);
   auto deferred = std::make_unique<DeferredReply>();
   grammar_threads_.Post(caller.share, 0, [run, work, promise = deferred->promise()] {
     if (promise->abandoned()) return;
@@ -412,10 +417,10 @@ Result<std::unique_ptr<Reply>> Service::CompleteAndStart(std::vector<PreparedCal
     try {
       reply = OrFail(run(), work->request.path);
     } catch (const std::bad_alloc&) {
-      reply = OrFail(Error(StatusCode::kUnavailable, "memory ran out; try again later"), work->request.path);
+      reply = std::move(work->without_memory);
     } catch (const std::exception& error) {
-      LogError(fmt::format("http: a grammar failed: {}", error.what()));
-      reply = Fail(500, "internal error", work->request.path);
+      WarnNoThrow("http: a grammar failed: {}", error.what());
+      reply = std::move(work->failed);
     }
     promise->Set(std::move(reply));
     *work = {};

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import subprocess
+import tempfile
 import time
 import unittest
 
@@ -82,7 +83,11 @@ class AnyAllocation(unittest.TestCase):
         for seed in range(sized(5, 40)):
             every = (25, 100, 300, 1000, 3000)[seed % 5]
             counts = {}
-            with Server("--max-sequences", 16, "--context", 2048, "--prefix-cache-mib", 32,
+            folder = self.enterContext(tempfile.TemporaryDirectory())
+            # More threads: what they do of their own accord may fail too.
+            threads = ("--prefix-cache-dir", f"{folder}/states", "--responses-dir", f"{folder}/responses", "--batches-dir", f"{folder}/batches",
+                       "--otlp-endpoint", "http://127.0.0.1:9", "--verify", 3) if seed % 2 else ()
+            with Server("--max-sequences", 16, "--context", 2048, "--prefix-cache-mib", 32, *threads,
                         environment={"LD_PRELOAD": os.environ["DSV4_FAIL_MALLOC"], "DSV4_FAIL_EVERY": str(every), "DSV4_FAIL_SEED": str(seed)}) as server:
                 expected = server.post(CHAT, REQUEST)
                 wait_until(lambda server=server: server.metric("dsv4_requests_running") == 0, "it is idle")
@@ -116,7 +121,7 @@ class AnyAllocation(unittest.TestCase):
                 wait_until(lambda server=server: server.metric("dsv4_requests_running") == 0, "what ran has ended")
                 self.assertEqual(server.post(CHAT, REQUEST)["choices"][0]["message"], expected["choices"][0]["message"])
                 wait_until(lambda server=server, most=descriptors: open_descriptors(server.process) <= most, "no connection is left behind")
-            self.assertEqual(server.process.returncode, 0)
+            self.assertEqual(server.process.returncode, 0, "".join(server.log[-5:]))
             print(f"one allocation of {every} fails: replies by status {dict(sorted(counts.items(), key=str))} (0: broken off), alive, answers right afterwards")
 
 

@@ -47,8 +47,7 @@ class OtherWeights(unittest.TestCase):
 
     def read_with_cache(self):
         """How many states are read, and the answers."""
-        with self.serve("--prefix-cache-dir", self.cache) as server:
-            # Once it is known whose the states are.
+        with self.serve("--prefix-cache-dir", self.cache).with_states() as server:
             answers = self.answers(server)
             return server.metric("dsv4_prefix_disk_read_total"), answers
 
@@ -123,13 +122,14 @@ class OtherWeights(unittest.TestCase):
         self.keep()
         files = sorted((self.cache / "states").iterdir())
         name = "layers.2.attn.wo_b.weight"
-        with self.serve("--prefix-cache-dir", self.cache, "--prefix-cache-mib", 1) as server:
+        with self.serve("--prefix-cache-dir", self.cache, "--prefix-cache-mib", 1).with_states() as server:
             time.sleep(0.05)  # A file system's clock has ticks.
             begin, end = self.places[name]
             self.write({begin: bytes(end - begin)}, keep_times=True)
             self.answers(server)
             server.post(CHAT, {"messages": [{"role": "user", "content": "A new one. " * 80}], "temperature": 0, "max_tokens": 4})
-            wait_until(lambda: server.metric("dsv4_prefix_disk_states") == 0, "the disk given up")
+            wait_until(lambda: server.metric("dsv4_prefix_disk_ready") == 0, "the disk given up")
+            self.assertEqual(server.metric("dsv4_prefix_disk_states"), 0)
             self.assertEqual(server.metric("dsv4_prefix_disk_read_total"), 0)
             self.assertEqual(server.metric("dsv4_prefix_disk_written_total"), 0)
         log = "".join(server.log)

@@ -159,9 +159,10 @@ class Bench(unittest.TestCase):
             report = dsv4_json("bench", "--speculation", "suffix:4", "--prompts", prompts, "--repeat", "2", "--prompt-seconds", "0", "--json")
             self.assertEqual([row["answers"] for row in report["rows"]], [4, 4])
             self.assertAlmostEqual(quote["ratio"], quote["serial_seconds"] / quote["drafted_seconds"])
-            process = dsv4("bench", "--speculation", "auto", "--prompts", prompts, "--repeat", "1")
-            self.assertEqual(process.returncode, 0, process.stderr)
-            self.assertIn("All answers are the same", process.stdout)
+            for speculation in ("auto", "suffix:4"):  # `auto` drafts nothing where a busy machine says that it does not pay.
+                process = dsv4("bench", "--speculation", speculation, "--prompts", prompts, "--repeat", "1")
+                self.assertEqual(process.returncode, 0, process.stderr)
+                self.assertIn("All answers are the same", process.stdout)
             self.assertRegex(process.stdout, r"drafts right by depth: [01]\.\d\d")
             for wrong, said in (('{"messages": [], "x": 1}', "'x'"), ("{}", "no messages"), ("[]", "object"), ("", "no prompt"),
                                 ('{"messages": [{"role": "user", "content": "a"}], "answer": "a"}', "two tokens")):

@@ -77,6 +77,21 @@ class BuildSeconds(unittest.TestCase):
             self.assertEqual(build_seconds.seconds_of(folder), {"a/CMakeFiles/a.dir/x.cc.o": 2.0})
             self.assertEqual(build_seconds.seconds_of_one_run(folder, {"a/CMakeFiles/a.dir/x.cc.o"}), {})
 
+    def test_seconds_are_counted_anew_beside_the_objects(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "a.cc").write_text("#include <map>\nint a;\n")
+            (folder / "b.cc").write_text("#error not wanted\n")
+            entries = [{"directory": name, "file": f"{stem}.cc", "command": f"ccache c++ -MD -MF {stem}.d -c {stem}.cc -o m/{stem}.o"} for stem in "ab"]
+            (folder / "compile_commands.json").write_text(json.dumps(entries))
+            for wanted in ({"outputs": {"m/a.o"}}, {"outputs": None, "pattern": "/a."}):
+                took = build_seconds.measured_seconds(folder, **wanted)
+                self.assertEqual(set(took), {"m/a.o"})
+                self.assertGreater(took["m/a.o"], 0.0)
+            self.assertEqual({path.name for path in folder.iterdir()}, {"a.cc", "b.cc", "compile_commands.json"})
+            with self.assertRaisesRegex(SystemExit, "m/b.o does not compile"):
+                build_seconds.measured_seconds(folder, {"m/b.o"})
+
 
 if __name__ == "__main__":
     BuildSeconds.build = pathlib.Path(sys.argv.pop(1))

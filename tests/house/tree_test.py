@@ -32,6 +32,16 @@ def namespaces(source: str) -> tuple[str, ...]:
     return tuple(re.findall(r"^namespace ([\w:]+) \{", source, flags=re.MULTILINE))
 
 
+def included(path: Path, seen: set[Path]) -> set[Path]:
+    """Our headers that a source reads, with those that they read."""
+    for header in re.findall(r'^#include "([^"]+)"', (ROOT / path).read_text(errors="replace"), flags=re.MULTILINE):
+        for target in (Path("src") / header, Path(header)):
+            if target not in seen and (ROOT / target).is_file():
+                seen.add(target)
+                included(target, seen)
+    return seen
+
+
 def kernels(source: str) -> list[str]:
     """The names of the __global__ functions that a file defines."""
     plain = re.sub(r"__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)", "", source)
@@ -80,6 +90,18 @@ class TreeTest(unittest.TestCase):
         strangers = [f"{paths[0]}: {name}, wanted {camel_case(paths[0].stem)}...Kernel" for name, paths in found.items()
                      if not re.fullmatch(camel_case(paths[0].stem) + r"\w*Kernel", name)]
         self.assertEqual(strangers, [])
+
+    def test_device_code_reads_light_headers(self) -> None:
+        # nvcc reads a .cu five times. These headers cost it 3 to 5 CPU seconds each time: kernels have launch_context.h.
+        heavy = {Path("src") / header for header in ("backend/cuda/runtime/cuda_context.h", "backend/cuda/runtime/device_queue.h",
+                                                     "backend/cuda/runtime/cuda_ops.h", "ops/op_table.h")}
+        for header in heavy:
+            self.assertTrue((ROOT / header).is_file(), header)
+        on_the_queue = {"ll_exchange.cu", "copy_bytes.cu"}  # Their launches belong to no op.
+        found = [f"{path}: {', '.join(sorted(map(str, reads)))}" for path in sources("src/backend/cuda")
+                 if path.suffix == ".cu" and path.name not in on_the_queue and (reads := included(path, set()) & heavy)]
+        self.assertEqual(found, [])
+        self.assertTrue(included(Path("src/backend/cuda/runtime/copy_bytes.cu"), set()) & heavy)
 
     def test_no_kernel_definition_is_overlooked(self) -> None:
         missed = []

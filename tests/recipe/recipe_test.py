@@ -27,7 +27,6 @@ from reasons import reason_of  # noqa: E402
 
 from server_process import Server  # noqa: E402
 
-TOKENIZER = str(ROOT / "models" / "tiny" / "tokenizer.json")
 NUM_CONVERSATIONS = int(os.environ.get("DSV4_RECIPE_CONVERSATIONS", "10000"))
 SHAPES = json.loads((ROOT / "tests" / "fixtures" / "client-shapes.json").read_text())
 TOOLS = [{"type": "function", "function": {"name": name, "description": "", "parameters": {"type": "object", "properties": {"a": {}, "b": {}, "k_e": {}}}}}
@@ -99,13 +98,15 @@ class RenderingOfV41(Rendering):
 
 
 class Bodies(unittest.TestCase):
+    model, version, encoding = "tiny", recipe.ModelVersion.DeepseekV4Pro, recipe.DeepseekV4Encoding()
     REQUESTS = {"chat": recipe.ChatCompletionRequest, "responses": recipe.ResponsesRequest, "messages": recipe.MessagesRequest}
 
     @classmethod
     def setUpClass(cls):
-        cls.server = Server("--revision", "v4-0731", "--alias", "*")
-        cls.options = recipe.ConversionOptions().with_model_alias("tiny", recipe.ModelVersion.DeepseekV4Pro)
-        cls.encoding = recipe.DeepseekV4Encoding().with_tokenizer(recipe.Tokenizer.from_file(TOKENIZER))
+        directory = ROOT / "models" / cls.model
+        cls.server = Server("--revision", "v4-0731" if cls.model == "tiny" else "v4.1", "--alias", "*", model=directory)
+        cls.options = recipe.ConversionOptions().with_model_alias("tiny", cls.version)
+        cls.encoding = cls.encoding.with_tokenizer(recipe.Tokenizer.from_file(str(directory / "tokenizer.json")))
 
     @classmethod
     def tearDownClass(cls):
@@ -163,6 +164,10 @@ class Bodies(unittest.TestCase):
                 print(f"  refused: {shape['name']}: {error}")
         print(f"\nclient shapes: {taken} of {len(SHAPES['cases'])} taken")
         self.assertEqual(taken, len(SHAPES["cases"]))
+
+
+class BodiesOfV41(Bodies):
+    model, version, encoding = "tiny-v41", recipe.ModelVersion.DeepseekV41Flash, recipe.DeepseekV41Encoding()
 
 
 class Parsing(unittest.TestCase):

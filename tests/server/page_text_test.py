@@ -88,6 +88,13 @@ class PageText(page_testing.PageTest):
         self.assertEqual(self.browser.evaluate("probe.querySelector('pre').textContent"), "all:\n\techo $@")
         self.assertEqual(self.browser.evaluate("probe.querySelectorAll('ul ul li').length"), 1)
 
+    def test_code_that_has_not_ended_is_code(self):
+        for text, code in (("```python\ndef f():\n    return 1", "def f():\n    return 1"), ("|a|\n|-|\n|1|\n\n~~~\nx\n  y", "x\n  y"), ("- a\n\n  ```sh\n  ls -", "ls -"),
+                           ("> ```\n> a", "a"), ("```js", ""), ("```\nx\n``", "x\n``"), ("```\nx\n```", "x"), ("````\n```\nx\n```", "```\nx\n```")):
+            self.do(f"window.probe = document.createElement('div'); showText(probe, {json.dumps(text)})")
+            self.assertEqual(self.browser.evaluate("[...probe.querySelectorAll('pre')].map(each => each.textContent).join('|')"), code, text)
+            self.assertEqual(self.browser.evaluate("probe.querySelectorAll('.code').length"), 1, text)
+
     def test_markdown_that_people_know(self):
         for text, selector, count in (
                 ("[a]: https://example.org/x\n\nsee [a] and [b][a]", "a[href='https://example.org/x']", 2), ("see [a]\n\n[a]: https://example.org/x", "a", 1),

@@ -32,7 +32,7 @@ class PrefixDisk(unittest.TestCase):
         self.cache = pathlib.Path(self.root.name) / "cache"
 
     def serve(self, *arguments):
-        return Server("--prefix-cache-dir", self.cache, "--max-sequences", 8, "--context", 4096, *arguments)
+        return Server("--prefix-cache-dir", self.cache, "--max-sequences", 8, "--context", 4096, *arguments).with_states()
 
     def files(self):
         return sorted((self.cache / "states").glob("*.state"))
@@ -77,8 +77,6 @@ class PrefixDisk(unittest.TestCase):
                 self.kill(server)
             second = [*messages, {"role": "assistant", "content": text}, {"role": "user", "content": "And of Spain?"}]
             with self.serve() as server:
-                # A start waits a twentieth of its loading for the weights' hash, which a busy machine needs longer for.
-                wait_until(lambda: server.metric("dsv4_prefix_disk_states") >= 1, "what is kept is known")
                 warm, answer, second_usage = first_token_seconds(server, second, thinking)
             with Server("--context", 4096) as server:
                 self.assertEqual(answer, first_token_seconds(server, second, thinking)[1])
@@ -152,14 +150,14 @@ class PrefixDisk(unittest.TestCase):
         self.assertEqual((self.cache / "states" / "notes.txt").read_text(), "mine")
 
     def test_keys_and_salts_stay_apart_across_a_restart(self):
-        keys = ("--api-key", "first", "--api-key", "second")
+        keys = ("--api-key", "first", "--api-key", "second", "--open-metrics")
 
         def header(key):
             return {"Authorization": f"Bearer {key}"}
         with self.serve(*keys) as server:
             self.ask(server, question(1), header("first"))
             self.ask(server, question(1), header("first"), cache_salt="mine")
-            wait_until(lambda: len(self.files()) >= 2, "two states written")  # The metrics want a key.
+            wait_until(lambda: len(self.files()) >= 2, "two states written")
             self.kill(server)
         with self.serve(*keys) as server:
             self.assertEqual(self.cached(self.ask(server, question(1), header("second"))), 0)
@@ -174,7 +172,6 @@ class PrefixDisk(unittest.TestCase):
         with self.serve("--numerics", "plain") as server:
             self.assertEqual(self.cached(self.ask(server, question(1))), 0)
         with self.serve() as server:
-            wait_until(lambda: server.metric("dsv4_prefix_disk_states") >= 1, "what is kept is known")
             self.assertGreater(self.cached(self.ask(server, question(1))), 100)
 
     def test_a_full_or_broken_disk_costs_only_reuse(self):

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 
-from dsv4_process import BINARY, PATIENCE, TINY
+from dsv4_process import BINARY, PATIENCE, TINY, wait_until
 
 
 class Server:
@@ -112,6 +112,15 @@ class Server:
             return events
         finally:
             connection.close()
+
+    def with_states(self):
+        """Once the weights are hashed, before which no state on disk is read: a start waits a twentieth of its loading, a busy machine needs longer."""
+        try:
+            wait_until(lambda: self.metric("dsv4_prefix_disk_ready") == 1, "whose the states are is known")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
 
     def metric(self, name):
         """The sum of a metric over its labels."""

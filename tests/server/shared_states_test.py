@@ -28,7 +28,7 @@ class SharedStates(unittest.TestCase):
         self.cache = pathlib.Path(root.name) / "cache"
 
     def serve(self, *arguments):
-        return Server("--prefix-cache-dir", self.cache, "--max-sequences", 8, "--context", 4096, *arguments)
+        return Server("--prefix-cache-dir", self.cache, "--max-sequences", 8, "--context", 4096, *arguments).with_states()
 
     @staticmethod
     def ask(server, messages, headers=None, **fields):

@@ -49,7 +49,7 @@ class SplitPrefill(unittest.TestCase):
 
     @classmethod
     def serve(cls, role, *arguments):
-        return Server("--prefix-cache-dir", cls.cache, "--max-sequences", 8, "--context", 4096, "--role", role, *arguments)
+        return Server("--prefix-cache-dir", cls.cache, "--max-sequences", 8, "--context", 4096, "--role", role, *arguments).with_states()
 
     @staticmethod
     def raw(server, path, body):

@@ -115,6 +115,26 @@ class V41(unittest.TestCase):
         self.check(calls[0]["name"], calls[0]["arguments"])
         self.assertIn('"name": "desk::search_ticket"', self.prompt(request, "responses"))
 
+    def test_a_tool_in_a_namespace_has_the_description_of_both(self):
+        for space, own, both in (("Desk.", "Finds.", "Desk.\\nFinds."), ("", "Finds.", "Finds."), ("Desk.", None, "Desk.\\n")):
+            tool = {"type": "function", "name": "f", "parameters": {"type": "object"}, **({"description": own} if own else {})}
+            prompt = self.prompt({"input": QUESTION, "tools": [{"type": "namespace", "name": "desk", "description": space, "tools": [tool]}]}, "responses")
+            self.assertIn('{"name": "desk::f", "description": "%s", "parameters": {"type": "object"}}' % both, prompt)
+
+    def test_a_tool_that_a_search_finds_is_shown_behind_its_result(self):
+        tools = [{"name": name, "description": "", "input_schema": {"type": "object"}, "defer_loading": name != "find"} for name in ("find", "g", "h")]
+        messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "find", "input": {}}]},
+                    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": [{"type": "tool_reference", "tool_name": "g"}]}]}]
+        request = {"messages": messages, "max_tokens": 8, "tools": tools}
+        schema = '{"name": "%s", "description": "", "parameters": {"type": "object"}}'
+        prompt = self.prompt(request, "messages")
+        self.assertIn(f"### Available Tool Schemas\n\n{schema % 'find'}\n\nYou MUST", prompt)
+        self.assertIn(f"<tool_result>g</tool_result><｜System｜>\n\n### Updated Tool Schemas\n\n{schema % 'g'}<｜Assistant｜>", prompt)
+        self.assertNotIn(schema % "h", prompt)
+        # A search that this server does not run can show none of them.
+        hosted = {**request, "tools": [*tools, {"type": "tool_search_tool_regex_20251119", "name": "search"}]}
+        self.assertIn(schema % "h", self.prompt(hosted, "messages"))
+
     def test_ollama_takes_words_for_efforts(self):
         for think, usage in ((False, 0), ("low", 1)):
             reply = self.server.post("/api/chat", {"model": self.server.model, "messages": QUESTION, "think": think, "stream": False, "options": {"num_predict": 3}})

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <iterator>
 #include <utility>
 
 #include "io/mapped_file.h"
@@ -28,7 +29,17 @@ Result<DsparkSource> Resolve(std::shared_ptr<const io::Checkpoint> checkpoint, c
 Result<DsparkSource> FindDspark(const std::shared_ptr<const io::Checkpoint>& checkpoint,
                                 const ModelConfig& config) {
   if (!config.dspark_fault.empty()) return Error(InvalidArgument(config.dspark_fault));
-  if (config.dspark.has_value()) return Resolve(checkpoint, config, *config.dspark);
+  if (config.dspark.has_value()) {
+    DSV4_ASSIGN_OR_RETURN(DsparkSource source, Resolve(checkpoint, config, *config.dspark));
+    const int64_t announced = config.num_nextn_predict_layers;
+    // The releases before V4.1 say 1 of any number.
+    if (config.drafter_taps_inputs && announced > 0 && announced != std::ssize(source.resolved.stages)) {
+      return Error(InvalidArgument(fmt::format(
+          "{}: key num_nextn_predict_layers: holds {}, wanted {}, the stages of mtp.*",
+          checkpoint->directory(), announced, source.resolved.stages.size())));
+    }
+    return source;
+  }
   const std::filesystem::path folder = std::filesystem::path(checkpoint->directory()) / kDsparkFolder;
   std::error_code error;
   if (!std::filesystem::is_directory(folder, error)) {

@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "base/json.h"
 #include "io/mapped_file.h"
 #include "model/arch/architecture.h"
 #include "model/checkpoint/checkpoint_testing.h"
+#include "model/checkpoint/dspark_source.h"
 #include "model/checkpoint/resolved_checkpoint.h"
 #include "model/config/dspark_config.h"
 
@@ -90,6 +92,17 @@ TEST(DsparkConfig, FaultsNameTheKey) {
   EXPECT_THAT(ConfigError("dspark_target_layer_ids", {0, 3}), HasSubstr("holds 3"));
   EXPECT_THAT(ConfigError("dspark_target_layer_ids", {0, 18446744073709551615ULL}), HasSubstr("from 0 to 2"));
   EXPECT_THAT(ConfigError("dspark_target_layer_ids", 2), HasSubstr("holds 2"));
+}
+
+// V4.1 says how many there are.
+TEST(Dspark, AnotherNumberOfStagesIsRefusedByTheKey) {
+  const std::shared_ptr<const io::Checkpoint> checkpoint = *io::Checkpoint::Open("tests/golden/v41/dspark");
+  ModelConfig config = *LoadModelConfig("tests/golden/v41/dspark");
+  EXPECT_EQ(config.num_nextn_predict_layers, 3);
+  EXPECT_TRUE(FindDspark(checkpoint, config).has_value());
+  config.num_nextn_predict_layers = 2;
+  EXPECT_THAT(FindDspark(checkpoint, config).error().message(),
+              HasSubstr("key num_nextn_predict_layers: holds 2, wanted 3"));
 }
 
 TEST(Dspark, StagesAreThoseOfTheTensors) {

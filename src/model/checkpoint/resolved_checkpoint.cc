@@ -19,6 +19,13 @@ namespace {
 constexpr int64_t kMaxDsparkStages = 16;
 
 // Faults of one kind: all counted, the first few named.
+// Whether `expert_dtype` of a config.json says this format.
+bool IsStoredAs(WeightFormat format, std::string_view expert_dtype) {
+  if (expert_dtype == "fp4") return format == WeightFormat::kMxFp4 || format == WeightFormat::kNvFp4;
+  if (expert_dtype == "fp8") return format == WeightFormat::kFp8Block;
+  return expert_dtype.empty() || format == WeightFormat::kPlain;
+}
+
 class FaultList {
  public:
   void Add(std::string fault) {
@@ -502,6 +509,8 @@ class Resolver {
   void CompareWithConfig(ResolvedCheckpoint& resolved) const {
     FaultList not_promised;
     FaultList not_kept;
+    FaultList other_experts;
+    bool any_as_written = false;
     const QuantizationConfig& quantization = config_.quantization;
     const bool nvfp4_promised =
         quantization.quant_algo == "NVFP4" || quantization.moe_quant_algo == "NVFP4" ||
@@ -520,11 +529,20 @@ class Resolver {
     for (const ResolvedLayer& layer : resolved.layers) {
       for (const ResolvedTensor& tensor : layer.tensors) compare(tensor.linear);
       for (const ResolvedExpert& expert : layer.experts) {
-        compare(expert.w1);
-        compare(expert.w2);
-        compare(expert.w3);
+        for (const StoredLinear* linear : {&expert.w1, &expert.w2, &expert.w3}) {
+          compare(*linear);
+          if (!linear->found()) continue;
+          if (IsStoredAs(linear->format, config_.expert_dtype)) {
+            any_as_written = true;
+          } else {
+            other_experts.Add(linear->weight_tensor->name);
+          }
+        }
       }
     }
+    if (!any_as_written && other_experts.count() > 0)
+      resolved.disagreements.push_back(other_experts.Summary(
+          fmt::format("experts that are not what expert_dtype \"{}\" says", config_.expert_dtype)));
     if (not_promised.count() > 0)
       resolved.disagreements.push_back(
           not_promised.Summary("NVFP4 linears that quantization_config does not announce"));

@@ -224,5 +224,18 @@ TEST(V41Layouts, HalfALayoutIsNamed) {
   EXPECT_THAT(LoadErrorOf(converted), HasSubstr("layers.1.attn.wq_b.scale: shape [2, 1]"));
 }
 
+// Tensors describe themselves; a config that says otherwise is worth a line.
+TEST(V41Layouts, ExpertsThatAreNotWhatTheConfigSays) {
+  const auto lines = [](const char* dtype) {
+    const auto checkpoint = io::Checkpoint::Open("tests/golden/v41/shared");
+    ModelConfig config = *LoadModelConfig("tests/golden/v41/shared");
+    config.expert_dtype = dtype;
+    return ResolveCheckpoint(**checkpoint, config)->disagreements;
+  };
+  EXPECT_TRUE(lines("fp4").empty());
+  ASSERT_EQ(lines("fp8").size(), 1U);
+  EXPECT_THAT(lines("fp8")[0], HasSubstr("experts that are not what expert_dtype \"fp8\" says"));
+}
+
 }  // namespace
 }  // namespace dsv4::model

@@ -346,7 +346,7 @@ class Loader {
   Status status_;
 };
 
-void LogFindings(const ResolvedCheckpoint& resolved, bool loads_drafter) {
+void LogFindings(const ModelConfig& config, const ResolvedCheckpoint& resolved, bool loads_drafter) {
   std::string skipped;
   for (const auto& [what, counts] : resolved.skipped) {
     if (loads_drafter && what == "mtp.") continue;
@@ -355,6 +355,7 @@ void LogFindings(const ResolvedCheckpoint& resolved, bool loads_drafter) {
   }
   if (!skipped.empty()) LogInfo(fmt::format("checkpoint: skipped draft and vision tensors: {}", skipped));
   for (const std::string& disagreement : resolved.disagreements) LogWarning("checkpoint: " + disagreement);
+  if (!config.unknown_keys.empty()) LogWarning("checkpoint: " + UnknownKeys(config));
 }
 
 // Why no drafter can be loaded, or nothing.
@@ -535,7 +536,7 @@ Result<ModelWeights> LoadWeights(std::shared_ptr<const io::Checkpoint> checkpoin
   // One drafter is enough. A checkpoint's own files have one or the other; a folder beside them is there for
   // its drafter's sake.
   const bool loads_mtp = options.mtp && weights.no_mtp.empty() && !dspark.has_value();
-  LogFindings(resolved, loads_mtp || (dspark.has_value() && dspark->checkpoint == checkpoint));
+  LogFindings(config, resolved, loads_mtp || (dspark.has_value() && dspark->checkpoint == checkpoint));
   DSV4_ASSIGN_OR_RETURN(weights.place, PlaceRank(resolved, config, options, num_layers));
   const RankPlace& place = weights.place;
   Loader loader(config, options, place, weights.copies);

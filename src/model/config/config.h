@@ -148,6 +148,7 @@ struct ModelConfig {
 
   std::string expert_dtype;  // "fp4", "fp8" or empty, as written.
   QuantizationConfig quantization;
+  std::vector<std::string> unknown_keys;  // Keys of config.json without effect.
 
   const RopeConfig& RopeOf(const LayerPlan& layer) const {
     return layer.rope == RopeKind::kCompressed ? compress_rope : rope;
@@ -164,5 +165,8 @@ struct ModelConfig {
   int64_t o_group_dim() const { return q_dim() / o_groups; }  // Input columns of wo_a.
   int64_t nope_head_dim() const { return head_dim - qk_rope_head_dim; }
 };
+
+// One line for people; empty where there are none.
+std::string UnknownKeys(const ModelConfig& config);
 
 }  // namespace dsv4::model

@@ -5,10 +5,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <optional>
+#include <tuple>
 
 namespace dsv4::model {
 
 const Json* ConfigReader::Find(std::string_view key) const {
+  read_.emplace(key);
   const auto found = object_.find(key);
   return found == object_.end() || found->is_null() ? nullptr : &*found;
 }
@@ -130,24 +134,131 @@ void ConfigReader::RequireBool(std::string_view key, bool wanted) {
   if (BoolOr(key, wanted) != wanted) Fail(key, fmt::format("holds {}", !wanted), fmt::format("{}", wanted));
 }
 
+void ConfigReader::RequireInt(std::string_view key, int64_t wanted) { IntOr(key, wanted, wanted, wanted); }
+
+std::vector<std::string> ConfigReader::Unread() const {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : object_.items())
+    if (!value.is_null() && !read_.contains(key)) keys.push_back(key);
+  return keys;
+}
+
+namespace {
+
 // The YaRN half of a rope section. `section` may be a release rope_scaling or one of transformers' rope_parameters.
 void ReadYarn(ConfigReader& section, RopeConfig& rope) {
-  const std::string type = section.StringOr("rope_type", section.StringOr("type", "default"));
-  if (type == "default") return;
-  if (type != "yarn") return section.Fail("rope_type", fmt::format("holds \"{}\"", type), "yarn or default");
-  rope.yarn = true;
-  rope.factor = section.Number("factor", 1, 1e6);
-  rope.original_max_position_embeddings = section.Int("original_max_position_embeddings", 1, kMaxPositions);
-  rope.beta_fast = section.NumberOr("beta_fast", 1e-3, 1e6, 32);
-  rope.beta_slow = section.NumberOr("beta_slow", 1e-3, 1e6, 1);
-  // V4 never scales amplitudes: only the neutral values are accepted.
-  section.NumberOr("attention_factor", 1, 1, 1);
-  if (!section.BoolOr("truncate", true))
-    section.Fail("truncate", "holds false", "true: V4 rounds the YaRN ramp's ends");
-  const double mscale = section.NumberOr("mscale", 0, 1e6, 0);
-  if (section.NumberOr("mscale_all_dim", 0, 1e6, 0) != mscale) {
-    section.Fail("mscale", fmt::format("holds {}", mscale),
-                 "the value of mscale_all_dim: V4's rotation has unit amplitude");
+  const std::string old_type = section.StringOr("type", "default");
+  const std::string type = section.StringOr("rope_type", old_type);
+  if (section.Has("type") && old_type != type)
+    section.Fail("type", fmt::format("holds \"{}\"", old_type),
+                 fmt::format("\"{}\", as rope_type says", type));
+  if (type == "yarn") {
+    rope.yarn = true;
+    rope.factor = section.Number("factor", 1, 1e6);
+    rope.original_max_position_embeddings = section.Int("original_max_position_embeddings", 1, kMaxPositions);
+    rope.beta_fast = section.NumberOr("beta_fast", 1e-3, 1e6, 32);
+    rope.beta_slow = section.NumberOr("beta_slow", 1e-3, 1e6, 1);
+    // V4 never scales amplitudes: only the neutral values are accepted.
+    section.NumberOr("attention_factor", 1, 1, 1);
+    if (!section.BoolOr("truncate", true))
+      section.Fail("truncate", "holds false", "true: V4 rounds the YaRN ramp's ends");
+    const double mscale = section.NumberOr("mscale", 0, 1e6, 0);
+    if (section.NumberOr("mscale_all_dim", 0, 1e6, 0) != mscale) {
+      section.Fail("mscale", fmt::format("holds {}", mscale),
+                   "the value of mscale_all_dim: V4's rotation has unit amplitude");
+    }
+  } else if (type != "default") {
+    section.Fail("rope_type", fmt::format("holds \"{}\"", type), "yarn or default");
+  }
+  // Read by ReadRope and ReadRotaryDim.
+  for (const char* key : {"rope_theta", "compress_rope_theta", "partial_rotary_factor"}) section.Has(key);
+  for (const std::string& key : section.Unread())
+    section.FailValue(key, *section.Find(key), "no key of this name: what it changes is not known");
+}
+
+}  // namespace
+
+void ReadRope(ConfigReader& reader, ModelConfig& config) {
+  const Json* parameters = reader.Object("rope_parameters");
+  const Json* scaling = reader.Object("rope_scaling");
+  if (!reader.ok()) return;
+  const auto nested = [&](std::string_view name) {
+    if (parameters == nullptr) return static_cast<const Json*>(nullptr);
+    const auto found = parameters->find(name);
+    return found != parameters->end() && found->is_object() ? &*found : nullptr;
+  };
+  // transformers 5 keeps it in the section, and some tools in both.
+  const auto read_theta = [&](std::string_view key) {
+    for (const auto& [section, name] :
+         {std::pair{parameters, "rope_parameters"}, std::pair{scaling, "rope_scaling"}}) {
+      if (section == nullptr || !section->contains(key) || (*section)[key].is_null()) continue;
+      ConfigReader inner(*section, fmt::format("{}: {}", reader.where(), name), reader.status());
+      const double theta = inner.Number(key, 1 + 1e-6, kMaxTheta);
+      if (reader.Has(key) && reader.Number(key, 1 + 1e-6, kMaxTheta) != theta)
+        inner.Fail(key, fmt::format("holds {}", theta),
+                   fmt::format("what {} holds beside it", reader.where()));
+      return theta;
+    }
+    return reader.Number(key, 1 + 1e-6, kMaxTheta);
+  };
+  const Json* main = nested("main");
+  const Json* compress = nested("compress");
+  if (main != nullptr && compress != nullptr) {
+    for (auto& [section, rope, name] :
+         {std::tuple{main, &config.rope, "main"}, std::tuple{compress, &config.compress_rope, "compress"}}) {
+      ConfigReader section_reader(*section, fmt::format("{}: rope_parameters.{}", reader.where(), name),
+                                  reader.status());
+      rope->theta = section_reader.Number("rope_theta", 1 + 1e-6, kMaxTheta);
+      ReadYarn(section_reader, *rope);
+      const std::string outer = name == std::string_view("main") ? "rope_theta" : "compress_rope_theta";
+      if (const Json* value = reader.Find(outer); value != nullptr && *value != rope->theta)
+        reader.FailValue(outer, *value, fmt::format("{}, as rope_parameters.{} says", rope->theta, name));
+    }
+  } else {
+    config.rope.theta = read_theta("rope_theta");
+    if (std::ranges::none_of(config.layers, &LayerPlan::sees_entries) && !reader.Has("compress_rope_theta"))
+      return;
+    config.compress_rope.theta = read_theta("compress_rope_theta");
+    // transformers before nesting wrote the release's rope_scaling under the name rope_parameters.
+    if (parameters != nullptr) {
+      ConfigReader section(*parameters, reader.where() + ": rope_parameters", reader.status());
+      ReadYarn(section, config.compress_rope);
+    }
+  }
+  if (scaling == nullptr) return;
+  ConfigReader section(*scaling, reader.where() + ": rope_scaling", reader.status());
+  RopeConfig written = {.theta = config.compress_rope.theta};
+  ReadYarn(section, written);
+  if (config.compress_rope.yarn && !(written == config.compress_rope))
+    reader.FailValue("rope_scaling", *scaling, "what rope_parameters holds");
+  config.compress_rope = written;
+}
+
+void ReadRotaryDim(ConfigReader& reader, ModelConfig& config) {
+  std::optional<int64_t> from_factor;
+  if (const Json* factor = reader.Find("partial_rotary_factor"); factor != nullptr) {
+    const double dim =
+        reader.NumberOf("partial_rotary_factor", *factor, 0, 1) * static_cast<double>(config.head_dim);
+    // The factor is a quotient of two integers, rounded; an exact floor could fall one short.
+    from_factor = std::llround(dim);
+    if (std::abs(dim - static_cast<double>(*from_factor)) > 1e-6 * static_cast<double>(config.head_dim)) {
+      reader.FailValue("partial_rotary_factor", *factor,
+                       fmt::format("a whole number of the {} head dims", config.head_dim));
+    }
+  }
+  if (reader.Has("qk_rope_head_dim") || !from_factor) {
+    config.qk_rope_head_dim = reader.Int("qk_rope_head_dim", 2, kMaxHeadDim);
+    if (from_factor && *from_factor != config.qk_rope_head_dim) {
+      reader.Fail("qk_rope_head_dim", fmt::format("holds {}", config.qk_rope_head_dim),
+                  fmt::format("{}, as partial_rotary_factor says", *from_factor));
+    }
+  } else {
+    config.qk_rope_head_dim = *from_factor;
+  }
+  if (config.qk_rope_head_dim < 2 || config.qk_rope_head_dim % 2 != 0 ||
+      config.qk_rope_head_dim > config.head_dim) {
+    reader.Fail("qk_rope_head_dim", fmt::format("is {}", config.qk_rope_head_dim),
+                fmt::format("an even number from 2 to head_dim {}", config.head_dim));
   }
 }
 
@@ -162,6 +273,8 @@ std::vector<int64_t> ReadTokenIds(ConfigReader& reader, std::string_view key, in
 
 void ReadQuantization(ConfigReader& reader, ModelConfig& config) {
   config.expert_dtype = reader.StringOr("expert_dtype", "");
+  // Scales of activations are powers of two, and made anew for each token.
+  reader.RequireString("scale_fmt", "ue8m0");
   const Json* section = reader.Object("quantization_config");
   if (section == nullptr) return;
   ConfigReader quantization(*section, reader.where() + ": quantization_config", reader.status());
@@ -169,6 +282,9 @@ void ReadQuantization(ConfigReader& reader, ModelConfig& config) {
   out.quant_method = quantization.StringOr("quant_method", "");
   out.quant_algo = quantization.StringOr("quant_algo", "");
   out.moe_quant_algo = quantization.StringOr("moe_quant_algo", "");
+  quantization.RequireString("scale_fmt", "ue8m0");
+  quantization.RequireString("activation_scheme", "dynamic");
+  quantization.RequireString("fmt", "e4m3");
   out.scale_fmt = quantization.StringOr("scale_fmt", "");
   out.ignore = quantization.Strings("ignore");
   if (const Json* block = quantization.Array("weight_block_size", 0); block != nullptr) {
@@ -185,6 +301,12 @@ void ReadQuantization(ConfigReader& reader, ModelConfig& config) {
       if (!spec.is_object() || algo == spec.end() || *algo == "NVFP4") out.quantized_layers.push_back(name);
     }
   }
+  // The section of the release's own method is known; other tools write more, and the tensors describe themselves.
+  if (out.quant_method != "fp8") return;
+  for (const char* key : {"modules_to_not_convert", "producer", "group_size", "config_groups"})
+    quantization.Has(key);
+  for (const std::string& key : quantization.Unread())
+    config.unknown_keys.push_back("quantization_config." + key);
 }
 
 void ReadSizes(ConfigReader& reader, ModelConfig& config) {
@@ -220,13 +342,15 @@ void CheckFixedChoices(ConfigReader& reader) {
   reader.RequireString("hidden_act", "silu");
   reader.RequireBool("attention_bias", false);
   reader.RequireBool("mlp_bias", false);
-  reader.IntOr("num_key_value_heads", 1, 1, 1);
-  reader.IntOr("n_shared_experts", 1, 1, 1);
-  reader.IntOr("n_group", 1, 1, 1);
-  reader.IntOr("topk_group", 1, 1, 1);
+  reader.RequireBool("rope_interleave", true);
+  for (const char* key : {"num_key_value_heads", "n_shared_experts", "n_group", "topk_group",
+                          "n_expert_groups", "n_limited_groups", "moe_layer_freq"})
+    reader.RequireInt(key, 1);
+  for (const char* key : {"first_k_dense_replace", "n_dense_layers"}) reader.RequireInt(key, 0);
 }
 
 void ReadIndexer(ConfigReader& reader, ModelConfig& config) {
+  for (const char* key : {"index_n_heads", "index_head_dim"}) reader.Has(key);
   if (std::ranges::none_of(config.layers, &LayerPlan::selects) && !reader.Has("index_topk")) return;
   config.index_n_heads = reader.Int("index_n_heads", 1, kMaxHeads);
   config.index_head_dim = reader.Int("index_head_dim", 2, kMaxHeadDim);
@@ -246,6 +370,56 @@ void CheckSizes(ConfigReader& reader, const ModelConfig& config) {
     reader.Fail("num_experts_per_tok", fmt::format("holds {}", config.num_experts_per_tok),
                 fmt::format("at most n_routed_experts {}", config.n_routed_experts));
   }
+  reader.RequireInt("num_local_experts", config.n_routed_experts);
+  reader.RequireInt("v_head_dim", config.head_dim);
+  reader.RequireInt("qk_head_dim", config.head_dim);
+  reader.RequireInt("qk_nope_head_dim", config.nope_head_dim());
+}
+
+namespace {
+
+// How keys begin that say what a model computes.
+constexpr std::string_view kParts =
+    "attn attention q_ k_ kv_ v_ o_ qk_ head index candidate compress rope partial_rotary sliding window hc_ "
+    "mhc_ "
+    "engram ngram dspark mtp nextn n_ num_ moe expert route shared scor topk norm rms_ gate swiglu hidden "
+    "logit final_ "
+    "embedding residual layer mlp scale use_bidirectional first_";
+// Notes of transformers and tools, and keys of training.
+constexpr std::string_view kNotes =
+    "_ architectures model_type auto_map torch_dtype dtype transformers_version use_cache initializer_range "
+    "pad_token_id attn_implementation attention_dropout output_ return_dict router_aux_loss "
+    "router_jitter_noise "
+    "aux_loss seq_aux ep_size pretraining_tp intermediate_size hidden_dropout num_labels "
+    "num_return_sequences num_beam random_weights "
+    "tokenizer_class is_ keys_to_ignore vision image max_batch_size";
+
+// Whether it begins with one of the words of a list.
+bool BeginsLike(std::string_view key, std::string_view words) {
+  while (!words.empty()) {
+    const size_t end = std::min(words.find(' '), words.size());
+    if (key.starts_with(words.substr(0, end))) return true;
+    words.remove_prefix(std::min(end + 1, words.size()));
+  }
+  return false;
+}
+
+}  // namespace
+
+void CheckUnread(ConfigReader& reader, std::span<const char* const> read, ModelConfig& config) {
+  for (const char* key : read) reader.Has(key);
+  for (const std::string& key : reader.Unread()) {
+    if (BeginsLike(key, kNotes)) continue;
+    if (BeginsLike(key, kParts))
+      reader.FailValue(key, *reader.Find(key), "no key of this name: what it changes is not known");
+    config.unknown_keys.push_back(key);
+  }
+}
+
+std::string UnknownKeys(const ModelConfig& config) {
+  if (config.unknown_keys.empty()) return "";
+  return fmt::format("config.json has keys that are not known and change nothing: {}",
+                     fmt::join(config.unknown_keys, ", "));
 }
 
 }  // namespace dsv4::model

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <limits>
+#include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -57,7 +59,10 @@ class ConfigReader {
   // Faults of a switch that has one value alone.
   void RequireString(std::string_view key, std::string_view wanted);
   void RequireBool(std::string_view key, bool wanted);
+  void RequireInt(std::string_view key, int64_t wanted);
 
+  // Keys with a value that nothing above was asked for.
+  std::vector<std::string> Unread() const;
   const std::string& where() const { return where_; }
   Status& status() { return status_; }
   bool ok() const { return status_.ok(); }
@@ -66,12 +71,15 @@ class ConfigReader {
   const Json& object_;
   std::string where_;
   Status& status_;
+  mutable std::set<std::string, std::less<>> read_;
 };
 
 // Sizes that every architecture names alike, swiglu_limit, epsilons and hyper-connections.
 void ReadSizes(ConfigReader& reader, ModelConfig& config);
-// The YaRN half of a rope section: a release rope_scaling or one of transformers' rope_parameters.
-void ReadYarn(ConfigReader& section, RopeConfig& rope);
+// The rotary dims of a head, from qk_rope_head_dim or partial_rotary_factor.
+void ReadRotaryDim(ConfigReader& reader, ModelConfig& config);
+// Both rotary tables, from a release's rope_scaling or transformers' rope_parameters. Wants the plans of the layers.
+void ReadRope(ConfigReader& reader, ModelConfig& config);
 // `expert_dtype` and `quantization_config`.
 void ReadQuantization(ConfigReader& reader, ModelConfig& config);
 std::vector<int64_t> ReadTokenIds(ConfigReader& reader, std::string_view key, int64_t vocab_size);
@@ -79,7 +87,10 @@ std::vector<int64_t> ReadTokenIds(ConfigReader& reader, std::string_view key, in
 void CheckFixedChoices(ConfigReader& reader);
 // Sizes of the indexer, where the plans have one.
 void ReadIndexer(ConfigReader& reader, ModelConfig& config);
-// Divisibility of heads and number of experts.
+// Divisibility of heads, number of experts, and other names of these sizes.
 void CheckSizes(ConfigReader& reader, const ModelConfig& config);
+// Checks the keys that no reader asked for; `read` were read elsewhere. One that is named like a part of the model is refused: it may change a
+// number. The names of other ones, without notes of tools, become config.unknown_keys.
+void CheckUnread(ConfigReader& reader, std::span<const char* const> read, ModelConfig& config);
 
 }  // namespace dsv4::model

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <span>
 
 #include "base/json.h"
 #include "model/config/config_reader.h"
@@ -14,8 +14,7 @@ namespace {
 
 constexpr int64_t kMaxBlock = 64;
 constexpr int64_t kMaxRank = int64_t{1} << 16;
-constexpr std::array<const char*, 4> kKeys = {"dspark_block_size", "dspark_noise_token_id",
-                                              "dspark_markov_rank", "dspark_target_layer_ids"};
+const std::span<const char* const> kKeys = std::span(kDsparkKeys).first(4);
 
 Status Wanted(std::string_view what, std::string_view key, std::string_view got, std::string_view wanted) {
   return InvalidArgument(fmt::format("{}: key {}: {}, wanted {}", what, key, got, wanted));
@@ -64,10 +63,10 @@ Result<std::optional<DsparkConfig>> ParseDsparkConfig(const Json& root, std::str
     return Integer(what, key, root[key], 1, most);
   };
   DSV4_ASSIGN_OR_RETURN(dspark.n_routed_experts,
-                        count_or("dspark_n_routed_experts", kMaxExperts, config.n_routed_experts));
+                        count_or(kDsparkKeys[4], kMaxExperts, config.n_routed_experts));
   DSV4_ASSIGN_OR_RETURN(
       dspark.num_experts_per_tok,
-      count_or("dspark_num_experts_per_tok", dspark.n_routed_experts, config.num_experts_per_tok));
+      count_or(kDsparkKeys[5], dspark.n_routed_experts, config.num_experts_per_tok));
   return std::optional(std::move(dspark));
 }
 

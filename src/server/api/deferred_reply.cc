@@ -11,7 +11,7 @@ void ReplyPromise::Set(std::unique_ptr<Reply> reply) {
     const std::lock_guard lock(mutex_);
     if (abandoned_) return;
     reply_ = std::move(reply);
-    wake = wake_;
+    wake = std::move(wake_);  // A copy would take memory.
   }
   if (wake) wake();
 }

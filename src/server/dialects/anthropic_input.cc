@@ -80,16 +80,21 @@ Result<std::string> ReadDocument(Fields& block, const std::string& where) {
   return title.empty() ? text : fmt::format("{}\n\n{}", title, text);
 }
 
-// A block of a user turn or of a tool's result, as text. What the model cannot see is named to it.
-Result<std::string> ReadShownBlock(const chat::JsonValue& json, const std::string& where) {
+// A block of a user turn or of a tool's result, as text. What the model cannot see is named to it. `found`
+// gains the name of a tool that a search has found.
+Result<std::string> ReadShownBlock(const chat::JsonValue& json, const std::string& where,
+                                   std::vector<std::string>& found) {
   Fields block(json, where + ".");
   std::string type;
   std::string text;
   if (!block.Read("type", &type)) block.Fail("type", "missing");
   if (type == "text") {
     if (!block.Read("text", &text)) block.Fail("text", "missing");
-  } else if (type == "tool_reference") {  // A tool that a search has found.
-    if (!block.Read("tool_name", &text)) block.Fail("tool_name", "missing");
+  } else if (type == "tool_reference") {
+    if (block.Read("tool_name", &text))
+      found.push_back(text);
+    else
+      block.Fail("tool_name", "missing");
   } else if (type == "document") {
     return ReadDocument(block, where);
   } else if (type == "search_result") {
@@ -99,8 +104,8 @@ Result<std::string> ReadShownBlock(const chat::JsonValue& json, const std::strin
     const chat::JsonValue* content = block.Find("content");
     if (content == nullptr) block.Fail("content", "missing");
     DSV4_TRY(block.status());
-    DSV4_ASSIGN_OR_RETURN(const std::string found, ReadText(*content, where + ".content"));
-    return fmt::format("{}\n{}\n\n{}", text, source, found);
+    DSV4_ASSIGN_OR_RETURN(const std::string passage, ReadText(*content, where + ".content"));
+    return fmt::format("{}\n{}\n\n{}", text, source, passage);
   } else if (text = chat::UnseenPart(type); text.empty()) {
     text = fmt::format("[Unsupported {}]", type);
   }
@@ -108,7 +113,8 @@ Result<std::string> ReadShownBlock(const chat::JsonValue& json, const std::strin
   return text;
 }
 
-Result<chat::Content> ReadToolResult(const chat::JsonValue* content, const std::string& where) {
+Result<chat::Content> ReadToolResult(const chat::JsonValue* content, const std::string& where,
+                                     std::vector<std::string>& found) {
   if (content == nullptr) return chat::Content("");
   if (content->is_string()) return chat::Content(content->text());
   if (!content->is_array()) {
@@ -119,14 +125,15 @@ Result<chat::Content> ReadToolResult(const chat::JsonValue* content, const std::
   result.kind = chat::Content::Kind::kParts;
   for (size_t i = 0; i < content->items().size(); ++i) {
     chat::ContentPart part = {.type = "text"};
-    DSV4_ASSIGN_OR_RETURN(part.text, ReadShownBlock(content->items()[i], fmt::format("{}[{}]", where, i)));
+    DSV4_ASSIGN_OR_RETURN(part.text,
+                          ReadShownBlock(content->items()[i], fmt::format("{}[{}]", where, i), found));
     result.parts.push_back(std::move(part));
   }
   return result;
 }
 
 Status ReadUserBlock(const chat::JsonValue& json, const std::string& where,
-                     std::vector<chat::Message>& messages) {
+                     std::vector<chat::Message>& messages, std::vector<std::string>& found) {
   Fields block(json, where + ".");
   std::string type;
   block.Read("type", &type);
@@ -135,11 +142,12 @@ Status ReadUserBlock(const chat::JsonValue& json, const std::string& where,
     chat::Message message = {.role = chat::Role::kTool, .label = where};
     if (!block.Read("tool_use_id", &message.tool_call_id)) block.Fail("tool_use_id", "missing");
     DSV4_RETURN_IF_ERROR(block.status());
-    DSV4_ASSIGN_OR_RETURN_STATUS(message.content, ReadToolResult(block.Find("content"), where + ".content"));
+    DSV4_ASSIGN_OR_RETURN_STATUS(message.content,
+                                 ReadToolResult(block.Find("content"), where + ".content", found));
     messages.push_back(std::move(message));
     return {};
   }
-  DSV4_ASSIGN_OR_RETURN_STATUS(std::string text, ReadShownBlock(json, where));
+  DSV4_ASSIGN_OR_RETURN_STATUS(std::string text, ReadShownBlock(json, where, found));
   messages.push_back({.role = chat::Role::kUser, .content = std::move(text), .label = where});
   return {};
 }
@@ -209,15 +217,20 @@ Result<std::vector<chat::Message>> ReadMessages(const chat::ChatProfile& profile
       return Error(InvalidArgument(
           fmt::format("{}.content: got {}, wanted a text or a list of blocks", where, content->kind_name())));
     }
+    std::vector<std::string> found;
     chat::Message answer = {.role = chat::Role::kAssistant, .content = "", .label = where};
     for (size_t j = 0; j < content->items().size(); ++j) {
       const std::string block = fmt::format("{}.content[{}]", where, j);
       if (is_user)
-        DSV4_TRY(ReadUserBlock(content->items()[j], block, messages));
+        DSV4_TRY(ReadUserBlock(content->items()[j], block, messages, found));
       else
         DSV4_TRY(ReadAssistantBlock(content->items()[j], block, answer));
     }
     if (!is_user) messages.push_back(std::move(answer));
+    if (profile.system_turns && !found.empty()) {
+      messages.push_back(
+          {.role = chat::Role::kSystem, .content = "", .shows = std::move(found), .label = where});
+    }
   }
   return messages;
 }
@@ -231,6 +244,7 @@ bool IsHosted(std::string_view type) {
 }
 
 Status ReadTools(const chat::JsonValue& list, ChatCall& call) {
+  bool may_defer = true;
   for (size_t i = 0; i < list.items().size(); ++i) {
     Fields fields(list.items()[i], fmt::format("tools[{}].", i));
     std::string type = "custom";
@@ -239,6 +253,8 @@ Status ReadTools(const chat::JsonValue& list, ChatCall& call) {
     fields.Read("type", &type);
     if (IsHosted(type)) {
       LogInfo(fmt::format("messages: tools[{}] is left out: {} runs on another server", i, type));
+      // The search that would find deferred tools.
+      may_defer &= !type.starts_with("tool_search_tool_");
       continue;
     }
     if (type != "custom") {
@@ -253,6 +269,9 @@ Status ReadTools(const chat::JsonValue& list, ChatCall& call) {
     const bool has_description = fields.Read("description", &description);
     ToolRule rule = {.schema_label = fmt::format("tools[{}].input_schema", i)};
     fields.Read("strict", &rule.strict);
+    bool is_deferred = false;
+    fields.Read("defer_loading", &is_deferred);
+    if (is_deferred) call.conversation.deferred_tools.insert(name);
     DSV4_RETURN_IF_ERROR(fields.status());
     std::vector<chat::JsonValue::Member> function = {{"name", chat::JsonValue::String(name)}};
     if (has_description) function.emplace_back("description", chat::JsonValue::String(description));
@@ -262,6 +281,7 @@ Status ReadTools(const chat::JsonValue& list, ChatCall& call) {
                                  {"function", chat::JsonValue::Object(std::move(function))}}));
     call.tool_rules.push_back(std::move(rule));
   }
+  if (!may_defer) call.conversation.deferred_tools.clear();
   return {};
 }
 

@@ -402,8 +402,7 @@ Result<ResponsesRequest> ReadResponses(const ServedModel& model, chat::JsonValue
         call.conversation.messages.begin(),
         {.role = chat::Role::kSystem, .content = instructions, .label = "instructions"});
   }
-  if (tools != nullptr)
-    DSV4_TRY(ReadResponsesTools(model.profile->namespace_mark, *tools, call, request.client_tools));
+  if (tools != nullptr) DSV4_TRY(ReadResponsesTools(*model.profile, *tools, call, request.client_tools));
   DSV4_ASSIGN_OR_RETURN(call.thinking, chat::ResolveThinking(*model.profile, body, model.default_thinking));
   FillDefaults(model, call);
   return request;

@@ -28,10 +28,12 @@ bool IsHosted(std::string_view type) {
 
 class ToolsReader {
  public:
-  ToolsReader(std::string_view mark, ChatCall& call, ClientTools& client_tools)
-      : mark_(mark), call_(call), client_tools_(client_tools) {}
+  ToolsReader(const chat::ChatProfile& profile, ChatCall& call, ClientTools& client_tools)
+      : profile_(profile), call_(call), client_tools_(client_tools) {}
 
-  Status Read(const JsonValue& tool, const std::string& where, std::string_view name_space) {
+  // Reads a tool of the request, or of a namespace.
+  Status Read(const JsonValue& tool, const std::string& where, std::string_view name_space,
+              std::string_view space_description) {
     Fields fields(tool, where);
     std::string type;
     std::string name;
@@ -47,7 +49,7 @@ class ToolsReader {
     if (!fields.Read("name", &name)) fields.Fail("name", "missing");
     DSV4_RETURN_IF_ERROR(fields.status());
     if (type == "namespace") return ReadNamespace(fields, where, name);
-    const std::string function_name = FunctionName(mark_, name_space, name);
+    const std::string function_name = FunctionName(profile_.namespace_mark, name_space, name);
     if (!names_.insert(function_name).second) {
       fields.Fail("name", fmt::format("got '{}', which another tool is called too", function_name));
       return fields.status();
@@ -56,8 +58,8 @@ class ToolsReader {
       client_tools_[function_name] = {
           .is_custom = type == "custom", .name = name, .name_space = std::string(name_space)};
     }
-    return type == "custom" ? AddCustom(fields, where, function_name)
-                            : AddFunction(tool, where, function_name);
+    return type == "custom" ? AddCustom(fields, where, function_name, space_description)
+                            : AddFunction(tool, where, function_name, space_description);
   }
 
   const std::set<std::string>& left_out() const { return left_out_; }
@@ -65,25 +67,37 @@ class ToolsReader {
  private:
   Status ReadNamespace(Fields& fields, const std::string& where, const std::string& name) {
     const JsonValue* tools = nullptr;
+    std::string description;
     if (!fields.ReadList("tools", &tools)) fields.Fail("tools", "missing, wanted a list of functions");
+    fields.Read("description", &description);
     DSV4_RETURN_IF_ERROR(fields.status());
+    if (!profile_.describes_namespaces) description.clear();
+    if (!description.empty()) description += "\n";
     for (size_t i = 0; i < tools->items().size(); ++i)
-      DSV4_RETURN_IF_ERROR(Read(tools->items()[i], fmt::format("{}tools[{}].", where, i), name));
+      DSV4_RETURN_IF_ERROR(Read(tools->items()[i], fmt::format("{}tools[{}].", where, i), name, description));
     return {};
   }
 
   // The members that the model gets to see, under the name it is to use.
-  Status AddFunction(const JsonValue& tool, const std::string& where, const std::string& name) {
+  Status AddFunction(const JsonValue& tool, const std::string& where, const std::string& name,
+                     std::string_view space_description) {
     Fields fields(tool, where);
+    std::string description;
     ToolRule rule = {.schema_label = where + "parameters"};
     fields.Read("strict", &rule.strict);
     const JsonValue* parameters = nullptr;
     fields.ReadObject("parameters", &parameters);
+    if (!space_description.empty()) fields.Read("description", &description);
     DSV4_RETURN_IF_ERROR(fields.status());
     std::vector<JsonValue::Member> function;
+    if (!space_description.empty()) {
+      function.emplace_back("description", JsonValue::String(std::string(space_description) + description));
+    }
     for (const JsonValue::Member& member : tool.members()) {
       if (member.first == "name")
         function.emplace_back("name", JsonValue::String(name));
+      else if (member.first == "description" && !space_description.empty())
+        continue;
       else if (member.first != "type" && member.first != "strict" && member.first != "defer_loading" &&
                !member.second.is_null())
         function.push_back(member);
@@ -91,10 +105,12 @@ class ToolsReader {
     return Add(std::move(function), std::move(rule));
   }
 
-  Status AddCustom(Fields& fields, const std::string& where, const std::string& name) {
+  Status AddCustom(Fields& fields, const std::string& where, const std::string& name,
+                   std::string_view space_description) {
     std::string description;
     std::optional<grammar::CallableTool::Text> text;
     fields.Read("description", &description);
+    description.insert(0, space_description);
     const JsonValue* format = nullptr;
     if (fields.ReadObject("format", &format)) {
       Fields inner(*format, where + "format.");
@@ -141,7 +157,7 @@ class ToolsReader {
     return {};
   }
 
-  std::string_view mark_;
+  const chat::ChatProfile& profile_;
   ChatCall& call_;
   ClientTools& client_tools_;
   std::set<std::string> names_;
@@ -177,11 +193,11 @@ std::string FunctionName(std::string_view mark, std::string_view name_space, std
   return fmt::format("{}{}{}", name_space, name_space.ends_with(mark) ? "" : mark, name);
 }
 
-Status ReadResponsesTools(std::string_view mark, const JsonValue& list, ChatCall& call,
+Status ReadResponsesTools(const chat::ChatProfile& profile, const JsonValue& list, ChatCall& call,
                           ClientTools& client_tools) {
-  ToolsReader reader(mark, call, client_tools);
+  ToolsReader reader(profile, call, client_tools);
   for (size_t i = 0; i < list.items().size(); ++i)
-    DSV4_RETURN_IF_ERROR(reader.Read(list.items()[i], fmt::format("tools[{}].", i), ""));
+    DSV4_RETURN_IF_ERROR(reader.Read(list.items()[i], fmt::format("tools[{}].", i), "", ""));
   if (!reader.left_out().empty()) {
     LogInfo(fmt::format("responses: tools left out, which this server does not run: {}",
                         fmt::join(reader.left_out(), ", ")));

@@ -31,9 +31,9 @@ std::string FunctionName(std::string_view mark, std::string_view name_space, std
 
 // Reads a list of tools into call.conversation.tools and call.tool_rules. Functions stay; those of a
 // namespace get its name in front; a custom tool becomes a function of one text. Tools that a server runs are
-// left out, with a line in the log.
+// left out, with a line in the log. Where the profile says so, a description begins with its namespace's.
 // Errors name the field.
-Status ReadResponsesTools(std::string_view mark, const chat::JsonValue& list, ChatCall& call,
+Status ReadResponsesTools(const chat::ChatProfile& profile, const chat::JsonValue& list, ChatCall& call,
                           ClientTools& client_tools);
 
 // The arguments of a custom tool's call as the model wrote them, from its free text.

@@ -14,7 +14,6 @@
 #include <string_view>
 #include <utility>
 
-#include "base/log.h"
 #include "server/http/body_decoder.h"
 #include "server/http/fair_pool.h"
 #include "server/http/http.h"
@@ -23,6 +22,7 @@
 #include "server/http/transport.h"
 #include "server/http/trusted_proxies.h"
 #include "server/http/wakeable.h"
+#include "server/http/warn_no_throw.h"
 
 namespace dsv4::server {
 
@@ -39,15 +39,6 @@ constexpr asio::use_awaitable_t<asio::io_context::executor_type> kAwait;
 
 // asio::redirect_error with our awaitable.
 inline auto AwaitInto(error_code& error) { return asio::redirect_error(kAwait, error); }
-
-// For code that must go on without memory too: then nothing is said.
-template <typename... Args>
-void WarnNoThrow(fmt::format_string<Args...> format, Args&&... args) noexcept {
-  try {
-    LogWarning(fmt::format(format, std::forward<Args>(args)...));
-  } catch (const std::exception&) {
-  }
-}
 
 class Connection;
 

@@ -105,6 +105,7 @@ struct KvPublisher::Impl {
   mutable std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::pair<uint64_t, Change>> queue;
+  std::deque<std::pair<uint64_t, Change>> taken;  // By the thread.
   uint64_t next = 0;
   bool stopping = false;
   std::thread thread;
@@ -164,11 +165,15 @@ struct KvPublisher::Impl {
     std::unique_lock lock(mutex);
     for (;;) {
       changed.wait_for(lock, kLook, [&] { return stopping || !queue.empty(); });
-      std::deque<std::pair<uint64_t, Change>> taken = std::exchange(queue, {});
+      queue.swap(taken);  // An empty deque takes memory to make.
       const bool last = stopping;
       lock.unlock();
       for (const auto& [number, change] : taken) Send(number, change);
-      if (replay != nullptr) AnswerReplays();
+      taken.clear();
+      try {
+        if (replay != nullptr) AnswerReplays();
+      } catch (const std::bad_alloc&) {  // The reader asks again.
+      }
       lock.lock();
       if (last && queue.empty()) return;
     }

@@ -45,7 +45,10 @@ struct Metrics::State {
   // Figures of the prefix cache on disk.
   struct Disk {
     explicit Disk(State& state)
-        : bytes(state.Gauge("dsv4_prefix_disk_bytes", "Files of states kept for reuse.")),
+        : ready(state.Gauge("dsv4_prefix_disk_ready",
+                            "1 while states are read and written: once the weights are hashed, until a "
+                            "failure that ends it.")),
+          bytes(state.Gauge("dsv4_prefix_disk_bytes", "Files of states kept for reuse.")),
           states(state.Gauge("dsv4_prefix_disk_states", "States in files that this model can use.")),
           written(state.Counter("dsv4_prefix_disk_written_total", "States written.")),
           read(state.Counter("dsv4_prefix_disk_read_total", "States read back.")),
@@ -58,6 +61,7 @@ struct Metrics::State {
           evictions(state.Counter("dsv4_prefix_disk_evictions_total", "Files that gave way to others.")) {}
 
     void Update(const engine::PrefixDiskStats& now) {
+      ready.Set(now.is_ready ? 1 : 0);
       bytes.Set(static_cast<double>(now.num_bytes));
       states.Set(static_cast<double>(now.num_states));
       written.Increment(static_cast<double>(now.num_written - last.num_written));
@@ -70,6 +74,7 @@ struct Metrics::State {
       last = now;
     }
 
+    prometheus::Gauge& ready;
     prometheus::Gauge& bytes;
     prometheus::Gauge& states;
     prometheus::Counter& written;

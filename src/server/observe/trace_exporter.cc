@@ -117,17 +117,30 @@ class TraceExporter::Impl {
       changed_.wait_for(lock, kInterval, [this] { return stopping_ || waiting_.size() >= kMostInOne; });
       const bool last = stopping_;
       if (!waiting_.empty()) {
-        std::vector<RequestTrace> traces;
-        while (!waiting_.empty() && traces.size() < kMostInOne) {
-          traces.push_back(std::move(waiting_.front()));
-          waiting_.pop_front();
+        try {
+          SendSome(lock, last ? std::min<long>(kLastTryMs, options_.timeout_ms) : options_.timeout_ms);
+        } catch (const std::bad_alloc&) {  // Nothing was taken: tried again.
         }
-        lock.unlock();
-        Send(traces, last ? std::min<long>(kLastTryMs, options_.timeout_ms) : options_.timeout_ms);
-        lock.lock();
       }
       if (last) return;
     }
+  }
+
+  // Throws std::bad_alloc only before it takes any.
+  void SendSome(std::unique_lock<std::mutex>& lock, long timeout_ms) {
+    std::vector<RequestTrace> traces;
+    traces.reserve(std::min<size_t>(waiting_.size(), kMostInOne));
+    while (!waiting_.empty() && traces.size() < traces.capacity()) {
+      traces.push_back(std::move(waiting_.front()));
+      waiting_.pop_front();
+    }
+    lock.unlock();
+    try {
+      Send(traces, timeout_ms);
+    } catch (const std::bad_alloc&) {
+      num_lost_ += static_cast<int64_t>(traces.size());
+    }
+    lock.lock();
   }
 
   void Send(const std::vector<RequestTrace>& traces, long timeout_ms) {

@@ -54,6 +54,13 @@ marked.use({
   ],
   tokenizer: {
     html: () => undefined,
+    // Code that an answer has not ended, of which marked wants whole lines: as it comes, and where it was cut.
+    fences(src) {
+      if (src.endsWith("\n")) return false;
+      const token = marked.Tokenizer.prototype.fences.call(this, `${src}\n`);
+      if (token) token.raw = token.raw.slice(0, src.length);
+      return token ?? false;
+    },
     tag: src => {
       const match = src.match(kTag);
       return match ? { type: "html", raw: match[0], name: match[2].toLowerCase(), closes: match[1] === "/" } : undefined;

@@ -40,8 +40,7 @@ struct ExchangeParams : PeerLinks {
   int64_t share = 0;  // Bytes of a piece a block, a multiple of 16.
 };
 
-static_assert(
-    std::has_unique_object_representations_v<ExchangeParams>);  // No padding (LaunchList::AddArgument).
+static_assert(std::has_unique_object_representations_v<ExchangeParams>);  // No padding (ClearPadding).
 using ExchangeKernel = void (*)(ExchangeParams);
 
 // The most bytes of a piece that goes by LL words. First any piece; then a sum, which kernels around it do

@@ -31,6 +31,15 @@ CudaContext::~CudaContext() {
                              [](cudaStream_t stream) { return cudaStreamSynchronize(stream); });
 }
 
+bool CudaContext::FindsPacked(const PackedTokensWork& tokens) {
+  return lowering_->Fuse({.kind = OpKind::kTokensToPack, .accesses = {}, .work = tokens});
+}
+
+void CudaContext::NotePacked(const PackedTokensWork& tokens, const MemoryRange& x, const MemoryRange& y) {
+  lowering_->Note(
+      {.kind = OpKind::kPackedLinear, .accesses = {.reads = {{x}}, .writes = {{y}}}, .work = tokens});
+}
+
 void CudaContext::NoteFusion(FusionRule rule) { NoteChoice("", RowOf(rule).name, RuleKind::kFast); }
 
 }  // namespace dsv4::backend::cuda

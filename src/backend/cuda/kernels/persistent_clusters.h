@@ -6,7 +6,7 @@
 #include <climits>
 #include <cstddef>
 
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 
@@ -18,14 +18,14 @@ struct PersistentClusters {
 };
 
 template <typename... Params, typename... Args>
-void LaunchPersistent(CudaContext& context, void (*kernel)(Params...), const PersistentClusters& clusters,
+void LaunchPersistent(LaunchContext& context, void (*kernel)(Params...), const PersistentClusters& clusters,
                       const Args&... args) {
   const int room =
       clusters.blocks == 1
-          ? context.queue().num_sms()
-          : std::max(1, context.queue().MostClusters(
-                            reinterpret_cast<const void*>(kernel), static_cast<unsigned>(clusters.blocks),
-                            static_cast<unsigned>(clusters.threads), clusters.shared_bytes));
+          ? context.limits().num_sms
+          : std::max(1, context.MostClusters(reinterpret_cast<const void*>(kernel),
+                                             static_cast<unsigned>(clusters.blocks),
+                                             static_cast<unsigned>(clusters.threads), clusters.shared_bytes));
   context.Launch(kernel, static_cast<unsigned>(std::min(clusters.most, room) * clusters.blocks),
                  static_cast<unsigned>(clusters.threads), clusters.shared_bytes, args...);
 }

@@ -48,7 +48,7 @@ Result<GridBarrier*> CudaContext::GridBarriers() {
   return reinterpret_cast<GridBarrier*>(grid_barriers_.data());
 }
 
-Result<void*> CudaContext::Scratch(size_t num_bytes) {
+Result<void*> CudaContext::ScratchBytes(size_t num_bytes) {
   DSV4_ASSIGN_OR_RETURN(const TensorView view,
                         scratch_.Allocate(DType::kU8, {static_cast<int64_t>(num_bytes)}));
   return view.data;

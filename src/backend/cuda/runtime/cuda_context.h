@@ -16,7 +16,8 @@
 #include "backend/cuda/lowering/explain.h"
 #include "backend/cuda/lowering/rule.h"
 #include "backend/cuda/runtime/device_memory.h"
-#include "backend/cuda/weights/expert_tables.h"
+#include "backend/cuda/runtime/expert_tables.h"
+#include "backend/cuda/runtime/launch_context.h"
 #include "ops/op_context.h"
 #include "ops/step_replay.h"
 #include "tensor/arena.h"
@@ -28,7 +29,7 @@ class Lowering;
 struct HostTierOptions;
 enum class FusionRule : uint8_t;
 
-class CudaContext final : public ops::OpContext {
+class CudaContext final : public ops::OpContext, public LaunchContext {
  public:
   CudaContext(std::shared_ptr<DeviceQueue> queue, BlockScaledMode block_scaled, Fp8Products fp8_products,
               HostTierOptions host);
@@ -47,18 +48,27 @@ class CudaContext final : public ops::OpContext {
   DeviceQueue& queue() { return *queue_; }
   // For those that may outlive the context.
   const std::shared_ptr<DeviceQueue>& shared_queue() const { return queue_; }
-  Fault* fault() const { return queue_->fault(); }
-  // Limits that choose kernels.
-  const DeviceLimits& limits() const { return limits_; }
   // Layers' experts that limits().fp8_products would have taken and that are not e4m3 exactly (CudaCounters).
   int64_t num_inexact_experts() const { return num_inexact_experts_; }
   void CountInexactExperts() { ++num_inexact_experts_; }
 
-  // Adds a launch of the op that runs now (DeviceQueue::Launch).
-  template <typename... Params, typename... Args>
-  void Launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes, const Args&... args) {
-    queue_->Launch(kernel, grid, block, shared_bytes, args...);
+  // LaunchContext
+  void NoteReader(uint64_t launch, std::vector<ReadRange> ranges) override {
+    queue_->NoteReader(launch, std::move(ranges));
   }
+  const DeviceLimits& limits() const override { return limits_; }
+  Fault* fault() const override { return queue_->fault(); }
+  bool prefetches() const override { return queue_->prefetches(); }
+  int MostClusters(const void* kernel, unsigned blocks, unsigned threads, size_t shared_bytes) override {
+    return queue_->MostClusters(kernel, blocks, threads, shared_bytes);
+  }
+  bool RunsAtOnce(const void* kernel, unsigned blocks, unsigned threads, size_t shared_bytes) override {
+    return queue_->RunsAtOnce(kernel, blocks, threads, shared_bytes);
+  }
+  Result<void*> ScratchBytes(size_t num_bytes) override;
+  Result<GridBarrier*> GridBarriers() override;
+  bool FindsPacked(const PackedTokensWork& tokens) override;
+  void NotePacked(const PackedTokensWork& tokens, const MemoryRange& x, const MemoryRange& y) override;
 
   // Runs `body`, which queues an op's work, between the checks that every op needs. `operand` is any operand
   // of the op.
@@ -90,15 +100,8 @@ class CudaContext final : public ops::OpContext {
   Explanations* explain() { return explain_.get(); }
   void Explain(bool log) { explain_ = std::make_unique<Explanations>(log); }
 
-  // Memory for the op that runs now, or as long as this lives for what launches an op that ran before;
-  // contents unspecified.
+  // Scratch that is taken while it lives is given back with it.
   Arena::Scope ScratchScope() { return Arena::Scope(scratch_); }
-  Result<void*> Scratch(size_t num_bytes);
-  template <typename T>
-  Result<T*> Scratch(int64_t count) {
-    DSV4_ASSIGN_OR_RETURN(void* data, Scratch(static_cast<size_t>(count) * sizeof(T)));
-    return static_cast<T*>(data);
-  }
 
   // A device copy of the values that `make(source, &values)` derives from an array of the op's arguments, for
   // launches of the op that runs now. In a step that is replayed `make` is called with the step's new array,
@@ -137,22 +140,18 @@ class CudaContext final : public ops::OpContext {
     return value;
   }
 
-  // A device copy of `values` for launches of the op that runs now; the source is free at return. A step with
-  // such an array is always walked.
-  template <typename T>
-  Result<DeviceArray<T>> Stage(std::span<const T> values) {
-    DSV4_ASSIGN_OR_RETURN(const void* data, queue_->Stage(values.data(), values.size_bytes()));
-    return DeviceArray<T>{static_cast<const T*>(data), static_cast<int64_t>(values.size())};
-  }
-
-  // kNumGridBarriers barriers for the blocks of the launch that is added next.
-  Result<GridBarrier*> GridBarriers();
-
   ExpertTables& expert_tables() { return expert_tables_; }
   ExpertTiers& expert_tiers() { return *expert_tiers_; }
   Lowering& lowering() { return *lowering_; }
 
  private:
+  uint64_t AddLaunch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes,
+                     std::span<const LaunchArgument> arguments) override {
+    return queue_->AddLaunch(kernel, grid, block, shared_bytes, arguments);
+  }
+  Result<const void*> StageBytes(const void* source, size_t num_bytes) override {
+    return queue_->Stage(source, num_bytes);
+  }
   Status CheckOperand(const OpRecord& record, const TensorView& operand) const;
 
   void NoteFusion(FusionRule rule);

@@ -256,6 +256,15 @@ void DeviceQueue::BeginLaunch(const void* kernel, dim3 grid, dim3 block, size_t 
   after_copy_ = false;
 }
 
+uint64_t DeviceQueue::AddLaunch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes,
+                                std::span<const LaunchArgument> arguments) {
+  const std::lock_guard lock(mutex_);
+  LaunchPending();
+  BeginLaunch(kernel, grid, block, shared_bytes);
+  for (const LaunchArgument& argument : arguments) list_.AddArgument(argument);
+  return ++num_launches_;
+}
+
 int DeviceQueue::MostClusters(const void* kernel, unsigned blocks, unsigned threads, size_t shared_bytes) {
   const std::lock_guard lock(mutex_);
   const auto [known, is_new] = most_clusters_.try_emplace(kernel, 0);

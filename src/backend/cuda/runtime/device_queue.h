@@ -28,7 +28,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "backend/cuda/runtime/fault.h"
+#include "backend/cuda/device/sync/fault.h"
 #include "backend/cuda/runtime/graph_cache.h"
 #include "backend/cuda/runtime/launch_list.h"
 #include "backend/cuda/runtime/pinned_blocks.h"
@@ -126,12 +126,14 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   uint64_t Launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
                   const Args&... args) {
     static_assert(sizeof...(Params) == sizeof...(Args));
-    const std::lock_guard lock(mutex_);
-    LaunchPending();
-    BeginLaunch(reinterpret_cast<const void*>(kernel), grid, block, shared_bytes);
-    (list_.AddArgument<Params>(args), ...);
-    return ++num_launches_;
+    return PassArguments<Params...>(
+        [&](std::span<const LaunchArgument> arguments) {
+          return AddLaunch(reinterpret_cast<const void*>(kernel), grid, block, shared_bytes, arguments);
+        },
+        args...);
   }
+  uint64_t AddLaunch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes,
+                     std::span<const LaunchArgument> arguments);
   // Whether what launches read is of use.
   bool prefetches() const { return options_.prefetch; }
   // The launch of that number, which is the last, reads these weights (LaunchList::NoteReader).

@@ -5,7 +5,8 @@ namespace dsv4::backend::cuda {
 
 size_t LaunchList::Append(size_t num_bytes) {
   const size_t begin = bytes_.size();
-  bytes_.resize(begin + (num_bytes + kAlignment - 1) / kAlignment * kAlignment);
+  bytes_.resize(begin + (num_bytes + kLaunchArgumentAlignment - 1) / kLaunchArgumentAlignment *
+                            kLaunchArgumentAlignment);
   return begin;
 }
 
@@ -19,9 +20,9 @@ void LaunchList::BeginLaunch(const void* kernel, dim3 grid, dim3 block, size_t s
   std::memcpy(bytes_.data() + launches_.back().header, &header, sizeof(Header));
 }
 
-void* LaunchList::NewArgument(size_t num_bytes) {
-  arguments_.push_back(Append(num_bytes));
-  return bytes_.data() + arguments_.back();
+void LaunchList::AddArgument(const LaunchArgument& argument) {
+  arguments_.push_back(Append(argument.num_bytes));
+  std::memcpy(bytes_.data() + arguments_.back(), argument.value, argument.num_bytes);
 }
 
 void LaunchList::SkipFirst() {

@@ -13,6 +13,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "backend/cuda/runtime/launch_arguments.h"
 #include "backend/cuda/runtime/prefetch_plan.h"
 
 namespace dsv4::backend::cuda {
@@ -25,15 +26,11 @@ class LaunchList {
 
   template <typename T>
   void AddArgument(T value) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    static_assert(alignof(T) <= kAlignment);
-    // Bytes between members would differ by chance. GCC (12.2 seen) clears the wrong bytes where padding
-    // stands behind an array of structures that have padding themselves. They are as far from the object's
-    // beginning as the padding is from the array's end. Such an array comes last, and its structure says so
-    // (lowering/work/rows.h).
-    if constexpr (std::is_class_v<T>) __builtin_clear_padding(&value);
-    std::memcpy(NewArgument(sizeof(T)), &value, sizeof(T));
+    ClearPadding(value);
+    AddArgument(LaunchArgument{&value, sizeof(T)});
   }
+  // Padding is cleared.
+  void AddArgument(const LaunchArgument& argument);
 
   // The last launch reads these weights; without ranges: weights that only the device knows. They follow from
   // its kernel and arguments, and are no part of bytes().
@@ -59,7 +56,6 @@ class LaunchList {
                       const std::function<cudaError_t(size_t)>& in_front = {}) const;
 
  private:
-  static constexpr size_t kAlignment = 16;
   struct Header {
     const void* kernel;
     unsigned grid[3];
@@ -74,7 +70,6 @@ class LaunchList {
   };
 
   size_t Append(size_t num_bytes);
-  void* NewArgument(size_t num_bytes);
 
   std::vector<std::byte> bytes_;
   std::vector<Place> launches_;

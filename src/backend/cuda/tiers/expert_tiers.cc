@@ -193,7 +193,7 @@ Status ExpertTiers::RoutedExperts(const TieredLayer& layer, const ops::RoutedExp
   DSV4_ASSIGN_OR_RETURN_STATUS(int32_t* const places, context_.Scratch<int32_t>(num_tokens * top_k));
   DSV4_ASSIGN_OR_RETURN_STATUS(
       void* const memory,
-      context_.Scratch(static_cast<size_t>(num_tokens * top_k * dim * ElementBytes(args.x.dtype))));
+      context_.ScratchBytes(static_cast<size_t>(num_tokens * top_k * dim * ElementBytes(args.x.dtype))));
   const TensorView terms = TensorView::Contiguous(memory, args.x.dtype, {num_tokens, top_k, dim}, device);
   const TensorView device_indices =
       TensorView::Contiguous(static_cast<void*>(places), DType::kI32, {num_tokens, top_k}, device);

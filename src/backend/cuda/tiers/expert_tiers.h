@@ -17,6 +17,7 @@
 #include "backend/cuda/runtime/cuda_context.h"
 #include "backend/cuda/tiers/expert_cache.h"
 #include "ops/routed_experts.h"
+#include "tiers/host_experts.h"
 
 namespace dsv4::backend::cuda {
 

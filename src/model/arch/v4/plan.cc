@@ -26,8 +26,8 @@ std::vector<Attends> ReadAttention(ConfigReader& reader, const ModelConfig& conf
     reader.Fail("compress_ratios", "missing, and so is layer_types", "one of them");
     return layers;
   }
-  int64_t csa_rate = 4;
-  int64_t hca_rate = 128;
+  int64_t csa_rate = reader.IntOr("compress_rate_csa", 1, kMaxCompressRatio, 4);
+  int64_t hca_rate = reader.IntOr("compress_rate_hca", 1, kMaxCompressRatio, 128);
   if (const Json* rates = reader.Object("compress_rates"); rates != nullptr) {
     ConfigReader rate_reader(*rates, reader.where() + ": compress_rates", reader.status());
     csa_rate = rate_reader.IntOr("compressed_sparse_attention", 1, kMaxCompressRatio, csa_rate);

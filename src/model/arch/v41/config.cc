@@ -34,10 +34,10 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 17> kFlatNam
     {"max_seq_len", "max_position_embeddings"},
 }};
 
-// Keys beside `text_config` that say something about the text model too.
-constexpr std::array<std::string_view, 6> kOuterKeys = {"quantization_config", "expert_dtype",
-                                                        "bos_token_id",        "eos_token_id",
-                                                        "tie_word_embeddings", "architectures"};
+// Keys that `text_config` and the document around it may have with other values, and those where the outer one counts.
+constexpr std::array<std::string_view, 5> kOfEither = {"model_type", "architectures", "transformers_version",
+                                                       "dtype", "torch_dtype"};
+constexpr std::array<std::string_view, 2> kOuterCounts = {"bos_token_id", "eos_token_id"};
 
 bool Named(const Json& root) {
   const auto is_v41 = [](const Json& name) {
@@ -50,18 +50,22 @@ bool Named(const Json& root) {
   return names != root.end() && names->is_array() && std::any_of(names->begin(), names->end(), is_v41);
 }
 
-void ReadRope(ConfigReader& reader, ModelConfig& config) {
-  config.qk_rope_head_dim = reader.Int("qk_rope_head_dim", 2, kMaxHeadDim);
-  if (config.qk_rope_head_dim % 2 != 0 || config.qk_rope_head_dim > config.head_dim) {
-    reader.Fail("qk_rope_head_dim", fmt::format("holds {}", config.qk_rope_head_dim),
-                fmt::format("an even number up to head_dim {}", config.head_dim));
+// inference/config.json has the numbers of YaRN one by one.
+void GatherYarn(Json& flat) {
+  constexpr std::array<std::pair<const char*, const char*>, 4> kNames = {
+      {{"rope_factor", "factor"},
+       {"original_seq_len", "original_max_position_embeddings"},
+       {"beta_fast", "beta_fast"},
+       {"beta_slow", "beta_slow"}}};
+  if (!flat.contains("rope_factor") || flat.contains("rope_scaling") || flat.contains("rope_parameters"))
+    return;
+  Json scaling = {{"rope_type", "yarn"}};
+  for (const auto& [flat_name, name] : kNames) {
+    if (!flat.contains(flat_name)) continue;
+    scaling[name] = flat[flat_name];
+    flat.erase(flat_name);
   }
-  config.rope.theta = reader.Number("rope_theta", 1 + 1e-6, kMaxTheta);
-  config.compress_rope.theta = reader.Number("compress_rope_theta", 1 + 1e-6, kMaxTheta);
-  if (const Json* section = reader.Object("rope_scaling"); section != nullptr) {
-    ConfigReader inner(*section, reader.where() + ": rope_scaling", reader.status());
-    ReadYarn(inner, config.compress_rope);
-  }
+  flat["rope_scaling"] = std::move(scaling);
 }
 
 // The release names no longest context; it is what YaRN stretches the first one to.
@@ -80,8 +84,10 @@ Json WithContextLength(Json flat) {
 }
 
 void ReadCandidates(ConfigReader& reader, ModelConfig& config) {
-  if (!std::ranges::any_of(config.layers, &LayerPlan::makes_candidates)) return;
-  config.candidate_topk_blocks = reader.Int("candidate_topk_blocks", 1, kMaxWidth);
+  // Without a source the others have no meaning.
+  for (const char* key : {"candidate_topk_blocks", "candidate_block_size"}) reader.Has(key);
+  if (std::ranges::none_of(config.layers, &LayerPlan::makes_candidates)) return;
+  config.candidate_topk_blocks = reader.IntOr("candidate_topk_blocks", 1, kMaxWidth, 2048);
   config.candidate_block_size = reader.IntOr("candidate_block_size", 1, kMaxWidth, 8);
 }
 
@@ -99,6 +105,10 @@ void SetRows(ModelConfig& config) {
 }
 
 void ReadEngram(ConfigReader& reader, ModelConfig& config) {
+  for (const char* key :
+       {"engram_vocab_size", "engram_num_embeddings", "engram_max_ngram_size", "engram_n_heads",
+        "engram_head_dim", "engram_pad_token_id", "engram_compressed_vocab_size"})
+    reader.Has(key);
   const Json* layers = reader.Array("engram_layer_ids", 0);
   if (layers == nullptr || layers->empty()) return;
   EngramConfig& engram = config.engram.emplace();
@@ -137,33 +147,42 @@ bool IsV41Config(const Json& root) {
 }
 
 Result<Json> FlattenV41Config(const Json& root, std::string_view what) {
-  const auto text = root.find("text_config");
-  const bool nested = text != root.end() && text->is_object();
-  Json flat = nested ? *text : root;
-  if (nested) {
-    for (const std::string_view key : kOuterKeys) {
-      const auto outer = root.find(key);
-      if (outer != root.end() && !outer->is_null() && !flat.contains(key)) flat[std::string(key)] = *outer;
+  const auto has = [](const Json& object, std::string_view key) {
+    const auto found = object.find(key);
+    return found != object.end() && !found->is_null();
+  };
+  const auto differ = [&](std::string_view key, const Json& got, const Json& wanted, std::string_view says) {
+    return Error(InvalidArgument(fmt::format("{}: key {}: holds {}, wanted {}, as {} says", what, key,
+                                             got.dump(), wanted.dump(), says)));
+  };
+  Json flat = root;
+  if (has(root, "text_config") && root["text_config"].is_object()) {
+    flat = root["text_config"];
+    for (const auto& [key, value] : root.items()) {
+      if (key == "text_config" || value.is_null()) continue;
+      const bool is_in_both = has(flat, key) && flat[key] != value;
+      if (is_in_both && std::ranges::find(kOfEither, key) != kOfEither.end()) continue;
+      if (is_in_both && std::ranges::find(kOuterCounts, key) == kOuterCounts.end())
+        return differ(key, value, flat[key], "text_config");
+      flat[key] = value;
     }
-    const auto vision = root.find("vision_config");
-    if (vision != root.end() && !vision->is_null()) flat["vision_config"] = *vision;
   }
   for (const auto& [flat_name, name] : kFlatNames) {
-    const auto found = flat.find(flat_name);
-    if (found == flat.end() || found->is_null()) continue;
-    const auto other = flat.find(name);
-    if (other != flat.end() && !other->is_null() && *other != *found) {
-      return Error(InvalidArgument(fmt::format("{}: key {}: holds {}, wanted {}, as {} says", what, flat_name,
-                                               found->dump(), other->dump(), name)));
-    }
-    flat[std::string(name)] = *found;
+    if (!has(flat, flat_name)) continue;
+    const Json value = flat[std::string(flat_name)];
+    if (has(flat, name) && flat[std::string(name)] != value)
+      return differ(flat_name, value, flat[std::string(name)], name);
+    flat.erase(std::string(flat_name));
+    flat[std::string(name)] = value;
   }
-  const auto quantization = flat.find("quantization_config");
-  if (!flat.contains("expert_dtype") && quantization != flat.end() && quantization->is_object() &&
-      quantization->contains("expert_dtype")) {
-    const Json dtype = (*quantization)["expert_dtype"];
+  if (has(flat, "quantization_config") && flat["quantization_config"].is_object() &&
+      has(flat["quantization_config"], "expert_dtype")) {
+    const Json dtype = flat["quantization_config"]["expert_dtype"];
+    if (has(flat, "expert_dtype") && flat["expert_dtype"] != dtype)
+      return differ("expert_dtype", flat["expert_dtype"], dtype, "quantization_config");
     flat["expert_dtype"] = dtype;
   }
+  GatherYarn(flat);
   return WithContextLength(std::move(flat));
 }
 
@@ -186,6 +205,8 @@ Result<ModelConfig> ParseV41Config(const Json& root, std::string_view what) {
   ReadEngram(reader, config);
   DSV4_TRY(status);
   ReadV41Plans(reader, config);
+  for (const char* key : {"num_hash_layers", "n_hash_layers"}) reader.RequireInt(key, 0);
+  ReadRotaryDim(reader, config);
   ReadRope(reader, config);
   ReadIndexer(reader, config);
   ReadCandidates(reader, config);
@@ -200,6 +221,7 @@ Result<ModelConfig> ParseV41Config(const Json& root, std::string_view what) {
   config.bos_token_ids = ReadTokenIds(reader, "bos_token_id", config.vocab_size);
   config.eos_token_ids = ReadTokenIds(reader, "eos_token_id", config.vocab_size);
   CheckSizes(reader, config);
+  CheckUnread(reader, kDsparkKeys, config);
   DSV4_TRY(status);
   DSV4_TRY(CheckPlans(config.layers, what));
   config.drafter_taps_inputs = true;

@@ -4,6 +4,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/json.h"
 #include "model/arch/v41/v41.h"
@@ -188,6 +189,129 @@ TEST(V41Config, RefusesByTheKey) {
   EXPECT_THAT(Fault(With("engram_layer_ids", {14, 1})), HasSubstr("engram_layer_ids"));
   EXPECT_THAT(Fault(With("engram_num_embeddings", {5})), HasSubstr("engram_num_embeddings"));
   EXPECT_THAT(Fault(With("dim", 4096)), HasSubstr("key dim: holds 4096, wanted 5120, as hidden_size says"));
+}
+
+// The form of transformers: both rotary tables in rope_parameters, and where entries are made.
+TEST(V41Config, ReadsTransformersNames) {
+  Json json = Nested();
+  Json& text = json["text_config"];
+  const Json yarn = text["rope_scaling"];
+  Json compress = yarn;
+  compress["rope_theta"] = 160000;
+  compress["partial_rotary_factor"] = 0.125;
+  compress["attention_factor"] = 1.0;
+  text["rope_parameters"] = {
+      {"main", {{"rope_type", "default"}, {"rope_theta", 10000}, {"partial_rotary_factor", 0.125}}},
+      {"compress", compress}};
+  text["layer_types"] = Json::array();
+  for (int i = 0; i < 40; ++i) {
+    const bool makes = i == 2 || i == 8 || i == 14 || i == 20;
+    text["layer_types"].push_back(makes ? "shared_compressed_attention" : "sliding_attention");
+  }
+  text["max_position_embeddings"] = 1048576;
+  Json without = json;
+  for (const char* key : {"rope_scaling", "rope_theta", "compress_rope_theta", "qk_rope_head_dim"})
+    without["text_config"].erase(key);
+  without["text_config"]["partial_rotary_factor"] = 0.125;
+  const ModelConfig release = Parse(Nested());
+  for (const Json& form : {json, without}) {
+    const ModelConfig config = Parse(form);
+    EXPECT_EQ(config.rope, release.rope);
+    EXPECT_EQ(config.compress_rope, release.compress_rope);
+    EXPECT_EQ(config.qk_rope_head_dim, 64);
+    EXPECT_THAT(config.unknown_keys, ElementsAre());
+  }
+  text["layer_types"][3] = "shared_compressed_attention";
+  EXPECT_THAT(Fault(json), HasSubstr("layer_types[3]"));
+  EXPECT_THAT(
+      Fault(With("rope_parameters",
+                 {{"rope_type", "yarn"}, {"factor", 4}, {"original_max_position_embeddings", 65536}})),
+      HasSubstr("key rope_scaling"));
+}
+
+// The numbers of YaRN as inference/config.json has them.
+TEST(V41Config, ReadsYarnOneByOne) {
+  Json flat = Flat();
+  flat.erase("rope_scaling");
+  flat.update({{"rope_factor", 16}, {"original_seq_len", 65536}, {"beta_fast", 32}, {"beta_slow", 1}});
+  EXPECT_EQ(Parse(flat).compress_rope, Parse(Flat()).compress_rope);
+  EXPECT_EQ(Parse(flat).max_position_embeddings, 1048576);
+}
+
+TEST(V41Config, WhatStandsAroundTheTextCounts) {
+  Json json = Nested();
+  json["text_config"]["eos_token_id"] = 3;
+  json["text_config"]["bos_token_id"] = nullptr;
+  json["bos_token_id"] = 0;
+  json["transformers_version"] = "5.6.0";
+  json["text_config"]["transformers_version"] = "5.7.0";
+  EXPECT_THAT(Parse(json).eos_token_ids, ElementsAre(1));
+  EXPECT_THAT(Parse(json).bos_token_ids, ElementsAre(0));
+  json["hidden_size"] = 5120;
+  EXPECT_EQ(Parse(json).hidden_size, 5120);
+  json["hidden_size"] = 4096;
+  EXPECT_THAT(Fault(json), HasSubstr("key hidden_size: holds 4096, wanted 5120, as text_config says"));
+  json = Nested();
+  json["expert_dtype"] = "fp8";
+  EXPECT_THAT(Fault(json), HasSubstr("expert_dtype: holds \"fp8\", wanted \"fp4\""));
+  json = Nested();
+  json["gate_temp"] = 2;
+  EXPECT_EQ(Parse(json).gate_temp, 2);
+}
+
+// A key that may change a number has an effect or is refused; no other one is passed over in silence.
+TEST(V41Config, PassesNothingOver) {
+  for (const auto& [key, value] :
+       std::vector<std::pair<const char*, Json>>{{"num_hash_layers", 3},
+                                                 {"n_hash_layers", 3},
+                                                 {"first_k_dense_replace", 1},
+                                                 {"moe_layer_freq", 2},
+                                                 {"kv_lora_rank", 512},
+                                                 {"qk_nope_head_dim", 128},
+                                                 {"v_head_dim", 128},
+                                                 {"rope_interleave", false},
+                                                 {"partial_rotary_factor", 0.5},
+                                                 {"num_local_experts", 8},
+                                                 {"scale_fmt", "float"},
+                                                 {"swiglu_alpha", 1.7},
+                                                 {"hc_post_scale", 1},
+                                                 {"engram_kernel_size", 4},
+                                                 {"engram_seed", 0},
+                                                 {"dspark_sliding_window", 64},
+                                                 {"index_topk_freq", 4},
+                                                 {"mlp_layer_types", Json::array({"moe"})},
+                                                 {"compress_rates", Json::object()},
+                                                 {"attn_logit_softcapping", 30.0},
+                                                 {"final_logit_softcapping", 30.0},
+                                                 {"logit_scale", 0.5}}) {
+    EXPECT_THAT(Fault(With(key, value)), HasSubstr(std::string("key ") + key));
+    EXPECT_EQ(Fault(With(key, nullptr)), "accepted");
+  }
+  Json ratios = TextConfig()["compress_ratios"];
+  ratios[41] = 2;
+  EXPECT_THAT(Fault(With("compress_ratios", ratios)),
+              HasSubstr("compress_ratios[41], of the drafter: holds 2"));
+  for (const auto& [key, value] : std::vector<std::pair<const char*, Json>>{
+           {"type", "linear"}, {"extrapolation_factor", 2}, {"mscale", 0.7}, {"truncate", false}}) {
+    Json scaling = TextConfig()["rope_scaling"];
+    scaling[key] = value;
+    EXPECT_THAT(Fault(With("rope_scaling", scaling)), HasSubstr(std::string("rope_scaling: key ") + key));
+  }
+  for (const auto& [key, value] : std::vector<std::pair<const char*, Json>>{
+           {"activation_scheme", "static"}, {"fmt", "e5m2"}, {"scale_fmt", "float"}}) {
+    Json json = Nested();
+    json["quantization_config"][key] = value;
+    EXPECT_THAT(Fault(json), HasSubstr(std::string("quantization_config: key ") + key));
+  }
+  Json json = With("checkpoint_note", "kept");
+  json["_name_or_path"] = "x";
+  json["image_token_id"] = 129264;
+  EXPECT_THAT(Parse(json).unknown_keys, ElementsAre("checkpoint_note"));
+  json["quantization_config"]["kv_cache_scheme"] = {{"num_bits", 8}};
+  EXPECT_THAT(Parse(json).unknown_keys,
+              ElementsAre("quantization_config.kv_cache_scheme", "checkpoint_note"));
+  json["quantization_config"].erase("kv_cache_scheme");
+  EXPECT_THAT(UnknownKeys(Parse(json)), HasSubstr("change nothing: checkpoint_note"));
 }
 
 }  // namespace

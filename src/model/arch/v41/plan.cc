@@ -82,6 +82,19 @@ void ReadV41Plans(ConfigReader& reader, ModelConfig& config) {
     plan.rope = RopeKind::kCompressed;
     config.layers.push_back(plan);
   }
+  for (auto i = static_cast<size_t>(config.num_hidden_layers); i < ratios->size() && reader.ok(); ++i) {
+    reader.IntOf(fmt::format("compress_ratios[{}], of the drafter", i), (*ratios)[i], 0, 0);
+  }
+  // transformers says again where entries are made.
+  if (const Json* types = reader.Array("layer_types", config.layers.size());
+      types != nullptr && reader.ok()) {
+    for (size_t i = 0; i < types->size(); ++i) {
+      const bool makes = i < config.layers.size() && config.layers[i].makes_entries();
+      const char* const wanted = makes ? "shared_compressed_attention" : "sliding_attention";
+      if ((*types)[i] != wanted)
+        reader.FailValue(fmt::format("layer_types[{}]", i), (*types)[i], fmt::format("\"{}\"", wanted));
+    }
+  }
   if (candidates >= 0 && reader.ok() && !config.layers[static_cast<size_t>(candidates)].selects())
     reader.Fail("candidate_source_layer_id", fmt::format("is {}", candidates),
                 "one of index_source_layer_ids");

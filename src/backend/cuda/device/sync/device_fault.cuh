@@ -1,7 +1,7 @@
 // Reporting wrong data from a kernel: the first report is kept.
 #pragma once
 
-#include "backend/cuda/runtime/fault.h"
+#include "backend/cuda/device/sync/fault.h"
 
 namespace dsv4::backend::cuda {
 

@@ -8,7 +8,7 @@
 #include "backend/cuda/kernels/attention/attention.h"
 #include "backend/cuda/kernels/attention/attention_keys.cuh"
 #include "backend/cuda/lowering/select/attention.h"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -143,7 +143,7 @@ __global__ void AttentionKernel(const __grid_constant__ SequenceTable table, con
 
 }  // namespace
 
-void LaunchSortEntries(CudaContext& context, const SequenceTable& table, const EntriesToSort& lists) {
+void LaunchSortEntries(LaunchContext& context, const SequenceTable& table, const EntriesToSort& lists) {
   int padded = 2;
   while (padded < lists.top_k) padded *= 2;
   context.Launch(AttentionSortEntriesKernel, static_cast<unsigned>(lists.num_tokens), kSortThreads,
@@ -151,7 +151,7 @@ void LaunchSortEntries(CudaContext& context, const SequenceTable& table, const E
                  lists.num_entries, lists.top_k, lists.ratio, padded, context.fault());
 }
 
-void LaunchAttentionOfAny(CudaContext& context, const SequenceTable& table, const AttentionParams& params,
+void LaunchAttentionOfAny(LaunchContext& context, const SequenceTable& table, const AttentionParams& params,
                           DType dtype) {
   const dim3 grid(static_cast<unsigned>(params.num_tokens), static_cast<unsigned>(params.num_heads));
   WithElement(dtype, [&]<typename T>(T*) {

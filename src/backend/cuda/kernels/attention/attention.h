@@ -2,12 +2,12 @@
 // entries, for all its kernels.
 #pragma once
 
-#include "backend/cuda/kernels/attention/attention_params.h"
+#include "backend/cuda/lowering/work/attention_params.h"
 #include "tensor/dtype.h"
 
 namespace dsv4::backend::cuda {
 
-class CudaContext;
+class LaunchContext;
 
 // Lists as the op has them, and what attention's kernels read: AttentionParams::entries and num_entries.
 struct EntriesToSort {
@@ -18,10 +18,10 @@ struct EntriesToSort {
   int64_t top_k;  // Up to kMaxAttentionList.
   int64_t ratio;
 };
-void LaunchSortEntries(CudaContext& context, const SequenceTable& table, const EntriesToSort& lists);
+void LaunchSortEntries(LaunchContext& context, const SequenceTable& table, const EntriesToSort& lists);
 
 // `dtype`: of queries, rows and output.
-void LaunchAttentionOfAny(CudaContext& context, const SequenceTable& table, const AttentionParams& params,
+void LaunchAttentionOfAny(LaunchContext& context, const SequenceTable& table, const AttentionParams& params,
                           DType dtype);
 
 }  // namespace dsv4::backend::cuda

@@ -2,7 +2,7 @@
 // numbered from 0.
 #pragma once
 
-#include "backend/cuda/kernels/attention/attention_params.h"
+#include "backend/cuda/lowering/work/attention_params.h"
 
 namespace dsv4::backend::cuda {
 

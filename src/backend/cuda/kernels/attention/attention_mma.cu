@@ -248,19 +248,19 @@ __global__ void AttentionMmaJoinKernel(const __grid_constant__ SequenceTable tab
 }
 
 // Blocks of each of so many tokens that have one launch: all of them run at once.
-unsigned BlocksOfOnce(const CudaContext& context, unsigned num_tokens) {
+unsigned BlocksOfOnce(const LaunchContext& context, unsigned num_tokens) {
   return 2 * static_cast<unsigned>(context.limits().num_sms) / num_tokens;
 }
 template <int kDim>
-bool RunsOnce(CudaContext& context, int max_tiles, unsigned num_tokens) {
+bool RunsOnce(LaunchContext& context, int max_tiles, unsigned num_tokens) {
   const unsigned blocks = BlocksOfOnce(context, num_tokens);
   return num_tokens <= unsigned{kNumGridBarriers} && static_cast<unsigned>(max_tiles) <= blocks &&
-         context.queue().RunsAtOnce(reinterpret_cast<const void*>(AttentionMmaOnceKernel<kDim>),
-                                    blocks * num_tokens, kThreads, sizeof(MmaOnceMemory<kDim>));
+         context.RunsAtOnce(reinterpret_cast<const void*>(AttentionMmaOnceKernel<kDim>), blocks * num_tokens,
+                            kThreads, sizeof(MmaOnceMemory<kDim>));
 }
 
 template <int kDim, bool kAhead>
-Status Run(CudaContext& context, const SequenceTable& table, const AttentionParams& p, int64_t max_keys) {
+Status Run(LaunchContext& context, const SequenceTable& table, const AttentionParams& p, int64_t max_keys) {
   constexpr int kSharedBytes = static_cast<int>(sizeof(MmaMemory<kDim, kAhead>));
   // Blocks that have all heads read, and widen, a tile's keys once; there are as many as fill the device
   // twice, or more.
@@ -291,7 +291,7 @@ Status Run(CudaContext& context, const SequenceTable& table, const AttentionPara
 
 }  // namespace
 
-Status AttentionMma(CudaContext& context, const SequenceTable& table, const AttentionParams& params,
+Status AttentionMma(LaunchContext& context, const SequenceTable& table, const AttentionParams& params,
                     int64_t max_keys) {
   if (params.head_dim == 128) return Run<128, true>(context, table, params, max_keys);
   static_assert(sizeof(MmaMemory<512, false>) <= size_t{99} * 1024);

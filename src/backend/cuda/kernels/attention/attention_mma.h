@@ -3,13 +3,13 @@
 
 #include <cstdint>
 
-#include "backend/cuda/kernels/attention/attention_params.h"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/lowering/work/attention_params.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 
 // max_keys: the most keys that any query of the step may see.
-Status AttentionMma(CudaContext& context, const SequenceTable& table, const AttentionParams& params,
+Status AttentionMma(LaunchContext& context, const SequenceTable& table, const AttentionParams& params,
                     int64_t max_keys);
 
 }  // namespace dsv4::backend::cuda

@@ -4,7 +4,7 @@
 
 #include "backend/cuda/kernels/attention/attention_over_ranks.cuh"
 #include "backend/cuda/lowering/select/attention.h"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -39,12 +39,12 @@ size_t SharedBytes(int64_t tiles_of_block) {
 
 }  // namespace
 
-void LaunchAttentionOverRanks(CudaContext& context, const AttentionOverRanks& params, int64_t num_tiles) {
+void LaunchAttentionOverRanks(LaunchContext& context, const AttentionOverRanks& params, int64_t num_tiles) {
   const int64_t groups = params.part.num_heads / kAttentionHeads;
   const auto launch = [&]<int kDim>() {
     const int blocks =
         BlocksOfAttentionOverRanks(num_tiles, groups * params.part.num_tokens, [&](int of_cluster) {
-          return context.queue().MostClusters(
+          return context.MostClusters(
               reinterpret_cast<const void*>(KernelFor<kDim>(params.links.size, of_cluster)),
               static_cast<unsigned>(of_cluster), kAttentionThreads, SharedBytes<kDim>(kMaxOverRanksTiles));
         });

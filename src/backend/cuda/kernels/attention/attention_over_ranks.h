@@ -8,10 +8,10 @@
 
 namespace dsv4::backend::cuda {
 
-class CudaContext;
+class LaunchContext;
 
 // Launch for 2, 4 or 8 ranks, heads 128 or 512 wide. `num_tiles`: of keys, that a token has at most
 // (over_ranks_rules::NumTiles).
-void LaunchAttentionOverRanks(CudaContext& context, const AttentionOverRanks& params, int64_t num_tiles);
+void LaunchAttentionOverRanks(LaunchContext& context, const AttentionOverRanks& params, int64_t num_tiles);
 
 }  // namespace dsv4::backend::cuda

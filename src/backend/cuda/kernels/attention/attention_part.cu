@@ -14,7 +14,7 @@
 #include "backend/cuda/kernels/attention/attention_part.cuh"
 #include "backend/cuda/kernels/attention/attention_tile.cuh"
 #include "backend/cuda/lowering/select/attention.h"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -235,7 +235,7 @@ __global__ void AttentionPartJoinKernel(const __grid_constant__ SequenceTable ta
 }
 
 template <int kDim>
-Status RunParts(CudaContext& context, const SequenceTable& table, const PartParams& p, int64_t max_keys) {
+Status RunParts(LaunchContext& context, const SequenceTable& table, const PartParams& p, int64_t max_keys) {
   return RunTiles<kDim>(
       context, p.num_heads, p.num_tokens, max_keys, [&](const PartialResults& partial, unsigned count) {
         const dim3 tiles(static_cast<unsigned>(partial.max_tiles),
@@ -301,7 +301,7 @@ __global__ void __launch_bounds__(32 * kMergeWarps)
 
 }  // namespace
 
-void LaunchPartRows(CudaContext& context, const SequenceTable& table, const PartParams& params,
+void LaunchPartRows(LaunchContext& context, const SequenceTable& table, const PartParams& params,
                     const RowsToList& list) {
   const int padded = BitonicSize(params.top_k);
   PartParams before = params;
@@ -312,7 +312,7 @@ void LaunchPartRows(CudaContext& context, const SequenceTable& table, const Part
                  list.num_rows, padded, context.fault());
 }
 
-Status LaunchAttentionPart(CudaContext& context, const AttentionPartWork& work, AttentionPartPath kernel) {
+Status LaunchAttentionPart(LaunchContext& context, const AttentionPartWork& work, AttentionPartPath kernel) {
   const PartParams& params = work.params;
   if (kernel == AttentionPartPath::kMma) {
     return params.head_dim == 512 ? RunParts<512>(context, work.table, params, work.max_keys)
@@ -326,7 +326,7 @@ Status LaunchAttentionPart(CudaContext& context, const AttentionPartWork& work, 
   return {};
 }
 
-void LaunchMergeAttention(CudaContext& context, const ops::MergeAttentionArgs& args) {
+void LaunchMergeAttention(LaunchContext& context, const ops::MergeAttentionArgs& args) {
   const int64_t num_rows = args.o.shape[0] * args.o.shape[1];
   const size_t factors = kMergeWarps * static_cast<size_t>(args.parts.shape[0] + 1) * sizeof(double);
   WithElement(args.o.dtype, [&]<typename T>(T*) {

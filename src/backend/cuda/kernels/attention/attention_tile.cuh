@@ -11,7 +11,7 @@
 #include "backend/cuda/kernels/attention/attention_keys.cuh"
 #include "backend/cuda/kernels/gemm/gemm_mma.cuh"
 #include "backend/cuda/lowering/select/attention.h"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 
@@ -52,7 +52,7 @@ struct PartialResults {
 // As many tokens of `num_tokens` at a time as keep partial results of max_keys keys in bounds: run(partial,
 // count) for those that begin at partial.first_token.
 template <int kDim, typename Run>
-Status RunTiles(CudaContext& context, int num_heads, int64_t num_tokens, int64_t max_keys, Run&& run) {
+Status RunTiles(LaunchContext& context, int num_heads, int64_t num_tokens, int64_t max_keys, Run&& run) {
   const int64_t max_tiles = InSteps(CeilDiv(max_keys, kAttentionKeys));
   constexpr int64_t kMaxPartialBytes = int64_t{256} << 20;
   const int64_t token_bytes = num_heads * max_tiles * (kDim + 2) * static_cast<int64_t>(sizeof(float));

@@ -9,7 +9,7 @@
 #include "backend/cuda/kernels/attention/decode_cluster.h"
 #include "backend/cuda/kernels/rows/row_steps.cuh"
 #include "backend/cuda/lowering/select/attention.h"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -195,17 +195,17 @@ dim3 Grid(const AttentionParams& p, int blocks) {
 
 // Clusters that run at once, where each block has as many tiles as it holds.
 template <int kDim>
-int64_t MostClusters(CudaContext& context, int blocks) {
+int64_t MostClusters(LaunchContext& context, int blocks) {
   const void* const kernel = blocks == 16  ? reinterpret_cast<const void*>(DecodeClusterKernel<kDim, 16>)
                              : blocks == 8 ? reinterpret_cast<const void*>(DecodeClusterKernel<kDim, 8>)
                                            : reinterpret_cast<const void*>(DecodeClusterKernel<kDim, 4>);
-  return context.queue().MostClusters(kernel, static_cast<unsigned>(blocks), kAttentionThreads,
-                                      SharedBytes<kDim>(kMaxDecodeBlockTiles));
+  return context.MostClusters(kernel, static_cast<unsigned>(blocks), kAttentionThreads,
+                              SharedBytes<kDim>(kMaxDecodeBlockTiles));
 }
 
 }  // namespace
 
-void LaunchDecodeCluster(CudaContext& context, const AttentionWork& work, const OutputRotation& rotation) {
+void LaunchDecodeCluster(LaunchContext& context, const AttentionWork& work, const OutputRotation& rotation) {
   const AttentionParams& p = work.params;
   // In steps, so that the launches of one step after another are alike.
   const int64_t tiles = InSteps(CeilDiv(work.max_keys, int64_t{kAttentionKeys}));

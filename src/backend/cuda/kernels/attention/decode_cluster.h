@@ -7,9 +7,9 @@
 
 namespace dsv4::backend::cuda {
 
-class CudaContext;
+class LaunchContext;
 
 // `rotation`: of what attention gives, if it has frequencies.
-void LaunchDecodeCluster(CudaContext& context, const AttentionWork& work, const OutputRotation& rotation);
+void LaunchDecodeCluster(LaunchContext& context, const AttentionWork& work, const OutputRotation& rotation);
 
 }  // namespace dsv4::backend::cuda

@@ -245,17 +245,16 @@ int64_t NumHeadGroups(const AttentionParams& p) { return CeilDiv(p.num_heads, kH
 
 }  // namespace
 
-int64_t ColumnClusters(CudaContext& context, int blocks) {
+int64_t ColumnClusters(LaunchContext& context, int blocks) {
   const auto most = [&]<int kBlocks>() {
-    return context.queue().MostClusters(
-        reinterpret_cast<const void*>(HopperClusterColumnsKernel<kBlocks, false>), kBlocks, kThreads,
-        sizeof(Shared<kBlocks, false>));
+    return context.MostClusters(reinterpret_cast<const void*>(HopperClusterColumnsKernel<kBlocks, false>),
+                                kBlocks, kThreads, sizeof(Shared<kBlocks, false>));
   };
   if (blocks == 8) return most.template operator()<8>();
   return blocks == 4 ? most.template operator()<4>() : most.template operator()<2>();
 }
 
-Status HopperClusterColumns(CudaContext& context, const SequenceTable& table, const AttentionParams& params,
+Status HopperClusterColumns(LaunchContext& context, const SequenceTable& table, const AttentionParams& params,
                             int num_blocks) {
   const auto launch = [&]<int kBlocks>() {
     const dim3 grid(kBlocks, static_cast<unsigned>(NumHeadGroups(params)),

@@ -399,9 +399,9 @@ __global__ void __launch_bounds__(kConsumers + kProducers, 1)
 
 }  // namespace
 
-Status HopperInRegisters(CudaContext& context, const SequenceTable& table, const AttentionParams& params) {
+Status HopperInRegisters(LaunchContext& context, const SequenceTable& table, const AttentionParams& params) {
   const int64_t items = params.num_tokens * CeilDiv(params.num_heads, kHeads);
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>(items, context.queue().num_sms()));
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(items, context.limits().num_sms));
   const auto kernel =
       table.form == StoredForm::kRelease ? HopperInRegistersKernel<true> : HopperInRegistersKernel<false>;
   context.Launch(kernel, blocks, kConsumers + kProducers, sizeof(Shared), table, params);

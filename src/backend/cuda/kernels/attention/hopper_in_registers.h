@@ -2,11 +2,11 @@
 // Logits are computed once and stay in registers until the largest is known.
 #pragma once
 
-#include "backend/cuda/kernels/attention/attention_params.h"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/lowering/work/attention_params.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 
-Status HopperInRegisters(CudaContext& context, const SequenceTable& table, const AttentionParams& params);
+Status HopperInRegisters(LaunchContext& context, const SequenceTable& table, const AttentionParams& params);
 
 }  // namespace dsv4::backend::cuda

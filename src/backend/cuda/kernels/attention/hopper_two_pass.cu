@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 }  // namespace
 
-Status HopperTwoPass(CudaContext& context, const SequenceTable& table, const AttentionParams& params) {
+Status HopperTwoPass(LaunchContext& context, const SequenceTable& table, const AttentionParams& params) {
   const dim3 grid(static_cast<unsigned>(params.num_tokens),
                   static_cast<unsigned>(CeilDiv(params.num_heads, kHeads)));
   const auto kernel =

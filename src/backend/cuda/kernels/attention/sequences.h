@@ -1,4 +1,4 @@
-// How the sequences of a step reach the kernels of attention and indexer (sequence_table.h).
+// How the sequences of a step reach the kernels of attention and indexer (device/numeric/sequence_table.h).
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "backend/cuda/device/numeric/packed_rows.h"
-#include "backend/cuda/kernels/attention/sequence_table.h"
+#include "backend/cuda/device/numeric/sequence_table.h"
 #include "backend/cuda/lowering/select/attention.h"
 #include "backend/cuda/runtime/cuda_context.h"
 #include "ops/attention.h"

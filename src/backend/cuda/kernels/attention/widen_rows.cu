@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-Result<SequenceTable> WidenRows(CudaContext& context, const SequenceTable& table,
+Result<SequenceTable> WidenRows(LaunchContext& context, const SequenceTable& table,
                                 std::span<const SequenceRows> sequences, std::span<const RowsRead> rows) {
   int64_t num_rows = 0;
   int64_t most_rows = 1;

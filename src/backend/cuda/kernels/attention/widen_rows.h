@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "backend/cuda/kernels/attention/sequence_table.h"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/device/numeric/sequence_table.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 
@@ -17,7 +17,7 @@ struct RowsRead {
 };
 
 // Wide rows for each of `table`'s sequences, in order; all of them wide in scratch of the op that runs.
-Result<SequenceTable> WidenRows(CudaContext& context, const SequenceTable& table,
+Result<SequenceTable> WidenRows(LaunchContext& context, const SequenceTable& table,
                                 std::span<const SequenceRows> sequences, std::span<const RowsRead> rows);
 
 }  // namespace dsv4::backend::cuda

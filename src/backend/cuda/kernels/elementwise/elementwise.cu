@@ -5,7 +5,7 @@
 #include "backend/cuda/device/numeric/wide_bf16.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/elementwise/elementwise.h"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void LaunchScale(CudaContext& context, const ops::ScaleArgs& args) {
+void LaunchScale(LaunchContext& context, const ops::ScaleArgs& args) {
   const int64_t count = args.x.num_elements();
   WithElement(args.x.dtype, [&]<typename T>(T*) {
     context.Launch(ElementwiseScaleKernel<T>, Blocks(count), kThreads, 0, args.x.as<const T>(),
@@ -100,7 +100,7 @@ void LaunchScale(CudaContext& context, const ops::ScaleArgs& args) {
   });
 }
 
-void LaunchSwiglu(CudaContext& context, const SwigluWork& work) {
+void LaunchSwiglu(LaunchContext& context, const SwigluWork& work) {
   WithElement(work.dtype, [&]<typename T>(T*) {
     context.Launch(ElementwiseSwigluKernel<T>, Blocks(work.count), kThreads, 0,
                    static_cast<const T*>(work.gate), static_cast<const T*>(work.up), work.row_weights,
@@ -108,13 +108,13 @@ void LaunchSwiglu(CudaContext& context, const SwigluWork& work) {
   });
 }
 
-void LaunchManySwiglus(CudaContext& context, const SwigluWork& work) {
+void LaunchManySwiglus(LaunchContext& context, const SwigluWork& work) {
   context.Launch(ElementwiseManySwiglusKernel, Blocks(work.count / 8), kThreads, 0,
                  static_cast<const uint16_t*>(work.gate), static_cast<const uint16_t*>(work.up),
                  work.row_weights, static_cast<uint16_t*>(work.y), work.count, work.width, work.limit);
 }
 
-void LaunchMoeCombine(CudaContext& context, const CombineWork& work) {
+void LaunchMoeCombine(LaunchContext& context, const CombineWork& work) {
   const bool several = work.path == ElementsPath::kSeveral;
   WithElement(work.dtype, [&]<typename T>(T*) {
     context.Launch(several ? ElementwiseManyCombinesKernel<T> : ElementwiseMoeCombineKernel<T>,

@@ -7,14 +7,14 @@
 
 namespace dsv4::backend::cuda {
 
-class CudaContext;
+class LaunchContext;
 
-void LaunchScale(CudaContext& context, const ops::ScaleArgs& args);
+void LaunchScale(LaunchContext& context, const ops::ScaleArgs& args);
 
-void LaunchSwiglu(CudaContext& context, const SwigluWork& work);
+void LaunchSwiglu(LaunchContext& context, const SwigluWork& work);
 // SwiGLU of bf16, in rows of a multiple of eight (SwigluRules).
-void LaunchManySwiglus(CudaContext& context, const SwigluWork& work);
+void LaunchManySwiglus(LaunchContext& context, const SwigluWork& work);
 
-void LaunchMoeCombine(CudaContext& context, const CombineWork& work);
+void LaunchMoeCombine(LaunchContext& context, const CombineWork& work);
 
 }  // namespace dsv4::backend::cuda

@@ -2,7 +2,8 @@
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/sync/device_fault.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
-#include "backend/cuda/runtime/cuda_ops.h"
+#include "backend/cuda/kernels/elementwise/embed.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -40,10 +41,9 @@ __global__ void EmbedKernel(const int32_t* ids, const In* table, Out* streams, i
 
 }  // namespace
 
-Status Embed(CudaContext& context, const ops::EmbedArgs& args) {
+void LaunchEmbed(LaunchContext& context, const ops::EmbedArgs& args) {
   const int64_t num_tokens = args.token_ids.shape[0];
   const int64_t hc_mult = args.streams.shape[1];
-  if (args.streams.num_elements() == 0) return {};
   const dim3 grid(static_cast<unsigned>(num_tokens), static_cast<unsigned>(hc_mult));
   const auto launch = [&]<typename In>(const In* in) {
     WithElement(args.streams.dtype, [&]<typename Out>(Out*) {
@@ -61,7 +61,6 @@ Status Embed(CudaContext& context, const ops::EmbedArgs& args) {
     default:
       launch(args.table.as<const float>());
   }
-  return {};
 }
 
 }  // namespace dsv4::backend::cuda

@@ -7,7 +7,7 @@
 #include "backend/cuda/kernels/gemm/splitk_kernel.cuh"
 #include "backend/cuda/kernels/gemm/splitk_params.cuh"
 #include "backend/cuda/lowering/splitk_shape.h"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -136,7 +136,7 @@ size_t SharedBytesOf(const Params& params, int tokens) {
 
 }  // namespace
 
-Status LaunchGemmSplitK(CudaContext& context, std::span<const LinearWork* const> linears) {
+Status LaunchGemmSplitK(LaunchContext& context, std::span<const LinearWork* const> linears) {
   const LinearWork& first = *linears[0];
   const StreamShape shape = ShapeOf(first.weight);
   const Slices slices = SlicesOf(shape, first.num_tokens);
@@ -156,7 +156,7 @@ Status LaunchGemmSplitK(CudaContext& context, std::span<const LinearWork* const>
     params.mix_tokens = first.mix.num_tokens;
     params.mix_blocks = MixBlocks(first.mix.num_tokens);
   }
-  const int64_t blocks = DealTiles(params, context.queue().num_sms() - params.mix_blocks);
+  const int64_t blocks = DealTiles(params, context.limits().num_sms - params.mix_blocks);
   if (params.slices > 1) {
     const int64_t sums = NumTiles(params) * params.token_tiles * params.slices * kRows * slices.tokens / 4;
     DSV4_ASSIGN_OR_RETURN_STATUS(params.sums, context.Scratch<float4>(sums));

@@ -9,10 +9,10 @@
 
 namespace dsv4::backend::cuda {
 
-class CudaContext;
+class LaunchContext;
 
 // One linear, or up to kMaxFusedMatrices of the same activations (FusionRule::kLinearsSplitK). The first may
 // have a mix.
-Status LaunchGemmSplitK(CudaContext& context, std::span<const LinearWork* const> linears);
+Status LaunchGemmSplitK(LaunchContext& context, std::span<const LinearWork* const> linears);
 
 }  // namespace dsv4::backend::cuda

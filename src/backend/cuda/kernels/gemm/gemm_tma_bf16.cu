@@ -11,8 +11,8 @@
 #include "backend/cuda/kernels/gemm/gemm_tma_bf16.h"
 #include "backend/cuda/kernels/gemm/store_tile.cuh"
 #include "backend/cuda/kernels/gemm/tma_tiles.cuh"
+#include "backend/cuda/kernels/packing/operand_layout.h"
 #include "backend/cuda/kernels/persistent_clusters.h"
-#include "backend/cuda/weights/operand_layout.h"
 #include "backend/cuda/weights/stored_scale.cuh"
 
 namespace dsv4::backend::cuda {
@@ -264,7 +264,7 @@ __global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
 }
 
 template <MatmulKind kKind>
-void Launch(CudaContext& context, const Params& params) {
+void Launch(LaunchContext& context, const Params& params) {
   LaunchPersistent(
       context, GemmTmaBf16Kernel<kKind>,
       {.blocks = kCluster, .threads = kThreads, .shared_bytes = sizeof(Memory), .most = params.count()},
@@ -273,7 +273,7 @@ void Launch(CudaContext& context, const Params& params) {
 
 }  // namespace
 
-Status GemmTmaBf16(CudaContext& context, const GemmArgs& args) {
+Status GemmTmaBf16(LaunchContext& context, const GemmArgs& args) {
   const int64_t cols = args.weight.cols;
   constexpr int64_t kClusterTokens = kTokens * kCluster;
   const GemmTiles tiles =

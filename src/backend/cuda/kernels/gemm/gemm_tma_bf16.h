@@ -6,6 +6,6 @@
 
 namespace dsv4::backend::cuda {
 
-Status GemmTmaBf16(CudaContext& context, const GemmArgs& args);
+Status GemmTmaBf16(LaunchContext& context, const GemmArgs& args);
 
 }  // namespace dsv4::backend::cuda

@@ -10,8 +10,8 @@
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/gemm/gemm_tma_fp8.h"
 #include "backend/cuda/kernels/gemm/tma_tiles.cuh"
+#include "backend/cuda/kernels/packing/operand_layout_fp8.h"
 #include "backend/cuda/kernels/persistent_clusters.h"
-#include "backend/cuda/weights/operand_layout_fp8.h"
 #include "backend/cuda/weights/stored_scale.cuh"
 
 namespace dsv4::backend::cuda {
@@ -274,7 +274,7 @@ __global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
 }
 
 template <int kParts, int kCluster>
-Status Run(CudaContext& context, const GemmArgs& args) {
+Status Run(LaunchContext& context, const GemmArgs& args) {
   const int64_t cols = args.weight.cols;
   constexpr int64_t kTileRows = kParts * kRows;
   constexpr int64_t kClusterTokens = kCluster * kTokens;
@@ -306,11 +306,11 @@ Status Run(CudaContext& context, const GemmArgs& args) {
 
 }  // namespace
 
-Status GemmTmaFp8(CudaContext& context, const GemmArgs& args) {
+Status GemmTmaFp8(LaunchContext& context, const GemmArgs& args) {
   // Large tiles need fewer bytes a product; small ones give more SMs work.
   const int64_t large_tiles = CeilDiv(args.weight.rows / args.num_groups, 2 * kRows) * args.num_groups *
                               CeilDiv(args.x.shape[0], kTokens);
-  if (large_tiles >= context.queue().num_sms()) return Run<2, 2>(context, args);
+  if (large_tiles >= context.limits().num_sms) return Run<2, 2>(context, args);
   return Run<1, 1>(context, args);
 }
 

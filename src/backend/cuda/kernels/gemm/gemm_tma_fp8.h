@@ -11,6 +11,6 @@
 
 namespace dsv4::backend::cuda {
 
-Status GemmTmaFp8(CudaContext& context, const GemmArgs& args);
+Status GemmTmaFp8(LaunchContext& context, const GemmArgs& args);
 
 }  // namespace dsv4::backend::cuda

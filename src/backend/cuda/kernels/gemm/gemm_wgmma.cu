@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) GemmWgmmaKernel(const __grid
 
 }  // namespace
 
-Status GemmWgmma(CudaContext& context, const GemmArgs& args) {
+Status GemmWgmma(LaunchContext& context, const GemmArgs& args) {
   const int64_t num_tokens = args.x.shape[0];
   const int64_t rows_per_group = args.weight.rows / args.num_groups;
   const RowSource source = {
@@ -79,7 +79,7 @@ Status GemmWgmma(CudaContext& context, const GemmArgs& args) {
                          .tokens_per_tile = static_cast<int>(tokens_per_tile),
                          .token_tiles = static_cast<int>(CeilDiv(num_tokens, tokens_per_tile))};
   const int64_t num_tiles = int64_t{params.row_tiles} * params.num_groups * params.token_tiles;
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>(num_tiles, context.queue().num_sms()));
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(num_tiles, context.limits().num_sms));
   WithMmaKind(args.weight.kind, [&]<MatmulKind kKind>() {
     context.Launch(GemmWgmmaKernel<kKind>, blocks, kWgmmaThreads, sizeof(WgmmaMemory<kKind>), params);
   });

@@ -1,7 +1,7 @@
 // linear and grouped_linear for many tokens, on tensor cores (gemm_wgmma_tiles.cuh).
 #pragma once
 
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 #include "backend/cuda/weights/device_weight.h"
 
 namespace dsv4::backend::cuda {
@@ -17,6 +17,6 @@ struct GemmArgs {
   int64_t y_stride = 0;
 };
 
-Status GemmWgmma(CudaContext& context, const GemmArgs& args);
+Status GemmWgmma(LaunchContext& context, const GemmArgs& args);
 
 }  // namespace dsv4::backend::cuda

@@ -12,7 +12,7 @@
 #include "backend/cuda/kernels/gemm/gemv_rows.cuh"
 #include "backend/cuda/kernels/gemm/gemv_units.cuh"
 #include "backend/cuda/kernels/gemm/gemv_warps.cuh"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -248,7 +248,7 @@ struct PairPlan {
   size_t shared_bytes = 0;
   Params params;
 };
-PairPlan PlanOf(const CudaContext& context, const LinearWork& groups, const LinearWork& linear) {
+PairPlan PlanOf(const LaunchContext& context, const LinearWork& groups, const LinearWork& linear) {
   const int num_sms = context.limits().num_sms;
   const auto num_groups = static_cast<int>(groups.num_groups);
   const StreamKind first = StreamKindOf(groups.weight);
@@ -278,26 +278,25 @@ PairPlan PlanOf(const CudaContext& context, const LinearWork& groups, const Line
 
 }  // namespace
 
-bool HoldsGemvPair(CudaContext& context, const LinearWork& groups, const LinearWork& linear) {
+bool HoldsGemvPair(LaunchContext& context, const LinearWork& groups, const LinearWork& linear) {
   const PairPlan plan = PlanOf(context, groups, linear);
-  return plan.kernel != nullptr && context.queue().RunsAtOnce(reinterpret_cast<const void*>(plan.kernel),
-                                                              plan.grid, kStreamThreads, plan.shared_bytes);
+  return plan.kernel != nullptr && context.RunsAtOnce(reinterpret_cast<const void*>(plan.kernel), plan.grid,
+                                                      kStreamThreads, plan.shared_bytes);
 }
 
-Status LaunchGemvPair(CudaContext& context, const LinearWork& groups, const LinearWork& linear,
+Status LaunchGemvPair(LaunchContext& context, const LinearWork& groups, const LinearWork& linear,
                       const PeerLinks& links) {
   PairPlan plan = PlanOf(context, groups, linear);
   Params& params = plan.params;
   DSV4_ASSIGN_OR_RETURN_STATUS(params.barrier, context.GridBarriers());
   params.links = links;
-  const uint64_t launch =
-      context.queue().Launch(plan.kernel, plan.grid, kStreamThreads, plan.shared_bytes, params);
-  if (!context.queue().prefetches()) return {};
+  const uint64_t launch = context.Launch(plan.kernel, plan.grid, kStreamThreads, plan.shared_bytes, params);
+  if (!context.prefetches()) return {};
   std::vector<ReadRange> ranges;
   AddReadRanges(ranges, params.first.shape, params.first.data, params.first.scale,
                 int64_t{params.num_groups} * params.first.rows);
   AddReadRanges(ranges, params.second.shape, params.second.data, params.second.scale, params.second.rows);
-  context.queue().NoteReader(launch, std::move(ranges));
+  context.NoteReader(launch, std::move(ranges));
   return {};
 }
 

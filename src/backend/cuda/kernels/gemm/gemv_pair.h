@@ -6,13 +6,13 @@
 
 namespace dsv4::backend::cuda {
 
-class CudaContext;
+class LaunchContext;
 
 // Whether there is a kernel for the two, and all its blocks run at once.
-bool HoldsGemvPair(CudaContext& context, const LinearWork& groups, const LinearWork& linear);
+bool HoldsGemvPair(LaunchContext& context, const LinearWork& groups, const LinearWork& linear);
 // `links`: if they are not none, the second's results also go to the other ranks, as this rank's part of an
 // LL sum (PeerLinks::pushed).
-Status LaunchGemvPair(CudaContext& context, const LinearWork& groups, const LinearWork& linear,
+Status LaunchGemvPair(LaunchContext& context, const LinearWork& groups, const LinearWork& linear,
                       const PeerLinks& links);
 
 }  // namespace dsv4::backend::cuda

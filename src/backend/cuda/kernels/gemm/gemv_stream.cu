@@ -12,7 +12,7 @@
 #include "backend/cuda/kernels/gemm/gemv_units.cuh"
 #include "backend/cuda/kernels/gemm/gemv_warps.cuh"
 #include "backend/cuda/kernels/hyper_connection/hc_mix.cuh"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -55,7 +55,7 @@ struct Params {
   int64_t x_stride;
   int64_t x_group_stride;
   Matrix matrices
-      [kMaxMatrices];  // Last (LaunchList::AddArgument). Those behind num_matrices are zero: equal launches are equal bytes.
+      [kMaxMatrices];  // Last (ClearPadding). Those behind num_matrices are zero: equal launches are equal bytes.
 };
 static_assert(offsetof(Params, matrices) + sizeof(Params::matrices) == sizeof(Params));
 
@@ -258,7 +258,7 @@ void AddMatrix(Params& params, const LinearWork& args) {
 
 }  // namespace
 
-void LaunchGemvStream(CudaContext& context, std::span<const LinearWork* const> linears) {
+void LaunchGemvStream(LaunchContext& context, std::span<const LinearWork* const> linears) {
   const LinearWork& first = *linears[0];
   const int64_t num_groups = first.num_groups;
   Params params = {};
@@ -272,7 +272,7 @@ void LaunchGemvStream(CudaContext& context, std::span<const LinearWork* const> l
     params.mix = first.mix.params;
     params.mix_tokens = first.mix.num_tokens;
   }
-  const int64_t max_blocks = std::max<int64_t>(1, context.queue().num_sms() / num_groups - params.mix_tokens);
+  const int64_t max_blocks = std::max<int64_t>(1, context.limits().num_sms / num_groups - params.mix_tokens);
   params.num_blocks = static_cast<int>(std::min<int64_t>(params.num_tiles, max_blocks));
   params.max_items = static_cast<int>(CeilDiv(params.num_tiles, params.num_blocks));
   const dim3 grid(static_cast<unsigned>(params.num_blocks + params.mix_tokens),
@@ -291,14 +291,14 @@ void LaunchGemvStream(CudaContext& context, std::span<const LinearWork* const> l
                         : stages == kSomeStages ? KernelOf<kSomeStages>(params)
                                                 : KernelOf<kFewStages>(params);
   const uint64_t launch =
-      context.queue().Launch(kernel, grid, kStreamThreads, other_bytes + WarpRingsBytes(stages), params);
-  if (!context.queue().prefetches()) return;
+      context.Launch(kernel, grid, kStreamThreads, other_bytes + WarpRingsBytes(stages), params);
+  if (!context.prefetches()) return;
   std::vector<ReadRange> ranges;
   for (int i = 0; i < params.num_matrices; ++i) {
     const Matrix& m = params.matrices[i];
     AddReadRanges(ranges, m.shape, m.data, m.scale, num_groups * m.rows);
   }
-  context.queue().NoteReader(launch, std::move(ranges));
+  context.NoteReader(launch, std::move(ranges));
 }
 
 }  // namespace dsv4::backend::cuda

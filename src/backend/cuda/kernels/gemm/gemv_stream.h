@@ -7,10 +7,10 @@
 
 namespace dsv4::backend::cuda {
 
-class CudaContext;
+class LaunchContext;
 
 // One linear, or up to kMaxFusedMatrices of the same activations (FusionRule::kLinearsGemv). The first may
 // have a mix.
-void LaunchGemvStream(CudaContext& context, std::span<const LinearWork* const> linears);
+void LaunchGemvStream(LaunchContext& context, std::span<const LinearWork* const> linears);
 
 }  // namespace dsv4::backend::cuda

@@ -3,7 +3,7 @@
 #include "backend/cuda/kernels/gemm/gemm_fma.cuh"
 #include "backend/cuda/kernels/gemm/gemm_mma.cuh"
 #include "backend/cuda/kernels/gemm/linear.h"
-#include "backend/cuda/weights/activations.h"
+#include "backend/cuda/kernels/packing/activations.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kMatmulThreads) LinearFmaKernel(const __grid_c
 }
 
 template <MatmulKind kKind>
-void LaunchMma(CudaContext& context, const MatmulParams& params, int64_t num_groups) {
+void LaunchMma(LaunchContext& context, const MatmulParams& params, int64_t num_groups) {
   const auto launch = [&]<int kTokenTiles>() {
     const dim3 grid(static_cast<unsigned>(CeilDiv(params.num_tokens, kTokenTiles * kTokensPerTile)),
                     static_cast<unsigned>(CeilDiv(params.rows_per_group, kTileRows)),
@@ -82,7 +82,7 @@ void LaunchMma(CudaContext& context, const MatmulParams& params, int64_t num_gro
   }
 }
 
-void Launch(CudaContext& context, const MatmulParams& params, DType x_dtype, int64_t num_groups) {
+void Launch(LaunchContext& context, const MatmulParams& params, DType x_dtype, int64_t num_groups) {
   switch (params.weight.kind) {
     case MatmulKind::kMmaBf16:
       return LaunchMma<MatmulKind::kMmaBf16>(context, params, num_groups);
@@ -106,7 +106,7 @@ void Launch(CudaContext& context, const MatmulParams& params, DType x_dtype, int
 
 }  // namespace
 
-Status LinearOfAny(CudaContext& context, const GemmArgs& args) {
+Status LinearOfAny(LaunchContext& context, const GemmArgs& args) {
   const DeviceWeight& weight = args.weight;
   const int64_t num_groups = args.num_groups;
   const int64_t num_tokens = args.x.shape[0];

@@ -6,6 +6,6 @@
 
 namespace dsv4::backend::cuda {
 
-Status LinearOfAny(CudaContext& context, const GemmArgs& args);
+Status LinearOfAny(LaunchContext& context, const GemmArgs& args);
 
 }  // namespace dsv4::backend::cuda

@@ -50,7 +50,7 @@ struct Params {
   int mix_tokens;
   HcPreParams mix;
   Matrix matrices
-      [kMaxMatrices];  // Last (LaunchList::AddArgument). Those behind num_matrices are zero: equal launches are equal bytes.
+      [kMaxMatrices];  // Last (ClearPadding). Those behind num_matrices are zero: equal launches are equal bytes.
 };
 static_assert(offsetof(Params, matrices) + sizeof(Params::matrices) == sizeof(Params));
 

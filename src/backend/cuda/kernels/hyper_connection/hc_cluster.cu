@@ -13,7 +13,7 @@
 #include "backend/cuda/kernels/hyper_connection/hc_mix.cuh"
 #include "backend/cuda/kernels/hyper_connection/hc_step.h"
 #include "backend/cuda/kernels/rows/row_steps.cuh"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -307,13 +307,13 @@ KernelChoice ChoiceOf(int64_t dim, bool over_ranks) {
 
 }  // namespace
 
-bool HoldsHcCluster(CudaContext& context, int64_t dim, bool over_ranks) {
+bool HoldsHcCluster(LaunchContext& context, int64_t dim, bool over_ranks) {
   const KernelChoice choice = ChoiceOf(dim, over_ranks);
-  return context.queue().HasCluster(reinterpret_cast<const void*>(choice.kernel), choice.blocks,
-                                    choice.threads, choice.shared_bytes);
+  return context.HasCluster(reinterpret_cast<const void*>(choice.kernel), choice.blocks, choice.threads,
+                            choice.shared_bytes);
 }
 
-void LaunchHcCluster(CudaContext& context, const HcPostBefore& before, const HcPreWork& pre,
+void LaunchHcCluster(LaunchContext& context, const HcPostBefore& before, const HcPreWork& pre,
                      const NormWork* norm, bool with_mix) {
   const KernelChoice choice = ChoiceOf(pre.params.dim, before.links.size > 0);
   context.Launch(choice.kernel, dim3(choice.blocks, static_cast<unsigned>(pre.num_tokens)), choice.threads,

@@ -5,15 +5,15 @@
 
 namespace dsv4::backend::cuda {
 
-class CudaContext;
+class LaunchContext;
 
 // Whether the device has room for a cluster of streams so wide, which are at most kMaxHcClusterDim. It is
 // asked before the launch (DeviceQueue::MostClusters).
-bool HoldsHcCluster(CudaContext& context, int64_t dim, bool over_ranks);
+bool HoldsHcCluster(LaunchContext& context, int64_t dim, bool over_ranks);
 
 // `before`: none, or hc_post and what is in front of it. `norm`: null, or of u. Without the mix post and comb
 // are another launch's work.
-void LaunchHcCluster(CudaContext& context, const HcPostBefore& before, const HcPreWork& pre,
+void LaunchHcCluster(LaunchContext& context, const HcPostBefore& before, const HcPreWork& pre,
                      const NormWork* norm, bool with_mix);
 
 }  // namespace dsv4::backend::cuda

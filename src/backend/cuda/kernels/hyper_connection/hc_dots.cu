@@ -297,9 +297,9 @@ __global__ void __launch_bounds__(Kind::kThreads, 1) HcDotsKernel(const __grid_c
 }
 
 template <typename Kind>
-void Launch(CudaContext& context, const Params& params) {
+void Launch(LaunchContext& context, const Params& params) {
   const auto row_blocks = static_cast<int64_t>(CeilDiv(params.num_rows, Kind::kTiles * kRows));
-  const int64_t wanted = std::max<int64_t>(1, context.queue().num_sms() / (params.num_parts * row_blocks));
+  const int64_t wanted = std::max<int64_t>(1, context.limits().num_sms / (params.num_parts * row_blocks));
   Params p = params;
   p.tokens_per_block = static_cast<int>(CeilDiv(CeilDiv(params.num_tokens, wanted), kTokens) * kTokens);
   const dim3 grid(static_cast<unsigned>(CeilDiv(params.num_tokens, p.tokens_per_block)),
@@ -311,7 +311,7 @@ int Runs(int64_t dim) { return static_cast<int>(dim / (HcParts(dim) * kHcRunColu
 
 }  // namespace
 
-void LaunchHcDotsMma(CudaContext& context, const TensorView& streams, const TensorView& fn, double* dots) {
+void LaunchHcDotsMma(LaunchContext& context, const TensorView& streams, const TensorView& fn, double* dots) {
   const int64_t dim = streams.shape[2];
   const Params params = {.streams = streams.as<const uint16_t>(),
                          .fn = fn.as<const float>(),

@@ -175,7 +175,7 @@ unsigned Pieces(int64_t dim) { return static_cast<unsigned>(CeilDiv(dim, kThread
 
 }  // namespace
 
-void LaunchManyMixes(CudaContext& context, const ops::HcPreArgs& args, const HcPreParams& params,
+void LaunchManyMixes(LaunchContext& context, const ops::HcPreArgs& args, const HcPreParams& params,
                      double* pre) {
   const auto num_tokens = static_cast<int>(args.streams.shape[0]);
   context.Launch(HcManyMixesKernel, static_cast<unsigned>(MixBlocks(num_tokens)), kMixesThreads, 0, params,
@@ -185,7 +185,7 @@ void LaunchManyMixes(CudaContext& context, const ops::HcPreArgs& args, const HcP
                  static_cast<const double*>(pre), params.dim);
 }
 
-void LaunchManyPosts(CudaContext& context, const ManyPosts& posts) {
+void LaunchManyPosts(LaunchContext& context, const ManyPosts& posts) {
   const dim3 grid(static_cast<unsigned>(posts.num_tokens), Pieces(posts.dim));
   context.Launch(posts.routed != nullptr ? HcManyPostsKernel<true> : HcManyPostsKernel<false>, grid, kThreads,
                  0, posts);

@@ -6,12 +6,12 @@
 #include <cstdint>
 
 #include "backend/cuda/lowering/work/hyper_connection.h"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 #include "ops/hyper_connection.h"
 
 namespace dsv4::backend::cuda {
 
-void LaunchManyMixes(CudaContext& context, const ops::HcPreArgs& args, const HcPreParams& params,
+void LaunchManyMixes(LaunchContext& context, const ops::HcPreArgs& args, const HcPreParams& params,
                      double* pre);
 
 // hc_post, with moe_combine in front of it unless `routed` is null: it gives y = shared (null: 0) + routed.
@@ -26,6 +26,6 @@ struct ManyPosts {
   int64_t num_tokens;
   int64_t dim;  // A multiple of eight; all of it aligned to 16 bytes.
 };
-void LaunchManyPosts(CudaContext& context, const ManyPosts& posts);
+void LaunchManyPosts(LaunchContext& context, const ManyPosts& posts);
 
 }  // namespace dsv4::backend::cuda

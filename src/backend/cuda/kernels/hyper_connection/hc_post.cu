@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kPostThreads)
 
 }  // namespace
 
-void LaunchHcPost(CudaContext& context, const HcPostBefore& post, DType dtype, HcPostPath path) {
+void LaunchHcPost(LaunchContext& context, const HcPostBefore& post, DType dtype, HcPostPath path) {
   if (path == HcPostPath::kManyTokens && post.links.size == 0) {
     LaunchManyPosts(context, {.y = static_cast<uint16_t*>(post.y),
                               .routed = post.routed,
@@ -146,7 +146,7 @@ void LaunchHcPost(CudaContext& context, const HcPostBefore& post, DType dtype, H
   });
 }
 
-void LaunchHcPostOfAny(CudaContext& context, const ops::HcPostArgs& args) {
+void LaunchHcPostOfAny(LaunchContext& context, const ops::HcPostArgs& args) {
   constexpr int kThreads = 128;
   const int64_t dim = args.residual.shape[2];
   const dim3 grid(static_cast<unsigned>(args.residual.shape[0]),

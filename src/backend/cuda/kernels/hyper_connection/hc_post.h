@@ -6,11 +6,11 @@
 
 namespace dsv4::backend::cuda {
 
-class CudaContext;
+class LaunchContext;
 
 // Launch for four streams, with moe_combine or the sum over ranks in front of it where `post` has them.
-void LaunchHcPost(CudaContext& context, const HcPostBefore& post, DType dtype, HcPostPath path);
+void LaunchHcPost(LaunchContext& context, const HcPostBefore& post, DType dtype, HcPostPath path);
 // Launch for any number of streams.
-void LaunchHcPostOfAny(CudaContext& context, const ops::HcPostArgs& args);
+void LaunchHcPostOfAny(LaunchContext& context, const ops::HcPostArgs& args);
 
 }  // namespace dsv4::backend::cuda

@@ -15,7 +15,7 @@
 #include "backend/cuda/kernels/hyper_connection/hc_step.h"
 #include "backend/cuda/kernels/hyper_connection/hc_token_tiles.h"
 #include "backend/cuda/kernels/rows/row_steps.cuh"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -352,19 +352,19 @@ __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
 
 int Runs(int64_t dim) { return static_cast<int>(dim / (HcParts(dim) * kHcRunColumns)); }
 
-void LaunchPostAndDots(CudaContext& context, const HcStep& step) {
+void LaunchPostAndDots(LaunchContext& context, const HcStep& step) {
   constexpr int kFlashRuns = 8;
   const auto num_parts = static_cast<int>(HcParts(step.params.dim));
   const int runs = Runs(step.params.dim);
   const int num_groups = (step.num_tokens + kTokens - 1) / kTokens;
   const dim3 grid(static_cast<unsigned>(num_parts),
-                  static_cast<unsigned>(std::clamp(context.queue().num_sms() / num_parts, 1, num_groups)));
+                  static_cast<unsigned>(std::clamp(context.limits().num_sms / num_parts, 1, num_groups)));
   context.Launch(
       runs == kFlashRuns ? HcTokenTilesPostAndDotsKernel<kFlashRuns> : HcTokenTilesPostAndDotsKernel<0>, grid,
       kThreads, SharedBytes(runs), step);
 }
 
-void LaunchMixAndNorm(CudaContext& context, const HcStep& step) {
+void LaunchMixAndNorm(LaunchContext& context, const HcStep& step) {
   const int64_t dim = step.params.dim;
   const int mix_blocks = step.with_mix ? MixBlocks(step.num_tokens) : 0;
   const bool narrow = dim <= kMaxNarrowRow;
@@ -377,7 +377,7 @@ void LaunchMixAndNorm(CudaContext& context, const HcStep& step) {
 
 }  // namespace
 
-void LaunchHcTokenTiles(CudaContext& context, const HcPostBefore& before, const HcPreWork& pre,
+void LaunchHcTokenTiles(LaunchContext& context, const HcPostBefore& before, const HcPreWork& pre,
                         const NormWork* norm, bool with_mix) {
   LaunchPostAndDots(context, MakeHcStep(before, pre, nullptr, true));
   LaunchMixAndNorm(context, MakeHcStep({}, pre, norm, with_mix));

@@ -6,10 +6,10 @@
 
 namespace dsv4::backend::cuda {
 
-class CudaContext;
+class LaunchContext;
 
 // As LaunchHcCluster, but never over ranks.
-void LaunchHcTokenTiles(CudaContext& context, const HcPostBefore& before, const HcPreWork& pre,
+void LaunchHcTokenTiles(LaunchContext& context, const HcPostBefore& before, const HcPreWork& pre,
                         const NormWork* norm, bool with_mix);
 
 }  // namespace dsv4::backend::cuda

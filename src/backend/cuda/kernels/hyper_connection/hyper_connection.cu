@@ -8,7 +8,7 @@
 #include "backend/cuda/kernels/hyper_connection/hc_dots.h"
 #include "backend/cuda/kernels/hyper_connection/hc_mix.cuh"
 #include "backend/cuda/kernels/hyper_connection/hyper_connection.h"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -351,7 +351,7 @@ __global__ void __launch_bounds__(kMixThreads)
 
 }  // namespace
 
-void LaunchHcDots(CudaContext& context, HcDotsPath kernel, const TensorView& streams, const TensorView& fn,
+void LaunchHcDots(LaunchContext& context, HcDotsPath kernel, const TensorView& streams, const TensorView& fn,
                   const HcDots& to) {
   double* const dots = to.data;
   if (kernel == HcDotsPath::kMma) return LaunchHcDotsMma(context, streams, fn, dots);
@@ -364,7 +364,7 @@ void LaunchHcDots(CudaContext& context, HcDotsPath kernel, const TensorView& str
     if (kernel == HcDotsPath::kManyTokens) {
       // As many blocks as there are SMs, or that many again.
       const int64_t others = CeilDiv(num_rows, kManyRowsAtOnce) * num_parts;
-      const int64_t wanted = std::max<int64_t>(1, 4 * context.queue().num_sms() / others);
+      const int64_t wanted = std::max<int64_t>(1, 4 * context.limits().num_sms / others);
       constexpr int64_t kTogether = kDotThreads / 32 * kTokensAtOnce;
       const int64_t tokens_per_block = CeilDiv(CeilDiv(num_tokens, wanted), kTogether) * kTogether;
       const dim3 blocks(static_cast<unsigned>(CeilDiv(num_tokens, tokens_per_block)),
@@ -392,7 +392,7 @@ void LaunchHcDots(CudaContext& context, HcDotsPath kernel, const TensorView& str
   });
 }
 
-void LaunchHcMix(CudaContext& context, const ops::HcPreArgs& args, const HcPreParams& params) {
+void LaunchHcMix(LaunchContext& context, const ops::HcPreArgs& args, const HcPreParams& params) {
   static_assert(kMixThreads >= ops::kMaxHcMult * ops::kMaxHcMult);
   const dim3 grid(static_cast<unsigned>(args.streams.shape[0]),
                   static_cast<unsigned>(1 + CeilDiv(args.streams.shape[2], kMixColumns)));
@@ -402,7 +402,7 @@ void LaunchHcMix(CudaContext& context, const ops::HcPreArgs& args, const HcPrePa
   });
 }
 
-void LaunchHcHead(CudaContext& context, const ops::HcHeadArgs& args, const HcDots& dots) {
+void LaunchHcHead(LaunchContext& context, const ops::HcHeadArgs& args, const HcDots& dots) {
   const dim3 grid(static_cast<unsigned>(args.streams.shape[0]),
                   static_cast<unsigned>(CeilDiv(args.streams.shape[2], kMixColumns)));
   WithElement(args.streams.dtype, [&]<typename T>(T*) {

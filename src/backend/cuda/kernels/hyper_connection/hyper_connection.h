@@ -8,7 +8,7 @@
 
 namespace dsv4::backend::cuda {
 
-class CudaContext;
+class LaunchContext;
 
 // Partial dot products, [num_tokens, num_rows + 1, num_parts], and four numbers a token behind them.
 struct HcDots {
@@ -16,12 +16,12 @@ struct HcDots {
   int num_parts;
   double* pre;
 };
-void LaunchHcDots(CudaContext& context, HcDotsPath kernel, const TensorView& streams, const TensorView& fn,
+void LaunchHcDots(LaunchContext& context, HcDotsPath kernel, const TensorView& streams, const TensorView& fn,
                   const HcDots& to);
 
 // The mix of any number of tokens, and what hc_head makes of its dot products, or of given weights without
 // any.
-void LaunchHcMix(CudaContext& context, const ops::HcPreArgs& args, const HcPreParams& params);
-void LaunchHcHead(CudaContext& context, const ops::HcHeadArgs& args, const HcDots& dots);
+void LaunchHcMix(LaunchContext& context, const ops::HcPreArgs& args, const HcPreParams& params);
+void LaunchHcHead(LaunchContext& context, const ops::HcHeadArgs& args, const HcDots& dots);
 
 }  // namespace dsv4::backend::cuda

@@ -4,7 +4,7 @@
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/indexer/indexer_candidates.h"
 #include "backend/cuda/lowering/select/indexer.h"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -160,13 +160,13 @@ __global__ void __launch_bounds__(kMergeThreads)
 
 }  // namespace
 
-void LaunchIndexerCandidates(CudaContext& context, const SequenceTable& table, const CandidateParams& params,
-                             unsigned num_tokens) {
+void LaunchIndexerCandidates(LaunchContext& context, const SequenceTable& table,
+                             const CandidateParams& params, unsigned num_tokens) {
   context.Launch(IndexerCandidatesKernel, dim3(kParts, num_tokens), kThreads,
                  CandidatesSharedBytes(params.top_k), table, params);
 }
 
-void LaunchMergeCandidates(CudaContext& context, const ops::MergeCandidatesArgs& args) {
+void LaunchMergeCandidates(LaunchContext& context, const ops::MergeCandidatesArgs& args) {
   const int64_t num_candidates = args.candidates.shape[1];
   const int64_t top_k = args.selected.shape[1];
   context.Launch(IndexerCandidatesMergeKernel, static_cast<unsigned>(args.candidates.shape[0]), kMergeThreads,

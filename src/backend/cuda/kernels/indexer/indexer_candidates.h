@@ -4,12 +4,12 @@
 
 #include <cstdint>
 
-#include "backend/cuda/kernels/attention/sequence_table.h"
+#include "backend/cuda/device/numeric/sequence_table.h"
 #include "ops/merge_candidates.h"
 
 namespace dsv4::backend::cuda {
 
-class CudaContext;
+class LaunchContext;
 
 struct CandidateParams {
   const int32_t* rows;  // [all tokens, top_k]: those chosen of the rows that are here, then -1
@@ -26,9 +26,9 @@ struct CandidateParams {
   int64_t shard_count;
 };
 
-void LaunchIndexerCandidates(CudaContext& context, const SequenceTable& table, const CandidateParams& params,
-                             unsigned num_tokens);
+void LaunchIndexerCandidates(LaunchContext& context, const SequenceTable& table,
+                             const CandidateParams& params, unsigned num_tokens);
 
-void LaunchMergeCandidates(CudaContext& context, const ops::MergeCandidatesArgs& args);
+void LaunchMergeCandidates(LaunchContext& context, const ops::MergeCandidatesArgs& args);
 
 }  // namespace dsv4::backend::cuda

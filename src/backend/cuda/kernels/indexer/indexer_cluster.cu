@@ -59,12 +59,12 @@ __global__ void __cluster_dims__(kIndexerBlocks) __launch_bounds__(kIndexerThrea
 
 }  // namespace
 
-int64_t IndexerClusters(CudaContext& context) {
-  return context.queue().MostClusters(reinterpret_cast<const void*>(IndexerClusterKernel), kIndexerBlocks,
-                                      kIndexerThreads, sizeof(ClusterMemory));
+int64_t IndexerClusters(LaunchContext& context) {
+  return context.MostClusters(reinterpret_cast<const void*>(IndexerClusterKernel), kIndexerBlocks,
+                              kIndexerThreads, sizeof(ClusterMemory));
 }
 
-void LaunchIndexerCluster(CudaContext& context, const SequenceTable& table, const ScoreParams& params,
+void LaunchIndexerCluster(LaunchContext& context, const SequenceTable& table, const ScoreParams& params,
                           int32_t* selected, int64_t num_tokens) {
   context.Launch(IndexerClusterKernel, dim3(kIndexerBlocks, static_cast<unsigned>(num_tokens)),
                  kIndexerThreads, sizeof(ClusterMemory), table, params, selected);

@@ -7,9 +7,9 @@
 #include "backend/cuda/device/ptx/cp_async.cuh"
 #include "backend/cuda/device/sync/cluster_barrier.cuh"
 #include "backend/cuda/kernels/indexer/indexer_keys.cuh"
-#include "backend/cuda/kernels/indexer/score_params.h"
 #include "backend/cuda/kernels/indexer/top_k.cuh"
 #include "backend/cuda/lowering/select/indexer.h"
+#include "backend/cuda/lowering/work/score_params.h"
 
 namespace dsv4::backend::cuda {
 

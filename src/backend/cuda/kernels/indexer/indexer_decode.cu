@@ -15,7 +15,7 @@
 #include "backend/cuda/kernels/indexer/indexer_decode.h"
 #include "backend/cuda/kernels/indexer/indexer_terms.cuh"
 #include "backend/cuda/lowering/select/indexer.h"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(kThreads, kDecodeScoreBlocksOfSm)
 
 }  // namespace
 
-void LaunchIndexerScoresDecode(CudaContext& context, const SequenceTable& table, const ScoreParams& params,
+void LaunchIndexerScoresDecode(LaunchContext& context, const SequenceTable& table, const ScoreParams& params,
                                int64_t num_tokens, int64_t num_blocks) {
   context.Launch(IndexerDecodeKernel,
                  dim3(static_cast<unsigned>(num_tokens), static_cast<unsigned>(num_blocks)), kThreads,

@@ -9,7 +9,7 @@
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/indexer/indexer_cluster.cuh"
 #include "backend/cuda/kernels/indexer/indexer_over_ranks.h"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 
@@ -427,16 +427,16 @@ __global__ void __cluster_dims__(kIndexerBlocks) __launch_bounds__(kThreads)
 
 }  // namespace
 
-bool HoldsIndexerOverRanks(CudaContext& context, bool scored_before) {
+bool HoldsIndexerOverRanks(LaunchContext& context, bool scored_before) {
   const auto holds = [&]<int kMaxRows>() {
-    return context.queue().HasCluster(reinterpret_cast<const void*>(IndexerOverRanksKernel<kMaxRows>),
-                                      kIndexerBlocks, kThreads, sizeof(Memory<kMaxRows>));
+    return context.HasCluster(reinterpret_cast<const void*>(IndexerOverRanksKernel<kMaxRows>), kIndexerBlocks,
+                              kThreads, sizeof(Memory<kMaxRows>));
   };
   return scored_before ? holds.template operator()<kMaxScoredRows>()
                        : holds.template operator()<kIndexerMaxEntries>();
 }
 
-void LaunchIndexerOverRanks(CudaContext& context, const IndexerOverRanks& params) {
+void LaunchIndexerOverRanks(LaunchContext& context, const IndexerOverRanks& params) {
   const auto launch = [&]<int kMaxRows>() {
     context.Launch(IndexerOverRanksKernel<kMaxRows>,
                    dim3(kIndexerBlocks, static_cast<unsigned>(params.num_tokens)), kThreads,

@@ -9,10 +9,10 @@
 
 namespace dsv4::backend::cuda {
 
-class CudaContext;
+class LaunchContext;
 
 // Whether the device has room for its cluster. `scored_before`: by a launch in front.
-bool HoldsIndexerOverRanks(CudaContext& context, bool scored_before);
-void LaunchIndexerOverRanks(CudaContext& context, const IndexerOverRanks& params);
+bool HoldsIndexerOverRanks(LaunchContext& context, bool scored_before);
+void LaunchIndexerOverRanks(LaunchContext& context, const IndexerOverRanks& params);
 
 }  // namespace dsv4::backend::cuda

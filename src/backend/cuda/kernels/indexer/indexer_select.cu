@@ -6,7 +6,7 @@
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/indexer/indexer_keys.cuh"
 #include "backend/cuda/kernels/indexer/indexer_select.h"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(32 * kMmaWarps)
 
 }  // namespace
 
-void LaunchIndexerScores(CudaContext& context, const SequenceTable& table, const ScoreParams& params,
+void LaunchIndexerScores(LaunchContext& context, const SequenceTable& table, const ScoreParams& params,
                          DType dtype, unsigned num_tokens) {
   const dim3 grid(num_tokens, static_cast<unsigned>(CeilDiv(params.max_visible, kKeysPerBlock)));
   WithElement(dtype, [&]<typename T>(T*) {
@@ -177,7 +177,7 @@ void LaunchIndexerScores(CudaContext& context, const SequenceTable& table, const
   });
 }
 
-void LaunchIndexerScoresMma(CudaContext& context, const SequenceTable& table, const ScoreParams& params,
+void LaunchIndexerScoresMma(LaunchContext& context, const SequenceTable& table, const ScoreParams& params,
                             unsigned num_tokens) {
   const int64_t num_tiles = CeilDiv(params.max_visible, kMmaKeys);
   const dim3 grid(num_tokens, static_cast<unsigned>(CeilDiv(num_tiles, params.tiles_per_block)));

@@ -12,7 +12,7 @@
 #include "backend/cuda/kernels/indexer/indexer_keys.cuh"
 #include "backend/cuda/kernels/indexer/indexer_terms.cuh"
 #include "backend/cuda/kernels/indexer/indexer_wgmma.h"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(kThreads, 2) IndexerWgmmaKernel(const __grid_c
 
 }  // namespace
 
-void LaunchIndexerScoresWgmma(CudaContext& context, const SequenceTable& table, const ScoreParams& params,
+void LaunchIndexerScoresWgmma(LaunchContext& context, const SequenceTable& table, const ScoreParams& params,
                               int64_t num_tokens) {
   const int64_t num_fours = CeilDiv(num_tokens, kTokens);
   const int64_t num_tiles = CeilDiv(params.max_visible, kKeys);

@@ -2,15 +2,15 @@
 // once for several queries.
 #pragma once
 
-#include "backend/cuda/kernels/attention/sequence_table.h"
-#include "backend/cuda/kernels/indexer/score_params.h"
+#include "backend/cuda/device/numeric/sequence_table.h"
+#include "backend/cuda/lowering/work/score_params.h"
 
 namespace dsv4::backend::cuda {
 
-class CudaContext;
+class LaunchContext;
 
 // As LaunchIndexerScoresMma, and with its bits; 64 heads.
-void LaunchIndexerScoresWgmma(CudaContext& context, const SequenceTable& table, const ScoreParams& params,
+void LaunchIndexerScoresWgmma(LaunchContext& context, const SequenceTable& table, const ScoreParams& params,
                               int64_t num_tokens);
 
 }  // namespace dsv4::backend::cuda

@@ -7,7 +7,7 @@
 #include "backend/cuda/kernels/indexer/top_k.cuh"
 #include "backend/cuda/kernels/indexer/top_k.h"
 #include "backend/cuda/lowering/select/indexer.h"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kScoreThreads)
 
 }  // namespace
 
-void LaunchTopK(CudaContext& context, const SequenceTable& table, const TopKParams& p, TopKPath kernel,
+void LaunchTopK(LaunchContext& context, const SequenceTable& table, const TopKParams& p, TopKPath kernel,
                 int64_t num_tokens) {
   if (kernel == TopKPath::kBlock) {
     context.Launch(p.rounded ? TopKBlockKernel<uint16_t> : TopKBlockKernel<uint32_t>,
@@ -88,7 +88,7 @@ void LaunchTopK(CudaContext& context, const SequenceTable& table, const TopKPara
   LaunchTopKCluster(context, table, p, num_tokens);
 }
 
-void LaunchBlockScores(CudaContext& context, const SequenceTable& table, const BlockScoreParams& params,
+void LaunchBlockScores(LaunchContext& context, const SequenceTable& table, const BlockScoreParams& params,
                        unsigned num_tokens) {
   const dim3 grid(num_tokens, static_cast<unsigned>(CeilDiv(params.max_blocks, int64_t{kScoreThreads})));
   context.Launch(TopKBlockScoresKernel, grid, kScoreThreads, 0, table, params);

@@ -2,12 +2,12 @@
 // written in ascending order of index and followed by -1.
 #pragma once
 
-#include "backend/cuda/kernels/attention/sequence_table.h"
+#include "backend/cuda/device/numeric/sequence_table.h"
 #include "backend/cuda/lowering/select/indexer.h"
 
 namespace dsv4::backend::cuda {
 
-class CudaContext;
+class LaunchContext;
 struct Fault;
 
 struct TopKParams {
@@ -28,10 +28,10 @@ struct TopKParams {
   Fault* fault = nullptr;
 };
 
-void LaunchTopK(CudaContext& context, const SequenceTable& table, const TopKParams& params, TopKPath kernel,
+void LaunchTopK(LaunchContext& context, const SequenceTable& table, const TopKParams& params, TopKPath kernel,
                 int64_t num_tokens);
 // TopKPath::kCluster.
-void LaunchTopKCluster(CudaContext& context, const SequenceTable& table, const TopKParams& params,
+void LaunchTopKCluster(LaunchContext& context, const SequenceTable& table, const TopKParams& params,
                        int64_t num_tokens);
 
 // Scores of blocks of entries, which indexer_select's `best` are chosen by.
@@ -45,7 +45,7 @@ struct BlockScoreParams {
   int64_t ratio;
   int block_size;
 };
-void LaunchBlockScores(CudaContext& context, const SequenceTable& table, const BlockScoreParams& params,
+void LaunchBlockScores(LaunchContext& context, const SequenceTable& table, const BlockScoreParams& params,
                        unsigned num_tokens);
 
 }  // namespace dsv4::backend::cuda

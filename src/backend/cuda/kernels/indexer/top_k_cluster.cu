@@ -8,7 +8,7 @@
 #include "backend/cuda/kernels/indexer/top_k.cuh"
 #include "backend/cuda/kernels/indexer/top_k.h"
 #include "backend/cuda/lowering/select/indexer.h"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -102,14 +102,14 @@ __global__ void __cluster_dims__(kClusterBlocks) __launch_bounds__(kThreads)
 }
 
 // Bytes of keys that a block may hold, beside what the kernel has by name.
-int64_t MostBytes(const CudaContext& context) {
+int64_t MostBytes(const LaunchContext& context) {
   constexpr size_t kNamed =
       sizeof(int) * (kTopKHistograms * (kTopKBuckets + 1) + 3 * kTopKBuckets) + size_t{1} * 1024;
   return static_cast<int64_t>(std::min(size_t{128} * 1024, context.limits().shared_bytes - kNamed));
 }
 
 template <typename Key, int kClusterBlocks>
-void LaunchCluster(CudaContext& context, const SequenceTable& table, const TopKParams& p,
+void LaunchCluster(LaunchContext& context, const SequenceTable& table, const TopKParams& p,
                    int64_t num_tokens) {
   const int64_t piece = (p.max_items + kClusterBlocks - 1) / kClusterBlocks;
   const int64_t held = std::min(piece, MostBytes(context) / static_cast<int64_t>(sizeof(Key)));
@@ -118,11 +118,11 @@ void LaunchCluster(CudaContext& context, const SequenceTable& table, const TopKP
 }
 
 template <typename Key>
-void LaunchCluster(CudaContext& context, const SequenceTable& table, const TopKParams& p,
+void LaunchCluster(LaunchContext& context, const SequenceTable& table, const TopKParams& p,
                    int64_t num_tokens) {
   const auto of_sixteen = [&]() -> int64_t {
-    return context.queue().MostClusters(reinterpret_cast<const void*>(TopKClusterKernel<Key, 16>), 16,
-                                        kThreads, static_cast<size_t>(MostBytes(context)));
+    return context.MostClusters(reinterpret_cast<const void*>(TopKClusterKernel<Key, 16>), 16, kThreads,
+                                static_cast<size_t>(MostBytes(context)));
   };
   switch (TopKClusterBlocks(num_tokens, p.max_items, context.limits(), of_sixteen)) {
     case 2:
@@ -138,7 +138,7 @@ void LaunchCluster(CudaContext& context, const SequenceTable& table, const TopKP
 
 }  // namespace
 
-void LaunchTopKCluster(CudaContext& context, const SequenceTable& table, const TopKParams& p,
+void LaunchTopKCluster(LaunchContext& context, const SequenceTable& table, const TopKParams& p,
                        int64_t num_tokens) {
   if (p.rounded) return LaunchCluster<uint16_t>(context, table, p, num_tokens);
   LaunchCluster<uint32_t>(context, table, p, num_tokens);

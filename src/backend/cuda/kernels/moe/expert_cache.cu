@@ -243,23 +243,23 @@ __global__ void __launch_bounds__(kFetchThreads)
 
 }  // namespace
 
-void LaunchBringExperts(CudaContext& context, const ExpertCacheState& cache, const ExpertCacheCall& call) {
+void LaunchBringExperts(LaunchContext& context, const ExpertCacheState& cache, const ExpertCacheCall& call) {
   context.Launch(ExpertCachePlanKernel, 1, kPlanThreads, 0, cache, call);
   // Each weight's last piece may be a part of one.
   const auto pieces = static_cast<int>(cache.slot_bytes / kPieceBytes) + 3;
   context.Launch(ExpertCacheFetchKernel, kFetchBlocks, kFetchThreads, 0, cache, pieces);
 }
 
-void LaunchEmptySlots(CudaContext& context, const ExpertCacheState& cache, int first) {
+void LaunchEmptySlots(LaunchContext& context, const ExpertCacheState& cache, int first) {
   context.Launch(ExpertCacheEmptyKernel, 1, kPlanThreads, 0, cache, first);
 }
 
-void LaunchPointExperts(CudaContext& context, const ExpertCacheState& cache, const int32_t* experts,
+void LaunchPointExperts(LaunchContext& context, const ExpertCacheState& cache, const int32_t* experts,
                         const int32_t* slots, int num_places, DeviceWeight* table) {
   context.Launch(ExpertCachePointKernel, 1, kPlanThreads, 0, cache, experts, slots, num_places, table);
 }
 
-void LaunchKeepExperts(CudaContext& context, const ExpertCacheState& cache, const CacheJob* experts,
+void LaunchKeepExperts(LaunchContext& context, const ExpertCacheState& cache, const CacheJob* experts,
                        int num_experts, const ExpertCacheWords& counted) {
   context.Launch(ExpertCacheKeepKernel, 1, kPlanThreads, 0, cache, experts, num_experts, counted);
 }

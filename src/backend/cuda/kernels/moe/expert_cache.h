@@ -5,7 +5,8 @@
 
 #include <cstdint>
 
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
+#include "backend/cuda/weights/device_weight.h"
 
 namespace dsv4::backend::cuda {
 
@@ -74,19 +75,19 @@ struct ExpertCacheCall {
 
 // Afterwards all chosen experts are where `table` says: in slots, or those that find none free of other
 // chosen ones where they stay.
-void LaunchBringExperts(CudaContext& context, const ExpertCacheState& cache, const ExpertCacheCall& call);
+void LaunchBringExperts(LaunchContext& context, const ExpertCacheState& cache, const ExpertCacheCall& call);
 
 // A pass of many tokens, whose experts the host has brought (tiers/expert_stream.h).
 //
 // Empties the slots from `first` on, and reserves them for the passes that may follow (kernels/moe/cache_policy.h).
-void LaunchEmptySlots(CudaContext& context, const ExpertCacheState& cache, int first);
+void LaunchEmptySlots(LaunchContext& context, const ExpertCacheState& cache, int first);
 // `table` [num_places, 3] says that its cached experts are in these slots, both by row. What is in which slot
 // the cache does not learn.
-void LaunchPointExperts(CudaContext& context, const ExpertCacheState& cache, const int32_t* experts,
+void LaunchPointExperts(LaunchContext& context, const ExpertCacheState& cache, const int32_t* experts,
                         const int32_t* slots, int num_places, DeviceWeight* table);
 // These experts are in their slots, which were empty, and give way first. Counts what the layer has asked
 // for.
-void LaunchKeepExperts(CudaContext& context, const ExpertCacheState& cache, const CacheJob* experts,
+void LaunchKeepExperts(LaunchContext& context, const ExpertCacheState& cache, const CacheJob* experts,
                        int num_experts, const ExpertCacheWords& counted);
 
 }  // namespace dsv4::backend::cuda

@@ -6,7 +6,7 @@
 #include "backend/cuda/device/sync/device_fault.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/moe/expert_tiles.h"
-#include "backend/cuda/weights/operand_layout.h"
+#include "backend/cuda/kernels/packing/operand_layout.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kGroupThreads)
 
 }  // namespace
 
-Result<ExpertGrouping> GroupByExpert(CudaContext& context, const TermsWork& work, int tokens_per_tile) {
+Result<ExpertGrouping> GroupByExpert(LaunchContext& context, const TermsWork& work, int tokens_per_tile) {
   const ops::ExpertTermsArgs& args = work.args;
   const int64_t num_assignments = args.indices.num_elements();
   const auto num_here = static_cast<int64_t>(args.experts.size());

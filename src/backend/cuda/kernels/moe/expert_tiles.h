@@ -4,7 +4,7 @@
 
 #include "backend/cuda/kernels/moe/expert_tile.h"
 #include "backend/cuda/kernels/moe/terms_work.h"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 
@@ -24,6 +24,6 @@ struct ExpertGrouping {
 };
 
 // Scratch of the op that runs.
-Result<ExpertGrouping> GroupByExpert(CudaContext& context, const TermsWork& work, int tokens_per_tile);
+Result<ExpertGrouping> GroupByExpert(LaunchContext& context, const TermsWork& work, int tokens_per_tile);
 
 }  // namespace dsv4::backend::cuda

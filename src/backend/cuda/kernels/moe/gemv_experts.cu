@@ -165,25 +165,25 @@ __global__ void __launch_bounds__(kMatmulThreads, kBlocks)
 }
 
 template <StreamKind kKind>
-void LaunchGateUp(CudaContext& context, const Params& params, dim3 grid, size_t shared_bytes) {
+void LaunchGateUp(LaunchContext& context, const Params& params, dim3 grid, size_t shared_bytes) {
   const uint64_t launch =
-      context.queue().Launch(GemvExpertsGateUpKernel<kKind>, grid, kMatmulThreads, shared_bytes, params);
-  context.queue().NoteReader(launch, {});
+      context.Launch(GemvExpertsGateUpKernel<kKind>, grid, kMatmulThreads, shared_bytes, params);
+  context.NoteReader(launch, {});
 }
 template <StreamKind kKind>
-void LaunchDown(CudaContext& context, const Params& params, dim3 grid, size_t shared_bytes) {
+void LaunchDown(LaunchContext& context, const Params& params, dim3 grid, size_t shared_bytes) {
   const uint64_t launch =
-      context.queue().Launch(GemvExpertsDownKernel<kKind>, grid, kMatmulThreads, shared_bytes, params);
-  context.queue().NoteReader(launch, {});
+      context.Launch(GemvExpertsDownKernel<kKind>, grid, kMatmulThreads, shared_bytes, params);
+  context.NoteReader(launch, {});
 }
 
 // As many blocks as run at once, each with as many pieces of work as the others, for each token.
 // `shared_bytes`: of a block, as far as it is known; an SM has as much as one block may have, and a little
 // more.
-dim3 Grid(CudaContext& context, int64_t pieces, int64_t num_tokens, size_t shared_bytes) {
+dim3 Grid(LaunchContext& context, int64_t pieces, int64_t num_tokens, size_t shared_bytes) {
   const auto of_sm = std::clamp<int64_t>(
       static_cast<int64_t>(context.limits().shared_bytes / (shared_bytes + size_t{1} * 1024)), 1, kBlocks);
-  const int64_t max_blocks = std::max<int64_t>(1, context.queue().num_sms() * of_sm / num_tokens);
+  const int64_t max_blocks = std::max<int64_t>(1, context.limits().num_sms * of_sm / num_tokens);
   return {static_cast<unsigned>(CeilDiv(pieces, CeilDiv(pieces, max_blocks))),
           static_cast<unsigned>(num_tokens)};
 }
@@ -192,7 +192,7 @@ size_t ScaleBytes(const StreamShape& shape) { return static_cast<size_t>(shape.s
 
 }  // namespace
 
-Status GemvExperts(CudaContext& context, const ExpertTable& table, const ops::RoutedExpertsArgs& args) {
+Status GemvExperts(LaunchContext& context, const ExpertTable& table, const ops::RoutedExpertsArgs& args) {
   const int64_t num_tokens = args.x.shape[0];
   const int64_t top_k = args.indices.shape[1];
   const int64_t width = table.w1.rows;

@@ -2,13 +2,15 @@
 // each token that chose them.
 #pragma once
 
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
+#include "backend/cuda/weights/expert_table.h"
+#include "ops/routed_experts.h"
 
 namespace dsv4::backend::cuda {
 
 // Choices a token may have.
 inline constexpr int kMaxTopK = 64;
 
-Status GemvExperts(CudaContext& context, const ExpertTable& table, const ops::RoutedExpertsArgs& args);
+Status GemvExperts(LaunchContext& context, const ExpertTable& table, const ops::RoutedExpertsArgs& args);
 
 }  // namespace dsv4::backend::cuda

@@ -12,7 +12,7 @@
 #include "backend/cuda/kernels/moe/chosen_experts.cuh"
 #include "backend/cuda/kernels/moe/gemv_joint.h"
 #include "backend/cuda/lowering/select/experts.h"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -73,7 +73,7 @@ struct Params {
   GridBarrier* barriers;  // A token's blocks meet.
   Fault* fault;
   Linear linear;
-  PartShape parts[kNumParts];  // Last (LaunchList::AddArgument).
+  PartShape parts[kNumParts];  // Last (ClearPadding).
 };
 static_assert(offsetof(Params, parts) + sizeof(Params::parts) == sizeof(Params));
 
@@ -450,7 +450,7 @@ struct JointPlan {
   size_t shared_bytes;
   Kernel kernel;
 };
-JointPlan PlanOf(const CudaContext& context, const JointExpertsWork& experts, const LinearWork* linear) {
+JointPlan PlanOf(const LaunchContext& context, const JointExpertsWork& experts, const LinearWork* linear) {
   JointPlan plan = {.params = {.dim = static_cast<int>(experts.w2.rows),
                                .width = static_cast<int>(experts.w1.rows),
                                .weights = experts.weights,
@@ -514,21 +514,21 @@ JointPlan PlanOf(const CudaContext& context, const JointExpertsWork& experts, co
 
 }  // namespace
 
-bool HoldsGemvJoint(CudaContext& context, const JointExpertsWork& experts, const LinearWork* linear) {
+bool HoldsGemvJoint(LaunchContext& context, const JointExpertsWork& experts, const LinearWork* linear) {
   const JointPlan plan = PlanOf(context, experts, linear);
   return plan.params.stages >= kItemStep &&
-         context.queue().RunsAtOnce(reinterpret_cast<const void*>(plan.kernel), plan.grid.x * plan.grid.y,
-                                    kWholeTileThreads, plan.shared_bytes);
+         context.RunsAtOnce(reinterpret_cast<const void*>(plan.kernel), plan.grid.x * plan.grid.y,
+                            kWholeTileThreads, plan.shared_bytes);
 }
 
-Status LaunchGemvJoint(CudaContext& context, const JointExpertsWork& experts, const LinearWork* linear) {
+Status LaunchGemvJoint(LaunchContext& context, const JointExpertsWork& experts, const LinearWork* linear) {
   JointPlan plan = PlanOf(context, experts, linear);
   Params& params = plan.params;
   DSV4_ASSIGN_OR_RETURN_STATUS(params.barriers, context.GridBarriers());
   DSV4_ASSIGN_OR_RETURN_STATUS(
       params.hidden, context.Scratch<uint16_t>(int64_t{experts.num_tokens} * params.top_k * params.width));
-  context.queue().NoteReader(
-      context.queue().Launch(plan.kernel, plan.grid, kWholeTileThreads, plan.shared_bytes, params), {});
+  context.NoteReader(context.Launch(plan.kernel, plan.grid, kWholeTileThreads, plan.shared_bytes, params),
+                     {});
   return {};
 }
 

@@ -6,11 +6,11 @@
 
 namespace dsv4::backend::cuda {
 
-class CudaContext;
+class LaunchContext;
 
 // Whether the device has room for all blocks at once, and for two tiles in a block. `linear` may be null;
 // else it is of one token, and is multiplied before the experts' weights are there.
-bool HoldsGemvJoint(CudaContext& context, const JointExpertsWork& experts, const LinearWork* linear);
-Status LaunchGemvJoint(CudaContext& context, const JointExpertsWork& experts, const LinearWork* linear);
+bool HoldsGemvJoint(LaunchContext& context, const JointExpertsWork& experts, const LinearWork* linear);
+Status LaunchGemvJoint(LaunchContext& context, const JointExpertsWork& experts, const LinearWork* linear);
 
 }  // namespace dsv4::backend::cuda

@@ -9,9 +9,9 @@
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/moe/grouped_gemm_fp8.h"
 #include "backend/cuda/kernels/moe/grouped_gemms.h"
+#include "backend/cuda/kernels/packing/e4m3_experts.h"
+#include "backend/cuda/kernels/packing/operand_layout_fp8.h"
 #include "backend/cuda/kernels/persistent_clusters.h"
-#include "backend/cuda/weights/e4m3_experts.h"
-#include "backend/cuda/weights/operand_layout_fp8.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -449,16 +449,14 @@ __global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
 
 }  // namespace
 
-Status GroupedGemmFp8(CudaContext& context, const ExpertTable& table, const TermsWork& work) {
-  DSV4_ASSIGN_OR_RETURN_STATUS(
-      const E4m3Experts* const experts,
-      FindE4m3Experts(context, table, static_cast<int64_t>(work.args.experts.size())));
+Status GroupedGemmFp8(LaunchContext& context, const ExpertTable& table, const TermsWork& work) {
+  const E4m3Experts& experts = *table.e4m3;
   const auto run = [&](const GroupedGemm& gemm) -> Status {
     DSV4_ASSIGN_OR_RETURN_STATUS(const PackedFp8 x, PackFp8(context, gemm.x, gemm.cols));
     const Params params = {.shape = gemm.weight,
                            .weights = table.weights,
-                           .largest_scales = experts->largest_scales,
-                           .max_rows = experts->max_rows,
+                           .largest_scales = experts.largest_scales,
+                           .max_rows = experts.max_rows,
                            .first_matrix = gemm.first_matrix,
                            .num_matrices = gemm.num_matrices,
                            .x = x,

@@ -302,14 +302,14 @@ __global__ void __launch_bounds__(kThreads, 1) GroupedGemmNarrowKernel(const __g
 }
 
 template <MatmulKind kKind>
-void Launch(CudaContext& context, const Params& params) {
+void Launch(LaunchContext& context, const Params& params) {
   LaunchPersistent(context, GroupedGemmNarrowKernel<kKind>,
                    {.blocks = 1, .threads = kThreads, .shared_bytes = sizeof(Memory)}, params);
 }
 
 }  // namespace
 
-Status GroupedGemmNarrow(CudaContext& context, const ExpertTable& table, const TermsWork& work) {
+Status GroupedGemmNarrow(LaunchContext& context, const ExpertTable& table, const TermsWork& work) {
   const auto run = [&](const GroupedGemm& gemm) -> Status {
     DSV4_ASSIGN_OR_RETURN_STATUS(const PackedRows x,
                                  Pack(context, gemm.x, gemm.cols, gemm.weight.x_group, gemm.weight.kind));

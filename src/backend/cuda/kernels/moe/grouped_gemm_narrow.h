@@ -3,14 +3,14 @@
 #pragma once
 
 #include "backend/cuda/kernels/moe/terms_work.h"
+#include "backend/cuda/weights/expert_table.h"
 #include "base/status.h"
 
 namespace dsv4::backend::cuda {
 
-class CudaContext;
-struct ExpertTable;
+class LaunchContext;
 
 // The terms, which are bf16.
-Status GroupedGemmNarrow(CudaContext& context, const ExpertTable& table, const TermsWork& work);
+Status GroupedGemmNarrow(LaunchContext& context, const ExpertTable& table, const TermsWork& work);
 
 }  // namespace dsv4::backend::cuda

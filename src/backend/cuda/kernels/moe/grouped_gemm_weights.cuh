@@ -6,7 +6,7 @@
 
 #include "backend/cuda/device/ptx/wgmma_tma.cuh"
 #include "backend/cuda/kernels/gemm/gemm_mma.cuh"
-#include "backend/cuda/weights/operand_layout.h"
+#include "backend/cuda/kernels/packing/operand_layout.h"
 
 namespace dsv4::backend::cuda::grouped_weights {
 

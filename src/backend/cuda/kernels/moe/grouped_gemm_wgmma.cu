@@ -122,20 +122,20 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
 }
 
 template <MatmulKind kKind>
-void LaunchGateUp(CudaContext& context, const Params& params, unsigned blocks) {
+void LaunchGateUp(LaunchContext& context, const Params& params, unsigned blocks) {
   context.Launch(GroupedGemmWgmmaGateUpKernel<kKind>, blocks, kWgmmaThreads, sizeof(WgmmaMemory<kKind>),
                  params);
 }
 template <MatmulKind kKind>
-void LaunchDown(CudaContext& context, const Params& params, unsigned blocks) {
+void LaunchDown(LaunchContext& context, const Params& params, unsigned blocks) {
   context.Launch(GroupedGemmWgmmaDownKernel<kKind>, blocks, kWgmmaThreads, sizeof(WgmmaMemory<kKind>),
                  params);
 }
 
 }  // namespace
 
-Status GroupedGemmWgmma(CudaContext& context, const ExpertTable& table, const TermsWork& work) {
-  const auto blocks = static_cast<unsigned>(context.queue().num_sms());
+Status GroupedGemmWgmma(LaunchContext& context, const ExpertTable& table, const TermsWork& work) {
+  const auto blocks = static_cast<unsigned>(context.limits().num_sms);
   const auto run = [&](const GroupedGemm& gemm) -> Status {
     const bool down = gemm.by_assignment;
     DSV4_ASSIGN_OR_RETURN_STATUS(const PackedRows x,

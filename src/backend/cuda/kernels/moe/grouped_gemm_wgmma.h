@@ -3,11 +3,12 @@
 #pragma once
 
 #include "backend/cuda/kernels/moe/terms_work.h"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
+#include "backend/cuda/weights/expert_table.h"
 
 namespace dsv4::backend::cuda {
 
 // The terms, which are bf16.
-Status GroupedGemmWgmma(CudaContext& context, const ExpertTable& table, const TermsWork& work);
+Status GroupedGemmWgmma(LaunchContext& context, const ExpertTable& table, const TermsWork& work);
 
 }  // namespace dsv4::backend::cuda

@@ -337,14 +337,14 @@ __global__ void __cluster_dims__(kCluster) __launch_bounds__(kThreads, 1)
 }
 
 template <MatmulKind kKind>
-void Launch(CudaContext& context, const Params& params) {
+void Launch(LaunchContext& context, const Params& params) {
   LaunchPersistent(context, GroupedGemmWideKernel<kKind>,
                    {.blocks = kCluster, .threads = kThreads, .shared_bytes = sizeof(Memory)}, params);
 }
 
 }  // namespace
 
-Status GroupedGemmWide(CudaContext& context, const ExpertTable& table, const TermsWork& work) {
+Status GroupedGemmWide(LaunchContext& context, const ExpertTable& table, const TermsWork& work) {
   const auto run = [&](const GroupedGemm& gemm) -> Status {
     DSV4_ASSIGN_OR_RETURN_STATUS(const PackedRows x,
                                  Pack(context, gemm.x, gemm.cols, gemm.weight.x_group, gemm.weight.kind));

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "backend/cuda/kernels/moe/expert_tiles.h"
-#include "backend/cuda/weights/operand_layout.h"
+#include "backend/cuda/kernels/packing/operand_layout.h"
 
 namespace dsv4::backend::cuda {
 
@@ -30,7 +30,7 @@ enum class SwigluPlace : uint8_t {
 
 // `gemm(GroupedGemm)` packs and launches; it is called twice.
 template <typename Gemm>
-Status RunGroupedGemms(CudaContext& context, const ExpertTable& table, const TermsWork& work,
+Status RunGroupedGemms(LaunchContext& context, const ExpertTable& table, const TermsWork& work,
                        int tokens_per_tile, SwigluPlace swiglu, Gemm&& gemm) {
   const ops::ExpertTermsArgs& args = work.args;
   const int64_t dim = args.x.shape[1];

@@ -279,8 +279,8 @@ __global__ void __launch_bounds__(Items<kTiles>::kThreads, 1)
 }
 
 template <StreamKind kKind, int kMatrices>
-void Launch(CudaContext& context, bool whole, Params& params) {
-  const auto blocks = static_cast<unsigned>(context.queue().num_sms());
+void Launch(LaunchContext& context, bool whole, Params& params) {
+  const auto blocks = static_cast<unsigned>(context.limits().num_sms);
   params.max_spans = static_cast<int>(CeilDiv(params.groups.max_tiles, blocks)) + 3;
   const size_t other_bytes = static_cast<size_t>(params.max_spans) * sizeof(Span<kMatrices>) +
                              StreamRowsBytes(params.cols, params.groups.tokens_per_tile);
@@ -289,10 +289,10 @@ void Launch(CudaContext& context, bool whole, Params& params) {
            other_bytes;
   };
   const auto launch = [&]<int kTiles>(size_t weights_bytes) {
-    const uint64_t number = context.queue().Launch(
-        GroupedGemvRunsKernel<kKind, kMatrices, kTiles>, blocks, Items<kTiles>::kThreads,
-        weights_bytes + others_of.template operator()<kTiles>(), params);
-    context.queue().NoteReader(number, {});
+    const uint64_t number =
+        context.Launch(GroupedGemvRunsKernel<kKind, kMatrices, kTiles>, blocks, Items<kTiles>::kThreads,
+                       weights_bytes + others_of.template operator()<kTiles>(), params);
+    context.NoteReader(number, {});
   };
   // Whether so many row tiles at a time have room.
   const DeviceLimits& limits = context.limits();
@@ -329,14 +329,14 @@ void Launch(CudaContext& context, bool whole, Params& params) {
 }
 
 template <StreamKind kKind>
-void LaunchBoth(CudaContext& context, bool whole, Params& gate_up, Params& down) {
+void LaunchBoth(LaunchContext& context, bool whole, Params& gate_up, Params& down) {
   Launch<kKind, 2>(context, whole, gate_up);
   Launch<kKind, 1>(context, whole, down);
 }
 
 }  // namespace
 
-Status GroupedGemvRuns(CudaContext& context, const ExpertTable& table, const ExpertGroups& groups,
+Status GroupedGemvRuns(LaunchContext& context, const ExpertTable& table, const ExpertGroups& groups,
                        const ops::ExpertTermsArgs& args) {
   const int64_t width = table.w1.rows;
   DSV4_ASSIGN_OR_RETURN_STATUS(uint16_t* const hidden,

@@ -3,12 +3,12 @@
 #pragma once
 
 #include "backend/cuda/kernels/moe/grouped_gemv_stream.h"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 
 // GroupedGemvStream for experts that RunTokensPerTile takes.
-Status GroupedGemvRuns(CudaContext& context, const ExpertTable& table, const ExpertGroups& groups,
+Status GroupedGemvRuns(LaunchContext& context, const ExpertTable& table, const ExpertGroups& groups,
                        const ops::ExpertTermsArgs& args);
 
 }  // namespace dsv4::backend::cuda

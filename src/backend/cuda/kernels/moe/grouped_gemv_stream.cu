@@ -152,23 +152,23 @@ __global__ void __launch_bounds__(kMatmulThreads, kBlocks)
 }
 
 // Row tiles of a block, so that there are some blocks for each that the device runs at once.
-int64_t Rounds(CudaContext& context, int64_t num_tiles, int64_t num_experts, int64_t most) {
+int64_t Rounds(LaunchContext& context, int64_t num_tiles, int64_t num_experts, int64_t most) {
   constexpr int64_t kBlocksAPlace = 4;
-  const int64_t places = context.queue().num_sms() * int64_t{kBlocks} * kBlocksAPlace;
+  const int64_t places = context.limits().num_sms * int64_t{kBlocks} * kBlocksAPlace;
   return std::clamp<int64_t>(num_tiles * num_experts / places, std::min<int64_t>(4, most), most);
 }
 
 template <typename Kernel>
-void Launch(CudaContext& context, Kernel kernel, const Params& params, size_t shared_bytes) {
+void Launch(LaunchContext& context, Kernel kernel, const Params& params, size_t shared_bytes) {
   const dim3 grid(static_cast<unsigned>(CeilDiv(params.rows / kTileRows, params.rounds)),
                   static_cast<unsigned>(params.groups.max_tiles));
-  const uint64_t launch = context.queue().Launch(kernel, grid, kMatmulThreads, shared_bytes, params);
-  context.queue().NoteReader(launch, {});
+  const uint64_t launch = context.Launch(kernel, grid, kMatmulThreads, shared_bytes, params);
+  context.NoteReader(launch, {});
 }
 
 }  // namespace
 
-Status GroupedGemvStream(CudaContext& context, const ExpertTable& table, const ExpertGroups& groups,
+Status GroupedGemvStream(LaunchContext& context, const ExpertTable& table, const ExpertGroups& groups,
                          const ops::ExpertTermsArgs& args) {
   const int64_t num_assignments = args.indices.num_elements();
   const int64_t num_chosen = std::min(num_assignments, static_cast<int64_t>(args.experts.size()));

@@ -4,8 +4,8 @@
 #pragma once
 
 #include "backend/cuda/kernels/moe/expert_tile.h"
-#include "backend/cuda/runtime/cuda_context.h"
-#include "backend/cuda/weights/device_weight.h"
+#include "backend/cuda/runtime/launch_context.h"
+#include "backend/cuda/weights/expert_table.h"
 #include "ops/expert_terms.h"
 
 namespace dsv4::backend::cuda {
@@ -20,7 +20,7 @@ struct ExpertGroups {
 };
 
 // The terms of grouped assignments, which are bf16.
-Status GroupedGemvStream(CudaContext& context, const ExpertTable& table, const ExpertGroups& groups,
+Status GroupedGemvStream(LaunchContext& context, const ExpertTable& table, const ExpertGroups& groups,
                          const ops::ExpertTermsArgs& args);
 
 }  // namespace dsv4::backend::cuda

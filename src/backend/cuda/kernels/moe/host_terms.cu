@@ -136,13 +136,13 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void LaunchPlaces(CudaContext& context, const HostTermsWork& work) {
+void LaunchPlaces(LaunchContext& context, const HostTermsWork& work) {
   const int64_t count = work.num_rows * work.payload.top_k;
   context.Launch(HostTermsPlacesKernel, static_cast<unsigned>((count + kThreads - 1) / kThreads), kThreads, 0,
                  work.indices, count, work.places, work.num_experts, work.num_device, work.device_indices);
 }
 
-void LaunchAskHost(CudaContext& context, const HostTermsWork& work) {
+void LaunchAskHost(LaunchContext& context, const HostTermsWork& work) {
   const tiers::Payload& payload = work.payload;
   const AskParams params = {.x = static_cast<const uint8_t*>(work.x),
                             .indices = work.indices,
@@ -166,7 +166,7 @@ void LaunchAskHost(CudaContext& context, const HostTermsWork& work) {
   context.Launch(HostTermsAskKernel, static_cast<unsigned>(work.num_rows), kThreads, 0, params);
 }
 
-void LaunchTakeHostTerms(CudaContext& context, const HostTermsWork& work) {
+void LaunchTakeHostTerms(LaunchContext& context, const HostTermsWork& work) {
   const tiers::Payload& payload = work.payload;
   context.Launch(HostTermsAwaitKernel, 1, 1, 0, static_cast<const tiers::ExchangeWords*>(work.words),
                  static_cast<const HostTermsState*>(work.state), work.layer, work.num_rows, work.deadline_ns,

@@ -2,8 +2,8 @@
 // back through memory of the host that kernels read and write.
 #pragma once
 
-#include "backend/cuda/runtime/cuda_context.h"
-#include "tiers/host_experts.h"
+#include "backend/cuda/runtime/launch_context.h"
+#include "tiers/host_exchange.h"
 
 namespace dsv4::backend::cuda {
 
@@ -38,11 +38,11 @@ struct HostTermsWork {
 };
 
 // Writes device_indices, of any number of rows, and nothing else; LaunchAskHost does so too.
-void LaunchPlaces(CudaContext& context, const HostTermsWork& work);
+void LaunchPlaces(LaunchContext& context, const HostTermsWork& work);
 // Asks the host, if it has any of the chosen experts.
-void LaunchAskHost(CudaContext& context, const HostTermsWork& work);
+void LaunchAskHost(LaunchContext& context, const HostTermsWork& work);
 // Waits for the host and takes its terms; the rows of others are left as they are. After the deadline, or
 // where the host failed, a fault.
-void LaunchTakeHostTerms(CudaContext& context, const HostTermsWork& work);
+void LaunchTakeHostTerms(LaunchContext& context, const HostTermsWork& work);
 
 }  // namespace dsv4::backend::cuda

@@ -8,8 +8,8 @@
 #include "backend/cuda/kernels/gemm/gemm_fma.cuh"
 #include "backend/cuda/kernels/gemm/gemm_mma.cuh"
 #include "backend/cuda/kernels/moe/routed_experts.h"
+#include "backend/cuda/kernels/packing/activations.h"
 #include "backend/cuda/kernels/sm100/block_scaled.h"
-#include "backend/cuda/weights/activations.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -226,7 +226,7 @@ struct TilePlan {
 };
 
 template <int kTokenTiles>
-void LaunchTiles(CudaContext& context, MatmulKind kind, const ExpertMatmulParams& params, DType x_dtype,
+void LaunchTiles(LaunchContext& context, MatmulKind kind, const ExpertMatmulParams& params, DType x_dtype,
                  dim3 grid) {
   switch (kind) {
     case MatmulKind::kMmaBf16:
@@ -257,7 +257,7 @@ void LaunchTiles(CudaContext& context, MatmulKind kind, const ExpertMatmulParams
 }
 
 // MultiplyExperts on the block-scaled unit, for experts that are alike.
-Status MultiplyBlockScaledExperts(CudaContext& context, const TilePlan& plan, int first_matrix,
+Status MultiplyBlockScaledExperts(LaunchContext& context, const TilePlan& plan, int first_matrix,
                                   int num_matrices, const void* x, DType dtype, int64_t num_rows,
                                   int x_divisor, void* y, int64_t num_assignments) {
   const DeviceWeight& weight = first_matrix == kDown ? plan.table->w2 : plan.table->w1;
@@ -282,7 +282,7 @@ Status MultiplyBlockScaledExperts(CudaContext& context, const TilePlan& plan, in
 
 // x [num_rows, cols] contiguous times matrices first_matrix .. first_matrix + num_matrices of every chosen
 // expert.
-Status MultiplyExperts(CudaContext& context, const TilePlan& plan, std::span<const ExpertVariant> variants,
+Status MultiplyExperts(LaunchContext& context, const TilePlan& plan, std::span<const ExpertVariant> variants,
                        int first_matrix, int num_matrices, const void* x, DType dtype, int64_t num_rows,
                        int64_t cols, int x_divisor, void* y, int64_t num_assignments, int64_t rows) {
   if (plan.block_scaled) {
@@ -323,7 +323,7 @@ ExpertsHere HereOf(const ops::ExpertTermsArgs& args) {
 
 }  // namespace
 
-Result<ExpertGroups> GroupAssignments(CudaContext& context, const TermsWork& work, int tokens_per_tile) {
+Result<ExpertGroups> GroupAssignments(LaunchContext& context, const TermsWork& work, int tokens_per_tile) {
   const ops::ExpertTermsArgs& args = work.args;
   const int64_t num_assignments = args.indices.num_elements();
   const auto num_here = static_cast<int64_t>(args.experts.size());
@@ -343,7 +343,7 @@ Result<ExpertGroups> GroupAssignments(CudaContext& context, const TermsWork& wor
 
 namespace {
 
-Result<TilePlan> MakePlan(CudaContext& context, const ExpertTable& table, bool block_scaled,
+Result<TilePlan> MakePlan(LaunchContext& context, const ExpertTable& table, bool block_scaled,
                           const TermsWork& work) {
   TilePlan plan;
   plan.table = &table;
@@ -359,7 +359,7 @@ Result<TilePlan> MakePlan(CudaContext& context, const ExpertTable& table, bool b
 
 }  // namespace
 
-Status ExpertTermsOfAny(CudaContext& context, const ExpertTable& table, bool block_scaled,
+Status ExpertTermsOfAny(LaunchContext& context, const ExpertTable& table, bool block_scaled,
                         const TermsWork& work) {
   const ops::ExpertTermsArgs& args = work.args;
   const int64_t dim = args.x.shape[1];
@@ -369,9 +369,10 @@ Status ExpertTermsOfAny(CudaContext& context, const ExpertTable& table, bool blo
   const int64_t element = ElementBytes(dtype);
   DSV4_ASSIGN_OR_RETURN_STATUS(const TilePlan plan, MakePlan(context, table, block_scaled, work));
   DSV4_ASSIGN_OR_RETURN_STATUS(
-      void* const gate_up, context.Scratch(static_cast<size_t>(2 * num_assignments * inter_dim * element)));
-  DSV4_ASSIGN_OR_RETURN_STATUS(void* const hidden,
-                               context.Scratch(static_cast<size_t>(num_assignments * inter_dim * element)));
+      void* const gate_up,
+      context.ScratchBytes(static_cast<size_t>(2 * num_assignments * inter_dim * element)));
+  DSV4_ASSIGN_OR_RETURN_STATUS(
+      void* const hidden, context.ScratchBytes(static_cast<size_t>(num_assignments * inter_dim * element)));
   DSV4_RETURN_IF_ERROR(MultiplyExperts(context, plan, plan.table->gate_up, kGate, 2, args.x.data, dtype,
                                        args.x.shape[0], dim, static_cast<int>(args.indices.shape[1]), gate_up,
                                        num_assignments, inter_dim));

@@ -6,15 +6,15 @@
 
 #include "backend/cuda/kernels/moe/grouped_gemv_stream.h"
 #include "backend/cuda/kernels/moe/terms_work.h"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 
 // Assignments by expert, in tiles of up to tokens_per_tile. Scratch of the op that runs.
-Result<ExpertGroups> GroupAssignments(CudaContext& context, const TermsWork& work, int tokens_per_tile);
+Result<ExpertGroups> GroupAssignments(LaunchContext& context, const TermsWork& work, int tokens_per_tile);
 
 // `block_scaled`: by Blackwell's products (kernels/sm100/block_scaled.h), which its modes ask for.
-Status ExpertTermsOfAny(CudaContext& context, const ExpertTable& table, bool block_scaled,
+Status ExpertTermsOfAny(LaunchContext& context, const ExpertTable& table, bool block_scaled,
                         const TermsWork& work);
 
 }  // namespace dsv4::backend::cuda

@@ -6,7 +6,7 @@
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/device/sync/stage_times.cuh"
 #include "backend/cuda/kernels/moe/router.h"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void LaunchRouter(CudaContext& context, const RouterWork& router, const SwigluWork* swiglu) {
+void LaunchRouter(LaunchContext& context, const RouterWork& router, const SwigluWork* swiglu) {
   const Params& params = router.params;
   const size_t shared_bytes = SharedBytes(params.num_experts, params.top_k);
   if (swiglu == nullptr) {

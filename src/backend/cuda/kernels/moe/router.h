@@ -5,9 +5,9 @@
 
 namespace dsv4::backend::cuda {
 
-class CudaContext;
+class LaunchContext;
 
 // `swiglu`: null, or what other blocks of the launch do.
-void LaunchRouter(CudaContext& context, const RouterWork& router, const SwigluWork* swiglu);
+void LaunchRouter(LaunchContext& context, const RouterWork& router, const SwigluWork* swiglu);
 
 }  // namespace dsv4::backend::cuda

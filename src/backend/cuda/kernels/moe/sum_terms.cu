@@ -1,13 +1,13 @@
 // sum_terms: a block has some columns of one token; its threads find the token's rows first, in the order of
 // the sum.
 #include <algorithm>
-#include <string>
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/moe/chosen_experts.cuh"
 #include "backend/cuda/kernels/moe/gemv_experts.h"
-#include "backend/cuda/runtime/cuda_ops.h"
+#include "backend/cuda/kernels/moe/sum_terms.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads) SumTermsKernel(const __grid_constant
 bool IsAligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
 
 template <typename T>
-void Launch(CudaContext& context, const ops::SumTermsArgs& args) {
+void Launch(LaunchContext& context, const ops::SumTermsArgs& args) {
   const int64_t dim = args.y.shape[1];
   Params<T> params = {.parts = args.parts.as<const T>(),
                       .indices = args.indices.as<const int32_t>(),
@@ -113,14 +113,8 @@ void Launch(CudaContext& context, const ops::SumTermsArgs& args) {
 
 }  // namespace
 
-Status SumTerms(CudaContext& context, const ops::SumTermsArgs& args) {
-  if (args.y.num_elements() == 0) return {};
-  if (args.indices.shape[1] > kMaxTopK) {
-    return Unimplemented("op sum_terms: indices " + args.indices.shape.ToString() +
-                         ", this backend takes up to 64 choices");
-  }
+void LaunchSumTerms(LaunchContext& context, const ops::SumTermsArgs& args) {
   WithElement(args.parts.dtype, [&]<typename T>(T*) { Launch<T>(context, args); });
-  return {};
 }
 
 }  // namespace dsv4::backend::cuda

@@ -1,7 +1,7 @@
 // Task of the experts' kernels: terms, which expert_terms leaves and routed_experts sums.
 #pragma once
 
-#include "backend/cuda/runtime/fault.h"
+#include "backend/cuda/device/sync/fault.h"
 #include "ops/expert_terms.h"
 
 namespace dsv4::backend::cuda {

@@ -6,7 +6,7 @@
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/rows/compressor_pool.h"
 #include "backend/cuda/kernels/rows/compressor_rows.cuh"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void LaunchCompressorPool(CudaContext& context, const Sequences& sequences,
+void LaunchCompressorPool(LaunchContext& context, const Sequences& sequences,
                           const CompressorPoolParams& params, int64_t num_entries, const TensorView& pooled) {
   const dim3 grid(static_cast<unsigned>(num_entries),
                   static_cast<unsigned>(CeilDiv(params.pooled_width, kChannels)));

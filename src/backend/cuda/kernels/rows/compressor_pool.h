@@ -8,7 +8,7 @@
 
 namespace dsv4::backend::cuda {
 
-class CudaContext;
+class LaunchContext;
 
 struct CompressorPoolParams {
   const float* values;
@@ -19,7 +19,7 @@ struct CompressorPoolParams {
   int ratio;
   bool overlap;
 };
-void LaunchCompressorPool(CudaContext& context, const DeviceArray<CompressorHistory>& sequences,
+void LaunchCompressorPool(LaunchContext& context, const DeviceArray<CompressorHistory>& sequences,
                           const CompressorPoolParams& params, int64_t num_entries, const TensorView& pooled);
 
 }  // namespace dsv4::backend::cuda

@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void LaunchEngramMix(CudaContext& context, const ops::EngramMixArgs& args) {
+void LaunchEngramMix(LaunchContext& context, const ops::EngramMixArgs& args) {
   const dim3 grid(static_cast<unsigned>(args.streams.shape[0]), static_cast<unsigned>(args.streams.shape[1]));
   WithElement(args.streams.dtype, [&]<typename T>(T*) {
     context.Launch(EngramMixKernel<T>, grid, kThreads, 0, args.streams.as<const T>(),

@@ -1,12 +1,12 @@
 // engram_mix.
 #pragma once
 
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 #include "ops/engram_mix.h"
 
 namespace dsv4::backend::cuda {
 
 // At least one token.
-void LaunchEngramMix(CudaContext& context, const ops::EngramMixArgs& args);
+void LaunchEngramMix(LaunchContext& context, const ops::EngramMixArgs& args);
 
 }  // namespace dsv4::backend::cuda

@@ -2,7 +2,7 @@
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/rows/head_rows.h"
 #include "backend/cuda/kernels/rows/row_steps.cuh"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(32 * kWarps) HeadRowsKernel(const __grid_const
 
 }  // namespace
 
-void LaunchHeadRows(CudaContext& context, const HeadRows& rows) {
+void LaunchHeadRows(LaunchContext& context, const HeadRows& rows) {
   const auto blocks = static_cast<unsigned>(CeilDiv(rows.num_rows, int64_t{kWarps} * kHeadRowsOfWarp));
   context.Launch(rows.width == 128 ? HeadRowsKernel<2> : HeadRowsKernel<8>, blocks, 32 * kWarps, 0, rows);
 }

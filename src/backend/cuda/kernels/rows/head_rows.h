@@ -7,8 +7,8 @@
 
 namespace dsv4::backend::cuda {
 
-class CudaContext;
+class LaunchContext;
 
-void LaunchHeadRows(CudaContext& context, const HeadRows& rows);
+void LaunchHeadRows(LaunchContext& context, const HeadRows& rows);
 
 }  // namespace dsv4::backend::cuda

@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kRoundThreads)
 
 }  // namespace
 
-Status HeadRmsNormOfMany(CudaContext& context, const ops::HeadRmsNormArgs& args) {
+Status HeadRmsNormOfMany(LaunchContext& context, const ops::HeadRmsNormArgs& args) {
   const int64_t num_rows = args.x.shape[0] * args.x.shape[1];
   const auto blocks = static_cast<unsigned>(CeilDiv(num_rows, kWarps * kRowsOfWarp));
   const auto kernel = args.x.shape[2] == 512 ? ManyHeadsRmsNormKernel<512> : ManyHeadsRmsNormKernel<128>;
@@ -159,7 +159,7 @@ Status HeadRmsNormOfMany(CudaContext& context, const ops::HeadRmsNormArgs& args)
   return {};
 }
 
-Status RopeOfMany(CudaContext& context, const ops::RopeArgs& args) {
+Status RopeOfMany(LaunchContext& context, const ops::RopeArgs& args) {
   const RopeParams params = {.x = args.x.as<uint16_t>(),
                              .positions = args.positions.as<const int32_t>(),
                              .frequencies = args.frequencies.as<const float>(),
@@ -172,7 +172,7 @@ Status RopeOfMany(CudaContext& context, const ops::RopeArgs& args) {
   return {};
 }
 
-Status RoundFp4OfMany(CudaContext& context, const ops::HadamardFp4Args& args) {
+Status RoundFp4OfMany(LaunchContext& context, const ops::HadamardFp4Args& args) {
   const int64_t count = args.x.num_elements();
   const auto blocks = static_cast<unsigned>(CeilDiv(count, int64_t{kRoundThreads} * kRoundColumns));
   const auto kernel = args.group == kRegisterHalfGroup ? ManyHeadsRoundFp4Kernel<kRegisterHalfGroup>

@@ -6,7 +6,7 @@
 #include "backend/cuda/kernels/rows/many_rows.h"
 #include "backend/cuda/kernels/rows/row_registers.cuh"
 #include "backend/cuda/kernels/rows/row_steps.cuh"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 #include "base/check.h"
 
 namespace dsv4::backend::cuda {
@@ -332,7 +332,7 @@ __global__ void __launch_bounds__(32 * kWarps, 4)
 }
 
 template <int kWidth>
-void Launch(CudaContext& context, const ManyRows& rows) {
+void Launch(LaunchContext& context, const ManyRows& rows) {
   const auto kernel = [&] {
     if constexpr (kWidth == kStoredWidth) {
       if (rows.positions != nullptr || rows.num_simulated > 0 || rows.runs.size > 0)
@@ -344,7 +344,7 @@ void Launch(CudaContext& context, const ManyRows& rows) {
   context.Launch(kernel, blocks, 32 * kWarps, 0, rows);
 }
 
-using Launcher = void (*)(CudaContext&, const ManyRows&);
+using Launcher = void (*)(LaunchContext&, const ManyRows&);
 // By width; null: it has none.
 Launcher LauncherOf(int64_t width) {
   switch (width) {
@@ -365,7 +365,7 @@ Launcher LauncherOf(int64_t width) {
 
 }  // namespace
 
-void LaunchManyRows(CudaContext& context, const ManyRows& rows) {
+void LaunchManyRows(LaunchContext& context, const ManyRows& rows) {
   const Launcher launch = LauncherOf(rows.width);
   DSV4_CHECK(launch != nullptr) << "rows of " << rows.width << " columns: lowering/row_group.cc knows none";
   launch(context, rows);

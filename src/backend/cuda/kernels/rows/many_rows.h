@@ -7,8 +7,8 @@
 
 namespace dsv4::backend::cuda {
 
-class CudaContext;
+class LaunchContext;
 
-void LaunchManyRows(CudaContext& context, const ManyRows& rows);
+void LaunchManyRows(LaunchContext& context, const ManyRows& rows);
 
 }  // namespace dsv4::backend::cuda

@@ -10,7 +10,7 @@
 #include "backend/cuda/kernels/rows/row_registers.cuh"
 #include "backend/cuda/kernels/rows/row_steps.cuh"
 #include "backend/cuda/kernels/rows/row_tracks.h"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -271,7 +271,7 @@ __global__ void __launch_bounds__(kThreads) RowTracksKernel(const __grid_constan
 
 }  // namespace
 
-void LaunchRowTracks(CudaContext& context, const RowTracks& tracks, int64_t num_rows) {
+void LaunchRowTracks(LaunchContext& context, const RowTracks& tracks, int64_t num_rows) {
   bool doubles = false;
   size_t pooled_bytes = 0;
   for (const RowTrack& track : std::span(tracks.tracks, static_cast<size_t>(tracks.num_tracks))) {

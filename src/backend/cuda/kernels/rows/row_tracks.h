@@ -6,9 +6,9 @@
 
 namespace dsv4::backend::cuda {
 
-class CudaContext;
+class LaunchContext;
 
 // num_rows: of all tracks.
-void LaunchRowTracks(CudaContext& context, const RowTracks& tracks, int64_t num_rows);
+void LaunchRowTracks(LaunchContext& context, const RowTracks& tracks, int64_t num_rows);
 
 }  // namespace dsv4::backend::cuda

@@ -1,14 +1,12 @@
 // store_rows and gather_rows: runs of bytes copied, and rows packed. Stores that share a launch are steps on
 // rows (row_tracks.cu).
 #include <algorithm>
-#include <span>
-#include <vector>
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/rows/row_registers.cuh"
 #include "backend/cuda/kernels/rows/store_rows.h"
-#include "backend/cuda/runtime/cuda_ops.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -67,31 +65,18 @@ int64_t SharesOfRun(int64_t longest) {
   return std::clamp<int64_t>(CeilDiv(longest, kBytesPerBlock), 1, 1024);
 }
 
-void LaunchStoreRows(CudaContext& context, const DeviceArray<ByteRun>& runs, int64_t shares) {
+void LaunchStoreRows(LaunchContext& context, const DeviceArray<ByteRun>& runs, int64_t shares) {
   if (runs.size == 0) return;
   context.Launch(StoreRowsKernel, dim3(static_cast<unsigned>(runs.size), static_cast<unsigned>(shares)),
                  kThreads, 0, runs);
 }
 
-void LaunchStorePacked(CudaContext& context, const DeviceArray<PackedRun>& runs, int64_t shares,
+void LaunchStorePacked(LaunchContext& context, const DeviceArray<PackedRun>& runs, int64_t shares,
                        const TensorView& source, const CacheFormat& format, bool in_registers) {
   if (runs.size == 0) return;
   const dim3 grid(static_cast<unsigned>(runs.size), static_cast<unsigned>(shares));
   context.Launch(StoreRowsPackedKernel, grid, kNarrowRowThreads, 0, runs, source.as<const uint16_t>(),
                  static_cast<int>(source.shape[1]), format, in_registers, context.fault());
-}
-
-Status GatherRows(CudaContext& context, const ops::GatherRowsArgs& args) {
-  std::vector<ByteRun> runs;
-  int64_t longest = 0;
-  ops::ForEachStretch(args, [&](const std::byte* from, std::byte* to, int64_t num_bytes) {
-    if (num_bytes > 0) runs.push_back({from, to, num_bytes});
-    longest = std::max(longest, num_bytes);
-  });
-  DSV4_ASSIGN_OR_RETURN_STATUS(const DeviceArray<ByteRun> array,
-                               context.Stage(std::span<const ByteRun>(runs)));
-  LaunchStoreRows(context, array, SharesOfRun(longest));
-  return {};
 }
 
 }  // namespace dsv4::backend::cuda

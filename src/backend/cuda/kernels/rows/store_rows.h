@@ -10,7 +10,7 @@
 
 namespace dsv4::backend::cuda {
 
-class CudaContext;
+class LaunchContext;
 
 struct ByteRun {
   const std::byte* source;
@@ -19,7 +19,7 @@ struct ByteRun {
 };
 // Blocks that share the longest run out.
 int64_t SharesOfRun(int64_t longest);
-void LaunchStoreRows(CudaContext& context, const DeviceArray<ByteRun>& runs, int64_t shares);
+void LaunchStoreRows(LaunchContext& context, const DeviceArray<ByteRun>& runs, int64_t shares);
 
 // Rows [begin, end) of the source, whose codes `destination` gets.
 struct PackedRun {
@@ -28,7 +28,7 @@ struct PackedRun {
   unsigned char* destination;
 };
 // `source`: bf16. `in_registers`: PacksInRegisters.
-void LaunchStorePacked(CudaContext& context, const DeviceArray<PackedRun>& runs, int64_t shares,
+void LaunchStorePacked(LaunchContext& context, const DeviceArray<PackedRun>& runs, int64_t shares,
                        const TensorView& source, const CacheFormat& format, bool in_registers);
 
 }  // namespace dsv4::backend::cuda

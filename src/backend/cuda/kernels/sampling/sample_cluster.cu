@@ -30,7 +30,7 @@ __global__ void __cluster_dims__(kSampleClusterBlocks) __launch_bounds__(samplin
 
 }  // namespace
 
-void LaunchSampleCluster(CudaContext& context, const SampleParams& params, int64_t num_rows) {
+void LaunchSampleCluster(LaunchContext& context, const SampleParams& params, int64_t num_rows) {
   context.Launch(SampleClusterKernel, static_cast<unsigned>(num_rows * kSampleClusterBlocks),
                  sampling_rows::kThreads, SamplePieceBytes(params.vocab_size), params);
 }

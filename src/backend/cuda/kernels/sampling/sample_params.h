@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 #include "ops/sample.h"
 
 namespace dsv4::backend::cuda {
@@ -30,10 +30,13 @@ struct SampleParams {
   int vocab_size;
 };
 
+// A block a row (sample.cu). `rows`: scratch [num_rows, vocab_size].
+void LaunchSampleRow(LaunchContext& context, const SampleParams& params, int64_t num_rows, float* rows);
+
 // A cluster of blocks a row (sample_cluster.cu).
-void LaunchSampleCluster(CudaContext& context, const SampleParams& params, int64_t num_rows);
+void LaunchSampleCluster(LaunchContext& context, const SampleParams& params, int64_t num_rows);
 
 // Scores of the rows whose tokens have been chosen (sample_scores.cu).
-Status LaunchSampleScores(CudaContext& context, const ops::SampleArgs& args);
+Status LaunchSampleScores(LaunchContext& context, const ops::SampleArgs& args);
 
 }  // namespace dsv4::backend::cuda

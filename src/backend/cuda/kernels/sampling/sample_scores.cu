@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(32) SampleScoresKernel(const ScoresParams p) {
 
 }  // namespace
 
-Status LaunchSampleScores(CudaContext& context, const ops::SampleArgs& args) {
+Status LaunchSampleScores(LaunchContext& context, const ops::SampleArgs& args) {
   std::vector<ScoredRow> rows;
   int most_ranked = 1;
   for (size_t i = 0; i < args.rules.size(); ++i) {

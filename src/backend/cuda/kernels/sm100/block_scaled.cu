@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(kBlockScaledThreads, 2)
 }
 
 template <BlockScaledStep kStep>
-void LaunchProduct(CudaContext& context, const BlockScaledProduct& product) {
+void LaunchProduct(LaunchContext& context, const BlockScaledProduct& product) {
   const int token_tiles = product.experts != nullptr
                               ? product.num_tiles
                               : static_cast<int>(CeilDiv(product.num_tokens, kBlockScaledTokens));
@@ -173,7 +173,7 @@ bool WantsNvFp4AsStored(BlockScaledMode mode, const Weight& weight) {
          TakesNvFp4(mode, weight.cols, weight.activation != ActivationQuant::kNone);
 }
 
-Result<BlockScaledRows> RoundBlockScaled(CudaContext& context, const DeviceWeight& weight, const void* x,
+Result<BlockScaledRows> RoundBlockScaled(LaunchContext& context, const DeviceWeight& weight, const void* x,
                                          DType dtype, int64_t stride, int64_t num_rows) {
   const int64_t cols = weight.cols;
   BlockScaledRows rows;
@@ -203,7 +203,7 @@ Result<BlockScaledRows> RoundBlockScaled(CudaContext& context, const DeviceWeigh
   return rows;
 }
 
-void MultiplyBlockScaled(CudaContext& context, const BlockScaledProduct& product) {
+void MultiplyBlockScaled(LaunchContext& context, const BlockScaledProduct& product) {
   if (product.weight.format == WeightFormat::kNvFp4)
     return LaunchProduct<BlockScaledStep::kE2m1ByE2m1>(context, product);
   if (product.weight.format == WeightFormat::kMxFp4)

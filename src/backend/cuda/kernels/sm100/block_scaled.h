@@ -13,7 +13,7 @@
 #pragma once
 
 #include "backend/cuda/kernels/moe/expert_tile.h"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 #include "backend/cuda/weights/device_weight.h"
 
 namespace dsv4::backend::cuda {
@@ -53,10 +53,10 @@ struct BlockScaledProduct {
 bool WantsNvFp4AsStored(BlockScaledMode mode, const Weight& weight);
 
 // x: [num_rows, cols] of bf16 or f32, rows `stride` elements apart, rounded as `weight` wants it.
-Result<BlockScaledRows> RoundBlockScaled(CudaContext& context, const DeviceWeight& weight, const void* x,
+Result<BlockScaledRows> RoundBlockScaled(LaunchContext& context, const DeviceWeight& weight, const void* x,
                                          DType dtype, int64_t stride, int64_t num_rows);
 
 // HasBlockScaled(mode, weight), and x of RoundBlockScaled for it.
-void MultiplyBlockScaled(CudaContext& context, const BlockScaledProduct& product);
+void MultiplyBlockScaled(LaunchContext& context, const BlockScaledProduct& product);
 
 }  // namespace dsv4::backend::cuda

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <functional>
 
-#include "backend/cuda/kernels/attention/sequence_table.h"
-#include "backend/cuda/kernels/indexer/score_params.h"
+#include "backend/cuda/device/numeric/sequence_table.h"
+#include "backend/cuda/lowering/work/score_params.h"
 #include "base/status.h"
 #include "tensor/dtype.h"
 

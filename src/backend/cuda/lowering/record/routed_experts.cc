@@ -12,12 +12,12 @@
 #include "backend/cuda/kernels/moe/grouped_gemm_wide.h"
 #include "backend/cuda/kernels/moe/grouped_gemv_runs.h"
 #include "backend/cuda/kernels/moe/grouped_gemv_stream.h"
+#include "backend/cuda/kernels/packing/e4m3_experts.h"
 #include "backend/cuda/lowering/launch/lowering.h"
 #include "backend/cuda/lowering/select/experts.h"
 #include "backend/cuda/runtime/cuda_ops.h"
 #include "backend/cuda/tiers/expert_terms.h"
 #include "backend/cuda/tiers/expert_tiers.h"
-#include "backend/cuda/weights/e4m3_experts.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -155,7 +155,7 @@ Status RoutedExperts(CudaContext& context, const ops::RoutedExpertsArgs& args) {
   if (plan.kernel == ExpertsPath::kGemvExperts) return GemvExperts(context, *table, args);
   DSV4_ASSIGN_OR_RETURN_STATUS(
       void* const terms,
-      context.Scratch(static_cast<size_t>(shape.num_elements() * ElementBytes(args.x.dtype))));
+      context.ScratchBytes(static_cast<size_t>(shape.num_elements() * ElementBytes(args.x.dtype))));
   all.terms = TensorView::Contiguous(terms, args.x.dtype, shape, args.x.device);
   const TermsWork work = {all, FaultKind::kExpertIndex};
   DSV4_RETURN_IF_ERROR(streams ? context.expert_tiers().StreamTerms(*tiered, *table, work)

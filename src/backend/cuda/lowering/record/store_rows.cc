@@ -113,4 +113,17 @@ Status StoreRows(CudaContext& context, const ops::StoreRowsArgs& args) {
   return Copy(context, args);
 }
 
+Status GatherRows(CudaContext& context, const ops::GatherRowsArgs& args) {
+  std::vector<ByteRun> runs;
+  int64_t longest = 0;
+  ops::ForEachStretch(args, [&](const std::byte* from, std::byte* to, int64_t num_bytes) {
+    if (num_bytes > 0) runs.push_back({from, to, num_bytes});
+    longest = std::max(longest, num_bytes);
+  });
+  DSV4_ASSIGN_OR_RETURN_STATUS(const DeviceArray<ByteRun> array,
+                               context.Stage(std::span<const ByteRun>(runs)));
+  LaunchStoreRows(context, array, SharesOfRun(longest));
+  return {};
+}
+
 }  // namespace dsv4::backend::cuda

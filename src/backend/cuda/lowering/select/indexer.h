@@ -4,7 +4,7 @@
 #include <functional>
 #include <span>
 
-#include "backend/cuda/kernels/attention/sequence_table.h"
+#include "backend/cuda/device/numeric/sequence_table.h"
 #include "backend/cuda/lowering/rule.h"
 #include "tensor/dtype.h"
 

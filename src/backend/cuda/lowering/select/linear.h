@@ -63,7 +63,7 @@ bool FitsWgmma(const DeviceWeight& weight);
 // kernel.
 int SegmentColsOf(MatmulKind kind, int64_t cols);
 
-// weights/operand_layout.h: activations and weights that can be packed as operands of wgmma.
+// kernels/packing/operand_layout.h: activations and weights that can be packed as operands of wgmma.
 inline bool CanPack(const void* x, int64_t stride, int64_t cols) {
   return cols % 128 == 0 && stride % 8 == 0 && IsAligned(x, 16);
 }
@@ -72,7 +72,7 @@ inline bool CanPackWeight(const DeviceWeight& weight) {
           weight.kind == MatmulKind::kMmaMxFp8) &&
          weight.cols % 128 == 0 && IsAligned(weight.data, 16);
 }
-// weights/operand_layout_fp8.h: the same for FP8.
+// kernels/packing/operand_layout_fp8.h: the same for FP8.
 inline bool CanPackFp8Weight(const DeviceWeight& weight) {
   return weight.kind == MatmulKind::kMmaFp8 && weight.cols % 128 == 0 && IsAligned(weight.data, 16) &&
          !RoundsFine(weight);

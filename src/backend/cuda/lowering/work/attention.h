@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "backend/cuda/kernels/attention/attention_params.h"
-#include "backend/cuda/kernels/attention/sequence_table.h"
-#include "backend/cuda/runtime/fault.h"
+#include "backend/cuda/device/numeric/sequence_table.h"
+#include "backend/cuda/device/sync/fault.h"
+#include "backend/cuda/lowering/work/attention_params.h"
 #include "tensor/dtype.h"
 #include "tensor/tensor.h"
 

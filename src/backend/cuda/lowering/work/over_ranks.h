@@ -7,10 +7,10 @@
 #include <optional>
 
 #include "backend/cuda/collectives/peer_links.h"
-#include "backend/cuda/kernels/attention/part_params.h"
-#include "backend/cuda/kernels/attention/sequence_table.h"
-#include "backend/cuda/kernels/indexer/score_params.h"
+#include "backend/cuda/device/numeric/sequence_table.h"
 #include "backend/cuda/lowering/work/attention.h"
+#include "backend/cuda/lowering/work/part_params.h"
+#include "backend/cuda/lowering/work/score_params.h"
 #include "tensor/dtype.h"
 #include "tensor/tensor.h"
 

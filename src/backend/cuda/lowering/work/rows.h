@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "backend/cuda/device/numeric/device_array.h"
+#include "backend/cuda/device/sync/fault.h"
 #include "backend/cuda/lowering/select/hyper_connection.h"
 #include "backend/cuda/lowering/select/rows.h"
-#include "backend/cuda/runtime/fault.h"
 #include "backend/cuda/runtime/memory_range.h"
 #include "tensor/cache_format.h"
 
@@ -136,7 +136,7 @@ struct RowTracks {
   int max_frequencies;
   int first_blocks[kMaxTracks];  // Tracks'.
   Fault* fault;
-  RowTrack tracks[kMaxTracks];  // Last (LaunchList::AddArgument).
+  RowTrack tracks[kMaxTracks];  // Last (ClearPadding).
 };
 static_assert(offsetof(RowTracks, tracks) + sizeof(RowTracks::tracks) == sizeof(RowTracks));
 static_assert(offsetof(RowTrack, steps) + sizeof(RowTrack::steps) == sizeof(RowTrack));

@@ -2,7 +2,7 @@
 // tensor cores they are bf16 with rows of whole tiles, padded with zeros.
 #pragma once
 
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 #include "backend/cuda/weights/device_weight.h"
 
 namespace dsv4::backend::cuda {
@@ -20,7 +20,7 @@ inline constexpr int64_t kActivationPadding = 128;
 // `x`: [num_rows, cols] of bf16 or f32 with `stride` elements between rows. `group`: columns that share a
 // scale, 128 or 32; 0: they are not rounded. The result is x itself where it will do, else
 // scratch of the op that runs.
-Result<ActivationRows> PrepareActivations(CudaContext& context, const void* x, DType dtype, int64_t stride,
+Result<ActivationRows> PrepareActivations(LaunchContext& context, const void* x, DType dtype, int64_t stride,
                                           int64_t num_rows, int64_t cols, int group, MatmulKind kind);
 
 }  // namespace dsv4::backend::cuda

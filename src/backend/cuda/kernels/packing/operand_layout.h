@@ -6,8 +6,9 @@
 #pragma once
 
 #include "backend/cuda/lowering/select/linear.h"
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/runtime/launch_context.h"
 #include "backend/cuda/weights/device_weight.h"
+#include "tensor/tensor.h"
 
 namespace dsv4::backend::cuda {
 
@@ -62,19 +63,19 @@ void WithMmaKind(MatmulKind kind, F&& f) {
 
 // Scratch of the op that runs. `group`: columns that share a scale when rows are rounded to FP8, 32 or 128,
 // or 0. `kind` is not kGeneral; num_rows is a multiple of `row_multiple`, itself one of kPackedRows.
-Result<PackedRows> Pack(CudaContext& context, const RowSource& source, int64_t cols, int group,
+Result<PackedRows> Pack(LaunchContext& context, const RowSource& source, int64_t cols, int group,
                         MatmulKind kind, int64_t row_multiple = kPackedRows);
 
 // The same of a linear's tokens, for an op that packs nothing before. If the last launch is a linear's that
 // has read just these, they lie where it found them, and nothing is packed. Neighbouring linears of the same
 // tokens pack them once.
-Result<PackedRows> PackTokens(CudaContext& context, const RowSource& source, int64_t cols, int group,
+Result<PackedRows> PackTokens(LaunchContext& context, const RowSource& source, int64_t cols, int group,
                               MatmulKind kind, int64_t row_multiple = kPackedRows);
 // The op's last launch reads them, and writes y, of rows y_stride elements apart. Arguments as PackTokens',
 // and what it gave.
-void KeepPackedTokens(CudaContext& context, const RowSource& source, int64_t cols, int group, MatmulKind kind,
-                      const PackedRows& packed, const TensorView& y, int64_t y_stride);
+void KeepPackedTokens(LaunchContext& context, const RowSource& source, int64_t cols, int group,
+                      MatmulKind kind, const PackedRows& packed, const TensorView& y, int64_t y_stride);
 
-Result<PackedRows> PackWeight(CudaContext& context, const DeviceWeight& weight, int64_t num_rows);
+Result<PackedRows> PackWeight(LaunchContext& context, const DeviceWeight& weight, int64_t num_rows);
 
 }  // namespace dsv4::backend::cuda

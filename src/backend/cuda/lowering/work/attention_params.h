@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "backend/cuda/kernels/attention/sequence_table.h"
+#include "backend/cuda/device/numeric/sequence_table.h"
 
 namespace dsv4::backend::cuda {
 

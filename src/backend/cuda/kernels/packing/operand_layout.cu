@@ -1,14 +1,13 @@
 // Kernels that pack activations and weights as bf16 in the tiles that wgmma and TMA read.
 #include <algorithm>
-#include <memory>
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/reduce.cuh"
 #include "backend/cuda/device/numeric/swiglu_words.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/gemm/gemm_mma.cuh"
-#include "backend/cuda/lowering/launch/lowering.h"
-#include "backend/cuda/weights/operand_layout.h"
+#include "backend/cuda/kernels/packing/operand_layout.h"
+#include "backend/cuda/lowering/work/packing.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -185,17 +184,13 @@ __global__ void __launch_bounds__(32 * kWarps)
 }
 
 template <MatmulKind kKind, typename T, RowKind kRow>
-void Launch(CudaContext& context, const RowSource& source, uint16_t* packed, int64_t packed_rows,
+void Launch(LaunchContext& context, const RowSource& source, uint16_t* packed, int64_t packed_rows,
             int64_t cols, int group) {
   const dim3 grid(static_cast<unsigned>(CeilDiv(source.num_rows, kRowsPerBlock)),
                   static_cast<unsigned>(cols / kGroup));
   context.Launch(OperandLayoutPackKernel<kKind, T, kRow>, grid, 32 * kWarps, 0, source, packed, packed_rows,
                  group);
 }
-
-}  // namespace
-
-namespace {
 
 PackedTokensWork PackedTokensOf(const RowSource& source, int64_t cols, int group, MatmulKind kind,
                                 const PackedRows& packed) {
@@ -210,7 +205,7 @@ PackedTokensWork PackedTokensOf(const RowSource& source, int64_t cols, int group
           .packed_rows = packed.num_rows};
 }
 
-void LaunchPack(CudaContext& context, const RowSource& source, uint16_t* packed, int64_t rows, int64_t cols,
+void LaunchPack(LaunchContext& context, const RowSource& source, uint16_t* packed, int64_t rows, int64_t cols,
                 int group, MatmulKind kind) {
   WithMmaKind(kind, [&]<MatmulKind kKind>() {
     if (source.row_weights != nullptr) {
@@ -225,7 +220,7 @@ void LaunchPack(CudaContext& context, const RowSource& source, uint16_t* packed,
 
 }  // namespace
 
-Result<PackedRows> Pack(CudaContext& context, const RowSource& source, int64_t cols, int group,
+Result<PackedRows> Pack(LaunchContext& context, const RowSource& source, int64_t cols, int group,
                         MatmulKind kind, int64_t row_multiple) {
   const int64_t rows = CeilDiv(source.num_rows, row_multiple) * row_multiple;
   DSV4_ASSIGN_OR_RETURN(uint16_t* const packed, context.Scratch<uint16_t>(rows * cols));
@@ -233,29 +228,26 @@ Result<PackedRows> Pack(CudaContext& context, const RowSource& source, int64_t c
   return PackedRows{packed, rows};
 }
 
-Result<PackedRows> PackTokens(CudaContext& context, const RowSource& source, int64_t cols, int group,
+Result<PackedRows> PackTokens(LaunchContext& context, const RowSource& source, int64_t cols, int group,
                               MatmulKind kind, int64_t row_multiple) {
   const int64_t rows = CeilDiv(source.num_rows, row_multiple) * row_multiple;
   DSV4_ASSIGN_OR_RETURN(uint16_t* const packed, context.Scratch<uint16_t>(rows * cols));
   const PackedRows result = {packed, rows};
-  if (!context.lowering().Fuse({.kind = OpKind::kTokensToPack,
-                                .accesses = {},
-                                .work = PackedTokensOf(source, cols, group, kind, result)})) {
+  if (!context.FindsPacked(PackedTokensOf(source, cols, group, kind, result))) {
     LaunchPack(context, source, packed, rows, cols, group, kind);
   }
   return result;
 }
 
-void KeepPackedTokens(CudaContext& context, const RowSource& source, int64_t cols, int group, MatmulKind kind,
-                      const PackedRows& packed, const TensorView& y, int64_t y_stride) {
+void KeepPackedTokens(LaunchContext& context, const RowSource& source, int64_t cols, int group,
+                      MatmulKind kind, const PackedRows& packed, const TensorView& y, int64_t y_stride) {
   const auto x_bytes = static_cast<size_t>(source.num_rows * source.stride * ElementBytes(source.dtype));
   const auto y_bytes = static_cast<size_t>(y.shape[0] * y_stride * ElementBytes(y.dtype));
-  context.lowering().Note({.kind = OpKind::kPackedLinear,
-                           .accesses = {.reads = {{{source.x, x_bytes}}}, .writes = {{{y.data, y_bytes}}}},
-                           .work = PackedTokensOf(source, cols, group, kind, packed)});
+  context.NotePacked(PackedTokensOf(source, cols, group, kind, packed), {source.x, x_bytes},
+                     {y.data, y_bytes});
 }
 
-Result<PackedRows> PackWeight(CudaContext& context, const DeviceWeight& weight, int64_t num_rows) {
+Result<PackedRows> PackWeight(LaunchContext& context, const DeviceWeight& weight, int64_t num_rows) {
   constexpr int64_t kRowsTogether = 16;
   const int64_t rows = CeilDiv(std::max(num_rows, weight.rows), kRowsTogether) * kRowsTogether;
   DSV4_ASSIGN_OR_RETURN(uint16_t* const packed, context.Scratch<uint16_t>(rows * weight.cols));

@@ -2,7 +2,7 @@
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/reduce.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
-#include "backend/cuda/weights/activations.h"
+#include "backend/cuda/kernels/packing/activations.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -43,7 +43,7 @@ __global__ void ActivationsPackKernel(const In* x, int64_t stride, uint16_t* pac
 
 }  // namespace
 
-Result<ActivationRows> PrepareActivations(CudaContext& context, const void* x, DType dtype, int64_t stride,
+Result<ActivationRows> PrepareActivations(LaunchContext& context, const void* x, DType dtype, int64_t stride,
                                           int64_t num_rows, int64_t cols, int group, MatmulKind kind) {
   if (group == 0) {
     if (kind == MatmulKind::kGeneral) return ActivationRows{x, stride, dtype};

@@ -6,7 +6,7 @@
 #include "backend/cuda/device/numeric/reduce.cuh"
 #include "backend/cuda/device/numeric/swiglu_words.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
-#include "backend/cuda/weights/operand_layout_fp8.h"
+#include "backend/cuda/kernels/packing/operand_layout_fp8.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -159,7 +159,8 @@ dim3 Grid(int64_t rows, int rows_per_block, int64_t cols) {
 
 }  // namespace
 
-Result<PackedFp8> PackFp8(CudaContext& context, const RowSource& source, int64_t cols, int64_t row_multiple) {
+Result<PackedFp8> PackFp8(LaunchContext& context, const RowSource& source, int64_t cols,
+                          int64_t row_multiple) {
   const int64_t rows = CeilDiv(source.num_rows, row_multiple) * row_multiple;
   DSV4_ASSIGN_OR_RETURN(uint8_t* const codes, context.Scratch<uint8_t>(rows * cols));
   DSV4_ASSIGN_OR_RETURN(float* const scales, context.Scratch<float>(rows * (cols / kCols)));
@@ -175,7 +176,7 @@ Result<PackedFp8> PackFp8(CudaContext& context, const RowSource& source, int64_t
   return PackedFp8{codes, scales, rows};
 }
 
-Result<PackedFp8> PackFp8Weight(CudaContext& context, const DeviceWeight& weight, int64_t num_rows) {
+Result<PackedFp8> PackFp8Weight(LaunchContext& context, const DeviceWeight& weight, int64_t num_rows) {
   constexpr int64_t kRowsTogether = 32;
   const int64_t rows = CeilDiv(std::max(num_rows, weight.rows), kRowsTogether) * kRowsTogether;
   DSV4_ASSIGN_OR_RETURN(uint8_t* const codes, context.Scratch<uint8_t>(rows * weight.cols));

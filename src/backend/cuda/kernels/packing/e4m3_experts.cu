@@ -1,17 +1,12 @@
 // Kernel that finds a power of two for each row of MXFP4 experts under which its values are exact e4m3.
-#include <algorithm>
-#include <string>
-
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/reduce.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
-#include "backend/cuda/weights/e4m3_experts.h"
-#include "base/log.h"
+#include "backend/cuda/kernels/packing/e4m3_experts.h"
 
 namespace dsv4::backend::cuda {
 namespace {
 
-constexpr int kMatrices = 3;  // Matrices of an expert in its table.
 constexpr int kWarps = 8;
 constexpr int kSmallestScale =
     1 + kE4m3LargestScale;  // The largest of a row whose power of two is a normal number.
@@ -47,34 +42,12 @@ __global__ void __launch_bounds__(32 * kWarps)
 
 }  // namespace
 
-Result<const E4m3Experts*> FindE4m3Experts(CudaContext& context, const ExpertTable& table,
-                                           int64_t num_experts) {
-  if (table.e4m3 != nullptr) return table.e4m3.get();
-  auto found = std::make_shared<E4m3Experts>();
-  found->max_rows = std::max(table.w1.rows, table.w2.rows);
-  const int64_t num_scales = num_experts * kMatrices * found->max_rows;
-  // The count lies behind them.
-  const int64_t count_at = CeilDiv(num_scales, sizeof(int)) * static_cast<int64_t>(sizeof(int));
-  DSV4_ASSIGN_OR_RETURN(found->buffer,
-                        context.memory().Allocate(static_cast<size_t>(count_at) + sizeof(int)));
-  auto* const scales = static_cast<uint8_t*>(found->buffer.data());
-  found->largest_scales = scales;
-  const dim3 grid(static_cast<unsigned>(CeilDiv(found->max_rows, kWarps)),
-                  static_cast<unsigned>(num_experts * kMatrices));
-  context.Launch(E4m3ExpertsLargestScalesKernel, grid, 32 * kWarps, 0, table.weights, scales, found->max_rows,
-                 reinterpret_cast<int*>(scales + count_at));
-  int inexact = 0;
-  DSV4_TRY(context.memory().CopyToHost(&inexact, scales + count_at, sizeof(inexact), nullptr));
-  found->exact = inexact == 0;
-  if (!found->exact) {
-    context.CountInexactExperts();
-    LogWarning("backend cuda: " + std::to_string(num_experts) + " routed experts of [" +
-               std::to_string(table.w1.rows) + ", " + std::to_string(table.w1.cols) + "]: the scales of " +
-               std::to_string(inexact) +
-               " rows lie further apart than e4m3 reaches; DSV4_CUDA_FP8_PRODUCTS leaves them in bf16");
-  }
-  table.e4m3 = std::move(found);
-  return table.e4m3.get();
+void LaunchLargestScales(LaunchContext& context, const DeviceWeight* weights, int64_t num_experts,
+                         int64_t max_rows, uint8_t* largest_scales, int* inexact) {
+  const dim3 grid(static_cast<unsigned>(CeilDiv(max_rows, kWarps)),
+                  static_cast<unsigned>(num_experts * kE4m3Matrices));
+  context.Launch(E4m3ExpertsLargestScalesKernel, grid, 32 * kWarps, 0, weights, largest_scales, max_rows,
+                 inexact);
 }
 
 }  // namespace dsv4::backend::cuda

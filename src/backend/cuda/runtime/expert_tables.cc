@@ -1,5 +1,5 @@
 // Device tables of a layer's expert pointers and formats, made and validated when the layer first runs.
-#include "backend/cuda/weights/expert_tables.h"
+#include "backend/cuda/runtime/expert_tables.h"
 
 #include <algorithm>
 #include <cstring>

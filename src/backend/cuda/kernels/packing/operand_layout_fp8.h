@@ -4,9 +4,9 @@
 // So many rows of 128 columns, which share a scale, are one piece of memory, which TMA brings at once.
 #pragma once
 
-#include "backend/cuda/runtime/cuda_context.h"
+#include "backend/cuda/kernels/packing/operand_layout.h"
+#include "backend/cuda/runtime/launch_context.h"
 #include "backend/cuda/weights/device_weight.h"
-#include "backend/cuda/weights/operand_layout.h"
 
 namespace dsv4::backend::cuda {
 
@@ -22,9 +22,9 @@ struct PackedFp8 {
 // Rows that CanPack takes, rounded as the release rounds them in front of FP8 and MXFP4 weights
 // (formats/quantize.h): the codes and scales that RoundToFp8Groups multiplies. NaN stays NaN. Scratch of the
 // op that runs; `row_multiple` is a multiple of kPackedRows.
-Result<PackedFp8> PackFp8(CudaContext& context, const RowSource& source, int64_t cols,
+Result<PackedFp8> PackFp8(LaunchContext& context, const RowSource& source, int64_t cols,
                           int64_t row_multiple = kPackedRows);
 
-Result<PackedFp8> PackFp8Weight(CudaContext& context, const DeviceWeight& weight, int64_t num_rows);
+Result<PackedFp8> PackFp8Weight(LaunchContext& context, const DeviceWeight& weight, int64_t num_rows);
 
 }  // namespace dsv4::backend::cuda
