@@ -53,7 +53,7 @@ class Memory(unittest.TestCase):
                 limit_address_space(server.process, more)
                 with concurrent.futures.ThreadPoolExecutor(24) as pool:
                     list(pool.map(ask, range(sized(20, 200))))
-                self.assertIsNone(server.process.poll(), f"the server ended with {more} MiB more")
+                self.assertIsNone(server.process.poll(), f"the server ended with {more} MiB more{server.last_words()}")
                 limit_address_space(server.process, None)
                 wait_until(lambda: server.metric("dsv4_requests_running") == 0, "what ran has ended")
                 again = server.post(CHAT, REQUEST)
@@ -115,7 +115,7 @@ class AnyAllocation(unittest.TestCase):
                     counts[status] = counts.get(status, 0) + 1
                 with concurrent.futures.ThreadPoolExecutor(12) as pool:
                     list(pool.map(ask, range(sized(60, 300))))
-                self.assertIsNone(server.process.poll(), f"the server ended: seed {seed}, one of {every}, replies {counts}")
+                self.assertIsNone(server.process.poll(), f"the server ended: seed {seed}, one of {every}, replies {counts}{server.last_words()}")
                 self.assertNotIn("silent", counts, f"seed {seed}, one of {every}")
                 server.process.send_signal(signal.SIGUSR2)
                 wait_until(lambda server=server: server.metric("dsv4_requests_running") == 0, "what ran has ended")

@@ -113,6 +113,10 @@ class Server:
         finally:
             connection.close()
 
+    def last_words(self):
+        """The last lines of a server that has ended."""
+        return "" if self.process.poll() is None else ":\n" + "".join(self.process.stderr.readlines()[-20:])
+
     def with_states(self):
         """Once the weights are hashed, before which no state on disk is read: a start waits a twentieth of its loading, a busy machine needs longer."""
         try:
