@@ -71,12 +71,13 @@ TEST(NormalizeApiMessages, MessagesShowToolsOfTheRequest) {
                : normal.error().message();
   };
   const std::string update =
-      "<｜User｜>q<｜System｜>\n\n### Updated Tool Schemas\n\n{\"name\": \"g\", \"parameters\": "
-      "{}}<｜Assistant｜>";
+      "<｜User｜>q<｜System｜>\n\n### Updated Tool Schemas\n\n{\"name\": \"g\", \"description\": \"\", "
+      "\"parameters\": {}}<｜Assistant｜>";
   const std::string shown = prompt("v4.1", {"g"}, {"g"});
   EXPECT_THAT(shown, HasSubstr(update));
   EXPECT_EQ(shown.find("\"g\""), shown.rfind("\"g\"")) << shown;
-  EXPECT_THAT(prompt("v4.1", {"g"}, {}), HasSubstr("{\"name\": \"g\", \"parameters\": {}}\n\nYou MUST"));
+  EXPECT_THAT(prompt("v4.1", {"g"}, {}),
+              HasSubstr("{\"name\": \"g\", \"description\": \"\", \"parameters\": {}}\n\nYou MUST"));
   EXPECT_THAT(prompt("v4.1", {"h"}, {"g"}), HasSubstr("<｜User｜>q<｜Assistant｜>"));
   EXPECT_THAT(prompt("v4.1", {"g"}, {"f", "g"}), HasSubstr("{\"name\": \"f\""));  // All: none is.
 }

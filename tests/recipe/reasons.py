@@ -13,6 +13,7 @@ REASONS = {
         (r"developer", "the role is taken in every dialect"),
         (r"thinking=|reasoning summary|metadata", "more spellings are taken"),
         (r"prefix|tool_use last", "an unfinished answer is continued, with tools too"),
+        (r"^file part", "a file that is not there is named to the model"),
         (r"null|no content|refusal|empty|^calls \[\]|assistant \[\]|text part|redacted|arguments object|missing", "what an SDK leaves out or spells its own way is no fault"),
         (r"call|result|tool_use|text \+ result", "a history is taken as it is: a session does not end for a result that is missing or late"),
     ],

@@ -13,6 +13,7 @@
 #include "formats/number_formats.h"
 #include "formats/quantize.h"
 #include "model/checkpoint/checkpoint_testing.h"
+#include "model/checkpoint/resolved_checkpoint.h"
 
 namespace dsv4::model {
 namespace {

@@ -303,7 +303,8 @@ void ReadQuantization(ConfigReader& reader, ModelConfig& config) {
   }
   // The section of the release's own method is known; other tools write more, and the tensors describe themselves.
   if (out.quant_method != "fp8") return;
-  for (const char* key : {"modules_to_not_convert", "producer", "group_size", "config_groups"})
+  for (const char* key :
+       {"expert_dtype", "modules_to_not_convert", "producer", "group_size", "config_groups"})
     quantization.Has(key);
   for (const std::string& key : quantization.Unread())
     config.unknown_keys.push_back("quantization_config." + key);

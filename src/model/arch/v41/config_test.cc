@@ -270,7 +270,6 @@ TEST(V41Config, PassesNothingOver) {
                                                  {"qk_nope_head_dim", 128},
                                                  {"v_head_dim", 128},
                                                  {"rope_interleave", false},
-                                                 {"partial_rotary_factor", 0.5},
                                                  {"num_local_experts", 8},
                                                  {"scale_fmt", "float"},
                                                  {"swiglu_alpha", 1.7},
@@ -287,6 +286,7 @@ TEST(V41Config, PassesNothingOver) {
     EXPECT_THAT(Fault(With(key, value)), HasSubstr(std::string("key ") + key));
     EXPECT_EQ(Fault(With(key, nullptr)), "accepted");
   }
+  EXPECT_THAT(Fault(With("partial_rotary_factor", 0.5)), HasSubstr("as partial_rotary_factor says"));
   Json ratios = TextConfig()["compress_ratios"];
   ratios[41] = 2;
   EXPECT_THAT(Fault(With("compress_ratios", ratios)),
