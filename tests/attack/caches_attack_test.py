@@ -113,7 +113,7 @@ class Caches(unittest.TestCase):
             with Server("--prefix-cache-dir", pristine, "--context", 4096) as server:
                 expected = answers(server)
                 wait_until(lambda: server.metric("dsv4_prefix_disk_written_total") >= len(prompts), "the states are written")
-            with Server("--prefix-cache-dir", pristine, "--context", 4096) as server:
+            with Server("--prefix-cache-dir", pristine, "--context", 4096).with_states() as server:
                 self.assertEqual(answers(server), expected)
                 self.assertEqual(server.metric("dsv4_prefix_disk_read_total"), len(prompts))  # Undamaged ones are.
             while left > 0:
@@ -125,7 +125,7 @@ class Caches(unittest.TestCase):
                     path.write_bytes(data)
                     kinds[kind] += 1
                     left -= 1
-                with Server("--prefix-cache-dir", cache, "--context", 4096) as server:
+                with Server("--prefix-cache-dir", cache, "--context", 4096).with_states() as server:
                     self.assertEqual(answers(server), expected)
                     self.assertEqual(server.metric("dsv4_prefix_disk_read_total"), 0)
                 self.assertEqual(server.process.returncode, 0)
