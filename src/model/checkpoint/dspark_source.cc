@@ -34,9 +34,9 @@ Result<DsparkSource> FindDspark(const std::shared_ptr<const io::Checkpoint>& che
     const int64_t announced = config.num_nextn_predict_layers;
     // The releases before V4.1 say 1 of any number.
     if (config.drafter_taps_inputs && announced > 0 && announced != std::ssize(source.resolved.stages)) {
-      return Error(InvalidArgument(fmt::format(
-          "{}: key num_nextn_predict_layers: holds {}, wanted {}, the stages of mtp.*",
-          checkpoint->directory(), announced, source.resolved.stages.size())));
+      return Error(InvalidArgument(
+          fmt::format("{}: key num_nextn_predict_layers: holds {}, wanted {}, the stages of mtp.*",
+                      checkpoint->directory(), announced, source.resolved.stages.size())));
     }
     return source;
   }

@@ -64,9 +64,8 @@ Result<std::optional<DsparkConfig>> ParseDsparkConfig(const Json& root, std::str
   };
   DSV4_ASSIGN_OR_RETURN(dspark.n_routed_experts,
                         count_or(kDsparkKeys[4], kMaxExperts, config.n_routed_experts));
-  DSV4_ASSIGN_OR_RETURN(
-      dspark.num_experts_per_tok,
-      count_or(kDsparkKeys[5], dspark.n_routed_experts, config.num_experts_per_tok));
+  DSV4_ASSIGN_OR_RETURN(dspark.num_experts_per_tok,
+                        count_or(kDsparkKeys[5], dspark.n_routed_experts, config.num_experts_per_tok));
   return std::optional(std::move(dspark));
 }
 
