@@ -22,7 +22,7 @@ OTHERS = {
     "--add-host", "--build", "--cast", "--cflags", "--changed", "--clients", "--cuda", "--edit-format", "--fmad", "--folder", "--gpu",
     "--key", "--libs", "--local-dir", "--master-addr", "--minutes", "--mode", "--n-cpu-moe", "--nnodes", "--no-python",
     "--no-show-model-warnings", "--node-rank", "--nproc-per-node", "--only", "--pack", "--preset", "--python", "--recipe", "--rival",
-    "--rival-pass-tokens", "--sandbox", "--sanitizers", "--skip-git-repo-check", "--target", "--variant", "--wheels", "--write",
+    "--rival-pass-tokens", "--sandbox", "--sanitizers", "--skip-git-repo-check", "--target", "--valgrind", "--variant", "--wheels", "--write",
 }
 
 
