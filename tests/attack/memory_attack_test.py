@@ -4,6 +4,7 @@ import concurrent.futures
 import contextlib
 import http.client
 import os
+import pathlib
 import resource
 import signal
 import subprocess
@@ -62,6 +63,10 @@ class Memory(unittest.TestCase):
             self.assertGreater(counts.get(503, 0) + counts.get(0, 0), 0, "memory never ran out, so nothing was tested")
             self.assertEqual(set(counts) - {0, 200, 400, 429, 503}, set())
         self.assertEqual(server.process.returncode, 0)
+
+    def test_no_thread_registers_a_destructor(self):
+        """The C library ends the process where there is no memory for it: base/per_thread.h takes its place."""
+        self.assertNotIn(b"__cxa_thread_atexit", pathlib.Path(BINARY).read_bytes())
 
     def test_run_says_that_memory_ran_out(self):
         for mib in (30, 60, 90, 200):

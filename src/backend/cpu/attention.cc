@@ -19,6 +19,7 @@
 #include "backend/cpu/scratch.h"
 #include "backend/cpu/values.h"
 #include "backend/cpu/widened_rows.h"
+#include "base/per_thread.h"
 
 namespace dsv4::backend::cpu {
 
@@ -32,10 +33,7 @@ struct PartScratch {
   Scratch values;
   Scratch weights;
 };
-PartScratch& ThisThread() {
-  thread_local PartScratch scratch;
-  return scratch;
-}
+PartScratch& ThisThread() { return PerThread<PartScratch>(); }
 
 // Scratch that a group keeps between its phases.
 struct GroupScratch {
@@ -491,13 +489,20 @@ std::vector<const WidenedRows*> WidenForSequences(ops::OpContext& context, const
   return of_query;
 }
 
+// Memory of a thread that runs an op, or groups of one.
+struct RunScratch {
+  std::deque<Scratch> widened;
+  GroupScratch alone;
+  std::vector<GroupScratch> shared;  // For groups, and for queries that must be taken one by one.
+};
+
 // Many groups: each on a thread of its own. Few: every phase of them is shared by all threads.
 Status Run(ops::OpContext& context, const AttentionProblem& problem, const Outcome& outcome) {
   DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<Query> queries, AttentionQueries(context, problem));
   std::deque<WidenedRows> widened;
-  thread_local std::deque<Scratch> widened_scratch;
+  RunScratch& own = PerThread<RunScratch>();
   const std::vector<const WidenedRows*> widened_of =
-      WidenForSequences(context, problem, queries, widened, widened_scratch);
+      WidenForSequences(context, problem, queries, widened, own.widened);
   std::vector<GroupQueries> groups;
   for (const std::span<const Query> some :
        NeighbouringQueries(queries, problem.q.shape[1], problem.window_size))
@@ -506,7 +511,7 @@ Status Run(ops::OpContext& context, const AttentionProblem& problem, const Outco
 
   const int64_t num_threads = context.threads().num_threads();
   const auto run_alone = [&](const GroupQueries& some) {
-    thread_local GroupScratch scratch;
+    GroupScratch& scratch = PerThread<RunScratch>().alone;
     const auto finish = [&](Group& group) {
       for (int phase = 1; phase < Group::kNumPhases; ++phase) group.Run(phase, 0, 1);
     };
@@ -525,8 +530,7 @@ Status Run(ops::OpContext& context, const AttentionProblem& problem, const Outco
     });
     return {};
   }
-  // Scratch of groups, and of queries that must be taken one by one.
-  thread_local std::vector<GroupScratch> scratch;
+  std::vector<GroupScratch>& scratch = own.shared;
   if (scratch.size() < groups.size() + queries.size()) scratch.resize(groups.size() + queries.size());
   const auto run_shared = [&](int phase, std::span<Group* const> shared) {
     context.threads().ParallelFor(

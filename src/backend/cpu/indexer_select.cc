@@ -16,6 +16,7 @@
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/scratch.h"
 #include "backend/cpu/values.h"
+#include "base/per_thread.h"
 
 namespace dsv4::backend::cpu {
 
@@ -34,6 +35,13 @@ struct Group {
 struct PackedQueries {
   std::vector<uint8_t> panels;
   std::vector<uint8_t> bytes;  // For keys in codes; empty: they are widened.
+};
+
+// Memory of a thread that scores panels.
+struct PanelScratch {
+  Scratch keys;
+  Scratch dots;
+  Scratch wide;
 };
 
 class Scorer {
@@ -130,19 +138,17 @@ class Scorer {
 
   void ScorePanels(const Group& group, const PackedQueries& packed, int64_t first, int64_t count,
                    std::span<std::vector<float>> scores) const {
-    thread_local Scratch key_scratch;
-    thread_local Scratch dot_scratch;
-    thread_local Scratch wide_scratch;
+    auto& scratch = PerThread<PanelScratch>();
     static_assert(kScoreKeys % 4 == 0 && kScoreKeys <= kFp4Keys);
     const int64_t panels_per_block = kScoreKeys / panels_.lanes;
-    uint8_t* const keys = key_scratch.Get(panels_per_block * panels_.PanelBytes(width_));
-    float* const dots = dot_scratch.Floats(num_heads_ * kScoreKeys);
+    uint8_t* const keys = scratch.keys.Get(panels_per_block * panels_.PanelBytes(width_));
+    float* const dots = scratch.dots.Floats(num_heads_ * kScoreKeys);
     const ops::PagedRows& pages = group.sequence->keys;
     std::array<const uint8_t*, kScoreKeys> rows = {};
     PagedRowPointers(pages, first, count, rows.data());
     if (pages.format.packed()) {
       const int64_t row_bytes = width_ * ElementBytes(q_.dtype);
-      uint8_t* const wide = wide_scratch.Get(kScoreKeys * row_bytes);
+      uint8_t* const wide = scratch.wide.Get(kScoreKeys * row_bytes);
       for (int64_t j = 0; j < count; ++j) {
         WidenRow(kernels_, pages.format, width_, rows[static_cast<size_t>(j)], wide + j * row_bytes);
         rows[static_cast<size_t>(j)] = wide + j * row_bytes;
@@ -175,11 +181,16 @@ class Scorer {
   int64_t head_panels_;
 };
 
+// Memory of a thread that selects.
+struct TopKScratch {
+  std::vector<uint32_t> ranks;
+  std::vector<uint32_t> sharing;  // Candidates that share the digits before.
+};
+
 // The `top_k` highest scores, equal ones by lowest index, in ascending order of index. The rank of the last
 // one that is taken is found digit by digit, from the counts of the entries that share the digits before.
 void TopK(std::span<const float> scores, int64_t top_k, int32_t* selected) {
-  thread_local std::vector<uint32_t> ranks;
-  thread_local std::vector<uint32_t> sharing;  // Candidates that share the digits before.
+  auto& [ranks, sharing] = PerThread<TopKScratch>();
   ranks.resize(scores.size());
   std::transform(scores.begin(), scores.end(), ranks.begin(), ops::ScoreOrder);
   constexpr int kDigitBits = 11;

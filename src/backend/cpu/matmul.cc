@@ -11,6 +11,7 @@
 #include "backend/cpu/scratch.h"
 #include "backend/cpu/values.h"
 #include "base/check.h"
+#include "base/per_thread.h"
 #include "formats/number_formats.h"
 
 namespace dsv4::backend::cpu {
@@ -38,10 +39,7 @@ struct ThreadMemory {
   Scratch row;
 };
 
-ThreadMemory& ThisThread() {
-  thread_local ThreadMemory memory;
-  return memory;
-}
+ThreadMemory& ThisThread() { return PerThread<ThreadMemory>(); }
 
 float BlockScale(const TensorView& scales, int64_t index) {
   switch (scales.dtype) {

@@ -18,6 +18,7 @@
 #include "backend/cuda/runtime/device_memory.h"
 #include "backend/cuda/runtime/expert_tables.h"
 #include "backend/cuda/runtime/launch_context.h"
+#include "base/per_thread.h"
 #include "ops/op_context.h"
 #include "ops/step_replay.h"
 #include "tensor/arena.h"
@@ -114,7 +115,8 @@ class CudaContext final : public ops::OpContext, public LaunchContext {
     StagedOrigin origin = {.array = std::as_bytes(source), .growth = growth};
     if (queue_->recording()) {
       origin.fill = [make](const void* array, size_t count) {
-        static thread_local std::vector<T> again;
+        struct Again : std::vector<T> {};
+        auto& again = PerThread<Again>();
         again.clear();
         make(std::span(static_cast<const Source*>(array), count), &again);
         return std::as_bytes(std::span<const T>(again));
