@@ -7,10 +7,14 @@
 
 namespace dsv4 {
 
+Status CheckZeroBytes(std::string_view json, std::string_view what) {
+  const size_t zero = json.find('\0');
+  if (zero == std::string_view::npos) return {};
+  return InvalidArgument(fmt::format("{}: a zero byte at byte {}, which JSON has not", what, zero));
+}
+
 Result<Json> ParseJson(std::string_view text, std::string_view what, int max_depth) {
-  // The parser takes a zero byte for the end, whatever follows.
-  if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
-    return Error(InvalidArgument(fmt::format("{}: not valid JSON: a zero byte at byte {}", what, zero)));
+  DSV4_TRY(CheckZeroBytes(text, fmt::format("{}: not valid JSON", what)));
   // The parser recurses per level, so depth is bounded before it starts. Brackets inside strings do not
   // count.
   int depth = 0;

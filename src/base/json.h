@@ -43,4 +43,7 @@ using Json = nlohmann::ordered_json;
 // that hostile input cannot exhaust the stack. Invalid UTF-8 and trailing text are errors.
 Result<Json> ParseJson(std::string_view text, std::string_view what, int max_depth = 128);
 
+// Refuses a text with a zero byte, which the parser takes for the end, whatever follows. ParseJson does so.
+Status CheckZeroBytes(std::string_view json, std::string_view what);
+
 }  // namespace dsv4

@@ -341,13 +341,6 @@ class IndexReader final : public JsonReader {
   std::unordered_set<std::string> names_;
 };
 
-// The parser takes a zero byte for the end, whatever follows.
-Status CheckZeroBytes(std::string_view json, std::string_view what) {
-  const size_t zero = json.find('\0');
-  if (zero == std::string_view::npos) return {};
-  return InvalidArgument(fmt::format("{}: a zero byte at byte {}, which JSON has not", what, zero));
-}
-
 }  // namespace
 
 std::string StoredTensor::ShapeString() const { return fmt::format("[{}]", fmt::join(dims, ", ")); }

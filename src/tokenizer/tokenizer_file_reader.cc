@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "base/json.h"
+
 namespace dsv4::tokenizer {
 namespace {
 
@@ -183,9 +185,7 @@ class Handler final : public nlohmann::json_sax<FileJson> {
 }  // namespace
 
 Result<RawTokenizerFile> ReadTokenizerFile(std::string_view json, std::string_view what) {
-  // The parser takes it for the end.
-  if (const size_t zero = json.find('\0'); zero != std::string_view::npos)
-    return Error(InvalidArgument(fmt::format("{}: not valid JSON: a zero byte at byte {}", what, zero)));
+  DSV4_TRY(CheckZeroBytes(json, fmt::format("{}: not valid JSON", what)));
   RawTokenizerFile file;
   Handler handler(&file);
   try {

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -18,6 +17,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/descriptor.h"
 #include "base/read_file.h"
 #include "hub/digest.h"
 
@@ -49,14 +49,6 @@ constexpr std::array<KnownFile, 6> kKnownFiles = {{
     {"DeepSeek-V4.1", "tokenizer.json", "81f64d1248a68ce3663e07ab3ee48b851e5df0e32d27cb98e4c9a268151e8d99"},
 }};
 
-struct CloseFile {
-  int fd;
-  explicit CloseFile(int of) : fd(of) {}
-  ~CloseFile() { close(fd); }
-  CloseFile(const CloseFile&) = delete;
-  CloseFile& operator=(const CloseFile&) = delete;
-};
-
 std::string Lower(std::string text) {
   for (char& c : text) c = c >= 'A' && c <= 'F' ? static_cast<char>(c - 'A' + 'a') : c;
   return text;
@@ -68,7 +60,7 @@ Result<std::string> DigestOfFile(const std::string& path, hub::DigestKind kind) 
     return Error(Status(errno == ENOENT ? StatusCode::kNotFound : StatusCode::kInvalidArgument,
                         fmt::format("{}: {}", path, std::strerror(errno))));
   }
-  const CloseFile closer(fd);
+  const Descriptor closer(fd);
   struct stat status = {};
   if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode))
     return Error(InvalidArgument(fmt::format("{}: not a regular file", path)));
