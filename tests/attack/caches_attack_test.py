@@ -99,6 +99,18 @@ def damaged_state(data, other, chance):
             return kind, changed
 
 
+def answers(server, prompts):
+    return [server.post(CHAT, {**REQUEST, "messages": prompt})["choices"][0]["message"] for prompt in prompts]
+
+
+def keep(cache, prompts):
+    """The answers of a server that writes the states of these prompts."""
+    with Server("--prefix-cache-dir", cache, "--context", 4096) as server:
+        expected = answers(server, prompts)
+        wait_until(lambda: server.metric("dsv4_prefix_disk_written_total") >= len(prompts), "the states are written")
+    return expected
+
+
 class Caches(unittest.TestCase):
     def test_no_damaged_state_is_used(self):
         """Every state has a damage of its own: none is read, and the answers are those of a server without them."""
@@ -107,14 +119,9 @@ class Caches(unittest.TestCase):
         with tempfile.TemporaryDirectory() as name:
             root = pathlib.Path(name)
             pristine, cache = root / "pristine", root / "cache"
-
-            def answers(server):
-                return [server.post(CHAT, {**REQUEST, "messages": prompt})["choices"][0]["message"] for prompt in prompts]
-            with Server("--prefix-cache-dir", pristine, "--context", 4096) as server:
-                expected = answers(server)
-                wait_until(lambda: server.metric("dsv4_prefix_disk_written_total") >= len(prompts), "the states are written")
+            expected = keep(pristine, prompts)
             with Server("--prefix-cache-dir", pristine, "--context", 4096).with_states() as server:
-                self.assertEqual(answers(server), expected)
+                self.assertEqual(answers(server, prompts), expected)
                 self.assertEqual(server.metric("dsv4_prefix_disk_read_total"), len(prompts))  # Undamaged ones are.
             while left > 0:
                 shutil.copytree(pristine, cache)
@@ -126,7 +133,7 @@ class Caches(unittest.TestCase):
                     kinds[kind] += 1
                     left -= 1
                 with Server("--prefix-cache-dir", cache, "--context", 4096).with_states() as server:
-                    self.assertEqual(answers(server), expected)
+                    self.assertEqual(answers(server, prompts), expected)
                     self.assertEqual(server.metric("dsv4_prefix_disk_read_total"), 0)
                 self.assertEqual(server.process.returncode, 0)
                 shutil.rmtree(cache)
@@ -138,12 +145,7 @@ class Caches(unittest.TestCase):
         with tempfile.TemporaryDirectory() as name:
             root = pathlib.Path(name)
             pristine, cache = root / "pristine", root / "cache"
-
-            def answers(server):
-                return [server.post(CHAT, {**REQUEST, "messages": prompt})["choices"][0]["message"] for prompt in PROMPTS]
-            with Server("--prefix-cache-dir", pristine, "--context", 4096) as server:
-                expected = answers(server)
-                wait_until(lambda: server.metric("dsv4_prefix_disk_written_total") >= len(PROMPTS), "the states are written")
+            expected = keep(pristine, PROMPTS)
             names = [name for name, _ in damages(pristine, dice("names"))]
             picked = set(dice("chosen").sample(names, min(len(names), sized(10))))
             for number, damaged in enumerate(names):
@@ -156,8 +158,8 @@ class Caches(unittest.TestCase):
                 with self.subTest(damage=damaged):
                     try:
                         with Server("--prefix-cache-dir", cache, "--context", 4096) as server:
-                            self.assertEqual(answers(server), expected)
-                            self.assertEqual(answers(server), expected)
+                            self.assertEqual(answers(server, PROMPTS), expected)
+                            self.assertEqual(answers(server, PROMPTS), expected)
                         self.assertEqual(server.process.returncode, 0)
                         right += 1
                     except AssertionError as error:
