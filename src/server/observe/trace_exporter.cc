@@ -88,6 +88,7 @@ class TraceExporter::Impl {
         model_(std::move(model)),
         version_(std::move(version)),
         collector_(options_) {
+    sending_.reserve(kMostInOne);  // So that none is lost on its way for want of memory.
     thread_ = std::thread([this] { Run(); });
   }
   ~Impl() {
@@ -117,35 +118,31 @@ class TraceExporter::Impl {
       changed_.wait_for(lock, kInterval, [this] { return stopping_ || waiting_.size() >= kMostInOne; });
       const bool last = stopping_;
       if (!waiting_.empty()) {
-        try {
-          SendSome(lock, last ? std::min<long>(kLastTryMs, options_.timeout_ms) : options_.timeout_ms);
-        } catch (const std::bad_alloc&) {  // Nothing was taken: tried again.
+        while (!waiting_.empty() && sending_.size() < kMostInOne) {
+          sending_.push_back(std::move(waiting_.front()));
+          waiting_.pop_front();
         }
+        lock.unlock();
+        Send(last ? std::min<long>(kLastTryMs, options_.timeout_ms) : options_.timeout_ms);
+        lock.lock();
       }
       if (last) return;
     }
   }
 
-  // Throws std::bad_alloc only before it takes any.
-  void SendSome(std::unique_lock<std::mutex>& lock, long timeout_ms) {
-    std::vector<RequestTrace> traces;
-    traces.reserve(std::min<size_t>(waiting_.size(), kMostInOne));
-    while (!waiting_.empty() && traces.size() < traces.capacity()) {
-      traces.push_back(std::move(waiting_.front()));
-      waiting_.pop_front();
-    }
-    lock.unlock();
+  void Send(long timeout_ms) {
+    bool taken = false;
     try {
-      Send(traces, timeout_ms);
+      const Status status = collector_.Post(EncodeTraces(sending_, options_, model_, version_), timeout_ms);
+      taken = status.ok();
+      Tell(status);
     } catch (const std::bad_alloc&) {
-      num_lost_ += static_cast<int64_t>(traces.size());
     }
-    lock.lock();
+    if (!taken) num_lost_ += static_cast<int64_t>(sending_.size());
+    sending_.clear();
   }
 
-  void Send(const std::vector<RequestTrace>& traces, long timeout_ms) {
-    const Status status = collector_.Post(EncodeTraces(traces, options_, model_, version_), timeout_ms);
-    if (!status.ok()) num_lost_ += static_cast<int64_t>(traces.size());
+  void Tell(const Status& status) {
     if (status.ok() != failing_) return;
     failing_ = !status.ok();
     if (failing_)
@@ -161,6 +158,7 @@ class TraceExporter::Impl {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<RequestTrace> waiting_;
+  std::vector<RequestTrace> sending_;  // The thread's.
   std::atomic<int64_t> num_lost_ = 0;
   bool stopping_ = false;
   bool failing_ = false;
