@@ -7,7 +7,7 @@ function(dsv4_join target)
   find_package(Python3 REQUIRED COMPONENTS Interpreter)
   set(sources ${ARGN})
   list(FILTER sources INCLUDE REGEX "^[^$]*\\.cc$")  # Neither device code nor objects.
-  execute_process(COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tools/joined_units.py 90000 ${sources}
+  execute_process(COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tools/joined_units.py 138000 ${sources}
     WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} OUTPUT_VARIABLE lines COMMAND_ERROR_IS_FATAL ANY)
   string(REGEX MATCHALL "[^\n]+" lines "${lines}")
   foreach(line IN LISTS lines)
@@ -19,15 +19,28 @@ function(dsv4_join target)
     "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>")  # Names of another file.
 endfunction()
 
-# dsv4_module(NAME base SOURCES a.cc b.cc [DEPS tensor ...] [LIBS fmt::fmt ...])
-#   One static library dsv4_<name> per folder. DEPS are other modules, LIBS are third-party targets.
+# dsv4_waits(TARGET...): code that waits for people, files and networks. At -O1 it compiles in three quarters of the time.
+function(dsv4_waits)
+  foreach(target IN LISTS ARGN)
+    target_compile_options(${target} PRIVATE "$<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>")
+  endforeach()
+endfunction()
+
+# dsv4_module(NAME base [SOURCES a.cc b.cc] [DEPS tensor ...] [LIBS fmt::fmt ...])
+#   One static library dsv4_<name> per folder. DEPS are other modules, LIBS are third-party targets or objects. Without SOURCES the library
+#   stands for these.
 #   The same edges are checked on #include lines by tools/check_includes.py.
 function(dsv4_module)
   cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS;LIBS" ${ARGN})
   set(target dsv4_${ARG_NAME})
+  list(TRANSFORM ARG_DEPS PREPEND dsv4_)
+  if(NOT ARG_SOURCES)
+    add_library(${target} INTERFACE)
+    target_link_libraries(${target} INTERFACE ${ARG_DEPS} ${ARG_LIBS})
+    return()
+  endif()
   add_library(${target} STATIC ${ARG_SOURCES})
   target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR}/src)
-  list(TRANSFORM ARG_DEPS PREPEND dsv4_)
   target_link_libraries(${target} PUBLIC ${ARG_DEPS} ${ARG_LIBS})
   dsv4_join(${target} ${ARG_SOURCES})
 endfunction()

@@ -4,6 +4,7 @@
 
 Prints a line for each file: its group and the file. A group has about BYTES of source. Private are names at the left margin inside an unnamed
 namespace or behind `static`, and macros. Two files are never in one group where they share one, or where one's stands in a header of the other.
+The same alias in both, as `using Clock = ...`, is none: C++ lets it be said again.
 """
 import functools
 import pathlib
@@ -11,7 +12,9 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+ALIAS = re.compile(r"(?:namespace|using) (?:[\w:]*::)?(\w+)(?: = [^;{]+)?;")
 NAME = re.compile(r"\b([A-Za-z_]\w*)(?=\(|\[| = |\{|;| \{|$| :| final)")
+INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
 NO_NAMES = {"namespace", "requires", "template"}
 
 
@@ -30,16 +33,18 @@ def declared(lines):
 
 
 def private_names(text):
-    """The names that a file keeps to itself."""
-    lines, inside = [], False
+    """The names that a file keeps to itself, and how each is declared: an alias by its line, all else by nothing."""
+    lines, aliases, inside = [], {}, False
     for line in text.splitlines():
         if line.startswith("namespace {"):
             inside = True
         elif line.startswith("}  // namespace"):
             inside = False
+        elif alias := ALIAS.match(line):
+            aliases[alias[1]] = alias[0]
         elif inside or line.startswith("static "):
             lines.append(line)
-    return declared(lines) | set(re.findall(r"^#define (\w+)", text, re.M))
+    return aliases | dict.fromkeys(declared(lines) | set(re.findall(r"^#define (\w+)", text, re.M)))
 
 
 @functools.cache
@@ -49,25 +54,41 @@ def header_names(header):
     if path is None:
         return frozenset()
     text = path.read_text(encoding="utf-8")
-    return frozenset(declared(text.splitlines())).union(*map(header_names, re.findall(r'^#include "([^"]+)"', text, re.M)))
+    return frozenset(declared(text.splitlines())).union(*map(header_names, INCLUDE.findall(text)))
+
+
+def unit_of(name):
+    """What joins a file with others: its bytes, its private names, and those that its headers declare."""
+    text = pathlib.Path(name).read_text(encoding="utf-8")
+    return {"bytes": len(text), "private": private_names(text), "seen": frozenset().union(*map(header_names, INCLUDE.findall(text)))}
+
+
+def meet(one, other):
+    """Whether a private name of one of two units would be one of the other's too."""
+    shared = one["private"].keys() & other["private"].keys()
+    if any(one["private"][name] is None or one["private"][name] != other["private"][name] for name in shared):
+        return True
+    # `using a::Name;` declares what a header has.
+    own = [{name for name, alias in unit["private"].items() if alias is None or " = " in alias} for unit in (one, other)]
+    return bool(own[0] & other["seen"] or own[1] & one["seen"])
 
 
 def main():
-    limit, groups = int(sys.argv[1]), []
-    for name in sys.argv[2:]:
-        text = pathlib.Path(name).read_text(encoding="utf-8")
-        private = private_names(text)
-        seen = frozenset().union(*map(header_names, re.findall(r'^#include "([^"]+)"', text, re.M)))
+    limit, groups, place = int(sys.argv[1]), [], {}
+    units = {name: unit_of(name) for name in sys.argv[2:]}
+    for name, unit in sorted(units.items(), key=lambda item: -item[1]["bytes"]):  # Large ones first: small ones fill what they leave.
         for number, group in enumerate(groups):  # noqa: B007 - used behind the loop
-            if group["bytes"] + len(text) <= limit and not private & (group["private"] | group["seen"]) and not seen & group["private"]:
+            if group["bytes"] + unit["bytes"] <= limit and not meet(group, unit):
                 break
         else:
-            number, group = len(groups), {"bytes": 0, "private": set(), "seen": set()}
+            number, group = len(groups), {"bytes": 0, "private": {}, "seen": frozenset()}
             groups.append(group)
-        group["bytes"] += len(text)
-        group["private"] |= private
-        group["seen"] |= seen
-        print(f"{number} {name}")
+        group["bytes"] += unit["bytes"]
+        group["private"] |= unit["private"]
+        group["seen"] |= unit["seen"]
+        place[name] = number
+    for name in units:
+        print(f"{place[name]} {name}")
 
 
 if __name__ == "__main__":

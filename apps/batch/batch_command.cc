@@ -10,6 +10,7 @@
 #include "apps/terminal/terminal.h"
 #include "base/error_output.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "engine/engine_thread.h"
 #include "server/batch/batch_files.h"
 #include "server/batch/run_batch.h"
@@ -30,7 +31,7 @@ class Progress {
   double tokens() const { return static_cast<double>(engine_.stats().num_output_tokens); }
   std::string Text() const {
     std::string text = fmt::format("{}/{} answered", files_.num_answered(), files_.num_requests());
-    if (files_.num_failed() > 0) text += fmt::format(", {} errors", files_.num_failed());
+    if (files_.num_failed() > 0) text += fmt::format(", {}", Counted(files_.num_failed(), "error"));
     return text + fmt::format(", {:.0f} tok/s", tokens() / std::max(seconds(), 0.001));
   }
   void Update() {
@@ -106,8 +107,8 @@ int RunBatchCommand(const BatchOptions& options) {
   Result<server::BatchFiles> files = server::BatchFiles::Open(options.input, options.output);
   if (!files) return Fail(files.error(), kExitBadInput);
   if (files->num_answered() > 0) {
-    PrintError("{}: {} of {} requests have their answers\n", options.output, files->num_answered(),
-               files->num_requests());
+    PrintError("{}: {} of {} their answers\n", options.output, files->num_answered(),
+               Counted(files->num_requests(), "request has", "requests have"));
   }
   if (files->num_answered() == files->num_requests())
     return files->num_failed() > 0 ? kExitRunFailed : kExitOk;

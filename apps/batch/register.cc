@@ -5,7 +5,7 @@
 #include "apps/batch/batch_command.h"
 #include "apps/command_line/command.h"
 #include "apps/command_line/shared_flags.h"
-#include "apps/shared/speculation_flag.h"
+#include "apps/serve/serve_flags.h"
 
 namespace dsv4::apps {
 
@@ -31,36 +31,8 @@ void RegisterBatch(Commands& commands) {
   batch.add_option("--in-flight", options.in_flight, "Requests at one time (0: twice the engine's places)")
       ->check(NonNegative(1 << 20))
       ->capture_default_str();
-  batch.add_option("--name", serve.name, "Of the model (default: its directory's)");
-  batch
-      .add_option("--alias", serve.aliases, "A further name that requests may use (*: any); may be repeated")
-      ->allow_extra_args(false);
-  batch
-      .add_option("-c,--context", serve.context,
-                  "Tokens of prompt and answer together (0: as many as the model knows)")
-      ->check(NonNegative(1 << 30))
-      ->capture_default_str();
-  batch
-      .add_option_function<int64_t>(
-          "--max-sequences", [&serve](const int64_t& value) { serve.max_sequences = value; },
-          "Answers at one time (default: 64 on the host, what memory has room for on a GPU)")
-      ->check(Positive(1 << 30));
-  batch.add_option("--state-mib", serve.state_mib, "Memory of running sequences on each rank (0: no limit)")
-      ->check(NonNegative(1 << 30))
-      ->capture_default_str();
-  batch
-      .add_option_function<int64_t>(
-          "--prefix-cache-mib", [&serve](const int64_t& value) { serve.prefix_cache_mib = value; },
-          "Memory of states kept for reuse on each rank (0: none are)")
-      ->check(NonNegative(1 << 30));
-  batch.add_option("--speculation", serve.speculation, kSpeculationHelp)->capture_default_str();
-  batch
-      .add_option("--thinking-mode", serve.thinking_mode,
-                  "Of requests that do not say: reason before answering, or answer at once")
-      ->check(CLI::IsMember({"thinking", "chat"}))
-      ->capture_default_str();
   batch.add_flag("--json", options.json, "One JSON document on stdout");
-  AddRankFlags(batch, commands.model());
+  AddServedModelFlags(batch, serve, commands.model());
 }
 
 }  // namespace dsv4::apps

@@ -14,6 +14,7 @@
 #include "apps/terminal/terminal.h"
 #include "base/json.h"
 #include "base/stopwatch.h"
+#include "base/text.h"
 #include "diag/statistics.h"
 #include "kv/random_rows.h"
 #include "sampling/sampler.h"
@@ -180,11 +181,12 @@ void Print(const AcceptanceBenchOptions& options, const std::string& name, int64
     return;
   }
   fmt::print("model       {}, depth {}\n", name, options.depth);
-  fmt::print("acceptance  {} GIVEN, not measured: {} drafts of {} a step\n",
-             fmt::join(options.acceptance, ", "), num_drafts, drafter);
+  fmt::print("acceptance  {} GIVEN, not measured: {} of {} a step\n", fmt::join(options.acceptance, ", "),
+             Counted(num_drafts, "draft"), drafter);
   fmt::print("serial      {:.3f} ms a token\n", measured.serial * 1e3);
-  fmt::print("step        {:.3f} ms drafting + {:.3f} ms verifying {} rows, {:.2f} tokens\n",
-             measured.drafting * 1e3, measured.verifying * 1e3, num_drafts + 1, measured.tokens);
+  fmt::print("step        {:.3f} ms drafting + {:.3f} ms verifying {}, {:.2f} tokens\n",
+             measured.drafting * 1e3, measured.verifying * 1e3, Counted(num_drafts + 1, "row"),
+             measured.tokens);
   fmt::print("ratio       {:.2f} x the tokens of serial decoding\n", measured.Ratio());
 }
 

@@ -24,6 +24,8 @@
 #include "backend/cpu/machine_bounds.h"
 #include "backend/cuda/cuda_backend.h"
 #include "base/machine_memory.h"
+#include "base/parallel.h"
+#include "base/text.h"
 #include "comm/loopback_group.h"
 #include "comm/observed_group.h"
 #include "io/disk_rate.h"
@@ -384,8 +386,8 @@ Status CheckLengths(const Plan& plan, const model::ModelConfig& config) {
   const auto check = [&](const char* option, const std::vector<int64_t>& lengths, int64_t more) -> Status {
     for (const int64_t length : lengths) {
       if (length + more > room) {
-        return InvalidArgument(
-            fmt::format("{}: {} and {} tokens more, the model has {} positions", option, length, more, room));
+        return InvalidArgument(fmt::format("{}: {} and {} more, the model has {}", option, length,
+                                           Counted(more, "token"), Counted(room, "position")));
       }
     }
     return {};

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "base/text.h"
+
 namespace dsv4::apps {
 namespace {
 
@@ -49,7 +51,7 @@ const char* Kind(const BenchRow& row) {
 }
 
 std::string RowName(const BenchRow& row) {
-  if (row.verify) return fmt::format("{} rows, depth {}", row.tokens, row.depth);
+  if (row.verify) return fmt::format("{}, depth {}", Counted(row.tokens, "row"), row.depth);
   return row.prefill ? fmt::format("prefill {}", row.tokens)
                      : fmt::format("{}, depth {}, batch {}", Kind(row), row.depth, row.batch);
 }
@@ -149,7 +151,7 @@ std::vector<BenchSummary> Summarize(const BenchReport& report) {
           100.0 * read / row.disk_rate / row.Mean(), "% of the disk's bound");
     }
     if (row.layer_rows.run < row.layer_rows.all)
-      add(fmt::format(", {} of {} rows of layers run", row.layer_rows.run, row.layer_rows.all),
+      add(fmt::format(", {} of {} of layers run", row.layer_rows.run, Counted(row.layer_rows.all, "row")),
           100.0 * static_cast<double>(row.layer_rows.run) / static_cast<double>(row.layer_rows.all),
           "% of all");
     if (!row.prefill) add(" / layer", row.Median() * 1e6 / static_cast<double>(report.num_layers), "us");
@@ -185,9 +187,10 @@ std::vector<BenchSummary> Summarize(const BenchReport& report) {
 }
 
 std::string HeaderText(const BenchReport& report) {
-  std::string text =
-      fmt::format("model    {}, {} layers, numerics {}\n", report.model, report.num_layers, report.numerics);
-  text += fmt::format("backend  {}; {} threads\n", fmt::join(report.backends, ", "), report.num_threads);
+  std::string text = fmt::format("model    {}, {}, numerics {}\n", report.model,
+                                 Counted(report.num_layers, "layer"), report.numerics);
+  text += fmt::format("backend  {}; {}\n", fmt::join(report.backends, ", "),
+                      Counted(report.num_threads, "thread"));
   if (report.loopback_ranks > 0) {
     text +=
         fmt::format("output   UNCHECKED: rank 0 of {}, whose exchanges come back to it (--loopback-ranks)\n",
@@ -197,11 +200,11 @@ std::string HeaderText(const BenchReport& report) {
   }
   for (const BenchCheck& check : report.checks) {
     text += fmt::format(
-        "output   {}: checked against the reference in {} layers ({:.0f} s): every op of a prefill of {}; "
+        "output   {}: checked against the reference in {} ({:.0f} s): every op of a prefill of {}; "
         "logits "
         "at depth {}: worst cosine {:.6f}, worst error {:.1e} of their size\n",
-        check.backend, check.layers, check.seconds, check.prefill_tokens, check.depth, check.worst_cosine,
-        check.worst_error);
+        check.backend, Counted(check.layers, "layer"), check.seconds, check.prefill_tokens, check.depth,
+        check.worst_cosine, check.worst_error);
   }
   return text;
 }
@@ -301,8 +304,11 @@ std::string FooterText(const BenchReport& report, bool narrow) {
   if (report.experts.has_value()) text += ExpertsText(*report.experts);
   if (report.verified.has_value()) text += "experts  " + report.verified->text + "\n";
   for (const BenchSummary& line : Summarize(report)) {
+    // Narrow: a bound has a line of its own.
     text += fmt::format("{:<{}} {:>7.2f} {}{}{}\n", line.what, narrow ? 40 : 64, line.value, line.unit,
-                        line.bound > 0 ? fmt::format(", by bytes alone {:.2f}", line.bound) : "",
+                        line.bound > 0 ? fmt::format(",{}by bytes alone {:.2f}",
+                                                     narrow ? "\n" + std::string(49, ' ') : " ", line.bound)
+                                       : "",
                         line.busy ? ", BUSY" : "");
   }
   const BenchMemory& memory = report.memory;

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <optional>
 
+#include "base/text.h"
 #include "io/disk_rate.h"
 #include "kv/random_rows.h"
 #include "sampling/sampler.h"
@@ -38,7 +39,8 @@ class ExchangesInProfile {
     hooks_->settle = [&profile] { return profile.Wait(); };
     hooks_->seen = [&profile](const comm::Exchange& exchange) {
       const auto bytes = std::bit_ceil(static_cast<uint64_t>(exchange.num_bytes));
-      profile.Record(exchange.what, fmt::format("{} ranks, up to {} bytes", exchange.num_ranks, bytes),
+      profile.Record(exchange.what,
+                     fmt::format("{}, up to {}", Counted(exchange.num_ranks, "rank"), Counted(bytes, "byte")),
                      exchange.seconds);
     };
   }
@@ -350,8 +352,8 @@ Result<BenchRow> BenchRuns::Verify(int64_t rows) {
       DSV4_ASSIGN_OR_RETURN(const model::StepOutput alone,
                             VerifyStep(std::span(tokens.back()).subspan(static_cast<size_t>(i), 1)));
       if (std::memcmp(alone.logits.data(), output.Row(0, i).data(), alone.logits.size_bytes()) != 0) {
-        return Error(Internal(
-            fmt::format("{} rows at depth {}: row {} differs from a step of its own", rows, depth_, i)));
+        return Error(Internal(fmt::format("{} at depth {}: row {} differs from a step of its own",
+                                          Counted(rows, "row"), depth_, i)));
       }
     }
   }

@@ -20,6 +20,7 @@
 #include "apps/terminal/terminal.h"
 #include "base/error_output.h"
 #include "base/json.h"
+#include "base/text.h"
 
 namespace dsv4::apps {
 namespace {
@@ -29,13 +30,9 @@ using Clock = std::chrono::steady_clock;
 class Load {
  public:
   // Streams ask for the features in turn. Prompts that no request had before begin with number `first`.
-  Load(const ServerBenchOptions& options, HostAndPort server, const Workload& workload,
-       std::vector<Feature> features, size_t first)
-      : options_(options),
-        server_(std::move(server)),
-        workload_(workload),
-        features_(std::move(features)),
-        next_(first) {}
+  Load(const ServerBenchOptions& options, const Workload& workload, std::vector<Feature> features,
+       size_t first)
+      : options_(options), workload_(workload), features_(std::move(features)), next_(first) {}
 
   // The answers of a quiet server.
   Status LearnAnswers() {
@@ -44,7 +41,7 @@ class Load {
     for (size_t i = 0; i < count * features_.size(); ++i) {
       if (!options_.json) bar.Update(static_cast<int64_t>(i), static_cast<int64_t>(count * features_.size()));
       const std::string body = workload_.Body(i % count, features_[i / count]);
-      DSV4_ASSIGN_OR_RETURN_STATUS(StreamedAnswer answer, AskStreamed(server_, options_.api_key, body));
+      DSV4_ASSIGN_OR_RETURN_STATUS(StreamedAnswer answer, AskStreamed(options_.url, options_.api_key, body));
       expected_.push_back(std::move(answer.text));
     }
     return {};
@@ -118,10 +115,10 @@ class Load {
       if (Clock::now() < next) continue;
       next += std::chrono::seconds(5);
       const std::lock_guard lock(mutex_);
-      PrintError("{:.0f} s{}: {} answers, {} output tokens, {} waiting\n",
+      PrintError("{:.0f} s{}: {}, {}, {} waiting\n",
                  std::chrono::duration<double>(Clock::now() - start_).count(),
-                 Clock::now() < counts_from_ ? " (warm-up)" : "", samples_.size(), num_output_,
-                 num_open_.load());
+                 Clock::now() < counts_from_ ? " (warm-up)" : "", Counted(samples_.size(), "answer"),
+                 Counted(num_output_, "output token"), num_open_.load());
     }
   }
 
@@ -134,8 +131,8 @@ class Load {
       {
         const std::lock_guard lock(mutex_);
         bar.Update(std::min(since(Clock::now()), since(end_)), std::max<int64_t>(since(end_), 1),
-                   fmt::format("{}{} answers, {} open", Clock::now() < counts_from_ ? "warm-up, " : "",
-                               samples_.size(), num_open_.load()));
+                   fmt::format("{}{}, {} open", Clock::now() < counts_from_ ? "warm-up, " : "",
+                               Counted(samples_.size(), "answer"), num_open_.load()));
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
@@ -153,7 +150,7 @@ class Load {
   static bool Has(const StreamedAnswer& answer, Feature feature) {
     switch (feature) {
       case Feature::kSchema:
-        return answer.text.starts_with("{") && answer.text.find("\"events\"") < 16;
+        return answer.text.starts_with("{") && answer.text.find("\"events\"") != std::string::npos;
       case Feature::kTool:
         return answer.has_call;
       case Feature::kLogprobs:
@@ -170,7 +167,7 @@ class Load {
                                      Feature feature) {
     ++num_open_;
     const Clock::time_point begin = Clock::now();
-    Result<StreamedAnswer> answer = AskStreamed(server_, options_.api_key, body);
+    Result<StreamedAnswer> answer = AskStreamed(options_.url, options_.api_key, body);
     --num_open_;
     if (answer && !Has(*answer, feature)) {
       answer = Error(
@@ -179,6 +176,7 @@ class Load {
     {
       const std::lock_guard lock(mutex_);
       if (answer) {
+        CountSteady(*answer, begin);
         if (begin >= counts_from_) Count(*answer, std::chrono::duration<double>(begin - start_).count());
         if (begin >= counts_from_ && expected != nullptr && answer->text != *expected) {
           ++counts_.wrong;
@@ -196,6 +194,21 @@ class Load {
     return std::nullopt;
   }
 
+  // With the lock. Pieces of an answer have as many tokens each.
+  void CountSteady(const StreamedAnswer& answer, Clock::time_point begin) {
+    const auto since = [](Clock::duration time) { return std::chrono::duration<double>(time).count(); };
+    const double from = since(counts_from_ - begin);
+    const double to = since(end_ - begin);
+    double at = answer.first_seconds;
+    int64_t inside = at >= from && at < to ? 1 : 0;
+    for (const double gap : answer.gap_seconds) {
+      at += gap;
+      if (at >= from && at < to) ++inside;
+    }
+    const auto pieces = static_cast<double>(answer.gap_seconds.size() + 1);
+    counts_.steady_tokens += static_cast<double>(answer.num_output_tokens * inside) / pieces;
+  }
+
   // With the lock.
   void Count(StreamedAnswer& answer, double begin) {
     num_output_ += answer.num_output_tokens;
@@ -210,14 +223,13 @@ class Load {
 
   // Memory of the server; 0 when it does not say.
   double Resident() const {
-    const Result<std::string> metrics = Get(server_, options_.api_key, "/metrics");
+    const Result<std::string> metrics = Get(options_.url, options_.api_key, "/metrics");
     constexpr std::string_view kName = "\nprocess_resident_memory_bytes ";
     const size_t place = metrics ? metrics->find(kName) : std::string::npos;
     return place == std::string::npos ? 0.0 : std::strtod(metrics->c_str() + place + kName.size(), nullptr);
   }
 
   const ServerBenchOptions& options_;
-  HostAndPort server_;
   const Workload& workload_;
   const std::vector<Feature> features_;
   std::vector<std::string> expected_;  // All prompts of the first feature, then of the next.
@@ -255,9 +267,8 @@ void PrintReports(const ServerBenchOptions& options, const std::vector<Json>& re
 }  // namespace
 
 int RunServerBench(const ServerBenchOptions& options) {
-  Result<HostAndPort> server = ParseServerUrl(options.url);
-  if (!server) return Fail(server.error(), kExitBadUsage);
-  const Result<Workload> workload = Workload::Make(options, *server);
+  if (const Status status = CheckServerUrl(options.url); !status.ok()) return Fail(status, kExitBadUsage);
+  const Result<Workload> workload = Workload::Make(options);
   if (!workload) {
     const bool by_server = workload.error().code() == StatusCode::kUnavailable ||
                            workload.error().code() == StatusCode::kInternal;
@@ -270,7 +281,7 @@ int RunServerBench(const ServerBenchOptions& options) {
   bool clean = true;
   size_t next = 0;
   for (const std::vector<Feature>& features : loads) {
-    Load load(options, *server, *workload, features, next);
+    Load load(options, *workload, features, next);
     if (checks) {
       const Status learned = load.LearnAnswers();
       if (!learned.ok()) return Fail(learned, kExitRunFailed);

@@ -276,6 +276,7 @@ TEST(Features, ARequestAsksForItsOwn) {
 TEST(LoadReport, HasTheFieldsNamesOfTheField) {
   ServerBenchOptions options;
   options.agents = true;
+  options.seconds = 4.0;
   std::vector<LoadSample> samples(2);
   samples[0] = {.first = 0.1,
                 .seconds = 1.1,
@@ -289,7 +290,7 @@ TEST(LoadReport, HasTheFieldsNamesOfTheField) {
                 .num_prompt = 300,
                 .num_cached = 270,
                 .num_output = 101};
-  const Json report = LoadReport(options, samples, {.seconds = 2.0});
+  const Json report = LoadReport(options, samples, {.seconds = 2.0, .steady_tokens = 8.0});
   EXPECT_NEAR(report["mean_ttft_ms"].get<double>(), 200, 1e-9);
   EXPECT_NEAR(report["std_ttft_ms"].get<double>(), 100, 1e-9);
   EXPECT_NEAR(report["p99_ttft_ms"].get<double>(), 300, 1e-9);
@@ -297,6 +298,7 @@ TEST(LoadReport, HasTheFieldsNamesOfTheField) {
   EXPECT_NEAR(report["mean_itl_ms"].get<double>(), 500, 1e-9);
   EXPECT_NEAR(report["p99_e2el_ms"].get<double>(), 1300, 1e-9);
   EXPECT_NEAR(report["output_throughput"].get<double>(), 101, 1e-9);
+  EXPECT_NEAR(report["steady_output_tokens_per_second"].get<double>(), 2, 1e-9);
   EXPECT_NEAR(report["total_token_throughput"].get<double>(), 301, 1e-9);
   EXPECT_EQ(report["total_input_tokens"], 400);
   EXPECT_NEAR(report["share_of_prompt_reused"].get<double>(), 0.9, 1e-9);

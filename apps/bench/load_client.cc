@@ -1,21 +1,15 @@
-// HTTP client of a load: one streamed chat completion with its times.
+// HTTP client of a load, by libcurl: one streamed chat completion with its times.
 #include "apps/bench/load_client.h"
 
+#include <curl/curl.h>
 #include <fmt/format.h>
-#include <netdb.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <cctype>
-#include <cerrno>
-#include <charconv>
 #include <chrono>
-#include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <limits>
-#include <optional>
+#include <memory>
+#include <string_view>
+#include <utility>
 
 #include "base/json.h"
 
@@ -28,123 +22,66 @@ double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-class Socket {
- public:
-  Socket() = default;
-  ~Socket() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Socket(const Socket&) = delete;
-  Socket& operator=(const Socket&) = delete;
-
-  Status Connect(const HostAndPort& server) {
-    addrinfo hints = {};
-    hints.ai_socktype = SOCK_STREAM;
-    addrinfo* found = nullptr;
-    if (::getaddrinfo(server.host.c_str(), server.port.c_str(), &hints, &found) != 0) {
-      return InvalidArgument(fmt::format("--server: host '{}' is not known", server.host));
-    }
-    for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
-      fd_ = ::socket(entry->ai_family, entry->ai_socktype, entry->ai_protocol);
-      if (fd_ >= 0 && ::connect(fd_, entry->ai_addr, entry->ai_addrlen) == 0) break;
-      if (fd_ >= 0) ::close(fd_);
-      fd_ = -1;
-    }
-    ::freeaddrinfo(found);
-    if (fd_ >= 0) return {};
-    return Status(StatusCode::kUnavailable,
-                  fmt::format("--server {}:{}: {}", server.host, server.port, std::strerror(errno)));
-  }
-  bool Send(std::string_view bytes) const {
-    while (!bytes.empty()) {
-      const ssize_t count = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-      if (count <= 0) return false;
-      bytes.remove_prefix(static_cast<size_t>(count));
-    }
-    return true;
-  }
-  // Appends what is there; false at the end.
-  bool Receive(std::string& bytes) const {
-    char buffer[16384];
-    const ssize_t count = ::recv(fd_, buffer, sizeof buffer, 0);
-    if (count > 0) bytes.append(buffer, static_cast<size_t>(count));
-    return count > 0;
-  }
-
- private:
-  int fd_ = -1;
+struct FreeEasy {
+  void operator()(CURL* handle) const { curl_easy_cleanup(handle); }
 };
+struct FreeList {
+  void operator()(curl_slist* list) const { curl_slist_free_all(list); }
+};
+using OnBody = std::function<void(std::string_view)>;
 
-// Bytes of a reply's head at most.
-constexpr size_t kMostHead = size_t{1} << 20;
-
-// Names of fields and codings have any case.
-bool IsChunked(std::string_view head) {
-  constexpr std::string_view kField = "\r\ntransfer-encoding:";
-  const auto same = [](char a, char b) { return std::tolower(static_cast<unsigned char>(a)) == b; };
-  const auto field = std::search(head.begin(), head.end(), kField.begin(), kField.end(), same);
-  if (field == head.end()) return false;
-  std::string_view value(&*field, static_cast<size_t>(head.end() - field));
-  value.remove_prefix(kField.size());
-  value = value.substr(0, value.find("\r\n"));
-  constexpr std::string_view kCoding = "chunked";
-  return std::search(value.begin(), value.end(), kCoding.begin(), kCoding.end(), same) != value.end();
+size_t TakeBody(char* data, size_t size, size_t count, void* on_body) {
+  (*static_cast<const OnBody*>(on_body))(std::string_view(data, size * count));
+  return size * count;
 }
 
-// The length in front of a chunk, and in front of its extensions. None where it is no number, or one that no server of ours sends.
-std::optional<size_t> ChunkSize(std::string_view line) {
-  constexpr size_t kMost = size_t{1} << 40;
-  size_t size = 0;
-  const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), size, 16);
-  const std::string_view behind = line.substr(static_cast<size_t>(end - line.data()));
-  if (error != std::errc() || size > kMost) return std::nullopt;
-  if (!behind.empty() && behind.front() != ';' && behind.front() != ' ') return std::nullopt;
-  return size;
+// The status of a reply to a POST of JSON, or to a GET where there is no body, over a connection of its own. `on_body` gets each piece as it
+// comes, before this returns.
+Result<long> Ask(const std::string& url, const std::string& api_key, const std::string* body,
+                 const OnBody& on_body) {
+  static const CURLcode initialised = curl_global_init(CURL_GLOBAL_DEFAULT);
+  const std::unique_ptr<CURL, FreeEasy> owned(initialised == CURLE_OK ? curl_easy_init() : nullptr);
+  CURL* const handle = owned.get();
+  const std::unique_ptr<curl_slist, FreeList> headers(curl_slist_append(nullptr, "Connection: close"));
+  if (handle == nullptr || headers == nullptr || curl_slist_append(headers.get(), "Expect:") == nullptr ||
+      curl_slist_append(headers.get(), "Content-Type: application/json") == nullptr)
+    return Error(ResourceExhausted("libcurl cannot begin a transfer"));
+  char cause[CURL_ERROR_SIZE] = {};
+  const auto set = [handle](CURLoption option, auto value) { curl_easy_setopt(handle, option, value); };
+  set(CURLOPT_URL, url.c_str());
+  set(CURLOPT_PROTOCOLS_STR, "http");
+  set(CURLOPT_PROXY, "");
+  set(CURLOPT_NOSIGNAL, 1L);
+  set(CURLOPT_ERRORBUFFER, cause);
+  set(CURLOPT_HTTPHEADER, headers.get());
+  if (!api_key.empty()) {
+    set(CURLOPT_HTTPAUTH, static_cast<long>(CURLAUTH_BEARER));
+    set(CURLOPT_XOAUTH2_BEARER, api_key.c_str());
+  }
+  if (body != nullptr) {
+    set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(body->size()));
+    set(CURLOPT_POSTFIELDS, body->c_str());
+  }
+  set(CURLOPT_WRITEFUNCTION, &TakeBody);
+  set(CURLOPT_WRITEDATA, &on_body);
+  const CURLcode code = curl_easy_perform(handle);
+  long status = 0;
+  curl_easy_getinfo(handle, CURLINFO_RESPONSE_CODE, &status);
+  if (code == CURLE_OK) return status;
+  const StatusCode kind = code == CURLE_COULDNT_CONNECT        ? StatusCode::kUnavailable
+                          : code == CURLE_COULDNT_RESOLVE_HOST ? StatusCode::kInvalidArgument
+                                                               : StatusCode::kInternal;
+  return Error(kind,
+               fmt::format("--server {}: {}", url, cause[0] != '\0' ? cause : curl_easy_strerror(code)));
 }
 
-// A reply's body, unchunked as it comes. `on_body` gets each piece. Returns the HTTP status, 0 when there was none.
-int Exchange(const Socket& socket, const std::string& request,
-             const std::function<void(std::string_view)>& on_body) {
-  if (!socket.Send(request)) return 0;
-  std::string bytes;
-  size_t head_end = std::string::npos;
-  while ((head_end = bytes.find("\r\n\r\n")) == std::string::npos) {
-    if (bytes.size() > kMostHead || !socket.Receive(bytes)) return 0;
-  }
-  const std::string head = bytes.substr(0, head_end);
-  bytes.erase(0, head_end + 4);
-  const int status = head.size() > 12 ? std::atoi(head.c_str() + 9) : 0;
-  if (!IsChunked(head)) {
-    do {
-      on_body(bytes);
-      bytes.clear();
-    } while (socket.Receive(bytes));
-    return status;
-  }
-  for (;;) {
-    const size_t line = bytes.find("\r\n");
-    if (line != std::string::npos) {
-      const std::optional<size_t> announced = ChunkSize(std::string_view(bytes).substr(0, line));
-      if (!announced) return 0;
-      const size_t size = *announced;
-      if (size == 0) return status;
-      if (bytes.size() >= line + 2 + size + 2) {
-        on_body(std::string_view(bytes).substr(line + 2, size));
-        bytes.erase(0, line + 2 + size + 2);
-        continue;
-      }
-    }
-    if (!socket.Receive(bytes)) return 0;  // It ended in the middle.
-  }
-}
-
-std::string Head(const char* method, const std::string& path, const HostAndPort& server,
-                 const std::string& api_key, size_t length) {
-  return fmt::format(
-      "{} {} HTTP/1.1\r\nHost: {}:{}\r\nConnection: close\r\nContent-Type: "
-      "application/json\r\nContent-Length: {}\r\n{}\r\n",
-      method, path, server.host, server.port, length,
-      api_key.empty() ? "" : fmt::format("Authorization: Bearer {}\r\n", api_key));
+// The body of a reply, which is a 200.
+Result<std::string> Whole(const std::string& url, const std::string& api_key, const std::string* body) {
+  std::string reply;
+  DSV4_ASSIGN_OR_RETURN(const long status,
+                        Ask(url, api_key, body, [&](std::string_view piece) { reply += piece; }));
+  if (status == 200) return reply;
+  return Error(Internal(fmt::format("{}: status {}: {}", url, status, reply.substr(0, 500))));
 }
 
 // Members of any server's JSON. One that is missing, or of what has none, is null. A list that is none is empty, a count that is none is 0.
@@ -231,31 +168,25 @@ class Collector {
 
 }  // namespace
 
-Result<HostAndPort> ParseServerUrl(const std::string& url) {
+Status CheckServerUrl(std::string_view url) {
   constexpr std::string_view kScheme = "http://";
-  const std::string rest = url.starts_with(kScheme) ? url.substr(kScheme.size()) : "";
+  const std::string_view rest = url.starts_with(kScheme) ? url.substr(kScheme.size()) : "";
   const size_t colon = rest.rfind(':');
-  const std::string port = colon == std::string::npos ? "" : rest.substr(colon + 1);
-  if (colon == std::string::npos || colon == 0 || port.empty() ||
-      port.find_first_not_of("0123456789") != std::string::npos) {
-    return Error(InvalidArgument(fmt::format("--server: got '{}', wanted http://HOST:PORT", url)));
-  }
-  return HostAndPort{rest.substr(0, colon), port};
+  if (colon != std::string_view::npos && colon > 0 && colon + 1 < rest.size() &&
+      rest.find_first_not_of("0123456789", colon + 1) == std::string_view::npos)
+    return {};
+  return InvalidArgument(fmt::format("--server: got '{}', wanted http://HOST:PORT", url));
 }
 
-Result<StreamedAnswer> AskStreamed(const HostAndPort& server, const std::string& api_key,
+Result<StreamedAnswer> AskStreamed(const std::string& server, const std::string& api_key,
                                    const std::string& body) {
-  const Clock::time_point start = Clock::now();
-  Socket socket;
-  DSV4_TRY(socket.Connect(server));
-  Collector collector(start);
+  Collector collector(Clock::now());
   std::string whole;
-  const int status =
-      Exchange(socket, Head("POST", "/v1/chat/completions", server, api_key, body.size()) + body,
-               [&](std::string_view piece) {
-                 if (whole.size() < 500) whole += piece;
-                 collector.Take(piece);
-               });
+  DSV4_ASSIGN_OR_RETURN(const long status,
+                        Ask(server + "/v1/chat/completions", api_key, &body, [&](std::string_view piece) {
+                          if (whole.size() < 500) whole += piece;
+                          collector.Take(piece);
+                        }));
   if (status == 429) return Error(ResourceExhausted(whole));
   if (status != 200 || !collector.done() || !collector.error().empty()) {
     return Error(Internal(
@@ -264,25 +195,13 @@ Result<StreamedAnswer> AskStreamed(const HostAndPort& server, const std::string&
   return collector.TakeAnswer();
 }
 
-Result<std::string> Post(const HostAndPort& server, const std::string& api_key, const std::string& path,
+Result<std::string> Post(const std::string& server, const std::string& api_key, const std::string& path,
                          const std::string& body) {
-  Socket socket;
-  DSV4_TRY(socket.Connect(server));
-  std::string reply;
-  const int status = Exchange(socket, Head("POST", path, server, api_key, body.size()) + body,
-                              [&](std::string_view piece) { reply += piece; });
-  if (status == 200) return reply;
-  return Error(Internal(fmt::format("POST {}: status {}: {}", path, status, reply.substr(0, 500))));
+  return Whole(server + path, api_key, &body);
 }
 
-Result<std::string> Get(const HostAndPort& server, const std::string& api_key, const std::string& path) {
-  Socket socket;
-  DSV4_TRY(socket.Connect(server));
-  std::string body;
-  const int status =
-      Exchange(socket, Head("GET", path, server, api_key, 0), [&](std::string_view piece) { body += piece; });
-  if (status == 200) return body;
-  return Error(Internal(fmt::format("GET {}: status {}: {}", path, status, body.substr(0, 500))));
+Result<std::string> Get(const std::string& server, const std::string& api_key, const std::string& path) {
+  return Whole(server + path, api_key, nullptr);
 }
 
 }  // namespace dsv4::apps

@@ -3,19 +3,15 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
 
 namespace dsv4::apps {
 
-struct HostAndPort {
-  std::string host;
-  std::string port;
-};
-
-// "http://HOST:PORT". InvalidArgument for anything else; TLS is not spoken.
-Result<HostAndPort> ParseServerUrl(const std::string& url);
+// InvalidArgument for anything else than "http://HOST:PORT", which `server` is below; TLS is not spoken.
+Status CheckServerUrl(std::string_view url);
 
 struct StreamedAnswer {
   std::string text;  // Reasoning, content and arguments of calls.
@@ -31,14 +27,14 @@ struct StreamedAnswer {
 
 // POSTs `body`, which asks for a stream with usage. Unavailable when the port is closed; ResourceExhausted for a 429; Internal, with what
 // came, for every other answer than a complete stream.
-Result<StreamedAnswer> AskStreamed(const HostAndPort& server, const std::string& api_key,
+Result<StreamedAnswer> AskStreamed(const std::string& server, const std::string& api_key,
                                    const std::string& body);
 
 // The body of a reply to a POST of JSON.
-Result<std::string> Post(const HostAndPort& server, const std::string& api_key, const std::string& path,
+Result<std::string> Post(const std::string& server, const std::string& api_key, const std::string& path,
                          const std::string& body);
 
 // The body of a GET.
-Result<std::string> Get(const HostAndPort& server, const std::string& api_key, const std::string& path);
+Result<std::string> Get(const std::string& server, const std::string& api_key, const std::string& path);
 
 }  // namespace dsv4::apps

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/text.h"
+
 namespace dsv4::apps {
 namespace {
 
@@ -172,6 +174,7 @@ Json LoadReport(const ServerBenchOptions& options, const std::vector<LoadSample>
       {"first_error", counts.first_error},
       {"seconds", counts.seconds},
       {"output_tokens_per_second", static_cast<double>(output) / counts.seconds},
+      {"steady_output_tokens_per_second", counts.steady_tokens / options.seconds},
       {"prompt_tokens_per_second", static_cast<double>(prompt) / counts.seconds},
       {"share_of_prompt_reused",
        prompt > 0 ? static_cast<double>(cached) / static_cast<double>(prompt) : 0.0},
@@ -200,16 +203,18 @@ void PrintLoadReport(const Json& report, const ServerBenchOptions& options, bool
                1e3 * times["p99"].get<double>(), 1e3 * times["max"].get<double>(),
                times["p99"].get<double>() / std::max(times["p50"].get<double>(), 1e-9));
   };
-  fmt::print("{} in {:.1f} s: {} answers, {} refused, {} failed, {} not those of a quiet server{}\n",
+  fmt::print("{} in {:.1f} s: {}, {} refused, {} failed, {} not those of a quiet server{}\n",
              options.rate > 0.0 ? fmt::format("{} requests a second", options.rate)
-                                : fmt::format("{} streams", options.num_streams),
-             report["seconds"].get<double>(), report["requests"].get<int64_t>(),
+                                : Counted(options.num_streams, "stream"),
+             report["seconds"].get<double>(), Counted(report["requests"].get<int64_t>(), "answer"),
              report["refused"].get<int64_t>(), report["failed"].get<int64_t>(),
              report["wrong_answers"].get<int64_t>(), checked ? "" : " (not checked)");
-  fmt::print("output {:.1f} tok/s, prompts {:.1f} tok/s, of these {:.0f} % reused\n",
-             report["output_tokens_per_second"].get<double>(),
-             report["prompt_tokens_per_second"].get<double>(),
-             100.0 * report["share_of_prompt_reused"].get<double>());
+  fmt::print(
+      "output {:.1f} tok/s, {:.1f} while all clients asked; prompts {:.1f} tok/s, of these {:.0f} % reused\n",
+      report["output_tokens_per_second"].get<double>(),
+      report["steady_output_tokens_per_second"].get<double>(),
+      report["prompt_tokens_per_second"].get<double>(),
+      100.0 * report["share_of_prompt_reused"].get<double>());
   line("first token", "first_token_seconds");
   line("next token", "inter_token_seconds");
   line("whole answer", "end_to_end_seconds");
@@ -228,10 +233,10 @@ void PrintLoadReport(const Json& report, const ServerBenchOptions& options, bool
   }
   if (const Json& longest = report["longest_prompt"]; !longest.is_null()) {
     fmt::print(
-        "longest prompts: at worst {} tokens, first token after {:.2f} s, {:.2f} times its share of the "
+        "longest prompts: at worst {}, first token after {:.2f} s, {:.2f} times its share of the "
         "machine\n",
-        longest["prompt_tokens"].get<int64_t>(), longest["first_token_seconds"].get<double>(),
-        longest["times_its_share"].get<double>());
+        Counted(longest["prompt_tokens"].get<int64_t>(), "token"),
+        longest["first_token_seconds"].get<double>(), longest["times_its_share"].get<double>());
   }
   const Json& resident = report["server_resident_bytes"];
   fmt::print("server memory {:.1f} MiB before, {:.1f} MiB after\n",

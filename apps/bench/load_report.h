@@ -32,7 +32,9 @@ struct LoadCounts {
   int64_t failed = 0;
   int64_t wrong = 0;  // Answers that are not those of a quiet server.
   std::string first_error;
-  double seconds = 0.0;  // Seconds that were measured.
+  double seconds = 0.0;  // Seconds that were measured, to the end of the last answer.
+  // Tokens that came while all clients asked, also of answers that began before or ended behind it.
+  double steady_tokens = 0.0;
   double resident_before = 0.0;
   double resident_after = 0.0;
 };

@@ -7,7 +7,9 @@
 #include <functional>
 #include <sstream>
 
+#include "apps/bench/load_client.h"
 #include "base/read_file.h"
+#include "base/text.h"
 
 namespace dsv4::apps {
 namespace {
@@ -117,9 +119,9 @@ std::pair<std::string, std::string> FirstTurns(const Json& conversations) {
 }
 
 // The tokens of a text, as the server counts them.
-Result<int64_t> CountTokens(const HostAndPort& server, const std::string& api_key, const std::string& text) {
+Result<int64_t> CountTokens(const ServerBenchOptions& options, const std::string& text) {
   DSV4_ASSIGN_OR_RETURN(const std::string reply,
-                        Post(server, api_key, "/tokenize", Json{{"prompt", text}}.dump()));
+                        Post(options.url, options.api_key, "/tokenize", Json{{"prompt", text}}.dump()));
   DSV4_ASSIGN_OR_RETURN(const Json json, ParseJson(reply, "/tokenize"));
   if (!json.contains("count") || !json["count"].is_number_integer())
     return Error(Internal("/tokenize: no count in the reply"));
@@ -161,20 +163,21 @@ Result<std::vector<LoadPrompt>> ParseDataset(
     if (prompts.size() == kMostCounted) break;
   }
   if (prompts.empty()) {
-    return Error(InvalidArgument(fmt::format(
-        "{}: got {} objects, none with 'messages', 'prompt' or two 'conversations'", name, objects.size())));
+    return Error(
+        InvalidArgument(fmt::format("{}: got {}, none with 'messages', 'prompt' or two 'conversations'", name,
+                                    Counted(objects.size(), "object"))));
   }
   return prompts;
 }
 
-Result<Workload> Workload::Make(const ServerBenchOptions& options, const HostAndPort& server) {
+Result<Workload> Workload::Make(const ServerBenchOptions& options) {
   Workload workload(options);
-  if (options.agents || options.input_tokens > 0) DSV4_TRY(workload.Calibrate(server));
+  if (options.agents || options.input_tokens > 0) DSV4_TRY(workload.Calibrate());
   if (!options.dataset_path.empty()) {
     DSV4_ASSIGN_OR_RETURN(const std::string text, ReadFile(options.dataset_path, FileKind::kAny));
     const auto count = [&](const std::string& answer) -> Result<int64_t> {
       if (options.output_tokens_given) return options.output_tokens;
-      return CountTokens(server, options.api_key, answer);
+      return CountTokens(options, answer);
     };
     DSV4_ASSIGN_OR_RETURN(workload.prompts_, ParseDataset(text, options.dataset_path, count));
     for (LoadPrompt& prompt : workload.prompts_) {
@@ -189,11 +192,10 @@ Result<Workload> Workload::Make(const ServerBenchOptions& options, const HostAnd
   return workload;
 }
 
-Status Workload::Calibrate(const HostAndPort& server) {
+Status Workload::Calibrate() {
   constexpr size_t kSample = 2000;
   std::mt19937_64 random(options_->seed);
-  DSV4_ASSIGN_OR_RETURN_STATUS(const int64_t count,
-                               CountTokens(server, options_->api_key, RandomText(random, kSample)));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const int64_t count, CountTokens(*options_, RandomText(random, kSample)));
   words_per_token_ = static_cast<double>(kSample) / static_cast<double>(std::max<int64_t>(count, 1));
   return {};
 }

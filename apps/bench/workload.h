@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "apps/bench/bench_server.h"
-#include "apps/bench/load_client.h"
 #include "base/json.h"
 #include "base/status.h"
 
@@ -28,8 +27,8 @@ Result<std::vector<LoadPrompt>> ParseDataset(const std::string& text, const std:
 
 class Workload {
  public:
-  // Reads files, and asks the server how many tokens texts have. Both outlive it.
-  static Result<Workload> Make(const ServerBenchOptions& options, const HostAndPort& server);
+  // Reads files, and asks the server how many tokens texts have. The options outlive it.
+  static Result<Workload> Make(const ServerBenchOptions& options);
 
   // Every prompt has its number of the list below; without a list each is one that no request had before.
   bool unique() const { return prompts_.empty(); }
@@ -43,7 +42,7 @@ class Workload {
 
  private:
   explicit Workload(const ServerBenchOptions& options) : options_(&options) {}
-  Status Calibrate(const HostAndPort& server);
+  Status Calibrate();
   // Within the spread around it.
   int64_t Length(std::mt19937_64& random, int64_t middle) const;
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "apps/terminal/terminal.h"
+#include "base/text.h"
 
 namespace dsv4::apps {
 namespace {
@@ -331,7 +332,7 @@ std::string HelpText::make_help(const CLI::App* app, std::string, CLI::AppFormat
   }
   out += "\n";
   if (left_out > 0)
-    out += Paragraph(fmt::format("{} --help-all lists {} more options.", name, left_out), width);
+    out += Paragraph(fmt::format("{} --help-all lists {}.", name, Counted(left_out, "more option")), width);
   if (program) out += Paragraph("dsv4 COMMAND --help says more of a command.", width);
   return out;
 }

@@ -1,6 +1,7 @@
 // The dsv4 binary: command line in, exit code out. Each command stands in its own folder; this file only
 // parses.
 #include <fmt/format.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -73,6 +74,8 @@ int Main(int argc, char** argv) {
     return code == 0 ? kExitOk : kExitBadUsage;
   }
   SetLogLevel(log_level);
+  for (const std::string& mistyped : settings.MistypedVariables(*app.get_subcommands().front()))
+    LogWarning(mistyped);
   return commands.Dispatch(argc, argv);
 }
 
@@ -144,6 +147,16 @@ bool HasRoomForStacks() {
   return true;
 }
 
+// Each of malloc's arenas wants 128 MiB of addresses. A thread without room for one asks the system for every small piece of
+// memory. A step then takes a hundred times as long, so as many as fit into a quarter of a limit serve all threads.
+void ShareArenasBelowALimit() {
+  constexpr rlim_t kArena = rlim_t{128} << 20;
+  rlimit addresses = {};
+  if (::getrlimit(RLIMIT_AS, &addresses) != 0 || addresses.rlim_cur == RLIM_INFINITY) return;
+  const rlim_t fit = std::clamp(addresses.rlim_cur / 4 / kArena, rlim_t{1}, rlim_t{1000});
+  (void)::mallopt(M_ARENA_MAX, static_cast<int>(fit));
+}
+
 // Before the constructors of static objects, which may find no memory either; and for other threads.
 __attribute__((constructor(101))) void InstallTerminate() {
   default_terminate = std::set_terminate(Terminate);
@@ -153,6 +166,7 @@ __attribute__((constructor(101))) void InstallTerminate() {
 
 int main(int argc, char** argv) {
   if (!HasRoomForStacks()) return dsv4::apps::kExitRunFailed;
+  ShareArenasBelowALimit();
   dsv4::apps::ReportLostFiles();
   // A file that may not grow is an error of its write, as a full disk is.
   std::signal(SIGXFSZ, SIG_IGN);

@@ -1,4 +1,4 @@
-// The command `run` alone: a program of a third less code, for the first answer of a clone.
+// The command `run` alone: a program of half the code, for the first answer of a clone.
 #include <span>
 
 #include "apps/command_line/command_list.h"

@@ -2,6 +2,7 @@
 #include "apps/command_line/settings.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
@@ -153,6 +154,46 @@ std::string Settings::OriginOf(const CLI::App& owner, const CLI::Option& option)
   if (&owner != &app_) name = owner.get_name() + "." + name;
   const auto found = lines_->find(name);
   return found == lines_->end() ? std::string() : found->second;
+}
+
+std::vector<std::string> Settings::MistypedVariables(const CLI::App& command) const {
+  // Variables that are no options (docs/environment-variables.md).
+  constexpr std::string_view kOthers[] = {"DSV4_MODEL",           "DSV4_CONFIG",  "DSV4_CPU_ISA",
+                                          "DSV4_EXPERT_PROFILES", "DSV4_HISTORY", "DSV4_CONVERSATION",
+                                          "DSV4_SPIN_US"};
+  const std::string all_prefix = VariableName({}) + '_';
+  const std::string own_prefix = VariableName({command.get_name()}) + '_';
+  std::vector<std::string> variables(std::begin(kOthers), std::end(kOthers));
+  for (const CLI::App* app : {static_cast<const CLI::App*>(&app_), &command}) {
+    for (const CLI::Option* option : app->get_options())
+      if (!option->get_envname().empty()) variables.push_back(option->get_envname());
+  }
+  const auto is_known = [&](const std::string& name) {
+    return std::ranges::find(variables, name) != variables.end();
+  };
+
+  std::vector<std::string> sentences;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string name = std::string(*variable).substr(0, std::string_view(*variable).find('='));
+    if (!name.starts_with(all_prefix) || is_known(name) || !IsSet(name)) continue;
+    // The name of a command too much, or too little; else letters, in what follows the same beginning.
+    const bool is_own = name.starts_with(own_prefix);
+    const std::string& prefix = is_own ? own_prefix : all_prefix;
+    const std::string rest = name.substr(prefix.size());
+    std::string meant = (is_own ? all_prefix : own_prefix) + rest;
+    if (!is_known(meant)) {
+      std::vector<std::string> rests;
+      for (const std::string& each : variables) {
+        if (each.starts_with(prefix) && (is_own || !each.starts_with(own_prefix)))
+          rests.push_back(each.substr(prefix.size()));
+      }
+      const std::string nearest = Nearest(rest, rests);
+      if (nearest.empty()) continue;
+      meant = prefix + nearest;
+    }
+    sentences.push_back(fmt::format("{} is the variable of no option; did you mean {}?", name, meant));
+  }
+  return sentences;
 }
 
 std::string Settings::FileOrigin() const {

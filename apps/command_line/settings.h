@@ -22,6 +22,10 @@ class Settings {
   // The variable, or file and line, that gave an option of `owner` its value; empty for the command line.
   std::string OriginOf(const CLI::App& owner, const CLI::Option& option) const;
 
+  // A sentence for each variable that nothing reads, and whose name is nearly that of an option: one of every command, or of
+  // `command`.
+  std::vector<std::string> MistypedVariables(const CLI::App& command) const;
+
   // "DSV4_CONFIG", "--config", or the path that is looked at without either.
   std::string FileOrigin() const;
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <utility>
 
+#include "base/text.h"
 #include "base/utf8.h"
 
 namespace dsv4::apps {
@@ -113,7 +114,7 @@ class Reader {
         const size_t digits = name == 'u' ? 4 : 8;
         const std::string hex(text_.substr(at_, digits));
         if (hex.size() != digits || hex.find_first_not_of("0123456789abcdefABCDEF") != std::string::npos)
-          return Wrong(fmt::format("\\{} wants {} hexadecimal digits", name, digits));
+          return Wrong(fmt::format("\\{} wants {}", name, Counted(digits, "hexadecimal digit")));
         at_ += digits;
         AppendUtf8(static_cast<uint32_t>(std::stoul(hex, nullptr, 16)), &out);
       } else if (const size_t found = kNames.find(name); found != std::string_view::npos && name != '\0') {

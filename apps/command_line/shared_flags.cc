@@ -91,11 +91,11 @@ CLI::Validator Positive(double max) { return Bound(false, max); }
 CLI::Validator NonNegative(double max) { return Bound(true, max); }
 
 void AddModelFlags(CLI::App& app, ModelFlags& flags) {
-  CLI::Option* directory = app.add_option("-m,--model", flags.model,
-                                          "Checkpoint directory (default: DSV4_MODEL, else the small model)")
-                               ->check(NotEmpty());
-  app.add_option("--weights", flags.weights,
-                 "In place of -m, random weights in memory: synthetic:SHAPE[,FORMAT][,seed=N]")
+  CLI::Option* directory =
+      app.add_option("-m,--model", flags.model,
+                     "Checkpoint directory or a pulled model (default: DSV4_MODEL, else the small model)")
+          ->check(NotEmpty());
+  app.add_option("--weights", flags.weights, "In place of -m, random weights in memory")
       ->excludes(directory)
       ->check(
           [](const std::string& value) {
@@ -163,8 +163,7 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags) {
 void AddPlacementFlag(CLI::App& app, ModelFlags& flags) {
   app.add_option("--placement", flags.placement,
                  "Which rank has what: auto, pipeline, tensor, expert, expert,sequences, expert,entries, or "
-                 "one of these "
-                 "behind pipeline=STAGES,")
+                 "pipeline=STAGES,X with one of these as X")
       ->capture_default_str();
 }
 

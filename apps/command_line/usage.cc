@@ -36,13 +36,18 @@ size_t EditDistance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-std::string DidYouMean(std::string_view got, const std::vector<std::string>& names) {
+std::string Nearest(std::string_view got, const std::vector<std::string>& names) {
   const auto distance = [&](const std::string& name) { return EditDistance(got, name); };
   const auto nearest =
       std::min_element(names.begin(), names.end(),
                        [&](const std::string& a, const std::string& b) { return distance(a) < distance(b); });
   if (nearest == names.end() || distance(*nearest) > std::max<size_t>(1, got.size() / 3)) return {};
-  return fmt::format("; did you mean {}?", *nearest);
+  return *nearest;
+}
+
+std::string DidYouMean(std::string_view got, const std::vector<std::string>& names) {
+  const std::string nearest = Nearest(got, names);
+  return nearest.empty() ? std::string() : fmt::format("; did you mean {}?", nearest);
 }
 
 namespace {

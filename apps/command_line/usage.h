@@ -15,6 +15,8 @@ namespace dsv4::apps {
 // when all options are there.
 void DescribeUsage(Commands& commands, const Settings& settings);
 
+// The one of `names` that `got` may have been meant for; empty: none is close.
+std::string Nearest(std::string_view got, const std::vector<std::string>& names);
 // "; did you mean X?", where one of `names` is close.
 std::string DidYouMean(std::string_view got, const std::vector<std::string>& names);
 

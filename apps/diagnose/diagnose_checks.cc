@@ -13,6 +13,7 @@
 #include "apps/diagnose/diagnose_stop_set.h"
 #include "apps/terminal/terminal.h"
 #include "base/read_file.h"
+#include "base/text.h"
 #include "diag/checks/checkpoint_check.h"
 #include "diag/checks/decode_prefill_check.h"
 #include "diag/checks/draft_check.h"
@@ -106,8 +107,8 @@ Result<diag::CheckReport> RunVisible(DiagnoseSession& session) {
       diag::CheckVisible(subject, tokens,
                          {.layer = session.options().layer, .position = session.options().position}));
   if (num_tokens > one_pass) {
-    report.evidence.push_back(
-        fmt::format("the first {} of {} tokens: what one pass of the model holds", one_pass, num_tokens));
+    report.evidence.push_back(fmt::format("the first {} of {}: what one pass of the model holds", one_pass,
+                                          Counted(num_tokens, "token")));
   }
   return report;
 }

@@ -9,6 +9,7 @@
 
 #include "apps/diagnose/diagnose_ab.h"
 #include "apps/shared/choose_backend.h"
+#include "base/text.h"
 #include "diag/checks/compare_check.h"
 #include "diag/dump.h"
 #include "diag/live_run.h"
@@ -87,8 +88,8 @@ Result<diag::CheckReport> CompareWithReference(DiagnoseSession& session) {
                                                                  {.mode = diag::CompareMode::kSharedInputs,
                                                                   .same_contract = true,
                                                                   .bound = session.options().bound}));
-  report.evidence.push_back(fmt::format("the other run: ours on the reference backend, {} of {} tokens",
-                                        tokens.size(), num_tokens));
+  report.evidence.push_back(fmt::format("the other run: ours on the reference backend, {} of {}",
+                                        tokens.size(), Counted(num_tokens, "token")));
   return report;
 }
 

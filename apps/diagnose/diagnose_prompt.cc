@@ -10,6 +10,7 @@
 
 #include "apps/terminal/printable.h"
 #include "base/read_file.h"
+#include "base/text.h"
 #include "tokenizer/tokenizer_file.h"
 
 namespace dsv4::apps {
@@ -138,13 +139,13 @@ std::vector<std::string> SplitMarkers(const TextSubject& subject) {
 
 void CompareIds(const TextSubject& subject, const std::vector<TokenId>& theirs, diag::CheckReport& report) {
   if (theirs == subject.ids) {
-    report.evidence.push_back(fmt::format("the other prompt has the same {} ids", theirs.size()));
+    report.evidence.push_back(fmt::format("the other prompt has the same {}", Counted(theirs.size(), "id")));
     return;
   }
   const size_t at = FirstDifference(subject.ids, theirs);
   report.verdict = diag::Verdict::kFinding;
-  report.headline = fmt::format("the ids differ from token {} on ({} ids here, {} there)", at,
-                                subject.ids.size(), theirs.size());
+  report.headline = fmt::format("the ids differ from token {} on ({} here, {} there)", at,
+                                Counted(subject.ids.size(), "id"), theirs.size());
   report.evidence.push_back(fmt::format("here:  {}", ShowRange(subject, subject.ids, at)));
   report.evidence.push_back(fmt::format("there: {}", ShowRange(subject, theirs, at)));
   const std::string text = subject.tokenizer.Decode(theirs);
@@ -164,8 +165,8 @@ void CompareIds(const TextSubject& subject, const std::vector<TokenId>& theirs, 
 // is the file's.
 void ReportLastNewLine(const TextSubject& subject, diag::CheckReport& report) {
   report.verdict = diag::Verdict::kFinding;
-  report.headline = fmt::format("the other prompt is ours with one new line more, at its end ({} bytes here)",
-                                subject.text.size());
+  report.headline = fmt::format("the other prompt is ours with one new line more, at its end ({} here)",
+                                Counted(subject.text.size(), "byte"));
   report.evidence.push_back(
       "suspect: a text editor or echo wrote it behind the prompt: write the file with printf %s, or give "
       "ids");
@@ -176,7 +177,8 @@ void ReportLastNewLine(const TextSubject& subject, diag::CheckReport& report) {
 
 void CompareTexts(const TextSubject& subject, const std::string& theirs, diag::CheckReport& report) {
   if (theirs == subject.text) {
-    report.evidence.push_back(fmt::format("the other prompt is the same text, {} bytes", theirs.size()));
+    report.evidence.push_back(
+        fmt::format("the other prompt is the same text, {}", Counted(theirs.size(), "byte")));
     return;
   }
   if (theirs == subject.text + "\n") {
@@ -189,8 +191,8 @@ void CompareTexts(const TextSubject& subject, const std::string& theirs, diag::C
                                  text.substr(std::min(at, text.size()), 30)));
   };
   report.verdict = diag::Verdict::kFinding;
-  report.headline = fmt::format("the texts differ from byte {} on ({} bytes here, {} there)", at,
-                                subject.text.size(), theirs.size());
+  report.headline = fmt::format("the texts differ from byte {} on ({} here, {} there)", at,
+                                Counted(subject.text.size(), "byte"), theirs.size());
   report.evidence.push_back("here:  " + around(subject.text));
   report.evidence.push_back("there: " + around(theirs));
   for (const std::string& suspect : Suspects(subject, theirs))
@@ -227,10 +229,10 @@ std::string MergesComplaint(const TextSubject& subject) {
   const size_t count = NumMergesOutOfOrder(*file);
   if (count == 0 || count > file->merges.size() / kMostShare) return {};
   return fmt::format(
-      "{} of {} merges of tokenizer.json are not where the ids of their tokens say: the list was changed, "
+      "{} of {} of tokenizer.json are not where the ids of their tokens say: the list was changed, "
       "and "
       "texts are cut otherwise than in training",
-      count, file->merges.size());
+      count, Counted(file->merges.size(), "merge"));
 }
 
 }  // namespace
@@ -239,9 +241,9 @@ Result<diag::CheckReport> CheckPrompt(const TextSubject& subject, const std::str
                                       const std::string& what) {
   diag::CheckReport report{.check = "prompt"};
   report.evidence = {
-      fmt::format("chat format {}, {}, {} tokens", subject.profile->revision,
+      fmt::format("chat format {}, {}, {}", subject.profile->revision,
                   subject.render.mode == chat::ThinkingMode::kThinking ? "thinking mode" : "chat mode",
-                  subject.ids.size()),
+                  Counted(subject.ids.size(), "token")),
       "text: " + Printable(subject.text)};
   diag::Table table{.title = "tokens", .columns = {"index", "id", "kind", "text"}};
   for (size_t i = 0; i < subject.ids.size(); ++i) {
@@ -262,8 +264,8 @@ Result<diag::CheckReport> CheckPrompt(const TextSubject& subject, const std::str
     report.headline = merges;
   } else if (subject.tokenizer.num_ids() > subject.config.vocab_size) {
     report.verdict = diag::Verdict::kFinding;
-    report.headline = fmt::format("tokenizer.json has ids up to {}, the embedding only {} rows",
-                                  subject.tokenizer.num_ids() - 1, subject.config.vocab_size);
+    report.headline = fmt::format("tokenizer.json has ids up to {}, the embedding only {}",
+                                  subject.tokenizer.num_ids() - 1, Counted(subject.config.vocab_size, "row"));
   } else if (const std::vector<int64_t>& bos = subject.config.bos_token_ids;
              !bos.empty() &&
              std::find(bos.begin(), bos.end(), subject.special->begin_of_sentence) == bos.end()) {

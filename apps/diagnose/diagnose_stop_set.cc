@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "base/read_file.h"
+#include "base/text.h"
 
 namespace dsv4::apps {
 namespace {
@@ -116,12 +117,12 @@ Result<diag::CheckReport> CheckStopSet(const TextSubject& subject, const std::st
     if (ids->empty()) return Error(InvalidArgument(fmt::format("{}: no token ids", what)));
     const std::vector<TokenId> answer = AnswerOf(*ids, subject.ids);
     report.evidence.push_back(
-        fmt::format("{}: {} ids, {} of them the answer", what, ids->size(), answer.size()));
+        fmt::format("{}: {}, {} of them the answer", what, Counted(ids->size(), "id"), answer.size()));
     if (std::string text = LogComplaint(subject, set, answer); !text.empty())
       complaints.push_back(std::move(text));
   }
   if (complaints.empty()) {
-    report.headline = fmt::format("{} ids end a turn{}", set.entries().size(),
+    report.headline = fmt::format("{} a turn{}", Counted(set.entries().size(), "id ends", "ids end"),
                                   log.empty() ? "" : "; the log went past none of them");
     report.rules_out = {log.empty() ? "an end token that the files name and the engine ignores"
                                     : "a missed turn end"};

@@ -8,6 +8,7 @@
 #include "apps/shared/choose_backend.h"
 #include "apps/shared/model_source.h"
 #include "apps/terminal/load_bar.h"
+#include "base/text.h"
 #include "session/answer_options.h"
 
 namespace dsv4::apps {
@@ -77,8 +78,9 @@ int RunEvalCommand(const EvalOptions& options) {
       if (!loaded) return Fail(loaded.error(), LoadExitCode(loaded.error()));
       other = std::move(*loaded);
       if (other->vocab_size() != (*model)->vocab_size()) {
-        return Fail(InvalidArgument(fmt::format("{} has {} tokens, {} has {}", name, (*model)->vocab_size(),
-                                                other->name(), other->vocab_size())),
+        return Fail(InvalidArgument(fmt::format("{} has {}, {} has {}", name,
+                                                Counted((*model)->vocab_size(), "token"), other->name(),
+                                                other->vocab_size())),
                     kExitBadInput);
       }
     }

@@ -8,6 +8,7 @@
 
 #include "apps/eval/eval_tasks.h"
 #include "apps/eval/logprob_lines.h"
+#include "base/text.h"
 #include "diag/statistics.h"
 #include "io/output_file.h"
 
@@ -138,8 +139,8 @@ class PerplexityTask {
  private:
   Status Score(const ScoredText& text) {
     if (static_cast<int64_t>(text.tokens.size()) > model_.context()) {
-      return InvalidArgument(fmt::format("{} tokens, the model reads {}; --window cuts texts",
-                                         text.tokens.size(), model_.context()));
+      return InvalidArgument(fmt::format("{}, the model reads {}; --window cuts texts",
+                                         Counted(text.tokens.size(), "token"), model_.context()));
     }
     nll_.BeginText();
     agreement_.BeginText();

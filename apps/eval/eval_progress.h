@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "apps/terminal/terminal.h"
+#include "base/text.h"
 
 namespace dsv4::apps {
 
@@ -29,8 +30,9 @@ class EvalProgress {
  private:
   void Show() {
     if (shown_)
-      bar_.Update(num_done_, num_lines_,
-                  fmt::format("{} of {} lines, {} tokens", num_done_, num_lines_, num_tokens_));
+      bar_.Update(
+          num_done_, num_lines_,
+          fmt::format("{} of {}, {}", num_done_, Counted(num_lines_, "line"), Counted(num_tokens_, "token")));
   }
 
   const bool shown_;

@@ -7,6 +7,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "base/text.h"
+
 namespace dsv4::apps {
 namespace {
 
@@ -82,9 +84,8 @@ Result<ScoredText> TextReader::Read(const DataLine& line) {
   }
   DSV4_TRY(ReadOther(line, text));
   if (text.tokens.size() <= text.first) {
-    return Error(
-        InvalidArgument(fmt::format("{}: {} tokens, none of which has one in front of it to be scored by",
-                                    line.label, text.tokens.size())));
+    return Error(InvalidArgument(fmt::format("{}: {}, none of which has one in front of it to be scored by",
+                                             line.label, Counted(text.tokens.size(), "token"))));
   }
   if (text.num_bytes == 0) {
     for (size_t i = text.first; i < text.tokens.size(); ++i)

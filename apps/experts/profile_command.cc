@@ -14,6 +14,7 @@
 #include "apps/tiers/choice_counter.h"
 #include "base/json.h"
 #include "base/read_file.h"
+#include "base/text.h"
 #include "diag/hooked_backend.h"
 #include "tokenizer/tokenizer.h"
 
@@ -45,6 +46,7 @@ Result<ExpertProfile> Profile(const ProfileOptions& options, const ModelSource& 
   const diag::HookedBackend::Scope scope(hooked, counter.Hooks());
   DSV4_ASSIGN_OR_RETURN(kv::SequenceState state, model->NewSequence());
   const auto window = static_cast<size_t>(std::min(options.window, config.max_position_embeddings));
+  const ElapsedLine line("Reading");  // A window takes long.
   ProgressBar bar("Reading");
   for (size_t begin = 0; begin < tokens.size(); begin += window) {
     state.Reset();
@@ -55,7 +57,7 @@ Result<ExpertProfile> Profile(const ProfileOptions& options, const ModelSource& 
     DSV4_ASSIGN_OR_RETURN(const model::StepOutput ignored, model->Step({&chunk, 1}));
     static_cast<void>(ignored);
     bar.Update(static_cast<int64_t>(std::min(begin + window, tokens.size())),
-               static_cast<int64_t>(tokens.size()), fmt::format("{} tokens", tokens.size()));
+               static_cast<int64_t>(tokens.size()), Counted(tokens.size(), "token"));
   }
   bar.Clear();
   DSV4_ASSIGN_OR_RETURN(std::string weights, source.WeightsStamp());
@@ -100,14 +102,14 @@ int RunProfileCommand(const ProfileOptions& options) {
     const size_t count = std::max<size_t>(1, num_experts * percent / 100);
     const double share = ShareOf(*profile, count);
     shares.push_back({{"experts", count}, {"share", share}});
-    text += fmt::format(
-        "the {} of {} experts of a layer that were chosen most often have {:.1f} % of the choices\n", count,
-        num_experts, 100 * share);
+    text += fmt::format("the {} of {} of a layer that were chosen most often have {:.1f} % of the choices\n",
+                        count, Counted(num_experts, "expert"), 100 * share);
   }
   if (options.json) {
     fmt::print("{}\n", Json({{"path", path}, {"tokens", profile->num_tokens}, {"shares", shares}}).dump());
   } else {
-    fmt::print("{} tokens of {} layers: {}\n{}", profile->num_tokens, profile->counts.size(), path, text);
+    fmt::print("{} of {}: {}\n{}", Counted(profile->num_tokens, "token"),
+               Counted(profile->counts.size(), "layer"), path, text);
   }
   return kExitOk;
 }

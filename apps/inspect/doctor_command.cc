@@ -23,6 +23,7 @@
 #include "backend/cuda/gpu_survey.h"
 #include "base/json.h"
 #include "base/machine_memory.h"
+#include "base/text.h"
 #include "hub/reference.h"
 
 namespace dsv4::apps {
@@ -65,9 +66,9 @@ Finding System() {
 Finding Cpu() {
   const backend::cpu::Isa best = backend::cpu::DefaultIsa();
   const std::string name = Field("/proc/cpuinfo", "model name", "\t :");
-  std::string text =
-      fmt::format("{}, {} threads, instruction set {}", name.empty() ? "unknown" : name,
-                  std::max(1U, std::thread::hardware_concurrency()), backend::cpu::IsaName(best));
+  std::string text = fmt::format("{}, {}, instruction set {}", name.empty() ? "unknown" : name,
+                                 Counted(std::max(1U, std::thread::hardware_concurrency()), "thread"),
+                                 backend::cpu::IsaName(best));
   if (backend::cpu::AvailableIsas().back() == backend::cpu::Isa::kAmx)
     text += "; DSV4_CPU_ISA=amx for long prompts and batches";
   if (best == backend::cpu::AvailableIsas().front()) {
@@ -126,8 +127,9 @@ Finding Model(const ModelFlags& flags) {
   if (source->synthetic()) return {"model", Verdict::kOk, source->name() + ", made in memory"};
   const auto checkpoint = source->Checkpoint();
   if (!checkpoint) return {"model", Verdict::kMissing, checkpoint.error().message()};
-  const std::string text = fmt::format("{}, {} layers, {}", source->name(), config->num_hidden_layers,
-                                       ReadableBytes((*checkpoint)->num_bytes()));
+  const std::string text =
+      fmt::format("{}, {}, {}", source->name(), Counted(config->num_hidden_layers, "layer"),
+                  ReadableBytes((*checkpoint)->num_bytes()));
   const Result<MachineMemory> memory = ReadMachineMemory();
   if (memory && (*checkpoint)->num_bytes() > memory->available) {
     return {"model", Verdict::kNote,

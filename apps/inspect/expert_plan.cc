@@ -9,6 +9,7 @@
 #include "apps/shared/expert_flags.h"
 #include "apps/tiers/slot_trade.h"
 #include "backend/cuda/cuda_backend.h"
+#include "base/text.h"
 
 namespace dsv4::apps {
 namespace {
@@ -75,11 +76,10 @@ Json ToJson(const ExpertPlan& experts) {
 std::string ToText(const ExpertPlan& experts) {
   return fmt::format(
       "experts of a layer: {}, {:.2f} GB cached in pinned memory, {:.2f} GB multiplied by the host; {}, with "
-      "sequences of up to {} "
-      "tokens\n{}",
+      "sequences of up to {}\n{}",
       model::ToString(experts.split), static_cast<double>(experts.plan.pinned) / 1e9,
       static_cast<double>(experts.plan.on_host) / 1e9,
-      experts.fits ? "the rest fits" : "the rest does not fit", experts.longest_context,
+      experts.fits ? "the rest fits" : "the rest does not fit", Counted(experts.longest_context, "token"),
       model::MemoryTable(experts.plan, experts.room));
 }
 

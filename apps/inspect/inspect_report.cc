@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "apps/terminal/readable.h"
+#include "base/text.h"
 #include "comm/null_group.h"
 #include "formats/cache_rows.h"
 #include "io/checkpoint.h"
@@ -46,11 +47,20 @@ class Counter {
   }
 
   void Tensor(TensorId id, const model::ResolvedTensor& resolved, double active_share = 1) {
+    if (resolved.is_table) {
+      // Its rows stay in their file, and a token reads a few.
+      const int64_t memory = report_.memory.weights_bytes;
+      const int64_t of_layers = report_.memory.layer_weights_bytes;
+      const StoredLinear& table = resolved.linear;
+      Count(id, table.FormatName(), table.num_bytes(), table.rows * table.cols, 0);
+      report_.memory.weights_bytes = memory;
+      report_.memory.layer_weights_bytes = of_layers;
+      return;
+    }
     Linear(id, resolved.linear, active_share);
     if (resolved.tensor == nullptr) return;
     int64_t elements = 1;
     for (const int64_t dim : resolved.tensor->dims) elements *= dim;
-    if (resolved.is_table) return Rows(id, resolved, elements);
     // Expert ids are a table, not parameters.
     const bool is_table = id == TensorId::kGateTid2Eid;
     Count(id, resolved.tensor->dtype_name, static_cast<int64_t>(resolved.tensor->bytes.size()),
@@ -58,17 +68,6 @@ class Counter {
   }
 
  private:
-  // A table of rows, which stays in its file and of which a token reads a few.
-  void Rows(TensorId id, const model::ResolvedTensor& table, int64_t elements) {
-    int64_t bytes = static_cast<int64_t>(table.tensor->bytes.size());
-    if (table.scale != nullptr) bytes += static_cast<int64_t>(table.scale->bytes.size());
-    const int64_t memory = report_.memory.weights_bytes;
-    const int64_t of_layers = report_.memory.layer_weights_bytes;
-    Count(id, table.tensor->dtype_name, bytes, elements, 0);
-    report_.memory.weights_bytes = memory;
-    report_.memory.layer_weights_bytes = of_layers;
-  }
-
   void Count(TensorId id, const std::string& format, int64_t bytes, int64_t parameters, double active_share) {
     std::string name = model::ExpandNames(model::RowOf(report_.config, id).names).front();
     if (const size_t number = name.find("#."); number != std::string::npos) name.erase(number, 2);
@@ -115,7 +114,7 @@ Status PlanMemory(const InspectRequest& request, const std::shared_ptr<const io:
   const int64_t limit = report.config.max_position_embeddings;
   if (request.context < 1 || request.context > limit) {
     return InvalidArgument(
-        fmt::format("context: {} tokens, the model takes 1 to {}", request.context, limit));
+        fmt::format("context: {}, the model takes 1 to {}", Counted(request.context, "token"), limit));
   }
   if (request.batch < 1) return InvalidArgument(fmt::format("batch: {}, wanted at least 1", request.batch));
   model::ModelOptions options;
@@ -296,8 +295,8 @@ std::vector<std::pair<std::string_view, int64_t>> Sizes(const model::ModelConfig
 // Every placement of these ranks by arithmetic, with the planner's choice.
 std::string ForecastTable(const InspectReport& report) {
   std::string out =
-      fmt::format("\nplacements of {} ranks, fullest rank, by arithmetic\n  {:<28}{:>12}{:>12}{:>16}{:>8}\n",
-                  report.ranks.size(), "", "weights", "a token", "read for one", "waits");
+      fmt::format("\nplacements of {}, fullest rank, by arithmetic\n  {:<28}{:>12}{:>12}{:>16}{:>8}\n",
+                  Counted(report.ranks.size(), "rank"), "", "weights", "a token", "read for one", "waits");
   for (const model::Forecast& forecast : report.forecasts) {
     out += fmt::format("  {:<28}{:>12}{:>12}{:>16}{:>8}\n", model::ToString(forecast.placement),
                        Bytes(forecast.weights), Bytes(forecast.per_token), Bytes(forecast.read),
@@ -321,8 +320,8 @@ std::string DescribeDrafter(const std::shared_ptr<const io::Checkpoint>& checkpo
                                 ? ""
                                 : fmt::format(", in the folder {} ({})", model::kDsparkFolder,
                                               Bytes(dspark->checkpoint->num_bytes()));
-    return fmt::format("DSpark: {} stages, blocks of {}, taps of layers {}, Markov rank {}{}{}{}",
-                       dspark->resolved.stages.size(), keys.block_size,
+    return fmt::format("DSpark: {}, blocks of {}, taps of layers {}, Markov rank {}{}{}{}",
+                       Counted(dspark->resolved.stages.size(), "stage"), keys.block_size,
                        fmt::join(keys.target_layer_ids, ", "), keys.markov_rank, own, mtp.empty() ? "" : "; ",
                        mtp);
   }
@@ -471,8 +470,8 @@ std::string ToText(const InspectReport& report) {
     out += fmt::format("{:<12}{}\n", label, text);
   };
   line("checkpoint", report.directory);
-  line("files",
-       fmt::format("{}, {}, {} tensors", report.num_files, Bytes(report.file_bytes), report.num_tensors));
+  line("files", fmt::format("{}, {}, {}", report.num_files, Bytes(report.file_bytes),
+                            Counted(report.num_tensors, "tensor")));
   line("parameters",
        fmt::format("{:.3f} M, {:.3f} M a token", static_cast<double>(report.num_parameters) / 1e6,
                    static_cast<double>(report.num_active_parameters) / 1e6));
@@ -492,7 +491,7 @@ std::string ToText(const InspectReport& report) {
   }
   if (!report.drafter.empty()) line("\ndrafter", report.drafter);
   if (report.num_nvfp4 > 0) {
-    line("\nnvfp4", fmt::format("{} linears, {:.1f} % exact transcodes of MXFP4", report.num_nvfp4,
+    line("\nnvfp4", fmt::format("{}, {:.1f} % exact transcodes of MXFP4", Counted(report.num_nvfp4, "linear"),
                                 100.0 * static_cast<double>(report.num_nvfp4_lossless) /
                                     static_cast<double>(report.num_nvfp4)));
   }
@@ -501,7 +500,7 @@ std::string ToText(const InspectReport& report) {
   if (!report.tokenizer) {
     out += "  none: no tokenizer.json\n";
   } else {
-    out += fmt::format("  {} ids\n", report.tokenizer->num_ids);
+    out += fmt::format("  {}\n", Counted(report.tokenizer->num_ids, "id"));
     if (!report.tokenizer->not_chat.empty())
       out += fmt::format("  no chat: {}\n", report.tokenizer->not_chat);
     else
@@ -513,7 +512,8 @@ std::string ToText(const InspectReport& report) {
       stop += fmt::format("{}{} ({})", stop.empty() ? "" : ", ", text, id);
     out += fmt::format("  stop set: {}\n", stop);
   }
-  out += fmt::format("\nmemory for {} sequences of {} tokens\n", report.memory.batch, report.memory.context);
+  out += fmt::format("\nmemory for {} of {}\n", Counted(report.memory.batch, "sequence"),
+                     Counted(report.memory.context, "token"));
   out += fmt::format("  {:<26}{} (mapped from the file)\n", "weights", Bytes(report.memory.weights_bytes));
   out += fmt::format("  {:<26}{}, of which {} do not grow, and {} a token\n", "one sequence",
                      Bytes(report.memory.sequence_bytes), Bytes(report.memory.fixed_bytes),
@@ -526,10 +526,9 @@ std::string ToText(const InspectReport& report) {
   out += fmt::format("  {:<26}{}\n", "one step", Bytes(report.memory.step_bytes));
   out += fmt::format("  {:<26}{}\n", "total", Bytes(report.memory.total_bytes()));
   if (!report.ranks.empty()) {
-    out +=
-        fmt::format("\n{} ranks, placement {}\n  {:>4} {:>5} {:>5}  {:<10}{:>12}{:>12}{:>12}{:>12}{:>12}\n",
-                    report.ranks.size(), model::ToString(report.placement), "rank", "stage", "shard",
-                    "layers", "weights", "a sequence", "a token", "one step", "total");
+    out += fmt::format("\n{}, placement {}\n  {:>4} {:>5} {:>5}  {:<10}{:>12}{:>12}{:>12}{:>12}{:>12}\n",
+                       Counted(report.ranks.size(), "rank"), model::ToString(report.placement), "rank",
+                       "stage", "shard", "layers", "weights", "a sequence", "a token", "one step", "total");
   }
   for (const InspectReport::RankPlan& rank : report.ranks) {
     out += fmt::format("  {:>4} {:>5} {:>5}  {:<10}{:>12}{:>12}{:>12}{:>12}{:>12}\n", rank.place.rank,
@@ -540,10 +539,10 @@ std::string ToText(const InspectReport& report) {
   }
   if (!report.ranks.empty()) {
     out += fmt::format(
-        "  with as much memory for states on each as on one rank: {:.2f} times its sequences of {} tokens, "
+        "  with as much memory for states on each as on one rank: {:.2f} times its sequences of {}, "
         "{:.2f} times "
         "its tokens as sequences grow\n",
-        report.capacity.sequences, report.memory.context, report.capacity.tokens);
+        report.capacity.sequences, Counted(report.memory.context, "token"), report.capacity.tokens);
     out += ForecastTable(report);
   }
   out += "\nnuma\n";

@@ -9,6 +9,7 @@
 
 #include "apps/terminal/readable.h"
 #include "backend/cuda/cuda_backend.h"
+#include "base/text.h"
 #include "comm/null_group.h"
 #include "model/placement/placement.h"
 #include "model/planning/memory_plan.h"
@@ -119,10 +120,9 @@ std::string ToText(const MachineFit& fit, const MachineFitRequest& request) {
   const std::string wanted =
       fmt::format("{} of weights and {} beside them", ReadableBytes(fit.weights), ReadableBytes(fit.beside));
   if (fit.fits()) {
-    line("fits its memory", fmt::format("yes: {}; {} of {} tokens would too", wanted,
-                                        request.batch == 1 ? std::string("a sequence")
-                                                           : fmt::format("{} sequences", request.batch),
-                                        fit.longest_context));
+    line("fits its memory",
+         fmt::format("yes: {}; {} of {} would too", wanted, Counted(request.batch, "sequence"),
+                     Counted(fit.longest_context, "token")));
   } else if (fit.beside <= fit.memory.available) {
     line("fits its memory",
          fmt::format("no: {}; it would run, and read {} of weights from the disk again and again", wanted,
@@ -141,7 +141,8 @@ std::string ToText(const MachineFit& fit, const MachineFitRequest& request) {
   }
   if (!fit.fits()) {
     std::string others = fmt::format("a machine with {} GB", fit.machine_bytes / 1'000'000'000);
-    if (fit.longest_context > 0) others += fmt::format("; here sequences of {} tokens", fit.longest_context);
+    if (fit.longest_context > 0)
+      others += fmt::format("; here sequences of {}", Counted(fit.longest_context, "token"));
     if (fit.layers > 0) others += fmt::format("; here, for measurements, --max-layers {}", fit.layers);
     line("what would fit", others);
   }

@@ -48,13 +48,13 @@ void RegisterInspect(Commands& commands) {
                   "a token, computed")
       ->delimiter(',')
       ->check(Positive());
-  inspect.add_option("--gpu-rate", options.assumed_rates.gpu, "with GPUs that read so many GB/s,")
+  inspect.add_option("--gpu-rate", options.assumed_rates.gpu, "GB/s that those GPUs read")
       ->check(Positive())
       ->capture_default_str();
-  inspect.add_option("--link-rate", options.assumed_rates.link, "links that bring so many,")
+  inspect.add_option("--link-rate", options.assumed_rates.link, "GB/s that their links bring")
       ->check(Positive())
       ->capture_default_str();
-  inspect.add_option("--host-rate", options.assumed_rates.host, "and hosts whose kernels read so many")
+  inspect.add_option("--host-rate", options.assumed_rates.host, "GB/s that the host's kernels read")
       ->check(Positive())
       ->capture_default_str();
   inspect.add_flag("--json", options.json, "One JSON document on standard output");

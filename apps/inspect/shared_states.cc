@@ -19,10 +19,10 @@
 #include <optional>
 #include <sstream>
 #include <string_view>
-#include <thread>
 
 #include "apps/terminal/readable.h"
 #include "base/descriptor.h"
+#include "base/text.h"
 #include "base/write_file.h"
 #include "engine/prefix_file.h"
 
@@ -34,7 +34,6 @@ namespace fs = std::filesystem;
 constexpr int64_t kSecond = 1'000'000'000;
 // Servers hold the lock while they list files; an older version's server holds it as long as it runs.
 constexpr std::chrono::seconds kLockPatience(2);
-constexpr std::chrono::milliseconds kLockTick(5);
 
 std::string Reason(std::string_view action) { return fmt::format("{}: {}", action, std::strerror(errno)); }
 
@@ -152,7 +151,7 @@ std::string Rehearse(const std::string& part, const std::string& whole, double& 
   if (::lstat(part.c_str(), &status) == 0) return "rename leaves the old name";
   if (::lstat(whole.c_str(), &status) != 0) return Reason("rename leaves no new name");
   if (status.st_size != static_cast<off_t>(text.size()))
-    return fmt::format("a file of {} bytes has {} after its rename", text.size(), status.st_size);
+    return fmt::format("a file of {} has {} after its rename", Counted(text.size(), "byte"), status.st_size);
   const int64_t apart =
       (status.st_mtim.tv_sec - times[1].tv_sec) * kSecond + status.st_mtim.tv_nsec - times[1].tv_nsec;
   if (apart <= -kSecond || apart >= kSecond) return "it changes the times of files";
@@ -184,16 +183,6 @@ Finding Rules(const std::string& directory) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Files
 
-// False: another program has held the folder's lock all the time.
-bool TakeLock(int fd) {
-  const auto until = std::chrono::steady_clock::now() + kLockPatience;
-  while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    if ((errno != EWOULDBLOCK && errno != EINTR) || std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(kLockTick);
-  }
-  return true;
-}
-
 struct Files {
   int64_t num_states = 0;
   int64_t num_bytes = 0;  // All files, begun ones too.
@@ -220,21 +209,21 @@ Files Count(const std::string& folder) {
 }
 
 Finding Leases(const std::string& directory, Files& files) {
-  const Descriptor lock(::open((directory + "/lock").c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  if (lock.get() < 0 && errno != ENOENT) return {"their leases", Verdict::kMissing, Reason("the lock")};
-  if (lock.get() >= 0 && !TakeLock(lock.get())) {
+  const Result<Descriptor> lock = LockFile(directory + "/lock", 0, 0600, kLockPatience);
+  if (!lock && lock.error().code() != StatusCode::kNotFound) {
+    const bool held = lock.error().code() == StatusCode::kDeadlineExceeded;
     return {"their leases", Verdict::kMissing,
-            fmt::format("another program has held the lock for {} s; a server of an older version uses a "
-                        "folder alone",
-                        kLockPatience.count())};
+            lock.error().message() + (held ? "; a server of an older version uses a folder alone" : "")};
   }
   files = Count(directory + "/states");
-  std::string text = fmt::format("{} states, {} being written", files.num_states, files.num_begun);
+  std::string text = fmt::format("{}, {} being written", Counted(files.num_states, "state"), files.num_begun);
   if (files.num_abandoned > 0)
     text += fmt::format(", {} left by dead servers, which the next one removes", files.num_abandoned);
   if (files.num_foreign == 0) return {"their leases", Verdict::kOk, text};
   return {"their leases", Verdict::kNote,
-          fmt::format("{}; {} files in states/ are no states and stay", text, files.num_foreign)};
+          fmt::format("{}; {}", text,
+                      Counted(files.num_foreign, "file in states/ holds no state and stays",
+                              "files in states/ hold no state and stay"))};
 }
 
 Finding Room(const std::string& directory, const Files& files, int64_t max_bytes) {
@@ -250,7 +239,8 @@ Finding Room(const std::string& directory, const Files& files, int64_t max_bytes
             text + ": the storage is full before --prefix-cache-disk-mib is, and then nothing more is kept"};
   }
   if (space.f_files > 0 && space.f_favail < 64)
-    return {"their room", Verdict::kNote, fmt::format("{}; room for {} more files", text, space.f_favail)};
+    return {"their room", Verdict::kNote,
+            fmt::format("{}; room for {}", text, Counted(space.f_favail, "more file"))};
   return {"their room", Verdict::kOk, text};
 }
 

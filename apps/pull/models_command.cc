@@ -12,6 +12,7 @@
 #include "base/error_output.h"
 #include "base/json.h"
 #include "base/read_file.h"
+#include "base/text.h"
 #include "hub/cache.h"
 #include "model/arch/architecture.h"
 #include "model/config/config.h"
@@ -141,16 +142,17 @@ int RunShowCommand(const ShowOptions& options) {
   line("name", NameOf(*repository, *snapshot));
   line("commit", snapshot->commit);
   line("folder", snapshot->path.string());
-  line("size", fmt::format("{} in {} files", ReadableBytes(snapshot->num_bytes), snapshot->num_files));
+  line("size",
+       fmt::format("{} in {}", ReadableBytes(snapshot->num_bytes), Counted(snapshot->num_files, "file")));
   line("model", kind.type.empty() ? "not said" : kind.type);
   if (!kind.runs) {
     line("runs", "no: " + kind.why_not);
     return kExitOk;
   }
   if (const Result<model::ModelConfig> config = model::LoadModelConfig(snapshot->path.string())) {
-    line("layers", fmt::format("{}, with {} experts of which a token takes {}", config->num_hidden_layers,
-                               config->n_routed_experts, config->num_experts_per_tok));
-    line("context", fmt::format("{} tokens", config->max_position_embeddings));
+    line("layers", fmt::format("{}, with {} of which a token takes {}", config->num_hidden_layers,
+                               Counted(config->n_routed_experts, "expert"), config->num_experts_per_tok));
+    line("context", Counted(config->max_position_embeddings, "token"));
   }
   line("run it", "dsv4 run -m " + NameOf(*repository, *snapshot));
   line("more", "dsv4 inspect -m " + NameOf(*repository, *snapshot) + "   (formats, memory, whether it fits)");

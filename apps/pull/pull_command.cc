@@ -14,6 +14,7 @@
 #include "base/error_output.h"
 #include "base/json.h"
 #include "base/read_file.h"
+#include "base/text.h"
 #include "hub/pull.h"
 #include "model/arch/architecture.h"
 #include "model/config/config.h"
@@ -49,8 +50,8 @@ Status CheckPlan(const PullCommandOptions& options, const hub::Reference& refere
   }
   if (options.quiet || (plan.bytes_to_come == 0 && !options.check_only)) return {};
   PrintError(
-      "{}: {} in {} files, {} to come{}\n", reference.ToString(), ReadableBytes(plan.num_bytes),
-      plan.num_files, ReadableBytes(plan.bytes_to_come),
+      "{}: {} in {}, {} to come{}\n", reference.ToString(), ReadableBytes(plan.num_bytes),
+      Counted(plan.num_files, "file"), ReadableBytes(plan.bytes_to_come),
       plan.bytes_free >= 0 ? fmt::format(", {} free on the disk", ReadableBytes(plan.bytes_free)) : "");
   if (plan.weight_bytes > 0)
     PrintError("On this machine: {}\n", WhereItRuns(plan.weight_bytes, backend::SurveyGpus()));
@@ -116,9 +117,10 @@ int RunPullCommand(const PullCommandOptions& options) {
     return kExitOk;
   }
   if (!options.quiet) {
-    PrintError("{}: commit {}, {} files, {}; {} fetched in {}, every digest right\n", reference->ToString(),
-               result->commit.substr(0, 12), result->num_files, ReadableBytes(result->num_bytes),
-               ReadableBytes(result->bytes_fetched), ShortDuration(elapsed()));
+    PrintError("{}: commit {}, {}, {}; {} fetched in {}, every digest right\n", reference->ToString(),
+               result->commit.substr(0, 12), Counted(result->num_files, "file"),
+               ReadableBytes(result->num_bytes), ReadableBytes(result->bytes_fetched),
+               ShortDuration(elapsed()));
     PrintError("It runs by its name: dsv4 run -m {}\n", reference->ToString());
   }
   fmt::print("{}\n", result->snapshot.string());

@@ -33,7 +33,7 @@ void RegisterPull(Commands& commands) {
                   "Seconds before the first retry; doubled for each more")
       ->check(CLI::Range(0.0, 30.0))
       ->capture_default_str();
-  pull.add_option("--stall", options.stall_seconds, "Seconds without a byte that end a transfer")
+  pull.add_option("--stall", options.stall_seconds, "Seconds below 1 KiB/s that end a transfer")
       ->check(CLI::Range(1.0, 3600.0))
       ->capture_default_str();
   pull.add_flag("-q,--quiet", options.quiet, "No progress; the folder alone on stdout");

@@ -25,6 +25,7 @@
 #include "apps/terminal/text_writer.h"
 #include "base/error_output.h"
 #include "base/read_file.h"
+#include "base/text.h"
 
 namespace dsv4::apps {
 namespace {
@@ -282,12 +283,14 @@ class Chat {
       return;
     }
     attached_ += fmt::format("{}:\n```\n{}{}```\n\n", path, *text, text->ends_with('\n') ? "" : "\n");
-    Say(fmt::format("{}: {} bytes go in front of the next message.", path, text->size()));
+    Say(fmt::format("{}: {} in front of the next message.", path,
+                    Counted(text->size(), "byte goes", "bytes go")));
   }
 
   void Save(const std::string& path) {
     const Status saved = WriteChatFile(UnderHome(path), messages_);
-    Say(saved.ok() ? fmt::format("{} messages written to {}.", messages_.size(), path) : saved.message());
+    Say(saved.ok() ? fmt::format("{} written to {}.", Counted(messages_.size(), "message"), path)
+                   : saved.message());
   }
 
   void Load(const std::string& path) {
@@ -298,7 +301,7 @@ class Chat {
     }
     messages_ = std::move(*messages);
     CountCalls();
-    Say(fmt::format("{} messages read from {}.", messages_.size(), path));
+    Say(fmt::format("{} from {}.", Counted(messages_.size(), "message read", "messages read"), path));
   }
 
   // Calls of a conversation from elsewhere have ids already, and no two calls have the same.
@@ -310,7 +313,7 @@ class Chat {
   void Tools(const std::string& path) {
     if (path.empty() || path == "off") {
       if (path == "off") tools_.clear();
-      Say(fmt::format("{} tools.", tools_.size()));
+      Say(fmt::format("{}.", Counted(tools_.size(), "tool")));
       return;
     }
     Result<std::vector<chat::JsonValue>> tools = ReadToolsFile(UnderHome(path));
@@ -319,7 +322,7 @@ class Chat {
       return;
     }
     tools_ = std::move(*tools);
-    Say(fmt::format("{} tools. When one is called, its result is asked for here.", tools_.size()));
+    Say(fmt::format("{}. When one is called, its result is asked for here.", Counted(tools_.size(), "tool")));
   }
 
   void Allow(const std::string& text) {
@@ -400,7 +403,8 @@ class Chat {
     }
     const auto used = static_cast<int64_t>(last_->prompt_token_ids.size() + last_->tokens.size());
     const int64_t context = runtime_.model().config().max_position_embeddings;
-    Say(fmt::format("{}; {} of {} tokens of context used ({:.1f} %)", SpeedLine(*last_), used, context,
+    Say(fmt::format("{}; {} of {} of context used ({:.1f} %)", SpeedLine(*last_), used,
+                    Counted(context, "token"),
                     100.0 * static_cast<double>(used) / static_cast<double>(context)));
   }
 
@@ -419,7 +423,7 @@ class Chat {
         --end;  // Not inside a character.
       line = line.substr(0, end) + "…";
     }
-    Say(fmt::format("{} messages, the last of yours: {}", messages_.size(), Printable(line)));
+    Say(fmt::format("{}, the last of yours: {}", Counted(messages_.size(), "message"), Printable(line)));
   }
 
   void Ask(const std::string& text, bool anyway = false) {

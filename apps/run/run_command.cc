@@ -25,6 +25,7 @@
 #include "apps/terminal/printable.h"
 #include "apps/terminal/terminal.h"
 #include "base/error_output.h"
+#include "base/text.h"
 #include "base/utf8.h"
 #include "session/answer_options.h"
 
@@ -105,9 +106,9 @@ Status AnswerCalls(const Generation& answer, const ToolCommands& commands, const
                    const ChatRuntime::Ask& ask, std::vector<chat::Message>& messages, int64_t& num_calls) {
   messages.push_back(CallingMessage(answer.completion.message, num_calls));
   if (num_calls > kMaxCalls) {
-    return ResourceExhausted(
-        fmt::format("--tool-command: the model made more than {} calls; the last is of {}", kMaxCalls,
-                    Printable(messages.back().tool_calls.back().name)));
+    return ResourceExhausted(fmt::format("--tool-command: the model made more than {}; the last is of {}",
+                                         Counted(kMaxCalls, "call"),
+                                         Printable(messages.back().tool_calls.back().name)));
   }
   const std::vector<chat::ToolCall> calls = messages.back().tool_calls;
   for (const chat::ToolCall& call : calls) {

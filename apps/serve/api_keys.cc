@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "base/text.h"
+
 namespace dsv4::apps {
 namespace {
 
@@ -32,7 +34,8 @@ Status CheckApiKey(std::string_view key, std::string_view where) {
       kBlanks.find(key.back()) != std::string_view::npos)
     return wrong("blanks around the key", "none: no client sends them");
   if (key.size() > kMaxKeyBytes)
-    return wrong(fmt::format("a key of {} bytes", key.size()), fmt::format("at most {}", kMaxKeyBytes));
+    return wrong(fmt::format("a key of {}", Counted(key.size(), "byte")),
+                 fmt::format("at most {}", kMaxKeyBytes));
   return {};
 }
 

@@ -7,16 +7,17 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/text.h"
 
 namespace dsv4::apps {
 
 Result<ExpertProfile> Joined(const ExpertProfile& older, const ExpertProfile& since) {
   if (older.counts.size() != since.counts.size() ||
       older.counts.front().size() != since.counts.front().size()) {
-    return Error(InvalidArgument(
-        fmt::format("expert profile: the kept one has {} layers of {} experts, want {} of {}",
-                    older.counts.size(), older.counts.empty() ? 0 : older.counts.front().size(),
-                    since.counts.size(), since.counts.front().size())));
+    return Error(InvalidArgument(fmt::format(
+        "expert profile: the kept one has {} of {}, want {} of {}", Counted(older.counts.size(), "layer"),
+        Counted(older.counts.empty() ? 0 : older.counts.front().size(), "expert"), since.counts.size(),
+        since.counts.front().size())));
   }
   ExpertProfile joined = since;
   if (OfOtherWeights(older, since.weights)) return joined;

@@ -43,7 +43,7 @@ TEST(ExpertLearner, OlderCountsWeighAsMuchAsTheirTokensButNoMoreThanAMillion) {
   EXPECT_EQ(Joined({.model = "m", .num_tokens = 5, .counts = {{5, 0}}}, of_weights)->weights, "2");
   const auto other = Joined({.model = "m", .num_tokens = 4, .counts = {{1, 2, 3}}}, since);
   ASSERT_FALSE(other.has_value());
-  EXPECT_THAT(other.error().message(), HasSubstr("1 layers of 3 experts, want 1 of 2"));
+  EXPECT_THAT(other.error().message(), HasSubstr("1 layer of 3 experts, want 1 of 2"));
 }
 
 class Learning : public ::testing::Test {
@@ -113,7 +113,7 @@ TEST_F(Learning, AProfileOfAnotherModelIsAnErrorAndStays) {
   const ExpertProfile other{.model = "other", .num_tokens = 1, .counts = {{1, 2}}};
   ASSERT_TRUE(WriteExpertProfile(options_.path, other).ok());
   ExpertLearner learner(backend_, options_);
-  EXPECT_THAT(learner.CheckFile().message(), HasSubstr("1 layers of 2 experts, want"));
+  EXPECT_THAT(learner.CheckFile().message(), HasSubstr("1 layer of 2 experts, want"));
   Step(learner, {1});
   const Status status = learner.Keep();
   EXPECT_THAT(status.message(), HasSubstr(options_.path));

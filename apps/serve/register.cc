@@ -1,16 +1,77 @@
 // `dsv4 serve` on the command line.
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 #include <string>
-#include <type_traits>
 
 #include "apps/command_line/command.h"
 #include "apps/command_line/shared_flags.h"
 #include "apps/serve/serve_command.h"
+#include "apps/serve/serve_flags.h"
 #include "apps/shared/speculation_flag.h"
 #include "server/http/trusted_proxies.h"
 
 namespace dsv4::apps {
+namespace {
+
+constexpr double kMaxSeconds = 1e9;  // 30 years.
+
+// Options of numbers, with the bounds that their names tell.
+struct NumberFlags {
+  CLI::App& app;
+
+  static double Bound(const std::string& name) {
+    constexpr double kMaxMibOrCount = 1 << 30;
+    return name.ends_with("-seconds") ? kMaxSeconds : kMaxMibOrCount;
+  }
+  template <typename Value>
+  void Number(const char* name, Value& value, const char* help) {
+    app.add_option(name, value, help)->check(NonNegative(Bound(name)))->capture_default_str();
+  }
+  template <typename Value>
+  void AboveZero(const char* name, Value& value, const char* help) {
+    app.add_option(name, value, help)->check(Positive(Bound(name)))->capture_default_str();
+  }
+  // A number, or "auto", which leaves the value unset.
+  template <typename Value>
+  void Automatic(const char* name, std::optional<Value>& value, bool zero, const char* help) {
+    const CLI::Validator check = zero ? NonNegative(Bound(name)) : Positive(Bound(name));
+    app.add_option_function<std::string>(
+           name,
+           [&value](const std::string& text) {
+             if (text == "auto") return value.reset();
+             value = static_cast<Value>(std::stod(text));
+           },
+           help)
+        ->check([check](std::string text) { return text == "auto" ? std::string() : check(text); },
+                zero ? "auto, or 0 or more" : "auto, or more than 0")
+        ->default_str("auto");
+  }
+};
+
+}  // namespace
+
+void AddServedModelFlags(CLI::App& app, ServeOptions& options, ModelFlags& model) {
+  NumberFlags flags{app};
+  app.add_option("--name", options.name, "Of the model (default: its directory's)");
+  app.add_option("--alias", options.aliases, "A further name that requests may use (*: any); may be repeated")
+      ->allow_extra_args(false);
+  app.add_option("--thinking-mode", options.thinking_mode,
+                 "Of requests that do not say: reason before answering, or answer at once")
+      ->check(CLI::IsMember({"thinking", "chat"}))
+      ->capture_default_str();
+  flags.Number("-c,--context", options.context,
+               "Tokens of prompt and answer together (0: as many as the model knows)");
+  flags.Automatic("--max-sequences", options.max_sequences, false,
+                  "Answers at one time (auto: 64 on the host, what memory has room for on a GPU)");
+  app.add_option("--speculation", options.speculation, kSpeculationHelp)->capture_default_str();
+  flags.Number("--state-mib", options.state_mib, "Memory of running sequences on each rank (0: no limit)");
+  flags.Automatic(
+      "--prefix-cache-mib", options.prefix_cache_mib, true,
+      "Memory of states kept for reuse on each rank (0: none are; auto: 1024, on a GPU a quarter of what is "
+      "left beside the weights where that is more)");
+  AddRankFlags(app, model);
+}
 
 void RegisterServe(Commands& commands) {
   const auto kept = std::make_shared<ServeOptions>();
@@ -21,35 +82,7 @@ void RegisterServe(Commands& commands) {
                                             kept->version = DSV4_VERSION;
                                             return RunServeCommand(*kept);
                                           });
-  constexpr double kMaxSeconds = 1e9;  // 30 years.
-  constexpr double kMaxMib = 1 << 30;
-  constexpr double kMaxCount = 1 << 30;
-  const auto bound = [](const std::string& name) {
-    return name.ends_with("-seconds")               ? kMaxSeconds
-           : name.find("-mib") != std::string::npos ? kMaxMib
-                                                    : kMaxCount;
-  };
-  const auto number = [&](const char* name, auto& value, const char* help) {
-    serve.add_option(name, value, help)->check(NonNegative(bound(name)))->capture_default_str();
-  };
-  const auto positive = [&](const char* name, auto& value, const char* help) {
-    serve.add_option(name, value, help)->check(Positive(bound(name)))->capture_default_str();
-  };
-  // A number, or "auto", which leaves the value unset.
-  const auto automatic = [&](const char* name, auto& value, bool zero, const char* help) {
-    const CLI::Validator check = zero ? NonNegative(bound(name)) : Positive(bound(name));
-    serve
-        .add_option_function<std::string>(
-            name,
-            [&value](const std::string& text) {
-              if (text == "auto") return value.reset();
-              value = static_cast<std::decay_t<decltype(*value)>>(std::stod(text));
-            },
-            help)
-        ->check([check](std::string text) { return text == "auto" ? std::string() : check(text); },
-                zero ? "auto, or 0 or more" : "auto, or more than 0")
-        ->default_str("auto");
-  };
+  NumberFlags flags{serve};
   CLI::Option* host = serve.add_option("--host", options.host, "Address to listen on")->capture_default_str();
   CLI::Option* port =
       serve.add_option("--port", options.port, "Port (0: a free one)")->check(Port())->capture_default_str();
@@ -64,11 +97,6 @@ void RegisterServe(Commands& commands) {
   CLI::Option* key = serve.add_option("--tls-key", options.tls_key, "PEM file with its private key");
   certificate->needs(key);
   key->needs(certificate);
-  serve.add_option("--name", options.name, "Of the model (default: its directory's)");
-  serve
-      .add_option("--alias", options.aliases,
-                  "A further name that requests may use (*: any); may be repeated")
-      ->allow_extra_args(false);
   serve.add_option("--api-key", options.api_keys, "Answer only requests with a key; may be repeated")
       ->allow_extra_args(false);
   serve.add_option("--api-key-file", options.api_key_file, "Keys, one a line");
@@ -94,11 +122,6 @@ void RegisterServe(Commands& commands) {
       .add_option("--revision", options.revision,
                   "Chat format: v4, v4-0731 or v4.1 (default: detected from the model)")
       ->check(KnownRevision());
-  serve
-      .add_option("--thinking-mode", options.thinking_mode,
-                  "Of requests that do not say: reason before answering, or answer at once")
-      ->check(CLI::IsMember({"thinking", "chat"}))
-      ->capture_default_str();
   serve.add_option("--effort", options.effort,
                    "Reasoning effort of requests that name none (default: the model's own)");
   serve
@@ -108,41 +131,33 @@ void RegisterServe(Commands& commands) {
           "it says, as DeepSeek's service has it")
       ->check(CLI::IsMember({"client", "model"}))
       ->capture_default_str();
-  number("--thinking-temperature", options.defaults.temperature_thinking,
-         "While thinking, of requests that name none");
+  flags.Number("--thinking-temperature", options.defaults.temperature_thinking,
+               "While thinking, of requests that name none");
   serve
       .add_option("--thinking-tools-top-p", options.defaults.top_p_thinking_with_tools,
                   "While thinking with tools, of requests that name none")
       ->check(CLI::Range(0.001, 1.0))
       ->capture_default_str();
-  number("--max-tokens-chat", options.defaults.max_tokens_chat,
-         "Of an answer without thinking, where the request names none (0: what the context has room for)");
-  number("--max-tokens-thinking", options.defaults.max_tokens_thinking, "The same while thinking");
-  number("--max-tokens-max-effort", options.defaults.max_tokens_max_effort, "The same at effort max");
+  flags.Number(
+      "--max-tokens-chat", options.defaults.max_tokens_chat,
+      "Of an answer without thinking, where the request names none (0: what the context has room for)");
+  flags.Number("--max-tokens-thinking", options.defaults.max_tokens_thinking, "The same while thinking");
+  flags.Number("--max-tokens-max-effort", options.defaults.max_tokens_max_effort, "The same at effort max");
   serve.add_flag("--both-reasoning-fields", options.both_reasoning_fields,
                  "Chat completions have the reasoning as `reasoning` beside `reasoning_content`");
-  number("-c,--context", options.context,
-         "Tokens of prompt and answer together (0: as many as the model knows)");
-  automatic("--max-sequences", options.max_sequences, false,
-            "Answers at one time (auto: 64 on the host, what memory has room for on a GPU)");
-  positive("--max-waiting", options.max_waiting, "Requests that may wait for their turn");
-  number("--max-step-tokens", options.max_step_tokens, "Tokens of a step of the engine (0: those of a pass)");
-  automatic("--max-prefill-beside-decode", options.max_prefill_beside_decode, false,
-            "Of those for prompts while others are answering (auto: by the measured prices of steps)");
-  number("--first-token-seconds", options.first_token_seconds,
-         "To the first token that are aimed at: older prompts go first then (0: no aim)");
-  automatic(
+  flags.AboveZero("--max-waiting", options.max_waiting, "Requests that may wait for their turn");
+  flags.Number("--max-step-tokens", options.max_step_tokens,
+               "Tokens of a step of the engine (0: those of a pass)");
+  flags.Automatic("--max-prefill-beside-decode", options.max_prefill_beside_decode, false,
+                  "Of those for prompts while others are answering (auto: by the measured prices of steps)");
+  flags.Number("--first-token-seconds", options.first_token_seconds,
+               "To the first token that are aimed at: older prompts go first then (0: no aim)");
+  flags.Automatic(
       "--max-gap-seconds", options.max_gap_seconds, true,
       "A step with answers may take: prompts get as many tokens beside them as keep to it (0: no bound; "
       "auto: an aim of 0.1 on a GPU, no bound on the host)");
-  serve.add_option("--speculation", options.speculation, kSpeculationHelp)->capture_default_str();
-  number("--state-mib", options.state_mib, "Memory of running sequences on each rank (0: no limit)");
-  automatic(
-      "--prefix-cache-mib", options.prefix_cache_mib, true,
-      "Memory of states kept for reuse on each rank (0: none are; auto: 1024, on a GPU a quarter of what is "
-      "left beside the weights where that is more)");
-  number("--prefix-cache-every", options.prefix_cache_every,
-         "Keep the state of a long prompt after so many tokens too (0: no)");
+  flags.Number("--prefix-cache-every", options.prefix_cache_every,
+               "Keep the state of a long prompt after so many tokens too (0: no)");
   CLI::Option* kv_events = serve.add_option(
       "--kv-events", options.kv_events,
       "Publish changes of the prefix cache here, as vLLM does: tcp://*:5557 (prompts are readable in them)");
@@ -159,13 +174,13 @@ void RegisterServe(Commands& commands) {
       .add_option("--kv-events-topic", options.kv_events_topic,
                   "Of what is published (default: kv@MACHINE:PORT@MODEL)")
       ->needs(kv_events);
-  positive("--kv-block-tokens", options.kv_block_tokens,
-           "Tokens of a block, in which routers count what a prompt shares with kept states");
+  flags.AboveZero("--kv-block-tokens", options.kv_block_tokens,
+                  "Tokens of a block, in which routers count what a prompt shares with kept states");
   CLI::Option* prefix_cache_dir =
       serve.add_option("--prefix-cache-dir", options.prefix_cache_dir,
                        "Keep states for reuse in files here too: for after a restart, and for other servers "
                        "that are given the same directory");
-  positive("--prefix-cache-disk-mib", options.prefix_cache_disk_mib, "Of all those files");
+  flags.AboveZero("--prefix-cache-disk-mib", options.prefix_cache_disk_mib, "Of all those files");
   serve.get_option("--prefix-cache-disk-mib")->needs(prefix_cache_dir);
   serve
       .add_option(
@@ -182,20 +197,21 @@ void RegisterServe(Commands& commands) {
       "OTEL_ variables say)");
   serve.add_option("--responses-dir", options.responses_dir,
                    "Keep stored responses (previous_response_id) in files here, for after a restart");
-  number("--responses-mib", options.responses_mib,
-         "Of all stored responses; the least recently used go (0: none)");
+  flags.Number("--responses-mib", options.responses_mib,
+               "Of all stored responses; the least recently used go (0: none)");
   CLI::Option* batches_dir =
       serve.add_option("--batches-dir", options.batches_dir,
                        "Keep files and batches (/v1/files, /v1/batches) here, and answer the batches");
-  positive("--batches-mib", options.batches_mib, "Of those files");
+  flags.AboveZero("--batches-mib", options.batches_mib, "Of those files");
   serve.get_option("--batches-mib")->needs(batches_dir);
-  number("--timeout-seconds", options.timeout_seconds, "Of a request that names none (0: none)");
-  positive("--max-body-mib", options.max_body_mib, "Longest body of a request");
-  positive("--client-seconds", options.client_seconds,
-           "For a client to send a request, or to take what it is sent; then the connection is closed");
-  positive("--keep-alive-seconds", options.keep_alive_seconds,
-           "A silent stream shows after so long that it lives");
-  number("--drain-seconds", options.drain_seconds, "For running answers to end after SIGTERM");
+  flags.Number("--timeout-seconds", options.timeout_seconds, "Of a request that names none (0: none)");
+  flags.AboveZero("--max-body-mib", options.max_body_mib, "Longest body of a request");
+  flags.AboveZero(
+      "--client-seconds", options.client_seconds,
+      "For a client to send a request, or to take what it is sent; then the connection is closed");
+  flags.AboveZero("--keep-alive-seconds", options.keep_alive_seconds,
+                  "A silent stream shows after so long that it lives");
+  flags.Number("--drain-seconds", options.drain_seconds, "For running answers to end after SIGTERM");
   serve
       .add_option(
           "--lame-duck-seconds", options.lame_duck_seconds,
@@ -213,10 +229,11 @@ void RegisterServe(Commands& commands) {
           "Keep which experts requests choose, for the next start with --experts; auto: where that changes "
           "no answer")
       ->check(CLI::IsMember({"auto", "on", "off"}));
-  number("--verify", options.verify_every,
-         "Compute every N-th decode token again on the reference backend; /health and /metrics say what came "
-         "of it (0: none)");
-  AddRankFlags(serve, commands.model());
+  flags.Number(
+      "--verify", options.verify_every,
+      "Compute every N-th decode token again on the reference backend; /health and /metrics say what came "
+      "of it (0: none)");
+  AddServedModelFlags(serve, options, commands.model());
 }
 
 }  // namespace dsv4::apps

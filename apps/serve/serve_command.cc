@@ -27,6 +27,7 @@
 #include "base/error_output.h"
 #include "base/log.h"
 #include "base/log_times.h"
+#include "base/text.h"
 #include "engine/engine_thread.h"
 #include "server/api/api_error.h"
 #include "server/api/browser_rules.h"
@@ -193,11 +194,12 @@ std::string PromptsLine(const engine::PrefillPolicy& policy) {
                               : fmt::format("{} of {:.3g} s for the time between two tokens",
                                             limits.gap_is_bound ? "a bound" : "an aim", limits.max_gap);
   if (limits.max_beside_decode > 0)
-    return fmt::format("Prompts beside answers: up to {} tokens a step, {}", limits.max_beside_decode, gap);
+    return fmt::format("Prompts beside answers: up to {} a step, {}",
+                       Counted(limits.max_beside_decode, "token"), gap);
   std::string line = fmt::format("Prompts beside answers: by the prices of steps, {}", gap);
   if (!policy.prices().knows_prefill()) return line + "; none measured yet";
   for (int64_t rows = 8; rows <= policy.prices().largest_mixed(); rows *= 8) {
-    line += fmt::format("{} {} tokens {:.3g} ms", rows == 8 ? "; measured:" : ",", rows,
+    line += fmt::format("{} {} {:.3g} ms", rows == 8 ? "; measured:" : ",", Counted(rows, "token"),
                         1e3 * policy.prices().Mixed(0, rows));
   }
   return line;
@@ -441,8 +443,8 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
   (*http)->Run([&] {
     service.StopBeingReady();
     batch_worker.reset();  // Its requests are asked again at the next start.
-    PrintError("dsv4 stops serving {}, {} requests to finish\n", served.id,
-               engine.stats().num_running + engine.stats().num_waiting);
+    PrintError("dsv4 stops serving {}, {} to finish\n", served.id,
+               Counted(engine.stats().num_running + engine.stats().num_waiting, "request"));
   });
   // By Ctrl-C a shell's loop ends too; SIGTERM is an end in order.
   return ExitOf(watch.Stop(), (*http)->stop_signal() == SIGINT ? kExitInterrupted : kExitOk);
@@ -470,11 +472,10 @@ int RunServeCommand(const ServeOptions& options) {
   const int64_t step_tokens =
       options.max_step_tokens > 0 ? options.max_step_tokens : PassTokens(options.model);
   if (options.max_sequences.has_value() && step_tokens < *options.max_sequences) {
-    return Fail(
-        InvalidArgument(fmt::format("a step of {} tokens (--max-step-tokens, else --pass-tokens) is less "
-                                    "than --max-sequences {}: not every answer would move in a step",
-                                    step_tokens, *options.max_sequences)),
-        kExitBadUsage);
+    return Fail(InvalidArgument(fmt::format("a step of {} (--max-step-tokens, else --pass-tokens) is less "
+                                            "than --max-sequences {}: not every answer would move in a step",
+                                            Counted(step_tokens, "token"), *options.max_sequences)),
+                kExitBadUsage);
   }
   if (options.verify_every > 0 && options.model.group != nullptr) {
     return Fail(InvalidArgument("serve --verify: sees one rank's part only; want no --ranks"), kExitBadUsage);
@@ -544,8 +545,8 @@ int RunServeCommand(const ServeOptions& options) {
   fitting.loaded_in = std::chrono::steady_clock::now() - began;
   const int64_t wanted = options.context > 0 ? options.context : (*model)->config().max_position_embeddings;
   if (left.context < wanted) {
-    LogWarning(fmt::format("context: {} tokens of one sequence fit beside the weights, of {}{}", left.context,
-                           wanted,
+    LogWarning(fmt::format("context: {} of one sequence fit beside the weights, of {}{}",
+                           Counted(left.context, "token"), wanted,
                            options.context > 0 ? " (--context)" : "; --context N keeps room for so many"));
     fitting.context = left.context;
   }

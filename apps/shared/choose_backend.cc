@@ -18,7 +18,7 @@ namespace dsv4::apps {
 namespace {
 
 // Ranks of this machine; 0: none but this process.
-int RanksHere(const ModelFlags& flags) {
+int RanksOfFlags(const ModelFlags& flags) {
   const Result<std::optional<comm::RankEnvironment>> environment = comm::ReadRankEnvironment();
   // Wrong variables are for the group to refuse.
   if (!environment.has_value()) return 0;
@@ -82,7 +82,7 @@ std::string ChooseBackend(ModelFlags& flags, const BackendProbe& probe) {
     return Idle(probe.seen(), fmt::format("as {} is for --backend cpu", host_option));
   }
   const backend::GpuSurvey survey = probe.survey();
-  const int ranks = RanksHere(flags);
+  const int ranks = RanksOfFlags(flags);
   const std::optional<int> device = backend::FirstUsable(survey);
   const bool usable =
       ranks > 0 ? backend::UsableByRanks(survey, ranks, backend::DevicesAreShared()) : device.has_value();
@@ -158,11 +158,12 @@ std::string WhereItRuns(int64_t weights, const backend::GpuSurvey& survey) {
   if (wanted <= available)
     return fmt::format("it fits the {} of memory that are available, and runs on the CPU",
                        ReadableBytes(available));
+  // Weights alone are read again, so never more than there are.
+  const int64_t from_disk = weights > available ? weights - available : wanted - available;
   return fmt::format(
       "more than the {} of memory that are available: it would run, and read about {} from the disk again "
-      "and again, "
-      "many seconds a token",
-      ReadableBytes(available), ReadableBytes(wanted - available));
+      "and again, many seconds a token",
+      ReadableBytes(available), ReadableBytes(from_disk));
 }
 
 }  // namespace dsv4::apps

@@ -12,6 +12,7 @@
 #include "apps/shared/model_source.h"
 #include "base/log.h"
 #include "base/machine_memory.h"
+#include "base/text.h"
 #include "model/checkpoint/resolved_checkpoint.h"
 #include "model/checkpoint/stages.h"
 #include "model/placement/expert_choice.h"
@@ -160,9 +161,9 @@ Result<model::ExpertSplit> AutoSplit(const ModelFlags& flags, const model::Model
   LogInfo(
       fmt::format("experts: the host's kernels read {}/s ({}/s while the link is busy), {}/s with prompts; "
                   "the link brings {}/s ({}/s "
-                  "while the host reads); the GPU has room for {} of {} experts",
+                  "while the host reads); the GPU has room for {} of {}",
                   Gigabytes(rates.host), Gigabytes(rates.host_beside), Gigabytes(rates.host_prompt),
-                  Gigabytes(rates.link), Gigabytes(rates.link_beside), costs.room, all));
+                  Gigabytes(rates.link), Gigabytes(rates.link_beside), costs.room, Counted(all, "expert")));
   LogInfo(fmt::format(
       "experts: {} of a layer: for a token the host takes {:.1f} ms and the link {:.1f} ms, side by side "
       "{:.1f} ms; {}",
@@ -180,10 +181,9 @@ std::string PinnedText(const backend::PinnedLoad& pinned) {
   const auto rate = [&](double seconds) { return gigabytes / std::max(seconds, 1e-9); };
   return fmt::format(
       "{:.2f} GB of experts in pinned memory: loading waited {:.2f} s for memory and {:.2f} s for copies; "
-      "each of {} "
-      "threads copied {:.1f} GB/s, each of {} pinned {:.1f} GB/s",
-      gigabytes, pinned.waited_for_memory, pinned.waited_for_copies, pinned.threads, rate(pinned.copying),
-      pinned.makers, rate(pinned.pinning));
+      "each of {} copied {:.1f} GB/s, each of {} pinned {:.1f} GB/s",
+      gigabytes, pinned.waited_for_memory, pinned.waited_for_copies, Counted(pinned.threads, "thread"),
+      rate(pinned.copying), pinned.makers, rate(pinned.pinning));
 }
 
 bool TradesSlots(const ModelFlags& flags) {

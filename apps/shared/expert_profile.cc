@@ -3,24 +3,21 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
 #include <numeric>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "apps/terminal/state_path.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/read_file.h"
+#include "base/text.h"
+#include "base/write_file.h"
 #include "io/output_file.h"
 
 namespace dsv4::apps {
@@ -55,8 +52,8 @@ Result<ExpertProfile> Parse(const std::string& text, const std::string& path) {
       counts.push_back(count.get<int64_t>());
     }
     if (counts.size() != profile.counts.front().size())
-      return wrong(fmt::format("layer {} has {} experts, layer 0 has {}", profile.counts.size() - 1,
-                               counts.size(), profile.counts.front().size()));
+      return wrong(fmt::format("layer {} has {}, layer 0 has {}", profile.counts.size() - 1,
+                               Counted(counts.size(), "expert"), profile.counts.front().size()));
   }
   return profile;
 }
@@ -75,41 +72,16 @@ std::string RealPath(const std::string& path) {
   return error ? path : real.string();
 }
 
-// No other process writes the profile while this lives.
-class ProfileLock {
- public:
-  // Makes the folders on the way. Waits `patience` at most for another.
-  static Result<ProfileLock> Take(const std::string& path, std::chrono::milliseconds patience) {
-    const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-    std::error_code error;
-    if (!folder.empty()) std::filesystem::create_directories(folder, error);
-    if (error) return Error(InvalidArgument(fmt::format("{}: {}", folder.string(), error.message())));
-    const std::string file = path + ".lock";
-    ProfileLock lock(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
-    if (lock.descriptor_ < 0)
-      return Error(InvalidArgument(fmt::format("{}: cannot open: {}", file, std::strerror(errno))));
-    const auto until = std::chrono::steady_clock::now() + patience;
-    while (::flock(lock.descriptor_, LOCK_EX | LOCK_NB) != 0) {
-      if (errno != EWOULDBLOCK && errno != EINTR)
-        return Error(InvalidArgument(fmt::format("{}: cannot lock: {}", file, std::strerror(errno))));
-      if (std::chrono::steady_clock::now() > until) {
-        return Error(StatusCode::kUnavailable,
-                     fmt::format("{}: others have held it for {} ms", file, patience.count()));
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
-    return lock;
-  }
-  ProfileLock(ProfileLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-  ProfileLock& operator=(ProfileLock&&) = delete;
-  ~ProfileLock() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-
- private:
-  explicit ProfileLock(int descriptor) : descriptor_(descriptor) {}
-  int descriptor_;
-};
+// No other process writes the profile while the file beside it is open. Makes the folders on the way.
+Result<Descriptor> LockProfile(const std::string& path, std::chrono::milliseconds patience) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code error;
+  if (!folder.empty()) std::filesystem::create_directories(folder, error);
+  if (error) return Error(InvalidArgument(fmt::format("{}: {}", folder.string(), error.message())));
+  Result<Descriptor> lock = LockFile(path + ".lock", O_CREAT, 0666, patience);
+  if (lock || lock.error().code() == StatusCode::kDeadlineExceeded) return lock;
+  return Error(InvalidArgument(lock.error().message()));
+}
 
 }  // namespace
 
@@ -128,14 +100,14 @@ std::string ExpertProfilePath(const ModelSource& source) {
 
 Status WriteExpertProfile(const std::string& path, const ExpertProfile& profile) {
   const std::string file = RealPath(path);
-  DSV4_ASSIGN_OR_RETURN_STATUS(const ProfileLock lock, ProfileLock::Take(file, kProfilePatience));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const Descriptor lock, LockProfile(file, kProfilePatience));
   return io::WriteTextFile(file, TextOf(profile));
 }
 
 Status ChangeExpertProfile(const std::string& path, const ProfileChange& change,
                            std::chrono::milliseconds patience) {
   const std::string file = RealPath(path);
-  DSV4_ASSIGN_OR_RETURN_STATUS(const ProfileLock lock, ProfileLock::Take(file, patience));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const Descriptor lock, LockProfile(file, patience));
   const Result<ExpertProfile> kept = ReadExpertProfile(file);
   if (!kept.has_value() && kept.error().code() != StatusCode::kNotFound) return kept.error();
   DSV4_ASSIGN_OR_RETURN_STATUS(const ExpertProfile changed, change(kept.has_value() ? &*kept : nullptr));
@@ -149,7 +121,7 @@ Status CheckExpertProfilePath(const std::string& path) {
   if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there))
     return InvalidArgument(
         fmt::format("{}: wanted an ordinary file, which can be read and written again", path));
-  DSV4_ASSIGN_OR_RETURN_STATUS(const ProfileLock lock, ProfileLock::Take(file, kProfilePatience));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const Descriptor lock, LockProfile(file, kProfilePatience));
   // A partial file beside it, which goes again.
   const Result<io::OutputFile> could = io::OutputFile::Create(file);
   return could.has_value() ? Status() : could.error();
@@ -199,8 +171,9 @@ Result<std::vector<std::vector<int32_t>>> ExpertOrderOf(const ModelFlags& flags,
       static_cast<size_t>(flags.max_layers > 0 ? flags.max_layers : config.num_hidden_layers);
   if (profile->counts.size() < num_layers || profile->counts.front().size() != num_experts) {
     return Error(InvalidArgument(fmt::format(
-        "--expert-profile: {} has {} layers of {} experts, want {} of {}", path, profile->counts.size(),
-        profile->counts.empty() ? 0 : profile->counts.front().size(), num_layers, num_experts)));
+        "--expert-profile: {} has {} of {}, want {} of {}", path, Counted(profile->counts.size(), "layer"),
+        Counted(profile->counts.empty() ? 0 : profile->counts.front().size(), "expert"), num_layers,
+        num_experts)));
   }
   DSV4_ASSIGN_OR_RETURN(const std::string weights, source.WeightsStamp());
   if (OfOtherWeights(*profile, weights)) {
@@ -209,8 +182,8 @@ Result<std::vector<std::vector<int32_t>>> ExpertOrderOf(const ModelFlags& flags,
                     path, source.name(), named ? "used, as the flag says" : "not used"));
     if (!named) return none;
   }
-  LogInfo(fmt::format("experts: those come first that {} tokens of {} chose most often", profile->num_tokens,
-                      path));
+  LogInfo(fmt::format("experts: those come first that {} of {} chose most often",
+                      Counted(profile->num_tokens, "token"), path));
   profile->counts.resize(num_layers);
   return OrderByCounts(*profile);
 }

@@ -88,8 +88,8 @@ TEST_F(ExpertProfileTest, ALockThatIsNotGivenBackIsAnErrorThatNamesIt) {
   ASSERT_EQ(::flock(held, LOCK_EX), 0);
   const auto change = [](const ExpertProfile* kept) { return Result<ExpertProfile>(*kept); };
   const Status status = ChangeExpertProfile(path, change, std::chrono::milliseconds(50));
-  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
-  EXPECT_THAT(status.message(), HasSubstr(path + ".lock: others have held it for 50 ms"));
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(status.message(), HasSubstr(path + ".lock: another program has held the lock for 0.05 s"));
   ::close(held);
   EXPECT_TRUE(ChangeExpertProfile(path, change).ok());
 }

@@ -14,7 +14,7 @@
 namespace dsv4::apps {
 namespace {
 
-void Say(std::string_view text) { static_cast<void>(!::write(STDERR_FILENO, text.data(), text.size())); }
+void SayLost(std::string_view text) { static_cast<void>(!::write(STDERR_FILENO, text.data(), text.size())); }
 
 void HandleBusError(int signal, siginfo_t* info, void*) {
   const char* path = io::MappedFileAt(info->si_addr);
@@ -24,11 +24,11 @@ void HandleBusError(int signal, siginfo_t* info, void*) {
     return;
   }
   RestoreTerminal();
-  Say("dsv4: ");
-  Say(path);
-  Say(": ");
-  Say(io::kLostFileText);
-  Say("\n");
+  SayLost("dsv4: ");
+  SayLost(path);
+  SayLost(": ");
+  SayLost(io::kLostFileText);
+  SayLost("\n");
   ::_exit(kExitBadInput);
 }
 
@@ -36,7 +36,7 @@ void StandIn(int signal, siginfo_t* info, void* context) {
   if (!io::StandInForLostPages(info->si_addr)) HandleBusError(signal, info, context);
 }
 
-void Handle(void (*handler)(int, siginfo_t*, void*)) {
+void HandleBusErrorsBy(void (*handler)(int, siginfo_t*, void*)) {
   struct sigaction action = {};
   action.sa_sigaction = handler;
   action.sa_flags = SA_SIGINFO;
@@ -45,8 +45,8 @@ void Handle(void (*handler)(int, siginfo_t*, void*)) {
 
 }  // namespace
 
-void ReportLostFiles() { Handle(HandleBusError); }
+void ReportLostFiles() { HandleBusErrorsBy(HandleBusError); }
 
-void GoOnWithoutLostFiles() { Handle(StandIn); }
+void GoOnWithoutLostFiles() { HandleBusErrorsBy(StandIn); }
 
 }  // namespace dsv4::apps

@@ -28,6 +28,7 @@
 #include "base/error_output.h"
 #include "base/log.h"
 #include "base/stopwatch.h"
+#include "base/text.h"
 #include "comm/collectives.h"
 #include "comm/null_group.h"
 #include "comm/observed_group.h"
@@ -220,11 +221,11 @@ Status FitDrafter(const ModelFlags& flags, const model::ModelConfig& config,
 
 void LogLoaded(const ModelFlags& flags, const ModelSource& source, const model::Model& model,
                const std::string& backend_name, int64_t bytes_placed, double seconds) {
-  const std::string layers = flags.max_layers == 0 ? fmt::format("{} layers", model.num_layers())
+  const std::string layers = flags.max_layers == 0 ? Counted(model.num_layers(), "layer")
                              : source.synthetic()
-                                 ? fmt::format("first {} layers (--max-layers)", flags.max_layers)
-                                 : fmt::format("first {} of {} layers (--max-layers)", flags.max_layers,
-                                               model.config().num_hidden_layers);
+                                 ? fmt::format("first {} (--max-layers)", Counted(flags.max_layers, "layer"))
+                                 : fmt::format("first {} of {} (--max-layers)", flags.max_layers,
+                                               Counted(model.config().num_hidden_layers, "layer"));
   std::string line = fmt::format("model {}: {}, backend {}, numerics {}", source.name(), layers, backend_name,
                                  flags.numerics);
   const model::RankPlace& place = model.place();

@@ -15,6 +15,7 @@
 #include "backend/cuda/gpu_survey.h"
 #include "backend/cuda/groups/cuda_group.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "comm/bootstrap.h"
 #include "comm/machine.h"
 
@@ -63,9 +64,9 @@ Result<std::unique_ptr<RankGroup>> RankGroup::Enter(ModelFlags& flags, std::vect
     const size_t devices = backend::CudaDevices().size();
     if (devices < wanted && backend::DevicesAreShared()) shared_devices = devices;
     if (devices < wanted && shared_devices == 0) {
-      return Error(InvalidArgument(
-          fmt::format("--backend cuda: {} ranks on this machine, which shows {} devices{}", wanted, devices,
-                      environment ? " (LOCAL_RANK counts a machine's ranks)" : "")));
+      return Error(InvalidArgument(fmt::format("--backend cuda: {} on this machine, which shows {}{}",
+                                               Counted(wanted, "rank"), Counted(devices, "device"),
+                                               environment ? " (LOCAL_RANK counts a machine's ranks)" : "")));
     }
   }
 

@@ -30,8 +30,14 @@ Status CheckAsked(std::span<const chat::Message> messages, const std::string& pa
   });
   if (!asks) return InvalidArgument(path + ": nothing is asked, want a message of the user");
   const chat::Message& last = messages.back();
-  const bool is_empty = last.content.kind == chat::Content::Kind::kText &&
-                        last.content.text.find_first_not_of(" \t\r\n") == std::string::npos;
+  const auto is_blank = [](const std::string& text) {
+    return text.find_first_not_of(" \t\r\n") == std::string::npos;
+  };
+  const bool is_empty = (last.content.kind == chat::Content::Kind::kText && is_blank(last.content.text)) ||
+                        (last.content.kind == chat::Content::Kind::kParts &&
+                         std::ranges::all_of(last.content.parts, [&](const chat::ContentPart& part) {
+                           return part.type == "text" && is_blank(part.text);
+                         }));
   if (last.role == chat::Role::kUser && is_empty)
     return InvalidArgument(
         fmt::format("{}: [{}].content: empty, want what the user says", path, messages.size() - 1));

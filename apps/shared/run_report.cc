@@ -8,6 +8,7 @@
 
 #include "apps/shared/choose_backend.h"
 #include "base/json.h"
+#include "base/text.h"
 
 namespace dsv4::apps {
 namespace {
@@ -75,8 +76,9 @@ std::string CutLine(const Generation& generation, std::optional<int64_t> max_tok
       generation.completion.message.content.empty() ? "no answer yet: the reasoning" : "the answer";
   const auto length = static_cast<int64_t>(generation.tokens.size());
   if (max_tokens && length >= *max_tokens)
-    return fmt::format("{} is cut at its limit of {} tokens (-n, --max-tokens)", what, *max_tokens);
-  return fmt::format("{} is cut after {} tokens: the context is full", what, length);
+    return fmt::format("{} is cut at its limit of {} (-n, --max-tokens)", what,
+                       Counted(*max_tokens, "token"));
+  return fmt::format("{} is cut after {}: the context is full", what, Counted(length, "token"));
 }
 
 std::string RunReportJson(const ChatRuntime& runtime, const Generation& generation,
@@ -155,7 +157,7 @@ std::string SettingsLine(const chat::ChatProfile* profile, chat::ThinkingMode mo
   if (sampling.frequency_penalty != 0)
     line += fmt::format(", frequency-penalty {}", sampling.frequency_penalty);
   if (!sampling.logit_bias.empty())
-    line += fmt::format(", logit-bias on {} tokens", sampling.logit_bias.size());
+    line += fmt::format(", logit-bias on {}", Counted(sampling.logit_bias.size(), "token"));
   return line;
 }
 
@@ -164,12 +166,12 @@ std::string SpeedLine(const Generation& generation) {
   const auto num_output = static_cast<int64_t>(generation.tokens.size());
   const auto num_prompt = static_cast<int64_t>(generation.prompt_token_ids.size());
   const bool all = generation.num_prompt_tokens_done >= num_prompt;
-  std::string line =
-      fmt::format("prompt {}{} tokens in {:.2f} s ({:.0f} tok/s)", num_computed,
-                  all ? std::string() : fmt::format(" of {}", num_prompt), generation.prefill_seconds,
-                  PerSecond(num_computed, generation.prefill_seconds));
+  std::string line = fmt::format(
+      "prompt {}{} in {:.2f} s ({:.0f} tok/s)", all ? std::string() : fmt::format("{} of ", num_computed),
+      Counted(all ? num_computed : num_prompt, "token"), generation.prefill_seconds,
+      PerSecond(num_computed, generation.prefill_seconds));
   if (generation.num_cached_tokens > 0) line += fmt::format(" after {} reused", generation.num_cached_tokens);
-  line += fmt::format(", answer {} tokens in {:.2f} s", num_output, generation.decode_seconds);
+  line += fmt::format(", answer {} in {:.2f} s", Counted(num_output, "token"), generation.decode_seconds);
   if (num_output < 2)
     return line;  // The first comes with the prompt's last step: a rate of it alone is none.
   line += fmt::format(" ({:.0f} tok/s", PerSecond(num_output, generation.decode_seconds));

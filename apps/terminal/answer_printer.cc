@@ -12,7 +12,7 @@ namespace dsv4::apps {
 namespace {
 
 // An answer that cannot be written is an error in the end (main.cc); what goes to standard error is not.
-void Put(std::FILE* out, std::string_view text) {
+void PutText(std::FILE* out, std::string_view text) {
   if (out == stderr) return WriteError(text);
   std::fwrite(text.data(), 1, text.size(), out);
   std::fflush(out);
@@ -26,7 +26,7 @@ AnswerPrinter::AnswerPrinter(Sink answer, Sink reasoning, Sink aside, IsAnswered
 void AnswerPrinter::WriteRaw(std::string_view text) {
   std::FILE* out = sink().file;
   if (text.empty() || out == nullptr) return;
-  Put(out, text);
+  PutText(out, text);
   at_line_start_ = text.back() == '\n';
 }
 
@@ -52,10 +52,10 @@ void AnswerPrinter::Enter(Section section) {
   if (section_ == section) return;
   if (writer_) writer_->Finish();
   writer_.reset();
-  if (section_ == Section::kReasoning && sink().file != nullptr) Put(sink().file, sink().style.reset);
+  if (section_ == Section::kReasoning && sink().file != nullptr) PutText(sink().file, sink().style.reset);
   if (section_ != Section::kNone && !at_line_start_) WriteRaw("\n");
   section_ = section;
-  if (section == Section::kReasoning && sink().file != nullptr) Put(sink().file, sink().style.dim);
+  if (section == Section::kReasoning && sink().file != nullptr) PutText(sink().file, sink().style.dim);
   if (section == Section::kReasoning || section == Section::kContent)
     writer_ = MakeWriter(/*markdown=*/section == Section::kContent);
 }

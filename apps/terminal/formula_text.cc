@@ -16,6 +16,7 @@ constexpr int kDeepest = 32;
 
 enum class Kind : unsigned char {
   kAtom,
+  kRoot,
   kFraction,  // Binds less than a product: gets parentheses in one.
   kSign,      // + and -: an operator, or in front of an operand a part of it.
   kOperator,
@@ -166,7 +167,9 @@ bool IsAscii(std::string_view text) {
   return text.empty() || static_cast<unsigned char>(text.front()) < 0x80;
 }
 
-bool Joins(Kind kind) { return kind == Kind::kAtom || kind == Kind::kFraction || kind == Kind::kWord; }
+bool Joins(Kind kind) {
+  return kind == Kind::kAtom || kind == Kind::kFraction || kind == Kind::kRoot || kind == Kind::kWord;
+}
 
 // `tight`: a script, which has no blanks.
 std::string Join(const Pieces& pieces, bool tight) {
@@ -187,10 +190,15 @@ std::string Join(const Pieces& pieces, bool tight) {
     const bool spaced = (piece.kind == Kind::kSign && !sign) || piece.kind == Kind::kOperator ||
                         piece.kind == Kind::kRelation;
     std::string text = piece.text;
-    if (piece.kind == Kind::kFraction) {
-      const bool operand_behind =
-          next < pieces.size() && (Joins(pieces[next].kind) || pieces[next].kind == Kind::kOpen);
-      if (operand_before || operand_behind) text = "(" + text + ")";
+    const bool operand_behind =
+        next < pieces.size() && (Joins(pieces[next].kind) || pieces[next].kind == Kind::kOpen);
+    const bool factorial = next < pieces.size() && pieces[next].text == "!";
+    const bool fraction = piece.kind == Kind::kFraction;
+    if (fraction && (operand_before || operand_behind || factorial || last == "÷")) text = "(" + text + ")";
+    if (piece.kind == Kind::kRoot && factorial) text = "(" + text + ")";
+    if (piece.kind == Kind::kRoot && operand_behind) {  // "√(2)x": of one operand it has no parentheses.
+      const size_t behind = text.find("\xe2\x88") + 3;
+      if (text[behind] != '(') text = text.substr(0, behind) + "(" + text.substr(behind) + ")";
     }
     // "sin(x)", but "∑ₙ (n + 1)" and "lim_(n→0) (n)".
     const bool apart = piece.kind == Kind::kOpen && (out.ends_with(')') || !IsAscii(last));
@@ -226,8 +234,8 @@ bool IsOne(const Pieces& pieces) {
     return p.text.size() == 1 && (std::isdigit(static_cast<unsigned char>(p.text[0])) != 0 || p.text == ".");
   };
   const bool differential = pieces.size() == 2 && (pieces[0].text == "d" || pieces[0].text == "∂");
-  return (pieces.size() == 1 && pieces[0].kind == Kind::kAtom) || std::ranges::all_of(pieces, digit) ||
-         differential;
+  const bool single = pieces.size() == 1 && (pieces[0].kind == Kind::kAtom || pieces[0].kind == Kind::kRoot);
+  return single || std::ranges::all_of(pieces, digit) || differential;
 }
 
 class Reader {
@@ -312,18 +320,18 @@ class Reader {
       if (c != '\'' && c != '^' && c != '_') return true;
       if (out.size() == begin) return false;
       ++at_;
+      // A group has its script as a whole.
+      if (out.size() > begin + 1 || out.back().kind == Kind::kFraction || out.back().kind == Kind::kRoot) {
+        const Pieces group(out.begin() + static_cast<ptrdiff_t>(begin), out.end());
+        out.resize(begin);
+        out.push_back({"(" + Join(group, false) + ")", Kind::kAtom});
+      }
       if (c == '\'') {
         out.back().text += "′";
         continue;
       }
       Pieces script;
       if (!Argument(script)) return false;
-      // A group has its script as a whole.
-      if (out.size() > begin + 1 || out.back().kind == Kind::kFraction) {
-        const Pieces group(out.begin() + static_cast<ptrdiff_t>(begin), out.end());
-        out.resize(begin);
-        out.push_back({"(" + Join(group, false) + ")", Kind::kAtom});
-      }
       out.back().text += Script(Join(script, true), c == '^');
     }
   }
@@ -467,7 +475,7 @@ class Reader {
       if (raised.starts_with('^')) return false;
       sign = raised + sign;
     }
-    out.push_back({sign + (IsOne(inner) ? Join(inner, false) : "(" + Join(inner, false) + ")"), Kind::kAtom});
+    out.push_back({sign + (IsOne(inner) ? Join(inner, false) : "(" + Join(inner, false) + ")"), Kind::kRoot});
     return true;
   }
 

@@ -1,6 +1,8 @@
 // Kind of one Markdown line: rule, table row, delimiter row.
 #include "apps/terminal/markdown_line.h"
 
+#include <cctype>
+
 namespace dsv4::apps {
 
 bool IsSpace(char c) { return c == ' ' || c == '\t' || c == '\n'; }
@@ -27,7 +29,25 @@ bool IsRule(std::string_view text) {
   return count >= 3;
 }
 
-std::vector<std::string> TableCells(std::string_view row) {
+namespace {
+
+// Behind the formula that begins at `at`; `at`: none does. A sum of money is none.
+size_t FormulaEnd(std::string_view row, size_t at) {
+  constexpr size_t kNone = std::string_view::npos;
+  if (row.substr(at).starts_with("\\(")) {
+    const size_t close = row.find("\\)", at);
+    return close == kNone ? at : close + 2;
+  }
+  const size_t close = row[at] == '$' ? row.find('$', at + 1) : kNone;
+  if (close == kNone || close == at + 1 || IsSpace(row[at + 1]) || IsSpace(row[close - 1])) return at;
+  const bool goes_on =
+      close + 1 < row.size() && std::isalnum(static_cast<unsigned char>(row[close + 1])) != 0;
+  return goes_on ? at : close + 1;
+}
+
+}  // namespace
+
+std::vector<std::string> TableCells(std::string_view row, bool formulas) {
   row = Trimmed(row);
   if (row.starts_with('|')) row.remove_prefix(1);
   if (row.ends_with('|') && !row.ends_with("\\|")) row.remove_suffix(1);
@@ -35,6 +55,10 @@ std::vector<std::string> TableCells(std::string_view row) {
   bool code = false;
   for (size_t i = 0; i < row.size(); ++i) {
     if (row[i] == '`') code = !code;
+    for (const size_t end = formulas && !code ? FormulaEnd(row, i) : i; i < end; ++i) {
+      if (!row.substr(i).starts_with("\\|")) cells.back() += row[i];
+    }
+    if (i == row.size()) break;
     if (row[i] == '\\' && i + 1 < row.size() && row[i + 1] == '|') {
       cells.back() += row[++i];
     } else if (row[i] == '|' && !code) {

@@ -19,8 +19,9 @@ std::string_view Trimmed(std::string_view text);
 // Three or more of one of "-*_", with blanks between them, and nothing else.
 bool IsRule(std::string_view text);
 
-// The cells of a table's row, trimmed. "\|" and bars in code stand in a cell.
-std::vector<std::string> TableCells(std::string_view row);
+// The cells of a table's row, trimmed. "\|" and bars in code stand in a cell;
+// with `formulas`, those in formulas do too.
+std::vector<std::string> TableCells(std::string_view row, bool formulas = false);
 
 // "|---|:-:|": the row under a table's heads.
 bool IsDelimiterRow(std::string_view row);

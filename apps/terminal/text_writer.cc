@@ -342,7 +342,9 @@ bool TextWriter::DrawTable() {
   std::vector<std::vector<std::string>> rows;
   const std::vector<std::string> delimiters = TableCells(table_[1]);
   for (size_t i = 0; i < table_.size(); ++i) {
-    if (i != 1) rows.push_back(TableCells(table_[i]));
+    if (i == 1) continue;
+    rows.push_back(TableCells(table_[i]));
+    if (rows.back().size() > delimiters.size()) rows.back() = TableCells(table_[i], /*formulas=*/true);
   }
   const size_t num_columns = rows.front().size();
   // Cells are drawn first, by a writer of their own that wraps at the width of the column.

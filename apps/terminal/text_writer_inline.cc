@@ -218,6 +218,7 @@ size_t TextWriter::Marked(std::string_view text, size_t at, bool whole, uint32_t
   if (inside_word) return 0;
   uint32_t mark = kStruck;
   if (c != '~') mark = run == 1 ? kItalic : run == 2 ? kBold : kBold | kItalic;
+  int inside = 0;  // Marks of the same kind that opened behind this one: an end is that of the last one.
   for (size_t i = open_end; i < text.size();) {
     if (text[i] == '\\') {
       i += 2;
@@ -238,7 +239,11 @@ size_t TextWriter::Marked(std::string_view text, size_t at, bool whole, uint32_t
     const size_t close = RunLength(text, i);
     if (i + close == text.size() && !whole) return kNone;  // The run, and what follows it, may come.
     const bool word_goes_on = i + close < text.size() && IsAlnum(text[i + close]);
-    if (close == run && !IsSpace(text[i - 1]) && !(word_goes_on && (c == '_' || run == 1))) {
+    const bool behind_open = std::string_view(" \t\n([{").find(text[i - 1]) != kNone;
+    const bool ends = close == run && !behind_open && !(word_goes_on && (c == '_' || run == 1));
+    const bool begins = close == run && !ends && !IsAlnum(text[i - 1]) && !IsSpace(text[i + close]);
+    if (begins) ++inside;
+    if (ends && inside-- == 0) {
       const std::string_view inner = text.substr(open_end, i - open_end);
       if (c == '_' && run == 2 && std::all_of(inner.begin(), inner.end(), IsAlnum)) return 0;  // __init__
       const char outer = before_;

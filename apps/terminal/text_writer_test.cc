@@ -57,10 +57,27 @@ TEST(TextWriter, WordsWrapWhole) {
 }
 
 TEST(TextWriter, MarkdownKeepsWhatIsNone) {
-  for (const char* text :
-       {"2 * 3 * 4 and 3*4*5", "*args and **kwargs", "snake_case_name __init__.py is_a", "a ` b", "100 ~ 200",
-        "\\alpha", "$5 and $6, or $7-$8", "US$5", "[1] and [x](y) [a](javascript:b)", "a < b > c", "hey! [a]",
-        "\\(\\foo_a_b_c\\)", "#hashtag", "-5 degrees", "1.5 times", "**open", "a | b", "5 > 3", "C:\\dir"}) {
+  for (const char* text : {"2 * 3 * 4 and 3*4*5",
+                           "*args and **kwargs",
+                           "snake_case_name __init__.py is_a",
+                           "a ` b",
+                           "100 ~ 200",
+                           "\\alpha",
+                           "$5 and $6, or $7-$8",
+                           "US$5",
+                           "[1] and [x](y) [a](javascript:b)",
+                           "a < b > c",
+                           "hey! [a]",
+                           "\\(\\foo_a_b_c\\)",
+                           "#hashtag",
+                           "-5 degrees",
+                           "1.5 times",
+                           "**open",
+                           "a | b",
+                           "5 > 3",
+                           "C:\\dir",
+                           "f(*args, **kwargs)",
+                           "*.c and (*.h"}) {
     EXPECT_EQ(Drawn(text, 80), text);
   }
 }
@@ -75,6 +92,10 @@ TEST(TextWriter, Markdown) {
   EXPECT_EQ(Drawn("> quoted words wrap\n", 12), "│ quoted\n│ words wrap\n");
   EXPECT_EQ(Drawn("a\n\n---\nb", 4), "a\n\n────\nb");
   EXPECT_EQ(Drawn("\\*not\\*"), "*not*");
+  // An end belongs to the mark that opened last.
+  EXPECT_EQ(Drawn("rm *.o *.a but *not* this", 80), "rm *.o *.a but not this");
+  EXPECT_EQ(Drawn("f(*a, **k) is **not** _it_", 80), "f(*a, **k) is not it");
+  EXPECT_EQ(Drawn("**a **b** c** *d*", 80), "a b c d");
 }
 
 TEST(TextWriter, CodeIsNotChanged) {
@@ -92,6 +113,9 @@ TEST(TextWriter, Tables) {
   EXPECT_EQ(Drawn("| a | b |\n|---|---|\n| many words in here | **x** |\n", 16),
             "a           │ b\n────────────┼──\nmany words  │ x\nin here     │ \n");
   EXPECT_EQ(Drawn("| not a table\nx"), "| not a table\nx");
+  // Bars in formulas part no cells where a row would have too many.
+  EXPECT_EQ(Drawn("| $|x|$ | b |\n|---|---|\n| $P(A|B)$ | \\(\\|y\\|\\) |\n| $5 | 6$ |\n|$5|$6|$7|\n"),
+            "|x|    │ b\n───────┼────────\nP(A|B) │ |y|\n$5     │ 6$\n$5     │ $6 | $7\n");
   EXPECT_EQ(Drawn("|a|b|c|d|\n|-|-|-|-|\n|1|2|3|4|", 8).find("|a|b|c|d"), 0U);  // No room: as it is.
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/text.h"
 
 namespace dsv4::apps {
 
@@ -43,10 +44,10 @@ void SlotTrader::OnStep(int64_t state_bytes) {
   if (wanted == slots_ || (wanted > slots_ && steps_with_room_ < kStepsBeforeMore)) return;
   steps_with_room_ = 0;
   if (const Status set = set_(wanted); !set.ok()) {
-    LogWarning(fmt::format("experts: {} slots instead of {}: {}", wanted, slots_, set.message()));
+    LogWarning(fmt::format("experts: {} instead of {}: {}", Counted(wanted, "slot"), slots_, set.message()));
     return;
   }
-  LogInfo(fmt::format("experts: {} slots instead of {} beside {:.2f} GB of states", wanted, slots_,
+  LogInfo(fmt::format("experts: {} instead of {} beside {:.2f} GB of states", Counted(wanted, "slot"), slots_,
                       static_cast<double>(state_bytes) / 1e9));
   slots_ = wanted;
 }

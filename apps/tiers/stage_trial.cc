@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/text.h"
 #include "comm/collectives.h"
 
 namespace dsv4::apps {
@@ -44,8 +45,8 @@ Result<Heard> Listen(comm::Communicator& group) {
   if (heard.order != Order::kLoad) return heard;
   const size_t num_bytes = sizeof(heard.split);
   if (bytes.size() != 1 + static_cast<size_t>(group.size()) * num_bytes) {
-    return Error(DataLoss(
-        fmt::format("rank 0 names splits in {} bytes, want those of {} ranks", bytes.size(), group.size())));
+    return Error(DataLoss(fmt::format("rank 0 names splits in {}, want those of {}",
+                                      Counted(bytes.size(), "byte"), Counted(group.size(), "rank"))));
   }
   std::memcpy(&heard.split, bytes.data() + 1 + static_cast<size_t>(group.rank()) * num_bytes, num_bytes);
   return heard;

@@ -10,10 +10,12 @@
 #include <thread>
 
 #include "apps/shared/model_flags.h"
+#include "apps/shared/model_source.h"
 #include "apps/terminal/printable.h"
 #include "apps/terminal/terminal.h"
 #include "base/error_output.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "convert/convert.h"
 
 namespace dsv4::apps {
@@ -98,10 +100,10 @@ void PrintReport(const ConvertCommandOptions& options, const convert::ConvertRep
     fmt::print("{:<{}}  {:>6}  {}: {}\n", module.module, width, module.num_tensors, formats,
                ResultText(module));
   }
-  fmt::print("copied: {} small tensors, {} of draft and vision parts\n", report.num_other_tensors,
+  fmt::print("copied: {}, {} of draft and vision parts\n", Counted(report.num_other_tensors, "small tensor"),
              report.num_draft_and_vision);
-  fmt::print("{}: {} in {} files, from {} in {:.1f} s{}\n", options.destination,
-             Gigabytes(report.output_bytes), report.num_shards, Gigabytes(report.source_bytes), seconds,
+  fmt::print("{}: {} in {}, from {} in {:.1f} s{}\n", options.destination, Gigabytes(report.output_bytes),
+             Counted(report.num_shards, "file"), Gigabytes(report.source_bytes), seconds,
              report.resumed_bytes > 0
                  ? fmt::format(" ({} were there from an earlier run)", Gigabytes(report.resumed_bytes))
                  : "");
@@ -114,12 +116,12 @@ void WarnOfLosses(const convert::ConvertReport& report) {
   for (const convert::ModuleReport& module : report.modules) {
     const convert::Comparison& comparison = module.comparison;
     if (comparison.num_clipped > 0) {
-      PrintError("dsv4: {}: {} of {} values were clipped at {}'s largest number\n", module.module,
-                 comparison.num_clipped, comparison.num_values, module.to);
+      PrintError("dsv4: {}: {} of {} clipped at {}'s largest number\n", module.module, comparison.num_clipped,
+                 Counted(comparison.num_values, "value was", "values were"), module.to);
     }
     if (comparison.num_vanished > 0) {
-      PrintError("dsv4: {}: {} blocks became zero: too small for {} beside the rest of their tensor\n",
-                 module.module, comparison.num_vanished, module.to);
+      PrintError("dsv4: {}: {} became zero: too small for {} beside the rest of their tensor\n",
+                 module.module, Counted(comparison.num_vanished, "block"), module.to);
     }
   }
 }
@@ -127,6 +129,10 @@ void WarnOfLosses(const convert::ConvertReport& report) {
 }  // namespace
 
 int RunConvertCommand(const ConvertCommandOptions& options) {
+  ModelFlags flags;
+  flags.model = options.source;
+  const Result<ModelSource> source = ModelSource::Find(flags);
+  if (!source) return Fail(source.error(), kExitBadInput);
   ProgressBar bar("converting");
   const InterruptScope interrupt;
   const Clock::time_point begin = Clock::now();
@@ -151,7 +157,7 @@ int RunConvertCommand(const ConvertCommandOptions& options) {
     return !InterruptScope::Take();
   };
   const Result<convert::ConvertReport> report =
-      convert::Convert(options.source, options.destination, convert_options);
+      convert::Convert(source->name(), options.destination, convert_options);
   bar.Clear();
   if (!report) return Fail(report.error(), LoadExitCode(report.error()));
   const double seconds = SecondsSince(begin);

@@ -64,6 +64,7 @@ Status WriteLogits(model::Model& model, ops::OpContext& context, const std::vect
       NpyWriter writer,
       NpyWriter::Create(options.output_path, std::array{num_tokens, model.config().vocab_size}));
   DSV4_ASSIGN_OR_RETURN_STATUS(kv::SequenceState state, model.NewSequence());
+  const ElapsedLine line("Reading");  // A chunk takes long, and --chunk may be everything.
   ProgressBar bar("Reading");
   int64_t begin = 0;
   for (const int64_t end : StepEnds(num_tokens, options)) {

@@ -8,6 +8,8 @@
 #include <functional>
 #include <numeric>
 
+#include "base/text.h"
+
 namespace dsv4::apps {
 namespace {
 
@@ -41,7 +43,8 @@ Status NpyWriter::Append(std::span<const float> values) {
 }
 
 Status NpyWriter::Finish() {
-  if (num_values_left_ != 0) return Internal(fmt::format("{}: {} values missing", path_, num_values_left_));
+  if (num_values_left_ != 0)
+    return Internal(fmt::format("{}: {} missing", path_, Counted(num_values_left_, "value")));
   return file_.Finish();
 }
 

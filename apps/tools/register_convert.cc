@@ -17,7 +17,9 @@ void RegisterConvert(Commands& commands) {
                                                  return RunConvertCommand(*kept);
                                                },
                                                {"threads"});
-  convert.add_option("SRC", options.source, "Checkpoint directory, in any dialect")->required();
+  convert.add_option("SRC", options.source, "Checkpoint directory, in any dialect, or a pulled model")
+      ->check(NotEmpty())
+      ->required();
   convert.add_option("DST", options.destination, "Where to; absent or empty")->required();
   convert.add_option("--experts", options.experts, "Format of the routed experts")
       ->check(CLI::IsMember({"keep", "nvfp4", "mxfp4", "fp8", "bf16"}))

@@ -15,6 +15,7 @@
 #include "apps/terminal/terminal.h"
 #include "base/error_output.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "chat/profile.h"
 #include "io/checkpoint.h"
 #include "io/mapped_file.h"
@@ -72,10 +73,10 @@ Status CopyTokenizer(const std::string& from, const std::string& directory, int6
 int Summarize(const SynthOptions& options, bool with_tokenizer) {
   const Result<std::shared_ptr<const io::Checkpoint>> checkpoint = io::Checkpoint::Open(options.directory);
   if (!checkpoint) return Fail(checkpoint.error(), kExitRunFailed);
-  const size_t num_files = (*checkpoint)->files().size();
-  fmt::print("{}: random weights of shape {}, format {}, {} tensors in {} file{}, {:.3g} MB; {}\n",
-             options.directory, options.shape, options.format, (*checkpoint)->tensors().size(), num_files,
-             num_files == 1 ? "" : "s", static_cast<double>((*checkpoint)->num_bytes()) / 1e6,
+  fmt::print("{}: random weights of shape {}, format {}, {} in {}, {:.3g} MB; {}\n", options.directory,
+             options.shape, options.format, Counted((*checkpoint)->tensors().size(), "tensor"),
+             Counted((*checkpoint)->files().size(), "file"),
+             static_cast<double>((*checkpoint)->num_bytes()) / 1e6,
              with_tokenizer ? fmt::format("dsv4 run -m {} PROMPT runs it", options.directory)
                             : "without a tokenizer dsv4 bench and logits run it, dsv4 run does not");
   return kExitOk;

@@ -10,6 +10,7 @@
 #include "base/error_output.h"
 #include "base/json.h"
 #include "base/read_file.h"
+#include "base/text.h"
 #include "tokenizer/tokenize_cases.h"
 #include "tokenizer/tokenizer.h"
 
@@ -39,7 +40,7 @@ int TokenizeText(const tokenizer::Tokenizer& tokenizer, const TokenizeOptions& o
   for (size_t i = 0; i < ids->size(); ++i) {
     fmt::print("{}\t{}\n", (*ids)[i], pieces[i].dump(-1, ' ', false, Json::error_handler_t::replace));
   }
-  PrintError("{} tokens\n", ids->size());
+  PrintError("{}\n", Counted(ids->size(), "token"));
   return kExitOk;
 }
 

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <random>
 
+#include "base/parallel.h"
 #include "base/stopwatch.h"
 #include "bench/must.h"
 #include "io/disk_rate.h"

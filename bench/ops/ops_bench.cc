@@ -16,6 +16,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/machine_bounds.h"
+#include "base/parallel.h"
 #include "bench/ops/bench.h"
 
 namespace dsv4::bench {

@@ -21,6 +21,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/reference/reference_backend.h"
+#include "base/parallel.h"
 #include "formats/number_formats.h"
 
 namespace dsv4::bench {

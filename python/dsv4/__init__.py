@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ._counted import counted
+
 ABI = 5
 RULES = ("json_schema", "regex", "choice", "grammar", "structural_tag")  # From 1.
 LEVELS = {1: logging.INFO, 2: logging.WARNING, 3: logging.ERROR}
@@ -210,7 +212,7 @@ class Answer(str):
     def __repr__(self) -> str:
         start = str(self) if len(self) <= 40 else self[:37] + "..."
         calls = f", calls {', '.join(call.name for call in self.tool_calls)[:30]}" if self.tool_calls else ""
-        return f"<Answer {str(start)!r}{calls}, {self.finish_reason}, {self.completion_tokens} tokens>"
+        return f"<Answer {str(start)!r}{calls}, {self.finish_reason}, {counted(self.completion_tokens, 'token')}>"
 
 
 class _Collected:
@@ -259,7 +261,7 @@ class Session:
         self._session.close()
 
     def __repr__(self) -> str:
-        return "<Session, closed>" if self._session.closed else f"<Session of {len(self)} tokens>"
+        return "<Session, closed>" if self._session.closed else f"<Session of {counted(len(self), 'token')}>"
 
     def __len__(self) -> int:
         return int(_lib.dsv4_session_length(self._session.handle))

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from ._counted import counted
+
 COLOURS = ("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#0891b2")
 WIDTH, ROW, LABEL, MARGIN, HEIGHT = 760, 26, 330, 60, 300
 
@@ -23,7 +25,7 @@ class Plot(str):
         return str(self)
 
     def __repr__(self) -> str:
-        return f"<Plot, {len(self)} bytes of SVG>"
+        return f"<Plot, {counted(len(self), 'byte')} of SVG>"
 
     def save(self, path: str | os.PathLike[str]) -> None:
         with open(path, "w", encoding="utf-8") as file:
@@ -45,10 +47,10 @@ def bench(document: Mapping[str, Any]) -> Plot:
     if not rows:
         raise ValueError("plot.bench: the document has no rows")
     most = max(row["tokens_per_second"] for row in rows)
-    parts = [_text(10, 18, f"{os.path.basename(document['model'])}, {document['layers']} layers: tokens a second (share of the machine's rates)")]
+    parts = [_text(10, 18, f"{os.path.basename(document['model'])}, {counted(document['layers'], 'layer')}: tokens a second (share of the machine's rates)")]
     for i, row in enumerate(rows):
         y = 32 + i * ROW
-        size = f"{row['tokens']} tokens" if row["kind"] == "prefill" else f"batch {row['batch']}"
+        size = counted(row["tokens"], "token") if row["kind"] == "prefill" else f"batch {row['batch']}"
         length = (WIDTH - LABEL - 110) * row["tokens_per_second"] / most
         share = max(row.get("read_percent", 0), row.get("multiply_add_percent", 0))
         parts += [_text(LABEL - 8, y + 14, f"{row['backend']} {row['kind']}, {size}, depth {row['depth']}", "end"),
@@ -74,7 +76,7 @@ def table(of: Mapping[str, Any], x: str, y: Sequence[str], where: Mapping[str, s
     lines = {name: [(_number(row[columns.index(x)]), _number(row[columns.index(name)])) for row in rows] for name in y}
     points = [point for line in lines.values() for point in line if all(map(math.isfinite, point))]
     if not points:
-        raise ValueError(f"plot.table: no numbers in {', '.join(y)} of the {len(rows)} rows that were chosen")
+        raise ValueError(f"plot.table: no numbers in {', '.join(y)} of the rows that were chosen ({len(rows)})")
     (left, right), (low, high) = ((min(values), max(values)) for values in zip(*points, strict=True))
     low = min(low, 0.0)
 

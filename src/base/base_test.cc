@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "base/stopwatch.h"
 #include "base/temporary_directory_testing.h"
+#include "base/text.h"
 
 namespace dsv4 {
 namespace {
@@ -114,6 +115,20 @@ TEST(ThreadPool, LoopsFollowEachOtherAtOnce) {
     for (int64_t loop = 1; loop <= 2000; ++loop) expected += loop * (loop % 64 + 1);
     EXPECT_EQ(total, expected) << spin;
   }
+}
+
+TEST(Counted, HasOneOfManyAndNone) {
+  EXPECT_EQ(Counted(1, "request") + " to finish", "1 request to finish");
+  EXPECT_EQ(Counted(0, "request"), "0 requests");
+  EXPECT_EQ(Counted(2, "more option"), "2 more options");
+  EXPECT_EQ(Counted(-1, "token"), "-1 tokens");
+  EXPECT_EQ(Counted(3, "entry"), "3 entries");
+  EXPECT_EQ(Counted(1, "entry"), "1 entry");
+  EXPECT_EQ(Counted(2, "key"), "2 keys");
+  EXPECT_EQ(Counted(2, "class"), "2 classes");
+  EXPECT_EQ(Counted(2, "prefix"), "2 prefixes");
+  EXPECT_EQ(Counted(1, "connection is", "connections are"), "1 connection is");
+  EXPECT_EQ(Counted(5, "connection is", "connections are"), "5 connections are");
 }
 
 TEST(ParseJson, KeepsKeyOrderAndReportsFaults) {

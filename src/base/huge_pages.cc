@@ -9,6 +9,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/text.h"
+
 namespace dsv4 {
 namespace {
 
@@ -18,8 +20,8 @@ constexpr size_t kPage = 4096;
 
 Result<HugePages> HugePages::Map(std::string_view what, size_t num_bytes) {
   const auto failed = [&] {
-    return Error(
-        ResourceExhausted(fmt::format("{}: cannot get {} bytes: {}", what, num_bytes, std::strerror(errno))));
+    return Error(ResourceExhausted(
+        fmt::format("{}: cannot get {}: {}", what, Counted(num_bytes, "byte"), std::strerror(errno))));
   };
   if (num_bytes == 0 || num_bytes > SIZE_MAX - 2 * kBytes) {
     errno = EINVAL;

@@ -5,7 +5,14 @@
 
 #include <algorithm>
 
+#include "base/text.h"
+
 namespace dsv4 {
+
+std::string_view JsonFault(std::string_view what) {
+  if (what.starts_with("[json.exception.")) what.remove_prefix(std::min(what.find("] ") + 2, what.size()));
+  return what;
+}
 
 Status CheckZeroBytes(std::string_view json, std::string_view what) {
   const size_t zero = json.find('\0');
@@ -30,7 +37,8 @@ Result<Json> ParseJson(std::string_view text, std::string_view what, int max_dep
       in_string = true;
     } else if (c == '{' || c == '[') {
       if (++depth > max_depth) {
-        return Error(InvalidArgument(fmt::format("{}: JSON nested deeper than {} levels", what, max_depth)));
+        return Error(InvalidArgument(
+            fmt::format("{}: JSON nested deeper than {}", what, Counted(max_depth, "level"))));
       }
     } else if (c == '}' || c == ']') {
       --depth;
@@ -39,10 +47,7 @@ Result<Json> ParseJson(std::string_view text, std::string_view what, int max_dep
   try {
     return Json::parse(text);
   } catch (const Json::exception& e) {
-    // Behind the library's name of the error: "[json.exception.parse_error.101] ".
-    std::string_view why = e.what();
-    if (why.starts_with("[json.exception.")) why.remove_prefix(std::min(why.find("] ") + 2, why.size()));
-    return Error(InvalidArgument(fmt::format("{}: not valid JSON: {}", what, why)));
+    return Error(InvalidArgument(fmt::format("{}: not valid JSON: {}", what, JsonFault(e.what()))));
   }
 }
 

@@ -43,6 +43,9 @@ using Json = nlohmann::ordered_json;
 // that hostile input cannot exhaust the stack. Invalid UTF-8 and trailing text are errors.
 Result<Json> ParseJson(std::string_view text, std::string_view what, int max_depth = 128);
 
+// Takes the parser's own name for a fault off what it says: "[json.exception.parse_error.101] ".
+std::string_view JsonFault(std::string_view what);
+
 // Refuses a text with a zero byte, which the parser takes for the end, whatever follows. ParseJson does so.
 Status CheckZeroBytes(std::string_view json, std::string_view what);
 

@@ -16,6 +16,8 @@
 #include <thread>
 #include <utility>
 
+#include "base/text.h"
+
 namespace dsv4 {
 namespace {
 
@@ -104,8 +106,8 @@ void LineWriter::Shared::Run() {
     const auto num_lines = std::ranges::count(text, '\n');
     try {
       if (lost > 0)
-        text = (cut ? "\n" : "") + name + ": " + std::to_string(lost) + " lines before this one were lost\n" +
-               text;
+        text = (cut ? "\n" : "") + name + ": " +
+               Counted(lost, "line before this one was lost\n", "lines before this one were lost\n") + text;
     } catch (const std::bad_alloc&) {  // Told by a later line.
       lost = 0;
     }

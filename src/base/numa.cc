@@ -15,6 +15,7 @@
 #include <cstring>
 
 #include "base/read_file.h"
+#include "base/text.h"
 
 namespace dsv4 {
 namespace {
@@ -137,8 +138,8 @@ NumaPlan PlanNuma(std::span<const NumaNode> nodes, const NumaLimits& limits) {
   }
   plan.interleave = plan.nodes.size() > 1;
   if (plan.interleave) {
-    plan.reason = fmt::format("{} nodes with CPUs and memory: one alone would serve the threads of all",
-                              plan.nodes.size());
+    plan.reason = fmt::format("{} with CPUs and memory: one alone would serve the threads of all",
+                              Counted(plan.nodes.size(), "node"));
   } else if (nodes.size() > 1) {
     plan.reason = "this process may use the CPUs and memory of one node only";
   } else {

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/descriptor.h"
+#include "base/text.h"
 
 namespace dsv4 {
 namespace {
@@ -36,7 +37,7 @@ Result<std::string> ReadFile(const std::string& path, FileKind kind, size_t max_
     return Error(InvalidArgument(fmt::format("{}: not a regular file", path)));
   }
   const auto too_long = [&] {
-    return Error(InvalidArgument(fmt::format("{}: longer than {} bytes", path, max_bytes)));
+    return Error(InvalidArgument(fmt::format("{}: longer than {}", path, Counted(max_bytes, "byte"))));
   };
   if (S_ISREG(status.st_mode) && static_cast<size_t>(status.st_size) > max_bytes) return too_long();
   std::string text;
@@ -45,8 +46,8 @@ Result<std::string> ReadFile(const std::string& path, FileKind kind, size_t max_
     const ssize_t count = ::read(file.get(), block.data(), block.size());
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) {
-      return Error(DataLoss(
-          fmt::format("{}: reading failed after {} bytes: {}", path, text.size(), std::strerror(errno))));
+      return Error(DataLoss(fmt::format("{}: reading failed after {}: {}", path, Counted(text.size(), "byte"),
+                                        std::strerror(errno))));
     }
     if (count == 0) return text;
     text.append(block.data(), static_cast<size_t>(count));

@@ -3,12 +3,16 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <thread>
+
+#include "base/text.h"
 
 namespace dsv4 {
 namespace {
@@ -50,8 +54,8 @@ Status WriteAll(int descriptor, std::span<const std::byte> bytes, const std::str
     const ssize_t count = ::write(descriptor, bytes.data(), bytes.size());
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) {
-      return SystemError(name, fmt::format("cannot write, after {} of {} bytes", all - bytes.size(), all),
-                         errno);
+      return SystemError(
+          name, fmt::format("cannot write, after {} of {}", all - bytes.size(), Counted(all, "byte")), errno);
     }
     bytes = bytes.subspan(static_cast<size_t>(count));
   }
@@ -81,6 +85,30 @@ Status WriteFile(const std::string& path, std::string_view text, WriteFileOption
   if (!status.ok() || options.keep_first) ::unlink(part.c_str());
   if (status.ok() && options.flush) status = SyncDirectory(FolderOf(path));
   return status;
+}
+
+// flock itself knows no patience.
+Result<Descriptor> LockFile(const std::string& path, int flags, mode_t mode,
+                            std::chrono::milliseconds patience) {
+  constexpr std::chrono::milliseconds kTick(2);
+  const auto failed = [&](const char* what) {
+    return Error(errno == ENOENT ? StatusCode::kNotFound : StatusCode::kUnavailable,
+                 fmt::format("{}: {}: {}", path, what, std::strerror(errno)));
+  };
+  Descriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags, mode));
+  if (file.get() < 0) return failed("cannot open");
+  const auto until = std::chrono::steady_clock::now() + patience;
+  while (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK && errno != EINTR)
+      return failed("cannot lock, which the file system has to know");
+    if (std::chrono::steady_clock::now() > until) {
+      return Error(StatusCode::kDeadlineExceeded,
+                   fmt::format("{}: another program has held the lock for {:g} s", path,
+                               std::chrono::duration<double>(patience).count()));
+    }
+    std::this_thread::sleep_for(kTick);
+  }
+  return file;
 }
 
 }  // namespace dsv4

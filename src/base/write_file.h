@@ -1,14 +1,16 @@
-// Whole files that readers see at once or never, and all bytes to an open file. The same words for a full
-// disk everywhere.
+// Whole files that readers see at once or never, all bytes to an open file, and exclusive locks. The kernel takes a lock back when its
+// owner dies. The same words for a full disk everywhere.
 #pragma once
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
 
+#include "base/descriptor.h"
 #include "base/status.h"
 
 namespace dsv4 {
@@ -32,5 +34,10 @@ Status WriteAll(int descriptor, std::string_view text, const std::string& name);
 
 // Returns when names in the directory are on the disk.
 Status SyncDirectory(const std::string& directory);
+
+// Opens the file anew, to write and with further `flags`, and locks it until the descriptor is closed. Waits `patience` at most. NotFound: there
+// is none. DeadlineExceeded: another has held it all the time. Unavailable, with the system's reason: it cannot be opened or locked.
+Result<Descriptor> LockFile(const std::string& path, int flags, mode_t mode,
+                            std::chrono::milliseconds patience);
 
 }  // namespace dsv4

@@ -15,6 +15,7 @@
 #include "backend/cuda/gpu_survey.h"
 #include "backend/reference/reference_backend.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "capi/objects.h"
 #include "io/checkpoint.h"
 #include "model/arch/architecture.h"
@@ -96,8 +97,8 @@ Status Open(const dsv4_model_options& options, dsv4_model& opened) {
   if (options.on_progress != nullptr) {
     of_model.progress = [&options](const model::LoadProgress& so_far) -> Status {
       if (options.on_progress(so_far.layers, so_far.num_layers, options.user) == 0) return {};
-      return Cancelled(fmt::format("{}: on_progress ended the load after {} of {} layers", options.path,
-                                   so_far.layers, so_far.num_layers));
+      return Cancelled(fmt::format("{}: on_progress ended the load after {} of {}", options.path,
+                                   so_far.layers, Counted(so_far.num_layers, "layer")));
     };
   }
   DSV4_ASSIGN_OR_RETURN_STATUS(const model::ModelConfig config, model::LoadModelConfig(directory));

@@ -7,7 +7,7 @@ namespace dsv4::chat {
 namespace {
 
 // The DSML token, and with `damaged` also its spellings with ASCII bars or one bar missing.
-std::vector<std::string> Spellings(std::string_view dsml, bool damaged) {
+std::vector<std::string> MarkerSpellings(std::string_view dsml, bool damaged) {
   std::vector<std::string> spellings = {std::string(dsml)};
   if (!damaged) return spellings;
   constexpr std::string_view kBar = "｜";
@@ -41,7 +41,7 @@ DsmlMarkers::DsmlMarkers(const ChatProfile& profile, const Options& options) {
     set->Add(std::string(profile.eos), kEndOfSentence);
   }
   if (!options.tools_active) return;
-  for (const std::string& dsml : Spellings(profile.dsml, options.accept_damaged_tags)) {
+  for (const std::string& dsml : MarkerSpellings(profile.dsml, options.accept_damaged_tags)) {
     const std::string open = "<" + dsml;
     const std::string close = "</" + dsml;
     tag_starts.push_back(open);

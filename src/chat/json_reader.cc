@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/text.h"
 #include "base/utf8.h"
 #include "chat/json_value.h"
 
@@ -79,7 +80,8 @@ class Reader {
   }
 
   bool ReadValue(JsonValue& out, int depth) {
-    if (depth > kMaxJsonDepth) return Fail(fmt::format("nested deeper than {} levels", kMaxJsonDepth));
+    if (depth > kMaxJsonDepth)
+      return Fail(fmt::format("nested deeper than {}", Counted(kMaxJsonDepth, "level")));
     if (pos_ >= text_.size()) return Fail("text ends where a value is wanted");
     switch (text_[pos_]) {
       case '{':
@@ -126,7 +128,7 @@ class Reader {
 
   bool Count() {
     if (++num_values_ <= limits_.max_values) return true;
-    return Fail(fmt::format("more than {} values", limits_.max_values));
+    return Fail(fmt::format("more than {}", Counted(limits_.max_values, "value")));
   }
 
   // The array that begins here if it is one of ids and nothing else; else nothing is read.

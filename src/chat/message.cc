@@ -116,10 +116,45 @@ Result<std::vector<UserBlock>> ParseBlocks(const JsonValue& json, const std::str
   return blocks;
 }
 
+// The first of these members that is a text with something in it; or empty.
+std::string FirstText(const JsonValue& object, std::initializer_list<std::string_view> keys) {
+  for (const std::string_view key : keys) {
+    const JsonValue* value = Given(object, key);
+    if (value != nullptr && value->is_string() && !value->text().empty()) return value->text();
+  }
+  return {};
+}
+
+// A call without an object of its function: Anthropic's tool_use, the AI SDK's tool-call, LangChain's tool_call,
+// the function_call of Responses.
+Result<ToolCall> ParseCallPart(const JsonValue& part, const std::string& where) {
+  ToolCall call = {.id = FirstText(part, {"id", "call_id", "toolCallId"}),
+                   .name = FirstText(part, {"name", "toolName"})};
+  if (call.name.empty())
+    return Error(InvalidArgument(fmt::format("{}.name: missing, wanted a string", where)));
+  const JsonValue* arguments = nullptr;
+  for (const std::string_view key : {"input", "args", "arguments"}) {
+    if (arguments == nullptr) arguments = Given(part, key);
+  }
+  call.arguments = CallArguments(arguments);
+  return call;
+}
+
 Result<ToolCall> ParseToolCall(const JsonValue& json, const std::string& where, MessageForm form) {
   if (!json.is_object()) return WrongType(where, json, "an object");
   const std::string function_where = Join(where, "function");
-  const JsonValue* function = json.Find("function");
+  const JsonValue* function = form == MessageForm::kClients ? Given(json, "function") : json.Find("function");
+  if (form == MessageForm::kClients && function == nullptr) {
+    if (const JsonValue* custom = Given(json, "custom"); custom != nullptr && custom->is_object()) {
+      const JsonValue* const input = Given(*custom, "input");
+      DSV4_ASSIGN_OR_RETURN(std::string name, RequiredString(*custom, "name", Join(where, "custom")));
+      return ToolCall{.id = FirstText(json, {"id"}),
+                      .name = std::move(name),
+                      .arguments = input == nullptr ? CallArguments(nullptr)
+                                                    : WriteJson(JsonValue::Object({{"input", *input}}))};
+    }
+    if (!FirstText(json, {"name", "toolName"}).empty()) return ParseCallPart(json, where);
+  }
   if (function == nullptr) return Error(InvalidArgument(function_where + ": missing, wanted an object"));
   if (!function->is_object()) return WrongType(function_where, *function, "an object");
   ToolCall call;
@@ -140,15 +175,6 @@ Result<ToolCall> ParseToolCall(const JsonValue& json, const std::string& where, 
   return call;
 }
 
-// The first of these members that is a text with something in it; or empty.
-std::string FirstText(const JsonValue& object, std::initializer_list<std::string_view> keys) {
-  for (const std::string_view key : keys) {
-    const JsonValue* value = Given(object, key);
-    if (value != nullptr && value->is_string() && !value->text().empty()) return value->text();
-  }
-  return {};
-}
-
 void AppendPart(const std::string& text, std::string& joined) {
   if (!joined.empty() && !text.empty()) joined += "\n\n";
   joined += text;
@@ -162,21 +188,6 @@ std::string ReasoningOf(const JsonValue* parts) {
   for (const JsonValue& part : parts->items())
     AppendPart(FirstText(part, {"thinking", "text", "summary", "reasoning"}), joined);
   return joined;
-}
-
-// A call that stands among the parts of a content: Anthropic's tool_use, the AI SDK's tool-call, LangChain's
-// tool_call.
-Result<ToolCall> ParseCallPart(const JsonValue& part, const std::string& where) {
-  ToolCall call = {.id = FirstText(part, {"id", "call_id", "toolCallId"}),
-                   .name = FirstText(part, {"name", "toolName"})};
-  if (call.name.empty())
-    return Error(InvalidArgument(fmt::format("{}.name: missing, wanted a string", where)));
-  const JsonValue* arguments = nullptr;
-  for (const std::string_view key : {"input", "args", "arguments"}) {
-    if (arguments == nullptr) arguments = Given(part, key);
-  }
-  call.arguments = CallArguments(arguments);
-  return call;
 }
 
 // An assistant's content in parts, as all servers write them.
@@ -194,7 +205,7 @@ Status ParseAnswerParts(const JsonValue& list, const std::string& where, bool ha
     DSV4_ASSIGN_OR_RETURN_STATUS(const std::string type, RequiredString(item, "type", part_where));
     if (IsText(type) || type == "refusal") {
       const char* const key = type == "refusal" ? "refusal" : "text";
-      if (const JsonValue* text = item.Find(key); text != nullptr && text->is_null()) continue;
+      if (Given(item, key) == nullptr) continue;
       DSV4_ASSIGN_OR_RETURN_STATUS(std::string text, RequiredString(item, key, part_where));
       message.content.parts.push_back({.type = "text", .text = std::move(text)});
     } else if (IsOneOf(type, {"thinking", "reasoning", "reasoning_content", "reasoning_text"})) {

@@ -19,6 +19,7 @@ enum class Wish : uint8_t {
   kBudget,
   kDropped,
   kKept,
+  kHistory,  // A word on the reasoning of earlier turns.
   kShown,
   kHidden,
   kFormat,  // The form of the reasoning in the answer, in a word.
@@ -45,6 +46,7 @@ constexpr Spelling kFirst[] = {
     {"thinking.effort", Wish::kEffort},
     {"thinking.budget_tokens", Wish::kBudget},
     {"thinking.token_budget", Wish::kBudget},
+    {"thinking.max_tokens", Wish::kBudget},
     {"thinking_budget", Wish::kBudget},
     {"thinking_token_budget", Wish::kBudget},
     {"thinking_budget_tokens", Wish::kBudget},
@@ -58,7 +60,12 @@ constexpr Spelling kFirst[] = {
     {"drop_thinking", Wish::kDropped},
     {"clear_thinking", Wish::kDropped},
     {"thinking.clear_thinking", Wish::kDropped},
+    {"truncate_history_thinking", Wish::kDropped},
     {"preserve_thinking", Wish::kKept},
+    {"preserve_reasoning", Wish::kKept},
+    {"keep_thinking", Wish::kKept},
+    {"thinking.keep", Wish::kHistory},
+    {"reasoning_history", Wish::kHistory},
     {"reasoning.exclude", Wish::kHidden},
     {"include_reasoning", Wish::kShown},
     {"reasoning_format", Wish::kFormat},
@@ -67,6 +74,7 @@ constexpr Spelling kFirst[] = {
 constexpr std::string_view kArguments[] = {"chat_template_kwargs", "chat_template_args"};
 constexpr Spelling kThen[] = {
     {"enable_thinking", Wish::kSwitch},
+    {"enableThinking", Wish::kSwitch},
     {"thinking_enabled", Wish::kSwitch},
     {"enable_reasoning", Wish::kSwitch},
     {"thinking_mode", Wish::kSwitch, "string"},
@@ -74,13 +82,18 @@ constexpr Spelling kThen[] = {
     {"reasoning_config.type", Wish::kSwitch},
     {"disable_reasoning", Wish::kOff},
     {"disable_thinking", Wish::kOff},
+    {"no_think", Wish::kOff},
     {"venice_parameters.disable_thinking", Wish::kOff},
     {"think", Wish::kEffort},
     {"thinking", Wish::kEffort},
     {"reasoning", Wish::kEffort},
     {"thinking_level", Wish::kEffort},
     {"thinkingLevel", Wish::kEffort},
+    {"thinking_effort", Wish::kEffort},
+    {"reasoningEffort", Wish::kEffort},
     {"thinkingBudget", Wish::kBudget},
+    {"budget_tokens", Wish::kBudget},
+    {"budgetTokens", Wish::kBudget},
     {"reasoning_config.budget_tokens", Wish::kBudget},
     {"nvext.max_thinking_tokens", Wish::kBudget},
     {"venice_parameters.strip_thinking_response", Wish::kHidden},
@@ -110,6 +123,7 @@ std::string_view TypeOf(const Spelling& spelling) {
       return "string|integer";
     case Wish::kBudget:
       return "integer";
+    case Wish::kHistory:
     case Wish::kFormat:
       return "string";
     default:
@@ -131,6 +145,8 @@ std::string_view Meaning(Wish wish) {
       return "false keeps the reasoning of earlier turns";
     case Wish::kKept:
       return "true keeps the reasoning of earlier turns";
+    case Wish::kHistory:
+      return "all or preserved keeps the reasoning of earlier turns";
     case Wish::kShown:
       return "false: the answer goes without its reasoning";
     case Wish::kHidden:
@@ -160,6 +176,18 @@ const std::vector<Known>& Spellings() {
     }
     add({}, kThen);
     for (const std::string_view object : kOfGoogle) add(object, kGoogle);
+    // A budget may have each of its names in the objects of settings too.
+    for (const std::span<const Spelling> spellings :
+         {std::span<const Spelling>(kFirst), std::span<const Spelling>(kThen)}) {
+      for (const Spelling& one : spellings) {
+        if (one.wish != Wish::kBudget || one.path.find('.') != std::string_view::npos) continue;
+        for (const std::string_view object : {"reasoning", "thinking"}) {
+          add(object, {&one, 1});
+          for (const std::string_view arguments : kArguments)
+            add(fmt::format("{}.{}", arguments, object), {&one, 1});
+        }
+      }
+    }
     return list;
   }();
   return all;
@@ -200,7 +228,26 @@ const JsonValue* FindPath(const JsonValue& request, std::string_view path) {
   return value;
 }
 
-bool IsOneOf(std::string_view name, std::initializer_list<std::string_view> names) {
+// Null, false, and what has nothing in it.
+bool SaysNothing(const JsonValue& value) {
+  return value.is_null() || (value.is_bool() && !value.boolean()) ||
+         (value.is_string() && value.text().empty()) || (value.is_array() && value.items().empty());
+}
+
+// Objects of settings are objects: a text of one would say nothing without a word.
+Status CheckObjects(const JsonValue& request) {
+  for (const ThinkingField& field : ThinkingFields()) {
+    if (field.type != "object") continue;
+    const std::string path =
+        field.inside.empty() ? std::string(field.name) : fmt::format("{}.{}", field.inside, field.name);
+    const JsonValue* const value = FindPath(request, path);
+    if (value == nullptr || value->is_object() || SaysNothing(*value)) continue;
+    return InvalidArgument(fmt::format("{}: got {}, wanted an object", path, value->kind_name()));
+  }
+  return {};
+}
+
+bool NamesOneOf(std::string_view name, std::initializer_list<std::string_view> names) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
@@ -216,8 +263,8 @@ std::string Lower(std::string text) {
 // A word as a switch; none for other words.
 std::optional<bool> SwitchOf(const std::string& text) {
   const std::string word = Lower(text);
-  if (IsOneOf(word, {"enabled", "adaptive", "auto", "on", "true", "thinking", "reasoning"})) return true;
-  if (IsOneOf(word, {"disabled", "off", "false", "none", "chat"})) return false;
+  if (NamesOneOf(word, {"enabled", "adaptive", "auto", "on", "true", "thinking", "reasoning"})) return true;
+  if (NamesOneOf(word, {"disabled", "off", "false", "none", "chat"})) return false;
   return std::nullopt;
 }
 
@@ -238,7 +285,7 @@ Result<std::optional<bool>> ReadSwitch(const ChatProfile& profile, const JsonVal
   if (value.is_bool()) return Found(value.boolean());
   const std::string_view name = LastOf(path);
   // Objects of settings, each of which is looked at.
-  if (value.is_object() && IsOneOf(name, {"thinking", "reasoning"})) return Found();
+  if (value.is_object() && NamesOneOf(name, {"thinking", "reasoning"})) return Found();
   if (value.is_string()) {
     if (const Found found = SwitchOf(value.text())) return found;
     if (FindEffort(profile, value)) return Found(true);
@@ -291,7 +338,7 @@ Status ReadEffort(const ChatProfile& profile, const JsonValue& request, Thinking
       return true;
     }
     // A switch, which has been read.
-    if (IsOneOf(LastOf(one.path), {"think", "thinking", "reasoning"})) return false;
+    if (NamesOneOf(LastOf(one.path), {"think", "thinking", "reasoning"})) return false;
     std::optional<bool> on;
     if (value.is_bool()) on = value.boolean();
     if (value.is_string()) on = SwitchOf(value.text());
@@ -320,7 +367,8 @@ std::optional<int64_t> IntegerOf(const JsonValue& value) {
 Status ReadBudget(const JsonValue& request, ThinkingSettings& settings) {
   return ForEach(request, {Wish::kBudget}, [&](const Known& one, const JsonValue& value) -> Result<bool> {
     // Anthropic's 0 never came to mean "off".
-    const bool zero_is_off = !one.path.ends_with("thinking.budget_tokens");
+    const bool zero_is_off =
+        !one.path.ends_with("thinking.budget_tokens") && !one.path.ends_with("thinking.budgetTokens");
     const std::optional<int64_t> tokens = IntegerOf(value);
     if (!tokens || *tokens < (zero_is_off ? -1 : 0)) {
       return Error(InvalidArgument(fmt::format("{}: got {}, wanted an integer, {} for no bound", one.path,
@@ -332,13 +380,38 @@ Status ReadBudget(const JsonValue& request, ThinkingSettings& settings) {
   });
 }
 
+// Anthropic's way to keep all reasoning: an edit of the context that clears none.
+bool KeepsByEdit(const JsonValue& request) {
+  const JsonValue* const edits = FindPath(request, "context_management.edits");
+  if (edits == nullptr) return false;
+  return std::ranges::any_of(edits->items(), [](const JsonValue& edit) {
+    const JsonValue* const type = edit.Find("type");
+    const JsonValue* const keep = edit.Find("keep");
+    return type != nullptr && type->text().starts_with("clear_thinking") && keep != nullptr &&
+           *keep == JsonValue::String("all");
+  });
+}
+
 Status ReadDropped(const JsonValue& request, ThinkingSettings& settings) {
-  return ForEach(request, {Wish::kDropped, Wish::kKept},
-                 [&](const Known& one, const JsonValue& value) -> Result<bool> {
-                   if (!value.is_bool()) return Error(WantsBoolean(one.path, value));
-                   settings.drop_thinking = value.boolean() == (one.wish == Wish::kDropped);
-                   return true;
-                 });
+  if (KeepsByEdit(request)) settings.drop_thinking = false;
+  return ForEach(
+      request, {Wish::kDropped, Wish::kKept, Wish::kHistory},
+      [&](const Known& one, const JsonValue& value) -> Result<bool> {
+        if (one.wish == Wish::kHistory) {
+          const std::string word = Lower(value.text());
+          if (SaysNothing(value)) return false;
+          const bool drops = NamesOneOf(word, {"interleaved", "disabled", "none"});
+          if (!value.is_string() || (!drops && word != "all" && word != "preserved")) {
+            return Error(InvalidArgument(fmt::format(
+                "{}: got {}, wanted all, preserved, interleaved or disabled", one.path, WriteJson(value))));
+          }
+          settings.drop_thinking = drops;
+          return true;
+        }
+        if (!value.is_bool()) return Error(WantsBoolean(one.path, value));
+        settings.drop_thinking = value.boolean() == (one.wish == Wish::kDropped);
+        return true;
+      });
 }
 
 Status ReadShown(const JsonValue& request, ThinkingSettings& settings) {
@@ -347,7 +420,7 @@ Status ReadShown(const JsonValue& request, ThinkingSettings& settings) {
       [&](const Known& one, const JsonValue& value) -> Result<bool> {
         if (one.wish == Wish::kFormat) {
           const std::string word = Lower(value.text());
-          if (!value.is_string() || !IsOneOf(word, {"", "auto", "parsed", "deepseek", "hidden"})) {
+          if (!value.is_string() || !NamesOneOf(word, {"", "auto", "parsed", "deepseek", "hidden"})) {
             return Error(InvalidArgument(fmt::format(
                 "{}: got {}, wanted parsed, deepseek, auto or hidden: the reasoning is not written "
                 "into the content",
@@ -367,6 +440,7 @@ Status ReadShown(const JsonValue& request, ThinkingSettings& settings) {
 Result<ThinkingSettings> ResolveThinking(const ChatProfile& profile, const JsonValue& request,
                                          const ThinkingSettings& defaults) {
   ThinkingSettings settings = defaults;
+  DSV4_TRY(CheckObjects(request));
   DSV4_TRY(ReadMode(profile, request, settings));
   DSV4_TRY(ReadEffort(profile, request, settings));
   DSV4_TRY(ReadBudget(request, settings));

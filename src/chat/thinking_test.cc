@@ -120,13 +120,15 @@ TEST(ResolveThinking, EveryPlaceOfTheTableIsRead) {
     const bool is_number = field.says.find("tokens of reasoning") != std::string_view::npos;
     const bool is_effort = field.says.find("how much") != std::string_view::npos;
     const bool is_word = field.type == "string";
+    const bool is_history = field.says.starts_with("all");
     const bool is_format = field.name == "reasoning_format";
     const bool asks_by_true = field.says.starts_with("true");
-    const JsonValue value = is_number   ? JsonValue::Integer("7")
-                            : is_format ? JsonValue::String("hidden")
-                            : is_word   ? JsonValue::String("chat")
-                            : is_effort ? JsonValue::String("None")
-                                        : JsonValue::Bool(asks_by_true);
+    const JsonValue value = is_number    ? JsonValue::Integer("7")
+                            : is_format  ? JsonValue::String("hidden")
+                            : is_history ? JsonValue::String("all")
+                            : is_word    ? JsonValue::String("chat")
+                            : is_effort  ? JsonValue::String("None")
+                                         : JsonValue::Bool(asks_by_true);
     JsonValue request = JsonValue::Object({{std::string(field.name), value}});
     for (std::string_view rest = field.inside; !rest.empty();) {
       const size_t dot = rest.rfind('.');
@@ -174,6 +176,23 @@ TEST(ResolveThinking, SpellingsOfProviders) {
       {R"({"venice_parameters": {"disable_thinking": true}})", "off"},
       {R"({"nvext": {"max_thinking_tokens": 5}})", "on 5"},
       {R"({"reasoning_config": {"type": "enabled", "budget_tokens": 5.0}})", "on 5"},
+      {R"({"thinking": {"type": "enabled", "budgetTokens": 5}})", "on 5"},
+      {R"({"thinking": {"budgetTokens": 0}})", "on"},
+      {R"({"thinking": {"max_tokens": 5}})", "on 5"},
+      {R"({"budget_tokens": 5})", "on 5"},
+      {R"({"chat_template_kwargs": {"no_think": true}})", "off"},
+      {R"({"enableThinking": false})", "off"},
+      {R"({"reasoningEffort": "none"})", "off"},
+      {R"({"thinking_effort": "max"})", "on max"},
+      {R"({"chat_template_kwargs": [], "nvext": "", "google": false, "output_config": null})", "on"},
+      {R"({"chat_template_kwargs": "{\"thinking\": false}"})",
+       "chat_template_kwargs: got string, wanted an object"},
+      {R"({"chat_template_args": 5})", "chat_template_args: got integer, wanted an object"},
+      {R"({"output_config": ["none"]})", "output_config: got array, wanted an object"},
+      {R"({"google": {"thinking_config": "x"}})", "google.thinking_config: got string, wanted an object"},
+      {R"({"nvext": true})", "nvext: got boolean, wanted an object"},
+      {R"({"reasoning_history": "sometimes"})",
+       "reasoning_history: got \"sometimes\", wanted all, preserved, interleaved or disabled"},
       {R"({"reasoning_format": "raw"})",
        "reasoning_format: got \"raw\", wanted parsed, deepseek, auto or hidden: the reasoning is not written "
        "into "
@@ -183,6 +202,31 @@ TEST(ResolveThinking, SpellingsOfProviders) {
        "thinking_config.thinkingBudget: got 5.5, wanted an integer, -1 for no bound"},
   };
   for (const auto& [request, wanted] : cases) EXPECT_EQ(Thinking(request), wanted) << request;
+}
+
+TEST(ResolveThinking, ReasoningOfEarlierTurnsStaysWhereARequestSaysSo) {
+  const std::pair<const char*, bool> cases[] = {
+      {R"({})", true},
+      {R"({"thinking": {"type": "enabled", "keep": "all"}})", false},
+      {R"({"reasoning_history": "preserved"})", false},
+      {R"({"reasoning_history": "interleaved"})", true},
+      {R"({"reasoning_history": "disabled"})", true},
+      {R"({"reasoning_history": ""})", true},
+      {R"({"chat_template_kwargs": {"truncate_history_thinking": false}})", false},
+      {R"({"chat_template_kwargs": {"preserve_reasoning": true}})", false},
+      {R"({"keep_thinking": true})", false},
+      {R"({"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}})", false},
+      {R"({"context_management": {"edits": [{"type": "clear_thinking_20251015"}]}})", true},
+      {R"({"context_management": {"edits": []}})", true},
+      {R"({"context_management": []})", true},
+      {R"({"drop_thinking": true, "context_management": {"edits": [{"type": "clear_thinking_1", "keep": "all"}]}})",
+       true},
+  };
+  for (const auto& [request, dropped] : cases) {
+    const auto settings = ResolveThinking(*FindChatProfile("v4").value(), *ReadJson(request, "test"), {});
+    ASSERT_TRUE(settings) << request;
+    EXPECT_EQ(settings->drop_thinking, dropped) << request;
+  }
 }
 
 // Every level the API can ask for is one the renderer of the same revision knows.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "comm/machine.h"
 #include "comm/shared_memory.h"
 #include "comm/shared_memory_layout.h"
@@ -155,8 +156,8 @@ class Words {
       if (options.still_wanted) DSV4_RETURN_IF_ERROR(options.still_wanted());
       if (Clock::now() > end) {
         return {StatusCode::kDeadlineExceeded,
-                fmt::format("{} of {} ranks did not connect within {} s", joining_.size() - num_here_,
-                            joining_.size() + 1, Seconds(options.timeout))};
+                fmt::format("{} of {} did not connect within {} s", joining_.size() - num_here_,
+                            Counted(joining_.size() + 1, "rank"), Seconds(options.timeout))};
       }
       ::usleep(1000);
     }

@@ -15,13 +15,13 @@
 
 #include "base/check.h"
 #include "comm/collectives.h"
+#include "comm/waiting.h"
 
 namespace dsv4::comm {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kLook(20);
 constexpr std::chrono::milliseconds kLongestLook(
     500);  // As in shared memory: a stopped rank blames no other.
 // Looks at a call in flight are at first many: most calls are done in microseconds.

@@ -13,6 +13,7 @@
 #include <new>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "comm/shared_memory_layout.h"
 
 namespace dsv4::comm {
@@ -21,8 +22,8 @@ namespace {
 Result<std::byte*> Map(int fd, size_t num_bytes) {
   void* const data = ::mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED) {
-    return Error(
-        ResourceExhausted(fmt::format("shared memory of {} bytes: {}", num_bytes, std::strerror(errno))));
+    return Error(ResourceExhausted(
+        fmt::format("shared memory of {}: {}", Counted(num_bytes, "byte"), std::strerror(errno))));
   }
   return static_cast<std::byte*>(data);
 }
@@ -39,8 +40,8 @@ Result<std::shared_ptr<SharedMemory>> SharedMemory::Create(int size) {
   const size_t num_bytes = Layout::NumBytes(size);
   const int fd = ::memfd_create("dsv4-ranks", MFD_CLOEXEC);
   if (fd < 0 || ::ftruncate(fd, static_cast<off_t>(num_bytes)) != 0) {
-    const Status status =
-        ResourceExhausted(fmt::format("shared memory of {} bytes: {}", num_bytes, std::strerror(errno)));
+    const Status status = ResourceExhausted(
+        fmt::format("shared memory of {}: {}", Counted(num_bytes, "byte"), std::strerror(errno)));
     if (fd >= 0) ::close(fd);
     return Error(status);
   }
@@ -72,8 +73,8 @@ Result<std::shared_ptr<SharedMemory>> SharedMemory::Open(pid_t creator, int fd, 
   if (::fstat(mine, &facts) != 0 || static_cast<size_t>(facts.st_size) != num_bytes) {
     ::close(mine);
     return Error(
-        InvalidArgument(fmt::format("shared memory of process {}: got {} bytes, want {} for {} ranks",
-                                    creator, facts.st_size, num_bytes, size)));
+        InvalidArgument(fmt::format("shared memory of process {}: got {}, want {} for {}", creator,
+                                    Counted(facts.st_size, "byte"), num_bytes, Counted(size, "rank"))));
   }
   const Result<std::byte*> data = Map(mine, num_bytes);
   if (!data) {
@@ -83,8 +84,8 @@ Result<std::shared_ptr<SharedMemory>> SharedMemory::Open(pid_t creator, int fd, 
   std::shared_ptr<SharedMemory> memory(new SharedMemory(mine, *data, num_bytes));
   const Header& header = Layout(*data, size).header();
   if (header.magic != kMagic || header.num_ranks != size) {
-    return Error(InvalidArgument(
-        fmt::format("shared memory of process {}: not that of {} ranks of this version", creator, size)));
+    return Error(InvalidArgument(fmt::format("shared memory of process {}: not that of {} of this version",
+                                             creator, Counted(size, "rank"))));
   }
   return memory;
 }

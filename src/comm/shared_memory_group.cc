@@ -27,8 +27,8 @@ using Clock = std::chrono::steady_clock;
 
 // A few microseconds: with more ranks than cores, longer spinning keeps the others waiting. Where every rank
 // has two cores, up to a millisecond, which a step is worth that would begin by waking all ranks.
-constexpr int kSpins = 200;
-constexpr int kPatientSpins = 20000;
+constexpr int kMemorySpins = 200;
+constexpr int kPatientMemorySpins = 20000;
 
 void SleepOn(std::atomic<uint32_t>& bell, uint32_t value, std::chrono::milliseconds most) {
   const timespec timeout{.tv_sec = most.count() / 1000, .tv_nsec = most.count() % 1000 * 1000000};
@@ -98,7 +98,7 @@ class Group final : public Communicator {
         members_(std::move(members)),
         rank_(rank),
         me_(layout_.control(rank)),
-        num_spins_(HasTwoCoresEach(whole_->size) ? kPatientSpins : kSpins) {}
+        num_spins_(HasTwoCoresEach(whole_->size) ? kPatientMemorySpins : kMemorySpins) {}
 
   ~Group() override { me_.left.store(1); }
 

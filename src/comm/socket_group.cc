@@ -18,7 +18,7 @@ namespace {
 using Piece = SocketMesh::Piece;
 
 // Up to so many bytes every rank adds up everything: one exchange instead of two.
-constexpr size_t kMaxGatheredSum = size_t{32} << 10;
+constexpr size_t kMaxGatheredBytes = size_t{32} << 10;
 
 std::byte* Writable(const std::byte* data) {
   return const_cast<std::byte*>(data);
@@ -109,7 +109,7 @@ class SocketGroup final : public Communicator {
 
   Status AllReduceSum(std::span<float> values) override {
     if (values.empty()) return mesh_->Failure();
-    if (size() <= 2 || values.size_bytes() <= kMaxGatheredSum) {
+    if (size() <= 2 || values.size_bytes() <= kMaxGatheredBytes) {
       scratch_.resize(At(size()) * values.size());
       DSV4_RETURN_IF_ERROR(WithAll(
           FrameKind::kAllReduce, [&](int) { return OneRow(std::as_bytes(values)); },

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "comm/waiting.h"
 
 namespace dsv4::comm {
@@ -21,8 +22,8 @@ constexpr uint32_t kFrame = 0x34465644;           // "DVF4"
 constexpr uint64_t kNotice = 0x3453574E34565344;  // "DSV4NWS4"
 
 // Looks at the sockets before a rank sleeps: a millisecond's where no other thread wants the core.
-constexpr int kSpins = 20;
-constexpr int kPatientSpins = 1500;
+constexpr int kSocketSpins = 20;
+constexpr int kPatientSocketSpins = 1500;
 // For what is on its way from a rank of which it is known already that it has ended.
 constexpr std::chrono::milliseconds kOnItsWay(1000);
 // Pieces of memory that are handed to the system at a time.
@@ -58,7 +59,8 @@ const char* NameOf(FrameKind kind) {
 }
 std::string Describe(const FrameHeader& header) {
   if (header.magic != kFrame) return "what is no frame";
-  return fmt::format("{} of {} bytes (group {:x})", NameOf(header.kind), header.num_bytes, header.group);
+  return fmt::format("{} of {} (group {:x})", NameOf(header.kind), Counted(header.num_bytes, "byte"),
+                     header.group);
 }
 
 void Set(const Socket& socket, int level, int option, int value) {
@@ -163,7 +165,7 @@ SocketMesh::SocketMesh(std::vector<Link> links, int rank, std::chrono::milliseco
     num_here += peers_[r].link.here ? 1 : 0;
     if (static_cast<int>(r) != rank) SetUp(peers_[r].link, timeout);
   }
-  num_spins_ = HasTwoCoresEach(num_here) ? kPatientSpins : kSpins;
+  num_spins_ = HasTwoCoresEach(num_here) ? kPatientSocketSpins : kSocketSpins;
 }
 
 SocketMesh::Work SocketMesh::Begin(FrameKind kind, uint64_t group, std::span<const Piece> out,

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/parallel.h"
+#include "base/text.h"
 #include "convert/destination.h"
 #include "convert/journal.h"
 #include "convert/quantization_config.h"
@@ -30,9 +31,10 @@ std::string_view FormatText(const RequestedFormat& format) {
 
 // Everything the output depends on beside the source; the number changes with the meaning of a journal.
 std::string OptionsText(const ConvertOptions& options) {
-  return fmt::format("journal 1, experts {}, dense {}, scales {}, shards of {} bytes",
+  return fmt::format("journal 1, experts {}, dense {}, scales {}, shards of {}",
                      FormatText(options.formats.experts), FormatText(options.formats.dense),
-                     options.formats.rule == BlockScaleRule::kAmax ? "amax" : "mse", options.max_shard_bytes);
+                     options.formats.rule == BlockScaleRule::kAmax ? "amax" : "mse",
+                     Counted(options.max_shard_bytes, "byte"));
 }
 
 std::string Fingerprint(const io::Checkpoint& checkpoint, const std::string& config_json) {

@@ -15,6 +15,7 @@
 
 #include "base/json.h"
 #include "convert/destination.h"
+#include "formats/quantize.h"
 #include "model/arch/architecture.h"
 #include "model/checkpoint/checkpoint_testing.h"
 #include "model/checkpoint/resolved_checkpoint.h"
@@ -248,6 +249,47 @@ TEST(Convert, DraftTensorsAreCopiedAsTheyAre) {
   }
   EXPECT_GT(num_draft, 0);
   EXPECT_EQ(report->num_draft_and_vision, num_draft);
+}
+
+// N-gram tables stay as they are, whatever they are.
+TEST(Convert, TablesOfRowsAreCopiedInEveryForm) {
+  constexpr const char* kTable = "layers.1.engram.embed";
+  for (const char* suffix : {".scale", ".weight_scale_2", ".weight_global_scale"}) {
+    SCOPED_TRACE(suffix);
+    const TemporaryDirectory temporary;
+    EditableCheckpoint source = EditableCheckpoint::Read("tests/golden/v41/engram");
+    if (suffix != std::string(".scale")) {
+      const std::vector<int64_t> dims = source.At(kTable + std::string(".weight")).spec.dims;
+      const QuantizedMatrix matrix =
+          QuantizeNvFp4(std::vector<float>(static_cast<size_t>(dims[0] * dims[1]), 0.5F), dims[0], dims[1]);
+      source.Remove(kTable + std::string(".weight"));
+      source.Remove(kTable + std::string(".scale"));
+      const auto add = [&](const std::string& end, DType dtype, std::vector<int64_t> shape, auto& bytes) {
+        source.tensors.push_back(
+            {{kTable + end, dtype, std::move(shape)}, std::string(std::begin(bytes), std::end(bytes))});
+      };
+      const bool divides = suffix == std::string(".weight_global_scale");
+      add(divides ? ".weight_packed" : ".weight", DType::kU8, {dims[0], dims[1] / 2}, matrix.data);
+      add(".weight_scale", DType::kF8E4M3, {dims[0], dims[1] / 16}, matrix.scale);
+      const char one[4] = {0, 0, '\x80', '\x3F'};
+      add(suffix, DType::kF32, {}, one);
+    }
+    source.Write(temporary / "source");
+    const auto report =
+        Convert(temporary / "source", temporary / "out", Options(WeightFormat::kNvFp4, WeightFormat::kPlain));
+    ASSERT_TRUE(report.has_value()) << report.error().message();
+    EditableCheckpoint out = EditableCheckpoint::Read(temporary / "out");
+    int num_parts = 0;
+    for (const model::EditableTensor& tensor : source.tensors) {
+      if (!tensor.spec.name.starts_with(kTable)) continue;
+      ++num_parts;
+      EXPECT_EQ(out.At(tensor.spec.name).bytes, tensor.bytes) << tensor.spec.name;
+      EXPECT_EQ(out.At(tensor.spec.name).spec.dims, tensor.spec.dims) << tensor.spec.name;
+    }
+    EXPECT_EQ(num_parts, suffix == std::string(".scale") ? 2 : 3);
+    const auto weights = model::LoadDirectory(temporary / "out");
+    EXPECT_TRUE(weights.has_value()) << weights.error().message();
+  }
 }
 
 TEST(Convert, FilesDependOnNeitherThreadsNorInterruptions) {

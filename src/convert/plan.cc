@@ -9,6 +9,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/text.h"
+
 namespace dsv4::convert {
 namespace {
 
@@ -90,12 +92,10 @@ class Planner {
       if (!found.linear.found()) return;  // A tied head.
       AddLinear(unit, row, scope, "", found.linear, 0);
     } else if (row.kind == TensorKind::kTable) {
-      const std::string name = scope + model::ExpandNames(row.names).front();
-      for (const auto& [tensor, suffix] : {std::pair{found.tensor, ".weight"}, {found.scale, ".scale"}}) {
-        if (tensor == nullptr) continue;
-        AddCopy(unit, name + suffix, tensor->dtype_name, tensor->dims, ElementBytes(*tensor->dtype),
-                tensor->bytes);
-      }
+      LinearJob job;
+      job.name = scope + model::ExpandNames(row.names).front();
+      job.source = found.linear;
+      KeepLinear(unit, job);
     } else {
       AddCopy(unit, scope + model::ExpandNames(row.names).front(), found.tensor->dtype_name,
               found.tensor->dims, ElementBytes(*found.tensor->dtype), found.tensor->bytes);
@@ -133,9 +133,9 @@ class Planner {
                           : format == WeightFormat::kNvFp4 ? kNvFp4Block
                                                            : 1;
     if (cols % block != 0 && status_.ok()) {
-      status_ =
-          InvalidArgument(fmt::format("tensor {}: {} columns, {} wants a multiple of {}",
-                                      job.source.weight_tensor->name, cols, WeightFormatName(format), block));
+      status_ = InvalidArgument(fmt::format("tensor {}: {}, {} wants a multiple of {}",
+                                            job.source.weight_tensor->name, Counted(cols, "column"),
+                                            WeightFormatName(format), block));
     }
     job.target.format = format;
     job.target.rule = request_.rule;

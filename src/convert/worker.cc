@@ -12,6 +12,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/parallel.h"
 #include "io/mapped_file.h"
 #include "model/checkpoint/small_tensors.h"
 

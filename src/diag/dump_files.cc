@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/text.h"
 #include "diag/dump.h"
 #include "diag/dump_names.h"
 #include "formats/number_formats.h"
@@ -23,8 +24,8 @@ Result<int64_t> RowWidth(const io::StoredTensor& stored) {
     const int64_t dim = stored.dims[i];
     // With no rows the file proves nothing about a row's size.
     if (dim > 0 && width > kMaxRowElements / dim) {
-      return Error(InvalidArgument(fmt::format("tensor {}: shape {}, wanted rows of at most {} elements",
-                                               stored.name, stored.ShapeString(), kMaxRowElements)));
+      return Error(InvalidArgument(fmt::format("tensor {}: shape {}, wanted rows of at most {}", stored.name,
+                                               stored.ShapeString(), Counted(kMaxRowElements, "element"))));
     }
     width *= dim;
   }

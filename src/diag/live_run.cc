@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "base/text.h"
+
 namespace dsv4::diag {
 namespace {
 
@@ -89,9 +91,9 @@ Result<std::vector<float>> LiveRun::Rows(int layer, std::string_view name, int64
         Internal(fmt::format("the other run computed layer {}, {} in its place", tensor.layer, tensor.name)));
   }
   if (tensor.num_rows != num_rows || static_cast<int64_t>(tensor.values.size()) != num_rows * width) {
-    return Error(
-        InvalidArgument(fmt::format("the other run has {} rows of {} elements in all, this model [{}, {}]",
-                                    tensor.num_rows, tensor.values.size(), num_rows, width)));
+    return Error(InvalidArgument(fmt::format("the other run has {} of {} in all, this model [{}, {}]",
+                                             Counted(tensor.num_rows, "row"),
+                                             Counted(tensor.values.size(), "element"), num_rows, width)));
   }
   return std::move(tensor.values);
 }

@@ -9,6 +9,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/text.h"
+
 namespace dsv4::diag {
 namespace {
 
@@ -199,7 +201,7 @@ void CallDetail::AddWeight(const Weight& weight) {
 void CallDetail::AddExperts(std::span<const ops::ExpertWeights> experts) {
   if (experts.empty()) return;
   AddWeight(experts.front().w1);
-  Add(fmt::format("{} experts", experts.size()));
+  Add(Counted(experts.size(), "expert"));
 }
 
 void CallDetail::AddRatio(int64_t ratio) { Add(ratio == 0 ? "window" : fmt::format("ratio {}", ratio)); }

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "diag/statistics.h"
 #include "kv/snapshot.h"
 
@@ -71,9 +72,9 @@ VerifyVerdict VerifySummary::verdict() const {
 }
 
 std::string ToText(const VerifySummary& summary) {
-  std::string text = fmt::format("verify: {}: {} of {} sampled decode steps computed again, {} dropped",
+  std::string text = fmt::format("verify: {}: {} of {} computed again, {} dropped",
                                  VerifyVerdictName(summary.verdict()), summary.num_verified,
-                                 summary.num_sampled, summary.num_dropped);
+                                 Counted(summary.num_sampled, "sampled decode step"), summary.num_dropped);
   if (summary.num_verified > 0) {
     text += fmt::format(
         "; relative error of the logits mean {:.2g}, largest {:.2g} at position {}, {} past {:.2g}; KL mean "

@@ -26,6 +26,7 @@ Admission::Admission(EngineCore& core, StateKeeper& keeper, Answers& answers)
 void Admission::Add(std::unique_ptr<Sequence> sequence) {
   if (core_.waiting.empty() && core_.running.empty()) most_running_ = core_.options.max_sequences;
   const uint64_t owner = sequence->request.owner;
+  core_.CameFrom(owner);
   const auto is_its = [&](const auto& other) { return other->request.owner == owner; };
   if (turns_.size() > kMostTurns) turns_.clear();
   if (std::ranges::none_of(core_.waiting, is_its) && std::ranges::none_of(core_.running, is_its))

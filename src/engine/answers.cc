@@ -7,6 +7,7 @@
 #include <chrono>
 #include <utility>
 
+#include "base/text.h"
 #include "model/runtime/queued_step.h"
 #include "ops/sample.h"
 
@@ -83,9 +84,9 @@ void Answers::DropEnded(std::vector<Event>& events) {
     } else if (sequence.request.deadline && now >= *sequence.request.deadline) {
       Finish(sequence, FinishReason::kError,
              Status(StatusCode::kDeadlineExceeded,
-                    fmt::format("request: its time ran out after {} prompt and {} output tokens",
+                    fmt::format("request: its time ran out after {} prompt and {}",
                                 std::min(sequence.length(), sequence.num_prompt_tokens),
-                                sequence.num_output_tokens())),
+                                Counted(sequence.num_output_tokens(), "output token"))),
              -1, events);
     }
   };

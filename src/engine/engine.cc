@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "base/text.h"
 #include "engine/host_stepper.h"
 #include "engine/masks.h"
 #include "engine/queued_stepper.h"
@@ -61,8 +62,8 @@ Status Engine::Check(const Request& request) const {
   if (prompt_tokens >= context_length() + (request.max_tokens == 0 ? 1 : 0)) {
     // Clients look for these words, OpenAI's and Anthropic's, to shorten a conversation by themselves.
     return OutOfRange(fmt::format(
-        "prompt is too long: {} tokens > {} maximum (this model's maximum context length is {} tokens)",
-        prompt_tokens, context_length() - 1, context_length()));
+        "prompt is too long: {} > {} maximum (this model's maximum context length is {})",
+        Counted(prompt_tokens, "token"), context_length() - 1, Counted(context_length(), "token")));
   }
   if (request.max_tokens < 0) {
     return InvalidArgument(fmt::format("max_tokens: got {}, wanted 0 or more", request.max_tokens));

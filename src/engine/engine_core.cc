@@ -7,6 +7,9 @@
 namespace dsv4::engine {
 namespace {
 
+// So long after a change of owners another one may come again.
+constexpr std::chrono::seconds kOthersMayCome(60);
+
 // The longest context whose state fits in the budget.
 int64_t ContextLength(const model::Model& model, const EngineOptions& options) {
   int64_t longest = model.config().max_position_embeddings;
@@ -56,6 +59,15 @@ EngineCore::EngineCore(model::Model& model_to_run, EngineOptions given, std::vec
 
 bool EngineCore::queues() const {
   return options.async_scheduling.value_or(model.asynchronous()) && model.can_queue();
+}
+
+void EngineCore::CameFrom(uint64_t owner) {
+  if (last_owner && *last_owner != owner) other_owner_came = std::chrono::steady_clock::now();
+  last_owner = owner;
+}
+
+bool EngineCore::has_several_owners() const {
+  return other_owner_came && std::chrono::steady_clock::now() - *other_owner_came < kOthersMayCome;
 }
 
 Status EngineCore::UploadAllowed() {

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "engine/engine_options.h"
@@ -24,6 +26,10 @@ struct EngineCore {
   // allowed_on_backend, where there is anything to allow.
   Status UploadAllowed();
   void DropFinished();
+  // Counts a request of this owner.
+  void CameFrom(uint64_t owner);
+  // Requests of more than one owner came lately.
+  bool has_several_owners() const;
   // Tokens of a prompt that a state can have for another run of the same prompt. One of all tokens is taken
   // back by one, where so few rows have the bits that they have with others.
   int64_t MostReusable(int64_t num_prompt_tokens) const {
@@ -47,6 +53,8 @@ struct EngineCore {
   std::vector<Publishing> publishing;
   EngineStats stats;
   PrefillPolicy prefill_policy;
+  std::optional<uint64_t> last_owner;  // The owner of the request that came last.
+  std::optional<std::chrono::steady_clock::time_point> other_owner_came;  // When it last was another one.
 };
 
 }  // namespace dsv4::engine

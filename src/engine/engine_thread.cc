@@ -15,6 +15,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/text.h"
+
 namespace dsv4::engine {
 namespace {
 
@@ -316,8 +318,8 @@ Result<std::vector<std::unique_ptr<Generation>>> EngineThread::SubmitAll(std::ve
     const std::lock_guard lock(shared_->mutex);
     const auto count = static_cast<int64_t>(requests.size());
     if (count > shared_->options.max_waiting) {  // There will never be room.
-      return Error(InvalidArgument(fmt::format("n: {} answers in one request, at most {} may wait", count,
-                                               shared_->options.max_waiting)));
+      return Error(InvalidArgument(fmt::format("n: {} in one request, at most {} may wait",
+                                               Counted(count, "answer"), shared_->options.max_waiting)));
     }
     if (submissions.empty()) return generations;
     const uint64_t owner = submissions.front().request.owner;
@@ -330,8 +332,8 @@ Result<std::vector<std::unique_ptr<Generation>>> EngineThread::SubmitAll(std::ve
     const int64_t may = std::clamp<int64_t>(2 * ((3 * most + 1) / 2 - others) / 3, 0, most);
     if (mine + count > may && (mine > 0 || shared_->num_unadmitted + count > 4 * most)) {
       return Error(ResourceExhausted(
-          fmt::format("queue: {} requests are waiting already, {} of yours, of which {} may; try again later",
-                      shared_->num_unadmitted, mine, may)));
+          fmt::format("queue: {} waiting already, {} of yours, of which {} may; try again later",
+                      Counted(shared_->num_unadmitted, "request is", "requests are"), mine, may)));
     }
     shared_->inbox.reserve(shared_->inbox.size() + submissions.size());
     shared_->num_unadmitted_of[owner] += count;

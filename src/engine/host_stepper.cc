@@ -171,8 +171,7 @@ Result<bool> HostStepper::RunOnBackend(const Plan& plan) {
   const bool plain =
       std::ranges::all_of(choosing, [](const Sequence* sequence) { return sequence->IsPlain(); });
   // An error changes nothing; a step on the host will meet it and say so.
-  const auto step = plain ? core_.model.QueueDecode(chunks, core_.allowed_on_backend)
-                          : core_.model.QueueLogits(chunks, core_.allowed_on_backend);
+  const auto step = core_.model.QueueDecode(chunks, core_.allowed_on_backend, /*chooses_later=*/!plain);
   if (!step) return false;
   Status chosen;
   if (!plain) {

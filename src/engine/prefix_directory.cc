@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,12 +13,12 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
-#include <thread>
 #include <unordered_set>
 #include <utility>
 
 #include "base/log.h"
 #include "base/read_file.h"
+#include "base/text.h"
 #include "base/write_file.h"
 
 namespace dsv4::engine {
@@ -28,50 +27,21 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kSecretBytes = 32;
-constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kNanosecondsOfSecond = 1'000'000'000;
 // Servers hold the lock while they list the files and remove some.
 constexpr std::chrono::seconds kLockPatience(5);
-constexpr std::chrono::milliseconds kLockTick(2);
 
-Status SystemError(const std::string& path, std::string_view action, int error = errno) {
+Status DirectoryError(const std::string& path, std::string_view action, int error = errno) {
   return {StatusCode::kUnavailable, fmt::format("{}: {}: {}", path, action, std::strerror(error))};
 }
 
-// The lock of the directory, held while this lives. The file is opened anew each time: a directory that went
-// away is not written to.
-class DirectoryLock {
- public:
-  static Result<DirectoryLock> Take(const std::string& path, int flags) {
-    const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags, 0600);
-    if (fd < 0) return Error(SystemError(path, "cannot open"));
-    DirectoryLock lock(fd);
-    const auto until = std::chrono::steady_clock::now() + kLockPatience;
-    while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
-      if (errno != EWOULDBLOCK && errno != EINTR)
-        return Error(SystemError(path, "cannot lock, which the file system has to know"));
-      if (std::chrono::steady_clock::now() > until) {
-        return Error(StatusCode::kDeadlineExceeded,
-                     fmt::format("{}: locked by another program for {} s; a server of an older version uses "
-                                 "a directory alone",
-                                 path, kLockPatience.count()));
-      }
-      std::this_thread::sleep_for(kLockTick);
-    }
-    return lock;
-  }
-  DirectoryLock(DirectoryLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  DirectoryLock& operator=(DirectoryLock&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~DirectoryLock() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-
- private:
-  explicit DirectoryLock(int fd) : fd_(fd) {}
-  int fd_;
-};
+// The lock of the directory. The file is opened anew each time: a directory that went away is not written to.
+Result<Descriptor> LockDirectory(const std::string& directory, int flags) {
+  Result<Descriptor> lock = LockFile(directory + "/lock", flags, 0600, kLockPatience);
+  if (lock || lock.error().code() != StatusCode::kDeadlineExceeded) return lock;
+  return Error(StatusCode::kDeadlineExceeded,
+               lock.error().message() + "; a server of an older version uses a directory alone");
+}
 
 Result<std::vector<std::string>> NamesIn(const std::string& directory) {
   std::vector<std::string> names;
@@ -83,7 +53,7 @@ Result<std::vector<std::string>> NamesIn(const std::string& directory) {
   return names;
 }
 
-int64_t Nanoseconds(const timespec& time) { return time.tv_sec * kSecond + time.tv_nsec; }
+int64_t Nanoseconds(const timespec& time) { return time.tv_sec * kNanosecondsOfSecond + time.tv_nsec; }
 
 }  // namespace
 
@@ -110,7 +80,7 @@ Status PrefixDirectory::Prepare(int64_t max_bytes) {
     if (!error) fs::permissions(path, fs::perms::owner_all, error);
     if (error) return {StatusCode::kUnavailable, fmt::format("{}: {}", path, error.message())};
   }
-  DSV4_ASSIGN_OR_RETURN_STATUS(const DirectoryLock lock, DirectoryLock::Take(directory_ + "/lock", O_CREAT));
+  DSV4_ASSIGN_OR_RETURN_STATUS(const Descriptor lock, LockDirectory(directory_, O_CREAT));
   DSV4_RETURN_IF_ERROR(ReadSecret());
   // A table of earlier versions; the files say it all.
   for (const char* suffix : {"", "-wal", "-shm", "-journal"})
@@ -130,7 +100,7 @@ Status PrefixDirectory::ReadSecret() {
   if (!is_whole(text)) {
     secret_.resize(kSecretBytes);
     if (::getrandom(secret_.data(), secret_.size(), 0) != static_cast<ssize_t>(secret_.size()))
-      return SystemError(path, "no random bytes");
+      return DirectoryError(path, "no random bytes");
     // Servers that come at once all take the first one's, also where locks do not hold. A damaged one is
     // replaced.
     DSV4_RETURN_IF_ERROR(
@@ -241,15 +211,15 @@ Result<PrefixDirectory::Room> PrefixDirectory::MakeRoom(const std::string& name,
   for (const Found& file : found) in_states += file.num_bytes;
   if (num_bytes > 0 && all - in_states + num_bytes > max_bytes) {
     return Error(StatusCode::kResourceExhausted,
-                 fmt::format("{}: servers are writing files of {} bytes; with {} more they would pass the {} "
+                 fmt::format("{}: servers are writing files of {}; with {} more they would pass the {} "
                              "that all may have",
-                             files_, all - in_states, num_bytes, max_bytes));
+                             files_, Counted(all - in_states, "byte"), num_bytes, max_bytes));
   }
   std::ranges::sort(found, {}, [](const Found& file) { return std::pair(file.used, file.name); });
   for (const Found& file : found) {
     if (all + num_bytes <= max_bytes) break;
     if (::unlink(PathOf(file.name).c_str()) != 0 && errno != ENOENT)
-      return Error(SystemError(PathOf(file.name), "cannot remove"));
+      return Error(DirectoryError(PathOf(file.name), "cannot remove"));
     Forget(file.name);
     all -= file.num_bytes;
     room.evicted.push_back(file.name);
@@ -266,22 +236,20 @@ Result<PrefixDirectory::Published> PrefixDirectory::Publish(const PrefixKey& key
       PrefixFileBytes(static_cast<int64_t>(key.tokens.size()), static_cast<int64_t>(snapshot.size()));
   if (published.num_bytes > max_bytes) {
     return Error(StatusCode::kResourceExhausted,
-                 fmt::format("a state of {} tokens takes {} bytes, all may have {}", key.tokens.size(),
-                             published.num_bytes, max_bytes));
+                 fmt::format("a state of {} takes {}, all may have {}", Counted(key.tokens.size(), "token"),
+                             Counted(published.num_bytes, "byte"), max_bytes));
   }
-  Result<DirectoryLock> lock = DirectoryLock::Take(directory_ + "/lock", 0);
-  if (!lock) return Error(lock.error());
+  DSV4_ASSIGN_OR_RETURN(Descriptor lock, LockDirectory(directory_, 0));
   DSV4_ASSIGN_OR_RETURN(Room room, MakeRoom(name, published.num_bytes, max_bytes));
   published.evicted = std::move(room.evicted);
   published.is_there = room.is_there;
   if (room.taken) return published;
   DSV4_ASSIGN_OR_RETURN(UnfinishedPrefixFile file,
                         UnfinishedPrefixFile::Create(files_, name, published.num_bytes));
-  lock = Error(Internal("given back"));  // Others may make room while this one is written.
+  lock.Close();  // Others may make room while this one is written.
   DSV4_TRY(file.Write(key, snapshot, NextUse()));
   // A list that is made while a name changes may have both or none.
-  lock = DirectoryLock::Take(directory_ + "/lock", 0);
-  if (!lock) return Error(lock.error());
+  DSV4_ASSIGN_OR_RETURN(lock, LockDirectory(directory_, 0));
   DSV4_TRY(file.Finish());
   Know(name, published.num_bytes);
   published.written = true;
@@ -291,7 +259,7 @@ Result<PrefixDirectory::Published> PrefixDirectory::Publish(const PrefixKey& key
 void PrefixDirectory::Touch(const std::string& name) {
   const int64_t used = NextUse();
   const timespec times[2] = {{.tv_sec = 0, .tv_nsec = UTIME_OMIT},
-                             {.tv_sec = used / kSecond, .tv_nsec = used % kSecond}};
+                             {.tv_sec = used / kNanosecondsOfSecond, .tv_nsec = used % kNanosecondsOfSecond}};
   // A file that is gone needs no time.
   (void)::utimensat(AT_FDCWD, PathOf(name).c_str(), times, AT_SYMLINK_NOFOLLOW);
 }

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "engine/prefix_file.h"
 
 namespace dsv4::engine {
@@ -52,8 +53,8 @@ PrefixDisk::PrefixDisk(PrefixDiskOptions options, Deserialize deserialize,
 
 Result<std::unique_ptr<PrefixDisk>> PrefixDisk::Open(PrefixDiskOptions options, Deserialize deserialize) {
   if (options.max_bytes <= 0) {
-    return Error(InvalidArgument(
-        fmt::format("prefix cache on disk: a budget of {} bytes, wanted more than 0", options.max_bytes)));
+    return Error(InvalidArgument(fmt::format("prefix cache on disk: a budget of {}, wanted more than 0",
+                                             Counted(options.max_bytes, "byte"))));
   }
   DSV4_ASSIGN_OR_RETURN(std::unique_ptr<PrefixDirectory> directory,
                         PrefixDirectory::Open(options.directory, options.max_bytes));
@@ -306,8 +307,8 @@ bool PrefixDisk::LearnOrigin() {
     origin_.reset();
     return false;
   }
-  LogInfo(
-      fmt::format("prefix cache on disk: the weights are hashed; {} states are theirs", stats_.num_states));
+  LogInfo(fmt::format("prefix cache on disk: the weights are hashed; of these {} kept",
+                      Counted(stats_.num_states, "state is", "states are")));
   return true;
 }
 
@@ -365,10 +366,10 @@ bool PrefixDisk::AwaitOrigin() {
       if (disabled_) return false;
       if (write_wanted_.wait_for(lock, kAskAgain, [&] { return stopping_; })) {
         if (writes_.empty()) return false;
-        LogWarning(fmt::format(
-            "prefix cache on disk: {} states are not kept: not all bytes of the weights were hashed "
-            "when the model was done",
-            writes_.size()));
+        LogWarning(
+            fmt::format("prefix cache on disk: {} not kept: not all bytes of the weights were hashed "
+                        "when the model was done",
+                        Counted(writes_.size(), "state is", "states are")));
         DropWrites();
         return false;
       }
@@ -459,8 +460,8 @@ Result<PrefixDisk::Content> PrefixDisk::Read(const Entry& entry, uint64_t origin
   Result<kv::Snapshot> snapshot = deserialize_(content.snapshot, origin);
   if (!snapshot) return Error(snapshot.error().WithContext(path));
   if (snapshot->length() != static_cast<int64_t>(content.key.tokens.size())) {
-    return Error(DataLoss(
-        fmt::format("{}: {} tokens, state of {}", path, content.key.tokens.size(), snapshot->length())));
+    return Error(DataLoss(fmt::format("{}: {}, state of {}", path,
+                                      Counted(content.key.tokens.size(), "token"), snapshot->length())));
   }
   return Content(std::move(content.key.tokens), std::move(*snapshot));
 }

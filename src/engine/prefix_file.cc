@@ -19,6 +19,7 @@
 
 #include "base/check.h"
 #include "base/descriptor.h"
+#include "base/text.h"
 #include "base/write_file.h"
 
 namespace dsv4::engine {
@@ -103,8 +104,9 @@ Result<Header> ReadHeader(const std::string& path, int fd) {
     return Error(DataLoss(fmt::format("{}: magic: got {:016x}, want {:016x}", path, header.magic, kMagic)));
   }
   if (header.version != kVersion || header.header_bytes != sizeof(Header)) {
-    return Error(Unimplemented(fmt::format("{}: version: got {} (header of {} bytes), want {} ({})", path,
-                                           header.version, header.header_bytes, kVersion, sizeof(Header))));
+    return Error(
+        Unimplemented(fmt::format("{}: version: got {} (header of {}), want {} ({})", path, header.version,
+                                  Counted(header.header_bytes, "byte"), kVersion, sizeof(Header))));
   }
   DSV4_TRY(ReadInto(path, fd, bytes.subspan(offsetof(Header, origin))));
   if (header.header_hash != header.Hash()) {
@@ -115,8 +117,9 @@ Result<Header> ReadHeader(const std::string& path, int fd) {
   const auto token_bytes = static_cast<int64_t>(sizeof(int32_t));
   if (header.num_tokens < 0 || header.num_tokens > rest / token_bytes ||
       header.num_snapshot_bytes != static_cast<uint64_t>(rest - header.num_tokens * token_bytes)) {
-    return Error(DataLoss(fmt::format("{}: got {} bytes behind the header, which says {} tokens and {} bytes",
-                                      path, rest, header.num_tokens, header.num_snapshot_bytes)));
+    return Error(DataLoss(fmt::format("{}: got {} behind the header, which says {} and {}", path,
+                                      Counted(rest, "byte"), Counted(header.num_tokens, "token"),
+                                      Counted(header.num_snapshot_bytes, "byte"))));
   }
   if (path.substr(path.rfind('/') + 1) != NameOf(header))
     return Error(DataLoss(path + ": holds another state than its name says"));
@@ -217,7 +220,7 @@ Result<UnfinishedPrefixFile> UnfinishedPrefixFile::Create(const std::string& dir
   UnfinishedPrefixFile file(directory, path, name, num_bytes, fd);
   if (::flock(fd, LOCK_EX | LOCK_NB) != 0) return Error(SystemError(path, "cannot lock"));
   if (::ftruncate(fd, num_bytes) != 0)
-    return Error(SystemError(path, fmt::format("no room for {} bytes", num_bytes)));
+    return Error(SystemError(path, fmt::format("no room for {}", Counted(num_bytes, "byte"))));
   return file;
 }
 

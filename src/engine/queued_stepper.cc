@@ -121,8 +121,7 @@ std::unique_ptr<QueuedStepper::InFlight> QueuedStepper::Queue(const std::vector<
   // An error changes nothing; a step that is waited for will meet it and say so.
   const int64_t replayed_before = core_.model.replay_counters().replayed;
   Result<std::unique_ptr<model::QueuedStep>> step =
-      plain ? core_.model.QueueDecode(chunks, core_.allowed_on_backend)
-            : core_.model.QueueLogits(chunks, core_.allowed_on_backend);
+      core_.model.QueueDecode(chunks, core_.allowed_on_backend, /*chooses_later=*/!plain);
   if (!step) return nullptr;
   ++core_.stats.num_steps;
   core_.stats.num_steps_replayed += core_.model.replay_counters().replayed - replayed_before;
@@ -234,8 +233,7 @@ bool QueuedStepper::Verify(std::vector<Event>& events) {
   const int64_t replayed_before = core_.model.replay_counters().replayed;
   // An error changes nothing; a step that is waited for will meet it and say so.
   Result<std::unique_ptr<model::QueuedStep>> step =
-      plain ? core_.model.QueueDecode(chunks, core_.allowed_on_backend)
-            : core_.model.QueueLogits(chunks, core_.allowed_on_backend);
+      core_.model.QueueDecode(chunks, core_.allowed_on_backend, /*chooses_later=*/!plain);
   if (!step) return false;
   std::vector<size_t>
       num_ready;  // Tokens that may be taken of each sequence, but for those behind a wrong draft.

@@ -43,7 +43,8 @@ std::vector<Pending> HostStepper::Wanted() const {
                        .priority = std::ranges::count_if(core_.running, passes),
                        .overdue = core_.options.first_token_target > 0.0 &&
                                   sequence->num_output_tokens() == 0 &&
-                                  sequence->Age() > core_.options.first_token_target});
+                                  sequence->Age() > core_.options.first_token_target,
+                       .owner = sequence->request.owner});
   }
   return pending;
 }
@@ -59,7 +60,13 @@ StepBudget HostStepper::Budget(std::span<const Pending> pending) const {
     }
   }
   StepBudget budget = {.max_tokens = core_.options.max_step_tokens};
-  if (load.answering == 0 || load.num_prompts == 0) return budget;
+  if (load.num_prompts == 0) return budget;
+  if (load.answering == 0) {
+    // Another owner's prompt may come in the midst of a step.
+    if (core_.has_several_owners())
+      budget.max_tokens = std::min(budget.max_tokens, core_.prefill_policy.PieceBesideOthers());
+    return budget;
+  }
   budget.max_prefill_beside_decode = core_.prefill_policy.Piece(load);
   core_.stats.prefill_beside_decode = budget.max_prefill_beside_decode;
   core_.stats.gap_aim = core_.prefill_policy.Gap(load.answering);

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/text.h"
 #include "formats/number_formats.h"
 
 namespace dsv4 {
@@ -164,7 +165,8 @@ Status Validate(const CacheFormat& format, int64_t width) {
   if (format.num_coded < 1 || format.num_coded > width)
     return fail("coded columns", format.num_coded, fmt::format("1 to the width {}", width));
   if (format.group < 2 || format.group % 2 != 0 || format.num_coded % format.group != 0)
-    return fail("group", format.group, fmt::format("an even part of {} columns", format.num_coded));
+    return fail("group", format.group,
+                fmt::format("an even part of {}", Counted(format.num_coded, "column")));
   if (format.num_coded < width && (format.CodeBytes() % ElementBytes(format.dtype) != 0 ||
                                    format.alignment % ElementBytes(format.dtype) != 0)) {
     return fail("bytes of codes", format.CodeBytes(), "whole elements of the columns behind them");

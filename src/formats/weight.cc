@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "formats/number_formats.h"
 
 namespace dsv4 {
@@ -181,8 +182,9 @@ Status ValidateWeight(const Weight& weight, std::string_view name) {
                         : weight.format == WeightFormat::kNvFp4 ? kNvFp4Block
                                                                 : 1;
   if (weight.cols % block != 0) {
-    return InvalidArgument(fmt::format("{}: {} columns, want a multiple of {} for {}", name, weight.cols,
-                                       block, WeightFormatName(weight.format)));
+    return InvalidArgument(fmt::format("{}: {}, want a multiple of {} for {}", name,
+                                       Counted(weight.cols, "column"), block,
+                                       WeightFormatName(weight.format)));
   }
   if (weight.activation > ActivationQuant::kFp8Columns32) {
     return InvalidArgument(

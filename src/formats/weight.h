@@ -44,6 +44,13 @@ constexpr int64_t ActivationGroup(ActivationQuant quant) {
   return quant == ActivationQuant::kNone ? 0 : quant == ActivationQuant::kFp8Block ? kActivationBlock : 32;
 }
 
+// The least and the largest code among a weight's E8M0 scales; all that there are before prepare_weight.
+struct ScaleCodes {
+  uint8_t least = 0;
+  uint8_t largest = 255;
+  friend bool operator==(const ScaleCodes&, const ScaleCodes&) = default;
+};
+
 struct Weight {
   WeightFormat format = WeightFormat::kPlain;
   int64_t rows = 0;  // out_features
@@ -55,8 +62,9 @@ struct Weight {
   float global_scale = 1.0F;          // kNvFp4 only: the number in the file.
   bool global_scale_divides = false;  // kNvFp4 only: true for compressed-tensors' weight_global_scale.
   ActivationQuant activation = ActivationQuant::kNone;
-  bool repacked = false;  // By prepare_weight: data lies in an order of the backend's own.
-  Buffer owner;           // Keeps prepared copies alive; empty when the views borrow from the mapped file.
+  bool repacked = false;   // By prepare_weight: data lies in an order of the backend's own.
+  ScaleCodes scale_codes;  // By prepare_weight, where it looks through E8M0 scales.
+  Buffer owner;            // Keeps prepared copies alive; empty when the views borrow from the mapped file.
 
   // Rows [begin, end) of the same weight: begin must be a multiple of block_rows for kFp8Block.
   Weight Rows(int64_t begin, int64_t end) const;

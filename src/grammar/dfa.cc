@@ -10,6 +10,8 @@
 #include <numeric>
 #include <unordered_map>
 
+#include "base/text.h"
+
 namespace dsv4::grammar {
 namespace {
 
@@ -133,7 +135,7 @@ struct HashStates {
 
 Status DfaLimits::TooLarge() const {
   if (work_left < 0) return ResourceExhausted("the automata take too long to make");
-  return ResourceExhausted(fmt::format("an automaton of more than {} states", max_states));
+  return ResourceExhausted(fmt::format("an automaton of more than {}", Counted(max_states, "state")));
 }
 
 uint32_t Dfa::AddState(bool accepting) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/json.h"
+#include "base/text.h"
 #include "grammar/schema_compiler.h"
 
 namespace dsv4::grammar {
@@ -13,8 +14,8 @@ namespace dsv4::grammar {
 Result<Json> ParseSchema(std::string_view schema) {
   constexpr size_t kMaxSchemaBytes = size_t{256} << 10;
   if (schema.size() > kMaxSchemaBytes) {
-    return Error(InvalidArgument(
-        fmt::format("json schema: {} bytes, at most {} are compiled", schema.size(), kMaxSchemaBytes)));
+    return Error(InvalidArgument(fmt::format("json schema: {}, at most {} are compiled",
+                                             Counted(schema.size(), "byte"), kMaxSchemaBytes)));
   }
   return ParseJson(schema, "json schema");
 }

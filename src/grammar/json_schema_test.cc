@@ -352,7 +352,7 @@ TEST(JsonSchema, ErrorsNameThePlace) {
        "patternProperties"},
       {R"({"allOf":[{"contains":{"const":1}},{"contains":{"const":2}}]})", "different \"contains\""},
       {R"({"enum":[[1]],"minItems":1})", "objects and arrays in enum"},
-      {R"({"pattern":"^([ab]{1,700000}|c)$"})", "more than 100000 states"},
+      {R"({"pattern":"^[ab]*a[ab]{20}$"})", "more than 100000 states"},
   };
   for (const auto& [schema, message] : cases) {
     const auto program = CompileJsonSchema(schema);

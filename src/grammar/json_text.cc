@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/text.h"
 #include "base/utf8.h"
 #include "grammar/token_trie.h"
 
@@ -336,10 +337,12 @@ Result<Dfa> BoundedNumber(const NumberBounds& bounds, DfaLimits& limits) {
     const Decimal bound = ParseDecimal(*text);
     if (bound.whole.size() > kMaxDigits) {
       if (bound.negative == minimum) continue;  // Far behind every number that can be written.
-      return Error(InvalidArgument(fmt::format("{}: numbers have at most {} digits", *text, kMaxDigits)));
+      return Error(
+          InvalidArgument(fmt::format("{}: numbers have at most {}", *text, Counted(kMaxDigits, "digit"))));
     }
     if (bound.fraction.size() > kMaxDigits) {
-      return Error(InvalidArgument(fmt::format("{}: fractions have at most {} digits", *text, kMaxDigits)));
+      return Error(
+          InvalidArgument(fmt::format("{}: fractions have at most {}", *text, Counted(kMaxDigits, "digit"))));
     }
     const bool exclusive = minimum ? bounds.exclusive_minimum : bounds.exclusive_maximum;
     DSV4_ASSIGN_OR_RETURN(const Dfa side,
@@ -368,8 +371,8 @@ Result<Dfa> Multiples(std::string_view divisor, DfaLimits& limits) {
   constexpr size_t kMostDigits = 4;
   if (value.negative || first == std::string::npos || digits.size() - first > kMostDigits ||
       value.fraction.size() > kMaxDigits) {
-    return Error(InvalidArgument(
-        fmt::format("{}: wanted a number above 0 and of at most {} digits", divisor, kMostDigits)));
+    return Error(InvalidArgument(fmt::format("{}: wanted a number above 0 and of at most {}", divisor,
+                                             Counted(kMostDigits, "digit"))));
   }
   return Dfa::DecimalMultiples(static_cast<uint32_t>(std::stoul(digits.substr(first))),
                                static_cast<int>(value.fraction.size()), limits);

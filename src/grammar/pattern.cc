@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/text.h"
+
 namespace dsv4::grammar {
 namespace {
 
@@ -102,7 +104,7 @@ class Parser {
     const auto found = spelled_.find(set);
     if (found != spelled_.end()) return found->second;
     if (spelled_.size() == kMaxSets) {
-      return Error(Bad(fmt::format("more than {} different characters and classes", kMaxSets)));
+      return Error(Bad(fmt::format("more than {} and classes", Counted(kMaxSets, "different character"))));
     }
     return spelled_.emplace(set, SpelledChar(set, spelling_)).first->second;
   }
@@ -294,7 +296,7 @@ class Parser {
       const char32_t lower = c | 0x20;
       if (digits == 0 && i > 0 && c == '}') break;
       if (!number && (lower < 'a' || lower > 'f'))
-        return Error(Bad(fmt::format("wanted {} hexadecimal digits", digits)));
+        return Error(Bad(fmt::format("wanted {}", Counted(digits, "hexadecimal digit"))));
       code = code * 16 + (number ? c - '0' : lower - 'a' + 10);
       ++at_;
     }

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/text.h"
+
 namespace dsv4::grammar {
 
 uint32_t ProgramBuilder::Add(Node node) {
@@ -50,8 +52,8 @@ uint32_t ProgramBuilder::AddDfa(Dfa dfa) {
 
 Status ProgramBuilder::CheckSize() const {
   if (program_.nodes.size() <= kMaxNodes && num_dfa_states_ <= kMaxDfaStates) return {};
-  return ResourceExhausted(
-      fmt::format("the grammar grows beyond {} nodes or {} states of automata", kMaxNodes, kMaxDfaStates));
+  return ResourceExhausted(fmt::format("the grammar grows beyond {} or {} of automata",
+                                       Counted(kMaxNodes, "node"), Counted(kMaxDfaStates, "state")));
 }
 
 Status ProgramBuilder::CheckLoops() const {

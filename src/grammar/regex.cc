@@ -34,6 +34,18 @@ void AddCharacters(const RegexNode& regex, std::vector<Regex>& characters, std::
   }
 }
 
+// The parts of a sequence one of which is not empty: that one is the first of these.
+Regex NonEmptyConcat(const std::vector<Regex>& parts) {
+  std::vector<Regex> options;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    std::vector<Regex> rest = {NonEmpty(parts[i])};
+    rest.insert(rest.end(), parts.begin() + static_cast<ptrdiff_t>(i) + 1, parts.end());
+    options.push_back(Concat(std::move(rest)));
+    if (!MayBeEmpty(*parts[i])) break;
+  }
+  return Either(std::move(options));
+}
+
 }  // namespace
 
 Regex OneOf(const ByteSet& bytes) {
@@ -93,6 +105,27 @@ bool MayBeEmpty(const RegexNode& regex) {
       return regex.min == 0 || inner(regex.parts[0]);
   }
   return false;
+}
+
+Regex NonEmpty(const Regex& regex) {
+  if (!MayBeEmpty(*regex)) return regex;
+  switch (regex->kind) {
+    case RegexNode::Kind::kBytes:
+      return regex;
+    case RegexNode::Kind::kConcat:
+      return NonEmptyConcat(regex->parts);
+    case RegexNode::Kind::kEither: {
+      std::vector<Regex> options;
+      for (const Regex& part : regex->parts) options.push_back(NonEmpty(part));
+      return Either(std::move(options));
+    }
+    case RegexNode::Kind::kRepeat:
+      if (regex->max == 0) return Either({});
+      return Concat(
+          {NonEmpty(regex->parts[0]), Repeat(regex->parts[0], std::max(0, regex->min - 1),
+                                             regex->max == kUnbounded ? kUnbounded : regex->max - 1)});
+  }
+  return regex;
 }
 
 bool IsLarge(const RegexNode& regex) {

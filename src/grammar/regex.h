@@ -49,6 +49,8 @@ inline constexpr int kMostRepeats = 1'000'000;
 
 // Whether the empty text matches.
 bool MayBeEmpty(const RegexNode& regex);
+// The same without the empty text.
+Regex NonEmpty(const Regex& regex);
 bool IsLarge(const RegexNode& regex);
 // Whether some repetition in it is large.
 bool HasLargeCount(const RegexNode& regex);

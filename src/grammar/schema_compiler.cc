@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "grammar/pattern.h"
+#include "grammar/regex_nodes.h"
 #include "grammar/schema_rewrite.h"
 #include "grammar/token_trie.h"
 
@@ -58,13 +59,42 @@ std::string Beginning(const std::string& closer) {
   return closer.substr(0, end);
 }
 
+// Bounds that a pattern keeps by itself ask for nothing.
+bool KeepsLengths(const Regex& content, int min, int max) {
+  const std::optional<Lengths> lengths = LengthsOf(*content);
+  return lengths && lengths->min >= min &&
+         (max == kUnbounded || (lengths->max != kUnbounded && lengths->max <= max));
+}
+
 }  // namespace
+
+std::string OddCharacterOf(const std::string& closer) {
+  return closer.empty() ? closer : Beginning(closer).substr(2);
+}
 
 // ---------------------------------------------------------------------------------------------------------------------
 // GrammarParts
 
+Result<Dfa> GrammarParts::Without(const Dfa& dfa, const std::string& text) {
+  auto with = with_text_.find(text);
+  if (with == with_text_.end()) {
+    const Regex any = Repeat(AnyByte(), 0, kUnbounded);
+    DSV4_ASSIGN_OR_RETURN(Dfa made, Dfa::Compile(Concat({any, Literal(text), any}), limits));
+    with = with_text_.emplace(text, std::move(made)).first;
+  }
+  return Dfa::Subtract(dfa, with->second, limits);
+}
+
 Result<uint32_t> GrammarParts::Terminal(const Dfa& dfa, uint32_t next) {
   return builder.Terminal(builder.AddDfa(dfa), next);
+}
+
+Result<uint32_t> GrammarParts::TerminalWithout(Dfa dfa, const std::string& excluded, uint32_t next) {
+  if (!excluded.empty()) {
+    DSV4_ASSIGN_OR_RETURN(dfa, Without(dfa, excluded));
+  }
+  if (!dfa.IsEmpty() && dfa.IsAccepting(Dfa::kStart) && !dfa.GoesOn(Dfa::kStart)) return next;
+  return Terminal(dfa, next);
 }
 
 Result<uint32_t> GrammarParts::Text(const std::string& text, uint32_t next) {
@@ -143,13 +173,7 @@ Result<Dfa> SchemaCompiler::CompileTerminal(const Regex& regex, const std::strin
 }
 
 Result<Dfa> SchemaCompiler::Without(const Dfa& dfa, const std::string& text, const std::string& pointer) {
-  auto with = parts_.with_text.find(text);
-  if (with == parts_.with_text.end()) {
-    const Regex any = Repeat(AnyByte(), 0, kUnbounded);
-    DSV4_ASSIGN_OR_RETURN(Dfa made, CompileTerminal(Concat({any, Literal(text), any}), pointer));
-    with = parts_.with_text.emplace(text, std::move(made)).first;
-  }
-  return At(Dfa::Subtract(dfa, with->second, parts_.limits), pointer);
+  return At(parts_.Without(dfa, text), pointer);
 }
 
 // As JSON, in a spelling that does not end the parameter it stands in.
@@ -305,13 +329,10 @@ Result<SchemaCompiler::Nodes> SchemaCompiler::OfTypes(const Json& schema, const 
   const std::string key = fmt::format("{}{}{}", static_cast<int>(part), context_.closer, Dump(schema));
   auto scalars = parts_.scalars.find(key);
   if (scalars == parts_.scalars.end()) {
-    DSV4_ASSIGN_OR_RETURN(std::vector<Dfa> dfas, Scalars(schema, pointer, part));
-    std::vector<uint32_t> ids;
-    for (Dfa& dfa : dfas) ids.push_back(parts_.builder.AddDfa(std::move(dfa)));
-    scalars = parts_.scalars.emplace(key, std::move(ids)).first;
+    DSV4_ASSIGN_OR_RETURN(Nodes nodes, ScalarNodes(schema, pointer, part));
+    scalars = parts_.scalars.emplace(key, std::move(nodes)).first;
   }
-  Nodes options;
-  for (const uint32_t dfa : scalars->second) options.push_back(parts_.builder.Terminal(dfa, parts_.end()));
+  Nodes options = scalars->second;
   if (part == ValuePart::kRawString) return options;
   const bool any = !Constrains(schema, "");
   for (const std::string& type : Types(schema)) {
@@ -326,6 +347,47 @@ Result<SchemaCompiler::Nodes> SchemaCompiler::OfTypes(const Json& schema, const 
     }
   }
   return options;
+}
+
+Result<SchemaCompiler::Nodes> SchemaCompiler::ScalarNodes(const Json& schema, const std::string& pointer,
+                                                          ValuePart part) {
+  const std::optional<Regex> counted = CountedPattern(schema, part);
+  std::optional<TrialLimits> trial;
+  if (counted) trial.emplace(parts_.limits);
+  Result<std::vector<Dfa>> dfas = Scalars(schema, pointer, part);
+  trial.reset();
+  Nodes nodes;
+  if (!dfas && counted) {
+    Result<uint32_t> node = RegexNodes(parts_, *counted, OddCharacterOf(context_.closer), parts_.end());
+    if (!node) return Error(SchemaError(pointer, node.error().message()));
+    nodes.push_back(*node);
+    dfas = part == ValuePart::kRawString ? std::vector<Dfa>()
+                                         : Scalars(schema, pointer, ValuePart::kAllButString);
+  }
+  if (!dfas) return Error(dfas.error());
+  for (const Dfa& dfa : *dfas) {
+    DSV4_ASSIGN_OR_RETURN(nodes.emplace_back(), Terminal(dfa));
+  }
+  return nodes;
+}
+
+// Strings of which a pattern says all, and one with a large count, as they stand in a text.
+std::optional<Regex> SchemaCompiler::CountedPattern(const Json& schema, ValuePart part) {
+  const Json* const pattern = Find(schema, "pattern");
+  const std::vector<std::string> types = Types(schema);
+  if (pattern == nullptr || part == ValuePart::kAllButString ||
+      std::find(types.begin(), types.end(), "string") == types.end() ||
+      HasAny(schema, {"format", kAlsoStrings, kNotPatterns, kNotValues}))
+    return std::nullopt;
+  const bool raw = part == ValuePart::kRawString;
+  const Result<Regex> content =
+      PatternContent(pattern->get<std::string>(), raw ? Spelling::kRaw : Spelling::kJson);
+  if (!content || !HasLargeCount(**content)) return std::nullopt;
+  const auto min = static_cast<int>(CountOf(schema, "minLength").value_or(0));
+  const std::optional<size_t> most = CountOf(schema, "maxLength");
+  if ((min > 0 || most) && !KeepsLengths(*content, min, most ? static_cast<int>(*most) : kUnbounded))
+    return std::nullopt;
+  return raw ? Tagged(*content) : Quoted(*content);
 }
 
 Result<std::vector<Dfa>> SchemaCompiler::Scalars(const Json& schema, const std::string& pointer,
@@ -451,12 +513,8 @@ Result<Dfa> SchemaCompiler::String(const Json& schema, const std::string& pointe
   }
   const std::string bounds =
       fmt::format("minLength {} and maxLength {}", min, max == kUnbounded ? "none" : fmt::format("{}", max));
-  // Bounds that a pattern keeps by itself ask for nothing; beside others its own large count is one of them.
-  const auto keeps = [&](const Regex& content) {
-    const std::optional<Lengths> lengths = LengthsOf(*content);
-    return lengths && lengths->min >= min &&
-           (max == kUnbounded || (lengths->max != kUnbounded && lengths->max <= max));
-  };
+  // Beside bounds that it does not keep, a pattern's own large count is one of them.
+  const auto keeps = [&](const Regex& content) { return KeepsLengths(content, min, max); };
   if (std::any_of(contents.begin(), contents.end(), keeps)) {
     min = 0;
     max = kUnbounded;

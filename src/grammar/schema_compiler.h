@@ -25,15 +25,17 @@ class GrammarParts {
   ProgramBuilder builder;
   DfaLimits limits;
   size_t rule_bytes = 0;  // Texts of the schemas that rules are made from.
-  // By position and schema, the automata of its strings, numbers and words: most parameters of most tools are
-  // alike.
+  // By position and schema, the nodes of its strings, numbers and words: most parameters of most tools are alike.
   std::unordered_map<std::string, std::vector<uint32_t>> scalars;
-  std::unordered_map<std::string, Dfa> with_text;  // Texts that have this one in them.
   // Program::work so far.
   int64_t work() const { return DfaLimits().work_left - limits.work_left; }
   uint32_t end() const { return end_; }  // The return of every rule.
 
+  // The same without the texts that have `text` in them.
+  Result<Dfa> Without(const Dfa& dfa, const std::string& text);
   Result<uint32_t> Terminal(const Dfa& dfa, uint32_t next);
+  // The same without `excluded` in its texts; empty: with all. `next` itself where only the empty text is left.
+  Result<uint32_t> TerminalWithout(Dfa dfa, const std::string& excluded, uint32_t next);
   // `text` and nothing else, then `next`.
   Result<uint32_t> Text(const std::string& text, uint32_t next);
   // A bracket, comma or colon of JSON with its white space, then `next`.
@@ -42,6 +44,7 @@ class GrammarParts {
  private:
   uint32_t end_;
   std::unordered_map<std::string, uint32_t> known_;  // Automata by what they are made of.
+  std::unordered_map<std::string, Dfa> with_text_;   // Texts that have this one in them.
 };
 
 // Position of a value: an answer's content, or an argument of a call.
@@ -53,6 +56,9 @@ struct ValueContext {
   // A `format` that is not known is an error. Otherwise it says nothing of the string: JSON Schema calls it an annotation.
   bool strict_formats = false;
 };
+
+// The character of a closer that other texts seldom have; what is pieced together goes without it. Empty where the closer is.
+std::string OddCharacterOf(const std::string& closer);
 
 // Which part of a schema's values: a call writes strings raw and everything else as JSON.
 enum class ValuePart : uint8_t { kAll, kRawString, kAllButString };
@@ -109,6 +115,8 @@ class SchemaCompiler {
   Result<Nodes> OfBranches(const Json& schema, const std::string& pointer, ValuePart part);
   Result<Nodes> OfValues(const Json& schema, const std::string& pointer, ValuePart part);
   Result<Nodes> OfTypes(const Json& schema, const std::string& pointer, ValuePart part);
+  Result<Nodes> ScalarNodes(const Json& schema, const std::string& pointer, ValuePart part);
+  static std::optional<Regex> CountedPattern(const Json& schema, ValuePart part);
   Result<std::vector<Dfa>> Scalars(const Json& schema, const std::string& pointer, ValuePart part);
   Result<Dfa> Number(const Json& schema, const std::string& pointer, bool integer);
   Result<Dfa> String(const Json& schema, const std::string& pointer, Spelling spelling);

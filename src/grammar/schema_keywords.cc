@@ -7,7 +7,7 @@
 #include <array>
 #include <cmath>
 
-#include "base/percent.h"
+#include "base/text.h"
 #include "grammar/schema_rewrite.h"
 
 namespace dsv4::grammar {

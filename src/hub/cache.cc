@@ -127,15 +127,20 @@ Result<Reference> FindInCache(const std::vector<CachedRepository>& repositories,
       return each.repository() == reference.repository();
     });
   };
+  std::error_code ignored;
+  const std::string unknown =
+      fs::is_directory(text, ignored)
+          ? fmt::format("{0}: a folder, not a pulled model; `dsv4 inspect -m {0}` says what it is", text)
+          : fmt::format("{}: not pulled; `dsv4 list` shows what is", text);
   if (const Result<Reference> reference = ParseReference(text)) {
     if (has(*reference)) return reference;
-    return Error(NotFound(fmt::format("{}: not pulled; `dsv4 list` shows what is", text)));
+    return Error(NotFound(unknown));
   }
   std::vector<std::string> named;
   for (const CachedRepository& each : repositories) {
     if (each.name == text.substr(0, text.find('@'))) named.push_back(each.repository());
   }
-  if (named.empty()) return Error(NotFound(fmt::format("{}: not pulled; `dsv4 list` shows what is", text)));
+  if (named.empty()) return Error(NotFound(unknown));
   if (named.size() > 1)
     return Error(InvalidArgument(fmt::format("{}: which of {}?", text, fmt::join(named, ", "))));
   const size_t at = text.find('@');

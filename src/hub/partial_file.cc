@@ -12,6 +12,8 @@
 #include <cstring>
 #include <vector>
 
+#include "base/text.h"
+
 namespace dsv4::hub {
 namespace {
 
@@ -92,7 +94,7 @@ Result<bool> PartialFile::HashSome() {
 Status PartialFile::Begin(int64_t from, int64_t total) {
   if (total >= 0 && total != file_.num_bytes) {
     return {StatusCode::kUnavailable,
-            fmt::format("the server has {} bytes, the listing says {}", total, file_.num_bytes)};
+            fmt::format("the server has {}, the listing says {}", Counted(total, "byte"), file_.num_bytes)};
   }
   if (from == size_) return {};
   if (from == 0) return Restart();  // The server does not take ranges.
@@ -102,8 +104,8 @@ Status PartialFile::Begin(int64_t from, int64_t total) {
 
 Status PartialFile::Write(std::string_view bytes) {
   if (static_cast<int64_t>(bytes.size()) > file_.num_bytes - size_) {
-    return {StatusCode::kUnavailable,
-            fmt::format("the server sends more than the {} bytes of the listing", file_.num_bytes)};
+    return {StatusCode::kUnavailable, fmt::format("the server sends more than the {} of the listing",
+                                                  Counted(file_.num_bytes, "byte"))};
   }
   size_t done = 0;
   while (done < bytes.size()) {
@@ -128,7 +130,7 @@ Status PartialFile::Restart() {
 
 Status PartialFile::Finish() {
   if (size_ != file_.num_bytes) {
-    return {StatusCode::kUnavailable, fmt::format("{} of {} bytes came", size_, file_.num_bytes)};
+    return {StatusCode::kUnavailable, fmt::format("{} of {} came", size_, Counted(file_.num_bytes, "byte"))};
   }
   if (const std::string digest = digest_.Finish(); digest != file_.digest) {
     DSV4_RETURN_IF_ERROR(Restart());

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "base/write_file.h"
 #include "hub/listing.h"
 #include "hub/partial_file.h"
@@ -47,8 +48,7 @@ double WaitAfter(const PullOptions& options, int failures, double retry_after) {
 }
 
 Status GivenUp(const Status& cause, int tries) {
-  return {cause.code(),
-          fmt::format("gave up after {} {}: {}", tries, tries == 1 ? "try" : "tries", cause.message())};
+  return {cause.code(), fmt::format("gave up after {}: {}", Counted(tries, "try"), cause.message())};
 }
 
 class TextSink final : public BodySink {
@@ -60,7 +60,7 @@ class TextSink final : public BodySink {
   }
   Status Write(std::string_view bytes) override {
     if (text.size() + bytes.size() > kMaxListingBytes)
-      return InvalidArgument(fmt::format("listing: more than {} bytes", kMaxListingBytes));
+      return InvalidArgument(fmt::format("listing: more than {}", Counted(kMaxListingBytes, "byte")));
     text += bytes;
     return {};
   }
@@ -382,8 +382,8 @@ Result<PullResult> Pull(const PullOptions& options) {
                  "that they were made from"));
   }
   if (files.empty())
-    return Error(
-        NotFound(fmt::format("none of its {} files belongs to a checkpoint", listing->files.size())));
+    return Error(NotFound(
+        fmt::format("none of its {} belongs to a checkpoint", Counted(listing->files.size(), "file"))));
 
   Download download(options, *listing, files);
   if (options.check) DSV4_TRY(Check(options, *listing, files, download));

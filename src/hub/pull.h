@@ -45,7 +45,7 @@ struct PullOptions {
   int num_retries = 8;     // In a row without a byte more, before a file is given up.
   double retry_seconds =
       0.5;  // Before the first; doubled for each, up to 30. A server's Retry-After counts instead, up to 300.
-  double stall_seconds = 30;  // A transfer of less than one byte a second for so long is begun anew.
+  double stall_seconds = 30;  // A transfer of less than 1 KiB a second for so long is begun anew.
   std::function<void(const PullProgress&)> progress;  // A few times a second; may be empty.
   std::function<bool()> cancelled;                    // Asked as often; may be empty.
   std::function<Status(const PullPlan&)>

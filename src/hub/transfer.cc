@@ -20,6 +20,7 @@ namespace {
 
 constexpr long kOk = 200;
 constexpr long kPartial = 206;
+constexpr long kSlowestBytes = 1024;  // A second.
 constexpr size_t kMaxErrorText = 300;
 
 struct FreeEasy {
@@ -86,7 +87,7 @@ class Transfer {
     set(CURLOPT_MAXREDIRS, 10L);
     set(CURLOPT_NOSIGNAL, 1L);
     set(CURLOPT_CONNECTTIMEOUT, 30L);
-    set(CURLOPT_LOW_SPEED_LIMIT, 1L);
+    set(CURLOPT_LOW_SPEED_LIMIT, kSlowestBytes);
     set(CURLOPT_LOW_SPEED_TIME, std::max(1L, static_cast<long>(request.stall_seconds)));
     if (const char* file = CertificateFile()) set(CURLOPT_CAINFO, file);
     set(CURLOPT_BUFFERSIZE, 512L * 1024);

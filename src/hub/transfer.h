@@ -25,7 +25,7 @@ struct TransferRequest {
   std::string url;
   std::string token;  // Sent to the host of `url` alone, never to one that it redirects to. Empty: none.
   int64_t from = 0;   // The first byte wanted.
-  double stall_seconds = 30;  // Less than one byte a second for so long ends the transfer.
+  double stall_seconds = 30;  // Less than 1 KiB a second for so long ends the transfer.
 };
 
 struct TransferOutcome {

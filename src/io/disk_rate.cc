@@ -17,13 +17,15 @@
 #include <thread>
 #include <vector>
 
+#include "base/text.h"
+
 namespace dsv4::io {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kAlignment = 4096;  // Alignment of reads past the file cache.
-constexpr size_t kNumReaders = 4;    // As many as ReadAhead has.
+constexpr size_t kDirectAlignment = 4096;  // Alignment of reads past the file cache.
+constexpr size_t kNumReaders = 4;          // As many as ReadAhead has.
 constexpr std::chrono::milliseconds kTime(500);
 
 struct File {
@@ -51,7 +53,8 @@ class Files {
       files_.push_back({fd, num_pieces});
       num_pieces_ += num_pieces;
     }
-    return num_pieces_ > 0 ? Status() : NotFound(fmt::format("no file of {} bytes to read", piece_bytes));
+    return num_pieces_ > 0 ? Status()
+                           : NotFound(fmt::format("no file of {} to read", Counted(piece_bytes, "byte")));
   }
   size_t num_pieces() const { return num_pieces_; }
   // Bytes read of a piece, or -1.
@@ -69,14 +72,14 @@ class Files {
   size_t num_pieces_ = 0;
 };
 
-struct Freed {
-  void operator()(void* memory) const { ::operator delete (memory, std::align_val_t{kAlignment}); }
+struct FreedBuffer {
+  void operator()(void* memory) const { ::operator delete (memory, std::align_val_t{kDirectAlignment}); }
 };
 
 }  // namespace
 
 Result<DiskRate> MeasureDiskRate(std::span<const MappedFile> files, size_t piece_bytes) {
-  const size_t bytes = std::max(kAlignment, piece_bytes / kAlignment * kAlignment);
+  const size_t bytes = std::max(kDirectAlignment, piece_bytes / kDirectAlignment * kDirectAlignment);
   for (const bool direct : {true, false}) {
     Files open;
     if (Status status = open.Open(files, bytes, direct); !status.ok()) {
@@ -91,7 +94,8 @@ Result<DiskRate> MeasureDiskRate(std::span<const MappedFile> files, size_t piece
       std::vector<std::jthread> readers;
       for (size_t r = 0; r < kNumReaders; ++r) {
         readers.emplace_back([&] {
-          const std::unique_ptr<void, Freed> memory(::operator new (bytes, std::align_val_t{kAlignment}));
+          const std::unique_ptr<void, FreedBuffer> memory(
+              ::operator new (bytes, std::align_val_t{kDirectAlignment}));
           while (!failed && Clock::now() - begin < kTime) {
             // Far from the one before: a prime that is larger than any number of pieces walks over all of
             // them.

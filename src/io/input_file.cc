@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/text.h"
+
 namespace dsv4::io {
 namespace {
 
@@ -54,8 +56,8 @@ Status InputFile::Unchanged() const {
   FileStamp same = stamp_;
   if (status.st_nlink == 0) same.ctime = now.ctime;
   if (now == same) return {};
-  return DataLoss(fmt::format("{}: was changed after it was opened ({} bytes then, {} now)", path_,
-                              stamp_.size, now.size));
+  return DataLoss(fmt::format("{}: was changed after it was opened ({} then, {} now)", path_,
+                              Counted(stamp_.size, "byte"), now.size));
 }
 
 Status InputFile::ReadAt(int64_t offset, std::span<std::byte> bytes) const {

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/huge_pages.h"
+#include "base/text.h"
 
 namespace dsv4::io {
 namespace {
@@ -97,8 +98,8 @@ Result<MappedFile> MappedFile::Open(const std::string& path) {
   if (size == 0) return MappedFile(path, {}, std::move(file));
   void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file->descriptor(), 0);
   if (data == MAP_FAILED) {
-    return Error(
-        ResourceExhausted(fmt::format("{}: cannot map {} bytes: {}", path, size, std::strerror(errno))));
+    return Error(ResourceExhausted(
+        fmt::format("{}: cannot map {}: {}", path, Counted(size, "byte"), std::strerror(errno))));
   }
   // Weights are read from end to end for every token: with small pages, looking up addresses can cost as much
   // as reading. Speed only: what is in the page cache already stays in the pages it is in, and a file system
@@ -166,7 +167,7 @@ Result<std::string> ReadTextFile(const std::string& path, size_t max_bytes) {
   DSV4_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
   if (file.bytes().size() > max_bytes) {
     return Error(InvalidArgument(
-        fmt::format("{}: {} bytes, at most {} are read", path, file.bytes().size(), max_bytes)));
+        fmt::format("{}: {}, at most {} are read", path, Counted(file.bytes().size(), "byte"), max_bytes)));
   }
   return std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
 }

@@ -14,11 +14,11 @@ namespace {
 
 constexpr mode_t kNewFileMode = 0666;  // Less the process's umask.
 
-Status FileError(const std::string& path, std::string_view doing) {
-  return ResourceExhausted(fmt::format("{}: cannot {}: {}", path, doing, std::strerror(errno)));
-}
-
 }  // namespace
+
+Status FileError(const std::string& path, std::string_view doing, int error) {
+  return ResourceExhausted(fmt::format("{}: cannot {}: {}", path, doing, std::strerror(error)));
+}
 
 void OutputFile::CloseAndRemove::operator()(std::FILE* file) const {
   std::fclose(file);

@@ -5,6 +5,7 @@
 // (/dev/null, /dev/stdout) stay as they are. The bytes go through them as they come.
 #pragma once
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdio>
 #include <memory>
@@ -38,6 +39,9 @@ class OutputFile {
   std::string path_;
   std::unique_ptr<std::FILE, CloseAndRemove> file_;
 };
+
+// ResourceExhausted: "PATH: cannot DOING: REASON", of errno by default.
+Status FileError(const std::string& path, std::string_view doing, int error = errno);
 
 // The whole of it at once.
 Status WriteTextFile(const std::string& path, std::string_view text);

@@ -10,28 +10,23 @@
 #include <cstring>
 #include <utility>
 
+#include "base/text.h"
+#include "io/output_file.h"
+
 namespace dsv4::io {
-namespace {
-
-Status FileError(const std::string& path, std::string_view doing, int error) {
-  return ResourceExhausted(fmt::format("{}: cannot {}: {}", path, doing, std::strerror(error)));
-}
-
-}  // namespace
-
 Result<RandomAccessFile> RandomAccessFile::Open(const std::string& path, int64_t num_bytes) {
   const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
-  if (descriptor < 0) return Error(FileError(path, "create", errno));
+  if (descriptor < 0) return Error(FileError(path, "create"));
   RandomAccessFile file(path, descriptor);
   struct stat status = {};
-  if (::fstat(descriptor, &status) != 0) return Error(FileError(path, "examine", errno));
+  if (::fstat(descriptor, &status) != 0) return Error(FileError(path, "examine"));
   if (!S_ISREG(status.st_mode)) return Error(InvalidArgument(fmt::format("{}: not a regular file", path)));
   if (status.st_size != num_bytes && ::ftruncate(descriptor, num_bytes) != 0)
-    return Error(FileError(path, fmt::format("make room for {} bytes", num_bytes), errno));
+    return Error(FileError(path, fmt::format("make room for {}", Counted(num_bytes, "byte"))));
   // Not posix_fallocate, which writes zeros where the file system cannot reserve.
   if (num_bytes > 0 && ::fallocate(descriptor, 0, 0, num_bytes) != 0 && errno != EOPNOTSUPP &&
       errno != ENOSYS) {
-    return Error(FileError(path, fmt::format("make room for {} bytes", num_bytes), errno));
+    return Error(FileError(path, fmt::format("make room for {}", Counted(num_bytes, "byte"))));
   }
   return file;
 }
@@ -64,7 +59,7 @@ Status RandomAccessFile::ReadAt(int64_t offset, std::span<std::byte> bytes) cons
   while (!bytes.empty()) {
     const ssize_t got = ::pread(descriptor_, bytes.data(), bytes.size(), offset);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return FileError(path_, "read", errno);
+    if (got < 0) return FileError(path_, "read");
     if (got == 0) {
       return DataLoss(fmt::format("{}: ends at byte {}, {} more were wanted", path_, offset, bytes.size()));
     }
@@ -75,7 +70,7 @@ Status RandomAccessFile::ReadAt(int64_t offset, std::span<std::byte> bytes) cons
 }
 
 Status RandomAccessFile::Sync() const {
-  if (::fsync(descriptor_) != 0) return FileError(path_, "write", errno);
+  if (::fsync(descriptor_) != 0) return FileError(path_, "write");
   // Speed only: written piece by piece, the file lies in small pages of the cache; what maps it reads it into
   // huge ones.
   ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED);

@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kNumThreads = 4;
 // Handed to the kernel at a time, which is as long as an end may have to wait for.
-constexpr size_t kPieceBytes = size_t{8} << 20;
+constexpr size_t kReadAheadBytes = size_t{8} << 20;
 
 }  // namespace
 
@@ -27,7 +27,7 @@ void ReadAhead::Add(std::span<const std::span<const std::byte>> ranges) {
   const std::lock_guard lock(mutex_);
   for (std::span<const std::byte> range : ranges) {
     while (!range.empty()) {
-      pieces_.push_back(range.first(std::min(kPieceBytes, range.size())));
+      pieces_.push_back(range.first(std::min(kReadAheadBytes, range.size())));
       range = range.subspan(pieces_.back().size());
     }
   }

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/json.h"
+#include "base/text.h"
 
 namespace dsv4::io {
 namespace {
@@ -48,7 +49,8 @@ class JsonReader : public nlohmann::json_sax<Json> {
   bool start_array(size_t) override { return Fail("an array"); }
   bool end_array() override { return true; }
   bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& error) override {
-    if (fault_.empty()) fault_ = fmt::format("not valid JSON at byte {}: {}", position, error.what());
+    if (fault_.empty())
+      fault_ = fmt::format("not valid JSON at byte {}: {}", position, JsonFault(error.what()));
     return false;
   }
 
@@ -228,9 +230,9 @@ Status CheckExtent(const HeaderEntry& entry, uint64_t data_size, std::string_vie
         fmt::format("{}: tensor {}: data_offsets [{}, {}] run backwards", what, tensor.name, begin, end));
   }
   if (end > data_size) {
-    return DataLoss(fmt::format(
-        "{}: tensor {}: data_offsets [{}, {}] end outside the {} bytes of data; is the file truncated?", what,
-        tensor.name, begin, end, data_size));
+    return DataLoss(
+        fmt::format("{}: tensor {}: data_offsets [{}, {}] end outside the {} of data; is the file truncated?",
+                    what, tensor.name, begin, end, Counted(data_size, "byte")));
   }
   int64_t elements = 1;
   bool overflow = false;
@@ -243,9 +245,9 @@ Status CheckExtent(const HeaderEntry& entry, uint64_t data_size, std::string_vie
                                 tensor.ShapeString(), tensor.dtype_name));
   }
   if (bits && (total_bits % 8 != 0 || static_cast<uint64_t>(total_bits / 8) != end - begin)) {
-    return DataLoss(fmt::format(
-        "{}: tensor {}: shape {} of {} takes {} bits, data_offsets [{}, {}] hold {} bytes", what, tensor.name,
-        tensor.ShapeString(), tensor.dtype_name, total_bits, begin, end, end - begin));
+    return DataLoss(fmt::format("{}: tensor {}: shape {} of {} takes {} bits, data_offsets [{}, {}] hold {}",
+                                what, tensor.name, tensor.ShapeString(), tensor.dtype_name, total_bits, begin,
+                                end, Counted(end - begin, "byte")));
   }
   return {};
 }
@@ -273,7 +275,8 @@ Status CheckCoverage(const std::vector<HeaderEntry>& entries, uint64_t data_size
     previous = entries[i].tensor.name;
   }
   if (covered != data_size) {
-    return DataLoss(fmt::format("{}: {} bytes of data, the tensors cover {}", what, data_size, covered));
+    return DataLoss(
+        fmt::format("{}: {} of data, the tensors cover {}", what, Counted(data_size, "byte"), covered));
   }
   return {};
 }
@@ -349,21 +352,21 @@ Result<std::vector<StoredTensor>> ParseSafetensors(std::span<const std::byte> fi
                                                    std::string_view what) {
   constexpr size_t kLengthBytes = 8;
   if (file_bytes.size() < kLengthBytes) {
-    return Error(
-        DataLoss(fmt::format("{}: {} bytes, too short for a safetensors header", what, file_bytes.size())));
+    return Error(DataLoss(
+        fmt::format("{}: {}, too short for a safetensors header", what, Counted(file_bytes.size(), "byte"))));
   }
   std::array<unsigned char, kLengthBytes> length_bytes;
   std::memcpy(length_bytes.data(), file_bytes.data(), kLengthBytes);
   uint64_t header_size = 0;
   for (size_t i = 0; i < kLengthBytes; ++i) header_size |= uint64_t{length_bytes[i]} << (8 * i);
   if (header_size > kMaxHeaderBytes) {
-    return Error(DataLoss(
-        fmt::format("{}: header length {} bytes, at most {} are allowed; is this a safetensors file?", what,
-                    header_size, kMaxHeaderBytes)));
+    return Error(
+        DataLoss(fmt::format("{}: header length {}, at most {} are allowed; is this a safetensors file?",
+                             what, Counted(header_size, "byte"), kMaxHeaderBytes)));
   }
   if (header_size > file_bytes.size() - kLengthBytes) {
-    return Error(DataLoss(fmt::format("{}: header length {} bytes, the file ends after {}; is it truncated?",
-                                      what, header_size, file_bytes.size() - kLengthBytes)));
+    return Error(DataLoss(fmt::format("{}: header length {}, the file ends after {}; is it truncated?", what,
+                                      Counted(header_size, "byte"), file_bytes.size() - kLengthBytes)));
   }
   const auto* header = reinterpret_cast<const char*>(file_bytes.data() + kLengthBytes);
   const std::span<const std::byte> data = file_bytes.subspan(kLengthBytes + header_size);

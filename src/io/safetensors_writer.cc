@@ -9,17 +9,11 @@
 #include <cstring>
 #include <utility>
 
+#include "base/text.h"
+#include "io/output_file.h"
 #include "io/safetensors_layout.h"
 
 namespace dsv4::io {
-namespace {
-
-Status FileError(const std::string& path, std::string_view doing) {
-  return ResourceExhausted(fmt::format("{}: cannot {}: {}", path, doing, std::strerror(errno)));
-}
-
-}  // namespace
-
 int64_t TensorSpec::num_bytes() const {
   int64_t bytes = ElementBytes(dtype);
   for (const int64_t dim : dims) bytes *= dim;
@@ -64,8 +58,8 @@ Result<SafetensorsWriter> SafetensorsWriter::Create(const std::string& path, std
 
 Status SafetensorsWriter::Append(std::span<const std::byte> bytes) {
   if (static_cast<int64_t>(bytes.size()) > remaining_bytes_) {
-    return FailedPrecondition(
-        fmt::format("{}: {} bytes appended, {} remain to be written", path_, bytes.size(), remaining_bytes_));
+    return FailedPrecondition(fmt::format("{}: {} appended, {} remain to be written", path_,
+                                          Counted(bytes.size(), "byte"), remaining_bytes_));
   }
   if (bytes.empty()) return {};
   if (std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) != bytes.size())
@@ -76,7 +70,8 @@ Status SafetensorsWriter::Append(std::span<const std::byte> bytes) {
 
 Status SafetensorsWriter::Finish() {
   if (remaining_bytes_ != 0) {
-    return FailedPrecondition(fmt::format("{}: {} bytes were never written", path_, remaining_bytes_));
+    return FailedPrecondition(
+        fmt::format("{}: {} never written", path_, Counted(remaining_bytes_, "byte was", "bytes were")));
   }
   const int descriptor = ::fileno(file_.get());
   if (std::fflush(file_.get()) != 0 || ::fsync(descriptor) != 0) return FileError(path_, "write");

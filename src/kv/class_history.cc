@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/text.h"
 
 namespace dsv4::kv {
 
@@ -25,8 +26,8 @@ Status ClassHistory::Cut(int64_t length) {
   }
   if (!CanCut(length)) {
     return FailedPrecondition(
-        fmt::format("token classes: taking back {} of {} tokens needs those from position {}, kept from {}",
-                    length_ - length, length_, FirstNeeded(length), first()));
+        fmt::format("token classes: taking back {} of {} needs those from position {}, kept from {}",
+                    length_ - length, Counted(length_, "token"), FirstNeeded(length), first()));
   }
   classes_.resize(classes_.size() - std::min(classes_.size(), static_cast<size_t>(length_ - length)));
   length_ = length;

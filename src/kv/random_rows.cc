@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/text.h"
 #include "formats/cache_rows.h"
 #include "formats/number_formats.h"
 
@@ -166,7 +167,8 @@ Status FillRings(const SequenceState& state, int64_t length, Tables& tables, Mem
 
 Status FillWithRandomRows(SequenceState& state, int64_t length, uint64_t seed) {
   if (state.length() > 0)
-    return FailedPrecondition(fmt::format("random rows: the state has {} tokens, want none", state.length()));
+    return FailedPrecondition(
+        fmt::format("random rows: the state has {}, want none", Counted(state.length(), "token")));
   Tables tables(state.layout());
   while (state.length() < length) {
     const int64_t count = std::min(state.layout().max_chunk_tokens, length - state.length());

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "kv/snapshot.h"
 
 namespace dsv4::kv {
@@ -88,8 +89,8 @@ void SequenceState::Reset() {
 
 Status SequenceState::CheckIdle(std::string_view action) const {
   if (appending()) {
-    return FailedPrecondition(
-        fmt::format("sequence state, {}: an append of {} tokens has not ended", action, num_appending_));
+    return FailedPrecondition(fmt::format("sequence state, {}: an append of {} has not ended", action,
+                                          Counted(num_appending_, "token")));
   }
   if (poisoned_) {
     return FailedPrecondition(fmt::format(
@@ -103,11 +104,12 @@ Status SequenceState::CheckIdle(std::string_view action) const {
 Status SequenceState::CheckAppend(int64_t num_tokens) const {
   DSV4_RETURN_IF_ERROR(CheckIdle("append"));
   if (num_tokens < 1) {
-    return InvalidArgument(fmt::format("sequence state, append: got {} tokens, want at least 1", num_tokens));
+    return InvalidArgument(
+        fmt::format("sequence state, append: got {}, want at least 1", Counted(num_tokens, "token")));
   }
   if (num_tokens > layout_->max_positions - length_) {
-    return OutOfRange(fmt::format("sequence state, append: {} tokens at position {} go past max_positions {}",
-                                  num_tokens, length_, layout_->max_positions));
+    return OutOfRange(fmt::format("sequence state, append: {} at position {} go past max_positions {}",
+                                  Counted(num_tokens, "token"), length_, layout_->max_positions));
   }
   return {};
 }
@@ -127,9 +129,9 @@ Status SequenceState::BeginDraft() {
   }
   if (length_ == 0) return FailedPrecondition("sequence state, draft: got no tokens, want at least 1");
   if (!whole()) {
-    return FailedPrecondition(fmt::format(
-        "sequence state, draft: at {} tokens of a prompt that is read to {} at least, want all of it",
-        length_, whole_from_));
+    return FailedPrecondition(
+        fmt::format("sequence state, draft: at {} of a prompt that is read to {} at least, want all of it",
+                    Counted(length_, "token"), whole_from_));
   }
   if (home_.here) DSV4_RETURN_IF_ERROR(OwnRings());
   drafting_ = true;
@@ -151,8 +153,8 @@ void SequenceState::EndDraft(bool made) {
 Status SequenceState::BeginAppend(int64_t num_tokens) {
   DSV4_RETURN_IF_ERROR(CheckAppend(num_tokens));
   if (num_tokens > layout_->max_chunk_tokens) {
-    return InvalidArgument(fmt::format("sequence state, append: got {} tokens, want 1 to max_chunk_tokens {}",
-                                       num_tokens, layout_->max_chunk_tokens));
+    return InvalidArgument(fmt::format("sequence state, append: got {}, want 1 to max_chunk_tokens {}",
+                                       Counted(num_tokens, "token"), layout_->max_chunk_tokens));
   }
   lineage_.Reserve();
   if (!home_.here) {
@@ -299,8 +301,8 @@ int64_t SequenceState::NumNewEntries(int layer) const {
 Status SequenceState::Rewind(int64_t num_tokens) {
   DSV4_RETURN_IF_ERROR(CheckIdle("rewind"));
   if (num_tokens < 0 || num_tokens > length_) {
-    return InvalidArgument(
-        fmt::format("sequence state, rewind: got {} tokens, want 0 to the length {}", num_tokens, length_));
+    return InvalidArgument(fmt::format("sequence state, rewind: got {}, want 0 to the length {}",
+                                       Counted(num_tokens, "token"), length_));
   }
   const int64_t new_length = length_ - num_tokens;
   Status status;
@@ -309,15 +311,16 @@ Status SequenceState::Rewind(int64_t num_tokens) {
     // An empty range of rows is always present.
     if (!status.ok() || needed >= std::min(ring.first_row, new_length)) return;
     status = FailedPrecondition(fmt::format(
-        "sequence state, layer {}, {}: rewinding {} of {} tokens needs rows from position {}, kept from {} "
+        "sequence state, layer {}, {}: rewinding {} of {} needs rows from position {}, kept from {} "
         "(max_rewind_tokens is {})",
-        layer, RingKindName(kind), num_tokens, length_, needed, ring.first_row, layout_->max_rewind_tokens));
+        layer, RingKindName(kind), num_tokens, Counted(length_, "token"), needed, ring.first_row,
+        layout_->max_rewind_tokens));
   });
   DSV4_RETURN_IF_ERROR(status);
   if (num_tokens > 0 && Lacks(new_length)) {
     return FailedPrecondition(fmt::format(
-        "sequence state, rewind: at {} tokens rows of a prompt's beginning were left out, want {} or more",
-        new_length, whole_from_));
+        "sequence state, rewind: at {}, rows of a prompt's beginning were left out, want {} or more",
+        Counted(new_length, "token"), whole_from_));
   }
   DSV4_RETURN_IF_ERROR(classes_.Cut(new_length).WithContext("sequence state, rewind"));
   length_ = new_length;

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/text.h"
 
 namespace dsv4::kv {
 namespace {
@@ -123,9 +124,9 @@ Result<std::vector<std::byte>> Snapshot::Serialize(uint64_t origin, int64_t max_
   const SequenceState& state = *state_;
   if (!state.whole()) {
     return Error(
-        FailedPrecondition(fmt::format("snapshot: at {} tokens of a prompt that is read to {} at least, only "
+        FailedPrecondition(fmt::format("snapshot: at {} of a prompt that is read to {} at least, only "
                                        "its own tokens can follow; it cannot travel",
-                                       state.length(), state.whole_from())));
+                                       Counted(state.length(), "token"), state.whole_from())));
   }
   const CacheLayout& layout = state.layout();
   Header header;
@@ -179,8 +180,8 @@ namespace {
 Result<Header> ReadHeader(std::span<const std::byte> bytes, uint64_t origin, const CacheLayout& layout) {
   Header header;
   if (bytes.size() < sizeof(Header)) {
-    return Error(DataLoss(
-        fmt::format("sequence snapshot: got {} bytes, want a header of {}", bytes.size(), sizeof(Header))));
+    return Error(DataLoss(fmt::format("sequence snapshot: got {}, want a header of {}",
+                                      Counted(bytes.size(), "byte"), sizeof(Header))));
   }
   std::memcpy(&header, bytes.data(), sizeof(Header));
   if (header.magic != kMagic) {
@@ -188,9 +189,9 @@ Result<Header> ReadHeader(std::span<const std::byte> bytes, uint64_t origin, con
         DataLoss(fmt::format("sequence snapshot, magic: got {:016x}, want {:016x}", header.magic, kMagic)));
   }
   if (header.version != kVersion || header.header_bytes != sizeof(Header)) {
-    return Error(
-        Unimplemented(fmt::format("sequence snapshot, version: got {} (header of {} bytes), want {} ({})",
-                                  header.version, header.header_bytes, kVersion, sizeof(Header))));
+    return Error(Unimplemented(fmt::format("sequence snapshot, version: got {} (header of {}), want {} ({})",
+                                           header.version, Counted(header.header_bytes, "byte"), kVersion,
+                                           sizeof(Header))));
   }
   if (header.header_hash != header.Hash()) {
     return Error(DataLoss(fmt::format("sequence snapshot, header hash: got {:016x}, want {:016x}",
@@ -221,9 +222,9 @@ Result<Header> ReadHeader(std::span<const std::byte> bytes, uint64_t origin, con
   const uint64_t want_bytes = PayloadBytes(layout, header.length, header.length - header.rewind_tokens);
   const uint64_t got_bytes = bytes.size() - sizeof(Header);
   if (header.payload_bytes != want_bytes || got_bytes != want_bytes) {
-    return Error(DataLoss(
-        fmt::format("sequence snapshot, payload: got {} bytes ({} in the header), want {} for {} tokens",
-                    got_bytes, header.payload_bytes, want_bytes, header.length)));
+    return Error(DataLoss(fmt::format("sequence snapshot, payload: got {} ({} in the header), want {} for {}",
+                                      Counted(got_bytes, "byte"), header.payload_bytes, want_bytes,
+                                      Counted(header.length, "token"))));
   }
   const uint64_t hash = XXH3_64bits(bytes.data() + sizeof(Header), want_bytes);
   if (hash != header.payload_hash) {

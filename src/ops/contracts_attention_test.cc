@@ -169,7 +169,7 @@ TEST_F(ContractTest, IndexerSelect) {
       valid, [](A&) {}, "sequences[0].keys: 4 rows, want at least 5");
   sequences[0].keys = {std::span(pages).first(1), 4, 5, 32, kBF16};
   ExpectViolation<A>(
-      valid, [](A&) {}, "sequences[0].keys: 1 pages, want at least 2");
+      valid, [](A&) {}, "sequences[0].keys: 1 page, want at least 2");
   sequences[0].keys = {pages, 4, 5, 64, kBF16};
   ExpectViolation<A>(
       valid, [](A&) {}, "sequences[0].keys: width 64, want 32");
@@ -225,7 +225,7 @@ TEST_F(ContractTest, Attention) {
       valid, [](A&) {}, "sequences[0].entries: 3 rows, want at least 4");
   sequences[0].entries = {pages, 3, 4, 16, kBF16};
   ExpectViolation<A>(
-      valid, [](A&) {}, "sequences[0].entries: 1 pages, want at least 2");
+      valid, [](A&) {}, "sequences[0].entries: 1 page, want at least 2");
   ExpectOk(window_only);  // Entries are unused without a ratio.
 }
 
@@ -271,7 +271,7 @@ TEST_F(ContractTest, AttentionPart) {
       [](A& a) {
         a.shard = {0, 3};
       },
-      "sequences[0].entries: 1 rows, want at least 2");
+      "sequences[0].entries: 1 row, want at least 2");
   A no_window = valid;
   no_window.window_size = 0;
   sequences[0].window = {};
@@ -369,13 +369,13 @@ TEST_F(ContractTest, GatherRows) {
       [&](A& a) {
         a.rows = New(kBF16, {5, 8});
       },
-      "rows: 1 rows more than the sources");
+      "rows: 1 row more than the sources");
   ExpectViolation<A>(
       valid,
       [&](A& a) {
         a.rows = New(kBF16, {3, 8});
       },
-      "sources[2]: 1 rows, want 0 to the 0 that rows has left");
+      "sources[2]: 1 row, want 0 to the 0 that rows has left");
   ExpectViolation<A>(
       valid,
       [&](A& a) {

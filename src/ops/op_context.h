@@ -4,8 +4,11 @@
 
 #include <tuple>
 
-#include "base/parallel.h"
 #include "tensor/tensor.h"
+
+namespace dsv4 {
+class ThreadPool;  // base/parallel.h
+}
 
 namespace dsv4::ops {
 

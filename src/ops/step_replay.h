@@ -37,9 +37,10 @@ class StepArrays {
 };
 
 struct ReplayCounters {
-  int64_t replayed = 0;                 // Steps that were queued again from a record,
-  int64_t walked = 0;                   // and those that were not, though the backend could have.
-  int64_t recorded = 0;                 // Walked steps that left a record.
+  int64_t replayed = 0;  // Steps that were queued again from a record,
+  int64_t walked = 0;    // and those that were not, though the backend could have.
+  int64_t compared = 0;  // Walked steps that had the bytes of their replay, where each is compared.
+  int64_t recorded = 0;  // Walked steps that left a record.
   const char* why_no_record = nullptr;  // Reason why the step walked last left no record; null: it left one.
 };
 

@@ -17,6 +17,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/text.h"
 #include "formats/weight.h"
 #include "ops/row_store.h"
 #include "tensor/tensor.h"
@@ -42,8 +43,6 @@ class OperandChecker {
   // A stored weight: present, valid, of these dims, on the same device.
   void WeightOperand(std::string_view name, const Weight* weight, int64_t rows, int64_t cols);
 
-  void SameDType(std::string_view name, const TensorView& view, std::string_view other_name,
-                 const TensorView& other);
   // No byte belongs to both. Column slices of one allocation are recognised as disjoint when their row
   // strides agree.
   void Disjoint(std::string_view name, const TensorView& view, std::string_view other_name,
@@ -65,8 +64,7 @@ class OperandChecker {
       TokenRange(i, sequences[i].token_begin, sequences[i].num_tokens, sequences[i].first_position, next);
       next += sequences[i].num_tokens;
     }
-    Require(next == num_tokens, "sequences", std::to_string(next) + " tokens in all",
-            std::to_string(num_tokens));
+    Require(next == num_tokens, "sequences", Counted(next, "token") + " in all", std::to_string(num_tokens));
   }
 
   // A condition of the contract's own: "<name>: <got>, want <want>".

@@ -151,7 +151,7 @@ TEST(OperandChecker, RingsAndPages) {
   EXPECT_EQ(pages({two, 4, 6, 8, DType::kBF16}), "");
   EXPECT_EQ(pages({two, 4, 4, 8, DType::kBF16}), "op test: keys: 4 rows, want at least 5");
   EXPECT_EQ(pages({std::span(two).first(1), 4, 6, 8, DType::kBF16}),
-            "op test: keys: 1 pages, want at least 2");
+            "op test: keys: 1 page, want at least 2");
   EXPECT_EQ(pages({hole, 4, 6, 8, DType::kBF16}), "op test: keys: page 1 is null, want memory");
   EXPECT_EQ(pages({two, 0, 6, 8, DType::kBF16}), "op test: keys: 0 rows a page, want at least 1");
   EXPECT_EQ(pages({two, 4, 6, 7, DType::kBF16}), "op test: keys: width 7, want 8");

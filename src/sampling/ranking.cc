@@ -8,14 +8,14 @@
 namespace dsv4::sampling {
 namespace {
 
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+constexpr float kLeast = -std::numeric_limits<float>::infinity();
 constexpr size_t kFirstLook = 64;  // A language model is rarely in doubt between more.
 
 }  // namespace
 
 float Highest(std::span<const float> values) {
   float lanes[kBlock];
-  std::fill(std::begin(lanes), std::end(lanes), kMinusInfinity);
+  std::fill(std::begin(lanes), std::end(lanes), kLeast);
   size_t i = 0;
   for (; i + kBlock <= values.size(); i += kBlock) {
     for (size_t j = 0; j < kBlock; ++j) lanes[j] = values[i + j] > lanes[j] ? values[i + j] : lanes[j];
@@ -58,7 +58,7 @@ void Ranking::RankAtLeast(size_t count) {
     std::vector<float> highest = highest_;
     const auto nth = highest.begin() + static_cast<std::ptrdiff_t>(count - 1);
     std::nth_element(highest.begin(), nth, highest.end(), std::greater<>());
-    complete_ = *nth == kMinusInfinity;
+    complete_ = *nth == kLeast;
     if (!complete_) lowest = *nth;
   }
   ranked_.clear();

@@ -249,14 +249,26 @@ TEST(ClientShapes, WhatAnAssistantSaidInPartsIsReadOrLeftOut) {
   for (const char* content :
        {R"(["ok"])", R"([{"text": "ok"}])", R"([null, {"type": "text", "text": "ok"}])"})
     EXPECT_EQ(prompt(R"("content": )" + std::string(content)), plain) << content;
-  for (const char* part : {R"({"type": "redacted_thinking", "data": "x"})", R"({"type": "thinking"})",
-                           R"({"type": "text", "text": null})", R"({"type": "refusal", "refusal": null})",
-                           R"({"type": "server_tool_use", "id": "s"})"})
+  for (const char* part :
+       {R"({"type": "redacted_thinking", "data": "x"})", R"({"type": "thinking"})",
+        R"({"type": "text", "text": null})", R"({"type": "refusal", "refusal": null})", R"({"type": "text"})",
+        R"({"type": "refusal"})", R"({"type": "server_tool_use", "id": "s"})"})
     EXPECT_EQ(prompt(R"("content": [)" + std::string(part) + text), plain) << part;
   for (const char* part : {R"({"type": "tool_use", "id": "c", "name": "f", "input": {"x": 1}})",
                            R"({"type": "tool-call", "toolCallId": "c", "toolName": "f", "args": {"x": 1}})",
                            R"({"type": "tool_call", "id": "c", "name": "f", "arguments": "{\"x\": 1}"})"})
     EXPECT_EQ(prompt(R"("content": [)" + std::string(part) + text), called) << part;
+  // Calls in the forms of other dialects.
+  for (const char* call : {R"({"id": "c", "type": "function", "name": "f", "arguments": "{\"x\": 1}"})",
+                           R"({"id": "c", "type": "tool_call", "name": "f", "args": {"x": 1}})",
+                           R"({"type": "tool_use", "id": "c", "name": "f", "input": {"x": 1}})",
+                           R"({"toolCallId": "c", "toolName": "f", "input": {"x": 1}})"})
+    EXPECT_EQ(prompt(R"("content": "ok", "tool_calls": [)" + std::string(call) + "]"), called) << call;
+  EXPECT_EQ(
+      prompt(
+          R"("content": "ok", "tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "f", "input": "1"}}])"),
+      prompt(
+          R"("content": "ok", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": {"input": "1"}}}])"));
   for (const char* member :
        {R"("reasoning": "hm")", R"("reasoning_details": [{"type": "reasoning.text", "text": "hm"}])",
         R"("thinking_blocks": [{"type": "thinking", "thinking": "hm"}])", R"("thinking": "hm")"})
@@ -296,6 +308,9 @@ TEST(ClientShapes, HarmlessFieldsAreTaken) {
       R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "The"}], )";
   EXPECT_EQ(Prompt("chat", open + R"("continue_final_message": true, "add_generation_prompt": false})"),
             Prompt("chat", open + R"("continue_final_message": true})"));
+  const std::string prefix =
+      R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "The", "prefix": true}])";
+  EXPECT_EQ(Prompt("chat", prefix + R"(, "add_generation_prompt": false})"), Prompt("chat", prefix + "}"));
 }
 
 TEST(ClientShapes, ReasoningIsAskedForInEverySpelling) {
@@ -305,7 +320,10 @@ TEST(ClientShapes, ReasoningIsAskedForInEverySpelling) {
     for (const char* field :
          {R"("thinking_budget": 5)", R"("thinking_token_budget": 5)", R"("reasoning_budget": 5)",
           R"("reasoning": {"max_tokens": 5})", R"("chat_template_kwargs": {"thinking_budget": 5})",
-          R"("thinking": {"type": "enabled", "budget_tokens": 5})", R"("thinking": {"budget_tokens": 5})"}) {
+          R"("thinking": {"type": "enabled", "budget_tokens": 5})", R"("thinking": {"budget_tokens": 5})",
+          R"("reasoning": {"thinking_budget": 5})", R"("thinking": {"thinking_token_budget": 5})",
+          R"("reasoning": {"max_thinking_tokens": 5})",
+          R"("chat_template_kwargs": {"reasoning": {"thinking_budget": 5}})"}) {
       const auto call = Read(api, *chat::ReadJson(body + field + "}", "test"));
       ASSERT_TRUE(call) << field << call.error().ToString();
       EXPECT_EQ(call->thinking.max_reasoning_tokens, 5) << field;
@@ -325,10 +343,14 @@ TEST(ClientShapes, ReasoningIsAskedForInEverySpelling) {
     for (const char* field :
          {R"("drop_thinking": false)", R"("chat_template_kwargs": {"drop_thinking": false})",
           R"("chat_template_kwargs": {"preserve_thinking": true})", R"("preserve_thinking": true)",
-          R"("clear_thinking": false)", R"("thinking": {"type": "enabled", "clear_thinking": false})"}) {
+          R"("clear_thinking": false)", R"("thinking": {"type": "enabled", "clear_thinking": false})",
+          R"("thinking": {"keep": "all"})", R"("reasoning_history": "preserved")",
+          R"("context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]})"}) {
+      if (api == "ollama" && std::string_view(field).starts_with("\"context_management")) continue;
       const auto call = Read(api, *chat::ReadJson(body + field + "}", "test"));
       ASSERT_TRUE(call) << field << call.error().ToString();
       EXPECT_FALSE(call->thinking.drop_thinking) << field;
+      EXPECT_THAT(call->sampling.unknown_fields, IsEmpty()) << field;
     }
     for (const char* field : {R"("include_reasoning": false)", R"("reasoning": {"exclude": true})",
                               R"("reasoning_format": "hidden")"}) {
@@ -362,7 +384,7 @@ TEST(ShapesOfV41, EffortsOfEverySpelling) {
   for (const auto& [api, open, close] : spellings) {
     const std::string body =
         api == "responses" ? R"({"input": "q", )" : R"({"messages": [{"role": "user", "content": "q"}], )";
-    const auto prompt = [&](std::string_view effort) {
+    const auto prompt = [&, api = api, open = open, close = close](std::string_view effort) {
       return Prompt(api, body + std::string(open) + std::string(effort) + std::string(close) + "}", V41());
     };
     for (const auto& [effort, number] : efforts) {

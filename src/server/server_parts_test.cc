@@ -24,6 +24,7 @@
 #include "server/api/api_table.h"
 #include "server/api/call_memory.h"
 #include "server/api/fields.h"
+#include "server/api/list_page.h"
 #include "server/batch/batch_store.h"
 #include "server/dialects/known_fields.h"
 #include "server/http/http.h"
@@ -100,7 +101,7 @@ TEST(BatchStore, WhatIsDamagedIsLeftOut) {
     BatchStore& store = **opened;
     EXPECT_FALSE(store.Oldest().has_value()) << text;
     EXPECT_EQ(store.Batch(7, batch_id).error().code(), StatusCode::kNotFound) << text;
-    EXPECT_THAT(store.Batches(7), HasSubstr(R"("data":[])")) << text;
+    EXPECT_THAT(*store.Batches(7), HasSubstr(R"("data":[])")) << text;
     EXPECT_FALSE(store.End(batch_id, BatchEnd::kCompleted).ok()) << text;
     EXPECT_TRUE(store.File(7, file_id).has_value());
   }
@@ -293,6 +294,38 @@ TEST(
     wake();
     ::close(client);
   }
+}
+
+TEST(ListPage, ListsAreCutAsTheQuerySays) {
+  const std::vector<std::string> ids = {"a", "b", "c d", "e", "f"};  // The oldest first.
+  const auto page = [&](std::string_view query) {
+    const Result<ListPage> found = PageOf(query, ids, {.limit = 3, .most = 4});
+    if (!found) return found.error().message();
+    std::string text;
+    for (const size_t i : found->indices) text += ids[i] + ' ';
+    return text + (found->has_more ? "more" : "end");
+  };
+  EXPECT_EQ(page(""), "f e c d more");
+  EXPECT_EQ(page("order=desc&limit=4"), "f e c d b more");
+  EXPECT_EQ(page("order=asc"), "a b c d more");
+  EXPECT_EQ(page("order=asc&after=c%20d"), "e f end");
+  EXPECT_EQ(page("after=c%20d"), "b a end");
+  EXPECT_EQ(page("after=a"), "end");
+  EXPECT_EQ(page("limit=1&before=b"), "c d more");
+  EXPECT_EQ(page("order=asc&before=c%20d&unknown=1&"), "a b end");
+  EXPECT_EQ(page("order=asc&after=a&before=e"), "b c d end");
+  EXPECT_EQ(page("after=a&before=f"), "end");
+  EXPECT_THAT(QueryNames("a=1&b&%63=2&a=3&&=4"), ElementsAre("a", "b", "c"));
+  const Result<ListPage> behind =
+      PageOf("after_id=e&after=x", ids, {.limit = 9, .most = 9}, {.after = "after_id"});
+  ASSERT_TRUE(behind);
+  EXPECT_THAT(behind->indices, ElementsAre(2, 1, 0));
+  EXPECT_THAT(page("limit=0"), HasSubstr("limit: got '0', wanted 1 to 4"));
+  EXPECT_THAT(page("limit=5"), HasSubstr("limit: got '5'"));
+  EXPECT_THAT(page("limit=2x"), HasSubstr("limit: got '2x'"));
+  EXPECT_THAT(page("order=up"), HasSubstr("order: got 'up', wanted asc or desc"));
+  EXPECT_THAT(page("after=x"), HasSubstr("after: 'x' is not in this list"));
+  EXPECT_THAT(page("before=%78"), HasSubstr("before: 'x' is not in this list"));
 }
 
 }  // namespace dsv4::server

@@ -219,6 +219,7 @@ Result<Caller> Service::FindCaller(const HttpRequest& request) const {
       std::equal(kScheme.begin(), kScheme.end(), given.begin(),
                  [](char wanted, char got) { return wanted == (got | 0x20); })) {
     key = given.substr(kScheme.size());
+    key.remove_prefix(std::min(key.find_first_not_of(' '), key.size()));
   }
   for (size_t i = 0; i < callers->keys.size(); ++i) {
     if (Equal(key, callers->keys[i])) return callers->of_keys[i];
@@ -240,7 +241,12 @@ std::unique_ptr<Reply> Service::Handle(HttpRequest request) {
 }
 
 std::unique_ptr<Reply> Service::Answer(HttpRequest& request, const Admission& admission) {
-  return (this->*admission.route->handler)(request, admission.caller);
+  const std::vector<std::string> unknown = UnknownQuery(*admission.route, request.query);
+  if (model_.refuse_unknown_fields && !unknown.empty()) {
+    const std::string message = fmt::format("{}: not known here (--unknown-fields refuse)", unknown.front());
+    return Fail(InvalidArgument(message), request.path);
+  }
+  return Tell((this->*admission.route->handler)(request, admission.caller), request, unknown);
 }
 
 std::unique_ptr<Reply> Service::AnswerAtOnce(HttpRequest& head) {

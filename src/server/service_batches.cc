@@ -44,8 +44,14 @@ Result<std::string> Upload(BatchStore& store, const HttpRequest& request, uint64
   const FormPart* file = nullptr;
   std::string_view purpose;
   for (const FormPart& part : parts) {
-    if (part.name == "file") file = &part;
-    if (part.name == "purpose") purpose = part.content;
+    if (part.name == "file") {
+      if (file != nullptr) return Error(InvalidArgument("file: got two, wanted one"));
+      file = &part;
+    } else if (part.name == "purpose") {
+      purpose = part.content;
+    } else if (!part.content.empty()) {
+      return Error(InvalidArgument(fmt::format("{}: not known here", part.name)));
+    }
   }
   if (file == nullptr) return Error(InvalidArgument("file: missing, wanted a part with a file"));
   if (purpose != "batch")
@@ -73,7 +79,7 @@ Result<NewBatch> ReadNewBatch(const chat::JsonValue& body) {
   }
   for (const auto& [name, value] : body.members()) {
     constexpr std::string_view kKnown[] = {"input_file_id", "endpoint", "completion_window", "metadata"};
-    if (std::ranges::find(kKnown, name) == std::end(kKnown))
+    if (!value.is_null() && std::ranges::find(kKnown, name) == std::end(kKnown))
       return Error(InvalidArgument(fmt::format("{}: not known here", name)));
   }
   return batch;
@@ -109,7 +115,8 @@ class FileReply final : public Reply {
 
 std::unique_ptr<Reply> Service::Files(HttpRequest& request, const Caller& caller) {
   if (options_.batches == nullptr) return Fail(404, kNeedsFolder, request.path);
-  if (request.method != "POST") return MakeReply({}, options_.batches->Files(caller.batch_owner));
+  if (request.method != "POST")
+    return OrText(options_.batches->Files(caller.batch_owner, request.query), request.path);
   return OrText(Upload(*options_.batches, request, caller.batch_owner), request.path);
 }
 
@@ -131,7 +138,8 @@ std::unique_ptr<Reply> Service::FileById(HttpRequest& request, const Caller& cal
 
 std::unique_ptr<Reply> Service::Batches(HttpRequest& request, const Caller& caller) {
   if (options_.batches == nullptr) return Fail(404, kNeedsFolder, request.path);
-  if (request.method != "POST") return MakeReply({}, options_.batches->Batches(caller.batch_owner));
+  if (request.method != "POST")
+    return OrText(options_.batches->Batches(caller.batch_owner, request.query), request.path);
   const auto run = [&]() -> Result<std::string> {
     DSV4_ASSIGN_OR_RETURN(const chat::JsonValue body, chat::ReadJson(request.body, "body"));
     DSV4_ASSIGN_OR_RETURN(const NewBatch batch, ReadNewBatch(body));

@@ -6,6 +6,7 @@
 
 #include "server/api/api_error.h"
 #include "server/api/json_text.h"
+#include "server/api/list_page.h"
 #include "server/http/body_decoder.h"
 #include "server/page/page.h"
 #include "server/service.h"
@@ -125,9 +126,15 @@ std::unique_ptr<Reply> Service::Models(HttpRequest& request, const Caller&) {
   constexpr std::string_view kList = "/v1/models";
   if (request.path == kList || request.path == "/v1/models/") {
     if (is_anthropic) {
-      return MakeReply({}, JsonText({{"data", Json::array({entry})},
-                                     {"first_id", model_.id},
-                                     {"last_id", model_.id},
+      const std::string ids[] = {model_.id};
+      const Result<ListPage> page =
+          PageOf(request.query, ids, kModelLimits, {.after = "after_id", .before = "before_id"});
+      if (!page) return MakeReply(ErrorHead(HttpStatus(page.error())), AnthropicError(page.error()));
+      const bool is_empty = page->indices.empty();
+      const Json id = is_empty ? Json(nullptr) : Json(model_.id);
+      return MakeReply({}, JsonText({{"data", is_empty ? Json::array() : Json::array({entry})},
+                                     {"first_id", id},
+                                     {"last_id", id},
                                      {"has_more", false}}));
     }
     return MakeReply({}, JsonText({{"object", "list"}, {"data", Json::array({entry})}}));

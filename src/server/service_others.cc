@@ -1,6 +1,7 @@
 // Endpoints of ollama's dialect, and those that routers ask for.
 #include <fmt/format.h>
 
+#include "server/api/fields.h"
 #include "server/api/json_text.h"
 #include "server/dialects/ollama.h"
 #include "server/observe/kv_publisher.h"
@@ -52,6 +53,12 @@ std::unique_ptr<Reply> Service::OllamaGenerate(HttpRequest& request, const Calle
 std::unique_ptr<Reply> Service::OllamaShow(HttpRequest& request, const Caller&) {
   const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
     DSV4_ASSIGN_OR_RETURN(const chat::JsonValue body, ReadBody(request, model_));
+    Fields fields(body);
+    std::string name;  // Its older name, which clients still send.
+    fields.Read("name", &name);
+    DSV4_TRY(fields.status());
+    if (!model_.AnswersTo(name) && !model_.AnswersTo(WithoutTag(name)))
+      return Error(NotFound(fmt::format("name: '{}' is not served here, only '{}'", name, model_.id)));
     return MakeReply({}, server::OllamaShow(model_));
   };
   return OrFail(run(), request.path);

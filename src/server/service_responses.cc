@@ -3,9 +3,14 @@
 
 #include <map>
 #include <memory>
+#include <set>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "server/api/json_text.h"
+#include "server/api/list_page.h"
 #include "server/service.h"
 #include "server/service_parts.h"
 
@@ -13,19 +18,55 @@ namespace dsv4::server {
 
 namespace {
 
+// Input of the response, each item with an id of its own. One that is none, or stands before, gives way to one made of the response's.
+std::vector<chat::JsonValue> InputItems(const StoredResponse& response, std::string_view id) {
+  std::vector<chat::JsonValue> items = response.input.items();
+  std::set<std::string, std::less<>> seen;
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (!items[i].is_object()) continue;
+    const chat::JsonValue* const own = items[i].Find("id");
+    const bool is_own = own != nullptr && own->is_string() && !own->text().empty();
+    if (is_own && seen.insert(own->text()).second) continue;
+    auto& members = items[i].mutable_members();
+    std::erase_if(members, [](const chat::JsonValue::Member& member) { return member.first == "id"; });
+    members.emplace_back("id", chat::JsonValue::String(ItemId("in_", id, i)));
+  }
+  return items;
+}
+
+Result<std::unique_ptr<Reply>> InputItemsPage(std::vector<chat::JsonValue> items, std::string_view query) {
+  std::vector<std::string> ids;
+  for (const chat::JsonValue& item : items) {
+    const chat::JsonValue* id = item.is_object() ? item.Find("id") : nullptr;
+    ids.push_back(id != nullptr && id->is_string() ? id->text() : std::string());
+  }
+  DSV4_ASSIGN_OR_RETURN(const ListPage page, PageOf(query, ids, kItemLimits));
+  std::vector<chat::JsonValue> data;
+  for (const size_t i : page.indices) data.push_back(std::move(items[i]));
+  const auto name = [&](bool is_last) {
+    if (page.indices.empty()) return std::string("null");
+    return JsonText(ids[is_last ? page.indices.back() : page.indices.front()]);
+  };
+  return MakeReply(
+      {}, fmt::format(R"({{"object": "list", "data": {}, "first_id": {}, "last_id": {}, "has_more": {}}})",
+                      chat::WriteJson(chat::JsonValue::Array(std::move(data))), name(false), name(true),
+                      page.has_more));
+}
+
 // The items of stored responses, by their ids. Each response is read once, however many of its items are asked for.
 FindItem ItemsOf(ResponseStore* store, uint64_t owner) {
-  const auto replies = std::make_shared<std::map<std::string, chat::JsonValue>>();
-  return [store, owner, replies](const std::string& id) -> Result<chat::JsonValue> {
-    const auto [place, is_new] = replies->try_emplace(ResponseOfItem(id));
+  const auto known = std::make_shared<std::map<std::string, std::vector<chat::JsonValue>>>();
+  return [store, owner, known](const std::string& id) -> Result<chat::JsonValue> {
+    const auto [place, is_new] = known->try_emplace(ResponseOfItem(id));
     if (is_new && !place->first.empty()) {
-      if (Result<StoredResponse> response = store->Get(owner, place->first))
-        place->second = std::move(response->reply);
-    }
-    if (const chat::JsonValue* output = place->second.Find("output")) {
-      for (const chat::JsonValue& item : output->items()) {
-        if (const chat::JsonValue* name = item.Find("id"); name != nullptr && name->text() == id) return item;
+      if (const Result<StoredResponse> response = store->Get(owner, place->first)) {
+        place->second = InputItems(*response, place->first);
+        if (const chat::JsonValue* output = response->reply.Find("output"))
+          place->second.insert(place->second.end(), output->items().begin(), output->items().end());
       }
+    }
+    for (const chat::JsonValue& item : place->second) {
+      if (const chat::JsonValue* name = item.Find("id"); name != nullptr && name->text() == id) return item;
     }
     return Error(NotFound(fmt::format("item '{}' is not stored here (any more)", id)));
   };
@@ -105,9 +146,11 @@ std::unique_ptr<Reply> Service::StoredResponseOf(HttpRequest& request, const Cal
       return MakeReply({}, JsonText({{"id", id}, {"object", "response"}, {"deleted", true}}));
     }
     DSV4_ASSIGN_OR_RETURN(const StoredResponse stored, options_.responses->Get(caller.store_owner, id));
-    if (!items) return MakeReply({}, chat::WriteJson(stored.reply));
-    return MakeReply({}, fmt::format(R"({{"object": "list", "data": {}, "has_more": false}})",
-                                     chat::WriteJson(stored.input)));
+    if (items) return InputItemsPage(InputItems(stored, id), request.query);
+    if (const std::string stream = QueryValue(request.query, "stream");
+        !stream.empty() && stream != "false" && stream != "False" && stream != "0")
+      return Error(InvalidArgument("stream: a stored response is not streamed again, it comes whole"));
+    return MakeReply({}, chat::WriteJson(stored.reply));
   };
   return OrFail(run(), request.path);
 }

@@ -1,7 +1,10 @@
 // The table of endpoints, their other names, and what is not here.
+#include <algorithm>
 #include <array>
+#include <span>
 #include <utility>
 
+#include "server/api/list_page.h"
 #include "server/service.h"
 #include "server/service_parts.h"
 
@@ -49,16 +52,27 @@ constexpr ApiField kModelField[] = {{"model", "string", kNoBody, "a name that /a
 // Paths of services whose clients can exchange the host alone, and of routers: a final '/' stands for all below.
 constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
     {"/anthropic/v1/", "/v1/"},
+    {"/api/v1/", "/v1/"},
+    {"/batches", "/v1/batches"},
+    {"/batches/", "/v1/batches/"},
     {"/beta/v1/", "/v1/"},
     {"/beta/", "/v1/"},
     {"/chat/completions", "/v1/chat/completions"},
+    {"/chat/completions/", "/v1/chat/completions/"},
     {"/completions", "/v1/completions"},
+    {"/completions/", "/v1/completions/"},
+    {"/files", "/v1/files"},
+    {"/files/", "/v1/files/"},
     {"/get_model_info", "/model_info"},
     {"/get_server_info", "/server_info"},
+    {"/messages", "/v1/messages"},
+    {"/messages/", "/v1/messages/"},
     {"/models", "/v1/models"},
     {"/models/", "/v1/models/"},
+    {"/openai/v1/", "/v1/"},
     {"/ping", "/health"},
     {"/responses", "/v1/responses"},
+    {"/responses/", "/v1/responses/"},
 };
 
 constexpr std::string_view kNoEmbeddings =
@@ -124,11 +138,32 @@ constexpr std::pair<std::string_view, std::string_view> kAbsent[] = {
     {"/wake_up", kNoSleep},
 };
 
+// Names in the queries of lists and stored things.
+constexpr std::string_view kResponseQuery[] = {
+    "after", "before", "include_obfuscation", "limit", "order", "starting_after", "stream"};
+constexpr std::string_view kFilesQuery[] = {"after", "before", "limit", "order", "purpose"};
+constexpr std::string_view kBatchesQuery[] = {"after", "before", "limit", "order"};
+constexpr std::string_view kModelsQuery[] = {"after_id", "before_id", "limit"};
+constexpr std::string_view kTokenizeQuery[] = {"api"};
+struct RouteQuery {
+  std::string_view method, path;
+  std::span<const std::string_view> names;
+};
+constexpr RouteQuery kQueries[] = {
+    {"GET", "/v1/batches", kBatchesQuery}, {"GET", "/v1/files", kFilesQuery},
+    {"GET", "/v1/models", kModelsQuery},   {"GET", "/v1/responses/", kResponseQuery},
+    {"POST", "/tokenize", kTokenizeQuery},
+};
+// Names that the SDKs of Anthropic and Azure give everywhere. They change nothing.
+constexpr std::string_view kIdleQuery[] = {"api-version", "beta"};
+
 }  // namespace
 
 std::string CanonicalPath(std::string_view path) {
   for (const auto& [other, own] : kOtherNames) {
-    if (other == path || (other.ends_with('/') && path.starts_with(other)))
+    // A path may end in a slash.
+    const bool same = other == path || (path.ends_with('/') && other == path.substr(0, path.size() - 1));
+    if (same || (other.ends_with('/') && path.starts_with(other)))
       return std::string(own) + std::string(path.substr(other.size()));
   }
   return std::string(path);
@@ -146,6 +181,21 @@ std::string_view WhyAbsent(std::string_view path) {
     if (path.starts_with(absent) && (path.size() == absent.size() || path[absent.size()] == '/')) return why;
   }
   return {};
+}
+
+std::vector<std::string> UnknownQuery(const ApiRoute& route, std::string_view query) {
+  std::vector<std::string> unknown;
+  if (route.open || query.empty()) return unknown;
+  const auto has = [](std::span<const std::string_view> names, const std::string& name) {
+    return std::ranges::find(names, name) != names.end();
+  };
+  std::span<const std::string_view> read;
+  for (const auto& [method, path, names] : kQueries)
+    if (path == route.path && method == route.method) read = names;
+  for (const std::string& name : QueryNames(query)) {
+    if (!has(read, name) && !has(kIdleQuery, name)) unknown.push_back("?" + name);
+  }
+  return unknown;
 }
 
 std::span<const ApiRoute> Service::Routes() {
@@ -182,16 +232,17 @@ std::span<const ApiRoute> Service::Routes() {
       {"POST", "/v1/responses", &S::Responses, "OpenAI responses", kResponses},
       {"POST", "/v1/responses/compact", &S::Compact, "A summary that stands for a conversation", kResponses},
       {"POST", "/v1/responses/input_tokens", &S::InputTokens, "Tokens of the prompt", kResponses},
-      {"GET", "/v1/responses/", &S::StoredResponseOf, "A stored response"},
+      {"GET", "/v1/responses/", &S::StoredResponseOf,
+       "A stored response; below /input_items what was asked, in pages (limit, order, after, before)"},
       {"DELETE", "/v1/responses/", &S::StoredResponseOf, "Forgets a stored response"},
       {"POST", "/v1/files", &S::Files, "Stores a file of requests (multipart/form-data)", kNoBody,
        kFileFields},
-      {"GET", "/v1/files", &S::Files, "The stored files"},
+      {"GET", "/v1/files", &S::Files, "The stored files, in pages (limit, order, after, before, purpose)"},
       {"GET", "/v1/files/", &S::FileById, "A stored file; below /content what it holds"},
       {"DELETE", "/v1/files/", &S::FileById, "Forgets a stored file"},
       {"POST", "/v1/batches", &S::Batches, "Answers the requests of a stored file in its own time", kNoBody,
        kBatchFields},
-      {"GET", "/v1/batches", &S::Batches, "The batches"},
+      {"GET", "/v1/batches", &S::Batches, "The batches, in pages (limit, order, after, before)"},
       {"GET", "/v1/batches/", &S::BatchById, "A batch"},
       {"POST", "/v1/batches/", &S::BatchById, "Below /cancel: ends a batch"},
       {"POST", "/tokenize", &S::Tokenize, "Text or messages to token ids", kNoBody, kTokenizeFields},

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "server/api/json_text.h"
+#include "server/api/list_page.h"
 #include "server/dialects/anthropic_messages.h"
 #include "server/dialects/known_fields.h"
 #include "server/dialects/openai_chat.h"
@@ -68,11 +69,14 @@ Result<std::vector<int32_t>> ReadTokens(const ServedModel& model, const CallMemo
     unknown = std::move(call.sampling.unknown_fields);
     return ChatPrompt(model, memory, std::move(call));
   };
-  if (request.query == "api=messages") {
+  const std::string api = QueryValue(request.query, "api");
+  if (!api.empty() && api != "chat" && api != "messages" && api != "responses")
+    return Error(InvalidArgument(fmt::format("api: got '{}', wanted chat, messages or responses", api)));
+  if (api == "messages") {
     DSV4_ASSIGN_OR_RETURN(AnthropicRequest messages, ReadAnthropic(model, body));
     return render(std::move(messages.call));
   }
-  if (request.query == "api=responses") {
+  if (api == "responses") {
     DSV4_ASSIGN_OR_RETURN(ResponsesRequest responses, ReadResponses(model, std::move(body)));
     responses.own_input = {};
     return render(std::move(responses.call));

@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "base/read_file.h"
+#include "base/text.h"
 
 namespace dsv4::session {
 namespace {
@@ -44,8 +45,8 @@ Result<std::string> TextOf(const Json& json, const std::string& name, size_t lon
         std::ranges::none_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
     if (!text.empty() && text.size() <= longest && is_plain) return text;
   }
-  return Error(InvalidArgument(fmt::format("{}: got {}, wanted a text of one line and 1 to {} bytes", name,
-                                           json.dump().substr(0, 80), longest)));
+  return Error(InvalidArgument(fmt::format("{}: got {}, wanted a text of one line and 1 to {}", name,
+                                           json.dump().substr(0, 80), Counted(longest, "byte"))));
 }
 
 Status ReadCard(const Json& json, const std::string& name, ModelCard& card) {

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/text.h"
 
 namespace dsv4 {
 
@@ -100,7 +101,8 @@ class HostMemoryImpl final : public Memory {
     const size_t rounded = (num_bytes / kAlignment + 1) * kAlignment;
     void* data = std::aligned_alloc(kAlignment, rounded);
     if (data == nullptr) {
-      return Error(ResourceExhausted(fmt::format("host memory: could not allocate {} bytes", num_bytes)));
+      return Error(
+          ResourceExhausted(fmt::format("host memory: could not allocate {}", Counted(num_bytes, "byte"))));
     }
     std::memset(data, 0, rounded);
     return Buffer(std::shared_ptr<void>(data, std::free), num_bytes, device());

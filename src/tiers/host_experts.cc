@@ -133,7 +133,7 @@ Status HostExperts::Answer(int64_t& num_chosen) {
     if (layer < 0 || static_cast<size_t>(layer) >= layers_.size() || index < 0 ||
         static_cast<size_t>(index) >= payloads_.size() || words_->num_rows < 0 ||
         words_->num_rows > kMaxRows) {
-      return Internal(fmt::format("request {}: layer {} of {}, payload {} of {}, {} rows of at most {}",
+      return Internal(fmt::format("request {}: layer {} of {}, payload {} of {}, rows {} of at most {}",
                                   words_->asked, layer, layers_.size(), index, payloads_.size(),
                                   words_->num_rows, kMaxRows));
     }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/text.h"
 #include "base/utf8.h"
 #include "tokenizer/pre_tokenizer.h"
 
@@ -78,8 +79,8 @@ struct CompiledRule {
 
 Result<CompiledRule> Compile(const SplitRule& rule) {
   if (rule.pattern.size() > kMaxPatternBytes) {
-    return Error(InvalidArgument(fmt::format("pre_tokenizer pattern: got {} bytes, wanted at most {}",
-                                             rule.pattern.size(), kMaxPatternBytes)));
+    return Error(InvalidArgument(fmt::format("pre_tokenizer pattern: got {}, wanted at most {}",
+                                             Counted(rule.pattern.size(), "byte"), kMaxPatternBytes)));
   }
   std::string pattern = rule.pattern;
   // PCRE2_LITERAL takes the pattern as it stands and allows few other options.
@@ -116,8 +117,9 @@ Status FindSegments(const CompiledRule& rule, std::string_view text, pcre2_match
                                PCRE2_NO_UTF_CHECK, match_data, context);
     if (rc == PCRE2_ERROR_NOMATCH) break;
     if (rc < 0) {
-      return ResourceExhausted(fmt::format("pre_tokenizer pattern \"{}\" on a piece of {} bytes: {}",
-                                           rule.rule.pattern, text.size(), Pcre2Message(rc)));
+      return ResourceExhausted(fmt::format("pre_tokenizer pattern \"{}\" on a piece of {}: {}",
+                                           rule.rule.pattern, Counted(text.size(), "byte"),
+                                           Pcre2Message(rc)));
     }
     const PCRE2_SIZE* ovector = pcre2_get_ovector_pointer(match_data);
     // \K inside a look-ahead can put the start behind the end.

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "base/utf8.h"
 #include "tokenizer/byte_alphabet.h"
 #include "tokenizer/char_class.h"
@@ -97,7 +98,8 @@ std::string ClassKey(std::string_view text) {
 
 Result<TokenClasses> MakeTokenClasses(const Tokenizer& tokenizer, int64_t num_ids) {
   if (num_ids < 0 || num_ids > std::numeric_limits<TokenId>::max())
-    return Error(InvalidArgument(fmt::format("token classes: {} ids; none or more were wanted", num_ids)));
+    return Error(
+        InvalidArgument(fmt::format("token classes: {}; none or more were wanted", Counted(num_ids, "id"))));
   TokenClasses classes;
   std::unordered_map<std::string, int32_t> class_of_key;
   for (TokenId id = 0; id < num_ids; ++id) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/read_file.h"
+#include "base/text.h"
 #include "base/utf8.h"
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/bpe.h"
@@ -111,8 +112,8 @@ Result<std::vector<TokenId>> Tokenizer::State::Encode(std::string_view text,
                                                       const std::vector<ByteRange>& template_regions,
                                                       size_t max_ids) const {
   if (text.size() > kMaxTextBytes) {
-    return Error(OutOfRange(
-        fmt::format("text to encode: got {} bytes, wanted at most {}", text.size(), kMaxTextBytes)));
+    return Error(OutOfRange(fmt::format("text to encode: got {}, wanted at most {}",
+                                        Counted(text.size(), "byte"), kMaxTextBytes)));
   }
   if (const size_t offset = FindInvalidUtf8(text); offset != std::string_view::npos) {
     return Error(InvalidArgument(fmt::format("text to encode: not valid UTF-8 at byte {} (0x{:02X})", offset,
@@ -142,7 +143,7 @@ Status Tokenizer::State::EncodeGap(std::string_view text, size_t max_ids, PieceC
                                    std::vector<TokenId>* ids) const {
   const auto check = [&]() -> Status {
     if (ids->size() <= max_ids) return {};
-    return OutOfRange(fmt::format("text to encode: more than {} tokens", max_ids));
+    return OutOfRange(fmt::format("text to encode: more than {}", Counted(max_ids, "token")));
   };
   if (text.empty()) return check();
   const auto compute = [&](std::string_view piece, std::vector<TokenId>* out) {

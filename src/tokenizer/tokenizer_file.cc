@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/text.h"
 #include "base/utf8.h"
 #include "tokenizer/tokenizer_file_reader.h"
 
@@ -194,7 +195,7 @@ Result<std::vector<AddedToken>> ParseAddedTokens(const FileJson& list) {
     const size_t num_bytes = content.is_string() ? content.get_ref<const std::string&>().size() : 0;
     if (num_bytes == 0 || num_bytes > kMaxAddedTokenBytes) {
       return Error(Malformed(where + ".content", content,
-                             fmt::format("a text of 1 to {} bytes", kMaxAddedTokenBytes)));
+                             fmt::format("a text of 1 to {}", Counted(kMaxAddedTokenBytes, "byte"))));
     }
     const FileJson& id = Member(item, "id");
     if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(kMaxNumTokenIds)) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/json.h"
+#include "base/text.h"
 
 namespace dsv4::tokenizer {
 namespace {
@@ -117,7 +118,7 @@ class Handler final : public nlohmann::json_sax<FileJson> {
   }
 
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& e) override {
-    return Fail(fmt::format("not valid JSON: {}", e.what()));
+    return Fail(fmt::format("not valid JSON: {}", JsonFault(e.what())));
   }
 
  private:
@@ -165,7 +166,8 @@ class Handler final : public nlohmann::json_sax<FileJson> {
     return &(parent[key_] = std::move(value));
   }
   bool Open(FileJson container) {
-    if (stack_.size() >= kMaxDepth) return Fail(fmt::format("nested deeper than {} levels", kMaxDepth));
+    if (stack_.size() >= kMaxDepth)
+      return Fail(fmt::format("nested deeper than {}", Counted(kMaxDepth, "level")));
     if (stack_.size() == 1) in_model_ = stack_.back()->is_object() && key_ == "model";
     stack_.push_back(Place(std::move(container)));
     return true;

@@ -1,17 +1,23 @@
 """Options, files and memory at their limits: each is refused by name, nothing hangs, nothing is lost, and no program aborts."""
 
+import contextlib
 import functools
 import http.client
+import json
+import os
+import pathlib
 import re
 import resource
 import signal
 import subprocess
+import threading
 import time
 import unittest
 
 from attack_testing import SANITIZED, dice, sized
 
 from dsv4_process import BINARY, PATIENCE, TINY, dsv4, free_port
+from server_process import Server
 
 
 class Options(unittest.TestCase):
@@ -71,6 +77,31 @@ class AddressSpace(unittest.TestCase):
                 finally:
                     process.kill()
                 self.expect_no_abort(mib, process.returncode, stderr)
+
+    def test_a_server_with_little_room_is_no_slower(self):
+        """Seconds of the processors for eight requests with eight answers each, with and without a limit."""
+        body = {"messages": [{"role": "user", "content": "word " * 1000}], "n": 8, "max_tokens": 20, "ignore_eos": True}
+
+        def seconds(*limit):
+            with Server("--context", 4096, before=limit[0] if limit else None) as server:
+                def ask():
+                    connection = http.client.HTTPConnection(server.host, server.port, timeout=PATIENCE)
+                    with contextlib.suppress(OSError):
+                        connection.request("POST", "/v1/chat/completions", json.dumps(body))
+                        statuses.append(connection.getresponse().status)
+                    connection.close()
+                statuses = []
+                threads = [threading.Thread(target=ask) for _ in range(8)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+                self.assertEqual(statuses, [200] * 8)
+                return sum(map(int, pathlib.Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+
+        free, limited = seconds(), seconds(self.limit(400))
+        print(f"eight requests take {free:.2f} s of the processors, below a limit of 400 MiB {limited:.2f} s")
+        self.assertLess(limited, 3 * free + 1)
 
     def test_few_descriptors(self):
         for count in range(3, 24):

@@ -425,7 +425,7 @@ class Typing(chat_terminal.TypingTest):
         tools.write_text(json.dumps([TICKET]))
         terminal = self.open("--temperature", "0", "--thinking-mode", "chat", "--max-tokens", "100")
         terminal.send(f"/tools {tools}\r")
-        terminal.wait_for("1 tools.")
+        terminal.wait_for("1 tool.")
         terminal.send(f"{TICKET_QUESTION}\r")
         terminal.wait_for("result of search_ticket> ")
         self.ask(terminal, "zwei Karten é\r")

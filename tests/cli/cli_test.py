@@ -91,7 +91,7 @@ class Arguments(unittest.TestCase):
         self.assertEqual(dsv4("tokenize", "--numerics", "plain", "text").returncode, 2)
         # convert has an --experts of its own, behind its name.
         self.assertIn("--experts is for commands", dsv4("--experts", "auto", "convert", "no", "where").stderr)
-        self.assertIn("no/config.json: ", dsv4("convert", "no", "where", "--experts", "nvfp4").stderr)
+        self.assertIn("model no: neither a directory nor a pulled model", dsv4("convert", "no", "where", "--experts", "nvfp4").stderr)
         self.assertEqual(dsv4("tokenize", "-v", "text").returncode, 0)
 
     def test_an_option_takes_one_value_and_leaves_the_prompt(self):
@@ -191,7 +191,7 @@ class Arguments(unittest.TestCase):
             both = [dsv4_json("run", "--json", "--temperature", "0", option, value, *([] if value == QUESTION else [QUESTION]))["token_ids"]
                     for option in (short_option, long_option)]
             self.assertEqual(both[0], both[1])
-        self.assertRegex(dsv4("run", "-v", "-n", "1", QUESTION).stderr, r"(?s)info: model.*answer 1 tokens in \S+ s, on \w+")  # Alone it has no rate.
+        self.assertRegex(dsv4("run", "-v", "-n", "1", QUESTION).stderr, r"(?s)info: model.*answer 1 token in \S+ s, on \w+")  # Alone it has no rate.
 
     def test_tokenize_a_text(self):
         document = dsv4_json("tokenize", "--json", "Crème")

@@ -159,7 +159,7 @@ class Eval(unittest.TestCase):
         good = self.lines("good.jsonl", {"text": TEXTS[0]})
         for lines, message in [([{"txt": "x"}], "line 1: wanted one of text, prompt, messages or tokens"),
                                ([{"text": TEXTS[0]}, {"tokens": [1, -4]}], "line 2: tokens: got array, wanted ids of 0.."),
-                               ([{"tokens": [5]}], "1 tokens, none of which has one in front of it"),
+                               ([{"tokens": [5]}], "1 token, none of which has one in front of it"),
                                ([{"tokens": [5, 6], "logprobs": [None]}], "logprobs: got array, wanted lists of 2"),
                                ([], "no lines")]:
             process = dsv4("eval", "perplexity", "--data", self.lines("bad.jsonl", *lines), "-q")

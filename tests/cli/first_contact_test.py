@@ -66,7 +66,7 @@ class Help(unittest.TestCase):
             self.assertLess(few.index("Examples:"), few.index("Options"), command)
             names = [set(re.findall(r"^  (?:-\w,)?--([\w-]+)", text, re.MULTILINE)) for text in (few, all_of_them)]
             self.assertLessEqual(names[0], names[1], command)
-            self.assertNotRegex(all_of_them, r"Excludes:|\{[a-z]|INT|FLOAT|Needs:")
+            self.assertNotRegex(all_of_them, r"Excludes:|\{[a-z]|INT|FLOAT|Needs:|[,;:]\s+\(default")
             left = re.search(r"--help-all lists (\d+) more", few)
             self.assertEqual(int(left[1]) if left else 0, len(names[1]) - len(names[0]), command)
         run = dsv4("run", "--help").stdout
@@ -123,6 +123,8 @@ class Answers(unittest.TestCase):
                 self.assertEqual(process.returncode, code, arguments)
                 self.assertIn(wanted, process.stderr)
         for text, wanted in (("[]", "nothing is asked, want a message of the user"), ('[{"role": "user", "content": " "}]', "[0].content: empty, want what the user says"),
+                             ('[{"role": "user", "content": []}]', "[0].content: empty, want what the user says"),
+                             ('[{"role": "user", "content": [{"type": "text", "text": " "}]}]', "[0].content: empty, want what the user says"),
                              ('[{"role": "system", "content": "x"}]', "nothing is asked, want a message of the user"),
                              ('[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]', "ends with an answer, want a message of the user behind it")):
             with tempfile.NamedTemporaryFile("w", suffix=".json") as messages:
@@ -201,7 +203,9 @@ class Models(unittest.TestCase):
             listed = json.loads(dsv4("list", "--json", env=env).stdout)
             self.assertEqual([(each["name"], each["runs"]) for each in listed], [("acme/Small-V4", True)])
             self.assertIn("dsv4 run -m acme/Small-V4", dsv4("show", "Small-V4", env=env).stdout)
-            for name in ("acme/Small-V4", "Small-V4", f"{hub.url}/acme/Small-V4"):
+            converted = self.home / "converted"
+            self.assertEqual(dsv4("convert", "Small-V4", converted, env=env).returncode, 0)
+            for name in ("acme/Small-V4", "Small-V4", f"{hub.url}/acme/Small-V4", converted):
                 self.assertIn("Paris", dsv4("run", "-q", "-m", name, *QUICK, QUESTION, env=env).stdout)
             script = f'source <({BINARY} completion bash); COMP_WORDS=({BINARY} run -m acme); COMP_CWORD=3; _dsv4; printf "%s\\n" "${{COMPREPLY[@]}}"'
             done = subprocess.run(["bash", "--norc", "-c", script], capture_output=True, text=True, check=True, env=os.environ | env)
@@ -219,6 +223,8 @@ class Models(unittest.TestCase):
                 gone = dsv4(command, "Small-V4", env=env)
                 self.assertEqual(gone.returncode, 3)
                 self.assertIn("not pulled", gone.stderr)
+                folder = dsv4(command, str(TINY), env=env)
+                self.assertEqual((folder.returncode, folder.stderr), (3, f"dsv4: {TINY}: a folder, not a pulled model; `dsv4 inspect -m {TINY}` says what it is\n"))
 
     def test_what_does_not_run_is_said_before_the_weights(self):
         with Hub({"config.json": b'{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}', "model.safetensors": bytes(9000)}) as hub:
@@ -256,10 +262,13 @@ class Models(unittest.TestCase):
         gguf = self.home / "model.gguf"
         gguf.write_bytes(b"GGUF\x03\0\0\0")
         for path in (gguf, self.home):
-            process = dsv4("run", QUESTION, "-m", path)
-            self.assertEqual(process.returncode, 3)
-            self.assertIn("GGUF, the format of llama.cpp", process.stderr)
-            self.assertIn("dsv4 pull", process.stderr)
+            for command in (("run", QUESTION, "-m", path), ("inspect", "-m", path), ("convert", path, self.home / "out")):
+                process = dsv4(*command)
+                self.assertEqual(process.returncode, 3, command)
+                self.assertIn("GGUF, the format of llama.cpp", process.stderr, command)
+                self.assertIn("dsv4 pull", process.stderr, command)
+        self.assertIn("`dsv4 pull o/n` fetches it", dsv4("convert", "o/n", self.home / "out").stderr)
+        self.assertIn("SRC: got an empty text", dsv4("convert", "", self.home / "out").stderr)
 
     def test_another_architecture_is_said_first(self):
         (self.home / "config.json").write_text('{"model_type": "llama"}')
@@ -290,6 +299,21 @@ class Progress(unittest.TestCase):
             self.assertEqual(code, 0, text)
             self.assertRegex(text, r"evaluating .*\d of 3 lines, \d+ tokens")
             self.assertNotIn("evaluating", dsv4("eval", "perplexity", "--data", data.name).stderr)
+
+    def test_one_long_step_is_not_silent(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ids, words = pathlib.Path(folder, "ids.json"), pathlib.Path(folder, "words.txt")
+            for command in (("logits", "--tokens", ids, "--output", f"{folder}/l.npy"), ("experts", "profile", "--text", words, "--window", "65536", "--output", f"{folder}/p")):
+                tokens, seconds = 500, 0
+                while seconds < 4 and tokens < 64000:  # Until this machine needs more than the second that may be silent.
+                    tokens *= 2
+                    ids.write_text(json.dumps([100 + i % 2000 for i in range(tokens)]))
+                    words.write_text("word " * tokens)
+                    begin = time.monotonic()
+                    text, code = shown(*command)
+                    seconds = time.monotonic() - begin
+                    self.assertEqual(code, 0, text)
+                self.assertRegex(text, r"Reading, \d+ s", f"{command}: {seconds:.1f} s")
 
     def test_synth_counts_bytes_for_people(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -380,11 +404,12 @@ class Drawn(unittest.TestCase):
 
 class Reports(unittest.TestCase):
     def test_the_table_of_bench_fits_the_terminal(self):
-        text, code = shown("bench", "--prefill", "16", "--depth", "0", "--batch", "1", "--repeat", "1", "--profile")
+        text, code = shown("bench", "--prefill", "16", "--depth", "0,16", "--batch", "1,2", "--repeat", "1", "--profile")
         self.assertEqual(code, 0, text)
         table = text[text.index("depth batch"):]
         lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", table[:table.index("memory ")]).replace("\r", "\n").splitlines()
         self.assertGreater(len(lines), 10)
+        self.assertIn("by bytes alone", table)
         for line in lines:
             self.assertLessEqual(len(line), 80, line)
 
@@ -403,6 +428,10 @@ class Reports(unittest.TestCase):
         # The same sizes as inspect counts.
         flash = json.loads(dsv4("inspect", "--weights", "synthetic:flash", "--json").stdout)
         self.assertAlmostEqual(flash["file_bytes"] / 156.02e9, 1, delta=0.01)
+        # A part of the weights comes from the disk again and again, the one that inspect names.
+        for name, size in (("Flash", 156.02), ("Pro", 851.05)):
+            if again := re.search(r"than the ([\d.]+) GB of memory.* read about ([\d.]+) GB", report[name]["text"]):
+                self.assertAlmostEqual(float(again[1]) + float(again[2]), size, delta=0.02, msg=report[name]["text"])
 
 
 class FirstProgram(unittest.TestCase):
@@ -414,6 +443,15 @@ class FirstProgram(unittest.TestCase):
         refused = subprocess.run([alone, "serve"], capture_output=True, text=True, check=False)
         self.assertEqual((refused.returncode, refused.stdout), (2, ""))
         self.assertIn("unknown command 'serve'", refused.stderr)
+
+    def test_a_tier_that_the_first_program_was_built_without_is_said(self):
+        alone = pathlib.Path(BINARY).with_name("dsv4-run")
+        for tier in ("scalar", "avx2", "avx512", "avx512bf16", "amx"):
+            one = subprocess.run([alone, "run", QUESTION, *QUICK], env=os.environ | {"DSV4_CPU_ISA": tier}, capture_output=True, text=True, check=False)
+            if one.returncode == 0:
+                continue
+            self.assertEqual((one.returncode, one.stdout), (1, ""), tier)
+            self.assertRegex(one.stderr, rf"backend cpu: tier {tier}: (this program was built without it|this machine lacks it|the kernel does not).*; it has [a-z0-9]")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import pathlib
 import tempfile
 import unittest
 
-from dsv4_process import TINY, dsv4_json
+from dsv4_process import TINY, dsv4, dsv4_json
 
 TINY_V41 = TINY.parent / "tiny-v41"
 TICKET = {"type": "function", "function": {"name": "get_ticket", "description": "Get the ticket.", "parameters": {
@@ -40,6 +40,40 @@ class TinyV41(unittest.TestCase):
                     (call,) = reply["tool_calls"]
                     self.assertEqual(call["function"]["name"], "get_ticket")
                     self.assertEqual(json.loads(call["function"]["arguments"]), {"city": "Turin", "amount": 25.75})
+
+    def test_the_text_is_the_same_with_drafts_and_without(self):
+        question = "Tell me a story about a cat and repeat it: cat dog cat dog cat dog."
+        for sampling in (("--temperature", 0), ("--temperature", 1.5, "--top-p", 0.95, "--seed", 3), ("--temperature", 1.2, "--top-k", 30, "--seed", 1),
+                         ("--temperature", 1.3, "--min-p", 0.02, "--seed", 1), ("--temperature", 1, "--repetition-penalty", 1.3, "--seed", 2),
+                         ("--temperature", 1, "--presence-penalty", 0.5, "--frequency-penalty", 0.4, "--seed", 2)):
+            with self.subTest(sampling=sampling):
+                texts = {dsv4_json("run", "-m", TINY_V41, "--backend", "cpu", "--json", "-n", 120, "--speculation", drafter, *sampling, question)["text"]
+                         for drafter in ("off", "suffix", "suffix:8", "auto")}
+                self.assertEqual(len(texts), 1)
+
+    def test_ranks_and_experts_on_disk_say_what_one_process_says(self):
+        question = "What is the capital of Norway?"
+        wanted = ask("cpu", question)["text"]
+        for options in (("--experts", "disk"), *(("--ranks", ranks, "--placement", placement) for ranks in (2, 3)
+                                                 for placement in ("pipeline", "expert", "expert,sequences", "tensor"))):
+            with self.subTest(options=options):
+                self.assertEqual(ask("cpu", *options, question)["text"], wanted)
+
+    def test_entries_are_not_divided_beside_candidates(self):
+        process = dsv4("run", "-m", TINY_V41, "--backend", "cpu", "--ranks", 2, "--placement", "expert,entries", "hi")
+        self.assertEqual(process.returncode, 3, process.stderr)
+        self.assertIn("candidate blocks are chosen among all entries", process.stderr)
+
+    def test_a_batch(self):
+        requests = [{"custom_id": country, "method": "POST", "url": "/v1/chat/completions",
+                     "body": {"model": "tiny-v41", "temperature": 0, "messages": [{"role": "user", "content": f"What is the capital of {country}?"}]}}
+                    for country in ("France", "Japan", "Peru")]
+        with tempfile.TemporaryDirectory() as folder:
+            questions, answers = pathlib.Path(folder) / "in.jsonl", pathlib.Path(folder) / "out.jsonl"
+            questions.write_text("".join(json.dumps(request) + "\n" for request in requests))
+            self.assertEqual(dsv4("batch", "-m", TINY_V41, "--backend", "cpu", questions, answers).returncode, 0)
+            said = {line["custom_id"]: line["response"]["body"]["choices"][0]["message"]["content"] for line in map(json.loads, answers.read_text().splitlines())}
+        self.assertEqual(said, {"France": "The capital of France is Paris.", "Japan": "The capital of Japan is Tokyo.", "Peru": "The capital of Peru is Lima."})
 
 
 if __name__ == "__main__":

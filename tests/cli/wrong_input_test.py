@@ -1,11 +1,12 @@
 """Wrong input and output of commands, beyond the words of the command line: what it was, and the exit code."""
 
 import pathlib
+import re
 import subprocess
 import tempfile
 import unittest
 
-from dsv4_process import BINARY, PATIENCE, dsv4
+from dsv4_process import BINARY, PATIENCE, ROOT, TINY, dsv4
 
 QUESTION = "What is the capital of France?"
 
@@ -20,6 +21,42 @@ class WrongInput(unittest.TestCase):
                     process = dsv4(*command, "-m", path)
                     self.assertEqual(process.returncode, 3, process.stderr)
                     self.assertIn(f"model {path}: {wanted}", process.stderr)
+
+    def test_a_mistyped_variable_is_said(self):
+        for variable, meant in (("DSV4_RUN_TEMPRATURE", "DSV4_RUN_TEMPERATURE"), ("DSV4_BACKEDN", "DSV4_BACKEND"), ("DSV4_MODLE", "DSV4_MODEL"),
+                                ("DSV4_TEMPERATURE", "DSV4_RUN_TEMPERATURE"), ("DSV4_RUN_BACKEND", "DSV4_BACKEND"), ("DSV4_RUN_MODEL", "DSV4_MODEL")):
+            said = dsv4("run", "-n", "1", QUESTION, env={variable: "x"}).stderr
+            self.assertIn(f"{variable} is the variable of no option; did you mean {meant}?", said)
+        page = (ROOT / "docs" / "environment-variables.md").read_text()
+        with tempfile.TemporaryDirectory() as folder:
+            others = {name: f"{folder}/0" for name in re.findall(r"DSV4_[A-Z0-9_]+[A-Z0-9]", page)}
+            others |= {"DSV4_MODEL": "", "DSV4_CONFIG": "", "DSV4_BACKEND": "cpu", "DSV4_SERVE_PORT": "1", "DSV4_CPU_ISA": "avx2", "DSV4_RUN_TEMPRATURE": ""}
+            others |= {"DSV4_SERVE_OPTIONS": "x", "DSV4_SERVE_PROT": "1", "DSV4_RUN_SERVICE_HOST": "10.0.0.1"}
+            self.assertNotIn("did you mean", dsv4("run", "-n", "1", QUESTION, env=others).stderr)
+
+    def test_what_is_no_json_is_said_in_words(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for damaged in ("config.json", "generation_config.json", "tokenizer.json", "model.safetensors"):
+                copy = pathlib.Path(folder) / damaged.replace(".", "_")
+                copy.mkdir()
+                for each in TINY.iterdir():
+                    if each.is_file():
+                        (copy / each.name).symlink_to(each)
+                (copy / damaged).unlink()
+                (copy / damaged).write_bytes((b"\x08" + bytes(7) if damaged.endswith("tensors") else b"") + b'{"a": ,}')
+                process = dsv4("run", QUESTION, "-m", copy)
+                self.assertEqual(process.returncode, 3, damaged)
+                self.assertIn(f"{damaged}: ", process.stderr)
+                self.assertIn("not valid JSON", process.stderr)
+                self.assertNotIn("json.exception", process.stderr)
+            bad = pathlib.Path(folder) / "bad.json"
+            bad.write_text('{"a": ,}')
+            for command in (("run", "--messages", bad), ("run", QUESTION, "--tools", bad), ("run", QUESTION, "--json-schema", bad), ("encode", "--cases", bad),
+                            ("eval", "perplexity", "--data", bad), ("batch", bad, f"{folder}/out")):
+                process = dsv4(*command)
+                self.assertEqual(process.returncode, 3, command)
+                self.assertIn("not valid JSON", process.stderr, command)
+                self.assertNotIn("json.exception", process.stderr, command)
 
     def test_a_full_disk_is_said(self):
         for arguments in (("run", "-q", "--thinking-mode", "chat", "--temperature", "0", QUESTION),

@@ -10,7 +10,9 @@ import tempfile
 import urllib.request
 
 from dsv4_process import free_port, wait_until
-from kv_testing import BLOCK, EVICTING, NUM_REQUESTS, blocks, load, publishing
+from kv_testing import BLOCK, EVICTING, NUM_REQUESTS, blocks, load, needs_zeromq, publishing
+
+needs_zeromq()
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 
 A client is a file beside this one, with its pinned packages in the first line ("# pip: ..."), or the program of Debian that it is ("# debian: ...").
 It gets the server's address as its argument and exits with 0 when all is well. Prints a table; exits with 1 when a client failed, with 77 when all that were
-asked for are of programs that are not installed. `./dev test -L clients` runs each as a test of its own.
+asked for lack a program or a library of Debian. `./dev test -L clients` runs each as a test of its own.
 """
 
 import pathlib
@@ -53,8 +53,11 @@ def main():
             if python is None:
                 print(f"{name:24} skipped: its program is not installed")
                 continue
-            ran += 1
             done = subprocess.run([python, path, server.url], capture_output=True, text=True, timeout=1500)
+            if done.returncode == 77:
+                print(f"{name:24} {done.stdout.strip()}")
+                continue
+            ran += 1
             print(f"{name:24} {'ok' if done.returncode == 0 else 'FAILED'} in {time.monotonic() - start:.0f} s"
                   f"  {done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ''}", flush=True)
             if done.returncode != 0:

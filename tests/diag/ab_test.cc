@@ -6,6 +6,7 @@
 #include <set>
 
 #include "backend/reference/reference_backend.h"
+#include "base/parallel.h"
 #include "diag/checks/ab_check.h"
 #include "tests/diag/seeded_ops.h"
 #include "tests/diag/subjects.h"

@@ -28,9 +28,9 @@ class Browser:
                      "--blink-settings=primaryHoverType=2,availableHoverTypes=2,primaryPointerType=4,availablePointerTypes=4"]
         if os.geteuid() == 0:
             arguments.append("--no-sandbox")
-        # The browser reads from descriptor 3 and writes to 4.
+        # The browser reads from descriptor 3 and writes to 4. Debian's sh knows none above 9.
         shell = f'exec "$@" 3<&{to_browser} 4>&{from_browser}'
-        self.process = subprocess.Popen(["sh", "-c", shell, "sh", *arguments], pass_fds=(to_browser, from_browser),
+        self.process = subprocess.Popen(["bash", "-c", shell, "bash", *arguments], pass_fds=(to_browser, from_browser),
                                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.close(to_browser)
         os.close(from_browser)

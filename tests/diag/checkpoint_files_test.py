@@ -11,6 +11,7 @@ from dsv4_process import TINY, dsv4, dsv4_json
 from safetensors_copy import Copy
 
 NUM_LAYERS, NUM_EXPERTS = 7, 16
+TINY_V41 = TINY.parent / "tiny-v41"
 SYNTHETIC = ("bf16", "f32", "fp8", "fp8-base", "release", "nvfp4-experts", "nvfp4", "nvfp4-ct")
 
 
@@ -158,8 +159,8 @@ class Damaged(WithDirectory):
                 for linear in ("w1", "w3"):
                     copy.set_float(f"layers.5.ffn.experts.{i}.{linear}.input_scale", 0.003)
 
-        self.expect_pass(synchronise, "all experts share one input scale in 1 layers")
-        self.expect_pass(calibrated_but("layers.4.ffn.experts.9.w1.input_scale", 0.003), "w1 and w3 of 1 experts")
+        self.expect_pass(synchronise, "all experts share one input scale in 1 layer")
+        self.expect_pass(calibrated_but("layers.4.ffn.experts.9.w1.input_scale", 0.003), "w1 and w3 of 1 expert")
 
     def test_block_scales(self):
         def zero(copy):
@@ -210,6 +211,20 @@ class Damaged(WithDirectory):
         self.expect_finding(zero("layers.4.ffn.gate.bias", 0, 1), "layers.4.ffn.gate.bias is all zero")
         # Behind the last token an embedding may have rows that nobody uses.
         self.expect_pass(zero("embed.weight", 0.99, 1))
+
+    def test_small_tensors_of_any_name(self):
+        every = ["layers.3.attn.attn_sink", "layers.2.hc_attn_base", "layers.5.hc_ffn_scale", "layers.4.hc_attn_fn", "layers.6.attn.kv_norm.weight"]
+        models = {TINY: ["hc_head_fn", "hc_head_base", "hc_head_scale", "layers.3.attn.compressor.ape"],
+                  TINY_V41: ["layers.1.engram.q_weight", "layers.4.attn.indexer.k_norm.weight", "layers.2.attn.compressor.norm.weight"]}
+        for model, own in models.items():
+            self.expect_healthy("-m", model)
+            for name in every + own:
+                with self.subTest(model=model.name, name=name):
+                    self.expect_finding(lambda copy, name=name: weight_faults.zero(copy, name), f"{name.removesuffix('.weight')} is all zero", source=model)
+            for change, text in ((lambda x: -x, "hc_ffn_base has its large numbers where no other layer has them"), (lambda x: 8 * x, "hc_ffn_base is")):
+                self.expect_finding(lambda copy, change=change: weight_faults.floats(copy, "layers.3.hc_ffn_base", change), text, source=model)
+            self.expect_finding(lambda copy: weight_faults.floats(copy, "layers.4.hc_attn_scale", lambda x: -x), "layers.4.hc_attn_scale has the other sign",
+                                source=model)
 
     def test_the_highest_bit_of_an_exponent_flipped(self):
         source = self.directory / "mxfp4"

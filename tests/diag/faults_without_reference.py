@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Findings of `dsv4 diagnose all` for 68 wrong checkpoints when there is nothing to compare with, and for healthy ones.
+"""Findings of `dsv4 diagnose all` for wrong checkpoints (68 of V4, 189 of V4.1 with --v41) when there is nothing to compare with, and for healthy ones.
 
     ./dev build dsv4 && python3 tests/diag/faults_without_reference.py
 
@@ -21,12 +21,13 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 os.environ.setdefault("DSV4_BINARY", str(ROOT / "build/release/dsv4"))
 sys.path += [str(ROOT / "tests/cli"), str(ROOT / "tests/diag")]
+import v41_faults  # noqa: E402
+import weight_faults  # noqa: E402
 from dsv4_process import TINY, dsv4  # noqa: E402
 from safetensors_copy import Copy  # noqa: E402
-from weight_faults import FAULTS  # noqa: E402
 
 QUESTIONS = ("What is the capital of France?", "What is the capital of Sweden?", "What is 3 + 4?")
-SYNTHETIC = ("bf16", "fp8", "release", "nvfp4-experts", "nvfp4", "nvfp4-ct")
+SYNTHETIC = {"tiny": ("bf16", "fp8", "release", "nvfp4-experts", "nvfp4", "nvfp4-ct"), "mini41": ("release", "nvfp4-experts")}
 HEALTHY_PROMPTS = ("What is the capital of France?", "2 + 2 =", "写一首关于秋天的诗。", "\U0001F600\U0001F680 ???", "for (int i = 0; i < 10; ++i) f(i);", "a",
                    "Call me Ishmael.", "What is the capital of Peru?", "{\"a\": 1}", "Tell me a story about a cat and a dog.")
 HEALTHY_OPTIONS = ((), ("--numerics", "plain"), ("--thinking-mode", "chat"), ("--temperature", "0.7", "--repetition-penalty", "1.3", "--seed", "11"), ("--system", "You are brief."),
@@ -53,11 +54,11 @@ def diagnose(arguments, checks):
     return None, findings
 
 
-def fault(name, folder, checks, right):
+def fault(source, faults, name, folder, checks, right):
     """(refusal or None, [findings], whether an answer is another) of a checkpoint with this fault."""
-    model = folder / str(sorted(FAULTS).index(name))
-    copy = Copy(TINY, model)
-    FAULTS[name](copy)
+    model = folder / str(sorted(faults).index(name))
+    copy = Copy(source, model)
+    faults[name](copy)
     copy.save()
     refusal, findings = diagnose(("-m", model), checks)
     is_broken = right is not None and answers(model) != right
@@ -68,6 +69,7 @@ def fault(name, folder, checks, right):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--wanted", type=int, default=30, help="faults that must be found without digests")
+    parser.add_argument("--v41", action="store_true", help="models/tiny-v41 in place of models/tiny")
     parser.add_argument("--only", default="", help="faults whose name matches")
     parser.add_argument("--quick", action="store_true", help="only those checks of `all` that can see a wrong file: files, residual, knowledge, checkpoint")
     parser.add_argument("--no-healthy", action="store_true")
@@ -75,12 +77,13 @@ def main():
     parser.add_argument("--no-answers", action="store_true", help="do not ask the damaged models")
     arguments = parser.parse_args()
     checks = ("files", "residual", "knowledge", "checkpoint") if arguments.quick else ("all",)
+    source, faults = (TINY.parent / "tiny-v41", v41_faults.FAULTS) if arguments.v41 else (TINY, weight_faults.FAULTS)
 
-    names = [name for name in FAULTS if re.search(arguments.only, name)]
-    right = None if arguments.no_answers else answers(TINY)
+    names = [name for name in faults if re.search(arguments.only, name)]
+    right = None if arguments.no_answers else answers(source)
     found, by_digest, broken, found_broken = 0, 0, 0, 0
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        results = pool.map(lambda name: fault(name, pathlib.Path(folder), checks, right), names)
+        results = pool.map(lambda name: fault(source, faults, name, pathlib.Path(folder), checks, right), names)
         for name, (refusal, findings, is_broken) in zip(names, results):
             # A configuration that is not the release's any more says of no other file that it should be the release's.
             digest = any(report["check"] == "files" for report in findings)
@@ -97,11 +100,12 @@ def main():
 
         alarms, healthy = 0, 0
         if not arguments.no_healthy:
-            runs = [("-m", TINY, prompt) for prompt in HEALTHY_PROMPTS] + [("-m", TINY, *options) for options in HEALTHY_OPTIONS]
-            runs += [("-m", TINY, f"What is the capital of {country}?") for country in ("Chad", "Laos", "Cuba", "Fiji", "Iran")]
-            for number, form in enumerate(SYNTHETIC):
+            runs = [("-m", source, prompt) for prompt in HEALTHY_PROMPTS] + [("-m", source, *options) for options in HEALTHY_OPTIONS]
+            runs += [("-m", source, f"What is the capital of {country}?") for country in ("Chad", "Laos", "Cuba", "Fiji", "Iran")]
+            shape = "mini41" if arguments.v41 else "tiny"
+            for number, form in enumerate(SYNTHETIC[shape]):
                 directory = pathlib.Path(folder) / form
-                assert dsv4("synth", directory, "--shape", "tiny", "--format", form, "--layers", 4, "--seed", number).returncode == 0
+                assert dsv4("synth", directory, "--shape", shape, "--format", form, "--layers", 4, "--seed", number).returncode == 0
                 runs.append(("-m", directory))
             for run, (refusal, findings) in zip(runs, pool.map(lambda run: diagnose(run, checks), runs)):
                 healthy += 1

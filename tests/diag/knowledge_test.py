@@ -31,8 +31,9 @@ class WithDirectory(unittest.TestCase):
         self.directory = pathlib.Path(directory.name)
         self.model = self.directory / "model"
 
-    def copy(self):
-        shutil.copytree(TINY, self.model)
+    def copy(self, source=TINY):
+        shutil.rmtree(self.model, ignore_errors=True)
+        shutil.copytree(source, self.model)
         return self.model
 
 
@@ -73,10 +74,11 @@ class Files(WithDirectory):
         path.write_bytes(data)
 
     def test_a_release_that_is_known(self):
-        self.copy()
-        self.expect("pass", "tokenizer.json: that of models/tiny")
-        self.change("model.safetensors")
-        self.expect("finding", "model.safetensors is not the file of models/tiny of this repository")
+        for source in (TINY, TINY.parent / "tiny-v41"):
+            self.copy(source)
+            self.expect("pass", f"tokenizer.json: that of models/{source.name} ")
+            self.change("model.safetensors")
+            self.expect("finding", f"model.safetensors is not the file of models/{source.name} of this repository")
 
     def test_other_files_have_no_digest(self):
         self.copy()
@@ -120,7 +122,7 @@ class Files(WithDirectory):
         blob.write_bytes(data)
         (self.model / "model.safetensors").unlink()
         (self.model / "model.safetensors").symlink_to(f"../blobs/{blob.name}")
-        self.expect("pass", "1 files")
+        self.expect("pass", "1 file")
         blob.write_bytes(data[:-1] + b"\1")
         self.expect("finding", "model.safetensors is not the file of the hub's cache")
 

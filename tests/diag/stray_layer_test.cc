@@ -119,6 +119,33 @@ TEST_F(StrayLayersTest, SignsAndConstantNorms) {
   EXPECT_EQ(found[2].layer, 5);
 }
 
+TEST_F(StrayLayersTest, NumbersThatAreTheSameInAllLayers) {
+  enum class Fault : uint8_t { kNone, kNegated, kLarge, kConstant };
+  for (const Fault fault : {Fault::kNone, Fault::kNegated, Fault::kLarge, Fault::kConstant}) {
+    strays_ = StrayLayers();
+    std::mt19937 random(7);
+    std::normal_distribution<float> normal;
+    for (int layer = 0; layer < kLayers; ++layer) {
+      std::vector<float> values;
+      for (int i = 0; i < 24; ++i) {
+        const float value = (i % 5 == 0 ? 0.0F : -3.0F) + 0.2F * normal(random);
+        const bool damaged = layer == 4 && fault != Fault::kNone;
+        values.push_back(!damaged                   ? value
+                         : fault == Fault::kNegated ? -value
+                         : fault == Fault::kLarge   ? 8 * value
+                                                    : 1.0F);
+      }
+      strays_.AddProfile(layer, "base", values);
+      strays_.AddVector(layer, "base", values);
+      const std::vector<float> norm = {1, 1.1F + 0.01F * static_cast<float>(layer)};
+      strays_.AddNorm(layer, "norm", norm);
+    }
+    const std::vector<StrayLayer> found = strays_.Find();
+    ASSERT_EQ(found.empty(), fault == Fault::kNone) << static_cast<int>(fault);
+    for (const StrayLayer& stray : found) EXPECT_EQ(stray.layer, 4) << stray.text;
+  }
+}
+
 TEST_F(StrayLayersTest, OfRandomWeightsNothingIsSaid) {
   const std::vector<float> ones(16, 1.0F);
   for (int layer = 0; layer < kLayers; ++layer) {

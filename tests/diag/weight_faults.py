@@ -6,28 +6,38 @@ import re
 import struct
 
 NUM_LAYERS, NUM_EXPERTS, HASH_LAYERS, CSA, HCA = 7, 16, (0, 1), (2, 4, 6), (3, 5)
-FAULTS = {}
 
 
-def fault(name):
-    def add(function):
-        assert name not in FAULTS, name
-        FAULTS[name] = function
-        return function
-    return add
+def registry(section=()):
+    """A map of faults, and what adds one to it: a function, or values of config.json below `section`."""
+    faults = {}
+
+    def fault(name):
+        def add(function):
+            assert name not in faults, name
+            faults[name] = function
+            return function
+        return add
+
+    def configured(name, **values):
+        @fault(name)
+        def change(copy):
+            path = copy.directory / "config.json"
+            config = json.loads(path.read_text())
+            place = config
+            for key in section:
+                place = place[key]
+            for key, value in values.items():
+                if isinstance(value, dict):
+                    place[key].update(value)
+                else:
+                    place[key] = value
+            path.write_text(json.dumps(config, indent=2))
+
+    return faults, fault, configured
 
 
-def configured(name, **values):
-    @fault(name)
-    def change(copy):
-        path = copy.directory / "config.json"
-        config = json.loads(path.read_text())
-        for key, value in values.items():
-            if isinstance(value, dict):
-                config[key].update(value)
-            else:
-                config[key] = value
-        path.write_text(json.dumps(config, indent=2))
+FAULTS, fault, configured = registry()
 
 
 # --- helpers ---

@@ -421,12 +421,13 @@ TEST(AsyncScheduling, AStepWaitsForItsChoice) {
   kv::SequenceState other = model.NewSequence().value();
   const model::DecodeChunk chunk{.state = &state, .token = 1};
   const model::DecodeChunk of_other{.state = &other, .token = 1};
-  auto step = model.QueueLogits({&chunk, 1}, {});
+  auto step = model.QueueDecode({&chunk, 1}, {}, /*chooses_later=*/true);
   ASSERT_TRUE(step.has_value()) << step.error().ToString();
   EXPECT_TRUE((*step)->waits_for_choice());
   EXPECT_EQ((*step)->Wait().error().code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(model.QueueDecode({&of_other, 1}, {}).error().code(), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(model.QueueLogits({&of_other, 1}, {}).error().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(model.QueueDecode({&of_other, 1}, {}, /*chooses_later=*/true).error().code(),
+            StatusCode::kFailedPrecondition);
   const std::vector<int32_t> tokens = {1};
   const model::SequenceChunk whole{.state = &other, .tokens = tokens, .logits = model::LogitsRows::kLast};
   EXPECT_EQ(model.Step({&whole, 1}).error().code(), StatusCode::kFailedPrecondition);
@@ -444,10 +445,10 @@ TEST(AsyncScheduling, AStepWaitsForItsChoice) {
   EXPECT_EQ(sampling::ScoreToken(output->Row(0, 0), chosen->front().id, 0).token.logprob,
             chosen->front().logprob);
   // A step that nobody chose of is in nobody's way.
-  step = model.QueueLogits({&chunk, 1}, {});
+  step = model.QueueDecode({&chunk, 1}, {}, /*chooses_later=*/true);
   ASSERT_TRUE(step.has_value());
   EXPECT_EQ(model.Choose(**step, {}).code(), StatusCode::kInvalidArgument) << "one rule for each row";
-  step = model.QueueLogits({&of_other, 1}, {});
+  step = model.QueueDecode({&of_other, 1}, {}, /*chooses_later=*/true);
   ASSERT_TRUE(step.has_value());
   step->reset();
   EXPECT_TRUE(model.Step({&whole, 1}).has_value());

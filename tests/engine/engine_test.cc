@@ -11,6 +11,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/reference/reference_backend.h"
+#include "base/parallel.h"
 #include "base/temporary_directory_testing.h"
 #include "engine/prefix_file.h"
 #include "io/content_digest.h"

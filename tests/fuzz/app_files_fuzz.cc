@@ -174,9 +174,8 @@ bool Terminal(std::string_view text) {
 bool Reply(std::string_view text) {
   static testing::RawServer server;
   server.Say(text);
-  const auto address = ParseServerUrl(server.url());
-  DSV4_CHECK(address.has_value());
-  const auto answer = AskStreamed(*address, "key", "{}");
+  DSV4_CHECK(CheckServerUrl(server.url()).ok());
+  const auto answer = AskStreamed(server.url(), "key", "{}");
   if (!Check(answer)) return false;
   DSV4_CHECK(answer->num_prompt_tokens >= 0 && answer->num_output_tokens >= 0);
   return true;

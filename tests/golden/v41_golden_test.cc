@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "diag/recording.h"
+#include "formats/quantize.h"
 #include "tests/golden/model_runs.h"
 
 namespace dsv4::testing {
@@ -320,6 +321,58 @@ TEST_P(V41, APromptInStepsIsExact) {
       const std::vector<float> again =
           Step(*model, fork, all.subspan(kPrompt - 2, 2), model::LogitsRows::kLast);
       ExpectBitEqual(again, last, "rewound");
+    }
+  }
+}
+
+// Tables in 4 bits have the logits of their values in full.
+TEST(V41NgramTables, InFourBitsAsInFull) {
+  for (const std::string& backend : GoldenBackends()) {
+    for (const Numerics numerics : {Numerics::kPlain, Numerics::kRelease}) {
+      std::vector<QuantizedMatrix> coded;
+      std::vector<std::vector<float>> full;
+      const auto run = [&](bool codes) {
+        return LoadGolden(At("engram"), numerics,
+                          {.parts =
+                               [&](ModelParts& parts) {
+                                 for (model::LayerWeights& layer : parts.weights.layers) {
+                                   if (!layer.engram) continue;
+                                   Weight& table = layer.engram->table;
+                                   std::vector<float>& values =
+                                       full.emplace_back(static_cast<size_t>(table.rows * table.cols));
+                                   const auto decode = [&] {
+                                     for (int64_t row = 0; row < table.rows; ++row)
+                                       DequantizeRow(table, row, values.data() + row * table.cols);
+                                   };
+                                   decode();
+                                   const bool nvfp4 = coded.size() % 2 == 0;
+                                   coded.push_back(nvfp4 ? QuantizeNvFp4(values, table.rows, table.cols)
+                                                         : QuantizeMxFp4(values, table.rows, table.cols));
+                                   table = coded.back().View();
+                                   if (codes) continue;
+                                   decode();
+                                   table = {
+                                       .rows = table.rows,
+                                       .cols = table.cols,
+                                       .data = TensorView::Contiguous(static_cast<const void*>(values.data()),
+                                                                      DType::kF32, {table.rows, table.cols})};
+                                 }
+                               },
+                           .ops = {},
+                           .options =
+                               [](model::ModelOptions& options) {
+                                 const Json info = ReadJson(ModelDirectory(At("engram")) / "golden.json");
+                                 options.token_classes = info.at("classes").get<std::vector<int32_t>>();
+                               }},
+                          backend);
+      };
+      coded.reserve(4);
+      full.reserve(4);
+      const std::vector<int32_t> tokens = GoldenTokens(At("engram"));
+      const std::vector<float> in_codes = RunPieces(*run(true), tokens, {1000});
+      ASSERT_EQ(coded.size(), 2U);
+      ExpectBitEqual(in_codes, RunPieces(*run(false), tokens, {1000}), backend);
+      EXPECT_NE(in_codes, GoldenLogits(At("engram"), "logits.plain.npy"));
     }
   }
 }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/parallel.h"
 #include "model/arch/architecture.h"
 #include "model/runtime/model.h"
 #include "model/synthetic/synthetic.h"

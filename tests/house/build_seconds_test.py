@@ -2,14 +2,14 @@
 
     build_seconds_test.py BUILD
 
-build_seconds.json has the figures of a bare Debian 12 on two processors, without a compiler cache (tools/check_bare_debian.sh prints them;
-`tools/build_seconds.py BUILD --target dsv4-run --write tests/house/build_seconds.json` writes them). Seconds of a log are wall-clock time, so
-they are judged only where one run of ninja compiled all, in about the table's time. A busy machine, a cache and a build in pieces say
-nothing. Then a module
-has 1.6 times its seconds and 4 more.
+build_seconds.json has the figures of a quiet machine with two processors and no compiler cache (tools/check_bare_debian.sh prints them;
+`tools/build_seconds.py BUILD --target dsv4-run --write tests/house/build_seconds.json` writes them). Seconds of a log are wall-clock time and
+machines differ. So they are judged only where one run of ninja compiled all, and a module by its share: it may have 1.6 times its part of the
+whole, and 4 seconds more. A cache, another load and a build in pieces say nothing.
 """
 import json
 import pathlib
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -20,25 +20,23 @@ import build_seconds  # noqa: E402
 
 TARGET = "dsv4-run"
 TABLE = json.loads((ROOT / "tests/house/build_seconds.json").read_text(encoding="utf-8"))
-# Two processors have 240 s for them; packages and configuring have a minute of the five that ./dev run may take.
-MOST = 480
+# The machine of the table took 468 to 540 s for the same units on two days.
+MOST = 560
 
 
-def limit(row):
-    return 1.6 * row["seconds"] + 4
-
-
-def judged(table, took, units):
-    """Seconds by module; empty where they say nothing."""
+def slowness(table, took, units):
+    """How many times the table's seconds all units took; 0 where that says nothing."""
     if not all(output in took for outputs in units.values() for _, output in outputs):
-        return {}
-    seconds = {module: sum(took[output] for _, output in outputs) for module, outputs in units.items()}
-    whole = sum(seconds.values()) / sum(row["seconds"] for row in table.values())
-    return seconds if 0.6 < whole < 1.3 else {}
+        return 0
+    whole = sum(took[output] for outputs in units.values() for _, output in outputs) / sum(row["seconds"] for row in table.values())
+    return whole if 0.6 < whole < 1.5 else 0
 
 
 def too_long(table, took, units):
-    return {module: seconds for module, seconds in judged(table, took, units).items() if seconds > limit(table[module])}
+    """Seconds of each module that took more than its share."""
+    times = slowness(table, took, units)
+    seconds = {module: sum(took[output] for _, output in outputs) for module, outputs in units.items()} if times else {}
+    return {module: taken for module, taken in seconds.items() if taken > 1.6 * times * table[module]["seconds"] + 4}
 
 
 class BuildSeconds(unittest.TestCase):
@@ -55,11 +53,12 @@ class BuildSeconds(unittest.TestCase):
             self.skipTest("this build has no joined units")
         self.assertEqual(set(self.units), set(TABLE), "build_seconds.json has other modules than dsv4-run")
         for module, outputs in self.units.items():
-            self.assertLessEqual(len(outputs), TABLE[module]["units"] * 1.3 + 1, module)
+            # Processors with AVX-512 have three kernel units more than the table's.
+            self.assertLessEqual(len(outputs), TABLE[module]["units"] * 1.3 + 2, module)
 
     def test_modules_take_the_seconds_that_they_took(self):
         took = build_seconds.seconds_of_one_run(self.build, {output for outputs in self.units.values() for _, output in outputs})
-        if not judged(TABLE, took, self.units):
+        if not slowness(TABLE, took, self.units):
             self.skipTest("a compiler cache made this build, or it was made in pieces, or the machine was busy")
         self.assertEqual(too_long(TABLE, took, self.units), {})
 
@@ -67,15 +66,39 @@ class BuildSeconds(unittest.TestCase):
         units = {module: [(0.0, f"{module}/a.o")] for module in TABLE}
         took = {f"{module}/a.o": row["seconds"] for module, row in TABLE.items()}
         self.assertEqual(too_long(TABLE, took, units), {})
-        grown = max(TABLE, key=lambda module: TABLE[module]["seconds"])
-        self.assertEqual(set(too_long(TABLE, took | {f"{grown}/a.o": 2 * TABLE[grown]["seconds"]}, units)), {grown})
-        self.assertEqual(judged(TABLE, {output: 3 * seconds for output, seconds in took.items()}, units), {})  # Busy.
-        self.assertEqual(judged(TABLE, dict.fromkeys(took, 0.05), units), {})  # Cached.
+        for grown in sorted(TABLE, key=lambda module: TABLE[module]["seconds"])[-3:]:
+            twice = took | {f"{grown}/a.o": 2.4 * TABLE[grown]["seconds"]}
+            self.assertEqual(set(too_long(TABLE, twice, units)), {grown})
+            slower = {output: 1.15 * seconds for output, seconds in twice.items()}  # Another machine.
+            self.assertEqual(set(too_long(TABLE, slower, units)), {grown})
+        self.assertEqual(slowness(TABLE, {output: 3 * seconds for output, seconds in took.items()}, units), 0)  # Busy.
+        self.assertEqual(slowness(TABLE, dict.fromkeys(took, 0.05), units), 0)  # Cached.
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             (folder / ".ninja_log").write_text("# ninja log v5\n0\t900\t1\ta/CMakeFiles/a.dir/x.cc.o\tff\n5\t2005\t2\ta/CMakeFiles/a.dir/x.cc.o\tff\n0\t7\t1\tdsv4\tff\n")
             self.assertEqual(build_seconds.seconds_of(folder), {"a/CMakeFiles/a.dir/x.cc.o": 2.0})
             self.assertEqual(build_seconds.seconds_of_one_run(folder, {"a/CMakeFiles/a.dir/x.cc.o"}), {})
+
+    def test_files_are_joined_where_no_private_name_meets_another(self):
+        texts = {
+            "a.cc": "namespace {\nusing Clock = std::chrono::steady_clock;\nusing kv::Page;\nint Same() {\n}\n}  // namespace\n",
+            "alias.cc": "namespace {\nusing Clock = std::chrono::steady_clock;\nusing kv::Page;\n}  // namespace\n",
+            "other_alias.cc": "namespace {\nusing Clock = std::chrono::system_clock;\n}  // namespace\n",
+            "function.cc": "namespace {\nint Same(int x) {\n}\n}  // namespace\n",
+            "macro.cc": "#define Clock 1\n",
+        }
+        with tempfile.TemporaryDirectory() as name:
+            for file, text in texts.items():
+                (pathlib.Path(name) / file).write_text(text)
+
+            def groups(*files, most=1000):
+                lines = subprocess.run([sys.executable, ROOT / "tools/joined_units.py", str(most), *files], cwd=name, capture_output=True, text=True, check=True).stdout
+                return dict(line.split(" ")[::-1] for line in lines.splitlines())
+
+            self.assertEqual(groups("a.cc", "alias.cc"), {"a.cc": "0", "alias.cc": "0"})
+            self.assertEqual(groups("a.cc", "alias.cc", most=150), {"a.cc": "0", "alias.cc": "1"})  # Too large together.
+            for meets in ("other_alias.cc", "function.cc", "macro.cc"):
+                self.assertEqual(groups("a.cc", meets), {"a.cc": "0", meets: "1"})
 
     def test_seconds_are_counted_anew_beside_the_objects(self):
         with tempfile.TemporaryDirectory() as name:

@@ -120,6 +120,22 @@ class DevBuild(unittest.TestCase):
         self.assertNotIn("Built", said)
         self.assertTrue(said.endswith("ninja: build stopped: subcommand failed.\ndev: the build failed\n"), said)
 
+    def test_the_seconds_move_while_nothing_is_done(self):
+        script = (self.root / "dev").read_text(encoding="utf-8")
+        (self.root / "dev").write_text(script.replace("log_seconds=30", "log_seconds=2"), encoding="utf-8")
+        self.stand_in("ninja", "case $* in *inputs*) echo a/unity_1.cc.o ;; *) sleep 3; printf '[1/2] Building CX'; sleep 3; echo 'X object a.o'; sleep 3 ;; esac\n")
+        code, said = self.run_dev()
+        self.assertEqual(code, 0, said)
+        self.assertRegex(said, r"compile\n(  the first are compiled, [2-6] s\n){2,3}(  1 of 2, \d s\n){1,3}Built release in \d+ s\n$")
+
+    def test_one_unit_on_one_processor_is_said_so(self):
+        self.stand_in("ninja", "case $* in *inputs*) for i in $(seq $UNITS); do echo a/unity_$i.cc.o; done ;; *) echo '[1/1] Building CXX object a.o' ;; esac\n")
+        for units, jobs, wanted in (1, 1, "1 unit to compile\n"), (9, 1, "9 units to compile, about 2 min on 1 processor,"), (9, 2, "9 units to compile, about 58 s on 2 processors,"):
+            with self.subTest(wanted):
+                code, said = self.run_dev(self.root / "dev", "build", "-j", str(jobs), environment=self.environment | {"UNITS": str(units)})
+                self.assertEqual(code, 0, said)
+                self.assertIn(f"Building release: {wanted}", said)
+
     def test_a_moved_clone_is_configured_again(self):
         (self.root / "build/release/CMakeCache.txt").write_text("CMAKE_HOME_DIRECTORY:INTERNAL=/elsewhere\n", encoding="utf-8")
         code, said = self.run_dev()

@@ -1,5 +1,6 @@
 """A hub on this machine: listings, files with ranges, a second host that it redirects to, and faults by plan."""
 
+import contextlib
 import hashlib
 import http.server
 import json
@@ -149,6 +150,15 @@ class Hub:
                     self.wfile.flush()
                     time.sleep(4)
                     return self.hang_up()
+                if fault == "trickle":  # A byte now and then, for as long as the client reads.
+                    self.send_response(status)
+                    self.send_header("Content-Length", str(len(part)))
+                    self.end_headers()
+                    with contextlib.suppress(OSError):
+                        for byte in part:
+                            self.wfile.write(bytes([byte]))
+                            time.sleep(0.1)
+                    return None
                 if fault == "slow":
                     self.send_response(status)
                     self.send_header("Content-Length", str(len(part)))

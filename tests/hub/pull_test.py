@@ -255,6 +255,14 @@ class Resumed(Pull):
             self.assertEqual(ranges[-1], f"bytes={there}-")
             self.right(self.pull(hub), files)
 
+    def test_what_comes_byte_by_byte_is_asked_for_again(self):
+        files = some_files(8)
+        with Hub(files, lambda kind, name, tries: "trickle" if tries == 1 and name in ("", "README.md", "model-0.safetensors") else None) as hub:
+            process = self.pull(hub, *STALL)
+            self.right(process, needed(files))
+            self.assertEqual([hub.tries[name] for name in ("listing", "README.md", "model-0.safetensors")], [2, 2, 2])
+            self.assertIn("try 1 of 9 failed: Operation too slow", process.stderr)
+
     def test_after_ctrl_c(self):
         files = {"config.json": b"{}", "model.safetensors": random.Random(9).randbytes(1 << 20)}
         with Hub(files, lambda kind, name, tries: "stall" if name == "model.safetensors" and tries == 1 else None) as hub:

@@ -233,7 +233,7 @@ class PythonTest(unittest.TestCase):
         # Two rows with numbers; 1 of at most 3 is a third of the way up.
         self.assertEqual(line.get("points"), "60.0,190.0 700.0,50.0")
         for columns, where in ((["size"], {}), (["RMS"], {"stream": "7"})):
-            with self.assertRaisesRegex(ValueError, "no column 'size', there are layer, stream, RMS|no numbers in RMS of the 0 rows"):
+            with self.assertRaisesRegex(ValueError, r"no column 'size', there are layer, stream, RMS|no numbers in RMS of the rows that were chosen \(0\)"):
                 plot.table(table, "layer", columns, where)
 
 

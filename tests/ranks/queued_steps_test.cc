@@ -180,7 +180,7 @@ TEST(QueuedSteps, AStepThatIsDroppedBeforeItsChoiceEndsTheGroup) {
         }
         auto state = (*model)->NewSequence().value();
         const model::DecodeChunk chunk{.state = &state, .token = 1};
-        ASSERT_TRUE((*model)->QueueLogits({&chunk, 1}, {}).has_value());
+        ASSERT_TRUE((*model)->QueueDecode({&chunk, 1}, {}, /*chooses_later=*/true).has_value());
         const auto next = (*model)->QueueDecode({&chunk, 1}, {});
         ASSERT_FALSE(next.has_value());
         EXPECT_THAT(next.error().message(), HasSubstr("dropped before its tokens were chosen"));

@@ -258,17 +258,17 @@ HOLDER = "import socket, sys, time; socket.sethostname(sys.argv[1]); print(flush
 
 
 class Machine:
-    """A network, processes and a name of its own: what a container on another machine has. Wants root."""
+    """A network, processes and a name of its own: what a container on another machine has. Wants root. `mounts`: its own /proc too, which CUDA reads."""
 
-    def __init__(self, stack, name):
+    def __init__(self, stack, name, mounts=False):
         self.stack = stack
-        command = ["unshare", "--net", "--pid", "--uts", "--fork", "--kill-child", sys.executable, "-c", HOLDER, name]
+        command = ["unshare", "--net", "--pid", "--uts", *(["--mount-proc"] if mounts else []), "--fork", "--kill-child", sys.executable, "-c", HOLDER, name]
         self.keeper = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
         stack.callback(self.keeper.kill)
         if not self.keeper.stdout.readline():
             raise unittest.SkipTest(f"no namespaces here: {self.keeper.communicate()[1].decode().strip()}")
         (self.first,) = children(self.keeper.pid)
-        self.enter = ["nsenter", "--target", str(self.first), "--net"]
+        self.enter = ["nsenter", "--target", str(self.first), "--net", *(["--mount"] if mounts else [])]
 
     def run(self, *command):
         subprocess.run([*self.enter, *map(str, command)], check=True)
@@ -276,10 +276,14 @@ class Machine:
     def ip(self, *arguments):
         self.run("ip", *arguments)
 
-    def start(self, rank, local_rank, size, *arguments):
+    def is_up(self, device):
+        shown = subprocess.run([*self.enter, "ip", "-o", "link", "show", device], capture_output=True, text=True, check=True).stdout
+        return "state UP" in shown
+
+    def start(self, rank, local_rank, size, *arguments, env=None):
         """`dsv4 ARGUMENTS` as a rank of `size`, rank 0 of which is on the first machine."""
         environment = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(local_rank),
-                       "MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "29500"}
+                       "MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "29500"} | (env or {})
         process = subprocess.Popen([*self.enter, "--pid", "--uts", BINARY, *map(str, arguments)], text=True,
                                    env=os.environ | environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE)
@@ -288,15 +292,17 @@ class Machine:
         return process
 
 
-class TwoMachines(unittest.TestCase):
-    """Ranks on two machines, started by the variables alone, which do not say how they reach each other. The line between them has 10 Gbit/s."""
+class MachinesTest(unittest.TestCase):
+    """Two machines with a line of 10 Gbit/s between them. Ranks are started by the variables alone, which do not say how they reach each other."""
+
+    mounts = False
 
     def setUp(self):
         for program in ("unshare", "nsenter", "ip"):
             if shutil.which(program) is None:
                 self.skipTest(f"no {program} here")
         stack = self.enterContext(contextlib.ExitStack())
-        self.one, self.other = Machine(stack, "node-a"), Machine(stack, "node-b")
+        self.one, self.other = (Machine(stack, name, self.mounts) for name in ("node-a", "node-b"))
         self.one.ip("link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", self.other.first)
         for number, machine in enumerate((self.one, self.other), 1):
             machine.ip("addr", "add", f"192.0.2.{number}/24", "dev", "eth0")
@@ -304,7 +310,14 @@ class TwoMachines(unittest.TestCase):
                 machine.ip("link", "set", device, "up")
             if shutil.which("tc") is not None:
                 machine.run("tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "10gbit", "burst", "2mb", "latency", "20ms")
+        for machine in (self.one, self.other):
+            wait_until(lambda machine=machine: machine.is_up("eth0"), "the line is there")
 
+    def cut(self):
+        self.other.ip("link", "set", "eth0", "down")
+
+
+class TwoMachines(MachinesTest):
     def start(self, *arguments, size=3):
         """Ranks 0 and 1 are on the first machine, the others on the second."""
         arguments = (*arguments, "--log-level", "info")
@@ -371,7 +384,7 @@ class TwoMachines(unittest.TestCase):
 
     def test_a_machine_that_vanishes_is_named_by_the_deadline(self):
         def cut(_):
-            self.other.ip("link", "set", "eth0", "down")
+            self.cut()
         found = r"rank 2 (of 3 )?\(process \d+ of node-b\)(: not there within| is not reached any more)"
         # A short deadline holds for the start too, which takes a busy machine longer.
         self.assertTrue(self.lose(cut, 2, found) or self.lose(cut, 8, found) or self.lose(cut, 32, found))

@@ -237,6 +237,13 @@ class Descriptions(SharedServer):
         reply = self.server.request("GET", "/v1/models", headers={"anthropic-version": "2023-06-01"})[2]
         self.assertEqual((reply["data"][0]["type"], reply["data"][0]["id"], reply["has_more"]), ("model", self.server.model, False))
         self.assertEqual(self.server.request("GET", "/v1/models")[2]["object"], "list")
+        for query, wanted in (("?limit=1", 1), ("?after_id=" + self.server.model, 0), ("?before_id=" + self.server.model, 0), ("?limit=0", "limit"), ("?limit=x", "limit"), ("?after_id=other", "after_id")):
+            status, _, reply = self.server.request("GET", "/v1/models" + query, headers={"anthropic-version": "2023-06-01"})
+            if isinstance(wanted, int):
+                self.assertEqual((status, len(reply["data"]), reply["first_id"]), (200, wanted, self.server.model if wanted else None), query)
+            else:
+                self.assertEqual((status, reply["type"]), (400, "error"), query)
+                self.assertIn(wanted, reply["error"]["message"])
 
     def test_priority_is_taken(self):
         self.assertTrue(self.server.post(CHAT, {"messages": QUESTION, "priority": -3, **QUICK})["choices"])

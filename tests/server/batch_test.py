@@ -159,8 +159,9 @@ class Command(Folder):
 class Endpoints(Folder):
     BOUNDARY = "xyz"
 
-    def upload(self, server, content, headers=None, purpose="batch", name="in.jsonl"):
-        body = (f'--{self.BOUNDARY}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\n{purpose}\r\n--{self.BOUNDARY}\r\n'
+    def upload(self, server, content, headers=None, purpose="batch", name="in.jsonl", fields=()):
+        more = "".join(f'--{self.BOUNDARY}\r\nContent-Disposition: form-data; name="{field}"\r\n\r\n{value}\r\n' for field, value in fields)
+        body = (f'{more}--{self.BOUNDARY}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\n{purpose}\r\n--{self.BOUNDARY}\r\n'
                 f'Content-Disposition: form-data; name="file"; filename="{name}"\r\nContent-Type: application/octet-stream\r\n\r\n{content}\r\n--{self.BOUNDARY}--\r\n')
         return server.request("POST", "/v1/files", body.encode(), {"Content-Type": f"multipart/form-data; boundary={self.BOUNDARY}", **(headers or {})})
 
@@ -195,6 +196,15 @@ class Endpoints(Folder):
             files = server.request("GET", "/v1/files")[2]["data"]
             self.assertEqual({each["purpose"] for each in files}, {"batch", "batch_output"})
             self.assertEqual(server.request("GET", "/v1/batches")[2]["data"], [done])
+            inputs = server.request("GET", "/v1/files?purpose=batch&order=asc")[2]
+            self.assertEqual([each["id"] for each in inputs["data"]], [done["input_file_id"]])
+            first = server.request("GET", "/v1/files?limit=1")[2]
+            self.assertEqual((len(first["data"]), first["has_more"]), (1, True))
+            rest = server.request("GET", f"/v1/files?after={first['last_id']}")[2]
+            self.assertEqual(([*first["data"], *rest["data"]], rest["has_more"]), (files, False))
+            self.assertEqual(server.request("GET", "/v1/batches?limit=0")[2]["error"]["param"], "limit")
+            made = [self.upload(server, "{}\n")[2]["id"] for _ in range(6)]
+            self.assertEqual([each["id"] for each in server.request("GET", "/v1/files?limit=6")[2]["data"]], made[::-1])
             self.assertEqual(server.request("DELETE", f"/v1/files/{done['output_file_id']}")[2]["deleted"], True)
             self.assertEqual(server.request("GET", f"/v1/files/{done['output_file_id']}")[0], 404)
             self.assertNotIn("owner", json.dumps([files, done]))
@@ -243,6 +253,11 @@ class Endpoints(Folder):
             self.assertIn("the batch's endpoint is /v1/chat/completions", failed["errors"]["data"][0]["message"])
             self.assertEqual(self.upload(server, "x", purpose="fine-tune")[0], 400)
             self.assertEqual(self.upload(server, "x" * (1 << 20))[0], 400)
+            for field in ("expires_after[anchor]", "expires_after[seconds]", "model", "file"):
+                status, _, refused = self.upload(server, json.dumps(line(0)), fields=((field, "3600"),))
+                self.assertEqual(status, 400, field)
+                self.assertIn(field, refused["error"]["message"])
+            self.assertEqual(self.upload(server, json.dumps(line(0)), fields=(("expires_after", ""),))[0], 200)
             for body in (b"", b"--xyz", b"--xyz\r\n", b"--xyz\r\nA: b\r\n\r\n\r\n--xyz--", b"--xyz\r\nContent-Disposition: form-data; name=\"file\"\r\n--xyz--"):
                 self.assertEqual(server.request("POST", "/v1/files", body, {"Content-Type": "multipart/form-data; boundary=xyz"})[0], 400)
             self.assertEqual(server.request("POST", "/v1/files", b"x", {"Content-Type": "text/plain"})[0], 400)
@@ -250,6 +265,7 @@ class Endpoints(Folder):
             whole = {"input_file_id": good, "endpoint": "/v1/completions", "completion_window": "24h"}
             for change in ({"input_file_id": "file-0"}, {"input_file_id": "../secret"}):
                 self.assertEqual(server.request("POST", "/v1/batches", {**whole, **change})[0], 404)
+            self.assertEqual(server.request("POST", "/v1/batches", {**whole, "output_expires_after": None})[0], 200)
             for change in ({"endpoint": "/flush_cache"}, {"completion_window": "1h"}, {"metadata": 3}, {"more": 1}, {"input_file_id": None}):
                 self.assertEqual(server.request("POST", "/v1/batches", {**whole, **change})[0], 400, change)
             for path in ("/v1/files/file-0", "/v1/files/..%2fsecret", "/v1/batches/batch_0", "/v1/files/file-0/content"):

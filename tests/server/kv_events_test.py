@@ -1,13 +1,12 @@
 """KV events: a reader that has nothing but the published messages knows every block that the server keeps."""
 
-import ctypes.util
 import itertools
 import sys
 import time
 import unittest
 
 from dsv4_process import PATIENCE, rerun_in_venv, wait_until
-from kv_testing import BLOCK, EVICTING, NUM_REQUESTS, TOPIC, blocks, load, publishing
+from kv_testing import BLOCK, EVICTING, NUM_REQUESTS, TOPIC, blocks, load, needs_zeromq, publishing
 from server_process import Server
 
 try:
@@ -15,9 +14,7 @@ try:
     import zmq
 except ImportError:
     rerun_in_venv("tests/server/requirements.txt")
-if ctypes.util.find_library("zmq") is None:
-    print("skipped: libzmq5 is not installed")
-    sys.exit(77)
+needs_zeromq()
 
 END = (1 << 64) - 1
 

@@ -225,12 +225,13 @@ class Page(page_testing.PageTest):
         turn = json.loads(self.wait_for_answer())
         read, written = map(int, re.match(r"(\d+) tokens read \(\d+ reused\), (\d+) written", turn["note"]).groups())
         self.assertEqual(turn["tokens"], read + written)
-        self.assertEqual(self.browser.evaluate("document.getElementById('meter-text').innerText"), f"{read + written} of 4,096 tokens of context")
+        self.assertEqual(self.browser.evaluate("document.getElementById('meter-text').innerText"), f"{round(100 * (read + written) / 4096)} %")
+        self.assertEqual(self.browser.evaluate("document.querySelector('.meter').title"), f"{read + written} of 4,096 tokens of context")
         self.assertEqual(self.browser.evaluate("[meter.value, meter.max].join()"), f"{read + written},4096")
         self.assertTrue(self.browser.evaluate("seen.some(text => /tok\\/s/.test(text))"))
         self.browser.type(" house house house")
         count = self.server.post("/tokenize", {"prompt": " house house house"})["count"]
-        self.wait(f"document.getElementById('meter-text').innerText.startsWith('{count} to send · {read + written + count} of')")
+        self.wait(f"document.getElementById('meter-text').innerText.startsWith('{count} tokens to send · ') && document.querySelector('.meter').title.startsWith('{read + written + count} of')")
 
     def test_tool_calls_and_errors_are_shown(self):
         tool = {"type": "function", "function": {"name": "search_ticket", "description": "Search a ticket.",

@@ -117,6 +117,39 @@ class PageText(page_testing.PageTest):
         self.assertEqual(self.browser.evaluate(sides), "rtl,ltr,rtl,ltr,rtl")
         self.assertEqual(self.browser.evaluate("getComputedStyle(probe.querySelector('.katex')).direction"), "ltr")
 
+    def test_paragraphs_of_an_item_stay_apart(self):
+        self.do("window.probe = document.createElement('div'); showText(probe, '1. First.\\n\\n   More **of** it.\\n\\n   - deep\\n2. Second.\\n\\n- tight')")
+        self.assertEqual(self.browser.evaluate("[...probe.querySelectorAll('li')].map(each => [...each.childNodes].map(node => node.localName ?? 'text').join('+')).join()"), "p+p+ul,text,text,text")
+        self.assertEqual(self.browser.evaluate("probe.querySelector('li p').textContent"), "First.")
+
+    def test_no_word_of_a_table_is_lost(self):
+        """Bars in formulas and code are no borders where a row would have too many cells."""
+        for row, cells in (("| $P(A|B)$ | $a$ |", "$P(A|B)$;$a$"), ("| $|x|$ | `a || b` |", "$|x|$;a || b"), ("| x | $ |y| $ | z |", "x;$ |y| $ | z"), ("| $5 | 6$ |", "$5;6$"), ("a | b | c", "a;b | c"),
+                           ("| \\(|x|\\) | a\\|b |", "$|x|$;a|b"), ("|$5|$10|", "$5;$10"), ("| `a|b` |", "`a;b`")):
+            text = f"| a | b |\n|---|---|\n| 1 | 2 |\n{row}\n\nend"
+            for growing in (False, True):
+                self.do(f"""window.probe = document.createElement('div'); window.sample = {json.dumps(text)};
+                    for (let i = {'1' if growing else 'sample.length'}; i <= sample.length; i++) showText(probe, sample.slice(0, i))""")
+                drawn = "[...[...probe.querySelectorAll('tr')].at(-1).cells].map(cell => cell.querySelector('annotation') ? `$${cell.querySelector('annotation').textContent}$` : cell.textContent).join(';')"
+                self.assertEqual(self.browser.evaluate(drawn), cells, row)
+                self.assertEqual(self.browser.evaluate("probe.querySelector('p').textContent"), "end")
+
+    def test_lists_tables_and_quotations_of_the_right_to_left(self):
+        """Their marks, columns and bars stand at the right, where such lines begin; one line of another direction changes nothing."""
+        text = "- مرحبا\n- plain\n\n| مدينة | عدد |\n|---|---|\n| باريس | 2 |\n\n> مرحبا\n\n1. plain\n2. مرحبا\n"
+        for growing in (False, True):
+            self.do(f"""window.probe = document.createElement('div'); probe.className = 'text'; document.getElementById('log').append(probe); window.sample = {json.dumps(text)};
+                for (let i = {'1' if growing else 'sample.length'}; i <= sample.length; i++) showText(probe, sample.slice(0, i))""")
+            sides = "[...probe.querySelectorAll('ul, table, blockquote, ol')].map(node => getComputedStyle(node).direction).join()"
+            self.assertEqual(self.browser.evaluate(sides), "rtl,rtl,rtl,ltr")
+            self.assertTrue(self.browser.evaluate("(([first, last]) => first.getBoundingClientRect().left > last.getBoundingClientRect().left)(probe.querySelectorAll('th'))"))
+            edge = "Math.abs(probe.querySelector('table').getBoundingClientRect().right - probe.getBoundingClientRect().right) < 2"
+            self.assertTrue(self.browser.evaluate(edge))
+            # Words stand beside their mark, whatever their direction.
+            words = """[...probe.querySelectorAll('li')].map(node => { const range = document.createRange(); range.selectNodeContents(node);
+                const a = range.getBoundingClientRect(), b = node.getBoundingClientRect(); return b.right - a.right < a.left - b.left ? 'right' : 'left'; }).join()"""
+            self.assertEqual(self.browser.evaluate(words), "right,right,left,left")
+
     def test_hostile_text_runs_nothing_and_leads_nowhere(self):
         self.do("""window.alert = () => { window.ran = true }; window.ran = false;
             window.probe = document.createElement('div'); probe.className = 'text'; document.getElementById('log').append(probe)""")

@@ -121,10 +121,10 @@ class Use(page_testing.PageTest):
         self.start_a_long_answer()
         self.browser.press("Escape")
         self.wait("runs.size === 0")
-        self.assertRegex(self.browser.evaluate("document.getElementById('meter-text').innerText"), r"^≈ [1-9][\d,]* of 4,096 tokens of context$")
+        self.assertRegex(self.browser.evaluate("document.querySelector('.meter').title"), r"^≈ [1-9][\d,]* of 4,096 tokens of context$")
         self.show(1200)
         self.wait("current !== null")
-        self.assertRegex(self.browser.evaluate("document.getElementById('meter-text').innerText"), r"^≈ [1-9]")
+        self.assertRegex(self.browser.evaluate("document.querySelector('.meter').title"), r"^≈ [1-9]")
 
     def test_notices_say_what_to_do_and_go(self):
         with Server("--context", 4096, "--api-key", "open") as server:
@@ -135,6 +135,8 @@ class Use(page_testing.PageTest):
             self.ask("hello")
             self.wait("runs.size === 0 && current?.turns.length === 2")
             self.assertEqual(self.browser.evaluate("document.querySelector('.error').innerText"), "This server wants an API key. Enter it in Settings.")
+            # It is said in one place, below the question.
+            self.assertEqual((self.notice(), self.browser.evaluate("document.getElementById('model').innerText.replace(/\\s+/g, ' ')")), ("", "Server locked"))
             self.picture("use-key")
             self.click("Settings", "document.querySelector('.fault')")
             for key, state in (("wrong", "key"), ("open", "ready")):
@@ -233,6 +235,52 @@ class Use(page_testing.PageTest):
         self.wait(f"{seen} === '1'")
         self.assertEqual(self.browser.evaluate("document.querySelector('.numbers span').checkVisibility?.() ?? false"), False)
         self.assertRegex(self.browser.evaluate("document.querySelector('.numbers summary').innerText"), r"^\d+ tokens, [\d.]+ tok/s$")
+
+    def import_turns(self, *turns):
+        self.do(f"importText({json.dumps(json.dumps({'format': 'dsv4 conversations', 'version': 1, 'conversations': [{'title': 'x', 'turns': turns}]}))})")
+        self.wait("conversations.length === 1 && conversations[0].version === 1")
+        self.do("select(conversations[0])")
+
+    def box(self, selector):
+        return json.loads(self.browser.evaluate(f"JSON.stringify([...document.querySelectorAll({json.dumps(selector)})].at(-1).getBoundingClientRect())"))
+
+    @unittest.skipIf(page_testing.FIREFOX, "it has no mouse here")
+    def test_hidden_buttons_keep_no_room(self):
+        answer = {"role": "assistant", "content": "An answer.", "reasoning": "", "calls": []}
+        failed = {**answer, "content": "", "error": "The server cannot be reached.", "about": "server"}
+        self.import_turns({"role": "user", "content": "a " * 500}, answer, {"role": "user", "content": "b"}, failed)
+        for width, gap in ((1200, 20), (360, 60)):  # The buttons of a narrow page stand below the question and are seen.
+            self.show(width)
+            self.do("select(conversations[0])")
+            self.assertLess(self.box(".fault")["top"] - self.box(".said")["bottom"], gap)
+            self.assertEqual(self.browser.evaluate("getComputedStyle(document.querySelector('.turn.user .tools button')).opacity"), "0" if width > 1000 else "1")
+        self.assertEqual(self.browser.evaluate("[...document.querySelectorAll('.tools')].filter(each => !each.childElementCount).length"), 0)
+        # Nor does an editor of a question touch the answer.
+        self.click("Edit", "document.querySelectorAll('.turn.user')[1]")
+        self.assertGreater(self.box(".fault")["top"] - self.box(".edit button")["bottom"], 12)
+
+    def test_examples_have_one_height(self):
+        self.do("showExamples([1, 2, 3, 4].map(i => ({ title: `${i}`, ask: i === 3 ? 'many words '.repeat(20) : 'few' })))")
+        self.assertEqual(self.browser.evaluate("new Set([...document.querySelectorAll('#examples button')].map(each => Math.round(each.getBoundingClientRect().height))).size"), 1)
+
+    def test_the_end_is_a_press_away(self):
+        self.import_turns({"role": "user", "content": "a"}, {"role": "assistant", "content": "line\n\n" * 200, "reasoning": "", "calls": []})
+        self.assertTrue(self.browser.evaluate("document.getElementById('end').hidden"))
+        self.do("document.getElementById('log').scrollTop = 0")
+        self.wait("!document.getElementById('end').hidden")
+        self.click("To the end")
+        self.wait("document.getElementById('end').hidden && atEnd() && document.activeElement.id === 'ask'")
+        self.do("document.getElementById('log').scrollTop = 0")
+        self.wait("!document.getElementById('end').hidden")
+        self.do("select(null)")
+        self.assertTrue(self.browser.evaluate("document.getElementById('end').hidden"))
+
+    def test_the_buttons_of_the_settings_are_seen_on_a_phone(self):
+        self.show(360)
+        self.do("openSettings()")
+        dialog, save, cancel = self.box("#settings"), self.box("#settings-done"), self.box("#settings-cancel")
+        self.assertLess(cancel["bottom"], dialog["bottom"])
+        self.assertEqual(save["top"], cancel["top"])
 
     def test_the_first_screen_says_who_answers_and_offers_questions(self):
         self.assertIn("tiny", self.browser.evaluate("document.getElementById('first').innerText"))

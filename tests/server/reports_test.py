@@ -2,6 +2,7 @@
 
 import json
 import unittest
+import urllib.parse
 
 from server_testing import CHAT, QUESTION, SharedServer, joined
 
@@ -110,6 +111,12 @@ class Paths(SharedServer):
             self.assertEqual(self.server.request("GET", path)[0], 200, path)
         self.assertEqual(self.server.request("GET", "/v1/models/%zz")[0], 404)
 
+    def test_a_target_may_have_its_host(self):
+        for target, status in ((f"http://localhost:8000/v1/models/{self.server.model}", 200), ("HTTPS://127.0.0.1/v1/models?limit=1", 200), ("http://localhost", 200), ("http://localhost?x=1", 200),
+                               ("http://localhost/v1/nowhere", 404), ("http://evil.example/v1/models", 403), ("ftp://localhost/v1/models", 404)):
+            head = self.server.raw(f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()).partition(b"\r\n")[0]
+            self.assertIn(str(status).encode(), head, target)
+
     def test_a_response_is_no_action(self):
         for path, word in (("resp_1/cancel", "background"), ("other", "no such endpoint"), ("resp_1/other", "no such endpoint")):
             status, _, reply = self.server.request("POST", "/v1/responses/" + path, {"input": "hi"})
@@ -119,11 +126,40 @@ class Paths(SharedServer):
     def test_paths_of_services_whose_clients_exchange_the_host_alone(self):
         chat, text = {"messages": USER, "max_tokens": 2}, {"prompt": "x", "max_tokens": 2}
         for path, body in (("/chat/completions", chat), ("/beta/chat/completions", chat), ("/beta/completions", {**text, "suffix": "y"}),
-                           ("/completions", text), ("/beta/v1/chat/completions", chat), ("/anthropic/v1/messages", chat), ("/anthropic/v1/messages/count_tokens", {"messages": USER})):
+                           ("/completions", text), ("/chat/completions/", chat), ("/beta/completions/", text), ("/beta/v1/chat/completions", chat), ("/anthropic/v1/messages", chat), ("/anthropic/v1/messages/count_tokens", {"messages": USER})):
             self.assertEqual(self.server.request("POST", path, body)[0], 200, path)
-        for path in ("/models", f"/models/{self.server.model}", f"/v1/models/{self.server.model}/", "/beta/models", "/ping"):
+        for path in ("/models", f"/models/{self.server.model}", f"/v1/models/{self.server.model}/", "/models/", "/beta/models", "/ping", "/openai/v1/models", "/api/v1/models"):
             self.assertEqual(self.server.request("GET", path)[0], 200, path)
+        for path, body in (("/messages", chat), ("/messages/count_tokens", chat), ("/openai/v1/chat/completions", chat), ("/api/v1/chat/completions", chat),
+                           ("/chat/completions/render", chat), ("/responses/input_tokens", {"input": "hi"})):
+            self.assertEqual(self.server.request("POST", path, body)[0], 200, path)
+        stored = self.server.post("/responses", {"input": "hi", "max_output_tokens": 16})["id"]
+        for path in (f"/responses/{stored}", f"/responses/{stored}/input_items"):
+            self.assertEqual(self.server.request("GET", path)[0], 200, path)
+        self.assertIn("--batches-dir", self.server.request("GET", "/files")[2]["error"]["message"])
         self.assertEqual(self.server.request("POST", "/anthropic/v1/messages", {})[2]["type"], "error")
+
+    def test_nothing_of_a_query_is_left_out_without_a_word(self):
+        unknown = "x-dsv4-unknown-fields"
+        stored = self.server.post("/v1/responses", {"input": "hi", "max_output_tokens": 16})["id"]
+        for method, path, body, listed in (("GET", f"/v1/responses/{stored}?include[]=a&starting_after=1", None, "?include??"), ("POST", CHAT + "?stream=true&beta=true", {"messages": USER, "max_tokens": 1}, "?stream"),
+                                           ("POST", "/reset_prefix_cache?reset_external=true", {}, "?reset_external"), ("GET", "/metrics?name[]=up", None, "?name??"),
+                                           ("GET", "/v1/models?limit=1&sort=id", None, "?sort"), ("POST", "/tokenize?api=chat&x", {"messages": USER}, "?x"),
+                                           ("POST", CHAT + "?q1=1", {"messages": USER, "max_tokens": 1, "foo": 1}, "foo, ?q1")):
+            status, headers, _ = self.server.request(method, path, body)
+            self.assertEqual((status, headers.get(unknown)), (200, listed), path)
+        for method, path, body in (("GET", f"/v1/responses/{stored}?stream=false&include_obfuscation=false", None), ("GET", f"/v1/responses/{stored}/input_items?limit=3&order=asc", None), ("GET", "/health?x=1", None),
+                                   ("GET", "/?theme=dark", None), ("POST", CHAT + "?api-version=2024-10-21", {"messages": USER, "max_tokens": 1})):
+            status, headers, _ = self.server.request(method, path, body)
+            self.assertEqual((status, headers.get(unknown)), (200, None), path)
+        for path, param in ((f"/v1/responses/{stored}?stream=1", "stream"), (f"/v1/responses/{stored}?stream=True", "stream"), (f"/v1/responses/{stored}/input_items?limit=x", "limit")):
+            status, _, refused = self.server.request("GET", path)
+            self.assertEqual((status, refused["error"]["param"]), (400, param))
+        status, _, refused = self.server.request("POST", "/tokenize?api=completions", {"messages": USER})
+        self.assertEqual((status, refused["error"]["param"]), (400, "api"))
+        system = {"system": "Be short.", "messages": USER}
+        for query in ("?api=messages", "?x=1&api=messages", "?api=chat&api=messages", "?%61pi=messages&y"):
+            self.assertEqual(self.server.request("POST", "/tokenize" + query, system)[2]["count"], self.server.post("/v1/messages/count_tokens", system)["input_tokens"], query)
 
     def test_what_is_not_here_says_why(self):
         for path, word in (("/v1/embeddings", "embedding server"), ("/v1/audio/speech", "text alone"), ("/sleep", "does not sleep"),
@@ -145,7 +181,7 @@ class Paths(SharedServer):
                          self.server.request("POST", "/tokenize", {"messages": USER})[2]["tokens"])
         long = {"messages": [{"role": "user", "content": "A long text. " * 60}], "max_tokens": 1}
         cached = []
-        for path in (None, None, "/flush_cache", None, "/reset_prefix_cache"):
+        for path in ("/flush_cache", None, "/flush_cache", None, "/reset_prefix_cache"):
             if path:
                 self.assertEqual(self.server.request("POST", path)[0], 200)
             cached.append(self.server.post(CHAT, long)["usage"]["prompt_tokens_details"]["cached_tokens"])
@@ -180,12 +216,13 @@ class Ollama(SharedServer):
 
     def test_describes_itself(self):
         shown = self.server.post("/api/show", {"model": "tiny:latest"})
+        self.assertEqual(self.server.post("/api/show", {"name": self.server.model + ":latest"}), shown)
         self.assertLessEqual({"completion", "tools", "thinking"}, set(shown["capabilities"]))
         self.assertEqual(shown["model_info"]["deepseek4.context_length"], 4096)
         self.assertEqual(self.server.request("GET", "/api/ps")[2]["models"][0]["context_length"], 4096)
         version = tuple(map(int, self.server.request("GET", "/api/version")[2]["version"].split(".")))
         self.assertGreaterEqual(version, (0, 6, 4))
-        for method, path, body in (("POST", "/api/show", {"model": "other"}), ("GET", "/api/nothing", None), ("GET", "/api/show", None)):
+        for method, path, body in (("POST", "/api/show", {"model": "other"}), ("POST", "/api/show", {"name": "other"}), ("GET", "/api/nothing", None), ("GET", "/api/show", None)):
             status, _, reply = self.server.request(method, path, body)
             self.assertGreaterEqual(status, 400)
             self.assertIsInstance(reply["error"], str)
@@ -206,8 +243,51 @@ class Items(SharedServer):
             self.assertEqual(reply["usage"]["input_tokens"], self.server.post("/v1/responses", spelled)["usage"]["input_tokens"])
             # And it can be gone on from.
             self.server.post("/v1/responses", {"input": "more", "previous_response_id": reply["id"], **self.ASK})
-        status, _, reply = self.server.request("POST", "/v1/responses", {"input": [{"type": "item_reference", "id": "msg_00ff_0"}]})
-        self.assertEqual((status, reply["error"]["param"]), (400, "input[0].id"))
+        for identity in ("msg_00ff_0", "in_00ff_0", "nothing"):
+            status, _, reply = self.server.request("POST", "/v1/responses", {"input": [{"type": "item_reference", "id": identity}]})
+            self.assertEqual((status, reply["error"]["param"]), (400, "input[0].id"))
+
+    def test_what_was_asked_can_be_referred_to(self):
+        own = {"type": "message", "id": "msg_of_the_client", "role": "user", "content": "Be brief."}
+        asked = self.server.post("/v1/responses", {"input": [{"role": "user", "content": "hi"}, own, {"role": "user", "content": "and bye"}], **self.ASK})
+        text = self.server.post("/v1/responses", {"input": "hi", **self.ASK})
+        for reply, count in ((asked, 3), (text, 1)):
+            items = self.server.request("GET", f"/v1/responses/{reply['id']}/input_items")[2]["data"]
+            names = [item["id"] for item in items]
+            self.assertEqual(len(set(names)), count)
+            for item in items:
+                if item["id"] == own["id"]:
+                    continue
+                again = self.server.post("/v1/responses/input_tokens", {"input": [{"type": "item_reference", "id": item["id"]}]})
+                self.assertEqual(again, self.server.post("/v1/responses/input_tokens", {"input": [{"role": "user", "content": item["content"]}]}))
+
+    def test_input_items_come_in_pages(self):
+        texts = [f"word {number}" for number in range(5)]
+        reply = self.server.post("/v1/responses", {"input": [{"role": "user", "content": text} for text in texts], **self.ASK})
+
+        def page(query):
+            return self.server.request("GET", f"/v1/responses/{reply['id']}/input_items{query}")
+
+        newest = page("?limit=2")[2]
+        self.assertEqual(([item["content"] for item in newest["data"]], newest["has_more"]), (texts[:2:-1], True))
+        self.assertEqual((newest["first_id"], newest["last_id"]), (newest["data"][0]["id"], newest["data"][1]["id"]))
+        older = page(f"?limit=20&after={newest['last_id']}")[2]
+        self.assertEqual(([item["content"] for item in older["data"]], older["has_more"]), (texts[2::-1], False))
+        self.assertEqual([item["content"] for item in page("?order=asc")[2]["data"]], texts)
+        for query, param in (("?limit=101", "limit"), ("?order=up", "order"), ("?after=other", "after")):
+            status, _, refused = page(query)
+            self.assertEqual((status, refused["error"]["param"]), (400, param))
+        # Ids that are none, empty, or there already do not turn a client round in a circle.
+        given = ["msg_1", "msg_2", "msg_1", "", None, 5, "a b+c/%"]
+        reply = self.server.post("/v1/responses", {"input": [{"type": "message", "id": name, "role": "user", "content": f"{i}"} for i, name in enumerate(given)], **self.ASK})
+        seen, after = [], ""
+        for _ in given:
+            one = page(f"?order=asc&limit=1&after={urllib.parse.quote_plus(after)}")[2]
+            seen += [item["content"] for item in one["data"]]
+            after = one["last_id"]
+        self.assertEqual((seen, one["has_more"]), ([f"{i}" for i in range(len(given))], False))
+        status, _, refused = self.server.request("GET", f"/v1/responses/{reply['id']}?stream=true")
+        self.assertEqual((status, refused["error"]["param"]), (400, "stream"))
 
     def test_parts_of_answers_that_others_wrote(self):
         def tokens(part):

@@ -15,10 +15,10 @@ from dsv4_process import BINARY, PATIENCE, TINY, wait_until
 class Server:
     """Starts on a free port and waits until it answers; ends with the context."""
 
-    def __init__(self, *arguments, model=TINY, environment=None):
+    def __init__(self, *arguments, model=TINY, environment=None, before=None):
         port = [] if "--port" in arguments or "--unix-socket" in arguments else ["--port", "0"]
         self.process = subprocess.Popen([BINARY, "serve", "-m", str(model), *port, *map(str, arguments)],
-                                        stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env={**os.environ, **(environment or {})})
+                                        stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env={**os.environ, **(environment or {})}, preexec_fn=before)
         self.log = []
         self.patience = PATIENCE  # Of a request.
         for line in self.process.stderr:

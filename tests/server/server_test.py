@@ -225,9 +225,10 @@ class Bench(SharedServer):
                 self.assertEqual((report["failed"], report["wrong_answers"]), (0, 0))
                 self.assertGreater(report["inter_token_seconds"]["p50"], 0)
                 self.assertGreater(report["output_tokens_per_second"], 0)
+                self.assertGreater(report["steady_output_tokens_per_second"], 0)
 
-    def load(self, *arguments):
-        process = dsv4("bench", "--server", self.server.url, "--seconds", 2, "--json", *arguments)
+    def load(self, *arguments, seconds=2):
+        process = dsv4("bench", "--server", self.server.url, "--seconds", seconds, "--json", *arguments)
         self.assertEqual(process.returncode, 0, process.stderr + process.stdout)
         return json.loads(process.stdout)
 
@@ -244,7 +245,7 @@ class Bench(SharedServer):
         self.assertEqual(dsv4("bench", "--server", self.server.url, "--dataset", "/no/such").returncode, 3)
 
     def test_lengths_are_spread(self):
-        report = self.load("--streams", 4, "--input-tokens", 100, "--output-tokens", 10, "--length-spread", 0.5)
+        report = self.load("--streams", 4, "--input-tokens", 100, "--output-tokens", 10, "--length-spread", 0.5, seconds=6)
         self.assertGreater(report["completed"], 4)
         self.assertNotEqual(report["total_output_tokens"], report["completed"] * 10)
         self.assertAlmostEqual(report["total_output_tokens"] / report["completed"], 10, delta=4)
@@ -307,7 +308,7 @@ class Limits(unittest.TestCase):
                 self.assertEqual(server.request("POST", "/v1/messages", {})[2]["type"], "error")
                 ask = {"messages": [{"role": "user", "content": "One two three. " * 20}], "max_tokens": 1}
                 for headers, cached in (({"Authorization": "Bearer first"}, False), ({"x-api-key": "second"}, False),
-                                        ({"x-api-key": "first"}, True)):
+                                        ({"x-api-key": "first"}, True), ({"Authorization": "BEARER  first "}, True)):
                     reply = server.post(CHAT, ask, headers)  # One owner's prompts are nobody else's business.
                     self.assertEqual(reply["usage"]["prompt_tokens_details"]["cached_tokens"] > 0, cached)
                 status, headers, _ = server.request("OPTIONS", CHAT, headers={"Origin": "https://example.org"})

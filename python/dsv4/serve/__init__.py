@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from .. import LLM, DSV4Error, Sampling, Session, _Answer, _Row, _Steps
+from .._counted import counted
 
 _PIECE = 512  # Tokens of a prompt that are read between two steps of the answers.
 MOST_TAKEN_BACK = 64  # Tokens by which a kept session can be taken back.
@@ -154,9 +155,9 @@ class Worker:
         """The tokens of an answer as they come, without the one that ends it. To leave the loop, or to cancel the task, ends the answer."""
         wrong = [token for token in ids if not 0 <= token < self.llm.vocab_size]
         if not ids or wrong or max_tokens < 1:
-            raise ValueError(f"generate: got {len(ids)} ids, {wrong[:3]} out of the vocabulary, max_tokens {max_tokens}; wanted at least one id and token")
+            raise ValueError(f"generate: got {counted(len(ids), 'id')}, {wrong[:3]} out of the vocabulary, max_tokens {max_tokens}; wanted at least one id and token")
         if len(ids) >= self.llm.context_length:
-            raise ValueError(f"generate: a prompt of {len(ids)} tokens, and the context has {self.llm.context_length}")
+            raise ValueError(f"generate: a prompt of {counted(len(ids), 'token')}, and the context has {self.llm.context_length}")
         request = _Request(list(ids), sampling, min(max_tokens, self.llm.context_length - len(ids)), frozenset(stops), asyncio.get_running_loop())
         with self._changed:
             if not self._accepts:

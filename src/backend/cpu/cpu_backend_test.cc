@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "base/parallel.h"
+
 namespace dsv4::backend {
 namespace {
 

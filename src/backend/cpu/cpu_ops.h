@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "backend/cpu/kernels/kernels.h"
+#include "base/parallel.h"
 #include "ops/op_table.h"
 
 namespace dsv4::backend::cpu {

@@ -70,7 +70,7 @@ struct Product {
   size_t x;  // Which of some rows.
   uint8_t* y;
 };
-struct Range {
+struct TermRange {
   size_t product;
   int64_t begin;
   int64_t end;
@@ -78,7 +78,7 @@ struct Range {
 
 void RunProducts(ops::OpContext& context, const std::vector<Product>& products,
                  const std::vector<Activations>& rows, DType dtype) {
-  std::vector<Range> ranges;
+  std::vector<TermRange> ranges;
   for (size_t i = 0; i < products.size(); ++i) {
     const Weight& weight = *products[i].weight;
     const int64_t range = RangeRows(weight, rows[products[i].x].num_rows());
@@ -88,7 +88,7 @@ void RunProducts(ops::OpContext& context, const std::vector<Product>& products,
   }
   context.threads().ParallelFor(static_cast<int64_t>(ranges.size()), 1, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last;) {
-      const Range& range = ranges[static_cast<size_t>(i)];
+      const TermRange& range = ranges[static_cast<size_t>(i)];
       const Product& product = products[range.product];
       int64_t end = range.end;  // Neighbours are one range: the kernel reads ahead to its end.
       for (++i; i < last && ranges[static_cast<size_t>(i)].product == range.product; ++i)

@@ -15,7 +15,7 @@ namespace dsv4::backend::cpu {
 
 namespace {
 
-constexpr int64_t kTileTokens = 4;
+constexpr int64_t kHcTileTokens = 4;
 
 double Sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 
@@ -72,14 +72,14 @@ void MixLogits(ops::OpContext& context, const TensorView& streams, const TensorV
         1.0 / std::sqrt(squares / static_cast<double>(width) + static_cast<double>(norm_eps));
     for (int64_t k = 0; k < num_rows; ++k) m[k] *= factor;
   };
-  const int64_t num_tiles = (shape.num_tokens + kTileTokens - 1) / kTileTokens;
+  const int64_t num_tiles = (shape.num_tokens + kHcTileTokens - 1) / kHcTileTokens;
   if (num_tiles >= 2 * context.threads().num_threads()) {
     context.threads().ParallelFor(num_tiles, 1, [&](int64_t begin, int64_t end) {
-      std::vector<float> x(static_cast<size_t>(kTileTokens * kSliceColumns));
-      SliceSums slice_sums(kTileTokens, num_rows);
+      std::vector<float> x(static_cast<size_t>(kHcTileTokens * kSliceColumns));
+      SliceSums slice_sums(kHcTileTokens, num_rows);
       for (int64_t tile = begin; tile < end; ++tile) {
-        const int64_t first = tile * kTileTokens;
-        const int64_t count = std::min(kTileTokens, shape.num_tokens - first);
+        const int64_t first = tile * kHcTileTokens;
+        const int64_t count = std::min(kHcTileTokens, shape.num_tokens - first);
         SliceSums sums(count, num_rows);
         for (int64_t slice = 0; slice < num_slices; ++slice) {
           add_up(slice, first, count, x.data(), slice_sums);

@@ -17,13 +17,14 @@
 #include "backend/cpu/scratch.h"
 #include "backend/cpu/values.h"
 #include "base/per_thread.h"
+#include "base/text.h"
 
 namespace dsv4::backend::cpu {
 
 namespace {
 
 // Neighbouring queries of a sequence that must be scored: tokens [first_token, first_token + visible.size()).
-struct Group {
+struct KeyGroup {
   const ops::IndexerSequence* sequence = nullptr;
   int64_t first_token = 0;
   std::vector<int64_t> visible;  // Visible rows that are here. Ascending.
@@ -58,7 +59,7 @@ class Scorer {
         width_(q.shape[2]),
         head_panels_((num_heads_ + panels_.lanes - 1) / panels_.lanes) {}
 
-  PackedQueries Pack(const Group& group) const {
+  PackedQueries Pack(const KeyGroup& group) const {
     PackedQueries packed;
     packed.panels.resize(static_cast<size_t>(group.num_queries() * PanelBytes()));
     std::vector<const uint8_t*> rows(static_cast<size_t>(num_heads_));
@@ -84,7 +85,7 @@ class Scorer {
   }
 
   // Scores of entries [begin, end) for every query of a group that sees them; query i's at scores[i].
-  void Score(const Group& group, const PackedQueries& packed, int64_t begin, int64_t end,
+  void Score(const KeyGroup& group, const PackedQueries& packed, int64_t begin, int64_t end,
              std::span<std::vector<float>> scores) const {
     while (begin < end) {
       int64_t count = std::min(kFp4Keys, end - begin);
@@ -111,7 +112,7 @@ class Scorer {
 
   // Scores of `count` keys from `first` on, to each query that sees some.
   template <typename ScoreQuery>
-  static void ForEachSeeing(const Group& group, int64_t first, int64_t count,
+  static void ForEachSeeing(const KeyGroup& group, int64_t first, int64_t count,
                             std::span<std::vector<float>> scores, const ScoreQuery& score) {
     std::array<float, kFp4Keys> block;
     for (int64_t i = 0; i < group.num_queries(); ++i) {
@@ -123,7 +124,7 @@ class Scorer {
   }
 
   // False where a key is none for these kernels.
-  bool ScoreCodes(const Group& group, const PackedQueries& packed, int64_t first, int64_t count,
+  bool ScoreCodes(const KeyGroup& group, const PackedQueries& packed, int64_t first, int64_t count,
                   std::span<std::vector<float>> scores) const {
     alignas(64) std::array<uint8_t, kFp4KeyBlockBytes> keys;
     std::array<const uint8_t*, kFp4Keys> rows;
@@ -136,7 +137,7 @@ class Scorer {
     return true;
   }
 
-  void ScorePanels(const Group& group, const PackedQueries& packed, int64_t first, int64_t count,
+  void ScorePanels(const KeyGroup& group, const PackedQueries& packed, int64_t first, int64_t count,
                    std::span<std::vector<float>> scores) const {
     auto& scratch = PerThread<PanelScratch>();
     static_assert(kScoreKeys % 4 == 0 && kScoreKeys <= kFp4Keys);
@@ -233,10 +234,10 @@ struct Problem {
 // Queries with no more than `unscored` visible entries take them all: take_all(token, rows here). The others
 // are returned in groups.
 template <typename TakeAll>
-std::vector<Group> Groups(const Problem& problem, const TakeAll& take_all) {
+std::vector<KeyGroup> Groups(const Problem& problem, const TakeAll& take_all) {
   constexpr int64_t kMaxRows = 256;  // Queries times heads that meet a packed key while it is near.
   const int64_t max_queries = std::max<int64_t>(1, kMaxRows / std::max<int64_t>(1, problem.q.shape[1]));
-  std::vector<Group> groups;
+  std::vector<KeyGroup> groups;
   for (const ops::IndexerSequence& sequence : problem.sequences) {
     for (int64_t i = 0; i < sequence.num_tokens; ++i) {
       const int64_t token = sequence.token_begin + i;
@@ -260,7 +261,7 @@ template <typename TakeAll, typename Choose>
 void ForEachQuery(ops::OpContext& context, const Problem& problem, const TakeAll& take_all,
                   const Choose& choose) {
   if (problem.top_k == 0) return;
-  const std::vector<Group> groups = Groups(problem, take_all);
+  const std::vector<KeyGroup> groups = Groups(problem, take_all);
   if (groups.empty()) return;
   const std::vector<float> weights = LoadAll(KernelsOf(context), problem.weights);
   const Scorer scorer(KernelsOf(context), problem.q, weights);
@@ -274,7 +275,7 @@ void ForEachQuery(ops::OpContext& context, const Problem& problem, const TakeAll
   constexpr int64_t kKeysPerTask = 256;
   const size_t num_at_once = static_cast<size_t>(context.threads().num_threads());
   for (size_t first = 0; first < groups.size(); first += num_at_once) {
-    const std::span<const Group> now =
+    const std::span<const KeyGroup> now =
         std::span(groups).subspan(first, std::min(num_at_once, groups.size() - first));
     std::vector<std::vector<std::vector<float>>> scores(now.size());  // [group][query][entry]
     std::vector<PackedQueries> packed(now.size());
@@ -351,8 +352,8 @@ Status CheckWithin(const ops::IndexerSelectArgs& args) {
       const int32_t* const blocks = args.within.as<const int32_t>() + token * args.within.shape[1];
       for (int64_t k = 0; k < args.within.shape[1] && blocks[k] >= 0; ++k) {
         if (blocks[k] * args.block_size < visible) continue;
-        return OutOfRange(fmt::format("indexer_select: within[{}, {}]: block {}, wanted one of {} entries",
-                                      token, k, blocks[k], visible));
+        return OutOfRange(fmt::format("indexer_select: within[{}, {}]: block {}, wanted one of {}", token, k,
+                                      blocks[k], Counted(visible, "entry")));
       }
     }
   }

@@ -60,26 +60,45 @@ bool KernelGivesTiles() {
 // Dot products of bytes, which came to servers later than the rest of AVX-512.
 bool HasByteProducts() { return __builtin_cpu_supports("avx512vnni"); }
 
-bool Supported(Isa isa) {
+bool RunsHere(Isa isa) {
   switch (isa) {
     case Isa::kScalar:
       return true;
     case Isa::kAvx2:
       return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16c();
     case Isa::kAvx512:
-      return Supported(Isa::kAvx2) && __builtin_cpu_supports("avx512f") &&
+      return RunsHere(Isa::kAvx2) && __builtin_cpu_supports("avx512f") &&
              __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
              __builtin_cpu_supports("avx512vl");
     case Isa::kAvx512Bf16:
-      return Supported(Isa::kAvx512) && HasByteProducts() && __builtin_cpu_supports("avx512vbmi") &&
+      return RunsHere(Isa::kAvx512) && HasByteProducts() && __builtin_cpu_supports("avx512vbmi") &&
              __builtin_cpu_supports("avx512bf16");
     case Isa::kAmx: {
       static const bool has_tiles = CpuHasAmx() && KernelGivesTiles();
-      return Supported(Isa::kAvx512Bf16) && has_tiles;
+      return RunsHere(Isa::kAvx512Bf16) && has_tiles;
     }
   }
   return false;
 }
+
+// A clone's first program has the kernels of its machine's default alone (CMakeLists.txt).
+bool IsInProgram(Isa isa) {
+  switch (isa) {
+    case Isa::kScalar:
+      return &scalar::kKernels != nullptr;
+    case Isa::kAvx2:
+      return &avx2::kKernels != nullptr;
+    case Isa::kAvx512:
+      return &avx512::kKernels != nullptr;
+    case Isa::kAvx512Bf16:
+      return IsInProgram(Isa::kAvx512) && &avx512bf16::kBf16Matmul != nullptr;
+    case Isa::kAmx:
+      return IsInProgram(Isa::kAvx512Bf16) && &amx::kBf16Matmul != nullptr;
+  }
+  return false;
+}
+
+bool Supported(Isa isa) { return IsInProgram(isa) && RunsHere(isa); }
 
 }  // namespace
 
@@ -127,11 +146,12 @@ Result<Isa> ChooseIsa(std::optional<Isa> wanted) {
     if (!named) return Error(FailedPrecondition("DSV4_CPU_ISA: " + named.error().message()));
     wanted = *named;
   }
-  if (!wanted.has_value()) return DefaultIsa();
+  if (!wanted.has_value()) wanted = DefaultIsa();
   if (Supported(*wanted)) return *wanted;
   std::vector<std::string_view> names;
   for (const Isa isa : AvailableIsas()) names.push_back(IsaName(isa));
-  const std::string_view why = *wanted == Isa::kAmx && CpuHasAmx()
+  const std::string_view why = RunsHere(*wanted) ? "this program was built without it"
+                               : *wanted == Isa::kAmx && CpuHasAmx()
                                    ? "the kernel does not let this process use the CPU's tiles"
                                    : "this machine lacks it";
   return Error(FailedPrecondition(
@@ -139,15 +159,17 @@ Result<Isa> ChooseIsa(std::optional<Isa> wanted) {
 }
 
 Kernels KernelsFor(Isa isa) {
-  Kernels kernels = scalar::kKernels;
-  kernels.rows = scalar::kRows;
-  kernels.float_panels = scalar::kPanels;
-  if (isa == Isa::kAvx2) {
+  Kernels kernels;
+  if (isa == Isa::kScalar) {
+    kernels = scalar::kKernels;
+    kernels.rows = scalar::kRows;
+    kernels.float_panels = scalar::kPanels;
+  } else if (isa == Isa::kAvx2) {
     kernels = avx2::kKernels;
     kernels.rows = avx2::kRows;
     kernels.float_panels = avx2::kPanels;
     kernels.fp4_keys = avx2::kFp4KeyKernels;
-  } else if (isa >= Isa::kAvx512) {
+  } else {
     kernels = avx512::kKernels;
     kernels.rows = avx512::kRows;
     kernels.float_panels = avx512::kPanels;

@@ -23,7 +23,7 @@ std::string_view IsaName(Isa isa);  // "scalar", "avx2", "avx512", "avx512bf16",
 // InvalidArgument lists the names.
 Result<Isa> IsaFromName(std::string_view name);
 
-// Instruction sets that this machine and its operating system can run, worst first. Asks the kernel for AMX
+// Instruction sets that this machine and its operating system can run and the program has, worst first. Asks the kernel for AMX
 // where the CPU has it: permission is the process's, for good.
 std::vector<Isa> AvailableIsas();
 
@@ -31,7 +31,7 @@ std::vector<Isa> AvailableIsas();
 Isa DefaultIsa();
 
 // `wanted`, else what the environment variable DSV4_CPU_ISA names, else the default. FailedPrecondition for
-// an unknown name and for a tier that the machine lacks.
+// an unknown name and for a tier that the machine or the program lacks.
 Result<Isa> ChooseIsa(std::optional<Isa> wanted);
 
 // The kernels of an available tier.

@@ -39,7 +39,7 @@ struct ThreadMemory {
   Scratch row;
 };
 
-ThreadMemory& ThisThread() { return PerThread<ThreadMemory>(); }
+ThreadMemory& MatmulMemory() { return PerThread<ThreadMemory>(); }
 
 float BlockScale(const TensorView& scales, int64_t index) {
   switch (scales.dtype) {
@@ -61,7 +61,7 @@ float BlockScale(const TensorView& scales, int64_t index) {
 // One scale for each `columns` of the rows of a block, for whole chunks.
 const float* ChunkScales(const Weight& weight, int64_t block_row, int64_t columns) {
   const int64_t count = NumChunks(weight.cols) * (kChunk / columns);
-  float* const scales = ThisThread().scales.Floats(count);
+  float* const scales = MatmulMemory().scales.Floats(count);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t column = i * columns;
     scales[i] = column < weight.cols
@@ -79,14 +79,14 @@ MultiplyArgs CommonArgs(int64_t cols, const Activations& x, int64_t out_stride) 
   args.x_tiles = x.tiles();
   args.num_tokens = x.num_rows();
   args.out_stride = out_stride;
-  args.scratch = ThisThread().kernel.Get(NumPacks(cols) * kScratchBytesPerPack);
+  args.scratch = MatmulMemory().kernel.Get(NumPacks(cols) * kScratchBytesPerPack);
   return args;
 }
 
 // Dequantises a few rows at a time and multiplies them as fp32.
 void MultiplyExpanded(const MatmulPlan& plan, const Weight& weight, int64_t begin, int64_t end,
                       MultiplyArgs args, float* out) {
-  float* const rows = ThisThread().expanded.Floats(kRangeRows * weight.cols);
+  float* const rows = MatmulMemory().expanded.Floats(kRangeRows * weight.cols);
   for (int64_t first = begin; first < end; first += kRangeRows) {
     args.num_rows = std::min(kRangeRows, end - first);
     for (int64_t r = 0; r < args.num_rows; ++r) DequantizeRow(weight, first + r, rows + r * weight.cols);
@@ -99,7 +99,7 @@ void MultiplyExpanded(const MatmulPlan& plan, const Weight& weight, int64_t begi
 
 }  // namespace
 
-float* ThreadFloats(int64_t count) { return ThisThread().row.Floats(count); }
+float* ThreadFloats(int64_t count) { return MatmulMemory().row.Floats(count); }
 
 MatmulPlan PlanMatmul(const Kernels& kernels, const Weight& weight, DType x_dtype) {
   MatmulPlan plan;
@@ -326,7 +326,7 @@ void MultiplyRangeTo(const Kernels& kernels, const MatmulPlan& plan, const Weigh
   const int64_t step = std::max(kRangeRows, kMostSums / x.num_rows() / kRangeRows * kRangeRows);
   for (int64_t first = begin; first < end; first += step) {
     const int64_t num_rows = std::min(step, end - first);
-    float* const sums = ThisThread().sums.Floats(x.num_rows() * num_rows);
+    float* const sums = MatmulMemory().sums.Floats(x.num_rows() * num_rows);
     MultiplyRange(plan, weight, first, first + num_rows, x, sums, num_rows);
     for (int64_t t = 0; t < x.num_rows(); ++t) {
       StoreFloats(kernels, sums + t * num_rows, num_rows,

@@ -41,6 +41,9 @@ struct CudaOptions {
   // A decode step like an earlier one is queued without a walk through the model (ops/step_replay.h).
   // DSV4_CUDA_REPLAY=0 turns it off from outside; a backend that is synchronous or explains does not do it.
   bool replay = true;
+  // A step that would be replayed is walked, and is an error where launches or staged bytes of both differ. DSV4_CUDA_REPLAY=check
+  // sets it from outside.
+  bool check_replays = false;
   // Kernels start while the one in front of them ends. DSV4_CUDA_OVERLAP=0 turns it off from outside.
   bool overlap = true;
   // Products on Blackwell's block-scaled tensor cores (never run). Where it is kOff

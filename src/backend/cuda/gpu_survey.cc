@@ -12,6 +12,8 @@
 #include <span>
 #include <string_view>
 
+#include "base/text.h"
+
 namespace dsv4::backend {
 namespace {
 
@@ -97,8 +99,8 @@ std::string WhyNoGpu(const GpuSurvey& survey, int ranks) {
     return fmt::format("{} has compute capability {}.{}, this build has machine code for {}", gpu.info.name,
                        gpu.info.major, gpu.info.minor, survey.code);
   }
-  return fmt::format("{} ranks want as many GPUs, {} {} here", ranks, survey.gpus.size(),
-                     survey.gpus.size() == 1 ? "is" : "are");
+  return fmt::format("{} as many GPUs, {} here", Counted(ranks, "rank wants", "ranks want"),
+                     Counted(survey.gpus.size(), "is", "are"));
 }
 
 std::string NameGpus(const GpuSurvey& survey) {

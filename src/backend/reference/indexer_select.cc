@@ -13,6 +13,7 @@
 
 #include "backend/reference/reference_ops.h"
 #include "backend/reference/values.h"
+#include "base/text.h"
 
 namespace dsv4::backend::reference {
 
@@ -124,9 +125,8 @@ Result<std::vector<int32_t>> EntriesWithin(const ops::IndexerSelectArgs& args, i
   for (int64_t i = 0; i < args.within.shape[1] && blocks[i] >= 0; ++i) {
     const int64_t begin = blocks[i] * args.block_size;
     if (begin >= visible) {
-      return Error(
-          OutOfRange(fmt::format("indexer_select: within[{}, {}]: block {}, wanted one of {} entries", token,
-                                 i, blocks[i], visible)));
+      return Error(OutOfRange(fmt::format("indexer_select: within[{}, {}]: block {}, wanted one of {}", token,
+                                          i, blocks[i], Counted(visible, "entry"))));
     }
     for (int64_t j = begin; j < std::min(visible, begin + args.block_size); ++j)
       entries.push_back(static_cast<int32_t>(j));

@@ -2,6 +2,7 @@
 // Contracts are in ops/<op>.h.
 #pragma once
 
+#include "base/parallel.h"
 #include "ops/op_table.h"
 
 namespace dsv4::backend::reference {

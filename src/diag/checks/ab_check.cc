@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/text.h"
 #include "diag/checks/compare_check.h"
 #include "diag/report/logit_plots.h"
 #include "diag/statistics.h"
@@ -53,7 +54,7 @@ Effect MeasureEffect(std::span<const float> as_is, std::span<const float> exchan
 }
 
 // Counts the calls of every op of `hooks`.
-OpHooks Counted(OpHooks hooks, int64_t& num_calls) {
+OpHooks CountCalls(OpHooks hooks, int64_t& num_calls) {
 #define DSV4_COUNT_OP(name, Op)                                                                  \
   if (hooks.name) {                                                                              \
     hooks.name = [hook = std::move(hooks.name), &num_calls](const InnerOp<ops::Op##Args>& inner, \
@@ -152,7 +153,7 @@ Result<CheckReport> CheckEachOp(const Subject& subject, std::span<const int32_t>
     int64_t num_calls = 0;
     Result<std::vector<float>> logits;
     {
-      const HookedBackend::Scope scope(subject.backend, Counted(std::move(hooks), num_calls));
+      const HookedBackend::Scope scope(subject.backend, CountCalls(std::move(hooks), num_calls));
       logits = RunTokens(subject, tokens, {}, model::LogitsRows::kAll);
     }
     if (!logits) return Error(logits.error().WithContext(fmt::format("with {}={}", op, variant_name)));
@@ -170,8 +171,8 @@ Result<CheckReport> CheckEachOp(const Subject& subject, std::span<const int32_t>
 
   CheckReport report{.check = "compare"};
   report.evidence = {
-      fmt::format("{} tokens on {}; {} ops exchanged one at a time for those of {} ({})", num_tokens,
-                  subject.backend.inner().name, effects.size(), variant_name, variant.name),
+      fmt::format("{} on {}; {} exchanged one at a time for those of {} ({})", Counted(num_tokens, "token"),
+                  subject.backend.inner().name, Counted(effects.size(), "op"), variant_name, variant.name),
       fmt::format("bound on the relative error of all logits: {:g}", limit)};
   if (!unused.empty())
     report.evidence.push_back(fmt::format("never called by this model: {}", fmt::join(unused, ", ")));

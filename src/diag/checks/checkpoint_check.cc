@@ -9,6 +9,7 @@
 #include <cmath>
 #include <map>
 
+#include "base/text.h"
 #include "diag/checks/gate_up_order.h"
 #include "diag/checks/holes.h"
 #include "diag/checks/input_scales.h"
@@ -102,6 +103,32 @@ class Survey {
     if (layer >= 0) strays_.AddNorm(layer, module, values);
   }
 
+  // Numbers of either sign, which may be few. In trained weights they are not all zero.
+  void Vector(int layer, const std::string& module, const TensorView& vector) {
+    const std::span<const float> values(vector.as<const float>(), static_cast<size_t>(vector.num_elements()));
+    norms_.push_back({.module = module,
+                      .name = layer < 0 ? module : fmt::format("layers.{}.{}", layer, module),
+                      .format = "vector",
+                      .layer = layer,
+                      .rms = Rms(values),
+                      .max_abs = MaxAbs(values),
+                      .finite = AllFinite(values)});
+    if (layer >= 0) strays_.AddVector(layer, module, values);
+  }
+
+  void HyperConnection(int layer, const std::string& module, const model::HyperConnectionWeights& weights) {
+    if (weights.fn.is_null()) return;  // V4.1 has none in front of its head.
+    for (const auto& [part, view] :
+         {std::pair{"_fn", &weights.fn}, {"_base", &weights.base}, {"_scale", &weights.scale}}) {
+      Vector(layer, module + part, *view);
+    }
+    if (layer < 0) return;
+    strays_.AddProfile(layer, module + "_base",
+                       {weights.base.as<const float>(), static_cast<size_t>(weights.base.num_elements())});
+    strays_.AddBias(layer, module + "_scale",
+                    {weights.scale.as<const float>(), static_cast<size_t>(weights.scale.num_elements())});
+  }
+
   void Layer(int index, const model::LayerWeights& layer) {
     const auto linear = [&](const std::string& module, const Weight& weight) {
       Linear(index, module, fmt::format("layers.{}.{}", index, module), weight);
@@ -113,8 +140,12 @@ class Survey {
       linear(module + ".wkv", weights.wkv);
       if (weights.wgate.rows > 0)
         linear(module + ".wgate", weights.wgate);  // Entries of one token have no gate.
+      if (!weights.ape.is_null()) Vector(index, module + ".ape", weights.ape);
       norm(module + ".norm", weights.norm);
     };
+    HyperConnection(index, "hc_attn", layer.hc_attn);
+    HyperConnection(index, "hc_ffn", layer.hc_ffn);
+    Vector(index, "attn.attn_sink", layer.attn_sink);
     norm("attn_norm", layer.attn_norm);
     norm("ffn_norm", layer.ffn_norm);
     linear("attn.wq_a", layer.wq_a);
@@ -186,9 +217,10 @@ std::map<std::string, double> MedianRms(const std::vector<Measured>& linears) {
 // Fault of one tensor; empty when there is none.
 std::string Complaint(const Measured& measured, double median) {
   if (!measured.finite) return "holds NaN or infinity";
-  if (measured.max_abs == 0 && (measured.constant || measured.format == "norm")) return "is all zero";
+  const bool is_linear = measured.format != "norm" && measured.format != "vector";
+  if (measured.max_abs == 0 && (measured.constant || !is_linear)) return "is all zero";
   if (measured.constant) return "is constant";
-  if (measured.format == "norm") return {};
+  if (!is_linear) return {};
   if (measured.rms > kMaxRms)
     return fmt::format("RMS {:.3g}, more than training leaves: is a scale missing or inverted?",
                        measured.rms);
@@ -262,7 +294,9 @@ std::string TranscodeLine(const model::ResolvedCheckpoint& resolved, size_t num_
     lossless += model::IsMxFp4Transcode(linear) ? 1 : 0;
   };
   for (size_t i = 0; i < num_layers; ++i) {
-    for (const model::ResolvedTensor& tensor : resolved.layers[i].tensors) look(tensor.linear);
+    for (const model::ResolvedTensor& tensor : resolved.layers[i].tensors) {
+      if (!tensor.is_table) look(tensor.linear);
+    }
     for (const model::ResolvedExpert& expert : resolved.layers[i].experts) {
       for (const model::StoredLinear* linear : {&expert.w1, &expert.w2, &expert.w3}) look(*linear);
     }
@@ -282,8 +316,9 @@ std::string SwapComplaint(const GateUp& group) {
 std::string OrderLine(const GateUpOrder& order) {
   const size_t num_swapped =
       order.groups.size() - static_cast<size_t>(order.num_in_order + order.num_undecided);
-  return fmt::format("gate (w1) and up (w3) of {} groups of experts: {} in order, {} swapped, {} say nothing",
-                     order.groups.size(), order.num_in_order, num_swapped, order.num_undecided);
+  return fmt::format("gate (w1) and up (w3) of {} of experts: {} in order, {} swapped, {} say nothing",
+                     Counted(order.groups.size(), "group"), order.num_in_order, num_swapped,
+                     order.num_undecided);
 }
 
 }  // namespace
@@ -292,6 +327,7 @@ Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const mode
   Survey survey;
   for (size_t i = 0; i < weights.layers.size(); ++i) survey.Layer(static_cast<int>(i), weights.layers[i]);
   survey.Norm(-1, "norm", "norm", weights.norm);
+  survey.HyperConnection(-1, "hc_head", weights.hc_head);
   // Embedding and head have no siblings; each is its own median.
   survey.Linear(-1, "embed", "embed", weights.embed);
   survey.Linear(-1, "head", "head", weights.head);
@@ -336,14 +372,15 @@ Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const mode
     if (const std::string odd = OddNumber(config); !odd.empty()) complaints.push_back(odd);
   }
 
-  report.evidence = {fmt::format("{} linears and {} norms of {} layers", survey.linears().size(),
-                                 survey.norms().size(), weights.layers.size()),
-                     TranscodeLine(resolved, weights.layers.size()), OrderLine(order), holes.evidence};
+  report.evidence = {
+      fmt::format("{} and {} of {}", Counted(survey.linears().size(), "linear"),
+                  Counted(survey.norms().size(), "norm"), Counted(weights.layers.size(), "layer")),
+      TranscodeLine(resolved, weights.layers.size()), OrderLine(order), holes.evidence};
   if (inputs.count > 0) {
     report.evidence.push_back(
-        fmt::format("{} input scales, {} of them exactly 1 (never calibrated); this engine takes activation "
+        fmt::format("{}, {} of them exactly 1 (never calibrated); this engine takes activation "
                     "scales from the data",
-                    inputs.count, inputs.num_ones));
+                    Counted(inputs.count, "input scale"), inputs.num_ones));
   }
   report.evidence.insert(report.evidence.end(), inputs.notes.begin(), inputs.notes.end());
   report.tables.push_back(ModuleTable(survey.linears(), medians));

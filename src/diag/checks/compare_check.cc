@@ -10,6 +10,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/text.h"
 #include "diag/compare/blame.h"
 #include "diag/compare/compare_plots.h"
 #include "diag/compare/comparer.h"
@@ -50,10 +51,9 @@ double DefaultBound(const CompareOptions& options, bool bf16, std::string_view n
 }
 
 std::string LogitsLine(const LogitsAgreement& logits) {
-  return fmt::format(
-      "logits: KL(other || ours) mean {:.3g}, worst {:.3g} nats; top-1 agrees at {} of {} positions",
-      logits.sum_kl / static_cast<double>(logits.num_rows), logits.worst_kl, logits.num_same_top1,
-      logits.num_rows);
+  return fmt::format("logits: KL(other || ours) mean {:.3g}, worst {:.3g} nats; top-1 agrees at {} of {}",
+                     logits.sum_kl / static_cast<double>(logits.num_rows), logits.worst_kl,
+                     logits.num_same_top1, Counted(logits.num_rows, "position"));
 }
 
 // Answers of both runs where they disagree: "token 381 (other: 278) at position 17, ...". Empty where they
@@ -130,12 +130,15 @@ std::vector<int64_t> GuiltyExperts(const std::vector<Compared>& own, const Compa
 std::string Complaint(const Compared& first, std::span<const int32_t> tokens) {
   if (first.by_table) {
     return fmt::format(
-        "{} of {} tokens have other experts, by a table that knows no near-ties: token id {} has "
+        "{} of {} other experts, by a table that knows no near-ties: token id {} has "
         "{}, {} in the other run",
-        first.num_flipped, first.num_rows, tokens[static_cast<size_t>(first.first_bad_row)],
-        fmt::join(first.our_choice, " "), fmt::join(first.their_choice, " "));
+        first.num_flipped, Counted(first.num_rows, "token has", "tokens have"),
+        tokens[static_cast<size_t>(first.first_bad_row)], fmt::join(first.our_choice, " "),
+        fmt::join(first.their_choice, " "));
   }
-  if (first.choice) return fmt::format("{} of {} rows choose otherwise", first.num_flipped, first.num_rows);
+  if (first.choice)
+    return fmt::format("{} of {} otherwise", first.num_flipped,
+                       Counted(first.num_rows, "row chooses", "rows choose"));
   return fmt::format("relative error {:.3g}", first.error());
 }
 
@@ -166,12 +169,13 @@ Result<Comparison> Run(const Subject& subject, std::span<const int32_t> tokens, 
     num_flipped += tensor.num_flipped;
     if (first == nullptr && PastBound(tensor, options.mode, max_flipped)) first = &tensor;
   }
-  report.evidence = {fmt::format("{} tensors of {} tokens, {}; bound on the relative error {}",
-                                 comparer.compared().size(), tokens.size(),
-                                 shared ? "each op fed with the other run's inputs: its own error"
-                                        : "both runs from the token ids: accumulated error",
-                                 BoundRange(comparer.compared())),
-                     fmt::format("{} rows chose other experts or entries", num_flipped)};
+  report.evidence = {
+      fmt::format("{} of {}, {}; bound on the relative error {}",
+                  Counted(comparer.compared().size(), "tensor"), Counted(tokens.size(), "token"),
+                  shared ? "each op fed with the other run's inputs: its own error"
+                         : "both runs from the token ids: accumulated error",
+                  BoundRange(comparer.compared())),
+      fmt::format("{} chose other experts or entries", Counted(num_flipped, "row"))};
   if (!shared) {
     if (comparer.logits().num_rows > 0) report.evidence.push_back(LogitsLine(comparer.logits()));
     if (std::string line = OutputsLine(comparer.logits()); !line.empty())
@@ -216,7 +220,8 @@ void BlameWhatErrsByItself(const std::vector<Compared>& own, CheckReport& report
       "{} errs by itself beside what is usual ({}), under its bound; added up, {}",
       report.location->ToString(),
       suspect->choice
-          ? fmt::format("{} of {} rows choose otherwise", suspect->num_flipped, suspect->num_rows)
+          ? fmt::format("{} of {} otherwise", suspect->num_flipped,
+                        Counted(suspect->num_rows, "row chooses", "rows choose"))
           : fmt::format("relative error {:.3g}, worst row {:.3g}", suspect->error(), suspect->worst_error),
       added_up);
   report.next_step =

@@ -6,6 +6,7 @@
 
 #include <optional>
 
+#include "base/text.h"
 #include "diag/recording.h"
 #include "diag/report/logit_plots.h"
 #include "diag/statistics.h"
@@ -27,9 +28,9 @@ Result<std::optional<Difference>> FirstDifference(const Recording& prefill, cons
     if (tensor.name.starts_with("pass.")) continue;
     const RecordedTensor* same = other.Find(tensor.layer, tensor.name);
     if (same == nullptr || same->num_rows != tensor.num_rows) {
-      return Error(
-          Internal(fmt::format("decode-prefill: layer {}, {}: {} rows by prefill, {} in pieces", tensor.layer,
-                               tensor.name, tensor.num_rows, same == nullptr ? 0 : same->num_rows)));
+      return Error(Internal(fmt::format("decode-prefill: layer {}, {}: {} by prefill, {} in pieces",
+                                        tensor.layer, tensor.name, Counted(tensor.num_rows, "row"),
+                                        same == nullptr ? 0 : same->num_rows)));
     }
     for (int64_t row = 0; row < tensor.num_rows; ++row) {
       const double error = RelativeError(tensor.Row(row), same->Row(row));
@@ -139,8 +140,9 @@ Result<CheckReport> CheckDecodePrefill(const Subject& subject, std::span<const i
   }
   report.evidence.push_back(
       options.tolerance == 0
-          ? fmt::format("{} tokens; every tensor compared bit for bit", tokens.size())
-          : fmt::format("{} tokens; relative error of a row at most {:g}", tokens.size(), options.tolerance));
+          ? fmt::format("{}; every tensor compared bit for bit", Counted(tokens.size(), "token"))
+          : fmt::format("{}; relative error of a row at most {:g}", Counted(tokens.size(), "token"),
+                        options.tolerance));
   struct Cut {
     std::string name;
     int64_t piece;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/text.h"
 #include "diag/statistics.h"
 
 namespace dsv4::diag {
@@ -120,8 +121,8 @@ Result<CheckReport> CheckDraft(const Subject& subject, std::span<const int32_t> 
   }
   report.tables.push_back(std::move(table));
   const std::string name = dspark ? "the DSpark drafter" : "the draft block";
-  report.evidence = {fmt::format("{} of {} first drafts are the model's next token", agreement.right[0],
-                                 agreement.asked[0])};
+  report.evidence = {fmt::format("{} of {} the model's next token", agreement.right[0],
+                                 Counted(agreement.asked[0], "first draft is", "first drafts are"))};
   if (dspark) {
     const auto asked = static_cast<double>(std::max<int64_t>(1, confidence.asked));
     report.evidence.push_back(

@@ -19,6 +19,7 @@
 
 #include "base/descriptor.h"
 #include "base/read_file.h"
+#include "base/text.h"
 #include "hub/digest.h"
 
 namespace dsv4::diag {
@@ -35,7 +36,7 @@ struct KnownFile {
   std::string_view digest;
 };
 // Files of one release stand together. `config.json` decides which release a directory says it is.
-constexpr std::array<KnownFile, 6> kKnownFiles = {{
+constexpr std::array<KnownFile, 10> kKnownFiles = {{
     {"models/tiny of this repository", "config.json",
      "237b7508a8434622a3f25744a8101a84e0390e63523dd7612b398df99be75033"},
     {"models/tiny of this repository", "model.safetensors",
@@ -44,6 +45,14 @@ constexpr std::array<KnownFile, 6> kKnownFiles = {{
      "42d87db6c25199a49a75eb6bb9e69e9094705e7f165e35bb7abc3da6f1674a67"},
     {"models/tiny of this repository", "generation_config.json",
      "139c07faa02b8cc79c2d47309033774cf83b70b1673a68e3a40146a9d7ee6089"},
+    {"models/tiny-v41 of this repository", "config.json",
+     "8d04e1a4acbaa072af01e23b75942ce80d0983abe101e7e7abee31e41c051c2f"},
+    {"models/tiny-v41 of this repository", "model.safetensors",
+     "308f934ccd68b7c6ea9f44cf04dbc49442be9ca6be91b150777a180305f25c57"},
+    {"models/tiny-v41 of this repository", "tokenizer.json",
+     "c45f76a11ae2c98afdd993ff13448fac2d896c565f4a0fc50352591159812ed3"},
+    {"models/tiny-v41 of this repository", "generation_config.json",
+     "aa505bb5e1778cb672c8193e373f3d7be9aa41c1d2b9b7e8b55f8f222ad0b4ac"},
     // deepseek-ai/deepseek-recipe, static/tokenizers.
     {"DeepSeek-V4", "tokenizer.json", "97d2f31b020d18b5aee5c9b3d5b4efb10ea210f3fe3f7dffe3f1cd90542d6b19"},
     {"DeepSeek-V4.1", "tokenizer.json", "81f64d1248a68ce3663e07ab3ee48b851e5df0e32d27cb98e4c9a268151e8d99"},
@@ -214,7 +223,8 @@ Result<CheckReport> CheckFiles(const std::string& directory, int64_t max_bytes) 
                                   : fmt::format("tokenizer.json: that of {}", known->release));
   }
   if (!records.empty() || !complaints.empty())
-    report.evidence.push_back(fmt::format("{} files are as recorded, {} bytes read", num_right, num_bytes));
+    report.evidence.push_back(fmt::format("{} as recorded, {}", Counted(num_right, "file is", "files are"),
+                                          Counted(num_bytes, "byte read", "bytes read")));
   if (!left_out.empty()) {
     report.evidence.push_back(
         fmt::format("not read, for their size: {} and {} more; dsv4 diagnose files reads all",
@@ -233,7 +243,8 @@ Result<CheckReport> CheckFiles(const std::string& directory, int64_t max_bytes) 
     report.next_step =
         "sha256sum of the source's files, as SHA256SUMS in the directory, makes this check decide";
   } else {
-    report.headline = fmt::format("{} files are byte for byte those that were recorded", num_right);
+    report.headline =
+        fmt::format("{} byte for byte those that were recorded", Counted(num_right, "file is", "files are"));
     report.rules_out = {"damage to these files since they were recorded"};
     report.next_step = "dsv4 diagnose prompt";
   }

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <set>
 
+#include "base/text.h"
+
 namespace dsv4::diag {
 namespace {
 
@@ -56,8 +58,8 @@ int LayerOf(const std::string& name) {
 
 std::string RunText(const io::StoredTensor& tensor, const ZeroRuns& runs) {
   const auto size = static_cast<int64_t>(tensor.bytes.size());
-  std::string text =
-      fmt::format("has {} of {} bytes in long runs of zeros", std::min(runs.num_bytes, size), size);
+  std::string text = fmt::format("has {} of {} in long runs of zeros", std::min(runs.num_bytes, size),
+                                 Counted(size, "byte"));
   const int64_t row_bytes = tensor.dims.empty() || tensor.dims[0] == 0 ? 0 : size / tensor.dims[0];
   if (row_bytes > 0 && runs.longest >= row_bytes) {
     text += fmt::format(
@@ -83,10 +85,10 @@ std::string TableComplaint(const TensorView& table) {
     if (repeats && num_repeating++ == 0) first = row;
     alike = alike && std::equal(chosen.begin(), chosen.end(), ids);
   }
-  if (alike) return fmt::format("sends all {} token ids to the same experts", rows);
+  if (alike) return fmt::format("sends all {} to the same experts", Counted(rows, "token id"));
   if (num_repeating == 0) return {};
-  return fmt::format("names an expert twice for {} of {} token ids, the first is {}", num_repeating, rows,
-                     first);
+  return fmt::format("names an expert twice for {} of {}, the first is {}", num_repeating,
+                     Counted(rows, "token id"), first);
 }
 
 }  // namespace
@@ -156,10 +158,11 @@ Holes LookForHoles(const model::ModelWeights& weights, const model::ResolvedChec
     if (std::all_of(bias.begin(), bias.end(), [](float x) { return x == 0; }))
       complain("ffn.gate.bias", "is all zero: balancing leaves no bias so");
   }
-  holes.evidence = fmt::format("{} bytes looked through for parts that were never written{}", num_bytes,
-                               num_bytes > kReadWhole ? fmt::format(", every {} KiB behind the first {} GiB",
-                                                                    kSampledStride >> 10, kReadWhole >> 30)
-                                                      : "");
+  holes.evidence = fmt::format(
+      "{} looked through for parts that were never written{}", Counted(num_bytes, "byte"),
+      num_bytes > kReadWhole
+          ? fmt::format(", every {} KiB behind the first {} GiB", kSampledStride >> 10, kReadWhole >> 30)
+          : "");
   return holes;
 }
 

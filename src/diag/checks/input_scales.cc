@@ -13,6 +13,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/text.h"
 #include "diag/statistics.h"
 
 namespace dsv4::diag {
@@ -151,12 +152,13 @@ InputScales LookAtInputScales(const io::Checkpoint& checkpoint, const model::Res
       ++num_synchronised;
   }
   if (num_synchronised > 0) {
-    found.notes.push_back(fmt::format(
-        "all experts share one input scale in {} layers: synchronised after calibration", num_synchronised));
+    found.notes.push_back(
+        fmt::format("all experts share one input scale in {}: synchronised after calibration",
+                    Counted(num_synchronised, "layer")));
   }
   if (num_unequal > 0) {
-    found.notes.push_back(fmt::format(
-        "w1 and w3 of {} experts read the same input and have different input scales", num_unequal));
+    found.notes.push_back(fmt::format("w1 and w3 of {} the same input and have different input scales",
+                                      Counted(num_unequal, "expert reads", "experts read")));
   }
   return found;
 }

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/text.h"
 #include "diag/recording.h"
 #include "diag/statistics.h"
 
@@ -102,8 +103,9 @@ Result<CheckReport> CheckKnowledge(const Subject& subject, const KnownText& text
   if (subject.model.num_layers() < subject.model.config().num_hidden_layers)
     return not_applicable("layers are left out, so the model knows nothing");
   if (static_cast<int64_t>(text.tokens.size()) > subject.model.options().max_chunk_tokens) {
-    return not_applicable(fmt::format("the text has {} tokens, one pass of the model holds {}",
-                                      text.tokens.size(), subject.model.options().max_chunk_tokens));
+    return not_applicable(fmt::format("the text has {}, one pass of the model holds {}",
+                                      Counted(text.tokens.size(), "token"),
+                                      subject.model.options().max_chunk_tokens));
   }
 
   DSV4_ASSIGN_OR_RETURN(const std::vector<float> logits,
@@ -148,13 +150,13 @@ Result<CheckReport> CheckKnowledge(const Subject& subject, const KnownText& text
   const auto num_answers = static_cast<int64_t>(text.answers.size()) - 1;
   const double probability = std::exp(-whole.answer_nats);
   report.evidence = {
-      fmt::format("{} of {} answers are the likeliest continuation, mean probability {:.3f}",
-                  num_answers - num_wrong, num_answers, probability),
+      fmt::format("{} of {} the likeliest continuation, mean probability {:.3f}", num_answers - num_wrong,
+                  Counted(num_answers, "answer is", "answers are"), probability),
       fmt::format("the words that all sentences have in common take {:.3f} nats each", whole.form_nats)};
   report.tables.push_back(std::move(answers));
   if (static_cast<double>(num_wrong) > kMaxWrong * static_cast<double>(num_answers)) {
-    finding(fmt::format("{} of {} facts that every model knows are wrong: {}", num_wrong, num_answers,
-                        first_wrong));
+    finding(fmt::format("{} of {} that every model knows are wrong: {}", num_wrong,
+                        Counted(num_answers, "fact"), first_wrong));
   } else if (probability < kMinProbability) {
     finding(fmt::format("facts that every model knows have a probability of {:.3f}, wanted {} or more",
                         probability, kMinProbability));

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "base/text.h"
+#include "formats/number_formats.h"
 #include "model/engram/engram_hash.h"
 
 namespace dsv4::diag {
@@ -58,6 +60,9 @@ std::optional<Mismatch> Compare(const RecordedTensor& got, const Weight& table, 
   for (size_t token = 0; token < wanted.size(); ++token) {
     for (size_t i = 0; i < wanted[token].size(); ++i) {
       DequantizeRow(table, wanted[token][i], row.data());
+      // Rows in 4 bits are rounded once more, to what the model computes with.
+      if (got.dtype == DType::kBF16)
+        std::ranges::transform(row, row.begin(), [](float x) { return FloatFromBf16(Bf16FromFloat(x)); });
       const auto values = got.Row(static_cast<int64_t>(token)).subspan(i * row.size(), row.size());
       if (std::ranges::equal(values, row)) continue;
       return Mismatch{
@@ -119,16 +124,16 @@ Result<CheckReport> CheckNgramRows(const Subject& subject, std::span<const int32
       if (auto mismatch = Compare(*got, rows, plan.number, wanted, cut)) mismatches.push_back(*mismatch);
     }
     if (2 * result.num_zero > std::ssize(result.rows)) {
-      empty_tables.push_back(fmt::format("layers.{}.engram.embed: {} of the {} rows that were read are zero",
-                                         plan.number, result.num_zero, result.rows.size()));
+      empty_tables.push_back(fmt::format("layers.{}.engram.embed: {} of the {} that were read are zero",
+                                         plan.number, result.num_zero, Counted(result.rows.size(), "row")));
     }
     table.rows.push_back({std::to_string(plan.number), std::to_string(hash.num_table_rows(plan.engram)),
                           std::to_string(result.num_read), std::to_string(result.rows.size()),
                           std::to_string(result.num_zero)});
   }
-  report.evidence.push_back(fmt::format("{} tokens of {} classes, in one pass and token by token",
-                                        tokens.size(),
-                                        std::set<int32_t>(classes.begin(), classes.end()).size()));
+  report.evidence.push_back(
+      fmt::format("{} of {}, in one pass and token by token", Counted(tokens.size(), "token"),
+                  Counted(std::set<int32_t>(classes.begin(), classes.end()).size(), "class")));
   report.tables.push_back(std::move(table));
   for (const Mismatch& mismatch : mismatches) report.evidence.push_back(mismatch.text);
   report.evidence.insert(report.evidence.end(), empty_tables.begin(), empty_tables.end());

@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/text.h"
 #include "diag/statistics.h"
 #include "sampling/sampler.h"
 
@@ -300,15 +301,16 @@ Result<CheckReport> CheckSampler(const SamplerInput& input) {
 
   const std::map<int32_t, int> seen = CountSeen(input.prompt, input.params.penalty_window);
   report.evidence = {
-      fmt::format("the penalties see {} different tokens in the last {} of {} prompt tokens", seen.size(),
+      fmt::format("the penalties see {} in the last {} of {}", Counted(seen.size(), "different token"),
                   input.params.penalty_window == 0
                       ? input.prompt.size()
                       : std::min(input.prompt.size(), static_cast<size_t>(input.params.penalty_window)),
-                  input.prompt.size()),
+                  Counted(input.prompt.size(), "prompt token")),
       "a prompt token lifted above all others by a bias is chosen without a penalty and not with one",
-      fmt::format("{} seeded draws from the {} highest logits: chi-squared {:.1f}, {} degrees of freedom, "
+      fmt::format("{} from the {} highest logits: chi-squared {:.1f}, {} degrees of freedom, "
                   "bound {:.1f}",
-                  kNumDraws, kDrawVocabulary, fit.chi_squared, fit.degrees, fit.bound())};
+                  Counted(kNumDraws, "seeded draw"), kDrawVocabulary, fit.chi_squared, fit.degrees,
+                  fit.bound())};
   report.plots = {ProbabilityPlot(input, stages.penalised)};
   report.tables = {LogitTable(input, stages), FilterTable(input.params, stages.penalised)};
   if (complaints.empty()) {

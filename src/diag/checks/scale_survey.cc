@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/text.h"
 #include "diag/statistics.h"
 #include "formats/number_formats.h"
 
@@ -131,7 +132,7 @@ ScaleStatistics MeasureScales(const Weight& weight) {
 std::string ScaleComplaint(const Weight& weight, const ScaleStatistics& scales) {
   if (scales.count < kMinBlocks) return {};
   if (Share(scales.num_zero, scales.count) > kMaxZero) {
-    return fmt::format("has a scale of zero in {} of {} blocks", scales.num_zero, scales.count);
+    return fmt::format("has a scale of zero in {} of {}", scales.num_zero, Counted(scales.count, "block"));
   }
   if (scales.highest > kMaxSpread * scales.median && HoldsValuesOf(weight, scales.highest)) {
     return fmt::format("has a block scale of {:.3g}, {:.3g} times the median one: damaged?", scales.highest,
@@ -140,15 +141,15 @@ std::string ScaleComplaint(const Weight& weight, const ScaleStatistics& scales) 
   if (weight.format != WeightFormat::kNvFp4) return {};
   if (Share(scales.num_highest, scales.count) > kMaxCutOff && Saturated(weight) > kMaxSaturated) {
     return fmt::format(
-        "has the largest possible scale, 448, in {} of {} blocks: its global scale is too small, and larger "
+        "has the largest possible scale, 448, in {} of {}: its global scale is too small, and larger "
         "blocks were cut off",
-        scales.num_highest, scales.count);
+        scales.num_highest, Counted(scales.count, "block"));
   }
   if (Share(scales.num_lowest, scales.count) > kMaxLowest) {
     return fmt::format(
-        "has subnormal scales in {} of {} blocks: its global scale is too large, and little precision is "
+        "has subnormal scales in {} of {}: its global scale is too large, and little precision is "
         "left",
-        scales.num_lowest, scales.count);
+        scales.num_lowest, Counted(scales.count, "block"));
   }
   return {};
 }

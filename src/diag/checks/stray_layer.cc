@@ -104,6 +104,18 @@ void StrayLayers::AddShape(int layer, const std::string& module, const Weight& w
   columns_[module][layer] = Centred(std::move(columns));
 }
 
+void StrayLayers::AddVector(int layer, const std::string& module, std::span<const float> values) {
+  constant_vectors_[module][layer] =
+      values.size() > 1 && std::ranges::all_of(values, [&](float value) { return value == values.front(); });
+}
+
+void StrayLayers::AddProfile(int layer, const std::string& module, std::span<const float> values) {
+  constexpr size_t kFewest = 16;
+  if (values.size() < kFewest || !AllFinite(values)) return;
+  AddSize(layer, module, Rms(values), /*is_norm=*/true);
+  profiles_[module][layer] = Centred(std::vector<double>(values.begin(), values.end()));
+}
+
 void StrayLayers::AddNorm(int layer, const std::string& module, std::span<const float> values) {
   AddSize(layer, module, Rms(values), /*is_norm=*/true);
   constant_norms_[module][layer] =
@@ -174,13 +186,16 @@ std::vector<StrayLayer> StrayLayers::Find() const {
   for (const auto& [module, values] : norm_sizes_) FindSizes(module, values, /*is_norm=*/true, found);
   for (const auto& [module, profiles] : rows_) FindShapes(module, profiles, "rows", found);
   for (const auto& [module, profiles] : columns_) FindShapes(module, profiles, "columns", found);
-  for (const auto& [module, layers] : constant_norms_) {
-    if (layers.size() < kMinLayers ||
-        std::ranges::count_if(layers, [](const auto& entry) { return entry.second; }) != 1)
-      continue;
-    const auto stray = std::ranges::find_if(layers, [](const auto& entry) { return entry.second; });
-    found.push_back(
-        {stray->first, module, "is constant, those of all other layers are not: was it written?"});
+  for (const auto& [module, profiles] : profiles_) FindShapes(module, profiles, "numbers", found);
+  for (const auto* constants : {&constant_norms_, &constant_vectors_}) {
+    for (const auto& [module, layers] : *constants) {
+      if (layers.size() < kMinLayers ||
+          std::ranges::count_if(layers, [](const auto& entry) { return entry.second; }) != 1)
+        continue;
+      const auto stray = std::ranges::find_if(layers, [](const auto& entry) { return entry.second; });
+      found.push_back(
+          {stray->first, module, "is constant, those of all other layers are not: was it written?"});
+    }
   }
   for (const auto& [module, layers] : signs_) {
     const auto num_positive =

@@ -30,6 +30,10 @@ class StrayLayers {
   // By row and by column, in logarithms. Nothing where a weight is so large that it would take long.
   void AddShape(int layer, const std::string& module, const Weight& weight);
   void AddNorm(int layer, const std::string& module, std::span<const float> values);
+  // Sinks, biases and offsets: numbers of either sign.
+  void AddVector(int layer, const std::string& module, std::span<const float> values);
+  // Numbers that are nearly the same in all layers, 16 or more.
+  void AddProfile(int layer, const std::string& module, std::span<const float> values);
   void AddBias(int layer, const std::string& module, std::span<const float> values);
 
   // In the order of modules.
@@ -48,7 +52,9 @@ class StrayLayers {
   std::map<std::string, Values> norm_sizes_;
   std::map<std::string, Values> rows_;
   std::map<std::string, Values> columns_;
+  std::map<std::string, Values> profiles_;
   std::map<std::string, std::map<int, bool>> constant_norms_;
+  std::map<std::string, std::map<int, bool>> constant_vectors_;
   std::map<std::string, std::map<int, double>> signs_;  // Mean over RMS.
 };
 

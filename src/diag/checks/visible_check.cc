@@ -7,6 +7,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/text.h"
 #include "diag/checks/attention_probe.h"
 #include "diag/recording.h"
 #include "diag/report/visible_map.h"
@@ -296,7 +297,8 @@ class Watcher {
       return fmt::format("entry {} is chosen; the query sees {}", chosen.back(), visible);
     }
     if (static_cast<int64_t>(chosen.size()) != want) {
-      return fmt::format("{} entries are chosen, wanted the best {} of {}", chosen.size(), want, visible);
+      return fmt::format("{} chosen, wanted the best {} of {}",
+                         Counted(chosen.size(), "entry is", "entries are"), want, visible);
     }
     if (want == 0) return {};
     std::vector<double> lowest;
@@ -381,8 +383,8 @@ Result<CheckReport> CheckVisible(const Subject& subject, std::span<const int32_t
   const auto num_tokens = static_cast<int64_t>(tokens.size());
   const int64_t max_tokens = subject.model.options().max_chunk_tokens;
   if (num_tokens < 1 || num_tokens > max_tokens) {
-    return Error(OutOfRange(
-        fmt::format("visible: {} tokens, wanted 1..{}: one pass of the model", num_tokens, max_tokens)));
+    return Error(OutOfRange(fmt::format("visible: {}, wanted 1..{}: one pass of the model",
+                                        Counted(num_tokens, "token"), max_tokens)));
   }
   const int64_t position = options.position.value_or(num_tokens - 1);
   if (position < 0 || position >= num_tokens) {

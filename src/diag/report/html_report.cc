@@ -7,6 +7,7 @@
 #include <iterator>
 #include <string_view>
 
+#include "base/text.h"
 #include "diag/report/html_figure.h"
 #include "diag/report/html_style.h"
 #include "diag/report/html_text.h"
@@ -52,8 +53,8 @@ std::string TableHtml(const Table& table) {
   for (const auto& row : table.rows) html += TableRow(row, "td");
   html += "</table></div>\n";
   if (table.rows.size() <= kOpenRows) return html;
-  return fmt::format("<details><summary>{} ({} rows)</summary>\n{}</details>\n", EscapeHtml(table.title),
-                     table.rows.size(), html);
+  return fmt::format("<details><summary>{} ({})</summary>\n{}</details>\n", EscapeHtml(table.title),
+                     Counted(table.rows.size(), "row"), html);
 }
 
 std::string Section(const CheckReport& report, bool judged) {
@@ -96,9 +97,7 @@ std::string Summary(const PageHead& head, const std::vector<CheckReport>& report
                        : head.bounded ? ": within the bounds"
                                       : "");
   }
-  std::string verdict = findings == 0   ? "Nothing found"
-                        : findings == 1 ? "1 finding"
-                                        : fmt::format("{} findings", findings);
+  std::string verdict = findings == 0 ? "Nothing found" : Counted(findings, "finding");
   verdict += fmt::format(", {} passed", count(Verdict::kPass));
   if (const int64_t none = count(Verdict::kNotApplicable); none > 0)
     verdict += fmt::format(", {} not applicable", none);

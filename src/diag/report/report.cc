@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/json.h"
+#include "base/text.h"
 
 namespace dsv4::diag {
 namespace {
@@ -111,7 +112,7 @@ std::string Summary(const std::vector<CheckReport>& reports) {
     if (first == nullptr) first = &report;
   }
   const size_t passed = reports.size() - found.size() - silent.size();
-  std::string counts = fmt::format("{} check{} passed", passed, passed == 1 ? "" : "s");
+  std::string counts = Counted(static_cast<int64_t>(passed), "check") + " passed";
   if (!silent.empty())
     counts += fmt::format(", {} not applicable ({})", silent.size(), fmt::join(silent, ", "));
   if (first == nullptr) return fmt::format("nothing found: {}", counts);

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "base/text.h"
+
 namespace dsv4::diag {
 namespace {
 
@@ -112,9 +114,8 @@ VisibleMaps MapVisibleKeys(const std::vector<LayerKeys>& layers) {
     made.maps.push_back(Draw(*groups[i][0], names));
   }
   if (groups.size() > kMaxMaps) {
-    made.note =
-        fmt::format("{} more layers keep the rule with other entries and are not drawn; --layer shows one",
-                    groups.size() - kMaxMaps);
+    made.note = fmt::format("{} the rule with other entries, not drawn; --layer shows one",
+                            Counted(groups.size() - kMaxMaps, "more layer keeps", "more layers keep"));
   }
   return made;
 }

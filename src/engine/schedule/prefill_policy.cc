@@ -55,6 +55,15 @@ int64_t PrefillPolicy::EconomicalPiece(int64_t answering) const {
   const double gap = Gap(answering);
   const int64_t most =
       gap > 0.0 ? PieceWithin(answering, gap).value_or(first) : std::min(first, MostPiece(answering));
+  return NearlyBest(answering, first, most);
+}
+
+int64_t PrefillPolicy::PieceBesideOthers() const {
+  const int64_t most = MostPiece(0);
+  return prices_.knows_prefill() ? NearlyBest(0, std::min(kFirstPiece, most), most) : most;
+}
+
+int64_t PrefillPolicy::NearlyBest(int64_t answering, int64_t first, int64_t most) const {
   if (most <= first) return most;
   double best = 0.0;
   for (auto piece = static_cast<double>(first); piece < static_cast<double>(most); piece *= kNextPiece)

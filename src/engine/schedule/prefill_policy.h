@@ -62,6 +62,9 @@ class PrefillPolicy {
 
   // The smallest piece beside so many answers that reads nearly as fast as any within the gap.
   int64_t EconomicalPiece(int64_t answering) const;
+  // Prompt tokens of a step without answers, in whose midst another owner's prompt may come. They are the
+  // fewest that are read nearly as fast as any; while nothing is known, as many as a step has.
+  int64_t PieceBesideOthers() const;
   // Tokens with which a step beside so many answers takes no longer than `seconds`; none while nothing is
   // known.
   std::optional<int64_t> PieceWithin(int64_t answering, double seconds) const;
@@ -73,6 +76,8 @@ class PrefillPolicy {
 
  private:
   int64_t MostPiece(int64_t answering) const;
+  // The smallest piece from `first` on that reads nearly as fast as any up to `most`.
+  int64_t NearlyBest(int64_t answering, int64_t first, int64_t most) const;
   // Prompt tokens a second with steps of such a piece.
   double Rate(int64_t answering, int64_t piece) const;
 

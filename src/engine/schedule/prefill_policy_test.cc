@@ -89,6 +89,23 @@ TEST(PrefillPolicy, APieceReadsNearlyAsFastAsAnyWithinTheAim) {
   EXPECT_EQ(policy.Piece({.answering = 16, .tokens = piece + 10, .num_prompts = 2}), within);
 }
 
+TEST(PrefillPolicy, BesideOthersAStepIsShortWhereThatCostsLittle) {
+  // With a fixed part a piece has to be large; without one the first will do. A step has room for no more.
+  const PrefillPolicy policy = Taught({});
+  const int64_t piece = policy.PieceBesideOthers();
+  EXPECT_GT(piece, 1500);
+  EXPECT_LT(piece, 8192);
+  PrefillPolicy host({.max_step_tokens = 512});
+  EXPECT_EQ(host.PieceBesideOthers(), 512);
+  for (int i = 0; i < 3; ++i) {
+    for (const int64_t rows : {13, 30, 512}) host.RecordStep(0, rows, 1e-3 * static_cast<double>(rows));
+  }
+  EXPECT_EQ(host.PieceBesideOthers(), PrefillPolicy::kFirstPiece);
+  PrefillPolicy small({.max_step_tokens = 32});
+  Teach(small);
+  EXPECT_EQ(small.PieceBesideOthers(), 32);
+}
+
 TEST(PrefillPolicy, SlowAnswersStretchAnAimAndNoBound) {
   PrefillPolicy aim({.max_step_tokens = 8192, .max_gap = 0.01});
   Teach(aim);

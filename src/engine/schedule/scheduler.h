@@ -14,6 +14,7 @@ struct Pending {
   uint64_t arrival = 0;    // Ascending with the time of arrival.
   int64_t priority = 0;    // Prompts of a lower number are read first.
   bool overdue = false;    // A prompt whose first token should have come already.
+  uint64_t owner = 0;      // The one that asked.
 };
 
 struct ScheduledChunk {
@@ -28,11 +29,12 @@ struct StepBudget {
 };
 
 // Decoding sequences (one pending token) come first, each gets its token, so that no prefill stops them. Of
-// what is left, prompts of the lowest priority number get all that they want, then those of the next. Among
-// prompts of one number half goes by age, the oldest first, and half by how little they lack, the shortest
-// first. So a short prompt passes a long one. A long one is as fast as on half a machine that serves in order
-// of arrival. Once one of them is overdue, all goes by age. At least one token is scheduled when any is
-// pending. Chunks come in the order of `pending`, decoding ones first.
+// what is left, owners with prompts get equal shares, and what one does not want is the others'. Where each
+// has one prompt, all are as of one owner. Of a share, prompts of the lowest priority number get all that they
+// want, then those of the next. Among prompts of one number half goes by age, the oldest first, and half by
+// how little they lack, the shortest first. So a short prompt passes a long one. A long one is as fast as on
+// half a machine that serves in order of arrival. Once one of them is overdue, all goes by age. At least one
+// token is scheduled when any is pending. Chunks come in the order of `pending`, decoding ones first.
 std::vector<ScheduledChunk> ScheduleStep(std::span<const Pending> pending, const StepBudget& budget);
 
 }  // namespace dsv4::engine

@@ -58,6 +58,29 @@ TEST(ScheduleStep, ALowerPriorityNumberIsReadFirst) {
   EXPECT_EQ(Schedule({low, high}, {.max_tokens = 33}), "0:3 1:30 ");
 }
 
+TEST(ScheduleStep, OwnersShareWhatPromptsGet) {
+  const auto of = [](uint64_t owner, int64_t tokens, uint64_t arrival) {
+    return Pending{.num_tokens = tokens, .arrival = arrival, .owner = owner};
+  };
+  // Many of one owner, older and shorter, leave another's half alone.
+  EXPECT_EQ(Schedule({of(1, 50, 1), of(1, 50, 2), of(1, 50, 3), of(2, 90, 4)}, {.max_tokens = 40}),
+            "0:20 3:20 ");
+  // An owner that wants little leaves the rest to the others.
+  EXPECT_EQ(Schedule({of(1, 50, 1), of(1, 50, 2), of(2, 5, 3)}, {.max_tokens = 40}), "0:35 2:5 ");
+  EXPECT_EQ(Schedule({of(1, 50, 1), of(1, 50, 2), of(2, 90, 3), of(3, 4, 4)}, {.max_tokens = 40}),
+            "0:18 2:18 3:4 ");
+  // An overdue prompt and a low priority number count among their owner's own.
+  EXPECT_EQ(Schedule({{.num_tokens = 50, .arrival = 1, .priority = -1, .overdue = true, .owner = 1},
+                      of(1, 50, 2),
+                      of(2, 90, 3)},
+                     {.max_tokens = 40}),
+            "0:20 2:20 ");
+  // With a prompt each they are as one.
+  EXPECT_EQ(Schedule({of(1, 90, 1), of(2, 20, 2), of(3, 90, 3)}, {.max_tokens = 20}), "0:10 1:10 ");
+  // More owners than room.
+  EXPECT_EQ(Schedule({of(1, 9, 1), of(1, 9, 2), of(2, 9, 3), of(3, 9, 4)}, {.max_tokens = 2}), "2:1 3:1 ");
+}
+
 TEST(ScheduleStep, AChunkEndsWhereItsStateIsWanted) {
   EXPECT_EQ(Schedule({{100, 30}, {40}}, {.max_tokens = 100}), "0:30 1:40 ");
 }

@@ -183,6 +183,11 @@ TEST(AnswerGrammar, KeywordsOfStringsHoldForRawOnes) {
   EXPECT_TRUE(takes(kPattern, "a\"\n"));
   EXPECT_TRUE(takes(kPattern, "a\"\n<"));
   EXPECT_FALSE(takes(kPattern, "a\\\"\n"));
+  constexpr std::string_view kPath =
+      R"({"type":"string","pattern":"^.{1,255}/.{1,255}$"})";  // Counted on the stack.
+  for (const char* text : {"a/b", "</b", "</b>/", "\"/é"}) EXPECT_TRUE(takes(kPath, text)) << text;
+  for (const char* text : {"ab", "/", "a/｜"}) EXPECT_FALSE(takes(kPath, text)) << text;
+  EXPECT_FALSE(takes(kPath, "a/" + std::string(256, 'b')));
   EXPECT_TRUE(takes(R"({"enum":["x\"y",1]})", "x\"y"));
   EXPECT_FALSE(takes(R"({"enum":["x\"y",1]})", "x"));
   EXPECT_TRUE(takes(R"({"type":"string","format":"date"})", "2026-11-21"));

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/json.h"
+#include "base/text.h"
 #include "grammar/json_schema.h"
 #include "grammar/pattern.h"
 #include "grammar/rules/gbnf.h"
@@ -80,8 +81,8 @@ constexpr size_t kMaxContentRuleBytes = size_t{1} << 20;
 
 Result<uint32_t> CompileContent(GrammarParts& parts, const ContentRule& rule, const std::string& closer) {
   if (rule.text.size() > kMaxContentRuleBytes) {
-    return Error(InvalidArgument(fmt::format("{}: {} bytes, at most {} are compiled", rule.label,
-                                             rule.text.size(), kMaxContentRuleBytes)));
+    return Error(InvalidArgument(fmt::format("{}: {}, at most {} are compiled", rule.label,
+                                             Counted(rule.text.size(), "byte"), kMaxContentRuleBytes)));
   }
   Result<uint32_t> entry = Compile(parts, rule, closer);
   if (!entry && !rule.label.empty()) return Error(entry.error().WithContext(rule.label));

@@ -13,7 +13,7 @@
 namespace dsv4::grammar {
 namespace {
 
-constexpr int kMaxNesting = 64;
+constexpr int kMaxGroupDepth = 64;
 constexpr std::string_view kNameChars = "-";
 
 class GbnfParser {
@@ -84,7 +84,8 @@ class GbnfParser {
   }
 
   Result<Expr> ParseAlternatives(int depth) {
-    if (depth > kMaxNesting) return Error(in_.Bad(fmt::format("groups nested deeper than {}", kMaxNesting)));
+    if (depth > kMaxGroupDepth)
+      return Error(in_.Bad(fmt::format("groups nested deeper than {}", kMaxGroupDepth)));
     std::vector<Expr> options;
     do {
       DSV4_ASSIGN_OR_RETURN(options.emplace_back(), ParseSequence(depth));

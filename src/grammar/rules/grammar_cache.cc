@@ -7,7 +7,7 @@
 namespace dsv4::grammar {
 namespace {
 
-size_t NumStates(const Program& program) {
+size_t StatesOf(const Program& program) {
   size_t count = program.nodes.size();
   for (const Dfa& dfa : program.dfas) count += dfa.num_states();
   return count;
@@ -47,7 +47,7 @@ Result<std::shared_ptr<const Program>> GrammarCache::Compile(const AnswerRules& 
     if (const Made* made = Find(rules)) return *made;
   }
   Made made = CompileAnswer(rules);
-  const size_t num_states = (made ? NumStates(**made) : 0) + NumBytes(rules) / 64;
+  const size_t num_states = (made ? StatesOf(**made) : 0) + NumBytes(rules) / 64;
   const std::lock_guard lock(mutex_);
   if (num_states > max_states_ || Find(rules) != nullptr) return made;
   entries_.push_front({rules, made, num_states});

@@ -15,7 +15,7 @@
 namespace dsv4::grammar {
 namespace {
 
-constexpr int kMaxNesting = 64;
+constexpr int kMaxLarkDepth = 64;
 
 // The terminals of lark's module `common`, in its own notation.
 constexpr std::string_view kCommon = R"(
@@ -222,7 +222,8 @@ class LarkParser {
   }
 
   Result<Expr> ParseAlternatives(int depth) {
-    if (depth > kMaxNesting) return Error(in_.Bad(fmt::format("groups nested deeper than {}", kMaxNesting)));
+    if (depth > kMaxLarkDepth)
+      return Error(in_.Bad(fmt::format("groups nested deeper than {}", kMaxLarkDepth)));
     std::vector<Expr> options;
     do {
       DSV4_ASSIGN_OR_RETURN(options.emplace_back(), ParseSequence(depth));

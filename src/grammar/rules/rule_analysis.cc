@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/text.h"
+
 namespace dsv4::grammar {
 namespace {
 
@@ -13,7 +15,7 @@ using Kind = ExprNode::Kind;
 
 constexpr size_t kMaxRules = 4096;
 // Bound of nodes that an expression becomes; its repetitions are written out.
-constexpr double kMaxWritten = 100'000;
+constexpr int64_t kMaxWritten = 100'000;
 // Bound of expressions inside each other where rules stand for what they say.
 constexpr int kMaxFusedDepth = 100;
 
@@ -43,16 +45,16 @@ Result<RuleAnalysis> RuleAnalysis::Of(const RuleSet& rules) {
 
 Status RuleAnalysis::CheckSizes() const {
   if (rules_->rules.size() > kMaxRules) {
-    return ResourceExhausted(
-        fmt::format("grammar: {} rules, at most {} are compiled", rules_->rules.size(), kMaxRules));
+    return ResourceExhausted(fmt::format("grammar: {}, at most {} are compiled",
+                                         Counted(rules_->rules.size(), "rule"), kMaxRules));
   }
   double sum = 0;
   for (const RuleSet::Rule& rule : rules_->rules) {
     sum += NumWritten(*rule.body);
-    if (sum > kMaxWritten) {
-      return ResourceExhausted(fmt::format(
-          "grammar, rule \"{}\": with it the grammar has more than {} parts, repetitions written out",
-          rule.name, kMaxWritten));
+    if (sum > static_cast<double>(kMaxWritten)) {
+      return ResourceExhausted(
+          fmt::format("grammar, rule \"{}\": with it the grammar has more than {}, repetitions written out",
+                      rule.name, Counted(kMaxWritten, "part")));
     }
   }
   return {};

@@ -2,9 +2,11 @@
 #include "grammar/rules/rule_compiler.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "grammar/json_schema.h"
 #include "grammar/json_text.h"
+#include "grammar/regex_nodes.h"
 
 namespace dsv4::grammar {
 namespace {
@@ -13,44 +15,6 @@ using Kind = ExprNode::Kind;
 
 // Parts of sequences that were copied because what is in front of them may be empty.
 constexpr size_t kMaxMade = 1'000'000;
-// Limits of an automaton for which there is another way.
-constexpr size_t kTrialStates = 20'000;
-constexpr int64_t kTrialWork = 2'000'000;
-
-Regex NonEmptyRegex(const Regex& regex);
-
-// The parts of a sequence one of which is not empty: that one is the first of these.
-Regex NonEmptyConcat(const std::vector<Regex>& parts) {
-  std::vector<Regex> options;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    std::vector<Regex> rest = {NonEmptyRegex(parts[i])};
-    rest.insert(rest.end(), parts.begin() + static_cast<ptrdiff_t>(i) + 1, parts.end());
-    options.push_back(Concat(std::move(rest)));
-    if (!MayBeEmpty(*parts[i])) break;
-  }
-  return Either(std::move(options));
-}
-
-Regex NonEmptyRegex(const Regex& regex) {
-  if (!MayBeEmpty(*regex)) return regex;
-  switch (regex->kind) {
-    case RegexNode::Kind::kBytes:
-      return regex;
-    case RegexNode::Kind::kConcat:
-      return NonEmptyConcat(regex->parts);
-    case RegexNode::Kind::kEither: {
-      std::vector<Regex> options;
-      for (const Regex& part : regex->parts) options.push_back(NonEmptyRegex(part));
-      return Either(std::move(options));
-    }
-    case RegexNode::Kind::kRepeat:
-      if (regex->max == 0) return Either({});
-      return Concat(
-          {NonEmptyRegex(regex->parts[0]), Repeat(regex->parts[0], std::max(0, regex->min - 1),
-                                                  regex->max == kUnbounded ? kUnbounded : regex->max - 1)});
-  }
-  return regex;
-}
 
 }  // namespace
 
@@ -247,12 +211,12 @@ Expr RuleCompiler::NonEmpty(const Expr& expr) {
   if (!analysis_->MayBeEmpty(*expr) || ++made_ > kMaxMade) return expr;
   switch (expr->kind) {
     case Kind::kRegex:
-      return RegexExpr(NonEmptyRegex(expr->regex));
+      return RegexExpr(grammar::NonEmpty(expr->regex));
     case Kind::kJsonSchema:
       return expr;
     case Kind::kRule:
       if (const std::optional<Regex> regex = analysis_->AsRegex(*expr))
-        return RegexExpr(NonEmptyRegex(*regex));
+        return RegexExpr(grammar::NonEmpty(*regex));
       [[fallthrough]];
     case Kind::kFreeText: {
       ExprNode node = *expr;
@@ -287,10 +251,9 @@ Result<uint32_t> RuleCompiler::Node(const Expr& expr, uint32_t next) {
   DSV4_TRY(parts_.builder.CheckSize());
   if (const std::optional<Regex> regex = analysis_->AsRegex(*expr)) {
     // Subsets may be many though the expression is small; then its parts are automata of their own.
-    Result<uint32_t> node = RegexNodeOf(*regex, next);
-    const Expr parts = expr->kind == Kind::kRegex ? Unfolded(*regex) : expr;
-    if (node || parts == nullptr || parts_.limits.work_left < 0) return node;
-    return NodeOfParts(*parts, next);
+    const Result<uint32_t> node = RegexNodeOf(*regex, next);
+    if (node || parts_.limits.work_left < 0) return node;
+    if (expr->kind == Kind::kRegex) return RegexNodes(parts_, *regex, OddCharacterOf(closer_), next);
   }
   return NodeOfParts(*expr, next);
 }
@@ -318,18 +281,6 @@ Result<uint32_t> RuleCompiler::NodeOfParts(const ExprNode& expr, uint32_t next) 
       return RepeatNode(expr, next);
   }
   return Error(Internal("no such expression"));
-}
-
-// Parts of a regular expression one of which has a large count, so that they are counted on the stack; null: it has none.
-Expr RuleCompiler::Unfolded(const Regex& regex) {
-  if (!closer_.empty() || !HasLargeCount(*regex)) return nullptr;
-  const std::vector<Regex> sequence = SequenceOf(regex);
-  const RegexNode& only = *sequence[0];
-  std::vector<Expr> parts;
-  for (const Regex& part : sequence.size() > 1 ? sequence : only.parts) parts.push_back(RegexExpr(part));
-  if (sequence.size() > 1) return SequenceExpr(std::move(parts));
-  if (only.kind == RegexNode::Kind::kEither) return EitherExpr(std::move(parts));
-  return RepeatExpr(parts[0], only.min, only.max);
 }
 
 // From the end; what is regular in a row is one automaton.
@@ -386,23 +337,11 @@ Result<uint32_t> RuleCompiler::RepeatNode(const ExprNode& expr, uint32_t next) {
 
 Result<uint32_t> RuleCompiler::RegexNodeOf(const Regex& regex, uint32_t next) {
   // With a large count the expression has parts that can be counted otherwise: not much is spent on its states.
-  DfaLimits limits = parts_.limits;
-  if (closer_.empty() && HasLargeCount(*regex)) {
-    limits.max_states = kTrialStates;
-    limits.work_left = std::min(limits.work_left, kTrialWork);
-  }
-  const int64_t work = limits.work_left;
-  Result<Dfa> made = Dfa::Compile(regex, limits);
-  parts_.limits.work_left -= work - std::max<int64_t>(0, limits.work_left);
-  if (!made) return Error(made.error());
-  Dfa dfa = std::move(*made);
-  if (!closer_.empty()) {
-    const Regex any = Repeat(ByteRange(0, 255), 0, kUnbounded);
-    DSV4_ASSIGN_OR_RETURN(const Dfa with, Dfa::Compile(Concat({any, Literal(closer_), any}), parts_.limits));
-    DSV4_ASSIGN_OR_RETURN(dfa, Dfa::Subtract(dfa, with, parts_.limits));
-  }
-  if (!dfa.IsEmpty() && dfa.IsAccepting(Dfa::kStart) && !dfa.GoesOn(Dfa::kStart)) return next;
-  return parts_.Terminal(dfa, next);
+  std::optional<TrialLimits> trial;
+  if (HasLargeCount(*regex)) trial.emplace(parts_.limits);
+  DSV4_ASSIGN_OR_RETURN(Dfa dfa, Dfa::Compile(regex, parts_.limits));
+  trial.reset();
+  return parts_.TerminalWithout(std::move(dfa), closer_, next);
 }
 
 Result<uint32_t> RuleCompiler::FreeText(const ExprNode& expr, uint32_t next) {

@@ -41,7 +41,6 @@ class RuleCompiler {
   Result<uint32_t> Run(const RuleAnalysis& analysis);
   Result<uint32_t> Node(const Expr& expr, uint32_t next);
   Result<uint32_t> NodeOfParts(const ExprNode& expr, uint32_t next);
-  Expr Unfolded(const Regex& regex);
   Result<uint32_t> SequenceNode(const ExprNode& expr, uint32_t next);
   Result<uint32_t> RepeatNode(const ExprNode& expr, uint32_t next);
   Result<uint32_t> RegexNodeOf(const Regex& regex, uint32_t next);

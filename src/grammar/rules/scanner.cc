@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "base/utf8.h"
 
 namespace dsv4::grammar {
@@ -12,7 +13,7 @@ namespace dsv4::grammar {
 Status Scanner::CheckText(std::string_view text) {
   if (text.size() > kMaxBytes) {
     return ResourceExhausted(
-        fmt::format("grammar: {} bytes, at most {} are compiled", text.size(), kMaxBytes));
+        fmt::format("grammar: {}, at most {} are compiled", Counted(text.size(), "byte"), kMaxBytes));
   }
   std::u32string decoded;
   if (!ToCodePoints(text, decoded)) return InvalidArgument("grammar: not well-formed UTF-8");
@@ -61,7 +62,7 @@ Result<char32_t> Scanner::TakeHex(int digits) {
     const bool number = c >= '0' && c <= '9';
     const auto lower = static_cast<char>(c | 0x20);
     if (!number && (lower < 'a' || lower > 'f'))
-      return Error(Bad(fmt::format("wanted {} hexadecimal digits", digits)));
+      return Error(Bad(fmt::format("wanted {}", Counted(digits, "hexadecimal digit"))));
     code = code * 16 + static_cast<char32_t>(number ? c - '0' : lower - 'a' + 10);
     ++at_;
   }
@@ -87,7 +88,7 @@ Result<Regex> Scanner::Char(const CharSet& set) {
   if (found != spelled_.end()) return found->second;
   if (spelled_.size() == kMaxSets) {
     return Error(ResourceExhausted(
-        Bad(fmt::format("more than {} different characters and classes", kMaxSets)).message()));
+        Bad(fmt::format("more than {} and classes", Counted(kMaxSets, "different character"))).message()));
   }
   return spelled_.emplace(set, SpelledChar(set, Spelling::kRaw)).first->second;
 }

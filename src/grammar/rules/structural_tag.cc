@@ -18,7 +18,7 @@
 namespace dsv4::grammar {
 namespace {
 
-constexpr int kMaxNesting = 32;
+constexpr int kMaxTagNesting = 32;
 constexpr int kMaxRepeat = 10'000;
 
 Status Bad(const std::string& pointer, std::string_view what) {
@@ -102,7 +102,7 @@ class TagParser {
 
   // `ends`: what free text here must not contain, because it ends it.
   Result<Expr> Format(const Json& format, const std::string& pointer, const Texts& ends, int depth) {
-    if (depth > kMaxNesting) return Error(Bad(pointer, "nested too deeply"));
+    if (depth > kMaxTagNesting) return Error(Bad(pointer, "nested too deeply"));
     if (!format.is_object()) return Error(Bad(pointer, "wanted an object"));
     DSV4_ASSIGN_OR_RETURN(const std::string type, Text(format, "type", pointer));
     const auto inner = [&](const char* key, const Texts& inner_ends) -> Result<Expr> {

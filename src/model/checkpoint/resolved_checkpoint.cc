@@ -201,8 +201,8 @@ class Resolver {
     return found;
   }
 
-  StoredLinear Describe(const LinearParts& parts, Shape shape) {
-    Result<StoredLinear> stored = DescribeLinear(parts, shape[0], shape[1], config_.quantization);
+  StoredLinear Describe(const LinearParts& parts, Shape shape, const QuantizationConfig& quantization) {
+    Result<StoredLinear> stored = DescribeLinear(parts, shape[0], shape[1], quantization);
     if (stored) return *std::move(stored);
     misshapen_.Add(stored.error().message());
     return {};
@@ -221,7 +221,10 @@ class Resolver {
     }
     const LinearParts parts = {TensorPart::Whole(found->weight), TensorPart::Whole(found->scale),
                                TensorPart::Whole(found->multiplier), TensorPart::Whole(found->divisor)};
-    StoredLinear stored = Describe(parts, ShapeOf(row, layer));
+    // Scales of a table are those of one row.
+    const QuantizationConfig of_rows{.weight_block_rows = 1, .weight_block_cols = kMxFp4Block};
+    StoredLinear stored =
+        Describe(parts, ShapeOf(row, layer), row.kind == TensorKind::kTable ? of_rows : config_.quantization);
     if (row.kind == TensorKind::kEmbedding && stored.found() && stored.format != WeightFormat::kPlain) {
       misshapen_.Add(fmt::format("tensor {}: stored as {}, an embedding wants F32, F16 or BF16",
                                  found->weight->name, stored.FormatName()));
@@ -255,41 +258,10 @@ class Resolver {
     return tensor;
   }
 
-  // Rows that stay in the file.
-  ResolvedTensor ResolveTable(const TensorRow& row, const std::string& scope, const LayerPlan& layer) {
-    constexpr int64_t kGroup = 32;
-    const std::optional<FoundLinear> found = FindLinear(row, scope, 0, /*fused=*/false);
-    if (!found) {
-      missing_.Add(ExpectedName(row, scope, 0) + ".weight");
-      return {};
-    }
-    const io::StoredTensor& table = *found->weight;
-    const Shape wanted = row.shape(config_, layer);
-    const std::vector<int64_t> dims = {wanted[0], wanted[1]};
-    const bool coded = table.dtype == DType::kF8E4M3;
-    const bool plain =
-        table.dtype == DType::kF32 || table.dtype == DType::kBF16 || table.dtype == DType::kF16;
-    if (table.dims != dims) {
-      misshapen_.Add(fmt::format("tensor {}: shape {}, config wants {}", table.name, table.ShapeString(),
-                                 wanted.ToString()));
-    } else if (!coded && !plain) {
-      misshapen_.Add(fmt::format("tensor {}: dtype {}, a table wants F8_E4M3, F32, BF16 or F16", table.name,
-                                 table.dtype_name));
-    } else if (coded &&
-               (found->scale == nullptr || found->scale->dtype != DType::kF8E8M0 ||
-                found->scale->dims != std::vector<int64_t>{dims[0], (dims[1] + kGroup - 1) / kGroup})) {
-      misshapen_.Add(fmt::format("tensor {}: without F8_E8M0 scales [{}, {}]", table.name, dims[0],
-                                 (dims[1] + kGroup - 1) / kGroup));
-    } else if (plain && found->scale != nullptr) {
-      misshapen_.Add(fmt::format("tensor {}: dtype {} and scales beside it", table.name, table.dtype_name));
-    }
-    return {.linear = {}, .tensor = &table, .scale = found->scale, .is_table = true};
-  }
-
   ResolvedTensor ResolveTensor(const TensorRow& row, const std::string& scope, const LayerPlan& layer) {
-    if (row.kind == TensorKind::kTable) return ResolveTable(row, scope, layer);
-    if (row.kind == TensorKind::kLinear || row.kind == TensorKind::kEmbedding) {
-      return {.linear = ResolveLinear(row, scope, layer, 0), .tensor = nullptr};
+    const bool is_table = row.kind == TensorKind::kTable;
+    if (is_table || row.kind == TensorKind::kLinear || row.kind == TensorKind::kEmbedding) {
+      return {.linear = ResolveLinear(row, scope, layer, 0), .tensor = nullptr, .is_table = is_table};
     }
     return {.linear = {}, .tensor = ResolvePlainTensor(row, scope, layer)};
   }
@@ -445,9 +417,9 @@ class Resolver {
       if (!in_parts || !out_parts) return {};
       const std::span<const std::byte> w3_global_scale =
           TakeSecondNumber(in_parts->multiplier.tensor != nullptr ? in_parts->multiplier : in_parts->divisor);
-      const StoredLinear in = Describe(*in_parts, in_shape);
+      const StoredLinear in = Describe(*in_parts, in_shape, config_.quantization);
       ResolvedExpert& expert = experts[static_cast<size_t>(e)];
-      expert.w2 = Describe(*out_parts, out_shape);
+      expert.w2 = Describe(*out_parts, out_shape, config_.quantization);
       if (!in.found() || !expert.w2.found()) return {};
       Result<StoredLinear> w1 = in.Rows(0, config_.moe_intermediate_size);
       Result<StoredLinear> w3 = in.Rows(config_.moe_intermediate_size, 2 * config_.moe_intermediate_size);

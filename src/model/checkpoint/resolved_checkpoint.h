@@ -20,13 +20,12 @@
 
 namespace dsv4::model {
 
-// One row of the table, found. `linear` for kLinear and kEmbedding rows, `tensor` for the others; empty when
-// the layer has no such tensor.
+// One row of the table, found. `linear` for kLinear, kEmbedding and kTable rows, `tensor` for the others;
+// empty when the layer has no such tensor.
 struct ResolvedTensor {
   StoredLinear linear;
   const io::StoredTensor* tensor = nullptr;
-  const io::StoredTensor* scale = nullptr;  // Beside a kTable in E4M3.
-  bool is_table = false;                    // A kTable, which is not loaded.
+  bool is_table = false;  // A kTable, which is not loaded.
 };
 
 struct ResolvedExpert {

@@ -5,11 +5,15 @@
 
 #include <span>
 
+#include "base/text.h"
+
 namespace dsv4::model {
 
 int64_t LayerBytes(const ResolvedLayer& layer) {
   int64_t num_bytes = 0;
-  for (const ResolvedTensor& tensor : layer.tensors) num_bytes += tensor.linear.num_bytes();
+  for (const ResolvedTensor& tensor : layer.tensors) {
+    if (!tensor.is_table) num_bytes += tensor.linear.num_bytes();
+  }
   for (const ResolvedExpert& expert : layer.experts) {
     num_bytes += expert.w1.num_bytes() + expert.w2.num_bytes() + expert.w3.num_bytes();
   }
@@ -30,10 +34,10 @@ Result<std::vector<Range>> StageLayers(const ResolvedCheckpoint& resolved, const
     costs.back() += LayerBytes(resolved.layers[static_cast<size_t>(i)]);
   }
   if (num_stages < 1 || static_cast<size_t>(num_stages) > costs.size()) {
-    return Error(InvalidArgument(fmt::format(
-        "{} stages of {} layers, wanted 1 to {}: a stage has at least a layer, and layers that read rows of "
-        "another are in its stage",
-        num_stages, num_layers, costs.size())));
+    return Error(InvalidArgument(
+        fmt::format("{} of {}, wanted 1 to {}: a stage has at least a layer, and layers that read rows of "
+                    "another are in its stage",
+                    Counted(num_stages, "stage"), Counted(num_layers, "layer"), costs.size())));
   }
   // A token's row of the embedding costs nothing; the table takes memory and the head is read whole.
   const int64_t ends = (resolved.head_is_tied ? 0 : resolved[TensorId::kHead].linear.num_bytes()) +

@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/text.h"
 #include "formats/number_formats.h"
 
 namespace dsv4::model {
@@ -116,8 +117,8 @@ Status DescribeFourBit(const LinearParts& parts, StoredLinear& out) {
         fmt::format("{}: has no block scales beside it, {} wants them", Found(parts.weight), name));
   }
   if (out.cols % block != 0) {
-    return InvalidArgument(
-        fmt::format("{}: {} columns, {} wants a multiple of {}", Found(parts.weight), out.cols, name, block));
+    return InvalidArgument(fmt::format("{}: {}, {} wants a multiple of {}", Found(parts.weight),
+                                       Counted(out.cols, "column"), name, block));
   }
   DSV4_RETURN_IF_ERROR(
       CheckShape(parts.weight, out.rows, out.cols / 2, fmt::format("{} (two elements a byte)", name)));
@@ -164,8 +165,8 @@ Result<TensorPart> TensorPart::Slice(const io::StoredTensor* tensor, int64_t ind
   TensorPart whole = Whole(tensor);
   if (NumElements(whole) == 1) return whole;
   if (whole.dims.empty() || whole.dims[0] != count) {
-    return Error(
-        InvalidArgument(fmt::format("{}: want {} experts in the first dimension", Found(whole), count)));
+    return Error(InvalidArgument(
+        fmt::format("{}: want {} in the first dimension", Found(whole), Counted(count, "expert"))));
   }
   const size_t bytes_each = whole.bytes.size() / static_cast<size_t>(count);
   return TensorPart{tensor,
@@ -196,9 +197,8 @@ Result<StoredLinear> StoredLinear::Rows(int64_t begin, int64_t end) const {
     return part;
   }
   if (begin % block_rows != 0) {
-    return Error(
-        InvalidArgument(fmt::format("tensor {}: expert rows begin at {}, inside a scale block of {} rows",
-                                    weight_tensor->name, begin, block_rows)));
+    return Error(InvalidArgument(fmt::format("tensor {}: expert rows begin at {}, inside a scale block of {}",
+                                             weight_tensor->name, begin, Counted(block_rows, "row"))));
   }
   const int64_t scale_end = CeilDiv(end, block_rows);
   part.scale = rows_of(scale, scale_rows, begin / block_rows, scale_end);
@@ -244,8 +244,8 @@ int64_t StoredLinear::column_unit() const {
 template <typename Take>
 Result<StoredLinear> StoredLinear::ColumnsBy(int64_t begin, int64_t end, const Take& take) const {
   if (begin % column_unit() != 0) {
-    return Error(InvalidArgument(fmt::format("tensor {}: columns begin at {}, inside a block of {} columns",
-                                             weight_tensor->name, begin, column_unit())));
+    return Error(InvalidArgument(fmt::format("tensor {}: columns begin at {}, inside a block of {}",
+                                             weight_tensor->name, begin, Counted(column_unit(), "column"))));
   }
   const auto columns_of = [&](std::span<const std::byte>& bytes, int64_t num_rows, int64_t total,
                               int64_t from, int64_t to) -> Status {

@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -78,8 +79,9 @@ void TranscodeExperts(EditableCheckpoint& checkpoint, Suffixes suffixes) {
   }
 }
 
-// A dense FP8 matrix as NVFP4, whose values are others.
-void RequantizeToNvFp4(EditableCheckpoint& checkpoint, const std::string& name) {
+// An FP8 matrix as NVFP4, whose values are others.
+void RequantizeToNvFp4(EditableCheckpoint& checkpoint, const std::string& name,
+                       Suffixes suffixes = Suffixes::kModelOpt) {
   const int64_t rows = checkpoint.At(name + ".weight").spec.dims[0];
   const int64_t cols = checkpoint.At(name + ".weight").spec.dims[1];
   std::vector<float> values;
@@ -92,7 +94,12 @@ void RequantizeToNvFp4(EditableCheckpoint& checkpoint, const std::string& name) 
   weight.bytes = std::string(matrix.data.begin(), matrix.data.end());
   Add(checkpoint, name + ".weight_scale", DType::kF8E4M3, {rows, cols / 16},
       std::string(matrix.scale.begin(), matrix.scale.end()));
-  Add(checkpoint, name + ".weight_scale_2", DType::kF32, {}, FloatBytes(matrix.global_scale));
+  if (suffixes == Suffixes::kModelOpt) {
+    Add(checkpoint, name + ".weight_scale_2", DType::kF32, {}, FloatBytes(matrix.global_scale));
+  } else {
+    checkpoint.At(name + ".weight").spec.name = name + ".weight_packed";
+    Add(checkpoint, name + ".weight_global_scale", DType::kF32, {1}, FloatBytes(1 / matrix.global_scale));
+  }
 }
 
 std::vector<float> ValuesOf(const Weight& weight) {
@@ -181,6 +188,65 @@ TEST(V41Layouts, DenseInNvFp4BesideOthers) {
   EXPECT_EQ(weights->layers[2].shared_expert.w2.format, WeightFormat::kFp8Block);
   EXPECT_EQ(weights->layers[2].experts[3].w2.format, WeightFormat::kNvFp4);
   EXPECT_EQ(weights->layers[2].experts[3].w1.format, WeightFormat::kMxFp4);
+}
+
+constexpr const char* kEngramTable = "layers.1.engram.embed";
+
+// N-gram tables in every form that a linear has; scales of FP8 are those of one row.
+TEST(V41Layouts, NgramTablesInTheFormsOfLinears) {
+  const auto load = [](const std::function<void(EditableCheckpoint&)>& change) {
+    const TemporaryDirectory directory;
+    EditableCheckpoint checkpoint = EditableCheckpoint::Read("tests/golden/v41/engram");
+    change(checkpoint);
+    auto weights = Load(checkpoint, directory);
+    EXPECT_TRUE(weights) << weights.error().ToString();
+    return std::pair(weights->layers[1].engram->table.format, ValuesOf(weights->layers[1].engram->table));
+  };
+  const auto as_released = load([](auto&) {});
+  EXPECT_EQ(as_released.first, WeightFormat::kFp8Block);
+  const auto other_scales = load([](EditableCheckpoint& checkpoint) {
+    EditableTensor& scale = checkpoint.At(std::string(kEngramTable) + ".scale");
+    std::string floats;
+    for (const char code : scale.bytes) floats += FloatBytes(FloatFromE8m0(static_cast<uint8_t>(code)));
+    scale.bytes = floats;
+    scale.spec.dtype = DType::kF32;
+  });
+  EXPECT_EQ(other_scales, as_released);
+  const auto with_suffixes = [&](Suffixes suffixes) {
+    return load(
+        [&](EditableCheckpoint& checkpoint) { RequantizeToNvFp4(checkpoint, kEngramTable, suffixes); });
+  };
+  const auto multiplied = with_suffixes(Suffixes::kModelOpt);
+  EXPECT_EQ(multiplied.first, WeightFormat::kNvFp4);
+  for (size_t i = 0; i < multiplied.second.size(); ++i)
+    ASSERT_NEAR(multiplied.second[i], (static_cast<double>(i % 13) - 6) / 8, 0.13) << i;
+  const auto divided = with_suffixes(Suffixes::kCompressedTensors);
+  for (size_t i = 0; i < divided.second.size(); ++i)
+    ASSERT_NEAR(divided.second[i], multiplied.second[i], 1e-6) << i;
+  const auto mxfp4 = load([](EditableCheckpoint& checkpoint) {
+    RequantizeToNvFp4(checkpoint, kEngramTable);
+    const std::vector<int64_t> dims = checkpoint.At(std::string(kEngramTable) + ".weight_scale").spec.dims;
+    checkpoint.Remove(std::string(kEngramTable) + ".weight_scale");
+    checkpoint.Remove(std::string(kEngramTable) + ".weight_scale_2");
+    Add(checkpoint, std::string(kEngramTable) + ".scale", DType::kF8E8M0, {dims[0], dims[1] / 2},
+        std::string(static_cast<size_t>(dims[0] * dims[1] / 2), '\x7F'));
+  });
+  EXPECT_EQ(mxfp4.first, WeightFormat::kMxFp4);
+}
+
+TEST(V41Layouts, HalfATableIsNamed) {
+  for (const char* part : {".weight_scale", ".weight_scale_2"}) {
+    EditableCheckpoint checkpoint = EditableCheckpoint::Read("tests/golden/v41/engram");
+    RequantizeToNvFp4(checkpoint, kEngramTable);
+    checkpoint.Remove(kEngramTable + std::string(part));
+    EXPECT_THAT(LoadErrorOf(checkpoint), HasSubstr(std::string(kEngramTable) + ".weight")) << part;
+  }
+  // Scales of the model's blocks of 32 x 32 in place of those of rows.
+  EditableCheckpoint checkpoint = EditableCheckpoint::Read("tests/golden/v41/engram");
+  EditableTensor& scale = checkpoint.At(std::string(kEngramTable) + ".scale");
+  scale.spec.dims[0] = (scale.spec.dims[0] + 31) / 32;
+  scale.bytes.resize(static_cast<size_t>(scale.spec.dims[0] * scale.spec.dims[1]));
+  EXPECT_THAT(LoadErrorOf(checkpoint), HasSubstr(std::string(kEngramTable) + ".scale: shape ["));
 }
 
 // Converters leave the block size out; scales of 32 x 32 say it themselves.

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/stopwatch.h"
+#include "base/text.h"
 #include "io/checkpoint.h"
 #include "io/content_digest.h"
 #include "io/read_ahead.h"
@@ -55,8 +56,12 @@ class Numbers {
     for (const auto& bytes : {linear.data, linear.scale, linear.global_scale}) ranges_.push_back(bytes);
   }
   void Add(const ResolvedTensor& tensor) {
+    if (tensor.is_table) {
+      ranges_.push_back(tensor.linear.global_scale);
+      return;
+    }
     Add(tensor.linear);
-    if (tensor.tensor != nullptr && !tensor.is_table) ranges_.push_back(tensor.tensor->bytes);
+    if (tensor.tensor != nullptr) ranges_.push_back(tensor.tensor->bytes);
   }
   void Add(const ResolvedLayer& layer, const RankPlace& place) {
     for (const ResolvedTensor& tensor : layer.tensors) Add(tensor);
@@ -91,24 +96,6 @@ class Numbers {
   std::vector<std::span<const std::byte>> ranges_;
   bool fetched_ = false;
 };
-
-// A table as a weight of which nothing is read.
-Weight TableOf(const ResolvedTensor& resolved) {
-  const auto view = [](const io::StoredTensor& tensor) {
-    return TensorView::Contiguous(static_cast<const void*>(tensor.bytes.data()), *tensor.dtype,
-                                  {tensor.dims[0], tensor.dims[1]});
-  };
-  Weight table;
-  table.rows = resolved.tensor->dims[0];
-  table.cols = resolved.tensor->dims[1];
-  table.data = view(*resolved.tensor);
-  if (resolved.scale == nullptr) return table;
-  table.format = WeightFormat::kFp8Block;
-  table.block_rows = 1;
-  table.block_cols = kMxFp4Block;
-  table.scale = view(*resolved.scale);
-  return table;
-}
 
 // Fills the structs from resolved tensors. The first error sticks; later loads do nothing.
 class Loader {
@@ -220,7 +207,7 @@ class Loader {
       out.indexer = IndexerWeights{linear(TensorId::kIndexerWqB), linear(TensorId::kIndexerWeightsProj)};
     }
     if (layer.has_engram()) {
-      out.engram = EngramWeights{.table = TableOf(resolved[TensorId::kEngramTable]),
+      out.engram = EngramWeights{.table = WeightOf(resolved[TensorId::kEngramTable].linear),
                                  .wkv = linear(TensorId::kEngramWkv),
                                  .q_weight = vector(TensorId::kEngramQ),
                                  .k_weight = vector(TensorId::kEngramK)};
@@ -472,9 +459,9 @@ Result<RankPlace> PlaceRank(const ResolvedCheckpoint& resolved, const ModelConfi
                             const LoadOptions& options, int64_t num_layers) {
   const Placement& placement = options.placement;
   if (options.rank < 0 || options.rank >= placement.num_ranks() || placement.num_stages > num_layers) {
-    return Error(
-        InvalidArgument(fmt::format("placement {}: rank {} of {}, {} layers; want at least a layer a stage",
-                                    ToString(placement), options.rank, placement.num_ranks(), num_layers)));
+    return Error(InvalidArgument(fmt::format("placement {}: rank {} of {}, {}; want at least a layer a stage",
+                                             ToString(placement), options.rank, placement.num_ranks(),
+                                             Counted(num_layers, "layer"))));
   }
   RankPlace place{.placement = placement, .rank = options.rank};
   DSV4_ASSIGN_OR_RETURN(place.stage_layers, StageLayers(resolved, config, num_layers, placement.num_stages));

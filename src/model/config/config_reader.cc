@@ -9,6 +9,8 @@
 #include <optional>
 #include <tuple>
 
+#include "base/text.h"
+
 namespace dsv4::model {
 
 const Json* ConfigReader::Find(std::string_view key) const {
@@ -111,7 +113,7 @@ const Json* ConfigReader::Array(std::string_view key, size_t min_size) {
   if (!value->is_array()) {
     FailValue(key, *value, "a list");
   } else if (value->size() < min_size) {
-    Fail(key, fmt::format("a list of {} entries", value->size()),
+    Fail(key, fmt::format("a list of {}", Counted(value->size(), "entry")),
          fmt::format("at least {} (num_hidden_layers)", min_size));
   } else {
     return value;
@@ -243,7 +245,7 @@ void ReadRotaryDim(ConfigReader& reader, ModelConfig& config) {
     from_factor = std::llround(dim);
     if (std::abs(dim - static_cast<double>(*from_factor)) > 1e-6 * static_cast<double>(config.head_dim)) {
       reader.FailValue("partial_rotary_factor", *factor,
-                       fmt::format("a whole number of the {} head dims", config.head_dim));
+                       fmt::format("a whole number of the {}", Counted(config.head_dim, "head dim")));
     }
   }
   if (reader.Has("qk_rope_head_dim") || !from_factor) {

@@ -7,13 +7,14 @@
 #include <span>
 
 #include "base/json.h"
+#include "base/text.h"
 #include "model/config/config_reader.h"
 
 namespace dsv4::model {
 namespace {
 
 constexpr int64_t kMaxBlock = 64;
-constexpr int64_t kMaxRank = int64_t{1} << 16;
+constexpr int64_t kMaxMarkovRank = int64_t{1} << 16;
 const std::span<const char* const> kKeys = std::span(kDsparkKeys).first(4);
 
 Status Wanted(std::string_view what, std::string_view key, std::string_view got, std::string_view wanted) {
@@ -49,11 +50,12 @@ Result<std::optional<DsparkConfig>> ParseDsparkConfig(const Json& root, std::str
   DSV4_ASSIGN_OR_RETURN(dspark.block_size, Integer(what, kKeys[0], root[kKeys[0]], 1, kMaxBlock));
   DSV4_ASSIGN_OR_RETURN(dspark.noise_token_id,
                         Integer(what, kKeys[1], root[kKeys[1]], 0, config.vocab_size - 1));
-  DSV4_ASSIGN_OR_RETURN(dspark.markov_rank, Integer(what, kKeys[2], root[kKeys[2]], 1, kMaxRank));
+  DSV4_ASSIGN_OR_RETURN(dspark.markov_rank, Integer(what, kKeys[2], root[kKeys[2]], 1, kMaxMarkovRank));
   const Json& layers = root[kKeys[3]];
   const auto num_layers = static_cast<size_t>(config.num_hidden_layers);
   if (!layers.is_array() || layers.empty() || layers.size() > num_layers)
-    return Error(Wanted(what, kKeys[3], Shown(layers), fmt::format("a list of 1 to {} layers", num_layers)));
+    return Error(Wanted(what, kKeys[3], Shown(layers),
+                        fmt::format("a list of 1 to {}", Counted(num_layers, "layer"))));
   for (const Json& layer : layers) {
     DSV4_ASSIGN_OR_RETURN(const int64_t id, Integer(what, kKeys[3], layer, 0, config.num_hidden_layers - 1));
     dspark.target_layer_ids.push_back(id);

@@ -92,7 +92,7 @@ enum class TensorKind : uint8_t {
   kVector,     // Small numbers; F32 after loading.
   kExpertIds,  // I64 or I32 in the file.
   kVision,     // Recognised and skipped.
-  kTable,  // Rows that stay in the file and are fetched one by one: E4M3 with E8M0 scales of 32 columns, F32, F16 or BF16.
+  kTable,  // Rows that stay in the file and are fetched one by one: stored as a linear, or E4M3 with scales of 32 columns.
 };
 
 enum class TensorScope : uint8_t {

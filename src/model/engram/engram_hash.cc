@@ -11,6 +11,7 @@
 #include <set>
 #include <utility>
 
+#include "base/text.h"
 #include "model/engram/numpy_draws.h"
 
 namespace dsv4::model {
@@ -67,14 +68,15 @@ bool IsPrime(int64_t number) {
 Result<EngramHash> EngramHash::Create(const EngramConfig& config, std::vector<int32_t> classes,
                                       int32_t num_classes) {
   if (config.compressed_vocab_size > 0 && config.compressed_vocab_size != num_classes) {
-    return Error(InvalidArgument(
-        fmt::format("Engram: the tokenizer's {} ids have {} classes, engram_compressed_vocab_size wants {}; "
-                    "is tokenizer.json of this checkpoint?",
-                    classes.size(), num_classes, config.compressed_vocab_size)));
+    return Error(
+        InvalidArgument(fmt::format("Engram: the tokenizer's {} {}, engram_compressed_vocab_size wants {}; "
+                                    "is tokenizer.json of this checkpoint?",
+                                    Counted(classes.size(), "id has", "ids have"),
+                                    Counted(num_classes, "class"), config.compressed_vocab_size)));
   }
   if (num_classes < 1 || num_classes > kMostClasses) {
-    return Error(
-        InvalidArgument(fmt::format("Engram: got {} classes, want 1 to {}", num_classes, kMostClasses)));
+    return Error(InvalidArgument(
+        fmt::format("Engram: got {}, want 1 to {}", Counted(num_classes, "class"), kMostClasses)));
   }
   if (config.pad_token_id < 0 || config.pad_token_id >= static_cast<int64_t>(classes.size())) {
     return Error(InvalidArgument(fmt::format("Engram: engram_pad_token_id {} is no id below {}",
@@ -102,9 +104,9 @@ Result<EngramHash> EngramHash::Create(const EngramConfig& config, std::vector<in
       }
     }
     if (!config.num_embeddings.empty() && config.num_embeddings[i] != table.num_rows) {
-      return Error(InvalidArgument(
-          fmt::format("Engram of layer {}: engram_num_embeddings has {} rows, the primes from {} on give {}",
-                      config.layer_ids[i], config.num_embeddings[i], config.vocab_size, table.num_rows)));
+      return Error(InvalidArgument(fmt::format(
+          "Engram of layer {}: engram_num_embeddings has {}, the primes from {} on give {}",
+          config.layer_ids[i], Counted(config.num_embeddings[i], "row"), config.vocab_size, table.num_rows)));
     }
     table.multipliers = Multipliers(config.layer_ids[i], num_classes, config.max_ngram_size);
   }

@@ -9,23 +9,25 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/parallel.h"
+#include "base/text.h"
 #include "formats/number_formats.h"
 #include "io/mapped_file.h"
 
 namespace dsv4::model {
 namespace {
 
-using Range = std::span<const std::byte>;
+using ByteRange = std::span<const std::byte>;
 
 // Bytes of one row of codes or scales; empty where a table has no scales.
-Range RowBytes(const TensorView& view, int64_t row) {
+ByteRange CodeBytes(const TensorView& view, int64_t row) {
   if (view.is_null()) return {};
   const int64_t bytes = view.num_bytes() / view.shape[0];
   return {static_cast<const std::byte*>(view.data) + row * bytes, static_cast<size_t>(bytes)};
 }
 
-Range ScaleBytes(const Weight& weight, int64_t row) {
-  return RowBytes(weight.scale, row / weight.block_rows);
+ByteRange ScaleBytes(const Weight& weight, int64_t row) {
+  return CodeBytes(weight.scale, row / weight.block_rows);
 }
 
 std::vector<int64_t> Distinct(std::span<const int64_t> rows) {
@@ -36,11 +38,11 @@ std::vector<int64_t> Distinct(std::span<const int64_t> rows) {
 }
 
 // Runs of whole pages that hold `ranges`, which lie in one tensor.
-std::vector<Range> Pages(std::span<const Range> ranges, int64_t* num_pages) {
+std::vector<ByteRange> Pages(std::span<const ByteRange> ranges, int64_t* num_pages) {
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  std::vector<Range> runs;
+  std::vector<ByteRange> runs;
   uintptr_t end = 0;
-  for (const Range& range : ranges) {
+  for (const ByteRange& range : ranges) {
     const auto first = std::max(end, reinterpret_cast<uintptr_t>(range.data()) / page * page);
     const auto last = (reinterpret_cast<uintptr_t>(range.data()) + range.size() + page - 1) / page * page;
     if (first >= last) continue;
@@ -75,12 +77,13 @@ Result<std::unique_ptr<EngramTables>> EngramTables::Create(std::shared_ptr<const
     DSV4_TRY(ValidateWeight(table.rows, table.name));
     if (made->width_ == 0) made->width_ = table.rows.cols;
     if (table.rows.cols != made->width_) {
-      return Error(InvalidArgument(fmt::format("{}: rows of {} values, want {} as the first table has",
-                                               table.name, table.rows.cols, made->width_)));
+      return Error(InvalidArgument(fmt::format("{}: rows of {}, want {} as the first table has", table.name,
+                                               Counted(table.rows.cols, "value"), made->width_)));
     }
     for (const TensorView* view : {&table.rows.data, &table.rows.scale}) {
       if (view->is_null()) continue;
-      const Range bytes(static_cast<const std::byte*>(view->data), static_cast<size_t>(view->num_bytes()));
+      const ByteRange bytes(static_cast<const std::byte*>(view->data),
+                            static_cast<size_t>(view->num_bytes()));
       // Neighbours of a row are no more likely to be wanted than others.
       io::AdviseRandom(bytes);
       // Numbers that are made come a whole tensor at a time, so once for all passes.
@@ -92,15 +95,15 @@ Result<std::unique_ptr<EngramTables>> EngramTables::Create(std::shared_ptr<const
 
 void EngramTables::Ask(int table, std::span<const int64_t> rows) {
   const Weight& weight = tables_[static_cast<size_t>(table)].rows;
-  std::vector<Range> codes;
-  std::vector<Range> scales;
+  std::vector<ByteRange> codes;
+  std::vector<ByteRange> scales;
   for (const int64_t row : Distinct(rows)) {
     if (row < 0 || row >= weight.rows) continue;  // Read names it.
-    codes.push_back(RowBytes(weight.data, row));
+    codes.push_back(CodeBytes(weight.data, row));
     if (!weight.scale.is_null()) scales.push_back(ScaleBytes(weight, row));
     ++num_rows_asked_;
   }
-  for (const std::vector<Range>& ranges : {codes, scales}) {
+  for (const std::vector<ByteRange>& ranges : {codes, scales}) {
     if (!ranges.empty()) read_ahead_.Add(Pages(ranges, &num_pages_asked_));
   }
 }
@@ -111,9 +114,9 @@ Status EngramTables::Read(int table, std::span<const int64_t> rows, ThreadPool& 
   const int64_t bytes = width_ * ElementBytes(dtype);
   if ((dtype != DType::kBF16 && dtype != DType::kF32) ||
       static_cast<int64_t>(values.size()) != bytes * static_cast<int64_t>(rows.size())) {
-    return InvalidArgument(
-        fmt::format("{}: {} rows of {} values as {} to {} bytes; want BF16 or F32 in as many", of.name,
-                    rows.size(), width_, DTypeName(dtype), values.size()));
+    return InvalidArgument(fmt::format("{}: {} of {} as {} to {}; want BF16 or F32 in as many", of.name,
+                                       Counted(rows.size(), "row"), Counted(width_, "value"),
+                                       DTypeName(dtype), Counted(values.size(), "byte")));
   }
   for (const int64_t row : rows) {
     if (row < 0 || row >= of.rows.rows)

@@ -13,6 +13,7 @@
 #include <random>
 #include <thread>
 
+#include "base/parallel.h"
 #include "base/temporary_directory_testing.h"
 #include "formats/number_formats.h"
 #include "io/safetensors_writer.h"

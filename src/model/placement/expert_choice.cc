@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "model/placement/expert_draws.h"
 
 namespace dsv4::model {
@@ -88,20 +89,20 @@ std::string PromptText(const ExpertSplit& split, const ExpertCosts& costs) {
   std::string text;
   if (split.cached > 0) {
     text = fmt::format(
-        "passes of {} tokens or more bring all cached experts of a layer ahead, {:.1f} ms a layer, {:.2f} s "
+        "passes of {} or more bring all cached experts of a layer ahead, {:.1f} ms a layer, {:.2f} s "
         "a "
         "pass; ",
-        crossings.streamed_from, crossings.layer * 1e3, crossings.layer * num_layers);
+        Counted(crossings.streamed_from, "token"), crossings.layer * 1e3, crossings.layer * num_layers);
   }
   if (split.host > 0) {
     const double of_host = static_cast<double>(split.host) / static_cast<double>(costs.num_experts);
     const double seconds = static_cast<double>(costs.chunk_tokens * costs.top_k) * num_layers * of_host *
                            costs.expert_bytes / costs.host_prompt;
-    text +=
-        fmt::format("the host takes {:.2f} s for its experts of {} tokens; ", seconds, costs.chunk_tokens);
+    text += fmt::format("the host takes {:.2f} s for its experts of {}; ", seconds,
+                        Counted(costs.chunk_tokens, "token"));
   }
-  return text + fmt::format("an expert is multiplied by the host sooner than brought up to {} tokens a pass",
-                            crossings.host_until);
+  return text + fmt::format("an expert is multiplied by the host sooner than brought up to {} a pass",
+                            Counted(crossings.host_until, "token"));
 }
 
 std::string Advice(const ExpertChoice& choice) {

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "base/text.h"
 
 namespace dsv4::model {
 namespace {
@@ -33,9 +34,9 @@ Result<ExpertSplit> ParseExpertSplit(std::string_view text, int64_t num_experts,
   const auto wrong = [&](const std::string& what) {
     return Error(
         InvalidArgument(fmt::format("experts \"{}\": {}; want resident=N,cached=N,host=N, numbers of a "
-                                    "layer's {} experts or shares such as "
+                                    "layer's {} or shares such as "
                                     "75%, and with cached ones slots=N, of all layers",
-                                    text, what, num_experts)));
+                                    text, what, Counted(num_experts, "expert"))));
   };
   struct Part {
     std::string_view name;
@@ -65,7 +66,7 @@ Result<ExpertSplit> ParseExpertSplit(std::string_view text, int64_t num_experts,
   }
   ExpertSplit split{.host = host.value.value_or(0), .cached = cached.value.value_or(0)};
   split.resident = resident.value.value_or(std::max<int64_t>(0, num_experts - split.host - split.cached));
-  if (split.total() != num_experts) return wrong(fmt::format("{} experts in all", split.total()));
+  if (split.total() != num_experts) return wrong(fmt::format("{} in all", Counted(split.total(), "expert")));
   if (slots.value.has_value()) {
     const int64_t all = split.cached * num_layers;
     const bool share = !slots_text.empty() && slots_text.back() == '%';

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "base/text.h"
 
 namespace dsv4::model {
 
@@ -59,7 +60,8 @@ Result<Placement> ParsePlacement(std::string_view text, int num_ranks) {
   if (!stages && !experts) return refuse("which is empty");
   placement.num_stages = stages.value_or(1);
   if (num_ranks % placement.num_stages != 0) {
-    return refuse(fmt::format("but {} ranks do not fill {} stages evenly", num_ranks, placement.num_stages));
+    return refuse(fmt::format("but {} not fill {} evenly", Counted(num_ranks, "rank does", "ranks do"),
+                              Counted(placement.num_stages, "stage")));
   }
   placement.num_shards = num_ranks / placement.num_stages;
   placement.experts = experts.value_or(ExpertPlacement::kById);

@@ -15,7 +15,7 @@ std::vector<ExpertCosts> CostsOf(const SplitPlan& plan) {
   return costs;
 }
 
-StageSplits Choose(const SplitPlan& plan, std::span<const ExpertCosts> costs) {
+StageSplits ChooseEach(const SplitPlan& plan, std::span<const ExpertCosts> costs) {
   StageSplits splits;
   for (size_t i = 0; i < plan.size(); ++i) splits.push_back(plan[i].Choose(costs[i]));
   return splits;
@@ -47,11 +47,11 @@ class Verification {
 
   Result<VerifiedSplit> Run() {
     const std::vector<ExpertCosts> costs = CostsOf(plan_);
-    const StageSplits first = Choose(plan_, costs);
+    const StageSplits first = ChooseEach(plan_, costs);
     DSV4_ASSIGN_OR_RETURN(const TrialVerdict verdict, LoadAndTime(first, costs));
     if (verdict.as_planned) return Keep(first, verdict, "verified: " + VerdictText(verdict));
     const std::string slower = VerdictText(verdict) + ": " + SlowestText(verdict, costs);
-    const StageSplits other = Choose(plan_, verdict.corrected);
+    const StageSplits other = ChooseEach(plan_, verdict.corrected);
     const double promised = RestOf(verdict.corrected) + SumOfTimes(other, verdict.corrected).both;
     if (other == first || WithPrompts(promised, other, verdict.corrected) * kClearlyFaster >
                               WithPrompts(verdict.full, first, verdict.corrected)) {

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "model/checkpoint/stages.h"
 #include "model/config/cache_geometry.h"
 
@@ -59,7 +60,7 @@ double ShareOf(TensorId id, const ResolvedLayer& layer, const ModelConfig& confi
   }
 }
 
-int64_t BytesOf(const ResolvedTensor& tensor) {
+int64_t StoredBytes(const ResolvedTensor& tensor) {
   if (tensor.tensor != nullptr) return static_cast<int64_t>(tensor.tensor->bytes.size());
   return tensor.linear.num_bytes();
 }
@@ -96,7 +97,7 @@ LayerCost WeightsOf(const ResolvedLayer& layer, const ModelConfig& config, const
   LayerCost cost;
   for (size_t i = 0; i < layer.tensors.size(); ++i) {
     const auto id = static_cast<TensorId>(i);
-    const auto bytes = static_cast<double>(BytesOf(layer.tensors[i]));
+    const auto bytes = static_cast<double>(StoredBytes(layer.tensors[i]));
     // Tables of rows stay in their files.
     if (bytes == 0 || layer.tensors[i].is_table || RowOf(config, id).kind == TensorKind::kVision) continue;
     const double mine = bytes * ShareOf(id, layer, config, placement);
@@ -236,15 +237,16 @@ PlacementChoice ChoosePlacement(const std::vector<Forecast>& forecasts, const Ra
   const auto fits = std::count_if(forecasts.begin(), forecasts.end(),
                                   [&](const Forecast& forecast) { return need(forecast) <= ranks.memory; });
   if (fits == 0) {
-    choice.why = fmt::format("none fits: even this one wants {} a rank for weights and {} tokens, of {}",
-                             Size(need(*best)), context, Size(ranks.memory));
+    choice.why = fmt::format("none fits: even this one wants {} a rank for weights and {}, of {}",
+                             Size(need(*best)), Counted(context, "token"), Size(ranks.memory));
     return choice;
   }
   choice.why = fmt::format(
-      "of {} placements {} fit in {} a rank; a token reads {} one after another and waits {} times for "
+      "of {} {} fit in {} a rank; a token reads {} one after another and waits {} for "
       "others, {:.2f} ms "
       "here",
-      forecasts.size(), fits, Size(ranks.memory), Size(best->read), best->exchanges, 1e3 * seconds(*best));
+      Counted(forecasts.size(), "placement"), fits, Size(ranks.memory), Size(best->read),
+      Counted(best->exchanges, "time"), 1e3 * seconds(*best));
   return choice;
 }
 

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/parallel.h"
+#include "base/text.h"
 #include "model/config/cache_geometry.h"
 #include "model/graph/routed.h"
 
@@ -138,9 +140,9 @@ Result<MemoryPlan> PlanMemory(const ModelConfig& config,
                               const std::shared_ptr<const io::Checkpoint>& checkpoint,
                               const ModelOptions& options, const MemoryRequest& request) {
   if (request.num_sequences < 1 || request.context < 1) {
-    return Error(
-        InvalidArgument(fmt::format("memory plan: got {} sequences of {} tokens, want at least 1 of 1",
-                                    request.num_sequences, request.context)));
+    return Error(InvalidArgument(fmt::format("memory plan: got {} of {}, want at least 1 of 1",
+                                             Counted(request.num_sequences, "sequence"),
+                                             Counted(request.context, "token"))));
   }
   const auto context = std::make_shared<CountingContext>();
   ModelOptions quiet = options;
@@ -195,13 +197,12 @@ std::string MemoryTable(const MemoryPlan& plan, const DeviceRoom& room) {
   const auto line = [&](std::string_view name, int64_t bytes) {
     table += fmt::format("  {:<44}{:>12}\n", name, Gigabytes(bytes));
   };
-  line(fmt::format("weights, {} layers", plan.num_layers), plan.weights);
+  line(fmt::format("weights, {}", Counted(plan.num_layers, "layer")), plan.weights);
   if (plan.slot > 0)
-    line(fmt::format("room for {} cached experts", plan.expert_cache / plan.slot), plan.expert_cache);
+    line(fmt::format("room for {}", Counted(plan.expert_cache / plan.slot, "cached expert")),
+         plan.expert_cache);
   line("one step", plan.step);
-  line(fmt::format("{} of {} tokens",
-                   plan.num_sequences == 1 ? "one sequence" : fmt::format("{} sequences", plan.num_sequences),
-                   plan.context),
+  line(fmt::format("{} of {}", Counted(plan.num_sequences, "sequence"), Counted(plan.context, "token")),
        plan.num_sequences * plan.sequence);
   line("scratch of the ops", room.reserved);
   line("together", plan.total() + room.reserved);
@@ -228,7 +229,7 @@ Status CheckRoom(const ModelConfig& config, const std::shared_ptr<const io::Chec
   const int64_t tokens = std::min(plan.context, LongestContext(config, options, plan, usable));
   std::string advice;
   if (tokens > 0) {
-    advice = fmt::format("sequences of {} tokens fit", tokens);
+    advice = fmt::format("sequences of {} fit", Counted(tokens, "token"));
   } else {
     ModelOptions fewer = options;
     const int64_t layers = Largest(plan.num_layers - 1, [&](int64_t num_layers) {
@@ -238,8 +239,10 @@ Status CheckRoom(const ModelConfig& config, const std::shared_ptr<const io::Chec
       return truncated.has_value() && truncated->total() <= usable;
     });
     advice =
-        fmt::format("the whole needs {} such devices at least; for measurements --max-layers {} fits",
-                    (plan.total() + std::max<int64_t>(usable, 1) - 1) / std::max<int64_t>(usable, 1), layers);
+        fmt::format("the whole needs {} at least; for measurements --max-layers {} fits",
+                    Counted((plan.total() + std::max<int64_t>(usable, 1) - 1) / std::max<int64_t>(usable, 1),
+                            "such device"),
+                    layers);
     if (layers == 0) advice = "not even one layer fits";
   }
   return {StatusCode::kResourceExhausted,
@@ -292,10 +295,11 @@ Result<ExpertSplit> FitSlots(const ModelConfig& config,
   ExpertSplit fit = split;
   fit.slots = std::min(left / std::max<int64_t>(plan.slot, 1), split.cached * plan.place.layers.size());
   if (fit.slots < split.cached) {
-    return Error(ResourceExhausted(fmt::format(
-        "experts {}: {} has room for {} cached experts, want the {} of one layer at least; fewer resident or "
-        "cached ones, or shorter sequences, leave more\n{}",
-        ToString(split), room.name, fit.slots, split.cached, MemoryTable(plan, room))));
+    return Error(ResourceExhausted(
+        fmt::format("experts {}: {} has room for {}, want the {} of one layer at least; fewer resident or "
+                    "cached ones, or shorter sequences, leave more\n{}",
+                    ToString(split), room.name, Counted(fit.slots, "cached expert"), split.cached,
+                    MemoryTable(plan, room))));
   }
   return fit;
 }

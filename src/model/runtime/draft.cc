@@ -7,6 +7,7 @@
 #include <new>
 #include <numeric>
 
+#include "base/text.h"
 #include "model/graph/dspark.h"
 #include "model/graph/mtp.h"
 #include "model/graph/step.h"
@@ -22,8 +23,8 @@ Status CheckDraft(const ModelParts& model, std::span<const DraftChunk> chunks) {
         fmt::format("draft: {}", why.empty() ? "the model was loaded without a drafter" : why));
   }
   if (model.config.vocab_size > sampling::kMaxChoices) {
-    return Unimplemented(fmt::format("draft: got {} tokens in the vocabulary, want at most {}",
-                                     model.config.vocab_size, sampling::kMaxChoices));
+    return Unimplemented(fmt::format("draft: got {} in the vocabulary, want at most {}",
+                                     Counted(model.config.vocab_size, "token"), sampling::kMaxChoices));
   }
   for (size_t i = 0; i < chunks.size(); ++i) {
     const DraftChunk& chunk = chunks[i];
@@ -39,8 +40,8 @@ Status CheckDraft(const ModelParts& model, std::span<const DraftChunk> chunks) {
           fmt::format("{}: got token {}, want 0 to {}", where, chunk.token, model.config.vocab_size - 1));
     }
     if (static_cast<int64_t>(chunk.choices.size()) > model.most_drafts()) {
-      return InvalidArgument(fmt::format("{}: got {} tokens to draft, want at most {}", where,
-                                         chunk.choices.size(), model.most_drafts()));
+      return InvalidArgument(fmt::format("{}: got {} to draft, want at most {}", where,
+                                         Counted(chunk.choices.size(), "token"), model.most_drafts()));
     }
     if (chunk.confidence != nullptr && !model.has_dspark())
       return InvalidArgument(where + ": only a DSpark drafter says how confident it is");

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "comm/collectives.h"
 #include "kv/random_rows.h"
 #include "model/graph/step.h"
@@ -101,8 +102,8 @@ Result<kv::SequenceState*> Follower::CopyOf(const ChunkMessage& message) {
     DSV4_ASSIGN_OR_RETURN(copy, model_.NewSequenceAt(found.place));
   }
   if (copy && copy->length() == message.length) return &*copy;
-  return Error(FailedPrecondition(fmt::format("sequence {}: {} tokens here, {} on rank 0", message.state,
-                                              copy ? copy->length() : 0, message.length)));
+  return Error(FailedPrecondition(fmt::format("sequence {}: {} here, {} on rank 0", message.state,
+                                              Counted(copy ? copy->length() : 0, "token"), message.length)));
 }
 
 Status Follower::Step(std::span<const ChunkMessage> messages, const Status& events) {

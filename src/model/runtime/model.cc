@@ -9,6 +9,7 @@
 #include <bit>
 
 #include "base/program.h"
+#include "base/text.h"
 #include "comm/collectives.h"
 #include "comm/null_group.h"
 #include "io/checkpoint.h"
@@ -119,8 +120,8 @@ Status CheckExperts(const ModelConfig& config, const ModelOptions& options) {
                                        config.n_routed_experts));
   }
   if (!options.sizes_only && options.experts.slots < options.experts.cached) {
-    return InvalidArgument(fmt::format("experts {}: got {} slots, want those of a layer at least",
-                                       ToString(options.experts), options.experts.slots));
+    return InvalidArgument(fmt::format("experts {}: got {}, want those of a layer at least",
+                                       ToString(options.experts), Counted(options.experts.slots, "slot")));
   }
   return {};
 }
@@ -128,8 +129,8 @@ Status CheckExperts(const ModelConfig& config, const ModelOptions& options) {
 Status CheckGroup(const ops::Backend& backend, const ModelOptions& options) {
   const int size = options.group == nullptr ? 1 : options.group->size();
   if (options.placement.num_ranks() != size) {
-    return InvalidArgument(fmt::format("placement {}: for {} ranks, want {}", ToString(options.placement),
-                                       options.placement.num_ranks(), size));
+    return InvalidArgument(fmt::format("placement {}: for {}, want {}", ToString(options.placement),
+                                       Counted(options.placement.num_ranks(), "rank"), size));
   }
   const bool reaches_memory = size == 1 || comm::IsNull(*options.group) ||
                               options.make_device_group != nullptr ||
@@ -228,9 +229,9 @@ Result<std::unique_ptr<Model>> Model::FromWeights(ModelConfig config, ModelWeigh
   const auto num_layers = static_cast<int64_t>(weights.layers.size());
   weights.place.layers = {0, num_layers};
   if (options.max_layers != 0 || num_layers != config.num_hidden_layers) {
-    return Error(
-        InvalidArgument(fmt::format("weights in memory: got {} layers and max_layers {}, want {} and 0",
-                                    num_layers, options.max_layers, config.num_hidden_layers)));
+    return Error(InvalidArgument(fmt::format("weights in memory: got {} and max_layers {}, want {} and 0",
+                                             Counted(num_layers, "layer"), options.max_layers,
+                                             config.num_hidden_layers)));
   }
   DSV4_TRY(PlaceLoaded(
       backend, {.experts = options.experts, .expert_order = options.expert_order, .checkpoint = nullptr},
@@ -303,13 +304,8 @@ Result<Buffer> Model::UploadAllowedTokens(std::span<const uint8_t> allowed) cons
 }
 
 Result<std::unique_ptr<QueuedStep>> Model::QueueDecode(std::span<const DecodeChunk> chunks,
-                                                       const Buffer& allowed) {
-  return queue_->Queue(chunks, allowed, /*later=*/false);
-}
-
-Result<std::unique_ptr<QueuedStep>> Model::QueueLogits(std::span<const DecodeChunk> chunks,
-                                                       const Buffer& allowed) {
-  return queue_->Queue(chunks, allowed, /*later=*/true);
+                                                       const Buffer& allowed, bool chooses_later) {
+  return queue_->Queue(chunks, allowed, chooses_later);
 }
 
 Status Model::Choose(QueuedStep& step, std::span<const sampling::TokenRule> rules) {

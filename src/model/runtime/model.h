@@ -122,10 +122,10 @@ class Model {
   // for the step in front. The caller must still have that (FailedPrecondition). Wait tells the errors of the
   // device, and in a group the error that ended it. `allowed`: of UploadAllowedTokens, or none, which allows
   // all.
-  Result<std::unique_ptr<QueuedStep>> QueueDecode(std::span<const DecodeChunk> chunks, const Buffer& allowed);
-  // The same up to the logits, which the device computes while the caller finds out how tokens are chosen from them. Choices and biases of
-  // chunks are not looked at. Until Choose no other step, and no draft, may be queued: FailedPrecondition.
-  Result<std::unique_ptr<QueuedStep>> QueueLogits(std::span<const DecodeChunk> chunks, const Buffer& allowed);
+  // `chooses_later`: up to the logits, which the device computes while the caller finds out how tokens are chosen from them. Choices and biases
+  // of chunks are not looked at then. Until Choose no other step, and no draft, may be queued: FailedPrecondition.
+  Result<std::unique_ptr<QueuedStep>> QueueDecode(std::span<const DecodeChunk> chunks, const Buffer& allowed,
+                                                  bool chooses_later = false);
   // Queues the choice: of each token that Wait will report, by a rule, in the same order; `permitted` and all else is read before it returns.
   // After an error the sequences are as after one of Wait.
   Status Choose(QueuedStep& step, std::span<const sampling::TokenRule> rules);

@@ -18,31 +18,31 @@ using std::chrono::steady_clock;
 
 uint64_t Hash(const std::string& facts) { return XXH3_64bits(facts.data(), facts.size()); }
 
-std::string Facts(const RopeConfig& r) {
+std::string FactsText(const RopeConfig& r) {
   return fmt::format("{} {} {} {} {} {}", r.theta, r.yarn, r.factor, r.original_max_position_embeddings,
                      r.beta_fast, r.beta_slow);
 }
 
-std::string Facts(const QuantizationConfig& q) {
+std::string FactsText(const QuantizationConfig& q) {
   return fmt::format("{} {} {} {} {} {} {} {}", q.quant_method, q.quant_algo, q.moe_quant_algo, q.scale_fmt,
                      q.weight_block_rows.value_or(0), q.weight_block_cols.value_or(0),
                      fmt::join(q.quantized_layers, ","), fmt::join(q.ignore, ","));
 }
 
-std::string Facts(const DsparkConfig& d) {
+std::string FactsText(const DsparkConfig& d) {
   return fmt::format("{} {} {} {} {} {} {}", d.block_size, d.noise_token_id, d.markov_rank,
                      fmt::join(d.target_layer_ids, ","), d.taps_inputs, d.n_routed_experts,
                      d.num_experts_per_tok);
 }
 
-std::string Facts(const EngramConfig& e) {
+std::string FactsText(const EngramConfig& e) {
   return fmt::format("{} {} {} {} {} {} {} {}", fmt::join(e.layer_ids, ","), fmt::join(e.num_embeddings, ","),
                      e.vocab_size, e.max_ngram_size, e.n_heads, e.head_dim, e.pad_token_id,
                      e.compressed_vocab_size);
 }
 
 // Every field but those that name tokens for others and parts that do not run.
-std::string Facts(const ModelConfig& c) {
+std::string FactsText(const ModelConfig& c) {
   const std::array sizes = {c.vocab_size,
                             c.hidden_size,
                             c.num_hidden_layers,
@@ -70,21 +70,21 @@ std::string Facts(const ModelConfig& c) {
                             int64_t{c.norm_query_heads},
                             int64_t{c.norm_topk_prob},
                             int64_t{c.norm_single_expert}};
-  std::string facts =
-      fmt::format("{}|{} {} {} {} {} {}|{}|{}|{}|{}|{}|{}|{}", fmt::join(sizes, " "), c.routed_scaling_factor,
-                  c.gate_temp, c.router_eps, c.swiglu_limit, c.hc_eps, c.rms_norm_eps, Facts(c.rope),
-                  Facts(c.compress_rope), c.tie_word_embeddings, c.expert_dtype, Facts(c.quantization),
-                  c.dspark ? Facts(*c.dspark) : std::string(), c.engram ? Facts(*c.engram) : std::string());
+  std::string facts = fmt::format(
+      "{}|{} {} {} {} {} {}|{}|{}|{}|{}|{}|{}|{}", fmt::join(sizes, " "), c.routed_scaling_factor,
+      c.gate_temp, c.router_eps, c.swiglu_limit, c.hc_eps, c.rms_norm_eps, FactsText(c.rope),
+      FactsText(c.compress_rope), c.tie_word_embeddings, c.expert_dtype, FactsText(c.quantization),
+      c.dspark ? FactsText(*c.dspark) : std::string(), c.engram ? FactsText(*c.engram) : std::string());
   for (const CacheFormat& rows : {c.window_rows, c.entry_rows, c.key_rows})
     facts += "|" + dsv4::ToString(rows);
   for (const LayerPlan& layer : c.layers) facts += "|" + Facts(layer);
   return facts;
 }
 
-std::string Facts(const ModelConfig& config, const ModelOptions& options) {
+std::string FactsText(const ModelConfig& config, const ModelOptions& options) {
   const uint64_t classes =
       XXH3_64bits(options.token_classes.data(), options.token_classes.size() * sizeof(int32_t));
-  return fmt::format("{}|{}|{}|{}", Facts(config), options.numerics == Numerics::kRelease,
+  return fmt::format("{}|{}|{}|{}", FactsText(config), options.numerics == Numerics::kRelease,
                      options.clamp_shared_expert, config.engram.has_value() ? classes : 0);
 }
 
@@ -104,7 +104,7 @@ std::string ExpertFacts(const ModelOptions& options) {
 }  // namespace
 
 uint64_t RecipeOf(const ModelConfig& config, const ModelOptions& options, int64_t num_layers) {
-  return Hash(fmt::format("{}|{}{}", Facts(config, options), num_layers, ExpertFacts(options)));
+  return Hash(fmt::format("{}|{}{}", FactsText(config, options), num_layers, ExpertFacts(options)));
 }
 
 uint64_t GroupRecipeOf(const ModelConfig& config, const ModelWeights& weights, int64_t num_layers,
@@ -112,7 +112,7 @@ uint64_t GroupRecipeOf(const ModelConfig& config, const ModelWeights& weights, i
   // Stages send the rows of these layers to the one that drafts.
   const std::vector<int64_t> tapped =
       weights.dspark.has_value() ? weights.dspark->config.target_layer_ids : std::vector<int64_t>();
-  return Hash(fmt::format("{}|{} {} {} {} {} {}|{}|{}|{}|{}|{}|{}|{} {} {} {}", Facts(config, options),
+  return Hash(fmt::format("{}|{} {} {} {} {} {}|{}|{}|{}|{}|{}|{}|{} {} {} {}", FactsText(config, options),
                           policy.min_index_tokens, policy.most_key_bytes, policy.index_token_cost,
                           policy.few_queries, policy.most_sent_queries, policy.min_stream_tokens, num_layers,
                           options.max_chunk_tokens, options.max_rewind_tokens, options.max_gathered_terms,

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "base/text.h"
+
 namespace dsv4::model {
 namespace {
 
@@ -99,7 +101,7 @@ Result<StepMessage> DecodeStepMessage(std::span<const std::byte> bytes) {
     message.chunks.push_back(std::move(chunk));
   }
   if (reader.done() && kind <= static_cast<uint8_t>(StepKind::kLeave)) return message;
-  return Error(DataLoss(fmt::format("step of rank 0: {} bytes that are no step", bytes.size())));
+  return Error(DataLoss(fmt::format("step of rank 0: {} that are no step", Counted(bytes.size(), "byte"))));
 }
 
 }  // namespace dsv4::model

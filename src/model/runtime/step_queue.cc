@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/text.h"
 #include "comm/collectives.h"
 #include "model/graph/dspark.h"
 #include "model/graph/engram.h"
@@ -47,23 +48,23 @@ bool StepQueue::works() const {
 // `tokens`: of all chunks.
 Status StepQueue::CheckDecode(std::span<const DecodeChunk> chunks, std::span<const int32_t> tokens) const {
   if (!works()) {
-    return Unimplemented(fmt::format("queued step: want one stage and up to {} tokens in the vocabulary",
-                                     sampling::kMaxChoices));
+    return Unimplemented(fmt::format("queued step: want one stage and up to {} in the vocabulary",
+                                     Counted(sampling::kMaxChoices, "token")));
   }
   if (static_cast<int64_t>(tokens.size()) > model_.options.max_chunk_tokens) {
-    return InvalidArgument(fmt::format("queued step: got {} rows, want at most max_chunk_tokens {}",
-                                       tokens.size(), model_.options.max_chunk_tokens));
+    return InvalidArgument(fmt::format("queued step: got {}, want at most max_chunk_tokens {}",
+                                       Counted(tokens.size(), "row"), model_.options.max_chunk_tokens));
   }
   std::vector<SequenceChunk> sequences;
   size_t begin = 0;
   for (size_t i = 0; i < chunks.size(); ++i) {
     const DecodeChunk& chunk = chunks[i];
     if (chunk.draft.size() != chunk.draft_choices.size() || (chunk.follows >= 0 && !chunk.draft.empty())) {
-      return InvalidArgument(fmt::format(
-          "queued step, chunk {}: got a draft of {} tokens with {} choices{}, want as many of both, "
-          "and none behind a token that is not known",
-          i, chunk.draft.size(), chunk.draft_choices.size(),
-          chunk.follows >= 0 ? " that follows a chunk" : ""));
+      return InvalidArgument(
+          fmt::format("queued step, chunk {}: got a draft of {} with {}{}, want as many of both, "
+                      "and none behind a token that is not known",
+                      i, Counted(chunk.draft.size(), "token"), Counted(chunk.draft_choices.size(), "choice"),
+                      chunk.follows >= 0 ? " that follows a chunk" : ""));
     }
     if (chunk.follows >= num_chosen_) {
       return InvalidArgument(fmt::format("queued step, chunk {}: follows chunk {}, the step before had {}", i,
@@ -75,17 +76,17 @@ Status StepQueue::CheckDecode(std::span<const DecodeChunk> chunks, std::span<con
     }
     if (!chunk.prompt.empty() && (chunk.follows >= 0 || !chunk.draft.empty())) {
       return InvalidArgument(fmt::format(
-          "queued step, chunk {}: got a prompt of {} tokens with a draft or a chunk to follow, want neither",
-          i, chunk.prompt.size()));
+          "queued step, chunk {}: got a prompt of {} with a draft or a chunk to follow, want neither", i,
+          Counted(chunk.prompt.size(), "token")));
     }
     if (!chunk.chooses && !chunk.draft.empty()) {
       return InvalidArgument(
           fmt::format("queued step, chunk {}: got a draft where nothing is chosen, want none", i));
     }
     if (chunk.num_following != 0 && (chunk.prompt.empty() || chunk.chooses)) {
-      return InvalidArgument(fmt::format(
-          "queued step, chunk {}: got {} tokens that follow, want none but behind a piece of a prompt", i,
-          chunk.num_following));
+      return InvalidArgument(
+          fmt::format("queued step, chunk {}: got {} that follow, want none but behind a piece of a prompt",
+                      i, Counted(chunk.num_following, "token")));
     }
     const LogitsRows logits = !chunk.chooses        ? LogitsRows::kNone
                               : chunk.draft.empty() ? LogitsRows::kLast
@@ -367,7 +368,8 @@ Status StepQueue::ChooseBetween(QueuedStep& step, const LaterChoice& later,
                                 std::span<const sampling::TokenRule> rules) {
   const size_t num_rows = step.rows_.size();
   if (rules.size() != num_rows)
-    return InvalidArgument(fmt::format("choice of tokens: got {} rules for {} rows", rules.size(), num_rows));
+    return InvalidArgument(fmt::format("choice of tokens: got {} for {}", Counted(rules.size(), "rule"),
+                                       Counted(num_rows, "row")));
   int most_top = -1;
   std::vector<const sampling::TokenRule*> of_rows(num_rows);
   for (size_t i = 0; i < num_rows; ++i) {

@@ -23,9 +23,9 @@ class StepQueue {
 
   // Model::can_queue.
   bool works() const;
-  // Model::QueueDecode; `later`: QueueLogits.
+  // Model::QueueDecode.
   Result<std::unique_ptr<QueuedStep>> Queue(std::span<const DecodeChunk> chunks, const Buffer& allowed,
-                                            bool later);
+                                            bool chooses_later);
   // Model::Choose.
   Status Choose(QueuedStep& step, std::span<const sampling::TokenRule> rules);
   // No step waits for Choose. In a group that ends where one has gone without it: the others wait for its tokens.

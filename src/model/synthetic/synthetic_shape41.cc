@@ -78,7 +78,7 @@ const std::vector<Shape41>& Shapes() {
 constexpr int64_t kNgrams = 4;
 constexpr int64_t kEngramHeads = 8;
 
-bool IsPrime(int64_t number) {
+bool HasNoDivisor(int64_t number) {
   for (int64_t divisor = 2; divisor * divisor <= number; ++divisor) {
     if (number % divisor == 0) return false;
   }
@@ -95,7 +95,7 @@ std::vector<int64_t> EngramRows(int64_t vocab_size, size_t num_tables) {
       int64_t prime = vocab_size - 1;
       for (int64_t head = 0; head < kEngramHeads; ++head) {
         do ++prime;
-        while (used.contains(prime) || !IsPrime(prime));
+        while (used.contains(prime) || !HasNoDivisor(prime));
         used.insert(prime);
         rows.back() += prime;
       }

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "base/text.h"
 #include "ops/validate.h"
 
 namespace dsv4::ops {
@@ -15,14 +16,13 @@ Status Validate(const GatherRowsArgs& args) {
     const PagedRows& source = args.sources[i];
     const std::string name = "sources[" + std::to_string(i) + "]";
     // Written so that no sum of hostile values can overflow.
-    check.Require(0 <= source.num_rows && source.num_rows <= left, name,
-                  std::to_string(source.num_rows) + " rows",
+    check.Require(0 <= source.num_rows && source.num_rows <= left, name, Counted(source.num_rows, "row"),
                   "0 to the " + std::to_string(left) + " that rows has left");
     if (args.rows.dtype == DType::kU8) {
       check.Require(source.format == args.sources[0].format && source.width == args.sources[0].width, name,
                     "rows of another format", "the first source's");
       check.Require(source.format.packed() && source.RowBytes() == args.rows.shape[1], name,
-                    std::to_string(source.RowBytes()) + " bytes a row",
+                    Counted(source.RowBytes(), "byte") + " a row",
                     std::to_string(args.rows.shape[1]) + " of packed rows");
       check.Pages(name, source, source.width, source.format.dtype, source.num_rows);
     } else {
@@ -31,7 +31,7 @@ Status Validate(const GatherRowsArgs& args) {
     }
     left -= source.num_rows;
   }
-  check.Require(left == 0, "rows", std::to_string(left) + " rows more than the sources", "as many");
+  check.Require(left == 0, "rows", Counted(left, "row") + " more than the sources", "as many");
   return check.status();
 }
 

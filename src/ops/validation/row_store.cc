@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "base/text.h"
 #include "formats/cache_rows.h"
 #include "ops/validate.h"
 
@@ -29,8 +30,7 @@ Status Validate(const StoreRowsArgs& args) {
                         run.num_rows <= num_rows - run.source_begin;
     if (inside && run.destination != nullptr) continue;
     const std::string name = "runs[" + std::to_string(i) + "]";
-    check.Require(inside, name,
-                  std::to_string(run.num_rows) + " rows from " + std::to_string(run.source_begin),
+    check.Require(inside, name, Counted(run.num_rows, "row") + " from " + std::to_string(run.source_begin),
                   "rows of a source of " + std::to_string(num_rows));
     check.Require(run.destination != nullptr, name, "destination null", "memory");
   }

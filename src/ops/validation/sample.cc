@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/text.h"
 #include "ops/validate.h"
 
 namespace dsv4::ops {
@@ -17,7 +18,7 @@ void CheckRules(const SampleArgs& args, OperandChecker& check) {
   const auto words = static_cast<size_t>(args.mask_words());
   check.Require(args.rules.empty() || static_cast<int64_t>(args.rules.size()) == num_rows, "rules",
                 std::to_string(args.rules.size()), "none or " + std::to_string(num_rows));
-  check.Require(args.masks.size() % words == 0, "masks", std::to_string(args.masks.size()) + " words",
+  check.Require(args.masks.size() % words == 0, "masks", Counted(args.masks.size(), "word"),
                 "a multiple of " + std::to_string(words));
   int32_t most_top = -1;
   for (size_t i = 0; check.ok() && i < args.rules.size(); ++i) {

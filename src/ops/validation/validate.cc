@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "formats/cache_rows.h"
 
 namespace dsv4::ops {
@@ -129,13 +130,6 @@ void OperandChecker::WeightOperand(std::string_view name, const Weight* weight, 
   CheckDevice(name, weight->data.device);
 }
 
-void OperandChecker::SameDType(std::string_view name, const TensorView& view, std::string_view other_name,
-                               const TensorView& other) {
-  if (!ok() || view.dtype == other.dtype) return;
-  Fail(name, fmt::format("dtype {}", DTypeName(view.dtype)),
-       fmt::format("{} like {}", DTypeName(other.dtype), other_name));
-}
-
 void OperandChecker::Disjoint(std::string_view name, const TensorView& view, std::string_view other_name,
                               const TensorView& other) {
   if (ok() && Overlap(view, other)) {
@@ -176,17 +170,17 @@ void OperandChecker::Pages(std::string_view name, const PagedRows& rows, int64_t
                            int64_t min_rows) {
   if (!ok()) return;
   if (rows.num_rows < min_rows) {
-    return Fail(name, fmt::format("{} rows", rows.num_rows), fmt::format("at least {}", min_rows));
+    return Fail(name, Counted(rows.num_rows, "row"), fmt::format("at least {}", min_rows));
   }
   if (min_rows == 0) return;
   if (rows.width != width) return Fail(name, fmt::format("width {}", rows.width), std::to_string(width));
   Format(name, rows.format, width, dtype);
   if (!ok()) return;
   if (rows.rows_per_page < 1)
-    return Fail(name, fmt::format("{} rows a page", rows.rows_per_page), "at least 1");
+    return Fail(name, fmt::format("{} a page", Counted(rows.rows_per_page, "row")), "at least 1");
   const int64_t num_pages = (min_rows + rows.rows_per_page - 1) / rows.rows_per_page;
   const auto got = static_cast<int64_t>(rows.pages.size());
-  if (got < num_pages) return Fail(name, fmt::format("{} pages", got), fmt::format("at least {}", num_pages));
+  if (got < num_pages) return Fail(name, Counted(got, "page"), fmt::format("at least {}", num_pages));
   const auto needed = rows.pages.first(static_cast<size_t>(num_pages));
   const auto hole = std::find(needed.begin(), needed.end(), nullptr);
   if (hole != needed.end()) Fail(name, fmt::format("page {} is null", hole - needed.begin()), "memory");

@@ -42,6 +42,13 @@ bool IsAddress(std::string_view name) {
 
 bool IsAllowedHost(std::string_view host, std::span<const std::string> names) {
   const std::string_view name = NameIn(host);
+  // A user, an escape or a port that is no number would hide another name.
+  const size_t port = std::min(host.rfind(':'), host.size());
+  const bool is_plain = host.find_first_of("@%") == std::string_view::npos;
+  const bool has_port =
+      host.ends_with(']') ||
+      host.substr(std::min(port + 1, host.size())).find_first_not_of("0123456789") == std::string_view::npos;
+  if (!is_plain || !has_port) return false;
   if (name.find('.') == std::string_view::npos && !name.starts_with('[')) return true;
   return IsAddress(name) || std::ranges::any_of(names, [&](const std::string& one) {
            return one == "*" || EqualsIgnoringCase(NameIn(one), name);

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "grammar/forbidden_text.h"
 #include "grammar/rules/answer_grammar.h"
 #include "server/api/content_rule_fields.h"
@@ -217,8 +218,8 @@ Status AddLimits(const ServedModel& model, const SamplingCall& sampling, Grammar
   size_t num_bytes = 0;
   for (const std::string& word : sampling.bad_words) num_bytes += word.size();
   if (num_bytes > kMaxBytesOfWords) {
-    return InvalidArgument(
-        fmt::format("bad_words: got {} bytes in all, wanted at most {}", num_bytes, kMaxBytesOfWords));
+    return InvalidArgument(fmt::format("bad_words: got {} in all, wanted at most {}",
+                                       Counted(num_bytes, "byte"), kMaxBytesOfWords));
   }
   work.bad_words = sampling.bad_words;
   return {};
@@ -297,7 +298,8 @@ void ReadTransfer(Fields& fields, const ServedModel& model, SamplingCall& call) 
 void ReadStop(Fields& fields, std::string_view name, SamplingCall& call) {
   if (!fields.ReadStrings(name, &call.stop)) return;
   if (call.stop.size() > kMaxStopStrings)
-    fields.Fail(name, fmt::format("got {} strings, wanted at most {}", call.stop.size(), kMaxStopStrings));
+    fields.Fail(
+        name, fmt::format("got {}, wanted at most {}", Counted(call.stop.size(), "string"), kMaxStopStrings));
   fields.Adopt(session::CheckStop(name, call.stop));
 }
 

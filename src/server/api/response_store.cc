@@ -19,6 +19,7 @@
 
 #include "base/log.h"
 #include "base/read_file.h"
+#include "base/text.h"
 #include "base/write_file.h"
 #include "server/observe/random_id.h"
 
@@ -114,7 +115,8 @@ class ResponseStore::Impl {
     std::string text = WriteRecord(owner, response);
     const auto size = static_cast<int64_t>(text.size());
     if (size > options_.max_bytes) {
-      LogWarning(fmt::format("responses: {} has {} bytes, more than all may have; it is not kept", id, size));
+      LogWarning(fmt::format("responses: {} has {}, more than all may have; it is not kept", id,
+                             Counted(size, "byte")));
       return;
     }
     const std::lock_guard lock(mutex_);

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "base/text.h"
+
 namespace dsv4::server {
 
 bool ServedModel::AnswersTo(std::string_view name) const {
@@ -19,9 +21,10 @@ Status ServedModel::CheckLength(size_t text_bytes) const {
   const size_t longest = std::max<size_t>(longest_token_bytes, 1);
   if (context == 0 || text_bytes / longest <= context) return {};
   return OutOfRange(
-      fmt::format("prompt is too long: {} bytes of text are more than {} tokens > {} maximum (this model's "
-                  "maximum context length is {} tokens)",
-                  text_bytes, text_bytes / longest, context, context));
+      fmt::format("prompt is too long: {} of text are more than {} > {} maximum (this model's "
+                  "maximum context length is {})",
+                  Counted(text_bytes, "byte"), Counted(text_bytes / longest, "token"), context,
+                  Counted(context, "token")));
 }
 
 }  // namespace dsv4::server

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/text.h"
 #include "chat/json_value.h"
 #include "server/api/fields.h"
 
@@ -27,8 +28,8 @@ Result<std::string> TextOf(const chat::JsonValue& object, std::string_view name)
 
 Result<BatchLine> Read(std::string_view text) {
   if (text.size() > kMaxBatchLine)
-    return Error(
-        InvalidArgument(fmt::format("{} bytes, wanted {} MiB at most", text.size(), kMaxBatchLine >> 20)));
+    return Error(InvalidArgument(
+        fmt::format("{}, wanted {} MiB at most", Counted(text.size(), "byte"), kMaxBatchLine >> 20)));
   DSV4_ASSIGN_OR_RETURN(
       const chat::JsonValue json,
       chat::ReadJson(text, "request", chat::JsonDialect::kRfc8259, {.token_lists = kTokenLists}));

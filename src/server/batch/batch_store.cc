@@ -22,8 +22,10 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/read_file.h"
+#include "base/text.h"
 #include "base/write_file.h"
 #include "server/api/json_text.h"
+#include "server/api/list_page.h"
 #include "server/batch/batch_line.h"
 #include "server/observe/random_id.h"
 
@@ -42,7 +44,7 @@ Status SystemError(const std::string& path, std::string_view action) {
   return {StatusCode::kUnavailable, fmt::format("{}: {}: {}", path, action, std::strerror(errno))};
 }
 
-// Ids are names of files: only those that RandomId makes.
+// Ids are names of files: only those that random_id.h makes.
 bool IsId(std::string_view id, std::string_view prefix) {
   return id.starts_with(prefix) && id.size() > prefix.size() && id.size() < 100 &&
          std::ranges::all_of(id.substr(prefix.size()), [](unsigned char c) { return std::isxdigit(c) != 0; });
@@ -122,13 +124,22 @@ std::vector<Json> ReadFolder(const std::string& folder, std::optional<uint64_t> 
   return objects;
 }
 
-std::string ListOf(std::vector<Json> objects) {
-  for (Json& object : objects) object.erase("owner");
+// The page of `objects`, the newest first, that the query asks for.
+Result<std::string> ListOf(std::vector<Json> objects, std::string_view query, const ListLimits& limits) {
+  std::ranges::reverse(objects);
+  std::vector<std::string> ids;
+  for (const Json& object : objects) ids.push_back(object["id"].get<std::string>());
+  DSV4_ASSIGN_OR_RETURN(const ListPage page, PageOf(query, ids, limits));
+  Json data = Json::array();
+  for (const size_t i : page.indices) {
+    objects[i].erase("owner");
+    data.push_back(std::move(objects[i]));
+  }
   return JsonText({{"object", "list"},
-                   {"first_id", objects.empty() ? Json() : objects.front()["id"]},
-                   {"last_id", objects.empty() ? Json() : objects.back()["id"]},
-                   {"has_more", false},
-                   {"data", objects}});
+                   {"first_id", data.empty() ? Json() : data.front()["id"]},
+                   {"last_id", data.empty() ? Json() : data.back()["id"]},
+                   {"has_more", page.has_more},
+                   {"data", data}});
 }
 
 bool HasEnded(const Json& batch) {
@@ -200,11 +211,10 @@ Result<std::string> BatchStore::AddFile(uint64_t owner, std::string_view name, s
   int64_t had = 0;
   for (const Json& file : ReadFolder(FilesOf(options_), std::nullopt)) had += file["bytes"].get<int64_t>();
   if (had + static_cast<int64_t>(content.size()) > options_.max_bytes) {
-    return Error(
-        InvalidArgument(fmt::format("file: {} bytes, and {} are stored of {} (--batches-mib); delete some",
-                                    content.size(), had, options_.max_bytes)));
+    return Error(InvalidArgument(fmt::format("file: {}, and {} are stored of {} (--batches-mib); delete some",
+                                             Counted(content.size(), "byte"), had, options_.max_bytes)));
   }
-  const Json file = {{"id", RandomId(kFilePrefix)},   {"object", "file"},
+  const Json file = {{"id", TimedId(kFilePrefix)},    {"object", "file"},
                      {"bytes", content.size()},       {"created_at", std::time(nullptr)},
                      {"filename", std::string(name)}, {"purpose", std::string(purpose)},
                      {"status", "processed"},         {"owner", OwnerText(owner)}};
@@ -219,9 +229,12 @@ Result<std::string> BatchStore::File(uint64_t owner, const std::string& id) cons
   return Shown(std::move(file));
 }
 
-std::string BatchStore::Files(uint64_t owner) const {
+Result<std::string> BatchStore::Files(uint64_t owner, std::string_view query) const {
   const std::lock_guard lock(mutex_);
-  return ListOf(ReadFolder(FilesOf(options_), owner));
+  std::vector<Json> files = ReadFolder(FilesOf(options_), owner);
+  if (const std::string purpose = QueryValue(query, "purpose"); !purpose.empty())
+    std::erase_if(files, [&](Json& file) { return file["purpose"] != purpose; });
+  return ListOf(std::move(files), query, kFileLimits);
 }
 
 Result<std::ifstream> BatchStore::Content(uint64_t owner, const std::string& id) const {
@@ -259,7 +272,7 @@ Result<std::string> BatchStore::AddBatch(uint64_t owner, const NewBatch& wanted)
   }
   DSV4_ASSIGN_OR_RETURN(Json metadata, ParseJson(wanted.metadata, "metadata"));
   const int64_t now = std::time(nullptr);
-  Json batch = {{"id", RandomId(kBatchPrefix)},
+  Json batch = {{"id", TimedId(kBatchPrefix)},
                 {"object", "batch"},
                 {"endpoint", wanted.endpoint},
                 {"errors", nullptr},
@@ -290,9 +303,9 @@ Result<std::string> BatchStore::Batch(uint64_t owner, const std::string& id) con
   return Shown(std::move(batch));
 }
 
-std::string BatchStore::Batches(uint64_t owner) const {
+Result<std::string> BatchStore::Batches(uint64_t owner, std::string_view query) const {
   const std::lock_guard lock(mutex_);
-  return ListOf(ReadFolder(BatchesOf(options_), owner));
+  return ListOf(ReadFolder(BatchesOf(options_), owner), query, kItemLimits);
 }
 
 Result<std::string> BatchStore::Cancel(uint64_t owner, const std::string& id) {

@@ -59,13 +59,14 @@ class BatchStore {
   Result<std::string> AddFile(uint64_t owner, std::string_view name, std::string_view purpose,
                               std::string_view content);
   Result<std::string> File(uint64_t owner, const std::string& id) const;
-  std::string Files(uint64_t owner) const;  // A list, the newest first.
+  // A page of the list, the newest first where the query (server/api/list_page.h) asks for no other order; `purpose` is read too.
+  Result<std::string> Files(uint64_t owner, std::string_view query = {}) const;
   Result<std::ifstream> Content(uint64_t owner, const std::string& id) const;
   Status EraseFile(uint64_t owner, const std::string& id);
 
   Result<std::string> AddBatch(uint64_t owner, const NewBatch& batch);
   Result<std::string> Batch(uint64_t owner, const std::string& id) const;
-  std::string Batches(uint64_t owner) const;
+  Result<std::string> Batches(uint64_t owner, std::string_view query = {}) const;
   // InvalidArgument for one that has ended.
   Result<std::string> Cancel(uint64_t owner, const std::string& id);
 

@@ -262,6 +262,18 @@ bool AsksByItself(std::string_view name) {
   return std::ranges::find(kNames, name) != std::end(kNames);
 }
 
+// Equal whatever the order of members.
+bool IsSame(const chat::JsonValue& a, const chat::JsonValue& b) {
+  if (a.kind() != b.kind()) return false;
+  if (a.is_array()) return std::ranges::equal(a.items(), b.items(), IsSame);
+  if (!a.is_object()) return chat::WriteJson(a) == chat::WriteJson(b);
+  return a.members().size() == b.members().size() &&
+         std::ranges::all_of(a.members(), [&](const chat::JsonValue::Member& one) {
+           const chat::JsonValue* const other = b.Find(one.first);
+           return other != nullptr && IsSame(one.second, *other);
+         });
+}
+
 bool AsksForNothing(const chat::JsonValue& value, const KnownField& field) {
   if (value.is_bool() && !value.boolean()) return field.neutral != "true";
   if (SaysNothing(value) && !(value.is_object() && AsksByItself(field.name))) return true;
@@ -269,7 +281,7 @@ bool AsksForNothing(const chat::JsonValue& value, const KnownField& field) {
   const Result<chat::JsonValue> neutral = chat::ReadJson(field.neutral, field.name);
   if (!neutral) return false;
   if (IsNumber(value) && IsNumber(*neutral)) return NumberOf(value) == NumberOf(*neutral);
-  return chat::WriteJson(value) == chat::WriteJson(*neutral);
+  return IsSame(value, *neutral);
 }
 
 // Whether another field of the request takes the meaning of this one, or already does what it asks for.
@@ -285,8 +297,13 @@ bool IsIdleBeside(Fields& fields, const chat::JsonValue& value, const KnownField
     has_other = has_other || says(name);
   }
   if (!has_other) return true;
-  // vLLM wants the pair; here the one field does both.
-  if (field.name == "add_generation_prompt") return says("continue_final_message");
+  // vLLM wants the pair; here the one field does both, as DeepSeek's prefix of the last message does.
+  if (field.name == "add_generation_prompt") {
+    const chat::JsonValue* const messages = fields.Find("messages");
+    const bool has_last = messages != nullptr && !messages->items().empty();
+    const chat::JsonValue* const prefix = has_last ? messages->items().back().Find("prefix") : nullptr;
+    return says("continue_final_message") || (prefix != nullptr && prefix->boolean());
+  }
   if (field.name == "best_of") {
     const chat::JsonValue* const answers = fields.Find("n");
     return answers != nullptr && IsNumber(value) && IsNumber(*answers) &&

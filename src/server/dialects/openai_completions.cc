@@ -7,6 +7,7 @@
 #include <ctime>
 #include <utility>
 
+#include "base/text.h"
 #include "server/api/api_error.h"
 #include "server/api/content_rule_fields.h"
 #include "server/api/json_text.h"
@@ -42,8 +43,8 @@ Result<std::vector<std::vector<int32_t>>> ReadPrompts(const ServedModel& model,
                               prompt.items().front().kind() == chat::JsonValue::Kind::kInteger;
   if (prompt.is_array() && !is_list_of_ids) {
     if (prompt.items().size() > kMaxPrompts) {
-      return Error(InvalidArgument(
-          fmt::format("prompt: got {} prompts, wanted at most {}", prompt.items().size(), kMaxPrompts)));
+      return Error(InvalidArgument(fmt::format("prompt: got {}, wanted at most {}",
+                                               Counted(prompt.items().size(), "prompt"), kMaxPrompts)));
     }
     for (const chat::JsonValue& item : prompt.items()) DSV4_TRY(add(item));
   } else {

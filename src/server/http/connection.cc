@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 
+#include "base/text.h"
+
 namespace dsv4::server {
 namespace {
 
@@ -145,10 +147,10 @@ TaskOf<void> Connection::Part() {
 
 Refusal Connection::WhyRefused(const error_code& error) const {
   if (error == http::error::header_limit) {
-    return {431, fmt::format("header: more than {} bytes", shared_.options.max_header_bytes)};
+    return {431, fmt::format("header: more than {}", Counted(shared_.options.max_header_bytes, "byte"))};
   }
   if (error == http::error::body_limit) {
-    return {413, fmt::format("body: more than {} bytes", shared_.options.max_body_bytes)};
+    return {413, fmt::format("body: more than {}", Counted(shared_.options.max_body_bytes, "byte"))};
   }
   const bool is_http = error.category() == http::make_error_code(http::error::bad_method).category();
   if (!is_http || error == http::error::end_of_stream || error == http::error::partial_message) return {};
@@ -228,9 +230,10 @@ Refusal Connection::DecodePiece(BodyDecoder& decoder, std::string_view& bytes, u
   const Status status = decoder.Decode(bytes, body);
   if (!status.ok()) return {400, fmt::format("body: not of its Content-Encoding ({})", status.message())};
   if (body.size() > shared_.options.max_body_bytes)
-    return {413, fmt::format("body: more than {} bytes when decoded", shared_.options.max_body_bytes)};
+    return {413,
+            fmt::format("body: more than {} when decoded", Counted(shared_.options.max_body_bytes, "byte"))};
   if (body.size() > kFreeGrowth + kMostGrowth * received) {
-    return {413, fmt::format("body: got more than {} times what was sent when decoded, wanted at most that",
+    return {413, fmt::format("body: got more than {}-fold of what was sent when decoded, wanted at most that",
                              kMostGrowth)};
   }
   if (!share.Take(body.size() - before)) return {503, std::string(kNoRoom)};

@@ -1,6 +1,7 @@
 // Whole replies, headers put around replies, and header look-up.
 #include "server/http/http.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace dsv4::server {
@@ -31,7 +32,13 @@ class ReplyWithHeader final : public Reply {
       : inner_(std::move(inner)), name_(std::move(name)), value_(std::move(value)) {}
   void Advance(ReplyOutput& out) override {
     inner_->Advance(out);
-    if (out.head && !std::exchange(done_, true)) out.head->headers.emplace_back(name_, value_);
+    if (!out.head || std::exchange(done_, true)) return;
+    auto& headers = out.head->headers;
+    const auto same = std::ranges::find(headers, name_, [](const auto& header) { return header.first; });
+    if (same == headers.end())
+      headers.emplace_back(name_, value_);
+    else
+      same->second += ", " + value_;  // Some clients read only one line of a name.
   }
   void OnProgress(std::function<void()> wake) override { inner_->OnProgress(std::move(wake)); }
   bool HoldsRequest() const override { return inner_->HoldsRequest(); }

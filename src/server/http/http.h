@@ -75,6 +75,7 @@ class Reply {
 // A reply that is complete from the start.
 std::unique_ptr<Reply> MakeReply(HttpHead head, std::string body);
 // The same reply with one more header.
+// A header of that name that the reply has gets this value behind its own and a comma.
 std::unique_ptr<Reply> WithHeader(std::unique_ptr<Reply> reply, std::string name, std::string value);
 
 struct HttpOptions {

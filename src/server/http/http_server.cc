@@ -13,6 +13,7 @@
 #include <map>
 #include <thread>
 
+#include "base/text.h"
 #include "server/http/connection.h"
 #include "server/http/handler_memory.h"
 #include "server/http/http.h"
@@ -112,9 +113,9 @@ Status Server::Bind() {
   error_code error;
   if (!shared_.options.unix_socket.empty()) {
     if (shared_.options.unix_socket.size() >= sizeof(sockaddr_un::sun_path)) {
-      return InvalidArgument(fmt::format("--unix-socket {}: {} bytes, a socket's path has at most {}",
-                                         shared_.options.unix_socket, shared_.options.unix_socket.size(),
-                                         sizeof(sockaddr_un::sun_path) - 1));
+      return InvalidArgument(fmt::format(
+          "--unix-socket {}: {}, a socket's path has at most {}", shared_.options.unix_socket,
+          Counted(shared_.options.unix_socket.size(), "byte"), sizeof(sockaddr_un::sun_path) - 1));
     }
     const asio::local::stream_protocol::endpoint endpoint(shared_.options.unix_socket);
     struct stat status = {};
@@ -197,12 +198,12 @@ void Server::Serve(Socket socket) {
   }
   if (static_cast<int64_t>(shared_.connections.size()) >= shared_.options.max_connections) {
     if (!MakeRoomFor(OwnerOfAddress(client))) {
-      turned_away_.Say(
-          fmt::format("{} connections are at work, another was turned away", shared_.connections.size()));
+      turned_away_.Say(fmt::format("{} at work, another was turned away",
+                                   Counted(shared_.connections.size(), "connection is", "connections are")));
       return;
     }
-    given_way_.Say(fmt::format("{} connections are open, one of the owner of most gave way to a new one",
-                               shared_.connections.size()));
+    given_way_.Say(fmt::format("{} open, one of the owner of most gave way to a new one",
+                               Counted(shared_.connections.size(), "connection is", "connections are")));
   }
   std::make_shared<Connection>(shared_, std::move(socket), std::move(client))->Start();
 }
@@ -279,7 +280,7 @@ void Server::BeginDrain() {
 void Server::EndNow() {
   // A second time, or with nothing left to say.
   if (std::exchange(shared_.ending, true) || shared_.connections.empty()) return shared_.context.stop();
-  WarnNoThrow("http: {} connections are cut off", shared_.connections.size());
+  WarnNoThrow("http: open connections that are cut off: {}", shared_.connections.size());
   for (Connection* connection : shared_.connections) connection->Cut();
   constexpr std::chrono::seconds kLastWords(1);
   shared_.drain_timer.expires_after(kLastWords);

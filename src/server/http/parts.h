@@ -18,7 +18,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "base/percent.h"
+#include "base/text.h"
 #include "server/http/http.h"
 
 namespace dsv4::server {
@@ -78,7 +78,8 @@ class RareWarning {
     const auto now = std::chrono::steady_clock::now();
     if (said_ && now - *said_ < std::chrono::seconds(10)) return;
     said_ = now;
-    LogWarning(fmt::format("http: {} ({} times since this was last said)", what, std::exchange(count_, 0)));
+    LogWarning(fmt::format("http: {} ({} since this was last said)", what,
+                           Counted(std::exchange(count_, 0), "time")));
   }
 
  private:
@@ -108,9 +109,17 @@ inline Refusal BadFraming(const http::request<http::buffer_body>& message) {
 inline HttpRequest ReadHead(const http::request<http::buffer_body>& message) {
   HttpRequest request;
   request.method = std::string(message.method_string());
-  const std::string_view target = {message.target().data(), message.target().size()};
+  std::string_view target = {message.target().data(), message.target().size()};
+  // The absolute form, as clients send it to proxies: its host counts (RFC 9112, 3.2.2).
+  std::string_view authority;
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!authority.empty() || !beast::iequals(target.substr(0, scheme.size()), scheme)) continue;
+    target.remove_prefix(scheme.size());
+    authority = target.substr(0, target.find_first_of("/?"));
+    target.remove_prefix(authority.size());
+  }
   const std::string_view path = target.substr(0, target.find('?'));
-  request.path = PercentDecoded(path);
+  request.path = path.empty() && !authority.empty() ? "/" : PercentDecoded(path);
   if (path.size() < target.size()) request.query = std::string(target.substr(path.size() + 1));
   for (const auto& field : message) {
     std::string name(field.name_string());
@@ -118,6 +127,7 @@ inline HttpRequest ReadHead(const http::request<http::buffer_body>& message) {
     const auto [header, is_new] = request.headers.try_emplace(std::move(name), field.value());
     if (!is_new && header->first == kForwardedFor) header->second += fmt::format(", {}", field.value());
   }
+  if (!authority.empty()) request.headers["host"] = authority;
   return request;
 }
 

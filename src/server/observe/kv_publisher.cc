@@ -14,6 +14,7 @@
 #include <variant>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "server/observe/message_pack.h"
 #include "server/observe/zmq_library.h"
 
@@ -213,9 +214,9 @@ struct KvPublisher::Impl {
       // A REQ socket puts an empty part in front; of a DEALER it may be missing.
       const std::string& asked = parts.back();
       if (parts.size() < 2 || asked.size() != 8) {
-        LogWarning(fmt::format(
-            "kv events: a request for a replay has {} parts, the last of {} bytes; wanted a number of 8",
-            parts.size(), asked.size()));
+        LogWarning(
+            fmt::format("kv events: a request for a replay has {}, the last of {}; wanted a number of 8",
+                        Counted(parts.size(), "part"), Counted(asked.size(), "byte")));
         continue;
       }
       uint64_t from = 0;

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <optional>
 
-#include "base/percent.h"
+#include "base/text.h"
 #include "server/observe/protobuf.h"
 #include "server/observe/random_id.h"
 #include "server/observe/trace_exporter.h"

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <random>
 
 namespace dsv4::server {
@@ -12,6 +13,12 @@ namespace dsv4::server {
 std::string RandomId(std::string_view prefix) {
   std::random_device source;
   return fmt::format("{}{:08x}{:08x}{:08x}", prefix, source(), source(), source());
+}
+
+std::string TimedId(std::string_view prefix) {
+  std::random_device source;
+  const std::chrono::nanoseconds now = std::chrono::system_clock::now().time_since_epoch();
+  return fmt::format("{}{:016x}{:08x}{:08x}", prefix, now.count(), source(), source());
 }
 
 std::string NumberedCallId(std::string_view prefix, size_t index) {

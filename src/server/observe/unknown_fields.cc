@@ -30,14 +30,16 @@ std::string UnknownFields::Note(std::string_view route, std::span<const std::str
     const std::string name = Printable(names[i]);
     if (i < kMaxListed) listed += fmt::format("{}{}", i == 0 ? "" : ", ", name);
     if (i == kMaxListed) listed += ", ...";
+    // Names in queries have one place together: those that keep caches away differ in each request.
+    const std::string place = name.starts_with('?') ? "?" : name;
     bool is_new = false;
     bool has_place = false;
     {
       const std::lock_guard lock(mutex_);
-      has_place = said_.contains(name);
-      if (!has_place && said_.size() < kMaxNames) is_new = has_place = said_.insert(name).second;
+      has_place = said_.contains(place);
+      if (!has_place && said_.size() < kMaxNames) is_new = has_place = said_.insert(place).second;
     }
-    metrics_.OnUnknownField(has_place ? name : "other");
+    metrics_.OnUnknownField(has_place ? place : "other");
     if (is_new) {
       LogWarning(
           fmt::format("{}: the field '{}' of a request is not known here and changes nothing (said once; "

@@ -7,6 +7,8 @@ const make = (tag, properties = {}, ...children) => {
   return node;
 };
 const read = (key, otherwise) => { try { return JSON.parse(localStorage.getItem(key)) ?? otherwise; } catch { return otherwise; } };
+const number = value => value.toLocaleString("en");
+const counted = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
 const write = (key, value) => { try { localStorage.setItem(key, JSON.stringify(value)); } catch { /* Full or forbidden: the page still works. */ } };
 
 // A picture of page.html's sheet. Whoever does not see it hears the name of the button.

@@ -66,8 +66,6 @@ function countDraft() {
   }, 400);
 }
 
-const number = value => value.toLocaleString("en");
-
 // Tokens that a conversation has so far. An answer that was cut off never said how many: its pieces were counted.
 const contextOf = conversation => conversation?.turns.findLast(turn => turn.tokens)?.tokens ?? 0;
 
@@ -78,10 +76,11 @@ function showMeter() {
   const used = run ? run.before + run.pieces : contextOf(current) + draft;
   const far = text => make("span", { className: "far" }, text);  // Left out where there is no room.
   const parts = [];
-  if (run?.pieces > 4) parts.push(far(`≈ ${number(run.pieces)} tokens, ${(run.pieces / Math.max(run.seconds, 0.001)).toFixed(1)} tok/s · `));
-  if (!run && draft) parts.push(far(`${number(draft)} to send · `));
-  if (context && used) parts.push(far(`${estimated ? "≈ " : ""}${number(used)} of ${number(context)} tokens of context`), make("span", { className: "near" }, `${Math.round(100 * used / context)} %`));
+  if (run?.pieces > 4 && run.seconds > 0.1) parts.push(far(`${counted(run.pieces, "token")}, ${(run.pieces / run.seconds).toFixed(1)} tok/s · `));
+  if (!run && draft) parts.push(far(`${counted(draft, "token")} to send · `));
+  if (context && used) parts.push(100 * used < context ? "< 1 %" : `${Math.round(100 * used / context)} %`);
   $("meter-text").replaceChildren(...parts);
+  $("meter").parentNode.title = context && used ? `${estimated ? "≈ " : ""}${number(used)} of ${counted(context, "token")} of context` : "";
   $("meter").hidden = !context || !used;
   $("meter").max = context || 1;
   $("meter").high = 0.9 * (context || 1);

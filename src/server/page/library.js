@@ -79,7 +79,7 @@ function exportAll() {
   const link = make("a", { href: URL.createObjectURL(new Blob([text], { type: "application/json" })), download: "dsv4-conversations.json" });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 60000);
-  notice(`Exported: ${conversations.length} conversations. A file like this can be imported here or in another browser.`);
+  notice(`Exported: ${counted(conversations.length, "conversation")}. A file like this can be imported here or in another browser.`);
 }
 
 const isText = value => value === undefined || typeof value === "string";

@@ -24,6 +24,17 @@ const kBold = /^\*\*(?=[^\s*])((?:[^*\n\\`$]|\\[^\n]){0,1000}?[\p{P}\p{S}])(?<!\
 // Tags that mean nothing but how the words look; all others are words themselves.
 const kTag = /^<(\/?)(b|br|del|em|i|ins|kbd|mark|s|small|strong|sub|sup|u)\s*(?:(?<!\/)\/)?>/i;
 
+// A row with more bars than its table has columns would lose words. Bars in code and formulas are no borders then, nor those behind the last column.
+const kBar = /(?<!\\)\|/g;
+const kHeld = /(`+)(?!`)[^\n]*?[^`\n]\1(?!`)|\\\([^\n]*?\\\)|\$(?=[^\s$])(?:[^$\n\\]|\\[^\n])*?(?<!\s)\$(?![\w$])/g;
+const bars = line => line.trim().replace(/^\||(?<!\\)\|$/g, "").match(kBar)?.length ?? 0;
+function heldRow(line, most) {
+  if (bars(line) <= most) return line;
+  const end = line.match(/(?<!\\)\|\s*$/)?.[0] ?? "";
+  let left = most + (line.trimStart().startsWith("|") ? 1 : 0);
+  return line.slice(0, line.length - end.length).replace(kHeld, text => text.replace(kBar, "\\|")).replace(kBar, bar => (left-- > 0 ? bar : "\\|")) + end;
+}
+
 marked.use({
   gfm: true, breaks: true, mangle: false, headerIds: false,
   extensions: [
@@ -54,6 +65,16 @@ marked.use({
   ],
   tokenizer: {
     html: () => undefined,
+    table(src) {
+      const [head, rule] = src.split("\n", 2);
+      if (!rule || !head.includes("|") || !/^[\s|:-]+$/.test(rule)) return false;
+      const lines = src.slice(0, src.match(/\n[ \t]*\n|$/).index).split("\n");
+      const held = lines.map(line => heldRow(line, bars(rule)));
+      if (held.every((line, i) => line === lines[i])) return false;
+      const token = marked.Tokenizer.prototype.table.call(this, held.join("\n"));
+      if (token) token.raw = src.split("\n", token.raw.replace(/\n$/, "").split("\n").length).join("\n") + (token.raw.endsWith("\n") ? "\n" : "");
+      return token ?? false;
+    },
     // Code that an answer has not ended, of which marked wants whole lines: as it comes, and where it was cut.
     fences(src) {
       if (src.endsWith("\n")) return false;
@@ -150,22 +171,22 @@ function tallTable(columns, head, rows) {
   }
   const node = make("table", { role: "table" }, make("thead", { role: "rowgroup" }, head), ...groups);
   node.style.setProperty("--columns", columns);
-  return make("div", { className: "table tall", tabIndex: 0 }, node);
+  return make("div", { className: "table tall", dir: "auto", tabIndex: 0 }, node);
 }
 
 function table(token) {
   const line = (cells, tag, properties) => make("tr", {}, ...token.header.map((_, i) =>
-    inline(make(tag, { dir: "auto", className: token.align[i] ?? "", ...properties }), cells[i]?.tokens)));
+    inline(make(tag, { className: token.align[i] ?? "", ...properties }), cells[i]?.tokens)));
   const head = line(token.header, "th", { scope: "col" });
   const rows = token.rows.map(cells => line(cells, "td"));
   if (rows.length > kTallTable) return tallTable(token.header.length, head, rows);
-  return make("div", { className: "table", tabIndex: 0 }, make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)));
+  return make("div", { className: "table", dir: "auto", tabIndex: 0 }, make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)));
 }
 
 function list(token) {
-  const node = make(token.ordered ? "ol" : "ul", token.ordered ? { start: Number(token.start) } : {});
+  const node = make(token.ordered ? "ol" : "ul", { dir: "auto", ...(token.ordered && { start: Number(token.start) }) });
   for (const item of token.items) {
-    const line = blocks(make("li", { dir: "auto", className: item.task ? "task" : "" }), item.tokens);
+    const line = blocks(make("li", { className: item.task ? "task" : "" }), item.tokens);
     if (item.task) line.prepend(item.checked ? "☑ " : "☐ ");
     node.append(line);
   }
@@ -195,10 +216,15 @@ function block(token) {
     default: return inline(make("p", { dir: "auto" }), token.tokens ?? [token]);
   }
 }
+// The blocks of a quotation or an item have its direction: a node with one of its own would have no say in it.
 function blocks(node, tokens) {
+  const tight = tokens.filter(token => token.type === "text").length < 2;
   for (const token of tokens) {
-    if (token.type === "text") inline(node, token.tokens ?? [token]);  // An item of a tight list.
-    else node.append(block(token) ?? "");
+    const flows = token.type === "text" && tight;  // In an item of one paragraph.
+    const inner = flows ? null : block(token);
+    if (inner?.dir === "auto") inner.removeAttribute("dir");
+    if (flows) inline(node, token.tokens ?? [token]);
+    else if (inner) node.append(inner);
   }
   return node;
 }

@@ -6,6 +6,8 @@ $("stop").addEventListener("click", () => stop());
 $("menu").addEventListener("click", () => openMenu(!$("nav").classList.contains("open")));
 for (const id of ["close-menu", "shade"]) $(id).addEventListener("click", () => { openMenu(false); $("menu").focus(); });
 $("notice-close").addEventListener("click", hideNotice);
+$("log").addEventListener("scroll", showEnd);
+$("end").addEventListener("click", () => { $("log").scrollTop = $("log").scrollHeight; $("ask").focus(); });
 addEventListener("pagehide", () => {
   leaving = true;
   for (const conversation of unsaved) write(`dsv4.rest.${conversation.id}`, conversation);
@@ -30,7 +32,7 @@ document.addEventListener("keydown", event => {
 });
 
 // The model's name, and whether it can be asked: "ready", "key" (it wants one), "away".
-const kStates = { asking: "connecting", ready: "ready", key: "wants an API key", away: "not reachable" };
+const kStates = { asking: "connecting", ready: "ready", key: "locked", away: "not reachable" };
 let modelName = "";
 function setState(state) {
   $("model").dataset.state = state;
@@ -41,12 +43,12 @@ function setState(state) {
 }
 let asking = null;
 function showModel() {
-  const busy = runs.size ? (runs.size === 1 ? "answering" : `${runs.size} answers`) : "";
+  const busy = runs.size ? (runs.size === 1 ? "answering" : counted(runs.size, "answer")) : "";
   const state = kStates[$("model").dataset.state];
   $("model-name").textContent = modelName || "Server";
   $("model-state").textContent = $("model").dataset.state === "ready" ? busy || state : state;
   $("model").classList.toggle("busy", Boolean(busy));
-  $("model").title = [`Model ${modelName || "unknown"}, ${$("model-state").textContent}`, context && `context of ${number(context)} tokens`].filter(Boolean).join(", ");
+  $("model").title = [`Model ${modelName || "unknown"}, ${$("model-state").textContent}`, context && `context of ${counted(context, "token")}`].filter(Boolean).join(", ");
   kFirst.querySelector("#first-model").textContent = modelName || "The model";
 }
 

@@ -119,9 +119,9 @@ function addChunk(turn, chunk, times, run) {
     const took = (now - (times.first || times.started)) / 1000;
     turn.tokens = prompt + output;
     delete turn.estimated;
-    turn.speed = `${output} tokens, ${(output / Math.max(took, 0.001)).toFixed(1)} tok/s`;
+    turn.speed = `${counted(output, "token")}, ${(output / Math.max(took, 0.001)).toFixed(1)} tok/s`;
     turn.thoughtTokens = (turn.thoughtTokens ?? 0) + (chunk.usage.completion_tokens_details?.reasoning_tokens ?? 0) || undefined;
-    turn.note = `${prompt} tokens read (${details.cached_tokens} reused), ${output} written, ` +
+    turn.note = `${counted(prompt, "token")} read (${details.cached_tokens} reused), ${output} written, ` +
       `first after ${((times.first || now) - times.started | 0)} ms, ${(output / Math.max(took, 0.001)).toFixed(1)} tok/s`;
   }
   for (const { delta, finish_reason: reason } of chunk.choices) {
@@ -197,6 +197,7 @@ async function answer(conversation, turn = null, closing = false) {
   } catch (error) {
     turn.error = leaving ? kClosed : error.name === "AbortError" ? "stopped" : error.message;
     if (error.about && !leaving) turn.about = error.about;
+    if (conversation === current) settled(error.about);  // It is said below the question.
     if (run.pieces) Object.assign(turn, { tokens: before + run.pieces, estimated: true });
     if (error.about === "server" || error.about === "key") setState(error.about === "key" ? "key" : "away");
     else if (error.name !== "AbortError" && error.about !== "model" && !leaving) askModels();  // Whether there is a server at all.

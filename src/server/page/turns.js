@@ -57,7 +57,6 @@ function drawFoot(turn, startEdit) {
     if (turn.error) foot.append(drawFault(turn, last));
     else if (turn.notice) foot.append(make("div", { className: "fault mild" }, turn.notice));
     const tools = make("div", { className: "tools" });
-    foot.append(tools);
     if (turn.branches) {
       const { at, tails } = turn.branches;
       tools.append(make("span", { className: "branches" },
@@ -73,6 +72,7 @@ function drawFoot(turn, startEdit) {
     if (turn.edited && !turn.error && last && canGoOn(turn)) tools.append(button("Continue", () => goOn(), { title: "Go on from what it now says" }));
     if (turn.calls?.length && last) tools.append(button("Send results", sendResults, { className: "strong" }));
     if (turn.note) tools.append(make("details", { className: "numbers" }, make("summary", { title: turn.note }, turn.speed ?? "Statistics"), make("span", {}, turn.note)));
+    if (tools.hasChildNodes()) foot.append(tools);
   };
   return foot;
 }
@@ -116,7 +116,7 @@ function drawQuestion(turn) {
     if (node.files !== turn.files) {
       node.files = turn.files;
       node.firstChild.replaceChildren(...(turn.files ?? []).map(({ name, text }) => make("details", { className: "attached" },
-        make("summary", { textContent: `${name}, ${number(text.length)} characters` }), make("pre", { textContent: text, tabIndex: 0 }))));
+        make("summary", { textContent: `${name}, ${counted(text.length, "character")}` }), make("pre", { textContent: text, tabIndex: 0 }))));
     }
     if (said.textContent !== turn.content) said.textContent = turn.content;
     said.classList.toggle("none", !turn.content);
@@ -143,8 +143,8 @@ function drawReasoning(turn) {
     node.said = turn.reasoning;
     if (live) words.scrollTop = words.scrollHeight;
     const time = turn.thought === undefined || turn.thought < 50 ? "" : ` for ${seconds(turn.thought)}`;
-    const label = [`${live ? "Thinking" : "Thought"}${time}`, turn.thoughtTokens && `${number(turn.thoughtTokens)} tokens`, turn.effort && `effort ${turn.effort}`,
-      turn.budget && `at most ${turn.budget} tokens`].filter(Boolean).join(" · ");
+    const label = [`${live ? "Thinking" : "Thought"}${time}`, turn.thoughtTokens && counted(turn.thoughtTokens, "token"), turn.effort && `effort ${turn.effort}`,
+      turn.budget && `at most ${counted(turn.budget, "token")}`].filter(Boolean).join(" · ");
     if (summary.textContent !== label) summary.textContent = label;
   };
   return node;
@@ -181,10 +181,14 @@ function place(node, wanted) {
 
 const kFirst = $("first");
 
+// The way back to the end, while something else is read.
+const showEnd = () => { $("end").hidden = atEnd(); };
+
 function show(toEnd = true) {
   $("title").textContent = current ? current.title : "New conversation";
   place($("log"), current ? current.turns.map(showTurn) : [kFirst]);
   if (toEnd) $("log").scrollTop = current ? $("log").scrollHeight : 0;
+  showEnd();
   showList();
   showModel();
   $("rename").hidden = !current;

@@ -36,10 +36,10 @@ struct Fp4KeyKernels {
 };
 
 namespace avx2 {
-extern const Fp4KeyKernels kFp4KeyKernels;
+[[gnu::weak]] extern const Fp4KeyKernels kFp4KeyKernels;
 }
 namespace avx512 {
-extern const Fp4KeyKernels kFp4KeyKernels;
+[[gnu::weak]] extern const Fp4KeyKernels kFp4KeyKernels;
 }
 
 }  // namespace dsv4::backend::cpu

@@ -91,21 +91,22 @@ struct Kernels {
   void (*narrow_bf16)(const float* in, int64_t count, uint8_t* out);
 };
 
-// Defined by the units of the tiers; calling into a tier that the machine lacks is an illegal instruction.
+// Defined by the units of the tiers; calling into a tier that the machine lacks is an illegal instruction. Weak:
+// a program without a tier has them at no address (isa.cc).
 namespace scalar {
-extern const Kernels kKernels;
+[[gnu::weak]] extern const Kernels kKernels;
 }
 namespace avx2 {
-extern const Kernels kKernels;
+[[gnu::weak]] extern const Kernels kKernels;
 }
 namespace avx512 {
-extern const Kernels kKernels;
+[[gnu::weak]] extern const Kernels kKernels;
 }
 namespace avx512bf16 {
-extern const MatmulKernels kBf16Matmul;  // The rest is avx512's.
+[[gnu::weak]] extern const MatmulKernels kBf16Matmul;  // The rest is avx512's.
 }
 namespace amx {
-extern const MatmulKernels kBf16Matmul;  // The rest is avx512bf16's.
+[[gnu::weak]] extern const MatmulKernels kBf16Matmul;  // The rest is avx512bf16's.
 }
 
 }  // namespace dsv4::backend::cpu

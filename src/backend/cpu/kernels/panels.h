@@ -55,16 +55,16 @@ struct PanelKernels {
 };
 
 namespace scalar {
-extern const PanelKernels kPanels;
+[[gnu::weak]] extern const PanelKernels kPanels;
 }
 namespace avx2 {
-extern const PanelKernels kPanels;
+[[gnu::weak]] extern const PanelKernels kPanels;
 }
 namespace avx512 {
-extern const PanelKernels kPanels;
+[[gnu::weak]] extern const PanelKernels kPanels;
 }
 namespace avx512bf16 {
-extern const PanelKernels kPanels;
+[[gnu::weak]] extern const PanelKernels kPanels;
 }
 
 }  // namespace dsv4::backend::cpu

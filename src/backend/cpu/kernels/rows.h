@@ -77,13 +77,13 @@ inline constexpr int64_t kMaxMixRows = 17;
 inline constexpr int64_t kScoreKeys = 16;
 
 namespace scalar {
-extern const RowKernels kRows;
+[[gnu::weak]] extern const RowKernels kRows;
 }
 namespace avx2 {
-extern const RowKernels kRows;
+[[gnu::weak]] extern const RowKernels kRows;
 }
 namespace avx512 {
-extern const RowKernels kRows;
+[[gnu::weak]] extern const RowKernels kRows;
 }
 
 }  // namespace dsv4::backend::cpu

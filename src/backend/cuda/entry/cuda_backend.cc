@@ -95,6 +95,21 @@ Result<BlockScaledMode> BlockScaledFromOutside() {
       InvalidArgument(fmt::format("backend cuda: DSV4_CUDA_BLOCK_SCALED is \"{}\", want fp8 or fp4", value)));
 }
 
+// Whether steps are replayed, and whether each replay is compared with its walk instead.
+Status TakeReplayFromOutside(CudaOptions* options) {
+  const char* const value = std::getenv("DSV4_CUDA_REPLAY");
+  if (value == nullptr || *value == '\0' || Says(value, "1")) return {};
+  if (Says(value, "0")) {
+    options->replay = false;
+  } else if (Says(value, "check")) {
+    options->check_replays = true;
+  } else {
+    return InvalidArgument(
+        fmt::format("backend cuda: DSV4_CUDA_REPLAY is \"{}\", want 0, 1 or check", value));
+  }
+  return {};
+}
+
 Result<Fp8Products> Fp8ProductsFromOutside() {
   const char* const value = std::getenv("DSV4_CUDA_FP8_PRODUCTS");
   if (value == nullptr || *value == '\0') return Fp8Products::kOff;
@@ -186,7 +201,9 @@ std::string CudaFault() {
   return cudaGetErrorString(error);
 }
 
-Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
+Result<ops::Backend> MakeCudaBackend(const CudaOptions& wanted) {
+  CudaOptions options = wanted;
+  DSV4_TRY(cuda::TakeReplayFromOutside(&options));
   const std::vector<CudaDeviceInfo> devices = CudaDevices();
   if (devices.empty()) {
     return Error(FailedPrecondition("backend cuda: no NVIDIA device or driver on this machine"));
@@ -218,7 +235,7 @@ Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
       .synchronous = options.synchronous || cuda::Says(std::getenv("DSV4_CUDA_SYNC"), "1"),
       .graphs = options.graphs && !cuda::Says(std::getenv("DSV4_CUDA_GRAPHS"), "0"),
       .overlap = options.overlap && !cuda::Says(std::getenv("DSV4_CUDA_OVERLAP"), "0"),
-      .prefetch = cuda::Says(std::getenv("DSV4_CUDA_PREFETCH"), "1"),
+      .check_replays = options.check_replays,
       .most_shared_bytes = most_shared_bytes,
       .watch = options.watch};
   DSV4_ASSIGN_OR_RETURN(std::shared_ptr<cuda::DeviceQueue> queue, cuda::DeviceQueue::Create(queue_options));
@@ -236,8 +253,7 @@ Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
                               most_shared_bytes, options.host ? options.host->name : std::string());
   const bool to_log = cuda::Says(std::getenv("DSV4_CUDA_EXPLAIN"), "1");
   if (options.explain || to_log) context->Explain(to_log);
-  if (options.replay && !cuda::Says(std::getenv("DSV4_CUDA_REPLAY"), "0"))
-    context->SetReplayer(context->MakeReplayer());
+  if (options.replay) context->SetReplayer(context->MakeReplayer());
   backend.context = std::move(context);
   backend.packs_rows = kCudaPacksRows;
 #define DSV4_OP_ENTRY(name, Op)                                            \

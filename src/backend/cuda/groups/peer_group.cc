@@ -21,6 +21,7 @@
 #include "backend/cuda/lowering/launch/recorded_op.h"
 #include "backend/cuda/lowering/record/over_ranks.h"
 #include "base/check.h"
+#include "base/text.h"
 #include "comm/collectives.h"
 #include "comm/loopback_group.h"
 #include "comm/machine.h"
@@ -109,9 +110,10 @@ class PeerGroup final : public comm::Communicator {
     DSV4_ASSIGN_OR_RETURN_STATUS(const std::vector<int> here, comm::RanksHere(hosts_));
     Status together;
     if (std::ssize(here) != size())
-      together = FailedPrecondition(fmt::format("{} of {} ranks are on its machine", here.size(), size()));
+      together = FailedPrecondition(
+          fmt::format("{} of {} on its machine", here.size(), Counted(size(), "rank is", "ranks are")));
     if (size() > kMaxPeers)
-      together = FailedPrecondition(fmt::format("{} ranks, want at most {}", size(), kMaxPeers));
+      together = FailedPrecondition(fmt::format("{}, want at most {}", Counted(size(), "rank"), kMaxPeers));
     DSV4_RETURN_IF_ERROR(comm::Agree(hosts_, together));
     Offer mine;
     mine.packed = packed_;

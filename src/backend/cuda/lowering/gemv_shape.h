@@ -49,8 +49,9 @@ inline bool CanStreamRows(DType dtype, const void* x, int64_t cols, int64_t stri
          StreamRowsBytes(cols, num_rows) <= MaxStreamRowsBytes(shared_bytes);
 }
 
-// How a weight is multiplied: FP8 by activations that are rounded to FP8 by 128 columns too, or by any.
-enum class StreamKind : uint8_t { kBf16, kFp8, kFp8Plain, kMxFp8, kMxFp4, kNvFp4 };
+// How a weight is multiplied: FP8 by activations that are rounded to FP8 by 128 columns too, or by any. No weight
+// is kMxFp8Halves: a kernel takes kMxFp8 for it where halves hold the activations (gemv_units.cuh).
+enum class StreamKind : uint8_t { kBf16, kFp8, kFp8Plain, kMxFp8, kMxFp8Halves, kMxFp4, kNvFp4 };
 // Whether block scales are applied to sums, not to weights.
 constexpr bool HasScaledSums(StreamKind kind) {
   return kind == StreamKind::kFp8 || kind == StreamKind::kFp8Plain;
@@ -84,6 +85,7 @@ void ForStreamKind(StreamKind kind, F&& f) {
     case StreamKind::kFp8Plain:
       return f.template operator()<StreamKind::kFp8Plain>();
     case StreamKind::kMxFp8:
+    case StreamKind::kMxFp8Halves:
       return f.template operator()<StreamKind::kMxFp8>();
     case StreamKind::kMxFp4:
       return f.template operator()<StreamKind::kMxFp4>();
@@ -154,18 +156,30 @@ constexpr size_t StreamScalesBytes(int64_t cols, int64_t num_rows) {
 
 // A matrix but for where it lies.
 struct StreamShape {
-  int row_bytes;        // The elements', whole units.
-  int units;            // 64 bytes'.
-  int segment_units;    // In a segment of columns; the last may have fewer.
-  int num_segments;     // At most kSegments.
-  int scale_row_bytes;  // FP4: between rows of scales.
-  int scale_cols;       // FP8: the blocks, of kMxFp8 words of four of them,
-  int block_rows_log2;
+  int row_bytes;         // The elements', whole units.
+  int units;             // 64 bytes'.
+  int segment_units;     // In a segment of columns; the last may have fewer.
+  int num_segments;      // At most kSegments.
+  int scale_row_bytes;   // FP4: between rows of scales.
+  int scale_cols;        // FP8: the blocks, of kMxFp8 words of four of them,
   int block_units_log2;  // Not of kMxFp8, whose units have two blocks.
   DType scale_dtype;
   StreamKind kind;
   bool global_scale_divides;
   uint8_t x_group;  // DeviceWeight's.
+  uint8_t block_rows_log2;
+  ScaleCodes scale_codes;  // kMxFp8.
+
+  // Octaves between the scales of kMxFp8, by which activations in halves are made smaller. It is -1 where halves
+  // cannot hold that, or where sums could be too small for fp32.
+  constexpr int halves_span() const {
+    constexpr int kMostOctaves = 14;
+    constexpr int kLeastCode = 17;
+    const int span = scale_codes.largest - scale_codes.least;
+    return kind == StreamKind::kMxFp8 && span >= 0 && span <= kMostOctaves && scale_codes.least >= kLeastCode
+               ? span
+               : -1;
+  }
 };
 
 // Whether the kernels for a few tokens know such a matrix: whole units and tiles (of rows_per_group rows),
@@ -208,12 +222,13 @@ inline StreamShape ShapeOf(const DeviceWeight& weight) {
           .scale_cols = static_cast<int>(weight.kind == MatmulKind::kMmaMxFp8 ? weight.cols / 128
                                          : fp8                                ? weight.scale_cols
                                                                               : 0),
-          .block_rows_log2 = fp8 ? weight.block_rows_log2 : 0,
           .block_units_log2 = weight.kind == MatmulKind::kMmaFp8 ? weight.block_cols_log2 - 6 : 0,
           .scale_dtype = weight.scale_dtype,
           .kind = StreamKindOf(weight),
           .global_scale_divides = weight.global_scale_divides,
-          .x_group = static_cast<uint8_t>(weight.x_group)};
+          .x_group = static_cast<uint8_t>(weight.x_group),
+          .block_rows_log2 = static_cast<uint8_t>(fp8 ? weight.block_rows_log2 : 0),
+          .scale_codes = weight.scale_codes};
 }
 
 }  // namespace dsv4::backend::cuda

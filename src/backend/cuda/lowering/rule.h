@@ -23,6 +23,13 @@ struct Rule {
   RuleKind kind = RuleKind::kFast;
 };
 
+template <typename Shape>
+bool FitsAll(const Shape&, const DeviceLimits&) {
+  return true;
+}
+
+inline constexpr int64_t CeilOf(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 // A kernel, and why. `reason` and `file` live as long as the program.
 template <typename Kernel>
 struct Plan {

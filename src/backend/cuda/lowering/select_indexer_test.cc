@@ -18,7 +18,7 @@ IndexerShape Indexer(int64_t num_tokens, int64_t max_visible, int64_t num_sequen
           .max_visible = max_visible,
           .top_k = 512,
           .rows_per_page = 64,
-          .clusters = [] { return int64_t{8}; }};
+          .clusters = [](int) { return 8; }};
 }
 
 TEST(ChooseIndexer, ByTokensAndEntries) {
@@ -64,7 +64,8 @@ TEST(ChooseIndexer, ByTokensAndEntries) {
   EXPECT_EQ(top_k(false, 65536), TopKPath::kBlock) << "all are chosen";
   int64_t room = 0;  // For clusters of 16.
   const auto blocks = [&](int64_t num_tokens, int64_t max_visible) {
-    return TopKClusterBlocks(num_tokens, max_visible, kH200, [&] { return room; });
+    const auto of_sixteen = [&](int of) { return of == 16 ? room : 0; };
+    return TopKClusterBlocks(num_tokens, max_visible, kH200, of_sixteen);
   };
   EXPECT_EQ(blocks(1, 262144), 8);
   EXPECT_EQ(blocks(33, 65536), 8);

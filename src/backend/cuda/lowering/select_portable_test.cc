@@ -71,7 +71,7 @@ IndexerPath Indexer(int64_t num_tokens, int64_t max_visible, const DeviceLimits&
                         .top_k = 512,
                         .keys = StoredForm::kRelease,
                         .rows_per_page = 64,
-                        .clusters = [] { return int64_t{8}; }},
+                        .clusters = [](int) { return 8; }},
                        device)
       .kernel;
 }
@@ -83,7 +83,7 @@ HcPrePath HcPre(int64_t num_tokens, const DeviceLimits& device) {
                       .streams = Aligned(),
                       .fn = Aligned(),
                       .u = Aligned(),
-                      .cluster_fits = [] { return true; }},
+                      .clusters = [](int) { return 1; }},
                      device)
       .kernel;
 }

@@ -377,7 +377,7 @@ HcPreShape Streams(int64_t num_tokens, int64_t dim = 4096, bool cluster = true) 
           .streams = At(4096),
           .fn = At(8192),
           .u = At(16384),
-          .cluster_fits = [cluster] { return cluster; }};
+          .clusters = cluster ? RoomFor([](int) { return 1; }) : RoomFor([](int) { return 0; })};
 }
 
 TEST(ChooseHyperConnection, ByTokensAndWidth) {

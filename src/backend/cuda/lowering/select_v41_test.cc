@@ -28,10 +28,11 @@ LinearShape Linear(const DeviceWeight& weight, int64_t num_tokens, int64_t num_g
           .x_stride = weight.cols * num_groups};
 }
 
-// As stored, before prepare_weight.
+// As stored, with scales as a release has them.
 Weight Stored(WeightFormat format, int64_t rows, int64_t cols) {
   static uint8_t byte = 0;
   Weight weight{.format = format, .rows = rows, .cols = cols, .activation = ActivationQuant::kFp8Columns32};
+  weight.scale_codes = {.least = 110, .largest = 122};
   switch (format) {
     case WeightFormat::kFp8Block:
       weight.block_rows = weight.block_cols = 32;
@@ -55,6 +56,18 @@ DeviceWeight OnDevice(const Weight& weight) {
   device.data = WeightData();
   device.scale = WeightScale();
   return device;
+}
+
+// Scales by which a code's bits cannot be multiplied at once take fp32 multiply-adds: beyond 2 of MXFP4, 128 of FP8.
+TEST(ChooseLinearOfV41, LargeScalesTakeFp32) {
+  for (const WeightFormat format : {WeightFormat::kMxFp4, WeightFormat::kFp8Block}) {
+    Weight weight = Stored(format, 1280, 5120);
+    const uint8_t most = format == WeightFormat::kMxFp4 ? 128 : 134;
+    for (const int more : {0, 1}) {
+      weight.scale_codes.largest = static_cast<uint8_t>(most + more);
+      EXPECT_EQ(ChooseLinear(Linear(OnDevice(weight), 1), kH200).kernel == LinearPath::kGemmFma, more == 1);
+    }
+  }
 }
 
 // Every linear of DeepSeek-V4.1-Flash in every size, on tensor cores.
@@ -188,7 +201,7 @@ TEST(ChooseIndexerOfV41, CandidateBlocksAreChosenBehindScores) {
                         .top_k = 512,
                         .keys = StoredForm::kRelease,
                         .rows_per_page = 64,
-                        .clusters = [] { return int64_t{8}; }};
+                        .clusters = [](int) { return 8; }};
   EXPECT_EQ(ChooseIndexer(shape, kH200).kernel, IndexerPath::kCluster);
   shape.blocks = true;
   EXPECT_EQ(ChooseIndexer(shape, kH200).kernel, IndexerPath::kMma);

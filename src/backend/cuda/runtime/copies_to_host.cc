@@ -142,6 +142,7 @@ Result<std::unique_ptr<PendingCopy>> DeviceQueue::StartCopyToHost(void* destinat
   ++num_moves_;
   DSV4_TRY(FlushOfOp());
   NoteEnd({destination, source, num_bytes}, fault.data());
+  DSV4_TRY(CheckForecast());
   return CopyStarted(std::move(fault));
 }
 

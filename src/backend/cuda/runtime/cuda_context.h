@@ -18,6 +18,7 @@
 #include "backend/cuda/runtime/device_memory.h"
 #include "backend/cuda/runtime/expert_tables.h"
 #include "backend/cuda/runtime/launch_context.h"
+#include "base/parallel.h"
 #include "base/per_thread.h"
 #include "ops/op_context.h"
 #include "ops/step_replay.h"
@@ -54,12 +55,8 @@ class CudaContext final : public ops::OpContext, public LaunchContext {
   void CountInexactExperts() { ++num_inexact_experts_; }
 
   // LaunchContext
-  void NoteReader(uint64_t launch, std::vector<ReadRange> ranges) override {
-    queue_->NoteReader(launch, std::move(ranges));
-  }
   const DeviceLimits& limits() const override { return limits_; }
   Fault* fault() const override { return queue_->fault(); }
-  bool prefetches() const override { return queue_->prefetches(); }
   int MostClusters(const void* kernel, unsigned blocks, unsigned threads, size_t shared_bytes) override {
     return queue_->MostClusters(kernel, blocks, threads, shared_bytes);
   }
@@ -147,9 +144,9 @@ class CudaContext final : public ops::OpContext, public LaunchContext {
   Lowering& lowering() { return *lowering_; }
 
  private:
-  uint64_t AddLaunch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes,
-                     std::span<const LaunchArgument> arguments) override {
-    return queue_->AddLaunch(kernel, grid, block, shared_bytes, arguments);
+  void AddLaunch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes,
+                 std::span<const LaunchArgument> arguments) override {
+    queue_->AddLaunch(kernel, grid, block, shared_bytes, arguments);
   }
   Result<const void*> StageBytes(const void* source, size_t num_bytes) override {
     return queue_->Stage(source, num_bytes);

@@ -14,6 +14,7 @@
 #include "backend/cuda/runtime/shared_limits.h"
 #include "backend/cuda/runtime/step_record.h"
 #include "base/check.h"
+#include "base/text.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -91,8 +92,9 @@ Status Describe(const Fault& fault) {
           fmt::format("op attention: selected[{}]: entry {} more than once, want no repeats", fault.place[0],
                       fault.value));
     case FaultKind::kCandidateBlock:
-      return OutOfRange(fmt::format("op indexer_select: within[{}, {}]: block {}, want one of {} entries",
-                                    fault.place[0], fault.place[1], fault.value, fault.limit));
+      return OutOfRange(fmt::format("op indexer_select: within[{}, {}]: block {}, want one of {}",
+                                    fault.place[0], fault.place[1], fault.value,
+                                    Counted(fault.limit, "entry")));
     case FaultKind::kCacheRow:
       return InvalidArgument(fmt::format(
           "op store_rows: row {}, column {}: {} is no number of the format that rows are packed in",
@@ -100,14 +102,14 @@ Status Describe(const Fault& fault) {
     // The next step may find the host well: a server says "try again".
     case FaultKind::kHostExpertsLate:
       return {StatusCode::kUnavailable,
-              fmt::format("op routed_experts: the host has not multiplied its experts of layer {} of {} rows "
+              fmt::format("op routed_experts: the host has not multiplied its experts of layer {} of {} "
                           "within {} ms (request {})",
-                          fault.place[0], fault.place[1], fault.limit, fault.value)};
+                          fault.place[0], Counted(fault.place[1], "row"), fault.limit, fault.value)};
     case FaultKind::kHostExpertsFailed:
       return {StatusCode::kUnavailable,
               fmt::format("op routed_experts: the host could not multiply its experts of layer {} "
-                          "of {} rows (request {})",
-                          fault.place[0], fault.place[1], fault.value)};
+                          "of {} (request {})",
+                          fault.place[0], Counted(fault.place[1], "row"), fault.value)};
   }
   return Internal(fmt::format("a kernel reported fault {}", static_cast<int>(fault.kind)));
 }
@@ -125,7 +127,6 @@ std::string OpRecord::ToString() const {
 DeviceQueue::DeviceQueue(const QueueOptions& options)
     : options_(options),
       pinned_(std::make_shared<PinnedBlocks>()),
-      graphs_(options.prefetch),
       records_(std::make_shared<StepRecords>()) {}
 
 Result<std::shared_ptr<DeviceQueue>> DeviceQueue::Create(const QueueOptions& options) {
@@ -256,13 +257,13 @@ void DeviceQueue::BeginLaunch(const void* kernel, dim3 grid, dim3 block, size_t 
   after_copy_ = false;
 }
 
-uint64_t DeviceQueue::AddLaunch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes,
-                                std::span<const LaunchArgument> arguments) {
+void DeviceQueue::AddLaunch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes,
+                            std::span<const LaunchArgument> arguments) {
   const std::lock_guard lock(mutex_);
   LaunchPending();
   BeginLaunch(kernel, grid, block, shared_bytes);
   for (const LaunchArgument& argument : arguments) list_.AddArgument(argument);
-  return ++num_launches_;
+  ++num_launches_;
 }
 
 int DeviceQueue::MostClusters(const void* kernel, unsigned blocks, unsigned threads, size_t shared_bytes) {
@@ -390,7 +391,7 @@ Status DeviceQueue::Flush() {
     const bool named = failed < list_.size() && after != launches_before_.begin();
     const auto op = after - launches_before_.begin() - 1;
     status = Check(error, named ? "op " + list_ops_[static_cast<size_t>(op)].ToString()
-                                : fmt::format("a graph of {} launches", list_.size()));
+                                : fmt::format("a graph of {}", Counted(list_.size(), "launch")));
   }
   NoteList(staged.num_bytes, std::move(graph));
   ++lists_since_wait_;
@@ -413,8 +414,8 @@ Result<void*> DeviceQueue::AllocateLocked(size_t num_bytes) {
     size_t total_bytes = 0;
     cudaMemGetInfo(&free_bytes, &total_bytes);
     return Error(
-        ResourceExhausted(fmt::format("CUDA device {}: could not allocate {} bytes, {} of {} are free",
-                                      options_.device, num_bytes, free_bytes, total_bytes)));
+        ResourceExhausted(fmt::format("CUDA device {}: could not allocate {}, {} of {} are free",
+                                      options_.device, Counted(num_bytes, "byte"), free_bytes, total_bytes)));
   }
   DSV4_TRY(Check(error, "cudaMallocFromPoolAsync"));
   // Launches that wait in the list cannot know this memory: its last user was done when it was freed.
@@ -541,7 +542,8 @@ LaunchCounters DeviceQueue::counters() const {
 std::string DeviceQueue::Journal() const {
   const uint64_t num_new = num_recorded_ - num_waited_for_;
   if (num_new == 0) return "no op was queued since the last wait";
-  std::string text = fmt::format("{} ops were queued since the last wait, the last of them:", num_new);
+  std::string text =
+      fmt::format("{} queued since the last wait, the last of them:", Counted(num_new, "op was", "ops were"));
   const uint64_t count = std::min<uint64_t>(num_new, kJournalLength);
   for (uint64_t i = num_recorded_ - count; i < num_recorded_; ++i) {
     text += (i + count == num_recorded_ ? " " : ", ") + journal_[i % kJournalLength].ToString();

@@ -61,10 +61,10 @@ using WatchLists =
 
 struct QueueOptions {
   int device = 0;
-  bool synchronous = false;      // Every op waits for itself.
-  bool graphs = true;            // Lists of launches that come again run as graphs.
-  bool overlap = false;          // Kernels may start before the one in front of them has ended.
-  bool prefetch = false;         // Graphs ask for weights ahead of the launches that read them.
+  bool synchronous = false;    // Every op waits for itself.
+  bool graphs = true;          // Lists of launches that come again run as graphs.
+  bool overlap = false;        // Kernels may start before the one in front of them has ended.
+  bool check_replays = false;  // Steps that would be replayed are walked, and both are compared byte by byte.
   size_t most_shared_bytes = 0;  // Limit of a block's shared memory, if the device has more; 0: what it has.
   WatchLists watch = {};         // For tests.
 };
@@ -121,26 +121,18 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
 
   // An op begins: Ok, or what broke the device. Every BeginOp that returns Ok is followed by an EndOp.
   Status BeginOp(const OpRecord& record);
-  // Adds a launch of the op and gives its number. Refusals are reported by EndOp or a later call.
+  // Adds a launch of the op. Refusals are reported by EndOp or a later call.
   template <typename... Params, typename... Args>
-  uint64_t Launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
-                  const Args&... args) {
+  void Launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes, const Args&... args) {
     static_assert(sizeof...(Params) == sizeof...(Args));
-    return PassArguments<Params...>(
+    PassArguments<Params...>(
         [&](std::span<const LaunchArgument> arguments) {
-          return AddLaunch(reinterpret_cast<const void*>(kernel), grid, block, shared_bytes, arguments);
+          AddLaunch(reinterpret_cast<const void*>(kernel), grid, block, shared_bytes, arguments);
         },
         args...);
   }
-  uint64_t AddLaunch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes,
-                     std::span<const LaunchArgument> arguments);
-  // Whether what launches read is of use.
-  bool prefetches() const { return options_.prefetch; }
-  // The launch of that number, which is the last, reads these weights (LaunchList::NoteReader).
-  void NoteReader(uint64_t launch, std::vector<ReadRange> ranges) {
-    const std::lock_guard lock(mutex_);
-    if (launch != 0 && launch == num_launches_ && list_.size() > 0) list_.NoteReader(std::move(ranges));
-  }
+  void AddLaunch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes,
+                 std::span<const LaunchArgument> arguments);
   // How many of the kernel's clusters, which may be of up to 16 blocks, the device has room for at once; and whether for one.
   int MostClusters(const void* kernel, unsigned blocks, unsigned threads, size_t shared_bytes);
   bool HasCluster(const void* kernel, unsigned blocks, unsigned threads, size_t shared_bytes) {
@@ -219,10 +211,15 @@ class DeviceQueue : public std::enable_shared_from_this<DeviceQueue> {
   Result<std::unique_ptr<PendingCopy>> CopyStarted(Buffer fault);
   // Something is queued that no record can hold, or by another thread.
   void Spoil(const char* why);
+  const char* OpenOpName() const {
+    return num_open_ops_ > 0 ? journal_[(num_recorded_ - 1) % kJournalLength].name : "no op";
+  }
   void SpoilIfForeign();
   void NoteStaged(size_t offset, size_t num_bytes, const StagedOrigin& origin);
   void NoteEnd(const ops::StepReplayer::End& end, const void* fault);
   void NoteList(size_t num_staged_bytes, std::shared_ptr<const CudaGraph> graph);
+  // Behind NoteEnd: where the walk and the forecast part, if there is one.
+  Status CheckForecast();
   // How soon lists are handed over.
   uint64_t ListGrowth() const { return std::min<uint64_t>(lists_since_wait_, 6); }
   // These do not.

@@ -6,8 +6,6 @@
 #include <cstring>
 #include <iterator>
 
-#include "backend/cuda/runtime/prefetch.h"
-
 namespace dsv4::backend::cuda {
 namespace {
 
@@ -22,8 +20,6 @@ CudaGraph::~CudaGraph() {
 }
 
 GraphCache::~GraphCache() {
-  if (branch_ != nullptr) cudaEventDestroy(branch_);
-  if (prefetch_stream_ != nullptr) cudaStreamDestroy(prefetch_stream_);
   if (capture_stream_ != nullptr) cudaStreamDestroy(capture_stream_);
 }
 
@@ -32,42 +28,13 @@ void GraphCache::Drop(Graphs::iterator graph) {
   graphs_.erase(graph);
 }
 
-cudaError_t GraphCache::MakeStreams() {
-  cudaError_t error = cudaSuccess;
-  if (capture_stream_ == nullptr) error = cudaStreamCreateWithFlags(&capture_stream_, cudaStreamNonBlocking);
-  if (!prefetch_) return error;
-  if (error == cudaSuccess && prefetch_stream_ == nullptr)
-    error = cudaStreamCreateWithFlags(&prefetch_stream_, cudaStreamNonBlocking);
-  if (error == cudaSuccess && branch_ == nullptr)
-    error = cudaEventCreateWithFlags(&branch_, cudaEventDisableTiming);
-  return error;
-}
-
-cudaError_t GraphCache::CaptureLaunches(const LaunchList& list, size_t* failed) {
-  if (!prefetch_) return list.Enqueue(capture_stream_, failed);
-  const std::vector<Prefetch> plan = PlanPrefetches(list.readers());
-  size_t next = 0;
-  cudaError_t error = list.Enqueue(capture_stream_, failed, [&](size_t launch) {
-    if (next == plan.size() || plan[next].before != launch) return cudaSuccess;
-    cudaError_t forked = cudaEventRecord(branch_, capture_stream_);
-    if (forked == cudaSuccess) forked = cudaStreamWaitEvent(prefetch_stream_, branch_, 0);
-    if (forked == cudaSuccess) forked = LaunchPrefetch(plan[next++].ranges, prefetch_stream_);
-    return forked;
-  });
-  if (next == 0) return error;
-  // A capture ends in one stream; also one that failed.
-  cudaError_t joined = cudaEventRecord(branch_, prefetch_stream_);
-  if (joined == cudaSuccess) joined = cudaStreamWaitEvent(capture_stream_, branch_, 0);
-  return error != cudaSuccess ? error : joined;
-}
-
 cudaError_t GraphCache::Capture(const LaunchList& list, cudaGraphExec_t* executable, size_t* failed) {
   *failed = list.size();
-  cudaError_t error = MakeStreams();
+  cudaError_t error = cudaSuccess;
+  if (capture_stream_ == nullptr) error = cudaStreamCreateWithFlags(&capture_stream_, cudaStreamNonBlocking);
+  if (error == cudaSuccess) error = cudaStreamBeginCapture(capture_stream_, cudaStreamCaptureModeThreadLocal);
   if (error != cudaSuccess) return error;
-  error = cudaStreamBeginCapture(capture_stream_, cudaStreamCaptureModeThreadLocal);
-  if (error != cudaSuccess) return error;
-  const cudaError_t launched = CaptureLaunches(list, failed);
+  const cudaError_t launched = list.Enqueue(capture_stream_, failed);
   cudaGraph_t graph = nullptr;
   error = cudaStreamEndCapture(capture_stream_, &graph);
   if (launched != cudaSuccess) error = launched;

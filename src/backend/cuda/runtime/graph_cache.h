@@ -37,9 +37,7 @@ struct CudaGraph {
 
 class GraphCache {
  public:
-  // `prefetch`: weights are asked for ahead of the launches that read them (prefetch_plan.h), on a branch of
-  // the graph.
-  explicit GraphCache(bool prefetch) : prefetch_(prefetch) {}
+  GraphCache() = default;
   ~GraphCache();
   GraphCache(const GraphCache&) = delete;
   GraphCache& operator=(const GraphCache&) = delete;
@@ -70,15 +68,7 @@ class GraphCache {
   cudaError_t Capture(const LaunchList& list, cudaGraphExec_t* executable, size_t* failed);
   void Drop(Graphs::iterator graph);
 
-  cudaError_t MakeStreams();
-  // Captures the list, its prefetches beside it. The branch waits for launches, no launch waits for the
-  // branch.
-  cudaError_t CaptureLaunches(const LaunchList& list, size_t* failed);
-
-  const bool prefetch_;
   cudaStream_t capture_stream_ = nullptr;
-  cudaStream_t prefetch_stream_ = nullptr;
-  cudaEvent_t branch_ = nullptr;
   Graphs graphs_;
   std::unordered_map<uint64_t, Graphs::iterator> by_key_;
   std::unordered_set<uint64_t> seen_once_;

@@ -12,7 +12,6 @@
 #include "backend/cuda/lowering/device_limits.h"
 #include "backend/cuda/runtime/launch_arguments.h"
 #include "backend/cuda/runtime/memory_range.h"
-#include "backend/cuda/runtime/prefetch_plan.h"
 #include "base/status.h"
 
 namespace dsv4::backend::cuda {
@@ -26,26 +25,21 @@ class LaunchContext {
   LaunchContext(const LaunchContext&) = delete;
   LaunchContext& operator=(const LaunchContext&) = delete;
 
-  // Adds a launch of the op that runs now, and gives its number (DeviceQueue::AddLaunch).
+  // Adds a launch of the op that runs now (DeviceQueue::AddLaunch).
   template <typename... Params, typename... Args>
-  uint64_t Launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
-                  const Args&... args) {
+  void Launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes, const Args&... args) {
     static_assert(sizeof...(Params) == sizeof...(Args));
-    return PassArguments<Params...>(
+    PassArguments<Params...>(
         [&](std::span<const LaunchArgument> arguments) {
-          return AddLaunch(reinterpret_cast<const void*>(kernel), grid, block, shared_bytes, arguments);
+          AddLaunch(reinterpret_cast<const void*>(kernel), grid, block, shared_bytes, arguments);
         },
         args...);
   }
-  // The launch of that number, which is the last, reads these weights; none: which ones, only the device knows.
-  virtual void NoteReader(uint64_t launch, std::vector<ReadRange> ranges) = 0;
 
   // Limits that choose kernels.
   virtual const DeviceLimits& limits() const = 0;
   // Record in which kernels report wrong data; device memory.
   virtual Fault* fault() const = 0;
-  // Whether what launches read is of use (NoteReader).
-  virtual bool prefetches() const = 0;
   // Room of the device, as DeviceQueue's functions of these names.
   virtual int MostClusters(const void* kernel, unsigned blocks, unsigned threads, size_t shared_bytes) = 0;
   virtual bool RunsAtOnce(const void* kernel, unsigned blocks, unsigned threads, size_t shared_bytes) = 0;
@@ -82,8 +76,8 @@ class LaunchContext {
   ~LaunchContext() = default;
 
  private:
-  virtual uint64_t AddLaunch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes,
-                             std::span<const LaunchArgument> arguments) = 0;
+  virtual void AddLaunch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes,
+                         std::span<const LaunchArgument> arguments) = 0;
   virtual Result<const void*> StageBytes(const void* source, size_t num_bytes) = 0;
 };
 

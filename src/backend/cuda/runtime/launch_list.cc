@@ -25,20 +25,15 @@ void LaunchList::AddArgument(const LaunchArgument& argument) {
   std::memcpy(bytes_.data() + arguments_.back(), argument.value, argument.num_bytes);
 }
 
-void LaunchList::SkipFirst() {
-  launches_.erase(launches_.begin());
-  for (WeightReader& reader : readers_) --reader.launch;
-}
+void LaunchList::SkipFirst() { launches_.erase(launches_.begin()); }
 
 void LaunchList::Clear() {
   bytes_.clear();
   launches_.clear();
   arguments_.clear();
-  readers_.clear();
 }
 
-cudaError_t LaunchList::Enqueue(cudaStream_t stream, size_t* failed,
-                                const std::function<cudaError_t(size_t)>& in_front) const {
+cudaError_t LaunchList::Enqueue(cudaStream_t stream, size_t* failed) const {
   std::vector<void*> pointers;
   pointers.reserve(arguments_.size());
   // CUDA takes the arguments as pointers to what it only reads.
@@ -57,10 +52,8 @@ cudaError_t LaunchList::Enqueue(cudaStream_t stream, size_t* failed,
     config.stream = stream;
     config.attrs = &overlap;
     config.numAttrs = header.overlaps;
-    cudaError_t error = in_front ? in_front(i) : cudaSuccess;
-    if (error == cudaSuccess) {
-      error = cudaLaunchKernelExC(&config, header.kernel, pointers.data() + launches_[i].first_argument);
-    }
+    const cudaError_t error =
+        cudaLaunchKernelExC(&config, header.kernel, pointers.data() + launches_[i].first_argument);
     if (error != cudaSuccess) {
       *failed = i;
       return error;

@@ -8,13 +8,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <span>
 #include <type_traits>
 #include <vector>
 
 #include "backend/cuda/runtime/launch_arguments.h"
-#include "backend/cuda/runtime/prefetch_plan.h"
 
 namespace dsv4::backend::cuda {
 
@@ -32,11 +30,6 @@ class LaunchList {
   // Padding is cleared.
   void AddArgument(const LaunchArgument& argument);
 
-  // The last launch reads these weights; without ranges: weights that only the device knows. They follow from
-  // its kernel and arguments, and are no part of bytes().
-  void NoteReader(std::vector<ReadRange> ranges) { readers_.push_back({size() - 1, std::move(ranges)}); }
-  std::span<const WeightReader> readers() const { return readers_; }
-
   // Writes over argument `index` of the first launch.
   template <typename T>
   void SetArgument(size_t index, T value) {
@@ -50,10 +43,8 @@ class LaunchList {
   std::span<const std::byte> bytes() const { return bytes_; }
   void Clear();
 
-  // Launches everything on `stream`, and calls in_front(i), if there is such a function, in front of launch
-  // i. On an error *failed is the number of the launch that was refused.
-  cudaError_t Enqueue(cudaStream_t stream, size_t* failed,
-                      const std::function<cudaError_t(size_t)>& in_front = {}) const;
+  // Launches everything on `stream`. On an error *failed is the number of the launch that was refused.
+  cudaError_t Enqueue(cudaStream_t stream, size_t* failed) const;
 
  private:
   struct Header {
@@ -74,7 +65,6 @@ class LaunchList {
   std::vector<std::byte> bytes_;
   std::vector<Place> launches_;
   std::vector<size_t> arguments_;  // Offset of each in bytes_.
-  std::vector<WeightReader> readers_;
 };
 
 }  // namespace dsv4::backend::cuda

@@ -9,11 +9,14 @@
 #include <utility>
 
 #include "base/huge_pages.h"
+#include "base/text.h"
 
 namespace dsv4::backend::cuda {
 namespace {
 
-std::string What(size_t num_bytes) { return fmt::format("pinning {} bytes of the host's memory", num_bytes); }
+std::string What(size_t num_bytes) {
+  return fmt::format("pinning {} of the host's memory", Counted(num_bytes, "byte"));
+}
 
 // The driver gets pages that were never touched one after the other.
 void Touch(std::span<std::byte> bytes, ThreadPool& threads) {

@@ -1,11 +1,14 @@
 // Record of a decode step's launch lists and staged arrays, and its replay with arrays made anew.
 #include "backend/cuda/runtime/step_record.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "backend/cuda/runtime/cuda_context.h"
+#include "base/text.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -49,6 +52,50 @@ bool Refill(const StepRecord& record, Staging& staging) {
     std::memset(place + bytes.size(), 0, capacity - bytes.size());
   }
   return true;
+}
+
+std::span<const std::byte> LaunchBytes(const StepRecord::List& list) {
+  return list.graph != nullptr ? std::span<const std::byte>(list.graph->bytes) : list.launches->bytes();
+}
+
+// Work that a replay of the record would queue, with its arrays in the half of staging memory.
+std::unique_ptr<ReplayForecast> Forecast(const StepRecord& record, Staging& staging) {
+  auto forecast = std::make_unique<ReplayForecast>();
+  for (const StepRecord::List& list : record.lists) {
+    const std::span<const std::byte> bytes = LaunchBytes(list);
+    forecast->lists.emplace_back(bytes.begin(), bytes.end());
+  }
+  const size_t begin = record.setting.staging.used;
+  forecast->staged.assign(staging.HostBytes(begin), staging.HostBytes(record.staging_end));
+  return forecast;
+}
+
+// Says where the walked step is another than the forecast; empty: nowhere.
+std::string Difference(const ReplayForecast& forecast, const StepRecord& walked, Staging& staging) {
+  if (forecast.lists.size() != walked.lists.size())
+    return fmt::format("it has {}, a walk has {}", Counted(forecast.lists.size(), "list"),
+                       walked.lists.size());
+  const size_t begin = walked.setting.staging.used;
+  for (const StepRecord::Derived& derived : walked.derived) {
+    if (derived.number) continue;
+    const size_t from = derived.offset - begin;
+    const size_t end = from + derived.num_bytes;
+    if (end > forecast.staged.size())
+      return fmt::format("an array of op {} is not among its bytes", derived.op);
+    const std::byte* const bytes = staging.HostBytes(derived.offset);
+    const auto [here, there] = std::mismatch(bytes, bytes + derived.num_bytes,
+                                             forecast.staged.begin() + static_cast<ptrdiff_t>(from));
+    if (here != bytes + derived.num_bytes)
+      return fmt::format(
+          "byte {} of an array of op {}, derived from array {} of the step, is {}, a walk has {}",
+          here - bytes, derived.op, derived.array, static_cast<int>(*there), static_cast<int>(*here));
+  }
+  for (size_t i = 0; i < walked.lists.size(); ++i) {
+    if (!std::ranges::equal(forecast.lists[i], LaunchBytes(walked.lists[i])))
+      return fmt::format("launches of list {} of {} have other kernels, sizes or arguments", i,
+                         walked.lists.size());
+  }
+  return "";
 }
 
 class QueueReplayer final : public ops::StepReplayer {
@@ -147,7 +194,8 @@ void DeviceQueue::NoteStaged(size_t offset, size_t num_bytes, const StagedOrigin
                             .fill = origin.fill,
                             .offset = offset,
                             .num_bytes = num_bytes,
-                            .growth = origin.growth});
+                            .growth = origin.growth,
+                            .op = OpenOpName()});
 }
 
 void DeviceQueue::NoteNumber(std::span<const std::byte> array, StagedNumber number, int64_t value) {
@@ -157,7 +205,7 @@ void DeviceQueue::NoteNumber(std::span<const std::byte> array, StagedNumber numb
   const int64_t found = record.arrays->Find(array);
   if (found < 0) return Spoil("a number of an array that is made in no known way");
   record.derived.push_back(
-      {.array = static_cast<size_t>(found), .number = std::move(number), .value = value});
+      {.array = static_cast<size_t>(found), .number = std::move(number), .value = value, .op = OpenOpName()});
 }
 
 void DeviceQueue::Keep(const Buffer& buffer) {
@@ -200,6 +248,17 @@ void DeviceQueue::NoteEnd(const ops::StepReplayer::End& end, const void* fault) 
   record.staging_end = staging_.position().used;
 }
 
+Status DeviceQueue::CheckForecast() {
+  const std::unique_ptr<ReplayForecast> forecast = std::move(records_->forecast);
+  if (forecast == nullptr || !recording_.load(std::memory_order_relaxed)) return {};
+  const StepRecords::Recording& walked = *records_->recording;
+  if (walked.spoiled != nullptr) return {};  // A walk that allocates, where a replay has no need to.
+  ++records_->counters.compared;
+  records_->recording->known = true;
+  const std::string difference = Difference(*forecast, *walked.record, staging_);
+  return difference.empty() ? Status() : Internal("a replayed step would be wrong: " + difference);
+}
+
 void DeviceQueue::BeginRecording(std::string_view key, std::shared_ptr<ops::StepArrays> arrays) {
   const std::lock_guard lock(mutex_);
   if (records_->recording != nullptr) return Spoil("two threads record");
@@ -235,7 +294,7 @@ void DeviceQueue::EndRecording(bool queued, const void* scratch) {
   if (recording->spoiled == nullptr && scratch == nullptr)
     recording->spoiled = "scratch memory in several places";
   counters.why_no_record = recording->spoiled;
-  if (recording->spoiled != nullptr) return;
+  if (recording->spoiled != nullptr || recording->known) return;
   ++counters.recorded;
   recording->record->setting.scratch = scratch;
   gone = records_->Add(std::move(recording->key), std::move(recording->record));
@@ -253,6 +312,7 @@ Result<std::unique_ptr<PendingCopy>> DeviceQueue::Replay(std::string_view key,
   *static_cast<Fault*>(fault.data()) = {};
   const std::lock_guard lock(mutex_);
   DSV4_TRY(Enter());
+  records_->forecast = nullptr;
   LaunchPending();  // Work that ops left for later ones to fuse with is in front of the step, and knows nothing of it.
   const bool idle = list_.size() == 0 && !staging_.HasNew() && num_open_ops_ == 0 && large_arrays_.empty() &&
                     !after_copy_ && refused_.ok() && !recording_;
@@ -272,6 +332,10 @@ Result<std::unique_ptr<PendingCopy>> DeviceQueue::Replay(std::string_view key,
   if (found == candidates.end()) return std::unique_ptr<PendingCopy>();
   const StepRecord& record = **found;
   candidates.splice(candidates.begin(), candidates, found);
+  if (options_.check_replays) {
+    records_->forecast = Forecast(record, staging_);
+    return std::unique_ptr<PendingCopy>();
+  }
 
   staging_.GoOnFrom(record.staging_end);
   num_recorded_ += record.num_ops;
@@ -282,9 +346,7 @@ Result<std::unique_ptr<PendingCopy>> DeviceQueue::Replay(std::string_view key,
   for (const StepRecord::List& list : record.lists) {
     if (options_.watch) {
       const std::byte* const staged = staging_.HostBytes(list.staged_begin);
-      options_.watch(
-          list.graph != nullptr ? std::span<const std::byte>(list.graph->bytes) : list.launches->bytes(),
-          {staged, list.staged_end - list.staged_begin});
+      options_.watch(LaunchBytes(list), {staged, list.staged_end - list.staged_begin});
     }
     const cudaError_t error = list.graph != nullptr ? graphs_.RunAgain(*list.graph, stream_)
                                                     : graphs_.RunAgain(*list.launches, stream_);

@@ -47,6 +47,7 @@ struct StepRecord {
     size_t offset = 0;  // In the half.
     size_t num_bytes = 0;
     StagedGrowth growth = StagedGrowth::kNone;
+    const char* op = "";  // The one that asked for it.
   };
 
   Setting setting;
@@ -62,6 +63,12 @@ struct StepRecord {
   size_t staging_end = 0;
 };
 
+// Work that a replay would have queued, kept to be compared with the walk that follows (QueueOptions::check_replays).
+struct ReplayForecast {
+  std::vector<std::vector<std::byte>> lists;  // LaunchList::bytes of each.
+  std::vector<std::byte> staged;              // From the record's first staged byte to its last.
+};
+
 // The records of a queue, by key. Used with the queue's mutex held.
 class StepRecords {
  public:
@@ -72,6 +79,7 @@ class StepRecords {
     std::thread::id thread;
     const char* spoiled = nullptr;  // Why it is no record.
     bool ended = false;             // The copy has been started.
+    bool known = false;             // Equal to a record that there is.
     uint64_t first_op = 0;
     uint64_t first_launch = 0;
     int64_t first_move = 0;
@@ -88,6 +96,7 @@ class StepRecords {
 
   std::unique_ptr<Recording> recording;
   ops::ReplayCounters counters;
+  std::unique_ptr<ReplayForecast> forecast;  // For the step that is walked next.
 
   // Lists handed over, ever, when the last copy to the host had started. Then the same when the last copy of
   // no bytes had handed over the lists behind it.

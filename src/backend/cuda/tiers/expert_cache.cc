@@ -10,6 +10,7 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/runtime/pinned_memory.h"
+#include "base/text.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -40,8 +41,9 @@ Sizes SizesOf(const Weight& weight) {
 Result<Weight> ExpertCache::Keep(const Weight& source, int64_t slots, bool reorder) {
   const Sizes sizes = SizesOf(source);
   if (sizes.all > UINT32_MAX) {
-    return Error(Unimplemented(fmt::format(
-        "op prepare_weight: a cached expert's weight of {} bytes, want less than 4 GB", sizes.all)));
+    return Error(
+        Unimplemented(fmt::format("op prepare_weight: a cached expert's weight of {}, want less than 4 GB",
+                                  Counted(sizes.all, "byte"))));
   }
   DSV4_ASSIGN_OR_RETURN(Buffer owner, store_.Place(sizes.all));
   auto* const base = static_cast<std::byte*>(owner.data());
@@ -158,9 +160,8 @@ Result<CachedLayer> ExpertCache::AddLayer(std::span<const ops::ExpertWeights> ex
       begin += static_cast<int64_t>(RoundedUp(sizes.all, kAlignment));
     }
     if (begin > state_.slot_bytes) {
-      return Error(
-          Internal(fmt::format("cached experts: one of {} bytes, the largest that was prepared has {}", begin,
-                               state_.slot_bytes)));
+      return Error(Internal(fmt::format("cached experts: one of {}, the largest that was prepared has {}",
+                                        Counted(begin, "byte"), state_.slot_bytes)));
     }
     layer.numbers[i] = static_cast<int32_t>(numbered_.size() + cached.size());
   }

@@ -13,7 +13,8 @@
 namespace dsv4::backend::cuda {
 
 // Weights times bf16 activations on tensor cores, weights widened in registers. All else takes fp32
-// multiply-adds: fp32 activations, F32 and F16 weights, odd block sizes, NVFP4 in the order of the file.
+// multiply-adds: fp32 activations, F32 and F16 weights, odd block sizes, NVFP4 in the order of the file. So do
+// large E8M0 scales of 32 columns (kLargestOfTwo).
 enum class MatmulKind : uint8_t { kMmaBf16, kMmaFp8, kMmaMxFp8, kMmaMxFp4, kMmaNvFp4, kGeneral };
 
 struct DeviceWeight {
@@ -36,6 +37,7 @@ struct DeviceWeight {
   int x_group = 0;           // in groups of so many columns; 0 where they are not.
   bool exact_x = false;      // They are exact in bf16.
   bool repacked = false;     // NVFP4 in the order of e2m1_order.h, not as stored.
+  ScaleCodes scale_codes;
 
   friend bool operator==(const DeviceWeight&, const DeviceWeight&) = default;
 };
@@ -63,8 +65,16 @@ inline bool RoundsFine(const DeviceWeight& weight) {
 // applied to weights.
 inline constexpr int64_t kMxFp8Block = 32;
 
+// Powers of two by which a code's bits as a bf16 are less than its value (gemm_mma.cuh). A kernel multiplies by
+// them and by a block's E8M0 scale at once, so that both together are a number that bf16 has: 2^127 at most. Larger
+// scales, beyond 2 of MXFP4 and 128 of fine FP8, are in no checkpoint seen.
+inline constexpr int kE2m1Shift = 126;
+inline constexpr int kE4m3Shift = 120;
+inline constexpr int kLargestOfTwo = 254;
+
 inline MatmulKind KindOf(const Weight& weight, DType x_dtype) {
   if (!IsExactInBf16(weight, x_dtype)) return MatmulKind::kGeneral;
+  const int largest = weight.scale_codes.largest;
   // A lane reads 16 bytes of a row at a time, and they must be of that row.
   switch (weight.format) {
     case WeightFormat::kPlain:
@@ -76,10 +86,12 @@ inline MatmulKind KindOf(const Weight& weight, DType x_dtype) {
         return MatmulKind::kGeneral;
       // A unit of 64 columns lies in one.
       if (weight.block_cols % 64 == 0) return MatmulKind::kMmaFp8;
-      return weight.block_cols == kMxFp8Block && weight.scale.dtype == DType::kF8E8M0 ? MatmulKind::kMmaMxFp8
-                                                                                      : MatmulKind::kGeneral;
+      return weight.block_cols == kMxFp8Block && weight.scale.dtype == DType::kF8E8M0 &&
+                     largest + kE4m3Shift <= kLargestOfTwo
+                 ? MatmulKind::kMmaMxFp8
+                 : MatmulKind::kGeneral;
     case WeightFormat::kMxFp4:
-      return MatmulKind::kMmaMxFp4;
+      return largest + kE2m1Shift <= kLargestOfTwo ? MatmulKind::kMmaMxFp4 : MatmulKind::kGeneral;
     case WeightFormat::kNvFp4:
       return weight.repacked ? MatmulKind::kMmaNvFp4 : MatmulKind::kGeneral;
   }
@@ -105,7 +117,8 @@ inline DeviceWeight MakeDeviceWeight(const Weight& weight, DType x_dtype) {
           .quantized_x = weight.activation != ActivationQuant::kNone,
           .x_group = static_cast<int>(ActivationGroup(weight.activation)),
           .exact_x = IsExactInBf16(weight, x_dtype),
-          .repacked = weight.repacked};
+          .repacked = weight.repacked,
+          .scale_codes = weight.scale_codes};
 }
 
 }  // namespace dsv4::backend::cuda

@@ -26,7 +26,7 @@ bool Gates(Layer l) { return l.makes_entries() && l.pooling != Pooling::kSingle;
 bool HasEngram(Layer l) { return l.has_engram(); }
 Shape PerExpert(Config c, Layer l) { return {c.NumExperts(l)}; }
 Shape PerStream(Config c, Layer) { return {c.hc_mult, c.hidden_size}; }
-Shape EngramTable(Config c, Layer l) {
+Shape EngramTableShape(Config c, Layer l) {
   return {c.engram->num_embeddings[static_cast<size_t>(l.engram)], c.engram->head_dim};
 }
 
@@ -104,7 +104,7 @@ constexpr TensorRow kTable[] = {
     {Id::kIndexerKNorm, "{attn|self_attn}.indexer.k_norm.weight", Kind::kVector, Scope::kLayer,
      [](Config c, Layer) { return Shape{c.index_head_dim}; }, false, MakesKeys},
 
-    {Id::kEngramTable, "engram.embed", Kind::kTable, Scope::kLayer, EngramTable, false, HasEngram},
+    {Id::kEngramTable, "engram.embed", Kind::kTable, Scope::kLayer, EngramTableShape, false, HasEngram},
     {Id::kEngramWkv, "engram.wkv", Kind::kLinear, Scope::kLayer,
      [](Config c, Layer) {
        return Shape{(c.hc_mult + 1) * c.hidden_size, c.engram->row_dim()};

@@ -30,14 +30,16 @@ Status RunLayer(const LayerStep& step, const LayerWeights& weights, TrunkState& 
   return RunSublayers(step, weights, state, before_change);
 }
 
-Result<TensorView> Collapse(const LayerStep& step, const HyperConnectionWeights&, const TrunkState& state) {
+Result<TensorView> CollapseStreams(const LayerStep& step, const HyperConnectionWeights&,
+                                   const TrunkState& state) {
   return HcCollapse(step, state.pre, state.streams);
 }
 
-constexpr Trunk kTrunk = {.cuts_tail = true, .begin = Begin, .run_layer = RunLayer, .collapse = Collapse};
+constexpr Trunk kTrunk41 = {
+    .cuts_tail = true, .begin = Begin, .run_layer = RunLayer, .collapse = CollapseStreams};
 
 }  // namespace
 
-const Trunk& V41Trunk() { return kTrunk; }
+const Trunk& V41Trunk() { return kTrunk41; }
 
 }  // namespace dsv4::model

@@ -21,6 +21,13 @@ __device__ __forceinline__ uint32_t MulBf16x2(uint32_t a, uint32_t b) {
   return product;
 }
 
+// Two products of halves.
+__device__ __forceinline__ uint32_t MulF16x2(uint32_t a, uint32_t b) {
+  uint32_t product;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+  return product;
+}
+
 // Two e4m3 as halves, exactly.
 __device__ __forceinline__ uint32_t HalvesOfE4m3(uint16_t codes) {
   uint32_t halves;
@@ -31,9 +38,7 @@ __device__ __forceinline__ uint32_t HalvesOfE4m3(uint16_t codes) {
     constexpr uint32_t kTwoTo8 = 0x5C005C00U;
     const uint32_t high_bytes = __byte_perm(codes, 0, 0x1404);
     const uint32_t magnitudes = (high_bytes & 0x7F007F00U) >> 1;
-    asm("mul.rn.f16x2 %0, %1, %2;"
-        : "=r"(halves)
-        : "r"(magnitudes | (high_bytes & 0x80008000U)), "r"(kTwoTo8));
+    halves = MulF16x2(magnitudes | (high_bytes & 0x80008000U), kTwoTo8);
     const uint32_t nans = (magnitudes + 0x00800080U) & 0x40004000U;  // All bits of a magnitude.
     halves |= nans | (nans - (nans >> 14));
   }

@@ -9,7 +9,7 @@
 
 namespace dsv4::backend::cuda {
 
-// A barrier in shared memory, for one use, that waits for so many bytes from SendTo and SendBytesTo. By one
+// A barrier in shared memory, for one use, that waits for so many bytes from SendTo. By one
 // thread; other blocks may send behind WaitForCluster.
 __device__ __forceinline__ void InitReceipts(uint64_t* barrier, uint32_t num_bytes) {
   asm volatile(
@@ -48,20 +48,6 @@ __device__ __forceinline__ void SendTo(uint32_t* place, uint32_t value, uint64_t
       "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [place], %1, [barrier];\n}" ::"r"(
           SharedAddress(place)),
       "r"(value), "r"(SharedAddress(barrier)), "r"(rank)
-      : "memory");
-}
-// Sends the `num_bytes` bytes at `place` (both multiples of 16) to the same address of block `rank`, by TMA.
-// Bytes of ordinary stores are published to it before (PublishToMatrixSteps), and stay until the receiver has
-// all.
-__device__ __forceinline__ void SendBytesTo(const void* place, uint32_t num_bytes, uint64_t* barrier,
-                                            int rank) {
-  asm volatile(
-      "{\n.reg .u32 place, barrier;\n"
-      "mapa.shared::cluster.u32 place, %0, %3;\n"
-      "mapa.shared::cluster.u32 barrier, %2, %3;\n"
-      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [place], [%0], %1, "
-      "[barrier];\n}" ::"r"(SharedAddress(place)),
-      "r"(num_bytes), "r"(SharedAddress(barrier)), "r"(rank)
       : "memory");
 }
 __device__ __forceinline__ void WaitForReceipts(uint64_t* barrier) {

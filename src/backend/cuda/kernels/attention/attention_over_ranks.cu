@@ -42,12 +42,12 @@ size_t SharedBytes(int64_t tiles_of_block) {
 void LaunchAttentionOverRanks(LaunchContext& context, const AttentionOverRanks& params, int64_t num_tiles) {
   const int64_t groups = params.part.num_heads / kAttentionHeads;
   const auto launch = [&]<int kDim>() {
-    const int blocks =
-        BlocksOfAttentionOverRanks(num_tiles, groups * params.part.num_tokens, [&](int of_cluster) {
-          return context.MostClusters(
-              reinterpret_cast<const void*>(KernelFor<kDim>(params.links.size, of_cluster)),
-              static_cast<unsigned>(of_cluster), kAttentionThreads, SharedBytes<kDim>(kMaxOverRanksTiles));
-        });
+    const auto room = [&](int of_cluster) {
+      return context.MostClusters(
+          reinterpret_cast<const void*>(KernelFor<kDim>(params.links.size, of_cluster)),
+          static_cast<unsigned>(of_cluster), kAttentionThreads, SharedBytes<kDim>(kMaxOverRanksTiles));
+    };
+    const int blocks = BlocksOfAttentionOverRanks(num_tiles, groups * params.part.num_tokens, room);
     const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(groups),
                     static_cast<unsigned>(params.part.num_tokens));
     context.Launch(KernelFor<kDim>(params.links.size, blocks), grid, kAttentionThreads,

@@ -215,8 +215,8 @@ void LaunchDecodeCluster(LaunchContext& context, const AttentionWork& work, cons
   };
   const auto launch = [&]<int kDim>() {
     const int64_t clusters = CeilDiv(p.num_heads, int64_t{kAttentionHeads}) * p.num_tokens;
-    switch (BlocksOfDecodeCluster(tiles, clusters,
-                                  [&](int blocks) { return MostClusters<kDim>(context, blocks); })) {
+    const auto room = [&](int blocks) { return MostClusters<kDim>(context, blocks); };
+    switch (BlocksOfDecodeCluster(tiles, clusters, room)) {
       case 16:
         return launch_with.template operator()<kDim, 16>();
       case 4:

@@ -94,13 +94,16 @@ struct Unpack<MatmulKind::kMmaFp8> {
     return {LoadScale(scale, w.scale_dtype, scale_row + (col >> w.block_cols_log2))};
   }
   static __device__ Scales Expand(Codes codes) { return codes; }
-  // Bytes i and i + 2 of a word. Their bits as a bf16 are the value times 2^-120, subnormals and all.
-  static __device__ uint32_t Widen(const uint32_t (&words)[4], const Scales&, int i) {
-    constexpr uint16_t kTwoTo120 = (120 + 127) << 7;
+  // Bytes i and i + 2 of a word. Their bits as a bf16 are the value times 2^-kE4m3Shift, subnormals and all.
+  static __device__ uint32_t Bits(const uint32_t (&words)[4], int i) {
     const uint32_t word = words[i / 2];
     const uint32_t magnitude = i % 2 == 0 ? word << 4 : word >> 4;
     const uint32_t sign = i % 2 == 0 ? word << 8 : word;
-    return MulBf16x2((magnitude & 0x07F007F0U) | (sign & 0x80008000U), Both(kTwoTo120));
+    return (magnitude & 0x07F007F0U) | (sign & 0x80008000U);
+  }
+  static __device__ uint32_t Widen(const uint32_t (&words)[4], const Scales&, int i) {
+    constexpr uint16_t kTwoTo120 = (kE4m3Shift + 127) << 7;
+    return MulBf16x2(Bits(words, i), Both(kTwoTo120));
   }
   // A NaN among the weights, whose code Widen takes for a number: bits that make any bf16 a NaN.
   static __device__ uint32_t Poison(const uint32_t (&words)[4]) {
@@ -118,9 +121,14 @@ struct PairScale {
   static __device__ PairScale OfE8m0(uint8_t code) {
     return {Both(code == 0 ? uint16_t{0x0040} : static_cast<uint16_t>(code << 7))};
   }
+  // Times 2^by, which is a number that bf16 has: prepare_weight keeps larger scales from these kernels.
+  static __device__ PairScale OfE8m0Times(uint8_t code, int by) {
+    return {Both(static_cast<uint16_t>((code + by) << 7))};
+  }
 };
 
-// FP8 in blocks of kMxFp8Block columns: a lane's 16 lie in one. Weights are scaled, which is exact.
+// FP8 in blocks of kMxFp8Block columns: a lane's 16 lie in one. Weights are scaled, which is exact, as they are
+// widened.
 template <>
 struct Unpack<MatmulKind::kMmaMxFp8> {
   using Codes8 = Unpack<MatmulKind::kMmaFp8>;
@@ -133,9 +141,9 @@ struct Unpack<MatmulKind::kMmaMxFp8> {
   static __device__ Codes LoadCodes(const DeviceWeight&, const void* scale, int64_t scale_row, int col) {
     return __ldg(static_cast<const uint8_t*>(scale) + scale_row + col / static_cast<int>(kMxFp8Block));
   }
-  static __device__ Scales Expand(Codes code) { return PairScale::OfE8m0(code); }
+  static __device__ Scales Expand(Codes code) { return PairScale::OfE8m0Times(code, kE4m3Shift); }
   static __device__ uint32_t Widen(const uint32_t (&words)[4], const Scales& scales, int i) {
-    return MulBf16x2(Codes8::Widen(words, {}, i), scales.block);
+    return MulBf16x2(Codes8::Bits(words, i), scales.block);
   }
   static __device__ uint32_t Poison(const uint32_t (&words)[4]) { return Codes8::Poison(words); }
   static __device__ float Finish(bool, float, float sum) { return sum; }
@@ -153,11 +161,10 @@ struct Unpack<MatmulKind::kMmaMxFp4> {
   static __device__ Codes LoadCodes(const DeviceWeight&, const void* scale, int64_t scale_row, int col) {
     return __ldg(static_cast<const uint8_t*>(scale) + scale_row + col / kMxFp4Block);
   }
-  static __device__ Scales Expand(Codes code) { return PairScale::OfE8m0(code); }
+  static __device__ Scales Expand(Codes code) { return PairScale::OfE8m0Times(code, kE2m1Shift); }
   // A pair as e2m1_order.h gives it.
   static __device__ uint32_t Scaled(uint32_t pair, const Scales& scales) {
-    constexpr uint16_t kTwoTo126 = (126 + 127) << 7;
-    return MulBf16x2(MulBf16x2(pair, Both(kTwoTo126)), scales.block);
+    return MulBf16x2(pair, scales.block);
   }
   static __device__ uint32_t Widen(const uint32_t (&words)[4], const Scales& scales, int i) {
     return Scaled(StoredE2m1Pair(words[i / 4], i % 4), scales);

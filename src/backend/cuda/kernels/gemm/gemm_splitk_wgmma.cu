@@ -35,6 +35,7 @@ Kernel KernelOf(StreamKind kind) {
     case StreamKind::kFp8Plain:
       return SplitkKernel<kTokens, kWhole, StreamKind::kFp8Plain>;
     case StreamKind::kMxFp8:
+    case StreamKind::kMxFp8Halves:
       return SplitkKernel<kTokens, kWhole, StreamKind::kMxFp8>;
     default:
       return SplitkKernel<kTokens, kWhole, StreamKind::kBf16>;

@@ -22,9 +22,6 @@ constexpr int kSomeStages = 2;  // half of it where the activations of 5 to 8 to
 constexpr int kFewStages = 1;   // or a quarter where blocks have less shared memory than Hopper's.
 constexpr size_t kSharedOfMany = size_t{200} * 1024;
 constexpr int kSumsBytes = 8 * 1024;  // Sums of segments, until they are added.
-constexpr uint32_t kRingBytes = kStreamWarps * kManyStages * 4 * 32 * 16;
-constexpr uint32_t kPrefetchedBytes =
-    kRingBytes + 64 * 1024;  // Weights of a block; what does not fit the rings waits in L2.
 
 struct Matrix {
   StreamShape shape;
@@ -41,6 +38,7 @@ struct Matrix {
   int rows;        // A group's.
   int num_blocks;  // Blocks that share a group's row tiles.
   int max_items;   // A block's.
+  int halves_span;
   float global_scale;
   bool y_is_bf16;
 };
@@ -100,10 +98,6 @@ __global__ void __launch_bounds__(kStreamThreads, 1) GemvPairKernel(const __grid
                                                                              shape_of);
 #pragma unroll 1
   for (int i = 0; i < kStages; ++i) reader.Load();
-  if (t > 1 && t < num_items) {
-    const auto bytes = static_cast<uint32_t>(kTileRows * shape_of(t).row_bytes);
-    if (t * bytes < kPrefetchedBytes) PrefetchToL2(tile_of(t).data, bytes);
-  }
   const auto load_scales = [&](const Matrix& m, float* to, int first_item, int count) {
     for (int n = t; n < count * m.shape.scale_cols; n += kStreamThreads) {
       const int row = row_of(first_item + n / m.shape.scale_cols);
@@ -139,11 +133,20 @@ __global__ void __launch_bounds__(kStreamThreads, 1) GemvPairKernel(const __grid
       left = LeaveBarrier(p.barrier);
       MarkStage(Stage::kMet);
     }
+    bool in_halves = false;
     if (first < phase_end) {
       const uint16_t* const x = m.x + (phase == 0 ? group : 0) * m.x_group_stride;
-      LoadStreamRows<kStreamThreads>(rows, x_scales, p.num_tokens, m.cols, m.form,
-                                     [&](int token) { return x + token * m.x_stride; });
-      __syncthreads();
+      const auto row = [&](int token) { return x + token * m.x_stride; };
+      if constexpr (kMayBeHalves<kFirst> || kMayBeHalves<kSecond>) {
+        if (m.halves_span >= 0) {
+          in_halves = __syncthreads_and(StoreHalves<kStreamThreads>(
+                          rows, p.num_tokens, m.cols, m.form.forms[0], m.halves_span, row)) != 0;
+        }
+      }
+      if (!in_halves) {
+        LoadStreamRows<kStreamThreads>(rows, x_scales, p.num_tokens, m.cols, m.form, row);
+        __syncthreads();
+      }
     }
     MarkStage(phase == 0 ? Stage::kReady : Stage::kReadySecond);
     const auto groups = static_cast<int>(StreamGroups(m.cols));
@@ -159,7 +162,8 @@ __global__ void __launch_bounds__(kStreamThreads, 1) GemvPairKernel(const __grid
         WithStreamKind<kFirst, kSecond>(m.shape.kind, [&]<StreamKind kKind>() {
           MultiplyWarpSegment<kKind, kStages>(
               ring, slot, reader, m.shape, rows + lane_token * stride_of(m), exists,
-              {scales + (current - phase_begin) * m.shape.scale_cols, x_scales0, x_scales1}, segment);
+              {scales + (current - phase_begin) * m.shape.scale_cols, x_scales0, x_scales1}, segment,
+              in_halves);
         });
         StoreSegmentSums(sums + (current - first) * kSegments * p.num_tokens, p.num_tokens, segment);
         MarkFirst(Stage::kFirst);
@@ -212,7 +216,8 @@ Kernel KernelOf(StreamKind first, StreamKind second) {
 Matrix MatrixOf(const LinearWork& args, int most_blocks) {
   const auto rows = static_cast<int>(args.rows_per_group);
   const int num_blocks = std::max(1, std::min(rows / kTileRows, most_blocks));
-  return {.shape = ShapeOf(args.weight),
+  const StreamShape shape = ShapeOf(args.weight);
+  return {.shape = shape,
           .form = FormsOf(args.weight),
           .data = args.weight.data,
           .scale = static_cast<const uint8_t*>(args.weight.scale),
@@ -226,6 +231,7 @@ Matrix MatrixOf(const LinearWork& args, int most_blocks) {
           .rows = rows,
           .num_blocks = num_blocks,
           .max_items = static_cast<int>(CeilDiv(rows / kTileRows, num_blocks)),
+          .halves_span = shape.halves_span(),
           .global_scale = args.weight.global_scale,
           .y_is_bf16 = args.y_is_bf16};
 }
@@ -290,13 +296,7 @@ Status LaunchGemvPair(LaunchContext& context, const LinearWork& groups, const Li
   Params& params = plan.params;
   DSV4_ASSIGN_OR_RETURN_STATUS(params.barrier, context.GridBarriers());
   params.links = links;
-  const uint64_t launch = context.Launch(plan.kernel, plan.grid, kStreamThreads, plan.shared_bytes, params);
-  if (!context.prefetches()) return {};
-  std::vector<ReadRange> ranges;
-  AddReadRanges(ranges, params.first.shape, params.first.data, params.first.scale,
-                int64_t{params.num_groups} * params.first.rows);
-  AddReadRanges(ranges, params.second.shape, params.second.data, params.second.scale, params.second.rows);
-  context.NoteReader(launch, std::move(ranges));
+  context.Launch(plan.kernel, plan.grid, kStreamThreads, plan.shared_bytes, params);
   return {};
 }
 

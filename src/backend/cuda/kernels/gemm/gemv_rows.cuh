@@ -3,7 +3,8 @@
 #pragma once
 
 #include "backend/cuda/kernels/gemm/gemm_mma.cuh"
-#include "backend/cuda/kernels/gemm/gemv_params.h"
+#include "backend/cuda/kernels/gemm/gemv_units.cuh"
+#include "backend/cuda/lowering/gemv_shape.h"
 
 namespace dsv4::backend::cuda {
 
@@ -43,13 +44,9 @@ __device__ __forceinline__ float ReciprocalOfPower(float power) {
   return __uint_as_float(exponent == 0 ? 0x00400000U : 0U);
 }
 
-// Eight columns from `col` on of a row in one of the forms; where a form has a scale, *scale is it.
-__device__ __forceinline__ uint4 InForm(uint4 value, StreamForm form, float* scale) {
+// Eight columns of a row, rounded as a form wants them; where a form has a scale, *scale is it.
+__device__ __forceinline__ uint4 RoundedFor(uint4 value, StreamForm form, float* scale) {
   const bool fine = form == StreamForm::kFineTwos || form == StreamForm::kFineFours;
-  const bool of_fp4 =
-      form == StreamForm::kFours || form == StreamForm::kRoundedFours || form == StreamForm::kFineFours;
-  const bool of_fp8 =
-      form == StreamForm::kTwos || form == StreamForm::kRoundedTwos || form == StreamForm::kFineTwos;
   if (fine || form == StreamForm::kHalves || form == StreamForm::kRoundedFours ||
       form == StreamForm::kRoundedTwos) {
     *scale = Fp8GroupScale(GroupMax(value, fine));
@@ -62,6 +59,16 @@ __device__ __forceinline__ uint4 InForm(uint4 value, StreamForm form, float* sca
                                              : TimesPower(rounded, *scale);
     }
   }
+  return value;
+}
+
+// The same in the order of the form.
+__device__ __forceinline__ uint4 InForm(uint4 value, StreamForm form, float* scale) {
+  const bool of_fp4 =
+      form == StreamForm::kFours || form == StreamForm::kRoundedFours || form == StreamForm::kFineFours;
+  const bool of_fp8 =
+      form == StreamForm::kTwos || form == StreamForm::kRoundedTwos || form == StreamForm::kFineTwos;
+  value = RoundedFor(value, form, scale);
   if (of_fp8) return InWeightOrder<MatmulKind::kMmaFp8>(value);
   if (of_fp4) return InWeightOrder<MatmulKind::kMmaNvFp4>(value);
   return value;
@@ -123,6 +130,34 @@ __device__ __forceinline__ void LoadStreamRows(uint16_t* shared, float* scales, 
     for (int f = 0; f < forms.count; ++f)
       StoreInForm(shared + f * form_elements, scales, r, chunk, cols, forms.forms[f], x);
   });
+}
+
+// Rows to shared memory as halves times 1 / kHalvesFactor, rounded as `form` wants them. True if halves held all
+// that this thread stored, and 2^-span of it.
+template <int kThreads, typename Row>
+__device__ __forceinline__ bool StoreHalves(uint16_t* shared, int num_rows, int cols, StreamForm form,
+                                            int span, Row&& row) {
+  const auto stride = static_cast<int>(StreamRow(cols));
+  const float small = __uint_as_float(static_cast<uint32_t>(127 - span) << 23);  // 2^-span.
+  bool held = true;
+  ForStreamRows<kThreads>(num_rows, cols, row, [&](int r, int chunk, uint4 x) {
+    float scale = 1.0F;
+    x = RoundedFor(x, form, &scale);
+    uint32_t* const words = &x.x;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 wide = make_float2(__uint_as_float(words[i] << 16) / kHalvesFactor,
+                                      __uint_as_float(words[i] & 0xFFFF0000U) / kHalvesFactor);
+      const float2 back = __half22float2(__floats2half2_rn(wide.x * small, wide.y * small));
+      held = held && fabsf(wide.x) < 65536.0F && fabsf(wide.y) < 65536.0F && back.x == wide.x * small &&
+             back.y == wide.y * small;
+      const __half2 halves = __floats2half2_rn(wide.x, wide.y);
+      words[i] = *reinterpret_cast<const uint32_t*>(&halves);
+    }
+    if (chunk * 8 >= cols) x = make_uint4(0, 0, 0, 0);
+    *reinterpret_cast<uint4*>(shared + r * stride + chunk * 8) = x;
+  });
+  return held;
 }
 
 }  // namespace dsv4::backend::cuda

@@ -18,11 +18,10 @@ namespace dsv4::backend::cuda {
 namespace {
 
 // One block an SM.
-constexpr int kManyStages = 3;  // 96 KB of weights that a block has in flight,
-constexpr int kSomeStages = 2;  // less where two forms of seven or eight tokens take that room,
-constexpr int kFewStages = 1;   // or a third where there is too little shared memory.
-constexpr uint32_t kPrefetchedBytes = 64 * 1024;  // Bytes that a block reads after them, into L2.
-constexpr int kSumsBytes = 16 * 1024;             // Sums of segments, until they are added.
+constexpr int kManyStages = 3;         // 96 KB of weights that a block has in flight,
+constexpr int kSomeStages = 2;         // less where two forms of seven or eight tokens take that room,
+constexpr int kFewStages = 1;          // or a third where there is too little shared memory.
+constexpr int kSumsBytes = 16 * 1024;  // Sums of segments, until they are added.
 constexpr int kMaxMatrices = static_cast<int>(kMaxFusedMatrices);
 
 // A weight, and where its products go.
@@ -47,6 +46,7 @@ struct Params {
   int num_blocks;     // that share them; the others do `mix`.
   int max_items;      // A block's.
   int scales_stride;  // Stride of a tile's scales: the most blocks of columns that any FP8 matrix has.
+  int halves_span;    // The most of any kMxFp8; -1: of some there are no halves.
   HcPreParams mix;
   int mix_tokens;
   int cols;
@@ -117,12 +117,6 @@ __global__ void __launch_bounds__(kStreamThreads, 1) GemvStreamKernel(const __gr
                                                                              shape_of);
 #pragma unroll 1
   for (int i = 0; i < kStages; ++i) reader.Load();
-  // Weights that do not fit the rings wait in L2.
-  if (t > 1 && t < num_items) {
-    const auto bytes = static_cast<uint32_t>(kTileRows * shape_of(t).row_bytes);
-    if (t * bytes < kPrefetchedBytes + kStreamWarps * sizeof(ring.data))
-      PrefetchToL2(items[t].tile.data, bytes);
-  }
   for (int n = t; n < num_items * p.scales_stride; n += kStreamThreads) {
     const Item& item = items[n / p.scales_stride];
     const Matrix& m = p.matrices[item.matrix];
@@ -137,9 +131,29 @@ __global__ void __launch_bounds__(kStreamThreads, 1) GemvStreamKernel(const __gr
   WaitForKernelsBefore();
   MarkStage(Stage::kInput);
   const uint16_t* const x = p.x + group * p.x_group_stride;
-  LoadStreamRows<kStreamThreads>(shared_x, x_scales, p.num_tokens, p.cols, p.forms,
-                                 [&](int token) { return x + token * p.x_stride; });
-  __syncthreads();
+  const auto row_of = [&](int token) { return x + token * p.x_stride; };
+  bool in_halves = false;
+  if constexpr ((kMayBeHalves<kKinds> || ...)) {
+    if (p.halves_span >= 0) {
+      bool held = true;
+#pragma unroll 1
+      for (int f = 0; f < p.forms.count; ++f) {
+        const StreamForm form = p.forms.forms[f];
+        uint16_t* const to = shared_x + f * p.num_tokens * x_stride;
+        if (form == StreamForm::kPlain) {
+          LoadStreamRows<kStreamThreads>(to, x_scales, p.num_tokens, p.cols, {.count = 1, .forms = {form}},
+                                         row_of);
+        } else {
+          held = StoreHalves<kStreamThreads>(to, p.num_tokens, p.cols, form, p.halves_span, row_of) && held;
+        }
+      }
+      in_halves = __syncthreads_and(held) != 0;
+    }
+  }
+  if (!in_halves) {
+    LoadStreamRows<kStreamThreads>(shared_x, x_scales, p.num_tokens, p.cols, p.forms, row_of);
+    __syncthreads();
+  }
   MarkStage(Stage::kReady);
 
   const int place = t % 4;
@@ -160,7 +174,7 @@ __global__ void __launch_bounds__(kStreamThreads, 1) GemvStreamKernel(const __gr
       WithStreamKind<kKinds...>(m.shape.kind, [&]<StreamKind kKind>() {
         MultiplyWarpSegment<kKind, kStages>(
             ring, slot, reader, m.shape, shared_x + (m.form * p.num_tokens + lane_token) * x_stride, exists,
-            {fp8_scales + current * p.scales_stride, x_scales0, x_scales1}, segment);
+            {fp8_scales + current * p.scales_stride, x_scales0, x_scales1}, segment, in_halves);
       });
       StoreSegmentSums(sums + (current - first) * kSegments * p.num_tokens, p.num_tokens, segment);
       MarkFirst(Stage::kFirst);
@@ -210,6 +224,7 @@ Kernel KernelOf(StreamKind kind) {
     case StreamKind::kFp8Plain:
       return GemvStreamKernel<kStages, StreamKind::kFp8Plain>;
     case StreamKind::kMxFp8:
+    case StreamKind::kMxFp8Halves:
       return GemvStreamKernel<kStages, StreamKind::kMxFp8>;
     case StreamKind::kMxFp4:
       return GemvStreamKernel<kStages, StreamKind::kMxFp4>;
@@ -268,12 +283,21 @@ void LaunchGemvStream(LaunchContext& context, std::span<const LinearWork* const>
   params.x_stride = first.x_stride;
   params.x_group_stride = first.x_group_stride;
   for (const LinearWork* const linear : linears) AddMatrix(params, *linear);
+  for (int i = 0; i < params.num_matrices; ++i) {
+    const StreamShape& shape = params.matrices[i].shape;
+    if (shape.kind != StreamKind::kMxFp8 || params.halves_span < 0) continue;
+    params.halves_span = shape.halves_span() < 0 ? -1 : std::max(params.halves_span, shape.halves_span());
+  }
   if (first.mix.num_tokens > 0) {
     params.mix = first.mix.params;
     params.mix_tokens = first.mix.num_tokens;
   }
   const int64_t max_blocks = std::max<int64_t>(1, context.limits().num_sms / num_groups - params.mix_tokens);
   params.num_blocks = static_cast<int>(std::min<int64_t>(params.num_tiles, max_blocks));
+  // The launch in front often has one block, whose SM is late: without it the others have no more to do.
+  if (params.num_blocks > 1 &&
+      CeilDiv(params.num_tiles, params.num_blocks - 1) == CeilDiv(params.num_tiles, params.num_blocks))
+    --params.num_blocks;
   params.max_items = static_cast<int>(CeilDiv(params.num_tiles, params.num_blocks));
   const dim3 grid(static_cast<unsigned>(params.num_blocks + params.mix_tokens),
                   static_cast<unsigned>(num_groups));
@@ -290,15 +314,7 @@ void LaunchGemvStream(LaunchContext& context, std::span<const LinearWork* const>
   const Kernel kernel = stages == kManyStages   ? KernelOf<kManyStages>(params)
                         : stages == kSomeStages ? KernelOf<kSomeStages>(params)
                                                 : KernelOf<kFewStages>(params);
-  const uint64_t launch =
-      context.Launch(kernel, grid, kStreamThreads, other_bytes + WarpRingsBytes(stages), params);
-  if (!context.prefetches()) return;
-  std::vector<ReadRange> ranges;
-  for (int i = 0; i < params.num_matrices; ++i) {
-    const Matrix& m = params.matrices[i];
-    AddReadRanges(ranges, m.shape, m.data, m.scale, num_groups * m.rows);
-  }
-  context.NoteReader(launch, std::move(ranges));
+  context.Launch(kernel, grid, kStreamThreads, other_bytes + WarpRingsBytes(stages), params);
 }
 
 }  // namespace dsv4::backend::cuda

@@ -10,9 +10,9 @@
 #include "backend/cuda/device/ptx/cp_async.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/gemm/gemm_mma.cuh"
-#include "backend/cuda/kernels/gemm/gemv_params.h"
 #include "backend/cuda/kernels/gemm/gemv_rows.cuh"
 #include "backend/cuda/kernels/gemm/gemv_units.cuh"
+#include "backend/cuda/lowering/gemv_shape.h"
 
 namespace dsv4::backend::cuda {
 

@@ -9,7 +9,7 @@
 #include "backend/cuda/device/ptx/generation.cuh"
 #include "backend/cuda/device/ptx/shared_address.cuh"
 #include "backend/cuda/kernels/gemm/gemm_mma.cuh"
-#include "backend/cuda/kernels/gemm/gemv_params.h"
+#include "backend/cuda/lowering/gemv_shape.h"
 
 namespace dsv4::backend::cuda {
 
@@ -37,6 +37,14 @@ __device__ __forceinline__ void PrefetchToL2(const void* global, uint32_t num_by
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(num_bytes) : "memory");
 }
 
+// FP8 weights widen to halves by one conversion for two, NaN included, where bf16 takes ten instructions and a look
+// for NaN. So products are of halves where these hold the activations exactly, and as much less of them as block
+// scales differ (StoreHalves). They are the same numbers but for powers of two. Scales are applied to activations
+// then: a unit has eight pairs of them, and sixteen of weights.
+template <StreamKind kKind>
+inline constexpr bool kMayBeHalves = kIsHopperOrLater&& kKind == StreamKind::kMxFp8;
+inline constexpr float kHalvesFactor = 0x1p-6F;  // Times a half, the activation.
+
 // A matrix among those of one shape.
 struct StreamMatrix {
   const uint8_t* data;
@@ -55,6 +63,7 @@ constexpr MatmulKind FormatOf(StreamKind kind) {
     case StreamKind::kFp8Plain:
       return MatmulKind::kMmaFp8;
     case StreamKind::kMxFp8:
+    case StreamKind::kMxFp8Halves:
       return MatmulKind::kMmaMxFp8;
     case StreamKind::kMxFp4:
       return MatmulKind::kMmaMxFp4;
@@ -148,7 +157,7 @@ __device__ __forceinline__ void MultiplyMxFp8Unit(float (&sums)[4], const uint4&
   const uint4 x0 = LoadTokenColumns(x, exists);
   const uint4 x1 = LoadTokenColumns(x + 8, exists);
   const uint32_t b[8] = {x0.x, x0.y, x0.z, x0.w, x1.x, x1.y, x1.z, x1.w};
-  const PairScale scales = PairScale::OfE8m0(code);
+  const PairScale scales = Format::Expand(code);
   const uint32_t poison[2] = {Format::Poison(words[0]), Format::Poison(words[1])};
 #pragma unroll
   for (int w = 0; w < 4; ++w) {
@@ -158,6 +167,27 @@ __device__ __forceinline__ void MultiplyMxFp8Unit(float (&sums)[4], const uint4&
                            Format::Widen(words[1], scales, 2 * w + 1)};
     Mma(sums, a, b[2 * w], b[2 * w + 1]);
   }
+}
+
+// The same by halves. `code` of the lane's scale, `largest` of the weight's: sums are so much too large, and by
+// kHalvesFactor (OfHalves).
+__device__ __forceinline__ void MultiplyMxFp8HalvesUnit(float (&sums)[4], const uint4& low, const uint4& high,
+                                                        const uint16_t* x, bool exists, uint32_t code,
+                                                        uint32_t largest) {
+  const uint32_t words[2][4] = {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}};
+  const uint4 x0 = LoadTokenColumns(x, exists);
+  const uint4 x1 = LoadTokenColumns(x + 8, exists);
+  const uint32_t b[8] = {x0.x, x0.y, x0.z, x0.w, x1.x, x1.y, x1.z, x1.w};
+  const uint32_t factor = (code + 15 - largest) * 0x04000400U;  // 2^(code - largest), twice.
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    const uint32_t a[4] = {HalvesOfE4m3(words[0][w], 0), HalvesOfE4m3(words[1][w], 0),
+                           HalvesOfE4m3(words[0][w], 1), HalvesOfE4m3(words[1][w], 1)};
+    MmaHalves(sums, a, MulF16x2(b[2 * w], factor), MulF16x2(b[2 * w + 1], factor));
+  }
+}
+__device__ __forceinline__ float OfHalves(uint32_t largest) {
+  return __uint_as_float(largest << 23) * kHalvesFactor;
 }
 
 __device__ __forceinline__ void MultiplyBf16Unit(float (&sums)[4], const uint4& low, const uint4& high,
@@ -216,6 +246,7 @@ struct StreamScales {
   const float* blocks = nullptr;
   const float* token0 = nullptr;
   const float* token1 = nullptr;
+  uint32_t largest = 0;  // kMxFp8Halves: the weight's largest code.
 };
 
 // A unit of any kind, which is number `unit` of the row. FP4: the lane's scales of its lower row, and how far
@@ -233,6 +264,10 @@ __device__ __forceinline__ void MultiplyUnit(float (&sums)[4], const uint4& low,
     const int block = unit % 2 * 2 + static_cast<int>(threadIdx.x) % 4 / 2;
     const uint32_t codes = __float_as_uint(by.blocks[unit / 2]);
     MultiplyMxFp8Unit(sums, low, high, x, exists, static_cast<uint8_t>(codes >> (8 * block)));
+  } else if constexpr (kKind == StreamKind::kMxFp8Halves) {
+    const int block = unit % 2 * 2 + static_cast<int>(threadIdx.x) % 4 / 2;
+    const uint32_t codes = __float_as_uint(by.blocks[unit / 2]);
+    MultiplyMxFp8HalvesUnit(sums, low, high, x, exists, codes >> (8 * block) & 0xFFU, by.largest);
   } else if constexpr (kKind == StreamKind::kBf16) {
     MultiplyBf16Unit(sums, low, high, x, exists);
   } else {

@@ -11,8 +11,8 @@
 #include "backend/cuda/device/ptx/cp_async.cuh"
 #include "backend/cuda/device/ptx/shared_address.cuh"
 #include "backend/cuda/kernels/gemm/gemm_mma.cuh"
-#include "backend/cuda/kernels/gemm/gemv_params.h"
 #include "backend/cuda/kernels/gemm/gemv_units.cuh"
+#include "backend/cuda/lowering/gemv_shape.h"
 
 namespace dsv4::backend::cuda {
 
@@ -115,12 +115,19 @@ class WarpReader {
 };
 
 // The warp's segment of an item times the tokens whose rows begin at x in shared memory, the lane's own among
-// them.
+// them. Of kMxFp8 those may be halves.
 template <StreamKind kKind, int kStages, typename Reader>
 __device__ __forceinline__ void MultiplyWarpSegment(const WarpRing<kStages>& ring, uint32_t& slot,
                                                     Reader& reader, const StreamShape& shape,
                                                     const uint16_t* x, bool exists, const StreamScales& by,
-                                                    float (&sums)[4]) {
+                                                    float (&sums)[4], bool in_halves = false) {
+  if constexpr (kMayBeHalves<kKind>) {
+    if (in_halves) {
+      const StreamScales of_halves = {by.blocks, by.token0, by.token1, shape.scale_codes.largest};
+      return MultiplyWarpSegment<StreamKind::kMxFp8Halves, kStages>(ring, slot, reader, shape, x, exists,
+                                                                    of_halves, sums);
+    }
+  }
   constexpr MatmulKind kFormat = FormatOf(kKind);
   constexpr int kUnitCols = 4 * Unpack<kFormat>::kValues;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -145,6 +152,10 @@ __device__ __forceinline__ void MultiplyWarpSegment(const WarpRing<kStages>& rin
     slot = slot + 1 == kStages ? 0 : slot + 1;
     if constexpr (IsFp4(kKind)) __syncwarp();
     reader.Load();
+  }
+  if constexpr (kKind == StreamKind::kMxFp8Halves) {
+#pragma unroll
+    for (float& sum : sums) sum *= OfHalves(by.largest);
   }
 }
 

@@ -17,12 +17,12 @@
 #include "backend/cuda/device/sync/grid_barrier.h"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/gemm/gemm_mma.cuh"
-#include "backend/cuda/kernels/gemm/gemv_params.h"
 #include "backend/cuda/kernels/gemm/gemv_units.cuh"
 #include "backend/cuda/kernels/gemm/splitk_operands.cuh"
 #include "backend/cuda/kernels/gemm/splitk_params.cuh"
 #include "backend/cuda/kernels/gemm/store_tile.cuh"
 #include "backend/cuda/kernels/hyper_connection/hc_mixes.cuh"
+#include "backend/cuda/lowering/gemv_shape.h"
 
 namespace dsv4::backend::cuda::slice_kernel {
 

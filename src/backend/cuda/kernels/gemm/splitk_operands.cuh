@@ -9,10 +9,10 @@
 #include "backend/cuda/device/ptx/shared_address.cuh"
 #include "backend/cuda/device/ptx/wgmma_tma.cuh"
 #include "backend/cuda/kernels/gemm/gemm_mma.cuh"
-#include "backend/cuda/kernels/gemm/gemv_params.h"
 #include "backend/cuda/kernels/gemm/gemv_rows.cuh"
 #include "backend/cuda/kernels/gemm/gemv_units.cuh"
 #include "backend/cuda/kernels/gemm/splitk_params.cuh"
+#include "backend/cuda/lowering/gemv_shape.h"
 
 namespace dsv4::backend::cuda::slice_kernel {
 
@@ -195,7 +195,7 @@ class Weights {
         } else if constexpr (kKind == StreamKind::kMxFp8) {
           using Unpacked = Unpack<MatmulKind::kMmaMxFp8>;
           const int block = chunk * 2 + static_cast<int>(threadIdx.x) % 4 / 2;
-          const PairScale scales = PairScale::OfE8m0(static_cast<uint8_t>(codes >> (8 * block)));
+          const PairScale scales = Unpacked::Expand(static_cast<uint8_t>(codes >> (8 * block)));
 #pragma unroll
           for (int step = 0; step < 4; ++step) {
             a[step][half] =

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "backend/cuda/kernels/gemm/gemv_params.h"
 #include "backend/cuda/kernels/gemm/store_tile.cuh"
+#include "backend/cuda/lowering/gemv_shape.h"
 #include "backend/cuda/lowering/work/hyper_connection.h"
 
 namespace dsv4::backend::cuda::slice_kernel {

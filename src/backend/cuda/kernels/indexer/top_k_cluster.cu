@@ -120,11 +120,12 @@ void LaunchCluster(LaunchContext& context, const SequenceTable& table, const Top
 template <typename Key>
 void LaunchCluster(LaunchContext& context, const SequenceTable& table, const TopKParams& p,
                    int64_t num_tokens) {
-  const auto of_sixteen = [&]() -> int64_t {
-    return context.MostClusters(reinterpret_cast<const void*>(TopKClusterKernel<Key, 16>), 16, kThreads,
+  const auto room = [&](int blocks) -> int64_t {
+    return context.MostClusters(reinterpret_cast<const void*>(TopKClusterKernel<Key, 16>),
+                                static_cast<unsigned>(blocks), kThreads,
                                 static_cast<size_t>(MostBytes(context)));
   };
-  switch (TopKClusterBlocks(num_tokens, p.max_items, context.limits(), of_sixteen)) {
+  switch (TopKClusterBlocks(num_tokens, p.max_items, context.limits(), room)) {
     case 2:
       return LaunchCluster<Key, 2>(context, table, p, num_tokens);
     case 4:

@@ -166,15 +166,11 @@ __global__ void __launch_bounds__(kMatmulThreads, kBlocks)
 
 template <StreamKind kKind>
 void LaunchGateUp(LaunchContext& context, const Params& params, dim3 grid, size_t shared_bytes) {
-  const uint64_t launch =
-      context.Launch(GemvExpertsGateUpKernel<kKind>, grid, kMatmulThreads, shared_bytes, params);
-  context.NoteReader(launch, {});
+  context.Launch(GemvExpertsGateUpKernel<kKind>, grid, kMatmulThreads, shared_bytes, params);
 }
 template <StreamKind kKind>
 void LaunchDown(LaunchContext& context, const Params& params, dim3 grid, size_t shared_bytes) {
-  const uint64_t launch =
-      context.Launch(GemvExpertsDownKernel<kKind>, grid, kMatmulThreads, shared_bytes, params);
-  context.NoteReader(launch, {});
+  context.Launch(GemvExpertsDownKernel<kKind>, grid, kMatmulThreads, shared_bytes, params);
 }
 
 // As many blocks as run at once, each with as many pieces of work as the others, for each token.

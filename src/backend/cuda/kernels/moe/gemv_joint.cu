@@ -527,8 +527,7 @@ Status LaunchGemvJoint(LaunchContext& context, const JointExpertsWork& experts, 
   DSV4_ASSIGN_OR_RETURN_STATUS(params.barriers, context.GridBarriers());
   DSV4_ASSIGN_OR_RETURN_STATUS(
       params.hidden, context.Scratch<uint16_t>(int64_t{experts.num_tokens} * params.top_k * params.width));
-  context.NoteReader(context.Launch(plan.kernel, plan.grid, kWholeTileThreads, plan.shared_bytes, params),
-                     {});
+  context.Launch(plan.kernel, plan.grid, kWholeTileThreads, plan.shared_bytes, params);
   return {};
 }
 

@@ -9,131 +9,37 @@
 // same bits as in any other kernel (cuda_many_tokens_test).
 #include <utility>
 
-#include "backend/cuda/device/numeric/device_numbers.cuh"
-#include "backend/cuda/device/ptx/wgmma_tma.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/gemm/gemm_mma.cuh"
 #include "backend/cuda/kernels/moe/finish_sums.cuh"
+#include "backend/cuda/kernels/moe/grouped_gemm_items.cuh"
 #include "backend/cuda/kernels/moe/grouped_gemm_narrow.h"
-#include "backend/cuda/kernels/moe/grouped_gemm_weights.cuh"
-#include "backend/cuda/kernels/moe/grouped_gemms.h"
-#include "backend/cuda/kernels/persistent_clusters.h"
 
 namespace dsv4::backend::cuda {
 namespace {
 
-constexpr int kGroups = 4;  // Warpgroups that multiply.
-constexpr int kRows = 64 * kGroups;
-constexpr int kTokens = 32;  // lowering/select/estimate.h counts such tiles.
-constexpr int kConsumers = 128 * kGroups;
+struct Size {
+  static constexpr int kGroups = 4;  // Warpgroups that multiply.
+  static constexpr int kRows = 64 * kGroups;
+  static constexpr int kTokens = 32;  // lowering/select/estimate.h counts such tiles.
+  static constexpr int kCluster = 1;
+  static constexpr int kConsumers = 128 * kGroups;
+  static constexpr int kSlots = 6;
+};
+constexpr int kCluster = Size::kCluster;
+constexpr int kConsumers = Size::kConsumers;
 constexpr int kThreads = kConsumers + 128;  // Registers are given up and taken by whole warpgroups.
 constexpr int kConsumerRegisters = 112;
 constexpr int kProducerRegisters = 32;
-constexpr int kItems = 8;
-constexpr int kSlots = 6;
 using grouped_weights::Item;
 using grouped_weights::kAhead;
-using grouped_weights::kBlockCols;
+using grouped_weights::kItems;
 using grouped_weights::kStageCols;
 using grouped_weights::kSteps;
+using grouped_weights::Params;
+using grouped_weights::Tile;
 using grouped_weights::Weights;
-
-struct Memory {
-  uint16_t x[kSlots][2][kTokens * kBlockCols];  // Bytes of a stage.
-  Item items[kItems];
-  uint64_t full[kSlots];
-  uint64_t empty[kSlots];
-  uint64_t item_full[kItems];
-  uint64_t item_empty[kItems];
-};
-
-struct Params {
-  DeviceWeight shape;  // Blocks of all these matrices.
-  const DeviceWeight* weights;
-  int first_matrix;
-  int num_matrices;  // Side by side in a row of y: gate and up, or down.
-  PackedRows x;
-  ExpertGrouping grouping;
-  int row_tiles;  // One matrix's part.
-  // [packed rows, num_matrices * rows], or [num_assignments, ...] where rows of y are by assignment.
-  uint16_t* y;
-  bool by_assignment;
-};
-
-// --- Producers, a thread each ------------------------------------------------------------------------------------------
-
-// Tells of all items, as early as they have room.
-__device__ __forceinline__ void FindItems(Memory& memory, const Params& p) {
-  const int per_tile = p.num_matrices * p.row_tiles;
-  const int num_items = *p.grouping.num_tiles * per_tile;
-  RingPlace<kItems> place;
-  for (int i = static_cast<int>(blockIdx.x);; i += static_cast<int>(gridDim.x)) {
-    Item found = {};
-    if (i < num_items) {
-      const ExpertTile tile = p.grouping.tiles[i / per_tile];
-      const int matrix = i % per_tile / p.row_tiles;
-      const DeviceWeight& weight = p.weights[tile.expert * kExpertMatrices + p.first_matrix + matrix];
-      const int first_row = i % per_tile % p.row_tiles * kRows;
-      found = {.data = weight.data + first_row * (p.shape.cols / 2),
-               .scale = static_cast<const uint8_t*>(weight.scale) + first_row * p.shape.scale_cols,
-               .global_scale = weight.global_scale,
-               .matrix = matrix,
-               .first_row = first_row,
-               .first_x_row = tile.begin,
-               .num_tokens = tile.count};
-    }
-    WaitForPhase(&memory.item_empty[place.i], place.parity ^ 1U);
-    memory.items[place.i] = found;
-    Arrive(&memory.item_full[place.i]);
-    if (found.num_tokens == 0) return;
-    place.Next();
-  }
-}
-
-// Has this block's share of the tokens brought to all blocks of the cluster.
-__device__ __forceinline__ void BringTokens(Memory& memory, const Params& p) {
-  constexpr auto kTogether = static_cast<uint32_t>(kPackedRows);
-  const int num_stages = static_cast<int>(p.shape.cols) / kStageCols;
-  const int64_t block_bytes = p.x.num_rows * kPackedCols * static_cast<int64_t>(sizeof(uint16_t));
-  RingPlace<kSlots> place;
-  RingPlace<kItems> item_place;
-  while (true) {
-    WaitForPhase(&memory.item_full[item_place.i], item_place.parity);
-    const Item& item = memory.items[item_place.i];
-    const auto num_tokens = static_cast<uint32_t>(item.num_tokens);
-    const auto* from = reinterpret_cast<const unsigned char*>(p.x.data + item.first_x_row * kPackedCols);
-    if (num_tokens == 0) return;
-    Arrive(&memory.item_empty[item_place.i]);
-    item_place.Next();
-    const uint32_t num_bytes = (num_tokens + kTogether - 1) / kTogether * kTogether *
-                               static_cast<uint32_t>(kBlockCols * sizeof(uint16_t));
-#pragma unroll 1
-    for (int stage = 0; stage < num_stages; ++stage) {
-      uint64_t* const full = &memory.full[place.i];
-      WaitForPhase(&memory.empty[place.i], place.parity ^ 1U);
-      ArriveAndAnnounce(full, 2 * num_bytes);
-#pragma unroll
-      for (auto& x : memory.x[place.i]) {
-        CopyBulk(x, from, num_bytes, full);
-        from += block_bytes;
-      }
-      place.Next();
-    }
-  }
-}
-
-// --- Consumers -------------------------------------------------------------------------------------------------------
-
-// Facts of a tile while it is multiplied.
-template <int kMost>
-struct Tile {
-  uint32_t a[2][kSteps][4];
-  float sums[kMost / 2] = {};  // The segment's part.
-  float total[kMost / 2];
-  int left;  // Stages, of the tile and of the segment.
-  int segment_left;
-  int adds = 0;  // Whether the segment has sums.
-};
+using Memory = grouped_weights::Memory<Size>;
 
 template <MatmulKind kKind>
 class Consumer {
@@ -271,7 +177,7 @@ class Consumer {
   Weights<kKind> weights_;
   RingPlace<kItems> item_;
   int ahead_ = 0;  // Stages that there are from the one that place 0 gets next.
-  RingPlace<kSlots> slot_;
+  RingPlace<Size::kSlots> slot_;
 };
 
 template <MatmulKind kKind>
@@ -279,17 +185,7 @@ __global__ void __launch_bounds__(kThreads, 1) GroupedGemmNarrowKernel(const __g
   extern __shared__ __align__(1024) unsigned char raw_memory[];
   auto& memory = *KeptShared(reinterpret_cast<Memory*>(raw_memory));
   BeginKernel();
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < kSlots; ++i) {
-      InitBarrier(&memory.full[i], 1);
-      InitBarrier(&memory.empty[i], kConsumers / 32);
-    }
-    for (int i = 0; i < kItems; ++i) {
-      InitBarrier(&memory.item_full[i], 1);
-      InitBarrier(&memory.item_empty[i], kConsumers / 32 + 1);
-    }
-    PublishBarriers();
-  }
+  if (threadIdx.x == 0) memory.InitBarriers();
   __syncthreads();
   if (threadIdx.x >= kConsumers) {
     GiveUpRegisters<kProducerRegisters>();
@@ -301,32 +197,13 @@ __global__ void __launch_bounds__(kThreads, 1) GroupedGemmNarrowKernel(const __g
   }
 }
 
-template <MatmulKind kKind>
-void Launch(LaunchContext& context, const Params& params) {
-  LaunchPersistent(context, GroupedGemmNarrowKernel<kKind>,
-                   {.blocks = 1, .threads = kThreads, .shared_bytes = sizeof(Memory)}, params);
-}
-
 }  // namespace
 
 Status GroupedGemmNarrow(LaunchContext& context, const ExpertTable& table, const TermsWork& work) {
-  const auto run = [&](const GroupedGemm& gemm) -> Status {
-    DSV4_ASSIGN_OR_RETURN_STATUS(const PackedRows x,
-                                 Pack(context, gemm.x, gemm.cols, gemm.weight.x_group, gemm.weight.kind));
-    const Params params = {.shape = gemm.weight,
-                           .weights = table.weights,
-                           .first_matrix = gemm.first_matrix,
-                           .num_matrices = gemm.num_matrices,
-                           .x = x,
-                           .grouping = gemm.grouping,
-                           .row_tiles = static_cast<int>(gemm.weight.rows / kRows),
-                           .y = gemm.y,
-                           .by_assignment = gemm.by_assignment};
-    gemm.weight.kind == MatmulKind::kMmaNvFp4 ? Launch<MatmulKind::kMmaNvFp4>(context, params)
-                                              : Launch<MatmulKind::kMmaMxFp4>(context, params);
-    return {};
-  };
-  return RunGroupedGemms(context, table, work, kTokens, SwigluPlace::kPacking, run);
+  return grouped_weights::RunItems<Size>(context, table, work, [&]<MatmulKind kKind>(const Params& params) {
+    LaunchPersistent(context, GroupedGemmNarrowKernel<kKind>,
+                     {.blocks = kCluster, .threads = kThreads, .shared_bytes = sizeof(Memory)}, params);
+  });
 }
 
 }  // namespace dsv4::backend::cuda

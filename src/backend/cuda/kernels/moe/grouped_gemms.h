@@ -5,6 +5,7 @@
 
 #include "backend/cuda/kernels/moe/expert_tiles.h"
 #include "backend/cuda/kernels/packing/operand_layout.h"
+#include "backend/cuda/weights/expert_table.h"
 
 namespace dsv4::backend::cuda {
 

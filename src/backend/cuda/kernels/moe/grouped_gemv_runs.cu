@@ -289,10 +289,8 @@ void Launch(LaunchContext& context, bool whole, Params& params) {
            other_bytes;
   };
   const auto launch = [&]<int kTiles>(size_t weights_bytes) {
-    const uint64_t number =
-        context.Launch(GroupedGemvRunsKernel<kKind, kMatrices, kTiles>, blocks, Items<kTiles>::kThreads,
-                       weights_bytes + others_of.template operator()<kTiles>(), params);
-    context.NoteReader(number, {});
+    context.Launch(GroupedGemvRunsKernel<kKind, kMatrices, kTiles>, blocks, Items<kTiles>::kThreads,
+                   weights_bytes + others_of.template operator()<kTiles>(), params);
   };
   // Whether so many row tiles at a time have room.
   const DeviceLimits& limits = context.limits();

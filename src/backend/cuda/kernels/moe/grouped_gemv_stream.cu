@@ -162,8 +162,7 @@ template <typename Kernel>
 void Launch(LaunchContext& context, Kernel kernel, const Params& params, size_t shared_bytes) {
   const dim3 grid(static_cast<unsigned>(CeilDiv(params.rows / kTileRows, params.rounds)),
                   static_cast<unsigned>(params.groups.max_tiles));
-  const uint64_t launch = context.Launch(kernel, grid, kMatmulThreads, shared_bytes, params);
-  context.NoteReader(launch, {});
+  context.Launch(kernel, grid, kMatmulThreads, shared_bytes, params);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "backend/cuda/runtime/cuda_context.h"
 #include "base/log.h"
+#include "base/text.h"
 
 namespace dsv4::backend::cuda {
 
@@ -33,8 +34,8 @@ Result<const E4m3Experts*> FindE4m3Experts(CudaContext& context, const ExpertTab
     context.CountInexactExperts();
     LogWarning("backend cuda: " + std::to_string(num_experts) + " routed experts of [" +
                std::to_string(table.w1.rows) + ", " + std::to_string(table.w1.cols) + "]: the scales of " +
-               std::to_string(inexact) +
-               " rows lie further apart than e4m3 reaches; DSV4_CUDA_FP8_PRODUCTS leaves them in bf16");
+               Counted(inexact, "row lies", "rows lie") +
+               " further apart than e4m3 reaches; DSV4_CUDA_FP8_PRODUCTS leaves them in bf16");
   }
   table.e4m3 = std::move(found);
   return table.e4m3.get();

@@ -142,16 +142,16 @@ Status Attention(CudaContext& context, const ops::AttentionArgs& args) {
                             .num_heads = static_cast<int>(args.q.shape[1]),
                             .head_dim = static_cast<int>(head_dim)};
   DSV4_RETURN_IF_ERROR(FindLists(context, table, args, params));
-  const AttentionShape shape = {
-      .dtype = args.q.dtype,
-      .num_tokens = num_tokens,
-      .num_heads = params.num_heads,
-      .head_dim = head_dim,
-      .max_keys = max_keys,
-      .rows = table.form,
-      .q = args.q.data,
-      .o = args.o.data,
-      .column_clusters = [&](int blocks) { return ColumnClusters(context, blocks); }};
+  const auto column_clusters = [&](int blocks) { return ColumnClusters(context, blocks); };
+  const AttentionShape shape = {.dtype = args.q.dtype,
+                                .num_tokens = num_tokens,
+                                .num_heads = params.num_heads,
+                                .head_dim = head_dim,
+                                .max_keys = max_keys,
+                                .rows = table.form,
+                                .q = args.q.data,
+                                .o = args.o.data,
+                                .column_clusters = column_clusters};
   const Plan<AttentionPath> plan = ChooseAttention(shape, context.limits());
   context.Chose(plan);
   switch (plan.kernel) {

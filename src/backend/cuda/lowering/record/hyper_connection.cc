@@ -28,7 +28,7 @@ HcPreShape ShapeOf(const TensorView& streams, const TensorView& fn, const void* 
           .streams = streams.data,
           .fn = fn.data,
           .u = u,
-          .cluster_fits = {}};
+          .clusters = {}};
 }
 
 HcPreParams ParamsOf(const ops::HcPreArgs& args, const double* dots, int num_parts) {
@@ -150,7 +150,8 @@ Status HcPost(CudaContext& context, const ops::HcPostArgs& args) {
 Status HcPre(CudaContext& context, const ops::HcPreArgs& args) {
   if (args.streams.num_elements() == 0) return {};
   HcPreShape shape = ShapeOf(args.streams, args.fn, args.u.data);
-  shape.cluster_fits = [&] { return HoldsHcCluster(context, args.streams.shape[2], false); };
+  const auto clusters = [&](int) { return HoldsHcCluster(context, args.streams.shape[2], false); };
+  shape.clusters = clusters;
   const Plan<HcPrePath> plan = ChooseHcPre(shape, context.limits());
   context.Chose(plan);
   if (plan.kernel == HcPrePath::kDotsThenMix) return HcPreInParts(context, args);

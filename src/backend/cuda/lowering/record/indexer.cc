@@ -158,7 +158,8 @@ Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
                              .num_heads = static_cast<int>(num_heads),
                              .width = static_cast<int>(width)};
   IndexerShape shape = ShapeOf(table, score, args.q.dtype, num_tokens);
-  shape.clusters = [&] { return IndexerClusters(context); };
+  const auto clusters = [&](int) { return IndexerClusters(context); };
+  shape.clusters = clusters;
   shape.blocks = num_blocks > 0;
   const Plan<IndexerPath> plan = ChooseIndexer(shape, context.limits());
   if (plan.kernel == IndexerPath::kCluster) {

@@ -2,6 +2,8 @@
 // stored.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "backend/cuda/kernels/sm100/block_scaled.h"
@@ -19,6 +21,26 @@ bool WantsE2m1Order(const Weight& weight, BlockScaledMode mode) {
   return weight.format == WeightFormat::kNvFp4 && weight.cols % 32 == 0 && !WantsNvFp4AsStored(mode, weight);
 }
 
+// The codes of scales that kernels multiply by together with what widening a code takes.
+ScaleCodes CodesOf(const Weight& weight) {
+  const bool fine = weight.format == WeightFormat::kMxFp4 ||
+                    (weight.format == WeightFormat::kFp8Block && weight.block_cols == kMxFp8Block);
+  if (!fine || weight.scale.is_null() || weight.scale.dtype != DType::kF8E8M0) return {};
+  const auto* codes = weight.scale.as<const uint8_t>();
+  int64_t left = weight.scale.num_bytes();
+  ScaleCodes found = {.least = 255, .largest = 0};
+  const auto look = [&](int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      found.least = std::min(found.least, codes[i]);
+      found.largest = std::max(found.largest, codes[i]);
+    }
+  };
+  constexpr int64_t kAtOnce = 256;  // A constant, so that the compiler makes vectors of it.
+  for (; left >= kAtOnce; left -= kAtOnce, codes += kAtOnce) look(kAtOnce);
+  look(left);
+  return found;
+}
+
 }  // namespace
 
 // Cached experts are copied behind the caller, those of a layer side by side. A weight of another tier waits
@@ -31,7 +53,7 @@ bool WantsE2m1Order(const Weight& weight, BlockScaledMode mode) {
 Status PrepareWeight(CudaContext& context, const ops::PrepareWeightArgs& args) {
   context.expert_tables().WeightsChange();
   context.expert_tiers().WeightsChange();
-  const Weight& source = *args.source;
+  Weight source = *args.source;
   ExpertCache& cache = context.expert_tiers().cache();
   if (args.tier != ops::WeightTier::kCached) cache.Settle();
   if (args.tier == ops::WeightTier::kHost) {
@@ -43,6 +65,7 @@ Status PrepareWeight(CudaContext& context, const ops::PrepareWeightArgs& args) {
     *args.prepared = source;
     return {};
   }
+  source.scale_codes = CodesOf(source);
   const bool reorder = WantsE2m1Order(source, context.limits().block_scaled);
   if (args.tier == ops::WeightTier::kCached) {
     if (context.limits().fp8_products != Fp8Products::kOff) {

@@ -9,7 +9,6 @@ namespace dsv4::backend::cuda {
 namespace {
 
 constexpr int64_t kHeadsOfGroup = 64;
-constexpr int64_t CeilOf(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Queries are copied by 16 bytes, and rows are those of the release, or wide.
 bool FitsHopper(const AttentionShape& s, const DeviceLimits& d) {
@@ -35,20 +34,20 @@ bool HasMmaWidth(DType dtype, int64_t head_dim) {
   return dtype == DType::kBF16 && (head_dim == 128 || head_dim == 512);
 }
 
-bool FitsMma(const AttentionShape& s, const DeviceLimits&) { return HasMmaWidth(s.dtype, s.head_dim); }
+bool FitsAttentionMma(const AttentionShape& s, const DeviceLimits&) {
+  return HasMmaWidth(s.dtype, s.head_dim);
+}
 
 bool FitsDecodeCluster(const AttentionShape& s, const DeviceLimits& d) {
   const int64_t tiles = InSteps(CeilOf(s.max_keys, kAttentionTileKeys));
   constexpr int kFewestTiles =
       4;  // Keys that a block of the smallest cluster may have to hold (BlocksOfDecodeCluster).
-  return d.has_clusters() && FitsMma(s, d) && s.num_tokens <= kMaxDecodeClusterTokens &&
+  return d.has_clusters() && FitsAttentionMma(s, d) && s.num_tokens <= kMaxDecodeClusterTokens &&
          tiles <= kMaxDecodeClusterTiles &&
          DecodeClusterSharedBytes(s.head_dim, kFewestTiles) <= d.shared_bytes;
 }
 
-bool FitsAll(const AttentionShape&, const DeviceLimits&) { return true; }
-
-constexpr std::array<Rule<AttentionPath, AttentionShape>, 6> kRules = {{
+constexpr std::array<Rule<AttentionPath, AttentionShape>, 6> kAttentionRules = {{
     {AttentionPath::kHopperClusterColumns, "attention/hopper_cluster_columns",
      "from 9 tokens, up to 1280 keys, head width 512, as long as all clusters are resident", FitsColumns},
     {AttentionPath::kHopperInRegisters, "attention/hopper_in_registers",
@@ -57,7 +56,7 @@ constexpr std::array<Rule<AttentionPath, AttentionShape>, 6> kRules = {{
      FitsTwoPass},
     {AttentionPath::kDecodeCluster, "attention/decode_cluster",
      "up to 8 tokens, up to 2048 keys, head width 128 or 512", FitsDecodeCluster},
-    {AttentionPath::kMma, "attention/attention_mma", "bf16 of head width 128 or 512", FitsMma},
+    {AttentionPath::kMma, "attention/attention_mma", "bf16 of head width 128 or 512", FitsAttentionMma},
     {AttentionPath::kAny, "attention/attention", "the rest", FitsAll, RuleKind::kAny},
 }};
 
@@ -70,7 +69,7 @@ constexpr std::array<Rule<AttentionPartPath, AttentionPartShape>, 2> kPartRules 
 
 }  // namespace
 
-std::span<const Rule<AttentionPath, AttentionShape>> AttentionRules() { return kRules; }
+std::span<const Rule<AttentionPath, AttentionShape>> AttentionRules() { return kAttentionRules; }
 std::span<const Rule<AttentionPartPath, AttentionPartShape>> AttentionPartRules() { return kPartRules; }
 
 int BlocksOfColumns(const AttentionShape& s) {
@@ -81,7 +80,7 @@ int BlocksOfColumns(const AttentionShape& s) {
   return 0;
 }
 
-int BlocksOfDecodeCluster(int64_t tiles, int64_t clusters, const std::function<int64_t(int blocks)>& room) {
+int BlocksOfDecodeCluster(int64_t tiles, int64_t clusters, const RoomFor& room) {
   constexpr int kFewBlocks = 8;
   const auto turns = [&](int blocks) {
     const int64_t of_block = CeilOf(tiles, blocks);
@@ -99,9 +98,9 @@ int BlocksOfDecodeCluster(int64_t tiles, int64_t clusters, const std::function<i
   return best;
 }
 
-int BlocksOfAttentionOverRanks(int64_t tiles, int64_t clusters,
-                               const std::function<int64_t(int blocks)>& room) {
-  return BlocksOfDecodeCluster(tiles, clusters, [&](int blocks) { return blocks > 8 ? 0 : room(blocks); });
+int BlocksOfAttentionOverRanks(int64_t tiles, int64_t clusters, const RoomFor& room) {
+  const auto of_eight = [&](int blocks) { return blocks > 8 ? 0 : room(blocks); };
+  return BlocksOfDecodeCluster(tiles, clusters, of_eight);
 }
 
 bool WidensFirst(const RowReads& reads) {

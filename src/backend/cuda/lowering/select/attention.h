@@ -1,10 +1,10 @@
 // Which kernel attends: attention, attention_part.
 #pragma once
 
-#include <functional>
 #include <span>
 
 #include "backend/cuda/device/numeric/sequence_table.h"
+#include "backend/cuda/lowering/room_for.h"
 #include "backend/cuda/lowering/rule.h"
 #include "tensor/dtype.h"
 
@@ -19,9 +19,7 @@ struct AttentionShape {
   StoredForm rows = StoredForm::kWide;
   const void* q = nullptr;
   const void* o = nullptr;
-  // How many clusters of so many blocks of hopper_cluster_columns the device has room for. It is asked, since
-  // that depends on the compiled kernel.
-  std::function<int64_t(int blocks)> column_clusters;
+  RoomFor column_clusters;  // For hopper_cluster_columns.
 };
 
 enum class AttentionPath : uint8_t {
@@ -58,12 +56,11 @@ int BlocksOfColumns(const AttentionShape& shape);
 // and 4 as take less time. A block takes its tiles one after the other, and clusters that the device has no
 // room for wait. Rows of one sequence are often 16 clusters, of which an H100 holds fewer where they are of 8
 // blocks. `room(blocks)`: of so many clusters; 0: of none.
-int BlocksOfDecodeCluster(int64_t tiles, int64_t clusters, const std::function<int64_t(int blocks)>& room);
+int BlocksOfDecodeCluster(int64_t tiles, int64_t clusters, const RoomFor& room);
 // Tiles that a block's shared memory holds the results of.
 inline constexpr int64_t kMaxDecodeBlockTiles = 4;
 // The same of attention_over_ranks, whose clusters have 8 blocks or 4.
-int BlocksOfAttentionOverRanks(int64_t tiles, int64_t clusters,
-                               const std::function<int64_t(int blocks)>& room);
+int BlocksOfAttentionOverRanks(int64_t tiles, int64_t clusters, const RoomFor& room);
 
 // Shared memory of a block of decode_cluster that holds the results of so many tiles.
 constexpr size_t DecodeClusterSharedBytes(int64_t head_dim, int64_t tiles) {

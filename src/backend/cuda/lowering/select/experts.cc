@@ -103,9 +103,7 @@ bool FitsGroupedWgmma(const ExpertsShape& s, const DeviceLimits& d) {
          s.w1.rows % 64 == 0 && s.w2.rows % 2 == 0 && CanGroupAndPack(s);
 }
 
-bool FitsAll(const ExpertsShape&, const DeviceLimits&) { return true; }
-
-constexpr std::array<Rule<ExpertsPath, ExpertsShape>, 10> kRules = {{
+constexpr std::array<Rule<ExpertsPath, ExpertsShape>, 10> kExpertsRules = {{
     {ExpertsPath::kGroupedGemmFp8, "moe/grouped_gemm_fp8",
      "DSV4_CUDA_FP8_PRODUCTS=all, or =many from 128 tokens an expert; MXFP4 that is exact in e4m3",
      FitsGroupedGemmFp8},
@@ -136,7 +134,7 @@ int LargestTile(const DeviceWeight& w1, const DeviceWeight& w2, int most, size_t
 
 }  // namespace
 
-std::span<const Rule<ExpertsPath, ExpertsShape>> ExpertsRules() { return kRules; }
+std::span<const Rule<ExpertsPath, ExpertsShape>> ExpertsRules() { return kExpertsRules; }
 
 Plan<ExpertsPath> ChooseExperts(const ExpertsShape& shape, const DeviceLimits& device) {
   Plan<ExpertsPath> plan = FirstFit(ExpertsRules(), shape, device);

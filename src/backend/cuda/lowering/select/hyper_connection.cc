@@ -10,15 +10,11 @@ constexpr int64_t kColumnsOfThread = 8;
 
 bool FitsCluster(const HcPreShape& s, const DeviceLimits& d) {
   return d.has_clusters() && s.dtype == DType::kBF16 && s.num_tokens <= kMaxHcClusterTokens &&
-         s.dim <= kMaxHcClusterDim && HasHcRuns(s) && s.cluster_fits && s.cluster_fits();
+         s.dim <= kMaxHcClusterDim && HasHcRuns(s) && s.clusters && s.clusters() > 0;
 }
 bool FitsTokenTiles(const HcPreShape& s, const DeviceLimits& d) {
   return s.dtype == DType::kBF16 && s.num_tokens <= kMaxHcStepTokens && HasHcRuns(s) &&
          HcTokenTilesSharedBytes(HcRuns(s.dim)) <= d.shared_bytes;
-}
-template <typename Shape>
-bool FitsAll(const Shape&, const DeviceLimits&) {
-  return true;
 }
 
 bool FitsDotsMma(const HcPreShape& s, const DeviceLimits& d) {

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <span>
 
+#include "backend/cuda/lowering/room_for.h"
 #include "backend/cuda/lowering/rule.h"
 #include "tensor/dtype.h"
 
@@ -33,8 +33,8 @@ struct HcPreShape {
   int64_t num_rows = 0;
   const void* streams = nullptr;
   const void* fn = nullptr;
-  const void* u = nullptr;             // Mixed operand; null for hc_head.
-  std::function<bool()> cluster_fits;  // Whether the device has room for a cluster of hc_cluster.
+  const void* u = nullptr;  // Mixed operand; null for hc_head.
+  RoomFor clusters;         // For hc_cluster, whose clusters all have as many blocks.
 };
 
 // Whether streams and fn can be read in runs, by 16 bytes.

@@ -10,26 +10,24 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-constexpr int64_t CeilOf(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // Memory of lists in a block's shared memory: the kernels have some of their own, and the device keeps some.
 size_t RoomOfLists(const DeviceLimits& device) {
   constexpr size_t kOfKernels = size_t{27} * 1024;
   return device.shared_bytes - std::min(device.shared_bytes, kOfKernels);
 }
 
-bool FitsMma(const IndexerShape& s, const DeviceLimits&) {
+bool FitsIndexerMma(const IndexerShape& s, const DeviceLimits&) {
   return ScoresOnTensorCores(s.dtype, s.keys, s.num_heads, s.width);
 }
 
-bool FitsCluster(const IndexerShape& s, const DeviceLimits& d) {
-  return d.has_clusters() && !s.blocks && FitsMma(s, d) && s.max_visible > s.top_k &&
+bool FitsIndexerCluster(const IndexerShape& s, const DeviceLimits& d) {
+  return d.has_clusters() && !s.blocks && FitsIndexerMma(s, d) && s.max_visible > s.top_k &&
          s.max_visible <= kIndexerClusterEntries && s.clusters && s.num_tokens <= s.clusters();
 }
 
 // Four tokens a block are mostly of one sequence; fewer, or with fewer entries, are too few blocks to pay for
 // fetching four queries.
-bool FitsWgmma(const IndexerShape& s, const DeviceLimits& d) {
+bool FitsIndexerWgmma(const IndexerShape& s, const DeviceLimits& d) {
   return d.has_wgmma() && ScoresOnTensorCores(s.dtype, s.keys, s.num_heads, s.width) &&
          s.num_heads == kScoreMaxHeads && s.num_tokens >= kMinTokensOfSequence * s.num_sequences &&
          s.num_tokens * s.max_visible >= kMinWgmmaScores;
@@ -43,17 +41,16 @@ bool FitsDecode(const IndexerShape& s, const DeviceLimits& d) {
          s.rows_per_page % kIndexerDecodePage == 0;
 }
 
-bool FitsAll(const IndexerShape&, const DeviceLimits&) { return true; }
-
-constexpr std::array<Rule<IndexerPath, IndexerShape>, 5> kRules = {{
+constexpr std::array<Rule<IndexerPath, IndexerShape>, 5> kIndexerRules = {{
     {IndexerPath::kCluster, "indexer/indexer_cluster",
-     "up to 4096 entries, as long as all clusters are resident; without candidate blocks", FitsCluster},
+     "up to 4096 entries, as long as all clusters are resident; without candidate blocks",
+     FitsIndexerCluster},
     {IndexerPath::kWgmma, "indexer/indexer_wgmma",
-     "64 heads of 128, 8 tokens a sequence, 2^17 scores; then indexer/top_k", FitsWgmma},
+     "64 heads of 128, 8 tokens a sequence, 2^17 scores; then indexer/top_k", FitsIndexerWgmma},
     {IndexerPath::kDecode, "indexer/indexer_decode",
      "64 heads of 128, packed keys in pages by 16; then indexer/top_k", FitsDecode},
     {IndexerPath::kMma, "indexer/indexer_select",
-     "bf16, heads by 16 up to 64, of width 128; then indexer/top_k", FitsMma},
+     "bf16, heads by 16 up to 64, of width 128; then indexer/top_k", FitsIndexerMma},
     {IndexerPath::kAny, "indexer/indexer_select", "the rest, in fp32; then indexer/top_k", FitsAll,
      RuleKind::kAny},
 }};
@@ -70,7 +67,7 @@ constexpr std::array<Rule<TopKPath, TopKShape>, 2> kTopKRules = {{
 
 }  // namespace
 
-std::span<const Rule<IndexerPath, IndexerShape>> IndexerRules() { return kRules; }
+std::span<const Rule<IndexerPath, IndexerShape>> IndexerRules() { return kIndexerRules; }
 
 Plan<IndexerPath> ChooseScores(const IndexerShape& shape, const DeviceLimits& device) {
   return FirstFit(IndexerRules().subspan(1), shape, device);
@@ -124,9 +121,9 @@ size_t MergeSharedBytes(int64_t num_candidates, int64_t top_k) {
 }
 
 int64_t TopKClusterBlocks(int64_t num_tokens, int64_t max_visible, const DeviceLimits& device,
-                          const std::function<int64_t()>& of_sixteen) {
+                          const RoomFor& room) {
   if (max_visible >= kMinSixteenTopK && num_tokens * 16 <= kTopKBlocksOfSm * device.num_sms &&
-      num_tokens <= of_sixteen()) {
+      num_tokens <= room(16)) {
     return 16;
   }
   int64_t blocks = 8;

@@ -1,10 +1,10 @@
 // Which kernels choose entries: indexer_select, and the scores of indexer_candidates.
 #pragma once
 
-#include <functional>
 #include <span>
 
 #include "backend/cuda/device/numeric/sequence_table.h"
+#include "backend/cuda/lowering/room_for.h"
 #include "backend/cuda/lowering/rule.h"
 #include "tensor/dtype.h"
 
@@ -21,8 +21,7 @@ struct IndexerShape {
   StoredForm keys = StoredForm::kWide;
   int64_t rows_per_page = 1;  // Keys'.
   bool blocks = false;        // Candidate blocks are chosen, or chosen from.
-  // Clusters of indexer_cluster that the device has room for.
-  std::function<int64_t()> clusters;
+  RoomFor clusters;           // For indexer_cluster, whose clusters all have as many blocks.
 };
 
 // One launch that scores and chooses, or scores by one of four kernels and top_k behind them.
@@ -69,9 +68,9 @@ size_t CandidatesSharedBytes(int64_t top_k);
 size_t MergeSharedBytes(int64_t num_candidates, int64_t top_k);
 
 // Blocks of kCluster that a token gets: 8, or 4 or 2 where those of all tokens would not run at once. 16 for
-// many entries, if there is room for all such clusters: of_sixteen() says for how many.
+// many entries, if there is room for all such clusters: `room` says for how many.
 int64_t TopKClusterBlocks(int64_t num_tokens, int64_t max_visible, const DeviceLimits& device,
-                          const std::function<int64_t()>& of_sixteen);
+                          const RoomFor& room);
 // Blocks of kDecode that a token gets: so many that all run at once, if there are tiles for them.
 int64_t DecodeScoreBlocks(int64_t num_tokens, int64_t max_visible, const DeviceLimits& device);
 

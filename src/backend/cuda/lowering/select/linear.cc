@@ -10,9 +10,7 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-constexpr int64_t CeilOf(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-bool FitsBlockScaled(const LinearShape& s, const DeviceLimits& d) {
+bool FitsBlockScaledLinear(const LinearShape& s, const DeviceLimits& d) {
   return HasBlockScaled(d.block_scaled, s.weight);
 }
 
@@ -80,11 +78,9 @@ bool FitsTmaBf16(const LinearShape& s, const DeviceLimits& d) {
 
 bool FitsMma(const LinearShape& s, const DeviceLimits&) { return s.weight.kind != MatmulKind::kGeneral; }
 
-bool FitsAll(const LinearShape&, const DeviceLimits&) { return true; }
-
-constexpr std::array<Rule<LinearPath, LinearShape>, 8> kRules = {{
+constexpr std::array<Rule<LinearPath, LinearShape>, 8> kLinearRules = {{
     {LinearPath::kBlockScaled, "sm100/block_scaled",
-     "compute capability 10.0, DSV4_CUDA_BLOCK_SCALED, weights it takes", FitsBlockScaled},
+     "compute capability 10.0, DSV4_CUDA_BLOCK_SCALED, weights it takes", FitsBlockScaledLinear},
     {LinearPath::kGemmTmaFp8, "gemm/gemm_tma_fp8",
      "DSV4_CUDA_FP8_PRODUCTS=all, or =many from 256 tokens; FP8 in blocks of 128", FitsTmaFp8},
     {LinearPath::kGemvStream, "gemm/gemv_stream", "up to 8 tokens in bf16, rows in tiles of 16",
@@ -101,7 +97,7 @@ constexpr std::array<Rule<LinearPath, LinearShape>, 8> kRules = {{
 
 }  // namespace
 
-std::span<const Rule<LinearPath, LinearShape>> LinearRules() { return kRules; }
+std::span<const Rule<LinearPath, LinearShape>> LinearRules() { return kLinearRules; }
 
 Plan<LinearPath> ChooseLinear(const LinearShape& shape, const DeviceLimits& device) {
   Plan<LinearPath> plan = FirstFit(LinearRules(), shape, device);

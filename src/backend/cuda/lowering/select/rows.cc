@@ -6,11 +6,6 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-template <typename Shape>
-bool FitsAll(const Shape&, const DeviceLimits&) {
-  return true;
-}
-
 bool AreManyHeads(const HeadsShape& s) {
   return s.x_dtype == DType::kBF16 && s.num_tokens >= kMinManyHeadsTokens && s.num_heads >= kMinManyHeads;
 }
@@ -22,7 +17,7 @@ bool FitsManyRopes(const HeadsShape& s, const DeviceLimits&) {
   return AreManyHeads(s) && s.width % 2 == 0 && IsAligned(s.x, 4);
 }
 
-bool FitsHeadRows(const RowsShape& s, const DeviceLimits&) {
+bool FitsOneTrackHeadRows(const RowsShape& s, const DeviceLimits&) {
   return s.one_track && s.of_heads && s.is_bf16 && s.num_rows >= kManyHeadRows;
 }
 bool FitsManyRows(const RowsShape& s, const DeviceLimits&) {
@@ -61,7 +56,8 @@ constexpr std::array<Rule<HeadsPath, HeadsShape>, 2> kRopeRules = {{
     {HeadsPath::kRows, "rows/row_tracks", "the rest: a step on rows", FitsAll<HeadsShape>},
 }};
 constexpr std::array<Rule<RowsPath, RowsShape>, 3> kRowsRules = {{
-    {RowsPath::kHeadRows, "rows/head_rows", "steps on the heads of 1024 rows or more in bf16", FitsHeadRows},
+    {RowsPath::kHeadRows, "rows/head_rows", "steps on the heads of 1024 rows or more in bf16",
+     FitsOneTrackHeadRows},
     {RowsPath::kManyRows, "rows/many_rows", "rms_norm and what follows on the same 257 rows or more in bf16",
      FitsManyRows},
     {RowsPath::kRowTracks, "rows/row_tracks", "all other steps on rows", FitsAll<RowsShape>},

@@ -1,5 +1,5 @@
-// Percent-encoding of URIs.
-#include "base/percent.h"
+// English plurals behind counts; percent-encoding.
+#include "base/text.h"
 
 namespace dsv4 {
 namespace {
@@ -11,6 +11,19 @@ int HexDigit(char c) {
 }
 
 }  // namespace
+
+std::string Counted(int64_t count, std::string_view one, std::string_view many) {
+  std::string text = std::to_string(count) + ' ';
+  if (count == 1) return text.append(one);
+  if (!many.empty()) return text.append(many);
+  text += one;
+  const auto ends = [&](std::string_view end) { return one.ends_with(end); };
+  if (ends("y") && !ends("ay") && !ends("ey") && !ends("oy")) {
+    text.pop_back();
+    return text + "ies";
+  }
+  return text + (ends("s") || ends("x") || ends("sh") || ends("ch") ? "es" : "s");
+}
 
 std::string PercentDecoded(std::string_view text) {
   std::string out;
