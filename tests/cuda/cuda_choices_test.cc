@@ -69,5 +69,41 @@ TEST(CudaChoices, AreToldWithReasonsAndFusions) {
   EXPECT_TRUE(backend::ChoicesOf(Take(backend::MakeCudaBackend({}))).empty());
 }
 
+// Scales of a trained model's experts are of other sizes in each.
+TEST(CudaChoices, ExpertsWhoseScalesReachFurtherAreAlike) {
+  constexpr int64_t kDim = 512;
+  constexpr int64_t kWidth = 256;
+  constexpr int64_t kTopK = 2;
+  constexpr int64_t kTokens = 300;
+  for (const Format format : {Format::kMxFp4, Format::kFineMxFp4, Format::kNvFp4}) {
+    Device device({.explain = true});
+    std::vector<ops::ExpertWeights> experts;
+    for (uint32_t e = 0; e < 4; ++e) {
+      HostWeight w1 = RandomHostWeight(format, kWidth, kDim, 3 * e);
+      HostWeight w2 = RandomHostWeight(format, kDim, kWidth, 3 * e + 1);
+      const HostWeight w3 = RandomHostWeight(format, kWidth, kDim, 3 * e + 2);
+      w1.matrix.scale[5] = static_cast<uint8_t>(w1.matrix.scale[5] - e);
+      w2.matrix.scale[7] = static_cast<uint8_t>(w2.matrix.scale[7] - 2 * e);
+      experts.push_back({.w1 = device.Prepare(w1.weight),
+                         .w2 = device.Prepare(w2.weight),
+                         .w3 = device.Prepare(w3.weight)});
+    }
+    const DeviceTensor x = device.New(DType::kBF16, {kTokens, kDim});
+    const DeviceTensor indices = device.New(DType::kI32, {kTokens, kTopK});
+    const DeviceTensor routing = device.New(DType::kF32, {kTokens, kTopK});
+    const DeviceTensor y = device.New(DType::kF32, {kTokens, kDim});
+    const Status status = device.table().routed_experts(device.context(), {.x = x.view,
+                                                                           .indices = indices.view,
+                                                                           .weights = routing.view,
+                                                                           .experts = experts,
+                                                                           .limit = 7.0F,
+                                                                           .y = y.view});
+    ASSERT_TRUE(status.ok()) << status.ToString();
+    const std::vector<backend::CudaChoice> choices = backend::ChoicesOf(device.backend());
+    ASSERT_EQ(choices.size(), 1U);
+    EXPECT_NE(choices[0].kernel, "moe/routed_experts") << choices[0].reason;
+  }
+}
+
 }  // namespace
 }  // namespace dsv4::testing

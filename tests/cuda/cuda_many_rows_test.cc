@@ -345,8 +345,12 @@ void ExpectOnePackLess(const std::vector<Format>& formats, int64_t tokens) {
   const Run alone = run(true, nothing);
   const Run together = run(false, nothing);
   EXPECT_EQ(together.results == alone.results, true) << what;
-  // Only kernels for Hopper's tensor cores have their tokens packed.
-  EXPECT_EQ(together.launches, alone.launches - (device.runs_hopper_code() ? 1 : 0)) << what;
+  // Only kernels for Hopper's tensor cores have their tokens packed, or are one launch for several linears.
+  if (device.runs_hopper_code()) {
+    EXPECT_LT(together.launches, alone.launches) << what;
+  } else {
+    EXPECT_EQ(together.launches, alone.launches) << what;
+  }
   // Changed by a launch, then by a copy.
   for (const bool scales : {true, false}) {
     const Run first = run(true, nothing);

@@ -17,11 +17,12 @@ void AddOnce(std::vector<ExpertVariant>& variants, const DeviceWeight& weight) {
   if (std::ranges::find(variants, variant) == variants.end()) variants.push_back(variant);
 }
 
-// But for where it lies.
+// But for where it lies and how large its scales are.
 bool Alike(DeviceWeight a, const DeviceWeight& b) {
   a.data = b.data;
   a.scale = b.scale;
   a.global_scale = b.global_scale;
+  a.scale_codes = b.scale_codes;
   return a == b;
 }
 
@@ -80,7 +81,10 @@ Result<const ExpertTable*> ExpertTables::Find(std::span<const ops::ExpertWeights
   entry.table.alike = true;
   entry.table.copied_in_bulk = true;
   for (size_t i = 0; i < weights.size(); ++i) {
-    entry.table.alike = entry.table.alike && Alike(weights[i], i % 3 == 2 ? entry.table.w2 : entry.table.w1);
+    DeviceWeight& shape = i % 3 == 2 ? entry.table.w2 : entry.table.w1;
+    entry.table.alike = entry.table.alike && Alike(weights[i], shape);
+    shape.scale_codes.least = std::min(shape.scale_codes.least, weights[i].scale_codes.least);
+    shape.scale_codes.largest = std::max(shape.scale_codes.largest, weights[i].scale_codes.largest);
     entry.table.copied_in_bulk = entry.table.copied_in_bulk && IsBulkAligned(weights[i]);
   }
   entry.table.weights = static_cast<const DeviceWeight*>(entry.device.data());

@@ -123,10 +123,10 @@ __device__ __forceinline__ void BringTokens(Memory<Size>& memory, const Params& 
 
 // --- Consumers -------------------------------------------------------------------------------------------------------
 
-// Facts of a tile while it is multiplied.
-template <int kMost>
+// Facts of a tile while it is multiplied, `kBlocks` blocks of it widened at a time.
+template <int kMost, int kBlocks>
 struct Tile {
-  uint32_t a[2][kSteps][4];
+  uint32_t a[kBlocks][kSteps][4];
   float sums[kMost / 2] = {};  // The segment's part.
   float total[kMost / 2];
   int left;  // Stages, of the tile and of the segment.

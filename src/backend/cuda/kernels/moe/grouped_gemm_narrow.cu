@@ -2,8 +2,8 @@
 // are SMs.
 //
 // Beside grouped_gemm_wide: four warpgroups of 64 rows instead of two. One widens while the others' steps are
-// in flight. Tiles have 8, 16, 24 or 32 tokens. A thread has the tokens, packed beforehand
-// (operand_layout.h), brought by TMA into a ring that all warpgroups read, and another looks for work.
+// in flight. A thread has the tokens, packed beforehand (operand_layout.h), brought by TMA into a ring that
+// all warpgroups read, and another looks for work.
 //
 // Steps of 16 columns, segments and the order of all sums are those of gemm_mma.cuh. A token's result is the
 // same bits as in any other kernel (cuda_many_tokens_test).
@@ -31,15 +31,16 @@ constexpr int kConsumers = Size::kConsumers;
 constexpr int kThreads = kConsumers + 128;  // Registers are given up and taken by whole warpgroups.
 constexpr int kConsumerRegisters = 112;
 constexpr int kProducerRegisters = 32;
+constexpr int kAhead = 4;  // Stages of weights in registers.
 using grouped_weights::Item;
-using grouped_weights::kAhead;
 using grouped_weights::kItems;
 using grouped_weights::kStageCols;
 using grouped_weights::kSteps;
 using grouped_weights::Params;
-using grouped_weights::Tile;
 using grouped_weights::Weights;
 using Memory = grouped_weights::Memory<Size>;
+template <int kMost>
+using Tile = grouped_weights::Tile<kMost, 1>;
 
 template <MatmulKind kKind>
 class Consumer {
@@ -55,15 +56,11 @@ class Consumer {
     Begin(item_);
     LoadFrom(0, Places());
     while (ahead_ > 0) {
-      const int num_tokens = memory_.items[item_.i].num_tokens;
-      if (num_tokens > 24) {
+      // Steps of up to 24 tokens take the same time.
+      if (memory_.items[item_.i].num_tokens > 24) {
         RunTile<32>();
-      } else if (num_tokens > 16) {
-        RunTile<24>();
-      } else if (num_tokens > 8) {
-        RunTile<16>();
       } else {
-        RunTile<8>();
+        RunTile<24>();
       }
       ArriveForWarp(&memory_.item_empty[item_.i]);
       item_.Next();
@@ -89,31 +86,33 @@ class Consumer {
     ((kPlaces >= first ? Load<kPlaces>() : void()), ...);
   }
   template <int kMost>
-  __device__ __forceinline__ void Multiply(Tile<kMost>& tile, int block, uint64_t x, int adds) {
+  __device__ __forceinline__ void Multiply(Tile<kMost>& tile, uint64_t x, int adds) {
     FenceRegisters(tile.sums);
     BeginMatrixSteps();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step)
-      MatrixStep<kMost>::Add(tile.sums, tile.a[block][step], x + 2 * step, step == 0 ? adds : 1);
+      MatrixStep<kMost>::Add(tile.sums, tile.a[0][step], x + 2 * step, step == 0 ? adds : 1);
     CommitMatrixSteps();
+    WaitForMatrixSteps<0>();
+    FenceRegisters(tile.a[0]);
   }
-  // A stage, whose weights are at `kPlace`. Other warpgroups' steps and widening fill the gap while its own
-  // are waited for.
+  // A stage, whose weights are at `kPlace`. One block is widened when the other is done: registers of both
+  // would be those of a stage ahead. Other warpgroups' steps and widening fill the gap.
   template <int kMost, int kPlace>
   __device__ __forceinline__ bool MultiplyStage(Tile<kMost>& tile) {
     weights_.template Widen<kPlace>(0, tile.a[0]);
     WaitForPhase(&memory_.full[slot_.i], slot_.parity);
     const uint64_t x = MatrixDescriptor(SharedAddress(memory_.x[slot_.i][0]));
-    Multiply(tile, 0, x, tile.adds);
-    weights_.template Widen<kPlace>(1, tile.a[1]);
-    Load<kPlace>();
-    Multiply(tile, 1, x + sizeof(memory_.x[0][0]) / 16, 1);
+    Multiply(tile, x, tile.adds);
     tile.adds = 1;
-    WaitForMatrixSteps<0>();
+    weights_.template Widen<kPlace>(1, tile.a[0]);
+    Load<kPlace>();
+    Multiply(tile, x + sizeof(memory_.x[0][0]) / 16, 1);
     ArriveForWarp(&memory_.empty[slot_.i]);
     slot_.Next();
+    if (--tile.left == 0) return false;
     if (--tile.segment_left == 0) EndSegment(tile);
-    return --tile.left > 0;
+    return true;
   }
   template <int kMost, int... kPlaces>
   __device__ __forceinline__ void MultiplyStages(Tile<kMost>& tile, std::integer_sequence<int, kPlaces...>) {
@@ -146,6 +145,7 @@ class Consumer {
 #pragma unroll
     for (float& total : tile.total) total = -0.0F;  // Adding to it changes nothing.
     MultiplyStages(tile, Places());
+    EndSegment(tile);
     const int thread = static_cast<int>(threadIdx.x);
     const Item& item = memory_.items[item_.i];
     const int num_tokens = item.num_tokens - thread % 4 * 2;  // From this thread's first on.
@@ -157,7 +157,6 @@ class Consumer {
       to[i] = first + token;
       if (p_.by_assignment && token < num_tokens) to[i] = p_.grouping.order[first + token];
     }
-    if (tile.adds != 0) EndSegment(tile);
     FinishSums<kKind>(p_.shape.global_scale_divides, item.global_scale, tile.total);
     const auto rows = static_cast<int>(p_.shape.rows);
     const int64_t stride = int64_t{p_.num_matrices} * rows;
@@ -174,7 +173,7 @@ class Consumer {
   const Params& p_;
   const int num_stages_;  // Sums of a tile and of a segment.
   const int segment_stages_;
-  Weights<kKind> weights_;
+  Weights<kKind, kAhead> weights_;
   RingPlace<kItems> item_;
   int ahead_ = 0;  // Stages that there are from the one that place 0 gets next.
   RingPlace<Size::kSlots> slot_;

@@ -14,7 +14,6 @@ inline constexpr int kBlockCols = static_cast<int>(kPackedCols);
 inline constexpr int kSteps = kBlockCols / 16;
 // Four lanes read 16 bytes of a row each, whose columns are those of two blocks.
 inline constexpr int kStageCols = 2 * kBlockCols;
-inline constexpr int kAhead = 3;  // Stages of weights in registers.
 
 struct Item {
   const uint8_t* data;  // The block's first row.
@@ -26,10 +25,11 @@ struct Item {
   int num_tokens;  // 0: there is no more work.
 };
 
-// Read once by this SM, in whole lines by memory.
+// Read once by this SM, two stages' bytes of a row by memory. Of four stages' a third was gone from L2 before
+// its turn.
 __device__ __forceinline__ uint4 LoadWeights(const uint8_t* p) {
   uint4 words;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
                : "l"(p));
   return words;
@@ -48,8 +48,8 @@ __device__ __forceinline__ typename Unpack<kKind>::Scales ExpandScales(uint32_t 
   }
 }
 
-// A thread's weights: 16 bytes of two neighbouring rows a stage, of kAhead stages.
-template <MatmulKind kKind>
+// A thread's weights: 16 bytes of two neighbouring rows a stage, of kAhead stages in registers.
+template <MatmulKind kKind, int kAhead>
 class Weights {
  public:
   __device__ __forceinline__ explicit Weights(const DeviceWeight& shape)

@@ -32,15 +32,16 @@ constexpr int kConsumers = Size::kConsumers;
 constexpr int kThreads = kConsumers + 128;  // Registers are given up and taken by whole warpgroups.
 constexpr int kConsumerRegisters = 232;
 constexpr int kProducerRegisters = 40;
+constexpr int kAhead = 3;  // Stages of weights in registers.
 using grouped_weights::Item;
-using grouped_weights::kAhead;
 using grouped_weights::kItems;
 using grouped_weights::kStageCols;
 using grouped_weights::kSteps;
 using grouped_weights::Params;
-using grouped_weights::Tile;
 using grouped_weights::Weights;
 using Memory = grouped_weights::Memory<Size>;
+template <int kMost>
+using Tile = grouped_weights::Tile<kMost, 2>;
 
 template <MatmulKind kKind>
 class Consumer {
@@ -198,7 +199,7 @@ class Consumer {
   const int num_stages_;  // Sums of a tile and of a segment.
   const int segment_stages_;
   const uint32_t empty_;  // Barriers of slots in a block of the cluster, one for each lane that tells it.
-  Weights<kKind> weights_;
+  Weights<kKind, kAhead> weights_;
   RingPlace<kItems> item_;
   int ahead_ = 0;  // Stages that there are from the one that place 0 gets next.
   RingPlace<Size::kSlots> slot_;

@@ -42,7 +42,7 @@ inline double ExpertsMicroseconds(ExpertsPath path, const ExpertsShape& s, const
     double packing;
   };
   const Rate rate = path == ExpertsPath::kGroupedGemvRuns     ? Rate{8, 3.3e6, 5.0}
-                    : path == ExpertsPath::kGroupedGemmNarrow ? Rate{kNarrowTokens, 2.5e6, 25.0}
+                    : path == ExpertsPath::kGroupedGemmNarrow ? Rate{kNarrowTokens, 3.3e6, 25.0}
                                                               : Rate{kWideTokens, 2.0e6, 25.0};
   const auto bytes_of = [](const DeviceWeight& w) {
     return static_cast<double>(w.rows) * static_cast<double>(w.cols / 2 + w.scale_cols);
