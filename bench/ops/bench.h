@@ -42,7 +42,7 @@ void Print(const Machine& machine, const std::string& what, const Timing& timing
 // Memory in huge pages, as that of a model is.
 template <typename T>
 struct HugePages {
-  using value_type = T;
+  using value_type = T;  // NOLINT(readability-identifier-naming): the standard's name.
   static T* allocate(size_t count) {
     constexpr size_t kHugePage = size_t{2} << 20;
     void* const memory = ::operator new (count * sizeof(T), std::align_val_t{kHugePage});

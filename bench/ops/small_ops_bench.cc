@@ -163,9 +163,10 @@ class Bench {
     sink_ = Owned(DType::kF32, {kHeads}, 1.0, 19);
     values_ = Owned(DType::kF32, {n_, 2 * kDim}, 1.0, 20);
     frequencies_ = Owned(DType::kF32, {kRotary / 2});
-    for (int64_t i = 0; i < kRotary / 2; ++i) {
+    constexpr int64_t kPairs = kRotary / 2;
+    for (int64_t i = 0; i < kPairs; ++i) {
       frequencies_.as<float>()[i] =
-          static_cast<float>(std::pow(1e4, -static_cast<double>(i) / static_cast<double>(kRotary / 2)));
+          static_cast<float>(std::pow(1e4, -static_cast<double>(i) / static_cast<double>(kPairs)));
     }
     pooled_ = Owned(DType::kBF16, {n_ / 4 + 1, kDim});
     positions_ = Owned(DType::kI32, {n_});

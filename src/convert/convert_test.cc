@@ -26,8 +26,6 @@ namespace {
 namespace fs = std::filesystem;
 using model::EditableCheckpoint;
 using model::SyntheticFormat;
-using ::testing::AnyOf;
-using ::testing::Each;
 using ::testing::HasSubstr;
 
 std::string ReadFile(const fs::path& path) {

@@ -158,7 +158,7 @@ TEST(CompileCostTest, SchemasOfReports) {
 
 TEST(CompileCostTest, RulesWithCounts) {
   using Kind = ContentRule::Kind;
-  const struct {
+  constexpr struct {
     Kind kind;
     const char* text;
   } kRules[] = {

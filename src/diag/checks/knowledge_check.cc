@@ -84,8 +84,10 @@ Plot HalvesPlot(const std::vector<double>& without, double whole) {
             .x_label = "layer",
             .y_label = "nats a token"};
   plot.series = {{.name = "attention", .color = 0}, {.name = "experts", .color = 1}};
-  for (size_t half = 0; half < without.size(); ++half)
-    plot.series[half % 2].Add(static_cast<double>(half / 2), without[half]);
+  for (size_t half = 0; half < without.size(); ++half) {
+    const size_t layer = half / 2;
+    plot.series[half % 2].Add(static_cast<double>(layer), without[half]);
+  }
   plot.bound = whole;
   plot.bound_name = "with all halves";
   return plot;

@@ -44,8 +44,8 @@ OpRecord Record(const char* name, const Args& args) {
 // The first tensor of a call that there is: its device is checked.
 template <typename Args>
 const TensorView& FirstTensor(const Args& args) {
-  static const TensorView kNone;
-  const TensorView* first = &kNone;
+  static const TensorView none;
+  const TensorView* first = &none;
   ops::VisitOperands(args, [&](const auto& operand) {
     if constexpr (std::is_same_v<std::remove_cvref_t<decltype(operand)>, TensorView>) {
       if (first->is_null()) first = &operand;

@@ -24,7 +24,8 @@ inline double TilesOfExpert(double mean, int tokens_per_tile) {
   const int last = static_cast<int>(mean + 12.0 * std::sqrt(mean)) + 16;
   for (int count = 1; count <= last; ++count) {
     chance *= mean / count;
-    tiles += chance * ((count + tokens_per_tile - 1) / tokens_per_tile);
+    const int of_count = (count + tokens_per_tile - 1) / tokens_per_tile;
+    tiles += chance * of_count;
   }
   return tiles;
 }
@@ -45,7 +46,8 @@ inline double ExpertsMicroseconds(ExpertsPath path, const ExpertsShape& s, const
                     : path == ExpertsPath::kGroupedGemmNarrow ? Rate{kNarrowTokens, 3.3e6, 25.0}
                                                               : Rate{kWideTokens, 2.0e6, 25.0};
   const auto bytes_of = [](const DeviceWeight& w) {
-    return static_cast<double>(w.rows) * static_cast<double>(w.cols / 2 + w.scale_cols);
+    const int64_t of_row = w.cols / 2 + w.scale_cols;
+    return static_cast<double>(w.rows) * static_cast<double>(of_row);
   };
   const double mean = static_cast<double>(s.num_assignments()) / static_cast<double>(s.num_experts);
   const double tiles = static_cast<double>(s.num_here) * TilesOfExpert(mean, rate.tokens_per_tile);
