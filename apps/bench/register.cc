@@ -289,7 +289,7 @@ void RegisterBench(Commands& commands) {
   bench.add_flag("--json", options.json, "One JSON document on standard output");
   AddServerBench(bench, *server);
   AddSpeculationBench(bench, *speculation, *server);
-  AddRankFlags(bench, commands.model());
+  AddRankFlags(bench, commands.model(), "latency");
   CLI::Option* loopback =
       bench
           .add_option(

@@ -167,7 +167,8 @@ void AddPlacementFlag(CLI::App& app, ModelFlags& flags) {
       ->capture_default_str();
 }
 
-void AddRankFlags(CLI::App& app, ModelFlags& flags) {
+void AddRankFlags(CLI::App& app, ModelFlags& flags, const std::string& usually_for) {
+  app.preparse_callback([&flags, usually_for](size_t) { flags.usually_for = usually_for; });
   const std::set<const CLI::Option*> before = OptionsOf(app);
   app.add_option(
          "--ranks", flags.num_ranks,
@@ -197,6 +198,12 @@ void AddRankFlags(CLI::App& app, ModelFlags& flags) {
       "--peer-exchange,!--no-peer-exchange", flags.peers,
       "Exchanges between GPUs go by kernels over peer memory, not by NCCL (default: where they can)");
   AddPlacementFlag(app, flags);
+  app.add_option("--for", flags.placed_for,
+                 "What auto places for: latency (tensor) or throughput (expert,sequences). Not said: on GPUs "
+                 "the latter for "
+                 "serve and the former else, on hosts expert")
+      ->check(CLI::IsMember({"latency", "throughput"}))
+      ->excludes("--placement");
   app.add_option("--rank-timeout", flags.rank_timeout_seconds,
                  "Seconds for which a rank waits for another before the group ends")
       ->check(Positive())

@@ -55,7 +55,7 @@ void RegisterRun(Commands& commands) {
   run.add_option("--dump", options.dump_path, "Write every tensor of the run into this new directory");
   run.add_option("--speculation", options.speculation, kSpeculationHelp)->capture_default_str();
   AddSamplingFlags(run, options);
-  AddRankFlags(run, commands.model());
+  AddRankFlags(run, commands.model(), "latency");
 }
 
 }  // namespace dsv4::apps

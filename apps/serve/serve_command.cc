@@ -18,6 +18,7 @@
 #include "apps/shared/choose_backend.h"
 #include "apps/shared/lost_file.h"
 #include "apps/shared/model_source.h"
+#include "apps/shared/rank_group.h"
 #include "apps/shared/run_report.h"
 #include "apps/shared/sampling_threads.h"
 #include "apps/shared/speculation_flag.h"
@@ -433,8 +434,8 @@ int Serve(const ServeOptions& options, model::Model& model, const ops::Backend& 
   // Scripts wait for this line: it says where, that answers will come, and that a signal ends the server in order.
   (*http)->HandleSignals([&] { Reload(options, service, access_log.get(), **http); });
   if (const std::string warning = OpenToOthers(options, has_keys); !warning.empty()) LogWarning(warning);
-  PrintError("dsv4 serves {} at {} on {} (context {}, {} at a time)\n", served.id, (*http)->address(),
-             backend.name, served.context_length, places);
+  PrintError("dsv4 serves {} at {} on {}{} (context {}, {} at a time)\n", served.id, (*http)->address(),
+             backend.name, RanksText(options.model), served.context_length, places);
   PrintError("Where a request says nothing: {}\n",
              SettingsLine(served.profile, served.default_thinking.mode, served.default_thinking.effort, {}));
   PrintError("{}\n", prompts_line);

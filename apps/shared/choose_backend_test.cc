@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "apps/shared/rank_group.h"
+
 namespace dsv4::apps {
 namespace {
 
@@ -156,6 +158,29 @@ TEST(WithBackend, OptionsOfAGpuStayWithIt) {
   EXPECT_EQ(reference.experts, "");
   EXPECT_EQ(reference.gpu_memory, 0);
   EXPECT_EQ(WithBackend(flags, "cuda").experts, "auto");
+}
+
+TEST(PlacementOf, IsByPurposeOnGpusAndByWordElsewhere) {
+  const auto placed = [](const std::string& backend, const std::string& said, const std::string& usually) {
+    ModelFlags flags;
+    flags.backend = backend;
+    flags.placed_for = said;
+    flags.usually_for = usually;
+    return PlacementOf(flags);
+  };
+  EXPECT_EQ(placed("cuda", "", "throughput"), "expert,sequences");
+  EXPECT_EQ(placed("cuda", "", "latency"), "tensor");
+  EXPECT_EQ(placed("cuda", "latency", "throughput"), "tensor");
+  EXPECT_EQ(placed("cuda", "", ""), "expert") << "logits: the bits of one rank";
+  EXPECT_EQ(placed("cpu", "", "throughput"), "expert");
+  EXPECT_EQ(placed("cpu", "throughput", "latency"), "expert,sequences");
+  ModelFlags flags;
+  flags.backend = "cuda";
+  flags.usually_for = "latency";
+  flags.experts = "auto";
+  EXPECT_EQ(PlacementOf(flags), "pipeline") << "layers of experts are whole";
+  flags.placement = "expert,entries";
+  EXPECT_EQ(PlacementOf(flags), "expert,entries");
 }
 
 TEST(SplitBackendName, HasBackendAndDevice) {

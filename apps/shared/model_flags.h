@@ -67,6 +67,8 @@ struct ModelFlags {
   int device = 0;     // Device of this machine, for --backend cuda: a rank's is its LOCAL_RANK.
   bool peers = true;  // --peer-exchange
   std::string placement = "auto";     // model::ParsePlacement
+  std::string placed_for;             // --for: "latency" or "throughput"; empty: not said.
+  std::string usually_for;            // The same of the command, for ranks on GPUs.
   double rank_timeout_seconds = 120;  // For which a rank waits for another.
   std::string rank_network = "auto";  // "tcp": on one machine too.
   // Group made by RankGroup::Enter; null for one rank.

@@ -49,10 +49,11 @@ Result<std::unique_ptr<RankGroup>> RankGroup::Enter(ModelFlags& flags, std::vect
         fmt::format("--ranks: got {}, WORLD_SIZE is {}", flags.num_ranks, environment->size)));
   }
   const int size = environment ? environment->size : std::max(flags.num_ranks, 1);
-  // Layers with experts that are not on a device are on one rank.
-  const bool whole_layers = flags.placement == "auto" && !flags.experts.empty();
-  DSV4_ASSIGN_OR_RETURN(flags.placed,
-                        model::ParsePlacement(whole_layers ? "pipeline" : flags.placement, size));
+  if (!flags.placed_for.empty() && !flags.experts.empty()) {
+    return Error(InvalidArgument(fmt::format(
+        "--for {}: got --experts too, whose ranks have whole layers, as pipeline", flags.placed_for)));
+  }
+  DSV4_ASSIGN_OR_RETURN(flags.placed, model::ParsePlacement(PlacementOf(flags), size));
   if (size == 1) return ranks;
   DSV4_TRY(CheckExpertsOfRanks(flags));
   size_t shared_devices = 0;  // Devices that ranks take in turn; 0: each its own.
@@ -99,6 +100,20 @@ Result<std::unique_ptr<RankGroup>> RankGroup::Enter(ModelFlags& flags, std::vect
 
 RankGroup::~RankGroup() {
   if (group_ != nullptr) group_->Fail(Cancelled("has ended"));
+}
+
+std::string PlacementOf(const ModelFlags& flags) {
+  if (flags.placement != "auto") return flags.placement;
+  // Layers with experts that are not on a device are on one rank.
+  if (!flags.experts.empty()) return "pipeline";
+  const bool said = !flags.placed_for.empty();
+  const std::string& purpose = said || flags.backend != "cuda" ? flags.placed_for : flags.usually_for;
+  return purpose == "latency" ? "tensor" : purpose == "throughput" ? "expert,sequences" : "expert";
+}
+
+std::string RanksText(const ModelFlags& flags) {
+  if (flags.group == nullptr) return "";
+  return fmt::format(", {} in {}", Counted(flags.group->size(), "rank"), model::ToString(flags.placed));
 }
 
 int RunFollower(const ModelFlags& flags) {

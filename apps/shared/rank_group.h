@@ -31,6 +31,12 @@ class RankGroup {
   std::shared_ptr<comm::Communicator> group_;
 };
 
+// --placement, or what auto is with these flags.
+std::string PlacementOf(const ModelFlags& flags);
+
+// ", 2 ranks in tensor" for a line that names the backend; empty for one rank.
+std::string RanksText(const ModelFlags& flags);
+
 // Work of a rank other than 0 instead of a command: loads its part and follows. Returns the exit code. What
 // goes wrong is said by rank 0; here it is only logged.
 int RunFollower(const ModelFlags& flags);

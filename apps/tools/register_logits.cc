@@ -48,7 +48,7 @@ void RegisterLogits(Commands& commands) {
   logits.add_option("--dump", options.dump_path, "Write every tensor of the run into this new directory");
   logits.add_option("--chunk", options.chunk, "Prefill chunk size")->check(Positive());
   for (const char* other : {"--dump", "--chunk", "--decode-from"}) draft->excludes(logits.get_option(other));
-  AddRankFlags(logits, commands.model());
+  AddRankFlags(logits, commands.model(), "");
 }
 
 }  // namespace dsv4::apps

@@ -163,8 +163,10 @@ class SameAnswers(unittest.TestCase):
         body = {"model": "tiny", "messages": [{"role": "user", "content": "What is 2 + 3?"}], "temperature": 0,
                 "max_tokens": 16}
         answers = []
-        for options in ((), ("--ranks", "2"), ("--ranks", "2", "--rank-network", "tcp")):
+        for options, ranks_text in (((), ""), (("--ranks", "2"), ", 2 ranks in expert"),
+                                    (("--ranks", "2", "--rank-network", "tcp", "--for", "throughput"), ", 2 ranks in expert,sequences")):
             with Server("--threads", "1", *options) as server:
+                self.assertRegex(next(line for line in server.log if " serves " in line), rf" on cpu \([a-z0-9]+\){ranks_text} \(context")
                 for _ in range(2):  # The second reuses what is kept of the first.
                     answers.append(server.post("/v1/chat/completions", body)["choices"][0]["message"])
                 ranks = children(server.process.pid)
