@@ -277,7 +277,9 @@ void RegisterBench(Commands& commands) {
   bench.add_option("--rounds", options.rounds, "Run all rows N times in turn and merge their steps")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
-  bench.add_option("--seed", options.seed, "Of the random tokens and rows")->capture_default_str();
+  bench.add_option("--seed", options.seed, "Of the random tokens and rows")
+      ->check(Seed())
+      ->capture_default_str();
   bench
       .add_option_function<std::string>(
           "--check", [&options](const std::string& value) { options.check = value == "on"; },

@@ -206,7 +206,10 @@ std::string OptionText(const CLI::Option& option, int width) {
   const bool positional = option.get_positional() && option.get_lnames().empty();
   if (positional) {
     lines.Literal("  " + option.get_name(true));
-    if (value.name.find('|') != std::string::npos) lines.Add(" " + value.name);
+    if (value.name.find('|') != std::string::npos) {
+      lines.Literal(" ");
+      lines.Add(value.name);
+    }
   } else {
     std::string names;
     for (const std::string& name : option.get_snames()) names += "-" + name + ",";

@@ -106,7 +106,11 @@ class Settings::File : public CLI::Config {
         commands.push_back(each->get_name());
         if (each->get_name() == setting.path.front()) owner = each;
       }
-      if (owner == &app_ || setting.path.size() > 2) {
+      if (owner != &app_ && setting.path.size() > 2) {
+        throw CLI::ConfigError(fmt::format("{}: {}: no table of dsv4 {}, whose options stand in its own",
+                                           place, name, owner->get_name()));
+      }
+      if (owner == &app_) {
         throw CLI::ConfigError(fmt::format("{}: {}: no command '{}'{}", place, name, setting.path.front(),
                                            DidYouMean(setting.path.front(), commands)));
       }
@@ -188,7 +192,11 @@ std::vector<std::string> Settings::MistypedVariables(const CLI::App& command) co
           rests.push_back(each.substr(prefix.size()));
       }
       const std::string nearest = Nearest(rest, rests);
-      if (nearest.empty()) continue;
+      if (nearest.empty()) {
+        // Others' variables may begin as all of ours do.
+        if (is_own) sentences.push_back(fmt::format("{} is the variable of no option", name));
+        continue;
+      }
       meant = prefix + nearest;
     }
     sentences.push_back(fmt::format("{} is the variable of no option; did you mean {}?", name, meant));

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -89,6 +90,17 @@ CLI::Validator Port() {
 
 CLI::Validator Positive(double max) { return Bound(false, max); }
 CLI::Validator NonNegative(double max) { return Bound(true, max); }
+
+CLI::Validator Seed() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        uint64_t seed = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
+        if (error == std::errc() && end == text.data() + text.size()) return std::string();
+        return "got " + text + ", wanted 0 or more, less than 2^64";
+      },
+      "0 or more");
+}
 
 void AddModelFlags(CLI::App& app, ModelFlags& flags) {
   CLI::Option* directory =
@@ -296,12 +308,7 @@ void AddSamplingFlags(CLI::App& app, RunOptions& options) {
            options.seed_given = true;
          },
          "Makes a sampled answer repeatable (default: random)")
-      // The conversion takes a negative one as 2^64 less it.
-      ->check(CLI::Validator(
-          [](const std::string& text) {
-            return text.starts_with('-') ? "got " + text + ", wanted 0 or more" : std::string();
-          },
-          "0 or more"));
+      ->check(Seed());
   GroupNew(app, before, "Sampling");
 }
 

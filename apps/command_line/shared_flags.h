@@ -12,6 +12,8 @@ namespace dsv4::apps {
 inline constexpr double kNoBound = 1e18;  // Infinity is refused all the same.
 CLI::Validator Positive(double max = kNoBound);
 CLI::Validator NonNegative(double max = kNoBound);
+// The parser takes a negative number as 2^64 less it, and a larger one as the largest.
+CLI::Validator Seed();
 CLI::Validator KnownRevision();
 // For a path or a name: an unset variable of a script is no wish for the default.
 CLI::Validator NotEmpty();

@@ -67,7 +67,9 @@ void RegisterEval(Commands& commands) {
       ->check(NonNegative())
       ->capture_default_str();
   eval.add_option("--top-p", options.sampling.top_p, "Of answers")->capture_default_str();
-  eval.add_option("--seed", options.sampling.seed, "Of answers; line i has it plus i")->capture_default_str();
+  eval.add_option("--seed", options.sampling.seed, "Of answers; line i has it plus i")
+      ->check(Seed())
+      ->capture_default_str();
 }
 
 }  // namespace dsv4::apps

@@ -25,12 +25,20 @@
 #include "apps/terminal/printable.h"
 #include "apps/terminal/terminal.h"
 #include "base/error_output.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "base/utf8.h"
 #include "session/answer_options.h"
 
 namespace dsv4::apps {
 namespace {
+
+// Whether a tool of a file, in either form of OpenAI's, has this name.
+bool IsToolOf(const chat::JsonValue& tool, const std::string& name) {
+  const chat::JsonValue* function = tool.Find("function");
+  const chat::JsonValue* own = (function != nullptr ? *function : tool).Find("name");
+  return own != nullptr && own->is_string() && own->text() == name;
+}
 
 using Clock = std::chrono::steady_clock;
 
@@ -271,6 +279,15 @@ int RunRunCommand(const RunOptions& options,
     return Fail(InvalidArgument("run --tool-command: goes on to another answer, so no --json or --dump, "
                                 "which are of one"),
                 kExitBadUsage);
+  }
+
+  if (!commands->empty() && !options.tools_path.empty()) {
+    const Result<std::vector<chat::JsonValue>> told = ReadToolsFile(options.tools_path);
+    if (!told) return Fail(told.error(), kExitBadInput);
+    for (const auto& [name, command] : commands->all()) {
+      if (std::ranges::none_of(*told, [&](const chat::JsonValue& tool) { return IsToolOf(tool, name); }))
+        LogWarning(fmt::format("--tool-command {}: no tool of {} has that name", name, options.tools_path));
+    }
   }
 
   // Neither a dump nor --verify can see steps of several rows of one sequence.

@@ -24,7 +24,9 @@ void RegisterSynth(Commands& commands) {
   synth.add_option("--layers", options.num_layers, "Only the first N layers (0: all)")
       ->check(NonNegative())
       ->capture_default_str();
-  synth.add_option("--seed", options.seed, "The same seed gives the same checkpoint")->capture_default_str();
+  synth.add_option("--seed", options.seed, "The same seed gives the same checkpoint")
+      ->check(Seed())
+      ->capture_default_str();
   CLI::Option* mtp = synth.add_flag("--mtp", options.mtp, "With a draft block (MTP) behind the layers");
   synth.add_flag("--dspark", options.dspark, "With a DSpark drafter behind the layers")->excludes(mtp);
   synth.add_option("--tokenizer", options.tokenizer,

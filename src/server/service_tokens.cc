@@ -177,6 +177,11 @@ std::unique_ptr<Reply> Service::Detokenize(HttpRequest& request, const Caller&) 
     fields.Expect({"model"});
     std::vector<std::string> unknown;
     NoteUnknown(fields, body, kNoBody, model_, unknown);
+    for (const int32_t token : tokens) {
+      if (token >= 0 && token < model_.vocab_size) continue;
+      fields.Fail("tokens", fmt::format("got {}, wanted 0..{}", token, model_.vocab_size - 1));
+      break;
+    }
     DSV4_TRY(fields.status());
     body = {};
     size_t num_bytes = 0;

@@ -160,8 +160,7 @@ class Arguments(unittest.TestCase):
     def test_a_pipe_is_added_to_the_prompt(self):
         arguments = ("run", "--json", "--temperature", "0", "-n", "4")
         piped = subprocess.run([BINARY, *arguments, "Shorten:"], input="the text\n", capture_output=True, text=True, check=True)
-        self.assertEqual(json.loads(piped.stdout)["prompt_token_ids"],
-                         dsv4_json(*arguments, "-p", "Shorten:\n\nthe text\n")["prompt_token_ids"])
+        self.assertEqual(json.loads(piped.stdout)["prompt_token_ids"], dsv4_json(*arguments, "-p", "Shorten:\n\nthe text\n")["prompt_token_ids"])
 
     def test_commands_answer_calls(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -173,7 +172,7 @@ class Arguments(unittest.TestCase):
                 return dsv4("run", "--temperature", "0", "--thinking-mode", "chat", "--tools", tools,
                             "--tool-command", f"{name}={command}", "-n", "200", *more, TICKET_QUESTION)
             done = ask(f"cat > {seen}; echo two tickets")
-            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual((done.returncode, "no tool of" in done.stderr), (0, False), done.stderr)
             self.assertEqual(set(json.loads(seen.read_text())), {"tags", "color"})  # The arguments, on standard input.
             self.assertNotIn("call search_ticket", done.stdout)  # The answer only;
             self.assertIn("search_ticket: cat", done.stderr)  # how it came about stands elsewhere.
@@ -181,7 +180,8 @@ class Arguments(unittest.TestCase):
             for command in ("exit 3", "kill -9 $$", "printf '\\377\\000'", "head -c 3000000 /dev/zero | tr '\\0' x"):
                 self.assertIn(ask(command).returncode, (0, 1))  # Too much for the context is an error with a message.
             # Without a command for the call, the call is the answer.
-            self.assertIn("call search_ticket {", ask("true", name="other").stdout)
+            done = ask("true", name="other")
+            self.assertRegex(done.stdout + done.stderr, r"(?s)call search_ticket \{.*--tool-command other: no tool of")
             for wrong in (("--json",), ("--dump", folder + "/d")):
                 self.assertEqual(ask("true", *wrong).returncode, 2)
             self.assertEqual(ask("").returncode, 2)

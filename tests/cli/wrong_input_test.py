@@ -22,7 +22,17 @@ class WrongInput(unittest.TestCase):
                     self.assertEqual(process.returncode, 3, process.stderr)
                     self.assertIn(f"model {path}: {wanted}", process.stderr)
 
+    def test_a_seed_of_more_than_64_bits_is_refused(self):
+        for command in (("run", QUESTION), ("synth", "/tmp/never"), ("bench",), ("eval", "generation", "--data", "x")):
+            for seed in (2**64, -1, "0x10"):
+                process = dsv4(*command, "--seed", seed)
+                self.assertEqual(process.returncode, 2, process.stderr)
+                self.assertIn(f"got {seed}, wanted 0 or more, less than 2^64", process.stderr)
+
     def test_a_mistyped_variable_is_said(self):
+        said = dsv4("run", "-n", "1", QUESTION, env={"DSV4_RUN_ELEPHANT": "x", "DSV4_ELEPHANT": "x"}).stderr
+        self.assertIn("DSV4_RUN_ELEPHANT is the variable of no option\n", said)
+        self.assertNotIn("DSV4_ELEPHANT", said)  # Another program's, perhaps.
         for variable, meant in (("DSV4_RUN_TEMPRATURE", "DSV4_RUN_TEMPERATURE"), ("DSV4_BACKEDN", "DSV4_BACKEND"), ("DSV4_MODLE", "DSV4_MODEL"),
                                 ("DSV4_TEMPERATURE", "DSV4_RUN_TEMPERATURE"), ("DSV4_RUN_BACKEND", "DSV4_BACKEND"), ("DSV4_RUN_MODEL", "DSV4_MODEL")):
             said = dsv4("run", "-n", "1", QUESTION, env={variable: "x"}).stderr

@@ -59,6 +59,21 @@ class Scores(SharedServer):
     def complete(self, **fields):
         return self.server.post("/v1/completions", {"prompt": TEXT, "temperature": 0, "ignore_eos": True, **fields})["choices"][0]
 
+    def test_offsets_are_those_of_characters(self):
+        scores = self.complete(prompt="né à l'\U0001f40b été", echo=True, logprobs=0, max_tokens=0)
+        tokens, offsets = scores["logprobs"]["tokens"], scores["logprobs"]["text_offset"]
+        whole = [(token, offset) for token, offset in zip(tokens, offsets) if "\ufffd" not in token]
+        self.assertGreater(len(whole), 4)
+        for token, offset in whole:
+            self.assertEqual(scores["text"][offset:offset + len(token)], token)
+
+    def test_what_is_out_of_bounds_is_named(self):
+        for path, body, field in (("/v1/responses", {"input": "x", "max_output_tokens": 0}, "max_output_tokens"),
+                                  ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "max_completion_tokens": 0},
+                                   "max_completion_tokens"), ("/detokenize", {"tokens": [1, 99999]}, "tokens"), ("/detokenize", {"tokens": [-1]}, "tokens")):
+            status, _, reply = self.server.request("POST", path, body)
+            self.assertEqual((status, reply["error"]["param"]), (400, field), reply)
+
     def test_echo_with_logprobs_scores_the_prompt(self):
         tokens = self.server.post("/tokenize", {"prompt": TEXT})["tokens"]
         choice = self.complete(echo=True, logprobs=2, max_tokens=0)

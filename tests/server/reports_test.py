@@ -325,6 +325,10 @@ class Items(SharedServer):
             else:
                 output = self.server.post("/v1/responses", body)["output"]
             self.assertEqual([(item["type"], item["encrypted_content"]) for item in output], [("compaction", summary)])
+        # Without reasoning, which could use up all tokens of the summary; one that is cut says so.
+        reply = self.server.post("/v1/responses/compact", {"input": talk, "max_output_tokens": 3, "temperature": 0, "reasoning": {"effort": "high"}})
+        self.assertGreater(len(reply["output"][-1]["encrypted_content"]), len("dsv4:"))
+        self.assertEqual(reply["incomplete_details"], {"reason": "max_output_tokens"})
         status, _, reply = self.server.request("POST", "/v1/responses", {"input": [{"type": "compaction_trigger"}, *talk]})
         self.assertEqual(status, 400)
 

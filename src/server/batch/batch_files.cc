@@ -48,6 +48,9 @@ BatchFiles::~BatchFiles() {
 
 Result<BatchFiles> BatchFiles::Open(const std::string& input, const std::string& output,
                                     std::string_view endpoint) {
+  if (input == "-" || output == "-")
+    return Error(
+        InvalidArgument("-: wanted a file: requests are read twice, and answers before the first is asked"));
   BatchFiles files;
   files.input_name_ = input;
   files.output_name_ = output;
@@ -75,7 +78,7 @@ Status BatchFiles::ReadRequests(const std::string& path, std::string_view endpoi
       return InvalidArgument(fmt::format("{}: line {}: url: got '{}', the batch's endpoint is {}", path,
                                          number, line->url, endpoint));
     }
-    if (!requests_.insert(line->custom_id).second) {
+    if (!requests_.emplace(line->custom_id, line->Digest()).second) {
       return InvalidArgument(fmt::format("{}: line {}: custom_id: '{}' is an earlier line's too", path,
                                          number, line->custom_id));
     }
@@ -108,9 +111,16 @@ Status BatchFiles::ReadAnswers(const std::string& path) {
           fmt::format("{}: line {}: no answer of a batch: {}; answers need a file of their own", path, number,
                       line.error().message()));
     }
-    if (!requests_.contains(line->custom_id)) {
+    const auto request = requests_.find(line->custom_id);
+    if (request == requests_.end()) {
       return InvalidArgument(fmt::format("{}: line {}: custom_id: '{}' is no request of {}", path, number,
                                          line->custom_id, input_name_));
+    }
+    if (!line->digest.empty() && line->digest != request->second) {
+      return InvalidArgument(fmt::format(
+          "{}: line {}: custom_id: '{}' is the answer to another request than that of {}; answers need a "
+          "file of their own",
+          path, number, line->custom_id, input_name_));
     }
     if (!answered_.insert(line->custom_id).second) {
       return InvalidArgument(fmt::format("{}: line {}: custom_id: '{}' is an earlier line's too", path,

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "base/status.h"
@@ -51,7 +52,8 @@ class BatchFiles {
   int64_t num_requests_ = 0;
   int64_t num_answered_ = 0;
   int64_t num_failed_ = 0;
-  std::unordered_set<std::string> requests_;  // Their ids, until the answers are read.
+  std::unordered_map<std::string, std::string>
+      requests_;  // Their ids and digests, until the answers are read.
   std::unordered_set<std::string> answered_;
   std::chrono::steady_clock::time_point flushed_ = std::chrono::steady_clock::now();
 };

@@ -2,6 +2,7 @@
 #include "server/batch/batch_line.h"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <utility>
@@ -57,6 +58,10 @@ Status CheckBatchUrl(std::string_view field, std::string_view url) {
                                      kUrls[2], kUrls[3]));
 }
 
+std::string BatchLine::Digest() const {
+  return fmt::format("{:016x}", XXH3_64bits(body.data(), body.size()) ^ XXH3_64bits(url.data(), url.size()));
+}
+
 Result<BatchLine> ReadBatchLine(std::string_view text, int64_t number) {
   Result<BatchLine> line = Read(text);
   if (!line) return Error(line.error().WithContext(fmt::format("line {}", number)));
@@ -73,10 +78,10 @@ std::string WriteBatchAnswer(const BatchAnswer& answer) {
     body = one_line;
   }
   return fmt::format(
-      R"({{"id": "batch_{}", "custom_id": {}, "response": {{"status_code": {}, "request_id": "{}", "body": {}}}, )"
+      R"({{"id": "batch_req_{}", "custom_id": {}, "response": {{"status_code": {}, "request_id": "{}", "body": {}}}, )"
       R"("error": null}})"
       "\n",
-      answer.request_id, chat::QuoteJson(answer.custom_id), answer.status, answer.request_id, body);
+      answer.digest, chat::QuoteJson(answer.custom_id), answer.status, answer.request_id, body);
 }
 
 Result<AnsweredLine> ReadAnsweredLine(std::string_view text) {
@@ -85,6 +90,12 @@ Result<AnsweredLine> ReadAnsweredLine(std::string_view text) {
       chat::ReadJson(text, "answer", chat::JsonDialect::kRfc8259, {.token_lists = kTokenLists}));
   AnsweredLine line;
   DSV4_ASSIGN_OR_RETURN(line.custom_id, TextOf(json, "custom_id"));
+  if (const chat::JsonValue* id = json.Find("id"); id != nullptr && id->is_string()) {
+    constexpr std::string_view kBefore = "batch_req_";
+    const std::string_view text_of_id = id->text();
+    if (text_of_id.starts_with(kBefore) && text_of_id.size() == kBefore.size() + 16)
+      line.digest = text_of_id.substr(kBefore.size());
+  }
   const chat::JsonValue* response = json.Find("response");
   const chat::JsonValue* status = response == nullptr ? nullptr : response->Find("status_code");
   if (status == nullptr) return Error(InvalidArgument("response.status_code: missing"));

@@ -16,10 +16,14 @@ struct BatchLine {
   std::string custom_id;  // No other line of its file has it.
   std::string url;        // "/v1/chat/completions"
   std::string body;       // A JSON object.
+
+  // Told in the answer's id: a batch that goes on takes no answer to another request.
+  std::string Digest() const;
 };
 
 struct BatchAnswer {
   std::string custom_id;
+  std::string digest;  // BatchLine's.
   std::string request_id;
   int status = 0;    // HTTP's.
   std::string body;  // JSON.
@@ -40,6 +44,7 @@ std::string WriteBatchAnswer(const BatchAnswer& answer);
 // A line of answers, as far as a batch that goes on needs it. InvalidArgument for any other text.
 struct AnsweredLine {
   std::string custom_id;
+  std::string digest;  // Empty where its id has none.
   bool ok = false;
 };
 Result<AnsweredLine> ReadAnsweredLine(std::string_view text);

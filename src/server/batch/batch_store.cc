@@ -11,6 +11,7 @@
 #include <array>
 #include <cctype>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
@@ -361,11 +362,19 @@ Status BatchStore::Fail(const std::string& id, std::string_view message) {
   DSV4_ASSIGN_OR_RETURN_STATUS(Json batch, ReadObject(BatchesOf(options_), id));
   batch["status"] = "failed";
   batch["failed_at"] = std::time(nullptr);
+  // The file's, as ReadBatchLine names it.
+  Json line = nullptr;
+  int64_t number = 0;
+  const size_t at = message.find("line ");
+  if (at != std::string_view::npos &&
+      std::from_chars(message.data() + at + 5, message.data() + message.size(), number).ec == std::errc()) {
+    line = number;
+  }
   batch["errors"] = {{"object", "list"},
                      {"data", Json::array({{{"code", "invalid_batch"},
                                             {"message", std::string(message)},
                                             {"param", nullptr},
-                                            {"line", nullptr}}})}};
+                                            {"line", line}}})}};
   return WriteObject(BatchesOf(options_), batch);
 }
 

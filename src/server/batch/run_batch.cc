@@ -118,6 +118,7 @@ class Loop {
     asked.reply->Advance(asked.out);
     if (!asked.out.done) return {};
     BatchAnswer answer = {.custom_id = asked.turn.line.custom_id,
+                          .digest = asked.turn.line.Digest(),
                           .request_id = std::move(asked.request_id),
                           .status = asked.out.head ? asked.out.head->status : 500,
                           .body = std::move(asked.out.body)};

@@ -105,7 +105,7 @@ constexpr KnownField kFields[] = {
     {"penalty_alpha", "vllm", "0", ""},
     {"post_sampling_probs", "llama.cpp", "false", ""},
     {"preserved_tokens", "llama.cpp", "", "", "grammar_lazy"},
-    {"prompt", "openai", "", "messages"},
+    {"prompt", "openai", "", "messages or input"},
     {"prompt_logprobs", "vllm", "", "/v1/completions or /v1/chat/completions"},
     {"reasoning_budget_end_tag", "llama.cpp", "", "", kBudgets},
     {"reasoning_budget_end_tags", "llama.cpp", "", "", kBudgets},

@@ -305,7 +305,11 @@ Result<OpenAiChatRequest> ReadOpenAiChat(const ServedModel& model, const chat::J
   ReadStop(fields, "stop", sampling);
   int64_t max_tokens = 0;
   if (fields.Read("max_tokens", &max_tokens)) sampling.max_tokens = max_tokens;
-  if (fields.Read("max_completion_tokens", &max_tokens)) sampling.max_tokens = max_tokens;
+  if (fields.Read("max_completion_tokens", &max_tokens)) {
+    if (max_tokens <= 0)
+      fields.Fail("max_completion_tokens", fmt::format("got {}, wanted 1 or more", max_tokens));
+    sampling.max_tokens = max_tokens;
+  }
   ReadSampling(fields, sampling);
   ReadTransfer(fields, model, sampling);
   ReadLogprobs(fields, sampling);

@@ -89,6 +89,12 @@ class LegacyLogprobs {
             {"text_offset", Json::array()}};
   }
 
+  // Characters that begin in these bytes, which may end within one.
+  static int64_t NumCharacters(std::string_view bytes) {
+    return std::ranges::count_if(bytes,
+                                 [](char byte) { return (static_cast<uint8_t>(byte) & 0xC0U) != 0x80U; });
+  }
+
   // Log-probabilities of the prompt; nothing stands in front of its first token.
   Json TakePrompt(const tokenizer::Tokenizer& tokenizer, int32_t first,
                   const std::vector<sampling::ScoredToken>& scored) {
@@ -98,7 +104,7 @@ class LegacyLogprobs {
     json["token_logprobs"].push_back(nullptr);
     json["top_logprobs"].push_back(nullptr);
     json["text_offset"].push_back(offset_);
-    offset_ += tokenizer.TokenBytes(first).size();
+    offset_ += NumCharacters(tokenizer.TokenBytes(first));
     std::vector<sampling::SampledToken> tokens;
     for (const sampling::ScoredToken& token : scored) tokens.push_back(token.token);
     Append(Take(tokenizer, tokens), json);
@@ -125,13 +131,13 @@ class LegacyLogprobs {
       json["token_logprobs"].push_back(token.logprob);
       json["top_logprobs"].push_back(std::move(top));
       json["text_offset"].push_back(offset_);
-      offset_ += tokenizer.TokenBytes(token.id).size();
+      offset_ += NumCharacters(tokenizer.TokenBytes(token.id));
     }
     return json;
   }
 
  private:
-  size_t offset_ = 0;  // In bytes of the answer.
+  int64_t offset_ = 0;  // In characters of the answer.
 };
 
 struct ChoiceState {

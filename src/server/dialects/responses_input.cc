@@ -345,7 +345,11 @@ Result<ResponsesRequest> ReadResponses(const ServedModel& model, chat::JsonValue
     fields.Fail("background", "answers are not kept here, wanted false");
   fields.Read("stream", &request.stream);
   int64_t max_tokens = 0;
-  if (fields.Read("max_output_tokens", &max_tokens)) call.sampling.max_tokens = max_tokens;
+  if (fields.Read("max_output_tokens", &max_tokens)) {
+    if (max_tokens <= 0)
+      fields.Fail("max_output_tokens", fmt::format("got {}, wanted 1 or more", max_tokens));
+    call.sampling.max_tokens = max_tokens;
+  }
   ReadSampling(fields, call.sampling);
   if (call.sampling.num_choices != 1) fields.Fail("n", "this dialect has one answer");
   fields.Read("parallel_tool_calls", &call.parallel_calls);
@@ -404,6 +408,8 @@ Result<ResponsesRequest> ReadResponses(const ServedModel& model, chat::JsonValue
   }
   if (tools != nullptr) DSV4_TRY(ReadResponsesTools(*model.profile, *tools, call, request.client_tools));
   DSV4_ASSIGN_OR_RETURN(call.thinking, chat::ResolveThinking(*model.profile, body, model.default_thinking));
+  // A summary may not be lost to reasoning that uses its tokens up.
+  if (request.compacts) call.thinking.mode = chat::ThinkingMode::kChat;
   FillDefaults(model, call);
   return request;
 }

@@ -145,6 +145,7 @@ class ResponsesWriter final : public AnswerWriter {
                        {"object", "response.compaction"},
                        {"created_at", document_["created_at"]},
                        {"output", std::move(output)},
+                       {"incomplete_details", document_["incomplete_details"]},
                        {"usage", document_["usage"]}});
       return;
     }
