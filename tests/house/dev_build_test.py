@@ -120,6 +120,26 @@ class DevBuild(unittest.TestCase):
         self.assertNotIn("Built", said)
         self.assertTrue(said.endswith("ninja: build stopped: subcommand failed.\ndev: the build failed\n"), said)
 
+    def test_up_to_three_suites_that_start_programs_are_asked_once_more_alone(self):
+        for failed, passes_alone, status in ((("fleet",), True, 0), (("fleet",), False, 8), (("unit",), True, 8), (("fleet", "unit"), True, 8),
+                                             (("a", "b", "c", "d"), True, 8), (("a", "b", "c"), True, 0)):
+            self.stand_in("ctest", f"""if [[ " $* " == *" -N "* ]]; then
+  printf '  Test  #%d: %s\\n' 1 fleet 2 a 3 b 4 c 5 d
+elif [[ " $* " == *" -R "* ]]; then
+  echo "alone: $*"
+  exit {0 if passes_alone else 8}
+else
+  mkdir -p "$2/Testing/Temporary"
+  printf '%s\\n' {' '.join(f"7:{name}" for name in failed)} >"$2/Testing/Temporary/LastTestsFailed.log"
+  exit 8
+fi
+""")
+            code, said = self.run_dev(self.root / "dev", "test")
+            self.assertEqual(code, status, (failed, said))
+            self.assertEqual("passed alone only" in said, status == 0, said)
+            if status == 0:
+                self.assertIn(f"-j 1 --output-on-failure --no-tests=error -R ^({'|'.join(failed)})$", said)
+
     def test_the_seconds_move_while_nothing_is_done(self):
         script = (self.root / "dev").read_text(encoding="utf-8")
         (self.root / "dev").write_text(script.replace("log_seconds=30", "log_seconds=2"), encoding="utf-8")
