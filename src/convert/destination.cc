@@ -104,7 +104,7 @@ Result<Destination> Destination::Prepare(const std::string& source, const std::s
   if (exists &&
       !(fs::is_directory(destination.directory_, error) && fs::is_empty(destination.directory_, error))) {
     return Error(
-        InvalidArgument(fmt::format("{}: exists and is not an empty directory", destination.directory_)));
+        FailedPrecondition(fmt::format("{}: exists and is not an empty directory", destination.directory_)));
   }
   const fs::path inside = fs::weakly_canonical(destination.directory_, error)
                               .lexically_relative(fs::weakly_canonical(source, error));

@@ -44,7 +44,9 @@ class DoctorStates(unittest.TestCase):
             self.assertEqual(found["shared states"], ("ok", str(self.cache)))
             self.assertEqual(found["its rules"][0], "ok")
             self.assertRegex(found["their leases"][1], r"^[1-9]\d* states?, 0 being written$")
-            self.assertRegex(found["their storage"][1], r"^\w+ at /")
+            # A chroot does not see the mount that its root is in.
+            mounts = [line.split()[4] for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines()]
+            self.assertRegex(found["their storage"][1], r"^\w+ at /" if "/" in mounts else "^which it is cannot be read")
             self.assertRegex(found["their room"][1], r"of the 10\.\d+ G\w* that all may have, .* free")
         self.assertNotIn("shared states", dsv4("doctor").stdout)
 
