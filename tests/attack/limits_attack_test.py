@@ -83,7 +83,7 @@ class AddressSpace(unittest.TestCase):
         body = {"messages": [{"role": "user", "content": "word " * 1000}], "n": 8, "max_tokens": 20, "ignore_eos": True}
 
         def seconds(*limit):
-            with Server("--context", 4096, before=limit[0] if limit else None) as server:
+            with Server("--context", 4096, "--threads", 2, before=limit[0] if limit else None) as server:
                 def ask():
                     connection = http.client.HTTPConnection(server.host, server.port, timeout=PATIENCE)
                     with contextlib.suppress(OSError):
