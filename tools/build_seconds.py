@@ -14,6 +14,7 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import re
 import shlex
 import subprocess
 import sys
@@ -81,6 +82,12 @@ def by_module(took: dict[str, float]) -> dict[str, list[tuple[float, str]]]:
     return dict(sorted(modules.items(), key=lambda item: -sum(seconds for seconds, _ in item[1])))
 
 
+def on_any_processor(modules: dict[str, list[tuple[float, str]]]) -> dict[str, list[tuple[float, str]]]:
+    """Without the units that are built only where the processor has AVX-512 or AMX."""
+    newer = re.compile(r"/dsv4_cpu_(avx512\w*|amx)\.dir/")
+    return {module: [unit for unit in units if not newer.search(unit[1])] for module, units in modules.items()}
+
+
 def main() -> int:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
@@ -100,7 +107,7 @@ def main() -> int:
         print(f"{module:<24}{len(units):5} units{sum(seconds for seconds, _ in units):9.1f} s   longest {longest:6.1f} s {pathlib.Path(output).name}")
     print(f"{'together':<24}{len(took):5} units{sum(took.values()):9.1f} s")
     if arguments.write:
-        table = {module: {"units": len(units), "seconds": round(sum(seconds for seconds, _ in units), 1)} for module, units in modules.items()}
+        table = {module: {"units": len(units), "seconds": round(sum(seconds for seconds, _ in units), 1)} for module, units in on_any_processor(modules).items()}
         lines = ",\n".join(f'  "{module}": {json.dumps(row)}' for module, row in table.items())
         arguments.write.write_text("{\n" + lines + "\n}\n", encoding="utf-8")
     return 0
