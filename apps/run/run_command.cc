@@ -284,7 +284,8 @@ int RunRunCommand(const RunOptions& options,
   if (!commands->empty() && !options.tools_path.empty()) {
     const Result<std::vector<chat::JsonValue>> told = ReadToolsFile(options.tools_path);
     if (!told) return Fail(told.error(), kExitBadInput);
-    for (const auto& [name, command] : commands->all()) {
+    for (const auto& entry : commands->all()) {
+      const std::string& name = entry.first;
       if (std::ranges::none_of(*told, [&](const chat::JsonValue& tool) { return IsToolOf(tool, name); }))
         LogWarning(fmt::format("--tool-command {}: no tool of {} has that name", name, options.tools_path));
     }
