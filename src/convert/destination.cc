@@ -56,8 +56,8 @@ int64_t AllocatedBytes(const std::string& directory) {
 // Written by us, or meaningless beside other weights.
 bool IsReplaced(const fs::path& path) {
   const std::string name = path.filename().string();
-  static const std::set<std::string> kNames = {"config.json", "hf_quant_config.json", std::string(kJournal)};
-  return kNames.contains(name) || name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json");
+  static const std::set<std::string> names = {"config.json", "hf_quant_config.json", std::string(kJournal)};
+  return names.contains(name) || name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json");
 }
 
 Status CopyOtherFiles(const fs::path& from, const fs::path& to) {

@@ -23,8 +23,8 @@ class Server:
         self.patience = PATIENCE  # Of a request.
         for line in self.process.stderr:
             self.log.append(line)
-            if match := re.search(r"serves (\S+) at (?:unix:|(https?)://([\d.]+):(\d+))", line):
-                self.model, self.scheme, self.host, self.port = match.group(1), match.group(2), match.group(3), int(match.group(4) or 0)
+            if match := re.search(r"serves (\S+) at (?:unix:|(https?)://(?:\[([\da-f:]+)\]|([\d.]+)):(\d+))", line):
+                self.model, self.scheme, self.host, self.port = match.group(1), match.group(2), match.group(3) or match.group(4), int(match.group(5) or 0)
                 break
         else:
             self.process.stderr.close()
@@ -48,7 +48,7 @@ class Server:
 
     @property
     def url(self):
-        return f"{self.scheme}://{self.host}:{self.port}"
+        return f"{self.scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     def connect(self):
         return http.client.HTTPConnection(self.host, self.port, timeout=self.patience)

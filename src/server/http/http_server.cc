@@ -136,7 +136,11 @@ Status Server::Bind() {
     DSV4_ASSIGN_OR_RETURN_STATUS(const std::string host, HostToResolve(shared_.options.host));
     const auto results = resolver.resolve(host, std::to_string(shared_.options.port), error);
     if (error) return InvalidArgument(fmt::format("--host {}: {}", shared_.options.host, error.message()));
-    const asio::ip::tcp::endpoint endpoint = results.begin()->endpoint();
+    // IPv4 of a name that has both: clients that ask for the name try all of its addresses, and others ask for
+    // 127.0.0.1.
+    const auto v4 = std::find_if(results.begin(), results.end(),
+                                 [](const auto& result) { return result.endpoint().address().is_v4(); });
+    const asio::ip::tcp::endpoint endpoint = (v4 != results.end() ? v4 : results.begin())->endpoint();
     acceptor_.open(endpoint.protocol(), error);
     if (!error) acceptor_.set_option(asio::socket_base::reuse_address(true), error);
     if (!error) acceptor_.bind(Protocol::endpoint(endpoint), error);
