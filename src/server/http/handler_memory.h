@@ -35,12 +35,11 @@ class HandlerMemory {
 template <typename T>
 class HandlerAllocator {
  public:
-  using value_type = T;
+  using value_type = T;  // NOLINT(readability-identifier-naming): the standard's name.
   explicit HandlerAllocator(HandlerMemory& memory) : memory_(&memory) {}
   template <typename Other>
-  HandlerAllocator(
-      const HandlerAllocator<Other>& other)  // NOLINT(google-explicit-constructor): allocators convert.
-      : memory_(other.memory()) {}
+  // NOLINTNEXTLINE(google-explicit-constructor): allocators convert.
+  HandlerAllocator(const HandlerAllocator<Other>& other) : memory_(other.memory()) {}
   T* allocate(size_t count) { return static_cast<T*>(memory_->Allocate(sizeof(T) * count)); }
   void deallocate(T* object, size_t) { memory_->Free(object); }
   HandlerMemory* memory() const { return memory_; }

@@ -20,6 +20,7 @@ namespace dsv4::server {
 class Transport {
  public:
   using Protocol = boost::asio::generic::stream_protocol;
+  // NOLINTNEXTLINE(readability-identifier-naming): Asio's name.
   using executor_type = boost::asio::io_context::executor_type;
   using Socket = boost::asio::basic_stream_socket<Protocol, executor_type>;
   using Plain = boost::beast::basic_stream<Protocol, executor_type>;
