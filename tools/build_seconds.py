@@ -75,17 +75,13 @@ def measured_seconds(build: pathlib.Path, outputs: set[str] | None, pattern: str
 
 
 def by_module(took: dict[str, float]) -> dict[str, list[tuple[float, str]]]:
-    """Seconds and objects of each module, the longest module first."""
+    """Seconds and objects of each module, the longest module first. Kernels of an instruction set, of which a processor has some, are modules of
+    their own: "src/backend/cpu, avx2"."""
     modules = collections.defaultdict(list)
     for output, seconds in took.items():
-        modules[output.split("/CMakeFiles/")[0]].append((seconds, output))
+        tier = re.search(r"/dsv4_cpu_(\w+)\.dir/", output)
+        modules[output.split("/CMakeFiles/")[0] + (f", {tier[1]}" if tier else "")].append((seconds, output))
     return dict(sorted(modules.items(), key=lambda item: -sum(seconds for seconds, _ in item[1])))
-
-
-def on_any_processor(modules: dict[str, list[tuple[float, str]]]) -> dict[str, list[tuple[float, str]]]:
-    """Without the units that are built only where the processor has AVX-512 or AMX."""
-    newer = re.compile(r"/dsv4_cpu_(avx512\w*|amx)\.dir/")
-    return {module: [unit for unit in units if not newer.search(unit[1])] for module, units in modules.items()}
 
 
 def main() -> int:
@@ -107,7 +103,10 @@ def main() -> int:
         print(f"{module:<24}{len(units):5} units{sum(seconds for seconds, _ in units):9.1f} s   longest {longest:6.1f} s {pathlib.Path(output).name}")
     print(f"{'together':<24}{len(took):5} units{sum(took.values()):9.1f} s")
     if arguments.write:
-        table = {module: {"units": len(units), "seconds": round(sum(seconds for seconds, _ in units), 1)} for module, units in on_any_processor(modules).items()}
+        table = {module: {"units": len(units), "seconds": round(sum(seconds for seconds, _ in units), 1)} for module, units in modules.items()}
+        # Of instruction sets that this processor has not, what another measured.
+        known = json.loads(arguments.write.read_text(encoding="utf-8")) if arguments.write.exists() else {}
+        table |= {module: row for module, row in known.items() if ", " in module and module not in table}
         lines = ",\n".join(f'  "{module}": {json.dumps(row)}' for module, row in table.items())
         arguments.write.write_text("{\n" + lines + "\n}\n", encoding="utf-8")
     return 0

@@ -260,7 +260,7 @@ int RunRunCommand(const RunOptions& options,
   if (!rule) return Fail(rule.error(), options.content.from_file() ? kExitBadInput : kExitBadUsage);
 
   std::vector<chat::JsonValue> tools;
-  if ((!has_prompt || options.interactive) && !options.tools_path.empty()) {
+  if ((!has_prompt || options.interactive || !options.tool_commands.empty()) && !options.tools_path.empty()) {
     Result<std::vector<chat::JsonValue>> read = ReadToolsFile(options.tools_path);
     if (!read) return Fail(read.error(), kExitBadInput);
     tools = std::move(*read);
@@ -281,14 +281,11 @@ int RunRunCommand(const RunOptions& options,
                 kExitBadUsage);
   }
 
-  if (!commands->empty() && !options.tools_path.empty()) {
-    const Result<std::vector<chat::JsonValue>> told = ReadToolsFile(options.tools_path);
-    if (!told) return Fail(told.error(), kExitBadInput);
-    for (const auto& entry : commands->all()) {
-      const std::string& name = entry.first;
-      if (std::ranges::none_of(*told, [&](const chat::JsonValue& tool) { return IsToolOf(tool, name); }))
-        LogWarning(fmt::format("--tool-command {}: no tool of {} has that name", name, options.tools_path));
-    }
+  for (const auto& entry : commands->all()) {
+    const auto has_name = [&](const chat::JsonValue& tool) { return IsToolOf(tool, entry.first); };
+    if (!options.tools_path.empty() && std::ranges::none_of(tools, has_name))
+      LogWarning(
+          fmt::format("--tool-command {}: no tool of {} has that name", entry.first, options.tools_path));
   }
 
   // Neither a dump nor --verify can see steps of several rows of one sequence.

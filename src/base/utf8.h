@@ -31,7 +31,7 @@ inline CodePoint DecodeUtf8(const char* bytes) {
   return {(lead & 0x07) << 18 | (at(1) & 0x3F) << 12 | (at(2) & 0x3F) << 6 | (at(3) & 0x3F), 4};
 }
 
-// Counts code points of well-formed text.
+// Counts code points that begin in well-formed text, or in a part of it.
 inline size_t NumCodePoints(std::string_view text) {
   size_t count = 0;
   for (const char c : text) count += (static_cast<uint8_t>(c) & 0xC0) != 0x80 ? 1 : 0;

@@ -28,7 +28,7 @@ def slowness(table, took, units):
     """How many times the table's seconds all units took; 0 where that says nothing."""
     if not all(output in took for outputs in units.values() for _, output in outputs):
         return 0
-    whole = sum(took[output] for outputs in units.values() for _, output in outputs) / sum(row["seconds"] for row in table.values())
+    whole = sum(took[output] for outputs in units.values() for _, output in outputs) / sum(table[module]["seconds"] for module in units)
     return whole if 0.6 < whole < 1.5 else 0
 
 
@@ -43,15 +43,17 @@ class BuildSeconds(unittest.TestCase):
     build = None
 
     def setUp(self):
-        self.units = build_seconds.on_any_processor(build_seconds.by_module(dict.fromkeys(build_seconds.units_of(self.build, TARGET), 0.0)))
+        self.units = build_seconds.by_module(dict.fromkeys(build_seconds.units_of(self.build, TARGET), 0.0))
 
     def test_the_table_is_within_the_budget(self):
-        self.assertLess(sum(row["seconds"] for row in TABLE.values()), MOST)
+        # On a processor with AVX2 alone, as that of the table.
+        self.assertLess(sum(row["seconds"] for module, row in TABLE.items() if not module.endswith((", scalar", ", avx512", ", avx512bf16"))), MOST)
 
     def test_modules_have_the_units_that_they_had(self):
         if not any("/unity_" in output for outputs in self.units.values() for _, output in outputs):
             self.skipTest("this build has no joined units")
-        self.assertEqual(set(self.units), set(TABLE), "build_seconds.json has other modules than dsv4-run")
+        others = {module for module in TABLE if module.startswith("src/backend/cpu, ")} - set(self.units)
+        self.assertEqual(set(self.units), set(TABLE) - others, "build_seconds.json has other modules than dsv4-run")
         for module, outputs in self.units.items():
             self.assertLessEqual(len(outputs), TABLE[module]["units"] * 1.3 + 2, module)
 

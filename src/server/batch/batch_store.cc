@@ -365,9 +365,10 @@ Status BatchStore::Fail(const std::string& id, std::string_view message) {
   // The file's, as ReadBatchLine names it.
   Json line = nullptr;
   int64_t number = 0;
-  const size_t at = message.find("line ");
-  if (at != std::string_view::npos &&
-      std::from_chars(message.data() + at + 5, message.data() + message.size(), number).ec == std::errc()) {
+  constexpr std::string_view kBefore = "line ";
+  if (message.starts_with(kBefore) &&
+      std::from_chars(message.data() + kBefore.size(), message.data() + message.size(), number).ec ==
+          std::errc()) {
     line = number;
   }
   batch["errors"] = {{"object", "list"},

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "base/utf8.h"
 #include "server/api/api_error.h"
 #include "server/api/content_rule_fields.h"
 #include "server/api/json_text.h"
@@ -89,12 +90,6 @@ class LegacyLogprobs {
             {"text_offset", Json::array()}};
   }
 
-  // Characters that begin in these bytes, which may end within one.
-  static int64_t NumCharacters(std::string_view bytes) {
-    return std::ranges::count_if(bytes,
-                                 [](char byte) { return (static_cast<uint8_t>(byte) & 0xC0U) != 0x80U; });
-  }
-
   // Log-probabilities of the prompt; nothing stands in front of its first token.
   Json TakePrompt(const tokenizer::Tokenizer& tokenizer, int32_t first,
                   const std::vector<sampling::ScoredToken>& scored) {
@@ -104,7 +99,7 @@ class LegacyLogprobs {
     json["token_logprobs"].push_back(nullptr);
     json["top_logprobs"].push_back(nullptr);
     json["text_offset"].push_back(offset_);
-    offset_ += NumCharacters(tokenizer.TokenBytes(first));
+    offset_ += NumCodePoints(tokenizer.TokenBytes(first));
     std::vector<sampling::SampledToken> tokens;
     for (const sampling::ScoredToken& token : scored) tokens.push_back(token.token);
     Append(Take(tokenizer, tokens), json);
@@ -131,13 +126,13 @@ class LegacyLogprobs {
       json["token_logprobs"].push_back(token.logprob);
       json["top_logprobs"].push_back(std::move(top));
       json["text_offset"].push_back(offset_);
-      offset_ += NumCharacters(tokenizer.TokenBytes(token.id));
+      offset_ += NumCodePoints(tokenizer.TokenBytes(token.id));
     }
     return json;
   }
 
  private:
-  int64_t offset_ = 0;  // In characters of the answer.
+  size_t offset_ = 0;  // In characters of the answer.
 };
 
 struct ChoiceState {
