@@ -174,7 +174,8 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags) {
 
 void AddPlacementFlag(CLI::App& app, ModelFlags& flags) {
   app.add_option("--placement", flags.placement,
-                 "Which rank has what: auto, pipeline, tensor, expert, expert,sequences, expert,entries, or "
+                 "Which rank has what: auto, pipeline, tensor, tensor,entries, expert, expert,sequences, "
+                 "expert,entries, or "
                  "pipeline=STAGES,X with one of these as X")
       ->capture_default_str();
 }
@@ -211,9 +212,8 @@ void AddRankFlags(CLI::App& app, ModelFlags& flags, const std::string& usually_f
       "Exchanges between GPUs go by kernels over peer memory, not by NCCL (default: where they can)");
   AddPlacementFlag(app, flags);
   app.add_option("--for", flags.placed_for,
-                 "What auto places for: latency (tensor) or throughput (expert,sequences). Not said: on GPUs "
-                 "the latter for "
-                 "serve and the former else, on hosts expert")
+                 "What auto places for: latency (tensor), or throughput of many long contexts "
+                 "(expert,sequences). Not said: latency on GPUs (logits: expert), expert on hosts")
       ->check(CLI::IsMember({"latency", "throughput"}))
       ->excludes("--placement");
   app.add_option("--rank-timeout", flags.rank_timeout_seconds,

@@ -25,7 +25,7 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags);
 // Which rank has what: of the subcommands that run a model over ranks, or plan to.
 void AddPlacementFlag(CLI::App& app, ModelFlags& flags);
 // Options that the subcommands that run one model over several ranks take, with the placement. On GPUs it is
-// usually for "latency", "throughput", or nothing where the bits of one rank matter.
+// usually for "latency", or for nothing where the bits of one rank matter.
 void AddRankFlags(CLI::App& app, ModelFlags& flags, const std::string& usually_for);
 // Options for what the answer may be; one of them at most.
 void AddContentFlags(CLI::App& app, ContentFlags& flags);

@@ -70,7 +70,7 @@ void AddServedModelFlags(CLI::App& app, ServeOptions& options, ModelFlags& model
       "--prefix-cache-mib", options.prefix_cache_mib, true,
       "Memory of states kept for reuse on each rank (0: none are; auto: 1024, on a GPU a quarter of what is "
       "left beside the weights where that is more)");
-  AddRankFlags(app, model, "throughput");
+  AddRankFlags(app, model, "latency");
 }
 
 void RegisterServe(Commands& commands) {

@@ -168,11 +168,10 @@ TEST(PlacementOf, IsByPurposeOnGpusAndByWordElsewhere) {
     flags.usually_for = usually;
     return PlacementOf(flags);
   };
-  EXPECT_EQ(placed("cuda", "", "throughput"), "expert,sequences");
   EXPECT_EQ(placed("cuda", "", "latency"), "tensor");
-  EXPECT_EQ(placed("cuda", "latency", "throughput"), "tensor");
+  EXPECT_EQ(placed("cuda", "throughput", "latency"), "expert,sequences");
   EXPECT_EQ(placed("cuda", "", ""), "expert") << "logits: the bits of one rank";
-  EXPECT_EQ(placed("cpu", "", "throughput"), "expert");
+  EXPECT_EQ(placed("cpu", "", "latency"), "expert");
   EXPECT_EQ(placed("cpu", "throughput", "latency"), "expert,sequences");
   ModelFlags flags;
   flags.backend = "cuda";

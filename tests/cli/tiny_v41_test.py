@@ -60,9 +60,10 @@ class TinyV41(unittest.TestCase):
                 self.assertEqual(ask("cpu", *options, question)["text"], wanted)
 
     def test_entries_are_not_divided_beside_candidates(self):
-        process = dsv4("run", "-m", TINY_V41, "--backend", "cpu", "--ranks", 2, "--placement", "expert,entries", "hi")
-        self.assertEqual(process.returncode, 3, process.stderr)
-        self.assertIn("candidate blocks are chosen among all entries", process.stderr)
+        for placement in ("expert,entries", "tensor,entries"):
+            process = dsv4("run", "-m", TINY_V41, "--backend", "cpu", "--ranks", 2, "--placement", placement, "hi")
+            self.assertEqual(process.returncode, 3, process.stderr)
+            self.assertIn("candidate blocks are chosen among all entries", process.stderr)
 
     def test_a_batch(self):
         requests = [{"custom_id": country, "method": "POST", "url": "/v1/chat/completions",

@@ -141,7 +141,7 @@ TEST(CudaStepReplay, SeveralSequencesThatJoinAndLeave) {
 
 // On several ranks each replays for itself. What rank 0 exchanges is among its launches.
 TEST(CudaStepReplay, OnSeveralRanks) {
-  for (const char* placement : {"tensor", "expert,sequences"}) {
+  for (const char* placement : {"tensor", "tensor,entries", "expert,sequences"}) {
     Trace trace;
     RunFlashOnRanks(
         placement, {},

@@ -130,8 +130,8 @@ TEST(Drafts, OfRanksThatCutSumsAreNearlyThoseOfOne) {
     const std::vector<size_t> lengths = {540, 512, 9};
     std::vector<Drafted> alone;
     RunModel(run, [&](model::Model& model) { alone = DraftAll(model, lengths); });
-    for (const char* placement :
-         {"tensor", "expert,entries", "pipeline=2,tensor", "pipeline=2,expert,entries"}) {
+    for (const char* placement : {"tensor", "tensor,entries", "expert,entries", "pipeline=2,tensor,entries",
+                                  "pipeline=2,expert,entries"}) {
       run.placement = placement;
       const int step = std::string(placement).starts_with("pipeline") ? 4 : 1;
       for (run.num_ranks = std::max(2, step); run.num_ranks <= std::max(3, step); run.num_ranks += step) {
@@ -189,7 +189,8 @@ std::vector<std::vector<int32_t>> Converse(model::Model& model, bool drafts, boo
 
 TEST(Drafts, OfSeveralRanksGiveTheTextOfSerialDecoding) {
   for (const std::string golden : kGoldens) {
-    for (const char* placement : {"expert", "expert,sequences", "tensor", "pipeline=2,tensor"}) {
+    for (const char* placement :
+         {"expert", "expert,sequences", "tensor", "tensor,entries", "pipeline=2,tensor"}) {
       RanksRun run = RunOf(golden);
       run.placement = placement;
       const bool stages = std::string(placement) == "pipeline=2,tensor";

@@ -283,15 +283,15 @@ std::function<void(int, ops::OpTable&)> On(int rank, ops::OpFunction<Args> ops::
 std::vector<Fault> Faults() {
   using T = ops::OpTable;
   return {
-      {"SinkOfEveryPart", "tensor", Everywhere(&T::merge_attention, SinkOfEveryPart)},
+      {"SinkOfEveryPart", "tensor,entries", Everywhere(&T::merge_attention, SinkOfEveryPart)},
       {"SinkOfEveryPartOnOneRank", "expert,entries", On(1, &T::merge_attention, SinkOfEveryPart)},
-      {"MergeWithoutMaxima", "tensor", Everywhere(&T::merge_attention, MergeWithoutMaxima)},
-      {"MeanOfParts", "tensor", Everywhere(&T::merge_attention, MeanOfParts)},
-      {"WindowTwice", "tensor", Everywhere(&T::attention_part, WindowTwice)},
+      {"MergeWithoutMaxima", "tensor,entries", Everywhere(&T::merge_attention, MergeWithoutMaxima)},
+      {"MeanOfParts", "tensor,entries", Everywhere(&T::merge_attention, MeanOfParts)},
+      {"WindowTwice", "tensor,entries", Everywhere(&T::attention_part, WindowTwice)},
       {"EntriesOfOneRankTwice", "expert,entries", On(2, &T::attention_part, EntriesTwice)},
-      {"NewestEntryUnseen", "tensor", Everywhere(&T::attention_part, NewestEntryUnseen)},
-      {"PartsOfTheFirstRankOnly", "tensor", {}, GroupFault::kPartsOfTheFirst},
-      {"FewCandidates", "tensor", Everywhere(&T::merge_candidates, FewCandidates)},
+      {"NewestEntryUnseen", "tensor,entries", Everywhere(&T::attention_part, NewestEntryUnseen)},
+      {"PartsOfTheFirstRankOnly", "tensor,entries", {}, GroupFault::kPartsOfTheFirst},
+      {"FewCandidates", "tensor,entries", Everywhere(&T::merge_candidates, FewCandidates)},
       {"CandidatesOfOneRankWithoutScores", "expert,entries",
        On(1, &T::indexer_candidates, CandidatesWithoutScores)},
       {"ExpertOfOneRankLeftOut", "expert", On(1, &T::expert_terms, FirstTermsLeftOut)},

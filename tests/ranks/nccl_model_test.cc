@@ -76,8 +76,8 @@ struct Case {
 
 TEST(NcclModel, EveryPlacementHasTheBitsOfSharedMemory) {
   for (const Case& c : {Case{"pipeline", 2, 0, 1}, Case{"expert", 3, 1, 0}, Case{"tensor", 2, 1, 0},
-                        Case{"tensor", 3, 1, 0}, Case{"expert,entries", 2, 1, 0},
-                        Case{"pipeline=2,expert", 4, 1, 1}, Case{"pipeline=2,tensor", 4, 1, 1}}) {
+                        Case{"tensor,entries", 3, 1, 0}, Case{"expert,entries", 2, 1, 0},
+                        Case{"pipeline=2,expert", 4, 1, 1}, Case{"pipeline=2,tensor,entries", 4, 1, 1}}) {
     // The draft block, or behind stages, which send taps from all of them, the drafter of blocks.
     const bool blocks = std::string(c.placement) == "pipeline=2,expert";
     const RanksRun run{.directory = ModelDirectory(blocks ? "dspark" : "fp8_mxfp4").string(),

@@ -84,7 +84,8 @@ TEST_P(Goldens, NearlySameWithCutSums) {
   RanksRun run{.directory = directory, .options = {.numerics = model::Numerics::kPlain}};
   const std::vector<float> alone = Logits(run, tokens);
   for (const auto& [num_ranks, placement] :
-       {Case{2, "tensor"}, Case{3, "tensor"}, Case{4, "tensor"}, Case{2, "expert,entries"},
+       {Case{2, "tensor"}, Case{3, "tensor"}, Case{4, "tensor"}, Case{2, "tensor,entries"},
+        Case{3, "tensor,entries"}, Case{4, "tensor,entries"}, Case{2, "expert,entries"},
         Case{3, "expert,entries"}, Case{4, "expert,entries"}}) {
     run.num_ranks = num_ranks;
     run.placement = placement;
@@ -96,8 +97,9 @@ TEST_P(Goldens, NearlySameWithCutSums) {
 // difference to them.
 void ExpectSameBitsOverTcp(RanksRun run, const std::vector<int32_t>& tokens, int64_t num_layers) {
   for (const auto& [num_ranks, placement] :
-       {Case{2, "expert"}, Case{3, "expert"}, Case{2, "tensor"}, Case{3, "tensor"}, Case{3, "expert,entries"},
-        Case{2, "pipeline"}, Case{3, "pipeline"}, Case{4, "pipeline=2,tensor"}}) {
+       {Case{2, "expert"}, Case{3, "expert"}, Case{2, "tensor"}, Case{3, "tensor,entries"},
+        Case{3, "expert,entries"}, Case{2, "pipeline"}, Case{3, "pipeline"},
+        Case{4, "pipeline=2,tensor,entries"}}) {
     if (model::ParsePlacement(placement, num_ranks).value().num_stages > num_layers) continue;
     run.num_ranks = num_ranks;
     run.placement = placement;
@@ -136,7 +138,7 @@ TEST(Tiny, SameBitsOnTheCpuBackend) {
 }
 
 // Cut sums, too, are the same from run to run, and a row's do not depend on its chunk. There is one
-// exception: queries of up to 16 tokens go to the entries, entries come to more. Where they come, only
+// exception: queries of up to 16 tokens go to divided entries, entries come to more. Where they come, only
 // `tensor` cuts sums.
 TEST(Tiny, CutSumsDoNotDependOnChunks) {
   const std::vector<int32_t> tokens = Tokens(kTiny, 150);
@@ -149,7 +151,7 @@ TEST(Tiny, CutSumsDoNotDependOnChunks) {
   const std::vector<int64_t> few = {7, 13, 1, 16, 9, 1, 1, 12, 16, 16, 16, 16, 16, 10};
   const std::vector<float> alone = logits({150});
   run.num_ranks = 3;
-  for (const char* placement : {"tensor", "expert,entries"}) {
+  for (const char* placement : {"tensor", "tensor,entries", "expert,entries"}) {
     run.placement = placement;
     const std::vector<float> whole = logits({150});
     EXPECT_TRUE(SameBits(logits({40, 17, 93}), whole)) << placement;
@@ -158,6 +160,7 @@ TEST(Tiny, CutSumsDoNotDependOnChunks) {
     EXPECT_TRUE(SameBits(logits({15, 5, 13, 3, 1, 1, 12, 16, 1, 15, 16, 16, 4, 12, 10, 10}), pieces))
         << placement;
     EXPECT_TRUE(SameBits(logits(few), pieces)) << placement;
+    EXPECT_EQ(SameBits(pieces, whole), std::string(placement) == "tensor") << placement;
   }
 }
 
@@ -194,7 +197,7 @@ TEST(Tiny, DividedEntriesDoNotDependOnNeighbours) {
   };
   RanksRun run{.directory = kTiny, .options = {.max_chunk_tokens = 1024}, .backend = GoldenBackends().back()};
   for (const auto& [num_ranks, placement] :
-       {Case{2, "tensor"}, Case{3, "expert,entries"}, Case{3, "tensor"}}) {
+       {Case{2, "tensor"}, Case{2, "tensor,entries"}, Case{3, "expert,entries"}, Case{3, "tensor,entries"}}) {
     run.num_ranks = num_ranks;
     run.placement = placement;
     std::vector<float> alone;
@@ -213,14 +216,16 @@ TEST(Tiny, CutSumsOfManyTokensAreTheSame) {
   RanksRun run{.directory = kTiny,
                .options = {.max_chunk_tokens = kTokens},
                .backend = GoldenBackends().back(),
-               .placement = "tensor"};
-  for (const int num_ranks : {2, 3}) {
+               .placement = ""};
+  for (const auto& [num_ranks, placement] :
+       {Case{2, "tensor"}, Case{2, "tensor,entries"}, Case{3, "tensor,entries"}}) {
     run.num_ranks = num_ranks;
+    run.placement = placement;
     std::vector<float> halves;
     RunModel(run, [&](model::Model& model) { halves = RunPieces(model, tokens, {300, 300}); });
     std::vector<float> whole;
     RunModel(run, [&](model::Model& model) { whole = RunPieces(model, tokens, {kTokens}); });
-    EXPECT_TRUE(SameBits(halves, whole)) << num_ranks << " ranks";
+    EXPECT_TRUE(SameBits(halves, whole)) << num_ranks << " ranks, " << placement;
   }
 }
 
@@ -238,7 +243,8 @@ TEST(Tiny, NearlySameOnTheCpuBackend) {
   };
   const std::vector<float> alone = logits();
   for (const auto& [num_ranks, placement] :
-       {Case{2, "tensor"}, Case{3, "expert,entries"}, Case{4, "pipeline=2,tensor"}}) {
+       {Case{2, "tensor,entries"}, Case{3, "tensor"}, Case{3, "expert,entries"},
+        Case{4, "pipeline=2,tensor,entries"}}) {
     run.num_ranks = num_ranks;
     run.placement = placement;
     EXPECT_LT(RelativeError(logits(), alone), 1e-4F) << num_ranks << " ranks, " << placement;
@@ -268,7 +274,7 @@ TEST(Tiny, RandomRowsAreOneState) {
   run.num_ranks = 3;
   run.placement = "expert";
   EXPECT_TRUE(SameBits(logits(5), alone));
-  for (const char* placement : {"tensor", "expert,entries"}) {
+  for (const char* placement : {"tensor", "tensor,entries", "expert,entries"}) {
     run.placement = placement;
     EXPECT_LT(RelativeError(logits(5), alone), 1e-4F) << placement;
   }

@@ -84,7 +84,7 @@ TEST(QueuedSteps, OfSeveralRanksGiveTheTokensOfStepsThatAreWaitedFor) {
   int64_t steps_ahead = 0;
   std::vector<std::vector<int32_t>> alone;
   RunModel(run, [&](model::Model& model) { alone = Converse(model, false, &steps_ahead); });
-  for (const char* placement : {"expert", "expert,sequences", "expert,entries", "tensor"}) {
+  for (const char* placement : {"expert", "expert,sequences", "expert,entries", "tensor", "tensor,entries"}) {
     for (run.num_ranks = 2; run.num_ranks <= 3; ++run.num_ranks) {
       run.placement = placement;
       std::vector<std::vector<int32_t>> waited;
@@ -105,7 +105,7 @@ TEST(QueuedSteps, OfSeveralRanksGiveTheTokensOfStepsThatAreWaitedFor) {
 // Each rank reads as many rows of each sequence as rank 0 verifies, and takes back as many.
 TEST(QueuedSteps, OfSeveralRanksVerifyDrafts) {
   RanksRun run{.directory = ModelDirectory(kGolden).string(), .options = {}};
-  for (const char* placement : {"expert,sequences", "tensor"}) {
+  for (const char* placement : {"expert,sequences", "tensor", "tensor,entries"}) {
     for (run.num_ranks = 2; run.num_ranks <= 3; ++run.num_ranks) {
       run.placement = placement;
       int64_t num_steps = 0;

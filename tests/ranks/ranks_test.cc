@@ -69,7 +69,7 @@ TEST(Ranks, CopiesOfPartsOfStatesFollow) {
                .options = {.numerics = model::Numerics::kPlain}};
   std::vector<std::vector<float>> alone;
   RunModel(run, [&](model::Model& model) { alone = Wander(model); });
-  for (const char* placement : {"tensor", "expert,entries"}) {
+  for (const char* placement : {"tensor,entries", "expert,entries"}) {
     run.num_ranks = 3;
     run.placement = placement;
     RunModel(run, [&](model::Model& model) {
@@ -98,13 +98,13 @@ TEST(Ranks, ARaggedBatchIsTheSame) {
   };
   std::vector<float> alone;
   RunModel(run, [&](model::Model& model) { alone = batch(model); });
-  for (const char* placement : {"pipeline", "expert", "expert,sequences", "tensor"}) {
+  for (const char* placement : {"pipeline", "expert", "expert,sequences", "tensor", "tensor,entries"}) {
     run.num_ranks = 3;
     run.placement = placement;
     RunModel(run, [&](model::Model& model) {
       const std::vector<float> logits = batch(model);
       ASSERT_EQ(logits.size(), alone.size());
-      if (std::string(placement) != "tensor") {
+      if (!std::string(placement).starts_with("tensor")) {
         EXPECT_EQ(logits, alone) << placement;
       }
     });
@@ -228,11 +228,12 @@ TEST(Ranks, OpsForShardsAreMissedByName) {
   backend.table.merge_attention = nullptr;
   model::ModelOptions options;
   options.group = comm::ImagineGroup(0, 2, 2);
-  options.placement = model::ParsePlacement("tensor", 2).value();
+  options.placement = model::ParsePlacement("tensor,entries", 2).value();
   const auto model = model::Model::Load(ModelDirectory(kGolden).string(), backend, options);
   ASSERT_FALSE(model.has_value());
   EXPECT_EQ(model.error().code(), StatusCode::kUnimplemented);
-  EXPECT_THAT(model.error().message(), HasSubstr("lacks ops that placement tensor needs: merge_attention"));
+  EXPECT_THAT(model.error().message(),
+              HasSubstr("lacks ops that placement tensor,entries needs: merge_attention"));
   options.placement = model::ParsePlacement("pipeline", 2).value();
   options.group = comm::ImagineGroup(0, 2, 1);
   EXPECT_TRUE(model::Model::Load(ModelDirectory(kGolden).string(), backend, options).has_value());

@@ -1,6 +1,6 @@
-// Placements where a row's last bits depend on how many rows of its sequence come with it (tensor;
-// expert,entries). Sequences give way to others and are read again, begin with kept states, or have their
-// prompts cut small. All have the log-probabilities of a run alone, to the bit.
+// Placements where a row's last bits depend on how many rows of its sequence come with it: those that divide
+// entries. Sequences give way to others and are read again, begin with kept states, or have their prompts cut
+// small. All have the log-probabilities of a run alone, to the bit.
 #include <gtest/gtest.h>
 
 #include <cctype>
@@ -85,8 +85,8 @@ TEST_P(ReadAgain, SequencesHaveTheNumbersOfARunAlone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Placements, ReadAgain,
-                         ::testing::Values(Ranks{"tensor", 2}, Ranks{"tensor", 3}, Ranks{"tensor", 4},
-                                           Ranks{"expert,entries", 2}),
+                         ::testing::Values(Ranks{"tensor,entries", 2}, Ranks{"tensor,entries", 3},
+                                           Ranks{"tensor,entries", 4}, Ranks{"expert,entries", 2}),
                          [](const auto& ranks) {
                            std::string name =
                                std::string(ranks.param.placement) + std::to_string(ranks.param.num_ranks);
@@ -95,7 +95,8 @@ INSTANTIATE_TEST_SUITE_P(Placements, ReadAgain,
                          });
 
 TEST(ReadAgainAnywhere, OtherPlacementsHaveNoSuchLimit) {
-  for (const Ranks& ranks : {Ranks{"expert", 2}, Ranks{"pipeline", 2}, Ranks{"expert,sequences", 2}}) {
+  for (const Ranks& ranks :
+       {Ranks{"expert", 2}, Ranks{"pipeline", 2}, Ranks{"expert,sequences", 2}, Ranks{"tensor", 2}}) {
     RanksRun run{.directory = "models/tiny", .options = {}, .backend = GoldenBackends().back()};
     run.num_ranks = ranks.num_ranks;
     run.placement = ranks.placement;

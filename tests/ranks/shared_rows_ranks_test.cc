@@ -27,7 +27,8 @@ TEST_P(SharedRowsRanks, LogitsAreThoseOfOneRank) {
   };
   for (const Placed& placed :
        {Placed{2, "pipeline"}, Placed{3, "pipeline"}, Placed{2, "expert"}, Placed{2, "expert,entries"},
-        Placed{2, "expert,sequences"}, Placed{2, "tensor"}, Placed{4, "pipeline=2,expert,entries"}}) {
+        Placed{2, "expert,sequences"}, Placed{2, "tensor"}, Placed{2, "tensor,entries"},
+        Placed{4, "pipeline=2,expert,entries"}}) {
     run.num_ranks = placed.num_ranks;
     run.placement = placed.placement;
     RunModel(run, [&](model::Model& model) {

@@ -17,8 +17,8 @@ namespace dsv4::model {
 Result<Placement> ParsePlacement(std::string_view text, int num_ranks) {
   const auto refuse = [&](std::string_view why) {
     return Error(InvalidArgument(fmt::format(
-        "placement: got '{}', {}; want auto, pipeline, or expert, expert,entries, expert,sequences "
-        "or tensor, with or without pipeline=STAGES",
+        "placement: got '{}', {}; want auto, pipeline, or expert, expert,entries, expert,sequences, tensor "
+        "or tensor,entries, with or without pipeline=STAGES",
         text, why)));
   };
   Placement placement;
@@ -54,7 +54,7 @@ Result<Placement> ParsePlacement(std::string_view text, int num_ranks) {
       return refuse("which has an unknown word");
     }
   }
-  if (entries && experts != ExpertPlacement::kById) return refuse("whose entries go with expert only");
+  if (entries && !experts) return refuse("whose entries go with expert or tensor only");
   if (sequences && experts != ExpertPlacement::kById) return refuse("whose sequences go with expert only");
   if (sequences && entries) return refuse("which divides the entries of sequences that are divided");
   if (!stages && !experts) return refuse("which is empty");
@@ -66,19 +66,16 @@ Result<Placement> ParsePlacement(std::string_view text, int num_ranks) {
   placement.num_shards = num_ranks / placement.num_stages;
   placement.experts = experts.value_or(ExpertPlacement::kById);
   if (placement.num_shards > 1 && !experts) return refuse("which does not say how a stage is divided");
-  placement.divide_entries =
-      placement.num_shards > 1 && (entries || placement.experts == ExpertPlacement::kByColumns);
+  placement.divide_entries = placement.num_shards > 1 && entries;
   placement.divide_sequences = placement.num_shards > 1 && sequences;
   return placement;
 }
 
 std::string ToString(const Placement& placement) {
-  std::string_view shards = "tensor";
-  if (placement.experts == ExpertPlacement::kById)
-    shards = placement.divide_entries     ? "expert,entries"
-             : placement.divide_sequences ? "expert,sequences"
-                                          : "expert";
-  if (placement.num_stages == 1) return std::string(shards);
+  std::string shards = placement.experts == ExpertPlacement::kById ? "expert" : "tensor";
+  if (placement.divide_entries) shards += ",entries";
+  if (placement.divide_sequences) shards += ",sequences";
+  if (placement.num_stages == 1) return shards;
   if (placement.num_shards == 1) return "pipeline";
   return fmt::format("pipeline={},{}", placement.num_stages, shards);
 }

@@ -41,10 +41,10 @@ struct Placement {
   friend bool operator==(const Placement& a, const Placement& b) = default;
 };
 
-// Words such as "pipeline", "expert", "expert,entries", "expert,sequences", "tensor" or "pipeline=2,expert"
-// name stages and the division inside a stage. There "tensor" divides the entries too, and "expert" divides
-// the entries or the sequences if the word follows. `pipeline` alone makes every rank a stage; "auto" is
-// "expert". InvalidArgument for other words, or for ranks that do not fill the stages.
+// Words such as "pipeline", "expert", "expert,sequences", "tensor", "tensor,entries" or "pipeline=2,expert"
+// name stages and the division inside a stage. Both divide the entries too if "entries" follows, and "expert"
+// the sequences if that word does. `pipeline` alone makes every rank a stage; "auto" is "expert".
+// InvalidArgument for other words, or for ranks that do not fill the stages.
 Result<Placement> ParsePlacement(std::string_view text, int num_ranks);
 // The same in words that ParsePlacement understands.
 std::string ToString(const Placement& placement);

@@ -19,13 +19,15 @@ TEST(ParsePlacement, KnowsItsWords) {
   EXPECT_EQ(parsed("pipeline", 3), (Placement{.num_stages = 3, .num_shards = 1}));
   EXPECT_EQ(parsed("expert", 3), (Placement{.num_stages = 1, .num_shards = 3}));
   EXPECT_EQ(parsed("auto", 4), parsed("expert", 4));
-  EXPECT_EQ(parsed("tensor", 2), (Placement{1, 2, ExpertPlacement::kByColumns, true}));
+  EXPECT_EQ(parsed("tensor", 2), (Placement{1, 2, ExpertPlacement::kByColumns, false}));
+  EXPECT_EQ(parsed("tensor,entries", 2), (Placement{1, 2, ExpertPlacement::kByColumns, true}));
   EXPECT_EQ(parsed("expert,entries", 2), (Placement{1, 2, ExpertPlacement::kById, true}));
   EXPECT_EQ(parsed("tensor", 1), (Placement{1, 1, ExpertPlacement::kByColumns, false}));
-  EXPECT_EQ(parsed("pipeline=2,tensor", 6), (Placement{2, 3, ExpertPlacement::kByColumns, true}));
+  EXPECT_EQ(parsed("pipeline=2,tensor", 6), (Placement{2, 3, ExpertPlacement::kByColumns, false}));
   EXPECT_EQ(parsed("expert,pipeline=2", 4), (Placement{2, 2, ExpertPlacement::kById}));
-  for (const char* text : {"pipeline", "expert", "expert,entries", "tensor", "pipeline=2,expert",
-                           "pipeline=2,expert,entries", "pipeline=2,tensor"}) {
+  for (const char* text :
+       {"pipeline", "expert", "expert,entries", "tensor", "tensor,entries", "pipeline=2,expert",
+        "pipeline=2,expert,entries", "pipeline=2,tensor", "pipeline=2,tensor,entries"}) {
     EXPECT_EQ(ToString(parsed(text, 4)), text);
   }
 }
@@ -40,8 +42,7 @@ TEST(ParsePlacement, RefusesWhatDoesNotFit) {
   EXPECT_THAT(refused("pipeline=0", 4), HasSubstr("stages are no number"));
   EXPECT_THAT(refused("pipeline=x", 4), HasSubstr("stages are no number"));
   EXPECT_THAT(refused("expert,tensor", 4), HasSubstr("divides the experts twice"));
-  EXPECT_THAT(refused("tensor,entries", 4), HasSubstr("entries go with expert only"));
-  EXPECT_THAT(refused("pipeline=2,entries", 4), HasSubstr("entries go with expert only"));
+  EXPECT_THAT(refused("pipeline=2,entries", 4), HasSubstr("entries go with expert or tensor only"));
   EXPECT_THAT(refused("expert,entries,entries", 4), HasSubstr("divides the entries twice"));
   EXPECT_THAT(refused("pipeline,pipeline=2", 4), HasSubstr("two pipelines"));
   EXPECT_THAT(refused("rows", 4), HasSubstr("got 'rows', which has an unknown word; want auto"));

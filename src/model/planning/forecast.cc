@@ -211,6 +211,7 @@ std::vector<Placement> AllPlacements(int num_ranks, std::span<const LayerPlan> l
     placements.push_back({stages, shards, ExpertPlacement::kById, false});
     placements.push_back({stages, shards, ExpertPlacement::kById, true});
     placements.push_back({stages, shards, ExpertPlacement::kById, false, true});
+    placements.push_back({stages, shards, ExpertPlacement::kByColumns, false});
     placements.push_back({stages, shards, ExpertPlacement::kByColumns, true});
   }
   return placements;

@@ -87,11 +87,12 @@ TEST(AllPlacements, OfSixRanksAndFourLayers) {
   std::vector<LayerPlan> layers;
   for (int i = 0; i < 4; ++i) layers.push_back(BlockPlan(i, i));
   for (const Placement& placement : AllPlacements(6, layers)) names.push_back(ToString(placement));
-  EXPECT_THAT(names, ::testing::ElementsAre("expert", "expert,entries", "expert,sequences", "tensor",
-                                            "pipeline=2,expert", "pipeline=2,expert,entries",
-                                            "pipeline=2,expert,sequences", "pipeline=2,tensor",
-                                            "pipeline=3,expert", "pipeline=3,expert,entries",
-                                            "pipeline=3,expert,sequences", "pipeline=3,tensor"));
+  EXPECT_THAT(names, ::testing::ElementsAre(
+                         "expert", "expert,entries", "expert,sequences", "tensor", "tensor,entries",
+                         "pipeline=2,expert", "pipeline=2,expert,entries", "pipeline=2,expert,sequences",
+                         "pipeline=2,tensor", "pipeline=2,tensor,entries", "pipeline=3,expert",
+                         "pipeline=3,expert,entries", "pipeline=3,expert,sequences", "pipeline=3,tensor",
+                         "pipeline=3,tensor,entries"));
 }
 
 TEST(ChoosePlacement, TheQuickestThatFits) {

@@ -69,8 +69,7 @@ Status CheckSupported(const ModelConfig& config, const ModelOptions& options) {
     return {StatusCode::kUnimplemented,
             fmt::format("config, hc_mult: got {}, want at most {}", config.hc_mult, ops::kMaxHcMult)};
   }
-  if (KeepsEntriesWhole(config) && options.placement.divide_entries &&
-      options.placement.experts == ExpertPlacement::kById) {
+  if (KeepsEntriesWhole(config) && options.placement.divide_entries) {
     return Unimplemented(
         fmt::format("placement {}: candidate blocks are chosen among all entries, want them on every shard: "
                     "expert or tensor",
@@ -158,10 +157,7 @@ Result<std::unique_ptr<Model>> Model::Load(const std::string& directory, const o
 
 Result<std::unique_ptr<Model>> Model::MakePart(ModelConfig config,
                                                std::shared_ptr<const io::Checkpoint> checkpoint,
-                                               const ops::Backend& backend, const ModelOptions& given) {
-  ModelOptions options = given;
-  if (KeepsEntriesWhole(config) && options.placement.experts == ExpertPlacement::kByColumns)
-    options.placement.divide_entries = false;
+                                               const ops::Backend& backend, const ModelOptions& options) {
   DSV4_TRY(CheckOps(backend));
   DSV4_TRY(CheckSupported(config, options));
   DSV4_TRY(CheckExperts(config, options));
