@@ -12,7 +12,7 @@
 namespace dsv4::testing {
 
 // Whether two ops are one launch. Elsewhere they are as many as they are one by one, or fewer.
-enum class OneLaunch : uint8_t { kEverywhere, kOnHopper };
+enum class OneLaunch : uint8_t { kEverywhere, kOnHopper, kWhereItPays };
 
 // `first` and `second`, one launch if nothing comes between, must write what they write one by one.
 inline void ExpectOneLaunch(Device& device, const std::string& what, const std::function<Status()>& first,

@@ -77,14 +77,14 @@ TEST(ChooseLinear, ByTokensAndWeight) {
       {"two tiles of tokens, half of the SMs with a row tile", Linear(fp8, 129), kH200,
        LinearPath::kGemmWgmma},
       {"few rows stay in split-K", Linear(Fp8(1024, 4096), 512), kH200, LinearPath::kGemmSplitK},
-      {"wq_b, waves of row tiles", Linear(Fp8(32768, 1024), 1023), kH200, LinearPath::kGemmSplitK},
+      {"wq_b, waves of row tiles", Linear(Fp8(32768, 1024), 895), kH200, LinearPath::kGemmSplitK},
       {"wo_b, segments of 1024 columns: 256", Linear(Fp8(4096, 8192), 256), kH200, LinearPath::kGemmSplitK},
       {"wo_b: 512", Linear(Fp8(4096, 8192), 512), kH200, LinearPath::kGemmWgmma},
       {"wo_a: 64", Linear(Fp8(8192, 4096), 64, 8), kH200, LinearPath::kGemmSplitK},
       {"wo_a: 65", Linear(Fp8(8192, 4096), 65, 8), kH200, LinearPath::kGemmWgmma},
-      {"the last of wgmma", Linear(fp8, 1023), kH200, LinearPath::kGemmWgmma},
-      {"the first of TMA", Linear(fp8, 1024), kH200, LinearPath::kGemmTmaBf16},
-      {"bf16, TMA", Linear(Bf16(4096, 4096), 1024), kH200, LinearPath::kGemmTmaBf16},
+      {"the last of wgmma", Linear(fp8, 895), kH200, LinearPath::kGemmWgmma},
+      {"the first of TMA", Linear(fp8, 896), kH200, LinearPath::kGemmTmaBf16},
+      {"bf16, TMA", Linear(Bf16(4096, 4096), 896), kH200, LinearPath::kGemmTmaBf16},
       {"bf16, split-K", Linear(Bf16(4096, 4096), 33), kH200, LinearPath::kGemmSplitK},
       {"a tall matrix stays in split-K", Linear(tall, 64), kH200, LinearPath::kGemmSplitK},
       {"FP4 has no split-K: 9", Linear(Fp4(4096, 4096, true), 9), kH200, LinearPath::kGemmMma},
@@ -119,6 +119,55 @@ TEST(ChooseLinear, ByTokensAndWeight) {
        LinearPath::kGemvStream},
   };
   for (const Case& c : cases) EXPECT_EQ(ChooseLinear(c.shape, c.device).kernel, c.wanted) << c.what;
+}
+
+// Linears of one layer's activations [512, 4096] and the like: which of them gemm_wgmma takes, bit by bit.
+TEST(ChooseLinears, TheFewestMicrosecondsTogether) {
+  const DeviceWeight router = Bf16(256, 4096);
+  const DeviceWeight gate = Fp8(2048, 4096);
+  const auto choose = [](const std::vector<DeviceWeight>& weights, int64_t num_tokens,
+                         bool first_in_splitk = false) {
+    std::vector<LinearShape> shapes;
+    for (const DeviceWeight& weight : weights) shapes.push_back(Linear(weight, num_tokens));
+    for (const LinearShape& shape : shapes) EXPECT_TRUE(TakesSplitKOrWgmma(shape, kH200));
+    return ChooseLinears(shapes, first_in_splitk, kH200);
+  };
+  EXPECT_EQ(choose({gate, gate}, 512), 0b11U) << "one wave of tiles";
+  EXPECT_EQ(choose({router, gate, gate}, 512), 0b110U) << "the router has too few tiles";
+  EXPECT_EQ(choose({router, gate, gate}, 512, true), 0b110U);
+  EXPECT_EQ(choose({gate, gate, router}, 512, true), 0b100U) << "one is split-K's, and so are those like it";
+  EXPECT_EQ(choose({router, gate, gate}, 256), 0U) << "a second launch does not pay";
+  EXPECT_EQ(choose({Fp8(1024, 4096), Fp8(512, 4096)}, 512), 0b11U);
+  EXPECT_EQ(choose({Fp8(1024, 4096), Fp8(512, 4096)}, 128), 0U);
+  EXPECT_EQ(choose({Fp8(32768, 1024), Fp8(8192, 1024)}, 512), 0U);
+  EXPECT_FALSE(TakesSplitKOrWgmma(Linear(gate, 64), kH200));
+  EXPECT_FALSE(TakesSplitKOrWgmma(Linear(gate, 896), kH200));
+  // Alone it is the kernel that ChooseLinear names.
+  for (const int64_t tokens : {65, 128, 129, 256, 512, 895}) {
+    for (const DeviceWeight& weight : {gate, router, Fp8(4096, 8192), Fp8(32768, 1024)}) {
+      if (!TakesSplitKOrWgmma(Linear(weight, tokens), kH200)) continue;
+      EXPECT_EQ(choose({weight}, tokens) == 1U,
+                ChooseLinear(Linear(weight, tokens), kH200).kernel == LinearPath::kGemmWgmma)
+          << weight.rows << " x " << weight.cols << ", " << tokens;
+    }
+  }
+}
+
+TEST(ChooseLinears, OneLaunchOfWgmmaDiffersInRowsOnly) {
+  const DeviceWeight fp8 = Fp8(2048, 4096);
+  EXPECT_TRUE(ShareWgmma(fp8, Fp8(512, 4096)));
+  EXPECT_FALSE(ShareWgmma(fp8, Bf16(2048, 4096)));
+  DeviceWeight other = fp8;
+  other.global_scale = 2.0F;
+  EXPECT_TRUE(ShareWgmma(fp8, other));
+  other.scale_dtype = DType::kBF16;
+  EXPECT_FALSE(ShareWgmma(fp8, other));
+  other = fp8;
+  other.block_rows_log2 = 6;
+  EXPECT_FALSE(ShareWgmma(fp8, other));
+  other = fp8;
+  other.x_group = 32;
+  EXPECT_FALSE(ShareWgmma(fp8, other));
 }
 
 ExpertsShape Experts(int64_t num_tokens, bool nvfp4, bool sums) {

@@ -50,7 +50,7 @@ struct OpRecord {
 class PendingLaunches {
  public:
   virtual ~PendingLaunches() = default;
-  virtual size_t num_launches() const = 0;
+  virtual size_t num_launches() const = 0;  // At most; 0 where there are none.
   // Adds them to the queue; then nothing is pending.
   virtual Status Launch() = 0;
 };

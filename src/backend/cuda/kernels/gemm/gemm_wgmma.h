@@ -1,6 +1,9 @@
 // linear and grouped_linear for many tokens, on tensor cores (gemm_wgmma_tiles.cuh).
 #pragma once
 
+#include <span>
+
+#include "backend/cuda/lowering/work/linear.h"
 #include "backend/cuda/runtime/launch_context.h"
 #include "backend/cuda/weights/device_weight.h"
 
@@ -18,5 +21,8 @@ struct GemmArgs {
 };
 
 Status GemmWgmma(LaunchContext& context, const GemmArgs& args);
+
+// Linears of the same bf16 activations that ShareWgmma, up to kMaxFusedMatrices of them, in one launch.
+Status LaunchGemmWgmma(LaunchContext& context, std::span<const LinearWork* const> linears);
 
 }  // namespace dsv4::backend::cuda

@@ -35,6 +35,7 @@ struct WgmmaItem {
   int first_x_block;
   int first_x_row;
   int num_tokens;  // 0: there is no more work.
+  int matrix;      // Index among several whose rows are tiles, for the one that stores.
 };
 
 // How rows of a tile are dealt out.

@@ -75,6 +75,14 @@ RecordedOp SplitK(const DeviceWeight& weight, int64_t num_tokens = 32, const Pla
   return Record(Work(LinearPath::kGemmSplitK, weight, num_tokens, place));
 }
 
+// 512 tokens, that gemm_splitk_wgmma and gemm_wgmma both take.
+RecordedOp Either(const DeviceWeight& weight, const Place& place = {},
+                  LinearPath path = LinearPath::kGemmWgmma) {
+  LinearWork work = Work(path, weight, 512, place);
+  work.either = true;
+  return Record(work);
+}
+
 TEST(FusionRules, LinearsOfTheSameActivations) {
   const auto rule = FusionRule::kLinearsGemv;
   const DeviceWeight fp8 = Fp8(1024, 4096);
@@ -144,6 +152,16 @@ TEST(FusionRules, LinearsOfTheSameActivationsBySplitK) {
        SplitK(Fp8((960 - 16) * 64, 4096), 32, second),
        rule},
       {"one tile more", {SplitK(fp8)}, SplitK(Fp8((960 - 15) * 64, 4096), 32, second), std::nullopt},
+      {"another kernel that both take",
+       {Either(fp8)},
+       Either(Bf16(64, 4096), second, LinearPath::kGemmSplitK),
+       rule},
+      {"the same", {Either(fp8, {}, LinearPath::kGemmSplitK)}, Either(fp8, second), rule},
+      {"split-K alone beside either", {SplitK(fp8, 512)}, Either(fp8, second), std::nullopt},
+      {"gemm_wgmma alone",
+       {Record(Work(LinearPath::kGemmWgmma, fp8, 512))},
+       Record(Work(LinearPath::kGemmWgmma, fp8, 512, second)),
+       std::nullopt},
   });
 }
 
@@ -420,6 +438,11 @@ TEST(FusionRules, PreThenNormThenTheMixGoesToALinear) {
       {"the linear behind", {Pre(), Norm()}, linear, rule},
       {"any linear behind", {Pre(), Norm()}, Gemv(Fp8(1024, 512), 1, {.x = At('q'), .y = At('z')}), rule},
       {"split-K", {Pre(), Norm()}, SplitK(Fp8(1024, kDim), 32, {.x = At('y'), .y = At('z')}), rule},
+      {"either", {Pre(), Norm()}, Either(Fp8(1024, kDim), {.x = At('y'), .y = At('z')}), rule},
+      {"gemm_wgmma alone",
+       {Pre(), Norm()},
+       Record(Work(LinearPath::kGemmWgmma, Fp8(1024, kDim), 512, {.x = At('y'), .y = At('z')})),
+       std::nullopt},
       {"groups", {Pre(), Norm()}, grouped, std::nullopt},
       {"groups by split-K", {Pre(), Norm()}, split_groups, rule},
       {"without a norm", {Pre()}, linear, std::nullopt},

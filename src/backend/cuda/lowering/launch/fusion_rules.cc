@@ -24,14 +24,17 @@ bool IsApart(const OpGroup& group, const RecordedOp& next) {
 
 // --- Linears ---------------------------------------------------------------------------------------------------------
 
-// One more matrix of the same activations, by the same kernel.
+// One more matrix of the same activations, by the same kernel or by either of two.
 bool ShareActivations(const OpGroup& group, const RecordedOp& next, LinearPath path) {
   if (group.first().kind != OpKind::kLinear) return false;
   const auto& first = group.As<LinearWork>(0);
   const auto& linear = std::get<LinearWork>(next.work);
-  return first.path == path && linear.path == path && std::ssize(group.ops) < kMaxFusedMatrices &&
-         linear.x == first.x && linear.num_tokens == first.num_tokens &&
-         linear.weight.cols == first.weight.cols &&
+  const auto takes = [&](const LinearWork& work) {
+    return work.path == path || (work.either && path == LinearPath::kGemmSplitK);
+  };
+  return takes(first) && takes(linear) && first.either == linear.either &&
+         std::ssize(group.ops) < kMaxFusedMatrices && linear.x == first.x &&
+         linear.num_tokens == first.num_tokens && linear.weight.cols == first.weight.cols &&
          (first.num_tokens == 1 || linear.x_stride == first.x_stride) && IsApart(group, next);
 }
 
@@ -211,7 +214,8 @@ bool FitsPreNorm(const OpGroup& group, const RecordedOp& next, const DeviceRoom&
 // post and comb are wanted at the sub-layer's end only.
 bool FitsCombIntoLinear(const OpGroup& group, const RecordedOp& next, const DeviceRoom& /*room*/) {
   const auto& linear = std::get<LinearWork>(next.work);
-  return !group.leaves_mix && (linear.path == LinearPath::kGemmSplitK || linear.num_groups == 1);
+  if (linear.path == LinearPath::kGemmWgmma && !linear.either) return false;
+  return !group.leaves_mix && (linear.path != LinearPath::kGemvStream || linear.num_groups == 1);
 }
 void HandOverMix(OpGroup& group, RecordedOp& next) {
   const auto& pre = group.As<HcPreWork>(group.ops.size() - 2);
@@ -241,7 +245,7 @@ constexpr std::array kRows = {
     FusionRow{FusionRule::kLinearsSplitK,
               "linears split-K",
               "linears of the same activations",
-              "gemm/gemm_splitk_wgmma",
+              "gemm/gemm_splitk_wgmma; gemm/gemm_wgmma from 65 tokens",
               "8 matrices that it takes",
               {{{kLinear, kLinear, kJoin, FitsLinearsSplitK}}}},
     FusionRow{FusionRule::kGroupedLinearPair,

@@ -1,7 +1,9 @@
 // Which kernel does the ops of a group.
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "backend/cuda/collectives/ll_exchange.h"
 #include "backend/cuda/kernels/attention/attention_over_ranks.h"
@@ -9,6 +11,7 @@
 #include "backend/cuda/kernels/attention/decode_cluster.h"
 #include "backend/cuda/kernels/elementwise/elementwise.h"
 #include "backend/cuda/kernels/gemm/gemm_splitk_wgmma.h"
+#include "backend/cuda/kernels/gemm/gemm_wgmma.h"
 #include "backend/cuda/kernels/gemm/gemv_pair.h"
 #include "backend/cuda/kernels/gemm/gemv_stream.h"
 #include "backend/cuda/kernels/hyper_connection/hc_cluster.h"
@@ -27,10 +30,37 @@
 namespace dsv4::backend::cuda {
 namespace {
 
+// Linears that gemm_splitk_wgmma and gemm_wgmma both take.
+Status LaunchLinearsOfEither(CudaContext& context, std::span<const LinearWork* const> linears) {
+  std::vector<LinearShape> shapes;
+  for (const LinearWork* const linear : linears) {
+    shapes.push_back({.weight = linear->weight,
+                      .num_tokens = linear->num_tokens,
+                      .x = linear->x,
+                      .x_stride = linear->x_stride});
+  }
+  const uint32_t wgmma = ChooseLinears(shapes, linears[0]->mix.num_tokens > 0, context.limits());
+  std::vector<const LinearWork*> splitk;
+  std::vector<std::vector<const LinearWork*>> sets;
+  for (size_t i = 0; i < linears.size(); ++i) {
+    if ((wgmma >> i & 1U) == 0) {
+      splitk.push_back(linears[i]);
+      continue;
+    }
+    const auto shares = [&](const auto& set) { return ShareWgmma(set[0]->weight, linears[i]->weight); };
+    const auto set = std::ranges::find_if(sets, shares);
+    (set == sets.end() ? sets.emplace_back() : *set).push_back(linears[i]);
+  }
+  if (!splitk.empty()) DSV4_RETURN_IF_ERROR(LaunchGemmSplitK(context, splitk));
+  for (const auto& set : sets) DSV4_RETURN_IF_ERROR(LaunchGemmWgmma(context, set));
+  return {};
+}
+
 Status LaunchLinears(CudaContext& context, const OpGroup& group) {
   std::array<const LinearWork*, kMaxFusedMatrices> linears = {};
   for (size_t i = 0; i < group.ops.size(); ++i) linears[i] = &group.As<LinearWork>(i);
   const auto all = std::span<const LinearWork* const>(linears).first(group.ops.size());
+  if (linears[0]->either) return LaunchLinearsOfEither(context, all);
   if (linears[0]->path == LinearPath::kGemmSplitK) return LaunchGemmSplitK(context, all);
   LaunchGemvStream(context, all);
   return {};

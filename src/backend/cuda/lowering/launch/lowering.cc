@@ -68,6 +68,11 @@ Result<int32_t*> Lowering::ChosenRows(int64_t count) {
 
 size_t Lowering::num_launches() const {
   if (group_.ops.empty() || group_.launched) return 0;
+  // Each may be packed, and multiplied by a launch of its own.
+  if (const auto* const linear = std::get_if<LinearWork>(&group_.ops[0].work);
+      linear != nullptr && linear->either) {
+    return 2 * group_.ops.size();
+  }
   for (const RecordedOp& op : group_.ops) {
     if (const auto* const pre = std::get_if<HcPreWork>(&op.work); pre != nullptr)
       return pre->path == HcPrePath::kTokenTiles ? 2 : 1;

@@ -43,6 +43,23 @@ Status Multiply(CudaContext& context, const Weight& stored, int64_t num_groups, 
                              .x_stride = x_stride};
   const Plan<LinearPath> plan = ChooseLinear(shape, context.limits());
   context.Chose(plan);
+  const bool either = num_groups == 1 && TakesSplitKOrWgmma(shape, context.limits());
+  const auto record = [&] {
+    RecordLinear(context, {.path = plan.kernel,
+                           .either = either,
+                           .weight = weight,
+                           .x = x.as<const uint16_t>(),
+                           .x_stride = x_stride,
+                           .x_group_stride = weight.cols,
+                           .y = y.data,
+                           .y_stride = y_stride,
+                           .y_group_stride = rows_per_group,
+                           .y_is_bf16 = y_is_bf16,
+                           .rows_per_group = rows_per_group,
+                           .num_groups = num_groups,
+                           .num_tokens = num_tokens});
+    return Status();
+  };
   const GemmArgs gemm = {
       .weight = weight, .num_groups = num_groups, .x = x, .x_stride = x_stride, .y = y, .y_stride = y_stride};
   switch (plan.kernel) {
@@ -65,23 +82,11 @@ Status Multiply(CudaContext& context, const Weight& stored, int64_t num_groups, 
       return GemmTmaFp8(context, gemm);
     case LinearPath::kGemvStream:
     case LinearPath::kGemmSplitK:
-      RecordLinear(context, {.path = plan.kernel,
-                             .weight = weight,
-                             .x = x.as<const uint16_t>(),
-                             .x_stride = x_stride,
-                             .x_group_stride = weight.cols,
-                             .y = y.data,
-                             .y_stride = y_stride,
-                             .y_group_stride = rows_per_group,
-                             .y_is_bf16 = y_is_bf16,
-                             .rows_per_group = rows_per_group,
-                             .num_groups = num_groups,
-                             .num_tokens = num_tokens});
-      return {};
+      return record();
     case LinearPath::kGemmTmaBf16:
       return GemmTmaBf16(context, gemm);
     case LinearPath::kGemmWgmma:
-      return GemmWgmma(context, gemm);
+      return either ? record() : GemmWgmma(context, gemm);
     case LinearPath::kGemmMma:
     case LinearPath::kGemmFma:
       break;

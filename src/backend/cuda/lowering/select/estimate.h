@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <span>
 
 #include "backend/cuda/lowering/select/experts.h"
 #include "backend/cuda/lowering/select/linear.h"
@@ -57,29 +58,42 @@ inline double ExpertsMicroseconds(ExpertsPath path, const ExpertsShape& s, const
 
 // --- Linears ---------------------------------------------------------------------------------------------------------
 
-// gemm_splitk_wgmma or gemm_wgmma, of a shape that both take.
-inline double LinearMicroseconds(LinearPath path, const LinearShape& s, const DeviceLimits& d) {
-  const auto ceil_of = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
-  const auto cols = static_cast<double>(s.weight.cols);
+// Linears of the same activations in one launch of gemm_splitk_wgmma or gemm_wgmma, both of which take them.
+// Those of gemm_wgmma are alike but for their rows.
+inline double LinearsMicroseconds(LinearPath path, std::span<const LinearShape> linears,
+                                  const DeviceLimits& d) {
+  const LinearShape& first = linears.front();
   if (path == LinearPath::kGemmWgmma) {
-    const int64_t tiles = ceil_of(s.rows_per_group(), kGemmRows) * s.num_groups * ceil_of(s.num_tokens, 128);
-    const double of_block = s.weight.kind == MatmulKind::kMmaBf16 ? 0.5 : 0.7;  // Cost of 64 columns.
-    return 6.0 + static_cast<double>(ceil_of(tiles, d.num_sms)) * (4.5 + of_block * cols / 64.0);
+    int64_t row_tiles = 0;
+    for (const LinearShape& s : linears) row_tiles += CeilOf(s.rows_per_group(), kGemmRows) * s.num_groups;
+    const int64_t waves = CeilOf(row_tiles * CeilOf(first.num_tokens, 128), d.num_sms);
+    const double of_block = first.weight.kind == MatmulKind::kMmaBf16 ? 0.5 : 0.7;  // Cost of 64 columns.
+    return 6.0 +
+           static_cast<double>(waves) * (4.5 + of_block * static_cast<double>(first.weight.cols) / 64.0);
   }
-  const Slices slices = SlicesOf(ShapeOf(s.weight), s.num_tokens);
+  const Slices slices = SlicesOf(ShapeOf(first.weight), first.num_tokens);
   const double tokens = slices.tokens / 64.0;
   // Row tiles of a block go two at a time. Sums of several slices are stored, and added by the last.
   const double of_round =
       2.0 + 4.0 * tokens * slices.chunks * kSplitKChunk / 1024.0 + (slices.count > 1 ? 4.0 * tokens : 0.0);
-  const int64_t row_tiles = SplitKTiles(s.rows_per_group());
-  const int64_t columns = s.num_groups * slices.count * SplitKTokenTiles(slices, s.num_tokens);
+  int64_t most_tiles = 0;
+  for (const LinearShape& s : linears) most_tiles = std::max(most_tiles, SplitKTiles(s.rows_per_group()));
   double least = 0.0;
-  for (int64_t rounds = 1; 2 * (rounds - 1) < row_tiles; ++rounds) {
-    const int64_t waves = ceil_of(columns * ceil_of(row_tiles, 2 * rounds), d.num_sms);
-    const double time = static_cast<double>(waves) * (8.0 + static_cast<double>(rounds) * of_round);
+  for (int64_t rounds = 1; 2 * (rounds - 1) < most_tiles; ++rounds) {
+    int64_t blocks = 0;
+    for (const LinearShape& s : linears)
+      blocks += s.num_groups * slices.count * SplitKTokenTiles(slices, s.num_tokens) *
+                CeilOf(SplitKTiles(s.rows_per_group()), 2 * rounds);
+    const double time =
+        static_cast<double>(CeilOf(blocks, d.num_sms)) * (8.0 + static_cast<double>(rounds) * of_round);
     if (least == 0.0 || time < least) least = time;
   }
   return least;
+}
+// Cost of one more launch for the same activations: they are packed again, and it begins when the first ends.
+inline constexpr double kSecondLaunchMicroseconds = 15.0;
+inline double LinearMicroseconds(LinearPath path, const LinearShape& s, const DeviceLimits& d) {
+  return LinearsMicroseconds(path, {&s, 1}, d);
 }
 
 }  // namespace dsv4::backend::cuda

@@ -2,6 +2,7 @@
 #include "backend/cuda/lowering/select/linear.h"
 
 #include <array>
+#include <vector>
 
 #include "backend/cuda/device/sync/grid_barrier.h"
 #include "backend/cuda/lowering/select/estimate.h"
@@ -37,7 +38,7 @@ bool FitsGemmWgmma(const LinearShape& s, const DeviceLimits& d) {
          CanPack(s.x, s.x_stride, s.num_groups * s.weight.cols);
 }
 
-bool FitsSplitK(const LinearShape& s, const DeviceLimits& d) {
+bool TakesSplitK(const LinearShape& s, const DeviceLimits& d) {
   const DeviceWeight& w = s.weight;
   if (!d.has_wgmma() || s.num_tokens > kMaxSplitKTokens || !CanStreamWeight(w, kGemvTileRows)) return false;
   const StreamShape shape = ShapeOf(w);
@@ -57,11 +58,13 @@ bool FitsSplitK(const LinearShape& s, const DeviceLimits& d) {
   if (slices.count == 0) return false;
   const int64_t tiles =
       CeilOf(s.rows_per_group(), kSplitKRows) * s.num_groups * CeilOf(s.num_tokens, slices.tokens);
-  if (slices.count > 1 && tiles > kNumGridBarriers * kArrivalsOfBarrier) return false;
-  // Fewer tokens never take the other.
-  return s.num_tokens < kMinWgmmaTokens || !FitsGemmWgmma(s, d) ||
-         LinearMicroseconds(LinearPath::kGemmSplitK, s, d) <=
-             LinearMicroseconds(LinearPath::kGemmWgmma, s, d);
+  return slices.count == 1 || tiles <= kNumGridBarriers * kArrivalsOfBarrier;
+}
+
+bool FitsSplitK(const LinearShape& s, const DeviceLimits& d) {
+  return TakesSplitK(s, d) &&
+         (!TakesSplitKOrWgmma(s, d) || LinearMicroseconds(LinearPath::kGemmSplitK, s, d) <=
+                                           LinearMicroseconds(LinearPath::kGemmWgmma, s, d));
 }
 
 bool FitsTmaBf16(const LinearShape& s, const DeviceLimits& d) {
@@ -86,9 +89,8 @@ constexpr std::array<Rule<LinearPath, LinearShape>, 8> kLinearRules = {{
     {LinearPath::kGemvStream, "gemm/gemv_stream", "up to 8 tokens in bf16, rows in tiles of 16",
      FitsGemvStream},
     {LinearPath::kGemmSplitK, "gemm/gemm_splitk_wgmma",
-     "up to 64 tokens in bf16, BF16 or FP8 weights; up to 1023 where that takes less by estimate",
-     FitsSplitK},
-    {LinearPath::kGemmTmaBf16, "gemm/gemm_tma_bf16", "from 1024 tokens, BF16 or FP8 weights", FitsTmaBf16},
+     "up to 64 tokens in bf16, BF16 or FP8 weights; up to 895 where that takes less by estimate", FitsSplitK},
+    {LinearPath::kGemmTmaBf16, "gemm/gemm_tma_bf16", "from 896 tokens, BF16 or FP8 weights", FitsTmaBf16},
     {LinearPath::kGemmWgmma, "gemm/gemm_wgmma",
      "from 65 tokens; from 33 with a tile of 128 rows for every SM; columns by 128", FitsGemmWgmma},
     {LinearPath::kGemmMma, "gemm/gemm_mma", "the rest that is exact in bf16", FitsMma, RuleKind::kAny},
@@ -105,6 +107,67 @@ Plan<LinearPath> ChooseLinear(const LinearShape& shape, const DeviceLimits& devi
       (plan.kernel == LinearPath::kGemmSplitK || plan.kernel == LinearPath::kGemmWgmma))
     plan.microseconds = LinearMicroseconds(plan.kernel, shape, device);
   return plan;
+}
+
+// Fewer tokens never take gemm_wgmma where split-K fits.
+bool TakesSplitKOrWgmma(const LinearShape& s, const DeviceLimits& d) {
+  return s.num_tokens >= kMinWgmmaTokens && TakesSplitK(s, d) && FitsGemmWgmma(s, d);
+}
+
+bool ShareWgmma(const DeviceWeight& a, const DeviceWeight& b) {
+  DeviceWeight other = b;
+  other.data = a.data;
+  other.scale = a.scale;
+  other.rows = a.rows;
+  other.global_scale = a.global_scale;
+  other.scale_codes = a.scale_codes;
+  return a == other;
+}
+
+uint32_t ChooseLinears(std::span<const LinearShape> linears, bool first_in_splitk, const DeviceLimits& d) {
+  // Linear by linear the first that it can share a launch of gemm_wgmma with.
+  std::array<size_t, kMaxFusedMatrices> sets = {};
+  std::array<size_t, kMaxFusedMatrices> firsts = {};
+  size_t num_sets = 0;
+  for (size_t i = 0; i < linears.size(); ++i) {
+    size_t set = 0;
+    while (set < num_sets && !ShareWgmma(linears[firsts[set]].weight, linears[i].weight)) ++set;
+    if (set == num_sets) firsts[num_sets++] = i;
+    sets[i] = set;
+  }
+  const auto time = [&](uint32_t wgmma_sets) {
+    const auto those = [&](auto&& wanted) {
+      std::vector<LinearShape> some;
+      for (size_t i = 0; i < linears.size(); ++i)
+        if (wanted(sets[i])) some.push_back(linears[i]);
+      return some;
+    };
+    double sum = 0.0;
+    int launches = 0;
+    const auto add = [&](LinearPath path, const std::vector<LinearShape>& some) {
+      if (some.empty()) return;
+      sum += LinearsMicroseconds(path, some, d) + (launches > 0 ? kSecondLaunchMicroseconds : 0.0);
+      ++launches;
+    };
+    add(LinearPath::kGemmSplitK, those([&](size_t set) { return (wgmma_sets >> set & 1U) == 0; }));
+    for (size_t set = 0; set < num_sets; ++set) {
+      if ((wgmma_sets >> set & 1U) != 0)
+        add(LinearPath::kGemmWgmma, those([&](size_t of) { return of == set; }));
+    }
+    return sum;
+  };
+  uint32_t best = 0;
+  double least = time(0);
+  for (uint32_t wgmma_sets = 1; wgmma_sets < (1U << num_sets); ++wgmma_sets) {
+    if (first_in_splitk && (wgmma_sets & 1U) != 0) continue;
+    const double took = time(wgmma_sets);
+    if (took >= least) continue;
+    least = took;
+    best = wgmma_sets;
+  }
+  uint32_t chosen = 0;
+  for (size_t i = 0; i < linears.size(); ++i) chosen |= (best >> sets[i] & 1U) << i;
+  return chosen;
 }
 
 bool HasBlockScaled(BlockScaledMode mode, const DeviceWeight& w) {

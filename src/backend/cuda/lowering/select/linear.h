@@ -35,12 +35,24 @@ enum class LinearPath : uint8_t {
 std::span<const Rule<LinearPath, LinearShape>> LinearRules();
 Plan<LinearPath> ChooseLinear(const LinearShape& shape, const DeviceLimits& device);
 
+// Whether both gemm_splitk_wgmma and gemm_wgmma take it, so that the fewer microseconds by estimate choose.
+bool TakesSplitKOrWgmma(const LinearShape& shape, const DeviceLimits& device);
+// Bit i: linear i is gemm_wgmma's, where linears of the same activations take the fewest microseconds together.
+// Both kernels take each of them, and one launch of split-K all. `first_in_splitk`: the first is split-K's.
+uint32_t ChooseLinears(std::span<const LinearShape> linears, bool first_in_splitk,
+                       const DeviceLimits& device);
+// Whether one launch of gemm_wgmma has both: they differ in their rows only.
+bool ShareWgmma(const DeviceWeight& a, const DeviceWeight& b);
+
+// Matrices of one launch.
+inline constexpr int64_t kMaxFusedMatrices = 8;
+
 // Tokens of the thresholds.
 inline constexpr int64_t kMaxGemvTokens = 8;
-inline constexpr int64_t kMaxSplitKTokens = 1023;
+inline constexpr int64_t kMaxSplitKTokens = 895;
 inline constexpr int64_t kMinWgmmaTokens = 65;      // From which packing pays,
 inline constexpr int64_t kMinTallWgmmaTokens = 33;  // and where every SM has a tile of rows.
-inline constexpr int64_t kMinTmaTokens = 1024;
+inline constexpr int64_t kMinTmaTokens = 896;
 inline constexpr int64_t kMinFp8Tokens = 256;  // Threshold of Fp8Products::kMany.
 
 // --- What a weight must be, for these kernels and for those of experts ----------------------------------------------

@@ -10,10 +10,11 @@
 
 namespace dsv4::backend::cuda {
 
-// linear or grouped_linear by gemv_stream or gemm_splitk_wgmma: group g multiplies rows [g, g + 1) *
+// linear or grouped_linear by gemv_stream, gemm_splitk_wgmma or gemm_wgmma: group g multiplies rows [g, g + 1) *
 // rows_per_group of the weight with its own slice of x.
 struct LinearWork {
   LinearPath path = LinearPath::kGemvStream;
+  bool either = false;  // gemm_splitk_wgmma and gemm_wgmma take it; `path` is the choice for it alone.
   DeviceWeight weight;
   const uint16_t* x = nullptr;  // bf16
   int64_t x_stride = 0;         // Between tokens,
@@ -28,9 +29,6 @@ struct LinearWork {
   // Mix of the hc_pre in front, which leaves it to this launch.
   HcMixWork mix = {};
 };
-
-// Matrices of one launch.
-inline constexpr int64_t kMaxFusedMatrices = 8;
 
 // routed_experts of FP4 by gemv_joint.
 struct JointExpertsWork {
