@@ -29,6 +29,7 @@
 #include "apps/command_line/usage.h"
 #include "apps/shared/lost_file.h"
 #include "apps/terminal/terminal.h"
+#include "backend/cpu/cpu_backend.h"
 #include "base/error_output.h"
 #include "base/line_writer.h"
 #include "base/log.h"
@@ -76,6 +77,7 @@ int Main(int argc, char** argv) {
   SetLogLevel(log_level);
   for (const std::string& mistyped : settings.MistypedVariables(*app.get_subcommands().front()))
     LogWarning(mistyped);
+  if (const Status known = backend::CheckCpuVariables(); !known.ok()) return Fail(known, kExitBadUsage);
   return commands.Dispatch(argc, argv);
 }
 

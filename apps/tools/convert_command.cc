@@ -159,7 +159,11 @@ int RunConvertCommand(const ConvertCommandOptions& options) {
   const Result<convert::ConvertReport> report =
       convert::Convert(source->name(), options.destination, convert_options);
   bar.Clear();
-  if (!report) return Fail(report.error(), LoadExitCode(report.error()));
+  if (!report) {
+    // A place that holds something else.
+    const bool wrong_place = report.error().code() == StatusCode::kFailedPrecondition;
+    return Fail(report.error(), wrong_place ? kExitBadUsage : LoadExitCode(report.error()));
+  }
   const double seconds = SecondsSince(begin);
   if (options.json) {
     fmt::print("{}\n", ToJson(options, *report, seconds).dump(2));

@@ -174,7 +174,7 @@ Status Destination::Publish(const std::vector<io::RandomAccessFile>& shards) con
   std::error_code error;
   fs::rename(partial_, directory_, error);  // Replaces an empty directory.
   if (error)
-    return FailedPrecondition(
+    return ResourceExhausted(
         fmt::format("{}: cannot rename from {}: {}", directory_, partial_, error.message()));
   // After the rename: a crash between the two must not turn a finished conversion into one without a journal.
   fs::remove(fmt::format("{}/{}", directory_, kJournal), error);

@@ -93,7 +93,8 @@ Result<Journal> Journal::Open(const std::string& path, const JournalIdentity& id
     return Error(ResourceExhausted(fmt::format("{}: cannot open: {}", path, std::strerror(errno))));
   Journal journal(path, descriptor);
   if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0)
-    return Error(FailedPrecondition(fmt::format("{}: another process is converting to this place", path)));
+    return Error(Status(StatusCode::kUnavailable,
+                        fmt::format("{}: another process is converting to this place", path)));
   DSV4_ASSIGN_OR_RETURN(const std::string text, io::ReadTextFile(path, size_t{4} << 30));
   std::string_view rest = text;
   bool has_head = false;

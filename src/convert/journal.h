@@ -30,7 +30,7 @@ struct UnitRecord {
 class Journal {
  public:
   // Creates the journal, or reads the one that is there. FailedPrecondition: it belongs to another source or
-  // other options (says which), or another process is using it; InvalidArgument: not a journal of ours.
+  // other options (says which). Unavailable: another process is using it. InvalidArgument: not a journal of ours.
   static Result<Journal> Open(const std::string& path, const JournalIdentity& identity);
 
   Journal(Journal&& other) noexcept;

@@ -127,6 +127,18 @@ TEST(Fields, TheFirstMistakeIsKeptAndNamesTheField) {
   EXPECT_THAT(fields.Unknown(), ElementsAre("e"));
 }
 
+TEST(Fields, ANumberThatFp32LacksIsRefusedAsItWasWritten) {
+  const chat::JsonValue json = *chat::ReadJson(R"({"small": 1e-60, "large": 3e38, "larger": -1e39})", "test");
+  Fields fields(json);
+  float real = 1.0F;
+  EXPECT_TRUE(fields.Read("small", &real));
+  EXPECT_EQ(real, 0.0F);
+  EXPECT_TRUE(fields.Read("large", &real));
+  EXPECT_FALSE(fields.Read("larger", &real));
+  EXPECT_THAT(std::string(fields.status().message()),
+              HasSubstr("larger: got -1e+39, wanted a number that fp32 has"));
+}
+
 TEST(Fields, TakesEveryNumberOf64Bits) {
   const auto read = [](const std::string& number) -> Result<uint64_t> {
     const chat::JsonValue json = *chat::ReadJson("{\"seed\": " + number + "}", "test");

@@ -176,7 +176,7 @@ class Convert(unittest.TestCase):
         occupied.mkdir()
         (occupied / "precious").write_text("x")
         refused = dsv4("convert", TINY, occupied)
-        self.assertEqual(refused.returncode, 1)
+        self.assertEqual(refused.returncode, 2)
         self.assertIn("not an empty directory", refused.stderr)
         self.assertEqual(files(occupied), {"precious": b"x"})
 

@@ -30,6 +30,12 @@ Result<std::optional<std::chrono::microseconds>> SpinFromEnvironment() {
 
 }  // namespace
 
+Status CheckCpuVariables() {
+  if (const auto isa = cpu::IsaFromEnvironment(); !isa) return isa.error();
+  const auto spin = SpinFromEnvironment();
+  return spin ? Status() : spin.error();
+}
+
 Result<ops::Backend> MakeCpuBackend(const CpuOptions& options) {
   DSV4_ASSIGN_OR_RETURN(const cpu::Isa isa, cpu::ChooseIsa(options.isa));
   DSV4_ASSIGN_OR_RETURN(const auto spin, SpinFromEnvironment());

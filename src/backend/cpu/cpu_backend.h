@@ -34,4 +34,7 @@ struct CpuOptions {
 // Errors: as ChooseIsa; InvalidArgument when DSV4_SPIN_US is not a number of microseconds.
 Result<ops::Backend> MakeCpuBackend(const CpuOptions& options);
 
+// InvalidArgument for a value that DSV4_CPU_ISA or DSV4_SPIN_US has on no machine.
+Status CheckCpuVariables();
+
 }  // namespace dsv4::backend

@@ -139,12 +139,17 @@ Isa DefaultIsa() {
   return best;
 }
 
-Result<Isa> ChooseIsa(std::optional<Isa> wanted) {
+Result<std::optional<Isa>> IsaFromEnvironment() {
   const char* const name = std::getenv("DSV4_CPU_ISA");
-  if (!wanted.has_value() && name != nullptr) {
-    const Result<Isa> named = IsaFromName(name);
-    if (!named) return Error(FailedPrecondition("DSV4_CPU_ISA: " + named.error().message()));
-    wanted = *named;
+  if (name == nullptr || *name == '\0') return std::nullopt;
+  const Result<Isa> named = IsaFromName(name);
+  if (!named) return Error(named.error().WithContext("DSV4_CPU_ISA"));
+  return *named;
+}
+
+Result<Isa> ChooseIsa(std::optional<Isa> wanted) {
+  if (!wanted.has_value()) {
+    DSV4_ASSIGN_OR_RETURN(wanted, IsaFromEnvironment());
   }
   if (!wanted.has_value()) wanted = DefaultIsa();
   if (Supported(*wanted)) return *wanted;

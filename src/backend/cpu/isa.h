@@ -30,8 +30,11 @@ std::vector<Isa> AvailableIsas();
 // Default tier: the best but kAmx, which is for prompts and batches.
 Isa DefaultIsa();
 
-// `wanted`, else what the environment variable DSV4_CPU_ISA names, else the default. FailedPrecondition for
-// an unknown name and for a tier that the machine or the program lacks.
+// Tier that the environment variable DSV4_CPU_ISA names, if it is set. InvalidArgument for an unknown name.
+Result<std::optional<Isa>> IsaFromEnvironment();
+
+// `wanted`, else that of the environment, else the default. FailedPrecondition for a tier that the machine or
+// the program lacks; errors of IsaFromEnvironment.
 Result<Isa> ChooseIsa(std::optional<Isa> wanted);
 
 // The kernels of an available tier.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <limits>
 #include <optional>
 
@@ -162,6 +163,8 @@ bool Fields::Read(std::string_view name, float* value) {
     *value = static_cast<float>(integer);
   else
     Fail(name, fmt::format("got {}, wanted a number", found->kind_name()));
+  if (status_.ok() && !std::isfinite(*value))
+    Fail(name, fmt::format("got {}, wanted a number that fp32 has", Got(*found)));
   return status_.ok();
 }
 
