@@ -56,7 +56,8 @@ TEST(CpuBackend, AnUnknownTierIsAnError) {
   const Environment forced("avx1024");
   const auto backend = MakeCpuBackend({});
   ASSERT_FALSE(backend.has_value());
-  EXPECT_EQ(backend.error().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(backend.error().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(CheckCpuVariables(), backend.error());
   EXPECT_NE(backend.error().message().find("'avx1024'"), std::string::npos);
 }
 
