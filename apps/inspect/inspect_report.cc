@@ -209,7 +209,8 @@ void ForecastPlacements(const InspectRequest& request, const model::ResolvedChec
                                       .numerics = request.numerics,
                                       .cache_rows = request.cache_rows};
   for (const model::Placement& placement : model::AllPlacements(
-           num_ranks, std::span(report.config.layers).first(static_cast<size_t>(report.num_layers))))
+           num_ranks, std::span(report.config.layers).first(static_cast<size_t>(report.num_layers)),
+           report.config.candidate_topk_blocks == 0))
     report.forecasts.push_back(model::MakeForecast(resolved, report.config, placement, one));
   model::RankKind kind = request.rank_kind;
   if (kind.memory == 0) {

@@ -118,8 +118,7 @@ std::string RanksText(const ModelFlags& flags) {
 
 int RunFollower(const ModelFlags& flags) {
   // Signals from a terminal or a supervisor to all ranks are for rank 0 to answer; we end when it does.
-  (void)std::signal(SIGINT, SIG_IGN);
-  (void)std::signal(SIGTERM, SIG_IGN);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) (void)std::signal(signal, SIG_IGN);
   const auto follow = [&]() -> Status {
     DSV4_ASSIGN_OR_RETURN_STATUS(const ModelSource source, ModelSource::Find(flags));
     DSV4_ASSIGN_OR_RETURN_STATUS(const std::unique_ptr<model::Model> model, LoadModel(flags, source, {}));

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -320,8 +321,9 @@ class Reader {
     }
     double value = 0.0;
     if (std::from_chars(number.data(), number.data() + number.size(), value).ec != std::errc()) {
-      value = std::strtod(number.c_str(), nullptr);  // Past the range: infinity or zero, as in Python.
+      value = std::strtod(number.c_str(), nullptr);  // Past the range: infinity, as Python reads it, or zero.
     }
+    if (limits_.finite && !std::isfinite(value)) return Fail("a number that no double has");
     out = JsonValue::Double(value);
     return true;
   }

@@ -99,6 +99,8 @@ struct JsonLimits {
   // Members of the whole document whose lists of integers, also those in a list, become kTokens. They do not
   // count as values; kMaxTokens integers of them are at most read.
   std::span<const std::string_view> token_lists = {};
+  // Refuses numbers past the range of doubles, which are infinity else: no JSON text could echo them.
+  bool finite = false;
 };
 
 // Reads one JSON text. `what` names it in the error. Errors (InvalidArgument): syntax, invalid UTF-8, a lone

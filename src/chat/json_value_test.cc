@@ -125,6 +125,15 @@ TEST(Json, PythonDialectReadsTheConstants) {
   EXPECT_EQ(Rewritten("[NaN,Infinity,-Infinity]", JsonDialect::kPython), "[NaN, Infinity, -Infinity]");
 }
 
+TEST(Json, NumbersPastTheRangeAreRefusedOnDemand) {
+  for (const char* text : {"1e400", "[-1e309]"}) {
+    const auto refused = ReadJson(text, "test", JsonDialect::kRfc8259, {.finite = true});
+    ASSERT_FALSE(refused.has_value()) << text;
+    EXPECT_THAT(std::string(refused.error().message()), HasSubstr("a number that no double has at byte"));
+  }
+  EXPECT_TRUE(ReadJson("[1e308,1e-400]", "test", JsonDialect::kRfc8259, {.finite = true}).has_value());
+}
+
 TEST(Json, DepthIsBounded) {
   const auto nested = [](int depth) { return std::string(depth, '[') + std::string(depth, ']'); };
   EXPECT_EQ(Rewritten(nested(kMaxJsonDepth)), nested(kMaxJsonDepth));

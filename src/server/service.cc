@@ -161,7 +161,7 @@ Status LiftExtraBody(chat::JsonValue& body) {
 
 Result<chat::JsonValue> ReadBody(HttpRequest& request, const ServedModel& model) {
   DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, chat::TakeJson(std::exchange(request.body, {}), "body",
-                                                             {.token_lists = kTokenLists}));
+                                                             {.token_lists = kTokenLists, .finite = true}));
   DSV4_TRY(LiftExtraBody(body));
   Fields fields(body);
   std::string name;

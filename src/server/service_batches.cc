@@ -141,7 +141,9 @@ std::unique_ptr<Reply> Service::Batches(HttpRequest& request, const Caller& call
   if (request.method != "POST")
     return OrText(options_.batches->Batches(caller.batch_owner, request.query), request.path);
   const auto run = [&]() -> Result<std::string> {
-    DSV4_ASSIGN_OR_RETURN(const chat::JsonValue body, chat::ReadJson(request.body, "body"));
+    DSV4_ASSIGN_OR_RETURN(
+        const chat::JsonValue body,
+        chat::ReadJson(request.body, "body", chat::JsonDialect::kRfc8259, {.finite = true}));
     DSV4_ASSIGN_OR_RETURN(const NewBatch batch, ReadNewBatch(body));
     return options_.batches->AddBatch(caller.batch_owner, batch);
   };

@@ -112,10 +112,10 @@ class Convert(unittest.TestCase):
         # Another source and other options are refused, and what was done stays.
         before = (partial / JOURNAL).read_bytes()
         refused = dsv4("convert", TINY, destination, *arguments[2:])
-        self.assertEqual(refused.returncode, 1)
+        self.assertEqual(refused.returncode, 2)
         self.assertIn("another source", refused.stderr)
         refused = dsv4("convert", source, destination, "--experts", "fp8")
-        self.assertEqual(refused.returncode, 1)
+        self.assertEqual(refused.returncode, 2)
         self.assertIn("was begun with", refused.stderr)
         self.assertEqual((partial / JOURNAL).read_bytes(), before)
         report = dsv4_json(*arguments[:2], destination, *arguments[2:], "--json")

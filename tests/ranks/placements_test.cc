@@ -164,6 +164,23 @@ TEST(Tiny, CutSumsDoNotDependOnChunks) {
   }
 }
 
+// A short end behind a long beginning, as with a kept prompt: queries would be fewer bytes than entries, which does not
+// count.
+TEST(Tiny, AShortEndHasTheBitsOfAWholePrompt) {
+  const std::vector<int32_t> tokens = Tokens(kTiny, 2000);
+  RanksRun run{.directory = kTiny, .options = {.max_chunk_tokens = 2048}, .backend = GoldenBackends().back()};
+  run.num_ranks = 2;
+  for (const char* placement : {"tensor", "tensor,entries", "expert,entries"}) {
+    run.placement = placement;
+    const auto last_row = [&](const std::vector<int64_t>& pieces) {
+      std::vector<float> all;
+      RunModel(run, [&](model::Model& model) { all = RunPieces(model, tokens, pieces); });
+      return std::vector<float>(all.end() - 5120, all.end());
+    };
+    EXPECT_TRUE(SameBits(last_row({1983, 17}), last_row({2000}))) << placement;
+  }
+}
+
 // A step of prompts and of single tokens between them has the bits of steps of each sequence alone. Their
 // entries go different ways where they are divided. The same holds for more single tokens than entries stay
 // for.

@@ -227,6 +227,14 @@ class Ends(unittest.TestCase):
                 self.assertEqual(server.process.wait(timeout=PATIENCE), 1)
             self.assertIn(f"rank 1 of 2 (process {rank}) ended", "".join(server.log))
 
+    def test_a_terminal_that_closes_ends_no_server(self):
+        with Server("--ranks", "2", "--threads", "1") as server:
+            for process in (server.process.pid, *children(server.process.pid)):
+                os.kill(process, signal.SIGHUP)
+            answer = server.post("/v1/completions", {"prompt": "Hello", "max_tokens": 2})
+            self.assertEqual(answer["usage"]["completion_tokens"], 2)
+        self.assertEqual(server.process.returncode, 0, server.log)
+
     @staticmethod
     def serve_with_short_deadline(network):
         """The server, and its deadline in seconds: it holds for the start too, which takes a busy machine longer."""

@@ -185,6 +185,15 @@ class Bodies(SharedServer):
         connection.close()
         return reply.status, answer
 
+    def test_a_number_that_no_double_has(self):
+        """An answer that echoes it could not be JSON."""
+        for path, body in ((CHAT, b'{"messages": [{"role": "user", "content": "Hi"}], "temperature": 1e400}'),
+                           ("/v1/responses", b'{"input": "Hi", "metadata": {"a": [-1e400]}}'),
+                           ("/v1/messages", b'{"max_tokens": 2, "messages": [{"role": "user", "content": "Hi", "x": 1e309}]}')):
+            status, _, reply = self.server.request("POST", path, body, {"Content-Type": "application/json"})
+            self.assertEqual(status, 400, reply)
+            self.assertIn("a number that no double has at byte", reply["error"]["message"])
+
     def test_compressed(self):
         plain = self.send("identity", self.BODY)[1]["choices"][0]["message"]
         half = len(self.BODY) // 2

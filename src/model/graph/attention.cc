@@ -220,17 +220,10 @@ Status FetchEntries(const LayerStep& step, const LayerWeights& weights, const Te
   return AttendAlone(step, weights, q, selected, gathered, o);
 }
 
-// Whether a sequence's entries come to its queries: where these are many, and more bytes with what else would
-// be sent. All shards decide alike, and for each sequence alone, so that its numbers do not depend on the
-// others of the pass. With few queries it is exchanges and launches that count. Entries count in the width of
-// activations however they are stored, on which no number may depend either.
+// Whether a sequence's entries come to its queries: where these are many. With few queries it is exchanges and
+// launches that count. Bytes do not decide: a row's numbers would depend on how many rows are read with it.
 bool EntriesTravel(const LayerStep& step, const ops::AttentionSequence& sequence) {
-  const ModelConfig& config = step.config();
-  const int64_t query = config.num_attention_heads * (config.head_dim * ElementBytes(step.dtype()) +
-                                                      (config.head_dim + 2) * ElementBytes(DType::kF32));
-  const int64_t num_entries = (sequence.first_position + sequence.num_tokens) / step.layer_plan().ratio;
-  return sequence.num_tokens > step.policy().few_queries &&
-         num_entries * config.head_dim * ElementBytes(step.dtype()) < sequence.num_tokens * query;
+  return sequence.num_tokens > step.policy().few_queries;
 }
 
 // If shards divide the entries and keep them: every shard gets what is found in each one's part for its own

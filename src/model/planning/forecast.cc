@@ -199,7 +199,7 @@ Forecast MakeForecast(const ResolvedCheckpoint& resolved, const ModelConfig& con
   return forecast;
 }
 
-std::vector<Placement> AllPlacements(int num_ranks, std::span<const LayerPlan> layers) {
+std::vector<Placement> AllPlacements(int num_ranks, std::span<const LayerPlan> layers, bool divides) {
   std::vector<Placement> placements;
   for (int stages = 1; stages <= num_ranks; ++stages) {
     if (num_ranks % stages != 0 || stages > MostStages(layers)) continue;
@@ -209,10 +209,10 @@ std::vector<Placement> AllPlacements(int num_ranks, std::span<const LayerPlan> l
       continue;
     }
     placements.push_back({stages, shards, ExpertPlacement::kById, false});
-    placements.push_back({stages, shards, ExpertPlacement::kById, true});
+    if (divides) placements.push_back({stages, shards, ExpertPlacement::kById, true});
     placements.push_back({stages, shards, ExpertPlacement::kById, false, true});
     placements.push_back({stages, shards, ExpertPlacement::kByColumns, false});
-    placements.push_back({stages, shards, ExpertPlacement::kByColumns, true});
+    if (divides) placements.push_back({stages, shards, ExpertPlacement::kByColumns, true});
   }
   return placements;
 }

@@ -43,9 +43,10 @@ struct ForecastRequest {
 Forecast MakeForecast(const ResolvedCheckpoint& resolved, const ModelConfig& config,
                       const Placement& placement, const ForecastRequest& request);
 
-// All placements of so many ranks, in the order: expert; expert,entries; expert,sequences; tensor; the same
-// behind 2, 3, ... stages; pipeline.
-std::vector<Placement> AllPlacements(int num_ranks, std::span<const LayerPlan> layers);
+// All placements of so many ranks, in the order: expert; expert,entries; expert,sequences; tensor;
+// tensor,entries; the same behind 2, 3, ... stages; pipeline. `divides`: whether the model's entries can be
+// divided.
+std::vector<Placement> AllPlacements(int num_ranks, std::span<const LayerPlan> layers, bool divides);
 
 // Kind of ranks.
 struct RankKind {

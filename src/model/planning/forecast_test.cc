@@ -36,7 +36,7 @@ class ForecastTest : public ::testing::Test {
 // Memory of the fullest rank as ranks that load their part have it; converted vectors differ a little.
 TEST_F(ForecastTest, MemoryIsThatOfTheFullestRank) {
   for (const int num_ranks : {1, 2, 3, 4}) {
-    for (const Placement& placement : AllPlacements(num_ranks, config_.layers)) {
+    for (const Placement& placement : AllPlacements(num_ranks, config_.layers, true)) {
       MemoryPlan fullest;
       for (int rank = 0; rank < num_ranks; ++rank) {
         ModelOptions options;
@@ -86,13 +86,20 @@ TEST(AllPlacements, OfSixRanksAndFourLayers) {
   std::vector<std::string> names;
   std::vector<LayerPlan> layers;
   for (int i = 0; i < 4; ++i) layers.push_back(BlockPlan(i, i));
-  for (const Placement& placement : AllPlacements(6, layers)) names.push_back(ToString(placement));
+  for (const Placement& placement : AllPlacements(6, layers, true)) names.push_back(ToString(placement));
   EXPECT_THAT(names, ::testing::ElementsAre(
                          "expert", "expert,entries", "expert,sequences", "tensor", "tensor,entries",
                          "pipeline=2,expert", "pipeline=2,expert,entries", "pipeline=2,expert,sequences",
                          "pipeline=2,tensor", "pipeline=2,tensor,entries", "pipeline=3,expert",
                          "pipeline=3,expert,entries", "pipeline=3,expert,sequences", "pipeline=3,tensor",
                          "pipeline=3,tensor,entries"));
+}
+
+TEST(AllPlacements, OfAModelWhoseEntriesStayWhole) {
+  std::vector<std::string> names;
+  for (const Placement& placement : AllPlacements(2, std::vector<LayerPlan>{BlockPlan(0, 0)}, false))
+    names.push_back(ToString(placement));
+  EXPECT_THAT(names, ::testing::ElementsAre("expert", "expert,sequences", "tensor"));
 }
 
 TEST(ChoosePlacement, TheQuickestThatFits) {

@@ -31,9 +31,9 @@ Result<BatchLine> Read(std::string_view text) {
   if (text.size() > kMaxBatchLine)
     return Error(InvalidArgument(
         fmt::format("{}, wanted {} MiB at most", Counted(text.size(), "byte"), kMaxBatchLine >> 20)));
-  DSV4_ASSIGN_OR_RETURN(
-      const chat::JsonValue json,
-      chat::ReadJson(text, "request", chat::JsonDialect::kRfc8259, {.token_lists = kTokenLists}));
+  DSV4_ASSIGN_OR_RETURN(const chat::JsonValue json,
+                        chat::ReadJson(text, "request", chat::JsonDialect::kRfc8259,
+                                       {.token_lists = kTokenLists, .finite = true}));
   BatchLine line;
   DSV4_ASSIGN_OR_RETURN(line.custom_id, TextOf(json, "custom_id"));
   DSV4_ASSIGN_OR_RETURN(const std::string method, TextOf(json, "method"));

@@ -342,7 +342,7 @@ Result<ResponsesRequest> ReadResponses(const ServedModel& model, chat::JsonValue
   fields.Read("store", &request.store);
   bool background = false;
   if (fields.Read("background", &background) && background)
-    fields.Fail("background", "answers are not kept here, wanted false");
+    fields.Fail("background", "an answer is given while its request waits, wanted false");
   fields.Read("stream", &request.stream);
   int64_t max_tokens = 0;
   if (fields.Read("max_output_tokens", &max_tokens)) {
