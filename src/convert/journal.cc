@@ -104,7 +104,8 @@ Result<Journal> Journal::Open(const std::string& path, const JournalIdentity& id
       DSV4_TRY(CheckIdentity(line ? *line : Json(), path, identity));
       has_head = true;
     } else if (std::optional<UnitRecord> record = line ? ParseRecord(*line) : std::nullopt; record) {
-      journal.records_[record->unit] = *std::move(record);
+      const auto unit = record->unit;
+      journal.records_[unit] = *std::move(record);
     }
     rest.remove_prefix(end + 1);
   }
