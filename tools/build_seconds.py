@@ -104,7 +104,7 @@ def main() -> int:
     print(f"{'together':<24}{len(took):5} units{sum(took.values()):9.1f} s")
     if arguments.write:
         table = {module: {"units": len(units), "seconds": round(sum(seconds for seconds, _ in units), 1)} for module, units in modules.items()}
-        # Of instruction sets that this processor has not, what another measured.
+        # Rows of instruction sets that this processor lacks stay as another measured them.
         known = json.loads(arguments.write.read_text(encoding="utf-8")) if arguments.write.exists() else {}
         table |= {module: row for module, row in known.items() if ", " in module and module not in table}
         lines = ",\n".join(f'  "{module}": {json.dumps(row)}' for module, row in table.items())

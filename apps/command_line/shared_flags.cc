@@ -175,8 +175,7 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags) {
 void AddPlacementFlag(CLI::App& app, ModelFlags& flags) {
   app.add_option("--placement", flags.placement,
                  "Which rank has what: auto, pipeline, tensor, tensor,entries, expert, expert,sequences, "
-                 "expert,entries, or "
-                 "pipeline=STAGES,X with one of these as X")
+                 "expert,entries, or pipeline=STAGES,X with one of these as X")
       ->capture_default_str();
 }
 

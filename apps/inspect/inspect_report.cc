@@ -210,7 +210,7 @@ void ForecastPlacements(const InspectRequest& request, const model::ResolvedChec
                                       .cache_rows = request.cache_rows};
   for (const model::Placement& placement : model::AllPlacements(
            num_ranks, std::span(report.config.layers).first(static_cast<size_t>(report.num_layers)),
-           report.config.candidate_topk_blocks == 0))
+           !model::KeepsEntriesWhole(report.config)))
     report.forecasts.push_back(model::MakeForecast(resolved, report.config, placement, one));
   model::RankKind kind = request.rank_kind;
   if (kind.memory == 0) {

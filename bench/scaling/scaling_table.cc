@@ -75,7 +75,8 @@ class Headers {
 
   std::vector<model::Forecast> Forecasts(int num_ranks) const {
     std::vector<model::Forecast> forecasts;
-    for (const model::Placement& placement : model::AllPlacements(num_ranks, config_.layers, true)) {
+    for (const model::Placement& placement :
+         model::AllPlacements(num_ranks, config_.layers, !model::KeepsEntriesWhole(config_))) {
       forecasts.push_back(model::MakeForecast(
           resolved_, config_, placement, {.num_layers = config_.num_hidden_layers, .context = kContext}));
     }

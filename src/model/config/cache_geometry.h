@@ -22,6 +22,10 @@ enum class CacheRows : uint8_t { kPacked, kWide };
 kv::CacheLayout CacheGeometry(const ModelConfig& config, std::span<const LayerPlan> layers, Numerics numerics,
                               CacheRows rows, int64_t max_chunk_tokens, int64_t max_rewind_tokens);
 
+// Whether every shard keeps all entries: candidate blocks are chosen among all of them, which are few bytes a
+// token there.
+inline bool KeepsEntriesWhole(const ModelConfig& config) { return config.candidate_topk_blocks > 0; }
+
 // Cache of a draft block (MTP), and of a stage of a DSpark drafter, behind those layers.
 kv::LayerCacheLayout DraftBlockGeometry(const ModelConfig& config);
 kv::LayerCacheLayout DsparkStageGeometry(const ModelConfig& config, const DsparkConfig& dspark, bool first);

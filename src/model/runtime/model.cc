@@ -16,6 +16,7 @@
 #include "io/mapped_file.h"
 #include "model/arch/architecture.h"
 #include "model/checkpoint/place_weights.h"
+#include "model/config/cache_geometry.h"
 #include "model/graph/pass_tail.h"
 #include "model/graph/step.h"
 #include "model/runtime/draft.h"
@@ -45,9 +46,6 @@ Status CheckPositive(std::string_view name, int64_t value) {
   if (value > 0) return {};
   return InvalidArgument(fmt::format("model options, {}: got {}, want at least 1", name, value));
 }
-
-// Candidate blocks are chosen among all entries: every shard has all rows, which are few bytes a token there.
-bool KeepsEntriesWhole(const ModelConfig& config) { return config.candidate_topk_blocks > 0; }
 
 // Configurations that the graph can run of what a configuration may say.
 Status CheckSupported(const ModelConfig& config, const ModelOptions& options) {

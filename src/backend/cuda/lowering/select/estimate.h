@@ -58,8 +58,11 @@ inline double ExpertsMicroseconds(ExpertsPath path, const ExpertsShape& s, const
 
 // --- Linears ---------------------------------------------------------------------------------------------------------
 
+// Cost of one more launch for the same activations: they are packed again, and it begins when the first ends.
+inline constexpr double kSecondLaunchMicroseconds = 15.0;
+
 // Linears of the same activations in one launch of gemm_splitk_wgmma or gemm_wgmma, both of which take them.
-// Those of gemm_wgmma are alike but for their rows.
+// For gemm_wgmma they are alike but for their rows.
 inline double LinearsMicroseconds(LinearPath path, std::span<const LinearShape> linears,
                                   const DeviceLimits& d) {
   const LinearShape& first = linears.front();
@@ -90,8 +93,7 @@ inline double LinearsMicroseconds(LinearPath path, std::span<const LinearShape> 
   }
   return least;
 }
-// Cost of one more launch for the same activations: they are packed again, and it begins when the first ends.
-inline constexpr double kSecondLaunchMicroseconds = 15.0;
+
 inline double LinearMicroseconds(LinearPath path, const LinearShape& s, const DeviceLimits& d) {
   return LinearsMicroseconds(path, {&s, 1}, d);
 }
