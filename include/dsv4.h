@@ -2,7 +2,7 @@
  *
  * Handles are opaque. Functions return a dsv4_code; `error` may be NULL. Structs begin with their size, which the caller sets with
  * the matching *_init function. The library prints nothing and never exits. A model and what it made: one thread per session, sampler and
- * parser at a time; different ones from any threads. Everything made from a model is freed before the model.
+ * parser at a time; different ones from any threads. Handles are freed in any order: a model's memory goes back with the last that was made from it.
  */
 #ifndef DSV4_H
 #define DSV4_H

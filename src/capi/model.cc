@@ -171,7 +171,7 @@ dsv4_code dsv4_model_open(const dsv4_model_options* options, dsv4_model** model,
       return InvalidArgument(
           fmt::format("dsv4_model_options.size: got {}, wanted {}", options->size, sizeof(*options)));
     }
-    auto opened = std::make_unique<dsv4_model>();
+    auto opened = std::make_shared<dsv4_model>();
     if (options->on_log != nullptr) {
       opened->log = [log = options->on_log, user = options->user](dsv4::LogLevel level,
                                                                   const std::string& message) {
@@ -180,12 +180,15 @@ dsv4_code dsv4_model_open(const dsv4_model_options* options, dsv4_model** model,
     }
     const dsv4::LogSink sink(opened->log);
     DSV4_RETURN_IF_ERROR(dsv4::capi::Open(*options, *opened));
-    *model = opened.release();
+    opened->self = opened;
+    *model = opened.get();
     return {};
   });
 }
 
-void dsv4_model_free(dsv4_model* model) { delete model; }
+void dsv4_model_free(dsv4_model* model) {
+  if (model != nullptr) const std::shared_ptr<dsv4_model> share = std::move(model->self);
+}
 const char* dsv4_model_backend(const dsv4_model* model) { return model->backend_name.c_str(); }
 int64_t dsv4_model_vocab_size(const dsv4_model* model) { return model->model->config().vocab_size; }
 int64_t dsv4_model_context_length(const dsv4_model* model) {

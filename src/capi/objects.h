@@ -25,7 +25,8 @@ struct dsv4_buffer {
   std::string bytes;
 };
 
-struct dsv4_model {
+// What is made from a model shares it: handles may be freed in any order, as a collector of garbage does.
+struct dsv4_model : std::enable_shared_from_this<dsv4_model> {
   // States and steps of one model belong to one thread at a time. Threads take turns in the order in which
   // they came: a plain mutex may let one of them have it over and over.
   class Turn {
@@ -49,6 +50,7 @@ struct dsv4_model {
     const dsv4_model& model_;
   };
 
+  std::shared_ptr<dsv4_model> self;  // The caller's share, until dsv4_model_free.
   std::optional<dsv4::session::TextModel> text;
   std::unique_ptr<dsv4::model::Model> model;
   std::string backend_name;
@@ -67,6 +69,7 @@ struct dsv4_prompt {
 };
 
 struct dsv4_parser {
+  std::shared_ptr<const dsv4_model> model;
   dsv4::session::AnswerReader reader;
   // kDone of an answer that its text has ended: it is delivered by dsv4_parser_finish.
   std::optional<dsv4::chat::Delta> end;
@@ -74,13 +77,13 @@ struct dsv4_parser {
 };
 
 struct dsv4_session {
-  dsv4_model* model = nullptr;
+  std::shared_ptr<dsv4_model> model;
   dsv4::kv::SequenceState state;
   std::vector<float> logits;
 };
 
 struct dsv4_sampler {
-  dsv4_model* model = nullptr;
+  std::shared_ptr<dsv4_model> model;
   dsv4::sampling::Sampler sampler;
   std::unique_ptr<dsv4::sampling::TokenConstraint> constraint;
 };

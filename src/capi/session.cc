@@ -63,14 +63,14 @@ Status Choose(dsv4_sampler& sampler, const dsv4_session& session, int32_t& token
   if (sampler.model != session.model)
     return InvalidArgument("dsv4_sample: sampler and session are of different models");
   if (session.logits.empty()) return NoLogits();
-  const auto vocab_size = static_cast<size_t>(dsv4_model_vocab_size(session.model));
+  const auto vocab_size = static_cast<size_t>(dsv4_model_vocab_size(session.model.get()));
   std::span<const uint64_t> permitted;
   if (sampler.constraint != nullptr) permitted = sampler.constraint->Allowed();
   if (!permitted.empty() && std::ranges::all_of(permitted, [](uint64_t word) { return word == 0; }))
     return sampler.constraint->WhyNone();
   DSV4_ASSIGN_OR_RETURN_STATUS(const dsv4::sampling::SampledToken sampled,
                                sampler.sampler.Sample(std::span(session.logits).last(vocab_size), permitted));
-  if (sampler.constraint != nullptr && dsv4_model_is_stop(sampler.model, sampled.id) == 0)
+  if (sampler.constraint != nullptr && dsv4_model_is_stop(sampler.model.get(), sampled.id) == 0)
     sampler.constraint->Accept(sampled.id);
   token = sampled.id;
   return {};
@@ -86,14 +86,15 @@ dsv4_code dsv4_session_new(dsv4_model* model, dsv4_session** session, dsv4_error
     const Turn turn(*model);
     const LogSink sink(model->log);
     DSV4_ASSIGN_OR_RETURN_STATUS(dsv4::kv::SequenceState state, model->model->NewSequence());
-    *session = new dsv4_session{.model = model, .state = std::move(state), .logits = {}};
+    *session = new dsv4_session{.model = model->shared_from_this(), .state = std::move(state), .logits = {}};
     return {};
   });
 }
 
 void dsv4_session_free(dsv4_session* session) {
   if (session == nullptr) return;
-  const Turn turn(*session->model);
+  const std::shared_ptr<dsv4_model> model = session->model;
+  const Turn turn(*model);
   delete session;
 }
 
@@ -135,7 +136,7 @@ dsv4_code dsv4_session_logits(const dsv4_session* session, const float** logits,
   return Guard(error, [&]() -> Status {
     if (session->logits.empty()) return NoLogits();
     *logits = session->logits.data();
-    *num_rows = session->logits.size() / static_cast<size_t>(dsv4_model_vocab_size(session->model));
+    *num_rows = session->logits.size() / static_cast<size_t>(dsv4_model_vocab_size(session->model.get()));
     return {};
   });
 }
@@ -223,7 +224,7 @@ dsv4_code dsv4_sampler_new(dsv4_model* model, const dsv4_sampling* sampling, con
                                    dsv4::session::MakeRuleConstraint(*model->text, in_reasoning, *rule));
     }
     auto made = std::make_unique<dsv4_sampler>(
-        dsv4_sampler{.model = model,
+        dsv4_sampler{.model = model->shared_from_this(),
                      .sampler = dsv4::sampling::Sampler(params, model->allowed, -1),
                      .constraint = std::move(constraint)});
     if (prompt != nullptr) made->sampler.SeePrompt(prompt->made.ids);

@@ -127,6 +127,7 @@ dsv4_code dsv4_parser_new(const dsv4_model* model, const dsv4_prompt* prompt, co
     const std::vector<std::string> stop_strings(stops, stops + num_stops);
     DSV4_RETURN_IF_ERROR(dsv4::session::CheckStop("dsv4_parser_new: stops", stop_strings));
     *parser = new dsv4_parser{
+        .model = model->shared_from_this(),
         .reader = dsv4::session::AnswerReader(
             *model->text, dsv4::session::ChatFormat(prompt->made, prompt->tools, stop_strings)),
         .end = {}};

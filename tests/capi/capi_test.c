@@ -332,6 +332,41 @@ static void test_rows(dsv4_model* model) {
   }
 }
 
+/* As a collector of garbage does: the model's handle first. What it made goes on. */
+static void test_model_freed_first(dsv4_model* model) {
+  static const char* kRequest = "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}";
+  dsv4_sampling sampling;
+  dsv4_session *session, *fork;
+  dsv4_sampler* sampler;
+  dsv4_prompt* prompt;
+  dsv4_parser* parser;
+  const int32_t* ids;
+  size_t num_ids;
+  int32_t token = -1;
+  answer out = {"", ""};
+  dsv4_sampling_init(&sampling);
+  sampling.rule_kind = DSV4_RULE_REGEX;
+  sampling.rule = "[a-z]+";
+  OK(dsv4_render(model, kRequest, &prompt, &error));
+  OK(dsv4_session_new(model, &session, &error));
+  OK(dsv4_sampler_new(model, &sampling, NULL, &sampler, &error));
+  OK(dsv4_parser_new(model, prompt, NULL, 0, &parser, &error));
+  dsv4_model_free(model);
+  ids = dsv4_prompt_ids(prompt, &num_ids);
+  OK(dsv4_session_append(session, ids, num_ids, 0, &error));
+  OK(dsv4_session_fork(session, &fork, &error));
+  dsv4_session_free(session);
+  OK(dsv4_sample(sampler, fork, &token, &error));
+  EXPECT(token >= 0);
+  dsv4_session_free(fork);
+  OK(dsv4_parser_feed(parser, &token, 1, on_delta, &out, NULL, &error));
+  OK(dsv4_parser_finish(parser, 1, on_delta, &out, &error));
+  EXPECT(strcmp(out.reason, "length") == 0);
+  dsv4_prompt_free(prompt);
+  dsv4_parser_free(parser);
+  dsv4_sampler_free(sampler);
+}
+
 /* The committed list: a struct that changed wants a new DSV4_ABI. */
 static void test_abi(const char* path) {
   char wanted[1024] = {0};
@@ -384,6 +419,7 @@ int main(int argc, char** argv) {
   test_stops(model);
   test_sessions(model);
   test_rows(model);
-  dsv4_model_free(model);
+  test_model_freed_first(model);
+  dsv4_model_free(NULL);
   return 0;
 }

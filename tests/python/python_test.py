@@ -1,6 +1,7 @@
 """The Python package on models/tiny: DSV4_LIBRARY names libdsv4.so, DSV4_BINARY the command."""
 
 import asyncio
+import gc
 import json
 import os
 import pathlib
@@ -74,6 +75,16 @@ class PythonTest(unittest.TestCase):
         for call in (lambda: llm.tokenize("a"), lambda: session.append([1]), lambda: len(session)):
             with self.assertRaisesRegex(ValueError, "closed"):
                 call()
+
+    def test_a_circle_of_objects_is_collected_in_any_order(self):
+        for turned in (False, True):
+            llm = dsv4.LLM("models/tiny")
+            session = llm.session()
+            session.append(llm.tokenize(QUESTION))
+            circle = [session, llm] if turned else [llm, session]
+            circle.append(circle)
+            del llm, session, circle
+            gc.collect()
 
     def test_without_its_library_it_says_what_to_do(self):
         for library in ("/no/such/libdsv4.so", "/usr/lib/x86_64-linux-gnu/libm.so.6"):
