@@ -25,7 +25,7 @@ struct dsv4_buffer {
   std::string bytes;
 };
 
-// What is made from a model shares it: handles may be freed in any order, as a collector of garbage does.
+// Sessions, samplers and parsers share their model: handles may be freed in any order, as a collector of garbage does.
 struct dsv4_model : std::enable_shared_from_this<dsv4_model> {
   // States and steps of one model belong to one thread at a time. Threads take turns in the order in which
   // they came: a plain mutex may let one of them have it over and over.
