@@ -106,8 +106,9 @@ std::string ValueComplaint(const Complaint& complaint) {
   if (text.starts_with("is required")) return wanted.empty() ? "is missing" : "is missing: " + wanted;
   if (text.ends_with(" missing") && text.find(" required ") != std::string::npos)
     return wanted.empty() ? "wants a value behind it" : "wants a value behind it: " + wanted;
-  if (const size_t at = text.find(" not in {"); at != std::string::npos && !wanted.empty())
-    return fmt::format("got '{}', wanted {}", text.substr(0, at), wanted);
+  // An empty value has no blank behind it.
+  if (const size_t at = text.find("not in {"); at != std::string::npos && !wanted.empty())
+    return fmt::format("got '{}', wanted {}", text.substr(0, std::max<size_t>(at, 1) - 1), wanted);
   if (const size_t at = text.find(" not in range "); at != std::string::npos && text.starts_with("Value ")) {
     std::string range = text.substr(at + 14);
     // Bounds that are no whole numbers have six digits.

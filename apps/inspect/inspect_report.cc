@@ -303,9 +303,10 @@ std::string ForecastTable(const InspectReport& report) {
                        Bytes(forecast.weights), Bytes(forecast.per_token), Bytes(forecast.read),
                        forecast.exchanges);
   }
-  return out + fmt::format("  the planner takes {}: {}\n",
-                           model::ToString(report.forecasts[report.choice.index].placement),
-                           report.choice.why);
+  return out + fmt::format(
+                   "  least time for one by this arithmetic: {}: {}\n"
+                   "  without --placement: expert, but serve on GPUs tensor\n",
+                   model::ToString(report.forecasts[report.choice.index].placement), report.choice.why);
 }
 
 // Whether the checkpoint has a drafter, and which. A bad one is a line, for the model runs without it.

@@ -87,6 +87,8 @@ Result<server::ServedModel> LoadServedModel(const ServeOptions& options, const M
   served.id = NameOf(options, source);
   served.aliases = options.aliases;
   served.created = std::time(nullptr);
+  DSV4_ASSIGN_OR_RETURN(const auto checkpoint, source.Checkpoint());
+  served.num_bytes = checkpoint->num_bytes();
   served.longest_token_bytes = served.tokenizer.longest_token_bytes();
   return served;
 }
@@ -472,32 +474,23 @@ int RunServeCommand(const ServeOptions& options) {
   if (!speculation) return Fail(speculation.error(), kExitBadUsage);
   const int64_t step_tokens =
       options.max_step_tokens > 0 ? options.max_step_tokens : PassTokens(options.model);
+  const auto refuse = [](std::string why) { return Fail(InvalidArgument(std::move(why)), kExitBadUsage); };
   if (options.max_sequences.has_value() && step_tokens < *options.max_sequences) {
-    return Fail(InvalidArgument(fmt::format("a step of {} (--max-step-tokens, else --pass-tokens) is less "
-                                            "than --max-sequences {}: not every answer would move in a step",
-                                            Counted(step_tokens, "token"), *options.max_sequences)),
-                kExitBadUsage);
+    return refuse(
+        fmt::format("a step of {} (--max-step-tokens, else --pass-tokens) is less "
+                    "than --max-sequences {}: not every answer would move in a step",
+                    Counted(step_tokens, "token"), *options.max_sequences));
   }
-  if (options.verify_every > 0 && options.model.group != nullptr) {
-    return Fail(InvalidArgument("serve --verify: sees one rank's part only; want no --ranks"), kExitBadUsage);
-  }
-  if (options.verify_every > 0 && options.model.backend == "reference") {
-    return Fail(
-        InvalidArgument("serve --verify: the backend is the reference itself; wanted another --backend"),
-        kExitBadUsage);
-  }
-  if (!options.prefix_cache_dir.empty() && options.model.group != nullptr) {
-    return Fail(
-        InvalidArgument(
-            "serve --prefix-cache-dir: a file would hold one rank's part of a state only; want no --ranks"),
-        kExitBadUsage);
-  }
-  if (!options.prefix_cache_dir.empty() && options.prefix_cache_mib == int64_t{0}) {
-    return Fail(
-        InvalidArgument(
-            "--prefix-cache-dir: a state that is read needs a place in memory, and --prefix-cache-mib is 0"),
-        kExitBadUsage);
-  }
+  if (options.verify_every > 0 && options.model.group != nullptr)
+    return refuse("serve --verify: sees one rank's part only; want no --ranks");
+  if (options.verify_every > 0 && options.model.backend == "reference")
+    return refuse("serve --verify: the backend is the reference itself; wanted another --backend");
+  if (!options.prefix_cache_dir.empty() && options.model.group != nullptr)
+    return refuse(
+        "serve --prefix-cache-dir: a file would hold one rank's part of a state only; want no --ranks");
+  if (!options.prefix_cache_dir.empty() && options.prefix_cache_mib == int64_t{0})
+    return refuse(
+        "--prefix-cache-dir: a state that is read needs a place in memory, and --prefix-cache-mib is 0");
   Result<std::vector<std::string>> api_keys = ApiKeys(options);
   if (!api_keys) {
     return Fail(api_keys.error(),
@@ -519,6 +512,8 @@ int RunServeCommand(const ServeOptions& options) {
   served->defaults = session::Limited(options.defaults, served->card.max_new_tokens);
   const Result<ops::Backend> backend = MakeBackend(options.model);
   if (!backend) return Fail(backend.error(), LoadExitCode(backend.error()));
+  if (backend->context->memory().device().type != DeviceType::kHost)
+    served->num_gpu_bytes = served->num_bytes;
   if (const Status status = CheckLearning(options); !status.ok()) return Fail(status, kExitBadUsage);
   if (const Status status = CheckLearnedPath(options, *source); !status.ok())
     return Fail(status, kExitRunFailed);

@@ -66,6 +66,11 @@ bool KeepsLengths(const Regex& content, int min, int max) {
          (max == kUnbounded || (lengths->max != kUnbounded && lengths->max <= max));
 }
 
+std::string Bounds(int min, int max) {
+  return fmt::format("minLength {} and maxLength {}", min,
+                     max == kUnbounded ? "none" : fmt::format("{}", max));
+}
+
 }  // namespace
 
 std::string OddCharacterOf(const std::string& closer) {
@@ -511,8 +516,7 @@ Result<Dfa> SchemaCompiler::String(const Json& schema, const std::string& pointe
       DSV4_ASSIGN_OR_RETURN(excluded.emplace_back(), pattern_content(text.get<std::string>()));
     }
   }
-  const std::string bounds =
-      fmt::format("minLength {} and maxLength {}", min, max == kUnbounded ? "none" : fmt::format("{}", max));
+  const std::string bounds = Bounds(min, max);
   // Beside bounds that it does not keep, a pattern's own large count is one of them.
   const auto keeps = [&](const Regex& content) { return KeepsLengths(content, min, max); };
   if (std::any_of(contents.begin(), contents.end(), keeps)) {
@@ -573,7 +577,8 @@ Result<Dfa> SchemaCompiler::CountedString(int min, int max, const std::string& p
     DSV4_ASSIGN_OR_RETURN(const Dfa behind, CompileTerminal(ByteRange(close, close), pointer));
     std::optional<Result<Dfa>> dfa = Dfa::Counted(before, character, behind, least, most, limits);
     if (!dfa) return Error(Internal("a character may begin as its string ends"));
-    return At(std::move(*dfa), pointer);
+    if (*dfa) return std::move(**dfa);
+    return Error(SchemaError(pointer, fmt::format("{}: {}", Bounds(min, max), dfa->error().message())));
   };
   if (spelling == Spelling::kJson) {
     DSV4_ASSIGN_OR_RETURN(Dfa dfa, counted('"', '"', min, max));

@@ -44,7 +44,8 @@ enum class Wants : uint8_t {
   kFlag,
   kDependencies,
   kTypes,
-  kList
+  kValue,
+  kValues
 };
 
 struct Keyword {
@@ -78,14 +79,14 @@ constexpr std::array kKeywords = {
     Keyword{"else", Wants::kSchema},
     Keyword{"nullable", Wants::kFlag},
     Keyword{"multipleOf", Wants::kNumber},
-    Keyword{kNotValues, Wants::kList},
+    Keyword{kNotValues, Wants::kValues},
     Keyword{kAlsoStrings, Wants::kSchemas},
     Keyword{kNotPatterns, Wants::kNames},
     Keyword{"prefixItems", Wants::kSchemas},
     Keyword{"minItems", Wants::kCount},
     Keyword{"maxItems", Wants::kCount},
-    Keyword{"enum", Wants::kList},
-    Keyword{"const", Wants::kAnything},
+    Keyword{"enum", Wants::kValues},
+    Keyword{"const", Wants::kValue},
     Keyword{"anyOf", Wants::kSchemas},
     Keyword{"oneOf", Wants::kSchemas},
     Keyword{"allOf", Wants::kSchemas},
@@ -138,6 +139,12 @@ bool SaysNothing(std::string_view name) {
 }
 
 bool IsSchema(const Json& value) { return value.is_object() || value.is_boolean(); }
+
+// False where an integer of more than 64 bits may have become a double.
+bool IsExact(const Json& value) {
+  if (value.is_structured()) return std::all_of(value.begin(), value.end(), IsExact);
+  return !value.is_number_float() || std::abs(value.get<double>()) < 0x1p64;
+}
 
 bool IsTypeName(const Json& value) {
   constexpr std::array<std::string_view, 7> kTypes = {"null",   "boolean", "integer", "number",
@@ -193,8 +200,11 @@ std::string_view Complaint(Wants wants, const Json& value) {
       return IsTypeName(value) || (value.is_array() && !value.empty() && all(IsTypeName))
                  ? ""
                  : "wanted a type or a list of types";
-    case Wants::kList:
-      return value.is_array() && !value.empty() ? "" : "wanted a list of values";
+    case Wants::kValue:
+      return IsExact(value) ? "" : "wanted no number past 64 bits, whose digits are lost";
+    case Wants::kValues:
+      if (!value.is_array() || value.empty()) return "wanted a list of values";
+      return IsExact(value) ? "" : "wanted no number past 64 bits, whose digits are lost";
   }
   return "";
 }

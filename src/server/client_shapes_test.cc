@@ -137,6 +137,26 @@ TEST(ClientShapes, WhatWouldChangeTheAnswerIsNotLeftOut) {
               HasSubstr("tools[0].type: got 'bash_20250124'"));
 }
 
+TEST(ClientShapes, FieldsThatAreGivenBackHaveTheTypesOfTheClients) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("include": ["message.output_text"])",
+       "include: got 'message.output_text', wanted any of code_interpreter_call.outputs"},
+      {R"("metadata": 5)", "metadata: got integer, wanted an object"},
+      {R"("metadata": {"a": 5})", "metadata.a: got integer, wanted a string"},
+      {R"("user": 5)", "user: got integer, wanted a string"},
+      {R"("reasoning": {"summary": 5})", "reasoning.summary: got integer, wanted a string"},
+      {R"("reasoning": {"generate_summary": "loud"})",
+       "reasoning.generate_summary: got 'loud', wanted auto, concise or detailed"},
+      {R"("truncation": "most")", "truncation: got 'most', wanted disabled or auto"}};
+  for (const auto& [field, want] : cases)
+    EXPECT_THAT(Prompt("responses", R"({"input": "q", )" + std::string(field) + "}"), HasSubstr(want));
+  EXPECT_TRUE(Read("responses", *chat::ReadJson(R"({"input": "q", "metadata": {"a": "b"}, "user": null,
+      "include": ["reasoning.encrypted_content"], "reasoning": {"summary": null}})",
+                                                "test")));
+  EXPECT_THAT(Prompt("messages", R"({"messages": [{"role": "user", "content": []}]})"),
+              HasSubstr("messages[0].content: empty"));
+}
+
 TEST(ClientShapes, AFieldThatIsNotKnownIsNamedOrRefused) {
   struct Shape {
     const char* api;

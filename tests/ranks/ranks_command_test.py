@@ -446,7 +446,7 @@ class Usage(unittest.TestCase):
         self.assertEqual(choice("--rank-wait", "0")["choice"]["placement"], "expert,entries")
         small = choice("--rank-memory", "0.000001")["choice"]
         self.assertIn("none fits", small["why"])
-        self.assertIn("the planner takes", dsv4("inspect", "--ranks", "2").stdout)
+        self.assertIn("least time for one by this arithmetic", dsv4("inspect", "--ranks", "2").stdout)
 
     def test_capacity_grows_with_the_ranks(self):
         """Tokens in the same memory a rank (issue 7 wants 3.5 times as many on four)."""

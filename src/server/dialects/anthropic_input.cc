@@ -361,6 +361,8 @@ Result<AnthropicRequest> ReadAnthropic(const ServedModel& model, const chat::Jso
         {.role = chat::Role::kSystem, .content = std::move(text), .label = "system"});
   }
   DSV4_ASSIGN_OR_RETURN(std::vector<chat::Message> turns, ReadMessages(*model.profile, *messages));
+  if (turns.empty() && !messages->items().empty())
+    return Error(InvalidArgument("messages[0].content: empty, wanted a text or at least one block"));
   if (turns.empty()) return Error(InvalidArgument("messages: empty, wanted at least one message"));
   // An assistant message at the end is the beginning of the answer.
   call.conversation.continue_final_message = turns.back().role == chat::Role::kAssistant;

@@ -419,13 +419,13 @@ std::string OllamaModels(const ServedModel& model, bool running) {
   Json entry = {{"name", model.id + ":latest"},
                 {"model", model.id + ":latest"},
                 {"modified_at", Time(model.created)},
-                {"size", 0},
+                {"size", model.num_bytes},
                 {"digest", ""},
                 {"details", Details()}};
   if (running) {
     constexpr int64_t kForever = int64_t{100} * 365 * 24 * 3600;  // It stays as long as the server.
     entry["expires_at"] = Time(model.created + kForever);
-    entry["size_vram"] = 0;
+    entry["size_vram"] = model.num_gpu_bytes;
     entry["context_length"] = model.context_length;
   }
   return JsonText({{"models", Json::array({std::move(entry)})}});

@@ -308,16 +308,47 @@ chat::JsonValue ReadFormat(Fields& fields) {
   return format == nullptr ? chat::JsonValue() : *format;
 }
 
-// include: message.output_text.logprobs, and top_logprobs.
+// include, of which one member has an effect: the others are of tools that the server does not run. And top_logprobs.
 void ReadLogprobs(Fields& fields, SamplingCall& sampling) {
+  constexpr std::array<std::string_view, 8> kParts = {
+      "code_interpreter_call.outputs",  "computer_call_output.output.image_url",
+      "file_search_call.results",       "message.input_image.image_url",
+      "message.output_text.logprobs",   "reasoning.encrypted_content",
+      "web_search_call.action.sources", "web_search_call.results"};
   std::vector<std::string> include;
   fields.ReadStrings("include", &include);
+  for (const std::string& part : include) {
+    if (std::ranges::find(kParts, part) == kParts.end())
+      fields.Fail("include", fmt::format("got '{}', wanted any of {}", part, fmt::join(kParts, ", ")));
+  }
   int top = 0;
   const bool has_top = fields.Read("top_logprobs", &top);
   if (top < 0 || top > 20) fields.Fail("top_logprobs", fmt::format("got {}, wanted 0..20", top));
   const bool wanted =
       std::find(include.begin(), include.end(), "message.output_text.logprobs") != include.end();
   if (wanted || (has_top && top > 0)) sampling.num_logprobs = top;
+}
+
+// Fields that are given back as they came, which a client's types must be able to read.
+void CheckEchoes(Fields& fields) {
+  const chat::JsonValue* metadata = nullptr;
+  if (fields.ReadObject("metadata", &metadata)) {
+    Fields members(*metadata, "metadata.");
+    std::string text;
+    for (const chat::JsonValue::Member& one : metadata->members()) members.Read(one.first, &text);
+    fields.Adopt(members.status());
+  }
+  std::string user;
+  fields.Read("user", &user);
+  const chat::JsonValue* const reasoning = fields.Find("reasoning");
+  if (reasoning == nullptr || !reasoning->is_object()) return;
+  Fields members(*reasoning, "reasoning.");
+  for (const std::string_view name : {"summary", "generate_summary"}) {
+    std::string summary;
+    if (members.Read(name, &summary) && summary != "auto" && summary != "concise" && summary != "detailed")
+      members.Fail(name, fmt::format("got '{}', wanted auto, concise or detailed", summary));
+  }
+  fields.Adopt(members.status());
 }
 
 }  // namespace
@@ -369,10 +400,11 @@ Result<ResponsesRequest> ReadResponses(const ServedModel& model, chat::JsonValue
   keep("reasoning", request.reasoning);
   keep("user", request.user);
   keep("top_logprobs", request.top_logprobs);
+  CheckEchoes(fields);
   ReadLogprobs(fields, call.sampling);
   std::string truncation;
   if (fields.Read("truncation", &truncation) && truncation != "disabled" && truncation != "auto")
-    fields.Fail("truncation", fmt::format("got '{}', wanted disabled", truncation));
+    fields.Fail("truncation", fmt::format("got '{}', wanted disabled or auto", truncation));
   ExpectThinking(fields);
   fields.Expect({"model"});
   CheckFields(fields, body, kResponses, model, call.sampling);
