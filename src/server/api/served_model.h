@@ -33,7 +33,7 @@ struct ServedModel : session::TextModel {
   std::vector<std::string> aliases;  // Further names that requests may use; "*" stands for any.
   int64_t created = 0;               // Seconds since 1970.
   int64_t num_bytes = 0;             // Tensors of the checkpoint.
-  int64_t num_gpu_bytes = 0;         // Those of them on a GPU.
+  int64_t num_gpu_bytes = 0;         // Their part on a GPU.
   std::shared_ptr<grammar::GrammarCache> grammars = std::make_shared<grammar::GrammarCache>();
   size_t longest_token_bytes = 1;                // tokenizer.longest_token_bytes().
   int64_t context_length = 0;                    // Prompt and answer together.
