@@ -30,6 +30,7 @@
 #include "apps/shared/lost_file.h"
 #include "apps/terminal/terminal.h"
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cuda/cuda_variables.h"
 #include "base/error_output.h"
 #include "base/line_writer.h"
 #include "base/log.h"
@@ -78,6 +79,7 @@ int Main(int argc, char** argv) {
   for (const std::string& mistyped : settings.MistypedVariables(*app.get_subcommands().front()))
     LogWarning(mistyped);
   if (const Status known = backend::CheckCpuVariables(); !known.ok()) return Fail(known, kExitBadUsage);
+  if (const auto known = backend::ReadCudaVariables(); !known) return Fail(known.error(), kExitBadUsage);
   return commands.Dispatch(argc, argv);
 }
 

@@ -9,7 +9,7 @@
 #include "apps/shared/expert_flags.h"
 #include "apps/shared/model_source.h"
 #include "apps/terminal/readable.h"
-#include "backend/cuda/groups/cuda_group.h"
+#include "backend/cuda/cuda_variables.h"
 #include "base/machine_memory.h"
 #include "comm/bootstrap.h"
 #include "model/planning/memory_plan.h"

@@ -12,6 +12,7 @@
 #include "apps/shared/expert_flags.h"
 #include "apps/shared/model_source.h"
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_variables.h"
 #include "backend/cuda/gpu_survey.h"
 #include "backend/cuda/groups/cuda_group.h"
 #include "base/log.h"

@@ -221,7 +221,7 @@ class Arguments(unittest.TestCase):
         for numa in ("off", "interleave"):
             self.assertEqual(dsv4_json(*arguments, "--numa", numa)["token_ids"], usual)
         self.assertEqual(dsv4_json(*arguments, env={"DSV4_SPIN_US": "0"})["token_ids"], usual)
-        for name, bad in (("DSV4_SPIN_US", "x"), ("DSV4_SPIN_US", "-1"), ("DSV4_SPIN_US", "1000001"), ("DSV4_CPU_ISA", "5us")):
+        for name, bad in (("DSV4_SPIN_US", "x"), ("DSV4_SPIN_US", "-1"), ("DSV4_SPIN_US", "1000001"), ("DSV4_CPU_ISA", "5us"), ("DSV4_CUDA_GRAPHS", "off")):
             process = dsv4(*arguments, env={name: bad})
             self.assertEqual(process.returncode, 2)
             self.assertRegex(process.stderr, f"{name}: .{bad}.")

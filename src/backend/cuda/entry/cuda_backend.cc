@@ -5,12 +5,12 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cstdlib>
 #include <span>
 #include <string_view>
 #include <type_traits>
 
+#include "backend/cuda/cuda_variables.h"
 #include "backend/cuda/lowering/code_targets.h"
 #include "backend/cuda/lowering/device_limits.h"
 #include "backend/cuda/runtime/cuda_ops.h"
@@ -84,41 +84,6 @@ Status Entry(const char*, ops::OpContext& context, const ops::PrepareWeightArgs&
   return run(static_cast<CudaContext&>(context), args);
 }
 
-bool Says(const char* value, std::string_view wanted) { return value != nullptr && value == wanted; }
-
-Result<BlockScaledMode> BlockScaledFromOutside() {
-  const char* const value = std::getenv("DSV4_CUDA_BLOCK_SCALED");
-  if (value == nullptr || *value == '\0') return BlockScaledMode::kOff;
-  if (Says(value, "fp8")) return BlockScaledMode::kFp8;
-  if (Says(value, "fp4")) return BlockScaledMode::kFp4;
-  return Error(
-      InvalidArgument(fmt::format("backend cuda: DSV4_CUDA_BLOCK_SCALED is \"{}\", want fp8 or fp4", value)));
-}
-
-// Whether steps are replayed, and whether each replay is compared with its walk instead.
-Status TakeReplayFromOutside(CudaOptions* options) {
-  const char* const value = std::getenv("DSV4_CUDA_REPLAY");
-  if (value == nullptr || *value == '\0' || Says(value, "1")) return {};
-  if (Says(value, "0")) {
-    options->replay = false;
-  } else if (Says(value, "check")) {
-    options->check_replays = true;
-  } else {
-    return InvalidArgument(
-        fmt::format("backend cuda: DSV4_CUDA_REPLAY is \"{}\", want 0, 1 or check", value));
-  }
-  return {};
-}
-
-Result<Fp8Products> Fp8ProductsFromOutside() {
-  const char* const value = std::getenv("DSV4_CUDA_FP8_PRODUCTS");
-  if (value == nullptr || *value == '\0') return Fp8Products::kOff;
-  if (Says(value, "many")) return Fp8Products::kMany;
-  if (Says(value, "all")) return Fp8Products::kAll;
-  return Error(InvalidArgument(
-      fmt::format("backend cuda: DSV4_CUDA_FP8_PRODUCTS is \"{}\", want many or all", value)));
-}
-
 const std::vector<CodeTarget>& Targets() {
   static const std::vector<CodeTarget> targets = ParseCodeTargets(DSV4_CUDA_ARCHITECTURES);
   return targets;
@@ -127,21 +92,7 @@ const std::vector<CodeTarget>& Targets() {
 // CUDA's own switch: no machine code is used, the driver compiles PTX.
 bool WantsPtx() {
   const char* const value = std::getenv("CUDA_FORCE_PTX_JIT");
-  return value != nullptr && *value != '\0' && !Says(value, "0");
-}
-
-Result<size_t> MostSharedBytesFromOutside() {
-  const char* const value = std::getenv("DSV4_CUDA_SHARED_KB");
-  if (value == nullptr || *value == '\0') return size_t{0};
-  constexpr size_t kLeast = 48;
-  size_t kilobytes = 0;
-  const std::string_view text = value;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), kilobytes);
-  if (error != std::errc() || end != text.data() + text.size() || kilobytes < kLeast || kilobytes > 1024) {
-    return Error(InvalidArgument(
-        fmt::format("backend cuda: DSV4_CUDA_SHARED_KB is \"{}\", want {} to 1024", value, kLeast)));
-  }
-  return kilobytes * 1024;
+  return value != nullptr && *value != '\0' && std::string_view(value) != "0";
 }
 
 // Checks of modes: other numerics, and settings of tests.
@@ -201,9 +152,8 @@ std::string CudaFault() {
   return cudaGetErrorString(error);
 }
 
-Result<ops::Backend> MakeCudaBackend(const CudaOptions& wanted) {
-  CudaOptions options = wanted;
-  DSV4_TRY(cuda::TakeReplayFromOutside(&options));
+Result<ops::Backend> MakeCudaBackend(const CudaOptions& options) {
+  DSV4_ASSIGN_OR_RETURN(const CudaVariables variables, ReadCudaVariables());
   const std::vector<CudaDeviceInfo> devices = CudaDevices();
   if (devices.empty()) {
     return Error(FailedPrecondition("backend cuda: no NVIDIA device or driver on this machine"));
@@ -221,39 +171,32 @@ Result<ops::Backend> MakeCudaBackend(const CudaOptions& wanted) {
         fmt::format("backend cuda: {} has compute capability {}.{}, this build has machine code for {}",
                     device->name, device->major, device->minor, cuda::NameMachineCode(cuda::Targets()))));
   }
-  cuda::BlockScaledMode block_scaled = options.block_scaled;
-  if (block_scaled == cuda::BlockScaledMode::kOff) {
-    DSV4_ASSIGN_OR_RETURN(block_scaled, cuda::BlockScaledFromOutside());
-  }
-  cuda::Fp8Products fp8_products = options.fp8_products;
-  if (fp8_products == cuda::Fp8Products::kOff) {
-    DSV4_ASSIGN_OR_RETURN(fp8_products, cuda::Fp8ProductsFromOutside());
-  }
-  DSV4_ASSIGN_OR_RETURN(const size_t most_shared_bytes, cuda::MostSharedBytesFromOutside());
-  const cuda::QueueOptions queue_options = {
-      .device = options.device,
-      .synchronous = options.synchronous || cuda::Says(std::getenv("DSV4_CUDA_SYNC"), "1"),
-      .graphs = options.graphs && !cuda::Says(std::getenv("DSV4_CUDA_GRAPHS"), "0"),
-      .overlap = options.overlap && !cuda::Says(std::getenv("DSV4_CUDA_OVERLAP"), "0"),
-      .check_replays = options.check_replays,
-      .most_shared_bytes = most_shared_bytes,
-      .watch = options.watch};
+  const cuda::BlockScaledMode block_scaled =
+      options.block_scaled == cuda::BlockScaledMode::kOff ? variables.block_scaled : options.block_scaled;
+  const cuda::Fp8Products fp8_products =
+      options.fp8_products == cuda::Fp8Products::kOff ? variables.fp8_products : options.fp8_products;
+  const cuda::QueueOptions queue_options = {.device = options.device,
+                                            .synchronous = options.synchronous || variables.synchronous,
+                                            .graphs = options.graphs && variables.graphs,
+                                            .overlap = options.overlap && variables.overlap,
+                                            .check_replays = options.check_replays || variables.check_replays,
+                                            .most_shared_bytes = variables.most_shared_bytes,
+                                            .watch = options.watch};
   DSV4_ASSIGN_OR_RETURN(std::shared_ptr<cuda::DeviceQueue> queue, cuda::DeviceQueue::Create(queue_options));
   ops::Backend backend;
   auto context = std::make_shared<cuda::CudaContext>(
       std::move(queue), block_scaled, fp8_products,
       cuda::HostTierOptions{.backend = options.host.value_or(ops::Backend()),
                             .deadline = options.host_deadline});
-  DSV4_TRY(cuda::CheckModes(*device, context->limits(), most_shared_bytes != 0));
+  DSV4_TRY(cuda::CheckModes(*device, context->limits(), variables.most_shared_bytes != 0));
   const int code = context->limits().code_capability;
   backend.name = code / 10 == device->major
                      ? fmt::format("cuda ({})", device->name)
                      : fmt::format("cuda ({} with code for {}.{})", device->name, code / 10, code % 10);
   backend.modes = fmt::format("{} {} {} {}", static_cast<int>(block_scaled), static_cast<int>(fp8_products),
-                              most_shared_bytes, options.host ? options.host->name : std::string());
-  const bool to_log = cuda::Says(std::getenv("DSV4_CUDA_EXPLAIN"), "1");
-  if (options.explain || to_log) context->Explain(to_log);
-  if (options.replay) context->SetReplayer(context->MakeReplayer());
+                              variables.most_shared_bytes, options.host ? options.host->name : std::string());
+  if (options.explain || variables.explain) context->Explain(variables.explain);
+  if (options.replay && variables.replay) context->SetReplayer(context->MakeReplayer());
   backend.context = std::move(context);
   backend.packs_rows = kCudaPacksRows;
 #define DSV4_OP_ENTRY(name, Op)                                            \

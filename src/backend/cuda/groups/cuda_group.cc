@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "backend/cuda/cuda_variables.h"
 #include "backend/cuda/groups/cuda_stream.h"
 #include "backend/cuda/groups/peer_group.h"
 #include "backend/cuda/runtime/cuda_context.h"
@@ -16,11 +17,6 @@
 
 namespace dsv4::backend {
 namespace {
-
-bool LlIsOff() {
-  const char* const value = std::getenv("DSV4_CUDA_PACKED_EXCHANGE");
-  return value != nullptr && std::string_view(value) == "0";
-}
 
 // A group by NCCL with the stream that it works on.
 class GroupOnStream final : public comm::Communicator {
@@ -78,8 +74,10 @@ Result<std::unique_ptr<comm::Communicator>> MakeCudaGroup(const ops::Backend& ba
                                   : InvalidArgument(fmt::format(
                                         "backend {}: wraps another; want what it wraps", backend.name))));
   if (options.peers && !options.sends) {
-    auto peers =
-        cuda::JoinPeers(hosts, context, {.timeout = options.timeout, .packed = options.packed && !LlIsOff()});
+    const Result<CudaVariables> variables = ReadCudaVariables();
+    DSV4_TRY(comm::Agree(hosts, variables ? Status() : variables.error()));
+    auto peers = cuda::JoinPeers(
+        hosts, context, {.timeout = options.timeout, .packed = options.packed && variables->packed_exchange});
     if (peers || comm::IsLoopback(hosts)) return peers;  // NCCL would wait for ranks that there are not.
     DSV4_TRY(hosts.Check());
     if (options.without_peers) options.without_peers(peers.error().message());

@@ -35,9 +35,4 @@ Result<std::unique_ptr<comm::Communicator>> MakeCudaGroup(const ops::Backend& ba
                                                           comm::Communicator& hosts,
                                                           const CudaGroupOptions& options);
 
-// DSV4_CUDA_SHARE_DEVICES=1: a machine's ranks take its devices in turn, so that more ranks than devices can
-// be checked. Processes on one device run one after the other, some milliseconds each, and every exchange
-// waits for all: the same results, slowly. Peers only.
-bool DevicesAreShared();
-
 }  // namespace dsv4::backend

@@ -17,7 +17,7 @@
 
 #include "backend/cuda/collectives/chunked_exchange.h"
 #include "backend/cuda/collectives/ll_exchange.h"
-#include "backend/cuda/groups/cuda_group.h"
+#include "backend/cuda/cuda_variables.h"
 #include "backend/cuda/lowering/launch/recorded_op.h"
 #include "backend/cuda/lowering/record/over_ranks.h"
 #include "base/check.h"
