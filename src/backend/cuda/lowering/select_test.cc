@@ -130,7 +130,10 @@ TEST(ChooseLinears, TheFewestMicrosecondsTogether) {
     std::vector<LinearShape> shapes;
     for (const DeviceWeight& weight : weights) shapes.push_back(Linear(weight, num_tokens));
     for (const LinearShape& shape : shapes) EXPECT_TRUE(TakesSplitKOrWgmma(shape, kH200));
-    return ChooseLinears(shapes, first_in_splitk, kH200);
+    uint32_t wgmma = 0;
+    for (const auto& launch : ChooseLinears(shapes, first_in_splitk, kH200).wgmma)
+      for (const size_t i : launch) wgmma |= 1U << i;
+    return wgmma;
   };
   EXPECT_EQ(choose({gate, gate}, 512), 0b11U) << "one wave of tiles";
   EXPECT_EQ(choose({router, gate, gate}, 512), 0b110U) << "the router has too few tiles";

@@ -1,5 +1,4 @@
 // Which kernel does the ops of a group.
-#include <algorithm>
 #include <array>
 #include <optional>
 #include <span>
@@ -39,20 +38,14 @@ Status LaunchLinearsOfEither(CudaContext& context, std::span<const LinearWork* c
                       .x = linear->x,
                       .x_stride = linear->x_stride});
   }
-  const uint32_t wgmma = ChooseLinears(shapes, linears[0]->mix.num_tokens > 0, context.limits());
-  std::vector<const LinearWork*> splitk;
-  std::vector<std::vector<const LinearWork*>> sets;
-  for (size_t i = 0; i < linears.size(); ++i) {
-    if ((wgmma >> i & 1U) == 0) {
-      splitk.push_back(linears[i]);
-      continue;
-    }
-    const auto shares = [&](const auto& set) { return ShareWgmma(set[0]->weight, linears[i]->weight); };
-    const auto set = std::ranges::find_if(sets, shares);
-    (set == sets.end() ? sets.emplace_back() : *set).push_back(linears[i]);
-  }
-  if (!splitk.empty()) DSV4_RETURN_IF_ERROR(LaunchGemmSplitK(context, splitk));
-  for (const auto& set : sets) DSV4_RETURN_IF_ERROR(LaunchGemmWgmma(context, set));
+  const LinearLaunches launches = ChooseLinears(shapes, linears[0]->mix.num_tokens > 0, context.limits());
+  const auto works = [&](const std::vector<size_t>& launch) {
+    std::vector<const LinearWork*> some;
+    for (const size_t i : launch) some.push_back(linears[i]);
+    return some;
+  };
+  if (!launches.splitk.empty()) DSV4_RETURN_IF_ERROR(LaunchGemmSplitK(context, works(launches.splitk)));
+  for (const auto& launch : launches.wgmma) DSV4_RETURN_IF_ERROR(LaunchGemmWgmma(context, works(launch)));
   return {};
 }
 

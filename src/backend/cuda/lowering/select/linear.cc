@@ -1,7 +1,10 @@
 // Rules that choose the kernel of linear and grouped_linear, by tokens, weight format and device.
 #include "backend/cuda/lowering/select/linear.h"
 
+#include <algorithm>
 #include <array>
+#include <limits>
+#include <utility>
 #include <vector>
 
 #include "backend/cuda/device/sync/grid_barrier.h"
@@ -124,50 +127,43 @@ bool ShareWgmma(const DeviceWeight& a, const DeviceWeight& b) {
   return a == other;
 }
 
-uint32_t ChooseLinears(std::span<const LinearShape> linears, bool first_in_splitk, const DeviceLimits& d) {
-  // Linear by linear the first that it can share a launch of gemm_wgmma with.
-  std::array<size_t, kMaxFusedMatrices> sets = {};
-  std::array<size_t, kMaxFusedMatrices> firsts = {};
-  size_t num_sets = 0;
+LinearLaunches ChooseLinears(std::span<const LinearShape> linears, bool first_in_splitk,
+                             const DeviceLimits& d) {
+  // Linears that can share a launch of gemm_wgmma, by the first of them.
+  std::vector<std::vector<size_t>> sets;
   for (size_t i = 0; i < linears.size(); ++i) {
-    size_t set = 0;
-    while (set < num_sets && !ShareWgmma(linears[firsts[set]].weight, linears[i].weight)) ++set;
-    if (set == num_sets) firsts[num_sets++] = i;
-    sets[i] = set;
+    const auto shares = [&](const auto& set) {
+      return ShareWgmma(linears[set[0]].weight, linears[i].weight);
+    };
+    const auto set = std::ranges::find_if(sets, shares);
+    (set == sets.end() ? sets.emplace_back() : *set).push_back(i);
   }
-  const auto time = [&](uint32_t wgmma_sets) {
-    const auto those = [&](auto&& wanted) {
-      std::vector<LinearShape> some;
-      for (size_t i = 0; i < linears.size(); ++i)
-        if (wanted(sets[i])) some.push_back(linears[i]);
-      return some;
-    };
-    double sum = 0.0;
-    int launches = 0;
-    const auto add = [&](LinearPath path, const std::vector<LinearShape>& some) {
-      if (some.empty()) return;
-      sum += LinearsMicroseconds(path, some, d) + (launches > 0 ? kSecondLaunchMicroseconds : 0.0);
-      ++launches;
-    };
-    add(LinearPath::kGemmSplitK, those([&](size_t set) { return (wgmma_sets >> set & 1U) == 0; }));
-    for (size_t set = 0; set < num_sets; ++set) {
-      if ((wgmma_sets >> set & 1U) != 0)
-        add(LinearPath::kGemmWgmma, those([&](size_t of) { return of == set; }));
-    }
-    return sum;
+  const auto time = [&](LinearPath path, const std::vector<size_t>& launch) {
+    std::vector<LinearShape> some;
+    for (const size_t i : launch) some.push_back(linears[i]);
+    return LinearsMicroseconds(path, some, d);
   };
-  uint32_t best = 0;
-  double least = time(0);
-  for (uint32_t wgmma_sets = 1; wgmma_sets < (1U << num_sets); ++wgmma_sets) {
+  LinearLaunches best;
+  double least = std::numeric_limits<double>::infinity();
+  for (uint32_t wgmma_sets = 0; wgmma_sets < (1U << sets.size()); ++wgmma_sets) {
     if (first_in_splitk && (wgmma_sets & 1U) != 0) continue;
-    const double took = time(wgmma_sets);
-    if (took >= least) continue;
-    least = took;
-    best = wgmma_sets;
+    LinearLaunches launches;
+    for (size_t set = 0; set < sets.size(); ++set) {
+      if ((wgmma_sets >> set & 1U) != 0)
+        launches.wgmma.push_back(sets[set]);
+      else
+        launches.splitk.insert(launches.splitk.end(), sets[set].begin(), sets[set].end());
+    }
+    std::ranges::sort(launches.splitk);
+    double sum = 0.0;
+    if (!launches.splitk.empty()) sum = time(LinearPath::kGemmSplitK, launches.splitk);
+    for (const auto& launch : launches.wgmma)
+      sum += time(LinearPath::kGemmWgmma, launch) + (sum > 0.0 ? kSecondLaunchMicroseconds : 0.0);
+    if (sum >= least) continue;
+    least = sum;
+    best = std::move(launches);
   }
-  uint32_t chosen = 0;
-  for (size_t i = 0; i < linears.size(); ++i) chosen |= (best >> sets[i] & 1U) << i;
-  return chosen;
+  return best;
 }
 
 bool HasBlockScaled(BlockScaledMode mode, const DeviceWeight& w) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "backend/cuda/lowering/rule.h"
 #include "backend/cuda/weights/device_weight.h"
@@ -37,10 +38,15 @@ Plan<LinearPath> ChooseLinear(const LinearShape& shape, const DeviceLimits& devi
 
 // Whether both gemm_splitk_wgmma and gemm_wgmma take it, so that the fewer microseconds by estimate choose.
 bool TakesSplitKOrWgmma(const LinearShape& shape, const DeviceLimits& device);
-// Bit i: linear i is gemm_wgmma's, where linears of the same activations take the fewest microseconds together.
-// Both kernels take each of them, and one launch of split-K all. `first_in_splitk`: the first is split-K's.
-uint32_t ChooseLinears(std::span<const LinearShape> linears, bool first_in_splitk,
-                       const DeviceLimits& device);
+// Launches of linears that take the same activations, by index.
+struct LinearLaunches {
+  std::vector<size_t> splitk;
+  std::vector<std::vector<size_t>> wgmma;
+};
+// Fewest microseconds together, by estimate. Both kernels take each linear, and one launch of split-K all.
+// `first_in_splitk`: the first is split-K's.
+LinearLaunches ChooseLinears(std::span<const LinearShape> linears, bool first_in_splitk,
+                             const DeviceLimits& device);
 // Whether one launch of gemm_wgmma has both: they differ in their rows only.
 bool ShareWgmma(const DeviceWeight& a, const DeviceWeight& b);
 
