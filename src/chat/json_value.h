@@ -58,6 +58,11 @@ class JsonValue {
   const JsonValue* Find(std::string_view key) const;
   // False for null, false, zero and anything empty, as Python's bool().
   bool IsTruthy() const;
+  // Null, false, and a text or list with nothing in it.
+  bool SaysNothing() const {
+    return is_null() || (is_bool() && !boolean()) || (is_string() && text().empty()) ||
+           (is_array() && items().empty());
+  }
 
   friend bool operator==(const JsonValue& a, const JsonValue& b) = default;
 

@@ -228,12 +228,6 @@ const JsonValue* FindPath(const JsonValue& request, std::string_view path) {
   return value;
 }
 
-// Null, false, and what has nothing in it.
-bool SaysNothing(const JsonValue& value) {
-  return value.is_null() || (value.is_bool() && !value.boolean()) ||
-         (value.is_string() && value.text().empty()) || (value.is_array() && value.items().empty());
-}
-
 // Objects of settings are objects: a text of one would say nothing without a word.
 Status CheckObjects(const JsonValue& request) {
   for (const ThinkingField& field : ThinkingFields()) {
@@ -241,7 +235,7 @@ Status CheckObjects(const JsonValue& request) {
     const std::string path =
         field.inside.empty() ? std::string(field.name) : fmt::format("{}.{}", field.inside, field.name);
     const JsonValue* const value = FindPath(request, path);
-    if (value == nullptr || value->is_object() || SaysNothing(*value)) continue;
+    if (value == nullptr || value->is_object() || value->SaysNothing()) continue;
     return InvalidArgument(fmt::format("{}: got {}, wanted an object", path, value->kind_name()));
   }
   return {};
@@ -399,7 +393,7 @@ Status ReadDropped(const JsonValue& request, ThinkingSettings& settings) {
       [&](const Known& one, const JsonValue& value) -> Result<bool> {
         if (one.wish == Wish::kHistory) {
           const std::string word = Lower(value.text());
-          if (SaysNothing(value)) return false;
+          if (value.SaysNothing()) return false;
           const bool drops = NamesOneOf(word, {"interleaved", "disabled", "none"});
           if (!value.is_string() || (!drops && word != "all" && word != "preserved")) {
             return Error(InvalidArgument(fmt::format(

@@ -239,21 +239,9 @@ bool IsNumber(const chat::JsonValue& value) {
 
 // Values that say nothing wherever they stand: false, nothing at all, and objects and lists of such.
 bool SaysNothing(const chat::JsonValue& value) {
-  switch (value.kind()) {
-    case chat::JsonValue::Kind::kNull:
-      return true;
-    case chat::JsonValue::Kind::kBool:
-      return !value.boolean();
-    case chat::JsonValue::Kind::kString:
-      return value.text().empty();
-    case chat::JsonValue::Kind::kArray:
-      return value.items().empty();
-    case chat::JsonValue::Kind::kObject:
-      return std::ranges::all_of(value.members(),
-                                 [](const chat::JsonValue::Member& one) { return SaysNothing(one.second); });
-    default:
-      return false;
-  }
+  if (!value.is_object()) return value.SaysNothing();
+  return std::ranges::all_of(value.members(),
+                             [](const chat::JsonValue::Member& one) { return SaysNothing(one.second); });
 }
 
 // Objects that ask for something by being there: their members have defaults.
