@@ -246,7 +246,8 @@ std::unique_ptr<Reply> Service::Answer(HttpRequest& request, const Admission& ad
     const std::string message = fmt::format("{}: not known here (--unknown-fields refuse)", unknown.front());
     return Fail(InvalidArgument(message), request.path);
   }
-  return Tell((this->*admission.route->handler)(request, admission.caller), request, unknown);
+  return Tell(OrFail((this->*admission.route->handler)(request, admission.caller), request.path), request,
+              unknown);
 }
 
 std::unique_ptr<Reply> Service::AnswerAtOnce(HttpRequest& head) {
@@ -434,44 +435,35 @@ Result<std::unique_ptr<Reply>> Service::CompleteAndStart(std::vector<PreparedCal
   return deferred;
 }
 
-std::unique_ptr<Reply> Service::ChatCompletions(HttpRequest& request, const Caller& caller) {
-  const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
-    DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, ReadBody(request, model_));
-    DSV4_ASSIGN_OR_RETURN(OpenAiChatRequest chat, ReadOpenAiChat(model_, body));
-    body = {};  // The call has copies.
-    std::unique_ptr<AnswerWriter> writer = MakeOpenAiChatWriter(model_, chat, call_memory_);
-    return StartChat(std::move(chat.call), std::move(writer), caller, request);
-  };
-  return OrFail(run(), request.path);
+Result<std::unique_ptr<Reply>> Service::ChatCompletions(HttpRequest& request, const Caller& caller) {
+  DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, ReadBody(request, model_));
+  DSV4_ASSIGN_OR_RETURN(OpenAiChatRequest chat, ReadOpenAiChat(model_, body));
+  body = {};  // The call has copies.
+  std::unique_ptr<AnswerWriter> writer = MakeOpenAiChatWriter(model_, chat, call_memory_);
+  return StartChat(std::move(chat.call), std::move(writer), caller, request);
 }
 
-std::unique_ptr<Reply> Service::Messages(HttpRequest& request, const Caller& caller) {
-  const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
-    DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, ReadBody(request, model_));
-    DSV4_ASSIGN_OR_RETURN(AnthropicRequest messages, ReadAnthropic(model_, body));
-    body = {};  // The call has copies.
-    std::unique_ptr<AnswerWriter> writer = MakeAnthropicWriter(model_, messages, call_memory_);
-    return StartChat(std::move(messages.call), std::move(writer), caller, request);
-  };
-  return OrFail(run(), request.path);
+Result<std::unique_ptr<Reply>> Service::Messages(HttpRequest& request, const Caller& caller) {
+  DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, ReadBody(request, model_));
+  DSV4_ASSIGN_OR_RETURN(AnthropicRequest messages, ReadAnthropic(model_, body));
+  body = {};  // The call has copies.
+  std::unique_ptr<AnswerWriter> writer = MakeAnthropicWriter(model_, messages, call_memory_);
+  return StartChat(std::move(messages.call), std::move(writer), caller, request);
 }
 
-std::unique_ptr<Reply> Service::Completions(HttpRequest& request, const Caller& caller) {
-  const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
-    DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, ReadBody(request, model_));
-    DSV4_ASSIGN_OR_RETURN(CompletionsRequest completions, ReadCompletions(model_, body));
-    body = {};  // The call has copies.
-    std::unique_ptr<AnswerWriter> writer = MakeCompletionsWriter(model_, completions);
-    std::vector<PreparedCall> calls;
-    for (std::vector<int32_t>& prompt : completions.prompts) {
-      DSV4_ASSIGN_OR_RETURN(PreparedCall call,
-                            PrepareText(model_, caller, std::move(prompt), completions.sampling));
-      calls.push_back(std::move(call));
-    }
-    return CompleteAndStart(std::move(calls), std::move(writer), caller, request,
-                            std::move(completions.sampling.unknown_fields));
-  };
-  return OrFail(run(), request.path);
+Result<std::unique_ptr<Reply>> Service::Completions(HttpRequest& request, const Caller& caller) {
+  DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, ReadBody(request, model_));
+  DSV4_ASSIGN_OR_RETURN(CompletionsRequest completions, ReadCompletions(model_, body));
+  body = {};  // The call has copies.
+  std::unique_ptr<AnswerWriter> writer = MakeCompletionsWriter(model_, completions);
+  std::vector<PreparedCall> calls;
+  for (std::vector<int32_t>& prompt : completions.prompts) {
+    DSV4_ASSIGN_OR_RETURN(PreparedCall call,
+                          PrepareText(model_, caller, std::move(prompt), completions.sampling));
+    calls.push_back(std::move(call));
+  }
+  return CompleteAndStart(std::move(calls), std::move(writer), caller, request,
+                          std::move(completions.sampling.unknown_fields));
 }
 
 }  // namespace dsv4::server

@@ -19,8 +19,9 @@ namespace {
 constexpr std::string_view kNeedsFolder =
     "files and batches are stored where serve --batches-dir says; it was not given";
 
-std::unique_ptr<Reply> OrText(Result<std::string> text, std::string_view path) {
-  return text ? MakeReply({}, std::move(*text)) : Fail(text.error(), path);
+Result<std::unique_ptr<Reply>> OrText(Result<std::string> text) {
+  if (!text) return Error(text.error());
+  return MakeReply({}, std::move(*text));
 }
 
 // The rest behind `prefix`, without `suffix`, which is cut off where it is there.
@@ -113,51 +114,42 @@ class FileReply final : public Reply {
 
 }  // namespace
 
-std::unique_ptr<Reply> Service::Files(HttpRequest& request, const Caller& caller) {
+Result<std::unique_ptr<Reply>> Service::Files(HttpRequest& request, const Caller& caller) {
   if (options_.batches == nullptr) return Fail(404, kNeedsFolder, request.path);
-  if (request.method != "POST")
-    return OrText(options_.batches->Files(caller.batch_owner, request.query), request.path);
-  return OrText(Upload(*options_.batches, request, caller.batch_owner), request.path);
+  if (request.method != "POST") return OrText(options_.batches->Files(caller.batch_owner, request.query));
+  return OrText(Upload(*options_.batches, request, caller.batch_owner));
 }
 
-std::unique_ptr<Reply> Service::FileById(HttpRequest& request, const Caller& caller) {
+Result<std::unique_ptr<Reply>> Service::FileById(HttpRequest& request, const Caller& caller) {
   if (options_.batches == nullptr) return Fail(404, kNeedsFolder, request.path);
   const auto [id, wants_content] = PathBelow(request.path, "/v1/files/", "/content");
   BatchStore& store = *options_.batches;
   if (request.method == "DELETE" && !wants_content) {
-    const Status status = store.EraseFile(caller.batch_owner, id);
-    if (!status.ok()) return Fail(status, request.path);
+    DSV4_TRY(store.EraseFile(caller.batch_owner, id));
     return MakeReply({}, JsonText({{"id", id}, {"object", "file"}, {"deleted", true}}));
   }
-  if (!wants_content) return OrText(store.File(caller.batch_owner, id), request.path);
-  Result<std::ifstream> content = store.Content(caller.batch_owner, id);
-  if (!content) return Fail(content.error(), request.path);
+  if (!wants_content) return OrText(store.File(caller.batch_owner, id));
+  DSV4_ASSIGN_OR_RETURN(std::ifstream content, store.Content(caller.batch_owner, id));
   if (request.method == "HEAD") return MakeReply({.content_type = std::string(kBytes)}, {});
-  return std::make_unique<FileReply>(std::move(*content));
+  return std::make_unique<FileReply>(std::move(content));
 }
 
-std::unique_ptr<Reply> Service::Batches(HttpRequest& request, const Caller& caller) {
+Result<std::unique_ptr<Reply>> Service::Batches(HttpRequest& request, const Caller& caller) {
   if (options_.batches == nullptr) return Fail(404, kNeedsFolder, request.path);
-  if (request.method != "POST")
-    return OrText(options_.batches->Batches(caller.batch_owner, request.query), request.path);
-  const auto run = [&]() -> Result<std::string> {
-    DSV4_ASSIGN_OR_RETURN(
-        const chat::JsonValue body,
-        chat::ReadJson(request.body, "body", chat::JsonDialect::kRfc8259, {.finite = true}));
-    DSV4_ASSIGN_OR_RETURN(const NewBatch batch, ReadNewBatch(body));
-    return options_.batches->AddBatch(caller.batch_owner, batch);
-  };
-  return OrText(run(), request.path);
+  if (request.method != "POST") return OrText(options_.batches->Batches(caller.batch_owner, request.query));
+  DSV4_ASSIGN_OR_RETURN(const chat::JsonValue body,
+                        chat::ReadJson(request.body, "body", chat::JsonDialect::kRfc8259, {.finite = true}));
+  DSV4_ASSIGN_OR_RETURN(const NewBatch batch, ReadNewBatch(body));
+  return OrText(options_.batches->AddBatch(caller.batch_owner, batch));
 }
 
-std::unique_ptr<Reply> Service::BatchById(HttpRequest& request, const Caller& caller) {
+Result<std::unique_ptr<Reply>> Service::BatchById(HttpRequest& request, const Caller& caller) {
   if (options_.batches == nullptr) return Fail(404, kNeedsFolder, request.path);
   const auto [id, cancels] = PathBelow(request.path, "/v1/batches/", "/cancel");
   if (cancels != (request.method == "POST"))
     return Fail(405, "a batch is read by GET, and ended by POST below /cancel", request.path);
   return OrText(cancels ? options_.batches->Cancel(caller.batch_owner, id)
-                        : options_.batches->Batch(caller.batch_owner, id),
-                request.path);
+                        : options_.batches->Batch(caller.batch_owner, id));
 }
 
 std::unique_ptr<Reply> Service::HandleOfBatch(HttpRequest request, uint64_t batch_owner) {
@@ -170,7 +162,7 @@ std::unique_ptr<Reply> Service::HandleOfBatch(HttpRequest request, uint64_t batc
       ~caller.share;  // One owner more, so that a batch takes no turn of its client's own requests.
   for (const ApiRoute& route : Routes()) {
     if (route.path == request.path && route.method == request.method)
-      return (this->*route.handler)(request, caller);
+      return OrFail((this->*route.handler)(request, caller), request.path);
   }
   return Fail(404, fmt::format("{}: no such endpoint", request.path), request.path);
 }

@@ -46,7 +46,7 @@ std::string Inflated(std::string_view bytes) {
 
 }  // namespace
 
-std::unique_ptr<Reply> Service::Page(HttpRequest& request, const Caller&) {
+Result<std::unique_ptr<Reply>> Service::Page(HttpRequest& request, const Caller&) {
   constexpr std::string_view kFolder = "/page/";
   std::string_view name = "page.html";
   bool lasting = false;  // The address changes with the bytes.
@@ -85,29 +85,29 @@ std::unique_ptr<Reply> Service::Page(HttpRequest& request, const Caller&) {
   return MakeReply(std::move(head), std::string(file->bytes));
 }
 
-std::unique_ptr<Reply> Service::Health(HttpRequest&, const Caller&) {
+Result<std::unique_ptr<Reply>> Service::Health(HttpRequest&, const Caller&) {
   if (!options_.verification) return MakeReply({}, R"({"status": "ok"})");
   const Verification found = options_.verification();
   const Json body = {{"status", found.drift ? "drift" : "ok"}, {"verification", found.text}};
   return MakeReply(found.drift ? ErrorHead(503) : HttpHead(), JsonText(body));
 }
 
-std::unique_ptr<Reply> Service::Ready(HttpRequest&, const Caller&) {
+Result<std::unique_ptr<Reply>> Service::Ready(HttpRequest&, const Caller&) {
   if (ready_) return MakeReply({}, R"({"status": "ready"})");
   return MakeReply(ErrorHead(503), R"({"status": "stopping"})");
 }
 
-std::unique_ptr<Reply> Service::Version(HttpRequest&, const Caller&) {
+Result<std::unique_ptr<Reply>> Service::Version(HttpRequest&, const Caller&) {
   return MakeReply({},
                    JsonText({{"version", options_.version}, {"chat_revision", model_.profile->revision}}));
 }
 
-std::unique_ptr<Reply> Service::MetricsText(HttpRequest&, const Caller&) {
+Result<std::unique_ptr<Reply>> Service::MetricsText(HttpRequest&, const Caller&) {
   if (options_.verification) metrics_.OnVerification(options_.verification());
   return MakeReply({.content_type = "text/plain; version=0.0.4"}, metrics_.Text());
 }
 
-std::unique_ptr<Reply> Service::Models(HttpRequest& request, const Caller&) {
+Result<std::unique_ptr<Reply>> Service::Models(HttpRequest& request, const Caller&) {
   Json entry = {{"id", model_.id},
                 {"object", "model"},
                 {"created", model_.created},
@@ -148,7 +148,7 @@ std::unique_ptr<Reply> Service::Models(HttpRequest& request, const Caller&) {
 }
 
 // llama.cpp's: clients ask it for the context and the template.
-std::unique_ptr<Reply> Service::Props(HttpRequest&, const Caller&) {
+Result<std::unique_ptr<Reply>> Service::Props(HttpRequest&, const Caller&) {
   const session::AnswerDefaults& defaults = model_.defaults;
   const bool thinks = model_.default_thinking.mode == chat::ThinkingMode::kThinking;
   const Json sampling = {{"temperature", defaults.temperature_thinking},
@@ -176,7 +176,7 @@ std::unique_ptr<Reply> Service::Props(HttpRequest&, const Caller&) {
 }
 
 // vLLM's: what a client needs that counts tokens itself with /tokenize and /detokenize.
-std::unique_ptr<Reply> Service::TokenizerInfo(HttpRequest&, const Caller&) {
+Result<std::unique_ptr<Reply>> Service::TokenizerInfo(HttpRequest&, const Caller&) {
   const chat::ChatProfile& profile = *model_.profile;
   Json added = Json::object();
   for (tokenizer::TokenId id = 0; id < model_.tokenizer.num_ids(); ++id) {

@@ -19,68 +19,59 @@ constexpr std::string_view kNoEvents =
 
 }  // namespace
 
-std::unique_ptr<Reply> Service::OllamaChat(HttpRequest& request, const Caller& caller) {
-  const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
-    DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, ReadBody(request, model_));
-    if (std::string loaded = OllamaLoad(model_, body, OllamaKind::kChat); !loaded.empty())
-      return MakeReply({}, std::move(loaded));
-    DSV4_ASSIGN_OR_RETURN(OllamaRequest ollama, ReadOllamaChat(model_, body));
-    body = {};  // The call has copies.
-    std::unique_ptr<AnswerWriter> writer = MakeOllamaWriter(model_, ollama);
-    return StartChat(std::move(ollama.chat.call), std::move(writer), caller, request);
-  };
-  return OrFail(run(), request.path);
+Result<std::unique_ptr<Reply>> Service::OllamaChat(HttpRequest& request, const Caller& caller) {
+  DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, ReadBody(request, model_));
+  if (std::string loaded = OllamaLoad(model_, body, OllamaKind::kChat); !loaded.empty())
+    return MakeReply({}, std::move(loaded));
+  DSV4_ASSIGN_OR_RETURN(OllamaRequest ollama, ReadOllamaChat(model_, body));
+  body = {};  // The call has copies.
+  std::unique_ptr<AnswerWriter> writer = MakeOllamaWriter(model_, ollama);
+  return StartChat(std::move(ollama.chat.call), std::move(writer), caller, request);
 }
 
-std::unique_ptr<Reply> Service::OllamaGenerate(HttpRequest& request, const Caller& caller) {
-  const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
-    DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, ReadBody(request, model_));
-    if (std::string loaded = OllamaLoad(model_, body, OllamaKind::kGenerate); !loaded.empty())
-      return MakeReply({}, std::move(loaded));
-    DSV4_ASSIGN_OR_RETURN(OllamaRequest ollama, ReadOllamaGenerate(model_, body));
-    body = {};
-    std::unique_ptr<AnswerWriter> writer = MakeOllamaWriter(model_, ollama);
-    if (!ollama.text) return StartChat(std::move(ollama.chat.call), std::move(writer), caller, request);
-    std::vector<PreparedCall> calls(1);
-    DSV4_ASSIGN_OR_RETURN(calls.front(), PrepareText(model_, caller, std::move(ollama.text->prompts.front()),
-                                                     ollama.text->sampling));
-    return CompleteAndStart(std::move(calls), std::move(writer), caller, request,
-                            std::move(ollama.text->sampling.unknown_fields));
-  };
-  return OrFail(run(), request.path);
+Result<std::unique_ptr<Reply>> Service::OllamaGenerate(HttpRequest& request, const Caller& caller) {
+  DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, ReadBody(request, model_));
+  if (std::string loaded = OllamaLoad(model_, body, OllamaKind::kGenerate); !loaded.empty())
+    return MakeReply({}, std::move(loaded));
+  DSV4_ASSIGN_OR_RETURN(OllamaRequest ollama, ReadOllamaGenerate(model_, body));
+  body = {};
+  std::unique_ptr<AnswerWriter> writer = MakeOllamaWriter(model_, ollama);
+  if (!ollama.text) return StartChat(std::move(ollama.chat.call), std::move(writer), caller, request);
+  std::vector<PreparedCall> calls(1);
+  DSV4_ASSIGN_OR_RETURN(calls.front(), PrepareText(model_, caller, std::move(ollama.text->prompts.front()),
+                                                   ollama.text->sampling));
+  return CompleteAndStart(std::move(calls), std::move(writer), caller, request,
+                          std::move(ollama.text->sampling.unknown_fields));
 }
 
-std::unique_ptr<Reply> Service::OllamaShow(HttpRequest& request, const Caller&) {
-  const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
-    DSV4_ASSIGN_OR_RETURN(const chat::JsonValue body, ReadBody(request, model_));
-    Fields fields(body);
-    std::string name;  // Its older name, which clients still send.
-    fields.Read("name", &name);
-    DSV4_TRY(fields.status());
-    if (!model_.AnswersTo(name) && !model_.AnswersTo(WithoutTag(name)))
-      return Error(NotFound(fmt::format("name: '{}' is not served here, only '{}'", name, model_.id)));
-    return MakeReply({}, server::OllamaShow(model_));
-  };
-  return OrFail(run(), request.path);
+Result<std::unique_ptr<Reply>> Service::OllamaShow(HttpRequest& request, const Caller&) {
+  DSV4_ASSIGN_OR_RETURN(const chat::JsonValue body, ReadBody(request, model_));
+  Fields fields(body);
+  std::string name;  // Its older name, which clients still send.
+  fields.Read("name", &name);
+  DSV4_TRY(fields.status());
+  if (!model_.AnswersTo(name) && !model_.AnswersTo(WithoutTag(name)))
+    return Error(NotFound(fmt::format("name: '{}' is not served here, only '{}'", name, model_.id)));
+  return MakeReply({}, server::OllamaShow(model_));
 }
 
-std::unique_ptr<Reply> Service::OllamaTags(HttpRequest&, const Caller&) {
+Result<std::unique_ptr<Reply>> Service::OllamaTags(HttpRequest&, const Caller&) {
   return MakeReply({}, OllamaModels(model_, /*running=*/false));
 }
 
-std::unique_ptr<Reply> Service::OllamaRunning(HttpRequest&, const Caller&) {
+Result<std::unique_ptr<Reply>> Service::OllamaRunning(HttpRequest&, const Caller&) {
   return MakeReply({}, OllamaModels(model_, /*running=*/true));
 }
 
-std::unique_ptr<Reply> Service::OllamaVersion(HttpRequest&, const Caller&) {
+Result<std::unique_ptr<Reply>> Service::OllamaVersion(HttpRequest&, const Caller&) {
   return MakeReply({}, JsonText({{"version", kOllamaVersion}, {"dsv4", options_.version}}));
 }
 
-std::unique_ptr<Reply> Service::OpenApi(HttpRequest&, const Caller&) {
+Result<std::unique_ptr<Reply>> Service::OpenApi(HttpRequest&, const Caller&) {
   return MakeReply({}, OpenApiDocument(options_.version, Routes()));
 }
 
-std::unique_ptr<Reply> Service::ServerInfo(HttpRequest&, const Caller&) {
+Result<std::unique_ptr<Reply>> Service::ServerInfo(HttpRequest&, const Caller&) {
   const engine::EngineStats stats = engine_.stats();
   return MakeReply({}, JsonText({{"model_path", options_.model_path},
                                  {"served_model_name", model_.id},
@@ -95,7 +86,7 @@ std::unique_ptr<Reply> Service::ServerInfo(HttpRequest&, const Caller&) {
                                  {"status", ready_ ? "ready" : "stopping"}}));
 }
 
-std::unique_ptr<Reply> Service::ModelInfo(HttpRequest&, const Caller&) {
+Result<std::unique_ptr<Reply>> Service::ModelInfo(HttpRequest&, const Caller&) {
   return MakeReply({}, JsonText({{"model_path", options_.model_path},
                                  {"served_model_name", model_.id},
                                  {"tokenizer_path", options_.model_path},
@@ -105,7 +96,7 @@ std::unique_ptr<Reply> Service::ModelInfo(HttpRequest&, const Caller&) {
                                  {"version", options_.version}}));
 }
 
-std::unique_ptr<Reply> Service::KvEventSources(HttpRequest& request, const Caller&) {
+Result<std::unique_ptr<Reply>> Service::KvEventSources(HttpRequest& request, const Caller&) {
   const KvPublisher* const events = options_.kv_events;
   if (events == nullptr) return Fail(404, kNoEvents, request.path);
   const std::string& replay = events->replay_endpoint();
@@ -115,7 +106,7 @@ std::unique_ptr<Reply> Service::KvEventSources(HttpRequest& request, const Calle
                                               {"topic", events->topic()}}})));
 }
 
-std::unique_ptr<Reply> Service::KvBlocks(HttpRequest& request, const Caller&) {
+Result<std::unique_ptr<Reply>> Service::KvBlocks(HttpRequest& request, const Caller&) {
   const KvPublisher* const events = options_.kv_events;
   if (events == nullptr) return Fail(404, kNoEvents, request.path);
   uint64_t next = 0;
@@ -125,7 +116,7 @@ std::unique_ptr<Reply> Service::KvBlocks(HttpRequest& request, const Caller&) {
       JsonText({{"next_number", next}, {"block_size", engine_.stats().block_tokens}, {"hashes", hashes}}));
 }
 
-std::unique_ptr<Reply> Service::Load(HttpRequest&, const Caller&) {
+Result<std::unique_ptr<Reply>> Service::Load(HttpRequest&, const Caller&) {
   const engine::EngineStats stats = engine_.stats();
   return MakeReply({}, JsonText(Json::array({{{"dp_rank", 0},
                                               {"num_reqs", stats.num_running + stats.num_waiting},
@@ -135,7 +126,7 @@ std::unique_ptr<Reply> Service::Load(HttpRequest&, const Caller&) {
                                               {"cache_bytes", stats.cache_bytes}}})));
 }
 
-std::unique_ptr<Reply> Service::FlushCache(HttpRequest&, const Caller&) {
+Result<std::unique_ptr<Reply>> Service::FlushCache(HttpRequest&, const Caller&) {
   engine_.DropKeptStates();
   return MakeReply(
       {}, R"({"success": true, "message": "the states in memory go before the next step; files stay"})");

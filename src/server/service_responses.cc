@@ -111,48 +111,42 @@ Result<std::unique_ptr<Reply>> Service::RunResponses(HttpRequest& request, const
   return StartChat(std::move(responses.call), std::move(writer), caller, request);
 }
 
-std::unique_ptr<Reply> Service::Responses(HttpRequest& request, const Caller& caller) {
-  return OrFail(RunResponses(request, caller, /*compacts=*/false), request.path);
+Result<std::unique_ptr<Reply>> Service::Responses(HttpRequest& request, const Caller& caller) {
+  return RunResponses(request, caller, /*compacts=*/false);
 }
 
-std::unique_ptr<Reply> Service::Compact(HttpRequest& request, const Caller& caller) {
-  return OrFail(RunResponses(request, caller, /*compacts=*/true), request.path);
+Result<std::unique_ptr<Reply>> Service::Compact(HttpRequest& request, const Caller& caller) {
+  return RunResponses(request, caller, /*compacts=*/true);
 }
 
-std::unique_ptr<Reply> Service::InputTokens(HttpRequest& request, const Caller& caller) {
-  const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
-    DSV4_ASSIGN_OR_RETURN(ResponsesRequest responses, ReadStored(request, caller, /*compacts=*/false));
-    responses.own_input = {};  // Nothing is stored.
-    const std::vector<std::string> unknown = std::move(responses.call.sampling.unknown_fields);
-    DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
-                          ChatPrompt(model_, call_memory_, std::move(responses.call)));
-    return Tell(MakeReply({}, JsonText({{"object", "response.input_tokens"}, {"input_tokens", ids.size()}})),
-                request, unknown);
-  };
-  return OrFail(run(), request.path);
+Result<std::unique_ptr<Reply>> Service::InputTokens(HttpRequest& request, const Caller& caller) {
+  DSV4_ASSIGN_OR_RETURN(ResponsesRequest responses, ReadStored(request, caller, /*compacts=*/false));
+  responses.own_input = {};  // Nothing is stored.
+  const std::vector<std::string> unknown = std::move(responses.call.sampling.unknown_fields);
+  DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                        ChatPrompt(model_, call_memory_, std::move(responses.call)));
+  return Tell(MakeReply({}, JsonText({{"object", "response.input_tokens"}, {"input_tokens", ids.size()}})),
+              request, unknown);
 }
 
-std::unique_ptr<Reply> Service::StoredResponseOf(HttpRequest& request, const Caller& caller) {
-  const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
-    constexpr std::string_view kPath = "/v1/responses/";
-    constexpr std::string_view kItems = "/input_items";
-    std::string id = request.path.substr(kPath.size());
-    const bool items = id.ends_with(kItems);
-    if (items) id.resize(id.size() - kItems.size());
-    if (options_.responses == nullptr)
-      return Error(NotFound(fmt::format("response '{}' is not stored here", id)));
-    if (request.method == "DELETE") {
-      DSV4_TRY(options_.responses->Erase(caller.store_owner, id));
-      return MakeReply({}, JsonText({{"id", id}, {"object", "response"}, {"deleted", true}}));
-    }
-    DSV4_ASSIGN_OR_RETURN(const StoredResponse stored, options_.responses->Get(caller.store_owner, id));
-    if (items) return InputItemsPage(InputItems(stored, id), request.query);
-    if (const std::string stream = QueryValue(request.query, "stream");
-        !stream.empty() && stream != "false" && stream != "False" && stream != "0")
-      return Error(InvalidArgument("stream: a stored response is not streamed again, it comes whole"));
-    return MakeReply({}, chat::WriteJson(stored.reply));
-  };
-  return OrFail(run(), request.path);
+Result<std::unique_ptr<Reply>> Service::StoredResponseOf(HttpRequest& request, const Caller& caller) {
+  constexpr std::string_view kPath = "/v1/responses/";
+  constexpr std::string_view kItems = "/input_items";
+  std::string id = request.path.substr(kPath.size());
+  const bool items = id.ends_with(kItems);
+  if (items) id.resize(id.size() - kItems.size());
+  if (options_.responses == nullptr)
+    return Error(NotFound(fmt::format("response '{}' is not stored here", id)));
+  if (request.method == "DELETE") {
+    DSV4_TRY(options_.responses->Erase(caller.store_owner, id));
+    return MakeReply({}, JsonText({{"id", id}, {"object", "response"}, {"deleted", true}}));
+  }
+  DSV4_ASSIGN_OR_RETURN(const StoredResponse stored, options_.responses->Get(caller.store_owner, id));
+  if (items) return InputItemsPage(InputItems(stored, id), request.query);
+  if (const std::string stream = QueryValue(request.query, "stream");
+      !stream.empty() && stream != "false" && stream != "False" && stream != "0")
+    return Error(InvalidArgument("stream: a stored response is not streamed again, it comes whole"));
+  return MakeReply({}, chat::WriteJson(stored.reply));
 }
 
 }  // namespace dsv4::server

@@ -98,35 +98,29 @@ Result<std::vector<int32_t>> ReadTokens(const ServedModel& model, const CallMemo
 
 }  // namespace
 
-std::unique_ptr<Reply> Service::CountTokens(HttpRequest& request, const Caller&) {
-  const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
-    DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, ReadBody(request, model_));
-    DSV4_ASSIGN_OR_RETURN(AnthropicRequest messages, ReadAnthropic(model_, body));
-    body = {};  // The call has copies.
-    const std::vector<std::string> unknown = std::move(messages.call.sampling.unknown_fields);
-    DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
-                          ChatPrompt(model_, call_memory_, std::move(messages.call)));
-    return Tell(MakeReply({}, JsonText({{"input_tokens", ids.size()}})), request, unknown);
-  };
-  return OrFail(run(), request.path);
+Result<std::unique_ptr<Reply>> Service::CountTokens(HttpRequest& request, const Caller&) {
+  DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, ReadBody(request, model_));
+  DSV4_ASSIGN_OR_RETURN(AnthropicRequest messages, ReadAnthropic(model_, body));
+  body = {};  // The call has copies.
+  const std::vector<std::string> unknown = std::move(messages.call.sampling.unknown_fields);
+  DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                        ChatPrompt(model_, call_memory_, std::move(messages.call)));
+  return Tell(MakeReply({}, JsonText({{"input_tokens", ids.size()}})), request, unknown);
 }
 
-std::unique_ptr<Reply> Service::Tokenize(HttpRequest& request, const Caller&) {
-  const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
-    bool with_strings = false;
-    std::vector<std::string> unknown;
-    DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
-                          ReadTokens(model_, call_memory_, request, &with_strings, unknown));
-    DSV4_ASSIGN_OR_RETURN(std::string text, TokensText(model_.tokenizer, ids, engine_.context_length(),
-                                                       with_strings, options_.max_reply_bytes));
-    return Tell(MakeReply({}, std::move(text)), request, unknown);
-  };
-  return OrFail(run(), request.path);
+Result<std::unique_ptr<Reply>> Service::Tokenize(HttpRequest& request, const Caller&) {
+  bool with_strings = false;
+  std::vector<std::string> unknown;
+  DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                        ReadTokens(model_, call_memory_, request, &with_strings, unknown));
+  DSV4_ASSIGN_OR_RETURN(std::string text, TokensText(model_.tokenizer, ids, engine_.context_length(),
+                                                     with_strings, options_.max_reply_bytes));
+  return Tell(MakeReply({}, std::move(text)), request, unknown);
 }
 
 // Routers ask for token ids to find the replica that has read them. They take `token_ids`, or /tokenize's
 // `tokens`.
-std::unique_ptr<Reply> Service::Render(HttpRequest& request, const Caller&) {
+Result<std::unique_ptr<Reply>> Service::Render(HttpRequest& request, const Caller&) {
   const size_t most = options_.max_reply_bytes;
   const auto rendered = [&](std::span<const int32_t> ids) -> Result<std::string> {
     DSV4_ASSIGN_OR_RETURN(std::string text, TokensText(model_.tokenizer, ids, engine_.context_length(),
@@ -141,65 +135,59 @@ std::unique_ptr<Reply> Service::Render(HttpRequest& request, const Caller&) {
     text += '}';
     return text;
   };
-  const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
-    DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, ReadBody(request, model_));
-    std::string text;
-    std::vector<std::string> unknown;
-    if (request.path.starts_with("/v1/chat/")) {
-      DSV4_ASSIGN_OR_RETURN(OpenAiChatRequest chat, ReadOpenAiChat(model_, body));
-      body = {};
-      unknown = std::move(chat.call.sampling.unknown_fields);
-      DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
-                            ChatPrompt(model_, call_memory_, std::move(chat.call)));
-      DSV4_ASSIGN_OR_RETURN(text, rendered(ids));
-    } else {
-      DSV4_ASSIGN_OR_RETURN(CompletionsRequest completions, ReadCompletions(model_, body));
-      body = {};
-      unknown = std::move(completions.sampling.unknown_fields);
-      for (const std::vector<int32_t>& prompt : completions.prompts) {
-        DSV4_ASSIGN_OR_RETURN(const std::string one, rendered(prompt));
-        text += (text.empty() ? "[" : ",") + one;
-        if (text.size() > most) return Error(TooLong("prompt", most));
-      }
-      text += ']';
+  DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, ReadBody(request, model_));
+  std::string text;
+  std::vector<std::string> unknown;
+  if (request.path.starts_with("/v1/chat/")) {
+    DSV4_ASSIGN_OR_RETURN(OpenAiChatRequest chat, ReadOpenAiChat(model_, body));
+    body = {};
+    unknown = std::move(chat.call.sampling.unknown_fields);
+    DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                          ChatPrompt(model_, call_memory_, std::move(chat.call)));
+    DSV4_ASSIGN_OR_RETURN(text, rendered(ids));
+  } else {
+    DSV4_ASSIGN_OR_RETURN(CompletionsRequest completions, ReadCompletions(model_, body));
+    body = {};
+    unknown = std::move(completions.sampling.unknown_fields);
+    for (const std::vector<int32_t>& prompt : completions.prompts) {
+      DSV4_ASSIGN_OR_RETURN(const std::string one, rendered(prompt));
+      text += (text.empty() ? "[" : ",") + one;
+      if (text.size() > most) return Error(TooLong("prompt", most));
     }
-    return Tell(MakeReply({}, std::move(text)), request, unknown);
-  };
-  return OrFail(run(), request.path);
+    text += ']';
+  }
+  return Tell(MakeReply({}, std::move(text)), request, unknown);
 }
 
-std::unique_ptr<Reply> Service::Detokenize(HttpRequest& request, const Caller&) {
-  const auto run = [&]() -> Result<std::unique_ptr<Reply>> {
-    DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, ReadBody(request, model_));
-    Fields fields(body);
-    std::vector<int32_t> tokens;
-    if (!fields.ReadTokens("tokens", &tokens)) fields.Fail("tokens", "missing, wanted a list of token ids");
-    fields.Expect({"model"});
-    std::vector<std::string> unknown;
-    NoteUnknown(fields, body, kNoBody, model_, unknown);
-    for (const int32_t token : tokens) {
-      if (token >= 0 && token < model_.vocab_size) continue;
-      fields.Fail("tokens", fmt::format("got {}, wanted 0..{}", token, model_.vocab_size - 1));
-      break;
-    }
-    DSV4_TRY(fields.status());
-    body = {};
-    size_t num_bytes = 0;
-    for (const int32_t token : tokens) num_bytes += model_.tokenizer.TokenBytes(token).size();
-    const size_t most = options_.max_reply_bytes;
-    if (num_bytes > most) return Error(TooLong("tokens", most));
-    const std::string text = model_.tokenizer.Decode(std::exchange(tokens, {}));
-    std::string reply;
-    ReserveReply(64 + text.size() * 2, most, reply);
-    reply = R"({"prompt":")";
-    constexpr size_t kPiece = size_t{64} << 10;
-    for (size_t i = 0; i < text.size() && reply.size() <= most; i += kPiece)
-      chat::AppendJsonEscaped(std::string_view(text).substr(i, kPiece), reply);
-    reply += "\"}";
-    if (reply.size() > most) return Error(TooLong("tokens", most));
-    return Tell(MakeReply({}, std::move(reply)), request, unknown);
-  };
-  return OrFail(run(), request.path);
+Result<std::unique_ptr<Reply>> Service::Detokenize(HttpRequest& request, const Caller&) {
+  DSV4_ASSIGN_OR_RETURN(chat::JsonValue body, ReadBody(request, model_));
+  Fields fields(body);
+  std::vector<int32_t> tokens;
+  if (!fields.ReadTokens("tokens", &tokens)) fields.Fail("tokens", "missing, wanted a list of token ids");
+  fields.Expect({"model"});
+  std::vector<std::string> unknown;
+  NoteUnknown(fields, body, kNoBody, model_, unknown);
+  for (const int32_t token : tokens) {
+    if (token >= 0 && token < model_.vocab_size) continue;
+    fields.Fail("tokens", fmt::format("got {}, wanted 0..{}", token, model_.vocab_size - 1));
+    break;
+  }
+  DSV4_TRY(fields.status());
+  body = {};
+  size_t num_bytes = 0;
+  for (const int32_t token : tokens) num_bytes += model_.tokenizer.TokenBytes(token).size();
+  const size_t most = options_.max_reply_bytes;
+  if (num_bytes > most) return Error(TooLong("tokens", most));
+  const std::string text = model_.tokenizer.Decode(std::exchange(tokens, {}));
+  std::string reply;
+  ReserveReply(64 + text.size() * 2, most, reply);
+  reply = R"({"prompt":")";
+  constexpr size_t kPiece = size_t{64} << 10;
+  for (size_t i = 0; i < text.size() && reply.size() <= most; i += kPiece)
+    chat::AppendJsonEscaped(std::string_view(text).substr(i, kPiece), reply);
+  reply += "\"}";
+  if (reply.size() > most) return Error(TooLong("tokens", most));
+  return Tell(MakeReply({}, std::move(reply)), request, unknown);
 }
 
 }  // namespace dsv4::server

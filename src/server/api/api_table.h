@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/status.h"
+
 namespace dsv4::server {
 
 // The readers of requests.
@@ -40,7 +42,7 @@ struct ApiField {
 struct ApiRoute {
   std::string_view method;
   std::string_view path;  // A final '/' stands for whatever follows.
-  std::unique_ptr<Reply> (Service::*handler)(HttpRequest& request, const Caller& caller);
+  Result<std::unique_ptr<Reply>> (Service::*handler)(HttpRequest& request, const Caller& caller);
   std::string_view says;
   ApiReader reader = kNoBody;
   std::span<const ApiField> own_fields = {};  // Fields of a body that no reader of the dialects sees.
