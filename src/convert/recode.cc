@@ -5,11 +5,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
-#include <limits>
-#include <utility>
 
 #include "base/check.h"
 #include "formats/number_formats.h"
@@ -226,40 +223,6 @@ Result<RecodedRows> ToBf16(std::span<const float> values, int64_t begin, int64_t
 
 // --- comparing --------------------------------------------------------------------------------------------------------
 
-// The rows as a weight over bytes that may lie anywhere.
-Weight ViewOf(const RecodedRows& rows, int64_t num_rows, int64_t cols, const RecodeTarget& target) {
-  Weight weight;
-  weight.format = target.format;
-  weight.rows = num_rows;
-  weight.cols = cols;
-  weight.global_scale = target.global_scale;
-  const auto view = [](const std::vector<std::byte>& bytes, DType dtype, Shape shape) {
-    return TensorView::Contiguous(static_cast<const void*>(bytes.data()), dtype, shape);
-  };
-  switch (target.format) {
-    case WeightFormat::kPlain:
-      weight.data = view(rows.data, DType::kBF16, {num_rows, cols});
-      break;
-    case WeightFormat::kFp8Block:
-      weight.block_rows = target.block_rows;
-      weight.block_cols = target.block_cols;
-      weight.data = view(rows.data, DType::kF8E4M3, {num_rows, cols});
-      weight.scale = view(rows.scale, DType::kF8E8M0,
-                          {(num_rows + target.block_rows - 1) / target.block_rows,
-                           (cols + target.block_cols - 1) / target.block_cols});
-      break;
-    case WeightFormat::kMxFp4:
-      weight.data = view(rows.data, DType::kI8, {num_rows, cols / 2});
-      weight.scale = view(rows.scale, DType::kF8E8M0, {num_rows, cols / kMxFp4Block});
-      break;
-    case WeightFormat::kNvFp4:
-      weight.data = view(rows.data, DType::kU8, {num_rows, cols / 2});
-      weight.scale = view(rows.scale, DType::kF8E4M3, {num_rows, cols / kNvFp4Block});
-      break;
-  }
-  return weight;
-}
-
 // Columns that vanish together when their scale is too small for them.
 int64_t BlockColumns(const RecodeTarget& target) {
   switch (target.format) {
@@ -389,7 +352,13 @@ void Comparison::Merge(const Comparison& other) {
 Comparison CompareRows(std::span<const float> values, int64_t cols, const RecodedRows& written,
                        const RecodeTarget& target) {
   const int64_t num_rows = static_cast<int64_t>(values.size()) / cols;
-  const Weight weight = ViewOf(written, num_rows, cols, target);
+  Weight weight = {.format = target.format,
+                   .rows = num_rows,
+                   .cols = cols,
+                   .block_rows = target.block_rows,
+                   .block_cols = target.block_cols,
+                   .global_scale = target.global_scale};
+  SetViews(written.data.data(), written.scale.data(), weight);
   const int64_t block = BlockColumns(target);
   // Past the largest element, a longer grid would go on with 8 after 6 and 480 after 448. The borders
   // themselves, 7 and 464, round down; scales are rounded numbers, so there is a little slack.

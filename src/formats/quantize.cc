@@ -190,34 +190,38 @@ void RoundToFp4E4m3Groups(std::span<const float> in, int64_t group, std::span<fl
   }
 }
 
-Weight QuantizedMatrix::View() const {
-  Weight weight;
-  weight.format = format;
-  weight.rows = rows;
-  weight.cols = cols;
-  weight.block_rows = block_rows;
-  weight.block_cols = block_cols;
-  weight.global_scale = global_scale;
-  const auto view = [](const std::vector<uint8_t>& bytes, DType dtype, Shape shape) {
-    return TensorView::Contiguous(static_cast<const void*>(bytes.data()), dtype, shape);
-  };
-  switch (format) {
+void SetViews(const void* data, const void* scale, Weight& weight) {
+  const int64_t rows = weight.rows;
+  const int64_t cols = weight.cols;
+  switch (weight.format) {
+    case WeightFormat::kPlain:
+      weight.data = TensorView::Contiguous(data, DType::kBF16, {rows, cols});
+      break;
     case WeightFormat::kFp8Block:
-      weight.data = view(data, DType::kF8E4M3, {rows, cols});
-      weight.scale = view(scale, DType::kF8E8M0,
-                          {(rows + block_rows - 1) / block_rows, (cols + block_cols - 1) / block_cols});
+      weight.data = TensorView::Contiguous(data, DType::kF8E4M3, {rows, cols});
+      weight.scale = TensorView::Contiguous(scale, DType::kF8E8M0,
+                                            {(rows + weight.block_rows - 1) / weight.block_rows,
+                                             (cols + weight.block_cols - 1) / weight.block_cols});
       break;
     case WeightFormat::kMxFp4:
-      weight.data = view(data, DType::kI8, {rows, cols / 2});
-      weight.scale = view(scale, DType::kF8E8M0, {rows, cols / kMxFp4Block});
+      weight.data = TensorView::Contiguous(data, DType::kI8, {rows, cols / 2});
+      weight.scale = TensorView::Contiguous(scale, DType::kF8E8M0, {rows, cols / kMxFp4Block});
       break;
     case WeightFormat::kNvFp4:
-      weight.data = view(data, DType::kU8, {rows, cols / 2});
-      weight.scale = view(scale, DType::kF8E4M3, {rows, cols / kNvFp4Block});
+      weight.data = TensorView::Contiguous(data, DType::kU8, {rows, cols / 2});
+      weight.scale = TensorView::Contiguous(scale, DType::kF8E4M3, {rows, cols / kNvFp4Block});
       break;
-    case WeightFormat::kPlain:
-      DSV4_CHECK(false) << "a quantised matrix is never plain";
   }
+}
+
+Weight QuantizedMatrix::View() const {
+  Weight weight = {.format = format,
+                   .rows = rows,
+                   .cols = cols,
+                   .block_rows = block_rows,
+                   .block_cols = block_cols,
+                   .global_scale = global_scale};
+  SetViews(data.data(), scale.data(), weight);
   return weight;
 }
 

@@ -26,6 +26,10 @@ void RoundToFp4Groups(std::span<const float> in, int64_t group, std::span<float>
 // The same with e4m3 scales: s = e4m3(min(max(max|x|, 6 * 2^-9) / 6, 448)), in fp32.
 void RoundToFp4E4m3Groups(std::span<const float> in, int64_t group, std::span<float> out);
 
+// Borrows codes and scales that lie as weight.h says, for a weight that has its format and sizes; plain ones are
+// bf16. 4-bit data is U8 (NVFP4) or I8 (MXFP4), as the releases store it.
+void SetViews(const void* data, const void* scale, Weight& weight);
+
 // A quantised matrix that owns its bytes, laid out as weight.h says.
 struct QuantizedMatrix {
   WeightFormat format = WeightFormat::kPlain;
@@ -37,7 +41,7 @@ struct QuantizedMatrix {
   std::vector<uint8_t> scale;
   float global_scale = 1.0F;
 
-  // Borrows from this object. The 4-bit data is U8 (NVFP4) or I8 (MXFP4), as the releases store it.
+  // Borrows from this object.
   Weight View() const;
 };
 
