@@ -48,7 +48,6 @@ struct LogSum {
     return static_cast<double>(highest) +
            std::log(static_cast<double>(high) * 0x1p-31 + static_cast<double>(low) * 0x1p-63);
   }
-  float LogprobOf(float logit) const { return static_cast<float>(static_cast<double>(logit) - Log()); }
 };
 
 // Sum of all of them; NaN or +infinity among them, or nothing finite, makes every log-probability NaN.

@@ -72,8 +72,9 @@ TEST(Position, RotationsAtAMillionAreExact) {
   std::vector<int64_t> positions;
   for (int64_t p = kFar - 1; p < kFar + 69; ++p) positions.push_back(p);
   for (int layer = 0; layer < 3; ++layer) {
-    const auto frequencies = model::RopeFrequencies(config.RopeOf(config.layers[static_cast<size_t>(layer)]),
-                                                    config.qk_rope_head_dim);
+    const bool compressed = config.layers[static_cast<size_t>(layer)].rope == model::RopeKind::kCompressed;
+    const auto frequencies =
+        model::RopeFrequencies(compressed ? config.compress_rope : config.rope, config.qk_rope_head_dim);
     ExpectRotated(recorder, layer, "attn.q_norm", "attn.q", config.head_dim, positions, frequencies, 1);
     ExpectRotated(recorder, layer, "attn.kv_norm", "attn.kv", config.head_dim, positions, frequencies, 1);
     ExpectRotated(recorder, layer, "attn.o", "attn.o_unrotated", config.head_dim, positions, frequencies, -1);

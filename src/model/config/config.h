@@ -150,9 +150,6 @@ struct ModelConfig {
   QuantizationConfig quantization;
   std::vector<std::string> unknown_keys;  // Keys of config.json without effect.
 
-  const RopeConfig& RopeOf(const LayerPlan& layer) const {
-    return layer.rope == RopeKind::kCompressed ? compress_rope : rope;
-  }
   int64_t NumExperts(const LayerPlan& layer) const {
     return layer.num_experts > 0 ? layer.num_experts : n_routed_experts;
   }

@@ -24,11 +24,9 @@ struct DeviceLimits {
   bool has_wgmma() const { return compute_capability == 90 && code_capability == 90; }
   // So are block-scaled products (tcgen05) of Blackwell's.
   bool has_block_scaled() const { return compute_capability == 100 && code_capability == 100; }
-  // Since Hopper: clusters of blocks, TMA with its barriers, and kernels that start before the one in front
-  // of them has ended.
+  // Since Hopper: clusters of blocks, and TMA with its barriers.
   bool has_clusters() const { return code_capability >= 90; }
   bool has_tma() const { return code_capability >= 90; }
-  bool has_programmatic_launch() const { return code_capability >= 90; }
 };
 
 }  // namespace dsv4::backend::cuda

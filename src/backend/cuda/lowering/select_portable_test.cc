@@ -159,9 +159,8 @@ TEST(ChooseWithoutHopper, Samples) {
 // elsewhere.
 TEST(ChooseWithoutHopper, FeaturesAreThoseOfTheCode) {
   EXPECT_TRUE(kH200.has_wgmma() && kH200.has_clusters() && kH200.has_tma());
-  EXPECT_FALSE(kAmpereCode.has_wgmma() || kAmpereCode.has_clusters() || kAmpereCode.has_tma() ||
-               kAmpereCode.has_programmatic_launch());
-  EXPECT_TRUE(kRtx5090.has_clusters() && kRtx5090.has_tma() && kRtx5090.has_programmatic_launch());
+  EXPECT_FALSE(kAmpereCode.has_wgmma() || kAmpereCode.has_clusters() || kAmpereCode.has_tma());
+  EXPECT_TRUE(kRtx5090.has_clusters() && kRtx5090.has_tma());
   EXPECT_FALSE(kRtx5090.has_wgmma() || kRtx5090.has_block_scaled());
   EXPECT_TRUE((DeviceLimits{.compute_capability = 100, .code_capability = 100}.has_block_scaled()));
   EXPECT_FALSE((DeviceLimits{.compute_capability = 103, .code_capability = 100}.has_block_scaled()));

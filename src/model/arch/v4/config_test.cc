@@ -111,8 +111,10 @@ TEST(ModelConfig, ReadsTheReleaseDialect) {
   EXPECT_FALSE(config.rope.yarn);
   EXPECT_TRUE(config.compress_rope.yarn);
   EXPECT_EQ(config.compress_rope.original_max_position_embeddings, 65536);
-  EXPECT_EQ(config.RopeOf(config.layers[0]).theta, 10000);
-  EXPECT_EQ(config.RopeOf(config.layers[3]).theta, 160000);
+  EXPECT_EQ(config.rope.theta, 10000);
+  EXPECT_EQ(config.layers[0].rope, RopeKind::kPlain);
+  EXPECT_EQ(config.compress_rope.theta, 160000);
+  EXPECT_EQ(config.layers[3].rope, RopeKind::kCompressed);
   EXPECT_EQ(config.hc_mix(), 24);
   EXPECT_EQ(config.hc_dim(), 16384);
   EXPECT_EQ(config.o_group_dim(), 4096);
