@@ -38,8 +38,9 @@ int64_t FloatBytes(int64_t count) { return count * static_cast<int64_t>(sizeof(f
 
 class NcclGroup final : public Communicator {
  public:
-  NcclGroup(Communicator& hosts, DeviceStream& device, NcclLibrary nccl, const NcclOptions& options)
-      : hosts_(hosts), device_(device), nccl_(std::move(nccl)), options_(options) {}
+  NcclGroup(Communicator& hosts, DeviceStream& device, NcclLibrary nccl, const NcclOptions& options,
+            std::shared_ptr<void> keeps = nullptr)
+      : keeps_(std::move(keeps)), hosts_(hosts), device_(device), nccl_(std::move(nccl)), options_(options) {}
 
   ~NcclGroup() override {
     {
@@ -380,6 +381,7 @@ class NcclGroup final : public Communicator {
     }
   }
 
+  const std::shared_ptr<void> keeps_;  // Goes after all below.
   Communicator& hosts_;
   std::unique_ptr<Communicator> own_hosts_;
   DeviceStream& device_;
@@ -403,10 +405,10 @@ class NcclGroup final : public Communicator {
 }  // namespace
 
 Result<std::unique_ptr<Communicator>> JoinNccl(Communicator& hosts, DeviceStream& device,
-                                               const Result<NcclLibrary>& library,
-                                               const NcclOptions& options) {
+                                               const Result<NcclLibrary>& library, const NcclOptions& options,
+                                               std::shared_ptr<void> keeps) {
   DSV4_TRY(Agree(hosts, library ? Status() : library.error()));
-  auto group = std::make_unique<NcclGroup>(hosts, device, *library, options);
+  auto group = std::make_unique<NcclGroup>(hosts, device, *library, options, std::move(keeps));
   DSV4_TRY(group->Join());
   return group;
 }

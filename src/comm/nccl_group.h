@@ -27,10 +27,11 @@ struct NcclOptions {
       120000};  // Time limit of making the group: seconds where ranks meet over sockets.
 };
 
-// The ranks of `hosts`, all of which call it; `hosts` and `device` outlive the group. Errors, the same on all
-// ranks: what one of them has to say, with its number, before NCCL is asked; NCCL's own; those of `hosts`.
+// The ranks of `hosts`, all of which call it; `hosts` and `device` outlive the group. `keeps` ends with the group,
+// after all else of it. Errors, the same on all ranks: what one of them has to say, with its number, before NCCL
+// is asked; NCCL's own; those of `hosts`.
 Result<std::unique_ptr<Communicator>> JoinNccl(Communicator& hosts, DeviceStream& device,
-                                               const Result<NcclLibrary>& library,
-                                               const NcclOptions& options);
+                                               const Result<NcclLibrary>& library, const NcclOptions& options,
+                                               std::shared_ptr<void> keeps = nullptr);
 
 }  // namespace dsv4::comm
