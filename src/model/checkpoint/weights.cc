@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <utility>
@@ -63,22 +62,18 @@ class Numbers {
     Add(tensor.linear);
     if (tensor.tensor != nullptr) ranges_.push_back(tensor.tensor->bytes);
   }
-  void Add(const ResolvedLayer& layer, const RankPlace& place) {
+  // `experts_stay`: loading reads their scales only.
+  void Add(const ResolvedLayer& layer, const RankPlace& place, bool experts_stay = false) {
     for (const ResolvedTensor& tensor : layer.tensors) Add(tensor);
     const Range mine = ExpertsOf(place, static_cast<int64_t>(layer.experts.size()));
     for (int64_t i = mine.begin; i < mine.end; ++i) {
       const ResolvedExpert& expert = layer.experts[static_cast<size_t>(i)];
-      for (const StoredLinear* linear : {&expert.w1, &expert.w2, &expert.w3}) Add(*linear);
-    }
-  }
-  // Ranges that loading reads of it while experts stay where they are.
-  void AddWithoutExperts(const ResolvedLayer& layer, const RankPlace& place) {
-    for (const ResolvedTensor& tensor : layer.tensors) Add(tensor);
-    const Range mine = ExpertsOf(place, static_cast<int64_t>(layer.experts.size()));
-    for (int64_t i = mine.begin; i < mine.end; ++i) {
-      const ResolvedExpert& expert = layer.experts[static_cast<size_t>(i)];
-      for (const StoredLinear* linear : {&expert.w1, &expert.w2, &expert.w3})
-        ranges_.push_back(linear->scale);
+      for (const StoredLinear* linear : {&expert.w1, &expert.w2, &expert.w3}) {
+        if (experts_stay)
+          ranges_.push_back(linear->scale);
+        else
+          Add(*linear);
+      }
     }
   }
   void Fetch() {
@@ -532,12 +527,7 @@ Result<ModelWeights> LoadWeights(std::shared_ptr<const io::Checkpoint> checkpoin
     const bool reads = options.numbers_pass || options.experts_from_disk;
     if (!reads || options.sizes_only || i >= place.layers.end) return;
     Numbers numbers(*checkpoint, options, times);
-    const ResolvedLayer& layer = resolved.layers[static_cast<size_t>(i)];
-    if (options.experts_from_disk) {
-      numbers.AddWithoutExperts(layer, place);
-    } else {
-      numbers.Add(layer, place);
-    }
+    numbers.Add(resolved.layers[static_cast<size_t>(i)], place, /*experts_stay=*/options.experts_from_disk);
     read_ahead.Add(numbers.ranges());
   };
   read_layer_ahead(place.layers.begin);
