@@ -49,8 +49,6 @@ class Utf8Repairer {
   void Append(std::string_view bytes, std::string* out);
   // The stream has ended: an unfinished character becomes one U+FFFD. The object is then as new.
   void Finish(std::string* out);
-  // Bytes of a character that is not complete yet: 0 to 3.
-  size_t num_pending_bytes() const { return num_pending_; }
 
  private:
   std::array<char, 4> pending_{};

@@ -42,7 +42,6 @@ class Matcher {
   Status AcceptBytes(std::string_view bytes);
 
   // Ids of the tokenizer, what a mask is for.
-  const std::vector<TokenId>& stop_ids() const { return stop_ids_; }
   int64_t num_ids() const { return trie_->num_ids(); }
   // Whether the text so far is whole. It may still be allowed to go on: 12 is a number, and so is 123.
   bool IsComplete() const { return active_.complete; }

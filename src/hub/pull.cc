@@ -288,12 +288,9 @@ class Download {
   void Report() {
     if (!options_.progress || Clock::now() < next_report_) return;
     next_report_ = Clock::now() + Seconds(0.1);
-    PullProgress progress{.bytes_total = num_bytes(),
-                          .bytes_fetched = bytes_fetched_,
-                          .files_total = static_cast<int64_t>(jobs_.size())};
+    PullProgress progress{.bytes_total = num_bytes(), .bytes_fetched = bytes_fetched_};
     for (const Job& job : jobs_) {
       if (job.state == Job::State::kDone) {
-        ++progress.files_done;
         progress.bytes_done += job.file->num_bytes;
       } else if (job.partial != nullptr) {
         progress.bytes_done += job.partial->size();

@@ -21,8 +21,6 @@ struct PullProgress {
   int64_t bytes_done = 0;  // Part of bytes_total; files that were there count as done.
   int64_t bytes_total = 0;
   int64_t bytes_fetched = 0;  // By this call.
-  int64_t files_done = 0;
-  int64_t files_total = 0;
 };
 
 // A fetch that is about to begin, told before the first byte of a weight.

@@ -29,8 +29,6 @@ class StreamDecoder {
     repairer_.Finish(&text);
     return text;
   }
-  // Bytes of a character that waits for its end: 0 to 3.
-  size_t num_pending_bytes() const { return repairer_.num_pending_bytes(); }
 
  private:
   const Tokenizer* tokenizer_;

@@ -314,7 +314,6 @@ Result<StoredLinear> DescribeLinear(const LinearParts& parts, int64_t rows, int6
   out.weight_tensor = parts.weight.tensor;
   if (out.format != WeightFormat::kPlain) {
     out.scale = parts.scale.bytes;
-    out.scale_tensor = parts.scale.tensor;
     const bool fp8 = out.format == WeightFormat::kFp8Block;
     out.scale_rows = fp8 ? CeilDiv(rows, out.block_rows) : rows;
     out.scale_cols = fp8 ? CeilDiv(cols, out.block_cols)

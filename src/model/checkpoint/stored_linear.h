@@ -16,7 +16,6 @@
 // Some writers store e8m0 as U8; it is read as e8m0. Everything else is an error that names the tensor.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -67,7 +66,6 @@ struct StoredLinear {
   std::span<const std::byte> global_scale;  // 4 bytes F32, kNvFp4 only.
   bool global_scale_divides = false;
   const io::StoredTensor* weight_tensor = nullptr;  // For messages.
-  const io::StoredTensor* scale_tensor = nullptr;
 
   bool found() const { return weight_tensor != nullptr; }
   int64_t num_bytes() const { return static_cast<int64_t>(data.size() + scale.size() + global_scale.size()); }

@@ -45,8 +45,6 @@ class EngramTables {
   // Pages and rows that Ask asked for so far.
   int64_t num_pages_asked() const { return num_pages_asked_; }
   int64_t num_rows_asked() const { return num_rows_asked_; }
-  // Whether nothing of Ask waits to be handed to the kernel.
-  bool handed_over() const { return read_ahead_.num_waiting() == 0; }
 
  private:
   EngramTables(std::shared_ptr<const io::Checkpoint> checkpoint, std::vector<EngramTable> tables)

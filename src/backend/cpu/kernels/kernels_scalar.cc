@@ -23,11 +23,9 @@ constexpr int kLoadedTokens = 2;
 // Vocabulary that every instruction set gives to matmul_body.h and row_kernels_body.h; one lane wants less of
 // it than vectors do.
 inline Vec Zero() { return 0.0F; }
-[[maybe_unused]] inline Vec Broadcast(float value) { return value; }
 inline Vec Fma(Vec a, Vec b, Vec c) { return a * b + c; }
 inline Vec Dot(Vec sum, WVec w, X x) { return w * x + sum; }
 inline Vec Add(Vec a, Vec b) { return a + b; }
-[[maybe_unused]] inline float Reduce(Vec v) { return v; }
 inline void Reduce4(const Vec* v, float* out) {
   for (int i = 0; i < 4; ++i) out[i] = v[i];
 }
@@ -41,7 +39,6 @@ inline T Load(const void* from) {
 inline X LoadX(const X* from) { return *from; }
 [[maybe_unused]] inline WVec LoadW(const uint8_t* from) { return Load<float>(from); }
 [[maybe_unused]] inline void StoreW(uint8_t* to, WVec w) { __builtin_memcpy(to, &w, sizeof(w)); }
-[[maybe_unused]] inline Vec LoadFloats(const void* from) { return Load<float>(from); }
 inline float FloatFrom(uint32_t bits) { return Load<float>(&bits); }
 inline Vec LoadBf16s(const uint8_t* from) {
   return FloatFrom(static_cast<uint32_t>(Load<uint16_t>(from)) << 16);
