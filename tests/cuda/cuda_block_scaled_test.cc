@@ -34,19 +34,6 @@ std::vector<float> Floats(Device& device, const TensorView& view) {
   return values;
 }
 
-// |got - want| over |want|; infinite where one of them is no number.
-double RelativeError(const std::vector<float>& got, const std::vector<float>& want) {
-  EXPECT_EQ(got.size(), want.size());
-  double error = 0.0;
-  double norm = 0.0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    const double difference = static_cast<double>(got[i]) - static_cast<double>(want[i]);
-    error += difference * difference;
-    norm += static_cast<double>(want[i]) * static_cast<double>(want[i]);
-  }
-  return std::isfinite(error) && norm > 0.0 ? std::sqrt(error / norm) : HUGE_VAL;
-}
-
 // A sum of some thousand products in fp32 is off by about 1e-6 of itself. Hopper's tensor cores (wgmma),
 // which keeps about 13 bits of FP8 sums, would be off by 1e-4.
 constexpr double kFp32Sums = 1e-5;

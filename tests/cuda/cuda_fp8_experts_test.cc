@@ -120,17 +120,6 @@ std::vector<float> Reference(Problem& problem) {
   return y;
 }
 
-double RelativeError(std::span<const float> got, std::span<const float> want) {
-  EXPECT_EQ(got.size(), want.size());
-  double error = 0.0;
-  double norm = 0.0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    const double difference = static_cast<double>(got[i]) - static_cast<double>(want[i]);
-    error += difference * difference;
-    norm += static_cast<double>(want[i]) * static_cast<double>(want[i]);
-  }
-  return std::isfinite(error) && norm > 0.0 ? std::sqrt(error / norm) : HUGE_VAL;
-}
 double LargestErrorOfAToken(const std::vector<float>& got, const std::vector<float>& want, int64_t dim) {
   double largest = 0.0;
   for (size_t begin = 0; begin < want.size(); begin += static_cast<size_t>(dim)) {

@@ -100,18 +100,6 @@ TEST(CudaFp8Products, LinearOfManyTilesIsExactWhereTheUnitIs) {
 
 // --- Near ------------------------------------------------------------------------------------------------------------
 
-double RelativeError(const std::vector<float>& got, const std::vector<float>& want) {
-  EXPECT_EQ(got.size(), want.size());
-  double error = 0.0;
-  double norm = 0.0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    const double difference = static_cast<double>(got[i]) - static_cast<double>(want[i]);
-    error += difference * difference;
-    norm += static_cast<double>(want[i]) * static_cast<double>(want[i]);
-  }
-  return std::isfinite(error) && norm > 0.0 ? std::sqrt(error / norm) : HUGE_VAL;
-}
-
 // Promise of the mode for random numbers (docs/cuda/numerics.md): products are cut off 13 bits below the
 // largest of a step. Of normal numbers that is 1.3e-4 of the result; where all products have one sign, the
 // cuts have too, 6.2e-4. Sums of 4096 such products without totals in fp32 would be off by 7e-2, of normal

@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -229,6 +231,19 @@ void ExpectTheSameInCuts(Device& device, const TensorView& y, const std::vector<
 template <typename Run>
 void ExpectTheSameInAnyCut(Device& device, const TensorView& y, const std::string& what, Run&& run) {
   ExpectTheSameInCuts(device, y, CutsOfAllSizes(y.shape[0]), what, run);
+}
+
+// |got - want| over |want|; infinite where one of them is no number.
+inline double RelativeError(std::span<const float> got, std::span<const float> want) {
+  EXPECT_EQ(got.size(), want.size());
+  double error = 0.0;
+  double norm = 0.0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    const double difference = static_cast<double>(got[i]) - static_cast<double>(want[i]);
+    error += difference * difference;
+    norm += static_cast<double>(want[i]) * static_cast<double>(want[i]);
+  }
+  return std::isfinite(error) && norm > 0.0 ? std::sqrt(error / norm) : HUGE_VAL;
 }
 
 }  // namespace dsv4::testing
