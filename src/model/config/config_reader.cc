@@ -4,12 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <optional>
 #include <tuple>
 
 #include "base/text.h"
+#include "model/config/dspark_config.h"
 
 namespace dsv4::model {
 
@@ -264,15 +264,6 @@ void ReadRotaryDim(ConfigReader& reader, ModelConfig& config) {
   }
 }
 
-std::vector<int64_t> ReadTokenIds(ConfigReader& reader, std::string_view key, int64_t vocab_size) {
-  std::vector<int64_t> ids;
-  const Json* value = reader.Find(key);
-  if (value == nullptr) return ids;
-  if (!value->is_array()) return {reader.IntOf(key, *value, 0, vocab_size - 1)};
-  for (const Json& id : *value) ids.push_back(reader.IntOf(key, id, 0, vocab_size - 1));
-  return ids;
-}
-
 void ReadQuantization(ConfigReader& reader, ModelConfig& config) {
   config.expert_dtype = reader.StringOr("expert_dtype", "");
   // Scales of activations are powers of two, and made anew for each token.
@@ -364,21 +355,6 @@ void ReadIndexer(ConfigReader& reader, ModelConfig& config) {
   }
 }
 
-void CheckSizes(ConfigReader& reader, const ModelConfig& config) {
-  if (config.num_attention_heads % config.o_groups != 0) {
-    reader.Fail("o_groups", fmt::format("holds {}", config.o_groups),
-                fmt::format("a divisor of num_attention_heads {}", config.num_attention_heads));
-  }
-  if (config.num_experts_per_tok > config.n_routed_experts) {
-    reader.Fail("num_experts_per_tok", fmt::format("holds {}", config.num_experts_per_tok),
-                fmt::format("at most n_routed_experts {}", config.n_routed_experts));
-  }
-  reader.RequireInt("num_local_experts", config.n_routed_experts);
-  reader.RequireInt("v_head_dim", config.head_dim);
-  reader.RequireInt("qk_head_dim", config.head_dim);
-  reader.RequireInt("qk_nope_head_dim", config.nope_head_dim());
-}
-
 namespace {
 
 // How keys begin that say what a model computes.
@@ -407,16 +383,59 @@ bool BeginsLike(std::string_view key, std::string_view words) {
   return false;
 }
 
-}  // namespace
+std::vector<int64_t> ReadTokenIds(ConfigReader& reader, std::string_view key, int64_t vocab_size) {
+  std::vector<int64_t> ids;
+  const Json* value = reader.Find(key);
+  if (value == nullptr) return ids;
+  if (!value->is_array()) return {reader.IntOf(key, *value, 0, vocab_size - 1)};
+  for (const Json& id : *value) ids.push_back(reader.IntOf(key, id, 0, vocab_size - 1));
+  return ids;
+}
 
-void CheckUnread(ConfigReader& reader, std::span<const char* const> read, ModelConfig& config) {
-  for (const char* key : read) reader.Has(key);
+// Divisibility of heads, number of experts, and other names of these sizes.
+void CheckSizes(ConfigReader& reader, const ModelConfig& config) {
+  if (config.num_attention_heads % config.o_groups != 0) {
+    reader.Fail("o_groups", fmt::format("holds {}", config.o_groups),
+                fmt::format("a divisor of num_attention_heads {}", config.num_attention_heads));
+  }
+  if (config.num_experts_per_tok > config.n_routed_experts) {
+    reader.Fail("num_experts_per_tok", fmt::format("holds {}", config.num_experts_per_tok),
+                fmt::format("at most n_routed_experts {}", config.n_routed_experts));
+  }
+  reader.RequireInt("num_local_experts", config.n_routed_experts);
+  reader.RequireInt("v_head_dim", config.head_dim);
+  reader.RequireInt("qk_head_dim", config.head_dim);
+  reader.RequireInt("qk_nope_head_dim", config.nope_head_dim());
+}
+
+// Keys that no reader asked for. One that is named like a part of the model is refused: it may change a number. The
+// names of other ones, without notes of tools, become config.unknown_keys.
+void CheckUnread(ConfigReader& reader, ModelConfig& config) {
+  for (const char* key : kDsparkKeys) reader.Has(key);
   for (const std::string& key : reader.Unread()) {
     if (BeginsLike(key, kNotes)) continue;
     if (BeginsLike(key, kParts))
       reader.FailValue(key, *reader.Find(key), "no key of this name: what it changes is not known");
     config.unknown_keys.push_back(key);
   }
+}
+
+}  // namespace
+
+Result<ModelConfig> FinishConfig(ConfigReader& reader, const Json& root, std::string_view what,
+                                 const Status& status, ModelConfig config) {
+  config.bos_token_ids = ReadTokenIds(reader, "bos_token_id", config.vocab_size);
+  config.eos_token_ids = ReadTokenIds(reader, "eos_token_id", config.vocab_size);
+  CheckSizes(reader, config);
+  CheckUnread(reader, config);
+  DSV4_TRY(status);
+  DSV4_TRY(CheckPlans(config.layers, what));
+  if (auto dspark = ParseDsparkConfig(root, what, config); dspark) {
+    config.dspark = *std::move(dspark);
+  } else {
+    config.dspark_fault = dspark.error().message();
+  }
+  return config;
 }
 
 std::string UnknownKeys(const ModelConfig& config) {

@@ -82,15 +82,13 @@ void ReadRotaryDim(ConfigReader& reader, ModelConfig& config);
 void ReadRope(ConfigReader& reader, ModelConfig& config);
 // `expert_dtype` and `quantization_config`.
 void ReadQuantization(ConfigReader& reader, ModelConfig& config);
-std::vector<int64_t> ReadTokenIds(ConfigReader& reader, std::string_view key, int64_t vocab_size);
 // Switches whose other values no release uses and no op implements.
 void CheckFixedChoices(ConfigReader& reader);
 // Sizes of the indexer, where the plans have one.
 void ReadIndexer(ConfigReader& reader, ModelConfig& config);
-// Divisibility of heads, number of experts, and other names of these sizes.
-void CheckSizes(ConfigReader& reader, const ModelConfig& config);
-// Checks the keys that no reader asked for; `read` were read elsewhere. One that is named like a part of the model is refused: it may change a
-// number. The names of other ones, without notes of tools, become config.unknown_keys.
-void CheckUnread(ConfigReader& reader, std::span<const char* const> read, ModelConfig& config);
+// The rest of every architecture: token ids, whether sizes and plans agree, keys that no reader asked for, and the
+// drafter. `status` has the reader's mistakes.
+Result<ModelConfig> FinishConfig(ConfigReader& reader, const Json& root, std::string_view what,
+                                 const Status& status, ModelConfig config);
 
 }  // namespace dsv4::model

@@ -3,7 +3,6 @@
 
 #include "model/arch/v4/v4.h"
 #include "model/config/config_reader.h"
-#include "model/config/dspark_config.h"
 #include "ops/hadamard_fp4.h"
 #include "ops/simulate_fp8.h"
 
@@ -37,18 +36,7 @@ Result<ModelConfig> ParseV4Config(const Json& root, std::string_view what) {
   config.window_rows = config.entry_rows =
       CacheFormat::Fp8(config.nope_head_dim(), ops::SimulateFp8Args{}.group);
   config.key_rows = CacheFormat::Fp4(config.index_head_dim, ops::kIndexerFp4Group);
-  config.bos_token_ids = ReadTokenIds(reader, "bos_token_id", config.vocab_size);
-  config.eos_token_ids = ReadTokenIds(reader, "eos_token_id", config.vocab_size);
-  CheckSizes(reader, config);
-  CheckUnread(reader, kDsparkKeys, config);
-  DSV4_TRY(status);
-  DSV4_TRY(CheckPlans(config.layers, what));
-  if (auto dspark = ParseDsparkConfig(root, what, config); dspark) {
-    config.dspark = *std::move(dspark);
-  } else {
-    config.dspark_fault = dspark.error().message();
-  }
-  return config;
+  return FinishConfig(reader, root, what, status, std::move(config));
 }
 
 }  // namespace dsv4::model

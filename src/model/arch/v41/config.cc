@@ -8,7 +8,6 @@
 
 #include "model/arch/v41/v41.h"
 #include "model/config/config_reader.h"
-#include "model/config/dspark_config.h"
 
 namespace dsv4::model {
 namespace {
@@ -218,19 +217,8 @@ Result<ModelConfig> ParseV41Config(const Json& root, std::string_view what) {
   config.num_nextn_predict_layers = reader.IntOr("num_nextn_predict_layers", 0, kMaxLayers, 0);
   config.has_vision =
       true;  // Every release has biases for images, and the flat dialect says nothing else of them.
-  config.bos_token_ids = ReadTokenIds(reader, "bos_token_id", config.vocab_size);
-  config.eos_token_ids = ReadTokenIds(reader, "eos_token_id", config.vocab_size);
-  CheckSizes(reader, config);
-  CheckUnread(reader, kDsparkKeys, config);
-  DSV4_TRY(status);
-  DSV4_TRY(CheckPlans(config.layers, what));
   config.drafter_taps_inputs = true;
-  if (auto dspark = ParseDsparkConfig(flat, what, config); dspark) {
-    config.dspark = *std::move(dspark);
-  } else {
-    config.dspark_fault = dspark.error().message();
-  }
-  return config;
+  return FinishConfig(reader, flat, what, status, std::move(config));
 }
 
 }  // namespace dsv4::model
