@@ -381,32 +381,25 @@ void ChooseWithin(const ops::IndexerSelectArgs& args, std::span<const float> sco
 Status IndexerSelect(ops::OpContext& context, const ops::IndexerSelectArgs& args) {
   DSV4_RETURN_IF_ERROR(Validate(args));
   const int64_t top_k = args.selected.shape[1];
+  Problem problem = {.q = args.q,
+                     .weights = args.weights,
+                     .ratio = args.ratio,
+                     .shard = {},
+                     .top_k = top_k,
+                     .sequences = args.sequences};
   if (!args.within.is_null()) {
     DSV4_RETURN_IF_ERROR(CheckWithin(args));
     ForEachQuery(
-        context,
-        {.q = args.q,
-         .weights = args.weights,
-         .ratio = args.ratio,
-         .shard = {},
-         .top_k = top_k,
-         .sequences = args.sequences},
-        [&](int64_t token, int64_t visible) { ChooseWithin(args, {}, visible, token); },
+        context, problem, [&](int64_t token, int64_t visible) { ChooseWithin(args, {}, visible, token); },
         [&](int64_t token, std::span<const float> scores) {
           ChooseWithin(args, scores, std::ssize(scores), token);
         });
     return {};
   }
   if (!args.best.is_null()) {
+    problem.unscored = std::min(top_k, args.best.shape[1] * args.block_size);
     ForEachQuery(
-        context,
-        {.q = args.q,
-         .weights = args.weights,
-         .ratio = args.ratio,
-         .shard = {},
-         .top_k = top_k,
-         .sequences = args.sequences,
-         .unscored = std::min(top_k, args.best.shape[1] * args.block_size)},
+        context, problem,
         [&](int64_t token, int64_t visible) {
           TakeAll(ListOf(args.selected, token), visible);
           TakeAll(ListOf(args.best, token), (visible + args.block_size - 1) / args.block_size);
@@ -422,12 +415,6 @@ Status IndexerSelect(ops::OpContext& context, const ops::IndexerSelectArgs& args
         });
     return {};
   }
-  const Problem problem = {.q = args.q,
-                           .weights = args.weights,
-                           .ratio = args.ratio,
-                           .shard = {},
-                           .top_k = top_k,
-                           .sequences = args.sequences};
   ForEachQuery(
       context, problem,
       [&](int64_t token, int64_t num_rows) {
