@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 #include <string_view>
 
 #include "base/text.h"
@@ -20,15 +19,7 @@ namespace {
 constexpr size_t kOpenRows = 16;
 
 std::string_view VerdictClass(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kPass:
-      return "pass";
-    case Verdict::kFinding:
-      return "finding";
-    case Verdict::kNotApplicable:
-      return "none";
-  }
-  return "";
+  return verdict == Verdict::kNotApplicable ? "none" : VerdictName(verdict);
 }
 
 // A sign and the word: colour alone says nothing to many readers.

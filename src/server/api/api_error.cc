@@ -25,22 +25,14 @@ std::string_view OpenAiType(int http_status) {
 
 std::string_view AnthropicType(int http_status) {
   switch (http_status) {
-    case 401:
-      return "authentication_error";
-    case 403:
-      return "permission_error";
-    case 404:
-      return "not_found_error";
     case 413:
       return "request_too_large";
-    case 429:
-      return "rate_limit_error";
     case 503:
       return "overloaded_error";
     case 504:
       return "timeout_error";
     default:
-      return http_status < 500 ? "invalid_request_error" : "api_error";
+      return http_status < 500 ? OpenAiType(http_status) : "api_error";
   }
 }
 
