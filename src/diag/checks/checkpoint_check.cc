@@ -6,7 +6,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 
 #include "base/text.h"
@@ -91,28 +90,14 @@ class Survey {
   }
 
   // Norms may be constant, but not zero.
-  void Norm(int layer, const std::string& module, const std::string& name, const TensorView& norm) {
-    const std::span<const float> values(norm.as<const float>(), static_cast<size_t>(norm.num_elements()));
-    norms_.push_back({.module = module,
-                      .name = name,
-                      .format = "norm",
-                      .layer = layer,
-                      .rms = Rms(values),
-                      .max_abs = MaxAbs(values),
-                      .finite = AllFinite(values)});
+  void Norm(int layer, const std::string& module, const TensorView& norm) {
+    const std::span<const float> values = AddNumbers("norm", layer, module, norm);
     if (layer >= 0) strays_.AddNorm(layer, module, values);
   }
 
   // Numbers of either sign, which may be few. In trained weights they are not all zero.
   void Vector(int layer, const std::string& module, const TensorView& vector) {
-    const std::span<const float> values(vector.as<const float>(), static_cast<size_t>(vector.num_elements()));
-    norms_.push_back({.module = module,
-                      .name = layer < 0 ? module : fmt::format("layers.{}.{}", layer, module),
-                      .format = "vector",
-                      .layer = layer,
-                      .rms = Rms(values),
-                      .max_abs = MaxAbs(values),
-                      .finite = AllFinite(values)});
+    const std::span<const float> values = AddNumbers("vector", layer, module, vector);
     if (layer >= 0) strays_.AddVector(layer, module, values);
   }
 
@@ -133,9 +118,7 @@ class Survey {
     const auto linear = [&](const std::string& module, const Weight& weight) {
       Linear(index, module, fmt::format("layers.{}.{}", index, module), weight);
     };
-    const auto norm = [&](const std::string& module, const TensorView& view) {
-      Norm(index, module, fmt::format("layers.{}.{}", index, module), view);
-    };
+    const auto norm = [&](const std::string& module, const TensorView& view) { Norm(index, module, view); };
     const auto compressor = [&](const std::string& module, const model::CompressorWeights& weights) {
       linear(module + ".wkv", weights.wkv);
       if (weights.wgate.rows > 0)
@@ -198,6 +181,20 @@ class Survey {
   const StrayLayers& strays() const { return strays_; }
 
  private:
+  std::span<const float> AddNumbers(std::string_view format, int layer, const std::string& module,
+                                    const TensorView& numbers) {
+    const std::span<const float> values(numbers.as<const float>(),
+                                        static_cast<size_t>(numbers.num_elements()));
+    norms_.push_back({.module = module,
+                      .name = layer < 0 ? module : fmt::format("layers.{}.{}", layer, module),
+                      .format = std::string(format),
+                      .layer = layer,
+                      .rms = Rms(values),
+                      .max_abs = MaxAbs(values),
+                      .finite = AllFinite(values)});
+    return values;
+  }
+
   std::vector<Measured> all_;
   std::vector<Measured> norms_;
   ScaleSurvey scales_;
@@ -326,7 +323,7 @@ std::string OrderLine(const GateUpOrder& order) {
 Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const model::ModelWeights& weights) {
   Survey survey;
   for (size_t i = 0; i < weights.layers.size(); ++i) survey.Layer(static_cast<int>(i), weights.layers[i]);
-  survey.Norm(-1, "norm", "norm", weights.norm);
+  survey.Norm(-1, "norm", weights.norm);
   survey.HyperConnection(-1, "hc_head", weights.hc_head);
   // Embedding and head have no siblings; each is its own median.
   survey.Linear(-1, "embed", "embed", weights.embed);
