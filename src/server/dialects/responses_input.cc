@@ -84,8 +84,8 @@ class InputReader {
     fields.Read("type", &type);
     DSV4_RETURN_IF_ERROR(fields.status());
     if (type == "message") return ReadMessage(fields, where);
-    if (type == "function_call") return ReadCall(fields, where);
-    if (type == "custom_tool_call") return ReadCustomCall(fields, where);
+    if (type == "function_call") return ReadCall(fields, where, /*is_custom=*/false);
+    if (type == "custom_tool_call") return ReadCall(fields, where, /*is_custom=*/true);
     if (type == "function_call_output" || type == "custom_tool_call_output") return ReadOutput(fields, where);
     if (type == "reasoning") return ReadReasoning(fields, where);
     if (type == kReference) {
@@ -148,31 +148,18 @@ class InputReader {
     return {};
   }
 
-  Status ReadCall(Fields& fields, const std::string& where) {
-    chat::ToolCall call;
-    if (!fields.Read("call_id", &call.id)) fields.Fail("call_id", "missing");
-    if (!fields.Read("name", &call.name)) fields.Fail("name", "missing");
-    const chat::JsonValue* arguments = fields.Find("arguments");
-    std::string name_space;
-    fields.Read("namespace", &name_space);
-    DSV4_RETURN_IF_ERROR(fields.status());
-    call.arguments = chat::CallArguments(arguments);
-    call.name = FunctionName(mark_, name_space, call.name);
-    Assistant(where).tool_calls.push_back(std::move(call));
-    return {};
-  }
-
-  Status ReadCustomCall(Fields& fields, const std::string& where) {
+  Status ReadCall(Fields& fields, const std::string& where, bool is_custom) {
     chat::ToolCall call;
     std::string name_space;
     std::string input;
     if (!fields.Read("call_id", &call.id)) fields.Fail("call_id", "missing");
     if (!fields.Read("name", &call.name)) fields.Fail("name", "missing");
-    fields.Read("input", &input);  // Many clients keep none of a tool that was told nothing.
+    const chat::JsonValue* const arguments = is_custom ? nullptr : fields.Find("arguments");
+    if (is_custom) fields.Read("input", &input);  // Many clients keep none of a tool that was told nothing.
     fields.Read("namespace", &name_space);
     DSV4_RETURN_IF_ERROR(fields.status());
+    call.arguments = is_custom ? CustomArguments(input) : chat::CallArguments(arguments);
     call.name = FunctionName(mark_, name_space, call.name);
-    call.arguments = CustomArguments(input);
     Assistant(where).tool_calls.push_back(std::move(call));
     return {};
   }
