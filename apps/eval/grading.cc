@@ -7,18 +7,12 @@
 #include <cctype>
 
 #include "apps/eval/schema_check.h"
+#include "base/text.h"
 #include "grammar/dfa.h"
 #include "grammar/pattern.h"
 
 namespace dsv4::apps {
 namespace {
-
-std::string Trimmed(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\n\r\f\v";
-  const size_t begin = text.find_first_not_of(kSpace);
-  if (begin == std::string_view::npos) return "";
-  return std::string(text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin));
-}
 
 // The last number in the text, without commas between its digits; empty when there is none.
 std::string LastNumber(std::string_view text) {
@@ -63,7 +57,8 @@ Result<bool> IsRight(const DataLine& line, const std::string& content) {
   for (const std::string& answer : answers) {
     bool right = false;
     if (match == "exact") {
-      right = Trimmed(content) == Trimmed(answer);
+      constexpr std::string_view kSpace = " \t\n\r\f\v";
+      right = Trim(content, kSpace) == Trim(answer, kSpace);
     } else if (match == "contains") {
       right = content.find(answer) != std::string::npos;
     } else if (match == "number") {

@@ -138,11 +138,8 @@ class Chat {
 
   void RunCommand(const std::string& line) {
     const size_t space = line.find_first_of(" \t\n");
-    std::string name = line.substr(0, space);
-    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-    std::string argument = space == std::string::npos ? std::string() : line.substr(space);
-    argument.erase(0, argument.find_first_not_of(" \t\n"));
-    argument.erase(argument.find_last_not_of(" \t\n") + 1);
+    const std::string name = Lowercase(line.substr(0, space));
+    const std::string argument(Trim(std::string_view(line).substr(std::min(space, line.size())), " \t\n"));
     const std::span<const Command> commands = Commands();
     const auto command =
         std::find_if(commands.begin(), commands.end(), [&](const Command& c) { return c.name == name; });

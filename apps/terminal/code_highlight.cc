@@ -5,6 +5,8 @@
 #include <array>
 #include <cctype>
 
+#include "base/text.h"
+
 namespace dsv4::apps {
 namespace {
 
@@ -35,13 +37,6 @@ constexpr auto kKeywords = std::to_array<std::string_view>(
      "alter", "by", "create", "drop", "group", "having", "insert", "into", "join", "key", "left", "limit",
      "on", "order", "primary", "select", "set", "table", "update", "values"});
 
-std::string Lower(std::string_view text) {
-  std::string lower(text);
-  std::transform(lower.begin(), lower.end(), lower.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return lower;
-}
-
 template <typename List>
 bool Has(const List& list, std::string_view name) {
   return std::find(list.begin(), list.end(), name) != list.end();
@@ -55,7 +50,7 @@ bool IsWord(char c) {
 }  // namespace
 
 CodeHighlighter::CodeHighlighter(std::string_view language) {
-  const std::string name = Lower(language);
+  const std::string name = Lowercase(language);
   if (Has(kSlashLanguages, name))
     family_ = Family::kSlash;
   else if (Has(kHashLanguages, name))
@@ -163,7 +158,7 @@ std::vector<CodeSpan> CodeHighlighter::Line(std::string_view line) {
       if (number)
         kind = CodeKind::kNumber;
       else if (family_ == Family::kDash
-                   ? Has(kKeywords, Lower(word))
+                   ? Has(kKeywords, Lowercase(word))
                    : Has(kKeywords, word) || word == "None" || word == "True" || word == "False")
         kind = CodeKind::kKeyword;
     }

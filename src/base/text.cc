@@ -25,6 +25,18 @@ std::string Counted(int64_t count, std::string_view one, std::string_view many) 
   return text + (ends("s") || ends("x") || ends("sh") || ends("ch") ? "es" : "s");
 }
 
+std::string Lowercase(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c;
+  return lower;
+}
+
+std::string_view Trim(std::string_view text, std::string_view blanks) {
+  const size_t begin = text.find_first_not_of(blanks);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(blanks) + 1 - begin);
+}
+
 std::string PercentDecoded(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {

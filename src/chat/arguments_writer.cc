@@ -4,19 +4,15 @@
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "chat/json_value.h"
 
 namespace dsv4::chat {
 namespace {
 
-bool IsJson(std::string_view text) { return ReadJson(text, "value").has_value(); }
+constexpr std::string_view kJsonSpace = " \t\r\n";
 
-std::string_view Trim(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\r\n";
-  const size_t first = text.find_first_not_of(kSpace);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
-}
+bool IsJson(std::string_view text) { return ReadJson(text, "value").has_value(); }
 
 }  // namespace
 
@@ -94,7 +90,7 @@ void ArgumentsWriter::EndParameter(std::string& out) {
 
 void ArgumentsWriter::End(std::string& out) {
   if (has_wrapper_ && IsWrappedObject(value_)) {
-    out += Trim(value_);
+    out += Trim(value_, kJsonSpace);
     return;
   }
   FlushWrapper(out);
@@ -104,7 +100,7 @@ void ArgumentsWriter::End(std::string& out) {
 void ArgumentsWriter::WriteBody(std::string_view body, std::string& out) {
   const auto object = ReadJson(body, "body");
   if (object && object->is_object()) {
-    out += Trim(body);
+    out += Trim(body, kJsonSpace);
     return;
   }
   WriteKey("arguments", out);

@@ -9,6 +9,8 @@
 #include <initializer_list>
 #include <vector>
 
+#include "base/text.h"
+
 namespace dsv4::chat {
 namespace {
 
@@ -247,16 +249,9 @@ bool NamesOneOf(std::string_view name, std::initializer_list<std::string_view> n
 
 std::string_view LastOf(std::string_view path) { return path.substr(path.rfind('.') + 1); }
 
-std::string Lower(std::string text) {
-  for (char& letter : text) {
-    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter + ('a' - 'A'));
-  }
-  return text;
-}
-
 // A word as a switch; none for other words.
 std::optional<bool> SwitchOf(const std::string& text) {
-  const std::string word = Lower(text);
+  const std::string word = Lowercase(text);
   if (NamesOneOf(word, {"enabled", "adaptive", "auto", "on", "true", "thinking", "reasoning"})) return true;
   if (NamesOneOf(word, {"disabled", "off", "false", "none", "chat"})) return false;
   return std::nullopt;
@@ -265,7 +260,7 @@ std::optional<bool> SwitchOf(const std::string& text) {
 // The level of an effort; empty: none. Nothing for what is no effort.
 std::optional<std::string> FindEffort(const ChatProfile& profile, const JsonValue& value) {
   const bool is_effort = value.is_string() || value.kind() == JsonValue::Kind::kInteger;
-  return is_effort ? profile.FindApiEffort(Lower(value.text())) : std::nullopt;
+  return is_effort ? profile.FindApiEffort(Lowercase(value.text())) : std::nullopt;
 }
 
 Status WantsBoolean(std::string_view path, const JsonValue& value) {
@@ -392,7 +387,7 @@ Status ReadDropped(const JsonValue& request, ThinkingSettings& settings) {
       request, {Wish::kDropped, Wish::kKept, Wish::kHistory},
       [&](const Known& one, const JsonValue& value) -> Result<bool> {
         if (one.wish == Wish::kHistory) {
-          const std::string word = Lower(value.text());
+          const std::string word = Lowercase(value.text());
           if (value.SaysNothing()) return false;
           const bool drops = NamesOneOf(word, {"interleaved", "disabled", "none"});
           if (!value.is_string() || (!drops && word != "all" && word != "preserved")) {
@@ -413,7 +408,7 @@ Status ReadShown(const JsonValue& request, ThinkingSettings& settings) {
       request, {Wish::kShown, Wish::kHidden, Wish::kFormat},
       [&](const Known& one, const JsonValue& value) -> Result<bool> {
         if (one.wish == Wish::kFormat) {
-          const std::string word = Lower(value.text());
+          const std::string word = Lowercase(value.text());
           if (!value.is_string() || !NamesOneOf(word, {"", "auto", "parsed", "deepseek", "hidden"})) {
             return Error(InvalidArgument(fmt::format(
                 "{}: got {}, wanted parsed, deepseek, auto or hidden: the reasoning is not written "

@@ -31,12 +31,6 @@ bool IsBeyondAscii(char c) { return static_cast<unsigned char>(c) >= 0x80; }
 bool IsLetter(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0 || IsBeyondAscii(c); }
 bool IsLower(char c) { return c >= 'a' && c <= 'z'; }
 
-std::string Lower(std::string_view word) {
-  std::string lower(word);
-  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
-  return lower;
-}
-
 // A text of the card.
 Result<std::string> TextOf(const Json& json, const std::string& name, size_t longest) {
   if (json.is_string()) {
@@ -60,7 +54,7 @@ Status ReadCard(const Json& json, const std::string& name, ModelCard& card) {
       DSV4_ASSIGN_OR_RETURN_STATUS(const std::string words, TextOf(value, member, size_t{64} << 10));
       for (size_t begin = 0; begin < words.size();) {
         const size_t end = std::min(words.find(' ', begin), words.size());
-        if (end > begin) card.words.insert(Lower(std::string_view(words).substr(begin, end - begin)));
+        if (end > begin) card.words.insert(Lowercase(std::string_view(words).substr(begin, end - begin)));
         begin = end + 1;
       }
     } else if (key == "examples") {
@@ -160,7 +154,7 @@ bool ModelCard::IsBeyond(const tokenizer::Tokenizer& tokenizer, std::string_view
       ++num_words;
       letters += length;
       known += whole ? length : 0;
-      num_common += words.contains(Lower(text.substr(begin, end - begin))) ? 1 : 0;
+      num_common += words.contains(Lowercase(text.substr(begin, end - begin))) ? 1 : 0;
     }
     begin = end + 1;
   }

@@ -4,20 +4,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
+
+#include "base/text.h"
 
 namespace dsv4::server {
 namespace {
 
-std::string Lower(std::string_view text) {
-  std::string lower(text);
-  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
-  return lower;
-}
-
 // The value of ` name=` in a header, without its quotes; empty: not there.
 std::string Parameter(std::string_view header, std::string_view name) {
-  const std::string lower = Lower(header);
+  const std::string lower = Lowercase(header);
   const std::string wanted = std::string(name) + "=";
   for (size_t at = lower.find(wanted); at != std::string::npos; at = lower.find(wanted, at + 1)) {
     if (at > 0 && lower[at - 1] != ' ' && lower[at - 1] != ';') continue;  // The end of a longer name.
@@ -40,7 +35,7 @@ Status Broken(std::string_view what) { return InvalidArgument(fmt::format("body:
 Result<std::vector<FormPart>> ReadForm(std::string_view content_type, std::string_view body) {
   constexpr std::string_view kType = "multipart/form-data";
   const std::string boundary = Parameter(content_type, "boundary");
-  if (!Lower(content_type).starts_with(kType) || boundary.empty()) {
+  if (!Lowercase(content_type).starts_with(kType) || boundary.empty()) {
     return Error(InvalidArgument(
         fmt::format("content-type: got '{}', wanted {} with a boundary", content_type, kType)));
   }
@@ -63,7 +58,7 @@ Result<std::vector<FormPart>> ReadForm(std::string_view content_type, std::strin
     while (!head.empty()) {
       const std::string_view line = head.substr(0, head.find("\r\n"));
       head.remove_prefix(std::min(head.size(), line.size() + 2));
-      if (!Lower(line).starts_with("content-disposition:")) continue;
+      if (!Lowercase(line).starts_with("content-disposition:")) continue;
       part.name = Parameter(line, "name");
       part.file_name = Parameter(line, "filename");
     }

@@ -5,9 +5,9 @@
 #include <zlib.h>
 #include <zstd.h>
 
-#include <algorithm>
-#include <cctype>
 #include <new>
+
+#include "base/text.h"
 
 namespace dsv4::server {
 namespace {
@@ -122,9 +122,7 @@ class ZstdDecoder final : public BodyDecoder {
 }  // namespace
 
 Result<std::unique_ptr<BodyDecoder>> BodyDecoder::Make(std::string_view content_encoding) {
-  std::string coding(content_encoding);
-  std::transform(coding.begin(), coding.end(), coding.begin(),
-                 [](unsigned char c) { return std::tolower(c); });
+  const std::string coding = Lowercase(content_encoding);
   if (coding.empty() || coding == "identity") return nullptr;
   constexpr int kGzip = 16;  // Its head and tail instead of zlib's.
   if (coding == "gzip" || coding == "x-gzip") return std::make_unique<ZlibDecoder>(kGzip + MAX_WBITS);

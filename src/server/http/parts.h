@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <boost/beast/http.hpp>
-#include <cctype>
 #include <chrono>
 #include <optional>
 #include <random>
@@ -122,9 +121,8 @@ inline HttpRequest ReadHead(const http::request<http::buffer_body>& message) {
   request.path = path.empty() && !authority.empty() ? "/" : PercentDecoded(path);
   if (path.size() < target.size()) request.query = std::string(target.substr(path.size() + 1));
   for (const auto& field : message) {
-    std::string name(field.name_string());
-    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-    const auto [header, is_new] = request.headers.try_emplace(std::move(name), field.value());
+    const auto [header, is_new] =
+        request.headers.try_emplace(Lowercase(std::string(field.name_string())), field.value());
     if (!is_new && header->first == kForwardedFor) header->second += fmt::format(", {}", field.value());
   }
   if (!authority.empty()) request.headers["host"] = authority;

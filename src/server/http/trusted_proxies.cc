@@ -7,16 +7,12 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/text.h"
+
 namespace dsv4::server {
 namespace {
 
 constexpr std::string_view kUnix = "unix";
-
-std::string_view Trimmed(std::string_view text) {
-  const size_t begin = text.find_first_not_of(" \t");
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
-}
 
 // Some proxies add the port: "1.2.3.4:5", "[::1]:5".
 std::string_view WithoutPort(std::string_view text) {
@@ -88,7 +84,7 @@ std::string TrustedProxies::ClientOf(const std::string& peer, std::string_view f
   while (!forwarded_for.empty() && Trusts(client)) {
     const size_t comma = forwarded_for.rfind(',');
     const size_t begin = comma == std::string_view::npos ? 0 : comma + 1;
-    const std::string_view last = WithoutPort(Trimmed(forwarded_for.substr(begin)));
+    const std::string_view last = WithoutPort(Trim(forwarded_for.substr(begin), " \t"));
     Address ignored = {};
     if (!Read(last, &ignored)) break;
     client = std::string(last);

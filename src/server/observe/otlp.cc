@@ -159,11 +159,7 @@ Result<Pairs> ReadPairs(std::string_view text, std::string_view variable) {
   while (!text.empty()) {
     const std::string_view one = text.substr(0, text.find(','));
     text.remove_prefix(std::min(text.size(), one.size() + 1));
-    const auto trimmed = [](std::string_view part) {
-      const size_t begin = part.find_first_not_of(" \t");
-      if (begin == std::string_view::npos) return std::string_view();
-      return part.substr(begin, part.find_last_not_of(" \t") - begin + 1);
-    };
+    const auto trimmed = [](std::string_view part) { return Trim(part, " \t"); };
     if (trimmed(one).empty()) continue;
     const size_t equals = one.find('=');
     if (equals == std::string_view::npos)
