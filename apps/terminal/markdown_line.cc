@@ -3,6 +3,8 @@
 
 #include <cctype>
 
+#include "base/text.h"
+
 namespace dsv4::apps {
 
 bool IsSpace(char c) { return c == ' ' || c == '\t' || c == '\n'; }
@@ -13,11 +15,7 @@ size_t RunLength(std::string_view text, size_t at) {
   return end - at;
 }
 
-std::string_view Trimmed(std::string_view text) {
-  while (!text.empty() && IsSpace(text.front())) text.remove_prefix(1);
-  while (!text.empty() && IsSpace(text.back())) text.remove_suffix(1);
-  return text;
-}
+std::string_view Trimmed(std::string_view text) { return Trim(text, " \t\n"); }
 
 bool IsRule(std::string_view text) {
   if (text.empty() || std::string_view("-*_").find(text.front()) == std::string_view::npos) return false;

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "base/read_file.h"
+#include "base/text.h"
 
 namespace dsv4::hub {
 namespace {
@@ -30,13 +31,7 @@ std::string Environment(const char* name) {
   return value == nullptr ? std::string() : std::string(value);
 }
 
-std::string Trimmed(std::string text) {
-  const auto is_space = [](char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; };
-  while (!text.empty() && is_space(text.back())) text.pop_back();
-  size_t begin = 0;
-  while (begin < text.size() && is_space(text[begin])) ++begin;
-  return text.substr(begin);
-}
+std::string Trimmed(std::string_view text) { return std::string(Trim(text, " \n\r\t")); }
 
 }  // namespace
 
