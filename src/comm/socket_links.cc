@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstring>
 #include <span>
-#include <string>
 
 namespace dsv4::comm {
 namespace {

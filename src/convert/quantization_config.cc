@@ -1,8 +1,6 @@
 // Sections of config.json and hf_quant_config.json that describe the formats of a converted checkpoint.
 #include "convert/quantization_config.h"
 
-#include <fmt/format.h>
-
 #include <map>
 #include <set>
 

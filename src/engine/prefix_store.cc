@@ -5,7 +5,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <iterator>
 #include <new>
 #include <utility>
 

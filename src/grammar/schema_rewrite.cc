@@ -2,8 +2,6 @@
 // compiled.
 #include "grammar/schema_rewrite.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <utility>

@@ -8,11 +8,9 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <new>
 #include <system_error>
-#include <utility>
 
 #include "base/check.h"
 

@@ -1,6 +1,5 @@
 // The table of endpoints, their other names, and what is not here.
 #include <algorithm>
-#include <array>
 #include <span>
 #include <utility>
 

@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <limits>
 #include <unordered_map>
-#include <utility>
 
 #include "base/check.h"
 #include "base/text.h"

@@ -11,8 +11,6 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
-#include <memory>
-#include <optional>
 #include <sstream>
 #include <string_view>
 #include <utility>

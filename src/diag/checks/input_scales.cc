@@ -11,7 +11,6 @@
 #include <optional>
 #include <span>
 #include <string_view>
-#include <utility>
 
 #include "base/text.h"
 #include "diag/statistics.h"

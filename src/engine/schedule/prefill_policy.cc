@@ -2,7 +2,6 @@
 #include "engine/schedule/prefill_policy.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace dsv4::engine {
 namespace {

@@ -2,7 +2,6 @@
 #include "grammar/rules/grammar_cache.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace dsv4::grammar {
 namespace {

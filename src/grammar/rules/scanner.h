@@ -3,10 +3,8 @@
 #pragma once
 
 #include <map>
-#include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "base/status.h"
 #include "grammar/json_text.h"

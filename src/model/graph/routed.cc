@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <tuple>
 #include <vector>
 
 #include "comm/collectives.h"

@@ -5,9 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <optional>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "base/check.h"

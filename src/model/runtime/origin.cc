@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <span>
 
 #include "formats/cache_rows.h"
 

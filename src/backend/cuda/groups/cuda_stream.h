@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <vector>
 
 #include "backend/cuda/runtime/device_queue.h"
 #include "comm/device_stream.h"

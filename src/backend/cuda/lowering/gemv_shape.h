@@ -2,7 +2,6 @@
 // in every build.
 #pragma once
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 

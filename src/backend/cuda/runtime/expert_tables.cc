@@ -2,7 +2,6 @@
 #include "backend/cuda/runtime/expert_tables.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace dsv4::backend::cuda {
 namespace {

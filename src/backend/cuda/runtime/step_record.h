@@ -3,7 +3,6 @@
 // arrays, and the numbers that steered launches.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <list>
 #include <memory>

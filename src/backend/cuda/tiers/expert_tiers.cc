@@ -2,8 +2,6 @@
 // expert.
 #include "backend/cuda/tiers/expert_tiers.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 

@@ -3,7 +3,6 @@
 #include "backend/cuda/kernels/attention/attention.h"
 
 #include <algorithm>
-#include <string>
 #include <vector>
 
 #include "backend/cuda/kernels/attention/attention_mma.h"

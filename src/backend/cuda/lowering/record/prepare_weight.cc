@@ -1,6 +1,5 @@
 // Op prepare_weight on CUDA: order of NVFP4 codes, fine FP8 blocks widened to bf16, everything else copied as
 // stored.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdint>
