@@ -1,6 +1,5 @@
 // Kernel that exchanges long pieces between GPUs: warps that write parts, warps that take and add, and one
 // that raises flags.
-#include <algorithm>
 
 #include "backend/cuda/collectives/chunked_exchange.h"
 #include "backend/cuda/collectives/ll_exchange.cuh"

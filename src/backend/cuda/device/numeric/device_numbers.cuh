@@ -6,7 +6,6 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
-#include <bit>
 #include <cstdint>
 
 #include "formats/number_formats.h"

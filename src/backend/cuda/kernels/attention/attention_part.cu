@@ -4,7 +4,6 @@
 // 16 heads. Weights are taken, and rounded, relative to the tile's largest logit, as the contract allows; a
 // second kernel combines a head's tiles in order. The cut depends on the query's own keys alone. fp32 and
 // other head widths take a plain kernel, one block a head.
-#include <algorithm>
 
 #include "backend/cuda/device/numeric/bitonic.cuh"
 #include "backend/cuda/device/numeric/device_numbers.cuh"

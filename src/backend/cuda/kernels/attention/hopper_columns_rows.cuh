@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <type_traits>
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/reduce.cuh"

@@ -1,8 +1,6 @@
 // GEMV of grouped_linear and of the linear behind it in one launch, with a grid barrier between the two.
 #include <algorithm>
 #include <cstddef>
-#include <utility>
-#include <vector>
 
 #include "backend/cuda/collectives/ll_exchange.cuh"
 #include "backend/cuda/device/sync/grid_barrier.cuh"

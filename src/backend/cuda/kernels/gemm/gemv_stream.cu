@@ -2,8 +2,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <span>
-#include <utility>
-#include <vector>
 
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/device/sync/stage_times.cuh"

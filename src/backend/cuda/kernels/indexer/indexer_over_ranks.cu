@@ -1,8 +1,6 @@
 // Every block finds this rank's best by itself, puts a sixteenth of them in order and sends those, to the
 // first block too. That block takes the other ranks' entries and chooses. So no other block waits for one
 // once all have all scores, and those that have sent leave.
-#include <algorithm>
-#include <utility>
 
 #include "backend/cuda/collectives/ll_exchange.cuh"
 #include "backend/cuda/device/sync/cluster_barrier.cuh"

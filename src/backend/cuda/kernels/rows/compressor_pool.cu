@@ -1,6 +1,5 @@
 // compressor_pool of entries that are no step on rows (compressor_rows.cuh): an entry by many blocks, a few
 // channels each.
-#include <algorithm>
 
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
