@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "model/checkpoint/resolved_checkpoint.h"
 #include "model/placement/expert_draws.h"

@@ -1,8 +1,6 @@
 // Registration of subcommands and dispatch of the parsed one, over ranks or alone.
 #include "apps/command_line/command.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <memory>

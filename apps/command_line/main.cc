@@ -1,6 +1,5 @@
 // The dsv4 binary: command line in, exit code out. Each command stands in its own folder; this file only
 // parses.
-#include <fmt/format.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <sys/resource.h>

@@ -1,5 +1,4 @@
 // Multiple choice: each choice is read behind the prompt, and the most probable one is the model's.
-#include <fmt/format.h>
 
 #include <algorithm>
 

@@ -1,8 +1,6 @@
 // Teacher-forced model for eval: encoded texts and rows of logits.
 #include "apps/eval/eval_model.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "apps/shared/model_flags.h"
 #include "apps/terminal/printable.h"

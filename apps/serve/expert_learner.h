@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "apps/shared/expert_profile.h"
 #include "apps/tiers/choice_counter.h"

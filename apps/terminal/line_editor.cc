@@ -2,7 +2,6 @@
 #include "apps/terminal/line_editor.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <histedit.h>
 #include <langinfo.h>
 #include <poll.h>

@@ -5,7 +5,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "base/text.h"
 #include "chat/json_value.h"

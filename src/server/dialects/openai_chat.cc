@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <ctime>
-#include <optional>
 
 #include "server/api/api_error.h"
 #include "server/api/content_rule_fields.h"
