@@ -231,7 +231,7 @@ class NcclGroup final : public Communicator {
 
   Result<std::unique_ptr<Communicator>> Split(int colour) override {
     DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> part, hosts_.Split(colour));
-    auto group = std::make_unique<NcclGroup>(*part, device_, nccl_, options_);
+    auto group = std::make_unique<NcclGroup>(*part, device_, nccl_, options_, keeps_);
     group->Own(std::move(part));
     DSV4_TRY(group->Join());
     return group;

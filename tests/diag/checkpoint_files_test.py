@@ -123,7 +123,62 @@ class Damaged(WithDirectory):
         self.expect_finding(configured(sliding_window=16), "config.json, sliding_window: 16;")
         self.expect_finding(configured(routed_scaling_factor=1.0), "config.json, routed_scaling_factor: 1; with all its other numbers models of this "
                                                                    "family have 1.5 or 2.5")
+        self.expect_finding(configured(rope_theta=20000, sliding_window=64), "config.json, rope_theta: 20000;", "config.json, sliding_window: 64;")
         self.expect_pass(configured(rope_theta=20000, compress_rope_theta=80000, sliding_window=64))  # Another recipe.
+
+    def test_tensors_that_are_tied_to_others(self):
+        exchange_layers = weight_faults.exchange_layers
+        for model in (TINY, TINY_V41):
+            with self.subTest(model=model.name):
+                self.expect_finding(lambda copy: exchange_layers(copy, 3, 5, r"attn\.wq_b\..*"),
+                                    "layers.3.attn.wq_b is tied to layer 5's attn.wq_a", "layers.5.attn.wq_b is tied to layer 3's", source=model)
+                self.expect_finding(lambda copy: exchange_layers(copy, 2, 4, r"attn\.wo_a\..*"), "layers.2.attn.wo_b is ", "attn.wo_a", source=model)
+                self.expect_finding(lambda copy: copy.swap("layers.4.ffn.experts.2.w2", "layers.4.ffn.experts.5.w2"), "layers.4.ffn.experts.2.w2 and "
+                                    "layers.4.ffn.experts.5.w2 are tied to each other's w1 and w3, and not to their own: they are exchanged", source=model)
+
+        def streams(copy):
+            for part, block in (("weight", 256), ("scale", 8)):
+                weight_faults.rows(copy, f"layers.1.engram.wkv.{part}", lambda i, n, block=block: i + block if i < block else i - block if i < 2 * block else i)
+
+        self.expect_finding(streams, "layers.1.engram.wkv (stream 0) and layers.1.engram.wkv (stream 1) are tied to each other's k_weight", source=TINY_V41)
+        self.expect_finding(lambda copy: exchange_layers(copy, 2, 4, r"attn\.compressor\.wkv\..*"),
+                            "layers.2.attn.compressor.wkv and layers.4.attn.compressor.wkv are tied to each other's attn_norm", source=TINY_V41)
+
+    def test_values_that_are_no_numbers_and_copies(self):
+        def written(name, offset, data):
+            return lambda copy: copy.bytes(name).__setitem__(slice(offset, offset + len(data)), data)
+
+        for name, offset, data, place in (("embed.weight", 2 * (3001 * 256 + 5), b"\xc0\x7f", "row 3001, column 5"),
+                                          ("layers.3.engram.embed.weight", 32 * 5000 + 7, b"\x7f", "row 5000, column 7"),
+                                          ("layers.1.engram.embed.scale", 700, b"\xff", "row 700, column 0"),
+                                          ("layers.4.attn.indexer.wk.weight", 2 * 128, b"\x80\xff", "row 1, column 0")):
+            with self.subTest(name=name):
+                self.expect_finding(written(name, offset, data), f"{name} holds NaN or infinity, first in {place}", source=TINY_V41)
+
+        def table_of_the_other_layer(copy):
+            for part in ("weight", "scale"):
+                data = copy.bytes(f"layers.1.engram.embed.{part}")
+                copy.bytes(f"layers.3.engram.embed.{part}")[:len(data)] = data
+
+        self.expect_finding(table_of_the_other_layer, "layers.3.engram.embed.weight has the bytes of layers.1.engram.embed.weight", source=TINY_V41)
+        name = "layers.{}.ffn.experts.1.w1.weight"
+        self.expect_finding(lambda copy: copy.bytes(name.format(5)).__setitem__(slice(None), bytes(copy.bytes(name.format(2)))),
+                            f"{name.format(5)} has the bytes of {name.format(2)}")
+
+    def test_numbers_and_signs_of_v41(self):
+        def configured(**values):
+            def damage(copy):
+                path = copy.directory / "config.json"
+                config = json.loads(path.read_text())
+                config["text_config"].update(values)
+                path.write_text(json.dumps(config))
+            return damage
+
+        for key, value in (("gate_temp", 0.25), ("engram_pad_token_id", 0), ("candidate_topk_blocks", 4)):
+            self.expect_finding(configured(**{key: value}), f"config.json, {key}: {value}", source=TINY_V41)
+        flips = iter(range(10**6))
+        self.expect_finding(lambda copy: weight_faults.bf16(copy, "layers.4.attn.indexer.k_norm.weight", lambda x: -x if next(flips) % 2 else x),
+                            "layers.4.attn.indexer.k_norm has 50 % negative numbers", source=TINY_V41)
 
     @staticmethod
     def calibrate(copy):

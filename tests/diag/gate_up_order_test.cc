@@ -1,5 +1,5 @@
 // Gate against up: chance stays small for any weights, and a swap is told where the gates say anything.
-#include "diag/checks/gate_up_order.h"
+#include "diag/checks/tensors/gate_up_order.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Runs of zero bytes: none that is long enough is missed, short ones are nobody's business.
-#include "diag/checks/holes.h"
+#include "diag/checks/tensors/holes.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Block scales: whatever a quantiser makes of healthy weights passes, and what none makes is told.
-#include "diag/checks/scale_survey.h"
+#include "diag/checks/tensors/scale_survey.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // One layer that does not go along with the others is named; layers that differ among themselves are not.
-#include "diag/checks/stray_layer.h"
+#include "diag/checks/tensors/stray_layer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -77,7 +77,7 @@ class DocsTest(unittest.TestCase):
     def test_environment_variables_are_listed(self) -> None:
         used = set()
         for path in files("src/**/*.cc", "src/**/*.h", "apps/**/*.cc", "apps/**/*.h", "bench/**/*.cc"):
-            used |= set(re.findall(r'(?:getenv|Number|Environment|StatePath)\(\s*"([A-Z0-9_]+)"', path.read_text()))
+            used |= set(re.findall(r'(?:getenv|Number|Switch|Choice|Environment|StatePath)\(\s*"([A-Z0-9_]+)"', path.read_text()))
         table = (ROOT / "docs/environment-variables.md").read_text()
         listed = set(re.findall(r"^\| `(\w+)`", table, flags=re.MULTILINE))
         self.assertEqual(used, listed)

@@ -9,11 +9,13 @@
 #include <map>
 
 #include "base/text.h"
-#include "diag/checks/gate_up_order.h"
-#include "diag/checks/holes.h"
-#include "diag/checks/input_scales.h"
-#include "diag/checks/scale_survey.h"
-#include "diag/checks/stray_layer.h"
+#include "diag/checks/tensors/gate_up_order.h"
+#include "diag/checks/tensors/holes.h"
+#include "diag/checks/tensors/input_scales.h"
+#include "diag/checks/tensors/scale_survey.h"
+#include "diag/checks/tensors/stored_values.h"
+#include "diag/checks/tensors/stray_layer.h"
+#include "diag/checks/tensors/ties.h"
 #include "diag/statistics.h"
 #include "io/checkpoint.h"
 #include "model/checkpoint/resolved_checkpoint.h"
@@ -36,6 +38,7 @@ struct Measured {
   double max_abs = 0;
   bool finite = true;
   bool constant = false;
+  double negative = 0;  // Share of a norm's numbers.
   std::string scale_complaint;
 };
 
@@ -92,6 +95,9 @@ class Survey {
   // Norms may be constant, but not zero.
   void Norm(int layer, const std::string& module, const TensorView& norm) {
     const std::span<const float> values = AddNumbers("norm", layer, module, norm);
+    norms_.back().negative =
+        static_cast<double>(std::ranges::count_if(values, [](float x) { return x < 0; })) /
+        static_cast<double>(values.size());
     if (layer >= 0) strays_.AddNorm(layer, module, values);
   }
 
@@ -231,6 +237,19 @@ std::string Complaint(const Measured& measured, double median) {
   return measured.scale_complaint;
 }
 
+// One or two norms with many negative numbers, where all others have few.
+std::vector<Measured> NormsOfOtherSigns(const std::vector<Measured>& norms) {
+  constexpr double kMany = 0.2;
+  constexpr double kFew = 0.1;
+  constexpr size_t kMostOdd = 2;
+  std::vector<Measured> odd;
+  for (const Measured& norm : norms) {
+    if (norm.negative >= kMany) odd.push_back(norm);
+    if (norm.negative > kFew && norm.negative < kMany) return {};
+  }
+  return odd.size() <= kMostOdd ? odd : std::vector<Measured>();
+}
+
 Table ModuleTable(const std::vector<Measured>& linears, const std::map<std::string, double>& medians) {
   struct Row {
     int64_t count = 0;
@@ -255,9 +274,9 @@ Table ModuleTable(const std::vector<Measured>& linears, const std::map<std::stri
   return table;
 }
 
-// The one number of the configuration that is not the family's, where all others are. Empty where there is none, or several: then it is
+// Numbers of the configuration, one or two, that are not the family's where all others are. Empty where there are more: then it is
 // another recipe. Weights that were trained with one number answer otherwise with another.
-std::string OddNumber(const model::ModelConfig& config) {
+std::vector<std::string> OddNumbers(const model::ModelConfig& config) {
   std::vector<std::string> odd;
   const auto expect = [&](const char* key, double got, std::vector<double> wanted) {
     if (std::ranges::find(wanted, got) != wanted.end()) return;
@@ -278,7 +297,17 @@ std::string OddNumber(const model::ModelConfig& config) {
     expect("rope_scaling.beta_fast", config.compress_rope.beta_fast, {32});
     expect("rope_scaling.beta_slow", config.compress_rope.beta_slow, {1});
   }
-  return odd.size() == 1 ? odd.front() : std::string();
+  if (config.engram) expect("engram_pad_token_id", static_cast<double>(config.engram->pad_token_id), {2});
+  if (config.delays_mix) expect("gate_temp", config.gate_temp, {1, 0.5});
+  const int64_t candidates = config.candidate_topk_blocks * config.candidate_block_size;
+  if (candidates > 0 && candidates < 2 * config.index_topk) {
+    odd.push_back(
+        fmt::format("config.json, candidate_topk_blocks: {} of {} entries, of which {} are chosen; models "
+                    "of this family have 32 times as many candidates",
+                    config.candidate_topk_blocks, config.candidate_block_size, config.index_topk));
+  }
+  constexpr size_t kOfOneRecipe = 2;
+  return odd.size() <= kOfOneRecipe ? odd : std::vector<std::string>();
 }
 
 // Whether the 4-bit tensors are exact copies of MXFP4.
@@ -332,21 +361,33 @@ Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const mode
 
   CheckReport report{.check = "checkpoint"};
   std::vector<std::string> complaints;
+  const auto complain = [&](int layer, const std::string& name, const std::string& text) {
+    if (complaints.empty()) report.location = Location{layer, name, "", 0};
+    complaints.push_back(fmt::format("{} {}", name, text));
+  };
+  const auto complain_of = [&](const std::vector<Hole>& faults) {
+    for (const Hole& fault : faults) complain(fault.layer, fault.name, fault.text);
+  };
+  DSV4_ASSIGN_OR_RETURN(const model::ResolvedCheckpoint resolved,
+                        model::ResolveCheckpoint(*weights.checkpoint, config));
+  const std::vector<Hole> non_numbers = LookForNonNumbers(weights, resolved);
+  complain_of(non_numbers);
   const auto judge = [&](const Measured& measured, double median) {
+    if (!measured.finite && !non_numbers.empty()) return;  // Said above, with the place.
     const std::string text = Complaint(measured, median);
-    if (text.empty()) return;
-    if (complaints.empty()) report.location = Location{measured.layer, measured.name, "", 0};
-    complaints.push_back(fmt::format("{} {}", measured.name, text));
+    if (!text.empty()) complain(measured.layer, measured.name, text);
   };
   for (const Measured& norm : survey.norms()) judge(norm, 1);
   for (const Measured& linear : survey.linears()) judge(linear, medians.at(linear.module));
-  DSV4_ASSIGN_OR_RETURN(const model::ResolvedCheckpoint resolved,
-                        model::ResolveCheckpoint(*weights.checkpoint, config));
-  const Holes holes = LookForHoles(weights, resolved);
-  for (const Hole& hole : holes.found) {
-    if (complaints.empty()) report.location = Location{hole.layer, hole.name, "", 0};
-    complaints.push_back(fmt::format("{} {}", hole.name, hole.text));
+  for (const Measured& norm : NormsOfOtherSigns(survey.norms())) {
+    complain(norm.layer, norm.name,
+             fmt::format("has {:.0f} % negative numbers, where no other norm has more than a few",
+                         100 * norm.negative));
   }
+  const Holes holes = LookForHoles(weights, resolved);
+  complain_of(holes.found);
+  // Random weights may repeat each other.
+  if (survey.strays().trained()) complain_of(LookForCopies(weights, resolved));
   const InputScales inputs = LookAtInputScales(*weights.checkpoint, resolved);
   complaints.insert(complaints.end(), inputs.findings.begin(), inputs.findings.end());
   const GateUpOrder order = LookAtGateUpOrder(weights.layers);
@@ -363,16 +404,19 @@ Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const mode
     if (complaints.empty() && one_layer) report.location = Location{stray.layer, name, "", 0};
     complaints.push_back(fmt::format("{} {}", name, stray.text));
   }
+  const Ties ties = LookForBrokenTies(weights.layers);
+  complain_of(ties.found);
   // A toy of a few layers is no member of the family, whatever its weights look like.
   constexpr size_t kFewestLayers = 4;
   if (survey.strays().trained() && weights.layers.size() >= kFewestLayers) {
-    if (const std::string odd = OddNumber(config); !odd.empty()) complaints.push_back(odd);
+    for (std::string& odd : OddNumbers(config)) complaints.push_back(std::move(odd));
   }
 
   report.evidence = {
       fmt::format("{} and {} of {}", Counted(survey.linears().size(), "linear"),
                   Counted(survey.norms().size(), "norm"), Counted(weights.layers.size(), "layer")),
       TranscodeLine(resolved, weights.layers.size()), OrderLine(order), holes.evidence};
+  if (!ties.evidence.empty()) report.evidence.push_back(ties.evidence);
   if (inputs.count > 0) {
     report.evidence.push_back(
         fmt::format("{}, {} of them exactly 1 (never calibrated); this engine takes activation "

@@ -46,7 +46,7 @@ constexpr std::array<KnownFile, 10> kKnownFiles = {{
     {"models/tiny-v41 of this repository", "config.json",
      "8d04e1a4acbaa072af01e23b75942ce80d0983abe101e7e7abee31e41c051c2f"},
     {"models/tiny-v41 of this repository", "model.safetensors",
-     "308f934ccd68b7c6ea9f44cf04dbc49442be9ca6be91b150777a180305f25c57"},
+     "1a6596848691baae13272bc121a3273172d3f8046524e1d254d106be147e18bf"},
     {"models/tiny-v41 of this repository", "tokenizer.json",
      "c45f76a11ae2c98afdd993ff13448fac2d896c565f4a0fc50352591159812ed3"},
     {"models/tiny-v41 of this repository", "generation_config.json",

@@ -1,5 +1,5 @@
 // Layers that do not go along with the others.
-#include "diag/checks/stray_layer.h"
+#include "diag/checks/tensors/stray_layer.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // Counts of block scales by range and saturation, and complaints about those that no quantiser writes.
-#include "diag/checks/scale_survey.h"
+#include "diag/checks/tensors/scale_survey.h"
 
 #include <fmt/format.h>
 

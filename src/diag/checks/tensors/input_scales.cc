@@ -1,5 +1,5 @@
 // Judgement of stored activation scales beside those of sibling experts.
-#include "diag/checks/input_scales.h"
+#include "diag/checks/tensors/input_scales.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,6 +1,6 @@
 // Statistics that tell gate from up projections by their rows' common direction, for layers and single
 // experts.
-#include "diag/checks/gate_up_order.h"
+#include "diag/checks/tensors/gate_up_order.h"
 
 #include <fmt/format.h>
 

@@ -34,6 +34,9 @@ struct Holes {
   std::vector<Hole> found;
   std::string evidence;  // How much was looked at.
 };
+// The layer in "model.layers.12.attn.wo_b.weight"; -1 without one.
+int LayerOf(const std::string& name);
+
 // Holes in the tensors that `weights` reads. Bytes past 8 GiB are looked at in chunks 64 KiB apart.
 Holes LookForHoles(const model::ModelWeights& weights, const model::ResolvedCheckpoint& resolved);
 

@@ -1,5 +1,5 @@
 // Search for runs of zero bytes and empty tables in a checkpoint's tensors.
-#include "diag/checks/holes.h"
+#include "diag/checks/tensors/holes.h"
 
 #include <fmt/format.h>
 
@@ -46,16 +46,6 @@ int64_t MinRun(const io::StoredTensor& tensor) {
   }
 }
 
-// The layer in "model.layers.12.attn.wo_b.weight"; -1 without one.
-int LayerOf(const std::string& name) {
-  constexpr std::string_view kPrefix = "layers.";
-  const size_t at = name.find(kPrefix);
-  if (at == std::string::npos) return -1;
-  int layer = -1;
-  std::from_chars(name.data() + at + kPrefix.size(), name.data() + name.size(), layer);
-  return layer;
-}
-
 std::string RunText(const io::StoredTensor& tensor, const ZeroRuns& runs) {
   const auto size = static_cast<int64_t>(tensor.bytes.size());
   std::string text = fmt::format("has {} of {} in long runs of zeros", std::min(runs.num_bytes, size),
@@ -92,6 +82,15 @@ std::string TableComplaint(const TensorView& table) {
 }
 
 }  // namespace
+
+int LayerOf(const std::string& name) {
+  constexpr std::string_view kPrefix = "layers.";
+  const size_t at = name.find(kPrefix);
+  if (at == std::string::npos) return -1;
+  int layer = -1;
+  std::from_chars(name.data() + at + kPrefix.size(), name.data() + name.size(), layer);
+  return layer;
+}
 
 ZeroRuns FindZeroRuns(std::span<const std::byte> bytes, int64_t min_run, int64_t stride) {
   const auto size = static_cast<int64_t>(bytes.size());

@@ -1,0 +1,221 @@
+// Correlations between row sizes of one tensor and column sizes of the next.
+#include "diag/checks/tensors/ties.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
+
+#include "base/text.h"
+#include "diag/statistics.h"
+
+namespace dsv4::diag {
+namespace {
+
+constexpr int64_t kSampledRows = 1024;  // Enough to measure columns.
+constexpr size_t kFewestLayers = 4;
+constexpr double kTied = 5.5;   // The middle layer's correlation, of a kind that says something.
+constexpr double kAnyTied = 4;  // The least of all but the odd ones.
+constexpr double kBroken = 2;   // Most that chance gives.
+constexpr int64_t kMostExpertBytes = int64_t{4} << 30;
+
+// Logarithms of sizes, about their mean, of length 1; empty where a value is no number or all are alike.
+using Profile = std::vector<float>;
+
+Profile Standard(std::vector<double> sizes) {
+  for (double& size : sizes) size = std::log(size + 1e-24);
+  const auto count = static_cast<double>(sizes.size());
+  const double mean = std::accumulate(sizes.begin(), sizes.end(), 0.0) / count;
+  double squares = 0;
+  for (double& size : sizes) {
+    size -= mean;
+    squares += size * size;
+  }
+  if (!std::isfinite(squares) || squares < 1e-12 * count) return {};
+  Profile profile(sizes.size());
+  std::ranges::transform(sizes, profile.begin(),
+                         [&](double size) { return static_cast<float>(size / std::sqrt(squares)); });
+  return profile;
+}
+
+Profile OfRows(const Weight& weight) {
+  std::vector<float> row(static_cast<size_t>(weight.cols));
+  std::vector<double> sizes(static_cast<size_t>(weight.rows));
+  for (int64_t i = 0; i < weight.rows; ++i) {
+    DequantizeRow(weight, i, row.data());
+    for (const float value : row) sizes[static_cast<size_t>(i)] += double{value} * double{value};
+  }
+  return Standard(std::move(sizes));
+}
+
+Profile OfColumns(const Weight& weight) {
+  std::vector<float> row(static_cast<size_t>(weight.cols));
+  std::vector<double> sizes(static_cast<size_t>(weight.cols));
+  const int64_t count = std::min(kSampledRows, weight.rows);
+  for (int64_t i = 0; i < count; ++i) {
+    DequantizeRow(weight, i * weight.rows / count, row.data());
+    for (size_t j = 0; j < row.size(); ++j) sizes[j] += double{row[j]} * double{row[j]};
+  }
+  return Standard(std::move(sizes));
+}
+
+Profile OfNumbers(const TensorView& numbers, int64_t begin, int64_t count) {
+  const float* const values = numbers.as<const float>() + begin;
+  std::vector<double> sizes(static_cast<size_t>(count));
+  std::transform(values, values + count, sizes.begin(), [](float x) { return double{x} * double{x}; });
+  return Standard(std::move(sizes));
+}
+
+// Correlation in standard deviations from chance; 0 where there is nothing to compare.
+double Tie(const Profile& rows, const Profile& columns) {
+  if (rows.empty() || rows.size() != columns.size()) return 0;
+  return std::inner_product(rows.begin(), rows.end(), columns.begin(), 0.0) *
+         std::sqrt(static_cast<double>(rows.size()));
+}
+
+using Part = std::function<const Weight&(const model::LayerWeights&)>;
+
+void LookAtLayers(const std::vector<model::LayerWeights>& layers, const char* maker_name, const Part& maker,
+                  const char* reader_name, const Part& reader, Ties& ties) {
+  if (layers.size() < kFewestLayers) return;
+  std::vector<Profile> rows;
+  std::vector<Profile> columns;
+  std::vector<double> own;
+  for (const model::LayerWeights& layer : layers) {
+    rows.push_back(OfRows(maker(layer)));
+    columns.push_back(OfColumns(reader(layer)));
+    own.push_back(Tie(rows.back(), columns.back()));
+  }
+  const double typical = Median(own);
+  std::vector<size_t> broken;
+  double least = typical;
+  for (size_t i = 0; i < own.size(); ++i) {
+    if (own[i] < kBroken) {
+      broken.push_back(i);
+    } else {
+      least = std::min(least, own[i]);
+    }
+  }
+  ties.evidence += fmt::format("{}{} and {} go along, by {:.1f} standard deviations in the middle layer",
+                               ties.evidence.empty() ? "" : "; ", maker_name, reader_name, typical);
+  if (typical < kTied || least < kAnyTied || broken.size() > std::max<size_t>(2, layers.size() / 8)) return;
+  for (const size_t i : broken) {
+    std::string text = fmt::format(
+        "is not tied to its {}: sizes that meet correlate by {:.1f} standard deviations, by {:.1f} and more "
+        "in "
+        "other layers: one of the two is of another place, transposed or out of order",
+        maker_name, own[i], least);
+    for (size_t j = 0; j < layers.size(); ++j) {
+      if (j != i && Tie(rows[j], columns[i]) >= kAnyTied)
+        text = fmt::format("is tied to layer {}'s {} by {:.1f} standard deviations, and to its own by {:.1f}",
+                           j, maker_name, Tie(rows[j], columns[i]), own[i]);
+    }
+    ties.found.push_back({static_cast<int>(i), fmt::format("layers.{}.{}", i, reader_name), std::move(text)});
+  }
+}
+
+// One of several tensors of a kind, which may stand in each other's place.
+struct Member {
+  int layer = 0;
+  size_t number = 0;
+  std::string name;
+  std::vector<Profile> makers;  // Tensors that it is tied to.
+  Profile reader;
+};
+
+double Tie(const Member& maker, const Member& reader) {
+  double sum = 0;
+  for (const Profile& rows : maker.makers) sum += Tie(rows, reader.reader);
+  return sum / std::sqrt(static_cast<double>(maker.makers.size()));
+}
+
+// Two of one layer, or of one number, that are tied to each other's makers and less so to their own.
+void LookForExchanges(const std::vector<Member>& members, const char* makers_name, Ties& ties) {
+  constexpr double kMargin = 3;
+  for (size_t i = 0; i < members.size(); ++i) {
+    for (size_t j = i + 1; j < members.size(); ++j) {
+      const Member& a = members[i];
+      const Member& b = members[j];
+      if (a.layer != b.layer && a.number != b.number) continue;
+      const double crossed = std::min(Tie(a, b), Tie(b, a));
+      if (crossed < kAnyTied || std::max(Tie(a, a), Tie(b, b)) > crossed - kMargin) continue;
+      ties.found.push_back({a.layer, a.name,
+                            fmt::format("and {} are tied to each other's {}, and not to their own: they are "
+                                        "exchanged",
+                                        b.name, makers_name)});
+    }
+  }
+}
+
+void LookAtExperts(const std::vector<model::LayerWeights>& layers, Ties& ties) {
+  int64_t num_bytes = 0;
+  for (const model::LayerWeights& layer : layers) {
+    for (const model::ExpertWeights& expert : layer.experts)
+      num_bytes += expert.w1.data.num_bytes() + expert.w2.data.num_bytes() + expert.w3.data.num_bytes();
+  }
+  if (num_bytes > kMostExpertBytes) return;
+  std::vector<Member> members;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    for (size_t j = 0; j < layers[i].experts.size(); ++j) {
+      const model::ExpertWeights& expert = layers[i].experts[j];
+      members.push_back({static_cast<int>(i),
+                         j,
+                         fmt::format("layers.{}.ffn.experts.{}.w2", i, j),
+                         {OfRows(expert.w1), OfRows(expert.w3)},
+                         OfColumns(expert.w2)});
+    }
+  }
+  LookForExchanges(members, "w1 and w3", ties);
+}
+
+void LookAtCompressors(const std::vector<model::LayerWeights>& layers, Ties& ties) {
+  std::vector<Member> members;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (!layers[i].compressor) continue;
+    members.push_back({static_cast<int>(i),
+                       0,
+                       fmt::format("layers.{}.attn.compressor.wkv", i),
+                       {OfNumbers(layers[i].attn_norm, 0, layers[i].attn_norm.num_elements())},
+                       OfColumns(layers[i].compressor->wkv)});
+  }
+  LookForExchanges(members, "attn_norm", ties);
+}
+
+// The rows that make a stream's key, and the key's own weights.
+void LookAtNgramKeys(const std::vector<model::LayerWeights>& layers, Ties& ties) {
+  std::vector<Member> members;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (!layers[i].engram) continue;
+    const TensorView& keys = layers[i].engram->k_weight;
+    const int64_t width = keys.shape[keys.shape.rank() - 1];
+    for (int64_t stream = 0; stream < keys.num_elements() / width; ++stream) {
+      members.push_back({static_cast<int>(i),
+                         static_cast<size_t>(stream),
+                         fmt::format("layers.{}.engram.wkv (stream {})", i, stream),
+                         {OfRows(layers[i].engram->wkv.Rows(stream * width, (stream + 1) * width))},
+                         OfNumbers(keys, stream * width, width)});
+    }
+  }
+  LookForExchanges(members, "k_weight", ties);
+}
+
+}  // namespace
+
+Ties LookForBrokenTies(const std::vector<model::LayerWeights>& layers) {
+  Ties ties;
+  using model::LayerWeights;
+  LookAtLayers(
+      layers, "attn.wq_a", [](const LayerWeights& layer) -> const Weight& { return layer.wq_a; }, "attn.wq_b",
+      [](const LayerWeights& layer) -> const Weight& { return layer.wq_b; }, ties);
+  LookAtLayers(
+      layers, "attn.wo_a", [](const LayerWeights& layer) -> const Weight& { return layer.wo_a; }, "attn.wo_b",
+      [](const LayerWeights& layer) -> const Weight& { return layer.wo_b; }, ties);
+  LookAtExperts(layers, ties);
+  LookAtCompressors(layers, ties);
+  LookAtNgramKeys(layers, ties);
+  return ties;
+}
+
+}  // namespace dsv4::diag
