@@ -302,9 +302,9 @@ std::vector<std::string> OddNumbers(const model::ModelConfig& config) {
   const int64_t candidates = config.candidate_topk_blocks * config.candidate_block_size;
   if (candidates > 0 && candidates < 2 * config.index_topk) {
     odd.push_back(
-        fmt::format("config.json, candidate_topk_blocks: {} of {} entries, of which {} are chosen; models "
-                    "of this family have 32 times as many candidates",
-                    config.candidate_topk_blocks, config.candidate_block_size, config.index_topk));
+        fmt::format("config.json, candidate_topk_blocks: {}, which leaves fewer than two candidates for each "
+                    "that is chosen ({}); models of this family have 8 or 32",
+                    config.candidate_topk_blocks, config.index_topk));
   }
   constexpr size_t kOfOneRecipe = 2;
   return odd.size() <= kOfOneRecipe ? odd : std::vector<std::string>();
