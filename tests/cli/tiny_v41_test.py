@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 import tempfile
 import unittest
 
@@ -40,6 +41,17 @@ class TinyV41(unittest.TestCase):
                     (call,) = reply["tool_calls"]
                     self.assertEqual(call["function"]["name"], "get_ticket")
                     self.assertEqual(json.loads(call["function"]["arguments"]), {"city": "Turin", "amount": 25.75})
+
+    def test_numbers_of_config_json_alone_cost_nothing(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = pathlib.Path(folder) / "model"
+            shutil.copytree(TINY_V41, model)
+            config = json.loads((TINY_V41 / "config.json").read_text())
+            config["text_config"]["n_routed_experts"] = 65536
+            (model / "config.json").write_text(json.dumps(config))
+            process = dsv4("run", "-m", model, "Hello")
+            self.assertEqual(process.returncode, 3)
+            self.assertRegex(process.stderr, "up to layer 0: .* 196584 missing ")
 
     def test_the_text_is_the_same_with_drafts_and_without(self):
         question = "Tell me a story about a cat and repeat it: cat dog cat dog cat dog."

@@ -68,7 +68,12 @@ class Resolver {
   Result<ResolvedCheckpoint> Run() {
     ResolvedCheckpoint resolved;
     // Layers first: they show how this checkpoint spells names, should one of the model's own be missing.
-    for (int64_t i = 0; i < config_.num_hidden_layers; ++i) resolved.layers.push_back(ResolveLayer(i));
+    for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
+      resolved.layers.push_back(ResolveLayer(i));
+      // Numbers of a config.json alone would take memory and time otherwise.
+      constexpr int64_t kEnough = 10'000;
+      if (missing_.count() > kEnough) return Error(Summary().WithContext(fmt::format("up to layer {}", i)));
+    }
     for (const TensorRow& row : config_.tensors) {
       if (row.scope == TensorScope::kModel)
         resolved.model[Index(row.id)] = ResolveModelTensor(row, resolved.head_is_tied);

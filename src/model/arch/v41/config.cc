@@ -67,18 +67,20 @@ void GatherYarn(Json& flat) {
   flat["rope_scaling"] = std::move(scaling);
 }
 
-// The release names no longest context; it is what YaRN stretches the first one to.
+// The release names no longest context; it is what YaRN stretches the first one to. Numbers that make none are refused by their own names,
+// where the section is read.
 Json WithContextLength(Json flat) {
   if (flat.contains("max_position_embeddings") && !flat["max_position_embeddings"].is_null()) return flat;
   const auto scaling = flat.find("rope_scaling");
-  if (scaling == flat.end() || !scaling->is_object()) return flat;
+  if (scaling == flat.end() || scaling->is_null()) return flat;
   const auto number = [&](const char* key) {
+    if (!scaling->is_object()) return 0.0;
     const auto found = scaling->find(key);
     return found != scaling->end() && found->is_number() ? found->get<double>() : 0.0;
   };
   const double length = number("factor") * number("original_max_position_embeddings");
-  if (length >= 1 && length <= static_cast<double>(kMaxPositions))
-    flat["max_position_embeddings"] = static_cast<int64_t>(length);
+  flat["max_position_embeddings"] =
+      static_cast<int64_t>(std::clamp(length, 1.0, static_cast<double>(kMaxPositions)));
   return flat;
 }
 

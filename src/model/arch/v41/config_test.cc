@@ -238,6 +238,23 @@ TEST(V41Config, ReadsYarnOneByOne) {
   EXPECT_EQ(Parse(flat).max_position_embeddings, 1048576);
 }
 
+TEST(V41Config, YarnIsRefusedByItsOwnNames) {
+  const auto with = [](Json scaling) {
+    Json json = Nested();
+    json["text_config"].erase("max_position_embeddings");
+    json["text_config"]["rope_scaling"] = std::move(scaling);
+    return Fault(json);
+  };
+  for (const Json& factor : {Json("x"), Json(0), Json(-1), Json(1e19), Json(nullptr)}) {
+    EXPECT_THAT(
+        with({{"rope_type", "yarn"}, {"factor", factor}, {"original_max_position_embeddings", 65536}}),
+        HasSubstr("rope_scaling: key factor"));
+    EXPECT_THAT(with({{"rope_type", "yarn"}, {"factor", 16}, {"original_max_position_embeddings", factor}}),
+                HasSubstr("rope_scaling: key original_max_position_embeddings"));
+  }
+  EXPECT_THAT(with(5), HasSubstr("key rope_scaling"));
+}
+
 TEST(V41Config, WhatStandsAroundTheTextCounts) {
   Json json = Nested();
   json["text_config"]["eos_token_id"] = 3;
