@@ -123,7 +123,6 @@ class Damaged(WithDirectory):
         self.expect_finding(configured(sliding_window=16), "config.json, sliding_window: 16;")
         self.expect_finding(configured(routed_scaling_factor=1.0), "config.json, routed_scaling_factor: 1; with all its other numbers models of this "
                                                                    "family have 1.5 or 2.5")
-        self.expect_finding(configured(rope_theta=20000, sliding_window=64), "config.json, rope_theta: 20000;", "config.json, sliding_window: 64;")
         self.expect_pass(configured(rope_theta=20000, compress_rope_theta=80000, sliding_window=64))  # Another recipe.
 
     def test_tensors_that_are_tied_to_others(self):
@@ -174,7 +173,7 @@ class Damaged(WithDirectory):
                 path.write_text(json.dumps(config))
             return damage
 
-        for key, value in (("gate_temp", 0.25), ("engram_pad_token_id", 0), ("candidate_topk_blocks", 4)):
+        for key, value in (("engram_pad_token_id", 0), ("candidate_topk_blocks", 4)):
             self.expect_finding(configured(**{key: value}), f"config.json, {key}: {value}", source=TINY_V41)
         flips = iter(range(10**6))
         self.expect_finding(lambda copy: weight_faults.bf16(copy, "layers.4.attn.indexer.k_norm.weight", lambda x: -x if next(flips) % 2 else x),

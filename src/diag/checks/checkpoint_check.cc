@@ -237,17 +237,18 @@ std::string Complaint(const Measured& measured, double median) {
   return measured.scale_complaint;
 }
 
-// One or two norms with many negative numbers, where all others have few.
-std::vector<Measured> NormsOfOtherSigns(const std::vector<Measured>& norms) {
+// The norm with many negative numbers, where all others have few; null where there is none, or several. Weights of n-grams may have either
+// sign.
+const Measured* NormOfOtherSigns(const std::vector<Measured>& norms) {
   constexpr double kMany = 0.2;
   constexpr double kFew = 0.1;
-  constexpr size_t kMostOdd = 2;
-  std::vector<Measured> odd;
+  const Measured* odd = nullptr;
   for (const Measured& norm : norms) {
-    if (norm.negative >= kMany) odd.push_back(norm);
-    if (norm.negative > kFew && norm.negative < kMany) return {};
+    if (norm.negative <= kFew || norm.module.starts_with("engram.")) continue;
+    if (norm.negative < kMany || odd != nullptr) return nullptr;
+    odd = &norm;
   }
-  return odd.size() <= kMostOdd ? odd : std::vector<Measured>();
+  return odd;
 }
 
 Table ModuleTable(const std::vector<Measured>& linears, const std::map<std::string, double>& medians) {
@@ -274,9 +275,9 @@ Table ModuleTable(const std::vector<Measured>& linears, const std::map<std::stri
   return table;
 }
 
-// Numbers of the configuration, one or two, that are not the family's where all others are. Empty where there are more: then it is
+// The one number of the configuration that is not the family's, where all others are. Empty where there is none, or several: then it is
 // another recipe. Weights that were trained with one number answer otherwise with another.
-std::vector<std::string> OddNumbers(const model::ModelConfig& config) {
+std::string OddNumber(const model::ModelConfig& config) {
   std::vector<std::string> odd;
   const auto expect = [&](const char* key, double got, std::vector<double> wanted) {
     if (std::ranges::find(wanted, got) != wanted.end()) return;
@@ -298,16 +299,14 @@ std::vector<std::string> OddNumbers(const model::ModelConfig& config) {
     expect("rope_scaling.beta_slow", config.compress_rope.beta_slow, {1});
   }
   if (config.engram) expect("engram_pad_token_id", static_cast<double>(config.engram->pad_token_id), {2});
-  if (config.delays_mix) expect("gate_temp", config.gate_temp, {1, 0.5});
   const int64_t candidates = config.candidate_topk_blocks * config.candidate_block_size;
-  if (candidates > 0 && candidates < 2 * config.index_topk) {
+  if (candidates > 0 && candidates < config.index_topk) {
     odd.push_back(
-        fmt::format("config.json, candidate_topk_blocks: {}, which leaves fewer than two candidates for each "
-                    "that is chosen ({}); models of this family have 8 or 32",
-                    config.candidate_topk_blocks, config.index_topk));
+        fmt::format("config.json, candidate_topk_blocks: {}, which leaves {} candidates, fewer than are "
+                    "chosen of them ({})",
+                    config.candidate_topk_blocks, candidates, config.index_topk));
   }
-  constexpr size_t kOfOneRecipe = 2;
-  return odd.size() <= kOfOneRecipe ? odd : std::vector<std::string>();
+  return odd.size() == 1 ? odd.front() : std::string();
 }
 
 // Whether the 4-bit tensors are exact copies of MXFP4.
@@ -379,10 +378,10 @@ Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const mode
   };
   for (const Measured& norm : survey.norms()) judge(norm, 1);
   for (const Measured& linear : survey.linears()) judge(linear, medians.at(linear.module));
-  for (const Measured& norm : NormsOfOtherSigns(survey.norms())) {
-    complain(norm.layer, norm.name,
+  if (const Measured* const norm = NormOfOtherSigns(survey.norms()); norm != nullptr) {
+    complain(norm->layer, norm->name,
              fmt::format("has {:.0f} % negative numbers, where no other norm has more than a few",
-                         100 * norm.negative));
+                         100 * norm->negative));
   }
   const Holes holes = LookForHoles(weights, resolved);
   complain_of(holes.found);
@@ -409,7 +408,7 @@ Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const mode
   // A toy of a few layers is no member of the family, whatever its weights look like.
   constexpr size_t kFewestLayers = 4;
   if (survey.strays().trained() && weights.layers.size() >= kFewestLayers) {
-    for (std::string& odd : OddNumbers(config)) complaints.push_back(std::move(odd));
+    if (const std::string odd = OddNumber(config); !odd.empty()) complaints.push_back(odd);
   }
 
   report.evidence = {
