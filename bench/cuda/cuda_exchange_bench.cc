@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_variables.h"
 #include "backend/cuda/groups/cuda_group.h"
 #include "bench/cuda/must.h"
 #include "comm/bootstrap.h"
