@@ -67,20 +67,18 @@ void GatherYarn(Json& flat) {
   flat["rope_scaling"] = std::move(scaling);
 }
 
-// The release names no longest context; it is what YaRN stretches the first one to. Numbers that make none are refused by their own names,
-// where the section is read.
+// The release names no longest context; it is what YaRN stretches the first one to.
 Json WithContextLength(Json flat) {
   if (flat.contains("max_position_embeddings") && !flat["max_position_embeddings"].is_null()) return flat;
   const auto scaling = flat.find("rope_scaling");
-  if (scaling == flat.end() || scaling->is_null()) return flat;
+  if (scaling == flat.end() || !scaling->is_object()) return flat;
   const auto number = [&](const char* key) {
-    if (!scaling->is_object()) return 0.0;
     const auto found = scaling->find(key);
     return found != scaling->end() && found->is_number() ? found->get<double>() : 0.0;
   };
   const double length = number("factor") * number("original_max_position_embeddings");
-  flat["max_position_embeddings"] =
-      static_cast<int64_t>(std::clamp(length, 1.0, static_cast<double>(kMaxPositions)));
+  if (length >= 1 && length <= static_cast<double>(kMaxPositions))
+    flat["max_position_embeddings"] = static_cast<int64_t>(length);
   return flat;
 }
 
@@ -188,7 +186,11 @@ Result<Json> FlattenV41Config(const Json& root, std::string_view what) {
 }
 
 Result<ModelConfig> ParseV41Config(const Json& root, std::string_view what) {
-  DSV4_ASSIGN_OR_RETURN(const Json flat, FlattenV41Config(root, what));
+  DSV4_ASSIGN_OR_RETURN(Json flat, FlattenV41Config(root, what));
+  // A context that nothing tells is refused behind the numbers that should have told it.
+  constexpr const char* kContext = "max_position_embeddings";
+  const bool has_context = flat.contains(kContext) && !flat[kContext].is_null();
+  if (!has_context) flat[kContext] = 1;
   Status status;
   ConfigReader reader(flat, std::string(what), status);
   ModelConfig config;
@@ -209,6 +211,7 @@ Result<ModelConfig> ParseV41Config(const Json& root, std::string_view what) {
   for (const char* key : {"num_hash_layers", "n_hash_layers"}) reader.RequireInt(key, 0);
   ReadRotaryDim(reader, config);
   ReadRope(reader, config);
+  if (!has_context) reader.Fail(kContext, "missing", "a value");
   ReadIndexer(reader, config);
   ReadCandidates(reader, config);
   SetRows(config);

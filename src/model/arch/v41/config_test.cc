@@ -253,6 +253,11 @@ TEST(V41Config, YarnIsRefusedByItsOwnNames) {
                 HasSubstr("rope_scaling: key original_max_position_embeddings"));
   }
   EXPECT_THAT(with(5), HasSubstr("key rope_scaling"));
+  // Numbers that are right by themselves and tell no context, or none at all.
+  for (const Json& scaling :
+       {Json(nullptr), Json({{"rope_type", "default"}}),
+        Json({{"rope_type", "yarn"}, {"factor", 1e6}, {"original_max_position_embeddings", 1 << 24}})})
+    EXPECT_THAT(with(scaling), HasSubstr("key max_position_embeddings: missing"));
 }
 
 TEST(V41Config, WhatStandsAroundTheTextCounts) {
