@@ -87,8 +87,6 @@ Result<server::ServedModel> LoadServedModel(const ServeOptions& options, const M
   served.id = NameOf(options, source);
   served.aliases = options.aliases;
   served.created = std::time(nullptr);
-  DSV4_ASSIGN_OR_RETURN(const auto checkpoint, source.Checkpoint());
-  served.num_bytes = checkpoint->num_bytes();
   served.longest_token_bytes = served.tokenizer.longest_token_bytes();
   return served;
 }
@@ -512,8 +510,6 @@ int RunServeCommand(const ServeOptions& options) {
   served->defaults = session::Limited(options.defaults, served->card.max_new_tokens);
   const Result<ops::Backend> backend = MakeBackend(options.model);
   if (!backend) return Fail(backend.error(), LoadExitCode(backend.error()));
-  if (backend->context->memory().device().type != DeviceType::kHost)
-    served->num_gpu_bytes = served->num_bytes;
   if (const Status status = CheckLearning(options); !status.ok()) return Fail(status, kExitBadUsage);
   if (const Status status = CheckLearnedPath(options, *source); !status.ok())
     return Fail(status, kExitRunFailed);
@@ -532,6 +528,10 @@ int RunServeCommand(const ServeOptions& options) {
     ModelFlags flags = options.model;
     WantDrafter(*speculation, flags);
     flags.hash_weights = !options.prefix_cache_dir.empty();
+    const auto checkpoint = source->Checkpoint();  // Kept, so that the load does not open another.
+    if (checkpoint) served->num_bytes = (*checkpoint)->num_bytes();
+    if (backend->context->memory().device().type != DeviceType::kHost)
+      served->num_gpu_bytes = served->num_bytes;
     model = LoadModel(flags, *source, may_learn ? watched.backend() : *backend, load_bar.callback(), memory,
                       &watched.inner(), &left);
   }

@@ -327,6 +327,8 @@ class Ollama(SharedServer):
 
     def test_the_rest(self):
         self.assertEqual(self.server.request("GET", "/api/tags")[2]["models"][0]["model"], "tiny:latest")
+        for path in ("/api/tags", "/api/ps"):
+            self.assertGreater(self.server.request("GET", path)[2]["models"][0]["size"], 10**7)
         self.assertIn("version", self.server.request("GET", "/api/version")[2])
         for change, text in (({"model": "other"}, "other"), ({"options": {"mirostat": 2}}, "mirostat"), ({"format": "xml"}, "format"),
                              ({"options": {"messages": []}}, "options.messages"), ({"options": {"stop": [""]}}, "stop: got an empty text")):

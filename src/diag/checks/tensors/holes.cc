@@ -81,8 +81,7 @@ std::string TableComplaint(const TensorView& table) {
                      Counted(rows, "token id"), first);
 }
 
-}  // namespace
-
+// The layer in "model.layers.12.attn.wo_b.weight"; -1 without one.
 int LayerOf(const std::string& name) {
   constexpr std::string_view kPrefix = "layers.";
   const size_t at = name.find(kPrefix);
@@ -90,6 +89,21 @@ int LayerOf(const std::string& name) {
   int layer = -1;
   std::from_chars(name.data() + at + kPrefix.size(), name.data() + name.size(), layer);
   return layer;
+}
+
+}  // namespace
+
+std::vector<ReadTensor> TensorsRead(const model::ModelWeights& weights,
+                                    const model::ResolvedCheckpoint& resolved) {
+  const std::set<const io::StoredTensor*> skipped(resolved.skipped_tensors.begin(),
+                                                  resolved.skipped_tensors.end());
+  std::vector<ReadTensor> tensors;
+  for (const io::StoredTensor& tensor : weights.checkpoint->tensors()) {
+    const int layer = LayerOf(tensor.name);
+    if (!skipped.contains(&tensor) && layer < static_cast<int>(weights.layers.size()))
+      tensors.push_back({&tensor, layer});
+  }
+  return tensors;
 }
 
 ZeroRuns FindZeroRuns(std::span<const std::byte> bytes, int64_t min_run, int64_t stride) {
@@ -116,22 +130,17 @@ ZeroRuns FindZeroRuns(std::span<const std::byte> bytes, int64_t min_run, int64_t
 
 Holes LookForHoles(const model::ModelWeights& weights, const model::ResolvedCheckpoint& resolved) {
   Holes holes;
-  const std::set<const io::StoredTensor*> skipped(resolved.skipped_tensors.begin(),
-                                                  resolved.skipped_tensors.end());
   const auto padded = [&](const io::StoredTensor& tensor) {
     return tensor.name == resolved[model::TensorId::kEmbed].linear.weight_tensor->name ||
            (!resolved.head_is_tied &&
             tensor.name == resolved[model::TensorId::kHead].linear.weight_tensor->name);
   };
   int64_t num_bytes = 0;
-  for (const io::StoredTensor& tensor : weights.checkpoint->tensors()) {
-    const int layer = LayerOf(tensor.name);
+  for (const auto& [read, layer] : TensorsRead(weights, resolved)) {
+    const io::StoredTensor& tensor = *read;
     const int64_t min_run = MinRun(tensor);
     const auto size = static_cast<int64_t>(tensor.bytes.size());
-    if (skipped.contains(&tensor) || layer >= static_cast<int>(weights.layers.size()) || min_run == 0 ||
-        size < 2 * min_run) {
-      continue;
-    }
+    if (min_run == 0 || size < 2 * min_run) continue;
     const int64_t stride = num_bytes > kReadWhole ? kSampledStride : 0;
     num_bytes += size;
     const ZeroRuns runs = FindZeroRuns(tensor.bytes, min_run, stride);

@@ -34,8 +34,13 @@ struct Holes {
   std::vector<Hole> found;
   std::string evidence;  // How much was looked at.
 };
-// The layer in "model.layers.12.attn.wo_b.weight"; -1 without one.
-int LayerOf(const std::string& name);
+// A tensor of the file that `weights` reads, with the layer in its name ("model.layers.12.attn.wo_b.weight"); -1 without one.
+struct ReadTensor {
+  const io::StoredTensor* tensor = nullptr;
+  int layer = -1;
+};
+std::vector<ReadTensor> TensorsRead(const model::ModelWeights& weights,
+                                    const model::ResolvedCheckpoint& resolved);
 
 // Holes in the tensors that `weights` reads. Bytes past 8 GiB are looked at in chunks 64 KiB apart.
 Holes LookForHoles(const model::ModelWeights& weights, const model::ResolvedCheckpoint& resolved);

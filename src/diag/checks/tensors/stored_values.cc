@@ -7,7 +7,6 @@
 #include <cstring>
 #include <map>
 #include <optional>
-#include <set>
 #include <span>
 #include <string_view>
 #include <tuple>
@@ -58,21 +57,6 @@ std::optional<int64_t> FirstNonNumber(std::span<const std::byte> bytes, DType dt
   }
 }
 
-// Tensors that the layers of `weights` read, with their layer (-1: none).
-template <typename Visit>
-void ForEachRead(const model::ModelWeights& weights, const model::ResolvedCheckpoint& resolved,
-                 const Visit& visit) {
-  const std::set<const io::StoredTensor*> skipped(resolved.skipped_tensors.begin(),
-                                                  resolved.skipped_tensors.end());
-  for (const io::StoredTensor& tensor : weights.checkpoint->tensors()) {
-    const int layer = LayerOf(tensor.name);
-    // Scales of activations are looked at by themselves.
-    if (tensor.name.ends_with("input_scale")) continue;
-    if (tensor.dtype && !skipped.contains(&tensor) && layer < static_cast<int>(weights.layers.size()))
-      visit(tensor, layer);
-  }
-}
-
 bool MayBeCopied(const io::StoredTensor& tensor) {
   const std::string_view name = tensor.name;
   const auto says = [&](std::string_view part) { return name.find(part) != std::string_view::npos; };
@@ -90,25 +74,27 @@ bool MayBeCopied(const io::StoredTensor& tensor) {
 std::vector<Hole> LookForNonNumbers(const model::ModelWeights& weights,
                                     const model::ResolvedCheckpoint& resolved) {
   std::vector<Hole> found;
-  ForEachRead(weights, resolved, [&](const io::StoredTensor& tensor, int layer) {
+  for (const auto& [read, layer] : TensorsRead(weights, resolved)) {
+    const io::StoredTensor& tensor = *read;
+    // Scales of activations are looked at by themselves.
+    if (!tensor.dtype || tensor.name.ends_with("input_scale")) continue;
     const std::span<const std::byte> bytes = tensor.bytes;
     const auto size = static_cast<int64_t>(bytes.size());
-    const auto look = [&](int64_t begin, int64_t length) {
+    const auto look = [&, place = layer](int64_t begin, int64_t length) {
       const auto part = bytes.subspan(static_cast<size_t>(begin), static_cast<size_t>(length));
       const std::optional<int64_t> at = FirstNonNumber(part, *tensor.dtype);
       if (!at) return false;
       const int64_t element = begin / ElementBytes(*tensor.dtype) + *at;
       const int64_t columns = tensor.dims.empty() ? 1 : std::max<int64_t>(tensor.dims.back(), 1);
-      found.push_back({layer, tensor.name,
+      found.push_back({place, tensor.name,
                        fmt::format("holds NaN or infinity, first in row {}, column {}", element / columns,
                                    element % columns)});
       return true;
     };
-    if (look(0, std::min(size, kReadWhole))) return;
-    for (int64_t begin = kReadWhole; begin < size; begin += kStride) {
-      if (look(begin, std::min(kChunk, size - begin))) return;
-    }
-  });
+    bool has_found = look(0, std::min(size, kReadWhole));
+    for (int64_t begin = kReadWhole; begin < size && !has_found; begin += kStride)
+      has_found = look(begin, std::min(kChunk, size - begin));
+  }
   return found;
 }
 
@@ -116,8 +102,9 @@ std::vector<Hole> LookForCopies(const model::ModelWeights& weights,
                                 const model::ResolvedCheckpoint& resolved) {
   std::vector<Hole> found;
   std::multimap<std::tuple<DType, int64_t, size_t>, const io::StoredTensor*> seen;
-  ForEachRead(weights, resolved, [&](const io::StoredTensor& tensor, int layer) {
-    if (!MayBeCopied(tensor)) return;
+  for (const auto& [read, layer] : TensorsRead(weights, resolved)) {
+    const io::StoredTensor& tensor = *read;
+    if (!tensor.dtype || !MayBeCopied(tensor)) continue;
     const std::string_view head(reinterpret_cast<const char*>(tensor.bytes.data()), kChunk);
     const std::tuple key(*tensor.dtype, tensor.dims.back(), std::hash<std::string_view>()(head));
     const auto [first, last] = seen.equal_range(key);
@@ -130,7 +117,7 @@ std::vector<Hole> LookForCopies(const model::ModelWeights& weights,
     if (copy != last)
       found.push_back({layer, tensor.name, fmt::format("has the bytes of {}", copy->second->name)});
     seen.emplace(key, &tensor);
-  });
+  }
   return found;
 }
 
