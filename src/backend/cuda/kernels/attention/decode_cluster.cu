@@ -47,17 +47,18 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
     DecodeClusterKernel(const __grid_constant__ SequenceTable table, const AttentionParams p,
                         const OutputRotation rotation) {
   constexpr int kHeadsOfBlock = kAttentionHeads / kBlocks;  // Heads that it combines.
+  constexpr int kColumns = kDim / kAttentionThreads;
   MarkStage(Stage::kBegin);
   LetNextKernelStart();
-  MarkStage(Stage::kAsked);
-  WaitForKernelsBefore();
-  MarkStage(Stage::kInput);
   extern __shared__ __align__(16) unsigned char raw[];
   auto& m = *reinterpret_cast<ClusterMemory<kDim>*>(raw);
   TileResults<kDim>* const results = &m.first_results;
   const cg::cluster_group cluster = cg::this_cluster();
   const int rank = static_cast<int>(cluster.block_rank());
   const int64_t token = blockIdx.z;
+  // Sequences, positions and frequencies come from the host, and no kernel in flight writes them. Numbers of
+  // entries are the kernel's in front.
+  if (p.num_entries != nullptr) WaitForKernelsBefore();
   const VisibleKeys keys(table, p, token);
   const int num_tiles = static_cast<int>(CeilDiv(keys.num_keys, int64_t{kAttentionKeys}));
   const int mine = rank < num_tiles ? (num_tiles - rank + kBlocks - 1) / kBlocks : 0;
@@ -71,6 +72,15 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
     LoadKeys(m.tile, keys, first_key, num_keys);
     return num_keys;
   };
+
+  // Columns i * kAttentionThreads + thread of a row are this thread's; those that are rotated lie among the last.
+  const int place = thread - kAttentionThreads + 2 * rotation.num_frequencies;
+  const int32_t position = rotation.num_frequencies > 0 ? rotation.positions[token] : 0;
+  const bool rotates = rotation.num_frequencies > 0 && place >= 0 && position >= 0;
+  const float frequency = rotates ? rotation.frequencies[place / 2] : 0.0F;
+  MarkStage(Stage::kAsked);
+  WaitForKernelsBefore();
+  MarkStage(Stage::kInput);
 
   // A block without tiles asks for nothing that it would not wait for.
   if (mine > 0) {
@@ -88,20 +98,10 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
   if (thread % 8 == 0) m.maxima[head] = max;
   cluster.barrier_arrive();
 
-  // Columns i * kAttentionThreads + thread of a row are this thread's; those that are rotated lie among the last.
-  constexpr int kColumns = kDim / kAttentionThreads;
-  const int place = thread - kAttentionThreads + 2 * rotation.num_frequencies;
-  bool rotates = place >= 0;
   double2 turn = make_double2(1.0, 0.0);
-  if (rotation.num_frequencies > 0) {
-    const int32_t position = rotation.positions[token];
-    if (position < 0) {
-      rotates = false;
-      if (rank == 0 && blockIdx.y == 0 && thread == 0)
-        ReportFault(rotation.fault, FaultKind::kPosition, token, 0, position, 0);
-    }
-    if (rotates) turn = Rotation(position, rotation.frequencies[place / 2], rotation.inverse);
-  }
+  if (rotates) turn = Rotation(position, frequency, rotation.inverse);
+  if (position < 0 && rank == 0 && blockIdx.y == 0 && thread == 0)
+    ReportFault(rotation.fault, FaultKind::kPosition, token, 0, position, 0);
   MarkStage(Stage::kStreamed);
   cluster.barrier_wait();
   MarkStage(Stage::kMet);
@@ -165,6 +165,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
       }
     }
   }
+  cluster.barrier_arrive();  // This block has read the others' results.
 #pragma unroll
   for (int h = 0; h < kHeadsOfBlock; ++h) {
     if (first_of + h >= num_heads) break;
@@ -184,7 +185,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kAttentionThreads)
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) row[i * kAttentionThreads + thread] = Bf16FromFloat(o[h][i]);
   }
-  cluster.sync();  // No block leaves while its results may still be read.
+  cluster.barrier_wait();  // No block leaves while its results may still be read.
   EndStages(StageKernel::kAttention, 0);
 }
 

@@ -69,10 +69,19 @@ __host__ __device__ __forceinline__ int ItemsAtOnce(int num_tokens) {
   return kSumsBytes / (num_tokens * kSegments * static_cast<int>(sizeof(SegmentSums)));
 }
 
+// The small launch behind begins while weights are still read: its positions, angles and code are there when its input is. One that begins late
+// takes 3 us more. Registers for a block of it are left by a bound of so many threads more. V4.1's kernels were 2 % slower so.
+constexpr int kThreadsBehind = 128;
+constexpr bool LetsNextBeginEarly(StreamKind kind) { return kind != StreamKind::kMxFp8; }
+template <StreamKind... kKinds>
+constexpr int kMostThreads = kStreamThreads + ((LetsNextBeginEarly(kKinds) && ...) ? kThreadsBehind : 0);
+
 // Weights of kinds kKinds. Grid: blocks that share a group's row tiles, groups.
 template <int kStages, StreamKind... kKinds>
-__global__ void __launch_bounds__(kStreamThreads, 1) GemvStreamKernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kMostThreads<kKinds...>, 1)
+    GemvStreamKernel(const __grid_constant__ Params p) {
   MarkStage(Stage::kBegin);
+  constexpr bool kLetsNextBeginEarly = (LetsNextBeginEarly(kKinds) && ...);
   constexpr bool kAnyFp4 = (IsFp4(kKinds) || ...);
   const int t = static_cast<int>(threadIdx.x);
   const int64_t group = blockIdx.y;
@@ -153,6 +162,7 @@ __global__ void __launch_bounds__(kStreamThreads, 1) GemvStreamKernel(const __gr
     __syncthreads();
   }
   MarkStage(Stage::kReady);
+  if constexpr (kLetsNextBeginEarly) LetNextKernelStart();
 
   const int place = t % 4;
   const int lane_token = t % 32 / 4;  // Token of B; of the sums place * 2 and the next.
@@ -161,7 +171,6 @@ __global__ void __launch_bounds__(kStreamThreads, 1) GemvStreamKernel(const __gr
   const float* const x_scales1 = x_scales + min(place * 2 + 1, p.num_tokens - 1) * groups;
   uint32_t slot = 0;
   int current = FirstItemOfWarp();
-  bool let_next = false;
 #pragma unroll 1
   for (int first = 0; first < num_items; first += items_at_once) {
     const int end = min(num_items, first + items_at_once);
@@ -178,10 +187,7 @@ __global__ void __launch_bounds__(kStreamThreads, 1) GemvStreamKernel(const __gr
       MarkFirst(Stage::kFirst);
     }
     MarkStage(Stage::kStreamed);
-    if (!let_next && end == num_items) {
-      let_next = true;
-      LetNextKernelStart();
-    }
+    if (!kLetsNextBeginEarly && end == num_items) LetNextKernelStart();
     __syncthreads();
     for (int i = t; i < (end - first) * p.num_tokens * kTileRows; i += kStreamThreads) {
       const int row = i % kTileRows;
@@ -292,10 +298,16 @@ void LaunchGemvStream(LaunchContext& context, std::span<const LinearWork* const>
   }
   const int64_t max_blocks = std::max<int64_t>(1, context.limits().num_sms / num_groups - params.mix_tokens);
   params.num_blocks = static_cast<int>(std::min<int64_t>(params.num_tiles, max_blocks));
-  // The launch in front often has one block, whose SM is late: without it the others have no more to do.
-  if (params.num_blocks > 1 &&
-      CeilDiv(params.num_tiles, params.num_blocks - 1) == CeilDiv(params.num_tiles, params.num_blocks))
+  // As few blocks as have no more tiles each, or one less: launches in front and behind have the other SMs.
+  const bool early =
+      std::ranges::all_of(std::span(params.matrices).first(params.num_matrices),
+                          [](const Matrix& matrix) { return LetsNextBeginEarly(matrix.shape.kind); });
+  const auto most_tiles = [&](int64_t blocks) { return CeilDiv(params.num_tiles, blocks); };
+  if (early) {
+    params.num_blocks = static_cast<int>(CeilDiv(params.num_tiles, most_tiles(params.num_blocks)));
+  } else if (params.num_blocks > 1 && most_tiles(params.num_blocks - 1) == most_tiles(params.num_blocks)) {
     --params.num_blocks;
+  }
   params.max_items = static_cast<int>(CeilDiv(params.num_tiles, params.num_blocks));
   const dim3 grid(static_cast<unsigned>(params.num_blocks + params.mix_tokens),
                   static_cast<unsigned>(num_groups));
