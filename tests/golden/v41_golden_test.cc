@@ -213,8 +213,12 @@ class RowsOfLayer final : public model::Observer {
 // Layers behind the last maker of entries run on the end of a prompt alone. Nothing else changes: logits,
 // drafts and all tokens behind, whatever was cut, rewound or forked.
 TEST_P(V41, ThePromptsTailIsExact) {
+  // What is left out is the model's choice, not a kernel's: reference tries all there is.
+  const bool all_there_is = backend() == "reference";
   for (const Numerics numerics : {Numerics::kPlain, Numerics::kRelease}) {
+    if (numerics == Numerics::kPlain && !all_there_is) continue;
     for (const int64_t most : {int64_t{1000}, int64_t{64}, int64_t{1}}) {
+      if (most == 1000 && !all_there_is) continue;
       const std::unique_ptr<model::Model> model =
           LoadV41(golden(), numerics, backend(), [&](model::ModelOptions& options) {
             options.max_rewind_tokens = 3;
