@@ -79,9 +79,9 @@ Result<std::vector<int64_t>> LayersOfRanks(const model::ModelConfig& config,
   DSV4_ASSIGN_OR_RETURN(const model::ResolvedCheckpoint resolved,
                         model::ResolveCheckpoint(*checkpoint, config));
   const model::Placement& placement = options.placement;
-  DSV4_ASSIGN_OR_RETURN(
-      const std::vector<Range> stages,
-      model::StageLayers(resolved, config, LayersOf(config, options), placement.num_stages));
+  DSV4_TRY(model::CheckPlacement(config, placement, LayersOf(config, options)));
+  const std::vector<Range> stages =
+      model::StageLayers(resolved, config, LayersOf(config, options), placement.num_stages);
   std::vector<int64_t> layers;
   for (int rank = 0; rank < placement.num_ranks(); ++rank)
     layers.push_back(stages[static_cast<size_t>(rank / placement.num_shards)].size());

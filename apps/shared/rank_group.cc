@@ -20,7 +20,7 @@
 #include "base/text.h"
 #include "comm/bootstrap.h"
 #include "comm/machine.h"
-#include "model/config/cache_geometry.h"
+#include "model/checkpoint/stages.h"
 
 namespace dsv4::apps {
 
@@ -42,25 +42,14 @@ void WarnOfNetwork(const ModelFlags& flags, int rank, int size) {
 }
 
 // Placements that the model refuses, before a rank is started. What is wrong with the model itself is for its load to say.
-Status CheckPlacement(const ModelFlags& flags) {
+Status CheckPlacementOf(const ModelFlags& flags) {
   const Result<ModelSource> source = ModelSource::Find(flags);
   if (!source) return {};
   const Result<model::ModelConfig> config = source->Config();
   if (!config) return {};
-  if (flags.placed.divide_entries && model::KeepsEntriesWhole(*config)) {
-    return InvalidArgument(fmt::format(
-        "--placement {}: this model's candidate blocks are chosen among all entries, so every shard "
-        "keeps them; want expert, expert,sequences, tensor or pipeline",
-        model::ToString(flags.placed)));
-  }
   const int64_t layers = flags.max_layers > 0 ? std::min(flags.max_layers, config->num_hidden_layers)
                                               : config->num_hidden_layers;
-  if (flags.placed.num_stages > layers) {
-    return InvalidArgument(fmt::format("--placement {}: {} for {}; want at least a layer a stage",
-                                       model::ToString(flags.placed),
-                                       Counted(flags.placed.num_stages, "stage"), Counted(layers, "layer")));
-  }
-  return {};
+  return model::CheckPlacement(*config, flags.placed, layers);
 }
 
 }  // namespace
@@ -81,7 +70,7 @@ Result<std::unique_ptr<RankGroup>> RankGroup::Enter(ModelFlags& flags, std::vect
   DSV4_ASSIGN_OR_RETURN(flags.placed, model::ParsePlacement(PlacementOf(flags), size));
   if (size == 1) return ranks;
   DSV4_TRY(CheckExpertsOfRanks(flags));
-  DSV4_TRY(CheckPlacement(flags));
+  DSV4_TRY(CheckPlacementOf(flags));
   size_t shared_devices = 0;  // Devices that ranks take in turn; 0: each its own.
   if (flags.backend == "cuda") {
     if (backend::MachineCodeOfBuild().empty()) {

@@ -75,7 +75,12 @@ class TinyV41(unittest.TestCase):
         for placement in ("expert,entries", "tensor,entries"):
             process = dsv4("run", "-m", TINY_V41, "--backend", "cpu", "--ranks", 2, "--placement", placement, "hi")
             self.assertEqual(process.returncode, 2, process.stderr)
-            self.assertIn(f"--placement {placement}: this model's candidate blocks are chosen among all entries", process.stderr)
+            self.assertIn(f"placement {placement}: this model's candidate blocks are chosen among all entries", process.stderr)
+
+    def test_stages_are_cut_between_layers_that_share_rows(self):
+        process = dsv4("run", "-m", TINY_V41, "--backend", "cpu", "--ranks", 8, "--placement", "pipeline", "hi")
+        self.assertEqual(process.returncode, 2, process.stderr)
+        self.assertIn("placement pipeline: got 8 stages, want at most", process.stderr)
 
     def test_a_batch(self):
         requests = [{"custom_id": country, "method": "POST", "url": "/v1/chat/completions",

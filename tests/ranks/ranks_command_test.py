@@ -418,7 +418,7 @@ class Usage(unittest.TestCase):
         self.refused("run", "Hi", "--ranks", "2", text="WORLD_SIZE is 3",
                      env={"RANK": "0", "WORLD_SIZE": "3", "MASTER_PORT": "1"})
         self.refused("run", "Hi", text="MASTER_PORT: not set", env={"RANK": "1", "WORLD_SIZE": "2"})
-        self.refused("run", "Hi", "--ranks", "8", "--placement", "pipeline", code=2, text="--placement pipeline: 8 stages for 7 layers; want at least a layer a stage")
+        self.refused("run", "Hi", "--ranks", "8", "--placement", "pipeline", code=2, text="placement pipeline: got 8 stages, want at most 7 of 7 layers")
 
     def test_inspect_plans_every_rank(self):
         one = dsv4_json("inspect", "--json")

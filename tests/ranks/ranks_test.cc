@@ -288,7 +288,7 @@ TEST(Ranks, MisfitsFailOnEveryRank) {
          options.placement = model::ParsePlacement("pipeline", 4).value();  // The model has 3 layers.
        })) {
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-    EXPECT_THAT(status.message(), HasSubstr("want at least a layer a stage"));
+    EXPECT_THAT(status.message(), HasSubstr("got 4 stages, want at most 3 of 3 layers"));
   }
   for (const Status& status : LoadOnRanks(2, [](int, model::ModelOptions& options) {
          options.placement = model::ParsePlacement("expert", 3).value();

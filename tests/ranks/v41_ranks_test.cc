@@ -176,8 +176,8 @@ TEST(V41Ranks, CandidatesWantAllEntries) {
           options.placement = model::ParsePlacement(placement, 2).value();
           const auto model = LoadRank(run, MakeGoldenBackend("reference", 1), options);
           ASSERT_FALSE(model.has_value());
-          EXPECT_EQ(model.error().code(), StatusCode::kUnimplemented);
-          EXPECT_NE(model.error().message().find("placement " + placement + ": candidate blocks"),
+          EXPECT_EQ(model.error().code(), StatusCode::kInvalidArgument);
+          EXPECT_NE(model.error().message().find("placement " + placement + ": this model's candidate blocks"),
                     std::string::npos)
               << model.error().message();
         }

@@ -5,9 +5,26 @@
 
 #include <span>
 
+#include "base/check.h"
 #include "base/text.h"
+#include "model/config/cache_geometry.h"
 
 namespace dsv4::model {
+
+Status CheckPlacement(const ModelConfig& config, const Placement& placement, int64_t num_layers) {
+  if (placement.divide_entries && KeepsEntriesWhole(config)) {
+    return InvalidArgument(fmt::format(
+        "placement {}: this model's candidate blocks are chosen among all entries, so every shard "
+        "keeps them; want expert, expert,sequences, tensor or pipeline",
+        ToString(placement)));
+  }
+  const int64_t most = MostStages(std::span(config.layers).first(static_cast<size_t>(num_layers)));
+  if (placement.num_stages <= most) return {};
+  return InvalidArgument(fmt::format(
+      "placement {}: got {}, want at most {} of {}: a stage has at least a layer, and layers that "
+      "read rows of another are in its stage",
+      ToString(placement), Counted(placement.num_stages, "stage"), most, Counted(num_layers, "layer")));
+}
 
 int64_t LayerBytes(const ResolvedLayer& layer) {
   int64_t num_bytes = 0;
@@ -20,8 +37,8 @@ int64_t LayerBytes(const ResolvedLayer& layer) {
   return num_bytes;
 }
 
-Result<std::vector<Range>> StageLayers(const ResolvedCheckpoint& resolved, const ModelConfig& config,
-                                       int64_t num_layers, int num_stages) {
+std::vector<Range> StageLayers(const ResolvedCheckpoint& resolved, const ModelConfig& config,
+                               int64_t num_layers, int num_stages) {
   const std::span<const LayerPlan> plans = std::span(config.layers).first(static_cast<size_t>(num_layers));
   // Layers that stay together are cut as one.
   std::vector<int64_t> begins;
@@ -33,12 +50,7 @@ Result<std::vector<Range>> StageLayers(const ResolvedCheckpoint& resolved, const
     }
     costs.back() += LayerBytes(resolved.layers[static_cast<size_t>(i)]);
   }
-  if (num_stages < 1 || static_cast<size_t>(num_stages) > costs.size()) {
-    return Error(InvalidArgument(
-        fmt::format("{} of {}, wanted 1 to {}: a stage has at least a layer, and layers that read rows of "
-                    "another are in its stage",
-                    Counted(num_stages, "stage"), Counted(num_layers, "layer"), costs.size())));
-  }
+  DSV4_CHECK(num_stages >= 1 && num_stages <= std::ssize(costs)) << num_stages;
   // A token's row of the embedding costs nothing; the table takes memory and the head is read whole.
   const int64_t ends = (resolved.head_is_tied ? 0 : resolved[TensorId::kHead].linear.num_bytes()) +
                        resolved[TensorId::kEmbed].linear.num_bytes();

@@ -12,12 +12,16 @@
 
 namespace dsv4::model {
 
+// InvalidArgument for a placement that the model's first `num_layers` layers do not take: fewer cuts than the
+// stages want, or divided entries where candidates are chosen among all of them.
+Status CheckPlacement(const ModelConfig& config, const Placement& placement, int64_t num_layers);
+
 // Bytes of a layer's linears: what a stage pays for it.
 int64_t LayerBytes(const ResolvedLayer& layer);
 
 // The layers of each stage, of the first `num_layers`. A layer that reads rows of another is in its stage:
-// rows do not travel. InvalidArgument where there are fewer cuts than the stages want.
-Result<std::vector<Range>> StageLayers(const ResolvedCheckpoint& resolved, const ModelConfig& config,
-                                       int64_t num_layers, int num_stages);
+// rows do not travel. As many cuts as the stages want (CheckPlacement).
+std::vector<Range> StageLayers(const ResolvedCheckpoint& resolved, const ModelConfig& config,
+                               int64_t num_layers, int num_stages);
 
 }  // namespace dsv4::model

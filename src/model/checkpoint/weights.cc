@@ -453,13 +453,13 @@ Status LoadMtp(const ResolvedLayer& resolved, const StoredLinear& head, const io
 Result<RankPlace> PlaceRank(const ResolvedCheckpoint& resolved, const ModelConfig& config,
                             const LoadOptions& options, int64_t num_layers) {
   const Placement& placement = options.placement;
-  if (options.rank < 0 || options.rank >= placement.num_ranks() || placement.num_stages > num_layers) {
-    return Error(InvalidArgument(fmt::format("placement {}: rank {} of {}, {}; want at least a layer a stage",
-                                             ToString(placement), options.rank, placement.num_ranks(),
-                                             Counted(num_layers, "layer"))));
+  if (options.rank < 0 || options.rank >= placement.num_ranks()) {
+    return Error(InvalidArgument(fmt::format("placement {}: got rank {}, want less than {}",
+                                             ToString(placement), options.rank, placement.num_ranks())));
   }
+  DSV4_TRY(CheckPlacement(config, placement, num_layers));
   RankPlace place{.placement = placement, .rank = options.rank};
-  DSV4_ASSIGN_OR_RETURN(place.stage_layers, StageLayers(resolved, config, num_layers, placement.num_stages));
+  place.stage_layers = StageLayers(resolved, config, num_layers, placement.num_stages);
   place.layers = place.stage_layers[static_cast<size_t>(place.stage())];
   DSV4_CHECK(config.num_hidden_layers >= place.layers.end) << place.layers.end;
   return place;

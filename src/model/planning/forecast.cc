@@ -164,10 +164,7 @@ Forecast MakeForecast(const ResolvedCheckpoint& resolved, const ModelConfig& con
   constexpr int64_t kPassTokens = 512;
   constexpr int64_t kRewindTokens = 64;
   Forecast forecast{.placement = placement};
-  const Result<std::vector<Range>> cut =
-      StageLayers(resolved, config, request.num_layers, placement.num_stages);
-  DSV4_CHECK(cut.has_value()) << cut.error().message();
-  const std::vector<Range>& stages = *cut;
+  const std::vector<Range> stages = StageLayers(resolved, config, request.num_layers, placement.num_stages);
   for (size_t stage = 0; stage < stages.size(); ++stage) {
     double weights = 0;
     if (stage == 0) {

@@ -16,7 +16,7 @@
 #include "io/mapped_file.h"
 #include "model/arch/architecture.h"
 #include "model/checkpoint/place_weights.h"
-#include "model/config/cache_geometry.h"
+#include "model/checkpoint/stages.h"
 #include "model/graph/pass_tail.h"
 #include "model/graph/step.h"
 #include "model/runtime/draft.h"
@@ -67,12 +67,8 @@ Status CheckSupported(const ModelConfig& config, const ModelOptions& options) {
     return {StatusCode::kUnimplemented,
             fmt::format("config, hc_mult: got {}, want at most {}", config.hc_mult, ops::kMaxHcMult)};
   }
-  if (KeepsEntriesWhole(config) && options.placement.divide_entries) {
-    return Unimplemented(
-        fmt::format("placement {}: candidate blocks are chosen among all entries, want them on every shard: "
-                    "expert or tensor",
-                    ToString(options.placement)));
-  }
+  DSV4_RETURN_IF_ERROR(CheckPlacement(
+      config, options.placement, options.max_layers > 0 ? options.max_layers : config.num_hidden_layers));
   if (options.numerics == Numerics::kPlain) return {};
   if (!config.hadamard_keys) {
     for (const auto& [name, rows, width] :
