@@ -213,7 +213,7 @@ class RowsOfLayer final : public model::Observer {
 // Layers behind the last maker of entries run on the end of a prompt alone. Nothing else changes: logits,
 // drafts and all tokens behind, whatever was cut, rewound or forked.
 TEST_P(V41, ThePromptsTailIsExact) {
-  // What is left out is the model's choice, not a kernel's: reference tries all there is.
+  // The model chooses what is left out, not a kernel: reference tries all there is.
   const bool all_there_is = backend() == "reference";
   for (const Numerics numerics : {Numerics::kPlain, Numerics::kRelease}) {
     if (numerics == Numerics::kPlain && !all_there_is) continue;

@@ -12,8 +12,8 @@
 
 namespace dsv4::model {
 
-// InvalidArgument for a placement that the model's first `num_layers` layers do not take: fewer cuts than the
-// stages want, or divided entries where candidates are chosen among all of them.
+// InvalidArgument for a placement that the model's first `num_layers` layers do not take. There may be fewer
+// cuts than the stages want, or candidates that want all entries on every shard.
 Status CheckPlacement(const ModelConfig& config, const Placement& placement, int64_t num_layers);
 
 // Bytes of a layer's linears: what a stage pays for it.
