@@ -308,6 +308,38 @@ TEST(
   }
 }
 
+// An answer that is not done when the server ends.
+class UnfinishedReply final : public Reply {
+ public:
+  void Advance(ReplyOutput& out) override {
+    if (streamed_) out.head = HttpHead{.streamed = true};
+  }
+  void OnProgress(std::function<void()>) override {}
+  void Cut(ReplyOutput& out) override {
+    if (!streamed_) out.head = HttpHead{.status = 503, .headers = {{"Retry-After", "1"}}};
+    out.body = "stopped";
+  }
+  explicit UnfinishedReply(bool streamed) : streamed_(streamed) {}
+
+ private:
+  bool streamed_;
+};
+
+TEST(WithHeader, IsOnTheLastWordsOfACutReply) {
+  for (const bool streamed : {false, true}) {
+    const std::unique_ptr<Reply> reply =
+        WithHeader(std::make_unique<UnfinishedReply>(streamed), "X-Notice", "a word");
+    ReplyOutput out;
+    reply->Advance(out);
+    EXPECT_EQ(out.head.has_value(), streamed);
+    reply->Cut(out);
+    ASSERT_TRUE(out.head.has_value());
+    EXPECT_EQ(
+        std::ranges::count(out.head->headers, std::pair<std::string, std::string>("X-Notice", "a word")), 1);
+    EXPECT_EQ(out.body, "stopped");
+  }
+}
+
 TEST(ListPage, ListsAreCutAsTheQuerySays) {
   const std::vector<std::string> ids = {"a", "b", "c d", "e", "f"};  // The oldest first.
   const auto page = [&](std::string_view query) {

@@ -32,6 +32,20 @@ class ReplyWithHeader final : public Reply {
       : inner_(std::move(inner)), name_(std::move(name)), value_(std::move(value)) {}
   void Advance(ReplyOutput& out) override {
     inner_->Advance(out);
+    Add(out);
+  }
+  void OnProgress(std::function<void()> wake) override { inner_->OnProgress(std::move(wake)); }
+  bool HoldsRequest() const override { return inner_->HoldsRequest(); }
+  std::string_view KeepAlive() const override { return inner_->KeepAlive(); }
+  // Last words are an answer of their own where nothing was said before.
+  void Cut(ReplyOutput& out) override {
+    inner_->Cut(out);
+    Add(out);
+  }
+  bool IsTraced() const override { return inner_->IsTraced(); }
+
+ private:
+  void Add(ReplyOutput& out) {
     if (!out.head || std::exchange(done_, true)) return;
     auto& headers = out.head->headers;
     const auto same = std::ranges::find(headers, name_, [](const auto& header) { return header.first; });
@@ -40,13 +54,7 @@ class ReplyWithHeader final : public Reply {
     else
       same->second += ", " + value_;  // Some clients read only one line of a name.
   }
-  void OnProgress(std::function<void()> wake) override { inner_->OnProgress(std::move(wake)); }
-  bool HoldsRequest() const override { return inner_->HoldsRequest(); }
-  std::string_view KeepAlive() const override { return inner_->KeepAlive(); }
-  void Cut(ReplyOutput& out) override { inner_->Cut(out); }
-  bool IsTraced() const override { return inner_->IsTraced(); }
 
- private:
   std::unique_ptr<Reply> inner_;
   std::string name_;
   std::string value_;
