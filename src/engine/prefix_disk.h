@@ -124,7 +124,8 @@ class PrefixDisk {
   // Returns when everything that was offered is written or given up.
   void Flush();
 
-  // Any thread.
+  // Any thread. From now on nothing is read, written or found.
+  void Disable(const Status& why);
   PrefixDiskStats stats() const;
 
   static constexpr int64_t kMinGain = 64;
@@ -173,8 +174,6 @@ class PrefixDisk {
   bool LearnOrigin();
   // Returns when it is known; false where it never will be, or the disk stops first.
   bool AwaitOrigin();
-  // From now on nothing is read, written or found.
-  void Disable(const Status& why);
   Result<Content> Read(const Entry& entry, uint64_t origin) const;
   Result<Content> ReadOrGiveUp(const Entry& entry);
   void GiveUp(const Entry& entry, const Status& why);

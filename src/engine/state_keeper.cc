@@ -1,10 +1,13 @@
 // States that are kept for reuse, in memory and on disk.
 #include "engine/state_keeper.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <span>
 
+#include "base/log.h"
 #include "base/machine_memory.h"
 
 namespace dsv4::engine {
@@ -51,8 +54,24 @@ StateKeeper::StateKeeper(EngineCore& core)
   if (block_bytes > 0) stats.num_blocks = static_cast<int64_t>(static_cast<double>(room) / block_bytes);
 }
 
+bool StateKeeper::Trusts() {
+  if (gave_up_) return false;
+  const Status unchanged = core_.model.FilesUnchanged();
+  if (unchanged.ok()) return true;
+  gave_up_ = true;
+  store_.Clear();
+  if (core_.options.prefix_disk != nullptr) {
+    core_.options.prefix_disk->Disable(unchanged);
+  } else {
+    LogWarning(fmt::format("prefix cache: {}; no state is kept or reused until the next start",
+                           unchanged.ToString()));
+  }
+  return false;
+}
+
 void StateKeeper::Keep(Sequence& sequence) {
-  if (!store_.enabled() || !sequence.state || sequence.state->poisoned() || !sequence.state->whole()) return;
+  if (!enabled() || !sequence.state || sequence.state->poisoned() || !sequence.state->whole() || !Trusts())
+    return;
   const uint64_t salt = sequence.request.cache_salt;
   store_.Keep(salt, sequence.Known(), *sequence.state);
   PrefixDisk* disk = core_.options.prefix_disk;
@@ -67,12 +86,13 @@ void StateKeeper::Keep(Sequence& sequence) {
 void StateKeeper::KeepIfWanted(Sequence& sequence) {
   if (sequence.IsKeptAt(sequence.length())) {
     Keep(sequence);
-  } else if (sequence.IsCheckpoint(sequence.length()) && sequence.state->whole()) {
+  } else if (enabled() && sequence.IsCheckpoint(sequence.length()) && sequence.state->whole() && Trusts()) {
     store_.Keep(sequence.request.cache_salt, sequence.Known(), *sequence.state);
   }
 }
 
 std::optional<kv::SequenceState> StateKeeper::Find(const Sequence& sequence) {
+  if (!enabled() || !Trusts()) return std::nullopt;
   const uint64_t salt = sequence.request.cache_salt;
   std::optional<kv::SequenceState> state = store_.Find(salt, sequence.tokens);
   if (!state || core_.few_rows == 0) return state;
@@ -91,7 +111,7 @@ int64_t StateKeeper::SharedLength(const Sequence& sequence) const {
 bool StateKeeper::WaitsForDisk(Sequence& sequence) {
   PrefixDisk* disk = core_.options.prefix_disk;
   if (disk == nullptr || sequence.wants_scores()) return false;
-  if (sequence.asked_disk) return false;
+  if (sequence.asked_disk || !Trusts()) return false;
   const uint64_t salt = sequence.request.cache_salt;
   if (sequence.load == nullptr) {
     const std::optional<kv::SequenceState> in_memory = store_.Find(salt, sequence.tokens);

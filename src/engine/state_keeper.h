@@ -1,4 +1,6 @@
 // StateKeeper: states that are kept for reuse, in memory and on disk, and the bytes of those that run.
+//
+// A model that borrows from its files goes on with other numbers when one is changed. From then on nothing is kept or reused.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +21,7 @@ class StateKeeper {
   // The core outlives it.
   explicit StateKeeper(EngineCore& core);
 
-  bool enabled() const { return store_.enabled(); }
+  bool enabled() const { return store_.enabled() && !gave_up_; }
   // Keeps what the sequence has read, on disk too.
   void Keep(Sequence& sequence);
   // The same if it is at one of the lengths that are wanted; at a checkpoint in memory only.
@@ -49,8 +51,12 @@ class StateKeeper {
   void Count(EngineStats& stats) const;
 
  private:
+  // Whether the model is the one that kept states are of. Else gives them up for good, with a warning.
+  bool Trusts();
+
   EngineCore& core_;
   PrefixStore store_;
+  bool gave_up_ = false;
 };
 
 }  // namespace dsv4::engine

@@ -45,6 +45,8 @@ class ContentDigest {
   // Starts, and waits at most so long. Unavailable: not known yet; DataLoss: it never will be, and which file
   // is at fault.
   Result<uint64_t> Wait(std::chrono::milliseconds at_most);
+  // DataLoss where a file was changed since it was opened. A system call a file.
+  Status Unchanged() const;
 
  private:
   struct File {
@@ -59,7 +61,6 @@ class ContentDigest {
   // The next piece to hash, of those wanted first, and then in order; none: nothing is left to begin.
   std::optional<size_t> Next();
   Result<uint64_t> HashPiece(size_t piece, std::span<std::byte> room) const;
-  Status Unchanged() const;
 
   std::vector<File> files_;
   std::shared_ptr<const Checkpoint> memory_;  // Keeps the bytes of files that exist only in memory.

@@ -137,6 +137,35 @@ class OtherWeights(unittest.TestCase):
         self.assertIn("no state is kept or reused until the next start", log)
         self.assertEqual(sorted((self.cache / "states").iterdir()), files)
 
+    def test_a_change_under_the_server_ends_reuse_in_memory(self):
+        def cached(server):
+            return [server.post(CHAT, {"messages": [{"role": "user", "content": prompt}], "temperature": 0, "thinking": False, "max_tokens": 4})
+                    ["usage"]["prompt_tokens_details"]["cached_tokens"] for prompt in PROMPTS]
+
+        before = self.file.read_bytes()
+        for what, change in (("bytes", lambda: self.write({self.places["layers.2.attn.wo_b.weight"][0]: bytes(64)}, keep_times=True)),
+                             ("only times", lambda: os.utime(self.file))):
+            with self.subTest(what=what), self.serve() as server:
+                cached(server)
+                self.assertTrue(all(cached(server)))
+                time.sleep(0.05)  # A file system's clock has ticks.
+                change()
+                self.assertEqual(cached(server), [0] * len(PROMPTS))  # The first request too.
+                self.assertEqual(cached(server), [0] * len(PROMPTS))
+                self.assertEqual(server.metric("dsv4_prefix_cache_states"), 0)
+            log = "".join(server.log)
+            self.assertEqual(log.count("was changed after it was opened"), 1, log)
+            self.assertIn("prefix cache: DATA_LOSS", log)
+            self.file.write_bytes(before)
+        # A file that was replaced under its name: the server still has the old one, whose states are right.
+        with self.serve() as server:
+            cached(server)
+            other = self.file.with_suffix(".new")
+            other.write_bytes(before)
+            os.replace(other, self.file)
+            self.assertTrue(all(cached(server)))
+        self.assertNotIn("was changed", "".join(server.log))
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -256,6 +256,11 @@ uint64_t Model::recipe() const { return RecipeOf(parts_->config, parts_->options
 
 std::optional<uint64_t> Model::weights_place() const { return parts_->files.place(); }
 
+Status Model::FilesUnchanged() const {
+  const bool borrows = parts_->weights.checkpoint != nullptr || parts_->config.engram.has_value();
+  return borrows ? parts_->files.Unchanged() : Status();
+}
+
 Result<uint64_t> Model::Origin(std::chrono::milliseconds at_most) const {
   DSV4_ASSIGN_OR_RETURN(const uint64_t weights, parts_->files.Wait(at_most));
   const std::string facts = fmt::format("{:016x}|{:016x}|{:016x}|{:016x}|{}|{}", weights, recipe(),

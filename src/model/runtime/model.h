@@ -87,6 +87,9 @@ class Model {
   // bytes are hashed, which begins here without ModelOptions::hash_weights. Errors: io::ContentDigest::Wait, so DataLoss from the moment a
   // file is changed under the model; FailedPrecondition for weights in memory.
   Result<uint64_t> Origin(std::chrono::milliseconds at_most) const;
+  // Whether what it reads of its files is what it was loaded from. DataLoss names a file that was changed since. A model whose weights are all
+  // copies, as on a device, asks no file. Any thread; a system call a file.
+  Status FilesUnchanged() const;
   // All of the origin that two backends of one process can have alike, weights apart.
   uint64_t recipe() const;
   // io::Checkpoint::place of the files that the weights came from.

@@ -135,6 +135,11 @@ void WeightFiles::Start() {
   for (const auto& digest : digests_) digest->Start();
 }
 
+Status WeightFiles::Unchanged() const {
+  for (const auto& digest : digests_) DSV4_RETURN_IF_ERROR(digest->Unchanged());
+  return {};
+}
+
 Result<uint64_t> WeightFiles::Wait(std::chrono::milliseconds at_most) {
   if (digests_.empty()) return Error(FailedPrecondition("weights: they are of no checkpoint"));
   Start();

@@ -35,6 +35,8 @@ class WeightFiles {
   // A hash of every byte. The errors of io::ContentDigest::Wait; FailedPrecondition where the weights are of
   // no checkpoint.
   Result<uint64_t> Wait(std::chrono::milliseconds at_most);
+  // io::ContentDigest::Unchanged of all.
+  Status Unchanged() const;
   // io::Checkpoint::place of all.
   std::optional<uint64_t> place() const { return place_; }
 
